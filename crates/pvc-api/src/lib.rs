@@ -1,0 +1,1 @@
+//! Routes, authentication, events.

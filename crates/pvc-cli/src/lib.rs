@@ -1,0 +1,1 @@
+//! The pvc command line, one file per command.

@@ -1,0 +1,1 @@
+//! Both configuration formats into one typed value, every mistake at once.

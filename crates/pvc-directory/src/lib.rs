@@ -1,0 +1,1 @@
+//! Volumes as files in a directory.

@@ -1,0 +1,1 @@
+//! Domain XML: a summary to read, a tree to edit.

@@ -1,0 +1,1 @@
+//! The embedded Tree: in the process, kept on disk.

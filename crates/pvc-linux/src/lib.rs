@@ -1,0 +1,1 @@
+//! This machine: figures, programs, services.

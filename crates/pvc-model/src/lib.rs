@@ -1,0 +1,1 @@
+//! Words and rules, pure: records, requests, plans, placement.

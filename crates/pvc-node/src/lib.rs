@@ -1,0 +1,1 @@
+//! The node role: reconcilers, keepalive, console, start-up and shutdown.

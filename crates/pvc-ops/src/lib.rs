@@ -1,0 +1,1 @@
+//! Each thing an operator can ask for, as one function over store and ports.

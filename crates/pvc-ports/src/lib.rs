@@ -1,0 +1,1 @@
+//! The outside world as object-safe traits.

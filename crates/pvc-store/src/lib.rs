@@ -1,0 +1,1 @@
+//! Typed access to the tree: keys, codecs, mirror, change feed, versioned writes, locks, schema.

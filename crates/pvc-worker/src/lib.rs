@@ -1,0 +1,1 @@
+//! The job runtime: queue, lease, steps, progress, cancellation.

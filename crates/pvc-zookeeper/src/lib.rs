@@ -1,0 +1,1 @@
+//! The Tree on Apache ZooKeeper.
