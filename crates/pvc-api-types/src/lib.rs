@@ -1,1 +1,36 @@
 //! What goes over HTTP.
+//!
+//! One type per object of the wire, with the member names, types and null rules that scripts and
+//! old clients depend on. Names of the types are the names of the schemas in the API document.
+//!
+//! Writing is strict: every member is sent. Reading is tolerant: a member that an older server
+//! omits, or answers with `null` where a value belongs, reads as its empty value, so that one odd
+//! record never hides a whole list from an operator.
+
+#[macro_use]
+mod wire;
+
+pub mod cluster;
+pub mod event;
+pub mod network;
+pub mod node;
+pub mod storage;
+pub mod task;
+pub mod vm;
+
+pub use cluster::{
+    BadRequest, ClusterHealth, ClusterStatus, CpuUse, DiskUse, Fault, HealthMessage, MemoryUse, Message,
+    NodeHealth, PrimaryNode, Resources, StateCounts, StatusDetail, StatusNode, StatusOsd, StatusVm,
+};
+pub use event::{Change, Event, EventKind};
+pub use network::{Ipv4Settings, Ipv6Settings, Network};
+pub use node::{
+    HealthDetail, Interface, Node, NodeCoordinatorState, NodeDaemonState, NodeDomainState, NodeLog,
+    NodeMemory, NodeVcpu,
+};
+pub use storage::{Volume, VolumeStats};
+pub use task::{DeliveryInfo, QueuedTask, TaskQueues, TaskRef, TaskStatus};
+pub use vm::{
+    Vm, VmConsole, VmController, VmDisk, VmMeta, VmNetwork, VmNode, VmSnapshot, VmState, VmTag, VmTags, VmVnc,
+};
+pub use wire::Health;

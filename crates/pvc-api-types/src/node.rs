@@ -1,0 +1,95 @@
+//! Nodes.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+use crate::wire::Health;
+
+wire! {
+    /// One node with everything known about it.
+    pub struct Node {
+        pub name: String,
+        /// `run init shutdown stop dead fenced`
+        pub daemon_state: String,
+        /// `primary secondary takeover relinquish client`
+        pub coordinator_state: String,
+        /// `ready flush flushed unflush fence-flush`
+        pub domain_state: String,
+        pub pvc_version: String,
+        pub cpu_count: i64,
+        pub kernel: String,
+        pub os: String,
+        pub arch: String,
+        pub health: Health,
+        pub health_plugins: Vec<String>,
+        /// In the order of `health_plugins`.
+        pub health_details: Vec<HealthDetail>,
+        pub load: f64,
+        pub domains_count: i64,
+        /// Names, not UUIDs.
+        pub running_domains: Vec<String>,
+        pub vcpu: NodeVcpu,
+        pub memory: NodeMemory,
+        pub interfaces: BTreeMap<String, Interface>,
+    }
+
+    /// What one health plugin found when it last ran.
+    pub struct HealthDetail {
+        pub name: String,
+        /// Epoch seconds.
+        pub last_run: i64,
+        pub health_delta: i64,
+        pub message: String,
+        /// Whatever the plugin wants to keep.
+        #[schema(value_type = Object)]
+        pub data: Map<String, Value>,
+    }
+
+    pub struct NodeVcpu {
+        pub total: i64,
+        pub allocated: i64,
+    }
+
+    /// MiB. `allocated` counts running VMs, `provisioned` all that are assigned to the node.
+    pub struct NodeMemory {
+        pub total: i64,
+        pub allocated: i64,
+        pub provisioned: i64,
+        pub used: i64,
+        pub free: i64,
+    }
+
+    /// Traffic of one network card: bits and packets per second.
+    pub struct Interface {
+        pub rx_bps: f64,
+        pub rx_pps: f64,
+        pub tx_bps: f64,
+        pub tx_pps: f64,
+        pub total_bps: f64,
+        pub total_pps: f64,
+        pub link_speed: f64,
+        pub state: String,
+    }
+
+    pub struct NodeDaemonState {
+        pub name: String,
+        pub daemon_state: String,
+    }
+
+    pub struct NodeCoordinatorState {
+        pub name: String,
+        pub coordinator_state: String,
+    }
+
+    pub struct NodeDomainState {
+        pub name: String,
+        pub domain_state: String,
+    }
+
+    /// The last lines of a node's log, joined by newlines.
+    pub struct NodeLog {
+        pub name: String,
+        pub data: String,
+    }
+}

@@ -1,0 +1,86 @@
+//! Tasks: work that outlives the request that asked for it.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+wire! {
+    /// The 202 reply: work has been queued.
+    pub struct TaskRef {
+        /// Eight lowercase hex digits.
+        pub task_id: String,
+        pub task_name: String,
+        /// The node that does it, with ` (primary)` behind it when that is why.
+        pub run_on: String,
+    }
+
+    /// Unfinished tasks by worker, `pvcworkerd@<node>`.
+    pub struct TaskQueues {
+        pub scheduled: BTreeMap<String, Vec<QueuedTask>>,
+        pub active: BTreeMap<String, Vec<QueuedTask>>,
+        pub reserved: BTreeMap<String, Vec<QueuedTask>>,
+    }
+
+    /// One unfinished task.
+    pub struct QueuedTask {
+        pub id: String,
+        pub name: String,
+        #[schema(value_type = Vec<Object>)]
+        pub args: Vec<Value>,
+        /// The arguments by name, with at least `run_on`.
+        #[schema(value_type = Object)]
+        pub kwargs: Value,
+        pub r#type: String,
+        pub hostname: String,
+        pub time_start: Option<f64>,
+        pub acknowledged: bool,
+        pub delivery_info: DeliveryInfo,
+        pub worker_pid: Option<i64>,
+    }
+
+    /// Members that only the old job queue gave a meaning.
+    pub struct DeliveryInfo {
+        pub exchange: String,
+        pub routing_key: String,
+        pub priority: i64,
+        pub redelivered: Option<bool>,
+    }
+}
+
+/// How far a task is. `PENDING` and `RUNNING` are the only states that are not an end.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TaskStatus {
+    pub state: String,
+    pub current: i64,
+    pub total: i64,
+    /// Always sent as text; old servers sometimes send an array of one.
+    #[serde(deserialize_with = "text")]
+    pub status: String,
+}
+
+/// Reads text that may come alone or as an array of texts.
+fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    Ok(match Value::deserialize(deserializer)? {
+        Value::String(text) => text,
+        Value::Array(parts) => {
+            let parts: Vec<&str> = parts.iter().filter_map(Value::as_str).collect();
+            parts.join(" ")
+        }
+        Value::Null => String::new(),
+        other => other.to_string(),
+    })
+}
+
+impl TaskStatus {
+    /// Whether the task has come to an end, good or bad.
+    pub fn is_finished(&self) -> bool {
+        !matches!(self.state.as_str(), "PENDING" | "RUNNING")
+    }
+
+    /// Whether the task has come to a good end.
+    pub fn is_success(&self) -> bool {
+        self.state == "SUCCESS"
+    }
+}

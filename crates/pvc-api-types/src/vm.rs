@@ -1,0 +1,149 @@
+//! Virtual machines.
+
+use std::collections::BTreeMap;
+
+wire! {
+    /// One VM with everything known about it.
+    pub struct Vm {
+        pub name: String,
+        pub uuid: String,
+        pub state: String,
+        pub node: String,
+        /// Where it was migrated away from; empty unless `migrated`.
+        pub last_node: String,
+        /// `no`, or `from <node>`.
+        pub migrated: String,
+        /// Empty when nothing failed.
+        pub failed_reason: String,
+        /// The nodes it may run on; null for all.
+        pub node_limit: Option<Vec<String>>,
+        pub node_selector: Option<String>,
+        pub node_autostart: bool,
+        pub migration_method: Option<String>,
+        /// Milliseconds.
+        pub migration_max_downtime: i64,
+        pub tags: Vec<VmTag>,
+        /// Newest first.
+        pub snapshots: Vec<VmSnapshot>,
+        /// `N/A` when the definition has none.
+        pub description: String,
+        /// The text `None` when unset.
+        pub profile: String,
+        /// MiB.
+        pub memory: i64,
+        /// The hypervisor's counters; empty when not running.
+        pub memory_stats: BTreeMap<String, f64>,
+        pub vcpu: i64,
+        /// `sockets/cores/threads`
+        pub vcpu_topology: String,
+        /// The hypervisor's counters; empty when not running.
+        pub vcpu_stats: BTreeMap<String, f64>,
+        pub networks: Vec<VmNetwork>,
+        pub r#type: String,
+        pub arch: String,
+        pub machine: String,
+        pub console: String,
+        pub vnc: VmVnc,
+        pub emulator: String,
+        pub features: Vec<String>,
+        pub disks: Vec<VmDisk>,
+        pub controllers: Vec<VmController>,
+        /// The definition on one line, attributes in single quotes.
+        pub xml: String,
+    }
+
+    pub struct VmTag {
+        pub name: String,
+        /// `user` or `system`.
+        pub r#type: String,
+        pub protected: bool,
+    }
+
+    pub struct VmSnapshot {
+        pub name: String,
+        /// Epoch seconds as decimal text.
+        pub timestamp: String,
+        /// Seconds.
+        pub age: i64,
+        /// Unified diff from the snapshot's definition to the present one.
+        pub xml_diff_lines: Vec<String>,
+        /// `<pool>/<volume>@<name>`
+        pub rbd_snapshots: Vec<String>,
+    }
+
+    /// One network card. Counters are 0 when unknown.
+    pub struct VmNetwork {
+        /// `bridge`, `direct` or `hostdev`.
+        pub r#type: String,
+        /// Text here: a number, `macvtap:<device>` or `hostdev:<device>`.
+        pub vni: String,
+        pub mac: Option<String>,
+        pub source: Option<String>,
+        pub model: Option<String>,
+        pub rd_bytes: i64,
+        pub rd_packets: i64,
+        pub rd_errors: i64,
+        pub rd_drops: i64,
+        pub wr_bytes: i64,
+        pub wr_packets: i64,
+        pub wr_errors: i64,
+        pub wr_drops: i64,
+    }
+
+    /// One disk. Counters are 0 when unknown.
+    pub struct VmDisk {
+        /// `rbd` or `file`.
+        pub r#type: String,
+        /// `<pool>/<volume>`, or a path.
+        pub name: String,
+        pub dev: String,
+        pub bus: String,
+        pub rd_req: i64,
+        pub rd_bytes: i64,
+        pub wr_req: i64,
+        pub wr_bytes: i64,
+    }
+
+    pub struct VmController {
+        pub r#type: String,
+        pub model: Option<String>,
+    }
+
+    /// Both null without VNC.
+    pub struct VmVnc {
+        pub listen: Option<String>,
+        pub port: Option<String>,
+    }
+
+    pub struct VmState {
+        pub name: String,
+        pub state: String,
+    }
+
+    pub struct VmNode {
+        pub name: String,
+        pub node: String,
+        pub last_node: String,
+    }
+
+    pub struct VmMeta {
+        pub name: String,
+        pub node_limit: Option<Vec<String>>,
+        pub node_selector: Option<String>,
+        /// The text `True` or `False` here, unlike in [`Vm`].
+        pub node_autostart: String,
+        pub migration_method: Option<String>,
+        pub migration_max_downtime: i64,
+    }
+
+    pub struct VmTags {
+        pub name: String,
+        pub tags: Vec<VmTag>,
+    }
+
+    /// The last lines of a serial console, joined by newlines.
+    pub struct VmConsole {
+        pub name: String,
+        pub data: String,
+    }
+}

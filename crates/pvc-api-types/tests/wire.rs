@@ -1,0 +1,126 @@
+//! The objects of the wire against the recorded interface and against real answers.
+
+use pvc_api_types::*;
+use serde_json::{Value, json};
+use utoipa::PartialSchema;
+
+fn schema<T: PartialSchema>() -> Value {
+    serde_json::to_value(T::schema()).unwrap()
+}
+
+fn names(object: &Value) -> Vec<String> {
+    let mut names: Vec<String> = object.as_object().unwrap().keys().cloned().collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn members_and_required_members_are_those_of_the_recorded_interface() {
+    let recorded: Value = serde_json::from_str(include_str!("wire-schemas.json")).unwrap();
+    let ours = [
+        ("Message", schema::<Message>()),
+        ("TaskRef", schema::<TaskRef>()),
+        ("TaskQueues", schema::<TaskQueues>()),
+        ("QueuedTask", schema::<QueuedTask>()),
+        ("PrimaryNode", schema::<PrimaryNode>()),
+        ("Fault", schema::<Fault>()),
+        ("ClusterStatus", schema::<ClusterStatus>()),
+        ("Node", schema::<Node>()),
+        ("NodeDaemonState", schema::<NodeDaemonState>()),
+        ("NodeCoordinatorState", schema::<NodeCoordinatorState>()),
+        ("NodeDomainState", schema::<NodeDomainState>()),
+        ("NodeLog", schema::<NodeLog>()),
+        ("VmTag", schema::<VmTag>()),
+        ("VmSnapshot", schema::<VmSnapshot>()),
+        ("VmNetwork", schema::<VmNetwork>()),
+        ("VmController", schema::<VmController>()),
+        ("VmVnc", schema::<VmVnc>()),
+        ("Vm", schema::<Vm>()),
+        ("VmMeta", schema::<VmMeta>()),
+        ("VmTags", schema::<VmTags>()),
+        ("VmState", schema::<VmState>()),
+        ("VmNode", schema::<VmNode>()),
+        ("VmConsole", schema::<VmConsole>()),
+        ("Network", schema::<Network>()),
+        ("Volume", schema::<Volume>()),
+    ];
+    for (name, ours) in ours {
+        let recorded = &recorded[name];
+        assert_eq!(names(&ours["properties"]), names(&recorded["properties"]), "members of {name}");
+        let mut required: Vec<String> = serde_json::from_value(ours["required"].clone()).unwrap();
+        let mut wanted: Vec<String> = serde_json::from_value(recorded["required"].clone()).unwrap();
+        required.sort();
+        wanted.sort();
+        assert_eq!(required, wanted, "required members of {name}");
+    }
+}
+
+#[test]
+fn a_member_that_may_be_null_says_so_in_the_document() {
+    let vm = schema::<Vm>();
+    assert_eq!(vm["properties"]["node_selector"]["type"], json!(["string", "null"]));
+    assert_eq!(vm["properties"]["last_node"]["type"], json!("string"));
+}
+
+#[test]
+fn an_empty_object_reads_as_an_empty_vm() {
+    let vm: Vm = serde_json::from_str("{}").unwrap();
+    assert_eq!(vm, Vm::default());
+}
+
+#[test]
+fn null_where_text_belongs_reads_as_empty_text() {
+    let node: Node = serde_json::from_value(json!({"name": "hv1", "kernel": null})).unwrap();
+    assert_eq!((node.name.as_str(), node.kernel.as_str()), ("hv1", ""));
+}
+
+#[test]
+fn a_value_of_a_wrong_type_is_still_an_error() {
+    assert!(serde_json::from_value::<Node>(json!({"name": 7})).is_err());
+}
+
+#[test]
+fn every_member_is_sent_even_if_empty() {
+    let sent = serde_json::to_value(Vm::default()).unwrap();
+    assert_eq!(sent["node_limit"], Value::Null);
+    assert_eq!(sent["last_node"], json!(""));
+    assert_eq!(sent["vnc"], json!({"listen": null, "port": null}));
+    assert_eq!(sent["type"], json!(""));
+}
+
+#[test]
+fn health_is_a_number_or_a_word() {
+    let known: NodeHealth = serde_json::from_value(json!({"health": 90, "messages": []})).unwrap();
+    let unknown: NodeHealth = serde_json::from_value(json!({"health": "N/A"})).unwrap();
+    assert_eq!(known.health.percent(), Some(90));
+    assert_eq!(unknown.health.to_string(), "N/A");
+    assert_eq!(serde_json::to_value(&unknown).unwrap()["health"], json!("N/A"));
+}
+
+#[test]
+fn state_counts_stand_beside_their_total() {
+    let wire = json!({"total": 3, "run,ready": 2, "run,flushed": 1});
+    let counts: StateCounts = serde_json::from_value(wire.clone()).unwrap();
+    assert_eq!((counts.total, counts.by_state["run,ready"]), (3, 2));
+    assert_eq!(serde_json::to_value(&counts).unwrap(), wire);
+}
+
+#[test]
+fn a_task_status_may_come_as_an_array_of_one() {
+    let wire = json!({"state": "SUCCESS", "current": 4, "total": 4, "status": ["created"]});
+    let task: TaskStatus = serde_json::from_value(wire).unwrap();
+    assert_eq!(task.status, "created");
+    assert!(task.is_finished() && task.is_success());
+}
+
+#[test]
+fn queues_without_workers_are_null_and_read_as_empty() {
+    let wire = json!({"scheduled": null, "active": null, "reserved": null});
+    assert_eq!(serde_json::from_value::<TaskQueues>(wire).unwrap(), TaskQueues::default());
+}
+
+#[test]
+fn an_event_of_a_kind_from_the_future_is_readable() {
+    let wire = json!({"revision": 9, "kind": "teapot", "id": "x", "change": "changed"});
+    assert_eq!(serde_json::from_value::<Event>(wire).unwrap().kind, EventKind::Unknown);
+}
