@@ -1,1 +1,27 @@
-//! Words and rules, pure: records, requests, plans, placement.
+//! Words and rules. Nothing here does I/O, knows the time, or waits.
+//!
+//! The words of PVC, one each, in code, command line, API and documents:
+//!
+//! - **node**: one server. A **coordinator** keeps the store; one of them is the **primary**.
+//! - **VM**: a virtual machine as recorded. A **guest** is what the hypervisor runs for it.
+//! - **volume**: a VM's disk, in a **pool**. **snapshot**: a volume, or a VM, as it was.
+//! - **network**: what VMs are plugged into, numbered by its VNI.
+//! - **job**: long work, recorded, done by a node's worker. The old API calls it a task.
+//! - **flush**/**ready**: empty a node of VMs, and take them back. **fence**: cut off a dead node.
+//! - **record**: what the tree holds about one thing. **pass**: one round of a reconciler,
+//!   made of **steps**.
+
+pub mod cluster;
+pub mod domain;
+pub mod fault;
+pub mod job;
+pub mod network;
+pub mod node;
+pub mod size;
+pub mod storage;
+pub mod vm;
+
+mod name;
+
+pub use name::{BadName, NodeName, check_name};
+pub use uuid::Uuid;

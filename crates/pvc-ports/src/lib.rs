@@ -1,1 +1,31 @@
-//! The outside world as object-safe traits.
+//! The outside world, as values.
+//!
+//! Each trait stands at the lowest boundary at which PVC touches something it does not control.
+//! Everything above (the typed store, the roles, the API) is written against these traits and runs
+//! unchanged on the real adapters and in a simulated world. A port translates and decides nothing.
+//!
+//! One contract suite per port (crate `pvc-contracts`) is run against every implementation, so that
+//! they cannot drift apart.
+
+mod clock;
+mod exec;
+mod host;
+mod hypervisor;
+mod random;
+mod storage;
+mod tree;
+
+pub use clock::Clock;
+pub use exec::{Command, Exec, ExecError, Output};
+pub use host::{Host, HostError, HostFacts, HostLoad, InterfaceCounters};
+pub use hypervisor::{
+    ConsoleLog, DeviceChange, Guest, GuestEvent, GuestRun, GuestStats, Hypervisor, HypervisorError,
+    HypervisorFacts, VncAddress,
+};
+pub use random::Random;
+pub use storage::{
+    Attachment, ImageFormat, PoolInfo, SnapshotInfo, Storage, StorageError, VolumeInfo, VolumeLock,
+};
+pub use tree::{
+    CreateMode, Done, Entry, MultiError, Op, SessionState, Stat, Tree, TreeError, TreeEvent, TreeWatch,
+};

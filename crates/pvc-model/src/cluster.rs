@@ -1,0 +1,65 @@
+//! The whole cluster at one moment, as the tree records it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::fault::FaultRecord;
+use crate::job::{Job, JobId};
+use crate::network::NetworkRecord;
+use crate::node::NodeRecord;
+use crate::storage::{OsdRecord, PoolName, PoolRecord, VolumeId, VolumeRecord};
+use crate::vm::{Selector, VmRecord};
+use crate::{NodeName, Uuid};
+
+/// What is recorded about the cluster itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ClusterRecord {
+    pub name: String,
+    /// The version of the layout that the tree has; `None` if the tree holds no cluster.
+    pub schema: Option<u32>,
+    pub maintenance: bool,
+    /// Whether the key exists at all.
+    pub initialized: bool,
+    /// The holder of the primary role, if there is one.
+    pub primary: Option<NodeName>,
+    pub upstream_ip: String,
+    pub selector: Option<Selector>,
+    /// Plain text of the storage's status and utilization, JSON text of its health.
+    pub storage_status: Arc<str>,
+    pub storage_util: Arc<str>,
+    pub storage_health: Arc<str>,
+}
+
+/// Everything recorded, at one moment. Cheap to clone: the records are shared.
+#[derive(Debug, Clone, Default)]
+pub struct Cluster {
+    /// Grows with every change that this process has seen; what events and ETags count by.
+    pub revision: u64,
+    pub config: ClusterRecord,
+    pub nodes: BTreeMap<NodeName, Arc<NodeRecord>>,
+    pub vms: BTreeMap<Uuid, Arc<VmRecord>>,
+    /// VM names to UUIDs; of two VMs with one name, the one with the smaller UUID.
+    pub vm_names: BTreeMap<String, Uuid>,
+    pub networks: BTreeMap<String, Arc<NetworkRecord>>,
+    pub osds: BTreeMap<String, Arc<OsdRecord>>,
+    pub pools: BTreeMap<PoolName, Arc<PoolRecord>>,
+    pub volumes: BTreeMap<VolumeId, Arc<VolumeRecord>>,
+    pub faults: BTreeMap<String, Arc<FaultRecord>>,
+    pub jobs: BTreeMap<JobId, Arc<Job>>,
+}
+
+impl Cluster {
+    pub fn node(&self, name: &str) -> Option<&Arc<NodeRecord>> {
+        self.nodes.get(name)
+    }
+
+    /// The VM with this name, or with this UUID in any case, with or without dashes.
+    pub fn vm(&self, name_or_uuid: &str) -> Option<&Arc<VmRecord>> {
+        let uuid = self.vm_names.get(name_or_uuid).copied().or_else(|| Uuid::try_parse(name_or_uuid).ok())?;
+        self.vms.get(&uuid)
+    }
+
+    pub fn primary(&self) -> Option<&Arc<NodeRecord>> {
+        self.config.primary.as_ref().and_then(|name| self.nodes.get(name))
+    }
+}

@@ -1,0 +1,113 @@
+//! What a VM's domain XML says, in the words that PVC needs. Reading and editing it: crate `pvc-domain`.
+
+use crate::Uuid;
+use crate::storage::VolumeId;
+
+/// What a disk is made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DiskSource {
+    /// A volume of the storage: `type='network'`, `protocol='rbd'`.
+    Volume(VolumeId),
+    /// A file of the node, by its path.
+    File(String),
+    /// No medium: an empty drive.
+    Empty,
+    /// Anything else libvirt knows (`block`, `nvme`, …), by its type.
+    Other(String),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Disk {
+    pub source: DiskSource,
+    /// `sda`
+    pub target: String,
+    /// `scsi`, `virtio`, …; empty if the XML does not say.
+    pub bus: String,
+    /// `disk`, `cdrom`, …
+    pub device: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NicKind {
+    /// Plugged into a bridge, by the bridge's name.
+    Bridge(String),
+    /// macvtap on a device.
+    Direct(String),
+    /// A PCI function handed over; the value is the VF's name, if the XML has it.
+    Hostdev(String),
+    /// Any other libvirt interface type (`network`, `user`, …) with its source, if any.
+    Other { kind: String, source: String },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Nic {
+    pub kind: NicKind,
+    pub mac: String,
+    pub model: String,
+    /// The host-side device (`vnet0`) if the XML is a live one.
+    pub target: Option<String>,
+}
+
+impl Nic {
+    /// The VNI, recovered from a bridge's name: optional letters `v`/`m`, then `br`, then the rest
+    /// (`vmbr1001`, `br1001`, `brcluster`).
+    pub fn vni(&self) -> String {
+        match &self.kind {
+            NicKind::Bridge(bridge) => {
+                let rest = bridge.trim_start_matches(['v', 'm']);
+                rest.strip_prefix("br").unwrap_or(bridge).to_owned()
+            }
+            NicKind::Direct(device) => format!("macvtap:{device}"),
+            NicKind::Hostdev(device) => format!("hostdev:{device}"),
+            NicKind::Other { kind, source } => format!("{kind}:{source}"),
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Controller {
+    pub kind: String,
+    pub model: Option<String>,
+}
+
+/// What a domain XML says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DomainSummary {
+    pub name: String,
+    pub uuid: Uuid,
+    pub description: Option<String>,
+    pub memory_mib: u64,
+    pub vcpus: u32,
+    /// Sockets, cores, threads, if the XML says.
+    pub topology: Option<(u32, u32, u32)>,
+    /// `hvm`
+    pub os_type: String,
+    pub arch: Option<String>,
+    pub machine: Option<String>,
+    pub emulator: Option<String>,
+    /// The `type` of the first console.
+    pub console: Option<String>,
+    /// The file that the first serial device or console logs to.
+    pub console_log: Option<String>,
+    /// VNC: the address it is to listen on and the port, if fixed.
+    pub vnc: Option<(String, Option<u16>)>,
+    pub features: Vec<String>,
+    pub disks: Vec<Disk>,
+    pub nics: Vec<Nic>,
+    pub controllers: Vec<Controller>,
+}
+
+impl DomainSummary {
+    /// The volumes it uses, in order, each once.
+    pub fn volumes(&self) -> Vec<VolumeId> {
+        let mut volumes = Vec::new();
+        for disk in &self.disks {
+            if let DiskSource::Volume(id) = &disk.source
+                && !volumes.contains(id)
+            {
+                volumes.push(id.clone());
+            }
+        }
+        volumes
+    }
+}

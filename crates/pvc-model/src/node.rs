@@ -1,0 +1,151 @@
+//! Nodes: what they are, what they do, how they are doing.
+
+use std::sync::Arc;
+
+use crate::{NodeName, Uuid};
+
+/// An enum that is stored as one lower-case word, and keeps a word it does not know.
+macro_rules! word {
+    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $word:literal),+ $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum $name {
+            $($(#[$vdoc])* $variant,)+
+            /// A word that this version does not know, kept as it stands. Empty if there was none.
+            Unknown(Arc<str>),
+        }
+
+        impl $name {
+            /// Every known value, in the order of the declaration.
+            pub const ALL: &'static [$name] = &[$($name::$variant),+];
+
+            /// The value a record's word stands for; never fails.
+            pub fn from_record(word: &str) -> Self {
+                match word {
+                    $($word => $name::$variant,)+
+                    other => $name::Unknown(Arc::from(other)),
+                }
+            }
+
+            /// The word, as it is stored and shown.
+            pub fn as_str(&self) -> &str {
+                match self {
+                    $($name::$variant => $word,)+
+                    $name::Unknown(word) => word,
+                }
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+    };
+}
+pub(crate) use word;
+
+word! {
+    /// What a node may become.
+    NodeRole { Coordinator = "coordinator", Hypervisor = "hypervisor" }
+}
+
+word! {
+    /// The node daemon's own state. Only a node in `run` can be suspected of being dead.
+    DaemonState {
+        Init = "init",
+        Run = "run",
+        Shutdown = "shutdown",
+        Stop = "stop",
+        Dead = "dead",
+        Fenced = "fenced",
+    }
+}
+
+word! {
+    /// Which part a node has in the coordination. `client` is a node that is no coordinator.
+    CoordinatorState {
+        Primary = "primary",
+        Secondary = "secondary",
+        Takeover = "takeover",
+        Relinquish = "relinquish",
+        Client = "client",
+    }
+}
+
+word! {
+    /// Whether a node takes VMs.
+    DomainState {
+        Ready = "ready",
+        Flush = "flush",
+        Flushed = "flushed",
+        Unflush = "unflush",
+        FenceFlush = "fence-flush",
+    }
+}
+
+/// The figures a node publishes with its keepalive.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct NodeFigures {
+    pub memory_total_mib: u64,
+    pub memory_used_mib: u64,
+    pub memory_free_mib: u64,
+    /// Of the VMs that run here.
+    pub memory_allocated_mib: u64,
+    /// Of all VMs that are assigned here or run here.
+    pub memory_provisioned_mib: u64,
+    pub vcpus_allocated: u64,
+    /// One-minute load average.
+    pub load: f64,
+    /// Guests that the hypervisor runs here, ours or not.
+    pub domains: u64,
+}
+
+/// What one health plugin last said.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PluginReport {
+    pub name: String,
+    /// Seconds since the epoch.
+    pub last_run: i64,
+    pub health_delta: i64,
+    pub message: String,
+    /// JSON text.
+    pub data: Arc<str>,
+}
+
+/// What the tree records about a node. Numbers that could not be read are 0 and named in `defects`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NodeRecord {
+    pub name: NodeName,
+    pub role: NodeRole,
+    pub daemon_state: DaemonState,
+    pub coordinator_state: CoordinatorState,
+    pub domain_state: DomainState,
+    /// Seconds since the epoch by that node's wall clock. Its value means nothing here; that it changes does.
+    pub keepalive: i64,
+    pub active_schema: Option<u32>,
+    pub latest_schema: Option<u32>,
+    pub pvc_version: String,
+    pub cpus: u32,
+    pub kernel: String,
+    pub os: String,
+    pub arch: String,
+    pub figures: NodeFigures,
+    /// The VMs that the node says it runs.
+    pub running: Vec<Uuid>,
+    /// 0 to 100, if a health daemon has said something.
+    pub health: Option<u8>,
+    pub plugins: Vec<PluginReport>,
+    /// JSON text, by interface.
+    pub network_stats: Arc<str>,
+    pub ipmi_hostname: String,
+    /// What of the record could not be read, for the operator.
+    pub defects: Vec<String>,
+}
+
+impl NodeRecord {
+    /// Whether new VMs may be placed here: its daemon runs and it is ready.
+    pub fn takes_vms(&self) -> bool {
+        self.daemon_state == DaemonState::Run && self.domain_state == DomainState::Ready
+    }
+}

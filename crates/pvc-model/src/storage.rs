@@ -1,0 +1,106 @@
+//! Pools, volumes, snapshots: their names and records.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::name::{BadName, check_name};
+
+/// A kind of name with rules of its own when it is created, and none when it is read from a record.
+macro_rules! name {
+    ($(#[$doc:meta])* $name:ident, $what:literal, $limit:literal) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(Arc<str>);
+
+        impl $name {
+            /// The name as a record has it.
+            pub fn new(name: impl AsRef<str>) -> Self {
+                $name(Arc::from(name.as_ref()))
+            }
+            /// The name as an operator gives it: it becomes part of a path and of command lines.
+            pub fn parse(name: &str) -> Result<Self, BadName> {
+                check_name($what, name, $limit).map(|()| $name::new(name))
+            }
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+    };
+}
+
+name! {
+    /// The name of a pool.
+    PoolName, "pool", 63
+}
+name! {
+    /// The name of a volume within its pool.
+    VolumeName, "volume", 128
+}
+name! {
+    /// The name of a snapshot within its volume.
+    SnapshotName, "snapshot", 128
+}
+
+/// A volume, written `pool/volume`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct VolumeId {
+    pub pool: PoolName,
+    pub volume: VolumeName,
+}
+
+impl VolumeId {
+    /// `pool/volume` as a record or an XML source has it, if it has that shape.
+    pub fn from_record(text: &str) -> Option<Self> {
+        let (pool, volume) = text.split_once('/')?;
+        let well_formed = !pool.is_empty() && !volume.is_empty();
+        well_formed.then(|| VolumeId { pool: PoolName::new(pool), volume: VolumeName::new(volume) })
+    }
+
+    /// `pool/volume` as an operator gives it for something that is to be created.
+    pub fn parse(text: &str) -> Result<Self, BadName> {
+        let (pool, volume) = text.split_once('/').unwrap_or((text, ""));
+        Ok(VolumeId { pool: PoolName::parse(pool)?, volume: VolumeName::parse(volume)? })
+    }
+}
+
+impl fmt::Display for VolumeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.pool, self.volume)
+    }
+}
+
+/// What the tree records about an OSD. `stats` is JSON text as its writer left it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct OsdRecord {
+    pub id: String,
+    pub node: String,
+    pub device: String,
+    pub db_device: String,
+    pub fsid: String,
+    pub is_split: bool,
+    pub stats: Arc<str>,
+}
+
+/// What the tree records about a pool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PoolRecord {
+    pub name: PoolName,
+    pub pgs: String,
+    pub tier: String,
+    pub stats: Arc<str>,
+}
+
+/// What the tree records about a volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeRecord {
+    pub id: VolumeId,
+    pub stats: Arc<str>,
+    /// Snapshots with their stats text, by name.
+    pub snapshots: Vec<(SnapshotName, Arc<str>)>,
+}

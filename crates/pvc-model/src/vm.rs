@@ -1,0 +1,138 @@
+//! VMs: what is recorded about them, and what may happen to them.
+
+use std::sync::Arc;
+
+use crate::domain::DomainSummary;
+use crate::node::word;
+use crate::storage::VolumeId;
+use crate::{NodeName, Uuid};
+
+word! {
+    /// What a VM should be, or what is being done to it: the stored word is both.
+    VmState {
+        /// Should run on its node.
+        Start = "start",
+        /// Graceful stop, then start.
+        Restart = "restart",
+        /// The power button was pressed; ends in `stop`.
+        Shutdown = "shutdown",
+        Stop = "stop",
+        /// Off, and nobody wonders.
+        Disable = "disable",
+        /// The node gave up; the record says why.
+        Fail = "fail",
+        Migrate = "migrate",
+        /// As `migrate`, without the fallback to a shutdown.
+        MigrateLive = "migrate-live",
+        /// A name of older versions; never written.
+        Unmigrate = "unmigrate",
+        Provision = "provision",
+        Import = "import",
+        Restore = "restore",
+        /// The copy of another cluster's VM; must stay off.
+        Mirror = "mirror",
+        /// About to be removed.
+        Delete = "delete",
+    }
+}
+
+word! {
+    /// How a target node is chosen.
+    Selector {
+        /// Most free memory.
+        Mem = "mem",
+        /// Most memory not promised to VMs.
+        Memprov = "memprov",
+        /// Lowest load.
+        Load = "load",
+        /// Fewest allocated vCPUs.
+        Vcpus = "vcpus",
+        /// Fewest VMs.
+        Vms = "vms",
+    }
+}
+
+word! {
+    /// How a VM may be moved.
+    MigrationMethod { Live = "live", Shutdown = "shutdown" }
+}
+
+/// A tag of a VM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tag {
+    pub name: String,
+    /// `user` or `system`.
+    pub kind: String,
+    pub protected: bool,
+}
+
+/// A VM as it was.
+#[derive(Debug, Clone, PartialEq)]
+pub struct VmSnapshot {
+    pub name: String,
+    /// Seconds since the epoch with a fraction, as text: kept to the digit.
+    pub timestamp: String,
+    pub xml: Arc<str>,
+    /// `pool/volume@snapshot`
+    pub volumes: Vec<String>,
+}
+
+/// How long a guest may stand still for the last copy of a live migration, if nobody said otherwise.
+pub const DEFAULT_MAX_DOWNTIME_MS: u32 = 300;
+
+/// What the tree records about a VM. What could not be read is named in `defects`; the VM is never left out.
+#[derive(Debug, Clone, PartialEq)]
+pub struct VmRecord {
+    pub uuid: Uuid,
+    pub name: String,
+    pub state: VmState,
+    /// Counts the writes of `state`: one write, also of the same word, is one request. Compared with
+    /// what a node last acted on.
+    pub state_version: i32,
+    /// The node it is assigned to. Empty names are `None`.
+    pub node: Option<NodeName>,
+    /// The node to return to after a migration.
+    pub last_node: Option<NodeName>,
+    pub failed_reason: String,
+    pub xml: Arc<str>,
+    /// What the XML says, or why it cannot be read.
+    pub domain: Result<Arc<DomainSummary>, String>,
+    pub profile: Option<String>,
+    /// The volumes as recorded beside the XML; may be stale after an old peer renamed the VM.
+    pub recorded_volumes: Vec<VolumeId>,
+    /// Statistics as JSON text, as the hosting node last wrote them; empty before.
+    pub stats: Arc<str>,
+    /// `listen:port`, or empty.
+    pub vnc: String,
+    pub autostart: bool,
+    pub migration_method: Option<MigrationMethod>,
+    pub max_downtime_ms: u32,
+    pub selector: Option<Selector>,
+    /// The only nodes it may be placed on; empty: any.
+    pub node_limit: Vec<NodeName>,
+    pub tags: Vec<Tag>,
+    /// Newest first.
+    pub snapshots: Vec<VmSnapshot>,
+    pub defects: Vec<String>,
+}
+
+impl VmRecord {
+    pub fn is_assigned_to(&self, node: &NodeName) -> bool {
+        self.node.as_ref() == Some(node)
+    }
+
+    /// All volumes it may use: those of the XML and those recorded beside it, each once.
+    pub fn volumes(&self) -> Vec<VolumeId> {
+        let mut volumes = self.domain.as_ref().map(|domain| domain.volumes()).unwrap_or_default();
+        for volume in &self.recorded_volumes {
+            if !volumes.contains(volume) {
+                volumes.push(volume.clone());
+            }
+        }
+        volumes
+    }
+
+    pub fn memory_mib(&self) -> u64 {
+        self.domain.as_ref().map_or(0, |domain| domain.memory_mib)
+    }
+}

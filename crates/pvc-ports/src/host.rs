@@ -1,0 +1,53 @@
+//! What this machine is and how busy it is.
+
+/// What does not change while the daemon runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostFacts {
+    pub cpus: u32,
+    /// As `uname -r` prints it.
+    pub kernel: String,
+    /// As `uname -o` prints it: `GNU/Linux`.
+    pub os: String,
+    /// As `uname -m` prints it: `x86_64`.
+    pub arch: String,
+}
+
+/// What changes all the time.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HostLoad {
+    pub memory_total_mib: u64,
+    pub memory_used_mib: u64,
+    /// "Available" in the kernel's words: what a new process could get without swapping.
+    pub memory_free_mib: u64,
+    /// The one-minute load average.
+    pub load: f64,
+}
+
+/// Counters of one network interface since it came up, and its link.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InterfaceCounters {
+    pub name: String,
+    pub rx_bytes: u64,
+    pub rx_packets: u64,
+    pub tx_bytes: u64,
+    pub tx_packets: u64,
+    /// Megabits per second; `None` if the driver does not say.
+    pub speed_mbit: Option<u64>,
+    pub up: bool,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("`{what}` could not be read")]
+pub struct HostError {
+    pub what: String,
+    #[source]
+    pub source: std::io::Error,
+}
+
+/// This machine. Calls read from memory-backed files of the kernel and do not block.
+pub trait Host: Send + Sync {
+    fn facts(&self) -> Result<HostFacts, HostError>;
+    fn load(&self) -> Result<HostLoad, HostError>;
+    /// The physical interfaces (those with a device behind them), by name.
+    fn interfaces(&self) -> Result<Vec<InterfaceCounters>, HostError>;
+}

@@ -1,0 +1,151 @@
+//! The hypervisor of one node.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use async_trait::async_trait;
+use tokio::sync::mpsc;
+use uuid::Uuid;
+
+/// How a guest that the hypervisor knows is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GuestRun {
+    /// Its CPUs run, or are blocked waiting for something.
+    Running,
+    /// There, but held (paused by somebody, by an I/O error, by a migration).
+    Paused,
+    /// Told to shut down and on its way.
+    ShuttingDown,
+    /// Being created, or crashed and kept, or anything else that is neither running nor gone.
+    Other,
+}
+
+/// A guest as the hypervisor sees it, whoever started it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Guest {
+    pub uuid: Uuid,
+    pub name: String,
+    pub run: GuestRun,
+    /// A number that is new each time this guest is started here (libvirt's domain id).
+    pub instance: i32,
+}
+
+/// A hint that something happened to a guest; what, must be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GuestEvent {
+    Changed(Uuid),
+    /// The connection was lost or re-made: look at everything again.
+    Resync,
+}
+
+/// What the hypervisor of this host is and can.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HypervisorFacts {
+    /// `kvm` if a probe guest ran under it, else `qemu` (software emulation): the `type` of a domain.
+    pub domain_type: String,
+    /// Why not KVM, if so; for people.
+    pub kvm_refused: Option<String>,
+    /// Version texts of libvirt and QEMU.
+    pub libvirt_version: String,
+    pub qemu_version: String,
+    /// The emulator binary to use for this host's own architecture.
+    pub emulator: String,
+}
+
+/// Counters of a running guest; see `spec/vm.md` §8 for the record that is made of them.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct GuestStats {
+    pub max_memory_kib: u64,
+    pub memory_kib: u64,
+    pub vcpus: u32,
+    pub cpu_time_ns: u64,
+    /// libvirt's memory statistics by their libvirt names (`actual`, `rss`, …), in KiB or counts.
+    pub memory: BTreeMap<String, u64>,
+    /// `cpu_time`, `user_time`, `system_time` in nanoseconds.
+    pub cpu: BTreeMap<String, u64>,
+    /// By target device (`sda`): `rd_req`, `rd_bytes`, `wr_req`, `wr_bytes`, `err`.
+    pub disks: BTreeMap<String, BTreeMap<String, i64>>,
+    /// By host-side device (`vnet0`): `rd_bytes`, `rd_packets`, …, `wr_drops`.
+    pub interfaces: BTreeMap<String, BTreeMap<String, i64>>,
+}
+
+/// Where a guest's display listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VncAddress {
+    pub listen: String,
+    pub port: u16,
+}
+
+/// The file that collects a guest's serial console.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConsoleLog {
+    pub path: PathBuf,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeviceChange {
+    Attach,
+    Detach,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum HypervisorError {
+    /// It answered, and said no; trying again will not help.
+    #[error("the hypervisor refused: {why}")]
+    Refused { why: String },
+    /// It did not answer; trying again may help.
+    #[error("the hypervisor cannot be reached: {why}")]
+    Unreachable { why: String },
+    #[error("the hypervisor did not answer within {seconds} s")]
+    TimedOut { seconds: u64 },
+    #[error("guest `{uuid}` does not run here")]
+    NoGuest { uuid: Uuid },
+}
+
+/// The hypervisor of one node. Every method may be repeated: starting a running guest and destroying
+/// an absent one both succeed without effect. No method takes longer than its adapter's deadline.
+#[async_trait]
+pub trait Hypervisor: Send + Sync {
+    async fn facts(&self) -> Result<HypervisorFacts, HypervisorError>;
+
+    /// Whether it answers now; cheap.
+    async fn ping(&self) -> Result<(), HypervisorError>;
+
+    /// All guests there are here now, whoever started them, by UUID.
+    async fn guests(&self) -> Result<BTreeMap<Uuid, Guest>, HypervisorError>;
+
+    /// Creates and starts a transient guest from `xml`. If one with this UUID runs already, nothing is done.
+    async fn start(&self, uuid: Uuid, xml: &str) -> Result<(), HypervisorError>;
+
+    /// Presses the power button, once. The guest may ignore it.
+    async fn shutdown(&self, uuid: Uuid) -> Result<(), HypervisorError>;
+
+    /// Pulls the plug. Returns when the guest is gone.
+    async fn destroy(&self, uuid: Uuid) -> Result<(), HypervisorError>;
+
+    /// The guest's XML as it runs, with everything the hypervisor filled in.
+    async fn live_xml(&self, uuid: Uuid) -> Result<String, HypervisorError>;
+
+    /// Counters of every running guest. Guests that do not answer are left out, not waited for.
+    async fn stats(&self) -> Result<BTreeMap<Uuid, GuestStats>, HypervisorError>;
+
+    /// Where the guest's display listens, or `None` if it has none.
+    async fn vnc(&self, uuid: Uuid) -> Result<Option<VncAddress>, HypervisorError>;
+
+    /// Plugs the device described by the XML element `device` into the running guest, or pulls it out.
+    async fn device(&self, uuid: Uuid, change: DeviceChange, device: &str) -> Result<(), HypervisorError>;
+
+    /// Tells a running guest that the disk `target` (`sda`) now has `bytes` bytes.
+    async fn resize_disk(&self, uuid: Uuid, target: &str, bytes: u64) -> Result<(), HypervisorError>;
+
+    /// Types `input` on the guest's serial console and returns what it prints within `wait`.
+    async fn console_exchange(
+        &self,
+        uuid: Uuid,
+        input: &[u8],
+        wait: std::time::Duration,
+    ) -> Result<Vec<u8>, HypervisorError>;
+
+    /// Hints about changes from now on. Each call makes a receiver of its own.
+    fn events(&self) -> mpsc::UnboundedReceiver<GuestEvent>;
+}

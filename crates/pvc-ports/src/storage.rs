@@ -1,0 +1,149 @@
+//! Volumes: RBD images in a cluster, files on one machine.
+
+use std::path::Path;
+
+use async_trait::async_trait;
+use pvc_model::storage::{PoolName, SnapshotName, VolumeId, VolumeName};
+
+/// A pool and how full it is, in exact bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PoolInfo {
+    pub name: PoolName,
+    /// What is stored in it, as its users count (without copies).
+    pub stored_bytes: u64,
+    /// What can still be stored.
+    pub free_bytes: u64,
+}
+
+/// A volume, in exact bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeInfo {
+    pub id: VolumeId,
+    pub size_bytes: u64,
+    /// What it occupies now; less than its size if parts were never written.
+    pub used_bytes: u64,
+    pub snapshots: Vec<SnapshotInfo>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SnapshotInfo {
+    pub name: SnapshotName,
+    pub size_bytes: u64,
+}
+
+/// Who holds a volume for writing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeLock {
+    /// The lock's own names, needed to remove it.
+    pub id: String,
+    pub locker: String,
+    /// The address of the holder as the storage sees it, without port.
+    pub address: String,
+}
+
+/// How a hypervisor reaches a volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Attachment {
+    /// A raw image in a file of this host.
+    File { path: std::path::PathBuf },
+    /// RBD, as the domain XML already describes it: nothing to translate.
+    Rbd,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ImageFormat {
+    Raw,
+    Qcow2,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum StorageError {
+    #[error("pool `{pool}` does not exist")]
+    NoPool { pool: PoolName },
+    #[error("pool `{pool}` exists already")]
+    PoolExists { pool: PoolName },
+    #[error("pool `{pool}` still has {volumes} volumes")]
+    PoolNotEmpty { pool: PoolName, volumes: usize },
+    #[error("volume `{volume}` does not exist")]
+    NoVolume { volume: VolumeId },
+    #[error("volume `{volume}` exists already")]
+    VolumeExists { volume: VolumeId },
+    #[error("volume `{volume}` has no snapshot `{snapshot}`")]
+    NoSnapshot { volume: VolumeId, snapshot: SnapshotName },
+    #[error("volume `{volume}` has a snapshot `{snapshot}` already")]
+    SnapshotExists { volume: VolumeId, snapshot: SnapshotName },
+    #[error("volume `{volume}` is in use by `{holder}`")]
+    InUse { volume: VolumeId, holder: String },
+    /// Also with force.
+    #[error("pool `{pool}` has {free_bytes} bytes free, {needed_bytes} bytes are needed")]
+    NoRoom { pool: PoolName, free_bytes: u64, needed_bytes: u64 },
+    /// Lifted by force.
+    #[error(
+        "pool `{pool}` would be filled beyond 80 %: {needed_bytes} bytes are needed, {safe_bytes} bytes are left below that mark"
+    )]
+    BeyondSafe { pool: PoolName, safe_bytes: u64, needed_bytes: u64 },
+    #[error("shrinking volume `{volume}` from {from_bytes} to {to_bytes} bytes destroys what lies beyond")]
+    WouldShrink { volume: VolumeId, from_bytes: u64, to_bytes: u64 },
+    #[error("`{source_path}` is not a valid {format:?} image: {why}")]
+    BadImage { source_path: String, format: ImageFormat, why: String },
+    #[error("the storage did not answer within {seconds} s")]
+    TimedOut { seconds: u64 },
+    #[error("the storage failed while it was {doing}")]
+    Io {
+        doing: String,
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// The storage that this node's guests use.
+///
+/// Sizes are exact bytes. Whatever fails leaves nothing half done: a volume is there as asked or not
+/// at all. `force` lifts the 80 % rule and the refusal to shrink, and nothing else.
+#[async_trait]
+pub trait Storage: Send + Sync {
+    async fn pools(&self) -> Result<Vec<PoolInfo>, StorageError>;
+    async fn pool(&self, pool: &PoolName) -> Result<PoolInfo, StorageError>;
+    async fn create_pool(&self, pool: &PoolName) -> Result<(), StorageError>;
+    /// Removes an empty pool.
+    async fn remove_pool(&self, pool: &PoolName) -> Result<(), StorageError>;
+
+    async fn volumes(&self, pool: &PoolName) -> Result<Vec<VolumeInfo>, StorageError>;
+    async fn volume(&self, volume: &VolumeId) -> Result<VolumeInfo, StorageError>;
+    async fn create(&self, volume: &VolumeId, size_bytes: u64, force: bool) -> Result<(), StorageError>;
+    async fn resize(&self, volume: &VolumeId, size_bytes: u64, force: bool) -> Result<(), StorageError>;
+    /// A full, independent copy under a new name in the same pool.
+    async fn clone_volume(&self, volume: &VolumeId, to: &VolumeName, force: bool)
+    -> Result<(), StorageError>;
+    async fn rename(&self, volume: &VolumeId, to: &VolumeName) -> Result<(), StorageError>;
+    /// Removes the volume with its snapshots. An absent one is [`StorageError::NoVolume`].
+    async fn remove(&self, volume: &VolumeId) -> Result<(), StorageError>;
+
+    async fn snapshot(&self, volume: &VolumeId, snapshot: &SnapshotName) -> Result<(), StorageError>;
+    async fn rename_snapshot(
+        &self,
+        volume: &VolumeId,
+        snapshot: &SnapshotName,
+        to: &SnapshotName,
+    ) -> Result<(), StorageError>;
+    async fn remove_snapshot(&self, volume: &VolumeId, snapshot: &SnapshotName) -> Result<(), StorageError>;
+    /// Makes the volume what it was at the snapshot; the snapshot stays.
+    async fn roll_back(&self, volume: &VolumeId, snapshot: &SnapshotName) -> Result<(), StorageError>;
+
+    /// Creates `volume` from the image file at `source`, with the size the image describes.
+    async fn import(
+        &self,
+        volume: &VolumeId,
+        source: &Path,
+        format: ImageFormat,
+        force: bool,
+    ) -> Result<(), StorageError>;
+
+    /// How this node's hypervisor reaches the volume, which must exist.
+    async fn attachment(&self, volume: &VolumeId) -> Result<Attachment, StorageError>;
+
+    /// Who holds the volume for writing.
+    async fn locks(&self, volume: &VolumeId) -> Result<Vec<VolumeLock>, StorageError>;
+    /// Takes the lock from its holder; whatever the holder still writes is refused from then on.
+    async fn break_lock(&self, volume: &VolumeId, lock: &VolumeLock) -> Result<(), StorageError>;
+}

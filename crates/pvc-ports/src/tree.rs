@@ -1,0 +1,196 @@
+//! The shared tree: ZooKeeper, or something that behaves like it.
+//!
+//! A path is absolute, its parts are separated by `/`, it does not end with `/` (except the root).
+//! Each node of the tree has data (bytes), a [`Stat`] and children. All changes have a place in one
+//! total order, the zxid.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use tokio::sync::{mpsc, watch};
+
+/// What the tree knows about a node beside its data.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stat {
+    /// How often the data was written since the node was created; 0 after creation.
+    pub version: i32,
+    /// How often the set of children changed.
+    pub cversion: i32,
+    /// The zxid of the creation, of the last change of the data, of the last change of the children.
+    pub czxid: i64,
+    pub mzxid: i64,
+    pub pzxid: i64,
+    /// The session that owns an ephemeral node; 0 for others.
+    pub ephemeral_owner: i64,
+    pub num_children: i32,
+}
+
+/// A node's data and its stat, read at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    pub data: Bytes,
+    pub stat: Stat,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CreateMode {
+    Persistent,
+    /// Gone with the session that made it.
+    Ephemeral,
+    /// As `Ephemeral`, with ten digits appended to the name: the number that this creation has among
+    /// the parent's changes of children. Not allowed in a [`Tree::multi`].
+    EphemeralSequential,
+}
+
+/// One operation of a [`Tree::multi`]. `version: None` means "whatever the version".
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Op {
+    Create { path: String, data: Bytes, mode: CreateMode },
+    Set { path: String, data: Bytes, version: Option<i32> },
+    Delete { path: String, version: Option<i32> },
+    Check { path: String, version: i32 },
+}
+
+impl Op {
+    pub fn path(&self) -> &str {
+        match self {
+            Op::Create { path, .. }
+            | Op::Set { path, .. }
+            | Op::Delete { path, .. }
+            | Op::Check { path, .. } => path,
+        }
+    }
+}
+
+/// What became of one operation of a multi that was carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Done {
+    Created(Stat),
+    Set(Stat),
+    Deleted,
+    Checked,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum TreeError {
+    #[error("`{path}` does not exist in the tree")]
+    NoNode { path: String },
+    #[error("`{path}` exists already in the tree")]
+    NodeExists { path: String },
+    #[error("`{path}` was changed by somebody else")]
+    BadVersion { path: String },
+    #[error("`{path}` has children")]
+    NotEmpty { path: String },
+    #[error("an ephemeral node cannot have children, and `{path}` would be one")]
+    NoChildrenForEphemerals { path: String },
+    #[error("`{path}` is not a valid path of the tree")]
+    BadPath { path: String },
+    /// Sent by us before anything goes out: the other side would drop the connection.
+    #[error("a request of {size} bytes is larger than the tree takes, which is {limit} bytes")]
+    TooLarge { size: usize, limit: usize },
+    /// The connection broke after the request was sent. It may have been carried out or not: read back.
+    #[error("the connection to the tree was lost, and what became of the request is unknown")]
+    OutcomeUnknown,
+    #[error("the session with the tree has expired")]
+    SessionExpired,
+    /// Nothing was sent, or nothing was changed.
+    #[error("the tree cannot be reached: {why}")]
+    Unreachable { why: String },
+    #[error("the tree on disk failed")]
+    Disk(#[source] std::io::Error),
+    #[error("the tree on disk is full; nothing was changed")]
+    DiskFull,
+    #[error("the tree was closed")]
+    Closed,
+}
+
+/// Why a multi was not carried out. Nothing of it was.
+#[derive(Debug, thiserror::Error)]
+pub enum MultiError {
+    /// Operation `index` (from 0) could not be done: the one that decided.
+    #[error("operation {index} was refused")]
+    Refused {
+        index: usize,
+        #[source]
+        why: TreeError,
+    },
+    #[error(transparent)]
+    Tree(#[from] TreeError),
+}
+
+/// The state of our session with the tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SessionState {
+    /// `id` is new after an expiry: whatever was ephemeral is gone.
+    Connected { id: i64 },
+    /// Reads and writes wait or fail; the session may survive.
+    Disconnected,
+    /// The session is over; a new one is being made.
+    Expired,
+    /// [`Tree::close`] was called.
+    Closed,
+}
+
+/// A hint that something changed. What it is now must be read: by the time the event arrives it may
+/// have changed again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TreeEvent {
+    /// The node was created, or its data was written (also with the same value).
+    Changed {
+        path: String,
+    },
+    Deleted {
+        path: String,
+    },
+    /// Changes may have been missed (a connection was re-made): read everything again.
+    Resync,
+}
+
+/// Events of one [`Tree::watch`], in the order of the changes. Ends when the tree is closed.
+pub type TreeWatch = mpsc::UnboundedReceiver<TreeEvent>;
+
+/// The tree as one client sees it.
+///
+/// # Guarantees
+/// Writes are linearizable. Reads never go back in time within one client and are followed by the
+/// events of later changes; they may lag behind other clients unless [`sync`](Tree::sync) was called.
+#[async_trait]
+pub trait Tree: Send + Sync {
+    /// The node at `path`, or `None` if there is none.
+    async fn get(&self, path: &str) -> Result<Option<Entry>, TreeError>;
+
+    /// As [`get`](Tree::get) for each path, in order, in as few requests as possible. Not one moment:
+    /// other clients' changes may fall between two entries.
+    async fn get_many(&self, paths: &[String]) -> Result<Vec<Option<Entry>>, TreeError>;
+
+    /// The names (not paths) of the children of `path` in no order, or `None` if `path` does not exist.
+    async fn children(&self, path: &str) -> Result<Option<Vec<String>>, TreeError>;
+
+    /// As [`children`](Tree::children) for each path, in as few requests as possible.
+    async fn children_many(&self, paths: &[String]) -> Result<Vec<Option<Vec<String>>>, TreeError>;
+
+    /// Creates `path`, whose parent must exist. Returns the path made, with its number if sequential.
+    ///
+    /// # Errors
+    /// On [`TreeError::OutcomeUnknown`] the node may exist: look for it.
+    async fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> Result<(String, Stat), TreeError>;
+
+    /// Carries out all of `ops` or none, as one change with one zxid. An empty list succeeds.
+    async fn multi(&self, ops: Vec<Op>) -> Result<Vec<Done>, MultiError>;
+
+    /// Returns once this client has seen everything that was written anywhere before the call.
+    async fn sync(&self) -> Result<(), TreeError>;
+
+    /// Watches the whole subtree at `root` (which need not exist), beginning at some moment before
+    /// this call returns: whatever is read afterwards and then changes is announced. The first event
+    /// is not a snapshot: read after watching. A [`TreeEvent::Resync`] follows every re-made connection.
+    async fn watch(&self, root: &str) -> Result<TreeWatch, TreeError>;
+
+    /// The state of the session, now and from now on.
+    fn session(&self) -> watch::Receiver<SessionState>;
+
+    /// Ends the session: ephemeral nodes go at once. Idempotent.
+    async fn close(&self);
+
+    /// The largest request this tree takes, in bytes.
+    fn max_request_bytes(&self) -> usize;
+}
