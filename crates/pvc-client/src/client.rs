@@ -1,0 +1,353 @@
+//! One server, and how it is spoken to.
+
+use std::io::Read;
+use std::time::Duration;
+
+use pvc_api_types::TaskRef;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use ureq::http::{Method, Request, Response, StatusCode};
+use ureq::{Agent, Body};
+
+use crate::error::Error;
+use crate::payload::Payload;
+use crate::query::Query;
+use crate::tls;
+
+/// A host that does not answer within this time is down or filtered, not slow.
+const CONNECT: Duration = Duration::from_millis(2050);
+/// Some answers come only when the work is done: a disk export takes hours.
+const READ: Duration = Duration::from_secs(48 * 3600);
+/// A reading request is tried this often; a changing one once, because a lost answer does not
+/// mean that nothing happened.
+const ATTEMPTS: u32 = 3;
+const PAUSE: Duration = Duration::from_millis(200);
+/// No answer of the API comes near this; whatever does is not the API.
+const LARGEST_BODY: u64 = 1 << 30;
+
+/// Where the API is and how to speak to it.
+#[derive(Clone)]
+pub struct Options {
+    /// `scheme://host:port/api/v1`
+    pub base: String,
+    pub api_key: Option<String>,
+    pub user_agent: String,
+    /// Whether a certificate must be one that this machine trusts.
+    pub verify: bool,
+    /// Called after each exchange, for `--debug`.
+    pub observer: Option<fn(&Exchange<'_>)>,
+}
+
+/// One request and what came back, for an observer.
+pub struct Exchange<'a> {
+    pub method: &'a str,
+    pub uri: &'a str,
+    /// `None` if nothing came back.
+    pub status: Option<u16>,
+    pub headers: Vec<(String, String)>,
+}
+
+/// How long a change may take before its answer is given up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Waiting {
+    /// As long as it takes.
+    Forever,
+    AtMost(Duration),
+}
+
+/// A server that can be asked. Cheap to make: nothing is connected before the first call.
+pub struct Client {
+    agent: Agent,
+    options: Options,
+}
+
+impl Client {
+    pub fn new(options: Options) -> Self {
+        let mut config = Agent::config_builder()
+            .timeout_connect(Some(CONNECT))
+            .timeout_recv_response(Some(READ))
+            .timeout_recv_body(Some(READ))
+            .http_status_as_error(false)
+            .allow_non_standard_methods(true)
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            .user_agent(options.user_agent.clone());
+        if options.base.starts_with("https:") {
+            config = config.tls_config(tls::config(options.verify));
+        }
+        if is_loopback(&options.base) {
+            config = config.proxy(None);
+        }
+        Self { agent: config.build().new_agent(), options }
+    }
+
+    /// Gives up sooner than the API's longest answers need: for completions and overviews that
+    /// would rather show nothing than make somebody wait.
+    pub fn hurried(options: Options, within: Duration) -> Self {
+        let mut client = Self::new(options);
+        let config = client.agent.config().clone();
+        client.agent = Agent::new_with_config(hurry(config, within));
+        client
+    }
+
+    pub fn base(&self) -> &str {
+        &self.options.base
+    }
+
+    /// Reads something. Tried again where a second try may help.
+    pub(crate) fn get<T: DeserializeOwned>(&self, path: &str, query: Query) -> Result<Payload<T>, Error> {
+        let uri = self.uri(path, &query);
+        let mut attempt = 1;
+        loop {
+            match self.exchange(Method::GET, &uri, None, Waiting::Forever) {
+                Ok(answer) if answer.is_passing() && attempt < ATTEMPTS => {}
+                Err(error) if error.kind() == crate::Kind::Unreachable && attempt < ATTEMPTS => {}
+                Ok(answer) => return Ok(Payload::new(answer.expect(StatusCode::OK)?)),
+                Err(error) => return Err(error),
+            }
+            std::thread::sleep(PAUSE * attempt);
+            attempt += 1;
+        }
+    }
+
+    /// Reads something once and tells the bare status, whatever it is.
+    pub(crate) fn probe(&self, path: &str) -> Result<(u16, Value), Error> {
+        let uri = self.uri(path, &Query::new());
+        let answer = self.exchange(Method::GET, &uri, None, Waiting::Forever)?;
+        Ok((answer.status.as_u16(), answer.json().unwrap_or(Value::Null)))
+    }
+
+    /// Changes something and returns the server's sentence about it.
+    pub(crate) fn change(&self, request: Change) -> Result<String, Error> {
+        let answer = self.send(request)?.expect(StatusCode::OK)?;
+        match answer.get("message").and_then(Value::as_str) {
+            Some(message) => Ok(message.to_owned()),
+            None => Err(Error::BadAnswer { what: "has no message".to_owned(), source: None }),
+        }
+    }
+
+    /// Starts a task.
+    pub(crate) fn start(&self, request: Change) -> Result<TaskRef, Error> {
+        let answer = self.send(request)?.expect(StatusCode::ACCEPTED)?;
+        Payload::new(answer).read()
+    }
+
+    fn send(&self, request: Change) -> Result<Answer, Error> {
+        let uri = self.uri(&request.path, &request.query);
+        self.exchange(request.method, &uri, request.form, request.waiting)
+    }
+
+    fn uri(&self, path: &str, query: &Query) -> String {
+        let base = &self.options.base;
+        if query.is_empty() { format!("{base}{path}") } else { format!("{base}{path}?{}", query.encoded()) }
+    }
+
+    /// One request, one answer.
+    fn exchange(
+        &self,
+        method: Method,
+        uri: &str,
+        form: Option<Query>,
+        waiting: Waiting,
+    ) -> Result<Answer, Error> {
+        let name = method.to_string();
+        let outcome = self.run(method, uri, form, waiting);
+        if let Some(observe) = self.options.observer {
+            let (status, headers) = match &outcome {
+                Ok(answer) => (Some(answer.status.as_u16()), answer.headers.clone()),
+                Err(_) => (None, Vec::new()),
+            };
+            observe(&Exchange { method: &name, uri, status, headers });
+        }
+        outcome
+    }
+
+    fn run(&self, method: Method, uri: &str, form: Option<Query>, waiting: Waiting) -> Result<Answer, Error> {
+        let mut request = Request::builder().method(method).uri(uri);
+        if let Some(key) = &self.options.api_key {
+            request = request.header("X-Api-Key", key);
+        }
+        let response = match form {
+            Some(form) => {
+                let request =
+                    request.header("Content-Type", "application/x-www-form-urlencoded").body(form.encoded());
+                self.go(
+                    request.map_err(ureq::Error::from).map_err(|error| self.failed(error, waiting))?,
+                    waiting,
+                )
+            }
+            None => {
+                let request = request.body(());
+                self.go(
+                    request.map_err(ureq::Error::from).map_err(|error| self.failed(error, waiting))?,
+                    waiting,
+                )
+            }
+        };
+        let response = response.map_err(|error| self.failed(error, waiting))?;
+        Answer::read(response)
+            .map_err(|source| Error::Lost { base: self.options.base.clone(), source: source.into() })
+    }
+
+    fn go<B: ureq::AsSendBody>(
+        &self,
+        request: Request<B>,
+        waiting: Waiting,
+    ) -> Result<Response<Body>, ureq::Error> {
+        match waiting {
+            Waiting::Forever => self.agent.run(request),
+            Waiting::AtMost(limit) => {
+                let configured = self.agent.configure_request(request);
+                self.agent.run(configured.timeout_recv_response(Some(limit)).build())
+            }
+        }
+    }
+
+    fn failed(&self, error: ureq::Error, waiting: Waiting) -> Error {
+        let base = self.options.base.clone();
+        match (error, waiting) {
+            (ureq::Error::Timeout(ureq::Timeout::RecvResponse), Waiting::AtMost(after)) => {
+                Error::TimedOut { after }
+            }
+            (error, _) if was_sent(&error) => Error::Lost { base, source: error.into() },
+            (error, _) => Error::Unreachable { base, source: error.into() },
+        }
+    }
+}
+
+/// Whether the request had left when this happened, so that it may have had its effect.
+fn was_sent(error: &ureq::Error) -> bool {
+    match error {
+        ureq::Error::Timeout(ureq::Timeout::RecvResponse | ureq::Timeout::RecvBody) => true,
+        ureq::Error::Protocol(_) => true,
+        ureq::Error::Io(error) => matches!(
+            error.kind(),
+            std::io::ErrorKind::UnexpectedEof
+                | std::io::ErrorKind::ConnectionReset
+                | std::io::ErrorKind::BrokenPipe
+        ),
+        _ => false,
+    }
+}
+
+fn is_loopback(base: &str) -> bool {
+    let host = base.split_once("://").map_or(base, |(_, rest)| rest);
+    host.starts_with("127.") || host.starts_with("localhost") || host.starts_with("[::1]")
+}
+
+fn hurry(config: ureq::config::Config, within: Duration) -> ureq::config::Config {
+    Agent::config_builder()
+        .timeout_global(Some(within))
+        .http_status_as_error(false)
+        .user_agent(config.user_agent().clone())
+        .tls_config(config.tls_config().clone())
+        .proxy(config.proxy().cloned())
+        .build()
+}
+
+/// A request that changes something.
+pub(crate) struct Change {
+    method: Method,
+    path: String,
+    query: Query,
+    form: Option<Query>,
+    waiting: Waiting,
+}
+
+impl Change {
+    pub fn post(path: impl Into<String>, query: Query) -> Self {
+        Self { method: Method::POST, path: path.into(), query, form: None, waiting: Waiting::Forever }
+    }
+
+    pub fn put(path: impl Into<String>, query: Query) -> Self {
+        Self { method: Method::PUT, ..Self::post(path, query) }
+    }
+
+    pub fn delete(path: impl Into<String>, query: Query) -> Self {
+        Self { method: Method::DELETE, ..Self::post(path, query) }
+    }
+
+    /// Puts a parameter that may be large, or must not be logged with the URL, into the body.
+    pub fn form(self, name: &'static str, value: &str) -> Self {
+        Self { form: Some(Query::new().text(name, value)), ..self }
+    }
+
+    pub fn waiting(self, waiting: Waiting) -> Self {
+        Self { waiting, ..self }
+    }
+}
+
+/// What came back, read to its end.
+struct Answer {
+    status: StatusCode,
+    headers: Vec<(String, String)>,
+    body: Vec<u8>,
+}
+
+impl Answer {
+    fn read(mut response: Response<Body>) -> Result<Self, std::io::Error> {
+        let headers = response
+            .headers()
+            .iter()
+            .map(|(name, value)| (name.to_string(), String::from_utf8_lossy(value.as_bytes()).into_owned()))
+            .collect();
+        let mut body = Vec::new();
+        response.body_mut().as_reader().take(LARGEST_BODY).read_to_end(&mut body)?;
+        Ok(Self { status: response.status(), headers, body })
+    }
+
+    /// Whether a second try may help: what a server says while it moves, restarts or is busy.
+    fn is_passing(&self) -> bool {
+        matches!(self.status.as_u16(), 429 | 500 | 502 | 503 | 504)
+    }
+
+    fn json(&self) -> Result<Value, serde_json::Error> {
+        serde_json::from_slice(&self.body)
+    }
+
+    /// The body if the status is the hoped-for one, else why not.
+    fn expect(self, wanted: StatusCode) -> Result<Value, Error> {
+        if self.status == wanted {
+            return self.json().map_err(|source| Error::BadAnswer {
+                what: "is no JSON".to_owned(),
+                source: Some(source.into()),
+            });
+        }
+        Err(self.refusal())
+    }
+
+    fn refusal(self) -> Error {
+        let status = self.status.as_u16();
+        let Ok(body) = self.json() else {
+            let what = format!("is no JSON and has status {status}");
+            return Error::BadAnswer { what, source: None };
+        };
+        let hint = body.get("hint").and_then(Value::as_str).map(str::to_owned);
+        let message = complaint(&body).unwrap_or_else(|| self.reason());
+        match status {
+            401 | 403 => Error::Unauthorised { message, hint },
+            404 => Error::NotFound { message, hint },
+            400..=499 => Error::Refused { status, message, hint },
+            500..=599 => Error::Server { status, message, hint },
+            _ => Error::BadAnswer { what: format!("has the unexpected status {status}"), source: None },
+        }
+    }
+
+    fn reason(&self) -> String {
+        self.status.canonical_reason().unwrap_or("no reason given").to_lowercase()
+    }
+}
+
+/// What the server complains about. Old servers put parameter errors into an object.
+fn complaint(body: &Value) -> Option<String> {
+    match body.get("message")? {
+        Value::String(message) => Some(message.clone()),
+        Value::Object(errors) => {
+            let sentence =
+                |(name, text): (&String, &Value)| format!("{name}: {}", text.as_str().unwrap_or_default());
+            let errors: Vec<String> = errors.iter().map(sentence).collect();
+            Some(errors.join("; "))
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,94 @@
+//! Why a call did not succeed.
+
+use std::time::Duration;
+
+/// What sort of failure an [`Error`] is; a command line turns it into an exit code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Nobody answered.
+    Unreachable,
+    /// The server does not know the key.
+    Unauthorised,
+    /// The request makes no sense, or not now.
+    Refused,
+    NotFound,
+    /// The server failed.
+    Server,
+    /// The answer could not be understood.
+    BadAnswer,
+    /// The stated time has passed.
+    TimedOut,
+}
+
+/// Why a call did not succeed. Displays as one sentence; the cause follows by itself.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("cannot connect to `{base}`")]
+    Unreachable {
+        base: String,
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    #[error("the connection to `{base}` was lost before the answer came")]
+    Lost {
+        base: String,
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    #[error("{message}")]
+    Unauthorised { message: String, hint: Option<String> },
+    #[error("{message}")]
+    Refused { status: u16, message: String, hint: Option<String> },
+    #[error("{message}")]
+    NotFound { message: String, hint: Option<String> },
+    #[error("the server failed with status {status}: {message}")]
+    Server { status: u16, message: String, hint: Option<String> },
+    #[error("the server's answer {what}")]
+    BadAnswer {
+        what: String,
+        #[source]
+        source: Option<Box<dyn std::error::Error + Send + Sync>>,
+    },
+    #[error("no answer within {} s", after.as_secs())]
+    TimedOut { after: Duration },
+}
+
+impl Error {
+    pub fn kind(&self) -> Kind {
+        match self {
+            Error::Unreachable { .. } | Error::Lost { .. } => Kind::Unreachable,
+            Error::Unauthorised { .. } => Kind::Unauthorised,
+            Error::Refused { .. } => Kind::Refused,
+            Error::NotFound { .. } => Kind::NotFound,
+            Error::Server { .. } => Kind::Server,
+            Error::BadAnswer { .. } => Kind::BadAnswer,
+            Error::TimedOut { .. } => Kind::TimedOut,
+        }
+    }
+
+    /// What to do about it, if that can be said.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Error::Unreachable { .. } => Some(
+                "is the API daemon running, and are address, port and scheme right? \
+                 `pvc connection list` shows them; during a change of the primary node wait some seconds"
+                    .to_owned(),
+            ),
+            Error::Lost { .. } => Some(
+                "the request may have been carried out; look at the present state before repeating it"
+                    .to_owned(),
+            ),
+            Error::Unauthorised { hint, .. } => Some(hint.clone().unwrap_or_else(|| {
+                "give a key with `pvc connection add … --api-key`, or set `PVC_API_KEY`".to_owned()
+            })),
+            Error::Refused { hint, .. } | Error::NotFound { hint, .. } => hint.clone(),
+            Error::Server { hint, .. } => Some(hint.clone().unwrap_or_else(|| {
+                "the daemon's log says more: `pvc node log` or `journalctl -u pvcapid`".to_owned()
+            })),
+            Error::BadAnswer { .. } => {
+                Some("is that a PVC API? Check address and port of the connection".to_owned())
+            }
+            Error::TimedOut { .. } => None,
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! What the client puts on the wire, and what it makes of the answers.
+
+mod stub;
+
+use std::time::Duration;
+
+use pvc_client::{Client, Error, Kind, Metadata, Options, StateRequest, VmFilter, Waiting};
+use stub::{Stub, ok, status};
+
+fn client(base: String) -> Client {
+    Client::new(options(base))
+}
+
+fn options(base: String) -> Options {
+    Options {
+        base,
+        api_key: Some("secret".to_owned()),
+        user_agent: "pvc-client-cli/0.0.0".to_owned(),
+        verify: true,
+        observer: None,
+    }
+}
+
+#[test]
+fn a_read_carries_key_agent_and_parameters() {
+    let stub = Stub::start(|_, _| ok("[]"));
+    let filter = VmFilter { limit: Some("a b".to_owned()), negate: true, ..VmFilter::default() };
+    client(stub.base()).vms(&filter).unwrap();
+    let request = &stub.received()[0];
+    assert_eq!(request.line(), "GET /vm?limit=a%20b&negate=True");
+    assert_eq!(request.header("X-Api-Key"), Some("secret"));
+    assert_eq!(request.header("User-Agent"), Some("pvc-client-cli/0.0.0"));
+}
+
+#[test]
+fn what_was_not_given_is_not_sent() {
+    let stub = Stub::start(|_, _| ok(r#"{"message": "done"}"#));
+    let metadata = Metadata { autostart: Some(false), ..Metadata::default() };
+    client(stub.base()).set_vm_metadata("web1", &metadata).unwrap();
+    assert_eq!(stub.lines(), ["POST /vm/web1/meta?autostart=False"]);
+}
+
+#[test]
+fn a_device_is_detached_by_a_delete_with_a_body() {
+    let task = r#"{"task_id": "0a1b2c3d", "task_name": "vm.device_detach", "run_on": "hv1"}"#;
+    let stub = Stub::start(move |_, _| status(202, task));
+    let task = client(stub.base()).detach_vm_device("web1", "<disk a='ü'/>").unwrap();
+    let request = &stub.received()[0];
+    assert_eq!(task.task_id, "0a1b2c3d");
+    assert_eq!(request.line(), "DELETE /vm/web1/device");
+    assert_eq!(request.header("Content-Type"), Some("application/x-www-form-urlencoded"));
+    assert_eq!(request.body, "xml=%3Cdisk%20a%3D%27%C3%BC%27%2F%3E");
+}
+
+#[test]
+fn a_name_with_a_slash_stays_one_segment() {
+    let stub = Stub::start(|_, _| ok("[]"));
+    assert!(client(stub.base()).vm("../node").is_err());
+    assert_eq!(stub.lines(), ["GET /vm/..%2Fnode"]);
+}
+
+#[test]
+fn a_read_is_tried_again_after_a_passing_failure() {
+    let stub = Stub::start(|_, before| if before < 2 { status(503, "{}") } else { ok("[]") });
+    assert!(client(stub.base()).vms(&VmFilter::default()).is_ok());
+    assert_eq!(stub.lines().len(), 3);
+}
+
+#[test]
+fn a_read_that_keeps_failing_is_given_up_after_three_tries() {
+    let stub = Stub::start(|_, _| status(500, r#"{"message": "Internal Server Error"}"#));
+    let error = client(stub.base()).status().unwrap_err();
+    assert_eq!(error.kind(), Kind::Server);
+    assert_eq!(error.to_string(), "the server failed with status 500: Internal Server Error");
+    assert_eq!(stub.lines().len(), 3);
+}
+
+#[test]
+fn a_change_is_never_repeated() {
+    let stub = Stub::start(|_, _| status(503, "{}"));
+    assert!(client(stub.base()).set_maintenance(true).is_err());
+    assert_eq!(stub.lines().len(), 1);
+}
+
+#[test]
+fn each_status_has_its_kind() {
+    for (code, kind) in
+        [(400, Kind::Refused), (401, Kind::Unauthorised), (404, Kind::NotFound), (409, Kind::Refused)]
+    {
+        let stub = Stub::start(move |_, _| status(code, r#"{"message": "because"}"#));
+        let error = client(stub.base()).status().unwrap_err();
+        assert_eq!((error.kind(), error.to_string().as_str()), (kind, "because"));
+    }
+}
+
+#[test]
+fn both_shapes_of_a_parameter_error_become_a_sentence() {
+    let stub = Stub::start(|_, _| status(400, r#"{"message": {"lines": "must be a number"}}"#));
+    assert_eq!(client(stub.base()).status().unwrap_err().to_string(), "lines: must be a number");
+    let stub = Stub::start(|_, _| status(400, r#"{"message": "lines: must be a number", "hint": "try 10"}"#));
+    assert_eq!(client(stub.base()).status().unwrap_err().hint().as_deref(), Some("try 10"));
+}
+
+#[test]
+fn a_server_that_is_no_pvc_api_is_recognised() {
+    let stub = Stub::start(|_, _| ok("<html>It works!</html>"));
+    assert_eq!(client(stub.base()).status().unwrap_err().kind(), Kind::BadAnswer);
+    let stub = Stub::start(|_, _| status(404, "<html>not here</html>"));
+    assert_eq!(client(stub.base()).status().unwrap_err().kind(), Kind::BadAnswer);
+}
+
+#[test]
+fn a_closed_port_is_unreachable_and_says_so() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let error = client(format!("http://{free}/api/v1")).status().unwrap_err();
+    assert_eq!(error.kind(), Kind::Unreachable);
+    assert!(error.to_string().contains(&free.to_string()), "{error}");
+    assert!(error.hint().is_some());
+}
+
+#[test]
+fn a_stated_limit_ends_the_waiting() {
+    let stub = Stub::start(|_, _| {
+        std::thread::sleep(Duration::from_secs(30));
+        ok("{}")
+    });
+    let wait = Some(Waiting::AtMost(Duration::from_millis(50)));
+    let request = StateRequest { state: "start", force: false, wait };
+    let error = client(stub.base()).set_vm_state("web1", &request).unwrap_err();
+    assert!(matches!(error, Error::TimedOut { .. }), "{error:?}");
+    assert_eq!(stub.lines(), ["POST /vm/web1/state?state=start&force=False&wait=True"]);
+}
+
+#[test]
+fn an_answer_lost_on_the_way_is_not_called_unreachable() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let base = format!("http://{}/api/v1", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let mut first = [0; 16];
+            let _ = std::io::Read::read(&mut &stream, &mut first);
+        }
+    });
+    let error = client(base).set_maintenance(true).unwrap_err();
+    assert!(matches!(error, Error::Lost { .. }), "{error:?}");
+}
+
+#[test]
+fn a_backup_is_decoded_twice() {
+    let stub = Stub::start(|_, _| ok(r#""{\"/\": \"\", \"/schema/version\": \"15\"}""#));
+    assert_eq!(client(stub.base()).backup().unwrap()["/schema/version"], "15");
+}
+
+#[test]
+fn an_unknown_member_survives_to_the_raw_payload() {
+    let stub = Stub::start(|_, _| ok(r#"[{"name": "web1", "new_in_2030": [1]}]"#));
+    let vm = client(stub.base()).vm("web1").unwrap();
+    assert_eq!(vm.read().unwrap().name, "web1");
+    assert_eq!(vm.value()["new_in_2030"][0], 1);
+}
