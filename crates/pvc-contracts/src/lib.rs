@@ -1,1 +1,3 @@
 //! One suite per port, run against every adapter.
+
+pub mod tree;

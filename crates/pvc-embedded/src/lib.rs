@@ -1,1 +1,22 @@
 //! The embedded Tree: in the process, kept on disk.
+//!
+//! ```text
+//!  EmbeddedTree ── one per session          state   the tree as a value, and drafts on top of it
+//!       │                                   writer  a thread: drafts, makes durable, publishes, answers
+//!       ▼                                   disk    the redb file
+//!     Store ──── state (readers)            lock    one process per directory
+//!       └─────── writer (changes)
+//! ```
+//!
+//! Everything is in memory; the file is read once. A reader sees a change only after it is on disk, so
+//! nothing that anybody was told can be lost. Several changes that wait for the disk share one sync.
+
+mod disk;
+mod lock;
+pub mod state;
+mod store;
+mod tree;
+mod writer;
+
+pub use lock::OpenError;
+pub use tree::EmbeddedTree;

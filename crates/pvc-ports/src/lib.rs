@@ -28,4 +28,5 @@ pub use storage::{
 };
 pub use tree::{
     CreateMode, Done, Entry, MultiError, Op, SessionState, Stat, Tree, TreeError, TreeEvent, TreeWatch,
+    check_path, parent_path,
 };

@@ -59,6 +59,48 @@ impl Op {
             | Op::Check { path, .. } => path,
         }
     }
+
+    /// The bytes that this operation takes in a request, never less than what really goes out.
+    pub fn request_bytes(&self) -> usize {
+        const FRAME: usize = 96; // headers, lengths, version, flags and the access list
+        let data = match self {
+            Op::Create { data, .. } | Op::Set { data, .. } => data.len(),
+            Op::Delete { .. } | Op::Check { .. } => 0,
+        };
+        FRAME + self.path().len() + data
+    }
+}
+
+/// Refuses what no tree takes as a path: ZooKeeper's own rules, so that every tree has the same ones.
+///
+/// Absolute, no `/` at the end (but for the root), no empty part, no `.` or `..`, and no character
+/// that is a control, for private use, or outside the Basic Multilingual Plane.
+pub fn check_path(path: &str) -> Result<(), TreeError> {
+    let is_part = |part: &str| {
+        !part.is_empty() && part != "." && part != ".." && part.chars().all(is_allowed)
+    };
+    let is_path =
+        path == "/" || path.strip_prefix('/').is_some_and(|parts| parts.split('/').all(is_part));
+    if is_path { Ok(()) } else { Err(TreeError::BadPath { path: path.to_owned() }) }
+}
+
+fn is_allowed(character: char) -> bool {
+    !matches!(
+        character,
+        '\u{0}'..='\u{1f}'
+            | '\u{7f}'..='\u{9f}'
+            | '\u{e000}'..='\u{f8ff}'
+            | '\u{fff0}'..=char::MAX
+    )
+}
+
+/// The path one level up, or `None` for the root.
+pub fn parent_path(path: &str) -> Option<&str> {
+    match path.rsplit_once('/')? {
+        ("", "") => None,
+        ("", _) => Some("/"),
+        (parent, _) => Some(parent),
+    }
 }
 
 /// What became of one operation of a multi that was carried out.
@@ -193,4 +235,26 @@ pub trait Tree: Send + Sync {
 
     /// The largest request this tree takes, in bytes.
     fn max_request_bytes(&self) -> usize;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{check_path, parent_path};
+
+    #[test]
+    fn a_path_is_absolute_and_has_no_odd_parts() {
+        for good in ["/", "/a", "/a/b.c/..d", "/ü/日本", "/a b"] {
+            assert!(check_path(good).is_ok(), "{good:?}");
+        }
+        for bad in ["", "a", "/a/", "//", "/a//b", "/a/.", "/../a", "/a\u{0}", "/a\n", "/a\u{85}", "/😀", "/\u{e000}"] {
+            assert!(check_path(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn the_root_has_no_parent() {
+        assert_eq!(parent_path("/"), None);
+        assert_eq!(parent_path("/a"), Some("/"));
+        assert_eq!(parent_path("/a/b"), Some("/a"));
+    }
 }

@@ -1,0 +1,1 @@
+//! What every Tree must do.

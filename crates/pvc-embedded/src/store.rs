@@ -1,0 +1,159 @@
+//! What the sessions of one tree share.
+
+use std::path::Path;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use pvc_ports::{MultiError, TreeError, TreeEvent, TreeWatch};
+use tokio::sync::mpsc;
+
+use crate::disk::Disk;
+use crate::lock::{DirLock, OpenError};
+use crate::state::{Change, Outcome, TreeState, Work};
+use crate::writer::Writer;
+
+/// The tree as readers see it, and who wants to hear of its changes.
+pub(crate) struct Shared {
+    inner: RwLock<Inner>,
+}
+
+struct Inner {
+    tree: TreeState,
+    watches: Vec<Watch>,
+}
+
+struct Watch {
+    session: i64,
+    root: String,
+    events: mpsc::UnboundedSender<TreeEvent>,
+}
+
+impl Watch {
+    fn covers(&self, path: &str) -> bool {
+        let below = path.strip_prefix(self.root.trim_end_matches('/'));
+        below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    }
+
+    fn send(&self, event: &TreeEvent) {
+        let wanted = match event {
+            TreeEvent::Changed { path } | TreeEvent::Deleted { path } => self.covers(path),
+            TreeEvent::Resync => true,
+        };
+        if wanted {
+            // A receiver that is gone is forgotten at the next change.
+            let _ = self.events.send(event.clone());
+        }
+    }
+}
+
+impl Shared {
+    fn new(tree: TreeState) -> Arc<Shared> {
+        Arc::new(Shared { inner: RwLock::new(Inner { tree, watches: Vec::new() }) })
+    }
+
+    // A panic while the lock was held can only have been in a reader: `publish` has nothing that
+    // fails between its first and its last step.
+    fn lock_to_read(&self) -> RwLockReadGuard<'_, Inner> {
+        self.inner.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock_to_write(&self) -> RwLockWriteGuard<'_, Inner> {
+        self.inner.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn read<T>(&self, look: impl FnOnce(&TreeState) -> T) -> T {
+        look(&self.lock_to_read().tree)
+    }
+
+    /// Shows `change` to everybody. Watchers get its events before any reader sees its data.
+    pub(crate) fn publish(&self, change: Change) {
+        self.lock_to_write().publish(change);
+    }
+
+    pub(crate) fn open_session(&self) -> i64 {
+        self.lock_to_write().tree.open_session()
+    }
+
+    pub(crate) fn watch(&self, session: i64, root: &str) -> Result<TreeWatch, TreeError> {
+        let (events, watch) = mpsc::unbounded_channel();
+        let mut inner = self.lock_to_write();
+        if !inner.tree.has_session(session) {
+            return Err(TreeError::Closed);
+        }
+        inner.watches.push(Watch { session, root: root.to_owned(), events });
+        Ok(watch)
+    }
+
+    /// Hands the watches of `old` to `new` and tells them to read everything again.
+    pub(crate) fn resync(&self, old: i64, new: i64) {
+        for watch in self.lock_to_write().watches.iter_mut().filter(|watch| watch.session == old) {
+            watch.session = new;
+            watch.send(&TreeEvent::Resync);
+        }
+    }
+
+    pub(crate) fn drop_watches(&self, session: i64) {
+        self.lock_to_write().watches.retain(|watch| watch.session != session);
+    }
+}
+
+impl Inner {
+    fn publish(&mut self, change: Change) {
+        let events = self.tree.publish(change);
+        if events.is_empty() {
+            return;
+        }
+        self.watches.retain(|watch| !watch.events.is_closed());
+        for event in &events {
+            self.watches.iter().for_each(|watch| watch.send(event));
+        }
+    }
+}
+
+/// A tree, in memory alone or kept in a directory.
+pub(crate) struct Store {
+    pub(crate) shared: Arc<Shared>,
+    writer: Option<Writer>,
+    _lock: Option<DirLock>, // the last to go: the file is closed by then
+}
+
+impl Store {
+    pub(crate) fn in_memory() -> Store {
+        Store { shared: Shared::new(TreeState::new(1)), writer: None, _lock: None }
+    }
+
+    pub(crate) fn open(dir: &Path) -> Result<Store, OpenError> {
+        let lock = DirLock::take(dir)?;
+        let (disk, tree) = Disk::open(dir).map_err(|error| OpenError::of_disk(dir, error))?;
+        let shared = Shared::new(tree);
+        let writer = Writer::start(disk, shared.clone())
+            .map_err(|source| OpenError::Io { dir: dir.to_owned(), source })?;
+        Ok(Store { shared, writer: Some(writer), _lock: Some(lock) })
+    }
+
+    /// Carries out `work`. It is done even if the caller stops waiting.
+    pub(crate) async fn submit(&self, work: Work) -> Result<Outcome, MultiError> {
+        match &self.writer {
+            Some(writer) => writer.submit(work).await,
+            None => self.apply(&work),
+        }
+    }
+
+    /// As [`submit`](Store::submit), for callers that cannot wait.
+    pub(crate) fn submit_and_forget(&self, work: Work) {
+        match &self.writer {
+            Some(writer) => writer.submit_and_forget(work),
+            None => {
+                let _ = self.apply(&work);
+            }
+        }
+    }
+
+    fn apply(&self, work: &Work) -> Result<Outcome, MultiError> {
+        let mut inner = self.shared.lock_to_write();
+        let mut draft = inner.tree.draft();
+        let outcome = draft.apply(work)?;
+        let change = draft.finish();
+        inner.publish(change);
+        Ok(outcome)
+    }
+}
