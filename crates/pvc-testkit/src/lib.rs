@@ -1,1 +1,21 @@
-//! What several crates' tests share: clocks that wait for nobody, a scripted hypervisor, synthetic clusters.
+//! What several crates' tests share: the outside world, played.
+//!
+//! The doubles keep the contracts of their ports (`pvc-ports`) and can be told to misbehave the way the
+//! real world does. None of them sleeps for real: a test that wants hours to pass pauses Tokio's time
+//! (`#[tokio::test(start_paused = true)]`).
+
+mod clock;
+mod exec;
+mod host;
+mod hypervisor;
+mod random;
+mod storage;
+mod wait;
+
+pub use clock::TokioClock;
+pub use exec::ScriptedExec;
+pub use host::FakeHost;
+pub use hypervisor::{Manner, ScriptedHypervisor};
+pub use random::SeededRandom;
+pub use storage::MemoryStorage;
+pub use wait::{eventually, eventually_some};

@@ -1,0 +1,357 @@
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use pvc_ports::{
+    DeviceChange, Guest, GuestEvent, GuestRun, GuestStats, Hypervisor, HypervisorError, HypervisorFacts,
+    VncAddress,
+};
+use tokio::sync::mpsc;
+use uuid::Uuid;
+
+/// How guests with a certain UUID behave when the hypervisor is asked to do something with them.
+#[derive(Debug, Clone, Default)]
+pub struct Manner {
+    /// The power button is not listened to.
+    pub ignores_shutdown: bool,
+    /// How long the guest takes to power off after the button was pressed.
+    pub shutdown_takes: Duration,
+    /// Starting is refused, with this reason.
+    pub refuses_start: Option<String>,
+    /// Starting never returns (until the future is dropped).
+    pub start_hangs: bool,
+    /// The guest dies this long after its start.
+    pub dies_after: Option<Duration>,
+}
+
+struct Running {
+    guest: Guest,
+    xml: String,
+}
+
+#[derive(Default)]
+struct Inner {
+    guests: BTreeMap<Uuid, Running>,
+    manners: BTreeMap<Uuid, Manner>,
+    /// Guests that are on their way out: when, by Tokio's clock, and which instance.
+    leaving: Vec<(tokio::time::Instant, Uuid, i32)>,
+    instances: i32,
+    unreachable: bool,
+    stats_hang: bool,
+    calls: Vec<String>,
+    listeners: Vec<mpsc::UnboundedSender<GuestEvent>>,
+}
+
+/// A hypervisor in memory that keeps the contract of [`Hypervisor`] and misbehaves on request.
+#[derive(Default)]
+pub struct ScriptedHypervisor {
+    inner: Arc<Mutex<Inner>>,
+}
+
+impl ScriptedHypervisor {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets how the guest `uuid` behaves from now on.
+    pub fn set_manner(&self, uuid: Uuid, manner: Manner) {
+        self.with(|inner| inner.manners.insert(uuid, manner));
+    }
+
+    /// While set, every call fails with [`HypervisorError::Unreachable`]; guests run on.
+    pub fn set_unreachable(&self, unreachable: bool) {
+        self.with(|inner| {
+            inner.unreachable = unreachable;
+            inner.announce(GuestEvent::Resync);
+        });
+    }
+
+    /// While set, [`Hypervisor::stats`] never returns.
+    pub fn set_stats_hang(&self, hang: bool) {
+        self.with(|inner| inner.stats_hang = hang);
+    }
+
+    /// As if somebody killed the QEMU process: the guest is gone, and an event says so.
+    pub fn kill(&self, uuid: Uuid) {
+        self.with(|inner| inner.remove(uuid));
+    }
+
+    /// As if somebody started a guest behind our back.
+    pub fn insert(&self, uuid: Uuid, name: &str) {
+        self.with(|inner| inner.insert(uuid, name, "<domain/>"));
+    }
+
+    pub fn set_run(&self, uuid: Uuid, run: GuestRun) {
+        self.with(|inner| {
+            if let Some(running) = inner.guests.get_mut(&uuid) {
+                running.guest.run = run;
+            }
+            inner.announce(GuestEvent::Changed(uuid));
+        });
+    }
+
+    pub fn is_there(&self, uuid: Uuid) -> bool {
+        self.with(|inner| inner.guests.contains_key(&uuid))
+    }
+
+    /// The number of the guest's present start, if it is there.
+    pub fn instance(&self, uuid: Uuid) -> Option<i32> {
+        self.with(|inner| inner.guests.get(&uuid).map(|running| running.guest.instance))
+    }
+
+    /// The XML the guest was started with.
+    pub fn started_with(&self, uuid: Uuid) -> Option<String> {
+        self.with(|inner| inner.guests.get(&uuid).map(|running| running.xml.clone()))
+    }
+
+    /// Every changing call so far, as `start UUID`, `shutdown UUID`, `destroy UUID`.
+    pub fn calls(&self) -> Vec<String> {
+        self.with(|inner| inner.calls.clone())
+    }
+
+    /// How often `call` (`start`, …) was made for `uuid`.
+    pub fn count(&self, call: &str, uuid: Uuid) -> usize {
+        let wanted = format!("{call} {uuid}");
+        self.calls().iter().filter(|made| **made == wanted).count()
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&mut Inner) -> T) -> T {
+        let mut inner = self.inner.lock().expect("no test panics while holding it");
+        inner.let_go();
+        act(&mut inner)
+    }
+
+    /// Looks after `delay` whether a guest has gone, so that its event is sent then and not at the next call.
+    fn announce_after(&self, delay: Duration) {
+        let inner = Arc::clone(&self.inner);
+        tokio::spawn(async move {
+            tokio::time::sleep(delay).await;
+            inner.lock().expect("no test panics while holding it").let_go();
+        });
+    }
+
+    fn reached<T>(
+        &self,
+        act: impl FnOnce(&mut Inner) -> Result<T, HypervisorError>,
+    ) -> Result<T, HypervisorError> {
+        self.with(|inner| match inner.unreachable {
+            true => Err(HypervisorError::Unreachable { why: "connection refused".to_owned() }),
+            false => act(inner),
+        })
+    }
+}
+
+impl Inner {
+    fn announce(&mut self, event: GuestEvent) {
+        self.listeners.retain(|listener| listener.send(event).is_ok());
+    }
+
+    fn remove(&mut self, uuid: Uuid) {
+        if self.guests.remove(&uuid).is_some() {
+            self.announce(GuestEvent::Changed(uuid));
+        }
+    }
+
+    fn insert(&mut self, uuid: Uuid, name: &str, xml: &str) {
+        self.instances += 1;
+        let guest = Guest { uuid, name: name.to_owned(), run: GuestRun::Running, instance: self.instances };
+        self.guests.insert(uuid, Running { guest, xml: xml.to_owned() });
+        self.announce(GuestEvent::Changed(uuid));
+    }
+
+    /// Removes the guests whose time has come.
+    fn let_go(&mut self) {
+        let now = tokio::time::Instant::now();
+        let (due, later): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.leaving).into_iter().partition(|(at, ..)| *at <= now);
+        self.leaving = later;
+        for (_, uuid, instance) in due {
+            if self.guests.get(&uuid).is_some_and(|running| running.guest.instance == instance) {
+                self.remove(uuid);
+            }
+        }
+    }
+
+    fn leave_after(&mut self, uuid: Uuid, delay: Duration) {
+        if let Some(running) = self.guests.get(&uuid) {
+            let instance = running.guest.instance;
+            self.leaving.push((tokio::time::Instant::now() + delay, uuid, instance));
+            self.let_go();
+        }
+    }
+}
+
+/// The text of the first `<name>` of a domain, or nothing.
+fn name_of(xml: &str) -> &str {
+    let inside = xml.split_once("<name>").and_then(|(_, rest)| rest.split_once("</name>"));
+    inside.map_or("", |(name, _)| name.trim())
+}
+
+#[async_trait]
+impl Hypervisor for ScriptedHypervisor {
+    async fn facts(&self) -> Result<HypervisorFacts, HypervisorError> {
+        self.reached(|_| {
+            Ok(HypervisorFacts {
+                domain_type: "qemu".to_owned(),
+                kvm_refused: Some("this is a test".to_owned()),
+                libvirt_version: "11.3.0".to_owned(),
+                qemu_version: "10.0.0".to_owned(),
+                emulator: "/usr/bin/qemu-system-x86_64".to_owned(),
+            })
+        })
+    }
+
+    async fn ping(&self) -> Result<(), HypervisorError> {
+        self.reached(|_| Ok(()))
+    }
+
+    async fn guests(&self) -> Result<BTreeMap<Uuid, Guest>, HypervisorError> {
+        self.reached(|inner| {
+            Ok(inner.guests.iter().map(|(uuid, running)| (*uuid, running.guest.clone())).collect())
+        })
+    }
+
+    async fn start(&self, uuid: Uuid, xml: &str) -> Result<(), HypervisorError> {
+        let manner = self.reached(|inner| {
+            inner.calls.push(format!("start {uuid}"));
+            Ok(inner.manners.get(&uuid).cloned().unwrap_or_default())
+        })?;
+        if manner.start_hangs {
+            std::future::pending::<()>().await;
+        }
+        if let Some(why) = manner.refuses_start {
+            return Err(HypervisorError::Refused { why });
+        }
+        self.reached(|inner| {
+            if !inner.guests.contains_key(&uuid) {
+                inner.insert(uuid, name_of(xml), xml);
+                if let Some(life) = manner.dies_after {
+                    self.announce_after(life);
+                    inner.leave_after(uuid, life);
+                }
+            }
+            Ok(())
+        })
+    }
+
+    async fn shutdown(&self, uuid: Uuid) -> Result<(), HypervisorError> {
+        self.reached(|inner| {
+            inner.calls.push(format!("shutdown {uuid}"));
+            let manner = inner.manners.get(&uuid).cloned().unwrap_or_default();
+            if !manner.ignores_shutdown {
+                self.announce_after(manner.shutdown_takes);
+                inner.leave_after(uuid, manner.shutdown_takes);
+            }
+            Ok(())
+        })
+    }
+
+    async fn destroy(&self, uuid: Uuid) -> Result<(), HypervisorError> {
+        self.reached(|inner| {
+            inner.calls.push(format!("destroy {uuid}"));
+            inner.remove(uuid);
+            Ok(())
+        })
+    }
+
+    async fn live_xml(&self, uuid: Uuid) -> Result<String, HypervisorError> {
+        self.reached(|inner| {
+            let running = inner.guests.get(&uuid).ok_or(HypervisorError::NoGuest { uuid })?;
+            Ok(running.xml.clone())
+        })
+    }
+
+    async fn stats(&self) -> Result<BTreeMap<Uuid, GuestStats>, HypervisorError> {
+        if self.with(|inner| inner.stats_hang) {
+            std::future::pending::<()>().await;
+        }
+        self.reached(|inner| {
+            let running = inner.guests.iter().filter(|(_, r)| r.guest.run == GuestRun::Running);
+            let stats = GuestStats {
+                max_memory_kib: 1 << 20,
+                memory_kib: 1 << 20,
+                vcpus: 1,
+                cpu_time_ns: 5,
+                disks: BTreeMap::from([("sda".to_owned(), BTreeMap::from([("rd_req".to_owned(), 3)]))]),
+                ..GuestStats::default()
+            };
+            Ok(running.map(|(uuid, _)| (*uuid, stats.clone())).collect())
+        })
+    }
+
+    async fn vnc(&self, uuid: Uuid) -> Result<Option<VncAddress>, HypervisorError> {
+        self.reached(|inner| {
+            let running = inner.guests.get(&uuid).ok_or(HypervisorError::NoGuest { uuid })?;
+            let port = 5900 + u16::try_from(running.guest.instance).unwrap_or(0);
+            Ok(Some(VncAddress { listen: "127.0.0.1".to_owned(), port }))
+        })
+    }
+
+    async fn device(&self, uuid: Uuid, change: DeviceChange, device: &str) -> Result<(), HypervisorError> {
+        self.reached(|inner| {
+            let running = inner.guests.get(&uuid).ok_or(HypervisorError::NoGuest { uuid })?;
+            let _ = running;
+            inner.calls.push(format!("device {uuid} {change:?} {device}"));
+            Ok(())
+        })
+    }
+
+    async fn resize_disk(&self, uuid: Uuid, target: &str, bytes: u64) -> Result<(), HypervisorError> {
+        self.reached(|inner| {
+            if !inner.guests.contains_key(&uuid) {
+                return Err(HypervisorError::NoGuest { uuid });
+            }
+            inner.calls.push(format!("resize {uuid} {target} {bytes}"));
+            Ok(())
+        })
+    }
+
+    async fn console_exchange(
+        &self,
+        uuid: Uuid,
+        input: &[u8],
+        _wait: Duration,
+    ) -> Result<Vec<u8>, HypervisorError> {
+        self.reached(|inner| match inner.guests.contains_key(&uuid) {
+            true => Ok(input.to_vec()),
+            false => Err(HypervisorError::NoGuest { uuid }),
+        })
+    }
+
+    fn events(&self) -> mpsc::UnboundedReceiver<GuestEvent> {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        self.with(|inner| inner.listeners.push(sender));
+        receiver
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_guest_leaves_when_its_time_has_come_and_says_so() {
+        let hypervisor = ScriptedHypervisor::new();
+        let uuid = Uuid::from_u128(1);
+        let takes = Manner { shutdown_takes: Duration::from_secs(3), ..Manner::default() };
+        hypervisor.set_manner(uuid, takes);
+        hypervisor.start(uuid, "<domain><name>a</name></domain>").await.unwrap();
+        let mut events = hypervisor.events();
+        hypervisor.shutdown(uuid).await.unwrap();
+        assert!(hypervisor.is_there(uuid));
+        assert_eq!(events.recv().await, Some(GuestEvent::Changed(uuid)));
+        assert!(!hypervisor.is_there(uuid));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_unreachable_hypervisor_fails_every_call_and_its_guests_run_on() {
+        let hypervisor = ScriptedHypervisor::new();
+        let uuid = Uuid::from_u128(1);
+        hypervisor.insert(uuid, "a");
+        hypervisor.set_unreachable(true);
+        assert!(hypervisor.guests().await.is_err());
+        hypervisor.set_unreachable(false);
+        assert_eq!(hypervisor.guests().await.unwrap()[&uuid].name, "a");
+    }
+}
