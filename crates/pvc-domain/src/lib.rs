@@ -1,1 +1,39 @@
-//! Domain XML: a summary to read, a tree to edit.
+//! Domain XML: a summary to read, a text to edit.
+//!
+//! What is edited is the operator's text itself. An edit finds its place in the parsed document and
+//! replaces a few bytes of the text there, so that everything it is not about (comments, namespaces,
+//! elements that only libvirt knows, order, white space, quotes) stays to the byte.
+//!
+//! ```text
+//!  text ──summary()──▶ DomainSummary             what PVC shows and decides on; the fast path
+//!   │  ──validate()──▶ all problems at once      what an operator may define
+//!   └──Domain::parse─▶ Domain ──edits──▶ text    define, rename, add a disk, …
+//!                         └──for_host()──▶ text  what the hypervisor of one host is given
+//! ```
+//!
+//! Document types, and with them entities, are refused everywhere; so are texts over
+//! [`MAX_XML_BYTES`] and elements nested absurdly deep.
+
+mod check;
+mod edit;
+mod error;
+mod host;
+mod read;
+mod text;
+mod write;
+
+pub use check::{Checked, VM_NAME_LIMIT, validate};
+pub use edit::{AddedDisk, Domain, NewDisk, NewNic, renamed_volume};
+pub use error::{DomainError, EditError, Problem};
+pub use host::ForHost;
+pub use read::{Device, device_summary, summary};
+pub use write::{one_line_single_quotes, pretty};
+
+/// The largest domain XML that is taken, in bytes: hundreds of times the size of a usual one.
+pub const MAX_XML_BYTES: usize = 1 << 20;
+
+/// The deepest nesting of elements that is taken.
+pub(crate) const MAX_DEPTH: usize = 128;
+
+/// The most attributes that are taken: parsing is quadratic in those of one element.
+pub(crate) const MAX_ATTRIBUTES: usize = 20_000;

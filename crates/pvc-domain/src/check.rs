@@ -1,0 +1,257 @@
+//! What an operator may define: every mistake at once, each with its place.
+
+use std::collections::BTreeMap;
+
+use pvc_model::check_name;
+use pvc_model::domain::{DiskSource, DomainSummary};
+use pvc_model::storage::VolumeId;
+use roxmltree::Node;
+
+use crate::read::{
+    child, child_text, disk, domain_element, each, memory_mib, nic, parse, path, required_text, summary_of,
+    topology_product, uuid, vcpus,
+};
+use crate::{DomainError, Problem};
+
+/// The most characters of a VM's name: with `_sda` and the like behind it, it still is a volume's name.
+pub const VM_NAME_LIMIT: usize = 100;
+
+/// A domain XML that may be defined.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Checked {
+    pub summary: DomainSummary,
+    /// What will work, though likely not as intended.
+    pub warnings: Vec<Problem>,
+}
+
+/// Checks `xml` as an operator gives it, for definition or modification.
+///
+/// # Errors
+/// Everything that is wrong, in the order of the rules; at least one problem. What makes the rest
+/// unreadable (not XML, not a domain) is the only one.
+pub fn validate(xml: &str) -> Result<Checked, Vec<Problem>> {
+    let document = parse(xml).map_err(|error| vec![problem_of(error)])?;
+    let domain = domain_element(&document).map_err(|error| vec![problem_of(error)])?;
+    let mut findings = Findings::default();
+    identity(domain, &mut findings);
+    resources(domain, &mut findings);
+    platform(domain, &mut findings);
+    let devices = child(domain, "devices");
+    disks(devices, &mut findings);
+    nics(devices, &mut findings);
+    if !findings.problems.is_empty() {
+        return Err(findings.problems);
+    }
+    let summary = summary_of(domain).map_err(|error| vec![problem_of(error)])?;
+    Ok(Checked { summary, warnings: findings.warnings })
+}
+
+fn problem_of(error: DomainError) -> Problem {
+    let hint = error.hint().map(str::to_owned);
+    match error {
+        DomainError::NotXml { line, column, why } => {
+            Problem { line, column, what: format!("not well-formed XML: {why}"), hint }
+        }
+        other => Problem { line: 0, column: 0, what: other.to_string(), hint },
+    }
+}
+
+#[derive(Default)]
+struct Findings {
+    problems: Vec<Problem>,
+    warnings: Vec<Problem>,
+}
+
+impl Findings {
+    fn wrong(&mut self, at: Node<'_, '_>, what: impl Into<String>, hint: impl Into<Option<&'static str>>) {
+        self.problems.push(problem_at(at, what.into(), hint.into()));
+    }
+
+    fn doubtful(&mut self, at: Node<'_, '_>, what: impl Into<String>, hint: impl Into<Option<&'static str>>) {
+        self.warnings.push(problem_at(at, what.into(), hint.into()));
+    }
+
+    /// Keeps the error of a reader, with the place of the element it is about.
+    fn keep<T>(&mut self, domain: Node<'_, '_>, element: &str, result: Result<T, DomainError>) -> Option<T> {
+        match result {
+            Ok(value) => Some(value),
+            Err(error) => {
+                let mut problem = problem_of(error);
+                if let Some(node) = child(domain, element) {
+                    let place = place(node);
+                    (problem.line, problem.column) = place;
+                }
+                self.problems.push(problem);
+                None
+            }
+        }
+    }
+}
+
+fn problem_at(at: Node<'_, '_>, what: String, hint: Option<&'static str>) -> Problem {
+    let (line, column) = place(at);
+    Problem { line, column, what, hint: hint.map(str::to_owned) }
+}
+
+fn place(node: Node<'_, '_>) -> (u32, u32) {
+    let position = node.document().text_pos_at(node.range().start);
+    (position.row, position.col)
+}
+
+fn identity(domain: Node<'_, '_>, findings: &mut Findings) {
+    for element in ["name", "uuid", "memory", "vcpu", "os", "devices"] {
+        if let Some(second) = each(Some(domain), element).nth(1) {
+            findings.wrong(second, format!("there is a second `<{element}>`"), None);
+        }
+    }
+    if let Some(name) = findings.keep(domain, "name", required_text(domain, "name"))
+        && let Err(bad) = check_name("VM", name, VM_NAME_LIMIT)
+    {
+        findings.wrong(child(domain, "name").unwrap_or(domain), bad.to_string(), None);
+    }
+    findings.keep(domain, "uuid", uuid(domain));
+}
+
+fn resources(domain: Node<'_, '_>, findings: &mut Findings) {
+    if let Some(mib) = findings.keep(domain, "memory", memory_mib(domain)) {
+        let memory = child(domain, "memory").unwrap_or(domain);
+        let unit_hint = "say the unit: `<memory unit='MiB'>1024</memory>`; without one it is KiB";
+        if mib == 0 {
+            findings.wrong(memory, "`<memory>` is less than 1 MiB", unit_hint);
+        } else if memory.attribute("unit").is_none() {
+            findings.doubtful(memory, format!("`<memory>` has no unit and means {mib} MiB"), unit_hint);
+        }
+    }
+    let vcpus = findings.keep(domain, "vcpu", vcpus(domain));
+    let topology = path(domain, &["cpu", "topology"]);
+    if let (Some(vcpus), Some(topology)) = (vcpus, topology) {
+        let product = topology_product(topology);
+        if product != u64::from(vcpus) {
+            findings.wrong(
+                topology,
+                format!("`<topology>` makes {product} vCPUs, `<vcpu>` says {vcpus}"),
+                "sockets times cores times threads must be the number of vCPUs",
+            );
+        }
+    }
+}
+
+fn platform(domain: Node<'_, '_>, findings: &mut Findings) {
+    match path(domain, &["os", "type"]) {
+        None => findings.wrong(
+            child(domain, "os").unwrap_or(domain),
+            "`<os>` with a `<type>` is missing",
+            "add `<os><type arch='x86_64' machine='pc'>hvm</type></os>`",
+        ),
+        Some(node) => {
+            for attribute in ["arch", "machine"] {
+                if node.attribute(attribute).is_none() {
+                    findings.doubtful(
+                        node,
+                        format!("`<type>` has no `{attribute}`"),
+                        "PVC 1.0 cannot show such a VM",
+                    );
+                }
+            }
+        }
+    }
+    let Some(devices) = child(domain, "devices") else {
+        findings.wrong(domain, "`<devices>` is missing", None);
+        return;
+    };
+    if child_text(devices, "emulator").is_none() {
+        findings.doubtful(
+            devices,
+            "`<emulator>` is missing",
+            "PVC 1.0 cannot show such a VM; this PVC uses the host's own",
+        );
+    }
+    if child(devices, "console").is_none() {
+        findings.doubtful(
+            devices,
+            "`<console>` is missing",
+            "add `<console type='pty'/>`; without one there is no console log, and PVC 1.0 cannot show the VM",
+        );
+    }
+}
+
+fn disks(devices: Option<Node<'_, '_>>, findings: &mut Findings) {
+    let mut targets = BTreeMap::new();
+    let mut volumes: BTreeMap<VolumeId, String> = BTreeMap::new();
+    for node in each(devices, "disk") {
+        let found = disk(node);
+        if found.target.is_empty() {
+            findings.wrong(node, "the disk has no `<target dev='…'/>`", None);
+        } else if let Some(line) = targets.insert(found.target.clone(), place(node).0) {
+            findings.wrong(
+                node,
+                format!("disk target `{}` is used already, in line {line}", found.target),
+                "each disk needs a target of its own, such as `sda`, `sdb`",
+            );
+        }
+        match &found.source {
+            DiskSource::Empty if !matches!(found.device.as_str(), "cdrom" | "floppy") => findings.wrong(
+                node,
+                format!("disk `{}` has no source", found.target),
+                "only drives with removable media (`device='cdrom'` or `'floppy'`) may be empty",
+            ),
+            DiskSource::Volume(id) => {
+                if let Err(bad) = VolumeId::parse(&id.to_string()) {
+                    findings.wrong(node, bad.to_string(), None);
+                }
+                let shared = child(node, "shareable").is_some() || child(node, "readonly").is_some();
+                if let Some(other) = volumes.insert(id.clone(), found.target.clone())
+                    && !shared
+                {
+                    findings.wrong(node, format!("volume `{id}` is attached already, as `{other}`"), None);
+                }
+            }
+            DiskSource::Other(kind) if kind == "network" => {
+                let name =
+                    child(node, "source").and_then(|source| source.attribute("name")).unwrap_or_default();
+                if !name.contains('/') {
+                    findings.wrong(
+                        node,
+                        format!("disk source `{name}` is not of the form `pool/volume`"),
+                        None,
+                    );
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+fn nics(devices: Option<Node<'_, '_>>, findings: &mut Findings) {
+    let mut macs = BTreeMap::new();
+    for node in each(devices, "interface") {
+        if node.attribute("type").is_none() {
+            findings.wrong(node, "the network interface has no `type`", None);
+        }
+        let mac = nic(node).mac.to_ascii_lowercase();
+        if mac.is_empty() {
+            findings.doubtful(
+                node,
+                "the network interface has no MAC address and gets another at each start",
+                "add `<mac address='52:54:00:…'/>`",
+            );
+        } else if !is_mac(&mac) {
+            findings.wrong(
+                node,
+                format!("`{mac}` is not a MAC address of a network interface"),
+                "six pairs of hexadecimal digits with `:` between, the second digit even",
+            );
+        } else if let Some(line) = macs.insert(mac.clone(), place(node).0) {
+            findings.doubtful(node, format!("MAC address `{mac}` is used already, in line {line}"), None);
+        }
+    }
+}
+
+/// Whether `text` is a MAC address that one interface can have (not a multicast one).
+pub(crate) fn is_mac(text: &str) -> bool {
+    let pairs: Vec<_> = text.split(':').collect();
+    let hex = |pair: &&str| pair.len() == 2 && pair.bytes().all(|byte| byte.is_ascii_hexdigit());
+    pairs.len() == 6
+        && pairs.iter().all(hex)
+        && u8::from_str_radix(pairs[0], 16).is_ok_and(|first| first & 1 == 0)
+}

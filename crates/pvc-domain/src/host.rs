@@ -1,0 +1,142 @@
+//! The XML that the hypervisor of one host is given.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use pvc_model::domain::DiskSource;
+use pvc_model::storage::VolumeId;
+use roxmltree::Node;
+
+use crate::edit::console_log;
+use crate::read::{child, child_text, disk, each, path};
+use crate::text::{Element, Splice, append, remove, remove_attribute, set_attribute, set_content};
+use crate::{Domain, EditError};
+
+/// What of one host matters to the XML of a guest that is to run there.
+pub struct ForHost<'a> {
+    /// `kvm`, or `qemu` if this host must emulate.
+    pub domain_type: &'a str,
+    /// This host's own emulator.
+    pub emulator: &'a str,
+    /// Whether a program is there on this host.
+    pub is_here: &'a dyn Fn(&str) -> bool,
+    /// Volumes that are files on this host, with their paths; those left out stay RBD.
+    pub files: &'a BTreeMap<VolumeId, PathBuf>,
+    /// Where the console is to be logged; `None` leaves that to the XML.
+    pub console_log: Option<&'a Path>,
+}
+
+impl Domain {
+    /// The XML for a host. On a host with KVM, RBD and the emulator that the XML names, that is the
+    /// XML itself but for the console log.
+    pub fn for_host(&self, host: &ForHost<'_>) -> Result<String, EditError> {
+        let document = self.document();
+        let domain = document.root_element();
+        let text = self.as_str();
+        let mut splices = Vec::new();
+        let emulated = host.domain_type != "kvm" && domain.attribute("type") == Some("kvm");
+        if emulated {
+            splices.push(set_attribute(text, domain, "type", host.domain_type));
+            splices.extend(without_kvm(text, domain));
+        }
+        splices.extend(emulator(text, domain, host, emulated));
+        for node in each(child(domain, "devices"), "disk") {
+            if let DiskSource::Volume(id) = disk(node).source
+                && let Some(file) = host.files.get(&id)
+            {
+                splices.extend(disk_as_file(text, node, &file.to_string_lossy()));
+            }
+        }
+        if let Some(path) = host.console_log {
+            splices.extend(console_log(text, domain, &path.to_string_lossy()));
+        }
+        let mut rewritten = self.clone();
+        rewritten.splice(splices)?;
+        Ok(rewritten.into_string())
+    }
+}
+
+/// What only KVM can do is left out: its paravirtual features and clocks, and the host's CPU, in place
+/// of which the guest gets all that the emulation has.
+fn without_kvm(text: &str, domain: Node<'_, '_>) -> Vec<Splice> {
+    let features = child(domain, "features");
+    let clock = child(domain, "clock");
+    let of_kvm =
+        |timer: &Node<'_, '_>| matches!(timer.attribute("name"), Some("kvmclock" | "hypervclock" | "tsc"));
+    let mut splices: Vec<_> = ["kvm", "hyperv", "pmu"]
+        .iter()
+        .flat_map(|name| each(features, name))
+        .chain(each(clock, "timer").filter(of_kvm))
+        .map(|node| remove(text, node))
+        .collect();
+    let cpu = child(domain, "cpu")
+        .filter(|cpu| matches!(cpu.attribute("mode"), Some("host-passthrough" | "host-model")));
+    if let Some(cpu) = cpu {
+        splices.push(set_attribute(text, cpu, "mode", "maximum"));
+        splices.extend(
+            ["check", "match", "migratable"].iter().filter_map(|name| remove_attribute(text, cpu, name)),
+        );
+        let of_host = ["model", "vendor", "feature", "cache", "maxphysaddr"];
+        splices.extend(of_host.iter().flat_map(|name| each(Some(cpu), name)).map(|node| remove(text, node)));
+    }
+    splices
+}
+
+/// The emulator stays as written if it is here and is not a name for KVM on a host without.
+fn emulator(text: &str, domain: Node<'_, '_>, host: &ForHost<'_>, emulated: bool) -> Option<Splice> {
+    let devices = child(domain, "devices")?;
+    let foreign = || {
+        let own = host.emulator.rsplit_once("qemu-system-").map(|(_, arch)| arch);
+        let arch = path(domain, &["os", "type"]).and_then(|node| node.attribute("arch"));
+        // A 32-bit guest runs in the 64-bit emulator.
+        let arch = arch.map(|arch| if arch == "i686" { "x86_64" } else { arch });
+        matches!((own, arch), (Some(own), Some(arch)) if own != arch)
+    };
+    match child_text(devices, "emulator") {
+        Some(named) => {
+            let means_kvm = named.ends_with("/kvm") || named.ends_with("/qemu-kvm");
+            let usable = (host.is_here)(named) && !(emulated && means_kvm);
+            let node = child(devices, "emulator")?;
+            (!usable).then(|| set_content(text, node, &crate::text::escape_text(host.emulator)))
+        }
+        // libvirt finds the right one for a foreign architecture by itself.
+        None if foreign() => None,
+        None => Some(match child(devices, "emulator") {
+            Some(empty) => set_content(text, empty, &crate::text::escape_text(host.emulator)),
+            None => append(text, devices, &Element::new("emulator").text(host.emulator)),
+        }),
+    }
+}
+
+/// An RBD disk becomes a raw file; what the XML says about caching, discarding and encryption stays.
+fn disk_as_file(text: &str, node: Node<'_, '_>, file: &str) -> Vec<Splice> {
+    let mut splices = vec![set_attribute(text, node, "type", "file")];
+    splices.extend(each(Some(node), "auth").map(|auth| remove(text, auth)));
+    if let Some(source) = child(node, "source") {
+        splices.push(source_as_file(text, source, file));
+    }
+    match child(node, "driver") {
+        Some(driver) => {
+            splices.push(set_attribute(text, driver, "type", "raw"));
+            if driver.attribute("name").is_none() {
+                splices.push(set_attribute(text, driver, "name", "qemu"));
+            }
+        }
+        None => {
+            let driver = Element::new("driver").with("name", "qemu").with("type", "raw");
+            splices.push(append(text, node, &driver));
+        }
+    }
+    splices
+}
+
+fn source_as_file(text: &str, source: Node<'_, '_>, file: &str) -> Splice {
+    let kept = source.children().filter(Node::is_element).filter(|child| {
+        matches!(child.tag_name().name(), "encryption" | "slices" | "seclabel" | "reservations")
+    });
+    let mut element = Element::new("source").with("file", file);
+    for child in kept {
+        element = element.child(Element::verbatim(&text[child.range()]));
+    }
+    Splice::new(source.range(), element.render(None))
+}

@@ -1,0 +1,359 @@
+//! What edits change, and that they change nothing else.
+
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use proptest::prelude::*;
+use pvc_domain::{Domain, EditError, ForHost, NewDisk, NewNic, renamed_volume, summary, validate};
+use pvc_model::domain::{DiskSource, NicKind};
+use pvc_model::storage::VolumeId;
+
+const WEB1: &str = include_str!("web1.xml");
+
+fn web1() -> Domain {
+    Domain::parse(WEB1).unwrap()
+}
+
+fn id(text: &str) -> VolumeId {
+    VolumeId::parse(text).unwrap()
+}
+
+/// The lines that only one of the two texts has: `-` for the old, `+` for the new.
+fn difference(old: &str, new: &str) -> Vec<String> {
+    let count = |text: &str, line: &str| text.lines().filter(|other| *other == line).count();
+    let gone = old
+        .lines()
+        .filter(|line| count(old, line) > count(new, line))
+        .map(|line| format!("-{}", line.trim()));
+    let come = new
+        .lines()
+        .filter(|line| count(new, line) > count(old, line))
+        .map(|line| format!("+{}", line.trim()));
+    gone.chain(come).collect()
+}
+
+fn changed(edit: impl FnOnce(&mut Domain)) -> Vec<String> {
+    let mut domain = web1();
+    edit(&mut domain);
+    difference(web1().as_str(), domain.as_str())
+}
+
+#[test]
+fn the_declaration_is_dropped_and_nothing_else() {
+    let domain = web1();
+    assert!(domain.as_str().starts_with("<!-- made by hand"));
+    assert!(WEB1.ends_with(domain.as_str()));
+}
+
+#[test]
+fn memory_is_set_in_both_places() {
+    assert_eq!(
+        changed(|domain| domain.set_memory_mib(4096).unwrap()),
+        [
+            "-<memory unit='MiB'>2048</memory>",
+            "-<currentMemory unit='KiB'>2097152</currentMemory>",
+            "+<memory unit='MiB'>4096</memory>",
+            "+<currentMemory unit='MiB'>4096</currentMemory>",
+        ]
+    );
+}
+
+#[test]
+fn vcpus_bring_their_topology() {
+    assert_eq!(
+        changed(|domain| domain.set_vcpus(8, Some((2, 2, 2))).unwrap()),
+        [
+            "-<vcpu placement=\"static\">2</vcpu>",
+            "-<topology sockets='1' cores='2' threads='1'/>",
+            "+<vcpu placement=\"static\">8</vcpu>",
+            "+<topology sockets='2' cores='2' threads='2'/>",
+        ]
+    );
+    let error = web1().set_vcpus(8, Some((1, 2, 2))).unwrap_err();
+    assert_eq!(error.to_string(), "a topology of 1 sockets, 2 cores and 2 threads has 4 vCPUs, not 8");
+}
+
+#[test]
+fn a_rename_touches_the_name_its_volumes_and_its_log_only() {
+    let volumes = BTreeMap::from([(id("vms/web1_sda"), id("vms/shop_sda"))]);
+    assert_eq!(
+        changed(|domain| domain.rename("shop", &volumes).unwrap()),
+        [
+            "-<name>web1</name>",
+            "-<source protocol='rbd' name='vms/web1_sda'>",
+            "-<log file='/var/log/libvirt/web1.log' append='on'/>",
+            "+<name>shop</name>",
+            "+<source protocol='rbd' name='vms/shop_sda'>",
+            "+<log file='/var/log/libvirt/shop.log' append='on'/>",
+        ]
+    );
+}
+
+#[test]
+fn only_volumes_named_after_the_vm_are_renamed() {
+    for (volume, renamed) in [
+        ("vms/web_sda", Some("vms/shop_sda")),
+        ("vms/web", Some("vms/shop")),
+        ("ssd/web-data", Some("ssd/shop-data")),
+        ("vms/webmail_sda", None),
+        ("vms/old_web_sda", None),
+    ] {
+        assert_eq!(renamed_volume("web", "shop", &id(volume)), renamed.map(id), "{volume}");
+    }
+}
+
+#[test]
+fn a_disk_is_modelled_on_the_last_of_its_kind() {
+    let mut domain = web1();
+    let new = NewDisk { source: DiskSource::Volume(id("vms/web1_data")), target: None, bus: None };
+    let added = domain.add_disk(&new).unwrap();
+    assert_eq!((added.target.as_str(), added.modelled_on.as_deref()), ("sdb", Some("sda")));
+    assert_eq!(
+        added.xml.lines().map(str::trim).collect::<Vec<_>>(),
+        [
+            "<disk type='network' device='disk'>",
+            "<driver name='qemu' discard='unmap' cache='none'/>",
+            "<auth username='libvirt'>",
+            "<secret type='ceph' uuid='6f1b2f3e-5cf8-4d6a-9d61-3f6c9f2d1a77'/>",
+            "</auth>",
+            "<source protocol='rbd' name='vms/web1_data'>",
+            "<host name='pvchv1.storage.local' port='6789'/>",
+            "<host name='pvchv2.storage.local' port='6789'/>",
+            "</source>",
+            "<target dev='sdb' bus='scsi'/>",
+            "</disk>",
+        ]
+    );
+    assert_eq!(summary(domain.as_str()).unwrap().disks.len(), 4);
+    assert_eq!(
+        domain.add_disk(&new),
+        Err(EditError::SourceTaken { source_name: "vms/web1_data".to_owned(), target: "sdb".to_owned() })
+    );
+    let taken = NewDisk { source: DiskSource::File("/x".into()), target: Some("sda".into()), bus: None };
+    assert_eq!(domain.add_disk(&taken), Err(EditError::TargetTaken { target: "sda".to_owned() }));
+    assert!(validate(domain.as_str()).is_ok());
+}
+
+#[test]
+fn adding_and_removing_leaves_what_was() {
+    let mut domain = web1();
+    let new = NewDisk { source: DiskSource::Volume(id("vms/b")), target: None, bus: Some("virtio".into()) };
+    let added = domain.add_disk(&new).unwrap();
+    assert_eq!(added.target, "vda");
+    assert_eq!(domain.remove_disk("vms/b").unwrap(), added.xml);
+    assert_eq!(domain, web1());
+
+    let nic = NewNic {
+        kind: NicKind::Bridge("vmbr200".into()),
+        mac: "52:54:00:00:00:09".into(),
+        model: "virtio".into(),
+        pci: None,
+    };
+    let xml = domain.add_nic(&nic).unwrap();
+    assert_eq!(
+        xml,
+        "<interface type='bridge'><mac address='52:54:00:00:00:09'/><source bridge='vmbr200'/><model type='virtio'/></interface>"
+    );
+    assert!(
+        domain.as_str().contains(
+            "</interface>\n    <interface type='bridge'>\n      <mac address='52:54:00:00:00:09'/>\n"
+        )
+    );
+    assert!(domain.nic_element("52:54:00:00:00:09").unwrap().contains("vmbr200"));
+    assert_eq!(domain.remove_nics(Some("200"), None).unwrap().len(), 1);
+    assert_eq!(domain, web1());
+    assert!(domain.remove_nics(Some("200"), None).is_err());
+    assert!(domain.remove_nics(None, None).is_err());
+}
+
+#[test]
+fn the_first_device_of_an_empty_vm_can_be_added() {
+    let xml = "<domain><name>a</name><devices/></domain>";
+    let mut domain = Domain::parse(xml).unwrap();
+    let new = NewDisk { source: DiskSource::Volume(id("vms/a")), target: None, bus: None };
+    assert_eq!(domain.add_disk(&new).unwrap().target, "sda");
+    assert!(
+        domain.as_str().contains("<devices><disk type='network' device='disk'><driver"),
+        "{}",
+        domain.as_str()
+    );
+    let mut bare = Domain::parse("<domain><name>a</name></domain>").unwrap();
+    assert_eq!(bare.add_disk(&new), Err(EditError::NoDevices));
+}
+
+#[test]
+fn a_host_with_everything_gets_the_text_itself() {
+    let host = ForHost {
+        domain_type: "kvm",
+        emulator: "/usr/bin/qemu-system-x86_64",
+        is_here: &|_| true,
+        files: &BTreeMap::new(),
+        console_log: None,
+    };
+    assert_eq!(web1().for_host(&host).unwrap(), web1().as_str());
+}
+
+#[test]
+fn a_host_without_kvm_and_rbd_gets_emulation_and_files() {
+    let files = BTreeMap::from([(id("vms/web1_sda"), PathBuf::from("/srv/vms/web1_sda"))]);
+    let host = ForHost {
+        domain_type: "qemu",
+        emulator: "/usr/bin/qemu-system-x86_64",
+        is_here: &|_| true,
+        files: &files,
+        console_log: Some(Path::new("/tmp/log & more/web1.log")),
+    };
+    let xml = web1().for_host(&host).unwrap();
+    assert_eq!(
+        difference(web1().as_str(), &xml),
+        [
+            "-<domain type='kvm' xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'>",
+            "-<cpu mode='host-passthrough' check='none' migratable='on'>",
+            "-<feature policy='require' name='vmx'/>",
+            "-<kvm><hidden state='on'/></kvm>",
+            "-<timer name='kvmclock' present='yes'/>",
+            "-<emulator>/usr/bin/kvm</emulator>",
+            "-<disk type='network' device='disk'>",
+            "-<driver name='qemu' discard='unmap' cache='none'/>",
+            "-<auth username='libvirt'>",
+            "-<secret type='ceph' uuid='6f1b2f3e-5cf8-4d6a-9d61-3f6c9f2d1a77'/>",
+            "-</auth>",
+            "-<source protocol='rbd' name='vms/web1_sda'>",
+            "-<host name='pvchv1.storage.local' port='6789'/>",
+            "-<host name='pvchv2.storage.local' port='6789'/>",
+            "-</source>",
+            "-<log file='/var/log/libvirt/web1.log' append='on'/>",
+            "+<domain type='qemu' xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'>",
+            "+<cpu mode='maximum'>",
+            "+<emulator>/usr/bin/qemu-system-x86_64</emulator>",
+            "+<disk type='file' device='disk'>",
+            "+<driver type='raw' name='qemu' discard='unmap' cache='none'/>",
+            "+<source file='/srv/vms/web1_sda'/>",
+            // The same line as the second disk's, which stays.
+            "+<disk type='file' device='disk'>",
+            "+<log file='/tmp/log &amp; more/web1.log' append='on'/>",
+        ]
+    );
+    assert_eq!(Domain::parse(&xml).unwrap().for_host(&host).unwrap(), xml, "a second time changes nothing");
+}
+
+#[derive(Debug, Clone)]
+enum Edit {
+    Name(String),
+    Description(String),
+    Memory(u64),
+    Vcpus(u32),
+    Disk(String, Option<String>),
+    Nic(u8),
+    RemoveDisk(String),
+    RemoveNic(String),
+    Log(String),
+}
+
+fn edits() -> impl Strategy<Value = Vec<Edit>> {
+    let edit = prop_oneof![
+        "[a-z][a-z0-9-]{0,9}".prop_map(Edit::Name),
+        "\\PC{0,30}".prop_map(Edit::Description),
+        (0_u64..100_000).prop_map(Edit::Memory),
+        (0_u32..200).prop_map(Edit::Vcpus),
+        ("[a-c]{1,2}", proptest::option::of("sd[a-e]")).prop_map(|(name, target)| Edit::Disk(name, target)),
+        any::<u8>().prop_map(Edit::Nic),
+        prop_oneof![Just("sda".to_owned()), "sd[a-e]"].prop_map(Edit::RemoveDisk),
+        prop_oneof![Just("1001".to_owned()), "[0-9]"].prop_map(Edit::RemoveNic),
+        "/[ -~]{1,20}".prop_map(Edit::Log),
+    ];
+    proptest::collection::vec(edit, 0..12)
+}
+
+fn make(domain: &mut Domain, edit: &Edit) -> Result<(), EditError> {
+    match edit {
+        Edit::Name(name) => domain.set_name(name),
+        Edit::Description(text) => domain.set_description(text),
+        Edit::Memory(mib) => domain.set_memory_mib(*mib),
+        Edit::Vcpus(count) => domain.set_vcpus(*count, None),
+        Edit::Disk(name, target) => {
+            let source = DiskSource::Volume(id(&format!("vms/{name}")));
+            domain.add_disk(&NewDisk { source, target: target.clone(), bus: None }).map(drop)
+        }
+        Edit::Nic(number) => {
+            let mac = format!("52:54:00:00:00:{number:02x}");
+            let kind = NicKind::Bridge(format!("vmbr{}", number % 10));
+            domain.add_nic(&NewNic { kind, mac, model: "virtio".into(), pci: None }).map(drop)
+        }
+        Edit::RemoveDisk(target) => domain.remove_disk(target).map(drop),
+        Edit::RemoveNic(vni) => domain.remove_nics(Some(vni), None).map(drop),
+        Edit::Log(path) => domain.set_console_log(path),
+    }
+}
+
+/// The lines that no edit of this file is about.
+fn untouched(text: &str) -> Vec<String> {
+    let kept = [
+        "<!--",
+        "qemu:",
+        "timer",
+        "rng",
+        "features",
+        "acpi",
+        "on_",
+        "controller type",
+        "boot dev",
+        "emulator",
+        "graphics",
+    ];
+    text.lines()
+        .filter(|line| kept.iter().any(|word| line.contains(word)) && !line.contains("description"))
+        .map(str::to_owned)
+        .collect()
+}
+
+proptest! {
+    #[test]
+    fn any_edits_keep_the_rest_and_leave_a_domain(edits in edits(), flat in any::<bool>()) {
+        let text = if flat { pvc_domain::one_line_single_quotes(WEB1).unwrap() } else { WEB1.to_owned() };
+        let mut domain = Domain::parse(&text).unwrap();
+        for edit in &edits {
+            let before = domain.clone();
+            if make(&mut domain, edit).is_err() {
+                prop_assert_eq!(&before, &domain, "a refused edit changes nothing");
+            }
+            prop_assert!(domain.summary().is_ok());
+        }
+        if !flat {
+            prop_assert_eq!(untouched(domain.as_str()), untouched(web1().as_str()));
+        }
+        prop_assert!(validate(domain.as_str()).is_ok(), "{:?}\n{}", validate(domain.as_str()), domain.as_str());
+    }
+
+    #[test]
+    fn a_text_that_is_set_is_read_back(text in "\\PC{1,40}") {
+        let mut domain = web1();
+        domain.set_description(&text).unwrap();
+        let expected = text.trim();
+        prop_assert_eq!(domain.summary().unwrap().description.unwrap_or_default(), expected);
+    }
+
+    #[test]
+    fn no_text_makes_it_panic(text in "\\PC{0,200}") {
+        let _ = summary(&text);
+        let _ = validate(&text);
+        let _ = pvc_domain::pretty(&text);
+    }
+
+    #[test]
+    fn no_mangled_domain_makes_it_panic(at in 0_usize..3000, cut in 0_usize..40, put in "[<>&'\"a/!\\[\\]-]{0,5}") {
+        let start = at.min(WEB1.len());
+        let end = (start + cut).min(WEB1.len());
+        let text = format!("{}{put}{}", &WEB1[..start], &WEB1[end..]);
+        let _ = validate(&text);
+        if let Ok(mut domain) = Domain::parse(&text) {
+            let _ = domain.set_memory_mib(1);
+            let _ = domain.set_vcpus(3, Some((1, 3, 1)));
+            let _ = domain.rename("x", &BTreeMap::new());
+            let line = pvc_domain::one_line_single_quotes(domain.as_str()).unwrap();
+            prop_assert_eq!(summary(&line), domain.summary());
+        }
+    }
+}
