@@ -1,1 +1,14 @@
-//! This machine: figures, programs, services.
+//! This machine: its clocks, its chance, its figures, its programs, its service manager and its logs.
+
+mod clock;
+mod exec;
+mod host;
+pub mod log;
+mod notify;
+mod random;
+
+pub use clock::SystemClock;
+pub use exec::LinuxExec;
+pub use host::LinuxHost;
+pub use notify::Notifier;
+pub use random::OsRandom;

@@ -1,0 +1,203 @@
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use nix::sys::utsname::uname;
+use pvc_ports::{Host, HostError, HostFacts, HostLoad, InterfaceCounters};
+
+/// This machine, as the kernel shows it below `/proc` and `/sys`.
+#[derive(Debug, Clone)]
+pub struct LinuxHost {
+    proc: PathBuf,
+    sys: PathBuf,
+}
+
+impl LinuxHost {
+    pub fn new() -> Self {
+        Self::at("/proc", "/sys")
+    }
+
+    /// With other folders in the places of `/proc` and `/sys`.
+    pub fn at(proc: impl Into<PathBuf>, sys: impl Into<PathBuf>) -> Self {
+        LinuxHost { proc: proc.into(), sys: sys.into() }
+    }
+}
+
+impl Default for LinuxHost {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn read(path: &Path) -> Result<String, HostError> {
+    fs::read_to_string(path).map_err(|source| HostError { what: path.display().to_string(), source })
+}
+
+fn odd(path: &Path, why: &str) -> HostError {
+    let source = io::Error::new(io::ErrorKind::InvalidData, why.to_owned());
+    HostError { what: path.display().to_string(), source }
+}
+
+impl Host for LinuxHost {
+    fn facts(&self) -> Result<HostFacts, HostError> {
+        let names = uname().map_err(|errno| HostError { what: "uname".to_owned(), source: errno.into() })?;
+        let stat = read(&self.proc.join("stat"))?;
+        let is_cpu = |line: &&str| {
+            line.strip_prefix("cpu").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+        };
+        Ok(HostFacts {
+            cpus: u32::try_from(stat.lines().filter(is_cpu).count()).unwrap_or(u32::MAX).max(1),
+            kernel: names.release().to_string_lossy().into_owned(),
+            os: "GNU/Linux".to_owned(),
+            arch: names.machine().to_string_lossy().into_owned(),
+        })
+    }
+
+    fn load(&self) -> Result<HostLoad, HostError> {
+        let path = self.proc.join("meminfo");
+        let memory = Memory::parse(&read(&path)?).ok_or_else(|| odd(&path, "`MemTotal` is missing"))?;
+        let path = self.proc.join("loadavg");
+        let text = read(&path)?;
+        let first = text.split_whitespace().next().and_then(|word| word.parse().ok());
+        Ok(HostLoad {
+            memory_total_mib: memory.total / 1024,
+            memory_used_mib: memory.used() / 1024,
+            memory_free_mib: memory.available / 1024,
+            load: first.ok_or_else(|| odd(&path, "there is no load average in it"))?,
+        })
+    }
+
+    fn interfaces(&self) -> Result<Vec<InterfaceCounters>, HostError> {
+        let net = self.sys.join("class/net");
+        let failed = |source| HostError { what: net.display().to_string(), source };
+        let mut interfaces = Vec::new();
+        for entry in fs::read_dir(&net).map_err(failed)? {
+            let folder = entry.map_err(failed)?.path();
+            // An interface may go while it is read; then it is not there.
+            if folder.join("device").exists()
+                && let Ok(counters) = counters(&folder)
+            {
+                interfaces.push(counters);
+            }
+        }
+        interfaces.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(interfaces)
+    }
+}
+
+fn counters(folder: &Path) -> Result<InterfaceCounters, HostError> {
+    let count = |name: &str| -> Result<u64, HostError> {
+        let path = folder.join("statistics").join(name);
+        read(&path)?.trim().parse().map_err(|_| odd(&path, "not a number"))
+    };
+    // A link that is down answers the question for its speed with an error or with -1.
+    let speed = read(&folder.join("speed")).ok().and_then(|text| text.trim().parse().ok());
+    let state = read(&folder.join("operstate"))?;
+    Ok(InterfaceCounters {
+        name: folder.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+        rx_bytes: count("rx_bytes")?,
+        rx_packets: count("rx_packets")?,
+        tx_bytes: count("tx_bytes")?,
+        tx_packets: count("tx_packets")?,
+        speed_mbit: speed,
+        up: state.trim() == "up",
+    })
+}
+
+/// `/proc/meminfo` in KiB.
+struct Memory {
+    total: u64,
+    free: u64,
+    available: u64,
+    buffers: u64,
+    cached: u64,
+}
+
+impl Memory {
+    fn parse(text: &str) -> Option<Memory> {
+        let value = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+            line.split_whitespace().next()?.parse::<u64>().ok()
+        };
+        let free = value("MemFree")?;
+        let cached = value("Cached").unwrap_or(0) + value("SReclaimable").unwrap_or(0);
+        let buffers = value("Buffers").unwrap_or(0);
+        Some(Memory {
+            total: value("MemTotal")?,
+            free,
+            available: value("MemAvailable").unwrap_or(free + cached + buffers),
+            buffers,
+            cached,
+        })
+    }
+
+    /// What is neither free nor a cache, as `free` counts. In some containers the caches are those of
+    /// the host and larger than the rest: then only what is free is subtracted.
+    fn used(&self) -> u64 {
+        let idle = self.free + self.buffers + self.cached;
+        self.total.checked_sub(idle).unwrap_or_else(|| self.total.saturating_sub(self.free))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine(files: &[(&str, &str)]) -> (tempfile::TempDir, LinuxHost) {
+        let root = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        let host = LinuxHost::at(root.path().join("proc"), root.path().join("sys"));
+        (root, host)
+    }
+
+    #[test]
+    fn memory_is_counted_as_free_counts_it() {
+        let meminfo = "MemTotal: 16384000 kB\nMemFree: 1024000 kB\nMemAvailable: 9216000 kB\n\
+                       Buffers: 102400 kB\nCached: 8192000 kB\nSwapCached: 5 kB\nSReclaimable: 409600 kB\n";
+        let (_root, host) =
+            machine(&[("proc/meminfo", meminfo), ("proc/loadavg", "0.50 0.25 0.10 1/99 4711\n")]);
+        let load = host.load().unwrap();
+        assert_eq!((load.memory_total_mib, load.memory_free_mib), (16000, 9000));
+        assert_eq!(load.memory_used_mib, 16000 - 1000 - 100 - 8000 - 400);
+        assert!((load.load - 0.5).abs() < f64::EPSILON);
+    }
+
+    #[test]
+    fn only_interfaces_with_a_device_behind_them_are_physical() {
+        let files = |name: &str| {
+            ["rx_bytes", "rx_packets", "tx_bytes", "tx_packets"]
+                .map(|counter| (format!("sys/class/net/{name}/statistics/{counter}"), "7\n"))
+        };
+        let mut all: Vec<(String, &str)> = files("eth0").into_iter().chain(files("lo")).collect();
+        all.push(("sys/class/net/eth0/device/vendor".to_owned(), "0x8086\n"));
+        all.push(("sys/class/net/eth0/speed".to_owned(), "-1\n"));
+        all.push(("sys/class/net/eth0/operstate".to_owned(), "down\n"));
+        all.push(("sys/class/net/lo/operstate".to_owned(), "unknown\n"));
+        let borrowed: Vec<(&str, &str)> = all.iter().map(|(path, text)| (path.as_str(), *text)).collect();
+        let (_root, host) = machine(&borrowed);
+        let interfaces = host.interfaces().unwrap();
+        assert_eq!(interfaces.len(), 1);
+        assert_eq!(interfaces[0].name, "eth0");
+        assert_eq!((interfaces[0].speed_mbit, interfaces[0].up, interfaces[0].rx_bytes), (None, false, 7));
+    }
+
+    #[test]
+    fn a_file_without_its_figures_is_named() {
+        let (_root, host) = machine(&[("proc/meminfo", "nothing\n")]);
+        assert!(host.load().unwrap_err().to_string().ends_with("proc/meminfo` could not be read"));
+    }
+
+    #[test]
+    fn this_machine_has_processors_and_memory() {
+        let host = LinuxHost::new();
+        let facts = host.facts().unwrap();
+        assert!(facts.cpus >= 1 && !facts.kernel.is_empty() && !facts.arch.is_empty());
+        let load = host.load().unwrap();
+        assert!(load.memory_total_mib >= load.memory_free_mib && load.load >= 0.0);
+        host.interfaces().unwrap();
+    }
+}
