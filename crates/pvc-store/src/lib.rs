@@ -1,1 +1,30 @@
 //! Typed access to the tree: keys, codecs, mirror, change feed, versioned writes, locks, schema.
+//!
+//! Three rules hold this crate together:
+//!
+//! 1. Where things lie in the tree, and how, is known here and nowhere else.
+//! 2. Reading is tolerant, writing is strict. What older peers leave behind is shown with its defects.
+//! 3. A change is decided on a [view](Store::view) and written as one multi that carries the versions
+//!    of that view; on a conflict it is decided again. Nobody holds a lock while thinking.
+//!
+//! Observations (keepalive, statistics, console) have one writer each and are written without versions.
+
+mod backup;
+mod change;
+mod decode;
+mod encode;
+mod error;
+mod feed;
+mod job_codec;
+mod keys;
+pub mod lock;
+mod mirror;
+mod raw;
+pub mod schema;
+mod store;
+pub mod synthetic;
+
+pub use change::{Change, Changes, ConfigChange, Expect, Ipmi, NewNode, NewVm, NodeChange, Report, VmChange};
+pub use error::{ChangeError, RestoreError, StoreError};
+pub use feed::{Event, EventFeed, EventKind};
+pub use store::{JobClaim, Store};

@@ -1,0 +1,104 @@
+//! The whole tree as text, and back.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use pvc_ports::{CreateMode, Op};
+
+use crate::error::{RestoreError, StoreError};
+use crate::keys;
+use crate::schema::SCHEMA_VERSION;
+use crate::store::{Store, chunks, flat, op_size, paths_of};
+
+impl Store {
+    /// Every key with its value, but for other programs' subtrees, lock nodes and what ends with a
+    /// session. Values that are not UTF-8 have the unreadable bytes replaced.
+    ///
+    /// The dump contains the nodes' IPMI credentials, as it always has: keep it like them.
+    pub async fn backup(&self) -> Result<BTreeMap<String, String>, StoreError> {
+        self.fresh().await?;
+        let paths: Vec<String> =
+            self.with_raw(|raw| raw.paths().filter(|path| !keys::is_foreign(path)).cloned().collect());
+        let entries = self.tree.get_many(&paths).await?;
+        let lasting = |(path, entry): (String, Option<pvc_ports::Entry>)| {
+            let entry = entry.filter(|entry| entry.stat.ephemeral_owner == 0)?;
+            Some((path, String::from_utf8_lossy(&entry.data).into_owned()))
+        };
+        Ok(paths.into_iter().zip(entries).filter_map(lasting).collect())
+    }
+
+    /// Writes every key of `dump`, creating parents; keys that are not in it stay. A dump larger than
+    /// one request is written in several, the schema version last. Returns how many keys were written.
+    pub async fn restore(&self, dump: &BTreeMap<String, String>) -> Result<usize, RestoreError> {
+        self.check_dump(dump)?;
+        let stopped = |written| move |source| RestoreError::Stopped { written, total: dump.len(), source };
+        self.fresh().await.map_err(stopped(0))?;
+        let ops = self.restore_ops(dump);
+        let mut written = 0;
+        for chunk in chunks(ops, self.chunk_bytes()) {
+            let paths = paths_of(&chunk);
+            self.tree.multi(chunk).await.map_err(flat).map_err(stopped(written))?;
+            written += paths.len();
+        }
+        // Everything may have changed; whoever restores wants to see it.
+        let paths = dump.keys().cloned().collect();
+        self.refresh(paths).await.map_err(stopped(written))?;
+        Ok(dump.len())
+    }
+
+    fn check_dump(&self, dump: &BTreeMap<String, String>) -> Result<(), RestoreError> {
+        let version = dump.get(keys::SCHEMA_VERSION).ok_or(RestoreError::NoSchema)?;
+        if version.trim() != SCHEMA_VERSION.to_string() {
+            return Err(RestoreError::Schema { found: version.clone(), expected: SCHEMA_VERSION });
+        }
+        let limit = self.tree.max_request_bytes();
+        for (key, value) in dump {
+            if !is_path(key) || keys::is_foreign(key) {
+                return Err(RestoreError::BadKey { key: key.clone() });
+            }
+            let size = op_size(&set(key, value));
+            if size > limit {
+                return Err(RestoreError::TooLarge { key: key.clone(), size, limit });
+            }
+        }
+        Ok(())
+    }
+
+    fn restore_ops(&self, dump: &BTreeMap<String, String>) -> Vec<Op> {
+        let mut wanted: BTreeMap<&str, &str> = BTreeMap::new();
+        for (key, value) in dump.iter().filter(|(key, _)| *key != "/") {
+            let mut parent = keys::parent(key);
+            while parent != "/" && !dump.contains_key(parent) {
+                wanted.entry(parent).or_insert("");
+                parent = keys::parent(parent);
+            }
+            wanted.insert(key, value);
+        }
+        let version = wanted.remove_entry(keys::SCHEMA_VERSION);
+        self.with_raw(|raw| {
+            // In the order of the paths a parent comes before its children.
+            let op = |(path, value): (&str, &str)| match raw.get(path) {
+                Some(_) if dump.contains_key(path) => Some(set(path, value)),
+                Some(_) => None,
+                None => Some(Op::Create {
+                    path: path.to_owned(),
+                    data: Bytes::copy_from_slice(value.as_bytes()),
+                    mode: CreateMode::Persistent,
+                }),
+            };
+            wanted.into_iter().chain(version).filter_map(op).collect()
+        })
+    }
+}
+
+fn set(path: &str, value: &str) -> Op {
+    Op::Set { path: path.to_owned(), data: Bytes::copy_from_slice(value.as_bytes()), version: None }
+}
+
+fn is_path(key: &str) -> bool {
+    key == "/"
+        || (key.starts_with('/')
+            && key[1..]
+                .split('/')
+                .all(|part| !matches!(part, "" | "." | "..") && !part.chars().any(char::is_control)))
+}

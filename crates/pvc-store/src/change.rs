@@ -1,0 +1,207 @@
+//! What can be written, in the words of the model.
+
+use pvc_model::fault::FaultRecord;
+use pvc_model::job::{JobId, JobProgress, JobSpec};
+use pvc_model::node::{CoordinatorState, DaemonState, DomainState, NodeFigures, NodeRole};
+use pvc_model::storage::{PoolName, VolumeId};
+use pvc_model::vm::{MigrationMethod, Selector, Tag, VmState};
+use pvc_model::{NodeName, Uuid};
+
+/// A set of changes that become true together or not at all.
+#[derive(Debug, Default, Clone)]
+pub struct Changes {
+    pub(crate) changes: Vec<Change>,
+    pub(crate) expectations: Vec<Expect>,
+}
+
+impl Changes {
+    pub fn new() -> Self {
+        Changes::default()
+    }
+
+    pub fn push(&mut self, change: Change) -> &mut Self {
+        self.changes.push(change);
+        self
+    }
+
+    pub fn vm(&mut self, uuid: Uuid, change: VmChange) -> &mut Self {
+        self.push(Change::Vm(uuid, change))
+    }
+
+    pub fn node(&mut self, name: &NodeName, change: NodeChange) -> &mut Self {
+        self.push(Change::Node(name.clone(), change))
+    }
+
+    pub fn config(&mut self, change: ConfigChange) -> &mut Self {
+        self.push(Change::Config(change))
+    }
+
+    /// Demands that what was read for the decision has not changed by the time of the write. What is
+    /// written is always guarded so; this is for what was only read.
+    pub fn expect(&mut self, expect: Expect) -> &mut Self {
+        self.expectations.push(expect);
+        self
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.changes.is_empty()
+    }
+}
+
+#[derive(Debug, Clone)]
+pub enum Change {
+    DefineVm(Box<NewVm>),
+    /// Removes the VM's record with everything below it.
+    RemoveVm(Uuid),
+    Vm(Uuid, VmChange),
+    AddNode(Box<NewNode>),
+    Node(NodeName, NodeChange),
+    Config(ConfigChange),
+    PutFault(FaultRecord),
+    AckFault {
+        id: String,
+        at: String,
+    },
+    RemoveFault(String),
+    PutPool {
+        name: PoolName,
+        pgs: String,
+        tier: String,
+    },
+    RemovePool(PoolName),
+    PutVolume {
+        id: VolumeId,
+        stats: String,
+    },
+    RemoveVolume(VolumeId),
+    /// Moves the volume's record and those of its snapshots.
+    RenameVolume {
+        from: VolumeId,
+        to: VolumeId,
+    },
+    SubmitJob(JobSpec),
+    JobProgress(JobId, JobProgress),
+    CancelJob(JobId),
+    RemoveJob(JobId),
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum VmChange {
+    Name(String),
+    Xml(String),
+    /// Writing the same word again is a new request: the record's `state_version` grows.
+    State(VmState),
+    Node(NodeName),
+    LastNode(Option<NodeName>),
+    FailedReason(String),
+    Profile(String),
+    Volumes(Vec<VolumeId>),
+    Autostart(bool),
+    MigrationMethod(Option<MigrationMethod>),
+    MaxDowntime(u32),
+    Selector(Option<Selector>),
+    NodeLimit(Vec<NodeName>),
+    /// Adds the tag, or changes its protection.
+    AddTag(Tag),
+    RemoveTag(String),
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum NodeChange {
+    Role(NodeRole),
+    Daemon(DaemonState),
+    Coordinator(CoordinatorState),
+    Domain(DomainState),
+    StaticData { cpus: u32, kernel: String, os: String, arch: String },
+    Version(String),
+    Ipmi(Ipmi),
+}
+
+/// How to reach a node's BMC. `Debug` keeps the password to itself.
+#[derive(Clone, PartialEq, Default)]
+pub struct Ipmi {
+    pub hostname: String,
+    pub username: String,
+    pub password: String,
+}
+
+impl std::fmt::Debug for Ipmi {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ipmi").field("hostname", &self.hostname).finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum ConfigChange {
+    Name(String),
+    Maintenance(bool),
+    /// `None` writes the word `none`: whoever can should contend.
+    Primary(Option<NodeName>),
+    UpstreamIp(String),
+    Selector(Selector),
+}
+
+/// What must not have changed since the view that a decision was taken on.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Expect {
+    /// The set of VM names. Two definitions or renames that run at once exclude each other by it.
+    VmNames,
+    VmExists(Uuid),
+    VmState(Uuid),
+    VmNode(Uuid),
+    VmXml(Uuid),
+    Primary,
+    NodeDaemon(NodeName),
+    NodeDomain(NodeName),
+}
+
+/// An observation. Each key has one kind of writer, so it is written without a version.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Report {
+    Figures(NodeName, NodeFigures),
+    Running(NodeName, Vec<Uuid>),
+    /// JSON text by interface.
+    NetworkStats(NodeName, String),
+    /// 0 to 100; `None` if nobody knows.
+    NodeHealth(NodeName, Option<u8>),
+    /// JSON text.
+    VmStats(Uuid, String),
+    /// `listen:port`, or empty.
+    Vnc(Uuid, String),
+    ConsoleLog(Uuid, String),
+    PoolStats(PoolName, String),
+    VolumeStats(VolumeId, String),
+}
+
+/// A VM to be recorded.
+#[derive(Debug, Clone)]
+pub struct NewVm {
+    pub uuid: Uuid,
+    pub name: String,
+    pub state: VmState,
+    pub node: Option<NodeName>,
+    pub xml: String,
+    pub profile: Option<String>,
+    pub volumes: Vec<VolumeId>,
+    pub autostart: bool,
+    pub migration_method: Option<MigrationMethod>,
+    pub max_downtime_ms: u32,
+    pub selector: Option<Selector>,
+    pub node_limit: Vec<NodeName>,
+    pub tags: Vec<Tag>,
+}
+
+/// A node to be recorded, with every key that older peers expect of it.
+#[derive(Debug, Clone)]
+pub struct NewNode {
+    pub name: NodeName,
+    pub role: NodeRole,
+    pub cpus: u32,
+    pub kernel: String,
+    pub os: String,
+    pub arch: String,
+    pub version: String,
+    pub ipmi: Ipmi,
+    /// Seconds since the epoch.
+    pub keepalive: u64,
+}

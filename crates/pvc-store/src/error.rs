@@ -1,0 +1,86 @@
+//! What can go wrong with the store.
+
+use pvc_ports::TreeError;
+
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    #[error("the cluster's store failed")]
+    Tree(#[from] TreeError),
+    #[error("the store holds a cluster already")]
+    AlreadyInitialized,
+    #[error("the store holds no cluster")]
+    NotInitialized,
+    #[error("the lock `{path}` could not be had within {seconds} s")]
+    LockTimeout { path: String, seconds: u64 },
+    #[error("the record is larger than the store takes: {size} bytes, at most {limit} are allowed")]
+    TooLarge { size: usize, limit: usize },
+}
+
+impl StoreError {
+    /// What to do about it.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            StoreError::NotInitialized => Some(
+                "if this is a new cluster, create it with `pvc cluster init`; if it is not, ZooKeeper has lost its data: \
+                 stop, and restore it from a member that still has it or with `pvc cluster restore`"
+                    .to_owned(),
+            ),
+            StoreError::AlreadyInitialized => Some("say `--overwrite` to destroy it".to_owned()),
+            StoreError::Tree(TreeError::Unreachable { .. } | TreeError::SessionExpired | TreeError::OutcomeUnknown) => {
+                Some("is a majority of the coordinators' ZooKeeper servers running?".to_owned())
+            }
+            StoreError::Tree(TreeError::DiskFull) => Some("free some space on the disk that holds the store".to_owned()),
+            _ => None,
+        }
+    }
+}
+
+/// Why a change was not made.
+#[derive(Debug, thiserror::Error)]
+pub enum ChangeError<E> {
+    /// The decision itself said no.
+    #[error(transparent)]
+    Refused(E),
+    /// Somebody else kept changing the same records.
+    #[error("the records were changed by somebody else {tries} times in a row")]
+    Conflict { tries: u32 },
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl<E> From<TreeError> for ChangeError<E> {
+    fn from(error: TreeError) -> Self {
+        ChangeError::Store(StoreError::Tree(error))
+    }
+}
+
+/// Why a dump was not restored. Nothing was written unless it says so.
+#[derive(Debug, thiserror::Error)]
+pub enum RestoreError {
+    #[error("the dump is of schema version `{found}`, this cluster has version {expected}")]
+    Schema { found: String, expected: u32 },
+    #[error("the dump has no schema version")]
+    NoSchema,
+    #[error("the dump has the key `{key}`, which is not a path of the tree")]
+    BadKey { key: String },
+    #[error("`{key}` of the dump has {size} bytes, at most {limit} are allowed")]
+    TooLarge { key: String, size: usize, limit: usize },
+    #[error("the restore stopped after {written} of {total} keys")]
+    Stopped {
+        written: usize,
+        total: usize,
+        #[source]
+        source: StoreError,
+    },
+}
+
+impl RestoreError {
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            RestoreError::Stopped { .. } => {
+                Some("repeat the restore: keys that are as in the dump already do no harm".to_owned())
+            }
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! What changed, in order, with a cursor to continue from.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+use pvc_model::job::JobId;
+use pvc_model::storage::VolumeId;
+use pvc_model::{NodeName, Uuid};
+use tokio::sync::watch;
+
+/// How many events are kept for those who come back with a cursor.
+const KEPT: usize = 10_000;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EventKind {
+    Cluster,
+    Node(NodeName),
+    Vm(Uuid),
+    Network(String),
+    Osd(String),
+    Pool(String),
+    Volume(VolumeId),
+    Fault(String),
+    Job(JobId),
+    /// Events were lost for this reader: read everything again.
+    Reset,
+}
+
+/// Something changed. What it is now must be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Event {
+    /// The revision of the view that shows the change.
+    pub revision: u64,
+    pub what: EventKind,
+    /// Whether the record is gone.
+    pub gone: bool,
+}
+
+#[derive(Debug)]
+struct Kept {
+    events: VecDeque<Event>,
+    /// The revision up to which events were thrown away.
+    forgotten: u64,
+}
+
+/// Where events are kept; the mirror writes, feeds read.
+#[derive(Debug, Clone)]
+pub(crate) struct Feed {
+    kept: Arc<Mutex<Kept>>,
+    revision: watch::Receiver<u64>,
+}
+
+impl Feed {
+    /// `first` is the revision of the first complete view: nothing before it can be continued.
+    pub fn new(first: u64, revision: watch::Receiver<u64>) -> Self {
+        Feed { kept: Arc::new(Mutex::new(Kept { events: VecDeque::new(), forgotten: first })), revision }
+    }
+
+    pub fn push(&self, events: impl IntoIterator<Item = Event>) {
+        let mut kept = self.kept.lock().expect("nothing panics while it holds the feed");
+        kept.events.extend(events);
+        while kept.events.len() > KEPT {
+            if let Some(event) = kept.events.pop_front() {
+                kept.forgotten = event.revision;
+            }
+        }
+    }
+
+    pub fn from(&self, cursor: Option<u64>) -> EventFeed {
+        let cursor = cursor.unwrap_or_else(|| *self.revision.borrow());
+        EventFeed { feed: self.clone(), cursor, pending: VecDeque::new() }
+    }
+
+    /// The events after `cursor`, whole revisions only; `Reset` if some of them are forgotten.
+    fn after(&self, cursor: u64, now: u64) -> VecDeque<Event> {
+        let kept = self.kept.lock().expect("nothing panics while it holds the feed");
+        // A cursor from the future was given by another process, or by this one before it restarted.
+        if cursor < kept.forgotten || cursor > now {
+            return VecDeque::from([Event { revision: now, what: EventKind::Reset, gone: false }]);
+        }
+        let first = kept.events.partition_point(|event| event.revision <= cursor);
+        kept.events.range(first..).filter(|event| event.revision <= now).cloned().collect()
+    }
+}
+
+/// One reader's place in the feed.
+#[derive(Debug)]
+pub struct EventFeed {
+    feed: Feed,
+    cursor: u64,
+    pending: VecDeque<Event>,
+}
+
+impl EventFeed {
+    /// The next event; waits for it. `None` once the store is closed.
+    ///
+    /// # Cancellation
+    /// Dropping the future loses nothing.
+    pub async fn next(&mut self) -> Option<Event> {
+        loop {
+            if let Some(event) = self.pending.pop_front() {
+                self.cursor = event.revision;
+                return Some(event);
+            }
+            let now = *self.feed.revision.borrow_and_update();
+            self.pending = self.feed.after(self.cursor, now);
+            if self.pending.is_empty() {
+                self.feed.revision.changed().await.ok()?;
+            }
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Where things lie in the tree. The only place that knows.
+
+use pvc_model::storage::VolumeId;
+use pvc_model::{NodeName, Uuid};
+
+pub(crate) const SCHEMA_VERSION: &str = "/schema/version";
+pub(crate) const CONFIG: &str = "/config";
+pub(crate) const MAINTENANCE: &str = "/config/maintenance";
+pub(crate) const PRIMARY: &str = "/config/primary_node";
+pub(crate) const UPSTREAM_IP: &str = "/config/upstream_ip";
+pub(crate) const SELECTOR: &str = "/config/migration_target_selector";
+pub(crate) const NODES: &str = "/nodes";
+pub(crate) const DOMAINS: &str = "/domains";
+pub(crate) const FAULTS: &str = "/faults";
+pub(crate) const PRIVATE: &str = "/pvcrs";
+
+/// Subtrees of other programs: never read, written, backed up or wiped.
+pub(crate) const FOREIGN: &[&str] = &["/zookeeper", "/patroni"];
+
+/// The containers a tree of our schema has, parents first, with their first values.
+/// Source: `spec/zookeeper.md` §4.1 and §4.6.
+pub(crate) const BASE: &[(&str, &str)] = &[
+    ("/schema", ""),
+    ("/config", ""),
+    ("/config/maintenance", ""),
+    ("/config/fence_lock", ""),
+    ("/config/primary_node", ""),
+    ("/config/primary_node/sync_lock", ""),
+    ("/config/upstream_ip", ""),
+    ("/config/migration_target_selector", ""),
+    ("/logs", ""),
+    ("/faults", ""),
+    ("/nodes", ""),
+    ("/domains", ""),
+    ("/networks", ""),
+    ("/ceph", ""),
+    ("/ceph/health", ""),
+    ("/ceph/util", ""),
+    ("/ceph/osds", ""),
+    ("/ceph/pools", ""),
+    ("/ceph/volumes", ""),
+    ("/ceph/snapshots", ""),
+    ("/tasks", ""),
+    ("/pvcrs", ""),
+];
+
+/// The keys below a node's root, parents first, with the values that `repair` gives missing ones.
+pub(crate) const NODE_KEYS: &[(&str, &str)] = &[
+    ("keepalive", ""),
+    ("daemonmode", ""),
+    ("activeschema", ""),
+    ("latestschema", ""),
+    ("staticdata", ""),
+    ("pvcversion", ""),
+    ("runningdomains", ""),
+    ("domainscount", ""),
+    ("networkscount", ""),
+    ("daemonstate", ""),
+    ("routerstate", ""),
+    ("domainstate", ""),
+    ("cpuload", ""),
+    ("vcpualloc", ""),
+    ("memtotal", ""),
+    ("memused", ""),
+    ("memfree", ""),
+    ("memalloc", ""),
+    ("memprov", ""),
+    ("ipmihostname", ""),
+    ("ipmiusername", ""),
+    ("ipmipassword", ""),
+    ("sriov", ""),
+    ("sriov/pf", ""),
+    ("sriov/vf", ""),
+    ("monitoring_plugins", ""),
+    ("monitoring_data", ""),
+    ("monitoring_health", ""),
+    ("network_stats", ""),
+];
+
+/// As [`NODE_KEYS`], for a VM.
+pub(crate) const VM_KEYS: &[(&str, &str)] = &[
+    ("xml", ""),
+    ("state", ""),
+    ("profile", ""),
+    ("stats", ""),
+    ("node", ""),
+    ("lastnode", ""),
+    ("failedreason", ""),
+    ("rbdlist", ""),
+    ("consolelog", ""),
+    ("vnc", ""),
+    ("node_autostart", ""),
+    ("migration_method", ""),
+    ("migration_max_downtime", "300"),
+    ("node_selector", ""),
+    ("node_limit", ""),
+    ("tags", ""),
+    ("migrate_sync_lock", ""),
+    ("snapshots", ""),
+];
+
+/// As [`NODE_KEYS`], for a network.
+pub(crate) const NETWORK_KEYS: &[(&str, &str)] = &[
+    ("nettype", ""),
+    ("mtu", ""),
+    ("domain", ""),
+    ("name_servers", ""),
+    ("ip4_network", ""),
+    ("ip4_gateway", ""),
+    ("dhcp4_flag", ""),
+    ("dhcp4_start", ""),
+    ("dhcp4_end", ""),
+    ("ip6_network", ""),
+    ("ip6_gateway", ""),
+    ("dhcp6_flag", ""),
+    ("dhcp4_reservations", ""),
+    ("dhcp4_leases", ""),
+    ("firewall_rules", ""),
+    ("firewall_rules/in", ""),
+    ("firewall_rules/out", ""),
+];
+
+/// As [`NODE_KEYS`], for an OSD.
+pub(crate) const OSD_KEYS: &[(&str, &str)] = &[
+    ("node", ""),
+    ("device", ""),
+    ("db_device", ""),
+    ("fsid", ""),
+    ("fsid/osd", ""),
+    ("fsid/cluster", ""),
+    ("lvm", ""),
+    ("lvm/vg", ""),
+    ("lvm/lv", ""),
+    ("is_split", "False"),
+    ("stats", ""),
+];
+
+/// As [`NODE_KEYS`], for a pool.
+pub(crate) const POOL_KEYS: &[(&str, &str)] = &[("pgs", ""), ("tier", "default"), ("stats", "{}")];
+
+pub(crate) fn node(name: &NodeName, key: &str) -> String {
+    format!("/nodes/{name}/{key}")
+}
+
+pub(crate) fn node_root(name: &NodeName) -> String {
+    format!("/nodes/{name}")
+}
+
+pub(crate) fn vm(uuid: Uuid, key: &str) -> String {
+    format!("/domains/{uuid}/{key}")
+}
+
+pub(crate) fn vm_root(uuid: Uuid) -> String {
+    format!("/domains/{uuid}")
+}
+
+pub(crate) fn volume(id: &VolumeId) -> String {
+    format!("/ceph/volumes/{}/{}", id.pool, id.volume)
+}
+
+pub(crate) fn volume_snapshots(id: &VolumeId) -> String {
+    format!("/ceph/snapshots/{}/{}", id.pool, id.volume)
+}
+
+pub(crate) fn logs(node: &NodeName) -> String {
+    format!("/logs/{node}")
+}
+
+pub(crate) fn log_messages(node: &NodeName) -> String {
+    format!("/logs/{node}/messages")
+}
+
+pub(crate) fn task(id: &str, key: &str) -> String {
+    format!("/tasks/{id}/{key}")
+}
+
+/// The path of `path`'s parent; `/` for a top-level node.
+pub(crate) fn parent(path: &str) -> &str {
+    match path.rfind('/') {
+        Some(0) | None => "/",
+        Some(at) => &path[..at],
+    }
+}
+
+/// Whether `path` lies in a subtree that belongs to another program.
+pub(crate) fn is_foreign(path: &str) -> bool {
+    FOREIGN
+        .iter()
+        .any(|root| path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
+}
+
+/// Whether the mirror keeps only the existence of `path`, not its value: large texts that few read
+/// (console and node logs), and lock nodes.
+pub(crate) fn is_left_out(path: &str) -> bool {
+    path.ends_with("/consolelog")
+        || path.starts_with("/logs/")
+        || path.rfind('/').is_some_and(|at| path[at..].contains("lock__"))
+}

@@ -1,0 +1,394 @@
+//! The mirror: the whole tree in memory, fed by watches, so that a read costs no request.
+//!
+//! One task owns it. Events only say that something changed; the task reads what it is now, decodes
+//! the records concerned and publishes a new view. After a re-made connection it reads everything
+//! again, because ZooKeeper does not replay what a watch missed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, RwLock};
+use std::time::Duration;
+
+use pvc_model::cluster::Cluster;
+use pvc_model::job::JobId;
+use pvc_model::storage::{PoolName, VolumeId, VolumeName};
+use pvc_model::{NodeName, Uuid};
+use pvc_ports::{Clock, Entry, Tree, TreeError, TreeEvent, TreeWatch};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::decode;
+use crate::feed::{Event, EventKind, Feed};
+use crate::keys;
+use crate::raw::Raw;
+
+/// How long the mirror waits before it tries again to read a tree that cannot be reached.
+const RETRY: Duration = Duration::from_millis(500);
+
+/// What the mirror shows: the tree as bytes and as records, both of one moment.
+pub(crate) struct State {
+    pub raw: Raw,
+    pub cluster: Arc<Cluster>,
+}
+
+pub(crate) enum Ask {
+    /// Read these paths again now, and say when the view shows them.
+    Refresh { paths: Vec<String>, done: oneshot::Sender<Result<(), TreeError>> },
+}
+
+pub(crate) struct Mirror {
+    tree: Arc<dyn Tree>,
+    clock: Arc<dyn Clock>,
+    state: Arc<RwLock<State>>,
+    revision: watch::Sender<u64>,
+    feed: Feed,
+    events: TreeWatch,
+    asks: mpsc::UnboundedReceiver<Ask>,
+    /// Paths that changed and have not been read since.
+    dirty: BTreeSet<String>,
+    /// Whether everything has to be read again.
+    all_dirty: bool,
+}
+
+/// What a started mirror gives to the store.
+pub(crate) struct Shared {
+    pub state: Arc<RwLock<State>>,
+    pub revision: watch::Receiver<u64>,
+    pub feed: Feed,
+    pub asks: mpsc::UnboundedSender<Ask>,
+}
+
+impl Mirror {
+    /// Watches and reads the whole tree, then starts the task.
+    pub async fn start(tree: Arc<dyn Tree>, clock: Arc<dyn Clock>) -> Result<Shared, TreeError> {
+        let events = tree.watch("/").await?;
+        let raw = read_all(tree.as_ref()).await?;
+        let mut cluster = Cluster { revision: 1, ..Cluster::default() };
+        decode_all(&raw, &mut cluster, None);
+        let (revision, revision_rx) = watch::channel(1);
+        let feed = Feed::new(1, revision_rx.clone());
+        let state = Arc::new(RwLock::new(State { raw, cluster: Arc::new(cluster) }));
+        let (asks_tx, asks) = mpsc::unbounded_channel();
+        let mirror = Mirror {
+            tree,
+            clock,
+            state: state.clone(),
+            revision,
+            feed: feed.clone(),
+            events,
+            asks,
+            dirty: BTreeSet::new(),
+            all_dirty: false,
+        };
+        tokio::spawn(mirror.run());
+        Ok(Shared { state, revision: revision_rx, feed, asks: asks_tx })
+    }
+
+    /// Works until the tree is closed or nobody holds the store any more.
+    async fn run(mut self) {
+        loop {
+            let pending = self.all_dirty || !self.dirty.is_empty();
+            tokio::select! {
+                biased;
+                // First whoever waits for a view, then the events, then the retry.
+                ask = self.asks.recv() => match ask {
+                    None => return,
+                    Some(Ask::Refresh { paths, done }) => {
+                        self.take_waiting_events();
+                        self.dirty.extend(paths);
+                        // Whoever asked may have gone; the reading was useful all the same.
+                        let _ = done.send(self.read_dirty().await);
+                    }
+                },
+                event = self.events.recv() => {
+                    let Some(event) = event else { return };
+                    self.note(event);
+                    self.take_waiting_events();
+                    self.read_dirty_or_log().await;
+                }
+                () = self.clock.sleep(RETRY), if pending => self.read_dirty_or_log().await,
+            }
+        }
+    }
+
+    fn note(&mut self, event: TreeEvent) {
+        match event {
+            TreeEvent::Resync => self.all_dirty = true,
+            TreeEvent::Changed { path } | TreeEvent::Deleted { path } => {
+                // What is left out of the mirror changes often and is large: that it is there is known already.
+                let known = keys::is_left_out(&path)
+                    && self.state.read().expect("readers do not panic").raw.contains(&path);
+                let lock = known && path.contains("lock__");
+                if !keys::is_foreign(&path) && (!known || lock) {
+                    self.dirty.insert(path);
+                }
+            }
+        }
+    }
+
+    /// Takes what has piled up, so that a burst becomes one reading and one view.
+    fn take_waiting_events(&mut self) {
+        while let Ok(event) = self.events.try_recv() {
+            self.note(event);
+        }
+    }
+
+    async fn read_dirty_or_log(&mut self) {
+        if let Err(error) = self.read_dirty().await {
+            tracing::debug!(%error, "the mirror could not be refreshed; it will be tried again");
+        }
+    }
+
+    async fn read_dirty(&mut self) -> Result<(), TreeError> {
+        if self.all_dirty {
+            let raw = read_all(self.tree.as_ref()).await?;
+            self.all_dirty = false;
+            self.dirty.clear();
+            self.replace(raw);
+            return Ok(());
+        }
+        if self.dirty.is_empty() {
+            return Ok(());
+        }
+        let paths: Vec<String> = self.dirty.iter().cloned().collect();
+        let entries = self.tree.get_many(&paths).await?;
+        self.dirty.clear();
+        self.apply(paths.into_iter().zip(entries).collect());
+        Ok(())
+    }
+
+    fn apply(&mut self, read: BTreeMap<String, Option<Entry>>) {
+        let mut state = self.state.write().expect("readers do not panic");
+        let State { raw, cluster } = &mut *state;
+        let subjects: BTreeSet<Subject> = read.keys().filter_map(|path| Subject::of(path)).collect();
+        for (path, entry) in read {
+            match entry {
+                Some(entry) => raw.put(path, &entry),
+                None => raw.remove(&path),
+            }
+        }
+        let revision = cluster.revision + 1;
+        let view = Arc::make_mut(cluster);
+        let events: Vec<Event> = subjects
+            .into_iter()
+            .filter_map(|subject| subject.decode(raw, view))
+            .map(|(what, gone)| Event { revision, what, gone })
+            .collect();
+        if !events.is_empty() {
+            view.revision = revision;
+            drop(state);
+            self.publish(revision, events);
+        }
+    }
+
+    /// Replaces everything, and tells of what differs.
+    fn replace(&mut self, raw: Raw) {
+        let before = self.state.read().expect("readers do not panic").cluster.clone();
+        let mut after = Cluster { revision: before.revision + 1, ..Cluster::default() };
+        decode_all(&raw, &mut after, Some(&before));
+        let revision = after.revision;
+        let events = differences(&before, &after);
+        *self.state.write().expect("readers do not panic") = State { raw, cluster: Arc::new(after) };
+        self.publish(revision, events);
+    }
+
+    fn publish(&self, revision: u64, events: Vec<Event>) {
+        self.feed.push(events);
+        // Nobody may be listening just now.
+        let _ = self.revision.send(revision);
+    }
+}
+
+/// Reads the whole tree, level by level, but for what belongs to others.
+async fn read_all(tree: &dyn Tree) -> Result<Raw, TreeError> {
+    let mut raw = Raw::default();
+    let mut level = vec!["/".to_owned()];
+    while !level.is_empty() {
+        let (left_out, wanted): (Vec<_>, Vec<_>) =
+            level.iter().cloned().partition(|path| keys::is_left_out(path));
+        let entries = tree.get_many(&wanted).await?;
+        for (path, entry) in wanted.into_iter().zip(entries) {
+            if let Some(entry) = entry {
+                raw.put(path, &entry);
+            }
+        }
+        for path in left_out {
+            raw.put_unread(path);
+        }
+        let names = tree.children_many(&level).await?;
+        level = level
+            .iter()
+            .zip(names)
+            .flat_map(|(parent, names)| {
+                let prefix = if parent == "/" { String::new() } else { parent.clone() };
+                names.unwrap_or_default().into_iter().map(move |name| format!("{prefix}/{name}"))
+            })
+            .filter(|path| !keys::is_foreign(path))
+            .collect();
+    }
+    Ok(raw)
+}
+
+/// The record that a path belongs to.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Subject {
+    Config,
+    Node(String),
+    Vm(Uuid),
+    Network(String),
+    Osd(String),
+    Pool(String),
+    Volume(VolumeId),
+    Fault(String),
+    Job(JobId),
+}
+
+impl Subject {
+    fn of(path: &str) -> Option<Subject> {
+        let mut parts = path.split('/').skip(1);
+        let mut next = || parts.next().filter(|part| !part.is_empty());
+        let first = next()?;
+        let second = next();
+        match (first, second) {
+            ("config" | "schema", _) | ("ceph", None | Some("health" | "util")) => Some(Subject::Config),
+            ("nodes", Some(name)) => Some(Subject::Node(name.to_owned())),
+            ("domains", Some(uuid)) => Uuid::try_parse(uuid).ok().map(Subject::Vm),
+            ("networks", Some(vni)) => Some(Subject::Network(vni.to_owned())),
+            ("faults", Some(id)) => Some(Subject::Fault(id.to_owned())),
+            ("tasks", Some(id)) => JobId::parse(id).map(Subject::Job),
+            ("ceph", Some("osds")) => next().map(|id| Subject::Osd(id.to_owned())),
+            ("ceph", Some("pools")) => next().map(|name| Subject::Pool(name.to_owned())),
+            ("ceph", Some("volumes" | "snapshots")) => {
+                let (pool, volume) = (PoolName::new(next()?), VolumeName::new(next()?));
+                Some(Subject::Volume(VolumeId { pool, volume }))
+            }
+            _ => None,
+        }
+    }
+
+    /// Decodes the record anew into `view`. What it is called in an event and whether it is gone, if it changed.
+    fn decode(self, raw: &Raw, view: &mut Cluster) -> Option<(EventKind, bool)> {
+        match self {
+            Subject::Config => {
+                let config = decode::config(raw);
+                let changed = config != view.config;
+                view.config = config;
+                changed.then_some((EventKind::Cluster, false))
+            }
+            Subject::Node(name) => {
+                let record = decode::node(raw, &name);
+                let name = NodeName::new(name);
+                update(&mut view.nodes, name.clone(), record).map(|gone| (EventKind::Node(name), gone))
+            }
+            Subject::Vm(uuid) => {
+                let previous = view.vms.get(&uuid).cloned();
+                let record = decode::vm(raw, uuid, previous.as_deref());
+                let renamed = previous.as_ref().map(|vm| &vm.name) != record.as_ref().map(|vm| &vm.name);
+                let gone = update(&mut view.vms, uuid, record);
+                if renamed {
+                    rename(view, uuid, previous.map(|vm| vm.name.clone()));
+                }
+                gone.map(|gone| (EventKind::Vm(uuid), gone))
+            }
+            Subject::Network(vni) => {
+                let record = decode::network(raw, &vni);
+                update(&mut view.networks, vni.clone(), record).map(|gone| (EventKind::Network(vni), gone))
+            }
+            Subject::Osd(id) => {
+                let record = decode::osd(raw, &id);
+                update(&mut view.osds, id.clone(), record).map(|gone| (EventKind::Osd(id), gone))
+            }
+            Subject::Pool(name) => {
+                let record = decode::pool(raw, &name);
+                update(&mut view.pools, PoolName::new(&name), record)
+                    .map(|gone| (EventKind::Pool(name), gone))
+            }
+            Subject::Volume(id) => {
+                let record = decode::volume(raw, &id);
+                update(&mut view.volumes, id.clone(), record).map(|gone| (EventKind::Volume(id), gone))
+            }
+            Subject::Fault(id) => {
+                let record = decode::fault(raw, &id);
+                update(&mut view.faults, id.clone(), record).map(|gone| (EventKind::Fault(id), gone))
+            }
+            Subject::Job(id) => {
+                let record = decode::job(raw, &id);
+                update(&mut view.jobs, id.clone(), record).map(|gone| (EventKind::Job(id), gone))
+            }
+        }
+    }
+}
+
+/// Puts `record` in the place of what was at `key`. Whether it is gone, if anything changed.
+fn update<K: Ord, V: PartialEq>(map: &mut BTreeMap<K, Arc<V>>, key: K, record: Option<V>) -> Option<bool> {
+    match record {
+        None => map.remove(&key).map(|_| true),
+        Some(record) if map.get(&key).is_some_and(|old| **old == record) => None,
+        Some(record) => {
+            map.insert(key, Arc::new(record));
+            Some(false)
+        }
+    }
+}
+
+/// Brings the index of names up to date after VM `uuid` got another name, came or went.
+fn rename(view: &mut Cluster, uuid: Uuid, old: Option<String>) {
+    if let Some(old) = old
+        && view.vm_names.get(&old) == Some(&uuid)
+    {
+        view.vm_names.remove(&old);
+        // Another VM may have had the same name, shadowed by this one.
+        if let Some(other) = view.vms.values().find(|vm| vm.name == old) {
+            view.vm_names.insert(old, other.uuid);
+        }
+    }
+    if let Some(vm) = view.vms.get(&uuid) {
+        let holder = view.vm_names.entry(vm.name.clone()).or_insert(uuid);
+        *holder = (*holder).min(uuid);
+    }
+}
+
+/// Decodes everything. XML that `before` has parsed already is not parsed again.
+fn decode_all(raw: &Raw, view: &mut Cluster, before: Option<&Cluster>) {
+    if let Some(before) = before {
+        // `decode` compares with what stands there, and takes over parsed XML.
+        view.vms.clone_from(&before.vms);
+        view.vms.retain(|uuid, _| raw.contains(&keys::vm_root(*uuid)));
+        view.vm_names = view.vms.values().rev().map(|vm| (vm.name.clone(), vm.uuid)).collect();
+    }
+    let subjects: BTreeSet<Subject> = raw.paths().filter_map(|path| Subject::of(path)).collect();
+    for subject in subjects {
+        subject.decode(raw, view);
+    }
+}
+
+fn differences(before: &Cluster, after: &Cluster) -> Vec<Event> {
+    let mut events = Vec::new();
+    let revision = after.revision;
+    let mut tell = |what, gone| events.push(Event { revision, what, gone });
+    if before.config != after.config {
+        tell(EventKind::Cluster, false);
+    }
+    changed(&before.nodes, &after.nodes, |name, gone| tell(EventKind::Node(name.clone()), gone));
+    changed(&before.vms, &after.vms, |uuid, gone| tell(EventKind::Vm(*uuid), gone));
+    changed(&before.networks, &after.networks, |vni, gone| tell(EventKind::Network(vni.clone()), gone));
+    changed(&before.osds, &after.osds, |id, gone| tell(EventKind::Osd(id.clone()), gone));
+    changed(&before.pools, &after.pools, |name, gone| tell(EventKind::Pool(name.to_string()), gone));
+    changed(&before.volumes, &after.volumes, |id, gone| tell(EventKind::Volume(id.clone()), gone));
+    changed(&before.faults, &after.faults, |id, gone| tell(EventKind::Fault(id.clone()), gone));
+    changed(&before.jobs, &after.jobs, |id, gone| tell(EventKind::Job(id.clone()), gone));
+    events
+}
+
+fn changed<K: Ord, V: PartialEq>(
+    before: &BTreeMap<K, Arc<V>>,
+    after: &BTreeMap<K, Arc<V>>,
+    mut tell: impl FnMut(&K, bool),
+) {
+    for key in before.keys().filter(|key| !after.contains_key(*key)) {
+        tell(key, true);
+    }
+    for (key, record) in after {
+        if before.get(key).is_none_or(|old| old != record) {
+            tell(key, false);
+        }
+    }
+}

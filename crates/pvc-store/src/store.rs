@@ -1,0 +1,361 @@
+//! The store: one view to read, one way to write.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, RwLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use pvc_model::cluster::Cluster;
+use pvc_model::job::JobId;
+use pvc_model::{NodeName, Uuid};
+use pvc_ports::{Clock, CreateMode, MultiError, Op, Random, SessionState, Tree, TreeError};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::change::{Changes, Report};
+use crate::encode::{self, Draft};
+use crate::error::{ChangeError, StoreError};
+use crate::feed::{EventFeed, Feed};
+use crate::keys;
+use crate::lock::{LockKind, LockRecipe};
+use crate::mirror::{Ask, Mirror, Shared, State};
+
+/// How often a change is decided anew when somebody else was faster.
+const TRIES: u32 = 10;
+
+/// How long a line of a node's log may wait for other daemons that write the same log.
+const LOG_LOCK_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What the frame of a request takes beside its values, at most, for each operation.
+const OP_OVERHEAD: usize = 64;
+
+/// Typed access to the tree. Cheap to clone; all clones share one mirror.
+#[derive(Clone)]
+pub struct Store {
+    pub(crate) tree: Arc<dyn Tree>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) random: Arc<dyn Random>,
+    state: Arc<RwLock<State>>,
+    revision: watch::Receiver<u64>,
+    feed: Feed,
+    asks: mpsc::UnboundedSender<Ask>,
+}
+
+/// A job held by this process's worker.
+pub struct JobClaim {
+    tree: Arc<dyn Tree>,
+    path: String,
+}
+
+impl JobClaim {
+    /// Lets the job go. If the connection is lost, the claim goes with the session.
+    pub async fn release(self) {
+        let release = vec![Op::Delete { path: self.path, version: None }];
+        if let Err(error) = self.tree.multi(release).await {
+            tracing::debug!(%error, "a claim on a job could not be released; it ends with the session");
+        }
+    }
+}
+
+impl Store {
+    /// Watches and reads the whole tree. Returns once the view is complete.
+    pub async fn open(
+        tree: Arc<dyn Tree>,
+        clock: Arc<dyn Clock>,
+        random: Arc<dyn Random>,
+    ) -> Result<Store, StoreError> {
+        let Shared { state, revision, feed, asks } = Mirror::start(tree.clone(), clock.clone()).await?;
+        Ok(Store { tree, clock, random, state, revision, feed, asks })
+    }
+
+    pub fn tree(&self) -> &Arc<dyn Tree> {
+        &self.tree
+    }
+
+    /// Everything recorded, as this process last saw it. Costs no request. While the tree cannot be
+    /// reached it is as old as the outage.
+    pub fn view(&self) -> Arc<Cluster> {
+        self.state.read().expect("readers do not panic").cluster.clone()
+    }
+
+    /// As [`view`](Store::view), but not older than this call.
+    pub async fn fresh(&self) -> Result<Arc<Cluster>, StoreError> {
+        self.tree.sync().await?;
+        self.refresh(Vec::new()).await?;
+        Ok(self.view())
+    }
+
+    /// The revision of the view: wakes whoever waits for a change.
+    pub fn changed(&self) -> watch::Receiver<u64> {
+        self.revision.clone()
+    }
+
+    pub fn session(&self) -> watch::Receiver<SessionState> {
+        self.tree.session()
+    }
+
+    /// The events after revision `cursor`, or from now on.
+    pub fn events(&self, cursor: Option<u64>) -> EventFeed {
+        self.feed.from(cursor)
+    }
+
+    /// Decides on the present view and writes what was decided as one change; on a conflict decides
+    /// again on a fresh view. No lock is held meanwhile. Returns when the own view shows the change.
+    ///
+    /// # Errors
+    /// [`ChangeError::Refused`] with what `decide` said; nothing was written. After
+    /// [`ChangeError::Store`] the change may have been made if the connection broke at that moment
+    /// and could not be re-made to look.
+    pub async fn change<T, E>(
+        &self,
+        mut decide: impl FnMut(&Cluster) -> Result<(Changes, T), E> + Send,
+    ) -> Result<T, ChangeError<E>> {
+        for _ in 0..TRIES {
+            let (ops, outcome) = self.draft(&mut decide)?;
+            if ops.is_empty() {
+                return Ok(outcome);
+            }
+            self.check_size(&ops)?;
+            let paths: Vec<String> = ops.iter().map(|op| op.path().to_owned()).collect();
+            match self.tree.multi(ops.clone()).await {
+                Ok(_) => {
+                    // The change is made; a view that lags for once is no reason to call it failed.
+                    if let Err(error) = self.refresh(paths).await {
+                        tracing::debug!(%error, "a change was made but cannot be read back yet");
+                    }
+                    return Ok(outcome);
+                }
+                Err(MultiError::Refused { why, .. }) if is_conflict(&why) => {
+                    self.tree.sync().await?;
+                    self.refresh(paths).await?;
+                }
+                Err(MultiError::Tree(TreeError::OutcomeUnknown)) => {
+                    self.tree.sync().await?;
+                    let made = landed(self.tree.as_ref(), &ops).await?;
+                    self.refresh(paths).await?;
+                    if made {
+                        return Ok(outcome);
+                    }
+                }
+                Err(MultiError::Refused { why, .. } | MultiError::Tree(why)) => return Err(why.into()),
+            }
+        }
+        Err(ChangeError::Conflict { tries: TRIES })
+    }
+
+    fn draft<T, E>(
+        &self,
+        decide: &mut impl FnMut(&Cluster) -> Result<(Changes, T), E>,
+    ) -> Result<(Vec<Op>, T), ChangeError<E>> {
+        let state = self.state.read().expect("readers do not panic");
+        let (changes, outcome) = decide(&state.cluster).map_err(ChangeError::Refused)?;
+        let mut draft = Draft::new(&state.raw);
+        draft.changes(&changes);
+        Ok((draft.into_ops(), outcome))
+    }
+
+    fn check_size(&self, ops: &[Op]) -> Result<(), StoreError> {
+        let limit = self.tree.max_request_bytes();
+        let size = ops.iter().map(op_size).sum();
+        if size > limit { Err(StoreError::TooLarge { size, limit }) } else { Ok(()) }
+    }
+
+    /// Writes the node's keepalive stamp: alone, whatever its version.
+    pub async fn stamp(&self, node: &NodeName, epoch_seconds: u64) -> Result<(), StoreError> {
+        let data = Bytes::from(epoch_seconds.to_string());
+        let stamp = vec![Op::Set { path: keys::node(node, "keepalive"), data, version: None }];
+        self.tree.multi(stamp).await.map(drop).map_err(flat)
+    }
+
+    /// Writes observations: those whose value differs from the mirror's, in one request, whatever
+    /// their versions. What belongs to a record that is gone is dropped.
+    pub async fn report(&self, reports: Vec<Report>) -> Result<(), StoreError> {
+        let mut values: BTreeMap<String, String> = reports.iter().flat_map(encode::report).collect();
+        while let Some(ops) = self.report_ops(&values) {
+            match self.tree.multi(ops.clone()).await {
+                Ok(_) => return Ok(()),
+                Err(MultiError::Refused { index, why }) if is_conflict(&why) => {
+                    // Its record was removed, or its key created, a moment ago: drop it this time.
+                    values.remove(ops[index].path());
+                }
+                Err(error) => return Err(flat(error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// `None` if there is nothing to write.
+    fn report_ops(&self, values: &BTreeMap<String, String>) -> Option<Vec<Op>> {
+        let state = self.state.read().expect("readers do not panic");
+        let op = |(path, value): (&String, &String)| {
+            let data = Bytes::from(value.clone());
+            match state.raw.get(path) {
+                Some(node) if node.data == data && !keys::is_left_out(path) => None,
+                Some(_) => Some(Op::Set { path: path.clone(), data, version: None }),
+                None if state.raw.contains(keys::parent(path)) => {
+                    Some(Op::Create { path: path.clone(), data, mode: CreateMode::Persistent })
+                }
+                None => None,
+            }
+        };
+        let ops: Vec<Op> = values.iter().filter_map(op).collect();
+        (!ops.is_empty()).then_some(ops)
+    }
+
+    /// The latest lines of a VM's serial console. Reads the tree: the mirror leaves these out.
+    pub async fn console_log(&self, vm: Uuid) -> Result<Option<String>, StoreError> {
+        self.read_text(&keys::vm(vm, "consolelog")).await
+    }
+
+    /// The latest lines of a node's log. Reads the tree: the mirror leaves these out.
+    pub async fn node_log(&self, node: &NodeName) -> Result<Option<String>, StoreError> {
+        self.read_text(&keys::log_messages(node)).await
+    }
+
+    async fn read_text(&self, path: &str) -> Result<Option<String>, StoreError> {
+        let entry = self.tree.get(path).await?;
+        Ok(entry.map(|entry| String::from_utf8_lossy(&entry.data).into_owned()))
+    }
+
+    /// Appends `lines` to the node's log and keeps the last `keep` lines, under the lock that the
+    /// other daemons of the node take for it.
+    pub async fn append_node_log(
+        &self,
+        node: &NodeName,
+        lines: &[String],
+        keep: usize,
+    ) -> Result<(), StoreError> {
+        let path = keys::log_messages(node);
+        self.ensure_path(&keys::logs(node)).await?;
+        self.ensure_path(&path).await?;
+        let recipe = LockRecipe::new(self.tree.clone(), self.clock.clone(), self.random.clone());
+        let lock = recipe.acquire(&path, LockKind::Write, Some(LOG_LOCK_TIMEOUT)).await?;
+        let written = self.append_locked(&path, lines, keep).await;
+        lock.release().await;
+        written
+    }
+
+    async fn append_locked(&self, path: &str, lines: &[String], keep: usize) -> Result<(), StoreError> {
+        let old = self.read_text(path).await?.unwrap_or_default();
+        let kept: Vec<&str> = old.lines().chain(lines.iter().map(String::as_str)).collect();
+        let from = kept.len().saturating_sub(keep);
+        let data = Bytes::from(kept[from..].join("\n"));
+        let write = vec![Op::Set { path: path.to_owned(), data, version: None }];
+        self.tree.multi(write).await.map(drop).map_err(flat)
+    }
+
+    /// Creates `path`, whose parent exists, with nothing in it, unless it is there.
+    pub(crate) async fn ensure_path(&self, path: &str) -> Result<(), StoreError> {
+        if self.state.read().expect("readers do not panic").raw.contains(path) {
+            return Ok(());
+        }
+        match self.tree.create(path, Bytes::new(), CreateMode::Persistent).await {
+            Ok(_) | Err(TreeError::NodeExists { .. }) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Claims a job for this process. `None` if another holds it, or there is no such job.
+    pub async fn claim_job(&self, id: &JobId) -> Result<Option<JobClaim>, StoreError> {
+        let path = keys::task(id.as_str(), "owner");
+        match self.tree.create(&path, Bytes::new(), CreateMode::Ephemeral).await {
+            Ok(_) => Ok(Some(JobClaim { tree: self.tree.clone(), path })),
+            Err(TreeError::NodeExists { .. } | TreeError::NoNode { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Announces this process as the daemon of `node`, for as long as its session lasts. `false` if
+    /// another process is announced.
+    pub async fn announce_daemon(&self, node: &NodeName) -> Result<bool, StoreError> {
+        let root = format!("{}/daemon", keys::PRIVATE);
+        self.ensure_path(keys::PRIVATE).await?;
+        self.ensure_path(&root).await?;
+        match self.tree.create(&format!("{root}/{node}"), Bytes::new(), CreateMode::Ephemeral).await {
+            Ok(_) => Ok(true),
+            Err(TreeError::NodeExists { .. }) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Reads `paths` again now, and whatever else is known to have changed.
+    pub(crate) async fn refresh(&self, paths: Vec<String>) -> Result<(), StoreError> {
+        let (done, answer) = oneshot::channel();
+        let closed = || StoreError::Tree(TreeError::Closed);
+        self.asks.send(Ask::Refresh { paths, done }).map_err(|_| closed())?;
+        Ok(answer.await.map_err(|_| closed())??)
+    }
+
+    /// What the mirror knows of the tree, for the parts of this crate that work on paths.
+    pub(crate) fn with_raw<T>(&self, read: impl FnOnce(&crate::raw::Raw) -> T) -> T {
+        read(&self.state.read().expect("readers do not panic").raw)
+    }
+}
+
+/// Whether somebody else was there first: deciding again may help.
+pub(crate) fn is_conflict(error: &TreeError) -> bool {
+    matches!(
+        error,
+        TreeError::BadVersion { .. }
+            | TreeError::NodeExists { .. }
+            | TreeError::NoNode { .. }
+            | TreeError::NotEmpty { .. }
+    )
+}
+
+pub(crate) fn flat(error: MultiError) -> StoreError {
+    match error {
+        MultiError::Refused { why, .. } | MultiError::Tree(why) => StoreError::Tree(why),
+    }
+}
+
+pub(crate) fn op_size(op: &Op) -> usize {
+    let data = match op {
+        Op::Create { data, .. } | Op::Set { data, .. } => data.len(),
+        Op::Delete { .. } | Op::Check { .. } => 0,
+    };
+    op.path().len() + data + OP_OVERHEAD
+}
+
+/// Whether a multi whose answer was lost was carried out: everything is as it would have made it.
+async fn landed(tree: &dyn Tree, ops: &[Op]) -> Result<bool, StoreError> {
+    let paths: Vec<String> = ops.iter().map(|op| op.path().to_owned()).collect();
+    let entries = tree.get_many(&paths).await?;
+    let as_made = |(op, entry): (&Op, &Option<pvc_ports::Entry>)| match (op, entry) {
+        (Op::Create { data, .. }, Some(entry)) => entry.data == *data && entry.stat.version == 0,
+        (Op::Set { data, version: Some(version), .. }, Some(entry)) => {
+            entry.data == *data && entry.stat.version == version + 1
+        }
+        (Op::Set { data, version: None, .. }, Some(entry)) => entry.data == *data,
+        (Op::Delete { .. }, None) => true,
+        // A check leaves no trace; the others decide.
+        (Op::Check { .. }, _) => true,
+        _ => false,
+    };
+    let traces = ops.iter().any(|op| !matches!(op, Op::Check { .. }));
+    Ok(traces && ops.iter().zip(&entries).all(as_made))
+}
+
+/// Groups `ops` into requests of at most `limit` bytes, in order.
+pub(crate) fn chunks(ops: Vec<Op>, limit: usize) -> Vec<Vec<Op>> {
+    let mut chunks: Vec<Vec<Op>> = Vec::new();
+    let mut room = 0;
+    for op in ops {
+        let size = op_size(&op);
+        match chunks.last_mut() {
+            Some(chunk) if size <= room => {
+                room -= size;
+                chunk.push(op);
+            }
+            _ => {
+                room = limit.saturating_sub(size);
+                chunks.push(vec![op]);
+            }
+        }
+    }
+    chunks
+}
+
+/// The set of paths that `ops` write.
+pub(crate) fn paths_of(ops: &[Op]) -> BTreeSet<String> {
+    ops.iter().map(|op| op.path().to_owned()).collect()
+}
