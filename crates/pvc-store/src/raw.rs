@@ -71,17 +71,15 @@ impl Raw {
     pub fn children(&self, path: &str) -> Vec<String> {
         let prefix = if path == "/" { "/".to_owned() } else { format!("{path}/") };
         let mut names = Vec::new();
-        let mut from = prefix.clone();
+        let mut from = Bound::Excluded(prefix.clone());
         // Grandchildren are jumped over: `0` is the character after `/`, so `/a/b0` is behind all of `/a/b/…`.
-        while let Some((found, _)) =
-            self.nodes.range::<str, _>((Bound::Excluded(from.as_str()), Bound::Unbounded)).next()
-        {
+        while let Some((found, _)) = self.nodes.range::<String, _>((from.as_ref(), Bound::Unbounded)).next() {
             let Some(rest) = found.strip_prefix(&prefix) else { break };
             from = match rest.split_once('/') {
-                Some((child, _)) => format!("{prefix}{child}0"),
+                Some((child, _)) => Bound::Included(format!("{prefix}{child}0")),
                 None => {
                     names.push(rest.to_owned());
-                    found.clone()
+                    Bound::Excluded(found.clone())
                 }
             };
         }
