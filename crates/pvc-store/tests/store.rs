@@ -1,0 +1,595 @@
+//! The store over the embedded tree: what is written is what is read, by us and by older peers.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use pvc_embedded::EmbeddedTree;
+use pvc_model::cluster::Cluster;
+use pvc_model::fault::FaultRecord;
+use pvc_model::job::{JobId, JobProgress, JobSpec, JobState};
+use pvc_model::node::{CoordinatorState, DaemonState, DomainState, NodeFigures, NodeRole};
+use pvc_model::storage::VolumeId;
+use pvc_model::vm::{Tag, VmState};
+use pvc_model::{NodeName, Uuid};
+use pvc_ports::{CreateMode, Op};
+use pvc_store::schema::{SchemaStep, schema_step};
+use pvc_store::synthetic::Shape;
+use pvc_store::{
+    Change, ChangeError, Changes, ConfigChange, EventKind, Expect, Ipmi, NewNode, NewVm, NodeChange, Report,
+    RestoreError, Store, StoreError, VmChange,
+};
+use pvc_testkit::{SeededRandom, TokioClock};
+
+/// A tree and two daemons that use it, each with a session of its own.
+struct World {
+    tree: EmbeddedTree,
+    store: Store,
+    other: Store,
+}
+
+async fn store_on(tree: &EmbeddedTree) -> Store {
+    let clock = Arc::new(TokioClock::new());
+    Store::open(tree.connect(), clock, Arc::new(SeededRandom::new(7)))
+        .await
+        .expect("an open tree can be read")
+}
+
+async fn empty() -> World {
+    let tree = EmbeddedTree::in_memory();
+    let (store, other) = (store_on(&tree).await, store_on(&tree).await);
+    World { tree, store, other }
+}
+
+async fn cluster() -> World {
+    let world = empty().await;
+    world.store.initialize(false).await.expect("an empty tree can be initialized");
+    world.other.fresh().await.expect("the tree is there");
+    world
+}
+
+const UUID: Uuid = Uuid::from_u128(0x2c2b8f4e_0d3e_4b6f_9d6d_0c9b6cf3f2a1);
+
+fn new_vm(name: &str, uuid: Uuid) -> NewVm {
+    let xml = format!(
+        "<domain type='kvm'><name>{name}</name><uuid>{uuid}</uuid><memory unit='MiB'>256</memory><vcpu>1</vcpu>\
+         <os><type arch='x86_64' machine='pc'>hvm</type></os><devices><emulator>/usr/bin/kvm</emulator><console type='pty'/></devices></domain>"
+    );
+    NewVm {
+        uuid,
+        name: name.to_owned(),
+        state: VmState::Stop,
+        node: Some("hv1".into()),
+        xml,
+        profile: None,
+        volumes: vec![VolumeId::from_record("vms/web1_sda").expect("well formed")],
+        autostart: true,
+        migration_method: None,
+        max_downtime_ms: 300,
+        selector: None,
+        node_limit: vec!["hv1".into(), "hv2".into()],
+        tags: vec![Tag { name: "daily".into(), kind: "user".into(), protected: true }],
+    }
+}
+
+fn new_node(name: &str) -> NewNode {
+    NewNode {
+        name: name.into(),
+        role: NodeRole::Coordinator,
+        cpus: 16,
+        kernel: "6.1.0".into(),
+        os: "GNU/Linux".into(),
+        arch: "x86_64".into(),
+        version: "0.2.0".into(),
+        ipmi: Ipmi { hostname: "bmc1".into(), username: "root".into(), password: "s3cret".into() },
+        keepalive: 1_700_000_000,
+    }
+}
+
+async fn change(store: &Store, build: impl Fn(&mut Changes) + Send + Sync) {
+    let decide = |_: &Cluster| {
+        let mut changes = Changes::new();
+        build(&mut changes);
+        Ok::<_, std::convert::Infallible>((changes, ()))
+    };
+    store.change(decide).await.expect("nobody else writes");
+}
+
+async fn define(store: &Store, vm: NewVm) {
+    change(store, |changes| {
+        changes.expect(Expect::VmNames).push(Change::DefineVm(Box::new(vm.clone())));
+    })
+    .await;
+}
+
+async fn raw(world: &World, path: &str) -> Option<String> {
+    let entry = world.tree.connect().get(path).await.expect("the tree is open")?;
+    Some(String::from_utf8_lossy(&entry.data).into_owned())
+}
+
+/// As an older peer, or somebody's slip, writes it.
+async fn write_raw(world: &World, path: &str, data: &[u8]) {
+    let tree = world.tree.connect();
+    let data = Bytes::copy_from_slice(data);
+    let op = match tree.get(path).await.expect("the tree is open") {
+        Some(_) => Op::Set { path: path.into(), data, version: None },
+        None => Op::Create { path: path.into(), data, mode: CreateMode::Persistent },
+    };
+    tree.multi(vec![op]).await.expect("the parent is there");
+}
+
+#[tokio::test]
+async fn a_new_cluster_is_seen_at_once_and_made_only_once() {
+    let world = empty().await;
+    assert!(!world.store.is_initialized());
+    world.store.initialize(false).await.expect("an empty tree");
+    assert_eq!(world.store.view().config.schema, Some(15));
+    assert!(matches!(world.store.initialize(false).await, Err(StoreError::AlreadyInitialized)));
+    assert!(matches!(world.other.initialize(false).await, Err(StoreError::AlreadyInitialized)));
+}
+
+#[tokio::test]
+async fn initializing_over_a_cluster_leaves_nothing_of_it_and_everything_of_other_programs() {
+    let world = cluster().await;
+    define(&world.store, new_vm("web1", UUID)).await;
+    write_raw(&world, "/patroni", b"keep").await;
+    world.store.initialize(true).await.expect("told to");
+    assert!(world.store.view().vms.is_empty());
+    assert_eq!(raw(&world, "/patroni").await.as_deref(), Some("keep"));
+    assert_eq!(raw(&world, &format!("/domains/{UUID}")).await, None);
+}
+
+#[tokio::test]
+async fn a_vm_reads_back_as_it_was_written_in_every_daemon() {
+    let world = cluster().await;
+    define(&world.store, new_vm("web1", UUID)).await;
+    for view in [world.store.view(), world.other.fresh().await.expect("readable")] {
+        let vm = view.vm("web1").expect("just defined");
+        assert_eq!((vm.uuid, &vm.state, vm.memory_mib(), vm.autostart), (UUID, &VmState::Stop, 256, true));
+        assert_eq!(vm.node_limit, vec![NodeName::new("hv1"), NodeName::new("hv2")]);
+        assert_eq!(vm.tags, vec![Tag { name: "daily".into(), kind: "user".into(), protected: true }]);
+        assert!(vm.defects.is_empty(), "{:?}", vm.defects);
+    }
+    assert!(world.store.view().vm(&UUID.simple().to_string().to_uppercase()).is_some());
+}
+
+#[tokio::test]
+async fn values_are_stored_as_older_peers_read_them() {
+    let world = cluster().await;
+    define(&world.store, new_vm("web1", UUID)).await;
+    change(&world.store, |changes| {
+        changes.push(Change::AddNode(Box::new(new_node("hv1"))));
+    })
+    .await;
+    let figures = NodeFigures { memory_total_mib: 2048, load: 0.5, ..NodeFigures::default() };
+    let reports = vec![Report::Figures("hv1".into(), figures), Report::Running("hv1".into(), vec![UUID])];
+    world.store.report(reports).await.expect("the node is there");
+    let expected = [
+        (format!("/domains/{UUID}"), "web1"),
+        (format!("/domains/{UUID}/node_autostart"), "True"),
+        (format!("/domains/{UUID}/profile"), "None"),
+        (format!("/domains/{UUID}/rbdlist"), "vms/web1_sda"),
+        (format!("/domains/{UUID}/node_limit"), "hv1,hv2"),
+        (format!("/domains/{UUID}/migration_method"), "none"),
+        (format!("/domains/{UUID}/tags/daily"), "daily"),
+        (format!("/domains/{UUID}/tags/daily/protected"), "True"),
+        ("/nodes/hv1".into(), "coordinator"),
+        ("/nodes/hv1/staticdata".into(), "16 6.1.0 GNU/Linux x86_64"),
+        ("/nodes/hv1/cpuload".into(), "0.5"),
+        ("/nodes/hv1/latestschema".into(), "15"),
+        ("/nodes/hv1/runningdomains".into(), &UUID.to_string()),
+    ];
+    for (path, value) in expected {
+        assert_eq!(raw(&world, &path).await.as_deref(), Some(value), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_change_decided_on_an_old_view_is_decided_again() {
+    let world = cluster().await;
+    define(&world.store, new_vm("web1", UUID)).await;
+    world.other.fresh().await.expect("readable");
+    let tries = AtomicU32::new(0);
+    let world_tree = world.tree.connect();
+    let decided = world
+        .other
+        .change(|view: &Cluster| {
+            let vm = view.vm("web1").expect("defined");
+            if tries.fetch_add(1, Ordering::SeqCst) == 0 {
+                // Between the look and the write somebody else writes.
+                let set =
+                    Op::Set { path: format!("/domains/{UUID}/state"), data: "disable".into(), version: None };
+                futures::executor::block_on(world_tree.multi(vec![set])).expect("writable");
+            }
+            let mut changes = Changes::new();
+            changes.vm(UUID, VmChange::State(VmState::Start));
+            Ok::<_, std::convert::Infallible>((changes, vm.state.clone()))
+        })
+        .await
+        .expect("the second try is on fresh data");
+    assert_eq!((decided, tries.load(Ordering::SeqCst)), (VmState::Disable, 2));
+    assert_eq!(world.other.view().vm("web1").expect("defined").state, VmState::Start);
+}
+
+#[tokio::test]
+async fn of_two_definitions_with_one_name_at_once_only_one_is_made() {
+    let world = cluster().await;
+    let define = |store: Store, uuid| async move {
+        store
+            .change(|view: &Cluster| {
+                if view.vm_names.contains_key("web1") {
+                    return Err("taken");
+                }
+                let mut changes = Changes::new();
+                changes.expect(Expect::VmNames).push(Change::DefineVm(Box::new(new_vm("web1", uuid))));
+                Ok((changes, ()))
+            })
+            .await
+    };
+    let (first, second) = tokio::join!(
+        define(world.store.clone(), Uuid::from_u128(1)),
+        define(world.other.clone(), Uuid::from_u128(2))
+    );
+    let refused = [first, second]
+        .into_iter()
+        .filter(|result| matches!(result, Err(ChangeError::Refused("taken"))))
+        .count();
+    assert_eq!(refused, 1);
+    assert_eq!(world.store.fresh().await.expect("readable").vms.len(), 1);
+}
+
+#[tokio::test]
+async fn writing_the_same_state_again_is_a_new_request() {
+    let world = cluster().await;
+    define(&world.store, new_vm("web1", UUID)).await;
+    let before = world.store.view().vm("web1").expect("defined").state_version;
+    let mut wake = world.other.changed();
+    wake.mark_unchanged();
+    change(&world.store, |changes| {
+        changes.vm(UUID, VmChange::State(VmState::Stop));
+    })
+    .await;
+    assert_eq!(world.store.view().vm("web1").expect("defined").state_version, before + 1);
+    wake.changed().await.expect("the other daemon is woken");
+}
+
+#[tokio::test]
+async fn a_change_to_a_vm_that_was_removed_does_not_bring_back_half_of_it() {
+    let world = cluster().await;
+    define(&world.store, new_vm("web1", UUID)).await;
+    change(&world.store, |changes| {
+        changes.push(Change::RemoveVm(UUID));
+    })
+    .await;
+    let late = world.store.change(|_: &Cluster| {
+        let mut changes = Changes::new();
+        changes.vm(UUID, VmChange::State(VmState::Start));
+        Ok::<_, std::convert::Infallible>((changes, ()))
+    });
+    assert!(matches!(late.await, Err(ChangeError::Conflict { .. })));
+    world.store.report(vec![Report::VmStats(UUID, "{}".into())]).await.expect("dropped, not failed");
+    assert_eq!(raw(&world, &format!("/domains/{UUID}")).await, None);
+    assert!(world.store.view().vms.is_empty() && world.store.view().vm_names.is_empty());
+}
+
+#[tokio::test]
+async fn a_poisoned_record_is_shown_with_its_defects_and_hides_nobody() {
+    let world = cluster().await;
+    define(&world.store, new_vm("web1", UUID)).await;
+    define(&world.store, new_vm("web2", Uuid::from_u128(2))).await;
+    write_raw(&world, &format!("/domains/{UUID}/state"), b"\xff\xfe").await;
+    write_raw(&world, &format!("/domains/{UUID}/xml"), b"").await;
+    write_raw(&world, &format!("/domains/{UUID}/tags/daily/protected"), b"None\xc3").await;
+    write_raw(&world, &format!("/domains/{UUID}/migration_max_downtime"), b"soon").await;
+    write_raw(&world, "/domains/not-a-uuid", b"junk").await;
+    let view = world.other.fresh().await.expect("readable");
+    let vm = view.vm("web1").expect("still listed");
+    assert!(matches!(vm.state, VmState::Unknown(_)));
+    assert_eq!(vm.domain.as_ref().expect_err("no XML"), "no XML is recorded");
+    assert_eq!(vm.max_downtime_ms, 300);
+    assert_eq!(vm.defects.len(), 4, "{:?}", vm.defects);
+    assert_eq!(view.vms.len(), 2);
+    assert_eq!(view.vm("web2").expect("untouched").state, VmState::Stop);
+}
+
+#[tokio::test]
+async fn a_node_of_an_older_peer_is_read_with_whatever_it_left_out() {
+    let world = cluster().await;
+    change(&world.store, |changes| {
+        changes.push(Change::AddNode(Box::new(new_node("hv1"))));
+    })
+    .await;
+    for (key, value) in [
+        ("runningdomains", "0"),
+        ("staticdata", ""),
+        ("memtotal", ""),
+        ("cpuload", "nan?"),
+        ("daemonstate", "odd"),
+    ] {
+        write_raw(&world, &format!("/nodes/hv1/{key}"), value.as_bytes()).await;
+    }
+    let view = world.other.fresh().await.expect("readable");
+    let node = view.node("hv1").expect("recorded");
+    assert!(node.running.is_empty());
+    assert_eq!((node.cpus, node.figures.memory_total_mib), (0, 0));
+    assert_eq!(node.daemon_state, DaemonState::Unknown("odd".into()));
+    assert_eq!(node.defects.len(), 1, "{:?}", node.defects);
+}
+
+#[tokio::test]
+async fn node_and_cluster_states_are_written_and_read() {
+    let world = cluster().await;
+    let hv1 = NodeName::new("hv1");
+    change(&world.store, |changes| {
+        changes.push(Change::AddNode(Box::new(new_node("hv1"))));
+    })
+    .await;
+    change(&world.store, |changes| {
+        changes
+            .node(&hv1, NodeChange::Daemon(DaemonState::Run))
+            .node(&hv1, NodeChange::Coordinator(CoordinatorState::Primary))
+            .node(&hv1, NodeChange::Domain(DomainState::Ready))
+            .config(ConfigChange::Primary(Some(hv1.clone())))
+            .config(ConfigChange::Maintenance(true))
+            .config(ConfigChange::Name("lab".into()));
+    })
+    .await;
+    world.store.stamp(&hv1, 1_700_000_123).await.expect("the node is there");
+    let view = world.other.fresh().await.expect("readable");
+    assert_eq!(view.primary().map(|node| node.name.clone()), Some(hv1.clone()));
+    assert!(view.config.maintenance && view.node("hv1").expect("recorded").takes_vms());
+    assert_eq!(view.node("hv1").expect("recorded").keepalive, 1_700_000_123);
+    assert_eq!(raw(&world, "/config/maintenance").await.as_deref(), Some("true"));
+    change(&world.store, |changes| {
+        changes.config(ConfigChange::Primary(None));
+    })
+    .await;
+    assert_eq!(raw(&world, "/config/primary_node").await.as_deref(), Some("none"));
+    assert_eq!(world.store.view().config.primary, None);
+}
+
+#[tokio::test]
+async fn events_tell_what_changed_and_continue_from_a_cursor() {
+    let world = cluster().await;
+    let mut feed = world.store.events(None);
+    define(&world.store, new_vm("web1", UUID)).await;
+    let event = feed.next().await.expect("open");
+    assert_eq!((event.what, event.gone), (EventKind::Vm(UUID), false));
+    change(&world.store, |changes| {
+        changes.push(Change::RemoveVm(UUID));
+    })
+    .await;
+    let mut resumed = world.store.events(Some(event.revision));
+    let event = resumed.next().await.expect("open");
+    assert_eq!((event.what, event.gone), (EventKind::Vm(UUID), true));
+    let mut stale = world.store.events(Some(0));
+    assert_eq!(stale.next().await.expect("open").what, EventKind::Reset);
+}
+
+#[tokio::test]
+async fn a_job_is_claimed_by_one_worker_only_and_let_go_with_its_session() {
+    let world = cluster().await;
+    let id = JobId::from_bits(0xdead_beef);
+    let spec = JobSpec {
+        id: id.clone(),
+        name: "vm.flush_locks".into(),
+        node: "hv1".into(),
+        run_on: "primary".into(),
+        args: vec![("domain".into(), "web1".into())],
+        submitter: "cli".into(),
+        submitted_at: 1,
+    };
+    change(&world.store, |changes| {
+        changes.push(Change::SubmitJob(spec.clone()));
+    })
+    .await;
+    let claim = world.store.claim_job(&id).await.expect("reachable").expect("free");
+    assert!(world.other.claim_job(&id).await.expect("reachable").is_none());
+    let done = JobProgress {
+        state: JobState::Succeeded,
+        current: 2,
+        total: 2,
+        status: "done".into(),
+        ..JobProgress::pending()
+    };
+    change(&world.store, |changes| {
+        changes.push(Change::JobProgress(id.clone(), done.clone())).push(Change::CancelJob(id.clone()));
+    })
+    .await;
+    let view = world.other.fresh().await.expect("readable");
+    let job = &view.jobs[&id];
+    assert_eq!((&job.spec, &job.progress, job.cancel_requested, job.owned), (&spec, &done, true, true));
+    claim.release().await;
+    world.store.claim_job(&id).await.expect("reachable").expect("free again");
+    world.store.tree().close().await;
+    assert!(world.other.claim_job(&id).await.expect("reachable").is_some());
+}
+
+#[tokio::test]
+async fn faults_are_written_acknowledged_and_removed() {
+    let world = cluster().await;
+    let fault = FaultRecord {
+        id: "VM_CRASHLOOP_WEB1".into(),
+        first_reported: "2026-11-20 10:00:00".into(),
+        last_reported: "2026-11-20 10:00:00".into(),
+        acknowledged_at: String::new(),
+        acknowledged: false,
+        delta: 10,
+        message: "web1 keeps dying".into(),
+    };
+    change(&world.store, |changes| {
+        changes.push(Change::PutFault(fault.clone()));
+    })
+    .await;
+    assert_eq!(*world.store.view().faults["VM_CRASHLOOP_WEB1"], fault);
+    change(&world.store, |changes| {
+        changes.push(Change::AckFault { id: fault.id.clone(), at: "2026-11-20 11:00:00".into() });
+    })
+    .await;
+    assert!(world.store.view().faults[&fault.id].acknowledged);
+    change(&world.store, |changes| {
+        changes.push(Change::RemoveFault(fault.id.clone()));
+    })
+    .await;
+    assert!(world.other.fresh().await.expect("readable").faults.is_empty());
+}
+
+#[tokio::test]
+async fn a_volume_is_renamed_with_its_snapshots_or_not_at_all() {
+    let world = cluster().await;
+    let id = |text: &str| VolumeId::from_record(text).expect("well formed");
+    change(&world.store, |changes| {
+        let name = pvc_model::storage::PoolName::new("vms");
+        changes
+            .push(Change::PutPool { name, pgs: "128".into(), tier: "default".into() })
+            .push(Change::PutVolume { id: id("vms/a"), stats: "{\"size\":\"1G\"}".into() });
+    })
+    .await;
+    write_raw(&world, "/ceph/snapshots/vms/a/s1", b"").await;
+    write_raw(&world, "/ceph/snapshots/vms/a/s1/stats", b"{}").await;
+    world.store.fresh().await.expect("readable");
+    change(&world.store, |changes| {
+        changes.push(Change::RenameVolume { from: id("vms/a"), to: id("vms/b") });
+    })
+    .await;
+    let view = world.other.fresh().await.expect("readable");
+    assert!(!view.volumes.contains_key(&id("vms/a")));
+    assert_eq!(
+        (view.volumes[&id("vms/b")].snapshots.len(), &*view.volumes[&id("vms/b")].stats),
+        (1, "{\"size\":\"1G\"}")
+    );
+}
+
+#[tokio::test]
+async fn a_backup_restores_into_an_empty_tree_to_the_letter() {
+    let world = empty().await;
+    let dump = Shape { seed: 3, nodes: 3, vms: 20, networks: 2, snapshots: 1 }.dump();
+    world.store.restore(&dump).await.expect("a valid dump");
+    let view = world.store.view();
+    assert_eq!((view.vms.len(), view.nodes.len(), view.networks.len(), view.volumes.len()), (20, 3, 2, 20));
+    assert!(
+        view.vms.values().all(|vm| vm.defects.is_empty() && vm.domain.is_ok() && vm.snapshots.len() == 1)
+    );
+    let mut backup = world.other.backup().await.expect("readable");
+    backup.remove("/");
+    assert_eq!(backup, dump);
+}
+
+#[tokio::test]
+async fn a_dump_that_does_not_fit_is_refused_before_anything_is_written() {
+    let world = empty().await;
+    let good: BTreeMap<String, String> = Shape::with_vms(1).dump();
+    let with = |key: &str, value: &str| {
+        let mut dump = good.clone();
+        dump.insert(key.to_owned(), value.to_owned());
+        dump
+    };
+    let refused = world.store.restore(&with("/schema/version", "14")).await;
+    assert!(matches!(refused, Err(RestoreError::Schema { .. })));
+    for key in ["no-slash", "/a//b", "/a/../b", "/zookeeper/quota", "/a/"] {
+        assert!(
+            matches!(world.store.restore(&with(key, "x")).await, Err(RestoreError::BadKey { .. })),
+            "{key}"
+        );
+    }
+    assert!(!world.store.fresh().await.is_ok_and(|view| view.config.schema.is_some()));
+}
+
+#[tokio::test]
+async fn a_tree_larger_than_one_request_is_restored_in_parts() {
+    let world = empty().await;
+    let dump = Shape { seed: 5, nodes: 3, vms: 1500, networks: 1, snapshots: 0 }.dump();
+    let bytes: usize = dump.iter().map(|(key, value)| key.len() + value.len()).sum();
+    assert!(bytes > 2 << 20, "{bytes}");
+    world.store.restore(&dump).await.expect("a valid dump");
+    assert_eq!(world.other.fresh().await.expect("readable").vms.len(), 1500);
+}
+
+#[tokio::test]
+async fn missing_keys_are_filled_in_and_present_ones_left_alone() {
+    let world = cluster().await;
+    write_raw(&world, "/nodes/old", b"hypervisor").await;
+    write_raw(&world, &format!("/domains/{UUID}"), b"web1").await;
+    write_raw(&world, &format!("/domains/{UUID}/state"), b"start").await;
+    assert!(world.store.repair().await.expect("writable") > 40);
+    assert_eq!(raw(&world, &format!("/domains/{UUID}/migration_max_downtime")).await.as_deref(), Some("300"));
+    assert_eq!(raw(&world, &format!("/domains/{UUID}/state")).await.as_deref(), Some("start"));
+    assert_eq!(world.store.repair().await.expect("writable"), 0);
+}
+
+#[tokio::test]
+async fn the_last_node_to_be_upgraded_raises_the_schema() {
+    let world = cluster().await;
+    let hv1 = NodeName::new("hv1");
+    assert_eq!(schema_step(&Cluster::default(), &hv1), SchemaStep::NotInitialized);
+    change(&world.store, |changes| {
+        changes
+            .push(Change::AddNode(Box::new(new_node("hv1"))))
+            .push(Change::AddNode(Box::new(new_node("hv2"))));
+    })
+    .await;
+    assert_eq!(schema_step(&world.store.view(), &hv1), SchemaStep::Current);
+    write_raw(&world, "/schema/version", b"12").await;
+    write_raw(&world, "/cmd", b"").await;
+    write_raw(&world, "/nodes/hv2/latestschema", b"").await;
+    let view = world.store.fresh().await.expect("readable");
+    assert_eq!(schema_step(&view, &hv1), SchemaStep::Wait { behind: vec!["hv2".into()] });
+    write_raw(&world, "/nodes/hv2/latestschema", b"15").await;
+    let view = world.store.fresh().await.expect("readable");
+    assert_eq!(schema_step(&view, &hv1), SchemaStep::Raise);
+    world.store.raise_schema().await.expect("writable");
+    world.store.advertise_schema(&hv1).await.expect("writable");
+    assert_eq!(schema_step(&world.store.view(), &hv1), SchemaStep::Current);
+    assert_eq!(raw(&world, "/cmd").await, None);
+    assert_eq!(raw(&world, "/nodes/hv1/activeschema").await.as_deref(), Some("15"));
+    write_raw(&world, "/schema/version", b"16").await;
+    assert_eq!(
+        schema_step(&world.other.fresh().await.expect("readable"), &hv1),
+        SchemaStep::TooNew { found: 16 }
+    );
+}
+
+#[tokio::test]
+async fn several_daemons_write_one_log_without_losing_lines() {
+    let world = cluster().await;
+    let hv1 = NodeName::new("hv1");
+    let write = |store: Store, who: &'static str| {
+        let hv1 = hv1.clone();
+        async move {
+            for n in 0..20 {
+                store
+                    .append_node_log(&hv1, &[format!("{who} {n}")], 100)
+                    .await
+                    .expect("the lock comes round");
+            }
+        }
+    };
+    tokio::join!(write(world.store.clone(), "node"), write(world.other.clone(), "api"));
+    let log = world.store.node_log(&hv1).await.expect("readable").expect("written");
+    assert_eq!(log.lines().count(), 40);
+    world.store.append_node_log(&hv1, &["last".into()], 3).await.expect("writable");
+    assert_eq!(world.store.node_log(&hv1).await.expect("readable").expect("written").lines().count(), 3);
+}
+
+#[tokio::test]
+async fn the_password_of_a_bmc_is_in_no_debug_output() {
+    assert!(!format!("{:?}", new_node("hv1")).contains("s3cret"));
+}
+
+#[tokio::test]
+async fn only_one_daemon_of_a_node_is_announced_at_a_time() {
+    let world = cluster().await;
+    let hv1 = NodeName::new("hv1");
+    assert!(world.store.announce_daemon(&hv1).await.expect("reachable"));
+    assert!(!world.other.announce_daemon(&hv1).await.expect("reachable"));
+    world.store.tree().close().await;
+    tokio::time::timeout(Duration::from_secs(5), async {
+        while !world.other.announce_daemon(&hv1).await.expect("reachable") {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await
+    .expect("the announcement goes with the session");
+}
