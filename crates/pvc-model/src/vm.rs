@@ -1,5 +1,8 @@
 //! VMs: what is recorded about them, and what may happen to them.
 
+pub mod backoff;
+pub mod plan;
+
 use std::sync::Arc;
 
 use crate::domain::DomainSummary;

@@ -1,0 +1,432 @@
+//! What a node does about its VMs: from what is recorded and what runs to steps.
+//!
+//! [`observe`] keeps what must be remembered from one look to the next; [`plan`] decides. Neither does
+//! anything, so each rule is a line in a table of tests.
+//!
+//! ```text
+//!   record         guest here      step
+//!   ──────────────────────────────────────────────────────────────────────────────
+//!   here, start    yes             (adopted; an old failure is forgotten)
+//!   here, start    no              Start, with back-off after deaths
+//!   here, restart  yes / no        power button, then plug / write `start`
+//!   here, shutdown yes / no        power button, then plug / write `stop`
+//!   here, stop     yes / no        pull the plug / (nothing)
+//!   here, migrate  running         write `start`: it has arrived, or never left
+//!   elsewhere      yes             pull the plug, unless it is on its way
+//!   none           yes             left alone and reported
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::backoff::{Backoff, DEATHS_TO_REPORT, WELL_AFTER};
+use super::{VmRecord, VmState};
+use crate::cluster::Cluster;
+use crate::node::DaemonState;
+use crate::{NodeName, Uuid};
+
+/// How a guest on this node is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Condition {
+    Running,
+    Paused,
+    ShuttingDown,
+    Other,
+}
+
+/// A guest on this node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seen {
+    pub name: String,
+    pub condition: Condition,
+    /// New each time the guest is started here.
+    pub instance: i32,
+}
+
+/// Everything a plan is made from, at one moment.
+#[derive(Debug, Clone, Copy)]
+pub struct View<'a> {
+    /// This node.
+    pub node: &'a NodeName,
+    pub cluster: &'a Cluster,
+    /// The guests here. Only ever a complete list: not knowing is not the same as nothing running.
+    pub guests: &'a BTreeMap<Uuid, Seen>,
+    /// Monotonic.
+    pub now: Duration,
+    /// How long a guest may take to obey its power button.
+    pub shutdown_timeout: Duration,
+}
+
+/// What a node remembers of one VM between two looks. Losing it (a daemon restart) is harmless: the
+/// power button is pressed once more, and deaths are counted from one.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Mind {
+    /// Something was begun for this VM and has not ended: nothing else is begun meanwhile.
+    pub busy: bool,
+    /// The write of `state` that the rest belongs to: a new one is a new request.
+    request: Option<i32>,
+    alive: Option<Alive>,
+    pressed: Option<Pressed>,
+    deaths: Backoff,
+    retry: Backoff,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Alive {
+    instance: i32,
+    since: Duration,
+    /// We asked it to end, or ended it: its end is no death.
+    ending: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Pressed {
+    instance: i32,
+    request: i32,
+    at: Duration,
+}
+
+impl Mind {
+    /// The guest was started.
+    pub fn started(&mut self, now: Duration) {
+        self.retry.reset();
+        // The instance is learnt at the next look; until then any will do.
+        self.alive = Some(Alive { instance: i32::MIN, since: now, ending: false });
+    }
+
+    /// What should have been done could not be tried, for a reason that may pass.
+    pub fn try_later(&mut self, now: Duration) {
+        self.retry.unreachable(now);
+    }
+
+    /// The power button of `instance` was pressed because of the request number `request`.
+    pub fn pressed(&mut self, instance: i32, request: i32, now: Duration) {
+        self.pressed = Some(Pressed { instance, request, at: now });
+        self.ending();
+    }
+
+    /// The guest is being ended by us.
+    pub fn ending(&mut self) {
+        if let Some(alive) = &mut self.alive {
+            alive.ending = true;
+        }
+    }
+
+    /// Quick deaths in a row.
+    pub fn deaths(&self) -> u32 {
+        self.deaths.failures()
+    }
+
+    fn look(&mut self, record: Option<&VmRecord>, is_start_here: bool, guest: Option<&Seen>, now: Duration) {
+        if let Some(record) = record
+            && self.request != Some(record.state_version)
+        {
+            self.request = Some(record.state_version);
+            self.deaths.reset();
+            self.retry.reset();
+        }
+        match (guest, self.alive.take()) {
+            (Some(guest), Some(mut alive)) if [guest.instance, i32::MIN].contains(&alive.instance) => {
+                alive.instance = guest.instance;
+                if now.saturating_sub(alive.since) >= WELL_AFTER {
+                    self.deaths.reset();
+                }
+                self.alive = Some(alive);
+            }
+            (Some(guest), _) => {
+                self.alive = Some(Alive { instance: guest.instance, since: now, ending: false });
+            }
+            (None, Some(alive)) if is_start_here && !alive.ending => {
+                self.deaths.died(now, now.saturating_sub(alive.since));
+            }
+            (None, _) => {}
+        }
+        if self.pressed.as_ref().is_some_and(|pressed| guest.is_none_or(|g| g.instance != pressed.instance)) {
+            self.pressed = None;
+        }
+    }
+}
+
+/// Brings `minds` up to what `view` shows: who lives, who died, which requests are new.
+pub fn observe(view: &View<'_>, minds: &mut BTreeMap<Uuid, Mind>) {
+    let here = view.cluster.vms.values().filter(|record| record.is_assigned_to(view.node));
+    let known: BTreeSet<Uuid> = here
+        .map(|record| record.uuid)
+        .chain(view.guests.keys().copied())
+        .chain(minds.iter().filter(|(_, mind)| mind.busy).map(|(uuid, _)| *uuid))
+        .collect();
+    minds.retain(|uuid, _| known.contains(uuid));
+    for uuid in known {
+        let record = view.cluster.vms.get(&uuid).map(|record| &**record);
+        let is_start_here = record.is_some_and(|r| r.is_assigned_to(view.node) && r.state == VmState::Start);
+        minds.entry(uuid).or_default().look(record, is_start_here, view.guests.get(&uuid), view.now);
+    }
+}
+
+/// One thing to do for one VM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// Pull the plug.
+    Destroy(WhyDestroy),
+    /// Press the power button of this instance.
+    PressPower {
+        instance: i32,
+    },
+    /// Write this state, if the request is still the one that was looked at.
+    Write(VmState),
+    /// Write `fail` with this reason, if the request is still the one that was looked at.
+    Fail(String),
+    /// It runs: what once failed is forgotten.
+    ClearFailure,
+    Start,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WhyDestroy {
+    /// An operator asked for it.
+    Stopped,
+    /// It did not obey its power button in time.
+    IgnoredShutdown,
+    /// It belongs to another node.
+    AssignedElsewhere,
+}
+
+/// A step with whom it is for and the request it obeys.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Planned {
+    pub vm: Uuid,
+    pub name: String,
+    pub request: i32,
+    pub step: Step,
+}
+
+/// Something an operator should know, about which nothing is done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Finding {
+    /// It runs here and no record knows it.
+    Stray,
+    /// It runs here, and its record does not say what should be.
+    NoOrder(String),
+    /// It runs here although its state says that it does not.
+    RunsDespite(VmState),
+    /// It should run and is held.
+    Held,
+    /// It should run here, and another node says that it runs there.
+    RunsOn(NodeName),
+    /// It is to be moved, which this node cannot do.
+    AwaitsMove,
+    /// It dies again and again soon after its start.
+    CrashLoop { deaths: u32 },
+}
+
+/// What to do now, in this order: whatever ends guests stands before whatever starts them, so that
+/// what they free is there.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Plan {
+    pub steps: Vec<Planned>,
+    pub findings: BTreeMap<Uuid, (String, Finding)>,
+    /// When something is due although nothing may have changed until then.
+    pub wake_at: Option<Duration>,
+}
+
+/// Makes the plan for every VM of this node and every guest here.
+pub fn plan(view: &View<'_>, minds: &BTreeMap<Uuid, Mind>) -> Plan {
+    let mut plan = Plan::default();
+    for (uuid, guest) in view.guests {
+        if !view.cluster.vms.contains_key(uuid) {
+            plan.findings.insert(*uuid, (guest.name.clone(), Finding::Stray));
+        }
+    }
+    for record in view.cluster.vms.values() {
+        let fresh = Mind::default();
+        let mind = minds.get(&record.uuid).unwrap_or(&fresh);
+        let decision = decide(view, record, mind);
+        if let Some(step) = decision.step {
+            let (name, request) = (record.name.clone(), record.state_version);
+            plan.steps.push(Planned { vm: record.uuid, name, request, step });
+        }
+        if let Some(finding) = decision.finding {
+            plan.findings.insert(record.uuid, (record.name.clone(), finding));
+        }
+        plan.wake_at = [plan.wake_at, decision.wake_at].into_iter().flatten().min();
+    }
+    plan.steps.sort_by_key(|planned| rank(&planned.step));
+    plan
+}
+
+fn rank(step: &Step) -> u8 {
+    match step {
+        Step::Destroy(_) => 0,
+        Step::PressPower { .. } => 1,
+        Step::Write(_) | Step::Fail(_) | Step::ClearFailure => 2,
+        Step::Start => 3,
+    }
+}
+
+/// What to do about one VM.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Decision {
+    pub step: Option<Step>,
+    pub finding: Option<Finding>,
+    pub wake_at: Option<Duration>,
+}
+
+impl Decision {
+    fn step(step: Step) -> Self {
+        Decision { step: Some(step), ..Decision::default() }
+    }
+    fn finding(finding: Finding) -> Self {
+        Decision { finding: Some(finding), ..Decision::default() }
+    }
+    fn wait(until: Duration) -> Self {
+        Decision { wake_at: Some(until), ..Decision::default() }
+    }
+    fn nothing() -> Self {
+        Decision::default()
+    }
+}
+
+enum Place<'a> {
+    Here,
+    Elsewhere,
+    /// The record names no node, or one that nobody knows.
+    Unclear(Option<&'a NodeName>),
+}
+
+fn place<'a>(view: &View<'_>, record: &'a VmRecord) -> Place<'a> {
+    match &record.node {
+        Some(node) if node == view.node => Place::Here,
+        Some(node) if view.cluster.nodes.contains_key(node) => Place::Elsewhere,
+        unclear => Place::Unclear(unclear.as_ref()),
+    }
+}
+
+/// Decides about one VM. Nothing is decided while something that was begun has not ended.
+pub fn decide(view: &View<'_>, record: &VmRecord, mind: &Mind) -> Decision {
+    if mind.busy {
+        return Decision::nothing();
+    }
+    if let Some(until) = mind.retry.wait_until(view.now) {
+        return Decision::wait(until);
+    }
+    let guest = view.guests.get(&record.uuid);
+    if let (VmState::Unknown(word), Some(_)) = (&record.state, guest) {
+        return Decision::finding(Finding::NoOrder(format!("its state `{word}` is not known")));
+    }
+    match (place(view, record), guest) {
+        (Place::Here, Some(guest)) => decide_running(view, record, guest, mind),
+        (Place::Here, None) => decide_absent(view, record, mind),
+        (Place::Elsewhere, Some(guest)) => decide_foreign(view, record, guest, mind),
+        (Place::Unclear(node), Some(_)) => {
+            let why = node.map_or_else(
+                || "its record names no node".to_owned(),
+                |node| format!("its record names node `{node}`, which does not exist"),
+            );
+            Decision::finding(Finding::NoOrder(why))
+        }
+        (Place::Elsewhere | Place::Unclear(_), None) => Decision::nothing(),
+    }
+}
+
+fn decide_running(view: &View<'_>, record: &VmRecord, guest: &Seen, mind: &Mind) -> Decision {
+    match &record.state {
+        VmState::Start if guest.condition == Condition::Paused => Decision::finding(Finding::Held),
+        VmState::Start if !record.failed_reason.is_empty() => Decision::step(Step::ClearFailure),
+        VmState::Start => Decision { finding: crash_loop(mind), ..Decision::default() },
+        // A guest that is being received is there before it runs.
+        VmState::Migrate | VmState::MigrateLive if guest.condition == Condition::Running => {
+            Decision::step(Step::Write(VmState::Start))
+        }
+        VmState::Migrate | VmState::MigrateLive => Decision::finding(Finding::AwaitsMove),
+        VmState::Restart | VmState::Shutdown => power_off(view, record, guest, mind),
+        VmState::Stop => Decision::step(Step::Destroy(WhyDestroy::Stopped)),
+        other => Decision::finding(Finding::RunsDespite(other.clone())),
+    }
+}
+
+fn decide_absent(view: &View<'_>, record: &VmRecord, mind: &Mind) -> Decision {
+    match record.state {
+        VmState::Start | VmState::Restart | VmState::Shutdown => {
+            if let Some(node) = running_on(view, record) {
+                return Decision::finding(Finding::RunsOn(node));
+            }
+        }
+        _ => {}
+    }
+    match record.state {
+        VmState::Start => start(view, record, mind),
+        VmState::Restart => Decision::step(Step::Write(VmState::Start)),
+        VmState::Shutdown => Decision::step(Step::Write(VmState::Stop)),
+        VmState::Migrate | VmState::MigrateLive if is_alone(view) => {
+            Decision::step(Step::Write(VmState::Start))
+        }
+        VmState::Migrate | VmState::MigrateLive => Decision::finding(Finding::AwaitsMove),
+        _ => Decision::nothing(),
+    }
+}
+
+/// Runs here, belongs to another node.
+fn decide_foreign(view: &View<'_>, record: &VmRecord, guest: &Seen, mind: &Mind) -> Decision {
+    match record.state {
+        VmState::Migrate | VmState::MigrateLive => Decision::finding(Finding::AwaitsMove),
+        VmState::Shutdown => power_off(view, record, guest, mind),
+        _ => Decision::step(Step::Destroy(WhyDestroy::AssignedElsewhere)),
+    }
+}
+
+/// The power button once for each request, the plug when the guest has had its time.
+fn power_off(view: &View<'_>, record: &VmRecord, guest: &Seen, mind: &Mind) -> Decision {
+    let pressed = mind.pressed.as_ref();
+    match pressed.filter(|p| p.request == record.state_version && p.instance == guest.instance) {
+        None => Decision::step(Step::PressPower { instance: guest.instance }),
+        Some(pressed) if view.now >= pressed.at + view.shutdown_timeout => {
+            Decision::step(Step::Destroy(WhyDestroy::IgnoredShutdown))
+        }
+        Some(pressed) => Decision::wait(pressed.at + view.shutdown_timeout),
+    }
+}
+
+fn start(view: &View<'_>, record: &VmRecord, mind: &Mind) -> Decision {
+    if let Some(reason) = unusable(record) {
+        return Decision::step(Step::Fail(reason));
+    }
+    let finding = crash_loop(mind);
+    match mind.deaths.wait_until(view.now) {
+        Some(until) => Decision { finding, ..Decision::wait(until) },
+        None => Decision { finding, ..Decision::step(Step::Start) },
+    }
+}
+
+/// Why no guest can be made of the record, whoever tries.
+fn unusable(record: &VmRecord) -> Option<String> {
+    match &record.domain {
+        _ if record.xml.trim().is_empty() => Some("the VM has no domain XML; define it again".to_owned()),
+        Err(why) => Some(format!("the domain XML cannot be used: {why}")),
+        Ok(domain) if domain.uuid != record.uuid => Some(format!(
+            "the domain XML has the UUID {}, the VM has {}; mend it with `pvc vm modify`",
+            domain.uuid, record.uuid
+        )),
+        Ok(_) => None,
+    }
+}
+
+fn crash_loop(mind: &Mind) -> Option<Finding> {
+    let deaths = mind.deaths.failures();
+    (deaths >= DEATHS_TO_REPORT).then_some(Finding::CrashLoop { deaths })
+}
+
+/// Another node that says it runs the VM and has not been proven dead. Two running copies would be
+/// worse than one that starts late: that node ends its copy when it sees that the VM is not its own.
+fn running_on(view: &View<'_>, record: &VmRecord) -> Option<NodeName> {
+    let runs = |node: &&NodeName| {
+        let other = &view.cluster.nodes[*node];
+        *node != view.node
+            && other.running.contains(&record.uuid)
+            && !matches!(other.daemon_state, DaemonState::Dead | DaemonState::Fenced)
+    };
+    view.cluster.nodes.keys().find(runs).cloned()
+}
+
+fn is_alone(view: &View<'_>) -> bool {
+    view.cluster.nodes.keys().all(|node| node == view.node)
+}

@@ -1,0 +1,625 @@
+//! The rules of `vm::plan`, one line each, and what must hold for all of them together.
+
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use pvc_model::cluster::Cluster;
+use pvc_model::domain::DomainSummary;
+use pvc_model::node::{CoordinatorState, DaemonState, DomainState, NodeFigures, NodeRecord, NodeRole};
+use pvc_model::vm::plan::{
+    Condition, Finding, Mind, Plan, Planned, Seen, Step, View, WhyDestroy, observe, plan,
+};
+use pvc_model::vm::{VmRecord, VmState};
+use pvc_model::{NodeName, Uuid};
+
+const TIMEOUT: Duration = Duration::from_secs(180);
+
+fn node(name: &str) -> NodeRecord {
+    NodeRecord {
+        name: NodeName::new(name),
+        role: NodeRole::Coordinator,
+        daemon_state: DaemonState::Run,
+        coordinator_state: CoordinatorState::Secondary,
+        domain_state: DomainState::Ready,
+        keepalive: 0,
+        active_schema: Some(15),
+        latest_schema: Some(15),
+        pvc_version: String::new(),
+        cpus: 4,
+        kernel: String::new(),
+        os: String::new(),
+        arch: String::new(),
+        figures: NodeFigures::default(),
+        running: Vec::new(),
+        health: None,
+        plugins: Vec::new(),
+        network_stats: Arc::from(""),
+        ipmi_hostname: String::new(),
+        defects: Vec::new(),
+    }
+}
+
+fn vm(number: u128, state: VmState, on: Option<&str>) -> VmRecord {
+    let uuid = Uuid::from_u128(number);
+    VmRecord {
+        uuid,
+        name: format!("vm{number}"),
+        state,
+        state_version: 1,
+        node: on.map(NodeName::new),
+        last_node: None,
+        failed_reason: String::new(),
+        xml: Arc::from("<domain/>"),
+        domain: Ok(Arc::new(domain(uuid))),
+        profile: None,
+        recorded_volumes: Vec::new(),
+        stats: Arc::from(""),
+        vnc: String::new(),
+        autostart: false,
+        migration_method: None,
+        max_downtime_ms: 300,
+        selector: None,
+        node_limit: Vec::new(),
+        tags: Vec::new(),
+        snapshots: Vec::new(),
+        defects: Vec::new(),
+    }
+}
+
+fn domain(uuid: Uuid) -> DomainSummary {
+    DomainSummary {
+        name: "vm".to_owned(),
+        uuid,
+        description: None,
+        memory_mib: 512,
+        vcpus: 1,
+        topology: None,
+        os_type: "hvm".to_owned(),
+        arch: None,
+        machine: None,
+        emulator: None,
+        console: None,
+        console_log: None,
+        vnc: None,
+        features: Vec::new(),
+        disks: Vec::new(),
+        nics: Vec::new(),
+        controllers: Vec::new(),
+    }
+}
+
+/// A node, its cluster, its guests and its memory.
+struct World {
+    me: NodeName,
+    cluster: Cluster,
+    guests: BTreeMap<Uuid, Seen>,
+    minds: BTreeMap<Uuid, Mind>,
+    now: Duration,
+    instances: i32,
+}
+
+impl World {
+    fn new(nodes: &[&str]) -> Self {
+        let mut cluster = Cluster::default();
+        for name in nodes {
+            cluster.nodes.insert(NodeName::new(name), Arc::new(node(name)));
+        }
+        World {
+            me: NodeName::new("hv1"),
+            cluster,
+            guests: BTreeMap::new(),
+            minds: BTreeMap::new(),
+            now: Duration::from_secs(1000),
+            instances: 0,
+        }
+    }
+
+    fn put(&mut self, record: VmRecord) -> Uuid {
+        let uuid = record.uuid;
+        self.cluster.vms.insert(uuid, Arc::new(record));
+        uuid
+    }
+
+    fn edit(&mut self, uuid: Uuid, edit: impl FnOnce(&mut VmRecord)) {
+        edit(Arc::make_mut(self.cluster.vms.get_mut(&uuid).unwrap()));
+    }
+
+    fn request(&mut self, uuid: Uuid, state: VmState) {
+        self.edit(uuid, |record| {
+            record.state = state;
+            record.state_version += 1;
+        });
+    }
+
+    fn run(&mut self, uuid: Uuid) {
+        self.instances += 1;
+        let seen = Seen { name: "guest".to_owned(), condition: Condition::Running, instance: self.instances };
+        self.guests.insert(uuid, seen);
+    }
+
+    fn after(&mut self, seconds: u64) -> Plan {
+        self.now += Duration::from_secs(seconds);
+        let view = View {
+            node: &self.me,
+            cluster: &self.cluster,
+            guests: &self.guests,
+            now: self.now,
+            shutdown_timeout: TIMEOUT,
+        };
+        observe(&view, &mut self.minds);
+        plan(&view, &self.minds)
+    }
+
+    /// Does what the plan says in a world where every guest obeys at once.
+    fn obey(&mut self, plan: &Plan) {
+        for Planned { vm, step, .. } in &plan.steps {
+            let mind = self.minds.entry(*vm).or_default();
+            match step {
+                Step::Start => mind.started(self.now),
+                Step::PressPower { instance } => mind.pressed(*instance, 0, self.now),
+                Step::Destroy(_) => mind.ending(),
+                _ => {}
+            }
+            match step {
+                Step::Start => self.run(*vm),
+                Step::PressPower { .. } | Step::Destroy(_) => drop(self.guests.remove(vm)),
+                Step::Write(state) => self.request(*vm, state.clone()),
+                Step::Fail(_) => self.request(*vm, VmState::Fail),
+                Step::ClearFailure => self.edit(*vm, |record| record.failed_reason.clear()),
+            }
+        }
+    }
+}
+
+fn steps(plan: &Plan) -> Vec<Step> {
+    plan.steps.iter().map(|planned| planned.step.clone()).collect()
+}
+
+fn findings(plan: &Plan) -> Vec<Finding> {
+    plan.findings.values().map(|(_, finding)| finding.clone()).collect()
+}
+
+/// The first thing done about a VM in `state`, assigned to `on`, running here or not.
+fn first(nodes: &[&str], state: VmState, on: Option<&str>, runs: bool) -> (Vec<Step>, Vec<Finding>) {
+    let mut world = World::new(nodes);
+    let uuid = world.put(vm(1, state, on));
+    if runs {
+        world.run(uuid);
+    }
+    let plan = world.after(0);
+    (steps(&plan), findings(&plan))
+}
+
+#[test]
+fn every_cell_of_the_table_of_states_has_its_step() {
+    use VmState::*;
+    let one: &[&str] = &["hv1"];
+    let two: &[&str] = &["hv1", "hv2"];
+    let press = || vec![Step::PressPower { instance: 1 }];
+    let stop = |why| vec![Step::Destroy(why)];
+    let write = |state| vec![Step::Write(state)];
+    let here = Some("hv1");
+    type Line<'a> = (&'a [&'a str], VmState, Option<&'a str>, bool, Vec<Step>);
+    let table: Vec<Line<'_>> = vec![
+        // assigned here, running here
+        (one, Start, here, true, vec![]),
+        (one, Migrate, here, true, write(Start)),
+        (one, MigrateLive, here, true, write(Start)),
+        (one, Restart, here, true, press()),
+        (one, Shutdown, here, true, press()),
+        (one, Stop, here, true, stop(WhyDestroy::Stopped)),
+        (one, Disable, here, true, vec![]),
+        (one, Fail, here, true, vec![]),
+        (one, Provision, here, true, vec![]),
+        (one, Mirror, here, true, vec![]),
+        (one, Delete, here, true, vec![]),
+        // assigned here, not running
+        (one, Start, here, false, vec![Step::Start]),
+        (one, Migrate, here, false, write(Start)),
+        (one, MigrateLive, here, false, write(Start)),
+        (two, Migrate, here, false, vec![]),
+        (one, Restart, here, false, write(Start)),
+        (one, Shutdown, here, false, write(Stop)),
+        (one, Stop, here, false, vec![]),
+        (one, Disable, here, false, vec![]),
+        (one, Fail, here, false, vec![]),
+        (one, Provision, here, false, vec![]),
+        (one, Import, here, false, vec![]),
+        (one, Restore, here, false, vec![]),
+        (one, Mirror, here, false, vec![]),
+        (one, Delete, here, false, vec![]),
+        (one, Unmigrate, here, false, vec![]),
+        // assigned elsewhere, running here
+        (two, Migrate, Some("hv2"), true, vec![]),
+        (two, MigrateLive, Some("hv2"), true, vec![]),
+        (two, Shutdown, Some("hv2"), true, press()),
+        (two, Start, Some("hv2"), true, stop(WhyDestroy::AssignedElsewhere)),
+        (two, Stop, Some("hv2"), true, stop(WhyDestroy::AssignedElsewhere)),
+        (two, Fail, Some("hv2"), true, stop(WhyDestroy::AssignedElsewhere)),
+        (two, Mirror, Some("hv2"), true, stop(WhyDestroy::AssignedElsewhere)),
+        // assigned elsewhere, not running
+        (two, Start, Some("hv2"), false, vec![]),
+        (two, Shutdown, Some("hv2"), false, vec![]),
+    ];
+    for (nodes, state, on, runs, expected) in table {
+        let what = format!("{state} on {on:?}, runs here: {runs}");
+        assert_eq!(first(nodes, state, on, runs).0, expected, "{what}");
+    }
+}
+
+#[test]
+fn a_guest_that_no_record_knows_is_left_alone_and_reported() {
+    let mut world = World::new(&["hv1"]);
+    world.run(Uuid::from_u128(9));
+    let plan = world.after(0);
+    assert_eq!(plan.steps, []);
+    assert_eq!(plan.findings[&Uuid::from_u128(9)], ("guest".to_owned(), Finding::Stray));
+}
+
+#[test]
+fn an_unreadable_record_is_no_order() {
+    let unknown = VmState::from_record("\u{fffd}\u{fffd}");
+    for (state, on) in [
+        (VmState::Stop, None),
+        (VmState::Start, None),
+        (VmState::Start, Some("nobody")),
+        (unknown.clone(), Some("hv1")),
+        (VmState::from_record(""), Some("hv2")),
+    ] {
+        let (steps, findings) = first(&["hv1", "hv2"], state.clone(), on, true);
+        assert_eq!(steps, [], "{state:?} {on:?}");
+        assert!(matches!(findings[..], [Finding::NoOrder(_)]), "{state:?} {on:?}: {findings:?}");
+    }
+    assert_eq!(first(&["hv1"], unknown, Some("hv1"), false).0, []);
+}
+
+#[test]
+fn a_vm_that_another_living_node_still_runs_is_not_started_here() {
+    for (daemon, expected) in [
+        (DaemonState::Run, vec![]),
+        (DaemonState::Stop, vec![]),
+        (DaemonState::Fenced, vec![Step::Start]),
+        (DaemonState::Dead, vec![Step::Start]),
+    ] {
+        let mut world = World::new(&["hv1", "hv2"]);
+        let uuid = world.put(vm(1, VmState::Start, Some("hv1")));
+        let mut other = node("hv2");
+        other.running.push(uuid);
+        other.daemon_state = daemon.clone();
+        world.cluster.nodes.insert(NodeName::new("hv2"), Arc::new(other));
+        assert_eq!(steps(&world.after(0)), expected, "{daemon}");
+    }
+}
+
+#[test]
+fn a_record_that_no_guest_can_be_made_of_fails_with_the_reason() {
+    let mut world = World::new(&["hv1"]);
+    let empty = world.put(vm(1, VmState::Start, Some("hv1")));
+    world.edit(empty, |record| record.xml = Arc::from(" \n"));
+    let broken = world.put(vm(2, VmState::Start, Some("hv1")));
+    world.edit(broken, |record| record.domain = Err("no `<name>`".to_owned()));
+    let foreign = world.put(vm(3, VmState::Start, Some("hv1")));
+    world.edit(foreign, |record| record.domain = Ok(Arc::new(domain(Uuid::from_u128(4)))));
+    let plan = world.after(0);
+    let reasons: Vec<String> = steps(&plan)
+        .into_iter()
+        .map(|step| match step {
+            Step::Fail(reason) => reason,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert!(reasons[0].contains("no domain XML"), "{reasons:?}");
+    assert!(reasons[1].contains("no `<name>`"), "{reasons:?}");
+    assert!(reasons[2].contains("has the UUID"), "{reasons:?}");
+    world.obey(&plan);
+    assert_eq!(steps(&world.after(1)), [], "a failed VM waits for a new request");
+}
+
+#[test]
+fn stops_come_before_starts() {
+    let mut world = World::new(&["hv1"]);
+    world.put(vm(1, VmState::Start, Some("hv1")));
+    world.put(vm(2, VmState::Shutdown, Some("hv1")));
+    let stopping = world.put(vm(3, VmState::Stop, Some("hv1")));
+    let graceful = world.put(vm(4, VmState::Shutdown, Some("hv1")));
+    world.run(stopping);
+    world.run(graceful);
+    assert_eq!(
+        steps(&world.after(0)),
+        [
+            Step::Destroy(WhyDestroy::Stopped),
+            Step::PressPower { instance: 2 },
+            Step::Write(VmState::Stop),
+            Step::Start,
+        ]
+    );
+}
+
+fn press(world: &mut World, uuid: Uuid) {
+    let plan = world.after(0);
+    let [Planned { request, step: Step::PressPower { instance }, .. }] = plan.steps[..] else {
+        panic!("{plan:?}")
+    };
+    world.minds.get_mut(&uuid).unwrap().pressed(instance, request, world.now);
+}
+
+#[test]
+fn the_power_button_is_pressed_once_and_the_plug_pulled_when_the_time_is_over() {
+    let mut world = World::new(&["hv1"]);
+    let uuid = world.put(vm(1, VmState::Shutdown, Some("hv1")));
+    world.run(uuid);
+    press(&mut world, uuid);
+    let plan = world.after(179);
+    assert_eq!(plan.steps, []);
+    assert_eq!(plan.wake_at, Some(world.now + Duration::from_secs(1)));
+    assert_eq!(steps(&world.after(1)), [Step::Destroy(WhyDestroy::IgnoredShutdown)]);
+}
+
+#[test]
+fn a_shutdown_can_be_taken_back_and_asked_for_again() {
+    let mut world = World::new(&["hv1"]);
+    let uuid = world.put(vm(1, VmState::Shutdown, Some("hv1")));
+    world.run(uuid);
+    press(&mut world, uuid);
+    world.request(uuid, VmState::Start);
+    assert_eq!(world.after(10).steps, []);
+    world.request(uuid, VmState::Shutdown);
+    press(&mut world, uuid);
+    assert_eq!(world.after(100).steps, [], "the second request has its own time");
+    world.guests.clear();
+    assert_eq!(steps(&world.after(1)), [Step::Write(VmState::Stop)]);
+}
+
+#[test]
+fn a_guest_that_still_obeys_a_shutdown_taken_back_is_started_at_once_and_has_not_died() {
+    let mut world = World::new(&["hv1"]);
+    let uuid = world.put(vm(1, VmState::Shutdown, Some("hv1")));
+    world.run(uuid);
+    press(&mut world, uuid);
+    world.request(uuid, VmState::Start);
+    world.after(1);
+    world.guests.clear();
+    assert_eq!(steps(&world.after(1)), [Step::Start]);
+    assert_eq!(world.minds[&uuid].deaths(), 0);
+}
+
+#[test]
+fn a_restart_ends_in_a_new_instance_and_in_start() {
+    let mut world = World::new(&["hv1"]);
+    let uuid = world.put(vm(1, VmState::Restart, Some("hv1")));
+    world.run(uuid);
+    let seen: Vec<Vec<Step>> = (0..5)
+        .map(|_| {
+            let plan = world.after(1);
+            world.obey(&plan);
+            steps(&plan)
+        })
+        .collect();
+    let expected: [Vec<Step>; 5] = [
+        vec![Step::PressPower { instance: 1 }],
+        vec![Step::Write(VmState::Start)],
+        vec![Step::Start],
+        vec![],
+        vec![],
+    ];
+    assert_eq!(seen, expected);
+    assert_eq!(world.guests[&uuid].instance, 2);
+}
+
+/// Starts the VM, lets it live for `lives` seconds each, and returns after how many seconds it was
+/// started again each time.
+fn restarts_after(world: &mut World, uuid: Uuid, lives: &[u64]) -> Vec<u64> {
+    let plan = world.after(0);
+    world.obey(&plan);
+    let mut waits = Vec::new();
+    for life in lives {
+        world.after(0);
+        world.now += Duration::from_secs(*life);
+        world.after(0);
+        world.guests.remove(&uuid);
+        let mut waited = 0;
+        loop {
+            let plan = world.after(0);
+            if plan.steps.is_empty() {
+                assert!(plan.wake_at.is_some(), "nobody would wake up");
+                waited += 1;
+                world.now += Duration::from_secs(1);
+            } else {
+                assert_eq!(steps(&plan), [Step::Start]);
+                world.obey(&plan);
+                break waits.push(waited);
+            }
+        }
+    }
+    waits
+}
+
+#[test]
+fn a_dead_guest_is_started_again_at_once_then_ever_more_slowly_and_somebody_is_told() {
+    let mut world = World::new(&["hv1"]);
+    let uuid = world.put(vm(1, VmState::Start, Some("hv1")));
+    assert_eq!(restarts_after(&mut world, uuid, &[3, 3, 3, 3]), [0, 5, 10, 20]);
+    assert_eq!(findings(&world.after(0)), []);
+    assert_eq!(restarts_after(&mut world, uuid, &[3, 3, 3, 3, 3]), [40, 80, 160, 300, 300]);
+    assert_eq!(findings(&world.after(0)), [Finding::CrashLoop { deaths: 9 }]);
+    assert_eq!(restarts_after(&mut world, uuid, &[301, 3]), [0, 5], "it was well for a while");
+    assert_eq!(findings(&world.after(0)), []);
+}
+
+#[test]
+fn a_new_request_is_not_held_up_by_old_deaths() {
+    let mut world = World::new(&["hv1"]);
+    let uuid = world.put(vm(1, VmState::Start, Some("hv1")));
+    restarts_after(&mut world, uuid, &[1, 1, 1]);
+    world.after(0);
+    world.guests.clear();
+    assert_eq!(world.after(0).steps, []);
+    world.request(uuid, VmState::Start);
+    assert_eq!(steps(&world.after(0)), [Step::Start]);
+}
+
+#[test]
+fn a_guest_that_died_before_anybody_looked_has_died_nevertheless() {
+    let mut world = World::new(&["hv1"]);
+    let uuid = world.put(vm(1, VmState::Start, Some("hv1")));
+    for _ in 0..2 {
+        assert_eq!(steps(&world.after(0)), [Step::Start]);
+        world.minds.get_mut(&uuid).unwrap().started(world.now);
+    }
+    assert_eq!(world.after(1).steps, []);
+    assert_eq!(world.minds[&uuid].deaths(), 2);
+}
+
+#[test]
+fn a_daemon_that_forgot_everything_adopts_what_runs() {
+    let mut world = World::new(&["hv1"]);
+    let uuid = world.put(vm(1, VmState::Start, Some("hv1")));
+    world.run(uuid);
+    assert_eq!(world.after(0), Plan::default());
+    world.edit(uuid, |record| record.failed_reason = "it once failed".to_owned());
+    assert_eq!(steps(&world.after(0)), [Step::ClearFailure]);
+}
+
+#[test]
+fn a_held_guest_is_reported_and_can_be_stopped() {
+    let mut world = World::new(&["hv1"]);
+    let uuid = world.put(vm(1, VmState::Start, Some("hv1")));
+    world.run(uuid);
+    world.guests.get_mut(&uuid).unwrap().condition = Condition::Paused;
+    assert_eq!(findings(&world.after(0)), [Finding::Held]);
+    world.request(uuid, VmState::Stop);
+    assert_eq!(steps(&world.after(0)), [Step::Destroy(WhyDestroy::Stopped)]);
+}
+
+#[test]
+fn a_guest_that_is_being_received_is_not_yet_called_started() {
+    let mut world = World::new(&["hv1", "hv2"]);
+    let uuid = world.put(vm(1, VmState::Migrate, Some("hv1")));
+    world.run(uuid);
+    world.guests.get_mut(&uuid).unwrap().condition = Condition::Paused;
+    assert_eq!(world.after(0).steps, []);
+}
+
+#[test]
+fn somebody_who_cannot_be_reached_is_tried_again_later_and_at_once_for_a_new_request() {
+    let mut world = World::new(&["hv1"]);
+    let uuid = world.put(vm(1, VmState::Start, Some("hv1")));
+    world.after(0);
+    world.minds.get_mut(&uuid).unwrap().try_later(world.now);
+    let plan = world.after(0);
+    assert_eq!((plan.steps.len(), plan.wake_at), (0, Some(world.now + Duration::from_secs(1))));
+    assert_eq!(steps(&world.after(1)), [Step::Start]);
+    world.minds.get_mut(&uuid).unwrap().try_later(world.now);
+    world.request(uuid, VmState::Start);
+    assert_eq!(steps(&world.after(0)), [Step::Start]);
+}
+
+#[test]
+fn a_vm_without_record_and_guest_is_forgotten() {
+    let mut world = World::new(&["hv1"]);
+    let uuid = world.put(vm(1, VmState::Stop, Some("hv1")));
+    world.after(0);
+    assert!(world.minds.contains_key(&uuid));
+    world.cluster.vms.clear();
+    world.after(0);
+    assert_eq!(world.minds, BTreeMap::new());
+}
+
+fn any_state() -> impl Strategy<Value = VmState> {
+    prop_oneof![
+        20 => proptest::sample::select(VmState::ALL.to_vec()),
+        1 => Just(VmState::from_record("")),
+        1 => Just(VmState::from_record("\u{fffd}odd")),
+    ]
+}
+
+fn any_world() -> impl Strategy<Value = World> {
+    let place = proptest::sample::select(vec![None, Some("hv1"), Some("hv2"), Some("gone")]);
+    let condition = proptest::sample::select(vec![
+        Condition::Running,
+        Condition::Paused,
+        Condition::ShuttingDown,
+        Condition::Other,
+    ]);
+    let one = (any_state(), place, proptest::option::of(condition), any::<bool>(), any::<bool>());
+    (proptest::collection::vec(one, 0..6), 0..3_usize, any::<bool>()).prop_map(|(vms, strays, alone)| {
+        let mut world = World::new(if alone { &["hv1"] } else { &["hv1", "hv2"] });
+        for (number, (state, on, guest, busy, broken)) in vms.into_iter().enumerate() {
+            let uuid = world.put(vm(number as u128 + 1, state, on));
+            if broken {
+                world.edit(uuid, |record| record.domain = Err("broken".to_owned()));
+            }
+            if let Some(condition) = guest {
+                world.run(uuid);
+                world.guests.get_mut(&uuid).unwrap().condition = condition;
+            }
+            world.minds.entry(uuid).or_default().busy = busy;
+        }
+        for number in 0..strays {
+            world.run(Uuid::from_u128(100 + number as u128));
+        }
+        world
+    })
+}
+
+impl std::fmt::Debug for World {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let vms: Vec<_> = self.cluster.vms.values().map(|vm| (&vm.name, &vm.state, &vm.node)).collect();
+        f.debug_struct("World").field("vms", &vms).field("guests", &self.guests).finish()
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_plan_does_what_no_record_orders(mut world in any_world()) {
+        let plan = world.after(0);
+        for (index, planned) in plan.steps.iter().enumerate() {
+            let record = world.cluster.vms.get(&planned.vm);
+            prop_assert!(record.is_some(), "a step for a guest that no record knows");
+            let record = record.unwrap();
+            prop_assert!(!world.minds[&planned.vm].busy, "a step beside another");
+            prop_assert!(record.node.is_some(), "a step without a node");
+            if planned.step == Step::Start {
+                prop_assert!(record.is_assigned_to(&world.me));
+                prop_assert!(!world.guests.contains_key(&planned.vm));
+                prop_assert_eq!(&record.state, &VmState::Start);
+            }
+            if matches!(planned.step, Step::Destroy(_) | Step::PressPower { .. }) {
+                prop_assert!(world.guests.contains_key(&planned.vm));
+                prop_assert!(plan.steps[..index].iter().all(|earlier| earlier.step != Step::Start));
+            }
+        }
+        let mut vms: Vec<Uuid> = plan.steps.iter().map(|planned| planned.vm).collect();
+        vms.sort();
+        vms.dedup();
+        prop_assert_eq!(vms.len(), plan.steps.len(), "two steps for one VM");
+    }
+
+    #[test]
+    fn a_world_that_obeys_comes_to_rest_with_everything_as_recorded(mut world in any_world()) {
+        for mind in world.minds.values_mut() {
+            mind.busy = false;
+        }
+        for guest in world.guests.values_mut() {
+            guest.condition = Condition::Running;
+        }
+        for _ in 0..6 {
+            let plan = world.after(1);
+            world.obey(&plan);
+        }
+        prop_assert_eq!(world.after(1).steps, vec![]);
+        for record in world.cluster.vms.values().filter(|vm| vm.is_assigned_to(&world.me)) {
+            let runs = world.guests.contains_key(&record.uuid);
+            match record.state {
+                VmState::Start => prop_assert!(runs),
+                VmState::Stop => prop_assert!(!runs),
+                VmState::Restart | VmState::Shutdown => prop_assert!(false, "it hangs in {}", record.state),
+                _ => {}
+            }
+        }
+    }
+}
