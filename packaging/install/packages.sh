@@ -17,10 +17,10 @@ POLICY_SAVED=$POLICY.pvc-saved
 SUITE_FILE=/etc/apt/sources.list.d/pvc-backports.sources
 
 BUILD=(pkg-config gcc libc6-dev libvirt-dev)
-RUN=(libvirt-daemon-system libvirt-clients qemu-system-x86 qemu-utils seabios busybox-static iproute2)
+RUN=(libvirt-daemon-system libvirt-clients qemu-system-x86 qemu-utils seabios busybox-static iproute2 curl)
 # `zookeeper` brings no service of its own (that is `zookeeperd`): tests start their own server.
 # Without an slf4j binding on its class path a ZooKeeper server logs nothing at all.
-TEST=(zookeeper default-jre-headless libslf4j-java python3 python3-venv curl e2fsprogs strace)
+TEST=(zookeeper default-jre-headless libslf4j-java python3 python3-venv e2fsprogs strace)
 
 say() { printf '%s\n' "$*"; }
 die() {
