@@ -1,0 +1,458 @@
+//! From a document to a [`Config`]: one function per section, each with the checks that its keys
+//! need of one another.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+
+use crate::config::*;
+use crate::keys::{self, At};
+use crate::networks;
+use crate::reader::Reader;
+use crate::secret::{RawSection, Secret};
+
+const HERE: At = At { net: "", item: 0 };
+
+/// Tokens shorter than this can be guessed.
+const SHORT_TOKEN: usize = 16;
+
+/// Reads the whole document. The value counts only if the reader noted no error.
+pub(crate) fn config(reader: &mut Reader<'_>, node: NodeIdentity) -> Config {
+    reader.survey();
+    let paths = paths(reader);
+    let subsystems = subsystems(reader);
+    let cluster = cluster(reader, &node);
+    let networks = networks::read(reader, &node, &cluster.all_nodes);
+    Config {
+        standalone: standalone(reader),
+        database: database(reader),
+        timers: timers(reader),
+        fencing: fencing(reader, &node.id),
+        migration: Migration { target_selector: target_selector(reader) },
+        logging: logging(reader),
+        guest_networking: guest_networking(reader, subsystems),
+        ceph: ceph(reader, &paths, subsystems, &cluster),
+        api: api(reader),
+        autobackup: section(reader, "autobackup"),
+        automirror: section(reader, "automirror"),
+        warnings: Vec::new(),
+        node,
+        paths,
+        subsystems,
+        cluster,
+        networks,
+    }
+}
+
+/// The API's section alone, for a client on this machine.
+pub(crate) fn api(reader: &mut Reader<'_>) -> Api {
+    let ip = reader.get("api.listen.address").unwrap_or([127, 0, 0, 1].into());
+    let api = Api {
+        listen: SocketAddr::new(ip, reader.want("api.listen.port")),
+        authentication: authentication(reader),
+        tls: tls(reader),
+    };
+    warn_of_open_api(reader, &api);
+    api
+}
+
+fn warn_of_open_api(reader: &mut Reader<'_>, api: &Api) {
+    let open = reader.is_on(keys::API) && !api.authentication.enabled && !api.listen.ip().is_loopback();
+    if open {
+        let hint = "set `enabled: true` and give at least one token under `api.token`";
+        let found = "is off: whoever reaches the API's address commands the cluster";
+        reader.warn_at("api.authentication.enabled", HERE, found, hint);
+    }
+    if reader.format == Format::PvcnodedYaml
+        && reader.is_on(keys::API)
+        && !reader.is_given("api.listen.address", HERE)
+    {
+        let hint = "copy the settings of the old pvcapid.yaml into an `api:` section beside `pvc:`";
+        let found = "is missing: the API listens on 127.0.0.1 only";
+        reader.warn_at("api.listen.address", HERE, found, hint);
+    }
+}
+
+fn authentication(reader: &mut Reader<'_>) -> Authentication {
+    let enabled = reader.want("api.authentication.enabled");
+    let secret_key = reader.get::<Secret>("api.authentication.secret_key").filter(|key| !key.is_empty());
+    reader.get::<String>("api.authentication.source");
+    let tokens: Vec<_> = (0..reader.items(keys::TOKENS)).filter_map(|item| token(reader, item)).collect();
+    if enabled && reader.items(keys::TOKENS) == 0 {
+        let hint =
+            "add an item with `description` and `token` under `api.token`, or switch authentication off";
+        let found = "is on and there is no token: nobody could log in";
+        reader.error_at("api.authentication.enabled", HERE, found, "", hint);
+    }
+    if enabled && secret_key.is_none() {
+        let found = "is not given: browsers have to log in again whenever the API restarts or moves";
+        let hint =
+            "give it a long random text, the same on all nodes, for example from `openssl rand -hex 32`";
+        reader.warn_at("api.authentication.secret_key", HERE, found, hint);
+    }
+    Authentication { enabled, secret_key, tokens }
+}
+
+fn token(reader: &mut Reader<'_>, item: usize) -> Option<Token> {
+    let at = At { net: "", item };
+    let description = reader.get_at("api.token[].description", at).unwrap_or_default();
+    let token: Secret = reader.get_at("api.token[].token", at)?;
+    let length = token.reveal().chars().count();
+    let hint = "use a long random text, for example from `openssl rand -hex 32`";
+    if length == 0 {
+        reader.error_at("api.token[].token", at, "is empty text: it would let everybody in", "a token", hint);
+    } else if length < SHORT_TOKEN {
+        reader.warn_at("api.token[].token", at, "is short enough to be guessed", hint);
+    }
+    Some(Token { description, token })
+}
+
+fn tls(reader: &mut Reader<'_>) -> Option<Tls> {
+    let enabled: bool = reader.want(keys::TLS);
+    let certificate: Option<PathBuf> = reader.get("api.ssl.certificate");
+    let private_key: Option<PathBuf> = reader.get("api.ssl.private_key");
+    enabled.then_some(())?;
+    Some(Tls { certificate: certificate?, private_key: private_key? })
+}
+
+fn standalone(reader: &mut Reader<'_>) -> Option<Standalone> {
+    let given: Option<PathBuf> = reader.get("standalone.state_directory");
+    let libvirt_uri = reader.get::<String>("standalone.libvirt_uri").filter(|uri| !uri.is_empty());
+    let volume_directory = reader.get("standalone.volume_directory");
+    reader.standalone.then(|| Standalone {
+        state_directory: given.unwrap_or_else(|| reader.state.clone()),
+        volume_directory: volume_directory.unwrap_or_default(),
+        libvirt_uri,
+    })
+}
+
+fn paths(reader: &mut Reader<'_>) -> Paths {
+    Paths {
+        plugins: reader.want("path.plugin_directory"),
+        dynamic: reader.want("path.dynamic_directory"),
+        log: reader.want("path.system_log_directory"),
+        console_log: reader.want("path.console_log_directory"),
+        ceph: reader.want("path.ceph_directory"),
+    }
+}
+
+fn subsystems(reader: &mut Reader<'_>) -> Subsystems {
+    Subsystems {
+        hypervisor: reader.want(keys::HYPERVISOR),
+        networking: reader.want(keys::NETWORKING),
+        storage: reader.want(keys::STORAGE),
+        worker: reader.want(keys::WORKER),
+        api: reader.want(keys::API),
+        prometheus: reader.want("subsystem.enable_prometheus"),
+    }
+}
+
+fn cluster(reader: &mut Reader<'_>, node: &NodeIdentity) -> Cluster {
+    const ALL: &str = "cluster.all_nodes";
+    const COORDINATORS: &str = "cluster.coordinator_nodes";
+    let name = reader.get::<String>("cluster.name").filter(|name| !name.is_empty());
+    if name.is_none() && reader.is_given("cluster.name", HERE) {
+        reader.error_at("cluster.name", HERE, "is empty text", "a name", "");
+    }
+    let coordinators: Vec<String> = reader.want(COORDINATORS);
+    let all: Option<Vec<String>> = reader.get(ALL);
+    for (path, nodes) in [(COORDINATORS, &coordinators), (ALL, all.as_ref().unwrap_or(&coordinators))] {
+        check_node_list(reader, path, nodes);
+    }
+    if reader.standalone {
+        if coordinators.iter().any(|name| *name != node.name) {
+            let found = "names other nodes, and standalone mode has only this one";
+            let hint =
+                "leave it out, or remove the section `standalone` and run the node as part of the cluster";
+            reader.error_at(COORDINATORS, HERE, found, "", hint);
+        }
+    } else if !coordinators.is_empty() && coordinators.len().is_multiple_of(2) {
+        let found = format!(
+            "has {} nodes: an even number survives no more failures than one fewer",
+            coordinators.len()
+        );
+        reader.warn_at(COORDINATORS, HERE, found, "use three or five coordinators");
+    }
+    if let Some(all) = &all {
+        check_membership(reader, node, all, &coordinators);
+    }
+    Cluster { name, all_nodes: all.unwrap_or_else(|| coordinators.clone()), coordinators }
+}
+
+fn check_node_list(reader: &mut Reader<'_>, path: &str, nodes: &[String]) {
+    if nodes.is_empty() && reader.is_given(path, HERE) && reader.items(&reader.shown(path, HERE)) == 0 {
+        reader.error_at(path, HERE, "is an empty list", "at least one node", "");
+    }
+    let mut seen = BTreeSet::new();
+    for name in nodes {
+        if !seen.insert(name) && reader.is_given(path, HERE) {
+            reader.error_at(path, HERE, format!("names `{name}` twice"), "", "name each node once");
+        }
+    }
+}
+
+fn check_membership(reader: &mut Reader<'_>, node: &NodeIdentity, all: &[String], coordinators: &[String]) {
+    const ALL: &str = "cluster.all_nodes";
+    for name in coordinators.iter().filter(|name| !all.contains(name)) {
+        reader.warn_at(ALL, HERE, format!("lacks the coordinator `{name}`"), "add it");
+    }
+    if !all.contains(&node.name) && !coordinators.contains(&node.name) {
+        let found = format!("lacks this node, `{}`", node.name);
+        reader.warn_at(ALL, HERE, found, "add it, or check the host name of this machine");
+    }
+}
+
+fn database(reader: &mut Reader<'_>) -> Database {
+    let hostname = reader.get::<String>("database.postgres.hostname");
+    let port = reader.get("database.postgres.port");
+    let (dns_hostname, dns_port) = match reader.format {
+        Format::PvcConf => (hostname.clone(), port),
+        Format::PvcnodedYaml => {
+            (reader.get("coordinator.dns.database.host"), reader.get("coordinator.dns.database.port"))
+        }
+    };
+    Database {
+        zookeeper_port: reader.want("database.zookeeper.port"),
+        keydb: keydb(reader),
+        metadata: postgres(reader, hostname, port, ["api.database", "api.username", "api.password"]),
+        dns: postgres(reader, dns_hostname, dns_port, ["dns.database", "dns.username", "dns.password"]),
+    }
+}
+
+fn keydb(reader: &mut Reader<'_>) -> Option<Keydb> {
+    let hostname = reader.get("database.keydb.hostname");
+    let (port, path) = (reader.want("database.keydb.port"), reader.want("database.keydb.path"));
+    Some(Keydb { hostname: hostname?, port, path })
+}
+
+fn postgres(
+    reader: &mut Reader<'_>,
+    hostname: Option<String>,
+    port: Option<u16>,
+    keys: [&str; 3],
+) -> Option<Postgres> {
+    let [database, username, password] = keys.map(|key| format!("database.postgres.credentials.{key}"));
+    let (database, username) = (reader.get(&database), reader.get(&username));
+    let password = reader.get(&password);
+    Some(Postgres {
+        hostname: hostname?,
+        port: port?,
+        database: database?,
+        username: username?,
+        password: password?,
+    })
+}
+
+fn timers(reader: &mut Reader<'_>) -> Timers {
+    Timers {
+        vm_shutdown_timeout: reader.want("timer.vm_shutdown_timeout"),
+        keepalive_interval: reader.want("timer.keepalive_interval"),
+        monitoring_interval: reader.want("timer.monitoring_interval"),
+    }
+}
+
+fn fencing(reader: &mut Reader<'_>, id: &NodeId) -> Fencing {
+    const FENCE: &str = "fencing.intervals.fence_intervals";
+    const SUICIDE: &str = "fencing.intervals.suicide_intervals";
+    let fence: Option<u32> = reader.get(FENCE);
+    let suicide: Option<u32> = reader.get(SUICIDE);
+    let fencing = Fencing {
+        disable_on_ipmi_failure: reader.want("fencing.disable_on_ipmi_failure"),
+        fence_intervals: fence.and_then(NonZeroU32::new),
+        suicide_intervals: suicide.and_then(NonZeroU32::new),
+        successful_fence: fence_action(reader, "fencing.actions.successful_fence"),
+        failed_fence: fence_action(reader, "fencing.actions.failed_fence"),
+        ipmi: ipmi(reader, id),
+    };
+    if fence == Some(0) {
+        let found = "is 0: no node is ever taken for dead, and its VMs stay down until somebody acts";
+        let hint =
+            "6 is usual; daemons of the original PVC do not know that 0 means never, and fence at once";
+        reader.warn_at(FENCE, HERE, found, hint);
+    }
+    if fencing.failed_fence == FenceAction::Migrate && suicide == Some(0) {
+        let found =
+            "is `migrate` while nodes do not reset themselves: a VM could run twice and destroy its disks";
+        let hint = format!(
+            "set `{}` to at most the fence intervals, or this to `none`",
+            reader.shown(SUICIDE, HERE)
+        );
+        reader.warn_at("fencing.actions.failed_fence", HERE, found, &hint);
+    }
+    if let (Some(fence), Some(suicide)) = (fencing.fence_intervals, fencing.suicide_intervals)
+        && suicide > fence
+    {
+        let found = format!("is {suicide}: a node would reset itself only after others took it for dead");
+        reader.warn_at(SUICIDE, HERE, found, &format!("use at most {fence}, the fence intervals"));
+    }
+    fencing
+}
+
+fn fence_action(reader: &mut Reader<'_>, path: &str) -> FenceAction {
+    match reader.get::<String>(path).as_deref() {
+        Some("migrate") => FenceAction::Migrate,
+        _ => FenceAction::Nothing,
+    }
+}
+
+fn ipmi(reader: &mut Reader<'_>, id: &NodeId) -> Option<Ipmi> {
+    const HOSTNAME: &str = "fencing.ipmi.hostname";
+    let hostname = reader.get::<String>(HOSTNAME).map(|template| template.replace("{node_id}", &id.text));
+    let username = reader.get("fencing.ipmi.username");
+    let password = reader.get("fencing.ipmi.password");
+    let allowed = "a host name or address, with `{node_id}` for the number of the node if it is in it";
+    let wrong = |found: &str, hint: &str, reader: &mut Reader<'_>| {
+        reader.error_at(HOSTNAME, HERE, found, allowed, hint);
+    };
+    match hostname.as_deref() {
+        Some("") => wrong("is empty text", "", reader),
+        Some(name) if name.contains(['{', '}']) => {
+            wrong(
+                "has braces around something else than `node_id`",
+                "`{node_id}` is the only placeholder",
+                reader,
+            );
+        }
+        Some(name) if name.contains(char::is_whitespace) => wrong("contains a space", "", reader),
+        Some(_) | None => {}
+    }
+    Some(Ipmi { hostname: hostname?, username: username?, password: password? })
+}
+
+fn target_selector(reader: &mut Reader<'_>) -> TargetSelector {
+    match reader.get::<String>("migration.target_selector").as_deref() {
+        Some("memprov") => TargetSelector::MemProv,
+        Some("vcpus") => TargetSelector::Vcpus,
+        Some("load") => TargetSelector::Load,
+        Some("vms") => TargetSelector::Vms,
+        _ => TargetSelector::Mem,
+    }
+}
+
+fn logging(reader: &mut Reader<'_>) -> Logging {
+    let logging = Logging {
+        debug: reader.want("logging.debug_logging"),
+        file: reader.want("logging.file_logging"),
+        stdout: reader.want("logging.stdout_logging"),
+        zookeeper: reader.want("logging.zookeeper_logging"),
+        colours: reader.want("logging.log_colours"),
+        dates: reader.want("logging.log_dates"),
+        keepalives: reader.want("logging.log_keepalives"),
+        cluster_details: reader.want("logging.log_cluster_details"),
+        monitoring_details: reader.want("logging.log_monitoring_details"),
+        console_log_lines: reader.want("logging.console_log_lines"),
+        node_log_lines: reader.want("logging.node_log_lines"),
+    };
+    if !logging.file && !logging.stdout && !logging.zookeeper {
+        let hint = "switch on `file_logging`, `stdout_logging` or `zookeeper_logging`";
+        let found = "is off, and so are the others: nothing is logged anywhere";
+        reader.warn_at("logging.file_logging", HERE, found, hint);
+    }
+    if logging.zookeeper && logging.node_log_lines == 0 {
+        let found = "keeps no lines while `zookeeper_logging` is on: `pvc node log` stays empty";
+        reader.warn_at("logging.node_log_lines", HERE, found, "2000 is usual");
+    }
+    logging
+}
+
+fn guest_networking(reader: &mut Reader<'_>, subsystems: Subsystems) -> GuestNetworking {
+    const ENABLE: &str = "guest_networking.sriov_enable";
+    const PHY: &str = "guest_networking.sriov_device[].phy";
+    let list = match reader.format {
+        Format::PvcConf => keys::SRIOV_DEVICES.to_owned(),
+        Format::PvcnodedYaml => format!("pvc.{}", keys::OLD_SRIOV_DEVICES),
+    };
+    let mut devices: Vec<SriovDevice> = Vec::new();
+    for item in 0..reader.items(&list) {
+        let at = At { net: "", item };
+        let phy: Option<String> = reader.get_at(PHY, at);
+        let mtu = reader.get_at("guest_networking.sriov_device[].mtu", at);
+        let vfcount = reader.get_at("guest_networking.sriov_device[].vfcount", at);
+        let (Some(phy), Some(vfcount)) = (phy, vfcount) else { continue };
+        if devices.iter().any(|device| device.phy == phy) {
+            reader.error_at(PHY, at, format!("is `{phy}` once more"), "", "name each card once");
+        }
+        devices.push(SriovDevice { phy, mtu, vfcount });
+    }
+    let sriov_enabled: bool = reader.want(ENABLE);
+    if sriov_enabled && reader.items(&list) == 0 {
+        reader.warn_at(ENABLE, HERE, "is on, but no card is named", "name the cards under `sriov_device`");
+    }
+    if sriov_enabled && !subsystems.networking {
+        reader.warn_at(
+            ENABLE,
+            HERE,
+            "has no effect while networking is off",
+            "switch networking on, or this off",
+        );
+    }
+    GuestNetworking {
+        bridge_device: reader.get("guest_networking.bridge_device"),
+        bridge_mtu: reader.get("guest_networking.bridge_mtu"),
+        sriov_enabled,
+        sriov_devices: devices,
+    }
+}
+
+fn ceph(reader: &mut Reader<'_>, paths: &Paths, subsystems: Subsystems, cluster: &Cluster) -> Option<Ceph> {
+    const HOSTS: &str = "ceph.monitor_hosts";
+    let config_file: PathBuf = reader.want("ceph.ceph_config_file");
+    let keyring_file: PathBuf = reader.want("ceph.ceph_keyring_file");
+    let monitor_port = reader.want("ceph.monitor_port");
+    let secret_uuid = reader.get("ceph.secret_uuid");
+    let domain: Option<String> = networks::storage_domain(reader);
+    let named: Option<Vec<String>> = reader.get(HOSTS);
+    if !subsystems.storage {
+        return None;
+    }
+    let derived =
+        domain.map(|domain| cluster.coordinators.iter().map(|host| format!("{host}.{domain}")).collect());
+    let monitor_hosts = named.or(derived).unwrap_or_else(|| {
+        if !reader.is_given(HOSTS, HERE) && !reader.is_on(keys::NETWORKING) {
+            let found = "is missing, and without a storage network it cannot be told from the coordinators";
+            reader.error_at(HOSTS, HERE, found, "a list of host names or addresses", "");
+        }
+        Vec::new()
+    });
+    Some(Ceph {
+        config_file: paths.ceph.join(config_file),
+        keyring_file: paths.ceph.join(keyring_file),
+        monitor_port,
+        monitor_hosts,
+        secret_uuid,
+    })
+}
+
+fn section(reader: &mut Reader<'_>, path: &str) -> Option<RawSection> {
+    reader.get(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::keys::KEYS;
+    use crate::yaml;
+
+    const ITEMS: &str = "[{phy: a, vfcount: 1}]";
+
+    fn asked(text: &str, format: Format) -> BTreeSet<&'static str> {
+        let document = yaml::parse(text).unwrap_or_else(|fault| panic!("{}", fault.what));
+        let mut reader = Reader::new("test", &document.root, format);
+        let node = NodeIdentity { name: "hv1".into(), domain: String::new(), id: NodeId::of("hv1") };
+        config(&mut reader, node);
+        reader.asked
+    }
+
+    #[test]
+    fn the_table_has_no_key_that_nobody_reads() {
+        let new = format!("api: {{token: [{{token: x}}]}}\nguest_networking: {{sriov_device: {ITEMS}}}");
+        let old = format!("pvc: {{system: {{configuration: {{networking: {{sriov_device: {ITEMS}}}}}}}}}");
+        let mut read = asked(&new, Format::PvcConf);
+        read.extend(asked(&old, Format::PvcnodedYaml));
+        // Read before the rest, with the node's name.
+        read.insert("node");
+        let all: BTreeSet<_> = KEYS.iter().map(|key| key.path).collect();
+        assert_eq!(read, all);
+    }
+}

@@ -1,0 +1,388 @@
+//! The configuration as the daemons use it.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ipnet::Ipv4Net;
+
+use crate::problem::Problem;
+use crate::secret::{RawSection, Secret};
+
+/// Which of the two formats a file is in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// 1.0 and later.
+    PvcConf,
+    /// Before 0.9.83: everything below `pvc:`.
+    PvcnodedYaml,
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Format::PvcConf => "pvc.conf",
+            Format::PvcnodedYaml => "pvcnoded.yaml",
+        })
+    }
+}
+
+/// A valid configuration. Both formats come to the same value if they say the same.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// Given in standalone mode only.
+    pub standalone: Option<Standalone>,
+    pub node: NodeIdentity,
+    pub paths: Paths,
+    pub subsystems: Subsystems,
+    pub cluster: Cluster,
+    /// Given whenever networking is on in a cluster.
+    pub networks: Option<Networks>,
+    pub database: Database,
+    pub timers: Timers,
+    pub fencing: Fencing,
+    pub migration: Migration,
+    pub logging: Logging,
+    pub guest_networking: GuestNetworking,
+    /// Given whenever storage is on.
+    pub ceph: Option<Ceph>,
+    pub api: Api,
+    /// Left to the worker to read.
+    pub autobackup: Option<RawSection>,
+    /// Left to the worker to read.
+    pub automirror: Option<RawSection>,
+    /// What does not keep the daemon from starting, but should be looked at.
+    pub warnings: Vec<Problem>,
+}
+
+impl Config {
+    /// Whether this node is a coordinator; any other is a pure hypervisor.
+    pub fn is_coordinator(&self) -> bool {
+        self.cluster.coordinators.contains(&self.node.name)
+    }
+
+    /// The ZooKeeper servers, `host:port` each.
+    pub fn zookeeper_servers(&self) -> Vec<String> {
+        let port = self.database.zookeeper_port;
+        self.cluster.coordinators.iter().map(|host| format!("{host}:{port}")).collect()
+    }
+}
+
+/// What standalone mode adds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Standalone {
+    pub state_directory: PathBuf,
+    pub volume_directory: PathBuf,
+    /// `None` for this machine's own libvirt.
+    pub libvirt_uri: Option<String>,
+}
+
+/// Who this node is, told from its host name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeIdentity {
+    /// The short host name.
+    pub name: String,
+    /// What follows the first dot of the host name; often empty.
+    pub domain: String,
+    pub id: NodeId,
+}
+
+/// The number that ends a node's name: the last run of digits in it, 0 if there is none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeId {
+    /// As written in the name, `01` for `hv01`; goes into the IPMI host name.
+    pub text: String,
+    pub number: u32,
+}
+
+impl NodeId {
+    /// The number in a short host name.
+    pub fn of(name: &str) -> Self {
+        let end = name.rfind(|c: char| c.is_ascii_digit()).map_or(0, |last| last + 1);
+        let start = name[..end].rfind(|c: char| !c.is_ascii_digit()).map_or(0, |c| c + char_len(name, c));
+        let digits = &name[start..end];
+        let text = if digits.is_empty() { "0" } else { digits };
+        Self { text: text.into(), number: text.parse().unwrap_or(u32::MAX) }
+    }
+}
+
+fn char_len(text: &str, at: usize) -> usize {
+    text[at..].chars().next().map_or(0, char::len_utf8)
+}
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Paths {
+    pub plugins: PathBuf,
+    pub dynamic: PathBuf,
+    pub log: PathBuf,
+    pub console_log: PathBuf,
+    pub ceph: PathBuf,
+}
+
+impl Paths {
+    /// Every directory that the node daemon makes sure of at its start.
+    pub fn to_create(&self) -> Vec<PathBuf> {
+        let below = |parent: &PathBuf| ["dnsmasq", "pdns", "nft"].map(|name| parent.join(name));
+        let mut all = vec![self.dynamic.clone(), self.log.clone(), self.console_log.clone()];
+        all.extend(below(&self.dynamic));
+        all.extend(below(&self.log));
+        all
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Subsystems {
+    pub hypervisor: bool,
+    pub networking: bool,
+    /// Ceph. The volumes of standalone mode do not depend on it.
+    pub storage: bool,
+    pub worker: bool,
+    pub api: bool,
+    pub prometheus: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Cluster {
+    /// `None` in the older format, which has no name: whatever is stored stays.
+    pub name: Option<String>,
+    pub all_nodes: Vec<String>,
+    pub coordinators: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Networks {
+    pub upstream: ClusterNetwork,
+    pub cluster: ClusterNetwork,
+    pub storage: ClusterNetwork,
+}
+
+/// One of the three networks between the nodes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClusterNetwork {
+    pub domain: String,
+    pub device: String,
+    pub mtu: u32,
+    pub network: Ipv4Net,
+    /// Held by the primary. Its mask is the network's.
+    pub floating: Ipv4Net,
+    /// Always given for the upstream network when networking is on.
+    pub gateway: Option<Ipv4Addr>,
+    pub selection: AddressSelection,
+    /// This node's address and the network's mask; `None` if it has none.
+    pub address: Option<Ipv4Net>,
+}
+
+/// How a node gets its address on a network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AddressSelection {
+    /// The host of the network whose number is the node's id.
+    ById,
+    Static(Ipv4Addr),
+    /// None at all (the older format only).
+    Unassigned,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Database {
+    pub zookeeper_port: u16,
+    /// The original's task queue. Kept so that one file serves both; nothing here uses it.
+    pub keydb: Option<Keydb>,
+    /// For the metadata service and the provisioner.
+    pub metadata: Option<Postgres>,
+    /// For the DNS aggregator.
+    pub dns: Option<Postgres>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Keydb {
+    pub hostname: String,
+    pub port: u16,
+    pub path: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Postgres {
+    pub hostname: String,
+    pub port: u16,
+    pub database: String,
+    pub username: String,
+    pub password: Secret,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Timers {
+    pub vm_shutdown_timeout: Duration,
+    pub keepalive_interval: Duration,
+    pub monitoring_interval: Duration,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fencing {
+    pub disable_on_ipmi_failure: bool,
+    /// Missed keepalives until a node is taken for dead; `None` means never.
+    pub fence_intervals: Option<NonZeroU32>,
+    /// Missed keepalives until a node with running VMs resets itself; `None` means never.
+    pub suicide_intervals: Option<NonZeroU32>,
+    pub successful_fence: FenceAction,
+    pub failed_fence: FenceAction,
+    /// Always given in a cluster.
+    pub ipmi: Option<Ipmi>,
+}
+
+/// What happens to the VMs of a node after an attempt to fence it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FenceAction {
+    Migrate,
+    Nothing,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ipmi {
+    /// With `{node_id}` filled in.
+    pub hostname: String,
+    pub username: String,
+    pub password: Secret,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Migration {
+    pub target_selector: TargetSelector,
+}
+
+/// How the next node of a VM is chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TargetSelector {
+    /// Most memory free.
+    Mem,
+    /// Least memory promised.
+    MemProv,
+    Vcpus,
+    Load,
+    Vms,
+}
+
+impl TargetSelector {
+    /// The word used in files, records and requests.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            TargetSelector::Mem => "mem",
+            TargetSelector::MemProv => "memprov",
+            TargetSelector::Vcpus => "vcpus",
+            TargetSelector::Load => "load",
+            TargetSelector::Vms => "vms",
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Logging {
+    pub debug: bool,
+    pub file: bool,
+    pub stdout: bool,
+    pub zookeeper: bool,
+    pub colours: bool,
+    pub dates: bool,
+    pub keepalives: bool,
+    pub cluster_details: bool,
+    pub monitoring_details: bool,
+    /// Lines kept in the store for each VM's console; 0 keeps none.
+    pub console_log_lines: u32,
+    /// Lines kept in the store for each node's log; 0 keeps none.
+    pub node_log_lines: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct GuestNetworking {
+    pub bridge_device: Option<String>,
+    pub bridge_mtu: Option<u32>,
+    pub sriov_enabled: bool,
+    pub sriov_devices: Vec<SriovDevice>,
+}
+
+/// A network card whose virtual functions VMs may have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SriovDevice {
+    pub phy: String,
+    /// `None` leaves it as it is.
+    pub mtu: Option<u32>,
+    pub vfcount: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ceph {
+    pub config_file: PathBuf,
+    pub keyring_file: PathBuf,
+    pub monitor_port: u16,
+    pub monitor_hosts: Vec<String>,
+    /// Always given in pvc.conf.
+    pub secret_uuid: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Api {
+    pub listen: SocketAddr,
+    pub authentication: Authentication,
+    /// `None` serves plain HTTP.
+    pub tls: Option<Tls>,
+}
+
+impl Api {
+    /// Where a client on the same machine reaches it: a wildcard address becomes loopback.
+    pub fn local_address(&self) -> SocketAddr {
+        let ip = match self.listen.ip() {
+            IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(ip) if ip.is_unspecified() => std::net::Ipv6Addr::LOCALHOST.into(),
+            ip => ip,
+        };
+        SocketAddr::new(ip, self.listen.port())
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Authentication {
+    pub enabled: bool,
+    /// Signs sessions. `None`: the API has to make one up, and sessions end with the process.
+    pub secret_key: Option<Secret>,
+    /// At least one while authentication is enabled.
+    pub tokens: Vec<Token>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Token {
+    /// Who has it.
+    pub description: String,
+    pub token: Secret,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tls {
+    pub certificate: PathBuf,
+    pub private_key: PathBuf,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_id_is_the_last_run_of_digits() {
+        for (name, text, number) in [
+            ("hv1", "1", 1),
+            ("pvchv01", "01", 1),
+            ("rack2-hv13b", "13", 13),
+            ("hv", "0", 0),
+            ("", "0", 0),
+            ("ñ7", "7", 7),
+        ] {
+            assert_eq!(NodeId::of(name), NodeId { text: text.into(), number }, "{name}");
+        }
+    }
+}
