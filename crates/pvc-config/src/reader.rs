@@ -225,9 +225,10 @@ impl<'d> Reader<'d> {
         Some(value.expect("the defaults in the table are valid"))
     }
 
-    /// Whether the key is written in the file, with whatever value.
+    /// Whether the key has a value in the file, right or wrong.
     pub fn is_given(&self, path: &str, at: At) -> bool {
-        self.spot(keys::find(path), at).node.is_some_and(|node| !node.is_null())
+        let key = keys::find(path);
+        self.spot(key, at).node.is_some_and(|node| !counts_as_absent(node, key.kind))
     }
 
     /// The key's path as this file would have it.
@@ -402,12 +403,14 @@ impl<'d> Reader<'d> {
 }
 
 /// Empty text counts as not given where text could not be empty anyway: samples write `""` for "none".
+/// So does Python's `None` in place of an address, which templates put there.
 fn counts_as_absent(node: &Node, kind: Kind) -> bool {
     // An empty flag is refused instead: Python takes it for false whatever the default is.
     let empty_text = node.scalar().is_some_and(|scalar| scalar.text.is_empty());
     match kind {
         Kind::Flag => false,
         Kind::Text | Kind::Secret => node.is_null(),
+        Kind::Ipv4 if node.scalar().is_some_and(|scalar| scalar.text.eq_ignore_ascii_case("none")) => true,
         _ => node.is_null() || empty_text,
     }
 }

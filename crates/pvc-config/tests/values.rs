@@ -228,6 +228,16 @@ fn words_and_numbers_mean_what_yaml_1_1_says() {
 }
 
 #[test]
+fn a_gateway_of_python_s_none_is_no_gateway() {
+    let config = parse(&SAMPLE.replace("gateway_address:\n", "gateway_address: None\n"), "pvchv1");
+    assert_eq!(config.networks.unwrap().cluster.gateway, None);
+    let text = SAMPLE.replace("gateway_address: 10.0.0.254", "gateway_address: None");
+    let errors =
+        Config::parse(&text, "pvc.conf", "pvchv1").expect_err("the upstream network needs one").errors;
+    assert_eq!(errors.len(), 1);
+}
+
+#[test]
 fn anchors_and_merges_work() {
     let text = SAMPLE.replace("      api:\n", "      api: &account\n").replace(
         "        database: pvcdns\n        username: pvcdns\n        password: change-this-password-too",
