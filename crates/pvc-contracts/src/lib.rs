@@ -1,3 +1,10 @@
 //! One suite per port, run against every adapter.
+//!
+//! Beside the suites stand the things that their tests share: a real ZooKeeper server, and a proxy
+//! that cuts connections.
 
+pub mod hypervisor;
+pub mod proxy;
+pub mod storage;
 pub mod tree;
+pub mod zookeeper_server;

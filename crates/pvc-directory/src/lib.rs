@@ -1,1 +1,405 @@
 //! Volumes as files in a directory.
+//!
+//! ```text
+//!  DIR/vms/                           a pool
+//!  DIR/vms/web1_sda/disk.raw          a volume: sparse, exactly as long as the volume is large
+//!  DIR/vms/web1_sda/snapshots/NAME    its snapshots, raw as well
+//!  DIR/.work/RANDOM/                  things being made or removed
+//! ```
+//!
+//! Whatever is made is made under `.work`, synced, and renamed into its place; whatever is removed is
+//! renamed away first. A crash therefore leaves volumes that are whole, and leftovers under `.work`,
+//! which the next [`DirectoryStorage::open`] removes.
+//!
+//! Several processes may use one directory at a time (a daemon and an import from the command line):
+//! they keep out of each other's way with `flock` on the folders of volumes, and out of QEMU's way with
+//! the very locks that QEMU takes on its images.
+
+#![allow(
+    clippy::disallowed_methods,
+    reason = "an adapter of this host: its waits are real, its names need no seed"
+)]
+
+mod copy;
+mod layout;
+mod lock;
+mod qcow2;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use pvc_model::space::{Lack, check_room};
+use pvc_model::storage::{PoolName, SnapshotName, VolumeId, VolumeName};
+use pvc_ports::{Attachment, ImageFormat, PoolInfo, Storage, StorageError, VolumeInfo, VolumeLock};
+
+use crate::copy::{Copying, copy_contents};
+use crate::layout::{Root, Volume, failed};
+use crate::lock::ImageGuard;
+
+/// The pool that every directory has from the start.
+pub const DEFAULT_POOL: &str = "vms";
+
+/// How fast `qemu-img` must be at least, once its [`CONVERT_START`] is over.
+const CONVERT_BYTES_PER_SECOND: u64 = 4 << 20;
+const CONVERT_START: Duration = Duration::from_secs(120);
+
+/// The Storage port on a directory of this host. Cheap to clone.
+#[derive(Clone)]
+pub struct DirectoryStorage {
+    root: Arc<Root>,
+}
+
+impl DirectoryStorage {
+    /// Opens the directory, which is made if it is not there, with the pool `vms`; leftovers of
+    /// crashes are removed. Blocks for that long.
+    pub fn open(directory: &Path) -> Result<Self, StorageError> {
+        let root = Root::open(directory)?;
+        root.remove_leftovers();
+        let storage = DirectoryStorage { root: Arc::new(root) };
+        match storage.root.create_pool(&PoolName::new(DEFAULT_POOL)) {
+            Ok(()) | Err(StorageError::PoolExists { .. }) => Ok(storage),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The directory, without symbolic links in its path.
+    pub fn directory(&self) -> &Path {
+        self.root.path()
+    }
+
+    /// Does file work where it may block. If the caller goes away, long copies stop and are undone.
+    async fn work<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Root, &Copying) -> Result<T, StorageError> + Send + 'static,
+    ) -> Result<T, StorageError> {
+        let root = self.root.clone();
+        let stop = StopOnDrop(Arc::new(AtomicBool::new(false)));
+        let copying = Copying::new(stop.0.clone());
+        let task = tokio::task::spawn_blocking(move || work(&root, &copying));
+        task.await.unwrap_or_else(|panic| Err(failed("doing file work")(io::Error::other(panic))))
+    }
+}
+
+struct StopOnDrop(Arc<AtomicBool>);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Refuses what the pool has no room for.
+fn require_room(root: &Root, pool: &PoolName, needed_bytes: u64, force: bool) -> Result<(), StorageError> {
+    let info = root.pool(pool)?;
+    check_room(info.stored_bytes, info.free_bytes, needed_bytes, force).map_err(|lack| match lack {
+        Lack::NoRoom => {
+            StorageError::NoRoom { pool: pool.clone(), free_bytes: info.free_bytes, needed_bytes }
+        }
+        Lack::BeyondSafe { safe_bytes } => {
+            StorageError::BeyondSafe { pool: pool.clone(), safe_bytes, needed_bytes }
+        }
+    })
+}
+
+/// Copies an image whose contents a guest may be writing at this moment: only a reflink shows it at
+/// one moment, so without reflinks an image in use is refused.
+fn copy_image(from: &Volume, to: &std::fs::File, copying: &Copying) -> Result<(), StorageError> {
+    let image = from.image()?;
+    let guard = ImageGuard::take(&image)?;
+    match guard {
+        Some(_guard) => copy_contents(&image, to, copying).map_err(failed("copying an image")),
+        None if copying.reflink(&image, to) => Ok(()),
+        None => Err(from.in_use(&image)),
+    }
+}
+
+#[async_trait]
+impl Storage for DirectoryStorage {
+    async fn pools(&self) -> Result<Vec<PoolInfo>, StorageError> {
+        self.work(|root, _| root.pools()).await
+    }
+
+    async fn pool(&self, pool: &PoolName) -> Result<PoolInfo, StorageError> {
+        let pool = pool.clone();
+        self.work(move |root, _| root.pool(&pool)).await
+    }
+
+    async fn create_pool(&self, pool: &PoolName) -> Result<(), StorageError> {
+        let pool = pool.clone();
+        self.work(move |root, _| root.create_pool(&pool)).await
+    }
+
+    async fn remove_pool(&self, pool: &PoolName) -> Result<(), StorageError> {
+        let pool = pool.clone();
+        self.work(move |root, _| root.remove_pool(&pool)).await
+    }
+
+    async fn volumes(&self, pool: &PoolName) -> Result<Vec<VolumeInfo>, StorageError> {
+        let pool = pool.clone();
+        self.work(move |root, _| root.volumes(&pool)).await
+    }
+
+    async fn volume(&self, volume: &VolumeId) -> Result<VolumeInfo, StorageError> {
+        let id = volume.clone();
+        self.work(move |root, _| root.volume(&id)?.info()).await
+    }
+
+    async fn create(&self, volume: &VolumeId, size_bytes: u64, force: bool) -> Result<(), StorageError> {
+        let id = volume.clone();
+        self.work(move |root, _| {
+            root.require_absent(&id)?;
+            require_room(root, &id.pool, size_bytes, force)?;
+            let new = root.new_volume()?;
+            new.image().set_len(size_bytes).map_err(failed("making a volume"))?;
+            new.publish(&id)
+        })
+        .await
+    }
+
+    /// Growing is allowed while the volume is in use: the guest is told of it afterwards.
+    async fn resize(&self, volume: &VolumeId, size_bytes: u64, force: bool) -> Result<(), StorageError> {
+        let id = volume.clone();
+        self.work(move |root, _| {
+            let volume = root.locked(&id)?;
+            let info = volume.info()?;
+            let image = volume.image()?;
+            let guard = ImageGuard::take(&image)?;
+            if size_bytes < info.size_bytes {
+                if guard.is_none() {
+                    return Err(volume.in_use(&image));
+                }
+                if !force {
+                    let from_bytes = info.size_bytes;
+                    return Err(StorageError::WouldShrink { volume: id, from_bytes, to_bytes: size_bytes });
+                }
+            } else if size_bytes > info.size_bytes {
+                let may_come = size_bytes.saturating_sub(info.used_bytes);
+                require_room(root, &id.pool, may_come, force)?;
+            }
+            image.set_len(size_bytes).and_then(|()| image.sync_all()).map_err(failed("resizing a volume"))
+        })
+        .await
+    }
+
+    async fn clone_volume(
+        &self,
+        volume: &VolumeId,
+        to: &VolumeName,
+        force: bool,
+    ) -> Result<(), StorageError> {
+        let (id, to) = (volume.clone(), VolumeId { pool: volume.pool.clone(), volume: to.clone() });
+        self.work(move |root, copying| {
+            let source = root.locked(&id)?;
+            root.require_absent(&to)?;
+            require_room(root, &id.pool, source.info()?.size_bytes, force)?;
+            let new = root.new_volume()?;
+            copy_image(&source, new.image(), copying)?;
+            new.publish(&to)
+        })
+        .await
+    }
+
+    async fn rename(&self, volume: &VolumeId, to: &VolumeName) -> Result<(), StorageError> {
+        let (id, to) = (volume.clone(), VolumeId { pool: volume.pool.clone(), volume: to.clone() });
+        self.work(move |root, _| {
+            let volume = root.locked(&id)?;
+            let _guard = volume.require_unused()?;
+            root.rename(&id, &to)
+        })
+        .await
+    }
+
+    async fn remove(&self, volume: &VolumeId) -> Result<(), StorageError> {
+        let id = volume.clone();
+        self.work(move |root, _| {
+            let volume = root.locked(&id)?;
+            let _guard = volume.require_unused()?;
+            root.remove(&id)
+        })
+        .await
+    }
+
+    async fn snapshot(&self, volume: &VolumeId, snapshot: &SnapshotName) -> Result<(), StorageError> {
+        let (id, name) = (volume.clone(), snapshot.clone());
+        self.work(move |root, copying| {
+            let volume = root.locked(&id)?;
+            volume.require_no_snapshot(&name)?;
+            let work = root.work_folder()?;
+            let file = work.file("snapshot")?;
+            copy_image(&volume, &file, copying)?;
+            volume.publish_snapshot(&work, &file, &name)
+        })
+        .await
+    }
+
+    async fn rename_snapshot(
+        &self,
+        volume: &VolumeId,
+        snapshot: &SnapshotName,
+        to: &SnapshotName,
+    ) -> Result<(), StorageError> {
+        let (id, from, to) = (volume.clone(), snapshot.clone(), to.clone());
+        self.work(move |root, _| root.locked(&id)?.rename_snapshot(&from, &to)).await
+    }
+
+    async fn remove_snapshot(&self, volume: &VolumeId, snapshot: &SnapshotName) -> Result<(), StorageError> {
+        let (id, name) = (volume.clone(), snapshot.clone());
+        self.work(move |root, _| root.locked(&id)?.remove_snapshot(&name)).await
+    }
+
+    async fn roll_back(&self, volume: &VolumeId, snapshot: &SnapshotName) -> Result<(), StorageError> {
+        let (id, name) = (volume.clone(), snapshot.clone());
+        self.work(move |root, copying| {
+            let volume = root.locked(&id)?;
+            let _guard = volume.require_unused()?;
+            let source = volume.snapshot_file(&name)?;
+            let work = root.work_folder()?;
+            let file = work.file("image")?;
+            copy_contents(&source, &file, copying).map_err(failed("rolling a volume back"))?;
+            volume.replace_image(&work, &file)
+        })
+        .await
+    }
+
+    async fn import(
+        &self,
+        volume: &VolumeId,
+        source: &Path,
+        format: ImageFormat,
+        force: bool,
+    ) -> Result<(), StorageError> {
+        match format {
+            ImageFormat::Raw => self.import_raw(volume, source, force).await,
+            ImageFormat::Qcow2 => self.import_qcow2(volume, source, force).await,
+        }
+    }
+
+    async fn attachment(&self, volume: &VolumeId) -> Result<Attachment, StorageError> {
+        let id = volume.clone();
+        self.work(move |root, _| {
+            root.volume(&id)?;
+            Ok(Attachment::File { path: root.image_path(&id) })
+        })
+        .await
+    }
+
+    /// None, ever: what holds a file here is a process of this host, and its locks end with it.
+    async fn locks(&self, volume: &VolumeId) -> Result<Vec<VolumeLock>, StorageError> {
+        let id = volume.clone();
+        self.work(move |root, _| root.volume(&id).map(|_| Vec::new())).await
+    }
+
+    async fn break_lock(&self, volume: &VolumeId, _lock: &VolumeLock) -> Result<(), StorageError> {
+        let id = volume.clone();
+        self.work(move |root, _| root.volume(&id).map(drop)).await
+    }
+}
+
+impl DirectoryStorage {
+    async fn import_raw(&self, volume: &VolumeId, source: &Path, force: bool) -> Result<(), StorageError> {
+        let (id, source) = (volume.clone(), source.to_owned());
+        self.work(move |root, copying| {
+            root.require_absent(&id)?;
+            let file = open_source(&source, ImageFormat::Raw)?;
+            let size = file.metadata().map_err(failed("reading an image"))?.len();
+            require_room(root, &id.pool, size, force)?;
+            let new = root.new_volume()?;
+            copy_contents(&file, new.image(), copying).map_err(no_room(root, &id.pool, size))?;
+            new.publish(&id)
+        })
+        .await
+    }
+
+    async fn import_qcow2(&self, volume: &VolumeId, source: &Path, force: bool) -> Result<(), StorageError> {
+        let (id, path) = (volume.clone(), source.to_owned());
+        let (source, size, new) = self
+            .work(move |root, _| {
+                root.require_absent(&id)?;
+                let file = open_source(&path, ImageFormat::Qcow2)?;
+                let size =
+                    qcow2::virtual_size(&file).map_err(|why| bad_image(&path, ImageFormat::Qcow2, why))?;
+                require_room(root, &id.pool, size, force)?;
+                let source = path.canonicalize().map_err(failed("reading an image"))?;
+                Ok((source, size, root.new_volume()?))
+            })
+            .await?;
+        convert(&source, new.image_path(), size).await?;
+        let id = volume.clone();
+        self.work(move |_, _| {
+            let length = new.image().metadata().map_err(failed("reading an image"))?.len();
+            if length != size {
+                let why = format!("it describes {size} bytes and has {length}");
+                return Err(bad_image(&source, ImageFormat::Qcow2, why));
+            }
+            new.publish(&id)
+        })
+        .await
+    }
+}
+
+fn bad_image(path: &Path, format: ImageFormat, why: impl Into<String>) -> StorageError {
+    StorageError::BadImage { source_path: path.display().to_string(), format, why: why.into() }
+}
+
+fn open_source(path: &Path, format: ImageFormat) -> Result<std::fs::File, StorageError> {
+    let file = std::fs::File::open(path).map_err(failed(format!("opening `{}`", path.display())))?;
+    let metadata = file.metadata().map_err(failed("reading an image"))?;
+    if !metadata.is_file() {
+        return Err(bad_image(path, format, "it is not a file"));
+    }
+    Ok(file)
+}
+
+/// A full disk in the middle of a copy is a lack of room, not a failure of the storage.
+fn no_room<'a>(
+    root: &'a Root,
+    pool: &'a PoolName,
+    needed_bytes: u64,
+) -> impl FnOnce(io::Error) -> StorageError + 'a {
+    move |error| {
+        let full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+        match root.pool(pool) {
+            Ok(info) if full => {
+                StorageError::NoRoom { pool: pool.clone(), free_bytes: info.free_bytes, needed_bytes }
+            }
+            _ => failed("copying an image")(error),
+        }
+    }
+}
+
+/// Has `qemu-img` check a qcow2 image, and write its contents into an existing file.
+async fn convert(source: &Path, target: PathBuf, size_bytes: u64) -> Result<(), StorageError> {
+    let deadline = CONVERT_START + Duration::from_secs(size_bytes / CONVERT_BYTES_PER_SECOND);
+    let mut check = tokio::process::Command::new("qemu-img");
+    check.args(["check", "-q", "-f", "qcow2", "--"]).arg(source);
+    // An image that was cut short converts without complaint, to zeros. 3 is for room that is wasted
+    // inside the image, which harms nobody.
+    run_qemu_img(check, source, deadline, &[0, 3]).await?;
+    let mut convert = tokio::process::Command::new("qemu-img");
+    convert.args(["convert", "-q", "-f", "qcow2", "-O", "raw", "--"]).arg(source).arg(target);
+    run_qemu_img(convert, source, deadline, &[0]).await
+}
+
+/// Runs `qemu-img` on the image `source`. The child dies with the future.
+async fn run_qemu_img(
+    mut command: tokio::process::Command,
+    source: &Path,
+    deadline: Duration,
+    good: &[i32],
+) -> Result<(), StorageError> {
+    command.stdin(std::process::Stdio::null()).kill_on_drop(true);
+    let output = match tokio::time::timeout(deadline, command.output()).await {
+        Err(_) => return Err(StorageError::TimedOut { seconds: deadline.as_secs() }),
+        Ok(output) => output.map_err(failed("running `qemu-img` (package qemu-utils)"))?,
+    };
+    if output.status.code().is_some_and(|code| good.contains(&code)) {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let first = said.lines().find(|line| !line.trim().is_empty()).unwrap_or("`qemu-img` finds errors in it");
+    Err(bad_image(source, ImageFormat::Qcow2, first.trim_start_matches("qemu-img: ")))
+}

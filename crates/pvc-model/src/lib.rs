@@ -18,6 +18,7 @@ pub mod job;
 pub mod network;
 pub mod node;
 pub mod size;
+pub mod space;
 pub mod storage;
 pub mod vm;
 

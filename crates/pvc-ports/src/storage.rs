@@ -86,6 +86,8 @@ pub enum StorageError {
     WouldShrink { volume: VolumeId, from_bytes: u64, to_bytes: u64 },
     #[error("`{source_path}` is not a valid {format:?} image: {why}")]
     BadImage { source_path: String, format: ImageFormat, why: String },
+    #[error(transparent)]
+    BadName(#[from] pvc_model::BadName),
     #[error("the storage did not answer within {seconds} s")]
     TimedOut { seconds: u64 },
     #[error("the storage failed while it was {doing}")]

@@ -1,0 +1,394 @@
+//! What every Storage must do.
+//!
+//! A test of an adapter implements [`StorageFixture`] and calls [`storage_contract`]. Each rule is a
+//! function of its own and works in pools of its own, so that one can be run alone.
+
+use std::any::Any;
+use std::path::Path;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use pvc_model::storage::{PoolName, SnapshotName, VolumeId, VolumeName};
+use pvc_ports::{ImageFormat, Storage, StorageError};
+
+/// A Storage to be judged, and the guest's side of its volumes.
+#[async_trait]
+pub trait StorageFixture: Send + Sync {
+    fn storage(&self) -> Arc<dyn Storage>;
+
+    /// A folder for image files.
+    fn scratch(&self) -> &Path;
+
+    /// Writes into a volume as a guest would.
+    async fn write(&self, volume: &VolumeId, offset: u64, bytes: &[u8]);
+
+    /// Reads a volume as a guest would.
+    async fn read(&self, volume: &VolumeId, offset: u64, length: usize) -> Vec<u8>;
+
+    /// Holds a volume as a running guest does, until the result is dropped.
+    async fn hold(&self, volume: &VolumeId) -> Box<dyn Any + Send>;
+}
+
+/// All rules, one after the other.
+pub async fn storage_contract(fixture: &dyn StorageFixture) {
+    pools_come_and_go(fixture).await;
+    sizes_are_exact(fixture).await;
+    a_volume_is_made_once(fixture).await;
+    what_is_absent_is_said_to_be(fixture).await;
+    names_that_leave_their_place_are_refused(fixture).await;
+    a_new_volume_is_zeros(fixture).await;
+    resizing_keeps_contents_and_refuses_to_shrink(fixture).await;
+    a_clone_is_independent(fixture).await;
+    a_rename_takes_snapshots_along(fixture).await;
+    a_snapshot_keeps_what_was(fixture).await;
+    snapshots_are_told_apart(fixture).await;
+    removing_takes_everything(fixture).await;
+    room_is_kept(fixture).await;
+    raw_images_are_imported(fixture).await;
+    qcow2_images_are_imported(fixture).await;
+    images_that_are_not_what_they_say_are_refused(fixture).await;
+    a_volume_in_use_is_left_alone(fixture).await;
+    one_of_many_makers_wins(fixture).await;
+}
+
+fn pool(name: &str) -> PoolName {
+    PoolName::parse(name).expect("the suite's names are good")
+}
+
+fn volume(pool: &PoolName, name: &str) -> VolumeId {
+    VolumeId { pool: pool.clone(), volume: VolumeName::new(name) }
+}
+
+fn snapshot(name: &str) -> SnapshotName {
+    SnapshotName::new(name)
+}
+
+async fn new_pool(fixture: &dyn StorageFixture, name: &str) -> (Arc<dyn Storage>, PoolName) {
+    let storage = fixture.storage();
+    let pool = pool(name);
+    storage.create_pool(&pool).await.expect("a new pool can be made");
+    (storage, pool)
+}
+
+macro_rules! refused {
+    ($result:expr, $pattern:pat) => {
+        match $result {
+            Err($pattern) => {}
+            other => panic!("expected {}, got {other:?}", stringify!($pattern)),
+        }
+    };
+}
+
+pub async fn pools_come_and_go(fixture: &dyn StorageFixture) {
+    let (storage, ssd) = new_pool(fixture, "come-and-go").await;
+    refused!(storage.create_pool(&ssd).await, StorageError::PoolExists { .. });
+    assert!(storage.pools().await.expect("pools are listed").iter().any(|found| found.name == ssd));
+    let info = storage.pool(&ssd).await.expect("the pool is there");
+    assert_eq!(info.stored_bytes, 0);
+    assert!(info.free_bytes > 0);
+
+    let disk = volume(&ssd, "a");
+    storage.create(&disk, 4096, false).await.expect("a small volume fits");
+    refused!(storage.remove_pool(&ssd).await, StorageError::PoolNotEmpty { volumes: 1, .. });
+    storage.remove(&disk).await.expect("it can be removed");
+    storage.remove_pool(&ssd).await.expect("an empty pool can be removed");
+    refused!(storage.remove_pool(&ssd).await, StorageError::NoPool { .. });
+    refused!(storage.pool(&ssd).await, StorageError::NoPool { .. });
+    refused!(storage.volumes(&ssd).await, StorageError::NoPool { .. });
+    refused!(storage.create(&disk, 4096, false).await, StorageError::NoPool { .. });
+}
+
+pub async fn sizes_are_exact(fixture: &dyn StorageFixture) {
+    let (storage, pool) = new_pool(fixture, "exact").await;
+    for size in [1, 511, 512, 4097, 10_000_019, (1 << 30) + 1] {
+        let id = volume(&pool, &format!("v{size}"));
+        storage.create(&id, size, false).await.expect("there is room");
+        assert_eq!(storage.volume(&id).await.expect("it is there").size_bytes, size);
+    }
+    let listed = storage.volumes(&pool).await.expect("volumes are listed");
+    assert_eq!(listed.len(), 6);
+    assert!(listed.iter().all(|info| info.used_bytes < 1 << 20), "what was never written takes no room");
+}
+
+pub async fn a_volume_is_made_once(fixture: &dyn StorageFixture) {
+    let (storage, pool) = new_pool(fixture, "once").await;
+    let id = volume(&pool, "a");
+    storage.create(&id, 4096, false).await.expect("there is room");
+    fixture.write(&id, 0, b"precious").await;
+    refused!(storage.create(&id, 8192, true).await, StorageError::VolumeExists { .. });
+    assert_eq!(fixture.read(&id, 0, 8).await, b"precious");
+    assert_eq!(storage.volume(&id).await.expect("it is there").size_bytes, 4096);
+}
+
+pub async fn what_is_absent_is_said_to_be(fixture: &dyn StorageFixture) {
+    let (storage, pool) = new_pool(fixture, "absent").await;
+    let (id, name, snap) = (volume(&pool, "a"), VolumeName::new("b"), snapshot("s"));
+    refused!(storage.volume(&id).await, StorageError::NoVolume { .. });
+    refused!(storage.resize(&id, 1, true).await, StorageError::NoVolume { .. });
+    refused!(storage.clone_volume(&id, &name, true).await, StorageError::NoVolume { .. });
+    refused!(storage.rename(&id, &name).await, StorageError::NoVolume { .. });
+    refused!(storage.remove(&id).await, StorageError::NoVolume { .. });
+    refused!(storage.snapshot(&id, &snap).await, StorageError::NoVolume { .. });
+    refused!(storage.roll_back(&id, &snap).await, StorageError::NoVolume { .. });
+    refused!(storage.attachment(&id).await, StorageError::NoVolume { .. });
+    refused!(storage.locks(&id).await, StorageError::NoVolume { .. });
+    storage.create(&id, 4096, false).await.expect("there is room");
+    refused!(storage.roll_back(&id, &snap).await, StorageError::NoSnapshot { .. });
+    refused!(storage.remove_snapshot(&id, &snap).await, StorageError::NoSnapshot { .. });
+    refused!(storage.rename_snapshot(&id, &snap, &snapshot("t")).await, StorageError::NoSnapshot { .. });
+}
+
+pub async fn names_that_leave_their_place_are_refused(fixture: &dyn StorageFixture) {
+    let (storage, pool) = new_pool(fixture, "places").await;
+    let inside = volume(&pool, "a");
+    storage.create(&inside, 4096, false).await.expect("there is room");
+    for name in ["..", ".", "", "../a", "/etc/passwd", "a/b", "a@b", "-rf", ".work", "a\0b"] {
+        let bad = volume(&pool, name);
+        refused!(storage.create(&bad, 4096, true).await, StorageError::BadName(_));
+        refused!(storage.volume(&bad).await, StorageError::NoVolume { .. });
+        refused!(storage.remove(&bad).await, StorageError::NoVolume { .. });
+        refused!(storage.create_pool(&PoolName::new(name)).await, StorageError::BadName(_));
+        refused!(storage.pool(&PoolName::new(name)).await, StorageError::NoPool { .. });
+        refused!(storage.remove_pool(&PoolName::new(name)).await, StorageError::NoPool { .. });
+        refused!(storage.rename(&inside, &VolumeName::new(name)).await, StorageError::BadName(_));
+        refused!(storage.clone_volume(&inside, &VolumeName::new(name), true).await, StorageError::BadName(_));
+        refused!(storage.snapshot(&inside, &snapshot(name)).await, StorageError::BadName(_));
+        refused!(storage.remove_snapshot(&inside, &snapshot(name)).await, StorageError::NoSnapshot { .. });
+    }
+    assert_eq!(storage.volumes(&pool).await.expect("volumes are listed").len(), 1);
+}
+
+pub async fn a_new_volume_is_zeros(fixture: &dyn StorageFixture) {
+    let (storage, pool) = new_pool(fixture, "zeros").await;
+    let id = volume(&pool, "a");
+    storage.create(&id, 1 << 20, false).await.expect("there is room");
+    assert_eq!(fixture.read(&id, 0, 1 << 20).await, vec![0; 1 << 20]);
+}
+
+pub async fn resizing_keeps_contents_and_refuses_to_shrink(fixture: &dyn StorageFixture) {
+    let (storage, pool) = new_pool(fixture, "resize").await;
+    let id = volume(&pool, "a");
+    storage.create(&id, 8192, false).await.expect("there is room");
+    fixture.write(&id, 8000, b"end").await;
+    storage.resize(&id, 100_003, false).await.expect("it may grow");
+    assert_eq!(storage.volume(&id).await.expect("it is there").size_bytes, 100_003);
+    assert_eq!(fixture.read(&id, 8000, 5).await, b"end\0\0");
+    refused!(
+        storage.resize(&id, 8192, false).await,
+        StorageError::WouldShrink { from_bytes: 100_003, to_bytes: 8192, .. }
+    );
+    assert_eq!(storage.volume(&id).await.expect("it is there").size_bytes, 100_003);
+    storage.resize(&id, 8192, true).await.expect("force shrinks");
+    assert_eq!(storage.volume(&id).await.expect("it is there").size_bytes, 8192);
+    storage.resize(&id, 8192, false).await.expect("the present size is no change");
+}
+
+pub async fn a_clone_is_independent(fixture: &dyn StorageFixture) {
+    let (storage, pool) = new_pool(fixture, "clone").await;
+    let (id, copy) = (volume(&pool, "a"), volume(&pool, "b"));
+    storage.create(&id, 3_000_001, false).await.expect("there is room");
+    fixture.write(&id, 2_999_000, b"tail").await;
+    storage.clone_volume(&id, &copy.volume, false).await.expect("there is room");
+    fixture.write(&id, 2_999_000, b"new!").await;
+    assert_eq!(fixture.read(&copy, 2_999_000, 4).await, b"tail");
+    let info = storage.volume(&copy).await.expect("the clone is there");
+    assert_eq!((info.size_bytes, info.snapshots.len()), (3_000_001, 0));
+    refused!(storage.clone_volume(&id, &copy.volume, true).await, StorageError::VolumeExists { .. });
+    storage.remove(&id).await.expect("the source can go");
+    assert_eq!(fixture.read(&copy, 2_999_000, 4).await, b"tail");
+}
+
+pub async fn a_rename_takes_snapshots_along(fixture: &dyn StorageFixture) {
+    let (storage, pool) = new_pool(fixture, "rename").await;
+    let (id, new, other) = (volume(&pool, "a"), volume(&pool, "b"), volume(&pool, "c"));
+    for id in [&id, &other] {
+        storage.create(id, 4096, false).await.expect("there is room");
+    }
+    fixture.write(&id, 0, b"mine").await;
+    storage.snapshot(&id, &snapshot("s")).await.expect("a snapshot can be made");
+    refused!(storage.rename(&id, &other.volume).await, StorageError::VolumeExists { .. });
+    storage.rename(&id, &new.volume).await.expect("the name is free");
+    refused!(storage.volume(&id).await, StorageError::NoVolume { .. });
+    assert_eq!(fixture.read(&new, 0, 4).await, b"mine");
+    assert_eq!(storage.volume(&new).await.expect("it is there").snapshots.len(), 1);
+}
+
+pub async fn a_snapshot_keeps_what_was(fixture: &dyn StorageFixture) {
+    let (storage, pool) = new_pool(fixture, "snapshot").await;
+    let (id, before) = (volume(&pool, "a"), snapshot("before"));
+    storage.create(&id, 2_000_003, false).await.expect("there is room");
+    fixture.write(&id, 1_000_000, b"old").await;
+    storage.snapshot(&id, &before).await.expect("a snapshot can be made");
+    fixture.write(&id, 1_000_000, b"new").await;
+    fixture.write(&id, 10, b"more").await;
+    storage.resize(&id, 3_000_000, false).await.expect("it may grow");
+    assert_eq!(fixture.read(&id, 1_000_000, 3).await, b"new");
+    for _ in 0..2 {
+        storage.roll_back(&id, &before).await.expect("it can be rolled back, as often as needed");
+        assert_eq!(fixture.read(&id, 1_000_000, 3).await, b"old");
+        assert_eq!(fixture.read(&id, 10, 4).await, [0; 4]);
+        assert_eq!(storage.volume(&id).await.expect("it is there").size_bytes, 2_000_003);
+        fixture.write(&id, 1_000_000, b"yet").await;
+    }
+}
+
+pub async fn snapshots_are_told_apart(fixture: &dyn StorageFixture) {
+    let (storage, pool) = new_pool(fixture, "snapshots").await;
+    let id = volume(&pool, "a");
+    storage.create(&id, 5000, false).await.expect("there is room");
+    for (name, content) in [("s1", b"one"), ("s2", b"two")] {
+        fixture.write(&id, 0, content).await;
+        storage.snapshot(&id, &snapshot(name)).await.expect("a snapshot can be made");
+    }
+    refused!(storage.snapshot(&id, &snapshot("s1")).await, StorageError::SnapshotExists { .. });
+    refused!(
+        storage.rename_snapshot(&id, &snapshot("s1"), &snapshot("s2")).await,
+        StorageError::SnapshotExists { .. }
+    );
+    storage.rename_snapshot(&id, &snapshot("s1"), &snapshot("first")).await.expect("the name is free");
+    let info = storage.volume(&id).await.expect("it is there");
+    let names: Vec<_> = info.snapshots.iter().map(|found| (found.name.as_str(), found.size_bytes)).collect();
+    assert!(
+        names.contains(&("first", 5000)) && names.contains(&("s2", 5000)) && names.len() == 2,
+        "{names:?}"
+    );
+    storage.roll_back(&id, &snapshot("first")).await.expect("it can be rolled back");
+    assert_eq!(fixture.read(&id, 0, 3).await, b"one");
+    storage.remove_snapshot(&id, &snapshot("first")).await.expect("it can be removed");
+    refused!(storage.roll_back(&id, &snapshot("first")).await, StorageError::NoSnapshot { .. });
+    storage.roll_back(&id, &snapshot("s2")).await.expect("the other one is still there");
+    assert_eq!(fixture.read(&id, 0, 3).await, b"two");
+}
+
+pub async fn removing_takes_everything(fixture: &dyn StorageFixture) {
+    let (storage, pool) = new_pool(fixture, "remove").await;
+    let id = volume(&pool, "a");
+    storage.create(&id, 1 << 20, false).await.expect("there is room");
+    fixture.write(&id, 0, &vec![7; 1 << 20]).await;
+    storage.snapshot(&id, &snapshot("s")).await.expect("a snapshot can be made");
+    storage.remove(&id).await.expect("it can be removed");
+    refused!(storage.volume(&id).await, StorageError::NoVolume { .. });
+    refused!(storage.remove(&id).await, StorageError::NoVolume { .. });
+    storage.create(&id, 4096, false).await.expect("the name is free again");
+    assert_eq!(storage.volume(&id).await.expect("it is there").snapshots, []);
+    assert_eq!(fixture.read(&id, 0, 4096).await, [0; 4096]);
+}
+
+pub async fn room_is_kept(fixture: &dyn StorageFixture) {
+    let (storage, pool) = new_pool(fixture, "room").await;
+    let free = storage.pool(&pool).await.expect("the pool is there").free_bytes;
+    let (id, other) = (volume(&pool, "a"), volume(&pool, "b"));
+    for force in [false, true] {
+        refused!(storage.create(&id, free * 2, force).await, StorageError::NoRoom { .. });
+        refused!(storage.create(&id, u64::MAX, force).await, StorageError::NoRoom { .. });
+    }
+    refused!(storage.create(&id, free / 10 * 9, false).await, StorageError::BeyondSafe { .. });
+    refused!(storage.volume(&id).await, StorageError::NoVolume { .. });
+    storage.create(&other, 4096, false).await.expect("a small volume fits");
+    refused!(storage.resize(&other, free / 10 * 9, false).await, StorageError::BeyondSafe { .. });
+    refused!(storage.resize(&other, free * 2, true).await, StorageError::NoRoom { .. });
+    assert_eq!(storage.volume(&other).await.expect("it is there").size_bytes, 4096);
+}
+
+pub async fn raw_images_are_imported(fixture: &dyn StorageFixture) {
+    let (storage, pool) = new_pool(fixture, "import-raw").await;
+    let id = volume(&pool, "a");
+    let path = fixture.scratch().join("image.raw");
+    let mut image = vec![0_u8; 3_000_001];
+    image[2_000_000..2_000_005].copy_from_slice(b"hello");
+    tokio::fs::write(&path, &image).await.expect("the scratch folder can be written");
+    storage.import(&id, &path, ImageFormat::Raw, false).await.expect("a raw image is taken as it is");
+    assert_eq!(storage.volume(&id).await.expect("it is there").size_bytes, 3_000_001);
+    assert_eq!(fixture.read(&id, 0, 3_000_001).await, image);
+    refused!(storage.import(&id, &path, ImageFormat::Raw, false).await, StorageError::VolumeExists { .. });
+    let absent = fixture.scratch().join("absent.raw");
+    assert!(storage.import(&volume(&pool, "b"), &absent, ImageFormat::Raw, false).await.is_err());
+    refused!(storage.volume(&volume(&pool, "b")).await, StorageError::NoVolume { .. });
+}
+
+/// Runs `qemu-img`, which the packages of this project bring along.
+async fn qemu_img(args: &[&str]) {
+    let output =
+        tokio::process::Command::new("qemu-img").args(args).output().await.expect("qemu-img is installed");
+    assert!(output.status.success(), "qemu-img {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+pub async fn qcow2_images_are_imported(fixture: &dyn StorageFixture) {
+    let (storage, pool) = new_pool(fixture, "import-qcow2").await;
+    let raw = fixture.scratch().join("source.raw");
+    let mut image = vec![0_u8; 2 << 20];
+    image[1_500_000..1_500_005].copy_from_slice(b"hello");
+    tokio::fs::write(&raw, &image).await.expect("the scratch folder can be written");
+    let qcow2 = fixture.scratch().join("image.qcow2").display().to_string();
+    qemu_img(&["convert", "-f", "raw", "-O", "qcow2", "-c", &raw.display().to_string(), &qcow2]).await;
+    let id = volume(&pool, "a");
+    storage
+        .import(&id, Path::new(&qcow2), ImageFormat::Qcow2, false)
+        .await
+        .expect("a qcow2 image is converted");
+    assert_eq!(storage.volume(&id).await.expect("it is there").size_bytes, 2 << 20);
+    assert_eq!(fixture.read(&id, 0, 2 << 20).await, image);
+}
+
+pub async fn images_that_are_not_what_they_say_are_refused(fixture: &dyn StorageFixture) {
+    let (storage, pool) = new_pool(fixture, "bad-images").await;
+    let at = |name: &str| fixture.scratch().join(name).display().to_string();
+    let (base, backed, huge, text) =
+        (at("base.qcow2"), at("backed.qcow2"), at("huge.qcow2"), at("text.qcow2"));
+    qemu_img(&["create", "-f", "qcow2", &base, "1M"]).await;
+    qemu_img(&["create", "-f", "qcow2", "-b", &base, "-F", "qcow2", &backed]).await;
+    qemu_img(&["create", "-f", "qcow2", &huge, "100T"]).await;
+    tokio::fs::write(&text, "no image at all").await.expect("the scratch folder can be written");
+    let external = at("external.qcow2");
+    qemu_img(&["create", "-f", "qcow2", "-o", &format!("data_file={}", at("data.raw")), &external, "1M"])
+        .await;
+    let cut = at("cut.qcow2");
+    let (data, full) = (at("data"), at("full.qcow2"));
+    tokio::fs::write(&data, vec![9_u8; 1 << 20]).await.expect("the scratch folder can be written");
+    qemu_img(&["convert", "-f", "raw", "-O", "qcow2", &data, &full]).await;
+    let whole = tokio::fs::read(&full).await.expect("it was made");
+    tokio::fs::write(&cut, &whole[..whole.len() / 2]).await.expect("the scratch folder can be written");
+
+    for bad in [&backed, &text, &external, &cut, &fixture.scratch().display().to_string()] {
+        let id = volume(&pool, "a");
+        let result = storage.import(&id, Path::new(bad), ImageFormat::Qcow2, true).await;
+        refused!(result, StorageError::BadImage { .. });
+        refused!(storage.volume(&id).await, StorageError::NoVolume { .. });
+    }
+    let result = storage.import(&volume(&pool, "a"), Path::new(&huge), ImageFormat::Qcow2, true).await;
+    refused!(result, StorageError::NoRoom { .. });
+}
+
+pub async fn a_volume_in_use_is_left_alone(fixture: &dyn StorageFixture) {
+    let (storage, pool) = new_pool(fixture, "in-use").await;
+    let (id, snap) = (volume(&pool, "a"), snapshot("s"));
+    storage.create(&id, 1 << 20, false).await.expect("there is room");
+    storage.snapshot(&id, &snap).await.expect("a snapshot can be made");
+    let held = fixture.hold(&id).await;
+    refused!(storage.remove(&id).await, StorageError::InUse { .. });
+    refused!(storage.rename(&id, &VolumeName::new("b")).await, StorageError::InUse { .. });
+    refused!(storage.roll_back(&id, &snap).await, StorageError::InUse { .. });
+    refused!(storage.resize(&id, 4096, true).await, StorageError::InUse { .. });
+    storage.resize(&id, 2 << 20, false).await.expect("a volume may grow while it is used");
+    drop(held);
+    storage.roll_back(&id, &snap).await.expect("it is free again");
+    storage.remove(&id).await.expect("it is free again");
+}
+
+pub async fn one_of_many_makers_wins(fixture: &dyn StorageFixture) {
+    let (storage, pool) = new_pool(fixture, "many").await;
+    let id = volume(&pool, "a");
+    let makers = (0..8).map(|_| {
+        let (storage, id) = (storage.clone(), id.clone());
+        tokio::spawn(async move { storage.create(&id, 4096, false).await })
+    });
+    let mut made = 0;
+    for maker in makers.collect::<Vec<_>>() {
+        match maker.await.expect("no maker panics") {
+            Ok(()) => made += 1,
+            Err(StorageError::VolumeExists { .. }) => {}
+            Err(error) => panic!("{error:?}"),
+        }
+    }
+    assert_eq!(made, 1);
+}

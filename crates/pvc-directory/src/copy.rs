@@ -1,0 +1,104 @@
+//! Copying images without their holes.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use nix::errno::Errno;
+use nix::unistd::{Whence, lseek};
+
+/// How much is read at once.
+const CHUNK: usize = 1 << 20;
+
+/// Runs of zeros of this length become holes.
+const BLOCK: usize = 64 << 10;
+
+nix::ioctl_write_int!(ficlone, 0x94, 9);
+
+/// A copy in progress, which may be told to stop.
+pub(crate) struct Copying {
+    stop: Arc<AtomicBool>,
+}
+
+impl Copying {
+    pub fn new(stop: Arc<AtomicBool>) -> Self {
+        Copying { stop }
+    }
+
+    /// Lets `to` share the contents of `from` as they are at this moment. `false` if the file system
+    /// cannot do that; then nothing was changed.
+    pub fn reflink(&self, from: &File, to: &File) -> bool {
+        let source =
+            u64::try_from(from.as_raw_fd()).expect("an open file has a descriptor that is not negative");
+        // SAFETY: both descriptors are open for the duration of the call, and the ioctl takes the
+        // source's number as its argument; no memory is handed over.
+        unsafe { ficlone(to.as_raw_fd(), source) }.is_ok()
+    }
+
+    fn check(&self) -> io::Result<()> {
+        if self.stop.load(Ordering::Relaxed) {
+            return Err(io::Error::new(io::ErrorKind::Interrupted, "nobody waits for the copy any longer"));
+        }
+        Ok(())
+    }
+}
+
+/// Makes the empty file `to` equal to `from`: as a reflink where the file system can, else as a copy
+/// in which runs of zeros take no room. `to` is on disk when this returns.
+pub(crate) fn copy_contents(from: &File, to: &File, copying: &Copying) -> io::Result<()> {
+    if !copying.reflink(from, to) {
+        let length = from.metadata()?.len();
+        to.set_len(length)?;
+        let mut at = 0;
+        while let Some((start, end)) = next_data(from, at, length)? {
+            copy_range(from, to, start, end, copying)?;
+            at = end;
+        }
+    }
+    to.sync_all()
+}
+
+/// The next range that is not a hole, from `at` on.
+fn next_data(file: &File, at: u64, length: u64) -> io::Result<Option<(u64, u64)>> {
+    if at >= length {
+        return Ok(None);
+    }
+    let from = i64::try_from(at).map_err(io::Error::other)?;
+    let start = match lseek(file, from, Whence::SeekData) {
+        Ok(start) => start,
+        Err(Errno::ENXIO) => return Ok(None),
+        // Some file systems know no holes: all is data.
+        Err(Errno::EINVAL | Errno::EOPNOTSUPP) => return Ok(Some((at, length))),
+        Err(error) => return Err(error.into()),
+    };
+    let end = lseek(file, start, Whence::SeekHole)?;
+    Ok(Some((start.unsigned_abs(), end.unsigned_abs().min(length))))
+}
+
+fn copy_range(from: &File, to: &File, start: u64, end: u64, copying: &Copying) -> io::Result<()> {
+    let mut buffer = vec![0_u8; CHUNK];
+    let mut at = start;
+    while at < end {
+        copying.check()?;
+        let want = usize::try_from(end - at).unwrap_or(CHUNK).min(CHUNK);
+        let got = from.read_at(&mut buffer[..want], at)?;
+        if got == 0 {
+            return Err(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                "the source became shorter during the copy",
+            ));
+        }
+        let mut block_at = at;
+        for block in buffer[..got].chunks(BLOCK) {
+            if block.iter().any(|byte| *byte != 0) {
+                to.write_all_at(block, block_at)?;
+            }
+            block_at += block.len() as u64;
+        }
+        at += got as u64;
+    }
+    Ok(())
+}

@@ -1,0 +1,229 @@
+//! The contract of the Storage port, and what is particular to a directory.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a panic is how a test fails; files are real here"
+)]
+
+use std::any::Any;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use pvc_contracts::storage::{StorageFixture, storage_contract};
+use pvc_directory::DirectoryStorage;
+use pvc_model::storage::{PoolName, SnapshotName, VolumeId, VolumeName};
+use pvc_ports::{Attachment, ImageFormat, Storage, StorageError};
+
+struct Directory {
+    storage: DirectoryStorage,
+    scratch: tempfile::TempDir,
+}
+
+impl Directory {
+    fn new() -> Self {
+        let scratch = tempfile::tempdir().unwrap();
+        let storage = DirectoryStorage::open(&scratch.path().join("volumes")).unwrap();
+        Directory { storage, scratch }
+    }
+
+    async fn image(&self, volume: &VolumeId) -> PathBuf {
+        match self.storage.attachment(volume).await.unwrap() {
+            Attachment::File { path } => path,
+            Attachment::Rbd => panic!("a directory has files"),
+        }
+    }
+
+    fn leftovers(&self) -> usize {
+        std::fs::read_dir(self.storage.directory().join(".work")).unwrap().count()
+    }
+}
+
+/// A process that has an image open as QEMU has, until it is dropped.
+struct Holder(Child);
+
+impl Holder {
+    fn of(path: &Path) -> Self {
+        use std::io::{BufRead, BufReader};
+        let mut child = Command::new("qemu-system-x86_64")
+            .args([
+                "-S",
+                "-accel",
+                "tcg",
+                "-m",
+                "16",
+                "-nodefaults",
+                "-display",
+                "none",
+                "-qmp",
+                "stdio",
+                "-drive",
+            ])
+            .arg(format!("file={},format=raw,if=virtio", path.display()))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // The greeting comes when everything is open.
+        let mut greeting = String::new();
+        let mut said = BufReader::new(child.stdout.take().unwrap());
+        said.read_line(&mut greeting).unwrap();
+        assert!(greeting.contains("QMP"), "{greeting}");
+        Holder(child)
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+#[async_trait]
+impl StorageFixture for Directory {
+    fn storage(&self) -> Arc<dyn Storage> {
+        Arc::new(self.storage.clone())
+    }
+
+    fn scratch(&self) -> &Path {
+        self.scratch.path()
+    }
+
+    async fn write(&self, volume: &VolumeId, offset: u64, bytes: &[u8]) {
+        let file = std::fs::OpenOptions::new().write(true).open(self.image(volume).await).unwrap();
+        file.write_all_at(bytes, offset).unwrap();
+    }
+
+    async fn read(&self, volume: &VolumeId, offset: u64, length: usize) -> Vec<u8> {
+        let file = std::fs::File::open(self.image(volume).await).unwrap();
+        let mut bytes = vec![0; length];
+        file.read_exact_at(&mut bytes, offset).unwrap();
+        bytes
+    }
+
+    async fn hold(&self, volume: &VolumeId) -> Box<dyn Any + Send> {
+        Box::new(Holder::of(&self.image(volume).await))
+    }
+}
+
+fn id(text: &str) -> VolumeId {
+    VolumeId::parse(text).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_storage_contract_holds() {
+    let directory = Directory::new();
+    storage_contract(&directory).await;
+    assert_eq!(directory.leftovers(), 0);
+}
+
+#[tokio::test]
+async fn the_default_pool_is_there_and_opening_twice_is_fine() {
+    let directory = Directory::new();
+    let again = DirectoryStorage::open(directory.storage.directory()).unwrap();
+    directory.storage.create(&id("vms/a"), 4096, false).await.unwrap();
+    assert_eq!(again.volume(&id("vms/a")).await.unwrap().size_bytes, 4096);
+}
+
+#[tokio::test]
+async fn an_image_in_use_names_the_program_that_has_it() {
+    let directory = Directory::new();
+    directory.storage.create(&id("vms/a"), 1 << 20, false).await.unwrap();
+    let _held = directory.hold(&id("vms/a")).await;
+    let error = directory.storage.remove(&id("vms/a")).await.unwrap_err().to_string();
+    assert!(
+        error.starts_with("volume `vms/a` is in use by `qemu-system") && error.contains("(process "),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn symbolic_links_are_no_pools_no_volumes_and_no_images() {
+    let directory = Directory::new();
+    let root = directory.storage.directory().to_owned();
+    let outside = directory.scratch.path().join("outside");
+    std::fs::create_dir_all(outside.join("victim")).unwrap();
+    std::fs::write(outside.join("victim/disk.raw"), "secret").unwrap();
+    symlink(&outside, root.join("linked")).unwrap();
+    symlink(outside.join("victim"), root.join("vms/linked")).unwrap();
+    directory.storage.create(&id("vms/a"), 4096, false).await.unwrap();
+    std::fs::remove_file(root.join("vms/a/disk.raw")).unwrap();
+    symlink(outside.join("victim/disk.raw"), root.join("vms/a/disk.raw")).unwrap();
+
+    assert!(directory.storage.pool(&PoolName::new("linked")).await.is_err());
+    assert!(matches!(directory.storage.volume(&id("vms/linked")).await, Err(StorageError::NoVolume { .. })));
+    assert!(directory.storage.remove(&id("vms/linked")).await.is_err());
+    assert!(directory.storage.remove(&id("vms/a")).await.is_err());
+    assert!(directory.storage.resize(&id("vms/a"), 1, true).await.is_err());
+    assert_eq!(std::fs::read(outside.join("victim/disk.raw")).unwrap(), b"secret");
+    let pools = directory.storage.pools().await.unwrap();
+    assert_eq!(pools.iter().map(|pool| pool.name.as_str()).collect::<Vec<_>>(), ["vms"]);
+}
+
+#[tokio::test]
+async fn what_a_crash_left_behind_is_removed_at_the_next_start() {
+    let directory = Directory::new();
+    let work = directory.storage.directory().join(".work");
+    std::fs::create_dir_all(work.join("dead/volume/snapshots")).unwrap();
+    std::fs::write(work.join("dead/volume/disk.raw"), "half").unwrap();
+    DirectoryStorage::open(directory.storage.directory()).unwrap();
+    assert_eq!(directory.leftovers(), 0);
+}
+
+#[tokio::test]
+async fn files_that_are_none_of_ours_disturb_nothing() {
+    let directory = Directory::new();
+    let root = directory.storage.directory();
+    std::fs::create_dir_all(root.join("vms/lost+found")).unwrap();
+    std::fs::create_dir_all(root.join("vms/empty")).unwrap();
+    std::fs::write(root.join("vms/README"), "x").unwrap();
+    std::fs::write(root.join("notes.txt"), "x").unwrap();
+    assert_eq!(directory.storage.volumes(&PoolName::new("vms")).await.unwrap(), []);
+    assert_eq!(directory.storage.pools().await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn images_are_private_and_their_folders_can_be_passed() {
+    let directory = Directory::new();
+    directory.storage.create(&id("vms/a"), 4096, false).await.unwrap();
+    let image = directory.image(&id("vms/a")).await;
+    assert_eq!(image.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    for folder in image.ancestors().skip(1).take(3) {
+        let mode = folder.metadata().unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode & 0o011, 0o011, "{}", folder.display());
+    }
+}
+
+#[tokio::test]
+async fn an_import_whose_caller_goes_away_leaves_nothing() {
+    let directory = Directory::new();
+    let source = directory.scratch.path().join("large.raw");
+    std::fs::write(&source, vec![1_u8; 300 << 20]).unwrap();
+    let target = id("vms/large");
+    let import = directory.storage.import(&target, &source, ImageFormat::Raw, true);
+    drop(tokio::time::timeout(std::time::Duration::from_millis(5), import).await);
+    // The copy notices at its next mebibyte.
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while directory.leftovers() > 0 {
+        assert!(std::time::Instant::now() < deadline, "the copy goes on");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+}
+
+#[tokio::test]
+async fn copies_have_holes_where_the_image_has_zeros() {
+    let directory = Directory::new();
+    let source = directory.scratch.path().join("zeros.raw");
+    std::fs::write(&source, vec![0_u8; 8 << 20]).unwrap();
+    assert!(source.metadata().unwrap().blocks() > 0);
+    directory.storage.import(&id("vms/a"), &source, ImageFormat::Raw, false).await.unwrap();
+    directory.storage.clone_volume(&id("vms/a"), &VolumeName::new("b"), false).await.unwrap();
+    directory.storage.snapshot(&id("vms/b"), &SnapshotName::new("s")).await.unwrap();
+    let info = directory.storage.volume(&id("vms/b")).await.unwrap();
+    assert_eq!((info.size_bytes, info.used_bytes), (8 << 20, 0));
+    assert_eq!(directory.storage.pool(&PoolName::new("vms")).await.unwrap().stored_bytes, 0);
+}
