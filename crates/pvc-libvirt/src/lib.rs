@@ -1,1 +1,328 @@
 //! The Hypervisor on libvirt.
+//!
+//! ```text
+//!  tokio task ──call, deadline──▶ queue ──▶ thread ──▶ libvirt ──▶ libvirtd
+//!                                              ▲                      │ events, loss
+//!  events() ◀── hub ◀───────── event thread ◀──┴── supervisor ◀───────┘
+//! ```
+//!
+//! - `virt`: the safe layer, all of this crate's `unsafe`
+//! - `link`: the connection, its threads and deadlines, reconnecting
+//! - `probe`: whether KVM works here, found out by running a guest
+//! - `stats`, `live_xml`: reading what libvirt answers
+//!
+//! Above this file nobody knows that libvirt exists; this file translates and decides nothing.
+
+mod link;
+mod live_xml;
+mod probe;
+mod stats;
+mod virt;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use pvc_ports::{
+    DeviceChange, Guest, GuestEvent, GuestStats, Hypervisor, HypervisorError, HypervisorFacts, VncAddress,
+};
+use tokio::sync::{Mutex, mpsc};
+use uuid::Uuid;
+
+use link::{CallError, Link};
+use probe::{Memory, PROBE, Verdict};
+use virt::{Connection, Domain, Kind, VirtError};
+
+/// Reading: libvirt answers from memory.
+const READ: Duration = Duration::from_secs(10);
+/// Figures, which QEMU is asked for.
+const STATS: Duration = Duration::from_secs(5);
+/// Changing a running guest; libvirt itself waits up to 30 s for one that is busy.
+const CHANGE: Duration = Duration::from_secs(35);
+/// Starting opens the guest's storage, which may be slow.
+const START: Duration = Duration::from_secs(90);
+/// libvirt asks QEMU to end, waits, kills it, and waits for the kernel to let go.
+const DESTROY: Duration = Duration::from_secs(60);
+const PING: Duration = Duration::from_secs(3);
+const CONSOLE_LIMIT: usize = 1 << 20;
+const STATE_ONLY: u32 = virt_sys::VIR_DOMAIN_STATS_STATE;
+
+/// How a domain's vCPUs are run: the `type` of its XML.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DomainType {
+    Kvm,
+    /// Software emulation (TCG).
+    Qemu,
+}
+
+impl DomainType {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            DomainType::Kvm => "kvm",
+            DomainType::Qemu => "qemu",
+        }
+    }
+}
+
+/// What the adapter must be told.
+#[derive(Debug, Clone)]
+pub struct LibvirtOptions {
+    /// Such as `qemu:///system` or `qemu+unix:///system?socket=/run/pvc/libvirt-sock`.
+    pub uri: String,
+    /// A directory in which QEMU, whoever it runs as, may open the probe's disk of 512 bytes.
+    pub scratch: PathBuf,
+    /// A file in which the verdict on KVM is kept between starts of the daemon, best below `/run`.
+    pub verdict: Option<PathBuf>,
+    /// Instead of probing: the administrator's word.
+    pub domain_type: Option<DomainType>,
+}
+
+/// The hypervisor of this host, through libvirt. Connects by itself, now and whenever the connection
+/// is lost; dropping it leaves all guests as they are.
+pub struct LibvirtHypervisor {
+    link: Link,
+    options: LibvirtOptions,
+    verdict: Mutex<Option<Verdict>>,
+}
+
+impl LibvirtHypervisor {
+    /// Starts connecting and returns at once; whoever calls first waits for the outcome.
+    pub fn new(options: LibvirtOptions) -> Self {
+        Self { link: Link::start(options.uri.clone()), options, verdict: Mutex::new(None) }
+    }
+
+    async fn call<T: Send + 'static>(
+        &self,
+        uuid: Uuid,
+        deadline: Duration,
+        work: impl FnOnce(&Connection) -> Result<T, VirtError> + Send + 'static,
+    ) -> Result<T, HypervisorError> {
+        self.link.call(deadline, work).await.map_err(|error| translate(error, uuid, deadline))
+    }
+
+    /// A call about one running guest.
+    async fn with_guest<T: Send + 'static>(
+        &self,
+        uuid: Uuid,
+        deadline: Duration,
+        work: impl FnOnce(&Connection, &Domain) -> Result<T, VirtError> + Send + 'static,
+    ) -> Result<T, HypervisorError> {
+        self.call(uuid, deadline, move |connection| {
+            let guest = connection.lookup(uuid)?;
+            let answer = work(connection, &guest);
+            match answer {
+                // "Requested operation is not valid": because the guest has just ended, or because of the operation.
+                Err(error) if error.kind() == Kind::NotRunning && guest.is_active().unwrap_or(true) => {
+                    Ok(Err(error))
+                }
+                other => other.map(Ok),
+            }
+        })
+        .await?
+        .map_err(refused)
+    }
+
+    /// Whether KVM works here. Probed once; one probe at a time.
+    async fn verdict(&self, emulator: &str, qemu_version: &str) -> Result<Verdict, HypervisorError> {
+        let mut known = self.verdict.lock().await;
+        if let Some(verdict) = &*known {
+            return Ok(verdict.clone());
+        }
+        let verdict = self.find_verdict(emulator, qemu_version).await?;
+        *known = Some(verdict.clone());
+        Ok(verdict)
+    }
+
+    async fn find_verdict(&self, emulator: &str, qemu_version: &str) -> Result<Verdict, HypervisorError> {
+        if let Some(domain_type) = self.options.domain_type {
+            let refused =
+                (domain_type == DomainType::Qemu).then(|| "switched off by configuration".to_owned());
+            return Ok(Verdict { domain_type, refused, lasting: false });
+        }
+        let memory = Memory::new(self.options.verdict.clone(), qemu_version);
+        if let Some(verdict) = memory.recall() {
+            return Ok(verdict);
+        }
+        let verdict = probe::probe(&self.link, emulator, &self.options.scratch).await?;
+        match &verdict.refused {
+            None => tracing::info!("KVM works here: a probe guest ran under it"),
+            Some(why) => tracing::warn!(%why, "guests are emulated in software, which is slow"),
+        }
+        memory.keep(&verdict);
+        Ok(verdict)
+    }
+}
+
+#[async_trait]
+impl Hypervisor for LibvirtHypervisor {
+    async fn facts(&self) -> Result<HypervisorFacts, HypervisorError> {
+        let (libvirt, qemu, emulator) = self
+            .call(Uuid::nil(), READ, |connection| {
+                let capabilities = connection.domain_capabilities("qemu")?;
+                let emulator = live_xml::emulator(&capabilities).ok_or_else(|| {
+                    VirtError::ours("libvirt names no emulator for this host's architecture")
+                })?;
+                Ok((connection.libvirt_version()?, connection.hypervisor_version()?, emulator))
+            })
+            .await?;
+        let qemu_version = version_text(qemu);
+        let verdict = self.verdict(&emulator, &qemu_version).await?;
+        Ok(HypervisorFacts {
+            domain_type: verdict.domain_type.as_str().to_owned(),
+            kvm_refused: verdict.refused,
+            libvirt_version: version_text(libvirt),
+            qemu_version,
+            emulator,
+        })
+    }
+
+    async fn ping(&self) -> Result<(), HypervisorError> {
+        self.call(Uuid::nil(), PING, |connection| connection.libvirt_version().map(|_| ())).await
+    }
+
+    async fn guests(&self) -> Result<BTreeMap<Uuid, Guest>, HypervisorError> {
+        let records = self
+            .call(Uuid::nil(), READ, |connection| connection.all_stats(STATE_ONLY, stats::ACTIVE))
+            .await?;
+        let guests = records.iter().filter_map(stats::guest).filter(|guest| guest.uuid != PROBE);
+        Ok(guests.map(|guest| (guest.uuid, guest)).collect())
+    }
+
+    async fn start(&self, uuid: Uuid, xml: &str) -> Result<(), HypervisorError> {
+        let described = live_xml::uuid(xml).map_err(|why| HypervisorError::Refused { why })?;
+        if described != uuid {
+            let why = format!("the guest's description has the UUID `{described}` instead of `{uuid}`");
+            return Err(HypervisorError::Refused { why });
+        }
+        let xml = xml.to_owned();
+        self.call(uuid, START, move |connection| {
+            if is_active(connection, uuid)? {
+                return Ok(());
+            }
+            match connection.create(&xml) {
+                Ok(_) => Ok(()),
+                // Somebody else was faster, or it is there in spite of the error: what counts is that it runs.
+                Err(_) if is_active(connection, uuid).unwrap_or(false) => Ok(()),
+                Err(error) => Err(error),
+            }
+        })
+        .await
+    }
+
+    async fn shutdown(&self, uuid: Uuid) -> Result<(), HypervisorError> {
+        self.with_guest(uuid, CHANGE, |_, guest| guest.press_power_button()).await
+    }
+
+    async fn destroy(&self, uuid: Uuid) -> Result<(), HypervisorError> {
+        let destroyed = self.with_guest(uuid, DESTROY, |_, guest| guest.destroy()).await;
+        match destroyed {
+            Err(HypervisorError::NoGuest { .. }) => Ok(()),
+            other => other,
+        }
+    }
+
+    async fn live_xml(&self, uuid: Uuid) -> Result<String, HypervisorError> {
+        self.with_guest(uuid, READ, |_, guest| guest.xml()).await
+    }
+
+    async fn stats(&self) -> Result<BTreeMap<Uuid, GuestStats>, HypervisorError> {
+        let ask =
+            || self.call(Uuid::nil(), STATS, |connection| connection.all_stats(stats::GROUPS, stats::WHICH));
+        let records = match ask().await {
+            // A guest that stopped answering holds up the first question about it. The second one
+            // passes it over, because libvirt now knows that it is busy.
+            Err(HypervisorError::TimedOut { .. }) => ask().await?,
+            other => other?,
+        };
+        let running = records.iter().filter(|record| record.id >= 0 && record.uuid != PROBE);
+        Ok(running.map(|record| (record.uuid, stats::guest_stats(record))).collect())
+    }
+
+    async fn vnc(&self, uuid: Uuid) -> Result<Option<VncAddress>, HypervisorError> {
+        Ok(live_xml::vnc(&self.live_xml(uuid).await?))
+    }
+
+    async fn device(&self, uuid: Uuid, change: DeviceChange, device: &str) -> Result<(), HypervisorError> {
+        let device = device.to_owned();
+        self.with_guest(uuid, CHANGE, move |_, guest| match change {
+            DeviceChange::Attach => guest.attach(&device),
+            DeviceChange::Detach => guest.detach(&device),
+        })
+        .await
+    }
+
+    async fn resize_disk(&self, uuid: Uuid, target: &str, bytes: u64) -> Result<(), HypervisorError> {
+        let target = target.to_owned();
+        self.with_guest(uuid, CHANGE, move |_, guest| guest.resize_disk(&target, bytes)).await
+    }
+
+    async fn console_exchange(
+        &self,
+        uuid: Uuid,
+        input: &[u8],
+        wait: Duration,
+    ) -> Result<Vec<u8>, HypervisorError> {
+        let input = input.to_owned();
+        self.with_guest(uuid, READ + wait, move |connection, guest| {
+            guest.converse(connection, &input, wait, CONSOLE_LIMIT)
+        })
+        .await
+    }
+
+    fn events(&self) -> mpsc::UnboundedReceiver<GuestEvent> {
+        self.link.events()
+    }
+}
+
+fn is_active(connection: &Connection, uuid: Uuid) -> Result<bool, VirtError> {
+    match connection.lookup(uuid).and_then(|guest| guest.is_active()) {
+        Err(error) if error.kind() == Kind::NoDomain => Ok(false),
+        other => other,
+    }
+}
+
+fn refused(error: VirtError) -> HypervisorError {
+    HypervisorError::Refused { why: error.to_string() }
+}
+
+fn translate(error: CallError, uuid: Uuid, deadline: Duration) -> HypervisorError {
+    match error {
+        CallError::Unreachable(why) => HypervisorError::Unreachable { why },
+        CallError::Late => HypervisorError::TimedOut { seconds: deadline.as_secs() },
+        CallError::Libvirt(error) => match error.kind() {
+            Kind::NoDomain | Kind::NotRunning if !uuid.is_nil() => HypervisorError::NoGuest { uuid },
+            Kind::Busy => HypervisorError::TimedOut { seconds: deadline.as_secs() },
+            _ => refused(error),
+        },
+    }
+}
+
+/// libvirt counts 1,000,000 for a major version and 1,000 for a minor one.
+fn version_text(version: u64) -> String {
+    format!("{}.{}.{}", version / 1_000_000, version / 1000 % 1000, version % 1000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_read_as_people_write_them() {
+        assert_eq!(version_text(11_003_000), "11.3.0");
+        assert_eq!(version_text(7_002_019), "7.2.19");
+    }
+
+    #[tokio::test]
+    async fn a_libvirt_that_is_not_there_is_unreachable_and_named() {
+        let hypervisor = LibvirtHypervisor::new(LibvirtOptions {
+            uri: "qemu+unix:///system?socket=/nonexistent/libvirt-sock".to_owned(),
+            scratch: "/nonexistent".into(),
+            verdict: None,
+            domain_type: None,
+        });
+        let error = hypervisor.guests().await.expect_err("there is none").to_string();
+        assert!(error.starts_with("the hypervisor cannot be reached: libvirt at `qemu+unix://"), "{error}");
+        assert!(error.contains("No such file or directory"), "{error}");
+    }
+}

@@ -126,7 +126,8 @@ pub trait Hypervisor: Send + Sync {
     /// The guest's XML as it runs, with everything the hypervisor filled in.
     async fn live_xml(&self, uuid: Uuid) -> Result<String, HypervisorError>;
 
-    /// Counters of every running guest. Guests that do not answer are left out, not waited for.
+    /// Counters of every running guest. One that does not answer is not waited for: it is left out, or
+    /// has only the figures that the hypervisor knows without it.
     async fn stats(&self) -> Result<BTreeMap<Uuid, GuestStats>, HypervisorError>;
 
     /// Where the guest's display listens, or `None` if it has none.

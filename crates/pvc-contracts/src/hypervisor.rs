@@ -1,0 +1,234 @@
+//! What every [`Hypervisor`] keeps to, with a guest that really runs (or is simulated as if it did).
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pvc_ports::{DeviceChange, Guest, GuestEvent, GuestRun, Hypervisor, HypervisorError};
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::time::{Instant, sleep, timeout};
+use uuid::Uuid;
+
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Makes the XML of a guest with this UUID and name.
+pub type GuestXml = Box<dyn Fn(Uuid, &str) -> String + Send + Sync>;
+
+/// What the suite needs from whoever runs it.
+pub struct HypervisorFixture {
+    /// The guest has a VNC display, obeys its power button once it has booted, and answers `pong` to a
+    /// line `ping` on its serial console.
+    pub guest: GuestXml,
+    /// The XML of a disk of [`SPARE_BYTES`] bytes that can be plugged into it, with target `sdb`.
+    pub spare_disk: String,
+    /// How long the guest may take to boot, and to go down.
+    pub patience: Duration,
+}
+
+/// The size of the spare disk at the beginning.
+pub const SPARE_BYTES: u64 = 1 << 20;
+const SPARE_TARGET: &str = "sdb";
+const GROWN_BYTES: u64 = 3 << 20;
+
+/// Runs the whole suite. Guests that it does not know may run meanwhile.
+///
+/// # Panics
+/// When the hypervisor breaks the contract.
+pub async fn hypervisor_contract(hypervisor: Arc<dyn Hypervisor>, fixture: HypervisorFixture) {
+    let suite = Suite { hypervisor, fixture };
+    suite.the_host_is_described_the_same_way_twice().await;
+    suite.an_absent_guest_is_named_in_the_error_and_destroying_it_succeeds().await;
+    suite.a_description_that_is_no_guest_is_refused_and_leaves_nothing().await;
+    suite.a_description_of_another_guest_is_refused_and_leaves_nothing().await;
+    let uuid = suite.a_started_guest_runs_and_starting_it_again_changes_nothing().await;
+    suite.a_running_guest_shows_its_xml_display_and_figures(uuid).await;
+    suite.a_booted_guest_answers_on_its_console(uuid).await;
+    suite.a_disk_is_plugged_in_grown_and_pulled_out_while_the_guest_runs(uuid).await;
+    suite.a_guest_goes_when_its_power_button_is_pressed(uuid).await;
+    suite.a_guest_started_again_is_another_instance_and_is_gone_when_destroy_returns().await;
+}
+
+struct Suite {
+    hypervisor: Arc<dyn Hypervisor>,
+    fixture: HypervisorFixture,
+}
+
+impl Suite {
+    async fn the_host_is_described_the_same_way_twice(&self) {
+        let facts = self.hypervisor.facts().await.expect("facts");
+        assert!(["kvm", "qemu"].contains(&facts.domain_type.as_str()), "{facts:?}");
+        assert_eq!(
+            facts.kvm_refused.is_some(),
+            facts.domain_type == "qemu",
+            "why not KVM, and only then: {facts:?}"
+        );
+        assert!(!facts.emulator.is_empty() && !facts.qemu_version.is_empty(), "{facts:?}");
+        assert_eq!(self.hypervisor.facts().await.expect("facts again"), facts);
+        self.hypervisor.ping().await.expect("a hypervisor that gives facts answers a ping");
+    }
+
+    async fn an_absent_guest_is_named_in_the_error_and_destroying_it_succeeds(&self) {
+        let absent = uuid(1);
+        assert!(!self.guests().await.contains_key(&absent));
+        self.hypervisor.destroy(absent).await.expect("what is not there is destroyed already");
+        let hypervisor = &self.hypervisor;
+        is_no_guest(absent, hypervisor.shutdown(absent).await);
+        is_no_guest(absent, hypervisor.live_xml(absent).await);
+        is_no_guest(absent, hypervisor.vnc(absent).await);
+        is_no_guest(absent, hypervisor.resize_disk(absent, "sda", GROWN_BYTES).await);
+        is_no_guest(absent, hypervisor.device(absent, DeviceChange::Attach, &self.fixture.spare_disk).await);
+        is_no_guest(absent, hypervisor.console_exchange(absent, b"ping\n", PAUSE).await);
+    }
+
+    async fn a_description_that_is_no_guest_is_refused_and_leaves_nothing(&self) {
+        let guest = uuid(2);
+        let whole = (self.fixture.guest)(guest, "contract-broken");
+        for xml in ["", "no XML at all", "<domain/>", &whole[..whole.len() / 2]] {
+            is_refused(self.hypervisor.start(guest, xml).await);
+        }
+        assert!(!self.guests().await.contains_key(&guest));
+    }
+
+    async fn a_description_of_another_guest_is_refused_and_leaves_nothing(&self) {
+        let (asked, described) = (uuid(2), uuid(3));
+        is_refused(self.hypervisor.start(asked, &(self.fixture.guest)(described, "contract-other")).await);
+        let guests = self.guests().await;
+        assert!(!guests.contains_key(&asked) && !guests.contains_key(&described));
+    }
+
+    async fn a_started_guest_runs_and_starting_it_again_changes_nothing(&self) -> Uuid {
+        let guest = uuid(4);
+        let mut events = self.hypervisor.events();
+        self.start(guest).await;
+        self.is_told(&mut events, guest).await;
+        let first = self.runs(guest).await;
+        assert_eq!((first.uuid, first.name.as_str()), (guest, NAME));
+        self.start(guest).await;
+        assert_eq!(self.runs(guest).await, first);
+        guest
+    }
+
+    async fn a_running_guest_shows_its_xml_display_and_figures(&self, guest: Uuid) {
+        let xml = self.hypervisor.live_xml(guest).await.expect("a running guest has its XML");
+        assert!(xml.contains(&guest.to_string()), "{xml}");
+        let vnc =
+            self.hypervisor.vnc(guest).await.expect("asking succeeds").expect("the guest has a display");
+        assert!(!vnc.listen.is_empty() && vnc.port > 0, "{vnc:?}");
+        let stats = self
+            .eventually("figures of the running guest", || async {
+                self.hypervisor.stats().await.expect("figures").remove(&guest)
+            })
+            .await;
+        assert_eq!(stats.vcpus, 1, "{stats:?}");
+        assert!(stats.memory_kib > 0 && stats.memory_kib <= stats.max_memory_kib, "{stats:?}");
+        assert_eq!(stats.memory.get("actual"), Some(&stats.memory_kib), "{stats:?}");
+        assert_eq!(stats.cpu.get("cpu_time"), Some(&stats.cpu_time_ns), "{stats:?}");
+        let disk = stats.disks.get("sda").expect("the guest's disk is counted");
+        for figure in ["rd_req", "rd_bytes", "wr_req", "wr_bytes", "err"] {
+            assert!(disk.contains_key(figure), "`{figure}` in {disk:?}");
+        }
+    }
+
+    async fn a_booted_guest_answers_on_its_console(&self, guest: Uuid) {
+        self.eventually("an answer on the console", || async {
+            let answer = self.hypervisor.console_exchange(guest, b"ping\n", Duration::from_millis(500)).await;
+            String::from_utf8_lossy(&answer.expect("the console opens")).contains("pong").then_some(())
+        })
+        .await;
+    }
+
+    async fn a_disk_is_plugged_in_grown_and_pulled_out_while_the_guest_runs(&self, guest: Uuid) {
+        let device = &self.fixture.spare_disk;
+        let plugged = || async { self.hypervisor.live_xml(guest).await.expect("XML").contains(SPARE_TARGET) };
+        assert!(!plugged().await);
+        self.hypervisor.device(guest, DeviceChange::Attach, device).await.expect("the disk is plugged in");
+        assert!(plugged().await);
+        is_refused(self.hypervisor.device(guest, DeviceChange::Attach, device).await);
+        self.hypervisor.resize_disk(guest, SPARE_TARGET, GROWN_BYTES).await.expect("the disk grows");
+        is_refused(self.hypervisor.resize_disk(guest, "nosuchdisk", GROWN_BYTES).await);
+        self.hypervisor.device(guest, DeviceChange::Detach, device).await.expect("the disk is pulled out");
+        self.eventually("the guest without the disk", || async { (!plugged().await).then_some(()) }).await;
+        is_refused(self.hypervisor.device(guest, DeviceChange::Detach, device).await);
+        is_refused(self.hypervisor.device(guest, DeviceChange::Attach, "<disk").await);
+    }
+
+    async fn a_guest_goes_when_its_power_button_is_pressed(&self, guest: Uuid) {
+        let mut events = self.hypervisor.events();
+        self.hypervisor.shutdown(guest).await.expect("the button is pressed");
+        self.eventually("the guest gone", || async {
+            (!self.guests().await.contains_key(&guest)).then_some(())
+        })
+        .await;
+        self.is_told(&mut events, guest).await;
+        is_no_guest(guest, self.hypervisor.shutdown(guest).await);
+    }
+
+    async fn a_guest_started_again_is_another_instance_and_is_gone_when_destroy_returns(&self) {
+        let guest = uuid(4);
+        self.start(guest).await;
+        let first = self.runs(guest).await.instance;
+        self.hypervisor.destroy(guest).await.expect("the plug is pulled");
+        assert!(!self.guests().await.contains_key(&guest));
+        self.hypervisor.destroy(guest).await.expect("the plug is pulled again");
+        self.start(guest).await;
+        assert_ne!(self.runs(guest).await.instance, first);
+        self.hypervisor.destroy(guest).await.expect("the plug is pulled");
+    }
+
+    // --- What the sentences are made of ----------------------------------------------------------
+
+    async fn start(&self, guest: Uuid) {
+        self.hypervisor.start(guest, &(self.fixture.guest)(guest, NAME)).await.expect("the guest starts");
+    }
+
+    async fn guests(&self) -> BTreeMap<Uuid, Guest> {
+        self.hypervisor.guests().await.expect("a list of the guests")
+    }
+
+    async fn runs(&self, guest: Uuid) -> Guest {
+        self.eventually("the guest running", || async {
+            self.guests().await.remove(&guest).filter(|guest| guest.run == GuestRun::Running)
+        })
+        .await
+    }
+
+    /// Waits for a hint about `guest`, or for one to look at everything.
+    async fn is_told(&self, events: &mut UnboundedReceiver<GuestEvent>, guest: Uuid) {
+        let told = timeout(self.fixture.patience, async {
+            while let Some(event) = events.recv().await {
+                if matches!(event, GuestEvent::Resync) || event == GuestEvent::Changed(guest) {
+                    return;
+                }
+            }
+            panic!("the hints ended");
+        });
+        told.await.expect("a hint that the guest changed");
+    }
+
+    async fn eventually<T, F: Future<Output = Option<T>>>(&self, what: &str, look: impl Fn() -> F) -> T {
+        let until = Instant::now() + self.fixture.patience;
+        loop {
+            if let Some(found) = look().await {
+                return found;
+            }
+            assert!(Instant::now() < until, "waited {:?} in vain for {what}", self.fixture.patience);
+            sleep(PAUSE).await;
+        }
+    }
+}
+
+const NAME: &str = "contract";
+
+fn uuid(number: u128) -> Uuid {
+    Uuid::from_u128(0x636f_6e74_7261_4374_8000_0000_0000_0000 + number)
+}
+
+fn is_no_guest<T: Debug>(uuid: Uuid, answer: Result<T, HypervisorError>) {
+    assert!(matches!(&answer, Err(HypervisorError::NoGuest { uuid: named }) if *named == uuid), "{answer:?}");
+}
+
+fn is_refused<T: Debug>(answer: Result<T, HypervisorError>) {
+    assert!(matches!(&answer, Err(HypervisorError::Refused { why }) if !why.is_empty()), "{answer:?}");
+}

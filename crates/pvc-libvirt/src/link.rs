@@ -1,0 +1,369 @@
+//! The connection to libvirt and the threads that use it.
+//!
+//! One supervisor thread opens the connection, watches over it and opens the next one when it is
+//! lost. Calls run on a few threads that belong to one connection and never on tokio's. A call that
+//! is later than its deadline keeps its thread (libvirt cannot be interrupted) and its caller goes
+//! on; when too many threads are kept like that, the connection is given up together with its
+//! threads, and a new one is opened.
+
+use std::panic;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use pvc_ports::GuestEvent;
+use tokio::sync::{mpsc as tokio_mpsc, oneshot, watch};
+
+use crate::virt::{Connection, DomainEvent, VirtError};
+
+/// Threads, and therefore calls under way, per connection.
+const THREADS: usize = 6;
+/// So many late calls are not bad luck any more.
+const MAX_LATE: usize = 4;
+/// Connections given up whose threads still hang. More are not opened on top of them: each costs
+/// [`THREADS`] threads, and a libvirt that swallowed this many calls will swallow the next.
+const MAX_GIVEN_UP: usize = 3;
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+const FIRST_RETRY: Duration = Duration::from_millis(100);
+const LAST_RETRY: Duration = Duration::from_secs(2);
+
+/// Why a call brought nothing.
+#[derive(Debug)]
+pub(crate) enum CallError {
+    /// There is no connection, or it broke under the call.
+    Unreachable(String),
+    Late,
+    Libvirt(VirtError),
+}
+
+/// The handle on the supervisor. Dropping it lets the connection and all idle threads go.
+pub(crate) struct Link {
+    state: watch::Receiver<State>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Clone)]
+enum State {
+    /// No attempt to connect has failed since the connection was last there.
+    Connecting,
+    Down(String),
+    Up(Arc<Session>),
+}
+
+/// What the supervisor shares with everybody who may wake it.
+struct Shared {
+    uri: String,
+    hub: Hub,
+    alarm: Alarm,
+    stop: AtomicBool,
+}
+
+impl Link {
+    pub(crate) fn start(uri: String) -> Self {
+        let shared = Arc::new(Shared {
+            uri,
+            hub: Hub::default(),
+            alarm: Alarm::default(),
+            stop: AtomicBool::new(false),
+        });
+        let (state, receiver) = watch::channel(State::Connecting);
+        let supervisor = Supervisor { shared: shared.clone(), state, given_up: Vec::new() };
+        let started = thread::Builder::new().name("libvirt-link".to_owned()).spawn(move || supervisor.run());
+        if let Err(error) = started {
+            // The closure, and the sender in it, are gone: every call will say so.
+            tracing::error!(%error, "the thread that connects to libvirt could not be started");
+        }
+        Self { state: receiver, shared }
+    }
+
+    /// Hints from now on.
+    pub(crate) fn events(&self) -> tokio_mpsc::UnboundedReceiver<GuestEvent> {
+        self.shared.hub.subscribe()
+    }
+
+    /// Runs `work` on a thread of the connection and waits for it, but not longer than `deadline`,
+    /// which includes waiting for a free thread and for a first connection.
+    ///
+    /// # Cancellation
+    /// Dropping the future does not stop a call that has begun.
+    pub(crate) async fn call<T: Send + 'static>(
+        &self,
+        deadline: Duration,
+        work: impl FnOnce(&Connection) -> Result<T, VirtError> + Send + 'static,
+    ) -> Result<T, CallError> {
+        let late = tokio::time::sleep(deadline);
+        tokio::pin!(late);
+        let session = tokio::select! {
+            biased;
+            session = self.session() => session?,
+            () = &mut late => return Err(CallError::Unreachable(format!("libvirt at `{}` does not answer", self.shared.uri))),
+        };
+        let (answer, answered) = oneshot::channel();
+        let begun = Arc::new(AtomicBool::new(false));
+        let ticket = session.submit(begun.clone(), answer, work)?;
+        tokio::select! {
+            biased;
+            answer = answered => match answer {
+                Ok(Ok(value)) => Ok(value),
+                Ok(Err(error)) => Err(self.blame(&session, error)),
+                Err(_) => Err(CallError::Unreachable("the connection to libvirt was given up".to_owned())),
+            },
+            () = &mut late => {
+                if begun.load(Ordering::SeqCst) && session.count_late(&ticket) >= MAX_LATE {
+                    session.give_up();
+                    self.shared.alarm.ring();
+                }
+                Err(CallError::Late)
+            }
+        }
+    }
+
+    /// An error of a call is the connection's fault if the connection is gone by now.
+    fn blame(&self, session: &Session, error: VirtError) -> CallError {
+        if error.kind() == crate::virt::Kind::Connection || session.is_lost() {
+            self.shared.alarm.ring();
+            return CallError::Unreachable(format!("libvirt at `{}`: {error}", self.shared.uri));
+        }
+        CallError::Libvirt(error)
+    }
+
+    /// The connection; waits while the outcome of an attempt to connect is open.
+    async fn session(&self) -> Result<Arc<Session>, CallError> {
+        let mut state = self.state.clone();
+        loop {
+            match &*state.borrow_and_update() {
+                State::Up(session) if !session.is_lost() => return Ok(session.clone()),
+                State::Down(why) => return Err(CallError::Unreachable(why.clone())),
+                State::Up(_) | State::Connecting => {}
+            }
+            if state.changed().await.is_err() {
+                return Err(CallError::Unreachable("nobody connects to libvirt any more".to_owned()));
+            }
+        }
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        self.shared.alarm.ring();
+    }
+}
+
+// --- One connection and its threads -------------------------------------------------------------
+
+type Job = Box<dyn FnOnce(&Connection) + Send>;
+
+/// A connection as its callers see it. It holds no connection itself, only the way to the threads
+/// that do: the last one to let go of a connection closes it, which may block, and must be a thread
+/// that may.
+struct Session {
+    jobs: mpsc::Sender<Job>,
+    lost: Arc<AtomicBool>,
+    late: Arc<AtomicUsize>,
+}
+
+/// Marks one call, so that it is counted as late once and is uncounted when it ends after all.
+struct Ticket(Arc<AtomicBool>);
+
+impl Session {
+    /// Starts the threads; they end when the session and its queue are gone.
+    fn start(connection: &Arc<Connection>, lost: Arc<AtomicBool>) -> std::io::Result<Self> {
+        let (jobs, queue) = mpsc::channel::<Job>();
+        let queue = Arc::new(Mutex::new(queue));
+        for number in 1..=THREADS {
+            let (connection, queue) = (connection.clone(), queue.clone());
+            thread::Builder::new().name(format!("libvirt-{number}")).spawn(move || {
+                while let Some(job) = next(&queue) {
+                    // A call that panics answers nobody; it must not cost the connection a thread as well.
+                    let _ = panic::catch_unwind(panic::AssertUnwindSafe(|| job(&connection)));
+                }
+            })?;
+        }
+        Ok(Self { jobs, lost, late: Arc::new(AtomicUsize::new(0)) })
+    }
+
+    fn submit<T: Send + 'static>(
+        &self,
+        begun: Arc<AtomicBool>,
+        answer: oneshot::Sender<Result<T, VirtError>>,
+        work: impl FnOnce(&Connection) -> Result<T, VirtError> + Send + 'static,
+    ) -> Result<Ticket, CallError> {
+        let counted = Arc::new(AtomicBool::new(false));
+        let (ticket, late) = (Ticket(counted.clone()), self.late.clone());
+        let job: Job = Box::new(move |connection| {
+            if answer.is_closed() {
+                return; // nobody waits any more: it was late before it began
+            }
+            begun.store(true, Ordering::SeqCst);
+            let _ = answer.send(work(connection));
+            if counted.swap(true, Ordering::SeqCst) {
+                late.fetch_sub(1, Ordering::SeqCst);
+            }
+        });
+        self.jobs
+            .send(job)
+            .map_err(|_| CallError::Unreachable("the connection to libvirt was given up".to_owned()))?;
+        Ok(ticket)
+    }
+
+    /// How many calls are late now, with this one.
+    fn count_late(&self, ticket: &Ticket) -> usize {
+        if ticket.0.swap(true, Ordering::SeqCst) {
+            return self.late.load(Ordering::SeqCst); // it ended at the last moment
+        }
+        self.late.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    fn give_up(&self) {
+        self.lost.store(true, Ordering::SeqCst);
+    }
+
+    fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::SeqCst)
+    }
+}
+
+fn next(queue: &Mutex<mpsc::Receiver<Job>>) -> Option<Job> {
+    lock(queue).recv().ok()
+}
+
+/// A panic inside one call must not make the others fail: nothing behind these locks is ever half done.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+// --- The supervisor -----------------------------------------------------------------------------
+
+struct Supervisor {
+    shared: Arc<Shared>,
+    state: watch::Sender<State>,
+    /// Connections whose threads have not all come back.
+    given_up: Vec<Weak<Connection>>,
+}
+
+impl Supervisor {
+    fn run(mut self) {
+        let mut retry = FIRST_RETRY;
+        while !self.stopped() {
+            match self.connect() {
+                Ok((connection, session)) => {
+                    retry = FIRST_RETRY;
+                    tracing::info!(uri = %self.shared.uri, "connected to libvirt");
+                    self.watch(&connection, session);
+                    self.retire(connection);
+                }
+                Err(why) => {
+                    self.report_down(why);
+                    self.shared.alarm.wait(retry);
+                    retry = (retry * 2).min(LAST_RETRY);
+                }
+            }
+        }
+    }
+
+    fn connect(&mut self) -> Result<(Arc<Connection>, Session), String> {
+        self.given_up.retain(|connection| connection.strong_count() > 0);
+        if self.given_up.len() >= MAX_GIVEN_UP {
+            return Err(format!(
+                "libvirt at `{}` has left {} connections full of calls unanswered",
+                self.shared.uri,
+                self.given_up.len(),
+            ));
+        }
+        let lost = Arc::new(AtomicBool::new(false));
+        let listener = {
+            let (shared, lost) = (self.shared.clone(), lost.clone());
+            move |event| match event {
+                DomainEvent::Changed(uuid) => shared.hub.send(GuestEvent::Changed(uuid)),
+                DomainEvent::Closed => {
+                    lost.store(true, Ordering::SeqCst);
+                    shared.alarm.ring();
+                }
+            }
+        };
+        let connection = Connection::open(&self.shared.uri, listener)
+            .map_err(|error| format!("libvirt at `{}`: {error}", self.shared.uri))?;
+        let connection = Arc::new(connection);
+        let session = Session::start(&connection, lost)
+            .map_err(|error| format!("no thread for libvirt's calls could be started: {error}"))?;
+        Ok((connection, session))
+    }
+
+    /// Lets everybody use the connection until it is lost or given up.
+    fn watch(&self, connection: &Connection, session: Session) {
+        let lost = session.lost.clone();
+        self.state.send_replace(State::Up(Arc::new(session)));
+        self.shared.hub.send(GuestEvent::Resync);
+        while !self.stopped() && !lost.load(Ordering::SeqCst) && connection.is_alive() {
+            self.shared.alarm.wait(LOOK_EVERY);
+        }
+        lost.store(true, Ordering::SeqCst);
+        self.state.send_replace(State::Connecting);
+        if !self.stopped() {
+            tracing::warn!(uri = %self.shared.uri, "the connection to libvirt was lost");
+        }
+        self.shared.hub.send(GuestEvent::Resync);
+    }
+
+    /// Lets go of a connection. Closing one may block, so that happens elsewhere.
+    fn retire(&mut self, connection: Arc<Connection>) {
+        self.given_up.push(Arc::downgrade(&connection));
+        // Should no thread be had, the closure is dropped right here, and the connection with it.
+        let _ = thread::Builder::new().name("libvirt-close".to_owned()).spawn(move || drop(connection));
+    }
+
+    fn report_down(&self, why: String) {
+        let news = !matches!(&*self.state.borrow(), State::Down(before) if *before == why);
+        if news {
+            tracing::warn!(%why, "libvirt cannot be reached");
+        }
+        self.state.send_replace(State::Down(why));
+    }
+
+    fn stopped(&self) -> bool {
+        self.shared.stop.load(Ordering::SeqCst)
+    }
+}
+
+/// Wakes the supervisor before its pause is over.
+#[derive(Default)]
+struct Alarm {
+    rung: Mutex<bool>,
+    bell: Condvar,
+}
+
+impl Alarm {
+    fn ring(&self) {
+        *lock(&self.rung) = true;
+        self.bell.notify_all();
+    }
+
+    fn wait(&self, at_most: Duration) {
+        let rung = lock(&self.rung);
+        let (mut rung, _) = self
+            .bell
+            .wait_timeout_while(rung, at_most, |rung| !*rung)
+            .unwrap_or_else(PoisonError::into_inner);
+        *rung = false;
+    }
+}
+
+/// Everybody who wants hints. A receiver that is gone is forgotten at the next hint.
+#[derive(Default)]
+struct Hub {
+    receivers: Mutex<Vec<tokio_mpsc::UnboundedSender<GuestEvent>>>,
+}
+
+impl Hub {
+    fn subscribe(&self) -> tokio_mpsc::UnboundedReceiver<GuestEvent> {
+        let (sender, receiver) = tokio_mpsc::unbounded_channel();
+        lock(&self.receivers).push(sender);
+        receiver
+    }
+
+    fn send(&self, event: GuestEvent) {
+        lock(&self.receivers).retain(|receiver| receiver.send(event).is_ok());
+    }
+}

@@ -1,0 +1,182 @@
+use std::collections::BTreeMap;
+use std::ffi::{CStr, c_int};
+use std::ptr;
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::stream::Stream;
+use super::{Connection, VirtError, c_text, owned_text};
+
+/// A reference to a guest, running or not.
+pub(crate) struct Domain {
+    pointer: virt_sys::virDomainPtr,
+}
+
+impl Domain {
+    /// # Safety
+    /// `pointer` is null after a call that failed, or a reference that nobody else gives back.
+    pub(super) unsafe fn own(pointer: virt_sys::virDomainPtr) -> Result<Self, VirtError> {
+        if pointer.is_null() { Err(VirtError::last()) } else { Ok(Self { pointer }) }
+    }
+
+    // In all calls below the guest's pointer is valid as long as `self` lives, and texts outlive the call.
+
+    pub(crate) fn is_active(&self) -> Result<bool, VirtError> {
+        match unsafe { virt_sys::virDomainIsActive(self.pointer) } {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(VirtError::last()),
+        }
+    }
+
+    pub(crate) fn press_power_button(&self) -> Result<(), VirtError> {
+        done(unsafe {
+            virt_sys::virDomainShutdownFlags(self.pointer, virt_sys::VIR_DOMAIN_SHUTDOWN_ACPI_POWER_BTN)
+        })
+    }
+
+    pub(crate) fn destroy(&self) -> Result<(), VirtError> {
+        done(unsafe { virt_sys::virDomainDestroyFlags(self.pointer, 0) })
+    }
+
+    /// The XML of the guest as it is now, without secrets.
+    pub(crate) fn xml(&self) -> Result<String, VirtError> {
+        unsafe { owned_text(virt_sys::virDomainGetXMLDesc(self.pointer, 0)) }
+    }
+
+    /// Plugs a device into the running guest.
+    pub(crate) fn attach(&self, device: &str) -> Result<(), VirtError> {
+        let device = c_text(device)?;
+        done(unsafe {
+            virt_sys::virDomainAttachDeviceFlags(
+                self.pointer,
+                device.as_ptr(),
+                virt_sys::VIR_DOMAIN_AFFECT_LIVE,
+            )
+        })
+    }
+
+    /// Asks the running guest to let a device go, and waits a little for it.
+    pub(crate) fn detach(&self, device: &str) -> Result<(), VirtError> {
+        let device = c_text(device)?;
+        done(unsafe {
+            virt_sys::virDomainDetachDeviceFlags(
+                self.pointer,
+                device.as_ptr(),
+                virt_sys::VIR_DOMAIN_AFFECT_LIVE,
+            )
+        })
+    }
+
+    pub(crate) fn resize_disk(&self, target: &str, bytes: u64) -> Result<(), VirtError> {
+        let target = c_text(target)?;
+        done(unsafe {
+            virt_sys::virDomainBlockResize(
+                self.pointer,
+                target.as_ptr(),
+                bytes,
+                virt_sys::VIR_DOMAIN_BLOCK_RESIZE_BYTES,
+            )
+        })
+    }
+
+    /// Types `input` on the guest's first serial console and returns what came within `wait`, at most
+    /// `limit` bytes. Refused while somebody else has the console open.
+    pub(crate) fn converse(
+        &self,
+        connection: &Connection,
+        input: &[u8],
+        wait: Duration,
+        limit: usize,
+    ) -> Result<Vec<u8>, VirtError> {
+        let stream = Stream::new(connection)?;
+        // SAFETY: null stands for the first console; guest and stream are valid.
+        done(unsafe { virt_sys::virDomainOpenConsole(self.pointer, ptr::null(), stream.pointer(), 0) })?;
+        stream.converse(input, wait, limit)
+    }
+}
+
+impl Drop for Domain {
+    fn drop(&mut self) {
+        // SAFETY: gives back the one reference that `own` took.
+        unsafe { virt_sys::virDomainFree(self.pointer) };
+    }
+}
+
+fn done(answer: c_int) -> Result<(), VirtError> {
+    if answer < 0 { Err(VirtError::last()) } else { Ok(()) }
+}
+
+/// # Safety
+/// `domain` is a valid guest.
+pub(super) unsafe fn uuid_of(domain: virt_sys::virDomainPtr) -> Result<Uuid, VirtError> {
+    let mut bytes = [0_u8; 16];
+    // SAFETY: by contract; libvirt writes exactly 16 bytes.
+    done(unsafe { virt_sys::virDomainGetUUID(domain, bytes.as_mut_ptr()) })?;
+    Ok(Uuid::from_bytes(bytes))
+}
+
+/// One figure about a guest.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Param {
+    Signed(i64),
+    Unsigned(u64),
+    Text(String),
+}
+
+/// The figures about one guest.
+#[derive(Debug, Clone)]
+pub(crate) struct Record {
+    pub(crate) uuid: Uuid,
+    pub(crate) name: String,
+    /// libvirt's number of this run of the guest; -1 if it does not run.
+    pub(crate) id: i32,
+    pub(crate) params: BTreeMap<String, Param>,
+}
+
+impl Record {
+    /// # Safety
+    /// `record` is a record of a list that is not freed yet.
+    pub(super) unsafe fn read(record: virt_sys::virDomainStatsRecordPtr) -> Self {
+        // SAFETY: by contract. Name, id and UUID are kept on this side: no call leaves the process.
+        unsafe {
+            let domain = (*record).dom;
+            let name = virt_sys::virDomainGetName(domain);
+            let params = (0..usize::try_from((*record).nparams).unwrap_or(0))
+                .filter_map(|at| read_param(&*(*record).params.add(at)))
+                .collect();
+            Self {
+                uuid: uuid_of(domain).unwrap_or(Uuid::nil()),
+                name: if name.is_null() {
+                    String::new()
+                } else {
+                    CStr::from_ptr(name).to_string_lossy().into_owned()
+                },
+                id: virt_sys::virDomainGetID(domain).cast_signed(),
+                params,
+            }
+        }
+    }
+}
+
+/// # Safety
+/// `param` was filled by libvirt, so that its type says which value is valid.
+unsafe fn read_param(param: &virt_sys::virTypedParameter) -> Option<(String, Param)> {
+    // SAFETY: by contract; the name is zero-terminated.
+    unsafe {
+        let name = CStr::from_ptr(param.field.as_ptr()).to_str().ok()?.to_owned();
+        let value = match param.type_.cast_unsigned() {
+            virt_sys::VIR_TYPED_PARAM_INT => Param::Signed(i64::from(param.value.i)),
+            virt_sys::VIR_TYPED_PARAM_UINT => Param::Unsigned(u64::from(param.value.ui)),
+            virt_sys::VIR_TYPED_PARAM_LLONG => Param::Signed(param.value.l),
+            virt_sys::VIR_TYPED_PARAM_ULLONG => Param::Unsigned(param.value.ul),
+            virt_sys::VIR_TYPED_PARAM_BOOLEAN => Param::Unsigned(u64::from(param.value.b != 0)),
+            virt_sys::VIR_TYPED_PARAM_STRING if !param.value.s.is_null() => {
+                Param::Text(CStr::from_ptr(param.value.s).to_string_lossy().into_owned())
+            }
+            _ => return None,
+        };
+        Some((name, value))
+    }
+}

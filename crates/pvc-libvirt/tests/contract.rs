@@ -1,0 +1,319 @@
+//! The adapter on a real libvirtd, which each test starts for itself with all its state in a
+//! directory of its own; see `packaging/install/libvirt.sh`.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pvc_contracts::hypervisor::{HypervisorFixture, SPARE_BYTES, hypervisor_contract};
+use pvc_libvirt::{DomainType, LibvirtHypervisor, LibvirtOptions};
+use pvc_ports::{GuestEvent, GuestRun, Hypervisor, HypervisorError};
+use tempfile::TempDir;
+use tokio::time::{Instant, sleep};
+use uuid::Uuid;
+
+const PATIENCE: Duration = Duration::from_secs(90);
+const UUID: Uuid = Uuid::from_u128(0x6c69_6276_6972_4474_8000_0000_0000_0001);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn libvirt_keeps_the_hypervisor_contract() {
+    let libvirt = Libvirt::start();
+    let (disk, spare) = (libvirt.path("hello.img"), libvirt.path("spare.img"));
+    fs::copy(hello_image(), &disk).expect("a copy of the guest's disk");
+    File::create(&spare).and_then(|file| file.set_len(SPARE_BYTES)).expect("a spare disk");
+    let fixture = HypervisorFixture {
+        guest: Box::new(move |uuid, name| guest_xml(uuid, name, Some(&disk))),
+        spare_disk: format!(
+            "<disk type='file' device='disk'><driver name='qemu' type='raw'/><source file='{}'/>\
+             <target dev='sdb' bus='scsi'/></disk>",
+            spare.display()
+        ),
+        patience: PATIENCE,
+    };
+    hypervisor_contract(Arc::new(libvirt.hypervisor()), fixture).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guest_outlives_libvirtd_and_is_manageable_when_it_is_back() {
+    let libvirt = Libvirt::start();
+    let hypervisor = libvirt.hypervisor();
+    let mut events = hypervisor.events();
+    hypervisor.start(UUID, &guest_xml(UUID, "survivor", None)).await.expect("the guest starts");
+    let before = hypervisor.guests().await.expect("guests")[&UUID].clone();
+
+    libvirt.kill_libvirtd();
+    let error =
+        eventually("an error about the lost connection", || async { hypervisor.guests().await.err() }).await;
+    assert!(matches!(error, HypervisorError::Unreachable { .. }), "{error:?}");
+    while events.try_recv().is_ok() {}
+
+    libvirt.start_again();
+    let after = eventually("libvirtd answering again", || async { hypervisor.guests().await.ok() }).await;
+    assert_eq!(after.get(&UUID), Some(&before), "the same guest, in the same run");
+    let resync = eventually("the hint to look at everything", || {
+        let event = events.try_recv().ok();
+        async move { event }
+    });
+    assert_eq!(resync.await, GuestEvent::Resync);
+    hypervisor.live_xml(UUID).await.expect("its XML");
+    hypervisor.destroy(UUID).await.expect("it is destroyed");
+    assert!(!hypervisor.guests().await.expect("guests").contains_key(&UUID));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_libvirtd_that_dies_in_the_middle_of_a_start_leaves_no_guest_that_cannot_be_managed() {
+    let libvirt = Libvirt::start();
+    let hypervisor = Arc::new(libvirt.hypervisor());
+    hypervisor.ping().await.expect("connected");
+    let starting = {
+        let hypervisor = hypervisor.clone();
+        tokio::spawn(async move { hypervisor.start(UUID, &guest_xml(UUID, "half", None)).await })
+    };
+    // As early as QEMU is there, and before libvirtd has finished with it.
+    eventually("a pid file of QEMU, or the end of the start", || async {
+        (starting.is_finished() || libvirt.path("lv/run/qemu/half.pid").exists()).then_some(())
+    })
+    .await;
+    libvirt.kill_libvirtd();
+    let _ = starting.await.expect("the call returns"); // started or not: both may be
+    libvirt.start_again();
+    // libvirtd ends what it finds half started, a moment after it is back: what wants the guest to run
+    // must look again, as the node does.
+    eventually("the guest running", || async {
+        hypervisor.start(UUID, &guest_xml(UUID, "half", None)).await.ok()?;
+        let guests = hypervisor.guests().await.ok()?;
+        (guests.get(&UUID)?.run == GuestRun::Running).then_some(())
+    })
+    .await;
+    hypervisor.destroy(UUID).await.expect("it is destroyed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_libvirtd_that_hangs_costs_its_callers_their_deadline_and_nothing_more() {
+    let libvirt = Libvirt::start();
+    let hypervisor = libvirt.hypervisor();
+    hypervisor.ping().await.expect("connected");
+    libvirt.signal_libvirtd("STOP");
+    let begun = Instant::now();
+    let error = hypervisor.ping().await.expect_err("nobody answers");
+    assert!(matches!(error, HypervisorError::TimedOut { seconds: 3 }), "{error:?}");
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    // More calls than there are threads: the connection is given up, and nobody waits for ever.
+    let pings = (0..8).map(|_| hypervisor.ping());
+    for answer in futures_of(pings).await {
+        answer.expect_err("nobody answers");
+    }
+    libvirt.signal_libvirtd("CONT");
+    eventually("an answer", || async { hypervisor.ping().await.ok() }).await;
+    hypervisor.guests().await.expect("guests");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn figures_are_told_although_one_guest_does_not_answer() {
+    let libvirt = Libvirt::start();
+    let hypervisor = libvirt.hypervisor();
+    let healthy = Uuid::from_u128(UUID.as_u128() + 1);
+    hypervisor.start(UUID, &guest_xml(UUID, "frozen", None)).await.expect("the guest starts");
+    hypervisor.start(healthy, &guest_xml(healthy, "healthy", None)).await.expect("the other guest starts");
+    signal(&libvirt.path("lv/run/qemu/frozen.pid"), "STOP");
+    let stats = hypervisor.stats().await.expect("figures");
+    assert!(stats[&healthy].memory.contains_key("rss"), "with what QEMU knows: {stats:?}");
+    assert_eq!(hypervisor.guests().await.expect("guests").len(), 2, "the list needs no answer from QEMU");
+    hypervisor.destroy(UUID).await.expect("a frozen guest is destroyed all the same");
+    hypervisor.destroy(healthy).await.expect("it is destroyed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_libvirtd_that_comes_later_is_found() {
+    let libvirt = Libvirt::prepare();
+    let hypervisor = libvirt.hypervisor();
+    let error = hypervisor.ping().await.expect_err("it is not there yet");
+    assert!(matches!(error, HypervisorError::Unreachable { .. }), "{error:?}");
+    libvirt.start_again();
+    eventually("an answer", || async { hypervisor.ping().await.ok() }).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_probe_decides_between_kvm_and_emulation_and_is_remembered() {
+    let libvirt = Libvirt::start();
+    let hypervisor = libvirt.probing_hypervisor();
+    let facts = hypervisor.facts().await.expect("facts");
+    assert_eq!(facts.kvm_refused.is_none(), facts.domain_type == "kvm", "{facts:?}");
+    assert!(hypervisor.guests().await.expect("guests").is_empty(), "the probe is no guest of anybody's");
+    assert!(!libvirt.path("pvc-kvm-probe.img").exists(), "the probe leaves nothing behind");
+    let begun = Instant::now();
+    assert_eq!(libvirt.probing_hypervisor().facts().await.expect("facts again"), facts);
+    assert!(begun.elapsed() < Duration::from_secs(3), "remembered, not probed again: {:?}", begun.elapsed());
+    // What the probe says is true: a guest of that type starts here.
+    let xml =
+        guest_xml(UUID, "probed", None).replace("type='qemu'", &format!("type='{}'", facts.domain_type));
+    hypervisor.start(UUID, &xml).await.expect("the guest starts");
+    hypervisor.destroy(UUID).await.expect("it is destroyed");
+}
+
+// --- A libvirtd of the test's own ---------------------------------------------------------------
+
+/// Ends libvirtd and all its guests when dropped.
+struct Libvirt {
+    directory: TempDir,
+}
+
+impl Libvirt {
+    fn prepare() -> Self {
+        // A socket's path is short; the usual place for temporary files may not be.
+        let directory = tempfile::Builder::new().prefix("pvc-lv.").tempdir_in("/tmp").expect("a directory");
+        Self { directory }
+    }
+
+    /// What libvirt finds out about QEMU takes it seconds, so the tests pass it on to each other; it
+    /// checks by itself whether it still holds.
+    fn start() -> Self {
+        let libvirt = Self::prepare();
+        let known = Path::new(env!("CARGO_TARGET_TMPDIR")).join("libvirt-capabilities");
+        let own = libvirt.path("lv/cache/qemu/capabilities");
+        copy_files(&known, &own);
+        libvirt.start_again();
+        copy_files(&own, &known);
+        libvirt
+    }
+
+    fn start_again(&self) {
+        self.script("start");
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn hypervisor(&self) -> LibvirtHypervisor {
+        self.adapter(Some(DomainType::Qemu))
+    }
+
+    fn probing_hypervisor(&self) -> LibvirtHypervisor {
+        self.adapter(None)
+    }
+
+    fn adapter(&self, domain_type: Option<DomainType>) -> LibvirtHypervisor {
+        LibvirtHypervisor::new(LibvirtOptions {
+            uri: self.script("uri"),
+            scratch: self.directory.path().to_owned(),
+            verdict: Some(self.path("verdict")),
+            domain_type,
+        })
+    }
+
+    fn kill_libvirtd(&self) {
+        self.signal_libvirtd("KILL");
+    }
+
+    fn signal_libvirtd(&self, name: &str) {
+        signal(&self.path("lv/libvirtd.pid"), name);
+    }
+
+    fn script(&self, command: &str) -> String {
+        let script = repository().join("packaging/install/libvirt.sh");
+        let output =
+            Command::new(script).arg(command).arg(self.path("lv")).output().expect("the script runs");
+        assert!(
+            output.status.success(),
+            "these tests need libvirt, QEMU and root (packaging/install/packages.sh run):\n{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        String::from_utf8(output.stdout).expect("text").trim().to_owned()
+    }
+}
+
+impl Drop for Libvirt {
+    fn drop(&mut self) {
+        // A stopped process does not see that it should end.
+        let _ = Command::new("kill").arg("-CONT").arg(pid(&self.path("lv/libvirtd.pid"))).output();
+        let script = repository().join("packaging/install/libvirt.sh");
+        let _ = Command::new(script).arg("purge").arg(self.path("lv")).output();
+    }
+}
+
+/// Copies what is there; the files are whole at every moment for whoever reads them meanwhile.
+fn copy_files(from: &Path, to: &Path) {
+    let Ok(entries) = fs::read_dir(from) else { return };
+    fs::create_dir_all(to).expect("a directory");
+    for entry in entries.flatten() {
+        let part = to.join(format!("part.{}", std::process::id()));
+        fs::copy(entry.path(), &part).expect("a copy");
+        fs::rename(part, to.join(entry.file_name())).expect("its name");
+    }
+}
+
+fn pid(file: &Path) -> String {
+    fs::read_to_string(file).unwrap_or_default().trim().to_owned()
+}
+
+fn signal(pid_file: &Path, name: &str) {
+    let done = Command::new("kill").arg(format!("-{name}")).arg(pid(pid_file)).status();
+    assert!(done.expect("kill runs").success(), "{} names a living process", pid_file.display());
+}
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// The image of `examples/hello`, built once per target directory.
+fn hello_image() -> PathBuf {
+    let image = Path::new(env!("CARGO_TARGET_TMPDIR")).join("hello.img");
+    let sources = ["build", "init"].map(|name| repository().join("examples/hello").join(name));
+    let built = |path: &Path| fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
+    if built(&image).is_none_or(|image| sources.iter().any(|source| built(source) > Some(image))) {
+        let output = Command::new(&sources[0]).arg("--image").arg(&image).output().expect("the build runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    image
+}
+
+fn guest_xml(uuid: Uuid, name: &str, disk: Option<&Path>) -> String {
+    let disk = disk.map_or_else(String::new, |disk| {
+        format!(
+            "<disk type='file' device='disk'><driver name='qemu' type='raw'/><source file='{}'/>\
+             <target dev='sda' bus='scsi'/></disk>",
+            disk.display()
+        )
+    });
+    format!(
+        "<domain type='qemu'><name>{name}</name><uuid>{uuid}</uuid><memory unit='MiB'>160</memory><vcpu>1</vcpu>\
+         <os><type arch='x86_64' machine='pc'>hvm</type><boot dev='hd'/></os><features><acpi/><apic/></features>\
+         <on_reboot>restart</on_reboot><devices><emulator>/usr/bin/qemu-system-x86_64</emulator>\
+         <controller type='usb' model='none'/><controller type='scsi' model='virtio-scsi'/>{disk}\
+         <serial type='pty'/><console type='pty'/>\
+         <graphics type='vnc' port='-1' autoport='yes' listen='127.0.0.1'/><video><model type='vga'/></video>\
+         </devices></domain>"
+    )
+}
+
+async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut look: impl FnMut() -> F) -> T {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = look().await {
+            return found;
+        }
+        assert!(Instant::now() < until, "waited {PATIENCE:?} in vain for {what}");
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// All of `calls` at the same time.
+async fn futures_of<F: Future>(calls: impl Iterator<Item = F>) -> Vec<F::Output> {
+    let mut pending: Vec<_> = calls.map(Box::pin).collect();
+    let mut done: Vec<Option<F::Output>> = pending.iter().map(|_| None).collect();
+    std::future::poll_fn(|context| {
+        for (call, slot) in pending.iter_mut().zip(&mut done) {
+            if slot.is_none()
+                && let std::task::Poll::Ready(output) = call.as_mut().poll(context)
+            {
+                *slot = Some(output);
+            }
+        }
+        if done.iter().all(Option::is_some) { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+    })
+    .await;
+    done.into_iter().flatten().collect()
+}
