@@ -1,1 +1,23 @@
 //! The Tree on Apache ZooKeeper.
+//!
+//! ```text
+//!  ZookeeperTree ──Wanted──▶ Session (a task) ──▶ Connection ──▶ a server of the ensemble
+//!       ▲                        │ connects, reconnects, begins anew after an expiry
+//!       └───────answers──────────┘ watches are set again, each followed by a Resync
+//! ```
+//!
+//! `wire` and `proto` are the encoding, `servers` reaches a server, `session` keeps a session alive,
+//! `call` is one request between the two sides.
+//!
+//! This is a client of its own and not a library, because a cluster manager must know of each write
+//! whether it was sent: a stamp of life that a library sends again later, when its sender has long
+//! given up, makes a dead node look alive.
+
+mod call;
+mod proto;
+mod servers;
+mod session;
+mod tree;
+mod wire;
+
+pub use tree::{ZookeeperOptions, ZookeeperTree};

@@ -1,0 +1,175 @@
+//! Where the servers are, and how a session begins on one of them.
+
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::time::timeout;
+use tokio_util::codec::{FramedRead, LengthDelimitedCodec};
+
+use crate::proto::{self, Credentials};
+
+const DEFAULT_PORT: u16 = 2181;
+
+/// The largest answer taken. Requests end at 64 MiB; an answer to a read of many may be larger.
+const MAX_FRAME: usize = 1 << 30;
+
+/// The servers of one ensemble, as `host:port`, at least one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Servers(Vec<String>);
+
+impl Servers {
+    /// Reads a comma-separated list. The port may be left out.
+    pub(crate) fn parse(list: &str) -> Result<Servers, String> {
+        let entries = list.split(',').map(str::trim).filter(|entry| !entry.is_empty());
+        let servers = entries.map(parse_one).collect::<Result<Vec<_>, _>>()?;
+        if servers.is_empty() { Err("no server is named".to_owned()) } else { Ok(Servers(servers)) }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The server whose turn it is at `attempt`.
+    pub(crate) fn at(&self, attempt: usize) -> &str {
+        &self.0[attempt % self.0.len()]
+    }
+}
+
+impl fmt::Display for Servers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.join(","))
+    }
+}
+
+fn parse_one(entry: &str) -> Result<String, String> {
+    let bad = || format!("`{entry}` is not a server; write `host` or `host:port`");
+    if entry.contains('/') || entry.contains(char::is_whitespace) {
+        return Err(bad());
+    }
+    let bare_ipv6 = entry.parse::<std::net::Ipv6Addr>().is_ok();
+    match entry.rsplit_once(':') {
+        _ if bare_ipv6 => Ok(format!("[{entry}]:{DEFAULT_PORT}")),
+        Some((host, port)) if !port.ends_with(']') => match port.parse::<u16>() {
+            Ok(port) if port != 0 && !host.is_empty() => Ok(format!("{host}:{port}")),
+            _ => Err(bad()),
+        },
+        _ => Ok(format!("{entry}:{DEFAULT_PORT}")),
+    }
+}
+
+pub(crate) type Frames = FramedRead<OwnedReadHalf, LengthDelimitedCodec>;
+
+/// A connection on which a session goes on.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) frames: Frames,
+    pub(crate) writer: OwnedWriteHalf,
+    pub(crate) credentials: Credentials,
+    pub(crate) session_timeout: Duration,
+}
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConnectError {
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("no answer within {0:?}")]
+    Silent(Duration),
+    /// It does so when it has no quorum, and when it knows less than we have seen.
+    #[error("the server hung up")]
+    HungUp,
+    #[error("the session has expired")]
+    Expired,
+    #[error(transparent)]
+    Garbled(#[from] crate::wire::Garbled),
+}
+
+/// What a session wants to go on with.
+#[derive(Debug, Clone)]
+pub(crate) struct Wish {
+    pub(crate) credentials: Credentials,
+    pub(crate) last_zxid: i64,
+    pub(crate) session_timeout: Duration,
+    /// How long one server may take.
+    pub(crate) patience: Duration,
+}
+
+/// Goes on with a session on `server`, or begins one.
+pub(crate) async fn connect(server: &str, wish: &Wish) -> Result<Connection, ConnectError> {
+    match timeout(wish.patience, shake_hands(server, wish)).await {
+        Ok(connected) => connected,
+        Err(_) => Err(ConnectError::Silent(wish.patience)),
+    }
+}
+
+async fn shake_hands(server: &str, wish: &Wish) -> Result<Connection, ConnectError> {
+    let stream = TcpStream::connect(server).await?;
+    stream.set_nodelay(true)?;
+    let (reader, mut writer) = stream.into_split();
+    let codec = LengthDelimitedCodec::builder().max_frame_length(MAX_FRAME).new_codec();
+    let mut frames = FramedRead::new(reader, codec);
+    let timeout_ms = i32::try_from(wish.session_timeout.as_millis()).unwrap_or(i32::MAX);
+    writer.write_all(&proto::connect(&wish.credentials, wish.last_zxid, timeout_ms)).await?;
+    let answer = match frames.next().await {
+        Some(Ok(answer)) => answer.freeze(),
+        Some(Err(error)) if error.kind() != io::ErrorKind::ConnectionReset => return Err(error.into()),
+        Some(Err(_)) | None => return Err(ConnectError::HungUp),
+    };
+    let (credentials, timeout_ms) = proto::connected(answer)?.ok_or(ConnectError::Expired)?;
+    let session_timeout = Duration::from_millis(timeout_ms.unsigned_abs().into());
+    Ok(Connection { frames, writer, credentials, session_timeout })
+}
+
+/// Whether `server` decides for its ensemble and its history ends before `zxid`: it was restarted
+/// empty, or from an old copy, and will never let a session go on that has seen more.
+pub(crate) async fn history_is_gone(server: &str, zxid: i64, patience: Duration) -> bool {
+    let ask = async {
+        let mut stream = TcpStream::connect(server).await?;
+        stream.write_all(b"srvr").await?;
+        let mut answer = Vec::new();
+        stream.take(1 << 16).read_to_end(&mut answer).await?;
+        io::Result::Ok(Bytes::from(answer))
+    };
+    match timeout(patience, ask).await {
+        Ok(Ok(answer)) => decides_below(&String::from_utf8_lossy(&answer), zxid),
+        Ok(Err(_)) | Err(_) => false,
+    }
+}
+
+fn decides_below(srvr: &str, zxid: i64) -> bool {
+    let field = |name: &str| srvr.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    let decides = matches!(field("Mode:"), Some("standalone" | "leader"));
+    let last = field("Zxid: 0x").and_then(|digits| i64::from_str_radix(digits, 16).ok());
+    decides && last.is_some_and(|last| last < zxid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_of_servers_may_leave_out_the_port() {
+        let servers = Servers::parse("hv1, hv2:2182,[fd00::1]:2183,fd00::2,[fd00::3]").unwrap();
+        let expected = "hv1:2181,hv2:2182,[fd00::1]:2183,[fd00::2]:2181,[fd00::3]:2181";
+        assert_eq!(servers.to_string(), expected);
+        for bad in ["", " , ", "hv1:x", "hv1:0", "hv1:99999", ":2181", "hv1/chroot", "a b"] {
+            assert!(Servers::parse(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn only_a_server_that_decides_can_have_lost_the_history() {
+        let answer = |mode: &str| format!("Zookeeper version: 3.8.0\nZxid: 0x1f\nMode: {mode}\n");
+        assert!(decides_below(&answer("standalone"), 0x20));
+        assert!(decides_below(&answer("leader"), 0x20));
+        assert!(!decides_below(&answer("follower"), 0x20));
+        assert!(!decides_below(&answer("standalone"), 0x1f));
+        assert!(!decides_below("This ZooKeeper instance is not currently serving requests", 1));
+    }
+}
