@@ -17,6 +17,8 @@ pub mod fault;
 pub mod job;
 pub mod network;
 pub mod node;
+pub mod placement;
+pub mod request;
 pub mod size;
 pub mod space;
 pub mod storage;

@@ -1,0 +1,392 @@
+//! Which node a VM goes to, and why the others do not do.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::NodeName;
+use crate::cluster::Cluster;
+use crate::node::{DaemonState, DomainState, NodeRecord};
+use crate::vm::{Selector, VmRecord};
+
+/// What a VM asks of the node it is to be placed on.
+#[derive(Debug, Clone, Default)]
+pub struct Need<'a> {
+    pub memory_mib: u64,
+    pub vcpus: u32,
+    /// The only nodes allowed; empty: any.
+    pub node_limit: &'a [NodeName],
+    /// The node it is to leave.
+    pub leaving: Option<&'a NodeName>,
+    /// Whether it runs as soon as it is there, and so needs its memory to be free.
+    pub runs: bool,
+}
+
+/// What is promised to VMs that are on their way, so that nothing is promised twice.
+#[derive(Debug, Clone, Default)]
+pub struct Promises {
+    by_node: BTreeMap<NodeName, Promise>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Promise {
+    memory_mib: u64,
+    vcpus: u64,
+    vms: u64,
+}
+
+impl Promises {
+    /// Notes that a VM with this need goes to `node`.
+    pub fn add(&mut self, node: &NodeName, need: &Need<'_>) {
+        let promise = self.by_node.entry(node.clone()).or_default();
+        promise.memory_mib += need.memory_mib;
+        promise.vcpus += u64::from(need.vcpus);
+        promise.vms += 1;
+    }
+
+    fn of(&self, node: &NodeName) -> Promise {
+        self.by_node.get(node).copied().unwrap_or_default()
+    }
+}
+
+/// Why a node does not do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unfit {
+    /// It is the node that the VM is to leave.
+    Leaving,
+    NotInLimit,
+    /// Its daemon does not run.
+    Daemon(DaemonState),
+    /// It takes no VMs at present.
+    Domain(DomainState),
+    /// The node as a whole is too small.
+    TooLittleMemory {
+        total_mib: u64,
+        needed_mib: u64,
+    },
+    TooFewCpus {
+        most: u32,
+        needed: u32,
+    },
+    /// At present, with what is promised to others.
+    NotEnoughFree {
+        free_mib: u64,
+        needed_mib: u64,
+    },
+}
+
+impl fmt::Display for Unfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unfit::Leaving => write!(f, "is where the VM is now"),
+            Unfit::NotInLimit => write!(f, "is not among the nodes the VM is limited to"),
+            Unfit::Daemon(state) => write!(f, "is in daemon state `{state}`, not `run`"),
+            Unfit::Domain(state) => write!(f, "is in domain state `{state}`, not `ready`"),
+            Unfit::TooLittleMemory { total_mib, needed_mib } => {
+                write!(f, "has {total_mib} MiB of memory in all, and the VM's {needed_mib} MiB must be less")
+            }
+            Unfit::TooFewCpus { most, needed } => {
+                write!(f, "takes VMs of up to {most} vCPUs, and this one has {needed}")
+            }
+            Unfit::NotEnoughFree { free_mib, needed_mib } => {
+                write!(f, "has {free_mib} MiB of memory free, and the VM needs {needed_mib} MiB")
+            }
+        }
+    }
+}
+
+/// No node does, and why, for each.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NoPlace {
+    pub reasons: BTreeMap<NodeName, Unfit>,
+}
+
+impl fmt::Display for NoPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.reasons.is_empty() {
+            return f.write_str("there are no nodes");
+        }
+        f.write_str("no node can take the VM: ")?;
+        for (index, (node, unfit)) in self.reasons.iter().enumerate() {
+            let separator = if index == 0 { "" } else { "; " };
+            write!(f, "{separator}`{node}` {unfit}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for NoPlace {}
+
+/// The best node for the VM by `selector`; of equals, the first by name.
+pub fn place(
+    cluster: &Cluster,
+    selector: &Selector,
+    need: &Need<'_>,
+    promises: &Promises,
+) -> Result<NodeName, NoPlace> {
+    let mut reasons = BTreeMap::new();
+    let mut best: Option<(f64, &NodeName)> = None;
+    for (name, node) in &cluster.nodes {
+        if let Err(unfit) = check_node(node, need, promises) {
+            reasons.insert(name.clone(), unfit);
+            continue;
+        }
+        let merit = merit(cluster, node, selector, promises.of(name));
+        if best.is_none_or(|(most, _)| merit > most) {
+            best = Some((merit, name));
+        }
+    }
+    best.map(|(_, name)| name.clone()).ok_or(NoPlace { reasons })
+}
+
+/// Whether the VM may go to this node.
+pub fn check_node(node: &NodeRecord, need: &Need<'_>, promises: &Promises) -> Result<(), Unfit> {
+    if need.leaving == Some(&node.name) {
+        return Err(Unfit::Leaving);
+    }
+    if !need.node_limit.is_empty() && !need.node_limit.contains(&node.name) {
+        return Err(Unfit::NotInLimit);
+    }
+    if node.daemon_state != DaemonState::Run {
+        return Err(Unfit::Daemon(node.daemon_state.clone()));
+    }
+    if node.domain_state != DomainState::Ready {
+        return Err(Unfit::Domain(node.domain_state.clone()));
+    }
+    check_size(node, need.memory_mib, need.vcpus)?;
+    let free_mib = node.figures.memory_free_mib.saturating_sub(promises.of(&node.name).memory_mib);
+    // A node that has not said anything yet is given the benefit of the doubt.
+    if need.runs && node.figures.memory_total_mib > 0 && need.memory_mib > free_mib {
+        return Err(Unfit::NotEnoughFree { free_mib, needed_mib: need.memory_mib });
+    }
+    Ok(())
+}
+
+/// Whether a VM of this size can ever run on this node, however empty. What the node has not said yet
+/// refuses nothing.
+pub fn check_size(node: &NodeRecord, memory_mib: u64, vcpus: u32) -> Result<(), Unfit> {
+    let total_mib = node.figures.memory_total_mib;
+    if total_mib > 0 && memory_mib >= total_mib {
+        return Err(Unfit::TooLittleMemory { total_mib, needed_mib: memory_mib });
+    }
+    let most = most_vcpus(node.cpus);
+    if node.cpus > 0 && vcpus > most {
+        return Err(Unfit::TooFewCpus { most, needed: vcpus });
+    }
+    Ok(())
+}
+
+/// The largest VM that a host with `cpus` CPUs takes: three stay with the host, but of a small one no
+/// more than half.
+fn most_vcpus(cpus: u32) -> u32 {
+    cpus.saturating_sub(3).max(cpus.div_ceil(2))
+}
+
+/// How good a node is, the more the better.
+fn merit(cluster: &Cluster, node: &NodeRecord, selector: &Selector, promise: Promise) -> f64 {
+    let figures = &node.figures;
+    match selector {
+        // May be negative: of nodes that are all over-provisioned, the least is the best.
+        Selector::Memprov => {
+            figures.memory_free_mib as f64 + figures.memory_used_mib as f64
+                - figures.memory_provisioned_mib as f64
+                - promise.memory_mib as f64
+        }
+        // What is on its way will be load.
+        Selector::Load => -figures.load - promise.vcpus as f64,
+        Selector::Vcpus => -(figures.vcpus_allocated as f64) - promise.vcpus as f64,
+        Selector::Vms => {
+            let here = |vm: &&std::sync::Arc<VmRecord>| vm.is_assigned_to(&node.name);
+            -(cluster.vms.values().filter(here).count() as f64) - promise.vms as f64
+        }
+        Selector::Mem | Selector::Unknown(_) => figures.memory_free_mib as f64 - promise.memory_mib as f64,
+    }
+}
+
+/// The selector to use: the VM's own, else the cluster's, else free memory. Older records say `none`
+/// for "not given".
+pub fn selector_for(vm: Option<&Selector>, cluster: &Cluster) -> Selector {
+    let known = |selector: &&Selector| !matches!(selector, Selector::Unknown(_));
+    let chosen = vm.filter(known).or(cluster.config.selector.as_ref().filter(known));
+    chosen.cloned().unwrap_or(Selector::Mem)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::node::{CoordinatorState, NodeFigures, NodeRole};
+
+    fn node(name: &str, free: u64, provisioned: u64, vcpus: u64, load: f64) -> NodeRecord {
+        NodeRecord {
+            name: NodeName::new(name),
+            role: NodeRole::Coordinator,
+            daemon_state: DaemonState::Run,
+            coordinator_state: CoordinatorState::Secondary,
+            domain_state: DomainState::Ready,
+            keepalive: 0,
+            active_schema: None,
+            latest_schema: None,
+            pvc_version: String::new(),
+            cpus: 16,
+            kernel: String::new(),
+            os: String::new(),
+            arch: String::new(),
+            figures: NodeFigures {
+                memory_total_mib: 64_000,
+                memory_used_mib: 64_000 - free,
+                memory_free_mib: free,
+                memory_allocated_mib: 0,
+                memory_provisioned_mib: provisioned,
+                vcpus_allocated: vcpus,
+                load,
+                domains: 0,
+            },
+            running: Vec::new(),
+            health: None,
+            plugins: Vec::new(),
+            network_stats: "".into(),
+            ipmi_hostname: String::new(),
+            defects: Vec::new(),
+        }
+    }
+
+    fn cluster(nodes: Vec<NodeRecord>) -> Cluster {
+        let nodes = nodes.into_iter().map(|node| (node.name.clone(), Arc::new(node))).collect();
+        Cluster { nodes, ..Cluster::default() }
+    }
+
+    fn placed(cluster: &Cluster, selector: Selector, need: &Need<'_>) -> String {
+        place(cluster, &selector, need, &Promises::default())
+            .map_or_else(|no| no.to_string(), |node| node.to_string())
+    }
+
+    #[test]
+    fn each_selector_has_its_favourite() {
+        let cluster = cluster(vec![
+            node("hv1", 30_000, 40_000, 9, 1.0),
+            node("hv2", 20_000, 10_000, 9, 2.0),
+            node("hv3", 10_000, 40_000, 1, 3.0),
+        ]);
+        let need = Need { memory_mib: 1024, vcpus: 1, ..Need::default() };
+        assert_eq!(placed(&cluster, Selector::Mem, &need), "hv1");
+        assert_eq!(placed(&cluster, Selector::Memprov, &need), "hv2");
+        assert_eq!(placed(&cluster, Selector::Vcpus, &need), "hv3");
+        assert_eq!(placed(&cluster, Selector::Load, &need), "hv1");
+        assert_eq!(placed(&cluster, Selector::Vms, &need), "hv1", "of equals the first");
+    }
+
+    #[test]
+    fn of_over_provisioned_nodes_the_least_is_chosen() {
+        let cluster = cluster(vec![node("hv1", 10, 100_000, 0, 0.0), node("hv2", 10, 90_000, 0, 0.0)]);
+        assert_eq!(placed(&cluster, Selector::Memprov, &Need::default()), "hv2");
+    }
+
+    #[test]
+    fn a_refusal_says_why_for_each_node() {
+        let mut flushed = node("hv2", 64_000, 0, 0, 0.0);
+        flushed.domain_state = DomainState::Flushed;
+        let mut dead = node("hv3", 64_000, 0, 0, 0.0);
+        dead.daemon_state = DaemonState::Dead;
+        let full = node("hv4", 100, 0, 0, 0.0);
+        let cluster = cluster(vec![node("hv1", 64_000, 0, 0, 0.0), flushed, dead, full]);
+        let here = NodeName::new("hv1");
+        let need = Need { memory_mib: 4096, vcpus: 2, leaving: Some(&here), runs: true, ..Need::default() };
+        assert_eq!(
+            placed(&cluster, Selector::Mem, &need),
+            "no node can take the VM: `hv1` is where the VM is now; `hv2` is in domain state `flushed`, not `ready`; \
+             `hv3` is in daemon state `dead`, not `run`; `hv4` has 100 MiB of memory free, and the VM needs 4096 MiB"
+        );
+        assert_eq!(placed(&Cluster::default(), Selector::Mem, &need), "there are no nodes");
+    }
+
+    #[test]
+    fn a_vm_must_be_smaller_than_its_node() {
+        let big = node("hv1", 1000, 0, 0, 0.0);
+        assert_eq!(check_size(&big, 63_999, 13), Ok(()));
+        assert_eq!(
+            check_size(&big, 64_000, 1),
+            Err(Unfit::TooLittleMemory { total_mib: 64_000, needed_mib: 64_000 })
+        );
+        assert_eq!(check_size(&big, 1, 14), Err(Unfit::TooFewCpus { most: 13, needed: 14 }));
+        for (cpus, most) in [(1, 1), (2, 1), (4, 2), (6, 3), (8, 5), (32, 29)] {
+            assert_eq!(most_vcpus(cpus), most, "{cpus}");
+        }
+        let silent = NodeRecord { cpus: 0, figures: NodeFigures::default(), ..big };
+        assert_eq!(check_size(&silent, 64_000, 100), Ok(()));
+    }
+
+    #[test]
+    fn the_vms_selector_comes_before_the_clusters() {
+        let mut cluster = Cluster::default();
+        assert_eq!(selector_for(None, &cluster), Selector::Mem);
+        cluster.config.selector = Some(Selector::Load);
+        assert_eq!(selector_for(None, &cluster), Selector::Load);
+        assert_eq!(selector_for(Some(&Selector::from_record("none")), &cluster), Selector::Load);
+        assert_eq!(selector_for(Some(&Selector::Vms), &cluster), Selector::Vms);
+    }
+
+    fn nodes() -> impl Strategy<Value = Vec<NodeRecord>> {
+        let node = (0..64_000_u64, 0..100_000_u64, 0..50_u64, 0.0..20.0_f64, any::<bool>()).prop_map(
+            |(free, provisioned, vcpus, load, ready)| {
+                let mut node = node("x", free, provisioned, vcpus, load);
+                if !ready {
+                    node.domain_state = DomainState::Flush;
+                }
+                node
+            },
+        );
+        proptest::collection::vec(node, 0..6).prop_map(|mut nodes| {
+            for (index, node) in nodes.iter_mut().enumerate() {
+                node.name = NodeName::new(format!("hv{index}"));
+            }
+            nodes
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn the_chosen_node_is_always_allowed(
+            nodes in nodes(),
+            selector in proptest::sample::select(Selector::ALL),
+            memory_mib in 0..70_000_u64,
+            limit in proptest::collection::vec(0..6_usize, 0..3),
+            leaving in 0..6_usize,
+            runs: bool,
+        ) {
+            let cluster = cluster(nodes);
+            let limit: Vec<_> = limit.iter().map(|index| NodeName::new(format!("hv{index}"))).collect();
+            let leaving = NodeName::new(format!("hv{leaving}"));
+            let need = Need { memory_mib, vcpus: 1, node_limit: &limit, leaving: Some(&leaving), runs };
+            match place(&cluster, &selector, &need, &Promises::default()) {
+                Ok(name) => {
+                    let node = &cluster.nodes[&name];
+                    prop_assert!(node.takes_vms() && name != leaving);
+                    prop_assert!(limit.is_empty() || limit.contains(&name));
+                    prop_assert!(memory_mib < node.figures.memory_total_mib);
+                    prop_assert!(!runs || memory_mib <= node.figures.memory_free_mib);
+                }
+                Err(no) => prop_assert_eq!(no.reasons.len(), cluster.nodes.len()),
+            }
+        }
+
+        #[test]
+        fn no_memory_is_promised_twice(nodes in nodes(), vms in proptest::collection::vec(1..20_000_u64, 0..20)) {
+            let cluster = cluster(nodes);
+            let mut promises = Promises::default();
+            let mut given: BTreeMap<NodeName, u64> = BTreeMap::new();
+            for memory_mib in vms {
+                let need = Need { memory_mib, vcpus: 1, runs: true, ..Need::default() };
+                if let Ok(name) = place(&cluster, &Selector::Mem, &need, &promises) {
+                    promises.add(&name, &need);
+                    *given.entry(name).or_default() += memory_mib;
+                }
+            }
+            for (name, sum) in given {
+                prop_assert!(sum <= cluster.nodes[&name].figures.memory_free_mib);
+            }
+        }
+    }
+}
