@@ -7,6 +7,8 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use pvc_contracts::hypervisor::{HypervisorFixture, SPARE_BYTES, hypervisor_contract};
 use pvc_libvirt::{DomainType, LibvirtHypervisor, LibvirtOptions};
 use pvc_ports::{GuestEvent, GuestRun, Hypervisor, HypervisorError};
@@ -95,7 +97,7 @@ async fn a_libvirtd_that_hangs_costs_its_callers_their_deadline_and_nothing_more
     let libvirt = Libvirt::start();
     let hypervisor = libvirt.hypervisor();
     hypervisor.ping().await.expect("connected");
-    libvirt.signal_libvirtd("STOP");
+    libvirt.signal_libvirtd(Signal::SIGSTOP);
     let begun = Instant::now();
     let error = hypervisor.ping().await.expect_err("nobody answers");
     assert!(matches!(error, HypervisorError::TimedOut { seconds: 3 }), "{error:?}");
@@ -105,7 +107,7 @@ async fn a_libvirtd_that_hangs_costs_its_callers_their_deadline_and_nothing_more
     for answer in futures_of(pings).await {
         answer.expect_err("nobody answers");
     }
-    libvirt.signal_libvirtd("CONT");
+    libvirt.signal_libvirtd(Signal::SIGCONT);
     eventually("an answer", || async { hypervisor.ping().await.ok() }).await;
     hypervisor.guests().await.expect("guests");
 }
@@ -117,7 +119,7 @@ async fn figures_are_told_although_one_guest_does_not_answer() {
     let healthy = Uuid::from_u128(UUID.as_u128() + 1);
     hypervisor.start(UUID, &guest_xml(UUID, "frozen", None)).await.expect("the guest starts");
     hypervisor.start(healthy, &guest_xml(healthy, "healthy", None)).await.expect("the other guest starts");
-    signal(&libvirt.path("lv/run/qemu/frozen.pid"), "STOP");
+    send(&libvirt.path("lv/run/qemu/frozen.pid"), Signal::SIGSTOP);
     let stats = hypervisor.stats().await.expect("figures");
     assert!(stats[&healthy].memory.contains_key("rss"), "with what QEMU knows: {stats:?}");
     assert_eq!(hypervisor.guests().await.expect("guests").len(), 2, "the list needs no answer from QEMU");
@@ -205,11 +207,11 @@ impl Libvirt {
     }
 
     fn kill_libvirtd(&self) {
-        self.signal_libvirtd("KILL");
+        self.signal_libvirtd(Signal::SIGKILL);
     }
 
-    fn signal_libvirtd(&self, name: &str) {
-        signal(&self.path("lv/libvirtd.pid"), name);
+    fn signal_libvirtd(&self, signal: Signal) {
+        send(&self.path("lv/libvirtd.pid"), signal);
     }
 
     fn script(&self, command: &str) -> String {
@@ -228,7 +230,9 @@ impl Libvirt {
 impl Drop for Libvirt {
     fn drop(&mut self) {
         // A stopped process does not see that it should end.
-        let _ = Command::new("kill").arg("-CONT").arg(pid(&self.path("lv/libvirtd.pid"))).output();
+        if let Some(libvirtd) = pid(&self.path("lv/libvirtd.pid")) {
+            let _ = kill(libvirtd, Signal::SIGCONT);
+        }
         let script = repository().join("packaging/install/libvirt.sh");
         let _ = Command::new(script).arg("purge").arg(self.path("lv")).output();
     }
@@ -245,13 +249,13 @@ fn copy_files(from: &Path, to: &Path) {
     }
 }
 
-fn pid(file: &Path) -> String {
-    fs::read_to_string(file).unwrap_or_default().trim().to_owned()
+fn pid(file: &Path) -> Option<Pid> {
+    fs::read_to_string(file).ok()?.trim().parse().ok().map(Pid::from_raw)
 }
 
-fn signal(pid_file: &Path, name: &str) {
-    let done = Command::new("kill").arg(format!("-{name}")).arg(pid(pid_file)).status();
-    assert!(done.expect("kill runs").success(), "{} names a living process", pid_file.display());
+fn send(pid_file: &Path, signal: Signal) {
+    let pid = pid(pid_file).expect("a pid");
+    kill(pid, signal).expect("the process lives");
 }
 
 fn repository() -> PathBuf {
