@@ -94,6 +94,8 @@ pub enum EditError {
     Zero { what: &'static str },
     #[error("this kind of disk or interface cannot be added here; edit the XML instead")]
     UnknownKind,
+    #[error("a device is one XML element, such as `<disk>…</disk>`")]
+    NotOneDevice,
     #[error(transparent)]
     Domain(#[from] DomainError),
 }

@@ -56,6 +56,38 @@ impl Domain {
     }
 }
 
+/// The element of a device, as the hypervisor of one host is given it to plug into a running guest:
+/// a disk whose volume is a file on this host becomes that file, anything else stays as written.
+///
+/// # Errors
+/// If `device` is not exactly one well-formed element.
+pub fn device_for_host(device: &str, files: &BTreeMap<VolumeId, PathBuf>) -> Result<String, EditError> {
+    let around = Domain::parse(&format!("<domain><devices>{}</devices></domain>", device.trim()))?;
+    let mut rewritten = around.clone();
+    let splices = {
+        let document = around.document();
+        let node = only_device(document.root_element()).ok_or(EditError::NotOneDevice)?;
+        match disk(node).source {
+            DiskSource::Volume(id) if node.has_tag_name("disk") => files
+                .get(&id)
+                .map(|file| disk_as_file(around.as_str(), node, &file.to_string_lossy()))
+                .unwrap_or_default(),
+            _ => Vec::new(),
+        }
+    };
+    rewritten.splice(splices)?;
+    let document = rewritten.document();
+    let node = only_device(document.root_element()).ok_or(EditError::NotOneDevice)?;
+    Ok(rewritten.as_str()[node.range()].to_owned())
+}
+
+fn only_device<'a, 'input>(domain: Node<'a, 'input>) -> Option<Node<'a, 'input>> {
+    // An element that closes `<devices>` itself would leave a sibling behind.
+    let devices = child(domain, "devices").filter(|_| domain.children().filter(Node::is_element).count() == 1)?;
+    let mut elements = devices.children().filter(Node::is_element);
+    elements.next().filter(|_| elements.next().is_none())
+}
+
 /// What only KVM can do is left out: its paravirtual features and clocks, and the host's CPU, in place
 /// of which the guest gets all that the emulation has.
 fn without_kvm(text: &str, domain: Node<'_, '_>) -> Vec<Splice> {

@@ -1,0 +1,232 @@
+//! The loop: looks at the jobs, begins what there is to begin, and keeps the records true.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pvc_model::NodeName;
+use pvc_model::cluster::Cluster;
+use pvc_model::job::{Job, JobId, JobProgress, JobState};
+use pvc_ports::{Clock, Hypervisor, Storage};
+use pvc_store::{Change, Changes, JobClaim, Store};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::jobs::{self, JobError, Run, Tools};
+use crate::plan::{Doing, Step, plan, subject};
+use crate::progress::{Progress, RECORD_EVERY, record};
+
+/// The jobs are looked at at least this often, for what time alone changes.
+const LOOK_EVERY: Duration = Duration::from_secs(60);
+
+/// How long running jobs get when the daemon stops. What is not over then has failed.
+const STOP_WITHIN: Duration = Duration::from_secs(10);
+
+/// Does the jobs of one node.
+pub struct Worker {
+    tools: Tools,
+    clock: Arc<dyn Clock>,
+}
+
+/// The jobs that this process does.
+#[derive(Default)]
+struct Active {
+    tasks: JoinSet<JobId>,
+    /// With what each holds for itself, and how to stop it.
+    jobs: BTreeMap<JobId, (Option<String>, CancellationToken)>,
+}
+
+impl Active {
+    fn doing(&self) -> Doing {
+        Doing {
+            jobs: self.jobs.keys().cloned().collect(),
+            subjects: self.jobs.values().filter_map(|(subject, _)| subject.clone()).collect(),
+        }
+    }
+}
+
+impl Worker {
+    pub fn new(
+        node: NodeName,
+        store: Store,
+        hypervisor: Arc<dyn Hypervisor>,
+        storage: Arc<dyn Storage>,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        Worker { tools: Tools { node, store, hypervisor, storage }, clock }
+    }
+
+    /// Works until `shutdown`; then asks the running jobs to stop and records what became of them.
+    pub async fn run(&self, shutdown: CancellationToken) {
+        let mut active = Active::default();
+        let mut changes = self.tools.store.changed();
+        loop {
+            self.pass(&mut active).await;
+            tokio::select! {
+                biased;
+                () = shutdown.cancelled() => break,
+                Some(ended) = active.tasks.join_next() => forget(&mut active, ended),
+                changed = changes.changed() => if changed.is_err() { break },
+                () = self.clock.sleep(LOOK_EVERY) => {}
+            }
+        }
+        self.stop(active).await;
+    }
+
+    /// Looks at all jobs once, decides, acts.
+    async fn pass(&self, active: &mut Active) {
+        let view = self.tools.store.view();
+        for (id, (_, cancelled)) in &active.jobs {
+            if view.jobs.get(id).is_some_and(|job| job.cancel_requested) {
+                cancelled.cancel();
+            }
+        }
+        for step in plan(&view, &self.tools.node, &active.doing(), self.now()) {
+            match step {
+                Step::Begin(id) => {
+                    if let Some(job) = view.jobs.get(&id) {
+                        self.begin(active, job).await;
+                    }
+                }
+                Step::Abandoned(id) => {
+                    self.close(&view, &id, JobState::Failed, "its worker stopped before it was done").await
+                }
+                Step::Cancelled(id) => {
+                    self.close(&view, &id, JobState::Cancelled, "cancelled before it began").await
+                }
+                Step::Forget(id) => self.remove(&id).await,
+            }
+        }
+    }
+
+    async fn begin(&self, active: &mut Active, job: &Arc<Job>) {
+        let id = job.spec.id.clone();
+        let claim = match self.tools.store.claim_job(&id).await {
+            Ok(Some(claim)) => claim,
+            Ok(None) => return, // Another worker of this node was faster.
+            Err(error) => {
+                tracing::debug!(job = %id, %error, "a job could not be claimed; it will be tried again");
+                return;
+            }
+        };
+        let cancelled = CancellationToken::new();
+        active.jobs.insert(id, (subject(job).map(str::to_owned), cancelled.clone()));
+        active.tasks.spawn(perform(self.tools.clone(), self.clock.clone(), job.clone(), claim, cancelled));
+    }
+
+    /// Ends a job that nobody does.
+    async fn close(&self, view: &Cluster, id: &JobId, state: JobState, status: &str) {
+        let Some(job) = view.jobs.get(id) else { return };
+        tracing::warn!(job = %id, kind = job.spec.name, "job {status}");
+        let ended = JobProgress {
+            state,
+            status: status_text(state, status),
+            ended_at: Some(self.now()),
+            ..job.progress.clone()
+        };
+        record(&self.tools.store, id, &ended).await;
+    }
+
+    async fn remove(&self, id: &JobId) {
+        let removed = self
+            .tools
+            .store
+            .change(|cluster: &Cluster| {
+                let mut changes = Changes::new();
+                if cluster.jobs.contains_key(id) {
+                    changes.push(Change::RemoveJob(id.clone()));
+                }
+                Ok::<_, std::convert::Infallible>((changes, ()))
+            })
+            .await;
+        if let Err(error) = removed {
+            tracing::debug!(job = %id, %error, "the record of an old job could not be removed; it will be tried again");
+        }
+    }
+
+    async fn stop(&self, mut active: Active) {
+        for (_, cancelled) in active.jobs.values() {
+            cancelled.cancel();
+        }
+        let drained = async { while active.tasks.join_next().await.is_some() {} };
+        tokio::select! {
+            biased;
+            () = drained => {}
+            // Their claims end with the session; the next start marks them as failed.
+            () = self.clock.sleep(STOP_WITHIN) => tracing::warn!("jobs were still running when the worker stopped"),
+        }
+    }
+
+    fn now(&self) -> u64 {
+        self.clock.wall().as_secs()
+    }
+}
+
+fn forget(active: &mut Active, ended: Result<JobId, tokio::task::JoinError>) {
+    match ended {
+        Ok(id) => {
+            active.jobs.remove(&id);
+        }
+        // `perform` catches the panics of the job itself; this is one of ours, and which job it was is not known.
+        Err(error) => tracing::error!(%error, "the worker lost track of a job"),
+    }
+}
+
+/// Does one job from its claim to its last record.
+async fn perform(
+    tools: Tools,
+    clock: Arc<dyn Clock>,
+    job: Arc<Job>,
+    claim: JobClaim,
+    cancelled: CancellationToken,
+) -> JobId {
+    let id = job.spec.id.clone();
+    tracing::info!(job = %id, kind = job.spec.name, "beginning job");
+    let progress = Arc::new(Progress::new(clock.wall().as_secs()));
+    let work = {
+        let (tools, job, progress) = (tools.clone(), job.clone(), progress.clone());
+        // A task of its own: a job that panics ends as a failed job.
+        tokio::spawn(async move {
+            jobs::run(&tools, Run { spec: &job.spec, progress: &progress, cancelled: &cancelled }).await
+        })
+    };
+    let outcome = tokio::select! {
+        biased;
+        outcome = work => outcome,
+        () = keep_recording(&tools.store, clock.as_ref(), &id, &progress) => unreachable!("recording never ends by itself"),
+    };
+    let (state, status) = match outcome {
+        Ok(Ok(status)) => (JobState::Succeeded, status),
+        Ok(Err(JobError::Cancelled)) => (JobState::Cancelled, status_text(JobState::Cancelled, "cancelled")),
+        Ok(Err(error)) => (JobState::Failed, status_text(JobState::Failed, &error.to_string())),
+        Err(panic) => (
+            JobState::Failed,
+            status_text(JobState::Failed, &format!("the job ended by a bug of ours: {panic}")),
+        ),
+    };
+    tracing::info!(job = %id, kind = job.spec.name, status, "job ended");
+    record(&tools.store, &id, &progress.ended(state, status, clock.wall().as_secs())).await;
+    claim.release().await;
+    id
+}
+
+async fn keep_recording(store: &Store, clock: &dyn Clock, id: &JobId, progress: &Progress) {
+    let mut changed = progress.changed();
+    loop {
+        changed.mark_unchanged();
+        record(store, id, &progress.now()).await;
+        clock.sleep(RECORD_EVERY).await;
+        if changed.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// Older clients show the word before the colon: it names the kind of failure.
+fn status_text(state: JobState, text: &str) -> String {
+    match state {
+        JobState::Failed => format!("TaskFailure: {text}"),
+        JobState::Cancelled => format!("TaskCancelled: {text}"),
+        JobState::Pending | JobState::Running | JobState::Succeeded => text.to_owned(),
+    }
+}

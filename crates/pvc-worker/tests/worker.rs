@@ -1,0 +1,202 @@
+//! The worker over the embedded tree, with a hypervisor and a storage that do as they are told.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pvc_embedded::EmbeddedTree;
+use pvc_model::Uuid;
+use pvc_model::cluster::Cluster;
+use pvc_model::job::{JobId, JobProgress, JobSpec, JobState};
+use pvc_model::storage::VolumeId;
+use pvc_model::vm::VmState;
+use pvc_ports::Storage;
+use pvc_store::{Change, Changes, NewVm, Store};
+use pvc_testkit::{MemoryStorage, ScriptedHypervisor, SeededRandom, TokioClock};
+use pvc_worker::Worker;
+use tokio_util::sync::CancellationToken;
+
+const UUID: Uuid = Uuid::from_u128(0x2c2b8f4e_0d3e_4b6f_9d6d_0c9b6cf3f2a1);
+
+struct World {
+    tree: EmbeddedTree,
+    store: Store,
+    hypervisor: Arc<ScriptedHypervisor>,
+    storage: Arc<MemoryStorage>,
+    stop: CancellationToken,
+}
+
+impl World {
+    /// A cluster with the VM `web1` in `state`, its volume, and a running worker.
+    async fn with_vm(state: VmState) -> World {
+        let tree = EmbeddedTree::in_memory();
+        let store = open(&tree).await;
+        store.initialize(false).await.expect("an empty tree");
+        let world = World {
+            tree,
+            store,
+            hypervisor: Arc::new(ScriptedHypervisor::new()),
+            storage: Arc::new(MemoryStorage::new()),
+            stop: CancellationToken::new(),
+        };
+        world.storage.insert("vms/web1_sda");
+        world.change(Change::DefineVm(Box::new(web1(state)))).await;
+        world.start_worker(world.store.clone());
+        world
+    }
+
+    fn start_worker(&self, store: Store) {
+        let worker = Worker::new(
+            "hv1".into(),
+            store,
+            self.hypervisor.clone(),
+            self.storage.clone(),
+            Arc::new(TokioClock::new()),
+        );
+        let stop = self.stop.clone();
+        tokio::spawn(async move { worker.run(stop).await });
+    }
+
+    async fn change(&self, change: Change) {
+        let decide = |_: &Cluster| {
+            let mut changes = Changes::new();
+            changes.push(change.clone());
+            Ok::<_, Infallible>((changes, ()))
+        };
+        self.store.change(decide).await.expect("nobody else writes");
+    }
+
+    async fn submit(&self, bits: u32, name: &str, args: &[(&str, &str)]) -> JobId {
+        let id = JobId::from_bits(bits);
+        let args = args.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let (node, run_on) = ("hv1".into(), "hv1".to_owned());
+        let spec = JobSpec {
+            id: id.clone(),
+            name: name.into(),
+            node,
+            run_on,
+            args,
+            submitter: "test".into(),
+            submitted_at: 1,
+        };
+        self.change(Change::SubmitJob(spec)).await;
+        id
+    }
+
+    async fn end_of(&self, id: &JobId) -> JobProgress {
+        pvc_testkit::eventually_some("the job ends", Duration::from_secs(60), || {
+            let view = self.store.view();
+            view.jobs.get(id).map(|job| job.progress.clone()).filter(|progress| progress.state.is_over())
+        })
+        .await
+    }
+}
+
+async fn open(tree: &EmbeddedTree) -> Store {
+    let (clock, random) = (Arc::new(TokioClock::new()), Arc::new(SeededRandom::new(1)));
+    Store::open(tree.connect(), clock, random).await.expect("an open tree can be read")
+}
+
+fn web1(state: VmState) -> NewVm {
+    NewVm {
+        uuid: UUID,
+        name: "web1".into(),
+        state,
+        node: Some("hv1".into()),
+        xml: String::new(),
+        profile: None,
+        volumes: vec![VolumeId::from_record("vms/web1_sda").expect("well formed")],
+        autostart: false,
+        migration_method: None,
+        max_downtime_ms: 300,
+        selector: None,
+        node_limit: vec![],
+        tags: vec![],
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_locks_of_a_stopped_vm_are_freed() {
+    let world = World::with_vm(VmState::Stop).await;
+    world.storage.lock("vms/web1_sda", "10.0.0.9");
+    let id = world.submit(1, "vm.flush_locks", &[("domain", "web1")]).await;
+    let end = world.end_of(&id).await;
+    assert_eq!(
+        (end.state, end.status.as_str()),
+        (JobState::Succeeded, "freed 1 locks on 1 volumes of VM \"web1\"")
+    );
+    assert_eq!(end.current, end.total);
+    let volume = VolumeId::from_record("vms/web1_sda").expect("well formed");
+    assert!(world.storage.locks(&volume).await.expect("it is there").is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_locks_of_a_vm_that_may_run_are_left_alone() {
+    let world = World::with_vm(VmState::Start).await;
+    world.storage.lock("vms/web1_sda", "10.0.0.9");
+    let id = world.submit(1, "vm.flush_locks", &[("domain", "web1")]).await;
+    let end = world.end_of(&id).await;
+    assert_eq!(end.state, JobState::Failed);
+    assert!(end.status.starts_with("TaskFailure: VM `web1` is in state `start`"), "{}", end.status);
+    let volume = VolumeId::from_record("vms/web1_sda").expect("well formed");
+    assert_eq!(world.storage.locks(&volume).await.expect("it is there").len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_device_is_attached_to_a_running_vm_and_refused_for_another() {
+    let world = World::with_vm(VmState::Start).await;
+    let device = "<interface type='bridge'><source bridge='br1'/></interface>";
+    let id = world.submit(1, "vm.device_attach", &[("domain", "web1"), ("xml", device)]).await;
+    assert!(world.end_of(&id).await.status.contains("does not run on node `hv1`"));
+    world.hypervisor.insert(UUID, "web1");
+    let id = world.submit(2, "vm.device_attach", &[("domain", "web1"), ("xml", device)]).await;
+    assert_eq!(world.end_of(&id).await.state, JobState::Succeeded);
+    let id = world.submit(3, "vm.device_detach", &[("domain", "web1"), ("xml", "<a/></devices><b/>")]).await;
+    assert_eq!(world.end_of(&id).await.state, JobState::Failed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_of_an_unknown_kind_or_without_its_arguments_fails_and_says_so() {
+    let world = World::with_vm(VmState::Stop).await;
+    let id = world.submit(1, "osd.add", &[]).await;
+    assert_eq!(
+        world.end_of(&id).await.status,
+        "TaskFailure: no worker of this version knows jobs of the kind `osd.add`"
+    );
+    let id = world.submit(2, "vm.flush_locks", &[]).await;
+    assert_eq!(world.end_of(&id).await.status, "TaskFailure: the job has no argument `domain`");
+    let id = world.submit(3, "vm.flush_locks", &[("domain", "nobody")]).await;
+    assert_eq!(world.end_of(&id).await.status, "TaskFailure: VM `nobody` does not exist");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_whose_worker_died_is_marked_as_failed_by_the_next_one() {
+    let world = World::with_vm(VmState::Stop).await;
+    world.stop.cancel();
+    let dead = open(&world.tree).await;
+    let id = JobId::from_bits(9);
+    let running = JobProgress { state: JobState::Running, ..JobProgress::pending() };
+    world.submit(9, "vm.flush_locks", &[("domain", "web1")]).await;
+    let claim = dead.claim_job(&id).await.expect("reachable");
+    assert!(claim.is_some() || world.store.view().jobs[&id].progress.state.is_over());
+    world.change(Change::JobProgress(id.clone(), running)).await;
+    dead.tree().close().await;
+    let next = World { stop: CancellationToken::new(), ..world };
+    next.start_worker(open(&next.tree).await);
+    let end = next.end_of(&id).await;
+    assert_eq!(
+        (end.state, end.status.as_str()),
+        (JobState::Failed, "TaskFailure: its worker stopped before it was done")
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_is_done_once_although_two_workers_see_it() {
+    let world = World::with_vm(VmState::Stop).await;
+    world.start_worker(open(&world.tree).await);
+    world.storage.lock("vms/web1_sda", "10.0.0.9");
+    let id = world.submit(1, "vm.flush_locks", &[("domain", "web1")]).await;
+    let end = world.end_of(&id).await;
+    assert_eq!(end.status, "freed 1 locks on 1 volumes of VM \"web1\"");
+    assert_eq!(end.log.iter().filter(|line| line.starts_with("freed the lock")).count(), 1);
+}
