@@ -147,7 +147,7 @@ install_missing() {
     ((${#packages[@]})) || return 0
     choose_suite "${packages[@]}"
     say "installing ${packages[*]} (and what they depend on; log: $STATE/apt.log)"
-    local before after
+    local before after package
     before=$(all_installed)
     deny_service_starts
     DEBIAN_FRONTEND=noninteractive "${APT[@]}" "${APT_FROM[@]}" \
@@ -159,6 +159,7 @@ install_missing() {
     restore_policy
     trap - EXIT
     after=$(all_installed)
+    for package in "${packages[@]}"; do remember asked "$package"; done
     while read -r package; do remember package "$package"; done < <(comm -13 <(printf '%s\n' "$before") <(printf '%s\n' "$after"))
 }
 
@@ -184,16 +185,17 @@ undo() {
     [[ -d $STATE ]] || return 0
     [[ $EUID == 0 ]] || die 'undoing an installation needs root'
     restore_policy
-    local what name packages=()
+    local what name asked=() brought=0
     while read -r what name; do
         case $what in
             file) if [[ -e $name ]]; then rm -f "$name" && say "removed $name"; fi ;;
-            package) packages+=("$name") ;;
+            asked) if installed "$name"; then asked+=("$name"); fi ;;
+            package) brought=$((brought + 1)) ;;
         esac
     done < <(cat "$RECORD" 2>/dev/null)
-    mapfile -t packages < <(for name in "${packages[@]}"; do if installed "$name"; then printf '%s\n' "$name"; fi; done)
-    if ((${#packages[@]})); then
-        say "${#packages[@]} installed packages stay; to remove them as well: apt-get remove ${packages[*]}"
+    if ((${#asked[@]})); then
+        say "$brought installed packages stay; to remove them as well:"
+        say "  apt-get remove ${asked[*]} && apt-get autoremove"
     fi
     rm -rf "$STATE"
 }
