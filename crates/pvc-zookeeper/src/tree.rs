@@ -270,7 +270,9 @@ impl Tree for ZookeeperTree {
     }
 
     fn session(&self) -> watch::Receiver<SessionState> {
-        self.state.clone()
+        let mut state = self.state.clone();
+        state.mark_unchanged(); // what comes from now on is what the caller has not seen
+        state
     }
 
     async fn close(&self) {
