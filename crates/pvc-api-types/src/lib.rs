@@ -28,7 +28,7 @@ pub use node::{
     HealthDetail, Interface, Node, NodeCoordinatorState, NodeDaemonState, NodeDomainState, NodeLog,
     NodeMemory, NodeVcpu,
 };
-pub use storage::{Volume, VolumeStats};
+pub use storage::{Pool, Volume, VolumeStats};
 pub use task::{DeliveryInfo, QueuedTask, TaskQueues, TaskRef, TaskStatus};
 pub use vm::{
     Vm, VmConsole, VmController, VmDisk, VmMeta, VmNetwork, VmNode, VmSnapshot, VmState, VmTag, VmTags, VmVnc,

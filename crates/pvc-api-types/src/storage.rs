@@ -1,4 +1,6 @@
-//! Volumes, as far as VM commands need them.
+//! Pools and volumes.
+
+use serde_json::{Map, Value};
 
 wire! {
     pub struct Volume {
@@ -15,8 +17,26 @@ wire! {
         pub objects: i64,
         pub order: i64,
         pub object_size: i64,
+        pub snapshot_count: i64,
+        pub block_name_prefix: String,
         pub format: i64,
         pub features: Vec<String>,
+        pub op_features: Vec<String>,
         pub flags: Vec<String>,
+        pub create_timestamp: String,
+        pub access_timestamp: String,
+        pub modify_timestamp: String,
+    }
+
+    pub struct Pool {
+        pub name: String,
+        pub volume_count: i64,
+        /// `default`, `hdd`, `ssd` or `nvme`.
+        pub tier: String,
+        /// Text.
+        pub pgs: String,
+        /// Counters by name; 0 before the first collection.
+        #[schema(value_type = Object)]
+        pub stats: Map<String, Value>,
     }
 }

@@ -1,1 +1,41 @@
-//! Routes, authentication, events.
+//! The HTTP API: routes, authentication, events.
+//!
+//! A handler takes its parameters, calls one function of `pvc-ops` or shows a piece of the view, and
+//! turns the outcome into a reply. What may be done and what it means is decided there, not here.
+//!
+//! ```text
+//!  connection ─▶ TLS, head in time, few enough      serve
+//!  request ─▶ access log ─▶ 304 if unchanged        access, etag
+//!          ─▶ who is it?                            auth       before anything else is read
+//!          ─▶ parameters, a body within limits      params, body
+//!          ─▶ the view, or an operation             routes     reads never ask the tree
+//!          ─▶ objects of the wire                   view, metrics, cache
+//! ```
+
+mod access;
+mod auth;
+mod body;
+mod cache;
+mod connection;
+mod error;
+mod etag;
+mod events;
+mod json;
+mod limit;
+mod metrics;
+mod openapi;
+mod params;
+mod refuse;
+mod routes;
+mod serve;
+mod settings;
+mod state;
+mod tls;
+mod view;
+mod wait;
+
+pub use openapi::document;
+pub use routes::router;
+pub use serve::{ServeError, serve, serve_on};
+pub use settings::{ApiSettings, Limits, TlsFiles, Token};
+pub use state::ApiState;

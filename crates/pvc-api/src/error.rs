@@ -1,0 +1,76 @@
+//! Why a request was refused, as a reply.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use pvc_api_types::BadRequest;
+
+use crate::json;
+
+/// A refusal: its status, one sentence, and perhaps what to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ApiError {
+    pub status: StatusCode,
+    pub body: BadRequest,
+    /// Seconds after which it is worth trying again.
+    pub retry_after: Option<u64>,
+}
+
+pub type Result<T, E = ApiError> = std::result::Result<T, E>;
+
+impl ApiError {
+    pub fn new(status: StatusCode, message: impl Into<String>) -> Self {
+        let body = BadRequest { message: message.into(), hint: None, errors: BTreeMap::new() };
+        ApiError { status, body, retry_after: None }
+    }
+
+    pub fn refused(message: impl Into<String>) -> Self {
+        ApiError::new(StatusCode::BAD_REQUEST, message)
+    }
+
+    pub fn not_found(message: impl Into<String>) -> Self {
+        ApiError::new(StatusCode::NOT_FOUND, message)
+    }
+
+    /// A parameter that cannot be taken.
+    pub fn parameter(name: &str, text: impl Into<String>) -> Self {
+        let text = text.into();
+        let mut error = ApiError::refused(format!("{name}: {text}"));
+        error.body.errors.insert(name.to_owned(), text);
+        error
+    }
+
+    pub fn hint(mut self, hint: Option<impl Into<Cow<'static, str>>>) -> Self {
+        self.body.hint = hint.map(|hint| hint.into().into_owned());
+        self
+    }
+
+    pub fn retry_after(mut self, seconds: u64) -> Self {
+        self.retry_after = Some(seconds);
+        self
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let mut response = json::reply(self.status, &self.body);
+        if let Some(seconds) = self.retry_after {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response
+    }
+}
+
+/// An error and its causes in one line, for a reply that has no other place for them.
+pub fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}

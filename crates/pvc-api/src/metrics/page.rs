@@ -1,0 +1,92 @@
+//! The text format: every metric with its help, its type and all its samples in one block.
+
+use std::fmt::Write;
+
+#[derive(Default)]
+pub struct Page {
+    text: String,
+}
+
+/// The samples of one metric.
+pub struct Samples<'a> {
+    text: &'a mut String,
+    name: &'a str,
+}
+
+impl Page {
+    /// Adds a gauge with the samples that `fill` gives it.
+    pub fn gauge(&mut self, name: &str, help: &str, fill: impl FnOnce(&mut Samples)) {
+        let text = &mut self.text;
+        writeln!(text, "# HELP {name} {help}\n# TYPE {name} gauge").expect("memory takes every byte");
+        fill(&mut Samples { text, name });
+    }
+
+    /// Adds a gauge with one sample and no labels.
+    pub fn figure(&mut self, name: &str, help: &str, value: f64) {
+        self.gauge(name, help, |samples| samples.add(&[], value));
+    }
+
+    pub fn finish(self) -> String {
+        self.text
+    }
+}
+
+impl Samples<'_> {
+    pub fn add(&mut self, labels: &[(&str, &str)], value: f64) {
+        self.text.push_str(self.name);
+        for (at, (label, content)) in labels.iter().enumerate() {
+            self.text.push_str(if at == 0 { "{" } else { "," });
+            self.text.push_str(label);
+            self.text.push_str("=\"");
+            push_escaped(self.text, content);
+            self.text.push('"');
+        }
+        let close = if labels.is_empty() { "" } else { "}" };
+        writeln!(self.text, "{close} {}", Number(value)).expect("memory takes every byte");
+    }
+
+    /// A sample that says something with its labels alone.
+    pub fn info(&mut self, labels: &[(&str, &str)]) {
+        self.add(labels, 1.0);
+    }
+}
+
+fn push_escaped(text: &mut String, content: &str) {
+    for c in content.chars() {
+        match c {
+            '\\' => text.push_str("\\\\"),
+            '"' => text.push_str("\\\""),
+            '\n' => text.push_str("\\n"),
+            c => text.push(c),
+        }
+    }
+}
+
+struct Number(f64);
+
+impl std::fmt::Display for Number {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.0.is_infinite() {
+            return f.write_str(if self.0 > 0.0 { "+Inf" } else { "-Inf" });
+        }
+        self.0.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Page;
+
+    #[test]
+    fn labels_are_escaped_and_whole_numbers_have_no_fraction() {
+        let mut page = Page::default();
+        page.gauge("a", "What it is", |samples| {
+            samples.add(&[("x", "1\\\"\n"), ("y", "ü")], 2.0);
+            samples.add(&[], 0.25);
+        });
+        assert_eq!(
+            page.finish(),
+            "# HELP a What it is\n# TYPE a gauge\na{x=\"1\\\\\\\"\\n\",y=\"ü\"} 2\na 0.25\n"
+        );
+    }
+}

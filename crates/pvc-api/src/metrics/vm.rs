@@ -1,0 +1,213 @@
+//! VMs in numbers.
+
+use std::collections::BTreeMap;
+
+use pvc_api_types::Vm;
+use pvc_model::cluster::Cluster;
+
+use super::page::Page;
+use crate::view;
+
+/// The number that stands for a VM's state. Dashboards know them; the list is what they know.
+pub const STATES: [(&str, u32); 12] = [
+    ("start", 0),
+    ("migrate", 1),
+    ("unmigrate", 2),
+    ("provision", 3),
+    ("disable", 4),
+    ("shutdown", 5),
+    ("restart", 6),
+    ("stop", 7),
+    ("fail", 8),
+    ("import", 9),
+    ("restore", 10),
+    ("mirror", 99),
+];
+
+/// The number of a state; a state that dashboards do not know is shown as the one it resembles.
+fn state_number(state: &str) -> u32 {
+    let known = match state {
+        "migrate-live" => "migrate",
+        "delete" => "stop",
+        other => other,
+    };
+    STATES.iter().find(|(word, _)| *word == known).map_or(8, |(_, number)| *number)
+}
+
+pub fn vms(page: &mut Page, cluster: &Cluster) {
+    let mut vms: Vec<Vm> = cluster.vms.values().map(|record| view::vm::vm_without_texts(record)).collect();
+    vms.sort_by(|a, b| a.name.cmp(&b.name));
+    infos(page, &vms);
+    states(page, &vms);
+    figures(page, &vms);
+    networks(page, &vms);
+    disks(page, &vms);
+}
+
+type Text = (&'static str, &'static str, &'static str, fn(&Vm) -> String);
+
+const TEXTS: [Text; 10] = [
+    ("uuid", "uuid", "UUID", |vm| vm.uuid.clone()),
+    ("description", "description", "description", |vm| vm.description.clone()),
+    ("profile", "profile", "profile", |vm| vm.profile.clone()),
+    ("failed_reason", "failed_reason", "reason of failure", |vm| vm.failed_reason.clone()),
+    ("node_limit", "node_limit", "node limit", |vm| vm.node_limit.clone().unwrap_or_default().join(",")),
+    ("node_selector", "node_selector", "node selector", |vm| word(&vm.node_selector)),
+    ("migration_method", "migration_method", "migration method", |vm| word(&vm.migration_method)),
+    ("active_node", "node", "active node", |vm| vm.node.clone()),
+    ("machine_type", "machine_type", "machine type", |vm| vm.machine.clone()),
+    ("vcpu_topology", "topology", "vCPU topology", |vm| vm.vcpu_topology.clone()),
+];
+
+fn word(word: &Option<String>) -> String {
+    word.clone().unwrap_or_else(|| "None".into())
+}
+
+fn infos(page: &mut Page, vms: &[Vm]) {
+    for (name, label, help, text) in TEXTS {
+        page.gauge(&format!("pvc_vm_{name}"), &format!("PVC VM {help}"), |samples| {
+            vms.iter().for_each(|vm| samples.info(&[("vm", &vm.name), (label, &text(vm))]));
+        });
+    }
+    page.gauge("pvc_vm_tags", "PVC VM tags", |samples| {
+        for vm in vms {
+            vm.tags.iter().for_each(|tag| samples.info(&[("vm", &vm.name), ("tag", &tag.name)]));
+        }
+    });
+}
+
+fn yes(yes: bool) -> f64 {
+    if yes { 1.0 } else { 0.0 }
+}
+
+fn states(page: &mut Page, vms: &[Vm]) {
+    page.gauge("pvc_vm_state", "PVC VM state", |samples| {
+        for vm in vms {
+            samples.add(&[("vm", &vm.name), ("state", &vm.state)], state_number(&vm.state).into());
+        }
+    });
+    page.gauge("pvc_vm_autostart", "PVC VM autostart", |samples| {
+        for vm in vms {
+            let word = if vm.node_autostart { "True" } else { "False" };
+            samples.add(&[("vm", &vm.name), ("autostart", word)], yes(vm.node_autostart));
+        }
+    });
+    page.gauge("pvc_vm_migrated", "PVC VM away from its node", |samples| {
+        for vm in vms {
+            samples.add(&[("vm", &vm.name), ("last_node", &vm.last_node)], yes(vm.migrated != "no"));
+        }
+    });
+    page.gauge("pvc_vm_serial_console", "PVC VM with serial console", |samples| {
+        vms.iter().for_each(|vm| samples.add(&[("vm", &vm.name)], yes(!vm.console.is_empty())));
+    });
+    page.gauge("pvc_vm_vnc_console", "PVC VM with VNC console", |samples| {
+        vms.iter().for_each(|vm| samples.add(&[("vm", &vm.name)], yes(vm.vnc.listen.is_some())));
+    });
+    page.gauge("pvc_vm_vnc_listen_address", "PVC VM VNC address", |samples| {
+        for vm in vms {
+            samples.info(&[("vm", &vm.name), ("address", vm.vnc.listen.as_deref().unwrap_or_default())]);
+        }
+    });
+    page.gauge("pvc_vm_vnc_listen_port", "PVC VM VNC port", |samples| {
+        for vm in vms {
+            samples.info(&[("vm", &vm.name), ("port", vm.vnc.port.as_deref().unwrap_or_default())]);
+        }
+    });
+}
+
+/// What of a guest's memory the hypervisor counts.
+const MEMORY: [&str; 12] = [
+    "actual",
+    "rss",
+    "unused",
+    "available",
+    "usable",
+    "disk_caches",
+    "swap_in",
+    "swap_out",
+    "major_fault",
+    "minor_fault",
+    "hugetlb_pgalloc",
+    "hugetlb_pgfail",
+];
+
+fn figures(page: &mut Page, vms: &[Vm]) {
+    let mut add = |name: &str, help: &str, figure: &dyn Fn(&Vm) -> f64| {
+        page.gauge(&format!("pvc_vm_{name}"), &format!("PVC VM {help}"), |samples| {
+            vms.iter().for_each(|vm| samples.add(&[("vm", &vm.name)], figure(vm)));
+        });
+    };
+    add("vcpus", "vCPUs", &|vm| vm.vcpu as f64);
+    for kind in ["cpu", "user", "system"] {
+        let member = format!("{kind}_time");
+        add(&format!("vcpus_{member}"), &format!("{kind} time in nanoseconds"), &|vm| {
+            vm.vcpu_stats.get(&member).copied().unwrap_or_default()
+        });
+    }
+    add("memory", "memory in MiB", &|vm| vm.memory as f64);
+    for member in MEMORY {
+        add(&format!("memory_stats_{member}"), &format!("memory statistic {member}"), &|vm| {
+            vm.memory_stats.get(member).copied().unwrap_or_default()
+        });
+    }
+}
+
+type NicFigure = (&'static str, &'static str, fn(&pvc_api_types::VmNetwork) -> f64);
+
+const NIC_FIGURES: [NicFigure; 8] = [
+    ("rd_packets", "received packets", |nic| nic.rd_packets as f64),
+    ("rd_bits", "received bits", |nic| nic.rd_bytes as f64 * 8.0),
+    ("rd_errors", "receive errors", |nic| nic.rd_errors as f64),
+    ("rd_drops", "dropped received packets", |nic| nic.rd_drops as f64),
+    ("wr_packets", "sent packets", |nic| nic.wr_packets as f64),
+    ("wr_bits", "sent bits", |nic| nic.wr_bytes as f64 * 8.0),
+    ("wr_errors", "send errors", |nic| nic.wr_errors as f64),
+    ("wr_drops", "dropped sent packets", |nic| nic.wr_drops as f64),
+];
+
+fn networks(page: &mut Page, vms: &[Vm]) {
+    let nics = || vms.iter().flat_map(|vm| vm.networks.iter().map(move |nic| (vm, nic)));
+    page.gauge("pvc_vm_network_macaddr", "PVC VM network MAC address", |samples| {
+        for (vm, nic) in nics() {
+            let mac = nic.mac.as_deref().unwrap_or_default();
+            samples.info(&[("vm", &vm.name), ("vni", &nic.vni), ("macaddr", mac)]);
+        }
+    });
+    page.gauge("pvc_vm_network_model", "PVC VM network model", |samples| {
+        for (vm, nic) in nics() {
+            let model = nic.model.as_deref().unwrap_or_default();
+            samples.info(&[("vm", &vm.name), ("vni", &nic.vni), ("model", model)]);
+        }
+    });
+    for (name, help, figure) in NIC_FIGURES {
+        page.gauge(&format!("pvc_vm_network_{name}"), &format!("PVC VM network {help}"), |samples| {
+            for vm in vms {
+                // Two NICs on one network would be one series given twice, which scrapers refuse.
+                let mut sums: BTreeMap<&str, f64> = BTreeMap::new();
+                vm.networks.iter().for_each(|nic| *sums.entry(&nic.vni).or_default() += figure(nic));
+                sums.iter().for_each(|(vni, sum)| samples.add(&[("vm", &vm.name), ("vni", vni)], *sum));
+            }
+        });
+    }
+}
+
+type DiskFigure = (&'static str, &'static str, fn(&pvc_api_types::VmDisk) -> f64);
+
+const DISK_FIGURES: [DiskFigure; 4] = [
+    ("rd_req", "read requests", |disk| disk.rd_req as f64),
+    ("rd_bytes", "read bytes", |disk| disk.rd_bytes as f64),
+    ("wr_req", "write requests", |disk| disk.wr_req as f64),
+    ("wr_bytes", "written bytes", |disk| disk.wr_bytes as f64),
+];
+
+fn disks(page: &mut Page, vms: &[Vm]) {
+    for (name, help, figure) in DISK_FIGURES {
+        page.gauge(&format!("pvc_vm_disk_{name}"), &format!("PVC VM disk {help}"), |samples| {
+            for vm in vms {
+                for disk in vm.disks.iter().filter(|disk| !disk.name.is_empty()) {
+                    samples.add(&[("vm", &vm.name), ("disk", &disk.name)], figure(disk));
+                }
+            }
+        });
+    }
+}

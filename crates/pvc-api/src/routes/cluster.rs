@@ -1,0 +1,165 @@
+//! The cluster as a whole.
+
+use std::collections::BTreeMap;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use pvc_api_types::{ClusterStatus, Message, PrimaryNode};
+use pvc_store::{Changes, ConfigChange};
+
+use crate::error::{ApiError, Result};
+use crate::json;
+use crate::openapi::{ChangeRefused, ReadRefused};
+use crate::params::{Flag, Params, choice, params};
+use crate::refuse::{change_error, restore_error, store_error};
+use crate::state::ApiState;
+use crate::view::status;
+
+/// The cluster at a glance.
+#[utoipa::path(
+    get, path = "/api/v1/status", tag = "cluster",
+    responses((status = 200, body = ClusterStatus), ReadRefused)
+)]
+pub async fn get_status(State(api): State<ApiState>) -> Response {
+    let bytes = api.status().get(&api.view(), |cluster| json::to_bytes(&status::status(cluster)));
+    let tag = json::strong_tag(&bytes);
+    json::from_bytes(StatusCode::OK, bytes.to_vec(), Some(tag))
+}
+
+choice! {
+    /// Whether the cluster is being maintained.
+    pub enum Maintenance { On = "true", Off = "false" }
+}
+
+params! {
+    /// The wanted state.
+    pub struct MaintenanceRequest {
+        /// While `true`, no node is fenced and no fault is raised.
+        state: Maintenance,
+    }
+}
+
+/// Begins or ends maintenance.
+#[utoipa::path(
+    post, path = "/api/v1/status", tag = "cluster", params(MaintenanceRequest),
+    responses((status = 200, body = Message), ChangeRefused)
+)]
+pub async fn post_status(
+    State(api): State<ApiState>,
+    Params(request): Params<MaintenanceRequest>,
+) -> Result<Response> {
+    let on = request.state == Maintenance::On;
+    let store = api.store().clone();
+    api.change(async move {
+        let decide = |_: &pvc_model::cluster::Cluster| {
+            let mut changes = Changes::new();
+            changes.config(ConfigChange::Maintenance(on));
+            Ok::<_, ApiError>((changes, ()))
+        };
+        store.change(decide).await.map_err(change_error)
+    })
+    .await?;
+    let message =
+        if on { "the cluster is in maintenance" } else { "the cluster is no longer in maintenance" };
+    Ok(json::ok(&Message { message: message.into() }))
+}
+
+/// Who is primary. 204 while nobody is.
+#[utoipa::path(
+    get, path = "/api/v1/status/primary_node", tag = "cluster",
+    responses((status = 200, body = PrimaryNode), (status = 204, description = "Nobody is primary now"))
+)]
+pub async fn get_status_primary_node(State(api): State<ApiState>) -> Response {
+    match &api.view().config.primary {
+        Some(primary) => json::ok(&PrimaryNode { primary_node: primary.to_string() }),
+        None => StatusCode::NO_CONTENT.into_response(),
+    }
+}
+
+params! {
+    /// Whether it is really meant.
+    pub struct Initialization {
+        /// `yes`
+        really = "yes-i-really-mean-it": String,
+        /// Destroys an existing cluster's records.
+        overwrite: Flag,
+    }
+}
+
+fn check_meant(really: &str) -> Result<()> {
+    match really {
+        "yes" => Ok(()),
+        _ => Err(ApiError::parameter("yes-i-really-mean-it", "must be `yes`: this destroys records")),
+    }
+}
+
+/// Creates the records of a new cluster.
+#[utoipa::path(
+    post, path = "/api/v1/initialize", tag = "cluster", params(Initialization),
+    responses((status = 200, body = Message), ChangeRefused)
+)]
+pub async fn post_initialize(
+    State(api): State<ApiState>,
+    Params(request): Params<Initialization>,
+) -> Result<Response> {
+    check_meant(&request.really)?;
+    let store = api.store().clone();
+    api.change(async move { store.initialize(request.overwrite.0).await.map_err(store_error) }).await?;
+    Ok(json::ok(&Message { message: "the cluster was initialized".into() }))
+}
+
+/// Every record by its path, as a JSON text inside of a JSON text.
+#[utoipa::path(
+    get, path = "/api/v1/backup", tag = "cluster",
+    responses((status = 200, body = String, content_type = "application/json"), ReadRefused)
+)]
+pub async fn get_backup(State(api): State<ApiState>) -> Result<Response> {
+    let dump = api.store().backup().await.map_err(store_error)?;
+    let inner = serde_json::to_string(&dump).expect("a map of texts is JSON");
+    Ok(json::ok(&inner))
+}
+
+params! {
+    /// What to restore.
+    #[large = true]
+    pub struct Restoration {
+        /// `yes`
+        really = "yes-i-really-mean-it": String,
+        @form
+        /// The object that a backup holds, as JSON text.
+        cluster_data: String,
+    }
+}
+
+/// Writes the records of a backup over the present ones.
+#[utoipa::path(
+    post, path = "/api/v1/restore", tag = "cluster", params(Restoration),
+    request_body(content = Restoration, content_type = "application/x-www-form-urlencoded"),
+    responses((status = 200, body = Message), ChangeRefused)
+)]
+pub async fn post_restore(
+    State(api): State<ApiState>,
+    Params(request): Params<Restoration>,
+) -> Result<Response> {
+    check_meant(&request.really)?;
+    let dump = read_dump(&request.cluster_data)?;
+    let store = api.store().clone();
+    // Writing a large tree takes its time; it is not to be given up half-way.
+    let time = api.settings().limits.change_time * 10;
+    let restore = async move { store.restore(&dump).await.map_err(restore_error) };
+    let keys = api.change_within(time, restore).await?;
+    Ok(json::ok(&Message { message: format!("{keys} records were restored") }))
+}
+
+/// The records of a backup: the object, or the text with the object inside, as `GET /backup` replies.
+fn read_dump(text: &str) -> Result<BTreeMap<String, String>> {
+    let wrong = |error: serde_json::Error| {
+        ApiError::parameter("cluster_data", format!("is no JSON object of texts: {error}"))
+            .hint(Some("send the file that `pvc cluster backup` wrote"))
+    };
+    match serde_json::from_str::<String>(text) {
+        Ok(inner) => serde_json::from_str(&inner).map_err(wrong),
+        Err(_) => serde_json::from_str(text).map_err(wrong),
+    }
+}

@@ -1,0 +1,35 @@
+//! Metrics, open to scrapers.
+
+use axum::extract::State;
+use axum::response::Response;
+
+use super::text;
+use crate::metrics::{health, resource};
+use crate::state::ApiState;
+
+/// All metrics.
+#[utoipa::path(
+    get, path = "/api/v1/metrics", tag = "metrics",
+    responses((status = 200, body = String, content_type = "text/plain; charset=utf-8"))
+)]
+pub async fn get_metrics(State(api): State<ApiState>) -> Response {
+    text(api.metrics().get(&api.view(), |cluster| (health(cluster) + &resource(cluster)).into_bytes()))
+}
+
+/// How the cluster is doing.
+#[utoipa::path(
+    get, path = "/api/v1/metrics/health", tag = "metrics",
+    responses((status = 200, body = String, content_type = "text/plain; charset=utf-8"))
+)]
+pub async fn get_metrics_health(State(api): State<ApiState>) -> Response {
+    text(health(&api.view()))
+}
+
+/// What the cluster has and how much of it is used.
+#[utoipa::path(
+    get, path = "/api/v1/metrics/resource", tag = "metrics",
+    responses((status = 200, body = String, content_type = "text/plain; charset=utf-8"))
+)]
+pub async fn get_metrics_resource(State(api): State<ApiState>) -> Response {
+    text(resource(&api.view()))
+}

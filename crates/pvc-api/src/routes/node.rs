@@ -1,0 +1,181 @@
+//! Nodes.
+
+use axum::extract::State;
+use axum::response::Response;
+use pvc_api_types::{Message, Node, NodeCoordinatorState, NodeDaemonState, NodeDomainState, NodeLog};
+use pvc_model::NodeName;
+use pvc_model::cluster::Cluster;
+use pvc_model::node::{DomainState, NodeRecord};
+
+use super::At;
+use crate::error::{ApiError, Result};
+use crate::json;
+use crate::limit::Limit;
+use crate::openapi::{ChangeRefused, ReadRefused};
+use crate::params::{Flag, Or, Params, choice, params, shown};
+use crate::refuse::store_error;
+use crate::state::ApiState;
+use crate::view::node::node;
+use crate::wait::{self, Look};
+
+params! {
+    /// Which nodes to list. The three states are alternatives to each other.
+    pub struct NodeFilter {
+        /// A regular expression on the name.
+        limit: Option<String>,
+        /// Nodes whose daemon is in this state.
+        daemon_state: Option<String>,
+        /// Nodes in this coordinator state.
+        coordinator_state: Option<String>,
+        /// Nodes in this domain state.
+        domain_state: Option<String>,
+    }
+}
+
+impl NodeFilter {
+    fn states_match(&self, node: &NodeRecord) -> bool {
+        let wanted = [
+            (&self.daemon_state, node.daemon_state.as_str()),
+            (&self.coordinator_state, node.coordinator_state.as_str()),
+            (&self.domain_state, node.domain_state.as_str()),
+        ];
+        let mut given =
+            wanted.iter().filter_map(|(wanted, is)| wanted.as_ref().map(|wanted| wanted == is)).peekable();
+        given.peek().is_none() || given.any(|matches| matches)
+    }
+}
+
+/// The nodes by name.
+#[utoipa::path(
+    get, path = "/api/v1/node", tag = "node", params(NodeFilter),
+    responses((status = 200, body = Vec<Node>), ReadRefused)
+)]
+pub async fn get_node(State(api): State<ApiState>, Params(filter): Params<NodeFilter>) -> Result<Response> {
+    let limit = Limit::new(filter.limit.as_deref())?;
+    let cluster = api.view();
+    let wanted = |record: &&NodeRecord| limit.matches(record.name.as_str()) && filter.states_match(record);
+    let records = cluster.nodes.values().map(AsRef::as_ref).filter(wanted);
+    Ok(json::ok(&records.map(|record| node(record, &cluster)).collect::<Vec<_>>()))
+}
+
+pub fn find<'a>(cluster: &'a Cluster, name: &str) -> Result<&'a NodeRecord> {
+    cluster.node(name).map(AsRef::as_ref).ok_or_else(|| {
+        ApiError::not_found(format!("there is no node `{}`", shown(name)))
+            .hint(Some("`pvc node list` lists them"))
+    })
+}
+
+/// One node.
+#[utoipa::path(
+    get, path = "/api/v1/node/{node}", tag = "node",
+    params(("node" = String, Path, description = "Name of the node")),
+    responses((status = 200, body = Vec<Node>), ReadRefused)
+)]
+pub async fn get_node_node(State(api): State<ApiState>, At(name): At<String>) -> Result<Response> {
+    let cluster = api.view();
+    Ok(json::ok(&[node(find(&cluster, &name)?, &cluster)]))
+}
+
+/// The state of a node's daemon.
+#[utoipa::path(
+    get, path = "/api/v1/node/{node}/daemon-state", tag = "node",
+    params(("node" = String, Path, description = "Name of the node")),
+    responses((status = 200, body = NodeDaemonState), ReadRefused)
+)]
+pub async fn get_node_node_daemon_state(
+    State(api): State<ApiState>,
+    At(name): At<String>,
+) -> Result<Response> {
+    let cluster = api.view();
+    let daemon_state = find(&cluster, &name)?.daemon_state.to_string();
+    Ok(json::ok(&NodeDaemonState { name, daemon_state }))
+}
+
+/// A node's part in the coordination.
+#[utoipa::path(
+    get, path = "/api/v1/node/{node}/coordinator-state", tag = "node",
+    params(("node" = String, Path, description = "Name of the node")),
+    responses((status = 200, body = NodeCoordinatorState), ReadRefused)
+)]
+pub async fn get_node_node_coordinator_state(
+    State(api): State<ApiState>,
+    At(name): At<String>,
+) -> Result<Response> {
+    let cluster = api.view();
+    let coordinator_state = find(&cluster, &name)?.coordinator_state.to_string();
+    Ok(json::ok(&NodeCoordinatorState { name, coordinator_state }))
+}
+
+/// Whether a node takes VMs.
+#[utoipa::path(
+    get, path = "/api/v1/node/{node}/domain-state", tag = "node",
+    params(("node" = String, Path, description = "Name of the node")),
+    responses((status = 200, body = NodeDomainState), ReadRefused)
+)]
+pub async fn get_node_node_domain_state(
+    State(api): State<ApiState>,
+    At(name): At<String>,
+) -> Result<Response> {
+    let cluster = api.view();
+    let domain_state = find(&cluster, &name)?.domain_state.to_string();
+    Ok(json::ok(&NodeDomainState { name, domain_state }))
+}
+
+params! {
+    /// How much of a log.
+    pub struct Lines {
+        /// How many of the last lines.
+        lines: Or<10>,
+    }
+}
+
+/// The last `lines` lines of a log.
+pub fn last_lines(log: &str, lines: u32) -> String {
+    let all: Vec<&str> = log.lines().collect();
+    let skipped = all.len().saturating_sub(usize::try_from(lines).unwrap_or(usize::MAX));
+    all[skipped..].join("\n")
+}
+
+/// The end of a node's log.
+#[utoipa::path(
+    get, path = "/api/v1/node/{node}/log", tag = "node",
+    params(("node" = String, Path, description = "Name of the node"), Lines),
+    responses((status = 200, body = NodeLog), ReadRefused)
+)]
+pub async fn get_node_node_log(
+    State(api): State<ApiState>,
+    At(name): At<String>,
+    Params(lines): Params<Lines>,
+) -> Result<Response> {
+    let node = find(&api.view(), &name)?.name.clone();
+    let log = api.store().node_log(&node).await.map_err(store_error)?.unwrap_or_default();
+    Ok(json::ok(&NodeLog { name, data: last_lines(&log, lines.lines.0) }))
+}
+
+choice! {
+    /// What part a node is to have.
+    pub enum Part { Primary = "primary", Secondary = "secondary" }
+}
+
+params! {
+    /// The part that is wanted.
+    pub struct CoordinatorRequest {
+        /// `primary`, or `secondary` to hand the role over.
+        state: Part,
+    }
+}
+
+choice! {
+    /// Whether a node is to take VMs.
+    pub enum Duty { Ready = "ready", Flush = "flush" }
+}
+
+params! {
+    /// The state that is wanted.
+    pub struct DomainRequest {
+        /// `flush` moves the node's VMs away, `ready` takes them back.
+        state: Duty,
+        /// Reply when it is done.
+        wait: Flag,
+    }
+}

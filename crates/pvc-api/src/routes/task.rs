@@ -1,0 +1,69 @@
+//! Tasks: what the API calls jobs.
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+use pvc_api_types::{Message, TaskQueues, TaskStatus};
+use pvc_model::job::JobId;
+use pvc_store::{Change, Changes};
+
+use super::At;
+use crate::error::{ApiError, Result};
+use crate::json;
+use crate::openapi::{ChangeRefused, ReadRefused};
+use crate::refuse::change_error;
+use crate::state::ApiState;
+use crate::view::task;
+
+/// All tasks that have not ended, by worker.
+#[utoipa::path(
+    get, path = "/api/v1/tasks", tag = "tasks",
+    responses((status = 200, body = TaskQueues), ReadRefused)
+)]
+pub async fn get_tasks(State(api): State<ApiState>) -> Response {
+    json::ok(&task::queues(&api.view()))
+}
+
+/// How far a task is. A task that never was, or is forgotten, is not there.
+#[utoipa::path(
+    get, path = "/api/v1/tasks/{task_id}", tag = "tasks",
+    params(("task_id" = String, Path, description = "Identifier of the task")),
+    responses((status = 200, body = TaskStatus), ReadRefused)
+)]
+pub async fn get_tasks_task_id(State(api): State<ApiState>, At(id): At<String>) -> Result<Response> {
+    let cluster = api.view();
+    let job = JobId::parse(&id).and_then(|id| cluster.jobs.get(&id)).ok_or_else(|| no_task(&id))?;
+    Ok(json::ok(&task::status(job)))
+}
+
+/// Asks a task to stop. One that waits ends at once, one at work at its next step.
+#[utoipa::path(
+    delete, path = "/api/v1/tasks/{task_id}", tag = "tasks",
+    params(("task_id" = String, Path, description = "Identifier of the task")),
+    responses((status = 200, body = Message), ChangeRefused)
+)]
+pub async fn delete_tasks_task_id(State(api): State<ApiState>, At(id): At<String>) -> Result<Response> {
+    let job = JobId::parse(&id).ok_or_else(|| no_task(&id))?;
+    let store = api.store().clone();
+    api.change(async move {
+        let decide = |cluster: &pvc_model::cluster::Cluster| {
+            let known = cluster.jobs.get(&job).ok_or_else(|| no_task(job.as_str()))?;
+            if known.progress.state.is_over() {
+                let message = format!("task `{job}` has ended already");
+                return Err(ApiError::new(StatusCode::CONFLICT, message));
+            }
+            let mut changes = Changes::new();
+            changes.push(Change::CancelJob(job.clone()));
+            Ok((changes, ()))
+        };
+        store.change(decide).await.map_err(change_error)
+    })
+    .await?;
+    Ok(json::ok(&Message { message: format!("task `{id}` was asked to stop") }))
+}
+
+fn no_task(id: &str) -> ApiError {
+    ApiError::not_found(format!("there is no task `{}`", crate::params::shown(id))).hint(Some(
+        "tasks are forgotten some time after their end; `pvc cluster task` lists those that have not ended",
+    ))
+}

@@ -1,0 +1,211 @@
+//! VMs, to read.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+use pvc_api_types::{Vm, VmConsole, VmMeta, VmNode, VmState, VmTags};
+use pvc_model::Uuid;
+use pvc_model::cluster::Cluster;
+use pvc_model::vm::VmRecord;
+
+use super::At;
+use super::node::{Lines, last_lines};
+use crate::error::{ApiError, Result};
+use crate::json;
+use crate::limit::Limit;
+use crate::openapi::ReadRefused;
+use crate::params::{Flag, Params, choice, params, shown};
+use crate::refuse::store_error;
+use crate::state::ApiState;
+use crate::view;
+
+choice! {
+    /// The states that VMs can be listed by.
+    pub enum ListedState {
+        Start = "start",
+        Restart = "restart",
+        Shutdown = "shutdown",
+        Stop = "stop",
+        Disable = "disable",
+        Fail = "fail",
+        Migrate = "migrate",
+        Unmigrate = "unmigrate",
+        Provision = "provision",
+        Import = "import",
+        Restore = "restore",
+        Mirror = "mirror",
+    }
+}
+
+impl ListedState {
+    fn includes(self, record: &VmRecord) -> bool {
+        use pvc_model::vm::VmState as Word;
+        match self {
+            ListedState::Start => record.state == Word::Start,
+            ListedState::Restart => record.state == Word::Restart,
+            ListedState::Shutdown => record.state == Word::Shutdown,
+            ListedState::Stop => record.state == Word::Stop,
+            ListedState::Disable => record.state == Word::Disable,
+            // A state that nobody knows is shown as a failure.
+            ListedState::Fail => matches!(record.state, Word::Fail | Word::Unknown(_)),
+            ListedState::Migrate => matches!(record.state, Word::Migrate | Word::MigrateLive),
+            ListedState::Unmigrate => record.state == Word::Unmigrate,
+            ListedState::Provision => record.state == Word::Provision,
+            ListedState::Import => record.state == Word::Import,
+            ListedState::Restore => record.state == Word::Restore,
+            ListedState::Mirror => record.state == Word::Mirror,
+        }
+    }
+}
+
+params! {
+    /// Which VMs to list.
+    pub struct VmFilter {
+        /// A regular expression on the name, or a UUID.
+        limit: Option<String>,
+        /// Only those on this node.
+        node: Option<String>,
+        /// Only those in this state.
+        state: Option<ListedState>,
+        /// Only those with this tag.
+        tag: Option<String>,
+        /// Turns node, state and tag around.
+        negate: Flag,
+    }
+}
+
+impl VmFilter {
+    fn matches(&self, record: &VmRecord) -> bool {
+        let negate = self.negate.0;
+        let on_node = |node: &String| record.node.as_ref().is_some_and(|is| is.as_str() == node);
+        let tagged = |tag: &String| record.tags.iter().any(|is| is.name == *tag);
+        self.node.as_ref().is_none_or(|node| on_node(node) != negate)
+            && self.state.is_none_or(|state| state.includes(record) != negate)
+            && self.tag.as_ref().is_none_or(|tag| tagged(tag) != negate)
+    }
+}
+
+/// The VMs by name.
+#[utoipa::path(
+    get, path = "/api/v1/vm", tag = "vm", params(VmFilter),
+    responses((status = 200, body = Vec<Vm>), ReadRefused)
+)]
+pub async fn get_vm(State(api): State<ApiState>, Params(filter): Params<VmFilter>) -> Result<Response> {
+    let cluster = api.view();
+    if let Some(node) = filter.node.as_ref().filter(|node| cluster.node(node).is_none()) {
+        return Err(ApiError::parameter("node", format!("there is no node `{}`", shown(node))));
+    }
+    let uuid = filter.limit.as_deref().and_then(|limit| Uuid::try_parse(limit).ok());
+    let limit = Limit::new(filter.limit.as_deref().filter(|_| uuid.is_none()))?;
+    let named = |record: &VmRecord| match uuid {
+        Some(uuid) => record.uuid == uuid,
+        None => limit.matches(&record.name),
+    };
+    let mut records: Vec<&Arc<VmRecord>> =
+        cluster.vms.values().filter(|record| named(record) && filter.matches(record)).collect();
+    records.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(list(&api, &cluster, &records))
+}
+
+/// The VMs as a JSON array, made of what the cache holds.
+fn list(api: &ApiState, cluster: &Cluster, records: &[&Arc<VmRecord>]) -> Response {
+    let fragments = api.vms().fragments(cluster, records.iter().copied());
+    let now = api.clock().wall().as_secs_f64();
+    let mut bytes =
+        Vec::with_capacity(fragments.iter().map(|fragment| fragment.size() + 1).sum::<usize>() + 3);
+    let mut hashes = Vec::with_capacity(fragments.len() * 8);
+    bytes.push(b'[');
+    for (at, fragment) in fragments.iter().enumerate() {
+        if at > 0 {
+            bytes.push(b',');
+        }
+        fragment.write(now, &mut bytes);
+        hashes.extend_from_slice(&fragment.hash.to_ne_bytes());
+    }
+    bytes.push(b']');
+    json::from_bytes(StatusCode::OK, bytes, Some(json::weak_tag(json::hash(&hashes))))
+}
+
+pub fn find<'a>(cluster: &'a Cluster, name_or_uuid: &str) -> Result<&'a Arc<VmRecord>> {
+    cluster.vm(name_or_uuid).ok_or_else(|| {
+        let message = format!("there is no VM `{}`", shown(name_or_uuid));
+        ApiError::not_found(message).hint(Some("`pvc vm list` lists them"))
+    })
+}
+
+/// One VM, by name or UUID.
+#[utoipa::path(
+    get, path = "/api/v1/vm/{vm}", tag = "vm",
+    params(("vm" = String, Path, description = "Name or UUID of the VM")),
+    responses((status = 200, body = Vec<Vm>), ReadRefused)
+)]
+pub async fn get_vm_vm(State(api): State<ApiState>, At(name): At<String>) -> Result<Response> {
+    let cluster = api.view();
+    let record = find(&cluster, &name)?;
+    Ok(list(&api, &cluster, &[record]))
+}
+
+/// The state of a VM.
+#[utoipa::path(
+    get, path = "/api/v1/vm/{vm}/state", tag = "vm",
+    params(("vm" = String, Path, description = "Name or UUID of the VM")),
+    responses((status = 200, body = VmState), ReadRefused)
+)]
+pub async fn get_vm_vm_state(State(api): State<ApiState>, At(name): At<String>) -> Result<Response> {
+    let cluster = api.view();
+    let state = view::vm::state(find(&cluster, &name)?);
+    Ok(json::ok(&VmState { name, state }))
+}
+
+/// Where a VM is.
+#[utoipa::path(
+    get, path = "/api/v1/vm/{vm}/node", tag = "vm",
+    params(("vm" = String, Path, description = "Name or UUID of the VM")),
+    responses((status = 200, body = VmNode), ReadRefused)
+)]
+pub async fn get_vm_vm_node(State(api): State<ApiState>, At(name): At<String>) -> Result<Response> {
+    let cluster = api.view();
+    let record = find(&cluster, &name)?;
+    Ok(json::ok(&VmNode { name, node: view::vm::node(record), last_node: view::vm::last_node(record) }))
+}
+
+/// What the cluster does with a VM by itself.
+#[utoipa::path(
+    get, path = "/api/v1/vm/{vm}/meta", tag = "vm",
+    params(("vm" = String, Path, description = "Name or UUID of the VM")),
+    responses((status = 200, body = VmMeta), ReadRefused)
+)]
+pub async fn get_vm_vm_meta(State(api): State<ApiState>, At(name): At<String>) -> Result<Response> {
+    let cluster = api.view();
+    Ok(json::ok(&view::vm::meta(find(&cluster, &name)?, &name)))
+}
+
+/// The tags of a VM.
+#[utoipa::path(
+    get, path = "/api/v1/vm/{vm}/tags", tag = "vm",
+    params(("vm" = String, Path, description = "Name or UUID of the VM")),
+    responses((status = 200, body = VmTags), ReadRefused)
+)]
+pub async fn get_vm_vm_tags(State(api): State<ApiState>, At(name): At<String>) -> Result<Response> {
+    let cluster = api.view();
+    let tags = view::vm::tags(find(&cluster, &name)?);
+    Ok(json::ok(&VmTags { name, tags }))
+}
+
+/// The end of a VM's serial console.
+#[utoipa::path(
+    get, path = "/api/v1/vm/{vm}/console", tag = "vm",
+    params(("vm" = String, Path, description = "Name or UUID of the VM"), Lines),
+    responses((status = 200, body = VmConsole), ReadRefused)
+)]
+pub async fn get_vm_vm_console(
+    State(api): State<ApiState>,
+    At(name): At<String>,
+    Params(lines): Params<Lines>,
+) -> Result<Response> {
+    let uuid = find(&api.view(), &name)?.uuid;
+    let log = api.store().console_log(uuid).await.map_err(store_error)?.unwrap_or_default();
+    Ok(json::ok(&VmConsole { name, data: last_lines(&log, lines.lines.0) }))
+}

@@ -1,0 +1,143 @@
+//! The server: sockets, TLS, limits on connections, an orderly end.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+
+use axum_server::tls_rustls::{RustlsAcceptor, RustlsConfig};
+use axum_server::{Handle, Server};
+use futures::future::BoxFuture;
+use hyper_util::rt::TokioTimer;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use crate::connection::Places;
+use crate::error::with_causes;
+use crate::routes::router;
+use crate::settings::{ApiSettings, Limits, TlsFiles};
+use crate::state::ApiState;
+use crate::tls::{self, TlsError};
+
+/// Why the API does not serve.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    #[error("the API cannot listen on {address}: the address is in use")]
+    AddressInUse { address: SocketAddr },
+    #[error("the API cannot listen on {address}")]
+    Listen {
+        address: SocketAddr,
+        #[source]
+        source: io::Error,
+    },
+    #[error("the API's TLS cannot be set up")]
+    Tls(#[from] TlsError),
+    #[error("the API's server failed")]
+    Server(#[source] io::Error),
+}
+
+impl ServeError {
+    /// What to do about it.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            ServeError::AddressInUse { address } => Some(format!(
+                "another program listens there, perhaps another API daemon: `ss -ltnp sport = :{}` shows it",
+                address.port()
+            )),
+            ServeError::Listen { source, .. } if source.kind() == io::ErrorKind::AddrNotAvailable => {
+                Some("no interface of this host has that address; is it the one of another node?".to_owned())
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Serves the API on the address of `settings` until `shutdown`, then lets what is in flight finish.
+///
+/// # Errors
+/// At once if it cannot listen or its certificate cannot be used; see [`ServeError::hint`].
+pub async fn serve(
+    settings: &ApiSettings,
+    state: ApiState,
+    shutdown: CancellationToken,
+) -> Result<(), ServeError> {
+    let address = settings.listen;
+    let listener = TcpListener::bind(address).map_err(|source| match source.kind() {
+        io::ErrorKind::AddrInUse => ServeError::AddressInUse { address },
+        _ => ServeError::Listen { address, source },
+    })?;
+    serve_on(listener, state, shutdown).await
+}
+
+/// As [`serve`], on a socket that listens already.
+pub async fn serve_on(
+    listener: TcpListener,
+    state: ApiState,
+    shutdown: CancellationToken,
+) -> Result<(), ServeError> {
+    let tls = state.settings().tls.clone();
+    let running = tls.as_ref().map(tls::read).transpose()?;
+    listener.set_nonblocking(true).map_err(ServeError::Server)?;
+    let address = listener.local_addr().map_err(ServeError::Server)?;
+    let places = Places::new(state.settings().limits.connections);
+    let server = axum_server::from_tcp(listener).map_err(ServeError::Server)?;
+    tracing::info!(%address, tls = running.is_some(), "the API listens");
+    let limits = state.settings().limits.clone();
+    let handle = Handle::new();
+    let service = router(state.clone()).into_make_service_with_connect_info::<SocketAddr>();
+    let mut reloads = None;
+    let serving: BoxFuture<'static, io::Result<()>> = match (tls, running) {
+        (Some(files), Some(config)) => {
+            reloads = Some(tokio::spawn(reload_on_hangup(files, config.clone())));
+            let acceptor = RustlsAcceptor::new(config).acceptor(places);
+            Box::pin(prepare(server.acceptor(acceptor), &handle, &limits).serve(service))
+        }
+        _ => Box::pin(prepare(server.acceptor(places), &handle, &limits).serve(service)),
+    };
+    let served = until_stopped(serving, &handle, &state, &shutdown).await;
+    if let Some(reloads) = reloads {
+        reloads.abort();
+    }
+    // A change whose client is gone is still a change.
+    let _ = tokio::time::timeout(limits.drain_time, state.changes_done()).await;
+    served.map_err(ServeError::Server)
+}
+
+fn prepare<A>(
+    server: Server<SocketAddr, A>,
+    handle: &Handle<SocketAddr>,
+    limits: &Limits,
+) -> Server<SocketAddr, A> {
+    let mut server = server.http1_only().handle(handle.clone());
+    server.http_builder().http1().timer(TokioTimer::new()).header_read_timeout(limits.head_time);
+    server
+}
+
+/// Serves until `shutdown`, and then for as long as requests in flight take, within their limit.
+async fn until_stopped(
+    mut serving: BoxFuture<'static, io::Result<()>>,
+    handle: &Handle<SocketAddr>,
+    state: &ApiState,
+    shutdown: &CancellationToken,
+) -> io::Result<()> {
+    tokio::select! {
+        biased;
+        served = &mut serving => return served,
+        () = shutdown.cancelled() => {}
+    }
+    tracing::info!("the API stops: requests in flight are finished, nothing new is taken");
+    state.stopping().cancel();
+    handle.graceful_shutdown(Some(state.settings().limits.drain_time));
+    serving.await
+}
+
+/// Reads certificate and key again whenever the process gets SIGHUP.
+async fn reload_on_hangup(files: TlsFiles, running: RustlsConfig) {
+    let Ok(mut hangups) = signal(SignalKind::hangup()) else { return };
+    while hangups.recv().await.is_some() {
+        match tls::reload(&files, &running) {
+            Ok(()) => tracing::info!("certificate and key were read again"),
+            Err(error) => {
+                tracing::error!(error = with_causes(&error), "the former certificate stays in use");
+            }
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! What an operator can set about the API, as values.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// One way in: who it is for, and the word they must say. `Debug` keeps the word to itself.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token {
+    /// Shown in logs and recorded with jobs; never secret.
+    pub description: String,
+    pub secret: String,
+}
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Token").field("description", &self.description).finish_non_exhaustive()
+    }
+}
+
+/// Certificate chain and private key, both as PEM files. Read again on [`crate::serve`]'s reload.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsFiles {
+    pub certificate: PathBuf,
+    pub key: PathBuf,
+}
+
+/// How much of everything one client, or all of them, may take.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limits {
+    /// The largest request body, in bytes.
+    pub body_bytes: usize,
+    /// The largest body of a restore, in bytes.
+    pub restore_bytes: usize,
+    /// How long a client may take for the head of a request, and to stay silent between two.
+    pub head_time: Duration,
+    /// How long a client may take to send a body, in all.
+    pub body_time: Duration,
+    /// How long a change may take before its client is told that the outcome is open.
+    pub change_time: Duration,
+    /// How long a request that waits for a state waits at most.
+    pub wait_time: Duration,
+    /// How many requests may wait for a state at once.
+    pub waits: usize,
+    /// How many event streams may be open at once.
+    pub streams: usize,
+    /// How many connections may be open at once.
+    pub connections: usize,
+    /// How long requests in flight get to finish when the daemon stops.
+    pub drain_time: Duration,
+    /// How long a session of the browser lasts without a request.
+    pub session_time: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            body_bytes: 8 << 20,
+            restore_bytes: 64 << 20,
+            head_time: Duration::from_secs(20),
+            body_time: Duration::from_secs(120),
+            change_time: Duration::from_secs(30),
+            wait_time: Duration::from_secs(15 * 60),
+            waits: 256,
+            streams: 256,
+            connections: 4096,
+            drain_time: Duration::from_secs(10),
+            session_time: Duration::from_secs(8 * 3600),
+        }
+    }
+}
+
+/// Everything that is set about the API.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ApiSettings {
+    pub listen: SocketAddr,
+    /// The tokens that open the API, or `None` if it is open to everybody.
+    pub tokens: Option<Vec<Token>>,
+    /// Plain HTTP without.
+    pub tls: Option<TlsFiles>,
+    /// Whether the metrics endpoints exist.
+    pub metrics: bool,
+    pub limits: Limits,
+}
+
+impl ApiSettings {
+    /// Plain HTTP at `listen` for whoever knows one of `tokens`.
+    pub fn new(listen: SocketAddr, tokens: Vec<Token>) -> Self {
+        ApiSettings { listen, tokens: Some(tokens), tls: None, metrics: true, limits: Limits::default() }
+    }
+}

@@ -1,0 +1,161 @@
+//! What all handlers share.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pvc_model::cluster::Cluster;
+use pvc_ports::{Clock, Random};
+use pvc_store::Store;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::auth::{Sessions, Throttle, Tokens};
+use crate::cache::{Memo, VmCache};
+use crate::error::{ApiError, Result};
+use crate::settings::ApiSettings;
+
+/// The API's state; cheap to clone.
+#[derive(Clone)]
+pub struct ApiState(Arc<Shared>);
+
+struct Shared {
+    store: Store,
+    clock: Arc<dyn Clock>,
+    random: Arc<dyn Random>,
+    settings: ApiSettings,
+    tokens: Tokens,
+    sessions: Sessions,
+    throttle: Throttle,
+    vms: VmCache,
+    status: Memo,
+    metrics: Memo,
+    waits: Arc<Semaphore>,
+    streams: Arc<Semaphore>,
+    stopping: CancellationToken,
+    changes: TaskTracker,
+    process: String,
+}
+
+impl ApiState {
+    pub fn new(store: Store, clock: Arc<dyn Clock>, random: Arc<dyn Random>, settings: ApiSettings) -> Self {
+        ApiState(Arc::new(Shared {
+            tokens: Tokens::new(settings.tokens.as_deref()),
+            sessions: Sessions::new(settings.limits.session_time),
+            throttle: Throttle::default(),
+            vms: VmCache::default(),
+            status: Memo::default(),
+            metrics: Memo::default(),
+            waits: Arc::new(Semaphore::new(settings.limits.waits)),
+            streams: Arc::new(Semaphore::new(settings.limits.streams)),
+            stopping: CancellationToken::new(),
+            changes: TaskTracker::new(),
+            process: format!("{:08x}", random.next_u64() >> 32),
+            store,
+            clock,
+            random,
+            settings,
+        }))
+    }
+
+    pub fn store(&self) -> &Store {
+        &self.0.store
+    }
+
+    /// Everything recorded, as this process last saw it.
+    pub fn view(&self) -> Arc<Cluster> {
+        self.0.store.view()
+    }
+
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        &self.0.clock
+    }
+
+    pub fn random(&self) -> &Arc<dyn Random> {
+        &self.0.random
+    }
+
+    pub fn settings(&self) -> &ApiSettings {
+        &self.0.settings
+    }
+
+    pub(crate) fn tokens(&self) -> &Tokens {
+        &self.0.tokens
+    }
+
+    pub(crate) fn sessions(&self) -> &Sessions {
+        &self.0.sessions
+    }
+
+    pub(crate) fn throttle(&self) -> &Throttle {
+        &self.0.throttle
+    }
+
+    pub(crate) fn vms(&self) -> &VmCache {
+        &self.0.vms
+    }
+
+    pub(crate) fn status(&self) -> &Memo {
+        &self.0.status
+    }
+
+    pub(crate) fn metrics(&self) -> &Memo {
+        &self.0.metrics
+    }
+
+    pub(crate) fn waits(&self) -> &Arc<Semaphore> {
+        &self.0.waits
+    }
+
+    pub(crate) fn streams(&self) -> &Arc<Semaphore> {
+        &self.0.streams
+    }
+
+    /// A word that tells this process from those before and beside it.
+    pub(crate) fn process(&self) -> &str {
+        &self.0.process
+    }
+
+    /// Cancelled when the daemon is to stop: waits and streams end at once, changes are finished.
+    pub fn stopping(&self) -> &CancellationToken {
+        &self.0.stopping
+    }
+
+    /// Returns when every change that was begun has ended.
+    pub async fn changes_done(&self) {
+        self.0.changes.close();
+        self.0.changes.wait().await;
+    }
+
+    /// Carries out a change to its end, also when the client that asked for it goes away: half a
+    /// change is worse than an unanswered one. A change that takes too long goes on, too, but the
+    /// client is told that its outcome is open.
+    pub async fn change<T: Send + 'static>(
+        &self,
+        change: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        self.change_within(self.settings().limits.change_time, change).await
+    }
+
+    /// As [`ApiState::change`], with another time.
+    pub async fn change_within<T: Send + 'static>(
+        &self,
+        time: Duration,
+        change: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        match tokio::time::timeout(time, self.0.changes.spawn(change)).await {
+            Ok(Ok(outcome)) => outcome,
+            Ok(Err(panic)) => std::panic::resume_unwind(panic.into_panic()),
+            Err(_) => Err(open_outcome(time)),
+        }
+    }
+}
+
+fn open_outcome(time: Duration) -> ApiError {
+    let message =
+        format!("the store did not confirm the change within {} s; it may still be made", time.as_secs());
+    ApiError::new(axum::http::StatusCode::SERVICE_UNAVAILABLE, message).hint(Some(
+        "look at the present state before repeating it; is a majority of the coordinators' ZooKeeper servers running?",
+    ))
+}

@@ -1,0 +1,9 @@
+//! Records as objects of the wire. Pure: no request, no store, no clock.
+
+pub mod fault;
+pub mod network;
+pub mod node;
+pub mod status;
+pub mod storage;
+pub mod task;
+pub mod vm;

@@ -1,0 +1,42 @@
+//! Networks on the wire.
+
+use pvc_api_types as api;
+use pvc_model::network::NetworkRecord;
+
+/// A network, or `None` if its record's VNI is no number: clients take it as one.
+pub fn network(record: &NetworkRecord) -> Option<api::Network> {
+    Some(api::Network {
+        vni: record.vni.parse().ok()?,
+        description: record.description.clone(),
+        r#type: record.nettype.clone(),
+        mtu: record.mtu.clone(),
+        domain: unset(&record.domain),
+        name_servers: record.name_servers.clone(),
+        ip6: api::Ipv6Settings {
+            network: unset(&record.ip6_network),
+            gateway: unset(&record.ip6_gateway),
+            dhcp_flag: flag(&record.dhcp6_flag),
+        },
+        ip4: api::Ipv4Settings {
+            network: unset(&record.ip4_network),
+            gateway: unset(&record.ip4_gateway),
+            dhcp_flag: flag(&record.dhcp4_flag),
+            dhcp_start: unset(&record.dhcp4_start),
+            dhcp_end: unset(&record.dhcp4_end),
+        },
+    })
+}
+
+/// The text, or the word `None`, which clients compare with.
+fn unset(text: &str) -> String {
+    if text.is_empty() { "None".into() } else { text.to_owned() }
+}
+
+/// `True` or `False` however an old peer spelt it.
+fn flag(text: &str) -> String {
+    match text.to_ascii_lowercase().as_str() {
+        "true" => "True".into(),
+        "false" => "False".into(),
+        _ => unset(text),
+    }
+}

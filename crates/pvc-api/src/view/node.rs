@@ -1,0 +1,69 @@
+//! Nodes on the wire.
+
+use std::collections::BTreeMap;
+
+use pvc_api_types as api;
+use pvc_model::cluster::Cluster;
+use pvc_model::node::{NodeRecord, PluginReport};
+use serde_json::{Map, Value};
+
+/// Everything known about a node.
+pub fn node(record: &NodeRecord, cluster: &Cluster) -> api::Node {
+    let figures = &record.figures;
+    api::Node {
+        name: record.name.to_string(),
+        daemon_state: record.daemon_state.to_string(),
+        coordinator_state: record.coordinator_state.to_string(),
+        domain_state: record.domain_state.to_string(),
+        pvc_version: record.pvc_version.clone(),
+        cpu_count: record.cpus.into(),
+        kernel: record.kernel.clone(),
+        os: record.os.clone(),
+        arch: record.arch.clone(),
+        health: health(record),
+        health_plugins: record.plugins.iter().map(|plugin| plugin.name.clone()).collect(),
+        health_details: record.plugins.iter().map(plugin).collect(),
+        load: figures.load,
+        domains_count: count(figures.domains),
+        running_domains: running(record, cluster),
+        vcpu: api::NodeVcpu { total: record.cpus.into(), allocated: count(figures.vcpus_allocated) },
+        memory: api::NodeMemory {
+            total: count(figures.memory_total_mib),
+            allocated: count(figures.memory_allocated_mib),
+            provisioned: count(figures.memory_provisioned_mib),
+            used: count(figures.memory_used_mib),
+            free: count(figures.memory_free_mib),
+        },
+        interfaces: interfaces(record),
+    }
+}
+
+/// A count of the record on the wire.
+pub fn count(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+pub fn health(record: &NodeRecord) -> api::Health {
+    record.health.map_or_else(api::Health::default, |percent| api::Health::Percent(percent.into()))
+}
+
+/// The names of the VMs that it says it runs; the UUID of one without a record.
+fn running(record: &NodeRecord, cluster: &Cluster) -> Vec<String> {
+    let name = |uuid| cluster.vms.get(uuid).map_or_else(|| uuid.to_string(), |vm| vm.name.clone());
+    record.running.iter().map(name).collect()
+}
+
+/// The traffic of its network cards; empty if the record is none.
+pub fn interfaces(record: &NodeRecord) -> BTreeMap<String, api::Interface> {
+    serde_json::from_str(&record.network_stats).unwrap_or_default()
+}
+
+fn plugin(report: &PluginReport) -> api::HealthDetail {
+    api::HealthDetail {
+        name: report.name.clone(),
+        last_run: report.last_run,
+        health_delta: report.health_delta,
+        message: report.message.clone(),
+        data: serde_json::from_str::<Map<String, Value>>(&report.data).unwrap_or_default(),
+    }
+}

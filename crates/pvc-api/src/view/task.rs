@@ -1,0 +1,87 @@
+//! Jobs on the wire, where they are called tasks.
+
+use std::collections::BTreeMap;
+
+use pvc_api_types as api;
+use pvc_model::cluster::Cluster;
+use pvc_model::job::{Job, JobSpec, JobState};
+use serde_json::{Map, Value};
+
+/// The reply to a request that became a job.
+pub fn reference(spec: &JobSpec) -> api::TaskRef {
+    let run_on = match spec.run_on.as_str() {
+        "primary" => format!("{} (primary)", spec.node),
+        _ => spec.node.to_string(),
+    };
+    api::TaskRef { task_id: spec.id.to_string(), task_name: spec.name.clone(), run_on }
+}
+
+/// How far a job is. Clients stop waiting at any state but `PENDING` and `RUNNING`.
+pub fn status(job: &Job) -> api::TaskStatus {
+    let progress = &job.progress;
+    let (current, total) = (i64::from(progress.current), i64::from(progress.total.max(1)));
+    let (state, current, total, status) = match progress.state {
+        JobState::Pending => ("PENDING", 0, 1, progress.status.clone()),
+        JobState::Running => ("RUNNING", current, total, progress.status.clone()),
+        JobState::Succeeded => ("SUCCESS", total, total, progress.status.clone()),
+        JobState::Failed => ("FAILURE", 1, 1, failure(&progress.status)),
+        JobState::Cancelled => ("FAILURE", 1, 1, failure("cancelled")),
+    };
+    api::TaskStatus { state: state.into(), current, total, status }
+}
+
+fn failure(why: &str) -> String {
+    format!("TaskFailure: {why}")
+}
+
+/// All jobs that have not ended, by worker: those at work, and those that wait for it. Every node has
+/// its entry, so that a client sees who could work.
+pub fn queues(cluster: &Cluster) -> api::TaskQueues {
+    let workers = || cluster.nodes.keys().map(|node| (worker(node.as_str()), Vec::new()));
+    let mut queues = api::TaskQueues {
+        scheduled: workers().collect(),
+        active: workers().collect::<BTreeMap<_, Vec<_>>>(),
+        reserved: workers().collect::<BTreeMap<_, Vec<_>>>(),
+    };
+    for job in cluster.jobs.values().filter(|job| !job.progress.state.is_over()) {
+        let queue = match job.progress.state {
+            JobState::Running => &mut queues.active,
+            _ => &mut queues.reserved,
+        };
+        queue.entry(worker(job.spec.node.as_str())).or_default().push(queued(job));
+    }
+    queues
+}
+
+fn worker(node: &str) -> String {
+    format!("pvcworkerd@{node}")
+}
+
+fn queued(job: &Job) -> api::QueuedTask {
+    let spec = &job.spec;
+    let mut kwargs: Map<String, Value> = spec.args.iter().map(argument).collect();
+    kwargs.insert("run_on".into(), spec.run_on.clone().into());
+    api::QueuedTask {
+        id: spec.id.to_string(),
+        name: spec.name.clone(),
+        args: Vec::new(),
+        kwargs: Value::Object(kwargs),
+        r#type: spec.name.clone(),
+        hostname: worker(spec.node.as_str()),
+        time_start: job.progress.started_at.map(|seconds| seconds as f64),
+        acknowledged: job.owned,
+        delivery_info: api::DeliveryInfo {
+            exchange: String::new(),
+            routing_key: spec.node.to_string(),
+            priority: 0,
+            redelivered: None,
+        },
+        worker_pid: None,
+    }
+}
+
+/// An argument as it may be shown: another cluster's key is nobody's business.
+fn argument((name, value): &(String, String)) -> (String, Value) {
+    let shown = if name.ends_with("_key") { "***" } else { value };
+    (name.clone(), shown.into())
+}
