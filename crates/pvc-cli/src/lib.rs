@@ -1,1 +1,111 @@
-//! The pvc command line, one file per command.
+//! The `pvc` command line, one file per command.
+//!
+//! The way of a call: `args` mends what only the old parser understood, `tree` says what exists,
+//! the command's own file says what it does, [`Pvc`] gives it a connection and a place to print,
+//! and `outcome` turns the end into an exit code.
+
+mod args;
+mod audit;
+mod cluster;
+mod completion;
+mod confirm;
+mod connection;
+mod context;
+mod format;
+#[cfg(test)]
+mod golden;
+mod interrupt;
+mod later;
+mod log;
+mod man;
+mod node;
+mod outcome;
+mod output;
+mod task;
+mod tree;
+mod vm;
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::FromArgMatches;
+use clap::error::ErrorKind;
+
+pub use context::Pvc;
+pub use outcome::{Exit, Failure, Outcome};
+
+/// Runs the command line `args`, with the program's name first, and says how it ended.
+pub fn main(args: Vec<OsString>) -> ExitCode {
+    if completion::answer(&args) {
+        return ExitCode::SUCCESS;
+    }
+    audit::record(&args);
+    let compat = context::compatible_exit();
+    interrupt::prepare(compat);
+    ExitCode::from(run(args::mend(args), compat))
+}
+
+fn run(args: Vec<OsString>, compat: bool) -> u8 {
+    let matches = match tree::command().try_get_matches_from(args) {
+        Ok(matches) => matches,
+        Err(error) => return explain(&error).code(compat),
+    };
+    let global = match context::Global::from_arg_matches(&matches).map_err(|error| explain(&error)) {
+        Ok(global) => global.with_environment(),
+        Err(exit) => return exit.code(compat),
+    };
+    let silent = global.as_ref().is_ok_and(|global| global.silent);
+    let outcome = global.and_then(|global| {
+        if let Some(release) = later::release(&matches) {
+            return Err(later::not_yet(&matches, release));
+        }
+        let command =
+            tree::Command::from_arg_matches(&matches).map_err(|error| Failure::usage(error.to_string()))?;
+        let mut pvc = Pvc::new(global);
+        let outcome = command.run(&mut pvc);
+        pvc.out.flush();
+        outcome
+    });
+    match outcome {
+        Ok(()) => Exit::Success.code(compat),
+        Err(failure) => {
+            if !silent {
+                complain(&failure);
+            }
+            failure.code(compat)
+        }
+    }
+}
+
+/// Prints what the parser has to say: help to standard output, mistakes to standard error.
+fn explain(error: &clap::Error) -> Exit {
+    let text = error.render();
+    match error.kind() {
+        // A group without a command shows what it holds; nobody made a mistake.
+        ErrorKind::DisplayHelp
+        | ErrorKind::DisplayVersion
+        | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let styled = context::colour_wanted();
+            let mut out = output::Output::stdout(false, false);
+            out.text(if styled { text.ansi().to_string() } else { text.to_string() });
+            out.flush();
+            Exit::Success
+        }
+        _ => {
+            let _ = error.print();
+            Exit::Usage
+        }
+    }
+}
+
+/// Tells on standard error what went wrong and what helps.
+fn complain(failure: &Failure) {
+    let mut stderr = std::io::stderr().lock();
+    if !failure.message.is_empty() {
+        let _ = writeln!(stderr, "error: {}", failure.message);
+    }
+    if let Some(hint) = &failure.hint {
+        let _ = writeln!(stderr, "hint: {hint}");
+    }
+}

@@ -40,6 +40,10 @@ impl<T: DeserializeOwned> Payload<Vec<T>> {
         Self::new(Value::Array(Vec::new()))
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.value.as_array().is_some_and(Vec::is_empty)
+    }
+
     /// The only element of a list, or `None` if there is not exactly one: the API answers a
     /// question for one object with a list. An object outside any list counts as one.
     pub fn only(self) -> Option<Payload<T>> {

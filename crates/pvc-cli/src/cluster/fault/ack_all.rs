@@ -1,0 +1,21 @@
+use clap::Args;
+
+use crate::confirm::{self, Yes};
+use crate::context::Pvc;
+use crate::outcome::Outcome;
+
+/// Acknowledge all faults
+#[derive(Debug, Args)]
+pub struct AckAll {
+    #[command(flatten)]
+    yes: Yes,
+}
+
+impl AckAll {
+    pub fn run(self, pvc: &mut Pvc) -> Outcome {
+        confirm::ask(pvc, self.yes, "Acknowledge all faults")?;
+        let message = pvc.client()?.acknowledge_all_faults()?;
+        pvc.out.line(message);
+        Ok(())
+    }
+}

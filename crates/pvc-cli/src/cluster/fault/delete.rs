@@ -1,0 +1,24 @@
+use clap::Args;
+
+use crate::context::Pvc;
+use crate::outcome::Outcome;
+
+/// Delete faults
+///
+/// A fault whose condition still holds comes back, as a new one.
+#[derive(Debug, Args)]
+pub struct Delete {
+    /// The faults, by their ids
+    #[arg(required = true, value_name = "FAULT_ID")]
+    fault_ids: Vec<String>,
+}
+
+impl Delete {
+    pub fn run(self, pvc: &mut Pvc) -> Outcome {
+        for id in &self.fault_ids {
+            let message = pvc.client()?.delete_fault(id)?;
+            pvc.out.line(message);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,34 @@
+use clap::Args;
+
+use crate::confirm::{self, Yes};
+use crate::context::Pvc;
+use crate::outcome::Outcome;
+
+/// Create the records of a new cluster
+///
+/// This is done once, before the first node daemon starts. With `--overwrite` the
+/// records of an existing cluster are destroyed: every VM, network and volume that it
+/// knows is forgotten, and nothing but a backup brings them back.
+#[derive(Debug, Args)]
+pub struct Init {
+    /// Destroy the records of an existing cluster
+    #[arg(short, long)]
+    overwrite: bool,
+
+    #[command(flatten)]
+    yes: Yes,
+}
+
+impl Init {
+    pub fn run(self, pvc: &mut Pvc) -> Outcome {
+        let sentence = if self.overwrite {
+            "DESTROY all records of this cluster and create new ones"
+        } else {
+            "Create the records of a new cluster"
+        };
+        confirm::ask(pvc, self.yes, sentence)?;
+        let message = pvc.client()?.initialize(self.overwrite)?;
+        pvc.out.line(message);
+        Ok(())
+    }
+}

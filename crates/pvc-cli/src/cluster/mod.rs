@@ -1,0 +1,51 @@
+//! The cluster as a whole.
+
+mod backup;
+mod fault;
+mod init;
+mod maintenance;
+mod restore;
+pub mod status;
+pub mod task;
+
+use clap::Subcommand;
+
+use crate::context::Pvc;
+use crate::outcome::Outcome;
+
+/// Look after the cluster as a whole
+#[derive(Debug, Subcommand)]
+pub enum Cluster {
+    Backup(backup::Backup),
+    /// Look after the cluster's faults
+    ///
+    /// A fault is a condition somebody should look at. It lowers the cluster's health
+    /// until it is acknowledged, and comes back after it was deleted if the condition
+    /// still holds.
+    #[command(subcommand)]
+    Fault(fault::Fault),
+    Init(init::Init),
+    /// Switch maintenance mode on or off
+    ///
+    /// During maintenance no node is fenced and no fault is recorded. Switch it on
+    /// before you take nodes down on purpose, and off again afterwards.
+    #[command(subcommand)]
+    Maintenance(maintenance::Maintenance),
+    Restore(restore::Restore),
+    Status(status::Status),
+    Task(task::Task),
+}
+
+impl Cluster {
+    pub fn run(self, pvc: &mut Pvc) -> Outcome {
+        match self {
+            Cluster::Backup(command) => command.run(pvc),
+            Cluster::Fault(command) => command.run(pvc),
+            Cluster::Init(command) => command.run(pvc),
+            Cluster::Maintenance(command) => command.run(pvc),
+            Cluster::Restore(command) => command.run(pvc),
+            Cluster::Status(command) => command.run(pvc),
+            Cluster::Task(command) => command.run(pvc),
+        }
+    }
+}

@@ -1,0 +1,92 @@
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use serde_json::Value;
+
+use crate::confirm::{self, Yes};
+use crate::context::Pvc;
+use crate::outcome::{Failure, Outcome, plain_io};
+
+/// Write the records of a backup back
+///
+/// Each record of the backup replaces the present one; records that are not in the
+/// backup stay. What would be replaced is shown first, and the cluster's name has to be
+/// typed. Stop all VMs and all daemons but the API before: running guests and records
+/// from another time do not go together.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  pvc cluster restore --filename cluster.json")]
+pub struct Restore {
+    /// The file that `pvc cluster backup` wrote; `-` is standard input
+    #[arg(short, long, value_name = "FILE")]
+    filename: PathBuf,
+
+    #[command(flatten)]
+    yes: Yes,
+}
+
+impl Restore {
+    pub fn run(self, pvc: &mut Pvc) -> Outcome {
+        let text = read(&self.filename).map_err(|error| {
+            Failure::failed(format!("cannot read `{}`: {}", self.filename.display(), plain_io(&error)))
+        })?;
+        let backup: Value = serde_json::from_str(&text)
+            .map_err(|error| Failure::failed(format!("`{}` is no JSON: {error}", self.filename.display())))?;
+        let records = backup
+            .as_object()
+            .filter(|records| records.contains_key("/schema/version"))
+            .ok_or_else(|| {
+                Failure::failed(format!("`{}` is no backup of a cluster", self.filename.display()))
+                    .hint("a backup is one object of records by path, with `/schema/version` among them")
+            })?;
+        let name = pvc.client()?.status()?.read()?.cluster_name;
+        let sentence = format!(
+            "This replaces records of cluster `{name}` by the {} of `{}` ({}).",
+            records.len(),
+            self.filename.display(),
+            summary(records.keys()),
+        );
+        confirm::type_name(pvc, self.yes, &sentence, &name)?;
+        let message = pvc.client()?.restore(&text)?;
+        pvc.out.line(message);
+        Ok(())
+    }
+}
+
+fn read(file: &Path) -> std::io::Result<String> {
+    if file != Path::new("-") {
+        return std::fs::read_to_string(file);
+    }
+    let mut text = String::new();
+    std::io::stdin().read_to_string(&mut text).map(|_| text)
+}
+
+/// How many nodes, VMs and networks a set of paths describes.
+fn summary<'a>(paths: impl Iterator<Item = &'a String>) -> String {
+    let (mut nodes, mut vms, mut networks) = (0, 0, 0);
+    for path in paths {
+        let parts: Vec<&str> = path.split('/').skip(1).collect();
+        match parts[..] {
+            ["nodes", _] => nodes += 1,
+            ["domains", _] => vms += 1,
+            ["networks", _] => networks += 1,
+            _ => {}
+        }
+    }
+    format!("{nodes} nodes, {vms} VMs, {networks} networks")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_objects_themselves_are_counted() {
+        let paths =
+            ["/", "/nodes", "/nodes/hv1", "/nodes/hv1/state", "/domains/x", "/networks/10", "/config"];
+        let paths: Vec<String> = paths.map(str::to_owned).to_vec();
+        assert_eq!(summary(paths.iter()), "1 nodes, 1 VMs, 1 networks");
+    }
+}

@@ -1,0 +1,115 @@
+//! Completions, with the names of VMs and nodes as they are now.
+
+use std::ffi::{OsStr, OsString};
+use std::io::Write;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use clap_complete::engine::{ArgValueCandidates, CompletionCandidate};
+use clap_complete::env::{Bash, CompleteEnv, EnvCompleter, Fish, Zsh};
+use pvc_client::{Client, NodeFilter, VmFilter};
+
+use crate::connection::store;
+use crate::context::{self, Pvc};
+use crate::outcome::Outcome;
+use crate::tree;
+
+/// The variable by which a shell's function asks for candidates.
+const VARIABLE: &str = "_PVC_COMPLETE_SHELL";
+/// Whoever pressed Tab waits for the answer; no answer is better than a late one.
+const PATIENCE: Duration = Duration::from_millis(800);
+
+/// Print the completion function for a shell
+///
+/// It completes commands and options, and asks the cluster for the names of VMs and
+/// nodes. If the cluster does not answer at once, there are no names.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  pvc completion bash > /etc/bash_completion.d/pvc
+  pvc completion zsh > \"${fpath[1]}/_pvc\"
+  pvc completion fish > ~/.config/fish/completions/pvc.fish")]
+pub struct Completion {
+    /// The shell
+    shell: Shell,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Shell {
+    Bash,
+    Zsh,
+    Fish,
+}
+
+impl Completion {
+    pub fn run(self, pvc: &mut Pvc) -> Outcome {
+        let completer: &dyn EnvCompleter = match self.shell {
+            Shell::Bash => &Bash,
+            Shell::Zsh => &Zsh,
+            Shell::Fish => &Fish,
+        };
+        let mut script = Vec::new();
+        completer.write_registration(VARIABLE, "pvc", "pvc", "pvc", &mut script)?;
+        pvc.out.text(String::from_utf8_lossy(&script));
+        Ok(())
+    }
+}
+
+/// Answers a shell's question for candidates, if it is one.
+pub fn answer(args: &[OsString]) -> bool {
+    if std::env::var_os(VARIABLE).is_none_or(|shell| shell.is_empty()) {
+        return false;
+    }
+    let directory = std::env::current_dir().ok();
+    let completed = CompleteEnv::with_factory(tree::command)
+        .var(VARIABLE)
+        .bin("pvc")
+        .completer("pvc")
+        .try_complete(args.iter().cloned(), directory.as_deref());
+    // A mistake here is nobody's who is typing a command line.
+    let _ = std::io::stdout().flush();
+    completed.unwrap_or(true)
+}
+
+/// The names of all VMs.
+pub fn vms() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| {
+        let names =
+            || Some(client()?.vms(&VmFilter::default()).ok()?.read().ok()?.into_iter().map(|vm| vm.name));
+        candidates(names().into_iter().flatten())
+    })
+}
+
+/// The names of all nodes.
+pub fn nodes() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| {
+        let names = || {
+            Some(client()?.nodes(&NodeFilter::default()).ok()?.read().ok()?.into_iter().map(|node| node.name))
+        };
+        candidates(names().into_iter().flatten())
+    })
+}
+
+/// The names of the stored connections.
+pub fn connections() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| candidates(store::names().into_iter()))
+}
+
+fn candidates(names: impl Iterator<Item = String>) -> Vec<CompletionCandidate> {
+    names.map(CompletionCandidate::new).collect()
+}
+
+/// The cluster that the command line being typed is about.
+fn client() -> Option<Client> {
+    let typed: Vec<OsString> = std::env::args_os().collect();
+    let environment = ["PVC_CONNECTION", "PVC_CLUSTER"].into_iter().find_map(|name| std::env::var(name).ok());
+    let name = typed_connection(&typed).or(environment).filter(|name| !name.is_empty());
+    let connection = store::select(name.as_deref()).ok()?;
+    Some(context::hurried(&connection, PATIENCE))
+}
+
+/// The value of `-c` among the words typed so far.
+fn typed_connection(words: &[OsString]) -> Option<String> {
+    let at = words.iter().position(|word| word == OsStr::new("-c") || word == OsStr::new("--connection"))?;
+    words.get(at + 1)?.to_str().map(str::to_owned)
+}

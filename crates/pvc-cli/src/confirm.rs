@@ -1,0 +1,99 @@
+//! Questions before something is lost.
+
+use std::io::{BufRead, IsTerminal, Write};
+
+use clap::Args;
+
+use crate::context::Pvc;
+use crate::outcome::{Exit, Failure, Outcome};
+
+/// `-y`, for commands that ask.
+#[derive(Debug, Clone, Copy, Default, Args)]
+pub struct Yes {
+    /// Do not ask
+    #[arg(short, long)]
+    pub yes: bool,
+}
+
+/// Asks `sentence`. Fails, quietly and with exit code 0, if the answer is no; fails loudly if
+/// nobody is there to answer, because a script that went on would believe it had been done.
+pub fn ask(pvc: &mut Pvc, yes: Yes, sentence: &str) -> Outcome {
+    if pvc.unasked(yes.yes) {
+        return Ok(());
+    }
+    match answer(pvc, sentence) {
+        Answer::Yes => {
+            pvc.out.line("");
+            Ok(())
+        }
+        Answer::No => {
+            pvc.out.line("Aborted.");
+            pvc.out.flush();
+            Err(Failure::quiet(Exit::Success))
+        }
+        Answer::Nobody => Err(Failure::failed("not confirmed, and nothing was done")
+            .hint("without a terminal say `--yes`, or `pvc --unsafe` for a whole script")
+            .once_a_success()),
+    }
+}
+
+/// Asks a question that can be left open; nobody there means no.
+pub fn wants(pvc: &mut Pvc, sentence: &str) -> bool {
+    matches!(answer(pvc, sentence), Answer::Yes)
+}
+
+/// Has `expected` typed in full: for what cannot be undone for a whole cluster.
+pub fn type_name(pvc: &mut Pvc, yes: Yes, sentence: &str, expected: &str) -> Outcome {
+    if pvc.unasked(yes.yes) {
+        return Ok(());
+    }
+    if !std::io::stdin().is_terminal() {
+        return Err(Failure::failed("not confirmed, and nothing was done")
+            .hint("without a terminal say `--yes`")
+            .once_a_success());
+    }
+    pvc.out.flush();
+    let _ = write!(std::io::stderr(), "{sentence}\nType `{expected}` to go on: ");
+    match read_line() {
+        Some(typed) if typed.trim() == expected => Ok(()),
+        _ => {
+            pvc.out.line("Aborted.");
+            pvc.out.flush();
+            Err(Failure::quiet(Exit::Success))
+        }
+    }
+}
+
+enum Answer {
+    Yes,
+    No,
+    Nobody,
+}
+
+/// An answer piped in counts if it is a clear yes: `echo y | pvc …` has always worked.
+fn answer(pvc: &mut Pvc, sentence: &str) -> Answer {
+    pvc.out.flush();
+    if !pvc.global.silent {
+        let _ = write!(std::io::stderr(), "{sentence} [y/N]? ");
+    }
+    let line = read_line();
+    let person = std::io::stdin().is_terminal();
+    let yes = line.as_deref().is_some_and(|line| matches!(line.trim().to_lowercase().as_str(), "y" | "yes"));
+    if !person || line.is_none() {
+        // Nobody's Enter has ended the line of the question.
+        let _ = writeln!(std::io::stderr());
+    }
+    match (yes, person) {
+        (true, _) => Answer::Yes,
+        (false, true) => Answer::No,
+        (false, false) => Answer::Nobody,
+    }
+}
+
+fn read_line() -> Option<String> {
+    let mut line = String::new();
+    match std::io::stdin().lock().read_line(&mut line) {
+        Ok(0) | Err(_) => None,
+        Ok(_) => Some(line),
+    }
+}

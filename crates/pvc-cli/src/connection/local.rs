@@ -1,0 +1,74 @@
+//! The connection to this machine's own daemon, read from the daemon's configuration.
+//!
+//! Only the section that says where the API listens is read. The rest of the file may be as wrong as
+//! it likes: whoever repairs it needs a working client.
+
+use std::path::Path;
+
+use super::store::Connection;
+use crate::outcome::{Failure, plain_io};
+
+/// The connection to the API that the daemon configured in `file` serves.
+pub fn read(name: &str, file: &Path) -> Result<Connection, Failure> {
+    std::fs::File::open(file).map_err(|error| {
+        Failure::failed(format!("no connection: cannot read `{}`: {}", file.display(), plain_io(&error)))
+            .hint("on a machine without the daemon name a connection with `pvc -c NAME …`, see `pvc connection list`; on one with it, you may have to be root")
+    })?;
+    let api = pvc_config::read_api(file).map_err(|mistakes| {
+        let first = mistakes.errors.first().map(|problem| problem.message()).unwrap_or_default();
+        Failure::failed(format!("no connection: `{}` cannot be used: {first}", file.display()))
+            .hint("`pvcnoded --check-config FILE` shows every mistake in it")
+    })?;
+    let address = api.local_address();
+    let token = api.authentication.tokens.first().filter(|_| api.authentication.enabled);
+    Ok(Connection {
+        name: name.to_owned(),
+        description: file.display().to_string(),
+        host: address.ip().to_string(),
+        port: address.port(),
+        scheme: if api.tls.is_some() { "https" } else { "http" }.to_owned(),
+        api_key: token.map(|token| token.token.reveal().to_owned()),
+        verify: false,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Connection, Failure> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        super::read("local", file.path())
+    }
+
+    #[test]
+    fn address_scheme_and_first_token_come_from_the_daemon() {
+        let connection = read(
+            "api:\n  listen:\n    address: 0.0.0.0\n    port: 7370\n  ssl: {enabled: yes, certificate: /c.pem, private_key: /k.pem}\n  authentication:\n    enabled: yes\n    source: token\n    secret_key: \"0123456789abcdef\"\n  token:\n    - {description: first, token: abcdefghijklmnop}\n    - {description: second, token: qrstuvwxyzabcdef}\n",
+        )
+        .unwrap();
+        assert_eq!(connection.base(), "https://127.0.0.1:7370/api/v1");
+        assert_eq!(connection.api_key.as_deref(), Some("abcdefghijklmnop"));
+        assert!(!connection.verify);
+    }
+
+    #[test]
+    fn a_wrong_section_elsewhere_does_not_matter() {
+        let api = "api: {listen: {address: 10.1.1.1, port: 7370}, authentication: {enabled: no}, ssl: {enabled: no}}";
+        let connection = read(&format!("{api}\ncluster: 7\nsystem: [1, {{x: }}]\n")).unwrap();
+        assert_eq!(connection.base(), "http://10.1.1.1:7370/api/v1");
+        assert_eq!(connection.api_key, None);
+    }
+
+    #[test]
+    fn a_file_without_an_api_section_is_no_connection() {
+        let failure = read("node: {}\n").unwrap_err();
+        assert!(failure.message.contains("cannot be used"), "{}", failure.message);
+    }
+
+    #[test]
+    fn what_is_no_yaml_is_no_connection_either() {
+        assert!(read("api: [\n").is_err());
+    }
+}

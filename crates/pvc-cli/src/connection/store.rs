@@ -1,0 +1,289 @@
+//! The stored connections, and how one of them is chosen.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use pvc_config::LocateError;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::local;
+use crate::outcome::{Failure, plain_io};
+use crate::output::json;
+
+/// Where the daemon's configuration is unless something else is said.
+pub const DAEMON_CONFIG: &str = "/etc/pvc/pvc.conf";
+/// The connection that is used when none is named.
+pub const LOCAL: &str = "local";
+
+/// A server and how to reach it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Connection {
+    pub name: String,
+    pub description: String,
+    pub host: String,
+    pub port: u16,
+    pub scheme: String,
+    pub api_key: Option<String>,
+    /// Whether its certificate must be trusted.
+    pub verify: bool,
+}
+
+impl Connection {
+    /// `host:port`, with an IPv6 address in brackets.
+    pub fn authority(&self) -> String {
+        if self.host.contains(':') {
+            format!("[{}]:{}", self.host, self.port)
+        } else {
+            format!("{}:{}", self.host, self.port)
+        }
+    }
+
+    pub fn base(&self) -> String {
+        format!("{}://{}/api/v1", self.scheme, self.authority())
+    }
+}
+
+/// One entry as it is stored. What is not known here is kept.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Entry {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cfgfile: Option<String>,
+    #[serde(flatten)]
+    pub rest: Map<String, Value>,
+}
+
+impl Entry {
+    pub fn remote(description: &str, host: &str, port: u16, scheme: &str, api_key: Option<&str>) -> Self {
+        let members = [
+            ("api_key", api_key.map_or(Value::Null, Value::from)),
+            ("description", description.into()),
+            ("host", host.into()),
+            ("port", port.into()),
+            ("scheme", scheme.into()),
+        ];
+        let rest = members.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        Self { cfgfile: None, rest }
+    }
+
+    fn local(cfgfile: &str) -> Self {
+        Self { cfgfile: Some(cfgfile.to_owned()), rest: Map::new() }
+    }
+
+    /// The connection that the entry describes.
+    pub fn resolve(&self, name: &str) -> Result<Connection, Failure> {
+        match &self.cfgfile {
+            Some(cfgfile) => local::read(name, &config_file(cfgfile)),
+            None => self.resolve_remote(name),
+        }
+    }
+
+    fn resolve_remote(&self, name: &str) -> Result<Connection, Failure> {
+        let text = |member: &str| self.rest.get(member).and_then(Value::as_str);
+        let port = match self.rest.get("port") {
+            Some(Value::Number(port)) => port.as_u64().and_then(|port| u16::try_from(port).ok()),
+            Some(Value::String(port)) => port.parse().ok(),
+            _ => None,
+        };
+        let broken = |what: &str| {
+            Failure::failed(format!("the stored connection `{name}` has no {what}"))
+                .hint(format!("store it again with `pvc connection add {name} --address ADDRESS`"))
+        };
+        Ok(Connection {
+            name: name.to_owned(),
+            description: text("description").unwrap_or("N/A").to_owned(),
+            host: text("host").ok_or_else(|| broken("host"))?.to_owned(),
+            port: port.ok_or_else(|| broken("port"))?,
+            scheme: text("scheme").unwrap_or("http").to_owned(),
+            api_key: text("api_key").filter(|key| !key.is_empty()).map(str::to_owned),
+            verify: verification_wanted(),
+        })
+    }
+}
+
+/// Only the exact word `True` asks for verification, as it has always been; it is the default.
+fn verification_wanted() -> bool {
+    std::env::var("PVC_CLIENT_VERIFY_SSL").map_or(true, |word| word == "True")
+}
+
+/// The daemon configuration that an entry means: its own, unless that is the default, which is
+/// found as daemons started from here find theirs.
+fn config_file(stored: &str) -> PathBuf {
+    if stored != DAEMON_CONFIG {
+        return stored.into();
+    }
+    match pvc_config::Config::locate(|name| std::env::var_os(name)) {
+        Ok(path) | Err(LocateError::NamedFileMissing { path, .. }) => path,
+        Err(_) => stored.into(),
+    }
+}
+
+/// The store: a file of entries by name.
+#[derive(Debug)]
+pub struct Store {
+    path: PathBuf,
+    pub entries: BTreeMap<String, Entry>,
+    /// Set if the file held something that is no store; it is kept aside before the first write.
+    unreadable: bool,
+}
+
+impl Store {
+    /// Opens the store of this user, and creates it if there is none yet.
+    pub fn open() -> Self {
+        Self::open_at(store_path())
+    }
+
+    fn open_at(path: PathBuf) -> Self {
+        let text = std::fs::read_to_string(&path);
+        let (entries, unreadable) = match text.as_deref().map(serde_json::from_str) {
+            Ok(Ok(entries)) => (entries, false),
+            Ok(Err(_)) => (BTreeMap::new(), true),
+            Err(_) => (BTreeMap::new(), false),
+        };
+        let mut store = Self { path, entries, unreadable };
+        if store.entries.is_empty() || Path::new(DAEMON_CONFIG).exists() {
+            store.entries.insert(LOCAL.to_owned(), Entry::local(DAEMON_CONFIG));
+        }
+        if text.is_err() {
+            // A read-only home is no reason not to work.
+            let _ = store.save();
+        }
+        store
+    }
+
+    /// Writes the store, whole or not at all, readable by its owner alone.
+    pub fn save(&self) -> Result<(), Failure> {
+        self.write().map_err(|error| {
+            Failure::failed(format!("cannot write `{}`: {}", self.path.display(), plain_io(&error)))
+                .hint("`PVC_CLIENT_DIR` names another directory for the stored connections")
+        })
+    }
+
+    fn write(&self) -> std::io::Result<()> {
+        let directory = self.path.parent().unwrap_or(Path::new("."));
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+        if self.unreadable {
+            std::fs::copy(&self.path, self.path.with_extension("json.unreadable"))?;
+        }
+        let temporary = self.path.with_extension(format!("json.{}", std::process::id()));
+        let mut options = std::fs::OpenOptions::new();
+        let mut file =
+            options.write(true).create(true).truncate(true).mode(permissions()).open(&temporary)?;
+        file.write_all(json::stored(&self.entries).as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&temporary, &self.path)
+    }
+
+    /// The entry of that name.
+    pub fn entry(&self, name: &str) -> Result<&Entry, Failure> {
+        self.entries.get(name).ok_or_else(|| {
+            let names: Vec<&str> = self.entries.keys().map(String::as_str).collect();
+            Failure::not_found(format!("no connection `{name}` is stored"))
+                .hint(format!("stored are: {}", names.join(", ")))
+        })
+    }
+}
+
+/// The connection of that name, or `local`.
+pub fn select(name: Option<&str>) -> Result<Connection, Failure> {
+    let store = Store::open();
+    let name = name.unwrap_or(LOCAL);
+    store.entry(name)?.resolve(name)
+}
+
+/// The names of all stored connections.
+pub fn names() -> Vec<String> {
+    Store::open().entries.into_keys().collect()
+}
+
+fn permissions() -> u32 {
+    let wanted = std::env::var("PVC_CLIENT_DB_PERMS").ok();
+    wanted.and_then(|octal| u32::from_str_radix(&octal, 8).ok()).unwrap_or(0o600)
+}
+
+fn store_path() -> PathBuf {
+    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    if let Some(directory) = set("PVC_CLIENT_DIR") {
+        return directory.join("pvc.json");
+    }
+    match set("HOME") {
+        Some(home) => home.join(".config/pvc/pvc.json"),
+        None => {
+            let _ =
+                writeln!(std::io::stderr(), "note: `HOME` is not set, connections are stored in `/tmp/pvc`");
+            PathBuf::from("/tmp/pvc/pvc.json")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn store(text: Option<&str>) -> (tempfile::TempDir, Store) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("pvc.json");
+        if let Some(text) = text {
+            std::fs::write(&path, text).unwrap();
+        }
+        let store = Store::open_at(path);
+        (directory, store)
+    }
+
+    #[test]
+    fn a_missing_store_is_created_with_the_local_connection() {
+        use std::os::unix::fs::PermissionsExt;
+        let (directory, store) = store(None);
+        assert_eq!(store.entries[LOCAL].cfgfile.as_deref(), Some(DAEMON_CONFIG));
+        let file = directory.path().join("pvc.json");
+        assert_eq!(
+            std::fs::read_to_string(&file).unwrap(),
+            "{\n    \"local\": {\n        \"cfgfile\": \"/etc/pvc/pvc.conf\"\n    }\n}"
+        );
+        assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_null_key_is_no_key() {
+        let (_directory, store) = store(Some(
+            r#"{"c": {"api_key": null, "description": "N/A", "host": "10.0.0.1", "port": 7370, "scheme": "http"}}"#,
+        ));
+        let connection = store.entry("c").unwrap().resolve("c").unwrap();
+        assert_eq!((connection.api_key, connection.port), (None, 7370));
+    }
+
+    #[test]
+    fn an_unreadable_store_counts_as_empty_but_is_kept_aside_before_it_is_replaced() {
+        let (directory, store) = store(Some("not json"));
+        assert_eq!(store.entries.len(), 1);
+        assert_eq!(std::fs::read_to_string(directory.path().join("pvc.json")).unwrap(), "not json");
+        store.save().unwrap();
+        assert_eq!(
+            std::fs::read_to_string(directory.path().join("pvc.json.unreadable")).unwrap(),
+            "not json"
+        );
+    }
+
+    #[test]
+    fn members_that_nobody_here_knows_survive_a_save() {
+        let (directory, store) = store(Some(r#"{"c": {"host": "h", "port": "80", "colour": "red"}}"#));
+        store.save().unwrap();
+        let saved = std::fs::read_to_string(directory.path().join("pvc.json")).unwrap();
+        assert!(saved.contains(r#""colour": "red""#), "{saved}");
+    }
+
+    #[test]
+    fn a_stored_connection_without_a_host_says_how_to_mend_it() {
+        let (_directory, store) = store(Some(r#"{"c": {"port": 80}}"#));
+        let failure = store.entry("c").unwrap().resolve("c").unwrap_err();
+        assert!(failure.message.contains("no host") && failure.hint.is_some());
+    }
+
+    #[test]
+    fn an_address_of_version_six_is_put_into_brackets() {
+        let entry = Entry::remote("N/A", "fd00::1", 7370, "https", None);
+        assert_eq!(entry.resolve("x").unwrap().base(), "https://[fd00::1]:7370/api/v1");
+    }
+}

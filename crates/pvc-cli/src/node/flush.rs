@@ -1,0 +1,30 @@
+use clap::Args;
+
+use super::Which;
+use super::wait::{self, Change};
+use crate::context::Pvc;
+use crate::outcome::Outcome;
+
+/// Move all VMs off a node
+///
+/// The node takes no new VMs from now on. Those that can be moved live are, the others
+/// are shut down and started elsewhere; a VM that must not leave is stopped. `pvc node
+/// ready` brings them back.
+#[derive(Debug, Args)]
+pub struct Flush {
+    #[command(flatten)]
+    node: Which,
+
+    /// Return only when it is done; fail if it is not
+    #[arg(short, long)]
+    wait: bool,
+}
+
+impl Flush {
+    pub fn run(self, pvc: &mut Pvc) -> Outcome {
+        let node = self.node.name();
+        let reply = pvc.client()?.set_domain_state(&node, "flush")?;
+        let change = Change { state: |node| &node.domain_state, passing: "flush", reached: "flushed" };
+        wait::finish(pvc, &node, &reply, self.wait, &change)
+    }
+}

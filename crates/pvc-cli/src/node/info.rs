@@ -1,0 +1,100 @@
+use clap::Args;
+use pvc_api_types::{HealthDetail, Node};
+
+use super::Which;
+use crate::context::Pvc;
+use crate::format::{InfoFormat, MaybeJson};
+use crate::outcome::Outcome;
+use crate::output::labels::Labels;
+use crate::output::{Paint, paint};
+
+/// Show a node in detail
+#[derive(Debug, Args)]
+pub struct Info {
+    #[command(flatten)]
+    node: Which,
+
+    #[arg(short, long, value_enum, default_value_t = InfoFormat::Pretty, help = "How to print it")]
+    format: InfoFormat,
+}
+
+impl Info {
+    pub fn run(self, pvc: &mut Pvc) -> Outcome {
+        let node = pvc.client()?.node(&self.node.name())?;
+        if self.format.print(pvc, node.value()) {
+            return Ok(());
+        }
+        let text = view(&node.read()?, self.format == InfoFormat::Long, pvc.out.paint());
+        pvc.out.text(text);
+        Ok(())
+    }
+}
+
+fn view(node: &Node, long: bool, paint: Paint) -> String {
+    let mut lines = Labels::new(paint, 23);
+    let health = node.health.percent();
+    let shown = health.map_or_else(|| node.health.to_string(), |percent| format!("{percent}%"));
+    lines.line("Name", &node.name);
+    lines.line("PVC Version", &node.pvc_version);
+    lines.line("Health", paint.colour(paint::node_health(health), shown));
+    lines.lines("Health Plugin Details", &plugins(&node.health_details, long, paint));
+    lines.blank();
+    let (daemon, coordinator, domain) = (&node.daemon_state, &node.coordinator_state, &node.domain_state);
+    lines.line("Daemon State", paint.colour(paint::daemon_state(daemon), daemon));
+    lines.line("Coordinator State", paint.colour(paint::coordinator_state(coordinator), coordinator));
+    lines.line("Domain State", paint.colour(paint::domain_state(domain), domain));
+    if long {
+        lines.line("Architecture", &node.arch);
+        lines.line("Operating System", &node.os);
+        lines.line("Kernel Version", &node.kernel);
+    }
+    lines.blank();
+    lines.line("Active VM Count", node.domains_count.to_string());
+    lines.line("Host CPUs", node.vcpu.total.to_string());
+    lines.line("vCPUs", node.vcpu.allocated.to_string());
+    lines.line("Load", node.load.to_string());
+    lines.line("Total RAM (MiB)", node.memory.total.to_string());
+    lines.line("Used RAM (MiB)", node.memory.used.to_string());
+    lines.line("Free RAM (MiB)", node.memory.free.to_string());
+    lines.line("Allocated RAM (MiB)", node.memory.allocated.to_string());
+    lines.line("Provisioned RAM (MiB)", node.memory.provisioned.to_string());
+    lines.finish()
+}
+
+/// What the health plugins found; from day to day only those that found something.
+fn plugins(details: &[HealthDetail], all: bool, paint: Paint) -> Vec<String> {
+    let width = details.iter().map(|detail| detail.name.len()).max().unwrap_or(0);
+    let line = |detail: &HealthDetail| {
+        let padding = width - detail.name.len();
+        let name = paint.colour(paint::fault(detail.health_delta, false), &detail.name);
+        format!("{name}{:padding$}  -{}%  {}", "", detail.health_delta, detail.message)
+    };
+    details.iter().filter(|detail| all || detail.health_delta > 0).map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node() -> Node {
+        let nodes: Vec<Node> = serde_json::from_str(include_str!("../../tests/wire/nodes.json")).unwrap();
+        nodes.into_iter().nth(1).unwrap()
+    }
+
+    #[test]
+    fn the_daily_view() {
+        crate::golden::check("node-info.txt", &(view(&node(), false, Paint::OFF)));
+    }
+
+    #[test]
+    fn the_long_view() {
+        crate::golden::check("node-info-long.txt", &(view(&node(), true, Paint::OFF)));
+    }
+
+    #[test]
+    fn scripts_find_the_domain_state_as_the_last_word_of_its_line() {
+        let text = view(&node(), false, Paint::OFF);
+        let line = text.lines().find(|line| line.starts_with("Domain State")).unwrap();
+        assert_eq!(line.split_whitespace().last(), Some("flushed"));
+    }
+}

@@ -1,0 +1,28 @@
+use clap::Args;
+
+use super::Which;
+use super::wait::{self, Change};
+use crate::context::Pvc;
+use crate::outcome::Outcome;
+
+/// Let a flushed node take VMs again
+///
+/// VMs that were moved away by `pvc node flush` return.
+#[derive(Debug, Args)]
+pub struct Ready {
+    #[command(flatten)]
+    node: Which,
+
+    /// Return only when it is done; fail if it is not
+    #[arg(short, long)]
+    wait: bool,
+}
+
+impl Ready {
+    pub fn run(self, pvc: &mut Pvc) -> Outcome {
+        let node = self.node.name();
+        let reply = pvc.client()?.set_domain_state(&node, "ready")?;
+        let change = Change { state: |node| &node.domain_state, passing: "unflush", reached: "ready" };
+        wait::finish(pvc, &node, &reply, self.wait, &change)
+    }
+}

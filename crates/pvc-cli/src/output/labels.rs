@@ -1,0 +1,56 @@
+//! Details: a label in front of each value.
+
+use super::paint::{Colour, Paint};
+
+/// Lines of a label and a value, the values below each other.
+pub struct Labels {
+    paint: Paint,
+    /// Where the values begin.
+    width: usize,
+    text: String,
+}
+
+impl Labels {
+    pub fn new(paint: Paint, width: usize) -> Self {
+        Self { paint, width, text: String::new() }
+    }
+
+    pub fn heading(&mut self, heading: &str) {
+        self.text.push_str(&self.paint.bold(heading));
+        self.text.push('\n');
+    }
+
+    pub fn line(&mut self, label: &str, value: impl AsRef<str>) {
+        let value = value.as_ref();
+        let padding = if value.is_empty() { 0 } else { self.width.saturating_sub(label.len() + 1).max(1) };
+        self.text.push_str(&self.paint.colour(Colour::Purple, format!("{label}:")));
+        self.text.push_str(&format!("{:padding$}{value}\n", ""));
+    }
+
+    /// Several values under one label; without any, `N/A`.
+    pub fn lines(&mut self, label: &str, values: &[String]) {
+        match values.split_first() {
+            None => self.line(label, "N/A"),
+            Some((first, rest)) => {
+                self.line(label, first);
+                for value in rest {
+                    self.text.push_str(&format!("{:width$}{value}\n", "", width = self.width));
+                }
+            }
+        }
+    }
+
+    /// A block of lines, such as a table, after its label.
+    pub fn block(&mut self, block: &str) {
+        self.text.push_str(block);
+        self.text.push('\n');
+    }
+
+    pub fn blank(&mut self) {
+        self.text.push('\n');
+    }
+
+    pub fn finish(self) -> String {
+        self.text
+    }
+}

@@ -1,0 +1,84 @@
+//! What a command prints: one locked writer, colours only where somebody can see them.
+
+pub mod json;
+pub mod labels;
+pub mod paint;
+pub mod table;
+pub mod units;
+
+use std::io::{ErrorKind, IsTerminal, Write};
+
+pub use paint::{Colour, Paint};
+pub use table::{Cell, Table};
+
+/// Standard output. Data goes here and nothing else does.
+///
+/// A reader that goes away early (`pvc vm list | head -1`) ends the program quietly: that is no
+/// mistake of anybody.
+pub struct Output {
+    writer: Box<dyn Write>,
+    paint: Paint,
+    terminal: bool,
+}
+
+impl Output {
+    /// The standard output of this process; `silent` swallows everything.
+    pub fn stdout(silent: bool, force_colour: bool) -> Self {
+        let stdout = std::io::stdout();
+        let terminal = stdout.is_terminal();
+        let writer: Box<dyn Write> = if silent {
+            Box::new(std::io::sink())
+        } else {
+            Box::new(std::io::BufWriter::with_capacity(1 << 16, stdout.lock()))
+        };
+        Self { writer, paint: Paint::choose(force_colour, terminal), terminal }
+    }
+
+    pub fn paint(&self) -> Paint {
+        self.paint
+    }
+
+    pub fn is_terminal(&self) -> bool {
+        self.terminal
+    }
+
+    /// Prints text and a newline.
+    pub fn line(&mut self, text: impl AsRef<str>) {
+        self.text(text);
+        self.text("\n");
+    }
+
+    /// Prints text as it is.
+    pub fn text(&mut self, text: impl AsRef<str>) {
+        let outcome = self.writer.write_all(text.as_ref().as_bytes());
+        quit_if_closed(outcome);
+    }
+
+    pub fn flush(&mut self) {
+        let outcome = self.writer.flush();
+        quit_if_closed(outcome);
+    }
+}
+
+fn quit_if_closed(outcome: std::io::Result<()>) {
+    match outcome {
+        Ok(()) => {}
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => std::process::exit(0),
+        Err(error) => {
+            let _ = writeln!(
+                std::io::stderr(),
+                "error: cannot write to standard output: {}",
+                crate::outcome::plain_io(&error)
+            );
+            std::process::exit(i32::from(crate::outcome::Exit::Failed as u8));
+        }
+    }
+}
+
+/// The width to fit text into: the terminal's less one, 80 without a terminal.
+pub fn width() -> usize {
+    match terminal_size::terminal_size() {
+        Some((terminal_size::Width(columns), _)) if columns > 1 => usize::from(columns) - 1,
+        _ => 80,
+    }
+}

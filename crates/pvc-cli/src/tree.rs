@@ -1,0 +1,168 @@
+//! The command tree.
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+use crate::cluster::{self, Cluster};
+use crate::completion::Completion;
+use crate::connection::Connections;
+use crate::context::{Global, Pvc};
+use crate::later;
+use crate::man::Man;
+use crate::node::Node;
+use crate::outcome::Outcome;
+use crate::vm::Vm;
+
+/// Manage a Parallel Virtual Cluster
+///
+/// The options below stand before the group: `pvc -c office vm list`. Data goes to
+/// standard output, everything else to standard error.
+#[derive(Debug, Parser)]
+#[command(
+    name = "pvc",
+    bin_name = "pvc",
+    version,
+    arg_required_else_help = true,
+    subcommand_required = true,
+    disable_help_subcommand = true,
+    after_help = EPILOGUE
+)]
+struct Line {
+    #[command(flatten)]
+    global: Global,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EPILOGUE: &str = "\
+Exit codes:
+  0  done, or declined when asked
+  1  refused, or failed: also if a task or a guest that was waited for failed
+  2  the command line makes no sense
+  3  there is no such VM, node, connection, task ...
+  4  the API cannot be reached
+  5  the API does not accept the key
+  6  the command is not part of this release
+  7  the server failed, or its answer could not be understood
+With PVC_COMPAT_EXIT=1 they are those of the first client: 0, 1 and 2, and a failed
+task is 0.
+
+Variables:
+  PVC_CONNECTION (or PVC_CLUSTER), PVC_DEBUG, PVC_QUIET, PVC_SILENT, PVC_UNSAFE,
+  PVC_COLOUR      what the options of these names do
+  PVC_API_KEY     the key to use instead of the stored one
+  PVC_CLIENT_DIR  the directory of the stored connections [default: ~/.config/pvc]
+  PVC_CLIENT_DB_PERMS    their file mode, octal [default: 600]
+  PVC_CLIENT_VERIFY_SSL  True verifies certificates, anything else does not [default: True]
+  PVC_CONFIG_FILE the daemon configuration that the connection `local` reads
+  NO_COLOR        no colours
+  PAGER, VISUAL, EDITOR  the programs to show and edit with
+
+Examples:
+  pvc status
+  pvc vm start web1 --wait
+  pvc -q -c office vm list --state fail -f json";
+
+/// What stands behind the global options.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    #[command(subcommand, arg_required_else_help = true)]
+    Cluster(Cluster),
+    Completion(Completion),
+    #[command(subcommand, arg_required_else_help = true)]
+    Connection(Connections),
+    #[command(hide = true)]
+    Man(Man),
+    #[command(subcommand, arg_required_else_help = true)]
+    Node(Node),
+    Status(cluster::status::Status),
+    Task(cluster::task::Task),
+    #[command(subcommand, arg_required_else_help = true)]
+    Vm(Vm),
+}
+
+impl Command {
+    pub fn run(self, pvc: &mut Pvc) -> Outcome {
+        match self {
+            Command::Cluster(command) => command.run(pvc),
+            Command::Completion(command) => command.run(pvc),
+            Command::Connection(command) => command.run(pvc),
+            Command::Man(command) => command.run(pvc),
+            Command::Node(command) => command.run(pvc),
+            Command::Status(command) => command.run(pvc),
+            Command::Task(command) => command.run(pvc),
+            Command::Vm(command) => command.run(pvc),
+        }
+    }
+}
+
+/// Everything there is, including what a later release brings.
+pub fn command() -> clap::Command {
+    let command = Line::command().mut_subcommand("vm", later::add_vm_groups);
+    later::add_groups(command)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every command of the recorded tree, with its arguments and options.
+    #[test]
+    fn the_tree_is_the_recorded_one() {
+        let mut command = command();
+        command.build();
+        let mut lines = Vec::new();
+        describe(&command, &mut lines);
+        lines.sort();
+        let described = lines.join("\n") + "\n";
+        crate::golden::check("tree.txt", &described);
+    }
+
+    #[test]
+    fn the_tree_is_sound() {
+        let mut command = command();
+        command.build();
+        command.debug_assert();
+    }
+
+    #[test]
+    fn every_command_says_what_it_does_in_one_line() {
+        let mut command = command();
+        command.build();
+        check_abouts(&command);
+    }
+
+    fn check_abouts(command: &clap::Command) {
+        let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+        assert!(
+            !about.is_empty() && !about.ends_with('.') && about.len() < 80,
+            "{}: {about:?}",
+            command.get_name()
+        );
+        command.get_subcommands().filter(|below| below.get_name() != "help").for_each(check_abouts);
+    }
+
+    fn describe(command: &clap::Command, lines: &mut Vec<String>) {
+        for below in command.get_subcommands().filter(|below| below.get_name() != "help") {
+            if below.has_subcommands() {
+                describe(below, lines);
+                continue;
+            }
+            let name = below.get_bin_name().unwrap_or_default();
+            let words: Vec<String> =
+                below.get_arguments().filter(|argument| argument.get_id() != "help").map(word).collect();
+            lines.push(format!("{name} {}", words.join(" ")).trim_end().to_owned());
+        }
+    }
+
+    fn word(argument: &clap::Arg) -> String {
+        if argument.is_positional() {
+            let name = argument.get_value_names().map_or("", |names| names[0].as_str());
+            return if argument.is_required_set() { name.to_owned() } else { format!("[{name}]") };
+        }
+        let short = argument.get_short().map(|short| format!("-{short},")).unwrap_or_default();
+        let value = if argument.get_action().takes_values() { "=" } else { "" };
+        let required = if argument.is_required_set() { "!" } else { "" };
+        format!("{short}--{}{value}{required}", argument.get_long().unwrap_or_default())
+    }
+}

@@ -1,0 +1,78 @@
+use std::path::PathBuf;
+
+use clap::Args;
+use pvc_client::Definition;
+
+use super::definition;
+use crate::context::Pvc;
+use crate::outcome::Outcome;
+
+/// Define a VM from a libvirt domain XML
+///
+/// The definition is checked and recorded; nothing is started. Its volumes have to
+/// exist before the first start. The cluster chooses the node unless one is given.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  pvc vm define web1.xml --autostart --tag web
+  pvc vm dump web1 | sed s/web1/web2/ | pvc vm define - --target hv2")]
+pub struct Define {
+    /// The file with the XML; `-` is standard input
+    #[arg(value_name = "VMCONFIG")]
+    vmconfig: PathBuf,
+
+    /// The node to assign it to
+    #[arg(short, long, value_name = "NODE", add = crate::completion::nodes())]
+    target: Option<String>,
+
+    /// The nodes it may run on, separated by commas; all if none is given
+    #[arg(short, long, value_name = "NODE,...")]
+    limit: Option<String>,
+
+    /// How the cluster chooses a node for it
+    #[arg(short = 's', long, default_value = "none", value_parser = super::meta::SELECTORS)]
+    node_selector: String,
+
+    /// Start it with its node, after a crash of the whole cluster or a flush
+    #[arg(short, long, overrides_with = "no_autostart")]
+    autostart: bool,
+
+    /// Do not start it by itself, which is the default
+    #[arg(short = 'A', long, overrides_with = "autostart")]
+    no_autostart: bool,
+
+    /// How it may be moved; `none` tries live and then shuts down
+    #[arg(short, long, default_value = "none", value_parser = super::meta::METHODS)]
+    method: String,
+
+    /// How long a live migration may halt the guest, in milliseconds
+    #[arg(short = 'd', long, value_name = "MS", default_value_t = 300)]
+    max_downtime: u32,
+
+    /// A tag; may be given again
+    #[arg(short = 'g', long = "tag", value_name = "TAG")]
+    tags: Vec<String>,
+
+    /// A tag that cannot be removed by `pvc vm tag remove`; may be given again
+    #[arg(short = 'G', long = "protected-tag", value_name = "TAG")]
+    protected_tags: Vec<String>,
+}
+
+impl Define {
+    pub fn run(self, pvc: &mut Pvc) -> Outcome {
+        let new = Definition {
+            xml: definition::read(pvc, &self.vmconfig)?,
+            node: self.target,
+            limit: self.limit,
+            selector: self.node_selector,
+            autostart: self.autostart,
+            migration_method: self.method,
+            migration_max_downtime: self.max_downtime,
+            user_tags: self.tags,
+            protected_tags: self.protected_tags,
+        };
+        let message = pvc.client()?.define_vm(&new)?;
+        pvc.out.line(message);
+        Ok(())
+    }
+}

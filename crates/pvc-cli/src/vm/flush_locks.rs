@@ -1,0 +1,26 @@
+use clap::Args;
+
+use super::Which;
+use crate::context::Pvc;
+use crate::outcome::Outcome;
+use crate::task::{self, TaskWait};
+
+/// Remove the locks that a dead node left on a VM's volumes
+///
+/// The VM must be stopped. Make sure that it really does not run anywhere, above all
+/// not on the node that held the locks: two guests on one volume destroy it.
+#[derive(Debug, Args)]
+pub struct FlushLocks {
+    #[command(flatten)]
+    vm: Which,
+
+    #[command(flatten)]
+    wait: TaskWait,
+}
+
+impl FlushLocks {
+    pub fn run(self, pvc: &mut Pvc) -> Outcome {
+        let task = pvc.client()?.flush_vm_locks(&self.vm.domain)?;
+        task::finish(pvc, &task, self.wait)
+    }
+}

@@ -1,0 +1,320 @@
+use std::collections::BTreeSet;
+
+use clap::Args;
+use pvc_api_types::{Vm, VmSnapshot};
+
+use super::Which;
+use super::list::{is_known, known_networks};
+use crate::context::Pvc;
+use crate::format::{InfoFormat, MaybeJson};
+use crate::outcome::Outcome;
+use crate::output::labels::Labels;
+use crate::output::{Colour, Paint, Table, paint, units};
+
+/// Show a VM in detail
+#[derive(Debug, Args)]
+pub struct Info {
+    #[command(flatten)]
+    vm: Which,
+
+    #[arg(short, long, value_enum, default_value_t = InfoFormat::Pretty, help = "How to print it")]
+    format: InfoFormat,
+}
+
+impl Info {
+    pub fn run(self, pvc: &mut Pvc) -> Outcome {
+        let vm = pvc.client()?.vm(&self.vm.domain)?;
+        if self.format.print(pvc, vm.value()) {
+            return Ok(());
+        }
+        let known = known_networks(pvc.client()?);
+        let view = View {
+            vm: &vm.read()?,
+            known: known.as_ref(),
+            long: self.format == InfoFormat::Long,
+            paint: pvc.out.paint(),
+        };
+        pvc.out.text(view.text());
+        Ok(())
+    }
+}
+
+/// Where the values begin, and the tables.
+const WIDTH: usize = 20;
+
+struct View<'a> {
+    vm: &'a Vm,
+    known: Option<&'a BTreeSet<String>>,
+    long: bool,
+    paint: Paint,
+}
+
+impl View<'_> {
+    fn text(&self) -> String {
+        let mut lines = Labels::new(self.paint, WIDTH);
+        lines.heading("Virtual machine information:");
+        lines.blank();
+        self.hardware(&mut lines);
+        if self.long {
+            self.machine(&mut lines);
+        }
+        lines.blank();
+        self.placement(&mut lines);
+        lines.blank();
+        self.tags(&mut lines);
+        self.snapshots(&mut lines);
+        self.networks(&mut lines);
+        if self.long {
+            self.devices(&mut lines);
+        }
+        lines.finish()
+    }
+
+    fn hardware(&self, lines: &mut Labels) {
+        let vm = self.vm;
+        lines.line("Name", &vm.name);
+        lines.line("UUID", &vm.uuid);
+        lines.line("Description", &vm.description);
+        lines.line("Profile", &vm.profile);
+        lines.line("Memory (M)", vm.memory.to_string());
+        lines.line("vCPUs", vm.vcpu.to_string());
+        if self.long {
+            lines.line("Topology (S/C/T)", &vm.vcpu_topology);
+        }
+        if self.long || vm.vnc.listen.is_some() {
+            lines.line("VNC listen", vm.vnc.listen.as_deref().unwrap_or("None"));
+            lines.line("VNC port", vm.vnc.port.as_deref().unwrap_or("None"));
+        }
+    }
+
+    fn machine(&self, lines: &mut Labels) {
+        let vm = self.vm;
+        lines.line("Emulator", &vm.emulator);
+        lines.line("Type", &vm.r#type);
+        lines.line("Arch", &vm.arch);
+        lines.line("Machine", &vm.machine);
+        lines.line("Features", vm.features.join(" "));
+        self.statistics(lines);
+    }
+
+    /// The hypervisor's counters; memory comes in KiB, CPU time in nanoseconds.
+    fn statistics(&self, lines: &mut Labels) {
+        let memory = |name: &str| units::bytes(figure(&self.vm.memory_stats, name).saturating_mul(1024));
+        let faults = |name: &str| units::count(figure(&self.vm.memory_stats, name));
+        let seconds = |name: &str| format!("{:.1}s", figure(&self.vm.vcpu_stats, name) as f64 / 1e9);
+        let mut table = Table::new().indented(WIDTH).columns(&[
+            ("Swap In", 8),
+            ("Swap Out", 9),
+            ("Faults (maj/min)", 17),
+            ("Available", 10),
+            ("Usable", 7),
+            ("Unused", 7),
+            ("RSS", 4),
+        ]);
+        table.row(vec![
+            memory("swap_in").into(),
+            memory("swap_out").into(),
+            format!("{}/{}", faults("major_fault"), faults("minor_fault")).into(),
+            memory("available").into(),
+            memory("usable").into(),
+            memory("unused").into(),
+            memory("rss").into(),
+        ]);
+        self.table(lines, "Memory stats", table);
+        let mut table =
+            Table::new().indented(WIDTH).columns(&[("CPU time", 9), ("User time", 10), ("System time", 12)]);
+        table.row(vec![
+            seconds("cpu_time").into(),
+            seconds("user_time").into(),
+            seconds("system_time").into(),
+        ]);
+        self.table(lines, "vCPU stats", table);
+    }
+
+    fn placement(&self, lines: &mut Labels) {
+        let vm = self.vm;
+        lines.line("State", self.paint.colour(paint::vm_state(&vm.state), &vm.state));
+        lines.line("Current node", &vm.node);
+        lines.line("Previous node", if vm.last_node.is_empty() { "N/A" } else { &vm.last_node });
+        if !vm.failed_reason.is_empty() {
+            lines.line("Failure reason", &vm.failed_reason);
+        }
+        lines.blank();
+        let limit = vm.node_limit.as_deref().filter(|limit| !limit.is_empty());
+        lines.line("Node limit", limit.map_or_else(|| "Any".to_owned(), |limit| limit.join(", ")));
+        let autostart = if vm.node_autostart { "True" } else { "False" };
+        lines.line("Autostart", self.paint.colour(paint::flag(vm.node_autostart), autostart));
+        lines.line("Migration method", method(vm.migration_method.as_deref()));
+        lines.line("Migration selector", selector(vm.node_selector.as_deref()));
+        lines.line("Max live downtime", format!("{} ms", vm.migration_max_downtime));
+    }
+
+    fn tags(&self, lines: &mut Labels) {
+        if self.vm.tags.is_empty() {
+            return lines.line("Tags", "N/A");
+        }
+        let table = super::tag::table(&self.vm.tags).indented(WIDTH);
+        self.table(lines, "Tags", table);
+    }
+
+    fn snapshots(&self, lines: &mut Labels) {
+        if self.vm.snapshots.is_empty() {
+            return lines.line("Snapshots", "N/A");
+        }
+        let mut table = Table::new().indented(WIDTH).columns(&[("Name", 5), ("Age", 4), ("XML Changes", 12)]);
+        for snapshot in &self.vm.snapshots {
+            table.row(vec![
+                snapshot.name.as_str().into(),
+                units::age(snapshot.age).into(),
+                changes(snapshot).into(),
+            ]);
+        }
+        self.table(lines, "Snapshots", table);
+    }
+
+    fn networks(&self, lines: &mut Labels) {
+        let name = |network| match is_known(network, self.known) {
+            true => network.vni.clone(),
+            false => self.paint.colour(Colour::Red, format!("{} [invalid]", network.vni)),
+        };
+        let names: Vec<String> = self.vm.networks.iter().map(name).collect();
+        lines.line("Networks", if names.is_empty() { "N/A".to_owned() } else { names.join(", ") });
+    }
+
+    fn devices(&self, lines: &mut Labels) {
+        lines.blank();
+        let rate = |read: i64, write: i64| format!("{}/{}", units::count(read), units::count(write));
+        let volume = |read: i64, write: i64| format!("{}/{}", units::bytes(read), units::bytes(write));
+        let mut disks = Table::new().indented(WIDTH).columns(&[
+            ("ID", 3),
+            ("Type", 5),
+            ("Name", 5),
+            ("Dev", 4),
+            ("Bus", 4),
+            ("Requests (r/w)", 15),
+            ("Data (r/w)", 11),
+        ]);
+        for (id, disk) in self.vm.disks.iter().enumerate() {
+            disks.row(vec![
+                id.to_string().into(),
+                disk.r#type.as_str().into(),
+                disk.name.as_str().into(),
+                disk.dev.as_str().into(),
+                disk.bus.as_str().into(),
+                rate(disk.rd_req, disk.wr_req).into(),
+                volume(disk.rd_bytes, disk.wr_bytes).into(),
+            ]);
+        }
+        self.table(lines, "Disks", disks);
+        let mut interfaces = Table::new().indented(WIDTH).columns(&[
+            ("ID", 3),
+            ("Type", 5),
+            ("Source", 7),
+            ("Model", 6),
+            ("MAC", 18),
+            ("Data (r/w)", 11),
+            ("Packets (r/w)", 14),
+            ("Errors (r/w)", 13),
+        ]);
+        for (id, network) in self.vm.networks.iter().enumerate() {
+            interfaces.row(vec![
+                id.to_string().into(),
+                network.r#type.as_str().into(),
+                network.source.as_deref().unwrap_or("N/A").into(),
+                network.model.as_deref().unwrap_or("N/A").into(),
+                network.mac.as_deref().unwrap_or("N/A").into(),
+                volume(network.rd_bytes, network.wr_bytes).into(),
+                rate(network.rd_packets, network.wr_packets).into(),
+                rate(network.rd_errors, network.wr_errors).into(),
+            ]);
+        }
+        self.table(lines, "Interfaces", interfaces);
+        let mut controllers = Table::new().indented(WIDTH).columns(&[("ID", 3), ("Type", 5), ("Model", 6)]);
+        for (id, controller) in self.vm.controllers.iter().enumerate() {
+            controllers.row(vec![
+                id.to_string().into(),
+                controller.r#type.as_str().into(),
+                controller.model.as_deref().unwrap_or("N/A").into(),
+            ]);
+        }
+        self.table(lines, "Controllers", controllers);
+    }
+
+    /// A table whose first line stands behind its label.
+    fn table(&self, lines: &mut Labels, label: &str, table: Table) {
+        let rendered = table.render(self.paint);
+        let mut rows = rendered.lines();
+        lines.line(label, rows.next().unwrap_or_default().trim_start());
+        rows.for_each(|row| lines.block(row));
+    }
+}
+
+fn figure(figures: &std::collections::BTreeMap<String, f64>, name: &str) -> i64 {
+    figures.get(name).map_or(0, |figure| *figure as i64)
+}
+
+fn method(method: Option<&str>) -> String {
+    match method {
+        Some("live") => "Live only".to_owned(),
+        Some("shutdown") => "Shutdown only".to_owned(),
+        Some(other) if !other.is_empty() && other != "none" => format!("{other} only"),
+        _ => "Live, Shutdown".to_owned(),
+    }
+}
+
+fn selector(selector: Option<&str>) -> &str {
+    match selector {
+        Some(selector) if !selector.is_empty() && selector != "none" => selector,
+        _ => "Default",
+    }
+}
+
+/// How many lines the definition has gained and lost since.
+fn changes(snapshot: &VmSnapshot) -> String {
+    let count = |sign: char, header: &str| {
+        let lines = snapshot.xml_diff_lines.iter();
+        lines.filter(|line| line.starts_with(sign) && !line.starts_with(header)).count()
+    };
+    format!("+{}/-{}", count('+', "+++"), count('-', "---"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vm() -> Vm {
+        let vms: Vec<Vm> = serde_json::from_str(include_str!("../../tests/wire/vms.json")).unwrap();
+        vms.into_iter().next().unwrap()
+    }
+
+    fn text(vm: &Vm, long: bool) -> String {
+        View { vm, known: None, long, paint: Paint::OFF }.text()
+    }
+
+    #[test]
+    fn the_daily_view() {
+        crate::golden::check("vm-info.txt", &(text(&vm(), false)));
+    }
+
+    #[test]
+    fn the_long_view() {
+        crate::golden::check("vm-info-long.txt", &(text(&vm(), true)));
+    }
+
+    #[test]
+    fn a_vm_of_which_nothing_is_known_is_shown_all_the_same() {
+        let text = text(&Vm::default(), true);
+        assert!(
+            text.contains("Node limit:         Any\n")
+                && text.contains("Migration method:   Live, Shutdown\n"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_state_from_the_future_has_a_colour_too() {
+        let vm = Vm { state: "teleport".to_owned(), ..vm() };
+        let view = View { vm: &vm, known: None, long: false, paint: Paint::ON };
+        assert!(view.text().contains("\x1b[94mteleport\x1b[0m"));
+    }
+}

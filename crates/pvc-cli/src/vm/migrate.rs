@@ -1,0 +1,47 @@
+use clap::Args;
+use pvc_client::{Action, Placement};
+
+use super::Which;
+use crate::context::Pvc;
+use crate::outcome::Outcome;
+
+/// Move a VM to another node for a while
+///
+/// The VM remembers where it came from; `pvc vm unmigrate` brings it back. A running VM
+/// is moved live if its migration method allows it, else shut down and started again.
+#[derive(Debug, Args)]
+pub struct Migrate {
+    #[command(flatten)]
+    vm: Which,
+
+    /// The node to move it to; the cluster chooses if none is given
+    #[arg(short, long, value_name = "NODE", add = crate::completion::nodes())]
+    target: Option<String>,
+
+    /// Migrate it on, even if it is away from its own node already
+    #[arg(short, long)]
+    force: bool,
+
+    /// Return only when the VM has arrived
+    #[arg(short, long)]
+    wait: bool,
+
+    /// Do it live or not at all: never shut the VM down for it
+    #[arg(long)]
+    force_live: bool,
+}
+
+impl Migrate {
+    pub fn run(self, pvc: &mut Pvc) -> Outcome {
+        let placement = Placement {
+            action: Action::Migrate,
+            node: self.target,
+            force: self.force,
+            wait: self.wait,
+            force_live: self.force_live,
+        };
+        let message = pvc.client()?.place_vm(&self.vm.domain, &placement)?;
+        pvc.out.line(message);
+        Ok(())
+    }
+}

@@ -1,0 +1,43 @@
+use clap::Args;
+use pvc_client::{Action, Placement};
+
+use super::Which;
+use crate::context::Pvc;
+use crate::outcome::Outcome;
+
+/// Move a VM to another node for good
+///
+/// A running VM is moved live if its migration method allows it, else shut down and
+/// started again. It stays there; `pvc vm migrate` moves for a while.
+#[derive(Debug, Args)]
+pub struct Move {
+    #[command(flatten)]
+    vm: Which,
+
+    /// The node to move it to; the cluster chooses if none is given
+    #[arg(short, long, value_name = "NODE", add = crate::completion::nodes())]
+    target: Option<String>,
+
+    /// Return only when the VM has arrived
+    #[arg(short, long)]
+    wait: bool,
+
+    /// Do it live or not at all: never shut the VM down for it
+    #[arg(long)]
+    force_live: bool,
+}
+
+impl Move {
+    pub fn run(self, pvc: &mut Pvc) -> Outcome {
+        let placement = Placement {
+            action: Action::Move,
+            node: self.target,
+            force: false,
+            wait: self.wait,
+            force_live: self.force_live,
+        };
+        let message = pvc.client()?.place_vm(&self.vm.domain, &placement)?;
+        pvc.out.line(message);
+        Ok(())
+    }
+}

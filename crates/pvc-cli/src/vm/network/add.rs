@@ -1,0 +1,141 @@
+use clap::Args;
+use pvc_client::{Client, Kind};
+use pvc_domain::NewNic;
+use pvc_model::domain::NicKind;
+use serde_json::Value;
+
+use crate::context::Pvc;
+use crate::outcome::{Failure, Outcome, plain_io};
+use crate::vm::live::{Edit, Live, Restart};
+use crate::vm::{Which, definition};
+
+/// Networks that every cluster has and nobody defines; their bridges go by these names.
+const BUILT_IN: [&str; 3] = ["upstream", "cluster", "storage"];
+
+/// Add a network card to a VM
+///
+/// A running guest gets it at once unless `--no-live` says otherwise; the command waits
+/// for that. With `--restart` the guest is restarted instead.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  pvc vm network add web1 1001
+  pvc vm network add web1 ens1f0v3 --sriov --sriov-mode macvtap --no-live")]
+pub struct Add {
+    #[command(flatten)]
+    vm: Which,
+
+    /// The VNI of the network, or `upstream`, `cluster` or `storage`; with --sriov the VF
+    #[arg(value_name = "NET")]
+    net: String,
+
+    /// Its address; a random one if none is given
+    #[arg(short = 'a', long, value_name = "MAC")]
+    macaddr: Option<String>,
+
+    /// What the guest sees
+    #[arg(short, long, default_value = "virtio")]
+    model: String,
+
+    /// NET is an SR-IOV VF of the VM's node
+    #[arg(short, long)]
+    sriov: bool,
+
+    /// How the VF is given to the guest
+    #[arg(short = 'd', long, default_value = "macvtap", value_parser = ["hostdev", "macvtap"])]
+    sriov_mode: String,
+
+    #[command(flatten)]
+    live: Live,
+
+    #[command(flatten)]
+    restart: Restart,
+}
+
+impl Add {
+    pub fn run(self, pvc: &mut Pvc) -> Outcome {
+        let mut edit = Edit::of(pvc, &self.vm.domain)?;
+        let mac = match &self.macaddr {
+            Some(mac) => mac.clone(),
+            None => random_mac()?,
+        };
+        let (kind, pci) = self.kind(pvc, &edit.vm.node)?;
+        let nic = NewNic { kind, mac, model: self.model, pci };
+        let device = edit.domain.add_nic(&nic).map_err(|error| definition::unedited(&error))?;
+        edit.apply_live(pvc, self.live, self.restart, &[device], Client::attach_vm_device)
+    }
+
+    fn kind(&self, pvc: &mut Pvc, node: &str) -> Result<(NicKind, Option<Pci>), Failure> {
+        let net = self.net.clone();
+        if !self.sriov {
+            return Ok((NicKind::Bridge(bridge(pvc, &net)?), None));
+        }
+        if self.sriov_mode == "macvtap" {
+            return Ok((NicKind::Direct(net), None));
+        }
+        let vf = pvc.client()?.sriov_vf(node, &net)?;
+        let address = pci(vf.value()).ok_or_else(|| {
+            Failure::failed(format!("the PCI address of VF `{net}` on node `{node}` is unknown"))
+        })?;
+        Ok((NicKind::Hostdev(net), Some(address)))
+    }
+}
+
+/// The bridge that a network is on a node.
+fn bridge(pvc: &mut Pvc, net: &str) -> Result<String, Failure> {
+    if BUILT_IN.contains(&net) {
+        return Ok(format!("br{net}"));
+    }
+    match pvc.client()?.network(net) {
+        Ok(found) if !found.is_empty() => Ok(format!("vmbr{net}")),
+        Err(error) if error.kind() != Kind::NotFound => Err(error.into()),
+        _ => Err(Failure::not_found(format!("no network `{net}` in the cluster"))
+            .hint("`pvc network list` shows the networks; `upstream`, `cluster` and `storage` always exist")),
+    }
+}
+
+/// Domain, bus, slot, function.
+type Pci = (u16, u8, u8, u8);
+
+/// The PCI address in a VF's description: hexadecimal texts.
+fn pci(vf: &Value) -> Option<Pci> {
+    let pci = vf.get("pci")?;
+    let part = |name: &str| {
+        let text = pci.get(name)?.as_str()?;
+        u16::from_str_radix(text.trim_start_matches("0x"), 16).ok()
+    };
+    let byte = |name: &str| part(name).and_then(|value| u8::try_from(value).ok());
+    Some((part("domain")?, byte("bus")?, byte("slot")?, byte("function")?))
+}
+
+/// A random address in the range that QEMU's cards use. The octets are those the first client
+/// drew: 16 to 238.
+fn random_mac() -> Result<String, Failure> {
+    use std::io::Read;
+    let mut random = [0_u8; 3];
+    std::fs::File::open("/dev/urandom")
+        .and_then(|mut source| source.read_exact(&mut random))
+        .map_err(|error| Failure::failed(format!("cannot draw a random address: {}", plain_io(&error))))?;
+    let [one, two, three] = random.map(|octet| 16 + octet % 223);
+    Ok(format!("52:54:00:{one:02x}:{two:02x}:{three:02x}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_pci_address_is_hexadecimal() {
+        let vf = json!({"pci": {"domain": "0x0000", "bus": "0x3b", "slot": "0x02", "function": "0x1"}});
+        assert_eq!(pci(&vf), Some((0, 0x3b, 2, 1)));
+        assert_eq!(pci(&json!({"pci": {"domain": "zz"}})), None);
+    }
+
+    #[test]
+    fn a_random_address_is_in_the_range_of_qemu() {
+        let mac = random_mac().unwrap();
+        assert!(mac.starts_with("52:54:00:") && mac.len() == 17, "{mac}");
+    }
+}

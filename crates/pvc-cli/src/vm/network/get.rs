@@ -1,0 +1,50 @@
+use clap::Args;
+use serde_json::{Value, json};
+
+use crate::context::Pvc;
+use crate::format::{ListFormat, MaybeJson};
+use crate::outcome::Outcome;
+use crate::output::Table;
+use crate::vm::Which;
+
+/// Show the network cards of a VM
+#[derive(Debug, Args)]
+pub struct Get {
+    #[command(flatten)]
+    vm: Which,
+
+    #[arg(short, long, value_enum, default_value_t = ListFormat::Pretty, help = "How to print it")]
+    format: ListFormat,
+}
+
+impl Get {
+    pub fn run(self, pvc: &mut Pvc) -> Outcome {
+        let vm = pvc.client()?.vm(&self.vm.domain)?.read()?;
+        let networks: Value = vm
+            .networks
+            .iter()
+            .map(
+                |network| json!({"network": network.vni, "mac_address": network.mac, "model": network.model}),
+            )
+            .collect();
+        if self.format.print(pvc, &json!({"name": vm.name, "networks": networks})) {
+            return Ok(());
+        }
+        if self.format == ListFormat::Raw {
+            let names: Vec<&str> = vm.networks.iter().map(|network| network.vni.as_str()).collect();
+            pvc.out.line(names.join(","));
+            return Ok(());
+        }
+        let mut table = Table::new().columns(&[("Network", 8), ("MAC Address", 12), ("Model", 6)]);
+        for network in &vm.networks {
+            table.row(vec![
+                network.vni.as_str().into(),
+                network.mac.as_deref().unwrap_or("N/A").into(),
+                network.model.as_deref().unwrap_or("N/A").into(),
+            ]);
+        }
+        let table = table.render(pvc.out.paint());
+        pvc.out.line(table);
+        Ok(())
+    }
+}

@@ -1,0 +1,28 @@
+use clap::Args;
+
+use super::Which;
+use crate::confirm::{self, Yes};
+use crate::context::Pvc;
+use crate::outcome::Outcome;
+
+/// Stop a VM and delete it with all its volumes
+///
+/// Nothing but a backup brings it back. `pvc vm undefine` keeps the volumes.
+#[derive(Debug, Args)]
+pub struct Remove {
+    #[command(flatten)]
+    vm: Which,
+
+    #[command(flatten)]
+    yes: Yes,
+}
+
+impl Remove {
+    pub fn run(self, pvc: &mut Pvc) -> Outcome {
+        let vm = &self.vm.domain;
+        confirm::ask(pvc, self.yes, &format!("Undefine VM \"{vm}\" and remove all disks"))?;
+        let message = pvc.client()?.delete_vm(vm, true)?;
+        pvc.out.line(message);
+        Ok(())
+    }
+}

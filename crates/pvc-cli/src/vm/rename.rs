@@ -1,0 +1,31 @@
+use clap::Args;
+
+use super::Which;
+use crate::confirm::{self, Yes};
+use crate::context::Pvc;
+use crate::outcome::Outcome;
+
+/// Give a VM another name
+///
+/// Volumes named after the VM are renamed with it. The VM must not run.
+#[derive(Debug, Args)]
+pub struct Rename {
+    #[command(flatten)]
+    vm: Which,
+
+    /// The new name
+    new_name: String,
+
+    #[command(flatten)]
+    yes: Yes,
+}
+
+impl Rename {
+    pub fn run(self, pvc: &mut Pvc) -> Outcome {
+        let (vm, new_name) = (&self.vm.domain, &self.new_name);
+        confirm::ask(pvc, self.yes, &format!("Rename VM \"{vm}\" to \"{new_name}\""))?;
+        let message = pvc.client()?.rename_vm(vm, new_name)?;
+        pvc.out.line(message);
+        Ok(())
+    }
+}

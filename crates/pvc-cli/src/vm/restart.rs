@@ -1,0 +1,31 @@
+use clap::Args;
+
+use super::Which;
+use super::state::{self, Wait};
+use crate::confirm::{self, Yes};
+use crate::context::Pvc;
+use crate::outcome::Outcome;
+
+/// Restart a VM
+///
+/// The guest is asked to shut down and then started again, with its present definition.
+/// One that does not shut down in time is switched off.
+#[derive(Debug, Args)]
+pub struct Restart {
+    #[command(flatten)]
+    vm: Which,
+
+    #[command(flatten)]
+    wait: Wait,
+
+    #[command(flatten)]
+    yes: Yes,
+}
+
+impl Restart {
+    pub fn run(self, pvc: &mut Pvc) -> Outcome {
+        let vm = &self.vm.domain;
+        confirm::ask(pvc, self.yes, &format!("Restart VM \"{vm}\""))?;
+        state::request(pvc, vm, "restart", false, self.wait)
+    }
+}

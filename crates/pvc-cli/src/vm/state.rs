@@ -1,0 +1,96 @@
+//! Asking for another state of a VM.
+
+use std::time::Duration;
+
+use clap::Args;
+use pvc_client::{StateRequest, Waiting};
+
+use crate::context::Pvc;
+use crate::outcome::{Failure, Outcome};
+use crate::task;
+
+/// `--wait[=TIME]`
+#[derive(Debug, Clone, Copy, Args)]
+pub struct Wait {
+    /// Return only when it is done, and fail if it fails; with a TIME such as 90s or 2m also if it
+    /// takes longer
+    #[arg(
+        short,
+        long,
+        value_name = "TIME",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "forever",
+        value_parser = limit
+    )]
+    wait: Option<Limit>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Limit(Waiting);
+
+/// `forever`, or a number with `s`, `m` or `h` behind it; seconds if there is no letter.
+fn limit(text: &str) -> Result<Limit, String> {
+    if text == "forever" {
+        return Ok(Limit(Waiting::Forever));
+    }
+    let (number, seconds) = match text.as_bytes().last() {
+        Some(b's') => (&text[..text.len() - 1], 1),
+        Some(b'm') => (&text[..text.len() - 1], 60),
+        Some(b'h') => (&text[..text.len() - 1], 3600),
+        _ => (text, 1),
+    };
+    let number: u32 =
+        number.parse().map_err(|_| "a time is a number with s, m or h behind it, as in 90s".to_owned())?;
+    Ok(Limit(Waiting::AtMost(Duration::from_secs(u64::from(number) * seconds))))
+}
+
+/// Asks for `state` and, if wanted, waits until it is reached.
+pub fn request(pvc: &mut Pvc, vm: &str, state: &'static str, force: bool, wait: Wait) -> Outcome {
+    let wait = wait.wait.map(|limit| limit.0);
+    if wait.is_some() {
+        pvc.progress(&format!("Waiting for VM `{vm}`... "));
+    }
+    let message = pvc.client()?.set_vm_state(vm, &StateRequest { state, force, wait });
+    if wait.is_some() {
+        pvc.progress(if message.is_ok() { "done.\n" } else { "\n" });
+    }
+    let message = message.map_err(|error| explained(error, vm))?;
+    if wait.is_some() {
+        trouble(pvc, vm)?;
+    }
+    pvc.out.line(message);
+    Ok(())
+}
+
+fn explained(error: pvc_client::Error, vm: &str) -> Failure {
+    match error {
+        pvc_client::Error::TimedOut { after } => {
+            Failure::failed(format!("VM `{vm}` has not got there within {} s", after.as_secs()))
+                .hint(format!("the request stands; `pvc vm info {vm}` shows the present state"))
+        }
+        error => error.into(),
+    }
+}
+
+/// Fails if the VM has.
+fn trouble(pvc: &mut Pvc, vm: &str) -> Outcome {
+    let found = pvc.client()?.vm(vm)?.read()?;
+    if found.state == "fail" { Err(task::guest_failed(&found.name, &found.failed_reason)) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_a_number_with_a_unit() {
+        let seconds = |text| match limit(text) {
+            Ok(Limit(Waiting::AtMost(time))) => time.as_secs(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!((seconds("90"), seconds("90s"), seconds("2m"), seconds("1h")), (90, 90, 120, 3600));
+        assert_eq!(limit("forever"), Ok(Limit(Waiting::Forever)));
+        assert!(limit("soon").is_err() && limit("").is_err() && limit("-1s").is_err());
+    }
+}

@@ -1,0 +1,35 @@
+use clap::Args;
+
+use super::Which;
+use super::state::{self, Wait};
+use crate::confirm::{self, Yes};
+use crate::context::Pvc;
+use crate::outcome::Outcome;
+
+/// Switch a VM off
+///
+/// The guest is not asked: what it has not written to its disks is lost. `pvc vm
+/// shutdown` is gentler.
+#[derive(Debug, Args)]
+pub struct Stop {
+    #[command(flatten)]
+    vm: Which,
+
+    /// Do it even to a VM that is the mirror of one elsewhere
+    #[arg(long)]
+    force: bool,
+
+    #[command(flatten)]
+    wait: Wait,
+
+    #[command(flatten)]
+    yes: Yes,
+}
+
+impl Stop {
+    pub fn run(self, pvc: &mut Pvc) -> Outcome {
+        let vm = &self.vm.domain;
+        confirm::ask(pvc, self.yes, &format!("Forcibly stop VM \"{vm}\""))?;
+        state::request(pvc, vm, "stop", self.force, self.wait)
+    }
+}

@@ -1,0 +1,35 @@
+use clap::Args;
+
+use crate::context::Pvc;
+use crate::format::{ListFormat, MaybeJson};
+use crate::outcome::Outcome;
+use crate::vm::Which;
+
+/// Show the tags of a VM
+#[derive(Debug, Args)]
+pub struct Get {
+    #[command(flatten)]
+    vm: Which,
+
+    #[arg(short, long, value_enum, default_value_t = ListFormat::Pretty, help = "How to print it")]
+    format: ListFormat,
+}
+
+impl Get {
+    pub fn run(self, pvc: &mut Pvc) -> Outcome {
+        let tags = pvc.client()?.vm_tags(&self.vm.domain)?;
+        if self.format.print(pvc, tags.value()) {
+            return Ok(());
+        }
+        let tags = tags.read()?.tags;
+        if self.format == ListFormat::Raw {
+            tags.iter().for_each(|tag| pvc.out.line(&tag.name));
+        } else if tags.is_empty() {
+            pvc.out.line("No tags found.");
+        } else {
+            let table = super::table(&tags).render(pvc.out.paint());
+            pvc.out.line(table);
+        }
+        Ok(())
+    }
+}

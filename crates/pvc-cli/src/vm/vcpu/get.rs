@@ -1,0 +1,46 @@
+use clap::Args;
+use serde_json::json;
+
+use crate::context::Pvc;
+use crate::format::{ListFormat, MaybeJson};
+use crate::outcome::Outcome;
+use crate::output::Table;
+use crate::vm::Which;
+
+/// Show how many vCPUs a VM has
+#[derive(Debug, Args)]
+pub struct Get {
+    #[command(flatten)]
+    vm: Which,
+
+    #[arg(short, long, value_enum, default_value_t = ListFormat::Pretty, help = "How to print it")]
+    format: ListFormat,
+}
+
+impl Get {
+    pub fn run(self, pvc: &mut Pvc) -> Outcome {
+        let vm = pvc.client()?.vm(&self.vm.domain)?.read()?;
+        let mut topology = vm.vcpu_topology.split('/').map(|count| count.parse::<u32>().ok());
+        let mut next = || topology.next().flatten();
+        let (sockets, cores, threads) = (next(), next(), next());
+        let value = json!({"name": vm.name, "vcpus": vm.vcpu, "sockets": sockets, "cores": cores, "threads": threads});
+        if self.format.print(pvc, &value) {
+            return Ok(());
+        }
+        if self.format == ListFormat::Raw {
+            pvc.out.line(vm.vcpu.to_string());
+            return Ok(());
+        }
+        let shown = |count: Option<u32>| count.map_or_else(|| "N/A".to_owned(), |count| count.to_string());
+        let mut table = Table::new().columns(&[("vCPUs", 6), ("Sockets", 8), ("Cores", 6), ("Threads", 8)]);
+        table.row(vec![
+            vm.vcpu.to_string().into(),
+            shown(sockets).into(),
+            shown(cores).into(),
+            shown(threads).into(),
+        ]);
+        let table = table.render(pvc.out.paint());
+        pvc.out.line(table);
+        Ok(())
+    }
+}

@@ -1,0 +1,63 @@
+use clap::Args;
+
+use crate::context::Pvc;
+use crate::outcome::Outcome;
+use crate::vm::live::{Edit, Restart};
+use crate::vm::{Which, definition};
+
+/// Give a VM another number of vCPUs
+///
+/// A running guest gets them with its next start; whether to restart it now is asked
+/// unless `--restart` or `--no-restart` says.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  pvc vm vcpu set web1 8 --topology 2,4,1 --restart --yes")]
+pub struct Set {
+    #[command(flatten)]
+    vm: Which,
+
+    /// How many
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    vcpus: u32,
+
+    /// Sockets, cores of each, threads of each; one socket with all as its cores if not given
+    #[arg(short, long, value_name = "S,C,T", value_parser = topology)]
+    topology: Option<Topology>,
+
+    #[command(flatten)]
+    restart: Restart,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Topology(u32, u32, u32);
+
+fn topology(text: &str) -> Result<Topology, String> {
+    let counts: Vec<u32> = text.split(',').filter_map(|count| count.trim().parse().ok()).collect();
+    match counts[..] {
+        [sockets, cores, threads] if text.split(',').count() == 3 => Ok(Topology(sockets, cores, threads)),
+        _ => Err("three numbers with commas between are needed, as in 1,4,1".to_owned()),
+    }
+}
+
+impl Set {
+    pub fn run(self, pvc: &mut Pvc) -> Outcome {
+        let Topology(sockets, cores, threads) = self.topology.unwrap_or(Topology(1, self.vcpus, 1));
+        let mut edit = Edit::of(pvc, &self.vm.domain)?;
+        edit.domain
+            .set_vcpus(self.vcpus, Some((sockets, cores, threads)))
+            .map_err(|error| definition::unedited(&error))?;
+        edit.apply(pvc, self.restart)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_topology_is_three_numbers() {
+        assert_eq!(topology("2,4,1"), Ok(Topology(2, 4, 1)));
+        assert!(topology("2,4").is_err() && topology("2,4,x").is_err() && topology("1,x,4,1").is_err());
+    }
+}
