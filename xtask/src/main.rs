@@ -1,1 +1,57 @@
-fn main() {}
+//! `cargo xtask`: everything that is neither cargo nor nextest.
+//!
+//! It depends on almost nothing, so that it builds in seconds: what needs the project's own code is
+//! asked of the programs that have it.
+
+mod bench;
+mod check;
+mod generated;
+mod run;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+Usage: cargo xtask COMMAND
+
+  bench [--quick] [--json FILE] …   build the release programs and measure them; see docs/dev/benchmarks.md
+  check                             formatting, clippy, dependency policy, generated files, the rules
+  generate                          write every generated file again: the two below
+  config                            write docs/manual/configuration.md from the table of keys
+  openapi                           write docs/api/openapi.json from the routes
+  man [DIRECTORY]                   write the man pages of `pvc` to target/man
+  completions [DIRECTORY]           write the shell completions of `pvc` to target/completions
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let (command, rest) = match arguments.split_first() {
+        Some((command, rest)) => (command.as_str(), rest),
+        None => ("--help", [].as_slice()),
+    };
+    let done = match (command, rest) {
+        ("bench", rest) => bench::run(rest),
+        ("check", []) => check::run(),
+        ("generate", []) => generated::config().and_then(|()| generated::openapi()),
+        ("config", []) => generated::config(),
+        ("openapi", []) => generated::openapi(),
+        ("man", []) => generated::man("target/man"),
+        ("man", [directory]) => generated::man(directory),
+        ("completions", []) => generated::completions("target/completions"),
+        ("completions", [directory]) => generated::completions(directory),
+        ("-h" | "--help" | "help", _) => {
+            print!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        _ => {
+            eprintln!("error: `{}` is not something xtask does\n\n{USAGE}", arguments.join(" "));
+            return ExitCode::from(2);
+        }
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
