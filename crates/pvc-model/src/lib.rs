@@ -14,10 +14,12 @@
 pub mod cluster;
 pub mod domain;
 pub mod fault;
+pub mod flush;
 pub mod job;
 pub mod network;
 pub mod node;
 pub mod placement;
+pub mod primary;
 pub mod request;
 pub mod size;
 pub mod space;

@@ -1,1 +1,36 @@
-//! The node role: reconcilers, keepalive, console, start-up and shutdown.
+//! The node role: what the daemon of one server does.
+//!
+//! ```text
+//!  startup   the list of named steps, before and after the store is reached
+//!  node      the supervised tasks, and the way out
+//!    keepalive   stamp first and alone, then the figures
+//!    vms         records and guests → steps (`pvc_model::vm::plan`) → effects
+//!    collect     asks the hypervisor for figures, however long it takes
+//!    console     serial consoles → the store
+//!    flush       empties the node and takes its VMs back
+//!    primary     who is the primary coordinator
+//!    nodelog     the daemon's own log → the store
+//! ```
+//!
+//! Every task works from the present state and is only woken by changes, so start-up, normal change and
+//! recovery are one code path; a task that panics is started again.
+
+mod collect;
+mod console;
+mod faults;
+mod figures;
+mod flush;
+mod keepalive;
+mod node;
+mod nodelog;
+mod primary;
+mod services;
+mod settings;
+mod shared;
+mod startup;
+mod vms;
+
+pub use node::{Node, NodeError, Outcome};
+pub use services::Service;
+pub use settings::{LogSwitches, NodeSettings, Ports, Subsystems};
+pub use startup::before_store;

@@ -1,0 +1,243 @@
+//! The guests' serial consoles, from their log files to the store.
+//!
+//! One task looks at all files: a watcher is an entry in a map and cannot leak. A file is read only when
+//! it has changed and its guest's turn has come, so a guest that prints without end costs one bounded
+//! write every two seconds.
+
+use std::collections::BTreeMap;
+use std::io::{self, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use pvc_model::Uuid;
+use pvc_store::Report;
+use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _};
+use tokio_util::sync::CancellationToken;
+
+use crate::shared::Shared;
+
+/// How often the files are looked at.
+const POLL: Duration = Duration::from_millis(500);
+
+/// The least time between two writes for one guest.
+const LEAST: Duration = Duration::from_secs(2);
+
+/// The most that is kept of one console.
+const MOST_BYTES: usize = 256 * 1024;
+
+/// How long the store may take for the consoles.
+const DEADLINE: Duration = Duration::from_secs(15);
+
+/// What is known of a file: if none of it changed, neither did the text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Fingerprint {
+    inode: u64,
+    length: u64,
+    modified: Option<SystemTime>,
+}
+
+struct Watcher {
+    path: PathBuf,
+    seen: Option<Fingerprint>,
+    written: Option<String>,
+    not_before: Duration,
+    /// Whether a failure to read was said already.
+    complained: bool,
+}
+
+/// Watches until `shutdown`; then every console is brought up to date once more.
+pub(crate) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
+    let mut consoles = Consoles { shared: shared.clone(), watchers: BTreeMap::new() };
+    while !shutdown.is_cancelled() {
+        consoles.follow_guests().await;
+        consoles.look(false).await;
+        tokio::select! {
+            biased;
+            () = shutdown.cancelled() => {}
+            () = shared.sleep(POLL) => {}
+        }
+    }
+    consoles.look(true).await;
+}
+
+struct Consoles {
+    shared: Arc<Shared>,
+    watchers: BTreeMap<Uuid, Watcher>,
+}
+
+impl Consoles {
+    /// One watcher for each guest whose console is known. One that went is read a last time: the last
+    /// lines of a guest that died are the interesting ones.
+    async fn follow_guests(&mut self) {
+        let known = self.shared.guests.borrow().known.clone();
+        let gone: Vec<Uuid> = self.watchers.keys().filter(|vm| !known.contains_key(vm)).copied().collect();
+        for vm in gone {
+            if let Some(mut watcher) = self.watchers.remove(&vm) {
+                let report = self.text(vm, &mut watcher).await;
+                self.write(report.into_iter().collect()).await;
+            }
+        }
+        for (vm, facts) in known {
+            let Some(path) = facts.console else { continue };
+            if self.watchers.get(&vm).is_none_or(|watcher| watcher.path != path) {
+                let not_before = Duration::ZERO;
+                let watcher = Watcher { path, seen: None, written: None, not_before, complained: false };
+                self.watchers.insert(vm, watcher);
+            }
+        }
+    }
+
+    /// Reads what has changed and whose turn has come, and writes it in one report.
+    async fn look(&mut self, everybody: bool) {
+        if !self.shared.is_connected() {
+            return;
+        }
+        let now = self.shared.now();
+        let mut reports = Vec::new();
+        let mut watchers = std::mem::take(&mut self.watchers);
+        for (vm, watcher) in watchers.iter_mut().filter(|(_, w)| everybody || w.not_before <= now) {
+            if let Some(report) = self.text(*vm, watcher).await {
+                watcher.not_before = now + LEAST;
+                reports.push(report);
+            }
+        }
+        self.watchers = watchers;
+        if !self.write(reports).await {
+            // What did not arrive is read and written again.
+            self.watchers.values_mut().for_each(|watcher| (watcher.seen, watcher.written) = (None, None));
+        }
+    }
+
+    /// The console's text, if it has changed since it was last read.
+    async fn text(&self, vm: Uuid, watcher: &mut Watcher) -> Option<Report> {
+        let lines = self.shared.settings.console_log_lines;
+        match read_if_changed(&watcher.path, watcher.seen).await {
+            Ok(None) => None,
+            Ok(Some((fingerprint, bytes))) => {
+                watcher.seen = Some(fingerprint);
+                let text = last_lines(&bytes, lines);
+                let is_new = watcher.written.as_ref() != Some(&text);
+                watcher.written = Some(text.clone());
+                is_new.then_some(Report::ConsoleLog(vm, text))
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut watcher.complained, true) {
+                    let path = watcher.path.display();
+                    tracing::warn!(%error, %path, "the console log cannot be read");
+                }
+                None
+            }
+        }
+    }
+
+    async fn write(&self, reports: Vec<Report>) -> bool {
+        if reports.is_empty() {
+            return true;
+        }
+        matches!(self.shared.within(DEADLINE, self.shared.store.report(reports)).await, Some(Ok(())))
+    }
+}
+
+/// The end of the file if it is not the one `seen`. A file that is not there has nothing in it.
+async fn read_if_changed(
+    path: &Path,
+    seen: Option<Fingerprint>,
+) -> io::Result<Option<(Fingerprint, Vec<u8>)>> {
+    use std::os::unix::fs::MetadataExt as _;
+    let opened = tokio::fs::metadata(path).await;
+    let metadata = match opened {
+        Ok(metadata) => metadata,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let fingerprint =
+        Fingerprint { inode: metadata.ino(), length: metadata.len(), modified: metadata.modified().ok() };
+    if seen == Some(fingerprint) {
+        return Ok(None);
+    }
+    let mut file = tokio::fs::File::open(path).await?;
+    let from = fingerprint.length.saturating_sub(MOST_BYTES as u64);
+    file.seek(SeekFrom::Start(from)).await?;
+    let mut bytes = Vec::new();
+    file.take(MOST_BYTES as u64).read_to_end(&mut bytes).await?;
+    Ok(Some((fingerprint, bytes)))
+}
+
+/// The last `count` lines of what a guest printed. Guests print anything: what is not text is replaced,
+/// and what is cut at the front is cut at a line, or at least at a character.
+fn last_lines(bytes: &[u8], count: usize) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    let body = text.strip_suffix('\n').unwrap_or(&text);
+    let start = match count.checked_sub(1) {
+        None => text.len(),
+        Some(more) => body.rmatch_indices('\n').nth(more).map_or(0, |(at, _)| at + 1),
+    };
+    let readable = |c: char| if is_junk(c) { '\u{fffd}' } else { c };
+    let mut kept: String = text[start.min(text.len())..].chars().map(readable).collect();
+    if kept.len() > MOST_BYTES {
+        // Replacing makes text longer.
+        let mut from = kept.len() - MOST_BYTES;
+        while !kept.is_char_boundary(from) {
+            from += 1;
+        }
+        kept.drain(..from);
+    }
+    kept
+}
+
+/// Controls that no terminal needs for text. Those for colours, carriage return and bell stay.
+fn is_junk(c: char) -> bool {
+    c.is_control() && !matches!(c, '\n' | '\r' | '\t' | '\u{1b}' | '\u{8}' | '\u{7}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_lines_are_kept_whole() {
+        assert_eq!(last_lines(b"a\nb\nc\n", 2), "b\nc\n");
+        assert_eq!(last_lines(b"a\nb\nlogin: ", 2), "b\nlogin: ");
+        assert_eq!(last_lines(b"a\nb", 9), "a\nb");
+        assert_eq!(last_lines(b"a\nb\n", 0), "");
+        assert_eq!(last_lines(b"", 5), "");
+    }
+
+    #[test]
+    fn junk_becomes_text_and_colours_stay() {
+        assert_eq!(last_lines(b"\x00\xff\x1b[1mok\r\n", 5), "\u{fffd}\u{fffd}\u{1b}[1mok\r\n");
+    }
+
+    #[test]
+    fn one_endless_line_is_cut() {
+        let kept = last_lines(&vec![0xff; MOST_BYTES], 10);
+        assert!(kept.len() <= MOST_BYTES && kept.len() > MOST_BYTES - 4);
+    }
+
+    #[tokio::test]
+    async fn a_file_is_read_when_it_changes_is_cut_or_replaced_and_not_otherwise() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("web1.log");
+        assert_eq!(read_if_changed(&path, None).await.unwrap(), None);
+        std::fs::write(&path, "one\n").unwrap();
+        let (seen, bytes) = read_if_changed(&path, None).await.unwrap().unwrap();
+        assert_eq!(bytes, b"one\n");
+        assert_eq!(read_if_changed(&path, Some(seen)).await.unwrap(), None);
+        std::fs::write(&path, "").unwrap();
+        let (seen, bytes) = read_if_changed(&path, Some(seen)).await.unwrap().unwrap();
+        assert_eq!(bytes, b"");
+        std::fs::rename(&path, folder.path().join("web1.log.1")).unwrap();
+        std::fs::write(&path, "").unwrap();
+        assert!(read_if_changed(&path, Some(seen)).await.unwrap().is_some(), "another file");
+    }
+
+    #[tokio::test]
+    async fn of_a_large_file_only_the_end_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("web1.log");
+        std::fs::write(&path, vec![b'x'; 5 * MOST_BYTES]).unwrap();
+        let (_, bytes) = read_if_changed(&path, None).await.unwrap().unwrap();
+        assert_eq!(bytes.len(), MOST_BYTES);
+    }
+}

@@ -1,0 +1,166 @@
+//! The figures of a node, and the JSON texts that older peers and the API read. Pure.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use pvc_model::cluster::Cluster;
+use pvc_model::domain::{Disk, DiskSource, DomainSummary, NicKind};
+use pvc_model::node::NodeFigures;
+use pvc_model::vm::VmRecord;
+use pvc_model::{NodeName, Uuid};
+use pvc_ports::{GuestStats, HostLoad, InterfaceCounters};
+use serde_json::{Map, Value, json};
+
+use crate::shared::Guests;
+
+/// The node's figures: memory and load as measured, and what its VMs were given.
+pub(crate) fn node_figures(
+    node: &NodeName,
+    cluster: &Cluster,
+    guests: &Guests,
+    stats: &BTreeMap<Uuid, GuestStats>,
+    load: &HostLoad,
+) -> NodeFigures {
+    let mut allocated = 0;
+    let mut vcpus = 0;
+    for uuid in guests.known.keys() {
+        let record = cluster.vms.get(uuid);
+        match stats.get(uuid) {
+            Some(live) => {
+                allocated += live.memory_kib / 1024;
+                vcpus += u64::from(live.vcpus);
+            }
+            None => {
+                allocated += record.map_or(0, |vm| vm.memory_mib());
+                vcpus += record.and_then(|vm| vm.domain.as_ref().ok()).map_or(0, |d| u64::from(d.vcpus));
+            }
+        }
+    }
+    let is_off_here =
+        |vm: &&std::sync::Arc<VmRecord>| vm.is_assigned_to(node) && !guests.known.contains_key(&vm.uuid);
+    let off: u64 = cluster.vms.values().filter(is_off_here).map(|vm| vm.memory_mib()).sum();
+    NodeFigures {
+        memory_total_mib: load.memory_total_mib,
+        memory_used_mib: load.memory_used_mib,
+        memory_free_mib: load.memory_free_mib,
+        memory_allocated_mib: allocated,
+        memory_provisioned_mib: allocated + off,
+        vcpus_allocated: vcpus,
+        load: load.load,
+        domains: guests.total,
+    }
+}
+
+/// A VM's statistics as JSON text. Disks go by the volume or file that the record names, networks by
+/// their bridge: that is what readers match them with.
+pub(crate) fn vm_stats_json(
+    stats: &GuestStats,
+    recorded: &DomainSummary,
+    live: Option<&DomainSummary>,
+) -> String {
+    let disks: Vec<Value> =
+        stats.disks.iter().map(|(target, counters)| disk_json(target, counters, recorded, live)).collect();
+    let nets: Vec<Value> = live
+        .map(|live| {
+            live.nics.iter().filter_map(|nic| {
+                let NicKind::Bridge(bridge) = &nic.kind else { return None };
+                let device = nic.target.as_ref()?;
+                Some(net_json(device, bridge, stats.interfaces.get(device)?))
+            })
+        })
+        .into_iter()
+        .flatten()
+        .collect();
+    let cpu = ["cpu_time", "user_time", "system_time"]
+        .map(|name| (name, stats.cpu.get(name).copied().unwrap_or(0)));
+    json!({
+        "state": "RUNNING",
+        "maxmem": stats.max_memory_kib,
+        "livemem": stats.memory_kib,
+        "cpus": stats.vcpus,
+        "cputime": stats.cpu_time_ns,
+        "mem_stats": stats.memory,
+        "cpu_stats": cpu.into_iter().map(|(name, value)| (name.to_owned(), json!(value))).collect::<Map<_, _>>(),
+        "disk_stats": disks,
+        "net_stats": nets,
+    })
+    .to_string()
+}
+
+fn disk_json(
+    target: &str,
+    counters: &BTreeMap<String, i64>,
+    recorded: &DomainSummary,
+    live: Option<&DomainSummary>,
+) -> Value {
+    let find =
+        |summary: &DomainSummary| summary.disks.iter().find(|disk| disk.target == target).map(disk_name);
+    let name = find(recorded).or_else(|| live.and_then(find)).unwrap_or_else(|| target.to_owned());
+    let mut disk = Map::from_iter([("name".to_owned(), json!(name))]);
+    for counter in ["rd_req", "rd_bytes", "wr_req", "wr_bytes", "err"] {
+        disk.insert(counter.to_owned(), json!(counters.get(counter).copied().unwrap_or(0)));
+    }
+    Value::Object(disk)
+}
+
+fn disk_name(disk: &Disk) -> String {
+    match &disk.source {
+        DiskSource::Volume(volume) => volume.to_string(),
+        DiskSource::File(path) => path.clone(),
+        // An empty drive has counters, too.
+        DiskSource::Empty | DiskSource::Other(_) => disk.target.clone(),
+    }
+}
+
+fn net_json(device: &str, bridge: &str, counters: &BTreeMap<String, i64>) -> Value {
+    let mut net = Map::from_iter([("name".to_owned(), json!(device)), ("bridge".to_owned(), json!(bridge))]);
+    let names = [
+        "rd_bytes",
+        "rd_packets",
+        "rd_errors",
+        "rd_drops",
+        "wr_bytes",
+        "wr_packets",
+        "wr_errors",
+        "wr_drops",
+    ];
+    for counter in names {
+        net.insert(counter.to_owned(), json!(counters.get(counter).copied().unwrap_or(0)));
+    }
+    Value::Object(net)
+}
+
+/// Counters of the physical interfaces at one moment.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Sample {
+    pub at: Duration,
+    pub interfaces: Vec<InterfaceCounters>,
+}
+
+/// Rates between two samples as JSON text: bits and packets per second by interface. An interface
+/// that is new, or whose counters went back, has a rate of 0 for once.
+pub(crate) fn network_stats_json(before: &Sample, after: &Sample) -> String {
+    let seconds = after.at.saturating_sub(before.at).as_secs_f64();
+    let rate = |old: u64, new: u64| match seconds > 0.0 {
+        true => (new.saturating_sub(old) as f64 / seconds).round() as u64,
+        false => 0,
+    };
+    let mut all = Map::new();
+    for new in &after.interfaces {
+        let old = before.interfaces.iter().find(|old| old.name == new.name).unwrap_or(new);
+        let (rx_bps, tx_bps) = (rate(old.rx_bytes, new.rx_bytes) * 8, rate(old.tx_bytes, new.tx_bytes) * 8);
+        let (rx_pps, tx_pps) = (rate(old.rx_packets, new.rx_packets), rate(old.tx_packets, new.tx_packets));
+        let stats = json!({
+            "rx_bps": rx_bps,
+            "rx_pps": rx_pps,
+            "tx_bps": tx_bps,
+            "tx_pps": tx_pps,
+            "total_bps": rx_bps + tx_bps,
+            "total_pps": rx_pps + tx_pps,
+            "link_speed": new.speed_mbit.unwrap_or(0).saturating_mul(1_000_000),
+            "state": if new.up { "up" } else { "down" },
+        });
+        all.insert(new.name.clone(), stats);
+    }
+    Value::Object(all).to_string()
+}

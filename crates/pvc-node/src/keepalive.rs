@@ -1,0 +1,250 @@
+//! The keepalive: "this node is alive", and how it is doing.
+//!
+//! The stamp is written first, alone, and whatever happens elsewhere: other nodes judge by it whether
+//! this one must be shot. Everything else follows in a task beside it, in one report, and may be late.
+//! Neither asks the hypervisor or the storage anything; both use what was last heard.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pvc_model::cluster::Cluster;
+use pvc_model::node::DaemonState;
+use pvc_store::{ChangeError, Changes, NodeChange, Report};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::figures::{Sample, network_stats_json, node_figures, vm_stats_json};
+use crate::shared::Shared;
+use crate::startup;
+
+/// How soon a stamp that could not be written is tried again.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// How long the last stamp may hold up the way out.
+const LAST_STAMP: Duration = Duration::from_secs(2);
+
+/// Stamps and reports until `shutdown`; then stamps once more.
+pub(crate) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
+    let (stamped, stamps) = watch::channel(0_u64);
+    tokio::join!(
+        stamp_regularly(&shared, &stamped, &shutdown),
+        report_after_each(&shared, stamps, &shutdown),
+    );
+    let last = shared.store.stamp(shared.name(), shared.ports.clock.wall().as_secs());
+    if !matches!(shared.within(LAST_STAMP, last).await, Some(Ok(()))) {
+        tracing::debug!("the last stamp could not be written");
+    }
+}
+
+async fn stamp_regularly(shared: &Shared, stamped: &watch::Sender<u64>, shutdown: &CancellationToken) {
+    let interval = shared.settings.keepalive_interval;
+    let mut session = shared.store.session();
+    let mut failing_since: Option<Duration> = None;
+    let mut next = shared.now();
+    loop {
+        let stamp = shared.store.stamp(shared.name(), shared.ports.clock.wall().as_secs());
+        let written = shared.within(interval, stamp).await;
+        let now = shared.now();
+        let error = match written {
+            Some(Ok(())) => None,
+            Some(Err(error)) => Some(with_causes(&error)),
+            None => Some(format!("no answer within {} s", interval.as_secs_f32())),
+        };
+        match error {
+            None => {
+                if let Some(since) = failing_since.take() {
+                    let seconds = now.saturating_sub(since).as_secs();
+                    tracing::warn!(seconds, "the keepalive is written again after it could not be");
+                }
+                stamped.send_modify(|count| *count += 1);
+                next += interval;
+            }
+            Some(error) => {
+                if failing_since.is_none() {
+                    failing_since = Some(now);
+                    tracing::error!(
+                        error,
+                        "the keepalive cannot be written; other nodes may think that this one is dead"
+                    );
+                }
+                next = now + RETRY.min(interval);
+            }
+        }
+        if next <= now {
+            let missed = now.saturating_sub(next).as_millis() / interval.as_millis().max(1) + 1;
+            tracing::warn!(missed, "keepalives were missed: the machine or the store was too slow");
+            next = now + interval;
+        }
+        tokio::select! {
+            biased;
+            () = shutdown.cancelled() => return,
+            // A connection that is back is used at once.
+            Ok(()) = session.changed(), if failing_since.is_some() => next = shared.now(),
+            () = shared.sleep(next.saturating_sub(now)) => {}
+        }
+    }
+}
+
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        text = format!("{text}: {inner}");
+        cause = inner.source();
+    }
+    text
+}
+
+async fn report_after_each(
+    shared: &Arc<Shared>,
+    mut stamps: watch::Receiver<u64>,
+    shutdown: &CancellationToken,
+) {
+    let mut reporter = Reporter { shared: shared.clone(), sample: None, suspected: None };
+    loop {
+        tokio::select! {
+            biased;
+            () = shutdown.cancelled() => return,
+            Ok(()) = stamps.changed() => {}
+        }
+        let limit = shared.settings.keepalive_interval.max(Duration::from_secs(5));
+        if shared.within(limit, reporter.report()).await.is_none() {
+            tracing::warn!("the node's figures could not be written in time");
+        }
+    }
+}
+
+struct Reporter {
+    shared: Arc<Shared>,
+    sample: Option<Sample>,
+    /// Others took this node for dead: how many passes over its guests there had been when that was seen.
+    suspected: Option<u64>,
+}
+
+impl Reporter {
+    async fn report(&mut self) {
+        let shared = self.shared.clone();
+        let view = shared.store.view();
+        if !view.nodes.contains_key(shared.name()) {
+            // The tree was made anew under our feet (`cluster init --overwrite`, a restore).
+            return self.register_again(&view).await;
+        }
+        if let Err(error) = self.say_run().await {
+            tracing::warn!(error, "the node's state could not be written");
+        }
+        let reports = self.reports(&view);
+        if let Err(error) = shared.store.report(reports).await {
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "the node's figures could not be written"
+            );
+        }
+        self.log();
+    }
+
+    async fn register_again(&self, view: &Cluster) {
+        if view.config.schema.is_none() {
+            return; // There is no cluster; the keepalive says so in the log.
+        }
+        tracing::warn!("the cluster has no record of this node; it is made again");
+        if let Err(error) = startup::set_up_node(&self.shared).await {
+            tracing::error!(error = &error as &dyn std::error::Error, "the node's record could not be made");
+        }
+    }
+
+    fn reports(&mut self, view: &Cluster) -> Vec<Report> {
+        let shared = self.shared.clone();
+        let (name, guests) = (shared.name(), shared.guests.borrow().clone());
+        let stats = shared.collected().stats.clone();
+        let mut reports = Vec::new();
+        match shared.ports.host.load() {
+            Ok(load) => {
+                let figures = node_figures(name, view, &guests, &stats, &load);
+                reports.push(Report::Figures(name.clone(), figures));
+            }
+            Err(error) => tracing::warn!(%error, "this machine's figures cannot be read"),
+        }
+        if let Some(json) = self.network_stats() {
+            reports.push(Report::NetworkStats(name.clone(), json));
+        }
+        for (uuid, facts) in &guests.known {
+            if let (Some(live), Some(Ok(recorded))) =
+                (stats.get(uuid), view.vms.get(uuid).map(|vm| &vm.domain))
+            {
+                let json = vm_stats_json(live, recorded, facts.live.as_deref());
+                reports.push(Report::VmStats(*uuid, json));
+            }
+        }
+        reports
+    }
+
+    fn network_stats(&mut self) -> Option<String> {
+        let interfaces = match self.shared.ports.host.interfaces() {
+            Ok(interfaces) => interfaces,
+            Err(error) => {
+                tracing::debug!(%error, "the network interfaces cannot be read");
+                return None;
+            }
+        };
+        let sample = Sample { at: self.shared.now(), interfaces };
+        let before = self.sample.replace(sample.clone());
+        Some(network_stats_json(before.as_ref().unwrap_or(&sample), &sample))
+    }
+
+    fn log(&self) {
+        let switches = self.shared.settings.log;
+        let Some(record) = self.shared.record() else { return };
+        if switches.keepalives {
+            let (role, daemon) = (record.coordinator_state.as_str(), record.daemon_state.as_str());
+            tracing::info!(role, state = daemon, domains = record.domain_state.as_str(), "keepalive");
+        }
+        if switches.keepalives && switches.cluster_details {
+            let f = &record.figures;
+            let age = self.shared.collected().at.map(|at| self.shared.now().saturating_sub(at).as_secs());
+            tracing::info!(
+                "VMs: {} | load: {:.2} | memory MiB: {} total, {} used, {} free, {} allocated, {} provisioned | vCPUs allocated: {} | guest figures: {}",
+                record.running.len(),
+                f.load,
+                f.memory_total_mib,
+                f.memory_used_mib,
+                f.memory_free_mib,
+                f.memory_allocated_mib,
+                f.memory_provisioned_mib,
+                f.vcpus_allocated,
+                age.map_or_else(|| "none yet".to_owned(), |seconds| format!("{seconds} s old")),
+            );
+        }
+    }
+
+    /// Writes `run` unless the node says it already, or is on its way down. A node that others took for
+    /// dead first looks anew whether it runs VMs that now belong to somebody else.
+    async fn say_run(&mut self) -> Result<(), String> {
+        let shared = self.shared.clone();
+        let is_suspected = shared.record().is_some_and(|record| suspected(&record.daemon_state));
+        let guests = shared.guests.borrow().clone();
+        let since = is_suspected.then(|| *self.suspected.get_or_insert(guests.passes));
+        self.suspected = since;
+        let has_looked = since.is_none_or(|since| guests.passes >= since + 2 && guests.foreign == 0);
+        let knows_its_guests = has_looked || !shared.settings.subsystems.hypervisor;
+        let decide = |cluster: &Cluster| {
+            let mut changes = Changes::new();
+            match cluster.nodes.get(shared.name()).map(|record| &record.daemon_state) {
+                None | Some(DaemonState::Run | DaemonState::Shutdown) => {}
+                Some(state) if suspected(state) && !knows_its_guests => {}
+                Some(_) => {
+                    changes.node(shared.name(), NodeChange::Daemon(DaemonState::Run));
+                }
+            }
+            Ok::<_, std::convert::Infallible>((changes, ()))
+        };
+        match shared.store.change(decide).await {
+            Ok(()) => Ok(()),
+            Err(ChangeError::Refused(never)) => match never {},
+            Err(error) => Err(with_causes(&error)),
+        }
+    }
+}
+
+fn suspected(state: &DaemonState) -> bool {
+    matches!(state, DaemonState::Dead | DaemonState::Fenced)
+}

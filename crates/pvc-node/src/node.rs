@@ -1,0 +1,369 @@
+//! The node: its tasks, and the way out.
+
+use std::future::Future;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pvc_model::NodeName;
+use pvc_model::cluster::Cluster;
+use pvc_model::node::{CoordinatorState, DaemonState, NodeRole};
+use pvc_ports::{HypervisorError, SessionState};
+use pvc_store::{ChangeError, Changes, ConfigChange, NodeChange, Report, Store, StoreError};
+use tokio::sync::mpsc::Receiver;
+use tokio::task::{JoinError, JoinSet};
+use tokio_util::sync::CancellationToken;
+
+use crate::settings::{NodeSettings, Ports};
+use crate::shared::Shared;
+use crate::startup::{self, NoFacts};
+use crate::vms::VmReconciler;
+use crate::{collect, console, faults, flush, keepalive, nodelog, primary};
+
+/// How long the store may take for each of the last words.
+const LAST_WORD: Duration = Duration::from_secs(5);
+
+/// How long each kind of task may take to end.
+const TASKS_END: Duration = Duration::from_secs(20);
+
+/// How long a task that panicked rests before it is started again.
+const AFTER_PANIC: Duration = Duration::from_secs(5);
+
+/// How a node's run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was asked to stop and has said so in the store.
+    Stopped,
+    /// The store's layout changed: close the tree and execute the program anew, in place.
+    Reexec,
+}
+
+/// Why a node could not run.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    #[error("the folder `{}` could not be made", path.display())]
+    Folder {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("another daemon runs for node `{node}`")]
+    SecondDaemon { node: NodeName },
+    #[error("the store has the layout of version {found}, this program knows version {known}")]
+    SchemaTooNew { found: u32, known: u32 },
+    #[error("the hypervisor does not answer")]
+    Hypervisor(#[source] HypervisorError),
+    #[error(transparent)]
+    Facts(#[from] NoFacts),
+    #[error("the node's record kept being changed by somebody else")]
+    Conflict,
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl NodeError {
+    /// What to do about it.
+    pub fn hint(&self) -> Option<String> {
+        let hint = match self {
+            NodeError::Folder { .. } => "the daemon runs as root; is the disk full or mounted read-only?",
+            NodeError::SecondDaemon { .. } => {
+                "two servers with one host name, or a daemon that was started by hand beside the service: stop one of them"
+            }
+            NodeError::SchemaTooNew { .. } => "install the version of PVC that the other nodes run",
+            NodeError::Hypervisor(_) => {
+                "start libvirtd (`systemctl status libvirtd`), or switch the hypervisor off in the configuration"
+            }
+            NodeError::Facts(_) | NodeError::Conflict => return None,
+            NodeError::Store(error) => return error.hint(),
+        };
+        Some(hint.to_owned())
+    }
+}
+
+impl From<ChangeError<NoFacts>> for NodeError {
+    fn from(error: ChangeError<NoFacts>) -> Self {
+        match error {
+            ChangeError::Refused(no_facts) => NodeError::Facts(no_facts),
+            ChangeError::Conflict { .. } => NodeError::Conflict,
+            ChangeError::Store(error) => NodeError::Store(error),
+        }
+    }
+}
+
+/// The node role of one daemon.
+pub struct Node {
+    shared: Arc<Shared>,
+    log_lines: Option<Receiver<String>>,
+    ready: Box<dyn Fn() + Send + Sync>,
+}
+
+/// The tasks of a running node, in the two groups that end at different times.
+struct Tasks {
+    /// Everything that acts, and the tokens that end it.
+    acting: JoinSet<()>,
+    end_acting: CancellationToken,
+    /// Goes on to the last step but one.
+    keepalive: JoinSet<()>,
+    end_keepalive: CancellationToken,
+    /// Goes on to the last step.
+    log: JoinSet<()>,
+    end_log: CancellationToken,
+}
+
+impl Node {
+    pub fn new(settings: NodeSettings, ports: Ports, store: Store) -> Self {
+        let shared = Arc::new(Shared::new(settings, ports, store));
+        Node { shared, log_lines: None, ready: Box::new(|| {}) }
+    }
+
+    /// Takes the lines of the daemon's own log that are to be kept in the store.
+    pub fn with_log(mut self, lines: Option<Receiver<String>>) -> Self {
+        self.log_lines = lines;
+        self
+    }
+
+    /// Calls `ready` once the start-up is complete.
+    pub fn when_ready(mut self, ready: impl Fn() + Send + Sync + 'static) -> Self {
+        self.ready = Box::new(ready);
+        self
+    }
+
+    /// Starts, runs until `shutdown` (or until the program must be executed anew), and shuts down.
+    /// Guests run on. The tree stays open: whoever opened it closes it.
+    pub async fn run(self, shutdown: CancellationToken) -> Result<Outcome, NodeError> {
+        let shared = self.shared.clone();
+        let begun = tokio::select! {
+            biased;
+            () = shutdown.cancelled() => return Ok(Outcome::Stopped),
+            begun = startup::after_store(&shared) => begun,
+        };
+        if let Err(error) = begun {
+            say(&shared, DaemonState::Stop).await;
+            return Err(error);
+        }
+        let layout = shared.store.view().config.schema;
+        let tasks = start_tasks(&shared, self.log_lines);
+        (self.ready)();
+        tracing::info!("started");
+        let ended = tokio::select! {
+            biased;
+            () = shutdown.cancelled() => Ok(Outcome::Stopped),
+            () = layout_change(&shared, layout) => Ok(Outcome::Reexec),
+            Err(error) = stay_the_only_one(&shared) => Err(error),
+        };
+        match &ended {
+            Ok(Outcome::Reexec) => pause(&shared, tasks).await,
+            _ => shut_down(&shared, tasks).await,
+        }
+        ended
+    }
+}
+
+/// Starts every task of the node: a list to read aloud.
+fn start_tasks(shared: &Arc<Shared>, log_lines: Option<Receiver<String>>) -> Tasks {
+    let on = shared.settings.subsystems;
+    let mut tasks = Tasks {
+        acting: JoinSet::new(),
+        end_acting: CancellationToken::new(),
+        keepalive: JoinSet::new(),
+        end_keepalive: CancellationToken::new(),
+        log: JoinSet::new(),
+        end_log: CancellationToken::new(),
+    };
+    let end = tasks.end_acting.clone();
+    let acting = &mut tasks.acting;
+    supervise(acting, shared, "primary", &end, |shared, end| primary::run(shared, end));
+    supervise(acting, shared, "flush", &end, |shared, end| flush::run(shared, end));
+    if on.hypervisor {
+        supervise(acting, shared, "vms", &end, |shared, end| VmReconciler::new(shared).run(end));
+        supervise(acting, shared, "collect", &end, |shared, end| collect::run(shared, end));
+    }
+    if on.hypervisor && shared.settings.console_log_lines > 0 {
+        supervise(acting, shared, "console", &end, |shared, end| console::run(shared, end));
+    }
+    let end = tasks.end_keepalive.clone();
+    supervise(&mut tasks.keepalive, shared, "keepalive", &end, |shared, end| keepalive::run(shared, end));
+    if let Some(lines) = log_lines.filter(|_| shared.settings.node_log_lines > 0) {
+        // Its queue has one end, so it cannot be started twice; it has nothing in it that panics on input.
+        tasks.log.spawn(nodelog::run(shared.clone(), lines, tasks.end_log.clone()));
+    }
+    tasks
+}
+
+/// Runs the task `name` and starts it again whenever it panics; the node is called degraded meanwhile.
+/// The daemon must not die of it: a silent daemon gets a healthy host shot, and a record that panics
+/// this node would, after the failover, panic the next.
+fn supervise<Work>(
+    tasks: &mut JoinSet<()>,
+    shared: &Arc<Shared>,
+    name: &'static str,
+    end: &CancellationToken,
+    start: impl Fn(Arc<Shared>, CancellationToken) -> Work + Send + 'static,
+) where
+    Work: Future<Output = ()> + Send + 'static,
+{
+    let (shared, end) = (shared.clone(), end.clone());
+    tasks.spawn(async move {
+        loop {
+            let mut work = JoinSet::new();
+            work.spawn(start(shared.clone(), end.clone()));
+            match work.join_next().await {
+                Some(Err(panic)) if panic.is_panic() => degraded(&shared, name, panic).await,
+                _ => return,
+            }
+            if end.is_cancelled() {
+                return;
+            }
+        }
+    });
+}
+
+async fn degraded(shared: &Arc<Shared>, task: &str, panic: JoinError) {
+    let panic = panic.into_panic();
+    let said = panic
+        .downcast_ref::<&str>()
+        .map(|text| (*text).to_owned())
+        .or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "no message".to_owned());
+    tracing::error!(task, panic = said, "a task failed by a bug of this program and is started again");
+    let node = shared.name();
+    let id = faults::fault_id("NODE_DEGRADED", node.as_str());
+    let message = format!(
+        "node {node}: task {task} failed by a bug of this program and was started again ({said}); please report it with the node's log"
+    );
+    faults::raise(shared, &id, &message).await;
+    shared.sleep(AFTER_PANIC).await;
+}
+
+/// Returns when the store's layout is no longer `known`.
+async fn layout_change(shared: &Shared, known: Option<u32>) {
+    let mut changes = shared.store.changed();
+    loop {
+        // A tree without any version is an empty one: nothing to start anew for.
+        let found = shared.store.view().config.schema;
+        if found.is_some() && found != known {
+            return;
+        }
+        if changes.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// Announces the daemon again whenever a new session begins. Returns only if another one has the name.
+async fn stay_the_only_one(shared: &Shared) -> Result<(), NodeError> {
+    let mut session = shared.store.session();
+    let mut announced = id_of(*session.borrow());
+    loop {
+        if session.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+        let now = *session.borrow_and_update();
+        let Some(id) = id_of(now).filter(|id| announced != Some(*id)) else { continue };
+        match startup::claim_name(shared).await {
+            Ok(()) => announced = Some(id),
+            Err(NodeError::SecondDaemon { node }) => return Err(NodeError::SecondDaemon { node }),
+            Err(error) => {
+                tracing::warn!(%error, "the daemon could not be announced again; it is tried again");
+                shared.sleep(Duration::from_secs(1)).await;
+                session.mark_changed();
+            }
+        }
+    }
+}
+
+fn id_of(state: SessionState) -> Option<i64> {
+    match state {
+        SessionState::Connected { id } => Some(id),
+        _ => None,
+    }
+}
+
+impl Tasks {
+    async fn end_acting(&mut self, shared: &Shared) {
+        self.end_acting.cancel();
+        join(shared, &mut self.acting, "what acts").await;
+    }
+
+    async fn end_keepalive(&mut self, shared: &Shared) {
+        self.end_keepalive.cancel();
+        join(shared, &mut self.keepalive, "the keepalive").await;
+    }
+
+    async fn end_log(&mut self, shared: &Shared) {
+        self.end_log.cancel();
+        join(shared, &mut self.log, "the log").await;
+    }
+}
+
+async fn join(shared: &Shared, tasks: &mut JoinSet<()>, what: &str) {
+    let all = async { while tasks.join_next().await.is_some() {} };
+    if shared.within(TASKS_END, all).await.is_none() {
+        tracing::warn!("{what} did not end in time and is cut off");
+        tasks.shutdown().await;
+    }
+}
+
+/// The way out, in the order of `spec/startup.md` §7. Guests, networks and addresses stay as they are.
+async fn shut_down(shared: &Arc<Shared>, mut tasks: Tasks) {
+    tracing::info!("shutting down; VMs run on");
+    say(shared, DaemonState::Shutdown).await;
+    tasks.end_acting(shared).await;
+    hand_over(shared).await;
+    // The keepalive goes on until here: a slow way out is no death. It must have ended before the last
+    // word, which it would take for a reason to say that the node runs.
+    tasks.end_keepalive(shared).await;
+    let nothing = Report::NetworkStats(shared.name().clone(), "{}".to_owned());
+    if shared.within(LAST_WORD, shared.store.report(vec![nothing])).await.is_none() {
+        tracing::debug!("the interfaces' figures stay in the store");
+    }
+    say(shared, DaemonState::Stop).await;
+    tracing::info!("stopped");
+    tasks.end_log(shared).await;
+}
+
+/// The way into the same program again: the node stays `run`, nothing is written on a layout that is new.
+async fn pause(shared: &Arc<Shared>, mut tasks: Tasks) {
+    tracing::warn!("the store's layout changed; the daemon starts anew");
+    tasks.end_acting(shared).await;
+    tasks.end_keepalive(shared).await;
+    tasks.end_log(shared).await;
+}
+
+/// Writes the daemon's own state.
+async fn say(shared: &Shared, state: DaemonState) {
+    let decide = |cluster: &Cluster| {
+        let mut changes = Changes::new();
+        if cluster.nodes.contains_key(shared.name()) {
+            changes.node(shared.name(), NodeChange::Daemon(state.clone()));
+        }
+        Ok::<_, std::convert::Infallible>((changes, ()))
+    };
+    match shared.within(LAST_WORD, shared.store.change(decide)).await {
+        Some(Ok(())) => {}
+        _ => tracing::warn!(state = state.as_str(), "the daemon's state could not be written"),
+    }
+}
+
+/// Gives the primary role back if another coordinator is there to take it.
+async fn hand_over(shared: &Shared) {
+    let decide = |cluster: &Cluster| {
+        let mut changes = Changes::new();
+        let is_primary = |name: &NodeName| {
+            cluster.nodes.get(name).is_some_and(|n| n.coordinator_state == CoordinatorState::Primary)
+        };
+        let has_heir = cluster.nodes.values().any(|other| {
+            other.name != *shared.name()
+                && other.role == NodeRole::Coordinator
+                && other.daemon_state == DaemonState::Run
+        });
+        if is_primary(shared.name()) && has_heir {
+            changes.config(ConfigChange::Primary(None));
+            changes.node(shared.name(), NodeChange::Coordinator(CoordinatorState::Secondary));
+        }
+        Ok::<_, std::convert::Infallible>((changes, ()))
+    };
+    if !matches!(shared.within(LAST_WORD, shared.store.change(decide)).await, Some(Ok(()))) {
+        tracing::warn!("the primary role could not be given back");
+    }
+}

@@ -1,0 +1,79 @@
+//! What a node is told, and the world it is given.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pvc_model::NodeName;
+use pvc_model::node::NodeRole;
+use pvc_model::vm::Selector;
+use pvc_ports::{Clock, Exec, Host, Hypervisor, Random, Storage};
+use pvc_store::Ipmi;
+
+/// Everything the node role wants to know. Whoever wires the daemon fills it from the configuration.
+#[derive(Debug, Clone)]
+pub struct NodeSettings {
+    pub name: NodeName,
+    pub role: NodeRole,
+    pub cluster_name: String,
+    /// The version that is shown as the node's.
+    pub version: String,
+    pub subsystems: Subsystems,
+    pub keepalive_interval: Duration,
+    /// How long a guest may take to obey its power button.
+    pub vm_shutdown_timeout: Duration,
+    /// How long the tree remembers a session that fell silent.
+    pub session_timeout: Duration,
+    /// Folders that must be there.
+    pub directories: Vec<PathBuf>,
+    pub console_log_directory: PathBuf,
+    /// 0: the consoles are not kept in the store.
+    pub console_log_lines: usize,
+    /// 0: the daemon's log is not kept in the store.
+    pub node_log_lines: usize,
+    /// This node's address on the storage network: locks that it left behind itself carry it.
+    pub storage_address: Option<String>,
+    /// Published by the primary.
+    pub selector: Option<Selector>,
+    /// Published by the primary: the upstream floating address with its prefix length.
+    pub upstream_ip: Option<String>,
+    /// This node's BMC: recorded for the others, and asked once at the start.
+    pub ipmi: Option<Ipmi>,
+    /// Whether the services that PVC needs are started here (`systemctl start`). Off where one process is
+    /// everything.
+    pub start_services: bool,
+    /// Whether an empty store is made a cluster, and a new node is ready from the start: for a cluster
+    /// that is one machine.
+    pub standalone: bool,
+    pub log: LogSwitches,
+}
+
+/// The `enable_…` switches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Subsystems {
+    pub hypervisor: bool,
+    pub networking: bool,
+    pub sriov: bool,
+    pub storage: bool,
+    pub worker: bool,
+    pub api: bool,
+}
+
+/// What of the regular work is worth a line in the log.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LogSwitches {
+    pub keepalives: bool,
+    pub cluster_details: bool,
+    pub monitoring_details: bool,
+}
+
+/// The world of one node.
+#[derive(Clone)]
+pub struct Ports {
+    pub hypervisor: Arc<dyn Hypervisor>,
+    pub storage: Arc<dyn Storage>,
+    pub host: Arc<dyn Host>,
+    pub exec: Arc<dyn Exec>,
+    pub clock: Arc<dyn Clock>,
+    pub random: Arc<dyn Random>,
+}

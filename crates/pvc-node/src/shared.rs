@@ -1,0 +1,96 @@
+//! What the tasks of one node have in common.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use pvc_model::domain::DomainSummary;
+use pvc_model::node::NodeRecord;
+use pvc_model::{NodeName, Uuid};
+use pvc_ports::{GuestStats, SessionState};
+use pvc_store::Store;
+use tokio::sync::watch;
+
+use crate::settings::{NodeSettings, Ports};
+
+/// Settings, ports, store, and the few facts that one task finds and another tells.
+pub(crate) struct Shared {
+    pub settings: NodeSettings,
+    pub ports: Ports,
+    pub store: Store,
+    /// The guests of this node, as the VM reconciler last saw them.
+    pub guests: watch::Sender<Guests>,
+    collected: Mutex<Collected>,
+}
+
+/// The guests here that have a record, at the end of a pass.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Guests {
+    /// How many passes have looked at every guest since the daemon started.
+    pub passes: u64,
+    pub known: BTreeMap<Uuid, GuestFacts>,
+    /// All guests that the hypervisor runs, ours or not.
+    pub total: u64,
+    /// Guests here that belong to another node and have not been ended yet.
+    pub foreign: usize,
+}
+
+/// What is learnt once about each instance of a guest.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct GuestFacts {
+    pub instance: i32,
+    pub name: String,
+    /// What the XML says that it runs with, once it has been read.
+    pub live: Option<Arc<DomainSummary>>,
+    pub console: Option<PathBuf>,
+}
+
+/// Figures as last heard, however old.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Collected {
+    pub stats: BTreeMap<Uuid, GuestStats>,
+    /// Monotonic; `None` before the first answer.
+    pub at: Option<Duration>,
+}
+
+impl Shared {
+    pub fn new(settings: NodeSettings, ports: Ports, store: Store) -> Self {
+        let (guests, _) = watch::channel(Guests::default());
+        Shared { settings, ports, store, guests, collected: Mutex::default() }
+    }
+
+    pub fn name(&self) -> &NodeName {
+        &self.settings.name
+    }
+
+    pub fn now(&self) -> Duration {
+        self.ports.clock.monotonic()
+    }
+
+    pub async fn sleep(&self, duration: Duration) {
+        self.ports.clock.sleep(duration).await;
+    }
+
+    /// The outcome of `work`, or `None` if it takes longer than `deadline`; then it is dropped.
+    pub async fn within<T>(&self, deadline: Duration, work: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            biased;
+            done = work => Some(done),
+            () = self.sleep(deadline) => None,
+        }
+    }
+
+    pub fn is_connected(&self) -> bool {
+        matches!(*self.store.session().borrow(), SessionState::Connected { .. })
+    }
+
+    /// This node's record, if there is one.
+    pub fn record(&self) -> Option<Arc<NodeRecord>> {
+        self.store.view().nodes.get(self.name()).cloned()
+    }
+
+    pub fn collected(&self) -> MutexGuard<'_, Collected> {
+        self.collected.lock().expect("nothing panics while it holds the figures")
+    }
+}

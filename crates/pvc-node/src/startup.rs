@@ -1,0 +1,333 @@
+//! The start-up, in the order of `spec/startup.md` §2.
+//!
+//! Each step has a name and a condition; one that is skipped says why at debug level. Steps up to the
+//! store are [`before_store`], because one of them starts ZooKeeper; the others are [`after_store`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pvc_model::cluster::Cluster;
+use pvc_model::node::{CoordinatorState, DaemonState, DomainState, NodeRole};
+use pvc_ports::{Command, HostFacts, HypervisorError};
+use pvc_store::schema::{SCHEMA_VERSION, SchemaStep, schema_step};
+use pvc_store::{Change, ChangeError, Changes, ConfigChange, Ipmi, NewNode, NodeChange, StoreError};
+
+use crate::node::NodeError;
+use crate::primary;
+use crate::services;
+use crate::settings::{NodeSettings, Ports};
+use crate::shared::Shared;
+
+/// How often something that is waited for is looked at again.
+const POLL: Duration = Duration::from_millis(500);
+
+/// How long the hypervisor may take to come up.
+const HYPERVISOR_CEILING: Duration = Duration::from_secs(30);
+
+/// How long the BMC may take to say that the power is on.
+const IPMI_DEADLINE: Duration = Duration::from_secs(2);
+
+/// Whether a step is to be taken, or why not.
+enum When {
+    Always,
+    Skip(&'static str),
+}
+
+impl When {
+    fn only_if(condition: bool, otherwise: &'static str) -> When {
+        if condition { When::Always } else { When::Skip(otherwise) }
+    }
+}
+
+/// Takes the step if it is to be taken.
+async fn step<E>(name: &'static str, when: When, work: impl Future<Output = Result<(), E>>) -> Result<(), E> {
+    match when {
+        When::Skip(why) => {
+            tracing::debug!(step = name, why, "skipped");
+            Ok(())
+        }
+        When::Always => {
+            tracing::debug!(step = name, "begins");
+            work.await
+        }
+    }
+}
+
+/// The steps that make the store reachable: to be taken before it is opened.
+///
+/// # Errors
+/// If a folder that the daemon needs cannot be made. A service that does not start is only logged.
+pub async fn before_store(settings: &NodeSettings, ports: &Ports) -> Result<(), NodeError> {
+    let on = settings.subsystems;
+    step("folders", When::Always, make_folders(settings)).await?;
+    tracing::info!(node = %settings.name, version = settings.version, role = %settings.role, "starting");
+    step("SR-IOV", When::only_if(on.sriov && on.networking, "SR-IOV is off"), not_yet("SR-IOV is")).await?;
+    step("core networks", When::only_if(on.networking, "networking is off"), not_yet("core networks are"))
+        .await?;
+    let units = services::needed(settings);
+    let start = async {
+        services::start_all(ports, &units).await;
+        Ok(())
+    };
+    step("services", When::only_if(settings.start_services, "services are not started by this daemon"), start)
+        .await
+}
+
+/// A part of the machine that is configured to be managed and that this version leaves as it finds it.
+async fn not_yet(what: &str) -> Result<(), NodeError> {
+    tracing::warn!("{what} left as the system has set it up; this version does not change it");
+    Ok(())
+}
+
+async fn make_folders(settings: &NodeSettings) -> Result<(), NodeError> {
+    for path in &settings.directories {
+        std::fs::create_dir_all(path).map_err(|source| NodeError::Folder { path: path.clone(), source })?;
+    }
+    Ok(())
+}
+
+/// The steps with the store at hand, up to where the tasks begin.
+pub(crate) async fn after_store(shared: &Arc<Shared>) -> Result<(), NodeError> {
+    let settings = &shared.settings;
+    let coordinator = settings.role == NodeRole::Coordinator;
+    step("cluster", When::Always, require_cluster(shared)).await?;
+    step("only daemon", When::Always, claim_name(shared)).await?;
+    step("schema", When::Always, agree_on_schema(shared)).await?;
+    step("node record", When::Always, async { set_up_node(shared).await.map_err(NodeError::from) }).await?;
+    step(
+        "cluster name",
+        When::only_if(!settings.cluster_name.is_empty(), "it has no name"),
+        name_cluster(shared),
+    )
+    .await?;
+    step("primary", When::only_if(coordinator, "this node is no coordinator"), async {
+        primary::claim_if_vacant(shared).await;
+        Ok::<(), NodeError>(())
+    })
+    .await?;
+    step("IPMI self-test", When::only_if(settings.ipmi.is_some(), "no BMC is configured"), async {
+        test_ipmi(shared).await;
+        Ok::<(), NodeError>(())
+    })
+    .await?;
+    let hypervisor = When::only_if(settings.subsystems.hypervisor, "the hypervisor is off");
+    step("hypervisor", hypervisor, require_hypervisor(shared)).await
+}
+
+/// Waits until the store holds a cluster; where one machine is everything, makes one.
+async fn require_cluster(shared: &Shared) -> Result<(), NodeError> {
+    let mut said = false;
+    while !shared.store.is_initialized() {
+        if shared.settings.standalone {
+            match shared.store.initialize(false).await {
+                Ok(()) => tracing::info!("the store was empty; it holds a new cluster now"),
+                Err(StoreError::AlreadyInitialized) => {}
+                Err(error) => return Err(error.into()),
+            }
+            continue;
+        }
+        if !std::mem::replace(&mut said, true) {
+            let hint = StoreError::NotInitialized.hint().unwrap_or_default();
+            tracing::error!("the store holds no cluster yet; waiting for one: {hint}");
+        }
+        shared.sleep(POLL).await;
+    }
+    Ok(())
+}
+
+/// Announces this process as the node's daemon. After a daemon that was killed, its session is waited out.
+pub(crate) async fn claim_name(shared: &Shared) -> Result<(), NodeError> {
+    let until = shared.now() + shared.settings.session_timeout + Duration::from_secs(5);
+    let mut said = false;
+    while !shared.store.announce_daemon(shared.name()).await? {
+        if shared.now() >= until {
+            return Err(NodeError::SecondDaemon { node: shared.name().clone() });
+        }
+        if !std::mem::replace(&mut said, true) {
+            tracing::warn!(
+                "another daemon is announced for this node; if it was killed, its session ends within {} s",
+                shared.settings.session_timeout.as_secs()
+            );
+        }
+        shared.sleep(POLL).await;
+    }
+    Ok(())
+}
+
+async fn agree_on_schema(shared: &Shared) -> Result<(), NodeError> {
+    shared.store.advertise_schema(shared.name()).await?;
+    match schema_step(&*shared.store.fresh().await?, shared.name()) {
+        SchemaStep::Current => {}
+        SchemaStep::Raise => {
+            shared.store.raise_schema().await?;
+            tracing::info!(version = SCHEMA_VERSION, "the store's layout was raised: this was the last node");
+            shared.store.advertise_schema(shared.name()).await?;
+        }
+        SchemaStep::Wait { behind } => {
+            let nodes = behind.iter().map(|node| node.as_str()).collect::<Vec<_>>().join(", ");
+            tracing::warn!(nodes, "the store has an older layout until these nodes are upgraded, too");
+        }
+        SchemaStep::TooNew { found } => {
+            return Err(NodeError::SchemaTooNew { found, known: SCHEMA_VERSION });
+        }
+        SchemaStep::NotInitialized => return Err(StoreError::NotInitialized.into()),
+    }
+    let created = shared.store.repair().await?;
+    if created > 0 {
+        tracing::info!(keys = created, "keys that were missing in the store were created");
+    }
+    Ok(())
+}
+
+/// Makes the node's record, or brings it up to date.
+pub(crate) async fn set_up_node(shared: &Shared) -> Result<(), ChangeError<NoFacts>> {
+    let facts = shared.ports.host.facts();
+    let is_new = shared
+        .store
+        .change(|cluster| {
+            let facts = facts.as_ref().map_err(|error| NoFacts(error.to_string()))?;
+            let known = cluster.nodes.contains_key(shared.name());
+            let changes = if known { refreshed(&shared.settings, facts) } else { new(shared, facts) };
+            Ok((changes, !known))
+        })
+        .await?;
+    if is_new {
+        tracing::info!("this node is new to the cluster");
+        make_ready(shared).await?;
+    }
+    shared.store.advertise_schema(shared.name()).await?;
+    Ok(())
+}
+
+/// This machine does not say what it is.
+#[derive(Debug, thiserror::Error)]
+#[error("this machine's facts cannot be read: {0}")]
+pub struct NoFacts(String);
+
+/// A new node takes no VMs until somebody says so; where there is no other, that would be a riddle.
+async fn make_ready(shared: &Shared) -> Result<(), ChangeError<NoFacts>> {
+    if !shared.settings.standalone {
+        return Ok(());
+    }
+    let mut changes = Changes::new();
+    changes.node(shared.name(), NodeChange::Domain(DomainState::Ready));
+    shared.store.change(|_| Ok((changes.clone(), ()))).await
+}
+
+fn idle(role: &NodeRole) -> CoordinatorState {
+    match role {
+        NodeRole::Coordinator => CoordinatorState::Secondary,
+        _ => CoordinatorState::Client,
+    }
+}
+
+fn refreshed(settings: &NodeSettings, facts: &HostFacts) -> Changes {
+    let HostFacts { cpus, kernel, os, arch } = facts.clone();
+    let mut changes = Changes::new();
+    for change in [
+        NodeChange::Role(settings.role.clone()),
+        NodeChange::Daemon(DaemonState::Init),
+        NodeChange::Coordinator(idle(&settings.role)),
+        NodeChange::StaticData { cpus, kernel, os, arch },
+        NodeChange::Version(settings.version.clone()),
+        NodeChange::Ipmi(settings.ipmi.clone().unwrap_or_default()),
+    ] {
+        changes.node(&settings.name, change);
+    }
+    changes
+}
+
+fn new(shared: &Shared, facts: &HostFacts) -> Changes {
+    let settings = &shared.settings;
+    let HostFacts { cpus, kernel, os, arch } = facts.clone();
+    let mut changes = Changes::new();
+    changes.push(Change::AddNode(Box::new(NewNode {
+        name: settings.name.clone(),
+        role: settings.role.clone(),
+        cpus,
+        kernel,
+        os,
+        arch,
+        version: settings.version.clone(),
+        ipmi: settings.ipmi.clone().unwrap_or_default(),
+        keepalive: shared.ports.clock.wall().as_secs(),
+    })));
+    changes
+}
+
+async fn name_cluster(shared: &Shared) -> Result<(), NodeError> {
+    let name = &shared.settings.cluster_name;
+    let decide = |cluster: &Cluster| {
+        let mut changes = Changes::new();
+        if cluster.config.name != *name {
+            changes.config(ConfigChange::Name(name.clone()));
+        }
+        Ok::<_, NoFacts>((changes, ()))
+    };
+    Ok(shared.store.change(decide).await?)
+}
+
+/// Asks the own BMC whether the power is on: if it does not answer now, nobody will be able to use it
+/// when this node must be shot. Either answer is logged, and neither stops the start.
+async fn test_ipmi(shared: &Shared) {
+    let Some(ipmi) = &shared.settings.ipmi else { return };
+    match ask_power(shared, ipmi).await {
+        Ok(()) => tracing::info!(bmc = ipmi.hostname, "the BMC answers; this node can be fenced"),
+        Err(why) => tracing::error!(
+            bmc = ipmi.hostname,
+            why,
+            "the BMC does not answer; this node cannot be fenced. Check `fencing.ipmi` in the configuration and the BMC's network"
+        ),
+    }
+}
+
+async fn ask_power(shared: &Shared, ipmi: &Ipmi) -> Result<(), String> {
+    let args =
+        ["-I", "lanplus", "-H", &ipmi.hostname, "-U", &ipmi.username, "-E", "chassis", "power", "status"];
+    let command = Command {
+        program: "ipmitool".to_owned(),
+        args: args.map(str::to_owned).to_vec(),
+        // `-E` reads it from here: arguments are for everybody to see.
+        env: vec![("IPMI_PASSWORD".to_owned(), ipmi.password.clone())],
+        stdin: None,
+        deadline: IPMI_DEADLINE,
+    };
+    let output = shared.ports.exec.run(command).await.map_err(|error| error.to_string())?;
+    let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    match output.code {
+        Some(0) if said.eq_ignore_ascii_case("chassis power is on") => Ok(()),
+        Some(0) => Err(format!("it says `{said}`")),
+        _ => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+    }
+}
+
+/// Waits for the hypervisor to answer, for a while.
+async fn require_hypervisor(shared: &Shared) -> Result<(), NodeError> {
+    let until = shared.now() + HYPERVISOR_CEILING;
+    let mut said = false;
+    loop {
+        let ping = shared.within(Duration::from_secs(5), shared.ports.hypervisor.ping()).await;
+        let error = match ping.unwrap_or(Err(HypervisorError::TimedOut { seconds: 5 })) {
+            Ok(()) => break,
+            Err(error) => error,
+        };
+        if shared.now() >= until {
+            return Err(NodeError::Hypervisor(error));
+        }
+        if !std::mem::replace(&mut said, true) {
+            tracing::warn!(%error, "waiting for the hypervisor");
+        }
+        shared.sleep(POLL).await;
+    }
+    if let Ok(facts) = shared.ports.hypervisor.facts().await {
+        let kvm = facts.kvm_refused.as_deref().unwrap_or("available");
+        tracing::info!(
+            libvirt = facts.libvirt_version,
+            qemu = facts.qemu_version,
+            accelerator = facts.domain_type,
+            kvm,
+            "the hypervisor answers"
+        );
+    }
+    Ok(())
+}

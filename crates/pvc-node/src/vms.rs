@@ -1,0 +1,334 @@
+//! Makes the VMs of this node what their records say.
+//!
+//! A pass looks (guests, records), decides ([`pvc_model::vm::plan`]) and begins what was decided; it
+//! waits for nothing that may take long. What was begun runs beside the others and reports back, so a
+//! guest that takes minutes to shut down, or a hypervisor that hangs on one VM, holds up nobody else.
+//!
+//! Invariants:
+//! - Without a connection to the store nothing is decided, and guests run on (I7).
+//! - If the hypervisor does not answer, nothing is decided: not knowing is not the same as nothing running.
+//! - Each effect is checked once more against a fresh view just before it happens.
+
+mod act;
+mod findings;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pvc_model::cluster::Cluster;
+use pvc_model::vm::VmState;
+use pvc_model::vm::plan::{self, Condition, Mind, Planned, Seen, Step, View, WhyDestroy};
+use pvc_model::{NodeName, Uuid};
+use pvc_ports::{Guest, GuestEvent, GuestRun, HypervisorError};
+use pvc_store::Report;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::shared::{GuestFacts, Guests, Shared};
+use act::{Actor, Done, Ended};
+use findings::Findings;
+
+/// The longest time between two looks, whatever is announced.
+const REST: Duration = Duration::from_secs(5);
+
+/// The shortest: what is due now but cannot be done is not tried in a tight loop.
+const SHORTEST: Duration = Duration::from_millis(50);
+
+/// How long until the next look if the hypervisor or the store could not be reached.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// How long the hypervisor may take to list its guests, and the store to take a report.
+const LOOK_DEADLINE: Duration = Duration::from_secs(15);
+
+/// How many effects may be under way at once.
+const AT_ONCE: usize = 8;
+
+/// How long effects under way are waited for when the daemon stops.
+const FINISH: Duration = Duration::from_secs(15);
+
+/// How often what is known of a running guest is read again.
+const REREAD: Duration = Duration::from_secs(60);
+
+pub(crate) struct VmReconciler {
+    shared: Arc<Shared>,
+    actor: Actor,
+    minds: BTreeMap<Uuid, Mind>,
+    facts: BTreeMap<Uuid, Known>,
+    findings: Findings,
+    under_way: JoinSet<Done>,
+    passes: u64,
+    /// Whether the last look failed: said once, not every second.
+    blind: bool,
+}
+
+/// A guest's facts and when they were read; `None` while they are being read.
+struct Known {
+    facts: GuestFacts,
+    read_at: Option<Duration>,
+    reading: bool,
+}
+
+impl VmReconciler {
+    pub fn new(shared: Arc<Shared>) -> Self {
+        let actor = Actor { shared: shared.clone(), slots: Arc::new(Semaphore::new(AT_ONCE)) };
+        VmReconciler {
+            shared,
+            actor,
+            minds: BTreeMap::new(),
+            facts: BTreeMap::new(),
+            findings: Findings::default(),
+            under_way: JoinSet::new(),
+            passes: 0,
+            blind: false,
+        }
+    }
+
+    /// Works until `shutdown`; then waits a little for what is under way. Guests run on.
+    pub async fn run(mut self, shutdown: CancellationToken) {
+        let mut changes = self.shared.store.changed();
+        let mut session = self.shared.store.session();
+        let mut events = self.shared.ports.hypervisor.events();
+        loop {
+            changes.mark_unchanged();
+            let rest = self.pass().await;
+            let shared = self.shared.clone();
+            tokio::select! {
+                biased;
+                () = shutdown.cancelled() => break,
+                Some(done) = self.under_way.join_next() => self.joined(done).await,
+                Ok(()) = changes.changed() => {}
+                Ok(()) = session.changed() => {}
+                Some(event) = events.recv() => self.hear(event, &mut events),
+                () = shared.sleep(rest) => {}
+            }
+        }
+        self.finish().await;
+    }
+
+    async fn finish(&mut self) {
+        let shared = self.shared.clone();
+        let all = async { while self.under_way.join_next().await.is_some() {} };
+        if shared.within(FINISH, all).await.is_none() {
+            tracing::warn!("some VMs were still being worked on; the next start looks at them again");
+        }
+    }
+
+    /// Events only wake; of those that wait, what they say about is read again.
+    fn hear(&mut self, first: GuestEvent, events: &mut mpsc::UnboundedReceiver<GuestEvent>) {
+        let mut next = Some(first);
+        while let Some(event) = next {
+            match event {
+                GuestEvent::Changed(uuid) => {
+                    if let Some(known) = self.facts.get_mut(&uuid) {
+                        known.read_at = None;
+                    }
+                }
+                GuestEvent::Resync => self.facts.values_mut().for_each(|known| known.read_at = None),
+            }
+            next = events.try_recv().ok();
+        }
+    }
+
+    /// Looks, decides, begins. Returns how long nothing needs to be looked at.
+    async fn pass(&mut self) -> Duration {
+        while let Some(done) = self.under_way.try_join_next() {
+            self.joined(done).await;
+        }
+        if !self.shared.is_connected() {
+            return RETRY;
+        }
+        let Some(guests) = self.look().await else { return RETRY };
+        let cluster = self.shared.store.view();
+        let now = self.shared.now();
+        let seen: BTreeMap<Uuid, Seen> = guests.iter().map(|(uuid, guest)| (*uuid, seen(guest))).collect();
+        let view = View {
+            node: self.shared.name(),
+            cluster: &cluster,
+            guests: &seen,
+            now,
+            shutdown_timeout: self.shared.settings.vm_shutdown_timeout,
+        };
+        plan::observe(&view, &mut self.minds);
+        let plan = plan::plan(&view, &self.minds);
+        for planned in &plan.steps {
+            self.begin(planned, &cluster);
+        }
+        self.learn(&guests, &cluster, now);
+        self.publish(&guests, &cluster).await;
+        self.findings.report(&self.shared, &plan.findings).await;
+        // A dead guest is to be back within one interval even if nobody announces its death.
+        let longest = REST.min(self.shared.settings.keepalive_interval);
+        plan.wake_at.map_or(longest, |at| at.saturating_sub(now)).clamp(SHORTEST, longest.max(SHORTEST))
+    }
+
+    async fn look(&mut self) -> Option<BTreeMap<Uuid, Guest>> {
+        let shared = self.shared.clone();
+        let looked = shared.within(LOOK_DEADLINE, shared.ports.hypervisor.guests()).await;
+        let late = || Err(HypervisorError::TimedOut { seconds: LOOK_DEADLINE.as_secs() });
+        match looked.unwrap_or_else(late) {
+            Ok(guests) => {
+                if std::mem::take(&mut self.blind) {
+                    tracing::info!(guests = guests.len(), "the hypervisor answers again");
+                }
+                Some(guests)
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut self.blind, true) {
+                    tracing::error!(
+                        %error,
+                        "the guests cannot be listed; nothing is started or stopped until they can (is libvirtd running?)"
+                    );
+                }
+                None
+            }
+        }
+    }
+
+    fn begin(&mut self, planned: &Planned, cluster: &Cluster) {
+        let Some(record) = cluster.vms.get(&planned.vm) else { return };
+        let mind = self.minds.entry(planned.vm).or_default();
+        mind.busy = true;
+        if matches!(planned.step, Step::Destroy(_)) {
+            mind.ending();
+        }
+        announce(planned, mind.deaths());
+        self.under_way.spawn(self.actor.clone().act(planned.clone(), record.clone()));
+    }
+
+    async fn joined(&mut self, done: Result<Done, tokio::task::JoinError>) {
+        match done {
+            Ok(done) => self.take_in(done).await,
+            // The actor catches the panics of its steps; this one is a bug of the reconciler's own.
+            Err(error) => tracing::error!(%error, "an effect ended without an outcome"),
+        }
+    }
+
+    async fn take_in(&mut self, done: Done) {
+        let now = self.shared.now();
+        let Done { vm, ended } = done;
+        if let Ended::Learnt { facts, vnc } = ended {
+            return self.learnt(vm, facts, vnc).await;
+        }
+        let mind = self.minds.entry(vm).or_default();
+        mind.busy = false;
+        match ended {
+            Ended::Started => mind.started(now),
+            Ended::Pressed { instance, request } => mind.pressed(instance, request, now),
+            Ended::Later => mind.try_later(now),
+            Ended::Done | Ended::Moot | Ended::Learnt { .. } => {}
+        }
+    }
+
+    /// Begins reading what is not known of the guests that are here.
+    fn learn(&mut self, guests: &BTreeMap<Uuid, Guest>, cluster: &Cluster, now: Duration) {
+        self.facts.retain(|uuid, known| {
+            guests.get(uuid).is_some_and(|guest| guest.instance == known.facts.instance)
+                && cluster.vms.contains_key(uuid)
+        });
+        for (uuid, guest) in guests.iter().filter(|(uuid, _)| cluster.vms.contains_key(uuid)) {
+            let known = self.facts.entry(*uuid).or_insert_with(|| Known {
+                facts: GuestFacts {
+                    instance: guest.instance,
+                    name: guest.name.clone(),
+                    live: None,
+                    console: None,
+                },
+                read_at: None,
+                reading: false,
+            });
+            let is_due = known.read_at.is_none_or(|at| now.saturating_sub(at) >= REREAD);
+            if is_due && !known.reading {
+                known.reading = true;
+                self.under_way.spawn(self.actor.clone().learn(*uuid, guest.clone()));
+            }
+        }
+    }
+
+    async fn learnt(&mut self, vm: Uuid, facts: Option<GuestFacts>, vnc: Option<String>) {
+        let now = self.shared.now();
+        if let Some(known) = self.facts.get_mut(&vm) {
+            known.reading = false;
+            known.read_at = Some(now);
+            if let Some(facts) = facts.filter(|facts| facts.instance == known.facts.instance) {
+                known.facts = facts;
+            }
+        }
+        if let Some(address) = vnc {
+            self.report(vec![Report::Vnc(vm, address)]).await;
+        }
+    }
+
+    /// Tells the store and the other tasks what runs here.
+    async fn publish(&mut self, guests: &BTreeMap<Uuid, Guest>, cluster: &Cluster) {
+        let name = self.shared.name().clone();
+        let running: Vec<Uuid> =
+            guests.keys().filter(|uuid| cluster.vms.contains_key(uuid)).copied().collect();
+        let mut reports = Vec::new();
+        if cluster.nodes.get(&name).is_some_and(|record| record.running != running) {
+            reports.push(Report::Running(name.clone(), running));
+        }
+        let has_stale_display = |vm: &&Uuid| !guests.contains_key(vm) && !cluster.vms[*vm].vnc.is_empty();
+        let here = cluster.vms.values().filter(|record| record.is_assigned_to(&name));
+        let off: Vec<Uuid> = here.map(|record| record.uuid).collect();
+        reports.extend(off.iter().filter(has_stale_display).map(|vm| Report::Vnc(*vm, String::new())));
+        self.report(reports).await;
+        self.passes += 1;
+        let foreign = guests.keys().filter(|uuid| is_foreign(cluster, &name, **uuid)).count();
+        let known = self.facts.iter().map(|(uuid, known)| (*uuid, known.facts.clone())).collect();
+        let total = guests.len() as u64;
+        self.shared.guests.send_replace(Guests { passes: self.passes, known, total, foreign });
+    }
+
+    async fn report(&self, reports: Vec<Report>) {
+        if reports.is_empty() {
+            return;
+        }
+        match self.shared.within(LOOK_DEADLINE, self.shared.store.report(reports)).await {
+            Some(Ok(())) => {}
+            Some(Err(error)) => {
+                tracing::debug!(%error, "what runs here could not be reported; the next pass does")
+            }
+            None => tracing::debug!("what runs here could not be reported in time; the next pass does"),
+        }
+    }
+}
+
+/// Whether the guest here belongs to another node and is not on its way there.
+fn is_foreign(cluster: &Cluster, here: &NodeName, guest: Uuid) -> bool {
+    cluster.vms.get(&guest).is_some_and(|record| {
+        let elsewhere = record.node.as_ref().is_some_and(|node| node != here);
+        elsewhere && !matches!(record.state, VmState::Migrate | VmState::MigrateLive)
+    })
+}
+
+fn seen(guest: &Guest) -> Seen {
+    let condition = match guest.run {
+        GuestRun::Running => Condition::Running,
+        GuestRun::Paused => Condition::Paused,
+        GuestRun::ShuttingDown => Condition::ShuttingDown,
+        GuestRun::Other => Condition::Other,
+    };
+    Seen { name: guest.name.clone(), condition, instance: guest.instance }
+}
+
+fn announce(planned: &Planned, deaths: u32) {
+    let vm = planned.name.as_str();
+    match &planned.step {
+        Step::Start if deaths > 0 => {
+            tracing::warn!(vm, deaths, "the guest is gone although it should run; it is started again");
+        }
+        Step::Start => tracing::info!(vm, "starting"),
+        Step::PressPower { .. } => tracing::info!(vm, "shutting down"),
+        Step::Destroy(WhyDestroy::Stopped) => tracing::info!(vm, "stopping"),
+        Step::Destroy(WhyDestroy::IgnoredShutdown) => {
+            tracing::warn!(vm, "the guest did not shut down in time and is powered off");
+        }
+        Step::Destroy(WhyDestroy::AssignedElsewhere) => {
+            tracing::warn!(vm, "the guest belongs to another node and is ended here");
+        }
+        Step::Fail(reason) => tracing::error!(vm, reason, "the VM cannot run"),
+        Step::Write(_) | Step::ClearFailure => {}
+    }
+}

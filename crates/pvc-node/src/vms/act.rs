@@ -1,0 +1,315 @@
+//! The effects: one step for one VM, with deadlines, and what became of it.
+
+use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use pvc_domain::{Domain, ForHost};
+use pvc_model::Uuid;
+use pvc_model::cluster::Cluster;
+use pvc_model::storage::VolumeId;
+use pvc_model::vm::plan::{Planned, Step};
+use pvc_model::vm::{VmRecord, VmState};
+use pvc_ports::{Attachment, Guest, HypervisorError, StorageError};
+use pvc_store::{ChangeError, Changes, VmChange};
+use tokio::sync::Semaphore;
+
+use crate::shared::{GuestFacts, Shared};
+
+/// The longest any step may take. Adapters have deadlines of their own; this is for those that forget.
+const DEADLINE: Duration = Duration::from_secs(120);
+
+/// How long reading about a guest may take.
+const LEARN_DEADLINE: Duration = Duration::from_secs(15);
+
+/// What became of something begun.
+pub(super) struct Done {
+    pub vm: Uuid,
+    pub ended: Ended,
+}
+
+pub(super) enum Ended {
+    Started,
+    Pressed {
+        instance: i32,
+        request: i32,
+    },
+    /// Done, and nothing to remember.
+    Done,
+    /// The order changed meanwhile; nothing was done.
+    Moot,
+    /// It could not be tried, for a reason that may pass.
+    Later,
+    /// What could be read about a guest. `vnc` is where its display listens, if it could be asked.
+    Learnt {
+        facts: Option<GuestFacts>,
+        vnc: Option<String>,
+    },
+}
+
+/// Why a step was not done.
+#[derive(Debug, thiserror::Error)]
+enum Trouble {
+    /// It will not work however often it is tried: the VM fails with this reason.
+    #[error("{0}")]
+    Hopeless(String),
+    #[error(transparent)]
+    Hypervisor(#[from] HypervisorError),
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    #[error("the store could not be asked: {0}")]
+    Store(#[from] pvc_store::StoreError),
+}
+
+impl Trouble {
+    /// The reason to write to the record, if trying again is useless.
+    fn reason(&self) -> Option<String> {
+        match self {
+            Trouble::Hopeless(reason) => Some(reason.clone()),
+            Trouble::Hypervisor(HypervisorError::Refused { why }) => Some(why.clone()),
+            Trouble::Storage(StorageError::NoVolume { volume }) => Some(format!(
+                "volume `{volume}` does not exist; create it, or take the disk out with `pvc vm volume remove`"
+            )),
+            Trouble::Storage(StorageError::NoPool { pool }) => {
+                Some(format!("pool `{pool}` does not exist; create it with `pvc storage pool add`"))
+            }
+            _ => None,
+        }
+    }
+}
+
+#[derive(Clone)]
+pub(super) struct Actor {
+    pub shared: Arc<Shared>,
+    pub slots: Arc<Semaphore>,
+}
+
+impl Actor {
+    /// Does `planned` if `record` still says what it said.
+    pub async fn act(self, planned: Planned, record: Arc<VmRecord>) -> Done {
+        let vm = planned.vm;
+        let work = AssertUnwindSafe(self.act_in_turn(&planned, &record)).catch_unwind();
+        let ended = work.await.unwrap_or_else(|_| {
+            tracing::error!(
+                vm = planned.name,
+                "a step failed by a bug of this program; it is tried again later"
+            );
+            Ended::Later
+        });
+        Done { vm, ended }
+    }
+
+    async fn act_in_turn(&self, planned: &Planned, record: &Arc<VmRecord>) -> Ended {
+        let _slot = self.slots.acquire().await.expect("the semaphore is never closed");
+        let Some(done) = self.shared.within(DEADLINE, self.try_step(planned, record)).await else {
+            tracing::warn!(
+                vm = planned.name,
+                "a step took longer than {} s and is tried again",
+                DEADLINE.as_secs()
+            );
+            return Ended::Later;
+        };
+        match done {
+            Ok(ended) => ended,
+            Err(trouble) => match trouble.reason().filter(|_| planned.step == Step::Start) {
+                Some(reason) => {
+                    tracing::error!(vm = planned.name, reason, "the VM cannot be started");
+                    self.fail(planned, &reason).await
+                }
+                None => {
+                    tracing::warn!(vm = planned.name, error = %trouble, "a step did not work and is tried again");
+                    Ended::Later
+                }
+            },
+        }
+    }
+
+    async fn try_step(&self, planned: &Planned, record: &Arc<VmRecord>) -> Result<Ended, Trouble> {
+        if !still_ordered(&*self.shared.store.fresh().await?, record) {
+            return Ok(Ended::Moot);
+        }
+        let hypervisor = &self.shared.ports.hypervisor;
+        match &planned.step {
+            Step::Start => self.start(planned, record).await,
+            Step::Destroy(_) => {
+                hypervisor.destroy(planned.vm).await?;
+                Ok(Ended::Done)
+            }
+            Step::PressPower { instance } => {
+                let pressed = Ended::Pressed { instance: *instance, request: planned.request };
+                match hypervisor.shutdown(planned.vm).await {
+                    Ok(()) => Ok(pressed),
+                    Err(HypervisorError::NoGuest { .. }) => Ok(Ended::Done),
+                    // A guest that is held cannot obey; its time runs nevertheless, and then the plug is pulled.
+                    Err(HypervisorError::Refused { why }) => {
+                        tracing::warn!(vm = planned.name, why, "the power button could not be pressed");
+                        Ok(pressed)
+                    }
+                    Err(error) => Err(error.into()),
+                }
+            }
+            Step::Write(state) => Ok(self.write(planned, vec![VmChange::State(state.clone())]).await),
+            Step::Fail(reason) => Ok(self.fail(planned, reason).await),
+            Step::ClearFailure => Ok(self.write(planned, vec![VmChange::FailedReason(String::new())]).await),
+        }
+    }
+
+    async fn fail(&self, planned: &Planned, reason: &str) -> Ended {
+        let changes = vec![VmChange::State(VmState::Fail), VmChange::FailedReason(one_line(reason))];
+        self.write(planned, changes).await
+    }
+
+    /// Writes to the VM's record if the request that was looked at is still the last one.
+    async fn write(&self, planned: &Planned, wanted: Vec<VmChange>) -> Ended {
+        let (vm, request) = (planned.vm, planned.request);
+        let decide = |cluster: &Cluster| {
+            let record = cluster.vms.get(&vm).filter(|record| record.state_version == request).ok_or(Moot)?;
+            let mut changes = Changes::new();
+            changes.expect(pvc_store::Expect::VmState(vm)).expect(pvc_store::Expect::VmNode(vm));
+            if !record.is_assigned_to(self.shared.name()) {
+                return Err(Moot);
+            }
+            for change in &wanted {
+                changes.vm(vm, change.clone());
+            }
+            Ok((changes, ()))
+        };
+        match self.shared.store.change(decide).await {
+            Ok(()) => Ended::Done,
+            Err(ChangeError::Refused(Moot)) => Ended::Moot,
+            Err(error) => {
+                tracing::warn!(
+                    vm = planned.name,
+                    error = &error as &dyn std::error::Error,
+                    "the VM's record could not be written"
+                );
+                Ended::Later
+            }
+        }
+    }
+
+    async fn start(&self, planned: &Planned, record: &Arc<VmRecord>) -> Result<Ended, Trouble> {
+        self.free_own_locks(record).await?;
+        let xml = self.xml_for_here(record).await?;
+        self.shared.ports.hypervisor.start(record.uuid, &xml).await?;
+        tracing::info!(vm = record.name, "started");
+        if !record.failed_reason.is_empty() {
+            self.write(planned, vec![VmChange::FailedReason(String::new())]).await;
+        }
+        Ok(Ended::Started)
+    }
+
+    /// Frees the locks that an earlier life of this node left on the VM's volumes. A lock of somebody
+    /// else means that the VM may run there: never freed here.
+    async fn free_own_locks(&self, record: &VmRecord) -> Result<(), Trouble> {
+        let storage = &self.shared.ports.storage;
+        for volume in record.volumes() {
+            let locks = match storage.locks(&volume).await {
+                // One that only an outdated list names; one of the XML is missed when it is attached.
+                Err(StorageError::NoVolume { .. } | StorageError::NoPool { .. }) => continue,
+                other => other?,
+            };
+            for lock in locks {
+                if self.shared.settings.storage_address.as_deref() != Some(lock.address.as_str()) {
+                    return Err(Trouble::Hopeless(format!(
+                        "Could not safely free RBD lock {} ({}) on volume {volume}; stop VM and flush locks manually",
+                        lock.id, lock.address
+                    )));
+                }
+                tracing::info!(vm = record.name, %volume, lock = lock.id, "freeing a lock that this node left behind");
+                storage.break_lock(&volume, &lock).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The record's XML with what only this host knows: its emulator, its volumes' places, its console log.
+    async fn xml_for_here(&self, record: &VmRecord) -> Result<String, Trouble> {
+        let facts = self.shared.ports.hypervisor.facts().await?;
+        let mut files: BTreeMap<VolumeId, PathBuf> = BTreeMap::new();
+        for volume in record.domain.as_ref().map(|domain| domain.volumes()).unwrap_or_default() {
+            if let Attachment::File { path } = self.shared.ports.storage.attachment(&volume).await? {
+                files.insert(volume, path);
+            }
+        }
+        let console_log = console_log_path(&self.shared.settings.console_log_directory, &record.name);
+        let host = ForHost {
+            domain_type: &facts.domain_type,
+            emulator: &facts.emulator,
+            is_here: &|program| Path::new(program).exists(),
+            files: &files,
+            console_log: Some(&console_log),
+        };
+        let unusable = |error: &dyn std::fmt::Display| {
+            Trouble::Hopeless(format!("the domain XML cannot be used: {error}"))
+        };
+        let domain = Domain::parse(&record.xml).map_err(|error| unusable(&error))?;
+        domain.for_host(&host).map_err(|error| unusable(&error))
+    }
+
+    /// Reads what a running guest really has.
+    pub async fn learn(self, vm: Uuid, guest: Guest) -> Done {
+        let hypervisor = &self.shared.ports.hypervisor;
+        let read = async { (hypervisor.live_xml(vm).await, hypervisor.vnc(vm).await) };
+        let Some((xml, vnc)) = self.shared.within(LEARN_DEADLINE, read).await else {
+            return Done { vm, ended: Ended::Learnt { facts: None, vnc: None } };
+        };
+        let live = xml.ok().and_then(|xml| pvc_domain::summary(&xml).ok()).map(Arc::new);
+        let default = || console_log_path(&self.shared.settings.console_log_directory, &guest.name);
+        let console = live.as_ref().and_then(|live| live.console_log.as_ref()).map(PathBuf::from);
+        let facts = GuestFacts {
+            instance: guest.instance,
+            console: Some(console.unwrap_or_else(default)),
+            name: guest.name,
+            live,
+        };
+        let address =
+            vnc.ok().map(|vnc| vnc.map_or_else(String::new, |at| format!("{}:{}", at.listen, at.port)));
+        Done { vm, ended: Ended::Learnt { facts: Some(facts), vnc: address } }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("the order changed meanwhile")]
+struct Moot;
+
+/// Whether the record still gives the order that a step was planned for.
+fn still_ordered(cluster: &Cluster, planned_on: &VmRecord) -> bool {
+    cluster.vms.get(&planned_on.uuid).is_some_and(|now| {
+        (now.state_version, &now.state, &now.node)
+            == (planned_on.state_version, &planned_on.state, &planned_on.node)
+    })
+}
+
+/// Where the serial console of a VM is logged. The name is a record's and may be older than our rules
+/// for names: it must not lead out of the folder.
+fn console_log_path(folder: &Path, name: &str) -> PathBuf {
+    let safe: String = name.chars().map(|c| if c == '/' || c == '\0' { '_' } else { c }).collect();
+    folder.join(format!("{safe}.log"))
+}
+
+/// A reason as one line of at most 1,000 characters: it goes into tables.
+fn one_line(reason: &str) -> String {
+    reason.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(1000).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_console_log_stays_in_its_folder() {
+        let folder = Path::new("/var/log/libvirt");
+        assert_eq!(console_log_path(folder, "web1"), Path::new("/var/log/libvirt/web1.log"));
+        assert_eq!(console_log_path(folder, "../../etc/x"), Path::new("/var/log/libvirt/.._.._etc_x.log"));
+    }
+
+    #[test]
+    fn a_reason_is_one_short_line() {
+        assert_eq!(one_line("internal error:\n qemu\tdied"), "internal error: qemu died");
+        assert_eq!(one_line(&"x".repeat(5000)).len(), 1000);
+    }
+}

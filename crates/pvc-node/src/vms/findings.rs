@@ -1,0 +1,112 @@
+//! What is found and not acted on: told once in the log, and kept up as a fault.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pvc_model::Uuid;
+use pvc_model::vm::plan::Finding;
+
+use crate::faults;
+use crate::shared::Shared;
+
+/// How long something must be so before it is called a fault: records and guests change one after the other.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+#[derive(Default)]
+pub(super) struct Findings {
+    known: BTreeMap<Uuid, Known>,
+}
+
+struct Known {
+    finding: Finding,
+    since: Duration,
+    name: String,
+    /// When it was last recorded as a fault.
+    raised: Option<Duration>,
+}
+
+impl Findings {
+    /// Takes in what the latest pass found, and tells whom it concerns.
+    pub async fn report(&mut self, shared: &Arc<Shared>, found: &BTreeMap<Uuid, (String, Finding)>) {
+        let now = shared.now();
+        self.forget_the_gone(found);
+        for (uuid, (name, finding)) in found {
+            let known = self.known.entry(*uuid).or_insert_with(|| Known {
+                finding: finding.clone(),
+                since: now,
+                name: name.clone(),
+                raised: None,
+            });
+            if std::mem::discriminant(&known.finding) != std::mem::discriminant(finding) {
+                *known = Known { finding: finding.clone(), since: now, name: name.clone(), raised: None };
+            }
+            known.finding = finding.clone();
+            let patience =
+                if matches!(finding, Finding::CrashLoop { .. }) { Duration::ZERO } else { PATIENCE };
+            let is_due = known.raised.is_none_or(|at| now.saturating_sub(at) >= faults::REFRESH);
+            if now.saturating_sub(known.since) < patience || !is_due {
+                continue;
+            }
+            let message = message(shared, *uuid, name, finding);
+            if known.raised.replace(now).is_none() {
+                tracing::warn!("{message}");
+            }
+            if let Some(kind) = fault_kind(finding) {
+                faults::raise(shared, &faults::fault_id(kind, name), &message).await;
+            }
+        }
+    }
+
+    fn forget_the_gone(&mut self, found: &BTreeMap<Uuid, (String, Finding)>) {
+        self.known.retain(|uuid, known| {
+            let stays = found.contains_key(uuid);
+            if !stays && known.raised.is_some() {
+                tracing::info!(vm = known.name, "what was wrong with the VM is over");
+            }
+            stays
+        });
+    }
+}
+
+/// The kind of the fault's identifier. What passes by itself is only logged.
+fn fault_kind(finding: &Finding) -> Option<&'static str> {
+    match finding {
+        Finding::Stray => Some("VM_STRAY"),
+        Finding::NoOrder(_) => Some("VM_UNREADABLE"),
+        Finding::RunsDespite(_) => Some("VM_UNEXPECTED"),
+        Finding::Held => Some("VM_PAUSED"),
+        Finding::CrashLoop { .. } => Some("VM_CRASHLOOP"),
+        Finding::RunsOn(_) | Finding::AwaitsMove => None,
+    }
+}
+
+/// What it is and what to do about it.
+fn message(shared: &Shared, uuid: Uuid, name: &str, finding: &Finding) -> String {
+    let node = shared.name();
+    match finding {
+        Finding::Stray => format!(
+            "guest {name} ({uuid}) runs on {node} but no such VM is defined; it is left alone. \
+             Define it with `pvc vm define`, or end it with `virsh destroy {uuid}` on {node}"
+        ),
+        Finding::NoOrder(why) => format!(
+            "VM {name} ({uuid}) runs on {node} and is left alone, because {why}. \
+             Set it right with `pvc vm start`, `pvc vm stop` or `pvc vm move`"
+        ),
+        Finding::RunsDespite(state) => format!(
+            "VM {name} runs on {node} although its state is {state}. Start or stop it with `pvc vm start {name}` or `pvc vm stop {name}`"
+        ),
+        Finding::Held => format!(
+            "VM {name} is paused on {node}: by hand, or because its disk failed. \
+             See `virsh domstate --reason {name}` there; continue it with `virsh resume {name}` or use `pvc vm stop {name}`"
+        ),
+        Finding::RunsOn(other) => {
+            format!("VM {name} is not started on {node}: node {other} still says that it runs there")
+        }
+        Finding::AwaitsMove => format!("VM {name} waits to be moved, which this version cannot do yet"),
+        Finding::CrashLoop { deaths } => format!(
+            "VM {name} has died {deaths} times in a row soon after its start on {node}; it is started ever more slowly. \
+             Look at `pvc vm log {name}`, then mend it or use `pvc vm disable {name}`"
+        ),
+    }
+}
