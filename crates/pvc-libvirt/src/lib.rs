@@ -80,8 +80,12 @@ pub struct LibvirtOptions {
 
 /// The hypervisor of this host, through libvirt. Connects by itself, now and whenever the connection
 /// is lost; dropping it leaves all guests as they are.
+///
+/// There are two connections, so that what only asks never waits behind what changes: a few starts on
+/// slow storage would otherwise hold up the list of guests.
 pub struct LibvirtHypervisor {
-    link: Link,
+    asking: Link,
+    changing: Link,
     options: LibvirtOptions,
     verdict: Mutex<Option<Verdict>>,
 }
@@ -89,38 +93,43 @@ pub struct LibvirtHypervisor {
 impl LibvirtHypervisor {
     /// Starts connecting and returns at once; whoever calls first waits for the outcome.
     pub fn new(options: LibvirtOptions) -> Self {
-        Self { link: Link::start(options.uri.clone()), options, verdict: Mutex::new(None) }
+        Self {
+            asking: Link::start("asking", options.uri.clone()),
+            changing: Link::start("changing", options.uri.clone()),
+            options,
+            verdict: Mutex::new(None),
+        }
     }
 
-    async fn call<T: Send + 'static>(
+    /// Asks something about the host or about all guests.
+    async fn ask<T: Send + 'static>(
         &self,
-        uuid: Uuid,
         deadline: Duration,
-        work: impl FnOnce(&Connection) -> Result<T, VirtError> + Send + 'static,
+        question: impl FnOnce(&Connection) -> Result<T, VirtError> + Send + 'static,
     ) -> Result<T, HypervisorError> {
-        self.link.call(deadline, work).await.map_err(|error| translate(error, uuid, deadline))
+        self.asking.call(deadline, question).await.map_err(|error| translate(error, Uuid::nil(), deadline))
     }
 
     /// A call about one running guest.
     async fn with_guest<T: Send + 'static>(
         &self,
+        link: &Link,
         uuid: Uuid,
         deadline: Duration,
         work: impl FnOnce(&Connection, &Domain) -> Result<T, VirtError> + Send + 'static,
     ) -> Result<T, HypervisorError> {
-        self.call(uuid, deadline, move |connection| {
+        let answer = link.call(deadline, move |connection| {
             let guest = connection.lookup(uuid)?;
-            let answer = work(connection, &guest);
-            match answer {
-                // "Requested operation is not valid": because the guest has just ended, or because of the operation.
+            match work(connection, &guest) {
+                // libvirt says "operation is not valid" when the guest has just ended, and also when
+                // the operation is wrong for a guest that runs.
                 Err(error) if error.kind() == Kind::NotRunning && guest.is_active().unwrap_or(true) => {
-                    Ok(Err(error))
+                    Ok(Err(refused(error)))
                 }
                 other => other.map(Ok),
             }
-        })
-        .await?
-        .map_err(refused)
+        });
+        answer.await.map_err(|error| translate(error, uuid, deadline))?
     }
 
     /// Whether KVM works here. Probed once; one probe at a time.
@@ -144,7 +153,7 @@ impl LibvirtHypervisor {
         if let Some(verdict) = memory.recall() {
             return Ok(verdict);
         }
-        let verdict = probe::probe(&self.link, emulator, &self.options.scratch).await?;
+        let verdict = probe::probe(&self.changing, emulator, &self.options.scratch).await?;
         match &verdict.refused {
             None => tracing::info!("KVM works here: a probe guest ran under it"),
             Some(why) => tracing::warn!(%why, "guests are emulated in software, which is slow"),
@@ -158,7 +167,7 @@ impl LibvirtHypervisor {
 impl Hypervisor for LibvirtHypervisor {
     async fn facts(&self) -> Result<HypervisorFacts, HypervisorError> {
         let (libvirt, qemu, emulator) = self
-            .call(Uuid::nil(), READ, |connection| {
+            .ask(READ, |connection| {
                 let capabilities = connection.domain_capabilities("qemu")?;
                 let emulator = live_xml::emulator(&capabilities).ok_or_else(|| {
                     VirtError::ours("libvirt names no emulator for this host's architecture")
@@ -178,13 +187,11 @@ impl Hypervisor for LibvirtHypervisor {
     }
 
     async fn ping(&self) -> Result<(), HypervisorError> {
-        self.call(Uuid::nil(), PING, |connection| connection.libvirt_version().map(|_| ())).await
+        self.ask(PING, |connection| connection.libvirt_version().map(|_| ())).await
     }
 
     async fn guests(&self) -> Result<BTreeMap<Uuid, Guest>, HypervisorError> {
-        let records = self
-            .call(Uuid::nil(), READ, |connection| connection.all_stats(STATE_ONLY, stats::ACTIVE))
-            .await?;
+        let records = self.ask(READ, |connection| connection.all_stats(STATE_ONLY, stats::ACTIVE)).await?;
         let guests = records.iter().filter_map(stats::guest).filter(|guest| guest.uuid != PROBE);
         Ok(guests.map(|guest| (guest.uuid, guest)).collect())
     }
@@ -196,7 +203,7 @@ impl Hypervisor for LibvirtHypervisor {
             return Err(HypervisorError::Refused { why });
         }
         let xml = xml.to_owned();
-        self.call(uuid, START, move |connection| {
+        let started = self.changing.call(START, move |connection| {
             if is_active(connection, uuid)? {
                 return Ok(());
             }
@@ -206,16 +213,16 @@ impl Hypervisor for LibvirtHypervisor {
                 Err(_) if is_active(connection, uuid).unwrap_or(false) => Ok(()),
                 Err(error) => Err(error),
             }
-        })
-        .await
+        });
+        started.await.map_err(|error| translate(error, uuid, START))
     }
 
     async fn shutdown(&self, uuid: Uuid) -> Result<(), HypervisorError> {
-        self.with_guest(uuid, CHANGE, |_, guest| guest.press_power_button()).await
+        self.with_guest(&self.asking, uuid, CHANGE, |_, guest| guest.press_power_button()).await
     }
 
     async fn destroy(&self, uuid: Uuid) -> Result<(), HypervisorError> {
-        let destroyed = self.with_guest(uuid, DESTROY, |_, guest| guest.destroy()).await;
+        let destroyed = self.with_guest(&self.changing, uuid, DESTROY, |_, guest| guest.destroy()).await;
         match destroyed {
             Err(HypervisorError::NoGuest { .. }) => Ok(()),
             other => other,
@@ -223,12 +230,11 @@ impl Hypervisor for LibvirtHypervisor {
     }
 
     async fn live_xml(&self, uuid: Uuid) -> Result<String, HypervisorError> {
-        self.with_guest(uuid, READ, |_, guest| guest.xml()).await
+        self.with_guest(&self.asking, uuid, READ, |_, guest| guest.xml()).await
     }
 
     async fn stats(&self) -> Result<BTreeMap<Uuid, GuestStats>, HypervisorError> {
-        let ask =
-            || self.call(Uuid::nil(), STATS, |connection| connection.all_stats(stats::GROUPS, stats::WHICH));
+        let ask = || self.ask(STATS, |connection| connection.all_stats(stats::GROUPS, stats::WHICH));
         let records = match ask().await {
             // A guest that stopped answering holds up the first question about it. The second one
             // passes it over, because libvirt now knows that it is busy.
@@ -245,7 +251,7 @@ impl Hypervisor for LibvirtHypervisor {
 
     async fn device(&self, uuid: Uuid, change: DeviceChange, device: &str) -> Result<(), HypervisorError> {
         let device = device.to_owned();
-        self.with_guest(uuid, CHANGE, move |_, guest| match change {
+        self.with_guest(&self.changing, uuid, CHANGE, move |_, guest| match change {
             DeviceChange::Attach => guest.attach(&device),
             DeviceChange::Detach => guest.detach(&device),
         })
@@ -254,7 +260,7 @@ impl Hypervisor for LibvirtHypervisor {
 
     async fn resize_disk(&self, uuid: Uuid, target: &str, bytes: u64) -> Result<(), HypervisorError> {
         let target = target.to_owned();
-        self.with_guest(uuid, CHANGE, move |_, guest| guest.resize_disk(&target, bytes)).await
+        self.with_guest(&self.changing, uuid, CHANGE, move |_, guest| guest.resize_disk(&target, bytes)).await
     }
 
     async fn console_exchange(
@@ -264,14 +270,14 @@ impl Hypervisor for LibvirtHypervisor {
         wait: Duration,
     ) -> Result<Vec<u8>, HypervisorError> {
         let input = input.to_owned();
-        self.with_guest(uuid, READ + wait, move |connection, guest| {
+        self.with_guest(&self.changing, uuid, READ + wait, move |connection, guest| {
             guest.converse(connection, &input, wait, CONSOLE_LIMIT)
         })
         .await
     }
 
     fn events(&self) -> mpsc::UnboundedReceiver<GuestEvent> {
-        self.link.events()
+        self.asking.events()
     }
 }
 

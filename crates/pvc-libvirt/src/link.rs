@@ -17,10 +17,11 @@ use tokio::sync::{mpsc as tokio_mpsc, oneshot, watch};
 
 use crate::virt::{Connection, DomainEvent, VirtError};
 
-/// Threads, and therefore calls under way, per connection.
-const THREADS: usize = 6;
+/// Threads, and therefore calls under way, per connection. libvirtd serves five calls of one client at
+/// a time by default and stops reading from it, keepalive included, when there are more.
+const THREADS: usize = 4;
 /// So many late calls are not bad luck any more.
-const MAX_LATE: usize = 4;
+const MAX_LATE: usize = 3;
 /// Connections given up whose threads still hang. More are not opened on top of them: each costs
 /// [`THREADS`] threads, and a libvirt that swallowed this many calls will swallow the next.
 const MAX_GIVEN_UP: usize = 3;
@@ -53,6 +54,8 @@ enum State {
 
 /// What the supervisor shares with everybody who may wake it.
 struct Shared {
+    /// What this connection is for, in the log and in the threads' names.
+    purpose: &'static str,
     uri: String,
     hub: Hub,
     alarm: Alarm,
@@ -60,8 +63,9 @@ struct Shared {
 }
 
 impl Link {
-    pub(crate) fn start(uri: String) -> Self {
+    pub(crate) fn start(purpose: &'static str, uri: String) -> Self {
         let shared = Arc::new(Shared {
+            purpose,
             uri,
             hub: Hub::default(),
             alarm: Alarm::default(),
@@ -250,7 +254,7 @@ impl Supervisor {
             match self.connect() {
                 Ok((connection, session)) => {
                     retry = FIRST_RETRY;
-                    tracing::info!(uri = %self.shared.uri, "connected to libvirt");
+                    tracing::info!(uri = %self.shared.uri, purpose = self.shared.purpose, "connected to libvirt");
                     self.watch(&connection, session);
                     self.retire(connection);
                 }
@@ -302,7 +306,7 @@ impl Supervisor {
         lost.store(true, Ordering::SeqCst);
         self.state.send_replace(State::Connecting);
         if !self.stopped() {
-            tracing::warn!(uri = %self.shared.uri, "the connection to libvirt was lost");
+            tracing::warn!(uri = %self.shared.uri, purpose = self.shared.purpose, "the connection to libvirt was lost");
         }
         self.shared.hub.send(GuestEvent::Resync);
     }
@@ -317,7 +321,7 @@ impl Supervisor {
     fn report_down(&self, why: String) {
         let news = !matches!(&*self.state.borrow(), State::Down(before) if *before == why);
         if news {
-            tracing::warn!(%why, "libvirt cannot be reached");
+            tracing::warn!(%why, purpose = self.shared.purpose, "libvirt cannot be reached");
         }
         self.state.send_replace(State::Down(why));
     }
