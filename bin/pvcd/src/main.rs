@@ -1,1 +1,87 @@
-fn main() {}
+//! Every PVC daemon in one program: wiring only. Start reading in `standalone.rs`, the list of what one
+//! machine needs, or `cluster.rs`, the same in pieces.
+
+mod args;
+mod cluster;
+mod ports;
+mod report;
+mod settings;
+mod signals;
+mod standalone;
+mod volume;
+
+use std::os::unix::process::CommandExt;
+use std::process::ExitCode;
+
+use args::{Arguments, Role, Start};
+
+/// How a daemon's run ended.
+pub enum Ended {
+    Stopped,
+    /// Execute this program anew, in place.
+    Reexec,
+}
+
+fn main() -> ExitCode {
+    match run(Arguments::from_process()) {
+        Ok(code) => code,
+        Err(error) => {
+            report::error(&error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    let (Role::Node(start) | Role::Api(start) | Role::Worker(start) | Role::Standalone(start)) =
+        &arguments.role
+    else {
+        return on_runtime(arguments.role);
+    };
+    if start.version {
+        report::say(&format!("pvcd {}", env!("CARGO_PKG_VERSION")));
+        return Ok(ExitCode::SUCCESS);
+    }
+    match &start.check_config {
+        Some(file) => check_config(file),
+        None => on_runtime(arguments.role),
+    }
+}
+
+fn check_config(file: &std::path::Path) -> anyhow::Result<ExitCode> {
+    let machine = pvc_config::Machine::this()?;
+    let checked = pvc_config::check(file, &machine.hostname);
+    report::say(&checked.to_string());
+    Ok(ExitCode::from(checked.exit_code()))
+}
+
+#[tokio::main]
+async fn on_runtime(role: Role) -> anyhow::Result<ExitCode> {
+    // Once for the whole process, before anything speaks TLS. It fails only if it was done before.
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let ended = match role {
+        Role::Node(Start { config, .. }) => cluster::node(config).await?,
+        Role::Api(Start { config, .. }) => cluster::api(config).await?,
+        Role::Worker(Start { config, .. }) => cluster::worker(config).await?,
+        Role::Standalone(Start { config, .. }) => standalone::run(config).await?,
+        Role::Volume(command) => {
+            let config = settings::volumes()?;
+            volume::run(command, &settings::volume_directory(&config)).await?;
+            Ended::Stopped
+        }
+    };
+    match ended {
+        Ended::Stopped => Ok(ExitCode::SUCCESS),
+        Ended::Reexec => Err(execute_anew()),
+    }
+}
+
+/// Replaces this process by a new run of the same program: same pid, same arguments. Returns only if
+/// that failed.
+fn execute_anew() -> anyhow::Error {
+    let mut args = std::env::args_os();
+    let name = args.next().unwrap_or_default();
+    // The name under which it was called is its role; the file may have been replaced by an upgrade.
+    let error = std::process::Command::new(&name).arg0(&name).args(args).exec();
+    anyhow::Error::new(error).context("the daemon could not be executed anew")
+}

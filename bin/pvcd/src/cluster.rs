@@ -1,0 +1,110 @@
+//! A cluster's daemons, one role each, on the ensemble's ZooKeeper.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use pvc_api::ApiState;
+use pvc_config::Config;
+use pvc_linux::log::Log;
+use pvc_linux::{Notifier, OsRandom, SystemClock};
+use pvc_node::{Node, Outcome};
+use pvc_worker::Worker;
+use tokio_util::sync::CancellationToken;
+
+use crate::standalone::finish;
+use crate::{Ended, ports, settings, signals};
+
+pub async fn node(file: Option<PathBuf>) -> anyhow::Result<Ended> {
+    let (config, mut log, shutdown) = begin(file, "pvcnoded", true)?;
+    refuse_what_is_not_here_yet(&config)?;
+    let lines = log.store_lines.take();
+    let ended = run_node(&config, lines, shutdown).await;
+    finish(&log, ended)
+}
+
+async fn run_node(
+    config: &Config,
+    log_lines: Option<tokio::sync::mpsc::Receiver<String>>,
+    shutdown: CancellationToken,
+) -> anyhow::Result<Ended> {
+    let ports = ports::machine(config)?;
+    let settings = settings::node(config);
+    pvc_node::before_store(&settings, &ports).await?;
+    let tree = ports::zookeeper(config).await?;
+    let store = ports::store(tree.clone()).await?;
+    let node = Node::new(settings, ports, store).with_log(log_lines).when_ready(|| Notifier.ready());
+    let ended = node.run(shutdown).await;
+    Notifier.stopping();
+    tree.close().await;
+    Ok(match ended? {
+        Outcome::Stopped => Ended::Stopped,
+        Outcome::Reexec => Ended::Reexec,
+    })
+}
+
+pub async fn api(file: Option<PathBuf>) -> anyhow::Result<Ended> {
+    let (config, log, shutdown) = begin(file, "pvcapid", false)?;
+    let ended = async {
+        let tree = ports::zookeeper(&config).await?;
+        let store = ports::store(tree.clone()).await?;
+        let settings = settings::api(&config);
+        let state = ApiState::new(store, Arc::new(SystemClock), Arc::new(OsRandom), settings.clone());
+        Notifier.ready();
+        let served = pvc_api::serve(&settings, state, shutdown).await;
+        tree.close().await;
+        served?;
+        Ok(Ended::Stopped)
+    };
+    finish(&log, ended.await)
+}
+
+pub async fn worker(file: Option<PathBuf>) -> anyhow::Result<Ended> {
+    let (config, log, shutdown) = begin(file, "pvcworkerd", false)?;
+    let ended = async {
+        let ports = ports::machine(&config)?;
+        let tree = ports::zookeeper(&config).await?;
+        let store = ports::store(tree.clone()).await?;
+        let name = settings::node(&config).name;
+        let worker = Worker::new(name, store, ports.hypervisor, ports.storage, ports.clock);
+        Notifier.ready();
+        worker.run(shutdown).await;
+        tree.close().await;
+        Ok(Ended::Stopped)
+    };
+    finish(&log, ended.await)
+}
+
+fn begin(
+    file: Option<PathBuf>,
+    daemon: &str,
+    logs_to_store: bool,
+) -> anyhow::Result<(Config, Log, CancellationToken)> {
+    let config = settings::cluster(file)?;
+    let log = pvc_linux::log::start(&settings::log(&config, daemon, logs_to_store))?;
+    for warning in &config.warnings {
+        tracing::warn!("configuration: {}", warning.message());
+    }
+    let shutdown = signals::shutdown_requested(log.reopener())?;
+    Ok((config, log, shutdown))
+}
+
+/// A node that only half does what its configuration says is worse than one that does not start.
+fn refuse_what_is_not_here_yet(config: &Config) -> anyhow::Result<()> {
+    let on = config.subsystems;
+    let missing: Vec<&str> = [(on.networking, "enable_networking"), (on.storage, "enable_storage")]
+        .into_iter()
+        .filter_map(|(on, key)| on.then_some(key))
+        .collect();
+    anyhow::ensure!(
+        missing.is_empty(),
+        "this version does not manage what `subsystem.{}` asks for; \
+         a node of it runs with that switched off, and is not to be put into a cluster that needs it",
+        missing.join("` and `subsystem.")
+    );
+    anyhow::ensure!(
+        config.cluster.coordinators.len() <= 1,
+        "this version runs clusters of one coordinator; the configuration names {}",
+        config.cluster.coordinators.len()
+    );
+    Ok(())
+}

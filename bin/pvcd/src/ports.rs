@@ -1,0 +1,56 @@
+//! The adapters of this machine.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::Context;
+use pvc_config::Config;
+use pvc_directory::DirectoryStorage;
+use pvc_libvirt::{LibvirtHypervisor, LibvirtOptions};
+use pvc_linux::{LinuxExec, LinuxHost, OsRandom, SystemClock};
+use pvc_node::Ports;
+use pvc_ports::{Tree, TreeError};
+use pvc_store::Store;
+use pvc_zookeeper::{ZookeeperOptions, ZookeeperTree};
+
+use crate::settings;
+
+/// Hypervisor, storage and machine. Nothing is asked yet: whoever asks first waits for the answer.
+pub fn machine(config: &Config) -> anyhow::Result<Ports> {
+    let volumes = settings::volume_directory(config);
+    let storage = DirectoryStorage::open(&volumes)
+        .with_context(|| format!("cannot open the volumes in `{}`", volumes.display()))?;
+    Ok(Ports {
+        hypervisor: Arc::new(LibvirtHypervisor::new(libvirt(config))),
+        storage: Arc::new(storage),
+        host: Arc::new(LinuxHost::new()),
+        exec: Arc::new(LinuxExec),
+        clock: Arc::new(SystemClock),
+        random: Arc::new(OsRandom),
+    })
+}
+
+fn libvirt(config: &Config) -> LibvirtOptions {
+    let own = config.standalone.as_ref();
+    let uri = own.and_then(|own| own.libvirt_uri.clone()).unwrap_or_else(|| "qemu:///system".to_owned());
+    let scratch = own.map_or_else(|| PathBuf::from("/var/lib/pvc"), |own| own.state_directory.clone());
+    // Kept until the machine restarts: a probe takes seconds, and its answer changes with the kernel only.
+    let verdict = Path::new("/run/pvc");
+    let verdict = std::fs::create_dir_all(verdict).is_ok().then(|| verdict.join("kvm-verdict"));
+    LibvirtOptions { uri, scratch, verdict, domain_type: None }
+}
+
+/// A session with the cluster's ZooKeeper.
+pub async fn zookeeper(config: &Config) -> Result<Arc<dyn Tree>, TreeError> {
+    let servers = config.zookeeper_servers().join(",");
+    tracing::info!(%servers, "connecting to ZooKeeper");
+    let options =
+        ZookeeperOptions { session_timeout: settings::SESSION_TIMEOUT, ..ZookeeperOptions::default() };
+    Ok(Arc::new(ZookeeperTree::connect(&servers, options).await?))
+}
+
+/// The store on `tree`.
+pub async fn store(tree: Arc<dyn Tree>) -> anyhow::Result<Store> {
+    let store = Store::open(tree, Arc::new(SystemClock), Arc::new(OsRandom)).await;
+    store.context("cannot read the cluster's store")
+}

@@ -1,0 +1,61 @@
+//! What a daemon says on the terminal: errors with their causes once, and hints apart.
+
+use std::io::Write;
+
+use pvc_api::ServeError;
+use pvc_config::{ConfigErrors, LocateError};
+use pvc_embedded::OpenError;
+use pvc_node::NodeError;
+use pvc_ports::StorageError;
+use pvc_store::StoreError;
+
+/// Prints a line; a reader that has gone away is no error.
+pub fn say(line: &str) {
+    let _ = writeln!(std::io::stdout(), "{}", line.trim_end());
+}
+
+/// Prints why the daemon ended, to the terminal and to the log.
+pub fn error(error: &anyhow::Error) {
+    if let Some(mistakes) = error.downcast_ref::<ConfigErrors>() {
+        let _ = write!(std::io::stderr(), "{mistakes}");
+        return;
+    }
+    let text = clause(error);
+    tracing::error!("{text}");
+    let _ = writeln!(std::io::stderr(), "error: {text}");
+    if let Some(hint) = hint(error) {
+        tracing::error!("hint: {hint}");
+        let _ = writeln!(std::io::stderr(), "hint: {hint}");
+    }
+}
+
+/// The error and its causes as one clause, each said once.
+fn clause(error: &anyhow::Error) -> String {
+    let mut clauses: Vec<String> = Vec::new();
+    for cause in error.chain().map(ToString::to_string) {
+        // A transparent error repeats its source to the letter.
+        if clauses.last().is_none_or(|last| !last.ends_with(&cause)) {
+            clauses.push(cause);
+        }
+    }
+    clauses.join(": ")
+}
+
+fn hint(error: &anyhow::Error) -> Option<String> {
+    error.chain().find_map(|cause| {
+        None.or_else(|| cause.downcast_ref::<NodeError>().and_then(NodeError::hint))
+            .or_else(|| cause.downcast_ref::<StoreError>().and_then(StoreError::hint))
+            .or_else(|| cause.downcast_ref::<ServeError>().and_then(ServeError::hint))
+            .or_else(|| cause.downcast_ref::<OpenError>().map(OpenError::hint))
+            .or_else(|| cause.downcast_ref::<LocateError>().map(LocateError::hint))
+            .or_else(|| cause.downcast_ref::<StorageError>().and_then(storage_hint))
+    })
+}
+
+fn storage_hint(error: &StorageError) -> Option<String> {
+    match error {
+        StorageError::BeyondSafe { .. } => Some("`--force` lifts this rule".to_owned()),
+        StorageError::InUse { .. } => Some("shut the VM that uses it down first".to_owned()),
+        _ => None,
+    }
+}

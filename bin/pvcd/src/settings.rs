@@ -1,0 +1,126 @@
+//! From the configuration to what each role wants to know.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use pvc_api::{ApiSettings, TlsFiles, Token};
+use pvc_config::{Config, LocateError, Machine};
+use pvc_linux::log::LogSettings;
+use pvc_model::node::NodeRole;
+use pvc_model::vm::Selector;
+use pvc_node::{LogSwitches, NodeSettings, Subsystems};
+use pvc_store::Ipmi;
+
+/// What ZooKeeper grants a client that asks for 10 s, as every PVC client does.
+pub const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Reads the configuration of a cluster's daemon.
+pub fn cluster(file: Option<PathBuf>) -> anyhow::Result<Config> {
+    let file = match file {
+        Some(file) => file,
+        None => Config::locate(|name| std::env::var_os(name))?,
+    };
+    Ok(Config::read_for(&file, &Machine::this()?)?)
+}
+
+/// Reads the configuration of standalone mode, which needs no file.
+pub fn standalone(file: Option<PathBuf>) -> anyhow::Result<Config> {
+    let machine = Machine::this()?.standalone();
+    let named = || std::env::var_os("PVC_CONFIG_FILE").map(PathBuf::from);
+    match file.or_else(named) {
+        Some(file) => Ok(Config::read_for(&file, &machine)?),
+        None => Ok(Config::standalone(&machine.state_directory, &machine.hostname)),
+    }
+}
+
+/// The configuration that says where the volumes are: the one that a daemon here would read.
+pub fn volumes() -> anyhow::Result<Config> {
+    match Config::locate(|name| std::env::var_os(name)) {
+        Ok(file) => Ok(Config::read_for(&file, &Machine::this()?)?),
+        Err(LocateError::NoFile) => standalone(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+pub fn log(config: &Config, daemon: &str, with_store: bool) -> LogSettings {
+    let logging = config.logging;
+    LogSettings {
+        debug: logging.debug,
+        colours: logging.colours,
+        dates: logging.dates,
+        file: logging.file.then(|| config.paths.log.join(format!("{daemon}.log"))),
+        stdout: logging.stdout,
+        store: with_store && logging.zookeeper && logging.node_log_lines > 0,
+    }
+}
+
+pub fn node(config: &Config) -> NodeSettings {
+    let standalone = config.standalone.is_some();
+    let coordinator = standalone || config.is_coordinator();
+    let on = config.subsystems;
+    let upstream = config.networks.as_ref().map(|networks| &networks.upstream);
+    let storage = config.networks.as_ref().and_then(|networks| networks.storage.address);
+    NodeSettings {
+        name: config.node.name.as_str().into(),
+        role: if coordinator { NodeRole::Coordinator } else { NodeRole::Hypervisor },
+        cluster_name: config.cluster.name.clone().unwrap_or_default(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        subsystems: Subsystems {
+            hypervisor: on.hypervisor,
+            networking: on.networking,
+            sriov: config.guest_networking.sriov_enabled,
+            storage: on.storage,
+            worker: on.worker,
+            api: on.api,
+        },
+        keepalive_interval: config.timers.keepalive_interval,
+        vm_shutdown_timeout: config.timers.vm_shutdown_timeout,
+        session_timeout: SESSION_TIMEOUT,
+        directories: config.paths.to_create(),
+        console_log_directory: config.paths.console_log.clone(),
+        console_log_lines: config.logging.console_log_lines as usize,
+        node_log_lines: config.logging.node_log_lines as usize,
+        storage_address: storage.map(|address| address.addr().to_string()),
+        selector: Some(Selector::from_record(config.migration.target_selector.as_str())),
+        upstream_ip: upstream.map(|network| network.floating.to_string()),
+        ipmi: config.fencing.ipmi.as_ref().map(|ipmi| Ipmi {
+            hostname: ipmi.hostname.clone(),
+            username: ipmi.username.clone(),
+            password: ipmi.password.reveal().to_owned(),
+        }),
+        start_services: !standalone,
+        standalone,
+        log: LogSwitches {
+            keepalives: config.logging.keepalives,
+            cluster_details: config.logging.cluster_details,
+            monitoring_details: config.logging.monitoring_details,
+        },
+    }
+}
+
+pub fn api(config: &Config) -> ApiSettings {
+    let api = &config.api;
+    let token = |token: &pvc_config::Token| Token {
+        description: token.description.clone(),
+        secret: token.token.reveal().to_owned(),
+    };
+    let tokens = api.authentication.enabled.then(|| api.authentication.tokens.iter().map(token).collect());
+    let files = |tls: &pvc_config::Tls| TlsFiles {
+        certificate: tls.certificate.clone(),
+        key: tls.private_key.clone(),
+    };
+    ApiSettings {
+        tokens,
+        tls: api.tls.as_ref().map(files),
+        metrics: config.subsystems.prometheus,
+        ..ApiSettings::new(api.listen, Vec::new())
+    }
+}
+
+/// Where the volumes are that belong to this machine alone.
+pub fn volume_directory(config: &Config) -> PathBuf {
+    match &config.standalone {
+        Some(standalone) => standalone.volume_directory.clone(),
+        None => Path::new("/var/lib/pvc/volumes").to_owned(),
+    }
+}

@@ -1,0 +1,95 @@
+//! One machine: all roles and the store in one process.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context;
+use pvc_api::ApiState;
+use pvc_embedded::EmbeddedTree;
+use pvc_linux::Notifier;
+use pvc_linux::log::Log;
+use pvc_node::{Node, Outcome};
+use pvc_ports::Tree;
+use pvc_worker::Worker;
+use tokio_util::sync::CancellationToken;
+
+use crate::{Ended, ports, settings, signals};
+
+/// How long the last log lines may take to reach the disk.
+const LOG_FLUSH: Duration = Duration::from_secs(2);
+
+pub async fn run(file: Option<PathBuf>) -> anyhow::Result<Ended> {
+    let config = settings::standalone(file)?;
+    let own =
+        config.standalone.clone().context("standalone mode without its own settings is a bug of ours")?;
+    let mut log = pvc_linux::log::start(&settings::log(&config, "pvcnoded", true))?;
+    for warning in &config.warnings {
+        tracing::warn!("configuration: {}", warning.message());
+    }
+    let shutdown = signals::shutdown_requested(log.reopener())?;
+    let tree = EmbeddedTree::open(&own.state_directory.join("tree"))?;
+    let ended = with_store(&config, &tree, log.store_lines.take(), shutdown).await;
+    tree.close().await;
+    finish(&log, ended)
+}
+
+async fn with_store(
+    config: &pvc_config::Config,
+    tree: &EmbeddedTree,
+    log_lines: Option<tokio::sync::mpsc::Receiver<String>>,
+    shutdown: CancellationToken,
+) -> anyhow::Result<Ended> {
+    let ports = ports::machine(config)?;
+    let settings = settings::node(config);
+    pvc_node::before_store(&settings, &ports).await?;
+    let store = ports::store(tree.connect()).await?;
+
+    let name = settings.name.clone();
+    let worker = Worker::new(
+        name,
+        store.clone(),
+        ports.hypervisor.clone(),
+        ports.storage.clone(),
+        ports.clock.clone(),
+    );
+    let api_settings = settings::api(config);
+    let api = ApiState::new(store.clone(), ports.clock.clone(), ports.random.clone(), api_settings.clone());
+    let node = Node::new(settings, ports, store).with_log(log_lines).when_ready(|| Notifier.ready());
+
+    // The node goes last: what the API and the worker still write, it still makes true.
+    let serving = shutdown.child_token();
+    let running = CancellationToken::new();
+    let roles = async {
+        let api = pvc_api::serve(&api_settings, api, serving.clone());
+        let (served, ()) = tokio::join!(stop_when_over(api, &serving), worker.run(serving.clone()));
+        running.cancel();
+        served
+    };
+    let node = async {
+        let ended = node.run(running.clone()).await;
+        serving.cancel();
+        ended
+    };
+    let (served, node) = tokio::join!(roles, node);
+    Notifier.stopping();
+    served?;
+    Ok(match node? {
+        Outcome::Stopped => Ended::Stopped,
+        Outcome::Reexec => Ended::Reexec,
+    })
+}
+
+/// When one role ends, for whatever reason, the others are asked to.
+async fn stop_when_over<T>(role: impl Future<Output = T>, others: &CancellationToken) -> T {
+    let ended = role.await;
+    others.cancel();
+    ended
+}
+
+pub fn finish(log: &Log, ended: anyhow::Result<Ended>) -> anyhow::Result<Ended> {
+    if let Err(error) = &ended {
+        tracing::error!("ending: {error:#}");
+    }
+    log.flush(LOG_FLUSH);
+    ended
+}
