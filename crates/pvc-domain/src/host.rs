@@ -83,7 +83,8 @@ pub fn device_for_host(device: &str, files: &BTreeMap<VolumeId, PathBuf>) -> Res
 
 fn only_device<'a, 'input>(domain: Node<'a, 'input>) -> Option<Node<'a, 'input>> {
     // An element that closes `<devices>` itself would leave a sibling behind.
-    let devices = child(domain, "devices").filter(|_| domain.children().filter(Node::is_element).count() == 1)?;
+    let devices =
+        child(domain, "devices").filter(|_| domain.children().filter(Node::is_element).count() == 1)?;
     let mut elements = devices.children().filter(Node::is_element);
     elements.next().filter(|_| elements.next().is_none())
 }

@@ -1,1 +1,30 @@
 //! Each thing an operator can ask for, as one function over store and ports.
+//!
+//! All of them are built alike:
+//!
+//! - Everything that can be refused is refused before the first effect, with a reason of the ask's own
+//!   [`Refusal`] type and a hint what to do about it.
+//! - A change of records is decided on a view of the cluster and written as one multi; if somebody
+//!   else was faster it is decided again ([`Store::change`]).
+//! - What cannot be one multi (volumes and records together) is undone when it fails half way, and
+//!   says so if it cannot be.
+//! - Repeating an ask is harmless.
+//!
+//! A dropped future may leave such a longer ask half way: carry them out in tasks of their own.
+
+pub mod cluster;
+pub mod device;
+pub mod job;
+pub mod node;
+mod refusal;
+pub mod vm;
+mod wait;
+
+pub use pvc_store::ChangeError;
+pub use refusal::{Kind, NoNode, NoVm, Refusal};
+
+#[cfg(doc)]
+use pvc_store::Store;
+
+/// What becomes of an ask: done, refused by its own rules, or failed because the store did.
+pub type Outcome<T, R> = Result<T, ChangeError<R>>;

@@ -104,6 +104,9 @@ pub enum VmChange {
     /// Adds the tag, or changes its protection.
     AddTag(Tag),
     RemoveTag(String),
+    /// The volumes of an existing snapshot of the VM, as `pool/volume@snapshot`.
+    SnapshotVolumes { snapshot: String, volumes: Vec<String> },
+    SnapshotXml { snapshot: String, xml: String },
 }
 
 #[derive(Debug, Clone, PartialEq)]

@@ -222,6 +222,12 @@ impl<'a> Draft<'a> {
                 self.put(format!("{tag_key}/protected"), python_bool(tag.protected));
             }
             VmChange::RemoveTag(tag) => self.delete(&key(&format!("tags/{tag}"))),
+            VmChange::SnapshotVolumes { snapshot, volumes } => {
+                self.put(key(&format!("snapshots/{snapshot}/rbdsnaplist")), volumes.join(","));
+            }
+            VmChange::SnapshotXml { snapshot, xml } => {
+                self.put(key(&format!("snapshots/{snapshot}/xml")), xml.clone());
+            }
         }
     }
 

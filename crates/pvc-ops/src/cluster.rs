@@ -1,0 +1,87 @@
+//! Asks about the cluster as a whole.
+
+use std::collections::BTreeMap;
+
+use pvc_store::{ChangeError, Changes, ConfigChange, RestoreError, Store, StoreError};
+
+use crate::refusal::{Kind, Refusal};
+
+/// Why the cluster was not created, backed up or restored.
+#[derive(Debug, thiserror::Error)]
+pub enum ClusterRefusal {
+    #[error("the store holds a cluster already")]
+    AlreadyInitialized,
+    #[error("the dump cannot be read: {why}")]
+    BadDump { why: String },
+    #[error(transparent)]
+    Restore(#[from] RestoreError),
+}
+
+impl Refusal for ClusterRefusal {
+    fn kind(&self) -> Kind {
+        match self {
+            ClusterRefusal::AlreadyInitialized => Kind::Conflict,
+            ClusterRefusal::BadDump { .. } => Kind::Invalid,
+            ClusterRefusal::Restore(RestoreError::Stopped { .. }) => Kind::Unavailable,
+            ClusterRefusal::Restore(_) => Kind::Invalid,
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            ClusterRefusal::AlreadyInitialized => {
+                Some("say `--overwrite` to destroy all that is recorded about it".to_owned())
+            }
+            ClusterRefusal::BadDump { .. } => Some(
+                "give the file that `pvc cluster backup` wrote: one JSON object of keys and texts".to_owned(),
+            ),
+            ClusterRefusal::Restore(error) => error.hint(),
+        }
+    }
+}
+
+/// Makes the store that of a new cluster. With `overwrite` what is recorded of the present one is
+/// destroyed; running guests stay up and belong to nobody.
+pub async fn initialize(store: &Store, overwrite: bool) -> crate::Outcome<(), ClusterRefusal> {
+    match store.initialize(overwrite).await {
+        Ok(()) => Ok(()),
+        Err(StoreError::AlreadyInitialized) => Err(ChangeError::Refused(ClusterRefusal::AlreadyInitialized)),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// All that is recorded, by key, credentials included.
+pub async fn backup(store: &Store) -> Result<BTreeMap<String, String>, StoreError> {
+    store.backup().await
+}
+
+/// Writes what [`backup`] gave, as JSON text. Keys that are not in it stay. Returns how many were written.
+pub async fn restore(store: &Store, dump: &str) -> crate::Outcome<usize, ClusterRefusal> {
+    let dump = read_dump(dump).map_err(ChangeError::Refused)?;
+    store.restore(&dump).await.map_err(|error| ChangeError::Refused(ClusterRefusal::Restore(error)))
+}
+
+/// `GET /backup` answers with JSON in a JSON string, and people save either.
+fn read_dump(text: &str) -> Result<BTreeMap<String, String>, ClusterRefusal> {
+    let bad = |error: serde_json::Error| ClusterRefusal::BadDump { why: error.to_string() };
+    let value: serde_json::Value = serde_json::from_str(text).map_err(bad)?;
+    match value {
+        serde_json::Value::String(inner) => serde_json::from_str(&inner).map_err(bad),
+        other => serde_json::from_value(other).map_err(bad),
+    }
+}
+
+/// Switches maintenance on or off: while it is on, no node is taken for dead and no fault is recorded.
+/// Returns whether that changed anything.
+pub async fn set_maintenance(store: &Store, on: bool) -> Result<bool, ChangeError<std::convert::Infallible>> {
+    store
+        .change(|cluster| {
+            let mut changes = Changes::new();
+            let differs = cluster.config.maintenance != on;
+            if differs {
+                changes.config(ConfigChange::Maintenance(on));
+            }
+            Ok((changes, differs))
+        })
+        .await
+}

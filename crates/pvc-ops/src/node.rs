@@ -1,0 +1,146 @@
+//! Asks about one node.
+
+use pvc_model::node::{CoordinatorState, DaemonState, DomainState, NodeRole};
+use pvc_model::{NodeName, cluster::Cluster};
+use pvc_store::{ChangeError, Changes, ConfigChange, Expect, NodeChange, Store};
+
+use crate::refusal::{Kind, NoNode, Refusal, find_node};
+
+/// Which part a node is to have in the coordination.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CoordinatorRequest {
+    Primary,
+    Secondary,
+}
+
+/// Whether a node is to take VMs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DomainRequest {
+    Ready,
+    /// Move its VMs away and take no more.
+    Flush,
+}
+
+/// What became of a request to a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Requested {
+    /// The node will see to it.
+    Yes,
+    /// It is so already, or on its way.
+    Already,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NodeRefusal {
+    #[error(transparent)]
+    NoNode(#[from] NoNode),
+    #[error("node `{node}` is no coordinator")]
+    NotCoordinator { node: NodeName },
+    #[error("the daemon of node `{node}` is in state `{state}`, not `run`")]
+    NotRunning { node: NodeName, state: DaemonState },
+    #[error("no other coordinator runs that could become primary instead of node `{node}`")]
+    NobodyElse { node: NodeName },
+    #[error("node `{node}` is being fenced")]
+    Fenced { node: NodeName },
+}
+
+impl Refusal for NodeRefusal {
+    fn kind(&self) -> Kind {
+        match self {
+            NodeRefusal::NoNode(error) => error.kind(),
+            NodeRefusal::NotCoordinator { .. } => Kind::Invalid,
+            NodeRefusal::NotRunning { .. } | NodeRefusal::NobodyElse { .. } | NodeRefusal::Fenced { .. } => {
+                Kind::Conflict
+            }
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            NodeRefusal::NoNode(error) => error.hint(),
+            NodeRefusal::NotCoordinator { .. } => {
+                Some("coordinators are named in the configuration of all nodes".to_owned())
+            }
+            NodeRefusal::NotRunning { .. } => Some("`pvc node list` shows the nodes that run".to_owned()),
+            NodeRefusal::NobodyElse { .. } => {
+                Some("start the daemon of another coordinator first".to_owned())
+            }
+            NodeRefusal::Fenced { .. } => {
+                Some("wait until its VMs are recovered, and for the node to return".to_owned())
+            }
+        }
+    }
+}
+
+/// Asks `node` to become primary, or to leave that to another coordinator.
+pub async fn set_coordinator_state(
+    store: &Store,
+    node: &str,
+    request: CoordinatorRequest,
+) -> Result<Requested, ChangeError<NodeRefusal>> {
+    store
+        .change(|cluster| {
+            let record = find_node(cluster, node)?;
+            let name = &record.name;
+            if record.role != NodeRole::Coordinator {
+                return Err(NodeRefusal::NotCoordinator { node: name.clone() });
+            }
+            if record.daemon_state != DaemonState::Run {
+                let state = record.daemon_state.clone();
+                return Err(NodeRefusal::NotRunning { node: name.clone(), state });
+            }
+            let is_primary = cluster.config.primary.as_ref() == Some(name);
+            let mut changes = Changes::new();
+            let wish = match request {
+                CoordinatorRequest::Primary if is_primary => return Ok((changes, Requested::Already)),
+                CoordinatorRequest::Primary => Some(name.clone()),
+                CoordinatorRequest::Secondary if !is_primary && settled(&record.coordinator_state) => {
+                    return Ok((changes, Requested::Already));
+                }
+                CoordinatorRequest::Secondary if !somebody_else(cluster, name) => {
+                    return Err(NodeRefusal::NobodyElse { node: name.clone() });
+                }
+                CoordinatorRequest::Secondary => None,
+            };
+            changes.config(ConfigChange::Primary(wish));
+            changes.expect(Expect::NodeDaemon(name.clone()));
+            Ok((changes, Requested::Yes))
+        })
+        .await
+}
+
+fn settled(state: &CoordinatorState) -> bool {
+    matches!(state, CoordinatorState::Secondary | CoordinatorState::Relinquish)
+}
+
+fn somebody_else(cluster: &Cluster, node: &NodeName) -> bool {
+    cluster.nodes.values().any(|other| {
+        other.name != *node && other.role == NodeRole::Coordinator && other.daemon_state == DaemonState::Run
+    })
+}
+
+/// Asks `node` to take VMs again, or to have them moved away and take no more.
+pub async fn set_domain_state(
+    store: &Store,
+    node: &str,
+    request: DomainRequest,
+) -> Result<Requested, ChangeError<NodeRefusal>> {
+    store
+        .change(|cluster| {
+            let record = find_node(cluster, node)?;
+            let name = &record.name;
+            let mut changes = Changes::new();
+            let wish = match (request, &record.domain_state) {
+                (_, DomainState::FenceFlush) => return Err(NodeRefusal::Fenced { node: name.clone() }),
+                (DomainRequest::Ready, DomainState::Ready | DomainState::Unflush)
+                | (DomainRequest::Flush, DomainState::Flush | DomainState::Flushed) => {
+                    return Ok((changes, Requested::Already));
+                }
+                (DomainRequest::Ready, _) => DomainState::Unflush,
+                (DomainRequest::Flush, _) => DomainState::Flush,
+            };
+            changes.node(name, NodeChange::Domain(wish));
+            Ok((changes, Requested::Yes))
+        })
+        .await
+}

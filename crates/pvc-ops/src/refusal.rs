@@ -1,0 +1,81 @@
+//! What all refusals have in common.
+
+use std::sync::Arc;
+
+use pvc_model::cluster::Cluster;
+use pvc_model::node::NodeRecord;
+use pvc_model::vm::VmRecord;
+
+/// What kind of refusal it is, for whoever has to choose a status code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// What was named is not there.
+    NotFound,
+    /// The ask itself is wrong.
+    Invalid,
+    /// It does not fit the present state.
+    Conflict,
+    /// Something outside did not do its part; the same ask may work later.
+    Unavailable,
+}
+
+/// Why an ask was not carried out.
+pub trait Refusal: std::error::Error + Send + Sync + 'static {
+    fn kind(&self) -> Kind;
+
+    /// What to do about it, if more can be said than the message does.
+    fn hint(&self) -> Option<String> {
+        None
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("there is no VM `{vm}`")]
+pub struct NoVm {
+    pub vm: String,
+}
+
+impl Refusal for NoVm {
+    fn kind(&self) -> Kind {
+        Kind::NotFound
+    }
+
+    fn hint(&self) -> Option<String> {
+        Some("`pvc vm list` shows the VMs".to_owned())
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("there is no node `{node}`")]
+pub struct NoNode {
+    pub node: String,
+}
+
+impl Refusal for NoNode {
+    fn kind(&self) -> Kind {
+        Kind::NotFound
+    }
+
+    fn hint(&self) -> Option<String> {
+        Some("`pvc node list` shows the nodes".to_owned())
+    }
+}
+
+/// The VM by name or UUID.
+pub(crate) fn find_vm<'a>(cluster: &'a Cluster, vm: &str) -> Result<&'a Arc<VmRecord>, NoVm> {
+    cluster.vm(vm).ok_or_else(|| NoVm { vm: shown(vm) })
+}
+
+pub(crate) fn find_node<'a>(cluster: &'a Cluster, node: &str) -> Result<&'a Arc<NodeRecord>, NoNode> {
+    cluster.node(node).ok_or_else(|| NoNode { node: shown(node) })
+}
+
+/// What somebody gave as a name, for a message: short and printable.
+pub(crate) fn shown(text: &str) -> String {
+    let printable = |c: char| if c.is_control() { '\u{fffd}' } else { c };
+    let mut shown: String = text.chars().take(60).map(printable).collect();
+    if text.chars().nth(60).is_some() {
+        shown.push('…');
+    }
+    shown
+}

@@ -1,0 +1,320 @@
+//! Recording a VM, and changing what is recorded of its hardware.
+
+use pvc_domain::{Domain, Problem};
+use pvc_model::cluster::Cluster;
+use pvc_model::domain::DomainSummary;
+use pvc_model::placement::{Need, NoPlace, Promises, Unfit, check_size, place, selector_for};
+use pvc_model::request::is_off;
+use pvc_model::storage::VolumeId;
+use pvc_model::vm::{DEFAULT_MAX_DOWNTIME_MS, MigrationMethod, Selector, Tag, VmState};
+use pvc_model::{NodeName, Uuid};
+use pvc_store::{Change, ChangeError, Changes, Expect, NewVm, Store, VmChange};
+
+use super::meta::check_tag;
+use super::name_taken;
+use crate::refusal::{Kind, NoNode, NoVm, Refusal, find_node, find_vm, shown};
+
+/// A VM as an operator gives it.
+#[derive(Debug, Clone)]
+pub struct Define {
+    pub xml: String,
+    /// The name or UUID that the VM must have, if the operator said one beside the XML.
+    pub expected: Option<String>,
+    /// The node to assign it to; without one it is chosen.
+    pub node: Option<String>,
+    pub node_limit: Vec<String>,
+    pub selector: Option<Selector>,
+    pub autostart: bool,
+    pub migration_method: Option<MigrationMethod>,
+    pub max_downtime_ms: u32,
+    pub user_tags: Vec<String>,
+    pub protected_tags: Vec<String>,
+    /// The state to begin with.
+    pub state: VmState,
+    pub profile: Option<String>,
+}
+
+impl Define {
+    /// The XML with everything else as it is when nothing is said.
+    pub fn new(xml: impl Into<String>) -> Self {
+        Define {
+            xml: xml.into(),
+            expected: None,
+            node: None,
+            node_limit: Vec::new(),
+            selector: None,
+            autostart: false,
+            migration_method: None,
+            max_downtime_ms: DEFAULT_MAX_DOWNTIME_MS,
+            user_tags: Vec::new(),
+            protected_tags: Vec::new(),
+            state: VmState::Stop,
+            profile: None,
+        }
+    }
+}
+
+/// A VM that was recorded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Defined {
+    pub uuid: Uuid,
+    pub name: String,
+    pub node: NodeName,
+    /// What will work, though likely not as intended.
+    pub warnings: Vec<String>,
+}
+
+/// A VM whose hardware was changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Modified {
+    pub uuid: Uuid,
+    pub name: String,
+    /// Whether it was asked to restart, so that it has the new hardware.
+    pub restarted: bool,
+    pub warnings: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DefineRefusal {
+    #[error(transparent)]
+    NoVm(#[from] NoVm),
+    #[error(transparent)]
+    NoNode(#[from] NoNode),
+    /// All problems at once, at least one.
+    #[error("the domain XML cannot be taken: {}", joined(.0))]
+    Xml(Vec<Problem>),
+    #[error("the XML is that of VM `{found}`, not of `{expected}`")]
+    OtherVm { found: String, expected: String },
+    #[error("a VM called `{name}` exists already")]
+    NameTaken { name: String },
+    #[error("VM name `{name}` is written like a UUID")]
+    NameLikeUuid { name: String },
+    #[error("a VM with UUID `{uuid}` exists already: `{name}`")]
+    UuidTaken { uuid: Uuid, name: String },
+    #[error("node `{node}` is not among the nodes the VM is limited to")]
+    NotInLimit { node: NodeName },
+    #[error("node `{node}` {unfit}")]
+    TooLarge { node: NodeName, unfit: Unfit },
+    #[error(transparent)]
+    NoPlace(#[from] NoPlace),
+    #[error("{0}")]
+    BadTag(String),
+    #[error("the name of VM `{name}` cannot be changed while it is in state `{state}`")]
+    NameInUse { name: String, state: VmState },
+}
+
+fn joined(problems: &[Problem]) -> String {
+    problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}
+
+impl Refusal for DefineRefusal {
+    fn kind(&self) -> Kind {
+        match self {
+            DefineRefusal::NoVm(error) => error.kind(),
+            DefineRefusal::NameTaken { .. }
+            | DefineRefusal::UuidTaken { .. }
+            | DefineRefusal::NameInUse { .. } => Kind::Conflict,
+            _ => Kind::Invalid,
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            DefineRefusal::NoVm(error) => error.hint(),
+            DefineRefusal::NoNode(error) => error.hint(),
+            DefineRefusal::Xml(problems) => problems.iter().find_map(|problem| problem.hint.clone()),
+            DefineRefusal::OtherVm { .. } => {
+                Some("give the VM that the XML's `<name>` and `<uuid>` say".to_owned())
+            }
+            DefineRefusal::NameTaken { name } => {
+                Some(format!("`pvc vm modify {name}` changes a VM that exists"))
+            }
+            DefineRefusal::UuidTaken { .. } => Some("`uuidgen` makes a new UUID".to_owned()),
+            DefineRefusal::NotInLimit { .. } => {
+                Some("name one of these nodes, or widen the limit".to_owned())
+            }
+            DefineRefusal::TooLarge { .. } => {
+                Some("give the VM less memory or fewer vCPUs, or choose another node".to_owned())
+            }
+            DefineRefusal::NoPlace(_) => Some(
+                "`pvc node ready` makes a node take VMs again; `--target` names a node yourself".to_owned(),
+            ),
+            DefineRefusal::NameInUse { .. } => {
+                Some("stop the VM first; `pvc vm rename` renames its volumes, too".to_owned())
+            }
+            DefineRefusal::NameLikeUuid { .. } | DefineRefusal::BadTag(_) => None,
+        }
+    }
+}
+
+/// Records a VM.
+pub async fn define(store: &Store, ask: &Define) -> Result<Defined, ChangeError<DefineRefusal>> {
+    let checked = pvc_domain::validate(&ask.xml)
+        .map_err(|problems| ChangeError::Refused(DefineRefusal::Xml(problems)))?;
+    let xml = stored_text(&ask.xml).map_err(ChangeError::Refused)?;
+    let (summary, own_warnings) = (checked.summary, checked.warnings);
+    store
+        .change(|cluster| {
+            check_identity(cluster, ask, &summary)?;
+            let node_limit = known_nodes(cluster, &ask.node_limit)?;
+            let node = choose_node(cluster, ask, &summary, &node_limit)?;
+            let new = NewVm {
+                uuid: summary.uuid,
+                name: summary.name.clone(),
+                state: ask.state.clone(),
+                node: Some(node.clone()),
+                xml: xml.clone(),
+                profile: ask.profile.clone(),
+                volumes: summary.volumes(),
+                autostart: ask.autostart,
+                migration_method: ask.migration_method.clone(),
+                max_downtime_ms: ask.max_downtime_ms,
+                selector: ask.selector.clone(),
+                node_limit,
+                tags: tags(ask)?,
+            };
+            let mut changes = Changes::new();
+            changes.push(Change::DefineVm(Box::new(new)));
+            changes.expect(Expect::VmNames);
+            let mut warnings: Vec<_> = own_warnings.iter().map(ToString::to_string).collect();
+            warnings.extend(shared_volumes(cluster, summary.uuid, &summary.volumes()));
+            Ok((changes, Defined { uuid: summary.uuid, name: summary.name.clone(), node, warnings }))
+        })
+        .await
+}
+
+/// Replaces the XML of VM `vm`. What is recorded beside it and follows from it is recorded anew. A
+/// running guest is as it was until its next start; with `restart` a started one is asked to restart.
+pub async fn modify(
+    store: &Store,
+    vm: &str,
+    xml: &str,
+    restart: bool,
+) -> Result<Modified, ChangeError<DefineRefusal>> {
+    let checked =
+        pvc_domain::validate(xml).map_err(|problems| ChangeError::Refused(DefineRefusal::Xml(problems)))?;
+    let xml = stored_text(xml).map_err(ChangeError::Refused)?;
+    let (summary, own_warnings) = (checked.summary, checked.warnings);
+    store
+        .change(|cluster| {
+            let record = find_vm(cluster, vm)?;
+            if record.uuid != summary.uuid {
+                let expected = format!("{} ({})", record.name, record.uuid);
+                return Err(DefineRefusal::OtherVm {
+                    found: format!("{} ({})", summary.name, summary.uuid),
+                    expected,
+                });
+            }
+            let mut changes = Changes::new();
+            if record.name != summary.name {
+                check_new_name(cluster, &summary.name, record.uuid)?;
+                if !is_off(&record.state) {
+                    let (name, state) = (record.name.clone(), record.state.clone());
+                    return Err(DefineRefusal::NameInUse { name, state });
+                }
+                changes.vm(record.uuid, VmChange::Name(summary.name.clone()));
+                changes.expect(Expect::VmNames).expect(Expect::VmState(record.uuid));
+            }
+            if let Some(node) = record.node.as_ref().and_then(|name| cluster.node(name.as_str())) {
+                check_size(node, summary.memory_mib, summary.vcpus)
+                    .map_err(|unfit| DefineRefusal::TooLarge { node: node.name.clone(), unfit })?;
+            }
+            changes.vm(record.uuid, VmChange::Xml(xml.clone()));
+            changes.vm(record.uuid, VmChange::Volumes(summary.volumes()));
+            let restarted = restart && record.state == VmState::Start;
+            if restarted {
+                changes.vm(record.uuid, VmChange::State(VmState::Restart));
+            }
+            let mut warnings: Vec<_> = own_warnings.iter().map(ToString::to_string).collect();
+            warnings.extend(shared_volumes(cluster, record.uuid, &summary.volumes()));
+            Ok((changes, Modified { uuid: record.uuid, name: summary.name.clone(), restarted, warnings }))
+        })
+        .await
+}
+
+/// What is kept of an operator's text: all of it but the XML declaration.
+fn stored_text(xml: &str) -> Result<String, DefineRefusal> {
+    Domain::parse(xml).map(Domain::into_string).map_err(|error| {
+        let hint = error.hint().map(str::to_owned);
+        DefineRefusal::Xml(vec![Problem { line: 0, column: 0, what: error.to_string(), hint }])
+    })
+}
+
+fn check_identity(cluster: &Cluster, ask: &Define, summary: &DomainSummary) -> Result<(), DefineRefusal> {
+    if let Some(expected) = &ask.expected {
+        let same_uuid = Uuid::try_parse(expected).is_ok_and(|uuid| uuid == summary.uuid);
+        if *expected != summary.name && !same_uuid {
+            return Err(DefineRefusal::OtherVm { found: summary.name.clone(), expected: shown(expected) });
+        }
+    }
+    if let Some(other) = cluster.vms.get(&summary.uuid) {
+        return Err(DefineRefusal::UuidTaken { uuid: summary.uuid, name: other.name.clone() });
+    }
+    check_new_name(cluster, &summary.name, summary.uuid)
+}
+
+pub(super) fn check_new_name(cluster: &Cluster, name: &str, own: Uuid) -> Result<(), DefineRefusal> {
+    if Uuid::try_parse(name).is_ok() {
+        return Err(DefineRefusal::NameLikeUuid { name: name.to_owned() });
+    }
+    if name_taken(cluster, name, own) {
+        return Err(DefineRefusal::NameTaken { name: name.to_owned() });
+    }
+    Ok(())
+}
+
+/// The named nodes, each once, if all of them exist.
+pub(super) fn known_nodes(cluster: &Cluster, names: &[String]) -> Result<Vec<NodeName>, NoNode> {
+    let mut known: Vec<NodeName> = Vec::new();
+    for name in names {
+        let node = find_node(cluster, name)?;
+        if !known.contains(&node.name) {
+            known.push(node.name.clone());
+        }
+    }
+    Ok(known)
+}
+
+fn choose_node(
+    cluster: &Cluster,
+    ask: &Define,
+    summary: &DomainSummary,
+    node_limit: &[NodeName],
+) -> Result<NodeName, DefineRefusal> {
+    let Some(name) = &ask.node else {
+        let selector = selector_for(ask.selector.as_ref(), cluster);
+        let need = Need {
+            memory_mib: summary.memory_mib,
+            vcpus: summary.vcpus,
+            node_limit,
+            leaving: None,
+            runs: false,
+        };
+        return Ok(place(cluster, &selector, &need, &Promises::default())?);
+    };
+    let node = find_node(cluster, name)?;
+    if !node_limit.is_empty() && !node_limit.contains(&node.name) {
+        return Err(DefineRefusal::NotInLimit { node: node.name.clone() });
+    }
+    check_size(node, summary.memory_mib, summary.vcpus)
+        .map_err(|unfit| DefineRefusal::TooLarge { node: node.name.clone(), unfit })?;
+    Ok(node.name.clone())
+}
+
+/// Both kinds of tags, each once; protection wins.
+fn tags(ask: &Define) -> Result<Vec<Tag>, DefineRefusal> {
+    let mut tags: Vec<Tag> = Vec::new();
+    let protected = ask.protected_tags.iter().map(|name| (name, true));
+    for (name, protected) in protected.chain(ask.user_tags.iter().map(|name| (name, false))) {
+        check_tag(name).map_err(DefineRefusal::BadTag)?;
+        if !tags.iter().any(|tag| tag.name == *name) {
+            tags.push(Tag { name: name.clone(), kind: "user".to_owned(), protected });
+        }
+    }
+    Ok(tags)
+}
+
+fn shared_volumes(cluster: &Cluster, vm: Uuid, volumes: &[VolumeId]) -> Option<String> {
+    let (other, volume) = super::other_user(cluster, vm, volumes)?;
+    Some(format!("volume `{volume}` is used by VM `{}`, too; only one of them can run at a time", other.name))
+}

@@ -1,0 +1,83 @@
+//! Breaking the locks on a VM's volumes that a dead host left behind.
+
+use pvc_model::NodeName;
+use pvc_model::cluster::Cluster;
+use pvc_model::job::JobSpec;
+use pvc_model::request::may_flush_locks;
+use pvc_model::vm::{VmRecord, VmState};
+use pvc_ports::{Clock, Random};
+use pvc_store::{ChangeError, Store};
+
+use super::runner;
+use crate::job::{JobRequest, submit};
+use crate::refusal::{Kind, NoVm, Refusal, find_vm};
+
+/// The name of the job.
+pub const FLUSH_LOCKS: &str = "vm.flush_locks";
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FlushRefusal {
+    #[error(transparent)]
+    NoVm(#[from] NoVm),
+    #[error(
+        "VM `{vm}` is in state `{state}`; its locks can be flushed in `stop`, `disable`, `fail` and `mirror`"
+    )]
+    MayRun { vm: String, state: VmState },
+    #[error("VM `{vm}` runs on node `{node}`")]
+    Runs { vm: String, node: NodeName },
+    #[error("VM `{vm}` is assigned to no node")]
+    Homeless { vm: String },
+}
+
+impl Refusal for FlushRefusal {
+    fn kind(&self) -> Kind {
+        match self {
+            FlushRefusal::NoVm(error) => error.kind(),
+            _ => Kind::Conflict,
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            FlushRefusal::NoVm(error) => error.hint(),
+            FlushRefusal::MayRun { vm, .. } | FlushRefusal::Runs { vm, .. } => Some(format!(
+                "`pvc vm stop {vm}` stops it; breaking the locks of a running VM destroys its data"
+            )),
+            FlushRefusal::Homeless { vm } => Some(format!("`pvc vm move {vm}` assigns a node")),
+        }
+    }
+}
+
+fn check<'a>(cluster: &'a Cluster, vm: &str) -> Result<&'a VmRecord, FlushRefusal> {
+    let record = find_vm(cluster, vm)?;
+    if !may_flush_locks(&record.state) {
+        return Err(FlushRefusal::MayRun { vm: record.name.clone(), state: record.state.clone() });
+    }
+    if let Some(node) = runner(cluster, record.uuid) {
+        return Err(FlushRefusal::Runs { vm: record.name.clone(), node: node.name.clone() });
+    }
+    Ok(record)
+}
+
+/// Has the worker of the VM's node flush its locks. The worker looks at the VM again before it does.
+pub async fn submit_flush_locks(
+    store: &Store,
+    clock: &dyn Clock,
+    random: &dyn Random,
+    vm: &str,
+    submitter: &str,
+) -> Result<JobSpec, ChangeError<FlushRefusal>> {
+    let cluster = store.view();
+    let record = check(&cluster, vm).map_err(ChangeError::Refused)?;
+    let node = record.node.clone();
+    let node =
+        node.ok_or_else(|| ChangeError::Refused(FlushRefusal::Homeless { vm: record.name.clone() }))?;
+    let request = JobRequest {
+        name: FLUSH_LOCKS.to_owned(),
+        run_on: node.to_string(),
+        node,
+        args: vec![("domain".to_owned(), record.name.clone())],
+        submitter: submitter.to_owned(),
+    };
+    crate::job::submitted(submit(store, clock, random, request).await)
+}

@@ -1,0 +1,46 @@
+//! Asks about one VM. VMs are named by name or UUID.
+
+mod define;
+mod locks;
+mod meta;
+mod place;
+mod remove;
+mod rename;
+mod state;
+
+pub use define::{Define, DefineRefusal, Defined, Modified, define, modify};
+pub use locks::{FLUSH_LOCKS, FlushRefusal, submit_flush_locks};
+pub use meta::{Meta, MetaRefusal, TagRefusal, add_tag, remove_tag, set_meta};
+pub use place::{Move, MoveRefusal, Moved, Movement, move_vm};
+pub use remove::{RemoveRefusal, Removed, remove};
+pub use rename::{RenameRefusal, Renamed, rename};
+pub use state::{StateOutcome, StateRefusal, finish_disable, set_state};
+
+use pvc_model::Uuid;
+use pvc_model::cluster::Cluster;
+use pvc_model::node::{DaemonState, NodeRecord};
+use pvc_model::storage::VolumeId;
+use pvc_model::vm::VmRecord;
+
+/// Refuses a name that another VM has, or that is written like a UUID and would be taken for one.
+fn name_taken(cluster: &Cluster, name: &str, own: Uuid) -> bool {
+    cluster.vms.values().any(|vm| vm.name == name && vm.uuid != own)
+}
+
+/// A living node that says it runs the VM.
+fn runner(cluster: &Cluster, vm: Uuid) -> Option<&NodeRecord> {
+    let alive = |node: &&std::sync::Arc<NodeRecord>| node.daemon_state == DaemonState::Run;
+    cluster.nodes.values().filter(alive).find(|node| node.running.contains(&vm)).map(|node| &**node)
+}
+
+/// Another VM that uses one of the volumes, and which.
+fn other_user<'a>(
+    cluster: &'a Cluster,
+    vm: Uuid,
+    volumes: &'a [VolumeId],
+) -> Option<(&'a VmRecord, &'a VolumeId)> {
+    let others = cluster.vms.values().filter(|other| other.uuid != vm);
+    others.flat_map(|other| other.volumes().into_iter().map(move |volume| (other, volume))).find_map(
+        |(other, used)| volumes.iter().find(|volume| **volume == used).map(|volume| (&**other, volume)),
+    )
+}

@@ -1,0 +1,201 @@
+//! Removing a VM, with its volumes or without.
+
+use std::time::Duration;
+
+use pvc_model::cluster::Cluster;
+use pvc_model::node::DaemonState;
+use pvc_model::request::is_off;
+use pvc_model::storage::VolumeId;
+use pvc_model::vm::{VmRecord, VmState};
+use pvc_model::{NodeName, Uuid};
+use pvc_ports::{Clock, Storage, StorageError};
+use pvc_store::{Change, ChangeError, Changes, Store, VmChange};
+
+use super::{other_user, runner};
+use crate::refusal::{Kind, NoVm, Refusal, find_vm};
+use crate::wait::wait_for;
+
+/// How long a guest may take to be gone once its plug is to be pulled.
+const STOP_PATIENCE: Duration = Duration::from_secs(60);
+
+/// A VM that is gone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Removed {
+    pub uuid: Uuid,
+    pub name: String,
+    pub volumes: Vec<VolumeId>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum RemoveRefusal {
+    #[error(transparent)]
+    NoVm(#[from] NoVm),
+    #[error("VM `{vm}` may run on node `{node}`, whose daemon is in state `{state}`")]
+    NodeSilent { vm: String, node: NodeName, state: DaemonState },
+    #[error("volume `{volume}` of VM `{vm}` is used by VM `{other}`, too")]
+    Shared { vm: String, volume: VolumeId, other: String },
+    #[error("VM `{vm}` did not stop within {seconds} s", seconds = STOP_PATIENCE.as_secs())]
+    DoesNotStop { vm: String },
+    #[error("VM `{vm}` was started by somebody else meanwhile")]
+    Started { vm: String },
+    #[error("volume `{volume}` of VM `{vm}` could not be removed")]
+    Volume {
+        vm: String,
+        volume: VolumeId,
+        /// Those that are gone already.
+        removed: Vec<VolumeId>,
+        #[source]
+        source: StorageError,
+    },
+}
+
+impl Refusal for RemoveRefusal {
+    fn kind(&self) -> Kind {
+        match self {
+            RemoveRefusal::NoVm(error) => error.kind(),
+            RemoveRefusal::DoesNotStop { .. } | RemoveRefusal::Volume { .. } => Kind::Unavailable,
+            _ => Kind::Conflict,
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            RemoveRefusal::NoVm(error) => error.hint(),
+            RemoveRefusal::NodeSilent { .. } => {
+                Some("start that node's daemon, or wait until the node is fenced".to_owned())
+            }
+            RemoveRefusal::Shared { .. } => {
+                Some("`pvc vm undefine` removes the VM and leaves all volumes".to_owned())
+            }
+            RemoveRefusal::DoesNotStop { .. } => Some("look into `pvc node log` of its node".to_owned()),
+            RemoveRefusal::Started { .. } => Some("stop it and remove it again".to_owned()),
+            RemoveRefusal::Volume { removed, .. } => Some(format!(
+                "{} of its volumes are gone; the VM is stopped and still there: repeat the removal when the cause is mended",
+                removed.len()
+            )),
+        }
+    }
+}
+
+/// Stops VM `vm` if it runs and removes what is recorded of it; with a storage, its volumes as well.
+pub async fn remove(
+    store: &Store,
+    clock: &dyn Clock,
+    storage: Option<&dyn Storage>,
+    vm: &str,
+) -> Result<Removed, ChangeError<RemoveRefusal>> {
+    let stopping = store.change(|cluster| begin(cluster, vm, storage.is_some())).await?;
+    if !stopping.is_off {
+        let gone = |cluster: &Cluster| stopping.is_gone(cluster).then_some(());
+        if wait_for(store, clock, STOP_PATIENCE, gone).await.is_none() {
+            return Err(ChangeError::Refused(RemoveRefusal::DoesNotStop { vm: stopping.name }));
+        }
+    }
+    // From here on nobody can start it.
+    let volumes = store.change(|cluster| lock_out(cluster, &stopping)).await?;
+    let mut removed = Vec::new();
+    if let Some(storage) = storage {
+        for volume in volumes {
+            match storage.remove(&volume).await {
+                Ok(()) => removed.push(volume),
+                Err(StorageError::NoVolume { .. } | StorageError::NoPool { .. }) => {}
+                Err(source) => {
+                    let back = |_: &Cluster| {
+                        let mut changes = Changes::new();
+                        changes.vm(stopping.uuid, VmChange::State(VmState::Stop));
+                        Ok::<_, RemoveRefusal>((changes, ()))
+                    };
+                    if let Err(error) = store.change(back).await {
+                        tracing::warn!(vm = stopping.name, %error, "a VM could not be taken back out of its removal");
+                    }
+                    let vm = stopping.name;
+                    return Err(ChangeError::Refused(RemoveRefusal::Volume { vm, volume, removed, source }));
+                }
+            }
+        }
+    }
+    store.change(|cluster| Ok::<_, RemoveRefusal>((drop_records(cluster, &stopping, &removed), ()))).await?;
+    Ok(Removed { uuid: stopping.uuid, name: stopping.name, volumes: removed })
+}
+
+/// A VM that was told to stop.
+struct Stopping {
+    uuid: Uuid,
+    name: String,
+    /// Whether it was off before, so that nothing has to be waited for.
+    is_off: bool,
+    /// The node that must have noticed, and its keepalive when it was told; `None` if it said that it
+    /// runs the VM, and so will say when it does not any more.
+    notice: Option<(NodeName, i64)>,
+}
+
+impl Stopping {
+    /// Whether its guest is gone for sure.
+    fn is_gone(&self, cluster: &Cluster) -> bool {
+        if runner(cluster, self.uuid).is_some() {
+            return false;
+        }
+        // A start that was under way when the stop was written shows up within a keepalive or two.
+        let noticed = |(node, stamp): &(NodeName, i64)| match cluster.node(node.as_str()) {
+            Some(record) => record.daemon_state != DaemonState::Run || record.keepalive.abs_diff(*stamp) >= 6,
+            None => true,
+        };
+        self.notice.as_ref().is_none_or(noticed)
+    }
+}
+
+fn begin(cluster: &Cluster, vm: &str, with_volumes: bool) -> Result<(Changes, Stopping), RemoveRefusal> {
+    let record = find_vm(cluster, vm)?;
+    let (uuid, name) = (record.uuid, record.name.clone());
+    if with_volumes && let Some((other, volume)) = other_user(cluster, uuid, &record.volumes()) {
+        return Err(RemoveRefusal::Shared { vm: name, volume: volume.clone(), other: other.name.clone() });
+    }
+    let listed_by_silent = |node: &&std::sync::Arc<pvc_model::node::NodeRecord>| {
+        // A fenced node is proven dead; whatever it last said it ran does not run.
+        !matches!(node.daemon_state, DaemonState::Run | DaemonState::Fenced) && node.running.contains(&uuid)
+    };
+    if let Some(node) = cluster.nodes.values().find(listed_by_silent).filter(|_| !is_off(&record.state)) {
+        let state = node.daemon_state.clone();
+        return Err(RemoveRefusal::NodeSilent { vm: name, node: node.name.clone(), state });
+    }
+    let runs = runner(cluster, uuid).is_some();
+    let is_off = !runs && may_be_off(record);
+    let mut changes = Changes::new();
+    if !matches!(record.state, VmState::Stop | VmState::Delete) && !is_off {
+        changes.vm(uuid, VmChange::State(VmState::Stop));
+    }
+    let home = record.node.as_ref().and_then(|name| cluster.node(name.as_str()));
+    let notice = home.filter(|_| !runs).map(|node| (node.name.clone(), node.keepalive));
+    Ok((changes, Stopping { uuid, name, is_off, notice }))
+}
+
+/// States in which no guest runs and none is being started.
+fn may_be_off(record: &VmRecord) -> bool {
+    is_off(&record.state)
+        || matches!(
+            record.state,
+            VmState::Fail | VmState::Provision | VmState::Import | VmState::Restore | VmState::Delete
+        )
+}
+
+fn lock_out(cluster: &Cluster, stopping: &Stopping) -> Result<(Changes, Vec<VolumeId>), RemoveRefusal> {
+    let name = || stopping.name.clone();
+    let record = cluster.vms.get(&stopping.uuid).ok_or_else(|| NoVm { vm: name() })?;
+    if !may_be_off(record) || runner(cluster, stopping.uuid).is_some() {
+        return Err(RemoveRefusal::Started { vm: name() });
+    }
+    let mut changes = Changes::new();
+    changes.vm(stopping.uuid, VmChange::State(VmState::Delete));
+    Ok((changes, record.volumes()))
+}
+
+fn drop_records(cluster: &Cluster, stopping: &Stopping, removed: &[VolumeId]) -> Changes {
+    let mut changes = Changes::new();
+    if cluster.vms.contains_key(&stopping.uuid) {
+        changes.push(Change::RemoveVm(stopping.uuid));
+    }
+    for volume in removed.iter().filter(|volume| cluster.volumes.contains_key(volume)) {
+        changes.push(Change::RemoveVolume(volume.clone()));
+    }
+    changes
+}

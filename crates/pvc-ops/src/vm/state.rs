@@ -1,0 +1,151 @@
+//! Starting, stopping and what lies between.
+
+use std::time::Duration;
+
+use pvc_model::Uuid;
+use pvc_model::request::{Answer, StateRequest, request_state};
+use pvc_model::vm::{VmRecord, VmState};
+use pvc_ports::Clock;
+use pvc_store::{ChangeError, Changes, Store, VmChange};
+
+use crate::refusal::{Kind, NoVm, Refusal, find_vm};
+use crate::wait::wait_for;
+
+/// What became of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StateOutcome {
+    pub uuid: Uuid,
+    pub name: String,
+    pub answer: Answer,
+}
+
+impl StateOutcome {
+    /// The state that a client who waits should see the VM leave: the one that a node has still to
+    /// work on.
+    pub fn transitional(&self) -> Option<VmState> {
+        match &self.answer {
+            Answer::Write(state @ (VmState::Restart | VmState::Shutdown)) => Some(state.clone()),
+            _ => None,
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StateRefusal {
+    #[error(transparent)]
+    NoVm(#[from] NoVm),
+    #[error("VM `{vm}` cannot {request}: {why}", request = .request.as_str())]
+    Request { vm: String, request: StateRequest, why: pvc_model::request::Refusal },
+    #[error("VM `{vm}` cannot start: its domain XML cannot be read: {why}")]
+    Unreadable { vm: String, why: String },
+    #[error("VM `{vm}` cannot start: it is assigned to no node")]
+    Homeless { vm: String },
+    #[error("VM `{vm}` was not disabled: it is in state `{state}` now, not `stop`")]
+    Turned { vm: String, state: VmState },
+    #[error("VM `{vm}` was not disabled: it did not stop within {seconds} s")]
+    TooSlow { vm: String, seconds: u64 },
+}
+
+impl Refusal for StateRefusal {
+    fn kind(&self) -> Kind {
+        match self {
+            StateRefusal::NoVm(error) => error.kind(),
+            StateRefusal::TooSlow { .. } => Kind::Unavailable,
+            _ => Kind::Conflict,
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            StateRefusal::NoVm(error) => error.hint(),
+            StateRefusal::Request { why, .. } => Some(why.hint().to_owned()),
+            StateRefusal::Unreadable { vm, .. } => {
+                Some(format!("`pvc vm modify {vm} FILE` replaces the XML"))
+            }
+            StateRefusal::Homeless { vm } => Some(format!("`pvc vm move {vm}` assigns a node")),
+            StateRefusal::Turned { .. } => Some("somebody else asked for another state meanwhile".to_owned()),
+            StateRefusal::TooSlow { vm, .. } => Some(format!("`pvc vm disable --force {vm}` pulls the plug")),
+        }
+    }
+}
+
+/// Asks for a state of VM `vm`. Nodes do the rest.
+///
+/// After an answer [`Answer::ThenDisable`] or [`Answer::AwaitStopThenDisable`], [`finish_disable`] must
+/// follow: what is written here stops the VM.
+pub async fn set_state(
+    store: &Store,
+    vm: &str,
+    request: StateRequest,
+    force: bool,
+) -> Result<StateOutcome, ChangeError<StateRefusal>> {
+    store
+        .change(|cluster| {
+            let record = find_vm(cluster, vm)?;
+            let answer = request_state(&record.state, request, force)
+                .map_err(|why| StateRefusal::Request { vm: record.name.clone(), request, why })?;
+            if request == StateRequest::Start {
+                check_startable(record)?;
+            }
+            let mut changes = Changes::new();
+            if let Answer::Write(state) | Answer::ThenDisable(state) = &answer {
+                changes.vm(record.uuid, VmChange::State(state.clone()));
+            }
+            Ok((changes, StateOutcome { uuid: record.uuid, name: record.name.clone(), answer }))
+        })
+        .await
+}
+
+fn check_startable(record: &VmRecord) -> Result<(), StateRefusal> {
+    let vm = record.name.clone();
+    if let Err(why) = &record.domain {
+        return Err(StateRefusal::Unreadable { vm, why: why.clone() });
+    }
+    if record.node.is_none() {
+        return Err(StateRefusal::Homeless { vm });
+    }
+    Ok(())
+}
+
+/// Waits until the VM has stopped, at most for `patience`, and disables it. A VM that somebody starts
+/// again meanwhile is left to them.
+pub async fn finish_disable(
+    store: &Store,
+    clock: &dyn Clock,
+    outcome: &StateOutcome,
+    patience: Duration,
+) -> Result<(), ChangeError<StateRefusal>> {
+    if !matches!(outcome.answer, Answer::ThenDisable(_) | Answer::AwaitStopThenDisable) {
+        return Ok(());
+    }
+    let uuid = outcome.uuid;
+    let came_to_rest = |cluster: &pvc_model::cluster::Cluster| {
+        let Some(record) = cluster.vms.get(&uuid) else { return Some(()) };
+        let on_its_way = match record.state {
+            // The plug may be pulled a moment after the state is written.
+            VmState::Stop => super::runner(cluster, uuid).is_some(),
+            VmState::Shutdown => true,
+            _ => false,
+        };
+        (!on_its_way).then_some(())
+    };
+    if wait_for(store, clock, patience, came_to_rest).await.is_none() {
+        let seconds = patience.as_secs();
+        return Err(ChangeError::Refused(StateRefusal::TooSlow { vm: outcome.name.clone(), seconds }));
+    }
+    store
+        .change(|cluster| {
+            let vm = outcome.name.clone();
+            let record = cluster.vms.get(&uuid).ok_or(NoVm { vm: vm.clone() })?;
+            let mut changes = Changes::new();
+            match &record.state {
+                VmState::Disable => {}
+                VmState::Stop | VmState::Fail => {
+                    changes.vm(uuid, VmChange::State(VmState::Disable));
+                }
+                state => return Err(StateRefusal::Turned { vm, state: state.clone() }),
+            }
+            Ok((changes, ()))
+        })
+        .await
+}
