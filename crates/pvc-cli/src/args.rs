@@ -2,15 +2,17 @@
 
 use std::ffi::OsString;
 
-/// Options of several letters behind a single dash, and where they are allowed. They are renamed
-/// to their long forms; everywhere else `-ds` stays what it looks like, two short options.
-const RENAMED: [(&[&str], &[(&str, &str)]); 3] = [
+/// A command and its options of several letters behind a single dash, each with its long form.
+type Renamed = ([&'static str; 2], &'static [(&'static str, &'static str)]);
+
+/// Where such options are allowed. Everywhere else `-ds` stays what it looks like, two options.
+const RENAMED: [Renamed; 3] = [
     (
-        &["node", "list"],
+        ["node", "list"],
         &[("-ds", "--daemon-state"), ("-cs", "--coordinator-state"), ("-vs", "--domain-state")],
     ),
-    (&["network", "add"], &[("-i6", "--ipnet6"), ("-g6", "--gateway6")]),
-    (&["network", "modify"], &[("-i6", "--ipnet6"), ("-g6", "--gateway6")]),
+    (["network", "add"], &[("-i6", "--ipnet6"), ("-g6", "--gateway6")]),
+    (["network", "modify"], &[("-i6", "--ipnet6"), ("-g6", "--gateway6")]),
 ];
 
 /// Global options that take the next word as their value.

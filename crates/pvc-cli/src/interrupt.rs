@@ -25,7 +25,7 @@ pub fn happened() -> bool {
     INTERRUPTED.load(Ordering::Relaxed)
 }
 
-/// Sleeps, but not on after Ctrl-C.
+/// Sleeps, but not on after Ctrl-C where [`watch`] looks out for it.
 pub fn pause(duration: Duration) {
     let slice = Duration::from_millis(50);
     let mut left = duration;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use pvc_client::Kind;
 
 use crate::context::Pvc;
+use crate::interrupt;
 use crate::outcome::{Failure, Outcome};
 
 /// How many lines each look asks for while following. More new lines than this between two looks
@@ -47,7 +48,7 @@ pub fn follow(pvc: &mut Pvc, lines: usize, fetch: Fetch<'_>) -> Outcome {
     printer.print(pvc, &tail(&seen, lines));
     let mut misses = 0;
     loop {
-        std::thread::sleep(PAUSE);
+        interrupt::pause(PAUSE);
         match fetch(WINDOW) {
             Ok(now) => {
                 misses = 0;

@@ -3,7 +3,9 @@
 //! Only the section that says where the API listens is read. The rest of the file may be as wrong as
 //! it likes: whoever repairs it needs a working client.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use pvc_config::Api;
 
 use super::store::Connection;
 use crate::outcome::{Failure, plain_io};
@@ -12,29 +14,53 @@ use crate::outcome::{Failure, plain_io};
 pub fn read(name: &str, file: &Path) -> Result<Connection, Failure> {
     std::fs::File::open(file).map_err(|error| {
         Failure::failed(format!("no connection: cannot read `{}`: {}", file.display(), plain_io(&error)))
-            .hint("on a machine without the daemon name a connection with `pvc -c NAME …`, see `pvc connection list`; on one with it, you may have to be root")
+            .hint(
+                "on a machine without the daemon name a connection: `pvc -c NAME …`; `pvc connection list` \
+                 shows them and `pvc connection add` stores one. On one with it, you may have to be root",
+            )
     })?;
     let api = pvc_config::read_api(file).map_err(|mistakes| {
         let first = mistakes.errors.first().map(|problem| problem.message()).unwrap_or_default();
         Failure::failed(format!("no connection: `{}` cannot be used: {first}", file.display()))
             .hint("`pvcnoded --check-config FILE` shows every mistake in it")
     })?;
+    Ok(serves(name, &file.display().to_string(), &api))
+}
+
+/// The connection to a standalone daemon that runs without a configuration.
+pub fn standalone(name: &str) -> Connection {
+    let config = pvc_config::Config::standalone(&standalone_state(), "standalone");
+    serves(name, "pvc-standalone", &config.api)
+}
+
+/// Where a standalone daemon keeps what it knows.
+pub fn standalone_state() -> PathBuf {
+    std::env::var_os("PVC_STATE").filter(|path| !path.is_empty()).map_or("/var/lib/pvc".into(), PathBuf::from)
+}
+
+fn serves(name: &str, description: &str, api: &Api) -> Connection {
     let address = api.local_address();
     let token = api.authentication.tokens.first().filter(|_| api.authentication.enabled);
-    Ok(Connection {
+    Connection {
         name: name.to_owned(),
-        description: file.display().to_string(),
+        description: description.to_owned(),
         host: address.ip().to_string(),
         port: address.port(),
         scheme: if api.tls.is_some() { "https" } else { "http" }.to_owned(),
         api_key: token.map(|token| token.token.reveal().to_owned()),
         verify: false,
-    })
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_standalone_daemon_without_configuration_is_on_loopback_without_a_key() {
+        let connection = standalone("local");
+        assert_eq!((connection.base().as_str(), connection.api_key), ("http://127.0.0.1:7370/api/v1", None));
+    }
 
     fn read(text: &str) -> Result<Connection, Failure> {
         let file = tempfile::NamedTempFile::new().unwrap();

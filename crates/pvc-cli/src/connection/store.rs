@@ -75,7 +75,10 @@ impl Entry {
     /// The connection that the entry describes.
     pub fn resolve(&self, name: &str) -> Result<Connection, Failure> {
         match &self.cfgfile {
-            Some(cfgfile) => local::read(name, &config_file(cfgfile)),
+            Some(cfgfile) => match config_file(cfgfile) {
+                Some(file) => local::read(name, &file),
+                None => Ok(local::standalone(name)),
+            },
             None => self.resolve_remote(name),
         }
     }
@@ -109,14 +112,16 @@ fn verification_wanted() -> bool {
 }
 
 /// The daemon configuration that an entry means: its own, unless that is the default, which is
-/// found as daemons started from here find theirs.
-fn config_file(stored: &str) -> PathBuf {
+/// found as daemons started from here find theirs. `None` if there is none at all, but a standalone
+/// daemon, which needs none, has been at work here.
+fn config_file(stored: &str) -> Option<PathBuf> {
     if stored != DAEMON_CONFIG {
-        return stored.into();
+        return Some(stored.into());
     }
     match pvc_config::Config::locate(|name| std::env::var_os(name)) {
-        Ok(path) | Err(LocateError::NamedFileMissing { path, .. }) => path,
-        Err(_) => stored.into(),
+        Ok(path) | Err(LocateError::NamedFileMissing { path, .. }) => Some(path),
+        Err(_) if local::standalone_state().is_dir() => None,
+        Err(_) => Some(stored.into()),
     }
 }
 

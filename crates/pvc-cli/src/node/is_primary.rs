@@ -4,6 +4,7 @@ use clap::Args;
 
 use super::Which;
 use crate::context::Pvc;
+use crate::interrupt;
 use crate::outcome::{Exit, Failure, Outcome};
 
 const PAUSE: Duration = Duration::from_secs(1);
@@ -29,7 +30,7 @@ impl IsPrimary {
         let primary = loop {
             match client.primary_node() {
                 Some(primary) if primary != "none" => break primary,
-                _ => std::thread::sleep(PAUSE),
+                _ => interrupt::pause(PAUSE),
             }
         };
         if primary == node { Ok(()) } else { Err(Failure::quiet(Exit::Failed)) }

@@ -1,0 +1,658 @@
+//! The program as its users meet it: arguments in, text and an exit code out, against a small
+//! server that answers with what the API answers.
+
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test that cannot go on has failed")]
+
+#[path = "../../../crates/pvc-client/tests/stub/mod.rs"]
+mod stub;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use stub::{Received, Reply, Stub, ok, status};
+
+const VMS: &str = include_str!("../../../crates/pvc-cli/tests/wire/vms.json");
+const NODES: &str = include_str!("../../../crates/pvc-cli/tests/wire/nodes.json");
+const STATUS: &str = include_str!("../../../crates/pvc-cli/tests/wire/status.json");
+
+/// A user with a home of their own and, mostly, one stored connection.
+struct User {
+    home: tempfile::TempDir,
+    environment: Vec<(String, String)>,
+}
+
+impl User {
+    fn of(stub: &Stub) -> Self {
+        let user = Self::without_connection();
+        let (host, port) = (stub.address.ip().to_string(), stub.address.port().to_string());
+        let added = user.run(&["connection", "add", "lab", "-a", &host, "-p", &port, "-k", "secret"]);
+        assert_eq!(code(&added), 0, "{added:?}");
+        user.with("PVC_CONNECTION", "lab")
+    }
+
+    fn without_connection() -> Self {
+        Self { home: tempfile::tempdir().unwrap(), environment: Vec::new() }
+    }
+
+    fn with(mut self, name: &str, value: &str) -> Self {
+        self.environment.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pvc"));
+        command
+            .args(args)
+            .env_clear()
+            .env("HOME", self.home.path())
+            .env("PATH", std::env::var_os("PATH").unwrap());
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        self.command(args).output().unwrap()
+    }
+
+    /// Runs with something on standard input.
+    fn answering(&self, input: &str, args: &[&str]) -> Output {
+        let mut child = self.command(args).stdin(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+        child.wait_with_output().unwrap()
+    }
+
+    /// Runs on a terminal, whose output is both streams in one.
+    fn on_a_terminal(&self, line: &str) -> String {
+        let program = env!("CARGO_BIN_EXE_pvc");
+        let mut command = self.command(&[]);
+        let environment: Vec<(std::ffi::OsString, std::ffi::OsString)> = command
+            .get_envs()
+            .filter_map(|(name, value)| Some((name.to_owned(), value?.to_owned())))
+            .collect();
+        command = Command::new("script");
+        command.args(["-qefc", &format!("{program} {line}"), "/dev/null"]).env_clear().envs(environment);
+        let output = command.env("TERM", "xterm").stdin(Stdio::null()).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    }
+}
+
+fn code(output: &Output) -> i32 {
+    output.status.code().unwrap()
+}
+
+fn out(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn err(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+fn message(text: &str) -> Reply {
+    ok(format!(r#"{{"message": "{text}"}}"#))
+}
+
+/// A cluster with the two VMs and three nodes of the recorded answers.
+fn cluster(request: &Received, _: usize) -> Reply {
+    match (request.method.as_str(), request.path()) {
+        ("GET", "/api/v1/vm") => ok(VMS),
+        ("GET", "/api/v1/vm/web1" | "/api/v1/vm/2c2b8f4e-0d3e-4b6f-9d6d-0c9b6cf3f2a1") => ok(one_vm(0)),
+        ("GET", "/api/v1/vm/db1") => ok(one_vm(1)),
+        ("GET", "/api/v1/node") => ok(NODES),
+        ("GET", "/api/v1/status") => ok(STATUS),
+        ("GET", "/api/v1/network") => ok(r#"[{"vni": 1001}]"#),
+        ("GET", _) => status(404, r#"{"message": "nothing of that name"}"#),
+        _ => message("done"),
+    }
+}
+
+fn one_vm(index: usize) -> String {
+    let vms: Vec<serde_json::Value> = serde_json::from_str(VMS).unwrap();
+    format!("[{}]", vms[index])
+}
+
+fn changes(stub: &Stub) -> Vec<String> {
+    stub.lines().into_iter().filter(|line| !line.starts_with("GET")).collect()
+}
+
+#[test]
+fn a_list_is_data_on_standard_output_and_a_banner_on_standard_error() {
+    let stub = Stub::start(cluster);
+    let output = User::of(&stub).run(&["vm", "list"]);
+    assert_eq!(code(&output), 0);
+    let names: Vec<String> =
+        out(&output).lines().skip(2).map(|line| line.split(' ').next().unwrap().to_owned()).collect();
+    assert_eq!(names, ["db1", "web1"], "sorted by name");
+    assert!(!out(&output).contains('\x1b'));
+    let banner = format!(
+        "Using connection \"lab\" - Host: \"{}\"  Scheme: \"http\"  Prefix: \"/api/v1\"\n\n",
+        stub.address
+    );
+    assert_eq!(err(&output), banner);
+    assert_eq!(stub.lines(), ["GET /vm?negate=False"], "without colours nothing more is asked");
+}
+
+#[test]
+fn quiet_hides_the_banner_and_silent_everything() {
+    let stub = Stub::start(cluster);
+    let user = User::of(&stub);
+    let quiet = user.run(&["-q", "vm", "list", "-f", "raw"]);
+    assert_eq!((out(&quiet).as_str(), err(&quiet).as_str()), ("db1\nweb1\n", ""));
+    let silent = user.run(&["-s", "vm", "info", "nobody"]);
+    assert_eq!((code(&silent), out(&silent), err(&silent)), (3, String::new(), String::new()));
+}
+
+#[test]
+fn json_is_what_the_api_answered_on_one_line() {
+    let stub = Stub::start(|_, _| ok(r#"{"maintenance":"false","new":[1,{"ü":null}]}"#));
+    let user = User::of(&stub);
+    let line = user.run(&["-q", "cluster", "status", "--format", "json"]);
+    assert_eq!(out(&line), "{\"maintenance\": \"false\", \"new\": [1, {\"\\u00fc\": null}]}\n");
+    let pretty = user.run(&["-q", "status", "-f", "json-pretty"]);
+    assert!(out(&pretty).starts_with("{\n  \"maintenance\": \"false\",\n  \"new\": [\n    1,\n"));
+}
+
+#[test]
+fn one_vm_is_an_object_and_not_a_list_of_one() {
+    let stub = Stub::start(cluster);
+    let output = User::of(&stub).run(&["-q", "vm", "info", "web1", "-f", "json"]);
+    let vm: serde_json::Value = serde_json::from_str(&out(&output)).unwrap();
+    assert_eq!(vm["name"], "web1");
+}
+
+#[test]
+fn every_kind_of_outcome_has_its_exit_code() {
+    let replies = [(400, 1), (401, 5), (404, 3), (500, 7)];
+    for (reply, exit) in replies {
+        let stub = Stub::start(move |_, _| status(reply, r#"{"message": "no, because"}"#));
+        let output = User::of(&stub).run(&["-q", "vm", "start", "web1"]);
+        assert_eq!(code(&output), exit);
+        assert!(err(&output).starts_with("error: ") && err(&output).contains("no, because"), "{output:?}");
+        assert_eq!(out(&output), "");
+    }
+    let stub = Stub::start(cluster);
+    let user = User::of(&stub);
+    assert_eq!(code(&user.run(&["vm", "dance"])), 2);
+    assert_eq!(code(&user.run(&["vm", "start"])), 2);
+    let later = user.run(&["-q", "storage", "volume", "list"]);
+    assert_eq!(code(&later), 6);
+    assert!(err(&later).contains("`pvc storage volume list` is not part of this release"), "{later:?}");
+    assert_eq!(code(&user.run(&["-c", "nowhere", "vm", "list"])), 3);
+    let user = User::of(&stub).with("PVC_COMPAT_EXIT", "1");
+    assert_eq!(code(&user.run(&["vm", "info", "nobody"])), 1);
+}
+
+#[test]
+fn a_server_that_is_not_there_is_code_four_with_a_hint() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let user = User::without_connection().with("PVC_CONNECTION", "gone");
+    user.run(&["connection", "add", "gone", "-a", "127.0.0.1", "-p", &free.port().to_string()]);
+    let output = user.run(&["-q", "status"]);
+    assert_eq!(code(&output), 4);
+    assert!(err(&output).contains("cannot connect to") && err(&output).contains("hint: "), "{output:?}");
+}
+
+#[test]
+fn a_group_without_a_command_shows_its_help_and_is_no_mistake() {
+    let output = User::without_connection().run(&["vm"]);
+    assert_eq!((code(&output), err(&output).as_str()), (0, ""));
+    assert!(out(&output).contains("Usage: pvc vm <COMMAND>"));
+}
+
+#[test]
+fn colours_are_for_terminals_and_for_who_asks_for_them() {
+    let stub = Stub::start(cluster);
+    let user = User::of(&stub);
+    assert!(!out(&user.run(&["vm", "list"])).contains('\x1b'));
+    assert!(out(&user.run(&["--colour", "vm", "list"])).contains("\x1b[92mstart\x1b[0m"));
+    assert!(
+        out(&user.run(&["--color", "vm", "list"])).contains("\x1b[91m9999\x1b[0m"),
+        "an unknown network is red"
+    );
+    assert!(user.on_a_terminal("vm list").contains("\x1b[92mstart"));
+    let user = user.with("NO_COLOR", "1");
+    assert!(!user.on_a_terminal("vm list").contains("\x1b[92m"));
+    assert!(user.on_a_terminal("--colour vm list").contains("\x1b[92m"));
+}
+
+#[test]
+fn a_reader_that_leaves_early_ends_the_program_quietly() {
+    let many = format!("[{}]", vec![one_vm(0).trim_matches(['[', ']']).to_owned(); 2000].join(","));
+    let stub = Stub::start(move |_, _| ok(many.clone()));
+    let user = User::of(&stub);
+    let mut child = user.command(&["-q", "vm", "list", "-f", "json"]).spawn().unwrap();
+    let mut first = [0; 10];
+    child.stdout.take().unwrap().read_exact(&mut first).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((code(&output), err(&output)), (0, String::new()));
+}
+
+#[test]
+fn nothing_is_removed_without_somebody_to_say_yes() {
+    let stub = Stub::start(cluster);
+    let user = User::of(&stub);
+    let nobody = user.run(&["-q", "vm", "remove", "web1"]);
+    assert_eq!(code(&nobody), 1);
+    assert!(err(&nobody).contains("hint: without a terminal say `--yes`"), "{nobody:?}");
+    let no = user.answering("n\n", &["-q", "vm", "remove", "web1"]);
+    assert_eq!(code(&no), 1);
+    assert_eq!(changes(&stub), [""; 0], "nothing was asked of the server");
+    let yes = user.answering("y\n", &["-q", "vm", "remove", "web1"]);
+    assert_eq!((code(&yes), out(&yes).trim()), (0, "done"));
+    assert_eq!(code(&user.run(&["-q", "vm", "remove", "web1", "-y"])), 0);
+    assert_eq!(code(&user.run(&["-q", "-u", "vm", "undefine", "web1"])), 0);
+    let removed = "DELETE /vm/web1?delete_disks=True";
+    assert_eq!(changes(&stub), [removed, removed, "DELETE /vm/web1?delete_disks=False"]);
+}
+
+#[test]
+fn waiting_for_a_start_is_asked_of_the_server_and_a_failed_guest_fails_the_command() {
+    let stub = Stub::start(cluster);
+    let user = User::of(&stub);
+    let fine = user.run(&["-q", "vm", "start", "web1", "--wait"]);
+    assert_eq!((code(&fine), out(&fine).as_str()), (0, "done\n"));
+    assert_eq!(changes(&stub), ["POST /vm/web1/state?state=start&force=False&wait=True"]);
+    let failed = user.run(&["-q", "vm", "start", "db1", "-w"]);
+    assert_eq!(code(&failed), 1);
+    assert!(err(&failed).contains("VM `db1` failed: no space"), "{failed:?}");
+    let plain = user.run(&["-q", "vm", "start", "db1"]);
+    assert_eq!(code(&plain), 0, "without waiting only the request counts");
+}
+
+#[test]
+fn waiting_can_be_limited() {
+    let stub = Stub::start(|_, _| {
+        std::thread::sleep(Duration::from_secs(20));
+        message("late")
+    });
+    let started = Instant::now();
+    let output = User::of(&stub).run(&["-q", "vm", "shutdown", "web1", "-y", "--wait=1s"]);
+    assert!(started.elapsed() < Duration::from_secs(10));
+    assert_eq!(code(&output), 1);
+    assert!(err(&output).contains("VM `web1` has not got there within 1 s"), "{output:?}");
+}
+
+/// A task that has two steps before it ends.
+fn task(end: &'static str) -> impl Fn(&Received, usize) -> Reply + Send + Sync {
+    let looks = std::sync::atomic::AtomicUsize::new(0);
+    move |request, _| {
+        if request.method == "POST" {
+            return status(202, r#"{"task_id": "0a1b2c3d", "task_name": "vm.flush_locks", "run_on": "hv1"}"#);
+        }
+        match looks.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
+            0 => ok(r#"{"state": "PENDING", "current": 0, "total": 1, "status": "waiting"}"#),
+            1 => ok(r#"{"state": "RUNNING", "current": 1, "total": 2, "status": "looking"}"#),
+            2 => status(503, "{}"),
+            _ => ok(format!(r#"{{"state": "{end}", "current": 2, "total": 2, "status": "locks flushed"}}"#)),
+        }
+    }
+}
+
+#[test]
+fn a_task_is_followed_without_a_terminal_line_by_line() {
+    let output = User::of(&Stub::start(task("SUCCESS"))).run(&["vm", "flush-locks", "web1"]);
+    assert_eq!(code(&output), 0, "{output:?}");
+    assert_eq!(
+        out(&output),
+        "Task ID: 0a1b2c3d (vm.flush_locks) assigned to node hv1\n\nSUCCESS: locks flushed\n"
+    );
+    assert!(err(&output).contains("[1/2] looking\n") && !err(&output).contains('\r'), "{output:?}");
+}
+
+#[test]
+fn a_failed_task_fails_the_command_unless_old_codes_are_wanted() {
+    let output = User::of(&Stub::start(task("FAILURE"))).run(&["-q", "vm", "flush-locks", "web1"]);
+    assert_eq!(code(&output), 1);
+    assert!(err(&output).contains("task `0a1b2c3d` ended with FAILURE: locks flushed"), "{output:?}");
+    let user = User::of(&Stub::start(task("FAILURE"))).with("PVC_COMPAT_EXIT", "yes");
+    assert_eq!(code(&user.run(&["-q", "vm", "flush-locks", "web1"])), 0);
+}
+
+#[test]
+fn a_task_need_not_be_waited_for() {
+    let stub = Stub::start(task("SUCCESS"));
+    let output = User::of(&stub).run(&["-q", "vm", "flush-locks", "web1", "--no-wait"]);
+    assert_eq!(out(&output), "Task ID: 0a1b2c3d assigned to node hv1\n");
+    assert_eq!(stub.lines(), ["POST /vm/web1/locks"]);
+}
+
+#[test]
+fn a_task_that_does_not_exist_is_not_waited_for_for_ever() {
+    let stub = Stub::start(|request, _| match request.path() {
+        "/api/v1/tasks" => ok(r#"{"scheduled": null, "active": null, "reserved": null}"#),
+        _ => ok(r#"{"state": "PENDING", "current": 0, "total": 1, "status": "waiting"}"#),
+    });
+    let output = User::of(&stub).run(&["-q", "cluster", "task", "ffffffff"]);
+    assert_eq!(code(&output), 3, "{output:?}");
+}
+
+#[test]
+fn a_key_is_kept_and_shown_only_on_demand() {
+    let user = User::without_connection();
+    let added =
+        user.answering("2c2b8f4e-0D3e\n", &["connection", "add", "a", "-a", "10.0.0.1", "-s", "-k", "-"]);
+    assert_eq!(code(&added), 0, "{added:?}");
+    let list = out(&user.run(&["connection", "list"]));
+    assert!(list.contains("xxxxxxxx-xxxx") && !list.contains("2c2b"), "{list}");
+    assert!(out(&user.run(&["connection", "list", "-k"])).contains("2c2b8f4e-0D3e"));
+    let targets = out(&user.run(&["connection", "list", "--format", "json-prometheus"]));
+    let targets: serde_json::Value = serde_json::from_str(&targets).unwrap();
+    let target =
+        targets.as_array().unwrap().iter().find(|target| target["labels"]["pvc_cluster_id"] == "a").unwrap();
+    assert_eq!(target["targets"][0], "10.0.0.1:7370");
+    assert_eq!(target["labels"]["pvc_cluster_name"], "a: N/A");
+    assert_eq!(code(&user.run(&["connection", "remove", "a"])), 0);
+    assert_eq!(code(&user.run(&["connection", "remove", "a"])), 3);
+}
+
+#[test]
+fn clusters_that_cannot_be_reached_are_shown_as_such_beside_the_others() {
+    let stub = Stub::start(cluster);
+    let user = User::of(&stub);
+    user.run(&["connection", "add", "gone", "-a", "127.0.0.1", "-p", "1"]);
+    let output = user.run(&["-q", "connection", "detail", "-f", "json"]);
+    let rows: serde_json::Value = serde_json::from_str(&out(&output)).unwrap();
+    assert_eq!((&rows[0]["name"], &rows[0]["health"]), (&"gone".into(), &"N/A".into()));
+    assert_eq!((&rows[1]["name"], &rows[1]["health"]), (&"lab".into(), &90.into()));
+    assert_eq!(code(&output), 0);
+}
+
+#[test]
+fn the_local_connection_is_read_from_the_daemons_configuration() {
+    let stub = Stub::start(cluster);
+    let user = User::without_connection();
+    let file = user.home.path().join("pvc.conf");
+    let text =
+        format!("api:\n  enabled: yes\n  listen:\n    address: 0.0.0.0\n    port: {}\n", stub.address.port());
+    std::fs::write(&file, text).unwrap();
+    let user = user.with("PVC_CONFIG_FILE", file.to_str().unwrap());
+    let output = user.run(&["-c", "local", "vm", "list", "-f", "raw"]);
+    assert_eq!((code(&output), out(&output).as_str()), (0, "db1\nweb1\n"), "{output:?}");
+    assert!(err(&output).contains("Using connection \"local\""));
+}
+
+#[test]
+fn without_a_daemon_and_a_connection_the_error_says_what_to_do() {
+    let user = User::without_connection().with("PVC_CONFIG_FILE", "/nonexistent/pvc.conf");
+    let output = user.run(&["vm", "list"]);
+    assert_eq!(code(&output), 1);
+    assert!(
+        err(&output).contains("no connection") && err(&output).contains("pvc connection add"),
+        "{output:?}"
+    );
+}
+
+#[test]
+fn options_of_two_letters_work_where_they_always_have() {
+    let stub = Stub::start(cluster);
+    let user = User::of(&stub);
+    user.run(&["node", "list", "-ds", "run", "-cs=primary", "x", "-vs", "ready"]);
+    assert_eq!(
+        stub.lines(),
+        ["GET /node?limit=x&daemon_state=run&coordinator_state=primary&domain_state=ready"]
+    );
+    assert_eq!(
+        code(&user.run(&["-q", "network", "add", "10", "-d", "x", "-p", "managed", "-i6", "fd00::/64"])),
+        6
+    );
+}
+
+#[test]
+fn a_list_that_is_empty_is_fine_and_a_search_that_finds_nothing_is_not() {
+    let stub = Stub::start(|_, _| status(404, r#"{"message": "No VMs found"}"#));
+    let user = User::of(&stub);
+    let all = user.run(&["-q", "vm", "list", "-f", "json"]);
+    assert_eq!((code(&all), out(&all).as_str()), (0, "[]\n"));
+    assert_eq!(code(&user.run(&["-q", "vm", "list", "^web"])), 3);
+}
+
+#[test]
+fn a_definition_with_mistakes_is_refused_with_all_of_them_and_never_sent() {
+    let stub = Stub::start(cluster);
+    let user = User::of(&stub);
+    let file = user.home.path().join("vm.xml");
+    std::fs::write(&file, "<domain type='kvm'>\n<name>a b</name><memory unit='MiB'>x</memory>\n</domain>")
+        .unwrap();
+    let output = user.run(&["-q", "vm", "define", file.to_str().unwrap()]);
+    assert_eq!(code(&output), 1);
+    assert!(err(&output).contains("mistakes:\n") && err(&output).contains("uuid"), "{output:?}");
+    std::fs::write(&file, "no xml").unwrap();
+    assert_eq!(code(&user.run(&["-q", "vm", "define", file.to_str().unwrap()])), 1);
+    assert_eq!(changes(&stub), [""; 0]);
+}
+
+#[test]
+fn a_definition_is_sent_with_everything_that_was_said() {
+    let stub = Stub::start(cluster);
+    let user = User::of(&stub);
+    let xml = out(&user.run(&["-q", "vm", "dump", "web1"]));
+    assert!(xml.starts_with("<domain type=\"kvm\">\n  <name>web1</name>\n"), "{xml}");
+    let output = user.answering(
+        &xml,
+        &["-q", "vm", "define", "-", "-t", "hv2", "-l", "hv1,hv2", "-a", "-g", "x", "-g", "y", "-G", "z"],
+    );
+    assert_eq!(code(&output), 0, "{output:?}");
+    let wanted = "POST /vm?node=hv2&limit=hv1%2Chv2&selector=none&autostart=True&migration_method=none&migration_max_downtime=300&user_tags=x&user_tags=y&protected_tags=z";
+    assert_eq!(changes(&stub), [wanted]);
+}
+
+#[test]
+fn only_what_was_given_of_the_metadata_is_sent() {
+    let stub = Stub::start(cluster);
+    let user = User::of(&stub);
+    user.run(&["vm", "meta", "web1", "-A", "-d", "500"]);
+    assert_eq!(changes(&stub), ["POST /vm/web1/meta?autostart=False&migration_max_downtime=500"]);
+    assert_eq!(code(&user.run(&["vm", "meta", "web1"])), 2);
+}
+
+#[test]
+fn memory_is_set_in_the_definition_and_a_restart_only_on_demand() {
+    let stub = Stub::start(cluster);
+    let user = User::of(&stub);
+    let unasked = user.run(&["-q", "vm", "memory", "set", "web1", "4096"]);
+    assert_eq!(code(&unasked), 0, "nobody to ask is no restart: {unasked:?}");
+    user.run(&["-q", "vm", "vcpu", "set", "web1", "4", "-t", "2,2,1", "-r", "-y"]);
+    let path = "/vm/2c2b8f4e-0d3e-4b6f-9d6d-0c9b6cf3f2a1";
+    assert_eq!(changes(&stub), [format!("PUT {path}?restart=False"), format!("PUT {path}?restart=True")]);
+    let bodies: Vec<String> = stub
+        .received()
+        .into_iter()
+        .filter(|request| request.method == "PUT")
+        .map(|request| request.body)
+        .collect();
+    assert!(bodies[0].contains("4096") && bodies[1].contains("sockets"), "{bodies:?}");
+    user.run(&["-q", "vm", "memory", "set", "db1", "4096", "-r", "-y"]);
+    assert!(
+        changes(&stub)[2].ends_with("restart=False"),
+        "a VM that does not run is not started by a change"
+    );
+}
+
+#[test]
+fn a_removed_card_is_detached_by_its_own_address() {
+    let stub = Stub::start(|request, before| match (request.method.as_str(), request.path()) {
+        ("DELETE", _) => {
+            status(202, r#"{"task_id": "0a1b2c3d", "task_name": "vm.device_detach", "run_on": "hv1"}"#)
+        }
+        ("GET", "/api/v1/tasks/0a1b2c3d") => {
+            ok(r#"{"state": "SUCCESS", "current": 1, "total": 1, "status": "detached"}"#)
+        }
+        _ => cluster(request, before),
+    });
+    let output = User::of(&stub).run(&["-q", "vm", "network", "remove", "web1", "1001"]);
+    assert_eq!(code(&output), 0, "{output:?}");
+    assert_eq!(changes(&stub).len(), 2);
+    let detached = stub.received().into_iter().find(|request| request.method == "DELETE").unwrap();
+    assert!(detached.body.contains("52%3A54%3A00%3Aaa%3Abb%3Acc"), "{detached:?}");
+    let stored = stub.received().into_iter().find(|request| request.method == "PUT").unwrap();
+    assert!(!stored.body.contains("52%3A54%3A00%3Aaa%3Abb%3Acc"), "{stored:?}");
+}
+
+#[test]
+fn a_modification_is_shown_before_it_is_made() {
+    let stub = Stub::start(cluster);
+    let user = User::of(&stub);
+    let file = user.home.path().join("web1.xml");
+    let present = out(&user.run(&["-q", "vm", "dump", "web1"]));
+    std::fs::write(&file, &present).unwrap();
+    let path = file.to_str().unwrap();
+    let same = user.run(&["-q", "vm", "modify", "web1", path]);
+    assert_eq!((code(&same), out(&same).as_str()), (0, "Aborting with no modifications.\n"));
+    std::fs::write(&file, present.replace("2048", "1024")).unwrap();
+    let unconfirmed = user.run(&["-q", "vm", "modify", "web1", path]);
+    assert_eq!(code(&unconfirmed), 1);
+    assert!(
+        out(&unconfirmed)
+            .contains("-  <memory unit=\"MiB\">2048</memory>\n+  <memory unit=\"MiB\">1024</memory>")
+    );
+    assert_eq!(changes(&stub), [""; 0]);
+    assert_eq!(code(&user.run(&["-q", "vm", "modify", "web1", path, "-y"])), 0);
+    assert_eq!(changes(&stub).len(), 1);
+}
+
+#[test]
+fn an_editor_can_make_the_modification() {
+    let stub = Stub::start(cluster);
+    let user = User::of(&stub).with("EDITOR", "sed -i s/2048/512/");
+    let output = user.run(&["-q", "vm", "modify", "web1", "--editor", "--yes"]);
+    assert_eq!(code(&output), 0, "{output:?}");
+    assert!(stub.received().last().unwrap().body.contains("512"));
+    let user = User::of(&stub).with("EDITOR", "false");
+    assert_eq!(code(&user.run(&["-q", "vm", "modify", "web1", "--editor", "--yes"])), 1);
+    assert_eq!(changes(&stub).len(), 1);
+}
+
+#[test]
+fn a_flush_is_waited_for_until_the_node_says_flushed() {
+    let looks = std::sync::atomic::AtomicUsize::new(0);
+    let stub = Stub::start(move |request, _| {
+        if request.method == "POST" {
+            return message("Flushing node hv1");
+        }
+        let states = ["ready", "flush", "flushed"];
+        let look = looks.fetch_add(1, std::sync::atomic::Ordering::Relaxed).min(2);
+        ok(format!(r#"[{{"name": "hv1", "domain_state": "{}"}}]"#, states[look]))
+    });
+    let output = User::of(&stub).run(&["node", "flush", "hv1", "--wait"]);
+    assert_eq!((code(&output), out(&output).as_str()), (0, "Flushing node hv1\n"), "{output:?}");
+    assert!(err(&output).contains("done. ["), "{output:?}");
+    assert_eq!(stub.lines().len(), 4);
+}
+
+#[test]
+fn a_node_that_is_already_there_is_not_waited_for() {
+    let stub = Stub::start(|_, _| message("Node hv1 is already ready"));
+    assert_eq!(code(&User::of(&stub).run(&["-q", "node", "ready", "hv1", "-w"])), 0);
+    assert_eq!(stub.lines().len(), 1);
+}
+
+#[test]
+fn being_primary_is_told_by_the_exit_code_alone() {
+    let stub = Stub::start(|_, before| match before {
+        0 => status(500, "{}"),
+        1 => ok(r#"{"primary_node": "none"}"#),
+        _ => ok(r#"{"primary_node": "hv1"}"#),
+    });
+    let user = User::of(&stub);
+    let primary = user.run(&["--quiet", "node", "is-primary", "hv1"]);
+    assert_eq!((code(&primary), out(&primary), err(&primary)), (0, String::new(), String::new()));
+    assert_eq!(code(&user.run(&["--quiet", "node", "is-primary", "hv2"])), 1);
+}
+
+#[test]
+fn a_followed_log_prints_each_line_once_and_at_once() {
+    let stub = Stub::start(|_, before| {
+        let windows = ["boot\nbeat", "boot\nbeat", "boot\nbeat\nbeat", "beat\nbeat\ndone"];
+        ok(serde_json::json!({"name": "web1", "data": windows[before.min(3)]}).to_string())
+    });
+    let user = User::of(&stub);
+    let mut child = user.command(&["-q", "vm", "log", "web1", "-f"]).spawn().unwrap();
+    let lines: Vec<String> =
+        BufReader::new(child.stdout.take().unwrap()).lines().take(4).map(Result::unwrap).collect();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(lines, ["boot", "beat", "beat", "done"]);
+}
+
+#[test]
+fn a_log_is_printed_as_it_is_without_a_terminal() {
+    let stub = Stub::start(|_, _| ok(r#"{"name": "web1", "data": "a\nb\nc"}"#));
+    let output = User::of(&stub).run(&["-q", "vm", "log", "web1", "-l", "2"]);
+    assert_eq!(out(&output), "b\nc\n");
+    assert_eq!(stub.lines(), ["GET /vm/web1/console?lines=2"]);
+}
+
+/// What a shell's function asks when Tab is pressed behind these words.
+fn complete(user: &User, words: &[&str]) -> Output {
+    let mut command = user.command(&["--", "pvc"]);
+    command.args(words).env("_PVC_COMPLETE_SHELL", "bash");
+    command.env("_CLAP_COMPLETE_INDEX", words.len().to_string()).env("_CLAP_IFS", "\n");
+    command.env("_CLAP_COMPLETE_COMP_TYPE", "9").env("_CLAP_COMPLETE_SPACE", "true");
+    command.output().unwrap()
+}
+
+#[test]
+fn tab_offers_the_names_of_the_vms_there_are() {
+    let stub = Stub::start(cluster);
+    let user = User::of(&stub);
+    let offered = out(&complete(&user, &["vm", "start", ""]));
+    assert!(offered.contains("web1") && offered.contains("db1"), "{offered}");
+    let offered = out(&complete(&user, &["node", "flush", "h"]));
+    assert!(offered.contains("hv2") && !offered.contains("pvchv1"), "{offered}");
+    let offered = out(&complete(&user, &["network", "sriov", ""]));
+    assert!(offered.contains("vf"), "{offered}");
+}
+
+#[test]
+fn tab_is_quick_and_silent_when_nobody_answers() {
+    let user = User::without_connection().with("PVC_CONFIG_FILE", "/nonexistent");
+    let started = Instant::now();
+    let output = complete(&user, &["vm", "start", "we"]);
+    assert_eq!(err(&output), "");
+    assert!(started.elapsed() < Duration::from_secs(5));
+}
+
+#[test]
+fn every_shell_gets_its_function() {
+    let user = User::without_connection();
+    for (shell, word) in [("bash", "complete "), ("zsh", "#compdef"), ("fish", "complete ")] {
+        let output = user.run(&["completion", shell]);
+        assert_eq!(code(&output), 0);
+        assert!(out(&output).contains(word), "{shell}: {}", out(&output));
+    }
+}
+
+#[test]
+fn there_is_a_man_page_for_each_command() {
+    let user = User::without_connection();
+    let directory = user.home.path().join("man");
+    assert_eq!(code(&user.run(&["man", directory.to_str().unwrap()])), 0);
+    let page = std::fs::read_to_string(directory.join("pvc-vm-start.1")).unwrap();
+    assert!(page.contains("pvc vm start web1"), "{page}");
+    assert!(directory.join("pvc.1").exists() && directory.join("pvc-network-acl-add.1").exists());
+}
+
+#[test]
+fn a_cluster_is_restored_only_from_a_backup() {
+    let stub = Stub::start(cluster);
+    let user = User::of(&stub);
+    let file = user.home.path().join("backup.json");
+    std::fs::write(&file, r#"{"vm": 1}"#).unwrap();
+    let path = file.to_str().unwrap();
+    assert_eq!(code(&user.run(&["cluster", "restore", "-f", path, "-y"])), 1);
+    std::fs::write(&file, r#"{"/": "", "/schema/version": "15", "/nodes/hv1": ""}"#).unwrap();
+    let unconfirmed = user.run(&["-q", "cluster", "restore", "-f", path]);
+    assert_eq!(code(&unconfirmed), 1);
+    assert_eq!(changes(&stub), [""; 0]);
+    assert_eq!(code(&user.run(&["-q", "cluster", "restore", "-f", path, "-y"])), 0);
+    assert_eq!(changes(&stub), ["POST /restore?yes-i-really-mean-it=yes"]);
+}
+
+#[test]
+fn a_variable_that_is_neither_on_nor_off_is_a_mistake() {
+    let output = User::without_connection().with("PVC_QUIET", "maybe").run(&["connection", "list"]);
+    assert_eq!(code(&output), 2);
+    assert!(err(&output).contains("`PVC_QUIET` is `maybe`"), "{output:?}");
+}
