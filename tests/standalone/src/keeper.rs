@@ -1,0 +1,71 @@
+//! A directory for one test, and the promise that nothing of it stays.
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use crate::program::repository;
+
+/// Waits until the test lets go of the pipe, by its end or by its death, then ends what it started.
+const SCRIPT: &str = r#"
+dir=$1 libvirt=$2
+read -r _
+for file in "$dir"/pids/*; do
+    pid=${file##*/}
+    [[ $(readlink "/proc/$pid/exe" 2>/dev/null) == */pvc* ]] && kill -KILL "$pid" 2>/dev/null
+done
+[[ -d $dir/lv ]] && "$libvirt" purge "$dir/lv" >/dev/null 2>&1
+mountpoint -q "$dir/small" && umount -l "$dir/small"
+rm -rf "$dir"
+"#;
+
+/// A directory below `/tmp` with a short name (sockets live in it), a keeper process that outlives the
+/// test, and the processes it is to end.
+#[derive(Debug)]
+pub struct Keeper {
+    dir: PathBuf,
+    process: Child,
+}
+
+impl Keeper {
+    pub fn start() -> Keeper {
+        let dir = PathBuf::from(format!("/tmp/pvc-t.{}.{}", std::process::id(), number()));
+        fs::create_dir_all(dir.join("pids")).expect("/tmp can be written");
+        let process = Command::new("bash")
+            .args(["-c", SCRIPT, "keeper"])
+            .arg(&dir)
+            .arg(repository().join("packaging/install/libvirt.sh"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            // Whoever ends the test with its process group does not end its keeper.
+            .process_group(0)
+            .spawn()
+            .expect("bash is there");
+        Keeper { dir, process }
+    }
+
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Has a process of ours ended with the test. Programs whose name begins with `pvc` only: numbers
+    /// are used again.
+    pub fn keep(&self, pid: u32) {
+        let _ = fs::write(self.dir.join("pids").join(pid.to_string()), "");
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        drop(self.process.stdin.take());
+        let _ = self.process.wait();
+    }
+}
+
+fn number() -> u32 {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}

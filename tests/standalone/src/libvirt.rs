@@ -1,0 +1,73 @@
+//! A libvirtd of the test's own.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::program::{Output, repository, run};
+use crate::wait::eventually;
+
+/// libvirtd and virtlogd with all their state below one directory.
+#[derive(Debug)]
+pub struct Libvirt {
+    dir: PathBuf,
+}
+
+impl Libvirt {
+    pub fn new(dir: PathBuf) -> Libvirt {
+        Libvirt { dir }
+    }
+
+    fn script(&self, what: &str) -> Output {
+        let script = repository().join("packaging/install/libvirt.sh");
+        run(Command::new(script).arg(what).arg(&self.dir), "")
+    }
+
+    pub fn start(&self) {
+        self.script("start").ok();
+    }
+
+    pub fn uri(&self) -> String {
+        self.script("uri").ok().trim().to_owned()
+    }
+
+    /// What stands at `/run/libvirt` for this libvirtd.
+    pub fn run_directory(&self) -> PathBuf {
+        self.dir.join("run")
+    }
+
+    /// Kills libvirtd alone, as the kernel does when memory runs out. Guests keep running.
+    pub fn kill(&self) {
+        let pid = pid_in(&self.dir.join("libvirtd.pid")).expect("libvirtd has a pid file");
+        kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL).expect("libvirtd runs");
+        eventually("gone is libvirtd", 10, || if exe(pid).is_none() { Ok(()) } else { Err(pid) });
+    }
+
+    pub fn virsh(&self, args: &[&str]) -> Output {
+        run(Command::new("virsh").arg("--connect").arg(self.uri()).arg("--quiet").args(args), "")
+    }
+
+    /// The process number of a guest's QEMU, if it is alive. Asks no daemon.
+    pub fn qemu_pid(&self, name: &str) -> Option<u32> {
+        let pid = pid_in(&self.dir.join("run/qemu").join(format!("{name}.pid")))?;
+        exe(pid)?.to_string_lossy().contains("qemu").then_some(pid)
+    }
+
+    /// The guest's serial line, as a terminal's path.
+    pub fn console(&self, name: &str) -> PathBuf {
+        let output = self.virsh(&["ttyconsole", name]);
+        PathBuf::from(output.ok().trim())
+    }
+}
+
+fn pid_in(file: &Path) -> Option<u32> {
+    fs::read_to_string(file).ok()?.trim().parse().ok()
+}
+
+/// What program a living process runs; `None` also for a dead one that nobody has asked about yet.
+fn exe(pid: u32) -> Option<PathBuf> {
+    fs::read_link(format!("/proc/{pid}/exe")).ok()
+}

@@ -1,0 +1,528 @@
+//! A PVC of the test's own.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::fs;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use pvc_contracts::zookeeper_server::ZookeeperServer;
+use serde_json::Value;
+
+use crate::daemon::{Daemon, Ended};
+use crate::hello::{hello_image, hello_xml};
+use crate::http::{Answer, Api};
+use crate::keeper::Keeper;
+use crate::libvirt::Libvirt;
+use crate::program::{Output, host_name, program, run};
+use crate::wait::eventually;
+
+/// In a cluster the node takes this machine's own libvirt and directories, so ours are put in their
+/// place, for the daemon's eyes only. The host's name becomes one that resolves to where ZooKeeper
+/// listens on every machine.
+const IN_PLACE_OF_THE_MACHINES_OWN: &str = r#"
+mkdir -p /run/libvirt "$0/lv/run" "$0/var"
+mount --bind "$0/lv/run" /run/libvirt
+mount --bind "$0/var" /var/lib
+hostname localhost
+exec "$@"
+"#;
+
+/// What a test wants otherwise than usual.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Seconds; `None` leaves the default of 5.
+    pub keepalive_interval: Option<u32>,
+    /// Seconds a guest has to obey its power button.
+    pub shutdown_timeout: u32,
+    /// Where the store is, below the machine's directory.
+    pub state: &'static str,
+    /// A real ZooKeeper, and each role a process of its own.
+    pub cluster: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings { keepalive_interval: Some(1), shutdown_timeout: 60, state: "state", cluster: false }
+    }
+}
+
+/// Where it all is and how it is called. Fields end in this order.
+#[derive(Debug)]
+pub struct Machine {
+    daemons: BTreeMap<&'static str, Daemon>,
+    zookeeper: Option<ZookeeperServer>,
+    libvirt: Libvirt,
+    api: Api,
+    settings: Settings,
+    node: String,
+    keeper: Keeper,
+}
+
+impl Machine {
+    /// A standalone PVC that serves.
+    pub fn start() -> Machine {
+        Machine::with(Settings::default())
+    }
+
+    /// As [`start`](Machine::start), with `settings`.
+    pub fn with(settings: Settings) -> Machine {
+        let mut machine = Machine::prepared(settings);
+        machine.libvirt.start();
+        machine.start_daemons();
+        machine
+    }
+
+    /// Everything is there, nothing runs (but ZooKeeper).
+    pub fn prepared(settings: Settings) -> Machine {
+        let keeper = Keeper::start();
+        let dir = keeper.dir().to_owned();
+        let zookeeper = settings.cluster.then(|| {
+            ZookeeperServer::start(&dir.join("zk"))
+                .unwrap_or_else(|error| panic!("ZooKeeper does not start: {error}"))
+        });
+        let api = Api { port: free_port(), token: format!("test-token-{}", std::process::id()) };
+        let machine = Machine {
+            daemons: BTreeMap::new(),
+            zookeeper,
+            libvirt: Libvirt::new(dir.join("lv")),
+            api,
+            node: if settings.cluster { "localhost".to_owned() } else { host_name() },
+            settings,
+            keeper,
+        };
+        machine.write_configuration(&machine.configuration());
+        machine
+    }
+
+    // --- Where things are -----------------------------------------------------------------------
+
+    pub fn dir(&self) -> &Path {
+        self.keeper.dir()
+    }
+
+    pub fn keeper(&self) -> &Keeper {
+        &self.keeper
+    }
+
+    pub fn config_file(&self) -> PathBuf {
+        self.dir().join("pvc.conf")
+    }
+
+    pub fn state(&self) -> PathBuf {
+        self.dir().join(self.settings.state)
+    }
+
+    pub fn libvirt(&self) -> &Libvirt {
+        &self.libvirt
+    }
+
+    pub fn api(&self) -> &Api {
+        &self.api
+    }
+
+    pub fn zookeeper(&mut self) -> &mut ZookeeperServer {
+        self.zookeeper.as_mut().expect("the test asked for a cluster")
+    }
+
+    // --- Configuration --------------------------------------------------------------------------
+
+    pub fn write_configuration(&self, text: &str) {
+        fs::write(self.config_file(), text).expect("the test's directory can be written");
+    }
+
+    /// What `./run` writes, or what a node of a cluster without networks and Ceph has.
+    pub fn configuration(&self) -> String {
+        let mut text = match &self.zookeeper {
+            None => format!(
+                "standalone:\n  state_directory: {}\n  volume_directory: {}\n  libvirt_uri: \"{}\"\n",
+                self.state().display(),
+                self.dir().join("volumes").display(),
+                self.libvirt.uri(),
+            ),
+            Some(zookeeper) => cluster_sections(&zookeeper.address()),
+        };
+        let dir = self.dir().display();
+        let _ = write!(
+            text,
+            "path:\n  dynamic_directory: {dir}/dynamic\n  system_log_directory: {dir}/log\n  \
+             console_log_directory: {dir}/console\n  ceph_directory: {dir}/ceph\n\
+             api:\n  listen:\n    address: \"127.0.0.1\"\n    port: {}\n  authentication:\n    enabled: yes\n    \
+             source: token\n    secret_key: \"0123456789abcdef0123456789abcdef\"\n  token:\n    - description: \"the test\"\n      token: \"{}\"\n\
+             timer:\n  vm_shutdown_timeout: {}\n",
+            self.api.port, self.api.token, self.settings.shutdown_timeout,
+        );
+        if let Some(seconds) = self.settings.keepalive_interval {
+            let _ = writeln!(text, "  keepalive_interval: {seconds}");
+        }
+        text.push_str(
+            "logging:\n  file_logging: yes\n  stdout_logging: yes\n  zookeeper_logging: yes\n  log_dates: yes\n  \
+             log_keepalives: no\n  console_log_lines: 1000\n  node_log_lines: 2000\n",
+        );
+        text
+    }
+
+    // --- Daemons --------------------------------------------------------------------------------
+
+    /// The roles of this machine, each a process.
+    fn roles(&self) -> &'static [&'static str] {
+        if self.settings.cluster { &["node", "api", "worker"] } else { &["standalone"] }
+    }
+
+    /// The name of this machine's node.
+    pub fn node(&self) -> &str {
+        &self.node
+    }
+
+    /// Starts every daemon, makes a cluster if there is none, and waits until it is ready for VMs.
+    pub fn start_daemons(&mut self) {
+        for role in self.roles() {
+            self.spawn(role);
+        }
+        if self.settings.cluster {
+            eventually("ready is the API", 60, || self.sign_of_life(|api| api.get("/").status == 200));
+            if self.api.get("/node").status != 200
+                || self.api.get("/node").json().as_array().is_none_or(Vec::is_empty)
+            {
+                self.pvc(&["cluster", "init", "-y"]).ok();
+            }
+        }
+        self.wait_until_running();
+    }
+
+    /// Waits until the API answers and the node says that it runs, having stamped so just now.
+    pub fn wait_until_running(&mut self) {
+        let node = self.node.clone();
+        let mut stamps = BTreeSet::new();
+        eventually("running is the node", 60, || {
+            self.sign_of_life(|api| {
+                let answer = api.get(&format!("/node/{node}"));
+                answer.status == 200 && answer.json()[0]["daemon_state"] == "run"
+            })?;
+            stamps.insert(self.stamp());
+            if stamps.len() > 1 {
+                Ok(())
+            } else {
+                Err(format!("it runs and does not stamp\n{}", self.said()))
+            }
+        });
+    }
+
+    /// Fails the test if a daemon has ended.
+    pub fn all_daemons_run(&mut self) {
+        for daemon in self.daemons.values_mut() {
+            if let Some(ended) = daemon.ended() {
+                panic!("a daemon ended: {ended}");
+            }
+        }
+    }
+
+    fn sign_of_life(&mut self, is_alive: impl Fn(&Api) -> bool) -> Result<(), String> {
+        self.all_daemons_run();
+        let connected = std::net::TcpStream::connect(("127.0.0.1", self.api.port)).is_ok();
+        if connected && is_alive(&self.api) { Ok(()) } else { Err(self.said()) }
+    }
+
+    /// Starts the daemon of one role, and waits for nothing.
+    pub fn spawn(&mut self, role: &'static str) {
+        let daemon = Daemon::start(&self.keeper, role, &mut self.daemon_command(role));
+        self.daemons.insert(role, daemon);
+    }
+
+    /// Runs the daemon of a role that is expected to end by itself.
+    pub fn daemon_that_ends(&self, role: &'static str) -> Ended {
+        Daemon::start(&self.keeper, "other", &mut self.daemon_command(role)).wait(60)
+    }
+
+    fn daemon_command(&self, role: &str) -> Command {
+        let pvcd = program("pvcd");
+        let mut command = if self.settings.cluster {
+            let mut unshared = Command::new("unshare");
+            unshared
+                .args(["--mount", "--uts", "--propagation", "slave", "bash", "-euc"])
+                .arg(IN_PLACE_OF_THE_MACHINES_OWN)
+                .arg(self.dir())
+                .arg(pvcd);
+            unshared
+        } else {
+            Command::new(pvcd)
+        };
+        command.arg(role).arg("--config").arg(self.config_file());
+        self.surround(&mut command);
+        command
+    }
+
+    pub fn daemon(&self, role: &str) -> &Daemon {
+        self.daemons.get(role).unwrap_or_else(|| panic!("no daemon of the role {role} runs"))
+    }
+
+    /// Asks one daemon to stop.
+    pub fn stop(&mut self, role: &str) -> Ended {
+        self.take(role).stop()
+    }
+
+    /// Kills one daemon.
+    pub fn kill(&mut self, role: &str) {
+        self.take(role).kill();
+    }
+
+    fn take(&mut self, role: &str) -> Daemon {
+        self.daemons.remove(role).unwrap_or_else(|| panic!("no daemon of the role {role} runs"))
+    }
+
+    /// What the daemons said, the end of it.
+    pub fn said(&self) -> String {
+        let mut all = String::new();
+        for (role, daemon) in &self.daemons {
+            let said = daemon.said();
+            let lines: Vec<_> = said.lines().collect();
+            let _ = writeln!(all, "--- {role}:\n{}", lines[lines.len().saturating_sub(40)..].join("\n"));
+        }
+        all
+    }
+
+    /// Everything in the log file.
+    pub fn log(&self) -> String {
+        let files = fs::read_dir(self.dir().join("log")).into_iter().flatten().flatten();
+        files.filter_map(|file| fs::read_to_string(file.path()).ok()).collect()
+    }
+
+    // --- The command line -----------------------------------------------------------------------
+
+    /// Runs `pvc`, as a new user would who has read nothing.
+    pub fn pvc(&self, args: &[&str]) -> Output {
+        self.pvc_with(args, "", |_| {})
+    }
+
+    /// As [`pvc`](Machine::pvc), with an input and whatever else is done to the command.
+    pub fn pvc_with(&self, args: &[&str], input: &str, change: impl FnOnce(&mut Command)) -> Output {
+        let mut command = Command::new(program("pvc"));
+        command.args(args);
+        self.surround(&mut command);
+        change(&mut command);
+        run(&mut command, input)
+    }
+
+    /// Starts `pvc` and leaves it running, its standard output in `<name>.out`.
+    pub fn pvc_running(&self, name: &str, args: &[&str]) -> Daemon {
+        let mut command = Command::new(program("pvc"));
+        command.args(args);
+        self.surround(&mut command);
+        Daemon::start(&self.keeper, name, &mut command)
+    }
+
+    /// `pvcd volume …`
+    pub fn pvcd_volume(&self, args: &[&str]) -> Output {
+        let mut command = Command::new(program("pvcd"));
+        command.arg("volume").args(args);
+        self.surround(&mut command);
+        run(&mut command, "")
+    }
+
+    /// The environment of every program here: nothing of this machine's own PVC, no terminal.
+    pub fn surround(&self, command: &mut Command) {
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("PVC") {
+                command.env_remove(name);
+            }
+        }
+        command
+            .env("PVC_CONFIG_FILE", self.config_file())
+            .env("PVC_CLIENT_DIR", self.dir().join("client"))
+            .env("PVCD", program("pvcd"))
+            .env("XDG_CACHE_HOME", self.dir().join("cache"))
+            .env("HOME", self.dir())
+            .env("NO_COLOR", "1")
+            .env_remove("PAGER");
+    }
+
+    // --- Guests ---------------------------------------------------------------------------------
+
+    /// Writes the XML of a `hello` of this name into a file.
+    pub fn hello_file(&self, name: &str) -> PathBuf {
+        let file = self.dir().join(format!("{name}.xml"));
+        fs::write(&file, self.hello_xml(name)).expect("the test's directory can be written");
+        file
+    }
+
+    /// In a cluster there is no Ceph here, and the disk is a file.
+    pub fn hello_xml(&self, name: &str) -> String {
+        let text = hello_xml(name);
+        if !self.settings.cluster {
+            return text;
+        }
+        let file = format!("<source file='{}'/>", self.dir().join(format!("{name}.img")).display());
+        text.replace("<disk type='network'", "<disk type='file'")
+            .replace(&format!("<source protocol='rbd' name='vms/{name}_sda'/>"), &file)
+    }
+
+    /// Makes the disk of `name` and defines the VM.
+    pub fn define_hello(&self, name: &str) {
+        self.make_disk(name);
+        let file = self.hello_file(name);
+        self.pvc(&["vm", "define", &file.to_string_lossy()]).ok();
+    }
+
+    pub fn make_disk(&self, name: &str) {
+        let image = hello_image();
+        if self.settings.cluster {
+            fs::copy(image, self.dir().join(format!("{name}.img"))).expect("there is room in /tmp");
+        } else {
+            self.pvcd_volume(&["import", &format!("vms/{name}_sda"), &image.to_string_lossy()]).ok();
+        }
+    }
+
+    /// Starts a VM and waits until its guest has counted its boot. Returns QEMU's process number.
+    pub fn boot(&self, name: &str) -> u32 {
+        let before = self.boots(name);
+        self.pvc(&["vm", "start", name]).ok();
+        self.booted(name, before + 1);
+        self.qemu(name)
+    }
+
+    /// Waits until the guest counts its boot number `boot`.
+    pub fn booted(&self, name: &str, boot: u32) {
+        eventually(&format!("booted for the {boot}. time is {name}"), 90, || {
+            let seen = self.boots(name);
+            if seen >= boot {
+                Ok(())
+            } else {
+                Err(format!("{seen} boots; {}\n{}", self.console_text(name), self.said()))
+            }
+        });
+    }
+
+    /// How often the guest has booted, as it counts on its disk.
+    pub fn boots(&self, name: &str) -> u32 {
+        let text = self.console_text(name);
+        let counts = text
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix("hello: boot ")?.split(',').next()?.parse().ok());
+        counts.max().unwrap_or(0)
+    }
+
+    /// All that the guest wrote on its serial line, from the file itself.
+    pub fn console_text(&self, name: &str) -> String {
+        let bytes = fs::read(self.dir().join(format!("console/{name}.log"))).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// The process number of the guest's QEMU, which must run.
+    pub fn qemu(&self, name: &str) -> u32 {
+        self.libvirt.qemu_pid(name).unwrap_or_else(|| panic!("no QEMU of {name} runs\n{}", self.said()))
+    }
+
+    /// The VM as the API shows it.
+    pub fn vm(&self, name: &str) -> Value {
+        let answer = self.api.get(&format!("/vm/{name}")).ok();
+        answer.json()[0].clone()
+    }
+
+    pub fn vm_state(&self, name: &str) -> String {
+        self.vm(name)["state"].as_str().unwrap_or_default().to_owned()
+    }
+
+    pub fn wait_for_state(&self, name: &str, state: &str, seconds: u64) {
+        eventually(&format!("`{state}` is {name}"), seconds, || {
+            let vm = self.vm(name);
+            if vm["state"] == state {
+                Ok(())
+            } else {
+                Err(format!("{}: {}\n{}", vm["state"], vm["failed_reason"], self.said()))
+            }
+        });
+    }
+
+    /// Waits until no QEMU of the guest is there.
+    pub fn wait_until_off(&self, name: &str, seconds: u64) {
+        eventually(&format!("off is {name}"), seconds, || match self.libvirt.qemu_pid(name) {
+            None => Ok(()),
+            Some(pid) => Err(format!("QEMU {pid}\n{}", self.said())),
+        });
+    }
+
+    // --- Records --------------------------------------------------------------------------------
+
+    /// What operators have entrusted to the store: every key of the tree but the figures, stamps, logs
+    /// and faults that the daemons keep writing.
+    pub fn entrusted(&self) -> BTreeMap<String, String> {
+        let is_theirs = |path: &str| {
+            let last = path.rsplit('/').next().unwrap_or_default();
+            ["/nodes", "/logs", "/faults", "/tasks"]
+                .iter()
+                .any(|top| path == *top || path.starts_with(&format!("{top}/")))
+                || (path.starts_with("/domains/") && ["consolelog", "stats", "vnc"].contains(&last))
+                || path.starts_with("/ceph")
+        };
+        records(&self.api.get("/backup").ok()).into_iter().filter(|(path, _)| !is_theirs(path)).collect()
+    }
+
+    /// The ids and messages of all faults.
+    pub fn faults(&self) -> Vec<String> {
+        let answer = self.api.get("/faults?sort_key=last_reported").ok().json();
+        let faults = answer.as_array().cloned().unwrap_or_default();
+        faults.iter().map(|fault| format!("{}: {}", fault["id"], fault["message"])).collect()
+    }
+
+    /// The node's latest keepalive, as far as the API tells.
+    pub fn stamp(&self) -> String {
+        let backup = self.api.get("/backup");
+        let records = if backup.status == 200 { records(&backup) } else { BTreeMap::new() };
+        records.get(&format!("/nodes/{}/keepalive", self.node)).cloned().unwrap_or_default()
+    }
+
+    /// Calls `look` until it succeeds, and returns how many keepalives the node wrote meanwhile.
+    pub fn keepalives_until(&self, what: &str, seconds: u64, mut look: impl FnMut() -> bool) -> usize {
+        let mut stamps = BTreeSet::from([self.stamp()]);
+        eventually(what, seconds, || {
+            let done = look();
+            stamps.insert(self.stamp());
+            if done { Ok(()) } else { Err(self.said()) }
+        });
+        stamps.len() - 1
+    }
+
+    /// Defines a VM over HTTP.
+    pub fn http_define(&self, xml: &str) -> Answer {
+        let query = [("migration_method", "none"), ("migration_max_downtime", "300"), ("selector", "none")];
+        self.api.call("POST", "/vm", &query, &[("xml", xml)])
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            println!("--- what the daemons said last:\n{}", self.said());
+            if std::env::var_os("PVC_TEST_KEEP").is_some() {
+                let kept = self.dir().with_extension("kept");
+                let _ = Command::new("cp").arg("-a").arg(self.dir()).arg(&kept).status();
+                println!("--- a copy of its files: {}", kept.display());
+            }
+        }
+    }
+}
+
+/// A cluster of this machine alone, without networks of its own and without Ceph.
+fn cluster_sections(zookeeper: &str) -> String {
+    let (_, port) = zookeeper.rsplit_once(':').expect("an address has a port");
+    format!(
+        "subsystem:\n  enable_hypervisor: yes\n  enable_networking: no\n  enable_storage: no\n  enable_worker: yes\n  \
+         enable_api: yes\n  enable_prometheus: yes\n\
+         cluster:\n  name: ring\n  all_nodes: [localhost]\n  coordinator_nodes: [localhost]\n\
+         database:\n  zookeeper:\n    port: {port}\n\
+         fencing:\n  disable_on_ipmi_failure: no\n  intervals:\n    fence_intervals: 0\n  ipmi:\n    \
+         hostname: localhost\n    username: none\n    password: none\n"
+    )
+}
+
+/// The keys and values of a backup, which is JSON within a JSON string.
+fn records(backup: &Answer) -> BTreeMap<String, String> {
+    let text: String = serde_json::from_str(&backup.text).expect("a string holds the backup");
+    serde_json::from_str(&text).expect("the string is JSON")
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("the loopback has ports");
+    listener.local_addr().expect("it is bound").port()
+}

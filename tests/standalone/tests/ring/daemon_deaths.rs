@@ -1,0 +1,111 @@
+//! The daemon dies, guests do not.
+
+use std::fs;
+
+use pvc_standalone_tests::{Machine, eventually, hello_image, host_name, never_within};
+
+#[test]
+fn guests_outlive_the_daemon_and_the_next_one_adopts_them() {
+    let mut machine = Machine::start();
+    machine.define_hello("hello");
+    let qemu = machine.boot("hello");
+
+    let ended = machine.stop("standalone");
+    assert_eq!(ended.code, 0, "{ended}");
+    assert_eq!(machine.qemu("hello"), qemu);
+    let unreachable = machine.pvc(&["vm", "list"]);
+    assert_eq!(unreachable.code, 4, "{unreachable}");
+    unreachable.fails_with_hint();
+    it_is_adopted(&mut machine, qemu);
+
+    machine.kill("standalone");
+    assert_eq!(machine.qemu("hello"), qemu);
+    it_is_adopted(&mut machine, qemu);
+
+    // What an operator asks for right before the daemon dies is done by the next.
+    machine.pvc(&["vm", "tag", "add", "hello", "kept"]).ok();
+    machine.pvc(&["vm", "stop", "hello", "-y"]).ok();
+    machine.kill("standalone");
+    machine.start_daemons();
+    machine.wait_until_off("hello", 30);
+    machine.wait_for_state("hello", "stop", 10);
+    assert_eq!(machine.pvc(&["vm", "tag", "get", "hello", "-f", "raw"]).ok().trim(), "kept");
+
+    // A guest that ended while nobody looked starts again.
+    let qemu = machine.boot("hello");
+    machine.kill("standalone");
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(qemu.cast_signed()), nix::sys::signal::Signal::SIGKILL)
+        .expect("QEMU runs");
+    machine.start_daemons();
+    machine.booted("hello", 3);
+}
+
+fn it_is_adopted(machine: &mut Machine, qemu: u32) {
+    machine.start_daemons();
+    let before = machine.console_text("hello").len();
+    never_within("adopted is not started again", 4, || {
+        let pid = machine.libvirt().qemu_pid("hello");
+        let list = machine.libvirt().virsh(&["list", "--name"]);
+        if pid == Some(qemu) && list.ok().split_whitespace().count() == 1 {
+            Ok(())
+        } else {
+            Err(format!("{pid:?} {list}"))
+        }
+    });
+    assert_eq!(machine.vm_state("hello"), "start");
+    assert_eq!(machine.boots("hello"), 1);
+    eventually("followed again is its console", 30, || {
+        let text = machine.console_text("hello");
+        let news = text.get(before..).unwrap_or_default();
+        let heartbeat = news
+            .lines()
+            .find(|line| line.contains("heartbeat"))
+            .unwrap_or("no heartbeat yet")
+            .trim()
+            .to_owned();
+        let log = machine.pvc(&["vm", "log", "hello"]);
+        if log.stdout.contains(&heartbeat) { Ok(()) } else { Err(format!("`{heartbeat}` is not in {log}")) }
+    });
+}
+
+#[test]
+fn a_guest_without_a_record_is_left_alone_and_reported() {
+    let mut machine = Machine::start();
+    machine.define_hello("hello");
+    let qemu = machine.boot("hello");
+    let disk = machine.dir().join("stray.img");
+    fs::copy(hello_image(), &disk).expect("there is room in /tmp");
+    let xml = machine
+        .hello_xml("stray")
+        .replace("type='kvm'", "type='qemu'")
+        .replace("<disk type='network'", "<disk type='file'")
+        .replace(
+            "<source protocol='rbd' name='vms/stray_sda'/>",
+            &format!("<source file='{}'/>", disk.display()),
+        )
+        .replace("/var/log/libvirt/stray.log", &machine.dir().join("stray.log").to_string_lossy());
+    let file = machine.dir().join("stray.xml");
+    fs::write(&file, xml).expect("the test's directory can be written");
+    machine.libvirt().virsh(&["create", &file.to_string_lossy()]).ok();
+    let stray = machine.qemu("stray");
+
+    it_is_reported(&machine);
+    machine.kill("standalone");
+    machine.start_daemons();
+    it_is_reported(&machine);
+    never_within("left alone is the guest", 4, || {
+        let pid = machine.libvirt().qemu_pid("stray");
+        if pid == Some(stray) { Ok(()) } else { Err(format!("{pid:?}")) }
+    });
+    assert_eq!(machine.api().get("/vm/stray").status, 404, "no record is made up for it");
+    assert_eq!(machine.qemu("hello"), qemu);
+}
+
+fn it_is_reported(machine: &Machine) {
+    eventually("reported is the stray guest", 30, || {
+        let faults = machine.faults();
+        let log = machine.pvc(&["node", "log", &host_name()]);
+        let is_told = log.stdout.contains("stray") || faults.iter().any(|fault| fault.contains("stray"));
+        if is_told { Ok(()) } else { Err(format!("{faults:?} {log}")) }
+    });
+}

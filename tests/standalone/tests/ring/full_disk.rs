@@ -1,0 +1,87 @@
+//! The disk that holds the store is full.
+
+use std::fs;
+use std::process::Command;
+
+use pvc_standalone_tests::{Machine, Settings, eventually, run};
+
+#[test]
+fn a_full_disk_refuses_writes_keeps_reads_and_loses_nothing() {
+    let mut machine = Machine::prepared(Settings { state: "small", ..Settings::default() });
+    fs::create_dir_all(machine.state()).expect("the test's directory can be written");
+    let mut mount = Command::new("mount");
+    mount.args(["-t", "tmpfs", "-o", "size=12m", "pvc-test"]).arg(machine.state());
+    run(&mut mount, "").ok();
+    machine.libvirt().start();
+    machine.start_daemons();
+    machine.define_hello("hello");
+    let qemu = machine.boot("hello");
+    machine.pvc(&["vm", "tag", "add", "hello", "before"]).ok();
+
+    let filler = machine.state().join("filler");
+    fill(&filler);
+    let before = machine.entrusted();
+    let tags = [("action", "add"), ("tag", "during"), ("protected", "false")];
+    let mut refused = None;
+    // What was set aside earlier may take a few small writes yet; each that is acknowledged must last.
+    let mut acknowledged = Vec::new();
+    for number in 0..2000 {
+        let tag = format!("during-{number}");
+        let answer = machine.api().post("/vm/hello/tags", &[tags[0], ("tag", &tag), tags[2]]);
+        match answer.status {
+            200 => acknowledged.push(tag),
+            _ => {
+                refused = Some(answer);
+                break;
+            }
+        }
+    }
+    let refused = refused.expect("a full disk takes no more writes");
+    let message = refused.refused(&[503, 507]);
+    assert!(message.contains("full") || refused.text.contains("space"), "{refused:?}");
+    let said = machine.pvc(&["vm", "tag", "add", "hello", "cli"]);
+    said.fails_with_hint();
+
+    // Reads go on, guests go on, and so does the daemon.
+    assert!(machine.entrusted().len() >= before.len());
+    machine.pvc(&["vm", "list"]).says(&["hello", "start"]);
+    machine.pvc(&["status"]).ok();
+    assert_eq!(machine.qemu("hello"), qemu);
+    assert_eq!(machine.api().post("/vm/hello/state", &[("state", "stop")]).status / 100, 5);
+    assert_eq!(machine.vm_state("hello"), "start", "what was refused is not half done");
+
+    fs::remove_file(&filler).expect("it is there");
+    eventually("written again is what an operator asks", 30, || {
+        let added = machine.pvc(&["vm", "tag", "add", "hello", "after"]);
+        if added.code == 0 { Ok(()) } else { Err(added) }
+    });
+    let kept = tags_of(&machine);
+    for tag in acknowledged.iter().map(String::as_str).chain(["before", "after"]) {
+        assert!(kept.contains(tag), "`{tag}` was acknowledged and is lost: {kept}");
+    }
+    assert!(!kept.contains("cli"), "what was refused is there: {kept}");
+
+    // A kill on the full disk, and a start on it, lose nothing either.
+    fill(&filler);
+    machine.kill("standalone");
+    fs::remove_file(&filler).expect("it is there");
+    machine.start_daemons();
+    assert_eq!(tags_of(&machine), kept);
+    assert_eq!(machine.qemu("hello"), qemu);
+    machine.pvc(&["vm", "stop", "hello", "-y"]).ok();
+    machine.wait_until_off("hello", 30);
+}
+
+fn tags_of(machine: &Machine) -> String {
+    machine.pvc(&["vm", "tag", "get", "hello", "-f", "raw"]).ok().trim().to_owned()
+}
+
+/// Takes all the room there is.
+fn fill(file: &std::path::Path) {
+    use std::io::Write;
+    let mut file =
+        fs::OpenOptions::new().create(true).append(true).open(file).expect("the directory is there");
+    for size in [1 << 16, 1 << 12, 1 << 8, 1] {
+        while file.write(&vec![0; size]).is_ok_and(|written| written > 0) {}
+    }
+}

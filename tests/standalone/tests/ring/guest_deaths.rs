@@ -1,0 +1,104 @@
+//! QEMU dies.
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use pvc_standalone_tests::{Machine, Settings, eventually, never_within};
+
+fn kill_qemu(pid: u32) {
+    kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL).expect("QEMU runs");
+}
+
+#[test]
+fn a_guest_whose_qemu_is_killed_is_back_within_one_keepalive_interval() {
+    let machine = Machine::with(Settings { keepalive_interval: None, ..Settings::default() });
+    machine.define_hello("hello");
+    let first = machine.boot("hello");
+    kill_qemu(first);
+    let is_back = || machine.libvirt().qemu_pid("hello").is_some_and(|pid| pid != first);
+    let keepalives = machine.keepalives_until("back is QEMU", 30, is_back);
+    assert!(keepalives <= 1, "{keepalives} keepalives were written before it was back");
+    machine.booted("hello", 2);
+    assert_eq!(machine.vm_state("hello"), "start");
+    assert_eq!(
+        machine.libvirt().virsh(&["list", "--name"]).ok().split_whitespace().collect::<Vec<_>>(),
+        ["hello"]
+    );
+}
+
+#[test]
+fn a_guest_that_keeps_dying_is_tried_ever_more_slowly_and_shown_as_a_fault() {
+    let machine = Machine::start();
+    machine.define_hello("well");
+    let well = machine.boot("well");
+    machine.define_hello("dying");
+    machine.pvc(&["vm", "start", "dying"]).ok();
+
+    let mut deaths = 0;
+    eventually("shown as a fault is the guest that dies at each start", 150, || {
+        if let Some(pid) = machine.libvirt().qemu_pid("dying") {
+            kill_qemu(pid);
+            deaths += 1;
+        }
+        let faults = machine.faults();
+        if faults.iter().any(|fault| fault.contains("dying")) {
+            Ok(())
+        } else {
+            Err(format!("{deaths} deaths, {faults:?}"))
+        }
+    });
+    assert!((3..=8).contains(&deaths), "{deaths} deaths until somebody was told");
+
+    machine.pvc(&["cluster", "fault", "list"]).says(&["dying"]);
+    machine.pvc(&["status"]).says(&["dying"]);
+    let health = machine.api().get("/status").ok().json()["cluster_health"]["health"].as_u64();
+    assert!(health < Some(100), "{health:?}");
+    let vm = machine.vm("dying");
+    assert!(["start", "fail"].contains(&vm["state"].as_str().unwrap_or_default()), "{vm}");
+    if let Some(pid) = machine.libvirt().qemu_pid("dying") {
+        kill_qemu(pid);
+    }
+    never_within("there is no fast loop", 10, || match machine.libvirt().qemu_pid("dying") {
+        Some(pid) => Err(format!("QEMU {pid} was started at once")),
+        None => Ok(()),
+    });
+    assert_eq!(machine.qemu("well"), well, "the other guest is none of its business");
+
+    // An operator who has mended it says so, and need not wait.
+    let before = machine.boots("dying");
+    machine.pvc(&["vm", "start", "dying"]).ok();
+    let back = machine
+        .keepalives_until("back is the mended guest", 30, || machine.libvirt().qemu_pid("dying").is_some());
+    assert!(back <= 3, "{back} keepalives");
+    machine.booted("dying", before + 1);
+    machine.pvc(&["vm", "stop", "dying", "-y"]).ok();
+    machine.wait_until_off("dying", 20);
+    // A fault stays until somebody has seen it; the guest that is stopped gives no new cause.
+    let fault =
+        machine.api().get("/faults?sort_key=last_reported").ok().json()[0]["id"].as_str().map(str::to_owned);
+    let fault = fault.expect("the fault is still there");
+    machine.pvc(&["cluster", "fault", "ack", &fault]).ok();
+    assert_eq!(machine.api().get("/status").ok().json()["cluster_health"]["health"], 100);
+    machine.pvc(&["cluster", "fault", "delete", &fault]).ok();
+    assert_eq!(machine.faults(), Vec::<String>::new());
+}
+
+#[test]
+fn a_guest_that_cannot_start_says_why_and_harms_nobody() {
+    let machine = Machine::start();
+    machine.define_hello("well");
+    let file = machine.hello_file("diskless");
+    machine.pvc(&["vm", "define", &file.to_string_lossy()]).ok();
+    machine.pvc(&["vm", "start", "diskless"]).ok();
+    machine.wait_for_state("diskless", "fail", 30);
+    let reason = machine.vm("diskless")["failed_reason"].as_str().unwrap_or_default().to_owned();
+    assert!(reason.contains("diskless_sda"), "what is missing is not named: {reason}");
+    machine.pvc(&["vm", "info", "diskless"]).says(&["diskless_sda"]);
+    let waited = machine.pvc(&["vm", "start", "diskless", "--wait"]);
+    waited.fails(1);
+    assert!(waited.stderr.contains("diskless_sda"), "{waited}");
+
+    machine.boot("well");
+    machine.make_disk("diskless");
+    machine.boot("diskless");
+    assert_eq!(machine.vm("diskless")["failed_reason"], "");
+}

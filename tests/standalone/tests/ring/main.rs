@@ -1,0 +1,14 @@
+//! The ring "standalone": each test is a story about one machine, told by what `pvc`, HTTP, the guest
+//! and the process table show.
+#![allow(clippy::disallowed_methods, reason = "nothing is simulated here: real time passes")]
+
+mod bad_input;
+mod bad_starts;
+mod cluster;
+mod daemon_deaths;
+mod full_disk;
+mod guest_deaths;
+mod libvirt_deaths;
+mod quick_start;
+mod run_script;
+mod vm_changes;
