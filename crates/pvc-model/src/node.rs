@@ -113,6 +113,17 @@ pub struct PluginReport {
     pub data: Arc<str>,
 }
 
+/// What a node runs its guests with, for people to see.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HypervisorNote {
+    /// `kvm`, or `qemu` where guests are emulated in software.
+    pub accelerator: String,
+    /// Why not KVM, if so.
+    pub kvm_refused: Option<String>,
+    pub libvirt_version: String,
+    pub qemu_version: String,
+}
+
 /// What the tree records about a node. Numbers that could not be read are 0 and named in `defects`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NodeRecord {
@@ -139,6 +150,8 @@ pub struct NodeRecord {
     /// JSON text, by interface.
     pub network_stats: Arc<str>,
     pub ipmi_hostname: String,
+    /// Not known of older peers.
+    pub hypervisor: Option<HypervisorNote>,
     /// What of the record could not be read, for the operator.
     pub defects: Vec<String>,
 }

@@ -249,6 +249,7 @@ mod tests {
             plugins: Vec::new(),
             network_stats: "".into(),
             ipmi_hostname: String::new(),
+            hypervisor: None,
             defects: Vec::new(),
         }
     }

@@ -39,6 +39,7 @@ fn node(name: &str) -> NodeRecord {
         plugins: Vec::new(),
         network_stats: Arc::from(""),
         ipmi_hostname: String::new(),
+        hypervisor: None,
         defects: Vec::new(),
     }
 }

@@ -2,7 +2,7 @@
 
 use pvc_model::fault::FaultRecord;
 use pvc_model::job::{JobId, JobProgress, JobSpec};
-use pvc_model::node::{CoordinatorState, DaemonState, DomainState, NodeFigures, NodeRole};
+use pvc_model::node::{CoordinatorState, DaemonState, DomainState, HypervisorNote, NodeFigures, NodeRole};
 use pvc_model::storage::{PoolName, VolumeId};
 use pvc_model::vm::{MigrationMethod, Selector, Tag, VmState};
 use pvc_model::{NodeName, Uuid};
@@ -105,8 +105,14 @@ pub enum VmChange {
     AddTag(Tag),
     RemoveTag(String),
     /// The volumes of an existing snapshot of the VM, as `pool/volume@snapshot`.
-    SnapshotVolumes { snapshot: String, volumes: Vec<String> },
-    SnapshotXml { snapshot: String, xml: String },
+    SnapshotVolumes {
+        snapshot: String,
+        volumes: Vec<String>,
+    },
+    SnapshotXml {
+        snapshot: String,
+        xml: String,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -165,6 +171,7 @@ pub enum Report {
     Running(NodeName, Vec<Uuid>),
     /// JSON text by interface.
     NetworkStats(NodeName, String),
+    Hypervisor(NodeName, HypervisorNote),
     /// 0 to 100; `None` if nobody knows.
     NodeHealth(NodeName, Option<u8>),
     /// JSON text.

@@ -16,6 +16,7 @@ use pvc_model::{NodeName, Uuid};
 
 use crate::job_codec;
 use crate::keys;
+use crate::note_codec;
 use crate::raw::Raw;
 
 /// Reads the keys below one root and collects what was wrong with them.
@@ -153,6 +154,7 @@ pub(crate) fn node(raw: &Raw, name: &str) -> Option<NodeRecord> {
         plugins,
         network_stats: r.shared("network_stats"),
         ipmi_hostname: r.text("ipmihostname"),
+        hypervisor: raw.text(&keys::node_note(name)).and_then(|text| note_codec::read(&text)),
         defects: r.defects,
     })
 }

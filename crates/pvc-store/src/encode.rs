@@ -15,6 +15,7 @@ use crate::change::{
 };
 use crate::job_codec;
 use crate::keys;
+use crate::note_codec;
 use crate::raw::Raw;
 use crate::schema::SCHEMA_VERSION;
 
@@ -351,6 +352,7 @@ pub(crate) fn report(report: &Report) -> Vec<(String, String)> {
         Report::Figures(node, figures) => self::figures(node, figures),
         Report::Running(node, vms) => vec![(keys::node(node, "runningdomains"), joined(vms, " "))],
         Report::NetworkStats(node, json) => vec![(keys::node(node, "network_stats"), json.clone())],
+        Report::Hypervisor(node, note) => vec![(keys::node_note(node.as_str()), note_codec::text(note))],
         Report::NodeHealth(node, health) => {
             let text = health.map_or_else(|| "None".to_owned(), |health| health.to_string());
             vec![(keys::node(node, "monitoring_health"), text)]

@@ -11,7 +11,7 @@ pub enum StoreError {
     #[error("the store holds no cluster")]
     NotInitialized,
     #[error("the lock `{path}` could not be had within {seconds} s")]
-    LockTimeout { path: String, seconds: u64 },
+    LockTimeout { path: String, seconds: f64 },
     #[error("the record is larger than the store takes: {size} bytes, at most {limit} are allowed")]
     TooLarge { size: usize, limit: usize },
 }

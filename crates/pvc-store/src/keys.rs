@@ -42,6 +42,8 @@ pub(crate) const BASE: &[(&str, &str)] = &[
     ("/ceph/snapshots", ""),
     ("/tasks", ""),
     ("/pvcrs", ""),
+    ("/pvcrs/daemon", ""),
+    ("/pvcrs/nodes", ""),
 ];
 
 /// The keys below a node's root, parents first, with the values that `repair` gives missing ones.
@@ -144,6 +146,11 @@ pub(crate) fn node(name: &NodeName, key: &str) -> String {
 
 pub(crate) fn node_root(name: &NodeName) -> String {
     format!("/nodes/{name}")
+}
+
+/// What our own daemons say of a node beside what older peers know.
+pub(crate) fn node_note(name: &str) -> String {
+    format!("/pvcrs/nodes/{name}")
 }
 
 pub(crate) fn vm(uuid: Uuid, key: &str) -> String {

@@ -19,6 +19,7 @@ mod job_codec;
 mod keys;
 pub mod lock;
 mod mirror;
+mod note_codec;
 mod raw;
 pub mod schema;
 mod store;
