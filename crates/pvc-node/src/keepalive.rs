@@ -56,7 +56,6 @@ async fn stamp_regularly(shared: &Shared, stamped: &watch::Sender<u64>, shutdown
                     let seconds = now.saturating_sub(since).as_secs();
                     tracing::warn!(seconds, "the keepalive is written again after it could not be");
                 }
-                stamped.send_modify(|count| *count += 1);
                 next += interval;
             }
             Some(error) => {
@@ -70,6 +69,8 @@ async fn stamp_regularly(shared: &Shared, stamped: &watch::Sender<u64>, shutdown
                 next = now + RETRY.min(interval);
             }
         }
+        // Also after a failure: the record that a stamp cannot be written to may have to be made again.
+        stamped.send_modify(|count| *count += 1);
         if next <= now {
             let missed = now.saturating_sub(next).as_millis() / interval.as_millis().max(1) + 1;
             tracing::warn!(missed, "keepalives were missed: the machine or the store was too slow");
@@ -124,6 +125,9 @@ struct Reporter {
 impl Reporter {
     async fn report(&mut self) {
         let shared = self.shared.clone();
+        if !shared.is_connected() {
+            return;
+        }
         let view = shared.store.view();
         if !view.nodes.contains_key(shared.name()) {
             // The tree was made anew under our feet (`cluster init --overwrite`, a restore).

@@ -39,6 +39,8 @@ struct Inner {
     instances: i32,
     unreachable: bool,
     stats_hang: bool,
+    /// How much CPU time each guest has taken since it was made busy; `None` while it is idle.
+    busy: Option<u64>,
     calls: Vec<String>,
     listeners: Vec<mpsc::UnboundedSender<GuestEvent>>,
 }
@@ -70,6 +72,11 @@ impl ScriptedHypervisor {
     /// While set, [`Hypervisor::stats`] never returns.
     pub fn set_stats_hang(&self, hang: bool) {
         self.with(|inner| inner.stats_hang = hang);
+    }
+
+    /// From now on guests take CPU time: their statistics differ from one call to the next.
+    pub fn set_busy(&self) {
+        self.with(|inner| inner.busy = Some(0));
     }
 
     /// As if somebody killed the QEMU process: the guest is gone, and an event says so.
@@ -267,12 +274,13 @@ impl Hypervisor for ScriptedHypervisor {
             std::future::pending::<()>().await;
         }
         self.reached(|inner| {
+            inner.busy = inner.busy.map(|time| time + 1_000_000);
             let running = inner.guests.iter().filter(|(_, r)| r.guest.run == GuestRun::Running);
             let stats = GuestStats {
                 max_memory_kib: 1 << 20,
                 memory_kib: 1 << 20,
                 vcpus: 1,
-                cpu_time_ns: 5,
+                cpu_time_ns: 5 + inner.busy.unwrap_or(0),
                 disks: BTreeMap::from([("sda".to_owned(), BTreeMap::from([("rd_req".to_owned(), 3)]))]),
                 ..GuestStats::default()
             };

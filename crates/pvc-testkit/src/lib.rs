@@ -10,6 +10,7 @@ mod host;
 mod hypervisor;
 mod random;
 mod storage;
+mod tree;
 mod wait;
 
 pub use clock::TokioClock;
@@ -18,4 +19,5 @@ pub use host::FakeHost;
 pub use hypervisor::{Manner, ScriptedHypervisor};
 pub use random::SeededRandom;
 pub use storage::MemoryStorage;
+pub use tree::FlakyTree;
 pub use wait::{eventually, eventually_some};

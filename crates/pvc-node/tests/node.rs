@@ -1,0 +1,632 @@
+//! The node role in a played world: the real tasks, an embedded tree, a scripted hypervisor.
+
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+mod world;
+
+use std::time::Duration;
+
+use pvc_model::node::{CoordinatorState, DaemonState, DomainState};
+use pvc_model::vm::VmState;
+use pvc_model::{NodeName, Uuid};
+use pvc_node::{NodeError, Outcome};
+use pvc_ports::GuestRun;
+use pvc_store::{Change, Changes, ConfigChange, NodeChange, VmChange};
+use pvc_testkit::Manner;
+use world::{INTERVAL, world};
+
+#[tokio::test(start_paused = true)]
+async fn a_new_node_registers_becomes_primary_and_stamps_regularly() {
+    let world = world().await;
+    let daemon = world.running().await;
+    let node = world.node().unwrap();
+    assert_eq!((node.cpus, node.kernel.as_str(), node.pvc_version.as_str()), (8, "6.12.0-test", "0.2.0"));
+    assert_eq!(node.domain_state, DomainState::Ready);
+    assert_eq!((node.active_schema, node.latest_schema), (Some(15), Some(15)));
+    world
+        .until("it is primary", || world.node().unwrap().coordinator_state == CoordinatorState::Primary)
+        .await;
+    let config = world.view().config.clone();
+    assert_eq!((config.name.as_str(), config.primary), ("test", Some(NodeName::new("hv1"))));
+    let first = world.node().unwrap().keepalive;
+    world.pass(60).await;
+    let node = world.node().unwrap();
+    assert!((60 - 5..=60 + 5).contains(&(node.keepalive - first)), "{} s", node.keepalive - first);
+    assert_eq!((node.figures.memory_total_mib, node.figures.memory_used_mib), (16384, 4096));
+    assert_eq!(daemon.stop().await, Outcome::Stopped);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_vm_that_should_run_is_started_with_what_only_this_host_knows() {
+    let world = world().await;
+    let uuid = world.define(1, VmState::Start).await;
+    let _daemon = world.running().await;
+    world.until_runs(uuid).await;
+    let xml = world.hypervisor.started_with(uuid).unwrap();
+    for expected in ["type='qemu'", "/volumes/vms/vm1_sda", "qemu-system-x86_64", "console/vm1.log"] {
+        assert!(xml.contains(expected), "{expected} in {xml}");
+    }
+    world.until("its display is known", || world.vm(uuid).vnc == "127.0.0.1:5901").await;
+    world.until("it is listed", || world.node().unwrap().running == [uuid]).await;
+    world.until("there are statistics", || !world.vm(uuid).stats.is_empty()).await;
+    assert!(world.vm(uuid).stats.contains(r#""disk_stats":[{"name":"vms/vm1_sda","rd_req":3,"#));
+    world
+        .until("the figures count it", || {
+            let figures = world.node().unwrap().figures;
+            (figures.memory_allocated_mib, figures.memory_provisioned_mib, figures.domains) == (1024, 1024, 1)
+        })
+        .await;
+    world.request(uuid, VmState::Stop).await;
+    world.until("it is off", || !world.hypervisor.is_there(uuid)).await;
+    world.until("its display is gone", || world.vm(uuid).vnc.is_empty()).await;
+    world
+        .until("the figures count it as off", || {
+            let figures = world.node().unwrap().figures;
+            (figures.memory_allocated_mib, figures.memory_provisioned_mib, figures.domains) == (0, 256, 0)
+        })
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_killed_guest_is_back_within_one_keepalive_interval() {
+    let world = world().await;
+    let uuid = world.define(1, VmState::Start).await;
+    let _daemon = world.running().await;
+    world.until_runs(uuid).await;
+    world.pass(30).await;
+    let before = world.hypervisor.instance(uuid).unwrap();
+    world.hypervisor.kill(uuid);
+    tokio::time::timeout(INTERVAL, world.until_runs(uuid)).await.unwrap();
+    assert!(world.hypervisor.instance(uuid).unwrap() > before);
+    assert_eq!(world.state(uuid), "start");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guest_that_keeps_dying_is_started_ever_more_slowly_and_an_operator_is_told() {
+    let world = world().await;
+    let dying = world.define(1, VmState::Start).await;
+    let healthy = world.define(2, VmState::Start).await;
+    let short = Manner { dies_after: Some(Duration::from_secs(1)), ..Manner::default() };
+    world.hypervisor.set_manner(dying, short);
+    let _daemon = world.running().await;
+    let message = world.until_fault("VM_CRASHLOOP_VM1").await;
+    assert!(message.contains("pvc vm log vm1"), "{message}");
+    let starts = world.hypervisor.count("start", dying);
+    world.pass(3600).await;
+    let more = world.hypervisor.count("start", dying) - starts;
+    assert!((10..=16).contains(&more), "{more} starts in an hour");
+    assert_eq!(world.hypervisor.count("start", healthy), 1);
+    world.hypervisor.set_manner(dying, Manner::default());
+    world.request(dying, VmState::Start).await;
+    world.pass(2).await;
+    assert!(world.hypervisor.is_there(dying), "a new request is not held up");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_start_that_is_refused_fails_with_the_reason_and_a_later_one_forgets_it() {
+    let world = world().await;
+    let uuid = world.define(1, VmState::Start).await;
+    let refuses = Manner { refuses_start: Some("no such\nmachine".to_owned()), ..Manner::default() };
+    world.hypervisor.set_manner(uuid, refuses);
+    let _daemon = world.running().await;
+    world.until_state(uuid, "fail").await;
+    assert_eq!(world.vm(uuid).failed_reason, "no such machine");
+    world.pass(600).await;
+    assert_eq!(world.hypervisor.count("start", uuid), 1, "nobody asked for it again");
+    world.hypervisor.set_manner(uuid, Manner::default());
+    world.request(uuid, VmState::Start).await;
+    world.until_runs(uuid).await;
+    world.until("the reason is forgotten", || world.vm(uuid).failed_reason.is_empty()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_start_that_hangs_holds_up_nobody_else_and_can_be_given_up() {
+    let world = world().await;
+    let hanging = world.define(1, VmState::Start).await;
+    world.hypervisor.set_manner(hanging, Manner { start_hangs: true, ..Manner::default() });
+    let other = world.define(2, VmState::Start).await;
+    let _daemon = world.running().await;
+    tokio::time::timeout(INTERVAL, world.until_runs(other)).await.unwrap();
+    world.pass(300).await;
+    assert!(world.hypervisor.count("start", hanging) >= 2, "it is tried again");
+    assert_eq!(world.state(hanging), "start");
+    world.hypervisor.set_manner(hanging, Manner::default());
+    world.until_runs(hanging).await;
+    world.request(hanging, VmState::Stop).await;
+    world.until("it is off", || !world.hypervisor.is_there(hanging)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_ends_in_stop_also_for_a_guest_that_is_off_or_deaf() {
+    let world = world().await;
+    let obedient = world.define(1, VmState::Start).await;
+    let deaf = world.define(2, VmState::Start).await;
+    world.hypervisor.set_manner(deaf, Manner { ignores_shutdown: true, ..Manner::default() });
+    let off = world.define(3, VmState::Stop).await;
+    let _daemon = world.running().await;
+    for vm in [obedient, deaf] {
+        world.until_runs(vm).await;
+    }
+    for vm in [obedient, deaf, off] {
+        world.request(vm, VmState::Shutdown).await;
+    }
+    world.pass(30).await;
+    assert_eq!((world.state(obedient), world.state(off)), ("stop".to_owned(), "stop".to_owned()));
+    assert_eq!((world.state(deaf).as_str(), world.hypervisor.count("shutdown", deaf)), ("shutdown", 1));
+    world.pass(160).await;
+    assert_eq!((world.state(deaf).as_str(), world.hypervisor.is_there(deaf)), ("stop", false));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_can_be_taken_back_or_made_a_stop() {
+    let world = world().await;
+    let (kept, ended) = (world.define(1, VmState::Start).await, world.define(2, VmState::Start).await);
+    for vm in [kept, ended] {
+        world.hypervisor.set_manner(vm, Manner { ignores_shutdown: true, ..Manner::default() });
+    }
+    let _daemon = world.running().await;
+    for vm in [kept, ended] {
+        world.until_runs(vm).await;
+        world.request(vm, VmState::Shutdown).await;
+    }
+    world.pass(10).await;
+    world.request(kept, VmState::Start).await;
+    world.request(ended, VmState::Stop).await;
+    world.pass(600).await;
+    assert!(world.hypervisor.is_there(kept));
+    assert_eq!(world.hypervisor.count("destroy", kept), 0);
+    assert!(!world.hypervisor.is_there(ended));
+    world.request(ended, VmState::Stop).await;
+    world.pass(10).await;
+    assert_eq!(world.state(ended), "stop");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restart_gives_a_new_instance_and_ends_in_start() {
+    let world = world().await;
+    let uuid = world.define(1, VmState::Start).await;
+    let slow = Manner { shutdown_takes: Duration::from_secs(20), ..Manner::default() };
+    world.hypervisor.set_manner(uuid, slow);
+    let _daemon = world.running().await;
+    world.until_runs(uuid).await;
+    world.request(uuid, VmState::Restart).await;
+    world.until("it is another one", || world.hypervisor.instance(uuid) == Some(2)).await;
+    world.pass(10).await;
+    assert_eq!(world.state(uuid), "start");
+    assert_eq!((world.hypervisor.count("shutdown", uuid), world.hypervisor.count("destroy", uuid)), (1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_bad_record_harms_only_itself() {
+    let world = world().await;
+    let good = world.define(1, VmState::Start).await;
+    let no_xml = world.define(2, VmState::Start).await;
+    let junk_state = world.define(3, VmState::Start).await;
+    let no_node = world.define(4, VmState::Start).await;
+    let no_volume = world.define_without_volume(5, VmState::Start).await;
+    let tree = world.operator.tree();
+    let set = |path: String, data: &'static [u8]| {
+        let data = bytes::Bytes::from_static(data);
+        tree.multi(vec![pvc_ports::Op::Set { path, data, version: None }])
+    };
+    set(format!("/domains/{no_xml}/xml"), b"").await.unwrap();
+    set(format!("/domains/{junk_state}/state"), b"\xff\xfe\x00junk").await.unwrap();
+    set(format!("/domains/{no_node}/node"), b"").await.unwrap();
+    world.hypervisor.insert(junk_state, "vm3");
+    world.hypervisor.insert(no_node, "vm4");
+    let _daemon = world.running().await;
+    world.until_runs(good).await;
+    world.until_state(no_xml, "fail").await;
+    assert!(world.vm(no_xml).failed_reason.contains("no domain XML"));
+    world.until_state(no_volume, "fail").await;
+    assert!(world.vm(no_volume).failed_reason.contains("volume `vms/vm5_sda` does not exist"));
+    assert!(world.until_fault("VM_UNREADABLE_VM3").await.contains("is not known"));
+    assert!(world.until_fault("VM_UNREADABLE_VM4").await.contains("names no node"));
+    assert!(world.hypervisor.is_there(junk_state) && world.hypervisor.is_there(no_node));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guest_without_record_is_left_alone_reported_and_forgotten_when_it_goes() {
+    let world = world().await;
+    let stray = Uuid::from_u128(77);
+    world.hypervisor.insert(stray, "hand/made");
+    let _daemon = world.running().await;
+    let message = world.until_fault("VM_STRAY_HAND_MADE").await;
+    assert!(message.contains("virsh destroy") && message.contains("hv1"), "{message}");
+    world.pass(600).await;
+    assert!(world.hypervisor.is_there(stray));
+    assert_eq!(world.hypervisor.calls(), Vec::<String>::new());
+    assert!(world.node().unwrap().running.is_empty());
+    assert_eq!(world.node().unwrap().figures.domains, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn in_maintenance_no_fault_is_recorded() {
+    let world = world().await;
+    let mut changes = Changes::new();
+    changes.config(ConfigChange::Maintenance(true));
+    world.change(changes.clone()).await;
+    world.hypervisor.insert(Uuid::from_u128(77), "stray");
+    let _daemon = world.running().await;
+    world.pass(120).await;
+    assert!(world.view().faults.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_daemon_that_stops_leaves_its_guests_and_the_next_one_adopts_them() {
+    let world = world().await;
+    let uuid = world.define(1, VmState::Start).await;
+    let daemon = world.running().await;
+    world.until_runs(uuid).await;
+    assert_eq!(daemon.stop().await, Outcome::Stopped);
+    assert_eq!(world.node().unwrap().daemon_state, DaemonState::Stop);
+    assert!(world.hypervisor.is_there(uuid));
+    assert_eq!(&*world.node().unwrap().network_stats, "{}");
+    world.pass(60).await;
+    let daemon = world.running().await;
+    world.pass(30).await;
+    assert_eq!(world.hypervisor.count("start", uuid), 1, "it was adopted, not started");
+    daemon.kill().await;
+    world.hypervisor.kill(uuid);
+    let _daemon = world.running().await;
+    world.until_runs(uuid).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_way_out_keeps_stamping_and_nothing_overwrites_its_state() {
+    let mut world = world().await;
+    world.settings.console_log_lines = 0;
+    let uuid = world.define(1, VmState::Start).await;
+    world.hypervisor.set_manner(uuid, Manner { start_hangs: true, ..Manner::default() });
+    let daemon = world.running().await;
+    world.until("it is being started", || world.hypervisor.count("start", uuid) == 1).await;
+    daemon.shutdown.cancel();
+    world.until("it says so", || world.node().unwrap().daemon_state == DaemonState::Shutdown).await;
+    let first = world.node().unwrap().keepalive;
+    world.pass(12).await;
+    let node = world.node().unwrap();
+    assert_eq!(node.daemon_state, DaemonState::Shutdown, "the hanging start is still waited for");
+    assert!(node.keepalive >= first + 10);
+    world.until("it has stopped", || world.node().unwrap().daemon_state == DaemonState::Stop).await;
+    assert!(daemon.task.await.unwrap().is_ok());
+    world.pass(60).await;
+    assert_eq!(world.node().unwrap().daemon_state, DaemonState::Stop);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hypervisor_that_is_away_is_no_reason_to_think_that_nothing_runs() {
+    let world = world().await;
+    let (up, down) = (world.define(1, VmState::Start).await, world.define(2, VmState::Stop).await);
+    let _daemon = world.running().await;
+    world.until_runs(up).await;
+    world.hypervisor.set_unreachable(true);
+    world.request(up, VmState::Stop).await;
+    world.request(down, VmState::Start).await;
+    let before = world.node().unwrap().keepalive;
+    world.pass(300).await;
+    assert!(world.hypervisor.is_there(up) && !world.hypervisor.is_there(down));
+    assert_eq!(world.state(down), "start", "it has not failed, it waits");
+    assert!(world.node().unwrap().keepalive >= before + 295, "the keepalive goes on");
+    assert_eq!(world.node().unwrap().running, [up]);
+    world.hypervisor.set_unreachable(false);
+    world.until_runs(down).await;
+    world.until("the other is off", || !world.hypervisor.is_there(up)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_hypervisor_the_daemon_does_not_start_and_says_why() {
+    let world = world().await;
+    world.hypervisor.set_unreachable(true);
+    let daemon = world.start().await;
+    let error = daemon.task.await.unwrap().unwrap_err();
+    assert!(matches!(error, NodeError::Hypervisor(_)), "{error}");
+    assert!(error.hint().unwrap().contains("libvirtd"));
+    assert_eq!(world.node().unwrap().daemon_state, DaemonState::Stop);
+}
+
+#[tokio::test(start_paused = true)]
+async fn figures_that_never_come_do_not_delay_the_keepalive() {
+    let world = world().await;
+    let _daemon = world.running().await;
+    world.hypervisor.set_stats_hang(true);
+    let first = world.node().unwrap().keepalive;
+    for _ in 0..20 {
+        world.pass(5).await;
+        let age = i64::try_from(pvc_ports::Clock::wall(&*world.clock).as_secs()).unwrap();
+        assert!(age - world.node().unwrap().keepalive <= 6, "the stamp is late");
+    }
+    assert!(world.node().unwrap().keepalive >= first + 95);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wall_clock_that_jumps_does_not_stop_the_stamps() {
+    let world = world().await;
+    let _daemon = world.running().await;
+    for step in [3600, -7200] {
+        world.clock.step_wall(step);
+        let before = world.node().unwrap().keepalive;
+        world.pass(6).await;
+        assert_ne!(world.node().unwrap().keepalive, before);
+    }
+    assert_eq!(world.node().unwrap().daemon_state, DaemonState::Run);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_the_store_nothing_is_decided_and_afterwards_everything_goes_on() {
+    let world = world().await;
+    let (up, down) = (world.define(1, VmState::Start).await, world.define(2, VmState::Stop).await);
+    let daemon = world.running().await;
+    world.until_runs(up).await;
+    daemon.connection.cut();
+    world.request(up, VmState::Stop).await;
+    world.request(down, VmState::Start).await;
+    world.pass(120).await;
+    assert!(world.hypervisor.is_there(up) && !world.hypervisor.is_there(down));
+    daemon.connection.mend();
+    world.pass(10).await;
+    assert!(!world.hypervisor.is_there(up) && world.hypervisor.is_there(down));
+    let stamp = world.node().unwrap().keepalive;
+    world.pass(10).await;
+    assert!(world.node().unwrap().keepalive > stamp);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_session_is_followed_by_a_new_announcement() {
+    let world = world().await;
+    let daemon = world.running().await;
+    daemon.session.expire().await;
+    world.pass(5).await;
+    let name = NodeName::new("hv1");
+    assert!(!world.operator.announce_daemon(&name).await.unwrap(), "it is announced again");
+    assert!(!daemon.task.is_finished());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_second_daemon_for_the_node_waits_a_little_and_gives_up() {
+    let world = world().await;
+    let first = world.running().await;
+    let second = world.start().await;
+    let error = second.task.await.unwrap().unwrap_err();
+    assert!(matches!(error, NodeError::SecondDaemon { .. }), "{error}");
+    assert!(error.hint().unwrap().contains("stop one of them"));
+    assert!(!first.task.is_finished());
+}
+
+#[tokio::test(start_paused = true)]
+async fn own_locks_are_freed_and_those_of_others_are_not() {
+    let world = world().await;
+    let own = world.define(1, VmState::Start).await;
+    world.storage.lock("vms/vm1_sda", "10.0.1.1");
+    let foreign = world.define(2, VmState::Start).await;
+    world.storage.lock("vms/vm2_sda", "10.0.1.2");
+    let _daemon = world.running().await;
+    world.until_runs(own).await;
+    world.until_state(foreign, "fail").await;
+    let reason = world.vm(foreign).failed_reason.clone();
+    assert!(reason.contains("Could not safely free RBD lock") && reason.contains("10.0.1.2"), "{reason}");
+    assert!(!world.hypervisor.is_there(foreign));
+}
+
+#[tokio::test(start_paused = true)]
+async fn storage_that_does_not_answer_is_tried_again() {
+    let world = world().await;
+    let uuid = world.define(1, VmState::Start).await;
+    world.storage.set_failing(true);
+    let _daemon = world.running().await;
+    world.pass(60).await;
+    assert_eq!(world.state(uuid), "start");
+    world.storage.set_failing(false);
+    world.until_runs(uuid).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn flushing_the_only_node_shuts_its_vms_down_and_ready_brings_them_back() {
+    let world = world().await;
+    let mut vms = Vec::new();
+    for number in 1..=6 {
+        vms.push(world.define(number, VmState::Start).await);
+    }
+    let off = world.define(7, VmState::Stop).await;
+    let _daemon = world.running().await;
+    for vm in &vms {
+        world
+            .hypervisor
+            .set_manner(*vm, Manner { shutdown_takes: Duration::from_secs(9), ..Manner::default() });
+        world.until_runs(*vm).await;
+    }
+    world.until("all are listed", || world.node().unwrap().running.len() == 6).await;
+    world.request_node(DomainState::Flush).await;
+    world.pass(5).await;
+    let down = vms.iter().filter(|vm| world.state(**vm) == "shutdown").count();
+    assert_eq!(down, 4, "not all at once");
+    world.until("it is flushed", || world.node().unwrap().domain_state == DomainState::Flushed).await;
+    assert!(vms.iter().all(|vm| !world.hypervisor.is_there(*vm) && world.vm(*vm).autostart));
+    world.pass(30).await;
+    world.request_node(DomainState::Unflush).await;
+    world.until("it is ready", || world.node().unwrap().domain_state == DomainState::Ready).await;
+    for vm in &vms {
+        world.until_runs(*vm).await;
+        assert!(!world.vm(*vm).autostart);
+    }
+    assert!(!world.hypervisor.is_there(off));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flush_can_be_turned_round_while_its_last_vm_hangs() {
+    let world = world().await;
+    let uuid = world.define(1, VmState::Start).await;
+    world.hypervisor.set_manner(uuid, Manner { ignores_shutdown: true, ..Manner::default() });
+    let _daemon = world.running().await;
+    world.until_runs(uuid).await;
+    world.request_node(DomainState::Flush).await;
+    world.until_state(uuid, "shutdown").await;
+    world.request_node(DomainState::Unflush).await;
+    world.until("it is ready", || world.node().unwrap().domain_state == DomainState::Ready).await;
+    world.pass(300).await;
+    assert_eq!((world.state(uuid).as_str(), world.vm(uuid).autostart), ("start", false));
+    assert!(world.hypervisor.is_there(uuid));
+    world.request(uuid, VmState::Stop).await;
+    world.until("orders are still heard", || !world.hypervisor.is_there(uuid)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_was_taken_for_dead_ends_the_copies_of_others_before_it_says_that_it_runs() {
+    let world = world().await;
+    let moved = world.define(1, VmState::Start).await;
+    let kept = world.define(2, VmState::Start).await;
+    let daemon = world.running().await;
+    for vm in [moved, kept] {
+        world.until_runs(vm).await;
+    }
+    daemon.connection.cut();
+    world.pass(60).await;
+    let other = pvc_store::NewNode {
+        name: NodeName::new("hv2"),
+        role: pvc_model::node::NodeRole::Coordinator,
+        cpus: 4,
+        kernel: "6".to_owned(),
+        os: "GNU/Linux".to_owned(),
+        arch: "x86_64".to_owned(),
+        version: "1.0.3".to_owned(),
+        ipmi: pvc_store::Ipmi::default(),
+        keepalive: 0,
+    };
+    let mut changes = Changes::new();
+    changes.push(Change::AddNode(Box::new(other)));
+    world.change(changes).await;
+    let mut changes = Changes::new();
+    changes.node(&NodeName::new("hv1"), NodeChange::Daemon(DaemonState::Fenced));
+    changes.vm(moved, VmChange::Node(NodeName::new("hv2"))).vm(moved, VmChange::State(VmState::Start));
+    world.change(changes).await;
+    daemon.connection.mend();
+    world
+        .until("it runs again", || {
+            let runs = world.node().unwrap().daemon_state == DaemonState::Run;
+            assert!(!runs || !world.hypervisor.is_there(moved), "it runs with a copy of somebody else's VM");
+            runs
+        })
+        .await;
+    assert!(world.hypervisor.is_there(kept));
+    assert_eq!(world.hypervisor.count("start", kept), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tree_that_was_made_anew_gets_the_node_again_and_guests_run_on() {
+    let world = world().await;
+    let uuid = world.define(1, VmState::Start).await;
+    let _daemon = world.running().await;
+    world.until_runs(uuid).await;
+    world.operator.initialize(true).await.unwrap();
+    world
+        .until("the node is back", || world.node().is_some_and(|n| n.daemon_state == DaemonState::Run))
+        .await;
+    assert!(world.until_fault("VM_STRAY_VM1").await.contains("left alone"));
+    assert!(world.hypervisor.is_there(uuid));
+    assert_eq!(world.hypervisor.calls().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_changed_layout_ends_the_run_for_a_new_execution() {
+    let world = world().await;
+    let daemon = world.running().await;
+    let set = pvc_ports::Op::Set { path: "/schema/version".to_owned(), data: "16".into(), version: None };
+    world.operator.tree().multi(vec![set]).await.unwrap();
+    assert_eq!(daemon.task.await.unwrap().unwrap(), Outcome::Reexec);
+    assert_eq!(world.node().unwrap().daemon_state, DaemonState::Run);
+    pvc_ports::Tree::close(&*daemon.connection).await;
+    let error = world.start().await.task.await.unwrap().unwrap_err();
+    assert!(matches!(error, NodeError::SchemaTooNew { found: 16, .. }), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn consoles_reach_the_store_with_junk_rotation_and_a_limited_rate() {
+    let world = world().await;
+    let uuid = world.define(1, VmState::Start).await;
+    let folder = world.folder.path().join("console");
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("vm1.log");
+    let _daemon = world.running().await;
+    world.until_runs(uuid).await;
+    std::fs::write(&path, b"Linux version 6.12\n\xff\x00login:").unwrap();
+    let arrives = async |text: &str| {
+        for _ in 0..2000 {
+            if world.operator.console_log(uuid).await.unwrap().unwrap_or_default().ends_with(text) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        panic!("{text:?} never arrived: {:?}", world.operator.console_log(uuid).await);
+    };
+    arrives("6.12\n\u{fffd}\u{fffd}login:").await;
+    std::fs::rename(&path, folder.join("vm1.log.1")).unwrap();
+    std::fs::write(&path, "after the rotation\n").unwrap();
+    arrives("after the rotation\n").await;
+    std::fs::write(&path, "Kernel panic").unwrap();
+    world.request(uuid, VmState::Stop).await;
+    arrives("Kernel panic").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn log_lines_reach_the_store_in_order_and_the_last_ones_at_the_end() {
+    let world = world().await;
+    let (sender, receiver) = tokio::sync::mpsc::channel(10);
+    let daemon = world.start_as(|node| node.with_log(Some(receiver))).await;
+    world.until("it runs", || world.node().is_some_and(|node| node.daemon_state == DaemonState::Run)).await;
+    for number in 0..60 {
+        sender.send(format!("line {number}")).await.unwrap();
+    }
+    world.pass(5).await;
+    sender.send("the last one".to_owned()).await.unwrap();
+    daemon.stop().await;
+    let log = world.operator.node_log(&NodeName::new("hv1")).await.unwrap().unwrap();
+    let lines: Vec<&str> = log.lines().collect();
+    assert_eq!(lines.len(), 50);
+    assert_eq!((lines[0], lines[49]), ("line 11", "the last one"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_paused_guest_is_reported_and_does_not_stop_the_figures() {
+    let world = world().await;
+    let (paused, other) = (world.define(1, VmState::Start).await, world.define(2, VmState::Start).await);
+    let _daemon = world.running().await;
+    for vm in [paused, other] {
+        world.until_runs(vm).await;
+    }
+    world.hypervisor.set_run(paused, GuestRun::Paused);
+    assert!(world.until_fault("VM_PAUSED_VM1").await.contains("virsh resume"));
+    world.until("the other has statistics", || !world.vm(other).stats.is_empty()).await;
+    assert_eq!(world.hypervisor.count("destroy", paused), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_primary_that_is_asked_to_step_back_stays_if_nobody_else_is_there() {
+    let world = world().await;
+    let _daemon = world.running().await;
+    world
+        .until("it is primary", || world.node().unwrap().coordinator_state == CoordinatorState::Primary)
+        .await;
+    let mut changes = Changes::new();
+    changes.config(ConfigChange::Primary(None));
+    world.change(changes).await;
+    world
+        .until("its name is there again", || world.view().config.primary == Some(NodeName::new("hv1")))
+        .await;
+    assert_eq!(world.node().unwrap().coordinator_state, CoordinatorState::Primary);
+}
+
+#[tokio::test(start_paused = true)]
+async fn three_hundred_vms_are_started_in_good_order() {
+    let world = world().await;
+    let mut vms = Vec::new();
+    for number in 1..=300 {
+        vms.push(world.define(number, VmState::Start).await);
+    }
+    let daemon = world.running().await;
+    world.until("all run", || vms.iter().all(|vm| world.hypervisor.is_there(*vm))).await;
+    assert_eq!(world.hypervisor.calls().len(), 300);
+    world.pass(60).await;
+    let before = daemon.connection.requests();
+    world.pass(50).await;
+    let requests = daemon.connection.requests() - before;
+    assert!(requests <= 10 * 3, "{requests} requests in ten keepalives");
+}

@@ -1,0 +1,236 @@
+//! One node in a world of its own, on a clock that waits for nobody.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pvc_embedded::EmbeddedTree;
+use pvc_model::cluster::Cluster;
+use pvc_model::node::{DomainState, NodeRecord, NodeRole};
+use pvc_model::storage::VolumeId;
+use pvc_model::vm::{Selector, VmRecord, VmState};
+use pvc_model::{NodeName, Uuid};
+use pvc_node::{LogSwitches, Node, NodeError, NodeSettings, Outcome, Ports, Subsystems};
+use pvc_ports::Clock;
+use pvc_store::{Change, Changes, NewVm, NodeChange, Store, VmChange};
+use pvc_testkit::{
+    FakeHost, FlakyTree, MemoryStorage, ScriptedExec, ScriptedHypervisor, SeededRandom, TokioClock,
+    eventually,
+};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+pub const INTERVAL: Duration = Duration::from_secs(5);
+
+pub struct World {
+    pub tree: EmbeddedTree,
+    /// Sees the same tree as the node does, and asks for things as operators do.
+    pub operator: Store,
+    pub hypervisor: Arc<ScriptedHypervisor>,
+    pub storage: Arc<MemoryStorage>,
+    pub host: Arc<FakeHost>,
+    pub exec: Arc<ScriptedExec>,
+    pub clock: Arc<TokioClock>,
+    pub settings: NodeSettings,
+    pub folder: tempfile::TempDir,
+}
+
+pub struct Daemon {
+    pub connection: Arc<FlakyTree>,
+    pub session: Arc<EmbeddedTree>,
+    pub shutdown: CancellationToken,
+    pub task: JoinHandle<Result<Outcome, NodeError>>,
+}
+
+impl Daemon {
+    pub async fn stop(self) -> Outcome {
+        self.shutdown.cancel();
+        let outcome = self.task.await.unwrap().unwrap();
+        pvc_ports::Tree::close(&*self.connection).await;
+        outcome
+    }
+
+    /// As `kill -9` does it: nothing is said to anybody. The session ends some time later.
+    pub async fn kill(self) {
+        self.task.abort();
+        let _ = self.task.await;
+        pvc_ports::Tree::close(&*self.connection).await;
+    }
+}
+
+pub async fn world() -> World {
+    let tree = EmbeddedTree::in_memory();
+    let clock = Arc::new(TokioClock::new());
+    let operator = Store::open(tree.connect(), clock.clone(), Arc::new(SeededRandom::new(1))).await.unwrap();
+    operator.initialize(false).await.unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let settings = NodeSettings {
+        name: NodeName::new("hv1"),
+        role: NodeRole::Coordinator,
+        cluster_name: "test".to_owned(),
+        version: "0.2.0".to_owned(),
+        subsystems: Subsystems {
+            hypervisor: true,
+            networking: false,
+            sriov: false,
+            storage: false,
+            worker: false,
+            api: false,
+        },
+        keepalive_interval: INTERVAL,
+        vm_shutdown_timeout: Duration::from_secs(180),
+        session_timeout: Duration::from_secs(10),
+        directories: vec![folder.path().join("run/dnsmasq")],
+        console_log_directory: folder.path().join("console"),
+        console_log_lines: 100,
+        node_log_lines: 50,
+        storage_address: Some("10.0.1.1".to_owned()),
+        selector: Some(Selector::Mem),
+        upstream_ip: None,
+        ipmi: None,
+        start_services: false,
+        standalone: true,
+        log: LogSwitches::default(),
+    };
+    World {
+        tree,
+        operator,
+        hypervisor: Arc::new(ScriptedHypervisor::new()),
+        storage: Arc::new(MemoryStorage::new()),
+        host: Arc::new(FakeHost::new()),
+        exec: Arc::new(ScriptedExec::without_programs()),
+        clock,
+        settings,
+        folder,
+    }
+}
+
+impl World {
+    pub fn ports(&self) -> Ports {
+        Ports {
+            hypervisor: self.hypervisor.clone(),
+            storage: self.storage.clone(),
+            host: self.host.clone(),
+            exec: self.exec.clone(),
+            clock: self.clock.clone(),
+            random: Arc::new(SeededRandom::new(2)),
+        }
+    }
+
+    pub async fn start(&self) -> Daemon {
+        self.start_as(|node| node).await
+    }
+
+    pub async fn start_as(&self, prepare: impl FnOnce(Node) -> Node) -> Daemon {
+        let session = Arc::new(self.tree.connect_concrete());
+        let connection = FlakyTree::new(session.clone());
+        let random = Arc::new(SeededRandom::new(3));
+        let store = Store::open(connection.clone(), self.clock.clone(), random).await.unwrap();
+        let node = prepare(Node::new(self.settings.clone(), self.ports(), store));
+        let shutdown = CancellationToken::new();
+        let task = tokio::spawn(node.run(shutdown.clone()));
+        Daemon { connection, session, shutdown, task }
+    }
+
+    /// As [`start`](World::start), and waits until the node runs.
+    pub async fn running(&self) -> Daemon {
+        let daemon = self.start().await;
+        self.until("the node runs", || self.node().is_some_and(|node| node.daemon_state.as_str() == "run"))
+            .await;
+        daemon
+    }
+
+    pub fn view(&self) -> Arc<Cluster> {
+        self.operator.view()
+    }
+
+    pub fn node(&self) -> Option<Arc<NodeRecord>> {
+        self.view().nodes.get("hv1").cloned()
+    }
+
+    pub fn vm(&self, uuid: Uuid) -> Arc<VmRecord> {
+        self.view().vms[&uuid].clone()
+    }
+
+    pub fn state(&self, uuid: Uuid) -> String {
+        self.vm(uuid).state.as_str().to_owned()
+    }
+
+    pub async fn until(&self, what: &str, ready: impl FnMut() -> bool) {
+        eventually(what, Duration::from_secs(600), ready).await;
+    }
+
+    /// Lets `seconds` pass.
+    pub async fn pass(&self, seconds: u64) {
+        self.clock.sleep(Duration::from_secs(seconds)).await;
+    }
+
+    pub async fn change(&self, changes: Changes) {
+        self.operator.change(|_| Ok::<_, std::convert::Infallible>((changes.clone(), ()))).await.unwrap();
+    }
+
+    /// Defines VM number `number` on this node, with its volume `vms/vmN_sda`.
+    pub async fn define(&self, number: u128, state: VmState) -> Uuid {
+        self.storage.insert(&format!("vms/vm{number}_sda"));
+        self.define_without_volume(number, state).await
+    }
+
+    pub async fn define_without_volume(&self, number: u128, state: VmState) -> Uuid {
+        let uuid = Uuid::from_u128(number);
+        let name = format!("vm{number}");
+        let volume = format!("vms/{name}_sda");
+        let mut changes = Changes::new();
+        changes.push(Change::DefineVm(Box::new(NewVm {
+            uuid,
+            name: name.clone(),
+            state,
+            node: Some(self.settings.name.clone()),
+            xml: xml(&name, uuid, &volume),
+            profile: None,
+            volumes: vec![VolumeId::from_record(&volume).unwrap()],
+            autostart: false,
+            migration_method: None,
+            max_downtime_ms: 300,
+            selector: None,
+            node_limit: Vec::new(),
+            tags: Vec::new(),
+        })));
+        self.change(changes).await;
+        uuid
+    }
+
+    pub async fn request(&self, uuid: Uuid, state: VmState) {
+        let mut changes = Changes::new();
+        changes.vm(uuid, VmChange::State(state));
+        self.change(changes).await;
+    }
+
+    pub async fn request_node(&self, state: DomainState) {
+        let mut changes = Changes::new();
+        changes.node(&self.settings.name, NodeChange::Domain(state));
+        self.change(changes).await;
+    }
+
+    pub async fn until_runs(&self, uuid: Uuid) {
+        self.until("the guest runs", || self.hypervisor.is_there(uuid)).await;
+    }
+
+    pub async fn until_state(&self, uuid: Uuid, state: &str) {
+        self.until(&format!("the VM is in {state}"), || self.state(uuid) == state).await;
+    }
+
+    pub async fn until_fault(&self, id: &str) -> String {
+        self.until(&format!("there is a fault {id}"), || self.view().faults.contains_key(id)).await;
+        self.view().faults[id].message.clone()
+    }
+}
+
+pub fn xml(name: &str, uuid: Uuid, volume: &str) -> String {
+    format!(
+        "<domain type='kvm'><name>{name}</name><uuid>{uuid}</uuid><memory unit='MiB'>256</memory><vcpu>2</vcpu>\
+         <os><type arch='x86_64' machine='pc'>hvm</type></os><devices><emulator>/usr/bin/kvm</emulator>\
+         <disk type='network' device='disk'><driver name='qemu'/><source protocol='rbd' name='{volume}'/>\
+         <target dev='sda' bus='scsi'/></disk>\
+         <serial type='pty'><log file='/var/log/libvirt/{name}.log' append='on'/></serial>\
+         <console type='pty'/></devices></domain>"
+    )
+}

@@ -1,0 +1,130 @@
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use pvc_ports::{
+    CreateMode, Done, Entry, MultiError, Op, SessionState, Stat, Tree, TreeError, TreeEvent, TreeWatch,
+};
+use tokio::sync::{mpsc, watch};
+
+/// Another tree seen through a connection that the test can cut and mend. While it is cut every call
+/// fails, events are lost, and what was ephemeral stays: the session survives.
+pub struct FlakyTree {
+    inner: Arc<dyn Tree>,
+    cut: Arc<AtomicBool>,
+    requests: AtomicU64,
+    session: watch::Sender<SessionState>,
+    watches: Mutex<Vec<mpsc::UnboundedSender<TreeEvent>>>,
+}
+
+impl FlakyTree {
+    pub fn new(inner: Arc<dyn Tree>) -> Arc<Self> {
+        let mut states = inner.session();
+        let (session, _) = watch::channel(*states.borrow_and_update());
+        let tree = Arc::new(FlakyTree {
+            inner,
+            cut: Arc::new(AtomicBool::new(false)),
+            requests: AtomicU64::new(0),
+            session,
+            watches: Mutex::new(Vec::new()),
+        });
+        let weak = Arc::downgrade(&tree);
+        tokio::spawn(async move {
+            while states.changed().await.is_ok() {
+                let Some(tree) = weak.upgrade() else { return };
+                if !tree.cut.load(Ordering::SeqCst) {
+                    tree.session.send_replace(*states.borrow_and_update());
+                }
+            }
+        });
+        tree
+    }
+
+    /// Breaks the connection.
+    pub fn cut(&self) {
+        self.cut.store(true, Ordering::SeqCst);
+        self.session.send_replace(SessionState::Disconnected);
+    }
+
+    /// Makes the connection again: watchers are told to read everything anew.
+    pub fn mend(&self) {
+        self.cut.store(false, Ordering::SeqCst);
+        self.session.send_replace(*self.inner.session().borrow());
+        let mut watches = self.watches.lock().expect("no test panics while holding it");
+        watches.retain(|watch| watch.send(TreeEvent::Resync).is_ok());
+    }
+
+    /// How many calls were made so far.
+    pub fn requests(&self) -> u64 {
+        self.requests.load(Ordering::SeqCst)
+    }
+
+    fn reach(&self) -> Result<&dyn Tree, TreeError> {
+        self.requests.fetch_add(1, Ordering::SeqCst);
+        match self.cut.load(Ordering::SeqCst) {
+            true => Err(TreeError::Unreachable { why: "the test cut the connection".to_owned() }),
+            false => Ok(self.inner.as_ref()),
+        }
+    }
+}
+
+#[async_trait]
+impl Tree for FlakyTree {
+    async fn get(&self, path: &str) -> Result<Option<Entry>, TreeError> {
+        self.reach()?.get(path).await
+    }
+
+    async fn get_many(&self, paths: &[String]) -> Result<Vec<Option<Entry>>, TreeError> {
+        self.reach()?.get_many(paths).await
+    }
+
+    async fn children(&self, path: &str) -> Result<Option<Vec<String>>, TreeError> {
+        self.reach()?.children(path).await
+    }
+
+    async fn children_many(&self, paths: &[String]) -> Result<Vec<Option<Vec<String>>>, TreeError> {
+        self.reach()?.children_many(paths).await
+    }
+
+    async fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> Result<(String, Stat), TreeError> {
+        self.reach()?.create(path, data, mode).await
+    }
+
+    async fn multi(&self, ops: Vec<Op>) -> Result<Vec<Done>, MultiError> {
+        self.reach()?.multi(ops).await
+    }
+
+    async fn sync(&self) -> Result<(), TreeError> {
+        self.reach()?.sync().await
+    }
+
+    async fn watch(&self, root: &str) -> Result<TreeWatch, TreeError> {
+        let mut inner = self.reach()?.watch(root).await?;
+        let (sender, receiver) = mpsc::unbounded_channel();
+        self.watches.lock().expect("no test panics while holding it").push(sender.clone());
+        let cut = self.cut.clone();
+        tokio::spawn(async move {
+            while let Some(event) = inner.recv().await {
+                let is_lost = cut.load(Ordering::SeqCst);
+                if !is_lost && sender.send(event).is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(receiver)
+    }
+
+    fn session(&self) -> watch::Receiver<SessionState> {
+        self.session.subscribe()
+    }
+
+    async fn close(&self) {
+        self.inner.close().await;
+        self.session.send_replace(SessionState::Closed);
+    }
+
+    fn max_request_bytes(&self) -> usize {
+        self.inner.max_request_bytes()
+    }
+}
