@@ -45,7 +45,7 @@ pub enum RemoveRefusal {
         /// Those that are gone already.
         removed: Vec<VolumeId>,
         #[source]
-        source: StorageError,
+        source: Box<StorageError>,
     },
 }
 
@@ -84,7 +84,7 @@ pub async fn remove(
     storage: Option<&dyn Storage>,
     vm: &str,
 ) -> Result<Removed, ChangeError<RemoveRefusal>> {
-    let stopping = store.change(|cluster| begin(cluster, vm, storage.is_some())).await?;
+    let mut stopping = store.change(|cluster| begin(cluster, vm, storage.is_some())).await?;
     if !stopping.is_off {
         let gone = |cluster: &Cluster| stopping.is_gone(cluster).then_some(());
         if wait_for(store, clock, STOP_PATIENCE, gone).await.is_none() {
@@ -100,6 +100,7 @@ pub async fn remove(
                 Ok(()) => removed.push(volume),
                 Err(StorageError::NoVolume { .. } | StorageError::NoPool { .. }) => {}
                 Err(source) => {
+                    let source = Box::new(source);
                     let back = |_: &Cluster| {
                         let mut changes = Changes::new();
                         changes.vm(stopping.uuid, VmChange::State(VmState::Stop));
@@ -124,23 +125,38 @@ struct Stopping {
     name: String,
     /// Whether it was off before, so that nothing has to be waited for.
     is_off: bool,
-    /// The node that must have noticed, and its keepalive when it was told; `None` if it said that it
-    /// runs the VM, and so will say when it does not any more.
-    notice: Option<(NodeName, i64)>,
+    /// The node that must notice; `None` if it said that it runs the VM, and so will say when it does
+    /// not any more.
+    notice: Option<Notice>,
+}
+
+/// Seeing by a node's keepalives that it has looked at its VMs since.
+struct Notice {
+    node: NodeName,
+    last: i64,
+    /// How often the keepalive has changed since.
+    seen: u32,
+}
+
+/// A start that was under way when the stop was written shows up within so many keepalives.
+const KEEPALIVES: u32 = 2;
+
+impl Notice {
+    fn is_given(&mut self, cluster: &Cluster) -> bool {
+        let Some(record) = cluster.node(self.node.as_str()) else { return true };
+        if record.keepalive != self.last {
+            self.last = record.keepalive;
+            self.seen += 1;
+        }
+        record.daemon_state != DaemonState::Run || self.seen >= KEEPALIVES
+    }
 }
 
 impl Stopping {
     /// Whether its guest is gone for sure.
-    fn is_gone(&self, cluster: &Cluster) -> bool {
-        if runner(cluster, self.uuid).is_some() {
-            return false;
-        }
-        // A start that was under way when the stop was written shows up within a keepalive or two.
-        let noticed = |(node, stamp): &(NodeName, i64)| match cluster.node(node.as_str()) {
-            Some(record) => record.daemon_state != DaemonState::Run || record.keepalive.abs_diff(*stamp) >= 6,
-            None => true,
-        };
-        self.notice.as_ref().is_none_or(noticed)
+    fn is_gone(&mut self, cluster: &Cluster) -> bool {
+        runner(cluster, self.uuid).is_none()
+            && self.notice.as_mut().is_none_or(|notice| notice.is_given(cluster))
     }
 }
 
@@ -165,7 +181,8 @@ fn begin(cluster: &Cluster, vm: &str, with_volumes: bool) -> Result<(Changes, St
         changes.vm(uuid, VmChange::State(VmState::Stop));
     }
     let home = record.node.as_ref().and_then(|name| cluster.node(name.as_str()));
-    let notice = home.filter(|_| !runs).map(|node| (node.name.clone(), node.keepalive));
+    let notice = home.filter(|_| !runs);
+    let notice = notice.map(|node| Notice { node: node.name.clone(), last: node.keepalive, seen: 0 });
     Ok((changes, Stopping { uuid, name, is_off, notice }))
 }
 

@@ -1,0 +1,748 @@
+//! Asks, over a real store on the embedded tree; the node's part is played.
+
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pvc_embedded::EmbeddedTree;
+use pvc_model::node::{CoordinatorState, DaemonState, DomainState, NodeFigures, NodeRole};
+use pvc_model::request::{Answer, StateRequest};
+use pvc_model::storage::{VolumeId, VolumeName};
+use pvc_model::vm::{Selector, VmRecord, VmState};
+use pvc_model::{NodeName, Uuid};
+use pvc_ops::node::{CoordinatorRequest, DomainRequest, NodeRefusal, Requested};
+use pvc_ops::vm::{
+    Define, DefineRefusal, Meta, MetaRefusal, Move, MoveRefusal, Movement, RemoveRefusal, RenameRefusal,
+    StateRefusal, TagRefusal,
+};
+use pvc_ops::{ChangeError, Kind, Refusal, cluster, device, job, node, vm};
+use pvc_ports::{DeviceChange, Storage};
+use pvc_store::{Change, Changes, Ipmi, NewNode, NodeChange, Report, Store, VmChange};
+use pvc_testkit::{MemoryStorage, SeededRandom, TokioClock};
+
+const UUID: Uuid = Uuid::from_u128(0x2c2b8f4e_0d3e_4b6f_9d6d_0c9b6cf3f2a1);
+const OTHER: Uuid = Uuid::from_u128(0x7b1f8e1c_5d0f_4c2e_8a77_3f0b6a3e9d52);
+
+struct World {
+    _tree: EmbeddedTree,
+    store: Store,
+    clock: Arc<TokioClock>,
+    random: SeededRandom,
+    storage: MemoryStorage,
+}
+
+impl World {
+    async fn with_nodes(names: &[&str]) -> World {
+        let tree = EmbeddedTree::in_memory();
+        let clock = Arc::new(TokioClock::new());
+        let store = Store::open(tree.connect(), clock.clone(), Arc::new(SeededRandom::new(1))).await.unwrap();
+        cluster::initialize(&store, false).await.unwrap();
+        let world =
+            World { _tree: tree, store, clock, random: SeededRandom::new(2), storage: MemoryStorage::new() };
+        for name in names {
+            world.add_node(name).await;
+        }
+        world
+    }
+
+    async fn add_node(&self, name: &str) {
+        let node = NewNode {
+            name: name.into(),
+            role: NodeRole::Coordinator,
+            cpus: 8,
+            kernel: "6.1.0".into(),
+            os: "GNU/Linux".into(),
+            arch: "x86_64".into(),
+            version: "0.2.0".into(),
+            keepalive: 1,
+            ipmi: Ipmi::default(),
+        };
+        self.write(|changes| {
+            changes.push(Change::AddNode(Box::new(node.clone())));
+        })
+        .await;
+        self.write(|changes| {
+            changes
+                .node(&name.into(), NodeChange::Daemon(DaemonState::Run))
+                .node(&name.into(), NodeChange::Domain(DomainState::Ready));
+        })
+        .await;
+        let figures = NodeFigures {
+            memory_total_mib: 16_000,
+            memory_used_mib: 1000,
+            memory_free_mib: 15_000,
+            ..NodeFigures::default()
+        };
+        self.store.report(vec![Report::Figures(name.into(), figures)]).await.unwrap();
+    }
+
+    async fn write(&self, change: impl Fn(&mut Changes) + Send + Sync) {
+        self.store
+            .change(|_| {
+                let mut changes = Changes::new();
+                change(&mut changes);
+                Ok::<_, std::convert::Infallible>((changes, ()))
+            })
+            .await
+            .unwrap();
+    }
+
+    async fn state(&self, state: VmState) {
+        self.write(|changes| {
+            changes.vm(UUID, VmChange::State(state.clone()));
+        })
+        .await;
+    }
+
+    async fn running(&self, node: &str, vms: &[Uuid]) {
+        self.store.report(vec![Report::Running(node.into(), vms.to_vec())]).await.unwrap();
+        self.store.fresh().await.unwrap();
+    }
+
+    async fn define(&self, name: &str, uuid: Uuid) {
+        vm::define(&self.store, &Define::new(xml(name, uuid))).await.unwrap();
+    }
+
+    fn vm(&self) -> Arc<VmRecord> {
+        self.store.view().vms[&UUID].clone()
+    }
+
+    /// Plays the node `hv1`: a VM that is to be off is off a moment later.
+    fn play_node(&self) -> tokio::task::JoinHandle<()> {
+        let store = self.store.clone();
+        tokio::spawn(async move {
+            let mut changed = store.changed();
+            let mut stamp = 100;
+            loop {
+                stamp += 1;
+                store.stamp(&"hv1".into(), stamp).await.unwrap();
+                let view = store.view();
+                let off = |uuid: &Uuid| {
+                    let state = view.vms.get(uuid).map(|vm| vm.state.clone());
+                    matches!(state, None | Some(VmState::Stop | VmState::Shutdown))
+                };
+                let running = &view.nodes["hv1"].running;
+                let left: Vec<_> = running.iter().filter(|uuid| !off(uuid)).copied().collect();
+                if left != *running {
+                    store.report(vec![Report::Running("hv1".into(), left)]).await.unwrap();
+                }
+                for vm in view.vms.values().filter(|vm| vm.state == VmState::Shutdown) {
+                    let decide = |_: &pvc_model::cluster::Cluster| {
+                        let mut changes = Changes::new();
+                        changes.vm(vm.uuid, VmChange::State(VmState::Stop));
+                        Ok::<_, std::convert::Infallible>((changes, ()))
+                    };
+                    store.change(decide).await.unwrap();
+                }
+                let _ = tokio::time::timeout(Duration::from_secs(5), changed.changed()).await;
+            }
+        })
+    }
+}
+
+fn xml(name: &str, uuid: Uuid) -> String {
+    format!(
+        "<?xml version='1.0' encoding='UTF-8'?>\n<domain type='kvm'>\n  <!-- {name}'s own -->\n  <name>{name}</name>\n  \
+         <uuid>{uuid}</uuid>\n  <memory unit='MiB'>512</memory>\n  <vcpu>1</vcpu>\n  \
+         <os><type arch='x86_64' machine='pc'>hvm</type></os>\n  <devices>\n    <emulator>/usr/bin/kvm</emulator>\n    \
+         <disk type='network' device='disk'>\n      <source protocol='rbd' name='vms/{name}_sda'/>\n      \
+         <target dev='sda' bus='scsi'/>\n    </disk>\n    <console type='pty'/>\n  </devices>\n</domain>"
+    )
+}
+
+fn id(text: &str) -> VolumeId {
+    VolumeId::parse(text).unwrap()
+}
+
+#[track_caller]
+fn refused<T: std::fmt::Debug, R: Refusal>(outcome: Result<T, ChangeError<R>>) -> R {
+    match outcome {
+        Err(ChangeError::Refused(refusal)) => refusal,
+        other => panic!("expected a refusal, got {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_vm_is_defined_with_all_that_is_recorded_of_it() {
+    let world = World::with_nodes(&["hv1"]).await;
+    let ask = Define {
+        node_limit: vec!["hv1".into()],
+        selector: Some(Selector::Load),
+        user_tags: vec!["daily".into(), "web".into()],
+        protected_tags: vec!["daily".into()],
+        max_downtime_ms: 500,
+        expected: Some("web1".into()),
+        ..Define::new(xml("web1", UUID))
+    };
+    let defined = vm::define(&world.store, &ask).await.unwrap();
+    assert_eq!((defined.name.as_str(), defined.node.as_str()), ("web1", "hv1"));
+    assert_eq!(defined.warnings, Vec::<String>::new());
+    let record = world.vm();
+    assert_eq!((&record.state, record.max_downtime_ms), (&VmState::Stop, 500));
+    assert!(record.xml.starts_with("<domain type='kvm'>\n  <!-- web1's own -->"), "{}", record.xml);
+    assert_eq!(record.recorded_volumes, [id("vms/web1_sda")]);
+    assert_eq!(record.node_limit, [NodeName::new("hv1")]);
+    let tags: Vec<_> = record.tags.iter().map(|tag| (tag.name.as_str(), tag.protected)).collect();
+    assert_eq!(tags, [("daily", true), ("web", false)]);
+    assert_eq!(record.defects, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_definition_that_cannot_be_is_refused_and_leaves_nothing() {
+    let world = World::with_nodes(&["hv1"]).await;
+    world.define("web1", UUID).await;
+    let before = world.store.view().revision;
+    let with = |change: fn(&mut Define)| {
+        let mut ask = Define::new(xml("db1", OTHER));
+        change(&mut ask);
+        ask
+    };
+    for (ask, expected) in [
+        (with(|ask| ask.xml = "<domain>".into()), "the domain XML cannot be taken"),
+        (with(|ask| ask.xml = xml("web1", OTHER)), "a VM called `web1` exists already"),
+        (
+            with(|ask| ask.xml = xml("db1", UUID)),
+            "a VM with UUID `2c2b8f4e-0d3e-4b6f-9d6d-0c9b6cf3f2a1` exists already: `web1`",
+        ),
+        (with(|ask| ask.xml = xml(&OTHER.to_string(), OTHER)), "is written like a UUID"),
+        (with(|ask| ask.node = Some("hv9".into())), "there is no node `hv9`"),
+        (with(|ask| ask.node_limit = vec!["hv9".into()]), "there is no node `hv9`"),
+        (with(|ask| ask.user_tags = vec!["a/b".into()]), "tag `a/b` can have"),
+        (with(|ask| ask.expected = Some("web2".into())), "the XML is that of VM `db1`, not of `web2`"),
+        (with(|ask| ask.xml = ask.xml.replace("'MiB'>512", "'GiB'>512")), "has 16000 MiB of memory in all"),
+        (with(|ask| ask.xml = ask.xml.replace("<vcpu>1", "<vcpu>6")), "takes VMs of up to 5 vCPUs"),
+    ] {
+        let refusal = refused(vm::define(&world.store, &ask).await);
+        assert!(refusal.to_string().contains(expected), "{expected}: {refusal}");
+    }
+    assert_eq!(world.store.view().revision, before);
+}
+
+#[tokio::test]
+async fn of_two_definitions_with_one_name_one_is_made() {
+    let world = World::with_nodes(&["hv1"]).await;
+    let (first, second) = (Define::new(xml("web1", UUID)), Define::new(xml("web1", OTHER)));
+    let outcomes = tokio::join!(vm::define(&world.store, &first), vm::define(&world.store, &second));
+    let made = [outcomes.0.is_ok(), outcomes.1.is_ok()];
+    assert!(made[0] != made[1], "{outcomes:?}");
+    assert_eq!(world.store.view().vms.len(), 1);
+}
+
+#[tokio::test]
+async fn without_a_node_the_reason_is_told_for_each() {
+    let world = World::with_nodes(&["hv1"]).await;
+    node::set_domain_state(&world.store, "hv1", DomainRequest::Flush).await.unwrap();
+    let refusal = refused(vm::define(&world.store, &Define::new(xml("web1", UUID))).await);
+    assert_eq!(refusal.to_string(), "no node can take the VM: `hv1` is in domain state `flush`, not `ready`");
+    assert!(refusal.hint().unwrap().contains("pvc node ready"));
+}
+
+#[tokio::test]
+async fn a_modification_is_of_the_vm_it_says() {
+    let world = World::with_nodes(&["hv1"]).await;
+    world.define("web1", UUID).await;
+    world.define("db1", OTHER).await;
+    let refusal = refused(vm::modify(&world.store, "db1", &xml("web1", UUID), false).await);
+    assert!(matches!(refusal, DefineRefusal::OtherVm { .. }));
+
+    let larger = xml("web1", UUID).replace("'MiB'>512", "'MiB'>1024").replace("web1_sda", "web1_root");
+    let modified = vm::modify(&world.store, "web1", &larger, true).await.unwrap();
+    assert!(!modified.restarted, "a stopped VM is not started by a modification");
+    assert_eq!(world.vm().memory_mib(), 1024);
+    assert_eq!(world.vm().recorded_volumes, [id("vms/web1_root")]);
+
+    world.state(VmState::Start).await;
+    assert!(vm::modify(&world.store, &UUID.to_string(), &larger, true).await.unwrap().restarted);
+    assert_eq!(world.vm().state, VmState::Restart);
+    let renamed = refused(vm::modify(&world.store, "web1", &xml("web2", UUID), false).await);
+    assert!(matches!(renamed, DefineRefusal::NameInUse { .. }), "{renamed}");
+}
+
+#[tokio::test]
+async fn states_are_asked_for_and_refused() {
+    let world = World::with_nodes(&["hv1"]).await;
+    world.define("web1", UUID).await;
+    let ask = |request, force| vm::set_state(&world.store, "web1", request, force);
+    let refusal = refused(ask(StateRequest::Restart, false).await);
+    assert_eq!(refusal.to_string(), "VM `web1` cannot restart: the VM is in state `stop`, not `start`");
+    let before = world.vm().state_version;
+    ask(StateRequest::Start, false).await.unwrap();
+    ask(StateRequest::Start, false).await.unwrap();
+    assert_eq!(world.vm().state, VmState::Start);
+    assert_eq!(world.vm().state_version, before + 2, "each request is one");
+    let outcome = ask(StateRequest::Shutdown, false).await.unwrap();
+    assert_eq!(outcome.transitional(), Some(VmState::Shutdown));
+    assert_eq!(ask(StateRequest::Shutdown, false).await.unwrap().answer, Answer::UnderWay);
+    let unknown = refused(vm::set_state(&world.store, "nope\u{7}", StateRequest::Start, false).await);
+    assert_eq!(
+        (unknown.to_string().as_str(), unknown.kind()),
+        ("there is no VM `nope\u{fffd}`", Kind::NotFound)
+    );
+}
+
+#[tokio::test]
+async fn a_vm_whose_xml_cannot_be_read_does_not_start() {
+    let world = World::with_nodes(&["hv1"]).await;
+    world.define("web1", UUID).await;
+    world
+        .write(|changes| {
+            changes.vm(UUID, VmChange::Xml("<domain>".into()));
+        })
+        .await;
+    let refusal = refused(vm::set_state(&world.store, "web1", StateRequest::Start, true).await);
+    assert!(matches!(refusal, StateRefusal::Unreadable { .. }), "{refusal}");
+    assert_eq!(world.vm().state, VmState::Stop);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_running_vm_is_disabled_after_it_stopped() {
+    let world = World::with_nodes(&["hv1"]).await;
+    world.define("web1", UUID).await;
+    for force in [false, true] {
+        world.state(VmState::Start).await;
+        world.running("hv1", &[UUID]).await;
+        let outcome = vm::set_state(&world.store, "web1", StateRequest::Disable, force).await.unwrap();
+        let node = world.play_node();
+        let patience = Duration::from_secs(200);
+        vm::finish_disable(&world.store, world.clock.as_ref(), &outcome, patience).await.unwrap();
+        assert_eq!(world.vm().state, VmState::Disable);
+        assert!(world.store.view().nodes["hv1"].running.is_empty());
+        node.abort();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_vm_that_does_not_stop_or_is_started_again_is_not_disabled() {
+    let world = World::with_nodes(&["hv1"]).await;
+    world.define("web1", UUID).await;
+    world.state(VmState::Start).await;
+    let outcome = vm::set_state(&world.store, "web1", StateRequest::Disable, false).await.unwrap();
+    let patience = Duration::from_secs(200);
+    let slow = refused(vm::finish_disable(&world.store, world.clock.as_ref(), &outcome, patience).await);
+    assert!(matches!(slow, StateRefusal::TooSlow { seconds: 200, .. }));
+    world.state(VmState::Start).await;
+    let turned = refused(vm::finish_disable(&world.store, world.clock.as_ref(), &outcome, patience).await);
+    assert!(matches!(turned, StateRefusal::Turned { state: VmState::Start, .. }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_running_vm_is_stopped_before_it_is_removed_with_its_volumes() {
+    let world = World::with_nodes(&["hv1"]).await;
+    world.define("web1", UUID).await;
+    world.storage.insert("vms/web1_sda");
+    world.state(VmState::Start).await;
+    world.running("hv1", &[UUID]).await;
+    let node = world.play_node();
+    let removed = vm::remove(&world.store, world.clock.as_ref(), Some(&world.storage), "web1").await.unwrap();
+    node.abort();
+    assert_eq!(removed.volumes, [id("vms/web1_sda")]);
+    assert!(world.store.view().vms.is_empty());
+    assert!(world.storage.volume(&id("vms/web1_sda")).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_start_under_way_is_waited_for_before_a_removal() {
+    let world = World::with_nodes(&["hv1"]).await;
+    world.define("web1", UUID).await;
+    world.state(VmState::Start).await;
+    // Nobody lists it as running yet, and the node says nothing: its start may be under way.
+    let refusal = refused(vm::remove(&world.store, world.clock.as_ref(), None, "web1").await);
+    assert!(matches!(refusal, RemoveRefusal::DoesNotStop { .. }), "{refusal}");
+    assert_eq!(world.vm().state, VmState::Stop);
+    let _node = world.play_node();
+    vm::remove(&world.store, world.clock.as_ref(), None, "web1").await.unwrap();
+    assert!(world.store.view().vms.is_empty());
+}
+
+#[tokio::test]
+async fn undefining_leaves_the_volumes() {
+    let world = World::with_nodes(&["hv1"]).await;
+    world.define("web1", UUID).await;
+    world.storage.insert("vms/web1_sda");
+    vm::remove(&world.store, world.clock.as_ref(), None, "web1").await.unwrap();
+    assert!(world.store.view().vms.is_empty());
+    assert!(world.storage.volume(&id("vms/web1_sda")).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_removal_whose_volumes_resist_leaves_the_vm() {
+    let world = World::with_nodes(&["hv1"]).await;
+    world.define("web1", UUID).await;
+    world.storage.set_failing(true);
+    let refusal = refused(vm::remove(&world.store, world.clock.as_ref(), Some(&world.storage), "web1").await);
+    assert!(matches!(&refusal, RemoveRefusal::Volume { removed, .. } if removed.is_empty()), "{refusal}");
+    assert_eq!(world.vm().state, VmState::Stop, "and can be started again");
+    world.storage.set_failing(false);
+    vm::remove(&world.store, world.clock.as_ref(), Some(&world.storage), "web1").await.unwrap();
+    assert!(world.store.view().vms.is_empty());
+}
+
+#[tokio::test]
+async fn a_volume_that_another_vm_uses_is_not_removed_with_the_first() {
+    let world = World::with_nodes(&["hv1"]).await;
+    world.define("web1", UUID).await;
+    let shared = Define::new(xml("db1", OTHER).replace("vms/db1_sda", "vms/web1_sda"));
+    let defined = vm::define(&world.store, &shared).await.unwrap();
+    assert!(defined.warnings[0].contains("is used by VM `web1`, too"), "{:?}", defined.warnings);
+    let refusal = refused(vm::remove(&world.store, world.clock.as_ref(), Some(&world.storage), "web1").await);
+    assert!(matches!(refusal, RemoveRefusal::Shared { .. }), "{refusal}");
+}
+
+#[tokio::test]
+async fn a_rename_takes_the_volumes_along() {
+    let world = World::with_nodes(&["hv1"]).await;
+    world.define("web1", UUID).await;
+    world.storage.insert("vms/web1_sda");
+    world
+        .write(|changes| {
+            changes.push(Change::PutVolume { id: id("vms/web1_sda"), stats: "{}".into() });
+        })
+        .await;
+    let rename =
+        |to: &'static str| vm::rename(&world.store, world.clock.as_ref(), &world.storage, "web1", to);
+    let renamed = rename("shop").await.unwrap();
+    assert_eq!(renamed.volumes[&id("vms/web1_sda")], id("vms/shop_sda"));
+    let record = world.vm();
+    assert_eq!(record.name, "shop");
+    assert_eq!(record.recorded_volumes, [id("vms/shop_sda")]);
+    assert_eq!(record.domain.as_ref().unwrap().name, "shop");
+    assert_eq!(record.volumes(), [id("vms/shop_sda")]);
+    assert!(record.xml.contains("<!-- web1's own -->"), "what only looks like the name stays");
+    assert!(world.storage.volume(&id("vms/shop_sda")).await.is_ok());
+    assert!(world.store.view().volumes.contains_key(&id("vms/shop_sda")));
+    assert!(!world.store.view().volumes.contains_key(&id("vms/web1_sda")));
+    assert!(matches!(refused(rename("again").await), RenameRefusal::NoVm(_)));
+}
+
+#[tokio::test]
+async fn a_rename_reaches_the_vms_snapshots() {
+    let world = World::with_nodes(&["hv1"]).await;
+    world.define("web1", UUID).await;
+    world.storage.insert("vms/web1_sda");
+    let mut dump = cluster::backup(&world.store).await.unwrap();
+    let root = format!("/domains/{UUID}/snapshots/before");
+    let keys = [("", "before"), ("/timestamp", "1.5"), ("/rbdsnaplist", "vms/web1_sda@before,vms/data@before")];
+    dump.extend(keys.map(|(key, value)| (format!("{root}{key}"), value.to_owned())));
+    dump.insert(format!("{root}/xml"), world.vm().xml.to_string());
+    cluster::restore(&world.store, &serde_json::to_string(&dump).unwrap()).await.unwrap();
+    assert_eq!(world.vm().snapshots.len(), 1);
+
+    vm::rename(&world.store, world.clock.as_ref(), &world.storage, "web1", "shop").await.unwrap();
+    let snapshot = world.vm().snapshots[0].clone();
+    assert_eq!(snapshot.volumes, ["vms/shop_sda@before", "vms/data@before"]);
+    assert!(snapshot.xml.contains("<name>shop</name>") && snapshot.xml.contains("vms/shop_sda"));
+}
+
+#[tokio::test]
+async fn a_rename_that_cannot_be_leaves_everything() {
+    let world = World::with_nodes(&["hv1"]).await;
+    world.define("web1", UUID).await;
+    world.define("db1", OTHER).await;
+    for volume in ["vms/web1_sda", "vms/taken_sda"] {
+        world.storage.insert(volume);
+    }
+    let rename =
+        |to: &'static str| vm::rename(&world.store, world.clock.as_ref(), &world.storage, "web1", to);
+    assert!(matches!(refused(rename("a b").await), RenameRefusal::BadName(_)));
+    assert!(matches!(refused(rename("db1").await), RenameRefusal::NameTaken { .. }));
+    assert!(matches!(refused(rename("web1").await), RenameRefusal::NameTaken { .. }));
+    assert!(matches!(refused(rename("taken").await), RenameRefusal::VolumeTaken { .. }));
+    world.state(VmState::Start).await;
+    assert!(matches!(refused(rename("shop").await), RenameRefusal::NotOff { .. }));
+    world.state(VmState::Stop).await;
+    world.storage.set_failing(true);
+    assert!(matches!(refused(rename("shop").await), RenameRefusal::Volume { .. }));
+    world.storage.set_failing(false);
+    assert_eq!(world.vm().name, "web1");
+    assert!(world.storage.volume(&id("vms/web1_sda")).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_rename_that_fails_half_way_is_taken_back() {
+    let world = World::with_nodes(&["hv1"]).await;
+    let two = xml("web1", UUID).replace(
+        "<console",
+        "<disk type='network'><source protocol='rbd' name='vms/web1_sdb'/><target dev='sdb'/></disk><console",
+    );
+    vm::define(&world.store, &Define::new(two)).await.unwrap();
+    for volume in ["vms/web1_sda", "vms/web1_sdb"] {
+        world.storage.insert(volume);
+    }
+    let storage = Stubborn { inner: &world.storage, refuses: id("vms/web1_sdb") };
+    let refusal = refused(vm::rename(&world.store, world.clock.as_ref(), &storage, "web1", "shop").await);
+    assert!(matches!(refusal, RenameRefusal::Volume { .. }), "{refusal}");
+    for volume in ["vms/web1_sda", "vms/web1_sdb"] {
+        assert!(world.storage.volume(&id(volume)).await.is_ok(), "{volume}");
+    }
+    assert_eq!(world.vm().name, "web1");
+}
+
+#[tokio::test]
+async fn metadata_is_changed_where_it_is_given_and_checked() {
+    let world = World::with_nodes(&["hv1", "hv2"]).await;
+    world.define("web1", UUID).await;
+    let set = |meta: Meta| {
+        let store = world.store.clone();
+        async move { vm::set_meta(&store, "web1", &meta).await }
+    };
+    assert_eq!(refused(set(Meta::default()).await), MetaRefusal::NothingGiven);
+    set(Meta { node_limit: Some(vec!["hv2".into()]), autostart: Some(true), ..Meta::default() })
+        .await
+        .unwrap();
+    set(Meta { selector: Some(Some(Selector::Vms)), ..Meta::default() }).await.unwrap();
+    let record = world.vm();
+    assert_eq!(
+        (record.node_limit.len(), record.autostart, &record.selector),
+        (1, true, &Some(Selector::Vms))
+    );
+    set(Meta { node_limit: Some(Vec::new()), selector: Some(None), ..Meta::default() }).await.unwrap();
+    assert_eq!((world.vm().node_limit.len(), world.vm().autostart), (0, true));
+    let unknown = refused(set(Meta { node_limit: Some(vec!["hv9".into()]), ..Meta::default() }).await);
+    assert!(matches!(unknown, MetaRefusal::NoNode(_)));
+    assert_eq!(
+        refused(set(Meta { max_downtime_ms: Some(0), ..Meta::default() }).await),
+        MetaRefusal::NoDowntime
+    );
+}
+
+#[tokio::test]
+async fn tags_come_and_go_unless_they_are_protected() {
+    let world = World::with_nodes(&["hv1"]).await;
+    world.define("web1", UUID).await;
+    let store = &world.store;
+    vm::add_tag(store, "web1", "mirror:backup", true).await.unwrap();
+    assert!(matches!(
+        refused(vm::remove_tag(store, "web1", "mirror:backup").await),
+        TagRefusal::Protected { .. }
+    ));
+    vm::add_tag(store, "web1", "mirror:backup", false).await.unwrap();
+    vm::remove_tag(store, "web1", "mirror:backup").await.unwrap();
+    assert!(matches!(
+        refused(vm::remove_tag(store, "web1", "mirror:backup").await),
+        TagRefusal::NoTag { .. }
+    ));
+    for bad in ["", "a/b", "a b", "..", "ü", &"x".repeat(200)] {
+        assert!(
+            matches!(refused(vm::add_tag(store, "web1", bad, false).await), TagRefusal::BadTag(_)),
+            "{bad}"
+        );
+    }
+    assert_eq!(world.vm().tags, []);
+}
+
+fn moving(movement: Movement, node: Option<&str>) -> Move {
+    Move { movement, node: node.map(str::to_owned), force: false, live_only: false }
+}
+
+#[tokio::test]
+async fn on_one_node_there_is_nowhere_to_move_to() {
+    let world = World::with_nodes(&["hv1"]).await;
+    world.define("web1", UUID).await;
+    let refusal = refused(vm::move_vm(&world.store, "web1", &moving(Movement::Move, None)).await);
+    assert_eq!(refusal.to_string(), "no node can take the VM: `hv1` is where the VM is now");
+    assert_eq!(refusal.hint().as_deref(), Some("a VM can be moved in a cluster of two nodes or more"));
+    let refusal = refused(vm::move_vm(&world.store, "web1", &moving(Movement::Migrate, Some("hv1"))).await);
+    assert!(matches!(refusal, MoveRefusal::AlreadyThere { .. }));
+    let refusal = refused(vm::move_vm(&world.store, "web1", &moving(Movement::Unmigrate, None)).await);
+    assert!(matches!(refusal, MoveRefusal::NotMigrated { .. }));
+}
+
+#[tokio::test]
+async fn a_migrated_vm_remembers_where_it_came_from() {
+    let world = World::with_nodes(&["hv1", "hv2"]).await;
+    world.define("web1", UUID).await;
+    let home = world.vm().node.clone().unwrap();
+    let moved = vm::move_vm(&world.store, "web1", &moving(Movement::Migrate, None)).await.unwrap();
+    assert_ne!(moved.to, home);
+    assert_eq!((moved.state, world.vm().state.clone()), (None, VmState::Stop));
+    assert_eq!(world.vm().last_node.as_ref(), Some(&home));
+    let again = refused(vm::move_vm(&world.store, "web1", &moving(Movement::Migrate, None)).await);
+    assert!(matches!(again, MoveRefusal::AlreadyMigrated { .. }));
+    vm::move_vm(&world.store, "web1", &moving(Movement::Unmigrate, None)).await.unwrap();
+    assert_eq!((world.vm().node.clone(), world.vm().last_node.clone()), (Some(home), None));
+
+    world.state(VmState::Start).await;
+    let live = Move { live_only: true, ..moving(Movement::Move, None) };
+    let moved = vm::move_vm(&world.store, "web1", &live).await.unwrap();
+    assert_eq!(moved.state, Some(VmState::MigrateLive));
+    assert_eq!(world.vm().state, VmState::MigrateLive);
+    let busy = refused(vm::move_vm(&world.store, "web1", &live).await);
+    assert!(matches!(busy, MoveRefusal::State { .. }));
+}
+
+#[tokio::test]
+async fn a_node_is_flushed_and_made_ready_once() {
+    let world = World::with_nodes(&["hv1"]).await;
+    let ask = |request| node::set_domain_state(&world.store, "hv1", request);
+    assert_eq!(ask(DomainRequest::Ready).await.unwrap(), Requested::Already);
+    assert_eq!(ask(DomainRequest::Flush).await.unwrap(), Requested::Yes);
+    assert_eq!(ask(DomainRequest::Flush).await.unwrap(), Requested::Already);
+    assert_eq!(ask(DomainRequest::Ready).await.unwrap(), Requested::Yes);
+    assert_eq!(world.store.view().nodes["hv1"].domain_state, DomainState::Unflush);
+    let unknown = refused(node::set_domain_state(&world.store, "hv9", DomainRequest::Flush).await);
+    assert_eq!(unknown.kind(), Kind::NotFound);
+}
+
+#[tokio::test]
+async fn the_primary_role_is_handed_on_only_to_somebody() {
+    let world = World::with_nodes(&["hv1"]).await;
+    let ask = |node: &'static str, request| node::set_coordinator_state(&world.store, node, request);
+    assert_eq!(ask("hv1", CoordinatorRequest::Primary).await.unwrap(), Requested::Yes);
+    assert_eq!(ask("hv1", CoordinatorRequest::Primary).await.unwrap(), Requested::Already);
+    assert!(matches!(
+        refused(ask("hv1", CoordinatorRequest::Secondary).await),
+        NodeRefusal::NobodyElse { .. }
+    ));
+    world.add_node("hv2").await;
+    assert_eq!(ask("hv2", CoordinatorRequest::Secondary).await.unwrap(), Requested::Already);
+    assert_eq!(ask("hv1", CoordinatorRequest::Secondary).await.unwrap(), Requested::Yes);
+    assert_eq!(world.store.view().config.primary, None);
+    world
+        .write(|changes| {
+            changes.node(&"hv2".into(), NodeChange::Daemon(DaemonState::Dead));
+            changes.node(&"hv2".into(), NodeChange::Coordinator(CoordinatorState::Secondary));
+        })
+        .await;
+    assert!(matches!(refused(ask("hv2", CoordinatorRequest::Primary).await), NodeRefusal::NotRunning { .. }));
+}
+
+#[tokio::test]
+async fn jobs_are_recorded_for_the_node_of_the_vm_and_can_be_cancelled() {
+    let world = World::with_nodes(&["hv1"]).await;
+    world.define("web1", UUID).await;
+    let (store, clock) = (&world.store, world.clock.as_ref());
+    let spec = vm::submit_flush_locks(store, clock, &world.random, "web1", "tests").await.unwrap();
+    assert_eq!(
+        (spec.name.as_str(), spec.node.as_str(), spec.run_on.as_str()),
+        ("vm.flush_locks", "hv1", "hv1")
+    );
+    assert!(store.view().jobs.contains_key(&spec.id));
+    job::cancel(store, spec.id.as_str()).await.unwrap();
+    job::cancel(store, spec.id.as_str()).await.unwrap();
+    assert!(store.view().jobs[&spec.id].cancel_requested);
+    assert_eq!(refused(job::cancel(store, "nonsense").await).kind(), Kind::NotFound);
+
+    let attach = |xml: &'static str| {
+        device::submit_device(store, clock, &world.random, "web1", DeviceChange::Attach, xml, "tests")
+    };
+    assert_eq!(attach("<interface type='bridge'/>").await.unwrap().name, "vm.device_attach");
+    assert_eq!(refused(attach("<interface").await).kind(), Kind::Invalid);
+    world.state(VmState::Start).await;
+    let busy = refused(vm::submit_flush_locks(store, clock, &world.random, "web1", "tests").await);
+    assert_eq!(busy.kind(), Kind::Conflict);
+}
+
+#[tokio::test]
+async fn a_cluster_is_initialized_once_backed_up_and_restored() {
+    let world = World::with_nodes(&["hv1"]).await;
+    world.define("web1", UUID).await;
+    let refusal = refused(cluster::initialize(&world.store, false).await);
+    assert!(refusal.hint().unwrap().contains("--overwrite"));
+    assert!(cluster::set_maintenance(&world.store, true).await.unwrap());
+    assert!(!cluster::set_maintenance(&world.store, true).await.unwrap());
+    let dump = cluster::backup(&world.store).await.unwrap();
+    let text = serde_json::to_string(&dump).unwrap();
+    cluster::initialize(&world.store, true).await.unwrap();
+    assert!(world.store.view().vms.is_empty());
+    for bad in ["", "[]", "{\"/a\": 1}", "\"no\"", "{}"] {
+        assert_eq!(refused(cluster::restore(&world.store, bad).await).kind(), Kind::Invalid, "{bad}");
+    }
+    let twice = serde_json::to_string(&text).unwrap();
+    cluster::restore(&world.store, &twice).await.unwrap();
+    assert_eq!(world.vm().name, "web1");
+    assert!(world.store.view().config.maintenance);
+}
+
+/// A storage that will not rename one of its volumes.
+struct Stubborn<'a> {
+    inner: &'a MemoryStorage,
+    refuses: VolumeId,
+}
+
+mod stubborn {
+    use std::path::Path;
+
+    use async_trait::async_trait;
+    use pvc_model::storage::{PoolName, SnapshotName};
+    use pvc_ports::{Attachment, ImageFormat, PoolInfo, StorageError, VolumeInfo, VolumeLock};
+
+    use super::*;
+
+    type Result<T> = std::result::Result<T, StorageError>;
+
+    #[async_trait]
+    impl Storage for Stubborn<'_> {
+        async fn rename(&self, volume: &VolumeId, to: &VolumeName) -> Result<()> {
+            if *volume == self.refuses {
+                return Err(StorageError::InUse { volume: volume.clone(), holder: "somebody".into() });
+            }
+            self.inner.rename(volume, to).await
+        }
+        async fn pools(&self) -> Result<Vec<PoolInfo>> {
+            self.inner.pools().await
+        }
+        async fn pool(&self, pool: &PoolName) -> Result<PoolInfo> {
+            self.inner.pool(pool).await
+        }
+        async fn create_pool(&self, pool: &PoolName) -> Result<()> {
+            self.inner.create_pool(pool).await
+        }
+        async fn remove_pool(&self, pool: &PoolName) -> Result<()> {
+            self.inner.remove_pool(pool).await
+        }
+        async fn volumes(&self, pool: &PoolName) -> Result<Vec<VolumeInfo>> {
+            self.inner.volumes(pool).await
+        }
+        async fn volume(&self, volume: &VolumeId) -> Result<VolumeInfo> {
+            self.inner.volume(volume).await
+        }
+        async fn create(&self, volume: &VolumeId, size_bytes: u64, force: bool) -> Result<()> {
+            self.inner.create(volume, size_bytes, force).await
+        }
+        async fn resize(&self, volume: &VolumeId, size_bytes: u64, force: bool) -> Result<()> {
+            self.inner.resize(volume, size_bytes, force).await
+        }
+        async fn clone_volume(&self, volume: &VolumeId, to: &VolumeName, force: bool) -> Result<()> {
+            self.inner.clone_volume(volume, to, force).await
+        }
+        async fn remove(&self, volume: &VolumeId) -> Result<()> {
+            self.inner.remove(volume).await
+        }
+        async fn snapshot(&self, volume: &VolumeId, snapshot: &SnapshotName) -> Result<()> {
+            self.inner.snapshot(volume, snapshot).await
+        }
+        async fn rename_snapshot(
+            &self,
+            volume: &VolumeId,
+            from: &SnapshotName,
+            to: &SnapshotName,
+        ) -> Result<()> {
+            self.inner.rename_snapshot(volume, from, to).await
+        }
+        async fn remove_snapshot(&self, volume: &VolumeId, snapshot: &SnapshotName) -> Result<()> {
+            self.inner.remove_snapshot(volume, snapshot).await
+        }
+        async fn roll_back(&self, volume: &VolumeId, snapshot: &SnapshotName) -> Result<()> {
+            self.inner.roll_back(volume, snapshot).await
+        }
+        async fn import(
+            &self,
+            volume: &VolumeId,
+            source: &Path,
+            format: ImageFormat,
+            force: bool,
+        ) -> Result<()> {
+            self.inner.import(volume, source, format, force).await
+        }
+        async fn attachment(&self, volume: &VolumeId) -> Result<Attachment> {
+            self.inner.attachment(volume).await
+        }
+        async fn locks(&self, volume: &VolumeId) -> Result<Vec<VolumeLock>> {
+            self.inner.locks(volume).await
+        }
+        async fn break_lock(&self, volume: &VolumeId, lock: &VolumeLock) -> Result<()> {
+            self.inner.break_lock(volume, lock).await
+        }
+    }
+}
