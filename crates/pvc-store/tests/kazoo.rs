@@ -488,7 +488,7 @@ async fn a_reader_of_kazoo_is_not_stuck_behind_a_writer_that_breaks_stalls(versi
     let first = take(&tree, LockKind::Write).await;
     let reader = kazoo.acquiring("reader", Some(15.0));
     wait_for_contenders(&tree, 2).await;
-    let patient = recipe(&tree);
+    let patient = recipe(&tree).breaking_stalls(Duration::from_millis(500));
     let second = tokio::spawn(async move { patient.acquire(PATH, LockKind::Write, Some(SOON)).await });
     wait_for_contenders(&tree, 3).await;
     let begin = Instant::now();
