@@ -48,7 +48,8 @@ pub async fn api(file: Option<PathBuf>) -> anyhow::Result<Ended> {
         let tree = ports::zookeeper(&config).await?;
         let store = ports::store(tree.clone()).await?;
         let settings = settings::api(&config);
-        let state = ApiState::new(store, Arc::new(SystemClock), Arc::new(OsRandom), settings.clone());
+        let (clock, random) = (Arc::new(SystemClock), Arc::new(OsRandom));
+        let state = ApiState::new(store, clock, random, Some(ports::storage(&config)?), settings.clone());
         Notifier.ready();
         let served = pvc_api::serve(&settings, state, shutdown).await;
         tree.close().await;

@@ -9,7 +9,7 @@ use pvc_directory::DirectoryStorage;
 use pvc_libvirt::{LibvirtHypervisor, LibvirtOptions};
 use pvc_linux::{LinuxExec, LinuxHost, OsRandom, SystemClock};
 use pvc_node::Ports;
-use pvc_ports::{Tree, TreeError};
+use pvc_ports::{Storage, Tree, TreeError};
 use pvc_store::Store;
 use pvc_zookeeper::{ZookeeperOptions, ZookeeperTree};
 
@@ -17,17 +17,22 @@ use crate::settings;
 
 /// Hypervisor, storage and machine. Nothing is asked yet: whoever asks first waits for the answer.
 pub fn machine(config: &Config) -> anyhow::Result<Ports> {
-    let volumes = settings::volume_directory(config);
-    let storage = DirectoryStorage::open(&volumes)
-        .with_context(|| format!("cannot open the volumes in `{}`", volumes.display()))?;
     Ok(Ports {
         hypervisor: Arc::new(LibvirtHypervisor::new(libvirt(config))),
-        storage: Arc::new(storage),
+        storage: storage(config)?,
         host: Arc::new(LinuxHost::new()),
         exec: Arc::new(LinuxExec),
         clock: Arc::new(SystemClock),
         random: Arc::new(OsRandom),
     })
+}
+
+/// The volumes of this machine.
+pub fn storage(config: &Config) -> anyhow::Result<Arc<dyn Storage>> {
+    let volumes = settings::volume_directory(config);
+    let storage = DirectoryStorage::open(&volumes)
+        .with_context(|| format!("cannot open the volumes in `{}`", volumes.display()))?;
+    Ok(Arc::new(storage))
 }
 
 fn libvirt(config: &Config) -> LibvirtOptions {

@@ -53,7 +53,13 @@ async fn with_store(
         ports.clock.clone(),
     );
     let api_settings = settings::api(config);
-    let api = ApiState::new(store.clone(), ports.clock.clone(), ports.random.clone(), api_settings.clone());
+    let api = ApiState::new(
+        store.clone(),
+        ports.clock.clone(),
+        ports.random.clone(),
+        Some(ports.storage.clone()),
+        api_settings.clone(),
+    );
     let node = Node::new(settings, ports, store).with_log(log_lines).when_ready(|| Notifier.ready());
 
     // The node goes last: what the API and the worker still write, it still makes true.
