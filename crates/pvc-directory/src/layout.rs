@@ -323,6 +323,10 @@ impl Volume {
         Ok(Volume { id: id.clone(), folder, lock: None })
     }
 
+    pub fn id(&self) -> &VolumeId {
+        &self.id
+    }
+
     fn identity(&self) -> Result<(u64, u64), StorageError> {
         let stat = nix::sys::stat::fstat(&self.folder).map_err(errno("looking at a volume"))?;
         Ok((stat.st_dev, stat.st_ino))

@@ -26,6 +26,7 @@ mod lock;
 mod qcow2;
 
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -107,14 +108,28 @@ fn require_room(root: &Root, pool: &PoolName, needed_bytes: u64, force: bool) ->
 
 /// Copies an image whose contents a guest may be writing at this moment: only a reflink shows it at
 /// one moment, so without reflinks an image in use is refused.
-fn copy_image(from: &Volume, to: &std::fs::File, copying: &Copying) -> Result<(), StorageError> {
+fn copy_image(root: &Root, from: &Volume, to: &std::fs::File, copying: &Copying) -> Result<(), StorageError> {
     let image = from.image()?;
     let guard = ImageGuard::take(&image)?;
-    match guard {
-        Some(_guard) => copy_contents(&image, to, copying).map_err(failed("copying an image")),
-        None if copying.reflink(&image, to) => Ok(()),
-        None => Err(from.in_use(&image)),
+    if copying.reflink(&image, to) {
+        return to.sync_all().map_err(failed("copying an image"));
     }
+    let Some(_guard) = guard else { return Err(from.in_use(&image)) };
+    copy_in_full(root, from, &image, to, copying)
+}
+
+/// Copies an image that nobody writes. The copy must fit: a full disk would harm everybody on it.
+fn copy_in_full(
+    root: &Root,
+    volume: &Volume,
+    image: &std::fs::File,
+    to: &std::fs::File,
+    copying: &Copying,
+) -> Result<(), StorageError> {
+    let pool = &volume.id().pool;
+    let needed = image.metadata().map_err(failed("looking at an image"))?.blocks() * 512;
+    require_room(root, pool, needed, true)?;
+    copy_contents(image, to, copying).map_err(no_room(root, pool, needed))
 }
 
 #[async_trait]
@@ -197,7 +212,7 @@ impl Storage for DirectoryStorage {
             root.require_absent(&to)?;
             require_room(root, &id.pool, source.info()?.size_bytes, force)?;
             let new = root.new_volume()?;
-            copy_image(&source, new.image(), copying)?;
+            copy_image(root, &source, new.image(), copying)?;
             new.publish(&to)
         })
         .await
@@ -230,7 +245,7 @@ impl Storage for DirectoryStorage {
             volume.require_no_snapshot(&name)?;
             let work = root.work_folder()?;
             let file = work.file("snapshot")?;
-            copy_image(&volume, &file, copying)?;
+            copy_image(root, &volume, &file, copying)?;
             volume.publish_snapshot(&work, &file, &name)
         })
         .await
@@ -259,7 +274,7 @@ impl Storage for DirectoryStorage {
             let source = volume.snapshot_file(&name)?;
             let work = root.work_folder()?;
             let file = work.file("image")?;
-            copy_contents(&source, &file, copying).map_err(failed("rolling a volume back"))?;
+            copy_in_full(root, &volume, &source, &file, copying)?;
             volume.replace_image(&work, &file)
         })
         .await

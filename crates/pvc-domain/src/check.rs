@@ -8,8 +8,8 @@ use pvc_model::storage::VolumeId;
 use roxmltree::Node;
 
 use crate::read::{
-    child, child_text, disk, domain_element, each, memory_mib, nic, parse, path, required_text, summary_of,
-    topology_product, uuid, vcpus,
+    child, child_text, disk, domain_element, each, elements, memory_mib, nic, parse, path, required_text,
+    summary_of, topology_product, uuid, vcpus,
 };
 use crate::{DomainError, Problem};
 
@@ -159,6 +159,7 @@ fn platform(domain: Node<'_, '_>, findings: &mut Findings) {
         findings.wrong(domain, "`<devices>` is missing", None);
         return;
     };
+    boot_order(domain, devices, findings);
     if child_text(devices, "emulator").is_none() {
         findings.doubtful(
             devices,
@@ -172,6 +173,28 @@ fn platform(domain: Node<'_, '_>, findings: &mut Findings) {
             "`<console>` is missing",
             "add `<console type='pty'/>`; without one there is no console log, and PVC 1.0 cannot show the VM",
         );
+    }
+}
+
+/// libvirt takes one way of saying it, and no number twice.
+fn boot_order(domain: Node<'_, '_>, devices: Node<'_, '_>, findings: &mut Findings) {
+    let mut orders = BTreeMap::new();
+    for boot in elements(Some(devices)).filter_map(|device| child(device, "boot")) {
+        if let Some(of_os) = path(domain, &["os", "boot"]) {
+            findings.wrong(
+                boot,
+                format!(
+                    "there is a boot order of devices, and `<os>` has a `<boot>` in line {}",
+                    place(of_os).0
+                ),
+                "say the boot order in one of the two places",
+            );
+            return;
+        }
+        let order = boot.attribute("order").unwrap_or_default();
+        if let Some(line) = orders.insert(order, place(boot).0) {
+            findings.wrong(boot, format!("boot order `{order}` is used already, in line {line}"), None);
+        }
     }
 }
 

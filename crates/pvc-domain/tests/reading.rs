@@ -142,6 +142,11 @@ fn one_rule_at_a_time() {
                 .replace("<os>", "<cpu><topology sockets='1' cores='2' threads='1'/></cpu><os>"),
             "`<topology>` makes 2 vCPUs, `<vcpu>` says 3",
         ),
+        (
+            minimal("<interface type='user'><mac address='52:54:00:00:00:01'/><boot order='1'/></interface>")
+                .replace("</os>", "<boot dev='hd'/></os>"),
+            "`<os>` has a `<boot>` in line 1",
+        ),
         (minimal(&rbd("vms/x/y", "sda")), "contains a `/`"),
         (minimal(&rbd("vms", "sda")), "disk source `vms` is not of the form `pool/volume`"),
         (

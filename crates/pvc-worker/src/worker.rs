@@ -198,7 +198,7 @@ async fn perform(
     let (state, status) = match outcome {
         Ok(Ok(status)) => (JobState::Succeeded, status),
         Ok(Err(JobError::Cancelled)) => (JobState::Cancelled, status_text(JobState::Cancelled, "cancelled")),
-        Ok(Err(error)) => (JobState::Failed, status_text(JobState::Failed, &error.to_string())),
+        Ok(Err(error)) => (JobState::Failed, status_text(JobState::Failed, &with_causes(&error))),
         Err(panic) => (
             JobState::Failed,
             status_text(JobState::Failed, &format!("the job ended by a bug of ours: {panic}")),
@@ -220,6 +220,17 @@ async fn keep_recording(store: &Store, clock: &dyn Clock, id: &JobId, progress: 
             std::future::pending::<()>().await;
         }
     }
+}
+
+/// An error with all its causes: whoever asked for the job sees nothing else of it.
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(why) = cause {
+        text.push_str(&format!(": {why}"));
+        cause = why.source();
+    }
+    text
 }
 
 /// Older clients show the word before the colon: it names the kind of failure.
