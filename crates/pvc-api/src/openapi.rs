@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use pvc_api_types::BadRequest;
+use utoipa::openapi::path::Operation;
 use utoipa::openapi::response::{Response, ResponseBuilder};
 use utoipa::openapi::security::{ApiKey, ApiKeyValue, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{ContentBuilder, Info, OpenApi, OpenApiBuilder, Ref, RefOr, Server};
@@ -12,8 +13,7 @@ use crate::auth::API_KEY;
 
 /// The API document, OpenAPI 3.1, of everything that [`crate::router`] serves.
 pub fn document() -> OpenApi {
-    let (_, document) = crate::routes::parts();
-    document
+    crate::routes::parts().1
 }
 
 /// The document before the routes are added.
@@ -77,5 +77,16 @@ impl IntoResponses for ChangeRefused {
             ("504", "What was waited for did not come in time"),
         ]));
         all
+    }
+}
+
+/// Gives every reply the description that the format demands.
+pub fn complete(operation: &mut Operation) {
+    for reply in operation.responses.responses.values_mut() {
+        if let RefOr::T(reply) = reply
+            && reply.description.is_empty()
+        {
+            reply.description = "Done".to_owned();
+        }
     }
 }

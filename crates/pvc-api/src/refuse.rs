@@ -1,16 +1,16 @@
 //! Why the store or an operation said no, as a reply.
 
 use axum::http::StatusCode;
+use pvc_ops::{Kind, Refusal};
 use pvc_ports::TreeError;
-use pvc_store::{ChangeError, RestoreError, StoreError};
+use pvc_store::{ChangeError, StoreError};
 
 use crate::error::{ApiError, with_causes};
 
 /// A refusal of the store.
 pub fn store_error(error: StoreError) -> ApiError {
     let status = match &error {
-        StoreError::AlreadyInitialized => StatusCode::BAD_REQUEST,
-        StoreError::TooLarge { .. } => StatusCode::BAD_REQUEST,
+        StoreError::AlreadyInitialized | StoreError::TooLarge { .. } => StatusCode::BAD_REQUEST,
         StoreError::NotInitialized
         | StoreError::LockTimeout { .. }
         | StoreError::Tree(
@@ -28,26 +28,39 @@ pub fn store_error(error: StoreError) -> ApiError {
     ApiError::new(status, with_causes(&error)).hint(error.hint())
 }
 
-/// A change that was not made.
+/// An ask that was not carried out.
+pub fn refused<R: Refusal>(error: ChangeError<R>) -> ApiError {
+    match error {
+        ChangeError::Refused(why) => {
+            let status = match why.kind() {
+                Kind::NotFound => StatusCode::NOT_FOUND,
+                // Clients know 400 for whatever does not fit the present state.
+                Kind::Invalid | Kind::Conflict => StatusCode::BAD_REQUEST,
+                Kind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+            };
+            ApiError::new(status, with_causes(&why)).hint(why.hint())
+        }
+        ChangeError::Store(error) => store_error(error),
+        ChangeError::Conflict { tries } => conflict(tries),
+    }
+}
+
+/// A change that has no refusals of its own, or whose refusals are replies already.
 pub fn change_error<E: Into<ApiError>>(error: ChangeError<E>) -> ApiError {
     match error {
         ChangeError::Refused(why) => why.into(),
         ChangeError::Store(error) => store_error(error),
-        ChangeError::Conflict { tries } => {
-            let message = format!("the records were changed by somebody else {tries} times in a row");
-            ApiError::new(StatusCode::CONFLICT, message).hint(Some("try it again"))
-        }
+        ChangeError::Conflict { tries } => conflict(tries),
     }
 }
 
-/// A restore that was not made, or not to its end.
-pub fn restore_error(error: RestoreError) -> ApiError {
-    let hint = error.hint();
-    match error {
-        RestoreError::Stopped { .. } => {
-            let message = with_causes(&error);
-            ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message).hint(hint)
-        }
-        error => ApiError::refused(with_causes(&error)).hint(hint),
+fn conflict(tries: u32) -> ApiError {
+    let message = format!("the records were changed by somebody else {tries} times in a row");
+    ApiError::new(StatusCode::CONFLICT, message).hint(Some("try it again"))
+}
+
+impl From<std::convert::Infallible> for ApiError {
+    fn from(never: std::convert::Infallible) -> Self {
+        match never {}
     }
 }

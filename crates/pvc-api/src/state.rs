@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
-use pvc_ports::{Clock, Random};
+use pvc_ports::{Clock, Random, Storage};
 use pvc_store::Store;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -24,6 +24,7 @@ struct Shared {
     store: Store,
     clock: Arc<dyn Clock>,
     random: Arc<dyn Random>,
+    storage: Option<Arc<dyn Storage>>,
     settings: ApiSettings,
     tokens: Tokens,
     sessions: Sessions,
@@ -39,7 +40,14 @@ struct Shared {
 }
 
 impl ApiState {
-    pub fn new(store: Store, clock: Arc<dyn Clock>, random: Arc<dyn Random>, settings: ApiSettings) -> Self {
+    /// `storage` is where VMs have their volumes; without it, what touches volumes is refused.
+    pub fn new(
+        store: Store,
+        clock: Arc<dyn Clock>,
+        random: Arc<dyn Random>,
+        storage: Option<Arc<dyn Storage>>,
+        settings: ApiSettings,
+    ) -> Self {
         ApiState(Arc::new(Shared {
             tokens: Tokens::new(settings.tokens.as_deref()),
             sessions: Sessions::new(settings.limits.session_time),
@@ -55,6 +63,7 @@ impl ApiState {
             store,
             clock,
             random,
+            storage,
             settings,
         }))
     }
@@ -74,6 +83,14 @@ impl ApiState {
 
     pub fn random(&self) -> &Arc<dyn Random> {
         &self.0.random
+    }
+
+    /// The storage that VMs have their volumes in.
+    pub(crate) fn storage(&self) -> Result<Arc<dyn Storage>> {
+        self.0.storage.clone().ok_or_else(|| {
+            let message = "this API has no storage that it could change volumes in";
+            ApiError::new(axum::http::StatusCode::NOT_IMPLEMENTED, message)
+        })
     }
 
     pub fn settings(&self) -> &ApiSettings {

@@ -4,13 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::StatusCode;
+use pvc_model::Uuid;
 use pvc_model::cluster::Cluster;
+use pvc_model::node::{DaemonState, DomainState};
+use pvc_model::request::StateRequest;
+use pvc_model::vm::VmState;
+use pvc_ops::vm::Moved;
 
 use crate::error::{ApiError, Result};
 use crate::state::ApiState;
 
 /// What a look at the view says about a wait.
-pub enum Look<T> {
+enum Look<T> {
     Done(T),
     NotYet,
 }
@@ -20,7 +25,7 @@ pub enum Look<T> {
 /// # Errors
 /// 503 when the daemon stops or too many wait already, 504 when it takes too long; otherwise what
 /// `look` says. Dropping the future ends the wait.
-pub async fn until<T>(
+async fn until<T>(
     api: &ApiState,
     what: &str,
     mut look: impl FnMut(&Cluster) -> Result<Look<T>>,
@@ -59,4 +64,70 @@ fn too_long(what: &str, limit: Duration) -> ApiError {
     let message = format!("{what} did not come within {} s; the change itself was made", limit.as_secs());
     ApiError::new(StatusCode::GATEWAY_TIMEOUT, message)
         .hint(Some("look at the VM with `pvc vm info` and at its node's log with `pvc node log`"))
+}
+
+/// Returns when the VM has come to what was asked of it, as its node and the hypervisor see it.
+pub async fn for_state(api: &ApiState, vm: Uuid, name: &str, request: StateRequest) -> Result<()> {
+    let what = format!("the end of `{}` of VM `{name}`", request.as_str());
+    until(api, &what, |cluster| look_at_state(cluster, vm, name, request)).await
+}
+
+fn look_at_state(cluster: &Cluster, vm: Uuid, name: &str, request: StateRequest) -> Result<Look<()>> {
+    use VmState::{Disable, Fail, Migrate, MigrateLive, Restart, Shutdown, Start, Stop, Unmigrate};
+    let record = cluster.vms.get(&vm).ok_or_else(|| removed(name))?;
+    let runs = cluster
+        .nodes
+        .values()
+        .any(|node| node.daemon_state == DaemonState::Run && node.running.contains(&vm));
+    let wants_up = matches!(request, StateRequest::Start | StateRequest::Restart);
+    match &record.state {
+        Fail => Err(failed(name, &record.failed_reason)),
+        Start if wants_up => Ok(if runs { Look::Done(()) } else { Look::NotYet }),
+        Restart | Migrate | MigrateLive | Unmigrate if wants_up => Ok(Look::NotYet),
+        Shutdown if request == StateRequest::Shutdown => Ok(Look::NotYet),
+        Stop | Disable if !wants_up => Ok(if runs { Look::NotYet } else { Look::Done(()) }),
+        other => Err(ApiError::refused(format!(
+            "VM `{name}` is in state `{other}` now: somebody else asked for that meanwhile"
+        ))),
+    }
+}
+
+/// Returns when the VM has left its way to another node.
+pub async fn for_move(api: &ApiState, moved: &Moved) -> Result<()> {
+    let name = &moved.name;
+    let look = |cluster: &Cluster| {
+        let record = cluster.vms.get(&moved.uuid).ok_or_else(|| removed(name))?;
+        match &record.state {
+            VmState::Migrate | VmState::MigrateLive | VmState::Unmigrate => Ok(Look::NotYet),
+            VmState::Fail => Err(failed(name, &record.failed_reason)),
+            _ if !record.is_assigned_to(&moved.to) => {
+                Err(ApiError::refused(format!("VM `{name}` was not moved to node `{}`", moved.to)))
+            }
+            _ => Ok(Look::Done(())),
+        }
+    };
+    until(api, &format!("the arrival of VM `{name}` on node `{}`", moved.to), look).await
+}
+
+/// Returns when the node has done what its domain state asks of it.
+pub async fn for_node(api: &ApiState, node: &str) -> Result<()> {
+    let look = |cluster: &Cluster| {
+        let record =
+            cluster.node(node).ok_or_else(|| ApiError::not_found(format!("there is no node `{node}`")))?;
+        match record.domain_state {
+            DomainState::Flush | DomainState::Unflush => Ok(Look::NotYet),
+            _ => Ok(Look::Done(())),
+        }
+    };
+    until(api, &format!("the end of the flush of node `{node}`"), look).await
+}
+
+fn removed(name: &str) -> ApiError {
+    ApiError::not_found(format!("VM `{name}` was removed meanwhile"))
+}
+
+fn failed(name: &str, reason: &str) -> ApiError {
+    let reason = if reason.is_empty() { "its node does not say why" } else { reason };
+    ApiError::refused(format!("VM `{name}` failed: {reason}"))
+        .hint(Some("`pvc node log` of its node says more"))
 }

@@ -1,18 +1,16 @@
 //! The cluster as a whole.
 
-use std::collections::BTreeMap;
-
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use pvc_api_types::{ClusterStatus, Message, PrimaryNode};
-use pvc_store::{Changes, ConfigChange};
+use pvc_ops::cluster;
 
 use crate::error::{ApiError, Result};
 use crate::json;
 use crate::openapi::{ChangeRefused, ReadRefused};
 use crate::params::{Flag, Params, choice, params};
-use crate::refuse::{change_error, restore_error, store_error};
+use crate::refuse::{change_error, refused, store_error};
 use crate::state::ApiState;
 use crate::view::status;
 
@@ -22,7 +20,7 @@ use crate::view::status;
     responses((status = 200, body = ClusterStatus), ReadRefused)
 )]
 pub async fn get_status(State(api): State<ApiState>) -> Response {
-    let bytes = api.status().get(&api.view(), |cluster| json::to_bytes(&status::status(cluster)));
+    let bytes = api.status().get(&api.view(), |view| json::to_bytes(&status::status(view)));
     let tag = json::strong_tag(&bytes);
     json::from_bytes(StatusCode::OK, bytes.to_vec(), Some(tag))
 }
@@ -51,15 +49,7 @@ pub async fn post_status(
 ) -> Result<Response> {
     let on = request.state == Maintenance::On;
     let store = api.store().clone();
-    api.change(async move {
-        let decide = |_: &pvc_model::cluster::Cluster| {
-            let mut changes = Changes::new();
-            changes.config(ConfigChange::Maintenance(on));
-            Ok::<_, ApiError>((changes, ()))
-        };
-        store.change(decide).await.map_err(change_error)
-    })
-    .await?;
+    api.change(async move { cluster::set_maintenance(&store, on).await.map_err(change_error) }).await?;
     let message =
         if on { "the cluster is in maintenance" } else { "the cluster is no longer in maintenance" };
     Ok(json::ok(&Message { message: message.into() }))
@@ -105,7 +95,8 @@ pub async fn post_initialize(
 ) -> Result<Response> {
     check_meant(&request.really)?;
     let store = api.store().clone();
-    api.change(async move { store.initialize(request.overwrite.0).await.map_err(store_error) }).await?;
+    api.change(async move { cluster::initialize(&store, request.overwrite.0).await.map_err(refused) })
+        .await?;
     Ok(json::ok(&Message { message: "the cluster was initialized".into() }))
 }
 
@@ -115,7 +106,9 @@ pub async fn post_initialize(
     responses((status = 200, body = String, content_type = "application/json"), ReadRefused)
 )]
 pub async fn get_backup(State(api): State<ApiState>) -> Result<Response> {
-    let dump = api.store().backup().await.map_err(store_error)?;
+    let mut dump = cluster::backup(api.store()).await.map_err(store_error)?;
+    // A backup lies around; what opens a node's management controller is in that node's configuration.
+    dump.retain(|key, _| !key.ends_with("/ipmiusername") && !key.ends_with("/ipmipassword"));
     let inner = serde_json::to_string(&dump).expect("a map of texts is JSON");
     Ok(json::ok(&inner))
 }
@@ -143,23 +136,10 @@ pub async fn post_restore(
     Params(request): Params<Restoration>,
 ) -> Result<Response> {
     check_meant(&request.really)?;
-    let dump = read_dump(&request.cluster_data)?;
     let store = api.store().clone();
     // Writing a large tree takes its time; it is not to be given up half-way.
     let time = api.settings().limits.change_time * 10;
-    let restore = async move { store.restore(&dump).await.map_err(restore_error) };
+    let restore = async move { cluster::restore(&store, &request.cluster_data).await.map_err(refused) };
     let keys = api.change_within(time, restore).await?;
     Ok(json::ok(&Message { message: format!("{keys} records were restored") }))
-}
-
-/// The records of a backup: the object, or the text with the object inside, as `GET /backup` replies.
-fn read_dump(text: &str) -> Result<BTreeMap<String, String>> {
-    let wrong = |error: serde_json::Error| {
-        ApiError::parameter("cluster_data", format!("is no JSON object of texts: {error}"))
-            .hint(Some("send the file that `pvc cluster backup` wrote"))
-    };
-    match serde_json::from_str::<String>(text) {
-        Ok(inner) => serde_json::from_str(&inner).map_err(wrong),
-        Err(_) => serde_json::from_str(text).map_err(wrong),
-    }
 }

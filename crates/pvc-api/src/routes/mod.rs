@@ -11,16 +11,18 @@ mod root;
 mod storage;
 mod task;
 mod vm;
+mod vm_change;
 
+use axum::Router;
 use axum::extract::{FromRequestParts, Path, Request};
 use axum::http::request::Parts;
 use axum::http::{Method, StatusCode, header};
 use axum::middleware;
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::get;
-use axum::{Json, Router};
 use serde::de::DeserializeOwned;
 use utoipa::openapi::OpenApi;
+use utoipa::openapi::path::{Operation, PathItem};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -30,13 +32,11 @@ use crate::{access, auth, etag, openapi};
 
 /// The whole API.
 pub fn router(state: ApiState) -> Router {
-    let (routers, document) = parts();
-    let Routers { open, metrics, protected } = routers;
+    let (Routers { open, metrics, protected }, _) = parts();
     let guard = middleware::from_fn_with_state(state.clone(), auth::guard);
     let mut all = open
         .merge(protected.merge(later::router()).route_layer(guard))
-        .route("/api/v1", get(|| async { Redirect::permanent("/api/v1/") }))
-        .route("/api/v1/openapi.json", get(|| async move { Json(document) }));
+        .route("/api/v1", get(|| async { Redirect::permanent("/api/v1/") }));
     if state.settings().metrics {
         all = all.merge(metrics);
     }
@@ -62,19 +62,25 @@ pub fn parts() -> (Routers, OpenApi) {
     let (metrics, part) = metrics().split_for_parts();
     document.merge(part);
     let (protected, mut part) = protected().split_for_parts();
-    for item in part.paths.paths.values_mut() {
-        let operations = [&mut item.get, &mut item.post, &mut item.put, &mut item.delete];
-        for operation in operations.into_iter().flatten() {
-            operation.security = Some(openapi::protection());
-        }
+    for operation in operations(&mut part) {
+        operation.security = Some(openapi::protection());
     }
     document.merge(part);
+    operations(&mut document).for_each(openapi::complete);
     (Routers { open, metrics, protected }, document)
+}
+
+fn operations(document: &mut OpenApi) -> impl Iterator<Item = &mut Operation> {
+    document.paths.paths.values_mut().flat_map(|item| {
+        let PathItem { get, post, put, delete, .. } = item;
+        [get, post, put, delete].into_iter().flatten()
+    })
 }
 
 fn open() -> OpenApiRouter<ApiState> {
     OpenApiRouter::default()
         .routes(routes!(root::get_root))
+        .routes(routes!(root::get_openapi_json))
         .routes(routes!(root::post_login))
         .routes(routes!(root::post_logout))
         .routes(routes!(cluster::get_status_primary_node))
@@ -105,16 +111,19 @@ fn protected() -> OpenApiRouter<ApiState> {
         .routes(routes!(node::get_node))
         .routes(routes!(node::get_node_node))
         .routes(routes!(node::get_node_node_daemon_state))
-        .routes(routes!(node::get_node_node_coordinator_state))
-        .routes(routes!(node::get_node_node_domain_state))
+        .routes(routes!(node::get_node_node_coordinator_state, node::post_node_node_coordinator_state))
+        .routes(routes!(node::get_node_node_domain_state, node::post_node_node_domain_state))
         .routes(routes!(node::get_node_node_log))
-        .routes(routes!(vm::get_vm))
-        .routes(routes!(vm::get_vm_vm))
-        .routes(routes!(vm::get_vm_vm_meta))
-        .routes(routes!(vm::get_vm_vm_tags))
-        .routes(routes!(vm::get_vm_vm_state))
-        .routes(routes!(vm::get_vm_vm_node))
+        .routes(routes!(vm::get_vm, vm_change::post_vm))
+        .routes(routes!(vm::get_vm_vm, vm_change::post_vm_vm, vm_change::put_vm_vm, vm_change::delete_vm_vm))
+        .routes(routes!(vm::get_vm_vm_meta, vm_change::post_vm_vm_meta))
+        .routes(routes!(vm::get_vm_vm_tags, vm_change::post_vm_vm_tags))
+        .routes(routes!(vm::get_vm_vm_state, vm_change::post_vm_vm_state))
+        .routes(routes!(vm::get_vm_vm_node, vm_change::post_vm_vm_node))
         .routes(routes!(vm::get_vm_vm_console))
+        .routes(routes!(vm_change::post_vm_vm_locks))
+        .routes(routes!(vm_change::post_vm_vm_rename))
+        .routes(routes!(vm_change::post_vm_vm_device, vm_change::delete_vm_vm_device))
         .routes(routes!(network::get_network))
         .routes(routes!(network::get_network_vni))
         .routes(routes!(storage::get_storage_ceph_pool))

@@ -3,9 +3,9 @@
 use axum::extract::State;
 use axum::response::Response;
 use pvc_api_types::{Message, Node, NodeCoordinatorState, NodeDaemonState, NodeDomainState, NodeLog};
-use pvc_model::NodeName;
 use pvc_model::cluster::Cluster;
-use pvc_model::node::{DomainState, NodeRecord};
+use pvc_model::node::NodeRecord;
+use pvc_ops::node::{self, Requested};
 
 use super::At;
 use crate::error::{ApiError, Result};
@@ -13,10 +13,10 @@ use crate::json;
 use crate::limit::Limit;
 use crate::openapi::{ChangeRefused, ReadRefused};
 use crate::params::{Flag, Or, Params, choice, params, shown};
-use crate::refuse::store_error;
+use crate::refuse::{refused, store_error};
 use crate::state::ApiState;
-use crate::view::node::node;
-use crate::wait::{self, Look};
+use crate::view;
+use crate::wait;
 
 params! {
     /// Which nodes to list. The three states are alternatives to each other.
@@ -55,7 +55,7 @@ pub async fn get_node(State(api): State<ApiState>, Params(filter): Params<NodeFi
     let cluster = api.view();
     let wanted = |record: &&NodeRecord| limit.matches(record.name.as_str()) && filter.states_match(record);
     let records = cluster.nodes.values().map(AsRef::as_ref).filter(wanted);
-    Ok(json::ok(&records.map(|record| node(record, &cluster)).collect::<Vec<_>>()))
+    Ok(json::ok(&records.map(|record| view::node::node(record, &cluster)).collect::<Vec<_>>()))
 }
 
 pub fn find<'a>(cluster: &'a Cluster, name: &str) -> Result<&'a NodeRecord> {
@@ -73,7 +73,7 @@ pub fn find<'a>(cluster: &'a Cluster, name: &str) -> Result<&'a NodeRecord> {
 )]
 pub async fn get_node_node(State(api): State<ApiState>, At(name): At<String>) -> Result<Response> {
     let cluster = api.view();
-    Ok(json::ok(&[node(find(&cluster, &name)?, &cluster)]))
+    Ok(json::ok(&[view::node::node(find(&cluster, &name)?, &cluster)]))
 }
 
 /// The state of a node's daemon.
@@ -178,4 +178,59 @@ params! {
         /// Reply when it is done.
         wait: Flag,
     }
+}
+
+/// Asks a node to become primary, or to leave that to another.
+#[utoipa::path(
+    post, path = "/api/v1/node/{node}/coordinator-state", tag = "node",
+    params(("node" = String, Path, description = "Name of the node"), CoordinatorRequest),
+    responses((status = 200, body = Message), ChangeRefused)
+)]
+pub async fn post_node_node_coordinator_state(
+    State(api): State<ApiState>,
+    At(name): At<String>,
+    Params(CoordinatorRequest { state }): Params<CoordinatorRequest>,
+) -> Result<Response> {
+    let (request, word) = match state {
+        Part::Primary => (node::CoordinatorRequest::Primary, "primary"),
+        Part::Secondary => (node::CoordinatorRequest::Secondary, "secondary"),
+    };
+    let (store, asked) = (api.store().clone(), name.clone());
+    let change = async move { node::set_coordinator_state(&store, &asked, request).await.map_err(refused) };
+    Ok(match api.change(change).await? {
+        Requested::Yes => done(format!("node `{name}` is to become {word}")),
+        Requested::Already => done(format!("node `{name}` is {word} already")),
+    })
+}
+
+/// Has a node's VMs moved away, or takes them back.
+#[utoipa::path(
+    post, path = "/api/v1/node/{node}/domain-state", tag = "node",
+    params(("node" = String, Path, description = "Name of the node"), DomainRequest),
+    responses((status = 200, body = Message), ChangeRefused)
+)]
+pub async fn post_node_node_domain_state(
+    State(api): State<ApiState>,
+    At(name): At<String>,
+    Params(DomainRequest { state, wait }): Params<DomainRequest>,
+) -> Result<Response> {
+    let (request, is_so, will_be) = match state {
+        Duty::Ready => (node::DomainRequest::Ready, "ready", "being made ready"),
+        Duty::Flush => (node::DomainRequest::Flush, "flushed", "being flushed"),
+    };
+    let (store, asked) = (api.store().clone(), name.clone());
+    let change = async move { node::set_domain_state(&store, &asked, request).await.map_err(refused) };
+    let requested = api.change(change).await?;
+    if wait.0 {
+        wait::for_node(&api, &name).await?;
+    }
+    Ok(match requested {
+        Requested::Already => done(format!("node `{name}` is {is_so} or on its way already")),
+        Requested::Yes if wait.0 => done(format!("node `{name}` is {is_so}")),
+        Requested::Yes => done(format!("node `{name}` is {will_be}")),
+    })
+}
+
+fn done(message: String) -> Response {
+    json::ok(&Message { message })
 }

@@ -1,14 +1,17 @@
 //! The root, logging in and out.
 
+use std::sync::LazyLock;
+
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use pvc_api_types::Message;
+use serde_json::Value;
 
 use crate::auth::{self, check_secret, session_cookie, session_of};
 use crate::error::Result;
 use crate::json;
-use crate::openapi::ChangeRefused;
+use crate::openapi::{ChangeRefused, document};
 use crate::params::{Given, Parameters, params};
 use crate::state::ApiState;
 
@@ -62,6 +65,18 @@ pub async fn post_logout(State(api): State<ApiState>, headers: HeaderMap) -> Res
         api.sessions().close(id);
     }
     with_cookie(json::ok(&Message { message: "logged out".into() }), session_cookie(&api, None))
+}
+
+/// This document.
+#[utoipa::path(
+    get, path = "/api/v1/openapi.json", tag = "cluster",
+    responses((status = 200, body = String, content_type = "application/json"))
+)]
+pub async fn get_openapi_json() -> Response {
+    // Made once: it depends on nothing but the program.
+    static DOCUMENT: LazyLock<Value> =
+        LazyLock::new(|| serde_json::to_value(document()).expect("the document has texts as keys"));
+    json::ok(&*DOCUMENT)
 }
 
 fn home() -> Response {

@@ -1,17 +1,15 @@
 //! Tasks: what the API calls jobs.
 
 use axum::extract::State;
-use axum::http::StatusCode;
 use axum::response::Response;
 use pvc_api_types::{Message, TaskQueues, TaskStatus};
 use pvc_model::job::JobId;
-use pvc_store::{Change, Changes};
 
 use super::At;
 use crate::error::{ApiError, Result};
 use crate::json;
 use crate::openapi::{ChangeRefused, ReadRefused};
-use crate::refuse::change_error;
+use crate::refuse::refused;
 use crate::state::ApiState;
 use crate::view::task;
 
@@ -43,22 +41,8 @@ pub async fn get_tasks_task_id(State(api): State<ApiState>, At(id): At<String>) 
     responses((status = 200, body = Message), ChangeRefused)
 )]
 pub async fn delete_tasks_task_id(State(api): State<ApiState>, At(id): At<String>) -> Result<Response> {
-    let job = JobId::parse(&id).ok_or_else(|| no_task(&id))?;
-    let store = api.store().clone();
-    api.change(async move {
-        let decide = |cluster: &pvc_model::cluster::Cluster| {
-            let known = cluster.jobs.get(&job).ok_or_else(|| no_task(job.as_str()))?;
-            if known.progress.state.is_over() {
-                let message = format!("task `{job}` has ended already");
-                return Err(ApiError::new(StatusCode::CONFLICT, message));
-            }
-            let mut changes = Changes::new();
-            changes.push(Change::CancelJob(job.clone()));
-            Ok((changes, ()))
-        };
-        store.change(decide).await.map_err(change_error)
-    })
-    .await?;
+    let (store, asked) = (api.store().clone(), id.clone());
+    api.change(async move { pvc_ops::job::cancel(&store, &asked).await.map_err(refused) }).await?;
     Ok(json::ok(&Message { message: format!("task `{id}` was asked to stop") }))
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use pvc_api_types as api;
 use pvc_model::cluster::Cluster;
-use pvc_model::node::{NodeRecord, PluginReport};
+use pvc_model::node::{HypervisorNote, NodeRecord, PluginReport};
 use serde_json::{Map, Value};
 
 /// Everything known about a node.
@@ -35,6 +35,16 @@ pub fn node(record: &NodeRecord, cluster: &Cluster) -> api::Node {
             free: count(figures.memory_free_mib),
         },
         interfaces: interfaces(record),
+        hypervisor: record.hypervisor.as_ref().map(hypervisor),
+    }
+}
+
+fn hypervisor(note: &HypervisorNote) -> api::NodeHypervisor {
+    api::NodeHypervisor {
+        accelerator: note.accelerator.clone(),
+        kvm_refused: note.kvm_refused.clone(),
+        libvirt_version: note.libvirt_version.clone(),
+        qemu_version: note.qemu_version.clone(),
     }
 }
 

@@ -16,7 +16,7 @@ use pvc_embedded::EmbeddedTree;
 use pvc_ports::{CreateMode, Op, Tree};
 use pvc_store::Store;
 use pvc_store::synthetic::Shape;
-use pvc_testkit::{SeededRandom, TokioClock, eventually};
+use pvc_testkit::{MemoryStorage, SeededRandom, TokioClock, eventually};
 use serde_json::Value;
 use tower::ServiceExt;
 
@@ -27,6 +27,7 @@ pub struct Api {
     pub router: Router,
     pub store: Store,
     pub tree: Arc<dyn Tree>,
+    pub storage: Arc<MemoryStorage>,
 }
 
 /// A reply, read to its end.
@@ -84,8 +85,10 @@ pub async fn start(dump: &BTreeMap<String, String>, settings: ApiSettings) -> Ap
         store.initialize(false).await.unwrap();
         store.restore(dump).await.unwrap();
     }
-    let state = ApiState::new(store.clone(), Arc::new(TokioClock::new()), random, settings);
-    Api { router: router(state.clone()), state, store, tree }
+    let storage = Arc::new(MemoryStorage::new());
+    let state =
+        ApiState::new(store.clone(), Arc::new(TokioClock::new()), random, Some(storage.clone()), settings);
+    Api { router: router(state.clone()), state, store, tree, storage }
 }
 
 /// Three nodes, `vms` VMs, four networks.

@@ -1,0 +1,549 @@
+//! VMs, to change.
+
+use axum::Extension;
+use axum::extract::State;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::Response;
+use pvc_api_types::{Message, TaskRef};
+use pvc_model::job::JobSpec;
+use pvc_model::request::{Answer, StateRequest};
+use pvc_model::vm::{MigrationMethod, Selector};
+use pvc_ops::vm::{self, Define, Meta, Move, Movement, StateOutcome};
+use pvc_ports::DeviceChange;
+
+use super::At;
+use crate::auth::Caller;
+use crate::error::{ApiError, Result};
+use crate::json;
+use crate::openapi::ChangeRefused;
+use crate::params::{Flag, Or, Params, choice, params};
+use crate::refuse::refused;
+use crate::state::ApiState;
+use crate::view::task;
+use crate::wait;
+
+fn done(message: impl Into<String>) -> Response {
+    json::ok(&Message { message: message.into() })
+}
+
+/// A sentence, and what will work but likely not as intended.
+fn with_warnings(message: String, warnings: &[String]) -> String {
+    warnings.iter().fold(message, |message, warning| format!("{message}; note: {warning}"))
+}
+
+choice! {
+    /// How a target node is chosen.
+    pub enum SelectorWord {
+        Mem = "mem", Memprov = "memprov", Vcpus = "vcpus", Load = "load", Vms = "vms", None = "none",
+    }
+}
+
+impl SelectorWord {
+    fn selector(self) -> Option<Selector> {
+        match self {
+            SelectorWord::Mem => Some(Selector::Mem),
+            SelectorWord::Memprov => Some(Selector::Memprov),
+            SelectorWord::Vcpus => Some(Selector::Vcpus),
+            SelectorWord::Load => Some(Selector::Load),
+            SelectorWord::Vms => Some(Selector::Vms),
+            SelectorWord::None => None,
+        }
+    }
+}
+
+choice! {
+    /// How a VM may be moved.
+    pub enum MethodWord { Live = "live", Shutdown = "shutdown", None = "none" }
+}
+
+impl MethodWord {
+    fn method(self) -> Option<MigrationMethod> {
+        match self {
+            MethodWord::Live => Some(MigrationMethod::Live),
+            MethodWord::Shutdown => Some(MigrationMethod::Shutdown),
+            MethodWord::None => None,
+        }
+    }
+}
+
+params! {
+    /// A new VM.
+    pub struct Definition {
+        /// The only nodes it may be placed on.
+        limit: Vec<String>,
+        /// The node to assign it to; without one it is chosen.
+        node: Option<String>,
+        /// How a target node is chosen; `none` for the cluster's way.
+        selector: Option<SelectorWord>,
+        /// Whether it starts with its node.
+        autostart: Flag,
+        /// How it may be moved; `none` for any way.
+        migration_method: Option<MethodWord>,
+        /// Milliseconds that it may stand still for a live migration.
+        migration_max_downtime: Or<300>,
+        /// Tags that can be removed.
+        user_tags: Vec<String>,
+        /// Tags that cannot be removed.
+        protected_tags: Vec<String>,
+        @form
+        /// The libvirt domain XML, with name and UUID.
+        xml: String,
+    }
+}
+
+async fn define(api: &ApiState, expected: Option<String>, definition: Definition) -> Result<Response> {
+    let ask = Define {
+        expected,
+        node: definition.node,
+        node_limit: definition.limit,
+        selector: definition.selector.and_then(SelectorWord::selector),
+        autostart: definition.autostart.0,
+        migration_method: definition.migration_method.and_then(MethodWord::method),
+        max_downtime_ms: definition.migration_max_downtime.0,
+        user_tags: definition.user_tags,
+        protected_tags: definition.protected_tags,
+        ..Define::new(definition.xml)
+    };
+    let store = api.store().clone();
+    let defined = api.change(async move { vm::define(&store, &ask).await.map_err(refused) }).await?;
+    let message = format!("VM `{}` was defined on node `{}`", defined.name, defined.node);
+    Ok(done(with_warnings(message, &defined.warnings)))
+}
+
+/// Defines a VM.
+#[utoipa::path(
+    post, path = "/api/v1/vm", tag = "vm", params(Definition),
+    request_body(content = Definition, content_type = "application/x-www-form-urlencoded"),
+    responses((status = 200, body = Message), ChangeRefused)
+)]
+pub async fn post_vm(
+    State(api): State<ApiState>,
+    Params(definition): Params<Definition>,
+) -> Result<Response> {
+    define(&api, None, definition).await
+}
+
+/// Defines a VM whose XML has this name or UUID.
+#[utoipa::path(
+    post, path = "/api/v1/vm/{vm}", tag = "vm",
+    params(("vm" = String, Path, description = "Name or UUID of the VM"), Definition),
+    request_body(content = Definition, content_type = "application/x-www-form-urlencoded"),
+    responses((status = 200, body = Message), ChangeRefused)
+)]
+pub async fn post_vm_vm(
+    State(api): State<ApiState>,
+    At(name): At<String>,
+    Params(definition): Params<Definition>,
+) -> Result<Response> {
+    define(&api, Some(name), definition).await
+}
+
+params! {
+    /// Other hardware.
+    pub struct Modification {
+        /// Restarts a running guest, so that it gets the new hardware.
+        restart: Flag,
+        @form
+        /// The libvirt domain XML, of the same name and UUID.
+        xml: String,
+    }
+}
+
+/// Replaces the definition of a VM. A running guest has it after its next start.
+#[utoipa::path(
+    put, path = "/api/v1/vm/{vm}", tag = "vm",
+    params(("vm" = String, Path, description = "Name or UUID of the VM"), Modification),
+    request_body(content = Modification, content_type = "application/x-www-form-urlencoded"),
+    responses((status = 200, body = Message), ChangeRefused)
+)]
+pub async fn put_vm_vm(
+    State(api): State<ApiState>,
+    At(name): At<String>,
+    Params(ask): Params<Modification>,
+) -> Result<Response> {
+    let store = api.store().clone();
+    let change = async move { vm::modify(&store, &name, &ask.xml, ask.restart.0).await.map_err(refused) };
+    let modified = api.change(change).await?;
+    let restarted = if modified.restarted { " and is being restarted" } else { "" };
+    let message = format!("VM `{}` was modified{restarted}", modified.name);
+    Ok(done(with_warnings(message, &modified.warnings)))
+}
+
+params! {
+    /// What is to go.
+    pub struct Removal {
+        /// Removes the VM's volumes with their snapshots as well.
+        delete_disks: Flag,
+    }
+}
+
+/// Stops a VM and removes its record.
+#[utoipa::path(
+    delete, path = "/api/v1/vm/{vm}", tag = "vm",
+    params(("vm" = String, Path, description = "Name or UUID of the VM"), Removal),
+    responses((status = 200, body = Message), ChangeRefused)
+)]
+pub async fn delete_vm_vm(
+    State(api): State<ApiState>,
+    At(name): At<String>,
+    Params(removal): Params<Removal>,
+) -> Result<Response> {
+    let storage = if removal.delete_disks.0 { Some(api.storage()?) } else { None };
+    let (store, clock) = (api.store().clone(), api.clock().clone());
+    let change =
+        async move { vm::remove(&store, clock.as_ref(), storage.as_deref(), &name).await.map_err(refused) };
+    let removed = api.change_within(api.settings().limits.wait_time, change).await?;
+    let volumes = match removed.volumes.len() {
+        0 => String::new(),
+        1 => " with its volume".to_owned(),
+        several => format!(" with its {several} volumes"),
+    };
+    Ok(done(format!("VM `{}` was removed{volumes}", removed.name)))
+}
+
+params! {
+    /// Changes of metadata. What is not given stays.
+    pub struct MetaChange {
+        /// The only nodes it may be placed on; empty for any.
+        limit: Option<Vec<String>>,
+        /// How a target node is chosen; `none` for the cluster's way.
+        selector: Option<SelectorWord>,
+        /// Whether it starts with its node.
+        autostart: Option<bool>,
+        /// The name of the provisioner's profile.
+        profile: Option<String>,
+        /// How it may be moved; `none` for any way.
+        migration_method: Option<MethodWord>,
+        /// Milliseconds that it may stand still for a live migration.
+        migration_max_downtime: Option<u32>,
+    }
+}
+
+/// Changes what the cluster does with a VM by itself.
+#[utoipa::path(
+    post, path = "/api/v1/vm/{vm}/meta", tag = "vm",
+    params(("vm" = String, Path, description = "Name or UUID of the VM"), MetaChange),
+    responses((status = 200, body = Message), ChangeRefused)
+)]
+pub async fn post_vm_vm_meta(
+    State(api): State<ApiState>,
+    At(name): At<String>,
+    Params(given): Params<MetaChange>,
+) -> Result<Response> {
+    let meta = Meta {
+        node_limit: given.limit,
+        selector: given.selector.map(SelectorWord::selector),
+        autostart: given.autostart,
+        profile: given.profile,
+        migration_method: given.migration_method.map(MethodWord::method),
+        max_downtime_ms: given.migration_max_downtime,
+    };
+    let message = format!("the metadata of VM `{name}` was changed");
+    let store = api.store().clone();
+    api.change(async move { vm::set_meta(&store, &name, &meta).await.map_err(refused) }).await?;
+    Ok(done(message))
+}
+
+choice! {
+    /// What to do with a tag.
+    pub enum TagAction { Add = "add", Remove = "remove" }
+}
+
+params! {
+    /// A change of tags.
+    pub struct TagChange {
+        /// What to do.
+        action: TagAction,
+        /// The tag.
+        tag: String,
+        /// Whether the tag cannot be removed.
+        protected: Flag,
+    }
+}
+
+/// Adds a tag to a VM, or removes it.
+#[utoipa::path(
+    post, path = "/api/v1/vm/{vm}/tags", tag = "vm",
+    params(("vm" = String, Path, description = "Name or UUID of the VM"), TagChange),
+    responses((status = 200, body = Message), ChangeRefused)
+)]
+pub async fn post_vm_vm_tags(
+    State(api): State<ApiState>,
+    At(name): At<String>,
+    Params(TagChange { action, tag, protected }): Params<TagChange>,
+) -> Result<Response> {
+    let message = match action {
+        TagAction::Add => format!("tag `{tag}` was added to VM `{name}`"),
+        TagAction::Remove => format!("tag `{tag}` was removed from VM `{name}`"),
+    };
+    let store = api.store().clone();
+    let change = async move {
+        match action {
+            TagAction::Add => vm::add_tag(&store, &name, &tag, protected.0).await.map_err(refused),
+            TagAction::Remove => vm::remove_tag(&store, &name, &tag).await.map_err(refused),
+        }
+    };
+    api.change(change).await?;
+    Ok(done(message))
+}
+
+params! {
+    /// Another name.
+    pub struct Rename {
+        /// The name it is to have.
+        new_name: String,
+    }
+}
+
+/// Gives a VM another name, and its volumes that are named after it.
+#[utoipa::path(
+    post, path = "/api/v1/vm/{vm}/rename", tag = "vm",
+    params(("vm" = String, Path, description = "Name or UUID of the VM"), Rename),
+    responses((status = 200, body = Message), ChangeRefused)
+)]
+pub async fn post_vm_vm_rename(
+    State(api): State<ApiState>,
+    At(name): At<String>,
+    Params(Rename { new_name }): Params<Rename>,
+) -> Result<Response> {
+    let storage = api.storage()?;
+    let (store, clock) = (api.store().clone(), api.clock().clone());
+    let change = async move {
+        vm::rename(&store, clock.as_ref(), storage.as_ref(), &name, &new_name).await.map_err(refused)
+    };
+    let renamed = api.change_within(api.settings().limits.wait_time, change).await?;
+    Ok(done(format!("VM `{}` is called `{}` now", renamed.from, renamed.to)))
+}
+
+choice! {
+    /// What a VM is to be.
+    pub enum StateWord {
+        Start = "start", Shutdown = "shutdown", Stop = "stop", Restart = "restart", Disable = "disable",
+    }
+}
+
+impl StateWord {
+    fn request(self) -> StateRequest {
+        match self {
+            StateWord::Start => StateRequest::Start,
+            StateWord::Shutdown => StateRequest::Shutdown,
+            StateWord::Stop => StateRequest::Stop,
+            StateWord::Restart => StateRequest::Restart,
+            StateWord::Disable => StateRequest::Disable,
+        }
+    }
+}
+
+params! {
+    /// A wish for another state.
+    pub struct StateChange {
+        /// The state that is wanted.
+        state: StateWord,
+        /// Also for a mirror; disables without a graceful shutdown.
+        force: Flag,
+        /// Reply when the state is reached.
+        wait: Flag,
+    }
+}
+
+/// Starts or stops a VM.
+#[utoipa::path(
+    post, path = "/api/v1/vm/{vm}/state", tag = "vm",
+    params(("vm" = String, Path, description = "Name or UUID of the VM"), StateChange),
+    responses((status = 200, body = Message), ChangeRefused)
+)]
+pub async fn post_vm_vm_state(
+    State(api): State<ApiState>,
+    At(name): At<String>,
+    Params(StateChange { state, force, wait }): Params<StateChange>,
+) -> Result<Response> {
+    let request = state.request();
+    let store = api.store().clone();
+    let change = async move { vm::set_state(&store, &name, request, force.0).await.map_err(refused) };
+    let outcome = api.change(change).await?;
+    let name = outcome.name.clone();
+    if matches!(outcome.answer, Answer::ThenDisable(_) | Answer::AwaitStopThenDisable) {
+        disable(&api, outcome).await?;
+        return Ok(done(format!("VM `{name}` is disabled")));
+    }
+    if wait.0 {
+        wait::for_state(&api, outcome.uuid, &name, request).await?;
+        return Ok(done(reached(&name, request)));
+    }
+    Ok(done(asked(&name, request)))
+}
+
+/// Disables a VM when it has stopped; what is written by now stops it. Goes on without the client, but
+/// not without the daemon.
+async fn disable(api: &ApiState, outcome: StateOutcome) -> Result<()> {
+    let (store, clock) = (api.store().clone(), api.clock().clone());
+    let limit = api.settings().limits.wait_time;
+    let stopping = api.stopping().clone();
+    let finish = async move {
+        tokio::select! {
+            biased;
+            () = stopping.cancelled() => Err(not_disabled(&outcome.name)),
+            done = vm::finish_disable(&store, clock.as_ref(), &outcome, limit) => done.map_err(refused),
+        }
+    };
+    // The limit is kept inside; this one is for a store that hangs.
+    api.change_within(limit * 2, finish).await
+}
+
+fn not_disabled(vm: &str) -> ApiError {
+    let message = format!("the API is being stopped; VM `{vm}` is being shut down, but not disabled");
+    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message).hint(Some("repeat it in a moment"))
+}
+
+fn asked(vm: &str, request: StateRequest) -> String {
+    match request {
+        StateRequest::Start => format!("VM `{vm}` is being started"),
+        StateRequest::Restart => format!("VM `{vm}` is being restarted"),
+        StateRequest::Shutdown => format!("VM `{vm}` is being shut down"),
+        StateRequest::Stop => format!("VM `{vm}` is being stopped"),
+        StateRequest::Disable => format!("VM `{vm}` is disabled"),
+    }
+}
+
+fn reached(vm: &str, request: StateRequest) -> String {
+    match request {
+        StateRequest::Start => format!("VM `{vm}` runs"),
+        StateRequest::Restart => format!("VM `{vm}` was restarted"),
+        StateRequest::Shutdown => format!("VM `{vm}` was shut down"),
+        StateRequest::Stop => format!("VM `{vm}` is stopped"),
+        StateRequest::Disable => format!("VM `{vm}` is disabled"),
+    }
+}
+
+choice! {
+    /// What to do with a VM's place.
+    pub enum PlaceAction { Migrate = "migrate", Unmigrate = "unmigrate", Move = "move" }
+}
+
+params! {
+    /// Another node.
+    pub struct Placement {
+        /// `move` for good, `migrate` to come back by `unmigrate`.
+        action: PlaceAction,
+        /// The target; chosen without one.
+        node: Option<String>,
+        /// Migrates a VM further that is migrated already.
+        force: Flag,
+        /// Reply when it is there.
+        wait: Flag,
+        /// Live or not at all.
+        force_live: Flag,
+    }
+}
+
+/// Moves a VM to another node.
+#[utoipa::path(
+    post, path = "/api/v1/vm/{vm}/node", tag = "vm",
+    params(("vm" = String, Path, description = "Name or UUID of the VM"), Placement),
+    responses((status = 200, body = Message), ChangeRefused)
+)]
+pub async fn post_vm_vm_node(
+    State(api): State<ApiState>,
+    At(name): At<String>,
+    Params(given): Params<Placement>,
+) -> Result<Response> {
+    let movement = match given.action {
+        PlaceAction::Migrate => Movement::Migrate,
+        PlaceAction::Unmigrate => Movement::Unmigrate,
+        PlaceAction::Move => Movement::Move,
+    };
+    let ask = Move { movement, node: given.node, force: given.force.0, live_only: given.force_live.0 };
+    let store = api.store().clone();
+    let moved = api.change(async move { vm::move_vm(&store, &name, &ask).await.map_err(refused) }).await?;
+    if given.wait.0 {
+        wait::for_move(&api, &moved).await?;
+        return Ok(done(format!("VM `{}` is on node `{}` now", moved.name, moved.to)));
+    }
+    Ok(done(format!("VM `{}` goes to node `{}`", moved.name, moved.to)))
+}
+
+/// The reply to a request that became a job.
+fn submitted(spec: &JobSpec) -> Response {
+    let mut response = json::reply(StatusCode::ACCEPTED, &task::reference(spec));
+    let location = HeaderValue::from_str(&format!("/api/v1/tasks/{}", spec.id));
+    let location = location.expect("an identifier of hexadecimal digits makes a header value");
+    response.headers_mut().insert(header::LOCATION, location);
+    response
+}
+
+/// Breaks the locks that a dead host left on a VM's volumes.
+#[utoipa::path(
+    post, path = "/api/v1/vm/{vm}/locks", tag = "vm",
+    params(("vm" = String, Path, description = "Name or UUID of the VM")),
+    responses((status = 202, body = TaskRef), ChangeRefused)
+)]
+pub async fn post_vm_vm_locks(
+    State(api): State<ApiState>,
+    At(name): At<String>,
+    Extension(caller): Extension<Caller>,
+) -> Result<Response> {
+    let (store, clock, random) = (api.store().clone(), api.clock().clone(), api.random().clone());
+    let change = async move {
+        let by = &caller.description;
+        vm::submit_flush_locks(&store, clock.as_ref(), random.as_ref(), &name, by).await.map_err(refused)
+    };
+    Ok(submitted(&api.change(change).await?))
+}
+
+params! {
+    /// A device.
+    pub struct DeviceRequest {
+        @form
+        /// One element of libvirt's domain XML, as below `<devices>`.
+        xml: String,
+    }
+}
+
+async fn device(
+    api: &ApiState,
+    caller: Caller,
+    name: String,
+    change: DeviceChange,
+    xml: String,
+) -> Result<Response> {
+    let (store, clock, random) = (api.store().clone(), api.clock().clone(), api.random().clone());
+    let submit = async move {
+        let by = &caller.description;
+        let job =
+            pvc_ops::device::submit_device(&store, clock.as_ref(), random.as_ref(), &name, change, &xml, by);
+        job.await.map_err(refused)
+    };
+    Ok(submitted(&api.change(submit).await?))
+}
+
+/// Plugs a device into a running guest.
+#[utoipa::path(
+    post, path = "/api/v1/vm/{vm}/device", tag = "vm",
+    params(("vm" = String, Path, description = "Name or UUID of the VM")),
+    request_body(content = DeviceRequest, content_type = "application/x-www-form-urlencoded"),
+    responses((status = 202, body = TaskRef), ChangeRefused)
+)]
+pub async fn post_vm_vm_device(
+    State(api): State<ApiState>,
+    At(name): At<String>,
+    Extension(caller): Extension<Caller>,
+    Params(DeviceRequest { xml }): Params<DeviceRequest>,
+) -> Result<Response> {
+    device(&api, caller, name, DeviceChange::Attach, xml).await
+}
+
+/// Unplugs a device from a running guest.
+#[utoipa::path(
+    delete, path = "/api/v1/vm/{vm}/device", tag = "vm",
+    params(("vm" = String, Path, description = "Name or UUID of the VM")),
+    request_body(content = DeviceRequest, content_type = "application/x-www-form-urlencoded"),
+    responses((status = 202, body = TaskRef), ChangeRefused)
+)]
+pub async fn delete_vm_vm_device(
+    State(api): State<ApiState>,
+    At(name): At<String>,
+    Extension(caller): Extension<Caller>,
+    Params(DeviceRequest { xml }): Params<DeviceRequest>,
+) -> Result<Response> {
+    device(&api, caller, name, DeviceChange::Detach, xml).await
+}

@@ -1,0 +1,436 @@
+//! What can be changed: each kind of change once, its refusals, and waiting for it.
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::http::Method;
+use common::{Api, Reply, empty, settings, start, with_vms};
+use pvc_api::{ApiSettings, Limits};
+use pvc_model::node::DomainState;
+use pvc_model::vm::VmState;
+use pvc_store::synthetic::Shape;
+use pvc_store::{Changes, NodeChange, VmChange};
+use serde_json::json;
+
+const UUID: &str = "2c2b8f4e-0d3e-4b6f-9d6d-0c9b6cf3f2a1";
+
+fn xml(name: &str, uuid: &str) -> String {
+    format!(
+        "<domain type='kvm'>\n  <name>{name}</name>\n  <uuid>{uuid}</uuid>\n  <memory unit='MiB'>64</memory>\n  <vcpu>1</vcpu>\n  \
+         <os><type arch='x86_64' machine='pc-i440fx-2.7'>hvm</type></os>\n  <devices>\n    <emulator>/usr/bin/kvm</emulator>\n    \
+         <serial type='pty'><log file='/var/log/libvirt/{name}.log' append='on'/></serial>\n    <console type='pty'/>\n  \
+         </devices>\n</domain>\n"
+    )
+}
+
+impl Api {
+    async fn define(&self, query: &str, xml: &str) -> Reply {
+        self.form(Method::POST, &format!("/vm{query}"), "xml", xml).await
+    }
+
+    fn state(&self, vm: &str) -> VmState {
+        self.store.view().vm(vm).expect("the VM exists").state.clone()
+    }
+
+    /// Plays the node: the VM's state, and whether the node says it runs.
+    async fn play(&self, vm: &str, state: &str, runs: bool) {
+        let uuid = self.uuid(vm);
+        let running = if runs { uuid.to_string() } else { String::new() };
+        self.write("/nodes/pvchv1/runningdomains", running).await;
+        self.write(&format!("/domains/{uuid}/state"), state.to_owned()).await;
+    }
+}
+
+/// One VM `web` on node `pvchv1`, off, and nothing else.
+async fn with_web() -> Arc<Api> {
+    let api = with_vms(0).await;
+    api.define("?node=pvchv1", &xml("web", UUID)).await.ok();
+    Arc::new(api)
+}
+
+#[tokio::test]
+async fn a_vm_is_defined_with_all_that_is_said_about_it() {
+    let api = with_vms(0).await;
+    let query = "?node=pvchv2&limit=pvchv2,pvchv3&selector=vms&autostart=True&migration_method=live\
+                 &migration_max_downtime=500&user_tags=a&user_tags=b&protected_tags=c";
+    let message = api.define(query, &xml("web", UUID)).await.ok()["message"].as_str().unwrap().to_owned();
+    assert!(message.starts_with("VM `web` was defined on node `pvchv2`"), "{message}");
+    let vm = &api.get("/vm/web").await.ok()[0];
+    assert_eq!(vm["uuid"], UUID);
+    assert_eq!(vm["state"], "stop");
+    assert_eq!(vm["node_limit"], json!(["pvchv2", "pvchv3"]));
+    assert_eq!((&vm["node_selector"], &vm["migration_method"]), (&json!("vms"), &json!("live")));
+    assert_eq!((&vm["node_autostart"], &vm["migration_max_downtime"]), (&json!(true), &json!(500)));
+    let tags: Vec<(&str, bool)> = vm["tags"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|tag| (tag["name"].as_str().unwrap(), tag["protected"].as_bool().unwrap()))
+        .collect();
+    assert_eq!(tags, [("a", false), ("b", false), ("c", true)]);
+}
+
+#[tokio::test]
+async fn q19_what_is_not_said_has_its_documented_default() {
+    let api = with_web().await;
+    let vm = &api.get("/vm/web").await.ok()[0];
+    assert_eq!(vm["migration_max_downtime"], 300);
+    assert_eq!((&vm["node_autostart"], &vm["tags"]), (&json!(false), &json!([])));
+}
+
+#[tokio::test]
+async fn q15_a_single_node_in_the_limit_is_kept() {
+    let api = with_vms(0).await;
+    api.define("?limit=pvchv3", &xml("web", UUID)).await.ok();
+    let vm = &api.get("/vm/web").await.ok()[0];
+    assert_eq!((&vm["node_limit"], &vm["node"]), (&json!(["pvchv3"]), &json!("pvchv3")));
+}
+
+#[tokio::test]
+async fn bad_definitions_are_refused_with_a_reason_and_leave_nothing() {
+    let api = with_vms(1).await;
+    let good = xml("web", UUID);
+    for (bad, part) in [
+        (String::new(), ""),
+        ("no xml at all".to_owned(), ""),
+        (good.replace(&format!("<uuid>{UUID}</uuid>"), ""), "uuid"),
+        (good.replace("<name>web</name>", "<name>we b</name>"), "space"),
+        (good.replace("<name>web</name>", "<name>../../etc</name>"), "`/`"),
+        (good.replace("<name>web</name>", &format!("<name>{}</name>", "x".repeat(300))), "300 characters"),
+        (format!("<!DOCTYPE d [<!ENTITY e 'x'>]>{good}"), ""),
+        (good.replace("<devices>", &format!("<!--{}--><devices>", "c".repeat(600_000).repeat(2))), ""),
+        (xml("vm00000", UUID), "vm00000"),
+    ] {
+        let reply = api.define("", &bad).await;
+        assert!([400, 413].contains(&reply.status.as_u16()), "{}", reply.text());
+        assert!(reply.message().contains(part), "{part}: {}", reply.message());
+        assert_eq!(api.store.view().vms.len(), 1);
+    }
+    assert_eq!(api.post("/vm").await.refused(400), "xml: is required and was not given");
+    assert_eq!(api.define("?node=nowhere", &good).await.status, 400);
+    assert_eq!(api.define("?limit=nowhere", &good).await.status, 400);
+    assert!(api.define("?selector=best", &good).await.refused(400).starts_with("selector: "));
+}
+
+#[tokio::test]
+async fn q54_a_name_in_the_path_must_be_that_of_the_xml() {
+    let api = with_vms(0).await;
+    api.form(Method::POST, "/vm/other", "xml", &xml("web", UUID)).await.refused(400);
+    api.form(Method::POST, "/vm/web", "xml", &xml("web", UUID)).await.ok();
+}
+
+#[tokio::test]
+async fn q53_a_vm_is_modified_by_its_own_xml_only() {
+    let api = with_web().await;
+    let larger = xml("web", UUID).replace(">64<", ">128<");
+    let reply = api.form(Method::PUT, "/vm/web?restart=no", "xml", &larger).await.ok();
+    assert_eq!(reply["message"], "VM `web` was modified");
+    assert_eq!(api.get("/vm/web").await.ok()[0]["memory"], 128);
+    let other = xml("web", "7b1f8e1c-5d0f-4c2e-8a77-3f0b6a3e9d52");
+    api.form(Method::PUT, "/vm/web", "xml", &other).await.refused(400);
+    api.form(Method::PUT, "/vm/nothing", "xml", &larger).await.refused(404);
+    let edited = api.get("/vm/web").await.ok()[0]["xml"].as_str().unwrap().to_owned();
+    api.form(Method::PUT, "/vm/web", "xml", &edited).await.ok();
+}
+
+#[tokio::test]
+async fn metadata_is_changed_member_by_member() {
+    let api = with_web().await;
+    api.post("/vm/web/meta?limit=pvchv1&autostart=yes&profile=small").await.ok();
+    let vm = &api.get("/vm/web").await.ok()[0];
+    assert_eq!(
+        (&vm["node_limit"], &vm["node_autostart"], &vm["profile"]),
+        (&json!(["pvchv1"]), &json!(true), &json!("small"))
+    );
+    api.post("/vm/web/meta?limit=&selector=none").await.ok();
+    let vm = &api.get("/vm/web").await.ok()[0];
+    assert_eq!((&vm["node_limit"], &vm["node_autostart"]), (&json!(null), &json!(true)));
+    api.post("/vm/web/meta").await.refused(400);
+    api.post("/vm/nothing/meta?autostart=yes").await.refused(404);
+    api.post("/vm/web/meta?limit=nowhere").await.refused(400);
+    for bad in ["migration_max_downtime=soon", "autostart=perhaps", "selector=x"] {
+        api.post(&format!("/vm/web/meta?{bad}")).await.refused(400);
+    }
+}
+
+#[tokio::test]
+async fn q51_tags_are_checked_and_unprotected_unless_said_otherwise() {
+    let api = with_web().await;
+    api.post("/vm/web/tags?action=add&tag=daily").await.ok();
+    api.post("/vm/web/tags?action=add&tag=kept&protected=True").await.ok();
+    let tags = api.get("/vm/web/tags").await.ok();
+    assert_eq!(tags["tags"][0], json!({"name": "daily", "type": "user", "protected": false}));
+    api.post("/vm/web/tags?action=remove&tag=daily").await.ok();
+    api.post("/vm/web/tags?action=remove&tag=daily").await.refused(404);
+    api.post("/vm/web/tags?action=remove&tag=kept").await.refused(400);
+    for bad in ["action=add", "tag=x", "action=add&tag=", "action=add&tag=a%2Fb", "action=paint&tag=x"] {
+        api.post(&format!("/vm/web/tags?{bad}")).await.refused(400);
+    }
+    api.post("/vm/nothing/tags?action=add&tag=x").await.refused(404);
+}
+
+#[tokio::test]
+async fn q03_a_vm_gets_another_name_or_a_refusal_that_can_be_read() {
+    let api = with_web().await;
+    assert_eq!(api.post("/vm/web/rename").await.refused(400), "new_name: is required and was not given");
+    for bad in ["we%20b", "..%2Fx", "", "web", UUID] {
+        api.post(&format!("/vm/web/rename?new_name={bad}")).await.refused(400);
+    }
+    let reply = api.post("/vm/web/rename?new_name=shop").await.ok();
+    assert_eq!(reply["message"], "VM `web` is called `shop` now");
+    assert_eq!(api.get("/vm/shop").await.ok()[0]["uuid"], UUID);
+    api.get("/vm/web").await.refused(404);
+    api.post("/vm/nothing/rename?new_name=x").await.refused(404);
+}
+
+#[tokio::test]
+async fn a_vm_is_removed() {
+    let api = with_web().await;
+    assert_eq!(api.delete("/vm/web?delete_disks=true").await.ok()["message"], "VM `web` was removed");
+    api.get("/vm/web").await.refused(404);
+    api.delete("/vm/web").await.refused(404);
+}
+
+#[tokio::test]
+async fn a_state_is_asked_for_and_the_reply_comes_at_once() {
+    let api = with_web().await;
+    assert_eq!(
+        api.post("/vm/web/state?state=start&force=False&wait=False").await.ok()["message"],
+        "VM `web` is being started"
+    );
+    assert_eq!(api.state("web"), VmState::Start);
+    api.post("/vm/web/state?state=restart").await.ok();
+    assert_eq!(api.state("web"), VmState::Restart);
+    api.post("/vm/web/state?state=stop").await.ok();
+    assert!(api.post("/vm/web/state?state=shutdown").await.refused(400).contains("not `start`"));
+    api.post("/vm/web/state?state=disable").await.ok();
+    assert_eq!(api.state("web"), VmState::Disable);
+    api.post("/vm/nothing/state?state=start").await.refused(404);
+    assert!(api.post("/vm/web/state").await.refused(400).starts_with("state: is required"));
+    assert!(api.post("/vm/web/state?state=fly").await.refused(400).starts_with("state: `fly` is not one of"));
+}
+
+/// Sends a request and lets it wait.
+fn waiting(api: &Arc<Api>, path: &'static str) -> tokio::task::JoinHandle<Reply> {
+    let api = api.clone();
+    tokio::spawn(async move { api.post(path).await })
+}
+
+#[tokio::test]
+async fn who_waits_for_a_start_hears_when_the_guest_runs() {
+    let api = with_web().await;
+    let waiter = waiting(&api, "/vm/web/state?state=start&wait=True");
+    api.eventually("the start is asked for", |view| view.vm("web").unwrap().state == VmState::Start).await;
+    assert!(!waiter.is_finished());
+    api.play("web", "start", true).await;
+    assert_eq!(waiter.await.unwrap().ok()["message"], "VM `web` runs");
+}
+
+#[tokio::test]
+async fn who_waits_for_a_start_that_fails_hears_why() {
+    let api = with_web().await;
+    let waiter = waiting(&api, "/vm/web/state?state=start&wait=True");
+    api.eventually("the start is asked for", |view| view.vm("web").unwrap().state == VmState::Start).await;
+    let uuid = api.uuid("web");
+    let mut changes = Changes::new();
+    changes
+        .vm(uuid, VmChange::FailedReason("no such emulator".into()))
+        .vm(uuid, VmChange::State(VmState::Fail));
+    api.store.change(|_| Ok::<_, std::convert::Infallible>((changes.clone(), ()))).await.unwrap();
+    assert_eq!(waiter.await.unwrap().refused(400), "VM `web` failed: no such emulator");
+}
+
+#[tokio::test]
+async fn who_waits_for_a_stop_hears_when_no_guest_is_left() {
+    let api = with_web().await;
+    api.play("web", "start", true).await;
+    let waiter = waiting(&api, "/vm/web/state?state=shutdown&wait=True");
+    api.eventually("the shutdown is asked for", |view| view.vm("web").unwrap().state == VmState::Shutdown)
+        .await;
+    api.write(&format!("/domains/{UUID}/state"), "stop").await;
+    api.play("web", "stop", false).await;
+    assert_eq!(waiter.await.unwrap().ok()["message"], "VM `web` was shut down");
+}
+
+#[tokio::test]
+async fn who_waits_hears_when_somebody_else_wants_another_state_or_removes_the_vm() {
+    let api = with_web().await;
+    let waiter = waiting(&api, "/vm/web/state?state=start&wait=True");
+    api.eventually("the start is asked for", |view| view.vm("web").unwrap().state == VmState::Start).await;
+    api.post("/vm/web/state?state=stop").await.ok();
+    assert!(waiter.await.unwrap().refused(400).contains("somebody else"));
+    let waiter = waiting(&api, "/vm/web/state?state=start&wait=True");
+    api.eventually("the start is asked for", |view| view.vm("web").unwrap().state == VmState::Start).await;
+    api.post("/vm/web/state?state=stop").await.ok();
+    api.delete("/vm/web").await.ok();
+    let reply = waiter.await.unwrap();
+    assert!([400, 404].contains(&reply.status.as_u16()), "{}", reply.text());
+}
+
+#[tokio::test]
+async fn q58_disabling_shuts_down_first_and_goes_on_without_its_client() {
+    let api = with_web().await;
+    api.play("web", "start", true).await;
+    let waiter = waiting(&api, "/vm/web/state?state=disable");
+    api.eventually("the shutdown is asked for", |view| view.vm("web").unwrap().state == VmState::Shutdown)
+        .await;
+    waiter.abort();
+    api.play("web", "stop", false).await;
+    api.eventually("it is disabled", |view| view.vm("web").unwrap().state == VmState::Disable).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn q59_a_wait_is_bounded_in_time_and_number_and_ends_with_the_daemon() {
+    let limits = Limits { waits: 1, ..Limits::default() };
+    let api = start(&Shape::with_vms(0).dump(), ApiSettings { limits, ..settings() }).await;
+    api.define("?node=pvchv1", &xml("web", UUID)).await.ok();
+    let api = Arc::new(api);
+    let reply = api.post("/vm/web/state?state=start&wait=True").await;
+    assert!(reply.refused(504).contains("900 s"));
+    let waiter = waiting(&api, "/vm/web/state?state=start&wait=True");
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(api.post("/vm/web/state?state=start&wait=True").await.refused(503).contains("too many"));
+    api.state.stopping().cancel();
+    assert!(waiter.await.unwrap().refused(503).contains("is being stopped"));
+}
+
+#[tokio::test]
+async fn a_vm_is_moved_and_whoever_waits_hears_of_its_arrival() {
+    let api = with_web().await;
+    assert!(api.post("/vm/web/node").await.refused(400).starts_with("action: "));
+    api.post("/vm/web/node?action=unmigrate").await.refused(400);
+    api.post("/vm/web/node?action=move&node=nowhere").await.refused(400);
+    let moved = api.post("/vm/web/node?action=move&node=pvchv2&wait=True").await;
+    assert_eq!(
+        moved.ok()["message"],
+        "VM `web` is on node `pvchv2` now",
+        "q12: it is off, so it is there at once"
+    );
+    api.write(&format!("/domains/{UUID}/state"), "start").await;
+    let waiter = waiting(&api, "/vm/web/node?action=migrate&node=pvchv3&wait=True");
+    api.eventually("the migration is asked for", |view| view.vm("web").unwrap().state == VmState::Migrate)
+        .await;
+    assert_eq!(api.get("/vm/web").await.ok()[0]["migrated"], "from pvchv2");
+    api.write(&format!("/domains/{UUID}/state"), "start").await;
+    waiter.await.unwrap().ok();
+}
+
+#[tokio::test]
+async fn nodes_are_flushed_and_made_ready_and_a_repetition_says_already() {
+    let api = Arc::new(with_vms(0).await);
+    api.post("/node/pvchv2/domain-state?state=flush").await.ok();
+    assert!(
+        api.post("/node/pvchv2/domain-state?state=flush").await.ok()["message"]
+            .as_str()
+            .unwrap()
+            .contains("already")
+    );
+    let waiter = waiting(&api, "/node/pvchv2/domain-state?state=ready&wait=yes");
+    api.eventually("ready is asked for", |view| {
+        view.node("pvchv2").unwrap().domain_state == DomainState::Unflush
+    })
+    .await;
+    let mut changes = Changes::new();
+    changes.node(&"pvchv2".into(), NodeChange::Domain(DomainState::Ready));
+    api.store.change(|_| Ok::<_, std::convert::Infallible>((changes.clone(), ()))).await.unwrap();
+    assert_eq!(waiter.await.unwrap().ok()["message"], "node `pvchv2` is ready");
+    api.post("/node/nowhere/domain-state?state=flush").await.refused(404);
+    assert!(api.post("/node/pvchv2/domain-state?state=x").await.refused(400).starts_with("state: "));
+}
+
+#[tokio::test]
+async fn the_primary_role_is_handed_over() {
+    let api = with_vms(0).await;
+    let message = async |path: &str| api.post(path).await.ok()["message"].as_str().unwrap().to_owned();
+    assert!(message("/node/pvchv1/coordinator-state?state=primary").await.contains("already"));
+    assert!(message("/node/pvchv2/coordinator-state?state=secondary").await.contains("already"));
+    message("/node/pvchv2/coordinator-state?state=primary").await;
+    assert_eq!(api.store.view().config.primary.as_ref().unwrap().as_str(), "pvchv2");
+    message("/node/pvchv2/coordinator-state?state=secondary").await;
+    assert_eq!(api.store.view().config.primary, None);
+    api.post("/node/nowhere/coordinator-state?state=primary").await.refused(404);
+    api.write("/nodes/pvchv3/daemonstate", "dead").await;
+    api.post("/node/pvchv3/coordinator-state?state=primary").await.refused(400);
+}
+
+#[tokio::test]
+async fn long_work_becomes_a_task_that_can_be_looked_at_and_stopped() {
+    let api = with_web().await;
+    let reply = api.post("/vm/web/locks").await;
+    assert_eq!(reply.status, 202);
+    let task = reply.json();
+    let id = task["task_id"].as_str().unwrap();
+    assert!(id.len() == 8 && id.chars().all(|c| c.is_ascii_hexdigit()));
+    assert_eq!((&task["task_name"], &task["run_on"]), (&json!("vm.flush_locks"), &json!("pvchv1")));
+    assert_eq!(reply.headers["location"], format!("/api/v1/tasks/{id}").as_str());
+    let status = api.get(&format!("/tasks/{id}")).await.ok();
+    assert_eq!(
+        (&status["state"], &status["current"], &status["total"]),
+        (&json!("PENDING"), &json!(0), &json!(1))
+    );
+    let queues = api.get("/tasks").await.ok();
+    let waiting = &queues["reserved"]["pvcworkerd@pvchv1"][0];
+    assert_eq!(waiting["id"], id);
+    assert_eq!(waiting["kwargs"], json!({"domain": "web", "run_on": "pvchv1"}));
+    assert_eq!(
+        (&queues["active"]["pvcworkerd@pvchv1"], &queues["scheduled"]["pvcworkerd@pvchv1"]),
+        (&json!([]), &json!([]))
+    );
+    api.delete(&format!("/tasks/{id}")).await.ok();
+    assert!(api.store.view().jobs.values().next().unwrap().cancel_requested);
+    api.post("/vm/nothing/locks").await.refused(404);
+}
+
+#[tokio::test]
+async fn q32_a_task_that_never_was_is_not_there() {
+    let api = empty().await;
+    for id in ["deadbeef", "nonsense", "DEADBEEF"] {
+        api.get(&format!("/tasks/{id}")).await.refused(404);
+        api.delete(&format!("/tasks/{id}")).await.refused(404);
+    }
+    assert_eq!(api.get("/tasks").await.ok(), json!({"scheduled": {}, "active": {}, "reserved": {}}));
+}
+
+#[tokio::test]
+async fn devices_are_plugged_by_tasks_also_with_a_body_of_delete() {
+    let api = with_web().await;
+    let device =
+        "<interface type='bridge'><mac address='52:54:00:aa:bb:cc'/><source bridge='vmbr1000'/></interface>";
+    for (method, name) in [(Method::POST, "vm.device_attach"), (Method::DELETE, "vm.device_detach")] {
+        let reply = api.form(method.clone(), "/vm/web/device", "xml", device).await;
+        assert_eq!((reply.status.as_u16(), &reply.json()["task_name"]), (202, &json!(name)));
+        api.form(method.clone(), "/vm/web/device", "xml", "<interface").await.refused(400);
+        api.form(method.clone(), "/vm/web/device", "other", device).await.refused(400);
+        api.form(method, "/vm/nothing/device", "xml", device).await.refused(404);
+    }
+}
+
+#[tokio::test]
+async fn q24_another_clusters_key_is_not_shown_among_the_tasks() {
+    let api = with_vms(0).await;
+    let spec = pvc_model::job::JobSpec {
+        id: pvc_model::job::JobId::from_bits(7),
+        name: "vm.send_snapshot".into(),
+        node: "pvchv1".into(),
+        run_on: "primary".into(),
+        args: vec![("destination_api_key".into(), "top-secret".into()), ("domain".into(), "web".into())],
+        submitter: "admin".into(),
+        submitted_at: 0,
+    };
+    let mut changes = Changes::new();
+    changes.push(pvc_store::Change::SubmitJob(spec));
+    api.store.change(|_| Ok::<_, std::convert::Infallible>((changes.clone(), ()))).await.unwrap();
+    let text = api.get("/tasks").await.text();
+    assert!(text.contains("\"destination_api_key\":\"***\"") && !text.contains("top-secret"), "{text}");
+}
+
+#[tokio::test]
+async fn without_a_store_changes_are_refused_and_reads_go_on() {
+    let api = with_web().await;
+    api.tree.close().await;
+    let reply = api.post("/vm/web/state?state=start").await;
+    assert_eq!(reply.status, 503, "{}", reply.text());
+    assert_eq!(api.get("/vm/web").await.ok()[0]["name"], "web");
+}

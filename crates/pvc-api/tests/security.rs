@@ -1,0 +1,298 @@
+//! Who gets in, what is logged, how much one client may take.
+
+mod common;
+
+use std::io::Write;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{Method, Request};
+use common::{KEY, empty, request, settings, start, with_vms};
+use pvc_api::{ApiSettings, Limits, TlsFiles};
+use pvc_store::synthetic::Shape;
+use serde_json::json;
+use tokio::time::Instant;
+
+fn with_key(key: &str) -> Request<Body> {
+    Request::get("/api/v1/vm").header("X-Api-Key", key).body(Body::empty()).unwrap()
+}
+
+fn with_cookie(cookie: &str) -> Request<Body> {
+    Request::get("/api/v1/vm").header("Cookie", cookie).body(Body::empty()).unwrap()
+}
+
+#[tokio::test]
+async fn only_a_known_key_opens_the_door() {
+    let api = with_vms(1).await;
+    assert_eq!(api.send(with_key(KEY)).await.status, 200);
+    assert_eq!(api.send(with_key("another-key")).await.status, 200);
+    for wrong in ["", "correct", "correct-horse-battery-staple ", &"x".repeat(8000)] {
+        let message = api.send(with_key(wrong)).await.refused(401);
+        assert_eq!(message, "the key is not one that this API knows", "{wrong:.10}");
+    }
+    let nothing = Request::get("/api/v1/vm").body(Body::empty()).unwrap();
+    assert_eq!(api.send(nothing).await.refused(401), "no key was given");
+}
+
+#[tokio::test]
+async fn q25_who_is_not_let_in_learns_nothing_about_parameters_and_sends_no_body() {
+    let api = with_vms(1).await;
+    let bad = Request::get("/api/v1/vm?state=odd&limit=(").body(Body::empty()).unwrap();
+    assert_eq!(api.send(bad).await.status, 401);
+    let body = Body::from_stream(futures::stream::poll_fn(
+        |_| -> std::task::Poll<Option<Result<bytes::Bytes, std::io::Error>>> { panic!("the body was read") },
+    ));
+    let upload = Request::post("/api/v1/restore").header("Content-Type", "application/x-www-form-urlencoded");
+    assert_eq!(api.send(upload.body(body).unwrap()).await.status, 401);
+}
+
+#[tokio::test(start_paused = true)]
+async fn q26_who_keeps_guessing_waits_longer_each_time_and_others_do_not() {
+    let api = with_vms(1).await;
+    let begun = Instant::now();
+    for _ in 0..3 {
+        api.send(with_key("wrong")).await.refused(401);
+    }
+    assert_eq!(begun.elapsed(), Duration::ZERO);
+    api.send(with_key("wrong")).await.refused(401);
+    api.send(with_key("wrong")).await.refused(401);
+    assert!(begun.elapsed() >= Duration::from_millis(750), "{:?}", begun.elapsed());
+    let begun = Instant::now();
+    assert_eq!(api.send(with_key(KEY)).await.status, 200);
+    assert_eq!(begun.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_address_that_guesses_in_parallel_is_told_to_come_back_later() {
+    let api = Arc::new(with_vms(1).await);
+    let guesses = (0..40).map(|_| {
+        let api = api.clone();
+        async move { api.send(with_key("wrong")).await }
+    });
+    let replies = futures::future::join_all(guesses).await;
+    let refused = replies.iter().filter(|reply| reply.status == 429).count();
+    assert!((20..37).contains(&refused), "{refused}");
+    let reply = replies.iter().find(|reply| reply.status == 429).unwrap();
+    assert_eq!(reply.headers["retry-after"], "4");
+}
+
+#[tokio::test]
+async fn q02_a_session_is_a_random_word_that_ends_at_logout() {
+    let api = with_vms(1).await;
+    let login = async |token: &str| api.form(Method::POST, "/login", "token", token).await;
+    let reply = login(KEY).await;
+    assert!(reply.ok()["message"].is_string());
+    let cookie = reply.headers["set-cookie"].to_str().unwrap().to_owned();
+    for part in ["session=", "Path=/", "HttpOnly", "SameSite=Strict", "Max-Age=28800"] {
+        assert!(cookie.contains(part), "{cookie}");
+    }
+    assert!(!cookie.contains("Secure") && !cookie.contains(KEY));
+    let pair = cookie.split(';').next().unwrap().to_owned();
+    assert!(pair.len() >= "session=".len() + 32);
+    assert_eq!(api.send(with_cookie(&pair)).await.status, 200);
+    let forged = format!("{}0", &pair[..pair.len() - 1]);
+    assert_eq!(api.send(with_cookie(&forged)).await.status, 401);
+
+    let logout = Request::post("/api/v1/logout").header("Cookie", &pair).body(Body::empty()).unwrap();
+    let reply = api.send(logout).await;
+    assert!(reply.headers["set-cookie"].to_str().unwrap().contains("Max-Age=0"));
+    assert_eq!(api.send(with_cookie(&pair)).await.status, 401);
+}
+
+#[tokio::test]
+async fn q29_a_login_with_a_wrong_token_is_refused_and_one_without_is_a_mistake() {
+    let api = empty().await;
+    let reply = api.form(Method::POST, "/login", "token", "c").await;
+    reply.refused(401);
+    assert!(!reply.headers.contains_key("set-cookie"));
+    assert!(api.form(Method::POST, "/login", "other", "x").await.refused(400).starts_with("token: "));
+    let query = Request::post(format!("/api/v1/login?token={KEY}")).body(Body::empty()).unwrap();
+    assert!(api.send(query).await.refused(400).starts_with("token: "), "a token in the address is not taken");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_ends_when_nobody_uses_it() {
+    let api = with_vms(1).await;
+    let reply = api.form(Method::POST, "/login", "token", KEY).await;
+    let pair = reply.headers["set-cookie"].to_str().unwrap().split(';').next().unwrap().to_owned();
+    tokio::time::advance(Duration::from_secs(7 * 3600)).await;
+    assert_eq!(api.send(with_cookie(&pair)).await.status, 200);
+    tokio::time::advance(Duration::from_secs(7 * 3600)).await;
+    assert_eq!(api.send(with_cookie(&pair)).await.status, 200, "its use prolongs it");
+    tokio::time::advance(Duration::from_secs(8 * 3600 + 1)).await;
+    assert_eq!(api.send(with_cookie(&pair)).await.status, 401);
+}
+
+#[tokio::test]
+async fn under_tls_the_session_never_travels_in_the_clear() {
+    let tls = TlsFiles { certificate: "unused".into(), key: "unused".into() };
+    let api = start(&Shape::with_vms(0).dump(), ApiSettings { tls: Some(tls), ..settings() }).await;
+    let reply = api.form(Method::POST, "/login", "token", KEY).await;
+    assert!(reply.headers["set-cookie"].to_str().unwrap().ends_with("; Secure"));
+}
+
+#[tokio::test]
+async fn without_authentication_everything_is_open_and_logging_in_leads_home() {
+    let api = start(&Shape::with_vms(1).dump(), ApiSettings { tokens: None, ..settings() }).await;
+    let get = Request::get("/api/v1/vm").body(Body::empty()).unwrap();
+    assert_eq!(api.send(get).await.status, 200);
+    for path in ["/login", "/logout"] {
+        let reply = api.send(Request::post(format!("/api/v1{path}")).body(Body::empty()).unwrap()).await;
+        assert_eq!((reply.status.as_u16(), &reply.headers["location"]), (302, &"/api/v1/".parse().unwrap()));
+    }
+}
+
+#[tokio::test]
+async fn metrics_can_be_switched_off() {
+    let api = start(&Shape::with_vms(0).dump(), ApiSettings { metrics: false, ..settings() }).await;
+    api.get("/metrics/health").await.refused(404);
+}
+
+#[tokio::test]
+async fn parameters_come_from_query_and_form_alike_also_with_delete() {
+    let api = with_vms(3).await;
+    let kind = "multipart/form-data; boundary=b";
+    let body = "--b\r\nContent-Disposition: form-data; name=\"state\"\r\n\r\ntrue\r\n--b--\r\n";
+    let multipart = request(Method::POST, "/status").header("Content-Type", kind).body(Body::from(body));
+    assert_eq!(api.send(multipart.unwrap()).await.ok(), json!({"message": "the cluster is in maintenance"}));
+    assert_eq!(api.get("/status").await.ok()["maintenance"], "true");
+    api.form(Method::POST, "/status", "state", "false").await.ok();
+    assert_eq!(api.get("/status").await.ok()["maintenance"], "false");
+    assert!(
+        api.post("/status?state=perhaps").await.refused(400).starts_with("state: `perhaps` is not one of")
+    );
+    let both = api.form(Method::POST, "/status?state=true", "state", "false").await;
+    assert_eq!(both.refused(400), "state: was given 2 times, one value is taken");
+    let json_body = request(Method::POST, "/status?state=true").header("Content-Type", "application/json");
+    assert_eq!(api.send(json_body.body(Body::from("{\"state\":1}")).unwrap()).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_body_that_is_no_form_is_refused_with_a_reason() {
+    let api = with_vms(0).await;
+    let torn = "--b\r\nContent-Disposition: form-data; name=\"state\"\r\n\r\ntr";
+    let kind = "multipart/form-data; boundary=b";
+    let reply = api
+        .send(request(Method::POST, "/status").header("Content-Type", kind).body(Body::from(torn)).unwrap())
+        .await;
+    assert!(reply.refused(400).starts_with("the multipart body cannot be read"));
+    let unbounded = request(Method::POST, "/status").header("Content-Type", "multipart/form-data");
+    api.send(unbounded.body(Body::from("x")).unwrap()).await.refused(400);
+}
+
+#[tokio::test]
+async fn a_body_that_is_too_large_is_refused_announced_or_not() {
+    let api = with_vms(0).await;
+    let kind = "application/x-www-form-urlencoded";
+    let announced =
+        request(Method::POST, "/status").header("Content-Type", kind).header("Content-Length", 2_u64 << 30);
+    let endless =
+        || Body::from_stream(futures::stream::repeat_with(|| Ok::<_, std::io::Error>(vec![b'a'; 1 << 16])));
+    let reply = api.send(announced.body(endless()).unwrap()).await;
+    assert_eq!(reply.refused(413), "the request body is larger than 1 MiB");
+    let chunked = request(Method::POST, "/status").header("Content-Type", kind).body(endless()).unwrap();
+    api.send(chunked).await.refused(413);
+    let larger = "a".repeat(2 << 20);
+    api.form(Method::POST, "/restore?yes-i-really-mean-it=yes", "cluster_data", &larger).await.refused(400);
+    let far_larger = "a".repeat(9 << 20);
+    api.form(Method::POST, "/restore?yes-i-really-mean-it=yes", "cluster_data", &far_larger)
+        .await
+        .refused(413);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_trickles_in_is_given_up() {
+    let api = with_vms(0).await;
+    let slow = futures::stream::unfold((), |()| async {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        Some((Ok::<_, std::io::Error>("a"), ()))
+    });
+    let kind = "application/x-www-form-urlencoded";
+    let slow = request(Method::POST, "/status").header("Content-Type", kind).body(Body::from_stream(slow));
+    let begun = Instant::now();
+    api.send(slow.unwrap()).await.refused(408);
+    assert!(begun.elapsed() < Limits::default().body_time + Duration::from_secs(1));
+}
+
+/// Collects what is logged.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn the_access_log_says_who_did_what_and_keeps_secrets() {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let api = with_vms(1).await;
+    api.get("/vm/vm00000?limit=secret-in-query").await.ok();
+    api.form(Method::POST, "/login", "token", KEY).await.ok();
+    api.send(Request::get("/api/v1/vm").header("X-Api-Key", "wrong-secret").body(Body::empty()).unwrap())
+        .await;
+    api.get("/path-that-holds-a-secret").await;
+    let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    let line = text.lines().find(|line| line.contains("vm00000")).expect("the request is logged");
+    for part in ["GET", "/api/v1/vm/{vm}", "status=200", "caller=\"admin\"", "192.0.2.1", "milliseconds="] {
+        assert!(line.contains(part), "{part} in {line}");
+    }
+    assert!(!text.contains("secret") && !text.contains(KEY), "{text}");
+}
+
+#[tokio::test]
+async fn a_backup_is_json_inside_of_json_and_can_be_restored() {
+    let api = with_vms(3).await;
+    let reply = api.get("/backup").await;
+    let inner = reply.ok().as_str().expect("a text").to_owned();
+    let dump: std::collections::BTreeMap<String, String> = serde_json::from_str(&inner).unwrap();
+    assert_eq!(dump["/config"], "synthetic");
+    let other = empty().await;
+    assert!(
+        other.post("/restore?cluster_data=%7B%7D").await.refused(400).starts_with("yes-i-really-mean-it: ")
+    );
+    for text in [inner, reply.text()] {
+        other.form(Method::POST, "/restore?yes-i-really-mean-it=yes", "cluster_data", &text).await.ok();
+        assert_eq!(other.get("/vm").await.ok().as_array().unwrap().len(), 3);
+    }
+    for bad in [
+        "",
+        "[]",
+        "{\"/a\": 1}",
+        "{}",
+        "{\"/schema/version\": \"14\"}",
+        "{\"/schema/version\": \"15\", \"a\": \"\"}",
+    ] {
+        other.form(Method::POST, "/restore?yes-i-really-mean-it=yes", "cluster_data", bad).await.refused(400);
+    }
+}
+
+#[tokio::test]
+async fn q23_a_backup_holds_no_credentials_of_nodes() {
+    let api = with_vms(0).await;
+    api.write("/nodes/pvchv1/ipmiusername", "root").await;
+    api.write("/nodes/pvchv1/ipmipassword", "calvin").await;
+    let text = api.get("/backup").await.text();
+    assert!(text.contains("/nodes/pvchv1/keepalive"));
+    assert!(!text.contains("calvin") && !text.contains("ipmipassword"));
+}
+
+#[tokio::test]
+async fn q45_a_cluster_is_initialized_once_and_overwritten_only_when_told_so() {
+    let api = empty().await;
+    assert!(api.post("/initialize?yes-i-really-mean-it=maybe").await.refused(400).contains("must be `yes`"));
+    api.post("/initialize?yes-i-really-mean-it=yes").await.ok();
+    assert!(api.store.view().config.initialized);
+    let again = api.post("/initialize?yes-i-really-mean-it=yes&overwrite=False").await;
+    assert!(again.refused(400).contains("holds a cluster already"));
+    api.post("/initialize?yes-i-really-mean-it=yes&overwrite=yes").await.ok();
+}
