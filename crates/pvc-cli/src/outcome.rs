@@ -94,6 +94,7 @@ impl From<pvc_client::Error> for Failure {
             Kind::Unauthorised => Exit::Unauthorised,
             Kind::Refused | Kind::TimedOut => Exit::Failed,
             Kind::NotFound => Exit::NotFound,
+            Kind::NotYet => Exit::NotYet,
             Kind::Server | Kind::BadAnswer => Exit::Server,
         };
         Self { hint: error.hint(), ..Self::new(exit, chain(&error)) }

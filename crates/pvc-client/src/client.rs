@@ -328,6 +328,7 @@ impl Answer {
             401 | 403 => Error::Unauthorised { message, hint },
             404 => Error::NotFound { message, hint },
             400..=499 => Error::Refused { status, message, hint },
+            501 => Error::NotYet { message, hint },
             500..=599 => Error::Server { status, message, hint },
             _ => Error::BadAnswer { what: format!("has the unexpected status {status}"), source: None },
         }

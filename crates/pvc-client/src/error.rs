@@ -12,6 +12,8 @@ pub enum Kind {
     /// The request makes no sense, or not now.
     Refused,
     NotFound,
+    /// The server is of a release that cannot do this yet.
+    NotYet,
     /// The server failed.
     Server,
     /// The answer could not be understood.
@@ -41,6 +43,8 @@ pub enum Error {
     Refused { status: u16, message: String, hint: Option<String> },
     #[error("{message}")]
     NotFound { message: String, hint: Option<String> },
+    #[error("{message}")]
+    NotYet { message: String, hint: Option<String> },
     #[error("the server failed with status {status}: {message}")]
     Server { status: u16, message: String, hint: Option<String> },
     #[error("the server's answer {what}")]
@@ -60,6 +64,7 @@ impl Error {
             Error::Unauthorised { .. } => Kind::Unauthorised,
             Error::Refused { .. } => Kind::Refused,
             Error::NotFound { .. } => Kind::NotFound,
+            Error::NotYet { .. } => Kind::NotYet,
             Error::Server { .. } => Kind::Server,
             Error::BadAnswer { .. } => Kind::BadAnswer,
             Error::TimedOut { .. } => Kind::TimedOut,
@@ -81,7 +86,9 @@ impl Error {
             Error::Unauthorised { hint, .. } => Some(hint.clone().unwrap_or_else(|| {
                 "give a key with `pvc connection add … --api-key`, or set `PVC_API_KEY`".to_owned()
             })),
-            Error::Refused { hint, .. } | Error::NotFound { hint, .. } => hint.clone(),
+            Error::Refused { hint, .. } | Error::NotFound { hint, .. } | Error::NotYet { hint, .. } => {
+                hint.clone()
+            }
             Error::Server { hint, .. } => Some(hint.clone().unwrap_or_else(|| {
                 "the daemon's log says more: `pvc node log` or `journalctl -u pvcapid`".to_owned()
             })),

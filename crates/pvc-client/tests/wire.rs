@@ -86,9 +86,13 @@ fn a_change_is_never_repeated() {
 
 #[test]
 fn each_status_has_its_kind() {
-    for (code, kind) in
-        [(400, Kind::Refused), (401, Kind::Unauthorised), (404, Kind::NotFound), (409, Kind::Refused)]
-    {
+    for (code, kind) in [
+        (400, Kind::Refused),
+        (401, Kind::Unauthorised),
+        (404, Kind::NotFound),
+        (501, Kind::NotYet),
+        (409, Kind::Refused),
+    ] {
         let stub = Stub::start(move |_, _| status(code, r#"{"message": "because"}"#));
         let error = client(stub.base()).status().unwrap_err();
         assert_eq!((error.kind(), error.to_string().as_str()), (kind, "because"));

@@ -1,5 +1,5 @@
 use clap::Args;
-use pvc_api_types::{HealthDetail, Node};
+use pvc_api_types::{HealthDetail, Node, NodeHypervisor};
 
 use super::Which;
 use crate::context::Pvc;
@@ -48,6 +48,14 @@ fn view(node: &Node, long: bool, paint: Paint) -> String {
         lines.line("Operating System", &node.os);
         lines.line("Kernel Version", &node.kernel);
     }
+    if let Some(hypervisor) = &node.hypervisor {
+        lines.line("Guests run with", accelerator(hypervisor));
+        if long {
+            let versions =
+                format!("libvirt {}, QEMU {}", hypervisor.libvirt_version, hypervisor.qemu_version);
+            lines.line("Hypervisor", versions);
+        }
+    }
     lines.blank();
     lines.line("Active VM Count", node.domains_count.to_string());
     lines.line("Host CPUs", node.vcpu.total.to_string());
@@ -59,6 +67,14 @@ fn view(node: &Node, long: bool, paint: Paint) -> String {
     lines.line("Allocated RAM (MiB)", node.memory.allocated.to_string());
     lines.line("Provisioned RAM (MiB)", node.memory.provisioned.to_string());
     lines.finish()
+}
+
+fn accelerator(hypervisor: &NodeHypervisor) -> String {
+    match (hypervisor.accelerator.as_str(), &hypervisor.kvm_refused) {
+        ("kvm", _) => "KVM".to_owned(),
+        (_, Some(why)) => format!("software emulation, which is slow: {why}"),
+        (_, None) => "software emulation, which is slow".to_owned(),
+    }
 }
 
 /// What the health plugins found; from day to day only those that found something.
