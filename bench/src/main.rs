@@ -3,14 +3,17 @@
 //! `docs/dev/benchmarks.md` says what each figure means.
 
 mod child;
+mod cli;
 mod counting;
+mod http;
+mod keepalive;
 mod measure;
 mod memory;
 mod mirror;
 mod place;
 mod report;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Parser;
@@ -18,6 +21,7 @@ use clap::Parser;
 use measure::Scale;
 use memory::Held;
 use place::{Kind, Place, Source};
+use pvc_store::synthetic::Shape;
 use report::{Figure, Section};
 
 #[derive(Debug, Parser)]
@@ -31,6 +35,12 @@ struct Arguments {
     /// The trees to measure on; both unless one is named.
     #[arg(long, value_name = "KIND")]
     tree: Vec<Kind>,
+    /// Only the sections whose title contains one of these words; all unless one is named.
+    #[arg(long, value_name = "WORD")]
+    only: Vec<String>,
+    /// The command line to measure; the one beside this program unless named.
+    #[arg(long, value_name = "FILE")]
+    pvc: Option<PathBuf>,
     /// Also writes the figures as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -46,31 +56,38 @@ enum Role {
         source: Source,
         held: Held,
     },
+    /// Serves the API of a tree.
+    #[command(hide = true)]
+    Serve {
+        #[arg(long)]
+        source: Source,
+    },
+    /// Starts programs in turn and says how long each took, and the most memory that any took.
+    #[command(hide = true)]
+    Start { rounds: usize, programs: String },
 }
 
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
     match arguments.role {
         Some(Role::Hold { source, held }) => memory::hold(&source, held),
+        Some(Role::Serve { source }) => http::serve(&source),
+        Some(Role::Start { rounds, programs }) => cli::start(rounds, &programs),
         None => measure_all(&arguments),
     }
 }
 
 fn measure_all(arguments: &Arguments) -> Result<()> {
     let scale = if arguments.quick { Scale::QUICK } else { Scale::FULL };
+    let pvc = match &arguments.pvc {
+        Some(pvc) => pvc.clone(),
+        None => std::env::current_exe()?.with_file_name("pvc"),
+    };
     let kinds =
         if arguments.tree.is_empty() { &[Kind::Embedded, Kind::Zookeeper] } else { &arguments.tree[..] };
     let mut sections = Vec::new();
     for kind in kinds {
-        let title = match kind {
-            Kind::Embedded => "On the embedded tree",
-            Kind::Zookeeper => "On ZooKeeper",
-        };
-        let figures = on(*kind, &scale)
-            .unwrap_or_else(|error| vec![Figure::missing("everything", format!("{error:#}"))]);
-        let section = Section { title: title.to_owned(), figures };
-        print!("{}", report::table(std::slice::from_ref(&section)));
-        sections.push(section);
+        measure_on(*kind, arguments, &pvc, &scale, &mut sections);
     }
     if let Some(path) = &arguments.json {
         let text = format!("{:#}\n", report::to_json(&sections));
@@ -79,11 +96,35 @@ fn measure_all(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-fn on(kind: Kind, scale: &Scale) -> Result<Vec<Figure>> {
-    let places = scale.vms.iter().map(|vms| Place::make(kind, *vms)).collect::<Result<Vec<_>>>()?;
-    let [_, _, usual, large] = places.as_slice() else { unreachable!("a scale has four sizes") };
-    let mut figures = mirror::figures(large, scale)?;
-    figures.push(memory::mirror(usual)?);
-    figures.push(memory::mirror(large)?);
-    Ok(figures)
+type Measurement<'a> = (&'static str, Box<dyn Fn() -> Result<Vec<Figure>> + 'a>);
+
+/// Every wanted section on one kind of tree, printed as soon as it is measured. One that fails does
+/// not keep the others from being measured.
+fn measure_on(kind: Kind, arguments: &Arguments, pvc: &Path, scale: &Scale, sections: &mut Vec<Section>) {
+    let wanted =
+        |title: &str| arguments.only.is_empty() || arguments.only.iter().any(|word| title.contains(word));
+    let mut finish = |title: &str, figures: Result<Vec<Figure>>| {
+        let failed =
+            |error: anyhow::Error| vec![Figure::missing(format!("all of: {title}"), format!("{error:#}"))];
+        let figures = figures.unwrap_or_else(failed);
+        let section = Section { title: format!("{title}, {}", kind.title()), figures };
+        println!("{}", report::table(std::slice::from_ref(&section)));
+        sections.push(section);
+    };
+    let make = |vms: &usize| Place::make(kind, Shape::with_vms(*vms));
+    let places: Vec<Place> = match scale.vms.iter().map(make).collect() {
+        Ok(places) => places,
+        Err(error) => return finish("everything", Err(error)),
+    };
+    let [small, _, usual, large] = places.as_slice() else { unreachable!("a scale has four sizes") };
+    let measurements: [Measurement<'_>; 5] = [
+        ("mirror", Box::new(|| mirror::figures(large, scale))),
+        ("memory of the mirror", Box::new(|| Ok(vec![memory::mirror(usual)?, memory::mirror(large)?]))),
+        ("HTTP", Box::new(|| http::figures(kind, &places, scale))),
+        ("keepalive", Box::new(|| keepalive::figures(kind, scale))),
+        ("command line", Box::new(|| cli::figures(small, pvc, scale))),
+    ];
+    for (title, measure) in measurements.iter().filter(|(title, _)| wanted(title)) {
+        finish(title, measure());
+    }
 }

@@ -19,8 +19,8 @@ pub enum Held {
 pub fn mirror(place: &Place) -> Result<Figure> {
     let without = measured(&place.source, "tree")?;
     let with = measured(&place.source, "store")?;
-    let data: usize = place.shape().dump().iter().map(|(path, value)| path.len() + value.len()).sum();
-    let name = format!("memory of the mirror, {} VMs", grouped(place.vms));
+    let data: usize = place.shape.dump().iter().map(|(path, value)| path.len() + value.len()).sum();
+    let name = format!("memory of the mirror, {} VMs", grouped(place.shape.vms));
     Ok(Figure::new(name, Quantity::Bytes(with.saturating_sub(without)))
         .against("its paths and values", Quantity::Bytes(data as u64)))
 }

@@ -16,7 +16,7 @@ use crate::report::{Figure, Quantity, Spread, grouped};
 pub fn figures(place: &Place, scale: &Scale) -> Result<Vec<Figure>> {
     runtime()?.block_on(async {
         let tree = place.source.open().await?;
-        let figures = measure(tree.clone(), &place.shape(), scale).await;
+        let figures = measure(tree.clone(), &place.shape, scale).await;
         tree.close().await;
         figures
     })

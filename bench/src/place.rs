@@ -1,7 +1,7 @@
 //! Where a tree is, and made-up clusters to fill it with.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -20,6 +20,15 @@ use tempfile::TempDir;
 pub enum Kind {
     Embedded,
     Zookeeper,
+}
+
+impl Kind {
+    pub fn title(self) -> &'static str {
+        match self {
+            Kind::Embedded => "embedded tree",
+            Kind::Zookeeper => "ZooKeeper",
+        }
+    }
 }
 
 /// How a process reaches a tree. Its text is what child processes are given.
@@ -61,17 +70,17 @@ impl FromStr for Source {
     }
 }
 
-/// A tree with a made-up cluster of `vms` VMs in it. Gone with the value.
+/// A tree with a made-up cluster in it. Gone with the value.
 pub struct Place {
-    pub vms: usize,
+    pub shape: Shape,
     pub source: Source,
     /// Dropped before the directory that it writes to.
     _server: Option<ZookeeperServer>,
-    directory: TempDir,
+    _directory: TempDir,
 }
 
 impl Place {
-    pub fn make(kind: Kind, vms: usize) -> Result<Place> {
+    pub fn make(kind: Kind, shape: Shape) -> Result<Place> {
         let directory = tempfile::Builder::new().prefix("pvc-bench-").tempdir()?;
         let (source, server) = match kind {
             Kind::Embedded => (Source::Embedded(directory.path().join("tree")), None),
@@ -83,24 +92,15 @@ impl Place {
         if let Source::Embedded(directory) = &source {
             std::fs::create_dir_all(directory)?;
         }
-        runtime()?.block_on(fill(&source, vms))?;
-        Ok(Place { vms, source, _server: server, directory })
-    }
-
-    pub fn shape(&self) -> Shape {
-        Shape::with_vms(self.vms)
-    }
-
-    /// A directory for other things that belong to the measurement.
-    pub fn scratch(&self) -> &Path {
-        self.directory.path()
+        runtime()?.block_on(fill(&source, &shape))?;
+        Ok(Place { shape, source, _server: server, _directory: directory })
     }
 }
 
-async fn fill(source: &Source, vms: usize) -> Result<()> {
+async fn fill(source: &Source, shape: &Shape) -> Result<()> {
     let tree = source.open().await?;
     let store = open_store(tree.clone()).await?;
-    store.restore(&Shape::with_vms(vms).dump()).await?;
+    store.restore(&shape.dump()).await?;
     tree.close().await;
     Ok(())
 }

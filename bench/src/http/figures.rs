@@ -1,0 +1,204 @@
+//! What the API's replies cost, beside plain replies of the same size.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use pvc_store::synthetic::Shape;
+
+use super::ApiServer;
+use crate::measure::{Pair, Scale, timed};
+use crate::memory;
+use crate::place::{Kind, Place};
+use crate::report::{Budget, Figure, Quantity, Spread, bytes, grouped};
+
+const LIST: &str = "/api/v1/vm";
+const STATUS: &str = "/api/v1/status";
+const METRICS: &str = "/api/v1/metrics";
+
+/// What all daemons of a node may take together, in a cluster of the usual size.
+const NODE_MEMORY: Budget = Budget::Bytes(60_000_000);
+
+/// Requests that are made before those that count: the first ones find caches empty.
+const WARM_UP: usize = 3;
+
+/// A reply and a plain one of the same size, requested in turn.
+struct Replies {
+    size: usize,
+    reply: Spread,
+    plain: Spread,
+}
+
+impl Replies {
+    fn figure(&self, what: impl std::fmt::Display) -> Figure {
+        let plain = format!("plain reply of {}", bytes(self.size as u64));
+        Figure::time(what.to_string(), self.reply).against(plain, Quantity::Time(self.plain))
+    }
+}
+
+/// The figures of the API on `places`, which are of ascending size.
+pub fn figures(kind: Kind, places: &[Place], scale: &Scale) -> Result<Vec<Figure>> {
+    let mut servers =
+        places.iter().map(|place| ApiServer::start(&place.source)).collect::<Result<Vec<_>>>()?;
+    let mut figures = lists(&mut servers, scale)?;
+    let [small, _, usual, large] = servers.as_mut_slice() else { unreachable!("a scale has four sizes") };
+    figures.extend(lists_after_changes(usual, scale)?);
+    figures.push(one_vm(large, scale)?);
+    figures.extend(overviews(usual, scale)?);
+    figures.push(tree_requests(usual, scale)?);
+    figures.extend(memory_figures(kind, places, [small, usual, large], scale)?);
+    Ok(figures)
+}
+
+fn lists(servers: &mut [ApiServer], scale: &Scale) -> Result<Vec<Figure>> {
+    let mut pairs: Vec<(usize, Pair)> = servers.iter().map(|_| (0, Pair::default())).collect();
+    for round in 0..scale.requests + WARM_UP {
+        for (server, (size, pair)) in servers.iter_mut().zip(&mut pairs) {
+            let sample = both(server, LIST)?;
+            *size = sample.0;
+            if round >= WARM_UP {
+                pair.measured.push(sample.1);
+                pair.reference.push(sample.2);
+            }
+        }
+    }
+    let replies: Vec<Replies> = pairs.into_iter().map(|(size, pair)| replies(size, pair)).collect();
+    let budgets = [None, None, Some(20), Some(200)];
+    let mut figures = Vec::new();
+    for ((vms, replies), budget) in scale.vms.iter().zip(&replies).zip(budgets) {
+        let figure = replies.figure(format_args!("list {} VMs over HTTP", grouped(*vms)));
+        figures.push(match budget {
+            Some(limit) => figure.budget(Budget::P99(Duration::from_millis(limit))),
+            None => figure,
+        });
+    }
+    let each = |index: usize| Quantity::Time(replies[index].reply.per(scale.vms[index]));
+    for index in 1..scale.vms.len() {
+        let name = format!("list {} VMs, for each VM", grouped(scale.vms[index]));
+        figures.push(
+            Figure::new(name, each(index)).against(format!("each of {}", grouped(scale.small())), each(0)),
+        );
+    }
+    Ok(figures)
+}
+
+/// Lists when they have to be made anew, in part or in whole.
+fn lists_after_changes(server: &mut ApiServer, scale: &Scale) -> Result<[Figure; 2]> {
+    let budget = Budget::P99(Duration::from_millis(20));
+    let vms = grouped(scale.usual());
+    let one = after_changes(server, LIST, 1, scale.requests)?;
+    let all = after_changes(server, LIST, scale.usual(), scale.requests.div_ceil(5))?;
+    Ok([
+        one.figure(format_args!("list {vms} VMs, one changed before")).budget(budget),
+        all.figure(format_args!("list {vms} VMs, all running changed before")).budget(budget),
+    ])
+}
+
+fn one_vm(server: &mut ApiServer, scale: &Scale) -> Result<Figure> {
+    let path = format!("{LIST}/{}", Shape::vm_name(scale.large() / 2));
+    let replies = unchanged(server, &path, scale.requests)?;
+    let name = format!("one VM by name of {}", grouped(scale.large()));
+    Ok(replies.figure(name).budget(Budget::P99(Duration::from_millis(2))))
+}
+
+fn overviews(server: &mut ApiServer, scale: &Scale) -> Result<Vec<Figure>> {
+    let vms = grouped(scale.usual());
+    let mut figures = Vec::new();
+    for (what, path, limit) in [("cluster status", STATUS, 5), ("metrics", METRICS, 50)] {
+        let budget = Budget::P99(Duration::from_millis(limit));
+        let before = unchanged(server, path, scale.requests)?;
+        figures.push(before.figure(format_args!("{what}, {vms} VMs")).budget(budget));
+        let after = after_changes(server, path, 1, scale.requests)?;
+        figures.push(after.figure(format_args!("{what}, {vms} VMs, one changed before")).budget(budget));
+    }
+    Ok(figures)
+}
+
+/// How often the API asks the tree when it is asked for what is recorded.
+fn tree_requests(server: &mut ApiServer, scale: &Scale) -> Result<Figure> {
+    let one = format!("{LIST}/{}", Shape::vm_name(0));
+    let paths = [LIST, &one, STATUS, METRICS, "/api/v1/node", "/api/v1/tasks"];
+    let before = server.tree_requests()?;
+    for path in paths {
+        for _ in 0..scale.requests {
+            server.api.get(path)?;
+        }
+    }
+    let asked = server.tree_requests()?.since(before).all();
+    let reads = paths.len() * scale.requests;
+    let name = format!("tree requests per API read, of {} reads", grouped(reads));
+    Ok(Figure::new(name, Quantity::Count(asked as f64 / reads as f64)).budget(Budget::Count(0.0)))
+}
+
+/// Memory after all these replies.
+fn memory_figures(
+    kind: Kind,
+    places: &[Place],
+    servers: [&mut ApiServer; 3],
+    scale: &Scale,
+) -> Result<Vec<Figure>> {
+    let [small, usual, large] = servers.map(|server| server.memory());
+    let (small, usual, large) = (small?, usual?, large?);
+    let reference = || (format!("with {} VMs", grouped(scale.small())), Quantity::Bytes(small));
+    let what = match kind {
+        Kind::Embedded => "tree, mirror and API",
+        Kind::Zookeeper => "mirror and API",
+    };
+    let mut figures = Vec::new();
+    for (vms, memory) in [(scale.usual(), usual), (scale.large(), large)] {
+        let name = format!("memory of {what} in one process, {} VMs", grouped(vms));
+        let (with, reference) = reference();
+        figures.push(Figure::new(name, Quantity::Bytes(memory)).against(with, reference));
+    }
+    let vms = grouped(scale.usual());
+    match kind {
+        Kind::Embedded => figures[0] = figures[0].clone().budget(NODE_MEMORY),
+        Kind::Zookeeper => {
+            let daemon = memory::daemon(&places[2])?;
+            let name = format!("memory of a node's daemons, {vms} VMs: that and two more mirrors");
+            figures.push(Figure::new(name, Quantity::Bytes(usual + 2 * daemon)).budget(NODE_MEMORY));
+        }
+    }
+    Ok(figures)
+}
+
+fn unchanged(server: &mut ApiServer, path: &str, rounds: usize) -> Result<Replies> {
+    for _ in 0..WARM_UP {
+        both(server, path)?;
+    }
+    let mut pair = Pair::default();
+    let mut size = 0;
+    for _ in 0..rounds {
+        let sample = both(server, path)?;
+        size = sample.0;
+        pair.measured.push(sample.1);
+        pair.reference.push(sample.2);
+    }
+    Ok(replies(size, pair))
+}
+
+fn after_changes(server: &mut ApiServer, path: &str, vms: usize, rounds: usize) -> Result<Replies> {
+    let mut pair = Pair::default();
+    let mut size = 0;
+    for _ in 0..rounds {
+        server.touch(vms)?;
+        let sample = both(server, path)?;
+        size = sample.0;
+        pair.measured.push(sample.1);
+        pair.reference.push(sample.2);
+    }
+    Ok(replies(size, pair))
+}
+
+/// The size of the reply, and the times that it and a plain one took.
+fn both(server: &mut ApiServer, path: &str) -> Result<(usize, Duration, Duration)> {
+    let (reply, size) = timed(|| server.api.get(path).map(<[u8]>::len));
+    let size = size?;
+    let (plain, done) = timed(|| server.side.get(&format!("/plain/{size}")).map(<[u8]>::len));
+    anyhow::ensure!(done? == size, "the plain reply has another size");
+    Ok((size, reply, plain))
+}
+
+fn replies(size: usize, pair: Pair) -> Replies {
+    let (reply, plain) = pair.spreads();
+    Replies { size, reply, plain }
+}

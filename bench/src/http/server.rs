@@ -1,0 +1,156 @@
+//! A process that serves the API of one tree, and beside it what the API is compared with.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{Context, Result};
+use axum::Router;
+use axum::extract::{Path, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::serve::ListenerExt;
+use bytes::Bytes;
+use pvc_api::{ApiSettings, ApiState, Token};
+use pvc_linux::{OsRandom, SystemClock};
+use pvc_model::vm::VmRecord;
+use pvc_store::{Report, Store};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::Client;
+use crate::child::{self, Holder};
+use crate::counting::{CountingTree, Requests};
+use crate::place::{Source, open_store, runtime};
+
+/// What opens the API.
+pub const KEY: &str = "b6c4a3f2-bench";
+
+/// The served API, seen from the one who measures.
+pub struct ApiServer {
+    holder: Holder,
+    pub api_port: u16,
+    pub api: Client,
+    /// Serves what the API is compared with, and answers questions about the process.
+    pub side: Client,
+}
+
+impl ApiServer {
+    pub fn start(source: &Source) -> Result<ApiServer> {
+        let holder = Holder::start(["serve", "--source", &source.to_string()])?;
+        let ports: Value = serde_json::from_str(&holder.said)?;
+        let port = |name: &str| -> Result<u16> {
+            let port = ports[name].as_u64().with_context(|| format!("the server names no port `{name}`"))?;
+            Ok(u16::try_from(port)?)
+        };
+        let api_port = port("api")?;
+        let (api, side) = (Client::connect(api_port)?, Client::connect(port("side")?)?);
+        Ok(ApiServer { holder, api_port, api, side })
+    }
+
+    pub fn memory(&self) -> Result<u64> {
+        self.holder.memory()
+    }
+
+    /// What the process has asked of its tree.
+    pub fn tree_requests(&mut self) -> Result<Requests> {
+        let counted: Value = serde_json::from_slice(self.side.get("/requests")?)?;
+        let count = |name: &str| counted[name].as_u64().with_context(|| format!("`{name}` was not counted"));
+        Ok(Requests { reads: count("reads")?, writes: count("writes")? })
+    }
+
+    /// Gives `vms` VMs new statistics, as their nodes do all the time. Returns when the API's view
+    /// shows them.
+    pub fn touch(&mut self, vms: usize) -> Result<()> {
+        self.side.post(&format!("/touch/{vms}")).map(drop)
+    }
+}
+
+/// The holder's side: serves until its input ends.
+pub fn serve(source: &Source) -> Result<()> {
+    runtime()?.block_on(async {
+        let tree = Arc::new(CountingTree::new(source.open().await?));
+        let store = open_store(tree.clone()).await?;
+        let shutdown = CancellationToken::new();
+        let (api_port, api) = api(&store, shutdown.clone())?;
+        let side = Side { tree, store, plain: Arc::default(), touched: Arc::default() };
+        let (side_port, side) = side.serve().await?;
+        println!("{}", json!({ "api": api_port, "side": side_port }));
+        tokio::task::spawn_blocking(child::wait_for_the_end).await?;
+        shutdown.cancel();
+        side.abort();
+        Ok(api.await??)
+    })
+}
+
+type Serving<E> = tokio::task::JoinHandle<Result<(), E>>;
+
+/// The API as the daemon serves it.
+fn api(store: &Store, shutdown: CancellationToken) -> Result<(u16, Serving<pvc_api::ServeError>)> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let address: SocketAddr = listener.local_addr()?;
+    let token = Token { description: "bench".to_owned(), secret: KEY.to_owned() };
+    let settings = ApiSettings::new(address, vec![token]);
+    let state = ApiState::new(store.clone(), Arc::new(SystemClock), Arc::new(OsRandom), None, settings);
+    Ok((address.port(), tokio::spawn(pvc_api::serve_on(listener, state, shutdown))))
+}
+
+/// The other server of the process.
+#[derive(Clone)]
+struct Side {
+    tree: Arc<CountingTree>,
+    store: Store,
+    plain: Arc<Mutex<BTreeMap<usize, Bytes>>>,
+    touched: Arc<Mutex<usize>>,
+}
+
+impl Side {
+    async fn serve(self) -> Result<(u16, Serving<std::io::Error>)> {
+        let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        let port = listener.local_addr()?.port();
+        let listener = listener.tap_io(|stream| {
+            let _ = stream.set_nodelay(true); // slower without, and it would show
+        });
+        let router = Router::new()
+            .route("/plain/{bytes}", get(plain))
+            .route("/requests", get(requests))
+            .route("/touch/{vms}", post(touch))
+            .with_state(self);
+        Ok((port, tokio::spawn(async move { axum::serve(listener, router).await })))
+    }
+}
+
+/// A reply of `bytes` bytes that were made before: what no reply of this size can be faster than.
+async fn plain(State(side): State<Side>, Path(bytes): Path<usize>) -> Response {
+    let mut made = side.plain.lock().unwrap_or_else(PoisonError::into_inner);
+    let body = made.entry(bytes).or_insert_with(|| Bytes::from(vec![b' '; bytes])).clone();
+    ([(header::CONTENT_TYPE, "application/json")], body).into_response()
+}
+
+async fn requests(State(side): State<Side>) -> String {
+    let Requests { reads, writes } = side.tree.requests();
+    json!({ "reads": reads, "writes": writes }).to_string()
+}
+
+/// What makes statistics differ from those before.
+const MARK: &str = ", \"round\": ";
+
+async fn touch(State(side): State<Side>, Path(vms): Path<usize>) -> Result<(), (StatusCode, String)> {
+    let round = {
+        let mut touched = side.touched.lock().unwrap_or_else(PoisonError::into_inner);
+        *touched += 1;
+        *touched
+    };
+    let view = side.store.view();
+    let changed = |vm: &Arc<VmRecord>| {
+        let before = vm.stats.split(MARK).next().unwrap_or_default().trim_end_matches('}');
+        Report::VmStats(vm.uuid, format!("{before}{MARK}{round}}}"))
+    };
+    let running: Vec<_> = view.vms.values().filter(|vm| !vm.stats.is_empty()).collect();
+    let reports = running.iter().cycle().skip(round % running.len().max(1)).take(vms.min(running.len()));
+    let reports = reports.map(|vm| changed(vm)).collect();
+    let failed = |error: pvc_store::StoreError| (StatusCode::INTERNAL_SERVER_ERROR, error.to_string());
+    side.store.report(reports).await.map_err(failed)?;
+    side.store.fresh().await.map(drop).map_err(failed)
+}

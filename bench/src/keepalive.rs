@@ -1,0 +1,168 @@
+//! What a node asks of its tree to say that it is alive: the real node role, over a played machine.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use pvc_linux::{OsRandom, SystemClock};
+use pvc_model::NodeName;
+use pvc_model::node::NodeRole;
+use pvc_model::vm::VmState;
+use pvc_node::{LogSwitches, Node, NodeSettings, Ports, Subsystems};
+use pvc_ports::Clock;
+use pvc_store::synthetic::Shape;
+use pvc_store::{Changes, Store, VmChange};
+use pvc_testkit::{FakeHost, MemoryStorage, ScriptedExec, ScriptedHypervisor};
+use tokio_util::sync::CancellationToken;
+
+use crate::counting::{CountingTree, Requests};
+use crate::measure::{Scale, now};
+use crate::place::{Kind, Place, open_store, runtime};
+use crate::report::{Budget, Figure, Quantity};
+
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long the node may take to be up and at rest.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The requests of one keepalive.
+struct Asked {
+    reads: f64,
+    writes: f64,
+}
+
+/// The keepalive of a node with many running VMs against that of one with few.
+pub fn figures(kind: Kind, scale: &Scale) -> Result<Vec<Figure>> {
+    let (few, many) = (scale.vms[0], scale.vms[1]);
+    let [of_few, of_many] = [asked(kind, few, scale)?, asked(kind, many, scale)?];
+    let all = |asked: &Asked| Quantity::Count(asked.reads + asked.writes);
+    let with_few = format!("with {few}");
+    Ok(vec![
+        Figure::new(format!("requests per keepalive, {many} running VMs"), all(&of_many))
+            .against(with_few.clone(), all(&of_few))
+            .budget(Budget::Count(3.0)),
+        Figure::new("of these, writes", Quantity::Count(of_many.writes))
+            .against(with_few, Quantity::Count(of_few.writes)),
+    ])
+}
+
+fn asked(kind: Kind, vms: usize, scale: &Scale) -> Result<Asked> {
+    let place = Place::make(kind, Shape { nodes: 1, ..Shape::with_vms(vms) })?;
+    runtime()?.block_on(async {
+        let tree = Arc::new(CountingTree::new(place.source.open().await?));
+        let store = open_store(tree.clone()).await?;
+        let name = store.view().nodes.keys().next().context("the made-up cluster has no node")?.clone();
+        start_all(&store).await?;
+        let hypervisor = hypervisor(&store);
+        let shutdown = CancellationToken::new();
+        let node = Node::new(settings(&name), ports(hypervisor), store.clone()).run(shutdown.clone());
+        let node = tokio::spawn(node);
+        let asked = count(&tree, &store, &name, scale.keepalives).await;
+        shutdown.cancel();
+        node.await??;
+        asked
+    })
+}
+
+/// Counts while the node keeps itself alive `keepalives` times, from the middle between two.
+async fn count(tree: &CountingTree, store: &Store, name: &NodeName, keepalives: usize) -> Result<Asked> {
+    at_rest(store, name).await?;
+    let before = tree.requests();
+    SystemClock.sleep(INTERVAL * u32::try_from(keepalives)?).await;
+    let Requests { reads, writes } = tree.requests().since(before);
+    let each = |requests: u64| requests as f64 / keepalives as f64;
+    Ok(Asked { reads: each(reads), writes: each(writes) })
+}
+
+/// Returns in the middle between two keepalives, once all VMs are reported as running.
+async fn at_rest(store: &Store, name: &NodeName) -> Result<()> {
+    let deadline = now() + PATIENCE;
+    let stamp = || store.view().nodes.get(name).map(|node| node.keepalive);
+    let reported = || store.view().nodes.get(name).map_or(0, |node| node.running.len());
+    let mut changes = store.changed();
+    let mut before = stamp();
+    let mut quiet = 0;
+    // The first keepalives follow the start-up, whose requests are not theirs.
+    while quiet < 3 || reported() < store.view().vms.len() {
+        if now() > deadline {
+            bail!(
+                "the node reports {} of {} VMs and does not come to rest",
+                reported(),
+                store.view().vms.len()
+            );
+        }
+        let _ = tokio::time::timeout(INTERVAL, changes.changed()).await;
+        if stamp() != before {
+            before = stamp();
+            quiet += 1;
+        }
+    }
+    SystemClock.sleep(INTERVAL / 2).await;
+    Ok(())
+}
+
+/// Makes every VM one that should run.
+async fn start_all(store: &Store) -> Result<()> {
+    let decide = |cluster: &pvc_model::cluster::Cluster| {
+        let mut changes = Changes::new();
+        for vm in cluster.vms.values().filter(|vm| vm.state != VmState::Start) {
+            changes.vm(vm.uuid, VmChange::State(VmState::Start));
+        }
+        Ok::<_, std::convert::Infallible>((changes, ()))
+    };
+    Ok(store.change(decide).await?)
+}
+
+/// All of the store's VMs run already, and work.
+fn hypervisor(store: &Store) -> ScriptedHypervisor {
+    let hypervisor = ScriptedHypervisor::new();
+    let view = store.view();
+    for vm in view.vms.values() {
+        hypervisor.insert(vm.uuid, &vm.name);
+    }
+    hypervisor.set_busy();
+    hypervisor
+}
+
+fn ports(hypervisor: ScriptedHypervisor) -> Ports {
+    Ports {
+        hypervisor: Arc::new(hypervisor),
+        storage: Arc::new(MemoryStorage::new()),
+        host: Arc::new(FakeHost::new()),
+        exec: Arc::new(ScriptedExec::without_programs()),
+        clock: Arc::new(SystemClock),
+        random: Arc::new(OsRandom),
+    }
+}
+
+fn settings(name: &NodeName) -> NodeSettings {
+    NodeSettings {
+        name: name.clone(),
+        role: NodeRole::Coordinator,
+        cluster_name: "bench".to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        subsystems: Subsystems {
+            hypervisor: true,
+            networking: false,
+            sriov: false,
+            storage: true,
+            worker: false,
+            api: false,
+        },
+        keepalive_interval: INTERVAL,
+        vm_shutdown_timeout: Duration::from_secs(180),
+        session_timeout: Duration::from_secs(10),
+        directories: Vec::new(),
+        console_log_directory: PathBuf::from("/nonexistent"),
+        console_log_lines: 0,
+        node_log_lines: 0,
+        storage_address: None,
+        selector: None,
+        upstream_ip: None,
+        ipmi: None,
+        start_services: false,
+        standalone: false,
+        log: LogSwitches::default(),
+    }
+}

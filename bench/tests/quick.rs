@@ -1,0 +1,78 @@
+//! The whole benchmark, as small as it gets: every figure is made.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::process::Command;
+
+use serde_json::Value;
+
+/// Runs the benchmark on the embedded tree, and returns what it printed and what it wrote as JSON.
+fn quick_run(arguments: &[&str]) -> (String, Value) {
+    let directory = tempfile::tempdir().unwrap();
+    let json = directory.path().join("figures.json");
+    let output = Command::new(env!("CARGO_BIN_EXE_pvc-bench"))
+        .args(["--quick", "--tree", "embedded", "--json"])
+        .arg(&json)
+        .args(arguments)
+        .output()
+        .unwrap();
+    let (printed, errors) =
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{errors}");
+    (printed, serde_json::from_str(&std::fs::read_to_string(json).unwrap()).unwrap())
+}
+
+fn figures(sections: &Value) -> Vec<&Value> {
+    let sections = sections.as_array().unwrap();
+    sections.iter().flat_map(|section| section["figures"].as_array().unwrap()).collect()
+}
+
+#[test]
+fn a_quick_run_makes_every_figure() {
+    // Any program that is quiet and succeeds will do: which it is, is not the question here.
+    let (printed, sections) = quick_run(&["--pvc", "/bin/true"]);
+    let figures = figures(&sections);
+    for figure in &figures {
+        assert!(figure["not_measured"].is_null(), "{figure}");
+        assert!(printed.contains(figure["figure"].as_str().unwrap()), "{figure} is not in:\n{printed}");
+    }
+    for begin in [
+        "mirror: one VM of",
+        "mirror: name and state of",
+        "mirror filled",
+        "memory of the mirror",
+        "list 2 VMs over HTTP",
+        "list 16 VMs over HTTP",
+        "list 16 VMs, for each VM",
+        "one VM by name of 16",
+        "cluster status, 8 VMs",
+        "metrics, 8 VMs",
+        "tree requests per API read",
+        "memory of tree, mirror and API in one process",
+        "requests per keepalive",
+        "`pvc --help`",
+        "`pvc vm list`, 2 VMs, without the request",
+        "memory of `pvc --help`",
+    ] {
+        let is_made = |figure: &&&Value| figure["figure"].as_str().unwrap().starts_with(begin);
+        assert!(figures.iter().find(is_made).is_some(), "no figure begins with `{begin}`:\n{printed}");
+    }
+}
+
+#[test]
+fn an_api_read_asks_nothing_of_the_tree() {
+    let (_, sections) = quick_run(&["--pvc", "/bin/true", "--only", "HTTP"]);
+    let figures = figures(&sections);
+    let name = |figure: &Value| figure["figure"].as_str().unwrap().to_owned();
+    let asked = figures.iter().find(|figure| name(figure).starts_with("tree requests")).unwrap();
+    assert_eq!(asked["measured"]["count"], 0.0, "{asked}");
+}
+
+#[test]
+fn what_cannot_be_measured_is_said_and_the_rest_is_measured() {
+    let (printed, sections) =
+        quick_run(&["--pvc", "/nowhere/pvc", "--only", "command line", "--only", "memory"]);
+    assert!(printed.contains("not measured: `/nowhere/pvc` is not built"), "{printed}");
+    let measured = figures(&sections).into_iter().filter(|figure| !figure["measured"].is_null()).count();
+    assert!(measured > 0, "{printed}");
+}
