@@ -32,6 +32,18 @@ wire! {
         pub vcpu: NodeVcpu,
         pub memory: NodeMemory,
         pub interfaces: BTreeMap<String, Interface>,
+        /// What guests run with here; older nodes do not say.
+        pub hypervisor: Option<NodeHypervisor>,
+    }
+
+    /// What a node runs its guests with.
+    pub struct NodeHypervisor {
+        /// `kvm`, or `qemu` where guests are emulated in software.
+        pub accelerator: String,
+        /// Why not KVM, if so.
+        pub kvm_refused: Option<String>,
+        pub libvirt_version: String,
+        pub qemu_version: String,
     }
 
     /// What one health plugin found when it last ran.
