@@ -120,7 +120,7 @@ impl Worker {
         tracing::warn!(job = %id, kind = job.spec.name, "job {status}");
         let ended = JobProgress {
             state,
-            status: status_text(state, status),
+            status: status.to_owned(),
             ended_at: Some(self.now()),
             ..job.progress.clone()
         };
@@ -197,12 +197,9 @@ async fn perform(
     };
     let (state, status) = match outcome {
         Ok(Ok(status)) => (JobState::Succeeded, status),
-        Ok(Err(JobError::Cancelled)) => (JobState::Cancelled, status_text(JobState::Cancelled, "cancelled")),
-        Ok(Err(error)) => (JobState::Failed, status_text(JobState::Failed, &with_causes(&error))),
-        Err(panic) => (
-            JobState::Failed,
-            status_text(JobState::Failed, &format!("the job ended by a bug of ours: {panic}")),
-        ),
+        Ok(Err(JobError::Cancelled)) => (JobState::Cancelled, "cancelled".to_owned()),
+        Ok(Err(error)) => (JobState::Failed, with_causes(&error)),
+        Err(panic) => (JobState::Failed, format!("the job ended by a bug of ours: {panic}")),
     };
     tracing::info!(job = %id, kind = job.spec.name, status, "job ended");
     record(&tools.store, &id, &progress.ended(state, status, clock.wall().as_secs())).await;
@@ -231,13 +228,4 @@ fn with_causes(error: &dyn std::error::Error) -> String {
         cause = why.source();
     }
     text
-}
-
-/// Older clients show the word before the colon: it names the kind of failure.
-fn status_text(state: JobState, text: &str) -> String {
-    match state {
-        JobState::Failed => format!("TaskFailure: {text}"),
-        JobState::Cancelled => format!("TaskCancelled: {text}"),
-        JobState::Pending | JobState::Running | JobState::Succeeded => text.to_owned(),
-    }
 }

@@ -137,7 +137,7 @@ async fn the_locks_of_a_vm_that_may_run_are_left_alone() {
     let id = world.submit(1, "vm.flush_locks", &[("domain", "web1")]).await;
     let end = world.end_of(&id).await;
     assert_eq!(end.state, JobState::Failed);
-    assert!(end.status.starts_with("TaskFailure: VM `web1` is in state `start`"), "{}", end.status);
+    assert!(end.status.starts_with("VM `web1` is in state `start`"), "{}", end.status);
     let volume = VolumeId::from_record("vms/web1_sda").expect("well formed");
     assert_eq!(world.storage.locks(&volume).await.expect("it is there").len(), 1);
 }
@@ -159,14 +159,11 @@ async fn a_device_is_attached_to_a_running_vm_and_refused_for_another() {
 async fn a_job_of_an_unknown_kind_or_without_its_arguments_fails_and_says_so() {
     let world = World::with_vm(VmState::Stop).await;
     let id = world.submit(1, "osd.add", &[]).await;
-    assert_eq!(
-        world.end_of(&id).await.status,
-        "TaskFailure: no worker of this version knows jobs of the kind `osd.add`"
-    );
+    assert_eq!(world.end_of(&id).await.status, "no worker of this version knows jobs of the kind `osd.add`");
     let id = world.submit(2, "vm.flush_locks", &[]).await;
-    assert_eq!(world.end_of(&id).await.status, "TaskFailure: the job has no argument `domain`");
+    assert_eq!(world.end_of(&id).await.status, "the job has no argument `domain`");
     let id = world.submit(3, "vm.flush_locks", &[("domain", "nobody")]).await;
-    assert_eq!(world.end_of(&id).await.status, "TaskFailure: VM `nobody` does not exist");
+    assert_eq!(world.end_of(&id).await.status, "VM `nobody` does not exist");
 }
 
 #[tokio::test(start_paused = true)]
@@ -184,10 +181,7 @@ async fn a_job_whose_worker_died_is_marked_as_failed_by_the_next_one() {
     let next = World { stop: CancellationToken::new(), ..world };
     next.start_worker(open(&next.tree).await);
     let end = next.end_of(&id).await;
-    assert_eq!(
-        (end.state, end.status.as_str()),
-        (JobState::Failed, "TaskFailure: its worker stopped before it was done")
-    );
+    assert_eq!((end.state, end.status.as_str()), (JobState::Failed, "its worker stopped before it was done"));
 }
 
 #[tokio::test(start_paused = true)]
