@@ -593,3 +593,89 @@ async fn only_one_daemon_of_a_node_is_announced_at_a_time() {
     .await
     .expect("the announcement goes with the session");
 }
+
+mod any {
+    //! Records of every shape that an operator can make.
+
+    use proptest::collection::vec;
+    use proptest::option;
+    use proptest::prelude::*;
+    use pvc_model::vm::{MigrationMethod, Selector};
+
+    use super::*;
+
+    fn word() -> impl Strategy<Value = String> {
+        "[A-Za-z0-9][A-Za-z0-9._-]{0,20}"
+    }
+
+    fn node() -> impl Strategy<Value = NodeName> {
+        word().prop_filter("`None` is the word for nothing", |word| word != "None").prop_map(NodeName::new)
+    }
+
+    fn tag() -> impl Strategy<Value = Tag> {
+        (word(), any::<bool>()).prop_map(|(name, protected)| Tag { name, kind: "user".into(), protected })
+    }
+
+    pub fn vm() -> impl Strategy<Value = NewVm> {
+        let volumes = vec((word(), word()), 0..4).prop_map(|ids| {
+            ids.iter()
+                .filter_map(|(pool, volume)| VolumeId::from_record(&format!("{pool}/{volume}")))
+                .collect()
+        });
+        let state = proptest::sample::select(VmState::ALL);
+        let selector = option::of(proptest::sample::select(Selector::ALL));
+        let method = option::of(proptest::sample::select(MigrationMethod::ALL));
+        let places = (option::of(node()), vec(node(), 0..3), selector, method);
+        (word(), state, volumes, any::<bool>(), 1..100_000_u32, places, vec(tag(), 0..3), "\\PC{0,40}")
+            .prop_map(
+                |(
+                    name,
+                    state,
+                    volumes,
+                    autostart,
+                    max_downtime_ms,
+                    (node, node_limit, selector, migration_method),
+                    mut tags,
+                    profile,
+                )| {
+                    tags.sort_by(|a, b| a.name.cmp(&b.name));
+                    tags.dedup_by(|a, b| a.name == b.name);
+                    let profile = Some(profile).filter(|profile| !profile.is_empty() && profile != "None");
+                    NewVm {
+                        name,
+                        state,
+                        volumes,
+                        autostart,
+                        max_downtime_ms,
+                        node,
+                        node_limit,
+                        selector,
+                        migration_method,
+                        tags,
+                        profile,
+                        ..new_vm("x", UUID)
+                    }
+                },
+            )
+    }
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn whatever_is_defined_reads_back_the_same(vm in any::vm()) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let world = cluster().await;
+            define(&world.store, vm.clone()).await;
+            let view = world.other.fresh().await.expect("readable");
+            let read = &view.vms[&UUID];
+            assert_eq!((&read.name, &read.state, &read.node), (&vm.name, &vm.state, &vm.node));
+            assert_eq!((&read.recorded_volumes, &read.node_limit, &read.tags), (&vm.volumes, &vm.node_limit, &vm.tags));
+            assert_eq!((&read.selector, &read.migration_method), (&vm.selector, &vm.migration_method));
+            assert_eq!((read.autostart, read.max_downtime_ms, &read.profile), (vm.autostart, vm.max_downtime_ms, &vm.profile));
+            assert!(read.defects.is_empty(), "{:?}", read.defects);
+        });
+    }
+}

@@ -1,177 +1,20 @@
-//! Our locks and values against real Python clients: kazoo 2.8.0, which PVC has on Debian 11 and 12, and
-//! the current version, on the same ZooKeeper server. See `tests/interop/README.md`.
+//! Locks that we and Python peers take in turn.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
 use pvc_contracts::proxy::{Proxy, Traffic};
-use pvc_contracts::zookeeper_server::ZookeeperServer;
 use pvc_ports::{CreateMode, Op, SessionState, Tree};
 use pvc_store::StoreError;
 use pvc_store::lock::{LockGuard, LockKind, LockRecipe};
 use pvc_testkit::{SeededRandom, TokioClock};
-use pvc_zookeeper::{ZookeeperOptions, ZookeeperTree};
-use serde_json::{Value, json};
-use tempfile::TempDir;
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
-use tokio::process::{Child, ChildStdin, Command};
-use tokio::sync::oneshot;
+use serde_json::json;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
-const SOON: Duration = Duration::from_secs(20);
-const PATH: &str = "/config/lock";
-
-/// What one test plays with: a server and everything that talks to it.
-struct World {
-    server: ZookeeperServer,
-    python: PathBuf,
-    _dir: TempDir,
-}
-
-impl World {
-    async fn new(version: &str) -> World {
-        let python = environments().join(version).join("bin/python");
-        let dir = TempDir::new().expect("a directory");
-        let server = ZookeeperServer::start(dir.path()).expect("the server starts");
-        let world = World { server, python, _dir: dir };
-        let tree = world.tree().await;
-        for path in ["/config", PATH] {
-            tree.create(path, Bytes::new(), CreateMode::Persistent).await.expect("a creation succeeds");
-        }
-        world
-    }
-
-    async fn tree(&self) -> Arc<dyn Tree> {
-        connect(&self.server.address()).await
-    }
-
-    async fn kazoo(&self) -> Kazoo {
-        Kazoo::start(&self.python, &self.server.address()).await
-    }
-}
-
-async fn connect(address: &str) -> Arc<dyn Tree> {
-    // The shortest session that the server grants: expiries come soon.
-    let options = ZookeeperOptions { session_timeout: Duration::from_secs(2), ..ZookeeperOptions::default() };
-    Arc::new(ZookeeperTree::connect(address, options).await.expect("the server lets us in"))
-}
-
-fn workspace() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-/// The Python environments, made at the first call.
-fn environments() -> PathBuf {
-    let dir = workspace().join("target/interop");
-    let setup = std::process::Command::new(workspace().join("tests/interop/setup.sh"))
-        .arg(&dir)
-        .status()
-        .expect("the script runs");
-    assert!(setup.success(), "the Python environments cannot be made");
-    dir
-}
-
-/// A Python process with a kazoo client. Killed when dropped.
-struct Kazoo {
-    child: Child,
-    requests: Requests,
-}
-
-/// The way to tell a Python process what to do.
-#[derive(Clone)]
-struct Requests {
-    stdin: Arc<tokio::sync::Mutex<ChildStdin>>,
-    answers: Arc<Mutex<BTreeMap<u64, oneshot::Sender<Value>>>>,
-    next: Arc<AtomicU64>,
-}
-
-impl Requests {
-    /// Returns the result, or the name of Python's exception.
-    async fn ask(&self, mut request: Value) -> Result<Value, String> {
-        let id = self.next.fetch_add(1, Ordering::Relaxed);
-        request["id"] = id.into();
-        let (wanted, answer) = oneshot::channel();
-        self.answers.lock().expect("no panic").insert(id, wanted);
-        let line = format!("{request}\n");
-        self.stdin.lock().await.write_all(line.as_bytes()).await.expect("Python listens");
-        let answer = answer.await.map_err(|_| "Python is gone".to_owned())?;
-        match answer.get("error") {
-            Some(error) => Err(error.as_str().expect("a name").to_owned()),
-            None => Ok(answer["result"].clone()),
-        }
-    }
-
-    fn heard(&self, line: &str) {
-        let answer: Value = serde_json::from_str(line).expect("an answer is JSON");
-        let id = answer["id"].as_u64().expect("an answer has a number");
-        if let Some(wanted) = self.answers.lock().expect("no panic").remove(&id) {
-            let _ = wanted.send(answer); // a test may have stopped waiting
-        }
-    }
-}
-
-impl Kazoo {
-    async fn start(python: &Path, address: &str) -> Kazoo {
-        let mut child = Command::new(python)
-            .arg(workspace().join("tests/interop/driver.py"))
-            .args([address, "2"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .expect("Python starts");
-        let stdin = child.stdin.take().expect("piped");
-        let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
-        let requests = Requests {
-            stdin: Arc::new(tokio::sync::Mutex::new(stdin)),
-            answers: Arc::default(),
-            next: Arc::default(),
-        };
-        let hearing = requests.clone();
-        tokio::spawn(async move {
-            while let Ok(Some(line)) = lines.next_line().await {
-                hearing.heard(&line);
-            }
-        });
-        Kazoo { child, requests }
-    }
-
-    fn begin(&self, request: Value) -> JoinHandle<Result<Value, String>> {
-        let requests = self.requests.clone();
-        tokio::spawn(async move { requests.ask(request).await })
-    }
-
-    async fn ask(&self, request: Value) -> Result<Value, String> {
-        timeout(SOON, self.requests.ask(request)).await.expect("Python answers soon")
-    }
-
-    async fn lock(&self, name: &str, kind: &str) {
-        let made = self.ask(json!({"do": "lock", "name": name, "path": PATH, "kind": kind})).await;
-        made.expect("a lock object is made");
-    }
-
-    fn acquiring(&self, name: &str, timeout: Option<f64>) -> JoinHandle<Result<Value, String>> {
-        self.begin(json!({"do": "acquire", "name": name, "timeout": timeout}))
-    }
-
-    async fn acquire(&self, name: &str, timeout: Option<f64>) -> Result<Value, String> {
-        self.ask(json!({"do": "acquire", "name": name, "timeout": timeout})).await
-    }
-
-    async fn release(&self, name: &str) {
-        self.ask(json!({"do": "release", "name": name})).await.expect("a release succeeds");
-    }
-
-    async fn kill(mut self) {
-        self.child.kill().await.expect("it is killed");
-    }
-}
+use crate::peer::{PATH, SOON, World, connect};
 
 fn recipe(tree: &Arc<dyn Tree>) -> LockRecipe {
     static SEED: AtomicU64 = AtomicU64::new(1);
@@ -216,7 +59,7 @@ async fn soon<T>(task: JoinHandle<T>) -> T {
     timeout(SOON, task).await.expect("it comes soon").expect("no panic")
 }
 
-async fn an_exclusive_lock_of_kazoo_excludes_ours(version: &str) {
+pub async fn an_exclusive_lock_of_kazoo_excludes_ours(version: &str) {
     let world = World::new(version).await;
     let (kazoo, tree) = (world.kazoo().await, world.tree().await);
     kazoo.lock("theirs", "exclusive").await;
@@ -235,7 +78,7 @@ async fn an_exclusive_lock_of_kazoo_excludes_ours(version: &str) {
     soon(ours).await.release().await;
 }
 
-async fn an_exclusive_lock_of_ours_excludes_kazoo(version: &str) {
+pub async fn an_exclusive_lock_of_ours_excludes_kazoo(version: &str) {
     let world = World::new(version).await;
     let (kazoo, tree) = (world.kazoo().await, world.tree().await);
     kazoo.lock("theirs", "exclusive").await;
@@ -254,7 +97,7 @@ async fn an_exclusive_lock_of_ours_excludes_kazoo(version: &str) {
     assert!(is_free(&tree, LockKind::Exclusive).await);
 }
 
-async fn readers_share_and_exclude_writers(version: &str) {
+pub async fn readers_share_and_exclude_writers(version: &str) {
     let world = World::new(version).await;
     let (kazoo, tree) = (world.kazoo().await, world.tree().await);
     for (name, kind) in [("reader", "read"), ("writer", "write"), ("exclusive", "exclusive")] {
@@ -282,7 +125,7 @@ async fn readers_share_and_exclude_writers(version: &str) {
     }
 }
 
-async fn the_lock_goes_round_in_the_order_of_the_queue(version: &str) {
+pub async fn the_lock_goes_round_in_the_order_of_the_queue(version: &str) {
     let world = World::new(version).await;
     let (kazoo, tree) = (world.kazoo().await, world.tree().await);
     let order = Arc::new(Mutex::new(Vec::new()));
@@ -314,9 +157,9 @@ async fn the_lock_goes_round_in_the_order_of_the_queue(version: &str) {
     assert_eq!(*order.lock().expect("no panic"), [0, 1, 2, 3, 4, 5]);
 }
 
-async fn nobody_loses_an_addition_made_under_the_lock(version: &str) {
+pub async fn nobody_loses_an_addition_made_under_the_lock(version: &str) {
     const EACH: i64 = 15;
-    const COUNTER: &str = "/config/counter";
+    const COUNTER: &str = "/counter";
     let world = World::new(version).await;
     let tree = world.tree().await;
     tree.create(COUNTER, Bytes::from_static(b"0"), CreateMode::Persistent).await.expect("made");
@@ -354,7 +197,7 @@ async fn nobody_loses_an_addition_made_under_the_lock(version: &str) {
     assert_eq!(contenders(&tree).await, Vec::<String>::new(), "nobody stays in the queue");
 }
 
-async fn the_lock_of_a_python_peer_that_died_comes_free(version: &str) {
+pub async fn the_lock_of_a_python_peer_that_died_comes_free(version: &str) {
     let world = World::new(version).await;
     let (kazoo, tree) = (world.kazoo().await, world.tree().await);
     kazoo.lock("theirs", "write").await;
@@ -364,7 +207,7 @@ async fn the_lock_of_a_python_peer_that_died_comes_free(version: &str) {
     take(&tree, LockKind::Write).await.release().await;
 }
 
-async fn a_lock_is_lost_with_the_session_and_kazoo_gets_it(version: &str) {
+pub async fn a_lock_is_lost_with_the_session_and_kazoo_gets_it(version: &str) {
     let world = World::new(version).await;
     let proxy = Proxy::start(world.server.address()).await.expect("a proxy");
     let (kazoo, tree) = (world.kazoo().await, connect(&proxy.address()).await);
@@ -391,7 +234,7 @@ async fn a_lock_is_lost_with_the_session_and_kazoo_gets_it(version: &str) {
     assert!(soon(again).await.certain());
 }
 
-async fn a_contender_whose_session_expires_queues_again(version: &str) {
+pub async fn a_contender_whose_session_expires_queues_again(version: &str) {
     let world = World::new(version).await;
     let proxy = Proxy::start(world.server.address()).await.expect("a proxy");
     let (kazoo, tree, observer) = (world.kazoo().await, connect(&proxy.address()).await, world.tree().await);
@@ -412,7 +255,7 @@ async fn a_contender_whose_session_expires_queues_again(version: &str) {
     assert!(contenders(&observer).await.is_empty());
 }
 
-async fn a_contender_whose_creation_was_not_answered_is_found_again(version: &str) {
+pub async fn a_contender_whose_creation_was_not_answered_is_found_again(version: &str) {
     let world = World::new(version).await;
     let proxy = Proxy::start(world.server.address()).await.expect("a proxy");
     let (kazoo, tree, observer) = (world.kazoo().await, connect(&proxy.address()).await, world.tree().await);
@@ -431,7 +274,7 @@ async fn a_contender_whose_creation_was_not_answered_is_found_again(version: &st
     assert_eq!(kazoo.acquire("theirs", Some(5.0)).await, Ok(json!(true)));
 }
 
-async fn whoever_stops_waiting_leaves_the_queue(version: &str) {
+pub async fn whoever_stops_waiting_leaves_the_queue(version: &str) {
     let world = World::new(version).await;
     let (kazoo, tree) = (world.kazoo().await, world.tree().await);
     kazoo.lock("theirs", "exclusive").await;
@@ -447,7 +290,7 @@ async fn whoever_stops_waiting_leaves_the_queue(version: &str) {
     assert_eq!(kazoo.acquire("theirs", Some(5.0)).await, Ok(json!(true)), "nobody is in the way");
 }
 
-async fn a_lock_released_without_a_connection_is_given_up_later(version: &str) {
+pub async fn a_lock_released_without_a_connection_is_given_up_later(version: &str) {
     let world = World::new(version).await;
     let proxy = Proxy::start(world.server.address()).await.expect("a proxy");
     let (kazoo, tree) = (world.kazoo().await, connect(&proxy.address()).await);
@@ -464,7 +307,7 @@ async fn a_lock_released_without_a_connection_is_given_up_later(version: &str) {
     assert_eq!(state, held_in, "the session went on; the lock did not stay with it");
 }
 
-async fn children_that_are_no_contenders_are_in_nobodys_way(version: &str) {
+pub async fn children_that_are_no_contenders_are_in_nobodys_way(version: &str) {
     let world = World::new(version).await;
     let (kazoo, tree) = (world.kazoo().await, world.tree().await);
     for name in ["sync_lock", "0000000000", "x__lock__", "__lock__000000000"] {
@@ -481,7 +324,7 @@ async fn children_that_are_no_contenders_are_in_nobodys_way(version: &str) {
 
 /// W1 holds, R waits, W2 queues, W1 releases: a reader of kazoo 2.8.0 now waits for W2, which waits
 /// for it, until one of them gives up.
-async fn a_reader_of_kazoo_is_not_stuck_behind_a_writer_that_breaks_stalls(version: &str) {
+pub async fn a_reader_of_kazoo_is_not_stuck_behind_a_writer_that_breaks_stalls(version: &str) {
     let world = World::new(version).await;
     let (kazoo, tree) = (world.kazoo().await, world.tree().await);
     kazoo.lock("reader", "read").await;
@@ -501,7 +344,7 @@ async fn a_reader_of_kazoo_is_not_stuck_behind_a_writer_that_breaks_stalls(versi
 }
 
 /// Ours follow the correct rule, whatever the peers do.
-async fn our_reader_is_not_stuck_behind_a_later_writer(version: &str) {
+pub async fn our_reader_is_not_stuck_behind_a_later_writer(version: &str) {
     let world = World::new(version).await;
     let (kazoo, tree) = (world.kazoo().await, world.tree().await);
     kazoo.lock("first", "write").await;
@@ -518,34 +361,3 @@ async fn our_reader_is_not_stuck_behind_a_later_writer(version: &str) {
     reader.release().await;
     assert_eq!(soon(second).await, Ok(json!(true)));
 }
-
-macro_rules! with_both_versions {
-    ($($test:ident),* $(,)?) => {
-        mod kazoo_2_8_0 {
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $test() { super::$test("kazoo-2.8.0").await; })*
-        }
-
-        mod kazoo_current {
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $test() { super::$test("kazoo-current").await; })*
-        }
-    };
-}
-
-with_both_versions![
-    an_exclusive_lock_of_kazoo_excludes_ours,
-    an_exclusive_lock_of_ours_excludes_kazoo,
-    readers_share_and_exclude_writers,
-    the_lock_goes_round_in_the_order_of_the_queue,
-    nobody_loses_an_addition_made_under_the_lock,
-    the_lock_of_a_python_peer_that_died_comes_free,
-    a_lock_is_lost_with_the_session_and_kazoo_gets_it,
-    a_contender_whose_session_expires_queues_again,
-    a_contender_whose_creation_was_not_answered_is_found_again,
-    whoever_stops_waiting_leaves_the_queue,
-    a_lock_released_without_a_connection_is_given_up_later,
-    children_that_are_no_contenders_are_in_nobodys_way,
-    a_reader_of_kazoo_is_not_stuck_behind_a_writer_that_breaks_stalls,
-    our_reader_is_not_stuck_behind_a_later_writer,
-];
