@@ -164,3 +164,85 @@ pub(crate) fn network_stats_json(before: &Sample, after: &Sample) -> String {
     }
     Value::Object(all).to_string()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn interface(name: &str, bytes: u64, packets: u64) -> InterfaceCounters {
+        InterfaceCounters {
+            name: name.to_owned(),
+            rx_bytes: bytes,
+            rx_packets: packets,
+            tx_bytes: bytes / 2,
+            tx_packets: packets / 2,
+            speed_mbit: (name == "eth0").then_some(10_000),
+            up: name == "eth0",
+        }
+    }
+
+    #[test]
+    fn rates_are_bits_and_packets_per_second_and_never_negative() {
+        let before = Sample {
+            at: Duration::from_secs(10),
+            interfaces: vec![interface("eth0", 1000, 10), interface("eth1", 900, 9)],
+        };
+        let after = Sample {
+            at: Duration::from_secs(15),
+            interfaces: vec![interface("eth0", 6000, 60), interface("eth1", 0, 0), interface("eth2", 77, 7)],
+        };
+        let stats: Value = serde_json::from_str(&network_stats_json(&before, &after)).unwrap();
+        let expected = json!({"rx_bps": 8000, "rx_pps": 10, "tx_bps": 4000, "tx_pps": 5, "total_bps": 12000,
+            "total_pps": 15, "link_speed": 10_000_000_000_u64, "state": "up"});
+        assert_eq!(stats["eth0"], expected);
+        for quiet in ["eth1", "eth2"] {
+            assert_eq!((&stats[quiet]["total_bps"], &stats[quiet]["link_speed"]), (&json!(0), &json!(0)));
+            assert_eq!(stats[quiet]["state"], "down");
+        }
+        assert_eq!(network_stats_json(&after, &after.clone()), network_stats_json(&after, &after));
+    }
+
+    #[test]
+    fn statistics_go_by_the_names_that_readers_match_with() {
+        let xml = |disk: &str, nic: &str| {
+            format!(
+                "<domain><name>a</name><uuid>00000000-0000-0000-0000-000000000001</uuid>\
+                 <memory unit='MiB'>1</memory><vcpu>1</vcpu><os><type arch='x86_64' machine='pc'>hvm</type></os><devices>\
+                 <emulator>/x</emulator>{disk}<disk type='file' device='cdrom'><target dev='sdb' bus='scsi'/></disk>\
+                 <interface type='bridge'><mac address='52:54:00:00:00:01'/><source bridge='vmbr100'/>{nic}</interface>\
+                 <console type='pty'/></devices></domain>"
+            )
+        };
+        let rbd = "<disk type='network'><source protocol='rbd' name='vms/a_sda'/><target dev='sda' bus='scsi'/></disk>";
+        let file = "<disk type='file'><source file='/store/vms/a_sda/disk.raw'/><target dev='sda' bus='scsi'/></disk>";
+        let recorded = pvc_domain::summary(&xml(rbd, "")).unwrap();
+        let live = pvc_domain::summary(&xml(file, "<target dev='vnet3'/>")).unwrap();
+        let counters = |name: &str, value| BTreeMap::from([(name.to_owned(), value)]);
+        let stats = GuestStats {
+            max_memory_kib: 2048,
+            memory_kib: 1024,
+            vcpus: 2,
+            cpu_time_ns: 9,
+            memory: BTreeMap::from([("rss".to_owned(), 7)]),
+            cpu: BTreeMap::from([("cpu_time".to_owned(), 9), ("user_time".to_owned(), 4)]),
+            disks: BTreeMap::from([
+                ("sda".to_owned(), counters("wr_bytes", 4096)),
+                ("sdb".to_owned(), counters("rd_req", 1)),
+            ]),
+            interfaces: BTreeMap::from([("vnet3".to_owned(), counters("rd_drops", 2))]),
+        };
+        let json: Value = serde_json::from_str(&vm_stats_json(&stats, &recorded, Some(&live))).unwrap();
+        let expected = json!({
+            "state": "RUNNING", "maxmem": 2048, "livemem": 1024, "cpus": 2, "cputime": 9,
+            "mem_stats": {"rss": 7},
+            "cpu_stats": {"cpu_time": 9, "user_time": 4, "system_time": 0},
+            "disk_stats": [
+                {"name": "vms/a_sda", "rd_req": 0, "rd_bytes": 0, "wr_req": 0, "wr_bytes": 4096, "err": 0},
+                {"name": "sdb", "rd_req": 1, "rd_bytes": 0, "wr_req": 0, "wr_bytes": 0, "err": 0},
+            ],
+            "net_stats": [{"name": "vnet3", "bridge": "vmbr100", "rd_bytes": 0, "rd_packets": 0, "rd_errors": 0,
+                "rd_drops": 2, "wr_bytes": 0, "wr_packets": 0, "wr_errors": 0, "wr_drops": 0}],
+        });
+        assert_eq!(json, expected);
+    }
+}

@@ -44,6 +44,7 @@ async fn stamp_regularly(shared: &Shared, stamped: &watch::Sender<u64>, shutdown
     loop {
         let stamp = shared.store.stamp(shared.name(), shared.ports.clock.wall().as_secs());
         let written = shared.within(interval, stamp).await;
+        shared.beat();
         let now = shared.now();
         let error = match written {
             Some(Ok(())) => None,

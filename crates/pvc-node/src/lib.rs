@@ -6,6 +6,7 @@
 //!    keepalive   stamp first and alone, then the figures
 //!    vms         records and guests → steps (`pvc_model::vm::plan`) → effects
 //!    collect     asks the hypervisor for figures, however long it takes
+//!    inventory   volumes of this machine alone → records of them
 //!    console     serial consoles → the store
 //!    flush       empties the node and takes its VMs back
 //!    primary     who is the primary coordinator
@@ -20,6 +21,7 @@ mod console;
 mod faults;
 mod figures;
 mod flush;
+mod inventory;
 mod keepalive;
 mod node;
 mod nodelog;

@@ -18,7 +18,7 @@ use crate::settings::{NodeSettings, Ports};
 use crate::shared::Shared;
 use crate::startup::{self, NoFacts};
 use crate::vms::VmReconciler;
-use crate::{collect, console, faults, flush, keepalive, nodelog, primary};
+use crate::{collect, console, faults, flush, inventory, keepalive, nodelog, primary};
 
 /// How long the store may take for each of the last words.
 const LAST_WORD: Duration = Duration::from_secs(5);
@@ -128,6 +128,12 @@ impl Node {
         self
     }
 
+    /// Calls `heartbeat` with every keepalive, whether or not the store could be reached: the daemon lives.
+    pub fn with_heartbeat(self, heartbeat: impl Fn() + Send + Sync + 'static) -> Self {
+        *self.shared.heartbeat.lock().expect("nothing panics while it holds the hook") = Box::new(heartbeat);
+        self
+    }
+
     /// Starts, runs until `shutdown` (or until the program must be executed anew), and shuts down.
     /// Guests run on. The tree stays open: whoever opened it closes it.
     pub async fn run(self, shutdown: CancellationToken) -> Result<Outcome, NodeError> {
@@ -172,17 +178,20 @@ fn start_tasks(shared: &Arc<Shared>, log_lines: Option<Receiver<String>>) -> Tas
     };
     let end = tasks.end_acting.clone();
     let acting = &mut tasks.acting;
-    supervise(acting, shared, "primary", &end, |shared, end| primary::run(shared, end));
-    supervise(acting, shared, "flush", &end, |shared, end| flush::run(shared, end));
+    supervise(acting, shared, "primary", &end, primary::run);
+    supervise(acting, shared, "flush", &end, flush::run);
     if on.hypervisor {
         supervise(acting, shared, "vms", &end, |shared, end| VmReconciler::new(shared).run(end));
-        supervise(acting, shared, "collect", &end, |shared, end| collect::run(shared, end));
+        supervise(acting, shared, "collect", &end, collect::run);
     }
     if on.hypervisor && shared.settings.console_log_lines > 0 {
-        supervise(acting, shared, "console", &end, |shared, end| console::run(shared, end));
+        supervise(acting, shared, "console", &end, console::run);
+    }
+    if shared.settings.standalone {
+        supervise(acting, shared, "inventory", &end, inventory::run);
     }
     let end = tasks.end_keepalive.clone();
-    supervise(&mut tasks.keepalive, shared, "keepalive", &end, |shared, end| keepalive::run(shared, end));
+    supervise(&mut tasks.keepalive, shared, "keepalive", &end, keepalive::run);
     if let Some(lines) = log_lines.filter(|_| shared.settings.node_log_lines > 0) {
         // Its queue has one end, so it cannot be started twice; it has nothing in it that panics on input.
         tasks.log.spawn(nodelog::run(shared.clone(), lines, tasks.end_log.clone()));
@@ -365,5 +374,59 @@ async fn hand_over(shared: &Shared) {
     };
     if !matches!(shared.within(LAST_WORD, shared.store.change(decide)).await, Some(Ok(()))) {
         tracing::warn!("the primary role could not be given back");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use pvc_embedded::EmbeddedTree;
+    use pvc_testkit::{
+        FakeHost, MemoryStorage, ScriptedExec, ScriptedHypervisor, SeededRandom, TokioClock, eventually,
+    };
+
+    async fn shared() -> Arc<Shared> {
+        let clock = Arc::new(TokioClock::new());
+        let random = Arc::new(SeededRandom::new(1));
+        let tree = EmbeddedTree::in_memory();
+        let store = Store::open(tree.connect(), clock.clone(), random.clone()).await.unwrap();
+        store.initialize(false).await.unwrap();
+        let ports = Ports {
+            hypervisor: Arc::new(ScriptedHypervisor::new()),
+            storage: Arc::new(MemoryStorage::new()),
+            host: Arc::new(FakeHost::new()),
+            exec: Arc::new(ScriptedExec::without_programs()),
+            clock,
+            random,
+        };
+        Arc::new(Shared::new(crate::settings::tests::settings("hv1"), ports, store))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_task_that_panics_is_started_again_and_the_node_is_called_degraded() {
+        let shared = shared().await;
+        let (mut tasks, end) = (JoinSet::new(), CancellationToken::new());
+        let starts = Arc::new(AtomicUsize::new(0));
+        let counted = starts.clone();
+        supervise(&mut tasks, &shared, "odd", &end, move |_, end| {
+            let turn = counted.fetch_add(1, Ordering::SeqCst);
+            async move {
+                assert!(turn >= 2, "a bad record");
+                end.cancelled().await;
+            }
+        });
+        eventually("it runs again", Duration::from_secs(60), || starts.load(Ordering::SeqCst) == 3).await;
+        let fault = shared.store.view().faults["NODE_DEGRADED_HV1"].clone();
+        assert!(
+            fault.message.contains("task odd") && fault.message.contains("a bad record"),
+            "{}",
+            fault.message
+        );
+        end.cancel();
+        join(&shared, &mut tasks, "the task").await;
+        assert!(tasks.is_empty());
     }
 }

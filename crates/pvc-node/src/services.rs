@@ -84,3 +84,86 @@ async fn systemctl(exec: &Arc<dyn Exec>, args: &[&str]) -> Result<(), String> {
         Err(error) => Err(error.to_string()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use pvc_testkit::{FakeHost, MemoryStorage, ScriptedExec, ScriptedHypervisor, SeededRandom, TokioClock};
+
+    use crate::settings::Subsystems;
+    use crate::settings::tests::settings;
+
+    fn ports(exec: Arc<ScriptedExec>) -> Ports {
+        Ports {
+            hypervisor: Arc::new(ScriptedHypervisor::new()),
+            storage: Arc::new(MemoryStorage::new()),
+            host: Arc::new(FakeHost::new()),
+            exec,
+            clock: Arc::new(TokioClock::new()),
+            random: Arc::new(SeededRandom::new(1)),
+        }
+    }
+
+    fn failure() -> pvc_ports::Output {
+        pvc_ports::Output { code: Some(3), stdout: Vec::new(), stderr: b"inactive".to_vec() }
+    }
+
+    #[test]
+    fn a_node_needs_what_its_part_and_its_switches_say() {
+        let mut settings = settings("hv1");
+        let names = |settings: &NodeSettings| needed(settings).into_iter().map(|s| s.0).collect::<Vec<_>>();
+        assert_eq!(names(&settings), ["zookeeper.service", "libvirtd.service", "pvchealthd.service"]);
+        settings.role = NodeRole::Hypervisor;
+        settings.subsystems = Subsystems {
+            hypervisor: true,
+            networking: true,
+            sriov: true,
+            storage: true,
+            worker: true,
+            api: true,
+        };
+        assert_eq!(names(&settings), ["libvirtd.service", "pvcworkerd.service", "pvchealthd.service"]);
+        settings.role = NodeRole::Coordinator;
+        assert_eq!(
+            names(&settings),
+            [
+                "zookeeper.service",
+                "libvirtd.service",
+                "patroni.service",
+                "frr.service",
+                "ceph-mon@hv1.service",
+                "ceph-mgr@hv1.service",
+                "keydb-server.service",
+                "pvcworkerd.service",
+                "pvchealthd.service",
+            ]
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn services_are_started_together_and_waited_for_until_they_run() {
+        let asked = std::sync::atomic::AtomicUsize::new(0);
+        let exec = Arc::new(ScriptedExec::new(move |command| {
+            let is_question = command.args[0] == "is-active";
+            let nth = if is_question { asked.fetch_add(1, std::sync::atomic::Ordering::SeqCst) } else { 99 };
+            Ok(if nth < 5 { failure() } else { ScriptedExec::success("") })
+        }));
+        let ports = ports(exec.clone());
+        let units = [Service("a.service".to_owned()), Service("b.service".to_owned())];
+        start_all(&ports, &units).await;
+        let starts: Vec<_> = exec.ran().into_iter().filter(|command| command.args[0] == "start").collect();
+        assert_eq!(starts[0].args, ["start", "--no-block", "a.service"]);
+        assert_eq!(starts.len(), 2);
+        assert_eq!(exec.ran().len(), 2 + 2 + 2 + 2 + 1, "who runs is not asked again");
+        assert!(ports.clock.monotonic() < Duration::from_secs(1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_service_that_never_runs_holds_up_the_start_only_so_long() {
+        let ports = ports(Arc::new(ScriptedExec::new(|_| Ok(failure()))));
+        start_all(&ports, &[Service("broken.service".to_owned())]).await;
+        let took = ports.clock.monotonic();
+        assert!((CEILING..CEILING + POLL * 2).contains(&took), "{took:?}");
+    }
+}

@@ -77,3 +77,40 @@ pub struct Ports {
     pub clock: Arc<dyn Clock>,
     pub random: Arc<dyn Random>,
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A coordinator with nothing switched on but the hypervisor.
+    pub fn settings(name: &str) -> NodeSettings {
+        NodeSettings {
+            name: NodeName::new(name),
+            role: NodeRole::Coordinator,
+            cluster_name: "test".to_owned(),
+            version: "0.2.0".to_owned(),
+            subsystems: Subsystems {
+                hypervisor: true,
+                networking: false,
+                sriov: false,
+                storage: false,
+                worker: false,
+                api: false,
+            },
+            keepalive_interval: Duration::from_secs(5),
+            vm_shutdown_timeout: Duration::from_secs(180),
+            session_timeout: Duration::from_secs(10),
+            directories: Vec::new(),
+            console_log_directory: PathBuf::from("/nonexistent"),
+            console_log_lines: 0,
+            node_log_lines: 0,
+            storage_address: None,
+            selector: None,
+            upstream_ip: None,
+            ipmi: None,
+            start_services: false,
+            standalone: true,
+            log: LogSwitches::default(),
+        }
+    }
+}

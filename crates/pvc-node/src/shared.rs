@@ -21,6 +21,8 @@ pub(crate) struct Shared {
     pub store: Store,
     /// The guests of this node, as the VM reconciler last saw them.
     pub guests: watch::Sender<Guests>,
+    /// Called with every keepalive.
+    pub heartbeat: Mutex<Box<dyn Fn() + Send + Sync>>,
     collected: Mutex<Collected>,
 }
 
@@ -57,7 +59,9 @@ pub(crate) struct Collected {
 impl Shared {
     pub fn new(settings: NodeSettings, ports: Ports, store: Store) -> Self {
         let (guests, _) = watch::channel(Guests::default());
-        Shared { settings, ports, store, guests, collected: Mutex::default() }
+        let heartbeat: Box<dyn Fn() + Send + Sync> = Box::new(|| {});
+        let (heartbeat, collected) = (Mutex::new(heartbeat), Mutex::default());
+        Shared { settings, ports, store, guests, heartbeat, collected }
     }
 
     pub fn name(&self) -> &NodeName {
@@ -88,6 +92,10 @@ impl Shared {
     /// This node's record, if there is one.
     pub fn record(&self) -> Option<Arc<NodeRecord>> {
         self.store.view().nodes.get(self.name()).cloned()
+    }
+
+    pub fn beat(&self) {
+        (self.heartbeat.lock().expect("nothing panics while it holds the hook"))();
     }
 
     pub fn collected(&self) -> MutexGuard<'_, Collected> {

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
-use pvc_model::node::{CoordinatorState, DaemonState, DomainState, NodeRole};
-use pvc_ports::{Command, HostFacts, HypervisorError};
+use pvc_model::node::{CoordinatorState, DaemonState, DomainState, HypervisorNote, NodeRole};
+use pvc_ports::{Command, HostFacts, HypervisorError, HypervisorFacts};
 use pvc_store::schema::{SCHEMA_VERSION, SchemaStep, schema_step};
-use pvc_store::{Change, ChangeError, Changes, ConfigChange, Ipmi, NewNode, NodeChange, StoreError};
+use pvc_store::{Change, ChangeError, Changes, ConfigChange, Ipmi, NewNode, NodeChange, Report, StoreError};
 
 use crate::node::NodeError;
 use crate::primary;
@@ -80,7 +80,8 @@ async fn not_yet(what: &str) -> Result<(), NodeError> {
 }
 
 async fn make_folders(settings: &NodeSettings) -> Result<(), NodeError> {
-    for path in &settings.directories {
+    let console = settings.subsystems.hypervisor.then_some(&settings.console_log_directory);
+    for path in settings.directories.iter().chain(console) {
         std::fs::create_dir_all(path).map_err(|source| NodeError::Folder { path: path.clone(), source })?;
     }
     Ok(())
@@ -301,6 +302,19 @@ async fn ask_power(shared: &Shared, ipmi: &Ipmi) -> Result<(), String> {
     }
 }
 
+/// Lets everybody see what guests run with here.
+async fn note_hypervisor(shared: &Shared, facts: HypervisorFacts) {
+    let note = HypervisorNote {
+        accelerator: facts.domain_type,
+        kvm_refused: facts.kvm_refused,
+        libvirt_version: facts.libvirt_version,
+        qemu_version: facts.qemu_version,
+    };
+    if let Err(error) = shared.store.report(vec![Report::Hypervisor(shared.name().clone(), note)]).await {
+        tracing::debug!(%error, "what guests run with here is not in the store");
+    }
+}
+
 /// Waits for the hypervisor to answer, for a while.
 async fn require_hypervisor(shared: &Shared) -> Result<(), NodeError> {
     let until = shared.now() + HYPERVISOR_CEILING;
@@ -328,6 +342,7 @@ async fn require_hypervisor(shared: &Shared) -> Result<(), NodeError> {
             kvm,
             "the hypervisor answers"
         );
+        note_hypervisor(shared, facts).await;
     }
     Ok(())
 }

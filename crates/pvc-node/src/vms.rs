@@ -33,7 +33,7 @@ use findings::Findings;
 /// The longest time between two looks, whatever is announced.
 const REST: Duration = Duration::from_secs(5);
 
-/// The shortest: what is due now but cannot be done is not tried in a tight loop.
+/// The shortest time between two looks.
 const SHORTEST: Duration = Duration::from_millis(50);
 
 /// How long until the next look if the hypervisor or the store could not be reached.
@@ -42,8 +42,12 @@ const RETRY: Duration = Duration::from_secs(1);
 /// How long the hypervisor may take to list its guests, and the store to take a report.
 const LOOK_DEADLINE: Duration = Duration::from_secs(15);
 
-/// How many effects may be under way at once.
-const AT_ONCE: usize = 8;
+/// How many guests may be started at once.
+const STARTS_AT_ONCE: usize = 8;
+
+/// How many other effects may be under way at once: apart from the starts, so that stopping never waits
+/// behind starts that hang.
+const OTHERS_AT_ONCE: usize = 32;
 
 /// How long effects under way are waited for when the daemon stops.
 const FINISH: Duration = Duration::from_secs(15);
@@ -63,16 +67,20 @@ pub(crate) struct VmReconciler {
     blind: bool,
 }
 
-/// A guest's facts and when they were read; `None` while they are being read.
+/// A guest's facts, and when they are to be read again.
 struct Known {
     facts: GuestFacts,
-    read_at: Option<Duration>,
+    due: Duration,
     reading: bool,
 }
 
 impl VmReconciler {
     pub fn new(shared: Arc<Shared>) -> Self {
-        let actor = Actor { shared: shared.clone(), slots: Arc::new(Semaphore::new(AT_ONCE)) };
+        let actor = Actor {
+            shared: shared.clone(),
+            starts: Arc::new(Semaphore::new(STARTS_AT_ONCE)),
+            others: Arc::new(Semaphore::new(OTHERS_AT_ONCE)),
+        };
         VmReconciler {
             shared,
             actor,
@@ -103,6 +111,12 @@ impl VmReconciler {
                 Some(event) = events.recv() => self.hear(event, &mut events),
                 () = shared.sleep(rest) => {}
             }
+            // A burst of changes is one pass, and whatever wakes without end does not take the processor.
+            tokio::select! {
+                biased;
+                () = shutdown.cancelled() => break,
+                () = shared.sleep(SHORTEST) => {}
+            }
         }
         self.finish().await;
     }
@@ -122,10 +136,10 @@ impl VmReconciler {
             match event {
                 GuestEvent::Changed(uuid) => {
                     if let Some(known) = self.facts.get_mut(&uuid) {
-                        known.read_at = None;
+                        known.due = Duration::ZERO;
                     }
                 }
-                GuestEvent::Resync => self.facts.values_mut().for_each(|known| known.read_at = None),
+                GuestEvent::Resync => self.facts.values_mut().for_each(|known| known.due = Duration::ZERO),
             }
             next = events.try_recv().ok();
         }
@@ -235,12 +249,12 @@ impl VmReconciler {
                     live: None,
                     console: None,
                 },
-                read_at: None,
+                due: Duration::ZERO,
                 reading: false,
             });
-            let is_due = known.read_at.is_none_or(|at| now.saturating_sub(at) >= REREAD);
-            if is_due && !known.reading {
+            if known.due <= now && !known.reading {
                 known.reading = true;
+                known.due = now + REREAD;
                 self.under_way.spawn(self.actor.clone().learn(*uuid, guest.clone()));
             }
         }
@@ -250,7 +264,9 @@ impl VmReconciler {
         let now = self.shared.now();
         if let Some(known) = self.facts.get_mut(&vm) {
             known.reading = false;
-            known.read_at = Some(now);
+            if facts.as_ref().is_none_or(|facts| facts.live.is_none()) {
+                known.due = known.due.min(now + REST);
+            }
             if let Some(facts) = facts.filter(|facts| facts.instance == known.facts.instance) {
                 known.facts = facts;
             }

@@ -4,6 +4,8 @@
 
 mod world;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use pvc_model::node::{CoordinatorState, DaemonState, DomainState};
@@ -12,7 +14,7 @@ use pvc_model::{NodeName, Uuid};
 use pvc_node::{NodeError, Outcome};
 use pvc_ports::GuestRun;
 use pvc_store::{Change, Changes, ConfigChange, NodeChange, VmChange};
-use pvc_testkit::Manner;
+use pvc_testkit::{Manner, ScriptedExec};
 use world::{INTERVAL, world};
 
 #[tokio::test(start_paused = true)]
@@ -298,7 +300,7 @@ async fn a_hypervisor_that_is_away_is_no_reason_to_think_that_nothing_runs() {
     let world = world().await;
     let (up, down) = (world.define(1, VmState::Start).await, world.define(2, VmState::Stop).await);
     let _daemon = world.running().await;
-    world.until_runs(up).await;
+    world.until("it is listed", || world.node().unwrap().running == [up]).await;
     world.hypervisor.set_unreachable(true);
     world.request(up, VmState::Stop).await;
     world.request(down, VmState::Start).await;
@@ -629,4 +631,112 @@ async fn three_hundred_vms_are_started_in_good_order() {
     world.pass(50).await;
     let requests = daemon.connection.requests() - before;
     assert!(requests <= 10 * 3, "{requests} requests in ten keepalives");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_steps_make_every_folder_also_below_one_that_is_there() {
+    let world = world().await;
+    std::fs::create_dir_all(world.folder.path().join("run")).unwrap();
+    pvc_node::before_store(&world.settings, &world.ports()).await.unwrap();
+    for folder in ["run/dnsmasq", "console"] {
+        assert!(world.folder.path().join(folder).is_dir(), "{folder}");
+    }
+    assert!(world.exec.ran().is_empty(), "services are not for this daemon to start");
+    let mut refused = world.settings.clone();
+    refused.directories.push("/proc/nonexistent/folder".into());
+    let error = pvc_node::before_store(&refused, &world.ports()).await.unwrap_err();
+    assert_eq!(error.to_string(), "the folder `/proc/nonexistent/folder` could not be made");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_bmc_is_asked_once_and_its_password_is_for_nobody_to_see() {
+    let mut world = world().await;
+    world.exec = Arc::new(ScriptedExec::new(|_| Ok(ScriptedExec::success(" Chassis Power is on\n"))));
+    let password = "it's \"quoted\" $HOME".to_owned();
+    let (hostname, username) = ("hv1-ipmi".to_owned(), "admin".to_owned());
+    world.settings.ipmi = Some(pvc_store::Ipmi { hostname, username, password: password.clone() });
+    let _daemon = world.running().await;
+    world.pass(60).await;
+    let ran = world.exec.ran();
+    assert_eq!(ran.len(), 1);
+    assert_eq!((ran[0].program.as_str(), ran[0].deadline), ("ipmitool", Duration::from_secs(2)));
+    assert!(ran[0].args.contains(&"-E".to_owned()) && !ran[0].args.contains(&password), "{:?}", ran[0].args);
+    assert_eq!(ran[0].env, [("IPMI_PASSWORD".to_owned(), password)]);
+    assert_eq!(world.node().unwrap().ipmi_hostname, "hv1-ipmi");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hypervisor_that_restarts_in_the_middle_of_a_start_leaves_the_vm_manageable() {
+    let world = world().await;
+    let uuid = world.define(1, VmState::Start).await;
+    world.hypervisor.set_manner(uuid, Manner { start_hangs: true, ..Manner::default() });
+    let _daemon = world.running().await;
+    world.until("it is being started", || world.hypervisor.count("start", uuid) == 1).await;
+    world.hypervisor.set_unreachable(true);
+    world.pass(20).await;
+    world.hypervisor.set_manner(uuid, Manner::default());
+    world.hypervisor.set_unreachable(false);
+    world.request(uuid, VmState::Stop).await;
+    world.pass(180).await;
+    assert!(!world.hypervisor.is_there(uuid));
+    world.request(uuid, VmState::Start).await;
+    world.until_runs(uuid).await;
+    world.request(uuid, VmState::Shutdown).await;
+    world.until_state(uuid, "stop").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn starts_that_hang_do_not_hold_up_stops() {
+    let world = world().await;
+    let _daemon = world.running().await;
+    let running = world.define(100, VmState::Start).await;
+    world.until_runs(running).await;
+    for number in 1..=20 {
+        let uuid = world.define(number, VmState::Start).await;
+        world.hypervisor.set_manner(uuid, Manner { start_hangs: true, ..Manner::default() });
+    }
+    world.pass(5).await;
+    world.request(running, VmState::Stop).await;
+    world.pass(5).await;
+    assert!(!world.hypervisor.is_there(running));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_daemon_that_was_killed_is_followed_once_its_session_has_ended() {
+    let world = world().await;
+    let old = world.running().await;
+    old.task.abort();
+    let new = world.start().await;
+    world.pass(8).await;
+    assert!(!new.task.is_finished(), "it waits for the old session");
+    pvc_ports::Tree::close(&*old.connection).await;
+    let stamp = world.node().unwrap().keepalive;
+    world.until("the new one stamps", || world.node().unwrap().keepalive > stamp).await;
+    assert_eq!(new.stop().await, Outcome::Stopped);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_daemon_told_to_stop_while_it_starts_stops() {
+    let mut world = world().await;
+    world.settings.standalone = false;
+    world.tree = pvc_embedded::EmbeddedTree::in_memory();
+    let daemon = world.start().await;
+    world.pass(30).await;
+    assert!(!daemon.task.is_finished(), "it waits for a cluster");
+    assert_eq!(daemon.stop().await, Outcome::Stopped);
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_keepalive_beats_also_without_the_store() {
+    let world = world().await;
+    let beats = Arc::new(AtomicUsize::new(0));
+    let counted = beats.clone();
+    let daemon =
+        world.start_as(|node| node.with_heartbeat(move || _ = counted.fetch_add(1, Ordering::SeqCst))).await;
+    world.pass(60).await;
+    let connected = beats.load(Ordering::SeqCst);
+    assert!((11..=14).contains(&connected), "{connected}");
+    daemon.connection.cut();
+    world.pass(60).await;
+    assert!(beats.load(Ordering::SeqCst) >= connected + 11);
 }

@@ -84,7 +84,8 @@ impl Trouble {
 #[derive(Clone)]
 pub(super) struct Actor {
     pub shared: Arc<Shared>,
-    pub slots: Arc<Semaphore>,
+    pub starts: Arc<Semaphore>,
+    pub others: Arc<Semaphore>,
 }
 
 impl Actor {
@@ -103,7 +104,8 @@ impl Actor {
     }
 
     async fn act_in_turn(&self, planned: &Planned, record: &Arc<VmRecord>) -> Ended {
-        let _slot = self.slots.acquire().await.expect("the semaphore is never closed");
+        let slots = if planned.step == Step::Start { &self.starts } else { &self.others };
+        let _slot = slots.acquire().await.expect("the semaphore is never closed");
         let Some(done) = self.shared.within(DEADLINE, self.try_step(planned, record)).await else {
             tracing::warn!(
                 vm = planned.name,

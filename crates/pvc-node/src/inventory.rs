@@ -1,0 +1,184 @@
+//! Records of the volumes that belong to this machine alone. In a cluster the primary keeps them, of
+//! Ceph's pools; where one machine is everything, what lies in its directory is what there is.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pvc_model::cluster::Cluster;
+use pvc_model::size::format_size;
+use pvc_model::storage::{PoolName, VolumeId};
+use pvc_ports::{PoolInfo, StorageError, VolumeInfo};
+use pvc_store::{Change, Changes, Report};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use crate::shared::Shared;
+
+/// How often the directory is looked at: volumes are also made beside the daemon.
+const EVERY: Duration = Duration::from_secs(5);
+
+/// How long a look may take.
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// What there is, as it is to be recorded: the text of the statistics by volume.
+struct Found {
+    pools: Vec<PoolInfo>,
+    volumes: BTreeMap<VolumeId, String>,
+}
+
+pub(crate) async fn run(shared: Arc<Shared>, end: CancellationToken) {
+    loop {
+        pass(&shared).await;
+        tokio::select! {
+            biased;
+            () = end.cancelled() => return,
+            () = shared.sleep(EVERY) => {}
+        }
+    }
+}
+
+/// Looks once, and makes the records say what there is.
+async fn pass(shared: &Shared) {
+    let found = match shared.within(DEADLINE, look(shared)).await {
+        Some(Ok(found)) => found,
+        Some(Err(error)) => return tracing::warn!(%error, "the volumes cannot be looked at"),
+        None => {
+            return tracing::warn!("the storage did not list its volumes within {} s", DEADLINE.as_secs());
+        }
+    };
+    let recorded =
+        shared.store.change(|cluster| Ok::<_, Infallible>((differences(cluster, &found), ()))).await;
+    let stats = |pool: &PoolInfo| Report::PoolStats(pool.name.clone(), pool_stats(pool, &found));
+    let stats = found.pools.iter().map(stats).collect();
+    if let Err(error) = recorded {
+        tracing::debug!(%error, "the records of the volumes could not be brought up to date; it is tried again");
+    } else if let Err(error) = shared.store.report(stats).await {
+        tracing::debug!(%error, "the figures of the pools could not be written");
+    }
+}
+
+async fn look(shared: &Shared) -> Result<Found, StorageError> {
+    let storage = &shared.ports.storage;
+    let pools = storage.pools().await?;
+    let mut volumes = BTreeMap::new();
+    for pool in &pools {
+        for volume in storage.volumes(&pool.name).await? {
+            volumes.insert(volume.id.clone(), volume_stats(&volume));
+        }
+    }
+    Ok(Found { pools, volumes })
+}
+
+fn differences(cluster: &Cluster, found: &Found) -> Changes {
+    let mut changes = Changes::new();
+    for pool in found.pools.iter().filter(|pool| !cluster.pools.contains_key(&pool.name)) {
+        let (pgs, tier) = ("0".to_owned(), "default".to_owned());
+        changes.push(Change::PutPool { name: pool.name.clone(), pgs, tier });
+    }
+    for (id, stats) in &found.volumes {
+        if cluster.volumes.get(id).is_none_or(|volume| *volume.stats != **stats) {
+            changes.push(Change::PutVolume { id: id.clone(), stats: stats.clone() });
+        }
+    }
+    let is_there = |pool: &PoolName| found.pools.iter().any(|found| found.name == *pool);
+    // A pool that is gone takes the records of its volumes with it.
+    for id in cluster.volumes.keys().filter(|id| is_there(&id.pool) && !found.volumes.contains_key(*id)) {
+        changes.push(Change::RemoveVolume(id.clone()));
+    }
+    for name in cluster.pools.keys().filter(|name| !is_there(name)) {
+        changes.push(Change::RemovePool(name.clone()));
+    }
+    changes
+}
+
+/// The members that readers of `rbd info` look for. A file has no objects: it counts as one.
+fn volume_stats(volume: &VolumeInfo) -> String {
+    json!({
+        "name": volume.id.volume.as_str(),
+        "id": volume.id.to_string(),
+        "size": format_size(volume.size_bytes),
+        "objects": 1,
+        "order": 0,
+        "object_size": volume.size_bytes,
+        "snapshot_count": volume.snapshots.len(),
+        "format": 2,
+        "features": [],
+    })
+    .to_string()
+}
+
+fn pool_stats(pool: &PoolInfo, found: &Found) -> String {
+    let objects = found.volumes.keys().filter(|id| id.pool == pool.name).count();
+    let total = pool.stored_bytes + pool.free_bytes;
+    let used_percent = if total == 0 { 0.0 } else { pool.stored_bytes as f64 / total as f64 };
+    json!({
+        "id": 0,
+        "stored_bytes": pool.stored_bytes,
+        "free_bytes": pool.free_bytes,
+        "used_bytes": pool.stored_bytes,
+        "used_percent": used_percent,
+        "num_objects": objects,
+        "num_object_clones": 0,
+        "num_object_copies": objects,
+        "num_objects_missing_on_primary": 0,
+        "num_objects_unfound": 0,
+        "num_objects_degraded": 0,
+        "read_ops": 0,
+        "read_bytes": 0,
+        "write_ops": 0,
+        "write_bytes": 0,
+    })
+    .to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use pvc_model::storage::{PoolRecord, VolumeRecord};
+
+    use super::*;
+
+    fn id(text: &str) -> VolumeId {
+        VolumeId::from_record(text).expect("well formed")
+    }
+
+    fn found(volumes: &[&str]) -> Found {
+        Found {
+            pools: vec![PoolInfo { name: PoolName::new("vms"), stored_bytes: 1, free_bytes: 3 }],
+            volumes: volumes.iter().map(|text| (id(text), "{}".to_owned())).collect(),
+        }
+    }
+
+    fn cluster(volumes: &[&str]) -> Cluster {
+        let mut cluster = Cluster::default();
+        let (name, text) = (PoolName::new("vms"), || "0".to_owned());
+        let pool = PoolRecord { name: name.clone(), pgs: text(), tier: text(), stats: "{}".into() };
+        cluster.pools.insert(name, Arc::new(pool));
+        for volume in volumes {
+            let record = VolumeRecord { id: id(volume), stats: "{}".into(), snapshots: vec![] };
+            cluster.volumes.insert(id(volume), Arc::new(record));
+        }
+        cluster
+    }
+
+    #[test]
+    fn what_is_there_is_recorded_and_what_is_gone_is_not() {
+        let changes = differences(&cluster(&["vms/gone", "vms/kept"]), &found(&["vms/kept", "vms/new"]));
+        let text = format!("{changes:?}");
+        assert!(
+            text.contains("PutVolume { id: VolumeId { pool: PoolName(\"vms\"), volume: VolumeName(\"new\")"),
+            "{text}"
+        );
+        assert!(
+            text.contains("RemoveVolume(VolumeId { pool: PoolName(\"vms\"), volume: VolumeName(\"gone\")"),
+            "{text}"
+        );
+        assert!(!text.contains("kept"), "{text}");
+    }
+
+    #[test]
+    fn a_second_look_changes_nothing() {
+        assert!(differences(&cluster(&["vms/a"]), &found(&["vms/a"])).is_empty());
+    }
+}
