@@ -59,6 +59,8 @@ pub enum Waiting {
 pub struct Client {
     agent: Agent,
     options: Options,
+    /// How often a reading request is tried.
+    attempts: u32,
 }
 
 impl Client {
@@ -78,7 +80,7 @@ impl Client {
         if is_loopback(&options.base) {
             config = config.proxy(None);
         }
-        Self { agent: config.build().new_agent(), options }
+        Self { agent: config.build().new_agent(), options, attempts: ATTEMPTS }
     }
 
     /// Gives up sooner than the API's longest answers need: for completions and overviews that
@@ -87,6 +89,7 @@ impl Client {
         let mut client = Self::new(options);
         let config = client.agent.config().clone();
         client.agent = Agent::new_with_config(hurry(config, within));
+        client.attempts = 1;
         client
     }
 
@@ -100,8 +103,8 @@ impl Client {
         let mut attempt = 1;
         loop {
             match self.exchange(Method::GET, &uri, None, Waiting::Forever) {
-                Ok(answer) if answer.is_passing() && attempt < ATTEMPTS => {}
-                Err(error) if error.kind() == crate::Kind::Unreachable && attempt < ATTEMPTS => {}
+                Ok(answer) if answer.is_passing() && attempt < self.attempts => {}
+                Err(error) if error.kind() == crate::Kind::Unreachable && attempt < self.attempts => {}
                 Ok(answer) => return Ok(Payload::new(answer.expect(StatusCode::OK)?)),
                 Err(error) => return Err(error),
             }

@@ -3,7 +3,8 @@
 use axum::extract::State;
 use axum::response::Response;
 use pvc_api_types::{Pool, Volume};
-use pvc_model::storage::{PoolName, VolumeId, VolumeName};
+use pvc_model::storage::{PoolName, VolumeId, VolumeName, VolumeRecord};
+use pvc_ports::SnapshotInfo;
 
 use super::At;
 use crate::error::{ApiError, Result};
@@ -102,10 +103,30 @@ pub async fn get_storage_ceph_volume_pool_volume(
 ) -> Result<Response> {
     let id = VolumeId { pool: PoolName::new(pool), volume: VolumeName::new(name) };
     let cluster = api.view();
+    if let Some(record) = cluster.volumes.get(&id) {
+        return Ok(json::ok(&[volume(record)]));
+    }
+    if let Some(record) = unrecorded(&api, &id).await {
+        return Ok(json::ok(&[volume(&record)]));
+    }
     if !cluster.pools.contains_key(&id.pool) {
         return Err(ApiError::refused(format!("there is no pool `{}`", id.pool)));
     }
-    let record = cluster.volumes.get(&id);
-    let record = record.ok_or_else(|| ApiError::not_found(format!("there is no volume `{id}`")))?;
-    Ok(json::ok(&[volume(record)]))
+    Err(ApiError::not_found(format!("there is no volume `{id}`")))
+}
+
+/// A volume that no record tells of, as the storage knows it: a standalone daemon's volumes are what
+/// lies in its directory.
+async fn unrecorded(api: &ApiState, id: &VolumeId) -> Option<VolumeRecord> {
+    let found = api.storage().ok()?.volume(id).await.ok()?;
+    let stats = serde_json::json!({ "size": found.size_bytes });
+    let snapshot = |snapshot: SnapshotInfo| {
+        let stats = serde_json::json!({ "size": snapshot.size_bytes });
+        (snapshot.name, stats.to_string().into())
+    };
+    Some(VolumeRecord {
+        id: found.id,
+        stats: stats.to_string().into(),
+        snapshots: found.snapshots.into_iter().map(snapshot).collect(),
+    })
 }
