@@ -266,7 +266,14 @@ impl Store {
 
     /// Announces this process as the daemon of `node`, for as long as its session lasts. `false` if
     /// another process is announced.
+    ///
+    /// # Errors
+    /// [`StoreError::NotInitialized`] if the tree holds no cluster: nothing begins one by the way.
     pub async fn announce_daemon(&self, node: &NodeName) -> Result<bool, StoreError> {
+        self.fresh().await?;
+        if !self.is_initialized() {
+            return Err(StoreError::NotInitialized);
+        }
         let root = format!("{}/daemon", keys::PRIVATE);
         self.ensure_path(keys::PRIVATE).await?;
         self.ensure_path(&root).await?;

@@ -594,6 +594,15 @@ async fn only_one_daemon_of_a_node_is_announced_at_a_time() {
     .expect("the announcement goes with the session");
 }
 
+#[tokio::test]
+async fn no_daemon_is_announced_in_a_store_without_a_cluster_and_nothing_is_written() {
+    let world = empty().await;
+    let announced = world.store.announce_daemon(&NodeName::new("hv1")).await;
+    assert!(matches!(announced, Err(StoreError::NotInitialized)), "{announced:?}");
+    let children = world.store.tree().children("/").await.expect("reachable").expect("the root is there");
+    assert!(!children.iter().any(|name| name == "pvcrs"), "{children:?}");
+}
+
 mod any {
     //! Records of every shape that an operator can make.
 
