@@ -161,7 +161,7 @@ impl World {
             let mind = self.minds.entry(*vm).or_default();
             match step {
                 Step::Start => mind.started(self.now),
-                Step::PressPower { instance } => mind.pressed(*instance, 0, self.now),
+                Step::PressPower { instance, .. } => mind.pressed(*instance, 0, self.now),
                 Step::Destroy(_) => mind.ending(),
                 _ => {}
             }
@@ -200,7 +200,7 @@ fn every_cell_of_the_table_of_states_has_its_step() {
     use VmState::*;
     let one: &[&str] = &["hv1"];
     let two: &[&str] = &["hv1", "hv2"];
-    let press = || vec![Step::PressPower { instance: 1 }];
+    let press = || vec![Step::PressPower { instance: 1, again: false }];
     let stop = |why| vec![Step::Destroy(why)];
     let write = |state| vec![Step::Write(state)];
     let here = Some("hv1");
@@ -333,7 +333,7 @@ fn stops_come_before_starts() {
         steps(&world.after(0)),
         [
             Step::Destroy(WhyDestroy::Stopped),
-            Step::PressPower { instance: 2 },
+            Step::PressPower { instance: 2, again: false },
             Step::Write(VmState::Stop),
             Step::Start,
         ]
@@ -342,21 +342,27 @@ fn stops_come_before_starts() {
 
 fn press(world: &mut World, uuid: Uuid) {
     let plan = world.after(0);
-    let [Planned { request, step: Step::PressPower { instance }, .. }] = plan.steps[..] else {
+    let [Planned { request, step: Step::PressPower { instance, .. }, .. }] = plan.steps[..] else {
         panic!("{plan:?}")
     };
     world.minds.get_mut(&uuid).unwrap().pressed(instance, request, world.now);
 }
 
 #[test]
-fn the_power_button_is_pressed_once_and_the_plug_pulled_when_the_time_is_over() {
+fn the_power_button_is_pressed_now_and_then_and_the_plug_pulled_when_the_time_is_over() {
     let mut world = World::new(&["hv1"]);
     let uuid = world.put(vm(1, VmState::Shutdown, Some("hv1")));
     world.run(uuid);
     press(&mut world, uuid);
-    let plan = world.after(179);
-    assert_eq!(plan.steps, []);
-    assert_eq!(plan.wake_at, Some(world.now + Duration::from_secs(1)));
+    let plan = world.after(14);
+    assert_eq!((plan.steps, plan.wake_at), (vec![], Some(world.now + Duration::from_secs(1))));
+    assert_eq!(steps(&world.after(1)), [Step::PressPower { instance: 1, again: true }]);
+    press(&mut world, uuid);
+    assert_eq!(world.after(10).steps, []);
+    world.now += Duration::from_secs(150);
+    press(&mut world, uuid);
+    let plan = world.after(4);
+    assert_eq!((plan.steps, plan.wake_at), (vec![], Some(world.now + Duration::from_secs(1))));
     assert_eq!(steps(&world.after(1)), [Step::Destroy(WhyDestroy::IgnoredShutdown)]);
 }
 
@@ -370,7 +376,9 @@ fn a_shutdown_can_be_taken_back_and_asked_for_again() {
     assert_eq!(world.after(10).steps, []);
     world.request(uuid, VmState::Shutdown);
     press(&mut world, uuid);
-    assert_eq!(world.after(100).steps, [], "the second request has its own time");
+    assert_eq!(world.after(14).steps, []);
+    world.now += Duration::from_secs(160);
+    press(&mut world, uuid); // the second request has its own time
     world.guests.clear();
     assert_eq!(steps(&world.after(1)), [Step::Write(VmState::Stop)]);
 }
@@ -401,7 +409,7 @@ fn a_restart_ends_in_a_new_instance_and_in_start() {
         })
         .collect();
     let expected: [Vec<Step>; 5] = [
-        vec![Step::PressPower { instance: 1 }],
+        vec![Step::PressPower { instance: 1, again: false }],
         vec![Step::Write(VmState::Start)],
         vec![Step::Start],
         vec![],

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
-use pvc_model::node::DaemonState;
+use pvc_model::node::{DaemonState, NodeFigures};
 use pvc_store::{ChangeError, Changes, NodeChange, Report};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -137,14 +137,15 @@ impl Reporter {
         if let Err(error) = self.say_run().await {
             tracing::warn!(error, "the node's state could not be written");
         }
-        let reports = self.reports(&view);
+        let figures = self.figures(&view);
+        let reports = self.reports(&view, figures);
         if let Err(error) = shared.store.report(reports).await {
             tracing::warn!(
                 error = &error as &dyn std::error::Error,
                 "the node's figures could not be written"
             );
         }
-        self.log();
+        self.log(figures.as_ref());
     }
 
     async fn register_again(&self, view: &Cluster) {
@@ -157,18 +158,27 @@ impl Reporter {
         }
     }
 
-    fn reports(&mut self, view: &Cluster) -> Vec<Report> {
+    fn figures(&self, view: &Cluster) -> Option<NodeFigures> {
+        let shared = &self.shared;
+        match shared.ports.host.load() {
+            Ok(load) => {
+                let guests = shared.guests.borrow().clone();
+                let stats = &shared.collected().stats;
+                Some(node_figures(shared.name(), view, &guests, stats, &load))
+            }
+            Err(error) => {
+                tracing::warn!(%error, "this machine's figures cannot be read");
+                None
+            }
+        }
+    }
+
+    fn reports(&mut self, view: &Cluster, figures: Option<NodeFigures>) -> Vec<Report> {
         let shared = self.shared.clone();
         let (name, guests) = (shared.name(), shared.guests.borrow().clone());
         let stats = shared.collected().stats.clone();
-        let mut reports = Vec::new();
-        match shared.ports.host.load() {
-            Ok(load) => {
-                let figures = node_figures(name, view, &guests, &stats, &load);
-                reports.push(Report::Figures(name.clone(), figures));
-            }
-            Err(error) => tracing::warn!(%error, "this machine's figures cannot be read"),
-        }
+        let mut reports: Vec<Report> =
+            figures.into_iter().map(|figures| Report::Figures(name.clone(), figures)).collect();
         if let Some(json) = self.network_stats() {
             reports.push(Report::NetworkStats(name.clone(), json));
         }
@@ -196,19 +206,18 @@ impl Reporter {
         Some(network_stats_json(before.as_ref().unwrap_or(&sample), &sample))
     }
 
-    fn log(&self) {
+    fn log(&self, figures: Option<&NodeFigures>) {
         let switches = self.shared.settings.log;
         let Some(record) = self.shared.record() else { return };
         if switches.keepalives {
             let (role, daemon) = (record.coordinator_state.as_str(), record.daemon_state.as_str());
             tracing::info!(role, state = daemon, domains = record.domain_state.as_str(), "keepalive");
         }
-        if switches.keepalives && switches.cluster_details {
-            let f = &record.figures;
+        if let Some(f) = figures.filter(|_| switches.keepalives && switches.cluster_details) {
             let age = self.shared.collected().at.map(|at| self.shared.now().saturating_sub(at).as_secs());
             tracing::info!(
                 "VMs: {} | load: {:.2} | memory MiB: {} total, {} used, {} free, {} allocated, {} provisioned | vCPUs allocated: {} | guest figures: {}",
-                record.running.len(),
+                self.shared.guests.borrow().known.len(),
                 f.load,
                 f.memory_total_mib,
                 f.memory_used_mib,

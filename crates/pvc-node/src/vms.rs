@@ -241,7 +241,11 @@ impl VmReconciler {
             guests.get(uuid).is_some_and(|guest| guest.instance == known.facts.instance)
                 && cluster.vms.contains_key(uuid)
         });
+        let is_first = self.passes == 0;
         for (uuid, guest) in guests.iter().filter(|(uuid, _)| cluster.vms.contains_key(uuid)) {
+            if is_first {
+                tracing::info!(vm = guest.name, "runs already and is looked after from now on");
+            }
             let known = self.facts.entry(*uuid).or_insert_with(|| Known {
                 facts: GuestFacts {
                     instance: guest.instance,
@@ -336,7 +340,8 @@ fn announce(planned: &Planned, deaths: u32) {
             tracing::warn!(vm, deaths, "the guest is gone although it should run; it is started again");
         }
         Step::Start => tracing::info!(vm, "starting"),
-        Step::PressPower { .. } => tracing::info!(vm, "shutting down"),
+        Step::PressPower { again: false, .. } => tracing::info!(vm, "shutting down"),
+        Step::PressPower { again: true, .. } => tracing::debug!(vm, "the power button is pressed again"),
         Step::Destroy(WhyDestroy::Stopped) => tracing::info!(vm, "stopping"),
         Step::Destroy(WhyDestroy::IgnoredShutdown) => {
             tracing::warn!(vm, "the guest did not shut down in time and is powered off");

@@ -154,7 +154,8 @@ async fn a_shutdown_ends_in_stop_also_for_a_guest_that_is_off_or_deaf() {
     }
     world.pass(30).await;
     assert_eq!((world.state(obedient), world.state(off)), ("stop".to_owned(), "stop".to_owned()));
-    assert_eq!((world.state(deaf).as_str(), world.hypervisor.count("shutdown", deaf)), ("shutdown", 1));
+    assert_eq!(world.state(deaf), "shutdown");
+    assert!((2..=3).contains(&world.hypervisor.count("shutdown", deaf)), "now and then");
     world.pass(160).await;
     assert_eq!((world.state(deaf).as_str(), world.hypervisor.is_there(deaf)), ("stop", false));
 }
@@ -195,7 +196,7 @@ async fn a_restart_gives_a_new_instance_and_ends_in_start() {
     world.until("it is another one", || world.hypervisor.instance(uuid) == Some(2)).await;
     world.pass(10).await;
     assert_eq!(world.state(uuid), "start");
-    assert_eq!((world.hypervisor.count("shutdown", uuid), world.hypervisor.count("destroy", uuid)), (1, 0));
+    assert_eq!(world.hypervisor.count("destroy", uuid), 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -739,4 +740,19 @@ async fn every_keepalive_beats_also_without_the_store() {
     daemon.connection.cut();
     world.pass(60).await;
     assert!(beats.load(Ordering::SeqCst) >= connected + 11);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guest_that_was_only_booting_hears_the_next_press() {
+    let world = world().await;
+    let uuid = world.define(1, VmState::Start).await;
+    world.hypervisor.set_manner(uuid, Manner { ignores_shutdown: true, ..Manner::default() });
+    let _daemon = world.running().await;
+    world.until_runs(uuid).await;
+    world.request(uuid, VmState::Shutdown).await;
+    world.pass(10).await;
+    world.hypervisor.set_manner(uuid, Manner::default());
+    world.pass(15).await;
+    assert_eq!(world.state(uuid), "stop");
+    assert_eq!(world.hypervisor.count("destroy", uuid), 0);
 }

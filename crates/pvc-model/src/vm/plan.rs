@@ -83,8 +83,13 @@ struct Alive {
 struct Pressed {
     instance: i32,
     request: i32,
-    at: Duration,
+    first: Duration,
+    last: Duration,
 }
+
+/// How often the power button is pressed again. A guest that has only begun to boot does not hear it,
+/// and one that is on its way down does not mind.
+const PRESS_AGAIN: Duration = Duration::from_secs(15);
 
 impl Mind {
     /// The guest was started.
@@ -101,7 +106,9 @@ impl Mind {
 
     /// The power button of `instance` was pressed because of the request number `request`.
     pub fn pressed(&mut self, instance: i32, request: i32, now: Duration) {
-        self.pressed = Some(Pressed { instance, request, at: now });
+        let same = |pressed: &Pressed| pressed.instance == instance && pressed.request == request;
+        let first = self.pressed.take().filter(same).map_or(now, |pressed| pressed.first);
+        self.pressed = Some(Pressed { instance, request, first, last: now });
         self.ending();
     }
 
@@ -168,9 +175,10 @@ pub fn observe(view: &View<'_>, minds: &mut BTreeMap<Uuid, Mind>) {
 pub enum Step {
     /// Pull the plug.
     Destroy(WhyDestroy),
-    /// Press the power button of this instance.
+    /// Press the power button of this instance, for the first time or once more.
     PressPower {
         instance: i32,
+        again: bool,
     },
     /// Write this state, if the request is still the one that was looked at.
     Write(VmState),
@@ -374,15 +382,21 @@ fn decide_foreign(view: &View<'_>, record: &VmRecord, guest: &Seen, mind: &Mind)
     }
 }
 
-/// The power button once for each request, the plug when the guest has had its time.
+/// The power button, now and then again, and the plug when the guest has had its time. A new request
+/// begins anew.
 fn power_off(view: &View<'_>, record: &VmRecord, guest: &Seen, mind: &Mind) -> Decision {
-    let pressed = mind.pressed.as_ref();
-    match pressed.filter(|p| p.request == record.state_version && p.instance == guest.instance) {
-        None => Decision::step(Step::PressPower { instance: guest.instance }),
-        Some(pressed) if view.now >= pressed.at + view.shutdown_timeout => {
-            Decision::step(Step::Destroy(WhyDestroy::IgnoredShutdown))
-        }
-        Some(pressed) => Decision::wait(pressed.at + view.shutdown_timeout),
+    let instance = guest.instance;
+    let same = |p: &&Pressed| p.request == record.state_version && p.instance == instance;
+    let Some(pressed) = mind.pressed.as_ref().filter(same) else {
+        return Decision::step(Step::PressPower { instance, again: false });
+    };
+    let end = pressed.first + view.shutdown_timeout;
+    if view.now >= end {
+        return Decision::step(Step::Destroy(WhyDestroy::IgnoredShutdown));
+    }
+    match pressed.last + PRESS_AGAIN {
+        next if view.now >= next => Decision::step(Step::PressPower { instance, again: true }),
+        next => Decision::wait(next.min(end)),
     }
 }
 

@@ -140,7 +140,7 @@ impl Actor {
                 hypervisor.destroy(planned.vm).await?;
                 Ok(Ended::Done)
             }
-            Step::PressPower { instance } => {
+            Step::PressPower { instance, .. } => {
                 let pressed = Ended::Pressed { instance: *instance, request: planned.request };
                 match hypervisor.shutdown(planned.vm).await {
                     Ok(()) => Ok(pressed),
