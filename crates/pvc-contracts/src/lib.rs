@@ -7,4 +7,5 @@ pub mod hypervisor;
 pub mod proxy;
 pub mod storage;
 pub mod tree;
+pub mod tree_agreement;
 pub mod zookeeper_server;

@@ -158,7 +158,6 @@ fn first_content(database: &Database) -> Result<(), redb::Error> {
     {
         let mut meta = transaction.open_table(META)?;
         meta.insert("format", FORMAT)?;
-        meta.insert("epoch", 0)?;
         meta.insert("zxid", 0)?;
     }
     Ok(transaction.commit()?)
@@ -192,20 +191,16 @@ fn fill(database: &Database, change: &Change) -> Result<redb::WriteTransaction, 
     Ok(transaction)
 }
 
-/// Counts this life of the tree, durably, before anything happens in it.
+/// The number of this life of the tree: one more than that of the newest change on disk. Taken without
+/// a write, so that a tree on a full disk opens. A life in which nothing durable happened leaves no
+/// trace, and its number is given out again.
 fn next_epoch(database: &Database) -> Result<i32, DiskError> {
     let format = read_meta(database, "format").map_err(damage)?;
     if format != FORMAT {
         return Err(DiskError::Format { found: format });
     }
-    let epoch = read_meta(database, "epoch").map_err(damage)? + 1;
-    let count = || -> Result<(), redb::Error> {
-        let transaction = database.begin_write()?;
-        transaction.open_table(META)?.insert("epoch", epoch)?;
-        Ok(transaction.commit()?)
-    };
-    count().map_err(damage)?;
-    i32::try_from(epoch).map_err(|_| DiskError::Corrupt(format!("its epoch {epoch} is impossible")))
+    let last = read_meta(database, "zxid").map_err(damage)? >> 32;
+    i32::try_from(last + 1).map_err(|_| DiskError::Corrupt(format!("its epoch {last} is impossible")))
 }
 
 fn read_meta(database: &Database, key: &str) -> Result<i64, redb::Error> {

@@ -145,8 +145,8 @@ pub struct TreeState {
 }
 
 impl TreeState {
-    /// An empty tree. `epoch` is greater than that of every earlier life of the same tree: zxids and
-    /// session ids begin with it and so never come twice.
+    /// An empty tree. `epoch` is greater than that of every earlier life of the same tree that left
+    /// anything behind: zxids and session ids begin with it and so grow from life to life.
     pub fn new(epoch: i32) -> TreeState {
         let first = i64::from(epoch) << 32;
         let nodes = BTreeMap::from([(Place::new("/"), Node::default())]);
@@ -361,15 +361,15 @@ impl Draft<'_> {
         let Some(parent) = self.node(parent_of_path).cloned() else {
             return Err(TreeError::NoNode { path: parent_of_path.to_owned() });
         };
+        if parent.owner != 0 {
+            return Err(TreeError::NoChildrenForEphemerals { path: path.to_owned() });
+        }
         let path = match mode {
             CreateMode::EphemeralSequential => format!("{path}{:010}", parent.created),
             CreateMode::Persistent | CreateMode::Ephemeral => path.to_owned(),
         };
         if self.node(&path).is_some() {
             return Err(TreeError::NodeExists { path });
-        }
-        if parent.owner != 0 {
-            return Err(TreeError::NoChildrenForEphemerals { path });
         }
         let zxid = self.change.zxid;
         let durable = mode == CreateMode::Persistent;
