@@ -311,6 +311,25 @@ fn a_failed_task_fails_the_command_unless_old_codes_are_wanted() {
 }
 
 #[test]
+fn interrupting_the_waiting_does_not_interrupt_the_task_and_says_so() {
+    let stub = Stub::start(|request, _| match request.method.as_str() {
+        "POST" => status(202, r#"{"task_id": "0a1b2c3d", "task_name": "vm.flush_locks", "run_on": "hv1"}"#),
+        _ => ok(r#"{"state": "RUNNING", "current": 1, "total": 2, "status": "looking"}"#),
+    });
+    let user = User::of(&stub);
+    let child = user.command(&["vm", "flush-locks", "web1"]).spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while stub.lines().len() < 3 && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let interrupt = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(interrupt.success());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(code(&output), 1);
+    assert!(err(&output).contains("hint: `pvc cluster task 0a1b2c3d` waits again"), "{output:?}");
+}
+
+#[test]
 fn a_task_need_not_be_waited_for() {
     let stub = Stub::start(task("SUCCESS"));
     let output = User::of(&stub).run(&["-q", "vm", "flush-locks", "web1", "--no-wait"]);
@@ -630,7 +649,7 @@ fn there_is_a_man_page_for_each_command() {
     let directory = user.home.path().join("man");
     assert_eq!(code(&user.run(&["man", directory.to_str().unwrap()])), 0);
     let page = std::fs::read_to_string(directory.join("pvc-vm-start.1")).unwrap();
-    assert!(page.contains("pvc vm start web1"), "{page}");
+    assert!(page.contains(".SH EXAMPLES\n.nf\n  pvc vm start web1\n"), "{page}");
     assert!(directory.join("pvc.1").exists() && directory.join("pvc-network-acl-add.1").exists());
 }
 

@@ -6,6 +6,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::context::Pvc;
+use crate::outcome::Failure;
 use crate::output::json;
 
 /// For lists.
@@ -57,6 +58,18 @@ pub trait MaybeJson: Copy {
             None => return false,
         }
         true
+    }
+
+    /// Prints an answer as it came if the format is JSON; returns whether it did.
+    fn print_payload<T: DeserializeOwned>(
+        self,
+        pvc: &mut Pvc,
+        payload: &Payload<T>,
+    ) -> Result<bool, Failure> {
+        if self.json().is_none() {
+            return Ok(false);
+        }
+        Ok(self.print(pvc, &payload.value()?))
     }
 }
 

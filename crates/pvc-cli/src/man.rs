@@ -1,5 +1,6 @@
 //! Man pages.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -35,6 +36,37 @@ impl Man {
     }
 }
 
+/// One page. What the help says at its end is laid out by hand, so it is kept as it is.
+fn page(command: clap::Command) -> std::io::Result<Vec<u8>> {
+    let epilogue = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+    let groups = command.has_subcommands();
+    let man = clap_mangen::Man::new(command);
+    let mut page = Vec::new();
+    man.render_title(&mut page)?;
+    man.render_name_section(&mut page)?;
+    man.render_synopsis_section(&mut page)?;
+    man.render_description_section(&mut page)?;
+    man.render_options_section(&mut page)?;
+    if groups {
+        man.render_subcommands_section(&mut page)?;
+    }
+    for paragraph in epilogue.split("\n\n").filter(|paragraph| !paragraph.is_empty()) {
+        let (heading, body) = paragraph.split_once(":\n").unwrap_or(("Notes", paragraph));
+        write!(page, ".SH {}\n.nf\n{}\n.fi\n", heading.to_uppercase(), verbatim(body))?;
+    }
+    Ok(page)
+}
+
+/// Text that the page's formatter leaves alone.
+fn verbatim(text: &str) -> String {
+    let line = |line: &str| {
+        let escaped = line.replace('\\', "\\e").replace('-', "\\-");
+        // A dot or an apostrophe at the beginning of a line is an order.
+        if escaped.starts_with(['.', '\'']) { format!("\\&{escaped}") } else { escaped }
+    };
+    text.lines().map(line).collect::<Vec<_>>().join("\n")
+}
+
 /// Writes the page of a command and those of all below it; returns how many.
 fn write(command: &clap::Command, directory: &Path) -> std::io::Result<usize> {
     std::fs::create_dir_all(directory)?;
@@ -44,9 +76,7 @@ fn write(command: &clap::Command, directory: &Path) -> std::io::Result<usize> {
 fn write_below(command: &clap::Command, name: &str, directory: &Path) -> std::io::Result<usize> {
     // The page is named after the whole path: `pvc-vm-start`.
     let titled = command.clone().name(name.to_owned()).display_name(name.to_owned());
-    let mut page = Vec::new();
-    clap_mangen::Man::new(titled).render(&mut page)?;
-    std::fs::write(directory.join(format!("{name}.1")), page)?;
+    std::fs::write(directory.join(format!("{name}.1")), page(titled)?)?;
     let mut pages = 1;
     for below in command.get_subcommands().filter(|below| !below.is_hide_set() && below.get_name() != "help")
     {

@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::time::Duration;
 
-use pvc_api_types::TaskRef;
+use pvc_api_types::{Message, TaskRef};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use ureq::http::{Method, Request, Response, StatusCode};
@@ -122,11 +122,8 @@ impl Client {
 
     /// Changes something and returns the server's sentence about it.
     pub(crate) fn change(&self, request: Change) -> Result<String, Error> {
-        let answer = self.send(request)?.expect(StatusCode::OK)?;
-        match answer.get("message").and_then(Value::as_str) {
-            Some(message) => Ok(message.to_owned()),
-            None => Err(Error::BadAnswer { what: "has no message".to_owned(), source: None }),
-        }
+        let answer: Payload<Message> = Payload::new(self.send(request)?.expect(StatusCode::OK)?);
+        Ok(answer.read()?.message)
     }
 
     /// Starts a task.
@@ -309,14 +306,8 @@ impl Answer {
     }
 
     /// The body if the status is the hoped-for one, else why not.
-    fn expect(self, wanted: StatusCode) -> Result<Value, Error> {
-        if self.status == wanted {
-            return self.json().map_err(|source| Error::BadAnswer {
-                what: "is no JSON".to_owned(),
-                source: Some(source.into()),
-            });
-        }
-        Err(self.refusal())
+    fn expect(self, wanted: StatusCode) -> Result<Vec<u8>, Error> {
+        if self.status == wanted { Ok(self.body) } else { Err(self.refusal()) }
     }
 
     fn refusal(self) -> Error {

@@ -40,14 +40,14 @@ impl Client {
 
     /// Every record of the cluster by its path.
     pub fn backup(&self) -> Result<Value, Error> {
-        let answer = self.get::<Value>("/backup", Query::new())?;
-        match answer.value() {
+        let answer = self.get::<Value>("/backup", Query::new())?.value()?;
+        match answer {
             // The API sends JSON inside a JSON text, and old clients decode it twice.
-            Value::String(inner) => serde_json::from_str(inner).map_err(|source| Error::BadAnswer {
+            Value::String(inner) => serde_json::from_str(&inner).map_err(|source| Error::BadAnswer {
                 what: "holds no backup".to_owned(),
                 source: Some(source.into()),
             }),
-            value => Ok(value.clone()),
+            value => Ok(value),
         }
     }
 

@@ -2,55 +2,70 @@
 
 use std::marker::PhantomData;
 
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
+use serde_json::error::Category;
+use serde_json::value::RawValue;
 
 use crate::error::Error;
 
-/// A body that can be read as a `T`, or passed on unmodified. Scripts rely on the second: what
-/// the API adds tomorrow must not vanish on its way through a client of today.
+/// A body that can be read as a `T`, or passed on unmodified. Scripts rely on the second: what the
+/// API adds tomorrow must not vanish on its way through a client of today. Nothing is parsed before
+/// one of the two is asked for.
 #[derive(Debug, Clone)]
 pub struct Payload<T> {
-    value: Value,
+    body: Vec<u8>,
     kind: PhantomData<fn() -> T>,
 }
 
 impl<T: DeserializeOwned> Payload<T> {
-    pub(crate) fn new(value: Value) -> Self {
-        Self { value, kind: PhantomData }
+    pub(crate) fn new(body: Vec<u8>) -> Self {
+        Self { body, kind: PhantomData }
     }
 
-    /// The body as it came.
-    pub fn value(&self) -> &Value {
-        &self.value
+    /// The body as it came. Fails if it is no JSON.
+    pub fn value(&self) -> Result<Value, Error> {
+        self.read_as()
     }
 
-    /// The body as a `T`; fails if it has another shape.
+    /// The body as a `T`. Fails if it has another shape.
     pub fn read(&self) -> Result<T, Error> {
-        T::deserialize(&self.value).map_err(|source| Error::BadAnswer {
-            what: "has an unexpected shape".to_owned(),
-            source: Some(source.into()),
-        })
+        self.read_as()
+    }
+
+    /// The body as something with fewer members than a `T`, for those who need only these.
+    pub fn read_as<U: DeserializeOwned>(&self) -> Result<U, Error> {
+        serde_json::from_slice(&self.body).map_err(misunderstood)
     }
 }
 
 impl<T: DeserializeOwned> Payload<Vec<T>> {
     /// The list without elements: what a 404 for a list means.
     pub fn empty() -> Self {
-        Self::new(Value::Array(Vec::new()))
+        Self::new(b"[]".to_vec())
     }
 
     pub fn is_empty(&self) -> bool {
-        self.value.as_array().is_some_and(Vec::is_empty)
+        self.read_as::<Vec<IgnoredAny>>().is_ok_and(|list| list.is_empty())
     }
 
-    /// The only element of a list, or `None` if there is not exactly one: the API answers a
-    /// question for one object with a list. An object outside any list counts as one.
+    /// The only element of a list, or `None` if there is not exactly one: the API answers a question
+    /// for one object with a list. An object outside any list counts as one.
     pub fn only(self) -> Option<Payload<T>> {
-        match self.value {
-            Value::Array(mut list) if list.len() == 1 => list.pop().map(Payload::new),
-            object @ Value::Object(_) => Some(Payload::new(object)),
+        if self.body.trim_ascii_start().starts_with(b"{") {
+            return Some(Payload::new(self.body));
+        }
+        match &serde_json::from_slice::<Vec<&RawValue>>(&self.body).ok()?[..] {
+            [only] => Some(Payload::new(only.get().as_bytes().to_vec())),
             _ => None,
         }
     }
+}
+
+fn misunderstood(source: serde_json::Error) -> Error {
+    let what = match source.classify() {
+        Category::Data => "has an unexpected shape",
+        Category::Syntax | Category::Eof | Category::Io => "is no JSON",
+    };
+    Error::BadAnswer { what: what.to_owned(), source: Some(source.into()) }
 }

@@ -110,7 +110,7 @@ fn both_shapes_of_a_parameter_error_become_a_sentence() {
 #[test]
 fn a_server_that_is_no_pvc_api_is_recognised() {
     let stub = Stub::start(|_, _| ok("<html>It works!</html>"));
-    assert_eq!(client(stub.base()).status().unwrap_err().kind(), Kind::BadAnswer);
+    assert_eq!(client(stub.base()).status().unwrap().read().unwrap_err().kind(), Kind::BadAnswer);
     let stub = Stub::start(|_, _| status(404, "<html>not here</html>"));
     assert_eq!(client(stub.base()).status().unwrap_err().kind(), Kind::BadAnswer);
 }
@@ -162,5 +162,5 @@ fn an_unknown_member_survives_to_the_raw_payload() {
     let stub = Stub::start(|_, _| ok(r#"[{"name": "web1", "new_in_2030": [1]}]"#));
     let vm = client(stub.base()).vm("web1").unwrap();
     assert_eq!(vm.read().unwrap().name, "web1");
-    assert_eq!(vm.value()["new_in_2030"][0], 1);
+    assert_eq!(vm.value().unwrap()["new_in_2030"][0], 1);
 }

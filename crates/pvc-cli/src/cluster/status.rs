@@ -47,7 +47,7 @@ impl MaybeJson for Format {
 impl Status {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         let status = pvc.client()?.status()?;
-        if self.format.print(pvc, status.value()) {
+        if self.format.print_payload(pvc, &status)? {
             return Ok(());
         }
         let view = View { status: &status.read()?, paint: pvc.out.paint() };

@@ -63,7 +63,7 @@ impl Task {
 
     fn show(&self, pvc: &mut Pvc, id: &str) -> Outcome {
         let answer = pvc.client()?.task(id)?;
-        if self.format.print(pvc, answer.value()) {
+        if self.format.print_payload(pvc, &answer)? {
             return Ok(());
         }
         let status = answer.read()?;

@@ -21,7 +21,7 @@ pub struct Info {
 impl Info {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         let node = pvc.client()?.node(&self.node.name())?;
-        if self.format.print(pvc, node.value()) {
+        if self.format.print_payload(pvc, &node)? {
             return Ok(());
         }
         let text = view(&node.read()?, self.format == InfoFormat::Long, pvc.out.paint());

@@ -53,7 +53,7 @@ impl List {
         if filtered && nodes.is_empty() {
             return Err(Failure::not_found("no node fits").hint("`pvc node list` shows all of them"));
         }
-        if self.format.print(pvc, nodes.value()) {
+        if self.format.print_payload(pvc, &nodes)? {
             return Ok(());
         }
         let mut nodes = nodes.read()?;

@@ -24,7 +24,7 @@ pub struct Info {
 impl Info {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         let vm = pvc.client()?.vm(&self.vm.domain)?;
-        if self.format.print(pvc, vm.value()) {
+        if self.format.print_payload(pvc, &vm)? {
             return Ok(());
         }
         let known = known_networks(pvc.client()?);

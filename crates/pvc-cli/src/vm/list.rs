@@ -60,7 +60,7 @@ impl List {
         if filtered && vms.is_empty() {
             return Err(Failure::not_found("no VM fits").hint("`pvc vm list` shows all of them"));
         }
-        if self.format.print(pvc, vms.value()) {
+        if self.format.print_payload(pvc, &vms)? {
             return Ok(());
         }
         let mut vms = vms.read()?;

@@ -47,7 +47,7 @@ impl List {
             Some(id) => pvc.client()?.fault(id)?,
             None => pvc.client()?.faults()?,
         };
-        if self.format.print(pvc, faults.value()) {
+        if self.format.print_payload(pvc, &faults)? {
             return Ok(());
         }
         let faults = faults.read()?;

@@ -74,7 +74,7 @@ impl Add {
             return Ok((NicKind::Direct(net), None));
         }
         let vf = pvc.client()?.sriov_vf(node, &net)?;
-        let address = pci(vf.value()).ok_or_else(|| {
+        let address = pci(&vf.value()?).ok_or_else(|| {
             Failure::failed(format!("the PCI address of VF `{net}` on node `{node}` is unknown"))
         })?;
         Ok((NicKind::Hostdev(net), Some(address)))

@@ -18,7 +18,7 @@ pub struct Get {
 impl Get {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         let tags = pvc.client()?.vm_tags(&self.vm.domain)?;
-        if self.format.print(pvc, tags.value()) {
+        if self.format.print_payload(pvc, &tags)? {
             return Ok(());
         }
         let tags = tags.read()?.tags;
