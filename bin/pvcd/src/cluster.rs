@@ -32,7 +32,10 @@ async fn run_node(
     pvc_node::before_store(&settings, &ports).await?;
     let tree = ports::zookeeper(config).await?;
     let store = ports::store(tree.clone()).await?;
-    let node = Node::new(settings, ports, store).with_log(log_lines).when_ready(|| Notifier.ready());
+    let node = Node::new(settings, ports, store)
+        .with_log(log_lines)
+        .when_ready(|| Notifier.ready())
+        .with_heartbeat(|| Notifier.alive());
     let ended = node.run(shutdown).await;
     Notifier.stopping();
     tree.close().await;

@@ -60,7 +60,10 @@ async fn with_store(
         Some(ports.storage.clone()),
         api_settings.clone(),
     );
-    let node = Node::new(settings, ports, store).with_log(log_lines).when_ready(|| Notifier.ready());
+    let node = Node::new(settings, ports, store)
+        .with_log(log_lines)
+        .when_ready(|| Notifier.ready())
+        .with_heartbeat(|| Notifier.alive());
 
     // The node goes last: what the API and the worker still write, it still makes true.
     let serving = shutdown.child_token();
