@@ -377,10 +377,14 @@ impl<'d> Reader<'d> {
             (None, Some(name)) => format!("it is ignored; perhaps `{name}` is meant"),
             (None, None) => "it is ignored".into(),
         };
-        // Among tokens, a word out of place may be the token itself.
-        let key = (!known.list).then(|| kind::shown(path));
-        let found =
-            if known.list { "an item of the list has a key that is not known" } else { "is not a known key" };
+        // Among tokens, a word out of place may be the token itself; and where a line break was lost, what
+        // stands before the colon may begin with a secret. What looks like a key is shown.
+        let key = (!known.list && looks_like_a_key(&entry.key)).then(|| kind::shown(path));
+        let found = match key {
+            _ if known.list => "an item of the list has a key that is not known",
+            Some(_) => "is not a known key",
+            None => "what stands before the colon is not a known key, and does not look like one",
+        };
         self.push(Severity::Warning, entry.place, key, found, None, Some(hint));
     }
 
@@ -529,4 +533,10 @@ pub(crate) fn state_directory(document: &Node, otherwise: &Path) -> PathBuf {
         Some(Value::Path(path)) => path,
         _ => otherwise.to_owned(),
     }
+}
+
+/// Whether `text` has the shape that all keys of these files have: lower-case words joined by `_` or `-`.
+fn looks_like_a_key(text: &str) -> bool {
+    text.len() <= 40
+        && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'_' | b'-'))
 }
