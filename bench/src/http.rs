@@ -6,4 +6,4 @@ mod server;
 
 pub use client::Client;
 pub use figures::figures;
-pub use server::{ApiServer, KEY, serve};
+pub use server::{ApiServer, KEY, PlainServer, serve, serve_plain};

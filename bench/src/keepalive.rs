@@ -10,7 +10,7 @@ use pvc_model::NodeName;
 use pvc_model::node::NodeRole;
 use pvc_model::vm::VmState;
 use pvc_node::{LogSwitches, Node, NodeSettings, Ports, Subsystems};
-use pvc_ports::Clock;
+use pvc_ports::{Clock, HostLoad};
 use pvc_store::synthetic::Shape;
 use pvc_store::{Changes, Store, VmChange};
 use pvc_testkit::{FakeHost, MemoryStorage, ScriptedExec, ScriptedHypervisor};
@@ -56,11 +56,14 @@ fn asked(kind: Kind, vms: usize, scale: &Scale) -> Result<Asked> {
         start_all(&store).await?;
         let hypervisor = hypervisor(&store);
         let shutdown = CancellationToken::new();
-        let node = Node::new(settings(&name), ports(hypervisor), store.clone()).run(shutdown.clone());
+        let host = Arc::new(FakeHost::new());
+        let work = tokio::spawn(work(host.clone()));
+        let node = Node::new(settings(&name), ports(hypervisor, host), store.clone()).run(shutdown.clone());
         let node = tokio::spawn(node);
         let asked = count(&tree, &store, &name, scale.keepalives).await;
         shutdown.cancel();
         node.await??;
+        work.abort();
         asked
     })
 }
@@ -125,11 +128,26 @@ fn hypervisor(store: &Store) -> ScriptedHypervisor {
     hypervisor
 }
 
-fn ports(hypervisor: ScriptedHypervisor) -> Ports {
+/// Changes the host's load all the time, so that no keepalive finds the figures of the last one.
+async fn work(host: Arc<FakeHost>) {
+    for round in 0_u32.. {
+        let load = f64::from(round % 100) / 100.0;
+        let (used, free) = (4096, 12288);
+        host.set_load(HostLoad {
+            memory_total_mib: used + free,
+            memory_used_mib: used,
+            memory_free_mib: free,
+            load,
+        });
+        SystemClock.sleep(INTERVAL / 4).await;
+    }
+}
+
+fn ports(hypervisor: ScriptedHypervisor, host: Arc<FakeHost>) -> Ports {
     Ports {
         hypervisor: Arc::new(hypervisor),
         storage: Arc::new(MemoryStorage::new()),
-        host: Arc::new(FakeHost::new()),
+        host,
         exec: Arc::new(ScriptedExec::without_programs()),
         clock: Arc::new(SystemClock),
         random: Arc::new(OsRandom),

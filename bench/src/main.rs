@@ -13,6 +13,7 @@ mod mirror;
 mod place;
 mod report;
 
+use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -62,6 +63,9 @@ enum Role {
         #[arg(long)]
         source: Source,
     },
+    /// Serves replies of any size that mean nothing.
+    #[command(hide = true)]
+    Plain,
     /// Starts programs in turn and says how long each took, and the most memory that any took.
     #[command(hide = true)]
     Start { rounds: usize, programs: String },
@@ -72,6 +76,7 @@ fn main() -> Result<()> {
     match arguments.role {
         Some(Role::Hold { source, held }) => memory::hold(&source, held),
         Some(Role::Serve { source }) => http::serve(&source),
+        Some(Role::Plain) => http::serve_plain(),
         Some(Role::Start { rounds, programs }) => cli::start(rounds, &programs),
         None => measure_all(&arguments),
     }
@@ -111,20 +116,34 @@ fn measure_on(kind: Kind, arguments: &Arguments, pvc: &Path, scale: &Scale, sect
         println!("{}", report::table(std::slice::from_ref(&section)));
         sections.push(section);
     };
-    let make = |vms: &usize| Place::make(kind, Shape::with_vms(*vms));
-    let places: Vec<Place> = match scale.vms.iter().map(make).collect() {
-        Ok(places) => places,
-        Err(error) => return finish("everything", Err(error)),
-    };
-    let [small, _, usual, large] = places.as_slice() else { unreachable!("a scale has four sizes") };
+    let places = Places { kind, scale, made: OnceCell::new() };
+    let size = |index: usize| Ok::<_, anyhow::Error>(&places.all()?[index]);
     let measurements: [Measurement<'_>; 5] = [
-        ("mirror", Box::new(|| mirror::figures(large, scale))),
-        ("memory of the mirror", Box::new(|| Ok(vec![memory::mirror(usual)?, memory::mirror(large)?]))),
-        ("HTTP", Box::new(|| http::figures(kind, &places, scale))),
+        ("mirror", Box::new(|| mirror::figures(size(3)?, scale))),
+        ("memory of the mirror", Box::new(|| Ok(vec![memory::mirror(size(2)?)?, memory::mirror(size(3)?)?]))),
+        ("HTTP", Box::new(|| http::figures(kind, places.all()?, scale))),
         ("keepalive", Box::new(|| keepalive::figures(kind, scale))),
-        ("command line", Box::new(|| cli::figures(small, pvc, scale))),
+        ("command line", Box::new(|| cli::figures(size(0)?, pvc, scale))),
     ];
     for (title, measure) in measurements.iter().filter(|(title, _)| wanted(title)) {
         finish(title, measure());
+    }
+}
+
+/// Clusters of the four sizes of the scale, made when first asked for.
+struct Places<'a> {
+    kind: Kind,
+    scale: &'a Scale,
+    made: OnceCell<Vec<Place>>,
+}
+
+impl Places<'_> {
+    fn all(&self) -> Result<&[Place]> {
+        if let Some(places) = self.made.get() {
+            return Ok(places);
+        }
+        let make = |vms: &usize| Place::make(self.kind, Shape::with_vms(*vms));
+        let places = self.scale.vms.iter().map(make).collect::<Result<Vec<_>>>()?;
+        Ok(self.made.get_or_init(|| places))
     }
 }

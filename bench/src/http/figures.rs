@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 use pvc_store::synthetic::Shape;
 
-use super::ApiServer;
+use super::{ApiServer, PlainServer};
 use crate::measure::{Pair, Scale, timed};
 use crate::memory;
 use crate::place::{Kind, Place};
@@ -39,21 +39,23 @@ impl Replies {
 pub fn figures(kind: Kind, places: &[Place], scale: &Scale) -> Result<Vec<Figure>> {
     let mut servers =
         places.iter().map(|place| ApiServer::start(&place.source)).collect::<Result<Vec<_>>>()?;
-    let mut figures = lists(&mut servers, scale)?;
+    let mut plain = PlainServer::start()?;
+    let plain = &mut plain;
+    let mut figures = lists(&mut servers, plain, scale)?;
     let [small, _, usual, large] = servers.as_mut_slice() else { unreachable!("a scale has four sizes") };
-    figures.extend(lists_after_changes(usual, scale)?);
-    figures.push(one_vm(large, scale)?);
-    figures.extend(overviews(usual, scale)?);
+    figures.extend(lists_after_changes(usual, plain, scale)?);
+    figures.push(one_vm(large, plain, scale)?);
+    figures.extend(overviews(usual, plain, scale)?);
     figures.push(tree_requests(usual, scale)?);
     figures.extend(memory_figures(kind, places, [small, usual, large], scale)?);
     Ok(figures)
 }
 
-fn lists(servers: &mut [ApiServer], scale: &Scale) -> Result<Vec<Figure>> {
+fn lists(servers: &mut [ApiServer], plain: &mut PlainServer, scale: &Scale) -> Result<Vec<Figure>> {
     let mut pairs: Vec<(usize, Pair)> = servers.iter().map(|_| (0, Pair::default())).collect();
     for round in 0..scale.requests + WARM_UP {
         for (server, (size, pair)) in servers.iter_mut().zip(&mut pairs) {
-            let sample = both(server, LIST)?;
+            let sample = both(server, plain, LIST)?;
             *size = sample.0;
             if round >= WARM_UP {
                 pair.measured.push(sample.1);
@@ -82,32 +84,36 @@ fn lists(servers: &mut [ApiServer], scale: &Scale) -> Result<Vec<Figure>> {
 }
 
 /// Lists when they have to be made anew, in part or in whole.
-fn lists_after_changes(server: &mut ApiServer, scale: &Scale) -> Result<[Figure; 2]> {
+fn lists_after_changes(
+    server: &mut ApiServer,
+    plain: &mut PlainServer,
+    scale: &Scale,
+) -> Result<[Figure; 2]> {
     let budget = Budget::P99(Duration::from_millis(20));
     let vms = grouped(scale.usual());
-    let one = after_changes(server, LIST, 1, scale.requests)?;
-    let all = after_changes(server, LIST, scale.usual(), scale.requests.div_ceil(5))?;
+    let one = after_changes(server, plain, LIST, 1, scale.requests)?;
+    let all = after_changes(server, plain, LIST, scale.usual(), scale.requests.div_ceil(5))?;
     Ok([
         one.figure(format_args!("list {vms} VMs, one changed before")).budget(budget),
         all.figure(format_args!("list {vms} VMs, all running changed before")).budget(budget),
     ])
 }
 
-fn one_vm(server: &mut ApiServer, scale: &Scale) -> Result<Figure> {
+fn one_vm(server: &mut ApiServer, plain: &mut PlainServer, scale: &Scale) -> Result<Figure> {
     let path = format!("{LIST}/{}", Shape::vm_name(scale.large() / 2));
-    let replies = unchanged(server, &path, scale.requests)?;
+    let replies = unchanged(server, plain, &path, scale.requests)?;
     let name = format!("one VM by name of {}", grouped(scale.large()));
     Ok(replies.figure(name).budget(Budget::P99(Duration::from_millis(2))))
 }
 
-fn overviews(server: &mut ApiServer, scale: &Scale) -> Result<Vec<Figure>> {
+fn overviews(server: &mut ApiServer, plain: &mut PlainServer, scale: &Scale) -> Result<Vec<Figure>> {
     let vms = grouped(scale.usual());
     let mut figures = Vec::new();
     for (what, path, limit) in [("cluster status", STATUS, 5), ("metrics", METRICS, 50)] {
         let budget = Budget::P99(Duration::from_millis(limit));
-        let before = unchanged(server, path, scale.requests)?;
+        let before = unchanged(server, plain, path, scale.requests)?;
         figures.push(before.figure(format_args!("{what}, {vms} VMs")).budget(budget));
-        let after = after_changes(server, path, 1, scale.requests)?;
+        let after = after_changes(server, plain, path, 1, scale.requests)?;
         figures.push(after.figure(format_args!("{what}, {vms} VMs, one changed before")).budget(budget));
     }
     Ok(figures)
@@ -161,14 +167,14 @@ fn memory_figures(
     Ok(figures)
 }
 
-fn unchanged(server: &mut ApiServer, path: &str, rounds: usize) -> Result<Replies> {
+fn unchanged(server: &mut ApiServer, plain: &mut PlainServer, path: &str, rounds: usize) -> Result<Replies> {
     for _ in 0..WARM_UP {
-        both(server, path)?;
+        both(server, plain, path)?;
     }
     let mut pair = Pair::default();
     let mut size = 0;
     for _ in 0..rounds {
-        let sample = both(server, path)?;
+        let sample = both(server, plain, path)?;
         size = sample.0;
         pair.measured.push(sample.1);
         pair.reference.push(sample.2);
@@ -176,12 +182,18 @@ fn unchanged(server: &mut ApiServer, path: &str, rounds: usize) -> Result<Replie
     Ok(replies(size, pair))
 }
 
-fn after_changes(server: &mut ApiServer, path: &str, vms: usize, rounds: usize) -> Result<Replies> {
+fn after_changes(
+    server: &mut ApiServer,
+    plain: &mut PlainServer,
+    path: &str,
+    vms: usize,
+    rounds: usize,
+) -> Result<Replies> {
     let mut pair = Pair::default();
     let mut size = 0;
     for _ in 0..rounds {
         server.touch(vms)?;
-        let sample = both(server, path)?;
+        let sample = both(server, plain, path)?;
         size = sample.0;
         pair.measured.push(sample.1);
         pair.reference.push(sample.2);
@@ -190,12 +202,12 @@ fn after_changes(server: &mut ApiServer, path: &str, vms: usize, rounds: usize) 
 }
 
 /// The size of the reply, and the times that it and a plain one took.
-fn both(server: &mut ApiServer, path: &str) -> Result<(usize, Duration, Duration)> {
+fn both(server: &mut ApiServer, plain: &mut PlainServer, path: &str) -> Result<(usize, Duration, Duration)> {
     let (reply, size) = timed(|| server.api.get(path).map(<[u8]>::len));
     let size = size?;
-    let (plain, done) = timed(|| server.side.get(&format!("/plain/{size}")).map(<[u8]>::len));
-    anyhow::ensure!(done? == size, "the plain reply has another size");
-    Ok((size, reply, plain))
+    let (of_plain, done) = timed(|| plain.get(size));
+    done?;
+    Ok((size, reply, of_plain))
 }
 
 fn replies(size: usize, pair: Pair) -> Replies {

@@ -1,6 +1,5 @@
-//! A process that serves the API of one tree, and beside it what the API is compared with.
+//! Processes that serve: the API of one tree, and what the API is compared with.
 
-use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -32,8 +31,8 @@ pub struct ApiServer {
     holder: Holder,
     pub api_port: u16,
     pub api: Client,
-    /// Serves what the API is compared with, and answers questions about the process.
-    pub side: Client,
+    /// Answers questions about the process.
+    side: Client,
 }
 
 impl ApiServer {
@@ -67,6 +66,28 @@ impl ApiServer {
     }
 }
 
+/// Replies without an API: what no reply of the same size can be faster than. In a process of its own,
+/// so that its memory is not the API's.
+pub struct PlainServer {
+    _holder: Holder,
+    client: Client,
+}
+
+impl PlainServer {
+    pub fn start() -> Result<PlainServer> {
+        let holder = Holder::start(["plain"])?;
+        let client = Client::connect(holder.said.parse()?)?;
+        Ok(PlainServer { _holder: holder, client })
+    }
+
+    /// Asks for a reply of `bytes` bytes.
+    pub fn get(&mut self, bytes: usize) -> Result<()> {
+        let length = self.client.get(&format!("/{bytes}"))?.len();
+        anyhow::ensure!(length == bytes, "the plain reply has another size");
+        Ok(())
+    }
+}
+
 /// The holder's side: serves until its input ends.
 pub fn serve(source: &Source) -> Result<()> {
     runtime()?.block_on(async {
@@ -74,8 +95,11 @@ pub fn serve(source: &Source) -> Result<()> {
         let store = open_store(tree.clone()).await?;
         let shutdown = CancellationToken::new();
         let (api_port, api) = api(&store, shutdown.clone())?;
-        let side = Side { tree, store, plain: Arc::default(), touched: Arc::default() };
-        let (side_port, side) = side.serve().await?;
+        let side = Router::new()
+            .route("/requests", get(requests))
+            .route("/touch/{vms}", post(touch))
+            .with_state(Side { tree, store, touched: Arc::default() });
+        let (side_port, side) = listen(side).await?;
         println!("{}", json!({ "api": api_port, "side": side_port }));
         tokio::task::spawn_blocking(child::wait_for_the_end).await?;
         shutdown.cancel();
@@ -96,36 +120,44 @@ fn api(store: &Store, shutdown: CancellationToken) -> Result<(u16, Serving<pvc_a
     Ok((address.port(), tokio::spawn(pvc_api::serve_on(listener, state, shutdown))))
 }
 
-/// The other server of the process.
+/// The holder's side of the plain server.
+pub fn serve_plain() -> Result<()> {
+    runtime()?.block_on(async {
+        let (port, serving) =
+            listen(Router::new().route("/{bytes}", get(plain)).with_state(Made::default())).await?;
+        println!("{port}");
+        tokio::task::spawn_blocking(child::wait_for_the_end).await?;
+        serving.abort();
+        Ok(())
+    })
+}
+
+async fn listen(router: Router) -> Result<(u16, Serving<std::io::Error>)> {
+    let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+    let port = listener.local_addr()?.port();
+    let listener = listener.tap_io(|stream| {
+        let _ = stream.set_nodelay(true); // slower without, and it would show
+    });
+    Ok((port, tokio::spawn(async move { axum::serve(listener, router).await })))
+}
+
+/// The longest plain reply so far; the others are its beginning.
+type Made = Arc<Mutex<Bytes>>;
+
+async fn plain(State(made): State<Made>, Path(bytes): Path<usize>) -> Response {
+    let mut made = made.lock().unwrap_or_else(PoisonError::into_inner);
+    if made.len() < bytes {
+        *made = Bytes::from(vec![b' '; bytes]);
+    }
+    ([(header::CONTENT_TYPE, "application/json")], made.slice(..bytes)).into_response()
+}
+
+/// What the API's process tells about itself.
 #[derive(Clone)]
 struct Side {
     tree: Arc<CountingTree>,
     store: Store,
-    plain: Arc<Mutex<BTreeMap<usize, Bytes>>>,
     touched: Arc<Mutex<usize>>,
-}
-
-impl Side {
-    async fn serve(self) -> Result<(u16, Serving<std::io::Error>)> {
-        let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
-        let port = listener.local_addr()?.port();
-        let listener = listener.tap_io(|stream| {
-            let _ = stream.set_nodelay(true); // slower without, and it would show
-        });
-        let router = Router::new()
-            .route("/plain/{bytes}", get(plain))
-            .route("/requests", get(requests))
-            .route("/touch/{vms}", post(touch))
-            .with_state(self);
-        Ok((port, tokio::spawn(async move { axum::serve(listener, router).await })))
-    }
-}
-
-/// A reply of `bytes` bytes that were made before: what no reply of this size can be faster than.
-async fn plain(State(side): State<Side>, Path(bytes): Path<usize>) -> Response {
-    let mut made = side.plain.lock().unwrap_or_else(PoisonError::into_inner);
-    let body = made.entry(bytes).or_insert_with(|| Bytes::from(vec![b' '; bytes])).clone();
-    ([(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
 
 async fn requests(State(side): State<Side>) -> String {
@@ -134,7 +166,7 @@ async fn requests(State(side): State<Side>) -> String {
 }
 
 /// What makes statistics differ from those before.
-const MARK: &str = ", \"round\": ";
+const MARK: &str = ", \"round\": 1";
 
 async fn touch(State(side): State<Side>, Path(vms): Path<usize>) -> Result<(), (StatusCode, String)> {
     let round = {
@@ -145,7 +177,7 @@ async fn touch(State(side): State<Side>, Path(vms): Path<usize>) -> Result<(), (
     let view = side.store.view();
     let changed = |vm: &Arc<VmRecord>| {
         let before = vm.stats.split(MARK).next().unwrap_or_default().trim_end_matches('}');
-        Report::VmStats(vm.uuid, format!("{before}{MARK}{round}}}"))
+        Report::VmStats(vm.uuid, format!("{before}{MARK}{round:08}}}"))
     };
     let running: Vec<_> = view.vms.values().filter(|vm| !vm.stats.is_empty()).collect();
     let reports = running.iter().cycle().skip(round % running.len().max(1)).take(vms.min(running.len()));

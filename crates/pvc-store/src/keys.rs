@@ -196,6 +196,11 @@ pub(crate) fn is_foreign(path: &str) -> bool {
         .any(|root| path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
 }
 
+/// Whether `path` holds a node's keepalive stamp: it changes all the time, and its age counts in seconds.
+pub(crate) fn is_stamp(path: &str) -> bool {
+    path.starts_with("/nodes/") && path.ends_with("/keepalive")
+}
+
 /// Whether the mirror keeps only the existence of `path`, not its value: large texts that few read
 /// (console and node logs), and lock nodes.
 pub(crate) fn is_left_out(path: &str) -> bool {

@@ -23,6 +23,14 @@ use crate::raw::Raw;
 /// How long the mirror waits before it tries again to read a tree that cannot be reached.
 const RETRY: Duration = Duration::from_millis(500);
 
+/// How long the mirror waits after a change: one change of many keys, or two that follow each other, are
+/// announced key by key and read in one request.
+const GATHER: Duration = Duration::from_millis(5);
+
+/// How long a change that nobody acts on may stay unread, to share a request with what comes next: a
+/// keepalive's stamp is followed by its figures.
+const PATIENCE: Duration = Duration::from_millis(200);
+
 /// What the mirror shows: the tree as bytes and as records, both of one moment.
 pub(crate) struct State {
     pub raw: Raw,
@@ -46,6 +54,8 @@ pub(crate) struct Mirror {
     dirty: BTreeSet<String>,
     /// Whether everything has to be read again.
     all_dirty: bool,
+    /// When what is dirty has to be read at the latest, by the monotonic clock; `None` if nothing is.
+    due: Option<Duration>,
 }
 
 /// What a started mirror gives to the store.
@@ -77,6 +87,7 @@ impl Mirror {
             asks,
             dirty: BTreeSet::new(),
             all_dirty: false,
+            due: None,
         };
         tokio::spawn(mirror.run());
         Ok(Shared { state, revision: revision_rx, feed, asks: asks_tx })
@@ -85,10 +96,10 @@ impl Mirror {
     /// Works until the tree is closed or nobody holds the store any more.
     async fn run(mut self) {
         loop {
-            let pending = self.all_dirty || !self.dirty.is_empty();
+            let rest = self.due.map(|due| due.saturating_sub(self.clock.monotonic()));
             tokio::select! {
                 biased;
-                // First whoever waits for a view, then the events, then the retry.
+                // First whoever waits for a view, then the events, then what has waited.
                 ask = self.asks.recv() => match ask {
                     None => return,
                     Some(Ask::Refresh { paths, done }) => {
@@ -102,11 +113,31 @@ impl Mirror {
                     let Some(event) = event else { return };
                     self.note(event);
                     self.take_waiting_events();
+                    self.read_soon();
+                    if self.due.is_some_and(|due| due <= self.clock.monotonic()) {
+                        self.read_dirty_or_log().await;
+                    }
+                }
+                () = self.clock.sleep(rest.unwrap_or_default()), if rest.is_some() => {
                     self.read_dirty_or_log().await;
                 }
-                () = self.clock.sleep(RETRY), if pending => self.read_dirty_or_log().await,
             }
         }
+    }
+
+    /// Sees to it that what is dirty is read when its time has come.
+    fn read_soon(&mut self) {
+        if self.all_dirty || self.dirty.iter().any(|path| !keys::is_stamp(path)) {
+            self.read_within(GATHER);
+        } else if !self.dirty.is_empty() {
+            self.read_within(PATIENCE);
+        }
+    }
+
+    /// Sees to it that what is dirty is read after `time`, or before.
+    fn read_within(&mut self, time: Duration) {
+        let due = self.clock.monotonic() + time;
+        self.due = Some(self.due.map_or(due, |earlier| earlier.min(due)));
     }
 
     fn note(&mut self, event: TreeEvent) {
@@ -138,6 +169,15 @@ impl Mirror {
     }
 
     async fn read_dirty(&mut self) -> Result<(), TreeError> {
+        self.due = None;
+        let read = self.try_to_read().await;
+        if read.is_err() {
+            self.read_within(RETRY);
+        }
+        read
+    }
+
+    async fn try_to_read(&mut self) -> Result<(), TreeError> {
         if self.all_dirty {
             let raw = read_all(self.tree.as_ref()).await?;
             self.all_dirty = false;

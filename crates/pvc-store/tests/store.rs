@@ -21,7 +21,7 @@ use pvc_store::{
     Change, ChangeError, Changes, ConfigChange, EventKind, Expect, Ipmi, NewNode, NewVm, NodeChange, Report,
     RestoreError, Store, StoreError, VmChange,
 };
-use pvc_testkit::{SeededRandom, TokioClock};
+use pvc_testkit::{FlakyTree, SeededRandom, TokioClock, eventually};
 
 /// A tree and two daemons that use it, each with a session of its own.
 struct World {
@@ -687,4 +687,43 @@ proptest::proptest! {
             assert!(read.defects.is_empty(), "{:?}", read.defects);
         });
     }
+}
+
+async fn add_node(store: &Store) -> NodeName {
+    change(store, |changes| {
+        changes.push(Change::AddNode(Box::new(new_node("hv1"))));
+    })
+    .await;
+    "hv1".into()
+}
+
+#[tokio::test]
+async fn a_stamp_and_the_figures_after_it_cost_another_daemon_one_read() {
+    let world = cluster().await;
+    let hv1 = add_node(&world.store).await;
+    let tree = FlakyTree::new(world.tree.connect());
+    let clock = Arc::new(TokioClock::new());
+    let watching = Store::open(tree.clone(), clock, Arc::new(SeededRandom::new(8))).await.expect("readable");
+    let before = tree.requests();
+    world.store.stamp(&hv1, 1_700_000_123).await.expect("the node is there");
+    let figures = NodeFigures { domains: 7, ..NodeFigures::default() };
+    world.store.report(vec![Report::Figures(hv1.clone(), figures)]).await.expect("the node is there");
+    eventually("the figures are seen", Duration::from_secs(5), || {
+        watching.view().nodes[&hv1].figures.domains == 7
+    })
+    .await;
+    assert_eq!(watching.view().nodes[&hv1].keepalive, 1_700_000_123);
+    assert_eq!(tree.requests() - before, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stamp_that_nothing_follows_is_seen_soon() {
+    let world = cluster().await;
+    let hv1 = add_node(&world.store).await;
+    world.other.fresh().await.expect("readable");
+    let begin = tokio::time::Instant::now();
+    world.store.stamp(&hv1, 1_700_000_123).await.expect("the node is there");
+    let seen = || world.other.view().nodes[&hv1].keepalive == 1_700_000_123;
+    eventually("the stamp is seen", Duration::from_secs(5), seen).await;
+    assert!(begin.elapsed() < Duration::from_millis(500));
 }
