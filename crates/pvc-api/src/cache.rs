@@ -5,7 +5,8 @@
 //! whether the JSON still fits.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use bytes::Bytes;
 use pvc_model::Uuid;
@@ -15,38 +16,63 @@ use pvc_model::vm::VmRecord;
 use crate::json;
 use crate::view;
 
-/// The JSON of one VM with gaps where the ages of its snapshots belong, which change by themselves.
+/// The JSON of one VM, in the pieces that change together:
+///
+/// ```text
+///  {"name": … "snapshots":  [ … ]  , "description": … "xml":  "<domain …"  }
+///  └───────── front ──────┘ texts └──────── back ────────────┘   texts
+/// ```
+///
+/// Statistics change every few seconds and are in front and back; texts change when an operator does
+/// something, and take most of the time to make.
 #[derive(Debug)]
 pub struct Fragment {
-    /// One part more than there are gaps.
-    parts: Vec<Vec<u8>>,
-    /// The moments whose ages belong into the gaps, in seconds since the epoch.
-    moments: Vec<f64>,
-    /// Of everything but the ages.
+    front: Box<[u8]>,
+    back: Box<[u8]>,
+    texts: Arc<Texts>,
+    /// Of everything but the ages of snapshots.
     pub hash: u64,
 }
 
-/// An age that no snapshot has; it marks a gap.
+/// The members of a VM's JSON that are texts made of its XML.
+#[derive(Debug)]
+struct Texts {
+    /// What they were made of.
+    source: u64,
+    /// The list of snapshots, cut where their ages belong, which change by themselves: one part more
+    /// than there are moments.
+    snapshots: Vec<Box<[u8]>>,
+    /// The moments whose ages belong between the parts, in seconds since the epoch.
+    moments: Vec<f64>,
+    xml: Box<[u8]>,
+}
+
+// Quotes inside of texts are escaped, so no text can look like one of these members.
+const SNAPSHOTS: &str = "\"snapshots\":[]";
+const XML: &str = "\"xml\":\"\"}";
+/// An age that no snapshot has; it marks the place of one that has.
 const GAP: i64 = i64::MIN;
 
 impl Fragment {
-    fn new(record: &VmRecord) -> Self {
-        let mut vm = view::vm::vm(record);
-        let moments =
-            record.snapshots.iter().map(|snapshot| snapshot.timestamp.parse().unwrap_or(f64::NAN)).collect();
-        for snapshot in &mut vm.snapshots {
-            snapshot.age = GAP;
-        }
-        let bytes = json::to_bytes(&vm);
-        // Quotes inside of texts are escaped, so no text can look like this member.
-        let gap = format!("\"age\":{GAP}");
-        let parts = split(&bytes, gap.as_bytes(), b"\"age\":");
-        Fragment { hash: json::hash(&bytes), parts, moments }
+    /// The JSON of `record`; its texts are those of `before`, a former fragment of the same VM, if they
+    /// are the same.
+    fn new(record: &VmRecord, before: Option<&Fragment>) -> Self {
+        let source = source_of_texts(record);
+        let known = before.map(|before| &before.texts).filter(|texts| texts.source == source);
+        let texts = known.cloned().unwrap_or_else(|| Arc::new(Texts::new(record, source)));
+        let bytes = json::to_bytes(&view::vm::vm_without_texts(record));
+        let at =
+            find(&bytes, SNAPSHOTS.as_bytes()).expect("a VM has a list of snapshots, and it was left empty");
+        let (front, rest) = bytes.split_at(at + SNAPSHOTS.len() - 2);
+        let end = rest.len() - XML.len() + "\"xml\":".len();
+        Fragment { hash: json::hash(&bytes) ^ source, front: front.into(), back: rest[2..end].into(), texts }
     }
 
     /// The JSON at `now`, in seconds since the epoch, appended to `out`.
     pub fn write(&self, now: f64, out: &mut Vec<u8>) {
-        for (part, moment) in self.parts.iter().zip(self.moments.iter().map(Some).chain([None])) {
+        out.extend_from_slice(&self.front);
+        let texts = &self.texts;
+        for (part, moment) in texts.snapshots.iter().zip(texts.moments.iter().map(Some).chain([None])) {
             out.extend_from_slice(part);
             if let Some(moment) = moment {
                 // A snapshot whose time cannot be read, or lies ahead of this clock, is new.
@@ -54,32 +80,69 @@ impl Fragment {
                 out.extend_from_slice((age as i64).to_string().as_bytes());
             }
         }
+        out.extend_from_slice(&self.back);
+        out.extend_from_slice(&texts.xml);
+        out.push(b'}');
     }
 
+    /// About as many bytes as [`write`](Fragment::write) adds, rather more.
     pub fn size(&self) -> usize {
-        self.parts.iter().map(|part| part.len() + 12).sum()
+        let snapshots: usize = self.texts.snapshots.iter().map(|part| part.len() + 12).sum();
+        self.front.len() + self.back.len() + self.texts.xml.len() + snapshots + 1
     }
 }
 
-/// The pieces of `bytes` between occurrences of `gap`, each but the last with `tail` behind it.
-fn split(bytes: &[u8], gap: &[u8], tail: &[u8]) -> Vec<Vec<u8>> {
-    let mut parts = Vec::new();
-    let mut begin = 0;
-    let mut at = 0;
-    while let Some(found) = bytes[at..].windows(gap.len()).position(|window| window == gap) {
-        let end = at + found;
-        parts.push([&bytes[begin..end], tail].concat());
-        begin = end + gap.len();
-        at = begin;
+impl Texts {
+    fn new(record: &VmRecord, source: u64) -> Self {
+        let mut snapshots = view::vm::snapshots(record);
+        snapshots.iter_mut().for_each(|snapshot| snapshot.age = GAP);
+        let gap = format!("\"age\":{GAP}");
+        let list = json::to_bytes(&snapshots);
+        let moment = |snapshot: &pvc_model::vm::VmSnapshot| snapshot.timestamp.parse().unwrap_or(f64::NAN);
+        Texts {
+            source,
+            snapshots: split(&list, gap.as_bytes(), "\"age\":".len()),
+            moments: record.snapshots.iter().map(moment).collect(),
+            xml: json::to_bytes(&view::vm::xml(record)).into(),
+        }
     }
-    parts.push(bytes[begin..].to_vec());
+}
+
+/// A hash of everything that [`Texts`] are made of.
+fn source_of_texts(record: &VmRecord) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    record.xml.hash(&mut hasher);
+    for snapshot in &record.snapshots {
+        (&snapshot.name, &snapshot.timestamp, &snapshot.xml, &snapshot.volumes).hash(&mut hasher);
+    }
+    hasher.finish()
+}
+
+fn find(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
+    bytes.windows(wanted.len()).position(|window| window == wanted)
+}
+
+/// The pieces of `bytes` between occurrences of `gap`, each but the last with the first `kept` bytes
+/// of the gap behind it.
+fn split(bytes: &[u8], gap: &[u8], kept: usize) -> Vec<Box<[u8]>> {
+    let mut parts = Vec::new();
+    let mut rest = bytes;
+    while let Some(at) = find(rest, gap) {
+        parts.push(rest[..at + kept].into());
+        rest = &rest[at + gap.len()..];
+    }
+    parts.push(rest.into());
     parts
 }
+
+/// A fragment, and the record it was made of. The record is not kept alive, but its address is not
+/// given to another as long as this is here.
+type Entry = (Weak<VmRecord>, Arc<Fragment>);
 
 /// The fragments of all VMs that somebody asked for.
 #[derive(Default)]
 pub struct VmCache {
-    entries: Mutex<HashMap<Uuid, (Arc<VmRecord>, Arc<Fragment>)>>,
+    entries: Mutex<HashMap<Uuid, Entry>>,
 }
 
 impl VmCache {
@@ -93,13 +156,16 @@ impl VmCache {
         if entries.len() > cluster.vms.len() {
             entries.retain(|uuid, _| cluster.vms.contains_key(uuid));
         }
-        let fragment = |record: &Arc<VmRecord>| match entries.get(&record.uuid) {
-            Some((known, fragment)) if Arc::ptr_eq(known, record) => fragment.clone(),
-            _ => {
-                let fragment = Arc::new(Fragment::new(record));
-                entries.insert(record.uuid, (record.clone(), fragment.clone()));
-                fragment
+        let fragment = |record: &Arc<VmRecord>| {
+            let before = entries.get(&record.uuid);
+            if let Some((known, fragment)) = before
+                && std::ptr::eq(known.as_ptr(), Arc::as_ptr(record))
+            {
+                return fragment.clone();
             }
+            let fragment = Arc::new(Fragment::new(record, before.map(|(_, fragment)| &**fragment)));
+            entries.insert(record.uuid, (Arc::downgrade(record), fragment.clone()));
+            fragment
         };
         records.into_iter().map(fragment).collect()
     }

@@ -179,8 +179,8 @@ const FALSE: [&str; 7] = ["n", "no", "f", "false", "off", "0", ""];
 
 impl Scalar for bool {
     fn parse(text: &str) -> std::result::Result<Self, String> {
-        let is = |word: &&str| text.eq_ignore_ascii_case(word);
-        match (TRUE.iter().any(|word| is(word)), FALSE.iter().any(|word| is(word))) {
+        let is_one_of = |words: &[&str]| words.iter().any(|word| text.eq_ignore_ascii_case(word));
+        match (is_one_of(&TRUE), is_one_of(&FALSE)) {
             (true, _) => Ok(true),
             (_, true) => Ok(false),
             _ => Err(format!("`{}` is neither `true` nor `false`", shown(text))),

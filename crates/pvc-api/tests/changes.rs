@@ -1,4 +1,5 @@
 //! What can be changed: each kind of change once, its refusals, and waiting for it.
+#![allow(clippy::unwrap_used, reason = "a failure here is the failure of a test")]
 
 mod common;
 

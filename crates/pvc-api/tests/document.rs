@@ -1,4 +1,5 @@
 //! The API's own description against the recorded interface and against the router.
+#![allow(clippy::unwrap_used, reason = "a failure here is the failure of a test")]
 
 mod common;
 
@@ -102,7 +103,8 @@ async fn every_described_operation_is_routed_and_every_other_recorded_one_says_w
     for name in names {
         let (method, path) = name.split_once(' ').unwrap();
         let path = path.replace("{vm}", "nothing").replace("{node}", "nothing").replace(['{', '}'], "");
-        if path.ends_with("/events") {
+        // A stream does not end, and below `/vm` the last two are VMs that may be called so.
+        if ["/events", "/autobackup", "/automirror"].iter().any(|end| path.ends_with(end)) {
             continue;
         }
         let method = Method::from_bytes(method.as_bytes()).unwrap();
@@ -115,7 +117,8 @@ async fn every_described_operation_is_routed_and_every_other_recorded_one_says_w
             let status = reply.status.as_str().to_owned();
             assert!(documented.contains_key(&status), "{name} does not document {status}: {}", reply.text());
         } else {
-            assert_eq!(reply.status, 501, "{name}: {}", reply.text());
+            assert!([405, 501].contains(&reply.status.as_u16()), "{name}: {}", reply.text());
+            assert!(reply.message().contains("later release"), "{name}: {}", reply.text());
         }
     }
 }
@@ -140,4 +143,18 @@ async fn the_document_is_served_and_complete_in_itself() {
     let secured = operations(&served);
     assert!(secured["GET /api/v1/vm"]["security"].as_array().unwrap().len() == 2);
     assert!(secured["GET /api/v1/"]["security"].is_null());
+}
+
+/// Where the document is kept for those who do not run PVC. Set `PVC_WRITE_DOCS` to write it.
+#[test]
+fn the_openapi_document_is_up_to_date() {
+    let kept = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/api/openapi.json");
+    let now = format!("{:#}\n", document());
+    if std::env::var_os("PVC_WRITE_DOCS").is_some() {
+        std::fs::create_dir_all(kept.parent().unwrap()).unwrap();
+        std::fs::write(&kept, now).unwrap();
+        return;
+    }
+    let text = std::fs::read_to_string(&kept).unwrap_or_default();
+    assert!(text == now, "`docs/api/openapi.json` is out of date: `cargo xtask openapi` writes it");
 }

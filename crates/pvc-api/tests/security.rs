@@ -1,4 +1,5 @@
 //! Who gets in, what is logged, how much one client may take.
+#![allow(clippy::unwrap_used, reason = "a failure here is the failure of a test")]
 
 mod common;
 

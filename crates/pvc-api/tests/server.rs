@@ -1,4 +1,5 @@
 //! The server on real sockets: what must not depend on how clients behave.
+#![allow(clippy::unwrap_used, reason = "a failure here is the failure of a test")]
 
 mod common;
 
@@ -6,7 +7,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::{Api, KEY, settings, with_vms};
 use pvc_api::{ApiSettings, Limits, ServeError, TlsFiles, serve, serve_on};
@@ -14,6 +15,7 @@ use pvc_store::synthetic::Shape;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 struct Server {

@@ -1,4 +1,5 @@
 //! The stream of events.
+#![allow(clippy::unwrap_used, reason = "a failure here is the failure of a test")]
 
 mod common;
 

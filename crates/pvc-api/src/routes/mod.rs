@@ -143,7 +143,8 @@ async fn wrong_method(request: Request) -> Response {
     if request.method() == Method::OPTIONS {
         return StatusCode::OK.into_response();
     }
-    let message = format!("the method {} is not possible here", request.method());
+    let impossible = || format!("the method {} is not possible here", request.method());
+    let message = later::missing_method(request.method(), request.uri().path()).unwrap_or_else(impossible);
     ApiError::new(StatusCode::METHOD_NOT_ALLOWED, message)
         .hint(Some("the header `Allow` of this reply lists those that are"))
         .into_response()

@@ -9,19 +9,10 @@ use serde::Deserialize;
 use serde_json::Value;
 use similar::TextDiff;
 
-/// Everything known about a VM. A record that cannot be read is shown as far as it goes, and its
-/// `failed_reason` names the defect: a VM that vanishes from the list looks deleted. The ages of
-/// snapshots are left 0.
-pub fn vm(record: &VmRecord) -> api::Vm {
-    api::Vm {
-        snapshots: record.snapshots.iter().map(|s| snapshot(s, &record.xml)).collect(),
-        xml: pvc_domain::one_line_single_quotes(&record.xml).unwrap_or_else(|_| record.xml.replace('"', "'")),
-        ..vm_without_texts(record)
-    }
-}
-
-/// As [`vm`], without what takes time to make and is only read: the XML, and the snapshots with how
-/// theirs differs.
+/// Everything known about a VM but the texts that take time to make: its XML and its snapshots.
+///
+/// A record that cannot be read is shown as far as it goes, and its `failed_reason` names the defect: a
+/// VM that vanishes from the list looks deleted.
 pub fn vm_without_texts(record: &VmRecord) -> api::Vm {
     let stats = if has_guest(&record.state) { Stats::read(&record.stats) } else { Stats::default() };
     let empty = api::Vm { description: "N/A".into(), vcpu_topology: "N/A".into(), ..api::Vm::default() };
@@ -46,6 +37,16 @@ pub fn vm_without_texts(record: &VmRecord) -> api::Vm {
         vnc: vnc(&record.vnc),
         ..described
     }
+}
+
+/// Its snapshots with how their definitions differ from the present one; their ages are left 0.
+pub fn snapshots(record: &VmRecord) -> Vec<api::VmSnapshot> {
+    record.snapshots.iter().map(|found| snapshot(found, &record.xml)).collect()
+}
+
+/// Its definition on one line, attributes in single quotes.
+pub fn xml(record: &VmRecord) -> String {
+    pvc_domain::one_line_single_quotes(&record.xml).unwrap_or_else(|_| record.xml.replace('"', "'"))
 }
 
 /// The word for its state. Clients know the words of the model and stumble over any other.

@@ -1,5 +1,6 @@
 //! An API over an embedded tree in memory, asked without a socket.
 #![allow(dead_code, reason = "every test program uses another part of it")]
+#![allow(clippy::unwrap_used, reason = "a failure here is the failure of a test")]
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
