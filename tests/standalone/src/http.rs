@@ -15,11 +15,13 @@ pub struct Answer {
 }
 
 impl Answer {
+    #[track_caller]
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("no JSON ({error}): {self:?}"))
     }
 
     /// The `message` of the answer, be it text or an object.
+    #[track_caller]
     pub fn message(&self) -> String {
         match &self.json()["message"] {
             Value::String(text) => text.clone(),
@@ -27,12 +29,14 @@ impl Answer {
         }
     }
 
+    #[track_caller]
     pub fn ok(self) -> Answer {
         assert!((200..300).contains(&self.status), "{self:?}");
         self
     }
 
     /// A refusal that says why, with one of these statuses.
+    #[track_caller]
     pub fn refused(&self, allowed: &[u16]) -> String {
         assert!(allowed.contains(&self.status), "not one of {allowed:?}: {self:?}");
         let message = self.message();

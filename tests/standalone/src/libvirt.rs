@@ -7,7 +7,7 @@ use std::process::Command;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::program::{Output, repository, run};
+use crate::program::{Output, built, repository, run};
 use crate::wait::eventually;
 
 /// libvirtd and virtlogd with all their state below one directory.
@@ -26,8 +26,18 @@ impl Libvirt {
         run(Command::new(script).arg(what).arg(&self.dir), "")
     }
 
+    /// Starts whatever of it does not run.
     pub fn start(&self) {
+        let (kept, own) = (built().join("libvirt-cache"), self.dir.join("cache"));
+        // libvirtd asks QEMU what it can, which takes seconds, and checks itself whether what it has
+        // kept of that is still true.
+        if kept.exists() && !own.exists() {
+            copy(&kept, &own);
+        }
         self.script("start").ok();
+        if !kept.exists() {
+            copy(&own, &kept);
+        }
     }
 
     pub fn uri(&self) -> String {
@@ -61,6 +71,11 @@ impl Libvirt {
         let output = self.virsh(&["ttyconsole", name]);
         PathBuf::from(output.ok().trim())
     }
+}
+
+fn copy(from: &Path, to: &Path) {
+    let _ = fs::create_dir_all(to.parent().expect("it is below something"));
+    run(Command::new("cp").arg("-a").arg(from).arg(to), "").ok();
 }
 
 fn pid_in(file: &Path) -> Option<u32> {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -82,7 +83,8 @@ impl Machine {
             ZookeeperServer::start(&dir.join("zk"))
                 .unwrap_or_else(|error| panic!("ZooKeeper does not start: {error}"))
         });
-        let api = Api { port: free_port(), token: format!("test-token-{}", std::process::id()) };
+        let api =
+            Api { port: free_port(), token: format!("a-token-for-the-ring-of-{:020}", std::process::id()) };
         let machine = Machine {
             daemons: BTreeMap::new(),
             zookeeper,
@@ -129,7 +131,9 @@ impl Machine {
     // --- Configuration --------------------------------------------------------------------------
 
     pub fn write_configuration(&self, text: &str) {
-        fs::write(self.config_file(), text).expect("the test's directory can be written");
+        let file = self.config_file();
+        fs::write(&file, text).expect("the test's directory can be written");
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("it is ours");
     }
 
     /// What `./run` writes, or what a node of a cluster without networks and Ceph has.
@@ -276,7 +280,8 @@ impl Machine {
         let mut all = String::new();
         for (role, daemon) in &self.daemons {
             let said = daemon.said();
-            let lines: Vec<_> = said.lines().collect();
+            // Requests that read are many and change nothing.
+            let lines: Vec<_> = said.lines().filter(|line| !line.contains(" method=GET ")).collect();
             let _ = writeln!(all, "--- {role}:\n{}", lines[lines.len().saturating_sub(40)..].join("\n"));
         }
         all
@@ -358,6 +363,7 @@ impl Machine {
     }
 
     /// Makes the disk of `name` and defines the VM.
+    #[track_caller]
     pub fn define_hello(&self, name: &str) {
         self.make_disk(name);
         let file = self.hello_file(name);
@@ -374,6 +380,7 @@ impl Machine {
     }
 
     /// Starts a VM and waits until its guest has counted its boot. Returns QEMU's process number.
+    #[track_caller]
     pub fn boot(&self, name: &str) -> u32 {
         let before = self.boots(name);
         self.pvc(&["vm", "start", name]).ok();
@@ -382,6 +389,7 @@ impl Machine {
     }
 
     /// Waits until the guest counts its boot number `boot`.
+    #[track_caller]
     pub fn booted(&self, name: &str, boot: u32) {
         eventually(&format!("booted for the {boot}. time is {name}"), 90, || {
             let seen = self.boots(name);
@@ -409,20 +417,24 @@ impl Machine {
     }
 
     /// The process number of the guest's QEMU, which must run.
+    #[track_caller]
     pub fn qemu(&self, name: &str) -> u32 {
         self.libvirt.qemu_pid(name).unwrap_or_else(|| panic!("no QEMU of {name} runs\n{}", self.said()))
     }
 
     /// The VM as the API shows it.
+    #[track_caller]
     pub fn vm(&self, name: &str) -> Value {
         let answer = self.api.get(&format!("/vm/{name}")).ok();
         answer.json()[0].clone()
     }
 
+    #[track_caller]
     pub fn vm_state(&self, name: &str) -> String {
         self.vm(name)["state"].as_str().unwrap_or_default().to_owned()
     }
 
+    #[track_caller]
     pub fn wait_for_state(&self, name: &str, state: &str, seconds: u64) {
         eventually(&format!("`{state}` is {name}"), seconds, || {
             let vm = self.vm(name);
@@ -435,6 +447,7 @@ impl Machine {
     }
 
     /// Waits until no QEMU of the guest is there.
+    #[track_caller]
     pub fn wait_until_off(&self, name: &str, seconds: u64) {
         eventually(&format!("off is {name}"), seconds, || match self.libvirt.qemu_pid(name) {
             None => Ok(()),
@@ -473,6 +486,7 @@ impl Machine {
     }
 
     /// Calls `look` until it succeeds, and returns how many keepalives the node wrote meanwhile.
+    #[track_caller]
     pub fn keepalives_until(&self, what: &str, seconds: u64, mut look: impl FnMut() -> bool) -> usize {
         let mut stamps = BTreeSet::from([self.stamp()]);
         eventually(what, seconds, || {
@@ -510,8 +524,10 @@ fn cluster_sections(zookeeper: &str) -> String {
         "subsystem:\n  enable_hypervisor: yes\n  enable_networking: no\n  enable_storage: no\n  enable_worker: yes\n  \
          enable_api: yes\n  enable_prometheus: yes\n\
          cluster:\n  name: ring\n  all_nodes: [localhost]\n  coordinator_nodes: [localhost]\n\
-         database:\n  zookeeper:\n    port: {port}\n\
-         fencing:\n  disable_on_ipmi_failure: no\n  intervals:\n    fence_intervals: 0\n  ipmi:\n    \
+         database:\n  zookeeper:\n    port: {port}\n  keydb:\n    hostname: localhost\n    port: 6379\n    path: /0\n  \
+         postgres:\n    hostname: localhost\n    port: 5432\n    credentials:\n      api:\n        database: pvcapi\n        \
+         username: pvcapi\n        password: not-used-by-this-test\n\
+         fencing:\n  disable_on_ipmi_failure: no\n  intervals:\n    fence_intervals: 6\n  ipmi:\n    \
          hostname: localhost\n    username: none\n    password: none\n"
     )
 }

@@ -18,12 +18,14 @@ pub struct Output {
 
 impl Output {
     /// The standard output of a program that succeeded; anything else fails the test.
+    #[track_caller]
     pub fn ok(&self) -> &str {
         assert_eq!(self.code, 0, "{self}");
         &self.stdout
     }
 
     /// What a program said that must fail with this exit code: both outputs, and never a panic.
+    #[track_caller]
     pub fn fails(&self, code: i32) -> String {
         assert_eq!(self.code, code, "{self}");
         let said = format!("{}{}", self.stdout, self.stderr);
@@ -33,6 +35,7 @@ impl Output {
     }
 
     /// As [`fails`](Output::fails), whatever the code, and with a hint that says what to do.
+    #[track_caller]
     pub fn fails_with_hint(&self) -> String {
         assert_ne!(self.code, 0, "{self}");
         let said = self.fails(self.code);
@@ -41,6 +44,7 @@ impl Output {
     }
 
     /// Checks that the standard output of a program that succeeded has each of these words.
+    #[track_caller]
     pub fn says(&self, words: &[&str]) -> &str {
         let said = self.ok();
         for word in words {

@@ -160,13 +160,13 @@ fn bad_parameters(machine: &Machine) {
         let message = with(name, value).refused(&[400]);
         assert!(message.contains(name) || message.contains(value), "{name}={value}: {message}");
     }
-    // Required ones that are missing, and values outside of their choices, are named in an object.
+    // Required ones that are missing, and values outside of their choices, are named.
     let answer = api.call("POST", "/vm", &[], &[]);
     answer.refused(&[400]);
-    assert!(answer.json()["message"]["xml"].is_string(), "{answer:?}");
+    assert!(answer.json()["errors"]["xml"].is_string(), "{answer:?}");
     let answer = api.post("/vm/hello/state", &[("state", "dance")]);
     answer.refused(&[400]);
-    assert!(answer.json()["message"]["state"].is_string(), "{answer:?}");
+    assert!(answer.json()["errors"]["state"].is_string(), "{answer:?}");
     api.post("/vm/hello/node", &[("action", "explode")]).refused(&[400]);
     api.post("/vm/hello/tags", &[("action", "add"), ("protected", "no")]).refused(&[400]);
     api.post("/vm/hello/meta", &[]).refused(&[400]);

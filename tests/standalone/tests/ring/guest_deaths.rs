@@ -35,7 +35,9 @@ fn a_guest_that_keeps_dying_is_tried_ever_more_slowly_and_shown_as_a_fault() {
 
     let mut deaths = 0;
     eventually("shown as a fault is the guest that dies at each start", 150, || {
-        if let Some(pid) = machine.libvirt().qemu_pid("dying") {
+        // One that libvirt is still starting would be a failed start, which is another story.
+        let is_started = machine.libvirt().virsh(&["domstate", "dying"]).stdout.contains("running");
+        if let Some(pid) = machine.libvirt().qemu_pid("dying").filter(|_| is_started) {
             kill_qemu(pid);
             deaths += 1;
         }
