@@ -262,7 +262,9 @@ async fn a_daemon_that_stops_leaves_its_guests_and_the_next_one_adopts_them() {
     let daemon = world.running().await;
     world.until_runs(uuid).await;
     assert_eq!(daemon.stop().await, Outcome::Stopped);
-    assert_eq!(world.node().unwrap().daemon_state, DaemonState::Stop);
+    world
+        .until("others see that it stopped", || world.node().unwrap().daemon_state == DaemonState::Stop)
+        .await;
     assert!(world.hypervisor.is_there(uuid));
     assert_eq!(&*world.node().unwrap().network_stats, "{}");
     world.pass(60).await;
@@ -293,7 +295,7 @@ async fn a_slow_way_out_keeps_stamping_and_nothing_overwrites_its_state() {
     world.until("it has stopped", || world.node().unwrap().daemon_state == DaemonState::Stop).await;
     assert!(daemon.task.await.unwrap().is_ok());
     world.pass(60).await;
-    assert_eq!(world.node().unwrap().daemon_state, DaemonState::Stop);
+    world.until_daemon(DaemonState::Stop).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -324,7 +326,9 @@ async fn without_a_hypervisor_the_daemon_does_not_start_and_says_why() {
     let error = daemon.task.await.unwrap().unwrap_err();
     assert!(matches!(error, NodeError::Hypervisor(_)), "{error}");
     assert!(error.hint().unwrap().contains("libvirtd"));
-    assert_eq!(world.node().unwrap().daemon_state, DaemonState::Stop);
+    world
+        .until("others see that it stopped", || world.node().unwrap().daemon_state == DaemonState::Stop)
+        .await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -393,6 +397,7 @@ async fn a_second_daemon_for_the_node_waits_a_little_and_gives_up() {
     assert!(matches!(error, NodeError::SecondDaemon { .. }), "{error}");
     assert!(error.hint().unwrap().contains("stop one of them"));
     assert!(!first.task.is_finished());
+    assert_eq!(world.node().unwrap().daemon_state, DaemonState::Run, "the record is the first one's");
 }
 
 #[tokio::test(start_paused = true)]
@@ -755,4 +760,20 @@ async fn a_guest_that_was_only_booting_hears_the_next_press() {
     world.pass(15).await;
     assert_eq!(world.state(uuid), "stop");
     assert_eq!(world.hypervisor.count("destroy", uuid), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_daemon_whose_name_was_taken_while_its_session_was_lost_falls_silent() {
+    let world = world().await;
+    let uuid = world.define(1, VmState::Start).await;
+    let daemon = world.running().await;
+    world.until_runs(uuid).await;
+    daemon.connection.cut();
+    daemon.session.expire().await;
+    assert!(world.operator.announce_daemon(&NodeName::new("hv1")).await.unwrap());
+    daemon.connection.mend();
+    let error = daemon.task.await.unwrap().unwrap_err();
+    assert!(matches!(error, NodeError::SecondDaemon { .. }), "{error}");
+    assert_eq!(world.node().unwrap().daemon_state, DaemonState::Run);
+    assert!(world.hypervisor.is_there(uuid));
 }
