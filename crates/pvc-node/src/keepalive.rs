@@ -1,7 +1,8 @@
 //! The keepalive: "this node is alive", and how it is doing.
 //!
 //! The stamp is written first, alone, and whatever happens elsewhere: other nodes judge by it whether
-//! this one must be shot. Everything else follows in a task beside it, in one report, and may be late.
+//! this one must be shot. Everything else follows in a task of its own, in one report, and may be late
+//! or fail.
 //! Neither asks the hypervisor or the storage anything; both use what was last heard.
 
 use std::sync::Arc;
@@ -10,7 +11,6 @@ use std::time::Duration;
 use pvc_model::cluster::Cluster;
 use pvc_model::node::{DaemonState, NodeFigures};
 use pvc_store::{ChangeError, Changes, NodeChange, Report};
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::figures::{Sample, network_stats_json, node_figures, vm_stats_json};
@@ -23,20 +23,16 @@ const RETRY: Duration = Duration::from_secs(1);
 /// How long the last stamp may hold up the way out.
 const LAST_STAMP: Duration = Duration::from_secs(2);
 
-/// Stamps and reports until `shutdown`; then stamps once more.
+/// Stamps until `shutdown`; then once more.
 pub(crate) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
-    let (stamped, stamps) = watch::channel(0_u64);
-    tokio::join!(
-        stamp_regularly(&shared, &stamped, &shutdown),
-        report_after_each(&shared, stamps, &shutdown),
-    );
+    stamp_regularly(&shared, &shutdown).await;
     let last = shared.store.stamp(shared.name(), shared.ports.clock.wall().as_secs());
     if !matches!(shared.within(LAST_STAMP, last).await, Some(Ok(()))) {
         tracing::debug!("the last stamp could not be written");
     }
 }
 
-async fn stamp_regularly(shared: &Shared, stamped: &watch::Sender<u64>, shutdown: &CancellationToken) {
+async fn stamp_regularly(shared: &Shared, shutdown: &CancellationToken) {
     let interval = shared.settings.keepalive_interval;
     let mut session = shared.store.session();
     let mut failing_since: Option<Duration> = None;
@@ -71,7 +67,7 @@ async fn stamp_regularly(shared: &Shared, stamped: &watch::Sender<u64>, shutdown
             }
         }
         // Also after a failure: the record that a stamp cannot be written to may have to be made again.
-        stamped.send_modify(|count| *count += 1);
+        shared.stamps.send_modify(|count| *count += 1);
         if next <= now {
             let missed = now.saturating_sub(next).as_millis() / interval.as_millis().max(1) + 1;
             tracing::warn!(missed, "keepalives were missed: the machine or the store was too slow");
@@ -97,11 +93,9 @@ fn with_causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-async fn report_after_each(
-    shared: &Arc<Shared>,
-    mut stamps: watch::Receiver<u64>,
-    shutdown: &CancellationToken,
-) {
+/// Reports after each stamp, until `shutdown`.
+pub(crate) async fn report(shared: Arc<Shared>, shutdown: CancellationToken) {
+    let mut stamps = shared.stamps.subscribe();
     let mut reporter = Reporter { shared: shared.clone(), sample: None, suspected: None };
     loop {
         tokio::select! {

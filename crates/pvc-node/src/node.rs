@@ -62,6 +62,11 @@ pub enum NodeError {
 }
 
 impl NodeError {
+    /// Whether the node has another daemon, whose record is not ours to write.
+    fn is_about_another_daemon(&self) -> bool {
+        matches!(self, NodeError::SecondDaemon { .. })
+    }
+
     /// What to do about it.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
@@ -144,7 +149,9 @@ impl Node {
             begun = startup::after_store(&shared) => begun,
         };
         if let Err(error) = begun {
-            say(&shared, DaemonState::Stop).await;
+            if !error.is_about_another_daemon() {
+                say(&shared, DaemonState::Stop).await;
+            }
             return Err(error);
         }
         let layout = shared.store.view().config.schema;
@@ -158,7 +165,11 @@ impl Node {
             Err(error) = stay_the_only_one(&shared) => Err(error),
         };
         match &ended {
-            Ok(Outcome::Reexec) => pause(&shared, tasks).await,
+            Ok(Outcome::Reexec) => {
+                tracing::warn!("the store's layout changed; the daemon starts anew");
+                fall_silent(&shared, tasks).await;
+            }
+            Err(error) if error.is_about_another_daemon() => fall_silent(&shared, tasks).await,
             _ => shut_down(&shared, tasks).await,
         }
         ended
@@ -192,6 +203,7 @@ fn start_tasks(shared: &Arc<Shared>, log_lines: Option<Receiver<String>>) -> Tas
     }
     let end = tasks.end_keepalive.clone();
     supervise(&mut tasks.keepalive, shared, "keepalive", &end, keepalive::run);
+    supervise(&mut tasks.keepalive, shared, "figures", &end, keepalive::report);
     if let Some(lines) = log_lines.filter(|_| shared.settings.node_log_lines > 0) {
         // Its queue has one end, so it cannot be started twice; it has nothing in it that panics on input.
         tasks.log.spawn(nodelog::run(shared.clone(), lines, tasks.end_log.clone()));
@@ -331,9 +343,8 @@ async fn shut_down(shared: &Arc<Shared>, mut tasks: Tasks) {
     tasks.end_log(shared).await;
 }
 
-/// The way into the same program again: the node stays `run`, nothing is written on a layout that is new.
-async fn pause(shared: &Arc<Shared>, mut tasks: Tasks) {
-    tracing::warn!("the store's layout changed; the daemon starts anew");
+/// The way out without a last word: what the record says of the node is no longer for this process to say.
+async fn fall_silent(shared: &Arc<Shared>, mut tasks: Tasks) {
     tasks.end_acting(shared).await;
     tasks.end_keepalive(shared).await;
     tasks.end_log(shared).await;

@@ -21,6 +21,8 @@ pub(crate) struct Shared {
     pub store: Store,
     /// The guests of this node, as the VM reconciler last saw them.
     pub guests: watch::Sender<Guests>,
+    /// How often the keepalive's stamp was written, or tried.
+    pub stamps: watch::Sender<u64>,
     /// Called with every keepalive.
     pub heartbeat: Mutex<Box<dyn Fn() + Send + Sync>>,
     collected: Mutex<Collected>,
@@ -61,7 +63,8 @@ impl Shared {
         let (guests, _) = watch::channel(Guests::default());
         let heartbeat: Box<dyn Fn() + Send + Sync> = Box::new(|| {});
         let (heartbeat, collected) = (Mutex::new(heartbeat), Mutex::default());
-        Shared { settings, ports, store, guests, heartbeat, collected }
+        let (stamps, _) = watch::channel(0);
+        Shared { settings, ports, store, guests, stamps, heartbeat, collected }
     }
 
     pub fn name(&self) -> &NodeName {

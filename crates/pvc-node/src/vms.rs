@@ -171,7 +171,7 @@ impl VmReconciler {
         }
         self.learn(&guests, &cluster, now);
         self.publish(&guests, &cluster).await;
-        self.findings.report(&self.shared, &plan.findings).await;
+        self.findings.report(&self.shared, &plan.findings);
         // A dead guest is to be back within one interval even if nobody announces its death.
         let longest = REST.min(self.shared.settings.keepalive_interval);
         plan.wake_at.map_or(longest, |at| at.saturating_sub(now)).clamp(SHORTEST, longest.max(SHORTEST))

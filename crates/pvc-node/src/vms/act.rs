@@ -254,11 +254,21 @@ impl Actor {
 
     /// Reads what a running guest really has.
     pub async fn learn(self, vm: Uuid, guest: Guest) -> Done {
-        let hypervisor = &self.shared.ports.hypervisor;
-        let read = async { (hypervisor.live_xml(vm).await, hypervisor.vnc(vm).await) };
-        let Some((xml, vnc)) = self.shared.within(LEARN_DEADLINE, read).await else {
-            return Done { vm, ended: Ended::Learnt { facts: None, vnc: None } };
+        let read = AssertUnwindSafe(self.shared.within(LEARN_DEADLINE, self.read(guest))).catch_unwind();
+        let nothing = Ended::Learnt { facts: None, vnc: None };
+        let ended = match read.await {
+            Ok(read) => read.unwrap_or(nothing),
+            Err(_) => {
+                tracing::error!(%vm, "a guest could not be looked at by a bug of this program");
+                nothing
+            }
         };
+        Done { vm, ended }
+    }
+
+    async fn read(&self, guest: Guest) -> Ended {
+        let hypervisor = &self.shared.ports.hypervisor;
+        let (xml, vnc) = (hypervisor.live_xml(guest.uuid).await, hypervisor.vnc(guest.uuid).await);
         let live = xml.ok().and_then(|xml| pvc_domain::summary(&xml).ok()).map(Arc::new);
         let default = || console_log_path(&self.shared.settings.console_log_directory, &guest.name);
         let console = live.as_ref().and_then(|live| live.console_log.as_ref()).map(PathBuf::from);
@@ -270,7 +280,7 @@ impl Actor {
         };
         let address =
             vnc.ok().map(|vnc| vnc.map_or_else(String::new, |at| format!("{}:{}", at.listen, at.port)));
-        Done { vm, ended: Ended::Learnt { facts: Some(facts), vnc: address } }
+        Ended::Learnt { facts: Some(facts), vnc: address }
     }
 }
 

@@ -28,9 +28,10 @@ struct Known {
 
 impl Findings {
     /// Takes in what the latest pass found, and tells whom it concerns.
-    pub async fn report(&mut self, shared: &Arc<Shared>, found: &BTreeMap<Uuid, (String, Finding)>) {
+    pub fn report(&mut self, shared: &Arc<Shared>, found: &BTreeMap<Uuid, (String, Finding)>) {
         let now = shared.now();
         self.forget_the_gone(found);
+        let mut to_raise = Vec::new();
         for (uuid, (name, finding)) in found {
             let known = self.known.entry(*uuid).or_insert_with(|| Known {
                 finding: finding.clone(),
@@ -53,9 +54,10 @@ impl Findings {
                 tracing::warn!("{message}");
             }
             if let Some(kind) = fault_kind(finding) {
-                faults::raise(shared, &faults::fault_id(kind, name), &message).await;
+                to_raise.push((faults::fault_id(kind, name), message));
             }
         }
+        raise(shared, to_raise);
     }
 
     fn forget_the_gone(&mut self, found: &BTreeMap<Uuid, (String, Finding)>) {
@@ -69,6 +71,19 @@ impl Findings {
     }
 }
 
+/// Records faults, beside the work: a store that is slow for them must not hold up the VMs.
+fn raise(shared: &Arc<Shared>, all: Vec<(String, String)>) {
+    if all.is_empty() {
+        return;
+    }
+    let shared = shared.clone();
+    tokio::spawn(async move {
+        for (id, message) in all {
+            faults::raise(&shared, &id, &message).await;
+        }
+    });
+}
+
 /// The kind of the fault's identifier. What passes by itself is only logged.
 fn fault_kind(finding: &Finding) -> Option<&'static str> {
     match finding {
@@ -77,7 +92,8 @@ fn fault_kind(finding: &Finding) -> Option<&'static str> {
         Finding::RunsDespite(_) => Some("VM_UNEXPECTED"),
         Finding::Held => Some("VM_PAUSED"),
         Finding::CrashLoop { .. } => Some("VM_CRASHLOOP"),
-        Finding::RunsOn(_) | Finding::AwaitsMove => None,
+        Finding::RunsOn(_) => Some("VM_BLOCKED"),
+        Finding::AwaitsMove => None,
     }
 }
 
@@ -101,7 +117,10 @@ fn message(shared: &Shared, uuid: Uuid, name: &str, finding: &Finding) -> String
              See `virsh domstate --reason {name}` there; continue it with `virsh resume {name}` or use `pvc vm stop {name}`"
         ),
         Finding::RunsOn(other) => {
-            format!("VM {name} is not started on {node}: node {other} still says that it runs there")
+            format!(
+                "VM {name} is not started on {node}: node {other} still says that it runs there. \
+                 Start the daemon of {other}, which ends its copy, or fence {other}"
+            )
         }
         Finding::AwaitsMove => format!("VM {name} waits to be moved, which this version cannot do yet"),
         Finding::CrashLoop { deaths } => format!(

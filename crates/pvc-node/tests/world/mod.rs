@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pvc_embedded::EmbeddedTree;
 use pvc_model::cluster::Cluster;
-use pvc_model::node::{DomainState, NodeRecord, NodeRole};
+use pvc_model::node::{DaemonState, DomainState, NodeRecord, NodeRole};
 use pvc_model::storage::VolumeId;
 use pvc_model::vm::{Selector, VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
@@ -208,6 +208,10 @@ impl World {
         let mut changes = Changes::new();
         changes.node(&self.settings.name, NodeChange::Domain(state));
         self.change(changes).await;
+    }
+
+    pub async fn until_daemon(&self, state: DaemonState) {
+        self.until(&format!("the daemon says {state}"), || self.node().unwrap().daemon_state == state).await;
     }
 
     pub async fn until_runs(&self, uuid: Uuid) {
