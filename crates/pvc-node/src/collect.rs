@@ -1,27 +1,46 @@
 //! Asks the hypervisor for figures, in a task of its own: however long it takes, and if it never
 //! answers, the keepalive goes out with the figures last heard.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pvc_model::Uuid;
+use tokio::sync::watch::Receiver;
 use tokio_util::sync::CancellationToken;
 
-use crate::shared::Shared;
+use crate::shared::{Guests, Shared};
 
 /// How long the hypervisor may take before its answer is given up.
 const DEADLINE: Duration = Duration::from_secs(30);
 
+/// How long guests that start together are waited for: one question for all of them.
+const GATHER: Duration = Duration::from_secs(1);
+
 /// Works until `shutdown`.
 pub(crate) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
     let mut silent = false;
+    let mut guests = shared.guests.subscribe();
     loop {
+        let known = instances(&guests.borrow_and_update());
         collect(&shared, &mut silent).await;
         tokio::select! {
             biased;
             () = shutdown.cancelled() => return,
+            // A guest that was just started is not to be without figures for a whole interval.
+            true = change(&mut guests, &known) => shared.sleep(GATHER).await,
             () = shared.sleep(shared.settings.keepalive_interval) => {}
         }
     }
+}
+
+/// Returns when the guests are others than `known`; false if nobody will say so any more.
+async fn change(guests: &mut Receiver<Guests>, known: &BTreeMap<Uuid, i32>) -> bool {
+    guests.wait_for(|now| instances(now) != *known).await.is_ok()
+}
+
+fn instances(guests: &Guests) -> BTreeMap<Uuid, i32> {
+    guests.known.iter().map(|(uuid, facts)| (*uuid, facts.instance)).collect()
 }
 
 async fn collect(shared: &Shared, silent: &mut bool) {

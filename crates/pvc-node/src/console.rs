@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 
 use pvc_model::Uuid;
 use pvc_store::Report;
-use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _};
+use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _, AsyncWriteExt as _};
 use tokio_util::sync::CancellationToken;
 
 use crate::shared::Shared;
@@ -25,6 +25,10 @@ const LEAST: Duration = Duration::from_secs(2);
 
 /// The most that is kept of one console.
 const MOST_BYTES: usize = 256 * 1024;
+
+/// A file that has grown beyond this is cut to its end: not every machine has somebody who rotates it,
+/// and a guest that prints without end must not fill the disk.
+const CUT_BEYOND: u64 = 8 << 20;
 
 /// How long the store may take for the consoles.
 const DEADLINE: Duration = Duration::from_secs(15);
@@ -116,6 +120,9 @@ impl Consoles {
             Ok(None) => None,
             Ok(Some((fingerprint, bytes))) => {
                 watcher.seen = Some(fingerprint);
+                if fingerprint.length > CUT_BEYOND {
+                    cut(vm, &watcher.path, &bytes).await;
+                }
                 let text = last_lines(&bytes, lines);
                 let is_new = watcher.written.as_ref() != Some(&text);
                 watcher.written = Some(text.clone());
@@ -162,6 +169,21 @@ async fn read_if_changed(
     let mut bytes = Vec::new();
     file.take(MOST_BYTES as u64).read_to_end(&mut bytes).await?;
     Ok(Some((fingerprint, bytes)))
+}
+
+/// Leaves nothing in the file but `end`. Whoever writes it appends, and goes on behind that; what is
+/// written in the moment of the cut may come out of order.
+async fn cut(vm: Uuid, path: &Path, end: &[u8]) {
+    let rewrite = async {
+        let mut file = tokio::fs::OpenOptions::new().append(true).open(path).await?;
+        file.set_len(0).await?;
+        file.write_all(end).await?;
+        file.flush().await
+    };
+    match rewrite.await {
+        Ok(()) => tracing::debug!(%vm, path = %path.display(), "a console log was cut to its end"),
+        Err(error) => tracing::warn!(%vm, %error, path = %path.display(), "a console log could not be cut"),
+    }
 }
 
 /// The last `count` lines of what a guest printed. Guests print anything: what is not text is replaced,
@@ -239,5 +261,17 @@ mod tests {
         std::fs::write(&path, vec![b'x'; 5 * MOST_BYTES]).unwrap();
         let (_, bytes) = read_if_changed(&path, None).await.unwrap().unwrap();
         assert_eq!(bytes.len(), MOST_BYTES);
+    }
+
+    #[tokio::test]
+    async fn a_file_that_is_cut_keeps_its_end_and_its_writer_goes_on_behind_it() {
+        use std::io::Write as _;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("web1.log");
+        let mut guest = std::fs::OpenOptions::new().create(true).append(true).open(&path).unwrap();
+        guest.write_all(&vec![b'x'; 1 << 20]).unwrap();
+        cut(Uuid::nil(), &path, b"the end\n").await;
+        guest.write_all(b"more\n").unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"the end\nmore\n");
     }
 }

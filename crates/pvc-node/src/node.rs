@@ -275,6 +275,7 @@ async fn layout_change(shared: &Shared, known: Option<u32>) {
 async fn stay_the_only_one(shared: &Shared) -> Result<(), NodeError> {
     let mut session = shared.store.session();
     let mut announced = id_of(*session.borrow());
+    let mut failing = false;
     loop {
         if session.changed().await.is_err() {
             std::future::pending::<()>().await;
@@ -282,10 +283,12 @@ async fn stay_the_only_one(shared: &Shared) -> Result<(), NodeError> {
         let now = *session.borrow_and_update();
         let Some(id) = id_of(now).filter(|id| announced != Some(*id)) else { continue };
         match startup::claim_name(shared).await {
-            Ok(()) => announced = Some(id),
+            Ok(()) => (announced, failing) = (Some(id), false),
             Err(NodeError::SecondDaemon { node }) => return Err(NodeError::SecondDaemon { node }),
             Err(error) => {
-                tracing::warn!(%error, "the daemon could not be announced again; it is tried again");
+                if !std::mem::replace(&mut failing, true) {
+                    tracing::warn!(%error, "the daemon cannot be announced in its new session; it is tried again");
+                }
                 shared.sleep(Duration::from_secs(1)).await;
                 session.mark_changed();
             }
