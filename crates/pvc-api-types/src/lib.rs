@@ -33,4 +33,4 @@ pub use task::{DeliveryInfo, QueuedTask, TaskQueues, TaskRef, TaskStatus};
 pub use vm::{
     Vm, VmConsole, VmController, VmDisk, VmMeta, VmNetwork, VmNode, VmSnapshot, VmState, VmTag, VmTags, VmVnc,
 };
-pub use wire::Health;
+pub use wire::{Health, or_default};

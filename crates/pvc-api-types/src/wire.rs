@@ -29,8 +29,8 @@ macro_rules! wire {
     )*};
 }
 
-/// Reads a value, or its default where `null` stands.
-pub(crate) fn or_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+/// Reads a value, or its default where `null` stands: `#[serde(deserialize_with = "or_default")]`.
+pub fn or_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
     T: Deserialize<'de> + Default,

@@ -66,10 +66,12 @@ pub trait MaybeJson: Copy {
         pvc: &mut Pvc,
         payload: &Payload<T>,
     ) -> Result<bool, Failure> {
-        if self.json().is_none() {
-            return Ok(false);
+        match self.json() {
+            Some(Json::Line) => pvc.out.line(json::compact_text(payload.text()?)),
+            Some(Json::Indented) => pvc.out.line(json::pretty_text(payload.text()?)),
+            None => return Ok(false),
         }
-        Ok(self.print(pvc, &payload.value()?))
+        Ok(true)
     }
 }
 

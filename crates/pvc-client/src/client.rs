@@ -291,7 +291,8 @@ impl Answer {
             .iter()
             .map(|(name, value)| (name.to_string(), String::from_utf8_lossy(value.as_bytes()).into_owned()))
             .collect();
-        let mut body = Vec::new();
+        let announced = response.body().content_length().unwrap_or(0).min(LARGEST_BODY);
+        let mut body = Vec::with_capacity(usize::try_from(announced).unwrap_or(0));
         response.body_mut().as_reader().take(LARGEST_BODY).read_to_end(&mut body)?;
         Ok(Self { status: response.status(), headers, body })
     }

@@ -24,6 +24,12 @@ impl<T: DeserializeOwned> Payload<T> {
     }
 
     /// The body as it came. Fails if it is no JSON.
+    pub fn text(&self) -> Result<&str, Error> {
+        let text: &RawValue = serde_json::from_slice(&self.body).map_err(misunderstood)?;
+        Ok(text.get())
+    }
+
+    /// The body as plain data. Fails if it is no JSON.
     pub fn value(&self) -> Result<Value, Error> {
         self.read_as()
     }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use pvc_config::LocateError;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::local;
 use crate::outcome::{Failure, plain_io};
@@ -52,7 +52,7 @@ pub struct Entry {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cfgfile: Option<String>,
     #[serde(flatten)]
-    pub rest: Map<String, Value>,
+    pub rest: BTreeMap<String, Value>,
 }
 
 impl Entry {
@@ -69,7 +69,7 @@ impl Entry {
     }
 
     fn local(cfgfile: &str) -> Self {
-        Self { cfgfile: Some(cfgfile.to_owned()), rest: Map::new() }
+        Self { cfgfile: Some(cfgfile.to_owned()), rest: BTreeMap::new() }
     }
 
     /// The connection that the entry describes.

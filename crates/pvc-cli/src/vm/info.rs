@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 
 use clap::Args;
-use pvc_api_types::{Vm, VmSnapshot};
+use pvc_api_types::{Vm, VmNetwork, VmSnapshot};
 
 use super::Which;
 use super::list::{is_known, known_networks};
@@ -173,7 +173,7 @@ impl View<'_> {
     }
 
     fn networks(&self, lines: &mut Labels) {
-        let name = |network| match is_known(network, self.known) {
+        let name = |network: &VmNetwork| match is_known(&network.vni, self.known) {
             true => network.vni.clone(),
             false => self.paint.colour(Colour::Red, format!("{} [invalid]", network.vni)),
         };

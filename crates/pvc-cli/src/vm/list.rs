@@ -1,8 +1,10 @@
 use std::collections::BTreeSet;
 
 use clap::Args;
-use pvc_api_types::{Vm, VmNetwork};
+use pvc_api_types::or_default;
 use pvc_client::{Client, VmFilter};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 use crate::context::Pvc;
 use crate::format::{ListFormat, MaybeJson};
@@ -63,7 +65,7 @@ impl List {
         if self.format.print_payload(pvc, &vms)? {
             return Ok(());
         }
-        let mut vms = vms.read()?;
+        let mut vms: Vec<Row> = vms.read_as()?;
         vms.sort_by(|one, other| one.name.cmp(&other.name));
         if self.format == ListFormat::Raw {
             vms.iter().for_each(|vm| pvc.out.line(&vm.name));
@@ -76,6 +78,42 @@ impl List {
     }
 }
 
+/// What the table shows of a VM. Definitions and statistics of a thousand VMs are not even read.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Row {
+    #[serde(deserialize_with = "or_default")]
+    name: String,
+    #[serde(deserialize_with = "or_default")]
+    state: String,
+    #[serde(deserialize_with = "or_default")]
+    tags: Vec<Tag>,
+    #[serde(deserialize_with = "or_default")]
+    snapshots: Vec<IgnoredAny>,
+    #[serde(deserialize_with = "or_default")]
+    networks: Vec<Network>,
+    #[serde(deserialize_with = "or_default")]
+    memory: i64,
+    #[serde(deserialize_with = "or_default")]
+    vcpu: i64,
+    #[serde(deserialize_with = "or_default")]
+    node: String,
+    #[serde(deserialize_with = "or_default")]
+    migrated: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Tag {
+    name: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Network {
+    vni: String,
+}
+
 /// The VNIs of the cluster, or `None` if that cannot be found out: then nothing is marked as
 /// unknown.
 pub fn known_networks(client: &Client) -> Option<BTreeSet<String>> {
@@ -85,12 +123,12 @@ pub fn known_networks(client: &Client) -> Option<BTreeSet<String>> {
 
 /// Whether a VM's network exists. Only numbers name networks of the cluster; everything else is
 /// a device or one of the three networks that every cluster has.
-pub fn is_known(network: &VmNetwork, known: Option<&BTreeSet<String>>) -> bool {
-    let managed = network.vni.parse::<u32>().is_ok();
-    !managed || known.is_none_or(|known| known.contains(&network.vni))
+pub fn is_known(vni: &str, known: Option<&BTreeSet<String>>) -> bool {
+    let managed = vni.parse::<u32>().is_ok();
+    !managed || known.is_none_or(|known| known.contains(vni))
 }
 
-fn table(vms: &[Vm], known: Option<&BTreeSet<String>>) -> Table {
+fn table(vms: &[Row], known: Option<&BTreeSet<String>>) -> Table {
     let mut table = Table::new()
         .group("VMs", &[("Name", 5), ("State", 6), ("Tags", 5), ("Snapshots", 10)])
         .group("Resources", &[("Networks", 9), ("RAM (M)", 8), ("vCPUs", 6)])
@@ -112,13 +150,13 @@ fn table(vms: &[Vm], known: Option<&BTreeSet<String>>) -> Table {
     table
 }
 
-fn networks(networks: &[VmNetwork], known: Option<&BTreeSet<String>>) -> Cell {
+fn networks(networks: &[Network], known: Option<&BTreeSet<String>>) -> Cell {
     let mut cell = Cell::default();
     for (index, network) in networks.iter().enumerate() {
         if index > 0 {
             cell.push(",", None);
         }
-        cell.push(&network.vni, (!is_known(network, known)).then_some(Colour::Red));
+        cell.push(&network.vni, (!is_known(&network.vni, known)).then_some(Colour::Red));
     }
     cell
 }
@@ -128,7 +166,7 @@ mod tests {
     use super::*;
     use crate::output::Paint;
 
-    fn vms() -> Vec<Vm> {
+    fn vms() -> Vec<Row> {
         serde_json::from_str(include_str!("../../tests/wire/vms.json")).unwrap()
     }
 
