@@ -39,13 +39,16 @@ pub(crate) fn needed(settings: &NodeSettings) -> Vec<Service> {
 }
 
 /// Starts all of `services` and returns when they run, or after a ceiling. A service that does not
-/// start is named in the log and nothing more: the node can be mended while its daemon runs.
+/// start is named in the log and nothing more: the node can be mended while its daemon runs. One that
+/// the service manager does not even begin to start (it has no such unit, or there is no manager) is
+/// not waited for.
 pub(crate) async fn start_all(ports: &Ports, services: &[Service]) {
     let start = services.iter().map(|service| start(&ports.exec, service));
-    join_all(start).await;
+    let begun = join_all(start).await;
     let until = ports.clock.monotonic() + CEILING;
-    let mut waiting = services.to_vec();
-    loop {
+    let mut waiting: Vec<Service> =
+        services.iter().zip(begun).filter(|(_, begun)| *begun).map(|(service, _)| service.clone()).collect();
+    while !waiting.is_empty() {
         let asked = waiting.iter().map(|service| runs(&ports.exec, service));
         let answers = join_all(asked).await;
         waiting = waiting.into_iter().zip(answers).filter(|(_, runs)| !runs).map(|(s, _)| s).collect();
@@ -59,11 +62,14 @@ pub(crate) async fn start_all(ports: &Ports, services: &[Service]) {
     }
 }
 
-async fn start(exec: &Arc<dyn Exec>, service: &Service) {
+/// Whether the start was begun.
+async fn start(exec: &Arc<dyn Exec>, service: &Service) -> bool {
     // Without waiting for the job: a unit that hangs while it starts must not hold up the others.
-    if let Err(why) = systemctl(exec, &["start", "--no-block", &service.0]).await {
+    let begun = systemctl(exec, &["start", "--no-block", &service.0]).await;
+    if let Err(why) = &begun {
         tracing::error!(unit = service.0, why, "the service cannot be started");
     }
+    begun.is_ok()
 }
 
 async fn runs(exec: &Arc<dyn Exec>, service: &Service) -> bool {
@@ -161,9 +167,19 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_service_that_never_runs_holds_up_the_start_only_so_long() {
-        let ports = ports(Arc::new(ScriptedExec::new(|_| Ok(failure()))));
+        let exec = ScriptedExec::new(|command| {
+            Ok(if command.args[0] == "start" { ScriptedExec::success("") } else { failure() })
+        });
+        let ports = ports(Arc::new(exec));
         start_all(&ports, &[Service("broken.service".to_owned())]).await;
         let took = ports.clock.monotonic();
         assert!((CEILING..CEILING + POLL * 2).contains(&took), "{took:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_service_that_nobody_begins_to_start_is_not_waited_for() {
+        let ports = ports(Arc::new(ScriptedExec::new(|_| Ok(failure()))));
+        start_all(&ports, &[Service("unknown.service".to_owned())]).await;
+        assert_eq!(ports.clock.monotonic(), Duration::ZERO);
     }
 }

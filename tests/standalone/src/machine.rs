@@ -396,7 +396,9 @@ impl Machine {
             if seen >= boot {
                 Ok(())
             } else {
-                Err(format!("{seen} boots; {}\n{}", self.console_text(name), self.said()))
+                let console = self.console_text(name);
+                let last: Vec<_> = console.lines().rev().take(5).collect();
+                Err(format!("{seen} boots; its console, backwards: {last:#?}\n{}", self.said()))
             }
         });
     }
