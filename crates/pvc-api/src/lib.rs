@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!  connection ─▶ TLS, head in time, few enough      serve
-//!  request ─▶ access log ─▶ 304 if unchanged        access, etag
+//!  request ─▶ access log ─▶ 304 if unchanged        access, etag, guard
 //!          ─▶ who is it?                            auth       before anything else is read
 //!          ─▶ parameters, a body within limits      params, body
 //!          ─▶ the view, or an operation             routes     reads never ask the tree
@@ -20,6 +20,7 @@ mod connection;
 mod error;
 mod etag;
 mod events;
+mod guard;
 mod json;
 mod limit;
 mod metrics;

@@ -145,6 +145,16 @@ impl ApiState {
         self.0.changes.wait().await;
     }
 
+    /// What the store is asked beside the view, within the time of a change.
+    pub async fn ask<T>(&self, question: impl Future<Output = Result<T>>) -> Result<T> {
+        let time = self.settings().limits.change_time;
+        tokio::time::timeout(time, question).await.unwrap_or_else(|_| {
+            let message = format!("the store did not answer within {} s", time.as_secs());
+            Err(ApiError::new(axum::http::StatusCode::SERVICE_UNAVAILABLE, message)
+                .hint(Some("is a majority of the coordinators' ZooKeeper servers running?")))
+        })
+    }
+
     /// Carries out a change to its end, also when the client that asked for it goes away: half a
     /// change is worse than an unanswered one. A change that takes too long goes on, too, but the
     /// client is told that its outcome is open.

@@ -433,5 +433,8 @@ async fn without_a_store_changes_are_refused_and_reads_go_on() {
     api.tree.close().await;
     let reply = api.post("/vm/web/state?state=start").await;
     assert_eq!(reply.status, 503, "{}", reply.text());
-    assert_eq!(api.get("/vm/web").await.ok()[0]["name"], "web");
+    let reply = api.get("/vm/web").await;
+    assert_eq!(reply.ok()[0]["name"], "web");
+    assert_eq!(reply.headers["x-pvc-stale"], "true");
+    assert_eq!(api.get("/vm/web/console").await.status, 503);
 }

@@ -106,7 +106,7 @@ pub async fn post_initialize(
     responses((status = 200, body = String, content_type = "application/json"), ReadRefused)
 )]
 pub async fn get_backup(State(api): State<ApiState>) -> Result<Response> {
-    let mut dump = cluster::backup(api.store()).await.map_err(store_error)?;
+    let mut dump = api.ask(async { cluster::backup(api.store()).await.map_err(store_error) }).await?;
     // A backup lies around; what opens a node's management controller is in that node's configuration.
     dump.retain(|key, _| !key.ends_with("/ipmiusername") && !key.ends_with("/ipmipassword"));
     let inner = serde_json::to_string(&dump).expect("a map of texts is JSON");

@@ -28,7 +28,7 @@ use utoipa_axum::routes;
 
 use crate::error::ApiError;
 use crate::state::ApiState;
-use crate::{access, auth, etag, openapi};
+use crate::{access, auth, etag, guard, openapi};
 
 /// The whole API.
 pub fn router(state: ApiState) -> Router {
@@ -42,6 +42,8 @@ pub fn router(state: ApiState) -> Router {
     }
     all.fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
+        .layer(middleware::from_fn(guard::catch_panics))
+        .layer(middleware::from_fn_with_state(state.clone(), guard::mark_stale))
         .layer(middleware::from_fn(etag::not_modified))
         .layer(middleware::from_fn_with_state(state.clone(), access::log))
         .with_state(state)

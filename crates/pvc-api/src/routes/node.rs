@@ -148,7 +148,8 @@ pub async fn get_node_node_log(
     Params(lines): Params<Lines>,
 ) -> Result<Response> {
     let node = find(&api.view(), &name)?.name.clone();
-    let log = api.store().node_log(&node).await.map_err(store_error)?.unwrap_or_default();
+    let log = api.ask(async { api.store().node_log(&node).await.map_err(store_error) }).await?;
+    let log = log.unwrap_or_default();
     Ok(json::ok(&NodeLog { name, data: last_lines(&log, lines.lines.0) }))
 }
 

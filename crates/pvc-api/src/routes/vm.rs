@@ -206,6 +206,7 @@ pub async fn get_vm_vm_console(
     Params(lines): Params<Lines>,
 ) -> Result<Response> {
     let uuid = find(&api.view(), &name)?.uuid;
-    let log = api.store().console_log(uuid).await.map_err(store_error)?.unwrap_or_default();
+    let log = api.ask(async { api.store().console_log(uuid).await.map_err(store_error) }).await?;
+    let log = log.unwrap_or_default();
     Ok(json::ok(&VmConsole { name, data: last_lines(&log, lines.lines.0) }))
 }
