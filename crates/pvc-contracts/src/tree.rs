@@ -563,6 +563,7 @@ pub async fn a_request_that_is_too_large_is_refused_and_harms_nothing(fixture: &
     let largest = Bytes::from(vec![7; limit - 1_024]);
     let made = tree.create(&path, largest, CreateMode::Persistent).await;
     made.unwrap_or_else(|error| panic!("what fits is not taken: {error}"));
+    assert_eq!(entry(&*tree, &path).await.data.len(), limit - 1_024, "and it comes back");
     tree.multi(vec![delete(&path, None)]).await.expect("a deletion succeeds");
     assert_eq!(*tree.session().borrow(), session, "the connection was not lost over it");
 }

@@ -119,7 +119,7 @@ impl Session {
             };
             match end {
                 End::Lost(why) => {
-                    tracing::info!(servers = %self.servers, why, "lost the connection to ZooKeeper");
+                    tracing::warn!(servers = %self.servers, why, "lost the connection to ZooKeeper");
                     self.faces.trouble.send_replace(why);
                     self.faces.state.send_replace(SessionState::Disconnected);
                 }
@@ -220,6 +220,8 @@ impl Session {
         let Connection { mut frames, writer, credentials, session_timeout } = connection;
         self.credentials = credentials;
         self.granted_timeout = session_timeout;
+        let session = format!("{:#x}", self.credentials.id);
+        tracing::info!(servers = %self.servers, session, timeout = ?session_timeout, "connected to ZooKeeper");
         let mut line = Line::new(writer);
         let fresh = self.last_zxid == 0;
         self.greet(&mut line, fresh);

@@ -61,9 +61,10 @@ fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The Python environments, made at the first call.
+/// The Python environments, made at the first call. `./test` says where it keeps them.
 fn environments() -> PathBuf {
-    let dir = workspace().join("target/interop");
+    let named = std::env::var_os("PVC_INTEROP").map(PathBuf::from);
+    let dir = named.unwrap_or_else(|| workspace().join("target/interop"));
     let setup = std::process::Command::new(workspace().join("tests/interop/setup.sh"))
         .arg(&dir)
         .status()
