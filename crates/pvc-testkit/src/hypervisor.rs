@@ -28,6 +28,8 @@ pub struct Manner {
 struct Running {
     guest: Guest,
     xml: String,
+    /// What was plugged in while it runs, by target.
+    plugged: BTreeMap<String, String>,
 }
 
 #[derive(Default)]
@@ -150,6 +152,10 @@ impl ScriptedHypervisor {
 }
 
 impl Inner {
+    fn running(&mut self, uuid: Uuid) -> Result<&mut Running, HypervisorError> {
+        self.guests.get_mut(&uuid).ok_or(HypervisorError::NoGuest { uuid })
+    }
+
     fn announce(&mut self, event: GuestEvent) {
         self.listeners.retain(|listener| listener.send(event).is_ok());
     }
@@ -163,7 +169,7 @@ impl Inner {
     fn insert(&mut self, uuid: Uuid, name: &str, xml: &str) {
         self.instances += 1;
         let guest = Guest { uuid, name: name.to_owned(), run: GuestRun::Running, instance: self.instances };
-        self.guests.insert(uuid, Running { guest, xml: xml.to_owned() });
+        self.guests.insert(uuid, Running { guest, xml: xml.to_owned(), plugged: BTreeMap::new() });
         self.announce(GuestEvent::Changed(uuid));
     }
 
@@ -189,10 +195,26 @@ impl Inner {
     }
 }
 
-/// The text of the first `<name>` of a domain, or nothing.
-fn name_of(xml: &str) -> &str {
-    let inside = xml.split_once("<name>").and_then(|(_, rest)| rest.split_once("</name>"));
-    inside.map_or("", |(name, _)| name.trim())
+/// The text between the first `before` and the next `after`, or nothing.
+fn between<'a>(xml: &'a str, before: &str, after: &str) -> &'a str {
+    let inside = xml.split_once(before).and_then(|(_, rest)| rest.split_once(after));
+    inside.map_or("", |(text, _)| text.trim())
+}
+
+/// Refuses what no hypervisor makes a guest of, as far as the tests care.
+fn check(uuid: Uuid, xml: &str) -> Result<(), HypervisorError> {
+    let is_whole = xml.trim_end().ends_with("</domain>");
+    if !is_whole {
+        return Err(refused("the XML is not well-formed"));
+    }
+    match between(xml, "<uuid>", "</uuid>").parse::<Uuid>() {
+        Ok(described) if described == uuid => Ok(()),
+        _ => Err(refused("the XML describes another guest")),
+    }
+}
+
+fn refused(why: &str) -> HypervisorError {
+    HypervisorError::Refused { why: why.to_owned() }
 }
 
 #[async_trait]
@@ -230,9 +252,10 @@ impl Hypervisor for ScriptedHypervisor {
         if let Some(why) = manner.refuses_start {
             return Err(HypervisorError::Refused { why });
         }
+        check(uuid, xml)?;
         self.reached(|inner| {
             if !inner.guests.contains_key(&uuid) {
-                inner.insert(uuid, name_of(xml), xml);
+                inner.insert(uuid, between(xml, "<name>", "</name>"), xml);
                 if let Some(life) = manner.dies_after {
                     self.announce_after(life);
                     inner.leave_after(uuid, life);
@@ -244,6 +267,7 @@ impl Hypervisor for ScriptedHypervisor {
 
     async fn shutdown(&self, uuid: Uuid) -> Result<(), HypervisorError> {
         self.reached(|inner| {
+            inner.running(uuid)?;
             inner.calls.push(format!("shutdown {uuid}"));
             let manner = inner.manners.get(&uuid).cloned().unwrap_or_default();
             if !manner.ignores_shutdown {
@@ -264,8 +288,9 @@ impl Hypervisor for ScriptedHypervisor {
 
     async fn live_xml(&self, uuid: Uuid) -> Result<String, HypervisorError> {
         self.reached(|inner| {
-            let running = inner.guests.get(&uuid).ok_or(HypervisorError::NoGuest { uuid })?;
-            Ok(running.xml.clone())
+            let running = inner.running(uuid)?;
+            let plugged: String = running.plugged.values().map(String::as_str).collect();
+            Ok(running.xml.replace("</devices>", &format!("{plugged}</devices>")))
         })
     }
 
@@ -276,12 +301,19 @@ impl Hypervisor for ScriptedHypervisor {
         self.reached(|inner| {
             inner.busy = inner.busy.map(|time| time + 1_000_000);
             let running = inner.guests.iter().filter(|(_, r)| r.guest.run == GuestRun::Running);
+            let disk: BTreeMap<String, i64> = ["rd_req", "rd_bytes", "wr_req", "wr_bytes", "err"]
+                .into_iter()
+                .zip([3, 0, 0, 0, 0])
+                .map(|(name, value)| (name.to_owned(), value))
+                .collect();
             let stats = GuestStats {
                 max_memory_kib: 1 << 20,
                 memory_kib: 1 << 20,
                 vcpus: 1,
                 cpu_time_ns: 5 + inner.busy.unwrap_or(0),
-                disks: BTreeMap::from([("sda".to_owned(), BTreeMap::from([("rd_req".to_owned(), 3)]))]),
+                memory: BTreeMap::from([("actual".to_owned(), 1 << 20)]),
+                cpu: BTreeMap::from([("cpu_time".to_owned(), 5)]),
+                disks: BTreeMap::from([("sda".to_owned(), disk.clone())]),
                 ..GuestStats::default()
             };
             Ok(running.map(|(uuid, _)| (*uuid, stats.clone())).collect())
@@ -290,7 +322,7 @@ impl Hypervisor for ScriptedHypervisor {
 
     async fn vnc(&self, uuid: Uuid) -> Result<Option<VncAddress>, HypervisorError> {
         self.reached(|inner| {
-            let running = inner.guests.get(&uuid).ok_or(HypervisorError::NoGuest { uuid })?;
+            let running = inner.running(uuid)?;
             let port = 5900 + u16::try_from(running.guest.instance).unwrap_or(0);
             Ok(Some(VncAddress { listen: "127.0.0.1".to_owned(), port }))
         })
@@ -298,8 +330,22 @@ impl Hypervisor for ScriptedHypervisor {
 
     async fn device(&self, uuid: Uuid, change: DeviceChange, device: &str) -> Result<(), HypervisorError> {
         self.reached(|inner| {
-            let running = inner.guests.get(&uuid).ok_or(HypervisorError::NoGuest { uuid })?;
-            let _ = running;
+            let plugged = &mut inner.running(uuid)?.plugged;
+            if !(device.starts_with('<') && device.ends_with('>')) {
+                return Err(refused("that is no device"));
+            }
+            // A network interface has no target of its own until it is plugged in.
+            let named = between(device, "<target dev='", "'");
+            let target = if named.is_empty() { device.to_owned() } else { named.to_owned() };
+            match change {
+                DeviceChange::Attach if plugged.contains_key(&target) => {
+                    return Err(refused("the target is in use"));
+                }
+                DeviceChange::Attach => drop(plugged.insert(target, device.to_owned())),
+                DeviceChange::Detach => {
+                    plugged.remove(&target).ok_or_else(|| refused("there is no such device"))?;
+                }
+            }
             inner.calls.push(format!("device {uuid} {change:?} {device}"));
             Ok(())
         })
@@ -307,8 +353,9 @@ impl Hypervisor for ScriptedHypervisor {
 
     async fn resize_disk(&self, uuid: Uuid, target: &str, bytes: u64) -> Result<(), HypervisorError> {
         self.reached(|inner| {
-            if !inner.guests.contains_key(&uuid) {
-                return Err(HypervisorError::NoGuest { uuid });
+            let running = inner.running(uuid)?;
+            if !running.plugged.contains_key(target) && !running.xml.contains(&format!("dev='{target}'")) {
+                return Err(refused("there is no such disk"));
             }
             inner.calls.push(format!("resize {uuid} {target} {bytes}"));
             Ok(())
@@ -321,10 +368,12 @@ impl Hypervisor for ScriptedHypervisor {
         input: &[u8],
         _wait: Duration,
     ) -> Result<Vec<u8>, HypervisorError> {
-        self.reached(|inner| match inner.guests.contains_key(&uuid) {
-            true => Ok(input.to_vec()),
-            false => Err(HypervisorError::NoGuest { uuid }),
-        })
+        // It echoes what is typed, and answers `pong` to `ping`.
+        let mut said = input.to_vec();
+        if input.starts_with(b"ping") {
+            said.extend_from_slice(b"pong\n");
+        }
+        self.reached(|inner| inner.running(uuid).map(|_| said))
     }
 
     fn events(&self) -> mpsc::UnboundedReceiver<GuestEvent> {
@@ -344,7 +393,7 @@ mod tests {
         let uuid = Uuid::from_u128(1);
         let takes = Manner { shutdown_takes: Duration::from_secs(3), ..Manner::default() };
         hypervisor.set_manner(uuid, takes);
-        hypervisor.start(uuid, "<domain><name>a</name></domain>").await.unwrap();
+        hypervisor.start(uuid, &format!("<domain><name>a</name><uuid>{uuid}</uuid></domain>")).await.unwrap();
         let mut events = hypervisor.events();
         hypervisor.shutdown(uuid).await.unwrap();
         assert!(hypervisor.is_there(uuid));
