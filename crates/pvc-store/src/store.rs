@@ -254,14 +254,36 @@ impl Store {
         }
     }
 
-    /// Claims a job for this process. `None` if another holds it, or there is no such job.
+    /// Claims a job for this process. `None` if another holds it, or there is no such job. From then on
+    /// the view shows the job as it was at the claim or later.
+    ///
+    /// # Errors
+    /// The job may be claimed all the same if the connection was lost twice; the claim then goes with the
+    /// session.
     pub async fn claim_job(&self, id: &JobId) -> Result<Option<JobClaim>, StoreError> {
-        let path = keys::task(id.as_str(), "owner");
+        let key = |key| keys::task(id.as_str(), key);
+        let path = key("owner");
         match self.tree.create(&path, Bytes::new(), CreateMode::Ephemeral).await {
-            Ok(_) => Ok(Some(JobClaim { tree: self.tree.clone(), path })),
-            Err(TreeError::NodeExists { .. } | TreeError::NoNode { .. }) => Ok(None),
-            Err(error) => Err(error.into()),
+            Ok(_) => {}
+            // A claim of ours that we do not know of would keep the job from everybody, us included.
+            Err(TreeError::OutcomeUnknown) if self.is_own(&path).await? => {}
+            Err(TreeError::NodeExists { .. } | TreeError::NoNode { .. }) => return Ok(None),
+            Err(error) => return Err(error.into()),
         }
+        let claim = JobClaim { tree: self.tree.clone(), path: path.clone() };
+        if let Err(error) = self.refresh(vec![path, key("progress"), key("cancel")]).await {
+            claim.release().await;
+            return Err(error);
+        }
+        Ok(Some(claim))
+    }
+
+    /// Whether there is an ephemeral node at `path` that belongs to our session.
+    async fn is_own(&self, path: &str) -> Result<bool, StoreError> {
+        self.tree.sync().await?;
+        let owner = self.tree.get(path).await?.map(|entry| entry.stat.ephemeral_owner);
+        let session = *self.tree.session().borrow();
+        Ok(matches!(session, SessionState::Connected { id } if owner == Some(id)))
     }
 
     /// Announces this process as the daemon of `node`, for as long as its session lasts. `false` if

@@ -1,3 +1,4 @@
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -14,9 +15,13 @@ pub struct FlakyTree {
     inner: Arc<dyn Tree>,
     cut: Arc<AtomicBool>,
     requests: AtomicU64,
+    loses_answer: AtomicBool,
+    before_create: Mutex<Option<Interlude>>,
     session: watch::Sender<SessionState>,
     watches: Mutex<Vec<mpsc::UnboundedSender<TreeEvent>>>,
 }
+
+type Interlude = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl FlakyTree {
     pub fn new(inner: Arc<dyn Tree>) -> Arc<Self> {
@@ -26,6 +31,8 @@ impl FlakyTree {
             inner,
             cut: Arc::new(AtomicBool::new(false)),
             requests: AtomicU64::new(0),
+            loses_answer: AtomicBool::new(false),
+            before_create: Mutex::new(None),
             session,
             watches: Mutex::new(Vec::new()),
         });
@@ -55,9 +62,26 @@ impl FlakyTree {
         watches.retain(|watch| watch.send(TreeEvent::Resync).is_ok());
     }
 
+    /// The next write is carried out, and its answer gets lost.
+    pub fn lose_next_answer(&self) {
+        self.loses_answer.store(true, Ordering::SeqCst);
+    }
+
+    /// Has something happen when the next creation is on its way, before it is carried out.
+    pub fn before_next_create(&self, interlude: impl Future<Output = ()> + Send + 'static) {
+        *self.before_create.lock().expect("no test panics while holding it") = Some(Box::pin(interlude));
+    }
+
     /// How many calls were made so far.
     pub fn requests(&self) -> u64 {
         self.requests.load(Ordering::SeqCst)
+    }
+
+    fn answer<T, E: From<TreeError>>(&self, answer: Result<T, E>) -> Result<T, E> {
+        match self.loses_answer.swap(false, Ordering::SeqCst) {
+            true => Err(TreeError::OutcomeUnknown.into()),
+            false => answer,
+        }
     }
 
     fn reach(&self) -> Result<&dyn Tree, TreeError> {
@@ -88,11 +112,17 @@ impl Tree for FlakyTree {
     }
 
     async fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> Result<(String, Stat), TreeError> {
-        self.reach()?.create(path, data, mode).await
+        let interlude = self.before_create.lock().expect("no test panics while holding it").take();
+        if let Some(interlude) = interlude {
+            interlude.await;
+        }
+        let created = self.reach()?.create(path, data, mode).await;
+        self.answer(created)
     }
 
     async fn multi(&self, ops: Vec<Op>) -> Result<Vec<Done>, MultiError> {
-        self.reach()?.multi(ops).await
+        let done = self.reach()?.multi(ops).await;
+        self.answer(done)
     }
 
     async fn sync(&self) -> Result<(), TreeError> {
