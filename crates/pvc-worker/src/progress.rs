@@ -75,8 +75,8 @@ fn push_line(progress: &mut JobProgress, line: String) {
     progress.log.drain(..surplus);
 }
 
-/// Records `progress` of job `id`, unless its record is gone.
-pub(crate) async fn record(store: &Store, id: &JobId, progress: &JobProgress) {
+/// Records `progress` of job `id`, unless its record is gone. False if that could not be done.
+pub(crate) async fn record(store: &Store, id: &JobId, progress: &JobProgress) -> bool {
     let recorded = store
         .change(|cluster: &Cluster| {
             let mut changes = Changes::new();
@@ -86,7 +86,8 @@ pub(crate) async fn record(store: &Store, id: &JobId, progress: &JobProgress) {
             Ok::<_, std::convert::Infallible>((changes, ()))
         })
         .await;
-    if let Err(error) = recorded {
-        tracing::warn!(job = %id, %error, "the progress of a job could not be recorded");
+    if let Err(error) = &recorded {
+        tracing::warn!(job = %id, %error, "the progress of a job could not be recorded; it will be tried again");
     }
+    recorded.is_ok()
 }

@@ -89,10 +89,14 @@ impl Worker {
                     }
                 }
                 Step::Abandoned(id) => {
-                    self.close(&view, &id, JobState::Failed, "its worker stopped before it was done").await
+                    if let Some(job) = view.jobs.get(&id) {
+                        self.close(job, JobState::Failed, "its worker stopped before it was done").await;
+                    }
                 }
                 Step::Cancelled(id) => {
-                    self.close(&view, &id, JobState::Cancelled, "cancelled before it began").await
+                    if let Some(job) = view.jobs.get(&id) {
+                        self.close(job, JobState::Cancelled, "cancelled before it began").await;
+                    }
                 }
                 Step::Forget(id) => self.remove(&id).await,
             }
@@ -109,22 +113,46 @@ impl Worker {
                 return;
             }
         };
+        // Another worker of this node may have done it between the look that chose it and the claim.
+        let pending = |job: &Arc<Job>| job.progress.state == JobState::Pending && !job.cancel_requested;
+        if !self.tools.store.view().jobs.get(&id).is_some_and(pending) {
+            return claim.release().await;
+        }
         let cancelled = CancellationToken::new();
         active.jobs.insert(id, (subject(job).map(str::to_owned), cancelled.clone()));
         active.tasks.spawn(perform(self.tools.clone(), self.clock.clone(), job.clone(), claim, cancelled));
     }
 
-    /// Ends a job that nobody does.
-    async fn close(&self, view: &Cluster, id: &JobId, state: JobState, status: &str) {
-        let Some(job) = view.jobs.get(id) else { return };
-        tracing::warn!(job = %id, kind = job.spec.name, "job {status}");
+    /// Ends a job that nobody does, if it still is as it was in the view that was looked at.
+    async fn close(&self, seen: &Job, state: JobState, status: &str) {
+        let id = &seen.spec.id;
         let ended = JobProgress {
             state,
             status: status.to_owned(),
             ended_at: Some(self.now()),
-            ..job.progress.clone()
+            ..seen.progress.clone()
         };
-        record(&self.tools.store, id, &ended).await;
+        let decide = |cluster: &Cluster| {
+            let mut changes = Changes::new();
+            let same = |job: &&Arc<Job>| !job.owned && job.progress == seen.progress;
+            let close = cluster.jobs.get(id).filter(same).is_some();
+            if close {
+                changes.push(Change::JobProgress(id.clone(), ended.clone()));
+            }
+            Ok::<_, std::convert::Infallible>((changes, close))
+        };
+        // Owner and progress are two keys: a view in the middle of changes may show one of them only.
+        let closed = match self.tools.store.fresh().await {
+            Ok(_) => self.tools.store.change(decide).await,
+            Err(error) => Err(error.into()),
+        };
+        match closed {
+            Ok(true) => tracing::warn!(job = %id, kind = seen.spec.name, "job {status}"),
+            Ok(false) => {}
+            Err(error) => {
+                tracing::debug!(job = %id, %error, "a job could not be ended; it will be tried again");
+            }
+        }
     }
 
     async fn remove(&self, id: &JobId) {
@@ -202,7 +230,11 @@ async fn perform(
         Err(panic) => (JobState::Failed, format!("the job ended by a bug of ours: {panic}")),
     };
     tracing::info!(job = %id, kind = job.spec.name, status, "job ended");
-    record(&tools.store, &id, &progress.ended(state, status, clock.wall().as_secs())).await;
+    let ended = progress.ended(state, status, clock.wall().as_secs());
+    // What became of a job is said sooner or later: while the claim lives nobody else can end it.
+    while !record(&tools.store, &id, &ended).await {
+        clock.sleep(RECORD_EVERY).await;
+    }
     claim.release().await;
     id
 }

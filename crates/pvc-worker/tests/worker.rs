@@ -10,9 +10,9 @@ use pvc_model::cluster::Cluster;
 use pvc_model::job::{JobId, JobProgress, JobSpec, JobState};
 use pvc_model::storage::VolumeId;
 use pvc_model::vm::VmState;
-use pvc_ports::Storage;
+use pvc_ports::{Clock, Storage, Tree};
 use pvc_store::{Change, Changes, NewVm, Store};
-use pvc_testkit::{MemoryStorage, ScriptedHypervisor, SeededRandom, TokioClock};
+use pvc_testkit::{FlakyTree, MemoryStorage, ScriptedHypervisor, SeededRandom, TokioClock};
 use pvc_worker::Worker;
 use tokio_util::sync::CancellationToken;
 
@@ -29,6 +29,12 @@ struct World {
 impl World {
     /// A cluster with the VM `web1` in `state`, its volume, and a running worker.
     async fn with_vm(state: VmState) -> World {
+        let world = World::without_worker(state).await;
+        world.start_worker(world.store.clone());
+        world
+    }
+
+    async fn without_worker(state: VmState) -> World {
         let tree = EmbeddedTree::in_memory();
         let store = open(&tree).await;
         store.initialize(false).await.expect("an empty tree");
@@ -41,7 +47,6 @@ impl World {
         };
         world.storage.insert("vms/web1_sda");
         world.change(Change::DefineVm(Box::new(web1(state)))).await;
-        world.start_worker(world.store.clone());
         world
     }
 
@@ -58,12 +63,7 @@ impl World {
     }
 
     async fn change(&self, change: Change) {
-        let decide = |_: &Cluster| {
-            let mut changes = Changes::new();
-            changes.push(change.clone());
-            Ok::<_, Infallible>((changes, ()))
-        };
-        self.store.change(decide).await.expect("nobody else writes");
+        write(&self.store, change).await;
     }
 
     async fn submit(&self, bits: u32, name: &str, args: &[(&str, &str)]) -> JobId {
@@ -93,8 +93,21 @@ impl World {
 }
 
 async fn open(tree: &EmbeddedTree) -> Store {
+    open_on(tree.connect()).await
+}
+
+async fn open_on(tree: Arc<dyn Tree>) -> Store {
     let (clock, random) = (Arc::new(TokioClock::new()), Arc::new(SeededRandom::new(1)));
-    Store::open(tree.connect(), clock, random).await.expect("an open tree can be read")
+    Store::open(tree, clock, random).await.expect("an open tree can be read")
+}
+
+async fn write(store: &Store, change: Change) {
+    let decide = |_: &Cluster| {
+        let mut changes = Changes::new();
+        changes.push(change.clone());
+        Ok::<_, Infallible>((changes, ()))
+    };
+    store.change(decide).await.expect("nobody else writes");
 }
 
 fn web1(state: VmState) -> NewVm {
@@ -143,6 +156,19 @@ async fn the_locks_of_a_vm_that_may_run_are_left_alone() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_locks_of_a_stopped_vm_that_still_runs_are_left_alone() {
+    let world = World::with_vm(VmState::Stop).await;
+    world.storage.lock("vms/web1_sda", "10.0.0.9");
+    world.hypervisor.insert(UUID, "web1");
+    let id = world.submit(1, "vm.flush_locks", &[("domain", "web1")]).await;
+    let end = world.end_of(&id).await;
+    assert_eq!(end.state, JobState::Failed);
+    assert!(end.status.starts_with("VM `web1` still runs on node `hv1`"), "{}", end.status);
+    let volume = VolumeId::from_record("vms/web1_sda").expect("well formed");
+    assert_eq!(world.storage.locks(&volume).await.expect("it is there").len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_device_is_attached_to_a_running_vm_and_refused_for_another() {
     let world = World::with_vm(VmState::Start).await;
     let device = "<interface type='bridge'><source bridge='br1'/></interface>";
@@ -182,6 +208,34 @@ async fn a_job_whose_worker_died_is_marked_as_failed_by_the_next_one() {
     next.start_worker(open(&next.tree).await);
     let end = next.end_of(&id).await;
     assert_eq!((end.state, end.status.as_str()), (JobState::Failed, "its worker stopped before it was done"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_was_done_before_it_could_be_claimed_is_not_done_again() {
+    let world = World::without_worker(VmState::Stop).await;
+    let id = world.submit(1, "osd.add", &[]).await;
+    let connection = FlakyTree::new(world.tree.connect());
+    let just_now = TokioClock::new().wall().as_secs();
+    let done = JobProgress { state: JobState::Succeeded, ended_at: Some(just_now), ..JobProgress::pending() };
+    let (faster, change) = (world.store.clone(), Change::JobProgress(id.clone(), done.clone()));
+    connection.before_next_create(async move { write(&faster, change).await });
+    world.start_worker(open_on(connection.clone()).await);
+    world.end_of(&id).await;
+    let another = world.submit(2, "osd.add", &[]).await;
+    world.end_of(&another).await;
+    let job = world.store.fresh().await.expect("reachable").jobs[&id].clone();
+    assert_eq!((&job.progress, job.owned), (&done, false));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_whose_answer_was_lost_is_a_claim() {
+    let world = World::without_worker(VmState::Stop).await;
+    let id = world.submit(1, "osd.add", &[]).await;
+    let connection = FlakyTree::new(world.tree.connect());
+    let store = open_on(connection.clone()).await;
+    connection.lose_next_answer();
+    world.start_worker(store);
+    assert_eq!(world.end_of(&id).await.state, JobState::Failed);
 }
 
 #[tokio::test(start_paused = true)]
