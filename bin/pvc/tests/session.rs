@@ -510,6 +510,30 @@ fn a_removed_card_is_detached_by_its_own_address() {
 }
 
 #[test]
+fn a_device_that_the_guest_does_not_take_is_taken_back_from_the_definition() {
+    let stub = Stub::start(|request, before| match (request.method.as_str(), request.path()) {
+        ("POST", _) => {
+            status(202, r#"{"task_id": "0a1b2c3d", "task_name": "vm.device_attach", "run_on": "hv1"}"#)
+        }
+        ("GET", "/api/v1/network/1001") => ok(r#"[{"vni": 1001}]"#),
+        ("GET", "/api/v1/tasks/0a1b2c3d") => {
+            ok(r#"{"state": "FAILURE", "current": 1, "total": 1, "status": "no such bridge"}"#)
+        }
+        _ => cluster(request, before),
+    });
+    let output =
+        User::of(&stub).run(&["-q", "vm", "network", "add", "web1", "1001", "-a", "52:54:00:11:22:33"]);
+    assert_eq!(code(&output), 1);
+    assert!(
+        err(&output).contains("no such bridge") && err(&output).contains("the definition is as it was"),
+        "{output:?}"
+    );
+    let puts: Vec<Received> = stub.received().into_iter().filter(|request| request.method == "PUT").collect();
+    assert!(puts[0].body.contains("52%3A54%3A00%3A11%3A22%3A33"), "{puts:?}");
+    assert!(!puts[1].body.contains("52%3A54%3A00%3A11%3A22%3A33"), "{puts:?}");
+}
+
+#[test]
 fn a_modification_is_shown_before_it_is_made() {
     let stub = Stub::start(cluster);
     let user = User::of(&stub);

@@ -151,6 +151,7 @@ impl View<'_> {
     }
 
     fn line(&self, text: &mut String, label: &str, value: &str) {
+        let value = if value.is_empty() { "N/A" } else { value };
         let padding = WIDTH - label.len() - 1;
         let label = self.paint.colour(Colour::Purple, format!("{label}:"));
         let _ = writeln!(text, "{label}{:padding$}{value}", "");

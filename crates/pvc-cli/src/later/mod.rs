@@ -78,9 +78,7 @@ pub fn release(matches: &ArgMatches) -> Option<&'static str> {
 pub fn not_yet(matches: &ArgMatches, release: &str) -> Failure {
     let path = path(matches).join(" ");
     Failure::new(Exit::NotYet, format!("`pvc {path}` is not part of this release; it arrives with {release}"))
-        .hint(
-            "nothing was done; the API of a cluster that runs the first PVC can be used with its own client",
-        )
+        .hint("nothing was done; until then use the client of the release that your cluster runs")
 }
 
 fn path(matches: &ArgMatches) -> Vec<&str> {

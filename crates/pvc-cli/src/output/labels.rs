@@ -20,9 +20,10 @@ impl Labels {
         self.text.push('\n');
     }
 
+    /// A value that is empty is shown as `N/A`: scripts look for the last word of a line.
     pub fn line(&mut self, label: &str, value: impl AsRef<str>) {
-        let value = value.as_ref();
-        let padding = if value.is_empty() { 0 } else { self.width.saturating_sub(label.len() + 1).max(1) };
+        let value = Some(value.as_ref()).filter(|value| !value.is_empty()).unwrap_or("N/A");
+        let padding = self.width.saturating_sub(label.len() + 1).max(1);
         self.text.push_str(&self.paint.colour(Colour::Purple, format!("{label}:")));
         self.text.push_str(&format!("{:padding$}{value}\n", ""));
     }

@@ -84,6 +84,10 @@ impl Table {
         self.rows.push(cells);
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
     /// The table as text, without a newline at its end.
     pub fn render(&self, paint: Paint) -> String {
         let widths = self.widths();

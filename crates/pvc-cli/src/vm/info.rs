@@ -150,17 +150,11 @@ impl View<'_> {
     }
 
     fn tags(&self, lines: &mut Labels) {
-        if self.vm.tags.is_empty() {
-            return lines.line("Tags", "N/A");
-        }
         let table = super::tag::table(&self.vm.tags).indented(WIDTH);
         self.table(lines, "Tags", table);
     }
 
     fn snapshots(&self, lines: &mut Labels) {
-        if self.vm.snapshots.is_empty() {
-            return lines.line("Snapshots", "N/A");
-        }
         let mut table = Table::new().indented(WIDTH).columns(&[("Name", 5), ("Age", 4), ("XML Changes", 12)]);
         for snapshot in &self.vm.snapshots {
             table.row(vec![
@@ -240,8 +234,11 @@ impl View<'_> {
         self.table(lines, "Controllers", controllers);
     }
 
-    /// A table whose first line stands behind its label.
+    /// A table whose first line stands behind its label; `N/A` for one without rows.
     fn table(&self, lines: &mut Labels, label: &str, table: Table) {
+        if table.is_empty() {
+            return lines.line(label, "N/A");
+        }
         let rendered = table.render(self.paint);
         let mut rows = rendered.lines();
         lines.line(label, rows.next().unwrap_or_default().trim_start());

@@ -1,7 +1,7 @@
 //! Changes of a VM's definition: what becomes of the guest that runs with the old one.
 
 use clap::Args;
-use pvc_api_types::{TaskRef, Vm};
+use pvc_api_types::Vm;
 use pvc_domain::Domain;
 
 use super::definition;
@@ -67,28 +67,51 @@ impl Edit {
         self.save(pvc, restart)
     }
 
-    /// Records the changed definition and, unless a restart is wanted, has `change` made to the
-    /// running guest; waits for that.
-    pub fn apply_live(
-        &self,
-        pvc: &mut Pvc,
-        live: Live,
-        restart: Restart,
-        changes: &[String],
-        change: fn(&pvc_client::Client, &str, &str) -> Result<TaskRef, pvc_client::Error>,
-    ) -> Outcome {
-        let live = !live.no_live && !restart.restart && self.is_running();
-        if !live {
+    /// Records the changed definition and, unless a restart is wanted, plugs the devices into the
+    /// running guest; waits for that. What the guest does not take is taken back from the definition.
+    pub fn plug_in(self, pvc: &mut Pvc, live: Live, restart: Restart, device: &str) -> Outcome {
+        if !self.is_live(live, restart) {
             return self.apply(pvc, restart);
         }
         self.save(pvc, false)?;
-        for device in changes {
-            let task = change(pvc.client()?, &self.vm.uuid, device)?;
+        let task = pvc.client()?.attach_vm_device(&self.vm.uuid, device)?;
+        match task::finish(pvc, &task, TaskWait::default()) {
+            // Only a task that has ended tells that the guest has not taken the device.
+            Err(failure) if failure.once_a_success => Err(self.taken_back(pvc, failure)),
+            outcome => outcome,
+        }
+    }
+
+    /// Records the definition as it was before the change.
+    fn taken_back(&self, pvc: &mut Pvc, failure: Failure) -> Failure {
+        let undone =
+            pvc.client().is_ok_and(|client| client.modify_vm(&self.vm.uuid, &self.vm.xml, false).is_ok());
+        failure.hint(if undone {
+            "the definition is as it was; with `--no-live` it changes, and the guest with its next start"
+        } else {
+            "the definition is changed, and holds from the VM's next start on"
+        })
+    }
+
+    /// Records the changed definition and, unless a restart is wanted, unplugs the devices from the
+    /// running guest; waits for that.
+    pub fn plug_out(self, pvc: &mut Pvc, live: Live, restart: Restart, devices: &[String]) -> Outcome {
+        if !self.is_live(live, restart) {
+            return self.apply(pvc, restart);
+        }
+        self.save(pvc, false)?;
+        for device in devices {
+            let task = pvc.client()?.detach_vm_device(&self.vm.uuid, device)?;
             task::finish(pvc, &task, TaskWait::default()).map_err(|failure| {
-                failure.hint("the definition is changed, and holds from the VM's next start")
+                failure.hint("the definition is changed, so the device is gone from the VM's next start on")
             })?;
         }
         Ok(())
+    }
+
+    /// Whether the running guest is to be changed, too.
+    fn is_live(&self, live: Live, restart: Restart) -> bool {
+        !live.no_live && !restart.restart && self.is_running()
     }
 
     /// Whether to restart. Asked only if the guest runs: a restart would start one that does not.

@@ -48,6 +48,7 @@ fn limit(text: &str) -> Result<Limit, String> {
 /// Asks for `state` and, if wanted, waits until it is reached.
 pub fn request(pvc: &mut Pvc, vm: &str, state: &'static str, force: bool, wait: Wait) -> Outcome {
     let wait = wait.wait.map(|limit| limit.0);
+    pvc.client()?;
     if wait.is_some() {
         pvc.progress(&format!("Waiting for VM `{vm}`... "));
     }

@@ -1,5 +1,5 @@
 use clap::Args;
-use pvc_client::{Client, Kind};
+use pvc_client::Kind;
 use pvc_domain::NewNic;
 use pvc_model::domain::NicKind;
 use serde_json::Value;
@@ -62,7 +62,7 @@ impl Add {
         let (kind, pci) = self.kind(pvc, &edit.vm.node)?;
         let nic = NewNic { kind, mac, model: self.model, pci };
         let device = edit.domain.add_nic(&nic).map_err(|error| definition::unedited(&error))?;
-        edit.apply_live(pvc, self.live, self.restart, &[device], Client::attach_vm_device)
+        edit.plug_in(pvc, self.live, self.restart, &device)
     }
 
     fn kind(&self, pvc: &mut Pvc, node: &str) -> Result<(NicKind, Option<Pci>), Failure> {

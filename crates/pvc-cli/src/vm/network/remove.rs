@@ -1,5 +1,4 @@
 use clap::Args;
-use pvc_client::Client;
 
 use crate::context::Pvc;
 use crate::outcome::{Failure, Outcome};
@@ -39,7 +38,7 @@ impl Remove {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         let mut edit = Edit::of(pvc, &self.vm.domain)?;
         let removed = self.remove(&mut edit)?;
-        edit.apply_live(pvc, self.live, self.restart, &removed, Client::detach_vm_device)
+        edit.plug_out(pvc, self.live, self.restart, &removed)
     }
 
     /// Takes the cards out and returns their elements, each with its own address: that is what

@@ -1,5 +1,5 @@
 use clap::Args;
-use pvc_client::{Client, Kind};
+use pvc_client::Kind;
 use pvc_domain::NewDisk;
 use pvc_model::domain::DiskSource;
 use pvc_model::storage::VolumeId;
@@ -52,7 +52,7 @@ impl Add {
         let mut edit = Edit::of(pvc, &self.vm.domain)?;
         let disk = NewDisk { source, target: self.disk_id, bus: Some(self.bus) };
         let added = edit.domain.add_disk(&disk).map_err(|error| definition::unedited(&error))?;
-        edit.apply_live(pvc, self.live, self.restart, &[added.xml], Client::attach_vm_device)
+        edit.plug_in(pvc, self.live, self.restart, &added.xml)
     }
 
     fn source(&self, pvc: &mut Pvc) -> Result<DiskSource, Failure> {

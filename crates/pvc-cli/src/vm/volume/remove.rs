@@ -1,5 +1,4 @@
 use clap::Args;
-use pvc_client::Client;
 
 use crate::context::Pvc;
 use crate::outcome::Outcome;
@@ -30,6 +29,6 @@ impl Remove {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         let mut edit = Edit::of(pvc, &self.vm.domain)?;
         let removed = edit.domain.remove_disk(&self.volume).map_err(|error| definition::unedited(&error))?;
-        edit.apply_live(pvc, self.live, self.restart, &[removed], Client::detach_vm_device)
+        edit.plug_out(pvc, self.live, self.restart, &[removed])
     }
 }
