@@ -55,7 +55,8 @@ fn linger(mut stream: BodyDataStream) {
 }
 
 pub fn too_large(limit: usize) -> ApiError {
-    let message = format!("the request body is larger than {} MiB", limit >> 20);
+    let shown = if limit < 1 << 20 { format!("{} KiB", limit >> 10) } else { format!("{} MiB", limit >> 20) };
+    let message = format!("the request body is larger than {shown}");
     ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message)
 }
 

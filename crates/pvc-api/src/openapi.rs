@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use pvc_api_types::BadRequest;
+use pvc_api_types::{BadRequest, Event};
 use utoipa::openapi::path::Operation;
 use utoipa::openapi::response::{Response, ResponseBuilder};
 use utoipa::openapi::security::{ApiKey, ApiKeyValue, SecurityRequirement, SecurityScheme};
@@ -30,7 +30,12 @@ pub fn frame() -> OpenApi {
     components.add_security_scheme("ApiKey", SecurityScheme::ApiKey(ApiKey::Header(key)));
     let cookie = ApiKeyValue::new("session");
     components.add_security_scheme("Session", SecurityScheme::ApiKey(ApiKey::Cookie(cookie)));
-    components.schemas.insert(BadRequest::name().into_owned(), BadRequest::schema());
+    for (name, schema) in [(BadRequest::name(), BadRequest::schema()), (Event::name(), Event::schema())] {
+        components.schemas.insert(name.into_owned(), schema);
+    }
+    let mut parts = Vec::new();
+    Event::schemas(&mut parts);
+    components.schemas.extend(parts);
     debug_assert!(API_KEY.eq_ignore_ascii_case("X-Api-Key"));
     document
 }

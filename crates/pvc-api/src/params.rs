@@ -32,6 +32,9 @@ pub struct Given(BTreeMap<String, Vec<String>>);
 /// More parameters than any endpoint has, fewer than hurt.
 const MAX_PARAMETERS: usize = 4096;
 
+/// The largest body of a request that needs no key.
+const STRANGERS_BYTES: usize = 64 << 10;
+
 impl Given {
     fn add(&mut self, name: impl Into<String>, value: impl Into<String>) -> Result<()> {
         if self.0.values().map(Vec::len).sum::<usize>() >= MAX_PARAMETERS {
@@ -53,10 +56,10 @@ impl Given {
         read.await.map_err(|_| body::too_slow(time))?
     }
 
-    /// What came in the body alone.
-    pub async fn from_body(request: Request, limits: &Limits) -> Result<Self> {
+    /// What came in the body alone, of somebody who has not shown who they are yet.
+    pub async fn from_stranger(request: Request, limits: &Limits) -> Result<Self> {
         let mut given = Given::default();
-        given.add_body(request, limits.body_bytes, limits.body_time).await?;
+        given.add_body(request, limits.body_bytes.min(STRANGERS_BYTES), limits.body_time).await?;
         Ok(given)
     }
 

@@ -14,6 +14,7 @@
 
 pub mod cluster;
 pub mod device;
+pub mod fault;
 pub mod job;
 pub mod node;
 mod refusal;

@@ -5,16 +5,16 @@ use axum::response::Response;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use pvc_api_types::{Fault, Message};
-use pvc_store::{Change, Changes};
+use pvc_ops::fault::{self, Which};
 
 use super::At;
-use crate::error::{ApiError, Result};
+use crate::error::Result;
 use crate::json;
 use crate::openapi::{ChangeRefused, ReadRefused};
 use crate::params::{Params, choice, params};
-use crate::refuse::change_error;
+use crate::refuse::refused;
 use crate::state::ApiState;
-use crate::view::fault::fault;
+use crate::view;
 
 choice! {
     /// What faults are sorted by.
@@ -54,7 +54,7 @@ fn sort(faults: &mut [Fault], key: SortKey) {
 )]
 pub async fn get_faults(State(api): State<ApiState>, Params(order): Params<FaultOrder>) -> Response {
     let cluster = api.view();
-    let mut faults: Vec<Fault> = cluster.faults.values().map(|record| fault(record)).collect();
+    let mut faults: Vec<Fault> = cluster.faults.values().map(|record| view::fault::fault(record)).collect();
     sort(&mut faults, order.sort_key.unwrap_or(SortKey::LastReported));
     json::ok(&faults)
 }
@@ -65,7 +65,7 @@ pub async fn get_faults(State(api): State<ApiState>, Params(order): Params<Fault
     responses((status = 200, body = Message), ChangeRefused)
 )]
 pub async fn put_faults(State(api): State<ApiState>) -> Result<Response> {
-    change(&api, Which::All, Action::Acknowledge).await
+    acknowledge(&api, Which::All).await
 }
 
 /// Deletes all faults.
@@ -74,7 +74,7 @@ pub async fn put_faults(State(api): State<ApiState>) -> Result<Response> {
     responses((status = 200, body = Message), ChangeRefused)
 )]
 pub async fn delete_faults(State(api): State<ApiState>) -> Result<Response> {
-    change(&api, Which::All, Action::Delete).await
+    delete(&api, Which::All).await
 }
 
 /// One fault, or none.
@@ -85,7 +85,8 @@ pub async fn delete_faults(State(api): State<ApiState>) -> Result<Response> {
 )]
 pub async fn get_faults_fault_id(State(api): State<ApiState>, At(id): At<String>) -> Response {
     let cluster = api.view();
-    let found: Vec<Fault> = cluster.faults.get(&id).map(|record| fault(record)).into_iter().collect();
+    let found: Vec<Fault> =
+        cluster.faults.get(&id).map(|record| view::fault::fault(record)).into_iter().collect();
     json::ok(&found)
 }
 
@@ -96,7 +97,7 @@ pub async fn get_faults_fault_id(State(api): State<ApiState>, At(id): At<String>
     responses((status = 200, body = Message), ChangeRefused)
 )]
 pub async fn put_faults_fault_id(State(api): State<ApiState>, At(id): At<String>) -> Result<Response> {
-    change(&api, Which::One(id), Action::Acknowledge).await
+    acknowledge(&api, Which::One(id)).await
 }
 
 /// Deletes a fault. It returns if its condition is found again.
@@ -106,55 +107,27 @@ pub async fn put_faults_fault_id(State(api): State<ApiState>, At(id): At<String>
     responses((status = 200, body = Message), ChangeRefused)
 )]
 pub async fn delete_faults_fault_id(State(api): State<ApiState>, At(id): At<String>) -> Result<Response> {
-    change(&api, Which::One(id), Action::Delete).await
+    delete(&api, Which::One(id)).await
 }
 
-#[derive(Clone)]
-enum Which {
-    All,
-    One(String),
-}
-
-#[derive(Clone, Copy)]
-enum Action {
-    Acknowledge,
-    Delete,
-}
-
-async fn change(api: &ApiState, which: Which, action: Action) -> Result<Response> {
-    let store = api.store().clone();
-    let now = local_time(api);
-    let message = api
-        .change(async move {
-            let decide = |cluster: &pvc_model::cluster::Cluster| {
-                let ids: Vec<String> = match &which {
-                    Which::All => cluster.faults.keys().cloned().collect(),
-                    Which::One(id) if cluster.faults.contains_key(id) => vec![id.clone()],
-                    Which::One(id) => return Err(ApiError::not_found(format!("there is no fault `{id}`"))),
-                };
-                let mut changes = Changes::new();
-                for id in ids {
-                    changes.push(match action {
-                        Action::Acknowledge => Change::AckFault { id, at: now.clone() },
-                        Action::Delete => Change::RemoveFault(id),
-                    });
-                }
-                Ok((changes, done(&which, action)))
-            };
-            store.change(decide).await.map_err(change_error)
-        })
-        .await?;
+async fn acknowledge(api: &ApiState, which: Which) -> Result<Response> {
+    let (store, now) = (api.store().clone(), local_time(api));
+    let message = format!("{} acknowledged", described(&which));
+    api.change(async move { fault::acknowledge(&store, &which, &now).await.map_err(refused) }).await?;
     Ok(json::ok(&Message { message }))
 }
 
-fn done(which: &Which, action: Action) -> String {
-    let what = match which {
+async fn delete(api: &ApiState, which: Which) -> Result<Response> {
+    let store = api.store().clone();
+    let message = format!("{} deleted", described(&which));
+    api.change(async move { fault::delete(&store, &which).await.map_err(refused) }).await?;
+    Ok(json::ok(&Message { message }))
+}
+
+fn described(which: &Which) -> String {
+    match which {
         Which::All => "all faults were".to_owned(),
         Which::One(id) => format!("fault `{id}` was"),
-    };
-    match action {
-        Action::Acknowledge => format!("{what} acknowledged"),
-        Action::Delete => format!("{what} deleted"),
     }
 }
 

@@ -45,7 +45,7 @@ pub async fn post_login(State(api): State<ApiState>, request: Request) -> Result
         return Ok(home());
     }
     let remote = auth::remote(&request);
-    let given = Given::from_body(request, &api.settings().limits).await?;
+    let given = Given::from_stranger(request, &api.settings().limits).await?;
     let login = Login::read(&given)?;
     let description = check_secret(&api, login.token.as_bytes(), remote).await?;
     let id = api.sessions().open(description, api.clock().monotonic(), api.random().as_ref());
