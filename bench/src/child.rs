@@ -34,11 +34,15 @@ impl Holder {
         Ok(holder)
     }
 
-    /// Its resident memory in bytes, what it maps from files included.
     pub fn memory(&self) -> Result<u64> {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
-        resident(&status).context("the kernel does not say how much memory the process has")
+        memory_of(self.child.id())
     }
+}
+
+/// The resident memory of process `pid` in bytes, what it maps from files included.
+pub fn memory_of(pid: u32) -> Result<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    resident(&status).context("the kernel does not say how much memory the process has")
 }
 
 impl Drop for Holder {

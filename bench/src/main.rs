@@ -5,6 +5,7 @@
 mod child;
 mod cli;
 mod counting;
+mod daemon;
 mod http;
 mod keepalive;
 mod measure;
@@ -14,7 +15,7 @@ mod place;
 mod report;
 
 use std::cell::OnceCell;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::Parser;
@@ -42,6 +43,9 @@ struct Arguments {
     /// The command line to measure; the one beside this program unless named.
     #[arg(long, value_name = "FILE")]
     pvc: Option<PathBuf>,
+    /// The daemon to measure; the one beside this program unless named.
+    #[arg(long, value_name = "FILE")]
+    pvcd: Option<PathBuf>,
     /// Also writes the figures as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -84,15 +88,17 @@ fn main() -> Result<()> {
 
 fn measure_all(arguments: &Arguments) -> Result<()> {
     let scale = if arguments.quick { Scale::QUICK } else { Scale::FULL };
-    let pvc = match &arguments.pvc {
-        Some(pvc) => pvc.clone(),
-        None => std::env::current_exe()?.with_file_name("pvc"),
+    let beside = |name: &str| Ok::<_, anyhow::Error>(std::env::current_exe()?.with_file_name(name));
+    let programs = Programs {
+        pvc: arguments.pvc.clone().map_or_else(|| beside("pvc"), Ok)?,
+        pvcd: arguments.pvcd.clone().map_or_else(|| beside("pvcd"), Ok)?,
     };
     let kinds =
         if arguments.tree.is_empty() { &[Kind::Embedded, Kind::Zookeeper] } else { &arguments.tree[..] };
+    println!("{}\n", machine());
     let mut sections = Vec::new();
     for kind in kinds {
-        measure_on(*kind, arguments, &pvc, &scale, &mut sections);
+        measure_on(*kind, arguments, &programs, &scale, &mut sections);
     }
     if let Some(path) = &arguments.json {
         let text = format!("{:#}\n", report::to_json(&sections));
@@ -101,14 +107,38 @@ fn measure_all(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
+/// What a reader must know about the machine: on a busy one the slowest hundredths are not ours.
+fn machine() -> String {
+    let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let load = load.split(' ').next().unwrap_or("unknown").to_owned();
+    let profile = if cfg!(debug_assertions) { "a debug build" } else { "a release build" };
+    format!("{profile} on {cpus} CPUs; load average at the beginning: {load}")
+}
+
+/// The programs that are measured.
+struct Programs {
+    pvc: PathBuf,
+    pvcd: PathBuf,
+}
+
 type Measurement<'a> = (&'static str, Box<dyn Fn() -> Result<Vec<Figure>> + 'a>);
 
 /// Every wanted section on one kind of tree, printed as soon as it is measured. One that fails does
 /// not keep the others from being measured.
-fn measure_on(kind: Kind, arguments: &Arguments, pvc: &Path, scale: &Scale, sections: &mut Vec<Section>) {
+fn measure_on(
+    kind: Kind,
+    arguments: &Arguments,
+    programs: &Programs,
+    scale: &Scale,
+    sections: &mut Vec<Section>,
+) {
     let wanted =
         |title: &str| arguments.only.is_empty() || arguments.only.iter().any(|word| title.contains(word));
     let mut finish = |title: &str, figures: Result<Vec<Figure>>| {
+        if figures.as_ref().is_ok_and(Vec::is_empty) {
+            return;
+        }
         let failed =
             |error: anyhow::Error| vec![Figure::missing(format!("all of: {title}"), format!("{error:#}"))];
         let figures = figures.unwrap_or_else(failed);
@@ -118,12 +148,13 @@ fn measure_on(kind: Kind, arguments: &Arguments, pvc: &Path, scale: &Scale, sect
     };
     let places = Places { kind, scale, made: OnceCell::new() };
     let size = |index: usize| Ok::<_, anyhow::Error>(&places.all()?[index]);
-    let measurements: [Measurement<'_>; 5] = [
+    let measurements: [Measurement<'_>; 6] = [
         ("mirror", Box::new(|| mirror::figures(size(3)?, scale))),
         ("memory of the mirror", Box::new(|| Ok(vec![memory::mirror(size(2)?)?, memory::mirror(size(3)?)?]))),
         ("HTTP", Box::new(|| http::figures(kind, places.all()?, scale))),
         ("keepalive", Box::new(|| keepalive::figures(kind, scale))),
-        ("command line", Box::new(|| cli::figures(size(0)?, pvc, scale))),
+        ("daemon", Box::new(|| daemon::figures(kind, &programs.pvcd, scale))),
+        ("command line", Box::new(|| cli::figures(size(0)?, &programs.pvc, scale))),
     ];
     for (title, measure) in measurements.iter().filter(|(title, _)| wanted(title)) {
         finish(title, measure());

@@ -1,7 +1,7 @@
 //! Where a tree is, and made-up clusters to fill it with.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -76,7 +76,7 @@ pub struct Place {
     pub source: Source,
     /// Dropped before the directory that it writes to.
     _server: Option<ZookeeperServer>,
-    _directory: TempDir,
+    directory: TempDir,
 }
 
 impl Place {
@@ -93,7 +93,12 @@ impl Place {
             std::fs::create_dir_all(directory)?;
         }
         runtime()?.block_on(fill(&source, &shape))?;
-        Ok(Place { shape, source, _server: server, _directory: directory })
+        Ok(Place { shape, source, _server: server, directory })
+    }
+
+    /// Where everything of it is; an embedded tree is in the folder `tree`.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
     }
 }
 

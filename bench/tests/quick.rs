@@ -30,7 +30,8 @@ fn figures(sections: &Value) -> Vec<&Value> {
 #[test]
 fn a_quick_run_makes_every_figure() {
     // Any program that is quiet and succeeds will do: which it is, is not the question here.
-    let (printed, sections) = quick_run(&["--pvc", "/bin/true"]);
+    let sections = ["mirror", "HTTP", "keepalive", "command line"].map(|section| ["--only", section]);
+    let (printed, sections) = quick_run(&[&["--pvc", "/bin/true"], sections.as_flattened()].concat());
     let figures = figures(&sections);
     for figure in &figures {
         assert!(figure["not_measured"].is_null(), "{figure}");
@@ -70,9 +71,12 @@ fn an_api_read_asks_nothing_of_the_tree() {
 
 #[test]
 fn what_cannot_be_measured_is_said_and_the_rest_is_measured() {
-    let (printed, sections) =
-        quick_run(&["--pvc", "/nowhere/pvc", "--only", "command line", "--only", "memory"]);
-    assert!(printed.contains("not measured: `/nowhere/pvc` is not built"), "{printed}");
+    let sections = ["command line", "daemon", "memory"].map(|section| ["--only", section]);
+    let programs = ["--pvc", "/nowhere/pvc", "--pvcd", "/nowhere/pvcd"];
+    let (printed, sections) = quick_run(&[&programs, sections.as_flattened()].concat());
+    for program in ["pvc", "pvcd"] {
+        assert!(printed.contains(&format!("not measured: `/nowhere/{program}` is not built")), "{printed}");
+    }
     let measured = figures(&sections).into_iter().filter(|figure| !figure["measured"].is_null()).count();
     assert!(measured > 0, "{printed}");
 }

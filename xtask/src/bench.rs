@@ -4,8 +4,18 @@ use anyhow::Result;
 
 use crate::run::{self, cargo, command, target};
 
-/// Builds `pvc` and `pvc-bench` for release and runs the latter with `arguments`.
+/// Builds what is measured and what measures for release, and runs the latter with `arguments`.
 pub fn run(arguments: &[String]) -> Result<()> {
-    run::run(cargo().args(["build", "--quiet", "--release", "--package", "pvc", "--package", "pvc-bench"]))?;
+    run::run(cargo().args([
+        "build",
+        "--quiet",
+        "--release",
+        "--package",
+        "pvc",
+        "--package",
+        "pvcd",
+        "--package",
+        "pvc-bench",
+    ]))?;
     run::run(command(target().join("release/pvc-bench")).args(arguments))
 }
