@@ -19,13 +19,13 @@ use pvc_ops::vm::{
 use pvc_ops::{ChangeError, Kind, Refusal, cluster, device, job, node, vm};
 use pvc_ports::{DeviceChange, Storage};
 use pvc_store::{Change, Changes, Ipmi, NewNode, NodeChange, Report, Store, VmChange};
-use pvc_testkit::{MemoryStorage, SeededRandom, TokioClock};
+use pvc_testkit::{FlakyTree, MemoryStorage, SeededRandom, TokioClock};
 
 const UUID: Uuid = Uuid::from_u128(0x2c2b8f4e_0d3e_4b6f_9d6d_0c9b6cf3f2a1);
 const OTHER: Uuid = Uuid::from_u128(0x7b1f8e1c_5d0f_4c2e_8a77_3f0b6a3e9d52);
 
 struct World {
-    _tree: EmbeddedTree,
+    tree: EmbeddedTree,
     store: Store,
     clock: Arc<TokioClock>,
     random: SeededRandom,
@@ -38,8 +38,7 @@ impl World {
         let clock = Arc::new(TokioClock::new());
         let store = Store::open(tree.connect(), clock.clone(), Arc::new(SeededRandom::new(1))).await.unwrap();
         cluster::initialize(&store, false).await.unwrap();
-        let world =
-            World { _tree: tree, store, clock, random: SeededRandom::new(2), storage: MemoryStorage::new() };
+        let world = World { tree, store, clock, random: SeededRandom::new(2), storage: MemoryStorage::new() };
         for name in names {
             world.add_node(name).await;
         }
@@ -389,6 +388,63 @@ async fn a_volume_that_another_vm_uses_is_not_removed_with_the_first() {
     assert!(matches!(refusal, RemoveRefusal::Shared { .. }), "{refusal}");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_another_vm_comes_to_use_while_the_first_stops_is_not_removed() {
+    let world = World::with_nodes(&["hv1"]).await;
+    world.define("web1", UUID).await;
+    world.storage.insert("vms/web1_sda");
+    world.state(VmState::Start).await;
+    world.running("hv1", &[UUID]).await;
+    let removal = vm::remove(&world.store, world.clock.as_ref(), Some(&world.storage), "web1");
+    let meanwhile = async {
+        let stopped = || world.vm().state == VmState::Stop;
+        pvc_testkit::eventually("the stop is written", Duration::from_secs(30), stopped).await;
+        let shared = Define::new(xml("db1", OTHER).replace("vms/db1_sda", "vms/web1_sda"));
+        vm::define(&world.store, &shared).await.unwrap();
+        drop(world.play_node());
+    };
+    let (outcome, ()) = tokio::join!(removal, meanwhile);
+    let refusal = refused(outcome);
+    assert!(matches!(refusal, RemoveRefusal::Shared { .. }), "{refusal}");
+    assert!(world.storage.volume(&id("vms/web1_sda")).await.is_ok());
+    assert_eq!(world.vm().state, VmState::Stop);
+}
+
+#[tokio::test]
+async fn the_record_of_a_volume_that_is_gone_already_goes_with_its_vm() {
+    let world = World::with_nodes(&["hv1"]).await;
+    world.define("web1", UUID).await;
+    world
+        .write(|changes| {
+            changes.push(Change::PutVolume { id: id("vms/web1_sda"), stats: "{}".into() });
+        })
+        .await;
+    let removed = vm::remove(&world.store, world.clock.as_ref(), Some(&world.storage), "web1").await.unwrap();
+    assert_eq!(removed.volumes, []);
+    assert!(!world.store.view().volumes.contains_key(&id("vms/web1_sda")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rename_whose_answer_was_lost_keeps_vm_and_volumes_together() {
+    let world = World::with_nodes(&["hv1"]).await;
+    world.define("web1", UUID).await;
+    world.storage.insert("vms/web1_sda");
+    let connection = FlakyTree::new(world.tree.connect());
+    let random = Arc::new(SeededRandom::new(3));
+    let store = Store::open(connection.clone(), world.clock.clone(), random).await.unwrap();
+    connection.cut_after_next_write();
+    let mend = async {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        connection.mend();
+    };
+    let rename = vm::rename(&store, world.clock.as_ref(), &world.storage, "web1", "shop");
+    let (renamed, ()) = tokio::join!(rename, mend);
+    assert_eq!(renamed.unwrap().to, "shop");
+    world.store.fresh().await.unwrap();
+    assert_eq!(world.vm().name, "shop");
+    assert!(world.storage.volume(&id("vms/shop_sda")).await.is_ok());
+}
+
 #[tokio::test]
 async fn a_rename_takes_the_volumes_along() {
     let world = World::with_nodes(&["hv1"]).await;
@@ -422,7 +478,8 @@ async fn a_rename_reaches_the_vms_snapshots() {
     world.storage.insert("vms/web1_sda");
     let mut dump = cluster::backup(&world.store).await.unwrap();
     let root = format!("/domains/{UUID}/snapshots/before");
-    let keys = [("", "before"), ("/timestamp", "1.5"), ("/rbdsnaplist", "vms/web1_sda@before,vms/data@before")];
+    let keys =
+        [("", "before"), ("/timestamp", "1.5"), ("/rbdsnaplist", "vms/web1_sda@before,vms/data@before")];
     dump.extend(keys.map(|(key, value)| (format!("{root}{key}"), value.to_owned())));
     dump.insert(format!("{root}/xml"), world.vm().xml.to_string());
     cluster::restore(&world.store, &serde_json::to_string(&dump).unwrap()).await.unwrap();

@@ -16,6 +16,7 @@ pub struct FlakyTree {
     cut: Arc<AtomicBool>,
     requests: AtomicU64,
     loses_answer: AtomicBool,
+    breaks_at_write: AtomicBool,
     before_create: Mutex<Option<Interlude>>,
     session: watch::Sender<SessionState>,
     watches: Mutex<Vec<mpsc::UnboundedSender<TreeEvent>>>,
@@ -32,6 +33,7 @@ impl FlakyTree {
             cut: Arc::new(AtomicBool::new(false)),
             requests: AtomicU64::new(0),
             loses_answer: AtomicBool::new(false),
+            breaks_at_write: AtomicBool::new(false),
             before_create: Mutex::new(None),
             session,
             watches: Mutex::new(Vec::new()),
@@ -67,6 +69,12 @@ impl FlakyTree {
         self.loses_answer.store(true, Ordering::SeqCst);
     }
 
+    /// As [`lose_next_answer`](FlakyTree::lose_next_answer), and the connection breaks with it.
+    pub fn cut_after_next_write(&self) {
+        self.breaks_at_write.store(true, Ordering::SeqCst);
+        self.lose_next_answer();
+    }
+
     /// Has something happen when the next creation is on its way, before it is carried out.
     pub fn before_next_create(&self, interlude: impl Future<Output = ()> + Send + 'static) {
         *self.before_create.lock().expect("no test panics while holding it") = Some(Box::pin(interlude));
@@ -78,6 +86,9 @@ impl FlakyTree {
     }
 
     fn answer<T, E: From<TreeError>>(&self, answer: Result<T, E>) -> Result<T, E> {
+        if self.breaks_at_write.swap(false, Ordering::SeqCst) {
+            self.cut();
+        }
         match self.loses_answer.swap(false, Ordering::SeqCst) {
             true => Err(TreeError::OutcomeUnknown.into()),
             false => answer,

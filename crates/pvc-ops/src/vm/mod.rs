@@ -22,7 +22,7 @@ use pvc_model::node::{DaemonState, NodeRecord};
 use pvc_model::storage::VolumeId;
 use pvc_model::vm::VmRecord;
 
-/// Refuses a name that another VM has, or that is written like a UUID and would be taken for one.
+/// Whether a VM other than `own` has the name.
 fn name_taken(cluster: &Cluster, name: &str, own: Uuid) -> bool {
     cluster.vms.values().any(|vm| vm.name == name && vm.uuid != own)
 }

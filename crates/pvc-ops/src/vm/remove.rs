@@ -92,13 +92,16 @@ pub async fn remove(
         }
     }
     // From here on nobody can start it.
-    let volumes = store.change(|cluster| lock_out(cluster, &stopping)).await?;
+    let volumes = store.change(|cluster| lock_out(cluster, &stopping, storage.is_some())).await?;
     let mut removed = Vec::new();
+    let mut missing = Vec::new();
     if let Some(storage) = storage {
         for volume in volumes {
             match storage.remove(&volume).await {
                 Ok(()) => removed.push(volume),
-                Err(StorageError::NoVolume { .. } | StorageError::NoPool { .. }) => {}
+                // Gone since an earlier try, perhaps; its record may have stayed.
+                Err(StorageError::NoVolume { .. }) => missing.push(volume),
+                Err(StorageError::NoPool { .. }) => {}
                 Err(source) => {
                     let source = Box::new(source);
                     let back = |_: &Cluster| {
@@ -115,7 +118,8 @@ pub async fn remove(
             }
         }
     }
-    store.change(|cluster| Ok::<_, RemoveRefusal>((drop_records(cluster, &stopping, &removed), ()))).await?;
+    let gone: Vec<&VolumeId> = removed.iter().chain(&missing).collect();
+    store.change(|cluster| Ok::<_, RemoveRefusal>((drop_records(cluster, &stopping, &gone), ()))).await?;
     Ok(Removed { uuid: stopping.uuid, name: stopping.name, volumes: removed })
 }
 
@@ -163,8 +167,8 @@ impl Stopping {
 fn begin(cluster: &Cluster, vm: &str, with_volumes: bool) -> Result<(Changes, Stopping), RemoveRefusal> {
     let record = find_vm(cluster, vm)?;
     let (uuid, name) = (record.uuid, record.name.clone());
-    if with_volumes && let Some((other, volume)) = other_user(cluster, uuid, &record.volumes()) {
-        return Err(RemoveRefusal::Shared { vm: name, volume: volume.clone(), other: other.name.clone() });
+    if with_volumes {
+        check_unshared(cluster, record)?;
     }
     let listed_by_silent = |node: &&std::sync::Arc<pvc_model::node::NodeRecord>| {
         // A fenced node is proven dead; whatever it last said it ran does not run.
@@ -186,6 +190,17 @@ fn begin(cluster: &Cluster, vm: &str, with_volumes: bool) -> Result<(Changes, St
     Ok((changes, Stopping { uuid, name, is_off, notice }))
 }
 
+fn check_unshared(cluster: &Cluster, record: &VmRecord) -> Result<(), RemoveRefusal> {
+    match other_user(cluster, record.uuid, &record.volumes()) {
+        None => Ok(()),
+        Some((other, volume)) => Err(RemoveRefusal::Shared {
+            vm: record.name.clone(),
+            volume: volume.clone(),
+            other: other.name.clone(),
+        }),
+    }
+}
+
 /// States in which no guest runs and none is being started.
 fn may_be_off(record: &VmRecord) -> bool {
     is_off(&record.state)
@@ -195,24 +210,32 @@ fn may_be_off(record: &VmRecord) -> bool {
         )
 }
 
-fn lock_out(cluster: &Cluster, stopping: &Stopping) -> Result<(Changes, Vec<VolumeId>), RemoveRefusal> {
+fn lock_out(
+    cluster: &Cluster,
+    stopping: &Stopping,
+    with_volumes: bool,
+) -> Result<(Changes, Vec<VolumeId>), RemoveRefusal> {
     let name = || stopping.name.clone();
     let record = cluster.vms.get(&stopping.uuid).ok_or_else(|| NoVm { vm: name() })?;
     if !may_be_off(record) || runner(cluster, stopping.uuid).is_some() {
         return Err(RemoveRefusal::Started { vm: name() });
+    }
+    if with_volumes {
+        // Stopping may have taken a minute, in which either VM was given other volumes.
+        check_unshared(cluster, record)?;
     }
     let mut changes = Changes::new();
     changes.vm(stopping.uuid, VmChange::State(VmState::Delete));
     Ok((changes, record.volumes()))
 }
 
-fn drop_records(cluster: &Cluster, stopping: &Stopping, removed: &[VolumeId]) -> Changes {
+fn drop_records(cluster: &Cluster, stopping: &Stopping, gone: &[&VolumeId]) -> Changes {
     let mut changes = Changes::new();
     if cluster.vms.contains_key(&stopping.uuid) {
         changes.push(Change::RemoveVm(stopping.uuid));
     }
-    for volume in removed.iter().filter(|volume| cluster.volumes.contains_key(volume)) {
-        changes.push(Change::RemoveVolume(volume.clone()));
+    for volume in gone.iter().filter(|volume| cluster.volumes.contains_key(**volume)) {
+        changes.push(Change::RemoveVolume((*volume).clone()));
     }
     changes
 }

@@ -10,7 +10,7 @@ use pvc_model::storage::VolumeId;
 use pvc_model::vm::{VmRecord, VmState};
 use pvc_model::{BadName, Uuid, check_name};
 use pvc_ports::{Clock, Storage, StorageError};
-use pvc_store::{Change, ChangeError, Changes, Expect, Store, VmChange};
+use pvc_store::{Change, ChangeError, Changes, Expect, Store, StoreError, VmChange};
 
 use super::{name_taken, other_user, runner};
 use crate::refusal::{Kind, NoVm, Refusal, find_vm};
@@ -18,6 +18,10 @@ use crate::wait::wait_for;
 
 /// How long a VM whose stop was written may take to be gone.
 const STOP_PATIENCE: Duration = Duration::from_secs(20);
+
+/// How often, and after which pauses, the store is asked what became of a change whose answer was lost.
+const LOOKS: u32 = 60;
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// A VM with a new name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,6 +80,17 @@ pub enum RenameRefusal {
     },
     #[error("VM `{vm}` was changed by somebody else during the renaming")]
     Changed { vm: String },
+    #[error(
+        "whether the record of VM `{vm}` was changed is not known; of its volumes, {}",
+        listed(.renamed)
+    )]
+    Unknown {
+        vm: String,
+        /// By their old names and the names they have now.
+        renamed: Vec<(VolumeId, VolumeId)>,
+        #[source]
+        source: StoreError,
+    },
 }
 
 fn listed(volumes: &[(VolumeId, VolumeId)]) -> String {
@@ -87,7 +102,9 @@ impl Refusal for RenameRefusal {
         match self {
             RenameRefusal::NoVm(error) => error.kind(),
             RenameRefusal::BadName(_) | RenameRefusal::NameLikeUuid { .. } => Kind::Invalid,
-            RenameRefusal::Volume { .. } | RenameRefusal::Stranded { .. } => Kind::Unavailable,
+            RenameRefusal::Volume { .. } | RenameRefusal::Stranded { .. } | RenameRefusal::Unknown { .. } => {
+                Kind::Unavailable
+            }
             _ => Kind::Conflict,
         }
     }
@@ -104,7 +121,7 @@ impl Refusal for RenameRefusal {
             RenameRefusal::VolumeTaken { .. } => {
                 Some("rename or remove that volume, or choose another name for the VM".to_owned())
             }
-            RenameRefusal::Stranded { .. } => {
+            RenameRefusal::Stranded { .. } | RenameRefusal::Unknown { .. } => {
                 Some("`pvc storage volume rename` gives them the names that the VM's record has".to_owned())
             }
             RenameRefusal::Changed { .. } => Some("look at the VM, and rename it again".to_owned()),
@@ -136,10 +153,28 @@ pub async fn rename(
     let from = record.name.clone();
     match store.change(|cluster| records(cluster, record, to, &volumes)).await {
         Ok(()) => Ok(Renamed { uuid, from, to: to.to_owned(), volumes }),
-        Err(error) => {
-            let done: Vec<_> = volumes.into_iter().collect();
-            undo(storage, done, error).await
+        // An answer may have been lost on the way: taking back what was done would part the VM from its volumes.
+        Err(error) => match has_name(store, clock, uuid, to).await {
+            Ok(true) => Ok(Renamed { uuid, from, to: to.to_owned(), volumes }),
+            Ok(false) => undo(storage, volumes.into_iter().collect(), error).await,
+            Err(source) => {
+                let renamed = volumes.into_iter().collect();
+                Err(ChangeError::Refused(RenameRefusal::Unknown { vm: from, renamed, source }))
+            }
+        },
+    }
+}
+
+/// Whether the VM is recorded under the name, as soon as the store can say.
+async fn has_name(store: &Store, clock: &dyn Clock, vm: Uuid, name: &str) -> Result<bool, StoreError> {
+    let mut tries = 0;
+    loop {
+        match store.fresh().await {
+            Ok(cluster) => return Ok(cluster.vms.get(&vm).is_some_and(|record| record.name == name)),
+            Err(error) if tries == LOOKS => return Err(error),
+            Err(_) => clock.sleep(LOOK_AGAIN).await,
         }
+        tries += 1;
     }
 }
 
@@ -220,8 +255,7 @@ async fn take_back(storage: &dyn Storage, done: Vec<(VolumeId, VolumeId)>) -> Ve
     stranded
 }
 
-/// The records were not changed: neither are the volumes to be. If it is not known whether they were
-/// changed, the volumes stay: the store looks again before it says so.
+/// The records were not changed: neither are the volumes to be.
 async fn undo(
     storage: &dyn Storage,
     done: Vec<(VolumeId, VolumeId)>,
