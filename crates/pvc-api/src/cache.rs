@@ -70,25 +70,30 @@ impl Fragment {
 
     /// The JSON at `now`, in seconds since the epoch, appended to `out`.
     pub fn write(&self, now: f64, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.front);
+        self.pieces(now, |piece| out.extend_from_slice(piece));
+    }
+
+    /// How many bytes [`write`](Fragment::write) adds at the same `now`.
+    pub fn size(&self, now: f64) -> usize {
+        let mut size = 0;
+        self.pieces(now, |piece| size += piece.len());
+        size
+    }
+
+    fn pieces(&self, now: f64, mut take: impl FnMut(&[u8])) {
+        take(&self.front);
         let texts = &self.texts;
         for (part, moment) in texts.snapshots.iter().zip(texts.moments.iter().map(Some).chain([None])) {
-            out.extend_from_slice(part);
+            take(part);
             if let Some(moment) = moment {
                 // A snapshot whose time cannot be read, or lies ahead of this clock, is new.
                 let age = if moment.is_nan() { 0.0 } else { (now - moment).max(0.0) };
-                out.extend_from_slice((age as i64).to_string().as_bytes());
+                take((age as i64).to_string().as_bytes());
             }
         }
-        out.extend_from_slice(&self.back);
-        out.extend_from_slice(&texts.xml);
-        out.push(b'}');
-    }
-
-    /// About as many bytes as [`write`](Fragment::write) adds, rather more.
-    pub fn size(&self) -> usize {
-        let snapshots: usize = self.texts.snapshots.iter().map(|part| part.len() + 12).sum();
-        self.front.len() + self.back.len() + self.texts.xml.len() + snapshots + 1
+        take(&self.back);
+        take(&texts.xml);
+        take(b"}");
     }
 }
 

@@ -368,3 +368,16 @@ async fn snapshots_show_their_age_and_how_their_definition_differs() {
     assert!(snapshots[1]["xml_diff_lines"].to_string().contains("Another"));
     assert_eq!(snapshots[1]["rbd_snapshots"], json!(["vms/vm00000_sda@s0"]));
 }
+
+#[tokio::test]
+async fn a_long_list_is_sent_in_pieces_and_is_as_long_as_announced() {
+    let api = start(&Shape { snapshots: 3, ..Shape::with_vms(400) }.dump(), common::settings()).await;
+    let mut sizes = Vec::new();
+    for query in ["", "?limit=vm0000", "?limit=vm00007", "?limit=none"] {
+        let reply = api.get(&format!("/vm{query}")).await;
+        assert_eq!(reply.headers["content-length"], reply.body.len().to_string().as_str(), "{query}");
+        sizes.push(reply.ok().as_array().unwrap().len());
+    }
+    assert_eq!(sizes, [400, 10, 1, 0]);
+    assert!(api.get("/vm").await.body.len() > 1 << 20);
+}

@@ -250,7 +250,7 @@ fn make_certificate(dir: &Path) -> TlsFiles {
 }
 
 /// One exchange over TLS, trusting the certificate in `files`; with the protocol that was agreed on.
-fn ask_over_tls(address: SocketAddr, files: &TlsFiles) -> (String, Option<Vec<u8>>) {
+fn ask_over_tls(address: SocketAddr, files: &TlsFiles) -> std::io::Result<(String, Option<Vec<u8>>)> {
     use rustls::pki_types::pem::PemObject;
     use rustls::pki_types::{CertificateDer, ServerName};
     use std::io::{Read, Write};
@@ -267,10 +267,10 @@ fn ask_over_tls(address: SocketAddr, files: &TlsFiles) -> (String, Option<Vec<u8
     let name = ServerName::try_from("localhost").unwrap();
     let connection = rustls::ClientConnection::new(Arc::new(config), name).unwrap();
     let mut stream = rustls::StreamOwned::new(connection, std::net::TcpStream::connect(address).unwrap());
-    stream.write_all(b"GET /api/v1/ HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+    stream.write_all(b"GET /api/v1/ HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
     let mut reply = Vec::new();
-    stream.read_to_end(&mut reply).unwrap();
-    (String::from_utf8(reply).unwrap(), stream.conn.alpn_protocol().map(<[u8]>::to_vec))
+    stream.read_to_end(&mut reply)?;
+    Ok((String::from_utf8(reply).unwrap(), stream.conn.alpn_protocol().map(<[u8]>::to_vec)))
 }
 
 #[tokio::test]
@@ -279,7 +279,8 @@ async fn under_tls_only_http_1_1_is_spoken() {
     let files = make_certificate(dir.path());
     let server = start(ApiSettings { tls: Some(files.clone()), ..settings() }).await;
     let address = server.address;
-    let (reply, protocol) = tokio::task::spawn_blocking(move || ask_over_tls(address, &files)).await.unwrap();
+    let (reply, protocol) =
+        tokio::task::spawn_blocking(move || ask_over_tls(address, &files)).await.unwrap().unwrap();
     assert!(reply.starts_with("HTTP/1.1 200") && reply.contains("PVC API"), "{reply}");
     assert_eq!(protocol.as_deref(), Some(&b"http/1.1"[..]));
     assert!(!server.get("/api/v1/").await.contains("PVC API"), "plain HTTP is not answered");
@@ -309,4 +310,30 @@ async fn a_certificate_that_cannot_be_used_is_told_with_its_path() {
         let cause = std::error::Error::source(&error).expect("the file is named in the cause").to_string();
         assert!(cause.contains(".pem"), "{cause}");
     }
+}
+
+#[tokio::test]
+async fn a_new_certificate_is_taken_on_sighup_and_a_broken_one_is_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let files = make_certificate(dir.path());
+    let server = start(ApiSettings { tls: Some(files.clone()), ..settings() }).await;
+    let address = server.address;
+    let works = |files: TlsFiles| async move {
+        tokio::task::spawn_blocking(move || ask_over_tls(address, &files)).await.unwrap().is_ok()
+    };
+    let hang_up = || Command::new("kill").args(["-HUP", &std::process::id().to_string()]).status().unwrap();
+    assert!(works(files.clone()).await);
+
+    // The files of the running server now hold another certificate.
+    make_certificate(dir.path());
+    assert!(!works(files.clone()).await, "it is not used before it is asked for");
+    hang_up();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !works(files.clone()).await {
+        assert!(Instant::now() < deadline, "the new certificate is not used");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    std::fs::write(&files.key, "broken").unwrap();
+    hang_up();
+    assert!(works(files).await);
 }

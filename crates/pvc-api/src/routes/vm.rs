@@ -1,10 +1,13 @@
 //! VMs, to read.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 
+use axum::body::Body;
 use axum::extract::State;
-use axum::http::StatusCode;
-use axum::response::Response;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use futures::stream;
 use pvc_api_types::{Vm, VmConsole, VmMeta, VmNode, VmState, VmTags};
 use pvc_model::Uuid;
 use pvc_model::cluster::Cluster;
@@ -12,6 +15,7 @@ use pvc_model::vm::VmRecord;
 
 use super::At;
 use super::node::{Lines, last_lines};
+use crate::cache::Fragment;
 use crate::error::{ApiError, Result};
 use crate::json;
 use crate::limit::Limit;
@@ -109,23 +113,58 @@ pub async fn get_vm(State(api): State<ApiState>, Params(filter): Params<VmFilter
     Ok(list(&api, &cluster, &records))
 }
 
+/// Lists are sent in pieces of about this many bytes: thousands of VMs are tens of megabytes, which
+/// nobody needs to hold at once.
+const PIECE: usize = 256 << 10;
+
 /// The VMs as a JSON array, made of what the cache holds.
 fn list(api: &ApiState, cluster: &Cluster, records: &[&Arc<VmRecord>]) -> Response {
     let fragments = api.vms().fragments(cluster, records.iter().copied());
     let now = api.clock().wall().as_secs_f64();
-    let mut bytes =
-        Vec::with_capacity(fragments.iter().map(|fragment| fragment.size() + 1).sum::<usize>() + 3);
-    let mut hashes = Vec::with_capacity(fragments.len() * 8);
-    bytes.push(b'[');
-    for (at, fragment) in fragments.iter().enumerate() {
-        if at > 0 {
-            bytes.push(b',');
+    let hashes: Vec<u8> = fragments.iter().flat_map(|fragment| fragment.hash.to_ne_bytes()).collect();
+    let tag = json::weak_tag(json::hash(&hashes));
+    let content: usize = fragments.iter().map(|fragment| fragment.size(now)).sum();
+    // Brackets, commas and the line end.
+    let size = content + fragments.len().max(1) + 2;
+    let mut response =
+        (StatusCode::OK, Body::from_stream(stream::iter(pieces(fragments, now, size)))).into_response();
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(header::CONTENT_LENGTH, HeaderValue::from(size));
+    headers.insert(header::ETAG, tag);
+    response
+}
+
+/// The text of the array, piece by piece.
+fn pieces(
+    fragments: Vec<Arc<Fragment>>,
+    now: f64,
+    size: usize,
+) -> impl Iterator<Item = std::result::Result<Vec<u8>, Infallible>> {
+    let mut rest = fragments.into_iter().enumerate().peekable();
+    let mut begun = false;
+    std::iter::from_fn(move || {
+        if begun && rest.peek().is_none() {
+            return None;
         }
-        fragment.write(now, &mut bytes);
-        hashes.extend_from_slice(&fragment.hash.to_ne_bytes());
-    }
-    bytes.push(b']');
-    json::from_bytes(StatusCode::OK, bytes, Some(json::weak_tag(json::hash(&hashes))))
+        let mut piece = Vec::with_capacity(size.min(PIECE + PIECE / 8));
+        if !begun {
+            piece.push(b'[');
+            begun = true;
+        }
+        while piece.len() < PIECE
+            && let Some((at, fragment)) = rest.next()
+        {
+            if at > 0 {
+                piece.push(b',');
+            }
+            fragment.write(now, &mut piece);
+        }
+        if rest.peek().is_none() {
+            piece.extend_from_slice(b"]\n");
+        }
+        Some(Ok(piece))
+    })
 }
 
 pub fn find<'a>(cluster: &'a Cluster, name_or_uuid: &str) -> Result<&'a Arc<VmRecord>> {
