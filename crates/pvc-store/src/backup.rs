@@ -8,7 +8,7 @@ use pvc_ports::{CreateMode, Op};
 use crate::error::{RestoreError, StoreError};
 use crate::keys;
 use crate::schema::SCHEMA_VERSION;
-use crate::store::{Store, chunks, flat, op_size, paths_of};
+use crate::store::{Store, chunks, flat, paths_of};
 
 impl Store {
     /// Every key with its value, but for other programs' subtrees, lock nodes and what ends with a
@@ -56,7 +56,7 @@ impl Store {
             if !is_path(key) || keys::is_foreign(key) {
                 return Err(RestoreError::BadKey { key: key.clone() });
             }
-            let size = op_size(&set(key, value));
+            let size = set(key, value).request_bytes();
             if size > limit {
                 return Err(RestoreError::TooLarge { key: key.clone(), size, limit });
             }

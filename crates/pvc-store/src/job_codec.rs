@@ -1,6 +1,4 @@
-//! Jobs in the tree: JSON, ours alone, so that new fields can be added and old ones kept.
-
-use std::collections::BTreeMap;
+//! Jobs in the tree: JSON, ours alone. Fields that a later version added are passed over.
 
 use pvc_model::NodeName;
 use pvc_model::job::{JobId, JobProgress, JobSpec, JobState};
@@ -17,9 +15,6 @@ struct Spec {
     submitter: String,
     #[serde(default)]
     submitted_at: u64,
-    /// What a later version may have added.
-    #[serde(flatten)]
-    rest: BTreeMap<String, serde_json::Value>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -66,7 +61,6 @@ pub(crate) fn spec_text(spec: &JobSpec) -> String {
         args: spec.args.clone(),
         submitter: spec.submitter.clone(),
         submitted_at: spec.submitted_at,
-        rest: BTreeMap::new(),
     };
     serde_json::to_string(&spec).expect("strings and numbers always have a JSON form")
 }

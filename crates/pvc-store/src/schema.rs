@@ -68,15 +68,15 @@ impl Store {
     /// Makes the tree that of a new, empty cluster.
     ///
     /// # Errors
-    /// [`StoreError::AlreadyInitialized`] if there is one and `overwrite` is false. With `overwrite`
-    /// everything but other programs' subtrees is destroyed first.
+    /// [`StoreError::AlreadyInitialized`] if there is one, or remains of one, and `overwrite` is false.
+    /// With `overwrite` everything but other programs' subtrees is destroyed first.
     pub async fn initialize(&self, overwrite: bool) -> Result<(), StoreError> {
         self.fresh().await?;
-        if self.is_initialized() {
-            if !overwrite {
-                return Err(StoreError::AlreadyInitialized);
-            }
+        if overwrite {
+            // Also what is no cluster any more: an earlier wipe may have stopped half way.
             self.wipe().await?;
+        } else if self.is_initialized() || self.with_raw(has_records) {
+            return Err(StoreError::AlreadyInitialized);
         }
         let mut ops: Vec<Op> = self.with_raw(|raw| {
             let missing = keys::BASE.iter().filter(|(path, _)| !raw.contains(path));
@@ -192,6 +192,11 @@ impl Store {
         self.tree.multi(ops).await.map_err(flat)?;
         self.refresh(paths).await
     }
+}
+
+/// Whether something is recorded that a new cluster would take for its own.
+fn has_records(raw: &Raw) -> bool {
+    [keys::NODES, keys::DOMAINS].iter().any(|root| !raw.children(root).is_empty())
 }
 
 fn create(path: &str, value: &str) -> Op {

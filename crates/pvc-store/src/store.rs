@@ -25,9 +25,6 @@ const TRIES: u32 = 10;
 /// How long a line of a node's log may wait for other daemons that write the same log.
 const LOG_LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What the frame of a request takes beside its values, at most, for each operation.
-const OP_OVERHEAD: usize = 64;
-
 /// Typed access to the tree. Cheap to clone; all clones share one mirror.
 #[derive(Clone)]
 pub struct Store {
@@ -155,7 +152,7 @@ impl Store {
 
     fn check_size(&self, ops: &[Op]) -> Result<(), StoreError> {
         let limit = self.tree.max_request_bytes();
-        let size = ops.iter().map(op_size).sum();
+        let size = ops.iter().map(Op::request_bytes).sum();
         if size > limit { Err(StoreError::TooLarge { size, limit }) } else { Ok(()) }
     }
 
@@ -337,14 +334,6 @@ pub(crate) fn flat(error: MultiError) -> StoreError {
     }
 }
 
-pub(crate) fn op_size(op: &Op) -> usize {
-    let data = match op {
-        Op::Create { data, .. } | Op::Set { data, .. } => data.len(),
-        Op::Delete { .. } | Op::Check { .. } => 0,
-    };
-    op.path().len() + data + OP_OVERHEAD
-}
-
 /// Whether a multi whose answer was lost was carried out: everything is as it would have made it.
 async fn landed(tree: &dyn Tree, ops: &[Op]) -> Result<bool, StoreError> {
     let paths: Vec<String> = ops.iter().map(|op| op.path().to_owned()).collect();
@@ -369,7 +358,7 @@ pub(crate) fn chunks(ops: Vec<Op>, limit: usize) -> Vec<Vec<Op>> {
     let mut chunks: Vec<Vec<Op>> = Vec::new();
     let mut room = 0;
     for op in ops {
-        let size = op_size(&op);
+        let size = op.request_bytes();
         match chunks.last_mut() {
             Some(chunk) if size <= room => {
                 room -= size;

@@ -142,6 +142,20 @@ async fn initializing_over_a_cluster_leaves_nothing_of_it_and_everything_of_othe
 }
 
 #[tokio::test]
+async fn what_a_wipe_that_stopped_half_way_left_is_no_part_of_a_new_cluster() {
+    let world = cluster().await;
+    define(&world.store, new_vm("web1", UUID)).await;
+    let begun = ["/schema/version", "/config/primary_node/sync_lock", "/config/primary_node"];
+    let deletes = begun.map(|path| Op::Delete { path: path.to_owned(), version: None });
+    world.tree.connect().multi(deletes.to_vec()).await.expect("they are there");
+    assert!(matches!(world.store.initialize(false).await, Err(StoreError::AlreadyInitialized)));
+    assert_eq!(raw(&world, "/schema/version").await, None);
+    world.store.initialize(true).await.expect("told to");
+    assert!(world.store.view().vms.is_empty());
+    assert_eq!(world.store.view().config.schema, Some(15));
+}
+
+#[tokio::test]
 async fn a_vm_reads_back_as_it_was_written_in_every_daemon() {
     let world = cluster().await;
     define(&world.store, new_vm("web1", UUID)).await;
