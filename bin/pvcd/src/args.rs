@@ -105,6 +105,13 @@ impl Arguments {
     }
 }
 
+/// The name by which this program was called.
+pub fn program() -> String {
+    let called = std::env::args_os().next();
+    let name = called.as_deref().map(Path::new).and_then(Path::file_name).and_then(|name| name.to_str());
+    name.unwrap_or("pvcd").to_owned()
+}
+
 fn with_role(mut args: Vec<OsString>) -> Vec<OsString> {
     let name = args.first().map(Path::new).and_then(Path::file_name).and_then(|name| name.to_str());
     let role = match name {

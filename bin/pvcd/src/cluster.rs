@@ -8,10 +8,12 @@ use pvc_config::Config;
 use pvc_linux::log::Log;
 use pvc_linux::{Notifier, OsRandom, SystemClock};
 use pvc_node::{Node, Outcome};
+use pvc_store::Store;
 use pvc_worker::Worker;
 use tokio_util::sync::CancellationToken;
 
 use crate::standalone::finish;
+use crate::supervise::{layout_changed, while_view_lives};
 use crate::{Ended, ports, settings, signals};
 
 pub async fn node(file: Option<PathBuf>) -> anyhow::Result<Ended> {
@@ -30,52 +32,79 @@ async fn run_node(
     let ports = ports::machine(config)?;
     let settings = settings::node(config);
     pvc_node::before_store(&settings, &ports).await?;
-    let tree = ports::zookeeper(config).await?;
-    let store = ports::store(tree.clone()).await?;
-    let node = Node::new(settings, ports, store)
-        .with_log(log_lines)
-        .when_ready(|| Notifier.ready())
-        .with_heartbeat(|| Notifier.alive());
-    let ended = node.run(shutdown).await;
-    Notifier.stopping();
-    tree.close().await;
-    Ok(match ended? {
-        Outcome::Stopped => Ended::Stopped,
-        Outcome::Reexec => Ended::Reexec,
+    with_store(config, async |store| {
+        let node = Node::new(settings, ports, store)
+            .with_log(log_lines)
+            .when_ready(|| Notifier.ready())
+            .with_heartbeat(|| Notifier.alive());
+        Ok(match node.run(shutdown).await? {
+            Outcome::Stopped => Ended::Stopped,
+            Outcome::Reexec => Ended::Reexec,
+        })
     })
+    .await
 }
 
 pub async fn api(file: Option<PathBuf>) -> anyhow::Result<Ended> {
     let (config, log, shutdown) = begin(file, "pvcapid", false)?;
-    let ended = async {
-        let tree = ports::zookeeper(&config).await?;
-        let store = ports::store(tree.clone()).await?;
+    let ended = with_store(&config, async |store| {
         let settings = settings::api(&config);
         let (clock, random) = (Arc::new(SystemClock), Arc::new(OsRandom));
-        let state = ApiState::new(store, clock, random, Some(ports::storage(&config)?), settings.clone());
+        let state =
+            ApiState::new(store.clone(), clock, random, Some(ports::storage(&config)?), settings.clone());
+        let listener = pvc_api::listen(&settings)?;
         Notifier.ready();
-        let served = pvc_api::serve(&settings, state, shutdown).await;
-        tree.close().await;
-        served?;
-        Ok(Ended::Stopped)
-    };
+        let stop = shutdown.child_token();
+        let serve = async { Ok(pvc_api::serve_on(listener, state, stop.clone()).await?) };
+        until_layout_changes(&store, &stop, serve).await
+    });
     finish(&log, ended.await)
 }
 
 pub async fn worker(file: Option<PathBuf>) -> anyhow::Result<Ended> {
     let (config, log, shutdown) = begin(file, "pvcworkerd", false)?;
-    let ended = async {
+    let ended = with_store(&config, async |store| {
         let ports = ports::machine(&config)?;
-        let tree = ports::zookeeper(&config).await?;
-        let store = ports::store(tree.clone()).await?;
         let name = settings::node(&config).name;
-        let worker = Worker::new(name, store, ports.hypervisor, ports.storage, ports.clock);
+        let worker = Worker::new(name, store.clone(), ports.hypervisor, ports.storage, ports.clock);
         Notifier.ready();
-        worker.run(shutdown).await;
-        tree.close().await;
-        Ok(Ended::Stopped)
-    };
+        let stop = shutdown.child_token();
+        let work = async {
+            worker.run(stop.clone()).await;
+            Ok(())
+        };
+        until_layout_changes(&store, &stop, work).await
+    });
     finish(&log, ended.await)
+}
+
+/// Runs a role on a session of its own with the cluster's store, which is closed in the end.
+async fn with_store(
+    config: &Config,
+    role: impl AsyncFnOnce(Store) -> anyhow::Result<Ended>,
+) -> anyhow::Result<Ended> {
+    let tree = ports::zookeeper(config).await?;
+    let store = ports::store(tree.clone()).await?;
+    let ended = while_view_lives(&store, role(store.clone())).await;
+    Notifier.stopping();
+    tree.close().await;
+    ended
+}
+
+/// Runs a role until it ends or the layout of the store changes; `stop` asks it to end.
+async fn until_layout_changes(
+    store: &Store,
+    stop: &CancellationToken,
+    role: impl Future<Output = anyhow::Result<()>>,
+) -> anyhow::Result<Ended> {
+    tokio::pin!(role);
+    tokio::select! {
+        biased;
+        ended = &mut role => return ended.map(|()| Ended::Stopped),
+        () = layout_changed(store) => tracing::warn!("the store's layout changed; the daemon starts anew"),
+    }
+    stop.cancel();
+    role.await.map(|()| Ended::Reexec)
 }
 
 fn begin(

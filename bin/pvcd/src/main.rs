@@ -8,6 +8,7 @@ mod report;
 mod settings;
 mod signals;
 mod standalone;
+mod supervise;
 mod volume;
 
 use std::os::unix::process::CommandExt;
@@ -39,7 +40,7 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         return on_runtime(arguments.role);
     };
     if start.version {
-        report::say(&format!("pvcd {}", env!("CARGO_PKG_VERSION")));
+        report::say(&format!("{} {}", args::program(), env!("CARGO_PKG_VERSION")));
         return Ok(ExitCode::SUCCESS);
     }
     match &start.check_config {

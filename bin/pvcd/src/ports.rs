@@ -1,6 +1,6 @@
 //! The adapters of this machine.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -40,8 +40,7 @@ fn libvirt(config: &Config) -> LibvirtOptions {
     let uri = own.and_then(|own| own.libvirt_uri.clone()).unwrap_or_else(|| "qemu:///system".to_owned());
     let scratch = own.map_or_else(|| PathBuf::from("/var/lib/pvc"), |own| own.state_directory.clone());
     // Kept until the machine restarts: a probe takes seconds, and its answer changes with the kernel only.
-    let verdict = Path::new("/run/pvc");
-    let verdict = std::fs::create_dir_all(verdict).is_ok().then(|| verdict.join("kvm-verdict"));
+    let verdict = Some(config.paths.dynamic.join("kvm-verdict"));
     LibvirtOptions { uri, scratch, verdict, domain_type: None }
 }
 

@@ -1,6 +1,7 @@
 //! One machine: all roles and the store in one process.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -13,6 +14,7 @@ use pvc_ports::Tree;
 use pvc_worker::Worker;
 use tokio_util::sync::CancellationToken;
 
+use crate::supervise::{keep_running, while_view_lives};
 use crate::{Ended, ports, settings, signals};
 
 /// How long the last log lines may take to reach the disk.
@@ -45,13 +47,14 @@ async fn with_store(
     let store = ports::store(tree.connect()).await?;
 
     let name = settings.name.clone();
-    let worker = Worker::new(
+    let clock = ports.clock.clone();
+    let worker = Arc::new(Worker::new(
         name,
         store.clone(),
         ports.hypervisor.clone(),
         ports.storage.clone(),
         ports.clock.clone(),
-    );
+    ));
     let api_settings = settings::api(config);
     let api = ApiState::new(
         store.clone(),
@@ -60,7 +63,7 @@ async fn with_store(
         Some(ports.storage.clone()),
         api_settings.clone(),
     );
-    let node = Node::new(settings, ports, store)
+    let node = Node::new(settings, ports, store.clone())
         .with_log(log_lines)
         .when_ready(|| Notifier.ready())
         .with_heartbeat(|| Notifier.alive());
@@ -69,23 +72,35 @@ async fn with_store(
     let serving = shutdown.child_token();
     let running = CancellationToken::new();
     let roles = async {
-        let api = pvc_api::serve(&api_settings, api, serving.clone());
-        let (served, ()) = tokio::join!(stop_when_over(api, &serving), worker.run(serving.clone()));
+        let serve = || {
+            let (settings, state, serving) = (api_settings.clone(), api.clone(), serving.clone());
+            async move { pvc_api::serve(&settings, state, serving).await }
+        };
+        let work = || {
+            let (worker, serving) = (worker.clone(), serving.clone());
+            async move { worker.run(serving).await }
+        };
+        let api = keep_running("api", clock.as_ref(), &serving, serve);
+        let worker = keep_running("worker", clock.as_ref(), &serving, work);
+        let (served, _) = tokio::join!(stop_when_over(api, &serving), worker);
         running.cancel();
-        served
+        served.unwrap_or(Ok(()))
     };
     let node = async {
         let ended = node.run(running.clone()).await;
         serving.cancel();
         ended
     };
-    let (served, node) = tokio::join!(roles, node);
-    Notifier.stopping();
-    served?;
-    Ok(match node? {
-        Outcome::Stopped => Ended::Stopped,
-        Outcome::Reexec => Ended::Reexec,
+    while_view_lives(&store, async {
+        let (served, node) = tokio::join!(roles, node);
+        Notifier.stopping();
+        served?;
+        Ok(match node? {
+            Outcome::Stopped => Ended::Stopped,
+            Outcome::Reexec => Ended::Reexec,
+        })
     })
+    .await
 }
 
 /// When one role ends, for whatever reason, the others are asked to.

@@ -37,6 +37,6 @@ mod wait;
 
 pub use openapi::document;
 pub use routes::router;
-pub use serve::{ServeError, serve, serve_on};
+pub use serve::{ServeError, listen, serve, serve_on};
 pub use settings::{ApiSettings, Limits, TlsFiles, Token};
 pub use state::ApiState;

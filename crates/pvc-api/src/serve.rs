@@ -59,12 +59,16 @@ pub async fn serve(
     state: ApiState,
     shutdown: CancellationToken,
 ) -> Result<(), ServeError> {
+    serve_on(listen(settings)?, state, shutdown).await
+}
+
+/// Takes the address of `settings`: from here on clients can connect, and wait for [`serve_on`].
+pub fn listen(settings: &ApiSettings) -> Result<TcpListener, ServeError> {
     let address = settings.listen;
-    let listener = TcpListener::bind(address).map_err(|source| match source.kind() {
+    TcpListener::bind(address).map_err(|source| match source.kind() {
         io::ErrorKind::AddrInUse => ServeError::AddressInUse { address },
         _ => ServeError::Listen { address, source },
-    })?;
-    serve_on(listener, state, shutdown).await
+    })
 }
 
 /// As [`serve`], on a socket that listens already.

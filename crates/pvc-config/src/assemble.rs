@@ -85,12 +85,6 @@ fn authentication(reader: &mut Reader<'_>) -> Authentication {
         let found = "is on and there is no token: nobody could log in";
         reader.error_at("api.authentication.enabled", HERE, found, "", hint);
     }
-    if enabled && secret_key.is_none() {
-        let found = "is not given: browsers have to log in again whenever the API restarts or moves";
-        let hint =
-            "give it a long random text, the same on all nodes, for example from `openssl rand -hex 32`";
-        reader.warn_at("api.authentication.secret_key", HERE, found, hint);
-    }
     Authentication { enabled, secret_key, tokens }
 }
 

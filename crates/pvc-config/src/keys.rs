@@ -469,7 +469,7 @@ pub(crate) const KEYS: &[Key] = &[
     key(
         "api.authentication.secret_key",
         Kind::Secret,
-        "Signs the sessions of browsers. The same on all nodes, or sessions end when the primary moves.",
+        "Signed the sessions of browsers. Without effect: sessions are random and kept by the API that made them.",
     ),
     key("api.authentication.source", Kind::Choice(&["token"]), "Where accounts come from.").default("token"),
     key("api.token[].description", Kind::Text, "Who has it.").default("\"\""),

@@ -303,7 +303,6 @@ fn dangerous_but_possible_settings_are_warnings() {
             "      token: short",
             "short enough to be guessed",
         ),
-        ("    secret_key: replace-this-with-a-long-random-text", "    secret_key:", "have to log in again"),
         ("  node_log_lines: 2000", "  node_log_lines: 0", "stays empty"),
         ("sriov_device:\n    - phy: ens1f1\n      mtu: 9000\n      vfcount: 4", "sriov_device:", ""),
         ("  vm_shutdown_timeout: 180", "  vm_shutdown_timeout: \"180\"", "number in quotes"),

@@ -1,0 +1,88 @@
+//! Roles that share a process must not share a fate: one that panics is started again.
+
+use std::future::Future;
+use std::time::Duration;
+
+use pvc_ports::Clock;
+use pvc_store::Store;
+use tokio_util::sync::CancellationToken;
+
+/// How long a role that panicked rests before it is started again.
+const AFTER_PANIC: Duration = Duration::from_secs(5);
+
+/// Runs a role to its end, and starts it again whenever it panics. `None` if `shutdown` came while it rested.
+pub async fn keep_running<Role>(
+    name: &'static str,
+    clock: &dyn Clock,
+    shutdown: &CancellationToken,
+    start: impl Fn() -> Role,
+) -> Option<Role::Output>
+where
+    Role: Future + Send + 'static,
+    Role::Output: Send,
+{
+    loop {
+        match tokio::spawn(start()).await {
+            Ok(ended) => return Some(ended),
+            Err(error) => {
+                tracing::error!(role = name, %error, "a role failed by a bug of this program and is started again")
+            }
+        }
+        tokio::select! {
+            biased;
+            () = shutdown.cancelled() => return None,
+            () = clock.sleep(AFTER_PANIC) => {}
+        }
+    }
+}
+
+/// Runs `work` for as long as the view of the store is kept up to date.
+///
+/// # Errors
+/// If the view froze: the process is better started anew.
+pub async fn while_view_lives<T>(
+    store: &Store,
+    work: impl Future<Output = anyhow::Result<T>>,
+) -> anyhow::Result<T> {
+    tokio::select! {
+        biased;
+        done = work => done,
+        () = store.ended() => anyhow::bail!("the view of the store is kept up to date no more, by a bug of this program"),
+    }
+}
+
+/// Returns when the layout of the store is another than it was: this program was started for that one.
+pub async fn layout_changed(store: &Store) {
+    let known = store.view().config.schema;
+    let mut changes = store.changed();
+    loop {
+        let found = store.view().config.schema;
+        // An empty tree is no other layout.
+        if found.is_some() && found != known {
+            return;
+        }
+        if changes.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use pvc_linux::SystemClock;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_role_that_panics_is_started_again() {
+        static STARTS: AtomicU32 = AtomicU32::new(0);
+        let role = || async {
+            assert!(STARTS.fetch_add(1, Ordering::SeqCst) > 0, "the first start fails");
+            7
+        };
+        let ended = keep_running("test", &SystemClock, &CancellationToken::new(), role).await;
+        assert_eq!((ended, STARTS.load(Ordering::SeqCst)), (Some(7), 2));
+    }
+}
