@@ -8,6 +8,8 @@ pub enum StoreError {
     Tree(#[from] TreeError),
     #[error("the store holds a cluster already")]
     AlreadyInitialized,
+    #[error("the store holds no cluster, but remains of one")]
+    Remains,
     #[error("the store holds no cluster")]
     NotInitialized,
     #[error("the lock `{path}` could not be had within {seconds} s")]
@@ -23,6 +25,11 @@ impl StoreError {
             StoreError::NotInitialized => Some(
                 "if this is a new cluster, create it with `pvc cluster init`; if it is not, ZooKeeper has lost its data: \
                  stop, and restore it from a member that still has it or with `pvc cluster restore`"
+                    .to_owned(),
+            ),
+            StoreError::Remains => Some(
+                "`pvc cluster restore` makes it whole from a backup, `pvc cluster init --overwrite` destroys it; \
+                 on one machine alone, move the directory `tree` in the state directory away"
                     .to_owned(),
             ),
             StoreError::AlreadyInitialized => Some("say `--overwrite` to destroy it".to_owned()),

@@ -5,6 +5,7 @@
 //! again, because ZooKeeper does not replay what a watch missed.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
@@ -209,7 +210,7 @@ impl Mirror {
         let view = Arc::make_mut(cluster);
         let events: Vec<Event> = subjects
             .into_iter()
-            .filter_map(|subject| subject.decode(raw, view))
+            .filter_map(|subject| subject.decode_or_keep(raw, view))
             .map(|(what, gone)| Event { revision, what, gone })
             .collect();
         if !events.is_empty() {
@@ -305,6 +306,17 @@ impl Subject {
         }
     }
 
+    /// As [`decode`](Subject::decode). A record that makes our decoder panic keeps its last good reading:
+    /// it must not take the view of all others with it.
+    fn decode_or_keep(self, raw: &Raw, view: &mut Cluster) -> Option<(EventKind, bool)> {
+        let subject = self.clone();
+        let decoded = std::panic::catch_unwind(AssertUnwindSafe(|| self.decode(raw, view)));
+        decoded.unwrap_or_else(|_| {
+            tracing::error!(record = ?subject, "a record could not be read by a bug of this program; it is shown as it was");
+            None
+        })
+    }
+
     /// Decodes the record anew into `view`. What it is called in an event and whether it is gone, if it changed.
     fn decode(self, raw: &Raw, view: &mut Cluster) -> Option<(EventKind, bool)> {
         match self {
@@ -397,7 +409,7 @@ fn decode_all(raw: &Raw, view: &mut Cluster, before: Option<&Cluster>) {
     }
     let subjects: BTreeSet<Subject> = raw.paths().filter_map(|path| Subject::of(path)).collect();
     for subject in subjects {
-        subject.decode(raw, view);
+        subject.decode_or_keep(raw, view);
     }
 }
 

@@ -68,15 +68,17 @@ impl Store {
     /// Makes the tree that of a new, empty cluster.
     ///
     /// # Errors
-    /// [`StoreError::AlreadyInitialized`] if there is one, or remains of one, and `overwrite` is false.
-    /// With `overwrite` everything but other programs' subtrees is destroyed first.
+    /// [`StoreError::AlreadyInitialized`] if there is one, [`StoreError::Remains`] if there was one, and
+    /// `overwrite` is false. With `overwrite` everything but other programs' subtrees is destroyed first.
     pub async fn initialize(&self, overwrite: bool) -> Result<(), StoreError> {
         self.fresh().await?;
         if overwrite {
             // Also what is no cluster any more: an earlier wipe may have stopped half way.
             self.wipe().await?;
-        } else if self.is_initialized() || self.with_raw(has_records) {
+        } else if self.is_initialized() {
             return Err(StoreError::AlreadyInitialized);
+        } else if self.with_raw(has_records) {
+            return Err(StoreError::Remains);
         }
         let mut ops: Vec<Op> = self.with_raw(|raw| {
             let missing = keys::BASE.iter().filter(|(path, _)| !raw.contains(path));

@@ -86,6 +86,13 @@ impl Store {
         self.revision.clone()
     }
 
+    /// Returns once the view is kept up to date no more: the tree was closed, or the mirror has failed
+    /// by a bug. A daemon that goes on with a frozen view would look alive and do nothing.
+    pub async fn ended(&self) {
+        let mut revision = self.revision.clone();
+        while revision.changed().await.is_ok() {}
+    }
+
     pub fn session(&self) -> watch::Receiver<SessionState> {
         self.tree.session()
     }

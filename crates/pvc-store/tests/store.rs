@@ -148,7 +148,7 @@ async fn what_a_wipe_that_stopped_half_way_left_is_no_part_of_a_new_cluster() {
     let begun = ["/schema/version", "/config/primary_node/sync_lock", "/config/primary_node"];
     let deletes = begun.map(|path| Op::Delete { path: path.to_owned(), version: None });
     world.tree.connect().multi(deletes.to_vec()).await.expect("they are there");
-    assert!(matches!(world.store.initialize(false).await, Err(StoreError::AlreadyInitialized)));
+    assert!(matches!(world.store.initialize(false).await, Err(StoreError::Remains)));
     assert_eq!(raw(&world, "/schema/version").await, None);
     world.store.initialize(true).await.expect("told to");
     assert!(world.store.view().vms.is_empty());
