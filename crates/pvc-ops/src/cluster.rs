@@ -9,7 +9,7 @@ use crate::refusal::{Kind, Refusal};
 /// Why the cluster was not created, backed up or restored.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterRefusal {
-    #[error("the store holds a cluster already")]
+    #[error("the store holds a cluster already, or remains of one")]
     AlreadyInitialized,
     #[error("the dump cannot be read: {why}")]
     BadDump { why: String },
@@ -45,7 +45,9 @@ impl Refusal for ClusterRefusal {
 pub async fn initialize(store: &Store, overwrite: bool) -> crate::Outcome<(), ClusterRefusal> {
     match store.initialize(overwrite).await {
         Ok(()) => Ok(()),
-        Err(StoreError::AlreadyInitialized) => Err(ChangeError::Refused(ClusterRefusal::AlreadyInitialized)),
+        Err(StoreError::AlreadyInitialized | StoreError::Remains) => {
+            Err(ChangeError::Refused(ClusterRefusal::AlreadyInitialized))
+        }
         Err(error) => Err(error.into()),
     }
 }
