@@ -88,7 +88,8 @@ pub(crate) async fn probe(link: &Link, emulator: &str, scratch: &Path) -> Result
     let verdict = match created {
         Ok(()) => watch(link).await,
         Err(CallError::Libvirt(error)) => {
-            Ok(Verdict::refused(format!("libvirt refused a guest of type `kvm`: {error}"), true))
+            // Not remembered: it may have been a full disk, and asking again costs nothing.
+            Ok(Verdict::refused(format!("libvirt refused a guest of type `kvm`: {error}"), false))
         }
         Err(error) => Err(crate::translate(error, PROBE, CALL)),
     };
