@@ -22,8 +22,10 @@ pub enum BadName {
 pub fn check_name(what: &'static str, name: &str, limit: usize) -> Result<(), BadName> {
     let length = name.chars().count();
     let Some(first) = name.chars().next() else { return Err(BadName::Empty { what }) };
+    let printable = |c: char| if c.is_control() { '\u{fffd}' } else { c };
     if length > limit {
-        return Err(BadName::TooLong { what, shown: name.chars().take(20).collect(), length, limit });
+        let shown = name.chars().take(20).map(printable).collect();
+        return Err(BadName::TooLong { what, shown, length, limit });
     }
     let allowed = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
     if let Some(bad) = name.chars().find(|c| !allowed(c)) {
@@ -33,7 +35,7 @@ pub fn check_name(what: &'static str, name: &str, limit: usize) -> Result<(), Ba
             c if c.is_control() => format!("the control character U+{:04X}", c as u32),
             c => format!("`{c}`"),
         };
-        let name = name.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
+        let name = name.chars().map(printable).collect();
         return Err(BadName::Forbidden { what, name, found });
     }
     if !first.is_ascii_alphanumeric() {
@@ -112,5 +114,7 @@ mod tests {
             message,
             "VM name `a\u{fffd}b` contains the control character U+0007; letters, digits, `.`, `-` and `_` are allowed"
         );
+        let long = check_name("VM", &"\u{1b}[31m".repeat(100), 63).unwrap_err().to_string();
+        assert!(!long.contains('\u{1b}'), "{long:?}");
     }
 }
