@@ -1,6 +1,8 @@
 //! The access log: who asked for what, how it ended, how long it took. Never a query, a body, a token.
+//! Reads that went well are told only when debugging: clients that watch something make many of them.
 
 use axum::extract::{MatchedPath, Request, State};
+use axum::http::{Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::Response;
 
@@ -17,15 +19,40 @@ pub async fn log(State(api): State<ApiState>, request: Request, next: Next) -> R
     let response = next.run(request).await;
     let caller = response.extensions().get::<Caller>().map_or("-", |caller| &caller.description);
     let taken = api.clock().monotonic().saturating_sub(begun);
-    tracing::info!(
-        target: "pvc_api::access",
-        %method,
-        route = route.as_ref().map_or("-", MatchedPath::as_str),
-        path,
-        status = response.status().as_u16(),
-        milliseconds = u64::try_from(taken.as_millis()).unwrap_or(u64::MAX),
-        caller,
-        %remote,
-    );
+    let route = route.as_ref().map_or("-", MatchedPath::as_str);
+    let status = response.status();
+    let milliseconds = u64::try_from(taken.as_millis()).unwrap_or(u64::MAX);
+    // The level of an event is fixed where it is written, so there are two.
+    macro_rules! line {
+        ($level:ident) => {
+            tracing::$level!(
+                target: "pvc_api::access",
+                %method, route, path, status = status.as_u16(), milliseconds, caller, %remote,
+                "request"
+            )
+        };
+    }
+    match is_routine(&method, status) {
+        true => line!(debug),
+        false => line!(info),
+    }
     response
+}
+
+/// Whether the request only read, and could.
+fn is_routine(method: &Method, status: StatusCode) -> bool {
+    matches!(*method, Method::GET | Method::HEAD) && status.as_u16() < 400
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_reads_that_went_well_are_routine() {
+        assert!(is_routine(&Method::GET, StatusCode::OK));
+        assert!(is_routine(&Method::HEAD, StatusCode::NOT_MODIFIED));
+        assert!(!is_routine(&Method::GET, StatusCode::UNAUTHORIZED));
+        assert!(!is_routine(&Method::POST, StatusCode::OK));
+    }
 }

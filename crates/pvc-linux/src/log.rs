@@ -24,6 +24,10 @@ use tracing_subscriber::util::SubscriberInitExt;
 /// How many lines may wait for a slow disk or a slow store.
 const QUEUED_LINES: usize = 4096;
 
+/// The API's access log. Whoever reads the log in the store asks the API for it: each look would be
+/// the next line, and they would soon be all there is.
+const ACCESS: &str = "pvc_api::access";
+
 /// The switches of the configuration's `logging` section.
 #[derive(Debug, Clone, Default)]
 pub struct LogSettings {
@@ -137,7 +141,8 @@ impl<S: Subscriber> Layer<S> for Lines {
         let mut text = Text::default();
         event.record(&mut text);
         let line = self.line(level, &text.finish());
-        if let Some(store) = &self.store {
+        let is_access = event.metadata().target() == ACCESS;
+        if let Some(store) = self.store.as_ref().filter(|_| !is_access) {
             let full = |line: String| store.try_send(line).is_err();
             self.send(&self.lost_for_store, Level::WARN, line.clone(), |_, line| full(line));
         }
@@ -407,6 +412,19 @@ mod tests {
             rest.push(line);
         }
         assert_eq!(rest[rest.len() - 2..], ["warning 10 log lines were lost here", "info    later"]);
+    }
+
+    #[test]
+    fn requests_to_the_api_are_in_the_file_and_not_in_the_store() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut log, text) = logged(&settings(&folder), || {
+            tracing::info!(target: "pvc_api::access", route = "/api/v1/node/{node}/log", "request");
+            tracing::info!("started");
+        });
+        assert_eq!(text, "info    request route=/api/v1/node/{node}/log\ninfo    started\n");
+        let lines = log.store_lines.as_mut().unwrap();
+        assert_eq!(lines.try_recv().unwrap(), "info    started");
+        assert!(lines.try_recv().is_err());
     }
 
     #[test]
