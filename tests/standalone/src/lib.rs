@@ -22,6 +22,7 @@ mod libvirt;
 mod machine;
 mod outside;
 mod program;
+mod serial;
 mod wait;
 
 pub use daemon::{Daemon, Ended};
@@ -32,4 +33,5 @@ pub use libvirt::Libvirt;
 pub use machine::{Machine, Settings};
 pub use outside::Outside;
 pub use program::{Output, host_name, program, repository, run};
+pub use serial::SerialLine;
 pub use wait::{eventually, never_within};

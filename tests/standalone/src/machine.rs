@@ -403,13 +403,13 @@ impl Machine {
         });
     }
 
-    /// How often the guest has booted, as it counts on its disk.
+    /// How often the guest has booted, as it counts on its disk. A boot counts when the guest is ready:
+    /// before, it hears neither its power button nor its serial line.
     pub fn boots(&self, name: &str) -> u32 {
         let text = self.console_text(name);
-        let counts = text
-            .lines()
-            .filter_map(|line| line.trim().strip_prefix("hello: boot ")?.split(',').next()?.parse().ok());
-        counts.max().unwrap_or(0)
+        let ready = text.rsplit_once("hello: ready").map_or("", |(before, _)| before);
+        let count = |line: &str| line.trim().strip_prefix("hello: boot ")?.split(',').next()?.parse().ok();
+        ready.lines().filter_map(count).max().unwrap_or(0)
     }
 
     /// All that the guest wrote on its serial line, from the file itself.

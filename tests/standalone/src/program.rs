@@ -4,6 +4,8 @@ use std::fmt;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Instant;
 
 /// What a program left behind.
 #[derive(Debug, Clone)]
@@ -70,6 +72,7 @@ impl fmt::Display for Output {
 /// Runs `command` to its end with `input` as its standard input.
 pub fn run(command: &mut Command, input: &str) -> Output {
     let line = line_of(command);
+    let begun = Instant::now();
     let mut child = command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -81,11 +84,28 @@ pub fn run(command: &mut Command, input: &str) -> Output {
     let _ = stdin.write_all(input.as_bytes());
     drop(stdin);
     let output = child.wait_with_output().unwrap_or_else(|error| panic!("`{line}`: {error}"));
+    let code = exit_code(output.status);
+    tell(&line, code, begun);
     Output {
         command: line,
-        code: exit_code(output.status),
+        code,
         stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
         stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
+
+/// Tells what was done and when, for when the test fails. What is repeated until something happens is
+/// told once.
+fn tell(line: &str, code: i32, begun: Instant) {
+    static START: OnceLock<Instant> = OnceLock::new();
+    static LAST: Mutex<String> = Mutex::new(String::new());
+    let start = *START.get_or_init(|| begun);
+    let text = format!("{line} ({code})");
+    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+    if *last != text {
+        let took = begun.elapsed().as_secs_f64();
+        println!("{:>7.1} s  {text}, after {took:.1} s", (begun - start).as_secs_f64());
+        *last = text;
     }
 }
 

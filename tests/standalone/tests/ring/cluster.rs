@@ -154,13 +154,17 @@ fn it_stops_and_returns(machine: &mut Machine, qemu: u32) {
     machine.zookeeper().kill().expect("it runs");
     machine.pvc(&["vm", "list"]).says(&["hello", "start"]);
     machine.pvc(&["status"]).ok();
-    let refused = machine.api().post("/vm/other/state", &[("state", "start")]);
-    refused.refused(&[503]);
-    let said = machine.pvc(&["vm", "start", "other"]).fails_with_hint();
-    assert!(said.contains("ZooKeeper"), "{said}");
-    // Longer than the session lives.
-    never_within("guests keep running and nothing ends", 14, || {
-        if machine.libvirt().qemu_pid("hello") == Some(qemu) { Ok(()) } else { Err("QEMU is gone") }
+    std::thread::scope(|scope| {
+        let machine = &*machine;
+        scope.spawn(|| machine.api().post("/vm/other/state", &[("state", "start")]).refused(&[503]));
+        scope.spawn(|| {
+            let said = machine.pvc(&["vm", "start", "other"]).fails_with_hint();
+            assert!(said.contains("ZooKeeper"), "{said}");
+        });
+        // Longer than the session lives.
+        never_within("guests keep running and nothing ends", 14, || {
+            if machine.libvirt().qemu_pid("hello") == Some(qemu) { Ok(()) } else { Err("QEMU is gone") }
+        });
     });
     machine.all_daemons_run();
     machine.zookeeper().resume().expect("it starts again");

@@ -8,6 +8,7 @@ mod cluster;
 mod daemon_deaths;
 mod full_disk;
 mod guest_deaths;
+mod http_life;
 mod libvirt_deaths;
 mod quick_start;
 mod run_script;

@@ -152,6 +152,13 @@ fn it_boots_with_all_that(machine: &Machine) {
     machine.boot("hello");
     let live = machine.libvirt().virsh(&["dumpxml", "hello"]);
     live.says(&["229376", "volumes/vms/extra"]);
+    let disks = || machine.libvirt().virsh(&["domblklist", "hello"]).ok().lines().count();
+    assert_eq!(disks(), 2);
+    machine.pvc(&["vm", "volume", "remove", "hello", "vms/extra", "-y"]).ok();
+    assert_eq!(disks(), 1, "without `-L` the running guest loses it at once");
+    machine.pvc(&["vm", "volume", "add", "hello", "vms/extra", "-y"]).ok();
+    assert_eq!(disks(), 2, "and gets it at once");
+    machine.pvc(&["cluster", "task"]).ok();
     machine.pvc(&["vm", "rename", "hello", "other", "-y"]).fails_with_hint_or_word("hello");
     machine.pvc(&["vm", "stop", "hello", "-y"]).ok();
     machine.wait_until_off("hello", 20);
