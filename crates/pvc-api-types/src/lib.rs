@@ -14,6 +14,7 @@ pub mod cluster;
 pub mod event;
 pub mod network;
 pub mod node;
+pub mod release;
 pub mod storage;
 pub mod task;
 pub mod vm;

@@ -4,6 +4,7 @@ use axum::Router;
 use axum::extract::Request;
 use axum::http::{Method, StatusCode};
 use axum::routing::any;
+use pvc_api_types::release::arrival;
 
 use crate::error::ApiError;
 use crate::state::ApiState;
@@ -56,12 +57,14 @@ pub fn missing_method(method: &Method, path: &str) -> Option<String> {
 }
 
 fn message(path: &str) -> String {
-    let what = match path.trim_start_matches("/api/v1/").split('/').next() {
-        Some("vm") => "snapshots, backups and mirrors of VMs come",
-        Some("network" | "sriov") => "changing networks comes",
-        Some("storage") => "changing storage comes",
-        Some("provisioner") => "the provisioner comes",
-        _ => "this comes",
+    let (what, group) = match path.trim_start_matches("/api/v1/").split('/').next() {
+        Some("vm") => ("snapshots, backups and mirrors of VMs come", "vm snapshot"),
+        Some("network" | "sriov") => ("changing networks comes", "network"),
+        Some("storage") => ("changing storage comes", "storage"),
+        Some("provisioner") => ("the provisioner comes", "provisioner"),
+        Some("metrics") => ("the figures of Ceph and ZooKeeper come", "storage"),
+        _ => ("this comes", ""),
     };
-    format!("{what} with a later release; this one is {}", env!("CARGO_PKG_VERSION"))
+    let release = arrival(group).unwrap_or("a later release");
+    format!("{what} with {release}; this one is {}", env!("CARGO_PKG_VERSION"))
 }

@@ -5,6 +5,7 @@
 //! a group leaves the table when its real commands arrive.
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
+use pvc_api_types::release::arrival;
 
 use crate::outcome::{Exit, Failure};
 
@@ -12,18 +13,6 @@ use crate::outcome::{Exit, Failure};
 /// a value, of which `{…}` lists the allowed ones; `!` marks a required option and `*` one that
 /// may be repeated. `Y`, `W` and `F(…)` stand for the options that many commands share.
 const TABLE: &str = include_str!("tree.txt");
-
-/// The groups and lone commands of the table, and the release that brings them.
-const ARRIVALS: [(&[&str], &str); 8] = [
-    (&["network"], "release 0.4"),
-    (&["storage"], "release 0.4"),
-    (&["provisioner"], "a later release"),
-    (&["vm", "snapshot"], "a later release"),
-    (&["vm", "backup"], "a later release"),
-    (&["vm", "mirror"], "a later release"),
-    (&["vm", "autobackup"], "a later release"),
-    (&["vm", "automirror"], "a later release"),
-];
 
 /// What the groups of the table are for.
 const ABOUTS: [(&str, &str); 26] = [
@@ -71,7 +60,7 @@ pub fn add_vm_groups(command: Command) -> Command {
 /// The release that brings the command that was given, if the table has it.
 pub fn release(matches: &ArgMatches) -> Option<&'static str> {
     let path = path(matches);
-    ARRIVALS.iter().find(|(group, _)| path.starts_with(group)).map(|(_, release)| *release)
+    arrival(path.first()?).or_else(|| arrival(&path.get(..2)?.join(" ")))
 }
 
 /// The failure that using such a command is.
