@@ -579,6 +579,9 @@ async fn tags_come_and_go_unless_they_are_protected() {
         refused(vm::remove_tag(store, "web1", "mirror:backup").await),
         TagRefusal::NoTag { .. }
     ));
+    let long = "x".repeat(128);
+    vm::add_tag(store, "web1", &long, false).await.unwrap();
+    vm::remove_tag(store, "web1", &long).await.unwrap();
     for bad in ["", "a/b", "a b", "..", "ü", &"x".repeat(200)] {
         assert!(
             matches!(refused(vm::add_tag(store, "web1", bad, false).await), TagRefusal::BadTag(_)),

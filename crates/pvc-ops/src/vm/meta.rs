@@ -165,10 +165,9 @@ pub async fn remove_tag(store: &Store, vm: &str, tag: &str) -> Result<(), Change
     store
         .change(|cluster| {
             let record = find_vm(cluster, vm)?;
+            let found = record.tags.iter().find(|found| found.name == tag);
             let (vm, tag) = (record.name.clone(), shown(tag));
-            let Some(found) = record.tags.iter().find(|found| found.name == tag) else {
-                return Err(TagRefusal::NoTag { vm, tag });
-            };
+            let Some(found) = found else { return Err(TagRefusal::NoTag { vm, tag }) };
             if found.protected {
                 return Err(TagRefusal::Protected { vm, tag });
             }
