@@ -38,7 +38,8 @@ impl Promises {
     /// Notes that a VM with this need goes to `node`.
     pub fn add(&mut self, node: &NodeName, need: &Need<'_>) {
         let promise = self.by_node.entry(node.clone()).or_default();
-        promise.memory_mib += need.memory_mib;
+        // What a record says may be absurd.
+        promise.memory_mib = promise.memory_mib.saturating_add(need.memory_mib);
         promise.vcpus += u64::from(need.vcpus);
         promise.vms += 1;
     }
