@@ -214,7 +214,10 @@ impl Hypervisor for LibvirtHypervisor {
                 Err(error) => Err(error),
             }
         });
-        started.await.map_err(|error| translate(error, uuid, START))
+        started.await.map_err(|error| match error {
+            CallError::Libvirt(error) if error.is_death() => HypervisorError::Died { why: error.to_string() },
+            error => translate(error, uuid, START),
+        })
     }
 
     async fn shutdown(&self, uuid: Uuid) -> Result<(), HypervisorError> {

@@ -460,6 +460,33 @@ fn a_dead_guest_is_started_again_at_once_then_ever_more_slowly_and_somebody_is_t
 }
 
 #[test]
+fn a_guest_that_dies_while_it_is_started_has_died_once_seen_or_not() {
+    let mut world = World::new(&["hv1"]);
+    let uuid = world.put(vm(1, VmState::Start, Some("hv1")));
+    let mut waits = Vec::new();
+    for turn in 0..6 {
+        assert_eq!(steps(&world.after(0)), [Step::Start]);
+        world.minds.get_mut(&uuid).unwrap().busy = true;
+        if turn % 2 == 0 {
+            world.run(uuid);
+            world.after(0);
+            world.guests.clear();
+            world.after(1);
+        }
+        let now = world.now;
+        let mind = world.minds.get_mut(&uuid).unwrap();
+        mind.busy = false;
+        mind.died_at_start(now);
+        let due = world.after(0).wake_at.unwrap_or(now);
+        waits.push((due - now).as_secs());
+        world.now = due;
+    }
+    assert_eq!(waits, [0, 5, 10, 20, 40, 80]);
+    world.minds.get_mut(&uuid).unwrap().busy = true;
+    assert_eq!(findings(&world.after(0)), [Finding::CrashLoop { deaths: 6 }], "also while it is started");
+}
+
+#[test]
 fn a_new_request_is_not_held_up_by_old_deaths() {
     let mut world = World::new(&["hv1"]);
     let uuid = world.put(vm(1, VmState::Start, Some("hv1")));

@@ -229,6 +229,7 @@ impl VmReconciler {
         mind.busy = false;
         match ended {
             Ended::Started => mind.started(now),
+            Ended::Died => mind.died_at_start(now),
             Ended::Pressed { instance, request } => mind.pressed(instance, request, now),
             Ended::Later => mind.try_later(now),
             Ended::Done | Ended::Moot | Ended::Learnt { .. } => {}

@@ -105,6 +105,21 @@ async fn a_guest_that_keeps_dying_is_started_ever_more_slowly_and_an_operator_is
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_guest_that_is_killed_while_it_starts_has_died_and_has_not_failed() {
+    let world = world().await;
+    let uuid = world.define(1, VmState::Start).await;
+    let dies = Manner { dies_at_start: true, ..Manner::default() };
+    world.hypervisor.set_manner(uuid, dies);
+    let _daemon = world.running().await;
+    world.until_fault("VM_CRASHLOOP_VM1").await;
+    let starts = world.hypervisor.count("start", uuid);
+    assert!((5..=6).contains(&starts), "{starts} starts until somebody was told");
+    assert_eq!(world.state(uuid), "start");
+    world.hypervisor.set_manner(uuid, Manner::default());
+    world.until_runs(uuid).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_start_that_is_refused_fails_with_the_reason_and_a_later_one_forgets_it() {
     let world = world().await;
     let uuid = world.define(1, VmState::Start).await;

@@ -98,6 +98,9 @@ pub enum HypervisorError {
     Unreachable { why: String },
     #[error("the hypervisor did not answer within {seconds} s")]
     TimedOut { seconds: u64 },
+    /// The guest was ended from outside while it was being started: nothing says that it cannot run.
+    #[error("the guest died while it was being started: {why}")]
+    Died { why: String },
     #[error("guest `{uuid}` does not run here")]
     NoGuest { uuid: Uuid },
 }

@@ -19,6 +19,8 @@ pub struct Manner {
     pub shutdown_takes: Duration,
     /// Starting is refused, with this reason.
     pub refuses_start: Option<String>,
+    /// The guest dies while it is being started.
+    pub dies_at_start: bool,
     /// Starting never returns (until the future is dropped).
     pub start_hangs: bool,
     /// The guest dies this long after its start.
@@ -253,6 +255,9 @@ impl Hypervisor for ScriptedHypervisor {
             return Err(HypervisorError::Refused { why });
         }
         check(uuid, xml)?;
+        if manner.dies_at_start {
+            return Err(HypervisorError::Died { why: "killed by the test".to_owned() });
+        }
         self.reached(|inner| {
             if !inner.guests.contains_key(&uuid) {
                 inner.insert(uuid, between(xml, "<name>", "</name>"), xml);

@@ -99,6 +99,14 @@ impl Mind {
         self.alive = Some(Alive { instance: i32::MIN, since: now, ending: false });
     }
 
+    /// The guest was killed while it was being started. Whether it was seen meanwhile or not, that is
+    /// one death.
+    pub fn died_at_start(&mut self, now: Duration) {
+        self.retry.reset();
+        self.alive = None;
+        self.deaths.died(now, Duration::ZERO);
+    }
+
     /// What should have been done could not be tried, for a reason that may pass.
     pub fn try_later(&mut self, now: Duration) {
         self.retry.unreachable(now);
@@ -143,6 +151,8 @@ impl Mind {
             (Some(guest), _) => {
                 self.alive = Some(Alive { instance: guest.instance, since: now, ending: false });
             }
+            // What was begun may be its start, which then reports the death itself.
+            (None, Some(alive)) if self.busy => self.alive = Some(alive),
             (None, Some(alive)) if is_start_here && !alive.ending => {
                 self.deaths.died(now, now.saturating_sub(alive.since));
             }
@@ -312,7 +322,7 @@ fn place<'a>(view: &View<'_>, record: &'a VmRecord) -> Place<'a> {
 /// Decides about one VM. Nothing is decided while something that was begun has not ended.
 pub fn decide(view: &View<'_>, record: &VmRecord, mind: &Mind) -> Decision {
     if mind.busy {
-        return Decision::nothing();
+        return Decision { finding: crash_loop(mind), ..Decision::default() };
     }
     if let Some(until) = mind.retry.wait_until(view.now) {
         return Decision::wait(until);

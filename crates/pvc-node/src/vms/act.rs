@@ -33,6 +33,8 @@ pub(super) struct Done {
 
 pub(super) enum Ended {
     Started,
+    /// The guest was killed while it was being started.
+    Died,
     Pressed {
         instance: i32,
         request: i32,
@@ -116,6 +118,10 @@ impl Actor {
         };
         match done {
             Ok(ended) => ended,
+            Err(Trouble::Hypervisor(error @ HypervisorError::Died { .. })) => {
+                tracing::warn!(vm = planned.name, %error, "the guest is started again");
+                Ended::Died
+            }
             Err(trouble) => match trouble.reason().filter(|_| planned.step == Step::Start) {
                 Some(reason) => {
                     tracing::error!(vm = planned.name, reason, "the VM cannot be started");

@@ -5,7 +5,11 @@ use nix::unistd::Pid;
 use pvc_standalone_tests::{Machine, Settings, eventually, never_within};
 
 fn kill_qemu(pid: u32) {
-    kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL).expect("QEMU runs");
+    match kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL) {
+        // It has gone since it was seen.
+        Ok(()) | Err(nix::errno::Errno::ESRCH) => {}
+        Err(error) => panic!("QEMU {pid} cannot be killed: {error}"),
+    }
 }
 
 #[test]
@@ -35,9 +39,8 @@ fn a_guest_that_keeps_dying_is_tried_ever_more_slowly_and_shown_as_a_fault() {
 
     let mut deaths = 0;
     eventually("shown as a fault is the guest that dies at each start", 150, || {
-        // One that libvirt is still starting would be a failed start, which is another story.
-        let is_started = machine.libvirt().virsh(&["domstate", "dying"]).stdout.contains("running");
-        if let Some(pid) = machine.libvirt().qemu_pid("dying").filter(|_| is_started) {
+        // Some die while libvirt still starts them, some when they run: all of them are deaths.
+        if let Some(pid) = machine.libvirt().qemu_pid("dying") {
             kill_qemu(pid);
             deaths += 1;
         }
@@ -54,8 +57,7 @@ fn a_guest_that_keeps_dying_is_tried_ever_more_slowly_and_shown_as_a_fault() {
     machine.pvc(&["status"]).says(&["dying"]);
     let health = machine.api().get("/status").ok().json()["cluster_health"]["health"].as_u64();
     assert!(health < Some(100), "{health:?}");
-    let vm = machine.vm("dying");
-    assert!(["start", "fail"].contains(&vm["state"].as_str().unwrap_or_default()), "{vm}");
+    assert_eq!(machine.vm_state("dying"), "start", "it has died, which is no failure");
     if let Some(pid) = machine.libvirt().qemu_pid("dying") {
         kill_qemu(pid);
     }
