@@ -262,6 +262,13 @@ fn a_guest_that_no_record_knows_is_left_alone_and_reported() {
 }
 
 #[test]
+fn a_vm_that_has_failed_is_reported_by_its_own_node() {
+    let has_failed = |on| first(&["hv1", "hv2"], VmState::Fail, Some(on), false);
+    assert_eq!(has_failed("hv1"), (vec![], vec![Finding::Failed(String::new())]));
+    assert_eq!(has_failed("hv2"), (vec![], vec![]));
+}
+
+#[test]
 fn an_unreadable_record_is_no_order() {
     let unknown = VmState::from_record("\u{fffd}\u{fffd}");
     for (state, on) in [

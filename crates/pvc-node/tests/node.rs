@@ -128,12 +128,17 @@ async fn a_start_that_is_refused_fails_with_the_reason_and_a_later_one_forgets_i
     let _daemon = world.running().await;
     world.until_state(uuid, "fail").await;
     assert_eq!(world.vm(uuid).failed_reason, "no such machine");
+    let message = world.until_fault("VM_FAILED_VM1").await;
+    assert!(message.contains("no such machine") && message.contains("pvc vm start vm1"), "{message}");
     world.pass(600).await;
     assert_eq!(world.hypervisor.count("start", uuid), 1, "nobody asked for it again");
     world.hypervisor.set_manner(uuid, Manner::default());
     world.request(uuid, VmState::Start).await;
     world.until_runs(uuid).await;
     world.until("the reason is forgotten", || world.vm(uuid).failed_reason.is_empty()).await;
+    let last = world.view().faults["VM_FAILED_VM1"].last_reported.clone();
+    world.pass(600).await;
+    assert_eq!(world.view().faults["VM_FAILED_VM1"].last_reported, last, "it is no longer reported");
 }
 
 #[tokio::test(start_paused = true)]

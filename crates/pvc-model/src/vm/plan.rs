@@ -235,6 +235,8 @@ pub enum Finding {
     AwaitsMove,
     /// It dies again and again soon after its start.
     CrashLoop { deaths: u32 },
+    /// It is in `fail`, for this reason, until an operator asks for something else.
+    Failed(String),
 }
 
 /// What to do now, in this order: whatever ends guests stands before whatever starts them, so that
@@ -379,6 +381,7 @@ fn decide_absent(view: &View<'_>, record: &VmRecord, mind: &Mind) -> Decision {
             Decision::step(Step::Write(VmState::Start))
         }
         VmState::Migrate | VmState::MigrateLive => Decision::finding(Finding::AwaitsMove),
+        VmState::Fail => Decision::finding(Finding::Failed(record.failed_reason.clone())),
         _ => Decision::nothing(),
     }
 }

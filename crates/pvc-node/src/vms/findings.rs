@@ -43,8 +43,9 @@ impl Findings {
                 *known = Known { finding: finding.clone(), since: now, name: name.clone(), raised: None };
             }
             known.finding = finding.clone();
-            let patience =
-                if matches!(finding, Finding::CrashLoop { .. }) { Duration::ZERO } else { PATIENCE };
+            // What has been so for a while, or was written down, is so.
+            let is_certain = matches!(finding, Finding::CrashLoop { .. } | Finding::Failed(_));
+            let patience = if is_certain { Duration::ZERO } else { PATIENCE };
             let is_due = known.raised.is_none_or(|at| now.saturating_sub(at) >= faults::REFRESH);
             if now.saturating_sub(known.since) < patience || !is_due {
                 continue;
@@ -92,6 +93,7 @@ fn fault_kind(finding: &Finding) -> Option<&'static str> {
         Finding::RunsDespite(_) => Some("VM_UNEXPECTED"),
         Finding::Held => Some("VM_PAUSED"),
         Finding::CrashLoop { .. } => Some("VM_CRASHLOOP"),
+        Finding::Failed(_) => Some("VM_FAILED"),
         Finding::RunsOn(_) => Some("VM_BLOCKED"),
         Finding::AwaitsMove => None,
     }
@@ -127,5 +129,12 @@ fn message(shared: &Shared, uuid: Uuid, name: &str, finding: &Finding) -> String
             "VM {name} has died {deaths} times in a row soon after its start on {node}; it is started ever more slowly. \
              Look at `pvc vm log {name}`, then mend it or use `pvc vm disable {name}`"
         ),
+        Finding::Failed(reason) => {
+            let reason = if reason.is_empty() { "its record does not say why" } else { reason };
+            format!(
+                "VM {name} has failed on {node}: {reason}. \
+                 Set that right and use `pvc vm start {name}`, or let it be with `pvc vm stop {name}`"
+            )
+        }
     }
 }
