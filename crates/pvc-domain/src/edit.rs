@@ -1,7 +1,6 @@
 //! Edits of a domain XML.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 
 use pvc_model::domain::{Disk, DiskSource, DomainSummary, NicKind};
 use pvc_model::storage::{VolumeId, VolumeName};
@@ -116,10 +115,6 @@ impl Domain {
         self.set_child("name", name, &[])
     }
 
-    pub fn set_uuid(&mut self, uuid: pvc_model::Uuid) -> Result<(), EditError> {
-        self.set_child("uuid", &uuid.to_string(), &["name"])
-    }
-
     pub fn set_description(&mut self, description: &str) -> Result<(), EditError> {
         self.set_child("description", description, &["title", "uuid", "name"])
     }
@@ -199,13 +194,6 @@ impl Domain {
             splices.extend(log_renames(&self.text, devices, old, name));
         }
         splices.extend(volume_renames(&self.text, devices, volumes));
-        self.splice(splices)
-    }
-
-    /// Renames volumes in the sources of the disks.
-    pub fn rename_volumes(&mut self, volumes: &BTreeMap<VolumeId, VolumeId>) -> Result<(), EditError> {
-        let document = self.document();
-        let splices = volume_renames(&self.text, child(document.root_element(), "devices"), volumes);
         self.splice(splices)
     }
 
@@ -315,23 +303,6 @@ impl Domain {
         let splices = nodes.iter().map(|node| remove(&self.text, *node)).collect();
         self.splice(splices)?;
         Ok(elements)
-    }
-
-    /// The element of the disk with this target, as written.
-    pub fn disk_element(&self, target: &str) -> Option<String> {
-        self.device_element("disk", |node| disk(node).target == target)
-    }
-
-    /// The element of the network interface with this MAC address, as written.
-    pub fn nic_element(&self, mac: &str) -> Option<String> {
-        self.device_element("interface", |node| nic(node).mac.eq_ignore_ascii_case(mac))
-    }
-
-    fn device_element(&self, kind: &str, fits: impl Fn(Node<'_, '_>) -> bool) -> Option<String> {
-        let document = self.document();
-        let devices = child(document.root_element(), "devices");
-        let range: Range<usize> = each(devices, kind).find(|node| fits(*node))?.range();
-        Some(self.text[range].to_owned())
     }
 }
 
