@@ -13,9 +13,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::progress::Progress;
 
-/// The names of the jobs that this worker knows.
-pub const JOB_NAMES: &[&str] = &["vm.flush_locks", "vm.device_attach", "vm.device_detach"];
-
 /// What a job works with.
 #[derive(Clone)]
 pub(crate) struct Tools {

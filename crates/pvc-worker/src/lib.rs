@@ -15,5 +15,4 @@ mod plan;
 mod progress;
 mod worker;
 
-pub use jobs::JOB_NAMES;
 pub use worker::Worker;
