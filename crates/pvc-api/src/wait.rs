@@ -4,15 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::StatusCode;
-use pvc_model::Uuid;
 use pvc_model::cluster::Cluster;
+use pvc_model::fault;
 use pvc_model::node::{DaemonState, DomainState};
 use pvc_model::request::StateRequest;
 use pvc_model::vm::VmState;
+use pvc_model::{NodeName, Uuid};
 use pvc_ops::vm::Moved;
 
 use crate::error::{ApiError, Result};
 use crate::state::ApiState;
+use crate::view::fault::local_time;
 
 /// What a look at the view says about a wait.
 enum Look<T> {
@@ -20,7 +22,8 @@ enum Look<T> {
     NotYet,
 }
 
-/// Returns when `look` says so; it is asked now and after every change that this process sees.
+/// Returns when `look` says so; it is asked now and after every change that this process sees. `place`
+/// names the node that has the work to do.
 ///
 /// # Errors
 /// 503 when the daemon stops or too many wait already, 504 when it takes too long; otherwise what
@@ -28,6 +31,7 @@ enum Look<T> {
 async fn until<T>(
     api: &ApiState,
     what: &str,
+    place: impl Fn(&Cluster) -> Option<NodeName>,
     mut look: impl FnMut(&Cluster) -> Result<Look<T>>,
 ) -> Result<T> {
     let _place = Arc::clone(api.waits()).try_acquire_owned().map_err(|_| crowded())?;
@@ -43,7 +47,7 @@ async fn until<T>(
         tokio::select! {
             biased;
             () = api.stopping().cancelled() => return Err(stopping(what)),
-            () = &mut deadline => return Err(too_long(what, limit)),
+            () = &mut deadline => return Err(too_long(api, what, limit, place(&api.view()))),
             changed = changed.changed() => changed.map_err(|_| stopping(what))?,
         }
     }
@@ -60,16 +64,35 @@ fn stopping(what: &str) -> ApiError {
     ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message)
 }
 
-fn too_long(what: &str, limit: Duration) -> ApiError {
-    let message = format!("{what} did not come within {} s; the change itself was made", limit.as_secs());
-    ApiError::new(StatusCode::GATEWAY_TIMEOUT, message)
-        .hint(Some("look at the VM with `pvc vm info` and at its node's log with `pvc node log`"))
+fn too_long(api: &ApiState, what: &str, limit: Duration, node: Option<NodeName>) -> ApiError {
+    let deaf = node.filter(|node| has_deaf_hypervisor(&api.view(), node, api.clock().wall()));
+    let (why, hint) = match deaf {
+        None => {
+            (String::new(), "look at the VM with `pvc vm info` and at its node's log with `pvc node log`")
+        }
+        Some(node) => (
+            format!(", because the hypervisor of node `{node}` does not answer"),
+            "start libvirtd there (`systemctl status libvirtd`); what was asked for is done once it answers",
+        ),
+    };
+    let limit = limit.as_secs();
+    let message = format!("{what} did not come within {limit} s{why}; the change itself was made");
+    ApiError::new(StatusCode::GATEWAY_TIMEOUT, message).hint(Some(hint))
+}
+
+/// Whether the node has said lately that its hypervisor does not answer. Faults stay when their cause
+/// has gone, so their age counts.
+fn has_deaf_hypervisor(cluster: &Cluster, node: &NodeName, now: Duration) -> bool {
+    let oldest = local_time(now.saturating_sub(2 * fault::HYPERVISOR_REFRESH));
+    let id = fault::fault_id(fault::HYPERVISOR_UNREACHABLE, node.as_str());
+    cluster.faults.get(&*id).is_some_and(|fault| fault.last_reported >= oldest)
 }
 
 /// Returns when the VM has come to what was asked of it, as its node and the hypervisor see it.
 pub async fn for_state(api: &ApiState, vm: Uuid, name: &str, request: StateRequest) -> Result<()> {
     let what = format!("the end of `{}` of VM `{name}`", request.as_str());
-    until(api, &what, |cluster| look_at_state(cluster, vm, name, request)).await
+    let place = |cluster: &Cluster| cluster.vms.get(&vm).and_then(|record| record.node.clone());
+    until(api, &what, place, |cluster| look_at_state(cluster, vm, name, request)).await
 }
 
 fn look_at_state(cluster: &Cluster, vm: Uuid, name: &str, request: StateRequest) -> Result<Look<()>> {
@@ -106,7 +129,8 @@ pub async fn for_move(api: &ApiState, moved: &Moved) -> Result<()> {
             _ => Ok(Look::Done(())),
         }
     };
-    until(api, &format!("the arrival of VM `{name}` on node `{}`", moved.to), look).await
+    let what = format!("the arrival of VM `{name}` on node `{}`", moved.to);
+    until(api, &what, |_| Some(moved.to.clone()), look).await
 }
 
 /// Returns when the node has done what its domain state asks of it.
@@ -119,7 +143,8 @@ pub async fn for_node(api: &ApiState, node: &str) -> Result<()> {
             _ => Ok(Look::Done(())),
         }
     };
-    until(api, &format!("the end of the flush of node `{node}`"), look).await
+    let what = format!("the end of the flush of node `{node}`");
+    until(api, &what, |cluster| cluster.node(node).map(|record| record.name.clone()), look).await
 }
 
 fn removed(name: &str) -> ApiError {

@@ -283,6 +283,28 @@ async fn q58_disabling_shuts_down_first_and_goes_on_without_its_client() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_waits_in_vain_hears_that_the_hypervisor_does_not_answer_if_that_is_so_now() {
+    let api = with_web().await;
+    let root = "/faults/HYPERVISOR_UNREACHABLE_PVCHV1";
+    api.write(root, "").await;
+    for (key, value) in [("first_time", "2026-11-01 00:00:00"), ("ack_time", ""), ("status", "new")] {
+        api.write(&format!("{root}/{key}"), value).await;
+    }
+    api.write(&format!("{root}/delta"), "10").await;
+    api.write(&format!("{root}/message"), "odd").await;
+    // Far enough from the test's noon of 20 November for every time zone.
+    for (last, is_told) in [("2026-11-18 00:00:00", false), ("2026-11-22 00:00:00", true)] {
+        api.write(&format!("{root}/last_time"), last).await;
+        let seen = |view: &pvc_model::cluster::Cluster| {
+            view.faults.values().any(|fault| fault.last_reported == last)
+        };
+        api.eventually("the fault is seen", seen).await;
+        let said = api.post("/vm/web/state?state=start&wait=True").await.refused(504);
+        assert_eq!(said.contains("the hypervisor of node `pvchv1` does not answer"), is_told, "{said}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn q59_a_wait_is_bounded_in_time_and_number_and_ends_with_the_daemon() {
     let limits = Limits { waits: 1, ..Limits::default() };
     let api = start(&Shape::with_vms(0).dump(), ApiSettings { limits, ..settings() }).await;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
 use pvc_model::fault::FaultRecord;
+pub(crate) use pvc_model::fault::fault_id;
 use pvc_store::{Change, Changes};
 
 use crate::shared::Shared;
@@ -17,12 +18,6 @@ pub(crate) const REFRESH: Duration = Duration::from_secs(300);
 
 /// How long the store may take for it.
 const DEADLINE: Duration = Duration::from_secs(5);
-
-/// An identifier of a fault: upper-case words joined by `_`. What cannot be part of a key is replaced.
-pub(crate) fn fault_id(kind: &str, name: &str) -> String {
-    let replaced = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '-' | '.') { c } else { '_' };
-    format!("{kind}_{}", name.chars().map(replaced).collect::<String>().to_ascii_uppercase())
-}
 
 /// Records the fault, or that it is still there. An acknowledged one stays quiet; in maintenance nothing
 /// is recorded. Whatever fails here is logged and not more: the work goes on.
@@ -71,11 +66,6 @@ fn local_time(since_epoch: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_identifier_is_one_key_whatever_the_name() {
-        assert_eq!(fault_id("VM_STRAY", "web-1.a/b ü"), "VM_STRAY_WEB-1.A_B__");
-    }
 
     #[test]
     fn an_acknowledged_fault_stays_acknowledged_and_keeps_its_first_time() {

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
+use pvc_model::fault;
 use pvc_model::vm::VmState;
 use pvc_model::vm::plan::{self, Condition, Mind, Planned, Seen, Step, View, WhyDestroy};
 use pvc_model::{NodeName, Uuid};
@@ -38,6 +39,9 @@ const SHORTEST: Duration = Duration::from_millis(50);
 
 /// How long until the next look if the hypervisor or the store could not be reached.
 const RETRY: Duration = Duration::from_secs(1);
+
+/// How long the hypervisor may be away before it is called a fault: a restart of it is none.
+const BLIND_PATIENCE: Duration = Duration::from_secs(15);
 
 /// How long the hypervisor may take to list its guests, and the store to take a report.
 const LOOK_DEADLINE: Duration = Duration::from_secs(15);
@@ -63,8 +67,15 @@ pub(crate) struct VmReconciler {
     findings: Findings,
     under_way: JoinSet<Done>,
     passes: u64,
-    /// Whether the last look failed: said once, not every second.
-    blind: bool,
+    /// While no look works: said in the log once, not every second.
+    blind: Option<Blind>,
+}
+
+/// How long the guests could not be listed, and when an operator was last told. Monotonic.
+#[derive(Clone, Copy)]
+struct Blind {
+    since: Duration,
+    told: Option<Duration>,
 }
 
 /// A guest's facts, and when they are to be read again.
@@ -89,7 +100,7 @@ impl VmReconciler {
             findings: Findings::default(),
             under_way: JoinSet::new(),
             passes: 0,
-            blind: false,
+            blind: None,
         }
     }
 
@@ -179,25 +190,45 @@ impl VmReconciler {
 
     async fn look(&mut self) -> Option<BTreeMap<Uuid, Guest>> {
         let shared = self.shared.clone();
+        let begun = shared.now();
         let looked = shared.within(LOOK_DEADLINE, shared.ports.hypervisor.guests()).await;
         let late = || Err(HypervisorError::TimedOut { seconds: LOOK_DEADLINE.as_secs() });
         match looked.unwrap_or_else(late) {
             Ok(guests) => {
-                if std::mem::take(&mut self.blind) {
+                if self.blind.take().is_some() {
                     tracing::info!(guests = guests.len(), "the hypervisor answers again");
                 }
                 Some(guests)
             }
             Err(error) => {
-                if !std::mem::replace(&mut self.blind, true) {
+                if self.blind.is_none() {
                     tracing::error!(
                         %error,
                         "the guests cannot be listed; nothing is started or stopped until they can (is libvirtd running?)"
                     );
                 }
+                self.tell_blind(begun, &error);
                 None
             }
         }
+    }
+
+    /// Raises a fault about a hypervisor that has not answered for a while, and keeps it fresh.
+    fn tell_blind(&mut self, begun: Duration, error: &HypervisorError) {
+        let now = self.shared.now();
+        let blind = self.blind.get_or_insert(Blind { since: begun, told: None });
+        let is_due = blind.told.is_none_or(|at| now.saturating_sub(at) >= fault::HYPERVISOR_REFRESH);
+        if now.saturating_sub(blind.since) < BLIND_PATIENCE || !is_due {
+            return;
+        }
+        blind.told = Some(now);
+        let node = self.shared.name();
+        let message = format!(
+            "node {node} does not know its guests: {error}. They run on, but nothing is started, stopped or \
+             watched there. Look at `systemctl status libvirtd` and the log of libvirtd on {node}"
+        );
+        let id = fault::fault_id(fault::HYPERVISOR_UNREACHABLE, node.as_str());
+        findings::raise(&self.shared, vec![(id, message)]);
     }
 
     fn begin(&mut self, planned: &Planned, cluster: &Cluster) {

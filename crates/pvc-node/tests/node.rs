@@ -333,9 +333,28 @@ async fn a_hypervisor_that_is_away_is_no_reason_to_think_that_nothing_runs() {
     assert_eq!(world.state(down), "start", "it has not failed, it waits");
     assert!(world.node().unwrap().keepalive >= before + 295, "the keepalive goes on");
     assert_eq!(world.node().unwrap().running, [up]);
+    let message = world.until_fault("HYPERVISOR_UNREACHABLE_HV1").await;
+    assert!(
+        message.contains("connection refused") && message.contains("systemctl status libvirtd"),
+        "{message}"
+    );
     world.hypervisor.set_unreachable(false);
     world.until_runs(down).await;
     world.until("the other is off", || !world.hypervisor.is_there(up)).await;
+    let last = world.view().faults["HYPERVISOR_UNREACHABLE_HV1"].last_reported.clone();
+    world.pass(300).await;
+    assert_eq!(world.view().faults["HYPERVISOR_UNREACHABLE_HV1"].last_reported, last, "that is over");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hypervisor_that_is_restarted_is_no_fault() {
+    let world = world().await;
+    let _daemon = world.running().await;
+    world.hypervisor.set_unreachable(true);
+    world.pass(10).await;
+    world.hypervisor.set_unreachable(false);
+    world.pass(60).await;
+    assert!(world.view().faults.is_empty());
 }
 
 #[tokio::test(start_paused = true)]

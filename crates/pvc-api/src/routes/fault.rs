@@ -2,8 +2,6 @@
 
 use axum::extract::State;
 use axum::response::Response;
-use jiff::Timestamp;
-use jiff::tz::TimeZone;
 use pvc_api_types::{Fault, Message};
 use pvc_ops::fault::{self, Which};
 
@@ -111,7 +109,7 @@ pub async fn delete_faults_fault_id(State(api): State<ApiState>, At(id): At<Stri
 }
 
 async fn acknowledge(api: &ApiState, which: Which) -> Result<Response> {
-    let (store, now) = (api.store().clone(), local_time(api));
+    let (store, now) = (api.store().clone(), view::fault::local_time(api.clock().wall()));
     let message = format!("{} acknowledged", described(&which));
     api.change(async move { fault::acknowledge(&store, &which, &now).await.map_err(refused) }).await?;
     Ok(json::ok(&Message { message }))
@@ -129,11 +127,4 @@ fn described(which: &Which) -> String {
         Which::All => "all faults were".to_owned(),
         Which::One(id) => format!("fault `{id}` was"),
     }
-}
-
-/// The server's local time as faults have it.
-fn local_time(api: &ApiState) -> String {
-    let seconds = i64::try_from(api.clock().wall().as_secs()).unwrap_or_default();
-    let now = Timestamp::from_second(seconds).unwrap_or(Timestamp::UNIX_EPOCH).to_zoned(TimeZone::system());
-    now.strftime("%Y-%m-%d %H:%M:%S").to_string()
 }

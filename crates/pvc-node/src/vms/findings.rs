@@ -73,7 +73,7 @@ impl Findings {
 }
 
 /// Records faults, beside the work: a store that is slow for them must not hold up the VMs.
-fn raise(shared: &Arc<Shared>, all: Vec<(String, String)>) {
+pub(super) fn raise(shared: &Arc<Shared>, all: Vec<(String, String)>) {
     if all.is_empty() {
         return;
     }
