@@ -76,6 +76,7 @@ enum Role {
 }
 
 fn main() -> Result<()> {
+    pvc_linux::one_heap(); // as the daemons do
     let arguments = Arguments::parse();
     match arguments.role {
         Some(Role::Hold { source, held }) => memory::hold(&source, held),

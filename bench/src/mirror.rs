@@ -4,9 +4,11 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use pvc_ports::Tree;
-use pvc_store::Store;
+use bytes::Bytes;
+use pvc_model::cluster::Cluster;
+use pvc_ports::{CreateMode, Op, Tree};
 use pvc_store::synthetic::Shape;
+use pvc_store::{Changes, Store, VmChange};
 
 use crate::measure::{Pair, Scale, timed, timed_async};
 use crate::place::{Place, open_store, runtime};
@@ -29,6 +31,7 @@ async fn measure(tree: Arc<dyn Tree>, shape: &Shape, scale: &Scale) -> Result<Ve
     let (one, one_raw) = one_vm(&store, &paths, shape, scale).await?;
     let (list, list_raw) = whole_list(&store, &paths, scale).await?;
     let (open, open_raw) = opening(&tree, &paths, scale).await?;
+    let (change, change_raw) = one_change(&store, shape, scale).await?;
     let raw = |reference: Spread| Quantity::Time(reference);
     Ok(vec![
         Figure::time(format!("mirror: one VM of {vms}"), one).against("raw read of its keys", raw(one_raw)),
@@ -36,6 +39,8 @@ async fn measure(tree: Arc<dyn Tree>, shape: &Shape, scale: &Scale) -> Result<Ve
             .against("raw read of their keys", raw(list_raw)),
         Figure::time(format!("mirror filled, {vms} VMs"), open)
             .against("raw read of all keys, paths known", raw(open_raw)),
+        Figure::time(format!("one change of a VM of {vms}, until the mirror shows it"), change)
+            .against("raw write of one key", raw(change_raw)),
     ])
 }
 
@@ -87,5 +92,29 @@ async fn opening(tree: &Arc<dyn Tree>, paths: &[String], scale: &Scale) -> Resul
         black_box(read?);
         pair.reference.push(time);
     }
+    Ok(pair.spreads())
+}
+
+async fn one_change(store: &Store, shape: &Shape, scale: &Scale) -> Result<(Spread, Spread)> {
+    const SCRATCH: &str = "/pvc-bench";
+    let uuid = store.view().vm(&Shape::vm_name(shape.vms / 2)).context("the made-up VM is missing")?.uuid;
+    store.tree().create(SCRATCH, Bytes::new(), CreateMode::Persistent).await?;
+    let mut pair = Pair::default();
+    for round in 0..scale.requests {
+        let profile = format!("profile-{round:08}");
+        let decide = |_: &Cluster| {
+            let mut changes = Changes::new();
+            changes.vm(uuid, VmChange::Profile(profile.clone()));
+            Ok::<_, std::convert::Infallible>((changes, ()))
+        };
+        let (time, changed) = timed_async(store.change(decide)).await;
+        changed?;
+        pair.measured.push(time);
+        let write = Op::Set { path: SCRATCH.to_owned(), data: profile.clone().into(), version: None };
+        let (time, written) = timed_async(store.tree().multi(vec![write])).await;
+        written?;
+        pair.reference.push(time);
+    }
+    store.tree().multi(vec![Op::Delete { path: SCRATCH.to_owned(), version: None }]).await?;
     Ok(pair.spreads())
 }

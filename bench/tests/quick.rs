@@ -50,6 +50,7 @@ fn a_quick_run_makes_every_figure() {
         "metrics, 8 VMs",
         "tree requests per API read",
         "memory of tree, mirror and API in one process",
+        "one change of a VM of 16",
         "requests per keepalive",
         "`pvc --help`",
         "`pvc vm list`, 2 VMs, without the request",

@@ -24,6 +24,7 @@ pub enum Ended {
 }
 
 fn main() -> ExitCode {
+    pvc_linux::one_heap();
     match run(Arguments::from_process()) {
         Ok(code) => code,
         Err(error) => {

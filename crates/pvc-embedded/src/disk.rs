@@ -26,8 +26,8 @@ const META: TableDefinition<&str, i64> = TableDefinition::new("meta");
 /// The layout of the two tables. Raised when an older program could not read what a newer one wrote.
 const FORMAT: i64 = 1;
 
-/// All nodes are in memory anyway: redb need not keep them a second time.
-const CACHE_BYTES: usize = 8 << 20;
+/// All nodes are in memory anyway: redb need not keep them a second time. Writing is not faster with more.
+const CACHE_BYTES: usize = 1 << 20;
 
 /// Why the file could not be opened.
 #[derive(Debug, thiserror::Error)]

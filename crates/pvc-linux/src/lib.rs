@@ -4,11 +4,13 @@ mod clock;
 mod exec;
 mod host;
 pub mod log;
+mod memory;
 mod notify;
 mod random;
 
 pub use clock::SystemClock;
 pub use exec::LinuxExec;
 pub use host::LinuxHost;
+pub use memory::one_heap;
 pub use notify::Notifier;
 pub use random::OsRandom;
