@@ -181,6 +181,18 @@ async fn a_shutdown_ends_in_stop_also_for_a_guest_that_is_off_or_deaf() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_guest_whose_monitor_hangs_is_powered_off_when_its_time_is_over() {
+    let world = world().await;
+    let stuck = world.define(1, VmState::Start).await;
+    world.hypervisor.set_manner(stuck, Manner { monitor_hangs: true, ..Manner::default() });
+    let _daemon = world.running().await;
+    world.until_runs(stuck).await;
+    world.request(stuck, VmState::Shutdown).await;
+    world.pass(200).await;
+    assert_eq!((world.state(stuck).as_str(), world.hypervisor.is_there(stuck)), ("stop", false));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_shutdown_can_be_taken_back_or_made_a_stop() {
     let world = world().await;
     let (kept, ended) = (world.define(1, VmState::Start).await, world.define(2, VmState::Start).await);
@@ -772,18 +784,21 @@ async fn a_daemon_told_to_stop_while_it_starts_stops() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_keepalive_beats_also_without_the_store() {
-    let world = world().await;
-    let beats = Arc::new(AtomicUsize::new(0));
-    let counted = beats.clone();
-    let daemon =
-        world.start_as(|node| node.with_heartbeat(move || _ = counted.fetch_add(1, Ordering::SeqCst))).await;
-    world.pass(60).await;
-    let connected = beats.load(Ordering::SeqCst);
-    assert!((11..=14).contains(&connected), "{connected}");
-    daemon.connection.cut();
-    world.pass(60).await;
-    assert!(beats.load(Ordering::SeqCst) >= connected + 11);
+async fn the_heart_beats_as_often_as_wanted_also_without_the_store() {
+    let second = Duration::from_secs(1);
+    for (wanted, fewest) in [(None, 11), (Some(second), 55), (Some(60 * second), 11)] {
+        let world = world().await;
+        let beats = Arc::new(AtomicUsize::new(0));
+        let counted = beats.clone();
+        let hook = move || _ = counted.fetch_add(1, Ordering::SeqCst);
+        let daemon = world.start_as(|node| node.with_heartbeat(wanted, hook)).await;
+        world.pass(60).await;
+        let connected = beats.load(Ordering::SeqCst);
+        assert!((fewest..=fewest + 6).contains(&connected), "{connected} with {wanted:?}");
+        daemon.connection.cut();
+        world.pass(60).await;
+        assert!(beats.load(Ordering::SeqCst) >= connected + fewest);
+    }
 }
 
 #[tokio::test(start_paused = true)]

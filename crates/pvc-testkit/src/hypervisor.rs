@@ -15,6 +15,8 @@ use uuid::Uuid;
 pub struct Manner {
     /// The power button is not listened to.
     pub ignores_shutdown: bool,
+    /// The guest's monitor hangs: pressing its power button is answered by nobody.
+    pub monitor_hangs: bool,
     /// How long the guest takes to power off after the button was pressed.
     pub shutdown_takes: Duration,
     /// Starting is refused, with this reason.
@@ -275,6 +277,9 @@ impl Hypervisor for ScriptedHypervisor {
             inner.running(uuid)?;
             inner.calls.push(format!("shutdown {uuid}"));
             let manner = inner.manners.get(&uuid).cloned().unwrap_or_default();
+            if manner.monitor_hangs {
+                return Err(HypervisorError::TimedOut { seconds: 35 });
+            }
             if !manner.ignores_shutdown {
                 self.announce_after(manner.shutdown_takes);
                 inner.leave_after(uuid, manner.shutdown_takes);

@@ -151,9 +151,10 @@ impl Actor {
                 match hypervisor.shutdown(planned.vm).await {
                     Ok(()) => Ok(pressed),
                     Err(HypervisorError::NoGuest { .. }) => Ok(Ended::Done),
-                    // A guest that is held cannot obey; its time runs nevertheless, and then the plug is pulled.
-                    Err(HypervisorError::Refused { why }) => {
-                        tracing::warn!(vm = planned.name, why, "the power button could not be pressed");
+                    // A guest that is held, or whose monitor hangs, cannot obey; its time runs nevertheless, and
+                    // then the plug is pulled.
+                    Err(error @ (HypervisorError::Refused { .. } | HypervisorError::TimedOut { .. })) => {
+                        tracing::warn!(vm = planned.name, %error, "the power button could not be pressed");
                         Ok(pressed)
                     }
                     Err(error) => Err(error.into()),
