@@ -81,11 +81,13 @@ pub struct LibvirtOptions {
 /// The hypervisor of this host, through libvirt. Connects by itself, now and whenever the connection
 /// is lost; dropping it leaves all guests as they are.
 ///
-/// There are two connections, so that what only asks never waits behind what changes: a few starts on
-/// slow storage would otherwise hold up the list of guests.
+/// There are three connections, so that what only asks never waits behind what changes, and what ends a
+/// guest behind neither: a few starts on slow storage would otherwise hold up the list of guests, and a few
+/// guests whose monitors hang every stop.
 pub struct LibvirtHypervisor {
     asking: Link,
     changing: Link,
+    ending: Link,
     options: LibvirtOptions,
     verdict: Mutex<Option<Verdict>>,
 }
@@ -96,6 +98,7 @@ impl LibvirtHypervisor {
         Self {
             asking: Link::start("asking", options.uri.clone()),
             changing: Link::start("changing", options.uri.clone()),
+            ending: Link::start("ending", options.uri.clone()),
             options,
             verdict: Mutex::new(None),
         }
@@ -221,11 +224,11 @@ impl Hypervisor for LibvirtHypervisor {
     }
 
     async fn shutdown(&self, uuid: Uuid) -> Result<(), HypervisorError> {
-        self.with_guest(&self.asking, uuid, CHANGE, |_, guest| guest.press_power_button()).await
+        self.with_guest(&self.ending, uuid, CHANGE, |_, guest| guest.press_power_button()).await
     }
 
     async fn destroy(&self, uuid: Uuid) -> Result<(), HypervisorError> {
-        let destroyed = self.with_guest(&self.changing, uuid, DESTROY, |_, guest| guest.destroy()).await;
+        let destroyed = self.with_guest(&self.ending, uuid, DESTROY, |_, guest| guest.destroy()).await;
         match destroyed {
             Err(HypervisorError::NoGuest { .. }) => Ok(()),
             other => other,
