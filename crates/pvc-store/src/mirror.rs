@@ -73,7 +73,7 @@ impl Mirror {
         let events = tree.watch("/").await?;
         let raw = read_all(tree.as_ref()).await?;
         let mut cluster = Cluster { revision: 1, ..Cluster::default() };
-        decode_all(&raw, &mut cluster, None);
+        decode_all(&raw, &mut cluster);
         let (revision, revision_rx) = watch::channel(1);
         let feed = Feed::new(1, revision_rx.clone());
         let state = Arc::new(RwLock::new(State { raw, cluster: Arc::new(cluster) }));
@@ -223,8 +223,8 @@ impl Mirror {
     /// Replaces everything, and tells of what differs.
     fn replace(&mut self, raw: Raw) {
         let before = self.state.read().expect("readers do not panic").cluster.clone();
-        let mut after = Cluster { revision: before.revision + 1, ..Cluster::default() };
-        decode_all(&raw, &mut after, Some(&before));
+        let mut after = Cluster { revision: before.revision + 1, ..(*before).clone() };
+        decode_all(&raw, &mut after);
         let revision = after.revision;
         let events = differences(&before, &after);
         *self.state.write().expect("readers do not panic") = State { raw, cluster: Arc::new(after) };
@@ -304,6 +304,27 @@ impl Subject {
             }
             _ => None,
         }
+    }
+
+    /// Everything that `view` shows.
+    fn shown_in(view: &Cluster) -> Vec<Subject> {
+        let nodes = view.nodes.keys().map(|name| Subject::Node(name.to_string()));
+        let vms = view.vms.keys().map(|uuid| Subject::Vm(*uuid));
+        let networks = view.networks.keys().cloned().map(Subject::Network);
+        let osds = view.osds.keys().cloned().map(Subject::Osd);
+        let pools = view.pools.keys().map(|name| Subject::Pool(name.to_string()));
+        let volumes = view.volumes.keys().cloned().map(Subject::Volume);
+        let faults = view.faults.keys().cloned().map(Subject::Fault);
+        let jobs = view.jobs.keys().cloned().map(Subject::Job);
+        let named = nodes
+            .chain(vms)
+            .chain(networks)
+            .chain(osds)
+            .chain(pools)
+            .chain(volumes)
+            .chain(faults)
+            .chain(jobs);
+        std::iter::once(Subject::Config).chain(named).collect()
     }
 
     /// As [`decode`](Subject::decode). A record that makes our decoder panic keeps its last good reading:
@@ -399,15 +420,11 @@ fn rename(view: &mut Cluster, uuid: Uuid, old: Option<String>) {
     }
 }
 
-/// Decodes everything. XML that `before` has parsed already is not parsed again.
-fn decode_all(raw: &Raw, view: &mut Cluster, before: Option<&Cluster>) {
-    if let Some(before) = before {
-        // `decode` compares with what stands there, and takes over parsed XML.
-        view.vms.clone_from(&before.vms);
-        view.vms.retain(|uuid, _| raw.contains(&keys::vm_root(*uuid)));
-        view.vm_names = view.vms.values().rev().map(|vm| (vm.name.clone(), vm.uuid)).collect();
-    }
-    let subjects: BTreeSet<Subject> = raw.paths().filter_map(|path| Subject::of(path)).collect();
+/// Decodes everything over what `view` showed so far: what is gone goes, and XML that was parsed already
+/// is not parsed again.
+fn decode_all(raw: &Raw, view: &mut Cluster) {
+    let mut subjects: BTreeSet<Subject> = raw.paths().filter_map(|path| Subject::of(path)).collect();
+    subjects.extend(Subject::shown_in(view));
     for subject in subjects {
         subject.decode_or_keep(raw, view);
     }
