@@ -14,18 +14,24 @@ pub fn say(line: &str) {
     let _ = writeln!(std::io::stdout(), "{}", line.trim_end());
 }
 
-/// Prints why the daemon ended, to the terminal and to the log.
+/// Prints why the daemon ended on the terminal.
 pub fn error(error: &anyhow::Error) {
+    let mut terminal = std::io::stderr();
     if let Some(mistakes) = error.downcast_ref::<ConfigErrors>() {
-        let _ = write!(std::io::stderr(), "{mistakes}");
+        let _ = write!(terminal, "{mistakes}");
         return;
     }
-    let text = clause(error);
-    tracing::error!("{text}");
-    let _ = writeln!(std::io::stderr(), "error: {text}");
+    let _ = writeln!(terminal, "error: {}", clause(error));
+    if let Some(hint) = hint(error) {
+        let _ = writeln!(terminal, "hint: {hint}");
+    }
+}
+
+/// Says in the log why the daemon ends.
+pub fn to_log(error: &anyhow::Error) {
+    tracing::error!("ending: {}", clause(error));
     if let Some(hint) = hint(error) {
         tracing::error!("hint: {hint}");
-        let _ = writeln!(std::io::stderr(), "hint: {hint}");
     }
 }
 

@@ -15,7 +15,7 @@ use pvc_worker::Worker;
 use tokio_util::sync::CancellationToken;
 
 use crate::supervise::{keep_running, while_view_lives};
-use crate::{Ended, ports, settings, signals};
+use crate::{Ended, ports, report, settings, signals};
 
 /// How long the last log lines may take to reach the disk.
 const LOG_FLUSH: Duration = Duration::from_secs(2);
@@ -66,7 +66,7 @@ async fn with_store(
     let node = Node::new(settings, ports, store.clone())
         .with_log(log_lines)
         .when_ready(|| Notifier.ready())
-        .with_heartbeat(|| Notifier.alive());
+        .with_heartbeat(Notifier.watchdog_interval(), || Notifier.alive());
 
     // The node goes last: what the API and the worker still write, it still makes true.
     let serving = shutdown.child_token();
@@ -112,7 +112,7 @@ async fn stop_when_over<T>(role: impl Future<Output = T>, others: &CancellationT
 
 pub fn finish(log: &Log, ended: anyhow::Result<Ended>) -> anyhow::Result<Ended> {
     if let Err(error) = &ended {
-        tracing::error!("ending: {error:#}");
+        report::to_log(error);
     }
     log.flush(LOG_FLUSH);
     ended
