@@ -36,7 +36,7 @@ async fn run_node(
         let node = Node::new(settings, ports, store)
             .with_log(log_lines)
             .when_ready(|| Notifier.ready())
-            .with_heartbeat(|| Notifier.alive());
+            .with_heartbeat(Notifier.watchdog_interval(), || Notifier.alive());
         Ok(match node.run(shutdown).await? {
             Outcome::Stopped => Ended::Stopped,
             Outcome::Reexec => Ended::Reexec,

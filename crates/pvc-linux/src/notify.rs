@@ -19,30 +19,60 @@ impl Notifier {
         self.send(NotifyState::Stopping);
     }
 
-    /// One line for `systemctl status`.
-    pub fn status(self, line: &str) {
-        self.send(NotifyState::Status(line));
-    }
-
     /// The daemon is alive and does its work.
     pub fn alive(self) {
         self.send(NotifyState::Watchdog);
     }
 
-    /// Asks for this much more time to start or to stop.
-    pub fn more_time(self, time: Duration) {
-        let micros = u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
-        self.send(NotifyState::ExtendTimeoutUsec(micros));
-    }
-
-    /// How often [`alive`](Notifier::alive) must be called at least, if the service manager watches.
+    /// How often [`alive`](Notifier::alive) should be called, if the service manager watches: twice in
+    /// the time after which it would kill the daemon.
     pub fn watchdog_interval(self) -> Option<Duration> {
-        sd_notify::watchdog_enabled()
+        sd_notify::watchdog_enabled().map(|time| time / 2)
     }
 
     fn send(self, state: NotifyState<'_>) {
         if let Err(error) = sd_notify::notify(&[state]) {
             tracing::debug!(%error, "the service manager could not be told");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixDatagram;
+    use std::process::Command;
+
+    /// What a daemon does, in a process of its own: the socket is named by the environment.
+    #[test]
+    #[ignore = "run by the test below, with a socket"]
+    fn daemon() {
+        assert_eq!(Notifier.watchdog_interval(), Some(Duration::from_secs(3)));
+        Notifier.ready();
+        Notifier.alive();
+        Notifier.stopping();
+    }
+
+    #[test]
+    fn the_service_manager_hears_of_the_start_the_life_and_the_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("notify");
+        let socket = UnixDatagram::bind(&path).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let daemon = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "notify::tests::daemon", "--ignored"])
+            .env("NOTIFY_SOCKET", &path)
+            .env("WATCHDOG_USEC", "6000000")
+            .env_remove("WATCHDOG_PID")
+            .output()
+            .unwrap();
+        assert!(daemon.status.success(), "{daemon:?}");
+        let mut heard = Vec::new();
+        for _ in 0..3 {
+            let mut buffer = [0; 256];
+            let length = socket.recv(&mut buffer).unwrap();
+            heard.push(String::from_utf8_lossy(&buffer[..length]).trim().to_owned());
+        }
+        assert_eq!(heard, ["READY=1", "WATCHDOG=1", "STOPPING=1"]);
     }
 }

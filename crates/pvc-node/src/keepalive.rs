@@ -23,6 +23,10 @@ const RETRY: Duration = Duration::from_secs(1);
 /// How long the last stamp may hold up the way out.
 const LAST_STAMP: Duration = Duration::from_secs(2);
 
+/// After so many intervals without a stamp, written or tried, the keepalive is stuck. Each try ends
+/// within one, and the next begins within another.
+const STUCK_AFTER: u32 = 3;
+
 /// Stamps until `shutdown`; then once more.
 pub(crate) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
     stamp_regularly(&shared, &shutdown).await;
@@ -40,7 +44,6 @@ async fn stamp_regularly(shared: &Shared, shutdown: &CancellationToken) {
     loop {
         let stamp = shared.store.stamp(shared.name(), shared.ports.clock.wall().as_secs());
         let written = shared.within(interval, stamp).await;
-        shared.beat();
         let now = shared.now();
         let error = match written {
             Some(Ok(())) => None,
@@ -79,6 +82,30 @@ async fn stamp_regularly(shared: &Shared, shutdown: &CancellationToken) {
             // A connection that is back is used at once.
             Ok(()) = session.changed(), if failing_since.is_some() => next = shared.now(),
             () = shared.sleep(next.saturating_sub(now)) => {}
+        }
+    }
+}
+
+/// Says that the daemon lives, at least as often as whoever listens wants to hear it. Whether the store
+/// answers does not matter: only that the keepalive goes on.
+pub(crate) async fn beat(shared: Arc<Shared>, shutdown: CancellationToken) {
+    let interval = shared.settings.keepalive_interval;
+    let every = shared.heartbeat().wanted.map_or(interval, |wanted| wanted.min(interval));
+    let mut stamps = shared.stamps.subscribe();
+    let mut last_stamp = shared.now();
+    let mut next = last_stamp + every;
+    loop {
+        let now = shared.now();
+        tokio::select! {
+            biased;
+            () = shutdown.cancelled() => return,
+            Ok(()) = stamps.changed() => last_stamp = shared.now(),
+            () = shared.sleep(next.saturating_sub(now)) => {
+                next = shared.now() + every;
+                if shared.now().saturating_sub(last_stamp) < STUCK_AFTER * interval {
+                    (shared.heartbeat().hook)();
+                }
+            }
         }
     }
 }

@@ -15,7 +15,7 @@ use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::settings::{NodeSettings, Ports};
-use crate::shared::Shared;
+use crate::shared::{Heartbeat, Shared};
 use crate::startup::{self, NoFacts};
 use crate::vms::VmReconciler;
 use crate::{collect, console, faults, flush, inventory, keepalive, nodelog, primary};
@@ -133,9 +133,14 @@ impl Node {
         self
     }
 
-    /// Calls `heartbeat` with every keepalive, whether or not the store could be reached: the daemon lives.
-    pub fn with_heartbeat(self, heartbeat: impl Fn() + Send + Sync + 'static) -> Self {
-        *self.shared.heartbeat.lock().expect("nothing panics while it holds the hook") = Box::new(heartbeat);
+    /// Calls `heartbeat` as often as keepalives are written, or as `wanted` if that is more often, while
+    /// the keepalive goes on. Whether the store could be reached does not matter: the daemon lives.
+    pub fn with_heartbeat(
+        self,
+        wanted: Option<Duration>,
+        heartbeat: impl Fn() + Send + Sync + 'static,
+    ) -> Self {
+        *self.shared.heartbeat() = Heartbeat { wanted, hook: Box::new(heartbeat) };
         self
     }
 
@@ -203,6 +208,7 @@ fn start_tasks(shared: &Arc<Shared>, log_lines: Option<Receiver<String>>) -> Tas
     }
     let end = tasks.end_keepalive.clone();
     supervise(&mut tasks.keepalive, shared, "keepalive", &end, keepalive::run);
+    supervise(&mut tasks.keepalive, shared, "heartbeat", &end, keepalive::beat);
     supervise(&mut tasks.keepalive, shared, "figures", &end, keepalive::report);
     if let Some(lines) = log_lines.filter(|_| shared.settings.node_log_lines > 0) {
         // Its queue has one end, so it cannot be started twice; it has nothing in it that panics on input.
@@ -442,5 +448,25 @@ mod tests {
         end.cancel();
         join(&shared, &mut tasks, "the task").await;
         assert!(tasks.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_whose_keepalive_is_stuck_does_not_say_that_it_lives() {
+        let shared = shared().await;
+        let (beats, end) = (Arc::new(AtomicUsize::new(0)), CancellationToken::new());
+        let counted = beats.clone();
+        let hook = Box::new(move || _ = counted.fetch_add(1, Ordering::SeqCst));
+        *shared.heartbeat() = Heartbeat { wanted: Some(Duration::from_secs(1)), hook };
+        let task = tokio::spawn(keepalive::beat(shared.clone(), end.clone()));
+        shared.sleep(3 * shared.settings.keepalive_interval + Duration::from_secs(2)).await;
+        let before = beats.load(Ordering::SeqCst);
+        assert!(before > 0);
+        shared.sleep(Duration::from_secs(60)).await;
+        assert_eq!(beats.load(Ordering::SeqCst), before);
+        shared.stamps.send_modify(|count| *count += 1);
+        shared.sleep(Duration::from_secs(5)).await;
+        assert!(beats.load(Ordering::SeqCst) > before, "it goes on");
+        end.cancel();
+        task.await.unwrap();
     }
 }

@@ -23,9 +23,15 @@ pub(crate) struct Shared {
     pub guests: watch::Sender<Guests>,
     /// How often the keepalive's stamp was written, or tried.
     pub stamps: watch::Sender<u64>,
-    /// Called with every keepalive.
-    pub heartbeat: Mutex<Box<dyn Fn() + Send + Sync>>,
+    heartbeat: Mutex<Heartbeat>,
     collected: Mutex<Collected>,
+}
+
+/// How the daemon says that it lives.
+pub(crate) struct Heartbeat {
+    /// How often it should, if anybody wants to hear it more often than keepalives are written.
+    pub wanted: Option<Duration>,
+    pub hook: Box<dyn Fn() + Send + Sync>,
 }
 
 /// The guests here that have a record, at the end of a pass.
@@ -61,8 +67,8 @@ pub(crate) struct Collected {
 impl Shared {
     pub fn new(settings: NodeSettings, ports: Ports, store: Store) -> Self {
         let (guests, _) = watch::channel(Guests::default());
-        let heartbeat: Box<dyn Fn() + Send + Sync> = Box::new(|| {});
-        let (heartbeat, collected) = (Mutex::new(heartbeat), Mutex::default());
+        let heartbeat = Mutex::new(Heartbeat { wanted: None, hook: Box::new(|| {}) });
+        let collected = Mutex::default();
         let (stamps, _) = watch::channel(0);
         Shared { settings, ports, store, guests, stamps, heartbeat, collected }
     }
@@ -97,8 +103,8 @@ impl Shared {
         self.store.view().nodes.get(self.name()).cloned()
     }
 
-    pub fn beat(&self) {
-        (self.heartbeat.lock().expect("nothing panics while it holds the hook"))();
+    pub fn heartbeat(&self) -> MutexGuard<'_, Heartbeat> {
+        self.heartbeat.lock().expect("nothing panics while it holds the hook")
     }
 
     pub fn collected(&self) -> MutexGuard<'_, Collected> {
