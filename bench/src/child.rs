@@ -37,12 +37,21 @@ impl Holder {
     pub fn memory(&self) -> Result<u64> {
         memory_of(self.child.id())
     }
+
+    /// Its resident memory without what it maps from files: copies of one program share that.
+    pub fn private_memory(&self) -> Result<u64> {
+        status_of(self.child.id(), "RssAnon:")
+    }
 }
 
 /// The resident memory of process `pid` in bytes, what it maps from files included.
 pub fn memory_of(pid: u32) -> Result<u64> {
+    status_of(pid, "VmRSS:")
+}
+
+fn status_of(pid: u32, name: &str) -> Result<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    resident(&status).context("the kernel does not say how much memory the process has")
+    bytes(&status, name).context("the kernel does not say how much memory the process has")
 }
 
 impl Drop for Holder {
@@ -58,9 +67,9 @@ pub fn wait_for_the_end() {
     let _ = std::io::stdin().read_to_end(&mut rest);
 }
 
-/// What `VmRSS` in `/proc/PID/status` says.
-fn resident(status: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+/// The line `name` of `/proc/PID/status`.
+fn bytes(status: &str, name: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kib * 1024)
 }
@@ -70,8 +79,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_resident_memory_is_read_in_bytes() {
-        assert_eq!(resident("Name:\tx\nVmRSS:\t    1536 kB\nRssAnon:\t 1 kB\n"), Some(1_572_864));
-        assert_eq!(resident("Name:\tx\n"), None);
+    fn memory_is_read_in_bytes() {
+        let status = "Name:\tx\nVmRSS:\t    1536 kB\nRssAnon:\t 1 kB\n";
+        assert_eq!(bytes(status, "VmRSS:"), Some(1_572_864));
+        assert_eq!(bytes(status, "RssAnon:"), Some(1024));
+        assert_eq!(bytes("Name:\tx\n", "VmRSS:"), None);
     }
 }

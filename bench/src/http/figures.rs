@@ -159,9 +159,9 @@ fn memory_figures(
     match kind {
         Kind::Embedded => figures[0] = figures[0].clone().budget(NODE_MEMORY),
         Kind::Zookeeper => {
-            let daemon = memory::daemon(&places[2])?;
+            let one_more = memory::one_more(&places[2])?;
             let name = format!("memory of a node's daemons, {vms} VMs: that and two more mirrors");
-            figures.push(Figure::new(name, Quantity::Bytes(usual + 2 * daemon)).budget(NODE_MEMORY));
+            figures.push(Figure::new(name, Quantity::Bytes(usual + 2 * one_more)).budget(NODE_MEMORY));
         }
     }
     Ok(figures)
