@@ -71,7 +71,7 @@ impl Trouble {
     fn reason(&self) -> Option<String> {
         match self {
             Trouble::Hopeless(reason) => Some(reason.clone()),
-            Trouble::Hypervisor(HypervisorError::Refused { why }) => Some(why.clone()),
+            Trouble::Hypervisor(HypervisorError::Refused { why }) => Some(with_advice(why)),
             Trouble::Storage(StorageError::NoVolume { volume }) => Some(format!(
                 "volume `{volume}` does not exist; create it, or take the disk out with `pvc vm volume remove`"
             )),
@@ -310,6 +310,23 @@ fn console_log_path(folder: &Path, name: &str) -> PathBuf {
     folder.join(format!("{safe}.log"))
 }
 
+/// What the hypervisor said, and what to do about it where it is known.
+fn with_advice(why: &str) -> String {
+    let bridge = why
+        .split_once("Cannot get interface MTU on '")
+        .and_then(|(_, rest)| rest.split_once("': No such device"))
+        .map(|(bridge, _)| bridge)
+        // It goes into a command that somebody may copy.
+        .filter(|bridge| bridge.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)));
+    match bridge {
+        None => why.to_owned(),
+        Some(bridge) => format!(
+            "{why}; bridge `{bridge}` does not exist on this node. Networks are made by a later release; \
+             `ip link add {bridge} type bridge && ip link set {bridge} up` makes one by hand"
+        ),
+    }
+}
+
 /// A reason as one line of at most 1,000 characters: it goes into tables.
 fn one_line(reason: &str) -> String {
     reason.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(1000).collect()
@@ -324,6 +341,20 @@ mod tests {
         let folder = Path::new("/var/log/libvirt");
         assert_eq!(console_log_path(folder, "web1"), Path::new("/var/log/libvirt/web1.log"));
         assert_eq!(console_log_path(folder, "../../etc/x"), Path::new("/var/log/libvirt/.._.._etc_x.log"));
+    }
+
+    #[test]
+    fn a_missing_bridge_is_named_with_how_to_make_it() {
+        let said = with_advice("Cannot get interface MTU on 'brupstream': No such device");
+        assert!(said.starts_with("Cannot get interface MTU on 'brupstream': No such device; "), "{said}");
+        assert!(said.contains("`ip link add brupstream type bridge && ip link set brupstream up`"), "{said}");
+        for other in [
+            "Cannot get interface MTU on 'br0': Permission denied",
+            "Cannot get interface MTU on 'a;reboot': No such device",
+            "no such machine",
+        ] {
+            assert_eq!(with_advice(other), other);
+        }
     }
 
     #[test]
