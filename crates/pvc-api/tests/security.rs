@@ -234,7 +234,11 @@ impl Write for Log {
 async fn the_access_log_says_who_did_what_and_keeps_secrets() {
     let log = Log::default();
     let writer = log.clone();
-    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::DEBUG)
+        .with_ansi(false)
+        .with_writer(move || writer.clone())
+        .finish();
     let _guard = tracing::subscriber::set_default(subscriber);
     let api = with_vms(1).await;
     api.get("/vm/vm00000?limit=secret-in-query").await.ok();
