@@ -97,6 +97,11 @@ fn a_guest_that_cannot_start_says_why_and_harms_nobody() {
     let reason = machine.vm("diskless")["failed_reason"].as_str().unwrap_or_default().to_owned();
     assert!(reason.contains("diskless_sda"), "what is missing is not named: {reason}");
     machine.pvc(&["vm", "info", "diskless"]).says(&["diskless_sda"]);
+    eventually("a fault is the failure", 30, || {
+        let faults = machine.faults();
+        let is_told = |fault: &String| fault.contains("VM_FAILED_DISKLESS") && fault.contains("diskless_sda");
+        if faults.iter().any(is_told) { Ok(()) } else { Err(format!("{faults:?}")) }
+    });
     let waited = machine.pvc(&["vm", "start", "diskless", "--wait"]);
     waited.fails(1);
     assert!(waited.stderr.contains("diskless_sda"), "{waited}");
