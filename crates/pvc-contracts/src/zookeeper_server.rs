@@ -93,9 +93,20 @@ impl ZookeeperServer {
         self.resume()
     }
 
-    /// Freezes the server: connections stay open, nothing is answered.
+    /// Freezes the server: connections stay open, nothing is answered. Returns once all its threads stand:
+    /// the signal reaches them one after the other.
     pub fn stop(&self) -> io::Result<()> {
-        self.signal(Signal::SIGSTOP)
+        self.signal(Signal::SIGSTOP)?;
+        let server = self.pid().ok_or_else(|| io::Error::other("the server does not run"))?;
+        let tasks = format!("/proc/{server}/task");
+        let limit = Instant::now() + Duration::from_secs(10);
+        while !all_stopped(&tasks)? {
+            if Instant::now() > limit {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "the server does not freeze"));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
     }
 
     /// Goes on after [`stop`](ZookeeperServer::stop).
@@ -179,6 +190,19 @@ impl ZookeeperServer {
             Err(error) => error.to_string(),
         }
     }
+}
+
+/// Whether every thread below `tasks` is stopped. One that ended meanwhile counts as stopped.
+fn all_stopped(tasks: &str) -> io::Result<bool> {
+    for task in fs::read_dir(tasks)? {
+        let Ok(stat) = fs::read_to_string(task?.path().join("stat")) else { continue };
+        // The state is the word behind the name, which stands in brackets and may hold anything.
+        let state = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().next());
+        if !matches!(state, Some("T" | "t" | "Z" | "X")) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 impl Drop for ZookeeperServer {
