@@ -101,6 +101,13 @@ pub struct NoPlace {
     pub reasons: BTreeMap<NodeName, Unfit>,
 }
 
+impl NoPlace {
+    /// Whether a node may take the VM as soon as its daemon has started.
+    pub fn is_starting(&self) -> bool {
+        self.reasons.values().any(|unfit| *unfit == Unfit::Daemon(DaemonState::Init))
+    }
+}
+
 impl fmt::Display for NoPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.reasons.is_empty() {

@@ -136,6 +136,9 @@ impl Refusal for DefineRefusal {
             DefineRefusal::TooLarge { .. } => {
                 Some("give the VM less memory or fewer vCPUs, or choose another node".to_owned())
             }
+            DefineRefusal::NoPlace(no_place) if no_place.is_starting() => {
+                Some("a node's daemon is still starting: try again in some seconds".to_owned())
+            }
             DefineRefusal::NoPlace(_) => Some(
                 "`pvc node ready` makes a node take VMs again; `--target` names a node yourself".to_owned(),
             ),
