@@ -11,7 +11,8 @@
 # libvirt's system directories are compiled in, so the daemons get a mount namespace in which
 # /etc/libvirt, /run/libvirt, /var/lib/libvirt, /var/cache/libvirt and /var/log/libvirt/qemu are
 # directories below DIR: a libvirt of the machine's own is neither used nor disturbed. Console logs
-# (/var/log/libvirt/NAME.log) are ordinary files of the host.
+# (/var/log/libvirt/NAME.log) are ordinary files of the host. Two libvirtds choose the same VNC port
+# once in a while: PVC_VNC_PORT, from 5900 to 65000, is where this one begins.
 set -euo pipefail
 
 die() {
@@ -23,7 +24,7 @@ die() {
 
 case ${1:-} in
     start | uri | status | stop | purge) [[ -n ${2:-} ]] || die "\`libvirt.sh $1\` needs a directory" ;;
-    '' | -h | --help) sed -n '2,13s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit 0 ;;
+    '' | -h | --help) sed -n '2,14s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit 0 ;;
     *) die "unknown command \`$1\`" 'libvirt.sh --help' ;;
 esac
 
@@ -78,6 +79,7 @@ namespaces = []
 cgroup_controllers = []
 stdio_handler = "logd"
 CONF
+    if [[ -n ${PVC_VNC_PORT:-} ]]; then echo "remote_display_port_min = $PVC_VNC_PORT" >>"$DIR/etc/qemu.conf"; fi
 }
 
 start_daemon() { # name args…

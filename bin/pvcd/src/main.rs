@@ -12,7 +12,6 @@ mod supervise;
 mod volume;
 
 use std::os::unix::process::CommandExt;
-use std::process::ExitCode;
 
 use args::{Arguments, Role, Start};
 
@@ -23,18 +22,17 @@ pub enum Ended {
     Reexec,
 }
 
-fn main() -> ExitCode {
+fn main() {
     pvc_linux::one_heap();
-    match run(Arguments::from_process()) {
-        Ok(code) => code,
-        Err(error) => {
-            report::error(&error);
-            ExitCode::FAILURE
-        }
-    }
+    let code = run(Arguments::from_process()).unwrap_or_else(|error| {
+        report::error(&error);
+        1
+    });
+    pvc_linux::leave(code)
 }
 
-fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+/// Returns the exit code.
+fn run(arguments: Arguments) -> anyhow::Result<u8> {
     let (Role::Node(start) | Role::Api(start) | Role::Worker(start) | Role::Standalone(start)) =
         &arguments.role
     else {
@@ -42,7 +40,7 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     };
     if start.version {
         report::say(&format!("{} {}", args::program(), env!("CARGO_PKG_VERSION")));
-        return Ok(ExitCode::SUCCESS);
+        return Ok(0);
     }
     match &start.check_config {
         Some(file) => check_config(file),
@@ -50,15 +48,15 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn check_config(file: &std::path::Path) -> anyhow::Result<ExitCode> {
+fn check_config(file: &std::path::Path) -> anyhow::Result<u8> {
     let machine = pvc_config::Machine::this()?;
     let checked = pvc_config::check(file, &machine.hostname);
     report::say(&checked.to_string());
-    Ok(ExitCode::from(checked.exit_code()))
+    Ok(checked.exit_code())
 }
 
 #[tokio::main]
-async fn on_runtime(role: Role) -> anyhow::Result<ExitCode> {
+async fn on_runtime(role: Role) -> anyhow::Result<u8> {
     // Once for the whole process, before anything speaks TLS. It fails only if it was done before.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let ended = match role {
@@ -73,7 +71,7 @@ async fn on_runtime(role: Role) -> anyhow::Result<ExitCode> {
         }
     };
     match ended {
-        Ended::Stopped => Ok(ExitCode::SUCCESS),
+        Ended::Stopped => Ok(0),
         Ended::Reexec => Err(execute_anew()),
     }
 }

@@ -2,6 +2,7 @@
 
 mod clock;
 mod exec;
+mod exit;
 mod host;
 pub mod log;
 mod memory;
@@ -10,6 +11,7 @@ mod random;
 
 pub use clock::SystemClock;
 pub use exec::LinuxExec;
+pub use exit::leave;
 pub use host::LinuxHost;
 pub use memory::one_heap;
 pub use notify::Notifier;

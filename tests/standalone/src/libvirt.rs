@@ -23,7 +23,9 @@ impl Libvirt {
 
     fn script(&self, what: &str) -> Output {
         let script = repository().join("packaging/install/libvirt.sh");
-        run(Command::new(script).arg(what).arg(&self.dir), "")
+        // Away from the ports of other libvirtds, those of tests that run beside these for example.
+        let port = 6000 + 50 * (std::process::id() % 1000);
+        run(Command::new(script).env("PVC_VNC_PORT", port.to_string()).arg(what).arg(&self.dir), "")
     }
 
     /// Starts whatever of it does not run.

@@ -16,7 +16,7 @@ use crate::hello::{hello_image, hello_xml};
 use crate::http::{Answer, Api};
 use crate::keeper::Keeper;
 use crate::libvirt::Libvirt;
-use crate::program::{Output, host_name, program, run};
+use crate::program::{Output, built, host_name, program, run};
 use crate::wait::eventually;
 
 /// In a cluster the node takes this machine's own libvirt and directories, so ours are put in their
@@ -150,12 +150,16 @@ impl Machine {
         let dir = self.dir().display();
         let _ = write!(
             text,
-            "path:\n  dynamic_directory: {dir}/dynamic\n  system_log_directory: {dir}/log\n  \
+            "path:\n  dynamic_directory: {}\n  system_log_directory: {dir}/log\n  \
              console_log_directory: {dir}/console\n  ceph_directory: {dir}/ceph\n\
              api:\n  listen:\n    address: \"127.0.0.1\"\n    port: {}\n  authentication:\n    enabled: yes\n    \
              source: token\n    secret_key: \"0123456789abcdef0123456789abcdef\"\n  token:\n    - description: \"the test\"\n      token: \"{}\"\n\
              timer:\n  vm_shutdown_timeout: {}\n",
-            self.api.port, self.api.token, self.settings.shutdown_timeout,
+            // One for all: whether KVM works here is asked once.
+            built().join("dynamic").display(),
+            self.api.port,
+            self.api.token,
+            self.settings.shutdown_timeout,
         );
         if let Some(seconds) = self.settings.keepalive_interval {
             let _ = writeln!(text, "  keepalive_interval: {seconds}");
