@@ -26,28 +26,22 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// How long the node may take to be up and at rest.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The requests of one keepalive.
-struct Asked {
-    reads: f64,
-    writes: f64,
-}
-
 /// The keepalive of a node with many running VMs against that of one with few.
 pub fn figures(kind: Kind, scale: &Scale) -> Result<Vec<Figure>> {
     let (few, many) = (scale.vms[0], scale.vms[1]);
     let [of_few, of_many] = [asked(kind, few, scale)?, asked(kind, many, scale)?];
-    let all = |asked: &Asked| Quantity::Count(asked.reads + asked.writes);
+    let all = |asked: Requests| Quantity::Count(asked.all() as f64);
     let with_few = format!("with {few}");
     Ok(vec![
-        Figure::new(format!("requests per keepalive, {many} running VMs"), all(&of_many))
-            .against(with_few.clone(), all(&of_few))
+        Figure::new(format!("requests per keepalive, {many} running VMs"), all(of_many))
+            .against(with_few.clone(), all(of_few))
             .budget(Budget::Count(3.0)),
-        Figure::new("of these, writes", Quantity::Count(of_many.writes))
-            .against(with_few, Quantity::Count(of_few.writes)),
+        Figure::new("of these, writes", Quantity::Count(of_many.writes as f64))
+            .against(with_few, Quantity::Count(of_few.writes as f64)),
     ])
 }
 
-fn asked(kind: Kind, vms: usize, scale: &Scale) -> Result<Asked> {
+fn asked(kind: Kind, vms: usize, scale: &Scale) -> Result<Requests> {
     let place = Place::make(kind, Shape { nodes: 1, ..Shape::with_vms(vms) })?;
     runtime()?.block_on(async {
         let tree = Arc::new(CountingTree::new(place.source.open().await?));
@@ -68,14 +62,21 @@ fn asked(kind: Kind, vms: usize, scale: &Scale) -> Result<Asked> {
     })
 }
 
-/// Counts while the node keeps itself alive `keepalives` times, from the middle between two.
-async fn count(tree: &CountingTree, store: &Store, name: &NodeName, keepalives: usize) -> Result<Asked> {
+/// Counts while the node keeps itself alive `keepalives` times, each from the middle between two, and
+/// gives the median: where others take the processor, what belongs together may be torn apart once.
+async fn count(tree: &CountingTree, store: &Store, name: &NodeName, keepalives: usize) -> Result<Requests> {
     at_rest(store, name).await?;
-    let before = tree.requests();
-    SystemClock.sleep(INTERVAL * u32::try_from(keepalives)?).await;
-    let Requests { reads, writes } = tree.requests().since(before);
-    let each = |requests: u64| requests as f64 / keepalives as f64;
-    Ok(Asked { reads: each(reads), writes: each(writes) })
+    let mut counted = Vec::new();
+    let mut before = tree.requests();
+    let begin = now();
+    for keepalive in 1..=u32::try_from(keepalives)? {
+        SystemClock.sleep((begin + INTERVAL * keepalive).saturating_sub(now())).await;
+        let after = tree.requests();
+        counted.push(after.since(before));
+        before = after;
+    }
+    counted.sort_by_key(|asked| asked.all());
+    Ok(counted[counted.len() / 2])
 }
 
 /// Returns in the middle between two keepalives, once all VMs are reported as running.

@@ -96,11 +96,12 @@ fn measure_all(arguments: &Arguments) -> Result<()> {
     };
     let kinds =
         if arguments.tree.is_empty() { &[Kind::Embedded, Kind::Zookeeper] } else { &arguments.tree[..] };
-    println!("{}\n", machine());
+    println!("{}; load average at the beginning: {}\n", machine(), load());
     let mut sections = Vec::new();
     for kind in kinds {
         measure_on(*kind, arguments, &programs, &scale, &mut sections);
     }
+    println!("load average at the end: {}", load());
     if let Some(path) = &arguments.json {
         let text = format!("{:#}\n", report::to_json(&sections));
         std::fs::write(path, text).with_context(|| format!("`{}` cannot be written", path.display()))?;
@@ -108,13 +109,16 @@ fn measure_all(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// What a reader must know about the machine: on a busy one the slowest hundredths are not ours.
 fn machine() -> String {
     let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    let load = load.split(' ').next().unwrap_or("unknown").to_owned();
     let profile = if cfg!(debug_assertions) { "a debug build" } else { "a release build" };
-    format!("{profile} on {cpus} CPUs; load average at the beginning: {load}")
+    format!("{profile} on {cpus} CPUs")
+}
+
+/// How busy the machine is: when others work, too, the slowest hundredths are not ours.
+fn load() -> String {
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    load.split(' ').next().unwrap_or("unknown").to_owned()
 }
 
 /// The programs that are measured.
