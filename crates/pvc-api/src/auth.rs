@@ -1,5 +1,7 @@
 //! Who may come in: tokens, sessions of browsers, and patience with those who guess.
 
+#![allow(clippy::disallowed_types, reason = "looked up by key, never walked")]
+
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};

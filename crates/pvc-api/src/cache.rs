@@ -4,6 +4,8 @@
 //! then a copy of bytes. A record is a shared value that is never modified, so its address says
 //! whether the JSON still fits.
 
+#![allow(clippy::disallowed_types, reason = "looked up by key, never walked")]
+
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, PoisonError, Weak};

@@ -1,4 +1,6 @@
 //! What can be changed: each kind of change once, its refusals, and waiting for it.
+
+#![allow(clippy::disallowed_methods, reason = "a test waits, in real or in paused time")]
 #![allow(clippy::unwrap_used, reason = "a failure here is the failure of a test")]
 
 mod common;

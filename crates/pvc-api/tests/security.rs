@@ -1,4 +1,6 @@
 //! Who gets in, what is logged, how much one client may take.
+
+#![allow(clippy::disallowed_methods, reason = "a test waits, in real or in paused time")]
 #![allow(clippy::unwrap_used, reason = "a failure here is the failure of a test")]
 
 mod common;

@@ -1,4 +1,6 @@
 //! The server on real sockets: what must not depend on how clients behave.
+
+#![allow(clippy::disallowed_methods, reason = "a test waits, in real or in paused time")]
 #![allow(clippy::unwrap_used, reason = "a failure here is the failure of a test")]
 
 mod common;

@@ -1,5 +1,7 @@
 //! What every [`Hypervisor`] keeps to, with a guest that really runs (or is simulated as if it did).
 
+#![allow(clippy::disallowed_methods, reason = "real adapters work in real time")]
+
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::future::Future;

@@ -3,6 +3,8 @@
 //! [`tree_contract!`](crate::tree_contract) makes a test of each rule; [`all`] runs them one after the
 //! other, for trees that are slow to start. The rules share a tree: each works below a root of its own.
 
+#![allow(clippy::disallowed_methods, reason = "real adapters work in real time")]
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,6 +1,8 @@
 //! The adapter on a real libvirtd, which each test starts for itself with all its state in a
 //! directory of its own; see `packaging/install/libvirt.sh`.
 
+#![allow(clippy::disallowed_methods, reason = "a test waits, in real or in paused time")]
+
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;

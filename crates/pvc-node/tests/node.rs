@@ -1,5 +1,6 @@
 //! The node role in a played world: the real tasks, an embedded tree, a scripted hypervisor.
 
+#![allow(clippy::disallowed_methods, reason = "a test waits, in real or in paused time")]
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod world;

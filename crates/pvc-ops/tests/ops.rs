@@ -1,5 +1,6 @@
 //! Asks, over a real store on the embedded tree; the node's part is played.
 
+#![allow(clippy::disallowed_methods, reason = "a test waits, in real or in paused time")]
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::sync::Arc;

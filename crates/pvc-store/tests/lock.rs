@@ -1,5 +1,7 @@
 //! The lock recipe over the embedded tree, in simulated time. How it gets on with kazoo is in `kazoo`.
 
+#![allow(clippy::disallowed_methods, reason = "a test waits, in real or in paused time")]
+
 use std::sync::Arc;
 use std::time::Duration;
 

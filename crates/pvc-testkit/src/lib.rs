@@ -4,6 +4,8 @@
 //! real world does. None of them sleeps for real: a test that wants hours to pass pauses Tokio's time
 //! (`#[tokio::test(start_paused = true)]`).
 
+#![allow(clippy::disallowed_methods, reason = "its clock is Tokio's, which tests pause")]
+
 mod clock;
 mod exec;
 mod host;

@@ -1,5 +1,7 @@
 //! Locks that we and Python peers take in turn.
 
+#![allow(clippy::disallowed_methods, reason = "a test waits, in real or in paused time")]
+
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
