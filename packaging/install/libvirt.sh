@@ -24,7 +24,7 @@ die() {
 
 case ${1:-} in
     start | uri | status | stop | purge) [[ -n ${2:-} ]] || die "\`libvirt.sh $1\` needs a directory" ;;
-    '' | -h | --help) sed -n '2,14s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit 0 ;;
+    '' | -h | --help) sed -n '2,15s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit 0 ;;
     *) die "unknown command \`$1\`" 'libvirt.sh --help' ;;
 esac
 

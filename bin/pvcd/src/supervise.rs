@@ -53,14 +53,15 @@ pub async fn while_view_lives<T>(
 
 /// Returns when the layout of the store is another than it was: this program was started for that one.
 pub async fn layout_changed(store: &Store) {
-    let known = store.view().config.schema;
+    let mut known = store.view().config.schema;
     let mut changes = store.changed();
     loop {
         let found = store.view().config.schema;
-        // An empty tree is no other layout.
-        if found.is_some() && found != known {
+        // An empty tree is no other layout, and neither is the first cluster in one.
+        if known.is_some() && found.is_some() && found != known {
             return;
         }
+        known = found.or(known);
         if changes.changed().await.is_err() {
             std::future::pending::<()>().await;
         }

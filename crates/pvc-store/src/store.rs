@@ -229,8 +229,12 @@ impl Store {
         keep: usize,
     ) -> Result<(), StoreError> {
         let path = keys::log_messages(node);
-        self.ensure_path(&keys::logs(node)).await?;
-        self.ensure_path(&path).await?;
+        // Asked of the tree itself: the lock makes whatever is missing, up to the root, and a tree that
+        // was emptied is not begun anew by a line of a log. The view may not have noticed yet.
+        if self.tree.get(&path).await?.is_none() {
+            self.make_path(&keys::logs(node)).await?;
+            self.make_path(&path).await?;
+        }
         let recipe = LockRecipe::new(self.tree.clone(), self.clock.clone(), self.random.clone());
         let lock = recipe.acquire(&path, LockKind::Write, Some(LOG_LOCK_TIMEOUT)).await?;
         let written = self.append_locked(&path, lines, keep).await;
@@ -252,6 +256,11 @@ impl Store {
         if self.state.read().expect("readers do not panic").raw.contains(path) {
             return Ok(());
         }
+        self.make_path(path).await
+    }
+
+    /// As [`ensure_path`](Store::ensure_path), whatever the view says.
+    async fn make_path(&self, path: &str) -> Result<(), StoreError> {
         match self.tree.create(path, Bytes::new(), CreateMode::Persistent).await {
             Ok(_) | Err(TreeError::NodeExists { .. }) => Ok(()),
             Err(error) => Err(error.into()),

@@ -617,6 +617,15 @@ async fn no_daemon_is_announced_in_a_store_without_a_cluster_and_nothing_is_writ
     assert!(!children.iter().any(|name| name == "pvcrs"), "{children:?}");
 }
 
+#[tokio::test]
+async fn a_line_of_a_log_does_not_begin_a_cluster_in_an_empty_store() {
+    let world = empty().await;
+    let written = world.store.append_node_log(&NodeName::new("hv1"), &["a line".to_owned()], 10).await;
+    assert!(matches!(written, Err(StoreError::Tree(_))), "{written:?}");
+    let children = world.store.tree().children("/").await.expect("reachable").expect("the root is there");
+    assert!(!children.iter().any(|name| name == "logs"), "{children:?}");
+}
+
 mod any {
     //! Records of every shape that an operator can make.
 

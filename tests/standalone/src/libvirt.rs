@@ -38,7 +38,11 @@ impl Libvirt {
         }
         self.script("start").ok();
         if !kept.exists() {
-            copy(&own, &kept);
+            // Another story may do the same: the first one is kept.
+            let copied = kept.with_extension(std::process::id().to_string());
+            copy(&own, &copied);
+            let _ = fs::rename(&copied, &kept);
+            let _ = fs::remove_dir_all(&copied);
         }
     }
 
