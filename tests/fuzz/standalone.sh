@@ -26,7 +26,10 @@ die() {
 
 DIR=$(mktemp -d /tmp/pvc-fuzz.XXXXXX)
 cleanup() {
-    if [[ -n $DAEMON ]]; then kill -KILL "$DAEMON" 2>/dev/null || true; fi
+    if [[ -n $DAEMON ]]; then
+        kill -KILL "$DAEMON" 2>/dev/null || true
+        wait "$DAEMON" 2>/dev/null || true # takes the shell's own word about it, too
+    fi
     "$LIBVIRT" purge "$DIR/lv" >/dev/null 2>&1 || true
     rm -rf "$DIR"
 }
