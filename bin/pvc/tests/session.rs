@@ -46,6 +46,8 @@ impl User {
             .args(args)
             .env_clear()
             .env("HOME", self.home.path())
+            // Whatever this machine runs is not the test's.
+            .env("PVC_CONFIG_FILE", "/nonexistent/pvc.conf")
             .env("PATH", std::env::var_os("PATH").unwrap());
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
