@@ -98,17 +98,18 @@ pub async fn for_state(api: &ApiState, vm: Uuid, name: &str, request: StateReque
 fn look_at_state(cluster: &Cluster, vm: Uuid, name: &str, request: StateRequest) -> Result<Look<()>> {
     use VmState::{Disable, Fail, Migrate, MigrateLive, Restart, Shutdown, Start, Stop, Unmigrate};
     let record = cluster.vms.get(&vm).ok_or_else(|| removed(name))?;
-    let runs = cluster
-        .nodes
-        .values()
-        .any(|node| node.daemon_state == DaemonState::Run && node.running.contains(&vm));
+    let alive = || cluster.nodes.values().filter(|node| node.daemon_state == DaemonState::Run);
+    let runs = alive().any(|node| node.running.contains(&vm));
+    // A guest is listed while QEMU still brings it up, and may yet be given up.
+    let is_settled = !alive().any(|node| node.working_on.contains(&vm));
+    let once = |there: bool| Ok(if there && is_settled { Look::Done(()) } else { Look::NotYet });
     let wants_up = matches!(request, StateRequest::Start | StateRequest::Restart);
     match &record.state {
         Fail => Err(failed(name, &record.failed_reason)),
-        Start if wants_up => Ok(if runs { Look::Done(()) } else { Look::NotYet }),
+        Start if wants_up => once(runs),
         Restart | Migrate | MigrateLive | Unmigrate if wants_up => Ok(Look::NotYet),
         Shutdown if request == StateRequest::Shutdown => Ok(Look::NotYet),
-        Stop | Disable if !wants_up => Ok(if runs { Look::NotYet } else { Look::Done(()) }),
+        Stop | Disable if !wants_up => once(!runs),
         other => Err(ApiError::refused(format!(
             "VM `{name}` is in state `{other}` now: somebody else asked for that meanwhile"
         ))),

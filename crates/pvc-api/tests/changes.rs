@@ -232,6 +232,26 @@ async fn who_waits_for_a_start_hears_when_the_guest_runs() {
 }
 
 #[tokio::test]
+async fn who_waits_for_a_start_or_a_stop_waits_as_long_as_the_node_works_on_it() {
+    let api = with_web().await;
+    let cases = [
+        ("start", "/vm/web/state?state=start&wait=True", true, "VM `web` runs"),
+        ("stop", "/vm/web/state?state=stop&wait=True", false, "VM `web` is stopped"),
+    ];
+    for (state, request, runs, said) in cases {
+        api.write("/pvcrs/working_on/pvchv1", UUID).await;
+        let waiter = waiting(&api, request);
+        api.eventually("it is asked for", |view| view.vm("web").unwrap().state.as_str() == state).await;
+        api.play("web", state, runs).await;
+        api.eventually("the node's list is seen", |view| view.nodes["pvchv1"].running.is_empty() != runs)
+            .await;
+        assert!(!waiter.is_finished(), "{state}");
+        api.write("/pvcrs/working_on/pvchv1", "").await;
+        assert_eq!(waiter.await.unwrap().ok()["message"], said);
+    }
+}
+
+#[tokio::test]
 async fn who_waits_for_a_start_that_fails_hears_why() {
     let api = with_web().await;
     let waiter = waiting(&api, "/vm/web/state?state=start&wait=True");

@@ -144,6 +144,9 @@ pub struct NodeRecord {
     pub figures: NodeFigures,
     /// The VMs that the node says it runs.
     pub running: Vec<Uuid>,
+    /// The VMs whose guests the node is starting or ending right now, said before it begins: what
+    /// `running` says of them may be outdated in a moment. Always empty of older peers.
+    pub working_on: Vec<Uuid>,
     /// 0 to 100, if a health daemon has said something.
     pub health: Option<u8>,
     pub plugins: Vec<PluginReport>,

@@ -253,6 +253,7 @@ mod tests {
                 domains: 0,
             },
             running: Vec::new(),
+            working_on: Vec::new(),
             health: None,
             plugins: Vec::new(),
             network_stats: "".into(),

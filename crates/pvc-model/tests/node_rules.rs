@@ -29,6 +29,7 @@ fn node(name: &str) -> NodeRecord {
         arch: String::new(),
         figures: NodeFigures::default(),
         running: Vec::new(),
+        working_on: Vec::new(),
         health: None,
         plugins: Vec::new(),
         network_stats: Arc::from(""),

@@ -35,6 +35,7 @@ fn node(name: &str) -> NodeRecord {
         arch: String::new(),
         figures: NodeFigures::default(),
         running: Vec::new(),
+        working_on: Vec::new(),
         health: None,
         plugins: Vec::new(),
         network_stats: Arc::from(""),

@@ -12,7 +12,7 @@
 mod act;
 mod findings;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -66,6 +66,8 @@ pub(crate) struct VmReconciler {
     facts: BTreeMap<Uuid, Known>,
     findings: Findings,
     under_way: JoinSet<Done>,
+    /// The VMs whose guests are being started or ended.
+    working_on: BTreeSet<Uuid>,
     passes: u64,
     /// While no look works: said in the log once, not every second.
     blind: Option<Blind>,
@@ -99,6 +101,7 @@ impl VmReconciler {
             facts: BTreeMap::new(),
             findings: Findings::default(),
             under_way: JoinSet::new(),
+            working_on: BTreeSet::new(),
             passes: 0,
             blind: None,
         }
@@ -177,11 +180,14 @@ impl VmReconciler {
         };
         plan::observe(&view, &mut self.minds);
         let plan = plan::plan(&view, &self.minds);
+        let moving = plan.steps.iter().filter(|planned| starts_or_ends(&planned.step));
+        self.working_on.extend(moving.map(|planned| planned.vm));
+        // Before anything begins: who then sees that a VM is not worked on sees what became of the work.
+        self.publish(&guests, &cluster).await;
         for planned in &plan.steps {
             self.begin(planned, &cluster);
         }
         self.learn(&guests, &cluster, now);
-        self.publish(&guests, &cluster).await;
         self.findings.report(&self.shared, &plan.findings);
         // A dead guest is to be back within one interval even if nobody announces its death.
         let longest = REST.min(self.shared.settings.keepalive_interval);
@@ -232,7 +238,10 @@ impl VmReconciler {
     }
 
     fn begin(&mut self, planned: &Planned, cluster: &Cluster) {
-        let Some(record) = cluster.vms.get(&planned.vm) else { return };
+        let Some(record) = cluster.vms.get(&planned.vm) else {
+            self.working_on.remove(&planned.vm);
+            return;
+        };
         let mind = self.minds.entry(planned.vm).or_default();
         mind.busy = true;
         if matches!(planned.step, Step::Destroy(_)) {
@@ -258,6 +267,7 @@ impl VmReconciler {
         }
         let mind = self.minds.entry(vm).or_default();
         mind.busy = false;
+        self.working_on.remove(&vm);
         match ended {
             Ended::Started => mind.started(now),
             Ended::Died => mind.died_at_start(now),
@@ -318,8 +328,14 @@ impl VmReconciler {
         let running: Vec<Uuid> =
             guests.keys().filter(|uuid| cluster.vms.contains_key(uuid)).copied().collect();
         let mut reports = Vec::new();
-        if cluster.nodes.get(&name).is_some_and(|record| record.running != running) {
-            reports.push(Report::Running(name.clone(), running));
+        let working_on: Vec<Uuid> = self.working_on.iter().copied().collect();
+        if let Some(record) = cluster.nodes.get(&name) {
+            if record.running != running {
+                reports.push(Report::Running(name.clone(), running));
+            }
+            if record.working_on != working_on {
+                reports.push(Report::WorkingOn(name.clone(), working_on));
+            }
         }
         let has_stale_display = |vm: &&Uuid| !guests.contains_key(vm) && !cluster.vms[*vm].vnc.is_empty();
         let here = cluster.vms.values().filter(|record| record.is_assigned_to(&name));
@@ -345,6 +361,11 @@ impl VmReconciler {
             None => tracing::debug!("what runs here could not be reported in time; the next pass does"),
         }
     }
+}
+
+/// Whether there may be a guest before this step and none after it, or the other way round.
+fn starts_or_ends(step: &Step) -> bool {
+    matches!(step, Step::Start | Step::Destroy(_))
 }
 
 /// Whether the guest here belongs to another node and is not on its way there.

@@ -143,6 +143,36 @@ async fn a_start_that_is_refused_fails_with_the_reason_and_a_later_one_forgets_i
 }
 
 #[tokio::test(start_paused = true)]
+async fn while_a_guest_is_brought_up_the_node_says_that_it_works_on_it() {
+    let world = world().await;
+    let uuid = world.define(1, VmState::Stop).await;
+    let manner = Manner {
+        start_takes: Duration::from_secs(20),
+        refuses_start: Some("no write lock".to_owned()),
+        ..Manner::default()
+    };
+    world.hypervisor.set_manner(uuid, manner);
+    let _daemon = world.running().await;
+    let works_on_it = || world.node().is_some_and(|node| node.working_on.contains(&uuid));
+    assert!(!works_on_it());
+    world.request(uuid, VmState::Start).await;
+    let listed = || world.node().is_some_and(|node| node.running.contains(&uuid));
+    world
+        .until("it is listed", || {
+            assert!(world.hypervisor.count("start", uuid) == 0 || works_on_it(), "said before it begins");
+            listed()
+        })
+        .await;
+    world
+        .until("the start has ended", || {
+            assert!(!listed() || works_on_it(), "it never ran");
+            !works_on_it()
+        })
+        .await;
+    assert_eq!(world.state(uuid), "fail");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_start_that_hangs_holds_up_nobody_else_and_can_be_given_up() {
     let world = world().await;
     let hanging = world.define(1, VmState::Start).await;

@@ -169,6 +169,7 @@ pub enum Expect {
 pub enum Report {
     Figures(NodeName, NodeFigures),
     Running(NodeName, Vec<Uuid>),
+    WorkingOn(NodeName, Vec<Uuid>),
     /// JSON text by interface.
     NetworkStats(NodeName, String),
     Hypervisor(NodeName, HypervisorNote),

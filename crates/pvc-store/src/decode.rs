@@ -122,7 +122,7 @@ pub(crate) fn node(raw: &Raw, name: &str) -> Option<NodeRecord> {
     let plugins = r.text("monitoring_plugins");
     let plugins = plugins.split_whitespace().map(|plugin| plugin_report(&mut r, plugin)).collect();
     let health = r.text("monitoring_health");
-    let running = r.text("runningdomains");
+    let running = uuids(&r.text("runningdomains"));
     let schema = |text: String| text.trim().parse().ok();
     Some(NodeRecord {
         name: NodeName::new(name),
@@ -148,8 +148,8 @@ pub(crate) fn node(raw: &Raw, name: &str) -> Option<NodeRecord> {
             load: r.number("cpuload"),
             domains: r.number("domainscount"),
         },
-        // Older peers leave a literal `0` in the list; it is no UUID and falls out here.
-        running: running.split_whitespace().filter_map(|uuid| Uuid::try_parse(uuid).ok()).collect(),
+        running,
+        working_on: raw.text(&keys::working_on(name)).map(|text| uuids(&text)).unwrap_or_default(),
         health: set(&health).and_then(|health| health.parse().ok()).map(|health: u8| health.min(100)),
         plugins,
         network_stats: r.shared("network_stats"),
@@ -157,6 +157,11 @@ pub(crate) fn node(raw: &Raw, name: &str) -> Option<NodeRecord> {
         hypervisor: raw.text(&keys::node_note(name)).and_then(|text| note_codec::read(&text)),
         defects: r.defects,
     })
+}
+
+/// Older peers leave a literal `0` in such a list; it is no UUID and falls out here.
+fn uuids(text: &str) -> Vec<Uuid> {
+    text.split_whitespace().filter_map(|uuid| Uuid::try_parse(uuid).ok()).collect()
 }
 
 fn plugin_report(r: &mut Reader<'_>, plugin: &str) -> PluginReport {

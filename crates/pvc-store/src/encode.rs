@@ -351,6 +351,7 @@ pub(crate) fn report(report: &Report) -> Vec<(String, String)> {
     match report {
         Report::Figures(node, figures) => self::figures(node, figures),
         Report::Running(node, vms) => vec![(keys::node(node, "runningdomains"), joined(vms, " "))],
+        Report::WorkingOn(node, vms) => vec![(keys::working_on(node.as_str()), joined(vms, " "))],
         Report::NetworkStats(node, json) => vec![(keys::node(node, "network_stats"), json.clone())],
         Report::Hypervisor(node, note) => vec![(keys::node_note(node.as_str()), note_codec::text(note))],
         Report::NodeHealth(node, health) => {

@@ -44,6 +44,7 @@ pub(crate) const BASE: &[(&str, &str)] = &[
     ("/pvcrs", ""),
     ("/pvcrs/daemon", ""),
     ("/pvcrs/nodes", ""),
+    ("/pvcrs/working_on", ""),
 ];
 
 /// The keys below a node's root, parents first, with the values that `repair` gives missing ones.
@@ -151,6 +152,11 @@ pub(crate) fn node_root(name: &NodeName) -> String {
 /// What our own daemons say of a node beside what older peers know.
 pub(crate) fn node_note(name: &str) -> String {
     format!("/pvcrs/nodes/{name}")
+}
+
+/// The VMs whose guests a node is starting or ending. Older peers say nothing of the kind.
+pub(crate) fn working_on(name: &str) -> String {
+    format!("/pvcrs/working_on/{name}")
 }
 
 pub(crate) fn vm(uuid: Uuid, key: &str) -> String {

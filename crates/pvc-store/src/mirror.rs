@@ -295,7 +295,7 @@ impl Subject {
             ("networks", Some(vni)) => Some(Subject::Network(vni.to_owned())),
             ("faults", Some(id)) => Some(Subject::Fault(id.to_owned())),
             ("tasks", Some(id)) => JobId::parse(id).map(Subject::Job),
-            ("pvcrs", Some("nodes")) => next().map(|name| Subject::Node(name.to_owned())),
+            ("pvcrs", Some("nodes" | "working_on")) => next().map(|name| Subject::Node(name.to_owned())),
             ("ceph", Some("osds")) => next().map(|id| Subject::Osd(id.to_owned())),
             ("ceph", Some("pools")) => next().map(|name| Subject::Pool(name.to_owned())),
             ("ceph", Some("volumes" | "snapshots")) => {

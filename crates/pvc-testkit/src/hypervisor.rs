@@ -19,6 +19,8 @@ pub struct Manner {
     pub monitor_hangs: bool,
     /// How long the guest takes to power off after the button was pressed.
     pub shutdown_takes: Duration,
+    /// How long the guest is brought up: it is listed already, paused.
+    pub start_takes: Duration,
     /// Starting is refused, with this reason.
     pub refuses_start: Option<String>,
     /// The guest dies while it is being started.
@@ -252,6 +254,13 @@ impl Hypervisor for ScriptedHypervisor {
         })?;
         if manner.start_hangs {
             std::future::pending::<()>().await;
+        }
+        if !manner.start_takes.is_zero() {
+            let name = between(xml, "<name>", "</name>");
+            self.reached(|inner| Ok(inner.insert(uuid, name, xml)))?;
+            self.set_run(uuid, GuestRun::Paused);
+            tokio::time::sleep(manner.start_takes).await;
+            self.with(|inner| inner.remove(uuid));
         }
         if let Some(why) = manner.refuses_start {
             return Err(HypervisorError::Refused { why });

@@ -87,6 +87,26 @@ fn a_guest_that_keeps_dying_is_tried_ever_more_slowly_and_shown_as_a_fault() {
 }
 
 #[test]
+fn a_guest_whose_volume_is_in_use_is_never_said_to_run() {
+    let machine = Machine::start();
+    machine.define_hello("first");
+    machine.boot("first");
+    let xml = machine.hello_xml("second").replace("vms/second_sda", "vms/first_sda");
+    let file = machine.dir().join("second.xml");
+    std::fs::write(&file, xml).expect("the test's directory can be written");
+    machine.pvc(&["vm", "define", &file.to_string_lossy()]).ok();
+    for _ in 0..3 {
+        let started = machine.pvc(&["vm", "start", "second", "--wait"]);
+        started.fails(1);
+        assert!(started.stderr.contains("lock"), "{started}");
+        assert_eq!(machine.vm("second")["state"], "fail");
+    }
+    machine.pvc(&["vm", "stop", "first", "--wait"]).ok();
+    machine.pvc(&["vm", "start", "second", "--wait"]).ok();
+    machine.qemu("second");
+}
+
+#[test]
 fn a_guest_that_cannot_start_says_why_and_harms_nobody() {
     let machine = Machine::start();
     machine.define_hello("well");
