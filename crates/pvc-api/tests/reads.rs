@@ -44,10 +44,24 @@ async fn options_needs_no_key_and_head_works_like_get() {
 #[tokio::test]
 async fn what_comes_later_says_so() {
     let api = with_vms(1).await;
-    for (path, status) in [("/vm/vm00000/snapshot", 501), ("/provisioner/create", 501), ("/network", 405)] {
+    for (path, status) in [
+        ("/vm/vm00000/snapshot", 501),
+        ("/vm/autobackup", 501),
+        ("/vm/automirror?force_full=True", 501),
+        ("/provisioner/create", 501),
+        ("/network", 405),
+    ] {
         let message = api.post(path).await.refused(status);
         assert!(message.contains(" with release 0."), "{message}");
     }
+}
+
+#[tokio::test]
+async fn a_vm_that_is_called_like_a_later_operation_is_a_vm() {
+    let api = with_vms(20).await;
+    api.post(&format!("/vm/{}/rename?new_name=autobackup", api.vm_in("stop"))).await.ok();
+    assert_eq!(api.get("/vm/autobackup").await.ok()[0]["name"], "autobackup");
+    api.delete("/vm/autobackup").await.ok();
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use pvc_store::{ChangeError, Changes, ConfigChange, RestoreError, Store, StoreError};
+use pvc_store::{ChangeError, Changes, ConfigChange, RestoreError, Restored, Store, StoreError};
 
 use crate::refusal::{Kind, Refusal};
 
@@ -52,13 +52,15 @@ pub async fn initialize(store: &Store, overwrite: bool) -> crate::Outcome<(), Cl
     }
 }
 
-/// All that is recorded, by key, credentials included.
+/// All that is recorded, by key, the nodes' IPMI credentials included: a restore of it makes a cluster
+/// that works, and a cluster that cannot fence does not.
 pub async fn backup(store: &Store) -> Result<BTreeMap<String, String>, StoreError> {
     store.backup().await
 }
 
-/// Writes what [`backup`] gave, as JSON text. Keys that are not in it stay. Returns how many were written.
-pub async fn restore(store: &Store, dump: &str) -> crate::Outcome<usize, ClusterRefusal> {
+/// Writes what [`backup`] gave, as JSON text. Keys that are not in it stay. A dump from which somebody
+/// took the credentials is taken, too, and the outcome says what is missing.
+pub async fn restore(store: &Store, dump: &str) -> crate::Outcome<Restored, ClusterRefusal> {
     let dump = read_dump(dump).map_err(ChangeError::Refused)?;
     store.restore(&dump).await.map_err(|error| ChangeError::Refused(ClusterRefusal::Restore(error)))
 }

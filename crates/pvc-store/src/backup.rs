@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use pvc_model::NodeName;
 use pvc_ports::{CreateMode, Op};
 
 use crate::error::{RestoreError, StoreError};
@@ -10,11 +11,22 @@ use crate::keys;
 use crate::schema::SCHEMA_VERSION;
 use crate::store::{Store, chunks, flat, paths_of};
 
+/// What a restore did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Restored {
+    /// How many keys were written.
+    pub keys: usize,
+    /// Nodes with a BMC whose password neither the dump nor the store has: nobody can fence them until
+    /// their daemons have written it.
+    pub unfenceable: Vec<NodeName>,
+}
+
 impl Store {
     /// Every key with its value, but for other programs' subtrees, lock nodes and what ends with a
     /// session. Values that are not UTF-8 have the unreadable bytes replaced.
     ///
-    /// The dump contains the nodes' IPMI credentials, as it always has: keep it like them.
+    /// The dump contains the nodes' IPMI credentials, as it always has: keep it like them. Without them a
+    /// restored cluster could not fence, least of all the node that is dead already and writes nothing.
     pub async fn backup(&self) -> Result<BTreeMap<String, String>, StoreError> {
         self.fresh().await?;
         let paths: Vec<String> =
@@ -28,8 +40,8 @@ impl Store {
     }
 
     /// Writes every key of `dump`, creating parents; keys that are not in it stay. A dump larger than
-    /// one request is written in several, the schema version last. Returns how many keys were written.
-    pub async fn restore(&self, dump: &BTreeMap<String, String>) -> Result<usize, RestoreError> {
+    /// one request is written in several, the schema version last.
+    pub async fn restore(&self, dump: &BTreeMap<String, String>) -> Result<Restored, RestoreError> {
         self.check_dump(dump)?;
         let stopped = |written| move |source| RestoreError::Stopped { written, total: dump.len(), source };
         self.fresh().await.map_err(stopped(0))?;
@@ -43,7 +55,17 @@ impl Store {
         // Everything may have changed; whoever restores wants to see it.
         let paths = dump.keys().cloned().collect();
         self.refresh(paths).await.map_err(stopped(written))?;
-        Ok(dump.len())
+        Ok(Restored { keys: dump.len(), unfenceable: self.unfenceable() })
+    }
+
+    fn unfenceable(&self) -> Vec<NodeName> {
+        self.with_raw(|raw| {
+            let given = |node: &NodeName, key| {
+                raw.get(&keys::node(node, key)).is_some_and(|key| !key.data.is_empty())
+            };
+            let nodes = raw.children(keys::NODES).into_iter().map(NodeName::new);
+            nodes.filter(|node| given(node, "ipmihostname") && !given(node, "ipmipassword")).collect()
+        })
     }
 
     fn check_dump(&self, dump: &BTreeMap<String, String>) -> Result<(), RestoreError> {

@@ -25,6 +25,7 @@ pub mod schema;
 mod store;
 pub mod synthetic;
 
+pub use backup::Restored;
 pub use change::{Change, Changes, ConfigChange, Expect, Ipmi, NewNode, NewVm, NodeChange, Report, VmChange};
 pub use error::{ChangeError, RestoreError, StoreError};
 pub use feed::{Event, EventFeed, EventKind};

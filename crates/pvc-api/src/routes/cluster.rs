@@ -1,9 +1,10 @@
 //! The cluster as a whole.
 
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use pvc_api_types::{ClusterStatus, Message, PrimaryNode};
+use pvc_model::NodeName;
 use pvc_ops::cluster;
 
 use crate::error::{ApiError, Result};
@@ -100,17 +101,18 @@ pub async fn post_initialize(
     Ok(json::ok(&Message { message: "the cluster was initialized".into() }))
 }
 
-/// Every record by its path, as a JSON text inside of a JSON text.
+/// Every record by its path, as a JSON text inside of a JSON text. The nodes' IPMI credentials are among
+/// them: keep it like a password.
 #[utoipa::path(
     get, path = "/api/v1/backup", tag = "cluster",
     responses((status = 200, body = String, content_type = "application/json"), ReadRefused)
 )]
 pub async fn get_backup(State(api): State<ApiState>) -> Result<Response> {
-    let mut dump = api.ask(async { cluster::backup(api.store()).await.map_err(store_error) }).await?;
-    // A backup lies around; what opens a node's management controller is in that node's configuration.
-    dump.retain(|key, _| !key.ends_with("/ipmiusername") && !key.ends_with("/ipmipassword"));
+    let dump = api.ask(async { cluster::backup(api.store()).await.map_err(store_error) }).await?;
     let inner = serde_json::to_string(&dump).expect("a map of texts is JSON");
-    Ok(json::ok(&inner))
+    let mut response = json::ok(&inner);
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    Ok(response)
 }
 
 params! {
@@ -140,6 +142,18 @@ pub async fn post_restore(
     // Writing a large tree takes its time; it is not to be given up half-way.
     let time = api.settings().limits.change_time * 10;
     let restore = async move { cluster::restore(&store, &request.cluster_data).await.map_err(refused) };
-    let keys = api.change_within(time, restore).await?;
-    Ok(json::ok(&Message { message: format!("{keys} records were restored") }))
+    let restored = api.change_within(time, restore).await?;
+    let message = format!("{} records were restored{}", restored.keys, unfenceable(&restored.unfenceable));
+    Ok(json::ok(&Message { message }))
+}
+
+fn unfenceable(nodes: &[NodeName]) -> String {
+    if nodes.is_empty() {
+        return String::new();
+    }
+    let nodes: Vec<String> = nodes.iter().map(|node| format!("`{node}`")).collect();
+    let nodes = nodes.join(", ");
+    format!(
+        "; note: no IPMI password is known of {nodes}: start the daemon there, until then it cannot be fenced"
+    )
 }

@@ -1,13 +1,34 @@
 //! What the API will have and does not have yet: it says so, instead of not knowing the path.
 
 use axum::Router;
-use axum::extract::Request;
+use axum::extract::{FromRequestParts, Request};
+use axum::http::request::Parts;
 use axum::http::{Method, StatusCode};
 use axum::routing::any;
 use pvc_api_types::release::arrival;
 
+use super::At;
 use crate::error::ApiError;
 use crate::state::ApiState;
+
+/// Where a VM's name stands in a path, the names of operations that come later. Only a `POST` means
+/// the operation; a VM that is called so is found by all other methods.
+const OPERATIONS: [&str; 2] = ["autobackup", "automirror"];
+
+/// The name of a VM to be defined, which is not that of an operation.
+pub struct AtNewVm(pub String);
+
+impl FromRequestParts<ApiState> for AtNewVm {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, ApiError> {
+        let At(name) = At::<String>::from_request_parts(parts, state).await?;
+        match OPERATIONS.contains(&name.as_str()) {
+            true => Err(coming(parts.uri.path())),
+            false => Ok(AtNewVm(name)),
+        }
+    }
+}
 
 /// Paths below `/api/v1` that nothing is behind yet.
 const PATHS: [&str; 27] = [
@@ -46,7 +67,11 @@ pub fn router() -> Router<ApiState> {
 }
 
 async fn not_yet(request: Request) -> ApiError {
-    ApiError::new(StatusCode::NOT_IMPLEMENTED, message(request.uri().path()))
+    coming(request.uri().path())
+}
+
+fn coming(path: &str) -> ApiError {
+    ApiError::new(StatusCode::NOT_IMPLEMENTED, message(path))
 }
 
 /// What is missing at a path that can only be read so far, if it is missing there.

@@ -12,6 +12,7 @@ use pvc_ops::vm::{self, Define, Meta, Move, Movement, StateOutcome};
 use pvc_ports::DeviceChange;
 
 use super::At;
+use super::later::AtNewVm;
 use crate::auth::Caller;
 use crate::error::{ApiError, Result};
 use crate::json;
@@ -132,7 +133,7 @@ pub async fn post_vm(
 )]
 pub async fn post_vm_vm(
     State(api): State<ApiState>,
-    At(name): At<String>,
+    AtNewVm(name): AtNewVm,
     Params(definition): Params<Definition>,
 ) -> Result<Response> {
     define(&api, Some(name), definition).await
