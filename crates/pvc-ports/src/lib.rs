@@ -11,8 +11,11 @@ mod clock;
 mod exec;
 mod host;
 mod hypervisor;
+mod network;
 mod random;
+mod services;
 mod storage;
+mod storage_cluster;
 mod tree;
 
 pub use clock::Clock;
@@ -22,10 +25,13 @@ pub use hypervisor::{
     ConsoleLog, DeviceChange, Guest, GuestEvent, GuestRun, GuestStats, Hypervisor, HypervisorError,
     HypervisorFacts, VncAddress,
 };
+pub use network::{Network, NetworkError};
 pub use random::Random;
+pub use services::{Services, ServicesError, UnitState};
 pub use storage::{
     Attachment, ImageFormat, PoolInfo, SnapshotInfo, Storage, StorageError, VolumeInfo, VolumeLock,
 };
+pub use storage_cluster::{OsdFigures, PoolFigures, StorageCluster};
 pub use tree::{
     CreateMode, Done, Entry, MultiError, Op, SessionState, Stat, Tree, TreeError, TreeEvent, TreeWatch,
     check_path, parent_path,

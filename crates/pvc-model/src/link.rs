@@ -1,0 +1,114 @@
+//! The links of a machine: its network interfaces, as the kernel has them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::IpAddr;
+
+pub use ipnet::IpNet;
+
+/// The links of a machine by name.
+pub type Links = BTreeMap<String, Link>;
+
+/// A network interface and what it carries.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Link {
+    pub name: String,
+    pub kind: LinkKind,
+    pub mtu: u32,
+    /// Switched on by the administrator; whether a cable is plugged in is [`carrier`](Link::carrier).
+    pub up: bool,
+    pub carrier: bool,
+    /// The link that this one is a port of: a bridge, a bond.
+    pub master: Option<String>,
+    /// `None` for links that have no Ethernet address.
+    pub mac: Option<Mac>,
+    /// Each with the prefix length of the network that it stands in.
+    pub addresses: BTreeSet<IpNet>,
+}
+
+/// An Ethernet address.
+pub type Mac = [u8; 6];
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LinkKind {
+    /// A network card, or whatever else the kernel names no kind of.
+    Device,
+    Bridge,
+    /// `lower` is `None` if it lies in another network namespace.
+    Vlan {
+        lower: Option<String>,
+        id: u16,
+    },
+    /// Any other, by the kernel's word for it: `bond`, `veth`, `vxlan`.
+    Other(String),
+}
+
+impl fmt::Display for LinkKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LinkKind::Device => f.write_str("device"),
+            LinkKind::Bridge => f.write_str("bridge"),
+            LinkKind::Vlan { id, .. } => write!(f, "VLAN {id}"),
+            LinkKind::Other(kind) => f.write_str(kind),
+        }
+    }
+}
+
+/// A way out of the machine: a unicast route of the main table.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Route {
+    /// The whole address space for a default route.
+    pub to: IpNet,
+    /// `None` if it is reached without a router.
+    pub via: Option<IpAddr>,
+    /// `None` if the kernel names no single link.
+    pub link: Option<String>,
+    /// Among routes to the same place the smallest wins.
+    pub metric: u32,
+}
+
+impl Route {
+    pub fn is_default(&self) -> bool {
+        self.to.prefix_len() == 0
+    }
+}
+
+impl fmt::Display for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.is_default() {
+            true => f.write_str("default")?,
+            false => write!(f, "{}", self.to)?,
+        }
+        if let Some(via) = self.via {
+            write!(f, " via {via}")?;
+        }
+        if let Some(link) = &self.link {
+            write!(f, " on {link}")?;
+        }
+        Ok(())
+    }
+}
+
+/// The longest name that the kernel takes for a link, in bytes.
+pub const LINK_NAME_BYTES: usize = 15;
+
+/// Whether the kernel takes `name` for a link.
+pub fn is_link_name(name: &str) -> bool {
+    let odd = |c: char| c == '/' || c == ':' || c.is_whitespace() || c.is_control();
+    !name.is_empty() && name.len() <= LINK_NAME_BYTES && name != "." && name != ".." && !name.contains(odd)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn link_names_are_what_the_kernel_takes() {
+        for good in ["lo", "ens4.10", "brupstream", "enp0s31f6u1u2u3"] {
+            assert!(is_link_name(good), "{good}");
+        }
+        for bad in ["", ".", "..", "a/b", "a b", "a:1", "enp0s31f6u1u2u34", "x\n"] {
+            assert!(!is_link_name(bad), "{bad}");
+        }
+    }
+}

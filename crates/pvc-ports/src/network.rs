@@ -1,0 +1,89 @@
+//! The network of this machine: its links, their addresses, the way out, and the kernel's settings.
+
+use std::net::IpAddr;
+
+use async_trait::async_trait;
+use pvc_model::link::{IpNet, Links, Route};
+
+#[derive(Debug, thiserror::Error)]
+pub enum NetworkError {
+    #[error("the link `{link}` does not exist")]
+    NoLink { link: String },
+    #[error("the link `{link}` exists and is no {wanted}")]
+    OtherKind { link: String, wanted: String },
+    #[error("`{name}` is no name for a link")]
+    BadName { name: String },
+    #[error("this kernel has no {what}")]
+    Unsupported { what: String },
+    #[error("the kernel has no setting `{key}`")]
+    NoSetting { key: String },
+    #[error("the kernel did not {what}")]
+    Refused {
+        /// What was asked for: `set the MTU of `ens4` to 9000`.
+        what: String,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("the kernel did not {what} within {seconds} s")]
+    TimedOut { what: String, seconds: u64 },
+}
+
+impl NetworkError {
+    /// What to do about it.
+    pub fn hint(&self) -> Option<String> {
+        let hint = match self {
+            NetworkError::NoLink { .. } => "`ip link` shows the links of this machine",
+            NetworkError::OtherKind { link, .. } => {
+                return Some(format!("`ip -d link show {link}` shows what it is; give it another name"));
+            }
+            NetworkError::Unsupported { .. } => {
+                "is the kernel's module installed? A minimal kernel may lack it"
+            }
+            NetworkError::Refused { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
+                "this needs root, and in a container CAP_NET_ADMIN and CAP_NET_RAW"
+            }
+            _ => return None,
+        };
+        Some(hint.to_owned())
+    }
+}
+
+/// The network of this machine.
+///
+/// Every change may be repeated: what is there already is not an error, and neither is the absence of
+/// what is to be removed. Changes touch what they name and nothing else. A call returns within seconds.
+#[async_trait]
+pub trait Network: Send + Sync {
+    /// Every link with its addresses, in one look.
+    async fn links(&self) -> Result<Links, NetworkError>;
+
+    /// A bridge without ports, switched off.
+    async fn create_bridge(&self, link: &str) -> Result<(), NetworkError>;
+    /// What is tagged `id` on the link `lower`, as a link of its own, switched off.
+    async fn create_vlan(&self, link: &str, lower: &str, id: u16) -> Result<(), NetworkError>;
+    /// Removes a bridge or a VLAN; any other kind is not ours to remove. Its ports are left without a bridge.
+    async fn remove_link(&self, link: &str) -> Result<(), NetworkError>;
+
+    async fn set_mtu(&self, link: &str, mtu: u32) -> Result<(), NetworkError>;
+    async fn set_up(&self, link: &str, up: bool) -> Result<(), NetworkError>;
+    /// Makes it a port of `master`, or of none.
+    async fn set_master(&self, link: &str, master: Option<&str>) -> Result<(), NetworkError>;
+
+    /// Adds an address, usable at once: an IPv6 address is not probed for duplicates first.
+    async fn add_address(&self, link: &str, address: IpNet) -> Result<(), NetworkError>;
+    /// Removes the address with this prefix length. Other addresses of the same network stay.
+    async fn remove_address(&self, link: &str, address: IpNet) -> Result<(), NetworkError>;
+    /// Tells the neighbours on `link` that the address is here now: gratuitous ARP for IPv4, unsolicited
+    /// neighbour advertisements for IPv6, twice within 20 ms. The link must be up.
+    async fn announce(&self, link: &str, address: IpAddr) -> Result<(), NetworkError>;
+
+    /// The unicast routes of the main table.
+    async fn routes(&self) -> Result<Vec<Route>, NetworkError>;
+    async fn add_route(&self, route: &Route) -> Result<(), NetworkError>;
+    async fn remove_route(&self, route: &Route) -> Result<(), NetworkError>;
+
+    /// A setting of the kernel by its path below `/proc/sys`, such as `net/ipv4/ip_forward`; `None` if
+    /// this kernel has no such setting. Slashes, because names of links may hold dots.
+    async fn setting(&self, key: &str) -> Result<Option<String>, NetworkError>;
+    async fn set_setting(&self, key: &str, value: &str) -> Result<(), NetworkError>;
+}

@@ -1,0 +1,348 @@
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::{Mutex, MutexGuard};
+
+use async_trait::async_trait;
+use pvc_model::link::{IpNet, Link, LinkKind, Links, Route, is_link_name};
+use pvc_ports::{Network, NetworkError};
+
+/// A change that somebody asked a [`MemoryNetwork`] for. What was so already is not noted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NetworkChange {
+    Created { link: String, kind: LinkKind },
+    Removed { link: String },
+    Mtu { link: String, mtu: u32 },
+    Up { link: String, up: bool },
+    Master { link: String, master: Option<String> },
+    AddressAdded { link: String, address: IpNet },
+    AddressRemoved { link: String, address: IpNet },
+    Announced { link: String, address: IpAddr },
+    RouteAdded(Route),
+    RouteRemoved(Route),
+    Setting { key: String, value: String },
+}
+
+#[derive(Default)]
+struct Inner {
+    links: Links,
+    routes: BTreeSet<Route>,
+    settings: BTreeMap<String, String>,
+    changes: Vec<NetworkChange>,
+    failing: bool,
+}
+
+/// A machine's network without packets: links, addresses, routes and settings as the [`Network`] contract
+/// says, and a list of what was changed, in order.
+pub struct MemoryNetwork {
+    inner: Mutex<Inner>,
+    watcher: Watcher,
+}
+
+type Watcher = Box<dyn Fn(&NetworkChange) + Send + Sync>;
+
+/// The settings that the kernel keeps for every link.
+const PER_LINK: [(&str, &str); 4] = [
+    ("net/ipv4/conf/{}/rp_filter", "1"),
+    ("net/ipv4/conf/{}/promote_secondaries", "0"),
+    ("net/ipv6/conf/{}/accept_ra", "1"),
+    ("net/ipv6/conf/{}/forwarding", "0"),
+];
+
+/// The settings that the kernel keeps once, and for `all` and `default`.
+const GLOBAL: [(&str, &str); 10] = [
+    ("net/ipv4/ip_forward", "0"),
+    ("net/ipv6/conf/all/forwarding", "0"),
+    ("net/ipv4/conf/all/send_redirects", "1"),
+    ("net/ipv4/conf/default/send_redirects", "1"),
+    ("net/ipv4/conf/all/accept_source_route", "0"),
+    ("net/ipv4/conf/default/accept_source_route", "0"),
+    ("net/ipv6/conf/all/accept_source_route", "0"),
+    ("net/ipv6/conf/default/accept_source_route", "0"),
+    ("net/ipv4/conf/all/rp_filter", "0"),
+    ("net/ipv4/conf/default/rp_filter", "1"),
+];
+
+impl MemoryNetwork {
+    /// With the link `lo` and nothing else.
+    pub fn new() -> Self {
+        Self::with_watcher(|_| {})
+    }
+
+    /// Calls `watcher` with each change at once, while nobody else can make one.
+    pub fn with_watcher(watcher: impl Fn(&NetworkChange) + Send + Sync + 'static) -> Self {
+        let network = MemoryNetwork { inner: Mutex::default(), watcher: Box::new(watcher) };
+        {
+            let mut inner = network.inner();
+            inner.settings = GLOBAL.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+            inner.insert("lo", LinkKind::Device, 65536);
+            inner.link("lo").expect("it was just inserted").up = true;
+        }
+        network
+    }
+
+    /// With a network card of this name, switched off.
+    pub fn with_device(self, link: &str) -> Self {
+        self.insert_device(link);
+        self
+    }
+
+    /// Plugs in a network card.
+    pub fn insert_device(&self, link: &str) {
+        self.inner().insert(link, LinkKind::Device, 1500);
+    }
+
+    /// Takes a link away, of whatever kind, as a driver does when its card is pulled out.
+    pub fn pull_out(&self, link: &str) {
+        self.inner().take(link);
+    }
+
+    /// While set, every call fails as if the kernel refused.
+    pub fn set_failing(&self, failing: bool) {
+        self.inner().failing = failing;
+    }
+
+    /// What was changed so far, in order.
+    pub fn changes(&self) -> Vec<NetworkChange> {
+        self.inner().changes.clone()
+    }
+
+    /// The link that has this address, if any.
+    pub fn holder(&self, address: IpAddr) -> Option<String> {
+        let inner = self.inner();
+        let has = |link: &&Link| link.addresses.iter().any(|net| net.addr() == address);
+        inner.links.values().find(has).map(|link| link.name.clone())
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().expect("no test panics while holding it")
+    }
+
+    /// Lets `act` say what it changed.
+    fn change(
+        &self,
+        act: impl FnOnce(&mut Inner) -> Result<Option<NetworkChange>, NetworkError>,
+    ) -> Result<(), NetworkError> {
+        let mut inner = self.inner();
+        inner.answers()?;
+        if let Some(change) = act(&mut inner)? {
+            (self.watcher)(&change);
+            inner.changes.push(change);
+        }
+        Ok(())
+    }
+}
+
+impl Default for MemoryNetwork {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Inner {
+    fn answers(&self) -> Result<(), NetworkError> {
+        match self.failing {
+            true => Err(refused("answer", "somebody pulled the plug")),
+            false => Ok(()),
+        }
+    }
+
+    fn link(&mut self, link: &str) -> Result<&mut Link, NetworkError> {
+        self.links.get_mut(link).ok_or_else(|| NetworkError::NoLink { link: link.to_owned() })
+    }
+
+    fn insert(&mut self, name: &str, kind: LinkKind, mtu: u32) {
+        let mac = Some([2, 0, 0, 0, 0, u8::try_from(self.links.len()).unwrap_or(u8::MAX)]);
+        let link = Link {
+            name: name.to_owned(),
+            kind,
+            mtu,
+            up: false,
+            carrier: true,
+            master: None,
+            mac,
+            addresses: BTreeSet::new(),
+        };
+        self.links.insert(name.to_owned(), link);
+        for (key, value) in PER_LINK {
+            self.settings.insert(key.replace("{}", name), value.to_owned());
+        }
+    }
+
+    /// Removes a link and what cannot be without it.
+    fn take(&mut self, name: &str) {
+        self.links.remove(name);
+        let on_it =
+            |kind: &LinkKind| matches!(kind, LinkKind::Vlan { lower: Some(lower), .. } if lower == name);
+        self.links.retain(|_, link| !on_it(&link.kind));
+        for link in self.links.values_mut().filter(|link| link.master.as_deref() == Some(name)) {
+            link.master = None;
+        }
+        self.routes.retain(|route| route.link.as_deref() != Some(name));
+        for (key, _) in PER_LINK {
+            self.settings.remove(&key.replace("{}", name));
+        }
+    }
+
+    /// Whether the link is to be made: `false` if it is there.
+    fn is_free(&self, name: &str, kind: &LinkKind) -> Result<bool, NetworkError> {
+        if !is_link_name(name) {
+            return Err(NetworkError::BadName { name: name.to_owned() });
+        }
+        match self.links.get(name) {
+            None => Ok(true),
+            Some(link) if link.kind == *kind => Ok(false),
+            Some(_) => Err(NetworkError::OtherKind { link: name.to_owned(), wanted: kind.to_string() }),
+        }
+    }
+}
+
+fn refused(what: &str, why: &str) -> NetworkError {
+    NetworkError::Refused { what: what.to_owned(), source: std::io::Error::other(why.to_owned()) }
+}
+
+#[async_trait]
+impl Network for MemoryNetwork {
+    async fn links(&self) -> Result<Links, NetworkError> {
+        let inner = self.inner();
+        inner.answers()?;
+        Ok(inner.links.clone())
+    }
+
+    async fn create_bridge(&self, link: &str) -> Result<(), NetworkError> {
+        self.change(|inner| {
+            if !inner.is_free(link, &LinkKind::Bridge)? {
+                return Ok(None);
+            }
+            inner.insert(link, LinkKind::Bridge, 1500);
+            Ok(Some(NetworkChange::Created { link: link.to_owned(), kind: LinkKind::Bridge }))
+        })
+    }
+
+    async fn create_vlan(&self, link: &str, lower: &str, id: u16) -> Result<(), NetworkError> {
+        self.change(|inner| {
+            let kind = LinkKind::Vlan { lower: Some(lower.to_owned()), id };
+            let mtu = inner.link(lower)?.mtu;
+            if !(1..=4094).contains(&id) {
+                return Err(refused("make a VLAN", "its number is out of range"));
+            }
+            if !inner.is_free(link, &kind)? {
+                return Ok(None);
+            }
+            inner.insert(link, kind.clone(), mtu);
+            Ok(Some(NetworkChange::Created { link: link.to_owned(), kind }))
+        })
+    }
+
+    async fn remove_link(&self, link: &str) -> Result<(), NetworkError> {
+        self.change(|inner| match inner.links.get(link).map(|link| &link.kind) {
+            None => Ok(None),
+            Some(LinkKind::Bridge | LinkKind::Vlan { .. }) => {
+                inner.take(link);
+                Ok(Some(NetworkChange::Removed { link: link.to_owned() }))
+            }
+            Some(_) => {
+                Err(NetworkError::OtherKind { link: link.to_owned(), wanted: "bridge or VLAN".to_owned() })
+            }
+        })
+    }
+
+    async fn set_mtu(&self, link: &str, mtu: u32) -> Result<(), NetworkError> {
+        self.change(|inner| {
+            let found = inner.link(link)?;
+            if !(68..=65535).contains(&mtu) {
+                return Err(refused("set the MTU", "it is out of range"));
+            }
+            let before = std::mem::replace(&mut found.mtu, mtu);
+            Ok((before != mtu).then(|| NetworkChange::Mtu { link: link.to_owned(), mtu }))
+        })
+    }
+
+    async fn set_up(&self, link: &str, up: bool) -> Result<(), NetworkError> {
+        self.change(|inner| {
+            let before = std::mem::replace(&mut inner.link(link)?.up, up);
+            if !up {
+                // The kernel forgets the ways through a link that is switched off.
+                inner.routes.retain(|route| route.link.as_deref() != Some(link));
+            }
+            Ok((before != up).then(|| NetworkChange::Up { link: link.to_owned(), up }))
+        })
+    }
+
+    async fn set_master(&self, link: &str, master: Option<&str>) -> Result<(), NetworkError> {
+        self.change(|inner| {
+            if let Some(master) = master
+                && inner.link(master)?.kind != LinkKind::Bridge
+            {
+                return Err(NetworkError::OtherKind { link: master.to_owned(), wanted: "bridge".to_owned() });
+            }
+            let master = master.map(str::to_owned);
+            let before = std::mem::replace(&mut inner.link(link)?.master, master.clone());
+            Ok((before != master).then(|| NetworkChange::Master { link: link.to_owned(), master }))
+        })
+    }
+
+    async fn add_address(&self, link: &str, address: IpNet) -> Result<(), NetworkError> {
+        self.change(|inner| {
+            let is_new = inner.link(link)?.addresses.insert(address);
+            Ok(is_new.then(|| NetworkChange::AddressAdded { link: link.to_owned(), address }))
+        })
+    }
+
+    async fn remove_address(&self, link: &str, address: IpNet) -> Result<(), NetworkError> {
+        self.change(|inner| {
+            let Some(found) = inner.links.get_mut(link) else { return Ok(None) };
+            let was_there = found.addresses.remove(&address);
+            Ok(was_there.then(|| NetworkChange::AddressRemoved { link: link.to_owned(), address }))
+        })
+    }
+
+    async fn announce(&self, link: &str, address: IpAddr) -> Result<(), NetworkError> {
+        self.change(|inner| match inner.link(link)?.up {
+            true => Ok(Some(NetworkChange::Announced { link: link.to_owned(), address })),
+            false => Err(refused("announce an address", "the link is down")),
+        })
+    }
+
+    async fn routes(&self) -> Result<Vec<Route>, NetworkError> {
+        let inner = self.inner();
+        inner.answers()?;
+        Ok(inner.routes.iter().cloned().collect())
+    }
+
+    async fn add_route(&self, route: &Route) -> Result<(), NetworkError> {
+        self.change(|inner| {
+            if let Some(link) = &route.link
+                && !inner.link(link)?.up
+            {
+                return Err(refused("add a route", "the link is down"));
+            }
+            let same_place = |other: &Route| other.to == route.to && other.metric == route.metric;
+            if inner.routes.iter().any(|other| same_place(other) && other != route) {
+                return Err(refused("add a route", "another route leads there"));
+            }
+            Ok(inner.routes.insert(route.clone()).then(|| NetworkChange::RouteAdded(route.clone())))
+        })
+    }
+
+    async fn remove_route(&self, route: &Route) -> Result<(), NetworkError> {
+        self.change(|inner| {
+            Ok(inner.routes.remove(route).then(|| NetworkChange::RouteRemoved(route.clone())))
+        })
+    }
+
+    async fn setting(&self, key: &str) -> Result<Option<String>, NetworkError> {
+        let inner = self.inner();
+        inner.answers()?;
+        Ok(inner.settings.get(key).cloned())
+    }
+
+    async fn set_setting(&self, key: &str, value: &str) -> Result<(), NetworkError> {
+        self.change(|inner| {
+            let found =
+                inner.settings.get_mut(key).ok_or_else(|| NetworkError::NoSetting { key: key.to_owned() })?;
+            let before = std::mem::replace(found, value.to_owned());
+            let (key, value) = (key.to_owned(), value.to_owned());
+            Ok((before != value).then_some(NetworkChange::Setting { key, value }))
+        })
+    }
+}
