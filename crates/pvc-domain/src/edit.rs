@@ -111,14 +111,6 @@ impl Domain {
         self.splice(vec![splice])
     }
 
-    pub fn set_name(&mut self, name: &str) -> Result<(), EditError> {
-        self.set_child("name", name, &[])
-    }
-
-    pub fn set_description(&mut self, description: &str) -> Result<(), EditError> {
-        self.set_child("description", description, &["title", "uuid", "name"])
-    }
-
     /// Sets the memory, and what the guest has at its start if the XML says that, too.
     pub fn set_memory_mib(&mut self, mib: u64) -> Result<(), EditError> {
         if mib == 0 {
@@ -194,14 +186,6 @@ impl Domain {
             splices.extend(log_renames(&self.text, devices, old, name));
         }
         splices.extend(volume_renames(&self.text, devices, volumes));
-        self.splice(splices)
-    }
-
-    /// Has the first serial device (or console) log into the file at `path`. Without such a device
-    /// nothing happens.
-    pub fn set_console_log(&mut self, path: &str) -> Result<(), EditError> {
-        allowed("path", path)?;
-        let splices = console_log(&self.text, self.document().root_element(), path);
         self.splice(splices)
     }
 
@@ -353,7 +337,8 @@ fn log_renames(text: &str, devices: Option<Node<'_, '_>>, old: &str, new: &str) 
         .collect()
 }
 
-/// See [`Domain::set_console_log`].
+/// Has the first serial device (or console) log into the file at `path`. Without such a device nothing
+/// happens.
 pub(crate) fn console_log(text: &str, domain: Node<'_, '_>, path: &str) -> Vec<Splice> {
     let devices = child(domain, "devices");
     let Some(port) = each(devices, "serial").next().or_else(|| each(devices, "console").next()) else {

@@ -65,6 +65,7 @@ pub enum Unfit {
         needed_mib: u64,
     },
     TooFewCpus {
+        cpus: u32,
         most: u32,
         needed: u32,
     },
@@ -85,12 +86,35 @@ impl fmt::Display for Unfit {
             Unfit::TooLittleMemory { total_mib, needed_mib } => {
                 write!(f, "has {total_mib} MiB of memory in all, and the VM's {needed_mib} MiB must be less")
             }
-            Unfit::TooFewCpus { most, needed } => {
-                write!(f, "takes VMs of up to {most} vCPUs, and this one has {needed}")
+            Unfit::TooFewCpus { cpus, most, needed } => {
+                let rule = if most + HOST_CPUS == *cpus {
+                    format!("all but {HOST_CPUS}")
+                } else {
+                    "half of them, rounded up".to_owned()
+                };
+                write!(
+                    f,
+                    "has {cpus} CPUs, of which a VM may have {most} ({rule}), and this one has {needed} vCPUs"
+                )
             }
             Unfit::NotEnoughFree { free_mib, needed_mib } => {
                 write!(f, "has {free_mib} MiB of memory free, and the VM needs {needed_mib} MiB")
             }
+        }
+    }
+}
+
+impl Unfit {
+    /// What to do about a VM that can never run there; `None` if the VM's size is not the reason.
+    pub fn size_hint(&self) -> Option<String> {
+        match self {
+            Unfit::TooLittleMemory { total_mib, .. } => {
+                Some(format!("give the VM less than {total_mib} MiB of memory, or choose a larger node"))
+            }
+            Unfit::TooFewCpus { most, .. } => {
+                Some(format!("give the VM at most {most} vCPUs, or choose a node with more CPUs"))
+            }
+            _ => None,
         }
     }
 }
@@ -105,6 +129,16 @@ impl NoPlace {
     /// Whether a node may take the VM as soon as its daemon has started.
     pub fn is_starting(&self) -> bool {
         self.reasons.values().any(|unfit| *unfit == Unfit::Daemon(DaemonState::Init))
+    }
+
+    /// What to do about a VM that is too large for every node; `None` if another node would do.
+    pub fn size_hint(&self) -> Option<String> {
+        let hints: Option<Vec<String>> = self.reasons.values().map(Unfit::size_hint).collect();
+        match hints?.as_slice() {
+            [] => None,
+            [only] => Some(only.clone()),
+            _ => Some("give the VM less memory or fewer vCPUs".to_owned()),
+        }
     }
 }
 
@@ -178,15 +212,18 @@ pub fn check_size(node: &NodeRecord, memory_mib: u64, vcpus: u32) -> Result<(), 
     }
     let most = most_vcpus(node.cpus);
     if node.cpus > 0 && vcpus > most {
-        return Err(Unfit::TooFewCpus { most, needed: vcpus });
+        return Err(Unfit::TooFewCpus { cpus: node.cpus, most, needed: vcpus });
     }
     Ok(())
 }
 
-/// The largest VM that a host with `cpus` CPUs takes: three stay with the host, but of a small one no
+/// How many CPUs stay with the host.
+const HOST_CPUS: u32 = 3;
+
+/// The largest VM that a host with `cpus` CPUs takes: some stay with the host, but of a small one no
 /// more than half.
 fn most_vcpus(cpus: u32) -> u32 {
-    cpus.saturating_sub(3).max(cpus.div_ceil(2))
+    cpus.saturating_sub(HOST_CPUS).max(cpus.div_ceil(2))
 }
 
 /// How good a node is, the more the better.
@@ -320,10 +357,22 @@ mod tests {
             check_size(&big, 64_000, 1),
             Err(Unfit::TooLittleMemory { total_mib: 64_000, needed_mib: 64_000 })
         );
-        assert_eq!(check_size(&big, 1, 14), Err(Unfit::TooFewCpus { most: 13, needed: 14 }));
+        assert_eq!(check_size(&big, 1, 14), Err(Unfit::TooFewCpus { cpus: 16, most: 13, needed: 14 }));
         for (cpus, most) in [(1, 1), (2, 1), (4, 2), (6, 3), (8, 5), (32, 29)] {
             assert_eq!(most_vcpus(cpus), most, "{cpus}");
         }
+        let refused = |cpus, needed| {
+            let node = NodeRecord { cpus, ..big.clone() };
+            check_size(&node, 1, needed).unwrap_err().to_string()
+        };
+        assert_eq!(
+            refused(8, 6),
+            "has 8 CPUs, of which a VM may have 5 (all but 3), and this one has 6 vCPUs"
+        );
+        assert_eq!(
+            refused(3, 4),
+            "has 3 CPUs, of which a VM may have 2 (half of them, rounded up), and this one has 4 vCPUs"
+        );
         let silent = NodeRecord { cpus: 0, figures: NodeFigures::default(), ..big };
         assert_eq!(check_size(&silent, 64_000, 100), Ok(()));
     }

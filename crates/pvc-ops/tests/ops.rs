@@ -211,12 +211,15 @@ async fn a_definition_that_cannot_be_is_refused_and_leaves_nothing() {
         (with(|ask| ask.user_tags = vec!["a/b".into()]), "tag `a/b` can have"),
         (with(|ask| ask.expected = Some("web2".into())), "the XML is that of VM `db1`, not of `web2`"),
         (with(|ask| ask.xml = ask.xml.replace("'MiB'>512", "'GiB'>512")), "has 16000 MiB of memory in all"),
-        (with(|ask| ask.xml = ask.xml.replace("<vcpu>1", "<vcpu>6")), "takes VMs of up to 5 vCPUs"),
+        (with(|ask| ask.xml = ask.xml.replace("<vcpu>1", "<vcpu>6")), "of which a VM may have 5 (all but 3)"),
     ] {
         let refusal = refused(vm::define(&world.store, &ask).await);
         assert!(refusal.to_string().contains(expected), "{expected}: {refusal}");
     }
     assert_eq!(world.store.view().revision, before);
+    let large = with(|ask| ask.xml = ask.xml.replace("<vcpu>1", "<vcpu>6"));
+    let hint = refused(vm::define(&world.store, &large).await).hint().unwrap();
+    assert_eq!(hint, "give the VM at most 5 vCPUs, or choose a node with more CPUs");
 }
 
 #[tokio::test]
@@ -272,7 +275,7 @@ async fn states_are_asked_for_and_refused() {
     assert_eq!(world.vm().state, VmState::Start);
     assert_eq!(world.vm().state_version, before + 2, "each request is one");
     let outcome = ask(StateRequest::Shutdown, false).await.unwrap();
-    assert_eq!(outcome.transitional(), Some(VmState::Shutdown));
+    assert_eq!(outcome.answer, Answer::Write(VmState::Shutdown));
     assert_eq!(ask(StateRequest::Shutdown, false).await.unwrap().answer, Answer::UnderWay);
     let unknown = refused(vm::set_state(&world.store, "nope\u{7}", StateRequest::Start, false).await);
     assert_eq!(

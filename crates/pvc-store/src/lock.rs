@@ -425,13 +425,6 @@ impl LockGuard {
         *self.session.borrow() == SessionState::Connected { id: self.held_in }
     }
 
-    /// Returns when the lock is [`lost`](LockGuard::lost).
-    pub async fn until_lost(&self) {
-        let mut session = self.session.clone();
-        // An error means that the tree itself is gone, and the session with it.
-        let _ = session.wait_for(|state| is_over(*state, self.held_in)).await;
-    }
-
     /// Gives the lock up. One that is lost already is no error. If the tree cannot be told now, it is
     /// told later, for as long as the lock might otherwise stay.
     pub async fn release(mut self) {

@@ -104,7 +104,7 @@ async fn an_expiry_loses_the_lock_and_only_the_place_of_a_waiter() {
     assert_ne!(before, after, "the waiter queued again");
     assert!(!waiting.is_finished() && held.certain());
     holder.expire().await;
-    held.until_lost().await;
+    settle().await;
     assert!(held.lost() && !held.certain());
     let got = waiting.await.expect("no panic").expect("it is the waiter's turn");
     assert!(got.certain());

@@ -133,15 +133,14 @@ impl Refusal for DefineRefusal {
             DefineRefusal::NotInLimit { .. } => {
                 Some("name one of these nodes, or widen the limit".to_owned())
             }
-            DefineRefusal::TooLarge { .. } => {
-                Some("give the VM less memory or fewer vCPUs, or choose another node".to_owned())
-            }
+            DefineRefusal::TooLarge { unfit, .. } => unfit.size_hint(),
             DefineRefusal::NoPlace(no_place) if no_place.is_starting() => {
                 Some("a node's daemon is still starting: try again in some seconds".to_owned())
             }
-            DefineRefusal::NoPlace(_) => Some(
-                "`pvc node ready` makes a node take VMs again; `--target` names a node yourself".to_owned(),
-            ),
+            DefineRefusal::NoPlace(no_place) => no_place.size_hint().or_else(|| {
+                let ready = "`pvc node ready` makes a node take VMs again; `--target` names a node yourself";
+                Some(ready.to_owned())
+            }),
             DefineRefusal::NameInUse { .. } => {
                 Some("stop the VM first; `pvc vm rename` renames its volumes, too".to_owned())
             }

@@ -97,7 +97,8 @@ impl Refusal for MoveRefusal {
             }
             MoveRefusal::NotMigrated { .. } => Some("`pvc vm move` moves it for good".to_owned()),
             MoveRefusal::State { .. } => Some("wait until its state is settled".to_owned()),
-            MoveRefusal::Unfit { .. } | MoveRefusal::AlreadyThere { .. } => None,
+            MoveRefusal::Unfit { unfit, .. } => unfit.size_hint(),
+            MoveRefusal::AlreadyThere { .. } => None,
         }
     }
 }

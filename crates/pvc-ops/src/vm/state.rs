@@ -19,17 +19,6 @@ pub struct StateOutcome {
     pub answer: Answer,
 }
 
-impl StateOutcome {
-    /// The state that a client who waits should see the VM leave: the one that a node has still to
-    /// work on.
-    pub fn transitional(&self) -> Option<VmState> {
-        match &self.answer {
-            Answer::Write(state @ (VmState::Restart | VmState::Shutdown)) => Some(state.clone()),
-            _ => None,
-        }
-    }
-}
-
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StateRefusal {
     #[error(transparent)]

@@ -226,7 +226,8 @@ pub async fn a_lock_is_lost_with_the_session_and_kazoo_gets_it(version: &str) {
     assert!(!ours.certain(), "without a connection nobody can be certain");
     assert_eq!(soon(theirs).await, Ok(json!(true)));
     proxy.set(Traffic::Pass);
-    timeout(SOON, ours.until_lost()).await.expect("it is known soon");
+    let over = session.wait_for(|_| ours.lost());
+    timeout(SOON, over).await.expect("it is known soon").expect("the tree lives");
     assert!(ours.lost() && !ours.certain());
     ours.release().await;
     let seen = contenders(&world.tree().await).await;
