@@ -460,6 +460,7 @@ async fn q24_another_clusters_key_is_not_shown_among_the_tasks() {
         name: "vm.send_snapshot".into(),
         node: "pvchv1".into(),
         run_on: "primary".into(),
+        vm: None,
         args: vec![("destination_api_key".into(), "top-secret".into()), ("domain".into(), "web".into())],
         submitter: "admin".into(),
         submitted_at: 0,

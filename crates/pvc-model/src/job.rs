@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::NodeName;
+use crate::{NodeName, Uuid};
 
 /// Eight lower-case hexadecimal digits: the identifier of a job.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -63,6 +63,9 @@ pub struct JobSpec {
     pub node: NodeName,
     /// What the listing shows as `run_on`: `primary`, or the node's name.
     pub run_on: String,
+    /// The VM it is about, whatever that is called by the time the job is done. The argument `domain` is
+    /// the name it had, for people.
+    pub vm: Option<Uuid>,
     /// The arguments by name. Values whose name ends in `_key` are secrets.
     pub args: Vec<(String, String)>,
     /// Who asked: the description of the API token, or the program.

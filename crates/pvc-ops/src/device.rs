@@ -64,6 +64,7 @@ pub async fn submit_device(
         name: name.to_owned(),
         run_on: node.to_string(),
         node,
+        vm: Some(record.uuid),
         args: vec![("domain".to_owned(), record.name.clone()), ("xml".to_owned(), xml.to_owned())],
         submitter: submitter.to_owned(),
     };

@@ -1,7 +1,7 @@
 //! Asking for long work.
 
-use pvc_model::NodeName;
 use pvc_model::job::{JobId, JobSpec};
+use pvc_model::{NodeName, Uuid};
 use pvc_ports::{Clock, Random};
 use pvc_store::{Change, ChangeError, Changes, Store};
 
@@ -15,6 +15,8 @@ pub struct JobRequest {
     pub node: NodeName,
     /// What listings show as the place: `primary`, or the node's name.
     pub run_on: String,
+    /// The VM it is about, if it is about one.
+    pub vm: Option<Uuid>,
     pub args: Vec<(String, String)>,
     /// Who asks: the description of the API token, or the program.
     pub submitter: String,
@@ -57,9 +59,9 @@ pub async fn submit(
                     break id;
                 }
             };
-            let JobRequest { name, node, run_on, args, submitter } = request.clone();
+            let JobRequest { name, node, run_on, vm, args, submitter } = request.clone();
             let submitted_at = clock.wall().as_secs();
-            let spec = JobSpec { id, name, node, run_on, args, submitter, submitted_at };
+            let spec = JobSpec { id, name, node, run_on, vm, args, submitter, submitted_at };
             let mut changes = Changes::new();
             changes.push(Change::SubmitJob(spec.clone()));
             Ok((changes, spec))

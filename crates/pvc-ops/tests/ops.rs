@@ -681,7 +681,8 @@ async fn jobs_are_recorded_for_the_node_of_the_vm_and_can_be_cancelled() {
         (spec.name.as_str(), spec.node.as_str(), spec.run_on.as_str()),
         ("vm.flush_locks", "hv1", "hv1")
     );
-    assert!(store.view().jobs.contains_key(&spec.id));
+    let recorded = store.view().jobs[&spec.id].spec.clone();
+    assert_eq!((recorded.vm, &*recorded.args[0].1), (Some(UUID), "web1"));
     job::cancel(store, spec.id.as_str()).await.unwrap();
     job::cancel(store, spec.id.as_str()).await.unwrap();
     assert!(store.view().jobs[&spec.id].cancel_requested);

@@ -1,7 +1,7 @@
 //! Jobs in the tree: JSON, ours alone. Fields that a later version added are passed over.
 
-use pvc_model::NodeName;
 use pvc_model::job::{JobId, JobProgress, JobSpec, JobState};
+use pvc_model::{NodeName, Uuid};
 use serde::{Deserialize, Serialize};
 
 #[derive(Serialize, Deserialize)]
@@ -9,6 +9,8 @@ struct Spec {
     name: String,
     node: String,
     run_on: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    vm: Option<String>,
     #[serde(default)]
     args: Vec<(String, String)>,
     #[serde(default)]
@@ -47,6 +49,7 @@ pub(crate) fn spec_from(id: &JobId, text: &str) -> Option<JobSpec> {
         name: spec.name,
         node: NodeName::new(spec.node),
         run_on: spec.run_on,
+        vm: spec.vm.and_then(|uuid| Uuid::try_parse(&uuid).ok()),
         args: spec.args,
         submitter: spec.submitter,
         submitted_at: spec.submitted_at,
@@ -58,6 +61,7 @@ pub(crate) fn spec_text(spec: &JobSpec) -> String {
         name: spec.name.clone(),
         node: spec.node.to_string(),
         run_on: spec.run_on.clone(),
+        vm: spec.vm.map(|uuid| uuid.to_string()),
         args: spec.args.clone(),
         submitter: spec.submitter.clone(),
         submitted_at: spec.submitted_at,

@@ -391,6 +391,7 @@ async fn a_job_is_claimed_by_one_worker_only_and_let_go_with_its_session() {
         name: "vm.flush_locks".into(),
         node: "hv1".into(),
         run_on: "primary".into(),
+        vm: Some(UUID),
         args: vec![("domain".into(), "web1".into())],
         submitter: "cli".into(),
         submitted_at: 1,

@@ -6,7 +6,9 @@ mod locks;
 use std::sync::Arc;
 
 use pvc_model::NodeName;
+use pvc_model::cluster::Cluster;
 use pvc_model::job::JobSpec;
+use pvc_model::vm::VmRecord;
 use pvc_ports::{DeviceChange, Hypervisor, HypervisorError, Storage, StorageError};
 use pvc_store::{Store, StoreError};
 use tokio_util::sync::CancellationToken;
@@ -62,6 +64,16 @@ impl Run<'_> {
     pub fn argument(&self, argument: &'static str) -> Result<&str, JobError> {
         let found = self.spec.args.iter().find(|(name, _)| name == argument);
         found.map(|(_, value)| value.as_str()).ok_or(JobError::MissingArgument { argument })
+    }
+
+    /// The VM that the job is about, whatever it is called by now.
+    pub fn vm<'a>(&self, view: &'a Cluster) -> Result<&'a Arc<VmRecord>, JobError> {
+        let name = self.argument("domain")?;
+        let found = match self.spec.vm {
+            Some(uuid) => view.vms.get(&uuid),
+            None => view.vm(name),
+        };
+        found.ok_or_else(|| JobError::NoVm { vm: name.to_owned() })
     }
 
     /// Between two steps: the place where a job may be stopped without leaving half a step.

@@ -31,9 +31,11 @@ pub(crate) struct Doing {
     pub subjects: BTreeSet<String>,
 }
 
-/// What a job is about and must have for itself, if anything.
-pub(crate) fn subject(job: &Job) -> Option<&str> {
-    job.spec.args.iter().find(|(name, _)| name == "domain").map(|(_, vm)| vm.as_str())
+/// What a job is about and must have for itself, if anything. A job that an earlier version recorded
+/// knows its VM by name alone.
+pub(crate) fn subject(job: &Job) -> Option<String> {
+    let named = || job.spec.args.iter().find(|(name, _)| name == "domain").map(|(_, vm)| vm.clone());
+    job.spec.vm.map(|uuid| uuid.to_string()).or_else(named)
 }
 
 /// The steps for the worker of `node` at `now` (seconds since the epoch), oldest job first.
@@ -41,7 +43,7 @@ pub(crate) fn plan(cluster: &Cluster, node: &NodeName, doing: &Doing, now: u64) 
     let mut ours: Vec<&Job> =
         cluster.jobs.values().map(AsRef::as_ref).filter(|job| job.spec.node == *node).collect();
     ours.sort_by_key(|job| (job.spec.submitted_at, job.spec.id.clone()));
-    let mut busy: BTreeSet<&str> = doing.subjects.iter().map(String::as_str).collect();
+    let mut busy = doing.subjects.clone();
     let mut room = AT_ONCE.saturating_sub(doing.jobs.len());
     let mut steps = Vec::new();
     for job in ours.into_iter().filter(|job| !doing.jobs.contains(&job.spec.id)) {
@@ -83,6 +85,7 @@ mod tests {
             name: "vm.flush_locks".into(),
             node: "hv1".into(),
             run_on: "hv1".into(),
+            vm: None,
             args: vec![("domain".into(), vm.into())],
             submitter: String::new(),
             submitted_at: u64::from(bits),
@@ -120,6 +123,17 @@ mod tests {
         );
         let doing = Doing { jobs: [JobId::from_bits(1)].into(), subjects: ["web1".to_owned()].into() };
         assert_eq!(steps(vec![job(2, "web1", JobState::Pending)], &doing), []);
+    }
+
+    #[test]
+    fn a_vm_that_was_renamed_between_two_jobs_is_one_vm() {
+        let about = |bits, vm| {
+            let mut job = job(bits, vm, JobState::Pending);
+            job.spec.vm = Some(pvc_model::Uuid::from_u128(7));
+            job
+        };
+        let jobs = vec![about(1, "web1"), about(2, "shop")];
+        assert_eq!(steps(jobs, &Doing::default()), [Step::Begin(JobId::from_bits(1))]);
     }
 
     #[test]

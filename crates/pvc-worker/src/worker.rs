@@ -119,7 +119,7 @@ impl Worker {
             return claim.release().await;
         }
         let cancelled = CancellationToken::new();
-        active.jobs.insert(id, (subject(job).map(str::to_owned), cancelled.clone()));
+        active.jobs.insert(id, (subject(job), cancelled.clone()));
         active.tasks.spawn(perform(self.tools.clone(), self.clock.clone(), job.clone(), claim, cancelled));
     }
 

@@ -11,7 +11,7 @@ use pvc_model::job::{JobId, JobProgress, JobSpec, JobState};
 use pvc_model::storage::VolumeId;
 use pvc_model::vm::VmState;
 use pvc_ports::{Clock, Storage, Tree};
-use pvc_store::{Change, Changes, NewVm, Store};
+use pvc_store::{Change, Changes, NewVm, Store, VmChange};
 use pvc_testkit::{FlakyTree, MemoryStorage, ScriptedHypervisor, SeededRandom, TokioClock};
 use pvc_worker::Worker;
 use tokio_util::sync::CancellationToken;
@@ -67,6 +67,10 @@ impl World {
     }
 
     async fn submit(&self, bits: u32, name: &str, args: &[(&str, &str)]) -> JobId {
+        self.submit_about(None, bits, name, args).await
+    }
+
+    async fn submit_about(&self, vm: Option<Uuid>, bits: u32, name: &str, args: &[(&str, &str)]) -> JobId {
         let id = JobId::from_bits(bits);
         let args = args.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let (node, run_on) = ("hv1".into(), "hv1".to_owned());
@@ -75,6 +79,7 @@ impl World {
             name: name.into(),
             node,
             run_on,
+            vm,
             args,
             submitter: "test".into(),
             submitted_at: 1,
@@ -141,6 +146,19 @@ async fn the_locks_of_a_stopped_vm_are_freed() {
     assert_eq!(end.current, end.total);
     let volume = VolumeId::from_record("vms/web1_sda").expect("well formed");
     assert!(world.storage.locks(&volume).await.expect("it is there").is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_finds_its_vm_under_another_name() {
+    let world = World::with_vm(VmState::Stop).await;
+    world.storage.lock("vms/web1_sda", "10.0.0.9");
+    // By the time the job is done `web1` is called `shop`.
+    world.change(Change::Vm(UUID, VmChange::Name("shop".into()))).await;
+    let id = world.submit_about(Some(UUID), 1, "vm.flush_locks", &[("domain", "web1")]).await;
+    assert_eq!(world.end_of(&id).await.status, "freed 1 locks on 1 volumes of VM \"shop\"");
+    let nobody = Some(Uuid::from_u128(7));
+    let id = world.submit_about(nobody, 2, "vm.flush_locks", &[("domain", "shop")]).await;
+    assert_eq!(world.end_of(&id).await.status, "VM `shop` does not exist");
 }
 
 #[tokio::test(start_paused = true)]

@@ -76,6 +76,7 @@ pub async fn submit_flush_locks(
         name: FLUSH_LOCKS.to_owned(),
         run_on: node.to_string(),
         node,
+        vm: Some(record.uuid),
         args: vec![("domain".to_owned(), record.name.clone())],
         submitter: submitter.to_owned(),
     };

@@ -11,10 +11,9 @@ use pvc_ports::{Attachment, DeviceChange};
 use super::{JobError, Run, Tools};
 
 pub(crate) async fn change(tools: &Tools, run: Run<'_>, change: DeviceChange) -> Result<String, JobError> {
-    let vm = run.argument("domain")?;
     let device = run.argument("xml")?;
     let view = tools.store.view();
-    let record = view.vm(vm).ok_or_else(|| JobError::NoVm { vm: vm.to_owned() })?;
+    let record = run.vm(&view)?;
     if !tools.hypervisor.guests().await?.contains_key(&record.uuid) {
         return Err(JobError::NotHere { vm: record.name.clone(), node: tools.node.clone() });
     }
