@@ -7,7 +7,9 @@
 mod stub;
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::process::{Command, Output, Stdio};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use stub::{Received, Reply, Stub, ok, status};
@@ -67,16 +69,19 @@ impl User {
 
     /// Runs on a terminal, whose output is both streams in one.
     fn on_a_terminal(&self, line: &str) -> String {
-        let program = env!("CARGO_BIN_EXE_pvc");
-        let mut command = self.command(&[]);
-        let environment: Vec<(std::ffi::OsString, std::ffi::OsString)> = command
-            .get_envs()
-            .filter_map(|(name, value)| Some((name.to_owned(), value?.to_owned())))
-            .collect();
-        command = Command::new("script");
-        command.args(["-qefc", &format!("{program} {line}"), "/dev/null"]).env_clear().envs(environment);
-        let output = command.env("TERM", "xterm").stdin(Stdio::null()).output().unwrap();
+        let output = self.terminal(line).stdin(Stdio::null()).output().unwrap();
         String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// A terminal in which the program runs; what is written to its input is typed there.
+    fn terminal(&self, line: &str) -> Command {
+        let program = env!("CARGO_BIN_EXE_pvc");
+        let own = self.command(&[]);
+        let environment = own.get_envs().filter_map(|(name, value)| Some((name, value?)));
+        let mut command = Command::new("script");
+        command.args(["-qefc", &format!("{program} {line}"), "/dev/null"]).env_clear().envs(environment);
+        command.env("TERM", "xterm").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
     }
 }
 
@@ -181,6 +186,9 @@ fn every_kind_of_outcome_has_its_exit_code() {
     let later = user.run(&["-q", "storage", "volume", "list"]);
     assert_eq!(code(&later), 6);
     assert!(err(&later).contains("`pvc storage volume list` is not part of this release"), "{later:?}");
+    assert!(err(&later).contains("`pvcd volume list | create | import | remove`"), "{later:?}");
+    let later = user.run(&["-q", "storage", "volume", "add"]);
+    assert_eq!(code(&later), 6, "its arguments come second");
     assert_eq!(code(&user.run(&["-c", "nowhere", "vm", "list"])), 3);
     let user = User::of(&stub).with("PVC_COMPAT_EXIT", "1");
     assert_eq!(code(&user.run(&["vm", "info", "nobody"])), 1);
@@ -201,6 +209,43 @@ fn a_group_without_a_command_shows_its_help_and_is_no_mistake() {
     let output = User::without_connection().run(&["vm"]);
     assert_eq!((code(&output), err(&output).as_str()), (0, ""));
     assert!(out(&output).contains("Usage: pvc vm <COMMAND>"));
+}
+
+#[test]
+fn help_says_what_a_later_release_brings() {
+    let user = User::without_connection();
+    let top = out(&user.run(&["--help"]));
+    assert!(top.contains("  storage      Manage the storage [arrives with release "), "{top}");
+    let vm = out(&user.run(&["vm", "--help"]));
+    assert!(vm.contains("  snapshot     Manage snapshots of a VM [arrives with release "), "{vm}");
+    assert!(!vm.contains("List the VMs [arrives"), "{vm}");
+    let group = out(&user.run(&["storage", "volume"]));
+    assert!(group.contains("Not part of this release: it arrives with release "), "{group}");
+    assert!(group.contains("`pvcd volume list | create | import | remove`"), "{group}");
+}
+
+#[test]
+fn a_global_option_behind_the_group_is_shown_where_it_belongs() {
+    let output = User::without_connection().run(&["vm", "list", "-q"]);
+    assert_eq!((code(&output), out(&output)), (2, String::new()));
+    assert_eq!(
+        err(&output),
+        "error: `-q` is a global option, and those stand before the group\nhint: `pvc -q vm list`\n"
+    );
+}
+
+#[test]
+fn an_output_that_cannot_be_written_is_one_clear_error() {
+    let stub = Stub::start(cluster);
+    let user = User::of(&stub);
+    for line in
+        [&["-q", "vm", "list"][..], &["--help"], &["completion", "bash"], &["-q", "vm", "dump", "web1"]]
+    {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = user.command(line).stdout(full).output().unwrap();
+        assert_eq!(code(&output), 1, "{line:?}");
+        assert_eq!(err(&output), "error: cannot write to standard output: no space left on device\n");
+    }
 }
 
 #[test]
@@ -320,15 +365,66 @@ fn interrupting_the_waiting_does_not_interrupt_the_task_and_says_so() {
     });
     let user = User::of(&stub);
     let child = user.command(&["vm", "flush-locks", "web1"]).spawn().unwrap();
+    let output = interrupted(child, || stub.lines().len() >= 3);
+    assert_eq!(output.status.signal(), Some(2), "a shell says 130, and ends the loop around it");
+    assert!(err(&output).contains("hint: `pvc cluster task 0a1b2c3d` waits again"), "{output:?}");
+    let user = user.with("PVC_COMPAT_EXIT", "1");
+    let child = user.command(&["vm", "flush-locks", "web1"]).spawn().unwrap();
+    let asked = stub.lines().len();
+    assert_eq!(code(&interrupted(child, || stub.lines().len() >= asked + 3)), 1);
+}
+
+/// Presses Ctrl-C as soon as `ready`.
+fn interrupted(child: Child, ready: impl Fn() -> bool) -> Output {
     let deadline = Instant::now() + Duration::from_secs(10);
-    while stub.lines().len() < 3 && Instant::now() < deadline {
+    while !ready() && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(10));
     }
     let interrupt = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     assert!(interrupt.success());
-    let output = child.wait_with_output().unwrap();
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn interrupting_the_waiting_for_a_vm_says_that_the_request_stands() {
+    let stub = Stub::start(|_, _| {
+        std::thread::sleep(Duration::from_secs(20));
+        message("late")
+    });
+    let user = User::of(&stub);
+    let child = user.command(&["vm", "shutdown", "web1", "--wait", "-y"]).spawn().unwrap();
+    let output = interrupted(child, || !stub.lines().is_empty());
+    assert_eq!(output.status.signal(), Some(2));
+    assert!(
+        err(&output).contains("\nerror: no longer waiting; a request that the API has received stands\n")
+    );
+    assert!(err(&output).ends_with("hint: `pvc vm info web1` shows the present state\n"), "{output:?}");
+    let user = user.with("PVC_COMPAT_EXIT", "1");
+    let child = user.command(&["-q", "vm", "shutdown", "web1", "--wait", "-y"]).spawn().unwrap();
+    let asked = stub.lines().len();
+    let output = interrupted(child, || stub.lines().len() > asked);
     assert_eq!(code(&output), 1);
-    assert!(err(&output).contains("hint: `pvc cluster task 0a1b2c3d` waits again"), "{output:?}");
+    assert!(err(&output).ends_with("Aborted!\n"), "{output:?}");
+}
+
+#[test]
+fn a_followed_log_gives_the_terminal_back_in_its_own_colours() {
+    let stub = Stub::start(|_, _| ok(r#"{"name": "web1", "data": "\u001b[31mred login: "}"#));
+    let user = User::of(&stub);
+    let mut terminal = user.terminal("-q vm log web1 -f").spawn().unwrap();
+    let mut keyboard = terminal.stdin.take().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while stub.lines().len() < 2 && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    // The terminal turns this letter into the signal.
+    keyboard.write_all(b"\x03").unwrap();
+    let output = terminal.wait_with_output().unwrap();
+    drop(keyboard);
+    let shown = String::from_utf8(output.stdout).unwrap();
+    assert!(shown.contains("\x1b[31mred login: "), "{shown:?}");
+    assert!(shown.trim_end_matches("^C").contains("\x1b[0m\r\n"), "{shown:?}");
+    assert_eq!(output.status.code(), Some(130));
 }
 
 #[test]
@@ -369,15 +465,89 @@ fn a_key_is_kept_and_shown_only_on_demand() {
 }
 
 #[test]
+fn a_read_stores_nothing_and_without_a_home_a_write_is_refused() {
+    let user = User::without_connection();
+    assert_eq!(code(&user.run(&["connection", "list"])), 0);
+    assert_eq!(std::fs::read_dir(user.home.path()).unwrap().count(), 0);
+    let homeless = |args: &[&str]| user.command(args).env_remove("HOME").output().unwrap();
+    let read = homeless(&["connection", "list"]);
+    assert_eq!((code(&read), err(&read)), (0, String::new()));
+    let write = homeless(&["connection", "add", "x", "-a", "10.0.0.1"]);
+    assert_eq!(code(&write), 1);
+    assert!(err(&write).contains("hint: set `PVC_CLIENT_DIR`"), "{write:?}");
+    assert!(!std::path::Path::new("/tmp/pvc/pvc.json").exists());
+}
+
+#[test]
+fn connections_that_everybody_could_have_written_are_not_used() {
+    let user = User::without_connection();
+    user.run(&["connection", "add", "x", "-a", "10.0.0.1"]);
+    let directory = user.home.path().join(".config/pvc");
+    std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o777)).unwrap();
+    let list = user.run(&["connection", "list", "-f", "raw"]);
+    assert_eq!((code(&list), out(&list).as_str()), (0, ""));
+    assert!(err(&list).contains("everybody can write it"), "{list:?}");
+    assert_eq!(code(&user.run(&["-c", "x", "status"])), 3);
+    assert_eq!(code(&user.run(&["connection", "add", "y", "-a", "10.0.0.1"])), 1);
+}
+
+#[test]
+fn a_connection_that_could_not_be_used_is_not_stored() {
+    let user = User::without_connection();
+    let odd: [&[&str]; 6] = [
+        &["local", "-a", "h"],
+        &["a b/..", "-a", "h"],
+        &["", "-a", "h"],
+        &["x", "-a", "h", "-p", "0"],
+        &["x", "-a", "h", "-p", "70000"],
+        &["x", "-a", "http://h"],
+    ];
+    for args in odd {
+        let output = user.run(&[&["connection", "add"], args].concat());
+        assert_eq!(code(&output), 2, "{args:?}: {output:?}");
+    }
+    assert_eq!(std::fs::read_dir(user.home.path()).unwrap().count(), 0);
+    let local = user.run(&["connection", "remove", "local"]);
+    assert_eq!(code(&local), 1);
+    assert!(err(&local).contains("always there"), "{local:?}");
+}
+
+#[test]
+fn a_local_daemon_that_does_not_answer_is_said_how_to_start() {
+    let user = User::without_connection();
+    let file = user.home.path().join("pvc.conf");
+    std::fs::write(&file, "api: {listen: {address: 127.0.0.1, port: 1}}\n").unwrap();
+    let output = user.with("PVC_CONFIG_FILE", file.to_str().unwrap()).run(&["-q", "status"]);
+    assert_eq!(code(&output), 4);
+    assert!(
+        err(&output).contains("`systemctl start pvcapid`") && err(&output).contains("`./run`"),
+        "{output:?}"
+    );
+    assert!(err(&output).contains("api/v1`: connection refused\n"), "{output:?}");
+}
+
+#[test]
 fn clusters_that_cannot_be_reached_are_shown_as_such_beside_the_others() {
     let stub = Stub::start(cluster);
     let user = User::of(&stub);
+    let locked = Stub::start(|_, _| status(401, r#"{"message": "unknown key"}"#));
+    let port = locked.address.port().to_string();
+    user.run(&["connection", "add", "locked", "-a", "127.0.0.1", "-p", &port]);
     user.run(&["connection", "add", "gone", "-a", "127.0.0.1", "-p", "1"]);
     let output = user.run(&["-q", "connection", "detail", "-f", "json"]);
     let rows: serde_json::Value = serde_json::from_str(&out(&output)).unwrap();
     assert_eq!((&rows[0]["name"], &rows[0]["health"]), (&"gone".into(), &"N/A".into()));
+    assert_eq!(rows[0]["problem"], "unreachable: connection refused");
     assert_eq!((&rows[1]["name"], &rows[1]["health"]), (&"lab".into(), &90.into()));
+    assert_eq!(rows[1]["problem"], serde_json::Value::Null);
+    assert_eq!(rows[2]["problem"], "the key is not accepted: unknown key");
     assert_eq!(code(&output), 0);
+    let table = out(&user.run(&["-q", "connection", "detail"]));
+    assert!(table.contains("Problem\n") && table.contains(" unreachable: connection refused\n"), "{table}");
+    user.run(&["connection", "remove", "gone"]);
+    user.run(&["connection", "remove", "locked"]);
+    let table = out(&user.run(&["-q", "connection", "detail"]));
+    assert!(table.contains("Snapshots\n"), "without problems there is no column for them: {table}");
 }
 
 #[test]
@@ -558,6 +728,14 @@ fn a_modification_is_shown_before_it_is_made() {
 }
 
 #[test]
+fn a_modification_without_a_source_is_told_both() {
+    let output = User::without_connection().run(&["vm", "modify", "web1"]);
+    assert_eq!(code(&output), 2);
+    assert!(err(&output).contains("`pvc vm modify web1 --editor` edits the present one"), "{output:?}");
+    assert!(err(&output).contains("`pvc vm modify web1 FILE` takes it from a file"), "{output:?}");
+}
+
+#[test]
 fn an_editor_can_make_the_modification() {
     let stub = Stub::start(cluster);
     let user = User::of(&stub).with("EDITOR", "sed -i s/2048/512/");
@@ -667,6 +845,26 @@ fn every_shell_gets_its_function() {
         assert_eq!(code(&output), 0);
         assert!(out(&output).contains(word), "{shell}: {}", out(&output));
     }
+}
+
+#[test]
+fn the_first_clients_way_to_activate_completions_works() {
+    let user = User::without_connection();
+    for (word, expected) in [
+        ("bash_source", "complete "),
+        ("source_bash", "complete "),
+        ("zsh_source", "#compdef"),
+        ("fish_source", "complete "),
+    ] {
+        let output = user.command(&[]).env("_PVC_COMPLETE", word).output().unwrap();
+        assert_eq!((code(&output), err(&output)), (0, String::new()), "{word}");
+        assert!(out(&output).contains(expected), "{word}: {}", out(&output));
+    }
+    let question = user.command(&[]).env("_PVC_COMPLETE", "bash_complete").output().unwrap();
+    assert_eq!((code(&question), out(&question), err(&question)), (0, String::new(), String::new()));
+    let odd = user.command(&[]).env("_PVC_COMPLETE", "tcsh_source").output().unwrap();
+    assert_eq!(code(&odd), 2);
+    assert!(err(&odd).contains("hint: `pvc completion bash`"), "{odd:?}");
 }
 
 #[test]

@@ -42,25 +42,61 @@ fn renamed_word(word: OsString, renamed: &[(&str, &str)]) -> OsString {
 
 /// Group and command, and the index of the word behind them.
 fn command_path(args: &[OsString]) -> Option<([&str; 2], usize)> {
-    let mut path = Vec::new();
-    let mut words = args.iter().enumerate().skip(1);
-    while let Some((index, word)) = words.next() {
-        let word = word.to_str()?;
-        if WITH_VALUE.contains(&word) && path.is_empty() {
-            words.next();
-        } else if !word.starts_with('-') {
-            path.push(word);
+    let mut words = bare_words(args);
+    let ((_, group), (index, command)) = (words.next()?, words.next()?);
+    Some(([group, command], index + 1))
+}
+
+/// The words that are no options, and where they stand, without the program's name and the values
+/// of global options. The values of a command's own options are among them: only the command knows
+/// which take one.
+pub fn bare_words(args: &[OsString]) -> impl Iterator<Item = (usize, &str)> {
+    let mut value = false;
+    let mut group = false;
+    args.iter().enumerate().skip(1).filter_map(move |(index, word)| {
+        let word = word.to_str().unwrap_or("\u{fffd}");
+        let is_value = std::mem::take(&mut value);
+        value = !group && !is_value && WITH_VALUE.contains(&word);
+        if is_value || word.starts_with('-') {
+            return None;
         }
-        if let [group, command] = path[..] {
-            return Some(([group, command], index + 1));
-        }
-    }
-    None
+        group = true;
+        Some((index, word))
+    })
+}
+
+/// The line with an option, and its value if it takes one, moved to its beginning; `None` if it does
+/// not stand there as a word of its own.
+pub fn moved_ahead(args: &[OsString], option: &str, takes_value: bool) -> Option<Vec<OsString>> {
+    let joined = format!("{option}=");
+    let is_joined = |word: &OsString| word.to_str().is_some_and(|word| word.starts_with(&joined));
+    let at = args.iter().position(|word| *word == *option || is_joined(word)).filter(|at| *at > 0)?;
+    let words = if takes_value && !is_joined(&args[at]) { 2 } else { 1 };
+    let mut moved = args.to_vec();
+    let taken: Vec<OsString> = moved.drain(at..args.len().min(at + words)).collect();
+    moved.splice(1..1, taken);
+    Some(moved)
+}
+
+/// A call of this program that a shell takes for these words.
+pub fn for_a_shell(words: &[String]) -> String {
+    let plain = |letter: char| letter.is_alphanumeric() || "-_./:=,@%+".contains(letter);
+    let quoted = |word: &String| match word {
+        word if !word.is_empty() && word.chars().all(plain) => word.clone(),
+        word => format!("'{}'", word.replace('\'', "'\\''")),
+    };
+    std::iter::once("pvc".to_owned()).chain(words.iter().skip(1).map(quoted)).collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_means_something_to_a_shell_is_quoted() {
+        let words = ["/bin/pvc", "vm", "list", "a b", "it's", ""].map(str::to_owned);
+        assert_eq!(for_a_shell(&words), r"pvc vm list 'a b' 'it'\''s' ''");
+    }
 
     fn mended(line: &str) -> String {
         let words = line.split(' ').map(OsString::from).collect();

@@ -21,6 +21,11 @@ pub fn record(args: &[OsString]) {
 
 /// The command line on one line, with `***` for keys.
 fn redacted(args: &[OsString]) -> String {
+    redacted_words(args).join(" ").replace(|letter: char| letter.is_control(), " ")
+}
+
+/// The words of a command line, with `***` for keys.
+pub fn redacted_words(args: &[OsString]) -> Vec<String> {
     let mut words = Vec::with_capacity(args.len());
     let mut secret = false;
     for word in args {
@@ -28,7 +33,7 @@ fn redacted(args: &[OsString]) -> String {
         words.push(if secret { "***".to_owned() } else { redacted_word(&word) });
         secret = SECRET.contains(&&*word);
     }
-    words.join(" ").replace(|letter: char| letter.is_control(), " ")
+    words
 }
 
 /// Hides the value of `--api-key=X` and `-kX`. `-k` alone may also be a flag in a group of short

@@ -11,11 +11,13 @@ use pvc_client::{Client, NodeFilter, VmFilter};
 
 use crate::connection::store;
 use crate::context::{self, Pvc};
-use crate::outcome::Outcome;
+use crate::outcome::{Exit, Failure, Outcome};
 use crate::tree;
 
 /// The variable by which a shell's function asks for candidates.
 const VARIABLE: &str = "_PVC_COMPLETE_SHELL";
+/// The first client's.
+const OLD_VARIABLE: &str = "_PVC_COMPLETE";
 /// Whoever pressed Tab waits for the answer; no answer is better than a late one.
 const PATIENCE: Duration = Duration::from_millis(800);
 
@@ -53,6 +55,23 @@ impl Completion {
         pvc.out.text(String::from_utf8_lossy(&script));
         Ok(())
     }
+}
+
+/// Does what the first client's variable asks for, if it is set: shells were told to evaluate
+/// `_PVC_COMPLETE=bash_source pvc`, or `source_bash` by still older packages. `None` if it is not.
+pub fn activated_the_old_way() -> Option<Result<&'static str, Failure>> {
+    let word = std::env::var(OLD_VARIABLE).ok().filter(|word| !word.is_empty())?;
+    Some(match word.as_str() {
+        "bash_source" | "source_bash" | "source" => Ok("bash"),
+        "zsh_source" | "source_zsh" => Ok("zsh"),
+        "fish_source" | "source_fish" => Ok("fish"),
+        // Asked by a function that was saved once. Who presses Tab can do nothing about it.
+        question if question.contains("complete") => Err(Failure::quiet(Exit::Success)),
+        _ => Err(Failure::usage(format!(
+            "the variable `{OLD_VARIABLE}` is `{word}`, which asks for nothing known"
+        ))
+        .hint("`pvc completion bash`, `zsh` or `fish` prints the completion function")),
+    })
 }
 
 /// Answers a shell's question for candidates, if it is one.

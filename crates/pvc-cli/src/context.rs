@@ -160,6 +160,7 @@ pub fn options(connection: &Connection) -> Options {
         api_key: text("PVC_API_KEY").or_else(|| connection.api_key.clone()),
         user_agent: concat!("pvc-client-cli/", env!("CARGO_PKG_VERSION")).to_owned(),
         verify: connection.verify,
+        advice: connection.advice.map(str::to_owned),
         observer: None,
     }
 }

@@ -1,18 +1,36 @@
-//! Ctrl-C. By itself it ends the program as it ends any other; while somebody waits for work that
-//! goes on without them, it ends the waiting and lets the command say so.
+//! Ctrl-C. By itself it ends the program as it ends any other. While somebody waits for work that
+//! goes on without them, the command says so first; while another program has the terminal, Ctrl-C
+//! is that program's.
+//!
+//! Whichever way, the program ends by the signal itself: a shell then ends the loop around it, too,
+//! and says 130.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::time::Duration;
 
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+static COMPATIBLE: AtomicBool = AtomicBool::new(false);
+static WORDS: AtomicPtr<Words> = AtomicPtr::new(std::ptr::null_mut());
+
+/// A text, and the stream it goes to.
+struct Words {
+    stream: i32,
+    text: String,
+}
+
+/// Where [`last_words`] go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stream {
+    Out = 1,
+    Error = 2,
+}
 
 /// With `compat`, Ctrl-C says "Aborted!" and ends with 1, as the first client did.
 pub fn prepare(compat: bool) {
-    if compat {
-        install(SigHandler::Handler(abort));
-    }
+    COMPATIBLE.store(compat, Ordering::Relaxed);
+    usual();
 }
 
 /// From now on Ctrl-C only sets a mark that [`happened`] shows.
@@ -36,10 +54,48 @@ pub fn pause(duration: Duration) {
     }
 }
 
+/// What Ctrl-C does until this is dropped; then it ends the program as usual again.
+#[must_use]
+pub struct Meanwhile(());
+
+impl Drop for Meanwhile {
+    fn drop(&mut self) {
+        usual();
+    }
+}
+
+/// Meanwhile Ctrl-C writes `text` before it ends the program. It is for calls that do not return
+/// before the work is done.
+pub fn last_words(stream: Stream, text: String) -> Meanwhile {
+    let words = Box::new(Words { stream: stream as i32, text });
+    // Never freed: a handler may read it at any moment, and a command has one.
+    WORDS.store(Box::into_raw(words), Ordering::Release);
+    install(SigHandler::Handler(speak));
+    Meanwhile(())
+}
+
+/// Meanwhile Ctrl-C is left to the program that has the terminal: an editor, a pager. It gets the
+/// signal itself, and must not lose the terminal to a shell because this program has ended.
+pub fn left_to_another() -> Meanwhile {
+    install(SigHandler::Handler(nothing));
+    Meanwhile(())
+}
+
+/// Ends the program as Ctrl-C does.
+pub fn end() {
+    install(SigHandler::SigDfl);
+    let _ = nix::sys::signal::raise(Signal::SIGINT);
+}
+
+fn usual() {
+    let compat = COMPATIBLE.load(Ordering::Relaxed);
+    install(if compat { SigHandler::Handler(abort) } else { SigHandler::SigDfl });
+}
+
 fn install(handler: SigHandler) {
     let action = SigAction::new(handler, SaFlags::empty(), SigSet::empty());
-    // SAFETY: both handlers do nothing but what a signal handler may: store into an atomic, or
-    // write a constant and exit.
+    // SAFETY: the handlers do nothing but what a signal handler may: load and store atomics, write
+    // what does not change any more, set a disposition, raise, exit.
     let _ = unsafe { sigaction(Signal::SIGINT, &action) };
 }
 
@@ -47,11 +103,31 @@ extern "C" fn mark(_: i32) {
     INTERRUPTED.store(true, Ordering::Relaxed);
 }
 
-extern "C" fn abort(_: i32) {
-    let text = b"Aborted!\n";
-    // SAFETY: write and _exit may be called in a signal handler, and the buffer is a constant.
-    unsafe {
-        nix::libc::write(2, text.as_ptr().cast(), text.len());
-        nix::libc::_exit(1);
+extern "C" fn nothing(_: i32) {}
+
+extern "C" fn speak(signal: i32) {
+    // SAFETY: what the pointer shows is never freed nor changed once it is set.
+    if let Some(words) = unsafe { WORDS.load(Ordering::Acquire).as_ref() } {
+        write(words.stream, words.text.as_bytes());
     }
+    if COMPATIBLE.load(Ordering::Relaxed) {
+        abort(signal);
+    }
+    // SAFETY: both may be called in a signal handler. The signal ends the program as soon as this
+    // handler returns.
+    unsafe {
+        nix::libc::signal(signal, nix::libc::SIG_DFL);
+        nix::libc::raise(signal);
+    }
+}
+
+extern "C" fn abort(_: i32) {
+    write(2, b"Aborted!\n");
+    // SAFETY: it may be called in a signal handler.
+    unsafe { nix::libc::_exit(1) }
+}
+
+fn write(stream: i32, text: &[u8]) {
+    // SAFETY: it may be called in a signal handler, and the buffer is as long as it says.
+    unsafe { nix::libc::write(stream, text.as_ptr().cast(), text.len()) };
 }

@@ -32,7 +32,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::FromArgMatches;
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 pub use context::Pvc;
 pub use outcome::{Exit, Failure, Outcome};
@@ -45,13 +45,24 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
     audit::record(&args);
     let compat = context::compatible_exit();
     interrupt::prepare(compat);
-    ExitCode::from(run(args::mend(args), compat))
+    let code = match completion::activated_the_old_way() {
+        None => run(args::mend(args), compat),
+        Some(Ok(shell)) => run(vec!["pvc".into(), "completion".into(), shell.into()], compat),
+        Some(Err(failure)) => {
+            complain(&failure);
+            failure.code(compat)
+        }
+    };
+    if code == Exit::Interrupted as u8 {
+        interrupt::end();
+    }
+    ExitCode::from(code)
 }
 
 fn run(args: Vec<OsString>, compat: bool) -> u8 {
-    let matches = match tree::command().try_get_matches_from(args) {
+    let matches = match tree::command().try_get_matches_from(&args) {
         Ok(matches) => matches,
-        Err(error) => return explain(&error).code(compat),
+        Err(error) => return misread(&error, &args).code(compat),
     };
     let global = match context::Global::from_arg_matches(&matches).map_err(|error| explain(&error)) {
         Ok(global) => global.with_environment(),
@@ -59,8 +70,8 @@ fn run(args: Vec<OsString>, compat: bool) -> u8 {
     };
     let silent = global.as_ref().is_ok_and(|global| global.silent);
     let outcome = global.and_then(|global| {
-        if let Some(release) = later::release(&matches) {
-            return Err(later::not_yet(&matches, release));
+        if let Some(later) = later::find(&matches) {
+            return Err(later::not_yet(&later));
         }
         let command =
             tree::Command::from_arg_matches(&matches).map_err(|error| Failure::usage(error.to_string()))?;
@@ -77,6 +88,32 @@ fn run(args: Vec<OsString>, compat: bool) -> u8 {
             }
             failure.code(compat)
         }
+    }
+}
+
+/// Says what is wrong with a line that the parser has refused.
+fn misread(error: &clap::Error, args: &[OsString]) -> Exit {
+    let known = if error.use_stderr() { mistake(error, args) } else { None };
+    match known {
+        Some(failure) => {
+            complain(&failure);
+            failure.exit
+        }
+        None => explain(error),
+    }
+}
+
+/// A mistake of which more can be said than the parser does.
+fn mistake(error: &clap::Error, args: &[OsString]) -> Option<Failure> {
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        return None;
+    }
+    if let Some(later) = later::find_in_words(args) {
+        return Some(later::not_yet(&later));
+    }
+    match (error.kind(), error.get(ContextKind::InvalidArg)) {
+        (ErrorKind::UnknownArgument, Some(ContextValue::String(option))) => tree::misplaced(option, args),
+        _ => None,
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use pvc_client::Kind;
 
 use crate::context::Pvc;
-use crate::interrupt;
+use crate::interrupt::{self, Stream};
 use crate::outcome::{Failure, Outcome};
 
 /// How many lines each look asks for while following. More new lines than this between two looks
@@ -43,6 +43,7 @@ pub fn tail(text: &str, lines: usize) -> String {
 
 /// Prints the last lines and then whatever comes, until somebody ends it.
 pub fn follow(pvc: &mut Pvc, lines: usize, fetch: Fetch<'_>) -> Outcome {
+    let _calm = calm_terminal(pvc);
     let mut seen = fetch(WINDOW.max(lines))?;
     let mut printer = Printer::default();
     printer.print(pvc, &tail(&seen, lines));
@@ -69,6 +70,12 @@ pub fn follow(pvc: &mut Pvc, lines: usize, fetch: Fetch<'_>) -> Outcome {
             Err(error) => return Err(Failure::from(error)),
         }
     }
+}
+
+/// A guest may have left its colour on, and the cursor in the middle of a line: neither is for the
+/// shell that comes after.
+fn calm_terminal(pvc: &Pvc) -> Option<interrupt::Meanwhile> {
+    pvc.out.is_terminal().then(|| interrupt::last_words(Stream::Out, "\x1b[0m\n".to_owned()))
 }
 
 /// Prints what a log gains.
@@ -167,6 +174,7 @@ fn page(text: &str) -> bool {
         // Quit if it fits on the screen, let colours through, leave the text on the screen.
         command.env("LESS", "FRX");
     }
+    let _meanwhile = interrupt::left_to_another();
     let Ok(mut child) = command.spawn() else { return false };
     if let Some(mut stdin) = child.stdin.take() {
         // Whoever leaves the pager before the end has seen enough.

@@ -19,6 +19,8 @@ pub enum Exit {
     NotYet = 6,
     /// The server failed, or its answer could not be understood.
     Server = 7,
+    /// Ctrl-C, as shells number it.
+    Interrupted = 130,
 }
 
 impl Exit {
@@ -57,6 +59,11 @@ impl Failure {
 
     pub fn usage(message: impl Into<String>) -> Self {
         Self::new(Exit::Usage, message)
+    }
+
+    /// Somebody pressed Ctrl-C while the command waited for work that goes on without it.
+    pub fn interrupted(message: impl Into<String>) -> Self {
+        Self::new(Exit::Interrupted, message)
     }
 
     pub fn not_found(message: impl Into<String>) -> Self {
@@ -112,7 +119,10 @@ pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
-        let _ = write!(text, ": {error}");
+        let _ = match error.downcast_ref() {
+            Some(error) => write!(text, ": {}", plain_io(error)),
+            None => write!(text, ": {error}"),
+        };
         cause = error.source();
     }
     text

@@ -58,7 +58,7 @@ pub fn follow(pvc: &mut Pvc, id: &str) -> Outcome {
     let end = watch(client, id, &mut progress)?;
     progress.end();
     let Some(end) = end else {
-        return Err(Failure::failed("no longer waiting; the task goes on")
+        return Err(Failure::interrupted("no longer waiting; the task goes on")
             .hint(format!("`pvc cluster task {id}` waits again")));
     };
     if end.is_success() {

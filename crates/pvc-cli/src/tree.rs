@@ -1,7 +1,11 @@
 //! The command tree.
 
-use clap::{CommandFactory, Parser, Subcommand};
+use std::ffi::OsString;
 
+use clap::{Arg, CommandFactory, Parser, Subcommand};
+
+use crate::args;
+use crate::audit;
 use crate::cluster::{self, Cluster};
 use crate::completion::Completion;
 use crate::connection::Connections;
@@ -9,7 +13,7 @@ use crate::context::{Global, Pvc};
 use crate::later;
 use crate::man::Man;
 use crate::node::Node;
-use crate::outcome::Outcome;
+use crate::outcome::{Failure, Outcome};
 use crate::vm::Vm;
 
 /// Manage a Parallel Virtual Cluster
@@ -44,6 +48,7 @@ Exit codes:
   5  the API does not accept the key
   6  the command is not part of this release
   7  the server failed, or its answer could not be understood
+  130  Ctrl-C
 With PVC_COMPAT_EXIT=1 they are those of the first client: 0, 1 and 2, and a failed
 task is 0.
 
@@ -102,9 +107,58 @@ pub fn command() -> clap::Command {
     later::add_groups(command)
 }
 
+/// The failure of a line with a global option behind the group, with the line that was meant.
+pub fn misplaced(option: &str, args: &[OsString]) -> Option<Failure> {
+    let global = command().get_arguments().find(|argument| is_called(argument, option)).cloned()?;
+    let meant = args::moved_ahead(args, option, global.get_action().takes_values());
+    let meant = meant.map_or_else(
+        || format!("pvc {option} GROUP …"),
+        |meant| args::for_a_shell(&audit::redacted_words(&meant)),
+    );
+    let message = format!("`{option}` is a global option, and those stand before the group");
+    Some(Failure::usage(message).hint(format!("`{meant}`")))
+}
+
+fn is_called(argument: &Arg, option: &str) -> bool {
+    match option.strip_prefix("--") {
+        Some(long) => {
+            let aliases = argument.get_all_aliases().unwrap_or_default();
+            argument.get_long() == Some(long) || aliases.contains(&long)
+        }
+        None => {
+            argument.get_short().is_some_and(|short| option.strip_prefix('-') == Some(&short.to_string()))
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn meant(option: &str, line: &str) -> Option<String> {
+        let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+        misplaced(option, &words).and_then(|failure| failure.hint)
+    }
+
+    #[test]
+    fn a_global_option_behind_the_group_is_shown_where_it_belongs() {
+        let said = |line: &str| Some(format!("`{line}`"));
+        assert_eq!(meant("-q", "pvc vm list -q"), said("pvc -q vm list"));
+        assert_eq!(
+            meant("-c", "/usr/bin/pvc vm info web1 -c office -f json"),
+            said("pvc -c office vm info web1 -f json")
+        );
+        assert_eq!(meant("--connection", "pvc status --connection=x"), said("pvc --connection=x status"));
+        assert_eq!(meant("--color", "pvc vm list --color ^web"), said("pvc --color vm list '^web'"));
+        assert_eq!(meant("-q", "pvc vm list -qf json"), said("pvc -q GROUP …"), "letters in one word stay");
+        assert_eq!(meant("-z", "pvc vm list -z"), None);
+    }
+
+    #[test]
+    fn a_key_is_not_repeated_in_a_hint() {
+        let hint = meant("-q", "pvc connection add x -a h -k secret -q").unwrap();
+        assert!(hint.contains("-k '***'") && !hint.contains("secret"), "{hint}");
+    }
 
     /// Every command of the recorded tree, with its arguments and options.
     #[test]

@@ -34,6 +34,8 @@ pub struct Options {
     pub user_agent: String,
     /// Whether a certificate must be one that this machine trusts.
     pub verify: bool,
+    /// What to do if nobody answers, where more is known than the general.
+    pub advice: Option<String>,
     /// Called after each exchange, for `--debug`.
     pub observer: Option<fn(&Exchange<'_>)>,
 }
@@ -209,9 +211,20 @@ impl Client {
             (ureq::Error::Timeout(ureq::Timeout::RecvResponse), Waiting::AtMost(after)) => {
                 Error::TimedOut { after }
             }
-            (error, _) if was_sent(&error) => Error::Lost { base, source: error.into() },
-            (error, _) => Error::Unreachable { base, source: error.into() },
+            (error, _) if was_sent(&error) => Error::Lost { base, source: cause(error) },
+            (error, _) => {
+                Error::Unreachable { base, advice: self.options.advice.clone(), source: cause(error) }
+            }
         }
+    }
+}
+
+/// An error of the system is told in its own words, without those of the library around it.
+fn cause(error: ureq::Error) -> Box<dyn std::error::Error + Send + Sync> {
+    match error {
+        ureq::Error::Io(error) => error.into(),
+        ureq::Error::Timeout(_) => "no answer in time".into(),
+        error => error.into(),
     }
 }
 

@@ -28,6 +28,8 @@ pub enum Error {
     #[error("cannot connect to `{base}`")]
     Unreachable {
         base: String,
+        /// What to do about it, where more is known than the general.
+        advice: Option<String>,
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
@@ -74,11 +76,11 @@ impl Error {
     /// What to do about it, if that can be said.
     pub fn hint(&self) -> Option<String> {
         match self {
-            Error::Unreachable { .. } => Some(
+            Error::Unreachable { advice, .. } => Some(advice.clone().unwrap_or_else(|| {
                 "is the API daemon running, and are address, port and scheme right? \
                  `pvc connection list` shows them; during a change of the primary node wait some seconds"
-                    .to_owned(),
-            ),
+                    .to_owned()
+            })),
             Error::Lost { .. } => Some(
                 "the request may have been carried out; look at the present state before repeating it"
                     .to_owned(),

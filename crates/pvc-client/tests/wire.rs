@@ -19,6 +19,7 @@ fn options(base: String) -> Options {
         api_key: Some("secret".to_owned()),
         user_agent: "pvc-client-cli/0.0.0".to_owned(),
         verify: true,
+        advice: None,
         observer: None,
     }
 }

@@ -1,14 +1,17 @@
+use std::error::Error as _;
+use std::thread::ScopedJoinHandle;
 use std::time::Duration;
 
 use clap::Args;
 use pvc_api_types::ClusterStatus;
+use pvc_client::Kind;
 use serde_json::{Value, json};
 
 use super::list;
 use super::store::Connection;
 use crate::context::{self, Pvc};
 use crate::format::{MaybeJson, PlainFormat};
-use crate::outcome::Outcome;
+use crate::outcome::{self, Outcome};
 use crate::output::{Cell, Colour, Table, paint};
 
 /// A cluster that says nothing within this time is shown as unreachable.
@@ -16,8 +19,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Show the state of every stored connection's cluster
 ///
-/// All clusters are asked at the same time. One that cannot be reached is shown with
-/// `N/A` everywhere; the command succeeds nevertheless.
+/// All clusters are asked at the same time. One that cannot be asked is shown with `N/A`
+/// everywhere and with the reason; the command succeeds nevertheless.
 #[derive(Debug, Args)]
 pub struct Detail {
     #[arg(short, long, value_enum, default_value_t = PlainFormat::Pretty, help = "How to print it")]
@@ -26,10 +29,10 @@ pub struct Detail {
 
 impl Detail {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
-        let connections = list::all();
+        let connections = list::all(pvc);
         pvc.note(&format!("Gathering information from {} clusters...", connections.len()));
         let states = ask_all(&connections);
-        let rows: Vec<(&Connection, Option<ClusterStatus>)> = connections.iter().zip(states).collect();
+        let rows: Vec<Row<'_>> = connections.iter().zip(states).collect();
         if !self.format.print(pvc, &values(&rows)) {
             let table = table(&rows).render(pvc.out.paint());
             pvc.out.line(table);
@@ -38,19 +41,40 @@ impl Detail {
     }
 }
 
-fn ask_all(connections: &[Connection]) -> Vec<Option<ClusterStatus>> {
+/// A connection, and its cluster's state or why that is not known.
+type Row<'a> = (&'a Connection, Result<ClusterStatus, String>);
+
+fn ask_all(connections: &[Connection]) -> Vec<Result<ClusterStatus, String>> {
     std::thread::scope(|scope| {
         let ask = |connection| {
-            scope.spawn(move || context::hurried(connection, PATIENCE).status().ok()?.read().ok())
+            scope.spawn(move || {
+                let status = context::hurried(connection, PATIENCE).status();
+                status.and_then(|status| status.read()).map_err(|error| reason(&error))
+            })
         };
         let asked: Vec<_> = connections.iter().map(ask).collect();
-        asked.into_iter().map(|thread| thread.join().ok().flatten()).collect()
+        let answer = |thread: ScopedJoinHandle<'_, _>| thread.join().expect("asking does not panic");
+        asked.into_iter().map(answer).collect()
     })
 }
 
-fn values(rows: &[(&Connection, Option<ClusterStatus>)]) -> Value {
-    let value = |(connection, status): &(&Connection, Option<ClusterStatus>)| {
-        let text = |figure: fn(&ClusterStatus) -> Value| status.as_ref().map_or_else(|| json!("N/A"), figure);
+/// Why a cluster's state is not known, in a few words: the address stands beside it.
+fn reason(error: &pvc_client::Error) -> String {
+    let text = outcome::chain(error);
+    match error.kind() {
+        Kind::Unreachable => match text.split_once(": ").filter(|_| error.source().is_some()) {
+            Some((_, cause)) => format!("unreachable: {cause}"),
+            None => "unreachable".to_owned(),
+        },
+        Kind::Unauthorised => format!("the key is not accepted: {text}"),
+        _ => text,
+    }
+}
+
+fn values(rows: &[Row<'_>]) -> Value {
+    let value = |(connection, status): &Row<'_>| {
+        let text =
+            |figure: fn(&ClusterStatus) -> Value| status.as_ref().map_or_else(|_| json!("N/A"), figure);
         json!({
             "name": connection.name,
             "description": connection.description,
@@ -65,12 +89,14 @@ fn values(rows: &[(&Connection, Option<ClusterStatus>)]) -> Value {
             "pools": text(|status| json!(status.pools)),
             "volumes": text(|status| json!(status.volumes)),
             "snapshots": text(|status| json!(status.snapshots)),
+            "problem": status.as_ref().err(),
         })
     };
     rows.iter().map(value).collect()
 }
 
-fn table(rows: &[(&Connection, Option<ClusterStatus>)]) -> Table {
+/// The column with the reasons is there only if there are some.
+fn table(rows: &[Row<'_>]) -> Table {
     let mut table = Table::new().columns(&[
         ("Name", 5),
         ("Description", 12),
@@ -85,14 +111,22 @@ fn table(rows: &[(&Connection, Option<ClusterStatus>)]) -> Table {
         ("Volumes", 8),
         ("Snapshots", 10),
     ]);
+    let problems = rows.iter().any(|(_, status)| status.is_err());
+    if problems {
+        table = table.columns(&[("Problem", 8)]);
+    }
     for (connection, status) in rows {
         let mut cells: Vec<Cell> =
             vec![connection.name.as_str().into(), connection.description.as_str().into()];
         match status {
-            Some(status) => cells.extend(figures(status)),
-            None => {
+            Ok(status) => {
+                cells.extend(figures(status));
+                cells.extend(problems.then(Cell::default));
+            }
+            Err(problem) => {
                 cells.push(Cell::coloured("N/A", Colour::Purple));
                 cells.extend((0..9).map(|_| "N/A".into()));
+                cells.push(problem.as_str().into());
             }
         }
         table.row(cells);

@@ -8,8 +8,7 @@ use crate::output::{Table, json};
 
 /// List the stored connections
 ///
-/// Nothing is connected to. A connection that cannot be read, such as `local` on a
-/// machine without the daemon, is left out.
+/// Nothing is connected to. `local` is left out on a machine without the daemon.
 #[derive(Debug, Args)]
 pub struct List {
     /// Show the keys instead of `xxxx`
@@ -36,7 +35,7 @@ enum Format {
 
 impl List {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
-        let connections = all();
+        let connections = all(pvc);
         match self.format {
             Format::Pretty => {
                 let table = table(&connections, self.show_keys).render(pvc.out.paint());
@@ -65,11 +64,21 @@ impl List {
     }
 }
 
-/// Every stored connection that can be read, `local` first.
-pub fn all() -> Vec<Connection> {
+/// Every stored connection that can be read, `local` first. The others are warned of; only `local`
+/// may be missing for good reasons.
+pub fn all(pvc: &Pvc) -> Vec<Connection> {
     let store = Store::open();
-    let read = |(name, entry): (&String, &super::store::Entry)| entry.resolve(name).ok();
-    let mut connections: Vec<Connection> = store.entries.iter().filter_map(read).collect();
+    if let Some(why) = store.distrust() {
+        pvc.warn(&why.to_string());
+    }
+    let mut connections = Vec::new();
+    for (name, entry) in &store.entries {
+        match entry.resolve(name) {
+            Ok(connection) => connections.push(connection),
+            Err(_) if name == LOCAL => {}
+            Err(failure) => pvc.warn(&failure.message),
+        }
+    }
     connections.sort_by_key(|connection| connection.name != LOCAL);
     connections
 }

@@ -3,6 +3,7 @@
 //! Only the section that says where the API listens is read. The rest of the file may be as wrong as
 //! it likes: whoever repairs it needs a working client.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use pvc_config::Api;
@@ -10,27 +11,35 @@ use pvc_config::Api;
 use super::store::Connection;
 use crate::outcome::{Failure, plain_io};
 
+/// The configuration of a daemon is there.
+const CONFIGURED: &str = "is the daemon of this machine running? `systemctl status pvcapid` tells, and \
+     `systemctl start pvcapid` starts it; one of a source checkout is started by `./run` there";
+/// A standalone daemon without a configuration has been at work here.
+const STANDALONE: &str = "the standalone daemon of this machine does not run: `./run` in the source checkout \
+     starts it, and `systemctl start pvcapid` one that was installed";
+const NO_DAEMON: &str = "there is no daemon on this machine: `./run` in the source checkout starts one. For a \
+     cluster elsewhere `pvc connection add NAME --address HOST` stores a connection, and `pvc -c NAME …` uses it";
+const NOT_ALLOWED: &str = "the daemon's configuration holds keys, so it is root's; a connection of your own is \
+     stored by `pvc connection add NAME --address HOST` and used by `pvc -c NAME …`";
+
 /// The connection to the API that the daemon configured in `file` serves.
 pub fn read(name: &str, file: &Path) -> Result<Connection, Failure> {
     std::fs::File::open(file).map_err(|error| {
         Failure::failed(format!("no connection: cannot read `{}`: {}", file.display(), plain_io(&error)))
-            .hint(
-                "on a machine without the daemon name a connection: `pvc -c NAME …`; `pvc connection list` \
-                 shows them and `pvc connection add` stores one. On one with it, you may have to be root",
-            )
+            .hint(if error.kind() == ErrorKind::PermissionDenied { NOT_ALLOWED } else { NO_DAEMON })
     })?;
     let api = pvc_config::read_api(file).map_err(|mistakes| {
         let first = mistakes.errors.first().map(|problem| problem.message()).unwrap_or_default();
         Failure::failed(format!("no connection: `{}` cannot be used: {first}", file.display()))
             .hint("`pvcnoded --check-config FILE` shows every mistake in it")
     })?;
-    Ok(serves(name, &file.display().to_string(), &api))
+    Ok(serves(name, &file.display().to_string(), &api, CONFIGURED))
 }
 
 /// The connection to a standalone daemon that runs without a configuration.
 pub fn standalone(name: &str) -> Connection {
     let config = pvc_config::Config::standalone(&standalone_state(), "standalone");
-    serves(name, "pvc-standalone", &config.api)
+    serves(name, "pvc-standalone", &config.api, STANDALONE)
 }
 
 /// Where a standalone daemon keeps what it knows.
@@ -38,7 +47,7 @@ pub fn standalone_state() -> PathBuf {
     std::env::var_os("PVC_STATE").filter(|path| !path.is_empty()).map_or("/var/lib/pvc".into(), PathBuf::from)
 }
 
-fn serves(name: &str, description: &str, api: &Api) -> Connection {
+fn serves(name: &str, description: &str, api: &Api, advice: &'static str) -> Connection {
     let address = api.local_address();
     let token = api.authentication.tokens.first().filter(|_| api.authentication.enabled);
     Connection {
@@ -49,6 +58,7 @@ fn serves(name: &str, description: &str, api: &Api) -> Connection {
         scheme: if api.tls.is_some() { "https" } else { "http" }.to_owned(),
         api_key: token.map(|token| token.token.reveal().to_owned()),
         verify: false,
+        advice: Some(advice),
     }
 }
 

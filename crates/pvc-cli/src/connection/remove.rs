@@ -1,8 +1,8 @@
 use clap::Args;
 
-use super::store::Store;
+use super::store::{LOCAL, Store};
 use crate::context::Pvc;
-use crate::outcome::Outcome;
+use crate::outcome::{Failure, Outcome};
 
 /// Forget a stored connection
 #[derive(Debug, Args)]
@@ -15,7 +15,10 @@ pub struct Remove {
 impl Remove {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         let mut store = Store::open();
-        store.entry(&self.name)?;
+        if store.entry(&self.name)?.cfgfile.is_some() && self.name == LOCAL {
+            return Err(Failure::failed(format!("the connection `{LOCAL}` is not stored"))
+                .hint("it is read from the configuration of this machine's daemon and always there"));
+        }
         store.entries.remove(&self.name);
         store.save()?;
         pvc.out.line(format!("Removed connection \"{}\" from client database", self.name));

@@ -1,8 +1,9 @@
 //! The stored connections, and how one of them is chosen.
 
 use std::collections::BTreeMap;
+use std::fs::Permissions;
 use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use pvc_config::LocateError;
@@ -10,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::local;
+use super::place::{self, NoPlace};
 use crate::outcome::{Failure, plain_io};
 use crate::output::json;
 
@@ -29,6 +31,8 @@ pub struct Connection {
     pub api_key: Option<String>,
     /// Whether its certificate must be trusted.
     pub verify: bool,
+    /// What to do if nobody answers, where more is known than the general.
+    pub advice: Option<&'static str>,
 }
 
 impl Connection {
@@ -90,6 +94,7 @@ impl Entry {
             Some(Value::String(port)) => port.parse().ok(),
             _ => None,
         };
+        let port = port.filter(|port| *port > 0);
         let broken = |what: &str| {
             Failure::failed(format!("the stored connection `{name}` has no {what}"))
                 .hint(format!("store it again with `pvc connection add {name} --address ADDRESS`"))
@@ -102,6 +107,7 @@ impl Entry {
             scheme: text("scheme").unwrap_or("http").to_owned(),
             api_key: text("api_key").filter(|key| !key.is_empty()).map(str::to_owned),
             verify: verification_wanted(),
+            advice: None,
         })
     }
 }
@@ -128,65 +134,73 @@ fn config_file(stored: &str) -> Option<PathBuf> {
 /// The store: a file of entries by name.
 #[derive(Debug)]
 pub struct Store {
-    path: PathBuf,
+    place: Result<PathBuf, NoPlace>,
     pub entries: BTreeMap<String, Entry>,
     /// Set if the file held something that is no store; it is kept aside before the first write.
     unreadable: bool,
 }
 
 impl Store {
-    /// Opens the store of this user, and creates it if there is none yet.
+    /// Opens the store of this user. If there is none yet, or none to be trusted, it holds `local`
+    /// alone; nothing is created before the first [`save`](Self::save).
     pub fn open() -> Self {
-        Self::open_at(store_path())
+        Self::open_at(place::of_this_user())
     }
 
-    fn open_at(path: PathBuf) -> Self {
-        let text = std::fs::read_to_string(&path);
-        let (entries, unreadable) = match text.as_deref().map(serde_json::from_str) {
-            Ok(Ok(entries)) => (entries, false),
-            Ok(Err(_)) => (BTreeMap::new(), true),
-            Err(_) => (BTreeMap::new(), false),
+    fn open_at(place: Result<PathBuf, NoPlace>) -> Self {
+        let text = place.as_deref().ok().and_then(|path| std::fs::read_to_string(path).ok());
+        let (mut entries, unreadable) = match text.as_deref().map(serde_json::from_str) {
+            Some(Ok(entries)) => (entries, false),
+            Some(Err(_)) => (BTreeMap::new(), true),
+            None => (BTreeMap::<String, Entry>::new(), false),
         };
-        let mut store = Self { path, entries, unreadable };
-        if store.entries.is_empty() || Path::new(DAEMON_CONFIG).exists() {
-            store.entries.insert(LOCAL.to_owned(), Entry::local(DAEMON_CONFIG));
+        if Path::new(DAEMON_CONFIG).exists() || !entries.contains_key(LOCAL) {
+            entries.insert(LOCAL.to_owned(), Entry::local(DAEMON_CONFIG));
         }
-        if text.is_err() {
-            // A read-only home is no reason not to work.
-            let _ = store.save();
-        }
-        store
+        Self { place, entries, unreadable }
+    }
+
+    /// Why what is stored is not used, if somebody other than this user may have written it.
+    pub fn distrust(&self) -> Option<&NoPlace> {
+        self.place.as_ref().err().filter(|why| **why != NoPlace::Unnamed)
     }
 
     /// Writes the store, whole or not at all, readable by its owner alone.
     pub fn save(&self) -> Result<(), Failure> {
-        self.write().map_err(|error| {
-            Failure::failed(format!("cannot write `{}`: {}", self.path.display(), plain_io(&error)))
+        let path = match &self.place {
+            Ok(path) => path,
+            Err(why) => return Err(why.failure()),
+        };
+        self.write(path).map_err(|error| {
+            Failure::failed(format!("cannot write `{}`: {}", path.display(), plain_io(&error)))
                 .hint("`PVC_CLIENT_DIR` names another directory for the stored connections")
         })
     }
 
-    fn write(&self) -> std::io::Result<()> {
-        let directory = self.path.parent().unwrap_or(Path::new("."));
+    fn write(&self, path: &Path) -> std::io::Result<()> {
+        let directory = path.parent().unwrap_or(Path::new("."));
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
         if self.unreadable {
-            std::fs::copy(&self.path, self.path.with_extension("json.unreadable"))?;
+            std::fs::copy(path, path.with_extension("json.unreadable"))?;
         }
-        let temporary = self.path.with_extension(format!("json.{}", std::process::id()));
-        let mut options = std::fs::OpenOptions::new();
-        let mut file =
-            options.write(true).create(true).truncate(true).mode(permissions()).open(&temporary)?;
+        let mut file = tempfile::Builder::new()
+            .prefix(".pvc.json.")
+            .permissions(Permissions::from_mode(permissions()))
+            .tempfile_in(directory)?;
         file.write_all(json::stored(&self.entries).as_bytes())?;
-        file.sync_all()?;
-        std::fs::rename(&temporary, &self.path)
+        file.as_file().sync_all()?;
+        file.persist(path).map(drop).map_err(|error| error.error)
     }
 
     /// The entry of that name.
     pub fn entry(&self, name: &str) -> Result<&Entry, Failure> {
         self.entries.get(name).ok_or_else(|| {
             let names: Vec<&str> = self.entries.keys().map(String::as_str).collect();
-            Failure::not_found(format!("no connection `{name}` is stored"))
-                .hint(format!("stored are: {}", names.join(", ")))
+            let failure = Failure::not_found(format!("no connection `{name}` is stored"));
+            match self.distrust() {
+                Some(why) => failure.hint(why.to_string()),
+                None => failure.hint(format!("stored are: {}", names.join(", "))),
+            }
         })
     }
 }
@@ -208,21 +222,6 @@ fn permissions() -> u32 {
     wanted.and_then(|octal| u32::from_str_radix(&octal, 8).ok()).unwrap_or(0o600)
 }
 
-fn store_path() -> PathBuf {
-    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    if let Some(directory) = set("PVC_CLIENT_DIR") {
-        return directory.join("pvc.json");
-    }
-    match set("HOME") {
-        Some(home) => home.join(".config/pvc/pvc.json"),
-        None => {
-            let _ =
-                writeln!(std::io::stderr(), "note: `HOME` is not set, connections are stored in `/tmp/pvc`");
-            PathBuf::from("/tmp/pvc/pvc.json")
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -233,21 +232,59 @@ mod tests {
         if let Some(text) = text {
             std::fs::write(&path, text).unwrap();
         }
-        let store = Store::open_at(path);
+        let store = Store::open_at(Ok(path));
         (directory, store)
     }
 
     #[test]
-    fn a_missing_store_is_created_with_the_local_connection() {
-        use std::os::unix::fs::PermissionsExt;
+    fn a_missing_store_holds_the_local_connection_and_is_created_by_a_write_alone() {
         let (directory, store) = store(None);
         assert_eq!(store.entries[LOCAL].cfgfile.as_deref(), Some(DAEMON_CONFIG));
         let file = directory.path().join("pvc.json");
+        assert!(!file.exists());
+        store.save().unwrap();
         assert_eq!(
             std::fs::read_to_string(&file).unwrap(),
             "{\n    \"local\": {\n        \"cfgfile\": \"/etc/pvc/pvc.conf\"\n    }\n}"
         );
         assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "nothing else is left");
+    }
+
+    #[test]
+    fn the_directory_of_a_new_store_is_its_owners_alone() {
+        let home = tempfile::tempdir().unwrap();
+        let directory = home.path().join("a/pvc");
+        Store::open_at(Ok(directory.join("pvc.json"))).save().unwrap();
+        assert_eq!(std::fs::metadata(directory).unwrap().permissions().mode() & 0o777, 0o700);
+    }
+
+    #[test]
+    fn a_store_with_others_alone_has_the_local_connection_beside_them() {
+        let (_directory, store) = store(Some(r#"{"c": {"host": "h", "port": 80}}"#));
+        assert!(store.entries.contains_key("c") && store.entries.contains_key(LOCAL));
+    }
+
+    #[test]
+    fn without_a_place_nothing_is_read_or_written() {
+        let store = Store::open_at(Err(NoPlace::Unnamed));
+        assert!(store.entries.contains_key(LOCAL) && store.distrust().is_none());
+        let failure = store.save().unwrap_err();
+        assert!(failure.hint.unwrap().contains("PVC_CLIENT_DIR"));
+    }
+
+    #[test]
+    fn a_place_that_is_not_trusted_is_named_where_a_connection_is_missed() {
+        let store = Store::open_at(Err(NoPlace::Foreign { path: "/x".into(), owner: 7 }));
+        assert_eq!(store.entries.len(), 1);
+        assert!(store.entry("office").unwrap_err().hint.unwrap().contains("`/x`"));
+        assert!(store.save().unwrap_err().message.contains("`/x`"));
+    }
+
+    #[test]
+    fn a_stored_port_that_is_none_is_a_mistake() {
+        let (_directory, store) = store(Some(r#"{"c": {"host": "h", "port": 0}}"#));
+        assert!(store.entry("c").unwrap().resolve("c").unwrap_err().message.contains("no port"));
     }
 
     #[test]

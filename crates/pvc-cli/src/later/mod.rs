@@ -4,9 +4,12 @@
 //! is missing instead of "unrecognized". They are read from a table, only when they are needed;
 //! a group leaves the table when its real commands arrive.
 
+use std::ffi::OsString;
+
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use pvc_api_types::release::arrival;
 
+use crate::args;
 use crate::outcome::{Exit, Failure};
 
 /// A line per command: its path and arguments, its options, what it does. Options with `=` take
@@ -46,10 +49,11 @@ const ABOUTS: [(&str, &str); 26] = [
 
 /// Adds what the table has on the top level.
 pub fn add_groups(command: Command) -> Command {
+    let top = |name| group(name, name);
     command
-        .subcommand(group("network", "Manage networks").defer(|group| fill(group, "network")))
-        .subcommand(group("storage", "Manage the storage").defer(|group| fill(group, "storage")))
-        .subcommand(group("provisioner", "Make VMs from templates").defer(|group| fill(group, "provisioner")))
+        .subcommand(top("network").defer(|group| fill(group, "network")))
+        .subcommand(top("storage").defer(|group| fill(group, "storage")))
+        .subcommand(top("provisioner").defer(|group| fill(group, "provisioner")))
 }
 
 /// Adds what the table has below `vm`.
@@ -57,17 +61,70 @@ pub fn add_vm_groups(command: Command) -> Command {
     fill(command, "vm")
 }
 
-/// The release that brings the command that was given, if the table has it.
-pub fn release(matches: &ArgMatches) -> Option<&'static str> {
+/// What the table has of the path of a command line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Later {
+    path: String,
+    release: &'static str,
+}
+
+/// Finds the command that was given in the table.
+pub fn find(matches: &ArgMatches) -> Option<Later> {
     let path = path(matches);
+    let release = release(&path)?;
+    Some(Later { path: path.join(" "), release })
+}
+
+/// The same for a line that the parser has refused: whoever lacks the whole command need not be told
+/// of its arguments first.
+pub fn find_in_words(words: &[OsString]) -> Option<Later> {
+    let words: Vec<&str> = args::bare_words(words).map(|(_, word)| word).collect();
+    let release = release(&words)?;
+    let is_meant = |path: &Vec<&str>| words.starts_with(path);
+    let path = TABLE.lines().map(path_of).find(is_meant)?;
+    Some(Later { path: path.join(" "), release })
+}
+
+/// The release that brings what is at a path, if the table has it.
+fn release(path: &[&str]) -> Option<&'static str> {
     arrival(path.first()?).or_else(|| arrival(&path.get(..2)?.join(" ")))
 }
 
 /// The failure that using such a command is.
-pub fn not_yet(matches: &ArgMatches, release: &str) -> Failure {
-    let path = path(matches).join(" ");
+pub fn not_yet(later: &Later) -> Failure {
+    let Later { path, release } = later;
+    let hint = match instead(path) {
+        Some(instead) => format!("nothing was done; {}", instead.replace('\n', " ")),
+        None => {
+            "nothing was done; until then use the client of the release that your cluster runs".to_owned()
+        }
+    };
     Failure::new(Exit::NotYet, format!("`pvc {path}` is not part of this release; it arrives with {release}"))
-        .hint("nothing was done; until then use the client of the release that your cluster runs")
+        .hint(hint)
+}
+
+/// What does some of the work of a command until it arrives, in lines as help has them.
+fn instead(path: &str) -> Option<&'static str> {
+    path.starts_with("storage").then_some(
+        "on a standalone machine volumes are looked after by\n\
+         `pvcd volume list | create | import | remove`",
+    )
+}
+
+/// What a group or a command of the table says at the end of its help.
+fn note(path: &str) -> String {
+    let words: Vec<&str> = path.split(' ').collect();
+    let release = release(&words).unwrap_or("a later release");
+    let instead = instead(path).map(|instead| format!(";\n{instead}")).unwrap_or_default();
+    format!("Not part of this release: it arrives with {release}{instead}.")
+}
+
+/// What a group or a command is for; where a release brings it as a whole, with that.
+fn about(path: &str, text: &str) -> String {
+    match arrival(path) {
+        Some(release) => format!("{text} [arrives with {release}]"),
+        None => text.to_owned(),
+    }
 }
 
 fn path(matches: &ArgMatches) -> Vec<&str> {
@@ -80,8 +137,19 @@ fn path(matches: &ArgMatches) -> Vec<&str> {
     path
 }
 
-fn group(name: &'static str, about: &'static str) -> Command {
-    Command::new(name).about(about).arg_required_else_help(true).subcommand_required(true)
+fn group(name: &'static str, path: &str) -> Command {
+    let text = ABOUTS.iter().find(|(at, _)| *at == path).map_or("", |(_, about)| *about);
+    Command::new(name)
+        .about(about(path, text))
+        .after_help(note(path))
+        .arg_required_else_help(true)
+        .subcommand_required(true)
+}
+
+/// The words of a line of the table that name the command, without its arguments.
+fn path_of(line: &'static str) -> Vec<&'static str> {
+    let is_name = |word: &&str| word.starts_with(|letter: char| letter.is_ascii_lowercase());
+    line.split([' ', ';']).take_while(is_name).collect()
 }
 
 /// Adds every command of the table whose path begins with `prefix`.
@@ -90,17 +158,13 @@ fn fill(mut command: Command, prefix: &'static str) -> Command {
         let mut parts = line.split(';').map(str::trim);
         let (usage, options, about) = (parts.next(), parts.next(), parts.next());
         let (Some(usage), Some(options), Some(about)) = (usage, options, about) else { continue };
-        let words: Vec<&'static str> = usage.split(' ').collect();
-        let lower = words
-            .iter()
-            .take_while(|word| word.starts_with(|letter: char| letter.is_ascii_lowercase()))
-            .count();
-        let (path, arguments) = words.split_at(lower);
+        let path = path_of(line);
         if path[0] != prefix {
             continue;
         }
-        let leaf = leaf(path[lower - 1], arguments, options, about);
-        command = insert(command, prefix.to_owned(), &path[1..lower - 1], leaf);
+        let arguments: Vec<&'static str> = usage.split(' ').skip(path.len()).collect();
+        let leaf = leaf(&path, &arguments, options, about);
+        command = insert(command, prefix.to_owned(), &path[1..path.len() - 1], leaf);
     }
     command
 }
@@ -112,25 +176,16 @@ fn insert(command: Command, at: String, path: &[&'static str], leaf: Command) ->
     let command = if command.find_subcommand(first).is_some() {
         command
     } else {
-        let about = ABOUTS.iter().find(|(path, _)| *path == at).map_or("", |(_, about)| *about);
-        command.subcommand(group(first, about))
+        command.subcommand(group(first, &at))
     };
     command.mut_subcommand(*first, |group| insert(group, at, rest, leaf))
 }
 
-fn leaf(
-    name: &'static str,
-    arguments: &[&'static str],
-    options: &'static str,
-    about: &'static str,
-) -> Command {
+fn leaf(path: &[&'static str], arguments: &[&'static str], options: &'static str, text: &str) -> Command {
+    let (name, path) = (path[path.len() - 1], path.join(" "));
     let arguments = arguments.iter().map(|argument| positional(argument));
     let options = options.split(' ').filter(|option| !option.is_empty()).flat_map(option);
-    Command::new(name)
-        .about(about)
-        .after_help("This command is not part of this release.")
-        .args(arguments)
-        .args(options)
+    Command::new(name).about(about(&path, text)).after_help(note(&path)).args(arguments).args(options)
 }
 
 /// `NAME`, or `[NAME]` if it may be left out.
@@ -179,5 +234,41 @@ fn plain_option(word: &'static str) -> Arg {
     match value.split_once('{').and_then(|(_, rest)| rest.split_once('}')) {
         Some((choices, _)) => argument.value_parser(choices.split(',').collect::<Vec<_>>()).ignore_case(true),
         None => argument.allow_hyphen_values(true),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn meant(line: &str) -> Option<String> {
+        let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+        find_in_words(&words).map(|later| later.path)
+    }
+
+    #[test]
+    fn a_command_of_the_table_is_found_whatever_its_arguments() {
+        assert_eq!(meant("pvc storage volume add"), Some("storage volume add".to_owned()));
+        assert_eq!(meant("pvc -c office storage osd list -x"), Some("storage osd list".to_owned()));
+        assert_eq!(meant("pvc vm autobackup extra"), Some("vm autobackup".to_owned()));
+        assert_eq!(meant("pvc vm snapshot create"), Some("vm snapshot create".to_owned()));
+    }
+
+    #[test]
+    fn what_the_table_does_not_have_is_left_to_the_parser() {
+        for line in
+            ["pvc", "pvc storage", "pvc storage volumes list", "pvc vm list", "pvc vm snapshots", "pvc x"]
+        {
+            assert_eq!(meant(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn volumes_of_a_standalone_machine_have_another_way() {
+        let later = Later { path: "storage volume list".to_owned(), release: "release 9" };
+        let failure = not_yet(&later);
+        assert_eq!(failure.exit, Exit::NotYet);
+        assert!(failure.message.ends_with("it arrives with release 9"), "{}", failure.message);
+        assert!(failure.hint.unwrap().contains("`pvcd volume list | create | import | remove`"));
     }
 }

@@ -70,7 +70,8 @@ fn watch(pvc: &mut Pvc, node: &str, change: &Change, started: Instant) -> Outcom
     for look in 1.. {
         interrupt::pause(PAUSE);
         if interrupt::happened() {
-            return Err(Failure::failed(format!("no longer waiting; node `{node}` goes on")));
+            return Err(Failure::interrupted(format!("no longer waiting; node `{node}` goes on"))
+                .hint(format!("`pvc node info {node}` shows how far it is")));
         }
         if look % LOOKS_PER_DOT == 0 {
             pvc.progress(".");

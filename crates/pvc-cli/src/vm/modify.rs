@@ -9,6 +9,7 @@ use super::live::Edit;
 use super::{Which, definition};
 use crate::confirm::{self, Yes};
 use crate::context::Pvc;
+use crate::interrupt;
 use crate::outcome::{Failure, Outcome, plain_io};
 use crate::output::{Colour, Paint};
 
@@ -27,7 +28,7 @@ pub struct Modify {
     vm: Which,
 
     /// The file with the new XML; `-` is standard input
-    #[arg(value_name = "CFGFILE", required_unless_present = "editor", conflicts_with = "editor")]
+    #[arg(value_name = "CFGFILE", conflicts_with = "editor")]
     cfgfile: Option<PathBuf>,
 
     /// Edit the present XML
@@ -53,6 +54,9 @@ pub struct Modify {
 
 impl Modify {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
+        if self.cfgfile.is_none() && !self.editor {
+            return Err(nothing_given(&self.vm.domain));
+        }
         let mut edit = Edit::of(pvc, &self.vm.domain)?;
         let present = definition::pretty(&edit.vm.xml)?;
         let new = match &self.cfgfile {
@@ -88,6 +92,13 @@ impl Modify {
     }
 }
 
+fn nothing_given(vm: &str) -> Failure {
+    Failure::usage("neither a file with the new definition nor `--editor` was given").hint(format!(
+        "`pvc vm modify {vm} --editor` edits the present one; `pvc vm modify {vm} FILE` takes it from a file, \
+         and from standard input if FILE is `-`"
+    ))
+}
+
 /// A declined change ends this command with exit code 1, unlike others: scripts that edit must
 /// notice.
 fn declined_is_a_failure(failure: Failure) -> Failure {
@@ -114,6 +125,7 @@ fn edited(vm: &str, present: &str) -> Result<String, Failure> {
     file.write_all(present.as_bytes()).map_err(|error| cannot("write the file to edit", &error))?;
     let set = |name| std::env::var(name).ok().filter(|editor| !editor.trim().is_empty());
     let editor = set("VISUAL").or_else(|| set("EDITOR")).unwrap_or_else(|| "vi".to_owned());
+    let _meanwhile = interrupt::left_to_another();
     let status = Command::new("sh")
         .args(["-c", &format!("{editor} \"$1\""), "sh"])
         .arg(file.path())

@@ -6,6 +6,7 @@ use clap::Args;
 use pvc_client::{StateRequest, Waiting};
 
 use crate::context::Pvc;
+use crate::interrupt::{self, Meanwhile, Stream};
 use crate::outcome::{Failure, Outcome};
 use crate::task;
 
@@ -52,7 +53,9 @@ pub fn request(pvc: &mut Pvc, vm: &str, state: &'static str, force: bool, wait: 
     if wait.is_some() {
         pvc.progress(&format!("Waiting for VM `{vm}`... "));
     }
+    let words = wait.map(|_| no_longer_waiting(pvc, vm));
     let message = pvc.client()?.set_vm_state(vm, &StateRequest { state, force, wait });
+    drop(words);
     if wait.is_some() {
         pvc.progress(if message.is_ok() { "done.\n" } else { "\n" });
     }
@@ -62,6 +65,16 @@ pub fn request(pvc: &mut Pvc, vm: &str, state: &'static str, force: bool, wait: 
     }
     pvc.out.line(message);
     Ok(())
+}
+
+/// What Ctrl-C says while the API carries a request about a VM out. Whether it has received the
+/// request yet cannot be known here.
+pub fn no_longer_waiting(pvc: &Pvc, vm: &str) -> Meanwhile {
+    let text = format!(
+        "\nerror: no longer waiting; a request that the API has received stands\n\
+         hint: `pvc vm info {vm}` shows the present state\n"
+    );
+    interrupt::last_words(Stream::Error, if pvc.global.silent { String::new() } else { text })
 }
 
 fn explained(error: pvc_client::Error, vm: &str) -> Failure {
