@@ -145,8 +145,18 @@ impl ApiState {
         self.0.changes.wait().await;
     }
 
+    /// Refuses at once what would only wait for a store that is known to be gone: without a quorum no
+    /// decision is taken, and whoever asked should not hang until that is said.
+    fn check_reachable(&self) -> Result<()> {
+        match self.store().outage() {
+            Some(outage) if outage >= HICCUP => Err(out_of_reach(outage)),
+            _ => Ok(()),
+        }
+    }
+
     /// What the store is asked beside the view, within the time of a change.
     pub async fn ask<T>(&self, question: impl Future<Output = Result<T>>) -> Result<T> {
+        self.check_reachable()?;
         let time = self.settings().limits.change_time;
         tokio::time::timeout(time, question).await.unwrap_or_else(|_| {
             let message = format!("the store did not answer within {} s", time.as_secs());
@@ -171,12 +181,27 @@ impl ApiState {
         time: Duration,
         change: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<T> {
+        self.check_reachable()?;
         match tokio::time::timeout(time, self.0.changes.spawn(change)).await {
             Ok(Ok(outcome)) => outcome,
             Ok(Err(panic)) => std::panic::resume_unwind(panic.into_panic()),
             Err(_) => Err(open_outcome(time)),
         }
     }
+}
+
+/// A connection that is lost for so long may be one that changes servers: requests wait for it.
+const HICCUP: Duration = Duration::from_secs(3);
+
+/// When it is worth asking again, in seconds.
+const RETRY_AFTER: u64 = 5;
+
+fn out_of_reach(outage: Duration) -> ApiError {
+    let message =
+        format!("the cluster's store has not been reachable for {} s; nothing was changed", outage.as_secs());
+    ApiError::new(axum::http::StatusCode::SERVICE_UNAVAILABLE, message)
+        .hint(Some("is a majority of the coordinators' ZooKeeper servers running?"))
+        .retry_after(RETRY_AFTER)
 }
 
 fn open_outcome(time: Duration) -> ApiError {

@@ -9,12 +9,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::Method;
-use common::{Api, Reply, empty, settings, start, with_vms};
+use common::{Api, Reply, empty, settings, start, start_on, with_vms};
 use pvc_api::{ApiSettings, Limits};
+use pvc_embedded::EmbeddedTree;
 use pvc_model::node::DomainState;
 use pvc_model::vm::VmState;
 use pvc_store::synthetic::Shape;
 use pvc_store::{Changes, NodeChange, VmChange};
+use pvc_testkit::FlakyTree;
 use serde_json::json;
 
 const UUID: &str = "2c2b8f4e-0d3e-4b6f-9d6d-0c9b6cf3f2a1";
@@ -482,4 +484,26 @@ async fn without_a_store_changes_are_refused_and_reads_go_on() {
     assert_eq!(reply.ok()[0]["name"], "web");
     assert_eq!(reply.headers["x-pvc-stale"], "true");
     assert_eq!(api.get("/vm/web/console").await.status, 503);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_known_to_be_gone_refuses_changes_at_once() {
+    let connection = FlakyTree::new(EmbeddedTree::in_memory().connect());
+    let api = start_on(connection.clone(), &Shape::with_vms(1).dump(), settings()).await;
+    connection.cut();
+    let reply = api.post("/vm/vm00000/state?state=start").await;
+    assert!(!reply.headers.contains_key("retry-after"), "a connection lost just now is waited for");
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    let asked = connection.requests();
+    for path in ["/vm/vm00000/state?state=start", "/vm/vm00000/rename?new_name=shop"] {
+        let reply = api.post(path).await;
+        assert!(reply.refused(503).contains("has not been reachable for 4 s"), "{}", reply.text());
+        assert_eq!(reply.headers["retry-after"], "5");
+    }
+    assert_eq!(api.get("/vm/vm00000/console").await.headers["retry-after"], "5");
+    assert_eq!(connection.requests(), asked, "the store was not asked for any of it");
+    api.get("/vm/vm00000").await.ok();
+    connection.mend();
+    api.eventually("the view is fresh", |_| api.store.outage().is_none()).await;
+    api.post("/vm/vm00000/state?state=start").await.ok();
 }

@@ -20,6 +20,7 @@ mod keys;
 pub mod lock;
 mod mirror;
 mod note_codec;
+mod outage;
 mod raw;
 pub mod schema;
 mod store;

@@ -18,6 +18,7 @@ use crate::feed::{EventFeed, Feed};
 use crate::keys;
 use crate::lock::{LockKind, LockRecipe};
 use crate::mirror::{Ask, Mirror, Shared, State};
+use crate::outage;
 
 /// How often a change is decided anew when somebody else was faster.
 const TRIES: u32 = 10;
@@ -35,6 +36,7 @@ pub struct Store {
     revision: watch::Receiver<u64>,
     feed: Feed,
     asks: mpsc::UnboundedSender<Ask>,
+    outage: outage::Since,
 }
 
 /// A job held by this process's worker.
@@ -61,7 +63,8 @@ impl Store {
         random: Arc<dyn Random>,
     ) -> Result<Store, StoreError> {
         let Shared { state, revision, feed, asks } = Mirror::start(tree.clone(), clock.clone()).await?;
-        Ok(Store { tree, clock, random, state, revision, feed, asks })
+        let outage = outage::observe(tree.session(), clock.clone());
+        Ok(Store { tree, clock, random, state, revision, feed, asks, outage })
     }
 
     pub fn tree(&self) -> &Arc<dyn Tree> {
@@ -95,6 +98,11 @@ impl Store {
 
     pub fn session(&self) -> watch::Receiver<SessionState> {
         self.tree.session()
+    }
+
+    /// How long the tree has not been reached; `None` while there is a connection. Costs no request.
+    pub fn outage(&self) -> Option<Duration> {
+        self.outage.borrow().map(|since| self.clock.monotonic().saturating_sub(since))
     }
 
     /// The events after revision `cursor`, or from now on.

@@ -522,6 +522,24 @@ async fn a_tree_larger_than_one_request_is_restored_in_parts() {
     assert_eq!(world.other.fresh().await.expect("readable").vms.len(), 1500);
 }
 
+#[tokio::test(start_paused = true)]
+async fn an_outage_counts_from_its_begin_until_the_connection_is_back() {
+    let connection = FlakyTree::new(EmbeddedTree::in_memory().connect());
+    let store = Store::open(connection.clone(), Arc::new(TokioClock::new()), Arc::new(SeededRandom::new(1)));
+    let store = store.await.expect("reachable");
+    assert_eq!(store.outage(), None);
+    connection.cut();
+    tokio::task::yield_now().await;
+    tokio::time::advance(Duration::from_secs(4)).await;
+    tokio::task::yield_now().await;
+    connection.expire();
+    tokio::time::advance(Duration::from_secs(4)).await;
+    tokio::task::yield_now().await;
+    assert_eq!(store.outage(), Some(Duration::from_secs(8)));
+    connection.mend();
+    eventually("the connection is back", Duration::from_secs(1), || store.outage().is_none()).await;
+}
+
 #[tokio::test]
 async fn missing_keys_are_filled_in_and_present_ones_left_alone() {
     let world = cluster().await;

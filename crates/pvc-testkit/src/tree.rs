@@ -56,6 +56,11 @@ impl FlakyTree {
         self.session.send_replace(SessionState::Disconnected);
     }
 
+    /// While the connection is cut: has the client conclude that its session is over.
+    pub fn expire(&self) {
+        self.session.send_replace(SessionState::Expired);
+    }
+
     /// Makes the connection again: watchers are told to read everything anew.
     pub fn mend(&self) {
         self.cut.store(false, Ordering::SeqCst);

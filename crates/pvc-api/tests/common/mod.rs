@@ -78,8 +78,10 @@ pub fn settings() -> ApiSettings {
 }
 
 pub async fn start(dump: &BTreeMap<String, String>, settings: ApiSettings) -> Api {
-    let embedded = EmbeddedTree::in_memory();
-    let tree = embedded.connect();
+    start_on(EmbeddedTree::in_memory().connect(), dump, settings).await
+}
+
+pub async fn start_on(tree: Arc<dyn Tree>, dump: &BTreeMap<String, String>, settings: ApiSettings) -> Api {
     let random = Arc::new(SeededRandom::new(7));
     let store = Store::open(tree.clone(), Arc::new(TokioClock::new()), random.clone()).await.unwrap();
     if !dump.is_empty() {
