@@ -141,6 +141,19 @@ async fn q53_a_vm_is_modified_by_its_own_xml_only() {
 }
 
 #[tokio::test]
+async fn a_modification_can_be_judged_without_making_it() {
+    let api = with_web().await;
+    let larger = xml("web", UUID).replace(">64<", ">128<");
+    let reply = api.form(Method::POST, "/vm/web/check", "xml", &larger).await.ok();
+    assert_eq!(reply["message"], "VM `web` can be modified so");
+    assert_eq!(api.get("/vm/web").await.ok()[0]["memory"], 64, "nothing is changed");
+    let other = xml("web", "7b1f8e1c-5d0f-4c2e-8a77-3f0b6a3e9d52");
+    let put = api.form(Method::PUT, "/vm/web", "xml", &other).await.refused(400);
+    assert_eq!(api.form(Method::POST, "/vm/web/check", "xml", &other).await.refused(400), put);
+    api.form(Method::POST, "/vm/nothing/check", "xml", &larger).await.refused(404);
+}
+
+#[tokio::test]
 async fn metadata_is_changed_member_by_member() {
     let api = with_web().await;
     api.post("/vm/web/meta?limit=pvchv1&autostart=yes&profile=small").await.ok();

@@ -248,6 +248,9 @@ async fn a_modification_is_of_the_vm_it_says() {
     world.define("db1", OTHER).await;
     let refusal = refused(vm::modify(&world.store, "db1", &xml("web1", UUID), false).await);
     assert!(matches!(refusal, DefineRefusal::OtherVm { .. }));
+    let cluster = world.store.view();
+    assert_eq!(vm::check_modify(&cluster, "db1", &xml("web1", UUID)).unwrap_err(), refusal);
+    assert_eq!(vm::check_modify(&cluster, "web1", &xml("web1", UUID)).unwrap().name, "web1");
 
     let larger = xml("web1", UUID).replace("'MiB'>512", "'MiB'>1024").replace("web1_sda", "web1_root");
     let modified = vm::modify(&world.store, "web1", &larger, true).await.unwrap();

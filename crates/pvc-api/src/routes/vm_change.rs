@@ -10,6 +10,7 @@ use pvc_model::request::{Answer, StateRequest};
 use pvc_model::vm::{MigrationMethod, Selector};
 use pvc_ops::vm::{self, Define, Meta, Move, Movement, StateOutcome};
 use pvc_ports::DeviceChange;
+use pvc_store::ChangeError;
 
 use super::At;
 use super::later::AtNewVm;
@@ -167,6 +168,33 @@ pub async fn put_vm_vm(
     let modified = api.change(change).await?;
     let restarted = if modified.restarted { " and is being restarted" } else { "" };
     let message = format!("VM `{}` was modified{restarted}", modified.name);
+    Ok(done(with_warnings(message, &modified.warnings)))
+}
+
+params! {
+    /// Other hardware, to be judged.
+    pub struct Proposal {
+        @form
+        /// The libvirt domain XML, of the same name and UUID.
+        xml: String,
+    }
+}
+
+/// Says whether a `PUT` of the same XML would be refused, and why. Nothing is changed.
+#[utoipa::path(
+    post, path = "/api/v1/vm/{vm}/check", tag = "vm",
+    params(("vm" = String, Path, description = "Name or UUID of the VM"), Proposal),
+    request_body(content = Proposal, content_type = "application/x-www-form-urlencoded"),
+    responses((status = 200, body = Message), ChangeRefused)
+)]
+pub async fn post_vm_vm_check(
+    State(api): State<ApiState>,
+    At(name): At<String>,
+    Params(ask): Params<Proposal>,
+) -> Result<Response> {
+    let checked = vm::check_modify(&api.view(), &name, &ask.xml);
+    let modified = checked.map_err(|why| refused(ChangeError::Refused(why)))?;
+    let message = format!("VM `{}` can be modified so", modified.name);
     Ok(done(with_warnings(message, &modified.warnings)))
 }
 

@@ -193,45 +193,70 @@ pub async fn modify(
     xml: &str,
     restart: bool,
 ) -> Result<Modified, ChangeError<DefineRefusal>> {
-    let checked =
-        pvc_domain::validate(xml).map_err(|problems| ChangeError::Refused(DefineRefusal::Xml(problems)))?;
-    let xml = stored_text(xml).map_err(ChangeError::Refused)?;
-    let (summary, own_warnings) = (checked.summary, checked.warnings);
-    store
-        .change(|cluster| {
-            let record = find_vm(cluster, vm)?;
-            if record.uuid != summary.uuid {
-                let expected = format!("{} ({})", record.name, record.uuid);
-                return Err(DefineRefusal::OtherVm {
-                    found: format!("{} ({})", summary.name, summary.uuid),
-                    expected,
-                });
+    let hardware = Hardware::read(xml).map_err(ChangeError::Refused)?;
+    store.change(|cluster| hardware.replace(cluster, vm, restart)).await
+}
+
+/// What [`modify`] would say of this XML at present. Nothing is changed.
+pub fn check_modify(cluster: &Cluster, vm: &str, xml: &str) -> Result<Modified, DefineRefusal> {
+    let (_, modified) = Hardware::read(xml)?.replace(cluster, vm, false)?;
+    Ok(modified)
+}
+
+/// XML that can be recorded, and what it says.
+struct Hardware {
+    xml: String,
+    summary: DomainSummary,
+    warnings: Vec<String>,
+}
+
+impl Hardware {
+    fn read(xml: &str) -> Result<Self, DefineRefusal> {
+        let checked = pvc_domain::validate(xml).map_err(DefineRefusal::Xml)?;
+        let warnings = checked.warnings.iter().map(ToString::to_string).collect();
+        Ok(Hardware { xml: stored_text(xml)?, summary: checked.summary, warnings })
+    }
+
+    /// The changes that give it to VM `vm`, if they may be made.
+    fn replace(
+        &self,
+        cluster: &Cluster,
+        vm: &str,
+        restart: bool,
+    ) -> Result<(Changes, Modified), DefineRefusal> {
+        let summary = &self.summary;
+        let record = find_vm(cluster, vm)?;
+        if record.uuid != summary.uuid {
+            let expected = format!("{} ({})", record.name, record.uuid);
+            return Err(DefineRefusal::OtherVm {
+                found: format!("{} ({})", summary.name, summary.uuid),
+                expected,
+            });
+        }
+        let mut changes = Changes::new();
+        if record.name != summary.name {
+            check_new_name(cluster, &summary.name, record.uuid)?;
+            if !is_off(&record.state) {
+                let (name, state) = (record.name.clone(), record.state.clone());
+                return Err(DefineRefusal::NameInUse { name, state });
             }
-            let mut changes = Changes::new();
-            if record.name != summary.name {
-                check_new_name(cluster, &summary.name, record.uuid)?;
-                if !is_off(&record.state) {
-                    let (name, state) = (record.name.clone(), record.state.clone());
-                    return Err(DefineRefusal::NameInUse { name, state });
-                }
-                changes.vm(record.uuid, VmChange::Name(summary.name.clone()));
-                changes.expect(Expect::VmNames).expect(Expect::VmState(record.uuid));
-            }
-            if let Some(node) = record.node.as_ref().and_then(|name| cluster.node(name.as_str())) {
-                check_size(node, summary.memory_mib, summary.vcpus)
-                    .map_err(|unfit| DefineRefusal::TooLarge { node: node.name.clone(), unfit })?;
-            }
-            changes.vm(record.uuid, VmChange::Xml(xml.clone()));
-            changes.vm(record.uuid, VmChange::Volumes(summary.volumes()));
-            let restarted = restart && record.state == VmState::Start;
-            if restarted {
-                changes.vm(record.uuid, VmChange::State(VmState::Restart));
-            }
-            let mut warnings: Vec<_> = own_warnings.iter().map(ToString::to_string).collect();
-            warnings.extend(shared_volumes(cluster, record.uuid, &summary.volumes()));
-            Ok((changes, Modified { uuid: record.uuid, name: summary.name.clone(), restarted, warnings }))
-        })
-        .await
+            changes.vm(record.uuid, VmChange::Name(summary.name.clone()));
+            changes.expect(Expect::VmNames).expect(Expect::VmState(record.uuid));
+        }
+        if let Some(node) = record.node.as_ref().and_then(|name| cluster.node(name.as_str())) {
+            check_size(node, summary.memory_mib, summary.vcpus)
+                .map_err(|unfit| DefineRefusal::TooLarge { node: node.name.clone(), unfit })?;
+        }
+        changes.vm(record.uuid, VmChange::Xml(self.xml.clone()));
+        changes.vm(record.uuid, VmChange::Volumes(summary.volumes()));
+        let restarted = restart && record.state == VmState::Start;
+        if restarted {
+            changes.vm(record.uuid, VmChange::State(VmState::Restart));
+        }
+        let mut warnings = self.warnings.clone();
+        warnings.extend(shared_volumes(cluster, record.uuid, &summary.volumes()));
+        Ok((changes, Modified { uuid: record.uuid, name: summary.name.clone(), restarted, warnings }))
+    }
 }
 
 /// What is kept of an operator's text: all of it but the XML declaration.

@@ -8,7 +8,7 @@ mod remove;
 mod rename;
 mod state;
 
-pub use define::{Define, DefineRefusal, Defined, Modified, define, modify};
+pub use define::{Define, DefineRefusal, Defined, Modified, check_modify, define, modify};
 pub use locks::{FLUSH_LOCKS, FlushRefusal, submit_flush_locks};
 pub use meta::{Meta, MetaRefusal, TagRefusal, add_tag, remove_tag, set_meta};
 pub use place::{Move, MoveRefusal, Moved, Movement, move_vm};
