@@ -418,6 +418,45 @@ async fn a_volume_that_another_vm_comes_to_use_while_the_first_stops_is_not_remo
 }
 
 #[tokio::test]
+async fn nobody_takes_a_volume_that_goes_with_its_vm() {
+    let world = World::with_nodes(&["hv1"]).await;
+    world.define("web1", UUID).await;
+    world.define("db1", OTHER).await;
+    world.state(VmState::Delete).await;
+    let taking = xml("db1", OTHER).replace("vms/db1_sda", "vms/web1_sda");
+    let refusal = refused(vm::modify(&world.store, "db1", &taking, false).await);
+    assert!(matches!(&refusal, DefineRefusal::VolumeGoes { vm, .. } if vm == "web1"), "{refusal}");
+    vm::remove(&world.store, world.clock.as_ref(), None, "db1").await.unwrap();
+    let refusal = refused(vm::define(&world.store, &Define::new(taking.clone())).await);
+    assert!(matches!(refusal, DefineRefusal::VolumeGoes { .. }), "{refusal}");
+    vm::remove(&world.store, world.clock.as_ref(), None, "web1").await.unwrap();
+    vm::define(&world.store, &Define::new(taking)).await.unwrap();
+}
+
+#[tokio::test]
+async fn of_a_removal_and_a_taking_at_the_same_moment_one_is_refused() {
+    for by_modifying in [false, true] {
+        let world = World::with_nodes(&["hv1"]).await;
+        world.define("web1", UUID).await;
+        world.storage.insert("vms/web1_sda");
+        let taking = xml("db1", OTHER).replace("vms/db1_sda", "vms/web1_sda");
+        if by_modifying {
+            world.define("db1", OTHER).await;
+        }
+        let take = async {
+            match by_modifying {
+                true => vm::modify(&world.store, "db1", &taking, false).await.is_ok(),
+                false => vm::define(&world.store, &Define::new(taking.clone())).await.is_ok(),
+            }
+        };
+        let remove = vm::remove(&world.store, world.clock.as_ref(), Some(&world.storage), "web1");
+        let (removed, taken) = tokio::join!(remove, take);
+        assert!(removed.is_ok() != taken, "{removed:?} and {taken}");
+        assert_eq!(world.storage.volume(&id("vms/web1_sda")).await.is_ok(), taken);
+    }
+}
+
+#[tokio::test]
 async fn the_record_of_a_volume_that_is_gone_already_goes_with_its_vm() {
     let world = World::with_nodes(&["hv1"]).await;
     world.define("web1", UUID).await;

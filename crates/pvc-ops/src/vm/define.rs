@@ -99,6 +99,8 @@ pub enum DefineRefusal {
     NoPlace(#[from] NoPlace),
     #[error("{0}")]
     BadTag(String),
+    #[error("volume `{volume}` belongs to VM `{vm}`, which is being removed")]
+    VolumeGoes { volume: VolumeId, vm: String },
     #[error("the name of VM `{name}` cannot be changed while it is in state `{state}`")]
     NameInUse { name: String, state: VmState },
 }
@@ -113,6 +115,7 @@ impl Refusal for DefineRefusal {
             DefineRefusal::NoVm(error) => error.kind(),
             DefineRefusal::NameTaken { .. }
             | DefineRefusal::UuidTaken { .. }
+            | DefineRefusal::VolumeGoes { .. }
             | DefineRefusal::NameInUse { .. } => Kind::Conflict,
             _ => Kind::Invalid,
         }
@@ -141,6 +144,9 @@ impl Refusal for DefineRefusal {
                 let ready = "`pvc node ready` makes a node take VMs again; `--target` names a node yourself";
                 Some(ready.to_owned())
             }),
+            DefineRefusal::VolumeGoes { vm, .. } => Some(format!(
+                "wait for its end, or finish it with `pvc vm remove {vm}`; or name another volume"
+            )),
             DefineRefusal::NameInUse { .. } => {
                 Some("stop the VM first; `pvc vm rename` renames its volumes, too".to_owned())
             }
@@ -158,6 +164,7 @@ pub async fn define(store: &Store, ask: &Define) -> Result<Defined, ChangeError<
     store
         .change(|cluster| {
             check_identity(cluster, ask, &summary)?;
+            check_volumes_stay(cluster, summary.uuid, &summary.volumes())?;
             let node_limit = known_nodes(cluster, &ask.node_limit)?;
             let node = choose_node(cluster, ask, &summary, &node_limit)?;
             let new = NewVm {
@@ -243,18 +250,25 @@ impl Hardware {
             changes.vm(record.uuid, VmChange::Name(summary.name.clone()));
             changes.expect(Expect::VmNames).expect(Expect::VmState(record.uuid));
         }
+        let volumes = summary.volumes();
+        let known = record.volumes();
+        if volumes.iter().any(|volume| !known.contains(volume)) {
+            check_volumes_stay(cluster, record.uuid, &volumes)?;
+            // A removal that begins at this moment has seen that nobody else uses them.
+            changes.expect(Expect::VmNames);
+        }
         if let Some(node) = record.node.as_ref().and_then(|name| cluster.node(name.as_str())) {
             check_size(node, summary.memory_mib, summary.vcpus)
                 .map_err(|unfit| DefineRefusal::TooLarge { node: node.name.clone(), unfit })?;
         }
         changes.vm(record.uuid, VmChange::Xml(self.xml.clone()));
-        changes.vm(record.uuid, VmChange::Volumes(summary.volumes()));
+        changes.vm(record.uuid, VmChange::Volumes(volumes.clone()));
         let restarted = restart && record.state == VmState::Start;
         if restarted {
             changes.vm(record.uuid, VmChange::State(VmState::Restart));
         }
         let mut warnings = self.warnings.clone();
-        warnings.extend(shared_volumes(cluster, record.uuid, &summary.volumes()));
+        warnings.extend(shared_volumes(cluster, record.uuid, &volumes));
         Ok((changes, Modified { uuid: record.uuid, name: summary.name.clone(), restarted, warnings }))
     }
 }
@@ -339,6 +353,15 @@ fn tags(ask: &Define) -> Result<Vec<Tag>, DefineRefusal> {
         }
     }
     Ok(tags)
+}
+
+fn check_volumes_stay(cluster: &Cluster, vm: Uuid, volumes: &[VolumeId]) -> Result<(), DefineRefusal> {
+    match super::going_user(cluster, vm, volumes) {
+        None => Ok(()),
+        Some((other, volume)) => {
+            Err(DefineRefusal::VolumeGoes { volume: volume.clone(), vm: other.name.clone() })
+        }
+    }
 }
 
 fn shared_volumes(cluster: &Cluster, vm: Uuid, volumes: &[VolumeId]) -> Option<String> {

@@ -20,7 +20,7 @@ use pvc_model::Uuid;
 use pvc_model::cluster::Cluster;
 use pvc_model::node::{DaemonState, NodeRecord};
 use pvc_model::storage::VolumeId;
-use pvc_model::vm::VmRecord;
+use pvc_model::vm::{VmRecord, VmState};
 
 /// Whether a VM other than `own` has the name.
 fn name_taken(cluster: &Cluster, name: &str, own: Uuid) -> bool {
@@ -39,7 +39,24 @@ fn other_user<'a>(
     vm: Uuid,
     volumes: &'a [VolumeId],
 ) -> Option<(&'a VmRecord, &'a VolumeId)> {
-    let others = cluster.vms.values().filter(|other| other.uuid != vm);
+    user(cluster, volumes, |other| other.uuid != vm)
+}
+
+/// Another VM that is being removed and has one of the volumes, which may go with it, and which.
+fn going_user<'a>(
+    cluster: &'a Cluster,
+    vm: Uuid,
+    volumes: &'a [VolumeId],
+) -> Option<(&'a VmRecord, &'a VolumeId)> {
+    user(cluster, volumes, |other| other.uuid != vm && other.state == VmState::Delete)
+}
+
+fn user<'a>(
+    cluster: &'a Cluster,
+    volumes: &'a [VolumeId],
+    is_meant: impl Fn(&VmRecord) -> bool,
+) -> Option<(&'a VmRecord, &'a VolumeId)> {
+    let others = cluster.vms.values().filter(|other| is_meant(other));
     others.flat_map(|other| other.volumes().into_iter().map(move |volume| (other, volume))).find_map(
         |(other, used)| volumes.iter().find(|volume| **volume == used).map(|volume| (&**other, volume)),
     )

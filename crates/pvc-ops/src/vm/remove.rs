@@ -9,7 +9,7 @@ use pvc_model::storage::VolumeId;
 use pvc_model::vm::{VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
 use pvc_ports::{Clock, Storage, StorageError};
-use pvc_store::{Change, ChangeError, Changes, Store, VmChange};
+use pvc_store::{Change, ChangeError, Changes, Expect, Store, VmChange};
 
 use super::{other_user, runner};
 use crate::refusal::{Kind, NoVm, Refusal, find_vm};
@@ -225,7 +225,9 @@ fn lock_out(
         check_unshared(cluster, record)?;
     }
     let mut changes = Changes::new();
-    changes.vm(stopping.uuid, VmChange::State(VmState::Delete));
+    // Whoever takes volumes into use writes the same key: of the two, the later one decides again and
+    // finds the VM in this state or its volumes shared.
+    changes.vm(stopping.uuid, VmChange::State(VmState::Delete)).expect(Expect::VmNames);
     Ok((changes, record.volumes()))
 }
 
