@@ -13,7 +13,9 @@ use pvc_node::{LogSwitches, Node, NodeSettings, Ports, Subsystems};
 use pvc_ports::{Clock, HostLoad};
 use pvc_store::synthetic::Shape;
 use pvc_store::{Changes, Store, VmChange};
-use pvc_testkit::{FakeHost, MemoryStorage, ScriptedExec, ScriptedHypervisor};
+use pvc_testkit::{
+    FakeHost, MemoryNetwork, MemoryStorage, ScriptedExec, ScriptedHypervisor, ScriptedServices,
+};
 use tokio_util::sync::CancellationToken;
 
 use crate::counting::{CountingTree, Requests};
@@ -148,6 +150,8 @@ fn ports(hypervisor: ScriptedHypervisor, host: Arc<FakeHost>) -> Ports {
     Ports {
         hypervisor: Arc::new(hypervisor),
         storage: Arc::new(MemoryStorage::new()),
+        network: Arc::new(MemoryNetwork::new()),
+        services: Arc::new(ScriptedServices::new()),
         host,
         exec: Arc::new(ScriptedExec::without_programs()),
         clock: Arc::new(SystemClock),

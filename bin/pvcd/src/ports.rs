@@ -7,7 +7,7 @@ use anyhow::Context;
 use pvc_config::Config;
 use pvc_directory::DirectoryStorage;
 use pvc_libvirt::{LibvirtHypervisor, LibvirtOptions};
-use pvc_linux::{LinuxExec, LinuxHost, OsRandom, SystemClock};
+use pvc_linux::{LinuxExec, LinuxHost, LinuxNetwork, OsRandom, SystemClock, Systemctl};
 use pvc_node::Ports;
 use pvc_ports::{Storage, Tree, TreeError};
 use pvc_store::Store;
@@ -20,6 +20,8 @@ pub fn machine(config: &Config) -> anyhow::Result<Ports> {
     Ok(Ports {
         hypervisor: Arc::new(LibvirtHypervisor::new(libvirt(config))),
         storage: storage(config)?,
+        network: Arc::new(LinuxNetwork::new()),
+        services: Arc::new(Systemctl::new(Arc::new(LinuxExec))),
         host: Arc::new(LinuxHost::new()),
         exec: Arc::new(LinuxExec),
         clock: Arc::new(SystemClock),

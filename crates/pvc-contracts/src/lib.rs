@@ -4,7 +4,9 @@
 //! that cuts connections.
 
 pub mod hypervisor;
+pub mod network;
 pub mod proxy;
+pub mod services;
 pub mod storage;
 pub mod tree;
 pub mod tree_agreement;

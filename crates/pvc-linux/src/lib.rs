@@ -1,4 +1,5 @@
-//! This machine: its clocks, its chance, its figures, its programs, its service manager and its logs.
+//! This machine: its clocks, its chance, its figures, its network, its programs, its service manager and its
+//! logs.
 
 #![allow(clippy::disallowed_methods, reason = "an adapter works in real time")]
 
@@ -8,13 +9,17 @@ mod exit;
 mod host;
 pub mod log;
 mod memory;
+mod network;
 mod notify;
 mod random;
+mod services;
 
 pub use clock::SystemClock;
 pub use exec::LinuxExec;
 pub use exit::leave;
 pub use host::LinuxHost;
 pub use memory::one_heap;
+pub use network::LinuxNetwork;
 pub use notify::Notifier;
 pub use random::OsRandom;
+pub use services::Systemctl;

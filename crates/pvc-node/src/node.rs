@@ -18,7 +18,7 @@ use crate::settings::{NodeSettings, Ports};
 use crate::shared::{Heartbeat, Shared};
 use crate::startup::{self, NoFacts};
 use crate::vms::VmReconciler;
-use crate::{collect, console, faults, flush, inventory, keepalive, nodelog, primary};
+use crate::{collect, console, faults, fence, flush, inventory, keepalive, nodelog, primary, reset};
 
 /// How long the store may take for each of the last words.
 const LAST_WORD: Duration = Duration::from_secs(5);
@@ -196,6 +196,12 @@ fn start_tasks(shared: &Arc<Shared>, log_lines: Option<Receiver<String>>) -> Tas
     let acting = &mut tasks.acting;
     supervise(acting, shared, "primary", &end, primary::run);
     supervise(acting, shared, "flush", &end, flush::run);
+    if shared.settings.role == NodeRole::Coordinator && !shared.settings.standalone {
+        supervise(acting, shared, "fence", &end, fence::run);
+    }
+    if on.hypervisor && shared.settings.fencing.suicide_intervals > 0 {
+        supervise(acting, shared, "reset", &end, reset::run);
+    }
     if on.hypervisor {
         supervise(acting, shared, "vms", &end, |shared, end| VmReconciler::new(shared).run(end));
         supervise(acting, shared, "collect", &end, collect::run);
@@ -404,9 +410,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use pvc_embedded::EmbeddedTree;
-    use pvc_testkit::{
-        FakeHost, MemoryStorage, ScriptedExec, ScriptedHypervisor, SeededRandom, TokioClock, eventually,
-    };
+    use pvc_testkit::{SeededRandom, TokioClock, eventually};
 
     async fn shared() -> Arc<Shared> {
         let clock = Arc::new(TokioClock::new());
@@ -414,14 +418,7 @@ mod tests {
         let tree = EmbeddedTree::in_memory();
         let store = Store::open(tree.connect(), clock.clone(), random.clone()).await.unwrap();
         store.initialize(false).await.unwrap();
-        let ports = Ports {
-            hypervisor: Arc::new(ScriptedHypervisor::new()),
-            storage: Arc::new(MemoryStorage::new()),
-            host: Arc::new(FakeHost::new()),
-            exec: Arc::new(ScriptedExec::without_programs()),
-            clock,
-            random,
-        };
+        let ports = Ports { clock, random, ..crate::settings::tests::ports() };
         Arc::new(Shared::new(crate::settings::tests::settings("hv1"), ports, store))
     }
 

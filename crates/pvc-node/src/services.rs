@@ -1,11 +1,10 @@
 //! The services of this machine that PVC needs, started in order and waited for until they run.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
 use pvc_model::node::NodeRole;
-use pvc_ports::{Command, Exec};
+use pvc_ports::{Services, ServicesError, UnitState};
 
 use crate::settings::{NodeSettings, Ports};
 
@@ -43,13 +42,12 @@ pub(crate) fn needed(settings: &NodeSettings) -> Vec<Service> {
 /// the service manager does not even begin to start (it has no such unit, or there is no manager) is
 /// not waited for.
 pub(crate) async fn start_all(ports: &Ports, services: &[Service]) {
-    let start = services.iter().map(|service| start(&ports.exec, service));
-    let begun = join_all(start).await;
+    let begun = join_all(services.iter().map(|service| start(ports.services.as_ref(), service))).await;
     let until = ports.clock.monotonic() + CEILING;
     let mut waiting: Vec<Service> =
         services.iter().zip(begun).filter(|(_, begun)| *begun).map(|(service, _)| service.clone()).collect();
     while !waiting.is_empty() {
-        let asked = waiting.iter().map(|service| runs(&ports.exec, service));
+        let asked = waiting.iter().map(|service| runs(ports.services.as_ref(), service));
         let answers = join_all(asked).await;
         waiting = waiting.into_iter().zip(answers).filter(|(_, runs)| !runs).map(|(s, _)| s).collect();
         if waiting.is_empty() || ports.clock.monotonic() >= until {
@@ -63,56 +61,40 @@ pub(crate) async fn start_all(ports: &Ports, services: &[Service]) {
 }
 
 /// Whether the start was begun.
-async fn start(exec: &Arc<dyn Exec>, service: &Service) -> bool {
-    // Without waiting for the job: a unit that hangs while it starts must not hold up the others.
-    let begun = systemctl(exec, &["start", "--no-block", &service.0]).await;
-    if let Err(why) = &begun {
-        tracing::error!(unit = service.0, why, "the service cannot be started");
+async fn start(services: &dyn Services, service: &Service) -> bool {
+    let begun = services.start(&service.0).await;
+    if let Err(error) = &begun {
+        complain(service, error);
     }
     begun.is_ok()
 }
 
-async fn runs(exec: &Arc<dyn Exec>, service: &Service) -> bool {
-    systemctl(exec, &["is-active", "--quiet", &service.0]).await.is_ok()
+fn complain(Service(unit): &Service, error: &ServicesError) {
+    let hint = error.hint().unwrap_or_default();
+    tracing::error!(unit, %error, hint, "the service cannot be started");
 }
 
-async fn systemctl(exec: &Arc<dyn Exec>, args: &[&str]) -> Result<(), String> {
-    let command = Command {
-        program: "systemctl".to_owned(),
-        args: args.iter().map(|arg| (*arg).to_owned()).collect(),
-        env: Vec::new(),
-        stdin: None,
-        deadline: CEILING,
-    };
-    match exec.run(command).await {
-        Ok(output) if output.code == Some(0) => Ok(()),
-        Ok(output) => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
-        Err(error) => Err(error.to_string()),
-    }
+async fn runs(services: &dyn Services, service: &Service) -> bool {
+    matches!(services.state(&service.0).await, Ok(UnitState::Active))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    use pvc_testkit::{FakeHost, MemoryStorage, ScriptedExec, ScriptedHypervisor, SeededRandom, TokioClock};
+    use std::sync::Arc;
+
+    use pvc_testkit::{ScriptedServices, UnitCall, UnitManner};
 
     use crate::settings::Subsystems;
-    use crate::settings::tests::settings;
+    use crate::settings::tests::{ports, settings};
 
-    fn ports(exec: Arc<ScriptedExec>) -> Ports {
-        Ports {
-            hypervisor: Arc::new(ScriptedHypervisor::new()),
-            storage: Arc::new(MemoryStorage::new()),
-            host: Arc::new(FakeHost::new()),
-            exec,
-            clock: Arc::new(TokioClock::new()),
-            random: Arc::new(SeededRandom::new(1)),
-        }
+    fn with(services: &Arc<ScriptedServices>) -> Ports {
+        Ports { services: services.clone(), ..ports() }
     }
 
-    fn failure() -> pvc_ports::Output {
-        pvc_ports::Output { code: Some(3), stdout: Vec::new(), stderr: b"inactive".to_vec() }
+    fn units(names: &[&str]) -> Vec<Service> {
+        names.iter().map(|name| Service((*name).to_owned())).collect()
     }
 
     #[test]
@@ -149,37 +131,38 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn services_are_started_together_and_waited_for_until_they_run() {
-        let asked = std::sync::atomic::AtomicUsize::new(0);
-        let exec = Arc::new(ScriptedExec::new(move |command| {
-            let is_question = command.args[0] == "is-active";
-            let nth = if is_question { asked.fetch_add(1, std::sync::atomic::Ordering::SeqCst) } else { 99 };
-            Ok(if nth < 5 { failure() } else { ScriptedExec::success("") })
-        }));
-        let ports = ports(exec.clone());
-        let units = [Service("a.service".to_owned()), Service("b.service".to_owned())];
-        start_all(&ports, &units).await;
-        let starts: Vec<_> = exec.ran().into_iter().filter(|command| command.args[0] == "start").collect();
-        assert_eq!(starts[0].args, ["start", "--no-block", "a.service"]);
-        assert_eq!(starts.len(), 2);
-        assert_eq!(exec.ran().len(), 2 + 2 + 2 + 2 + 1, "who runs is not asked again");
+        let slow = ScriptedServices::new()
+            .with("a.service", UnitManner::RunsAfter(2))
+            .with("b.service", UnitManner::RunsAfter(1));
+        let services = Arc::new(slow);
+        let ports = with(&services);
+        start_all(&ports, &units(&["a.service", "b.service"])).await;
+        let calls = ["a.service", "b.service"].map(|unit| UnitCall::Start(unit.to_owned()));
+        assert_eq!(services.calls(), calls);
+        for unit in ["a.service", "b.service"] {
+            assert_eq!(ports.services.state(unit).await.unwrap(), UnitState::Active);
+        }
         assert!(ports.clock.monotonic() < Duration::from_secs(1));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_service_that_never_runs_holds_up_the_start_only_so_long() {
-        let exec = ScriptedExec::new(|command| {
-            Ok(if command.args[0] == "start" { ScriptedExec::success("") } else { failure() })
-        });
-        let ports = ports(Arc::new(exec));
-        start_all(&ports, &[Service("broken.service".to_owned())]).await;
+        let broken = ScriptedServices::new()
+            .with("hangs.service", UnitManner::Hangs)
+            .with("fails.service", UnitManner::Fails);
+        let ports = with(&Arc::new(broken));
+        start_all(&ports, &units(&["hangs.service", "fails.service"])).await;
         let took = ports.clock.monotonic();
         assert!((CEILING..CEILING + POLL * 2).contains(&took), "{took:?}");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_service_that_nobody_begins_to_start_is_not_waited_for() {
-        let ports = ports(Arc::new(ScriptedExec::new(|_| Ok(failure()))));
-        start_all(&ports, &[Service("unknown.service".to_owned())]).await;
+        let services = Arc::new(ScriptedServices::new());
+        let ports = with(&services);
+        start_all(&ports, &units(&["unknown.service"])).await;
+        services.set_unreachable(true);
+        start_all(&ports, &units(&["unknown.service"])).await;
         assert_eq!(ports.clock.monotonic(), Duration::ZERO);
     }
 }

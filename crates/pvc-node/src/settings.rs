@@ -7,7 +7,7 @@ use std::time::Duration;
 use pvc_model::NodeName;
 use pvc_model::node::NodeRole;
 use pvc_model::vm::Selector;
-use pvc_ports::{Clock, Exec, Host, Hypervisor, Random, Storage};
+use pvc_ports::{Clock, Exec, Host, Hypervisor, Network, Random, Services, Storage};
 use pvc_store::Ipmi;
 
 /// Everything the node role wants to know. Whoever wires the daemon fills it from the configuration.
@@ -72,6 +72,8 @@ pub struct LogSwitches {
 pub struct Ports {
     pub hypervisor: Arc<dyn Hypervisor>,
     pub storage: Arc<dyn Storage>,
+    pub network: Arc<dyn Network>,
+    pub services: Arc<dyn Services>,
     pub host: Arc<dyn Host>,
     pub exec: Arc<dyn Exec>,
     pub clock: Arc<dyn Clock>,
@@ -81,6 +83,25 @@ pub struct Ports {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+
+    use pvc_testkit::{
+        FakeHost, MemoryNetwork, MemoryStorage, ScriptedExec, ScriptedHypervisor, ScriptedServices,
+        SeededRandom, TokioClock,
+    };
+
+    /// A machine on which nothing is installed.
+    pub fn ports() -> Ports {
+        Ports {
+            hypervisor: Arc::new(ScriptedHypervisor::new()),
+            storage: Arc::new(MemoryStorage::new()),
+            network: Arc::new(MemoryNetwork::new()),
+            services: Arc::new(ScriptedServices::new()),
+            host: Arc::new(FakeHost::new()),
+            exec: Arc::new(ScriptedExec::without_programs()),
+            clock: Arc::new(TokioClock::new()),
+            random: Arc::new(SeededRandom::new(1)),
+        }
+    }
 
     /// A coordinator with nothing switched on but the hypervisor.
     pub fn settings(name: &str) -> NodeSettings {

@@ -1,10 +1,12 @@
-//! The scripted hypervisor keeps the contract that libvirt keeps.
+//! The doubles keep the contracts that the real things keep.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use pvc_contracts::hypervisor::{HypervisorFixture, hypervisor_contract};
-use pvc_testkit::ScriptedHypervisor;
+use pvc_contracts::network::{NetworkFixture, network_contract};
+use pvc_contracts::services::{ServicesFixture, services_contract};
+use pvc_testkit::{MemoryNetwork, ScriptedHypervisor, ScriptedServices, UnitManner};
 
 #[tokio::test(start_paused = true)]
 async fn the_scripted_hypervisor_keeps_the_contract() {
@@ -18,4 +20,25 @@ async fn the_scripted_hypervisor_keeps_the_contract() {
         patience: Duration::from_secs(10),
     };
     hypervisor_contract(Arc::new(ScriptedHypervisor::new()), fixture).await;
+}
+
+#[tokio::test]
+async fn the_network_in_memory_keeps_the_contract() {
+    let network = MemoryNetwork::new().with_device("ens4");
+    let fixture = NetworkFixture { device: "ens4".to_owned(), vlans: true };
+    network_contract(Arc::new(network), fixture).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_scripted_services_keep_the_contract() {
+    let services = ScriptedServices::new()
+        .with("good.service", UnitManner::RunsAfter(1))
+        .with("hanging.service", UnitManner::Hangs)
+        .with("failing.service", UnitManner::Fails);
+    let fixture = ServicesFixture {
+        good: "good.service".to_owned(),
+        hanging: "hanging.service".to_owned(),
+        failing: "failing.service".to_owned(),
+    };
+    services_contract(Arc::new(services), fixture).await;
 }

@@ -13,8 +13,8 @@ use pvc_node::{LogSwitches, Node, NodeError, NodeSettings, Outcome, Ports, Subsy
 use pvc_ports::Clock;
 use pvc_store::{Change, Changes, NewVm, NodeChange, Store, VmChange};
 use pvc_testkit::{
-    FakeHost, FlakyTree, MemoryStorage, ScriptedExec, ScriptedHypervisor, SeededRandom, TokioClock,
-    eventually,
+    FakeHost, FlakyTree, MemoryNetwork, MemoryStorage, ScriptedExec, ScriptedHypervisor, ScriptedServices,
+    SeededRandom, TokioClock, eventually,
 };
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -27,6 +27,8 @@ pub struct World {
     pub operator: Store,
     pub hypervisor: Arc<ScriptedHypervisor>,
     pub storage: Arc<MemoryStorage>,
+    pub network: Arc<MemoryNetwork>,
+    pub services: Arc<ScriptedServices>,
     pub host: Arc<FakeHost>,
     pub exec: Arc<ScriptedExec>,
     pub clock: Arc<TokioClock>,
@@ -96,6 +98,8 @@ pub async fn world() -> World {
         operator,
         hypervisor: Arc::new(ScriptedHypervisor::new()),
         storage: Arc::new(MemoryStorage::new()),
+        network: Arc::new(MemoryNetwork::new()),
+        services: Arc::new(ScriptedServices::new()),
         host: Arc::new(FakeHost::new()),
         exec: Arc::new(ScriptedExec::without_programs()),
         clock,
@@ -109,6 +113,8 @@ impl World {
         Ports {
             hypervisor: self.hypervisor.clone(),
             storage: self.storage.clone(),
+            network: self.network.clone(),
+            services: self.services.clone(),
             host: self.host.clone(),
             exec: self.exec.clone(),
             clock: self.clock.clone(),

@@ -1,0 +1,246 @@
+//! What every [`Network`] keeps to, on a machine (or a network namespace) with nothing to lose.
+
+use std::fmt::Debug;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use pvc_model::link::{IpNet, Link, LinkKind, Links, Route};
+use pvc_ports::{Network, NetworkError};
+
+/// What the suite needs from whoever runs it.
+pub struct NetworkFixture {
+    /// A link that may be a port of a bridge, switched off and without addresses.
+    pub device: String,
+    /// Whether this kernel has VLANs.
+    pub vlans: bool,
+}
+
+const BRIDGE: &str = "brcontract";
+
+/// Runs the whole suite.
+///
+/// # Panics
+/// When the network breaks the contract.
+pub async fn network_contract(network: Arc<dyn Network>, fixture: NetworkFixture) {
+    let suite = Suite { network, fixture };
+    suite.what_is_there_is_seen_in_one_look().await;
+    suite.a_bridge_is_made_once_and_starts_switched_off().await;
+    suite.what_exists_as_something_else_is_not_made().await;
+    suite.odd_names_and_absent_links_are_named().await;
+    suite.a_link_is_switched_on_and_off_and_gets_its_mtu().await;
+    suite.a_link_becomes_a_port_and_leaves_again().await;
+    suite.addresses_come_and_go_without_their_neighbours().await;
+    suite.an_address_is_announced_on_a_link_that_is_up().await;
+    suite.routes_come_and_go().await;
+    suite.a_vlan_is_made_where_the_kernel_can().await;
+    suite.settings_are_read_and_written_by_path().await;
+    suite.a_removed_bridge_frees_its_ports_and_only_bridges_and_vlans_are_removed().await;
+}
+
+struct Suite {
+    network: Arc<dyn Network>,
+    fixture: NetworkFixture,
+}
+
+impl Suite {
+    async fn what_is_there_is_seen_in_one_look(&self) {
+        let links = self.links().await;
+        assert!(links.contains_key("lo"), "{links:?}");
+        for (name, link) in &links {
+            assert_eq!(*name, link.name);
+        }
+        let device = self.device().await;
+        assert!(!device.up && device.addresses.is_empty() && device.master.is_none(), "{device:?}");
+        assert!(device.mtu >= 1280 && device.mac.is_some(), "{device:?}");
+    }
+
+    async fn a_bridge_is_made_once_and_starts_switched_off(&self) {
+        for _ in 0..2 {
+            ok(self.network.create_bridge(BRIDGE).await);
+            let bridge = self.link(BRIDGE).await;
+            assert_eq!(bridge.kind, LinkKind::Bridge);
+            assert!(!bridge.up && bridge.addresses.is_empty(), "{bridge:?}");
+        }
+    }
+
+    async fn what_exists_as_something_else_is_not_made(&self) {
+        let error = self.network.create_bridge(&self.fixture.device).await.expect_err("it is no bridge");
+        assert!(
+            matches!(&error, NetworkError::OtherKind { link, .. } if *link == self.fixture.device),
+            "{error}"
+        );
+    }
+
+    async fn odd_names_and_absent_links_are_named(&self) {
+        for odd in ["", "a/b", "a b", "sixteen-letters-"] {
+            let error = self.network.create_bridge(odd).await.expect_err(odd);
+            assert!(matches!(&error, NetworkError::BadName { name } if name == odd), "{odd}: {error}");
+        }
+        let (network, address) = (&self.network, net("192.0.2.1/24"));
+        is_no_link(network.set_mtu("absent", 1500).await);
+        is_no_link(network.set_up("absent", true).await);
+        is_no_link(network.set_master("absent", Some(BRIDGE)).await);
+        is_no_link(network.set_master(BRIDGE, Some("absent")).await);
+        is_no_link(network.create_vlan("vl7", "absent", 7).await);
+        is_no_link(network.add_address("absent", address).await);
+        is_no_link(network.announce("absent", address.addr()).await);
+        ok(network.remove_address("absent", address).await);
+        ok(network.remove_link("absent").await);
+    }
+
+    async fn a_link_is_switched_on_and_off_and_gets_its_mtu(&self) {
+        let device = &self.fixture.device;
+        for up in [true, true, false, true] {
+            ok(self.network.set_up(device, up).await);
+            assert_eq!(self.device().await.up, up);
+        }
+        for mtu in [1400, 1400, 1500] {
+            ok(self.network.set_mtu(device, mtu).await);
+            assert_eq!(self.device().await.mtu, mtu);
+        }
+        let refused = self.network.set_mtu(device, 1).await.expect_err("nothing fits into that");
+        assert!(matches!(refused, NetworkError::Refused { .. }), "{refused}");
+        assert_eq!(self.device().await.mtu, 1500);
+    }
+
+    async fn a_link_becomes_a_port_and_leaves_again(&self) {
+        let device = &self.fixture.device;
+        for master in [Some(BRIDGE), Some(BRIDGE), None, None, Some(BRIDGE)] {
+            ok(self.network.set_master(device, master).await);
+            assert_eq!(self.device().await.master.as_deref(), master);
+        }
+        assert!(self.network.set_master(BRIDGE, Some("lo")).await.is_err(), "`lo` is no bridge");
+    }
+
+    async fn addresses_come_and_go_without_their_neighbours(&self) {
+        let (own, floating, other) = (net("192.0.2.1/24"), net("192.0.2.250/24"), net("2001:db8::1/64"));
+        ok(self.network.set_up(BRIDGE, true).await);
+        for address in [own, floating, floating, other, other] {
+            ok(self.network.add_address(BRIDGE, address).await);
+        }
+        let has = self.link(BRIDGE).await.addresses;
+        assert!(has.is_superset(&[own, floating, other].into()), "{has:?}");
+        // The first address of a network goes, and the second stays.
+        for _ in 0..2 {
+            ok(self.network.remove_address(BRIDGE, own).await);
+            let has = self.link(BRIDGE).await.addresses;
+            assert!(!has.contains(&own) && has.is_superset(&[floating, other].into()), "{has:?}");
+        }
+        ok(self.network.remove_address(BRIDGE, other).await);
+        ok(self.network.add_address(BRIDGE, own).await);
+        ok(self.network.remove_address(BRIDGE, floating).await);
+        let has = self.link(BRIDGE).await.addresses;
+        assert!(has.contains(&own) && !has.contains(&floating) && !has.contains(&other), "{has:?}");
+    }
+
+    async fn an_address_is_announced_on_a_link_that_is_up(&self) {
+        for address in ["192.0.2.1", "2001:db8::1"] {
+            let address: IpAddr = address.parse().expect("an address");
+            ok(self.network.announce(BRIDGE, address).await);
+            ok(self.network.set_up(BRIDGE, false).await);
+            let error = self.network.announce(BRIDGE, address).await.expect_err("nobody would hear it");
+            assert!(matches!(error, NetworkError::Refused { .. }), "{error}");
+            ok(self.network.set_up(BRIDGE, true).await);
+        }
+    }
+
+    async fn routes_come_and_go(&self) {
+        let default = self.route("0.0.0.0/0", Some("192.0.2.254"), 0);
+        let metric = self.route("0.0.0.0/0", Some("192.0.2.253"), 512);
+        let direct = self.route("198.51.100.0/24", None, 0);
+        for route in [&default, &default, &metric, &direct] {
+            ok(self.network.add_route(route).await);
+        }
+        let routes = ok(self.network.routes().await);
+        for route in [&default, &metric, &direct] {
+            assert!(routes.contains(route), "{route} in {routes:?}");
+        }
+        let rival = self.route("0.0.0.0/0", Some("192.0.2.252"), 0);
+        let error = self.network.add_route(&rival).await.expect_err("one way at a time");
+        assert!(matches!(error, NetworkError::Refused { .. }), "{error}");
+        for route in [&metric, &direct, &direct] {
+            ok(self.network.remove_route(route).await);
+        }
+        let routes = ok(self.network.routes().await);
+        assert!(
+            routes.contains(&default) && !routes.contains(&metric) && !routes.contains(&direct),
+            "{routes:?}"
+        );
+        ok(self.network.remove_route(&default).await);
+    }
+
+    async fn a_vlan_is_made_where_the_kernel_can(&self) {
+        let device = &self.fixture.device;
+        let made = self.network.create_vlan("vlcontract", device, 7).await;
+        if !self.fixture.vlans {
+            let error = made.expect_err("this kernel has no VLANs");
+            assert!(matches!(error, NetworkError::Unsupported { .. }), "{error}");
+            return;
+        }
+        ok(made);
+        ok(self.network.create_vlan("vlcontract", device, 7).await);
+        let vlan = self.link("vlcontract").await;
+        assert_eq!(vlan.kind, LinkKind::Vlan { lower: Some(device.clone()), id: 7 });
+        assert!(!vlan.up, "{vlan:?}");
+        let error =
+            self.network.create_vlan("vlcontract", device, 8).await.expect_err("it has another number");
+        assert!(matches!(error, NetworkError::OtherKind { .. }), "{error}");
+        assert!(self.network.create_vlan("vlother", device, 4095).await.is_err(), "4094 is the last");
+        ok(self.network.remove_link("vlcontract").await);
+        assert!(!self.links().await.contains_key("vlcontract"));
+    }
+
+    async fn settings_are_read_and_written_by_path(&self) {
+        let key = format!("net/ipv4/conf/{BRIDGE}/rp_filter");
+        for value in ["0", "0", "1"] {
+            ok(self.network.set_setting(&key, value).await);
+            assert_eq!(ok(self.network.setting(&key).await).as_deref(), Some(value));
+        }
+        let absent = "net/ipv4/conf/absent/rp_filter";
+        assert_eq!(ok(self.network.setting(absent).await), None);
+        let error = self.network.set_setting(absent, "1").await.expect_err("there is no such setting");
+        assert!(matches!(&error, NetworkError::NoSetting { key } if key == absent), "{error}");
+    }
+
+    async fn a_removed_bridge_frees_its_ports_and_only_bridges_and_vlans_are_removed(&self) {
+        ok(self.network.set_master(&self.fixture.device, Some(BRIDGE)).await);
+        for _ in 0..2 {
+            ok(self.network.remove_link(BRIDGE).await);
+            assert!(!self.links().await.contains_key(BRIDGE));
+        }
+        assert_eq!(self.device().await.master, None);
+        let error = self.network.remove_link(&self.fixture.device).await.expect_err("a card is not ours");
+        assert!(matches!(error, NetworkError::OtherKind { .. }), "{error}");
+    }
+
+    async fn links(&self) -> Links {
+        ok(self.network.links().await)
+    }
+
+    async fn link(&self, name: &str) -> Link {
+        let mut links = self.links().await;
+        links.remove(name).unwrap_or_else(|| panic!("`{name}` is not among {links:?}"))
+    }
+
+    async fn device(&self) -> Link {
+        self.link(&self.fixture.device).await
+    }
+
+    fn route(&self, to: &str, via: Option<&str>, metric: u32) -> Route {
+        let via = via.map(|via| via.parse().expect("an address"));
+        Route { to: net(to), via, link: Some(BRIDGE.to_owned()), metric }
+    }
+}
+
+fn net(text: &str) -> IpNet {
+    text.parse().expect("an address with its prefix length")
+}
+
+fn ok<T, E: Debug>(done: Result<T, E>) -> T {
+    done.expect("the contract says that this succeeds")
+}
+
+fn is_no_link(done: Result<(), NetworkError>) {
+    let error = done.expect_err("there is no such link");
+    assert!(matches!(&error, NetworkError::NoLink { link } if link == "absent"), "{error}");
+}

@@ -1,0 +1,293 @@
+//! This machine's network, asked and changed over netlink.
+
+mod announce;
+mod kernel;
+
+use std::io;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use nix::errno::Errno;
+use pvc_model::link::{IpNet, LinkKind, Links, Route, is_link_name};
+use pvc_ports::{Network, NetworkError};
+use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags};
+use rtnetlink::packet_route::route::{RouteProtocol, RouteScope};
+use rtnetlink::{AddressMessageBuilder, LinkBridge, LinkMessageBuilder, LinkUnspec, LinkVlan};
+
+use announce::FrameSocket;
+use kernel::{ask, errno, index_of, refused_with, unless};
+
+/// How often an address is announced, and the pause between: short, because somebody waits for it, and
+/// more than once, because a frame may get lost.
+const ANNOUNCEMENTS: u32 = 2;
+const ANNOUNCEMENT_PAUSE: Duration = Duration::from_millis(15);
+
+/// This machine's network: that of the network namespace that the calling thread is in.
+#[derive(Debug, Clone)]
+pub struct LinuxNetwork {
+    settings: PathBuf,
+}
+
+impl LinuxNetwork {
+    pub fn new() -> Self {
+        Self::at("/proc/sys")
+    }
+
+    /// With another folder in the place of `/proc/sys`.
+    pub fn at(settings: impl Into<PathBuf>) -> Self {
+        LinuxNetwork { settings: settings.into() }
+    }
+
+    /// The file of a setting. A key that would lead out of the folder is no key.
+    fn setting_file(&self, key: &str) -> Result<PathBuf, NetworkError> {
+        let odd = |part: &str| part.is_empty() || part == "." || part == "..";
+        match key.split('/').any(odd) {
+            true => Err(NetworkError::NoSetting { key: key.to_owned() }),
+            false => Ok(self.settings.join(key)),
+        }
+    }
+}
+
+impl Default for LinuxNetwork {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn check_new_name(link: &str) -> Result<(), NetworkError> {
+    match is_link_name(link) {
+        true => Ok(()),
+        false => Err(NetworkError::BadName { name: link.to_owned() }),
+    }
+}
+
+async fn look() -> Result<Links, NetworkError> {
+    ask("list its links".to_owned(), kernel::look).await
+}
+
+/// Takes "exists already" for success if what exists is what was wanted.
+async fn created(done: Result<(), NetworkError>, link: &str, wanted: &LinkKind) -> Result<(), NetworkError> {
+    let Err(error) = done else { return Ok(()) };
+    match refused_with(&error) {
+        Some(Errno::EEXIST) => {}
+        Some(Errno::EOPNOTSUPP) => {
+            let what = match wanted {
+                LinkKind::Vlan { .. } => "VLANs (module 8021q)",
+                _ => "bridges (module bridge)",
+            };
+            return Err(NetworkError::Unsupported { what: what.to_owned() });
+        }
+        _ => return Err(error),
+    }
+    match look().await?.get(link) {
+        Some(found) if found.kind != *wanted => {
+            Err(NetworkError::OtherKind { link: link.to_owned(), wanted: wanted.to_string() })
+        }
+        _ => Ok(()),
+    }
+}
+
+async fn change(
+    link: &str,
+    what: String,
+    change: impl FnOnce(LinkMessageBuilder<LinkUnspec>) -> LinkMessageBuilder<LinkUnspec>,
+) -> Result<(), NetworkError> {
+    let message = change(LinkUnspec::new_with_index(index_of(link)?)).build();
+    ask(what, async |handle| handle.link().set(message).execute().await.map_err(errno)).await
+}
+
+#[async_trait]
+impl Network for LinuxNetwork {
+    async fn links(&self) -> Result<Links, NetworkError> {
+        look().await
+    }
+
+    async fn create_bridge(&self, link: &str) -> Result<(), NetworkError> {
+        check_new_name(link)?;
+        let message = LinkMessageBuilder::<LinkBridge>::new(link).build();
+        let done = ask(format!("make the bridge `{link}`"), async |handle| {
+            handle.link().add(message).execute().await.map_err(errno)
+        });
+        created(done.await, link, &LinkKind::Bridge).await
+    }
+
+    async fn create_vlan(&self, link: &str, lower: &str, id: u16) -> Result<(), NetworkError> {
+        check_new_name(link)?;
+        let message = LinkVlan::new(link, index_of(lower)?, id).build();
+        let done = ask(format!("make VLAN {id} on `{lower}`"), async |handle| {
+            handle.link().add(message).execute().await.map_err(errno)
+        });
+        created(done.await, link, &LinkKind::Vlan { lower: Some(lower.to_owned()), id }).await
+    }
+
+    async fn remove_link(&self, link: &str) -> Result<(), NetworkError> {
+        match look().await?.get(link).map(|link| &link.kind) {
+            None => return Ok(()),
+            Some(LinkKind::Bridge | LinkKind::Vlan { .. }) => {}
+            Some(_) => {
+                let wanted = "bridge or VLAN".to_owned();
+                return Err(NetworkError::OtherKind { link: link.to_owned(), wanted });
+            }
+        }
+        let index = index_of(link)?;
+        let done = ask(format!("remove `{link}`"), async |handle| {
+            handle.link().del(index).execute().await.map_err(errno)
+        });
+        unless(done.await, &[Errno::ENODEV])
+    }
+
+    async fn set_mtu(&self, link: &str, mtu: u32) -> Result<(), NetworkError> {
+        change(link, format!("set the MTU of `{link}` to {mtu}"), |link| link.mtu(mtu)).await
+    }
+
+    async fn set_up(&self, link: &str, up: bool) -> Result<(), NetworkError> {
+        let what = format!("switch `{link}` {}", if up { "on" } else { "off" });
+        change(link, what, |link| if up { link.up() } else { link.down() }).await
+    }
+
+    async fn set_master(&self, link: &str, master: Option<&str>) -> Result<(), NetworkError> {
+        let index = master.map(index_of).transpose()?.unwrap_or(0);
+        let what = match master {
+            Some(master) => format!("make `{link}` a port of `{master}`"),
+            None => format!("take `{link}` off its bridge"),
+        };
+        change(link, what, |link| link.controller(index)).await
+    }
+
+    async fn add_address(&self, link: &str, address: IpNet) -> Result<(), NetworkError> {
+        let (index, ip, length) = (index_of(link)?, address.addr(), address.prefix_len());
+        let done = ask(format!("give `{link}` the address {address}"), async |handle| {
+            let mut request = handle.address().add(index, ip, length);
+            if ip.is_ipv6() {
+                // During a hand-over another node still has it for some milliseconds: not a duplicate.
+                request.message_mut().attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
+            }
+            request.execute().await.map_err(errno)
+        });
+        unless(done.await, &[Errno::EEXIST])
+    }
+
+    async fn remove_address(&self, link: &str, address: IpNet) -> Result<(), NetworkError> {
+        let index = match index_of(link) {
+            Err(NetworkError::NoLink { .. }) => return Ok(()),
+            index => index?,
+        };
+        let message = match address {
+            IpNet::V4(net) => {
+                // Else the kernel removes, with the first address of a network, all others of it.
+                self.set_setting(&format!("net/ipv4/conf/{link}/promote_secondaries"), "1").await?;
+                AddressMessageBuilder::<std::net::Ipv4Addr>::new()
+                    .index(index)
+                    .address(net.addr(), net.prefix_len())
+                    .build()
+            }
+            IpNet::V6(net) => AddressMessageBuilder::<std::net::Ipv6Addr>::new()
+                .index(index)
+                .address(net.addr(), net.prefix_len())
+                .build(),
+        };
+        let done = ask(format!("take the address {address} off `{link}`"), async |handle| {
+            handle.address().del(message).execute().await.map_err(errno)
+        });
+        unless(done.await, &[Errno::EADDRNOTAVAIL, Errno::ENODEV])
+    }
+
+    async fn announce(&self, link: &str, address: IpAddr) -> Result<(), NetworkError> {
+        let refused =
+            |source| NetworkError::Refused { what: format!("announce {address} on `{link}`"), source };
+        let index = index_of(link)?;
+        let links = look().await?;
+        let found = links.get(link).ok_or_else(|| NetworkError::NoLink { link: link.to_owned() })?;
+        let mac = found.mac.ok_or_else(|| refused(io::Error::from(Errno::EOPNOTSUPP)))?;
+        let socket = FrameSocket::open(index).map_err(refused)?;
+        let frames = announce::frames(mac, address);
+        for round in 0..ANNOUNCEMENTS {
+            if round > 0 {
+                tokio::time::sleep(ANNOUNCEMENT_PAUSE).await;
+            }
+            for frame in &frames {
+                socket.send(frame).map_err(refused)?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn routes(&self) -> Result<Vec<Route>, NetworkError> {
+        ask("list its routes".to_owned(), kernel::routes).await
+    }
+
+    async fn add_route(&self, route: &Route) -> Result<(), NetworkError> {
+        let message = kernel::route_message(route)?;
+        let done = ask(format!("add the route {route}"), async |handle| {
+            handle.route().add(message).execute().await.map_err(errno)
+        });
+        match done.await {
+            // The same one, or another that leads to the same place.
+            Err(error) if refused_with(&error) == Some(Errno::EEXIST) => {
+                let is_there = self.routes().await?.contains(route);
+                if is_there { Ok(()) } else { Err(error) }
+            }
+            done => done,
+        }
+    }
+
+    async fn remove_route(&self, route: &Route) -> Result<(), NetworkError> {
+        let mut message = match kernel::route_message(route) {
+            // A link takes its routes with it.
+            Err(NetworkError::NoLink { .. }) => return Ok(()),
+            message => message?,
+        };
+        // Whoever added it, and whatever its scope.
+        message.header.protocol = RouteProtocol::Unspec;
+        message.header.scope = RouteScope::NoWhere;
+        let done = ask(format!("remove the route {route}"), async |handle| {
+            handle.route().del(message).execute().await.map_err(errno)
+        });
+        unless(done.await, &[Errno::ESRCH])
+    }
+
+    async fn setting(&self, key: &str) -> Result<Option<String>, NetworkError> {
+        // Files of the kernel's memory: they do not block.
+        match std::fs::read_to_string(self.setting_file(key)?) {
+            Ok(value) => Ok(Some(value.trim().to_owned())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(NetworkError::Refused { what: format!("show its setting `{key}`"), source }),
+        }
+    }
+
+    async fn set_setting(&self, key: &str, value: &str) -> Result<(), NetworkError> {
+        let written = std::fs::OpenOptions::new()
+            .write(true)
+            .open(self.setting_file(key)?)
+            .and_then(|mut file| io::Write::write_all(&mut file, value.as_bytes()));
+        written.map_err(|source| match source.kind() {
+            io::ErrorKind::NotFound => NetworkError::NoSetting { key: key.to_owned() },
+            _ => NetworkError::Refused { what: format!("set `{key}` to {value}"), source },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn settings_are_files_and_no_key_leads_elsewhere() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(root.path().join("sys/net/ipv4/conf/ens4.10")).unwrap();
+        std::fs::write(root.path().join("sys/net/ipv4/conf/ens4.10/rp_filter"), "1\n").unwrap();
+        std::fs::write(root.path().join("secret"), "0\n").unwrap();
+        let network = LinuxNetwork::at(root.path().join("sys"));
+        let key = "net/ipv4/conf/ens4.10/rp_filter";
+        assert_eq!(network.setting(key).await.unwrap().as_deref(), Some("1"));
+        network.set_setting(key, "0").await.unwrap();
+        assert_eq!(network.setting(key).await.unwrap().as_deref(), Some("0"));
+        assert_eq!(network.setting("net/ipv4/none").await.unwrap(), None);
+        for odd in ["../secret", "/etc/hostname", "", "net//ipv4"] {
+            let error = network.set_setting(odd, "1").await.unwrap_err();
+            assert!(matches!(error, NetworkError::NoSetting { .. }), "{odd}: {error}");
+        }
+    }
+}

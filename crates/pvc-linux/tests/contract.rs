@@ -1,0 +1,182 @@
+//! The kernel's network keeps the contract, in network namespaces of the test's own.
+
+use std::os::fd::AsRawFd;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, setsockopt, socket, sockopt,
+};
+use nix::sys::time::TimeVal;
+use pvc_contracts::network::{NetworkFixture, network_contract};
+use pvc_linux::LinuxNetwork;
+use pvc_ports::Network;
+
+/// Runs `test` on a thread in a network namespace of its own, which ends with it: whatever it does, this
+/// machine's network is not touched.
+fn alone<T: Send + 'static>(test: impl FnOnce() -> T + Send + 'static) -> std::thread::JoinHandle<T> {
+    std::thread::spawn(|| {
+        unshare(CloneFlags::CLONE_NEWNET).expect("root may have a network namespace");
+        ip("link set lo up");
+        test()
+    })
+}
+
+/// Waits for `future` on the calling thread, so that every socket is made in its namespace.
+fn wait<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+}
+
+fn ip(args: &str) {
+    assert!(tries_ip(args), "`ip {args}` fails");
+}
+
+fn tries_ip(args: &str) -> bool {
+    Command::new("ip").args(args.split_whitespace()).output().expect("iproute2 is installed").status.success()
+}
+
+fn ip_says(args: &str) -> String {
+    let output = Command::new("ip").args(args.split_whitespace()).output().expect("iproute2 is installed");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn the_network_of_this_machine_keeps_the_contract() {
+    let test = alone(|| {
+        ip("link add ens4 type veth peer name far4");
+        ip("link set far4 up");
+        let vlans = tries_ip("link add link ens4 name probe type vlan id 9");
+        if vlans {
+            ip("link del probe");
+        } else {
+            eprintln!(
+                "this kernel has no VLANs: that they are refused by name is all that is tested of them"
+            );
+        }
+        let fixture = NetworkFixture { device: "ens4".to_owned(), vlans };
+        wait(network_contract(Arc::new(LinuxNetwork::new()), fixture));
+    });
+    test.join().unwrap();
+}
+
+#[test]
+fn what_ip_makes_is_seen_as_it_is() {
+    let test = alone(|| {
+        ip("link add ens4 type veth peer name far4");
+        ip("link add br7 type bridge");
+        ip("link set ens4 mtu 9000 master br7 up");
+        ip("addr add 10.0.0.1/24 dev br7");
+        ip("addr add 10.0.0.250/32 dev br7");
+        ip("addr add 2001:db8::7/64 dev br7 nodad");
+        ip("link add vx9 type vxlan id 9 dstport 4789 dev br7");
+        ip("link set br7 up");
+        ip("route add default via 10.0.0.254");
+        ip("route add 10.9.0.0/16 via 10.0.0.253 metric 7 table 99");
+        let (links, routes) = wait(async {
+            (LinuxNetwork::new().links().await.unwrap(), LinuxNetwork::new().routes().await.unwrap())
+        });
+        let (port, bridge) = (&links["ens4"], &links["br7"]);
+        assert_eq!(
+            (port.mtu, port.master.as_deref(), port.up, port.carrier),
+            (9000, Some("br7"), true, false)
+        );
+        assert_eq!(port.kind.to_string(), "veth");
+        assert_eq!(links["vx9"].kind.to_string(), "vxlan");
+        let addresses: Vec<String> = bridge.addresses.iter().map(ToString::to_string).collect();
+        for wanted in ["10.0.0.1/24", "10.0.0.250/32", "2001:db8::7/64"] {
+            assert!(addresses.iter().any(|address| address == wanted), "{addresses:?}");
+        }
+        let shown: Vec<String> = routes.iter().map(ToString::to_string).collect();
+        assert!(shown.contains(&"default via 10.0.0.254 on br7".to_owned()), "{shown:?}");
+        assert!(!shown.iter().any(|route| route.contains("10.9.0.0")), "of another table: {shown:?}");
+    });
+    test.join().unwrap();
+}
+
+#[test]
+fn a_neighbour_learns_where_an_address_went() {
+    let (tell, hear) = mpsc::channel();
+    let (checked, done) = mpsc::channel::<()>();
+    let neighbour = alone(move || {
+        tell.send(nix::unistd::gettid()).unwrap();
+        eventually("the other end is plugged in", || tries_ip("link show far4"));
+        ip("link set far4 up");
+        ip("addr add 192.0.2.9/24 dev far4");
+        ip("addr add 2001:db8::9/64 dev far4 nodad");
+        for address in ["192.0.2.250", "2001:db8::fa"] {
+            ip(&format!("neigh add {address} lladdr 02:00:00:00:00:99 dev far4 nud stale"));
+        }
+        tell.send(nix::unistd::gettid()).unwrap();
+        for address in ["192.0.2.250", "2001:db8::fa"] {
+            let learnt = || ip_says(&format!("neigh show {address}")).contains("02:00:00:00:00:42");
+            eventually(&format!("{address} is known at its new place"), learnt);
+        }
+        let _ = checked.send(());
+    });
+    let holder = alone(move || {
+        let other = hear.recv().unwrap();
+        ip("link add ens4 address 02:00:00:00:00:42 type veth peer name far4");
+        ip(&format!("link set far4 netns {other}"));
+        hear.recv().unwrap();
+        wait(async {
+            let network = LinuxNetwork::new();
+            network.create_bridge("brupstream").await.unwrap();
+            network.set_master("ens4", Some("brupstream")).await.unwrap();
+            network.set_up("ens4", true).await.unwrap();
+            network.set_up("brupstream", true).await.unwrap();
+            eventually("the cable is in", || {
+                std::fs::read_to_string("/proc/net/dev").is_ok()
+                    && ip_says("link show brupstream").contains("LOWER_UP")
+            });
+            for address in ["192.0.2.250/24", "2001:db8::fa/64"] {
+                network.add_address("brupstream", address.parse().unwrap()).await.unwrap();
+                let ip = address.split('/').next().unwrap().parse().unwrap();
+                network.announce("brupstream", ip).await.unwrap();
+            }
+        });
+        // The link lives as long as its namespace, which ends with this thread.
+        done.recv_timeout(Duration::from_secs(60)).expect("the neighbour learns");
+    });
+    holder.join().unwrap();
+    neighbour.join().unwrap();
+}
+
+#[test]
+fn an_announcement_is_sent_twice_in_both_forms_and_leaves_through_the_port() {
+    let test = alone(|| {
+        ip("link add ens4 address 02:00:00:00:00:42 type veth peer name far4");
+        ip("link set far4 up");
+        ip("link set ens4 up");
+        let listener =
+            socket(AddressFamily::Packet, SockType::Raw, SockFlag::empty(), SockProtocol::EthAll).unwrap();
+        setsockopt(&listener, sockopt::ReceiveTimeout, &TimeVal::new(20, 0)).unwrap();
+        wait(async { LinuxNetwork::new().announce("ens4", "10.99.0.250".parse().unwrap()).await.unwrap() });
+        let mut operations = Vec::new();
+        let mut buffer = [0; 2048];
+        // Each frame is seen where it leaves and where it arrives.
+        while operations.len() < 8 {
+            let length = recv(listener.as_raw_fd(), &mut buffer, MsgFlags::empty()).expect("a frame in time");
+            let frame = &buffer[..length];
+            if frame[12..14] == [8, 6] && frame[6..12] == [2, 0, 0, 0, 0, 0x42] {
+                assert_eq!(frame[28..32], [10, 99, 0, 250]);
+                operations.push(frame[21]);
+            }
+        }
+        operations.sort_unstable();
+        assert_eq!(operations, [1, 1, 1, 1, 2, 2, 2, 2]);
+    });
+    test.join().unwrap();
+}
+
+fn eventually(what: &str, is_so: impl Fn() -> bool) {
+    for _ in 0..600 {
+        if is_so() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    panic!("it did not come true in 30 s: {what}");
+}
