@@ -120,8 +120,10 @@ fn one_vm(index: usize) -> String {
     format!("[{}]", vms[index])
 }
 
+/// The requests that may have changed something.
 fn changes(stub: &Stub) -> Vec<String> {
-    stub.lines().into_iter().filter(|line| !line.starts_with("GET")).collect()
+    let changes = |line: &String| !line.starts_with("GET") && !line.ends_with("/check");
+    stub.lines().into_iter().filter(changes).collect()
 }
 
 #[test]
@@ -644,6 +646,11 @@ fn memory_is_set_in_the_definition_and_a_restart_only_on_demand() {
     let user = User::of(&stub);
     let unasked = user.run(&["-q", "vm", "memory", "set", "web1", "4096"]);
     assert_eq!(code(&unasked), 0, "nobody to ask is no restart: {unasked:?}");
+    assert!(
+        err(&unasked).contains("warning: VM `web1` runs on as it was; the change takes effect"),
+        "{unasked:?}"
+    );
+    assert!(err(&unasked).contains("hint: `pvc vm restart web1`"), "{unasked:?}");
     user.run(&["-q", "vm", "vcpu", "set", "web1", "4", "-t", "2,2,1", "-r", "-y"]);
     let path = "/vm/2c2b8f4e-0d3e-4b6f-9d6d-0c9b6cf3f2a1";
     assert_eq!(changes(&stub), [format!("PUT {path}?restart=False"), format!("PUT {path}?restart=True")]);
@@ -659,6 +666,41 @@ fn memory_is_set_in_the_definition_and_a_restart_only_on_demand() {
         changes(&stub)[2].ends_with("restart=False"),
         "a VM that does not run is not started by a change"
     );
+}
+
+#[test]
+fn a_change_that_would_be_refused_is_not_asked_about() {
+    let stub = Stub::start(|request, before| match request.path().ends_with("/check") {
+        true => status(400, r#"{"message": "node `hv1` takes VMs of up to 2 vCPUs", "hint": "fewer"}"#),
+        false => cluster(request, before),
+    });
+    let user = User::of(&stub);
+    let file = user.home.path().join("web1.xml");
+    std::fs::write(&file, out(&user.run(&["-q", "vm", "dump", "web1"])).replace("2048", "1024")).unwrap();
+    let path = file.to_str().unwrap();
+    for line in [
+        &["vm", "vcpu", "set", "web1", "99"][..],
+        &["vm", "vcpu", "set", "web1", "99", "--restart"],
+        &["vm", "modify", "web1", path],
+        &["vm", "modify", "web1", path, "-d", "-r"],
+    ] {
+        let output = user.answering("y\n", &[&["-q"], line].concat());
+        assert_eq!(code(&output), 1);
+        assert!(err(&output).ends_with("error: node `hv1` takes VMs of up to 2 vCPUs\nhint: fewer\n"));
+        assert!(!err(&output).contains("[y/N]"), "{line:?}: {output:?}");
+    }
+    assert_eq!(changes(&stub), [""; 0]);
+}
+
+#[test]
+fn a_server_that_cannot_judge_a_change_is_asked_to_make_it() {
+    let stub = Stub::start(|request, before| match request.path().ends_with("/check") {
+        true => status(404, "<h1>Not Found</h1>"),
+        false => cluster(request, before),
+    });
+    let output = User::of(&stub).answering("y\n", &["-q", "vm", "memory", "set", "web1", "4096"]);
+    assert_eq!((code(&output), out(&output).as_str()), (0, "done\n"), "{output:?}");
+    assert!(changes(&stub)[0].ends_with("?restart=True"), "{:?}", changes(&stub));
 }
 
 #[test]
@@ -718,6 +760,7 @@ fn a_modification_is_shown_before_it_is_made() {
     std::fs::write(&file, present.replace("2048", "1024")).unwrap();
     let unconfirmed = user.run(&["-q", "vm", "modify", "web1", path]);
     assert_eq!(code(&unconfirmed), 1);
+    assert_eq!(err(&unconfirmed).matches("warning: ").count(), 1, "each is said once: {unconfirmed:?}");
     assert!(
         out(&unconfirmed)
             .contains("-  <memory unit=\"MiB\">2048</memory>\n+  <memory unit=\"MiB\">1024</memory>")

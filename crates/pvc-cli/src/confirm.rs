@@ -37,9 +37,13 @@ pub fn ask(pvc: &mut Pvc, yes: Yes, sentence: &str) -> Outcome {
     }
 }
 
-/// Asks a question that can be left open; nobody there means no.
-pub fn wants(pvc: &mut Pvc, sentence: &str) -> bool {
-    matches!(answer(pvc, sentence), Answer::Yes)
+/// Asks a question that can be left open: `None` if nobody is there to answer.
+pub fn wants(pvc: &mut Pvc, sentence: &str) -> Option<bool> {
+    match answer(pvc, sentence) {
+        Answer::Yes => Some(true),
+        Answer::No => Some(false),
+        Answer::Nobody => None,
+    }
 }
 
 /// Has `expected` typed in full: for what cannot be undone for a whole cluster.

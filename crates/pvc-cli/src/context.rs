@@ -151,6 +151,13 @@ impl Pvc {
             let _ = writeln!(std::io::stderr(), "warning: {text}");
         }
     }
+
+    /// Says what to do about a warning.
+    pub fn hint(&self, text: &str) {
+        if !self.global.silent {
+            let _ = writeln!(std::io::stderr(), "hint: {text}");
+        }
+    }
 }
 
 /// How to reach a connection's server.

@@ -3,7 +3,7 @@
 use pvc_api_types::{TaskRef, Vm, VmConsole, VmTags};
 
 use crate::client::{Change, Client, Waiting};
-use crate::error::Error;
+use crate::error::{Error, Kind};
 use crate::payload::Payload;
 use crate::query::{Query, escape};
 
@@ -110,6 +110,15 @@ impl Client {
     /// Replaces a VM's definition; a running guest sees it after its next start.
     pub fn modify_vm(&self, vm: &str, xml: &str, restart: bool) -> Result<String, Error> {
         self.change(Change::put(path(vm, ""), Query::new().flag("restart", restart)).form("xml", xml))
+    }
+
+    /// Whether [`modify_vm`](Self::modify_vm) would be refused, for who asks somebody before it. A
+    /// server that cannot tell does not know the path, and is taken for one that would not refuse.
+    pub fn check_modify_vm(&self, vm: &str, xml: &str) -> Result<(), Error> {
+        match self.change(Change::post(path(vm, "/check"), Query::new()).form("xml", xml)) {
+            Err(error) if !matches!(error.kind(), Kind::NotFound | Kind::BadAnswer) => Err(error),
+            _ => Ok(()),
+        }
     }
 
     pub fn rename_vm(&self, vm: &str, new_name: &str) -> Result<String, Error> {

@@ -50,12 +50,44 @@ impl Edit {
         Ok(Self { vm, domain })
     }
 
-    fn is_running(&self) -> bool {
+    /// Whether a restart can be asked of the VM.
+    pub fn is_running(&self) -> bool {
         self.vm.state == "start"
     }
 
-    /// Records the changed definition, and restarts the guest if `restart` says so.
-    pub fn save(&self, pvc: &mut Pvc, restart: bool) -> Outcome {
+    /// Whether there is a guest that does not see the change before its next start.
+    fn has_guest(&self) -> bool {
+        self.is_running() || self.vm.state.contains("migrate")
+    }
+
+    /// Fails if the cluster would refuse the changed definition: a refusal comes before questions.
+    pub fn check(&self, pvc: &mut Pvc) -> Outcome {
+        Ok(pvc.client()?.check_modify_vm(&self.vm.uuid, self.domain.as_str())?)
+    }
+
+    /// Records the changed definition, and restarts the guest if that was decided. If not, it is told
+    /// from when on the change holds.
+    pub fn save(&self, pvc: &mut Pvc, decision: Decision) -> Outcome {
+        self.record(pvc, decision == Decision::Restart)?;
+        if decision == Decision::Restart || !self.has_guest() {
+            return Ok(());
+        }
+        pvc.out.flush();
+        let name = &self.vm.name;
+        let text = format!("VM `{name}` runs on as it was; the change takes effect at its next start");
+        if decision == Decision::Undecided {
+            pvc.warn(&text);
+            pvc.hint(&format!(
+                "`pvc vm restart {name}` restarts it; `--restart --yes` does it with the change"
+            ));
+        } else {
+            pvc.note(&text);
+        }
+        Ok(())
+    }
+
+    /// Records the changed definition.
+    fn record(&self, pvc: &mut Pvc, restart: bool) -> Outcome {
         let message = pvc.client()?.modify_vm(&self.vm.uuid, self.domain.as_str(), restart)?;
         pvc.out.line(message);
         Ok(())
@@ -63,8 +95,8 @@ impl Edit {
 
     /// Records the changed definition; restarts the guest if that is wanted.
     pub fn apply(&self, pvc: &mut Pvc, restart: Restart) -> Outcome {
-        let restart = self.decide(pvc, restart)?;
-        self.save(pvc, restart)
+        let decision = self.decide(pvc, restart)?;
+        self.save(pvc, decision)
     }
 
     /// Records the changed definition and, unless a restart is wanted, plugs the devices into the
@@ -73,7 +105,7 @@ impl Edit {
         if !self.is_live(live, restart) {
             return self.apply(pvc, restart);
         }
-        self.save(pvc, false)?;
+        self.record(pvc, false)?;
         let task = pvc.client()?.attach_vm_device(&self.vm.uuid, device)?;
         match task::finish(pvc, &task, TaskWait::default()) {
             // Only a task that has ended tells that the guest has not taken the device.
@@ -99,7 +131,7 @@ impl Edit {
         if !self.is_live(live, restart) {
             return self.apply(pvc, restart);
         }
-        self.save(pvc, false)?;
+        self.record(pvc, false)?;
         for device in devices {
             let task = pvc.client()?.detach_vm_device(&self.vm.uuid, device)?;
             task::finish(pvc, &task, TaskWait::default()).map_err(|failure| {
@@ -115,19 +147,38 @@ impl Edit {
     }
 
     /// Whether to restart. Asked only if the guest runs: a restart would start one that does not.
-    fn decide(&self, pvc: &mut Pvc, wish: Restart) -> Result<bool, Failure> {
+    fn decide(&self, pvc: &mut Pvc, wish: Restart) -> Result<Decision, Failure> {
         if !self.is_running() || wish.no_restart {
-            return Ok(false);
+            return Ok(if wish.restart { Decision::Undecided } else { Decision::Later });
         }
-        let name = &self.vm.name;
+        if wish.restart && pvc.unasked(wish.yes.yes) {
+            return Ok(Decision::Restart);
+        }
+        self.check(pvc)?;
         if wish.restart {
-            confirm::ask(pvc, wish.yes, &format!("Restart VM \"{name}\""))?;
-            return Ok(true);
+            confirm::ask(pvc, wish.yes, &format!("Restart VM \"{}\"", self.vm.name))?;
+            return Ok(Decision::Restart);
         }
-        let restart = confirm::wants(pvc, &format!("Restart VM \"{name}\" to apply changes"));
-        if !restart {
-            pvc.note("Changes will be applied on next VM start/restart.");
-        }
-        Ok(restart)
+        Ok(self.ask(pvc))
     }
+
+    /// Asks whether to restart, which may be left open.
+    pub fn ask(&self, pvc: &mut Pvc) -> Decision {
+        match confirm::wants(pvc, &format!("Restart VM \"{}\" to apply changes", self.vm.name)) {
+            Some(true) => Decision::Restart,
+            Some(false) => Decision::Later,
+            None => Decision::Undecided,
+        }
+    }
+}
+
+/// What becomes of a guest whose definition changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decision {
+    Restart,
+    /// Somebody has decided that it runs on.
+    Later,
+    /// It runs on though nobody has decided that: none was there to be asked, or it is on its way to
+    /// another node and cannot be restarted now.
+    Undecided,
 }

@@ -5,7 +5,7 @@ use std::process::Command;
 use clap::Args;
 use similar::{ChangeTag, TextDiff};
 
-use super::live::Edit;
+use super::live::{Decision, Edit};
 use super::{Which, definition};
 use crate::confirm::{self, Yes};
 use crate::context::Pvc;
@@ -63,10 +63,12 @@ impl Modify {
             Some(file) => definition::read(pvc, file)?,
             None => edited(&edit.vm.name, &present)?,
         };
+        if !self.editor {
+            return self.apply(pvc, &mut edit, &present, &new);
+        }
         let checked = definition::checked(pvc, "the new definition", &new);
-        let outcome = checked.and_then(|new| self.apply(pvc, &mut edit, &present, &new));
-        match outcome {
-            Err(failure) if self.editor && !failure.message.is_empty() => Err(kept(&new, failure)),
+        match checked.and_then(|new| self.apply(pvc, &mut edit, &present, &new)) {
+            Err(failure) if !failure.message.is_empty() => Err(kept(&new, failure)),
             outcome => outcome,
         }
     }
@@ -81,14 +83,26 @@ impl Modify {
         pvc.out.line("");
         pvc.out.line(changes);
         let name = edit.vm.name.clone();
+        edit.domain = definition::stored(&name, new)?;
         if !self.confirm_diff && !pvc.unasked(self.yes) {
+            edit.check(pvc)?;
             confirm::ask(pvc, Yes::default(), &format!("Write modifications to VM \"{name}\""))
                 .map_err(declined_is_a_failure)?;
         }
-        edit.domain = definition::stored(&name, new)?;
-        let restart =
-            self.restart && (self.confirm_restart || pvc.unasked(self.yes) || wants_restart(pvc, &name));
-        edit.save(pvc, restart)
+        let decision = self.decide(pvc, edit)?;
+        edit.save(pvc, decision)
+    }
+
+    /// Whether to restart. Asked only if that was wished for and the guest runs.
+    fn decide(&self, pvc: &mut Pvc, edit: &Edit) -> Result<Decision, Failure> {
+        if !self.restart || !edit.is_running() {
+            return Ok(if self.restart { Decision::Undecided } else { Decision::Later });
+        }
+        if self.confirm_restart || pvc.unasked(self.yes) {
+            return Ok(Decision::Restart);
+        }
+        edit.check(pvc)?;
+        Ok(edit.ask(pvc))
     }
 }
 
@@ -103,14 +117,6 @@ fn nothing_given(vm: &str) -> Failure {
 /// notice.
 fn declined_is_a_failure(failure: Failure) -> Failure {
     Failure { exit: crate::outcome::Exit::Failed, ..failure }
-}
-
-fn wants_restart(pvc: &mut Pvc, name: &str) -> bool {
-    let restart = confirm::wants(pvc, &format!("Restart VM \"{name}\" to apply changes"));
-    if !restart {
-        pvc.note("Changes will be applied on next VM start/restart.");
-    }
-    restart
 }
 
 /// Lets the operator edit a text.
