@@ -17,7 +17,7 @@ const CONFIGURED: &str = "is the daemon of this machine running? `systemctl stat
 /// A standalone daemon without a configuration has been at work here.
 const STANDALONE: &str = "the standalone daemon of this machine does not run: `./run` in the source checkout \
      starts it, and `systemctl start pvcapid` one that was installed";
-const NO_DAEMON: &str = "there is no daemon on this machine: `./run` in the source checkout starts one. For a \
+const NO_DAEMON: &str = "no daemon is configured there: `./run` in the source checkout starts one on this machine. For a \
      cluster elsewhere `pvc connection add NAME --address HOST` stores a connection, and `pvc -c NAME …` uses it";
 const NOT_ALLOWED: &str = "the daemon's configuration holds keys, so it is root's; a connection of your own is \
      stored by `pvc connection add NAME --address HOST` and used by `pvc -c NAME …`";

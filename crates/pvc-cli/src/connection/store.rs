@@ -197,9 +197,9 @@ impl Store {
         self.entries.get(name).ok_or_else(|| {
             let names: Vec<&str> = self.entries.keys().map(String::as_str).collect();
             let failure = Failure::not_found(format!("no connection `{name}` is stored"));
-            match self.distrust() {
-                Some(why) => failure.hint(why.to_string()),
-                None => failure.hint(format!("stored are: {}", names.join(", "))),
+            match &self.place {
+                Err(why) => failure.hint(why.to_string()),
+                Ok(_) => failure.hint(format!("stored are: {}", names.join(", "))),
             }
         })
     }

@@ -1,7 +1,7 @@
 use clap::Args;
 use pvc_client::{Action, Placement};
 
-use super::Which;
+use super::{Which, state};
 use crate::context::Pvc;
 use crate::outcome::Outcome;
 
@@ -36,8 +36,6 @@ impl Move {
             wait: self.wait,
             force_live: self.force_live,
         };
-        let message = pvc.client()?.place_vm(&self.vm.domain, &placement)?;
-        pvc.out.line(message);
-        Ok(())
+        state::place(pvc, &self.vm.domain, &placement)
     }
 }

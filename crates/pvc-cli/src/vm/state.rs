@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use pvc_client::{StateRequest, Waiting};
+use pvc_client::{Placement, StateRequest, Waiting};
 
 use crate::context::Pvc;
 use crate::interrupt::{self, Meanwhile, Stream};
@@ -67,9 +67,19 @@ pub fn request(pvc: &mut Pvc, vm: &str, state: &'static str, force: bool, wait: 
     Ok(())
 }
 
+/// Asks for another node, and waits if the placement says so.
+pub fn place(pvc: &mut Pvc, vm: &str, placement: &Placement) -> Outcome {
+    pvc.client()?;
+    let words = placement.wait.then(|| no_longer_waiting(pvc, vm));
+    let message = pvc.client()?.place_vm(vm, placement);
+    drop(words);
+    pvc.out.line(message?);
+    Ok(())
+}
+
 /// What Ctrl-C says while the API carries a request about a VM out. Whether it has received the
 /// request yet cannot be known here.
-pub fn no_longer_waiting(pvc: &Pvc, vm: &str) -> Meanwhile {
+fn no_longer_waiting(pvc: &Pvc, vm: &str) -> Meanwhile {
     let text = format!(
         "\nerror: no longer waiting; a request that the API has received stands\n\
          hint: `pvc vm info {vm}` shows the present state\n"
