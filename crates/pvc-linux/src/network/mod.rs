@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use nix::errno::Errno;
 use pvc_model::link::{IpNet, LinkKind, Links, Route, is_link_name};
 use pvc_ports::{Network, NetworkError};
-use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags};
+use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags, CacheInfo};
 use rtnetlink::packet_route::route::{RouteProtocol, RouteScope};
 use rtnetlink::{AddressMessageBuilder, LinkBridge, LinkMessageBuilder, LinkUnspec, LinkVlan};
 
@@ -98,6 +98,36 @@ async fn change(
     ask(what, async |handle| handle.link().set(message).execute().await.map_err(errno)).await
 }
 
+/// How long the kernel keeps an address, in whole seconds.
+struct Lifetime(u32);
+
+impl Lifetime {
+    const FOREVER: Lifetime = Lifetime(u32::MAX);
+
+    /// Never longer than `lifetime`; the kernel knows no shorter one than a second.
+    fn of(lifetime: Duration) -> Lifetime {
+        Lifetime(u32::try_from(lifetime.as_secs()).unwrap_or(u32::MAX).max(1))
+    }
+}
+
+/// Gives the link an address, or the address it has another lifetime.
+async fn give(link: &str, address: IpNet, Lifetime(seconds): Lifetime) -> Result<(), NetworkError> {
+    let (index, ip, length) = (index_of(link)?, address.addr(), address.prefix_len());
+    ask(format!("give `{link}` the address {address}"), async |handle| {
+        let mut request = handle.address().add(index, ip, length).replace();
+        let attributes = &mut request.message_mut().attributes;
+        if ip.is_ipv6() {
+            // During a hand-over another node still has it for some milliseconds: not a duplicate.
+            attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
+        }
+        let mut lifetime = CacheInfo::default();
+        (lifetime.ifa_preferred, lifetime.ifa_valid) = (seconds, seconds);
+        attributes.push(AddressAttribute::CacheInfo(lifetime));
+        request.execute().await.map_err(errno)
+    })
+    .await
+}
+
 #[async_trait]
 impl Network for LinuxNetwork {
     async fn links(&self) -> Result<Links, NetworkError> {
@@ -157,16 +187,16 @@ impl Network for LinuxNetwork {
     }
 
     async fn add_address(&self, link: &str, address: IpNet) -> Result<(), NetworkError> {
-        let (index, ip, length) = (index_of(link)?, address.addr(), address.prefix_len());
-        let done = ask(format!("give `{link}` the address {address}"), async |handle| {
-            let mut request = handle.address().add(index, ip, length);
-            if ip.is_ipv6() {
-                // During a hand-over another node still has it for some milliseconds: not a duplicate.
-                request.message_mut().attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
-            }
-            request.execute().await.map_err(errno)
-        });
-        unless(done.await, &[Errno::EEXIST])
+        give(link, address, Lifetime::FOREVER).await
+    }
+
+    async fn lease_address(
+        &self,
+        link: &str,
+        address: IpNet,
+        lifetime: Duration,
+    ) -> Result<(), NetworkError> {
+        give(link, address, Lifetime::of(lifetime)).await
     }
 
     async fn remove_address(&self, link: &str, address: IpNet) -> Result<(), NetworkError> {
