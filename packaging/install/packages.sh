@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the Debian packages PVC needs and remembers what it changed, so that it can be undone.
 #
-#   packages.sh build|run|test …   install what is missing for these uses (several may be named)
+#   packages.sh build|run|test|package|lab …   install what is missing for these uses (several may be named)
 #   packages.sh missing build|…    only say what is missing, change nothing
 #   packages.sh undo               remove the files this script added; installed packages stay
 #
@@ -20,7 +20,13 @@ BUILD=(pkg-config gcc libc6-dev libvirt-dev)
 RUN=(libvirt-daemon-system libvirt-clients qemu-system-x86 qemu-utils seabios busybox-static iproute2 curl)
 # `zookeeper` brings no service of its own (that is `zookeeperd`): tests start their own server.
 # Without an slf4j binding on its class path a ZooKeeper server logs nothing at all.
-TEST=(zookeeper default-jre-headless libslf4j-java python3 python3-venv e2fsprogs strace)
+# A Ceph of one monitor, one manager and one OSD on the loopback is what volumes in a cluster are tested on.
+TEST=(zookeeper default-jre-headless libslf4j-java python3 python3-venv e2fsprogs strace
+    ceph-mon ceph-mgr ceph-osd ceph-common qemu-block-extra openipmi ipmitool)
+# What `cargo xtask package` packs with.
+PACKAGE=(dpkg-dev binutils)
+# The lab's nodes bring their own packages; this is what makes, boots, connects and unplugs them.
+LAB=(mmdebstrap systemd-container iproute2 iputils-ping openipmi ipmitool)
 
 say() { printf '%s\n' "$*"; }
 die() {
@@ -51,7 +57,9 @@ wanted_by() {
         build) printf '%s\n' "${BUILD[@]}" ;;
         run) printf '%s\n' "${RUN[@]}" ;;
         test) printf '%s\n' "${TEST[@]}" ;;
-        *) die "unknown use \`$1\`" 'the uses are: build, run, test' ;;
+        package) printf '%s\n' "${PACKAGE[@]}" ;;
+        lab) printf '%s\n' "${LAB[@]}" ;;
+        *) die "unknown use \`$1\`" 'the uses are: build, run, test, package, lab' ;;
     esac
 }
 

@@ -39,7 +39,7 @@ pub enum Role {
     Worker(Start),
     /// All roles and the store in one process, on one machine
     Standalone(Start),
-    /// Look after the volumes of standalone mode, also while the daemon runs
+    /// Look after the volumes of this machine's guests, also while the daemons run
     #[command(subcommand)]
     Volume(Volume),
 }

@@ -124,15 +124,10 @@ fn begin(
 /// A node that only half does what its configuration says is worse than one that does not start.
 fn refuse_what_is_not_here_yet(config: &Config) -> anyhow::Result<()> {
     let on = config.subsystems;
-    let missing: Vec<&str> = [(on.networking, "enable_networking"), (on.storage, "enable_storage")]
-        .into_iter()
-        .filter_map(|(on, key)| on.then_some(key))
-        .collect();
     anyhow::ensure!(
-        missing.is_empty(),
-        "this version does not manage what `subsystem.{}` asks for; \
-         a node of it runs with that switched off, and is not to be put into a cluster that needs it",
-        missing.join("` and `subsystem.")
+        !on.networking,
+        "this version does not manage what `subsystem.enable_networking` asks for; \
+         a node of it runs with that switched off, and is not to be put into a cluster that needs it"
     );
     anyhow::ensure!(
         config.cluster.coordinators.len() <= 1,

@@ -4,10 +4,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context;
-use pvc_config::Config;
+use pvc_ceph::{CephOptions, RbdStorage};
+use pvc_config::{Ceph, Config};
 use pvc_directory::DirectoryStorage;
 use pvc_libvirt::{LibvirtHypervisor, LibvirtOptions};
 use pvc_linux::{LinuxExec, LinuxHost, LinuxNetwork, OsRandom, SystemClock, Systemctl};
+use pvc_model::storage::RbdAccess;
 use pvc_node::Ports;
 use pvc_ports::{Storage, Tree, TreeError};
 use pvc_store::Store;
@@ -29,12 +31,32 @@ pub fn machine(config: &Config) -> anyhow::Result<Ports> {
     })
 }
 
-/// The volumes of this machine.
+/// Who hypervisors are to Ceph in every PVC cluster.
+const HYPERVISORS: &str = "libvirt";
+
+/// The volumes of this machine's guests: the cluster's, or files of this machine alone.
 pub fn storage(config: &Config) -> anyhow::Result<Arc<dyn Storage>> {
+    if let Some(ceph) = config.ceph.as_ref().filter(|_| config.standalone.is_none()) {
+        return Ok(Arc::new(RbdStorage::new(ceph_options(ceph), Arc::new(LinuxExec))));
+    }
     let volumes = settings::volume_directory(config);
     let storage = DirectoryStorage::open(&volumes)
         .with_context(|| format!("cannot open the volumes in `{}`", volumes.display()))?;
     Ok(Arc::new(storage))
+}
+
+fn ceph_options(ceph: &Ceph) -> CephOptions {
+    CephOptions {
+        config: ceph.config_file.clone(),
+        keyring: ceph.keyring_file.clone(),
+        user: "admin".to_owned(),
+        access: RbdAccess {
+            monitors: ceph.monitor_hosts.clone(),
+            port: ceph.monitor_port,
+            user: HYPERVISORS.to_owned(),
+            secret: ceph.secret_uuid.clone(),
+        },
+    }
 }
 
 fn libvirt(config: &Config) -> LibvirtOptions {

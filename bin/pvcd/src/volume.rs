@@ -1,21 +1,15 @@
-//! `pvcd volume`: the volumes of standalone mode from the shell. Works on the same files as the
-//! daemon, which may run meanwhile: each volume is locked while it is changed.
+//! `pvcd volume`: the volumes of this machine's guests from the shell, on the same files as the daemon of
+//! standalone mode, or on the cluster's Ceph. The daemons may run meanwhile.
 
-use std::path::Path;
-
-use anyhow::Context;
-use pvc_directory::DirectoryStorage;
 use pvc_model::size::{format_size, parse_size};
 use pvc_model::storage::VolumeId;
 use pvc_ports::{ImageFormat, Storage};
 
 use crate::args::{Format, Volume};
 
-pub async fn run(command: Volume, directory: &Path) -> anyhow::Result<()> {
-    let storage = DirectoryStorage::open(directory)
-        .with_context(|| format!("cannot open the volumes in `{}`", directory.display()))?;
+pub async fn run(command: Volume, storage: &dyn Storage) -> anyhow::Result<()> {
     match command {
-        Volume::List => list(&storage).await,
+        Volume::List => list(storage).await,
         Volume::Create { volume, size, force } => {
             storage.create(&VolumeId::parse(&volume)?, parse_size(&size)?, force).await?;
             say(&format!("volume `{volume}` is there"))
@@ -35,7 +29,7 @@ pub async fn run(command: Volume, directory: &Path) -> anyhow::Result<()> {
     }
 }
 
-async fn list(storage: &DirectoryStorage) -> anyhow::Result<()> {
+async fn list(storage: &dyn Storage) -> anyhow::Result<()> {
     for pool in storage.pools().await? {
         say(&format!("pool {}: {} free", pool.name, format_size(pool.free_bytes)))?;
         for volume in storage.volumes(&pool.name).await? {

@@ -1,8 +1,9 @@
 //! One suite per port, run against every adapter.
 //!
-//! Beside the suites stand the things that their tests share: a real ZooKeeper server, and a proxy
+//! Beside the suites stand the things that their tests share: a real ZooKeeper server, a real Ceph, and a proxy
 //! that cuts connections.
 
+pub mod ceph_cluster;
 pub mod hypervisor;
 pub mod network;
 pub mod proxy;

@@ -20,7 +20,8 @@ const START_LIMIT: Duration = Duration::from_secs(60);
 
 /// Runs the server and ends it when the standard input closes, so that it does not outlive a test
 /// that was killed. Says the server's process number first.
-const KEEPER: &str = r#"log=$1; shift; "$@" >>"$log" 2>&1 </dev/null & echo $!; read -r _; kill -9 $!; wait"#;
+pub(crate) const KEEPER: &str =
+    r#"log=$1; shift; "$@" >>"$log" 2>&1 </dev/null & echo $!; read -r _; kill -9 $!; wait"#;
 
 /// One server. Ends with the value.
 #[derive(Debug)]

@@ -343,7 +343,7 @@ impl Volume {
         Ok(VolumeInfo {
             id: self.id.clone(),
             size_bytes: image.0,
-            used_bytes: image.1,
+            used_bytes: Some(image.1),
             snapshots: snapshots.collect(),
         })
     }

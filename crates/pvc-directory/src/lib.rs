@@ -23,16 +23,16 @@
 mod copy;
 mod layout;
 mod lock;
-mod qcow2;
 
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use pvc_model::qcow2;
 use pvc_model::space::{Lack, check_room};
 use pvc_model::storage::{PoolName, SnapshotName, VolumeId, VolumeName};
 use pvc_ports::{Attachment, ImageFormat, PoolInfo, Storage, StorageError, VolumeInfo, VolumeLock};
@@ -192,7 +192,7 @@ impl Storage for DirectoryStorage {
                     return Err(StorageError::WouldShrink { volume: id, from_bytes, to_bytes: size_bytes });
                 }
             } else if size_bytes > info.size_bytes {
-                let may_come = size_bytes.saturating_sub(info.used_bytes);
+                let may_come = size_bytes.saturating_sub(info.used_bytes.unwrap_or(info.size_bytes));
                 require_room(root, &id.pool, may_come, force)?;
             }
             image.set_len(size_bytes).and_then(|()| image.sync_all()).map_err(failed("resizing a volume"))
@@ -335,8 +335,7 @@ impl DirectoryStorage {
             .work(move |root, _| {
                 root.require_absent(&id)?;
                 let file = open_source(&path, ImageFormat::Qcow2)?;
-                let size =
-                    qcow2::virtual_size(&file).map_err(|why| bad_image(&path, ImageFormat::Qcow2, why))?;
+                let size = virtual_size(&file).map_err(|why| bad_image(&path, ImageFormat::Qcow2, why))?;
                 require_room(root, &id.pool, size, force)?;
                 let source = path.canonicalize().map_err(failed("reading an image"))?;
                 Ok((source, size, root.new_volume()?))
@@ -354,6 +353,12 @@ impl DirectoryStorage {
         })
         .await
     }
+}
+
+fn virtual_size(file: &std::fs::File) -> Result<u64, String> {
+    let mut header = [0_u8; qcow2::HEADER];
+    file.read_exact_at(&mut header, 0).map_err(|_| "it is too short for a qcow2 image".to_owned())?;
+    qcow2::virtual_size(&header)
 }
 
 fn bad_image(path: &Path, format: ImageFormat, why: impl Into<String>) -> StorageError {

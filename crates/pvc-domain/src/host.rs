@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use pvc_model::domain::DiskSource;
-use pvc_model::storage::VolumeId;
+use pvc_model::storage::{RbdAccess, VolumeId};
 use roxmltree::Node;
 
 use crate::edit::console_log;
@@ -20,10 +20,18 @@ pub struct ForHost<'a> {
     pub emulator: &'a str,
     /// Whether a program is there on this host.
     pub is_here: &'a dyn Fn(&str) -> bool,
-    /// Volumes that are files on this host, with their paths; those left out stay RBD.
-    pub files: &'a BTreeMap<VolumeId, PathBuf>,
+    pub volumes: &'a Volumes,
     /// Where the console is to be logged; `None` leaves that to the XML.
     pub console_log: Option<&'a Path>,
+}
+
+/// How one host reaches volumes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Volumes {
+    /// Those that are files on this host, with their paths.
+    pub files: BTreeMap<VolumeId, PathBuf>,
+    /// For the others: monitors and user of an RBD disk that names none itself.
+    pub rbd: Option<RbdAccess>,
 }
 
 impl Domain {
@@ -41,11 +49,7 @@ impl Domain {
         }
         splices.extend(emulator(text, domain, host, emulated));
         for node in each(child(domain, "devices"), "disk") {
-            if let DiskSource::Volume(id) = disk(node).source
-                && let Some(file) = host.files.get(&id)
-            {
-                splices.extend(disk_as_file(text, node, &file.to_string_lossy()));
-            }
+            splices.extend(disk_of_volume(text, node, host.volumes));
         }
         if let Some(path) = host.console_log {
             splices.extend(console_log(text, domain, &path.to_string_lossy()));
@@ -57,22 +61,20 @@ impl Domain {
 }
 
 /// The element of a device, as the hypervisor of one host is given it to plug into a running guest:
-/// a disk whose volume is a file on this host becomes that file, anything else stays as written.
+/// a disk whose volume is a file on this host becomes that file, one of RBD gets what it leaves out,
+/// anything else stays as written.
 ///
 /// # Errors
 /// If `device` is not exactly one well-formed element.
-pub fn device_for_host(device: &str, files: &BTreeMap<VolumeId, PathBuf>) -> Result<String, EditError> {
+pub fn device_for_host(device: &str, volumes: &Volumes) -> Result<String, EditError> {
     let around = Domain::parse(&format!("<domain><devices>{}</devices></domain>", device.trim()))?;
     let mut rewritten = around.clone();
     let splices = {
         let document = around.document();
         let node = only_device(document.root_element()).ok_or(EditError::NotOneDevice)?;
-        match disk(node).source {
-            DiskSource::Volume(id) if node.has_tag_name("disk") => files
-                .get(&id)
-                .map(|file| disk_as_file(around.as_str(), node, &file.to_string_lossy()))
-                .unwrap_or_default(),
-            _ => Vec::new(),
+        match node.has_tag_name("disk") {
+            true => disk_of_volume(around.as_str(), node, volumes),
+            false => Vec::new(),
         }
     };
     rewritten.splice(splices)?;
@@ -139,6 +141,40 @@ fn emulator(text: &str, domain: Node<'_, '_>, host: &ForHost<'_>, emulated: bool
             None => append(text, devices, &Element::new("emulator").text(host.emulator)),
         }),
     }
+}
+
+/// What is changed in a disk whose volume this host reaches in a way of its own.
+fn disk_of_volume(text: &str, node: Node<'_, '_>, volumes: &Volumes) -> Vec<Splice> {
+    let DiskSource::Volume(id) = disk(node).source else { return Vec::new() };
+    match (volumes.files.get(&id), &volumes.rbd) {
+        (Some(file), _) => disk_as_file(text, node, &file.to_string_lossy()),
+        (None, Some(access)) => rbd_disk(text, node, access),
+        (None, None) => Vec::new(),
+    }
+}
+
+/// An RBD disk gets the monitors and the user that it does not name. What it names stays: it may be of
+/// another cluster.
+fn rbd_disk(text: &str, node: Node<'_, '_>, access: &RbdAccess) -> Vec<Splice> {
+    let Some(source) = child(node, "source") else { return Vec::new() };
+    let mut splices = Vec::new();
+    let names_cluster = ["host", "config"].iter().any(|name| child(source, name).is_some());
+    if !names_cluster {
+        let port = access.port.to_string();
+        let monitor =
+            |name: &String| Element::new("host").with("name", name).with("port", &port).render(None);
+        let monitors: String = access.monitors.iter().map(monitor).collect();
+        if !monitors.is_empty() {
+            splices.push(append(text, source, &Element::verbatim(&monitors)));
+        }
+    }
+    let names_user = child(node, "auth").or_else(|| child(source, "auth")).is_some();
+    if let Some(secret) = access.secret.as_ref().filter(|_| !names_cluster && !names_user) {
+        let secret = Element::new("secret").with("type", "ceph").with("uuid", secret);
+        let auth = Element::new("auth").with("username", &access.user).child(secret);
+        splices.push(append(text, node, &auth));
+    }
+    splices
 }
 
 /// An RBD disk becomes a raw file; what the XML says about caching, discarding and encryption stays.

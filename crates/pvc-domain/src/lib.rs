@@ -25,7 +25,7 @@ mod write;
 pub use check::{Checked, VM_NAME_LIMIT, validate};
 pub use edit::{AddedDisk, Domain, NewDisk, NewNic, renamed_volume};
 pub use error::{DomainError, EditError, Problem};
-pub use host::{ForHost, device_for_host};
+pub use host::{ForHost, Volumes, device_for_host};
 pub use read::{Device, device_summary, summary};
 pub use write::{one_line_single_quotes, pretty};
 

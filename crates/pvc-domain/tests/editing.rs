@@ -6,9 +6,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
-use pvc_domain::{Domain, EditError, ForHost, NewDisk, NewNic, renamed_volume, summary, validate};
+use pvc_domain::{
+    Domain, EditError, ForHost, NewDisk, NewNic, Volumes, device_for_host, renamed_volume, summary, validate,
+};
 use pvc_model::domain::{DiskSource, NicKind};
-use pvc_model::storage::VolumeId;
+use pvc_model::storage::{RbdAccess, VolumeId};
 
 const WEB1: &str = include_str!("web1.xml");
 
@@ -188,7 +190,7 @@ fn a_host_with_everything_gets_the_text_itself() {
         domain_type: "kvm",
         emulator: "/usr/bin/qemu-system-x86_64",
         is_here: &|_| true,
-        files: &BTreeMap::new(),
+        volumes: &Volumes::default(),
         console_log: None,
     };
     assert_eq!(web1().for_host(&host).unwrap(), web1().as_str());
@@ -197,11 +199,12 @@ fn a_host_with_everything_gets_the_text_itself() {
 #[test]
 fn a_host_without_kvm_and_rbd_gets_emulation_and_files() {
     let files = BTreeMap::from([(id("vms/web1_sda"), PathBuf::from("/srv/vms/web1_sda"))]);
+    let volumes = Volumes { files, rbd: None };
     let host = ForHost {
         domain_type: "qemu",
         emulator: "/usr/bin/qemu-system-x86_64",
         is_here: &|_| true,
-        files: &files,
+        volumes: &volumes,
         console_log: Some(Path::new("/tmp/log & more/web1.log")),
     };
     let xml = web1().for_host(&host).unwrap();
@@ -236,6 +239,50 @@ fn a_host_without_kvm_and_rbd_gets_emulation_and_files() {
         ]
     );
     assert_eq!(Domain::parse(&xml).unwrap().for_host(&host).unwrap(), xml, "a second time changes nothing");
+}
+
+#[test]
+fn an_rbd_disk_gets_what_it_leaves_out_and_keeps_what_it_says() {
+    let access = RbdAccess {
+        monitors: vec!["hv1.storage".to_owned(), "10.0.0.2".to_owned()],
+        port: 6789,
+        user: "libvirt".to_owned(),
+        secret: Some("c416032b-2ce9-457f-a5dc-18704a3485f4".to_owned()),
+    };
+    let volumes = Volumes { files: BTreeMap::new(), rbd: Some(access) };
+    let bare = "<disk type='network'><source protocol='rbd' name='vms/a'/><target dev='sda'/></disk>";
+    let complete = device_for_host(bare, &volumes).unwrap();
+    assert_eq!(
+        complete,
+        "<disk type='network'><source protocol='rbd' name='vms/a'>\
+         <host name='hv1.storage' port='6789'/><host name='10.0.0.2' port='6789'/></source><target dev='sda'/>\
+         <auth username='libvirt'><secret type='ceph' uuid='c416032b-2ce9-457f-a5dc-18704a3485f4'/></auth></disk>"
+    );
+    for disk in [
+        complete.as_str(),
+        "<disk type='network'><source protocol='rbd' name='vms/a'><config file='/etc/x.conf'/></source><target dev='sda'/></disk>",
+        "<disk type='network'><source protocol='rbd' name='vms/a'><host name='other'/></source><target dev='sda'/></disk>",
+        "<disk type='file'><source file='/srv/a.iso'/><target dev='sda'/></disk>",
+        "<interface type='bridge'><source bridge='br0'/></interface>",
+    ] {
+        assert_eq!(device_for_host(disk, &volumes).unwrap(), disk);
+    }
+    let own_user = "<disk type='network'><auth username='me'><secret type='ceph' usage='x'/></auth><source protocol='rbd' name='vms/a'/><target dev='sda'/></disk>";
+    let with_own = device_for_host(own_user, &volumes).unwrap();
+    assert!(with_own.contains("username='me'") && !with_own.contains("'libvirt'"), "{with_own}");
+    assert!(with_own.contains("<host name='hv1.storage' port='6789'/>"), "{with_own}");
+    let host = ForHost {
+        domain_type: "kvm",
+        emulator: "/usr/bin/qemu-system-x86_64",
+        is_here: &|_| true,
+        volumes: &volumes,
+        console_log: None,
+    };
+    assert_eq!(
+        web1().for_host(&host).unwrap(),
+        web1().as_str(),
+        "one that names everything is left as it is"
+    );
 }
 
 #[derive(Debug, Clone)]

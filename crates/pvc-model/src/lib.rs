@@ -21,6 +21,7 @@ pub mod network;
 pub mod node;
 pub mod placement;
 pub mod primary;
+pub mod qcow2;
 pub mod request;
 pub mod size;
 pub mod space;

@@ -75,6 +75,18 @@ impl fmt::Display for VolumeId {
     }
 }
 
+/// How a hypervisor reaches RBD volumes: what the `<source>` and `<auth>` of a disk say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RbdAccess {
+    /// The monitors, by name or address; none leaves the choice to the hypervisor's own `ceph.conf`.
+    pub monitors: Vec<String>,
+    pub port: u16,
+    /// Who the hypervisor is to Ceph.
+    pub user: String,
+    /// Where libvirt keeps that user's key; `None` if Ceph asks for none.
+    pub secret: Option<String>,
+}
+
 /// What the tree records about an OSD. `stats` is JSON text as its writer left it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OsdRecord {

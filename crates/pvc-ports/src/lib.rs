@@ -15,6 +15,7 @@ mod network;
 mod random;
 mod services;
 mod storage;
+mod storage_cluster;
 mod tree;
 
 pub use clock::Clock;
@@ -30,6 +31,7 @@ pub use services::{Services, ServicesError, UnitState};
 pub use storage::{
     Attachment, ImageFormat, PoolInfo, SnapshotInfo, Storage, StorageError, VolumeInfo, VolumeLock,
 };
+pub use storage_cluster::{OsdFigures, PoolFigures, StorageCluster};
 pub use tree::{
     CreateMode, Done, Entry, MultiError, Op, SessionState, Stat, Tree, TreeError, TreeEvent, TreeWatch,
     check_path, parent_path,

@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use async_trait::async_trait;
-use pvc_model::storage::{PoolName, SnapshotName, VolumeId, VolumeName};
+use pvc_model::storage::{PoolName, RbdAccess, SnapshotName, VolumeId, VolumeName};
+
+use crate::storage_cluster::StorageCluster;
 
 /// A pool and how full it is, in exact bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,8 +22,9 @@ pub struct PoolInfo {
 pub struct VolumeInfo {
     pub id: VolumeId,
     pub size_bytes: u64,
-    /// What it occupies now; less than its size if parts were never written.
-    pub used_bytes: u64,
+    /// What it occupies now; less than its size if parts were never written. `None` if the storage would
+    /// have to look at every part of the volume to tell.
+    pub used_bytes: Option<u64>,
     pub snapshots: Vec<SnapshotInfo>,
 }
 
@@ -46,8 +49,8 @@ pub struct VolumeLock {
 pub enum Attachment {
     /// A raw image in a file of this host.
     File { path: std::path::PathBuf },
-    /// RBD, as the domain XML already describes it: nothing to translate.
-    Rbd,
+    /// RBD. What the domain XML says of it stays; what it leaves out is here.
+    Rbd(RbdAccess),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -148,4 +151,9 @@ pub trait Storage: Send + Sync {
     async fn locks(&self, volume: &VolumeId) -> Result<Vec<VolumeLock>, StorageError>;
     /// Takes the lock from its holder; whatever the holder still writes is refused from then on.
     async fn break_lock(&self, volume: &VolumeId, lock: &VolumeLock) -> Result<(), StorageError>;
+
+    /// The machines behind the volumes, if they are a cluster of their own.
+    fn cluster(&self) -> Option<&dyn StorageCluster> {
+        None
+    }
 }

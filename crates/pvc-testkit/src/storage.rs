@@ -98,7 +98,7 @@ fn info(id: &VolumeId, volume: &Volume) -> VolumeInfo {
     VolumeInfo {
         id: id.clone(),
         size_bytes: volume.size_bytes,
-        used_bytes: 0,
+        used_bytes: Some(0),
         snapshots: volume.snapshots.clone(),
     }
 }

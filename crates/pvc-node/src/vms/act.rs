@@ -1,16 +1,14 @@
 //! The effects: one step for one VM, with deadlines, and what became of it.
 
-use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt as _;
-use pvc_domain::{Domain, ForHost};
+use pvc_domain::{Domain, ForHost, Volumes};
 use pvc_model::Uuid;
 use pvc_model::cluster::Cluster;
-use pvc_model::storage::VolumeId;
 use pvc_model::vm::plan::{Planned, Step};
 use pvc_model::vm::{VmRecord, VmState};
 use pvc_ports::{Attachment, Guest, HypervisorError, StorageError};
@@ -238,10 +236,11 @@ impl Actor {
     /// The record's XML with what only this host knows: its emulator, its volumes' places, its console log.
     async fn xml_for_here(&self, record: &VmRecord) -> Result<String, Trouble> {
         let facts = self.shared.ports.hypervisor.facts().await?;
-        let mut files: BTreeMap<VolumeId, PathBuf> = BTreeMap::new();
+        let mut volumes = Volumes::default();
         for volume in record.domain.as_ref().map(|domain| domain.volumes()).unwrap_or_default() {
-            if let Attachment::File { path } = self.shared.ports.storage.attachment(&volume).await? {
-                files.insert(volume, path);
+            match self.shared.ports.storage.attachment(&volume).await? {
+                Attachment::File { path } => _ = volumes.files.insert(volume, path),
+                Attachment::Rbd(access) => volumes.rbd = Some(access),
             }
         }
         let console_log = console_log_path(&self.shared.settings.console_log_directory, &record.name);
@@ -249,7 +248,7 @@ impl Actor {
             domain_type: &facts.domain_type,
             emulator: &facts.emulator,
             is_here: &|program| Path::new(program).exists(),
-            files: &files,
+            volumes: &volumes,
             console_log: Some(&console_log),
         };
         let unusable = |error: &dyn std::fmt::Display| {

@@ -1,11 +1,7 @@
 //! Plugs a device into a running VM, or pulls it out.
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
-
-use pvc_domain::{device_for_host, device_summary};
+use pvc_domain::{Volumes, device_for_host, device_summary};
 use pvc_model::domain::DiskSource;
-use pvc_model::storage::VolumeId;
 use pvc_ports::{Attachment, DeviceChange};
 
 use super::{JobError, Run, Tools};
@@ -23,22 +19,24 @@ pub(crate) async fn change(tools: &Tools, run: Run<'_>, change: DeviceChange) ->
         DeviceChange::Detach => ("detaching", "detached"),
     };
     run.progress.step(0, 1, format!("{doing} the device"));
-    let files = files(tools, device).await?;
+    let volumes = volumes(tools, device).await?;
     let device =
-        device_for_host(device, &files).map_err(|error| JobError::BadDevice { why: error.to_string() })?;
+        device_for_host(device, &volumes).map_err(|error| JobError::BadDevice { why: error.to_string() })?;
     tools.hypervisor.device(record.uuid, change, &device).await?;
     Ok(format!("{done} the device at VM \"{}\"", record.name))
 }
 
-/// Where the volume that the device uses is a file on this host, if it uses one.
-async fn files(tools: &Tools, device: &str) -> Result<BTreeMap<VolumeId, PathBuf>, JobError> {
+/// How this host reaches the volume that the device uses, if it uses one.
+async fn volumes(tools: &Tools, device: &str) -> Result<Volumes, JobError> {
     let summary = device_summary(device).map_err(|error| JobError::BadDevice { why: error.to_string() })?;
-    let mut files = BTreeMap::new();
+    let mut volumes = Volumes::default();
     if let pvc_domain::Device::Disk(disk) = summary
         && let DiskSource::Volume(volume) = disk.source
-        && let Attachment::File { path } = tools.storage.attachment(&volume).await?
     {
-        files.insert(volume, path);
+        match tools.storage.attachment(&volume).await? {
+            Attachment::File { path } => _ = volumes.files.insert(volume, path),
+            Attachment::Rbd(access) => volumes.rbd = Some(access),
+        }
     }
-    Ok(files)
+    Ok(volumes)
 }

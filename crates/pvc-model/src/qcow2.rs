@@ -3,25 +3,18 @@
 //! An image can name other files of this host that a program opening it would read (a backing file, an
 //! external data file). An image from elsewhere that does is refused by its header alone.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
-
 const MAGIC: &[u8; 4] = b"QFI\xfb";
-const HEADER: usize = 80;
+
+/// How many bytes from its beginning must be known of an image.
+pub const HEADER: usize = 80;
 
 /// Incompatible features: "dirty" and "corrupt" are repaired or refused by qemu-img; extended L2
 /// entries and another compression are harmless. The external data file (bit 2) is not.
 const HARMLESS_FEATURES: u64 = 0b1_1011;
 const EXTERNAL_DATA_FILE: u64 = 0b100;
 
-/// The size of the disk that the image describes, in bytes; or why it is refused.
-pub(crate) fn virtual_size(file: &File) -> Result<u64, String> {
-    let mut header = [0_u8; HEADER];
-    file.read_exact_at(&mut header, 0).map_err(|_| "it is too short for a qcow2 image".to_owned())?;
-    parse(&header)
-}
-
-fn parse(header: &[u8; HEADER]) -> Result<u64, String> {
+/// The size in bytes of the disk that an image with this beginning describes; or why it is refused.
+pub fn virtual_size(header: &[u8; HEADER]) -> Result<u64, String> {
     if &header[..4] != MAGIC {
         return Err("it does not begin like a qcow2 image".to_owned());
     }
@@ -70,9 +63,9 @@ mod tests {
 
     #[test]
     fn an_image_that_stands_alone_is_accepted() {
-        assert_eq!(parse(&header(3, 0, 0, 0)), Ok(12345));
-        assert_eq!(parse(&header(2, 0, 0, 0)), Ok(12345));
-        assert_eq!(parse(&header(3, 0, 0, 0b1_0001)), Ok(12345));
+        assert_eq!(virtual_size(&header(3, 0, 0, 0)), Ok(12345));
+        assert_eq!(virtual_size(&header(2, 0, 0, 0)), Ok(12345));
+        assert_eq!(virtual_size(&header(3, 0, 0, 0b1_0001)), Ok(12345));
     }
 
     #[test]
@@ -84,10 +77,10 @@ mod tests {
             header(3, 0, 0, 1 << 40),
             header(4, 0, 0, 0),
         ] {
-            assert!(parse(&bad).is_err());
+            assert!(virtual_size(&bad).is_err());
         }
         let mut raw = header(3, 0, 0, 0);
         raw[0] = 0;
-        assert!(parse(&raw).is_err());
+        assert!(virtual_size(&raw).is_err());
     }
 }

@@ -1,0 +1,185 @@
+//! What `rbd` prints, in values.
+
+use pvc_model::storage::{PoolName, SnapshotName, VolumeId, VolumeName};
+use pvc_ports::{SnapshotInfo, VolumeInfo, VolumeLock};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+/// Reads JSON, or says what kept it from being that.
+pub(crate) fn json<T: DeserializeOwned>(text: &[u8]) -> Result<T, String> {
+    serde_json::from_slice(text).map_err(|error| format!("its answer is not understood: {error}"))
+}
+
+#[derive(Deserialize)]
+pub(crate) struct Image {
+    pub size: u64,
+}
+
+#[derive(Deserialize)]
+struct Snapshot {
+    name: String,
+    size: u64,
+}
+
+/// One line of `rbd ls --long`: an image, or a snapshot of one.
+#[derive(Deserialize)]
+struct Listed {
+    image: String,
+    #[serde(default)]
+    snapshot: Option<String>,
+    size: u64,
+}
+
+#[derive(Deserialize)]
+struct Status {
+    watchers: Watchers,
+}
+
+/// A list, or in older releases an object of numbered members.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Watchers {
+    List(Vec<Watcher>),
+    Numbered(std::collections::BTreeMap<String, Watcher>),
+}
+
+#[derive(Deserialize)]
+struct Watcher {
+    address: String,
+}
+
+/// A list, or in older releases an object by the locks' ids.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Locks {
+    List(Vec<Lock>),
+    ById(std::collections::BTreeMap<String, LockOfId>),
+}
+
+#[derive(Deserialize)]
+struct Lock {
+    id: String,
+    locker: String,
+    address: String,
+}
+
+#[derive(Deserialize)]
+struct LockOfId {
+    locker: String,
+    address: String,
+}
+
+pub(crate) fn snapshots(text: &[u8]) -> Result<Vec<SnapshotInfo>, String> {
+    let found: Vec<Snapshot> = json(text)?;
+    let snapshot =
+        |found: Snapshot| SnapshotInfo { name: SnapshotName::new(found.name), size_bytes: found.size };
+    Ok(found.into_iter().map(snapshot).collect())
+}
+
+/// The images of a pool with their snapshots, by name.
+pub(crate) fn volumes(pool: &PoolName, text: &[u8]) -> Result<Vec<VolumeInfo>, String> {
+    let lines: Vec<Listed> = json(text)?;
+    let mut all = std::collections::BTreeMap::new();
+    let volume = |name: &str| {
+        let id = VolumeId { pool: pool.clone(), volume: VolumeName::new(name) };
+        VolumeInfo { id, size_bytes: 0, used_bytes: None, snapshots: Vec::new() }
+    };
+    for line in lines {
+        let known = all.entry(line.image.clone()).or_insert_with(|| volume(&line.image));
+        match line.snapshot {
+            None => known.size_bytes = line.size,
+            Some(name) => {
+                known.snapshots.push(SnapshotInfo { name: SnapshotName::new(name), size_bytes: line.size });
+            }
+        }
+    }
+    Ok(all.into_values().collect())
+}
+
+/// The addresses of those who have an image open, without port.
+pub(crate) fn watchers(text: &[u8]) -> Result<Vec<String>, String> {
+    let status: Status = json(text)?;
+    let found = match status.watchers {
+        Watchers::List(list) => list,
+        Watchers::Numbered(members) => members.into_values().collect(),
+    };
+    Ok(found.iter().map(|watcher| host_of(&watcher.address)).collect())
+}
+
+pub(crate) fn locks(text: &[u8]) -> Result<Vec<VolumeLock>, String> {
+    let of = |id, locker, address: &str| VolumeLock { id, locker, address: host_of(address) };
+    Ok(match json(text)? {
+        Locks::List(list) => list.into_iter().map(|lock| of(lock.id, lock.locker, &lock.address)).collect(),
+        Locks::ById(locks) => {
+            locks.into_iter().map(|(id, lock)| of(id, lock.locker, &lock.address)).collect()
+        }
+    })
+}
+
+/// The host in one of Ceph's addresses: `10.0.0.1:0/325`, `[fd00::1]:0/325`, either with `v1:` or `v2:`
+/// before it.
+fn host_of(address: &str) -> String {
+    let plain = address.strip_prefix("v1:").or_else(|| address.strip_prefix("v2:")).unwrap_or(address);
+    match plain.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((host, _)) => host.to_owned(),
+        None => plain.split_once(':').map_or(plain, |(host, _)| host).to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_holder_is_known_by_its_host() {
+        for (address, host) in [
+            ("10.99.2.1:0/3247176528", "10.99.2.1"),
+            ("v1:10.99.2.1:0/3247176528", "10.99.2.1"),
+            ("[fd00::1]:0/17", "fd00::1"),
+            ("v2:[fd00::1]:0/17", "fd00::1"),
+            ("10.99.2.1", "10.99.2.1"),
+            ("", ""),
+        ] {
+            assert_eq!(host_of(address), host, "{address}");
+        }
+    }
+
+    #[test]
+    fn locks_are_read_as_both_old_and_new_releases_print_them() {
+        let new = br#"[{"id":"auto 1","locker":"client.2","address":"10.0.0.1:0/3"}]"#;
+        let old = br#"{"auto 1":{"locker":"client.2","address":"10.0.0.1:0/3"}}"#;
+        let expected = vec![VolumeLock {
+            id: "auto 1".to_owned(),
+            locker: "client.2".to_owned(),
+            address: "10.0.0.1".to_owned(),
+        }];
+        assert_eq!(locks(new).unwrap(), expected);
+        assert_eq!(locks(old).unwrap(), expected);
+        assert_eq!(locks(b"[]").unwrap(), []);
+        assert_eq!(locks(b"{}").unwrap(), []);
+        assert!(locks(b"rbd: error").is_err());
+    }
+
+    #[test]
+    fn a_listing_puts_snapshots_with_their_images() {
+        let text = br#"[{"image":"b","id":"2","size":5,"format":2},
+            {"image":"a","id":"1","size":10,"format":2,"lock_type":"exclusive"},
+            {"image":"a","id":"1","snapshot":"s1","snapshot_id":6,"size":7,"format":2,"protected":"false"}]"#;
+        let found = volumes(&PoolName::new("vms"), text).unwrap();
+        let short: Vec<_> = found
+            .iter()
+            .map(|volume| (volume.id.to_string(), volume.size_bytes, volume.snapshots.len()))
+            .collect();
+        assert_eq!(short, [("vms/a".to_owned(), 10, 1), ("vms/b".to_owned(), 5, 0)]);
+        assert_eq!(found[0].snapshots[0].size_bytes, 7);
+    }
+
+    #[test]
+    fn watchers_are_read_as_both_old_and_new_releases_print_them() {
+        let new = br#"{"watchers":[{"address":"127.0.0.1:0/32","client":4248,"cookie":14}]}"#;
+        let old = br#"{"watchers":{"watcher":{"address":"127.0.0.1:0/32","client":4248,"cookie":14}}}"#;
+        assert_eq!(watchers(new).unwrap(), ["127.0.0.1"]);
+        assert_eq!(watchers(old).unwrap(), ["127.0.0.1"]);
+        assert!(watchers(br#"{"watchers":[]}"#).unwrap().is_empty());
+    }
+}

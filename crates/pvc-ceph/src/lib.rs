@@ -1,0 +1,41 @@
+//! Volumes as RBD images, and how Ceph is doing.
+//!
+//! ```text
+//!  RbdStorage   the Storage port: one `rbd` command per act, each with a deadline
+//!  Monitors     commands to the monitors through librados: what is asked every few seconds
+//!    rados      the few functions of librados, found when first needed
+//!  figures      from Ceph's answers to pools and OSDs in numbers
+//! ```
+//!
+//! Ceph hangs rather than fails: without an OSD, a manager or a quorum it does not answer at all. So
+//! nothing here waits without a deadline, and a program that missed its deadline is killed with all it
+//! started.
+
+#![expect(clippy::disallowed_methods, reason = "an adapter of a real cluster: its waits are real")]
+
+mod answers;
+mod figures;
+mod monitors;
+mod rados;
+mod rbd;
+mod status;
+mod storage;
+
+use std::path::PathBuf;
+
+use pvc_model::storage::RbdAccess;
+
+pub use storage::RbdStorage;
+
+/// Where Ceph is, and who we are to it.
+#[derive(Debug, Clone)]
+pub struct CephOptions {
+    /// Ceph's own configuration file.
+    pub config: PathBuf,
+    /// The keyring with the key of `user`.
+    pub keyring: PathBuf,
+    /// Without `client.`: `admin`.
+    pub user: String,
+    /// How this cluster's hypervisors reach volumes.
+    pub access: RbdAccess,
+}

@@ -1,0 +1,213 @@
+//! Questions to Ceph's monitors (which pass on what is for a manager), asked one after the other on a thread of their own.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use pvc_ports::StorageError;
+use serde_json::Value;
+use tokio::sync::oneshot;
+
+use crate::CephOptions;
+use crate::rados::{Answer, Errno, Rados, RadosError};
+
+/// How long Ceph may take to let us in, and for each answer. librados gives up by itself after this.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// How long a question may wait in all: for the connection, those before it, and its answer.
+const DEADLINE: Duration = Duration::from_secs(12);
+
+/// A thread that is busy for so long with one question has met something that librados does not end.
+const STUCK: Duration = Duration::from_secs(60);
+
+/// So many threads may be stuck before no more are begun.
+const MAX_STUCK: usize = 3;
+
+/// What we tell librados beside the configuration file.
+fn settings(options: &CephOptions) -> Vec<(&'static str, String)> {
+    let seconds = ANSWER.as_secs().to_string();
+    vec![
+        ("keyring", options.keyring.to_string_lossy().into_owned()),
+        ("client_mount_timeout", seconds.clone()),
+        ("rados_mon_op_timeout", seconds.clone()),
+        ("rados_osd_op_timeout", seconds),
+        // The daemon's output and its folders are its own.
+        ("log_to_stderr", "false".to_owned()),
+        ("err_to_stderr", "false".to_owned()),
+        ("log_file", String::new()),
+        ("admin_socket", String::new()),
+    ]
+}
+
+/// The monitors of one cluster.
+pub(crate) struct Monitors {
+    options: CephOptions,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    asker: Option<Asker>,
+    stuck: usize,
+}
+
+/// The thread that asks.
+struct Asker {
+    questions: Sender<Question>,
+    /// When it began with what it does now.
+    busy: Arc<Mutex<Option<Instant>>>,
+}
+
+struct Question {
+    command: String,
+    answer: oneshot::Sender<Result<Answer, RadosError>>,
+}
+
+/// Why a question has no good answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AskError {
+    #[error("Ceph did not answer within {} s", DEADLINE.as_secs())]
+    TimedOut,
+    #[error(transparent)]
+    Rados(#[from] RadosError),
+}
+
+impl AskError {
+    pub fn errno(&self) -> Option<Errno> {
+        match self {
+            AskError::Rados(RadosError::Refused { errno, .. }) => Some(*errno),
+            _ => None,
+        }
+    }
+
+    /// The same for who asked the storage, not Ceph; `doing` follows "failed while it was".
+    pub fn while_doing(self, doing: &str) -> StorageError {
+        match self {
+            AskError::TimedOut => StorageError::TimedOut { seconds: DEADLINE.as_secs() },
+            AskError::Rados(
+                RadosError::Unreachable(Errno::TIMED_OUT)
+                | RadosError::Refused { errno: Errno::TIMED_OUT, .. },
+            ) => StorageError::TimedOut { seconds: ANSWER.as_secs() },
+            AskError::Rados(error) => {
+                StorageError::Io { doing: doing.to_owned(), source: std::io::Error::other(error) }
+            }
+        }
+    }
+}
+
+impl Monitors {
+    pub fn new(options: CephOptions) -> Self {
+        Monitors { options, state: Mutex::default() }
+    }
+
+    pub fn hypervisor_user(&self) -> &str {
+        &self.options.access.user
+    }
+
+    /// Asks for JSON.
+    pub async fn json(&self, mut command: Value) -> Result<Vec<u8>, AskError> {
+        command["format"] = Value::from("json");
+        self.ask(&command).await.map(|answer| answer.output)
+    }
+
+    /// Asks for text for people.
+    pub async fn text(&self, command: Value) -> Result<String, AskError> {
+        let answer = self.ask(&command).await?;
+        Ok(String::from_utf8_lossy(&answer.output).into_owned())
+    }
+
+    /// Sends a command and waits for its answer, for so long.
+    ///
+    /// # Cancellation
+    /// A command that was not sent yet is not sent; one that was has its effect.
+    pub async fn ask(&self, command: &Value) -> Result<Answer, AskError> {
+        let (answer, hear) = oneshot::channel();
+        self.queue(Question { command: command.to_string(), answer })?;
+        match tokio::time::timeout(DEADLINE, hear).await {
+            Ok(Ok(answered)) => Ok(answered?),
+            // The thread ended without an answer: it was given up.
+            Ok(Err(_)) | Err(_) => Err(AskError::TimedOut),
+        }
+    }
+
+    fn queue(&self, question: Question) -> Result<(), AskError> {
+        let mut state = lock(&self.state);
+        if state.asker.as_ref().is_some_and(Asker::is_stuck) {
+            state.asker = None;
+            state.stuck += 1;
+            tracing::error!(
+                times = state.stuck,
+                "librados does not come back from a call; another thread takes over"
+            );
+        }
+        if state.asker.is_none() && state.stuck >= MAX_STUCK {
+            return Err(AskError::TimedOut);
+        }
+        let asker = state.asker.get_or_insert_with(|| Asker::begin(self.options.clone()));
+        asker.questions.send(question).map_err(|_| {
+            state.asker = None;
+            AskError::TimedOut
+        })
+    }
+}
+
+impl Asker {
+    fn begin(options: CephOptions) -> Self {
+        let (questions, to_ask) = channel();
+        let busy = Arc::new(Mutex::new(None));
+        let its_own = busy.clone();
+        std::thread::Builder::new()
+            .name("ceph".to_owned())
+            .spawn(move || answer_all(&options, &to_ask, &its_own))
+            .expect("a thread can be begun: a machine without is lost anyway");
+        Asker { questions, busy }
+    }
+
+    fn is_stuck(&self) -> bool {
+        lock(&self.busy).is_some_and(|since| since.elapsed() > STUCK)
+    }
+}
+
+/// Answers questions until nobody can ask any more.
+fn answer_all(options: &CephOptions, questions: &Receiver<Question>, busy: &Mutex<Option<Instant>>) {
+    let mut connection = None;
+    while let Ok(question) = questions.recv() {
+        if question.answer.is_closed() {
+            continue; // Whoever asked has gone away meanwhile.
+        }
+        *lock(busy) = Some(Instant::now());
+        let answered = answer(options, &mut connection, &question);
+        *lock(busy) = None;
+        // Whoever asked may have gone away meanwhile.
+        let _ = question.answer.send(answered);
+    }
+}
+
+fn answer(
+    options: &CephOptions,
+    connection: &mut Option<Rados>,
+    question: &Question,
+) -> Result<Answer, RadosError> {
+    let rados = match connection {
+        Some(rados) => rados,
+        None => connection.insert(Rados::connect(&options.config, &options.user, &settings(options))?),
+    };
+    let answered = rados.command(&question.command);
+    if answered.as_ref().is_err_and(has_lost_touch) {
+        *connection = None;
+    }
+    answered
+}
+
+/// Whether a new connection may do better: librados finds other monitors by itself, but not its way out of
+/// a session that was taken from it.
+fn has_lost_touch(error: &RadosError) -> bool {
+    const NOT_CONNECTED: i32 = 107;
+    const SHUT_DOWN: i32 = 108;
+    matches!(error, RadosError::Refused { errno, .. }
+        if *errno == Errno::TIMED_OUT || [NOT_CONNECTED, SHUT_DOWN].contains(&errno.0))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("nothing panics while it holds this")
+}

@@ -1,0 +1,232 @@
+//! The few functions of librados that send commands to monitors.
+//!
+//! The library is opened when it is first needed, so that a machine without Ceph builds and runs
+//! everything else. Polling by the `ceph` program would cost a tenth of a second of CPU per question.
+
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::path::Path;
+use std::sync::OnceLock;
+
+use libloading::{Library, library_filename};
+
+type Handle = *mut c_void;
+type Create = unsafe extern "C" fn(*mut Handle, *const c_char) -> c_int;
+type ReadConfig = unsafe extern "C" fn(Handle, *const c_char) -> c_int;
+type SetConfig = unsafe extern "C" fn(Handle, *const c_char, *const c_char) -> c_int;
+type Connect = unsafe extern "C" fn(Handle) -> c_int;
+type Shutdown = unsafe extern "C" fn(Handle);
+type Command = unsafe extern "C" fn(
+    Handle,
+    *const *const c_char,
+    usize,
+    *const c_char,
+    usize,
+    *mut *mut c_char,
+    *mut usize,
+    *mut *mut c_char,
+    *mut usize,
+) -> c_int;
+type FreeBuffer = unsafe extern "C" fn(*mut c_char);
+
+struct Librados {
+    create: Create,
+    read_config: ReadConfig,
+    set_config: SetConfig,
+    connect: Connect,
+    shutdown: Shutdown,
+    mon_command: Command,
+    free_buffer: FreeBuffer,
+}
+
+/// The library, opened once and never closed: its threads outlive every handle.
+fn library() -> Result<&'static Librados, RadosError> {
+    static LIBRARY: OnceLock<Result<Librados, String>> = OnceLock::new();
+    let opened = LIBRARY.get_or_init(|| open().map_err(|error| error.to_string()));
+    opened.as_ref().map_err(|why| RadosError::NoLibrary { why: why.clone() })
+}
+
+fn open() -> Result<Librados, libloading::Error> {
+    let name = format!("{}.2", library_filename("rados").to_string_lossy());
+    // SAFETY: librados has no initializers that expect anything of the process, and the types above are
+    // those of `rados/librados.h`, unchanged since its version 2.
+    unsafe {
+        let library = Box::leak(Box::new(Library::new(name)?));
+        Ok(Librados {
+            create: *library.get(b"rados_create")?,
+            read_config: *library.get(b"rados_conf_read_file")?,
+            set_config: *library.get(b"rados_conf_set")?,
+            connect: *library.get(b"rados_connect")?,
+            shutdown: *library.get(b"rados_shutdown")?,
+            mon_command: *library.get(b"rados_mon_command")?,
+            free_buffer: *library.get(b"rados_buffer_free")?,
+        })
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum RadosError {
+    #[error("librados cannot be used: {why}")]
+    NoLibrary { why: String },
+    #[error("`{path}` is not a Ceph configuration that can be used ({errno})")]
+    BadConfig { path: String, errno: Errno },
+    #[error("Ceph's monitors cannot be reached ({0})")]
+    Unreachable(Errno),
+    #[error("Ceph refused: {said}")]
+    Refused { errno: Errno, said: String },
+}
+
+/// An error number as librados returns it, without its sign.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Errno(pub i32);
+
+impl Errno {
+    pub const NOT_FOUND: Errno = Errno(2);
+    pub const TIMED_OUT: Errno = Errno(110);
+}
+
+impl std::fmt::Display for Errno {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::io::Error::from_raw_os_error(self.0).fmt(f)
+    }
+}
+
+/// What a command left: its output, and what was said beside it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Answer {
+    pub output: Vec<u8>,
+    pub said: String,
+}
+
+/// A connection with a cluster. Every call blocks, for as long as the configuration's deadlines let it.
+pub(crate) struct Rados {
+    library: &'static Librados,
+    handle: Handle,
+}
+
+impl Rados {
+    /// Connects as `user`; `settings` go over what the file `config` says.
+    pub fn connect(config: &Path, user: &str, settings: &[(&str, String)]) -> Result<Rados, RadosError> {
+        let library = library()?;
+        let mut handle: Handle = std::ptr::null_mut();
+        let user = text(user)?;
+        // SAFETY: `handle` is written before it is read, and `user` lives through the call.
+        checked(unsafe { (library.create)(&raw mut handle, user.as_ptr()) })
+            .map_err(|errno| refused(errno, "a connection could not be prepared"))?;
+        let rados = Rados { library, handle };
+        let path = text(&config.to_string_lossy())?;
+        // SAFETY: the handle is valid until `rados` is dropped, as in all calls below.
+        checked(unsafe { (library.read_config)(rados.handle, path.as_ptr()) })
+            .map_err(|errno| RadosError::BadConfig { path: config.display().to_string(), errno })?;
+        for (name, value) in settings {
+            let (option, value) = (text(name)?, text(value)?);
+            // SAFETY: both strings live through the call.
+            checked(unsafe { (library.set_config)(rados.handle, option.as_ptr(), value.as_ptr()) })
+                .map_err(|errno| refused(errno, &format!("option `{name}` is not known")))?;
+        }
+        // SAFETY: see above.
+        checked(unsafe { (library.connect)(rados.handle) }).map_err(RadosError::Unreachable)?;
+        Ok(rados)
+    }
+
+    /// Sends one command, in Ceph's JSON. The monitors pass it on if it is for a manager.
+    pub fn command(&self, command: &str) -> Result<Answer, RadosError> {
+        let command = text(command)?;
+        let commands = [command.as_ptr()];
+        let (mut output, mut said) = (Buffer::new(self.library), Buffer::new(self.library));
+        // SAFETY: the array and the string in it live through the call; both buffers are written by it and
+        // freed by their own drop.
+        let code = unsafe {
+            (self.library.mon_command)(
+                self.handle,
+                commands.as_ptr(),
+                commands.len(),
+                c"".as_ptr(),
+                0,
+                &raw mut output.at,
+                &raw mut output.length,
+                &raw mut said.at,
+                &raw mut said.length,
+            )
+        };
+        let said_text = String::from_utf8_lossy(said.bytes()).trim().to_owned();
+        match checked(code) {
+            Ok(()) => Ok(Answer { output: output.bytes().to_vec(), said: said_text }),
+            Err(errno) => Err(refused(errno, &said_text)),
+        }
+    }
+}
+
+impl Drop for Rados {
+    fn drop(&mut self) {
+        // SAFETY: nobody else has the handle, and it is not used again.
+        unsafe { (self.library.shutdown)(self.handle) }
+    }
+}
+
+/// Memory that librados gave us.
+struct Buffer {
+    library: &'static Librados,
+    at: *mut c_char,
+    length: usize,
+}
+
+impl Buffer {
+    fn new(library: &'static Librados) -> Self {
+        Buffer { library, at: std::ptr::null_mut(), length: 0 }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        if self.at.is_null() {
+            return &[];
+        }
+        // SAFETY: librados wrote `length` bytes at `at`, which stay until they are freed on drop.
+        unsafe { std::slice::from_raw_parts(self.at.cast::<u8>(), self.length) }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if !self.at.is_null() {
+            // SAFETY: it came from librados and is freed once.
+            unsafe { (self.library.free_buffer)(self.at) }
+        }
+    }
+}
+
+fn text(text: &str) -> Result<CString, RadosError> {
+    CString::new(text).map_err(|_| refused(Errno(22), "a text has a zero byte in it"))
+}
+
+fn refused(errno: Errno, said: &str) -> RadosError {
+    let said = if said.is_empty() { errno.to_string() } else { said.to_owned() };
+    RadosError::Refused { errno, said }
+}
+
+fn checked(code: c_int) -> Result<(), Errno> {
+    if code < 0 { Err(Errno(-code)) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_configuration_that_is_not_there_is_named() {
+        let error = Rados::connect(Path::new("/nonexistent/ceph.conf"), "admin", &[]).err();
+        match error {
+            // On a machine without Ceph that is all there is to say.
+            Some(RadosError::NoLibrary { why }) => assert!(why.contains("librados"), "{why}"),
+            Some(error) => assert_eq!(
+                error.to_string(),
+                "`/nonexistent/ceph.conf` is not a Ceph configuration that can be used (No such file or directory (os error 2))"
+            ),
+            None => panic!("there is nothing to connect to"),
+        }
+    }
+
+    #[test]
+    fn a_zero_byte_reaches_no_library() {
+        assert!(text("a\0b").is_err());
+        assert_eq!(text("a").unwrap().as_bytes(), b"a");
+    }
+}

@@ -1,0 +1,234 @@
+//! One `rbd` command per act, with a deadline each.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pvc_model::storage::{PoolName, SnapshotName, VolumeId, VolumeName};
+use pvc_ports::{Command, Exec, ExecError, StorageError};
+
+use crate::CephOptions;
+
+/// For what Ceph does at once when it is well.
+pub(crate) const QUICK: Duration = Duration::from_secs(30);
+
+/// For what goes through a whole volume: this, and its size at the slowest pace that is no failure.
+const LONG: Duration = Duration::from_secs(300);
+const SLOWEST_BYTES_PER_SECOND: u64 = 4 << 20;
+
+/// The deadline for what goes through `bytes` of a volume.
+pub(crate) fn long(bytes: u64) -> Duration {
+    LONG + Duration::from_secs(bytes / SLOWEST_BYTES_PER_SECOND)
+}
+
+/// What every new image can do: clones of snapshots, and one writer at a time.
+pub(crate) const FEATURES: [&str; 2] = ["--image-feature=layering", "--image-feature=exclusive-lock"];
+
+const NOT_FOUND: i32 = 2;
+const BUSY: i32 = 16;
+const EXISTS: i32 = 17;
+
+/// `rbd`, and `qemu-img` for images in other formats.
+pub(crate) struct Programs {
+    exec: Arc<dyn Exec>,
+    options: CephOptions,
+}
+
+/// How a program failed.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    NotFound { pool: bool },
+    Exists,
+    Busy,
+    TimedOut { seconds: u64 },
+    Other(String),
+}
+
+impl Failure {
+    /// The same, said of `volume`; `doing` follows "failed while it was".
+    pub fn of(self, volume: &VolumeId, doing: &str) -> StorageError {
+        let id = || volume.clone();
+        match self {
+            Failure::NotFound { pool: true } => StorageError::NoPool { pool: volume.pool.clone() },
+            Failure::NotFound { pool: false } => StorageError::NoVolume { volume: id() },
+            Failure::Exists => StorageError::VolumeExists { volume: id() },
+            Failure::Busy => {
+                StorageError::InUse { volume: id(), holder: "another client of Ceph".to_owned() }
+            }
+            Failure::TimedOut { seconds } => StorageError::TimedOut { seconds },
+            Failure::Other(said) => io_error(doing, said),
+        }
+    }
+
+    /// As [`of`](Failure::of), for an act on a snapshot of the volume.
+    pub fn of_snapshot(self, volume: &VolumeId, snapshot: &SnapshotName, doing: &str) -> StorageError {
+        let (id, name) = (volume.clone(), snapshot.clone());
+        match self {
+            Failure::Exists => StorageError::SnapshotExists { volume: id, snapshot: name },
+            other => other.of(volume, doing),
+        }
+    }
+}
+
+pub(crate) fn io_error(doing: &str, said: String) -> StorageError {
+    StorageError::Io { doing: doing.to_owned(), source: std::io::Error::other(said) }
+}
+
+/// What `--pool` and `--image` mean to `rbd`: a name with one of these in it would mean something else.
+/// Nothing in a cluster of PVC is called so.
+pub(crate) fn is_addressable(name: &str) -> bool {
+    !name.is_empty() && !name.contains(['/', '@', '\0'])
+}
+
+pub(crate) fn pool_arg(pool: &PoolName) -> String {
+    format!("--pool={pool}")
+}
+
+pub(crate) fn image_args(volume: &VolumeId) -> Vec<String> {
+    vec![pool_arg(&volume.pool), format!("--image={}", volume.volume)]
+}
+
+pub(crate) fn target_args(pool: &PoolName, name: &VolumeName) -> Vec<String> {
+    vec![format!("--dest-pool={pool}"), format!("--dest={name}")]
+}
+
+impl Programs {
+    pub fn new(exec: Arc<dyn Exec>, options: CephOptions) -> Self {
+        Programs { exec, options }
+    }
+
+    /// Runs `rbd` and returns what it printed.
+    pub async fn rbd(
+        &self,
+        words: &[&str],
+        args: Vec<String>,
+        deadline: Duration,
+    ) -> Result<Vec<u8>, Failure> {
+        let who = [
+            format!("--conf={}", self.options.config.display()),
+            format!("--keyring={}", self.options.keyring.display()),
+            format!("--id={}", self.options.user),
+        ];
+        let args = words.iter().map(|word| (*word).to_owned()).chain(args).chain(who).collect();
+        self.run("rbd", args, deadline, &[0]).await
+    }
+
+    /// Runs `qemu-img` and returns what it printed; `good` are the exit codes that are no failure.
+    pub async fn qemu_img(
+        &self,
+        args: Vec<String>,
+        deadline: Duration,
+        good: &[i32],
+    ) -> Result<Vec<u8>, Failure> {
+        self.run("qemu-img", args, deadline, good).await
+    }
+
+    /// The volume as QEMU's tools are told of it.
+    pub fn qemu_name(&self, volume: &VolumeId) -> String {
+        let options = [
+            ("id", self.options.user.clone()),
+            ("conf", self.options.config.display().to_string()),
+            ("keyring", self.options.keyring.display().to_string()),
+        ];
+        let options = options.map(|(name, value)| format!(":{name}={}", escaped(&value)));
+        format!(
+            "rbd:{}/{}{}",
+            escaped(volume.pool.as_str()),
+            escaped(volume.volume.as_str()),
+            options.concat()
+        )
+    }
+
+    async fn run(
+        &self,
+        program: &str,
+        args: Vec<String>,
+        deadline: Duration,
+        good: &[i32],
+    ) -> Result<Vec<u8>, Failure> {
+        let command = Command { program: program.to_owned(), args, env: Vec::new(), stdin: None, deadline };
+        let output = match self.exec.run(command).await {
+            Ok(output) => output,
+            Err(ExecError::TimedOut { deadline, .. }) => {
+                return Err(Failure::TimedOut { seconds: deadline.as_secs() });
+            }
+            Err(error) => return Err(Failure::Other(with_cause(&error))),
+        };
+        if output.code.is_some_and(|code| good.contains(&code)) {
+            return Ok(output.stdout);
+        }
+        Err(failure(program, output.code, &String::from_utf8_lossy(&output.stderr)))
+    }
+}
+
+fn with_cause(error: &ExecError) -> String {
+    match std::error::Error::source(error) {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
+    }
+}
+
+/// `rbd` ends with the number of the error it met.
+fn failure(program: &str, code: Option<i32>, stderr: &str) -> Failure {
+    match code {
+        Some(NOT_FOUND) if program == "rbd" => Failure::NotFound { pool: stderr.contains("opening pool") },
+        Some(BUSY) if program == "rbd" => Failure::Busy,
+        Some(EXISTS) if program == "rbd" => Failure::Exists,
+        _ => Failure::Other(said(program, code, stderr)),
+    }
+}
+
+/// What a program said last of itself. Between its own lines stand progress bars and the library's log.
+fn said(program: &str, code: Option<i32>, stderr: &str) -> String {
+    let own = format!("{program}: ");
+    let mut lines = stderr.split(['\n', '\r']).map(str::trim).filter(|line| !line.is_empty());
+    let last_own = lines.clone().rfind(|line| line.starts_with(&own));
+    match (last_own.or_else(|| lines.next_back()), code) {
+        (Some(line), _) => line.trim_start_matches(&own).to_owned(),
+        (None, Some(code)) => format!("`{program}` ended with status {code}"),
+        (None, None) => format!("`{program}` was ended by a signal"),
+    }
+}
+
+/// In the names of QEMU's RBD driver these characters have a meaning.
+fn escaped(text: &str) -> String {
+    text.chars().fold(String::new(), |mut all, c| {
+        if matches!(c, ':' | '@' | '=' | '\\') {
+            all.push('\\');
+        }
+        all.push(c);
+        all
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_rbd_says_is_found_between_its_progress() {
+        let stderr = "Image copy: 0% complete...\rImage copy: 41% complete...failed.\nrbd: copy failed: (5) Input/output error\n2026-11-20T13:54:09 7ff5 -1 noise\n";
+        assert_eq!(said("rbd", Some(5), stderr), "copy failed: (5) Input/output error");
+        assert_eq!(said("rbd", Some(1), "2026 noise\n"), "2026 noise");
+        assert_eq!(said("rbd", Some(1), ""), "`rbd` ended with status 1");
+        assert_eq!(said("rbd", None, " \r\n"), "`rbd` was ended by a signal");
+    }
+
+    #[test]
+    fn the_exit_status_of_rbd_is_an_error_number() {
+        let of = |code, stderr| failure("rbd", Some(code), stderr);
+        assert!(matches!(
+            of(2, "rbd: error opening image x: (2) No such"),
+            Failure::NotFound { pool: false }
+        ));
+        assert!(matches!(of(2, "rbd: error opening pool 'x': (2) No"), Failure::NotFound { pool: true }));
+        assert!(matches!(of(16, ""), Failure::Busy));
+        assert!(matches!(of(17, ""), Failure::Exists));
+        assert!(matches!(failure("qemu-img", Some(2), "no"), Failure::Other(_)));
+    }
+
+    #[test]
+    fn a_deadline_grows_with_the_volume() {
+        assert_eq!(long(0), Duration::from_secs(300));
+        assert_eq!(long(4 << 30), Duration::from_secs(300 + 1024));
+    }
+}

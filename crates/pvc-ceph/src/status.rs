@@ -1,0 +1,68 @@
+//! How the cluster is doing, asked of its monitors.
+
+use async_trait::async_trait;
+use pvc_ports::{OsdFigures, PoolFigures, StorageCluster, StorageError};
+use serde_json::{Value, json};
+
+use crate::figures;
+use crate::monitors::Monitors;
+use crate::rados::Errno;
+use crate::rbd::io_error;
+
+const ASKING: &str = "saying how it is";
+
+fn command(prefix: &str) -> Value {
+    json!({ "prefix": prefix })
+}
+
+fn not_understood(why: String) -> StorageError {
+    io_error(ASKING, why)
+}
+
+impl Monitors {
+    async fn text_of(&self, prefix: &str) -> Result<String, StorageError> {
+        self.text(command(prefix)).await.map_err(|error| error.while_doing(ASKING))
+    }
+
+    async fn json_of(&self, command: Value) -> Result<Vec<u8>, StorageError> {
+        self.json(command).await.map_err(|error| error.while_doing(ASKING))
+    }
+}
+
+#[async_trait]
+impl StorageCluster for Monitors {
+    async fn status(&self) -> Result<String, StorageError> {
+        self.text_of("status").await
+    }
+
+    async fn health(&self) -> Result<String, StorageError> {
+        let answer = self.json_of(command("health")).await?;
+        Ok(String::from_utf8_lossy(&answer).trim().to_owned())
+    }
+
+    async fn usage(&self) -> Result<String, StorageError> {
+        self.text_of("df").await
+    }
+
+    async fn pool_figures(&self) -> Result<Vec<PoolFigures>, StorageError> {
+        let df = self.json_of(command("df")).await?;
+        let dump = self.json_of(json!({ "prefix": "pg dump", "dumpcontents": ["pools"] })).await?;
+        figures::pool_figures(&df, &dump).map_err(not_understood)
+    }
+
+    async fn osd_figures(&self) -> Result<Vec<OsdFigures>, StorageError> {
+        let dump = self.json_of(command("osd dump")).await?;
+        let df = self.json_of(command("osd df")).await?;
+        let status = self.text_of("osd status").await?;
+        figures::osd_figures(&dump, &df, &status).map_err(not_understood)
+    }
+
+    async fn hypervisor_key(&self) -> Result<Option<String>, StorageError> {
+        let entity = format!("client.{}", self.hypervisor_user());
+        match self.text(json!({ "prefix": "auth get-key", "entity": entity })).await {
+            Ok(key) => Ok(Some(key.trim().to_owned())),
+            Err(error) if error.errno() == Some(Errno::NOT_FOUND) => Ok(None),
+            Err(error) => Err(error.while_doing("reading the key of the hypervisors")),
+        }
+    }
+}

@@ -1,0 +1,576 @@
+//! The Storage port on RBD.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use pvc_model::BadName;
+use pvc_model::qcow2;
+use pvc_model::space::{Lack, check_room};
+use pvc_model::storage::{PoolName, RbdAccess, SnapshotName, VolumeId, VolumeName};
+use pvc_ports::{
+    Attachment, Exec, ImageFormat, PoolInfo, SnapshotInfo, Storage, StorageCluster, StorageError, VolumeInfo,
+    VolumeLock,
+};
+use serde_json::json;
+use tokio::io::AsyncReadExt;
+
+use crate::CephOptions;
+use crate::answers;
+use crate::figures;
+use crate::monitors::Monitors;
+use crate::rbd::{
+    FEATURES, Failure, Programs, QUICK, image_args, io_error, is_addressable, long, pool_arg, target_args,
+};
+
+/// What a copy is called until it is whole. It takes its own name in one step then; what a crash leaves
+/// under this one is removed by the next copy to the same name.
+const PARTIAL: &str = ".partial";
+
+/// How long the managers may take to have figures of a new pool.
+const FIGURES: Duration = Duration::from_secs(15);
+const FIGURES_POLL: Duration = Duration::from_millis(200);
+
+/// Of a clone of a volume in use: what is copied is a snapshot of this name.
+const CLONED: &str = "pvc-clone";
+
+/// The Storage port on the RBD images of one Ceph cluster. Cheap to clone.
+#[derive(Clone)]
+pub struct RbdStorage {
+    programs: Arc<Programs>,
+    monitors: Arc<Monitors>,
+    access: RbdAccess,
+}
+
+impl RbdStorage {
+    /// Nothing is asked yet: a cluster that is not there makes the first call fail.
+    pub fn new(options: CephOptions, exec: Arc<dyn Exec>) -> Self {
+        let access = options.access.clone();
+        let monitors = Arc::new(Monitors::new(options.clone()));
+        RbdStorage { programs: Arc::new(Programs::new(exec, options)), monitors, access }
+    }
+
+    async fn image(&self, volume: &VolumeId) -> Result<answers::Image, StorageError> {
+        require_addressable(volume)?;
+        let doing = "looking at a volume";
+        let args = with_json(image_args(volume));
+        let text = self.programs.rbd(&["info"], args, QUICK).await.map_err(|f| f.of(volume, doing))?;
+        answers::json(&text).map_err(|why| io_error(doing, why))
+    }
+
+    async fn snapshots(&self, volume: &VolumeId) -> Result<Vec<SnapshotInfo>, StorageError> {
+        let doing = "listing snapshots";
+        let args = with_json(image_args(volume));
+        let text = self.programs.rbd(&["snap", "ls"], args, QUICK).await.map_err(|f| f.of(volume, doing))?;
+        answers::snapshots(&text).map_err(|why| io_error(doing, why))
+    }
+
+    async fn require_snapshot(
+        &self,
+        volume: &VolumeId,
+        snapshot: &SnapshotName,
+    ) -> Result<SnapshotInfo, StorageError> {
+        require_addressable(volume)?;
+        let found = self.snapshots(volume).await?.into_iter().find(|found| found.name == *snapshot);
+        found.ok_or_else(|| StorageError::NoSnapshot { volume: volume.clone(), snapshot: snapshot.clone() })
+    }
+
+    /// Who has the volume open, if anybody has. Ceph notices within half a minute that a client died.
+    async fn holder(&self, volume: &VolumeId) -> Result<Option<String>, StorageError> {
+        require_addressable(volume)?;
+        let doing = "looking who uses a volume";
+        let args = with_json(image_args(volume));
+        let text = self.programs.rbd(&["status"], args, QUICK).await.map_err(|f| f.of(volume, doing))?;
+        let watchers = answers::watchers(&text).map_err(|why| io_error(doing, why))?;
+        Ok(watchers.into_iter().next())
+    }
+
+    async fn require_unused(&self, volume: &VolumeId) -> Result<(), StorageError> {
+        match self.holder(volume).await? {
+            Some(holder) => Err(StorageError::InUse { volume: volume.clone(), holder }),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses what the pool has no room for.
+    async fn require_room(
+        &self,
+        pool: &PoolName,
+        needed_bytes: u64,
+        force: bool,
+    ) -> Result<(), StorageError> {
+        let info = self.pool(pool).await?;
+        let lack = check_room(info.stored_bytes, info.free_bytes, needed_bytes, force);
+        lack.map_err(|lack| match lack {
+            Lack::NoRoom => {
+                StorageError::NoRoom { pool: pool.clone(), free_bytes: info.free_bytes, needed_bytes }
+            }
+            Lack::BeyondSafe { safe_bytes } => {
+                StorageError::BeyondSafe { pool: pool.clone(), safe_bytes, needed_bytes }
+            }
+        })
+    }
+
+    async fn require_absent(&self, volume: &VolumeId) -> Result<(), StorageError> {
+        match self.image(volume).await {
+            Ok(_) => Err(StorageError::VolumeExists { volume: volume.clone() }),
+            Err(StorageError::NoVolume { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Every pool there is now, also those that hold other things than volumes.
+    async fn all_pools(&self) -> Result<Vec<figures::Pool>, StorageError> {
+        let doing = "listing pools";
+        let detail = self.monitors.json(json!({ "prefix": "osd pool ls", "detail": "detail" })).await;
+        let detail = detail.map_err(|error| error.while_doing(doing))?;
+        figures::pools(&detail).map_err(|why| io_error(doing, why))
+    }
+
+    /// How full pools are. Figures follow what is there by seconds: a new pool has none yet, and one that
+    /// is gone may still have some.
+    async fn fullness(&self) -> Result<Vec<PoolInfo>, StorageError> {
+        let doing = "looking how full pools are";
+        let df = self.monitors.json(json!({ "prefix": "df" })).await;
+        figures::fullness(&df.map_err(|error| error.while_doing(doing))?).map_err(|why| io_error(doing, why))
+    }
+
+    async fn exists(&self, pool: &PoolName) -> Result<bool, StorageError> {
+        Ok(self.all_pools().await?.iter().any(|found| found.name == *pool))
+    }
+
+    async fn order(&self, command: serde_json::Value, doing: &str) -> Result<(), StorageError> {
+        self.monitors.ask(&command).await.map(drop).map_err(|error| error.while_doing(doing))
+    }
+
+    /// Makes `volume` by `fill`, which is given another name in the same pool to work under: whatever
+    /// becomes of it, `volume` is there as asked or not at all.
+    async fn publish<Fill>(
+        &self,
+        volume: &VolumeId,
+        fill: impl FnOnce(VolumeId) -> Fill,
+    ) -> Result<(), StorageError>
+    where
+        Fill: Future<Output = Result<(), StorageError>>,
+    {
+        let name = VolumeName::new(format!("{}{PARTIAL}", volume.volume));
+        let partial = VolumeId { pool: volume.pool.clone(), volume: name };
+        self.remove_partial(&partial).await?;
+        let published = async {
+            fill(partial.clone()).await?;
+            self.move_to(&partial, &volume.volume, "naming a new volume").await
+        };
+        let published = published.await;
+        if published.is_err() {
+            // What went wrong first is what is told; the next copy to this name tries again to remove it.
+            if let Err(error) = self.remove_partial(&partial).await {
+                tracing::warn!(volume = %partial, %error, "a volume that was not completed could not be removed");
+            }
+        }
+        published.map_err(|error| named(error, &partial, volume))
+    }
+
+    async fn remove_partial(&self, partial: &VolumeId) -> Result<(), StorageError> {
+        match self.remove(partial).await {
+            Err(StorageError::NoVolume { .. }) => Ok(()),
+            other => other,
+        }
+    }
+
+    async fn move_to(&self, volume: &VolumeId, to: &VolumeName, doing: &str) -> Result<(), StorageError> {
+        let args = [image_args(volume), target_args(&volume.pool, to)].concat();
+        let moved = self.programs.rbd(&["rename"], args, QUICK).await;
+        moved.map(drop).map_err(|failure| match failure {
+            Failure::Exists => StorageError::VolumeExists {
+                volume: VolumeId { pool: volume.pool.clone(), volume: to.clone() },
+            },
+            other => other.of(volume, doing),
+        })
+    }
+
+    async fn copy(
+        &self,
+        source: Vec<String>,
+        size_bytes: u64,
+        volume: &VolumeId,
+        to: &VolumeId,
+    ) -> Result<(), StorageError> {
+        let args = [source, target_args(&to.pool, &to.volume), FEATURES.map(str::to_owned).to_vec()].concat();
+        let copied = self.programs.rbd(&["copy"], args, long(size_bytes)).await;
+        copied.map(drop).map_err(|failure| match failure {
+            Failure::Exists => StorageError::VolumeExists { volume: to.clone() },
+            other => other.of(volume, "copying a volume"),
+        })
+    }
+
+    /// Copies a volume that somebody writes, as it is at one moment.
+    async fn copy_in_use(
+        &self,
+        volume: &VolumeId,
+        size_bytes: u64,
+        to: &VolumeId,
+    ) -> Result<(), StorageError> {
+        let moment = SnapshotName::new(format!("{CLONED}-{}", to.volume));
+        match self.remove_snapshot(volume, &moment).await {
+            Ok(()) | Err(StorageError::NoSnapshot { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        self.make_snapshot(volume, &moment).await?;
+        let source = [image_args(volume), vec![format!("--snap={moment}")]].concat();
+        let copied = self.copy(source, size_bytes, volume, to).await;
+        let removed = self.remove_snapshot(volume, &moment).await;
+        copied.and(removed)
+    }
+
+    async fn make_snapshot(&self, volume: &VolumeId, snapshot: &SnapshotName) -> Result<(), StorageError> {
+        require_addressable(volume)?;
+        let args = [image_args(volume), vec![format!("--snap={snapshot}")]].concat();
+        let made = self.programs.rbd(&["snap", "create"], args, QUICK).await;
+        made.map(drop).map_err(|failure| failure.of_snapshot(volume, snapshot, "making a snapshot"))
+    }
+
+    async fn import_raw(
+        &self,
+        volume: &VolumeId,
+        source: &Path,
+        size_bytes: u64,
+    ) -> Result<(), StorageError> {
+        let path = format!("--path={}", source.display());
+        self.publish(volume, |partial| async move {
+            let args = [
+                vec![path],
+                target_args(&partial.pool, &partial.volume),
+                FEATURES.map(str::to_owned).to_vec(),
+            ];
+            let imported = self.programs.rbd(&["import"], args.concat(), long(size_bytes)).await;
+            imported.map(drop).map_err(|failure| failure.of(&partial, "importing an image"))
+        })
+        .await
+    }
+
+    async fn import_qcow2(
+        &self,
+        volume: &VolumeId,
+        source: &Path,
+        size_bytes: u64,
+    ) -> Result<(), StorageError> {
+        self.check_qcow2(source, size_bytes).await?;
+        let from = source.display().to_string();
+        self.publish(volume, |partial| async move {
+            self.make_empty(&partial, size_bytes).await?;
+            let words = ["convert", "-q", "-n", "-f", "qcow2", "-O", "raw", "--"];
+            let target = self.programs.qemu_name(&partial);
+            let args = words.iter().map(|word| (*word).to_owned()).chain([from, target]).collect();
+            let converted = self.programs.qemu_img(args, long(size_bytes), &[0]).await;
+            converted.map(drop).map_err(|failure| failure.of(&partial, "converting an image"))
+        })
+        .await
+    }
+
+    /// An image that was cut short converts without complaint, to zeros.
+    async fn check_qcow2(&self, source: &Path, size_bytes: u64) -> Result<(), StorageError> {
+        let words = ["check", "-q", "-f", "qcow2", "--"];
+        let path = source.display().to_string();
+        let args = words.iter().map(|word| (*word).to_owned()).chain([path]).collect();
+        // 3 is for room that is wasted inside the image, which harms nobody.
+        match self.programs.qemu_img(args, long(size_bytes), &[0, 3]).await {
+            Ok(_) => Ok(()),
+            Err(Failure::TimedOut { seconds }) => Err(StorageError::TimedOut { seconds }),
+            Err(Failure::Other(why)) => Err(bad_image(source, ImageFormat::Qcow2, why)),
+            Err(other) => Err(bad_image(source, ImageFormat::Qcow2, format!("{other:?}"))),
+        }
+    }
+
+    async fn make_empty(&self, volume: &VolumeId, size_bytes: u64) -> Result<(), StorageError> {
+        let size = format!("--size={size_bytes}B");
+        let args = [image_args(volume), vec![size], FEATURES.map(str::to_owned).to_vec()].concat();
+        let made = self.programs.rbd(&["create"], args, QUICK).await;
+        made.map(drop).map_err(|failure| failure.of(volume, "making a volume"))
+    }
+}
+
+/// The error, said of `volume` if it is about `partial`, of which only we know.
+fn named(error: StorageError, partial: &VolumeId, volume: &VolumeId) -> StorageError {
+    let is_partial = |found: &VolumeId| found == partial;
+    match error {
+        StorageError::InUse { volume: found, holder } if is_partial(&found) => {
+            StorageError::InUse { volume: volume.clone(), holder }
+        }
+        StorageError::VolumeExists { volume: found } if is_partial(&found) => {
+            StorageError::VolumeExists { volume: volume.clone() }
+        }
+        other => other,
+    }
+}
+
+fn with_json(mut args: Vec<String>) -> Vec<String> {
+    args.push("--format=json".to_owned());
+    args
+}
+
+/// A volume that `rbd` cannot be told of is not there.
+fn require_addressable(volume: &VolumeId) -> Result<(), StorageError> {
+    if !is_addressable(volume.pool.as_str()) {
+        return Err(StorageError::NoPool { pool: volume.pool.clone() });
+    }
+    if !is_addressable(volume.volume.as_str()) {
+        return Err(StorageError::NoVolume { volume: volume.clone() });
+    }
+    Ok(())
+}
+
+fn require_snapshot_name(volume: &VolumeId, snapshot: &SnapshotName) -> Result<(), StorageError> {
+    if is_addressable(snapshot.as_str()) {
+        return Ok(());
+    }
+    Err(StorageError::NoSnapshot { volume: volume.clone(), snapshot: snapshot.clone() })
+}
+
+/// Names of what is to be made keep our own rules.
+fn good_volume(pool: &PoolName, name: &VolumeName) -> Result<VolumeId, BadName> {
+    Ok(VolumeId { pool: pool.clone(), volume: VolumeName::parse(name.as_str())? })
+}
+
+fn bad_image(path: &Path, format: ImageFormat, why: impl Into<String>) -> StorageError {
+    StorageError::BadImage { source_path: path.display().to_string(), format, why: why.into() }
+}
+
+/// The size of the disk that an image file describes.
+async fn size_of_image(path: &Path, format: ImageFormat) -> Result<u64, StorageError> {
+    let opening = |source| StorageError::Io { doing: format!("opening `{}`", path.display()), source };
+    let mut file = tokio::fs::File::open(path).await.map_err(opening)?;
+    let metadata = file.metadata().await.map_err(opening)?;
+    if !metadata.is_file() {
+        return Err(bad_image(path, format, "it is not a file"));
+    }
+    match format {
+        ImageFormat::Raw => Ok(metadata.len()),
+        ImageFormat::Qcow2 => {
+            let mut header = [0; qcow2::HEADER];
+            let read = file.read_exact(&mut header).await;
+            read.map_err(|_| bad_image(path, format, "it is too short for a qcow2 image"))?;
+            qcow2::virtual_size(&header).map_err(|why| bad_image(path, format, why))
+        }
+    }
+}
+
+#[async_trait]
+impl Storage for RbdStorage {
+    /// Pools that hold other things than volumes are none of ours, and one without figures is not listed yet.
+    async fn pools(&self) -> Result<Vec<PoolInfo>, StorageError> {
+        let there = self.all_pools().await?;
+        let ours = |info: &PoolInfo| there.iter().any(|pool| pool.name == info.name && pool.is_for_volumes);
+        Ok(self.fullness().await?.into_iter().filter(ours).collect())
+    }
+
+    async fn pool(&self, pool: &PoolName) -> Result<PoolInfo, StorageError> {
+        if !self.exists(pool).await? {
+            return Err(StorageError::NoPool { pool: pool.clone() });
+        }
+        let known = async {
+            loop {
+                if let Some(found) = self.fullness().await?.into_iter().find(|found| found.name == *pool) {
+                    return Ok(found);
+                }
+                tokio::time::sleep(FIGURES_POLL).await;
+            }
+        };
+        let late = StorageError::TimedOut { seconds: FIGURES.as_secs() };
+        tokio::time::timeout(FIGURES, known).await.unwrap_or(Err(late))
+    }
+
+    /// With as many copies and placement groups as Ceph's own configuration says.
+    async fn create_pool(&self, pool: &PoolName) -> Result<(), StorageError> {
+        let pool = PoolName::parse(pool.as_str())?;
+        // Ceph takes the creation of a pool that exists for done.
+        if self.exists(&pool).await? {
+            return Err(StorageError::PoolExists { pool });
+        }
+        let doing = "making a pool";
+        self.order(json!({ "prefix": "osd pool create", "pool": pool.as_str() }), doing).await?;
+        let enable = json!({ "prefix": "osd pool application enable", "pool": pool.as_str(), "app": "rbd" });
+        self.order(enable, doing).await?;
+        self.pool(&pool).await.map(drop)
+    }
+
+    async fn remove_pool(&self, pool: &PoolName) -> Result<(), StorageError> {
+        let volumes = self.volumes(pool).await?.len();
+        if volumes > 0 {
+            return Err(StorageError::PoolNotEmpty { pool: pool.clone(), volumes });
+        }
+        let (name, twice) = (pool.as_str(), "yes_i_really_really_mean_it");
+        let command = json!({ "prefix": "osd pool rm", "pool": name, "pool2": name, twice: true });
+        self.order(command, "removing a pool").await
+    }
+
+    async fn volumes(&self, pool: &PoolName) -> Result<Vec<VolumeInfo>, StorageError> {
+        let no_pool = || StorageError::NoPool { pool: pool.clone() };
+        if !is_addressable(pool.as_str()) {
+            return Err(no_pool());
+        }
+        let doing = "listing volumes";
+        let args = with_json(vec!["--long".to_owned(), pool_arg(pool)]);
+        let text = self.programs.rbd(&["ls"], args, long(0)).await.map_err(|failure| match failure {
+            Failure::NotFound { .. } => no_pool(),
+            Failure::TimedOut { seconds } => StorageError::TimedOut { seconds },
+            Failure::Other(said) => io_error(doing, said),
+            Failure::Exists | Failure::Busy => io_error(doing, "an answer that makes no sense".to_owned()),
+        })?;
+        answers::volumes(pool, &text).map_err(|why| io_error(doing, why))
+    }
+
+    async fn volume(&self, volume: &VolumeId) -> Result<VolumeInfo, StorageError> {
+        let size_bytes = self.image(volume).await?.size;
+        let snapshots = self.snapshots(volume).await?;
+        Ok(VolumeInfo { id: volume.clone(), size_bytes, used_bytes: None, snapshots })
+    }
+
+    async fn create(&self, volume: &VolumeId, size_bytes: u64, force: bool) -> Result<(), StorageError> {
+        let volume = good_volume(&volume.pool, &volume.volume)?;
+        self.require_absent(&volume).await?;
+        self.require_room(&volume.pool, size_bytes, force).await?;
+        self.make_empty(&volume, size_bytes).await
+    }
+
+    /// Growing is allowed while the volume is in use: Ceph tells its user. What it grows by must have room.
+    async fn resize(&self, volume: &VolumeId, size_bytes: u64, force: bool) -> Result<(), StorageError> {
+        let from_bytes = self.image(volume).await?.size;
+        let mut args = [image_args(volume), vec![format!("--size={size_bytes}B")]].concat();
+        match size_bytes.cmp(&from_bytes) {
+            std::cmp::Ordering::Equal => return Ok(()),
+            std::cmp::Ordering::Greater => {
+                self.require_room(&volume.pool, size_bytes - from_bytes, force).await?;
+            }
+            std::cmp::Ordering::Less => {
+                self.require_unused(volume).await?;
+                if !force {
+                    let volume = volume.clone();
+                    return Err(StorageError::WouldShrink { volume, from_bytes, to_bytes: size_bytes });
+                }
+                args.push("--allow-shrink".to_owned());
+            }
+        }
+        let resized = self.programs.rbd(&["resize"], args, long(from_bytes)).await;
+        resized.map(drop).map_err(|failure| failure.of(volume, "resizing a volume"))
+    }
+
+    async fn clone_volume(
+        &self,
+        volume: &VolumeId,
+        to: &VolumeName,
+        force: bool,
+    ) -> Result<(), StorageError> {
+        let to = good_volume(&volume.pool, to)?;
+        let size_bytes = self.image(volume).await?.size;
+        self.require_absent(&to).await?;
+        self.require_room(&to.pool, size_bytes, force).await?;
+        let in_use = self.holder(volume).await?.is_some();
+        self.publish(&to, |partial| async move {
+            match in_use {
+                true => self.copy_in_use(volume, size_bytes, &partial).await,
+                false => self.copy(image_args(volume), size_bytes, volume, &partial).await,
+            }
+        })
+        .await
+    }
+
+    async fn rename(&self, volume: &VolumeId, to: &VolumeName) -> Result<(), StorageError> {
+        let to = good_volume(&volume.pool, to)?;
+        self.require_unused(volume).await?;
+        self.move_to(volume, &to.volume, "renaming a volume").await
+    }
+
+    async fn remove(&self, volume: &VolumeId) -> Result<(), StorageError> {
+        self.require_unused(volume).await?;
+        let size_bytes = self.image(volume).await?.size;
+        let doing = "removing a volume";
+        if !self.snapshots(volume).await?.is_empty() {
+            let purged = self.programs.rbd(&["snap", "purge"], image_args(volume), long(size_bytes)).await;
+            purged.map_err(|failure| failure.of(volume, doing))?;
+        }
+        let removed = self.programs.rbd(&["rm"], image_args(volume), long(size_bytes)).await;
+        removed.map(drop).map_err(|failure| failure.of(volume, doing))
+    }
+
+    async fn snapshot(&self, volume: &VolumeId, snapshot: &SnapshotName) -> Result<(), StorageError> {
+        let snapshot = SnapshotName::parse(snapshot.as_str())?;
+        self.make_snapshot(volume, &snapshot).await
+    }
+
+    async fn rename_snapshot(
+        &self,
+        volume: &VolumeId,
+        snapshot: &SnapshotName,
+        to: &SnapshotName,
+    ) -> Result<(), StorageError> {
+        let to = SnapshotName::parse(to.as_str())?;
+        self.require_snapshot(volume, snapshot).await?;
+        let names = vec![format!("--snap={snapshot}"), format!("--dest-snap={to}")];
+        let args = [image_args(volume), target_args(&volume.pool, &volume.volume), names].concat();
+        let renamed = self.programs.rbd(&["snap", "rename"], args, QUICK).await;
+        renamed.map(drop).map_err(|failure| failure.of_snapshot(volume, &to, "renaming a snapshot"))
+    }
+
+    async fn remove_snapshot(&self, volume: &VolumeId, snapshot: &SnapshotName) -> Result<(), StorageError> {
+        require_snapshot_name(volume, snapshot)?;
+        self.require_snapshot(volume, snapshot).await?;
+        let args = [image_args(volume), vec![format!("--snap={snapshot}")]].concat();
+        let removed = self.programs.rbd(&["snap", "rm"], args, QUICK).await;
+        removed.map(drop).map_err(|failure| failure.of(volume, "removing a snapshot"))
+    }
+
+    async fn roll_back(&self, volume: &VolumeId, snapshot: &SnapshotName) -> Result<(), StorageError> {
+        require_snapshot_name(volume, snapshot)?;
+        let size_bytes = self.require_snapshot(volume, snapshot).await?.size_bytes;
+        self.require_unused(volume).await?;
+        let args = [image_args(volume), vec![format!("--snap={snapshot}")]].concat();
+        let rolled_back = self.programs.rbd(&["snap", "rollback"], args, long(size_bytes)).await;
+        rolled_back.map(drop).map_err(|failure| failure.of(volume, "rolling back a volume"))
+    }
+
+    async fn import(
+        &self,
+        volume: &VolumeId,
+        source: &Path,
+        format: ImageFormat,
+        force: bool,
+    ) -> Result<(), StorageError> {
+        let volume = good_volume(&volume.pool, &volume.volume)?;
+        self.require_absent(&volume).await?;
+        let size_bytes = size_of_image(source, format).await?;
+        self.require_room(&volume.pool, size_bytes, force).await?;
+        match format {
+            ImageFormat::Raw => self.import_raw(&volume, source, size_bytes).await,
+            ImageFormat::Qcow2 => self.import_qcow2(&volume, source, size_bytes).await,
+        }
+    }
+
+    async fn attachment(&self, volume: &VolumeId) -> Result<Attachment, StorageError> {
+        self.image(volume).await?;
+        Ok(Attachment::Rbd(self.access.clone()))
+    }
+
+    async fn locks(&self, volume: &VolumeId) -> Result<Vec<VolumeLock>, StorageError> {
+        require_addressable(volume)?;
+        let doing = "listing locks";
+        let args = with_json(image_args(volume));
+        let text =
+            self.programs.rbd(&["lock", "list"], args, QUICK).await.map_err(|f| f.of(volume, doing))?;
+        answers::locks(&text).map_err(|why| io_error(doing, why))
+    }
+
+    /// Ceph blocklists the holder with it. A lock that is gone already is what was asked for.
+    async fn break_lock(&self, volume: &VolumeId, lock: &VolumeLock) -> Result<(), StorageError> {
+        self.image(volume).await?;
+        let args = [image_args(volume), vec![lock.id.clone(), lock.locker.clone()]].concat();
+        match self.programs.rbd(&["lock", "remove"], args, QUICK).await {
+            Ok(_) | Err(Failure::NotFound { pool: false }) => Ok(()),
+            Err(failure) => Err(failure.of(volume, "breaking a lock")),
+        }
+    }
+
+    fn cluster(&self) -> Option<&dyn StorageCluster> {
+        Some(self.monitors.as_ref())
+    }
+}

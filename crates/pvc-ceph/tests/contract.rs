@@ -1,0 +1,301 @@
+//! The contract of the Storage port on a real Ceph, and what is particular to Ceph.
+//!
+//! One test, because one cluster serves all of it: to start one takes longer than most rules.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a panic is how a test fails; the cluster is real here"
+)]
+
+use std::any::Any;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use pvc_ceph::{CephOptions, RbdStorage};
+use pvc_contracts::ceph_cluster::{CephCluster, Daemon};
+use pvc_contracts::storage::{StorageFixture, storage_contract};
+use pvc_linux::LinuxExec;
+use pvc_model::storage::{PoolName, RbdAccess, SnapshotName, VolumeId, VolumeName};
+use pvc_ports::{Attachment, Storage, StorageError};
+
+struct Ceph {
+    cluster: CephCluster,
+    storage: RbdStorage,
+    scratch: tempfile::TempDir,
+}
+
+impl Ceph {
+    fn start() -> Self {
+        let scratch = tempfile::tempdir().unwrap();
+        let cluster = CephCluster::start(&scratch.path().join("ceph")).unwrap();
+        let options = CephOptions {
+            config: cluster.config(),
+            keyring: cluster.keyring(),
+            user: "admin".to_owned(),
+            access: access(),
+        };
+        Ceph { cluster, storage: RbdStorage::new(options, Arc::new(LinuxExec)), scratch }
+    }
+
+    fn config(&self) -> String {
+        self.cluster.config().display().to_string()
+    }
+}
+
+fn access() -> RbdAccess {
+    RbdAccess {
+        monitors: vec!["127.0.0.1".to_owned()],
+        port: 6789,
+        user: "libvirt".to_owned(),
+        secret: Some("c416032b-2ce9-457f-a5dc-18704a3485f4".to_owned()),
+    }
+}
+
+/// Reads and writes as a guest does, through librbd; says what became of each line it is given.
+const GUEST: &str = "
+import rados, rbd, sys
+conf, user, pool, name = sys.argv[1:]
+cluster = rados.Rados(conffile=conf, rados_id=user)
+cluster.connect()
+image = rbd.Image(cluster.open_ioctx(pool), name)
+for line in sys.stdin:
+    act, offset, what = line.split()
+    try:
+        if act == 'write':
+            image.write(bytes.fromhex(what), int(offset))
+            image.flush()
+            print('ok', flush=True)
+        else:
+            print('ok', image.read(int(offset), int(what)).hex(), flush=True)
+    except Exception as error:
+        print('error', repr(error), flush=True)
+image.close()
+cluster.shutdown()
+";
+
+/// A process that has a volume open.
+struct Guest {
+    process: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl Guest {
+    fn of(config: &str, user: &str, volume: &VolumeId) -> Self {
+        // Debian's own interpreter: the bindings are made for that one.
+        let mut process = Command::new("/usr/bin/python3")
+            .args(["-c", GUEST, config, user, volume.pool.as_str(), volume.volume.as_str()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let input = process.stdin.take();
+        let output = BufReader::new(process.stdout.take().unwrap());
+        Guest { process, input, output }
+    }
+
+    fn tell(&mut self, line: &str) -> String {
+        writeln!(self.input.as_mut().unwrap(), "{line}").unwrap();
+        let mut answer = String::new();
+        self.output.read_line(&mut answer).unwrap();
+        answer.trim().to_owned()
+    }
+
+    fn write(&mut self, offset: u64, bytes: &[u8]) -> String {
+        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        self.tell(&format!("write {offset} {hex}"))
+    }
+
+    fn read(&mut self, offset: u64, length: usize) -> Vec<u8> {
+        let answer = self.tell(&format!("read {offset} {length}"));
+        let hex = answer.strip_prefix("ok").unwrap_or_else(|| panic!("{answer}")).trim();
+        hex.as_bytes()
+            .chunks(2)
+            .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap())
+            .collect()
+    }
+
+    fn die(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        drop(self.input.take());
+        let _ = self.process.wait();
+    }
+}
+
+/// A QEMU that has a volume open as that of a guest has, until it is dropped.
+struct Machine(Child);
+
+impl Machine {
+    fn of(config: &str, volume: &VolumeId) -> Self {
+        let mut child = Command::new("qemu-system-x86_64")
+            .args(["-S", "-accel", "tcg", "-m", "16", "-nodefaults", "-display", "none", "-qmp", "stdio"])
+            .args(["-drive", &format!("file=rbd:{volume}:id=libvirt:conf={config},format=raw,if=virtio")])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // The greeting comes when everything is open.
+        let mut greeting = String::new();
+        let mut said = BufReader::new(child.stdout.take().unwrap());
+        said.read_line(&mut greeting).unwrap();
+        assert!(greeting.contains("QMP"), "{greeting}");
+        Machine(child)
+    }
+}
+
+impl Drop for Machine {
+    /// As libvirt ends a guest: politely first, so that it closes its volumes.
+    fn drop(&mut self) {
+        let ended = Command::new("kill").arg(self.0.id().to_string()).status().unwrap();
+        assert!(ended.success());
+        self.0.wait().unwrap();
+    }
+}
+
+#[async_trait]
+impl StorageFixture for Ceph {
+    fn storage(&self) -> Arc<dyn Storage> {
+        Arc::new(self.storage.clone())
+    }
+
+    fn scratch(&self) -> &Path {
+        self.scratch.path()
+    }
+
+    async fn write(&self, volume: &VolumeId, offset: u64, bytes: &[u8]) {
+        assert_eq!(Guest::of(&self.config(), "libvirt", volume).write(offset, bytes), "ok");
+    }
+
+    async fn read(&self, volume: &VolumeId, offset: u64, length: usize) -> Vec<u8> {
+        Guest::of(&self.config(), "libvirt", volume).read(offset, length)
+    }
+
+    async fn hold(&self, volume: &VolumeId) -> Box<dyn Any + Send> {
+        Box::new(Machine::of(&self.config(), volume))
+    }
+}
+
+fn id(text: &str) -> VolumeId {
+    VolumeId::parse(text).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_real_ceph_keeps_the_storage_contract_and_its_own_rules() {
+    let ceph = Ceph::start();
+    storage_contract(&ceph).await;
+    ceph.storage.create_pool(&PoolName::new("vms")).await.unwrap();
+    pools_of_others_are_not_ours(&ceph).await;
+    a_volume_is_reached_as_the_configuration_says(&ceph).await;
+    a_broken_lock_stops_its_holder(&ceph).await;
+    a_clone_of_a_volume_in_use_is_of_one_moment(&ceph).await;
+    the_cluster_says_how_it_is(&ceph).await;
+    monitors_that_hang_are_not_waited_for(&ceph).await;
+}
+
+async fn pools_of_others_are_not_ours(ceph: &Ceph) {
+    ceph.cluster.ceph(&["osd", "pool", "create", "of-somebody-else"]).unwrap();
+    let pools = ceph.storage.pools().await.unwrap();
+    let names: Vec<_> = pools.iter().map(|pool| pool.name.as_str()).collect();
+    assert!(names.contains(&"vms") && !names.contains(&"of-somebody-else"), "{names:?}");
+    assert!(!names.contains(&"device_health_metrics"), "{names:?}");
+}
+
+async fn a_volume_is_reached_as_the_configuration_says(ceph: &Ceph) {
+    ceph.storage.create(&id("vms/a"), 1 << 20, false).await.unwrap();
+    assert_eq!(ceph.storage.attachment(&id("vms/a")).await.unwrap(), Attachment::Rbd(access()));
+}
+
+/// I2: what the old holder still writes is refused from then on.
+async fn a_broken_lock_stops_its_holder(ceph: &Ceph) {
+    let disk = id("vms/a");
+    assert_eq!(ceph.storage.locks(&disk).await.unwrap(), []);
+    let mut guest = Guest::of(&ceph.config(), "libvirt", &disk);
+    assert_eq!(guest.write(0, b"before"), "ok");
+    let locks = ceph.storage.locks(&disk).await.unwrap();
+    assert_eq!(locks.len(), 1);
+    assert_eq!(locks[0].address, "127.0.0.1");
+    assert!(locks[0].id.starts_with("auto ") && locks[0].locker.starts_with("client."), "{:?}", locks[0]);
+
+    ceph.storage.break_lock(&disk, &locks[0]).await.unwrap();
+    assert_eq!(ceph.storage.locks(&disk).await.unwrap(), []);
+    let answer = guest.write(0, b"after!");
+    assert!(answer.starts_with("error"), "{answer}");
+    guest.die();
+    assert_eq!(Guest::of(&ceph.config(), "libvirt", &disk).read(0, 6), b"before");
+    ceph.storage.break_lock(&disk, &locks[0]).await.expect("one that is gone is free already");
+}
+
+async fn a_clone_of_a_volume_in_use_is_of_one_moment(ceph: &Ceph) {
+    let (disk, copy) = (id("vms/busy"), id("vms/copy"));
+    ceph.storage.create(&disk, 1 << 20, false).await.unwrap();
+    let mut guest = Guest::of(&ceph.config(), "libvirt", &disk);
+    assert_eq!(guest.write(0, b"now"), "ok");
+    ceph.storage.clone_volume(&disk, &VolumeName::new("copy"), false).await.unwrap();
+    assert_eq!(guest.write(0, b"new"), "ok", "its user has not noticed");
+    assert_eq!(Guest::of(&ceph.config(), "libvirt", &copy).read(0, 3), b"now");
+    for volume in [&disk, &copy] {
+        assert_eq!(ceph.storage.volume(volume).await.unwrap().snapshots, [], "nothing is left behind");
+    }
+    let names: Vec<_> = ceph.storage.volumes(&disk.pool).await.unwrap();
+    assert!(names.iter().all(|volume| !volume.id.volume.as_str().contains("partial")), "{names:?}");
+    ceph.storage.snapshot(&disk, &SnapshotName::new("s")).await.expect("a volume in use can be remembered");
+}
+
+async fn the_cluster_says_how_it_is(ceph: &Ceph) {
+    let cluster = ceph.storage.cluster().unwrap();
+    let status = cluster.status().await.unwrap();
+    assert!(status.contains("1 daemons, quorum a") && status.contains("1 osds: 1 up"), "{status}");
+    let health = cluster.health().await.unwrap();
+    assert!(health.starts_with('{') && health.contains("\"status\":\"HEALTH_"), "{health}");
+    assert!(cluster.usage().await.unwrap().contains("RAW STORAGE"));
+
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let vms = loop {
+        let pools = cluster.pool_figures().await.unwrap();
+        let vms = pools.into_iter().find(|pool| pool.name.as_str() == "vms");
+        if let Some(vms) = vms.filter(|vms| vms.objects > 0) {
+            break vms;
+        }
+        assert!(Instant::now() < deadline, "the pool has no figures");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    };
+    assert!(vms.free_bytes > 1 << 30 && vms.write_ops > 0 && vms.object_copies == vms.objects, "{vms:?}");
+
+    let osds = cluster.osd_figures().await.unwrap();
+    assert_eq!(osds.len(), 1);
+    let osd = &osds[0];
+    assert!(osd.is_up && osd.is_in && osd.state == "exists,up", "{osd:?}");
+    assert_eq!((osd.id, osd.kib), (0, 10 << 20));
+    assert!(osd.uuid.len() == 36 && osd.kib_used > 0 && osd.crush_weight > 0.0, "{osd:?}");
+
+    let key = cluster.hypervisor_key().await.unwrap().unwrap();
+    assert!(std::fs::read_to_string(ceph.cluster.keyring()).unwrap().contains(&key));
+}
+
+async fn monitors_that_hang_are_not_waited_for(ceph: &Ceph) {
+    ceph.cluster.stop(Daemon::Monitor).unwrap();
+    let began = Instant::now();
+    let cluster = ceph.storage.cluster().unwrap();
+    let answers = tokio::join!(cluster.status(), cluster.health(), cluster.osd_figures());
+    let took = began.elapsed();
+    ceph.cluster.cont(Daemon::Monitor).unwrap();
+    let is_late = |error: StorageError| matches!(error, StorageError::TimedOut { .. });
+    assert!(answers.0.is_err_and(is_late) && answers.1.is_err_and(is_late) && answers.2.is_err_and(is_late));
+    assert!(took < Duration::from_secs(20), "{took:?}");
+
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while let Err(error) = cluster.status().await {
+        assert!(Instant::now() < deadline, "{error}");
+    }
+}

@@ -1,0 +1,85 @@
+//! What a storage that is a cluster of its own says of itself: Ceph.
+
+use async_trait::async_trait;
+use pvc_model::storage::PoolName;
+
+use crate::StorageError;
+
+/// A pool in numbers.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PoolFigures {
+    pub name: PoolName,
+    pub id: u64,
+    /// What is stored in it, as its users count (without copies).
+    pub stored_bytes: u64,
+    /// What can still be stored.
+    pub free_bytes: u64,
+    /// What it takes on the disks, with copies.
+    pub used_bytes: u64,
+    /// A fraction of 1.
+    pub used_fraction: f64,
+    pub objects: u64,
+    pub object_clones: u64,
+    pub object_copies: u64,
+    pub objects_missing_on_primary: u64,
+    pub objects_unfound: u64,
+    pub objects_degraded: u64,
+    pub read_ops: u64,
+    pub read_bytes: u64,
+    pub write_ops: u64,
+    pub write_bytes: u64,
+}
+
+/// An OSD in numbers, and in the words of its cluster.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct OsdFigures {
+    pub id: u64,
+    pub uuid: String,
+    pub is_up: bool,
+    pub is_in: bool,
+    pub primary_affinity: f64,
+    /// In percent.
+    pub utilization: f64,
+    /// How far its utilization is from the average, as a factor.
+    pub variance: f64,
+    pub placement_groups: u64,
+    pub kib: u64,
+    pub kib_used: u64,
+    pub kib_used_data: u64,
+    pub kib_used_omap: u64,
+    pub kib_used_meta: u64,
+    pub kib_available: u64,
+    pub crush_weight: f64,
+    pub reweight: f64,
+    /// Its device class, `ssd` for one; empty if it has none.
+    pub class: String,
+    /// The short name of its host.
+    pub node: String,
+    /// For people: `290M`.
+    pub used: String,
+    pub available: String,
+    /// Per second, for people: `1`, `124k`.
+    pub write_ops: String,
+    pub write_data: String,
+    pub read_ops: String,
+    pub read_data: String,
+    /// `exists,up` for one.
+    pub state: String,
+}
+
+/// The monitors of a storage cluster. Every answer is one of a moment; every call has a deadline of its
+/// own, so that one part of the cluster that hangs keeps nothing else from being asked.
+#[async_trait]
+pub trait StorageCluster: Send + Sync {
+    /// How it is doing, as text for people.
+    async fn status(&self) -> Result<String, StorageError>;
+    /// Its health, as the JSON it says itself: `status`, and `checks` by name.
+    async fn health(&self) -> Result<String, StorageError>;
+    /// How full it is, as text for people.
+    async fn usage(&self) -> Result<String, StorageError>;
+    async fn pool_figures(&self) -> Result<Vec<PoolFigures>, StorageError>;
+    /// Only OSDs of which everything is known. Not to be asked of a cluster without any OSD: it may never answer.
+    async fn osd_figures(&self) -> Result<Vec<OsdFigures>, StorageError>;
+    /// The key with which hypervisors open volumes; `None` if their user does not exist.
+    async fn hypervisor_key(&self) -> Result<Option<String>, StorageError>;
+}
