@@ -4,6 +4,7 @@
 //! writes them when `PVC_WRITE_DOCS` is set.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
@@ -32,24 +33,37 @@ pub fn man(directory: &str) -> Result<()> {
     run(pvc()?.arg("man").arg(&directory))
 }
 
-/// Writes the completion functions for each shell to `directory`, under the names that each shell
-/// looks for.
+/// Writes the completion functions for each shell to `directory`.
 pub fn completions(directory: &str) -> Result<()> {
+    let program = pvc()?.get_program().to_owned();
     let directory = top().join(directory);
-    fs::create_dir_all(&directory).with_context(|| format!("cannot create `{}`", directory.display()))?;
-    for (shell, name) in [("bash", "pvc"), ("zsh", "_pvc"), ("fish", "pvc.fish")] {
-        let script = output(pvc()?.args(["completion", shell]))?;
-        let path = directory.join(name);
-        fs::write(&path, script).with_context(|| format!("cannot write `{}`", path.display()))?;
+    for path in write_completions(|| apart(command(&program)), &directory)? {
         println!("{}", path.display());
     }
     Ok(())
 }
 
-/// The command line, as it is built now, with a store of connections that is not the user's.
+/// Writes what `pvc` prints for each shell to `directory`, under the name that the shell looks for.
+pub fn write_completions(pvc: impl Fn() -> Command, directory: &Path) -> Result<Vec<PathBuf>> {
+    fs::create_dir_all(directory).with_context(|| format!("cannot create `{}`", directory.display()))?;
+    let mut paths = Vec::new();
+    for (shell, name) in [("bash", "pvc"), ("zsh", "_pvc"), ("fish", "pvc.fish")] {
+        let script = output(pvc().args(["completion", shell]))?;
+        let path = directory.join(name);
+        fs::write(&path, script).with_context(|| format!("cannot write `{}`", path.display()))?;
+        paths.push(path);
+    }
+    Ok(paths)
+}
+
+/// The command line, as it is built now.
 fn pvc() -> Result<Command> {
     run(cargo().args(["build", "--quiet", "--package", "pvc"]))?;
-    let mut pvc = command(target().join("debug/pvc"));
+    Ok(apart(command(target().join("debug/pvc"))))
+}
+
+/// `pvc` with a store of connections that is not the user's.
+pub fn apart(mut pvc: Command) -> Command {
     pvc.env("PVC_CLIENT_DIR", target().join("xtask-pvc"));
-    Ok(pvc)
+    pvc
 }

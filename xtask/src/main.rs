@@ -6,6 +6,7 @@
 mod bench;
 mod check;
 mod generated;
+mod package;
 mod run;
 
 use std::process::ExitCode;
@@ -18,6 +19,8 @@ Usage: cargo xtask COMMAND
   generate                          write every generated file again: the two below
   config                            write docs/manual/configuration.md from the table of keys
   openapi                           write docs/api/openapi.json from the routes
+  package [--debug] [--no-build] [--revision N] [--output DIRECTORY]
+                                    make Debian packages in target/debian; see docs/manual/install.md
   man [DIRECTORY]                   write the man pages of `pvc` to target/man
   completions [DIRECTORY]           write the shell completions of `pvc` to target/completions
 ";
@@ -34,6 +37,7 @@ fn main() -> ExitCode {
         ("generate", []) => generated::config().and_then(|()| generated::openapi()),
         ("config", []) => generated::config(),
         ("openapi", []) => generated::openapi(),
+        ("package", rest) => package::run_with(rest),
         ("man", []) => generated::man("target/man"),
         ("man", [directory]) => generated::man(directory),
         ("completions", []) => generated::completions("target/completions"),

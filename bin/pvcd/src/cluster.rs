@@ -13,7 +13,7 @@ use pvc_worker::Worker;
 use tokio_util::sync::CancellationToken;
 
 use crate::standalone::finish;
-use crate::supervise::{layout_changed, while_view_lives};
+use crate::supervise::{layout_changed, while_beating, while_view_lives};
 use crate::{Ended, ports, settings, signals};
 
 pub async fn node(file: Option<PathBuf>) -> anyhow::Result<Ended> {
@@ -56,7 +56,7 @@ pub async fn api(file: Option<PathBuf>) -> anyhow::Result<Ended> {
         Notifier.ready();
         let stop = shutdown.child_token();
         let serve = async { Ok(pvc_api::serve_on(listener, state, stop.clone()).await?) };
-        until_layout_changes(&store, &stop, serve).await
+        beating(until_layout_changes(&store, &stop, serve)).await
     });
     finish(&log, ended.await)
 }
@@ -73,7 +73,7 @@ pub async fn worker(file: Option<PathBuf>) -> anyhow::Result<Ended> {
             worker.run(stop.clone()).await;
             Ok(())
         };
-        until_layout_changes(&store, &stop, work).await
+        beating(until_layout_changes(&store, &stop, work)).await
     });
     finish(&log, ended.await)
 }
@@ -89,6 +89,12 @@ async fn with_store(
     Notifier.stopping();
     tree.close().await;
     ended
+}
+
+/// Tells the service manager, if it watches, that this daemon lives while `role` runs. (The node daemon
+/// says it itself: its life is its keepalive.)
+async fn beating<T>(role: impl Future<Output = T>) -> T {
+    while_beating(Notifier.watchdog_interval(), &SystemClock, || Notifier.alive(), role).await
 }
 
 /// Runs a role until it ends or the layout of the store changes; `stop` asks it to end.

@@ -1,5 +1,6 @@
 //! Roles that share a process must not share a fate: one that panics is started again.
 
+use std::convert::Infallible;
 use std::future::Future;
 use std::time::Duration;
 
@@ -51,6 +52,28 @@ pub async fn while_view_lives<T>(
     }
 }
 
+/// Runs `work`, and calls `beat` at once and then each `interval` while it does. Both are one task: work
+/// that blocks its thread, or a runtime that turns no more, is heard of as silence.
+pub async fn while_beating<T>(
+    interval: Option<Duration>,
+    clock: &dyn Clock,
+    beat: impl Fn(),
+    work: impl Future<Output = T>,
+) -> T {
+    let beats = async {
+        let Some(interval) = interval else { return std::future::pending::<Infallible>().await };
+        loop {
+            beat();
+            clock.sleep(interval).await;
+        }
+    };
+    tokio::select! {
+        biased;
+        done = work => done,
+        never = beats => match never {},
+    }
+}
+
 /// Returns when the layout of the store is another than it was: this program was started for that one.
 pub async fn layout_changed(store: &Store) {
     let mut known = store.view().config.schema;
@@ -75,6 +98,22 @@ mod tests {
     use pvc_linux::SystemClock;
 
     use super::*;
+
+    async fn beats_in_ten_seconds(interval: Option<Duration>) -> u32 {
+        let beats = AtomicU32::new(0);
+        let beat = || {
+            beats.fetch_add(1, Ordering::SeqCst);
+        };
+        let work = SystemClock.sleep(Duration::from_millis(10_500));
+        while_beating(interval, &SystemClock, beat, work).await;
+        beats.into_inner()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_role_that_is_watched_is_heard_of_while_it_works() {
+        assert_eq!(beats_in_ten_seconds(Some(Duration::from_secs(5))).await, 3);
+        assert_eq!(beats_in_ten_seconds(None).await, 0);
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_role_that_panics_is_started_again() {
