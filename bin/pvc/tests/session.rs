@@ -79,7 +79,7 @@ impl User {
         let own = self.command(&[]);
         let environment = own.get_envs().filter_map(|(name, value)| Some((name, value?)));
         let mut command = Command::new("script");
-        command.args(["-qefc", &format!("{program} {line}"), "/dev/null"]).env_clear().envs(environment);
+        command.args(["-qefc", &format!("exec {program} {line}"), "/dev/null"]).env_clear().envs(environment);
         command.env("TERM", "xterm").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
@@ -427,6 +427,23 @@ fn a_followed_log_gives_the_terminal_back_in_its_own_colours() {
     assert!(shown.contains("\x1b[31mred login: "), "{shown:?}");
     assert!(shown.trim_end_matches("^C").contains("\x1b[0m\r\n"), "{shown:?}");
     assert_eq!(output.status.code(), Some(130));
+}
+
+#[test]
+fn ctrl_c_in_a_pager_is_the_pagers() {
+    let stub = Stub::start(|_, _| ok(r#"{"name": "web1", "data": "login: "}"#));
+    let user = User::of(&stub).with("PAGER", "trap '' INT; cat; read key < /dev/tty; echo left by $key");
+    let mut terminal = user.terminal("-q vm log web1").spawn().unwrap();
+    let mut keyboard = terminal.stdin.take().unwrap();
+    let mut screen = BufReader::new(terminal.stdout.take().unwrap());
+    let mut line = String::new();
+    screen.read_line(&mut line).unwrap();
+    assert_eq!(line, "login: \r\n");
+    keyboard.write_all(b"\x03q\n").unwrap();
+    let mut rest = String::new();
+    screen.read_to_string(&mut rest).unwrap();
+    assert!(rest.contains("left by q"), "{rest:?}");
+    assert_eq!(terminal.wait().unwrap().code(), Some(0));
 }
 
 #[test]
