@@ -7,6 +7,7 @@ use crate::fault::FaultRecord;
 use crate::job::{Job, JobId};
 use crate::network::NetworkRecord;
 use crate::node::NodeRecord;
+use crate::renaming::Renaming;
 use crate::storage::{OsdRecord, PoolName, PoolRecord, VolumeId, VolumeRecord};
 use crate::vm::{Selector, VmRecord};
 use crate::{NodeName, Uuid};
@@ -46,6 +47,8 @@ pub struct Cluster {
     pub volumes: BTreeMap<VolumeId, Arc<VolumeRecord>>,
     pub faults: BTreeMap<String, Arc<FaultRecord>>,
     pub jobs: BTreeMap<JobId, Arc<Job>>,
+    /// The VMs that are getting another name at this moment.
+    pub renamings: BTreeMap<Uuid, Arc<Renaming>>,
 }
 
 impl Cluster {

@@ -22,6 +22,7 @@ pub mod node;
 pub mod placement;
 pub mod primary;
 pub mod qcow2;
+pub mod renaming;
 pub mod request;
 pub mod size;
 pub mod space;

@@ -7,7 +7,7 @@
 //! - A change of records is decided on a view of the cluster and written as one multi; if somebody
 //!   else was faster it is decided again ([`Store::change`]).
 //! - What cannot be one multi (volumes and records together) is undone when it fails half way, and
-//!   says so if it cannot be.
+//!   says so if it cannot be. A note in the store lets the worker undo it if the process dies.
 //! - Repeating an ask is harmless.
 //!
 //! A dropped future may leave such a longer ask half way: carry them out in tasks of their own.
@@ -22,7 +22,7 @@ pub mod vm;
 mod wait;
 
 pub use pvc_store::ChangeError;
-pub use refusal::{Kind, NoNode, NoVm, Refusal};
+pub use refusal::{BeingRenamed, Kind, NoNode, NoVm, Refusal};
 
 #[cfg(doc)]
 use pvc_store::Store;

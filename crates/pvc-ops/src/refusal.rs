@@ -61,6 +61,34 @@ impl Refusal for NoNode {
     }
 }
 
+/// A VM whose volumes and record may have different names at this moment.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("VM `{vm}` is being renamed to `{to}`")]
+pub struct BeingRenamed {
+    pub vm: String,
+    pub to: String,
+}
+
+impl Refusal for BeingRenamed {
+    fn kind(&self) -> Kind {
+        Kind::Conflict
+    }
+
+    fn hint(&self) -> Option<String> {
+        Some(
+            "try it again in a moment; a renaming that a crash left is taken back by the worker of its node"
+                .to_owned(),
+        )
+    }
+}
+
+pub(crate) fn check_not_being_renamed(cluster: &Cluster, vm: &VmRecord) -> Result<(), BeingRenamed> {
+    match cluster.renamings.get(&vm.uuid) {
+        None => Ok(()),
+        Some(renaming) => Err(BeingRenamed { vm: vm.name.clone(), to: renaming.to.clone() }),
+    }
+}
+
 /// The VM by name or UUID.
 pub(crate) fn find_vm<'a>(cluster: &'a Cluster, vm: &str) -> Result<&'a Arc<VmRecord>, NoVm> {
     cluster.vm(vm).ok_or_else(|| NoVm { vm: shown(vm) })

@@ -77,6 +77,36 @@ impl World {
         self.store.report(vec![Report::Figures(name.into(), figures)]).await.unwrap();
     }
 
+    /// With the VM `web1` that has the volumes `web1_sda` and `web1_sdb`.
+    async fn with_two_volumes() -> World {
+        let world = World::with_nodes(&["hv1"]).await;
+        let disk =
+            "<disk type='network'><source protocol='rbd' name='vms/web1_sdb'/><target dev='sdb'/></disk>";
+        let two = xml("web1", UUID).replace("<console", &format!("{disk}<console"));
+        vm::define(&world.store, &Define::new(two)).await.unwrap();
+        for volume in ["vms/web1_sda", "vms/web1_sdb"] {
+            world.storage.insert(volume);
+        }
+        world
+    }
+
+    async fn assert_not_renamed(&self) {
+        let view = self.store.fresh().await.unwrap();
+        assert_eq!((self.vm().name.as_str(), view.renamings.len()), ("web1", 0));
+        for (volume, exists) in
+            [("web1_sda", true), ("web1_sdb", true), ("shop_sda", false), ("shop_sdb", false)]
+        {
+            let found = self.storage.volume(&id(&format!("vms/{volume}"))).await;
+            assert_eq!(found.is_ok(), exists, "{volume}");
+        }
+    }
+
+    /// The store as another process sees it, in a session of its own.
+    async fn another_process(&self) -> Store {
+        let random = Arc::new(SeededRandom::new(3));
+        Store::open(self.tree.connect(), self.clock.clone(), random).await.unwrap()
+    }
+
     async fn write(&self, change: impl Fn(&mut Changes) + Send + Sync) {
         self.store
             .change(|_| {
@@ -478,17 +508,39 @@ async fn a_rename_whose_answer_was_lost_keeps_vm_and_volumes_together() {
     let connection = FlakyTree::new(world.tree.connect());
     let random = Arc::new(SeededRandom::new(3));
     let store = Store::open(connection.clone(), world.clock.clone(), random).await.unwrap();
+    let signal = Arc::new(tokio::sync::Notify::new());
+    let manner = Manner::WaitsFor(signal.clone());
+    let storage = Stubborn { inner: &world.storage, volume: id("vms/web1_sda"), manner };
+    let rename = vm::rename(&store, world.clock.as_ref(), &storage, "web1", "shop");
+    let mend = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        connection.cut_after_next_write();
+        signal.notify_one();
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        connection.mend();
+    };
+    let (renamed, ()) = tokio::join!(rename, mend);
+    assert_eq!(renamed.unwrap().to, "shop");
+    world.store.fresh().await.unwrap();
+    assert_eq!(world.vm().name, "shop");
+    assert!(world.storage.volume(&id("vms/shop_sda")).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rename_that_cannot_say_that_it_begins_does_not_begin() {
+    let world = World::with_two_volumes().await;
+    let connection = FlakyTree::new(world.tree.connect());
+    let random = Arc::new(SeededRandom::new(3));
+    let store = Store::open(connection.clone(), world.clock.clone(), random).await.unwrap();
     connection.cut_after_next_write();
     let mend = async {
         tokio::time::sleep(Duration::from_secs(5)).await;
         connection.mend();
     };
     let rename = vm::rename(&store, world.clock.as_ref(), &world.storage, "web1", "shop");
-    let (renamed, ()) = tokio::join!(rename, mend);
-    assert_eq!(renamed.unwrap().to, "shop");
-    world.store.fresh().await.unwrap();
-    assert_eq!(world.vm().name, "shop");
-    assert!(world.storage.volume(&id("vms/shop_sda")).await.is_ok());
+    let (outcome, ()) = tokio::join!(rename, mend);
+    assert!(matches!(outcome, Err(ChangeError::Store(_))), "{outcome:?}");
+    world.assert_not_renamed().await;
 }
 
 #[tokio::test]
@@ -563,22 +615,73 @@ async fn a_rename_that_cannot_be_leaves_everything() {
 
 #[tokio::test]
 async fn a_rename_that_fails_half_way_is_taken_back() {
-    let world = World::with_nodes(&["hv1"]).await;
-    let two = xml("web1", UUID).replace(
-        "<console",
-        "<disk type='network'><source protocol='rbd' name='vms/web1_sdb'/><target dev='sdb'/></disk><console",
-    );
-    vm::define(&world.store, &Define::new(two)).await.unwrap();
-    for volume in ["vms/web1_sda", "vms/web1_sdb"] {
-        world.storage.insert(volume);
-    }
-    let storage = Stubborn { inner: &world.storage, refuses: id("vms/web1_sdb") };
+    let world = World::with_two_volumes().await;
+    let storage = Stubborn { inner: &world.storage, volume: id("vms/web1_sdb"), manner: Manner::Refuses };
     let refusal = refused(vm::rename(&world.store, world.clock.as_ref(), &storage, "web1", "shop").await);
     assert!(matches!(refusal, RenameRefusal::Volume { .. }), "{refusal}");
-    for volume in ["vms/web1_sda", "vms/web1_sdb"] {
-        assert!(world.storage.volume(&id(volume)).await.is_ok(), "{volume}");
+    world.assert_not_renamed().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rename_whose_process_dies_is_taken_back_as_a_whole() {
+    for (volume, manner) in [
+        ("vms/web1_sda", Manner::HangsBefore),
+        ("vms/web1_sda", Manner::HangsAfter),
+        ("vms/web1_sdb", Manner::HangsBefore),
+        ("vms/web1_sdb", Manner::HangsAfter),
+    ] {
+        let world = World::with_two_volumes().await;
+        let dying = world.another_process().await;
+        let storage = Stubborn { inner: &world.storage, volume: id(volume), manner };
+        let rename = vm::rename(&dying, world.clock.as_ref(), &storage, "web1", "shop");
+        tokio::time::timeout(Duration::from_secs(1), rename).await.unwrap_err();
+
+        world.store.fresh().await.unwrap();
+        let take_back = || vm::take_back_renaming(&world.store, world.clock.as_ref(), &world.storage, UUID);
+        assert!(!take_back().await.unwrap(), "it may still live");
+        let start = refused(vm::set_state(&world.store, "web1", StateRequest::Start, false).await);
+        assert_eq!(start.to_string(), "VM `web1` is being renamed to `shop`");
+        refused(vm::remove(&world.store, world.clock.as_ref(), Some(&world.storage), "web1").await);
+        let again = || vm::rename(&world.store, world.clock.as_ref(), &world.storage, "web1", "other");
+        refused(again().await);
+
+        dying.tree().close().await;
+        world.store.fresh().await.unwrap();
+        world.storage.set_failing(true);
+        assert!(take_back().await.is_err(), "and is left for another try");
+        world.storage.set_failing(false);
+        assert!(take_back().await.unwrap());
+        world.assert_not_renamed().await;
+        again().await.unwrap();
     }
-    assert_eq!(world.vm().name, "web1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rename_that_was_taken_back_by_another_is_not_finished() {
+    let world = World::with_two_volumes().await;
+    let slow = world.another_process().await;
+    let signal = Arc::new(tokio::sync::Notify::new());
+    let manner = Manner::WaitsFor(signal.clone());
+    let storage = Stubborn { inner: &world.storage, volume: id("vms/web1_sdb"), manner };
+    let rename = vm::rename(&slow, world.clock.as_ref(), &storage, "web1", "shop");
+    let meanwhile = async {
+        let begun = || world.store.view().renamings.get(&UUID).is_some_and(|renaming| renaming.held);
+        pvc_testkit::eventually("it is noted", Duration::from_secs(10), begun).await;
+        // Its session expires without its knowing.
+        world
+            .write(|changes| {
+                changes.push(Change::LeaveRenaming(UUID));
+            })
+            .await;
+        assert!(
+            vm::take_back_renaming(&world.store, world.clock.as_ref(), &world.storage, UUID).await.unwrap()
+        );
+        signal.notify_one();
+    };
+    let (outcome, ()) = tokio::join!(rename, meanwhile);
+    let refusal = refused(outcome);
+    assert!(matches!(refusal, RenameRefusal::Changed { .. }), "{refusal}");
+    world.assert_not_renamed().await;
 }
 
 #[tokio::test]
@@ -761,10 +864,20 @@ async fn a_cluster_is_initialized_once_backed_up_and_restored() {
     assert!(world.store.view().config.maintenance);
 }
 
-/// A storage that will not rename one of its volumes.
+/// A storage that is odd about renaming one of its volumes.
 struct Stubborn<'a> {
     inner: &'a MemoryStorage,
-    refuses: VolumeId,
+    volume: VolumeId,
+    manner: Manner,
+}
+
+enum Manner {
+    Refuses,
+    /// Does nothing, for ever.
+    HangsBefore,
+    /// Renames it and never says so.
+    HangsAfter,
+    WaitsFor(Arc<tokio::sync::Notify>),
 }
 
 mod stubborn {
@@ -781,10 +894,23 @@ mod stubborn {
     #[async_trait]
     impl Storage for Stubborn<'_> {
         async fn rename(&self, volume: &VolumeId, to: &VolumeName) -> Result<()> {
-            if *volume == self.refuses {
-                return Err(StorageError::InUse { volume: volume.clone(), holder: "somebody".into() });
+            if *volume != self.volume {
+                return self.inner.rename(volume, to).await;
             }
-            self.inner.rename(volume, to).await
+            match &self.manner {
+                Manner::Refuses => {
+                    Err(StorageError::InUse { volume: volume.clone(), holder: "somebody".into() })
+                }
+                Manner::HangsBefore => std::future::pending().await,
+                Manner::HangsAfter => {
+                    self.inner.rename(volume, to).await?;
+                    std::future::pending().await
+                }
+                Manner::WaitsFor(signal) => {
+                    signal.notified().await;
+                    self.inner.rename(volume, to).await
+                }
+            }
         }
         async fn pools(&self) -> Result<Vec<PoolInfo>> {
             self.inner.pools().await

@@ -3,6 +3,7 @@
 use pvc_model::fault::FaultRecord;
 use pvc_model::job::{JobId, JobProgress, JobSpec};
 use pvc_model::node::{CoordinatorState, DaemonState, DomainState, HypervisorNote, NodeFigures, NodeRole};
+use pvc_model::renaming::Renaming;
 use pvc_model::storage::{PoolName, VolumeId};
 use pvc_model::vm::{MigrationMethod, Selector, Tag, VmState};
 use pvc_model::{NodeName, Uuid};
@@ -79,6 +80,13 @@ pub enum Change {
         from: VolumeId,
         to: VolumeId,
     },
+    /// Writes the note of a renaming that this process's session holds from now on. A conflict if
+    /// another holds it.
+    HoldRenaming(Renaming),
+    /// Holds it no more; the note stays.
+    LeaveRenaming(Uuid),
+    /// Removes the note, if it is as it was seen.
+    EndRenaming(Uuid),
     SubmitJob(JobSpec),
     JobProgress(JobId, JobProgress),
     CancelJob(JobId),

@@ -10,6 +10,7 @@ use pvc_model::network::NetworkRecord;
 use pvc_model::node::{
     CoordinatorState, DaemonState, DomainState, NodeFigures, NodeRecord, NodeRole, PluginReport,
 };
+use pvc_model::renaming::Renaming;
 use pvc_model::storage::{OsdRecord, PoolName, PoolRecord, SnapshotName, VolumeId, VolumeRecord};
 use pvc_model::vm::{DEFAULT_MAX_DOWNTIME_MS, MigrationMethod, Selector, Tag, VmRecord, VmSnapshot, VmState};
 use pvc_model::{NodeName, Uuid};
@@ -18,6 +19,7 @@ use crate::job_codec;
 use crate::keys;
 use crate::note_codec;
 use crate::raw::Raw;
+use crate::renaming_codec;
 
 /// Reads the keys below one root and collects what was wrong with them.
 struct Reader<'a> {
@@ -343,6 +345,11 @@ pub(crate) fn fault(raw: &Raw, id: &str) -> Option<FaultRecord> {
         delta: r.number("delta"),
         message: r.text("message"),
     })
+}
+
+pub(crate) fn renaming(raw: &Raw, vm: Uuid) -> Option<Renaming> {
+    let held = raw.contains(&keys::renaming_owner(vm));
+    renaming_codec::read(vm, &raw.text(&keys::renaming(vm))?, held)
 }
 
 pub(crate) fn job(raw: &Raw, id: &JobId) -> Option<Job> {

@@ -17,6 +17,7 @@ use crate::job_codec;
 use crate::keys;
 use crate::note_codec;
 use crate::raw::Raw;
+use crate::renaming_codec;
 use crate::schema::SCHEMA_VERSION;
 
 /// A multi under construction over the tree as it was last seen.
@@ -152,6 +153,13 @@ impl<'a> Draft<'a> {
                 self.delete(&keys::volume(id));
             }
             Change::RenameVolume { from, to } => self.rename_volume(from, to),
+            Change::HoldRenaming(renaming) => {
+                self.put_deep(keys::renaming(renaming.vm), renaming_codec::text(renaming));
+                let path = keys::renaming_owner(renaming.vm);
+                self.ops.push(Op::Create { path, data: Bytes::new(), mode: CreateMode::Ephemeral });
+            }
+            Change::LeaveRenaming(vm) => self.delete(&keys::renaming_owner(*vm)),
+            Change::EndRenaming(vm) => self.delete(&keys::renaming(*vm)),
             Change::SubmitJob(spec) => {
                 self.put_deep(format!("/tasks/{}", spec.id), job_codec::spec_text(spec));
                 let pending = job_codec::progress_text(&JobProgress::pending());

@@ -44,6 +44,7 @@ pub(crate) const BASE: &[(&str, &str)] = &[
     ("/pvcrs", ""),
     ("/pvcrs/daemon", ""),
     ("/pvcrs/nodes", ""),
+    ("/pvcrs/renamings", ""),
     ("/pvcrs/working_on", ""),
 ];
 
@@ -181,6 +182,16 @@ pub(crate) fn logs(node: &NodeName) -> String {
 
 pub(crate) fn log_messages(node: &NodeName) -> String {
     format!("/logs/{node}/messages")
+}
+
+/// The note that a VM is getting another name.
+pub(crate) fn renaming(vm: Uuid) -> String {
+    format!("/pvcrs/renamings/{vm}")
+}
+
+/// There for as long as the session of whoever works on the renaming.
+pub(crate) fn renaming_owner(vm: Uuid) -> String {
+    format!("/pvcrs/renamings/{vm}/owner")
 }
 
 pub(crate) fn task(id: &str, key: &str) -> String {

@@ -22,6 +22,7 @@ mod mirror;
 mod note_codec;
 mod outage;
 mod raw;
+mod renaming_codec;
 pub mod schema;
 mod store;
 pub mod synthetic;

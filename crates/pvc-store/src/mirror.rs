@@ -280,6 +280,7 @@ enum Subject {
     Volume(VolumeId),
     Fault(String),
     Job(JobId),
+    Renaming(Uuid),
 }
 
 impl Subject {
@@ -295,6 +296,7 @@ impl Subject {
             ("networks", Some(vni)) => Some(Subject::Network(vni.to_owned())),
             ("faults", Some(id)) => Some(Subject::Fault(id.to_owned())),
             ("tasks", Some(id)) => JobId::parse(id).map(Subject::Job),
+            ("pvcrs", Some("renamings")) => Uuid::try_parse(next()?).ok().map(Subject::Renaming),
             ("pvcrs", Some("nodes" | "working_on")) => next().map(|name| Subject::Node(name.to_owned())),
             ("ceph", Some("osds")) => next().map(|id| Subject::Osd(id.to_owned())),
             ("ceph", Some("pools")) => next().map(|name| Subject::Pool(name.to_owned())),
@@ -316,6 +318,7 @@ impl Subject {
         let volumes = view.volumes.keys().cloned().map(Subject::Volume);
         let faults = view.faults.keys().cloned().map(Subject::Fault);
         let jobs = view.jobs.keys().cloned().map(Subject::Job);
+        let renamings = view.renamings.keys().copied().map(Subject::Renaming);
         let named = nodes
             .chain(vms)
             .chain(networks)
@@ -323,7 +326,8 @@ impl Subject {
             .chain(pools)
             .chain(volumes)
             .chain(faults)
-            .chain(jobs);
+            .chain(jobs)
+            .chain(renamings);
         std::iter::once(Subject::Config).chain(named).collect()
     }
 
@@ -387,6 +391,10 @@ impl Subject {
                 let record = decode::job(raw, &id);
                 update(&mut view.jobs, id.clone(), record).map(|gone| (EventKind::Job(id), gone))
             }
+            Subject::Renaming(vm) => {
+                let record = decode::renaming(raw, vm);
+                update(&mut view.renamings, vm, record).map(|_| (EventKind::Vm(vm), false))
+            }
         }
     }
 }
@@ -445,6 +453,7 @@ fn differences(before: &Cluster, after: &Cluster) -> Vec<Event> {
     changed(&before.volumes, &after.volumes, |id, gone| tell(EventKind::Volume(id.clone()), gone));
     changed(&before.faults, &after.faults, |id, gone| tell(EventKind::Fault(id.clone()), gone));
     changed(&before.jobs, &after.jobs, |id, gone| tell(EventKind::Job(id.clone()), gone));
+    changed(&before.renamings, &after.renamings, |vm, _| tell(EventKind::Vm(*vm), false));
     events
 }
 

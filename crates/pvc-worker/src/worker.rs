@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pvc_model::NodeName;
 use pvc_model::cluster::Cluster;
 use pvc_model::job::{Job, JobId, JobProgress, JobState};
+use pvc_model::renaming::abandoned;
+use pvc_model::{NodeName, Uuid};
+use pvc_ops::vm::take_back_renaming;
 use pvc_ports::{Clock, Hypervisor, Storage};
 use pvc_store::{Change, Changes, JobClaim, Store};
 use tokio::task::JoinSet;
@@ -34,6 +36,8 @@ struct Active {
     tasks: JoinSet<JobId>,
     /// With what each holds for itself, and how to stop it.
     jobs: BTreeMap<JobId, (Option<String>, CancellationToken)>,
+    /// The renamings that could not be taken back, and when to try again, by the monotonic clock.
+    renamings: BTreeMap<Uuid, Duration>,
 }
 
 impl Active {
@@ -61,6 +65,7 @@ impl Worker {
         let mut active = Active::default();
         let mut changes = self.tools.store.changed();
         loop {
+            self.take_back_renamings(&mut active).await;
             self.pass(&mut active).await;
             tokio::select! {
                 biased;
@@ -99,6 +104,26 @@ impl Worker {
                     }
                 }
                 Step::Forget(id) => self.remove(&id).await,
+            }
+        }
+    }
+
+    /// Takes back what processes that died left half way.
+    async fn take_back_renamings(&self, active: &mut Active) {
+        let view = self.tools.store.view();
+        let now = self.clock.monotonic();
+        active.renamings.retain(|vm, _| view.renamings.contains_key(vm));
+        for renaming in abandoned(&view, &self.tools.node) {
+            if active.renamings.get(&renaming.vm).is_some_and(|again| *again > now) {
+                continue;
+            }
+            let Tools { store, storage, .. } = &self.tools;
+            let taken = take_back_renaming(store, self.clock.as_ref(), storage.as_ref(), renaming.vm);
+            if let Err(error) = taken.await {
+                let vm = &renaming.from;
+                let error = with_causes(&error);
+                tracing::warn!(%vm, error, "a renaming could not be taken back; it will be tried again");
+                active.renamings.insert(renaming.vm, now + LOOK_EVERY);
             }
         }
     }

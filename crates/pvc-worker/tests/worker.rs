@@ -8,6 +8,7 @@ use pvc_embedded::EmbeddedTree;
 use pvc_model::Uuid;
 use pvc_model::cluster::Cluster;
 use pvc_model::job::{JobId, JobProgress, JobSpec, JobState};
+use pvc_model::renaming::Renaming;
 use pvc_model::storage::VolumeId;
 use pvc_model::vm::VmState;
 use pvc_ports::{Clock, Storage, Tree};
@@ -208,6 +209,37 @@ async fn a_job_of_an_unknown_kind_or_without_its_arguments_fails_and_says_so() {
     assert_eq!(world.end_of(&id).await.status, "the job has no argument `domain`");
     let id = world.submit(3, "vm.flush_locks", &[("domain", "nobody")]).await;
     assert_eq!(world.end_of(&id).await.status, "VM `nobody` does not exist");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renaming_that_was_left_half_way_is_taken_back_by_the_worker() {
+    let world = World::with_vm(VmState::Stop).await;
+    let id = |text| VolumeId::from_record(text).expect("well formed");
+    let (old, new) = (id("vms/web1_sda"), id("vms/shop_sda"));
+    let renaming = Renaming {
+        vm: UUID,
+        from: "web1".into(),
+        to: "shop".into(),
+        node: Some("hv1".into()),
+        volumes: [(old.clone(), new.clone())].into(),
+        taken_back: false,
+        held: true,
+    };
+    let dying = open(&world.tree).await;
+    write(&dying, Change::HoldRenaming(renaming)).await;
+    world.storage.rename(&old, &new.volume).await.expect("it is there");
+    world.storage.set_failing(true);
+    dying.tree().close().await;
+    pvc_testkit::eventually("it was tried and is kept for another try", Duration::from_secs(60), || {
+        world.store.view().renamings.get(&UUID).is_some_and(|left| left.taken_back && !left.held)
+    })
+    .await;
+    world.storage.set_failing(false);
+    pvc_testkit::eventually("it is taken back", Duration::from_secs(120), || {
+        world.store.view().renamings.is_empty()
+    })
+    .await;
+    assert!(world.storage.volume(&old).await.is_ok() && world.storage.volume(&new).await.is_err());
 }
 
 #[tokio::test(start_paused = true)]

@@ -13,7 +13,7 @@ pub use locks::{FLUSH_LOCKS, FlushRefusal, submit_flush_locks};
 pub use meta::{Meta, MetaRefusal, TagRefusal, add_tag, remove_tag, set_meta};
 pub use place::{Move, MoveRefusal, Moved, Movement, move_vm};
 pub use remove::{RemoveRefusal, Removed, remove};
-pub use rename::{RenameRefusal, Renamed, rename};
+pub use rename::{RenameRefusal, Renamed, rename, take_back_renaming};
 pub use state::{StateOutcome, StateRefusal, finish_disable, set_state};
 
 use pvc_model::Uuid;

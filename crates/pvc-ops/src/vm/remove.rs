@@ -12,7 +12,7 @@ use pvc_ports::{Clock, Storage, StorageError};
 use pvc_store::{Change, ChangeError, Changes, Expect, Store, VmChange};
 
 use super::{other_user, runner};
-use crate::refusal::{Kind, NoVm, Refusal, find_vm};
+use crate::refusal::{BeingRenamed, Kind, NoVm, Refusal, check_not_being_renamed, find_vm};
 use crate::wait::wait_for;
 
 /// How long a guest may take to be gone once its plug is to be pulled.
@@ -30,6 +30,8 @@ pub struct Removed {
 pub enum RemoveRefusal {
     #[error(transparent)]
     NoVm(#[from] NoVm),
+    #[error(transparent)]
+    BeingRenamed(#[from] BeingRenamed),
     #[error("VM `{vm}` may run on node `{node}`, whose daemon is in state `{state}`")]
     NodeSilent { vm: String, node: NodeName, state: DaemonState },
     #[error("volume `{volume}` of VM `{vm}` is used by VM `{other}`, too")]
@@ -61,6 +63,7 @@ impl Refusal for RemoveRefusal {
     fn hint(&self) -> Option<String> {
         match self {
             RemoveRefusal::NoVm(error) => error.hint(),
+            RemoveRefusal::BeingRenamed(error) => error.hint(),
             RemoveRefusal::NodeSilent { .. } => {
                 Some("start that node's daemon, or wait until the node is fenced".to_owned())
             }
@@ -166,6 +169,7 @@ impl Stopping {
 
 fn begin(cluster: &Cluster, vm: &str, with_volumes: bool) -> Result<(Changes, Stopping), RemoveRefusal> {
     let record = find_vm(cluster, vm)?;
+    check_not_being_renamed(cluster, record)?;
     let (uuid, name) = (record.uuid, record.name.clone());
     if with_volumes {
         check_unshared(cluster, record)?;
@@ -220,6 +224,7 @@ fn lock_out(
     if !may_be_off(record) || runner(cluster, stopping.uuid).is_some() {
         return Err(RemoveRefusal::Started { vm: name() });
     }
+    check_not_being_renamed(cluster, record)?;
     if with_volumes {
         // Stopping may have taken a minute, in which either VM was given other volumes.
         check_unshared(cluster, record)?;

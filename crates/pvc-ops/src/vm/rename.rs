@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use pvc_domain::{Domain, DomainError, EditError, VM_NAME_LIMIT, renamed_volume};
 use pvc_model::cluster::Cluster;
+use pvc_model::renaming::Renaming;
 use pvc_model::request::is_off;
 use pvc_model::storage::VolumeId;
 use pvc_model::vm::{VmRecord, VmState};
@@ -13,7 +14,7 @@ use pvc_ports::{Clock, Storage, StorageError};
 use pvc_store::{Change, ChangeError, Changes, Expect, Store, StoreError, VmChange};
 
 use super::{name_taken, other_user, runner};
-use crate::refusal::{Kind, NoVm, Refusal, find_vm};
+use crate::refusal::{BeingRenamed, Kind, NoVm, Refusal, check_not_being_renamed, find_vm};
 use crate::wait::wait_for;
 
 /// How long a VM whose stop was written may take to be gone.
@@ -37,6 +38,8 @@ pub struct Renamed {
 pub enum RenameRefusal {
     #[error(transparent)]
     NoVm(#[from] NoVm),
+    #[error(transparent)]
+    BeingRenamed(#[from] BeingRenamed),
     #[error(transparent)]
     BadName(#[from] BadName),
     #[error("VM name `{name}` is written like a UUID")]
@@ -112,6 +115,7 @@ impl Refusal for RenameRefusal {
     fn hint(&self) -> Option<String> {
         match self {
             RenameRefusal::NoVm(error) => error.hint(),
+            RenameRefusal::BeingRenamed(error) => error.hint(),
             RenameRefusal::NotOff { vm, .. } | RenameRefusal::StillRuns { vm } => {
                 Some(format!("`pvc vm shutdown --wait {vm}` stops it"))
             }
@@ -121,9 +125,14 @@ impl Refusal for RenameRefusal {
             RenameRefusal::VolumeTaken { .. } => {
                 Some("rename or remove that volume, or choose another name for the VM".to_owned())
             }
-            RenameRefusal::Stranded { .. } | RenameRefusal::Unknown { .. } => {
-                Some("`pvc storage volume rename` gives them the names that the VM's record has".to_owned())
+            RenameRefusal::Stranded { .. } => {
+                Some("the worker of its node keeps trying to give them their names back".to_owned())
             }
+            RenameRefusal::Unknown { .. } => Some(
+                "look at it when the store is back; if it is still being renamed, restart the API: its volumes then get \
+                 their old names back"
+                    .to_owned(),
+            ),
             RenameRefusal::Changed { .. } => Some("look at the VM, and rename it again".to_owned()),
             _ => None,
         }
@@ -131,7 +140,8 @@ impl Refusal for RenameRefusal {
 }
 
 /// Gives VM `vm` the name `to`. Its volumes that are named after it follow, in the storage and in all
-/// records. The VM must be off. All of it is done or nothing.
+/// records. The VM must be off. All of it is done or nothing; of a process that dies on the way,
+/// [`take_back_renaming`] undoes what it did.
 pub async fn rename(
     store: &Store,
     clock: &dyn Clock,
@@ -143,25 +153,172 @@ pub async fn rename(
     let cluster = store.fresh().await?;
     let record = find_vm(&cluster, vm).map_err(|error| ChangeError::Refused(error.into()))?;
     check(&cluster, record, to).map_err(ChangeError::Refused)?;
+    check_not_being_renamed(&cluster, record).map_err(|error| ChangeError::Refused(error.into()))?;
     let uuid = record.uuid;
     let gone = |cluster: &Cluster| runner(cluster, uuid).is_none().then_some(());
     if wait_for(store, clock, STOP_PATIENCE, gone).await.is_none() {
         return Err(ChangeError::Refused(RenameRefusal::StillRuns { vm: record.name.clone() }));
     }
     let volumes = volumes_to_rename(storage, &cluster, record, to).await.map_err(ChangeError::Refused)?;
-    rename_volumes(storage, &volumes).await.map_err(ChangeError::Refused)?;
-    let from = record.name.clone();
-    match store.change(|cluster| records(cluster, record, to, &volumes)).await {
-        Ok(()) => Ok(Renamed { uuid, from, to: to.to_owned(), volumes }),
-        // An answer may have been lost on the way: taking back what was done would part the VM from its volumes.
-        Err(error) => match has_name(store, clock, uuid, to).await {
-            Ok(true) => Ok(Renamed { uuid, from, to: to.to_owned(), volumes }),
-            Ok(false) => undo(storage, volumes.into_iter().collect(), error).await,
-            Err(source) => {
-                let renamed = volumes.into_iter().collect();
-                Err(ChangeError::Refused(RenameRefusal::Unknown { vm: from, renamed, source }))
+    let renaming = Renaming {
+        vm: uuid,
+        from: record.name.clone(),
+        to: to.to_owned(),
+        node: record.node.clone(),
+        volumes,
+        taken_back: false,
+        held: true,
+    };
+    carry_volumes(store, clock, storage, record, &renaming).await?;
+    let Err(error) = store.change(|cluster| records(cluster, record, &renaming)).await else {
+        return Ok(renamed(renaming));
+    };
+    // An answer may have been lost on the way: taking back what was done would part the VM from its volumes.
+    match has_name(store, clock, uuid, to).await {
+        Ok(true) => Ok(renamed(renaming)),
+        Ok(false) => undo(store, clock, storage, &renaming, error).await,
+        Err(source) => {
+            let (vm, renamed) = (renaming.from, renaming.volumes.into_iter().collect());
+            Err(ChangeError::Refused(RenameRefusal::Unknown { vm, renamed, source }))
+        }
+    }
+}
+
+fn renamed(Renaming { vm, from, to, volumes, .. }: Renaming) -> Renamed {
+    Renamed { uuid: vm, from, to, volumes }
+}
+
+/// Notes the renaming, then gives the volumes their new names: all of them, or none.
+async fn carry_volumes(
+    store: &Store,
+    clock: &dyn Clock,
+    storage: &dyn Storage,
+    record: &VmRecord,
+    renaming: &Renaming,
+) -> Result<(), ChangeError<RenameRefusal>> {
+    if renaming.volumes.is_empty() {
+        return Ok(());
+    }
+    let noted = store.change(|cluster| begin(cluster, record, renaming)).await;
+    if let Err(ChangeError::Store(_)) = noted {
+        // It may be noted all the same.
+        let_go(store, clock, renaming, Change::EndRenaming).await;
+    }
+    noted?;
+    let Err(refusal) = rename_volumes(storage, &renaming.volumes).await else { return Ok(()) };
+    let is_stranded = matches!(refusal, RenameRefusal::Stranded { .. });
+    let how = if is_stranded { Change::LeaveRenaming } else { Change::EndRenaming };
+    let_go(store, clock, renaming, how).await;
+    Err(ChangeError::Refused(refusal))
+}
+
+/// Notes what is going to happen, if it still may.
+fn begin(
+    cluster: &Cluster,
+    decided_on: &VmRecord,
+    renaming: &Renaming,
+) -> Result<(Changes, ()), RenameRefusal> {
+    let record = unchanged(cluster, decided_on)?;
+    check(cluster, record, &renaming.to)?;
+    check_not_being_renamed(cluster, record)?;
+    let mut changes = Changes::new();
+    changes.push(Change::HoldRenaming(renaming.clone()));
+    changes.expect(Expect::VmNames).expect(Expect::VmState(record.uuid)).expect(Expect::VmXml(record.uuid));
+    Ok((changes, ()))
+}
+
+/// The VM as it is now, if it is called and made as it was.
+fn unchanged<'a>(cluster: &'a Cluster, decided_on: &VmRecord) -> Result<&'a VmRecord, RenameRefusal> {
+    let record = cluster.vms.get(&decided_on.uuid).ok_or_else(|| NoVm { vm: decided_on.name.clone() })?;
+    if record.xml != decided_on.xml || record.name != decided_on.name {
+        return Err(RenameRefusal::Changed { vm: decided_on.name.clone() });
+    }
+    Ok(record)
+}
+
+/// Leaves or ends the note of a renaming that is held here, as soon as the store can be told. If it
+/// cannot for long, the worker finds the note when this process's session is over.
+async fn let_go(store: &Store, clock: &dyn Clock, held: &Renaming, how: fn(Uuid) -> Change) {
+    let decide = |cluster: &Cluster| {
+        let mut changes = Changes::new();
+        let noted = cluster.renamings.get(&held.vm);
+        if noted.is_some_and(|noted| noted.to == held.to && noted.taken_back == held.taken_back) {
+            changes.push(how(held.vm));
+        }
+        Ok::<_, RenameRefusal>((changes, ()))
+    };
+    for tries in 0.. {
+        let told = match store.fresh().await {
+            Ok(_) => store.change(decide).await,
+            Err(error) => Err(error.into()),
+        };
+        match told {
+            Ok(()) => return,
+            Err(error) if tries == LOOKS => {
+                tracing::error!(vm = held.from, %error, "the note of a renaming stays until this process ends");
+                return;
             }
-        },
+            Err(_) => clock.sleep(LOOK_AGAIN).await,
+        }
+    }
+}
+
+/// Gives the volumes of a renaming that nobody works on any more the names back that the VM's record
+/// has. `false` if somebody else does it, or there is nothing to do.
+pub async fn take_back_renaming(
+    store: &Store,
+    clock: &dyn Clock,
+    storage: &dyn Storage,
+    vm: Uuid,
+) -> Result<bool, ChangeError<RenameRefusal>> {
+    let taken = store.change(|cluster| Ok::<_, RenameRefusal>(take_over(cluster, vm))).await?;
+    let Some(renaming) = taken else { return Ok(false) };
+    let from = renaming.from.clone();
+    match give_back(storage, &renaming).await {
+        Ok(()) => {
+            let_go(store, clock, &renaming, Change::EndRenaming).await;
+            tracing::warn!(vm = from, to = renaming.to, "a renaming that was left half way was taken back");
+            Ok(true)
+        }
+        Err(refusal) => {
+            let_go(store, clock, &renaming, Change::LeaveRenaming).await;
+            Err(ChangeError::Refused(refusal))
+        }
+    }
+}
+
+fn take_over(cluster: &Cluster, vm: Uuid) -> (Changes, Option<Renaming>) {
+    let mut changes = Changes::new();
+    let left = cluster.renamings.get(&vm).filter(|renaming| !renaming.held);
+    let taken = left.map(|renaming| Renaming { taken_back: true, held: true, ..(**renaming).clone() });
+    if let Some(renaming) = &taken {
+        changes.push(Change::HoldRenaming(renaming.clone()));
+    }
+    (changes, taken)
+}
+
+async fn give_back(storage: &dyn Storage, renaming: &Renaming) -> Result<(), RenameRefusal> {
+    for (old, new) in &renaming.volumes {
+        let failed = |source| RenameRefusal::Volume { volume: old.clone(), source };
+        give_name_back(storage, old, new).await.map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// Has the volume be called `old`, whether it is so already or it is called `new`. Renaming is one step in
+/// the storage: a volume that is called `old` is the VM's, whatever else has the new name.
+async fn give_name_back(storage: &dyn Storage, old: &VolumeId, new: &VolumeId) -> Result<(), StorageError> {
+    if !exists(storage, old).await? && exists(storage, new).await? {
+        storage.rename(new, &old.volume).await?;
+    }
+    Ok(())
+}
+
+async fn exists(storage: &dyn Storage, volume: &VolumeId) -> Result<bool, StorageError> {
+    match storage.volume(volume).await {
+        Ok(_) => Ok(true),
+        Err(StorageError::NoVolume { .. } | StorageError::NoPool { .. }) => Ok(false),
+        Err(error) => Err(error),
     }
 }
 
@@ -203,14 +360,11 @@ async fn volumes_to_rename(
     let mut renames = BTreeMap::new();
     for volume in record.volumes() {
         let Some(new) = renamed_volume(&record.name, to, &volume) else { continue };
-        if let Some((other, _)) = other_user(cluster, record.uuid, std::slice::from_ref(&volume)) {
-            let (vm, other) = (record.name.clone(), other.name.clone());
-            return Err(RenameRefusal::Shared { vm, volume, other });
-        }
-        match storage.volume(&volume).await {
-            Ok(_) => {}
+        check_unshared(cluster, record, [&volume])?;
+        match exists(storage, &volume).await {
+            Ok(true) => {}
             // A name in the XML without a volume behind it stays as it is.
-            Err(StorageError::NoVolume { .. } | StorageError::NoPool { .. }) => continue,
+            Ok(false) => continue,
             Err(source) => return Err(RenameRefusal::Volume { volume, source }),
         }
         match storage.volume(&new).await {
@@ -222,22 +376,36 @@ async fn volumes_to_rename(
     Ok(renames)
 }
 
+fn check_unshared<'a>(
+    cluster: &Cluster,
+    record: &VmRecord,
+    volumes: impl IntoIterator<Item = &'a VolumeId>,
+) -> Result<(), RenameRefusal> {
+    let volumes: Vec<VolumeId> = volumes.into_iter().cloned().collect();
+    match other_user(cluster, record.uuid, &volumes) {
+        None => Ok(()),
+        Some((other, volume)) => {
+            let (vm, other) = (record.name.clone(), other.name.clone());
+            Err(RenameRefusal::Shared { vm, volume: volume.clone(), other })
+        }
+    }
+}
+
 async fn rename_volumes(
     storage: &dyn Storage,
     volumes: &BTreeMap<VolumeId, VolumeId>,
 ) -> Result<(), RenameRefusal> {
-    let mut done = Vec::new();
+    let mut begun = Vec::new();
     for (old, new) in volumes {
-        match storage.rename(old, &new.volume).await {
-            Ok(()) => done.push((old.clone(), new.clone())),
-            Err(source) => {
-                let stranded = take_back(storage, done).await;
-                let volume = old.clone();
-                return Err(match stranded.is_empty() {
-                    true => RenameRefusal::Volume { volume, source },
-                    false => RenameRefusal::Stranded { volume, stranded, source },
-                });
-            }
+        begun.push((old.clone(), new.clone()));
+        if let Err(source) = storage.rename(old, &new.volume).await {
+            // An answer that is lost may have been a yes: the last one is looked at as well.
+            let stranded = take_back(storage, begun).await;
+            let volume = old.clone();
+            return Err(match stranded.is_empty() {
+                true => RenameRefusal::Volume { volume, source },
+                false => RenameRefusal::Stranded { volume, stranded, source },
+            });
         }
     }
     Ok(())
@@ -247,7 +415,7 @@ async fn rename_volumes(
 async fn take_back(storage: &dyn Storage, done: Vec<(VolumeId, VolumeId)>) -> Vec<(VolumeId, VolumeId)> {
     let mut stranded = Vec::new();
     for (old, new) in done.into_iter().rev() {
-        if let Err(error) = storage.rename(&new, &old.volume).await {
+        if let Err(error) = give_name_back(storage, &old, &new).await {
             tracing::error!(%old, %new, %error, "a volume could not be given its name back");
             stranded.push((old, new));
         }
@@ -257,45 +425,52 @@ async fn take_back(storage: &dyn Storage, done: Vec<(VolumeId, VolumeId)>) -> Ve
 
 /// The records were not changed: neither are the volumes to be.
 async fn undo(
+    store: &Store,
+    clock: &dyn Clock,
     storage: &dyn Storage,
-    done: Vec<(VolumeId, VolumeId)>,
+    renaming: &Renaming,
     error: ChangeError<RenameRefusal>,
 ) -> Result<Renamed, ChangeError<RenameRefusal>> {
-    let first = done.first().map(|(old, _)| old.clone());
-    let stranded = take_back(storage, done).await;
-    match first {
-        Some(volume) if !stranded.is_empty() => {
-            let source = StorageError::Io {
-                doing: "taking a renaming back".to_owned(),
-                source: std::io::Error::other(error.to_string()),
-            };
-            Err(ChangeError::Refused(RenameRefusal::Stranded { volume, stranded, source }))
-        }
-        _ => Err(error),
+    let Some((volume, _)) = renaming.volumes.first_key_value() else { return Err(error) };
+    let stranded = take_back(storage, renaming.volumes.clone().into_iter().collect()).await;
+    if stranded.is_empty() {
+        let_go(store, clock, renaming, Change::EndRenaming).await;
+        return Err(error);
     }
+    let_go(store, clock, renaming, Change::LeaveRenaming).await;
+    let source = StorageError::Io {
+        doing: "taking a renaming back".to_owned(),
+        source: std::io::Error::other(error.to_string()),
+    };
+    Err(ChangeError::Refused(RenameRefusal::Stranded { volume: volume.clone(), stranded, source }))
 }
 
 /// All records of the renaming, if nothing has changed since it was decided.
 fn records(
     cluster: &Cluster,
     decided_on: &VmRecord,
-    to: &str,
-    volumes: &BTreeMap<VolumeId, VolumeId>,
+    renaming: &Renaming,
 ) -> Result<(Changes, ()), RenameRefusal> {
-    let uuid = decided_on.uuid;
-    let record = cluster.vms.get(&uuid).ok_or_else(|| NoVm { vm: decided_on.name.clone() })?;
-    if record.xml != decided_on.xml || record.name != decided_on.name {
-        return Err(RenameRefusal::Changed { vm: decided_on.name.clone() });
-    }
+    let Renaming { vm: uuid, to, volumes, .. } = renaming;
+    let uuid = *uuid;
+    let record = unchanged(cluster, decided_on)?;
     check(cluster, record, to)?;
+    check_unshared(cluster, record, volumes.keys())?;
     let vm = || record.name.clone();
     let mut domain =
         Domain::parse(&record.xml).map_err(|source| RenameRefusal::Unreadable { vm: vm(), source })?;
     domain.rename(to, volumes).map_err(|source| RenameRefusal::Edit { vm: vm(), source })?;
     let new_name = |volume: &VolumeId| volumes.get(volume).unwrap_or(volume).clone();
     let mut changes = Changes::new();
+    if volumes.is_empty() {
+        check_not_being_renamed(cluster, record)?;
+    } else {
+        let ours = cluster.renamings.get(&uuid).filter(|noted| noted.to == *to && !noted.taken_back);
+        ours.ok_or_else(|| RenameRefusal::Changed { vm: vm() })?;
+        changes.push(Change::EndRenaming(uuid));
+    }
     changes
-        .vm(uuid, VmChange::Name(to.to_owned()))
+        .vm(uuid, VmChange::Name(to.clone()))
         .vm(uuid, VmChange::Xml(domain.into_string()))
         .vm(uuid, VmChange::Volumes(record.volumes().iter().map(new_name).collect()));
     for snapshot in &record.snapshots {

@@ -8,7 +8,7 @@ use pvc_model::vm::{VmRecord, VmState};
 use pvc_ports::Clock;
 use pvc_store::{ChangeError, Changes, Store, VmChange};
 
-use crate::refusal::{Kind, NoVm, Refusal, find_vm};
+use crate::refusal::{BeingRenamed, Kind, NoVm, Refusal, check_not_being_renamed, find_vm};
 use crate::wait::wait_for;
 
 /// What became of a request.
@@ -23,6 +23,8 @@ pub struct StateOutcome {
 pub enum StateRefusal {
     #[error(transparent)]
     NoVm(#[from] NoVm),
+    #[error(transparent)]
+    BeingRenamed(#[from] BeingRenamed),
     #[error("VM `{vm}` cannot {request}: {why}", request = .request.as_str())]
     Request { vm: String, request: StateRequest, why: pvc_model::request::Refusal },
     #[error("VM `{vm}` cannot start: its domain XML cannot be read: {why}")]
@@ -47,6 +49,7 @@ impl Refusal for StateRefusal {
     fn hint(&self) -> Option<String> {
         match self {
             StateRefusal::NoVm(error) => error.hint(),
+            StateRefusal::BeingRenamed(error) => error.hint(),
             StateRefusal::Request { why, .. } => Some(why.hint().to_owned()),
             StateRefusal::Unreadable { vm, .. } => {
                 Some(format!("`pvc vm modify {vm} FILE` replaces the XML"))
@@ -75,6 +78,7 @@ pub async fn set_state(
                 .map_err(|why| StateRefusal::Request { vm: record.name.clone(), request, why })?;
             if request == StateRequest::Start {
                 check_startable(record)?;
+                check_not_being_renamed(cluster, record)?;
             }
             let mut changes = Changes::new();
             if let Answer::Write(state) | Answer::ThenDisable(state) = &answer {
