@@ -4,6 +4,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use pvc_model::storage::RbdAccess;
 use pvc_ports::StorageError;
 use serde_json::Value;
 use tokio::sync::oneshot;
@@ -100,8 +101,8 @@ impl Monitors {
         Monitors { options, state: Mutex::default() }
     }
 
-    pub fn hypervisor_user(&self) -> &str {
-        &self.options.access.user
+    pub fn hypervisor_access(&self) -> &RbdAccess {
+        &self.options.access
     }
 
     /// Asks for JSON.

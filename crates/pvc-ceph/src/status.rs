@@ -1,6 +1,7 @@
 //! How the cluster is doing, asked of its monitors.
 
 use async_trait::async_trait;
+use pvc_model::storage::RbdAccess;
 use pvc_ports::{OsdFigures, PoolFigures, StorageCluster, StorageError};
 use serde_json::{Value, json};
 
@@ -57,8 +58,12 @@ impl StorageCluster for Monitors {
         figures::osd_figures(&dump, &df, &status).map_err(not_understood)
     }
 
+    fn access(&self) -> &RbdAccess {
+        self.hypervisor_access()
+    }
+
     async fn hypervisor_key(&self) -> Result<Option<String>, StorageError> {
-        let entity = format!("client.{}", self.hypervisor_user());
+        let entity = format!("client.{}", self.hypervisor_access().user);
         match self.text(json!({ "prefix": "auth get-key", "entity": entity })).await {
             Ok(key) => Ok(Some(key.trim().to_owned())),
             Err(error) if error.errno() == Some(Errno::NOT_FOUND) => Ok(None),

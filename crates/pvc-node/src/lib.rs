@@ -5,6 +5,7 @@
 //!  node      the supervised tasks, and the way out
 //!    keepalive   stamp first and alone, then the figures
 //!    vms         records and guests → steps (`pvc_model::vm::plan`) → effects
+//!    ceph        how Ceph is doing, published by the primary
 //!    collect     asks the hypervisor for figures, however long it takes
 //!    inventory   volumes of this machine alone → records of them
 //!    console     serial consoles → the store
@@ -16,6 +17,7 @@
 //! Every task works from the present state and is only woken by changes, so start-up, normal change and
 //! recovery are one code path; a task that panics is started again.
 
+mod ceph;
 mod collect;
 mod console;
 mod faults;
@@ -26,6 +28,7 @@ mod keepalive;
 mod node;
 mod nodelog;
 mod primary;
+mod secret;
 mod services;
 mod settings;
 mod shared;

@@ -18,7 +18,7 @@ use crate::settings::{NodeSettings, Ports};
 use crate::shared::{Heartbeat, Shared};
 use crate::startup::{self, NoFacts};
 use crate::vms::VmReconciler;
-use crate::{collect, console, faults, fence, flush, inventory, keepalive, nodelog, primary, reset};
+use crate::{ceph, collect, console, faults, fence, flush, inventory, keepalive, nodelog, primary, reset};
 
 /// How long the store may take for each of the last words.
 const LAST_WORD: Duration = Duration::from_secs(5);
@@ -205,6 +205,9 @@ fn start_tasks(shared: &Arc<Shared>, log_lines: Option<Receiver<String>>) -> Tas
     if on.hypervisor {
         supervise(acting, shared, "vms", &end, |shared, end| VmReconciler::new(shared).run(end));
         supervise(acting, shared, "collect", &end, collect::run);
+    }
+    if on.storage {
+        supervise(acting, shared, "ceph", &end, ceph::run);
     }
     if on.hypervisor && shared.settings.console_log_lines > 0 {
         supervise(acting, shared, "console", &end, console::run);

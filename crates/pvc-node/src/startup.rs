@@ -14,6 +14,7 @@ use pvc_store::{Change, ChangeError, Changes, ConfigChange, Ipmi, NewNode, NodeC
 
 use crate::node::NodeError;
 use crate::primary;
+use crate::secret;
 use crate::services;
 use crate::settings::{NodeSettings, Ports};
 use crate::shared::Shared;
@@ -112,7 +113,13 @@ pub(crate) async fn after_store(shared: &Arc<Shared>) -> Result<(), NodeError> {
     })
     .await?;
     let hypervisor = When::only_if(settings.subsystems.hypervisor, "the hypervisor is off");
-    step("hypervisor", hypervisor, require_hypervisor(shared)).await
+    step("hypervisor", hypervisor, require_hypervisor(shared)).await?;
+    let volumes = When::only_if(settings.subsystems.storage, "storage is off");
+    step("key of volumes", volumes, async {
+        secret::require(shared).await;
+        Ok(())
+    })
+    .await
 }
 
 /// Waits until the store holds a cluster; where one machine is everything, makes one.

@@ -1,7 +1,7 @@
 //! What a storage that is a cluster of its own says of itself: Ceph.
 
 use async_trait::async_trait;
-use pvc_model::storage::PoolName;
+use pvc_model::storage::{PoolName, RbdAccess};
 
 use crate::StorageError;
 
@@ -80,6 +80,8 @@ pub trait StorageCluster: Send + Sync {
     async fn pool_figures(&self) -> Result<Vec<PoolFigures>, StorageError>;
     /// Only OSDs of which everything is known. Not to be asked of a cluster without any OSD: it may never answer.
     async fn osd_figures(&self) -> Result<Vec<OsdFigures>, StorageError>;
+    /// How hypervisors reach its volumes. Asks nobody.
+    fn access(&self) -> &RbdAccess;
     /// The key with which hypervisors open volumes; `None` if their user does not exist.
     async fn hypervisor_key(&self) -> Result<Option<String>, StorageError>;
 }

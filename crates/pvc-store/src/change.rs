@@ -188,6 +188,14 @@ pub enum Report {
     /// `listen:port`, or empty.
     Vnc(Uuid, String),
     ConsoleLog(Uuid, String),
+    /// Text for people.
+    StorageStatus(String),
+    /// JSON text, as the storage says it.
+    StorageHealth(String),
+    /// Text for people.
+    StorageUsage(String),
+    /// JSON text, of an OSD by its number.
+    OsdStats(String, String),
     PoolStats(PoolName, String),
     VolumeStats(VolumeId, String),
 }

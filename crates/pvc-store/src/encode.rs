@@ -369,6 +369,10 @@ pub(crate) fn report(report: &Report) -> Vec<(String, String)> {
         Report::VmStats(vm, json) => vec![(keys::vm(*vm, "stats"), json.clone())],
         Report::Vnc(vm, address) => vec![(keys::vm(*vm, "vnc"), address.clone())],
         Report::ConsoleLog(vm, text) => vec![(keys::vm(*vm, "consolelog"), text.clone())],
+        Report::StorageStatus(text) => vec![("/ceph".to_owned(), text.clone())],
+        Report::StorageHealth(json) => vec![("/ceph/health".to_owned(), json.clone())],
+        Report::StorageUsage(text) => vec![("/ceph/util".to_owned(), text.clone())],
+        Report::OsdStats(osd, json) => vec![(format!("/ceph/osds/{osd}/stats"), json.clone())],
         Report::PoolStats(pool, json) => vec![(format!("/ceph/pools/{pool}/stats"), json.clone())],
         Report::VolumeStats(id, json) => vec![(format!("{}/stats", keys::volume(id)), json.clone())],
     }

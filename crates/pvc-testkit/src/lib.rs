@@ -14,6 +14,7 @@ mod network;
 mod random;
 mod services;
 mod storage;
+mod storage_cluster;
 mod tree;
 mod wait;
 
@@ -25,5 +26,6 @@ pub use network::{MemoryNetwork, NetworkChange};
 pub use random::SeededRandom;
 pub use services::{ScriptedServices, UnitCall, UnitManner};
 pub use storage::MemoryStorage;
+pub use storage_cluster::{Said, ScriptedCluster};
 pub use tree::FlakyTree;
 pub use wait::{eventually, eventually_some};

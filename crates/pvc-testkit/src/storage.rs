@@ -1,12 +1,15 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use pvc_model::storage::{PoolName, SnapshotName, VolumeId, VolumeName};
 use pvc_ports::{
-    Attachment, ImageFormat, PoolInfo, SnapshotInfo, Storage, StorageError, VolumeInfo, VolumeLock,
+    Attachment, ImageFormat, PoolInfo, SnapshotInfo, Storage, StorageCluster, StorageError, VolumeInfo,
+    VolumeLock,
 };
+
+use crate::ScriptedCluster;
 
 #[derive(Debug, Clone, Default)]
 struct Volume {
@@ -26,6 +29,7 @@ struct Inner {
 #[derive(Default)]
 pub struct MemoryStorage {
     inner: Mutex<Inner>,
+    cluster: Option<Arc<ScriptedCluster>>,
 }
 
 impl MemoryStorage {
@@ -34,6 +38,11 @@ impl MemoryStorage {
         let storage = MemoryStorage::default();
         storage.with(|inner| inner.pools.insert(PoolName::new("vms"), ()));
         storage
+    }
+
+    /// With a cluster behind the volumes, which are reached as it says.
+    pub fn of_cluster(cluster: Arc<ScriptedCluster>) -> Self {
+        MemoryStorage { cluster: Some(cluster), ..MemoryStorage::new() }
     }
 
     /// A volume of 1 GiB that somebody made earlier.
@@ -252,7 +261,10 @@ impl Storage for MemoryStorage {
     async fn attachment(&self, volume: &VolumeId) -> Result<Attachment, StorageError> {
         self.reached(|inner| {
             inner.volume(volume)?;
-            Ok(Attachment::File { path: PathBuf::from(format!("/volumes/{volume}")) })
+            Ok(match &self.cluster {
+                Some(cluster) => Attachment::Rbd(cluster.access().clone()),
+                None => Attachment::File { path: PathBuf::from(format!("/volumes/{volume}")) },
+            })
         })
     }
 
@@ -265,6 +277,10 @@ impl Storage for MemoryStorage {
             inner.volume(volume)?.locks.retain(|held| held != lock);
             Ok(())
         })
+    }
+
+    fn cluster(&self) -> Option<&dyn StorageCluster> {
+        self.cluster.as_deref().map(|cluster| cluster as &dyn StorageCluster)
     }
 }
 

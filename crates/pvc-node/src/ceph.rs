@@ -1,0 +1,378 @@
+//! How Ceph is doing, published by the primary: status, health and usage as Ceph says them, and pools and
+//! OSDs in numbers.
+//!
+//! Ceph that is unwell hangs. So this is a task of its own: nothing waits for it, each question is asked
+//! beside the others, and what gets no answer keeps its last good one in the store.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pvc_model::cluster::Cluster;
+use pvc_model::node::CoordinatorState;
+use pvc_ports::{OsdFigures, PoolFigures, StorageCluster, StorageError};
+use pvc_store::Report;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use crate::faults;
+use crate::secret;
+use crate::shared::Shared;
+
+/// How long the answer to one question is waited for. Adapters have deadlines of their own; this is for
+/// those that forget.
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// How long Ceph may be silent before operators are told.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The fault of a cluster whose Ceph says nothing to its primary.
+const SILENT: &str = "CEPH_SILENT";
+
+/// Works until `shutdown`.
+pub(crate) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
+    let work = async {
+        tokio::join!(watch(&shared), secret::keep(&shared));
+    };
+    tokio::select! {
+        biased;
+        () = shutdown.cancelled() => {}
+        () = work => {}
+    }
+}
+
+async fn watch(shared: &Arc<Shared>) {
+    let mut silence = Silence::default();
+    loop {
+        if let Some(cluster) = shared.ports.storage.cluster().filter(|_| is_primary(shared)) {
+            let answers = ask(shared, cluster).await;
+            silence.note(shared, &answers).await;
+            publish(shared, answers).await;
+        } else {
+            silence = Silence::default();
+        }
+        shared.sleep(shared.settings.keepalive_interval).await;
+    }
+}
+
+fn is_primary(shared: &Shared) -> bool {
+    shared.is_connected()
+        && shared.record().is_some_and(|own| own.coordinator_state == CoordinatorState::Primary)
+}
+
+type Asked<T> = Result<T, StorageError>;
+
+/// What Ceph said in one pass.
+struct Answers {
+    status: Asked<String>,
+    health: Asked<String>,
+    usage: Asked<String>,
+    pools: Asked<Vec<PoolFigures>>,
+    osds: Asked<Vec<OsdFigures>>,
+}
+
+async fn ask(shared: &Shared, cluster: &dyn StorageCluster) -> Answers {
+    let osds = async {
+        // A Ceph without any OSD may never say how its OSDs are.
+        if shared.store.view().osds.is_empty() { Ok(Vec::new()) } else { cluster.osd_figures().await }
+    };
+    let (status, health, usage, pools, osds) = tokio::join!(
+        timely(shared, cluster.status()),
+        timely(shared, cluster.health()),
+        timely(shared, cluster.usage()),
+        timely(shared, cluster.pool_figures()),
+        timely(shared, osds),
+    );
+    Answers { status, health, usage, pools, osds }
+}
+
+async fn timely<T>(shared: &Shared, question: impl Future<Output = Asked<T>>) -> Asked<T> {
+    let late = Err(StorageError::TimedOut { seconds: DEADLINE.as_secs() });
+    shared.within(DEADLINE, question).await.unwrap_or(late)
+}
+
+impl Answers {
+    /// What was not answered, with the reason.
+    fn failures(&self) -> Vec<(&'static str, &StorageError)> {
+        let all = [
+            ("status", self.status.as_ref().err()),
+            ("health", self.health.as_ref().err()),
+            ("usage", self.usage.as_ref().err()),
+            ("pools", self.pools.as_ref().err()),
+            ("OSDs", self.osds.as_ref().err()),
+        ];
+        all.into_iter().filter_map(|(what, error)| Some((what, error?))).collect()
+    }
+
+    /// What goes into the store: only of pools and OSDs that the cluster knows.
+    fn reports(self, view: &Cluster) -> Vec<Report> {
+        let texts = [
+            self.status.ok().map(Report::StorageStatus),
+            self.health.ok().map(Report::StorageHealth),
+            self.usage.ok().map(Report::StorageUsage),
+        ];
+        let pools = self.pools.unwrap_or_default();
+        let pools = pools.iter().filter(|pool| view.pools.contains_key(&pool.name));
+        let osds = self.osds.unwrap_or_default();
+        let osds = osds.iter().filter(|osd| view.osds.contains_key(&osd.id.to_string()));
+        let pools = pools.map(|pool| Report::PoolStats(pool.name.clone(), pool_stats(pool)));
+        let osds = osds.map(|osd| Report::OsdStats(osd.id.to_string(), osd_stats(osd)));
+        texts.into_iter().flatten().chain(pools).chain(osds).collect()
+    }
+}
+
+async fn publish(shared: &Shared, answers: Answers) {
+    let reports = answers.reports(&shared.store.view());
+    // Another may have become primary while Ceph was asked.
+    if reports.is_empty() || !is_primary(shared) {
+        return;
+    }
+    match shared.within(DEADLINE, shared.store.report(reports)).await {
+        Some(Ok(())) => {}
+        Some(Err(error)) => tracing::warn!(
+            error = &error as &dyn std::error::Error,
+            "what Ceph says of itself could not be written"
+        ),
+        None => tracing::warn!("what Ceph says of itself could not be written in time"),
+    }
+}
+
+/// What Ceph does not say, and for how long it has said nothing at all.
+#[derive(Default)]
+struct Silence {
+    missing: BTreeSet<&'static str>,
+    since: Option<Duration>,
+    told: Option<Duration>,
+}
+
+impl Silence {
+    async fn note(&mut self, shared: &Arc<Shared>, answers: &Answers) {
+        let failures = answers.failures();
+        let missing: BTreeSet<&str> = failures.iter().map(|(what, _)| *what).collect();
+        if let Some((_, error)) = failures.first().filter(|_| !missing.is_subset(&self.missing)) {
+            let what = missing.iter().copied().collect::<Vec<_>>().join(", ");
+            let error = *error as &dyn std::error::Error;
+            tracing::warn!(what, error, "Ceph does not say how it is; what it said last stays");
+        } else if failures.is_empty() && !self.missing.is_empty() {
+            tracing::info!("Ceph says again how it is");
+        }
+        self.missing = missing;
+        self.tell(shared, answers.status.as_ref().err()).await;
+    }
+
+    /// Raises the fault of a Ceph that has been silent for long, now and then.
+    async fn tell(&mut self, shared: &Arc<Shared>, error: Option<&StorageError>) {
+        let now = shared.now();
+        let Some(error) = error else {
+            (self.since, self.told) = (None, None);
+            return;
+        };
+        let since = *self.since.get_or_insert(now);
+        let is_news = self.told.is_none_or(|told| now.saturating_sub(told) >= faults::REFRESH);
+        if now.saturating_sub(since) < PATIENCE || !is_news {
+            return;
+        }
+        self.told = Some(now);
+        let node = shared.name();
+        let message = format!(
+            "Ceph does not answer the primary node {node} ({error}); VMs may hang on their volumes, and what is shown of the storage is old. Look at the monitors: `ceph status`"
+        );
+        faults::raise(shared, &faults::fault_id(SILENT, node.as_str()), &message).await;
+    }
+}
+
+/// The members that older peers read.
+fn pool_stats(pool: &PoolFigures) -> String {
+    json!({
+        "id": pool.id,
+        "stored_bytes": pool.stored_bytes,
+        "free_bytes": pool.free_bytes,
+        "used_bytes": pool.used_bytes,
+        "used_percent": pool.used_fraction,
+        "num_objects": pool.objects,
+        "num_object_clones": pool.object_clones,
+        "num_object_copies": pool.object_copies,
+        "num_objects_missing_on_primary": pool.objects_missing_on_primary,
+        "num_objects_unfound": pool.objects_unfound,
+        "num_objects_degraded": pool.objects_degraded,
+        "read_ops": pool.read_ops,
+        "read_bytes": pool.read_bytes,
+        "write_ops": pool.write_ops,
+        "write_bytes": pool.write_bytes,
+    })
+    .to_string()
+}
+
+/// The members that older peers read.
+fn osd_stats(osd: &OsdFigures) -> String {
+    json!({
+        "uuid": osd.uuid,
+        "up": u8::from(osd.is_up),
+        "in": u8::from(osd.is_in),
+        "primary_affinity": osd.primary_affinity,
+        "utilization": osd.utilization,
+        "var": osd.variance,
+        "pgs": osd.placement_groups,
+        "kb": osd.kib,
+        "kb_used": osd.kib_used,
+        "kb_used_data": osd.kib_used_data,
+        "kb_used_omap": osd.kib_used_omap,
+        "kb_used_meta": osd.kib_used_meta,
+        "kb_avail": osd.kib_available,
+        "weight": osd.crush_weight,
+        "reweight": osd.reweight,
+        "class": osd.class,
+        "node": osd.node,
+        "used": osd.used,
+        "avail": osd.available,
+        "wr_ops": osd.write_ops,
+        "wr_data": osd.write_data,
+        "rd_ops": osd.read_ops,
+        "rd_data": osd.read_data,
+        "state": osd.state,
+    })
+    .to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use pvc_embedded::EmbeddedTree;
+    use pvc_model::storage::{OsdRecord, PoolName, PoolRecord, RbdAccess};
+    use pvc_store::{Change, Changes, NodeChange, Store};
+    use pvc_testkit::{MemoryStorage, ScriptedCluster, SeededRandom, TokioClock, eventually};
+
+    use super::*;
+    use crate::settings::{self, Ports};
+
+    fn pool(name: &str) -> PoolFigures {
+        PoolFigures {
+            name: PoolName::new(name),
+            id: 2,
+            stored_bytes: 35,
+            free_bytes: 1000,
+            used_bytes: 105,
+            used_fraction: 0.25,
+            objects: 4,
+            object_clones: 0,
+            object_copies: 12,
+            objects_missing_on_primary: 0,
+            objects_unfound: 0,
+            objects_degraded: 0,
+            read_ops: 1,
+            read_bytes: 1024,
+            write_ops: 2,
+            write_bytes: 2048,
+        }
+    }
+
+    fn late<T>() -> Asked<T> {
+        Err(StorageError::TimedOut { seconds: 5 })
+    }
+
+    fn view() -> Cluster {
+        let mut view = Cluster::default();
+        let text = || "x".to_owned();
+        let vms = PoolRecord { name: PoolName::new("vms"), pgs: text(), tier: text(), stats: "{}".into() };
+        view.pools.insert(vms.name.clone(), Arc::new(vms));
+        let osd = OsdRecord { id: "0".to_owned(), ..OsdRecord::default() };
+        view.osds.insert("0".to_owned(), Arc::new(osd));
+        view
+    }
+
+    #[test]
+    fn what_is_answered_is_published_whatever_else_hangs() {
+        let osd = |id| OsdFigures { id, is_up: true, ..OsdFigures::default() };
+        let answers = Answers {
+            status: Ok("all is well".to_owned()),
+            health: late(),
+            usage: late(),
+            pools: Ok(vec![pool("vms"), pool("of-somebody-else")]),
+            osds: Ok(vec![osd(0), osd(7)]),
+        };
+        assert_eq!(answers.failures().iter().map(|(what, _)| *what).collect::<Vec<_>>(), ["health", "usage"]);
+        let reports = answers.reports(&view());
+        assert_eq!(
+            reports,
+            [
+                Report::StorageStatus("all is well".to_owned()),
+                Report::PoolStats(PoolName::new("vms"), pool_stats(&pool("vms"))),
+                Report::OsdStats("0".to_owned(), osd_stats(&osd(0))),
+            ],
+            "what the cluster has no record of is left alone"
+        );
+    }
+
+    #[test]
+    fn figures_have_the_members_that_readers_look_for() {
+        let text = pool_stats(&pool("vms"));
+        assert!(
+            text.starts_with(
+                r#"{"id":2,"stored_bytes":35,"free_bytes":1000,"used_bytes":105,"used_percent":0.25,"#
+            ),
+            "{text}"
+        );
+        let osd = OsdFigures { is_in: true, write_data: "124k".to_owned(), ..OsdFigures::default() };
+        let text = osd_stats(&osd);
+        assert!(text.contains(r#""up":0,"in":1,"#) && text.contains(r#""wr_data":"124k""#), "{text}");
+    }
+
+    async fn primary(storage: MemoryStorage) -> Arc<Shared> {
+        let clock = Arc::new(TokioClock::new());
+        let random = Arc::new(SeededRandom::new(1));
+        let store =
+            Store::open(EmbeddedTree::in_memory().connect(), clock.clone(), random.clone()).await.unwrap();
+        store.initialize(false).await.unwrap();
+        let ports = Ports { storage: Arc::new(storage), clock, random, ..settings::tests::ports() };
+        let shared = Arc::new(Shared::new(settings::tests::settings("hv1"), ports, store));
+        crate::startup::set_up_node(&shared).await.unwrap();
+        let mut changes = Changes::new();
+        changes.node(shared.name(), NodeChange::Coordinator(CoordinatorState::Primary));
+        let (pgs, tier) = ("32".to_owned(), "default".to_owned());
+        changes.push(Change::PutPool { name: PoolName::new("vms"), pgs, tier });
+        shared.store.change(|_| Ok::<_, std::convert::Infallible>((changes.clone(), ()))).await.unwrap();
+        shared
+    }
+
+    fn access() -> RbdAccess {
+        RbdAccess { monitors: Vec::new(), port: 6789, user: "libvirt".to_owned(), secret: None }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_ceph_that_falls_silent_keeps_its_last_words_and_becomes_a_fault() {
+        let cluster = Arc::new(ScriptedCluster::new(access()));
+        cluster.say(|said| (said.text, said.pools) = ("HEALTH_OK".to_owned(), vec![pool("vms")]));
+        let shared = primary(MemoryStorage::of_cluster(cluster.clone())).await;
+        let end = CancellationToken::new();
+        let task = tokio::spawn(run(shared.clone(), end.clone()));
+        let view = || shared.store.view();
+        let patience = Duration::from_secs(300);
+        eventually("it is published", patience, || &*view().config.storage_health == "HEALTH_OK").await;
+        eventually("with the pools", patience, || view().pools.values().any(|p| p.stats.contains("1000")))
+            .await;
+
+        cluster.say(|said| said.hangs = true);
+        eventually("it is a fault", patience, || view().faults.contains_key("CEPH_SILENT_HV1")).await;
+        assert_eq!(&*view().config.storage_status, "HEALTH_OK");
+
+        cluster.say(|said| (said.hangs, said.text) = (false, "HEALTH_WARN".to_owned()));
+        eventually("it is heard again", patience, || &*view().config.storage_health == "HEALTH_WARN").await;
+        end.cancel();
+        task.await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_the_primary_asks() {
+        let cluster = Arc::new(ScriptedCluster::new(access()));
+        cluster.say(|said| said.text = "HEALTH_OK".to_owned());
+        let shared = primary(MemoryStorage::of_cluster(cluster)).await;
+        let mut changes = Changes::new();
+        changes.node(shared.name(), NodeChange::Coordinator(CoordinatorState::Secondary));
+        shared.store.change(|_| Ok::<_, std::convert::Infallible>((changes.clone(), ()))).await.unwrap();
+        let end = CancellationToken::new();
+        let task = tokio::spawn(run(shared.clone(), end.clone()));
+        shared.sleep(Duration::from_secs(60)).await;
+        assert_eq!(&*shared.store.view().config.storage_health, "");
+        end.cancel();
+        task.await.unwrap();
+    }
+}

@@ -1,0 +1,73 @@
+use std::sync::Mutex;
+
+use async_trait::async_trait;
+use pvc_model::storage::RbdAccess;
+use pvc_ports::{OsdFigures, PoolFigures, StorageCluster, StorageError};
+
+/// A storage cluster that says what it is told to say, or hangs.
+pub struct ScriptedCluster {
+    access: RbdAccess,
+    said: Mutex<Said>,
+}
+
+/// What a [`ScriptedCluster`] answers.
+#[derive(Debug, Clone, Default)]
+pub struct Said {
+    /// Nothing is ever answered.
+    pub hangs: bool,
+    /// The text of status, health and usage.
+    pub text: String,
+    pub pools: Vec<PoolFigures>,
+    pub osds: Vec<OsdFigures>,
+    pub key: Option<String>,
+}
+
+impl ScriptedCluster {
+    pub fn new(access: RbdAccess) -> Self {
+        ScriptedCluster { access, said: Mutex::default() }
+    }
+
+    /// Changes what is answered from now on.
+    pub fn say(&self, change: impl FnOnce(&mut Said)) {
+        change(&mut self.said.lock().expect("no test panics while holding it"));
+    }
+
+    async fn said(&self) -> Said {
+        let said = self.said.lock().expect("no test panics while holding it").clone();
+        if said.hangs {
+            std::future::pending::<()>().await;
+        }
+        said
+    }
+}
+
+#[async_trait]
+impl StorageCluster for ScriptedCluster {
+    async fn status(&self) -> Result<String, StorageError> {
+        Ok(self.said().await.text)
+    }
+
+    async fn health(&self) -> Result<String, StorageError> {
+        Ok(self.said().await.text)
+    }
+
+    async fn usage(&self) -> Result<String, StorageError> {
+        Ok(self.said().await.text)
+    }
+
+    async fn pool_figures(&self) -> Result<Vec<PoolFigures>, StorageError> {
+        Ok(self.said().await.pools)
+    }
+
+    async fn osd_figures(&self) -> Result<Vec<OsdFigures>, StorageError> {
+        Ok(self.said().await.osds)
+    }
+
+    fn access(&self) -> &RbdAccess {
+        &self.access
+    }
+
+    async fn hypervisor_key(&self) -> Result<Option<String>, StorageError> {
+        Ok(self.said().await.key)
+    }
+}
