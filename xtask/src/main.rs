@@ -6,6 +6,7 @@
 mod bench;
 mod check;
 mod generated;
+mod lab;
 mod package;
 mod run;
 
@@ -19,6 +20,7 @@ Usage: cargo xtask COMMAND
   generate                          write every generated file again: the two below
   config                            write docs/manual/configuration.md from the table of keys
   openapi                           write docs/api/openapi.json from the routes
+  lab COMMAND …                     three real nodes on this machine; see docs/dev/lab.md
   package [--debug] [--no-build] [--revision N] [--output DIRECTORY]
                                     make Debian packages in target/debian; see docs/manual/install.md
   man [DIRECTORY]                   write the man pages of `pvc` to target/man
@@ -37,6 +39,7 @@ fn main() -> ExitCode {
         ("generate", []) => generated::config().and_then(|()| generated::openapi()),
         ("config", []) => generated::config(),
         ("openapi", []) => generated::openapi(),
+        ("lab", rest) => lab::run(rest),
         ("package", rest) => package::run_with(rest),
         ("man", []) => generated::man("target/man"),
         ("man", [directory]) => generated::man(directory),

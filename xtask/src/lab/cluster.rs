@@ -1,0 +1,140 @@
+//! Whether what a cluster stands on is there: ZooKeeper, Ceph, Patroni, libvirt, FRR, the BMCs.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use super::layout::{Lab, NodeName};
+use super::process::wait_until;
+use super::{bmc, node};
+
+/// A busy machine may take long; a lab that never comes up should still say so.
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// One thing a cluster needs: what to say when it is there, on which nodes, and the question.
+struct Part {
+    name: &'static str,
+    on: On,
+    question: &'static str,
+    /// What the answer holds when all is well.
+    wanted: &'static str,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum On {
+    Every,
+    First,
+}
+
+const PARTS: [Part; 6] = [
+    Part {
+        name: "ZooKeeper has a quorum",
+        on: On::Every,
+        question: "echo srvr | nc -N -w 2 $(hostname) 2181 | grep Mode",
+        wanted: "er", // leader, follower
+    },
+    Part {
+        name: "Ceph's monitors have a quorum",
+        on: On::First,
+        question: "ceph --connect-timeout 5 quorum_status | jq -r '.quorum | length'",
+        wanted: "3",
+    },
+    Part {
+        name: "Ceph's OSDs are up",
+        on: On::First,
+        question: "ceph --connect-timeout 5 osd stat --format json | jq -r 'if .num_up_osds == .num_osds and .num_osds > 0 then \"all\" else \"some\" end'",
+        wanted: "all",
+    },
+    Part {
+        name: "Ceph is clean",
+        on: On::First,
+        question: "ceph --connect-timeout 5 pg stat --format json | jq -r '[.pg_summary.num_pg_by_state[] | select(.name != \"active+clean\")] | length'",
+        wanted: "0",
+    },
+    Part {
+        name: "libvirt answers on TCP",
+        on: On::Every,
+        question: "virsh --quiet --connect qemu+tcp://$(hostname)/system uri",
+        wanted: "qemu+tcp",
+    },
+    Part {
+        name: "Patroni has a leader",
+        on: On::First,
+        question: "curl --silent --max-time 2 http://$(hostname):8008/cluster | jq -r '[.members[] | select(.role == \"leader\" and .state == \"running\")] | length'",
+        wanted: "1",
+    },
+];
+
+/// Waits until all nodes have booted and their BMCs answer.
+pub fn wait_for_boot(lab: &Lab, begun: Instant) -> Result<()> {
+    let nodes = lab.nodes();
+    for each in &nodes {
+        wait_until(&format!("`{each}` has booted"), LIMIT, || {
+            Ok(matches!(node::state(lab, each).as_str(), "running" | "degraded"))
+        })?;
+    }
+    progress(begun, "the nodes have booted");
+    for each in &nodes {
+        bmc::power_status(lab, each).with_context(|| format!("the BMC of `{each}` does not answer"))?;
+    }
+    progress(begun, "the BMCs answer");
+    Ok(())
+}
+
+/// Waits until everything that PVC builds upon is there, saying when each part is.
+pub fn wait_for_services(lab: &Lab, begun: Instant) -> Result<()> {
+    let nodes = lab.nodes();
+    for part in &PARTS {
+        if part.name.starts_with("Ceph's OSDs") {
+            register_osds(lab)?;
+        }
+        for each in nodes.iter().filter(|each| part.on == On::Every || each.number == 1) {
+            wait_until(&format!("{} (seen from `{each}`)", part.name), LIMIT, || Ok(part.holds(lab, each)))?;
+        }
+        progress(begun, part.name);
+    }
+    Ok(())
+}
+
+impl Part {
+    fn holds(&self, lab: &Lab, node: &NodeName) -> bool {
+        node::ask(lab, node, self.question).is_some_and(|answer| answer.contains(self.wanted))
+    }
+}
+
+pub fn progress(begun: Instant, what: &str) {
+    println!("{:6.1} s  {what}", begun.elapsed().as_secs_f64());
+}
+
+/// Tells Ceph of the OSDs it should expect, under the ids that their files were made with, and gives
+/// it a pool for volumes. Young monitors refuse both for a moment.
+fn register_osds(lab: &Lab) -> Result<()> {
+    let Some(first) = lab.nodes().first().cloned() else { return Ok(()) };
+    let ids: Vec<String> = lab.nodes().iter().map(|node| (node.number - 1).to_string()).collect();
+    let script = format!("/usr/local/lib/pvc-lab/storage {}", ids.join(" "));
+    wait_until("Ceph takes its OSDs and a pool", LIMIT, || Ok(node::ask(lab, &first, &script).is_some()))
+}
+
+/// One line per node and one per part, as they are now.
+pub fn status(lab: &Lab) -> Result<()> {
+    ensure!(lab.is_up(), "the lab `{}` is down; `cargo xtask lab up` brings it up", lab.name);
+    for each in lab.nodes() {
+        let cut = super::switch::cut_networks(lab, &each);
+        let cut = if cut.is_empty() { String::new() } else { format!(", cut from {}", cut.join(", ")) };
+        let bmc = bmc::fault(lab, &each).name();
+        println!("{each}  {}{cut}; BMC {} {bmc}", node::state(lab, &each), each.bmc_address());
+    }
+    // Whoever is asked may be the one that is off: the first that is not.
+    let alive: Vec<NodeName> = lab.nodes().into_iter().filter(|each| is_well(lab, each)).collect();
+    for part in &PARTS {
+        let asked: Vec<&NodeName> =
+            alive.iter().take(if part.on == On::Every { usize::MAX } else { 1 }).collect();
+        let holds = !asked.is_empty() && asked.iter().all(|each| part.holds(lab, each));
+        println!("{} {}", if holds { "yes" } else { "no " }, part.name);
+    }
+    Ok(())
+}
+
+fn is_well(lab: &Lab, node: &NodeName) -> bool {
+    matches!(node::state(lab, node).as_str(), "running" | "degraded")
+}

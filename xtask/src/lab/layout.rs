@@ -1,0 +1,152 @@
+//! What a lab is called and where its parts lie.
+
+use std::fs::{self, File};
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::run;
+
+/// One lab: a name, a directory, and nodes. Everything it makes outside of its directory (network
+/// namespaces, cgroups, hosts' names) carries its name, so that labs do not meet.
+pub struct Lab {
+    pub name: String,
+    /// `target/lab`, where labs share the base system.
+    pub home: PathBuf,
+    pub directory: PathBuf,
+}
+
+/// One of the three cables of a node, named by what hangs on its other end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Network {
+    pub name: &'static str,
+    /// The device in the node.
+    pub device: &'static str,
+    pub number: u8,
+    pub mtu: u16,
+}
+
+/// Each node's cables, in the order of their devices.
+pub const NETWORKS: [Network; 3] = [
+    Network { name: "upstream", device: "ens4", number: 0, mtu: 1500 },
+    Network { name: "cluster", device: "ens5", number: 1, mtu: 9000 },
+    Network { name: "storage", device: "ens6", number: 2, mtu: 9000 },
+];
+
+/// A node's name and its number, from which its addresses follow.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NodeName {
+    pub text: String,
+    pub number: u8,
+}
+
+impl NodeName {
+    pub fn numbered(number: u8) -> Self {
+        Self { text: format!("pvchv{number}"), number }
+    }
+
+    /// Where the node's BMC listens, in the upstream network.
+    pub fn bmc_address(&self) -> Ipv4Addr {
+        Ipv4Addr::new(10, 99, 0, 200 + self.number)
+    }
+}
+
+impl std::fmt::Display for NodeName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl Lab {
+    /// The lab that `PVC_LAB` names, or `lab`, below `PVC_LAB_DIR`, or `target/lab`.
+    ///
+    /// # Errors
+    /// If the name cannot be part of a namespace's name.
+    pub fn from_environment() -> Result<Self> {
+        let name = std::env::var("PVC_LAB").unwrap_or_else(|_| "lab".into());
+        let is_plain = name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
+        ensure!(
+            is_plain && (1..=12).contains(&name.len()) && name != "base",
+            "a lab's name is 1 to 12 lowercase letters and digits, and not `base`: `{name}`"
+        );
+        let home = match std::env::var_os("PVC_LAB_DIR") {
+            Some(directory) => std::path::absolute(directory)?,
+            None => run::target().join("lab"),
+        };
+        let directory = home.join(&name);
+        Ok(Self { name, home, directory })
+    }
+
+    /// The nodes this lab was made with, or would be.
+    pub fn nodes(&self) -> Vec<NodeName> {
+        let count = fs::read_to_string(self.directory.join("count")).ok();
+        let count = count.and_then(|count| count.trim().parse().ok()).unwrap_or(3);
+        (1..=count).map(NodeName::numbered).collect()
+    }
+
+    /// # Errors
+    /// If the lab has no node of that name.
+    pub fn node(&self, name: &str) -> Result<NodeName> {
+        let nodes = self.nodes();
+        let known: Vec<&str> = nodes.iter().map(|node| node.text.as_str()).collect();
+        match nodes.iter().find(|node| node.text == name) {
+            Some(node) => Ok(node.clone()),
+            None => bail!("there is no node `{name}`; there are: {}", known.join(", ")),
+        }
+    }
+
+    /// What a namespace or a cgroup of this lab is called.
+    pub fn named(&self, part: &str) -> String {
+        format!("pvc-{}-{part}", self.name)
+    }
+
+    /// The directory of one node or of the switch room.
+    pub fn part(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
+    pub fn logs(&self, name: &str) -> PathBuf {
+        self.directory.join("logs").join(name)
+    }
+
+    /// Whether the lab is meant to be up. Power comes back by a BMC's order only as long as it is.
+    pub fn is_up(&self) -> bool {
+        self.directory.join("up").exists()
+    }
+
+    /// Waits until nobody else works on `part` and keeps others away as long as the file lives.
+    pub fn lock(&self, part: &Path) -> Result<File> {
+        fs::create_dir_all(part).with_context(|| format!("cannot create `{}`", part.display()))?;
+        let path = part.join("lock");
+        let file = File::create(&path).with_context(|| format!("cannot create `{}`", path.display()))?;
+        file.lock().with_context(|| format!("cannot lock `{}`", path.display()))?;
+        Ok(file)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lab() -> Lab {
+        Lab { name: "t".into(), home: "/nowhere".into(), directory: "/nowhere/t".into() }
+    }
+
+    #[test]
+    fn a_lab_has_three_nodes_unless_it_was_made_with_more() {
+        let names: Vec<String> = lab().nodes().iter().map(ToString::to_string).collect();
+        assert_eq!(names, ["pvchv1", "pvchv2", "pvchv3"]);
+    }
+
+    #[test]
+    fn a_stranger_is_refused_and_the_nodes_are_named() {
+        let error = lab().node("pvchv9").unwrap_err().to_string();
+        assert_eq!(error, "there is no node `pvchv9`; there are: pvchv1, pvchv2, pvchv3");
+    }
+
+    #[test]
+    fn each_bmc_has_its_own_address() {
+        assert_eq!(NodeName::numbered(2).bmc_address().to_string(), "10.99.0.202");
+    }
+}

@@ -1,0 +1,222 @@
+//! `cargo xtask lab`: three real nodes on one machine. docs/dev/lab.md tells how to use it.
+
+#![allow(clippy::disallowed_methods, reason = "the lab works in real time")]
+
+mod base;
+mod bmc;
+mod cgroup;
+mod cluster;
+mod layout;
+mod node;
+mod process;
+mod switch;
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use self::bmc::Fault;
+use self::layout::{Lab, NETWORKS, Network, NodeName};
+use self::node::Services;
+use crate::run::{self, command};
+
+const USAGE: &str = "\
+Usage: cargo xtask lab COMMAND
+
+  up [--bare]                   make, power on and wait for three nodes; what is there already is kept
+                                (--bare: no address and no service yet, as PVC finds its nodes)
+  down [--keep]                 power everything off and remove it (--keep: the nodes' disks stay)
+  status                        what is up, what is cut, what is broken
+  shell NODE                    a root shell on a node
+  exec NODE|switch -- PROGRAM…  a program on a node as root, or in the switch room with this machine's files
+  logs [NODE] [-f] [-u UNIT]    the journal of one node, or of all with each line's node; -f goes on
+  power NODE|all on|off|reset   the plug itself; nobody is asked, least of all the BMC
+  cut NODE [NETWORK …]          pull the cables out of all networks, or of upstream, cluster, storage
+  heal NODE [NETWORK …]         put them back
+  freeze NODE [UNIT]            stop every process of the node, or of one of its services, where it is
+  thaw NODE [UNIT]              let them go on
+  bmc NODE [FAULT]              what its BMC suffers from; or set it: ok, dead, slow, lies, refuses, refuses-on
+
+A lab lives in target/lab/NAME, or below PVC_LAB_DIR; PVC_LAB is its NAME, `lab` if not set.
+The base system that nodes share stays in target/lab/base.
+";
+
+/// Does what the words after `lab` say.
+pub fn run(arguments: &[String]) -> Result<()> {
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    if matches!(words.as_slice(), [] | ["-h" | "--help" | "help"]) {
+        print!("{USAGE}");
+        return Ok(());
+    }
+    let lab = Lab::from_environment()?;
+    match words.as_slice() {
+        ["up"] => up(&lab, Services::Lab),
+        ["up", "--bare"] => up(&lab, Services::Pvc),
+        ["down"] => down(&lab, false),
+        ["down", "--keep"] => down(&lab, true),
+        ["status"] => cluster::status(&lab),
+        ["shell", name] => shell(&lab, &lab.node(name)?),
+        ["exec", "switch", "--", program, rest @ ..] => pass_on(switch::inside(&lab, program).args(rest)),
+        ["exec", name, "--", ..] => pass_on(&mut node::inside(&lab, &lab.node(name)?, &arguments[3..])?),
+        ["logs", rest @ ..] => logs(&lab, rest),
+        ["power", "all", order] => each_node(&lab.nodes(), |node| power(&lab, node, order)),
+        ["power", name, order] => power(&lab, &lab.node(name)?, order),
+        ["cut", name, networks @ ..] => switch::cut(&lab, &lab.node(name)?, &chosen(networks)?),
+        ["heal", name, networks @ ..] => switch::heal(&lab, &lab.node(name)?, &chosen(networks)?),
+        ["freeze", name] => cgroup::freeze(&lab, &powered(&lab, name)?),
+        ["thaw", name] => cgroup::thaw(&lab, &powered(&lab, name)?),
+        ["freeze", name, unit] => signal_unit(&lab, name, unit, "STOP"),
+        ["thaw", name, unit] => signal_unit(&lab, name, unit, "CONT"),
+        ["bmc", name] => {
+            println!("{}", bmc::fault(&lab, &lab.node(name)?).name());
+            Ok(())
+        }
+        ["bmc", name, fault] => bmc::set_fault(&lab, &lab.node(name)?, Fault::named(fault)?),
+        ["chassis", name, ..] => bmc::chassis(&lab, &lab.node(name)?, &arguments[2..]),
+        _ => bail!("`lab {}` is not something the lab does\n\n{USAGE}", words.join(" ")),
+    }
+}
+
+fn up(lab: &Lab, services: Services) -> Result<()> {
+    let begun = Instant::now();
+    run::run(command("packaging/install/packages.sh").arg("lab"))?;
+    let _lock = lab.lock(&lab.directory)?;
+    base::ensure(lab)?;
+    prepare(lab)?;
+    for node in lab.nodes().iter().take(1) {
+        node::make(lab, node, services)?; // It makes what all share.
+    }
+    each_node(&lab.nodes(), |node| node::make(lab, node, services))?;
+    cluster::progress(begun, "the nodes are made");
+    fs::write(lab.directory.join("up"), "")?;
+    switch::build(lab)?;
+    each_node(&lab.nodes(), |node| node::power_on(lab, node))?;
+    cluster::progress(begun, "the nodes are powered on");
+    each_node(&lab.nodes(), |node| bmc::start(lab, node))?;
+    cluster::wait_for_boot(lab, begun)?;
+    if services == Services::Lab {
+        cluster::wait_for_services(lab, begun)?;
+    }
+    println!("the lab `{}` is up; `cargo xtask lab shell pvchv1` goes in", lab.name);
+    Ok(())
+}
+
+/// What a lab keeps beside its nodes: who it is, what all nodes share, and a copy of ourselves that
+/// the BMCs call, whatever is built meanwhile.
+fn prepare(lab: &Lab) -> Result<()> {
+    for directory in ["shared", "switch", "logs/switch"] {
+        fs::create_dir_all(lab.directory.join(directory))?;
+    }
+    for identity in ["fsid", "secret"] {
+        let file = lab.directory.join(identity);
+        if !file.exists() {
+            fs::write(file, fs::read("/proc/sys/kernel/random/uuid")?)?;
+        }
+    }
+    // Beside, then over: the present one may be running.
+    let copy = lab.directory.join("xtask");
+    fs::copy(std::env::current_exe()?, copy.with_extension("new"))?;
+    Ok(fs::rename(copy.with_extension("new"), copy)?)
+}
+
+fn down(lab: &Lab, keeps_disks: bool) -> Result<()> {
+    if !lab.directory.exists() {
+        return Ok(());
+    }
+    let _lock = lab.lock(&lab.directory)?;
+    // From here on no BMC brings a node back.
+    let _ = fs::remove_file(lab.directory.join("up"));
+    each_node(&lab.nodes(), |node| bmc::stop(lab, node))?;
+    each_node(&lab.nodes(), |node| node::power_off(lab, node))?;
+    switch::remove(lab)?;
+    if keeps_disks {
+        return Ok(());
+    }
+    for entry in fs::read_dir(&lab.directory)? {
+        let path = entry?.path();
+        // What happened is what one wants to know afterwards.
+        if !path.ends_with("logs") && !path.ends_with("lock") {
+            remove(&path)?;
+        }
+    }
+    println!("the lab `{}` is gone; its logs stay in {}", lab.name, lab.directory.join("logs").display());
+    Ok(())
+}
+
+fn remove(path: &Path) -> Result<()> {
+    let removed = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+    removed.with_context(|| format!("cannot remove `{}`", path.display()))
+}
+
+/// Does the same on all nodes at once; the first failure is the whole's, after all have ended.
+fn each_node(nodes: &[NodeName], act: impl Fn(&NodeName) -> Result<()> + Sync) -> Result<()> {
+    std::thread::scope(|scope| {
+        let running: Vec<_> = nodes.iter().map(|node| scope.spawn(|| act(node))).collect();
+        let done: Vec<Result<()>> =
+            running.into_iter().map(|thread| thread.join().expect("no step of the lab panics")).collect();
+        done.into_iter().collect()
+    })
+}
+
+fn power(lab: &Lab, node: &NodeName, order: &str) -> Result<()> {
+    match order {
+        "on" => node::power_on(lab, node),
+        "off" => node::power_off(lab, node),
+        "reset" => {
+            node::power_off(lab, node)?;
+            node::power_on(lab, node)
+        }
+        _ => bail!("power can be switched on, off, or be reset; not `{order}`"),
+    }
+}
+
+fn powered(lab: &Lab, name: &str) -> Result<NodeName> {
+    let node = lab.node(name)?;
+    ensure!(node::is_on(lab, &node), "`{node}` is off");
+    Ok(node)
+}
+
+fn chosen(networks: &[&str]) -> Result<Vec<Network>> {
+    if networks.is_empty() {
+        return Ok(NETWORKS.to_vec());
+    }
+    networks.iter().map(|name| switch::network(name)).collect()
+}
+
+fn signal_unit(lab: &Lab, name: &str, unit: &str, signal: &str) -> Result<()> {
+    let words = ["systemctl", "kill", &format!("--signal={signal}"), unit].map(String::from);
+    run::run(&mut node::inside(lab, &lab.node(name)?, &words)?)
+}
+
+fn shell(lab: &Lab, node: &NodeName) -> Result<()> {
+    // A terminal of the node's own: ours is not to be seen from inside.
+    let words = ["script", "--quiet", "--return", "--command", "bash --login", "/dev/null"].map(String::from);
+    pass_on(&mut node::inside(lab, node, &words)?)
+}
+
+/// Becomes `command`: its status is ours.
+fn pass_on(command: &mut Command) -> Result<()> {
+    use std::os::unix::process::CommandExt;
+    Err(command.exec()).with_context(|| format!("`{}` cannot be started", command.get_program().display()))
+}
+
+fn logs(lab: &Lab, arguments: &[&str]) -> Result<()> {
+    let (name, rest) = match arguments.split_first() {
+        Some((first, rest)) if !first.starts_with('-') => (Some(*first), rest),
+        _ => (None, arguments),
+    };
+    let nodes = match name {
+        Some(name) => vec![lab.node(name)?],
+        None => lab.nodes(),
+    };
+    let mut journal = command("journalctl");
+    for node in nodes {
+        let files = lab.logs(&node.text).join("journal");
+        ensure!(files.exists(), "`{node}` has no journal yet; it would be in {}", files.display());
+        journal.arg(format!("--file={}/*/*.journal", files.display()));
+    }
+    pass_on(journal.args(rest))
+}
