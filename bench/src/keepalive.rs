@@ -180,6 +180,7 @@ fn settings(name: &NodeName) -> NodeSettings {
         console_log_directory: PathBuf::from("/nonexistent"),
         console_log_lines: 0,
         node_log_lines: 0,
+        core_networks: None,
         storage_address: None,
         selector: None,
         upstream_ip: None,

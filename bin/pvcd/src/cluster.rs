@@ -129,12 +129,6 @@ fn begin(
 
 /// A node that only half does what its configuration says is worse than one that does not start.
 fn refuse_what_is_not_here_yet(config: &Config) -> anyhow::Result<()> {
-    let on = config.subsystems;
-    anyhow::ensure!(
-        !on.networking,
-        "this version does not manage what `subsystem.enable_networking` asks for; \
-         a node of it runs with that switched off, and is not to be put into a cluster that needs it"
-    );
     anyhow::ensure!(
         config.cluster.coordinators.len() <= 1,
         "this version runs clusters of one coordinator; the configuration names {}",

@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use pvc_api::{ApiSettings, TlsFiles, Token};
-use pvc_config::{Config, LocateError, Machine};
+use pvc_config::{ClusterNetwork, Config, LocateError, Machine};
 use pvc_linux::log::LogSettings;
+use pvc_model::network_core::{CoreNetwork, CoreNetworks};
 use pvc_model::node::NodeRole;
 use pvc_model::vm::Selector;
 use pvc_node::{LogSwitches, NodeSettings, Subsystems};
@@ -80,6 +81,7 @@ pub fn node(config: &Config) -> NodeSettings {
         console_log_directory: config.paths.console_log.clone(),
         console_log_lines: config.logging.console_log_lines as usize,
         node_log_lines: config.logging.node_log_lines as usize,
+        core_networks: core_networks(config),
         storage_address: storage.map(|address| address.addr().to_string()),
         selector: Some(Selector::from_record(config.migration.target_selector.as_str())),
         upstream_ip: upstream.map(|network| network.floating.to_string()),
@@ -96,6 +98,23 @@ pub fn node(config: &Config) -> NodeSettings {
             monitoring_details: config.logging.monitoring_details,
         },
     }
+}
+
+/// The networks between the nodes, where they are PVC's to manage.
+fn core_networks(config: &Config) -> Option<CoreNetworks> {
+    let managed = config.subsystems.networking && config.standalone.is_none();
+    let networks = config.networks.as_ref().filter(|_| managed)?;
+    let network = |network: &ClusterNetwork| CoreNetwork {
+        device: network.device.clone(),
+        mtu: network.mtu,
+        address: network.address,
+        gateway: network.gateway,
+    };
+    Some(CoreNetworks {
+        cluster: network(&networks.cluster),
+        upstream: network(&networks.upstream),
+        storage: network(&networks.storage),
+    })
 }
 
 pub fn api(config: &Config) -> ApiSettings {

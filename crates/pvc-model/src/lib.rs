@@ -18,6 +18,7 @@ pub mod flush;
 pub mod job;
 pub mod link;
 pub mod network;
+pub mod network_core;
 pub mod node;
 pub mod placement;
 pub mod primary;

@@ -7,6 +7,7 @@
 //!    vms         records and guests → steps (`pvc_model::vm::plan`) → effects
 //!    ceph        how Ceph is doing, published by the primary
 //!    collect     asks the hypervisor for figures, however long it takes
+//!    network     the networks between the nodes, made again when something of them is missing
 //!    inventory   volumes of this machine alone → records of them
 //!    console     serial consoles → the store
 //!    flush       empties the node and takes its VMs back
@@ -25,6 +26,7 @@ mod figures;
 mod flush;
 mod inventory;
 mod keepalive;
+mod network;
 mod node;
 mod nodelog;
 mod primary;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pvc_model::NodeName;
+use pvc_model::network_core::CoreNetworks;
 use pvc_model::node::NodeRole;
 use pvc_model::vm::Selector;
 use pvc_ports::{Clock, Exec, Host, Hypervisor, Network, Random, Services, Storage};
@@ -31,6 +32,8 @@ pub struct NodeSettings {
     pub console_log_lines: usize,
     /// 0: the daemon's log is not kept in the store.
     pub node_log_lines: usize,
+    /// The networks between the nodes, as this node is to have them; `None` leaves them to the system.
+    pub core_networks: Option<CoreNetworks>,
     /// This node's address on the storage network: locks that it left behind itself carry it.
     pub storage_address: Option<String>,
     /// Published by the primary.
@@ -125,6 +128,7 @@ pub(crate) mod tests {
             console_log_directory: PathBuf::from("/nonexistent"),
             console_log_lines: 0,
             node_log_lines: 0,
+            core_networks: None,
             storage_address: None,
             selector: None,
             upstream_ip: None,

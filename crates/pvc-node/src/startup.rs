@@ -12,6 +12,7 @@ use pvc_ports::{Command, HostFacts, HypervisorError, HypervisorFacts};
 use pvc_store::schema::{SCHEMA_VERSION, SchemaStep, schema_step};
 use pvc_store::{Change, ChangeError, Changes, ConfigChange, Ipmi, NewNode, NodeChange, Report, StoreError};
 
+use crate::network;
 use crate::node::NodeError;
 use crate::primary;
 use crate::secret;
@@ -63,8 +64,13 @@ pub async fn before_store(settings: &NodeSettings, ports: &Ports) -> Result<(), 
     step("folders", When::Always, make_folders(settings)).await?;
     tracing::info!(node = %settings.name, version = settings.version, role = %settings.role, "starting");
     step("SR-IOV", When::only_if(on.sriov && on.networking, "SR-IOV is off"), not_yet("SR-IOV is")).await?;
-    step("core networks", When::only_if(on.networking, "networking is off"), not_yet("core networks are"))
-        .await?;
+    step("core networks", When::only_if(on.networking, "networking is off"), async {
+        if let Some(networks) = &settings.core_networks {
+            network::bring_up(networks, ports).await;
+        }
+        not_yet("networks of VMs are").await
+    })
+    .await?;
     let units = services::needed(settings);
     let start = async {
         services::start_all(ports, &units).await;

@@ -85,6 +85,7 @@ pub async fn world() -> World {
         console_log_directory: folder.path().join("console"),
         console_log_lines: 100,
         node_log_lines: 50,
+        core_networks: None,
         storage_address: Some("10.0.1.1".to_owned()),
         selector: Some(Selector::Mem),
         upstream_ip: None,

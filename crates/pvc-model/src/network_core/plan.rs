@@ -1,0 +1,284 @@
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr};
+
+use super::{CoreNet, CoreNetworks, NetworkFinding, NetworkStep};
+use crate::link::{IpNet, LinkKind, Links, Route};
+
+/// What the machine has, in one look.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Seen {
+    pub links: Links,
+    pub routes: Vec<Route>,
+    /// The values of those of [`settings`] that this kernel has.
+    pub settings: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NetworkPlan {
+    /// In this order; a later one may need an earlier one.
+    pub steps: Vec<NetworkStep>,
+    pub findings: BTreeSet<NetworkFinding>,
+}
+
+/// The settings of the kernel that [`plan`] wants to know.
+pub fn settings(networks: &CoreNetworks) -> Vec<String> {
+    let mut keys: Vec<String> = wanted_settings(networks).into_iter().map(|(key, _)| key).collect();
+    keys.push(router_advertisements(networks));
+    keys
+}
+
+/// The steps from what is seen to what `networks` say, and what is in their way.
+pub fn plan(networks: &CoreNetworks, seen: &Seen) -> NetworkPlan {
+    let mut planner = Planner { networks, seen, plan: NetworkPlan::default() };
+    planner.devices();
+    for net in networks.carriers() {
+        planner.bridge(net);
+    }
+    for net in [CoreNet::Cluster, CoreNet::Storage, CoreNet::Upstream] {
+        planner.address(net);
+    }
+    planner.way_out();
+    planner.settings();
+    planner.plan
+}
+
+struct Planner<'a> {
+    networks: &'a CoreNetworks,
+    seen: &'a Seen,
+    plan: NetworkPlan,
+}
+
+impl Planner<'_> {
+    fn step(&mut self, step: NetworkStep) {
+        self.plan.steps.push(step);
+    }
+
+    fn find(&mut self, finding: NetworkFinding) {
+        self.plan.findings.insert(finding);
+    }
+
+    /// Every device with its MTU and switched on; a VLAN that is missing is made on the link it is named after.
+    fn devices(&mut self) {
+        let (networks, links) = (self.networks, &self.seen.links);
+        let mut nets: Vec<CoreNet> = networks.carriers().collect();
+        // What a VLAN lies on goes first: a VLAN cannot have a larger MTU.
+        nets.sort_by_key(|net| vlan_of(&networks.get(*net).device).is_some());
+        for net in nets {
+            let network = networks.get(net);
+            let device = &network.device;
+            if let Some(link) = links.get(device) {
+                let (mtu, up) = (link.mtu, link.up);
+                self.bring_up(device, mtu, network.mtu, up);
+                continue;
+            }
+            match vlan_of(device).filter(|(lower, _)| links.contains_key(*lower)) {
+                Some((lower, id)) => self.vlan(device, lower, id, network.mtu),
+                None => self.find(NetworkFinding::NoDevice { net, device: device.clone() }),
+            }
+        }
+    }
+
+    fn vlan(&mut self, device: &str, lower: &str, id: u16, mtu: u32) {
+        let below = &self.seen.links[lower];
+        if !self.networks.carriers().any(|net| self.networks.get(net).device == lower) {
+            // Nobody else here sees to the link below: it must let through what the VLAN needs.
+            let (below_mtu, up) = (below.mtu, below.up);
+            self.bring_up(lower, below_mtu, below_mtu.max(mtu), up);
+        }
+        self.step(NetworkStep::CreateVlan { link: device.to_owned(), lower: lower.to_owned(), id });
+        // A new VLAN may have any MTU, and is switched off.
+        self.bring_up(device, 0, mtu, false);
+    }
+
+    fn bring_up(&mut self, link: &str, mtu: u32, wanted: u32, up: bool) {
+        if mtu != wanted {
+            self.step(NetworkStep::SetMtu { link: link.to_owned(), mtu: wanted });
+        }
+        if !up {
+            self.step(NetworkStep::SwitchOn { link: link.to_owned() });
+        }
+    }
+
+    /// The bridge of a network, with its device as a port.
+    fn bridge(&mut self, net: CoreNet) {
+        let (bridge, mtu) = (net.bridge(), self.networks.get(net).mtu);
+        let found = self.seen.links.get(bridge);
+        if let Some(link) = found.filter(|link| link.kind != LinkKind::Bridge) {
+            let kind = link.kind.to_string();
+            return self.find(NetworkFinding::NoBridge { link: bridge.to_owned(), kind });
+        }
+        if found.is_none() {
+            self.step(NetworkStep::CreateBridge { link: bridge.to_owned() });
+        }
+        let (has_mtu, up) = found.map_or((0, false), |link| (link.mtu, link.up));
+        let new_port = self.port(net);
+        // The kernel fits a bridge's MTU to its ports, until somebody has set it.
+        let has_mtu = if new_port { 0 } else { has_mtu };
+        self.bring_up(bridge, has_mtu, mtu, up);
+    }
+
+    /// Whether the device is to become a port of the bridge.
+    fn port(&mut self, net: CoreNet) -> bool {
+        let device = self.networks.get(net).device.clone();
+        let will_be = self
+            .plan
+            .steps
+            .iter()
+            .any(|step| matches!(step, NetworkStep::CreateVlan { link, .. } if *link == device));
+        let (kind, master) = match self.seen.links.get(&device) {
+            Some(link) => (Some(&link.kind), link.master.as_deref()),
+            None if will_be => (None, None),
+            None => return false,
+        };
+        if kind == Some(&LinkKind::Bridge) {
+            self.find(NetworkFinding::DeviceIsBridge { net, device });
+            return false;
+        }
+        match master {
+            Some(master) if master == net.bridge() => false,
+            // A bridge of ours that another configuration had it on.
+            Some(other) if !CoreNet::ALL.iter().any(|net| net.bridge() == other) => {
+                let master = other.to_owned();
+                self.find(NetworkFinding::Taken { net, device, master });
+                false
+            }
+            _ => {
+                self.step(NetworkStep::SetMaster { link: device, master: net.bridge().to_owned() });
+                true
+            }
+        }
+    }
+
+    /// Whether there is a bridge under this name, or will be.
+    fn stands(&self, bridge: &str) -> bool {
+        self.seen.links.get(bridge).is_none_or(|link| link.kind == LinkKind::Bridge)
+    }
+
+    fn address(&mut self, net: CoreNet) {
+        let bridge = self.networks.bridge_of(net);
+        let Some(address) = self.networks.get(net).address.map(IpNet::V4) else { return };
+        if !self.stands(bridge) {
+            return;
+        }
+        let seen = self.seen;
+        let has = |link: &str| seen.links.get(link).is_some_and(|link| link.addresses.contains(&address));
+        let add = NetworkStep::AddAddress { link: bridge.to_owned(), address };
+        // Networks on one bridge may have one address.
+        if !has(bridge) && !self.plan.steps.contains(&add) {
+            self.step(add);
+        }
+        for link in seen.links.values().filter(|link| link.name != bridge && has(&link.name)) {
+            let link = link.name.clone();
+            let is_port = self.is_port(&link);
+            let remove = NetworkStep::RemoveAddress { link: link.clone(), address };
+            match is_port {
+                // On a port of our bridge an address is deaf, and draws traffic away from the bridge.
+                true if !self.plan.steps.contains(&remove) => self.step(remove),
+                true => {}
+                false => {
+                    self.find(NetworkFinding::AddressElsewhere { address, link, bridge: bridge.to_owned() });
+                }
+            }
+        }
+    }
+
+    /// Whether `link` is, or becomes, a port of one of our bridges.
+    fn is_port(&self, link: &str) -> bool {
+        let is_ours = |master: &str| CoreNet::ALL.iter().any(|net| net.bridge() == master);
+        let becomes =
+            |step: &NetworkStep| matches!(step, NetworkStep::SetMaster { link: port, .. } if port == link);
+        let device = CoreNet::ALL.iter().any(|net| self.networks.get(*net).device == link);
+        let now = self.seen.links.get(link).and_then(|link| link.master.as_deref());
+        device && (now.is_some_and(is_ours) || self.plan.steps.iter().any(becomes))
+    }
+
+    /// The default route by the upstream gateway.
+    fn way_out(&mut self) {
+        let upstream = &self.networks.upstream;
+        let bridge = self.networks.bridge_of(CoreNet::Upstream);
+        // Without an address in its network the gateway cannot be reached.
+        let (Some(gateway), Some(_), true) = (upstream.gateway, upstream.address, self.stands(bridge)) else {
+            return;
+        };
+        let wanted = Route {
+            to: IpNet::V4(everything()),
+            via: Some(IpAddr::V4(gateway)),
+            link: Some(bridge.to_owned()),
+            metric: 0,
+        };
+        let seen = self.seen;
+        let others = seen.routes.iter().filter(|route| route.to == wanted.to);
+        let is_there = |route: &Route| route.via == wanted.via && route.link == wanted.link;
+        if others.clone().any(is_there) {
+            return;
+        }
+        let mut rival = None;
+        for route in others {
+            let on_port = route.link.as_deref().is_some_and(|link| self.is_port(link));
+            match on_port && route.via == wanted.via {
+                true => self.step(NetworkStep::RemoveRoute(route.clone())),
+                false if route.metric == 0 => rival = Some(route.clone()),
+                false => {}
+            }
+        }
+        match rival {
+            Some(found) => self.find(NetworkFinding::OtherWayOut { found, gateway }),
+            None => self.step(NetworkStep::AddRoute(wanted)),
+        }
+    }
+
+    fn settings(&mut self) {
+        let key = router_advertisements(self.networks);
+        // A router takes no advertisements of other routers unless told so, and this node is about to become
+        // one: where they were taken so far, they go on being taken. Before the node forwards, or the
+        // routes learnt from them are lost.
+        if self.seen.settings.get(&key).is_some_and(|value| value == "1") {
+            self.step(NetworkStep::Set { key, value: "2".to_owned() });
+        }
+        for (key, value) in wanted_settings(self.networks) {
+            // What the kernel does not have (IPv6 switched off; a link that is not there yet) is not wanted.
+            if self.seen.settings.get(&key).is_some_and(|found| found != value) {
+                self.step(NetworkStep::Set { key, value: value.to_owned() });
+            }
+        }
+    }
+}
+
+fn everything() -> ipnet::Ipv4Net {
+    ipnet::Ipv4Net::new_assert(Ipv4Addr::UNSPECIFIED, 0)
+}
+
+/// The link below a VLAN and its number, from a name like `bond0.100`.
+fn vlan_of(device: &str) -> Option<(&str, u16)> {
+    let (lower, id) = device.rsplit_once('.')?;
+    let id = id.parse().ok().filter(|id| (1..=4094).contains(id))?;
+    Some((lower, id))
+}
+
+/// Whether routers are listened to on the upstream network.
+fn router_advertisements(networks: &CoreNetworks) -> String {
+    format!("net/ipv6/conf/{}/accept_ra", networks.bridge_of(CoreNet::Upstream))
+}
+
+/// The settings of `spec/startup.md` §3 that a kernel has, and one more: with `promote_secondaries`, a
+/// floating address that goes does not take along the node's own of the same network.
+fn wanted_settings(networks: &CoreNetworks) -> Vec<(String, &'static str)> {
+    let mut wanted: Vec<(String, &'static str)> = Vec::new();
+    for scope in ["all", "default"] {
+        wanted.push((format!("net/ipv4/conf/{scope}/send_redirects"), "1"));
+        wanted.push((format!("net/ipv4/conf/{scope}/accept_source_route"), "1"));
+        wanted.push((format!("net/ipv6/conf/{scope}/accept_source_route"), "1"));
+    }
+    let unfiltered = [CoreNet::Cluster, CoreNet::Upstream].map(|net| networks.carrier(net));
+    for net in BTreeSet::from(unfiltered) {
+        for link in [networks.get(net).device.as_str(), net.bridge()] {
+            wanted.push((format!("net/ipv4/conf/{link}/rp_filter"), "0"));
+        }
+    }
+    for net in networks.carriers() {
+        wanted.push((format!("net/ipv4/conf/{}/promote_secondaries", net.bridge()), "1"));
+    }
+    wanted.push(("net/ipv4/ip_forward".to_owned(), "1"));
+    wanted.push(("net/ipv6/conf/all/forwarding".to_owned(), "1"));
+    wanted
+}

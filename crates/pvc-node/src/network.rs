@@ -1,0 +1,336 @@
+//! The networks between the nodes: brought up at the start, and made again whenever something of them is
+//! missing. What is to be done is decided in `pvc_model::network_core`; here it is done and logged.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pvc_model::network_core::{self, CoreNetworks, NetworkFinding, NetworkStep, Seen};
+use pvc_ports::{Network, NetworkError, UnitState};
+use tokio_util::sync::CancellationToken;
+
+use crate::settings::Ports;
+use crate::shared::Shared;
+
+/// How long the networks may take to stand. Then the start goes on without what is missing: a node with a
+/// broken cable is better off with a daemon.
+const CEILING: Duration = Duration::from_secs(10);
+
+/// How long a pass waits for the one before to take effect, or for a device to appear.
+const POLL: Duration = Duration::from_millis(500);
+
+/// How often the networks are looked at while the node runs.
+const INTERVAL: Duration = Duration::from_secs(5);
+
+/// The distribution's DNS and DHCP server. It takes the ports that the networks of VMs need.
+const FOREIGN_DNSMASQ: &str = "dnsmasq.service";
+
+/// What a pass found, did, and could not do.
+#[derive(Debug, Default)]
+struct Pass {
+    done: Vec<NetworkStep>,
+    findings: BTreeSet<NetworkFinding>,
+    /// What failed, in words.
+    failed: Vec<String>,
+}
+
+impl Pass {
+    /// Whether nothing was left to do.
+    fn is_idle(&self) -> bool {
+        self.done.is_empty() && self.failed.is_empty()
+    }
+
+    /// Whether something may come that is not there yet.
+    fn waits(&self) -> bool {
+        let is_missing = |finding: &NetworkFinding| matches!(finding, NetworkFinding::NoDevice { .. });
+        !self.failed.is_empty() || self.findings.iter().any(is_missing)
+    }
+}
+
+/// Brings the networks up, for as long as it helps and at most for a while. What could not be done is
+/// logged, and done later by [`run`] if it becomes possible.
+pub(crate) async fn bring_up(networks: &CoreNetworks, ports: &Ports) {
+    let until = ports.clock.monotonic() + CEILING;
+    loop {
+        let pass = pass(networks, ports.network.as_ref()).await;
+        for step in &pass.done {
+            tracing::info!("core networks: {step}");
+        }
+        let in_time = ports.clock.monotonic() < until;
+        if (pass.is_idle() && !pass.waits()) || !in_time {
+            Complaints::default().hear(&pass);
+            break;
+        }
+        // A first pass shows what the second has to set on the links that it made.
+        if pass.done.is_empty() {
+            ports.clock.sleep(POLL).await;
+        }
+    }
+    stop_foreign_dnsmasq(ports).await;
+}
+
+async fn stop_foreign_dnsmasq(ports: &Ports) {
+    let runs =
+        matches!(ports.services.state(FOREIGN_DNSMASQ).await, Ok(UnitState::Active | UnitState::Starting));
+    if !runs {
+        return;
+    }
+    match ports.services.stop(FOREIGN_DNSMASQ).await {
+        Ok(()) => tracing::warn!(
+            "{FOREIGN_DNSMASQ} is stopped: it takes the ports that PVC's networks need; `systemctl disable` it"
+        ),
+        Err(error) => tracing::error!(%error, "{FOREIGN_DNSMASQ} takes the ports that PVC's networks need"),
+    }
+}
+
+/// Looks at the networks again and again, and makes what somebody removed.
+pub(crate) async fn run(shared: Arc<Shared>, end: CancellationToken) {
+    if let Some(networks) = &shared.settings.core_networks {
+        keep(networks, &shared.ports, &end).await;
+    }
+}
+
+async fn keep(networks: &CoreNetworks, ports: &Ports, end: &CancellationToken) {
+    let mut complaints = Complaints::default();
+    loop {
+        let pass = pass(networks, ports.network.as_ref()).await;
+        for step in &pass.done {
+            tracing::warn!("core networks: something of them was missing or changed; repaired: {step}");
+        }
+        if pass.done.iter().any(|step| matches!(step, NetworkStep::CreateBridge { .. })) {
+            tracing::warn!(
+                "VMs that were plugged into a bridge made anew are cut off until they are restarted or moved"
+            );
+        }
+        complaints.hear(&pass);
+        tokio::select! {
+            biased;
+            () = end.cancelled() => return,
+            () = ports.clock.sleep(INTERVAL) => {}
+        }
+    }
+}
+
+/// What was said already is not said again while it lasts.
+#[derive(Default)]
+struct Complaints {
+    said: BTreeSet<String>,
+}
+
+impl Complaints {
+    fn hear(&mut self, pass: &Pass) {
+        let mut now: BTreeSet<String> = pass.failed.iter().cloned().collect();
+        for finding in &pass.findings {
+            let text = finding.to_string();
+            if !self.said.contains(&text) {
+                tracing::error!(hint = finding.hint(), "core networks: {text}");
+            }
+            now.insert(text);
+        }
+        for text in pass.failed.iter().filter(|text| !self.said.contains(*text)) {
+            tracing::error!("core networks: {text}");
+        }
+        for text in self.said.difference(&now) {
+            tracing::info!("core networks: no longer so: {text}");
+        }
+        self.said = now;
+    }
+}
+
+/// Looks, decides, acts: once. A step that fails does not keep the next from its turn.
+async fn pass(networks: &CoreNetworks, network: &dyn Network) -> Pass {
+    let mut pass = Pass::default();
+    let seen = match look(networks, network).await {
+        Ok(seen) => seen,
+        Err(error) => {
+            pass.failed.push(in_words("they cannot be looked at", &error));
+            return pass;
+        }
+    };
+    let plan = network_core::plan(networks, &seen);
+    pass.findings = plan.findings;
+    for step in plan.steps {
+        match act(network, &step).await {
+            Ok(()) => pass.done.push(step),
+            Err(error) => pass.failed.push(in_words(&format!("it failed to {step}"), &error)),
+        }
+    }
+    pass
+}
+
+fn in_words(what: &str, error: &NetworkError) -> String {
+    let mut text = format!("{what}: {error}");
+    let mut cause = std::error::Error::source(error);
+    while let Some(source) = cause {
+        text.push_str(&format!(": {source}"));
+        cause = source.source();
+    }
+    match error.hint() {
+        Some(hint) => format!("{text} ({hint})"),
+        None => text,
+    }
+}
+
+async fn look(networks: &CoreNetworks, network: &dyn Network) -> Result<Seen, NetworkError> {
+    let mut seen = Seen { links: network.links().await?, routes: network.routes().await?, ..Seen::default() };
+    for key in network_core::settings(networks) {
+        if let Some(value) = network.setting(&key).await? {
+            seen.settings.insert(key, value);
+        }
+    }
+    Ok(seen)
+}
+
+async fn act(network: &dyn Network, step: &NetworkStep) -> Result<(), NetworkError> {
+    match step {
+        NetworkStep::CreateVlan { link, lower, id } => network.create_vlan(link, lower, *id).await,
+        NetworkStep::CreateBridge { link } => network.create_bridge(link).await,
+        NetworkStep::SetMtu { link, mtu } => network.set_mtu(link, *mtu).await,
+        NetworkStep::SwitchOn { link } => network.set_up(link, true).await,
+        NetworkStep::SetMaster { link, master } => network.set_master(link, Some(master)).await,
+        NetworkStep::AddAddress { link, address } => {
+            network.add_address(link, *address).await?;
+            // Where the address moved from a card to its bridge, neighbours know it by the card's.
+            if let Err(error) = network.announce(link, address.addr()).await {
+                tracing::debug!(%error, "an address was not announced");
+            }
+            Ok(())
+        }
+        NetworkStep::RemoveAddress { link, address } => network.remove_address(link, *address).await,
+        NetworkStep::AddRoute(route) => network.add_route(route).await,
+        NetworkStep::RemoveRoute(route) => network.remove_route(route).await,
+        NetworkStep::Set { key, value } => network.set_setting(key, value).await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use pvc_model::network_core::CoreNetwork;
+    use pvc_testkit::{MemoryNetwork, NetworkChange, ScriptedServices, UnitCall, UnitManner, eventually};
+
+    use crate::settings::tests::ports;
+
+    fn networks() -> CoreNetworks {
+        let network = |device: &str, address: &str| CoreNetwork {
+            device: device.to_owned(),
+            mtu: 1500,
+            address: Some(address.parse().unwrap()),
+            gateway: None,
+        };
+        let upstream = network("ens4", "10.0.0.1/24");
+        CoreNetworks {
+            cluster: network("ens5", "10.0.1.1/24"),
+            upstream: CoreNetwork { gateway: Some("10.0.0.254".parse().unwrap()), ..upstream },
+            storage: network("ens6", "10.0.2.1/24"),
+        }
+    }
+
+    fn machine() -> MemoryNetwork {
+        MemoryNetwork::new().with_device("ens4").with_device("ens5").with_device("ens6")
+    }
+
+    fn on(network: &Arc<MemoryNetwork>) -> Ports {
+        Ports { network: network.clone(), ..ports() }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_bare_machine_has_its_networks_at_once_and_a_second_start_changes_nothing() {
+        let network = Arc::new(machine());
+        let ports = on(&network);
+        bring_up(&networks(), &ports).await;
+        assert_eq!(ports.clock.monotonic(), Duration::ZERO, "nothing is waited for");
+        for (address, bridge) in
+            [("10.0.0.1", "brupstream"), ("10.0.1.1", "brcluster"), ("10.0.2.1", "brstorage")]
+        {
+            assert_eq!(network.holder(address.parse().unwrap()).as_deref(), Some(bridge));
+        }
+        let forwarding = network.setting("net/ipv4/ip_forward").await.unwrap();
+        assert_eq!(forwarding.as_deref(), Some("1"));
+        let rp_filter = network.setting("net/ipv4/conf/brcluster/rp_filter").await.unwrap();
+        assert_eq!(rp_filter.as_deref(), Some("0"), "also on a bridge that was made a moment ago");
+        let before = network.changes().len();
+        bring_up(&networks(), &ports).await;
+        assert_eq!(network.changes().len(), before);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_card_that_appears_late_is_waited_for_and_one_that_never_does_only_so_long() {
+        let network = Arc::new(MemoryNetwork::new().with_device("ens4").with_device("ens5"));
+        let ports = on(&network);
+        let plugged = network.clone();
+        let clock = ports.clock.clone();
+        tokio::spawn(async move {
+            clock.sleep(Duration::from_secs(3)).await;
+            plugged.insert_device("ens6");
+        });
+        bring_up(&networks(), &ports).await;
+        assert_eq!(network.links().await.unwrap()["ens6"].master.as_deref(), Some("brstorage"));
+        assert!(ports.clock.monotonic() < Duration::from_secs(4));
+
+        network.pull_out("ens6");
+        let begun = ports.clock.monotonic();
+        bring_up(&networks(), &ports).await;
+        let took = ports.clock.monotonic() - begun;
+        assert!((CEILING..CEILING + POLL * 2).contains(&took), "{took:?}");
+        assert_eq!(network.holder("10.0.2.1".parse().unwrap()).as_deref(), Some("brstorage"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_kernel_that_refuses_everything_does_not_keep_the_daemon_from_starting() {
+        let network = Arc::new(machine());
+        network.set_failing(true);
+        let ports = on(&network);
+        bring_up(&networks(), &ports).await;
+        assert!(ports.clock.monotonic() < CEILING + POLL * 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_distributions_dnsmasq_is_stopped_and_left_alone_where_it_does_not_run() {
+        let services = Arc::new(ScriptedServices::new().with(FOREIGN_DNSMASQ, UnitManner::Runs));
+        let ports = Ports { services: services.clone(), ..on(&Arc::new(machine())) };
+        bring_up(&networks(), &ports).await;
+        assert_eq!(services.calls(), []);
+        services.set_state(FOREIGN_DNSMASQ, UnitState::Active);
+        bring_up(&networks(), &ports).await;
+        assert_eq!(services.calls(), [UnitCall::Stop(FOREIGN_DNSMASQ.to_owned())]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_somebody_removes_is_made_again_and_an_address_of_others_is_left_alone() {
+        let network = Arc::new(machine());
+        let ports = on(&network);
+        bring_up(&networks(), &ports).await;
+        let floating = "10.0.0.250/24".parse().unwrap();
+        network.add_address("brupstream", floating).await.unwrap();
+        let end = CancellationToken::new();
+        let ended = end.clone();
+        let task = tokio::spawn(async move { keep(&networks(), &ports, &ended).await });
+        network.pull_out("brcluster");
+        let own = "10.0.2.1/24".parse().unwrap();
+        network.remove_address("brstorage", own).await.unwrap();
+        eventually("all is back", Duration::from_secs(60), || {
+            let held = |address: &str| network.holder(address.parse().unwrap());
+            held("10.0.1.1").as_deref() == Some("brcluster")
+                && held("10.0.2.1").as_deref() == Some("brstorage")
+        })
+        .await;
+        end.cancel();
+        task.await.unwrap();
+        let removed = NetworkChange::AddressRemoved { link: "brupstream".to_owned(), address: floating };
+        assert!(!network.changes().contains(&removed));
+    }
+
+    #[test]
+    fn a_complaint_is_made_once_and_taken_back() {
+        let mut complaints = Complaints::default();
+        let failing = Pass { failed: vec!["it failed".to_owned()], ..Pass::default() };
+        complaints.hear(&failing);
+        assert_eq!(complaints.said.len(), 1);
+        complaints.hear(&failing);
+        assert_eq!(complaints.said.len(), 1);
+        complaints.hear(&Pass::default());
+        assert!(complaints.said.is_empty());
+    }
+}
