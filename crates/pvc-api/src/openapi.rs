@@ -1,8 +1,9 @@
 //! The API's own description, made from the code that serves it.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use pvc_api_types::{BadRequest, Event};
+use pvc_api_types::{BadRequest, Event, Message, TaskRef};
 use utoipa::openapi::path::Operation;
 use utoipa::openapi::response::{Response, ResponseBuilder};
 use utoipa::openapi::security::{ApiKey, ApiKeyValue, SecurityRequirement, SecurityScheme};
@@ -30,7 +31,13 @@ pub fn frame() -> OpenApi {
     components.add_security_scheme("ApiKey", SecurityScheme::ApiKey(ApiKey::Header(key)));
     let cookie = ApiKeyValue::new("session");
     components.add_security_scheme("Session", SecurityScheme::ApiKey(ApiKey::Cookie(cookie)));
-    for (name, schema) in [(BadRequest::name(), BadRequest::schema()), (Event::name(), Event::schema())] {
+    let own = [
+        (BadRequest::name(), BadRequest::schema()),
+        (Event::name(), Event::schema()),
+        (Message::name(), Message::schema()),
+        (TaskRef::name(), TaskRef::schema()),
+    ];
+    for (name, schema) in own {
         components.schemas.insert(name.into_owned(), schema);
     }
     let mut parts = Vec::new();
@@ -83,6 +90,32 @@ impl IntoResponses for ChangeRefused {
         ]));
         all
     }
+}
+
+/// How a change is answered: by a sentence, or a refusal.
+pub struct Changed;
+
+impl IntoResponses for Changed {
+    fn responses() -> BTreeMap<String, RefOr<Response>> {
+        with_reply("200", Message::name())
+    }
+}
+
+/// How long work is answered: by the task that it has become, or a refusal.
+pub struct Submitted;
+
+impl IntoResponses for Submitted {
+    fn responses() -> BTreeMap<String, RefOr<Response>> {
+        with_reply("202", TaskRef::name())
+    }
+}
+
+fn with_reply(status: &str, schema: Cow<'_, str>) -> BTreeMap<String, RefOr<Response>> {
+    let content = ContentBuilder::new().schema(Some(Ref::from_schema_name(schema))).build();
+    let reply = ResponseBuilder::new().content("application/json", content).build();
+    let mut all = ChangeRefused::responses();
+    all.insert(status.to_owned(), RefOr::T(reply));
+    all
 }
 
 /// Gives every reply the description that the format demands.

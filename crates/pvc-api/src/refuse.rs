@@ -41,26 +41,9 @@ pub fn refused<R: Refusal>(error: ChangeError<R>) -> ApiError {
             ApiError::new(status, with_causes(&why)).hint(why.hint())
         }
         ChangeError::Store(error) => store_error(error),
-        ChangeError::Conflict { tries } => conflict(tries),
-    }
-}
-
-/// A change that has no refusals of its own, or whose refusals are replies already.
-pub fn change_error<E: Into<ApiError>>(error: ChangeError<E>) -> ApiError {
-    match error {
-        ChangeError::Refused(why) => why.into(),
-        ChangeError::Store(error) => store_error(error),
-        ChangeError::Conflict { tries } => conflict(tries),
-    }
-}
-
-fn conflict(tries: u32) -> ApiError {
-    let message = format!("the records were changed by somebody else {tries} times in a row");
-    ApiError::new(StatusCode::CONFLICT, message).hint(Some("try it again"))
-}
-
-impl From<std::convert::Infallible> for ApiError {
-    fn from(never: std::convert::Infallible) -> Self {
-        match never {}
+        ChangeError::Conflict { tries } => {
+            let message = format!("the records were changed by somebody else {tries} times in a row");
+            ApiError::new(StatusCode::CONFLICT, message).hint(Some("try it again"))
+        }
     }
 }

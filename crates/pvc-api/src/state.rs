@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
+use pvc_ops::{Outcome, Refusal};
 use pvc_ports::{Clock, Random, Storage};
 use pvc_store::Store;
 use tokio::sync::Semaphore;
@@ -14,6 +15,7 @@ use tokio_util::task::TaskTracker;
 use crate::auth::{Sessions, Throttle, Tokens};
 use crate::cache::{Memo, VmCache};
 use crate::error::{ApiError, Result};
+use crate::refuse::refused;
 use crate::settings::ApiSettings;
 
 /// The API's state; cheap to clone.
@@ -173,6 +175,30 @@ impl ApiState {
         change: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<T> {
         self.change_within(self.settings().limits.change_time, change).await
+    }
+
+    /// Carries out an operation as a change; its refusal is the reply.
+    pub async fn carry_out<T: Send + 'static, R: Refusal, F>(
+        &self,
+        operation: impl FnOnce(ApiState) -> F,
+    ) -> Result<T>
+    where
+        F: Future<Output = Outcome<T, R>> + Send + 'static,
+    {
+        self.carry_out_within(self.settings().limits.change_time, operation).await
+    }
+
+    /// As [`ApiState::carry_out`], with another time.
+    pub async fn carry_out_within<T: Send + 'static, R: Refusal, F>(
+        &self,
+        time: Duration,
+        operation: impl FnOnce(ApiState) -> F,
+    ) -> Result<T>
+    where
+        F: Future<Output = Outcome<T, R>> + Send + 'static,
+    {
+        let operation = operation(self.clone());
+        self.change_within(time, async { operation.await.map_err(refused) }).await
     }
 
     /// As [`ApiState::change`], with another time.

@@ -29,6 +29,13 @@ pub trait Refusal: std::error::Error + Send + Sync + 'static {
     }
 }
 
+/// Of asks that nothing can be wrong with.
+impl Refusal for std::convert::Infallible {
+    fn kind(&self) -> Kind {
+        match *self {}
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("there is no VM `{vm}`")]
 pub struct NoVm {

@@ -3,16 +3,16 @@
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use pvc_api_types::{ClusterStatus, Message, PrimaryNode};
+use pvc_api_types::{ClusterStatus, PrimaryNode};
 use pvc_model::NodeName;
 use pvc_ops::cluster;
 
+use super::Api;
 use crate::error::{ApiError, Result};
 use crate::json;
-use crate::openapi::{ChangeRefused, ReadRefused};
+use crate::openapi::{Changed, ReadRefused};
 use crate::params::{Flag, Params, choice, params};
-use crate::refuse::{change_error, refused, store_error};
-use crate::state::ApiState;
+use crate::refuse::store_error;
 use crate::view::status;
 
 /// The cluster at a glance.
@@ -20,7 +20,7 @@ use crate::view::status;
     get, path = "/api/v1/status", tag = "cluster",
     responses((status = 200, body = ClusterStatus), ReadRefused)
 )]
-pub async fn get_status(State(api): State<ApiState>) -> Response {
+pub async fn get_status(State(api): Api) -> Response {
     let bytes = api.status().get(&api.view(), |view| json::to_bytes(&status::status(view)));
     let tag = json::strong_tag(&bytes);
     json::from_bytes(StatusCode::OK, bytes.to_vec(), Some(tag))
@@ -41,19 +41,19 @@ params! {
 
 /// Begins or ends maintenance.
 #[utoipa::path(
-    post, path = "/api/v1/status", tag = "cluster", params(MaintenanceRequest),
-    responses((status = 200, body = Message), ChangeRefused)
+    post,
+    path = "/api/v1/status",
+    tag = "cluster",
+    params(MaintenanceRequest),
+    responses(Changed)
 )]
-pub async fn post_status(
-    State(api): State<ApiState>,
-    Params(request): Params<MaintenanceRequest>,
-) -> Result<Response> {
+pub async fn post_status(State(api): Api, Params(request): Params<MaintenanceRequest>) -> Result<Response> {
     let on = request.state == Maintenance::On;
-    let store = api.store().clone();
-    api.change(async move { cluster::set_maintenance(&store, on).await.map_err(change_error) }).await?;
-    let message =
-        if on { "the cluster is in maintenance" } else { "the cluster is no longer in maintenance" };
-    Ok(json::ok(&Message { message: message.into() }))
+    api.carry_out(move |api| async move { cluster::set_maintenance(api.store(), on).await }).await?;
+    Ok(json::done(match on {
+        true => "the cluster is in maintenance",
+        false => "the cluster is no longer in maintenance",
+    }))
 }
 
 /// Who is primary. 204 while nobody is.
@@ -61,7 +61,7 @@ pub async fn post_status(
     get, path = "/api/v1/status/primary_node", tag = "cluster",
     responses((status = 200, body = PrimaryNode), (status = 204, description = "Nobody is primary now"))
 )]
-pub async fn get_status_primary_node(State(api): State<ApiState>) -> Response {
+pub async fn get_status_primary_node(State(api): Api) -> Response {
     match &api.view().config.primary {
         Some(primary) => json::ok(&PrimaryNode { primary_node: primary.to_string() }),
         None => StatusCode::NO_CONTENT.into_response(),
@@ -87,18 +87,17 @@ fn check_meant(really: &str) -> Result<()> {
 
 /// Creates the records of a new cluster.
 #[utoipa::path(
-    post, path = "/api/v1/initialize", tag = "cluster", params(Initialization),
-    responses((status = 200, body = Message), ChangeRefused)
+    post,
+    path = "/api/v1/initialize",
+    tag = "cluster",
+    params(Initialization),
+    responses(Changed)
 )]
-pub async fn post_initialize(
-    State(api): State<ApiState>,
-    Params(request): Params<Initialization>,
-) -> Result<Response> {
+pub async fn post_initialize(State(api): Api, Params(request): Params<Initialization>) -> Result<Response> {
     check_meant(&request.really)?;
-    let store = api.store().clone();
-    api.change(async move { cluster::initialize(&store, request.overwrite.0).await.map_err(refused) })
-        .await?;
-    Ok(json::ok(&Message { message: "the cluster was initialized".into() }))
+    let overwrite = request.overwrite.0;
+    api.carry_out(move |api| async move { cluster::initialize(api.store(), overwrite).await }).await?;
+    Ok(json::done("the cluster was initialized"))
 }
 
 /// Every record by its path, as a JSON text inside of a JSON text. The nodes' IPMI credentials are among
@@ -107,7 +106,7 @@ pub async fn post_initialize(
     get, path = "/api/v1/backup", tag = "cluster",
     responses((status = 200, body = String, content_type = "application/json"), ReadRefused)
 )]
-pub async fn get_backup(State(api): State<ApiState>) -> Result<Response> {
+pub async fn get_backup(State(api): Api) -> Result<Response> {
     let dump = api.ask(async { cluster::backup(api.store()).await.map_err(store_error) }).await?;
     let inner = serde_json::to_string(&dump).expect("a map of texts is JSON");
     let mut response = json::ok(&inner);
@@ -131,20 +130,16 @@ params! {
 #[utoipa::path(
     post, path = "/api/v1/restore", tag = "cluster", params(Restoration),
     request_body(content = Restoration, content_type = "application/x-www-form-urlencoded"),
-    responses((status = 200, body = Message), ChangeRefused)
+    responses(Changed)
 )]
-pub async fn post_restore(
-    State(api): State<ApiState>,
-    Params(request): Params<Restoration>,
-) -> Result<Response> {
+pub async fn post_restore(State(api): Api, Params(request): Params<Restoration>) -> Result<Response> {
     check_meant(&request.really)?;
-    let store = api.store().clone();
     // Writing a large tree takes its time; it is not to be given up half-way.
     let time = api.settings().limits.change_time * 10;
-    let restore = async move { cluster::restore(&store, &request.cluster_data).await.map_err(refused) };
-    let restored = api.change_within(time, restore).await?;
-    let message = format!("{} records were restored{}", restored.keys, unfenceable(&restored.unfenceable));
-    Ok(json::ok(&Message { message }))
+    let dump = request.cluster_data;
+    let restored =
+        api.carry_out_within(time, |api| async move { cluster::restore(api.store(), &dump).await }).await?;
+    Ok(json::done(format!("{} records were restored{}", restored.keys, unfenceable(&restored.unfenceable))))
 }
 
 fn unfenceable(nodes: &[NodeName]) -> String {

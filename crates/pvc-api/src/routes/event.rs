@@ -4,11 +4,11 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
 
+use super::Api;
 use crate::error::Result;
 use crate::events;
 use crate::openapi::ReadRefused;
 use crate::params::{Params, params};
-use crate::state::ApiState;
 
 params! {
     /// Where to begin.
@@ -24,7 +24,7 @@ params! {
     responses((status = 200, body = String, content_type = "text/event-stream"), ReadRefused)
 )]
 pub async fn get_events(
-    State(api): State<ApiState>,
+    State(api): Api,
     headers: HeaderMap,
     Params(cursor): Params<Cursor>,
 ) -> Result<Response> {

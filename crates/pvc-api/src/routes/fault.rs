@@ -2,15 +2,15 @@
 
 use axum::extract::State;
 use axum::response::Response;
-use pvc_api_types::{Fault, Message};
+use pvc_api_types::Fault;
 use pvc_ops::fault::{self, Which};
 
-use super::At;
+use super::Api;
+use super::at::AtFault;
 use crate::error::Result;
 use crate::json;
-use crate::openapi::{ChangeRefused, ReadRefused};
+use crate::openapi::{Changed, ReadRefused};
 use crate::params::{Params, choice, params};
-use crate::refuse::refused;
 use crate::state::ApiState;
 use crate::view;
 
@@ -50,7 +50,7 @@ fn sort(faults: &mut [Fault], key: SortKey) {
     get, path = "/api/v1/faults", tag = "faults", params(FaultOrder),
     responses((status = 200, body = Vec<Fault>), ReadRefused)
 )]
-pub async fn get_faults(State(api): State<ApiState>, Params(order): Params<FaultOrder>) -> Response {
+pub async fn get_faults(State(api): Api, Params(order): Params<FaultOrder>) -> Response {
     let cluster = api.view();
     let mut faults: Vec<Fault> = cluster.faults.values().map(|record| view::fault::fault(record)).collect();
     sort(&mut faults, order.sort_key.unwrap_or(SortKey::LastReported));
@@ -58,30 +58,24 @@ pub async fn get_faults(State(api): State<ApiState>, Params(order): Params<Fault
 }
 
 /// Acknowledges all faults.
-#[utoipa::path(
-    put, path = "/api/v1/faults", tag = "faults",
-    responses((status = 200, body = Message), ChangeRefused)
-)]
-pub async fn put_faults(State(api): State<ApiState>) -> Result<Response> {
+#[utoipa::path(put, path = "/api/v1/faults", tag = "faults", responses(Changed))]
+pub async fn put_faults(State(api): Api) -> Result<Response> {
     acknowledge(&api, Which::All).await
 }
 
 /// Deletes all faults.
-#[utoipa::path(
-    delete, path = "/api/v1/faults", tag = "faults",
-    responses((status = 200, body = Message), ChangeRefused)
-)]
-pub async fn delete_faults(State(api): State<ApiState>) -> Result<Response> {
+#[utoipa::path(delete, path = "/api/v1/faults", tag = "faults", responses(Changed))]
+pub async fn delete_faults(State(api): Api) -> Result<Response> {
     delete(&api, Which::All).await
 }
 
 /// One fault, or none.
 #[utoipa::path(
     get, path = "/api/v1/faults/{fault_id}", tag = "faults",
-    params(("fault_id" = String, Path, description = "Identifier of the fault")),
+    params(AtFault),
     responses((status = 200, body = Vec<Fault>), ReadRefused)
 )]
-pub async fn get_faults_fault_id(State(api): State<ApiState>, At(id): At<String>) -> Response {
+pub async fn get_faults_fault_id(State(api): Api, AtFault(id): AtFault) -> Response {
     let cluster = api.view();
     let found: Vec<Fault> =
         cluster.faults.get(&id).map(|record| view::fault::fault(record)).into_iter().collect();
@@ -89,37 +83,34 @@ pub async fn get_faults_fault_id(State(api): State<ApiState>, At(id): At<String>
 }
 
 /// Acknowledges a fault.
-#[utoipa::path(
-    put, path = "/api/v1/faults/{fault_id}", tag = "faults",
-    params(("fault_id" = String, Path, description = "Identifier of the fault")),
-    responses((status = 200, body = Message), ChangeRefused)
-)]
-pub async fn put_faults_fault_id(State(api): State<ApiState>, At(id): At<String>) -> Result<Response> {
+#[utoipa::path(put, path = "/api/v1/faults/{fault_id}", tag = "faults", params(AtFault), responses(Changed))]
+pub async fn put_faults_fault_id(State(api): Api, AtFault(id): AtFault) -> Result<Response> {
     acknowledge(&api, Which::One(id)).await
 }
 
 /// Deletes a fault. It returns if its condition is found again.
 #[utoipa::path(
-    delete, path = "/api/v1/faults/{fault_id}", tag = "faults",
-    params(("fault_id" = String, Path, description = "Identifier of the fault")),
-    responses((status = 200, body = Message), ChangeRefused)
+    delete,
+    path = "/api/v1/faults/{fault_id}",
+    tag = "faults",
+    params(AtFault),
+    responses(Changed)
 )]
-pub async fn delete_faults_fault_id(State(api): State<ApiState>, At(id): At<String>) -> Result<Response> {
+pub async fn delete_faults_fault_id(State(api): Api, AtFault(id): AtFault) -> Result<Response> {
     delete(&api, Which::One(id)).await
 }
 
 async fn acknowledge(api: &ApiState, which: Which) -> Result<Response> {
-    let (store, now) = (api.store().clone(), view::fault::local_time(api.clock().wall()));
+    let now = view::fault::local_time(api.clock().wall());
     let message = format!("{} acknowledged", described(&which));
-    api.change(async move { fault::acknowledge(&store, &which, &now).await.map_err(refused) }).await?;
-    Ok(json::ok(&Message { message }))
+    api.carry_out(|api| async move { fault::acknowledge(api.store(), &which, &now).await }).await?;
+    Ok(json::done(message))
 }
 
 async fn delete(api: &ApiState, which: Which) -> Result<Response> {
-    let store = api.store().clone();
     let message = format!("{} deleted", described(&which));
-    api.change(async move { fault::delete(&store, &which).await.map_err(refused) }).await?;
-    Ok(json::ok(&Message { message }))
+    api.carry_out(|api| async move { fault::delete(api.store(), &which).await }).await?;
+    Ok(json::done(message))
 }
 
 fn described(which: &Which) -> String {

@@ -7,7 +7,7 @@ use axum::http::{Method, StatusCode};
 use axum::routing::any;
 use pvc_api_types::release::arrival;
 
-use super::At;
+use super::at::At;
 use crate::error::ApiError;
 use crate::state::ApiState;
 

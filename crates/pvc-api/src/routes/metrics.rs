@@ -3,16 +3,16 @@
 use axum::extract::State;
 use axum::response::Response;
 
+use super::Api;
 use super::text;
 use crate::metrics::{health, resource};
-use crate::state::ApiState;
 
 /// All metrics.
 #[utoipa::path(
     get, path = "/api/v1/metrics", tag = "metrics",
     responses((status = 200, body = String, content_type = "text/plain; charset=utf-8"))
 )]
-pub async fn get_metrics(State(api): State<ApiState>) -> Response {
+pub async fn get_metrics(State(api): Api) -> Response {
     text(api.metrics().get(&api.view(), |cluster| (health(cluster) + &resource(cluster)).into_bytes()))
 }
 
@@ -21,7 +21,7 @@ pub async fn get_metrics(State(api): State<ApiState>) -> Response {
     get, path = "/api/v1/metrics/health", tag = "metrics",
     responses((status = 200, body = String, content_type = "text/plain; charset=utf-8"))
 )]
-pub async fn get_metrics_health(State(api): State<ApiState>) -> Response {
+pub async fn get_metrics_health(State(api): Api) -> Response {
     text(health(&api.view()))
 }
 
@@ -30,6 +30,6 @@ pub async fn get_metrics_health(State(api): State<ApiState>) -> Response {
     get, path = "/api/v1/metrics/resource", tag = "metrics",
     responses((status = 200, body = String, content_type = "text/plain; charset=utf-8"))
 )]
-pub async fn get_metrics_resource(State(api): State<ApiState>) -> Response {
+pub async fn get_metrics_resource(State(api): Api) -> Response {
     text(resource(&api.view()))
 }

@@ -1,5 +1,6 @@
 //! The routes. One file per group; the paths are written out so that they can be searched for.
 
+mod at;
 mod cluster;
 mod event;
 mod fault;
@@ -14,13 +15,11 @@ mod vm;
 mod vm_change;
 
 use axum::Router;
-use axum::extract::{FromRequestParts, Path, Request};
-use axum::http::request::Parts;
+use axum::extract::{Request, State};
 use axum::http::{Method, StatusCode, header};
 use axum::middleware;
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::get;
-use serde::de::DeserializeOwned;
 use utoipa::openapi::OpenApi;
 use utoipa::openapi::path::{Operation, PathItem};
 use utoipa_axum::router::OpenApiRouter;
@@ -29,6 +28,9 @@ use utoipa_axum::routes;
 use crate::error::ApiError;
 use crate::state::ApiState;
 use crate::{access, auth, etag, guard, openapi};
+
+/// What every handler is given.
+type Api = State<ApiState>;
 
 /// The whole API.
 pub fn router(state: ApiState) -> Router {
@@ -151,18 +153,6 @@ async fn wrong_method(request: Request) -> Response {
     ApiError::new(StatusCode::METHOD_NOT_ALLOWED, message)
         .hint(Some("the header `Allow` of this reply lists those that are"))
         .into_response()
-}
-
-/// The variable parts of the path.
-pub struct At<T>(pub T);
-
-impl<T: DeserializeOwned + Send> FromRequestParts<ApiState> for At<T> {
-    type Rejection = ApiError;
-
-    async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, ApiError> {
-        let path = Path::<T>::from_request_parts(parts, state).await;
-        path.map(|Path(value)| At(value)).map_err(|_| ApiError::refused("the path is not UTF-8 text"))
-    }
 }
 
 /// A reply of plain text, as scrapers take it.

@@ -5,13 +5,13 @@ use axum::response::Response;
 use pvc_api_types::Network;
 use pvc_model::network::NetworkRecord;
 
-use super::At;
+use super::Api;
+use super::at::At;
 use crate::error::{ApiError, Result};
 use crate::json;
 use crate::limit::Limit;
 use crate::openapi::ReadRefused;
 use crate::params::{Params, params};
-use crate::state::ApiState;
 use crate::view::network::network;
 
 params! {
@@ -27,10 +27,7 @@ params! {
     get, path = "/api/v1/network", tag = "network", params(NetworkFilter),
     responses((status = 200, body = Vec<Network>), ReadRefused)
 )]
-pub async fn get_network(
-    State(api): State<ApiState>,
-    Params(filter): Params<NetworkFilter>,
-) -> Result<Response> {
+pub async fn get_network(State(api): Api, Params(filter): Params<NetworkFilter>) -> Result<Response> {
     let limit = Limit::new(filter.limit.as_deref())?;
     let cluster = api.view();
     let wanted = |record: &&NetworkRecord| limit.matches(&record.vni) || limit.matches(&record.description);
@@ -46,7 +43,7 @@ pub async fn get_network(
     params(("vni" = String, Path, description = "VNI or description")),
     responses((status = 200, body = Vec<Network>), ReadRefused)
 )]
-pub async fn get_network_vni(State(api): State<ApiState>, At(vni): At<String>) -> Result<Response> {
+pub async fn get_network_vni(State(api): Api, At(vni): At<String>) -> Result<Response> {
     let cluster = api.view();
     let by_description = || cluster.networks.values().find(|record| record.description == vni);
     let record = cluster.networks.get(&vni).or_else(by_description).and_then(|record| network(record));

@@ -2,18 +2,19 @@
 
 use axum::extract::State;
 use axum::response::Response;
-use pvc_api_types::{Message, Node, NodeCoordinatorState, NodeDaemonState, NodeDomainState, NodeLog};
+use pvc_api_types::{Node, NodeCoordinatorState, NodeDaemonState, NodeDomainState, NodeLog};
 use pvc_model::cluster::Cluster;
 use pvc_model::node::NodeRecord;
 use pvc_ops::node::{self, Requested};
 
-use super::At;
+use super::Api;
+use super::at::AtNode;
 use crate::error::{ApiError, Result};
 use crate::json;
 use crate::limit::Limit;
-use crate::openapi::{ChangeRefused, ReadRefused};
+use crate::openapi::{Changed, ReadRefused};
 use crate::params::{Flag, Or, Params, choice, params, shown};
-use crate::refuse::{refused, store_error};
+use crate::refuse::store_error;
 use crate::state::ApiState;
 use crate::view;
 use crate::wait;
@@ -50,7 +51,7 @@ impl NodeFilter {
     get, path = "/api/v1/node", tag = "node", params(NodeFilter),
     responses((status = 200, body = Vec<Node>), ReadRefused)
 )]
-pub async fn get_node(State(api): State<ApiState>, Params(filter): Params<NodeFilter>) -> Result<Response> {
+pub async fn get_node(State(api): Api, Params(filter): Params<NodeFilter>) -> Result<Response> {
     let limit = Limit::new(filter.limit.as_deref())?;
     let cluster = api.view();
     let wanted = |record: &&NodeRecord| limit.matches(record.name.as_str()) && filter.states_match(record);
@@ -68,10 +69,10 @@ pub fn find<'a>(cluster: &'a Cluster, name: &str) -> Result<&'a NodeRecord> {
 /// One node.
 #[utoipa::path(
     get, path = "/api/v1/node/{node}", tag = "node",
-    params(("node" = String, Path, description = "Name of the node")),
+    params(AtNode),
     responses((status = 200, body = Vec<Node>), ReadRefused)
 )]
-pub async fn get_node_node(State(api): State<ApiState>, At(name): At<String>) -> Result<Response> {
+pub async fn get_node_node(State(api): Api, AtNode(name): AtNode) -> Result<Response> {
     let cluster = api.view();
     Ok(json::ok(&[view::node::node(find(&cluster, &name)?, &cluster)]))
 }
@@ -79,13 +80,10 @@ pub async fn get_node_node(State(api): State<ApiState>, At(name): At<String>) ->
 /// The state of a node's daemon.
 #[utoipa::path(
     get, path = "/api/v1/node/{node}/daemon-state", tag = "node",
-    params(("node" = String, Path, description = "Name of the node")),
+    params(AtNode),
     responses((status = 200, body = NodeDaemonState), ReadRefused)
 )]
-pub async fn get_node_node_daemon_state(
-    State(api): State<ApiState>,
-    At(name): At<String>,
-) -> Result<Response> {
+pub async fn get_node_node_daemon_state(State(api): Api, AtNode(name): AtNode) -> Result<Response> {
     let cluster = api.view();
     let daemon_state = find(&cluster, &name)?.daemon_state.to_string();
     Ok(json::ok(&NodeDaemonState { name, daemon_state }))
@@ -94,13 +92,10 @@ pub async fn get_node_node_daemon_state(
 /// A node's part in the coordination.
 #[utoipa::path(
     get, path = "/api/v1/node/{node}/coordinator-state", tag = "node",
-    params(("node" = String, Path, description = "Name of the node")),
+    params(AtNode),
     responses((status = 200, body = NodeCoordinatorState), ReadRefused)
 )]
-pub async fn get_node_node_coordinator_state(
-    State(api): State<ApiState>,
-    At(name): At<String>,
-) -> Result<Response> {
+pub async fn get_node_node_coordinator_state(State(api): Api, AtNode(name): AtNode) -> Result<Response> {
     let cluster = api.view();
     let coordinator_state = find(&cluster, &name)?.coordinator_state.to_string();
     Ok(json::ok(&NodeCoordinatorState { name, coordinator_state }))
@@ -109,13 +104,10 @@ pub async fn get_node_node_coordinator_state(
 /// Whether a node takes VMs.
 #[utoipa::path(
     get, path = "/api/v1/node/{node}/domain-state", tag = "node",
-    params(("node" = String, Path, description = "Name of the node")),
+    params(AtNode),
     responses((status = 200, body = NodeDomainState), ReadRefused)
 )]
-pub async fn get_node_node_domain_state(
-    State(api): State<ApiState>,
-    At(name): At<String>,
-) -> Result<Response> {
+pub async fn get_node_node_domain_state(State(api): Api, AtNode(name): AtNode) -> Result<Response> {
     let cluster = api.view();
     let domain_state = find(&cluster, &name)?.domain_state.to_string();
     Ok(json::ok(&NodeDomainState { name, domain_state }))
@@ -139,12 +131,12 @@ pub fn last_lines(log: &str, lines: u32) -> String {
 /// The end of a node's log.
 #[utoipa::path(
     get, path = "/api/v1/node/{node}/log", tag = "node",
-    params(("node" = String, Path, description = "Name of the node"), Lines),
+    params(AtNode, Lines),
     responses((status = 200, body = NodeLog), ReadRefused)
 )]
 pub async fn get_node_node_log(
-    State(api): State<ApiState>,
-    At(name): At<String>,
+    State(api): Api,
+    AtNode(name): AtNode,
     Params(lines): Params<Lines>,
 ) -> Result<Response> {
     let node = find(&api.view(), &name)?.name.clone();
@@ -183,55 +175,55 @@ params! {
 
 /// Asks a node to become primary, or to leave that to another.
 #[utoipa::path(
-    post, path = "/api/v1/node/{node}/coordinator-state", tag = "node",
-    params(("node" = String, Path, description = "Name of the node"), CoordinatorRequest),
-    responses((status = 200, body = Message), ChangeRefused)
+    post,
+    path = "/api/v1/node/{node}/coordinator-state",
+    tag = "node",
+    params(AtNode, CoordinatorRequest),
+    responses(Changed)
 )]
 pub async fn post_node_node_coordinator_state(
-    State(api): State<ApiState>,
-    At(name): At<String>,
+    State(api): Api,
+    AtNode(name): AtNode,
     Params(CoordinatorRequest { state }): Params<CoordinatorRequest>,
 ) -> Result<Response> {
     let (request, word) = match state {
         Part::Primary => (node::CoordinatorRequest::Primary, "primary"),
         Part::Secondary => (node::CoordinatorRequest::Secondary, "secondary"),
     };
-    let (store, asked) = (api.store().clone(), name.clone());
-    let change = async move { node::set_coordinator_state(&store, &asked, request).await.map_err(refused) };
-    Ok(match api.change(change).await? {
-        Requested::Yes => done(format!("node `{name}` is to become {word}")),
-        Requested::Already => done(format!("node `{name}` is {word} already")),
+    let asked = name.clone();
+    let set = |api: ApiState| async move { node::set_coordinator_state(api.store(), &asked, request).await };
+    Ok(match api.carry_out(set).await? {
+        Requested::Yes => json::done(format!("node `{name}` is to become {word}")),
+        Requested::Already => json::done(format!("node `{name}` is {word} already")),
     })
 }
 
 /// Has a node's VMs moved away, or takes them back.
 #[utoipa::path(
-    post, path = "/api/v1/node/{node}/domain-state", tag = "node",
-    params(("node" = String, Path, description = "Name of the node"), DomainRequest),
-    responses((status = 200, body = Message), ChangeRefused)
+    post,
+    path = "/api/v1/node/{node}/domain-state",
+    tag = "node",
+    params(AtNode, DomainRequest),
+    responses(Changed)
 )]
 pub async fn post_node_node_domain_state(
-    State(api): State<ApiState>,
-    At(name): At<String>,
+    State(api): Api,
+    AtNode(name): AtNode,
     Params(DomainRequest { state, wait }): Params<DomainRequest>,
 ) -> Result<Response> {
     let (request, is_so, will_be) = match state {
         Duty::Ready => (node::DomainRequest::Ready, "ready", "being made ready"),
         Duty::Flush => (node::DomainRequest::Flush, "flushed", "being flushed"),
     };
-    let (store, asked) = (api.store().clone(), name.clone());
-    let change = async move { node::set_domain_state(&store, &asked, request).await.map_err(refused) };
-    let requested = api.change(change).await?;
+    let asked = name.clone();
+    let set = |api: ApiState| async move { node::set_domain_state(api.store(), &asked, request).await };
+    let requested = api.carry_out(set).await?;
     if wait.0 {
         wait::for_node(&api, &name).await?;
     }
     Ok(match requested {
-        Requested::Already => done(format!("node `{name}` is {is_so} or on its way already")),
-        Requested::Yes if wait.0 => done(format!("node `{name}` is {is_so}")),
-        Requested::Yes => done(format!("node `{name}` is {will_be}")),
+        Requested::Already => json::done(format!("node `{name}` is {is_so} or on its way already")),
+        Requested::Yes if wait.0 => json::done(format!("node `{name}` is {is_so}")),
+        Requested::Yes => json::done(format!("node `{name}` is {will_be}")),
     })
-}
-
-fn done(message: String) -> Response {
-    json::ok(&Message { message })
 }

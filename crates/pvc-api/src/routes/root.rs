@@ -8,12 +8,12 @@ use axum::response::{IntoResponse, Response};
 use pvc_api_types::Message;
 use serde_json::Value;
 
+use super::Api;
 use crate::auth::{self, check_secret, session_cookie, session_of};
 use crate::error::Result;
 use crate::json;
 use crate::openapi::{ChangeRefused, document};
 use crate::params::{Given, Parameters, params};
-use crate::state::ApiState;
 
 /// Says what this is.
 #[utoipa::path(get, path = "/api/v1/", tag = "cluster", responses((status = 200, body = Message)))]
@@ -40,7 +40,7 @@ params! {
         ChangeRefused,
     )
 )]
-pub async fn post_login(State(api): State<ApiState>, request: Request) -> Result<Response> {
+pub async fn post_login(State(api): Api, request: Request) -> Result<Response> {
     if api.tokens().is_open() {
         return Ok(home());
     }
@@ -57,7 +57,7 @@ pub async fn post_login(State(api): State<ApiState>, request: Request) -> Result
     post, path = "/api/v1/logout", tag = "cluster",
     responses((status = 200, body = Message), (status = 302, description = "Nobody needs to log in"))
 )]
-pub async fn post_logout(State(api): State<ApiState>, headers: HeaderMap) -> Response {
+pub async fn post_logout(State(api): Api, headers: HeaderMap) -> Response {
     if api.tokens().is_open() {
         return home();
     }

@@ -6,7 +6,8 @@ use pvc_api_types::{Pool, Volume};
 use pvc_model::storage::{PoolName, VolumeId, VolumeName, VolumeRecord};
 use pvc_ports::SnapshotInfo;
 
-use super::At;
+use super::Api;
+use super::at::At;
 use crate::error::{ApiError, Result};
 use crate::json;
 use crate::limit::Limit;
@@ -28,10 +29,7 @@ params! {
     get, path = "/api/v1/storage/ceph/pool", tag = "storage-pool", params(PoolFilter),
     responses((status = 200, body = Vec<Pool>), ReadRefused)
 )]
-pub async fn get_storage_ceph_pool(
-    State(api): State<ApiState>,
-    Params(filter): Params<PoolFilter>,
-) -> Result<Response> {
+pub async fn get_storage_ceph_pool(State(api): Api, Params(filter): Params<PoolFilter>) -> Result<Response> {
     let limit = Limit::new(filter.limit.as_deref())?;
     let cluster = api.view();
     let records = cluster.pools.values().filter(|record| limit.matches(record.name.as_str()));
@@ -44,10 +42,7 @@ pub async fn get_storage_ceph_pool(
     params(("pool" = String, Path, description = "Name of the pool")),
     responses((status = 200, body = Vec<Pool>), ReadRefused)
 )]
-pub async fn get_storage_ceph_pool_pool(
-    State(api): State<ApiState>,
-    At(name): At<String>,
-) -> Result<Response> {
+pub async fn get_storage_ceph_pool_pool(State(api): Api, At(name): At<String>) -> Result<Response> {
     let cluster = api.view();
     let record = cluster.pools.get(&PoolName::new(&name));
     let record = record.ok_or_else(|| ApiError::not_found(format!("there is no pool `{name}`")))?;
@@ -70,7 +65,7 @@ params! {
     responses((status = 200, body = Vec<Volume>), ReadRefused)
 )]
 pub async fn get_storage_ceph_volume(
-    State(api): State<ApiState>,
+    State(api): Api,
     Params(filter): Params<VolumeFilter>,
 ) -> Result<Response> {
     let limit = Limit::new(filter.limit.as_deref())?;
@@ -98,7 +93,7 @@ pub async fn get_storage_ceph_volume(
     responses((status = 200, body = Vec<Volume>), ReadRefused)
 )]
 pub async fn get_storage_ceph_volume_pool_volume(
-    State(api): State<ApiState>,
+    State(api): Api,
     At((pool, name)): At<(String, String)>,
 ) -> Result<Response> {
     let id = VolumeId { pool: PoolName::new(pool), volume: VolumeName::new(name) };

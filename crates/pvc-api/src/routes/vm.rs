@@ -13,7 +13,8 @@ use pvc_model::Uuid;
 use pvc_model::cluster::Cluster;
 use pvc_model::vm::VmRecord;
 
-use super::At;
+use super::Api;
+use super::at::AtVm;
 use super::node::{Lines, last_lines};
 use crate::cache::Fragment;
 use crate::error::{ApiError, Result};
@@ -96,7 +97,7 @@ impl VmFilter {
     get, path = "/api/v1/vm", tag = "vm", params(VmFilter),
     responses((status = 200, body = Vec<Vm>), ReadRefused)
 )]
-pub async fn get_vm(State(api): State<ApiState>, Params(filter): Params<VmFilter>) -> Result<Response> {
+pub async fn get_vm(State(api): Api, Params(filter): Params<VmFilter>) -> Result<Response> {
     let cluster = api.view();
     if let Some(node) = filter.node.as_ref().filter(|node| cluster.node(node).is_none()) {
         return Err(ApiError::parameter("node", format!("there is no node `{}`", shown(node))));
@@ -177,10 +178,10 @@ pub fn find<'a>(cluster: &'a Cluster, name_or_uuid: &str) -> Result<&'a Arc<VmRe
 /// One VM, by name or UUID.
 #[utoipa::path(
     get, path = "/api/v1/vm/{vm}", tag = "vm",
-    params(("vm" = String, Path, description = "Name or UUID of the VM")),
+    params(AtVm),
     responses((status = 200, body = Vec<Vm>), ReadRefused)
 )]
-pub async fn get_vm_vm(State(api): State<ApiState>, At(name): At<String>) -> Result<Response> {
+pub async fn get_vm_vm(State(api): Api, AtVm(name): AtVm) -> Result<Response> {
     let cluster = api.view();
     let record = find(&cluster, &name)?;
     Ok(list(&api, &cluster, &[record]))
@@ -189,10 +190,10 @@ pub async fn get_vm_vm(State(api): State<ApiState>, At(name): At<String>) -> Res
 /// The state of a VM.
 #[utoipa::path(
     get, path = "/api/v1/vm/{vm}/state", tag = "vm",
-    params(("vm" = String, Path, description = "Name or UUID of the VM")),
+    params(AtVm),
     responses((status = 200, body = VmState), ReadRefused)
 )]
-pub async fn get_vm_vm_state(State(api): State<ApiState>, At(name): At<String>) -> Result<Response> {
+pub async fn get_vm_vm_state(State(api): Api, AtVm(name): AtVm) -> Result<Response> {
     let cluster = api.view();
     let state = view::vm::state(find(&cluster, &name)?);
     Ok(json::ok(&VmState { name, state }))
@@ -201,10 +202,10 @@ pub async fn get_vm_vm_state(State(api): State<ApiState>, At(name): At<String>) 
 /// Where a VM is.
 #[utoipa::path(
     get, path = "/api/v1/vm/{vm}/node", tag = "vm",
-    params(("vm" = String, Path, description = "Name or UUID of the VM")),
+    params(AtVm),
     responses((status = 200, body = VmNode), ReadRefused)
 )]
-pub async fn get_vm_vm_node(State(api): State<ApiState>, At(name): At<String>) -> Result<Response> {
+pub async fn get_vm_vm_node(State(api): Api, AtVm(name): AtVm) -> Result<Response> {
     let cluster = api.view();
     let record = find(&cluster, &name)?;
     Ok(json::ok(&VmNode { name, node: view::vm::node(record), last_node: view::vm::last_node(record) }))
@@ -213,10 +214,10 @@ pub async fn get_vm_vm_node(State(api): State<ApiState>, At(name): At<String>) -
 /// What the cluster does with a VM by itself.
 #[utoipa::path(
     get, path = "/api/v1/vm/{vm}/meta", tag = "vm",
-    params(("vm" = String, Path, description = "Name or UUID of the VM")),
+    params(AtVm),
     responses((status = 200, body = VmMeta), ReadRefused)
 )]
-pub async fn get_vm_vm_meta(State(api): State<ApiState>, At(name): At<String>) -> Result<Response> {
+pub async fn get_vm_vm_meta(State(api): Api, AtVm(name): AtVm) -> Result<Response> {
     let cluster = api.view();
     Ok(json::ok(&view::vm::meta(find(&cluster, &name)?, &name)))
 }
@@ -224,10 +225,10 @@ pub async fn get_vm_vm_meta(State(api): State<ApiState>, At(name): At<String>) -
 /// The tags of a VM.
 #[utoipa::path(
     get, path = "/api/v1/vm/{vm}/tags", tag = "vm",
-    params(("vm" = String, Path, description = "Name or UUID of the VM")),
+    params(AtVm),
     responses((status = 200, body = VmTags), ReadRefused)
 )]
-pub async fn get_vm_vm_tags(State(api): State<ApiState>, At(name): At<String>) -> Result<Response> {
+pub async fn get_vm_vm_tags(State(api): Api, AtVm(name): AtVm) -> Result<Response> {
     let cluster = api.view();
     let tags = view::vm::tags(find(&cluster, &name)?);
     Ok(json::ok(&VmTags { name, tags }))
@@ -236,12 +237,12 @@ pub async fn get_vm_vm_tags(State(api): State<ApiState>, At(name): At<String>) -
 /// The end of a VM's serial console.
 #[utoipa::path(
     get, path = "/api/v1/vm/{vm}/console", tag = "vm",
-    params(("vm" = String, Path, description = "Name or UUID of the VM"), Lines),
+    params(AtVm, Lines),
     responses((status = 200, body = VmConsole), ReadRefused)
 )]
 pub async fn get_vm_vm_console(
-    State(api): State<ApiState>,
-    At(name): At<String>,
+    State(api): Api,
+    AtVm(name): AtVm,
     Params(lines): Params<Lines>,
 ) -> Result<Response> {
     let uuid = find(&api.view(), &name)?.uuid;

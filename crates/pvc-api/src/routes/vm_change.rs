@@ -4,7 +4,6 @@ use axum::Extension;
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
-use pvc_api_types::{Message, TaskRef};
 use pvc_model::job::JobSpec;
 use pvc_model::request::{Answer, StateRequest};
 use pvc_model::vm::{MigrationMethod, Selector};
@@ -12,21 +11,18 @@ use pvc_ops::vm::{self, Define, Meta, Move, Movement, StateOutcome};
 use pvc_ports::DeviceChange;
 use pvc_store::ChangeError;
 
-use super::At;
+use super::Api;
+use super::at::AtVm;
 use super::later::AtNewVm;
 use crate::auth::Caller;
 use crate::error::{ApiError, Result};
 use crate::json;
-use crate::openapi::ChangeRefused;
+use crate::openapi::{Changed, Submitted};
 use crate::params::{Flag, Or, Params, choice, params};
 use crate::refuse::refused;
 use crate::state::ApiState;
 use crate::view::task;
 use crate::wait;
-
-fn done(message: impl Into<String>) -> Response {
-    json::ok(&Message { message: message.into() })
-}
 
 /// A sentence, and what will work but likely not as intended.
 fn with_warnings(message: String, warnings: &[String]) -> String {
@@ -106,34 +102,30 @@ async fn define(api: &ApiState, expected: Option<String>, definition: Definition
         protected_tags: definition.protected_tags,
         ..Define::new(definition.xml)
     };
-    let store = api.store().clone();
-    let defined = api.change(async move { vm::define(&store, &ask).await.map_err(refused) }).await?;
+    let defined = api.carry_out(|api| async move { vm::define(api.store(), &ask).await }).await?;
     let message = format!("VM `{}` was defined on node `{}`", defined.name, defined.node);
-    Ok(done(with_warnings(message, &defined.warnings)))
+    Ok(json::done(with_warnings(message, &defined.warnings)))
 }
 
 /// Defines a VM.
 #[utoipa::path(
     post, path = "/api/v1/vm", tag = "vm", params(Definition),
     request_body(content = Definition, content_type = "application/x-www-form-urlencoded"),
-    responses((status = 200, body = Message), ChangeRefused)
+    responses(Changed)
 )]
-pub async fn post_vm(
-    State(api): State<ApiState>,
-    Params(definition): Params<Definition>,
-) -> Result<Response> {
+pub async fn post_vm(State(api): Api, Params(definition): Params<Definition>) -> Result<Response> {
     define(&api, None, definition).await
 }
 
 /// Defines a VM whose XML has this name or UUID.
 #[utoipa::path(
     post, path = "/api/v1/vm/{vm}", tag = "vm",
-    params(("vm" = String, Path, description = "Name or UUID of the VM"), Definition),
+    params(AtVm, Definition),
     request_body(content = Definition, content_type = "application/x-www-form-urlencoded"),
-    responses((status = 200, body = Message), ChangeRefused)
+    responses(Changed)
 )]
 pub async fn post_vm_vm(
-    State(api): State<ApiState>,
+    State(api): Api,
     AtNewVm(name): AtNewVm,
     Params(definition): Params<Definition>,
 ) -> Result<Response> {
@@ -154,21 +146,20 @@ params! {
 /// Replaces the definition of a VM. A running guest has it after its next start.
 #[utoipa::path(
     put, path = "/api/v1/vm/{vm}", tag = "vm",
-    params(("vm" = String, Path, description = "Name or UUID of the VM"), Modification),
+    params(AtVm, Modification),
     request_body(content = Modification, content_type = "application/x-www-form-urlencoded"),
-    responses((status = 200, body = Message), ChangeRefused)
+    responses(Changed)
 )]
 pub async fn put_vm_vm(
-    State(api): State<ApiState>,
-    At(name): At<String>,
+    State(api): Api,
+    AtVm(name): AtVm,
     Params(ask): Params<Modification>,
 ) -> Result<Response> {
-    let store = api.store().clone();
-    let change = async move { vm::modify(&store, &name, &ask.xml, ask.restart.0).await.map_err(refused) };
-    let modified = api.change(change).await?;
+    let modify = |api: ApiState| async move { vm::modify(api.store(), &name, &ask.xml, ask.restart.0).await };
+    let modified = api.carry_out(modify).await?;
     let restarted = if modified.restarted { " and is being restarted" } else { "" };
     let message = format!("VM `{}` was modified{restarted}", modified.name);
-    Ok(done(with_warnings(message, &modified.warnings)))
+    Ok(json::done(with_warnings(message, &modified.warnings)))
 }
 
 params! {
@@ -183,19 +174,19 @@ params! {
 /// Says whether a `PUT` of the same XML would be refused, and why. Nothing is changed.
 #[utoipa::path(
     post, path = "/api/v1/vm/{vm}/check", tag = "vm",
-    params(("vm" = String, Path, description = "Name or UUID of the VM"), Proposal),
+    params(AtVm, Proposal),
     request_body(content = Proposal, content_type = "application/x-www-form-urlencoded"),
-    responses((status = 200, body = Message), ChangeRefused)
+    responses(Changed)
 )]
 pub async fn post_vm_vm_check(
-    State(api): State<ApiState>,
-    At(name): At<String>,
+    State(api): Api,
+    AtVm(name): AtVm,
     Params(ask): Params<Proposal>,
 ) -> Result<Response> {
     let checked = vm::check_modify(&api.view(), &name, &ask.xml);
     let modified = checked.map_err(|why| refused(ChangeError::Refused(why)))?;
     let message = format!("VM `{}` can be modified so", modified.name);
-    Ok(done(with_warnings(message, &modified.warnings)))
+    Ok(json::done(with_warnings(message, &modified.warnings)))
 }
 
 params! {
@@ -207,27 +198,23 @@ params! {
 }
 
 /// Stops a VM and removes its record.
-#[utoipa::path(
-    delete, path = "/api/v1/vm/{vm}", tag = "vm",
-    params(("vm" = String, Path, description = "Name or UUID of the VM"), Removal),
-    responses((status = 200, body = Message), ChangeRefused)
-)]
+#[utoipa::path(delete, path = "/api/v1/vm/{vm}", tag = "vm", params(AtVm, Removal), responses(Changed))]
 pub async fn delete_vm_vm(
-    State(api): State<ApiState>,
-    At(name): At<String>,
+    State(api): Api,
+    AtVm(name): AtVm,
     Params(removal): Params<Removal>,
 ) -> Result<Response> {
     let storage = if removal.delete_disks.0 { Some(api.storage()?) } else { None };
-    let (store, clock) = (api.store().clone(), api.clock().clone());
-    let change =
-        async move { vm::remove(&store, clock.as_ref(), storage.as_deref(), &name).await.map_err(refused) };
-    let removed = api.change_within(api.settings().limits.wait_time, change).await?;
+    let remove = |api: ApiState| async move {
+        vm::remove(api.store(), api.clock().as_ref(), storage.as_deref(), &name).await
+    };
+    let removed = api.carry_out_within(api.settings().limits.wait_time, remove).await?;
     let volumes = match removed.volumes.len() {
         0 => String::new(),
         1 => " with its volume".to_owned(),
         several => format!(" with its {several} volumes"),
     };
-    Ok(done(format!("VM `{}` was removed{volumes}", removed.name)))
+    Ok(json::done(format!("VM `{}` was removed{volumes}", removed.name)))
 }
 
 params! {
@@ -249,14 +236,10 @@ params! {
 }
 
 /// Changes what the cluster does with a VM by itself.
-#[utoipa::path(
-    post, path = "/api/v1/vm/{vm}/meta", tag = "vm",
-    params(("vm" = String, Path, description = "Name or UUID of the VM"), MetaChange),
-    responses((status = 200, body = Message), ChangeRefused)
-)]
+#[utoipa::path(post, path = "/api/v1/vm/{vm}/meta", tag = "vm", params(AtVm, MetaChange), responses(Changed))]
 pub async fn post_vm_vm_meta(
-    State(api): State<ApiState>,
-    At(name): At<String>,
+    State(api): Api,
+    AtVm(name): AtVm,
     Params(given): Params<MetaChange>,
 ) -> Result<Response> {
     let meta = Meta {
@@ -268,9 +251,8 @@ pub async fn post_vm_vm_meta(
         max_downtime_ms: given.migration_max_downtime,
     };
     let message = format!("the metadata of VM `{name}` was changed");
-    let store = api.store().clone();
-    api.change(async move { vm::set_meta(&store, &name, &meta).await.map_err(refused) }).await?;
-    Ok(done(message))
+    api.carry_out(|api| async move { vm::set_meta(api.store(), &name, &meta).await }).await?;
+    Ok(json::done(message))
 }
 
 choice! {
@@ -291,29 +273,24 @@ params! {
 }
 
 /// Adds a tag to a VM, or removes it.
-#[utoipa::path(
-    post, path = "/api/v1/vm/{vm}/tags", tag = "vm",
-    params(("vm" = String, Path, description = "Name or UUID of the VM"), TagChange),
-    responses((status = 200, body = Message), ChangeRefused)
-)]
+#[utoipa::path(post, path = "/api/v1/vm/{vm}/tags", tag = "vm", params(AtVm, TagChange), responses(Changed))]
 pub async fn post_vm_vm_tags(
-    State(api): State<ApiState>,
-    At(name): At<String>,
+    State(api): Api,
+    AtVm(name): AtVm,
     Params(TagChange { action, tag, protected }): Params<TagChange>,
 ) -> Result<Response> {
     let message = match action {
         TagAction::Add => format!("tag `{tag}` was added to VM `{name}`"),
         TagAction::Remove => format!("tag `{tag}` was removed from VM `{name}`"),
     };
-    let store = api.store().clone();
-    let change = async move {
+    let change = move |api: ApiState| async move {
         match action {
-            TagAction::Add => vm::add_tag(&store, &name, &tag, protected.0).await.map_err(refused),
-            TagAction::Remove => vm::remove_tag(&store, &name, &tag).await.map_err(refused),
+            TagAction::Add => vm::add_tag(api.store(), &name, &tag, protected.0).await,
+            TagAction::Remove => vm::remove_tag(api.store(), &name, &tag).await,
         }
     };
-    api.change(change).await?;
-    Ok(done(message))
+    api.carry_out(change).await?;
+    Ok(json::done(message))
 }
 
 params! {
@@ -325,23 +302,18 @@ params! {
 }
 
 /// Gives a VM another name, and its volumes that are named after it.
-#[utoipa::path(
-    post, path = "/api/v1/vm/{vm}/rename", tag = "vm",
-    params(("vm" = String, Path, description = "Name or UUID of the VM"), Rename),
-    responses((status = 200, body = Message), ChangeRefused)
-)]
+#[utoipa::path(post, path = "/api/v1/vm/{vm}/rename", tag = "vm", params(AtVm, Rename), responses(Changed))]
 pub async fn post_vm_vm_rename(
-    State(api): State<ApiState>,
-    At(name): At<String>,
+    State(api): Api,
+    AtVm(name): AtVm,
     Params(Rename { new_name }): Params<Rename>,
 ) -> Result<Response> {
     let storage = api.storage()?;
-    let (store, clock) = (api.store().clone(), api.clock().clone());
-    let change = async move {
-        vm::rename(&store, clock.as_ref(), storage.as_ref(), &name, &new_name).await.map_err(refused)
+    let rename = |api: ApiState| async move {
+        vm::rename(api.store(), api.clock().as_ref(), storage.as_ref(), &name, &new_name).await
     };
-    let renamed = api.change_within(api.settings().limits.wait_time, change).await?;
-    Ok(done(format!("VM `{}` is called `{}` now", renamed.from, renamed.to)))
+    let renamed = api.carry_out_within(api.settings().limits.wait_time, rename).await?;
+    Ok(json::done(format!("VM `{}` is called `{}` now", renamed.from, renamed.to)))
 }
 
 choice! {
@@ -377,29 +349,30 @@ params! {
 
 /// Starts or stops a VM.
 #[utoipa::path(
-    post, path = "/api/v1/vm/{vm}/state", tag = "vm",
-    params(("vm" = String, Path, description = "Name or UUID of the VM"), StateChange),
-    responses((status = 200, body = Message), ChangeRefused)
+    post,
+    path = "/api/v1/vm/{vm}/state",
+    tag = "vm",
+    params(AtVm, StateChange),
+    responses(Changed)
 )]
 pub async fn post_vm_vm_state(
-    State(api): State<ApiState>,
-    At(name): At<String>,
+    State(api): Api,
+    AtVm(name): AtVm,
     Params(StateChange { state, force, wait }): Params<StateChange>,
 ) -> Result<Response> {
     let request = state.request();
-    let store = api.store().clone();
-    let change = async move { vm::set_state(&store, &name, request, force.0).await.map_err(refused) };
-    let outcome = api.change(change).await?;
+    let set = move |api: ApiState| async move { vm::set_state(api.store(), &name, request, force.0).await };
+    let outcome = api.carry_out(set).await?;
     let name = outcome.name.clone();
     if matches!(outcome.answer, Answer::ThenDisable(_) | Answer::AwaitStopThenDisable) {
         disable(&api, outcome).await?;
-        return Ok(done(format!("VM `{name}` is disabled")));
+        return Ok(json::done(format!("VM `{name}` is disabled")));
     }
     if wait.0 {
         wait::for_state(&api, outcome.uuid, &name, request).await?;
-        return Ok(done(reached(&name, request)));
+        return Ok(json::done(reached(&name, request)));
     }
-    Ok(done(asked(&name, request)))
+    Ok(json::done(asked(&name, request)))
 }
 
 /// Disables a VM when it has stopped; what is written by now stops it. Goes on without the client, but
@@ -466,14 +439,10 @@ params! {
 }
 
 /// Moves a VM to another node.
-#[utoipa::path(
-    post, path = "/api/v1/vm/{vm}/node", tag = "vm",
-    params(("vm" = String, Path, description = "Name or UUID of the VM"), Placement),
-    responses((status = 200, body = Message), ChangeRefused)
-)]
+#[utoipa::path(post, path = "/api/v1/vm/{vm}/node", tag = "vm", params(AtVm, Placement), responses(Changed))]
 pub async fn post_vm_vm_node(
-    State(api): State<ApiState>,
-    At(name): At<String>,
+    State(api): Api,
+    AtVm(name): AtVm,
     Params(given): Params<Placement>,
 ) -> Result<Response> {
     let movement = match given.action {
@@ -482,13 +451,12 @@ pub async fn post_vm_vm_node(
         PlaceAction::Move => Movement::Move,
     };
     let ask = Move { movement, node: given.node, force: given.force.0, live_only: given.force_live.0 };
-    let store = api.store().clone();
-    let moved = api.change(async move { vm::move_vm(&store, &name, &ask).await.map_err(refused) }).await?;
+    let moved = api.carry_out(|api| async move { vm::move_vm(api.store(), &name, &ask).await }).await?;
     if given.wait.0 {
         wait::for_move(&api, &moved).await?;
-        return Ok(done(format!("VM `{}` is on node `{}` now", moved.name, moved.to)));
+        return Ok(json::done(format!("VM `{}` is on node `{}` now", moved.name, moved.to)));
     }
-    Ok(done(format!("VM `{}` goes to node `{}`", moved.name, moved.to)))
+    Ok(json::done(format!("VM `{}` goes to node `{}`", moved.name, moved.to)))
 }
 
 /// The reply to a request that became a job.
@@ -501,22 +469,17 @@ fn submitted(spec: &JobSpec) -> Response {
 }
 
 /// Breaks the locks that a dead host left on a VM's volumes.
-#[utoipa::path(
-    post, path = "/api/v1/vm/{vm}/locks", tag = "vm",
-    params(("vm" = String, Path, description = "Name or UUID of the VM")),
-    responses((status = 202, body = TaskRef), ChangeRefused)
-)]
+#[utoipa::path(post, path = "/api/v1/vm/{vm}/locks", tag = "vm", params(AtVm), responses(Submitted))]
 pub async fn post_vm_vm_locks(
-    State(api): State<ApiState>,
-    At(name): At<String>,
+    State(api): Api,
+    AtVm(name): AtVm,
     Extension(caller): Extension<Caller>,
 ) -> Result<Response> {
-    let (store, clock, random) = (api.store().clone(), api.clock().clone(), api.random().clone());
-    let change = async move {
-        let by = &caller.description;
-        vm::submit_flush_locks(&store, clock.as_ref(), random.as_ref(), &name, by).await.map_err(refused)
+    let submit = |api: ApiState| async move {
+        let (clock, random) = (api.clock().as_ref(), api.random().as_ref());
+        vm::submit_flush_locks(api.store(), clock, random, &name, &caller.description).await
     };
-    Ok(submitted(&api.change(change).await?))
+    Ok(submitted(&api.carry_out(submit).await?))
 }
 
 params! {
@@ -535,26 +498,24 @@ async fn device(
     change: DeviceChange,
     xml: String,
 ) -> Result<Response> {
-    let (store, clock, random) = (api.store().clone(), api.clock().clone(), api.random().clone());
-    let submit = async move {
+    let submit = move |api: ApiState| async move {
+        let (clock, random) = (api.clock().as_ref(), api.random().as_ref());
         let by = &caller.description;
-        let job =
-            pvc_ops::device::submit_device(&store, clock.as_ref(), random.as_ref(), &name, change, &xml, by);
-        job.await.map_err(refused)
+        pvc_ops::device::submit_device(api.store(), clock, random, &name, change, &xml, by).await
     };
-    Ok(submitted(&api.change(submit).await?))
+    Ok(submitted(&api.carry_out(submit).await?))
 }
 
 /// Plugs a device into a running guest.
 #[utoipa::path(
     post, path = "/api/v1/vm/{vm}/device", tag = "vm",
-    params(("vm" = String, Path, description = "Name or UUID of the VM")),
+    params(AtVm),
     request_body(content = DeviceRequest, content_type = "application/x-www-form-urlencoded"),
-    responses((status = 202, body = TaskRef), ChangeRefused)
+    responses(Submitted)
 )]
 pub async fn post_vm_vm_device(
-    State(api): State<ApiState>,
-    At(name): At<String>,
+    State(api): Api,
+    AtVm(name): AtVm,
     Extension(caller): Extension<Caller>,
     Params(DeviceRequest { xml }): Params<DeviceRequest>,
 ) -> Result<Response> {
@@ -564,13 +525,13 @@ pub async fn post_vm_vm_device(
 /// Unplugs a device from a running guest.
 #[utoipa::path(
     delete, path = "/api/v1/vm/{vm}/device", tag = "vm",
-    params(("vm" = String, Path, description = "Name or UUID of the VM")),
+    params(AtVm),
     request_body(content = DeviceRequest, content_type = "application/x-www-form-urlencoded"),
-    responses((status = 202, body = TaskRef), ChangeRefused)
+    responses(Submitted)
 )]
 pub async fn delete_vm_vm_device(
-    State(api): State<ApiState>,
-    At(name): At<String>,
+    State(api): Api,
+    AtVm(name): AtVm,
     Extension(caller): Extension<Caller>,
     Params(DeviceRequest { xml }): Params<DeviceRequest>,
 ) -> Result<Response> {
