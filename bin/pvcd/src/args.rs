@@ -85,6 +85,14 @@ pub enum Volume {
         #[arg(long)]
         force: bool,
     },
+    /// Make the cluster's records say whether a volume is there
+    ///
+    /// For one that was made or removed by other means, such as `rbd`. Needs nothing on one machine, whose
+    /// daemon looks by itself.
+    Record {
+        #[arg(value_name = "POOL/VOLUME")]
+        volume: String,
+    },
     /// Remove a volume with its snapshots
     Remove {
         #[arg(value_name = "POOL/VOLUME")]

@@ -66,7 +66,7 @@ async fn on_runtime(role: Role) -> anyhow::Result<u8> {
         Role::Standalone(Start { config, .. }) => standalone::run(config).await?,
         Role::Volume(command) => {
             let config = settings::volumes()?;
-            volume::run(command, ports::storage(&config)?.as_ref()).await?;
+            volume::run(command, &config).await?;
             Ended::Stopped
         }
     };

@@ -1,32 +1,64 @@
 //! `pvcd volume`: the volumes of this machine's guests from the shell, on the same files as the daemon of
-//! standalone mode, or on the cluster's Ceph. The daemons may run meanwhile.
+//! standalone mode, or on the cluster's Ceph and in its records. The daemons may run meanwhile.
 
+use anyhow::Context;
+use pvc_config::Config;
 use pvc_model::size::{format_size, parse_size};
 use pvc_model::storage::VolumeId;
+use pvc_ops::volume::record_volume;
 use pvc_ports::{ImageFormat, Storage};
 
 use crate::args::{Format, Volume};
+use crate::ports;
 
-pub async fn run(command: Volume, storage: &dyn Storage) -> anyhow::Result<()> {
+pub async fn run(command: Volume, config: &Config) -> anyhow::Result<()> {
+    let storage = ports::storage(config)?;
+    let storage = storage.as_ref();
     match command {
         Volume::List => list(storage).await,
         Volume::Create { volume, size, force } => {
-            storage.create(&VolumeId::parse(&volume)?, parse_size(&size)?, force).await?;
-            say(&format!("volume `{volume}` is there"))
+            let id = VolumeId::parse(&volume)?;
+            storage.create(&id, parse_size(&size)?, force).await?;
+            say(&format!("volume `{volume}` is there"))?;
+            record(config, storage, &id).await
         }
         Volume::Import { volume, file, format, force } => {
             let format = match format {
                 Format::Raw => ImageFormat::Raw,
                 Format::Qcow2 => ImageFormat::Qcow2,
             };
-            storage.import(&VolumeId::parse(&volume)?, &file, format, force).await?;
-            say(&format!("volume `{volume}` is there, made from `{}`", file.display()))
+            let id = VolumeId::parse(&volume)?;
+            storage.import(&id, &file, format, force).await?;
+            say(&format!("volume `{volume}` is there, made from `{}`", file.display()))?;
+            record(config, storage, &id).await
         }
+        Volume::Record { volume } => record(config, storage, &VolumeId::parse(&volume)?).await,
         Volume::Remove { volume } => {
-            storage.remove(&VolumeId::parse(&volume)?).await?;
-            say(&format!("volume `{volume}` is gone"))
+            let id = VolumeId::parse(&volume)?;
+            storage.remove(&id).await?;
+            say(&format!("volume `{volume}` is gone"))?;
+            record(config, storage, &id).await
         }
     }
+}
+
+/// Makes the records say whether the volume is there, in a cluster; on one machine the daemon does.
+async fn record(config: &Config, storage: &dyn Storage, volume: &VolumeId) -> anyhow::Result<()> {
+    if storage.cluster().is_none() {
+        return Ok(());
+    }
+    let recorded = async {
+        let tree = ports::zookeeper(config).await?;
+        let recorded = match ports::store(tree.clone()).await {
+            Ok(store) => record_volume(&store, storage, volume).await.map_err(anyhow::Error::from),
+            Err(error) => Err(error),
+        };
+        tree.close().await;
+        recorded
+    };
+    let what_then =
+        || format!("the cluster's records are not up to date; `pvcd volume record {volume}` does that");
+    recorded.await.with_context(what_then)
 }
 
 async fn list(storage: &dyn Storage) -> anyhow::Result<()> {

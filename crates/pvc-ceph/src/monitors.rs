@@ -4,7 +4,6 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use pvc_model::storage::RbdAccess;
 use pvc_ports::StorageError;
 use serde_json::Value;
 use tokio::sync::oneshot;
@@ -99,10 +98,6 @@ impl AskError {
 impl Monitors {
     pub fn new(options: CephOptions) -> Self {
         Monitors { options, state: Mutex::default() }
-    }
-
-    pub fn hypervisor_access(&self) -> &RbdAccess {
-        &self.options.access
     }
 
     /// Asks for JSON.

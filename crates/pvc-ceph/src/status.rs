@@ -1,14 +1,14 @@
 //! How the cluster is doing, asked of its monitors.
 
 use async_trait::async_trait;
-use pvc_model::storage::RbdAccess;
+use pvc_model::storage::{RbdAccess, VolumeId};
 use pvc_ports::{OsdFigures, PoolFigures, StorageCluster, StorageError};
 use serde_json::{Value, json};
 
 use crate::figures;
-use crate::monitors::Monitors;
 use crate::rados::Errno;
 use crate::rbd::io_error;
+use crate::storage::RbdStorage;
 
 const ASKING: &str = "saying how it is";
 
@@ -20,18 +20,18 @@ fn not_understood(why: String) -> StorageError {
     io_error(ASKING, why)
 }
 
-impl Monitors {
+impl RbdStorage {
     async fn text_of(&self, prefix: &str) -> Result<String, StorageError> {
-        self.text(command(prefix)).await.map_err(|error| error.while_doing(ASKING))
+        self.monitors.text(command(prefix)).await.map_err(|error| error.while_doing(ASKING))
     }
 
     async fn json_of(&self, command: Value) -> Result<Vec<u8>, StorageError> {
-        self.json(command).await.map_err(|error| error.while_doing(ASKING))
+        self.monitors.json(command).await.map_err(|error| error.while_doing(ASKING))
     }
 }
 
 #[async_trait]
-impl StorageCluster for Monitors {
+impl StorageCluster for RbdStorage {
     async fn status(&self) -> Result<String, StorageError> {
         self.text_of("status").await
     }
@@ -58,13 +58,18 @@ impl StorageCluster for Monitors {
         figures::osd_figures(&dump, &df, &status).map_err(not_understood)
     }
 
+    async fn volume_record(&self, volume: &VolumeId) -> Result<String, StorageError> {
+        let text = self.image_text(volume).await?;
+        Ok(String::from_utf8_lossy(&text).trim().to_owned())
+    }
+
     fn access(&self) -> &RbdAccess {
-        self.hypervisor_access()
+        &self.access
     }
 
     async fn hypervisor_key(&self) -> Result<Option<String>, StorageError> {
-        let entity = format!("client.{}", self.hypervisor_access().user);
-        match self.text(json!({ "prefix": "auth get-key", "entity": entity })).await {
+        let entity = format!("client.{}", self.access.user);
+        match self.monitors.text(json!({ "prefix": "auth get-key", "entity": entity })).await {
             Ok(key) => Ok(Some(key.trim().to_owned())),
             Err(error) if error.errno() == Some(Errno::NOT_FOUND) => Ok(None),
             Err(error) => Err(error.while_doing("reading the key of the hypervisors")),

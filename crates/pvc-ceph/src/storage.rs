@@ -24,6 +24,8 @@ use crate::rbd::{
     FEATURES, Failure, Programs, QUICK, image_args, io_error, is_addressable, long, pool_arg, target_args,
 };
 
+const LOOKING: &str = "looking at a volume";
+
 /// What a copy is called until it is whole. It takes its own name in one step then; what a crash leaves
 /// under this one is removed by the next copy to the same name.
 const PARTIAL: &str = ".partial";
@@ -39,8 +41,8 @@ const CLONED: &str = "pvc-clone";
 #[derive(Clone)]
 pub struct RbdStorage {
     programs: Arc<Programs>,
-    monitors: Arc<Monitors>,
-    access: RbdAccess,
+    pub(crate) monitors: Arc<Monitors>,
+    pub(crate) access: RbdAccess,
 }
 
 impl RbdStorage {
@@ -51,12 +53,16 @@ impl RbdStorage {
         RbdStorage { programs: Arc::new(Programs::new(exec, options)), monitors, access }
     }
 
-    async fn image(&self, volume: &VolumeId) -> Result<answers::Image, StorageError> {
+    /// What `rbd info` prints of the volume.
+    pub(crate) async fn image_text(&self, volume: &VolumeId) -> Result<Vec<u8>, StorageError> {
         require_addressable(volume)?;
-        let doing = "looking at a volume";
         let args = with_json(image_args(volume));
-        let text = self.programs.rbd(&["info"], args, QUICK).await.map_err(|f| f.of(volume, doing))?;
-        answers::json(&text).map_err(|why| io_error(doing, why))
+        let printed = self.programs.rbd(&["info"], args, QUICK).await;
+        printed.map_err(|failure| failure.of(volume, LOOKING))
+    }
+
+    async fn image(&self, volume: &VolumeId) -> Result<answers::Image, StorageError> {
+        answers::json(&self.image_text(volume).await?).map_err(|why| io_error(LOOKING, why))
     }
 
     async fn snapshots(&self, volume: &VolumeId) -> Result<Vec<SnapshotInfo>, StorageError> {
@@ -571,6 +577,6 @@ impl Storage for RbdStorage {
     }
 
     fn cluster(&self) -> Option<&dyn StorageCluster> {
-        Some(self.monitors.as_ref())
+        Some(self)
     }
 }

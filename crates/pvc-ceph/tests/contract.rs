@@ -279,8 +279,12 @@ async fn the_cluster_says_how_it_is(ceph: &Ceph) {
     assert_eq!((osd.id, osd.kib), (0, 10 << 20));
     assert!(osd.uuid.len() == 36 && osd.kib_used > 0 && osd.crush_weight > 0.0, "{osd:?}");
 
+    let record = cluster.volume_record(&id("vms/busy")).await.unwrap();
+    assert!(record.contains("\"size\":1048576") && record.contains("\"block_name_prefix\""), "{record}");
+
     let key = cluster.hypervisor_key().await.unwrap().unwrap();
     assert!(std::fs::read_to_string(ceph.cluster.keyring()).unwrap().contains(&key));
+    assert_eq!(cluster.access(), &access());
 }
 
 async fn monitors_that_hang_are_not_waited_for(ceph: &Ceph) {

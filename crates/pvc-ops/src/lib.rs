@@ -19,6 +19,7 @@ pub mod job;
 pub mod node;
 mod refusal;
 pub mod vm;
+pub mod volume;
 mod wait;
 
 pub use pvc_store::ChangeError;

@@ -1,7 +1,7 @@
 //! What a storage that is a cluster of its own says of itself: Ceph.
 
 use async_trait::async_trait;
-use pvc_model::storage::{PoolName, RbdAccess};
+use pvc_model::storage::{PoolName, RbdAccess, VolumeId};
 
 use crate::StorageError;
 
@@ -80,6 +80,8 @@ pub trait StorageCluster: Send + Sync {
     async fn pool_figures(&self) -> Result<Vec<PoolFigures>, StorageError>;
     /// Only OSDs of which everything is known. Not to be asked of a cluster without any OSD: it may never answer.
     async fn osd_figures(&self) -> Result<Vec<OsdFigures>, StorageError>;
+    /// What is recorded of a volume: JSON, as the cluster says it itself.
+    async fn volume_record(&self, volume: &VolumeId) -> Result<String, StorageError>;
     /// How hypervisors reach its volumes. Asks nobody.
     fn access(&self) -> &RbdAccess;
     /// The key with which hypervisors open volumes; `None` if their user does not exist.

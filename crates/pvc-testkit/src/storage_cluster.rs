@@ -1,7 +1,7 @@
 use std::sync::Mutex;
 
 use async_trait::async_trait;
-use pvc_model::storage::RbdAccess;
+use pvc_model::storage::{RbdAccess, VolumeId};
 use pvc_ports::{OsdFigures, PoolFigures, StorageCluster, StorageError};
 
 /// A storage cluster that says what it is told to say, or hangs.
@@ -15,7 +15,7 @@ pub struct ScriptedCluster {
 pub struct Said {
     /// Nothing is ever answered.
     pub hangs: bool,
-    /// The text of status, health and usage.
+    /// The text of status, health, usage and of every volume; there is none while it is empty.
     pub text: String,
     pub pools: Vec<PoolFigures>,
     pub osds: Vec<OsdFigures>,
@@ -61,6 +61,11 @@ impl StorageCluster for ScriptedCluster {
 
     async fn osd_figures(&self) -> Result<Vec<OsdFigures>, StorageError> {
         Ok(self.said().await.osds)
+    }
+
+    async fn volume_record(&self, volume: &VolumeId) -> Result<String, StorageError> {
+        let text = self.said().await.text;
+        if text.is_empty() { Err(StorageError::NoVolume { volume: volume.clone() }) } else { Ok(text) }
     }
 
     fn access(&self) -> &RbdAccess {
