@@ -15,8 +15,8 @@ use crate::outcome::{Failure, plain_io};
 const CONFIGURED: &str = "is the daemon of this machine running? `systemctl status pvcapid` tells, and \
      `systemctl start pvcapid` starts it; one of a source checkout is started by `./run` there";
 /// A standalone daemon without a configuration has been at work here.
-const STANDALONE: &str = "the standalone daemon of this machine does not run: `./run` in the source checkout \
-     starts it, and `systemctl start pvcapid` one that was installed";
+const STANDALONE: &str =
+    "the standalone daemon of this machine does not answer: `./run` in the source checkout starts it";
 const NO_DAEMON: &str = "no daemon is configured there: `./run` in the source checkout starts one on this machine. For a \
      cluster elsewhere `pvc connection add NAME --address HOST` stores a connection, and `pvc -c NAME …` uses it";
 const NOT_ALLOWED: &str = "the daemon's configuration holds keys, so it is root's; a connection of your own is \
