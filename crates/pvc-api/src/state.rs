@@ -167,17 +167,7 @@ impl ApiState {
         })
     }
 
-    /// Carries out a change to its end, also when the client that asked for it goes away: half a
-    /// change is worse than an unanswered one. A change that takes too long goes on, too, but the
-    /// client is told that its outcome is open.
-    pub async fn change<T: Send + 'static>(
-        &self,
-        change: impl Future<Output = Result<T>> + Send + 'static,
-    ) -> Result<T> {
-        self.change_within(self.settings().limits.change_time, change).await
-    }
-
-    /// Carries out an operation as a change; its refusal is the reply.
+    /// Carries out an operation as a [change](ApiState::change_within); its refusal is the reply.
     pub async fn carry_out<T: Send + 'static, R: Refusal, F>(
         &self,
         operation: impl FnOnce(ApiState) -> F,
@@ -201,7 +191,9 @@ impl ApiState {
         self.change_within(time, async { operation.await.map_err(refused) }).await
     }
 
-    /// As [`ApiState::change`], with another time.
+    /// Carries out a change to its end, also when the client that asked for it goes away: half a
+    /// change is worse than an unanswered one. A change that takes too long goes on, too, but the
+    /// client is told that its outcome is open.
     pub async fn change_within<T: Send + 'static>(
         &self,
         time: Duration,

@@ -112,7 +112,8 @@ impl Unfit {
                 Some(format!("give the VM less than {total_mib} MiB of memory, or choose a larger node"))
             }
             Unfit::TooFewCpus { most, .. } => {
-                Some(format!("give the VM at most {most} vCPUs, or choose a node with more CPUs"))
+                let unit = if *most == 1 { "vCPU" } else { "vCPUs" };
+                Some(format!("give the VM at most {most} {unit}, or choose a node with more CPUs"))
             }
             _ => None,
         }
