@@ -67,7 +67,7 @@ async fn list(storage: &dyn Storage) -> anyhow::Result<()> {
         for volume in storage.volumes(&pool.name).await? {
             say(&format!(
                 "{:<40} {:>16} bytes, {} snapshots",
-                volume.id,
+                volume.id.to_string(),
                 volume.size_bytes,
                 volume.snapshots.len()
             ))?;

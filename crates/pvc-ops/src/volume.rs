@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use pvc_model::cluster::Cluster;
 use pvc_model::storage::VolumeId;
 use pvc_ports::{Storage, StorageError};
-use pvc_store::{Change, ChangeError, Changes, Store};
+use pvc_store::{Change, ChangeError, Changes, Store, StoreError};
 
 /// Why the records do not say what volumes there are.
 #[derive(Debug, thiserror::Error)]
@@ -18,12 +18,18 @@ pub enum RecordError {
 
 /// Makes the records say whether `volume` is there; its pool gets a record with it if it has none yet.
 /// Nothing to do where the volumes are this machine's own: its node daemon looks after their records.
+///
+/// # Errors
+/// If the store holds no cluster, whose records these would be: a record does not begin one.
 pub async fn record_volume(
     store: &Store,
     storage: &dyn Storage,
     volume: &VolumeId,
 ) -> Result<(), RecordError> {
     let Some(cluster) = storage.cluster() else { return Ok(()) };
+    if !store.is_initialized() {
+        return Err(ChangeError::Store(StoreError::NotInitialized).into());
+    }
     let stats = match cluster.volume_record(volume).await {
         Ok(stats) => Some(stats),
         Err(StorageError::NoVolume { .. } | StorageError::NoPool { .. }) => None,
@@ -67,8 +73,10 @@ mod tests {
         let storage = MemoryStorage::of_cluster(cluster.clone());
         let (clock, random) = (Arc::new(TokioClock::new()), Arc::new(SeededRandom::new(1)));
         let store = Store::open(EmbeddedTree::in_memory().connect(), clock, random).await.unwrap();
-        store.initialize(false).await.unwrap();
         let disk = VolumeId::parse("vms/a").unwrap();
+        let refused = record_volume(&store, &storage, &disk).await;
+        assert!(refused.is_err() && store.view().pools.is_empty(), "a record begins no cluster");
+        store.initialize(false).await.unwrap();
         for _ in 0..2 {
             record_volume(&store, &storage, &disk).await.unwrap();
             let view = store.view();
