@@ -157,7 +157,7 @@ impl Default for Machine {
 }
 
 /// Both outputs of a program.
-pub fn said(output: &Output) -> String {
+fn said(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
