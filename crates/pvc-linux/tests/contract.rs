@@ -1,5 +1,8 @@
 //! The kernel's network keeps the contract, in network namespaces of the test's own.
 
+#![allow(clippy::disallowed_methods, reason = "a test waits, in real or in paused time")]
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
 use std::os::fd::AsRawFd;
 use std::process::Command;
 use std::sync::Arc;

@@ -182,6 +182,17 @@ impl fmt::Display for NetworkFinding {
 }
 
 impl NetworkFinding {
+    /// Whether a network does not stand because of it.
+    pub fn cuts_off(&self) -> bool {
+        match self {
+            NetworkFinding::NoDevice { .. }
+            | NetworkFinding::DeviceIsBridge { .. }
+            | NetworkFinding::Taken { .. }
+            | NetworkFinding::NoBridge { .. } => true,
+            NetworkFinding::AddressElsewhere { .. } | NetworkFinding::OtherWayOut { .. } => false,
+        }
+    }
+
     /// What to do about it.
     pub fn hint(&self) -> String {
         match self {

@@ -1,5 +1,7 @@
 //! The plan for the networks between the nodes.
 
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;

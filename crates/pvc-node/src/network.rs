@@ -9,6 +9,7 @@ use pvc_model::network_core::{self, CoreNetworks, NetworkFinding, NetworkStep, S
 use pvc_ports::{Network, NetworkError, UnitState};
 use tokio_util::sync::CancellationToken;
 
+use crate::faults;
 use crate::settings::Ports;
 use crate::shared::Shared;
 
@@ -21,6 +22,9 @@ const POLL: Duration = Duration::from_millis(500);
 
 /// How often the networks are looked at while the node runs.
 const INTERVAL: Duration = Duration::from_secs(5);
+
+/// How long a network may be down before that is a fault.
+const GRACE: Duration = Duration::from_secs(15);
 
 /// The distribution's DNS and DHCP server. It takes the ports that the networks of VMs need.
 const FOREIGN_DNSMASQ: &str = "dnsmasq.service";
@@ -38,6 +42,13 @@ impl Pass {
     /// Whether nothing was left to do.
     fn is_idle(&self) -> bool {
         self.done.is_empty() && self.failed.is_empty()
+    }
+
+    /// Why a network does not stand, if one does not.
+    fn trouble(&self) -> Option<String> {
+        let cut_off = self.findings.iter().filter(|finding| finding.cuts_off()).map(ToString::to_string);
+        let all: Vec<String> = cut_off.chain(self.failed.iter().cloned()).collect();
+        (!all.is_empty()).then(|| all.join("; "))
     }
 
     /// Whether something may come that is not there yet.
@@ -85,14 +96,32 @@ async fn stop_foreign_dnsmasq(ports: &Ports) {
 
 /// Looks at the networks again and again, and makes what somebody removed.
 pub(crate) async fn run(shared: Arc<Shared>, end: CancellationToken) {
-    if let Some(networks) = &shared.settings.core_networks {
-        keep(networks, &shared.ports, &end).await;
+    let Some(networks) = &shared.settings.core_networks else { return };
+    let node = shared.name();
+    let id = faults::fault_id("NETWORK", node.as_str());
+    let mut keeper = Keeper::default();
+    loop {
+        if let Some(trouble) = keeper.round(networks, &shared.ports).await {
+            faults::raise(&shared, &id, &format!("node {node}: {trouble}")).await;
+        }
+        tokio::select! {
+            biased;
+            () = end.cancelled() => return,
+            () = shared.sleep(INTERVAL) => {}
+        }
     }
 }
 
-async fn keep(networks: &CoreNetworks, ports: &Ports, end: &CancellationToken) {
-    let mut complaints = Complaints::default();
-    loop {
+/// What was said already while the node runs.
+#[derive(Default)]
+struct Keeper {
+    complaints: Complaints,
+    alarm: Alarm,
+}
+
+impl Keeper {
+    /// Makes what is missing. Returns what is to be told to operators now.
+    async fn round(&mut self, networks: &CoreNetworks, ports: &Ports) -> Option<String> {
         let pass = pass(networks, ports.network.as_ref()).await;
         for step in &pass.done {
             tracing::warn!("core networks: something of them was missing or changed; repaired: {step}");
@@ -102,12 +131,32 @@ async fn keep(networks: &CoreNetworks, ports: &Ports, end: &CancellationToken) {
                 "VMs that were plugged into a bridge made anew are cut off until they are restarted or moved"
             );
         }
-        complaints.hear(&pass);
-        tokio::select! {
-            biased;
-            () = end.cancelled() => return,
-            () = ports.clock.sleep(INTERVAL) => {}
+        self.complaints.hear(&pass);
+        self.alarm.due(&pass, ports.clock.monotonic())
+    }
+}
+
+/// When a network that does not stand is to be told to operators.
+#[derive(Default)]
+struct Alarm {
+    since: Option<Duration>,
+    told: Option<Duration>,
+}
+
+impl Alarm {
+    /// What is to be told now: nothing at once, and the same thing only now and then.
+    fn due(&mut self, pass: &Pass, now: Duration) -> Option<String> {
+        let Some(trouble) = pass.trouble() else {
+            *self = Alarm::default();
+            return None;
+        };
+        let since = *self.since.get_or_insert(now);
+        let is_news = self.told.is_none_or(|told| now.saturating_sub(told) >= faults::REFRESH);
+        if now.saturating_sub(since) < GRACE || !is_news {
+            return None;
         }
+        self.told = Some(now);
+        Some(trouble)
     }
 }
 
@@ -208,7 +257,7 @@ mod tests {
     use super::*;
 
     use pvc_model::network_core::CoreNetwork;
-    use pvc_testkit::{MemoryNetwork, NetworkChange, ScriptedServices, UnitCall, UnitManner, eventually};
+    use pvc_testkit::{MemoryNetwork, NetworkChange, ScriptedServices, UnitCall, UnitManner};
 
     use crate::settings::tests::ports;
 
@@ -304,22 +353,31 @@ mod tests {
         bring_up(&networks(), &ports).await;
         let floating = "10.0.0.250/24".parse().unwrap();
         network.add_address("brupstream", floating).await.unwrap();
-        let end = CancellationToken::new();
-        let ended = end.clone();
-        let task = tokio::spawn(async move { keep(&networks(), &ports, &ended).await });
         network.pull_out("brcluster");
         let own = "10.0.2.1/24".parse().unwrap();
         network.remove_address("brstorage", own).await.unwrap();
-        eventually("all is back", Duration::from_secs(60), || {
-            let held = |address: &str| network.holder(address.parse().unwrap());
-            held("10.0.1.1").as_deref() == Some("brcluster")
-                && held("10.0.2.1").as_deref() == Some("brstorage")
-        })
-        .await;
-        end.cancel();
-        task.await.unwrap();
+        let told = Keeper::default().round(&networks(), &ports).await;
+        assert_eq!(told, None);
+        for (address, bridge) in [("10.0.1.1", "brcluster"), ("10.0.2.1", "brstorage")] {
+            assert_eq!(network.holder(address.parse().unwrap()).as_deref(), Some(bridge));
+        }
         let removed = NetworkChange::AddressRemoved { link: "brupstream".to_owned(), address: floating };
         assert!(!network.changes().contains(&removed));
+    }
+
+    #[test]
+    fn a_network_that_stays_down_is_told_after_a_while_and_now_and_then() {
+        let (mut alarm, seconds) = (Alarm::default(), Duration::from_secs);
+        let net = pvc_model::network_core::CoreNet::Storage;
+        let missing = NetworkFinding::NoDevice { net, device: "ens6".to_owned() };
+        let down = Pass { findings: [missing].into(), ..Pass::default() };
+        assert_eq!(alarm.due(&down, seconds(100)), None);
+        assert_eq!(alarm.due(&Pass::default(), seconds(110)), None, "it was mended in between");
+        assert_eq!(alarm.due(&down, seconds(120)), None);
+        let said = alarm.due(&down, seconds(135));
+        assert_eq!(said.as_deref(), Some("the device `ens6` of the storage network is not there"));
+        assert_eq!(alarm.due(&down, seconds(140)), None);
+        assert!(alarm.due(&down, seconds(135) + faults::REFRESH).is_some());
     }
 
     #[test]

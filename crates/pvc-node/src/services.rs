@@ -70,8 +70,7 @@ async fn start(services: &dyn Services, service: &Service) -> bool {
 }
 
 fn complain(Service(unit): &Service, error: &ServicesError) {
-    let hint = error.hint().unwrap_or_default();
-    tracing::error!(unit, %error, hint, "the service cannot be started");
+    tracing::error!(unit, %error, hint = error.hint(), "the service cannot be started");
 }
 
 async fn runs(services: &dyn Services, service: &Service) -> bool {

@@ -63,12 +63,12 @@ pub async fn before_store(settings: &NodeSettings, ports: &Ports) -> Result<(), 
     let on = settings.subsystems;
     step("folders", When::Always, make_folders(settings)).await?;
     tracing::info!(node = %settings.name, version = settings.version, role = %settings.role, "starting");
-    step("SR-IOV", When::only_if(on.sriov && on.networking, "SR-IOV is off"), not_yet("SR-IOV is")).await?;
+    step("SR-IOV", When::only_if(on.sriov && on.networking, "SR-IOV is off"), not_yet("SR-IOV")).await?;
     step("core networks", When::only_if(on.networking, "networking is off"), async {
         if let Some(networks) = &settings.core_networks {
             network::bring_up(networks, ports).await;
         }
-        not_yet("networks of VMs are").await
+        not_yet("networks of VMs").await
     })
     .await?;
     let units = services::needed(settings);
@@ -82,7 +82,7 @@ pub async fn before_store(settings: &NodeSettings, ports: &Ports) -> Result<(), 
 
 /// A part of the machine that is configured to be managed and that this version leaves as it finds it.
 async fn not_yet(what: &str) -> Result<(), NodeError> {
-    tracing::warn!("{what} left as the system has set it up; this version does not change it");
+    tracing::warn!("{what}: this version leaves that as the system has set it up");
     Ok(())
 }
 

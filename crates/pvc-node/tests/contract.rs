@@ -1,5 +1,8 @@
 //! The networks between the nodes on a real kernel, in a network namespace of the test's own.
 
+#![allow(clippy::disallowed_methods, reason = "a test waits, in real or in paused time")]
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
