@@ -9,7 +9,7 @@ use pvc_linux::{OsRandom, SystemClock};
 use pvc_model::NodeName;
 use pvc_model::node::NodeRole;
 use pvc_model::vm::VmState;
-use pvc_node::{LogSwitches, Node, NodeSettings, Ports, Subsystems};
+use pvc_node::{LogSwitches, MigrationSettings, Node, NodeSettings, Ports, Subsystems};
 use pvc_ports::{Clock, HostLoad};
 use pvc_store::synthetic::Shape;
 use pvc_store::{Changes, Store, VmChange};
@@ -182,6 +182,7 @@ fn settings(name: &NodeName) -> NodeSettings {
         node_log_lines: 0,
         core_networks: None,
         storage_address: None,
+        migration: MigrationSettings::default(),
         selector: None,
         upstream_ip: None,
         ipmi: None,

@@ -12,7 +12,8 @@
 # /etc/libvirt, /run/libvirt, /var/lib/libvirt, /var/cache/libvirt and /var/log/libvirt/qemu are
 # directories below DIR: a libvirt of the machine's own is neither used nor disturbed. Console logs
 # (/var/log/libvirt/NAME.log) are ordinary files of the host. Two libvirtds choose the same VNC port
-# once in a while: PVC_VNC_PORT, from 5900 to 65000, is where this one begins.
+# once in a while: PVC_VNC_PORT, from 5900 to 65000, is where this one begins. With PVC_LIBVIRT_PORT it
+# also listens there on 127.0.0.1, for guests that other libvirtds of this machine send.
 set -euo pipefail
 
 die() {
@@ -24,7 +25,7 @@ die() {
 
 case ${1:-} in
     start | uri | status | stop | purge) [[ -n ${2:-} ]] || die "\`libvirt.sh $1\` needs a directory" ;;
-    '' | -h | --help) sed -n '2,15s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit 0 ;;
+    '' | -h | --help) sed -n '2,16s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit 0 ;;
     *) die "unknown command \`$1\`" 'libvirt.sh --help' ;;
 esac
 
@@ -63,6 +64,17 @@ auth_unix_rw = "none"
 unix_sock_rw_perms = "0700"
 log_outputs = "2:file:$DIR/libvirtd.log"
 CONF
+    if [[ -n ${PVC_LIBVIRT_PORT:-} ]]; then
+        # Each is a host of its own, or libvirt would say that a guest is there already.
+        [[ -s $DIR/host-uuid ]] || cat /proc/sys/kernel/random/uuid >"$DIR/host-uuid"
+        sed -i 's/^listen_tcp = 0/listen_tcp = 1/' "$DIR/libvirtd.conf"
+        cat >>"$DIR/libvirtd.conf" <<CONF
+listen_addr = "127.0.0.1"
+tcp_port = "$PVC_LIBVIRT_PORT"
+auth_tcp = "none"
+host_uuid = "$(cat "$DIR/host-uuid")"
+CONF
+    fi
     # Console logs belong to whoever reads them; PVC cuts them itself, so virtlogd must not.
     cat >"$DIR/virtlogd.conf" <<CONF
 log_outputs = "2:file:$DIR/virtlogd.log"
@@ -123,7 +135,8 @@ start() {
     mkdir -p /etc/libvirt /run/libvirt /var/lib/libvirt /var/cache/libvirt /var/log/libvirt/qemu
     start_daemon virtlogd --config "$DIR/virtlogd.conf" --pid-file "$DIR/run/virtlogd.pid"
     wait_for virtlogd 'open its socket' test -S "$DIR/run/virtlogd-sock"
-    start_daemon libvirtd --config "$DIR/libvirtd.conf" --pid-file "$DIR/run/libvirtd.pid"
+    start_daemon libvirtd --config "$DIR/libvirtd.conf" --pid-file "$DIR/run/libvirtd.pid" \
+        ${PVC_LIBVIRT_PORT:+--listen}
     wait_for libvirtd 'answer' timeout 5 virsh --connect "$URI" --quiet version
     printf '%s\n' "$URI"
 }

@@ -65,7 +65,13 @@ fn libvirt(config: &Config) -> LibvirtOptions {
     let scratch = own.map_or_else(|| PathBuf::from("/var/lib/pvc"), |own| own.state_directory.clone());
     // Kept until the machine restarts: a probe takes seconds, and its answer changes with the kernel only.
     let verdict = Some(config.paths.dynamic.join("kvm-verdict"));
-    LibvirtOptions { uri, scratch, verdict, domain_type: None }
+    LibvirtOptions {
+        uri,
+        scratch,
+        verdict,
+        domain_type: None,
+        target_uri: LibvirtOptions::TARGET_URI.to_owned(),
+    }
 }
 
 /// A session with the cluster's ZooKeeper.

@@ -9,7 +9,7 @@ use pvc_linux::log::LogSettings;
 use pvc_model::network_core::{CoreNetwork, CoreNetworks};
 use pvc_model::node::NodeRole;
 use pvc_model::vm::Selector;
-use pvc_node::{LogSwitches, NodeSettings, Subsystems};
+use pvc_node::{LogSwitches, MigrationSettings, NodeSettings, Subsystems};
 use pvc_store::Ipmi;
 
 /// What ZooKeeper grants a client that asks for 10 s, as every PVC client does.
@@ -59,6 +59,7 @@ pub fn node(config: &Config) -> NodeSettings {
     let standalone = config.standalone.is_some();
     let coordinator = standalone || config.is_coordinator();
     let on = config.subsystems;
+    let cluster = config.networks.as_ref().map(|networks| &networks.cluster);
     let upstream = config.networks.as_ref().map(|networks| &networks.upstream);
     let storage = config.networks.as_ref().and_then(|networks| networks.storage.address);
     NodeSettings {
@@ -83,6 +84,10 @@ pub fn node(config: &Config) -> NodeSettings {
         node_log_lines: config.logging.node_log_lines as usize,
         core_networks: core_networks(config),
         storage_address: storage.map(|address| address.addr().to_string()),
+        migration: MigrationSettings {
+            domain: cluster.map(|network| network.domain.clone()).unwrap_or_default(),
+            ..MigrationSettings::default()
+        },
         selector: Some(Selector::from_record(config.migration.target_selector.as_str())),
         upstream_ip: upstream.map(|network| network.floating.to_string()),
         ipmi: config.fencing.ipmi.as_ref().map(|ipmi| Ipmi {

@@ -8,7 +8,9 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pvc_ports::{DeviceChange, Guest, GuestEvent, GuestRun, Hypervisor, HypervisorError};
+use pvc_ports::{
+    DeviceChange, Guest, GuestEvent, GuestRun, Hypervisor, HypervisorError, Migration, MigrationJob,
+};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, sleep, timeout};
 use uuid::Uuid;
@@ -216,6 +218,125 @@ impl Suite {
                 return found;
             }
             assert!(Instant::now() < until, "waited {:?} in vain for {what}", self.fixture.patience);
+            sleep(PAUSE).await;
+        }
+    }
+}
+
+/// What the suite for two hypervisors needs from whoever runs it.
+pub struct MigrationFixture {
+    /// A guest without disks, or with disks that both sides reach.
+    pub guest: GuestXml,
+    /// Where the first hypervisor reaches the second, and the second the first.
+    pub hosts: (String, String),
+    /// A host where nobody listens.
+    pub nobody: String,
+    pub patience: Duration,
+}
+
+/// Moves a guest between two hypervisors that reach each other.
+///
+/// # Panics
+/// When a hypervisor breaks the contract.
+pub async fn migration_contract(
+    one: Arc<dyn Hypervisor>,
+    two: Arc<dyn Hypervisor>,
+    fixture: MigrationFixture,
+) {
+    let pair = Pair { one, two, fixture, guest: uuid(9) };
+    pair.a_guest_that_is_not_there_is_named().await;
+    pair.start().await;
+    pair.a_target_that_does_not_answer_leaves_the_guest_as_it_is().await;
+    pair.a_moved_guest_runs_there_and_is_gone_here().await;
+    pair.it_comes_back_the_same_way().await;
+    pair.a_migration_that_is_given_up_leaves_the_guest_in_one_place().await;
+}
+
+struct Pair {
+    one: Arc<dyn Hypervisor>,
+    two: Arc<dyn Hypervisor>,
+    fixture: MigrationFixture,
+    guest: Uuid,
+}
+
+impl Pair {
+    async fn a_guest_that_is_not_there_is_named(&self) {
+        is_no_guest(self.guest, self.migrate(&self.one, &self.fixture.hosts.0).await.map(drop));
+    }
+
+    async fn start(&self) {
+        let xml = (self.fixture.guest)(self.guest, "contract-moves");
+        self.one.start(self.guest, &xml).await.expect("the guest starts");
+        self.until_runs(&self.one).await;
+    }
+
+    async fn a_target_that_does_not_answer_leaves_the_guest_as_it_is(&self) {
+        let before = self.run(&self.one).await;
+        let refused = match self.migrate(&self.one, &self.fixture.nobody).await {
+            Ok(mut job) => job.outcome().await,
+            Err(error) => Err(error),
+        };
+        assert!(!refused.expect_err("nobody is there").to_string().is_empty());
+        assert_eq!(self.run(&self.one).await, before);
+    }
+
+    async fn a_moved_guest_runs_there_and_is_gone_here(&self) {
+        let mut events = self.two.events();
+        let mut job = self.migrate(&self.one, &self.fixture.hosts.0).await.expect("it begins");
+        // Told or not, as fast as it may be over: asking harms nothing.
+        if let Some(progress) = job.progress().await.expect("an answer") {
+            assert!(progress.processed <= progress.total.max(progress.processed), "{progress:?}");
+        }
+        job.outcome().await.expect("it arrives");
+        assert_eq!(self.run(&self.one).await, None);
+        self.until_runs(&self.two).await;
+        let told = timeout(self.fixture.patience, events.recv()).await;
+        assert!(told.is_ok(), "nobody was told of its arrival");
+        is_no_guest(self.guest, self.migrate(&self.one, &self.fixture.hosts.0).await.map(drop));
+        job.abort().await.expect("what is over is given up already");
+    }
+
+    async fn it_comes_back_the_same_way(&self) {
+        let mut job = self.migrate(&self.two, &self.fixture.hosts.1).await.expect("it begins");
+        job.outcome().await.expect("it arrives");
+        assert_eq!(self.run(&self.two).await, None);
+        self.until_runs(&self.one).await;
+    }
+
+    async fn a_migration_that_is_given_up_leaves_the_guest_in_one_place(&self) {
+        let mut job = self.migrate(&self.one, &self.fixture.hosts.0).await.expect("it begins");
+        job.abort().await.expect("it is asked to end");
+        let (there, gone) = match job.outcome().await {
+            Ok(()) => (&self.two, &self.one),
+            Err(_) => (&self.one, &self.two),
+        };
+        self.until_runs(there).await;
+        let until = Instant::now() + self.fixture.patience;
+        while self.run(gone).await.is_some() {
+            assert!(Instant::now() < until, "something of it is left");
+            sleep(PAUSE).await;
+        }
+        there.destroy(self.guest).await.expect("the plug is pulled");
+    }
+
+    async fn migrate(
+        &self,
+        from: &Arc<dyn Hypervisor>,
+        host: &str,
+    ) -> Result<Box<dyn MigrationJob>, HypervisorError> {
+        let max_downtime = Duration::from_millis(300);
+        let migration = Migration { host: host.to_owned(), max_downtime, encrypted: false };
+        from.migrate(self.guest, &migration).await
+    }
+
+    async fn run(&self, on: &Arc<dyn Hypervisor>) -> Option<GuestRun> {
+        on.guests().await.expect("a list of the guests").get(&self.guest).map(|guest| guest.run)
+    }
+
+    async fn until_runs(&self, on: &Arc<dyn Hypervisor>) {
+        let until = Instant::now() + self.fixture.patience;
+        while self.run(on).await != Some(GuestRun::Running) {
+            assert!(Instant::now() < until, "it does not run");
             sleep(PAUSE).await;
         }
     }

@@ -9,6 +9,7 @@
 //! - `virt`: the safe layer, all of this crate's `unsafe`
 //! - `link`: the connection, its threads and deadlines, reconnecting
 //! - `probe`: whether KVM works here, found out by running a guest
+//! - `migration`: guests on their way to another host
 //! - `stats`, `live_xml`: reading what libvirt answers
 //!
 //! Above this file nobody knows that libvirt exists; this file translates and decides nothing.
@@ -17,22 +18,26 @@
 
 mod link;
 mod live_xml;
+mod migration;
 mod probe;
 mod stats;
 mod virt;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use pvc_ports::{
-    DeviceChange, Guest, GuestEvent, GuestStats, Hypervisor, HypervisorError, HypervisorFacts, VncAddress,
+    DeviceChange, Guest, GuestEvent, GuestStats, Hypervisor, HypervisorError, HypervisorFacts, Migration,
+    MigrationJob, VncAddress,
 };
 use tokio::sync::{Mutex, mpsc};
 use uuid::Uuid;
 
 use link::{CallError, Link};
+use migration::{Job, Trip};
 use probe::{Memory, PROBE, Verdict};
 use virt::{Connection, Domain, Kind, VirtError};
 
@@ -78,6 +83,13 @@ pub struct LibvirtOptions {
     pub verdict: Option<PathBuf>,
     /// Instead of probing: the administrator's word.
     pub domain_type: Option<DomainType>,
+    /// Where another host's libvirt is reached, with `{host}` for its name.
+    pub target_uri: String,
+}
+
+impl LibvirtOptions {
+    /// Where the nodes of a cluster listen.
+    pub const TARGET_URI: &str = "qemu+tcp://{host}/system";
 }
 
 /// The hypervisor of this host, through libvirt. Connects by itself, now and whenever the connection
@@ -87,9 +99,9 @@ pub struct LibvirtOptions {
 /// guest behind neither: a few starts on slow storage would otherwise hold up the list of guests, and a few
 /// guests whose monitors hang every stop.
 pub struct LibvirtHypervisor {
-    asking: Link,
+    asking: Arc<Link>,
     changing: Link,
-    ending: Link,
+    ending: Arc<Link>,
     options: LibvirtOptions,
     verdict: Mutex<Option<Verdict>>,
 }
@@ -98,9 +110,9 @@ impl LibvirtHypervisor {
     /// Starts connecting and returns at once; whoever calls first waits for the outcome.
     pub fn new(options: LibvirtOptions) -> Self {
         Self {
-            asking: Link::start("asking", options.uri.clone()),
+            asking: Arc::new(Link::start("asking", options.uri.clone())),
             changing: Link::start("changing", options.uri.clone()),
-            ending: Link::start("ending", options.uri.clone()),
+            ending: Arc::new(Link::start("ending", options.uri.clone())),
             options,
             verdict: Mutex::new(None),
         }
@@ -113,28 +125,6 @@ impl LibvirtHypervisor {
         question: impl FnOnce(&Connection) -> Result<T, VirtError> + Send + 'static,
     ) -> Result<T, HypervisorError> {
         self.asking.call(deadline, question).await.map_err(|error| translate(error, Uuid::nil(), deadline))
-    }
-
-    /// A call about one running guest.
-    async fn with_guest<T: Send + 'static>(
-        &self,
-        link: &Link,
-        uuid: Uuid,
-        deadline: Duration,
-        work: impl FnOnce(&Connection, &Domain) -> Result<T, VirtError> + Send + 'static,
-    ) -> Result<T, HypervisorError> {
-        let answer = link.call(deadline, move |connection| {
-            let guest = connection.lookup(uuid)?;
-            match work(connection, &guest) {
-                // libvirt says "operation is not valid" when the guest has just ended, and also when
-                // the operation is wrong for a guest that runs.
-                Err(error) if error.kind() == Kind::NotRunning && guest.is_active().unwrap_or(true) => {
-                    Ok(Err(refused(error)))
-                }
-                other => other.map(Ok),
-            }
-        });
-        answer.await.map_err(|error| translate(error, uuid, deadline))?
     }
 
     /// Whether KVM works here. Probed once; one probe at a time.
@@ -226,11 +216,11 @@ impl Hypervisor for LibvirtHypervisor {
     }
 
     async fn shutdown(&self, uuid: Uuid) -> Result<(), HypervisorError> {
-        self.with_guest(&self.ending, uuid, CHANGE, |_, guest| guest.press_power_button()).await
+        with_guest(&self.ending, uuid, CHANGE, |_, guest| guest.press_power_button()).await
     }
 
     async fn destroy(&self, uuid: Uuid) -> Result<(), HypervisorError> {
-        let destroyed = self.with_guest(&self.ending, uuid, DESTROY, |_, guest| guest.destroy()).await;
+        let destroyed = with_guest(&self.ending, uuid, DESTROY, |_, guest| guest.destroy()).await;
         match destroyed {
             Err(HypervisorError::NoGuest { .. }) => Ok(()),
             other => other,
@@ -238,7 +228,7 @@ impl Hypervisor for LibvirtHypervisor {
     }
 
     async fn live_xml(&self, uuid: Uuid) -> Result<String, HypervisorError> {
-        self.with_guest(&self.asking, uuid, READ, |_, guest| guest.xml()).await
+        with_guest(&self.asking, uuid, READ, |_, guest| guest.xml()).await
     }
 
     async fn stats(&self) -> Result<BTreeMap<Uuid, GuestStats>, HypervisorError> {
@@ -259,7 +249,7 @@ impl Hypervisor for LibvirtHypervisor {
 
     async fn device(&self, uuid: Uuid, change: DeviceChange, device: &str) -> Result<(), HypervisorError> {
         let device = device.to_owned();
-        self.with_guest(&self.changing, uuid, CHANGE, move |_, guest| match change {
+        with_guest(&self.changing, uuid, CHANGE, move |_, guest| match change {
             DeviceChange::Attach => guest.attach(&device),
             DeviceChange::Detach => guest.detach(&device),
         })
@@ -268,7 +258,20 @@ impl Hypervisor for LibvirtHypervisor {
 
     async fn resize_disk(&self, uuid: Uuid, target: &str, bytes: u64) -> Result<(), HypervisorError> {
         let target = target.to_owned();
-        self.with_guest(&self.changing, uuid, CHANGE, move |_, guest| guest.resize_disk(&target, bytes)).await
+        with_guest(&self.changing, uuid, CHANGE, move |_, guest| guest.resize_disk(&target, bytes)).await
+    }
+
+    async fn migrate(
+        &self,
+        uuid: Uuid,
+        migration: &Migration,
+    ) -> Result<Box<dyn MigrationJob>, HypervisorError> {
+        if !with_guest(&self.asking, uuid, READ, |_, guest| guest.is_active()).await? {
+            return Err(HypervisorError::NoGuest { uuid });
+        }
+        let to = self.options.target_uri.replace("{host}", &migration.host);
+        let trip = Trip { uuid, from: self.options.uri.clone(), to, migration: migration.clone() };
+        Ok(Box::new(Job::begin(trip, self.asking.clone(), self.ending.clone()).await?))
     }
 
     async fn console_exchange(
@@ -278,7 +281,7 @@ impl Hypervisor for LibvirtHypervisor {
         wait: Duration,
     ) -> Result<Vec<u8>, HypervisorError> {
         let input = input.to_owned();
-        self.with_guest(&self.changing, uuid, READ + wait, move |connection, guest| {
+        with_guest(&self.changing, uuid, READ + wait, move |connection, guest| {
             guest.converse(connection, &input, wait, CONSOLE_LIMIT)
         })
         .await
@@ -287,6 +290,27 @@ impl Hypervisor for LibvirtHypervisor {
     fn events(&self) -> mpsc::UnboundedReceiver<GuestEvent> {
         self.asking.events()
     }
+}
+
+/// A call about one running guest.
+async fn with_guest<T: Send + 'static>(
+    link: &Link,
+    uuid: Uuid,
+    deadline: Duration,
+    work: impl FnOnce(&Connection, &Domain) -> Result<T, VirtError> + Send + 'static,
+) -> Result<T, HypervisorError> {
+    let answer = link.call(deadline, move |connection| {
+        let guest = connection.lookup(uuid)?;
+        match work(connection, &guest) {
+            // libvirt says "operation is not valid" when the guest has just ended, and also when
+            // the operation is wrong for a guest that runs.
+            Err(error) if error.kind() == Kind::NotRunning && guest.is_active().unwrap_or(true) => {
+                Ok(Err(refused(error)))
+            }
+            other => other.map(Ok),
+        }
+    });
+    answer.await.map_err(|error| translate(error, uuid, deadline))?
 }
 
 fn is_active(connection: &Connection, uuid: Uuid) -> Result<bool, VirtError> {
@@ -334,6 +358,7 @@ mod tests {
             scratch: "/nonexistent".into(),
             verdict: None,
             domain_type: None,
+            target_uri: LibvirtOptions::TARGET_URI.to_owned(),
         });
         let error = hypervisor.guests().await.expect_err("there is none").to_string();
         assert!(error.starts_with("the hypervisor cannot be reached: libvirt at `qemu+unix://"), "{error}");

@@ -4,6 +4,7 @@
 #![allow(clippy::disallowed_methods, reason = "a test waits, in real or in paused time")]
 
 use std::fs::{self, File};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -11,9 +12,11 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use pvc_contracts::hypervisor::{HypervisorFixture, SPARE_BYTES, hypervisor_contract};
+use pvc_contracts::hypervisor::{
+    HypervisorFixture, MigrationFixture, SPARE_BYTES, hypervisor_contract, migration_contract,
+};
 use pvc_libvirt::{DomainType, LibvirtHypervisor, LibvirtOptions};
-use pvc_ports::{GuestEvent, GuestRun, Hypervisor, HypervisorError};
+use pvc_ports::{GuestEvent, GuestRun, Hypervisor, HypervisorError, Migration};
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
@@ -95,6 +98,79 @@ async fn a_libvirtd_that_dies_in_the_middle_of_a_start_leaves_no_guest_that_cann
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn guests_move_between_two_libvirtds() {
+    let (one, two) = Libvirt::pair();
+    let fixture = MigrationFixture {
+        guest: Box::new(|uuid, name| guest_xml(uuid, name, None)),
+        hosts: (LOOPBACK.to_owned(), LOOPBACK.to_owned()),
+        nobody: "127.0.0.2".to_owned(),
+        patience: PATIENCE,
+    };
+    migration_contract(Arc::new(one.hypervisor()), Arc::new(two.hypervisor()), fixture).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_migration_to_a_frozen_libvirtd_can_be_given_up_and_does_not_begin_later() {
+    let (one, two) = Libvirt::pair();
+    let hypervisor = one.hypervisor();
+    hypervisor.start(UUID, &guest_xml(UUID, "stays", None)).await.expect("the guest starts");
+    two.signal_libvirtd(Signal::SIGSTOP);
+    let mut job = hypervisor.migrate(UUID, &to(LOOPBACK)).await.expect("it begins");
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(job.progress().await.expect("an answer"), None);
+    job.abort().await.expect("it is asked to end");
+    two.signal_libvirtd(Signal::SIGCONT);
+    job.outcome().await.expect_err("it was given up");
+    let guests = hypervisor.guests().await.expect("guests");
+    assert_eq!(guests[&UUID].run, GuestRun::Running);
+    assert!(two.hypervisor().guests().await.expect("guests").is_empty());
+    hypervisor.destroy(UUID).await.expect("it is destroyed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_target_that_dies_on_the_way_leaves_the_guest_where_it_was() {
+    let (one, two) = Libvirt::pair();
+    let hypervisor = one.hypervisor();
+    hypervisor.start(UUID, &guest_xml(UUID, "returns", None)).await.expect("the guest starts");
+    let mut job = hypervisor.migrate(UUID, &to(LOOPBACK)).await.expect("it begins");
+    // As soon as there is a QEMU to receive it, that stands still, and the copying with it.
+    eventually("the other QEMU", || async { two.path("lv/run/qemu/returns.pid").exists().then_some(()) })
+        .await;
+    send(&two.path("lv/run/qemu/returns.pid"), Signal::SIGSTOP);
+    let early = tokio::time::timeout(Duration::from_secs(2), job.outcome()).await;
+    send(&two.path("lv/run/qemu/returns.pid"), Signal::SIGKILL);
+    let outcome = match early {
+        Ok(outcome) => outcome,
+        Err(_) => job.outcome().await,
+    };
+    outcome.expect_err("the receiver was killed");
+    eventually("the guest running here", || async {
+        (hypervisor.guests().await.ok()?.get(&UUID)?.run == GuestRun::Running).then_some(())
+    })
+    .await;
+    hypervisor.destroy(UUID).await.expect("it is destroyed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_migration_that_is_to_be_encrypted_is_refused_where_nothing_is_set_up_for_it() {
+    let (one, _two) = Libvirt::pair();
+    let hypervisor = one.hypervisor();
+    hypervisor.start(UUID, &guest_xml(UUID, "secret", None)).await.expect("the guest starts");
+    let encrypted = Migration { encrypted: true, ..to(LOOPBACK) };
+    let mut job = hypervisor.migrate(UUID, &encrypted).await.expect("it begins");
+    let error = job.outcome().await.expect_err("there is no certificate");
+    assert!(error.to_string().contains("credentials"), "{error}");
+    assert_eq!(hypervisor.guests().await.expect("guests")[&UUID].run, GuestRun::Running);
+    hypervisor.destroy(UUID).await.expect("it is destroyed");
+}
+
+const LOOPBACK: &str = "127.0.0.1";
+
+fn to(host: &str) -> Migration {
+    Migration { host: host.to_owned(), max_downtime: Duration::from_millis(300), encrypted: false }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_libvirtd_that_hangs_costs_its_callers_their_deadline_and_nothing_more() {
     let libvirt = Libvirt::start();
     let hypervisor = libvirt.hypervisor();
@@ -162,25 +238,46 @@ async fn the_probe_decides_between_kvm_and_emulation_and_is_remembered() {
 /// Ends libvirtd and all its guests when dropped.
 struct Libvirt {
     directory: TempDir,
+    /// Where it listens for others, if it does, and where those are.
+    port: Option<u16>,
+    target_uri: String,
 }
 
 impl Libvirt {
     fn prepare() -> Self {
         // A socket's path is short; the usual place for temporary files may not be.
         let directory = tempfile::Builder::new().prefix("pvc-lv.").tempdir_in("/tmp").expect("a directory");
-        Self { directory }
+        Self { directory, port: None, target_uri: LibvirtOptions::TARGET_URI.to_owned() }
+    }
+
+    /// Two that send each other guests, as if each were on a host of its own.
+    fn pair() -> (Self, Self) {
+        let (mut one, mut two) = (Self::prepare(), Self::prepare());
+        let free = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
+        let [first, second] = free.map(|listener| listener.local_addr().expect("its address").port());
+        (one.port, two.port) = (Some(first), Some(second));
+        one.target_uri = format!("qemu+tcp://{{host}}:{second}/system");
+        two.target_uri = format!("qemu+tcp://{{host}}:{first}/system");
+        for libvirt in [&one, &two] {
+            libvirt.start_with_what_is_known();
+        }
+        (one, two)
     }
 
     /// What libvirt finds out about QEMU takes it seconds, so the tests pass it on to each other; it
     /// checks by itself whether it still holds.
     fn start() -> Self {
         let libvirt = Self::prepare();
-        let known = Path::new(env!("CARGO_TARGET_TMPDIR")).join("libvirt-capabilities");
-        let own = libvirt.path("lv/cache/qemu/capabilities");
-        copy_files(&known, &own);
-        libvirt.start_again();
-        copy_files(&own, &known);
+        libvirt.start_with_what_is_known();
         libvirt
+    }
+
+    fn start_with_what_is_known(&self) {
+        let known = Path::new(env!("CARGO_TARGET_TMPDIR")).join("libvirt-capabilities");
+        let own = self.path("lv/cache/qemu/capabilities");
+        copy_files(&known, &own);
+        self.start_again();
+        copy_files(&own, &known);
     }
 
     fn start_again(&self) {
@@ -205,6 +302,7 @@ impl Libvirt {
             scratch: self.directory.path().to_owned(),
             verdict: Some(self.path("verdict")),
             domain_type,
+            target_uri: self.target_uri.clone(),
         })
     }
 
@@ -216,10 +314,16 @@ impl Libvirt {
         send(&self.path("lv/libvirtd.pid"), signal);
     }
 
+    fn command(&self, script: PathBuf) -> Command {
+        let mut command = Command::new(script);
+        command.envs(self.port.map(|port| ("PVC_LIBVIRT_PORT", port.to_string())));
+        command
+    }
+
     fn script(&self, command: &str) -> String {
         let script = repository().join("packaging/install/libvirt.sh");
         let output =
-            Command::new(script).arg(command).arg(self.path("lv")).output().expect("the script runs");
+            self.command(script).arg(command).arg(self.path("lv")).output().expect("the script runs");
         assert!(
             output.status.success(),
             "these tests need libvirt, QEMU and root (packaging/install/packages.sh run):\n{}",

@@ -1,6 +1,7 @@
 //! VMs: what is recorded about them, and what may happen to them.
 
 pub mod backoff;
+pub mod moving;
 pub mod plan;
 
 use std::sync::Arc;
@@ -116,6 +117,8 @@ pub struct VmRecord {
     pub tags: Vec<Tag>,
     /// Newest first.
     pub snapshots: Vec<VmSnapshot>,
+    /// Its latest move, as the node that sends it tells. Not known of older peers.
+    pub moving: Option<moving::MoveNote>,
     pub defects: Vec<String>,
 }
 

@@ -61,6 +61,7 @@ fn vm(number: u128, state: VmState, on: &str) -> VmRecord {
         node_limit: Vec::new(),
         tags: Vec::new(),
         snapshots: Vec::new(),
+        moving: None,
         defects: Vec::new(),
     }
 }

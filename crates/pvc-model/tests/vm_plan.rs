@@ -68,6 +68,7 @@ fn vm(number: u128, state: VmState, on: Option<&str>) -> VmRecord {
         node_limit: Vec::new(),
         tags: Vec::new(),
         snapshots: Vec::new(),
+        moving: None,
         defects: Vec::new(),
     }
 }
@@ -172,6 +173,14 @@ impl World {
                 Step::Write(state) => self.request(*vm, state.clone()),
                 Step::Fail(_) => self.request(*vm, VmState::Fail),
                 Step::ClearFailure => self.edit(*vm, |record| record.failed_reason.clear()),
+                Step::Send(_) => {
+                    self.guests.remove(vm);
+                    self.request(*vm, VmState::Start);
+                }
+                Step::Receive => {
+                    self.run(*vm);
+                    self.request(*vm, VmState::Start);
+                }
             }
         }
     }
@@ -204,6 +213,7 @@ fn every_cell_of_the_table_of_states_has_its_step() {
     let press = || vec![Step::PressPower { instance: 1, again: false }];
     let stop = |why| vec![Step::Destroy(why)];
     let write = |state| vec![Step::Write(state)];
+    let send = || vec![Step::Send(NodeName::new("hv2"))];
     let here = Some("hv1");
     type Line<'a> = (&'a [&'a str], VmState, Option<&'a str>, bool, Vec<Step>);
     let table: Vec<Line<'_>> = vec![
@@ -223,7 +233,8 @@ fn every_cell_of_the_table_of_states_has_its_step() {
         (one, Start, here, false, vec![Step::Start]),
         (one, Migrate, here, false, write(Start)),
         (one, MigrateLive, here, false, write(Start)),
-        (two, Migrate, here, false, vec![]),
+        (two, Migrate, here, false, vec![Step::Receive]),
+        (two, MigrateLive, here, false, vec![Step::Receive]),
         (one, Restart, here, false, write(Start)),
         (one, Shutdown, here, false, write(Stop)),
         (one, Stop, here, false, vec![]),
@@ -236,8 +247,8 @@ fn every_cell_of_the_table_of_states_has_its_step() {
         (one, Delete, here, false, vec![]),
         (one, Unmigrate, here, false, vec![]),
         // assigned elsewhere, running here
-        (two, Migrate, Some("hv2"), true, vec![]),
-        (two, MigrateLive, Some("hv2"), true, vec![]),
+        (two, Migrate, Some("hv2"), true, send()),
+        (two, MigrateLive, Some("hv2"), true, send()),
         (two, Shutdown, Some("hv2"), true, press()),
         (two, Start, Some("hv2"), true, stop(WhyDestroy::AssignedElsewhere)),
         (two, Stop, Some("hv2"), true, stop(WhyDestroy::AssignedElsewhere)),

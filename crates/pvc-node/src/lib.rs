@@ -39,5 +39,5 @@ mod vms;
 
 pub use node::{Node, NodeError, Outcome};
 pub use services::Service;
-pub use settings::{LogSwitches, NodeSettings, Ports, Subsystems};
+pub use settings::{LogSwitches, MigrationSettings, NodeSettings, Ports, Subsystems};
 pub use startup::before_store;

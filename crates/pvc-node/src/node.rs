@@ -18,9 +18,7 @@ use crate::settings::{NodeSettings, Ports};
 use crate::shared::{Heartbeat, Shared};
 use crate::startup::{self, NoFacts};
 use crate::vms::VmReconciler;
-use crate::{
-    ceph, collect, console, faults, flush, inventory, keepalive, network, nodelog, primary,
-};
+use crate::{ceph, collect, console, faults, flush, inventory, keepalive, network, nodelog, primary};
 
 /// How long the store may take for each of the last words.
 const LAST_WORD: Duration = Duration::from_secs(5);

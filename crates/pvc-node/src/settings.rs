@@ -36,6 +36,7 @@ pub struct NodeSettings {
     pub core_networks: Option<CoreNetworks>,
     /// This node's address on the storage network: locks that it left behind itself carry it.
     pub storage_address: Option<String>,
+    pub migration: MigrationSettings,
     /// Published by the primary.
     pub selector: Option<Selector>,
     /// Published by the primary: the upstream floating address with its prefix length.
@@ -49,6 +50,31 @@ pub struct NodeSettings {
     /// that is one machine.
     pub standalone: bool,
     pub log: LogSwitches,
+}
+
+/// How guests are moved to other nodes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MigrationSettings {
+    /// The domain of the cluster's network: `hv2.DOMAIN` is where another node's hypervisor listens. Empty
+    /// where bare names do.
+    pub domain: String,
+    /// Whether guests are encrypted on their way.
+    pub encrypted: bool,
+    /// How many VMs a flush moves at once.
+    pub at_once: usize,
+}
+
+impl MigrationSettings {
+    /// The name under which the hypervisor of `node` is reached.
+    pub fn host(&self, node: &NodeName) -> String {
+        if self.domain.is_empty() { node.to_string() } else { format!("{node}.{}", self.domain) }
+    }
+}
+
+impl Default for MigrationSettings {
+    fn default() -> Self {
+        MigrationSettings { domain: String::new(), encrypted: false, at_once: 4 }
+    }
 }
 
 /// The `enable_…` switches.
@@ -130,6 +156,7 @@ pub(crate) mod tests {
             node_log_lines: 0,
             core_networks: None,
             storage_address: None,
+            migration: MigrationSettings::default(),
             selector: None,
             upstream_ip: None,
             ipmi: None,

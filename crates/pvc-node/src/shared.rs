@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use pvc_model::domain::DomainSummary;
 use pvc_model::node::NodeRecord;
+use pvc_model::vm::backoff::Backoff;
 use pvc_model::{NodeName, Uuid};
 use pvc_ports::{GuestStats, SessionState};
 use pvc_store::Store;
@@ -25,6 +26,7 @@ pub(crate) struct Shared {
     pub stamps: watch::Sender<u64>,
     heartbeat: Mutex<Heartbeat>,
     collected: Mutex<Collected>,
+    failed_moves: Mutex<BTreeMap<Uuid, Backoff>>,
 }
 
 /// How the daemon says that it lives.
@@ -70,7 +72,8 @@ impl Shared {
         let heartbeat = Mutex::new(Heartbeat { wanted: None, hook: Box::new(|| {}) });
         let collected = Mutex::default();
         let (stamps, _) = watch::channel(0);
-        Shared { settings, ports, store, guests, stamps, heartbeat, collected }
+        let failed_moves = Mutex::default();
+        Shared { settings, ports, store, guests, stamps, heartbeat, collected, failed_moves }
     }
 
     pub fn name(&self) -> &NodeName {
@@ -105,6 +108,20 @@ impl Shared {
 
     pub fn heartbeat(&self) -> MutexGuard<'_, Heartbeat> {
         self.heartbeat.lock().expect("nothing panics while it holds the hook")
+    }
+
+    /// Notes that a VM could not be moved from here: whoever wants that anew waits a little, ever longer.
+    pub fn note_failed_move(&self, vm: Uuid) {
+        let now = self.now();
+        self.failed_moves().entry(vm).or_default().move_failed(now);
+    }
+
+    pub fn forget_failed_move(&self, vm: Uuid) {
+        self.failed_moves().remove(&vm);
+    }
+
+    pub fn failed_moves(&self) -> MutexGuard<'_, BTreeMap<Uuid, Backoff>> {
+        self.failed_moves.lock().expect("nothing panics while it holds them")
     }
 
     pub fn collected(&self) -> MutexGuard<'_, Collected> {

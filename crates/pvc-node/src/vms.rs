@@ -11,6 +11,8 @@
 
 mod act;
 mod findings;
+mod receive;
+mod send;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,7 +20,7 @@ use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
 use pvc_model::fault;
-use pvc_model::vm::VmState;
+use pvc_model::vm::moving::is_moving;
 use pvc_model::vm::plan::{self, Condition, Mind, Planned, Seen, Step, View, WhyDestroy};
 use pvc_model::{NodeName, Uuid};
 use pvc_ports::{Guest, GuestEvent, GuestRun, HypervisorError};
@@ -52,6 +54,9 @@ const STARTS_AT_ONCE: usize = 8;
 /// How many other effects may be under way at once: apart from the starts, so that stopping never waits
 /// behind starts that hang.
 const OTHERS_AT_ONCE: usize = 32;
+
+/// How many guests may be on their way from here at once.
+const SENDS_AT_ONCE: usize = 16;
 
 /// How long effects under way are waited for when the daemon stops.
 const FINISH: Duration = Duration::from_secs(15);
@@ -93,6 +98,8 @@ impl VmReconciler {
             shared: shared.clone(),
             starts: Arc::new(Semaphore::new(STARTS_AT_ONCE)),
             others: Arc::new(Semaphore::new(OTHERS_AT_ONCE)),
+            sends: Arc::new(Semaphore::new(SENDS_AT_ONCE)),
+            ending: CancellationToken::new(),
         };
         VmReconciler {
             shared,
@@ -136,6 +143,7 @@ impl VmReconciler {
     }
 
     async fn finish(&mut self) {
+        self.actor.ending.cancel();
         let shared = self.shared.clone();
         let all = async { while self.under_way.join_next().await.is_some() {} };
         if shared.within(FINISH, all).await.is_none() {
@@ -248,7 +256,15 @@ impl VmReconciler {
             mind.ending();
         }
         announce(planned, mind.deaths());
-        self.under_way.spawn(self.actor.clone().act(planned.clone(), record.clone()));
+        let (actor, planned) = (self.actor.clone(), planned.clone());
+        match &planned.step {
+            Step::Send(to) => {
+                let (to, home) = (to.clone(), mind.home().cloned());
+                self.under_way.spawn(actor.send(planned, to, home))
+            }
+            Step::Receive => self.under_way.spawn(actor.receive(planned)),
+            _ => self.under_way.spawn(actor.act(planned, record.clone())),
+        };
     }
 
     async fn joined(&mut self, done: Result<Done, tokio::task::JoinError>) {
@@ -262,8 +278,13 @@ impl VmReconciler {
     async fn take_in(&mut self, done: Done) {
         let now = self.shared.now();
         let Done { vm, ended } = done;
-        if let Ended::Learnt { facts, vnc } = ended {
-            return self.learnt(vm, facts, vnc).await;
+        match ended {
+            Ended::Learnt { facts, vnc } => return self.learnt(vm, facts, vnc).await,
+            Ended::Cared => return,
+            Ended::Left { ref to, written } => {
+                self.under_way.spawn(self.actor.clone().care(vm, to.clone(), written));
+            }
+            _ => {}
         }
         let mind = self.minds.entry(vm).or_default();
         mind.busy = false;
@@ -273,7 +294,7 @@ impl VmReconciler {
             Ended::Died => mind.died_at_start(now),
             Ended::Pressed { instance, request } => mind.pressed(instance, request, now),
             Ended::Later => mind.try_later(now),
-            Ended::Done | Ended::Moot | Ended::Learnt { .. } => {}
+            Ended::Done | Ended::Moot | Ended::Left { .. } | Ended::Learnt { .. } | Ended::Cared => {}
         }
     }
 
@@ -284,7 +305,8 @@ impl VmReconciler {
                 && cluster.vms.contains_key(uuid)
         });
         let is_first = self.passes == 0;
-        for (uuid, guest) in guests.iter().filter(|(uuid, _)| cluster.vms.contains_key(uuid)) {
+        let name = self.shared.name().clone();
+        for (uuid, guest) in guests.iter().filter(|(uuid, guest)| is_ours(cluster, &name, **uuid, guest)) {
             if is_first {
                 tracing::info!(vm = guest.name, "runs already and is looked after from now on");
             }
@@ -325,8 +347,8 @@ impl VmReconciler {
     /// Tells the store and the other tasks what runs here.
     async fn publish(&mut self, guests: &BTreeMap<Uuid, Guest>, cluster: &Cluster) {
         let name = self.shared.name().clone();
-        let running: Vec<Uuid> =
-            guests.keys().filter(|uuid| cluster.vms.contains_key(uuid)).copied().collect();
+        let ours = guests.iter().filter(|(uuid, guest)| is_ours(cluster, &name, **uuid, guest));
+        let running: Vec<Uuid> = ours.map(|(uuid, _)| *uuid).collect();
         let mut reports = Vec::new();
         let working_on: Vec<Uuid> = self.working_on.iter().copied().collect();
         if let Some(record) = cluster.nodes.get(&name) {
@@ -368,22 +390,34 @@ fn starts_or_ends(step: &Step) -> bool {
     matches!(step, Step::Start | Step::Destroy(_))
 }
 
+/// Whether the guest has a record and is here, not just arriving: until then its sender has it.
+fn is_ours(cluster: &Cluster, here: &NodeName, uuid: Uuid, guest: &Guest) -> bool {
+    cluster.vms.get(&uuid).is_some_and(|record| {
+        let arrives =
+            is_moving(&record.state) && record.is_assigned_to(here) && guest.run != GuestRun::Running;
+        !arrives
+    })
+}
+
 /// Whether the guest here belongs to another node and is not on its way there.
 fn is_foreign(cluster: &Cluster, here: &NodeName, guest: Uuid) -> bool {
     cluster.vms.get(&guest).is_some_and(|record| {
         let elsewhere = record.node.as_ref().is_some_and(|node| node != here);
-        elsewhere && !matches!(record.state, VmState::Migrate | VmState::MigrateLive)
+        elsewhere && !is_moving(&record.state)
     })
 }
 
 fn seen(guest: &Guest) -> Seen {
-    let condition = match guest.run {
+    Seen { name: guest.name.clone(), condition: condition(guest.run), instance: guest.instance }
+}
+
+fn condition(run: GuestRun) -> Condition {
+    match run {
         GuestRun::Running => Condition::Running,
         GuestRun::Paused => Condition::Paused,
         GuestRun::ShuttingDown => Condition::ShuttingDown,
         GuestRun::Other => Condition::Other,
-    };
-    Seen { name: guest.name.clone(), condition, instance: guest.instance }
+    }
 }
 
 fn announce(planned: &Planned, deaths: u32) {
@@ -403,6 +437,8 @@ fn announce(planned: &Planned, deaths: u32) {
             tracing::warn!(vm, "the guest belongs to another node and is ended here");
         }
         Step::Fail(reason) => tracing::error!(vm, reason, "the VM cannot run"),
+        Step::Send(to) => tracing::info!(vm, %to, "moving to another node"),
+        Step::Receive => tracing::info!(vm, "waiting to receive the VM"),
         Step::Write(_) | Step::ClearFailure => {}
     }
 }

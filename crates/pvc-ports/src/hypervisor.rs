@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::sync::mpsc;
@@ -88,6 +89,45 @@ pub enum DeviceChange {
     Detach,
 }
 
+/// How a running guest is to be moved to the hypervisor of another node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Migration {
+    /// The target's name or address on the cluster's network.
+    pub host: String,
+    /// How long the guest may stand still for the last copy.
+    pub max_downtime: Duration,
+    /// Whether what is copied is encrypted on its way.
+    pub encrypted: bool,
+}
+
+/// How far a migration is, in bytes and in all copied so far: memory that a guest writes to is copied
+/// again, so `remaining` also grows.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct MigrationProgress {
+    pub elapsed: Duration,
+    pub total: u64,
+    pub processed: u64,
+    pub remaining: u64,
+}
+
+/// A migration under way. Dropping it does not end it.
+#[async_trait]
+pub trait MigrationJob: Send + Sync {
+    /// How far it is; `None` before it has begun to copy, and once it has ended.
+    async fn progress(&self) -> Result<Option<MigrationProgress>, HypervisorError>;
+
+    /// Asks for the end of it; may have to be asked again for one that was just about to begin. Whether it came in time tells [`outcome`](MigrationJob::outcome); one that has
+    /// ended already is no error.
+    async fn abort(&self) -> Result<(), HypervisorError>;
+
+    /// Waits for the end: `Ok` means that the guest runs on the target and is gone here, an error that it is
+    /// still here and nothing of it is left there, as far as anybody could be asked.
+    ///
+    /// # Cancellation
+    /// May be dropped and called again; after it has returned once, it fails.
+    async fn outcome(&mut self) -> Result<(), HypervisorError>;
+}
+
 #[derive(Debug, thiserror::Error)]
 pub enum HypervisorError {
     /// It answered, and said no; trying again will not help.
@@ -142,12 +182,20 @@ pub trait Hypervisor: Send + Sync {
     /// Tells a running guest that the disk `target` (`sda`) now has `bytes` bytes.
     async fn resize_disk(&self, uuid: Uuid, target: &str, bytes: u64) -> Result<(), HypervisorError>;
 
+    /// Begins to move the running guest to another node's hypervisor, without stopping it. The guest keeps
+    /// its name, its UUID and its XML; its volumes must be reachable from both.
+    async fn migrate(
+        &self,
+        uuid: Uuid,
+        migration: &Migration,
+    ) -> Result<Box<dyn MigrationJob>, HypervisorError>;
+
     /// Types `input` on the guest's serial console and returns what it prints within `wait`.
     async fn console_exchange(
         &self,
         uuid: Uuid,
         input: &[u8],
-        wait: std::time::Duration,
+        wait: Duration,
     ) -> Result<Vec<u8>, HypervisorError>;
 
     /// Hints about changes from now on. Each call makes a receiver of its own.

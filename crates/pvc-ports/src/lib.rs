@@ -23,7 +23,7 @@ pub use exec::{Command, Exec, ExecError, Output};
 pub use host::{Host, HostError, HostFacts, HostLoad, InterfaceCounters};
 pub use hypervisor::{
     ConsoleLog, DeviceChange, Guest, GuestEvent, GuestRun, GuestStats, Hypervisor, HypervisorError,
-    HypervisorFacts, VncAddress,
+    HypervisorFacts, Migration, MigrationJob, MigrationProgress, VncAddress,
 };
 pub use network::{Network, NetworkError};
 pub use random::Random;

@@ -5,6 +5,7 @@ use pvc_model::job::{JobId, JobProgress, JobSpec};
 use pvc_model::node::{CoordinatorState, DaemonState, DomainState, HypervisorNote, NodeFigures, NodeRole};
 use pvc_model::renaming::Renaming;
 use pvc_model::storage::{PoolName, VolumeId};
+use pvc_model::vm::moving::MoveNote;
 use pvc_model::vm::{MigrationMethod, Selector, Tag, VmState};
 use pvc_model::{NodeName, Uuid};
 
@@ -170,6 +171,8 @@ pub enum Expect {
     Primary,
     NodeDaemon(NodeName),
     NodeDomain(NodeName),
+    /// Where VMs were placed: of two who choose nodes at once, one chooses again and sees the other's choice.
+    Placements,
 }
 
 /// An observation. Each key has one kind of writer, so it is written without a version.
@@ -187,6 +190,7 @@ pub enum Report {
     VmStats(Uuid, String),
     /// `listen:port`, or empty.
     Vnc(Uuid, String),
+    Move(Uuid, MoveNote),
     ConsoleLog(Uuid, String),
     /// Text for people.
     StorageStatus(String),

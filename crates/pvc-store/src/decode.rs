@@ -17,6 +17,7 @@ use pvc_model::{NodeName, Uuid};
 
 use crate::job_codec;
 use crate::keys;
+use crate::move_codec;
 use crate::note_codec;
 use crate::raw::Raw;
 use crate::renaming_codec;
@@ -230,6 +231,7 @@ pub(crate) fn vm(raw: &Raw, uuid: Uuid, previous: Option<&VmRecord>) -> Option<V
             .collect(),
         tags,
         snapshots,
+        moving: raw.text(&keys::move_note(uuid)).and_then(|text| move_codec::read(&text)),
         defects: r.defects,
     })
 }

@@ -15,6 +15,7 @@ use crate::change::{
 };
 use crate::job_codec;
 use crate::keys;
+use crate::move_codec;
 use crate::note_codec;
 use crate::raw::Raw;
 use crate::renaming_codec;
@@ -120,13 +121,17 @@ impl<'a> Draft<'a> {
             Expect::Primary => self.check(keys::PRIMARY.to_owned()),
             Expect::NodeDaemon(node) => self.check(keys::node(node, "daemonstate")),
             Expect::NodeDomain(node) => self.check(keys::node(node, "domainstate")),
+            Expect::Placements => self.put_deep(keys::PLACEMENT.to_owned(), Bytes::new()),
         }
     }
 
     fn change(&mut self, change: &Change) {
         match change {
             Change::DefineVm(vm) => self.define_vm(vm),
-            Change::RemoveVm(uuid) => self.delete(&keys::vm_root(*uuid)),
+            Change::RemoveVm(uuid) => {
+                self.delete(&keys::vm_root(*uuid));
+                self.delete(&keys::move_note(*uuid));
+            }
             Change::Vm(uuid, change) => self.vm(*uuid, change),
             Change::AddNode(node) => self.add_node(node),
             Change::Node(name, change) => self.node(name, change),
@@ -368,6 +373,7 @@ pub(crate) fn report(report: &Report) -> Vec<(String, String)> {
         }
         Report::VmStats(vm, json) => vec![(keys::vm(*vm, "stats"), json.clone())],
         Report::Vnc(vm, address) => vec![(keys::vm(*vm, "vnc"), address.clone())],
+        Report::Move(vm, note) => vec![(keys::move_note(*vm), move_codec::text(note))],
         Report::ConsoleLog(vm, text) => vec![(keys::vm(*vm, "consolelog"), text.clone())],
         Report::StorageStatus(text) => vec![("/ceph".to_owned(), text.clone())],
         Report::StorageHealth(json) => vec![("/ceph/health".to_owned(), json.clone())],

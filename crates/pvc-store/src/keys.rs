@@ -46,6 +46,8 @@ pub(crate) const BASE: &[(&str, &str)] = &[
     ("/pvcrs/nodes", ""),
     ("/pvcrs/renamings", ""),
     ("/pvcrs/working_on", ""),
+    ("/pvcrs/moves", ""),
+    ("/pvcrs/placement", ""),
 ];
 
 /// The keys below a node's root, parents first, with the values that `repair` gives missing ones.
@@ -159,6 +161,20 @@ pub(crate) fn node_note(name: &str) -> String {
 pub(crate) fn working_on(name: &str) -> String {
     format!("/pvcrs/working_on/{name}")
 }
+
+/// The latest move of a VM, as the node that sends it tells.
+pub(crate) fn move_note(vm: Uuid) -> String {
+    format!("/pvcrs/moves/{vm}")
+}
+
+/// There as long as one of our daemons is connected for the node.
+pub(crate) fn daemon(node: &NodeName) -> String {
+    format!("/pvcrs/daemon/{node}")
+}
+
+/// Whoever chooses a node for a VM writes it, so that two who choose at once do not promise the same
+/// memory twice.
+pub(crate) const PLACEMENT: &str = "/pvcrs/placement";
 
 pub(crate) fn vm(uuid: Uuid, key: &str) -> String {
     format!("/domains/{uuid}/{key}")

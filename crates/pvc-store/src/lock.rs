@@ -168,6 +168,44 @@ impl LockRecipe {
         }
     }
 
+    /// Returns when somebody else than `own` stands in the queue of `path` to write, or holds it. Waits
+    /// through lost connections.
+    ///
+    /// # Errors
+    /// When the tree is closed.
+    pub async fn until_others_queue(&self, path: &str, own: Option<&LockGuard>) -> Result<(), StoreError> {
+        let mut changes = None;
+        loop {
+            match self.others_queue(path, own).await {
+                Ok(true) => return Ok(()),
+                Ok(false) => {}
+                Err(StoreError::Tree(error)) => patience(&*self.tree, &*self.clock, error).await?,
+                Err(error) => return Err(error),
+            }
+            match &mut changes {
+                None => changes = self.watch(path).await?,
+                Some(changes) => self.until_told(changes).await?,
+            }
+        }
+    }
+
+    /// Whether somebody else than `own` stands in the queue of `path` to write, or holds it.
+    pub async fn others_queue(&self, path: &str, own: Option<&LockGuard>) -> Result<bool, StoreError> {
+        let children = self.tree.children(path).await?.unwrap_or_default();
+        let is_other = |name: &&String| own.is_none_or(|own| own.name() != name.as_str());
+        let writes = |name: &String| Contender::parse(name).is_some_and(|it| it.marker == "__lock__");
+        Ok(children.iter().filter(is_other).any(writes))
+    }
+
+    /// Returns at the next change, or when it is time to look again.
+    async fn until_told(&self, changes: &mut TreeWatch) -> Result<(), StoreError> {
+        tokio::select! {
+            biased;
+            event = changes.recv() => event.map(drop).ok_or_else(|| TreeError::Closed.into()),
+            () = self.clock.sleep(LOOK_AGAIN) => Ok(()),
+        }
+    }
+
     async fn queue(&self, path: &str, kind: LockKind) -> Result<LockGuard, StoreError> {
         let prefix = format!("{}{}", self.random.uuid().simple(), kind.marker());
         loop {
@@ -423,6 +461,13 @@ impl LockGuard {
     /// servers may have ended the session, and somebody else may have the lock.
     pub fn certain(&self) -> bool {
         *self.session.borrow() == SessionState::Connected { id: self.held_in }
+    }
+
+    /// Returns when the lock is [`lost`](LockGuard::lost).
+    pub async fn until_lost(&self) {
+        let mut session = self.session.clone();
+        // An error means that the tree itself is gone, and the session with it.
+        let _ = session.wait_for(|state| is_over(*state, self.held_in)).await;
     }
 
     /// Gives the lock up. One that is lost already is no error. If the tree cannot be told now, it is

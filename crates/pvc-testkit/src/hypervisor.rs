@@ -1,13 +1,13 @@
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use pvc_ports::{
     DeviceChange, Guest, GuestEvent, GuestRun, GuestStats, Hypervisor, HypervisorError, HypervisorFacts,
-    VncAddress,
+    Migration, MigrationJob, MigrationProgress, VncAddress,
 };
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use uuid::Uuid;
 
 /// How guests with a certain UUID behave when the hypervisor is asked to do something with them.
@@ -29,6 +29,12 @@ pub struct Manner {
     pub start_hangs: bool,
     /// The guest dies this long after its start.
     pub dies_after: Option<Duration>,
+    /// How long the guest is copied to another host before it runs there.
+    pub migration_takes: Duration,
+    /// A migration is begun and then fails with this reason.
+    pub fails_migration: Option<String>,
+    /// The guest writes to its memory faster than it can be copied: a migration ends only by being aborted.
+    pub never_converges: bool,
 }
 
 struct Running {
@@ -50,6 +56,8 @@ struct Inner {
     /// How much CPU time each guest has taken since it was made busy; `None` while it is idle.
     busy: Option<u64>,
     calls: Vec<String>,
+    /// The hypervisors that guests can be handed over to, by the name of their host.
+    peers: BTreeMap<String, Weak<Mutex<Inner>>>,
     listeners: Vec<mpsc::UnboundedSender<GuestEvent>>,
 }
 
@@ -87,6 +95,11 @@ impl ScriptedHypervisor {
         self.with(|inner| inner.busy = Some(0));
     }
 
+    /// From now on guests can be moved to `peer` under the name `host`.
+    pub fn add_peer(&self, host: &str, peer: &ScriptedHypervisor) {
+        self.with(|inner| inner.peers.insert(host.to_owned(), Arc::downgrade(&peer.inner)));
+    }
+
     /// As if somebody killed the QEMU process: the guest is gone, and an event says so.
     pub fn kill(&self, uuid: Uuid) {
         self.with(|inner| inner.remove(uuid));
@@ -108,6 +121,11 @@ impl ScriptedHypervisor {
 
     pub fn is_there(&self, uuid: Uuid) -> bool {
         self.with(|inner| inner.guests.contains_key(&uuid))
+    }
+
+    /// How the guest is doing, if it is there.
+    pub fn run(&self, uuid: Uuid) -> Option<GuestRun> {
+        self.with(|inner| inner.guests.get(&uuid).map(|running| running.guest.run))
     }
 
     /// The number of the guest's present start, if it is there.
@@ -381,6 +399,24 @@ impl Hypervisor for ScriptedHypervisor {
         })
     }
 
+    async fn migrate(
+        &self,
+        uuid: Uuid,
+        migration: &Migration,
+    ) -> Result<Box<dyn MigrationJob>, HypervisorError> {
+        let (peer, manner) = self.reached(|inner| {
+            inner.running(uuid)?;
+            inner.calls.push(format!("migrate {uuid}"));
+            let peer = inner.peers.get(&migration.host).and_then(Weak::upgrade);
+            Ok((peer, inner.manners.get(&uuid).cloned().unwrap_or_default()))
+        })?;
+        let to = peer.ok_or_else(|| HypervisorError::Unreachable {
+            why: format!("`{}`: connection refused", migration.host),
+        })?;
+        let handover = Handover { uuid, from: self.inner.clone(), to };
+        Ok(Box::new(ScriptedJob::begin(handover, manner)?))
+    }
+
     async fn console_exchange(
         &self,
         uuid: Uuid,
@@ -399,6 +435,148 @@ impl Hypervisor for ScriptedHypervisor {
         let (sender, receiver) = mpsc::unbounded_channel();
         self.with(|inner| inner.listeners.push(sender));
         receiver
+    }
+}
+
+fn locked(inner: &Mutex<Inner>) -> std::sync::MutexGuard<'_, Inner> {
+    inner.lock().expect("no test panics while holding it")
+}
+
+/// A guest between two hypervisors: it runs on one, and is there on the other, held, until it arrives.
+struct Handover {
+    uuid: Uuid,
+    from: Arc<Mutex<Inner>>,
+    to: Arc<Mutex<Inner>>,
+}
+
+impl Handover {
+    fn prepare(&self) -> Result<(), HypervisorError> {
+        let (name, xml) = {
+            let mut from = locked(&self.from);
+            let running = from.running(self.uuid)?;
+            (running.guest.name.clone(), running.xml.clone())
+        };
+        let mut to = locked(&self.to);
+        if to.unreachable {
+            return Err(HypervisorError::Unreachable { why: "the target does not answer".to_owned() });
+        }
+        if to.guests.contains_key(&self.uuid) {
+            return Err(refused("the target has such a guest already"));
+        }
+        to.insert(self.uuid, &name, &xml);
+        if let Some(running) = to.guests.get_mut(&self.uuid) {
+            running.guest.run = GuestRun::Paused;
+        }
+        Ok(())
+    }
+
+    /// Returns when the guest has ended here by itself.
+    async fn until_gone(&self) {
+        while locked(&self.from).guests.contains_key(&self.uuid) {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    /// What is held on the target is gone.
+    fn undo(&self) {
+        let mut to = locked(&self.to);
+        if to.guests.get(&self.uuid).is_some_and(|running| running.guest.run == GuestRun::Paused) {
+            to.remove(self.uuid);
+        }
+    }
+
+    /// It stops here and runs there.
+    fn finish(&self) -> Result<(), HypervisorError> {
+        let is_here = locked(&self.from).guests.contains_key(&self.uuid);
+        if !is_here {
+            self.undo();
+            return Err(refused("domain is no longer running"));
+        }
+        let reached = {
+            let mut to = locked(&self.to);
+            let alive = !to.unreachable;
+            let arrived = to.guests.get_mut(&self.uuid).filter(|_| alive);
+            arrived.map(|running| running.guest.run = GuestRun::Running).is_some()
+        };
+        if !reached {
+            return Err(refused("the target has lost the guest"));
+        }
+        locked(&self.from).remove(self.uuid);
+        locked(&self.to).announce(GuestEvent::Changed(self.uuid));
+        Ok(())
+    }
+}
+
+struct ScriptedJob {
+    uuid: Uuid,
+    abort: watch::Sender<bool>,
+    ended: watch::Receiver<Option<Result<(), String>>>,
+    begun: tokio::time::Instant,
+    takes: Duration,
+}
+
+impl ScriptedJob {
+    fn begin(handover: Handover, manner: Manner) -> Result<Self, HypervisorError> {
+        handover.prepare()?;
+        let (abort, mut aborted) = watch::channel(false);
+        let (end, ended) = watch::channel(None);
+        let (uuid, takes) = (handover.uuid, manner.migration_takes);
+        tokio::spawn(async move {
+            let copied = async {
+                tokio::time::sleep(manner.migration_takes).await;
+                if manner.never_converges {
+                    std::future::pending::<()>().await;
+                }
+            };
+            let was_aborted = tokio::select! {
+                biased;
+                // The job may be dropped: then nobody aborts it any more.
+                Ok(_) = aborted.wait_for(|aborted| *aborted) => true,
+                () = handover.until_gone() => false,
+                () = copied => false,
+            };
+            let outcome = match manner.fails_migration {
+                _ if was_aborted => Err("the migration was aborted".to_owned()),
+                Some(why) => Err(why),
+                None => handover.finish().map_err(|error| error.to_string()),
+            };
+            if outcome.is_err() {
+                handover.undo();
+            }
+            end.send_replace(Some(outcome));
+        });
+        Ok(ScriptedJob { uuid, abort, ended, begun: tokio::time::Instant::now(), takes })
+    }
+}
+
+/// How much there is to copy of any guest.
+const COPY_BYTES: u64 = 1 << 28;
+
+#[async_trait]
+impl MigrationJob for ScriptedJob {
+    async fn progress(&self) -> Result<Option<MigrationProgress>, HypervisorError> {
+        if self.ended.borrow().is_some() {
+            return Ok(None);
+        }
+        let elapsed = self.begun.elapsed();
+        let share = elapsed.as_secs_f64() / self.takes.as_secs_f64().max(1e-3);
+        let processed = (COPY_BYTES as f64 * share.min(1.0)) as u64;
+        let remaining = COPY_BYTES - processed;
+        Ok(Some(MigrationProgress { elapsed, total: COPY_BYTES, processed, remaining }))
+    }
+
+    async fn abort(&self) -> Result<(), HypervisorError> {
+        self.abort.send_replace(true);
+        Ok(())
+    }
+
+    async fn outcome(&mut self) -> Result<(), HypervisorError> {
+        let ended = self.ended.wait_for(Option::is_some).await.map(|ended| ended.clone());
+        match ended {
+            Ok(Some(Ok(()))) => Ok(()),
+            Ok(Some(Err(why))) => Err(HypervisorError::Refused { why }),
+            Ok(None) | Err(_) => Err(HypervisorError::NoGuest { uuid: self.uuid }),
+        }
     }
 }
 

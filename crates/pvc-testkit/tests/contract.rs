@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pvc_contracts::hypervisor::{HypervisorFixture, hypervisor_contract};
+use pvc_contracts::hypervisor::{
+    HypervisorFixture, MigrationFixture, hypervisor_contract, migration_contract,
+};
 use pvc_contracts::network::{NetworkFixture, network_contract};
 use pvc_contracts::services::{ServicesFixture, services_contract};
 use pvc_testkit::{MemoryNetwork, ScriptedHypervisor, ScriptedServices, UnitManner};
@@ -20,6 +22,20 @@ async fn the_scripted_hypervisor_keeps_the_contract() {
         patience: Duration::from_secs(10),
     };
     hypervisor_contract(Arc::new(ScriptedHypervisor::new()), fixture).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn guests_move_between_scripted_hypervisors_as_between_real_ones() {
+    let (one, two) = (ScriptedHypervisor::new(), ScriptedHypervisor::new());
+    one.add_peer("two", &two);
+    two.add_peer("one", &one);
+    let fixture = MigrationFixture {
+        guest: Box::new(|uuid, name| format!("<domain><name>{name}</name><uuid>{uuid}</uuid></domain>")),
+        hosts: ("two".to_owned(), "one".to_owned()),
+        nobody: "nobody".to_owned(),
+        patience: Duration::from_secs(10),
+    };
+    migration_contract(Arc::new(one), Arc::new(two), fixture).await;
 }
 
 #[tokio::test]

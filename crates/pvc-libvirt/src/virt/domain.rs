@@ -3,6 +3,7 @@ use std::ffi::{CStr, c_int};
 use std::ptr;
 use std::time::Duration;
 
+use pvc_ports::MigrationProgress;
 use uuid::Uuid;
 
 use super::stream::Stream;
@@ -79,6 +80,64 @@ impl Domain {
                 virt_sys::VIR_DOMAIN_BLOCK_RESIZE_BYTES,
             )
         })
+    }
+
+    /// How long the guest may stand still for the last copy of a migration.
+    pub(crate) fn set_max_downtime(&self, most: Duration) -> Result<(), VirtError> {
+        let milliseconds = u64::try_from(most.as_millis()).unwrap_or(u64::MAX);
+        done(unsafe { virt_sys::virDomainMigrateSetMaxDowntime(self.pointer, milliseconds, 0) })
+    }
+
+    /// Moves the running guest to `target`, whose QEMU is sent the copy at `uri`. Returns when it runs
+    /// there and is gone here.
+    pub(crate) fn migrate(&self, target: &Connection, uri: &str, encrypted: bool) -> Result<(), VirtError> {
+        let uri = c_text(uri)?;
+        let tls = if encrypted { virt_sys::VIR_MIGRATE_TLS } else { 0 };
+        let (mut params, mut count, mut room) = (ptr::null_mut(), 0, 0);
+        // SAFETY: libvirt grows the list and copies name and text; it is freed once, below. Both connections
+        // are open for the time of the call, and the reference to the guest over there is ours.
+        unsafe {
+            let added = virt_sys::virTypedParamsAddString(
+                &raw mut params,
+                &raw mut count,
+                &raw mut room,
+                virt_sys::VIR_MIGRATE_PARAM_URI.as_ptr(),
+                uri.as_ptr(),
+            );
+            let moved = done(added).and_then(|()| {
+                Domain::own(virt_sys::virDomainMigrate3(
+                    self.pointer,
+                    target.pointer(),
+                    params,
+                    count.cast_unsigned(),
+                    virt_sys::VIR_MIGRATE_LIVE | tls,
+                ))
+            });
+            virt_sys::virTypedParamsFree(params, count);
+            moved.map(drop)
+        }
+    }
+
+    /// How far the job is that runs on the guest, if one does.
+    pub(crate) fn job_progress(&self) -> Result<Option<MigrationProgress>, VirtError> {
+        // SAFETY: a record of numbers; libvirt fills it.
+        let mut info: virt_sys::virDomainJobInfo = unsafe { std::mem::zeroed() };
+        done(unsafe { virt_sys::virDomainGetJobInfo(self.pointer, &raw mut info) })?;
+        let runs = matches!(
+            info.type_.cast_unsigned(),
+            virt_sys::VIR_DOMAIN_JOB_BOUNDED | virt_sys::VIR_DOMAIN_JOB_UNBOUNDED
+        );
+        Ok(runs.then_some(MigrationProgress {
+            elapsed: Duration::from_millis(info.timeElapsed),
+            total: info.dataTotal,
+            processed: info.dataProcessed,
+            remaining: info.dataRemaining,
+        }))
+    }
+
+    /// Ends the job that runs on the guest.
+    pub(crate) fn abort_job(&self) -> Result<(), VirtError> {
+        done(unsafe { virt_sys::virDomainAbortJob(self.pointer) })
     }
 
     /// Types `input` on the guest's first serial console and returns what came within `wait`, at most

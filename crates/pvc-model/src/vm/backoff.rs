@@ -39,6 +39,12 @@ impl Backoff {
         self.not_before = now + delay;
     }
 
+    /// Records that a VM could not be moved: asked for again after 30 s, 1 min, … 5 min.
+    pub fn move_failed(&mut self, now: Duration) {
+        self.failures = self.failures.saturating_add(1);
+        self.not_before = now + doubled(Duration::from_secs(30), self.failures - 1, LONGEST);
+    }
+
     pub fn reset(&mut self) {
         *self = Backoff::default();
     }

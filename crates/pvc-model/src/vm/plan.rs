@@ -12,7 +12,10 @@
 //!   here, shutdown yes / no        power button, then plug / write `stop`
 //!   here, stop     yes / no        pull the plug / (nothing)
 //!   here, migrate  running         write `start`: it has arrived, or never left
-//!   elsewhere      yes             pull the plug, unless it is on its way
+//!   here, migrate  no              receive it
+//!   elsewhere,     yes             send it there
+//!     migrate
+//!   elsewhere      yes             pull the plug
 //!   none           yes             left alone and reported
 //! ```
 
@@ -20,6 +23,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::backoff::{Backoff, DEATHS_TO_REPORT, WELL_AFTER};
+use super::moving::is_moving;
 use super::{VmRecord, VmState};
 use crate::cluster::Cluster;
 use crate::node::DaemonState;
@@ -65,6 +69,9 @@ pub struct Mind {
     pub busy: bool,
     /// The write of `state` that the rest belongs to: a new one is a new request.
     request: Option<i32>,
+    /// The node to return to, as the record said when the VM was last assigned here: `None` if that was
+    /// not seen.
+    home: Option<Option<NodeName>>,
     alive: Option<Alive>,
     pressed: Option<Pressed>,
     deaths: Backoff,
@@ -132,13 +139,23 @@ impl Mind {
         self.deaths.failures()
     }
 
-    fn look(&mut self, record: Option<&VmRecord>, is_start_here: bool, guest: Option<&Seen>, now: Duration) {
+    /// The node to return to, as the record said when the VM was last assigned here, if that was seen.
+    pub fn home(&self) -> Option<&Option<NodeName>> {
+        self.home.as_ref()
+    }
+
+    fn look(&mut self, node: &NodeName, record: Option<&VmRecord>, guest: Option<&Seen>, now: Duration) {
+        let is_start_here = record.is_some_and(|r| r.is_assigned_to(node) && r.state == VmState::Start);
         if let Some(record) = record
             && self.request != Some(record.state_version)
         {
             self.request = Some(record.state_version);
             self.deaths.reset();
             self.retry.reset();
+        }
+        if let Some(record) = record.filter(|record| record.is_assigned_to(node) && !is_moving(&record.state))
+        {
+            self.home = Some(record.last_node.clone());
         }
         match (guest, self.alive.take()) {
             (Some(guest), Some(mut alive)) if [guest.instance, i32::MIN].contains(&alive.instance) => {
@@ -175,8 +192,7 @@ pub fn observe(view: &View<'_>, minds: &mut BTreeMap<Uuid, Mind>) {
     minds.retain(|uuid, _| known.contains(uuid));
     for uuid in known {
         let record = view.cluster.vms.get(&uuid).map(|record| &**record);
-        let is_start_here = record.is_some_and(|r| r.is_assigned_to(view.node) && r.state == VmState::Start);
-        minds.entry(uuid).or_default().look(record, is_start_here, view.guests.get(&uuid), view.now);
+        minds.entry(uuid).or_default().look(view.node, record, view.guests.get(&uuid), view.now);
     }
 }
 
@@ -197,6 +213,10 @@ pub enum Step {
     /// It runs: what once failed is forgotten.
     ClearFailure,
     Start,
+    /// Hand the guest over to this node.
+    Send(NodeName),
+    /// Be there for a guest that another node hands over.
+    Receive,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -231,7 +251,7 @@ pub enum Finding {
     Held,
     /// It should run here, and another node says that it runs there.
     RunsOn(NodeName),
-    /// It is to be moved, which this node cannot do.
+    /// It is to be moved from here and cannot be, because it is being held, or ends.
     AwaitsMove,
     /// It dies again and again soon after its start.
     CrashLoop { deaths: u32 },
@@ -277,9 +297,9 @@ pub fn plan(view: &View<'_>, minds: &BTreeMap<Uuid, Mind>) -> Plan {
 fn rank(step: &Step) -> u8 {
     match step {
         Step::Destroy(_) => 0,
-        Step::PressPower { .. } => 1,
+        Step::PressPower { .. } | Step::Send(_) => 1,
         Step::Write(_) | Step::Fail(_) | Step::ClearFailure => 2,
-        Step::Start => 3,
+        Step::Start | Step::Receive => 3,
     }
 }
 
@@ -357,7 +377,7 @@ fn decide_running(view: &View<'_>, record: &VmRecord, guest: &Seen, mind: &Mind)
         VmState::Migrate | VmState::MigrateLive if guest.condition == Condition::Running => {
             Decision::step(Step::Write(VmState::Start))
         }
-        VmState::Migrate | VmState::MigrateLive => Decision::finding(Finding::AwaitsMove),
+        VmState::Migrate | VmState::MigrateLive => Decision::finding(Finding::Held),
         VmState::Restart | VmState::Shutdown => power_off(view, record, guest, mind),
         VmState::Stop => Decision::step(Step::Destroy(WhyDestroy::Stopped)),
         other => Decision::finding(Finding::RunsDespite(other.clone())),
@@ -380,7 +400,7 @@ fn decide_absent(view: &View<'_>, record: &VmRecord, mind: &Mind) -> Decision {
         VmState::Migrate | VmState::MigrateLive if is_alone(view) => {
             Decision::step(Step::Write(VmState::Start))
         }
-        VmState::Migrate | VmState::MigrateLive => Decision::finding(Finding::AwaitsMove),
+        VmState::Migrate | VmState::MigrateLive => Decision::step(Step::Receive),
         VmState::Fail => Decision::finding(Finding::Failed(record.failed_reason.clone())),
         _ => Decision::nothing(),
     }
@@ -389,9 +409,17 @@ fn decide_absent(view: &View<'_>, record: &VmRecord, mind: &Mind) -> Decision {
 /// Runs here, belongs to another node.
 fn decide_foreign(view: &View<'_>, record: &VmRecord, guest: &Seen, mind: &Mind) -> Decision {
     match record.state {
-        VmState::Migrate | VmState::MigrateLive => Decision::finding(Finding::AwaitsMove),
+        VmState::Migrate | VmState::MigrateLive => send(record, guest),
         VmState::Shutdown => power_off(view, record, guest, mind),
         _ => Decision::step(Step::Destroy(WhyDestroy::AssignedElsewhere)),
+    }
+}
+
+/// A guest that is held cannot be moved: whoever held it, or its disk, has to let it go first.
+fn send(record: &VmRecord, guest: &Seen) -> Decision {
+    match (&record.node, guest.condition) {
+        (Some(to), Condition::Running) => Decision::step(Step::Send(to.clone())),
+        _ => Decision::finding(Finding::AwaitsMove),
     }
 }
 
@@ -445,13 +473,17 @@ fn crash_loop(mind: &Mind) -> Option<Finding> {
 /// Another node that says it runs the VM and has not been proven dead. Two running copies would be
 /// worse than one that starts late: that node ends its copy when it sees that the VM is not its own.
 fn running_on(view: &View<'_>, record: &VmRecord) -> Option<NodeName> {
-    let runs = |node: &&NodeName| {
-        let other = &view.cluster.nodes[*node];
-        *node != view.node
-            && other.running.contains(&record.uuid)
+    runs_elsewhere(view.cluster, record.uuid, view.node)
+}
+
+/// The node other than `here` that says it runs the VM and has not been proven dead.
+pub fn runs_elsewhere(cluster: &Cluster, vm: Uuid, here: &NodeName) -> Option<NodeName> {
+    let runs = |other: &&std::sync::Arc<crate::node::NodeRecord>| {
+        other.name != *here
+            && other.running.contains(&vm)
             && !matches!(other.daemon_state, DaemonState::Dead | DaemonState::Fenced)
     };
-    view.cluster.nodes.keys().find(runs).cloned()
+    cluster.nodes.values().find(runs).map(|other| other.name.clone())
 }
 
 fn is_alone(view: &View<'_>) -> bool {

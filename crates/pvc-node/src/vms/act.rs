@@ -7,14 +7,17 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use pvc_domain::{Domain, ForHost, Volumes};
-use pvc_model::Uuid;
 use pvc_model::cluster::Cluster;
 use pvc_model::vm::plan::{Planned, Step};
 use pvc_model::vm::{VmRecord, VmState};
+use pvc_model::{NodeName, Uuid};
 use pvc_ports::{Attachment, Guest, HypervisorError, StorageError};
 use pvc_store::{ChangeError, Changes, VmChange};
 use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
 
+use super::receive::Receiver;
+use super::send::{self, Sender};
 use crate::shared::{GuestFacts, Shared};
 
 /// The longest any step may take. Adapters have deadlines of their own; this is for those that forget.
@@ -43,6 +46,14 @@ pub(super) enum Ended {
     Moot,
     /// It could not be tried, for a reason that may pass.
     Later,
+    /// It was handed over to this node, and is looked after until that has taken notice. `written` is the
+    /// write that says so, if there was one.
+    Left {
+        to: NodeName,
+        written: Option<i32>,
+    },
+    /// What was done aside of the VM's own work is over.
+    Cared,
     /// What could be read about a guest. `vnc` is where its display listens, if it could be asked.
     Learnt {
         facts: Option<GuestFacts>,
@@ -86,21 +97,38 @@ pub(super) struct Actor {
     pub shared: Arc<Shared>,
     pub starts: Arc<Semaphore>,
     pub others: Arc<Semaphore>,
+    /// For guests on their way from here.
+    pub sends: Arc<Semaphore>,
+    /// Ends what would take longer than the daemon has left.
+    pub ending: CancellationToken,
 }
 
 impl Actor {
     /// Does `planned` if `record` still says what it said.
     pub async fn act(self, planned: Planned, record: Arc<VmRecord>) -> Done {
-        let vm = planned.vm;
-        let work = AssertUnwindSafe(self.act_in_turn(&planned, &record)).catch_unwind();
-        let ended = work.await.unwrap_or_else(|_| {
-            tracing::error!(
-                vm = planned.name,
-                "a step failed by a bug of this program; it is tried again later"
-            );
-            Ended::Later
-        });
-        Done { vm, ended }
+        caught(&planned, self.act_in_turn(&planned, &record)).await
+    }
+
+    /// Hands the guest over to `to`; takes as long as it takes.
+    pub async fn send(self, planned: Planned, to: NodeName, home: Option<Option<NodeName>>) -> Done {
+        let sender = Sender::new(self.shared.clone(), self.ending.clone(), &planned, to, home);
+        let send = async {
+            let _slot = self.sends.acquire().await.expect("the semaphore is never closed");
+            sender.send().await
+        };
+        caught(&planned, send).await
+    }
+
+    /// Waits for a guest that another node hands over.
+    pub async fn receive(self, planned: Planned) -> Done {
+        let receiver = Receiver::new(self.shared.clone(), self.ending.clone(), &planned);
+        caught(&planned, receiver.receive()).await
+    }
+
+    /// Looks after a VM that was sent from here.
+    pub async fn care(self, vm: Uuid, to: NodeName, written: Option<i32>) -> Done {
+        send::care(self.shared, self.ending, vm, to, written).await;
+        Done { vm, ended: Ended::Cared }
     }
 
     async fn act_in_turn(&self, planned: &Planned, record: &Arc<VmRecord>) -> Ended {
@@ -161,6 +189,9 @@ impl Actor {
             Step::Write(state) => Ok(self.write(planned, vec![VmChange::State(state.clone())]).await),
             Step::Fail(reason) => Ok(self.fail(planned, reason).await),
             Step::ClearFailure => Ok(self.write(planned, vec![VmChange::FailedReason(String::new())]).await),
+            Step::Send(_) | Step::Receive => {
+                unreachable!("moves have ways of their own, without this deadline")
+            }
         }
     }
 
@@ -290,6 +321,15 @@ impl Actor {
     }
 }
 
+/// The end of the work for one step, also if that panics.
+async fn caught(planned: &Planned, work: impl Future<Output = Ended>) -> Done {
+    let ended = AssertUnwindSafe(work).catch_unwind().await.unwrap_or_else(|_| {
+        tracing::error!(vm = planned.name, "a step failed by a bug of this program; it is tried again later");
+        Ended::Later
+    });
+    Done { vm: planned.vm, ended }
+}
+
 #[derive(Debug, thiserror::Error)]
 #[error("the order changed meanwhile")]
 struct Moot;
@@ -327,7 +367,7 @@ fn with_advice(why: &str) -> String {
 }
 
 /// A reason as one line of at most 1,000 characters: it goes into tables.
-fn one_line(reason: &str) -> String {
+pub(super) fn one_line(reason: &str) -> String {
     reason.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(1000).collect()
 }
 

@@ -1,5 +1,7 @@
 //! One node in a world of its own, on a clock that waits for nobody.
 
+#![allow(dead_code, reason = "each file of tests uses what it needs")]
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +11,7 @@ use pvc_model::node::{DaemonState, DomainState, NodeRecord, NodeRole};
 use pvc_model::storage::VolumeId;
 use pvc_model::vm::{Selector, VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
-use pvc_node::{LogSwitches, Node, NodeError, NodeSettings, Outcome, Ports, Subsystems};
+use pvc_node::{LogSwitches, MigrationSettings, Node, NodeError, NodeSettings, Outcome, Ports, Subsystems};
 use pvc_ports::Clock;
 use pvc_store::{Change, Changes, NewVm, NodeChange, Store, VmChange};
 use pvc_testkit::{
@@ -87,6 +89,7 @@ pub async fn world() -> World {
         node_log_lines: 50,
         core_networks: None,
         storage_address: Some("10.0.1.1".to_owned()),
+        migration: MigrationSettings::default(),
         selector: Some(Selector::Mem),
         upstream_ip: None,
         ipmi: None,
@@ -110,6 +113,45 @@ pub async fn world() -> World {
 }
 
 impl World {
+    /// Another server of the same cluster: its guests can come here, and ours can go there.
+    pub async fn another(&self, name: &str) -> World {
+        let random = Arc::new(SeededRandom::new(10 + self.view().nodes.len() as u64));
+        let operator = Store::open(self.tree.connect(), self.clock.clone(), random).await.unwrap();
+        let hypervisor = Arc::new(ScriptedHypervisor::new());
+        let own = self.settings.name.as_str();
+        hypervisor.add_peer(own, &self.hypervisor);
+        self.hypervisor.add_peer(name, &hypervisor);
+        let settings = NodeSettings { name: NodeName::new(name), ..self.settings.clone() };
+        World {
+            tree: self.tree.connect_concrete(),
+            operator,
+            hypervisor,
+            storage: self.storage.clone(),
+            network: Arc::new(MemoryNetwork::new()),
+            services: Arc::new(ScriptedServices::new()),
+            host: Arc::new(FakeHost::new()),
+            exec: Arc::new(ScriptedExec::without_programs()),
+            clock: self.clock.clone(),
+            settings,
+            folder: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    pub fn now(&self) -> Duration {
+        self.clock.monotonic()
+    }
+
+    pub async fn request_node_of(&self, node: &str, state: DomainState) {
+        let mut changes = Changes::new();
+        changes.node(&NodeName::new(node), NodeChange::Domain(state));
+        self.change(changes).await;
+    }
+
+    /// Lets `milliseconds` pass.
+    pub async fn clock_passes(&self, milliseconds: u64) {
+        self.clock.sleep(Duration::from_millis(milliseconds)).await;
+    }
+
     pub fn ports(&self) -> Ports {
         Ports {
             hypervisor: self.hypervisor.clone(),
@@ -130,7 +172,9 @@ impl World {
     pub async fn start_as(&self, prepare: impl FnOnce(Node) -> Node) -> Daemon {
         let session = Arc::new(self.tree.connect_concrete());
         let connection = FlakyTree::new(session.clone());
-        let random = Arc::new(SeededRandom::new(3));
+        // Two daemons draw different numbers.
+        let seed = self.settings.name.as_str().bytes().map(u64::from).sum();
+        let random = Arc::new(SeededRandom::new(seed));
         let store = Store::open(connection.clone(), self.clock.clone(), random).await.unwrap();
         let node = prepare(Node::new(self.settings.clone(), self.ports(), store));
         let shutdown = CancellationToken::new();
@@ -151,7 +195,7 @@ impl World {
     }
 
     pub fn node(&self) -> Option<Arc<NodeRecord>> {
-        self.view().nodes.get("hv1").cloned()
+        self.view().nodes.get(&self.settings.name).cloned()
     }
 
     pub fn vm(&self, uuid: Uuid) -> Arc<VmRecord> {

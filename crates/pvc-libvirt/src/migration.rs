@@ -1,0 +1,161 @@
+//! Moving a guest to the libvirt of another host.
+//!
+//! Managed migration: this process talks to both sides. libvirt takes one call for all of it, which lasts
+//! as long as the copying, so each has a thread and two connections of its own.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use pvc_ports::{HypervisorError, Migration, MigrationJob, MigrationProgress};
+use tokio::net::TcpStream;
+use tokio::sync::oneshot;
+use uuid::Uuid;
+
+use crate::link::Link;
+use crate::virt::{Connection, Kind, VirtError};
+use crate::{CHANGE, READ, refused, with_guest};
+
+/// How long the target may take to accept a connection. libvirt itself would wait for minutes.
+const REACH: Duration = Duration::from_secs(5);
+
+/// Where libvirt listens if its URI does not say.
+const PORT: u16 = 16509;
+
+type Outcome = Result<(), HypervisorError>;
+
+/// A migration under way.
+pub(crate) struct Job {
+    uuid: Uuid,
+    asking: Arc<Link>,
+    ending: Arc<Link>,
+    outcome: oneshot::Receiver<Outcome>,
+    given_up: Arc<AtomicBool>,
+}
+
+/// What is to be moved, and where.
+pub(crate) struct Trip {
+    pub uuid: Uuid,
+    /// The libvirt of this host.
+    pub from: String,
+    /// That of the other one.
+    pub to: String,
+    pub migration: Migration,
+}
+
+impl Job {
+    /// Begins the migration, if the target can be reached at all.
+    pub(crate) async fn begin(
+        trip: Trip,
+        asking: Arc<Link>,
+        ending: Arc<Link>,
+    ) -> Result<Self, HypervisorError> {
+        reach(&trip.to).await?;
+        let (done, outcome) = oneshot::channel();
+        let (uuid, given_up) = (trip.uuid, Arc::new(AtomicBool::new(false)));
+        let stop = given_up.clone();
+        let started = thread::Builder::new()
+            .name("libvirt-migrate".to_owned())
+            // Nobody may wait for the outcome any more: the guest is moved all the same.
+            .spawn(move || drop(done.send(trip.travel(&stop))));
+        match started {
+            Ok(_) => Ok(Self { uuid, asking, ending, outcome, given_up }),
+            Err(error) => Err(HypervisorError::Unreachable {
+                why: format!("the thread for a migration could not be started: {error}"),
+            }),
+        }
+    }
+}
+
+#[async_trait]
+impl MigrationJob for Job {
+    async fn progress(&self) -> Result<Option<MigrationProgress>, HypervisorError> {
+        with_guest(&self.asking, self.uuid, READ, |_, guest| guest.job_progress()).await
+    }
+
+    async fn abort(&self) -> Result<(), HypervisorError> {
+        // For a thread that still waits for the other host to say hello, there is no job to end yet.
+        self.given_up.store(true, Ordering::SeqCst);
+        let aborted = with_guest(&self.ending, self.uuid, CHANGE, |_, guest| match guest.abort_job() {
+            // It has ended, or is past the point where it could be.
+            Err(error) if error.kind() == Kind::NotRunning => Ok(()),
+            other => other,
+        });
+        match aborted.await {
+            Err(HypervisorError::NoGuest { .. }) => Ok(()),
+            other => other,
+        }
+    }
+
+    async fn outcome(&mut self) -> Outcome {
+        let lost = || HypervisorError::Unreachable { why: "the migration's thread ended".to_owned() };
+        (&mut self.outcome).await.unwrap_or_else(|_| Err(lost()))
+    }
+}
+
+impl Trip {
+    fn travel(&self, given_up: &AtomicBool) -> Outcome {
+        let from = connect(&self.from)?;
+        let to = connect(&self.to)?;
+        let unreachable = |error: VirtError| HypervisorError::Unreachable {
+            why: format!("libvirt at `{}`: {error}", self.from),
+        };
+        let translate = |error: VirtError| match error.kind() {
+            Kind::NoDomain => HypervisorError::NoGuest { uuid: self.uuid },
+            _ if !from.is_alive() => unreachable(error),
+            _ => refused(error),
+        };
+        let guest = from.lookup(self.uuid).map_err(translate)?;
+        guest.set_max_downtime(self.migration.max_downtime).map_err(translate)?;
+        let uri = format!("tcp://{}", self.migration.host);
+        if given_up.load(Ordering::SeqCst) {
+            return Err(HypervisorError::Refused {
+                why: "the migration was given up before it began".to_owned(),
+            });
+        }
+        guest.migrate(&to, &uri, self.migration.encrypted).map_err(translate)
+    }
+}
+
+fn connect(uri: &str) -> Result<Connection, HypervisorError> {
+    Connection::open(uri, |_| {})
+        .map_err(|error| HypervisorError::Unreachable { why: format!("libvirt at `{uri}`: {error}") })
+}
+
+async fn reach(uri: &str) -> Result<(), HypervisorError> {
+    let Some(address) = tcp_address(uri) else { return Ok(()) };
+    let unreachable =
+        |why: String| HypervisorError::Unreachable { why: format!("libvirt at `{uri}`: {why}") };
+    match tokio::time::timeout(REACH, TcpStream::connect(&address)).await {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(error)) => Err(unreachable(error.to_string())),
+        Err(_) => Err(unreachable(format!("no connection within {} s", REACH.as_secs()))),
+    }
+}
+
+/// `host:port` of a libvirt that is reached over TCP.
+fn tcp_address(uri: &str) -> Option<String> {
+    let (_, rest) = uri.split_once("+tcp://")?;
+    let authority = rest.split('/').next().filter(|authority| !authority.is_empty())?;
+    let has_port = authority.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+    Some(if has_port { authority.to_owned() } else { format!("{authority}:{PORT}") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_target_is_knocked_at_where_its_uri_says() {
+        for (uri, expected) in [
+            ("qemu+tcp://hv2.cluster.local/system", Some("hv2.cluster.local:16509")),
+            ("qemu+tcp://127.0.0.1:16600/system", Some("127.0.0.1:16600")),
+            ("qemu+tcp:///system", None),
+            ("qemu+unix:///system?socket=/x", None),
+        ] {
+            assert_eq!(tcp_address(uri).as_deref(), expected, "{uri}");
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! A VM on its way from one node to another: what both sides may conclude from what they see.
+//!
+//! ```text
+//!   sender                                   receiver
+//!   ─────────────────────────────────────────────────────────────────────────
+//!   locks the record (node, state)           A: takes the turn lock, holds it
+//!   waits until the receiver holds A              until the sender queues for it
+//!   B: queues for the turn lock              releases A
+//!   copies, or shuts the guest down          C: queues for the turn lock
+//!   says what came of it, releases all       looks what has arrived, says so
+//! ```
+//!
+//! The locks are what older peers know of it (`spec/vm.md` §5). What is concluded is concluded from the
+//! records and the guests alone, so a side that loses its memory in the middle goes on from there, and a
+//! guest is never ended because of a lock.
+
+use super::plan::Condition;
+use super::{MigrationMethod, VmRecord, VmState};
+use crate::NodeName;
+
+/// Whether this state asks the VM's nodes to move it.
+pub fn is_moving(state: &VmState) -> bool {
+    matches!(state, VmState::Migrate | VmState::MigrateLive)
+}
+
+/// The ways that are open to a VM, the first one first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ways {
+    pub live: bool,
+    /// Shut down here, started there.
+    pub shutdown: bool,
+}
+
+/// How a VM in `state` may be moved by its `method`, read anew each time: both may change on the way.
+pub fn ways(method: Option<&MigrationMethod>, state: &VmState) -> Ways {
+    let live_only = *state == VmState::MigrateLive;
+    match method {
+        Some(MigrationMethod::Live) => Ways { live: true, shutdown: false },
+        // Live alone and never live: nothing is left.
+        Some(MigrationMethod::Shutdown) => Ways { live: false, shutdown: !live_only },
+        None | Some(MigrationMethod::Unknown(_)) => Ways { live: true, shutdown: !live_only },
+    }
+}
+
+/// How often a live migration is tried.
+pub const LIVE_ATTEMPTS: u32 = 3;
+
+/// What comes next for a guest that is still here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// Copy it while it runs; this is attempt number `attempt`.
+    Copy {
+        attempt: u32,
+    },
+    PowerOff,
+    /// No way is left: it stays where it is.
+    GiveUp,
+}
+
+/// What comes next after `tried` live attempts that did not work.
+pub fn next(ways: Ways, tried: u32) -> Next {
+    match ways {
+        Ways { live: true, .. } if tried < LIVE_ATTEMPTS => Next::Copy { attempt: tried + 1 },
+        Ways { shutdown: true, .. } => Next::PowerOff,
+        _ => Next::GiveUp,
+    }
+}
+
+/// Whether the record still asks `here` to send the VM to `to`.
+pub fn is_sent(record: Option<&VmRecord>, here: &NodeName, to: &NodeName) -> bool {
+    record.is_some_and(|record| is_moving(&record.state) && record.is_assigned_to(to)) && here != to
+}
+
+/// What a sender writes when the guest has ended here without arriving: it is to be started there.
+///
+/// A receiver that acts on events alone sleeps through what is written while it waits for its turn: it
+/// takes `stop`, read when its turn comes, for "start it". Ours acts on what the record says.
+pub fn ended_here(receiver_is_ours: bool) -> VmState {
+    if receiver_is_ours { VmState::Start } else { VmState::Stop }
+}
+
+/// Where a VM returns to that stayed on `here` after all: what its record said before, if that is known.
+pub fn home_again(record: &VmRecord, here: &NodeName, before: Option<&Option<NodeName>>) -> Option<NodeName> {
+    match before {
+        Some(home) => home.clone(),
+        None => record.last_node.clone().filter(|home| home != here),
+    }
+}
+
+/// Whether `here` is still to receive the VM. A sender that is an older peer says `stop` when it has shut
+/// the guest down for the journey; everybody else means it.
+pub fn is_received(record: Option<&VmRecord>, here: &NodeName, sender_is_ours: bool) -> bool {
+    record.is_some_and(|record| {
+        let asked = is_moving(&record.state) || (record.state == VmState::Stop && !sender_is_ours);
+        asked && record.is_assigned_to(here)
+    })
+}
+
+/// What a receiver does when its turn has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Arrival {
+    /// It runs here, or is to be started here: write `start`.
+    Start,
+    /// It is here and does not run yet: look again in a moment.
+    NotYet,
+    /// Nothing has come, and the record still asks for it: begin again.
+    Again,
+    /// Nobody asks for it any more.
+    Moot,
+}
+
+/// What has become of a VM that `here` was to receive, with the sender out of its turn.
+pub fn arrival(
+    record: Option<&VmRecord>,
+    here: &NodeName,
+    guest: Option<Condition>,
+    sender_is_ours: bool,
+) -> Arrival {
+    let Some(record) = record.filter(|_| is_received(record, here, sender_is_ours)) else {
+        return Arrival::Moot;
+    };
+    match (&record.state, guest) {
+        (VmState::Stop, Some(_)) => Arrival::Moot,
+        (VmState::Stop, None) => Arrival::Start,
+        (_, Some(Condition::Running)) => Arrival::Start,
+        (_, Some(_)) => Arrival::NotYet,
+        (_, None) => Arrival::Again,
+    }
+}
+
+/// Where a move is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MovePhase {
+    /// For the other node to get ready.
+    Waiting,
+    Copying,
+    /// The guest shuts down here, to be started there.
+    ShuttingDown,
+    /// It has left.
+    Done,
+    /// It stays where it was.
+    Failed,
+}
+
+impl MovePhase {
+    pub const ALL: &'static [MovePhase] = &[
+        MovePhase::Waiting,
+        MovePhase::Copying,
+        MovePhase::ShuttingDown,
+        MovePhase::Done,
+        MovePhase::Failed,
+    ];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            MovePhase::Waiting => "waiting",
+            MovePhase::Copying => "copying",
+            MovePhase::ShuttingDown => "shutting-down",
+            MovePhase::Done => "done",
+            MovePhase::Failed => "failed",
+        }
+    }
+
+    pub fn parse(word: &str) -> Option<Self> {
+        MovePhase::ALL.iter().copied().find(|phase| phase.as_str() == word)
+    }
+
+    pub fn is_over(self) -> bool {
+        matches!(self, MovePhase::Done | MovePhase::Failed)
+    }
+}
+
+/// What the sender says of a VM's latest move, for people and for whoever waits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MoveNote {
+    pub from: NodeName,
+    pub to: NodeName,
+    pub phase: MovePhase,
+    /// Which live attempt it is; 0 before the first.
+    pub attempt: u32,
+    /// Since the copying began.
+    pub seconds: u64,
+    pub total_bytes: u64,
+    pub processed_bytes: u64,
+    pub remaining_bytes: u64,
+    /// What went wrong last; empty if nothing did.
+    pub why: String,
+}
+
+impl MoveNote {
+    /// Percent of what is known to be copied; memory that is written to meanwhile counts again.
+    pub fn percent(&self) -> u8 {
+        let whole = self.processed_bytes.saturating_add(self.remaining_bytes).max(self.total_bytes);
+        let share = (u128::from(self.processed_bytes) * 100).checked_div(u128::from(whole)).unwrap_or(0);
+        u8::try_from(share.min(100)).unwrap_or(100)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn steps(method: Option<MigrationMethod>, state: VmState) -> Vec<Next> {
+        let ways = ways(method.as_ref(), &state);
+        let mut steps = Vec::new();
+        for tried in 0.. {
+            steps.push(next(ways, tried));
+            if !matches!(steps.last(), Some(Next::Copy { .. })) {
+                break;
+            }
+        }
+        steps
+    }
+
+    #[test]
+    fn the_table_of_methods() {
+        use MigrationMethod::{Live, Shutdown};
+        use Next::{Copy, GiveUp, PowerOff};
+        let thrice =
+            |end| [1, 2, 3].map(|attempt| Copy { attempt }).into_iter().chain([end]).collect::<Vec<_>>();
+        for (method, state, expected) in [
+            (None, VmState::Migrate, thrice(PowerOff)),
+            (None, VmState::MigrateLive, thrice(GiveUp)),
+            (Some(Live), VmState::Migrate, thrice(GiveUp)),
+            (Some(Live), VmState::MigrateLive, thrice(GiveUp)),
+            (Some(Shutdown), VmState::Migrate, vec![PowerOff]),
+            (Some(Shutdown), VmState::MigrateLive, vec![GiveUp]),
+            (Some(MigrationMethod::from_record("odd")), VmState::Migrate, thrice(PowerOff)),
+        ] {
+            assert_eq!(steps(method.clone(), state.clone()), expected, "{method:?} in {state}");
+        }
+    }
+
+    fn note(total: u64, processed: u64, remaining: u64) -> MoveNote {
+        MoveNote {
+            from: NodeName::new("hv1"),
+            to: NodeName::new("hv2"),
+            phase: MovePhase::Copying,
+            attempt: 1,
+            seconds: 1,
+            total_bytes: total,
+            processed_bytes: processed,
+            remaining_bytes: remaining,
+            why: String::new(),
+        }
+    }
+
+    #[test]
+    fn progress_is_told_in_percent_also_when_memory_is_copied_again() {
+        assert_eq!(note(0, 0, 0).percent(), 0);
+        assert_eq!(note(100, 25, 75).percent(), 25);
+        assert_eq!(note(100, 300, 100).percent(), 75);
+        assert_eq!(note(u64::MAX, u64::MAX, u64::MAX).percent(), 100);
+    }
+
+    #[test]
+    fn phases_have_one_word_each() {
+        for phase in MovePhase::ALL {
+            assert_eq!(MovePhase::parse(phase.as_str()), Some(*phase));
+        }
+    }
+}

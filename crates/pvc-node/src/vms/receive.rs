@@ -1,0 +1,244 @@
+//! Being handed a guest by another node: the effects behind [`pvc_model::vm::moving`], receiver's side.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pvc_model::cluster::Cluster;
+use pvc_model::vm::moving::{Arrival, arrival, is_moving, is_received};
+use pvc_model::vm::plan::{Planned, runs_elsewhere};
+use pvc_model::vm::{VmRecord, VmState};
+use pvc_model::{NodeName, Uuid};
+use pvc_ports::HypervisorError;
+use pvc_store::{ChangeError, Changes, Expect, MoveLocks, StoreError, VmChange};
+use tokio_util::sync::CancellationToken;
+
+use super::act::Ended;
+use super::condition;
+use crate::shared::Shared;
+
+/// How long the turn may be somebody else's.
+const TURN_PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long the sender may take to queue up.
+const SENDER_PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long a guest may be here without running when its sender has left.
+const HELD_PATIENCE: Duration = Duration::from_secs(10);
+
+const LOOK: Duration = Duration::from_millis(500);
+
+/// How long the store may take for a word about it.
+const SAY: Duration = Duration::from_secs(5);
+
+/// The record asks for something else by now, or this daemon ends.
+struct Turned;
+
+/// Why nothing is known.
+#[derive(Debug, thiserror::Error)]
+enum Blind {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Hypervisor(#[from] HypervisorError),
+}
+
+/// One VM on its way here.
+pub(super) struct Receiver {
+    shared: Arc<Shared>,
+    ending: CancellationToken,
+    locks: MoveLocks,
+    vm: Uuid,
+    name: String,
+    sender_is_ours: bool,
+}
+
+impl Receiver {
+    pub fn new(shared: Arc<Shared>, ending: CancellationToken, planned: &Planned) -> Self {
+        let locks = shared.store.move_locks(planned.vm);
+        Receiver { shared, ending, locks, vm: planned.vm, name: planned.name.clone(), sender_is_ours: true }
+    }
+
+    /// Waits for the guest and says that it has arrived; returns early when nobody sends it.
+    pub async fn receive(mut self) -> Ended {
+        match self.who_sends().await {
+            Ok(ours) => self.sender_is_ours = ours,
+            Err(error) => return self.later(&error),
+        }
+        self.say_receiving(true).await;
+        let ended = self.take_turns().await;
+        self.say_receiving(false).await;
+        ended
+    }
+
+    /// Whether the sender is one of ours. Where nobody runs the VM there is none that could be old.
+    async fn who_sends(&self) -> Result<bool, StoreError> {
+        match runs_elsewhere(&self.shared.store.view(), self.vm, self.shared.name()) {
+            Some(sender) => self.shared.store.has_our_daemon(&sender).await,
+            None => Ok(true),
+        }
+    }
+
+    async fn take_turns(&self) -> Ended {
+        let first = match self.while_received(self.locks.turn(Some(TURN_PATIENCE))).await {
+            Err(Turned) => return Ended::Moot,
+            Ok(Err(StoreError::LockTimeout { .. })) => return Ended::Done,
+            Ok(Err(error)) => return self.later(&error),
+            Ok(Ok(first)) => first,
+        };
+        let queued = self.shared.within(SENDER_PATIENCE, self.locks.until_others(Some(&first)));
+        let queued = self.while_received(queued).await;
+        first.release().await;
+        match queued {
+            Err(Turned) => return Ended::Moot,
+            Ok(None) => return self.nobody_sends().await,
+            Ok(Some(Err(error))) => return self.later(&error),
+            Ok(Some(Ok(()))) => {}
+        }
+        // Only behind the sender: before it, we would end its turn before it has begun.
+        let turn = match self.while_received(self.locks.turn(None)).await {
+            Err(Turned) => return Ended::Moot,
+            Ok(Err(error)) => return self.later(&error),
+            Ok(Ok(turn)) => turn,
+        };
+        let ended = self.look_at_arrival().await;
+        turn.release().await;
+        ended
+    }
+
+    async fn look_at_arrival(&self) -> Ended {
+        let until = self.shared.now() + HELD_PATIENCE;
+        loop {
+            let seen = match self.look().await {
+                Ok(seen) => seen,
+                Err(error) => return self.later(&error),
+            };
+            match seen {
+                Arrival::Start => return self.start().await,
+                Arrival::Moot => return Ended::Moot,
+                Arrival::Again => return Ended::Done,
+                Arrival::NotYet if self.shared.now() < until => self.shared.sleep(LOOK).await,
+                // Somebody has it still, and will say what is to become of it.
+                Arrival::NotYet if self.is_listed_elsewhere(&self.shared.store.view()) => {
+                    return Ended::Later;
+                }
+                Arrival::NotYet => return self.fail().await,
+            }
+        }
+    }
+
+    async fn look(&self) -> Result<Arrival, Blind> {
+        let view = self.shared.store.fresh().await?;
+        let guests = self.shared.ports.hypervisor.guests().await?;
+        let guest = guests.get(&self.vm).map(|guest| condition(guest.run));
+        let record = view.vms.get(&self.vm).map(|record| &**record);
+        Ok(arrival(record, self.shared.name(), guest, self.sender_is_ours))
+    }
+
+    /// Nobody has queued to send it. If no node has it any more, it is started here: it was on its way here.
+    async fn nobody_sends(&self) -> Ended {
+        let write = |cluster: &Cluster| {
+            let record = self.record(cluster).filter(|record| is_moving(&record.state)).ok_or(Moot)?;
+            if self.is_listed_elsewhere(cluster) || !record.is_assigned_to(self.shared.name()) {
+                return Err(Moot);
+            }
+            Ok(self.change(VmState::Start, ""))
+        };
+        // The list of guests is asked once more: it may have arrived although nobody has said so.
+        match self.shared.store.fresh().await {
+            Ok(_) => self.write(write, "no node has the VM any more; it is started here").await,
+            Err(error) => self.later(&error),
+        }
+    }
+
+    async fn start(&self) -> Ended {
+        let write = |cluster: &Cluster| {
+            let asked = is_received(self.record(cluster), self.shared.name(), self.sender_is_ours);
+            if asked { Ok(self.change(VmState::Start, "")) } else { Err(Moot) }
+        };
+        self.write(write, "the VM has been received").await
+    }
+
+    async fn fail(&self) -> Ended {
+        let write = |cluster: &Cluster| {
+            let asked = is_received(self.record(cluster), self.shared.name(), self.sender_is_ours);
+            if asked { Ok(self.change(VmState::Fail, "Failed to receive migration")) } else { Err(Moot) }
+        };
+        self.write(write, "the VM has arrived and does not run").await
+    }
+
+    // --- What the steps are made of --------------------------------------------------------------
+
+    fn record<'a>(&self, cluster: &'a Cluster) -> Option<&'a VmRecord> {
+        cluster.vms.get(&self.vm).map(|record| &**record)
+    }
+
+    /// Whether any other node says that it runs the VM, also one that is only suspected to be dead.
+    fn is_listed_elsewhere(&self, cluster: &Cluster) -> bool {
+        let here: &NodeName = self.shared.name();
+        cluster.nodes.values().any(|node| node.name != *here && node.running.contains(&self.vm))
+    }
+
+    fn change(&self, state: VmState, reason: &str) -> (Changes, ()) {
+        let mut changes = Changes::new();
+        changes.expect(Expect::VmState(self.vm)).expect(Expect::VmNode(self.vm));
+        changes.vm(self.vm, VmChange::State(state)).vm(self.vm, VmChange::FailedReason(reason.to_owned()));
+        (changes, ())
+    }
+
+    async fn write(
+        &self,
+        decide: impl FnMut(&Cluster) -> Result<(Changes, ()), Moot> + Send,
+        said: &str,
+    ) -> Ended {
+        match self.shared.store.change(decide).await {
+            Ok(()) => {
+                tracing::info!(vm = self.name, "{said}");
+                Ended::Done
+            }
+            Err(ChangeError::Refused(Moot)) => Ended::Moot,
+            Err(error) => self.later(&error),
+        }
+    }
+
+    /// The outcome of `work`, unless the order changes before.
+    async fn while_received<T>(&self, work: impl Future<Output = T>) -> Result<T, Turned> {
+        tokio::select! {
+            biased;
+            done = work => Ok(done),
+            () = self.turned() => Err(Turned),
+        }
+    }
+
+    /// Returns when the record asks for something else, or this daemon ends.
+    async fn turned(&self) {
+        let mut changes = self.shared.store.changed();
+        loop {
+            changes.mark_unchanged();
+            let view = self.shared.store.view();
+            if !is_received(self.record(&view), self.shared.name(), self.sender_is_ours) {
+                return;
+            }
+            tokio::select! {
+                biased;
+                () = self.ending.cancelled() => return,
+                changed = changes.changed() => if changed.is_err() { return },
+            }
+        }
+    }
+
+    async fn say_receiving(&self, receiving: bool) {
+        let said = self.shared.within(SAY, self.locks.say_receiving(receiving)).await;
+        if !matches!(said, Some(Ok(()))) {
+            tracing::debug!(vm = self.name, receiving, "who receives the VM is not in the store");
+        }
+    }
+
+    fn later(&self, error: &(dyn std::error::Error + 'static)) -> Ended {
+        tracing::warn!(vm = self.name, error, "the VM could not be received now; it is tried again");
+        Ended::Later
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("the order changed meanwhile")]
+struct Moot;

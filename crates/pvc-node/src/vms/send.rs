@@ -1,0 +1,485 @@
+//! Handing a guest over to another node: the effects behind [`pvc_model::vm::moving`], sender's side.
+//!
+//! Whatever happens in between, the order in the record is what counts: a change of it ends the copying,
+//! and what is to be done then is for the next pass to decide.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pvc_model::cluster::Cluster;
+use pvc_model::vm::moving::{
+    MoveNote, MovePhase, Next, ended_here, home_again, is_moving, is_sent, next, ways,
+};
+use pvc_model::vm::plan::Planned;
+use pvc_model::vm::{VmRecord, VmState};
+use pvc_model::{NodeName, Uuid};
+use pvc_ports::{HypervisorError, Migration, MigrationJob};
+use pvc_store::{ChangeError, Changes, Expect, MoveLocks, RecordLock, Report, StoreError, VmChange};
+use tokio_util::sync::CancellationToken;
+
+use super::act::{Ended, one_line};
+use crate::shared::Shared;
+
+/// How long each lock on the record may be somebody else's: an older API holds it for half a second.
+const RECORD_PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long the other node may take to get ready, and then to let us have the turn.
+const READY_PATIENCE: Duration = Duration::from_secs(30);
+const TURN_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Between two live attempts.
+const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(500);
+
+/// How long the hypervisor may take to begin.
+const BEGIN: Duration = Duration::from_secs(30);
+
+/// How long the end of a migration may take after it was asked for.
+const ABORT_PATIENCE: Duration = Duration::from_secs(30);
+
+/// How often that is asked for.
+const ABORT_AGAIN: Duration = Duration::from_secs(2);
+
+/// How long a migration may take until it has begun to copy: the other hypervisor may be frozen.
+const STALLED: Duration = Duration::from_secs(60);
+
+/// How often the progress is told.
+const TELL_EVERY: Duration = Duration::from_secs(1);
+
+/// How often a guest that shuts down is looked at, and how often its power button is pressed.
+const LOOK: Duration = Duration::from_millis(500);
+const PRESS_EVERY: Duration = Duration::from_secs(15);
+
+/// How long the store may take for a word about it.
+const SAY: Duration = Duration::from_secs(5);
+
+/// How long nobody may take notice of a guest that has arrived until its sender says so.
+const QUIET: Duration = Duration::from_secs(10);
+
+/// How long a sender looks after what it has sent.
+const CARE: Duration = Duration::from_secs(600);
+
+/// The record asks for something else by now, or this daemon ends.
+struct Turned;
+
+/// One VM on its way from here.
+pub(super) struct Sender {
+    shared: Arc<Shared>,
+    ending: CancellationToken,
+    locks: MoveLocks,
+    vm: Uuid,
+    name: String,
+    to: NodeName,
+    /// Where the VM returns to if it stays; `None`: not known.
+    home: Option<Option<NodeName>>,
+    note: MoveNote,
+}
+
+/// How an attempt to copy the guest ended.
+enum Copied {
+    Arrived,
+    Failed(String),
+    Turned,
+    /// The locks, or the hypervisor, were lost on the way: nothing is known.
+    Lost,
+}
+
+impl Sender {
+    pub fn new(
+        shared: Arc<Shared>,
+        ending: CancellationToken,
+        planned: &Planned,
+        to: NodeName,
+        home: Option<Option<NodeName>>,
+    ) -> Self {
+        let note = MoveNote {
+            from: shared.name().clone(),
+            to: to.clone(),
+            phase: MovePhase::Waiting,
+            attempt: 0,
+            seconds: 0,
+            total_bytes: 0,
+            processed_bytes: 0,
+            remaining_bytes: 0,
+            why: String::new(),
+        };
+        let locks = shared.store.move_locks(planned.vm);
+        Sender { shared, ending, locks, vm: planned.vm, name: planned.name.clone(), to, home, note }
+    }
+
+    /// Moves the guest, or leaves it as it is and says so.
+    pub async fn send(mut self) -> Ended {
+        self.tell(MovePhase::Waiting).await;
+        let locked = self.while_sent(self.locks.record(RECORD_PATIENCE)).await;
+        let record_lock = match locked {
+            Err(Turned) => return Ended::Moot,
+            Ok(Err(error)) => return self.later(&error),
+            Ok(Ok(lock)) => lock,
+        };
+        let ended = self.send_locked(&record_lock).await;
+        record_lock.release().await;
+        ended
+    }
+
+    async fn send_locked(&mut self, record_lock: &RecordLock) -> Ended {
+        // An older receiver that finds the turn taken before it had it stops listening.
+        let ready = self.shared.within(READY_PATIENCE, self.locks.until_others(None));
+        match self.while_sent(ready).await {
+            Err(Turned) => return Ended::Moot,
+            Ok(Some(Ok(()))) => {}
+            Ok(Some(Err(error))) => return self.later(&error),
+            Ok(None) => return self.not_ready(READY_PATIENCE).await,
+        }
+        let turn = match self.while_sent(self.locks.turn(Some(TURN_PATIENCE))).await {
+            Err(Turned) => return Ended::Moot,
+            Ok(Ok(turn)) => turn,
+            Ok(Err(StoreError::LockTimeout { .. })) => return self.not_ready(TURN_PATIENCE).await,
+            Ok(Err(error)) => return self.later(&error),
+        };
+        let ended = self.transport(record_lock).await;
+        turn.release().await;
+        ended
+    }
+
+    async fn not_ready(&mut self, patience: Duration) -> Ended {
+        let why =
+            format!("node `{}` did not get ready to receive it within {} s", self.to, patience.as_secs());
+        self.give_up(&why).await
+    }
+
+    async fn transport(&mut self, record_lock: &RecordLock) -> Ended {
+        let mut tried = 0;
+        loop {
+            let record = match self.shared.store.fresh().await {
+                Ok(view) => view.vms.get(&self.vm).cloned(),
+                Err(error) => return self.later(&error),
+            };
+            let Some(record) = record.filter(|record| self.is_sent(Some(record))) else { return Ended::Moot };
+            match next(ways(record.migration_method.as_ref(), &record.state), tried) {
+                Next::Copy { attempt } => {
+                    tried = attempt;
+                    self.note.attempt = attempt;
+                    match self.copy(&record, record_lock).await {
+                        Copied::Arrived => return self.arrived().await,
+                        Copied::Turned => return Ended::Moot,
+                        Copied::Lost => return Ended::Later,
+                        Copied::Failed(why) => {
+                            tracing::warn!(vm = self.name, to = %self.to, attempt, why, "a live migration failed");
+                            self.note.why = why;
+                        }
+                    }
+                    match self.is_here().await {
+                        Err(error) => return self.later(&error),
+                        Ok(false) => return self.ended().await,
+                        Ok(true) if self.while_sent(self.shared.sleep(BETWEEN_ATTEMPTS)).await.is_err() => {
+                            return Ended::Moot;
+                        }
+                        Ok(true) => {}
+                    }
+                }
+                Next::PowerOff => return self.power_off().await,
+                Next::GiveUp => {
+                    let nothing_tried = "it may only be moved by a shutdown, and live was asked for";
+                    let why = if tried == 0 { nothing_tried.to_owned() } else { self.note.why.clone() };
+                    return self.give_up(&why).await;
+                }
+            }
+        }
+    }
+
+    /// One live attempt.
+    async fn copy(&mut self, record: &VmRecord, record_lock: &RecordLock) -> Copied {
+        let settings = &self.shared.settings.migration;
+        let migration = Migration {
+            host: settings.host(&self.to),
+            max_downtime: Duration::from_millis(u64::from(record.max_downtime_ms)),
+            encrypted: settings.encrypted,
+        };
+        self.tell(MovePhase::Copying).await;
+        let shared = self.shared.clone();
+        let begun = shared.within(BEGIN, shared.ports.hypervisor.migrate(self.vm, &migration)).await;
+        match begun {
+            None => Copied::Failed(format!("the hypervisor did not begin within {} s", BEGIN.as_secs())),
+            Some(Err(error)) => Copied::Failed(said(&error)),
+            Some(Ok(job)) => self.watch(job, record_lock).await,
+        }
+    }
+
+    /// Sees a job through; ends it when the order changes.
+    async fn watch(&mut self, mut job: Box<dyn MigrationJob>, record_lock: &RecordLock) -> Copied {
+        let begun = self.shared.now();
+        let mut copies = false;
+        loop {
+            let stop = tokio::select! {
+                biased;
+                outcome = job.outcome() => return outcome.map_or_else(|error| Copied::Failed(said(&error)), |()| Copied::Arrived),
+                () = self.turned() => Copied::Turned,
+                () = record_lock.until_lost() => Copied::Lost,
+                () = self.shared.sleep(TELL_EVERY) => {
+                    copies |= self.tell_progress(job.as_ref()).await;
+                    let waited = self.shared.now().saturating_sub(begun);
+                    if copies || waited < STALLED {
+                        continue;
+                    }
+                    Copied::Failed(format!("the copying did not begin within {} s", STALLED.as_secs()))
+                }
+            };
+            return self.abort(job, stop).await;
+        }
+    }
+
+    async fn abort(&self, mut job: Box<dyn MigrationJob>, why: Copied) -> Copied {
+        tracing::info!(vm = self.name, to = %self.to, "the migration is given up on its way");
+        let shared = self.shared.clone();
+        let aborted = shared.within(ABORT_PATIENCE, async {
+            loop {
+                if let Err(error) = job.abort().await {
+                    tracing::warn!(vm = self.name, %error, "the migration could not be given up");
+                }
+                if let Some(outcome) = shared.within(ABORT_AGAIN, job.outcome()).await {
+                    return outcome;
+                }
+            }
+        });
+        match aborted.await {
+            // It was faster than we were.
+            Some(Ok(())) => Copied::Arrived,
+            Some(Err(_)) => why,
+            None => Copied::Lost,
+        }
+    }
+
+    /// Shuts the guest down here, to be started there.
+    async fn power_off(&mut self) -> Ended {
+        tracing::info!(vm = self.name, to = %self.to, "shutting down, to be started on the other node");
+        self.tell(MovePhase::ShuttingDown).await;
+        let hypervisor = self.shared.ports.hypervisor.clone();
+        let end = self.shared.now() + self.shared.settings.vm_shutdown_timeout;
+        let mut press = self.shared.now();
+        loop {
+            match self.is_here().await {
+                Err(error) => return self.later(&error),
+                Ok(false) => return self.ended().await,
+                Ok(true) => {}
+            }
+            let now = self.shared.now();
+            if now >= end {
+                tracing::warn!(vm = self.name, "the guest did not shut down in time and is powered off");
+                if let Err(error) = hypervisor.destroy(self.vm).await {
+                    return self.later(&error);
+                }
+                continue;
+            }
+            if now >= press {
+                press = now + PRESS_EVERY;
+                // One that cannot hear it is powered off when its time is over.
+                if let Err(error) = hypervisor.shutdown(self.vm).await {
+                    tracing::debug!(vm = self.name, %error, "the power button could not be pressed");
+                }
+            }
+            if self.while_sent(self.shared.sleep(LOOK)).await.is_err() {
+                return Ended::Moot;
+            }
+        }
+    }
+
+    /// The guest runs on the other node, which says so itself.
+    async fn arrived(&mut self) -> Ended {
+        tracing::info!(vm = self.name, to = %self.to, "the guest runs on the other node now");
+        self.note.why.clear();
+        self.tell(MovePhase::Done).await;
+        self.shared.forget_failed_move(self.vm);
+        Ended::Left { to: self.to.clone(), written: None }
+    }
+
+    /// The guest is off, without having arrived: it is to be started there.
+    async fn ended(&mut self) -> Ended {
+        let ours = match self.shared.store.has_our_daemon(&self.to).await {
+            Ok(ours) => ours,
+            Err(error) => return self.later(&error),
+        };
+        let state = ended_here(ours);
+        let write = |cluster: &Cluster| {
+            let record = self.sent(cluster)?;
+            let mut changes = Changes::new();
+            changes.expect(Expect::VmState(self.vm)).expect(Expect::VmNode(self.vm));
+            changes.vm(self.vm, VmChange::State(state.clone()));
+            Ok((changes, record.state_version + 1))
+        };
+        match self.shared.store.change(write).await {
+            Ok(written) => {
+                tracing::info!(vm = self.name, to = %self.to, "the guest is off here and is started there");
+                self.tell(MovePhase::Done).await;
+                self.shared.forget_failed_move(self.vm);
+                Ended::Left { to: self.to.clone(), written: Some(written) }
+            }
+            Err(ChangeError::Refused(Moot)) => Ended::Moot,
+            Err(error) => self.later(&error),
+        }
+    }
+
+    /// The guest stays here, and its record says so again.
+    async fn give_up(&mut self, why: &str) -> Ended {
+        let here = self.shared.name().clone();
+        let write = |cluster: &Cluster| {
+            let record = self.sent(cluster)?;
+            let mut changes = Changes::new();
+            changes.vm(self.vm, VmChange::State(VmState::Start)).vm(self.vm, VmChange::Node(here.clone()));
+            let home = home_again(record, &here, self.home.as_ref());
+            changes.vm(self.vm, VmChange::LastNode(home));
+            Ok((changes, ()))
+        };
+        match self.shared.store.change(write).await {
+            Ok(()) => {
+                tracing::warn!(vm = self.name, to = %self.to, why, "the VM could not be moved and stays here");
+                self.note.why = one_line(why);
+                self.shared.note_failed_move(self.vm);
+                self.tell(MovePhase::Failed).await;
+                Ended::Done
+            }
+            Err(ChangeError::Refused(Moot)) => Ended::Moot,
+            Err(error) => self.later(&error),
+        }
+    }
+
+    // --- What the steps are made of --------------------------------------------------------------
+
+    fn is_sent(&self, record: Option<&VmRecord>) -> bool {
+        is_sent(record, self.shared.name(), &self.to)
+    }
+
+    fn sent<'a>(&self, cluster: &'a Cluster) -> Result<&'a VmRecord, Moot> {
+        let record = cluster.vms.get(&self.vm).map(|record| &**record);
+        record.filter(|record| self.is_sent(Some(record))).ok_or(Moot)
+    }
+
+    /// The outcome of `work`, unless the order changes before.
+    async fn while_sent<T>(&self, work: impl Future<Output = T>) -> Result<T, Turned> {
+        tokio::select! {
+            biased;
+            done = work => Ok(done),
+            () = self.turned() => Err(Turned),
+        }
+    }
+
+    /// Returns when the record asks for something else, or this daemon ends.
+    async fn turned(&self) {
+        let mut changes = self.shared.store.changed();
+        loop {
+            changes.mark_unchanged();
+            if !self.is_sent(self.shared.store.view().vms.get(&self.vm).map(|record| &**record)) {
+                return;
+            }
+            tokio::select! {
+                biased;
+                () = self.ending.cancelled() => return,
+                changed = changes.changed() => if changed.is_err() { return },
+            }
+        }
+    }
+
+    async fn is_here(&self) -> Result<bool, HypervisorError> {
+        Ok(self.shared.ports.hypervisor.guests().await?.contains_key(&self.vm))
+    }
+
+    fn later(&self, error: &(dyn std::error::Error + 'static)) -> Ended {
+        tracing::warn!(vm = self.name, to = %self.to, error, "the VM could not be moved now; it is tried again");
+        Ended::Later
+    }
+
+    async fn tell(&mut self, phase: MovePhase) {
+        self.note.phase = phase;
+        let report = vec![Report::Move(self.vm, self.note.clone())];
+        if !matches!(self.shared.within(SAY, self.shared.store.report(report)).await, Some(Ok(()))) {
+            tracing::debug!(
+                vm = self.name,
+                phase = phase.as_str(),
+                "the move's progress is not in the store"
+            );
+        }
+    }
+
+    /// Whether it copies already.
+    async fn tell_progress(&mut self, job: &dyn MigrationJob) -> bool {
+        if let Some(Ok(Some(progress))) = self.shared.within(SAY, job.progress()).await {
+            self.note.seconds = progress.elapsed.as_secs();
+            self.note.total_bytes = progress.total;
+            self.note.processed_bytes = progress.processed;
+            self.note.remaining_bytes = progress.remaining;
+            self.tell(MovePhase::Copying).await;
+            return true;
+        }
+        false
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("the order changed meanwhile")]
+struct Moot;
+
+fn said(error: &HypervisorError) -> String {
+    match error {
+        HypervisorError::Refused { why } => one_line(why),
+        other => one_line(&other.to_string()),
+    }
+}
+
+/// Looks after a VM that was sent from here until its new node has taken notice: an older one may have
+/// missed its turn, or died in it. `written` is the write of `stop` that says "start it" to an older one.
+pub(super) async fn care(
+    shared: Arc<Shared>,
+    ending: CancellationToken,
+    vm: Uuid,
+    to: NodeName,
+    written: Option<i32>,
+) {
+    let locks = shared.store.move_locks(vm);
+    let end = shared.now() + CARE;
+    let mut quiet_since = shared.now();
+    while shared.now() < end {
+        tokio::select! {
+            biased;
+            () = ending.cancelled() => return,
+            () = shared.sleep(LOOK) => {}
+        }
+        let view = shared.store.view();
+        if !is_unnoticed(&view, vm, &to, written) {
+            return;
+        }
+        let is_settled = match is_moving(&view.vms[&vm].state) {
+            true => view.nodes.get(&to).is_some_and(|node| node.running.contains(&vm)),
+            false => view.nodes.values().all(|node| !node.running.contains(&vm)),
+        };
+        let is_quiet = is_settled && shared.is_connected() && matches!(locks.anybody().await, Ok(false));
+        if !is_quiet {
+            quiet_since = shared.now();
+        } else if shared.now().saturating_sub(quiet_since) >= QUIET {
+            return say_arrived(&shared, vm, &to, written).await;
+        }
+    }
+}
+
+fn is_unnoticed(view: &Cluster, vm: Uuid, to: &NodeName, written: Option<i32>) -> bool {
+    view.vms.get(&vm).is_some_and(|record| {
+        let waits = is_moving(&record.state)
+            || (record.state == VmState::Stop && written == Some(record.state_version));
+        waits && record.is_assigned_to(to)
+    })
+}
+
+async fn say_arrived(shared: &Shared, vm: Uuid, to: &NodeName, written: Option<i32>) {
+    let write = |cluster: &Cluster| {
+        if !is_unnoticed(cluster, vm, to, written) {
+            return Err(Moot);
+        }
+        let mut changes = Changes::new();
+        changes.expect(Expect::VmNode(vm)).vm(vm, VmChange::State(VmState::Start));
+        Ok((changes, ()))
+    };
+    match shared.store.change(write).await {
+        Ok(()) => {
+            tracing::info!(%vm, node = %to, "the node took no notice of the VM that it received; its sender said `start`")
+        }
+        Err(ChangeError::Refused(Moot)) => {}
+        Err(error) => tracing::warn!(%vm, %error, "what has become of a VM that was sent could not be said"),
+    }
+}

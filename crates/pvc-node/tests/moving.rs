@@ -1,0 +1,355 @@
+//! Two nodes and more in a played world: VMs move between them.
+
+#![allow(clippy::disallowed_methods, reason = "a test waits, in real or in paused time")]
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+mod world;
+
+use std::time::Duration;
+
+use pvc_model::node::DomainState;
+use pvc_model::vm::moving::MovePhase;
+use pvc_model::vm::{MigrationMethod, VmState};
+use pvc_model::{NodeName, Uuid};
+use pvc_store::{Changes, VmChange};
+use pvc_testkit::Manner;
+use world::{Daemon, World, world};
+
+/// hv1 and hv2, both running, with VM number 1 on hv1.
+struct Two {
+    one: World,
+    two: World,
+    vm: Uuid,
+    _daemons: Vec<Daemon>,
+}
+
+async fn two() -> Two {
+    let one = world().await;
+    let two = one.another("hv2").await;
+    let vm = one.define(1, VmState::Start).await;
+    let daemons = vec![one.running().await, two.running().await];
+    for name in ["hv1", "hv2"] {
+        one.request_node_of(name, DomainState::Ready).await;
+    }
+    one.until_runs(vm).await;
+    one.until("it is listed", || one.node().unwrap().running == [vm]).await;
+    Two { one, two, vm, _daemons: daemons }
+}
+
+impl Two {
+    /// As `pvc vm migrate` does it.
+    async fn migrate(&self, to: &str) {
+        self.order(VmState::Migrate, to).await;
+    }
+
+    async fn order(&self, state: VmState, to: &str) {
+        let record = self.one.vm(self.vm);
+        let mut changes = Changes::new();
+        changes.vm(self.vm, VmChange::State(state)).vm(self.vm, VmChange::Node(NodeName::new(to)));
+        let home =
+            record.last_node.clone().or_else(|| record.node.clone()).filter(|home| home.as_str() != to);
+        changes.vm(self.vm, VmChange::LastNode(home));
+        self.one.change(changes).await;
+    }
+
+    async fn set(&self, change: VmChange) {
+        let mut changes = Changes::new();
+        changes.vm(self.vm, change);
+        self.one.change(changes).await;
+    }
+
+    fn place(&self) -> (String, String, String) {
+        let record = self.one.vm(self.vm);
+        let name = |node: &Option<NodeName>| node.as_ref().map_or_else(String::new, NodeName::to_string);
+        (record.state.to_string(), name(&record.node), name(&record.last_node))
+    }
+
+    async fn until_place(&self, state: &str, node: &str, last: &str) {
+        let wanted = (state.to_owned(), node.to_owned(), last.to_owned());
+        self.one.until(&format!("the record says {wanted:?}"), || self.place() == wanted).await;
+    }
+
+    fn runs_on(&self) -> (bool, bool) {
+        (self.one.hypervisor.is_there(self.vm), self.two.hypervisor.is_there(self.vm))
+    }
+
+    fn manner(&self, manner: Manner) {
+        self.one.hypervisor.set_manner(self.vm, manner);
+    }
+
+    fn phase(&self) -> Option<MovePhase> {
+        self.one.vm(self.vm).moving.as_ref().map(|note| note.phase)
+    }
+
+    /// No lock of the move is left, and nobody says that he receives the VM.
+    async fn nothing_is_left_behind(&self) {
+        let tree = self.one.operator.tree();
+        for key in ["node", "state", "migrate_sync_lock"] {
+            let path = format!("/domains/{}/{key}", self.vm);
+            let left = async || tree.children(&path).await.unwrap().unwrap_or_default();
+            for _ in 0..200 {
+                if left().await.is_empty() {
+                    break;
+                }
+                self.one.clock_passes(50).await;
+            }
+            assert_eq!(left().await, Vec::<String>::new(), "{key}");
+        }
+        let path = format!("/domains/{}/migrate_sync_lock", self.vm);
+        assert_eq!(tree.get(&path).await.unwrap().unwrap().data, "");
+    }
+}
+
+fn copies_for(seconds: u64) -> Manner {
+    Manner { migration_takes: Duration::from_secs(seconds), ..Manner::default() }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_vm_moves_live_and_back_and_its_progress_is_told() {
+    let world = two().await;
+    world.manner(copies_for(20));
+    let begun = world.one.now();
+    world.migrate("hv2").await;
+    world
+        .one
+        .until("it is half way", || {
+            world.one.vm(world.vm).moving.as_ref().is_some_and(|note| note.percent() >= 50)
+        })
+        .await;
+    assert!(!world.two.node().unwrap().running.contains(&world.vm), "it is not there yet");
+    assert_eq!(world.phase(), Some(MovePhase::Copying));
+    world.until_place("start", "hv2", "hv1").await;
+    let took = world.one.now() - begun;
+    assert!(took < Duration::from_millis(22_500), "20 s of copying took {took:?}");
+    assert_eq!(world.runs_on(), (false, true));
+    world.one.until("its new node lists it", || world.two.node().unwrap().running == [world.vm]).await;
+    world.one.until("its old node does not", || world.one.node().unwrap().running.is_empty()).await;
+    assert_eq!(world.phase(), Some(MovePhase::Done));
+    world.nothing_is_left_behind().await;
+    world.migrate("hv1").await;
+    world.until_place("start", "hv1", "").await;
+    assert_eq!(world.runs_on(), (true, false));
+    assert_eq!(world.one.hypervisor.count("start", world.vm), 1, "it was never started again");
+    assert_eq!(world.two.hypervisor.calls(), [format!("migrate {}", world.vm)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_vm_that_cannot_be_copied_is_shut_down_and_started_there() {
+    let world = two().await;
+    world.manner(Manner { fails_migration: Some("host CPU differs".to_owned()), ..Manner::default() });
+    world.migrate("hv2").await;
+    world.until_place("start", "hv2", "hv1").await;
+    world.one.until("it runs there", || world.runs_on() == (false, true)).await;
+    assert_eq!(world.one.hypervisor.count("migrate", world.vm), 3);
+    assert_eq!(world.one.hypervisor.count("shutdown", world.vm), 1);
+    assert_eq!(world.two.hypervisor.count("start", world.vm), 1);
+    world.nothing_is_left_behind().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn live_or_not_at_all_never_shuts_a_guest_down() {
+    for (method, state) in [(None, VmState::MigrateLive), (Some(MigrationMethod::Live), VmState::Migrate)] {
+        let world = two().await;
+        world.set(VmChange::MigrationMethod(method)).await;
+        world.manner(Manner { fails_migration: Some("host CPU differs".to_owned()), ..Manner::default() });
+        world.order(state, "hv2").await;
+        world.until_place("start", "hv1", "").await;
+        world.one.until("it says so", || world.phase() == Some(MovePhase::Failed)).await;
+        assert_eq!(world.one.vm(world.vm).moving.as_ref().unwrap().why, "host CPU differs");
+        assert_eq!(world.runs_on(), (true, false));
+        assert_eq!(world.one.hypervisor.count("shutdown", world.vm), 0);
+        world.nothing_is_left_behind().await;
+        world.manner(Manner::default());
+        world.migrate("hv2").await;
+        world.until_place("start", "hv2", "hv1").await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn by_shutdown_only_means_that_nothing_is_copied() {
+    let world = two().await;
+    world.set(VmChange::MigrationMethod(Some(MigrationMethod::Shutdown))).await;
+    world.manner(Manner { ignores_shutdown: true, ..Manner::default() });
+    world.order(VmState::MigrateLive, "hv2").await;
+    world.until_place("start", "hv1", "").await;
+    world.migrate("hv2").await;
+    world.until_place("start", "hv2", "hv1").await;
+    world.one.until("it runs there", || world.runs_on() == (false, true)).await;
+    assert_eq!(world.one.hypervisor.count("migrate", world.vm), 0);
+    assert_eq!(world.one.hypervisor.count("destroy", world.vm), 1, "it did not listen for three minutes");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_order_that_changes_on_the_way_ends_the_copying() {
+    let stop = |world: &Two| (VmState::Stop, world.one.vm(world.vm).node.clone().unwrap().to_string());
+    for case in ["back", "stop", "shutdown"] {
+        let world = two().await;
+        world.manner(Manner { never_converges: true, ..Manner::default() });
+        world.migrate("hv2").await;
+        world.one.until("it copies", || world.phase() == Some(MovePhase::Copying)).await;
+        world.one.pass(120).await;
+        assert_eq!(world.place().0, "migrate");
+        match case {
+            "back" => world.migrate("hv1").await,
+            "stop" => {
+                let (state, to) = stop(&world);
+                world.order(state, &to).await;
+            }
+            _ => world.set(VmChange::State(VmState::Shutdown)).await,
+        }
+        let expected = if case == "back" { (true, false) } else { (false, false) };
+        world.one.until(case, || world.runs_on() == expected).await;
+        let state = if case == "back" { ("start", "hv1", "") } else { ("stop", "hv2", "hv1") };
+        world.until_place(state.0, state.1, state.2).await;
+        world.one.pass(60).await;
+        assert_eq!(world.runs_on(), expected, "{case}");
+        world.nothing_is_left_behind().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_vm_is_sent_to_another_node_in_the_middle_of_its_way() {
+    let world = two().await;
+    let three = world.one.another("hv3").await;
+    let _daemon = three.running().await;
+    world.manner(Manner { never_converges: true, ..Manner::default() });
+    world.migrate("hv2").await;
+    world.one.until("it copies", || world.phase() == Some(MovePhase::Copying)).await;
+    world.manner(copies_for(5));
+    world.migrate("hv3").await;
+    world.until_place("start", "hv3", "hv1").await;
+    assert_eq!(world.runs_on(), (false, false));
+    assert!(three.hypervisor.is_there(world.vm));
+    world.nothing_is_left_behind().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_target_whose_daemon_does_not_run_is_not_waited_for_for_ever() {
+    let one = world().await;
+    let two = one.another("hv2").await;
+    let vm = one.define(1, VmState::Start).await;
+    let daemon = one.running().await;
+    two.running().await.stop().await;
+    one.until_runs(vm).await;
+    let world = Two { one, two, vm, _daemons: vec![daemon] };
+    world.migrate("hv2").await;
+    world.until_place("start", "hv1", "").await;
+    let why = world.one.vm(vm).moving.as_ref().unwrap().why.clone();
+    assert_eq!(why, "node `hv2` did not get ready to receive it within 30 s");
+    assert_eq!(world.runs_on(), (true, false));
+    world.nothing_is_left_behind().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_target_whose_hypervisor_dies_gets_the_vm_when_it_is_back_or_not_at_all() {
+    let world = two().await;
+    world.manner(copies_for(20));
+    world.migrate("hv2").await;
+    world.one.until("it copies", || world.phase() == Some(MovePhase::Copying)).await;
+    world.two.hypervisor.set_unreachable(true);
+    world.one.pass(60).await;
+    world.two.hypervisor.set_unreachable(false);
+    world.until_place("start", "hv2", "hv1").await;
+    world.one.until("it runs there", || world.runs_on() == (false, true)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sender_that_is_restarted_sends_again() {
+    let one = world().await;
+    let two = one.another("hv2").await;
+    let vm = one.define(1, VmState::Start).await;
+    let (daemon, other) = (one.running().await, two.running().await);
+    one.until_runs(vm).await;
+    let mut world = Two { one, two, vm, _daemons: vec![other] };
+    world.manner(Manner { never_converges: true, ..Manner::default() });
+    world.migrate("hv2").await;
+    world.one.until("it copies", || world.phase() == Some(MovePhase::Copying)).await;
+    daemon.stop().await;
+    assert_eq!(world.runs_on(), (true, false), "the guest stays where it is");
+    assert_eq!(world.place().0, "migrate");
+    world.manner(copies_for(1));
+    world._daemons.push(world.one.start().await);
+    world.until_place("start", "hv2", "hv1").await;
+    assert_eq!(world.runs_on(), (false, true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_receiver_that_is_restarted_takes_what_has_arrived_meanwhile() {
+    let one = world().await;
+    let two = one.another("hv2").await;
+    let vm = one.define(1, VmState::Start).await;
+    let (other, daemon) = (one.running().await, two.running().await);
+    one.until_runs(vm).await;
+    let mut world = Two { one, two, vm, _daemons: vec![other] };
+    world.manner(copies_for(20));
+    world.migrate("hv2").await;
+    world.one.until("it copies", || world.phase() == Some(MovePhase::Copying)).await;
+    daemon.kill().await;
+    world.one.until("it has left", || world.runs_on() == (false, true)).await;
+    world._daemons.push(world.two.start().await);
+    world.until_place("start", "hv2", "hv1").await;
+    assert_eq!(world.two.hypervisor.count("start", vm), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_vm_whose_guest_ended_on_the_way_is_started_on_its_new_node() {
+    let world = two().await;
+    world.manner(Manner { never_converges: true, ..Manner::default() });
+    world.migrate("hv2").await;
+    world.one.until("it copies", || world.phase() == Some(MovePhase::Copying)).await;
+    world.one.hypervisor.kill(world.vm);
+    world.until_place("start", "hv2", "hv1").await;
+    world.one.until("it runs there", || world.runs_on() == (false, true)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_session_gives_the_move_up_and_a_new_one_begins() {
+    let one = world().await;
+    let two = one.another("hv2").await;
+    let vm = one.define(1, VmState::Start).await;
+    let daemon = one.running().await;
+    let other = two.running().await;
+    one.until_runs(vm).await;
+    let world = Two { one, two, vm, _daemons: vec![other] };
+    world.manner(Manner { never_converges: true, ..Manner::default() });
+    world.migrate("hv2").await;
+    world.one.until("it copies", || world.phase() == Some(MovePhase::Copying)).await;
+    world.manner(copies_for(1));
+    daemon.session.expire().await;
+    world.until_place("start", "hv2", "hv1").await;
+    assert_eq!(world.runs_on(), (false, true));
+    assert_eq!(world.one.hypervisor.count("migrate", vm), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn twenty_vms_cross_each_other_and_each_runs_once() {
+    let one = world().await;
+    let two = one.another("hv2").await;
+    let mut there = Vec::new();
+    for number in 1..=20 {
+        there.push(one.define(number, VmState::Start).await);
+    }
+    let _daemons = [one.running().await, two.running().await];
+    one.until("all run", || there.iter().all(|vm| one.hypervisor.is_there(*vm))).await;
+    for (round, to) in [(0, "hv2"), (1, "hv1"), (2, "hv2")] {
+        let all: Vec<Uuid> = there.iter().skip(round * 3).step_by(2).copied().collect();
+        let mut changes = Changes::new();
+        for vm in &all {
+            changes.vm(*vm, VmChange::State(VmState::Migrate)).vm(*vm, VmChange::Node(NodeName::new(to)));
+        }
+        one.change(changes).await;
+        one.until("all have arrived", || {
+            for vm in &there {
+                assert!(!(runs(&one, *vm) && runs(&two, *vm)), "{vm} runs twice");
+            }
+            all.iter().all(|vm| one.state(*vm) == "start")
+        })
+        .await;
+        let here = if to == "hv1" { &one } else { &two };
+        assert!(all.iter().all(|vm| runs(here, *vm)), "round {round}");
+    }
+}
+
+fn runs(world: &World, vm: Uuid) -> bool {
+    world.hypervisor.run(vm) == Some(pvc_ports::GuestRun::Running)
+}

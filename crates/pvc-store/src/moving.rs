@@ -1,0 +1,95 @@
+//! The locks under which a VM moves from node to node, as older peers take them (`spec/vm.md` §5).
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use pvc_model::{NodeName, Uuid};
+use pvc_ports::Op;
+
+use crate::error::StoreError;
+use crate::keys;
+use crate::lock::{LockGuard, LockKind, LockRecipe};
+use crate::store::{Store, flat};
+
+/// The locks of one VM's move.
+pub struct MoveLocks {
+    store: Store,
+    recipe: LockRecipe,
+    vm: Uuid,
+}
+
+/// The record, locked by the sender: older peers that want to change the VM's state wait meanwhile.
+pub struct RecordLock {
+    node: LockGuard,
+    state: LockGuard,
+}
+
+impl RecordLock {
+    /// Returns when one of the locks is lost with its session.
+    pub async fn until_lost(&self) {
+        tokio::select! {
+            biased;
+            () = self.node.until_lost() => {}
+            () = self.state.until_lost() => {}
+        }
+    }
+
+    pub async fn release(self) {
+        self.node.release().await;
+        self.state.release().await;
+    }
+}
+
+impl Store {
+    pub fn move_locks(&self, vm: Uuid) -> MoveLocks {
+        let recipe = LockRecipe::new(self.tree.clone(), self.clock.clone(), self.random.clone());
+        MoveLocks { store: self.clone(), recipe, vm }
+    }
+
+    /// Whether the daemon of `node` is one of ours that is connected now; older peers do not say.
+    pub async fn has_our_daemon(&self, node: &NodeName) -> Result<bool, StoreError> {
+        Ok(self.tree.get(&keys::daemon(node)).await?.is_some())
+    }
+}
+
+impl MoveLocks {
+    /// Locks the VM's record against older peers, waiting at most `timeout` for each of its two locks.
+    pub async fn record(&self, timeout: Duration) -> Result<RecordLock, StoreError> {
+        let node = self.acquire("node", Some(timeout)).await?;
+        let state = self.acquire("state", Some(timeout)).await?;
+        Ok(RecordLock { node, state })
+    }
+
+    /// Takes the turn: the lock that sender and receiver hand each other.
+    pub async fn turn(&self, timeout: Option<Duration>) -> Result<LockGuard, StoreError> {
+        self.acquire(TURN, timeout).await
+    }
+
+    /// Returns when somebody else than `own` has the turn or waits for it.
+    pub async fn until_others(&self, own: Option<&LockGuard>) -> Result<(), StoreError> {
+        self.recipe.until_others_queue(&keys::vm(self.vm, TURN), own).await
+    }
+
+    /// Whether somebody has the turn or waits for it.
+    pub async fn anybody(&self) -> Result<bool, StoreError> {
+        self.recipe.others_queue(&keys::vm(self.vm, TURN), None).await
+    }
+
+    /// Says that this node receives the VM, or no longer does.
+    pub async fn say_receiving(&self, receiving: bool) -> Result<(), StoreError> {
+        let path = keys::vm(self.vm, TURN);
+        if self.store.with_raw(|raw| !raw.contains(&keys::vm_root(self.vm))) {
+            return Ok(());
+        }
+        self.store.ensure_path(&path).await?;
+        let data = if receiving { Bytes::from(self.vm.to_string()) } else { Bytes::new() };
+        let say = vec![Op::Set { path, data, version: None }];
+        self.store.tree.multi(say).await.map(drop).map_err(flat)
+    }
+
+    async fn acquire(&self, key: &str, timeout: Option<Duration>) -> Result<LockGuard, StoreError> {
+        self.recipe.acquire(&keys::vm(self.vm, key), LockKind::Exclusive, timeout).await
+    }
+}
+
+const TURN: &str = "migrate_sync_lock";
