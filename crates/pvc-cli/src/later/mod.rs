@@ -106,7 +106,7 @@ pub fn not_yet(later: &Later) -> Failure {
 /// What does some of the work of a command until it arrives, in lines as help has them.
 fn instead(path: &str) -> Option<&'static str> {
     path.starts_with("storage").then_some(
-        "on a standalone machine volumes are looked after by\n\
+        "on a node volumes are looked after by\n\
          `pvcd volume list | create | import | remove`",
     )
 }

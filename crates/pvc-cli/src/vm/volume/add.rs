@@ -66,7 +66,7 @@ impl Add {
             Ok(found) if !found.is_empty() => Ok(DiskSource::Volume(volume)),
             Err(error) if error.kind() != Kind::NotFound => Err(error.into()),
             _ => Err(Failure::not_found(format!("no volume `{volume}`"))
-                .hint("create it first; in standalone mode with `pvcd volume create POOL/VOLUME SIZE`")),
+                .hint("create it first, on a node: `pvcd volume create POOL/VOLUME SIZE`")),
         }
     }
 }
