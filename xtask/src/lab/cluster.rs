@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::layout::{Lab, NodeName};
 use super::process::wait_until;
-use super::{bmc, node};
+use super::{bmc, node, pvc};
 
 /// A busy machine may take long; a lab that never comes up should still say so.
 const LIMIT: Duration = Duration::from_secs(300);
@@ -81,15 +81,23 @@ pub fn wait_for_boot(lab: &Lab, begun: Instant) -> Result<()> {
     Ok(())
 }
 
-/// Waits until everything that PVC builds upon is there, saying when each part is.
-pub fn wait_for_services(lab: &Lab, begun: Instant) -> Result<()> {
+/// Waits until everything that PVC builds upon is there, saying when each part is, for as long as
+/// `may_come` does not object on any node.
+pub fn wait_for_services(
+    lab: &Lab,
+    begun: Instant,
+    may_come: impl Fn(&NodeName) -> Result<()>,
+) -> Result<()> {
     let nodes = lab.nodes();
     for part in &PARTS {
         if part.name.starts_with("Ceph's OSDs") {
             register_osds(lab)?;
         }
         for each in nodes.iter().filter(|each| part.on == On::Every || each.number == 1) {
-            wait_until(&format!("{} (seen from `{each}`)", part.name), LIMIT, || Ok(part.holds(lab, each)))?;
+            wait_until(&format!("{} (seen from `{each}`)", part.name), LIMIT, || {
+                may_come(each)?;
+                Ok(part.holds(lab, each))
+            })?;
         }
         progress(begun, part.name);
     }
@@ -122,7 +130,11 @@ pub fn status(lab: &Lab) -> Result<()> {
         let cut = super::switch::cut_networks(lab, &each);
         let cut = if cut.is_empty() { String::new() } else { format!(", cut from {}", cut.join(", ")) };
         let bmc = bmc::fault(lab, &each).name();
-        println!("{each}  {}{cut}; BMC {} {bmc}", node::state(lab, &each), each.bmc_address());
+        let pvc = match pvc::state(lab, &each) {
+            Some(state) => format!(", PVC {state}"),
+            None => String::new(),
+        };
+        println!("{each}  {}{pvc}{cut}; BMC {} {bmc}", node::state(lab, &each), each.bmc_address());
     }
     // Whoever is asked may be the one that is off: the first that is not.
     let alive: Vec<NodeName> = lab.nodes().into_iter().filter(|each| is_well(lab, each)).collect();

@@ -5,10 +5,12 @@
 mod base;
 mod bmc;
 mod cgroup;
+mod clock;
 mod cluster;
 mod layout;
 mod node;
 mod process;
+mod pvc;
 mod switch;
 
 use std::fs;
@@ -26,8 +28,12 @@ use crate::run::{self, command};
 const USAGE: &str = "\
 Usage: cargo xtask lab COMMAND
 
-  up [--bare]                   make, power on and wait for three nodes; what is there already is kept
-                                (--bare: no address and no service yet, as PVC finds its nodes)
+  up [--without-pvc|--bare] [--release]
+                                make, power on and wait for three nodes that run PVC, from packages made of the
+                                project as it is; what is there already is kept
+                                (--without-pvc: the services PVC stands on, started by the lab;
+                                --bare: no address and no service, as PVC finds its nodes)
+  install [NODE] [--release]    make packages again and install them on all nodes, or on one, while they run
   down [--keep]                 power everything off and remove it (--keep: the nodes' disks stay)
   status                        what is up, what is cut, what is broken
   shell NODE                    a root shell on a node
@@ -39,8 +45,11 @@ Usage: cargo xtask lab COMMAND
   freeze NODE [UNIT]            stop every process of the node, or of one of its services, where it is
   thaw NODE [UNIT]              let them go on
   bmc NODE [FAULT]              what its BMC suffers from; or set it: ok, dead, slow, lies, refuses, refuses-on
+  clock NODE OFFSET             what PVC's daemons there take for the time: `+1h`, `-90s`, `0`
+  guest NAME …                  define VMs with a small guest (examples/hello) on a disk in Ceph; not started
 
 A lab lives in target/lab/NAME, or below PVC_LAB_DIR; PVC_LAB is its NAME, `lab` if not set.
+PVC_LAB_PACKAGES is a directory of packages to install instead of making them.
 The base system that nodes share stays in target/lab/base.
 ";
 
@@ -53,8 +62,8 @@ pub fn run(arguments: &[String]) -> Result<()> {
     }
     let lab = Lab::from_environment()?;
     match words.as_slice() {
-        ["up"] => up(&lab, Services::Lab),
-        ["up", "--bare"] => up(&lab, Services::Pvc),
+        ["up", options @ ..] => up(&lab, &Up::parse(options)?),
+        ["install", options @ ..] => install(&lab, options),
         ["down"] => down(&lab, false),
         ["down", "--keep"] => down(&lab, true),
         ["status"] => cluster::status(&lab),
@@ -75,17 +84,42 @@ pub fn run(arguments: &[String]) -> Result<()> {
             Ok(())
         }
         ["bmc", name, fault] => bmc::set_fault(&lab, &lab.node(name)?, Fault::named(fault)?),
+        ["clock", name, offset] => clock::set(&lab, &lab.node(name)?, offset),
+        ["guest", names @ ..] if !names.is_empty() => pvc::define_guests(&lab, names),
         ["chassis", name, ..] => bmc::chassis(&lab, &lab.node(name)?, &arguments[2..]),
         _ => bail!("`lab {}` is not something the lab does\n\n{USAGE}", words.join(" ")),
     }
 }
 
-fn up(lab: &Lab, services: Services) -> Result<()> {
+/// What is asked of `up`.
+struct Up {
+    services: Services,
+    with_pvc: bool,
+    release: bool,
+}
+
+impl Up {
+    fn parse(options: &[&str]) -> Result<Self> {
+        let mut up = Self { services: Services::Pvc, with_pvc: true, release: false };
+        for option in options {
+            match *option {
+                "--without-pvc" => (up.services, up.with_pvc) = (Services::Lab, false),
+                "--bare" => up.with_pvc = false,
+                "--release" => up.release = true,
+                _ => bail!("`{option}` is not an option of `lab up`"),
+            }
+        }
+        Ok(up)
+    }
+}
+
+fn up(lab: &Lab, options: &Up) -> Result<()> {
     let begun = Instant::now();
+    let services = options.services;
     run::run(command("packaging/install/packages.sh").arg("lab"))?;
     let _lock = lab.lock(&lab.directory)?;
     base::ensure(lab)?;
-    prepare(lab)?;
+    prepare(lab, services)?;
     for node in lab.nodes().iter().take(1) {
         node::make(lab, node, services)?; // It makes what all share.
     }
@@ -97,19 +131,57 @@ fn up(lab: &Lab, services: Services) -> Result<()> {
     cluster::progress(begun, "the nodes are powered on");
     each_node(&lab.nodes(), |node| bmc::start(lab, node))?;
     cluster::wait_for_boot(lab, begun)?;
-    if services == Services::Lab {
-        cluster::wait_for_services(lab, begun)?;
+    if options.with_pvc {
+        start_pvc(lab, options.release, begun)?;
+    }
+    match (services, options.with_pvc) {
+        (Services::Lab, _) => cluster::wait_for_services(lab, begun, |_| Ok(()))?,
+        (Services::Pvc, true) => cluster::wait_for_services(lab, begun, |node| pvc::starts(lab, node))?,
+        (Services::Pvc, false) => {}
+    }
+    if options.with_pvc {
+        pvc::wait(lab, begun)?;
     }
     println!("the lab `{}` is up; `cargo xtask lab shell pvchv1` goes in", lab.name);
     Ok(())
 }
 
+/// Has PVC installed and started on every node. What a node has installed already stays, so that an
+/// interrupted `up` goes on where it was; `install` brings newer packages.
+fn start_pvc(lab: &Lab, release: bool, begun: Instant) -> Result<()> {
+    let without: Vec<NodeName> =
+        lab.nodes().into_iter().filter(|node| !lab.part(&node.text).join("installed").exists()).collect();
+    if !without.is_empty() {
+        pvc::pack(lab, release)?;
+        cluster::progress(begun, "PVC's packages are made");
+        each_node(&without, |node| pvc::install(lab, node))?;
+        cluster::progress(begun, "PVC is installed");
+    }
+    pvc::start(lab)
+}
+
+fn install(lab: &Lab, options: &[&str]) -> Result<()> {
+    let (flags, names): (Vec<&str>, Vec<&str>) = options.iter().partition(|option| option.starts_with('-'));
+    ensure!(flags.iter().all(|flag| *flag == "--release"), "`lab install` knows `--release` alone");
+    let nodes = match names.as_slice() {
+        [] => lab.nodes(),
+        names => names.iter().map(|name| lab.node(name)).collect::<Result<_>>()?,
+    };
+    pvc::pack(lab, !flags.is_empty())?;
+    each_node(&nodes, |node| pvc::install(lab, node))
+}
+
 /// What a lab keeps beside its nodes: who it is, what all nodes share, and a copy of ourselves that
 /// the BMCs call, whatever is built meanwhile.
-fn prepare(lab: &Lab) -> Result<()> {
+fn prepare(lab: &Lab, services: Services) -> Result<()> {
+    let made = fs::read_to_string(lab.directory.join("services"));
+    if made.is_ok_and(|made| made != services.name()) {
+        bail!("the nodes were made for another kind of `up`; `cargo xtask lab down` first");
+    }
     for directory in ["shared", "switch", "logs/switch"] {
         fs::create_dir_all(lab.directory.join(directory))?;
     }
+    fs::write(lab.directory.join("services"), services.name())?;
     for identity in ["fsid", "secret"] {
         let file = lab.directory.join(identity);
         if !file.exists() {

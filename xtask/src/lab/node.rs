@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::layout::{Lab, NodeName};
 use super::process::{Process, wait_until};
-use super::{cgroup, switch};
+use super::{bmc, cgroup, switch};
 use crate::run::{self, top};
 
 /// Who starts ZooKeeper, libvirt, Ceph and the others when a node boots.
@@ -19,6 +19,15 @@ pub enum Services {
     Lab,
     /// PVC's node daemon, as on real nodes.
     Pvc,
+}
+
+impl Services {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Lab => "lab",
+            Self::Pvc => "pvc",
+        }
+    }
 }
 
 /// Mounts a node's root where its private view of the file systems alone shows it, moves into the
@@ -38,6 +47,7 @@ pub fn make(lab: &Lab, node: &NodeName, services: Services) -> Result<()> {
         return Ok(());
     }
     ensure!(!is_on(lab, node), "`{node}` is on and was never finished; `cargo xtask lab down` first");
+    let _ = fs::remove_file(home.join("installed"));
     for left in ["upper", "work", "osd"] {
         let _ = fs::remove_dir_all(home.join(left));
     }
@@ -59,10 +69,6 @@ pub fn make(lab: &Lab, node: &NodeName, services: Services) -> Result<()> {
 fn seed(lab: &Lab, node: &NodeName, services: Services) -> Command {
     let mut seed = command_in_root(lab, node);
     let names: Vec<String> = lab.nodes().iter().map(ToString::to_string).collect();
-    let services = match services {
-        Services::Lab => "lab",
-        Services::Pvc => "pvc",
-    };
     let identity = |name: &str| fs::read_to_string(lab.directory.join(name)).unwrap_or_default();
     for (name, value) in [
         ("NODE", node.text.clone()),
@@ -70,7 +76,8 @@ fn seed(lab: &Lab, node: &NodeName, services: Services) -> Command {
         ("NODES", names.join(" ")),
         ("FSID", identity("fsid").trim().into()),
         ("SECRET", identity("secret").trim().into()),
-        ("SERVICES", services.into()),
+        ("BMC_PASSWORD", bmc::PASSWORD.into()),
+        ("SERVICES", services.name().into()),
     ] {
         seed.arg(format!("--setenv={name}={value}"));
     }
@@ -148,6 +155,7 @@ fn boot(lab: &Lab, node: &NodeName) -> Command {
     boot.args(["--drop-capability=CAP_SYS_TIME", "--drop-capability=CAP_SYS_MODULE"]);
     boot.arg(format!("--network-namespace-path=/run/netns/{}", lab.named(&node.text)));
     boot.arg(format!("--bind={}:/var/log", lab.logs(&node.text).display()));
+    boot.arg(format!("--bind-ro={}:/var/lib/pvc-lab", lab.directory.join("shared").display()));
     boot.args(["--bind=/dev/net/tun", "--bind=/dev/fuse", "--bind=/dev/loop-control"]);
     let loops =
         (0..64).map(|number| format!("/dev/loop{number}")).filter(|device| PathBuf::from(device).exists());
@@ -217,6 +225,11 @@ pub fn ask(lab: &Lab, node: &NodeName, script: &str) -> Option<String> {
     let words = ["timeout", "--signal=KILL", "30", "bash", "-c", script].map(String::from);
     let output = inside(lab, node, &words).ok()?.output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().into())
+}
+
+/// Whether the node can be asked anything at all.
+pub fn answers(lab: &Lab, node: &NodeName) -> bool {
+    is_on(lab, node) && !cgroup::is_frozen(lab, node)
 }
 
 /// How far the node has come: `off`, `frozen`, or systemd's own word for it.
