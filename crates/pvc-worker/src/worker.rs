@@ -65,7 +65,12 @@ impl Worker {
         let mut active = Active::default();
         let mut changes = self.tools.store.changed();
         loop {
-            self.take_back_renamings(&mut active).await;
+            tokio::select! {
+                biased;
+                () = shutdown.cancelled() => break,
+                // May be dropped anywhere: what is left half way again is found by the next worker.
+                () = self.take_back_renamings(&mut active) => {}
+            }
             self.pass(&mut active).await;
             tokio::select! {
                 biased;

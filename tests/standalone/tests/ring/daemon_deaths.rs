@@ -109,3 +109,53 @@ fn it_is_reported(machine: &Machine) {
         if is_told { Ok(()) } else { Err(format!("{faults:?} {log}")) }
     });
 }
+
+/// So many that the daemon is killed while some of them have their new names.
+const VOLUMES: usize = 40;
+
+#[test]
+fn a_rename_that_is_cut_short_is_taken_back() {
+    let mut machine = Machine::start();
+    let disk = |at: usize| {
+        let volume = format!("vms/web1_{at:02}");
+        machine.pvcd_volume(&["create", &volume, "1M"]).ok();
+        let target =
+            format!("vd{}{}", char::from(b'a' + (at / 26) as u8), char::from(b'a' + (at % 26) as u8));
+        format!(
+            "<disk type='network' device='disk'><source protocol='rbd' name='{volume}'/><target dev='{target}'/></disk>"
+        )
+    };
+    let disks: String = (0..VOLUMES).map(disk).collect();
+    let xml = format!(
+        "<domain type='kvm'><name>web1</name><uuid>2c2b8f4e-0d3e-4b6f-9d6d-0c9b6cf3f2a1</uuid>\
+         <memory unit='MiB'>64</memory><vcpu>1</vcpu><os><type arch='x86_64'>hvm</type></os>\
+         <devices>{disks}<console type='pty'/></devices></domain>"
+    );
+    assert_eq!(machine.http_define(&xml).status, 200);
+    let pool = machine.dir().join("volumes/vms");
+    let called = |name: &str| {
+        let names = fs::read_dir(&pool).expect("the pool").map(|entry| entry.expect("an entry").file_name());
+        names.filter(|volume| volume.to_string_lossy().starts_with(name)).count()
+    };
+
+    let rename = machine.pvc_running("rename", &["vm", "rename", "web1", "shop", "-y"]);
+    while called("shop_") == 0 {
+        std::thread::yield_now();
+    }
+    machine.kill("standalone");
+    let left = (called("web1_"), called("shop_"));
+    assert!(left.0 > 0 && left.1 > 0, "the kill came too late to show anything: {left:?}");
+    rename.kill();
+
+    machine.start_daemons();
+    eventually("called as the record says are the volumes", 30, || {
+        let found = (called("web1_"), called("shop_"));
+        if found == (VOLUMES, 0) { Ok(()) } else { Err(format!("{found:?}")) }
+    });
+    assert_eq!(machine.vm_state("web1"), "stop");
+    eventually("possible is another rename", 10, || {
+        let renamed = machine.pvc(&["vm", "rename", "web1", "shop", "-y"]);
+        if renamed.code == 0 { Ok(()) } else { Err(renamed.to_string()) }
+    });
+    assert_eq!((called("web1_"), called("shop_")), (0, VOLUMES));
+}
