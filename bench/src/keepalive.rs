@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use pvc_linux::{OsRandom, SystemClock};
 use pvc_model::NodeName;
+use pvc_model::fence::Rules;
 use pvc_model::node::NodeRole;
 use pvc_model::vm::VmState;
 use pvc_node::{LogSwitches, MigrationSettings, Node, NodeSettings, Ports, Subsystems};
@@ -14,7 +15,7 @@ use pvc_ports::{Clock, HostLoad};
 use pvc_store::synthetic::Shape;
 use pvc_store::{Changes, Store, VmChange};
 use pvc_testkit::{
-    FakeHost, MemoryNetwork, MemoryStorage, ScriptedExec, ScriptedHypervisor, ScriptedServices,
+    FakeHost, MemoryNetwork, MemoryStorage, ScriptedExec, ScriptedHypervisor, ScriptedPower, ScriptedServices,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -153,6 +154,7 @@ fn ports(hypervisor: ScriptedHypervisor, host: Arc<FakeHost>) -> Ports {
         network: Arc::new(MemoryNetwork::new()),
         services: Arc::new(ScriptedServices::new()),
         host,
+        power: Arc::new(ScriptedPower::new()),
         exec: Arc::new(ScriptedExec::without_programs()),
         clock: Arc::new(SystemClock),
         random: Arc::new(OsRandom),
@@ -186,6 +188,8 @@ fn settings(name: &NodeName) -> NodeSettings {
         selector: None,
         upstream_ip: None,
         ipmi: None,
+        fencing: Rules::never(INTERVAL),
+        fence_only_with_own_bmc: false,
         start_services: false,
         standalone: false,
         log: LogSwitches::default(),

@@ -12,6 +12,7 @@ use pvc_linux::{LinuxExec, LinuxHost, LinuxNetwork, OsRandom, SystemClock, Syste
 use pvc_model::storage::RbdAccess;
 use pvc_node::Ports;
 use pvc_ports::{Storage, Tree, TreeError};
+use pvc_power::Ipmitool;
 use pvc_store::Store;
 use pvc_zookeeper::{ZookeeperOptions, ZookeeperTree};
 
@@ -25,6 +26,7 @@ pub fn machine(config: &Config) -> anyhow::Result<Ports> {
         network: Arc::new(LinuxNetwork::new()),
         services: Arc::new(Systemctl::new(Arc::new(LinuxExec))),
         host: Arc::new(LinuxHost::new()),
+        power: Arc::new(Ipmitool::new(Arc::new(LinuxExec), Arc::new(SystemClock))),
         exec: Arc::new(LinuxExec),
         clock: Arc::new(SystemClock),
         random: Arc::new(OsRandom),

@@ -1,11 +1,13 @@
 //! From the configuration to what each role wants to know.
 
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use pvc_api::{ApiSettings, TlsFiles, Token};
-use pvc_config::{ClusterNetwork, Config, LocateError, Machine};
+use pvc_config::{ClusterNetwork, Config, FenceAction, LocateError, Machine};
 use pvc_linux::log::LogSettings;
+use pvc_model::fence::Rules;
 use pvc_model::network_core::{CoreNetwork, CoreNetworks};
 use pvc_model::node::NodeRole;
 use pvc_model::vm::Selector;
@@ -95,6 +97,8 @@ pub fn node(config: &Config) -> NodeSettings {
             username: ipmi.username.clone(),
             password: ipmi.password.reveal().to_owned(),
         }),
+        fencing: fencing(config),
+        fence_only_with_own_bmc: config.fencing.disable_on_ipmi_failure,
         start_services: !standalone,
         standalone,
         log: LogSwitches {
@@ -102,6 +106,21 @@ pub fn node(config: &Config) -> NodeSettings {
             cluster_details: config.logging.cluster_details,
             monitoring_details: config.logging.monitoring_details,
         },
+    }
+}
+
+/// A cluster that is one machine has nobody to fence.
+fn fencing(config: &Config) -> Rules {
+    let (interval, fencing) = (config.timers.keepalive_interval, &config.fencing);
+    if config.standalone.is_some() {
+        return Rules::never(interval);
+    }
+    Rules {
+        keepalive_interval: interval,
+        fence_intervals: fencing.fence_intervals.map_or(0, NonZeroU32::get),
+        suicide_intervals: fencing.suicide_intervals.map_or(0, NonZeroU32::get),
+        recover_after_success: fencing.successful_fence == FenceAction::Migrate,
+        recover_after_failure: fencing.failed_fence == FenceAction::Migrate,
     }
 }
 

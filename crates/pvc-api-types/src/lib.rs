@@ -26,8 +26,8 @@ pub use cluster::{
 pub use event::{Change, Event, EventKind};
 pub use network::{Ipv4Settings, Ipv6Settings, Network};
 pub use node::{
-    HealthDetail, Interface, Node, NodeCoordinatorState, NodeDaemonState, NodeDomainState, NodeHypervisor,
-    NodeLog, NodeMemory, NodeVcpu,
+    HealthDetail, Interface, Node, NodeCoordinatorState, NodeDaemonState, NodeDomainState, NodeFence,
+    NodeHypervisor, NodeLog, NodeMemory, NodeVcpu,
 };
 pub use storage::{Pool, Volume, VolumeStats};
 pub use task::{DeliveryInfo, QueuedTask, TaskQueues, TaskRef, TaskStatus};

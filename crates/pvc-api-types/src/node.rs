@@ -34,6 +34,28 @@ wire! {
         pub interfaces: BTreeMap<String, Interface>,
         /// What guests run with here; older nodes do not say.
         pub hypervisor: Option<NodeHypervisor>,
+        /// The last time that others took it for dead, if one of our own nodes did.
+        pub fence: Option<NodeFence>,
+    }
+
+    /// How a silent node was, or is being, cut off. Times are local `YYYY-MM-DD HH:MM:SS`, as in faults.
+    pub struct NodeFence {
+        /// The node that did it.
+        pub by: String,
+        pub suspected_at: String,
+        /// Empty as long as its death is not proven.
+        pub proven_at: String,
+        /// How its death is known; empty until it is.
+        pub proof: String,
+        /// Attempts to prove it that failed, and why the last one did.
+        pub failed_attempts: u32,
+        pub last_failure: String,
+        /// VMs that were given to other nodes, as `name on node`.
+        pub recovered: Vec<String>,
+        /// VMs that no node could take, as `name: why`.
+        pub stranded: Vec<String>,
+        /// `untouched`, `to be switched on`, or `switched on`.
+        pub power: String,
     }
 
     /// What a node runs its guests with.

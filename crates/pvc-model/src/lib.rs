@@ -14,6 +14,7 @@
 pub mod cluster;
 pub mod domain;
 pub mod fault;
+pub mod fence;
 pub mod flush;
 pub mod job;
 pub mod link;

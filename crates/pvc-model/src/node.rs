@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::fence::FenceNote;
 use crate::{NodeName, Uuid};
 
 /// An enum that is stored as one lower-case word, and keeps a word it does not know.
@@ -122,6 +123,8 @@ pub struct HypervisorNote {
     pub kvm_refused: Option<String>,
     pub libvirt_version: String,
     pub qemu_version: String,
+    /// The node's address on the storage network, which the locks of its guests carry.
+    pub storage_address: Option<String>,
 }
 
 /// What the tree records about a node. Numbers that could not be read are 0 and named in `defects`.
@@ -155,6 +158,8 @@ pub struct NodeRecord {
     pub ipmi_hostname: String,
     /// Not known of older peers.
     pub hypervisor: Option<HypervisorNote>,
+    /// The last fence of this node, if one of our own nodes did it.
+    pub fence: Option<FenceNote>,
     /// What of the record could not be read, for the operator.
     pub defects: Vec<String>,
 }

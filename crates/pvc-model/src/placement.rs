@@ -297,6 +297,7 @@ mod tests {
             network_stats: "".into(),
             ipmi_hostname: String::new(),
             hypervisor: None,
+            fence: None,
             defects: Vec::new(),
         }
     }

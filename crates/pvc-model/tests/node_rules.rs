@@ -35,6 +35,7 @@ fn node(name: &str) -> NodeRecord {
         network_stats: Arc::from(""),
         ipmi_hostname: String::new(),
         hypervisor: None,
+        fence: None,
         defects: Vec::new(),
     }
 }

@@ -52,6 +52,7 @@ async fn stamp_regularly(shared: &Shared, shutdown: &CancellationToken) {
         };
         match error {
             None => {
+                shared.stamped.send_modify(|count| *count += 1);
                 if let Some(since) = failing_since.take() {
                     let seconds = now.saturating_sub(since).as_secs();
                     tracing::warn!(seconds, "the keepalive is written again after it could not be");
@@ -251,21 +252,23 @@ impl Reporter {
         }
     }
 
-    /// Writes `run` unless the node says it already, or is on its way down. A node that others took for
-    /// dead first looks anew whether it runs VMs that now belong to somebody else.
+    /// Writes `run` unless the node says it already, or is on its way down. Before, it has looked whether
+    /// it runs VMs that now belong to somebody else, and ended them; a node that others took for dead
+    /// looks anew.
     async fn say_run(&mut self) -> Result<(), String> {
         let shared = self.shared.clone();
         let is_suspected = shared.record().is_some_and(|record| suspected(&record.daemon_state));
         let guests = shared.guests.borrow().clone();
         let since = is_suspected.then(|| *self.suspected.get_or_insert(guests.passes));
         self.suspected = since;
-        let has_looked = since.is_none_or(|since| guests.passes >= since + 2 && guests.foreign == 0);
+        let looks = since.map_or(1, |since| since + 2);
+        let has_looked = guests.passes >= looks && guests.foreign == 0;
         let knows_its_guests = has_looked || !shared.settings.subsystems.hypervisor;
         let decide = |cluster: &Cluster| {
             let mut changes = Changes::new();
             match cluster.nodes.get(shared.name()).map(|record| &record.daemon_state) {
                 None | Some(DaemonState::Run | DaemonState::Shutdown) => {}
-                Some(state) if suspected(state) && !knows_its_guests => {}
+                Some(_) if !knows_its_guests => {}
                 Some(_) => {
                     changes.node(shared.name(), NodeChange::Daemon(DaemonState::Run));
                 }

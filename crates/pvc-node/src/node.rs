@@ -18,7 +18,9 @@ use crate::settings::{NodeSettings, Ports};
 use crate::shared::{Heartbeat, Shared};
 use crate::startup::{self, NoFacts};
 use crate::vms::VmReconciler;
-use crate::{ceph, collect, console, faults, flush, inventory, keepalive, network, nodelog, primary};
+use crate::{
+    ceph, collect, console, faults, fence, flush, inventory, keepalive, network, nodelog, primary, reset,
+};
 
 /// How long the store may take for each of the last words.
 const LAST_WORD: Duration = Duration::from_secs(5);
@@ -196,6 +198,12 @@ fn start_tasks(shared: &Arc<Shared>, log_lines: Option<Receiver<String>>) -> Tas
     let acting = &mut tasks.acting;
     supervise(acting, shared, "primary", &end, primary::run);
     supervise(acting, shared, "flush", &end, flush::run);
+    if shared.settings.role == NodeRole::Coordinator && !shared.settings.standalone {
+        supervise(acting, shared, "fence", &end, fence::run);
+    }
+    if on.hypervisor && shared.settings.fencing.suicide_intervals > 0 {
+        supervise(acting, shared, "reset", &end, reset::run);
+    }
     if on.hypervisor {
         supervise(acting, shared, "vms", &end, |shared, end| VmReconciler::new(shared).run(end));
         supervise(acting, shared, "collect", &end, collect::run);

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pvc_model::NodeName;
+use pvc_model::fence::Rules;
 use pvc_model::network_core::CoreNetworks;
 use pvc_model::node::NodeRole;
 use pvc_model::vm::Selector;
-use pvc_ports::{Clock, Exec, Host, Hypervisor, Network, Random, Services, Storage};
+use pvc_ports::{Clock, Exec, Host, Hypervisor, Network, Power, Random, Services, Storage};
 use pvc_store::Ipmi;
 
 /// Everything the node role wants to know. Whoever wires the daemon fills it from the configuration.
@@ -43,6 +44,10 @@ pub struct NodeSettings {
     pub upstream_ip: Option<String>,
     /// This node's BMC: recorded for the others, and asked once at the start.
     pub ipmi: Option<Ipmi>,
+    /// When others are taken for dead, and what is done then.
+    pub fencing: Rules,
+    /// Whether a node whose own BMC did not answer at the start fences nobody.
+    pub fence_only_with_own_bmc: bool,
     /// Whether the services that PVC needs are started here (`systemctl start`). Off where one process is
     /// everything.
     pub start_services: bool,
@@ -104,6 +109,7 @@ pub struct Ports {
     pub network: Arc<dyn Network>,
     pub services: Arc<dyn Services>,
     pub host: Arc<dyn Host>,
+    pub power: Arc<dyn Power>,
     pub exec: Arc<dyn Exec>,
     pub clock: Arc<dyn Clock>,
     pub random: Arc<dyn Random>,
@@ -114,8 +120,8 @@ pub(crate) mod tests {
     use super::*;
 
     use pvc_testkit::{
-        FakeHost, MemoryNetwork, MemoryStorage, ScriptedExec, ScriptedHypervisor, ScriptedServices,
-        SeededRandom, TokioClock,
+        FakeHost, MemoryNetwork, MemoryStorage, ScriptedExec, ScriptedHypervisor, ScriptedPower,
+        ScriptedServices, SeededRandom, TokioClock,
     };
 
     /// A machine on which nothing is installed.
@@ -126,6 +132,7 @@ pub(crate) mod tests {
             network: Arc::new(MemoryNetwork::new()),
             services: Arc::new(ScriptedServices::new()),
             host: Arc::new(FakeHost::new()),
+            power: Arc::new(ScriptedPower::new()),
             exec: Arc::new(ScriptedExec::without_programs()),
             clock: Arc::new(TokioClock::new()),
             random: Arc::new(SeededRandom::new(1)),
@@ -160,6 +167,8 @@ pub(crate) mod tests {
             selector: None,
             upstream_ip: None,
             ipmi: None,
+            fencing: Rules::never(Duration::from_secs(5)),
+            fence_only_with_own_bmc: false,
             start_services: false,
             standalone: true,
             log: LogSwitches::default(),

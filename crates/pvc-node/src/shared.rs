@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -24,6 +25,10 @@ pub(crate) struct Shared {
     pub guests: watch::Sender<Guests>,
     /// How often the keepalive's stamp was written, or tried.
     pub stamps: watch::Sender<u64>,
+    /// How often it was written.
+    pub stamped: watch::Sender<u64>,
+    /// Whether this node's own BMC answered at the start.
+    pub bmc_answers: AtomicBool,
     heartbeat: Mutex<Heartbeat>,
     collected: Mutex<Collected>,
     failed_moves: Mutex<BTreeMap<Uuid, Backoff>>,
@@ -72,8 +77,21 @@ impl Shared {
         let heartbeat = Mutex::new(Heartbeat { wanted: None, hook: Box::new(|| {}) });
         let collected = Mutex::default();
         let (stamps, _) = watch::channel(0);
+        let (stamped, _) = watch::channel(0);
         let failed_moves = Mutex::default();
-        Shared { settings, ports, store, guests, stamps, heartbeat, collected, failed_moves }
+        let bmc_answers = AtomicBool::new(false);
+        Shared {
+            settings,
+            ports,
+            store,
+            guests,
+            stamps,
+            stamped,
+            bmc_answers,
+            heartbeat,
+            collected,
+            failed_moves,
+        }
     }
 
     pub fn name(&self) -> &NodeName {

@@ -4,13 +4,14 @@
 //! store are [`before_store`], because one of them starts ZooKeeper; the others are [`after_store`].
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
 use pvc_model::node::{CoordinatorState, DaemonState, DomainState, HypervisorNote, NodeRole};
-use pvc_ports::{Command, HostFacts, HypervisorError, HypervisorFacts};
+use pvc_ports::{HostFacts, HypervisorError, HypervisorFacts};
 use pvc_store::schema::{SCHEMA_VERSION, SchemaStep, schema_step};
-use pvc_store::{Change, ChangeError, Changes, ConfigChange, Ipmi, NewNode, NodeChange, Report, StoreError};
+use pvc_store::{Change, ChangeError, Changes, ConfigChange, NewNode, NodeChange, Report, StoreError};
 
 use crate::network;
 use crate::node::NodeError;
@@ -285,34 +286,21 @@ async fn name_cluster(shared: &Shared) -> Result<(), NodeError> {
 /// when this node must be shot. Either answer is logged, and neither stops the start.
 async fn test_ipmi(shared: &Shared) {
     let Some(ipmi) = &shared.settings.ipmi else { return };
-    match ask_power(shared, ipmi).await {
-        Ok(()) => tracing::info!(bmc = ipmi.hostname, "the BMC answers; this node can be fenced"),
-        Err(why) => tracing::error!(
-            bmc = ipmi.hostname,
-            why,
-            "the BMC does not answer; this node cannot be fenced. Check `fencing.ipmi` in the configuration and the BMC's network"
-        ),
-    }
-}
-
-async fn ask_power(shared: &Shared, ipmi: &Ipmi) -> Result<(), String> {
-    let args =
-        ["-I", "lanplus", "-H", &ipmi.hostname, "-U", &ipmi.username, "-E", "chassis", "power", "status"];
-    let command = Command {
-        program: "ipmitool".to_owned(),
-        args: args.map(str::to_owned).to_vec(),
-        // `-E` reads it from here: arguments are for everybody to see.
-        env: vec![("IPMI_PASSWORD".to_owned(), ipmi.password.clone())],
-        stdin: None,
-        deadline: IPMI_DEADLINE,
+    let asked = shared.within(IPMI_DEADLINE, shared.ports.power.is_on(&ipmi.bmc())).await;
+    let why = match asked {
+        Some(Ok(true)) => {
+            shared.bmc_answers.store(true, Ordering::Relaxed);
+            return tracing::info!(bmc = ipmi.hostname, "the BMC answers; this node can be fenced");
+        }
+        Some(Ok(false)) => "it says that the power of this machine is off: is it that of another?".to_owned(),
+        Some(Err(error)) => error.to_string(),
+        None => format!("no answer within {} s", IPMI_DEADLINE.as_secs()),
     };
-    let output = shared.ports.exec.run(command).await.map_err(|error| error.to_string())?;
-    let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-    match output.code {
-        Some(0) if said.eq_ignore_ascii_case("chassis power is on") => Ok(()),
-        Some(0) => Err(format!("it says `{said}`")),
-        _ => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
-    }
+    tracing::error!(
+        bmc = ipmi.hostname,
+        why,
+        "the BMC cannot be used; this node cannot be fenced. Check `fencing.ipmi` in the configuration and the BMC's network"
+    );
 }
 
 /// Lets everybody see what guests run with here.
@@ -322,6 +310,7 @@ async fn note_hypervisor(shared: &Shared, facts: HypervisorFacts) {
         kvm_refused: facts.kvm_refused,
         libvirt_version: facts.libvirt_version,
         qemu_version: facts.qemu_version,
+        storage_address: shared.settings.storage_address.clone(),
     };
     if let Err(error) = shared.store.report(vec![Report::Hypervisor(shared.name().clone(), note)]).await {
         tracing::debug!(%error, "what guests run with here is not in the store");

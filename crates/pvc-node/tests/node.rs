@@ -15,7 +15,7 @@ use pvc_model::{NodeName, Uuid};
 use pvc_node::{NodeError, Outcome};
 use pvc_ports::GuestRun;
 use pvc_store::{Change, Changes, ConfigChange, NodeChange, VmChange};
-use pvc_testkit::{Manner, ScriptedExec};
+use pvc_testkit::{BmcManner, Manner};
 use world::{INTERVAL, world};
 
 #[tokio::test(start_paused = true)]
@@ -561,43 +561,54 @@ async fn a_flush_can_be_turned_round_while_its_last_vm_hangs() {
 
 #[tokio::test(start_paused = true)]
 async fn a_node_that_was_taken_for_dead_ends_the_copies_of_others_before_it_says_that_it_runs() {
-    let world = world().await;
-    let moved = world.define(1, VmState::Start).await;
-    let kept = world.define(2, VmState::Start).await;
-    let daemon = world.running().await;
-    for vm in [moved, kept] {
-        world.until_runs(vm).await;
+    for daemon_dies in [false, true] {
+        let world = world().await;
+        let moved = world.define(1, VmState::Start).await;
+        let kept = world.define(2, VmState::Start).await;
+        let daemon = world.running().await;
+        for vm in [moved, kept] {
+            world.until_runs(vm).await;
+        }
+        daemon.connection.cut();
+        world.pass(60).await;
+        let other = pvc_store::NewNode {
+            name: NodeName::new("hv2"),
+            role: pvc_model::node::NodeRole::Coordinator,
+            cpus: 4,
+            kernel: "6".to_owned(),
+            os: "GNU/Linux".to_owned(),
+            arch: "x86_64".to_owned(),
+            version: "1.0.3".to_owned(),
+            ipmi: pvc_store::Ipmi::default(),
+            keepalive: 0,
+        };
+        let mut changes = Changes::new();
+        changes.push(Change::AddNode(Box::new(other)));
+        world.change(changes).await;
+        let mut changes = Changes::new();
+        changes.node(&NodeName::new("hv1"), NodeChange::Daemon(DaemonState::Fenced));
+        changes.vm(moved, VmChange::Node(NodeName::new("hv2"))).vm(moved, VmChange::State(VmState::Start));
+        world.change(changes).await;
+        let _daemon = if daemon_dies {
+            daemon.kill().await;
+            world.start().await
+        } else {
+            daemon.connection.mend();
+            daemon
+        };
+        world
+            .until("it runs again", || {
+                let runs = world.node().unwrap().daemon_state == DaemonState::Run;
+                assert!(
+                    !runs || !world.hypervisor.is_there(moved),
+                    "it runs with a copy of somebody else's VM"
+                );
+                runs
+            })
+            .await;
+        assert!(world.hypervisor.is_there(kept));
+        assert_eq!(world.hypervisor.count("start", kept), 1);
     }
-    daemon.connection.cut();
-    world.pass(60).await;
-    let other = pvc_store::NewNode {
-        name: NodeName::new("hv2"),
-        role: pvc_model::node::NodeRole::Coordinator,
-        cpus: 4,
-        kernel: "6".to_owned(),
-        os: "GNU/Linux".to_owned(),
-        arch: "x86_64".to_owned(),
-        version: "1.0.3".to_owned(),
-        ipmi: pvc_store::Ipmi::default(),
-        keepalive: 0,
-    };
-    let mut changes = Changes::new();
-    changes.push(Change::AddNode(Box::new(other)));
-    world.change(changes).await;
-    let mut changes = Changes::new();
-    changes.node(&NodeName::new("hv1"), NodeChange::Daemon(DaemonState::Fenced));
-    changes.vm(moved, VmChange::Node(NodeName::new("hv2"))).vm(moved, VmChange::State(VmState::Start));
-    world.change(changes).await;
-    daemon.connection.mend();
-    world
-        .until("it runs again", || {
-            let runs = world.node().unwrap().daemon_state == DaemonState::Run;
-            assert!(!runs || !world.hypervisor.is_there(moved), "it runs with a copy of somebody else's VM");
-            runs
-        })
-        .await;
-    assert!(world.hypervisor.is_there(kept));
-    assert_eq!(world.hypervisor.count("start", kept), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -737,20 +748,17 @@ async fn the_first_steps_make_every_folder_also_below_one_that_is_there() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_bmc_is_asked_once_and_its_password_is_for_nobody_to_see() {
-    let mut world = world().await;
-    world.exec = Arc::new(ScriptedExec::new(|_| Ok(ScriptedExec::success(" Chassis Power is on\n"))));
-    let password = "it's \"quoted\" $HOME".to_owned();
-    let (hostname, username) = ("hv1-ipmi".to_owned(), "admin".to_owned());
-    world.settings.ipmi = Some(pvc_store::Ipmi { hostname, username, password: password.clone() });
-    let _daemon = world.running().await;
-    world.pass(60).await;
-    let ran = world.exec.ran();
-    assert_eq!(ran.len(), 1);
-    assert_eq!((ran[0].program.as_str(), ran[0].deadline), ("ipmitool", Duration::from_secs(2)));
-    assert!(ran[0].args.contains(&"-E".to_owned()) && !ran[0].args.contains(&password), "{:?}", ran[0].args);
-    assert_eq!(ran[0].env, [("IPMI_PASSWORD".to_owned(), password)]);
-    assert_eq!(world.node().unwrap().ipmi_hostname, "hv1-ipmi");
+async fn the_own_bmc_is_asked_once_and_a_dead_one_does_not_stop_the_start() {
+    for dead in [false, true] {
+        let mut world = world().await;
+        world.power.set_manner("hv1-ipmi", BmcManner { dead, ..BmcManner::default() });
+        let (hostname, username) = ("hv1-ipmi".to_owned(), "admin".to_owned());
+        world.settings.ipmi = Some(pvc_store::Ipmi { hostname, username, password: "secret".to_owned() });
+        let _daemon = world.running().await;
+        world.pass(60).await;
+        assert_eq!(world.power.calls(), ["status hv1-ipmi"]);
+        assert_eq!(world.node().unwrap().ipmi_hostname, "hv1-ipmi");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -12,6 +12,7 @@ mod exec;
 mod host;
 mod hypervisor;
 mod network;
+mod power;
 mod random;
 mod services;
 mod storage;
@@ -26,6 +27,7 @@ pub use hypervisor::{
     HypervisorFacts, Migration, MigrationJob, MigrationProgress, VncAddress,
 };
 pub use network::{Network, NetworkError};
+pub use power::{Bmc, Power, PowerError};
 pub use random::Random;
 pub use services::{Services, ServicesError, UnitState};
 pub use storage::{

@@ -1,6 +1,7 @@
 //! What can be written, in the words of the model.
 
 use pvc_model::fault::FaultRecord;
+use pvc_model::fence::FenceNote;
 use pvc_model::job::{JobId, JobProgress, JobSpec};
 use pvc_model::node::{CoordinatorState, DaemonState, DomainState, HypervisorNote, NodeFigures, NodeRole};
 use pvc_model::renaming::Renaming;
@@ -8,6 +9,7 @@ use pvc_model::storage::{PoolName, VolumeId};
 use pvc_model::vm::moving::MoveNote;
 use pvc_model::vm::{MigrationMethod, Selector, Tag, VmState};
 use pvc_model::{NodeName, Uuid};
+use pvc_ports::Bmc;
 
 /// A set of changes that become true together or not at all.
 #[derive(Debug, Default, Clone)]
@@ -143,6 +145,13 @@ pub struct Ipmi {
     pub password: String,
 }
 
+impl Ipmi {
+    /// The BMC that is reached so.
+    pub fn bmc(&self) -> Bmc {
+        Bmc { host: self.hostname.clone(), user: self.username.clone(), password: self.password.clone() }
+    }
+}
+
 impl std::fmt::Debug for Ipmi {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Ipmi").field("hostname", &self.hostname).finish_non_exhaustive()
@@ -184,6 +193,8 @@ pub enum Report {
     /// JSON text by interface.
     NetworkStats(NodeName, String),
     Hypervisor(NodeName, HypervisorNote),
+    /// How the node is fenced; written by who holds the fence lock.
+    Fence(NodeName, FenceNote),
     /// 0 to 100; `None` if nobody knows.
     NodeHealth(NodeName, Option<u8>),
     /// JSON text.

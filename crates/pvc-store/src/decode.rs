@@ -158,6 +158,7 @@ pub(crate) fn node(raw: &Raw, name: &str) -> Option<NodeRecord> {
         network_stats: r.shared("network_stats"),
         ipmi_hostname: r.text("ipmihostname"),
         hypervisor: raw.text(&keys::node_note(name)).and_then(|text| note_codec::read(&text)),
+        fence: raw.text(&keys::fence(name)).and_then(|text| note_codec::read_fence(&text)),
         defects: r.defects,
     })
 }

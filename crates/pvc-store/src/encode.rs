@@ -367,6 +367,7 @@ pub(crate) fn report(report: &Report) -> Vec<(String, String)> {
         Report::WorkingOn(node, vms) => vec![(keys::working_on(node.as_str()), joined(vms, " "))],
         Report::NetworkStats(node, json) => vec![(keys::node(node, "network_stats"), json.clone())],
         Report::Hypervisor(node, note) => vec![(keys::node_note(node.as_str()), note_codec::text(note))],
+        Report::Fence(node, note) => vec![(keys::fence(node.as_str()), note_codec::fence_text(note))],
         Report::NodeHealth(node, health) => {
             let text = health.map_or_else(|| "None".to_owned(), |health| health.to_string());
             vec![(keys::node(node, "monitoring_health"), text)]

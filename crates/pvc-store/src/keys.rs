@@ -7,6 +7,7 @@ pub(crate) const SCHEMA_VERSION: &str = "/schema/version";
 pub(crate) const CONFIG: &str = "/config";
 pub(crate) const MAINTENANCE: &str = "/config/maintenance";
 pub(crate) const PRIMARY: &str = "/config/primary_node";
+pub(crate) const FENCE_LOCK: &str = "/config/fence_lock";
 pub(crate) const UPSTREAM_IP: &str = "/config/upstream_ip";
 pub(crate) const SELECTOR: &str = "/config/migration_target_selector";
 pub(crate) const NODES: &str = "/nodes";
@@ -48,6 +49,7 @@ pub(crate) const BASE: &[(&str, &str)] = &[
     ("/pvcrs/working_on", ""),
     ("/pvcrs/moves", ""),
     ("/pvcrs/placement", ""),
+    ("/pvcrs/fences", ""),
 ];
 
 /// The keys below a node's root, parents first, with the values that `repair` gives missing ones.
@@ -160,6 +162,11 @@ pub(crate) fn node_note(name: &str) -> String {
 /// The VMs whose guests a node is starting or ending. Older peers say nothing of the kind.
 pub(crate) fn working_on(name: &str) -> String {
     format!("/pvcrs/working_on/{name}")
+}
+
+/// How a node was last fenced.
+pub(crate) fn fence(name: &str) -> String {
+    format!("/pvcrs/fences/{name}")
 }
 
 /// The latest move of a VM, as the node that sends it tells.

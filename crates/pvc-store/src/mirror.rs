@@ -298,7 +298,9 @@ impl Subject {
             ("tasks", Some(id)) => JobId::parse(id).map(Subject::Job),
             ("pvcrs", Some("renamings")) => Uuid::try_parse(next()?).ok().map(Subject::Renaming),
             ("pvcrs", Some("moves")) => Uuid::try_parse(next()?).ok().map(Subject::Vm),
-            ("pvcrs", Some("nodes" | "working_on")) => next().map(|name| Subject::Node(name.to_owned())),
+            ("pvcrs", Some("nodes" | "working_on" | "fences")) => {
+                next().map(|name| Subject::Node(name.to_owned()))
+            }
             ("ceph", Some("osds")) => next().map(|id| Subject::Osd(id.to_owned())),
             ("ceph", Some("pools")) => next().map(|name| Subject::Pool(name.to_owned())),
             ("ceph", Some("volumes" | "snapshots")) => {

@@ -1,11 +1,15 @@
 //! Nodes on the wire.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use pvc_api_types as api;
 use pvc_model::cluster::Cluster;
+use pvc_model::fence::{FenceNote, PowerAfter};
 use pvc_model::node::{HypervisorNote, NodeRecord, PluginReport};
 use serde_json::{Map, Value};
+
+use crate::view::fault::local_time;
 
 /// Everything known about a node.
 pub fn node(record: &NodeRecord, cluster: &Cluster) -> api::Node {
@@ -36,6 +40,27 @@ pub fn node(record: &NodeRecord, cluster: &Cluster) -> api::Node {
         },
         interfaces: interfaces(record),
         hypervisor: record.hypervisor.as_ref().map(hypervisor),
+        fence: record.fence.as_ref().map(fence),
+    }
+}
+
+fn fence(note: &FenceNote) -> api::NodeFence {
+    let time = |seconds: i64| local_time(Duration::from_secs(seconds.try_into().unwrap_or(0)));
+    let power = match note.power {
+        PowerAfter::Untouched => "untouched",
+        PowerAfter::Due => "to be switched on",
+        PowerAfter::SwitchedOn => "switched on",
+    };
+    api::NodeFence {
+        by: note.by.clone(),
+        suspected_at: time(note.suspected_at),
+        proven_at: note.proven_at.map(time).unwrap_or_default(),
+        proof: note.proof.clone(),
+        failed_attempts: note.failed_attempts,
+        last_failure: note.last_failure.clone(),
+        recovered: note.recovered.clone(),
+        stranded: note.stranded.clone(),
+        power: power.to_owned(),
     }
 }
 

@@ -1,5 +1,5 @@
 use clap::Args;
-use pvc_api_types::{HealthDetail, Node, NodeHypervisor};
+use pvc_api_types::{HealthDetail, Node, NodeFence, NodeHypervisor};
 
 use super::Which;
 use crate::context::Pvc;
@@ -56,6 +56,10 @@ fn view(node: &Node, long: bool, paint: Paint) -> String {
             lines.line("Hypervisor", versions);
         }
     }
+    if let Some(fence) = &node.fence {
+        lines.blank();
+        lines.lines("Last fence", &last_fence(fence));
+    }
     lines.blank();
     lines.line("Active VM Count", node.domains_count.to_string());
     lines.line("Host CPUs", node.vcpu.total.to_string());
@@ -67,6 +71,22 @@ fn view(node: &Node, long: bool, paint: Paint) -> String {
     lines.line("Allocated RAM (MiB)", node.memory.allocated.to_string());
     lines.line("Provisioned RAM (MiB)", node.memory.provisioned.to_string());
     lines.finish()
+}
+
+/// Who took the node for dead, when, how its death is known, and what became of its VMs.
+fn last_fence(fence: &NodeFence) -> Vec<String> {
+    let mut lines = vec![format!("{} took it for dead at {}", fence.by, fence.suspected_at)];
+    if fence.failed_attempts > 0 {
+        lines
+            .push(format!("{} attempts failed, the last one: {}", fence.failed_attempts, fence.last_failure));
+    }
+    match fence.proven_at.as_str() {
+        "" => lines.push("its death is not proven; its VMs are not started elsewhere".to_owned()),
+        at => lines.push(format!("proven at {at}: {}; power {}", fence.proof, fence.power)),
+    }
+    lines.extend(fence.recovered.iter().map(|vm| format!("recovered: {vm}")));
+    lines.extend(fence.stranded.iter().map(|vm| format!("waits for a place: {vm}")));
+    lines
 }
 
 fn accelerator(hypervisor: &NodeHypervisor) -> String {
@@ -105,6 +125,44 @@ mod tests {
     #[test]
     fn the_long_view() {
         crate::golden::check("node-info-long.txt", &(view(&node(), true, Paint::OFF)));
+    }
+
+    #[test]
+    fn the_last_fence_is_told_with_its_proof_or_without() {
+        let fence = NodeFence {
+            by: "pvchv1".to_owned(),
+            suspected_at: "2026-11-20 03:00:30".to_owned(),
+            proven_at: String::new(),
+            proof: String::new(),
+            failed_attempts: 3,
+            last_failure: "the BMC at `10.0.0.3` cannot be used: no answer".to_owned(),
+            recovered: Vec::new(),
+            stranded: Vec::new(),
+            power: "untouched".to_owned(),
+        };
+        assert_eq!(
+            last_fence(&fence),
+            [
+                "pvchv1 took it for dead at 2026-11-20 03:00:30",
+                "3 attempts failed, the last one: the BMC at `10.0.0.3` cannot be used: no answer",
+                "its death is not proven; its VMs are not started elsewhere"
+            ]
+        );
+        let fence = NodeFence {
+            proven_at: "2026-11-20 03:01:02".to_owned(),
+            proof: "its BMC said twice that the power is off".to_owned(),
+            failed_attempts: 0,
+            recovered: vec!["web1 on pvchv2".to_owned()],
+            power: "switched on".to_owned(),
+            ..fence
+        };
+        assert_eq!(
+            last_fence(&fence)[1..],
+            [
+                "proven at 2026-11-20 03:01:02: its BMC said twice that the power is off; power switched on",
+                "recovered: web1 on pvchv2"
+            ]
+        );
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use pvc_embedded::EmbeddedTree;
 use pvc_model::cluster::Cluster;
+use pvc_model::fence::Rules;
 use pvc_model::node::{DaemonState, DomainState, NodeRecord, NodeRole};
 use pvc_model::storage::VolumeId;
 use pvc_model::vm::{Selector, VmRecord, VmState};
@@ -15,8 +16,8 @@ use pvc_node::{LogSwitches, MigrationSettings, Node, NodeError, NodeSettings, Ou
 use pvc_ports::Clock;
 use pvc_store::{Change, Changes, NewVm, NodeChange, Store, VmChange};
 use pvc_testkit::{
-    FakeHost, FlakyTree, MemoryNetwork, MemoryStorage, ScriptedExec, ScriptedHypervisor, ScriptedServices,
-    SeededRandom, TokioClock, eventually,
+    FakeHost, FlakyTree, MemoryNetwork, MemoryStorage, ScriptedExec, ScriptedHypervisor, ScriptedPower,
+    ScriptedServices, SeededRandom, TokioClock, eventually,
 };
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -32,6 +33,8 @@ pub struct World {
     pub network: Arc<MemoryNetwork>,
     pub services: Arc<ScriptedServices>,
     pub host: Arc<FakeHost>,
+    /// The BMCs of all servers.
+    pub power: Arc<ScriptedPower>,
     pub exec: Arc<ScriptedExec>,
     pub clock: Arc<TokioClock>,
     pub settings: NodeSettings,
@@ -93,6 +96,8 @@ pub async fn world() -> World {
         selector: Some(Selector::Mem),
         upstream_ip: None,
         ipmi: None,
+        fencing: Rules::never(INTERVAL),
+        fence_only_with_own_bmc: false,
         start_services: false,
         standalone: true,
         log: LogSwitches::default(),
@@ -105,6 +110,7 @@ pub async fn world() -> World {
         network: Arc::new(MemoryNetwork::new()),
         services: Arc::new(ScriptedServices::new()),
         host: Arc::new(FakeHost::new()),
+        power: Arc::new(ScriptedPower::new()),
         exec: Arc::new(ScriptedExec::without_programs()),
         clock,
         settings,
@@ -130,6 +136,7 @@ impl World {
             network: Arc::new(MemoryNetwork::new()),
             services: Arc::new(ScriptedServices::new()),
             host: Arc::new(FakeHost::new()),
+            power: self.power.clone(),
             exec: Arc::new(ScriptedExec::without_programs()),
             clock: self.clock.clone(),
             settings,
@@ -159,6 +166,7 @@ impl World {
             network: self.network.clone(),
             services: self.services.clone(),
             host: self.host.clone(),
+            power: self.power.clone(),
             exec: self.exec.clone(),
             clock: self.clock.clone(),
             random: Arc::new(SeededRandom::new(2)),

@@ -1,0 +1,315 @@
+//! Dead nodes: who is taken for dead, what is done to make sure, and in what order.
+//!
+//! ```text
+//!  run ──silent──▶ dead ──proof──▶ fenced, fence-flush ──VMs placed──▶ fenced, flushed ──▶ power on
+//!                   │                                                                        │
+//!                   └── a new stamp, or another state: it lives, nothing more is done ◀──────┘
+//! ```
+//!
+//! The state that everybody sees is the node's record; what one fencer knows beside it is a [`Mind`]
+//! that another can begin anew with at any moment. So a fence whose fencer dies is finished by whoever
+//! gets the lock next (I6).
+//!
+//! Invariants:
+//! - Nobody is suspected by a clock that is not the observer's own, nor for a time in which the observer
+//!   did not listen (I8).
+//! - Nothing is recovered without a proof of death (I3): a BMC that says the power is off, twice or after
+//!   it was told to cut it; or, where nodes reset themselves, a silence longer than that takes.
+
+mod rescue;
+mod sightings;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::NodeName;
+use crate::cluster::Cluster;
+use crate::node::{DaemonState, DomainState, NodeRecord};
+use crate::vm::backoff::Backoff;
+
+pub use rescue::{Rescue, Way, lock_is_of, rescues};
+pub use sightings::Sightings;
+
+/// Chances of a suspected node to show that it lives before its power is cut, one interval each.
+pub const SAVING_THROWS: u32 = 6;
+
+/// How soon a BMC that says the power is off is asked again.
+const CONFIRM_AFTER: Duration = Duration::from_millis(500);
+
+/// What is added to the time in which a node resets itself: its machine may be slow in doing so.
+const RESET_TAKES_INTERVALS: u32 = 6;
+
+/// How patient fencers are, and what they may do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rules {
+    pub keepalive_interval: Duration,
+    /// Missed keepalives until a node is taken for dead; 0: never.
+    pub fence_intervals: u32,
+    /// Missed keepalives until a node with running VMs resets itself; 0: it does not.
+    pub suicide_intervals: u32,
+    /// Whether the VMs of a node that was proven dead are started elsewhere.
+    pub recover_after_success: bool,
+    /// Whether those of a node whose BMC cannot prove it are, once it must have reset itself.
+    pub recover_after_failure: bool,
+}
+
+impl Rules {
+    /// Nobody is ever taken for dead: a cluster that is one machine.
+    pub fn never(keepalive_interval: Duration) -> Self {
+        Rules {
+            keepalive_interval,
+            fence_intervals: 0,
+            suicide_intervals: 0,
+            recover_after_success: false,
+            recover_after_failure: false,
+        }
+    }
+
+    /// The silence that makes a node suspicious, if any does.
+    fn suspicious(&self) -> Option<Duration> {
+        (self.fence_intervals > 0).then(|| self.keepalive_interval * self.fence_intervals)
+    }
+
+    /// The silence after which a node has reset itself, where nodes do.
+    fn has_reset_itself(&self) -> Option<Duration> {
+        let intervals = self.suicide_intervals.checked_add(RESET_TAKES_INTERVALS)?;
+        (self.suicide_intervals > 0).then(|| self.keepalive_interval * intervals)
+    }
+}
+
+/// What a fencer looks at.
+#[derive(Debug, Clone, Copy)]
+pub struct View<'a> {
+    pub me: &'a NodeName,
+    pub cluster: &'a Cluster,
+    pub sightings: &'a Sightings,
+    pub rules: &'a Rules,
+    /// The fencer's monotonic clock.
+    pub now: Duration,
+}
+
+/// What is done next for one node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// Record that it is taken for dead, if its stamp is still this one.
+    Suspect { stamp: i64 },
+    /// Ask its BMC whether the power is on. Changes nothing.
+    AskPower,
+    /// Tell its BMC to cut the power, and ask until it is off.
+    CutPower { stamp: i64 },
+    /// Record that it is dead, and how that is known.
+    Prove { proof: Proof, recover: bool },
+    /// Give its VMs to other nodes.
+    Recover,
+    /// Its power has been off; switch it on again.
+    PowerOn,
+}
+
+/// How it is known that a node is dead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Proof {
+    /// Its BMC said twice that the power is off.
+    FoundOff,
+    /// Its BMC says that the power is off, after it was told to cut it.
+    CutOff,
+    /// It has been silent for longer than a node takes to reset itself.
+    ResetItself { silent: Duration },
+}
+
+impl std::fmt::Display for Proof {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Proof::FoundOff => write!(f, "its BMC said twice that the power is off"),
+            Proof::CutOff => {
+                write!(f, "its BMC says that the power is off, after it was told to cut it")
+            }
+            Proof::ResetItself { silent } => write!(
+                f,
+                "its BMC could not be used, but it has been silent for {} s, and after `suicide_intervals` a node resets itself",
+                silent.as_secs()
+            ),
+        }
+    }
+}
+
+/// What a fencer remembers of a node that it works on.
+#[derive(Debug, Clone, Default)]
+pub struct Mind {
+    /// Something is under way for it.
+    pub busy: bool,
+    /// Its stamp, and how long it had been silent, when this fencer took it up.
+    taken_up: Option<(i64, Duration)>,
+    /// How often in a row its BMC said that the power is off.
+    found_off: u32,
+    cut_off: bool,
+    ask_at: Duration,
+    /// Failed attempts to cut its power.
+    attempts: Backoff,
+    /// Failed attempts to switch it on again, or to recover its VMs.
+    again: Backoff,
+}
+
+impl Mind {
+    /// Its BMC was asked. `None`: it did not say.
+    pub fn heard_of_power(&mut self, is_on: Option<bool>, now: Duration, interval: Duration) {
+        self.found_off = if is_on == Some(false) { self.found_off + 1 } else { 0 };
+        self.ask_at = now + if self.found_off > 0 { CONFIRM_AFTER.min(interval) } else { interval };
+    }
+
+    /// Its power was cut, and its BMC says so.
+    pub fn was_cut_off(&mut self) {
+        self.cut_off = true;
+    }
+
+    /// Its power could not be cut.
+    pub fn could_not_be_cut_off(&mut self, now: Duration) {
+        self.attempts.unreachable(now);
+    }
+
+    /// Failed attempts to cut its power.
+    pub fn failed_attempts(&self) -> u32 {
+        self.attempts.failures()
+    }
+
+    /// A step after the proof did not work out and is due again later.
+    pub fn try_later(&mut self, now: Duration) {
+        self.again.unreachable(now);
+    }
+}
+
+/// What is to be done now, and when to look again at the latest.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Plan {
+    pub steps: Vec<(NodeName, Step)>,
+    /// Nodes that need this fencer's attention, also those that only wait for their time. As long as
+    /// there are any, the fence lock is held.
+    pub concerns: Vec<NodeName>,
+}
+
+/// Forgets what no longer holds: a node that has stamped since, or has another state, is no concern.
+pub fn observe(view: &View<'_>, minds: &mut BTreeMap<NodeName, Mind>) {
+    minds.retain(|name, mind| {
+        let Some(node) = view.cluster.nodes.get(name) else { return mind.busy };
+        let same_stamp = mind.taken_up.is_none_or(|(stamp, _)| stamp == node.keepalive);
+        mind.busy || (same_stamp && is_concern(view, node, Some(mind)))
+    });
+    for node in view.cluster.nodes.values().filter(|node| node.daemon_state == DaemonState::Dead) {
+        if is_concern(view, node, minds.get(&node.name)) {
+            let silent = view.sightings.silent(&node.name);
+            let mind = minds.entry(node.name.clone()).or_default();
+            mind.taken_up.get_or_insert((node.keepalive, silent));
+        }
+    }
+}
+
+/// Decides for every node.
+pub fn plan(view: &View<'_>, minds: &BTreeMap<NodeName, Mind>) -> Plan {
+    let mut plan = Plan::default();
+    for (name, node) in &view.cluster.nodes {
+        let known = minds.get(name);
+        if !is_concern(view, node, known) {
+            continue;
+        }
+        plan.concerns.push(name.clone());
+        let mind = known.cloned().unwrap_or_default();
+        if let Some(step) = decide(view, node, &mind).filter(|_| !mind.busy) {
+            plan.steps.push((name.clone(), step));
+        }
+    }
+    plan
+}
+
+/// Whether there is something to do about `node`, now or soon.
+fn is_concern(view: &View<'_>, node: &NodeRecord, mind: Option<&Mind>) -> bool {
+    let Some(suspicious) = view.rules.suspicious() else { return false };
+    // What has begun goes on in maintenance: half a fence helps nobody.
+    let has_begun = mind.is_some_and(|mind| mind.taken_up.is_some());
+    if node.name == *view.me || (view.cluster.config.maintenance && !has_begun) {
+        return false;
+    }
+    let is_silent = view.sightings.silent(&node.name) >= suspicious;
+    match node.daemon_state {
+        DaemonState::Run | DaemonState::Dead => is_silent,
+        DaemonState::Fenced => is_silent && (is_being_recovered(node) || wants_power(node)),
+        _ => false,
+    }
+}
+
+fn is_being_recovered(node: &NodeRecord) -> bool {
+    node.domain_state == DomainState::FenceFlush
+}
+
+/// Whether a fencer of ours cut the node's power and nobody has switched it on since.
+fn wants_power(node: &NodeRecord) -> bool {
+    node.fence.as_ref().is_some_and(|fence| fence.proven_at.is_some() && fence.power == PowerAfter::Due)
+}
+
+fn decide(view: &View<'_>, node: &NodeRecord, mind: &Mind) -> Option<Step> {
+    let due = |backoff: &Backoff| backoff.wait_until(view.now).is_none();
+    match node.daemon_state {
+        DaemonState::Run => Some(Step::Suspect { stamp: node.keepalive }),
+        DaemonState::Dead => prove(view, node, mind),
+        DaemonState::Fenced if is_being_recovered(node) => due(&mind.again).then_some(Step::Recover),
+        DaemonState::Fenced => (wants_power(node) && due(&mind.again)).then_some(Step::PowerOn),
+        _ => None,
+    }
+}
+
+/// The way from suspicion to proof.
+fn prove(view: &View<'_>, node: &NodeRecord, mind: &Mind) -> Option<Step> {
+    let rules = view.rules;
+    let (stamp, silent_then) = mind.taken_up?;
+    let silent = view.sightings.silent(&node.name);
+    let proven = |proof, recover| Some(Step::Prove { proof, recover });
+    if mind.cut_off {
+        return proven(Proof::CutOff, rules.recover_after_success);
+    }
+    if mind.found_off >= 2 {
+        return proven(Proof::FoundOff, rules.recover_after_success);
+    }
+    let has_reset_itself = rules.has_reset_itself().is_some_and(|time| silent >= time);
+    if mind.failed_attempts() > 0 && rules.recover_after_failure && has_reset_itself {
+        return proven(Proof::ResetItself { silent }, true);
+    }
+    let throws = rules.keepalive_interval * SAVING_THROWS;
+    let thrown = silent >= silent_then + throws;
+    if mind.found_off > 0 || !thrown {
+        return (view.now >= mind.ask_at && !node.ipmi_hostname.is_empty()).then_some(Step::AskPower);
+    }
+    mind.attempts.wait_until(view.now).is_none().then_some(Step::CutPower { stamp })
+}
+
+/// What fencers record about a node's last fence, for the operator and for each other. Times are
+/// seconds since the epoch by the fencer's wall clock, and for people only.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct FenceNote {
+    /// The node that fenced, or tries to.
+    pub by: String,
+    pub suspected_at: i64,
+    pub proven_at: Option<i64>,
+    /// How the death is known; empty until it is.
+    pub proof: String,
+    /// Failed attempts to prove it, and why the last one failed.
+    pub failed_attempts: u32,
+    pub last_failure: String,
+    /// VMs that were given to other nodes, as `name on node`.
+    pub recovered: Vec<String>,
+    /// VMs that no node could take, as `name: why`.
+    pub stranded: Vec<String>,
+    pub power: PowerAfter,
+}
+
+/// What became of the power after the fence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PowerAfter {
+    /// Not touched by a fencer.
+    #[default]
+    Untouched,
+    /// It is to be switched on again.
+    Due,
+    /// The BMC was told to, and said yes.
+    SwitchedOn,
+}
+
+#[cfg(test)]
+mod tests;

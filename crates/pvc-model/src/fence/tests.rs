@@ -1,0 +1,477 @@
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::node::{CoordinatorState, NodeFigures, NodeRole};
+use crate::vm::{VmRecord, VmState};
+use crate::{Uuid, domain::DomainSummary};
+
+const INTERVAL: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_secs(1);
+
+fn rules() -> Rules {
+    Rules {
+        keepalive_interval: INTERVAL,
+        fence_intervals: 6,
+        suicide_intervals: 0,
+        recover_after_success: true,
+        recover_after_failure: false,
+    }
+}
+
+fn node(name: &str, daemon_state: DaemonState) -> NodeRecord {
+    NodeRecord {
+        name: NodeName::new(name),
+        role: NodeRole::Coordinator,
+        daemon_state,
+        coordinator_state: CoordinatorState::Secondary,
+        domain_state: DomainState::Ready,
+        keepalive: 1000,
+        active_schema: Some(15),
+        latest_schema: Some(15),
+        pvc_version: String::new(),
+        cpus: 16,
+        kernel: String::new(),
+        os: String::new(),
+        arch: String::new(),
+        figures: NodeFigures { memory_total_mib: 32768, memory_free_mib: 16384, ..NodeFigures::default() },
+        running: Vec::new(),
+        working_on: Vec::new(),
+        health: None,
+        plugins: Vec::new(),
+        network_stats: "{}".into(),
+        ipmi_hostname: "bmc".to_owned(),
+        hypervisor: None,
+        fence: None,
+        defects: Vec::new(),
+    }
+}
+
+fn cluster(nodes: impl IntoIterator<Item = NodeRecord>) -> Cluster {
+    let nodes = nodes.into_iter().map(|node| (node.name.clone(), Arc::new(node))).collect();
+    Cluster { nodes, ..Cluster::default() }
+}
+
+/// One fencer, `hv1`, that looks every second.
+struct Fencer {
+    cluster: Cluster,
+    sightings: Sightings,
+    minds: BTreeMap<NodeName, Mind>,
+    rules: Rules,
+    now: Duration,
+}
+
+impl Fencer {
+    fn watching(nodes: impl IntoIterator<Item = NodeRecord>) -> Fencer {
+        let mut fencer = Fencer {
+            cluster: cluster(nodes),
+            sightings: Sightings::default(),
+            minds: BTreeMap::new(),
+            rules: rules(),
+            now: Duration::from_secs(7_000),
+        };
+        fencer.look(true);
+        fencer
+    }
+
+    fn look(&mut self, is_connected: bool) {
+        self.sightings.look(&self.cluster, is_connected, self.now, 3 * LOOK);
+    }
+
+    fn plan(&mut self) -> Plan {
+        let me = NodeName::new("hv1");
+        let view = View {
+            me: &me,
+            cluster: &self.cluster,
+            sightings: &self.sightings,
+            rules: &self.rules,
+            now: self.now,
+        };
+        observe(&view, &mut self.minds);
+        plan(&view, &self.minds)
+    }
+
+    /// Lets `seconds` pass, looking every second, and returns what is then to be done.
+    fn after(&mut self, seconds: u64) -> Vec<(NodeName, Step)> {
+        for _ in 0..seconds {
+            self.now += LOOK;
+            self.look(true);
+        }
+        self.plan().steps
+    }
+
+    fn steps_for(&mut self, name: &str) -> Option<Step> {
+        self.plan().steps.into_iter().find(|(node, _)| node.as_str() == name).map(|(_, step)| step)
+    }
+
+    fn edit(&mut self, name: &str, change: impl FnOnce(&mut NodeRecord)) {
+        change(Arc::make_mut(self.cluster.nodes.get_mut(name).unwrap()));
+    }
+
+    fn mind(&mut self, name: &str) -> &mut Mind {
+        self.minds.entry(NodeName::new(name)).or_default()
+    }
+}
+
+/// `hv1` fences, `hv2` has been silent since the beginning and is taken for dead.
+fn with_dead_node() -> Fencer {
+    let mut fencer = Fencer::watching([node("hv1", DaemonState::Run), node("hv2", DaemonState::Run)]);
+    fencer.after(30);
+    assert_eq!(fencer.steps_for("hv2"), Some(Step::Suspect { stamp: 1000 }));
+    fencer.edit("hv2", |node| node.daemon_state = DaemonState::Dead);
+    fencer
+}
+
+#[test]
+fn a_node_is_suspected_after_its_intervals_of_silence_and_not_before() {
+    let mut fencer = Fencer::watching([node("hv1", DaemonState::Run), node("hv2", DaemonState::Run)]);
+    assert_eq!(fencer.after(29), []);
+    assert_eq!(fencer.after(1), [(NodeName::new("hv2"), Step::Suspect { stamp: 1000 })]);
+    fencer.edit("hv2", |node| node.keepalive -= 3600);
+    assert_eq!(fencer.after(1), [], "any new stamp is a sign of life, also one of an hour ago");
+}
+
+#[test]
+fn only_a_running_node_is_suspected_and_never_oneself() {
+    use DaemonState::{Dead, Fenced, Init, Run, Shutdown, Stop};
+    for state in [Init, Shutdown, Stop, Fenced, DaemonState::Unknown("odd".into())] {
+        let mut fencer = Fencer::watching([node("hv1", Run), node("hv2", state.clone())]);
+        assert_eq!(fencer.after(600), [], "{state:?}");
+    }
+    let mut fencer = Fencer::watching([node("hv1", Dead)]);
+    assert_eq!(fencer.after(600), []);
+}
+
+#[test]
+fn zero_intervals_mean_never() {
+    let mut fencer = Fencer::watching([node("hv1", DaemonState::Run), node("hv2", DaemonState::Run)]);
+    fencer.rules.fence_intervals = 0;
+    assert_eq!(fencer.after(600), []);
+}
+
+#[test]
+fn who_was_cut_off_or_frozen_has_not_listened() {
+    let mut fencer = Fencer::watching([node("hv1", DaemonState::Run), node("hv2", DaemonState::Run)]);
+    fencer.after(29);
+    fencer.look(false);
+    assert_eq!(fencer.after(30), [], "the first look after an outage begins anew");
+    assert_eq!(fencer.after(1).len(), 1);
+    let mut fencer = Fencer::watching([node("hv1", DaemonState::Run), node("hv2", DaemonState::Run)]);
+    fencer.now += Duration::from_secs(3600);
+    fencer.look(true);
+    assert_eq!(fencer.after(29), [], "an hour of its own sleep counts for nothing");
+    assert_eq!(fencer.after(1).len(), 1);
+}
+
+#[test]
+fn a_bmc_that_says_twice_that_the_power_is_off_ends_the_waiting() {
+    let mut fencer = with_dead_node();
+    assert_eq!(fencer.steps_for("hv2"), Some(Step::AskPower));
+    let now = fencer.now;
+    fencer.mind("hv2").heard_of_power(Some(false), now, INTERVAL);
+    assert_eq!(fencer.steps_for("hv2"), None, "asked again in a moment");
+    fencer.now += CONFIRM_AFTER;
+    assert_eq!(fencer.steps_for("hv2"), Some(Step::AskPower));
+    let now = fencer.now;
+    fencer.mind("hv2").heard_of_power(Some(false), now, INTERVAL);
+    assert_eq!(fencer.steps_for("hv2"), Some(Step::Prove { proof: Proof::FoundOff, recover: true }));
+}
+
+#[test]
+fn a_node_whose_power_is_on_gets_its_saving_throws_before_it_is_cut() {
+    let mut fencer = with_dead_node();
+    fencer.plan();
+    let mut asked = 0;
+    for second in 1..30 {
+        fencer.after(1);
+        match fencer.steps_for("hv2") {
+            Some(Step::AskPower) => {
+                asked += 1;
+                let now = fencer.now;
+                fencer.mind("hv2").heard_of_power(Some(true), now, INTERVAL);
+            }
+            None => {}
+            step => panic!("{second}: {step:?}"),
+        }
+    }
+    assert_eq!(asked, 6, "once per interval");
+    fencer.after(1);
+    assert_eq!(fencer.steps_for("hv2"), Some(Step::CutPower { stamp: 1000 }));
+    fencer.mind("hv2").was_cut_off();
+    assert_eq!(fencer.steps_for("hv2"), Some(Step::Prove { proof: Proof::CutOff, recover: true }));
+}
+
+#[test]
+fn a_new_stamp_or_another_state_ends_it_at_every_moment() {
+    let mends: [fn(&mut NodeRecord); 2] =
+        [|node| node.keepalive += 5, |node| node.daemon_state = DaemonState::Run];
+    for mend in mends {
+        for seconds in [0, 10, 29] {
+            let mut fencer = with_dead_node();
+            fencer.after(seconds);
+            fencer.edit("hv2", mend);
+            fencer.edit("hv2", |node| node.keepalive += 1);
+            fencer.after(1);
+            assert_eq!(fencer.plan(), Plan::default());
+            assert!(fencer.minds.is_empty());
+        }
+    }
+}
+
+#[test]
+fn an_attempt_that_failed_is_repeated_ever_more_slowly_and_recovers_nothing() {
+    let mut fencer = with_dead_node();
+    fencer.plan();
+    fencer.after(30);
+    let mut attempts = Vec::new();
+    for second in 0..300 {
+        if let Some(Step::CutPower { .. }) = fencer.steps_for("hv2") {
+            attempts.push(second);
+            let now = fencer.now;
+            fencer.mind("hv2").could_not_be_cut_off(now);
+        }
+        for step in fencer.after(1) {
+            assert!(!matches!(step.1, Step::Prove { .. } | Step::Recover), "{step:?}");
+        }
+    }
+    let gaps: Vec<u64> = attempts.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert_eq!(gaps[..6], [1, 2, 4, 8, 16, 30], "{attempts:?}");
+}
+
+#[test]
+fn where_nodes_reset_themselves_silence_is_a_proof_after_a_failed_attempt_and_if_that_is_wanted() {
+    for (recover_after_failure, suicide_intervals, is_proof) in
+        [(true, 12, true), (false, 12, false), (true, 0, false)]
+    {
+        let mut fencer = with_dead_node();
+        fencer.rules = Rules { recover_after_failure, suicide_intervals, ..rules() };
+        fencer.plan();
+        fencer.after(30);
+        assert_eq!(fencer.steps_for("hv2"), Some(Step::CutPower { stamp: 1000 }));
+        let now = fencer.now;
+        fencer.mind("hv2").could_not_be_cut_off(now);
+        fencer.after(29);
+        let early = fencer.steps_for("hv2");
+        assert!(!matches!(early, Some(Step::Prove { .. })), "89 s of 18 intervals: {early:?}");
+        fencer.after(1);
+        let proof = Proof::ResetItself { silent: Duration::from_secs(90) };
+        let proven = fencer.steps_for("hv2") == Some(Step::Prove { proof, recover: true });
+        assert_eq!(proven, is_proof);
+    }
+}
+
+#[test]
+fn in_maintenance_nothing_begins_and_what_has_begun_is_finished() {
+    let mut fencer = Fencer::watching([
+        node("hv1", DaemonState::Run),
+        node("hv2", DaemonState::Run),
+        node("hv3", DaemonState::Dead),
+    ]);
+    fencer.cluster.config.maintenance = true;
+    assert_eq!(fencer.after(600), []);
+    let mut fencer = with_dead_node();
+    fencer.plan();
+    fencer.cluster.config.maintenance = true;
+    fencer.after(30);
+    assert_eq!(fencer.steps_for("hv2"), Some(Step::CutPower { stamp: 1000 }));
+}
+
+#[test]
+fn what_another_fencer_left_half_done_is_taken_up() {
+    let mut fencer = Fencer::watching([
+        node("hv1", DaemonState::Run),
+        node("hv2", DaemonState::Dead),
+        NodeRecord { domain_state: DomainState::FenceFlush, ..node("hv3", DaemonState::Fenced) },
+        node("hv4", DaemonState::Fenced),
+        NodeRecord {
+            fence: Some(FenceNote { proven_at: Some(5), power: PowerAfter::Due, ..FenceNote::default() }),
+            ..node("hv5", DaemonState::Fenced)
+        },
+    ]);
+    assert_eq!(fencer.after(29), [], "only after it has seen the silence itself");
+    fencer.after(1);
+    assert_eq!(fencer.steps_for("hv2"), Some(Step::AskPower), "with saving throws of its own");
+    assert_eq!(fencer.steps_for("hv3"), Some(Step::Recover));
+    assert_eq!(fencer.steps_for("hv4"), None, "nothing is left to do");
+    assert_eq!(fencer.steps_for("hv5"), Some(Step::PowerOn));
+    fencer.after(29);
+    assert_eq!(fencer.steps_for("hv2"), Some(Step::AskPower));
+    fencer.after(1);
+    assert_eq!(fencer.steps_for("hv2"), Some(Step::CutPower { stamp: 1000 }));
+}
+
+#[test]
+fn several_dead_nodes_do_not_wait_for_each_other() {
+    let dead = || {
+        ["hv2", "hv3", "hv4"].map(|name| NodeRecord {
+            domain_state: DomainState::FenceFlush,
+            ..node(name, DaemonState::Fenced)
+        })
+    };
+    let mut fencer = Fencer::watching(dead().into_iter().chain([node("hv1", DaemonState::Run)]));
+    assert_eq!(fencer.after(30).len(), 3);
+    fencer.mind("hv2").busy = true;
+    assert_eq!(fencer.after(1).len(), 2);
+    assert_eq!(fencer.plan().concerns.len(), 3);
+}
+
+proptest! {
+    /// Whatever the clocks of the others say and do, a node that stamps at least every other interval is
+    /// never suspected, and a silent one always is, in time.
+    #[test]
+    fn clocks_that_step_neither_fence_nor_save(steps in prop::collection::vec(-7200_i64..7200, 40), dead_from in 10_usize..30) {
+        let mut fencer = Fencer::watching([node("hv1", DaemonState::Run), node("hv2", DaemonState::Run), node("hv3", DaemonState::Run)]);
+        let mut suspected_at = None;
+        for (round, step) in steps.iter().enumerate() {
+            fencer.edit("hv2", |node| node.keepalive += 5 + 2 * step + i64::from(5 + 2 * step == 0));
+            if round < dead_from {
+                fencer.edit("hv3", |node| node.keepalive += 5);
+            }
+            for (name, planned) in fencer.after(5) {
+                prop_assert_eq!(&name, &NodeName::new("hv3"));
+                let is_suspicion = matches!(planned, Step::Suspect { .. });
+                prop_assert!(is_suspicion);
+                suspected_at.get_or_insert(round);
+            }
+        }
+        let expected = dead_from + 6;
+        prop_assert!(suspected_at.is_none_or(|round| round + 1 == expected || round == expected), "{suspected_at:?} {dead_from}");
+        prop_assert_eq!(suspected_at.is_some(), expected < 40);
+    }
+}
+
+fn vm(number: u128, state: VmState, node: &str, memory_mib: u64) -> VmRecord {
+    let uuid = Uuid::from_u128(number);
+    let domain = DomainSummary {
+        name: format!("vm{number}"),
+        uuid,
+        description: None,
+        memory_mib,
+        vcpus: 1,
+        topology: None,
+        os_type: "hvm".to_owned(),
+        arch: None,
+        machine: None,
+        emulator: None,
+        console: None,
+        console_log: None,
+        vnc: None,
+        features: Vec::new(),
+        disks: Vec::new(),
+        nics: Vec::new(),
+        controllers: Vec::new(),
+    };
+    VmRecord {
+        uuid,
+        name: format!("vm{number}"),
+        state,
+        state_version: 1,
+        node: Some(NodeName::new(node)),
+        last_node: None,
+        failed_reason: String::new(),
+        xml: "<domain/>".into(),
+        domain: Ok(Arc::new(domain)),
+        profile: None,
+        recorded_volumes: Vec::new(),
+        stats: "".into(),
+        vnc: String::new(),
+        autostart: false,
+        migration_method: None,
+        max_downtime_ms: 300,
+        selector: None,
+        node_limit: Vec::new(),
+        tags: Vec::new(),
+        snapshots: Vec::new(),
+        moving: None,
+        defects: Vec::new(),
+    }
+}
+
+fn with_vms(vms: impl IntoIterator<Item = VmRecord>) -> Cluster {
+    let small = |name: &str, free| NodeRecord {
+        figures: NodeFigures { memory_total_mib: 9000, memory_free_mib: free, ..NodeFigures::default() },
+        ..node(name, DaemonState::Run)
+    };
+    let mut cluster =
+        cluster([small("hv1", 4096), small("hv2", 2048), NodeRecord { ..node("dead", DaemonState::Fenced) }]);
+    cluster.vms = vms.into_iter().map(|vm| (vm.uuid, Arc::new(vm))).collect();
+    cluster
+}
+
+fn ways(cluster: &Cluster) -> Vec<(String, String)> {
+    let way = |way: &Way| match way {
+        Way::Start(node) => format!("start {node}"),
+        Way::Stay(node) => format!("stay {node}"),
+        Way::Wait(_) => "wait".to_owned(),
+    };
+    rescues(cluster, &NodeName::new("dead")).iter().map(|r| (r.name.clone(), way(&r.way))).collect()
+}
+
+fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
+    expected.iter().map(|(vm, way)| ((*vm).to_owned(), (*way).to_owned())).collect()
+}
+
+#[test]
+fn all_lost_vms_are_placed_at_once_and_no_memory_is_promised_twice() {
+    let cluster = with_vms([
+        vm(1, VmState::Start, "dead", 1000),
+        vm(2, VmState::Start, "dead", 3000),
+        vm(3, VmState::Restart, "dead", 1500),
+        vm(4, VmState::Start, "dead", 1500),
+        vm(5, VmState::Start, "hv1", 1000),
+    ]);
+    let expected = [("vm2", "start hv1"), ("vm3", "start hv2"), ("vm1", "start hv1"), ("vm4", "wait")];
+    let mut found = ways(&cluster);
+    found.sort();
+    let mut expected = pairs(&expected);
+    expected.sort();
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn only_what_should_run_is_started() {
+    let off = [VmState::Stop, VmState::Disable, VmState::Fail, VmState::Shutdown, VmState::Provision];
+    let cluster = with_vms(off.into_iter().zip(1..).map(|(state, number)| vm(number, state, "dead", 100)));
+    assert_eq!(ways(&cluster), []);
+}
+
+#[test]
+fn a_vm_that_was_on_its_way_is_started_where_it_was_going_or_stays_where_it_runs() {
+    let moving = |number, node: &str, last: &str| VmRecord {
+        last_node: Some(NodeName::new(last)),
+        ..vm(number, VmState::Migrate, node, 100)
+    };
+    let mut cluster =
+        with_vms([moving(1, "hv2", "dead"), moving(2, "dead", "hv1"), moving(3, "dead", "hv2")]);
+    let runs = |cluster: &mut Cluster, name: &str, number| {
+        Arc::make_mut(cluster.nodes.get_mut(name).unwrap()).running.push(Uuid::from_u128(number));
+    };
+    runs(&mut cluster, "hv1", 2);
+    let expected = pairs(&[("vm1", "start hv2"), ("vm2", "stay hv1"), ("vm3", "start hv1")]);
+    assert_eq!(ways(&cluster), expected);
+    runs(&mut cluster, "hv2", 1);
+    assert_eq!(ways(&cluster), expected[1..], "it has arrived");
+}
+
+#[test]
+fn a_lock_is_known_by_the_storage_address_of_its_node() {
+    use crate::node::HypervisorNote;
+    let told = |address: &str| {
+        Some(HypervisorNote {
+            accelerator: "kvm".to_owned(),
+            kvm_refused: None,
+            libvirt_version: String::new(),
+            qemu_version: String::new(),
+            storage_address: Some(address.to_owned()),
+        })
+    };
+    let victim = NodeName::new("dead");
+    let mut cluster = with_vms([]);
+    Arc::make_mut(cluster.nodes.get_mut("hv1").unwrap()).hypervisor = told("10.0.1.1");
+    assert!(!lock_is_of(&cluster, &victim, "10.0.1.1"), "a living node has it");
+    assert!(lock_is_of(&cluster, &victim, "10.0.1.9"), "nobody else is known to have it");
+    Arc::make_mut(cluster.nodes.get_mut("dead").unwrap()).hypervisor = told("10.0.1.3");
+    assert!(lock_is_of(&cluster, &victim, "10.0.1.3"));
+    assert!(!lock_is_of(&cluster, &victim, "10.0.1.9"));
+}

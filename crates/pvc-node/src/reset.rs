@@ -1,0 +1,102 @@
+//! A node that has lost the store for long gives its VMs up, so that others may start them.
+//!
+//! Where `suicide_intervals` is configured, the other nodes count on it: a node whose BMC cannot be used
+//! is taken for dead once it must have reset itself. A node without running VMs has nothing to give up
+//! and never resets itself (I5).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::join_all;
+use pvc_model::Uuid;
+use pvc_ports::Command;
+use tokio_util::sync::CancellationToken;
+
+use crate::shared::Shared;
+
+/// How often is looked.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Looks that are further apart were no looking: a machine that slept has first to try again.
+const LONGEST_GAP: Duration = Duration::from_secs(3);
+
+/// How long asking for the guests may take, and ending them: the reset ends those that are left.
+const END_GUESTS: Duration = Duration::from_secs(10);
+
+/// How long the reset itself may take until it is tried again.
+const RESET: Duration = Duration::from_secs(30);
+
+/// Watches the own keepalive until `shutdown`, or until the machine is reset.
+pub(crate) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
+    let rules = &shared.settings.fencing;
+    let limit = rules.keepalive_interval * rules.suicide_intervals;
+    let stamped = shared.stamped.subscribe();
+    let (mut last_look, mut last_stamp, mut silent) = (shared.now(), *stamped.borrow(), Duration::ZERO);
+    loop {
+        tokio::select! {
+            biased;
+            () = shutdown.cancelled() => return,
+            () = shared.sleep(LOOK) => {}
+        }
+        let (now, stamp) = (shared.now(), *stamped.borrow());
+        let passed = now.saturating_sub(last_look);
+        silent = match (stamp == last_stamp, passed <= LONGEST_GAP) {
+            (true, true) => silent + passed,
+            (true, false) => silent,
+            (false, _) => Duration::ZERO,
+        };
+        (last_look, last_stamp) = (now, stamp);
+        // In maintenance somebody may have stopped the store on purpose.
+        if silent < limit || shared.store.view().config.maintenance {
+            continue;
+        }
+        let guests = running(&shared).await;
+        if !guests.is_empty() {
+            give_up(&shared, &guests, silent).await;
+        }
+    }
+}
+
+/// The guests here that have a record: as the hypervisor says, or as it last said.
+async fn running(shared: &Shared) -> Vec<Uuid> {
+    let recorded = shared.store.view();
+    match shared.within(END_GUESTS, shared.ports.hypervisor.guests()).await {
+        Some(Ok(guests)) => guests.into_keys().filter(|vm| recorded.vms.contains_key(vm)).collect(),
+        _ => shared.guests.borrow().known.keys().copied().collect(),
+    }
+}
+
+/// Ends the guests, then the machine.
+async fn give_up(shared: &Shared, guests: &[Uuid], silent: Duration) {
+    tracing::error!(
+        vms = guests.len(),
+        "no keepalive could be written for {} s (`suicide_intervals`): others may start the VMs of this node, so they \
+         are ended here and the machine is reset",
+        silent.as_secs()
+    );
+    let end = |vm: &Uuid| {
+        let vm = *vm;
+        async move {
+            if let Err(error) = shared.ports.hypervisor.destroy(vm).await {
+                tracing::error!(%vm, %error, "a guest could not be ended; the reset ends it");
+            }
+        }
+    };
+    shared.within(END_GUESTS, join_all(guests.iter().map(end))).await;
+    // Twice `--force`: at once, without stopping services, which would wait for a store that is not there.
+    let command = Command {
+        program: "systemctl".to_owned(),
+        args: ["reboot", "--force", "--force"].map(str::to_owned).to_vec(),
+        env: Vec::new(),
+        stdin: None,
+        deadline: RESET,
+    };
+    match shared.ports.exec.run(command).await {
+        Ok(output) if output.code == Some(0) => shared.sleep(RESET).await,
+        Ok(output) => {
+            let why = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+            tracing::error!(why, "the machine could not be reset; it is tried again");
+        }
+        Err(error) => tracing::error!(%error, "the machine could not be reset; it is tried again"),
+    }
+}

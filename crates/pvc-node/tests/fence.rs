@@ -1,0 +1,351 @@
+//! Several nodes on one tree, some of which die.
+
+#![allow(clippy::disallowed_methods, reason = "a test waits in paused time")]
+
+mod world;
+
+use std::time::Duration;
+
+use pvc_model::Uuid;
+use pvc_model::fence::{PowerAfter, Rules};
+use pvc_model::node::{DaemonState, DomainState};
+use pvc_model::vm::VmState;
+use pvc_store::{Changes, ConfigChange, Ipmi};
+use pvc_testkit::BmcManner;
+use world::{Daemon, INTERVAL, World, world};
+
+fn rules() -> Rules {
+    Rules {
+        keepalive_interval: INTERVAL,
+        fence_intervals: 6,
+        suicide_intervals: 0,
+        recover_after_success: true,
+        recover_after_failure: false,
+    }
+}
+
+/// A server that is a node of a cluster of several, with a BMC and a storage address.
+fn server(mut world: World, number: u32) -> World {
+    let hostname = format!("bmc-hv{number}");
+    world.settings.standalone = false;
+    world.settings.fencing = rules();
+    world.settings.ipmi = Some(Ipmi { hostname, username: "admin".to_owned(), password: "$ \"'".to_owned() });
+    world.settings.storage_address = Some(format!("10.0.1.{number}"));
+    world
+}
+
+/// Nodes `hv1` to `hv3`, all ready.
+struct Three {
+    worlds: Vec<World>,
+    daemons: Vec<Option<Daemon>>,
+}
+
+impl Three {
+    async fn start(prepare: impl Fn(&mut World)) -> Three {
+        let first = world().await;
+        let (second, third) = (first.another("hv2").await, first.another("hv3").await);
+        let mut worlds = vec![server(first, 1), server(second, 2), server(third, 3)];
+        worlds.iter_mut().for_each(prepare);
+        let mut daemons = Vec::new();
+        for world in &worlds {
+            daemons.push(Some(world.start().await));
+            let name = world.settings.name.clone();
+            let runs =
+                || world.view().nodes.get(&name).is_some_and(|node| node.daemon_state == DaemonState::Run);
+            world.until("the node runs", runs).await;
+            world.request_node_of(name.as_str(), DomainState::Ready).await;
+        }
+        Three { worlds, daemons }
+    }
+
+    fn eyes(&self) -> &World {
+        &self.worlds[0]
+    }
+
+    fn state(&self, node: &str) -> (DaemonState, DomainState) {
+        let node = self.eyes().view().nodes[node].clone();
+        (node.daemon_state.clone(), node.domain_state.clone())
+    }
+
+    /// The whole server is gone: its daemon and its guests, and the power, if the BMC is to say so.
+    async fn lose(&mut self, number: usize, power_is_off: bool) {
+        let world = &self.worlds[number - 1];
+        for vm in world.view().vms.keys() {
+            world.hypervisor.kill(*vm);
+        }
+        world.power.set_on(&format!("bmc-hv{number}"), !power_is_off);
+        self.daemons[number - 1].take().unwrap().kill().await;
+    }
+
+    /// Defines VM `number` on node `node`, running there with a lock on its volume.
+    async fn run_vm(&self, number: u128, node: usize) -> Uuid {
+        let world = &self.worlds[node - 1];
+        let uuid = world.define(number, VmState::Start).await;
+        world.until_runs(uuid).await;
+        world.storage.lock(&format!("vms/vm{number}_sda"), &format!("10.0.1.{node}"));
+        uuid
+    }
+
+    fn runs_on(&self, vm: Uuid) -> Vec<usize> {
+        (1..=3).filter(|number| self.worlds[number - 1].hypervisor.is_there(vm)).collect()
+    }
+
+    fn calls(&self, wanted: &str) -> usize {
+        self.eyes().power.calls().iter().filter(|call| *call == wanted).count()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dead_node_is_fenced_and_its_vms_run_elsewhere_within_seconds_of_the_detection() {
+    let mut three = Three::start(|_| {}).await;
+    let (up, off) = (three.run_vm(1, 3).await, three.worlds[2].define(2, VmState::Stop).await);
+    three.lose(3, true).await;
+    let eyes = three.eyes();
+    eyes.until("it is taken for dead", || three.state("hv3").0 == DaemonState::Dead).await;
+    let detected = eyes.now();
+    eyes.until("its VM runs elsewhere", || !three.runs_on(up).is_empty()).await;
+    let took = eyes.now() - detected;
+    assert!(took <= Duration::from_secs(3), "{took:?}");
+    eyes.until("the fence is over", || three.state("hv3") == (DaemonState::Fenced, DomainState::Flushed))
+        .await;
+    eyes.until("it is switched on again", || eyes.power.is_really_on("bmc-hv3")).await;
+    assert_eq!(three.calls("off bmc-hv3"), 0, "it was off already");
+    let vm = eyes.vm(up);
+    assert_eq!((vm.state.as_str(), vm.last_node.as_ref().unwrap().as_str()), ("start", "hv3"));
+    assert_eq!(eyes.vm(off).node.as_ref().unwrap().as_str(), "hv3", "what is off stays where it is");
+    eyes.until("how it ended is recorded", || {
+        eyes.view().nodes["hv3"].fence.as_ref().is_some_and(|note| note.power == PowerAfter::SwitchedOn)
+    })
+    .await;
+    let note = eyes.view().nodes["hv3"].fence.clone().unwrap();
+    assert!(note.proof.contains("twice") && note.recovered[0].starts_with("vm1 on hv"), "{note:?}");
+    let fault = eyes.until_fault("NODE_FENCED_HV3").await;
+    assert!(fault.contains("vm1 on hv") && fault.contains(&note.proof), "{fault}");
+    assert!(eyes.view().nodes["hv3"].running.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_whose_power_is_on_is_cut_off_after_its_saving_throws() {
+    let mut three = Three::start(|_| {}).await;
+    let vm = three.run_vm(1, 3).await;
+    three.lose(3, false).await;
+    let eyes = three.eyes();
+    eyes.until("it is taken for dead", || three.state("hv3").0 == DaemonState::Dead).await;
+    let suspected = eyes.now();
+    eyes.until("it is cut off", || three.calls("off bmc-hv3") > 0).await;
+    let waited = eyes.now() - suspected;
+    assert!(waited >= INTERVAL * 6 - Duration::from_secs(2), "{waited:?}");
+    eyes.until("its VM runs elsewhere", || !three.runs_on(vm).is_empty()).await;
+    eyes.until("it is switched on again", || eyes.power.is_really_on("bmc-hv3")).await;
+    assert_eq!(three.calls("off bmc-hv3"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_returns_in_time_is_not_shot() {
+    let three = Three::start(|_| {}).await;
+    let vm = three.run_vm(1, 3).await;
+    let third = three.daemons[2].as_ref().unwrap();
+    third.connection.cut();
+    let eyes = three.eyes();
+    eyes.until("it is taken for dead", || three.state("hv3").0 == DaemonState::Dead).await;
+    third.connection.mend();
+    eyes.until("it says that it runs", || three.state("hv3").0 == DaemonState::Run).await;
+    eyes.pass(300).await;
+    assert_eq!(three.calls("off bmc-hv3"), 0);
+    assert_eq!(three.runs_on(vm), [3]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_fence_is_finished_by_another_when_the_fencer_dies() {
+    for step in ["suspected", "cut", "recovering"] {
+        let mut three = Three::start(|_| {}).await;
+        let vm = three.run_vm(1, 3).await;
+        match step {
+            // Whoever fences is killed as soon as there is something to see of it.
+            "cut" => three
+                .eyes()
+                .power
+                .set_manner("bmc-hv3", BmcManner { takes: Duration::from_secs(60), ..BmcManner::default() }),
+            "recovering" => three.eyes().storage.set_failing(true),
+            _ => {}
+        }
+        three.lose(3, step == "recovering").await;
+        let wanted = if step == "recovering" { DaemonState::Fenced } else { DaemonState::Dead };
+        three.eyes().until("it has begun", || three.state("hv3").0 == wanted).await;
+        let fencer = three.eyes().view().nodes["hv3"].fence.clone().unwrap().by;
+        let number: usize = fencer.strip_prefix("hv").unwrap().parse().unwrap();
+        let daemon = three.daemons[number - 1].take().unwrap();
+        daemon.kill().await;
+        let eyes = three.eyes();
+        eyes.power.set_manner("bmc-hv3", BmcManner::default());
+        eyes.storage.set_failing(false);
+        eyes.until("the other finishes it", || {
+            three.state("hv3") == (DaemonState::Fenced, DomainState::Flushed)
+        })
+        .await;
+        eyes.until("its VM runs", || !three.runs_on(vm).is_empty()).await;
+        assert_eq!(three.runs_on(vm).len(), 1, "{step}");
+        assert!(!three.runs_on(vm).contains(&number), "{step}: the first fencer is dead, too");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_proof_nothing_is_started_and_it_is_tried_until_there_is_one() {
+    let manners = [
+        BmcManner { dead: true, ..BmcManner::default() },
+        BmcManner { ignores: true, ..BmcManner::default() },
+        BmcManner { takes: Duration::from_secs(600), ..BmcManner::default() },
+    ];
+    for manner in manners {
+        let mut three = Three::start(|_| {}).await;
+        let vm = three.run_vm(1, 3).await;
+        three.eyes().power.set_manner("bmc-hv3", manner.clone());
+        three.lose(3, false).await;
+        let eyes = three.eyes();
+        let fault = eyes.until_fault("FENCE_FAILED_HV3").await;
+        assert!(fault.contains("node hv3 is silent and could not be fenced"), "{fault}");
+        eyes.pass(600).await;
+        assert_eq!(three.runs_on(vm), Vec::<usize>::new(), "{manner:?}");
+        assert_eq!(three.state("hv3").0, DaemonState::Dead);
+        assert!(eyes.view().nodes["hv3"].fence.as_ref().unwrap().failed_attempts > 1);
+        eyes.power.set_manner("bmc-hv3", BmcManner::default());
+        eyes.until("its VM runs elsewhere", || !three.runs_on(vm).is_empty()).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_dead_nodes_do_not_wait_for_each_other() {
+    let mut three = Three::start(|_| {}).await;
+    let (one, other) = (three.run_vm(1, 2).await, three.run_vm(2, 3).await);
+    three.eyes().power.set_manner("bmc-hv2", BmcManner { dead: true, ..BmcManner::default() });
+    three.lose(2, true).await;
+    three.lose(3, true).await;
+    let eyes = three.eyes();
+    eyes.until("the one that can be proven dead is recovered", || three.runs_on(other) == [1]).await;
+    assert_eq!(three.runs_on(one), Vec::<usize>::new());
+    eyes.power.set_manner("bmc-hv2", BmcManner::default());
+    eyes.until("and the other when it can", || three.runs_on(one) == [1]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_locks_of_the_dead_node_are_freed_and_a_volume_that_another_has_is_left_alone() {
+    let mut three = Three::start(|_| {}).await;
+    let (own, foreign) = (three.run_vm(1, 3).await, three.run_vm(2, 3).await);
+    three.eyes().storage.lock("vms/vm2_sda", "10.0.1.2");
+    three.lose(3, true).await;
+    let eyes = three.eyes();
+    eyes.until("the one is started", || !three.runs_on(own).is_empty()).await;
+    eyes.until_state(foreign, "fail").await;
+    let reason = eyes.vm(foreign).failed_reason.clone();
+    assert!(reason.contains("10.0.1.2") && reason.contains("vms/vm2_sda"), "{reason}");
+    assert_eq!(three.runs_on(foreign), Vec::<usize>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_storage_that_hangs_delays_the_recovery_and_ends_nothing() {
+    let mut three = Three::start(|_| {}).await;
+    let vm = three.run_vm(1, 3).await;
+    three.eyes().storage.set_failing(true);
+    three.lose(3, true).await;
+    let eyes = three.eyes();
+    eyes.until("it is proven dead", || three.state("hv3").0 == DaemonState::Fenced).await;
+    eyes.pass(120).await;
+    assert_eq!(three.runs_on(vm), Vec::<usize>::new());
+    assert_eq!(three.state("hv3").1, DomainState::FenceFlush);
+    eyes.storage.set_failing(false);
+    eyes.until("its VM runs elsewhere", || !three.runs_on(vm).is_empty()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn in_maintenance_and_with_zero_intervals_nobody_is_fenced() {
+    let mut three = Three::start(|_| {}).await;
+    let mut changes = Changes::new();
+    changes.config(ConfigChange::Maintenance(true));
+    three.eyes().change(changes).await;
+    three.lose(3, true).await;
+    three.eyes().pass(600).await;
+    assert_eq!(three.state("hv3").0, DaemonState::Run);
+    let mut three = Three::start(|world| world.settings.fencing.fence_intervals = 0).await;
+    three.lose(3, true).await;
+    three.eyes().pass(600).await;
+    assert_eq!(three.state("hv3").0, DaemonState::Run);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_could_not_be_fenced_does_not_fence_if_that_is_wanted() {
+    let mut three = Three::start(|world| {
+        world.settings.fence_only_with_own_bmc = true;
+        for host in ["bmc-hv1", "bmc-hv2"] {
+            world.power.set_manner(host, BmcManner { dead: true, ..BmcManner::default() });
+        }
+    })
+    .await;
+    three.lose(3, true).await;
+    three.eyes().pass(300).await;
+    assert_eq!(three.state("hv3").0, DaemonState::Run);
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_a_fence_is_not_to_move_vms_the_node_is_cut_off_and_nothing_else() {
+    let mut three = Three::start(|world| world.settings.fencing.recover_after_success = false).await;
+    let vm = three.run_vm(1, 3).await;
+    three.lose(3, true).await;
+    let eyes = three.eyes();
+    eyes.until("it is fenced and switched on", || {
+        three.state("hv3") == (DaemonState::Fenced, DomainState::Ready) && eyes.power.is_really_on("bmc-hv3")
+    })
+    .await;
+    eyes.pass(60).await;
+    assert_eq!(three.runs_on(vm), Vec::<usize>::new());
+    assert_eq!(eyes.vm(vm).node.as_ref().unwrap().as_str(), "hv3");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cut_off_node_gives_its_vms_up_before_others_may_start_them() {
+    let mut three = Three::start(|world| {
+        world.settings.fencing.suicide_intervals = 12;
+        world.settings.fencing.recover_after_failure = true;
+        world.exec = std::sync::Arc::new(pvc_testkit::ScriptedExec::new(|_| {
+            Ok(pvc_testkit::ScriptedExec::success(""))
+        }));
+    })
+    .await;
+    let vm = three.run_vm(1, 3).await;
+    three.eyes().power.set_manner("bmc-hv3", BmcManner { dead: true, ..BmcManner::default() });
+    three.daemons[2].as_ref().unwrap().connection.cut();
+    let eyes = three.eyes();
+    eyes.until("the node gives its VM up", || !three.worlds[2].hypervisor.is_there(vm)).await;
+    let resets =
+        || three.worlds[2].exec.ran().iter().any(|command| command.args.contains(&"reboot".to_owned()));
+    eyes.until("and resets itself", resets).await;
+    assert_eq!(three.runs_on(vm), Vec::<usize>::new(), "not before");
+    eyes.until("its VM runs elsewhere", || !three.runs_on(vm).is_empty()).await;
+    let proof = eyes.view().nodes["hv3"].fence.clone().unwrap().proof;
+    assert!(proof.contains("suicide_intervals"), "{proof}");
+    // The others, which have no VMs, were cut off together with the store.
+    drop(three.daemons.drain(..));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cut_off_node_without_vms_or_in_maintenance_does_not_reset_itself() {
+    for in_maintenance in [false, true] {
+        let three = Three::start(|world| {
+            world.settings.fencing.suicide_intervals = 2;
+            world.exec = std::sync::Arc::new(pvc_testkit::ScriptedExec::new(|_| {
+                Ok(pvc_testkit::ScriptedExec::success(""))
+            }));
+        })
+        .await;
+        if in_maintenance {
+            three.run_vm(1, 3).await;
+            let mut changes = Changes::new();
+            changes.config(ConfigChange::Maintenance(true));
+            three.eyes().change(changes).await;
+            three.eyes().pass(5).await;
+        }
+        three.daemons[2].as_ref().unwrap().connection.cut();
+        three.eyes().pass(300).await;
+        let ran = three.worlds[2].exec.ran();
+        assert!(!ran.iter().any(|command| command.args.contains(&"reboot".to_owned())), "{ran:?}");
+    }
+}
