@@ -6,7 +6,7 @@ use std::fmt;
 use crate::NodeName;
 use crate::cluster::Cluster;
 use crate::node::{DaemonState, DomainState, NodeRecord};
-use crate::vm::{Selector, VmRecord};
+use crate::vm::{Selector, VmRecord, VmState};
 
 /// What a VM asks of the node it is to be placed on.
 #[derive(Debug, Clone, Default)]
@@ -19,6 +19,19 @@ pub struct Need<'a> {
     pub leaving: Option<&'a NodeName>,
     /// Whether it runs as soon as it is there, and so needs its memory to be free.
     pub runs: bool,
+}
+
+impl<'a> Need<'a> {
+    /// What the VM needs wherever it runs.
+    pub fn of(vm: &'a VmRecord) -> Self {
+        Need {
+            memory_mib: vm.memory_mib(),
+            vcpus: vm.domain.as_ref().map_or(1, |domain| domain.vcpus),
+            node_limit: &vm.node_limit,
+            leaving: None,
+            runs: true,
+        }
+    }
 }
 
 /// What is promised to VMs that are on their way, so that nothing is promised twice.
@@ -35,6 +48,31 @@ struct Promise {
 }
 
 impl Promises {
+    /// What VMs were promised that belong to a node and do not run there yet. Their figures say nothing of it.
+    pub fn under_way(cluster: &Cluster) -> Self {
+        let mut promises = Promises::default();
+        for vm in cluster.vms.values() {
+            let comes = matches!(
+                vm.state,
+                VmState::Start | VmState::Restart | VmState::Migrate | VmState::MigrateLive
+            );
+            if let Some(node) = vm.node.as_ref().and_then(|node| cluster.nodes.get(node)).filter(|_| comes)
+                && !node.running.contains(&vm.uuid)
+            {
+                promises.reserve(&node.name, &Need::of(vm));
+            }
+        }
+        promises
+    }
+
+    /// As [`add`](Promises::add), for a VM that is counted among the node's already.
+    pub fn reserve(&mut self, node: &NodeName, need: &Need<'_>) {
+        self.add(node, need);
+        if let Some(promise) = self.by_node.get_mut(node) {
+            promise.vms -= 1;
+        }
+    }
+
     /// Notes that a VM with this need goes to `node`.
     pub fn add(&mut self, node: &NodeName, need: &Need<'_>) {
         let promise = self.by_node.entry(node.clone()).or_default();
@@ -159,6 +197,52 @@ impl fmt::Display for NoPlace {
 
 impl std::error::Error for NoPlace {}
 
+/// How each node does as a place for a VM.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Weighed {
+    pub selector: Selector,
+    /// The best; of equals, the first by name.
+    pub best: Option<NodeName>,
+    /// How good it is, the more the better, or why it does not do.
+    pub nodes: BTreeMap<NodeName, Result<f64, Unfit>>,
+}
+
+impl Weighed {
+    /// The best node, or why none does.
+    pub fn chosen(self) -> Result<NodeName, NoPlace> {
+        let reasons = self.nodes.into_iter().filter_map(|(name, merit)| Some((name, merit.err()?)));
+        self.best.ok_or_else(|| NoPlace { reasons: reasons.collect() })
+    }
+
+    /// What the selector sees in a node of this merit, for people.
+    pub fn seen(&self, merit: f64) -> String {
+        match self.selector {
+            Selector::Memprov => format!("{merit:.0} MiB of memory not promised to VMs"),
+            Selector::Load => format!("load {:.2}", merit.abs()),
+            Selector::Vcpus => format!("{:.0} vCPUs given to VMs", merit.abs()),
+            Selector::Vms => format!("{:.0} VMs", merit.abs()),
+            Selector::Mem | Selector::Unknown(_) => format!("{merit:.0} MiB of memory free"),
+        }
+    }
+}
+
+/// Weighs every node as a place for the VM by `selector`.
+pub fn weigh(cluster: &Cluster, selector: &Selector, need: &Need<'_>, promises: &Promises) -> Weighed {
+    let mut best: Option<(f64, &NodeName)> = None;
+    let mut nodes = BTreeMap::new();
+    for (name, node) in &cluster.nodes {
+        let weighed =
+            check_node(node, need, promises).map(|()| merit(cluster, node, selector, promises.of(name)));
+        if let Ok(merit) = weighed
+            && best.is_none_or(|(most, _)| merit > most)
+        {
+            best = Some((merit, name));
+        }
+        nodes.insert(name.clone(), weighed);
+    }
+    Weighed { selector: selector.clone(), best: best.map(|(_, name)| name.clone()), nodes }
+}
+
 /// The best node for the VM by `selector`; of equals, the first by name.
 pub fn place(
     cluster: &Cluster,
@@ -166,19 +250,7 @@ pub fn place(
     need: &Need<'_>,
     promises: &Promises,
 ) -> Result<NodeName, NoPlace> {
-    let mut reasons = BTreeMap::new();
-    let mut best: Option<(f64, &NodeName)> = None;
-    for (name, node) in &cluster.nodes {
-        if let Err(unfit) = check_node(node, need, promises) {
-            reasons.insert(name.clone(), unfit);
-            continue;
-        }
-        let merit = merit(cluster, node, selector, promises.of(name));
-        if best.is_none_or(|(most, _)| merit > most) {
-            best = Some((merit, name));
-        }
-    }
-    best.map(|(_, name)| name.clone()).ok_or(NoPlace { reasons })
+    weigh(cluster, selector, need, promises).chosen()
 }
 
 /// Whether the VM may go to this node.
@@ -325,6 +397,25 @@ mod tests {
         assert_eq!(placed(&cluster, Selector::Vcpus, &need), "hv3");
         assert_eq!(placed(&cluster, Selector::Load, &need), "hv1");
         assert_eq!(placed(&cluster, Selector::Vms, &need), "hv1", "of equals the first");
+    }
+
+    #[test]
+    fn a_choice_is_explained_in_the_words_of_its_selector() {
+        let cluster = cluster(vec![node("hv1", 30_000, 40_000, 9, 1.25), node("hv2", 100, 0, 9, 2.0)]);
+        let need = Need { memory_mib: 1024, vcpus: 1, runs: true, ..Need::default() };
+        for (selector, seen) in [
+            (Selector::Mem, "30000 MiB of memory free"),
+            (Selector::Memprov, "24000 MiB of memory not promised to VMs"),
+            (Selector::Load, "load 1.25"),
+            (Selector::Vcpus, "9 vCPUs given to VMs"),
+            (Selector::Vms, "0 VMs"),
+        ] {
+            let weighed = weigh(&cluster, &selector, &need, &Promises::default());
+            let merit = weighed.nodes["hv1"].clone().unwrap();
+            assert_eq!(weighed.seen(merit), seen);
+            assert_eq!(weighed.nodes["hv2"], Err(Unfit::NotEnoughFree { free_mib: 100, needed_mib: 1024 }));
+            assert_eq!(weighed.best, Some(NodeName::new("hv1")));
+        }
     }
 
     #[test]

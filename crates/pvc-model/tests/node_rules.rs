@@ -2,12 +2,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
-use pvc_model::flush::{AT_ONCE, Flush, TakeBack, flush, unflush};
+use pvc_model::domain::DomainSummary;
+use pvc_model::flush::{Fate, Flush, Leave, TakeBack, Unflush, fates, flush, unflush};
 use pvc_model::node::{CoordinatorState, DaemonState, DomainState, NodeFigures, NodeRecord, NodeRole};
+use pvc_model::placement::{Promises, Unfit};
 use pvc_model::primary::{PrimaryStep, primary_step};
 use pvc_model::vm::{VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
@@ -40,6 +43,28 @@ fn node(name: &str) -> NodeRecord {
     }
 }
 
+fn domain(uuid: Uuid) -> DomainSummary {
+    DomainSummary {
+        name: "vm".to_owned(),
+        uuid,
+        description: None,
+        memory_mib: 512,
+        vcpus: 1,
+        topology: None,
+        os_type: "hvm".to_owned(),
+        arch: None,
+        machine: None,
+        emulator: None,
+        console: None,
+        console_log: None,
+        vnc: None,
+        features: Vec::new(),
+        disks: Vec::new(),
+        nics: Vec::new(),
+        controllers: Vec::new(),
+    }
+}
+
 fn vm(number: u128, state: VmState, on: &str) -> VmRecord {
     VmRecord {
         uuid: Uuid::from_u128(number),
@@ -50,7 +75,7 @@ fn vm(number: u128, state: VmState, on: &str) -> VmRecord {
         last_node: None,
         failed_reason: String::new(),
         xml: Arc::from(""),
-        domain: Err("not needed here".to_owned()),
+        domain: Ok(Arc::new(domain(Uuid::from_u128(number)))),
         profile: None,
         recorded_volumes: Vec::new(),
         stats: Arc::from(""),
@@ -83,18 +108,28 @@ fn id(number: u128) -> Uuid {
     Uuid::from_u128(number)
 }
 
+const AT_ONCE: usize = 4;
+
+fn emptied(cluster: &Cluster) -> Flush {
+    flush(cluster, &me(), &BTreeSet::new(), Promises::under_way(cluster), AT_ONCE)
+}
+
+fn taken_back(cluster: &Cluster) -> Unflush {
+    unflush(cluster, &me(), &BTreeSet::new(), AT_ONCE)
+}
+
 #[test]
 fn a_flush_of_the_only_node_shuts_down_a_few_at_a_time() {
     let vms = (1..=6).map(|number| vm(number, VmState::Start, "hv1")).collect();
     let mut cluster = cluster(vec![node("hv1")], vms);
-    let left = flush(&cluster, &me());
+    let left = emptied(&cluster);
     assert_eq!((left.shut_down.len(), left.waiting.len()), (AT_ONCE, 6 - AT_ONCE));
     for uuid in left.shut_down {
         Arc::make_mut(cluster.vms.get_mut(&uuid).unwrap()).state = VmState::Shutdown;
     }
-    assert!(flush(&cluster, &me()).shut_down.is_empty());
+    assert!(emptied(&cluster).shut_down.is_empty());
     Arc::make_mut(cluster.vms.get_mut(&id(1)).unwrap()).state = VmState::Stop;
-    assert_eq!(flush(&cluster, &me()).shut_down, [id(5)], "the next one's turn");
+    assert_eq!(emptied(&cluster).shut_down, [id(5)], "the next one's turn");
 }
 
 #[test]
@@ -110,12 +145,22 @@ fn a_flush_waits_for_what_is_under_way_and_does_not_care_for_what_is_off() {
         (VmState::Mirror, Flush::default()),
     ] {
         let cluster = cluster(vec![node("hv1")], vec![vm(1, state.clone(), "hv1")]);
-        assert_eq!(flush(&cluster, &me()), expected, "{state}");
+        assert_eq!(emptied(&cluster), expected, "{state}");
     }
     let mut own = node("hv1");
     own.running = vec![id(1)];
     let stopping = cluster(vec![own], vec![vm(1, VmState::Stop, "hv1")]);
-    assert!(!flush(&stopping, &me()).is_done(), "the guest is still there");
+    assert!(!emptied(&stopping).is_done(), "the guest is still there");
+}
+
+fn with_memory(name: &str, free_mib: u64) -> NodeRecord {
+    let figures =
+        NodeFigures { memory_total_mib: 64_000, memory_free_mib: free_mib, ..NodeFigures::default() };
+    NodeRecord { figures, ..node(name) }
+}
+
+fn leave(number: u128, to: &str) -> Leave {
+    Leave { vm: id(number), to: NodeName::new(to), home: Some(me()) }
 }
 
 #[test]
@@ -123,8 +168,71 @@ fn a_vm_that_could_move_is_not_shut_down() {
     let mut limited = vm(2, VmState::Start, "hv1");
     limited.node_limit = vec![me()];
     let vms = vec![vm(1, VmState::Start, "hv1"), limited, vm(3, VmState::Start, "hv2")];
-    let left = flush(&cluster(vec![node("hv1"), node("hv2")], vms), &me());
-    assert_eq!((left.to_move, left.shut_down), (vec![id(1)], vec![id(2)]));
+    let left = emptied(&cluster(vec![node("hv1"), node("hv2")], vms));
+    assert_eq!((left.leave, left.shut_down), (vec![leave(1, "hv2")], vec![id(2)]));
+}
+
+#[test]
+fn a_migrated_vm_keeps_its_home_and_is_at_home_there() {
+    let away = |number, home: &str| VmRecord {
+        last_node: Some(NodeName::new(home)),
+        ..vm(number, VmState::Start, "hv1")
+    };
+    let vms = vec![away(1, "hv3"), away(2, "hv2")];
+    let left = emptied(&cluster(vec![node("hv1"), node("hv2")], vms));
+    let homes: Vec<_> = left.leave.iter().map(|leave| leave.home.clone()).collect();
+    assert_eq!(homes, [Some(NodeName::new("hv3")), None]);
+}
+
+#[test]
+fn no_memory_is_promised_twice_while_a_node_is_emptied() {
+    let vms = (1..=6).map(|number| vm(number, VmState::Start, "hv1")).collect();
+    let mut cluster =
+        cluster(vec![with_memory("hv1", 0), with_memory("hv2", 1100), with_memory("hv3", 600)], vms);
+    let mut promises = Promises::under_way(&cluster);
+    let all = fates(&cluster, &me(), &BTreeSet::new(), &mut promises);
+    let moved = |to: &str| all.iter().filter(|(_, fate)| *fate == Fate::Move(NodeName::new(to))).count();
+    assert_eq!((moved("hv2"), moved("hv3")), (2, 1), "512 MiB each");
+    let left = emptied(&cluster);
+    assert_eq!(
+        (left.leave.len(), left.shut_down.len()),
+        (3, 0),
+        "the others may fit when these have arrived"
+    );
+    for Leave { vm, to, home } in left.leave {
+        let record = Arc::make_mut(cluster.vms.get_mut(&vm).unwrap());
+        (record.state, record.node, record.last_node) = (VmState::Migrate, Some(to), home);
+    }
+    Arc::make_mut(cluster.nodes.get_mut("hv1").unwrap()).running = (1..=6).map(id).collect();
+    let left = emptied(&cluster);
+    assert_eq!((left.leave.len(), left.shut_down.len(), left.waiting.len()), (0, 0, 6));
+    for (number, to) in [(1, "hv2"), (2, "hv2"), (3, "hv3")] {
+        Arc::make_mut(cluster.vms.get_mut(&id(number)).unwrap()).state = VmState::Start;
+        Arc::make_mut(cluster.nodes.get_mut(to).unwrap()).running.push(id(number));
+    }
+    for (name, free_mib) in [("hv2", 76), ("hv3", 88)] {
+        Arc::make_mut(cluster.nodes.get_mut(name).unwrap()).figures.memory_free_mib = free_mib;
+    }
+    assert_eq!(emptied(&cluster).shut_down.len(), 3, "now it is certain");
+}
+
+#[test]
+fn what_could_not_be_moved_blocks_and_is_named() {
+    let cluster = cluster(vec![node("hv1"), node("hv2")], vec![vm(1, VmState::Start, "hv1")]);
+    let failed = BTreeSet::from([id(1)]);
+    let left = flush(&cluster, &me(), &failed, Promises::default(), AT_ONCE);
+    assert_eq!(left.blocked, [(id(1), "it could not be moved".to_owned())]);
+    assert!(!left.is_done());
+}
+
+#[test]
+fn a_node_that_starts_is_waited_for_before_a_vm_is_shut_down() {
+    let starting = NodeRecord { daemon_state: DaemonState::Init, ..node("hv2") };
+    let left = emptied(&cluster(vec![node("hv1"), starting], vec![vm(1, VmState::Start, "hv1")]));
+    assert!(
+        left.shut_down.is_empty() && left.blocked[0].1.contains("`hv2` is in daemon state `init`"),
+        "{left:?}"
+    );
 }
 
 #[test]
@@ -141,7 +249,7 @@ fn a_node_takes_back_what_is_marked_and_only_what_may_run() {
         VmRecord { autostart: true, ..vm(8, VmState::Stop, "hv2") },
     ];
     assert_eq!(
-        unflush(&cluster(vec![node("hv1"), node("hv2")], vms), &me()),
+        taken_back(&cluster(vec![node("hv1"), node("hv2")], vms)).now,
         [TakeBack::Start(id(1)), TakeBack::Start(id(2)), TakeBack::Start(id(3)), TakeBack::Unmark(id(4))]
     );
 }
@@ -151,9 +259,25 @@ fn a_vm_that_came_from_here_belongs_here_again_and_stays_off_if_it_was() {
     let from_here = |number, state| VmRecord { last_node: Some(me()), ..vm(number, state, "hv2") };
     let vms = vec![from_here(1, VmState::Stop), from_here(2, VmState::Start), from_here(3, VmState::Migrate)];
     assert_eq!(
-        unflush(&cluster(vec![node("hv1"), node("hv2")], vms), &me()),
+        taken_back(&cluster(vec![node("hv1"), node("hv2")], vms)).now,
         [TakeBack::Assign(id(1)), TakeBack::Move(id(2))]
     );
+}
+
+#[test]
+fn what_has_not_left_yet_is_called_back_and_what_does_not_fit_stays() {
+    let from_here = |number, state| VmRecord { last_node: Some(me()), ..vm(number, state, "hv2") };
+    let vms =
+        vec![from_here(1, VmState::Migrate), from_here(2, VmState::Migrate), from_here(3, VmState::Start)];
+    let own = NodeRecord { running: vec![id(1)], ..with_memory("hv1", 100) };
+    let mut cluster = cluster(vec![own, node("hv2")], vms);
+    let back = taken_back(&cluster);
+    assert_eq!(back.now, [TakeBack::Move(id(1))]);
+    assert_eq!(back.stay, [(id(3), Unfit::NotEnoughFree { free_mib: 100, needed_mib: 512 })]);
+    Arc::make_mut(cluster.vms.get_mut(&id(1)).unwrap()).node = Some(me());
+    assert!(!taken_back(&cluster).is_done(), "it is on its way");
+    let all = BTreeSet::from([id(3)]);
+    assert_eq!(unflush(&cluster, &me(), &all, AT_ONCE).stay, []);
 }
 
 const PATIENCE: Duration = Duration::from_secs(10);

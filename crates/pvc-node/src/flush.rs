@@ -3,17 +3,22 @@
 //! Every pass decides anew from the records, so a flush that is turned into a ready in its last moment,
 //! or the other way round, is simply continued the other way.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use pvc_model::Uuid;
 use pvc_model::cluster::Cluster;
-use pvc_model::flush::{TakeBack, flush, unflush};
+use pvc_model::fault::fault_id;
+use pvc_model::flush::{Flush, Leave, TakeBack, flush, unflush};
 use pvc_model::node::DomainState;
+use pvc_model::placement::{Need, Promises};
 use pvc_model::vm::VmState;
+use pvc_model::vm::moving::is_moving;
+use pvc_model::{NodeName, Uuid};
 use pvc_store::{ChangeError, Changes, Expect, NodeChange, VmChange};
 use tokio_util::sync::CancellationToken;
 
+use crate::faults;
 use crate::shared::Shared;
 
 /// How long the store may take for a change.
@@ -22,11 +27,11 @@ const DEADLINE: Duration = Duration::from_secs(10);
 /// Works until `shutdown`.
 pub(crate) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
     let mut changes = shared.store.changed();
-    let mut said = Said::default();
+    let mut memory = Memory::default();
     loop {
         changes.mark_unchanged();
         if shared.is_connected() {
-            pass(&shared, &mut said).await;
+            pass(&shared, &mut memory).await;
         }
         tokio::select! {
             biased;
@@ -37,49 +42,91 @@ pub(crate) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
     }
 }
 
-/// What was logged already about the present request.
+/// What is remembered from pass to pass. Losing it is harmless.
 #[derive(Default)]
-struct Said {
+struct Memory {
     request: Option<DomainState>,
-    stuck: bool,
+    /// The blockers that were logged, and when they were last recorded as a fault. Monotonic.
+    blockers: Vec<(Uuid, String)>,
+    raised: Option<Duration>,
+    /// Where VMs were sent lately: their new node's figures do not show them yet.
+    sent: BTreeMap<Uuid, Sent>,
+    /// What was moved back since the node was asked to be ready.
+    tried: BTreeSet<Uuid>,
+    stay: BTreeSet<Uuid>,
 }
 
-async fn pass(shared: &Shared, said: &mut Said) {
+struct Sent {
+    to: NodeName,
+    /// Monotonic.
+    until: Duration,
+}
+
+async fn pass(shared: &Arc<Shared>, memory: &mut Memory) {
     let view = shared.store.view();
     let Some(own) = view.nodes.get(shared.name()) else { return };
     let request = own.domain_state.clone();
-    if said.request.as_ref() != Some(&request) {
+    if memory.request.as_ref() != Some(&request) {
         if matches!(request, DomainState::Flush | DomainState::Unflush) {
             tracing::info!(
                 request = request.as_str(),
                 "the node is asked to give its VMs away or take them back"
             );
         }
-        *said = Said { request: Some(request.clone()), stuck: false };
+        *memory = Memory { request: Some(request.clone()), ..Memory::default() };
     }
     match request {
-        DomainState::Flush => empty(shared, &view, said).await,
-        DomainState::Unflush => take_back(shared, &view).await,
+        DomainState::Flush => empty(shared, &view, memory).await,
+        DomainState::Unflush => take_back(shared, &view, memory).await,
         _ => {}
     }
 }
 
-async fn empty(shared: &Shared, view: &Cluster, said: &mut Said) {
-    let left = flush(view, shared.name());
+impl Memory {
+    /// The VMs that were sent lately, and where to.
+    fn sent_lately(&mut self, shared: &Shared, view: &Cluster) -> Vec<(Uuid, NodeName)> {
+        let now = shared.now();
+        let lasting = shared.settings.keepalive_interval * 2;
+        self.sent.retain(|uuid, sent| {
+            let Some(vm) = view.vms.get(uuid).filter(|vm| vm.is_assigned_to(&sent.to)) else { return false };
+            if is_moving(&vm.state) {
+                sent.until = now + lasting;
+            }
+            now < sent.until
+        });
+        self.sent.iter().map(|(uuid, sent)| (*uuid, sent.to.clone())).collect()
+    }
+}
+
+/// What VMs were promised that are on their way, and those that have only just arrived.
+fn promises(cluster: &Cluster, lately: &[(Uuid, NodeName)]) -> Promises {
+    let mut promises = Promises::under_way(cluster);
+    for (uuid, to) in lately {
+        let has_arrived = cluster.nodes.get(to).is_some_and(|node| node.running.contains(uuid));
+        if let Some(vm) = cluster.vms.get(uuid).filter(|_| has_arrived) {
+            promises.reserve(to, &Need::of(vm));
+        }
+    }
+    promises
+}
+
+async fn empty(shared: &Arc<Shared>, view: &Cluster, memory: &mut Memory) {
+    let lately = memory.sent_lately(shared, view);
+    let left = plan(shared, view, &lately);
+    for leave in &left.leave {
+        if send(shared, leave, &lately).await {
+            let until = shared.now() + shared.settings.keepalive_interval * 2;
+            memory.sent.insert(leave.vm, Sent { to: leave.to.clone(), until });
+        }
+    }
     for vm in &left.shut_down {
-        shut_down(shared, *vm).await;
+        shut_down(shared, *vm, &lately).await;
     }
-    if !left.to_move.is_empty() && !std::mem::replace(&mut said.stuck, true) {
-        tracing::warn!(
-            vms = left.to_move.len(),
-            "these VMs could be moved to another node, which this version cannot do yet; they stay. \
-             Move them by hand, or shut them down, and the flush goes on"
-        );
-    }
+    tell_blockers(shared, &left.blocked, memory).await;
     if left.is_done() {
-        let name = shared.name().clone();
         let decide = |cluster: &Cluster| {
-            let done = is_asked(cluster, shared, &DomainState::Flush) && flush(cluster, &name).is_done();
+            let left = plan(shared, cluster, &[]);
+            let done = is_asked(cluster, shared, &DomainState::Flush) && left.is_done();
             finished(shared, done, DomainState::Flushed)
         };
         if told(shared, shared.store.change(decide)).await {
@@ -88,11 +135,37 @@ async fn empty(shared: &Shared, view: &Cluster, said: &mut Said) {
     }
 }
 
-/// Shuts the VM down and marks it to be started when the node is ready again.
-async fn shut_down(shared: &Shared, vm: Uuid) {
+fn plan(shared: &Shared, cluster: &Cluster, lately: &[(Uuid, NodeName)]) -> Flush {
+    let now = shared.now();
+    let failed = shared.failed_moves();
+    let failed = failed.iter().filter(|(_, failures)| failures.wait_until(now).is_some());
+    let failed = failed.map(|(uuid, _)| *uuid).collect();
+    flush(cluster, shared.name(), &failed, promises(cluster, lately), shared.settings.migration.at_once)
+}
+
+/// Gives the VM its new node.
+async fn send(shared: &Shared, leave: &Leave, lately: &[(Uuid, NodeName)]) -> bool {
+    let vm = leave.vm;
     let decide = |cluster: &Cluster| {
         let asked = is_asked(cluster, shared, &DomainState::Flush);
-        if !asked || !flush(cluster, shared.name()).shut_down.contains(&vm) {
+        if !asked || !plan(shared, cluster, lately).leave.contains(leave) {
+            return Err(Moot);
+        }
+        let mut changes = Changes::new();
+        changes.expect(Expect::NodeDomain(shared.name().clone())).expect(Expect::Placements);
+        changes.expect(Expect::NodeDaemon(leave.to.clone())).expect(Expect::NodeDomain(leave.to.clone()));
+        changes.vm(vm, VmChange::State(VmState::Migrate)).vm(vm, VmChange::Node(leave.to.clone()));
+        changes.vm(vm, VmChange::LastNode(leave.home.clone()));
+        Ok((changes, ()))
+    };
+    told(shared, shared.store.change(decide)).await
+}
+
+/// Shuts the VM down and marks it to be started when the node is ready again.
+async fn shut_down(shared: &Shared, vm: Uuid, lately: &[(Uuid, NodeName)]) {
+    let decide = |cluster: &Cluster| {
+        let asked = is_asked(cluster, shared, &DomainState::Flush);
+        if !asked || !plan(shared, cluster, lately).shut_down.contains(&vm) {
             return Err(Moot);
         }
         let mut changes = Changes::new();
@@ -108,14 +181,54 @@ async fn shut_down(shared: &Shared, vm: Uuid) {
     }
 }
 
-async fn take_back(shared: &Shared, view: &Cluster) {
-    for wanted in unflush(view, shared.name()) {
-        take_one_back(shared, &wanted).await;
+/// Names what keeps the flush from its end, in the log and as a fault.
+async fn tell_blockers(shared: &Arc<Shared>, blocked: &[(Uuid, String)], memory: &mut Memory) {
+    if blocked.is_empty() {
+        memory.blockers.clear();
+        return;
     }
+    let said: Vec<String> =
+        blocked.iter().map(|(vm, why)| format!("VM {}: {why}", name_of(shared, *vm))).collect();
+    if memory.blockers != blocked {
+        memory.blockers = blocked.to_vec();
+        memory.raised = None;
+        tracing::warn!(
+            vms = said.join("; "),
+            "these VMs keep the node from being flushed; they are tried again"
+        );
+    }
+    let now = shared.now();
+    if memory.raised.is_some_and(|at| now.saturating_sub(at) < faults::REFRESH) {
+        return;
+    }
+    memory.raised = Some(now);
+    let node = shared.name();
+    let message = format!(
+        "node {node} cannot be flushed: {}. Move or shut them down by hand, or take the flush back with `pvc node ready {node}`",
+        said.join("; ")
+    );
+    faults::raise(shared, &fault_id("FLUSH_BLOCKED", node.as_str()), &message).await;
+}
+
+async fn take_back(shared: &Shared, view: &Cluster, memory: &mut Memory) {
+    let at_once = shared.settings.migration.at_once;
+    let back = unflush(view, shared.name(), &memory.tried, at_once);
+    for wanted in &back.now {
+        if take_one_back(shared, wanted, &memory.tried).await
+            && let TakeBack::Move(vm) = wanted
+        {
+            memory.tried.insert(*vm);
+        }
+    }
+    for (vm, unfit) in &back.stay {
+        if memory.stay.insert(*vm) {
+            tracing::warn!(vm = name_of(shared, *vm), "the VM is not taken back: this node {unfit}");
+        }
+    }
+    let tried = memory.tried.clone();
     let decide = |cluster: &Cluster| {
-        let left =
-            unflush(cluster, shared.name()).into_iter().filter(|wanted| !matches!(wanted, TakeBack::Move(_)));
-        let done = is_asked(cluster, shared, &DomainState::Unflush) && left.count() == 0;
+        let left = unflush(cluster, shared.name(), &tried, at_once);
+        let done = is_asked(cluster, shared, &DomainState::Unflush) && left.is_done();
         finished(shared, done, DomainState::Ready)
     };
     if told(shared, shared.store.change(decide)).await {
@@ -123,40 +236,38 @@ async fn take_back(shared: &Shared, view: &Cluster) {
     }
 }
 
-async fn take_one_back(shared: &Shared, wanted: &TakeBack) {
-    let vm = match wanted {
-        TakeBack::Start(vm) | TakeBack::Unmark(vm) | TakeBack::Assign(vm) => *vm,
-        TakeBack::Move(vm) => {
-            let vm = name_of(shared, *vm);
-            tracing::warn!(
-                vm,
-                "the VM came from this node and could be moved back, which this version cannot do yet"
-            );
-            return;
-        }
-    };
+/// Whether the record was changed.
+async fn take_one_back(shared: &Shared, wanted: &TakeBack, tried: &BTreeSet<Uuid>) -> bool {
+    let (TakeBack::Start(vm) | TakeBack::Unmark(vm) | TakeBack::Assign(vm) | TakeBack::Move(vm)) = *wanted;
     let decide = |cluster: &Cluster| {
         let asked = is_asked(cluster, shared, &DomainState::Unflush);
-        if !asked || !unflush(cluster, shared.name()).contains(wanted) {
+        let back = unflush(cluster, shared.name(), tried, shared.settings.migration.at_once);
+        if !asked || !back.now.contains(wanted) {
             return Err(Moot);
         }
         let mut changes = Changes::new();
         changes.expect(Expect::NodeDomain(shared.name().clone()));
         changes.expect(Expect::VmNode(vm)).expect(Expect::VmState(vm));
-        if let TakeBack::Start(_) = wanted {
-            changes.vm(vm, VmChange::State(VmState::Start));
+        match wanted {
+            TakeBack::Start(_) => _ = changes.vm(vm, VmChange::State(VmState::Start)),
+            TakeBack::Move(_) => _ = changes.vm(vm, VmChange::State(VmState::Migrate)),
+            TakeBack::Unmark(_) | TakeBack::Assign(_) => {}
         }
         if let TakeBack::Start(_) | TakeBack::Unmark(_) = wanted {
             changes.vm(vm, VmChange::Autostart(false));
         }
-        if let TakeBack::Start(_) | TakeBack::Assign(_) = wanted {
+        if !matches!(wanted, TakeBack::Unmark(_)) {
             changes.vm(vm, VmChange::Node(shared.name().clone())).vm(vm, VmChange::LastNode(None));
         }
         Ok((changes, ()))
     };
-    if told(shared, shared.store.change(decide)).await && matches!(wanted, TakeBack::Start(_)) {
-        tracing::info!(vm = name_of(shared, vm), "the VM is started again");
+    let done = told(shared, shared.store.change(decide)).await;
+    match wanted {
+        TakeBack::Start(_) if done => tracing::info!(vm = name_of(shared, vm), "the VM is started again"),
+        TakeBack::Move(_) if done => tracing::info!(vm = name_of(shared, vm), "the VM comes back"),
+        _ => {}
     }
+    done
 }
 
 #[derive(Debug, thiserror::Error)]
