@@ -1,8 +1,11 @@
 //! What every [`Network`] keeps to, on a machine (or a network namespace) with nothing to lose.
 
+#![allow(clippy::disallowed_methods, reason = "real adapters work in real time")]
+
 use std::fmt::Debug;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use pvc_model::link::{IpNet, Link, LinkKind, Links, Route};
 use pvc_ports::{Network, NetworkError};
@@ -30,6 +33,7 @@ pub async fn network_contract(network: Arc<dyn Network>, fixture: NetworkFixture
     suite.a_link_is_switched_on_and_off_and_gets_its_mtu().await;
     suite.a_link_becomes_a_port_and_leaves_again().await;
     suite.addresses_come_and_go_without_their_neighbours().await;
+    suite.a_leased_address_goes_by_itself_unless_it_is_leased_anew().await;
     suite.an_address_is_announced_on_a_link_that_is_up().await;
     suite.routes_come_and_go().await;
     suite.a_vlan_is_made_where_the_kernel_can().await;
@@ -131,6 +135,31 @@ impl Suite {
         ok(self.network.remove_address(BRIDGE, floating).await);
         let has = self.link(BRIDGE).await.addresses;
         assert!(has.contains(&own) && !has.contains(&floating) && !has.contains(&other), "{has:?}");
+    }
+
+    async fn a_leased_address_goes_by_itself_unless_it_is_leased_anew(&self) {
+        const SHORT: Duration = Duration::from_secs(2);
+        const LONG: Duration = Duration::from_secs(3600);
+        let [four, six] = [net("192.0.2.251/24"), net("2001:db8::fb/64")];
+        let [renewed, kept] = [net("192.0.2.252/24"), net("192.0.2.253/24")];
+        for address in [four, six, renewed, kept] {
+            ok(self.network.lease_address(BRIDGE, address, SHORT).await);
+        }
+        ok(self.network.lease_address(BRIDGE, renewed, LONG).await);
+        ok(self.network.add_address(BRIDGE, kept).await);
+        let mut has = self.link(BRIDGE).await.addresses;
+        assert!(has.is_superset(&[four, six, renewed, kept].into()), "{has:?}");
+        let until = tokio::time::Instant::now() + Duration::from_secs(20);
+        while has.contains(&four) || has.contains(&six) {
+            assert!(tokio::time::Instant::now() < until, "its time is long over");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            has = self.link(BRIDGE).await.addresses;
+        }
+        assert!(has.is_superset(&[renewed, kept].into()), "{has:?}");
+        for address in [renewed, kept] {
+            ok(self.network.remove_address(BRIDGE, address).await);
+        }
+        is_no_link(self.network.lease_address("absent", four, SHORT).await);
     }
 
     async fn an_address_is_announced_on_a_link_that_is_up(&self) {

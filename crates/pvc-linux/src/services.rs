@@ -185,6 +185,9 @@ mod tests {
         let (_, systemctl) = says(5, "", "Failed to start x.service: Unit x.service not found.\n");
         let error = systemctl.start("x.service").await.unwrap_err();
         assert!(matches!(error, ServicesError::Missing { .. }), "{error}");
+        let (_, systemctl) = says(1, "", "Failed to enable unit, unit x.service does not exist.\n");
+        let error = systemctl.set_enabled("x.service", true).await.unwrap_err();
+        assert!(matches!(error, ServicesError::Missing { .. }), "{error}");
         let (_, systemctl) = says(1, "", "Failed to start x.service: Unit x.service is masked.\n");
         let error = systemctl.start("x.service").await.unwrap_err();
         assert_eq!(

@@ -100,42 +100,6 @@ fn what_ip_makes_is_seen_as_it_is() {
 }
 
 #[test]
-fn a_leased_address_goes_by_itself_and_one_for_ever_stays() {
-    let test = alone(|| {
-        ip("link add br7 type bridge");
-        ip("link set br7 up");
-        wait(async {
-            let network = LinuxNetwork::new();
-            let addresses =
-                ["10.0.0.1/24", "10.0.0.250/24", "2001:db8::fa/64", "10.0.0.251/24", "2001:db8::fb/64"]
-                    .map(|address| address.parse().unwrap());
-            network.add_address("br7", addresses[0]).await.unwrap();
-            for address in &addresses[1..] {
-                network.lease_address("br7", *address, Duration::from_secs(2)).await.unwrap();
-            }
-            // Leased anew, and then for ever.
-            network.lease_address("br7", addresses[1], Duration::from_secs(3600)).await.unwrap();
-            network.add_address("br7", addresses[2]).await.unwrap();
-            let mut has = network.links().await.unwrap()["br7"].addresses.clone();
-            assert!(addresses.iter().all(|address| has.contains(address)), "{has:?}");
-            for _ in 0..600 {
-                if !has.contains(&addresses[3]) && !has.contains(&addresses[4]) {
-                    break;
-                }
-                tokio::time::sleep(Duration::from_millis(50)).await;
-                has = network.links().await.unwrap()["br7"].addresses.clone();
-            }
-            assert!(!has.contains(&addresses[3]) && !has.contains(&addresses[4]), "{has:?}");
-            assert!(addresses[..3].iter().all(|address| has.contains(address)), "{has:?}");
-        });
-        let shown = ip_says("-oneline addr show dev br7");
-        let first = shown.lines().find(|line| line.contains("10.0.0.1/24")).unwrap();
-        assert!(first.contains("valid_lft forever"), "{first}");
-    });
-    test.join().unwrap();
-}
-
-#[test]
 fn a_neighbour_learns_where_an_address_went() {
     let (tell, hear) = mpsc::channel();
     let (checked, done) = mpsc::channel::<()>();

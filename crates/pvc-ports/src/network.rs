@@ -73,17 +73,10 @@ pub trait Network: Send + Sync {
     /// Adds an address, usable at once: an IPv6 address is not probed for duplicates first.
     async fn add_address(&self, link: &str, address: IpNet) -> Result<(), NetworkError>;
     /// As [`add_address`](Network::add_address), but the kernel itself takes the address away again once
-    /// `lifetime` has passed, to the second, unless it was leased anew by then: also when this program can
+    /// `lifetime` has passed, within a second or two, unless it was leased anew by then: also when this program can
     /// do nothing any more. An address that stands for ever is leased from now on.
-    async fn lease_address(
-        &self,
-        link: &str,
-        address: IpNet,
-        lifetime: Duration,
-    ) -> Result<(), NetworkError> {
-        let _ = lifetime;
-        self.add_address(link, address).await
-    }
+    async fn lease_address(&self, link: &str, address: IpNet, lifetime: Duration)
+    -> Result<(), NetworkError>;
     /// Removes the address with this prefix length. Other addresses of the same network stay.
     async fn remove_address(&self, link: &str, address: IpNet) -> Result<(), NetworkError>;
     /// Tells the neighbours on `link` that the address is here now: gratuitous ARP for IPv4, unsolicited

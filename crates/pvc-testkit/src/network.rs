@@ -1,10 +1,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use pvc_model::link::{IpNet, Link, LinkKind, Links, Route, is_link_name};
 use pvc_ports::{Network, NetworkError};
+use tokio::time::Instant;
 
 /// A change that somebody asked a [`MemoryNetwork`] for. What was so already is not noted.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,12 +30,18 @@ struct Inner {
     routes: BTreeSet<Route>,
     settings: BTreeMap<String, String>,
     changes: Vec<NetworkChange>,
+    /// When addresses go by themselves.
+    leases: BTreeMap<(String, IpNet), Instant>,
     failing: bool,
 }
 
 /// A machine's network without packets: links, addresses, routes and settings as the [`Network`] contract
 /// says, and a list of what was changed, in order.
 pub struct MemoryNetwork {
+    board: Arc<Board>,
+}
+
+struct Board {
     inner: Mutex<Inner>,
     watcher: Watcher,
 }
@@ -70,7 +78,8 @@ impl MemoryNetwork {
 
     /// Calls `watcher` with each change at once, while nobody else can make one.
     pub fn with_watcher(watcher: impl Fn(&NetworkChange) + Send + Sync + 'static) -> Self {
-        let network = MemoryNetwork { inner: Mutex::default(), watcher: Box::new(watcher) };
+        let board = Board { inner: Mutex::default(), watcher: Box::new(watcher) };
+        let network = MemoryNetwork { board: Arc::new(board) };
         {
             let mut inner = network.inner();
             inner.settings = GLOBAL.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
@@ -114,6 +123,19 @@ impl MemoryNetwork {
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.board.inner()
+    }
+
+    fn change(
+        &self,
+        act: impl FnOnce(&mut Inner) -> Result<Option<NetworkChange>, NetworkError>,
+    ) -> Result<(), NetworkError> {
+        self.board.change(act)
+    }
+}
+
+impl Board {
+    fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().expect("no test panics while holding it")
     }
 
@@ -124,11 +146,27 @@ impl MemoryNetwork {
     ) -> Result<(), NetworkError> {
         let mut inner = self.inner();
         inner.answers()?;
-        if let Some(change) = act(&mut inner)? {
+        let change = act(&mut inner)?;
+        self.note(&mut inner, change);
+        Ok(())
+    }
+
+    fn note(&self, inner: &mut Inner, change: Option<NetworkChange>) {
+        if let Some(change) = change {
             (self.watcher)(&change);
             inner.changes.push(change);
         }
-        Ok(())
+    }
+
+    /// Takes away what was leased until now or earlier: the kernel does, whoever asks it for nothing else.
+    fn expire(&self) {
+        let (mut inner, now) = (self.inner(), Instant::now());
+        let over: Vec<(String, IpNet)> =
+            inner.leases.iter().filter(|(_, until)| **until <= now).map(|(lease, _)| lease.clone()).collect();
+        for (link, address) in over {
+            let change = inner.remove_address(&link, address);
+            self.note(&mut inner, change);
+        }
     }
 }
 
@@ -166,6 +204,18 @@ impl Inner {
         for (key, value) in PER_LINK {
             self.settings.insert(key.replace("{}", name), value.to_owned());
         }
+    }
+
+    fn add_address(&mut self, link: &str, address: IpNet) -> Result<Option<NetworkChange>, NetworkError> {
+        let is_new = self.link(link)?.addresses.insert(address);
+        self.leases.remove(&(link.to_owned(), address));
+        Ok(is_new.then(|| NetworkChange::AddressAdded { link: link.to_owned(), address }))
+    }
+
+    fn remove_address(&mut self, link: &str, address: IpNet) -> Option<NetworkChange> {
+        self.leases.remove(&(link.to_owned(), address));
+        let was_there = self.links.get_mut(link)?.addresses.remove(&address);
+        was_there.then(|| NetworkChange::AddressRemoved { link: link.to_owned(), address })
     }
 
     /// Removes a link and what cannot be without it.
@@ -282,18 +332,31 @@ impl Network for MemoryNetwork {
     }
 
     async fn add_address(&self, link: &str, address: IpNet) -> Result<(), NetworkError> {
+        self.change(|inner| inner.add_address(link, address))
+    }
+
+    async fn lease_address(
+        &self,
+        link: &str,
+        address: IpNet,
+        lifetime: Duration,
+    ) -> Result<(), NetworkError> {
+        let until = Instant::now() + lifetime;
         self.change(|inner| {
-            let is_new = inner.link(link)?.addresses.insert(address);
-            Ok(is_new.then(|| NetworkChange::AddressAdded { link: link.to_owned(), address }))
-        })
+            let change = inner.add_address(link, address)?;
+            inner.leases.insert((link.to_owned(), address), until);
+            Ok(change)
+        })?;
+        let board = self.board.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep_until(until).await;
+            board.expire();
+        });
+        Ok(())
     }
 
     async fn remove_address(&self, link: &str, address: IpNet) -> Result<(), NetworkError> {
-        self.change(|inner| {
-            let Some(found) = inner.links.get_mut(link) else { return Ok(None) };
-            let was_there = found.addresses.remove(&address);
-            Ok(was_there.then(|| NetworkChange::AddressRemoved { link: link.to_owned(), address }))
-        })
+        self.change(|inner| Ok(inner.remove_address(link, address)))
     }
 
     async fn announce(&self, link: &str, address: IpAddr) -> Result<(), NetworkError> {

@@ -38,7 +38,7 @@ async fn guests_move_between_scripted_hypervisors_as_between_real_ones() {
     migration_contract(Arc::new(one), Arc::new(two), fixture).await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_network_in_memory_keeps_the_contract() {
     let network = MemoryNetwork::new().with_device("ens4");
     let fixture = NetworkFixture { device: "ens4".to_owned(), vlans: true };
