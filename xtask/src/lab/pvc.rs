@@ -140,7 +140,10 @@ pub fn state(lab: &Lab, node: &NodeName) -> Option<String> {
     node::ask(lab, node, "systemctl is-active pvcnoded || true")
 }
 
-/// Begins a cluster unless there is one.
-const INITIALIZE: &str = "systemctl start pvcapid && {
-    pvc --quiet --connection local cluster status >/dev/null 2>&1 || pvc --connection local --yes cluster init
-}";
+/// Begins a cluster unless there is one: one with nodes, or one that refuses to be begun again. It
+/// succeeds when there is one with nodes.
+const INITIALIZE: &str = "
+    pvc='pvc --quiet --unsafe --connection local'
+    has_nodes() { $pvc cluster status --format json | jq --exit-status '.nodes.total > 0'; }
+    systemctl start pvcapid && { has_nodes || { $pvc cluster init; false; }; }
+";
