@@ -31,6 +31,11 @@ const SILENT: &str = "CEPH_SILENT";
 
 /// Works until `shutdown`.
 pub(crate) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
+    if shared.ports.storage.cluster().is_some() && shared.settings.storage_address.is_none() {
+        tracing::warn!(
+            "this node has no address on the storage network (`cluster.networks.storage`): locks that it leaves behind cannot be told from another's, and their VMs fail to start"
+        );
+    }
     let work = async {
         tokio::join!(watch(&shared), secret::keep(&shared));
     };
