@@ -1,0 +1,62 @@
+//! Three nodes come up by themselves, from packages and one configuration.
+
+use pvc_lab_tests::{Lab, NODES};
+use pvc_standalone_tests::eventually;
+
+#[test]
+fn three_nodes_come_up_and_one_of_them_is_primary() {
+    let lab = Lab::whole();
+    for node in NODES {
+        lab.node_is(node, "run", "ready");
+    }
+    assert!(NODES.contains(&lab.primary().as_str()));
+    // I12: one node holds the floating addresses, and it answers there.
+    assert_eq!(lab.holders_of_floating_addresses(), [lab.primary()]);
+    let asked = ["exec", "switch", "--", "curl", "--silent", "--fail", "http://10.99.0.250:7370/api/v1/"];
+    lab.does(&asked).says(&["message"]);
+}
+
+#[test]
+fn no_service_of_a_node_has_failed() {
+    let lab = Lab::whole();
+    for node in NODES {
+        let failed = lab.on(node, "systemctl --failed --plain --no-legend");
+        assert_eq!(failed.ok().trim(), "", "on {node}");
+    }
+}
+
+#[test]
+fn a_guest_with_its_disk_in_ceph_starts_and_counts_its_boots() {
+    let lab = Lab::whole();
+    lab.start("web1", "pvchv2");
+    lab.hears("pvchv2", "web1", "boot 1, counted on");
+    let locks = lab.on("pvchv1", "rbd lock list vms/web1_sda");
+    locks.says(&["exclusive", "10.99.2.2"]);
+}
+
+#[test]
+fn a_whole_cluster_comes_back_after_a_power_cut() {
+    let lab = Lab::whole();
+    lab.start("web1", "pvchv3");
+    lab.does(&["power", "all", "off"]).ok();
+    lab.does(&["up"]).ok();
+    for node in NODES {
+        lab.node_is(node, "run", "ready");
+    }
+    eventually("web1 runs again, once", 240, || match lab.running_on("web1").as_slice() {
+        [_] => Ok(()),
+        other => Err(format!("it runs on {other:?}")),
+    });
+}
+
+#[test]
+fn the_password_of_a_bmc_is_neither_in_a_process_list_nor_in_a_log() {
+    let lab = Lab::whole();
+    let watch = "for i in $(seq 200); do ps -eo args; sleep 0.05; done | grep -c \"o'[N]eil\"";
+    let seen = lab.on("pvchv1", watch);
+    assert_eq!(seen.stdout.trim(), "0", "{seen}");
+    for node in NODES {
+        let logged = lab.on(node, "journalctl -o cat | grep -c \"o'[N]eil\"");
+        assert_eq!(logged.stdout.trim(), "0", "{logged}");
+    }
+}
