@@ -15,7 +15,6 @@ use pvc_store::Store;
 use pvc_testkit::SeededRandom;
 use tokio_util::sync::CancellationToken;
 
-#[allow(dead_code, reason = "shared with tests that need more of it")]
 mod world;
 
 /// Runs `test` on a thread in a network namespace of its own: this machine's network is not touched.
