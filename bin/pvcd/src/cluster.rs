@@ -18,7 +18,6 @@ use crate::{Ended, ports, settings, signals};
 
 pub async fn node(file: Option<PathBuf>) -> anyhow::Result<Ended> {
     let (config, mut log, shutdown) = begin(file, "pvcnoded", true)?;
-    refuse_what_is_not_here_yet(&config)?;
     let lines = log.store_lines.take();
     let ended = run_node(&config, lines, shutdown).await;
     finish(&log, ended)
@@ -125,14 +124,4 @@ fn begin(
     }
     let shutdown = signals::shutdown_requested(log.reopener())?;
     Ok((config, log, shutdown))
-}
-
-/// A node that only half does what its configuration says is worse than one that does not start.
-fn refuse_what_is_not_here_yet(config: &Config) -> anyhow::Result<()> {
-    anyhow::ensure!(
-        config.cluster.coordinators.len() <= 1,
-        "this version runs clusters of one coordinator; the configuration names {}",
-        config.cluster.coordinators.len()
-    );
-    Ok(())
 }

@@ -11,7 +11,8 @@ use pvc_libvirt::{LibvirtHypervisor, LibvirtOptions};
 use pvc_linux::{LinuxExec, LinuxHost, LinuxNetwork, OsRandom, SystemClock, Systemctl};
 use pvc_model::storage::RbdAccess;
 use pvc_node::Ports;
-use pvc_ports::{Storage, Tree, TreeError};
+use pvc_patroni::Patroni;
+use pvc_ports::{Database, Storage, Tree, TreeError};
 use pvc_power::Ipmitool;
 use pvc_store::Store;
 use pvc_zookeeper::{ZookeeperOptions, ZookeeperTree};
@@ -27,10 +28,18 @@ pub fn machine(config: &Config) -> anyhow::Result<Ports> {
         services: Arc::new(Systemctl::new(Arc::new(LinuxExec))),
         host: Arc::new(LinuxHost::new()),
         power: Arc::new(Ipmitool::new(Arc::new(LinuxExec), Arc::new(SystemClock))),
+        database: database(config),
         exec: Arc::new(LinuxExec),
         clock: Arc::new(SystemClock),
         random: Arc::new(OsRandom),
     })
+}
+
+/// The database of a coordinator, where Patroni is among the services that PVC starts.
+fn database(config: &Config) -> Option<Arc<dyn Database>> {
+    let has_one = config.subsystems.networking && config.is_coordinator() && config.standalone.is_none();
+    let address = config.networks.as_ref().filter(|_| has_one)?.cluster.address?;
+    Some(Arc::new(Patroni::new(address.addr().into(), pvc_patroni::PORT)))
 }
 
 /// Who hypervisors are to Ceph in every PVC cluster.

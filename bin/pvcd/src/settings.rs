@@ -1,5 +1,6 @@
 //! From the configuration to what each role wants to know.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -8,14 +9,19 @@ use pvc_api::{ApiSettings, TlsFiles, Token};
 use pvc_config::{ClusterNetwork, Config, FenceAction, LocateError, Machine};
 use pvc_linux::log::LogSettings;
 use pvc_model::fence::Rules;
-use pvc_model::network_core::{CoreNetwork, CoreNetworks};
+use pvc_model::link::IpNet;
+use pvc_model::network_core::{CoreNet, CoreNetwork, CoreNetworks};
 use pvc_model::node::NodeRole;
+use pvc_model::primary::handover::Duty;
 use pvc_model::vm::Selector;
-use pvc_node::{LogSwitches, MigrationSettings, NodeSettings, Subsystems};
+use pvc_node::{FloatingAddress, LogSwitches, MigrationSettings, NodeSettings, Subsystems};
 use pvc_store::Ipmi;
 
 /// What ZooKeeper grants a client that asks for 10 s, as every PVC client does.
 pub const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Where guests find their metadata.
+const METADATA: Ipv4Addr = Ipv4Addr::new(169, 254, 169, 254);
 
 /// Reads the configuration of a cluster's daemon.
 pub fn cluster(file: Option<PathBuf>) -> anyhow::Result<Config> {
@@ -92,6 +98,7 @@ pub fn node(config: &Config) -> NodeSettings {
         },
         selector: Some(Selector::from_record(config.migration.target_selector.as_str())),
         upstream_ip: upstream.map(|network| network.floating.to_string()),
+        floating: floating(config),
         ipmi: config.fencing.ipmi.as_ref().map(|ipmi| Ipmi {
             hostname: ipmi.hostname.clone(),
             username: ipmi.username.clone(),
@@ -122,6 +129,26 @@ fn fencing(config: &Config) -> Rules {
         recover_after_success: fencing.successful_fence == FenceAction::Migrate,
         recover_after_failure: fencing.failed_fence == FenceAction::Migrate,
     }
+}
+
+/// What goes with the primary role, and on which links of this node, where networks are PVC's to manage.
+fn floating(config: &Config) -> Vec<FloatingAddress> {
+    let (Some(core), Some(networks)) = (core_networks(config), &config.networks) else { return Vec::new() };
+    let mut floating: Vec<FloatingAddress> = Vec::new();
+    for (net, duty, network) in [
+        (CoreNet::Upstream, Duty::Upstream, &networks.upstream),
+        (CoreNet::Cluster, Duty::Inner, &networks.cluster),
+        (CoreNet::Storage, Duty::Inner, &networks.storage),
+    ] {
+        let (link, address) = (core.bridge_of(net).to_owned(), IpNet::from(network.floating));
+        // Networks that share a device may share the address, too.
+        if !floating.iter().any(|other| (&other.link, other.address) == (&link, address)) {
+            floating.push(FloatingAddress { duty, link, address });
+        }
+    }
+    let metadata = IpNet::from(IpAddr::from(METADATA));
+    floating.push(FloatingAddress { duty: Duty::Metadata, link: "lo".to_owned(), address: metadata });
+    floating
 }
 
 /// The networks between the nodes, where they are PVC's to manage.

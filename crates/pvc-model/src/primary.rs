@@ -1,8 +1,10 @@
 //! Who is the primary coordinator.
 //!
 //! The key in the store names who should be; each node makes that true of itself. Between two living
-//! coordinators the role goes over in steps that both take part in; those come with the cluster
-//! release. Until then a coordinator becomes primary only when no other holds the role.
+//! coordinators the role goes over in lock step: see [`handover`]. At most one of them has the floating
+//! addresses (I12), so whoever cannot know whether it still has the role lets go of them.
+
+pub mod handover;
 
 use std::time::Duration;
 
@@ -14,59 +16,172 @@ use crate::node::{CoordinatorState, DaemonState, NodeRecord, NodeRole};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PrimaryStep {
     Nothing,
-    /// Write the own name as the primary's, if nobody else's stands there by then.
-    Claim,
     /// Write this as the own state.
     Become(CoordinatorState),
+    /// Let go of whatever of the role's addresses is here: they are somebody else's, or nobody's.
+    Drop,
+    /// Try to be the one whose name is written, against others who try the same.
+    Contend,
+    /// A primary whose name the key has lost, with nobody coming forward: write it again.
+    Reclaim,
+    /// Take the role over, in lock step with whoever has it.
+    TakeOver,
+    /// Give the role to whom the key names, in lock step.
+    HandOver,
 }
 
-/// Decides for node `me`. `vacant_for` is how long the key has named nobody; `patience` how long a
-/// primary leaves it so for others to contend before it puts its own name back.
-pub fn primary_step(
-    cluster: &Cluster,
-    me: &NodeName,
-    vacant_for: Duration,
-    patience: Duration,
-) -> PrimaryStep {
-    use CoordinatorState::{Client, Primary, Secondary};
-    let Some(own) = cluster.nodes.get(me) else { return PrimaryStep::Nothing };
-    let state = &own.coordinator_state;
-    let become_unless = |wanted: CoordinatorState| match *state == wanted {
-        true => PrimaryStep::Nothing,
-        false => PrimaryStep::Become(wanted),
+/// What a node knows of itself beside the records.
+#[derive(Debug, Clone)]
+pub struct Own<'a> {
+    pub name: &'a NodeName,
+    /// Whether this node serves as primary right now, whatever its record says.
+    pub holds: bool,
+    /// How long the key has been [vacant](vacancy) for the present reason.
+    pub vacant_for: Duration,
+    /// How long others are given to come forward before what they were asked is done without them.
+    pub patience: Duration,
+}
+
+/// Why the key names nobody who could have the role.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Vacancy {
+    /// It is empty, or says `none`: whoever can should contend.
+    Asked,
+    /// It names no node of the cluster, or one that is no coordinator.
+    Stranger(NodeName),
+    /// It names a coordinator whose daemon has ended.
+    Gone(NodeName),
+    /// It names a coordinator whose daemon is starting.
+    Starting(NodeName),
+    /// It names a coordinator that is leaving, or is suspected of being dead: that one, or who fences it,
+    /// says when the role is free.
+    Undecided(NodeName),
+}
+
+/// A starting daemon is given this many times the patience: an older one takes half a minute.
+const STARTING: u32 = 6;
+
+/// Why the key names nobody who could have the role; `None` if it names a coordinator that runs.
+pub fn vacancy(cluster: &Cluster) -> Option<Vacancy> {
+    let Some(name) = cluster.config.primary.as_ref() else { return Some(Vacancy::Asked) };
+    let Some(node) = cluster.nodes.get(name).filter(|node| node.role == NodeRole::Coordinator) else {
+        return Some(Vacancy::Stranger(name.clone()));
     };
-    if own.role != NodeRole::Coordinator {
-        return become_unless(Client);
-    }
-    match named(cluster) {
-        Some(name) if name == me => match holder(cluster, me) {
-            Some(_) => PrimaryStep::Nothing,
-            None => become_unless(Primary),
-        },
-        Some(_) => become_unless(Secondary),
-        None if *state == Primary => match vacant_for >= patience && !is_taken_over(cluster) {
-            true => PrimaryStep::Claim,
-            false => PrimaryStep::Nothing,
-        },
-        None if own.daemon_state == DaemonState::Run => PrimaryStep::Claim,
-        None => PrimaryStep::Nothing,
+    match node.daemon_state {
+        DaemonState::Run => None,
+        DaemonState::Init => Some(Vacancy::Starting(name.clone())),
+        DaemonState::Shutdown | DaemonState::Dead => Some(Vacancy::Undecided(name.clone())),
+        DaemonState::Stop | DaemonState::Fenced | DaemonState::Unknown(_) => {
+            Some(Vacancy::Gone(name.clone()))
+        }
     }
 }
 
-/// The node that the key names. A name that no node has is nobody's.
-pub fn named(cluster: &Cluster) -> Option<&NodeName> {
-    cluster.config.primary.as_ref().filter(|name| cluster.nodes.contains_key(*name))
-}
-
-/// Another living node that has the role or is at it.
-fn holder<'a>(cluster: &'a Cluster, me: &NodeName) -> Option<&'a NodeName> {
-    let holds = |node: &NodeRecord| {
-        let lives = matches!(node.daemon_state, DaemonState::Run | DaemonState::Shutdown);
-        lives && !matches!(node.coordinator_state, CoordinatorState::Secondary | CoordinatorState::Client)
+/// Decides for one node.
+pub fn primary_step(cluster: &Cluster, own: &Own<'_>) -> PrimaryStep {
+    let Some(record) = cluster.nodes.get(own.name) else {
+        return if own.holds { PrimaryStep::Drop } else { PrimaryStep::Nothing };
     };
-    cluster.nodes.values().find(|node| node.name != *me && holds(node)).map(|node| &node.name)
+    if record.role != NodeRole::Coordinator {
+        return settle(record, own, CoordinatorState::Client);
+    }
+    if cluster.config.primary.as_ref() == Some(own.name) {
+        return named(record, own);
+    }
+    match vacancy(cluster) {
+        None => other_is_named(record, own),
+        Some(vacancy) => nobody_is_named(cluster, record, own, &vacancy),
+    }
+}
+
+/// The key names this node.
+fn named(record: &NodeRecord, own: &Own<'_>) -> PrimaryStep {
+    match record.daemon_state {
+        DaemonState::Init | DaemonState::Run => {
+            match record.coordinator_state == CoordinatorState::Primary && own.holds {
+                true => PrimaryStep::Nothing,
+                false => PrimaryStep::TakeOver,
+            }
+        }
+        DaemonState::Shutdown => PrimaryStep::Nothing,
+        // Others took this node for dead, and will not wait for it to let go.
+        _ => settle(record, own, CoordinatorState::Secondary),
+    }
+}
+
+/// The key names another coordinator, which runs.
+fn other_is_named(record: &NodeRecord, own: &Own<'_>) -> PrimaryStep {
+    use CoordinatorState::{Primary, Relinquish, Takeover};
+    match record.coordinator_state {
+        Primary => PrimaryStep::HandOver,
+        Takeover | Relinquish if own.holds => PrimaryStep::HandOver,
+        _ => settle(record, own, CoordinatorState::Secondary),
+    }
+}
+
+fn nobody_is_named(cluster: &Cluster, record: &NodeRecord, own: &Own<'_>, why: &Vacancy) -> PrimaryStep {
+    let runs = record.daemon_state == DaemonState::Run;
+    if record.coordinator_state == CoordinatorState::Primary && !taken_for_dead(record) {
+        let in_vain = own.vacant_for >= own.patience && !is_taken_over(cluster);
+        return if runs && in_vain { PrimaryStep::Reclaim } else { PrimaryStep::Nothing };
+    }
+    match settle(record, own, CoordinatorState::Secondary) {
+        PrimaryStep::Nothing if runs && own.vacant_for >= wait_before_contending(cluster, own, why) => {
+            PrimaryStep::Contend
+        }
+        settled => settled,
+    }
+}
+
+/// How long a vacancy must last before a node that does not have the role contends for it.
+fn wait_before_contending(cluster: &Cluster, own: &Own<'_>, why: &Vacancy) -> Duration {
+    let alone = !cluster.nodes.values().any(|node| node.name != *own.name && lives(node));
+    match why {
+        Vacancy::Asked => Duration::ZERO,
+        Vacancy::Stranger(_) | Vacancy::Gone(_) if alone => Duration::ZERO,
+        // A primary that serves on puts its own name back first.
+        Vacancy::Stranger(_) | Vacancy::Gone(_) => own.patience * 2,
+        Vacancy::Starting(_) => own.patience * STARTING,
+        Vacancy::Undecided(_) => Duration::MAX,
+    }
+}
+
+/// Towards a state in which the node has nothing of the role.
+fn settle(record: &NodeRecord, own: &Own<'_>, idle: CoordinatorState) -> PrimaryStep {
+    match (own.holds, record.coordinator_state == idle) {
+        (true, _) => PrimaryStep::Drop,
+        (false, false) => PrimaryStep::Become(idle),
+        (false, true) => PrimaryStep::Nothing,
+    }
+}
+
+fn taken_for_dead(record: &NodeRecord) -> bool {
+    matches!(record.daemon_state, DaemonState::Dead | DaemonState::Fenced)
+}
+
+/// Whether a node is a coordinator whose daemon serves, as far as anybody knows.
+fn lives(node: &NodeRecord) -> bool {
+    node.role == NodeRole::Coordinator
+        && matches!(node.daemon_state, DaemonState::Run | DaemonState::Shutdown)
 }
 
 fn is_taken_over(cluster: &Cluster) -> bool {
-    cluster.nodes.values().any(|node| node.coordinator_state == CoordinatorState::Takeover)
+    cluster.nodes.values().any(|node| lives(node) && node.coordinator_state == CoordinatorState::Takeover)
+}
+
+/// Another living coordinator that has the role, or has not quite let go of it.
+pub fn holder<'a>(cluster: &'a Cluster, me: &NodeName) -> Option<&'a NodeName> {
+    use CoordinatorState::{Primary, Relinquish};
+    let holds = |node: &NodeRecord| {
+        node.name != *me && lives(node) && matches!(node.coordinator_state, Primary | Relinquish)
+    };
+    cluster.nodes.values().find(|node| holds(node)).map(|node| &node.name)
+}
+
+/// How long a primary may go on without word from the store: the store may give its session up after
+/// that long, and the role to somebody else.
+///
+/// `unheard_for` counts from the moment at which the last request that was answered was *sent*.
+pub fn must_let_go(unheard_for: Duration, session_timeout: Duration) -> bool {
+    unheard_for >= session_timeout
 }

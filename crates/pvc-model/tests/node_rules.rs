@@ -1,17 +1,14 @@
-//! The rules of flush and of the primary role, one line each.
+//! The rules of flush, one line each.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
 use pvc_model::domain::DomainSummary;
 use pvc_model::flush::{Fate, Flush, Leave, TakeBack, Unflush, fates, flush, unflush};
 use pvc_model::node::{CoordinatorState, DaemonState, DomainState, NodeFigures, NodeRecord, NodeRole};
-use pvc_model::placement::{Promises, Unfit};
-use pvc_model::primary::{PrimaryStep, primary_step};
 use pvc_model::vm::{VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
 
@@ -262,81 +259,4 @@ fn a_vm_that_came_from_here_belongs_here_again_and_stays_off_if_it_was() {
         taken_back(&cluster(vec![node("hv1"), node("hv2")], vms)).now,
         [TakeBack::Assign(id(1)), TakeBack::Move(id(2))]
     );
-}
-
-#[test]
-fn what_has_not_left_yet_is_called_back_and_what_does_not_fit_stays() {
-    let from_here = |number, state| VmRecord { last_node: Some(me()), ..vm(number, state, "hv2") };
-    let vms =
-        vec![from_here(1, VmState::Migrate), from_here(2, VmState::Migrate), from_here(3, VmState::Start)];
-    let own = NodeRecord { running: vec![id(1)], ..with_memory("hv1", 100) };
-    let mut cluster = cluster(vec![own, node("hv2")], vms);
-    let back = taken_back(&cluster);
-    assert_eq!(back.now, [TakeBack::Move(id(1))]);
-    assert_eq!(back.stay, [(id(3), Unfit::NotEnoughFree { free_mib: 100, needed_mib: 512 })]);
-    Arc::make_mut(cluster.vms.get_mut(&id(1)).unwrap()).node = Some(me());
-    assert!(!taken_back(&cluster).is_done(), "it is on its way");
-    let all = BTreeSet::from([id(3)]);
-    assert_eq!(unflush(&cluster, &me(), &all, AT_ONCE).stay, []);
-}
-
-const PATIENCE: Duration = Duration::from_secs(10);
-
-fn step(
-    own: CoordinatorState,
-    named: Option<&str>,
-    other: Option<CoordinatorState>,
-    vacant: u64,
-) -> PrimaryStep {
-    let mut nodes = vec![NodeRecord { coordinator_state: own, ..node("hv1") }];
-    nodes.extend(other.map(|state| NodeRecord { coordinator_state: state, ..node("hv2") }));
-    let mut cluster = cluster(nodes, Vec::new());
-    cluster.config.primary = named.map(NodeName::new);
-    primary_step(&cluster, &me(), Duration::from_secs(vacant), PATIENCE)
-}
-
-#[test]
-fn the_role_goes_to_whom_the_key_names_when_nobody_else_has_it() {
-    use CoordinatorState::{Primary, Relinquish, Secondary, Takeover};
-    use PrimaryStep::{Become, Claim, Nothing};
-    for (own, named, other, vacant, expected) in [
-        (Secondary, Some("hv1"), None, 0, Become(Primary)),
-        (Secondary, Some("hv1"), Some(Secondary), 0, Become(Primary)),
-        (Secondary, Some("hv1"), Some(Primary), 0, Nothing),
-        (Secondary, Some("hv1"), Some(Relinquish), 0, Nothing),
-        (Primary, Some("hv1"), None, 0, Nothing),
-        (Primary, Some("hv2"), Some(Secondary), 0, Become(Secondary)),
-        (Secondary, Some("hv2"), Some(Primary), 0, Nothing),
-        (Secondary, None, None, 0, Claim),
-        (Secondary, Some("nobody"), None, 0, Claim),
-        (Primary, None, Some(Secondary), 9, Nothing),
-        (Primary, None, Some(Secondary), 10, Claim),
-        (Primary, None, Some(Takeover), 60, Nothing),
-    ] {
-        let what = format!("{own} {named:?} {other:?} {vacant}");
-        assert_eq!(step(own, named, other, vacant), expected, "{what}");
-    }
-}
-
-#[test]
-fn a_dead_holder_holds_nothing_and_a_hypervisor_is_a_client() {
-    let dead = NodeRecord {
-        coordinator_state: CoordinatorState::Primary,
-        daemon_state: DaemonState::Fenced,
-        ..node("hv2")
-    };
-    let mut with_dead = cluster(vec![node("hv1"), dead], Vec::new());
-    with_dead.config.primary = Some(me());
-    let become_primary = PrimaryStep::Become(CoordinatorState::Primary);
-    assert_eq!(primary_step(&with_dead, &me(), Duration::ZERO, PATIENCE), become_primary);
-    let hypervisor = NodeRecord { role: NodeRole::Hypervisor, ..node("hv1") };
-    let step = primary_step(&cluster(vec![hypervisor], Vec::new()), &me(), PATIENCE, PATIENCE);
-    assert_eq!(step, PrimaryStep::Become(CoordinatorState::Client));
-}
-
-#[test]
-fn a_node_that_is_not_running_does_not_contend() {
-    let starting = NodeRecord { daemon_state: DaemonState::Init, ..node("hv1") };
-    let step = primary_step(&cluster(vec![starting], Vec::new()), &me(), PATIENCE, PATIENCE);
-    assert_eq!(step, PrimaryStep::Nothing);
 }

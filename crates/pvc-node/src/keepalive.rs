@@ -42,6 +42,7 @@ async fn stamp_regularly(shared: &Shared, shutdown: &CancellationToken) {
     let mut failing_since: Option<Duration> = None;
     let mut next = shared.now();
     loop {
+        let sent = shared.now();
         let stamp = shared.store.stamp(shared.name(), shared.ports.clock.wall().as_secs());
         let written = shared.within(interval, stamp).await;
         let now = shared.now();
@@ -53,6 +54,7 @@ async fn stamp_regularly(shared: &Shared, shutdown: &CancellationToken) {
         match error {
             None => {
                 shared.stamped.send_modify(|count| *count += 1);
+                shared.role.heard(sent);
                 if let Some(since) = failing_since.take() {
                     let seconds = now.saturating_sub(since).as_secs();
                     tracing::warn!(seconds, "the keepalive is written again after it could not be");

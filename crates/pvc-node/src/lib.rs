@@ -41,5 +41,5 @@ mod vms;
 
 pub use node::{Node, NodeError, Outcome};
 pub use services::Service;
-pub use settings::{LogSwitches, MigrationSettings, NodeSettings, Ports, Subsystems};
+pub use settings::{FloatingAddress, LogSwitches, MigrationSettings, NodeSettings, Ports, Subsystems};
 pub use startup::before_store;

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use pvc_model::NodeName;
 use pvc_model::cluster::Cluster;
-use pvc_model::node::{CoordinatorState, DaemonState, NodeRole};
+use pvc_model::node::{DaemonState, NodeRole};
 use pvc_ports::{HypervisorError, SessionState};
-use pvc_store::{ChangeError, Changes, ConfigChange, NodeChange, Report, Store, StoreError};
+use pvc_store::{ChangeError, Changes, NodeChange, Report, Store, StoreError};
 use tokio::sync::mpsc::Receiver;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -109,6 +109,9 @@ struct Tasks {
     /// Everything that acts, and the tokens that end it.
     acting: JoinSet<()>,
     end_acting: CancellationToken,
+    /// Goes on until the role has been handed over.
+    primary: JoinSet<()>,
+    end_primary: CancellationToken,
     /// Goes on to the last step but one.
     keepalive: JoinSet<()>,
     end_keepalive: CancellationToken,
@@ -189,6 +192,8 @@ fn start_tasks(shared: &Arc<Shared>, log_lines: Option<Receiver<String>>) -> Tas
     let mut tasks = Tasks {
         acting: JoinSet::new(),
         end_acting: CancellationToken::new(),
+        primary: JoinSet::new(),
+        end_primary: CancellationToken::new(),
         keepalive: JoinSet::new(),
         end_keepalive: CancellationToken::new(),
         log: JoinSet::new(),
@@ -196,7 +201,6 @@ fn start_tasks(shared: &Arc<Shared>, log_lines: Option<Receiver<String>>) -> Tas
     };
     let end = tasks.end_acting.clone();
     let acting = &mut tasks.acting;
-    supervise(acting, shared, "primary", &end, primary::run);
     supervise(acting, shared, "flush", &end, flush::run);
     if shared.settings.role == NodeRole::Coordinator && !shared.settings.standalone {
         supervise(acting, shared, "fence", &end, fence::run);
@@ -220,6 +224,10 @@ fn start_tasks(shared: &Arc<Shared>, log_lines: Option<Receiver<String>>) -> Tas
     if shared.settings.standalone {
         supervise(acting, shared, "inventory", &end, inventory::run);
     }
+    let end = tasks.end_primary.clone();
+    supervise(&mut tasks.primary, shared, "primary", &end, primary::run);
+    supervise(&mut tasks.primary, shared, "primary guard", &end, primary::guard::run);
+    supervise(&mut tasks.primary, shared, "database leader", &end, primary::database::run);
     let end = tasks.end_keepalive.clone();
     supervise(&mut tasks.keepalive, shared, "keepalive", &end, keepalive::run);
     supervise(&mut tasks.keepalive, shared, "heartbeat", &end, keepalive::beat);
@@ -329,6 +337,11 @@ impl Tasks {
         join(shared, &mut self.acting, "what acts").await;
     }
 
+    async fn end_primary(&mut self, shared: &Shared) {
+        self.end_primary.cancel();
+        join(shared, &mut self.primary, "the primary role").await;
+    }
+
     async fn end_keepalive(&mut self, shared: &Shared) {
         self.end_keepalive.cancel();
         join(shared, &mut self.keepalive, "the keepalive").await;
@@ -353,7 +366,8 @@ async fn shut_down(shared: &Arc<Shared>, mut tasks: Tasks) {
     tracing::info!("shutting down; VMs run on");
     say(shared, DaemonState::Shutdown).await;
     tasks.end_acting(shared).await;
-    hand_over(shared).await;
+    primary::step_down(shared).await;
+    tasks.end_primary(shared).await;
     // The keepalive goes on until here: a slow way out is no death. It must have ended before the last
     // word, which it would take for a reason to say that the node runs.
     tasks.end_keepalive(shared).await;
@@ -369,6 +383,7 @@ async fn shut_down(shared: &Arc<Shared>, mut tasks: Tasks) {
 /// The way out without a last word: what the record says of the node is no longer for this process to say.
 async fn fall_silent(shared: &Arc<Shared>, mut tasks: Tasks) {
     tasks.end_acting(shared).await;
+    tasks.end_primary(shared).await;
     tasks.end_keepalive(shared).await;
     tasks.end_log(shared).await;
 }
@@ -385,29 +400,6 @@ async fn say(shared: &Shared, state: DaemonState) {
     match shared.within(LAST_WORD, shared.store.change(decide)).await {
         Some(Ok(())) => {}
         _ => tracing::warn!(state = state.as_str(), "the daemon's state could not be written"),
-    }
-}
-
-/// Gives the primary role back if another coordinator is there to take it.
-async fn hand_over(shared: &Shared) {
-    let decide = |cluster: &Cluster| {
-        let mut changes = Changes::new();
-        let is_primary = |name: &NodeName| {
-            cluster.nodes.get(name).is_some_and(|n| n.coordinator_state == CoordinatorState::Primary)
-        };
-        let has_heir = cluster.nodes.values().any(|other| {
-            other.name != *shared.name()
-                && other.role == NodeRole::Coordinator
-                && other.daemon_state == DaemonState::Run
-        });
-        if is_primary(shared.name()) && has_heir {
-            changes.config(ConfigChange::Primary(None));
-            changes.node(shared.name(), NodeChange::Coordinator(CoordinatorState::Secondary));
-        }
-        Ok::<_, std::convert::Infallible>((changes, ()))
-    };
-    if !matches!(shared.within(LAST_WORD, shared.store.change(decide)).await, Some(Ok(()))) {
-        tracing::warn!("the primary role could not be given back");
     }
 }
 

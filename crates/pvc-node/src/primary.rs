@@ -1,73 +1,155 @@
 //! The primary role of this node: what [`pvc_model::primary`] decides, made true.
+//!
+//! ```text
+//!  run        looks at the records and takes the next step
+//!  exchange   one hand-over, in lock step with another coordinator
+//!  role       the floating addresses, and the right to them
+//!  guard      gives them up when the store falls silent
+//!  database   moves the database's leader to the primary
+//! ```
+
+pub(crate) mod database;
+mod exchange;
+pub(crate) mod guard;
+pub(crate) mod role;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use pvc_model::NodeName;
 use pvc_model::cluster::Cluster;
-use pvc_model::node::{CoordinatorState, NodeRole};
-use pvc_model::primary::{PrimaryStep, named, primary_step};
+use pvc_model::node::{CoordinatorState, DaemonState, NodeRecord, NodeRole};
+use pvc_model::primary::handover::Ending;
+use pvc_model::primary::{Own, PrimaryStep, Vacancy, holder, primary_step, vacancy};
+use pvc_store::lock::LockGuard;
 use pvc_store::{ChangeError, Changes, ConfigChange, Expect, NodeChange};
 use tokio_util::sync::CancellationToken;
 
 use crate::shared::Shared;
+use exchange::Exchange;
 
 /// How long the store may take for a change.
 const DEADLINE: Duration = Duration::from_secs(10);
 
+/// How long a contender waits for the lock of those who contend: as long as older ones do, so that a
+/// takeover, which holds the same lock, ends the contention.
+const CONTEND: Duration = Duration::from_millis(400);
+
+/// How long a candidate waits for that lock before it looks again whether it is still wanted.
+const CANDIDATE: Duration = Duration::from_secs(20);
+
+/// How long a daemon on its way out waits for somebody to take the role: less than systemd waits for it.
+const STEP_DOWN: Duration = Duration::from_secs(60);
+
+const POLL: Duration = Duration::from_millis(100);
+
+/// How long a step that came to nothing is not tried again.
+const REST: Duration = Duration::from_secs(1);
+
 /// Works until `shutdown`.
 pub(crate) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
+    role::adopt(&shared).await;
     let mut changes = shared.store.changed();
-    let mut vacant_since: Option<Duration> = None;
-    let mut maintenance = shared.store.view().config.maintenance;
+    let mut watcher = Watcher::new(&shared);
     loop {
         changes.mark_unchanged();
         let view = shared.store.view();
-        if std::mem::replace(&mut maintenance, view.config.maintenance) != view.config.maintenance {
-            tracing::info!(maintenance = view.config.maintenance, "the cluster's maintenance mode changed");
-        }
-        let now = shared.now();
-        vacant_since = if named(&view).is_none() { vacant_since.or(Some(now)) } else { None };
-        let vacant_for = vacant_since.map_or(Duration::ZERO, |since| now.saturating_sub(since));
-        pass(&shared, &view, vacant_for).await;
+        watcher.look(&shared, &view);
+        let done = pass(&shared, &view, watcher.vacant_for(&shared)).await;
+        let rest = if done { shared.settings.keepalive_interval } else { REST };
         tokio::select! {
             biased;
             () = shutdown.cancelled() => return,
-            Ok(()) = changes.changed() => {}
-            () = shared.sleep(shared.settings.keepalive_interval) => {}
+            Ok(()) = changes.changed(), if done => {}
+            () = shared.sleep(rest) => {}
         }
     }
 }
 
-async fn pass(shared: &Shared, view: &Cluster, vacant_for: Duration) {
+/// Remembers what changes too slowly to be seen in one view.
+struct Watcher {
+    vacancy: Option<Vacancy>,
+    since: Duration,
+    maintenance: bool,
+}
+
+impl Watcher {
+    fn new(shared: &Shared) -> Self {
+        let maintenance = shared.store.view().config.maintenance;
+        Watcher { vacancy: None, since: shared.now(), maintenance }
+    }
+
+    fn look(&mut self, shared: &Shared, view: &Cluster) {
+        let maintenance = view.config.maintenance;
+        if std::mem::replace(&mut self.maintenance, maintenance) != maintenance {
+            tracing::info!(maintenance, "the cluster's maintenance mode changed");
+        }
+        let found = vacancy(view);
+        if self.vacancy != found {
+            self.since = shared.now();
+            if let Some(Vacancy::Stranger(name)) = &found {
+                tracing::warn!(%name, "the primary is to be a node that is no coordinator of this cluster");
+            }
+            self.vacancy = found;
+        }
+    }
+
+    fn vacant_for(&self, shared: &Shared) -> Duration {
+        match self.vacancy {
+            Some(_) => shared.now().saturating_sub(self.since),
+            None => Duration::ZERO,
+        }
+    }
+}
+
+fn decide(shared: &Shared, view: &Cluster, vacant_for: Duration) -> PrimaryStep {
+    let own = Own {
+        name: shared.name(),
+        holds: shared.role.holds(),
+        vacant_for,
+        patience: shared.settings.keepalive_interval * 2,
+    };
+    primary_step(view, &own)
+}
+
+/// One step. `false` if it came to nothing and would again at once.
+async fn pass(shared: &Shared, view: &Cluster, vacant_for: Duration) -> bool {
     if !shared.is_connected() {
-        return;
+        return true;
     }
-    let patience = shared.settings.keepalive_interval * 2;
-    match primary_step(view, shared.name(), vacant_for, patience) {
-        PrimaryStep::Nothing => {}
-        PrimaryStep::Claim => claim(shared).await,
-        PrimaryStep::Become(state) => become_state(shared, state, vacant_for, patience).await,
-    }
-    if view.nodes.get(shared.name()).is_some_and(|own| own.coordinator_state == CoordinatorState::Primary) {
-        publish(shared).await;
+    match decide(shared, view, vacant_for) {
+        PrimaryStep::Nothing => {
+            if view
+                .nodes
+                .get(shared.name())
+                .is_some_and(|own| own.coordinator_state == CoordinatorState::Primary)
+            {
+                publish(shared).await;
+            }
+            true
+        }
+        PrimaryStep::Become(state) => become_state(shared, state, vacant_for).await,
+        PrimaryStep::Drop => {
+            tracing::warn!("this node is not primary; it gives up what it has of the role");
+            role::leave_all(shared).await
+        }
+        PrimaryStep::Contend => contend(shared, vacant_for).await,
+        PrimaryStep::Reclaim => {
+            claim(shared, vacant_for, "nobody came forward; this node stays primary").await
+        }
+        PrimaryStep::TakeOver => take_over(shared, vacant_for).await,
+        PrimaryStep::HandOver => hand_over(shared, vacant_for).await,
     }
 }
 
 /// At start-up a coordinator takes the role if nobody has it.
 pub(crate) async fn claim_if_vacant(shared: &Shared) {
-    if shared.settings.role == NodeRole::Coordinator {
-        claim(shared).await;
+    if shared.settings.role != NodeRole::Coordinator {
+        return;
     }
-}
-
-#[derive(Debug, thiserror::Error)]
-#[error("somebody else decided meanwhile")]
-struct Moot;
-
-async fn claim(shared: &Shared) {
     let decide = |cluster: &Cluster| {
         let mut changes = Changes::new();
-        if named(cluster).is_some() {
+        if vacancy(cluster) != Some(Vacancy::Asked) {
             return Err(Moot);
         }
         changes.config(ConfigChange::Primary(Some(shared.name().clone())));
@@ -78,18 +160,228 @@ async fn claim(shared: &Shared) {
     }
 }
 
-async fn become_state(shared: &Shared, state: CoordinatorState, vacant_for: Duration, patience: Duration) {
-    let decide = |cluster: &Cluster| {
+#[derive(Debug, thiserror::Error)]
+#[error("somebody else decided meanwhile")]
+struct Moot;
+
+/// Claims the role against others who do the same: one of them has the lock, and only the first write counts.
+async fn contend(shared: &Shared, vacant_for: Duration) -> bool {
+    let Ok(lock) = shared.store.role_locks().candidate(CONTEND).await else {
+        tracing::debug!("another coordinator contends for the primary role");
+        return false;
+    };
+    let won = claim(shared, vacant_for, "nobody is primary; this node claims the role").await;
+    lock.release().await;
+    won
+}
+
+/// Writes the own name, if the rules still say so by then.
+async fn claim(shared: &Shared, vacant_for: Duration, why: &'static str) -> bool {
+    let change = |cluster: &Cluster| {
         let mut changes = Changes::new();
-        if primary_step(cluster, shared.name(), vacant_for, patience) != PrimaryStep::Become(state.clone()) {
+        if !matches!(decide(shared, cluster, vacant_for), PrimaryStep::Contend | PrimaryStep::Reclaim) {
             return Err(Moot);
         }
-        changes.node(shared.name(), NodeChange::Coordinator(state.clone())).expect(Expect::Primary);
+        changes.config(ConfigChange::Primary(Some(shared.name().clone())));
         Ok((changes, ()))
     };
-    if told(shared, shared.store.change(decide)).await {
-        tracing::info!(role = state.as_str(), "this node's part in the coordination changed");
+    let claimed = told(shared, shared.store.change(change)).await;
+    if claimed {
+        tracing::info!("{why}");
     }
+    claimed
+}
+
+async fn become_state(shared: &Shared, state: CoordinatorState, vacant_for: Duration) -> bool {
+    let step = PrimaryStep::Become(state.clone());
+    begin(shared, &step, state, vacant_for).await
+}
+
+/// Writes `state` as the own one, if `step` is still the one to take.
+async fn begin(shared: &Shared, step: &PrimaryStep, state: CoordinatorState, vacant_for: Duration) -> bool {
+    let change = |cluster: &Cluster| match decide(shared, cluster, vacant_for) == *step {
+        true => Ok((own_state(shared, &state), ())),
+        false => Err(Moot),
+    };
+    let written = told(shared, shared.store.change(change)).await;
+    if written {
+        log_part(&state);
+    }
+    written
+}
+
+fn own_state(shared: &Shared, state: &CoordinatorState) -> Changes {
+    let mut changes = Changes::new();
+    changes.node(shared.name(), NodeChange::Coordinator(state.clone())).expect(Expect::Primary);
+    changes
+}
+
+fn log_part(state: &CoordinatorState) {
+    tracing::info!(role = state.as_str(), "this node's part in the coordination changed");
+}
+
+/// Takes the role over from whoever has it, or from nobody.
+async fn take_over(shared: &Shared, vacant_for: Duration) -> bool {
+    let sent = shared.now();
+    if !matches!(shared.within(DEADLINE, shared.store.fresh()).await, Some(Ok(_))) {
+        return false;
+    }
+    shared.role.heard(sent);
+    if !begin(shared, &PrimaryStep::TakeOver, CoordinatorState::Takeover, vacant_for).await {
+        return false;
+    }
+    let Some(claim) = claim_to_take_over(shared).await else {
+        return settle(shared, CoordinatorState::Secondary, None).await;
+    };
+    // Whoever had the lock before has written what it is now; the own view may not show it yet.
+    let Some(Ok(view)) = shared.within(DEADLINE, shared.store.fresh()).await else {
+        claim.release().await;
+        settle(shared, CoordinatorState::Secondary, None).await;
+        return false;
+    };
+    let peer = holder(&view, shared.name()).cloned();
+    let repairs = match &peer {
+        Some(peer) => puts_its_name_back(shared, peer).await,
+        None => false,
+    };
+    tracing::info!(from = peer.as_ref().map(NodeName::as_str), "takes over the primary role");
+    let ending = Exchange::candidate(shared, peer.clone(), repairs, &claim).run().await;
+    let done = conclude_takeover(shared, ending, peer).await;
+    claim.release().await;
+    done
+}
+
+/// The lock of the one who takes over; `None` if it was not to be had, or is not wanted any more.
+async fn claim_to_take_over(shared: &Shared) -> Option<LockGuard> {
+    let unwanted = async {
+        let mut changes = shared.store.changed();
+        while shared.store.view().config.primary.as_ref() == Some(shared.name()) {
+            if changes.changed().await.is_err() {
+                return;
+            }
+        }
+    };
+    let locks = shared.store.role_locks();
+    tokio::select! {
+        biased;
+        claim = locks.candidate(CANDIDATE) => claim.ok(),
+        () = unwanted => None,
+    }
+}
+
+/// Whether a holder is one of the older kind, which takes every change of the key for a mistake for as long
+/// as its keepalive finds it primary.
+async fn puts_its_name_back(shared: &Shared, peer: &NodeName) -> bool {
+    matches!(shared.within(DEADLINE, shared.store.has_our_daemon(peer)).await, Some(Ok(false)))
+}
+
+async fn conclude_takeover(shared: &Shared, ending: Option<Ending>, peer: Option<NodeName>) -> bool {
+    use CoordinatorState::{Primary, Relinquish, Secondary};
+    match ending {
+        Some(Ending::Primary) => settle(shared, Primary, None).await,
+        Some(Ending::HandOn) => settle(shared, Relinquish, None).await,
+        Some(Ending::Abandoned { give_back: true }) => {
+            tracing::error!(
+                peer = peer.as_ref().map(NodeName::as_str),
+                "the old primary lives and does not let go; the role stays with it"
+            );
+            settle(shared, Secondary, peer).await
+        }
+        Some(Ending::Abandoned { give_back: false }) => {
+            tracing::info!("another node is to be primary; the takeover is broken off");
+            settle(shared, Secondary, None).await
+        }
+        Some(Ending::Secondary | Ending::Stayed { .. }) | None => {
+            role::leave_all(shared).await;
+            settle(shared, Secondary, None).await;
+            false
+        }
+    }
+}
+
+/// Gives the role to whom the key names.
+async fn hand_over(shared: &Shared, vacant_for: Duration) -> bool {
+    if !begin(shared, &PrimaryStep::HandOver, CoordinatorState::Relinquish, vacant_for).await
+        && shared.record().is_none_or(|own| own.coordinator_state != CoordinatorState::Relinquish)
+    {
+        return false;
+    }
+    let to = shared.store.view().config.primary.clone();
+    tracing::info!(to = to.as_ref().map(NodeName::as_str), "gives up the primary role");
+    match Exchange::holder(shared).run().await {
+        Some(Ending::Stayed { reclaim }) => {
+            tracing::warn!(
+                to = to.as_ref().map(NodeName::as_str),
+                "the role was not taken over; this node stays primary"
+            );
+            let name = reclaim.then(|| shared.name().clone());
+            settle(shared, CoordinatorState::Primary, name).await
+        }
+        _ => settle(shared, CoordinatorState::Secondary, None).await,
+    }
+}
+
+/// On the way out: gives the role to whoever contends for it, if anybody can, and waits until it is gone.
+/// Without an heir the addresses stay for as long as the kernel was told, so that a daemon that is only
+/// started anew finds them.
+pub(crate) async fn step_down(shared: &Shared) {
+    let decide = |cluster: &Cluster| {
+        let mut changes = Changes::new();
+        let heir = |other: &NodeRecord| {
+            other.name != *shared.name()
+                && other.role == NodeRole::Coordinator
+                && other.daemon_state == DaemonState::Run
+        };
+        let is_named = cluster.config.primary.as_ref() == Some(shared.name());
+        let has_heir = cluster.nodes.values().any(|other| heir(other));
+        if is_named && has_heir {
+            changes.config(ConfigChange::Primary(None));
+        }
+        Ok((changes, has_heir))
+    };
+    let has_heir = match shared.within(DEADLINE, shared.store.change(decide)).await {
+        Some(Ok(has_heir)) => has_heir,
+        Some(Err::<_, ChangeError<Moot>>(_)) | None => {
+            tracing::warn!("the primary role could not be given back");
+            return;
+        }
+    };
+    if has_heir && shared.within(STEP_DOWN, until_idle(shared)).await.is_none() {
+        tracing::warn!("nobody has taken the primary role over");
+        role::leave_all(shared).await;
+    }
+}
+
+/// Returns when this node has nothing of the role any more.
+async fn until_idle(shared: &Shared) {
+    use CoordinatorState::{Client, Secondary};
+    let idle = || {
+        !shared.role.holds()
+            && shared.record().is_none_or(|own| matches!(own.coordinator_state, Secondary | Client))
+    };
+    while !idle() {
+        shared.sleep(POLL).await;
+    }
+}
+
+/// Writes the state in which a hand-over ended, whatever the key says by now: it is a fact. `primary` is
+/// written into the key with it, unless that asks everybody to contend.
+async fn settle(shared: &Shared, state: CoordinatorState, primary: Option<NodeName>) -> bool {
+    let change = |cluster: &Cluster| {
+        let mut changes = Changes::new();
+        if cluster.nodes.get(shared.name()).is_none_or(|own| own.coordinator_state != state) {
+            changes.node(shared.name(), NodeChange::Coordinator(state.clone()));
+        }
+        if let (Some(name), Some(_)) = (&primary, &cluster.config.primary) {
+            changes.config(ConfigChange::Primary(Some(name.clone())));
+        }
+        Ok((changes, ()))
+    };
+    let written = told(shared, shared.store.change(change)).await;
+    if written {
+        log_part(&state);
+    }
+    written
 }
 
 /// What the primary publishes for the whole cluster.

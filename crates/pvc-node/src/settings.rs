@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use pvc_model::NodeName;
 use pvc_model::fence::Rules;
+use pvc_model::link::IpNet;
 use pvc_model::network_core::CoreNetworks;
 use pvc_model::node::NodeRole;
+use pvc_model::primary::handover::Duty;
 use pvc_model::vm::Selector;
-use pvc_ports::{Clock, Exec, Host, Hypervisor, Network, Power, Random, Services, Storage};
+use pvc_ports::{Clock, Database, Exec, Host, Hypervisor, Network, Power, Random, Services, Storage};
 use pvc_store::Ipmi;
 
 /// Everything the node role wants to know. Whoever wires the daemon fills it from the configuration.
@@ -42,6 +44,8 @@ pub struct NodeSettings {
     pub selector: Option<Selector>,
     /// Published by the primary: the upstream floating address with its prefix length.
     pub upstream_ip: Option<String>,
+    /// What a primary has and others have not.
+    pub floating: Vec<FloatingAddress>,
     /// This node's BMC: recorded for the others, and asked once at the start.
     pub ipmi: Option<Ipmi>,
     /// When others are taken for dead, and what is done then.
@@ -82,6 +86,16 @@ impl Default for MigrationSettings {
     }
 }
 
+/// An address that goes with the primary role.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FloatingAddress {
+    /// With what it goes over.
+    pub duty: Duty,
+    /// The link that carries its network on this node.
+    pub link: String,
+    pub address: IpNet,
+}
+
 /// The `enable_…` switches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Subsystems {
@@ -110,6 +124,8 @@ pub struct Ports {
     pub services: Arc<dyn Services>,
     pub host: Arc<dyn Host>,
     pub power: Arc<dyn Power>,
+    /// Whose leader follows the primary role; `None` where there is no such database.
+    pub database: Option<Arc<dyn Database>>,
     pub exec: Arc<dyn Exec>,
     pub clock: Arc<dyn Clock>,
     pub random: Arc<dyn Random>,
@@ -132,6 +148,7 @@ pub(crate) mod tests {
             network: Arc::new(MemoryNetwork::new()),
             services: Arc::new(ScriptedServices::new()),
             host: Arc::new(FakeHost::new()),
+            database: None,
             power: Arc::new(ScriptedPower::new()),
             exec: Arc::new(ScriptedExec::without_programs()),
             clock: Arc::new(TokioClock::new()),
@@ -166,6 +183,7 @@ pub(crate) mod tests {
             migration: MigrationSettings::default(),
             selector: None,
             upstream_ip: None,
+            floating: Vec::new(),
             ipmi: None,
             fencing: Rules::never(Duration::from_secs(5)),
             fence_only_with_own_bmc: false,

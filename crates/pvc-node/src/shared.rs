@@ -14,6 +14,7 @@ use pvc_ports::{GuestStats, SessionState};
 use pvc_store::Store;
 use tokio::sync::watch;
 
+use crate::primary::role::Role;
 use crate::settings::{NodeSettings, Ports};
 
 /// Settings, ports, store, and the few facts that one task finds and another tells.
@@ -27,6 +28,8 @@ pub(crate) struct Shared {
     pub stamps: watch::Sender<u64>,
     /// How often it was written.
     pub stamped: watch::Sender<u64>,
+    /// This node's part in the primary role.
+    pub role: Role,
     /// Whether this node's own BMC answered at the start.
     pub bmc_answers: AtomicBool,
     heartbeat: Mutex<Heartbeat>,
@@ -79,6 +82,7 @@ impl Shared {
         let (stamps, _) = watch::channel(0);
         let (stamped, _) = watch::channel(0);
         let failed_moves = Mutex::default();
+        let role = Role::new();
         let bmc_answers = AtomicBool::new(false);
         Shared {
             settings,
@@ -88,6 +92,7 @@ impl Shared {
             stamps,
             stamped,
             bmc_answers,
+            role,
             heartbeat,
             collected,
             failed_moves,

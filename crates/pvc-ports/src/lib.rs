@@ -8,6 +8,7 @@
 //! they cannot drift apart.
 
 mod clock;
+mod database;
 mod exec;
 mod host;
 mod hypervisor;
@@ -20,6 +21,7 @@ mod storage_cluster;
 mod tree;
 
 pub use clock::Clock;
+pub use database::{Database, DatabaseError};
 pub use exec::{Command, Exec, ExecError, Output};
 pub use host::{Host, HostError, HostFacts, HostLoad, InterfaceCounters};
 pub use hypervisor::{

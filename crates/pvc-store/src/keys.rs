@@ -7,6 +7,8 @@ pub(crate) const SCHEMA_VERSION: &str = "/schema/version";
 pub(crate) const CONFIG: &str = "/config";
 pub(crate) const MAINTENANCE: &str = "/config/maintenance";
 pub(crate) const PRIMARY: &str = "/config/primary_node";
+/// Nothing but the locks of a hand-over of the primary role.
+pub(crate) const HAND_OVER: &str = "/config/primary_node/sync_lock";
 pub(crate) const FENCE_LOCK: &str = "/config/fence_lock";
 pub(crate) const UPSTREAM_IP: &str = "/config/upstream_ip";
 pub(crate) const SELECTOR: &str = "/config/migration_target_selector";

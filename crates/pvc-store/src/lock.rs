@@ -119,6 +119,12 @@ fn position<'a>(children: &'a [String], own: &str, kind: LockKind) -> Position<'
     Position::Behind { nearest, readers_only }
 }
 
+fn has_reader_behind(children: &[String], own: &str) -> bool {
+    let Some(mine) = Contender::parse(own) else { return false };
+    let is_behind = |it: Contender<'_>| it.marker == "__rlock__" && it.sequence > mine.sequence;
+    children.iter().filter_map(|name| Contender::parse(name)).any(is_behind)
+}
+
 /// Takes locks on one tree.
 #[derive(Clone)]
 pub struct LockRecipe {
@@ -195,6 +201,25 @@ impl LockRecipe {
         let is_other = |name: &&String| own.is_none_or(|own| own.name() != name.as_str());
         let writes = |name: &String| Contender::parse(name).is_some_and(|it| it.marker == "__lock__");
         Ok(children.iter().filter(is_other).any(writes))
+    }
+
+    /// Returns when a reader stands in the queue of `path` behind `own`. Waits through lost connections.
+    ///
+    /// # Errors
+    /// When the tree is closed.
+    pub async fn until_reader_behind(&self, path: &str, own: &LockGuard) -> Result<(), StoreError> {
+        let mut changes = None;
+        loop {
+            match self.tree.children(path).await.map(Option::unwrap_or_default) {
+                Ok(children) if has_reader_behind(&children, own.name()) => return Ok(()),
+                Ok(_) => {}
+                Err(error) => patience(&*self.tree, &*self.clock, error).await?,
+            }
+            match &mut changes {
+                None => changes = self.watch(path).await?,
+                Some(changes) => self.until_told(changes).await?,
+            }
+        }
     }
 
     /// Returns at the next change, or when it is time to look again.
@@ -593,6 +618,14 @@ mod tests {
     fn a_reader_does_not_wait_for_a_writer_that_came_later() {
         let names = children(&["r__rlock__0000000002", "w__lock__0000000003"]);
         assert_eq!(position(&names, "r__rlock__0000000002", LockKind::Read), Position::First);
+    }
+
+    #[test]
+    fn a_writer_sees_the_reader_behind_it_and_not_the_one_before() {
+        let names = children(&["a__rlock__0000000001", "w__lock__0000000002", "x__lock__0000000003"]);
+        assert!(!has_reader_behind(&names, "w__lock__0000000002"));
+        let names = children(&["w__lock__0000000002", "b__rlock__0000000004"]);
+        assert!(has_reader_behind(&names, "w__lock__0000000002"));
     }
 
     #[test]

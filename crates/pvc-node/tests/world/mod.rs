@@ -13,7 +13,7 @@ use pvc_model::storage::VolumeId;
 use pvc_model::vm::{Selector, VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
 use pvc_node::{LogSwitches, MigrationSettings, Node, NodeError, NodeSettings, Outcome, Ports, Subsystems};
-use pvc_ports::Clock;
+use pvc_ports::{Clock, Database};
 use pvc_store::{Change, Changes, NewVm, NodeChange, Store, VmChange};
 use pvc_testkit::{
     FakeHost, FlakyTree, MemoryNetwork, MemoryStorage, ScriptedExec, ScriptedHypervisor, ScriptedPower,
@@ -35,6 +35,7 @@ pub struct World {
     pub host: Arc<FakeHost>,
     /// The BMCs of all servers.
     pub power: Arc<ScriptedPower>,
+    pub database: Option<Arc<dyn Database>>,
     pub exec: Arc<ScriptedExec>,
     pub clock: Arc<TokioClock>,
     pub settings: NodeSettings,
@@ -95,6 +96,7 @@ pub async fn world() -> World {
         migration: MigrationSettings::default(),
         selector: Some(Selector::Mem),
         upstream_ip: None,
+        floating: Vec::new(),
         ipmi: None,
         fencing: Rules::never(INTERVAL),
         fence_only_with_own_bmc: false,
@@ -110,6 +112,7 @@ pub async fn world() -> World {
         network: Arc::new(MemoryNetwork::new()),
         services: Arc::new(ScriptedServices::new()),
         host: Arc::new(FakeHost::new()),
+        database: None,
         power: Arc::new(ScriptedPower::new()),
         exec: Arc::new(ScriptedExec::without_programs()),
         clock,
@@ -136,6 +139,7 @@ impl World {
             network: Arc::new(MemoryNetwork::new()),
             services: Arc::new(ScriptedServices::new()),
             host: Arc::new(FakeHost::new()),
+            database: None,
             power: self.power.clone(),
             exec: Arc::new(ScriptedExec::without_programs()),
             clock: self.clock.clone(),
@@ -166,6 +170,7 @@ impl World {
             network: self.network.clone(),
             services: self.services.clone(),
             host: self.host.clone(),
+            database: self.database.clone(),
             power: self.power.clone(),
             exec: self.exec.clone(),
             clock: self.clock.clone(),

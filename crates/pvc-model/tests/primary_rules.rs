@@ -1,0 +1,371 @@
+//! The rules of the primary role, and the two parts of its hand-over.
+
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pvc_model::NodeName;
+use pvc_model::cluster::Cluster;
+use pvc_model::node::{CoordinatorState, DaemonState, DomainState, NodeFigures, NodeRecord, NodeRole};
+use pvc_model::primary::handover::{Action, Duty, Ending, Facts, HandOver, Lock, Named, Part, Peer, facts};
+use pvc_model::primary::{Own, PrimaryStep, Vacancy, holder, must_let_go, primary_step, vacancy};
+
+use CoordinatorState::{Client, Primary, Relinquish, Secondary, Takeover};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+fn node(name: &str, state: CoordinatorState, daemon_state: DaemonState) -> NodeRecord {
+    NodeRecord {
+        name: NodeName::new(name),
+        role: NodeRole::Coordinator,
+        daemon_state,
+        coordinator_state: state,
+        domain_state: DomainState::Ready,
+        keepalive: 0,
+        active_schema: Some(15),
+        latest_schema: Some(15),
+        pvc_version: String::new(),
+        cpus: 4,
+        kernel: String::new(),
+        os: String::new(),
+        arch: String::new(),
+        figures: NodeFigures::default(),
+        running: Vec::new(),
+        working_on: Vec::new(),
+        health: None,
+        plugins: Vec::new(),
+        network_stats: Arc::from(""),
+        ipmi_hostname: String::new(),
+        hypervisor: None,
+        fence: None,
+        defects: Vec::new(),
+    }
+}
+
+fn cluster(named: Option<&str>, nodes: Vec<NodeRecord>) -> Cluster {
+    let nodes = nodes.into_iter().map(|node| (node.name.clone(), Arc::new(node))).collect();
+    let mut cluster = Cluster { nodes, ..Cluster::default() };
+    cluster.config.primary = named.map(NodeName::new);
+    cluster
+}
+
+fn step(cluster: &Cluster, holds: bool, vacant_seconds: u64) -> PrimaryStep {
+    let name = NodeName::new("hv1");
+    let vacant_for = Duration::from_secs(vacant_seconds);
+    primary_step(cluster, &Own { name: &name, holds, vacant_for, patience: PATIENCE })
+}
+
+#[test]
+fn a_running_coordinator_does_what_the_key_and_its_own_state_say() {
+    use PrimaryStep::{Become, Contend, Drop, HandOver, Nothing, Reclaim, TakeOver};
+    for (own, holds, named, other, vacant, expected) in [
+        (Secondary, false, Some("hv1"), Secondary, 0, TakeOver),
+        (Secondary, false, Some("hv1"), Primary, 0, TakeOver),
+        (Secondary, true, Some("hv1"), Secondary, 0, TakeOver),
+        (Primary, true, Some("hv1"), Secondary, 0, Nothing),
+        // Cut off for a while, it gave up everything, and the role is still its own.
+        (Primary, false, Some("hv1"), Secondary, 0, TakeOver),
+        (Takeover, true, Some("hv1"), Secondary, 0, TakeOver),
+        (Primary, true, Some("hv2"), Secondary, 0, HandOver),
+        (Primary, false, Some("hv2"), Takeover, 0, HandOver),
+        (Relinquish, true, Some("hv2"), Takeover, 0, HandOver),
+        (Relinquish, false, Some("hv2"), Primary, 0, Become(Secondary)),
+        (Secondary, true, Some("hv2"), Primary, 0, Drop),
+        (Secondary, false, Some("hv2"), Primary, 0, Nothing),
+        (Secondary, false, None, Primary, 0, Contend),
+        (Secondary, false, None, Secondary, 0, Contend),
+        (Secondary, true, None, Secondary, 0, Drop),
+        (Primary, true, None, Secondary, 9, Nothing),
+        (Primary, true, None, Secondary, 10, Reclaim),
+        (Primary, true, None, Takeover, 60, Nothing),
+        (Primary, true, Some("nobody"), Secondary, 9, Nothing),
+        (Primary, true, Some("nobody"), Secondary, 10, Reclaim),
+        // The primary puts its own name back before others come.
+        (Secondary, false, Some("nobody"), Primary, 19, Nothing),
+        (Secondary, false, Some("nobody"), Primary, 20, Contend),
+    ] {
+        let nodes =
+            vec![node("hv1", own.clone(), DaemonState::Run), node("hv2", other.clone(), DaemonState::Run)];
+        let found = step(&cluster(named, nodes), holds, vacant);
+        assert_eq!(found, expected, "{own} holds={holds} {named:?} {other} {vacant}");
+    }
+}
+
+#[test]
+fn a_name_that_stands_for_nobody_is_seen_for_what_it_is() {
+    use DaemonState::{Dead, Fenced, Init, Run, Shutdown, Stop};
+    let hypervisor = NodeRecord { role: NodeRole::Hypervisor, ..node("hv9", Client, Run) };
+    let name = || NodeName::new("hv2");
+    for (daemon, expected) in [
+        (Run, None),
+        (Init, Some(Vacancy::Starting(name()))),
+        (Stop, Some(Vacancy::Gone(name()))),
+        (Fenced, Some(Vacancy::Gone(name()))),
+        (Dead, Some(Vacancy::Undecided(name()))),
+        (Shutdown, Some(Vacancy::Undecided(name()))),
+    ] {
+        let found = vacancy(&cluster(Some("hv2"), vec![node("hv2", Secondary, daemon.clone())]));
+        assert_eq!(found, expected, "{daemon}");
+    }
+    assert_eq!(vacancy(&cluster(None, Vec::new())), Some(Vacancy::Asked));
+    let stranger = Vacancy::Stranger(NodeName::new("hv9"));
+    assert_eq!(vacancy(&cluster(Some("hv9"), Vec::new())), Some(stranger.clone()));
+    assert_eq!(vacancy(&cluster(Some("hv9"), vec![hypervisor])), Some(stranger));
+}
+
+#[test]
+fn who_is_gone_is_replaced_and_who_may_be_dead_is_left_to_the_fence() {
+    use DaemonState::{Dead, Fenced, Init, Run, Stop};
+    for (daemon, vacant, expected) in [
+        (Stop, 0, PrimaryStep::Contend),
+        (Fenced, 0, PrimaryStep::Contend),
+        (Init, 59, PrimaryStep::Nothing),
+        (Init, 60, PrimaryStep::Contend),
+        (Dead, 3600, PrimaryStep::Nothing),
+    ] {
+        let nodes = vec![node("hv1", Secondary, Run), node("hv2", Primary, daemon.clone())];
+        assert_eq!(step(&cluster(Some("hv2"), nodes), false, vacant), expected, "{daemon} {vacant}");
+    }
+}
+
+#[test]
+fn a_node_that_does_not_run_neither_contends_nor_gives_away() {
+    for daemon in [DaemonState::Init, DaemonState::Shutdown] {
+        let alone = cluster(None, vec![node("hv1", Secondary, daemon.clone())]);
+        assert_eq!(step(&alone, false, 60), PrimaryStep::Nothing);
+        let leaving = cluster(None, vec![node("hv1", Primary, daemon)]);
+        assert_eq!(step(&leaving, true, 60), PrimaryStep::Nothing);
+    }
+    let starting = cluster(Some("hv1"), vec![node("hv1", Secondary, DaemonState::Init)]);
+    assert_eq!(step(&starting, false, 0), PrimaryStep::TakeOver);
+}
+
+#[test]
+fn whoever_is_taken_for_dead_lets_go_before_anything_else() {
+    for named in [Some("hv1"), None, Some("nobody")] {
+        let suspected = cluster(named, vec![node("hv1", Primary, DaemonState::Dead)]);
+        assert_eq!(step(&suspected, true, 60), PrimaryStep::Drop, "{named:?}");
+    }
+}
+
+#[test]
+fn a_hypervisor_is_a_client_whatever_the_key_says() {
+    let own = NodeRecord { role: NodeRole::Hypervisor, ..node("hv1", Secondary, DaemonState::Run) };
+    let named = cluster(Some("hv1"), vec![own]);
+    assert_eq!(step(&named, true, 0), PrimaryStep::Drop);
+    assert_eq!(step(&named, false, 0), PrimaryStep::Become(Client));
+}
+
+#[test]
+fn the_holder_is_a_living_coordinator_that_has_the_role() {
+    let me = NodeName::new("hv1");
+    let holds = |state, daemon| {
+        let nodes = vec![node("hv1", Primary, DaemonState::Run), node("hv2", state, daemon)];
+        holder(&cluster(Some("hv1"), nodes), &me).is_some()
+    };
+    assert!(holds(Primary, DaemonState::Run) && holds(Relinquish, DaemonState::Shutdown));
+    assert!(!holds(Secondary, DaemonState::Run) && !holds(Primary, DaemonState::Fenced));
+    // Another candidate waits for the same lock, and has nothing.
+    assert!(!holds(Takeover, DaemonState::Run));
+}
+
+#[test]
+fn the_right_to_the_role_ends_with_the_session() {
+    let timeout = Duration::from_secs(10);
+    assert!(!must_let_go(Duration::from_millis(9999), timeout));
+    assert!(must_let_go(timeout, timeout));
+}
+
+const BOTH: Facts = Facts { named: Named::Me, peer: Peer::Busy, peer_repairs: false };
+
+/// What a part does if everything it asks for succeeds at once.
+fn course(part: Part, facts: &Facts) -> Vec<String> {
+    let mut machine = HandOver::new(part);
+    let mut course = Vec::new();
+    loop {
+        let action = machine.next(facts, true, Duration::ZERO);
+        let word = match &action {
+            Action::AwaitWriter { .. } => "writer?".to_owned(),
+            Action::AwaitReader { .. } => "reader?".to_owned(),
+            Action::Lock { kind: Lock::Write, .. } => "W".to_owned(),
+            Action::Lock { kind: Lock::Read, .. } => "R".to_owned(),
+            Action::Unlock => "free".to_owned(),
+            Action::Pause(_) => "pause".to_owned(),
+            Action::Take(duty) => format!("+{duty:?}"),
+            Action::Leave(duty) => format!("-{duty:?}"),
+            Action::Insist => "insist".to_owned(),
+            Action::End(ending) => format!("{ending:?}"),
+        };
+        course.push(word);
+        if matches!(action, Action::End(_)) {
+            return course;
+        }
+    }
+}
+
+#[test]
+fn the_candidate_takes_each_thing_after_the_phase_in_which_the_holder_lets_go_of_it() {
+    let expected = "W reader? free \
+                    writer? R free \
+                    W reader? free pause \
+                    W +Upstream reader? free pause \
+                    W +Inner reader? free pause \
+                    W +Metadata reader? free pause \
+                    W +Gateways +Services free Primary";
+    assert_eq!(course(Part::Candidate, &BOTH).join(" "), expected);
+    let expected = "writer? R free \
+                    W -Services reader? free \
+                    writer? R -Upstream free \
+                    writer? R -Inner free \
+                    writer? R -Metadata free \
+                    writer? R -Gateways free Secondary";
+    let facts = Facts { named: Named::Peer, ..BOTH };
+    assert_eq!(course(Part::Holder, &facts).join(" "), expected);
+}
+
+#[test]
+fn a_candidate_without_a_holder_needs_no_locks() {
+    let alone = Facts { peer: Peer::Gone, ..BOTH };
+    assert_eq!(
+        course(Part::Candidate, &alone).join(" "),
+        "+Upstream +Inner +Metadata +Gateways +Services Primary"
+    );
+}
+
+#[test]
+fn a_takeover_that_another_was_named_for_is_handed_on_once_things_have_moved() {
+    let elsewhere = Facts { named: Named::Another, ..BOTH };
+    assert_eq!(course(Part::Candidate, &elsewhere), ["Abandoned { give_back: false }"]);
+    let mut machine = HandOver::new(Part::Candidate);
+    let mut facts = BOTH;
+    loop {
+        match machine.next(&facts, true, Duration::ZERO) {
+            Action::Take(Duty::Upstream) => facts = elsewhere,
+            Action::End(ending) => return assert_eq!(ending, Ending::HandOn),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn a_lock_is_given_back_before_a_takeover_is_abandoned() {
+    let mut machine = HandOver::new(Part::Candidate);
+    machine.next(&BOTH, true, Duration::ZERO);
+    machine.next(&BOTH, true, Duration::ZERO);
+    let elsewhere = Facts { named: Named::Another, ..BOTH };
+    assert_eq!(machine.next(&elsewhere, false, Duration::ZERO), Action::Unlock);
+    let ending = Action::End(Ending::Abandoned { give_back: false });
+    assert_eq!(machine.next(&elsewhere, true, Duration::ZERO), ending);
+}
+
+#[test]
+fn a_living_holder_that_does_not_answer_keeps_the_role() {
+    let mut machine = HandOver::new(Part::Candidate);
+    let idle = Facts { peer: Peer::Idle, ..BOTH };
+    machine.next(&idle, true, Duration::ZERO);
+    let Action::AwaitReader { until } = machine.next(&idle, true, Duration::ZERO) else { panic!("it waits") };
+    assert_eq!(machine.next(&idle, false, until / 2), Action::AwaitReader { until }, "woken too early");
+    assert_eq!(machine.next(&idle, false, until), Action::Unlock);
+    assert_eq!(machine.next(&idle, true, until), Action::End(Ending::Abandoned { give_back: true }));
+}
+
+#[test]
+fn an_older_holder_that_repairs_the_key_is_asked_again_and_ours_is_believed() {
+    let repaired = Facts { named: Named::Peer, peer: Peer::Idle, peer_repairs: true };
+    let mut machine = HandOver::new(Part::Candidate);
+    machine.next(&BOTH, true, Duration::ZERO);
+    let wait = machine.next(&BOTH, true, Duration::ZERO);
+    assert_eq!(machine.next(&repaired, false, Duration::ZERO), Action::Insist);
+    let named_again = Facts { named: Named::Me, ..repaired };
+    assert_eq!(machine.next(&named_again, true, Duration::ZERO), wait, "it goes on where it was");
+    let ours = Facts { peer_repairs: false, ..repaired };
+    assert_eq!(machine.next(&ours, false, Duration::ZERO), Action::Unlock);
+}
+
+#[test]
+fn a_holder_whose_candidate_dies_before_anything_moved_stays() {
+    let mut machine = HandOver::new(Part::Holder);
+    let facts = Facts { named: Named::Peer, ..BOTH };
+    machine.next(&facts, true, Duration::ZERO);
+    let gone = Facts { peer: Peer::Gone, ..facts };
+    assert_eq!(machine.next(&gone, false, Duration::ZERO), Action::End(Ending::Stayed { reclaim: true }));
+    let mut machine = HandOver::new(Part::Holder);
+    machine.next(&facts, true, Duration::ZERO);
+    let mine = Facts { named: Named::Me, ..facts };
+    assert_eq!(machine.next(&mine, false, Duration::ZERO), Action::End(Ending::Stayed { reclaim: false }));
+}
+
+#[test]
+fn a_holder_whose_candidate_dies_later_lets_go_of_everything_at_once() {
+    let mut machine = HandOver::new(Part::Holder);
+    let mut facts = Facts { named: Named::Peer, ..BOTH };
+    let mut left = Vec::new();
+    loop {
+        match machine.next(&facts, true, Duration::ZERO) {
+            Action::Leave(duty) => {
+                left.push(duty);
+                facts.peer = Peer::Gone;
+            }
+            Action::AwaitWriter { .. } if !left.is_empty() => panic!("nobody is waited for"),
+            Action::End(ending) => {
+                assert_eq!(ending, Ending::Secondary);
+                break;
+            }
+            _ => {}
+        }
+    }
+    assert_eq!(left, [Duty::Services, Duty::Upstream, Duty::Inner, Duty::Metadata, Duty::Gateways]);
+}
+
+#[test]
+fn a_reader_that_was_missed_once_is_not_waited_for_again() {
+    let mut machine = HandOver::new(Part::Candidate);
+    let mut now = Duration::ZERO;
+    let mut done = true;
+    let mut waits = 0;
+    loop {
+        let action = machine.next(&BOTH, done, now);
+        done = true;
+        match action {
+            Action::AwaitReader { until } if waits > 0 => {
+                waits += 1;
+                (now, done) = (until, false);
+            }
+            Action::AwaitReader { .. } => waits = 1,
+            Action::End(ending) => {
+                assert_eq!(ending, Ending::Primary);
+                break;
+            }
+            _ => {}
+        }
+    }
+    assert_eq!(waits, 2, "in A, and in vain in C");
+    assert!(now <= Duration::from_millis(500));
+}
+
+#[test]
+fn each_part_reads_in_the_records_what_the_other_does() {
+    let me = NodeName::new("hv1");
+    let other = NodeName::new("hv2");
+    let seen = |part, named, state: CoordinatorState, daemon| {
+        let nodes = vec![node("hv1", Takeover, DaemonState::Run), node("hv2", state, daemon)];
+        let facts = facts(&cluster(named, nodes), &me, part, Some(&other), false);
+        (facts.named, facts.peer)
+    };
+    use DaemonState::{Dead, Init, Run, Shutdown};
+    for (part, named, state, daemon, expected) in [
+        (Part::Candidate, Some("hv1"), Primary, Run, (Named::Me, Peer::Idle)),
+        (Part::Candidate, Some("hv2"), Relinquish, Shutdown, (Named::Peer, Peer::Busy)),
+        (Part::Candidate, Some("hv3"), Secondary, Run, (Named::Another, Peer::Finished)),
+        (Part::Candidate, None, Primary, Dead, (Named::Nobody, Peer::Gone)),
+        (Part::Holder, Some("hv2"), Secondary, Init, (Named::Peer, Peer::Idle)),
+        (Part::Holder, Some("hv2"), Takeover, Run, (Named::Peer, Peer::Busy)),
+        // The first candidate goes on although the key names a second by now.
+        (Part::Holder, Some("hv3"), Takeover, Run, (Named::Another, Peer::Busy)),
+        (Part::Holder, Some("hv2"), Primary, Run, (Named::Peer, Peer::Finished)),
+        (Part::Holder, Some("hv2"), Takeover, Dead, (Named::Peer, Peer::Gone)),
+    ] {
+        assert_eq!(seen(part, named, state.clone(), daemon), expected, "{part:?} {named:?} {state}");
+    }
+}

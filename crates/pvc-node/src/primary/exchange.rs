@@ -1,0 +1,209 @@
+//! One hand-over, carried out: what [`pvc_model::primary::handover`] says, with real locks and addresses.
+
+use std::time::Duration;
+
+use pvc_model::NodeName;
+use pvc_model::primary::handover::{self, Action, Duty, Ending, Facts, HandOver, Part};
+use pvc_store::lock::{LockGuard, LockKind};
+use pvc_store::{ChangeError, Changes, ConfigChange, RoleLocks, StoreError};
+
+use super::{Moot, role};
+use crate::shared::Shared;
+
+/// How long giving back a lock may take before it goes on in the background.
+const GOODBYE: Duration = Duration::from_secs(2);
+
+/// How long a new primary waits for the database before it says that it is there.
+const DATABASE: Duration = Duration::from_secs(10);
+
+const API: &str = "pvcapid.service";
+
+/// One node's part in a hand-over.
+pub(crate) struct Exchange<'a> {
+    shared: &'a Shared,
+    locks: RoleLocks,
+    part: Part,
+    /// The holder, for a candidate. A holder finds its candidate in the records.
+    peer: Option<NodeName>,
+    peer_repairs: bool,
+    /// Under which a candidate does all this.
+    claim: Option<&'a LockGuard>,
+    lock: Option<LockGuard>,
+}
+
+impl<'a> Exchange<'a> {
+    /// Takes the role from `peer`, or from nobody, under the lock `claim`.
+    pub fn candidate(
+        shared: &'a Shared,
+        peer: Option<NodeName>,
+        peer_repairs: bool,
+        claim: &'a LockGuard,
+    ) -> Self {
+        let locks = shared.store.role_locks();
+        Exchange { shared, locks, part: Part::Candidate, peer, peer_repairs, claim: Some(claim), lock: None }
+    }
+
+    /// Gives the role to whom the key names.
+    pub fn holder(shared: &'a Shared) -> Self {
+        let locks = shared.store.role_locks();
+        Exchange {
+            shared,
+            locks,
+            part: Part::Holder,
+            peer: None,
+            peer_repairs: false,
+            claim: None,
+            lock: None,
+        }
+    }
+
+    /// `None` if it had to be broken off: the right to take anything was lost on the way.
+    pub async fn run(mut self) -> Option<Ending> {
+        let mut machine = HandOver::new(self.part);
+        let mut done = true;
+        loop {
+            if self.claim.is_some_and(LockGuard::lost) {
+                tracing::warn!("the takeover is broken off: its lock went with the session");
+                self.unlock().await;
+                return None;
+            }
+            let facts = self.facts();
+            let action = machine.next(&facts, done, self.shared.now());
+            tracing::debug!(part = ?self.part, phase = ?machine.phase(), ?action, "hand-over");
+            done = match action {
+                Action::End(ending) => return Some(ending),
+                Action::Take(duty) => {
+                    if !self.take(duty).await {
+                        self.unlock().await;
+                        return None;
+                    }
+                    true
+                }
+                other => self.act(other, &facts).await,
+            };
+        }
+    }
+
+    async fn act(&mut self, action: Action, facts: &Facts) -> bool {
+        match action {
+            Action::AwaitWriter { until } => self.wait(until, facts, self.locks.until_writer()).await,
+            Action::AwaitReader { until } => match &self.lock {
+                Some(lock) => self.wait(until, facts, self.locks.until_reader_behind(lock)).await,
+                None => false,
+            },
+            Action::Lock { kind, limit } => self.acquire(kind, limit).await,
+            Action::Unlock => {
+                self.unlock().await;
+                true
+            }
+            Action::Pause(duration) => {
+                self.shared.sleep(duration).await;
+                true
+            }
+            Action::Leave(duty) => role::leave(self.shared, duty).await,
+            Action::Insist => self.insist().await,
+            Action::Take(_) | Action::End(_) => true,
+        }
+    }
+
+    fn facts(&self) -> Facts {
+        let view = self.shared.store.view();
+        handover::facts(&view, self.shared.name(), self.part, self.peer.as_ref(), self.peer_repairs)
+    }
+
+    /// Whether `event` came before `until`, and before the facts changed.
+    async fn wait(
+        &self,
+        until: Duration,
+        facts: &Facts,
+        event: impl Future<Output = Result<(), StoreError>>,
+    ) -> bool {
+        tokio::select! {
+            biased;
+            came = event => came.is_ok(),
+            () = self.other_facts(facts) => false,
+            () = self.shared.sleep(until.saturating_sub(self.shared.now())) => false,
+        }
+    }
+
+    async fn other_facts(&self, known: &Facts) {
+        let mut changes = self.shared.store.changed();
+        while self.facts() == *known {
+            if changes.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    async fn acquire(&mut self, kind: handover::Lock, limit: Duration) -> bool {
+        let kind = match kind {
+            handover::Lock::Write => LockKind::Write,
+            handover::Lock::Read => LockKind::Read,
+        };
+        match self.locks.phase(kind, limit).await {
+            Ok(lock) => {
+                self.lock = Some(lock);
+                true
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a step of the hand-over goes on without its lock");
+                false
+            }
+        }
+    }
+
+    async fn unlock(&mut self) {
+        let Some(lock) = self.lock.take() else { return };
+        // A task of its own, so that a lock that takes long to be given back is given back all the same.
+        let released = tokio::spawn(lock.release());
+        if self.shared.within(GOODBYE, released).await.is_none() {
+            tracing::debug!("a lock of the hand-over is given back later");
+        }
+    }
+
+    async fn take(&self, duty: Duty) -> bool {
+        let taken = role::take(self.shared, duty).await;
+        if duty != Duty::Services {
+            // An address that the kernel refuses is tried again later; a right that was lost is lost.
+            return taken || !role::is_cut_off(self.shared);
+        }
+        if self.shared.settings.subsystems.api && self.shared.settings.start_services {
+            self.start_api().await;
+        }
+        self.await_database().await;
+        taken
+    }
+
+    /// The API runs on every coordinator; this is for one that somebody stopped.
+    async fn start_api(&self) {
+        if let Err(error) = self.shared.ports.services.start(API).await {
+            let hint = error.hint().unwrap_or_default();
+            tracing::warn!(%error, hint, "the API of the new primary could not be started");
+        }
+    }
+
+    async fn await_database(&self) {
+        let term = *self.shared.role.term.borrow();
+        let mut settled = self.shared.role.database_settled.subscribe();
+        if self.shared.within(DATABASE, settled.wait_for(|settled| *settled == term)).await.is_none() {
+            tracing::warn!("the database's leader is not here yet; the takeover goes on");
+        }
+    }
+
+    /// Writes the own name once more, if the holder's stands there.
+    async fn insist(&self) -> bool {
+        let (me, peer) = (self.shared.name(), self.peer.as_ref());
+        let decide = |cluster: &pvc_model::cluster::Cluster| {
+            let mut changes = Changes::new();
+            if cluster.config.primary.as_ref() != peer {
+                return Err(Moot);
+            }
+            changes.config(ConfigChange::Primary(Some(me.clone())));
+            Ok((changes, ()))
+        };
+        tracing::info!("the old primary has put its own name back; it is asked again to leave");
+        let written: Option<Result<(), ChangeError<Moot>>> =
+            self.shared.within(super::DEADLINE, self.shared.store.change(decide)).await;
+        matches!(written, Some(Ok(())))
+    }
+}

@@ -1,0 +1,58 @@
+//! The dead man's switch of a primary: without word from the store for as long as the store remembers a
+//! silent session, it lets go of everything, because somebody else may be primary by then (I12).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::role;
+use crate::shared::Shared;
+
+/// How often it is looked whether this node still has the right to be primary.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// How often the kernel is told that the addresses may stay.
+const RENEW: Duration = Duration::from_secs(3);
+
+/// How long the store may take to give a sign of life.
+const PROBE: Duration = Duration::from_secs(2);
+
+/// Watches until `shutdown`.
+pub(crate) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
+    let mut renewed = shared.now();
+    loop {
+        if shared.role.holds() {
+            watch(&shared, &mut renewed).await;
+        }
+        tokio::select! {
+            biased;
+            () = shutdown.cancelled() => return,
+            () = shared.sleep(EVERY) => {}
+        }
+    }
+}
+
+async fn watch(shared: &Shared, renewed: &mut Duration) {
+    // Looked at before the store is asked: after a pause of this whole program the answer would come too late.
+    if role::is_cut_off(shared) {
+        tracing::error!(
+            seconds = shared.settings.session_timeout.as_secs(),
+            "the store has not answered for so long that somebody else may be primary; \
+             what goes with the primary role is given up"
+        );
+        role::leave_all(shared).await;
+        return;
+    }
+    // The keepalive's stamps are signs of life; this is for when they are late, or rare.
+    if role::unheard_for(shared) > shared.settings.session_timeout / 2 + EVERY {
+        let sent = shared.now();
+        if let Some(Ok(())) = shared.within(PROBE, shared.store.tree().sync()).await {
+            shared.role.heard(sent);
+        }
+    }
+    if shared.now().saturating_sub(*renewed) >= RENEW {
+        *renewed = shared.now();
+        role::renew(shared).await;
+    }
+}

@@ -1,0 +1,231 @@
+//! What a node has of the primary role: the floating addresses, and the right to them.
+//!
+//! The right ends when the store may have given the role to somebody else, which this node cannot see
+//! while it is cut off. So everything here asks how long ago the store was last heard, and the kernel
+//! is told to take the addresses away by itself should this program not be there to do it.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+use pvc_model::primary::handover::Duty;
+use pvc_model::primary::must_let_go;
+use pvc_ports::NetworkError;
+use tokio::sync::watch;
+
+use crate::settings::FloatingAddress;
+use crate::shared::Shared;
+
+/// Every duty, in the order in which they are taken.
+const DUTIES: [Duty; 5] = [Duty::Upstream, Duty::Inner, Duty::Metadata, Duty::Gateways, Duty::Services];
+
+/// How long the kernel may take for one address.
+const KERNEL: Duration = Duration::from_secs(3);
+
+/// How much longer than this node's right to an address the kernel keeps it: for the renewal that is late
+/// by a moment.
+const LEASE_MARGIN: Duration = Duration::from_secs(5);
+
+/// How often an address that stays is asked to go.
+const TRIES: u32 = 3;
+
+#[derive(Debug, Default)]
+struct State {
+    taken: BTreeSet<Duty>,
+    /// When the last request was sent that the store has answered; monotonic.
+    heard: Duration,
+}
+
+/// This node's part in the primary role.
+#[derive(Debug)]
+pub(crate) struct Role {
+    state: Mutex<State>,
+    /// Whoever changes addresses does so alone: one who lets go must not be overtaken by one who takes.
+    turn: tokio::sync::Mutex<()>,
+    /// Which term of serving this is; 0 while there is none.
+    pub term: watch::Sender<u64>,
+    /// The last term for which the database's leader is here, or was asked for in vain.
+    pub database_settled: watch::Sender<u64>,
+}
+
+impl Role {
+    pub fn new() -> Self {
+        let (term, database_settled) = (watch::channel(0).0, watch::channel(0).0);
+        let (state, turn) = (Mutex::default(), tokio::sync::Mutex::default());
+        Role { state, turn, term, database_settled }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("nothing panics while it holds the state")
+    }
+
+    /// Whether anything of the role is here, or may be.
+    pub fn holds(&self) -> bool {
+        !self.state().taken.is_empty()
+    }
+
+    /// The store has answered a request that was sent then.
+    pub fn heard(&self, sent: Duration) {
+        let mut state = self.state();
+        state.heard = state.heard.max(sent);
+    }
+}
+
+/// For how long this node has had no word from the store.
+pub(crate) fn unheard_for(shared: &Shared) -> Duration {
+    shared.now().saturating_sub(shared.role.state().heard)
+}
+
+/// Whether this node has lost the right to the role by not hearing from the store.
+pub(crate) fn is_cut_off(shared: &Shared) -> bool {
+    must_let_go(unheard_for(shared), shared.settings.session_timeout)
+}
+
+/// Takes what is here already for taken: addresses of a former life.
+pub(crate) async fn adopt(shared: &Shared) {
+    let links = match shared.within(KERNEL, shared.ports.network.links()).await {
+        Some(Ok(links)) => links,
+        _ => return,
+    };
+    let is_here = |floating: &&FloatingAddress| {
+        links.get(&floating.link).is_some_and(|link| link.addresses.contains(&floating.address))
+    };
+    let found: Vec<&FloatingAddress> = shared.settings.floating.iter().filter(is_here).collect();
+    for floating in &found {
+        tracing::info!(address = %floating.address, link = floating.link, "a floating address was left here");
+    }
+    shared.role.state().taken.extend(found.iter().map(|floating| floating.duty));
+}
+
+/// Takes a duty: its addresses come here, and the neighbours are told. `false` if this node has no right
+/// to it, or the kernel refused.
+pub(crate) async fn take(shared: &Shared, duty: Duty) -> bool {
+    let _turn = shared.role.turn.lock().await;
+    if is_cut_off(shared) {
+        return false;
+    }
+    shared.role.state().taken.insert(duty);
+    if duty == Duty::Services {
+        shared.role.term.send_modify(|term| *term += 1);
+    }
+    let mut all = true;
+    for floating in addresses(shared, duty) {
+        all &= told(floating, "taken", bring(shared, floating).await);
+    }
+    all
+}
+
+/// Lets go of a duty. `false` if something of it could not be made to go.
+pub(crate) async fn leave(shared: &Shared, duty: Duty) -> bool {
+    let _turn = shared.role.turn.lock().await;
+    let gone = leave_now(shared, duty).await;
+    if gone {
+        shared.role.state().taken.remove(&duty);
+    }
+    gone
+}
+
+/// Lets go of everything, services first.
+pub(crate) async fn leave_all(shared: &Shared) -> bool {
+    let mut all = true;
+    for duty in DUTIES.iter().rev() {
+        all &= leave(shared, *duty).await;
+    }
+    all
+}
+
+async fn leave_now(shared: &Shared, duty: Duty) -> bool {
+    if duty == Duty::Services {
+        shared.role.term.send_if_modified(|term| std::mem::take(term) != 0);
+    }
+    let mut all = true;
+    for floating in addresses(shared, duty) {
+        all &= told(floating, "removed", remove(shared, floating).await);
+    }
+    all
+}
+
+/// Keeps what this node has a right to: the kernel is told that it may stay, and what somebody removed
+/// comes back.
+pub(crate) async fn renew(shared: &Shared) {
+    let _turn = shared.role.turn.lock().await;
+    if is_cut_off(shared) {
+        return;
+    }
+    let Some(Ok(links)) = shared.within(KERNEL, shared.ports.network.links()).await else { return };
+    let taken = shared.role.state().taken.clone();
+    for floating in shared.settings.floating.iter().filter(|floating| taken.contains(&floating.duty)) {
+        let here = links.get(&floating.link).is_some_and(|link| link.addresses.contains(&floating.address));
+        if here {
+            let renewed = lease(shared, floating).await;
+            if renewed.is_err() {
+                told(floating, "renewed", renewed);
+            }
+        } else {
+            tracing::warn!(address = %floating.address, link = floating.link, "a floating address was gone and is put back");
+            told(floating, "put back", bring(shared, floating).await);
+        }
+    }
+}
+
+fn addresses(shared: &Shared, duty: Duty) -> impl Iterator<Item = &FloatingAddress> {
+    shared.settings.floating.iter().filter(move |floating| floating.duty == duty)
+}
+
+async fn bring(shared: &Shared, floating: &FloatingAddress) -> Result<(), NetworkError> {
+    lease(shared, floating).await?;
+    let address: IpAddr = floating.address.addr();
+    if floating.duty == Duty::Metadata {
+        return Ok(()); // it is for this machine's own guests, and on a link without neighbours
+    }
+    let announced =
+        bounded(shared, "announce an address", shared.ports.network.announce(&floating.link, address));
+    if let Err(error) = announced.await {
+        // The address is here all the same; neighbours find it when what they remember grows old.
+        tracing::warn!(%error, %address, link = floating.link, "the neighbours could not be told of an address");
+    }
+    Ok(())
+}
+
+async fn lease(shared: &Shared, floating: &FloatingAddress) -> Result<(), NetworkError> {
+    let right = shared.settings.session_timeout.saturating_sub(unheard_for(shared));
+    let work = shared.ports.network.lease_address(&floating.link, floating.address, right + LEASE_MARGIN);
+    bounded(shared, "add an address", work).await
+}
+
+async fn remove(shared: &Shared, floating: &FloatingAddress) -> Result<(), NetworkError> {
+    let mut tries = 1;
+    loop {
+        let work = shared.ports.network.remove_address(&floating.link, floating.address);
+        match bounded(shared, "remove an address", work).await {
+            Err(NetworkError::NoLink { .. }) => return Ok(()),
+            Err(_) if tries < TRIES => tries += 1,
+            done => return done,
+        }
+    }
+}
+
+async fn bounded(
+    shared: &Shared,
+    what: &str,
+    work: impl Future<Output = Result<(), NetworkError>>,
+) -> Result<(), NetworkError> {
+    let late = || NetworkError::TimedOut { what: what.to_owned(), seconds: KERNEL.as_secs() };
+    shared.within(KERNEL, work).await.unwrap_or_else(|| Err(late()))
+}
+
+fn told(floating: &FloatingAddress, done: &str, result: Result<(), NetworkError>) -> bool {
+    let FloatingAddress { address, link, .. } = floating;
+    match result {
+        Ok(()) => {
+            tracing::info!(%address, link, "a floating address was {done}");
+            true
+        }
+        Err(error) => {
+            let error = &error as &dyn std::error::Error;
+            tracing::error!(error, %address, link, "a floating address could not be {done}");
+            false
+        }
+    }
+}

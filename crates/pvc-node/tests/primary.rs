@@ -1,0 +1,384 @@
+//! The primary role between nodes: the real tasks of two or three coordinators on one tree, with a record
+//! of who had which address when.
+
+#![allow(clippy::disallowed_methods, reason = "a test waits, in real or in paused time")]
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+mod older;
+mod segment;
+#[allow(dead_code, reason = "each test program uses its part of it")]
+mod world;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use older::Older;
+use pvc_model::NodeName;
+use pvc_model::node::{CoordinatorState, DaemonState};
+use pvc_ports::{Database, DatabaseError, SessionState};
+use pvc_store::{Changes, ConfigChange, NodeChange};
+use segment::Segment;
+use world::{Daemon, World, world};
+
+use CoordinatorState::{Primary, Secondary};
+
+/// Two nodes, of which hv1 is primary, and the networks that they share.
+struct Pair {
+    segment: Arc<Segment>,
+    one: World,
+    two: World,
+    first: Daemon,
+    second: Daemon,
+}
+
+async fn one() -> (Arc<Segment>, World) {
+    let mut one = world().await;
+    let segment = Segment::new(one.clock.clone());
+    segment.plug_in(&mut one).await;
+    (segment, one)
+}
+
+async fn pair() -> Pair {
+    let (segment, one) = one().await;
+    let mut two = one.another("hv2").await;
+    segment.plug_in(&mut two).await;
+    let first = one.running().await;
+    until_state(&one, "hv1", Primary).await;
+    let second = two.running().await;
+    until_state(&one, "hv2", Secondary).await;
+    segment.assert_all_at("hv1");
+    Pair { segment, one, two, first, second }
+}
+
+fn state(world: &World, node: &str) -> CoordinatorState {
+    world.view().nodes[node].coordinator_state.clone()
+}
+
+async fn until_state(world: &World, node: &str, wanted: CoordinatorState) {
+    let there = || world.view().nodes.get(node).is_some_and(|node| node.coordinator_state == wanted);
+    world.until(&format!("{node} is {wanted}"), there).await;
+}
+
+async fn ask(world: &World, primary: Option<&str>) {
+    let mut changes = Changes::new();
+    changes.config(ConfigChange::Primary(primary.map(NodeName::new)));
+    world.change(changes).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_role_goes_over_with_its_addresses_and_never_has_two_holders() {
+    let Pair { segment, one, two, .. } = pair().await;
+    for (to, from) in [("hv2", "hv1"), ("hv1", "hv2"), ("hv2", "hv1")] {
+        let asked = one.now();
+        segment.forget_gaps();
+        ask(&one, Some(to)).await;
+        until_state(&one, to, Primary).await;
+        until_state(&one, from, Secondary).await;
+        assert!(one.now() - asked < Duration::from_secs(1), "{:?}", one.now() - asked);
+        segment.assert_all_at(to);
+        assert!(segment.longest_gap() < Duration::from_millis(50), "{:?}", segment.longest_gap());
+    }
+    assert!(segment.announced("10.0.0.250"), "the neighbours are told");
+    assert_eq!(two.view().config.primary, Some(NodeName::new("hv2")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_primary_that_is_asked_to_step_back_is_replaced_by_another() {
+    let Pair { segment, one, .. } = pair().await;
+    ask(&one, None).await;
+    until_state(&one, "hv2", Primary).await;
+    until_state(&one, "hv1", Secondary).await;
+    segment.assert_all_at("hv2");
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_several_contenders_one_wins_and_the_others_keep_quiet() {
+    let Pair { segment, one, .. } = pair().await;
+    let mut three = one.another("hv3").await;
+    segment.plug_in(&mut three).await;
+    let _third = three.running().await;
+    for _ in 0..5 {
+        ask(&one, None).await;
+        let settled = || {
+            let view = one.view();
+            let primaries = view.nodes.values().filter(|node| node.coordinator_state == Primary).count();
+            let idle = view.nodes.values().filter(|node| node.coordinator_state == Secondary).count();
+            view.config.primary.is_some() && (primaries, idle) == (1, 2)
+        };
+        one.until("one is primary", settled).await;
+        let named = one.view().config.primary.clone().unwrap();
+        assert_eq!(state(&one, named.as_str()), Primary);
+        segment.assert_all_at(named.as_str());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn quick_requests_one_after_the_other_end_with_exactly_one_primary() {
+    let Pair { segment, one, .. } = pair().await;
+    let mut three = one.another("hv3").await;
+    segment.plug_in(&mut three).await;
+    let _third = three.running().await;
+    for wait in [0, 1, 2, 5, 10, 20, 40, 80] {
+        for requests in [["hv2", "hv3"], ["hv1", "hv2"], ["hv3", "hv1"], ["hv2", "hv1"]] {
+            for request in requests {
+                ask(&one, Some(request)).await;
+                tokio::time::sleep(Duration::from_millis(wait)).await;
+            }
+            let last = requests[1];
+            let asked = one.now();
+            until_state(&one, last, Primary).await;
+            let others = ["hv1", "hv2", "hv3"].into_iter().filter(|name| *name != last);
+            for other in others {
+                until_state(&one, other, Secondary).await;
+            }
+            assert!(one.now() - asked < Duration::from_secs(15), "{requests:?} after {wait} ms");
+            assert_eq!(one.view().config.primary, Some(NodeName::new(last)));
+            segment.assert_all_at(last);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_primary_cut_off_from_the_store_gives_everything_up_and_takes_it_again() {
+    let Pair { segment, one, first, .. } = pair().await;
+    let cut = one.now();
+    first.connection.cut();
+    one.until("nobody has the addresses", || segment.holders("10.0.0.250").is_empty()).await;
+    let took = one.now() - cut;
+    assert!((Duration::from_secs(5)..=Duration::from_secs(12)).contains(&took), "{took:?}");
+    segment.assert_nobody_has_any();
+    one.pass(10).await;
+    segment.assert_nobody_has_any();
+    first.connection.mend();
+    one.until("it has them again", || segment.has_all("hv1")).await;
+    until_state(&one, "hv1", Primary).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_short_outage_of_the_store_moves_nothing() {
+    let Pair { segment, one, first, .. } = pair().await;
+    segment.forget_gaps();
+    first.connection.cut();
+    one.pass(4).await;
+    first.connection.mend();
+    one.pass(30).await;
+    segment.assert_all_at("hv1");
+    assert_eq!(segment.longest_gap(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_takeover_waits_until_a_primary_that_was_cut_off_has_given_up() {
+    let Pair { segment, one, first, second: _second, .. } = pair().await;
+    first.connection.cut();
+    one.pass(1).await;
+    ask(&one, Some("hv2")).await;
+    one.pass(3).await;
+    segment.assert_all_at("hv1");
+    one.until("nobody has the addresses", || segment.holders("10.0.0.250").is_empty()).await;
+    first.connection.mend();
+    ask(&one, Some("hv2")).await;
+    one.until("hv2 has them", || segment.has_all("hv2")).await;
+    until_state(&one, "hv2", Primary).await;
+    until_state(&one, "hv1", Secondary).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_primary_that_is_shut_down_hands_over_first() {
+    let Pair { segment, one, first, .. } = pair().await;
+    segment.forget_gaps();
+    first.stop().await;
+    one.until_daemon(DaemonState::Stop).await;
+    until_state(&one, "hv2", Primary).await;
+    assert_eq!(state(&one, "hv1"), Secondary);
+    segment.assert_all_at("hv2");
+    assert!(segment.longest_gap() < Duration::from_millis(50), "{:?}", segment.longest_gap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lone_primary_is_shut_down_without_waiting_for_anybody() {
+    let (_segment, one) = one().await;
+    let daemon = one.running().await;
+    until_state(&one, "hv1", Primary).await;
+    let asked = one.now();
+    daemon.stop().await;
+    assert!(one.now() - asked < Duration::from_secs(5));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_killed_daemon_that_comes_back_takes_up_the_addresses_it_left() {
+    let Pair { segment, one, first, .. } = pair().await;
+    segment.forget_gaps();
+    first.kill().await;
+    let _again = one.running().await;
+    until_state(&one, "hv1", Primary).await;
+    segment.assert_all_at("hv1");
+    assert_eq!(segment.longest_gap(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_daemon_that_comes_back_to_find_another_primary_drops_what_it_left() {
+    let Pair { segment, one, first, .. } = pair().await;
+    first.kill().await;
+    let mut changes = Changes::new();
+    changes.node(&NodeName::new("hv1"), NodeChange::Daemon(DaemonState::Fenced));
+    changes.config(ConfigChange::Primary(None));
+    segment.allow_two_holders();
+    one.change(changes).await;
+    until_state(&one, "hv2", Primary).await;
+    let _again = one.running().await;
+    one.until("only hv2 has them", || segment.has_all("hv2") && segment.has_none("hv1")).await;
+    assert_eq!(state(&one, "hv1"), Secondary);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_names_a_stranger_is_put_right_by_the_primary() {
+    let Pair { segment, one, .. } = pair().await;
+    for stranger in ["nowhere", "hv9"] {
+        segment.forget_gaps();
+        ask(&one, Some(stranger)).await;
+        one.until("the key is right again", || one.view().config.primary == Some(NodeName::new("hv1"))).await;
+        assert_eq!(state(&one, "hv1"), Primary);
+        segment.assert_all_at("hv1");
+        assert_eq!(segment.longest_gap(), Duration::ZERO);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_candidate_that_dies_before_it_begins_leaves_the_role_where_it_is() {
+    let Pair { segment, one, second, .. } = pair().await;
+    second.connection.cut();
+    segment.forget_gaps();
+    ask(&one, Some("hv2")).await;
+    one.until("hv1 has its name back", || one.view().config.primary == Some(NodeName::new("hv1"))).await;
+    until_state(&one, "hv1", Primary).await;
+    segment.assert_all_at("hv1");
+    assert_eq!(segment.longest_gap(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_address_that_somebody_removed_is_put_back() {
+    let Pair { segment, one, .. } = pair().await;
+    let address = "10.0.0.250/24".parse().unwrap();
+    pvc_ports::Network::remove_address(&*one.network, "brupstream", address).await.unwrap();
+    one.until("it is back", || segment.has_all("hv1")).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_that_expired_is_noticed_before_anything_is_taken() {
+    let Pair { segment, one, first, .. } = pair().await;
+    first.connection.cut();
+    one.until("nobody has the addresses", || segment.holders("10.0.0.250").is_empty()).await;
+    first.session.expire().await;
+    ask(&one, Some("hv2")).await;
+    let mut changes = Changes::new();
+    changes.node(&NodeName::new("hv1"), NodeChange::Daemon(DaemonState::Dead));
+    changes.node(&NodeName::new("hv1"), NodeChange::Coordinator(Secondary));
+    one.change(changes).await;
+    until_state(&one, "hv2", Primary).await;
+    first.connection.mend();
+    one.until("it is connected", || {
+        matches!(*pvc_ports::Tree::session(&*first.connection).borrow(), SessionState::Connected { .. })
+    })
+    .await;
+    one.pass(30).await;
+    segment.assert_all_at("hv2");
+    assert_eq!(state(&one, "hv1"), Secondary);
+}
+
+/// A database whose manager obeys after some refusals.
+struct Stubborn {
+    leader: std::sync::Mutex<(NodeName, u32)>,
+}
+
+#[async_trait]
+impl Database for Stubborn {
+    async fn leader(&self) -> Result<Option<NodeName>, DatabaseError> {
+        Ok(Some(self.leader.lock().unwrap().0.clone()))
+    }
+
+    async fn switch_to(&self, node: &NodeName) -> Result<(), DatabaseError> {
+        let mut leader = self.leader.lock().unwrap();
+        if leader.1 > 0 {
+            leader.1 -= 1;
+            return Err(DatabaseError::Refused { why: "it lags behind".to_owned() });
+        }
+        leader.0 = node.clone();
+        Ok(())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_database_follows_and_does_not_hold_up_the_role_when_it_refuses() {
+    let (segment, mut one) = one().await;
+    let database = Arc::new(Stubborn { leader: std::sync::Mutex::new((NodeName::new("hv1"), 2)) });
+    one.database = Some(database.clone());
+    let mut two = one.another("hv2").await;
+    two.database = Some(database.clone());
+    segment.plug_in(&mut two).await;
+    let _first = one.running().await;
+    until_state(&one, "hv1", Primary).await;
+    let _second = two.running().await;
+    let asked = one.now();
+    ask(&one, Some("hv2")).await;
+    until_state(&one, "hv2", Primary).await;
+    assert!(one.now() - asked < Duration::from_secs(3), "{:?}", one.now() - asked);
+    let led_by = |name: &str| database.leader.lock().unwrap().0.as_str() == name;
+    one.until("the leader has followed", || led_by("hv2")).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_older_primary_hands_over_to_this_one() {
+    for kazoo_28 in [false, true] {
+        let (segment, one) = one().await;
+        let older = Older::join(&one, &segment, "py1", kazoo_28).await;
+        older.become_primary_at_once().await;
+        let _daemon = one.running().await;
+        until_state(&one, "hv1", Secondary).await;
+        segment.forget_gaps();
+        let asked = one.now();
+        ask(&one, Some("hv1")).await;
+        until_state(&one, "hv1", Primary).await;
+        let took = one.now() - asked;
+        until_state(&one, "py1", Secondary).await;
+        assert!(took < Duration::from_secs(8), "{took:?}");
+        segment.assert_all_at("hv1");
+        assert!(segment.longest_gap() < Duration::from_millis(300), "{:?}", segment.longest_gap());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_older_primary_that_puts_its_name_back_is_asked_again() {
+    let (segment, one) = one().await;
+    let older = Older::join(&one, &segment, "py1", true).await;
+    older.become_primary_at_once().await;
+    let _daemon = one.running().await;
+    until_state(&one, "hv1", Secondary).await;
+    ask(&one, Some("hv1")).await;
+    until_state(&one, "hv1", CoordinatorState::Takeover).await;
+    ask(&one, Some("py1")).await;
+    until_state(&one, "hv1", Primary).await;
+    assert_eq!(one.view().config.primary, Some(NodeName::new("hv1")));
+    segment.assert_all_at("hv1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn this_primary_hands_over_to_an_older_one_that_adds_before_it_removes() {
+    for kazoo_28 in [false, true] {
+        let (segment, one) = one().await;
+        let _daemon = one.running().await;
+        until_state(&one, "hv1", Primary).await;
+        let _older = Older::join(&one, &segment, "py1", kazoo_28).await;
+        segment.allow_two_holders();
+        segment.forget_gaps();
+        let asked = one.now();
+        ask(&one, Some("py1")).await;
+        until_state(&one, "hv1", Secondary).await;
+        until_state(&one, "py1", Primary).await;
+        let took = one.now() - asked;
+        assert!(took < Duration::from_secs(8), "{took:?}");
+        segment.assert_all_at("py1");
+        assert!(segment.longest_overlap() < Duration::from_millis(100), "{:?}", segment.longest_overlap());
+        assert!(segment.longest_gap() < Duration::from_millis(300), "{:?}", segment.longest_gap());
+    }
+}
