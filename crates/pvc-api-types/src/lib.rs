@@ -26,12 +26,13 @@ pub use cluster::{
 pub use event::{Change, Event, EventKind};
 pub use network::{Ipv4Settings, Ipv6Settings, Network};
 pub use node::{
-    HealthDetail, Interface, Node, NodeCoordinatorState, NodeDaemonState, NodeDomainState, NodeFence,
-    NodeHypervisor, NodeLog, NodeMemory, NodeVcpu,
+    FlushPlan, FlushStep, HealthDetail, Interface, Node, NodeCoordinatorState, NodeDaemonState,
+    NodeDomainState, NodeFence, NodeHypervisor, NodeLog, NodeMemory, NodeVcpu,
 };
 pub use storage::{Pool, Volume, VolumeStats};
 pub use task::{DeliveryInfo, QueuedTask, TaskQueues, TaskRef, TaskStatus};
 pub use vm::{
-    Vm, VmConsole, VmController, VmDisk, VmMeta, VmNetwork, VmNode, VmSnapshot, VmState, VmTag, VmTags, VmVnc,
+    MoveCandidate, MovePlan, Vm, VmConsole, VmController, VmDisk, VmMeta, VmMigration, VmNetwork, VmNode,
+    VmSnapshot, VmState, VmTag, VmTags, VmVnc,
 };
 pub use wire::{Health, or_default};

@@ -106,6 +106,23 @@ wire! {
         pub state: String,
     }
 
+    /// What a flush would come to.
+    pub struct FlushPlan {
+        pub message: String,
+        pub name: String,
+        pub vms: Vec<FlushStep>,
+    }
+
+    /// What becomes of one VM.
+    pub struct FlushStep {
+        pub name: String,
+        /// `move`, `shutdown`, `wait` or `blocked`.
+        pub action: String,
+        /// Where it is moved to; empty unless it is.
+        pub to: String,
+        pub reason: String,
+    }
+
     pub struct NodeDaemonState {
         pub name: String,
         pub daemon_state: String,

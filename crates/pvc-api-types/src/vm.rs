@@ -44,6 +44,8 @@ wire! {
         pub machine: String,
         pub console: String,
         pub vnc: VmVnc,
+        /// Its latest move; null if nothing is known of one.
+        pub migration: Option<VmMigration>,
         pub emulator: String,
         pub features: Vec<String>,
         pub disks: Vec<VmDisk>,
@@ -113,6 +115,46 @@ wire! {
     pub struct VmVnc {
         pub listen: Option<String>,
         pub port: Option<String>,
+    }
+
+    /// The latest move of a VM, as the node that sends it tells.
+    pub struct VmMigration {
+        pub from: String,
+        pub to: String,
+        /// `waiting copying shutting-down done failed`
+        pub phase: String,
+        /// Which live attempt it is.
+        pub attempt: i64,
+        /// Since the copying began.
+        pub seconds: i64,
+        pub percent: i64,
+        pub total_bytes: i64,
+        pub processed_bytes: i64,
+        pub remaining_bytes: i64,
+        /// What went wrong last; empty if nothing did.
+        pub why: String,
+    }
+
+    /// What a move would come to.
+    pub struct MovePlan {
+        pub message: String,
+        pub name: String,
+        pub from: String,
+        /// Empty if no node can take the VM.
+        pub to: String,
+        /// `live live-or-shutdown shutdown none`, and `off` for a VM that does not run.
+        pub method: String,
+        /// How the target is chosen.
+        pub selector: String,
+        pub nodes: Vec<MoveCandidate>,
+    }
+
+    /// How one node does as a target.
+    pub struct MoveCandidate {
+        pub name: String,
+        pub suitable: bool,
+        /// What the selector sees in it, or why it does not do.
+        pub reason: String,
     }
 
     pub struct VmState {

@@ -8,7 +8,7 @@ use pvc_model::cluster::Cluster;
 use pvc_model::fault;
 use pvc_model::node::{DaemonState, DomainState};
 use pvc_model::request::StateRequest;
-use pvc_model::vm::VmState;
+use pvc_model::vm::{VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
 use pvc_ops::vm::Moved;
 
@@ -124,14 +124,19 @@ pub async fn for_move(api: &ApiState, moved: &Moved) -> Result<()> {
         match &record.state {
             VmState::Migrate | VmState::MigrateLive | VmState::Unmigrate => Ok(Look::NotYet),
             VmState::Fail => Err(failed(name, &record.failed_reason)),
-            _ if !record.is_assigned_to(&moved.to) => {
-                Err(ApiError::refused(format!("VM `{name}` was not moved to node `{}`", moved.to)))
-            }
+            _ if !record.is_assigned_to(&moved.to) => Err(not_moved(record, moved)),
             _ => Ok(Look::Done(())),
         }
     };
     let what = format!("the arrival of VM `{name}` on node `{}`", moved.to);
     until(api, &what, |_| Some(moved.to.clone()), look).await
+}
+
+/// That the VM is not where it was to go, with what its node says about it.
+fn not_moved(record: &VmRecord, moved: &Moved) -> ApiError {
+    let note = record.moving.as_ref().filter(|note| note.to == moved.to && !note.why.is_empty());
+    let why = note.map_or_else(String::new, |note| format!(": {}", note.why));
+    ApiError::refused(format!("VM `{}` was not moved to node `{}`{why}", moved.name, moved.to))
 }
 
 /// Returns when the node has done what its domain state asks of it.

@@ -520,3 +520,40 @@ async fn a_store_that_is_known_to_be_gone_refuses_changes_at_once() {
     api.eventually("the view is fresh", |_| api.store.outage().is_none()).await;
     api.post("/vm/vm00000/state?state=start").await.ok();
 }
+
+#[tokio::test]
+async fn what_a_move_would_come_to_is_told_without_making_it() {
+    let api = with_vms(0).await;
+    api.define("?node=pvchv1&limit=pvchv1,pvchv2", &xml("web", UUID)).await.ok();
+    let plan = api.post("/vm/web/node?action=migrate&dry_run=true").await.ok();
+    assert_eq!(plan["message"], "VM `web` would go to node `pvchv2`");
+    assert_eq!(
+        (&plan["from"], &plan["to"], &plan["method"]),
+        (&json!("pvchv1"), &json!("pvchv2"), &json!("off"))
+    );
+    let reasons: Vec<&str> =
+        plan["nodes"].as_array().unwrap().iter().map(|node| node["reason"].as_str().unwrap()).collect();
+    assert_eq!(reasons[0], "is where the VM is now");
+    assert!(reasons[1].starts_with("has ") && reasons[1].ends_with("MiB of memory free"), "{reasons:?}");
+    assert_eq!(reasons[2], "is not among the nodes the VM is limited to");
+    assert_eq!(api.get("/vm/web/node").await.ok()["node"], "pvchv1", "nothing was changed");
+    api.post("/vm/web/node?action=migrate&node=pvchv3&dry_run=true").await.refused(400);
+    api.post("/vm/none/node?action=migrate&dry_run=true").await.refused(404);
+}
+
+#[tokio::test]
+async fn what_a_flush_would_come_to_is_told_without_making_it() {
+    let api = with_vms(20).await;
+    let before = api.get("/node/pvchv1/domain-state").await.ok();
+    let plan = api.post("/node/pvchv1/domain-state?state=flush&dry_run=true").await.ok();
+    assert!(plan["message"].as_str().unwrap().starts_with("a flush of node `pvchv1` would move "), "{plan}");
+    for step in plan["vms"].as_array().unwrap() {
+        assert!(
+            ["move", "shutdown", "wait", "blocked"].contains(&step["action"].as_str().unwrap()),
+            "{step}"
+        );
+    }
+    assert_eq!(api.get("/node/pvchv1/domain-state").await.ok(), before);
+    api.post("/node/pvchv1/domain-state?state=ready&dry_run=true").await.refused(400);
+    api.post("/node/nowhere/domain-state?state=flush&dry_run=true").await.refused(404);
+}

@@ -58,6 +58,10 @@ const NEW: [&str; 4] = [
     "POST /api/v1/vm/{vm}/check",
 ];
 
+/// Parameters that version 1.0.3 does not know and leaves out of account.
+const ADDED: [(&str, &str); 2] =
+    [("POST /api/v1/node/{node}/domain-state", "dry_run"), ("POST /api/v1/vm/{vm}/node", "dry_run")];
+
 #[test]
 fn operations_have_the_names_and_parameters_of_the_recorded_interface() {
     let (document, recorded) = (document(), recorded());
@@ -67,7 +71,9 @@ fn operations_have_the_names_and_parameters_of_the_recorded_interface() {
         }
         let known = recorded.get(&name).unwrap_or_else(|| panic!("{name} is not recorded"));
         assert_eq!(operation["operationId"], known.id.as_str(), "{name}");
-        assert_eq!(parameters(&document, &operation), known.parameters, "{name}");
+        let mut parameters = parameters(&document, &operation);
+        parameters.retain(|parameter| !ADDED.contains(&(&name, parameter)));
+        assert_eq!(parameters, known.parameters, "{name}");
         let replies = operation["responses"].as_object().unwrap();
         for status in &known.success {
             assert!(replies.contains_key(status), "{name} does not document {status}");

@@ -23,6 +23,7 @@ mod man;
 mod node;
 mod outcome;
 mod output;
+mod plan;
 mod task;
 mod tree;
 mod vm;

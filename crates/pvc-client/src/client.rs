@@ -128,6 +128,21 @@ impl Client {
         Ok(answer.read()?.message)
     }
 
+    /// Asks what a change would come to. A server that does not know `dry_run` would make the change: it is
+    /// not asked.
+    pub(crate) fn plan<T: DeserializeOwned>(&self, request: Change) -> Result<T, Error> {
+        let knows = match self.get::<Value>("/openapi.json", Query::new()) {
+            Ok(document) => document.read()?.to_string().contains("\"dry_run\""),
+            Err(error) if matches!(error.kind(), crate::Kind::NotFound | crate::Kind::BadAnswer) => false,
+            Err(error) => return Err(error),
+        };
+        if !knows {
+            let message = "the server is too old to say what it would do".to_owned();
+            return Err(Error::NotYet { message, hint: Some("upgrade its API".to_owned()) });
+        }
+        Payload::new(self.send(request)?.expect(StatusCode::OK)?).read()
+    }
+
     /// Starts a task.
     pub(crate) fn start(&self, request: Change) -> Result<TaskRef, Error> {
         let answer = self.send(request)?.expect(StatusCode::ACCEPTED)?;

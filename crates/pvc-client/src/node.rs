@@ -1,6 +1,6 @@
 //! Nodes.
 
-use pvc_api_types::{Node, NodeLog};
+use pvc_api_types::{FlushPlan, Node, NodeLog};
 
 use crate::client::{Change, Client};
 use crate::error::Error;
@@ -43,6 +43,12 @@ impl Client {
     pub fn set_domain_state(&self, node: &str, state: &str) -> Result<String, Error> {
         let path = format!("/node/{}/domain-state", escape(node));
         self.change(Change::post(path, Query::new().text("state", state)))
+    }
+
+    /// What a flush of the node would do with each VM. Changes nothing.
+    pub fn plan_flush(&self, node: &str) -> Result<FlushPlan, Error> {
+        let path = format!("/node/{}/domain-state", escape(node));
+        self.plan(Change::post(path, Query::new().text("state", "flush").flag("dry_run", true)))
     }
 
     /// The last lines of a node's log.

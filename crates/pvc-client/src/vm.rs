@@ -1,6 +1,6 @@
 //! Virtual machines.
 
-use pvc_api_types::{TaskRef, Vm, VmConsole, VmTags};
+use pvc_api_types::{MovePlan, TaskRef, Vm, VmConsole, VmTags};
 
 use crate::client::{Change, Client, Waiting};
 use crate::error::{Error, Kind};
@@ -75,6 +75,22 @@ pub enum Action {
 
 fn path(vm: &str, rest: &str) -> String {
     format!("/vm/{}{rest}", escape(vm))
+}
+
+fn placed(vm: &str, placement: &Placement, dry_run: bool) -> Change {
+    let action = match placement.action {
+        Action::Move => "move",
+        Action::Migrate => "migrate",
+        Action::Unmigrate => "unmigrate",
+    };
+    let query = Query::new()
+        .text("action", action)
+        .maybe("node", placement.node.as_deref())
+        .flag("force", placement.force)
+        .flag("wait", placement.wait)
+        .flag("force_live", placement.force_live)
+        .flag("dry_run", dry_run);
+    Change::post(path(vm, "/node"), query)
 }
 
 impl Client {
@@ -169,18 +185,12 @@ impl Client {
     }
 
     pub fn place_vm(&self, vm: &str, placement: &Placement) -> Result<String, Error> {
-        let action = match placement.action {
-            Action::Move => "move",
-            Action::Migrate => "migrate",
-            Action::Unmigrate => "unmigrate",
-        };
-        let query = Query::new()
-            .text("action", action)
-            .maybe("node", placement.node.as_deref())
-            .flag("force", placement.force)
-            .flag("wait", placement.wait)
-            .flag("force_live", placement.force_live);
-        self.change(Change::post(path(vm, "/node"), query))
+        self.change(placed(vm, placement, false))
+    }
+
+    /// Where the VM would go, and how every node does. Changes nothing.
+    pub fn plan_placement(&self, vm: &str, placement: &Placement) -> Result<MovePlan, Error> {
+        self.plan(placed(vm, placement, true))
     }
 
     /// Removes what a dead node left locked on the VM's volumes.

@@ -1,7 +1,11 @@
 //! Asks about one node.
 
+use std::collections::BTreeSet;
+
+use pvc_model::flush::{Fate, fates};
 use pvc_model::node::{CoordinatorState, DaemonState, DomainState, NodeRole};
-use pvc_model::{NodeName, cluster::Cluster};
+use pvc_model::placement::Promises;
+use pvc_model::{NodeName, Uuid, cluster::Cluster};
 use pvc_store::{ChangeError, Changes, ConfigChange, Expect, NodeChange, Store};
 
 use crate::refusal::{Kind, NoNode, Refusal, find_node};
@@ -117,6 +121,24 @@ fn somebody_else(cluster: &Cluster, node: &NodeName) -> bool {
     cluster.nodes.values().any(|other| {
         other.name != *node && other.role == NodeRole::Coordinator && other.daemon_state == DaemonState::Run
     })
+}
+
+/// What a flush of `node` would come to on this view: what becomes of each VM that runs there, by its name.
+pub fn plan_flush(cluster: &Cluster, node: &str) -> Result<Vec<(String, Fate)>, NodeRefusal> {
+    let record = find_node(cluster, node)?;
+    if record.domain_state == DomainState::FenceFlush {
+        return Err(NodeRefusal::Fenced { node: record.name.clone() });
+    }
+    let mut promises = Promises::under_way(cluster);
+    let fates = fates(cluster, &record.name, &BTreeSet::new(), &mut promises);
+    let named = |(uuid, fate): (Uuid, Fate)| (cluster.vms[&uuid].name.clone(), fate);
+    Ok(fates.into_iter().map(named).collect())
+}
+
+/// How many VMs on `node` would be shut down because no other node can take them.
+pub fn left_behind(cluster: &Cluster, node: &str) -> usize {
+    let fates = plan_flush(cluster, node).unwrap_or_default();
+    fates.iter().filter(|(_, fate)| matches!(fate, Fate::ShutDown(_))).count()
 }
 
 /// Asks `node` to take VMs again, or to have them moved away and take no more.

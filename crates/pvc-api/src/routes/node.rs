@@ -6,6 +6,7 @@ use pvc_api_types::{Node, NodeCoordinatorState, NodeDaemonState, NodeDomainState
 use pvc_model::cluster::Cluster;
 use pvc_model::node::NodeRecord;
 use pvc_ops::node::{self, Requested};
+use pvc_store::ChangeError;
 
 use super::Api;
 use super::at::AtNode;
@@ -14,7 +15,7 @@ use crate::json;
 use crate::limit::Limit;
 use crate::openapi::{Changed, ReadRefused};
 use crate::params::{Flag, Or, Params, choice, params, shown};
-use crate::refuse::store_error;
+use crate::refuse::{refused, store_error};
 use crate::state::ApiState;
 use crate::view;
 use crate::wait;
@@ -170,6 +171,8 @@ params! {
         state: Duty,
         /// Reply when it is done.
         wait: Flag,
+        /// Change nothing, and reply what a flush would do with each VM.
+        dry_run: Flag,
     }
 }
 
@@ -209,14 +212,21 @@ pub async fn post_node_node_coordinator_state(
 pub async fn post_node_node_domain_state(
     State(api): Api,
     AtNode(name): AtNode,
-    Params(DomainRequest { state, wait }): Params<DomainRequest>,
+    Params(DomainRequest { state, wait, dry_run }): Params<DomainRequest>,
 ) -> Result<Response> {
+    if dry_run.0 {
+        return planned(&api, &name, state);
+    }
     let (request, is_so, will_be) = match state {
         Duty::Ready => (node::DomainRequest::Ready, "ready", "being made ready"),
         Duty::Flush => (node::DomainRequest::Flush, "flushed", "being flushed"),
     };
     let asked = name.clone();
     let set = |api: ApiState| async move { node::set_domain_state(api.store(), &asked, request).await };
+    let stays = match state {
+        Duty::Flush => left_behind(&api.view(), &name),
+        Duty::Ready => String::new(),
+    };
     let requested = api.carry_out(set).await?;
     if wait.0 {
         wait::for_node(&api, &name).await?;
@@ -224,6 +234,27 @@ pub async fn post_node_node_domain_state(
     Ok(match requested {
         Requested::Already => json::done(format!("node `{name}` is {is_so} or on its way already")),
         Requested::Yes if wait.0 => json::done(format!("node `{name}` is {is_so}")),
-        Requested::Yes => json::done(format!("node `{name}` is {will_be}")),
+        Requested::Yes => json::done(format!("node `{name}` is {will_be}{stays}")),
     })
+}
+
+fn planned(api: &ApiState, name: &str, state: Duty) -> Result<Response> {
+    if !matches!(state, Duty::Flush) {
+        return Err(ApiError::refused("only a flush can be planned without doing it".to_owned()));
+    }
+    let fates = node::plan_flush(&api.view(), name).map_err(|why| refused(ChangeError::Refused(why)))?;
+    Ok(json::ok(&view::node::flush_plan(name, &fates)))
+}
+
+/// What an operator may not expect of the flush of a node that has nobody to give its VMs to.
+fn left_behind(cluster: &Cluster, name: &str) -> String {
+    match node::left_behind(cluster, name) {
+        0 => String::new(),
+        1 => "; note: no other node can take 1 of its VMs, which is shut down until it is ready".to_owned(),
+        several => {
+            format!(
+                "; note: no other node can take {several} of its VMs, which are shut down until it is ready"
+            )
+        }
+    }
 }

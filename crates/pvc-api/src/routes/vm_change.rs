@@ -21,7 +21,7 @@ use crate::openapi::{Changed, Submitted};
 use crate::params::{Flag, Or, Params, choice, params};
 use crate::refuse::refused;
 use crate::state::ApiState;
-use crate::view::task;
+use crate::view::{self, task};
 use crate::wait;
 
 /// A sentence, and what will work but likely not as intended.
@@ -435,6 +435,8 @@ params! {
         wait: Flag,
         /// Live or not at all.
         force_live: Flag,
+        /// Change nothing, and reply where the VM would go and how every node does.
+        dry_run: Flag,
     }
 }
 
@@ -451,6 +453,11 @@ pub async fn post_vm_vm_node(
         PlaceAction::Move => Movement::Move,
     };
     let ask = Move { movement, node: given.node, force: given.force.0, live_only: given.force_live.0 };
+    if given.dry_run.0 {
+        let plan =
+            vm::plan_move(&api.view(), &name, &ask).map_err(|why| refused(ChangeError::Refused(why)))?;
+        return Ok(json::ok(&view::vm::move_plan(&plan)));
+    }
     let moved = api.carry_out(|api| async move { vm::move_vm(api.store(), &name, &ask).await }).await?;
     if given.wait.0 {
         wait::for_move(&api, &moved).await?;

@@ -6,12 +6,33 @@ use std::time::Duration;
 use pvc_api_types as api;
 use pvc_model::cluster::Cluster;
 use pvc_model::fence::{FenceNote, PowerAfter};
+use pvc_model::flush::Fate;
 use pvc_model::node::{HypervisorNote, NodeRecord, PluginReport};
 use serde_json::{Map, Value};
 
 use crate::view::fault::local_time;
 
 /// Everything known about a node.
+/// What a flush would come to.
+pub fn flush_plan(name: &str, fates: &[(String, Fate)]) -> api::FlushPlan {
+    let step = |(vm, fate): &(String, Fate)| {
+        let (action, to, reason) = match fate {
+            Fate::Move(to) => ("move", to.to_string(), String::new()),
+            Fate::ShutDown(why) => ("shutdown", String::new(), why.to_string()),
+            Fate::UnderWay => {
+                ("wait", String::new(), "it is on its way, or is being ended or restarted".into())
+            }
+            Fate::Blocked(why) => ("blocked", String::new(), why.clone()),
+        };
+        api::FlushStep { name: vm.clone(), action: action.to_owned(), to, reason }
+    };
+    let count = |is: fn(&Fate) -> bool| fates.iter().filter(|(_, fate)| is(fate)).count();
+    let moved = count(|fate| matches!(fate, Fate::Move(_)));
+    let shut_down = count(|fate| matches!(fate, Fate::ShutDown(_)));
+    let message = format!("a flush of node `{name}` would move {moved} VMs and shut down {shut_down}");
+    api::FlushPlan { message, name: name.to_owned(), vms: fates.iter().map(step).collect() }
+}
+
 pub fn node(record: &NodeRecord, cluster: &Cluster) -> api::Node {
     let figures = &record.figures;
     api::Node {

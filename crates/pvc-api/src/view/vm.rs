@@ -3,8 +3,12 @@
 use std::collections::BTreeMap;
 
 use pvc_api_types as api;
+use pvc_model::NodeName;
 use pvc_model::domain::{Disk, DiskSource, DomainSummary, Nic, NicKind};
+use pvc_model::placement::Unfit;
+use pvc_model::vm::moving::MoveNote;
 use pvc_model::vm::{MigrationMethod, Selector, VmRecord, VmSnapshot, VmState};
+use pvc_ops::vm::{How, MovePlan};
 use serde::Deserialize;
 use serde_json::Value;
 use similar::TextDiff;
@@ -35,6 +39,7 @@ pub fn vm_without_texts(record: &VmRecord) -> api::Vm {
         memory_stats: stats.mem_stats,
         vcpu_stats: stats.cpu_stats,
         vnc: vnc(&record.vnc),
+        migration: record.moving.as_ref().map(migration),
         ..described
     }
 }
@@ -77,6 +82,52 @@ pub fn tags(record: &VmRecord) -> Vec<api::VmTag> {
         protected: tag.protected,
     };
     record.tags.iter().map(tag).collect()
+}
+
+fn migration(note: &MoveNote) -> api::VmMigration {
+    let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+    api::VmMigration {
+        from: note.from.to_string(),
+        to: note.to.to_string(),
+        phase: note.phase.as_str().to_owned(),
+        attempt: note.attempt.into(),
+        seconds: number(note.seconds),
+        percent: note.percent().into(),
+        total_bytes: number(note.total_bytes),
+        processed_bytes: number(note.processed_bytes),
+        remaining_bytes: number(note.remaining_bytes),
+        why: note.why.clone(),
+    }
+}
+
+/// What a move would come to.
+pub fn move_plan(plan: &MovePlan) -> api::MovePlan {
+    let text = |node: &Option<NodeName>| node.as_ref().map(ToString::to_string).unwrap_or_default();
+    let candidate = |(name, weighed): (&NodeName, &Result<f64, Unfit>)| api::MoveCandidate {
+        name: name.to_string(),
+        suitable: weighed.is_ok(),
+        reason: match weighed {
+            Ok(merit) => format!("has {}", plan.weighed.seen(*merit)),
+            Err(unfit) => unfit.to_string(),
+        },
+    };
+    let name = &plan.name;
+    let message = match (&plan.to, plan.how) {
+        (None, _) => format!("VM `{name}` would stay: no node can take it"),
+        (Some(_), How::NotAtAll) => {
+            format!("VM `{name}` would stay: it may only be moved by a shutdown, and live was asked for")
+        }
+        (Some(to), _) => format!("VM `{name}` would go to node `{to}`"),
+    };
+    api::MovePlan {
+        message,
+        name: name.clone(),
+        from: text(&plan.from),
+        to: text(&plan.to),
+        method: plan.how.as_str().to_owned(),
+        selector: plan.weighed.selector.to_string(),
+        nodes: plan.weighed.nodes.iter().map(candidate).collect(),
+    }
 }
 
 pub fn meta(record: &VmRecord, name: &str) -> api::VmMeta {

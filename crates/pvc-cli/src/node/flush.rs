@@ -4,12 +4,13 @@ use super::Which;
 use super::wait::{self, Change};
 use crate::context::Pvc;
 use crate::outcome::Outcome;
+use crate::plan;
 
 /// Move all VMs off a node
 ///
 /// The node takes no new VMs from now on. Those that can be moved live are, the others
-/// are shut down and started elsewhere; a VM that must not leave is stopped. `pvc node
-/// ready` brings them back.
+/// are shut down and started elsewhere; a VM that no other node can take is off until
+/// `pvc node ready` brings all of them back.
 #[derive(Debug, Args)]
 pub struct Flush {
     #[command(flatten)]
@@ -18,11 +19,20 @@ pub struct Flush {
     /// Return only when it is done; fail if it is not
     #[arg(short, long)]
     wait: bool,
+
+    /// Change nothing; say what would become of each VM
+    #[arg(long)]
+    dry_run: bool,
 }
 
 impl Flush {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         let node = self.node.name();
+        if self.dry_run {
+            let plan = pvc.client()?.plan_flush(&node)?;
+            plan::print_flush(pvc, &plan);
+            return Ok(());
+        }
         let reply = pvc.client()?.set_domain_state(&node, "flush")?;
         let change = Change { state: |node| &node.domain_state, passing: "flush", reached: "flushed" };
         wait::finish(pvc, &node, &reply, self.wait, &change)

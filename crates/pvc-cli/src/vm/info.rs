@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 
 use clap::Args;
-use pvc_api_types::{Vm, VmNetwork, VmSnapshot};
+use pvc_api_types::{Vm, VmMigration, VmNetwork, VmSnapshot};
 
 use super::Which;
 use super::list::{is_known, known_networks};
@@ -139,6 +139,9 @@ impl View<'_> {
         if !vm.failed_reason.is_empty() {
             lines.line("Failure reason", &vm.failed_reason);
         }
+        if let Some(text) = vm.migration.as_ref().and_then(migration) {
+            lines.line("Migration", text);
+        }
         lines.blank();
         let limit = vm.node_limit.as_deref().filter(|limit| !limit.is_empty());
         lines.line("Node limit", limit.map_or_else(|| "Any".to_owned(), |limit| limit.join(", ")));
@@ -248,6 +251,19 @@ impl View<'_> {
 
 fn figure(figures: &std::collections::BTreeMap<String, f64>, name: &str) -> i64 {
     figures.get(name).map_or(0, |figure| *figure as i64)
+}
+
+/// A move that is under way or has failed; one that is done shows in the nodes.
+fn migration(migration: &VmMigration) -> Option<String> {
+    let VmMigration { from, to, percent, seconds, why, .. } = migration;
+    let again = if why.is_empty() { String::new() } else { format!(" (before: {why})") };
+    match migration.phase.as_str() {
+        "waiting" => Some(format!("{from} to {to}: waits for {to}{again}")),
+        "copying" => Some(format!("{from} to {to}: {percent}% after {seconds}s{again}")),
+        "shutting-down" => Some(format!("{from} to {to}: shuts down, to be started there{again}")),
+        "failed" => Some(format!("{from} to {to} failed: {why}")),
+        _ => None,
+    }
 }
 
 fn method(method: Option<&str>) -> String {

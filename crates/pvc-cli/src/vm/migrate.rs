@@ -4,6 +4,7 @@ use pvc_client::{Action, Placement};
 use super::{Which, state};
 use crate::context::Pvc;
 use crate::outcome::Outcome;
+use crate::plan;
 
 /// Move a VM to another node for a while
 ///
@@ -29,6 +30,10 @@ pub struct Migrate {
     /// Do it live or not at all: never shut the VM down for it
     #[arg(long)]
     force_live: bool,
+
+    /// Change nothing; say where the VM would go and why not elsewhere
+    #[arg(long)]
+    dry_run: bool,
 }
 
 impl Migrate {
@@ -40,6 +45,11 @@ impl Migrate {
             wait: self.wait,
             force_live: self.force_live,
         };
+        if self.dry_run {
+            let plan = pvc.client()?.plan_placement(&self.vm.domain, &placement)?;
+            plan::print_move(pvc, &plan);
+            return Ok(());
+        }
         state::place(pvc, &self.vm.domain, &placement)
     }
 }

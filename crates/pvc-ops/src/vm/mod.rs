@@ -11,7 +11,7 @@ mod state;
 pub use define::{Define, DefineRefusal, Defined, Modified, check_modify, define, modify};
 pub use locks::{FLUSH_LOCKS, FlushRefusal, submit_flush_locks};
 pub use meta::{Meta, MetaRefusal, TagRefusal, add_tag, remove_tag, set_meta};
-pub use place::{Move, MoveRefusal, Moved, Movement, move_vm};
+pub use place::{How, Move, MovePlan, MoveRefusal, Moved, Movement, move_vm, plan_move};
 pub use remove::{RemoveRefusal, Removed, remove};
 pub use rename::{RenameRefusal, Renamed, rename, take_back_renaming};
 pub use state::{StateOutcome, StateRefusal, finish_disable, set_state};

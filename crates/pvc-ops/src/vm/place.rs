@@ -2,8 +2,12 @@
 //! nodes move it.
 
 use pvc_model::cluster::Cluster;
-use pvc_model::placement::{Need, NoPlace, Promises, Unfit, check_node, check_size, place, selector_for};
+use pvc_model::node::NodeRecord;
+use pvc_model::placement::{
+    Need, NoPlace, Promises, Unfit, Weighed, check_node, check_size, place, selector_for, weigh,
+};
 use pvc_model::request::moving_state;
+use pvc_model::vm::moving::ways;
 use pvc_model::vm::{VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
 use pvc_store::{ChangeError, Changes, Expect, Store, VmChange};
@@ -129,9 +133,79 @@ pub async fn move_vm(store: &Store, vm: &str, ask: &Move) -> Result<Moved, Chang
             let written = state.clone().unwrap_or_else(|| record.state.clone());
             changes.vm(uuid, VmChange::State(written));
             changes.expect(Expect::NodeDaemon(to.clone())).expect(Expect::NodeDomain(to.clone()));
+            if state.is_some() {
+                changes.expect(Expect::Placements);
+            }
             Ok((changes, Moved { uuid, name, from, to, state }))
         })
         .await
+}
+
+/// What a move would come to: where the VM would go, and how every node does.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MovePlan {
+    pub name: String,
+    pub from: Option<NodeName>,
+    /// `None` if no node can take it.
+    pub to: Option<NodeName>,
+    pub how: How,
+    pub weighed: Weighed,
+}
+
+/// How a VM would be moved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum How {
+    /// It does not run: only its record changes.
+    Record,
+    Live,
+    /// Live, and if that does not work, by a shutdown.
+    LiveOrShutdown,
+    Shutdown,
+    /// It may only be moved by a shutdown, and live was asked for.
+    NotAtAll,
+}
+
+impl How {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            How::Record => "off",
+            How::Live => "live",
+            How::LiveOrShutdown => "live-or-shutdown",
+            How::Shutdown => "shutdown",
+            How::NotAtAll => "none",
+        }
+    }
+}
+
+/// What [`move_vm`] would do on this view. That no node can take the VM is an answer here.
+pub fn plan_move(cluster: &Cluster, vm: &str, ask: &Move) -> Result<MovePlan, MoveRefusal> {
+    let record = find_vm(cluster, vm)?;
+    let name = record.name.clone();
+    let state = moving_state(&record.state, ask.live_only)
+        .map_err(|why| MoveRefusal::State { vm: name.clone(), why })?;
+    let runs = state.is_some();
+    let to = match stays(record, ask) {
+        Some(here) => Some(here),
+        None => match target(cluster, record, ask, runs) {
+            Ok(to) => Some(to),
+            Err(MoveRefusal::NoPlace(_)) => None,
+            Err(refusal) => return Err(refusal),
+        },
+    };
+    let selector = selector_for(record.selector.as_ref(), cluster);
+    let weighed = weigh(cluster, &selector, &need(record, runs), &Promises::under_way(cluster));
+    let how = state.as_ref().map_or(How::Record, |state| how(record, state));
+    Ok(MovePlan { name, from: record.node.clone(), to, how, weighed })
+}
+
+fn how(record: &VmRecord, state: &VmState) -> How {
+    let ways = ways(record.migration_method.as_ref(), state);
+    match (ways.live, ways.shutdown) {
+        (true, true) => How::LiveOrShutdown,
+        (true, false) => How::Live,
+        (false, true) => How::Shutdown,
+        (false, false) => How::NotAtAll,
+    }
 }
 
 /// The node it is on, if it is a migrated VM that is to be moved to just there.
@@ -148,7 +222,7 @@ fn target(cluster: &Cluster, record: &VmRecord, ask: &Move, runs: bool) -> Resul
         (Movement::Unmigrate, Some(back)) => {
             let node = find_node(cluster, back.as_str())?;
             let need = Need { node_limit: &[], ..need(record, runs) };
-            fits(node, &need, runs)?;
+            fits(cluster, node, &need, runs)?;
             return Ok(node.name.clone());
         }
         (Movement::Migrate, Some(from)) if !ask.force => {
@@ -159,29 +233,23 @@ fn target(cluster: &Cluster, record: &VmRecord, ask: &Move, runs: bool) -> Resul
     let need = need(record, runs);
     let Some(name) = &ask.node else {
         let selector = selector_for(record.selector.as_ref(), cluster);
-        return Ok(place(cluster, &selector, &need, &Promises::default())?);
+        return Ok(place(cluster, &selector, &need, &Promises::under_way(cluster))?);
     };
     let node = find_node(cluster, name)?;
     if record.is_assigned_to(&node.name) {
         return Err(MoveRefusal::AlreadyThere { vm: vm(), node: node.name.clone() });
     }
-    fits(node, &need, runs)?;
+    fits(cluster, node, &need, runs)?;
     Ok(node.name.clone())
 }
 
 fn need(record: &VmRecord, runs: bool) -> Need<'_> {
-    Need {
-        memory_mib: record.memory_mib(),
-        vcpus: record.domain.as_ref().map_or(1, |domain| domain.vcpus),
-        node_limit: &record.node_limit,
-        leaving: record.node.as_ref(),
-        runs,
-    }
+    Need { leaving: record.node.as_ref(), runs, ..Need::of(record) }
 }
 
 /// A VM that does not run may be assigned to a node that takes no VMs at present.
-fn fits(node: &pvc_model::node::NodeRecord, need: &Need<'_>, runs: bool) -> Result<(), MoveRefusal> {
-    let unfit = match check_node(node, need, &Promises::default()) {
+fn fits(cluster: &Cluster, node: &NodeRecord, need: &Need<'_>, runs: bool) -> Result<(), MoveRefusal> {
+    let unfit = match check_node(node, need, &Promises::under_way(cluster)) {
         Err(Unfit::Daemon(_) | Unfit::Domain(_)) if !runs => check_size(node, need.memory_mib, need.vcpus),
         other => other,
     };
