@@ -179,7 +179,9 @@ pub fn api(config: &Config) -> ApiSettings {
         certificate: tls.certificate.clone(),
         key: tls.private_key.clone(),
     };
+    let is_listened_on = |floating: &FloatingAddress| floating.address.addr() == api.listen.ip();
     ApiSettings {
+        floating: floating(config).iter().any(is_listened_on),
         tokens,
         tls: api.tls.as_ref().map(files),
         metrics: config.subsystems.prometheus,

@@ -2,11 +2,15 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::os::fd::AsRawFd;
 
 use axum_server::tls_rustls::{RustlsAcceptor, RustlsConfig};
 use axum_server::{Handle, Server};
 use futures::future::BoxFuture;
 use hyper_util::rt::TokioTimer;
+use nix::sys::socket::{
+    AddressFamily, Backlog, SockFlag, SockType, SockaddrStorage, bind, setsockopt, socket, sockopt,
+};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -65,10 +69,23 @@ pub async fn serve(
 /// Takes the address of `settings`: from here on clients can connect, and wait for [`serve_on`].
 pub fn listen(settings: &ApiSettings) -> Result<TcpListener, ServeError> {
     let address = settings.listen;
-    TcpListener::bind(address).map_err(|source| match source.kind() {
+    let listener = if settings.floating { listen_ahead(address) } else { TcpListener::bind(address) };
+    listener.map_err(|source| match source.kind() {
         io::ErrorKind::AddrInUse => ServeError::AddressInUse { address },
         _ => ServeError::Listen { address, source },
     })
+}
+
+/// Listens on an address that this host need not have yet.
+fn listen_ahead(address: SocketAddr) -> io::Result<TcpListener> {
+    let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+    let socket = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    setsockopt(&socket, sockopt::ReuseAddr, &true)?;
+    // The option of the older protocol works for both.
+    setsockopt(&socket, sockopt::IpFreebind, &true)?;
+    bind(socket.as_raw_fd(), &SockaddrStorage::from(address))?;
+    nix::sys::socket::listen(&socket, Backlog::MAXCONN)?;
+    Ok(socket.into())
 }
 
 /// As [`serve`], on a socket that listens already.

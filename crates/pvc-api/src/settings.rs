@@ -74,6 +74,9 @@ impl Default for Limits {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApiSettings {
     pub listen: SocketAddr,
+    /// Whether the address comes and goes, as a floating one does: it is listened on also while it is
+    /// elsewhere.
+    pub floating: bool,
     /// The tokens that open the API, or `None` if it is open to everybody.
     pub tokens: Option<Vec<Token>>,
     /// Plain HTTP without.
@@ -86,6 +89,13 @@ pub struct ApiSettings {
 impl ApiSettings {
     /// Plain HTTP at `listen` for whoever knows one of `tokens`.
     pub fn new(listen: SocketAddr, tokens: Vec<Token>) -> Self {
-        ApiSettings { listen, tokens: Some(tokens), tls: None, metrics: true, limits: Limits::default() }
+        ApiSettings {
+            listen,
+            floating: false,
+            tokens: Some(tokens),
+            tls: None,
+            metrics: true,
+            limits: Limits::default(),
+        }
     }
 }

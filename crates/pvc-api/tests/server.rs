@@ -339,3 +339,12 @@ async fn a_new_certificate_is_taken_on_sighup_and_a_broken_one_is_not() {
     hang_up();
     assert!(works(files).await);
 }
+
+#[test]
+fn a_floating_address_is_listened_on_before_it_is_here() {
+    let elsewhere: SocketAddr = "192.0.2.7:0".parse().unwrap(); // for documentation; nobody has it
+    let fixed = ApiSettings { listen: elsewhere, ..settings() };
+    assert!(matches!(pvc_api::listen(&fixed), Err(ServeError::Listen { .. })));
+    let listener = pvc_api::listen(&ApiSettings { floating: true, ..fixed }).unwrap();
+    assert_eq!(listener.local_addr().unwrap().ip(), elsewhere.ip());
+}
