@@ -1,6 +1,7 @@
 //! Our locks and values against real Python clients: kazoo 2.8.0, which PVC has on Debian 11 and 12, and
 //! the current version, on the same ZooKeeper server. See `tests/interop/README.md`.
 
+mod hand_over;
 mod locks;
 mod peer;
 mod values;
@@ -20,6 +21,8 @@ macro_rules! with_both_versions {
 }
 
 with_both_versions![
+    hand_over::a_python_holder_hands_over_to_our_candidate,
+    hand_over::our_holder_hands_over_to_a_python_candidate,
     locks::an_exclusive_lock_of_kazoo_excludes_ours,
     locks::an_exclusive_lock_of_ours_excludes_kazoo,
     locks::readers_share_and_exclude_writers,
