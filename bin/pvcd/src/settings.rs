@@ -94,7 +94,8 @@ pub fn node(config: &Config) -> NodeSettings {
         storage_address: storage.map(|address| address.addr().to_string()),
         migration: MigrationSettings {
             domain: cluster.map(|network| network.domain.clone()).unwrap_or_default(),
-            ..MigrationSettings::default()
+            encrypted: config.migration.tls,
+            at_once: config.migration.parallel as usize,
         },
         selector: Some(Selector::from_record(config.migration.target_selector.as_str())),
         upstream_ip: upstream.map(|network| network.floating.to_string()),

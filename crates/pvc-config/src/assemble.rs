@@ -29,7 +29,11 @@ pub(crate) fn config(reader: &mut Reader<'_>, node: NodeIdentity) -> Config {
         database: database(reader),
         timers: timers(reader),
         fencing: fencing(reader, &node.id),
-        migration: Migration { target_selector: target_selector(reader) },
+        migration: Migration {
+            target_selector: target_selector(reader),
+            parallel: reader.want("migration.parallel"),
+            tls: reader.want("migration.tls"),
+        },
         logging: logging(reader),
         guest_networking: guest_networking(reader, subsystems),
         ceph: ceph(reader, &paths, subsystems, &cluster),

@@ -255,6 +255,10 @@ pub struct Ipmi {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Migration {
     pub target_selector: TargetSelector,
+    /// VMs on their way at once while a node is flushed or made ready.
+    pub parallel: u32,
+    /// Whether guests are encrypted on their way.
+    pub tls: bool,
 }
 
 /// How the next node of a VM is chosen.

@@ -368,6 +368,18 @@ pub(crate) const KEYS: &[Key] = &[
     )
     .old(&["system.migration.target_selector"])
     .default("mem"),
+    key(
+        "migration.parallel",
+        Kind::Count { min: 1, unit: "VMs" },
+        "VMs that a flush moves or shuts down at once, and that `ready` brings back at once.",
+    )
+    .default("4"),
+    key(
+        "migration.tls",
+        Kind::Flag,
+        "Encrypt guests on their way. QEMU of every node needs its certificates for it (`migrate_tls_x509_cert_dir` in `/etc/libvirt/qemu.conf`).",
+    )
+    .default("false"),
     // logging
     key("logging.debug_logging", Kind::Flag, "Log every step.").old(&["debug"]).default("false"),
     key("logging.file_logging", Kind::Flag, "Log to files in `path.system_log_directory`.")

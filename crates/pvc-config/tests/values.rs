@@ -79,6 +79,7 @@ fencing: {disable_on_ipmi_failure: no, ipmi: {hostname: lom, username: u, passwo
     assert_eq!(config.fencing.successful_fence, FenceAction::Nothing);
     assert_eq!(config.fencing.failed_fence, FenceAction::Nothing);
     assert_eq!(config.migration.target_selector, TargetSelector::Mem);
+    assert_eq!((config.migration.parallel, config.migration.tls), (4, false));
     assert_eq!(config.logging, Logging::default());
     assert_eq!(config.guest_networking, GuestNetworking::default());
     assert_eq!(config.database, Database { zookeeper_port: 2181, keydb: None, metadata: None, dns: None });
