@@ -9,6 +9,7 @@ use pvc_model::cluster::Cluster;
 use pvc_model::domain::DomainSummary;
 use pvc_model::flush::{Fate, Flush, Leave, TakeBack, Unflush, fates, flush, unflush};
 use pvc_model::node::{CoordinatorState, DaemonState, DomainState, NodeFigures, NodeRecord, NodeRole};
+use pvc_model::placement::{Promises, Unfit};
 use pvc_model::vm::{VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
 
@@ -259,4 +260,20 @@ fn a_vm_that_came_from_here_belongs_here_again_and_stays_off_if_it_was() {
         taken_back(&cluster(vec![node("hv1"), node("hv2")], vms)).now,
         [TakeBack::Assign(id(1)), TakeBack::Move(id(2))]
     );
+}
+
+#[test]
+fn what_has_not_left_yet_is_called_back_and_what_does_not_fit_stays() {
+    let from_here = |number, state| VmRecord { last_node: Some(me()), ..vm(number, state, "hv2") };
+    let vms =
+        vec![from_here(1, VmState::Migrate), from_here(2, VmState::Migrate), from_here(3, VmState::Start)];
+    let own = NodeRecord { running: vec![id(1)], ..with_memory("hv1", 100) };
+    let mut cluster = cluster(vec![own, node("hv2")], vms);
+    let back = taken_back(&cluster);
+    assert_eq!(back.now, [TakeBack::Move(id(1))]);
+    assert_eq!(back.stay, [(id(3), Unfit::NotEnoughFree { free_mib: 100, needed_mib: 512 })]);
+    Arc::make_mut(cluster.vms.get_mut(&id(1)).unwrap()).node = Some(me());
+    assert!(!taken_back(&cluster).is_done(), "it is on its way");
+    let all = BTreeSet::from([id(3)]);
+    assert_eq!(unflush(&cluster, &me(), &all, AT_ONCE).stay, []);
 }

@@ -275,7 +275,10 @@ impl Hypervisor for ScriptedHypervisor {
         }
         if !manner.start_takes.is_zero() {
             let name = between(xml, "<name>", "</name>");
-            self.reached(|inner| Ok(inner.insert(uuid, name, xml)))?;
+            self.reached(|inner| {
+                inner.insert(uuid, name, xml);
+                Ok(())
+            })?;
             self.set_run(uuid, GuestRun::Paused);
             tokio::time::sleep(manner.start_takes).await;
             self.with(|inner| inner.remove(uuid));
