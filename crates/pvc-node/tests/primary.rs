@@ -6,7 +6,6 @@
 
 mod older;
 mod segment;
-#[allow(dead_code, reason = "each test program uses its part of it")]
 mod world;
 
 use std::sync::Arc;
