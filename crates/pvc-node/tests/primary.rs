@@ -216,12 +216,25 @@ async fn a_killed_daemon_that_comes_back_takes_up_the_addresses_it_left() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_a_killed_daemon_leaves_is_taken_away_by_the_kernel() {
+    let Pair { segment, one, first, .. } = pair().await;
+    let killed = one.now();
+    first.kill().await;
+    one.pass(5).await;
+    segment.assert_all_at("hv1");
+    one.until("nobody has the addresses", || segment.holders("10.0.0.250").is_empty()).await;
+    assert!(one.now() - killed < Duration::from_secs(16), "{:?}", one.now() - killed);
+    segment.assert_nobody_has_any();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_daemon_that_comes_back_to_find_another_primary_drops_what_it_left() {
     let Pair { segment, one, first, .. } = pair().await;
     first.kill().await;
     let mut changes = Changes::new();
     changes.node(&NodeName::new("hv1"), NodeChange::Daemon(DaemonState::Fenced));
     changes.config(ConfigChange::Primary(None));
+    // Nobody would free the role so early.
     segment.allow_two_holders();
     one.change(changes).await;
     until_state(&one, "hv2", Primary).await;
