@@ -125,11 +125,25 @@ pub async fn for_move(api: &ApiState, moved: &Moved) -> Result<()> {
             VmState::Migrate | VmState::MigrateLive | VmState::Unmigrate => Ok(Look::NotYet),
             VmState::Fail => Err(failed(name, &record.failed_reason)),
             _ if !record.is_assigned_to(&moved.to) => Err(not_moved(record, moved)),
+            // Shut down for the journey: its new node starts it, which an older one is told by `stop`.
+            VmState::Stop if is_ended_for(record, moved) => Ok(Look::NotYet),
+            VmState::Start if moved.state.is_some() && !runs_on(cluster, moved) => Ok(Look::NotYet),
             _ => Ok(Look::Done(())),
         }
     };
     let what = format!("the arrival of VM `{name}` on node `{}`", moved.to);
     until(api, &what, |_| Some(moved.to.clone()), look).await
+}
+
+fn runs_on(cluster: &Cluster, moved: &Moved) -> bool {
+    cluster.nodes.get(&moved.to).is_some_and(|node| node.running.contains(&moved.uuid))
+}
+
+/// Whether the VM's sender has shut it down, to be started by the other node.
+fn is_ended_for(record: &VmRecord, moved: &Moved) -> bool {
+    use pvc_model::vm::moving::MovePhase::{Done, ShuttingDown};
+    let note = record.moving.as_ref().filter(|note| note.to == moved.to);
+    moved.state.is_some() && note.is_some_and(|note| matches!(note.phase, Done | ShuttingDown))
 }
 
 /// That the VM is not where it was to go, with what its node says about it.

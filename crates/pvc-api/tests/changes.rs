@@ -374,6 +374,9 @@ async fn a_vm_is_moved_and_whoever_waits_hears_of_its_arrival() {
         .await;
     assert_eq!(api.get("/vm/web").await.ok()[0]["migrated"], "from pvchv2");
     api.write(&format!("/domains/{UUID}/state"), "start").await;
+    api.eventually("its state is seen", |view| view.vm("web").unwrap().state == VmState::Start).await;
+    assert!(!waiter.is_finished(), "its node does not say yet that it runs");
+    api.write("/nodes/pvchv3/runningdomains", UUID).await;
     waiter.await.unwrap().ok();
 }
 

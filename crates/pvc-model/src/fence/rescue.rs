@@ -48,7 +48,10 @@ fn is_lost(cluster: &Cluster, vm: &VmRecord, victim: &NodeName) -> bool {
         VmState::Start | VmState::Restart => vm.is_assigned_to(victim),
         // On its way to the dead node, or from it. One that has arrived is looked after by its new node.
         VmState::Migrate | VmState::MigrateLive | VmState::Unmigrate => {
-            let left_behind = vm.last_node.as_ref() == Some(victim);
+            // A VM that moves for good does not remember where it was; the dead node's list does.
+            let was_there = |node: &NodeRecord| node.running.contains(&vm.uuid);
+            let left_behind = vm.last_node.as_ref() == Some(victim)
+                || cluster.nodes.get(victim).is_some_and(|node| was_there(node));
             let arrived = vm.node.as_ref().is_some_and(|node| runs_on(cluster, vm, node));
             vm.is_assigned_to(victim) || (left_behind && !arrived)
         }
@@ -65,8 +68,9 @@ fn runs_on(cluster: &Cluster, vm: &VmRecord, node: &NodeName) -> bool {
 }
 
 fn way(cluster: &Cluster, vm: &VmRecord, victim: &NodeName, promises: &mut Promises) -> Way {
-    if let Some(home) = vm.last_node.as_ref().filter(|home| *home != victim && runs_on(cluster, vm, home)) {
-        return Way::Stay(home.clone());
+    let is_sender = |name: &&NodeName| *name != victim && runs_on(cluster, vm, name);
+    if let Some(sender) = vm.last_node.iter().chain(cluster.nodes.keys()).find(is_sender) {
+        return Way::Stay(sender.clone());
     }
     let domain = vm.domain.as_ref().ok();
     let need = Need {

@@ -437,6 +437,16 @@ fn only_what_should_run_is_started() {
 }
 
 #[test]
+fn a_vm_that_moved_for_good_is_found_by_what_the_nodes_list() {
+    let moving = |number, node: &str| vm(number, VmState::Migrate, node, 100);
+    let mut cluster = with_vms([moving(1, "hv2"), moving(2, "dead")]);
+    for (name, number) in [("dead", 1), ("hv1", 2)] {
+        Arc::make_mut(cluster.nodes.get_mut(name).unwrap()).running.push(Uuid::from_u128(number));
+    }
+    assert_eq!(ways(&cluster), pairs(&[("vm1", "start hv2"), ("vm2", "stay hv1")]));
+}
+
+#[test]
 fn a_vm_that_was_on_its_way_is_started_where_it_was_going_or_stays_where_it_runs() {
     let moving = |number, node: &str, last: &str| VmRecord {
         last_node: Some(NodeName::new(last)),

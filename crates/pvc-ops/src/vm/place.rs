@@ -72,6 +72,8 @@ pub enum MoveRefusal {
     AlreadyMigrated { vm: String, from: NodeName },
     #[error("VM `{vm}` is not migrated")]
     NotMigrated { vm: String },
+    #[error("VM `{vm}` may only be moved by a shutdown, and live was asked for")]
+    NeverLive { vm: String },
     #[error("VM `{vm}` cannot be moved: {why}")]
     State { vm: String, why: pvc_model::request::Refusal },
 }
@@ -99,6 +101,9 @@ impl Refusal for MoveRefusal {
             MoveRefusal::AlreadyMigrated { .. } => {
                 Some("`pvc vm unmigrate` takes it back; `--force` migrates it further".to_owned())
             }
+            MoveRefusal::NeverLive { .. } => {
+                Some("leave `--force-live` out, or allow it with `pvc vm meta --method live`".to_owned())
+            }
             MoveRefusal::NotMigrated { .. } => Some("`pvc vm move` moves it for good".to_owned()),
             MoveRefusal::State { .. } => Some("wait until its state is settled".to_owned()),
             MoveRefusal::Unfit { unfit, .. } => unfit.size_hint(),
@@ -122,6 +127,9 @@ pub async fn move_vm(store: &Store, vm: &str, ask: &Move) -> Result<Moved, Chang
                 // A migrated VM that is to stay where it is.
                 changes.vm(uuid, VmChange::LastNode(None));
                 return Ok((changes, Moved { uuid, name, from, to: here, state: None }));
+            }
+            if state.as_ref().is_some_and(|state| how(record, state) == How::NotAtAll) {
+                return Err(MoveRefusal::NeverLive { vm: name });
             }
             let to = target(cluster, record, ask, state.is_some())?;
             let last_node = match ask.movement {
