@@ -13,7 +13,8 @@
 # directories below DIR: a libvirt of the machine's own is neither used nor disturbed. Console logs
 # (/var/log/libvirt/NAME.log) are ordinary files of the host. Two libvirtds choose the same VNC port
 # once in a while: PVC_VNC_PORT, from 5900 to 65000, is where this one begins. With PVC_LIBVIRT_PORT it
-# also listens there on 127.0.0.1, for guests that other libvirtds of this machine send.
+# also listens there on 127.0.0.1, for guests that other libvirtds of this machine send. PVC_QEMU_CERTS is a
+# directory with certificates for guests that are encrypted on their way.
 set -euo pipefail
 
 die() {
@@ -25,7 +26,7 @@ die() {
 
 case ${1:-} in
     start | uri | status | stop | purge) [[ -n ${2:-} ]] || die "\`libvirt.sh $1\` needs a directory" ;;
-    '' | -h | --help) sed -n '2,16s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit 0 ;;
+    '' | -h | --help) sed -n '2,17s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit 0 ;;
     *) die "unknown command \`$1\`" 'libvirt.sh --help' ;;
 esac
 
@@ -91,6 +92,7 @@ namespaces = []
 cgroup_controllers = []
 stdio_handler = "logd"
 CONF
+    if [[ -n ${PVC_QEMU_CERTS:-} ]]; then echo "migrate_tls_x509_cert_dir = \"$PVC_QEMU_CERTS\"" >>"$DIR/etc/qemu.conf"; fi
     if [[ -n ${PVC_VNC_PORT:-} ]]; then echo "remote_display_port_min = $PVC_VNC_PORT" >>"$DIR/etc/qemu.conf"; fi
 }
 

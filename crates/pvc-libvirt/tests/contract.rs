@@ -164,6 +164,40 @@ async fn a_migration_that_is_to_be_encrypted_is_refused_where_nothing_is_set_up_
     hypervisor.destroy(UUID).await.expect("it is destroyed");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guest_is_encrypted_on_its_way() {
+    let certificates = tempfile::tempdir().expect("a directory");
+    make_certificates(certificates.path());
+    let (one, two) = Libvirt::pair_with(Some(certificates.path()));
+    let hypervisor = one.hypervisor();
+    hypervisor.start(UUID, &guest_xml(UUID, "secret", None)).await.expect("the guest starts");
+    let encrypted = Migration { encrypted: true, ..to(LOOPBACK) };
+    let mut job = hypervisor.migrate(UUID, &encrypted).await.expect("it begins");
+    job.outcome().await.expect("it arrives");
+    let there = two.hypervisor();
+    assert_eq!(there.guests().await.expect("guests")[&UUID].run, GuestRun::Running);
+    there.destroy(UUID).await.expect("it is destroyed");
+}
+
+/// An authority, and what it says of 127.0.0.1, as server and as client.
+fn make_certificates(directory: &Path) {
+    let script = r#"
+        set -eu
+        cd "$1"
+        new() { openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj "/CN=$1" -keyout "$2-key.pem" "${@:3}"; }
+        new authority ca -x509 -days 2 -out ca-cert.pem
+        new 127.0.0.1 server -out server.csr
+        openssl x509 -req -in server.csr -CA ca-cert.pem -CAkey ca-key.pem -days 2 -out server-cert.pem \
+            -extfile <(echo "subjectAltName=IP:127.0.0.1")
+        cp server-key.pem client-key.pem
+        cp server-cert.pem client-cert.pem
+        chmod 755 . && chmod 644 ./*
+    "#;
+    let made =
+        Command::new("bash").args(["-c", script, "certificates"]).arg(directory).output().expect("bash");
+    assert!(made.status.success(), "this needs openssl: {}", String::from_utf8_lossy(&made.stderr));
+}
+
 const LOOPBACK: &str = "127.0.0.1";
 
 fn to(host: &str) -> Migration {
@@ -241,24 +275,31 @@ struct Libvirt {
     /// Where it listens for others, if it does, and where those are.
     port: Option<u16>,
     target_uri: String,
+    certificates: Option<PathBuf>,
 }
 
 impl Libvirt {
     fn prepare() -> Self {
         // A socket's path is short; the usual place for temporary files may not be.
         let directory = tempfile::Builder::new().prefix("pvc-lv.").tempdir_in("/tmp").expect("a directory");
-        Self { directory, port: None, target_uri: LibvirtOptions::TARGET_URI.to_owned() }
+        let target_uri = LibvirtOptions::TARGET_URI.to_owned();
+        Self { directory, port: None, target_uri, certificates: None }
     }
 
     /// Two that send each other guests, as if each were on a host of its own.
     fn pair() -> (Self, Self) {
+        Self::pair_with(None)
+    }
+
+    fn pair_with(certificates: Option<&Path>) -> (Self, Self) {
         let (mut one, mut two) = (Self::prepare(), Self::prepare());
         let free = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
         let [first, second] = free.map(|listener| listener.local_addr().expect("its address").port());
         (one.port, two.port) = (Some(first), Some(second));
         one.target_uri = format!("qemu+tcp://{{host}}:{second}/system");
         two.target_uri = format!("qemu+tcp://{{host}}:{first}/system");
-        for libvirt in [&one, &two] {
+        for libvirt in [&mut one, &mut two] {
+            libvirt.certificates = certificates.map(Path::to_owned);
             libvirt.start_with_what_is_known();
         }
         (one, two)
@@ -317,6 +358,7 @@ impl Libvirt {
     fn command(&self, script: PathBuf) -> Command {
         let mut command = Command::new(script);
         command.envs(self.port.map(|port| ("PVC_LIBVIRT_PORT", port.to_string())));
+        command.envs(self.certificates.as_ref().map(|directory| ("PVC_QEMU_CERTS", directory)));
         command
     }
 
