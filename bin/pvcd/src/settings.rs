@@ -128,7 +128,6 @@ fn fencing(config: &Config) -> Rules {
         fence_intervals: fencing.fence_intervals.map_or(0, NonZeroU32::get),
         suicide_intervals: fencing.suicide_intervals.map_or(0, NonZeroU32::get),
         recover_after_success: fencing.successful_fence == FenceAction::Migrate,
-        recover_after_failure: fencing.failed_fence == FenceAction::Migrate,
     }
 }
 

@@ -269,14 +269,11 @@ fn fencing(reader: &mut Reader<'_>, id: &NodeId) -> Fencing {
             "6 is usual; daemons of the original PVC do not know that 0 means never, and fence at once";
         reader.warn_at(FENCE, HERE, found, hint);
     }
-    if fencing.failed_fence == FenceAction::Migrate && suicide == Some(0) {
+    if fencing.failed_fence == FenceAction::Migrate {
         let found =
-            "is `migrate` while nodes do not reset themselves: a VM could run twice and destroy its disks";
-        let hint = format!(
-            "set `{}` to at most the fence intervals, or this to `none`",
-            reader.shown(SUICIDE, HERE)
-        );
-        reader.warn_at("fencing.actions.failed_fence", HERE, found, &hint);
+            "is `migrate`, which has no effect: without a proof that a node is dead its VMs could run twice";
+        let hint = "use `none`; docs/manual/fencing.md says what helps when a node cannot be fenced";
+        reader.warn_at("fencing.actions.failed_fence", HERE, found, hint);
     }
     if let (Some(fence), Some(suicide)) = (fencing.fence_intervals, fencing.suicide_intervals)
         && suicide > fence

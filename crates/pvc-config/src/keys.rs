@@ -343,7 +343,7 @@ pub(crate) const KEYS: &[Key] = &[
     key(
         "fencing.actions.failed_fence",
         Kind::Choice(FENCE_ACTIONS),
-        "What happens to the VMs of a node that could not be fenced. `migrate` needs `suicide_intervals`.",
+        "What happens to the VMs of a node that could not be fenced. `migrate` has no effect: without a proof they stay down.",
     )
     .old(&["system.fencing.actions.failed_fence"])
     .default("none"),

@@ -295,7 +295,7 @@ fn a_host_number_beyond_the_network_is_refused() {
 fn dangerous_but_possible_settings_are_warnings() {
     let cases = [
         ("fence_intervals: 6 ", "fence_intervals: 0 ", "no node is ever taken for dead"),
-        ("failed_fence: none", "failed_fence: migrate", "a VM could run twice"),
+        ("failed_fence: none", "failed_fence: migrate", "its VMs could run twice"),
         ("suicide_intervals: 0", "suicide_intervals: 9", "only after others took it for dead"),
         ("    enabled: yes\n", "    enabled: no\n", "commands the cluster"),
         (

@@ -14,7 +14,7 @@
 //! - Nobody is suspected by a clock that is not the observer's own, nor for a time in which the observer
 //!   did not listen (I8).
 //! - Nothing is recovered without a proof of death (I3): a BMC that says the power is off, twice or after
-//!   it was told to cut it; or, where nodes reset themselves, a silence longer than that takes.
+//!   it was told to cut it.
 
 mod rescue;
 mod sightings;
@@ -27,7 +27,7 @@ use crate::cluster::Cluster;
 use crate::node::{DaemonState, DomainState, NodeRecord};
 use crate::vm::backoff::Backoff;
 
-pub use rescue::{Rescue, Way, lock_is_of, rescues};
+pub use rescue::{Rescue, Way, is_lock_of_the_dead, rescues};
 pub use sightings::Sightings;
 
 /// Chances of a suspected node to show that it lives before its power is cut, one interval each.
@@ -35,9 +35,6 @@ pub const SAVING_THROWS: u32 = 6;
 
 /// How soon a BMC that says the power is off is asked again.
 const CONFIRM_AFTER: Duration = Duration::from_millis(500);
-
-/// What is added to the time in which a node resets itself: its machine may be slow in doing so.
-const RESET_TAKES_INTERVALS: u32 = 6;
 
 /// How patient fencers are, and what they may do.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,31 +46,17 @@ pub struct Rules {
     pub suicide_intervals: u32,
     /// Whether the VMs of a node that was proven dead are started elsewhere.
     pub recover_after_success: bool,
-    /// Whether those of a node whose BMC cannot prove it are, once it must have reset itself.
-    pub recover_after_failure: bool,
 }
 
 impl Rules {
     /// Nobody is ever taken for dead: a cluster that is one machine.
     pub fn never(keepalive_interval: Duration) -> Self {
-        Rules {
-            keepalive_interval,
-            fence_intervals: 0,
-            suicide_intervals: 0,
-            recover_after_success: false,
-            recover_after_failure: false,
-        }
+        Rules { keepalive_interval, fence_intervals: 0, suicide_intervals: 0, recover_after_success: false }
     }
 
     /// The silence that makes a node suspicious, if any does.
     fn suspicious(&self) -> Option<Duration> {
         (self.fence_intervals > 0).then(|| self.keepalive_interval * self.fence_intervals)
-    }
-
-    /// The silence after which a node has reset itself, where nodes do.
-    fn has_reset_itself(&self) -> Option<Duration> {
-        let intervals = self.suicide_intervals.checked_add(RESET_TAKES_INTERVALS)?;
-        (self.suicide_intervals > 0).then(|| self.keepalive_interval * intervals)
     }
 }
 
@@ -92,11 +75,11 @@ pub struct View<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// Record that it is taken for dead, if its stamp is still this one.
-    Suspect { stamp: i64 },
+    Suspect { stamp: i32 },
     /// Ask its BMC whether the power is on. Changes nothing.
     AskPower,
     /// Tell its BMC to cut the power, and ask until it is off.
-    CutPower { stamp: i64 },
+    CutPower { stamp: i32 },
     /// Record that it is dead, and how that is known.
     Prove { proof: Proof, recover: bool },
     /// Give its VMs to other nodes.
@@ -112,8 +95,6 @@ pub enum Proof {
     FoundOff,
     /// Its BMC says that the power is off, after it was told to cut it.
     CutOff,
-    /// It has been silent for longer than a node takes to reset itself.
-    ResetItself { silent: Duration },
 }
 
 impl std::fmt::Display for Proof {
@@ -123,11 +104,6 @@ impl std::fmt::Display for Proof {
             Proof::CutOff => {
                 write!(f, "its BMC says that the power is off, after it was told to cut it")
             }
-            Proof::ResetItself { silent } => write!(
-                f,
-                "its BMC could not be used, but it has been silent for {} s, and after `suicide_intervals` a node resets itself",
-                silent.as_secs()
-            ),
         }
     }
 }
@@ -138,15 +114,17 @@ pub struct Mind {
     /// Something is under way for it.
     pub busy: bool,
     /// Its stamp, and how long it had been silent, when this fencer took it up.
-    taken_up: Option<(i64, Duration)>,
+    taken_up: Option<(i32, Duration)>,
     /// How often in a row its BMC said that the power is off.
     found_off: u32,
     cut_off: bool,
     ask_at: Duration,
     /// Failed attempts to cut its power.
     attempts: Backoff,
-    /// Failed attempts to switch it on again, or to recover its VMs.
-    again: Backoff,
+    /// Failed attempts to recover its VMs.
+    recoveries: Backoff,
+    /// Failed attempts to switch it on again.
+    switching_on: Backoff,
 }
 
 impl Mind {
@@ -171,9 +149,14 @@ impl Mind {
         self.attempts.failures()
     }
 
-    /// A step after the proof did not work out and is due again later.
-    pub fn try_later(&mut self, now: Duration) {
-        self.again.unreachable(now);
+    /// Not all of its VMs could be recovered.
+    pub fn could_not_recover(&mut self, now: Duration) {
+        self.recoveries.unreachable(now);
+    }
+
+    /// Its power could not be switched on again.
+    pub fn could_not_switch_on(&mut self, now: Duration) {
+        self.switching_on.unreachable(now);
     }
 }
 
@@ -190,14 +173,14 @@ pub struct Plan {
 pub fn observe(view: &View<'_>, minds: &mut BTreeMap<NodeName, Mind>) {
     minds.retain(|name, mind| {
         let Some(node) = view.cluster.nodes.get(name) else { return mind.busy };
-        let same_stamp = mind.taken_up.is_none_or(|(stamp, _)| stamp == node.keepalive);
+        let same_stamp = mind.taken_up.is_none_or(|(stamp, _)| stamp == node.keepalives);
         mind.busy || (same_stamp && is_concern(view, node, Some(mind)))
     });
     for node in view.cluster.nodes.values().filter(|node| node.daemon_state == DaemonState::Dead) {
         if is_concern(view, node, minds.get(&node.name)) {
             let silent = view.sightings.silent(&node.name);
             let mind = minds.entry(node.name.clone()).or_default();
-            mind.taken_up.get_or_insert((node.keepalive, silent));
+            mind.taken_up.get_or_insert((node.keepalives, silent));
         }
     }
 }
@@ -222,8 +205,8 @@ pub fn plan(view: &View<'_>, minds: &BTreeMap<NodeName, Mind>) -> Plan {
 /// Whether there is something to do about `node`, now or soon.
 fn is_concern(view: &View<'_>, node: &NodeRecord, mind: Option<&Mind>) -> bool {
     let Some(suspicious) = view.rules.suspicious() else { return false };
-    // What has begun goes on in maintenance: half a fence helps nobody.
-    let has_begun = mind.is_some_and(|mind| mind.taken_up.is_some());
+    // What has begun goes on in maintenance, whoever began it: half a fence helps nobody.
+    let has_begun = mind.is_some_and(|mind| mind.taken_up.is_some()) || is_being_recovered(node);
     if node.name == *view.me || (view.cluster.config.maintenance && !has_begun) {
         return false;
     }
@@ -236,7 +219,7 @@ fn is_concern(view: &View<'_>, node: &NodeRecord, mind: Option<&Mind>) -> bool {
 }
 
 fn is_being_recovered(node: &NodeRecord) -> bool {
-    node.domain_state == DomainState::FenceFlush
+    node.daemon_state == DaemonState::Fenced && node.domain_state == DomainState::FenceFlush
 }
 
 /// Whether a fencer of ours cut the node's power and nobody has switched it on since.
@@ -247,10 +230,17 @@ fn wants_power(node: &NodeRecord) -> bool {
 fn decide(view: &View<'_>, node: &NodeRecord, mind: &Mind) -> Option<Step> {
     let due = |backoff: &Backoff| backoff.wait_until(view.now).is_none();
     match node.daemon_state {
-        DaemonState::Run => Some(Step::Suspect { stamp: node.keepalive }),
+        DaemonState::Run => Some(Step::Suspect { stamp: node.keepalives }),
         DaemonState::Dead => prove(view, node, mind),
-        DaemonState::Fenced if is_being_recovered(node) => due(&mind.again).then_some(Step::Recover),
-        DaemonState::Fenced => (wants_power(node) && due(&mind.again)).then_some(Step::PowerOn),
+        // A recovery that does not work out may need what stands still in the dead machine: its disks.
+        DaemonState::Fenced
+            if wants_power(node)
+                && due(&mind.switching_on)
+                && (!is_being_recovered(node) || mind.recoveries.failures() > 0) =>
+        {
+            Some(Step::PowerOn)
+        }
+        DaemonState::Fenced => (is_being_recovered(node) && due(&mind.recoveries)).then_some(Step::Recover),
         _ => None,
     }
 }
@@ -260,16 +250,12 @@ fn prove(view: &View<'_>, node: &NodeRecord, mind: &Mind) -> Option<Step> {
     let rules = view.rules;
     let (stamp, silent_then) = mind.taken_up?;
     let silent = view.sightings.silent(&node.name);
-    let proven = |proof, recover| Some(Step::Prove { proof, recover });
+    let proven = |proof| Some(Step::Prove { proof, recover: rules.recover_after_success });
     if mind.cut_off {
-        return proven(Proof::CutOff, rules.recover_after_success);
+        return proven(Proof::CutOff);
     }
     if mind.found_off >= 2 {
-        return proven(Proof::FoundOff, rules.recover_after_success);
-    }
-    let has_reset_itself = rules.has_reset_itself().is_some_and(|time| silent >= time);
-    if mind.failed_attempts() > 0 && rules.recover_after_failure && has_reset_itself {
-        return proven(Proof::ResetItself { silent }, true);
+        return proven(Proof::FoundOff);
     }
     let throws = rules.keepalive_interval * SAVING_THROWS;
     let thrown = silent >= silent_then + throws;

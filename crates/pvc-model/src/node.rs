@@ -123,6 +123,8 @@ pub struct HypervisorNote {
     pub kvm_refused: Option<String>,
     pub libvirt_version: String,
     pub qemu_version: String,
+    /// The version of the daemon that said this. Older peers leave such a note as it is.
+    pub said_by: String,
     /// The node's address on the storage network, which the locks of its guests carry.
     pub storage_address: Option<String>,
 }
@@ -137,6 +139,8 @@ pub struct NodeRecord {
     pub domain_state: DomainState,
     /// Seconds since the epoch by that node's wall clock. Its value means nothing here; that it changes does.
     pub keepalive: i64,
+    /// Counts the writes of `keepalive`: one write is one sign of life, whatever it says.
+    pub keepalives: i32,
     pub active_schema: Option<u32>,
     pub latest_schema: Option<u32>,
     pub pvc_version: String,

@@ -50,8 +50,13 @@ struct Promise {
 impl Promises {
     /// What VMs were promised that belong to a node and do not run there yet. Their figures say nothing of it.
     pub fn under_way(cluster: &Cluster) -> Self {
+        Promises::under_way_but(cluster, |_| false)
+    }
+
+    /// As [`under_way`](Promises::under_way), without the VMs that are to be placed anew.
+    pub fn under_way_but(cluster: &Cluster, is_placed_anew: impl Fn(&VmRecord) -> bool) -> Self {
         let mut promises = Promises::default();
-        for vm in cluster.vms.values() {
+        for vm in cluster.vms.values().filter(|vm| !is_placed_anew(vm)) {
             let comes = matches!(
                 vm.state,
                 VmState::Start | VmState::Restart | VmState::Migrate | VmState::MigrateLive
@@ -345,6 +350,7 @@ mod tests {
             coordinator_state: CoordinatorState::Secondary,
             domain_state: DomainState::Ready,
             keepalive: 0,
+            keepalives: 0,
             active_schema: None,
             latest_schema: None,
             pvc_version: String::new(),

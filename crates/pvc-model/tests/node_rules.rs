@@ -21,6 +21,7 @@ fn node(name: &str) -> NodeRecord {
         coordinator_state: CoordinatorState::Secondary,
         domain_state: DomainState::Ready,
         keepalive: 0,
+        keepalives: 0,
         active_schema: Some(15),
         latest_schema: Some(15),
         pvc_version: String::new(),

@@ -23,6 +23,7 @@ fn node(name: &str, state: CoordinatorState, daemon_state: DaemonState) -> NodeR
         coordinator_state: state,
         domain_state: DomainState::Ready,
         keepalive: 0,
+        keepalives: 0,
         active_schema: Some(15),
         latest_schema: Some(15),
         pvc_version: String::new(),

@@ -26,6 +26,7 @@ fn node(name: &str) -> NodeRecord {
         coordinator_state: CoordinatorState::Secondary,
         domain_state: DomainState::Ready,
         keepalive: 0,
+        keepalives: 0,
         active_schema: Some(15),
         latest_schema: Some(15),
         pvc_version: String::new(),
@@ -299,12 +300,12 @@ fn an_unreadable_record_is_no_order() {
 }
 
 #[test]
-fn a_vm_that_another_living_node_still_runs_is_not_started_here() {
+fn a_vm_that_another_node_runs_is_not_started_here_unless_that_node_is_proven_dead() {
     for (daemon, expected) in [
         (DaemonState::Run, vec![]),
         (DaemonState::Stop, vec![]),
         (DaemonState::Fenced, vec![Step::Start]),
-        (DaemonState::Dead, vec![Step::Start]),
+        (DaemonState::Dead, vec![]),
     ] {
         let mut world = World::new(&["hv1", "hv2"]);
         let uuid = world.put(vm(1, VmState::Start, Some("hv1")));

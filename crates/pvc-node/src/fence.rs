@@ -155,7 +155,8 @@ impl Fencer {
             Ended::Heard(is_on) => mind.heard_of_power(is_on, now, interval),
             Ended::CutOff => mind.was_cut_off(),
             Ended::NotCutOff => mind.could_not_be_cut_off(now),
-            Ended::Later => mind.try_later(now),
+            Ended::NotRecovered => mind.could_not_recover(now),
+            Ended::NotSwitchedOn => mind.could_not_switch_on(now),
         }
     }
 

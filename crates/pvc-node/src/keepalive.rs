@@ -9,13 +9,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
-use pvc_model::node::{DaemonState, NodeFigures};
+use pvc_model::node::{DaemonState, DomainState, NodeFigures, NodeRecord};
 use pvc_store::{ChangeError, Changes, NodeChange, Report};
 use tokio_util::sync::CancellationToken;
 
 use crate::figures::{Sample, network_stats_json, node_figures, vm_stats_json};
 use crate::shared::Shared;
 use crate::startup;
+use crate::vms::is_foreign;
 
 /// How soon a stamp that could not be written is tried again.
 const RETRY: Duration = Duration::from_secs(1);
@@ -126,7 +127,7 @@ fn with_causes(error: &dyn std::error::Error) -> String {
 /// Reports after each stamp, until `shutdown`.
 pub(crate) async fn report(shared: Arc<Shared>, shutdown: CancellationToken) {
     let mut stamps = shared.stamps.subscribe();
-    let mut reporter = Reporter { shared: shared.clone(), sample: None, suspected: None };
+    let mut reporter = Reporter { shared: shared.clone(), sample: None, fenced_at: None };
     loop {
         tokio::select! {
             biased;
@@ -143,8 +144,8 @@ pub(crate) async fn report(shared: Arc<Shared>, shutdown: CancellationToken) {
 struct Reporter {
     shared: Arc<Shared>,
     sample: Option<Sample>,
-    /// Others took this node for dead: how many passes over its guests there had been when that was seen.
-    suspected: Option<u64>,
+    /// Others proved this node dead: how many passes over its guests there had been when that was seen.
+    fenced_at: Option<u64>,
 }
 
 impl Reporter {
@@ -254,25 +255,34 @@ impl Reporter {
         }
     }
 
-    /// Writes `run` unless the node says it already, or is on its way down. Before, it has looked whether
-    /// it runs VMs that now belong to somebody else, and ended them; a node that others took for dead
-    /// looks anew.
+    /// Writes `run` unless the node says it already, or is on its way down, or may run a VM that belongs to
+    /// somebody else now.
     async fn say_run(&mut self) -> Result<(), String> {
         let shared = self.shared.clone();
-        let is_suspected = shared.record().is_some_and(|record| suspected(&record.daemon_state));
         let guests = shared.guests.borrow().clone();
-        let since = is_suspected.then(|| *self.suspected.get_or_insert(guests.passes));
-        self.suspected = since;
-        let looks = since.map_or(1, |since| since + 2);
-        let has_looked = guests.passes >= looks && guests.foreign == 0;
-        let knows_its_guests = has_looked || !shared.settings.subsystems.hypervisor;
+        let was_fenced = shared.record().is_some_and(|record| is_fenced(&record));
+        self.fenced_at = was_fenced.then(|| *self.fenced_at.get_or_insert(guests.passes));
+        let fenced_at = self.fenced_at;
+        let name = shared.name();
         let decide = |cluster: &Cluster| {
             let mut changes = Changes::new();
-            match cluster.nodes.get(shared.name()).map(|record| &record.daemon_state) {
-                None | Some(DaemonState::Run | DaemonState::Shutdown) => {}
-                Some(_) if !knows_its_guests => {}
-                Some(_) => {
-                    changes.node(shared.name(), NodeChange::Daemon(DaemonState::Run));
+            let Some(record) = cluster.nodes.get(name) else { return Ok((changes, ())) };
+            let knows_its_guests = !shared.settings.subsystems.hypervisor
+                || match &record.daemon_state {
+                    // Others have started what it ran: it looks anew at every guest.
+                    _ if is_fenced(record) => {
+                        fenced_at.is_some_and(|at| guests.passes >= at + 2) && guests.foreign == 0
+                    }
+                    // Nothing was started elsewhere yet. It says that it lives before its power is cut.
+                    DaemonState::Dead => !guests.known.keys().any(|vm| is_foreign(cluster, name, *vm)),
+                    _ => guests.passes >= 1 && guests.foreign == 0,
+                };
+            let says_so = matches!(record.daemon_state, DaemonState::Run | DaemonState::Shutdown);
+            if !says_so && knows_its_guests {
+                changes.node(name, NodeChange::Daemon(DaemonState::Run));
+                // Its VMs that were not recovered are its own again; `ready` is for an operator to say.
+                if record.domain_state == DomainState::FenceFlush {
+                    changes.node(name, NodeChange::Domain(DomainState::Flushed));
                 }
             }
             Ok::<_, std::convert::Infallible>((changes, ()))
@@ -285,6 +295,7 @@ impl Reporter {
     }
 }
 
-fn suspected(state: &DaemonState) -> bool {
-    matches!(state, DaemonState::Dead | DaemonState::Fenced)
+/// Whether others proved the node dead, or are at giving its VMs away.
+fn is_fenced(record: &NodeRecord) -> bool {
+    record.daemon_state == DaemonState::Fenced || record.domain_state == DomainState::FenceFlush
 }

@@ -1,8 +1,8 @@
-//! A node that has lost the store for long gives its VMs up, so that others may start them.
+//! A node that has lost the store for `suicide_intervals` gives its VMs up.
 //!
-//! Where `suicide_intervals` is configured, the other nodes count on it: a node whose BMC cannot be used
-//! is taken for dead once it must have reset itself. A node without running VMs has nothing to give up
-//! and never resets itself (I5).
+//! It does so for its own VMs' sake, which others may start as soon as its death is proven. That it does is
+//! no such proof: whether a silent node resets itself, and whether it has, nobody can see from outside. A
+//! node without running VMs has nothing to give up and never resets itself (I5).
 
 use std::sync::Arc;
 use std::time::Duration;

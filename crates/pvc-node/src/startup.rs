@@ -11,7 +11,7 @@ use pvc_model::cluster::Cluster;
 use pvc_model::node::{CoordinatorState, DaemonState, DomainState, HypervisorNote, NodeRole};
 use pvc_ports::{HostFacts, HypervisorError, HypervisorFacts};
 use pvc_store::schema::{SCHEMA_VERSION, SchemaStep, schema_step};
-use pvc_store::{Change, ChangeError, Changes, ConfigChange, NewNode, NodeChange, Report, StoreError};
+use pvc_store::{Change, ChangeError, Changes, ConfigChange, Ipmi, NewNode, NodeChange, Report, StoreError};
 
 use crate::network;
 use crate::node::NodeError;
@@ -292,7 +292,10 @@ async fn test_ipmi(shared: &Shared) {
             shared.bmc_answers.store(true, Ordering::Relaxed);
             return tracing::info!(bmc = ipmi.hostname, "the BMC answers; this node can be fenced");
         }
-        Some(Ok(false)) => "it says that the power of this machine is off: is it that of another?".to_owned(),
+        Some(Ok(false)) => {
+            forget_bmc(shared).await;
+            "it says that the power of this machine is off: it is another machine's, and is not recorded as this one's".to_owned()
+        }
         Some(Err(error)) => error.to_string(),
         None => format!("no answer within {} s", IPMI_DEADLINE.as_secs()),
     };
@@ -303,6 +306,21 @@ async fn test_ipmi(shared: &Shared) {
     );
 }
 
+/// Takes a BMC that is another machine's out of the record: a fencer would believe what it says.
+async fn forget_bmc(shared: &Shared) {
+    let decide = |_: &Cluster| {
+        let mut changes = Changes::new();
+        changes.node(shared.name(), NodeChange::Ipmi(Ipmi::default()));
+        Ok::<_, NoFacts>((changes, ()))
+    };
+    if let Err(error) = shared.store.change(decide).await {
+        tracing::error!(
+            error = &error as &dyn std::error::Error,
+            "the wrong BMC could not be taken out of the record"
+        );
+    }
+}
+
 /// Lets everybody see what guests run with here.
 async fn note_hypervisor(shared: &Shared, facts: HypervisorFacts) {
     let note = HypervisorNote {
@@ -310,6 +328,7 @@ async fn note_hypervisor(shared: &Shared, facts: HypervisorFacts) {
         kvm_refused: facts.kvm_refused,
         libvirt_version: facts.libvirt_version,
         qemu_version: facts.qemu_version,
+        said_by: shared.settings.version.clone(),
         storage_address: shared.settings.storage_address.clone(),
     };
     if let Err(error) = shared.store.report(vec![Report::Hypervisor(shared.name().clone(), note)]).await {

@@ -400,7 +400,7 @@ fn is_ours(cluster: &Cluster, here: &NodeName, uuid: Uuid, guest: &Guest) -> boo
 }
 
 /// Whether the guest here belongs to another node and is not on its way there.
-fn is_foreign(cluster: &Cluster, here: &NodeName, guest: Uuid) -> bool {
+pub(crate) fn is_foreign(cluster: &Cluster, here: &NodeName, guest: Uuid) -> bool {
     cluster.vms.get(&guest).is_some_and(|record| {
         let elsewhere = record.node.as_ref().is_some_and(|node| node != here);
         elsewhere && !is_moving(&record.state)

@@ -6,12 +6,12 @@ mod world;
 
 use std::time::Duration;
 
-use pvc_model::Uuid;
 use pvc_model::fence::{PowerAfter, Rules};
 use pvc_model::node::{DaemonState, DomainState};
 use pvc_model::vm::VmState;
-use pvc_store::{Changes, ConfigChange, Ipmi};
-use pvc_testkit::BmcManner;
+use pvc_model::{NodeName, Uuid};
+use pvc_store::{Changes, ConfigChange, Ipmi, VmChange};
+use pvc_testkit::{BmcManner, Manner, ScriptedExec};
 use world::{Daemon, INTERVAL, World, world};
 
 fn rules() -> Rules {
@@ -20,7 +20,6 @@ fn rules() -> Rules {
         fence_intervals: 6,
         suicide_intervals: 0,
         recover_after_success: true,
-        recover_after_failure: false,
     }
 }
 
@@ -171,8 +170,12 @@ async fn the_fence_is_finished_by_another_when_the_fencer_dies() {
         }
         three.lose(3, step == "recovering").await;
         let wanted = if step == "recovering" { DaemonState::Fenced } else { DaemonState::Dead };
-        three.eyes().until("it has begun", || three.state("hv3").0 == wanted).await;
-        let fencer = three.eyes().view().nodes["hv3"].fence.clone().unwrap().by;
+        let by = || three.eyes().view().nodes["hv3"].fence.as_ref().map(|note| note.by.clone());
+        three.eyes().until("it has begun", || three.state("hv3").0 == wanted && by().is_some()).await;
+        if step == "cut" {
+            three.eyes().until("its power is being cut", || three.calls("off bmc-hv3") > 0).await;
+        }
+        let fencer = by().unwrap();
         let number: usize = fencer.strip_prefix("hv").unwrap().parse().unwrap();
         let daemon = three.daemons[number - 1].take().unwrap();
         daemon.kill().await;
@@ -301,13 +304,10 @@ async fn where_a_fence_is_not_to_move_vms_the_node_is_cut_off_and_nothing_else()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cut_off_node_gives_its_vms_up_before_others_may_start_them() {
+async fn a_cut_off_node_gives_its_vms_up_and_that_alone_proves_nothing() {
     let mut three = Three::start(|world| {
         world.settings.fencing.suicide_intervals = 12;
-        world.settings.fencing.recover_after_failure = true;
-        world.exec = std::sync::Arc::new(pvc_testkit::ScriptedExec::new(|_| {
-            Ok(pvc_testkit::ScriptedExec::success(""))
-        }));
+        world.exec = std::sync::Arc::new(ScriptedExec::new(|_| Ok(ScriptedExec::success(""))));
     })
     .await;
     let vm = three.run_vm(1, 3).await;
@@ -318,12 +318,56 @@ async fn a_cut_off_node_gives_its_vms_up_before_others_may_start_them() {
     let resets =
         || three.worlds[2].exec.ran().iter().any(|command| command.args.contains(&"reboot".to_owned()));
     eyes.until("and resets itself", resets).await;
-    assert_eq!(three.runs_on(vm), Vec::<usize>::new(), "not before");
+    eyes.pass(600).await;
+    assert_eq!(three.runs_on(vm), Vec::<usize>::new());
+    three.eyes().power.set_manner("bmc-hv3", BmcManner::default());
+    let eyes = three.eyes();
     eyes.until("its VM runs elsewhere", || !three.runs_on(vm).is_empty()).await;
-    let proof = eyes.view().nodes["hv3"].fence.clone().unwrap().proof;
-    assert!(proof.contains("suicide_intervals"), "{proof}");
-    // The others, which have no VMs, were cut off together with the store.
     drop(three.daemons.drain(..));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_locks_of_a_node_that_came_back_are_those_of_its_guests() {
+    let mut three = Three::start(|_| {}).await;
+    let vm = three.run_vm(1, 3).await;
+    three.eyes().storage.set_failing(true);
+    three.lose(3, true).await;
+    let eyes = three.eyes();
+    eyes.until("it is proven dead", || three.state("hv3").0 == DaemonState::Fenced).await;
+    eyes.until("it is switched on, since the recovery does not work out", || {
+        eyes.power.is_really_on("bmc-hv3")
+    })
+    .await;
+    three.daemons[2] = Some(three.worlds[2].start().await);
+    let eyes = three.eyes();
+    eyes.until("it runs again", || three.state("hv3") == (DaemonState::Run, DomainState::Flushed)).await;
+    eyes.storage.set_failing(false);
+    eyes.until("with its VM", || three.runs_on(vm) == [3]).await;
+    eyes.pass(300).await;
+    assert_eq!(three.runs_on(vm), [3]);
+    assert_eq!(eyes.view().nodes["hv3"].running, [vm]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_vm_on_its_way_home_stays_where_it_runs_when_its_home_dies() {
+    let mut three = Three::start(|_| {}).await;
+    let vm = three.run_vm(1, 1).await;
+    three.worlds[0]
+        .hypervisor
+        .set_manner(vm, Manner { migration_takes: Duration::from_secs(600), ..Manner::default() });
+    let mut changes = Changes::new();
+    changes.vm(vm, VmChange::State(VmState::Migrate)).vm(vm, VmChange::Node(NodeName::new("hv3")));
+    three.eyes().change(changes).await;
+    three.eyes().pass(5).await;
+    three.lose(3, true).await;
+    let eyes = three.eyes();
+    eyes.until("the fence is over", || three.state("hv3") == (DaemonState::Fenced, DomainState::Flushed))
+        .await;
+    eyes.until_state(vm, "start").await;
+    eyes.pass(60).await;
+    assert_eq!(three.runs_on(vm), [1]);
+    assert_eq!(eyes.vm(vm).node.as_ref().unwrap().as_str(), "hv1");
+    assert_eq!(three.worlds[0].hypervisor.count("start", vm), 1, "it has run on all the time");
 }
 
 #[tokio::test(start_paused = true)]
@@ -348,4 +392,35 @@ async fn a_cut_off_node_without_vms_or_in_maintenance_does_not_reset_itself() {
         let ran = three.worlds[2].exec.ran();
         assert!(!ran.iter().any(|command| command.args.contains(&"reboot".to_owned())), "{ran:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_start_that_waited_long_for_the_storage_looks_again_whose_the_vm_is() {
+    let three = Three::start(|_| {}).await;
+    three.eyes().storage.set_locks_take(Duration::from_secs(40));
+    let vm = three.worlds[0].define(1, VmState::Start).await;
+    let eyes = three.eyes();
+    eyes.until("the start is under way", || eyes.view().nodes["hv1"].working_on.contains(&vm)).await;
+    let mut changes = Changes::new();
+    changes.vm(vm, VmChange::State(VmState::Start)).vm(vm, VmChange::Node(NodeName::new("hv2")));
+    eyes.change(changes).await;
+    eyes.pass(20).await;
+    assert_eq!(three.worlds[1].hypervisor.count("start", vm), 0, "another node is at starting it");
+    eyes.until("it runs where it belongs", || three.runs_on(vm) == [2]).await;
+    assert_eq!(three.worlds[0].hypervisor.count("start", vm), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_is_only_suspected_to_be_dead_keeps_its_vms() {
+    let three = Three::start(|_| {}).await;
+    let vm = three.run_vm(1, 3).await;
+    three.eyes().power.set_manner("bmc-hv3", BmcManner { dead: true, ..BmcManner::default() });
+    three.daemons[2].as_ref().unwrap().connection.cut();
+    let eyes = three.eyes();
+    eyes.until("it is taken for dead", || three.state("hv3").0 == DaemonState::Dead).await;
+    let mut changes = Changes::new();
+    changes.vm(vm, VmChange::State(VmState::Start)).vm(vm, VmChange::Node(NodeName::new("hv1")));
+    eyes.change(changes).await;
+    eyes.pass(300).await;
+    assert_eq!(three.runs_on(vm), [3]);
 }

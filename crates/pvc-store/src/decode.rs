@@ -134,6 +134,7 @@ pub(crate) fn node(raw: &Raw, name: &str) -> Option<NodeRecord> {
         coordinator_state: CoordinatorState::from_record(&r.text("routerstate")),
         domain_state: DomainState::from_record(&r.text("domainstate")),
         keepalive: r.number("keepalive"),
+        keepalives: raw.get(&format!("/nodes/{name}/keepalive")).map_or(0, |stamp| stamp.version),
         active_schema: schema(r.text("activeschema")),
         latest_schema: schema(r.text("latestschema")),
         pvc_version: r.text("pvcversion"),

@@ -14,6 +14,8 @@ struct Note {
     #[serde(default)]
     qemu_version: String,
     #[serde(default)]
+    said_by: String,
+    #[serde(default)]
     storage_address: Option<String>,
 }
 
@@ -23,6 +25,7 @@ pub(crate) fn text(note: &HypervisorNote) -> String {
         kvm_refused: note.kvm_refused.clone(),
         libvirt_version: note.libvirt_version.clone(),
         qemu_version: note.qemu_version.clone(),
+        said_by: note.said_by.clone(),
         storage_address: note.storage_address.clone(),
     };
     serde_json::to_string(&note).expect("strings always have a JSON form")
@@ -36,6 +39,7 @@ pub(crate) fn read(text: &str) -> Option<HypervisorNote> {
         kvm_refused: note.kvm_refused,
         libvirt_version: note.libvirt_version,
         qemu_version: note.qemu_version,
+        said_by: note.said_by,
         storage_address: note.storage_address,
     })
 }

@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use pvc_model::storage::{PoolName, SnapshotName, VolumeId, VolumeName};
@@ -23,6 +24,7 @@ struct Inner {
     pools: BTreeMap<PoolName, ()>,
     volumes: BTreeMap<VolumeId, Volume>,
     failing: bool,
+    locks_take: Duration,
 }
 
 /// Volumes without contents: names, sizes, snapshots and locks are kept as the [`Storage`] contract says.
@@ -68,6 +70,11 @@ impl MemoryStorage {
     /// While set, every call fails as if the storage did not answer.
     pub fn set_failing(&self, failing: bool) {
         self.with(|inner| inner.failing = failing);
+    }
+
+    /// From now on asking for the locks of a volume takes so long.
+    pub fn set_locks_take(&self, time: Duration) {
+        self.with(|inner| inner.locks_take = time);
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut Inner) -> T) -> T {
@@ -269,6 +276,7 @@ impl Storage for MemoryStorage {
     }
 
     async fn locks(&self, volume: &VolumeId) -> Result<Vec<VolumeLock>, StorageError> {
+        tokio::time::sleep(self.with(|inner| inner.locks_take)).await;
         self.reached(|inner| Ok(inner.volume(volume)?.locks.clone()))
     }
 

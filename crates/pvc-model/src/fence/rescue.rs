@@ -21,7 +21,7 @@ pub struct Rescue {
 pub enum Way {
     /// It is started on this node.
     Start(NodeName),
-    /// It runs on this node, from where it was on its way to the dead one.
+    /// It runs on this node, on its way to or from the dead one.
     Stay(NodeName),
     /// No node can take it: it is off until its own node is ready again.
     Wait(NoPlace),
@@ -34,7 +34,7 @@ pub fn rescues(cluster: &Cluster, victim: &NodeName) -> Vec<Rescue> {
     let mut lost: Vec<&VmRecord> =
         cluster.vms.values().map(|vm| &**vm).filter(|vm| is_lost(cluster, vm, victim)).collect();
     lost.sort_by_key(|vm| (std::cmp::Reverse(vm.memory_mib()), vm.name.clone(), vm.uuid));
-    let mut promises = Promises::default();
+    let mut promises = Promises::under_way_but(cluster, |vm| is_lost(cluster, vm, victim));
     let rescue = |vm: &VmRecord| {
         let way = way(cluster, vm, victim, &mut promises);
         Rescue { vm: vm.uuid, name: vm.name.clone(), volumes: vm.volumes(), way }
@@ -42,44 +42,36 @@ pub fn rescues(cluster: &Cluster, victim: &NodeName) -> Vec<Rescue> {
     lost.into_iter().map(rescue).collect()
 }
 
-/// Whether the VM should run, and nobody runs it because `victim` is dead.
+/// Whether the VM should run, and `victim` is dead that should run it, or sent or received it.
 fn is_lost(cluster: &Cluster, vm: &VmRecord, victim: &NodeName) -> bool {
-    match vm.state {
-        VmState::Start | VmState::Restart => vm.is_assigned_to(victim),
-        // On its way to the dead node, or from it. One that has arrived is looked after by its new node.
+    let assigned = vm.is_assigned_to(victim);
+    let concerned = match vm.state {
+        VmState::Start | VmState::Restart => assigned,
         VmState::Migrate | VmState::MigrateLive | VmState::Unmigrate => {
-            // A VM that moves for good does not remember where it was; the dead node's list does.
-            let was_there = |node: &NodeRecord| node.running.contains(&vm.uuid);
-            let left_behind = vm.last_node.as_ref() == Some(victim)
-                || cluster.nodes.get(victim).is_some_and(|node| was_there(node));
-            let arrived = vm.node.as_ref().is_some_and(|node| runs_on(cluster, vm, node));
-            vm.is_assigned_to(victim) || (left_behind && !arrived)
+            let listed = cluster.nodes.get(victim).is_some_and(|node| node.running.contains(&vm.uuid));
+            assigned || listed || vm.last_node.as_ref() == Some(victim)
         }
-        _ => false,
-    }
+        _ => return false,
+    };
+    // One that a silent node may run is decided with that node.
+    concerned && runner(cluster, vm, victim).is_none_or(|runner| runner.daemon_state == DaemonState::Run)
 }
 
-/// Whether `node` lives and says that it runs the VM.
-fn runs_on(cluster: &Cluster, vm: &VmRecord, node: &NodeName) -> bool {
-    cluster
-        .nodes
-        .get(node)
-        .is_some_and(|node| node.daemon_state == DaemonState::Run && node.running.contains(&vm.uuid))
+/// The node other than `victim` that says it runs the VM, unless it is dead for certain.
+fn runner<'a>(cluster: &'a Cluster, vm: &VmRecord, victim: &NodeName) -> Option<&'a NodeRecord> {
+    let runs = |node: &&NodeRecord| {
+        node.name != *victim
+            && node.daemon_state != DaemonState::Fenced
+            && (node.running.contains(&vm.uuid) || node.working_on.contains(&vm.uuid))
+    };
+    cluster.nodes.values().map(|node| &**node).find(runs)
 }
 
 fn way(cluster: &Cluster, vm: &VmRecord, victim: &NodeName, promises: &mut Promises) -> Way {
-    let is_sender = |name: &&NodeName| *name != victim && runs_on(cluster, vm, name);
-    if let Some(sender) = vm.last_node.iter().chain(cluster.nodes.keys()).find(is_sender) {
-        return Way::Stay(sender.clone());
+    if let Some(runner) = runner(cluster, vm, victim) {
+        return Way::Stay(runner.name.clone());
     }
-    let domain = vm.domain.as_ref().ok();
-    let need = Need {
-        memory_mib: vm.memory_mib(),
-        vcpus: domain.map_or(0, |domain| domain.vcpus),
-        node_limit: &vm.node_limit,
-        leaving: Some(victim),
-        runs: true,
-    };
+    let need = Need { leaving: Some(victim), ..Need::of(vm) };
     // Where it was going is where somebody wanted it.
     let destination = vm.node.as_ref().and_then(|node| cluster.nodes.get(node)).map(|node| &**node);
     let fits = |node: &&NodeRecord| check_node(node, &need, promises).is_ok();
@@ -96,15 +88,14 @@ fn way(cluster: &Cluster, vm: &VmRecord, victim: &NodeName, promises: &mut Promi
     }
 }
 
-/// Whether a lock held from `address` is one of `victim`, as far as the nodes' storage addresses are
-/// known: the victim's own, or, if it never told, one that no other node has.
-pub fn lock_is_of(cluster: &Cluster, victim: &NodeName, address: &str) -> bool {
+/// Whether a lock held from `address` is one of `victim` or of another node that is dead for certain, as
+/// far as the nodes' storage addresses are known. An address that no node has is taken for the victim's
+/// only if the victim never told its own.
+pub fn is_lock_of_the_dead(cluster: &Cluster, victim: &NodeName, address: &str) -> bool {
     let told = |node: &NodeRecord| node.hypervisor.as_ref().and_then(|note| note.storage_address.clone());
-    match cluster.nodes.get(victim).and_then(|node| told(node)) {
-        Some(own) => own == address,
-        None => {
-            let others = cluster.nodes.values().filter(|node| node.name != *victim);
-            others.filter_map(|node| told(node)).all(|other| other != address)
-        }
+    let nodes = || cluster.nodes.values().map(|node| &**node);
+    match nodes().find(|node| told(node).as_deref() == Some(address)) {
+        Some(owner) => owner.name == *victim || owner.daemon_state == DaemonState::Fenced,
+        None => nodes().any(|node| node.name == *victim && told(node).is_none()),
     }
 }

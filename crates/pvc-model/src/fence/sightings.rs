@@ -15,7 +15,7 @@ pub struct Sightings {
 
 #[derive(Debug, Clone, Copy)]
 struct Sighting {
-    stamp: i64,
+    stamp: i32,
     silent: Duration,
 }
 
@@ -35,7 +35,7 @@ impl Sightings {
         self.last_look = Some(now);
         self.nodes.retain(|name, _| cluster.nodes.contains_key(name));
         for (name, node) in &cluster.nodes {
-            let stamp = node.keepalive;
+            let stamp = node.keepalives;
             let new = Sighting { stamp, silent: Duration::ZERO };
             let sighting = self.nodes.entry(name.clone()).or_insert(new);
             *sighting = match sighting.stamp == stamp {

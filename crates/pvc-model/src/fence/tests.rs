@@ -16,7 +16,6 @@ fn rules() -> Rules {
         fence_intervals: 6,
         suicide_intervals: 0,
         recover_after_success: true,
-        recover_after_failure: false,
     }
 }
 
@@ -28,6 +27,7 @@ fn node(name: &str, daemon_state: DaemonState) -> NodeRecord {
         coordinator_state: CoordinatorState::Secondary,
         domain_state: DomainState::Ready,
         keepalive: 1000,
+        keepalives: 7,
         active_schema: Some(15),
         latest_schema: Some(15),
         pvc_version: String::new(),
@@ -118,7 +118,7 @@ impl Fencer {
 fn with_dead_node() -> Fencer {
     let mut fencer = Fencer::watching([node("hv1", DaemonState::Run), node("hv2", DaemonState::Run)]);
     fencer.after(30);
-    assert_eq!(fencer.steps_for("hv2"), Some(Step::Suspect { stamp: 1000 }));
+    assert_eq!(fencer.steps_for("hv2"), Some(Step::Suspect { stamp: 7 }));
     fencer.edit("hv2", |node| node.daemon_state = DaemonState::Dead);
     fencer
 }
@@ -127,9 +127,9 @@ fn with_dead_node() -> Fencer {
 fn a_node_is_suspected_after_its_intervals_of_silence_and_not_before() {
     let mut fencer = Fencer::watching([node("hv1", DaemonState::Run), node("hv2", DaemonState::Run)]);
     assert_eq!(fencer.after(29), []);
-    assert_eq!(fencer.after(1), [(NodeName::new("hv2"), Step::Suspect { stamp: 1000 })]);
-    fencer.edit("hv2", |node| node.keepalive -= 3600);
-    assert_eq!(fencer.after(1), [], "any new stamp is a sign of life, also one of an hour ago");
+    assert_eq!(fencer.after(1), [(NodeName::new("hv2"), Step::Suspect { stamp: 7 })]);
+    fencer.edit("hv2", |node| node.keepalives += 1);
+    assert_eq!(fencer.after(1), [], "any new stamp is a sign of life, also one that says the same");
 }
 
 #[test]
@@ -197,7 +197,7 @@ fn a_node_whose_power_is_on_gets_its_saving_throws_before_it_is_cut() {
     }
     assert_eq!(asked, 6, "once per interval");
     fencer.after(1);
-    assert_eq!(fencer.steps_for("hv2"), Some(Step::CutPower { stamp: 1000 }));
+    assert_eq!(fencer.steps_for("hv2"), Some(Step::CutPower { stamp: 7 }));
     fencer.mind("hv2").was_cut_off();
     assert_eq!(fencer.steps_for("hv2"), Some(Step::Prove { proof: Proof::CutOff, recover: true }));
 }
@@ -205,13 +205,12 @@ fn a_node_whose_power_is_on_gets_its_saving_throws_before_it_is_cut() {
 #[test]
 fn a_new_stamp_or_another_state_ends_it_at_every_moment() {
     let mends: [fn(&mut NodeRecord); 2] =
-        [|node| node.keepalive += 5, |node| node.daemon_state = DaemonState::Run];
+        [|node| node.keepalives += 1, |node| node.daemon_state = DaemonState::Init];
     for mend in mends {
         for seconds in [0, 10, 29] {
             let mut fencer = with_dead_node();
             fencer.after(seconds);
             fencer.edit("hv2", mend);
-            fencer.edit("hv2", |node| node.keepalive += 1);
             fencer.after(1);
             assert_eq!(fencer.plan(), Plan::default());
             assert!(fencer.minds.is_empty());
@@ -240,28 +239,6 @@ fn an_attempt_that_failed_is_repeated_ever_more_slowly_and_recovers_nothing() {
 }
 
 #[test]
-fn where_nodes_reset_themselves_silence_is_a_proof_after_a_failed_attempt_and_if_that_is_wanted() {
-    for (recover_after_failure, suicide_intervals, is_proof) in
-        [(true, 12, true), (false, 12, false), (true, 0, false)]
-    {
-        let mut fencer = with_dead_node();
-        fencer.rules = Rules { recover_after_failure, suicide_intervals, ..rules() };
-        fencer.plan();
-        fencer.after(30);
-        assert_eq!(fencer.steps_for("hv2"), Some(Step::CutPower { stamp: 1000 }));
-        let now = fencer.now;
-        fencer.mind("hv2").could_not_be_cut_off(now);
-        fencer.after(29);
-        let early = fencer.steps_for("hv2");
-        assert!(!matches!(early, Some(Step::Prove { .. })), "89 s of 18 intervals: {early:?}");
-        fencer.after(1);
-        let proof = Proof::ResetItself { silent: Duration::from_secs(90) };
-        let proven = fencer.steps_for("hv2") == Some(Step::Prove { proof, recover: true });
-        assert_eq!(proven, is_proof);
-    }
-}
-
-#[test]
 fn in_maintenance_nothing_begins_and_what_has_begun_is_finished() {
     let mut fencer = Fencer::watching([
         node("hv1", DaemonState::Run),
@@ -274,7 +251,7 @@ fn in_maintenance_nothing_begins_and_what_has_begun_is_finished() {
     fencer.plan();
     fencer.cluster.config.maintenance = true;
     fencer.after(30);
-    assert_eq!(fencer.steps_for("hv2"), Some(Step::CutPower { stamp: 1000 }));
+    assert_eq!(fencer.steps_for("hv2"), Some(Step::CutPower { stamp: 7 }));
 }
 
 #[test]
@@ -298,7 +275,7 @@ fn what_another_fencer_left_half_done_is_taken_up() {
     fencer.after(29);
     assert_eq!(fencer.steps_for("hv2"), Some(Step::AskPower));
     fencer.after(1);
-    assert_eq!(fencer.steps_for("hv2"), Some(Step::CutPower { stamp: 1000 }));
+    assert_eq!(fencer.steps_for("hv2"), Some(Step::CutPower { stamp: 7 }));
 }
 
 #[test]
@@ -324,9 +301,12 @@ proptest! {
         let mut fencer = Fencer::watching([node("hv1", DaemonState::Run), node("hv2", DaemonState::Run), node("hv3", DaemonState::Run)]);
         let mut suspected_at = None;
         for (round, step) in steps.iter().enumerate() {
-            fencer.edit("hv2", |node| node.keepalive += 5 + 2 * step + i64::from(5 + 2 * step == 0));
+            fencer.edit("hv2", |node| {
+                node.keepalive += 5 + 2 * step;
+                node.keepalives += 1;
+            });
             if round < dead_from {
-                fencer.edit("hv3", |node| node.keepalive += 5);
+                fencer.edit("hv3", |node| node.keepalives += 1);
             }
             for (name, planned) in fencer.after(5) {
                 prop_assert_eq!(&name, &NodeName::new("hv3"));
@@ -414,13 +394,14 @@ fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
 
 #[test]
 fn all_lost_vms_are_placed_at_once_and_no_memory_is_promised_twice() {
-    let cluster = with_vms([
+    let mut cluster = with_vms([
         vm(1, VmState::Start, "dead", 1000),
         vm(2, VmState::Start, "dead", 3000),
         vm(3, VmState::Restart, "dead", 1500),
         vm(4, VmState::Start, "dead", 1500),
         vm(5, VmState::Start, "hv1", 1000),
     ]);
+    Arc::make_mut(cluster.nodes.get_mut("hv1").unwrap()).running.push(Uuid::from_u128(5));
     let expected = [("vm2", "start hv1"), ("vm3", "start hv2"), ("vm1", "start hv1"), ("vm4", "wait")];
     let mut found = ways(&cluster);
     found.sort();
@@ -448,20 +429,47 @@ fn a_vm_that_moved_for_good_is_found_by_what_the_nodes_list() {
 
 #[test]
 fn a_vm_that_was_on_its_way_is_started_where_it_was_going_or_stays_where_it_runs() {
-    let moving = |number, node: &str, last: &str| VmRecord {
-        last_node: Some(NodeName::new(last)),
+    let moving = |number, node: &str, last: Option<&str>| VmRecord {
+        last_node: last.map(NodeName::new),
         ..vm(number, VmState::Migrate, node, 100)
     };
-    let mut cluster =
-        with_vms([moving(1, "hv2", "dead"), moving(2, "dead", "hv1"), moving(3, "dead", "hv2")]);
-    let runs = |cluster: &mut Cluster, name: &str, number| {
+    let mut cluster = with_vms([
+        moving(1, "hv2", Some("dead")),
+        moving(2, "dead", Some("hv1")),
+        moving(3, "dead", Some("hv2")),
+        // On its way home, or moved for good: nothing says where it came from but the lists.
+        moving(4, "dead", None),
+        moving(5, "hv1", None),
+        moving(6, "hv1", Some("hv2")),
+        moving(7, "hv2", None),
+    ]);
+    let mut runs = |name: &str, number| {
         Arc::make_mut(cluster.nodes.get_mut(name).unwrap()).running.push(Uuid::from_u128(number));
     };
-    runs(&mut cluster, "hv1", 2);
-    let expected = pairs(&[("vm1", "start hv2"), ("vm2", "stay hv1"), ("vm3", "start hv1")]);
-    assert_eq!(ways(&cluster), expected);
-    runs(&mut cluster, "hv2", 1);
-    assert_eq!(ways(&cluster), expected[1..], "it has arrived");
+    runs("hv1", 2);
+    runs("hv2", 4);
+    runs("dead", 5);
+    runs("dead", 6);
+    let expected = [
+        ("vm1", "start hv2"),
+        ("vm2", "stay hv1"),
+        ("vm3", "start hv1"),
+        ("vm4", "stay hv2"),
+        ("vm5", "start hv1"),
+        ("vm6", "start hv1"),
+    ];
+    assert_eq!(ways(&cluster), pairs(&expected), "and vm7 has nothing to do with it");
+    Arc::make_mut(cluster.nodes.get_mut("hv1").unwrap()).daemon_state = DaemonState::Dead;
+    let left: Vec<_> = ways(&cluster).into_iter().map(|(vm, _)| vm).collect();
+    assert!(!left.contains(&"vm2".to_owned()), "a silent node may run it: {left:?}");
+    Arc::make_mut(cluster.nodes.get_mut("hv1").unwrap()).daemon_state = DaemonState::Fenced;
+    assert!(ways(&cluster).contains(&("vm2".to_owned(), "start hv2".to_owned())));
+}
+
+#[test]
+fn what_is_promised_to_others_on_their_way_is_not_promised_again() {
+    let cluster = with_vms([vm(1, VmState::Start, "dead", 3000), vm(2, VmState::Start, "hv1", 3000)]);
+    assert_eq!(ways(&cluster), pairs(&[("vm1", "wait")]), "vm2 is about to start on hv1");
 }
 
 #[test]
@@ -473,15 +481,42 @@ fn a_lock_is_known_by_the_storage_address_of_its_node() {
             kvm_refused: None,
             libvirt_version: String::new(),
             qemu_version: String::new(),
+            said_by: String::new(),
             storage_address: Some(address.to_owned()),
         })
     };
     let victim = NodeName::new("dead");
     let mut cluster = with_vms([]);
     Arc::make_mut(cluster.nodes.get_mut("hv1").unwrap()).hypervisor = told("10.0.1.1");
-    assert!(!lock_is_of(&cluster, &victim, "10.0.1.1"), "a living node has it");
-    assert!(lock_is_of(&cluster, &victim, "10.0.1.9"), "nobody else is known to have it");
+    assert!(!is_lock_of_the_dead(&cluster, &victim, "10.0.1.1"), "a living node has it");
+    assert!(is_lock_of_the_dead(&cluster, &victim, "10.0.1.9"), "nobody else is known to have it");
     Arc::make_mut(cluster.nodes.get_mut("dead").unwrap()).hypervisor = told("10.0.1.3");
-    assert!(lock_is_of(&cluster, &victim, "10.0.1.3"));
-    assert!(!lock_is_of(&cluster, &victim, "10.0.1.9"));
+    assert!(is_lock_of_the_dead(&cluster, &victim, "10.0.1.3"));
+    assert!(!is_lock_of_the_dead(&cluster, &victim, "10.0.1.9"));
+    Arc::make_mut(cluster.nodes.get_mut("hv1").unwrap()).daemon_state = DaemonState::Fenced;
+    assert!(is_lock_of_the_dead(&cluster, &victim, "10.0.1.1"), "of two dead nodes, either one's");
+}
+
+#[test]
+fn a_recovery_that_does_not_work_out_switches_the_machine_on_and_goes_on() {
+    let note = FenceNote { proven_at: Some(5), power: PowerAfter::Due, ..FenceNote::default() };
+    let fenced = NodeRecord {
+        domain_state: DomainState::FenceFlush,
+        fence: Some(note.clone()),
+        ..node("hv2", DaemonState::Fenced)
+    };
+    let mut fencer = Fencer::watching([node("hv1", DaemonState::Run), fenced]);
+    fencer.after(30);
+    assert_eq!(fencer.steps_for("hv2"), Some(Step::Recover));
+    let now = fencer.now;
+    fencer.mind("hv2").could_not_recover(now);
+    assert_eq!(fencer.steps_for("hv2"), Some(Step::PowerOn));
+    fencer.mind("hv2").could_not_switch_on(now);
+    assert_eq!(
+        fencer.after(1),
+        [(NodeName::new("hv2"), Step::PowerOn)],
+        "it is tried again, and so is the recovery"
+    );
+    fencer.edit("hv2", |node| node.fence = Some(FenceNote { power: PowerAfter::SwitchedOn, ..note.clone() }));
+    assert_eq!(fencer.steps_for("hv2"), Some(Step::Recover));
 }

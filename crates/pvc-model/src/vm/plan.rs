@@ -476,12 +476,13 @@ fn running_on(view: &View<'_>, record: &VmRecord) -> Option<NodeName> {
     runs_elsewhere(view.cluster, record.uuid, view.node)
 }
 
-/// The node other than `here` that says it runs the VM and has not been proven dead.
+/// The node other than `here` that says it runs the VM, or is at starting or ending it, and has not been
+/// proven dead: silence alone proves nothing.
 pub fn runs_elsewhere(cluster: &Cluster, vm: Uuid, here: &NodeName) -> Option<NodeName> {
     let runs = |other: &&std::sync::Arc<crate::node::NodeRecord>| {
         other.name != *here
-            && other.running.contains(&vm)
-            && !matches!(other.daemon_state, DaemonState::Dead | DaemonState::Fenced)
+            && (other.running.contains(&vm) || other.working_on.contains(&vm))
+            && other.daemon_state != DaemonState::Fenced
     };
     cluster.nodes.values().find(runs).map(|other| other.name.clone())
 }

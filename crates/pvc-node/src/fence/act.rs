@@ -1,17 +1,18 @@
 //! The steps of a fence, and what became of them.
 
+use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::stream::{self, StreamExt as _};
-use pvc_model::NodeName;
 use pvc_model::cluster::Cluster;
 use pvc_model::fault::fault_id;
 use pvc_model::fence::{self, FenceNote, PowerAfter, Proof, Rescue, Step, Way};
 use pvc_model::node::{CoordinatorState, DaemonState, DomainState, NodeFigures, NodeRecord, NodeRole};
 use pvc_model::vm::{VmRecord, VmState};
+use pvc_model::{NodeName, Uuid};
 use pvc_ports::{Bmc, StorageError};
 use pvc_store::{ChangeError, Changes, ConfigChange, Expect, LockGuard, NodeChange, Report, VmChange};
 
@@ -31,6 +32,12 @@ const NOTE_DEADLINE: Duration = Duration::from_secs(5);
 /// How many VMs are recovered at once.
 const RESCUES_AT_ONCE: usize = 16;
 
+/// How long the storage may take for the locks of one VM.
+const FREE_DEADLINE: Duration = Duration::from_secs(60);
+
+/// How long a recovery may take in all before it is begun anew with what is left.
+const RECOVER_DEADLINE: Duration = Duration::from_secs(600);
+
 /// What became of a step.
 pub(super) struct Done {
     pub node: NodeName,
@@ -44,8 +51,8 @@ pub(super) enum Ended {
     Heard(Option<bool>),
     CutOff,
     NotCutOff,
-    /// It could not be done, for a reason that may pass.
-    Later,
+    NotRecovered,
+    NotSwitchedOn,
 }
 
 /// What was decided on has changed.
@@ -62,6 +69,7 @@ impl Actor {
     pub async fn act(self, node: NodeName, step: Step, lock: Arc<LockGuard>) -> Done {
         let deadline = match step {
             Step::AskPower | Step::CutPower { .. } | Step::PowerOn => BMC_DEADLINE,
+            Step::Recover => RECOVER_DEADLINE,
             _ => DEADLINE,
         };
         let work = AssertUnwindSafe(self.shared.within(deadline, self.step(&node, &step, &lock)));
@@ -100,11 +108,11 @@ impl Actor {
         }
     }
 
-    async fn suspect(&self, record: &NodeRecord, stamp: i64) -> Ended {
+    async fn suspect(&self, record: &NodeRecord, stamp: i32) -> Ended {
         let node = &record.name;
         let decide = |cluster: &Cluster| {
             let still = |record: &&Arc<NodeRecord>| {
-                record.daemon_state == DaemonState::Run && record.keepalive == stamp
+                record.daemon_state == DaemonState::Run && record.keepalives == stamp
             };
             let record = cluster.nodes.get(node).filter(still).ok_or(Moot)?;
             let mut changes = Changes::new();
@@ -115,8 +123,8 @@ impl Actor {
             }
             Ok((changes, ()))
         };
-        if !self.write(node, decide).await {
-            return Ended::Later;
+        if self.write(node, decide).await != Written::Yes {
+            return Ended::Done; // decided anew at the next look
         }
         tracing::error!(%node, "the node is silent and is taken for dead");
         let note = FenceNote { by: self.name(), suspected_at: self.wall(), ..FenceNote::default() };
@@ -138,9 +146,9 @@ impl Actor {
         }
     }
 
-    async fn cut_power(&self, record: &NodeRecord, stamp: i64) -> Ended {
+    async fn cut_power(&self, record: &NodeRecord, stamp: i32) -> Ended {
         let node = &record.name;
-        if record.daemon_state != DaemonState::Dead || record.keepalive != stamp {
+        if record.daemon_state != DaemonState::Dead || record.keepalives != stamp {
             return Ended::Done;
         }
         let Some(bmc) = self.bmc(node) else {
@@ -172,7 +180,7 @@ impl Actor {
         let node = &record.name;
         let decide = |cluster: &Cluster| {
             let still = |now: &&Arc<NodeRecord>| {
-                now.daemon_state == DaemonState::Dead && now.keepalive == record.keepalive
+                now.daemon_state == DaemonState::Dead && now.keepalives == record.keepalives
             };
             let record = cluster.nodes.get(node).filter(still).ok_or(Moot)?;
             let mut changes = Changes::new();
@@ -185,60 +193,54 @@ impl Actor {
             Ok((changes, ()))
         };
         // First the note: what the record says must never be without its reason.
-        let mut note = self.note_of(record);
-        note.proven_at = Some(self.wall());
-        note.proof = proof.to_string();
-        note.power = match proof {
-            Proof::FoundOff | Proof::CutOff => PowerAfter::Due,
-            Proof::ResetItself { .. } => PowerAfter::Untouched,
+        let before = self.note_of(record);
+        let note = FenceNote {
+            proven_at: Some(self.wall()),
+            proof: proof.to_string(),
+            power: PowerAfter::Due,
+            ..before.clone()
         };
         self.note(node, note).await;
-        if !self.write(node, decide).await {
-            return Ended::Later;
+        match self.write(node, decide).await {
+            Written::Yes => tracing::error!(%node, %proof, "the node is dead"),
+            Written::Moot => self.note(node, before).await,
+            Written::No => {}
         }
-        tracing::error!(%node, %proof, "the node is dead");
         Ended::Done
     }
 
+    /// Frees the locks of every VM that should run, and writes where it goes as soon as they are free: one
+    /// volume that hangs holds up nobody else's recovery.
     async fn recover(&self, cluster: &Cluster, record: &NodeRecord) -> Ended {
         let node = &record.name;
         let rescues = fence::rescues(cluster, node);
         tracing::warn!(%node, vms = rescues.len(), "the VMs of the dead node are recovered");
-        let work: Vec<_> =
-            rescues.iter().map(|rescue| self.rescue(cluster, record, rescue).boxed()).collect();
-        let outcomes: Vec<Outcome> = stream::iter(work).buffered(RESCUES_AT_ONCE).collect().await;
         let mut note = self.note_of(record);
         let mut is_complete = true;
-        for (rescue, outcome) in rescues.iter().zip(outcomes) {
-            match outcome {
-                Outcome::Placed(to) => note.recovered.push(format!("{} on {to}", rescue.name)),
-                Outcome::Stranded(why) => note.stranded.push(format!("{}: {why}", rescue.name)),
-                Outcome::Moot => {}
-                Outcome::Later => is_complete = false,
-            }
+        let work: Vec<_> = rescues.iter().map(|rescue| self.free(record, rescue).boxed()).collect();
+        let mut freed = stream::iter(work).buffer_unordered(RESCUES_AT_ONCE).ready_chunks(RESCUES_AT_ONCE);
+        while let Some(wave) = freed.next().await {
+            is_complete &= self.place(node, wave, &mut note).await;
         }
         self.note(node, note.clone()).await;
         if !is_complete || !self.conclude(node).await {
-            return Ended::Later;
+            return Ended::NotRecovered;
         }
         self.tell(node, &note).await;
         Ended::Done
     }
 
-    async fn rescue(&self, cluster: &Cluster, victim: &NodeRecord, rescue: &Rescue) -> Outcome {
-        match self.free_locks(cluster, &victim.name, rescue).await {
-            Ok(()) => self.write_rescue(victim, rescue).await,
-            Err(Locked::Foreign(why)) => self.fail(victim, rescue, why).await,
-            Err(Locked::Unknown(error)) => {
-                tracing::warn!(vm = rescue.name, %error, "the locks of the VM's volumes cannot be freed; it is tried again");
-                Outcome::Later
-            }
-        }
-    }
-
     /// Frees the locks that the dead node left on the VM's volumes: whatever it still writes is refused
     /// from then on (I2).
-    async fn free_locks(&self, cluster: &Cluster, victim: &NodeName, rescue: &Rescue) -> Result<(), Locked> {
+    async fn free(&self, victim: &NodeRecord, rescue: &Rescue) -> Freed {
+        let freed = self.shared.within(FREE_DEADLINE, self.free_locks(victim, rescue)).await;
+        let outcome = freed.unwrap_or_else(|| {
+            Err(Locked::NotYet(format!("the storage did not answer within {} s", FREE_DEADLINE.as_secs())))
+        });
+        Freed { vm: rescue.vm, name: rescue.name.clone(), outcome }
+    }
+
+    async fn free_locks(&self, victim: &NodeRecord, rescue: &Rescue) -> Result<(), Locked> {
         let storage = &self.shared.ports.storage;
         for volume in &rescue.volumes {
             let locks = match storage.locks(volume).await {
@@ -247,77 +249,84 @@ impl Actor {
                 other => other?,
             };
             for lock in locks {
-                if !fence::lock_is_of(cluster, victim, &lock.address) {
-                    if matches!(rescue.way, Way::Stay(_)) {
-                        continue; // that of the guest itself
-                    }
+                // Asked anew each time: the locks of a node that has come back are those of its guests.
+                let now =
+                    self.shared.store.fresh().await.map_err(|error| Locked::NotYet(error.to_string()))?;
+                if !is_still_dead(&now, victim) {
+                    return Err(Locked::Moot);
+                }
+                if fence::is_lock_of_the_dead(&now, &victim.name, &lock.address) {
+                    tracing::info!(vm = rescue.name, %volume, lock = lock.id, "freeing a lock of the dead node");
+                    storage.break_lock(volume, &lock).await?;
+                } else if matches!(rescue.way, Way::Start(_)) {
                     return Err(Locked::Foreign(format!(
                         "Could not safely free RBD lock {} ({}) on volume {volume}; stop VM and flush locks manually",
                         lock.id, lock.address
                     )));
                 }
-                tracing::info!(vm = rescue.name, %volume, lock = lock.id, "freeing a lock of the dead node");
-                storage.break_lock(volume, &lock).await?;
             }
         }
         Ok(())
     }
 
-    async fn write_rescue(&self, victim: &NodeRecord, rescue: &Rescue) -> Outcome {
-        match &rescue.way {
-            Way::Start(to) | Way::Stay(to) => {
-                let changes = |record: &VmRecord| runs_on(record, &victim.name, to);
-                self.write_vm(victim, rescue, changes).await.unwrap_or(Outcome::Placed(to.clone()))
-            }
-            Way::Wait(why) => {
-                let changes = |_: &VmRecord| vec![VmChange::State(VmState::Stop), VmChange::Autostart(true)];
-                self.write_vm(victim, rescue, changes).await.unwrap_or(Outcome::Stranded(why.to_string()))
+    /// Writes what becomes of the VMs whose locks are free, all in one change. Whether nothing is left to be
+    /// done for them.
+    async fn place(&self, victim: &NodeName, wave: Vec<Freed>, note: &mut FenceNote) -> bool {
+        let mut is_complete = true;
+        let mut ready: BTreeMap<Uuid, Option<String>> = BTreeMap::new();
+        for freed in wave {
+            match freed.outcome {
+                Ok(()) => drop(ready.insert(freed.vm, None)),
+                Err(Locked::Foreign(why)) => drop(ready.insert(freed.vm, Some(why))),
+                Err(Locked::Moot) => {}
+                Err(Locked::NotYet(why)) => {
+                    tracing::warn!(
+                        vm = freed.name,
+                        why,
+                        "the locks of the VM's volumes are not free yet; it is tried again"
+                    );
+                    is_complete = false;
+                }
             }
         }
-    }
-
-    async fn fail(&self, victim: &NodeRecord, rescue: &Rescue, why: String) -> Outcome {
-        tracing::error!(vm = rescue.name, why, "the VM cannot be recovered");
-        let changes =
-            |_: &VmRecord| vec![VmChange::State(VmState::Fail), VmChange::FailedReason(why.clone())];
-        self.write_vm(victim, rescue, changes).await.unwrap_or(Outcome::Stranded(why.clone()))
-    }
-
-    /// Writes to the VM's record if it is as it was planned on, and its node still fenced. `None` if it was
-    /// written.
-    async fn write_vm(
-        &self,
-        victim: &NodeRecord,
-        rescue: &Rescue,
-        changes: impl Fn(&VmRecord) -> Vec<VmChange> + Send + Sync,
-    ) -> Option<Outcome> {
         let decide = |cluster: &Cluster| {
             let is_fenced = |record: &&Arc<NodeRecord>| record.daemon_state == DaemonState::Fenced;
-            cluster.nodes.get(&victim.name).filter(is_fenced).ok_or(Moot)?;
-            let again = fence::rescues(cluster, &victim.name);
-            let is_lost = again.iter().any(|other| other.vm == rescue.vm);
-            let record = cluster.vms.get(&rescue.vm).filter(|_| is_lost).ok_or(Moot)?;
-            let mut written = Changes::new();
-            written.expect(Expect::NodeDaemon(victim.name.clone()));
-            written.expect(Expect::VmState(rescue.vm)).expect(Expect::VmNode(rescue.vm));
-            for change in changes(record) {
-                written.vm(rescue.vm, change);
+            cluster.nodes.get(victim).filter(is_fenced).ok_or(Moot)?;
+            let mut changes = Changes::new();
+            changes.expect(Expect::NodeDaemon(victim.clone())).expect(Expect::Placements);
+            let planned = fence::rescues(cluster, victim).into_iter();
+            let ours: Vec<Rescue> = planned.filter(|rescue| ready.contains_key(&rescue.vm)).collect();
+            for rescue in &ours {
+                let Some(record) = cluster.vms.get(&rescue.vm) else { continue };
+                let written = outcome(record, victim, &rescue.way, ready[&rescue.vm].as_deref());
+                if !written.is_empty() {
+                    changes.expect(Expect::VmState(rescue.vm)).expect(Expect::VmNode(rescue.vm));
+                }
+                for change in written {
+                    changes.vm(rescue.vm, change);
+                }
             }
-            Ok((written, ()))
+            Ok((changes, ours))
         };
-        match self.shared.store.change(decide).await {
-            Ok(()) => None,
-            Err(ChangeError::Refused(Moot)) => Some(Outcome::Moot),
+        let placed = match self.shared.store.change(decide).await {
+            Ok(placed) => placed,
+            Err(ChangeError::Refused(Moot)) => return is_complete,
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
-                tracing::warn!(
-                    vm = rescue.name,
-                    error,
-                    "the VM's record could not be written; it is tried again"
-                );
-                Some(Outcome::Later)
+                tracing::warn!(node = %victim, error, "the VMs' records could not be written; it is tried again");
+                return false;
+            }
+        };
+        for rescue in placed {
+            let name = &rescue.name;
+            match (&rescue.way, &ready[&rescue.vm]) {
+                (Way::Start(_), Some(why)) => note.stranded.push(format!("{name}: {why}")),
+                (Way::Start(to) | Way::Stay(to), _) => note.recovered.push(format!("{name} on {to}")),
+                (Way::Wait(why), _) if why.is_starting() => is_complete = false,
+                (Way::Wait(why), _) => note.stranded.push(format!("{name}: {why}")),
             }
         }
+        is_complete
     }
 
     /// Says that the node has no VMs any more, and forgets its figures.
@@ -338,21 +347,25 @@ impl Actor {
             Report::Figures(node.clone(), NodeFigures::default()),
             Report::NodeHealth(node.clone(), None),
         ];
-        match self.shared.store.report(nothing).await {
-            Ok(()) => self.write(node, decide).await,
-            Err(error) => {
-                tracing::warn!(%node, %error, "the figures of the dead node could not be cleared");
-                false
+        match self.write(node, decide).await {
+            // Only what is written by nobody else: a node that is back says for itself what it runs.
+            Written::Yes => {
+                if let Err(error) = self.shared.store.report(nothing).await {
+                    tracing::warn!(%node, %error, "the figures of the dead node could not be cleared");
+                }
+                true
             }
+            Written::Moot => true,
+            Written::No => false,
         }
     }
 
     async fn power_on(&self, record: &NodeRecord) -> Ended {
         let node = &record.name;
-        let Some(bmc) = self.bmc(node) else { return Ended::Later };
+        let Some(bmc) = self.bmc(node) else { return Ended::NotSwitchedOn };
         if let Err(error) = self.shared.ports.power.switch_on(&bmc).await {
             tracing::error!(%node, %error, "the fenced node could not be switched on again; it is tried again");
-            return Ended::Later;
+            return Ended::NotSwitchedOn;
         }
         tracing::info!(%node, "the fenced node was switched on again");
         let mut note = self.note_of(record);
@@ -377,18 +390,18 @@ impl Actor {
         faults::raise(&self.shared, &fault_id("NODE_FENCED", node.as_str()), &message).await;
     }
 
-    /// Whether it was written, or is no longer called for.
     async fn write(
         &self,
         node: &NodeName,
         decide: impl Fn(&Cluster) -> Result<(Changes, ()), Moot> + Send + Sync,
-    ) -> bool {
+    ) -> Written {
         match self.shared.store.change(decide).await {
-            Ok(()) | Err(ChangeError::Refused(Moot)) => true,
+            Ok(()) => Written::Yes,
+            Err(ChangeError::Refused(Moot)) => Written::Moot,
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
                 tracing::warn!(%node, error, "the dead node's record could not be written; it is tried again");
-                false
+                Written::No
             }
         }
     }
@@ -421,25 +434,61 @@ impl Actor {
     }
 }
 
-/// What became of one VM.
-enum Outcome {
-    Placed(NodeName),
-    Stranded(String),
-    /// Somebody else has decided about it meanwhile.
+/// Whether something was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Written {
+    Yes,
+    /// It is no longer called for.
     Moot,
-    Later,
+    No,
+}
+
+/// A VM, and whether its volumes are free.
+struct Freed {
+    vm: Uuid,
+    name: String,
+    outcome: Result<(), Locked>,
 }
 
 /// Why a volume's locks could not be freed.
 enum Locked {
     /// Somebody has it who is not known to be dead.
     Foreign(String),
-    Unknown(StorageError),
+    /// For a reason that may pass.
+    NotYet(String),
+    /// The node is no longer dead.
+    Moot,
 }
 
 impl From<StorageError> for Locked {
     fn from(error: StorageError) -> Self {
-        Locked::Unknown(error)
+        Locked::NotYet(error.to_string())
+    }
+}
+
+fn is_still_dead(now: &Cluster, victim: &NodeRecord) -> bool {
+    now.nodes.get(&victim.name).is_some_and(|record| {
+        record.daemon_state == DaemonState::Fenced && record.keepalives == victim.keepalives
+    })
+}
+
+/// What is written of a VM whose locks are free, or of one that `foreign` says why they are not.
+fn outcome(record: &VmRecord, victim: &NodeName, way: &Way, foreign: Option<&str>) -> Vec<VmChange> {
+    match (way, foreign) {
+        (Way::Start(_), Some(why)) => {
+            vec![VmChange::State(VmState::Fail), VmChange::FailedReason(why.to_owned())]
+        }
+        // It has arrived, or is about to: its new node goes on.
+        (Way::Stay(to), _) if record.is_assigned_to(to) => Vec::new(),
+        (Way::Start(to) | Way::Stay(to), _) => runs_on(record, victim, to),
+        // A node that is only starting may have room for it in a moment.
+        (Way::Wait(why), _) if why.is_starting() => Vec::new(),
+        (Way::Wait(_), _) => vec![
+            VmChange::State(VmState::Stop),
+            VmChange::Node(victim.clone()),
+            VmChange::LastNode(None),
+            VmChange::Autostart(true),
+        ],
     }
 }
 
@@ -448,14 +497,17 @@ fn late(step: &Step) -> Ended {
     match step {
         Step::AskPower => Ended::Heard(None),
         Step::CutPower { .. } => Ended::NotCutOff,
-        _ => Ended::Later,
+        Step::Recover => Ended::NotRecovered,
+        Step::PowerOn => Ended::NotSwitchedOn,
+        Step::Suspect { .. } | Step::Prove { .. } => Ended::Done,
     }
 }
 
 /// Whether a node that is cut off from the store gives up the primary role by itself, well before others
-/// take it for dead. Older peers keep their addresses until somebody powers them off.
+/// take it for dead. Older peers keep their addresses until somebody powers them off, and leave our note
+/// where it is when a node is moved back to them.
 fn lets_go_by_itself(record: &NodeRecord) -> bool {
-    record.hypervisor.is_some()
+    record.hypervisor.as_ref().is_some_and(|note| note.said_by == record.pvc_version)
 }
 
 /// Takes the primary role from a dead node, so that another can have it.

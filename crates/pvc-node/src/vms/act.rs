@@ -232,6 +232,10 @@ impl Actor {
     async fn start(&self, planned: &Planned, record: &Arc<VmRecord>) -> Result<Ended, Trouble> {
         self.free_own_locks(record).await?;
         let xml = self.xml_for_here(record).await?;
+        // The storage may have taken a minute: the VM may belong to another node by now.
+        if !still_ordered(&*self.shared.store.fresh().await?, record) {
+            return Ok(Ended::Moot);
+        }
         self.shared.ports.hypervisor.start(record.uuid, &xml).await?;
         tracing::info!(vm = record.name, "started");
         if !record.failed_reason.is_empty() {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
+use pvc_model::node::NodeRecord;
 use pvc_model::vm::moving::{Arrival, arrival, is_moving, is_received};
 use pvc_model::vm::plan::{Planned, runs_elsewhere};
 use pvc_model::vm::{VmRecord, VmState};
@@ -172,10 +173,12 @@ impl Receiver {
         cluster.vms.get(&self.vm).map(|record| &**record)
     }
 
-    /// Whether any other node says that it runs the VM, also one that is only suspected to be dead.
+    /// Whether any other node says that it runs the VM, or is at starting or ending it, also one that is
+    /// only suspected to be dead.
     fn is_listed_elsewhere(&self, cluster: &Cluster) -> bool {
         let here: &NodeName = self.shared.name();
-        cluster.nodes.values().any(|node| node.name != *here && node.running.contains(&self.vm))
+        let has = |node: &NodeRecord| node.running.contains(&self.vm) || node.working_on.contains(&self.vm);
+        cluster.nodes.values().any(|node| node.name != *here && has(node))
     }
 
     fn change(&self, state: VmState, reason: &str) -> (Changes, ()) {
