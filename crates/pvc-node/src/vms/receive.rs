@@ -144,7 +144,6 @@ impl Receiver {
             }
             Ok(self.change(VmState::Start, ""))
         };
-        // The list of guests is asked once more: it may have arrived although nobody has said so.
         match self.shared.store.fresh().await {
             Ok(_) => self.write(write, "no node has the VM any more; it is started here").await,
             Err(error) => self.later(&error),
