@@ -128,10 +128,18 @@ async fn watch(link: &Link) -> Result<Verdict, HypervisorError> {
 
 fn create(connection: &Connection, disk: &Path, xml: &str) -> Result<(), VirtError> {
     end(connection)?; // one left behind by a daemon that was killed
-    fs::write(disk, boot_sector()).map_err(|error| {
+    write_disk(disk).map_err(|error| {
         VirtError::ours(format!("the probe's disk `{}` cannot be written: {error}", disk.display()))
     })?;
     connection.create(xml).map(|_| ())
+}
+
+/// A node of a cluster may never have needed the directory before.
+fn write_disk(disk: &Path) -> std::io::Result<()> {
+    if let Some(directory) = disk.parent() {
+        fs::create_dir_all(directory)?;
+    }
+    fs::write(disk, boot_sector())
 }
 
 fn end(connection: &Connection) -> Result<(), VirtError> {
@@ -218,6 +226,14 @@ mod tests {
         assert!(CODE.len() <= SEGMENTS.0, "the code must not run into the segments");
         assert_eq!(SEGMENTS.0 + 16, 0x38, "the code loads the segments' address from 0x7c38");
         assert_eq!(sector[0x17..0x1c], [0xb9, 0x00, 0xc2, 0xeb, 0x0b], "the jump goes to 0x7c17");
+    }
+
+    #[test]
+    fn the_disk_is_written_where_nothing_was_before() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let disk = directory.path().join("lib/pvc/probe.img");
+        write_disk(&disk).expect("written");
+        assert_eq!(fs::read(disk).expect("it is there"), boot_sector());
     }
 
     #[test]
