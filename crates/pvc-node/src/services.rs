@@ -32,6 +32,8 @@ pub(crate) fn needed(settings: &NodeSettings) -> Vec<Service> {
         (format!("ceph-mgr@{host}.service"), on.storage && coordinator),
         ("keydb-server.service".to_owned(), (on.api || on.worker) && coordinator),
         ("pvcworkerd.service".to_owned(), on.worker),
+        // On every coordinator, though only the primary has the floating address: a new primary serves at once.
+        ("pvcapid.service".to_owned(), on.api && coordinator),
         ("pvchealthd.service".to_owned(), true),
     ];
     table.into_iter().filter(|(_, needed)| *needed).map(|(name, _)| Service(name)).collect()
@@ -123,6 +125,7 @@ mod tests {
                 "ceph-mgr@hv1.service",
                 "keydb-server.service",
                 "pvcworkerd.service",
+                "pvcapid.service",
                 "pvchealthd.service",
             ]
         );
