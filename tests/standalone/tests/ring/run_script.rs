@@ -1,27 +1,139 @@
 //! `./run`, as a newcomer types it.
 
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 
 use pvc_standalone_tests::{Keeper, Output, eventually, program, repository, run};
 
 /// What `./run --help` says that `--purge` removes, but for the state directory.
 const MADE: [&str; 4] = ["/etc/pvc", "/var/log/pvc", "/usr/local/bin/pvc", "/usr/local/bin/pvcd"];
 
+/// Where `./run` writes outside its state directory, or would by mistake.
+const WRITTEN_TO: [&str; 4] = ["/etc", "/usr/local/bin", "/var/lib", "/var/log"];
+
+/// Puts a layer over each of the directories and takes away what a PVC of this machine has there, so
+/// that to whoever enters there is none. Lives, and with it the view, until its input ends.
+const FRESH_MACHINE: &str = r#"
+mkdir -p "$0/over"
+mount -t tmpfs pvc-test "$0/over"
+for dir in "$@"; do
+    mkdir -p "$0/over$dir".{upper,work}
+    mount -t overlay overlay -o "lowerdir=$dir,upperdir=$0/over$dir.upper,workdir=$0/over$dir.work" "$dir"
+done
+rm -rf /etc/pvc /var/lib/pvc /var/lib/pvc-install /var/log/pvc /usr/local/bin/pvc /usr/local/bin/pvcd
+echo ready
+read -r _
+"#;
+
+/// This machine as it would be without a PVC, for those only who enter. What they write to the
+/// directories of [`WRITTEN_TO`] does not reach the machine.
+struct FreshMachine {
+    holder: Child,
+    layers: PathBuf,
+}
+
+impl FreshMachine {
+    fn new(keeper: &Keeper) -> FreshMachine {
+        let mut holder = Command::new("unshare")
+            .args(["--mount", "--propagation", "slave", "bash", "-euc", FRESH_MACHINE])
+            .arg(keeper.dir())
+            .args(WRITTEN_TO)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("util-linux is installed");
+        let mut said = String::new();
+        let stdout = holder.stdout.take().expect("it was asked for");
+        BufReader::new(stdout).read_line(&mut said).expect("a pipe can be read");
+        assert_eq!(said.trim(), "ready", "no layer could be mounted over {WRITTEN_TO:?}; see above");
+        FreshMachine { holder, layers: keeper.dir().join("over") }
+    }
+
+    /// A command in there, in the checkout.
+    fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new("nsenter");
+        command
+            .arg(format!("--mount=/proc/{}/ns/mnt", self.holder.id()))
+            .args(["--", "env", "--chdir"])
+            .arg(repository())
+            .arg(program);
+        command
+    }
+
+    /// Where a file of theirs is for us.
+    fn outside(&self, path: &Path) -> PathBuf {
+        let inner = path.strip_prefix("/").expect("the path is absolute");
+        Path::new(&format!("/proc/{}/root", self.holder.id())).join(inner)
+    }
+
+    /// Every file and directory that is there otherwise than on this machine.
+    fn written(&self) -> BTreeSet<PathBuf> {
+        let mut found = BTreeSet::new();
+        for dir in WRITTEN_TO {
+            let layer = self.outside(&self.layers).join(format!("{}.upper", &dir[1..]));
+            collect(&layer, &layer, Path::new(dir), &mut found);
+        }
+        found
+    }
+}
+
+impl Drop for FreshMachine {
+    fn drop(&mut self) {
+        drop(self.holder.stdin.take());
+        let _ = self.holder.wait();
+    }
+}
+
+/// Adds what is below `at`, named as if `layer` were `dir`. A file that covers a missing one is nothing.
+fn collect(at: &Path, layer: &Path, dir: &Path, found: &mut BTreeSet<PathBuf>) {
+    for entry in fs::read_dir(at).unwrap_or_else(|error| panic!("{}: {error}", at.display())) {
+        let entry = entry.expect("the directory can be read");
+        let kind = entry.file_type().expect("the file is there");
+        if kind.is_char_device() {
+            continue;
+        }
+        let path = entry.path();
+        found.insert(dir.join(path.strip_prefix(layer).expect("it is below")));
+        if kind.is_dir() {
+            collect(&path, layer, dir, found);
+        }
+    }
+}
+
 /// A newcomer's shell. Whatever was begun is purged at the end.
 struct Newcomer {
+    machine: FreshMachine,
     keeper: Keeper,
     port: u16,
 }
 
 impl Newcomer {
+    fn arrive() -> Newcomer {
+        let keeper = Keeper::start();
+        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|l| l.local_addr());
+        Newcomer { machine: FreshMachine::new(&keeper), keeper, port: port.expect("there are ports").port() }
+    }
+
     fn state(&self) -> PathBuf {
         self.keeper.dir().join("s")
     }
 
+    /// Where `packages.sh` writes down what it changed.
+    fn install_state(&self) -> PathBuf {
+        self.keeper.dir().join("i")
+    }
+
+    fn cache(&self) -> PathBuf {
+        self.keeper.dir().join("x")
+    }
+
     fn command(&self, program: impl AsRef<std::ffi::OsStr>, args: &[&str]) -> Command {
-        let mut command = Command::new(program);
+        let mut command = self.machine.command(program);
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("PVC") {
                 command.env_remove(name);
@@ -32,11 +144,10 @@ impl Newcomer {
             .env("PVC_PROFILE", "dev")
             .env("PVC_STATE", self.state())
             .env("PVC_PORT", self.port.to_string())
-            .env("PVC_INSTALL_STATE", self.keeper.dir().join("i"))
+            .env("PVC_INSTALL_STATE", self.install_state())
             .env("PVC_CLIENT_DIR", self.keeper.dir().join("c"))
-            .env("XDG_CACHE_HOME", self.keeper.dir().join("x"))
-            .env("NO_COLOR", "1")
-            .current_dir(repository());
+            .env("XDG_CACHE_HOME", self.cache())
+            .env("NO_COLOR", "1");
         command
     }
 
@@ -51,8 +162,8 @@ impl Newcomer {
 
     fn qemu(&self) -> Option<u32> {
         let file = self.state().join("libvirt/run/qemu/hello.pid");
-        let pid: u32 = std::fs::read_to_string(file).ok()?.trim().parse().ok()?;
-        let exe = std::fs::read_link(format!("/proc/{pid}/exe")).ok()?;
+        let pid: u32 = fs::read_to_string(file).ok()?.trim().parse().ok()?;
+        let exe = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
         exe.to_string_lossy().contains("qemu").then_some(pid)
     }
 }
@@ -63,30 +174,40 @@ impl Drop for Newcomer {
     }
 }
 
-fn refuse_a_machine_that_has_a_pvc() {
-    for path in MADE {
-        assert!(
-            std::fs::symlink_metadata(path).is_err(),
-            "`{path}` exists: this machine has a PVC already. This test tries `./run` from nothing; \
-             remove that PVC (`./run --purge`), or run the ring on a machine without one"
-        );
-    }
+/// An installation of before, as `packages.sh` writes it down: a source of packages that it added, and
+/// packages that stay. Returns the source.
+fn packages_were_installed(newcomer: &Newcomer) -> PathBuf {
+    let source = newcomer.keeper.dir().join("pvc-backports.sources");
+    fs::create_dir_all(newcomer.install_state()).expect("the test's directory can be written");
+    fs::write(&source, "# Added by PVC\n").expect("the test's directory can be written");
+    let changes = format!("file {}\nasked qemu-utils\npackage qemu-utils\n", source.display());
+    fs::write(newcomer.install_state().join("changes"), changes)
+        .expect("the test's directory can be written");
+    source
 }
 
 #[test]
 fn a_newcomer_runs_stops_and_purges_pvc_and_nothing_stays() {
-    refuse_a_machine_that_has_a_pvc();
     program("pvcd");
-    let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
-        .and_then(|l| l.local_addr())
-        .expect("there are ports")
-        .port();
-    let newcomer = Newcomer { keeper: Keeper::start(), port };
+    // Nothing is installed below: dpkg's files would end up in the layers, its lists on the machine.
+    let mut missing = Command::new(repository().join("packaging/install/packages.sh"));
+    assert_eq!(
+        run(missing.args(["missing", "build", "run"]), "").ok(),
+        "",
+        "`./test` installs these packages"
+    );
+    let newcomer = Newcomer::arrive();
+    let before = newcomer.machine.written();
+    let source = packages_were_installed(&newcomer);
 
     newcomer.run(&["--help"]).says(&["--status", "--stop", "--purge"]);
     assert_eq!(newcomer.run(&["--nonsense"]).code, 1);
     assert_ne!(newcomer.run(&["--status"]).code, 0);
-    newcomer.run(&[]).says(&["PVC runs", &port.to_string(), "pvc vm define examples/hello/hello.xml"]);
+    newcomer.run(&[]).says(&[
+        "PVC runs",
+        &newcomer.port.to_string(),
+        "pvc vm define examples/hello/hello.xml",
+    ]);
     newcomer.run(&["--status"]).says(&["PVC runs, pid", "answers"]);
     newcomer.pvc(&["status"]).says(&["Primary node"]);
     // Once more changes nothing.
@@ -94,6 +215,7 @@ fn a_newcomer_runs_stops_and_purges_pvc_and_nothing_stays() {
 
     let mut build = newcomer.command("examples/hello/build", &[]);
     run(&mut build, "").says(&["vms/hello_sda is ready"]);
+    assert!(newcomer.cache().join("pvc-hello").exists());
     newcomer.pvc(&["vm", "define", "examples/hello/hello.xml"]).ok();
     newcomer.pvc(&["vm", "start", "hello", "--wait"]).ok();
     let qemu = newcomer.qemu().expect("QEMU runs");
@@ -110,23 +232,35 @@ fn a_newcomer_runs_stops_and_purges_pvc_and_nothing_stays() {
     let unasked = newcomer.run(&["--purge"]);
     assert_ne!(unasked.code, 0, "nobody was there to confirm");
     assert_eq!(newcomer.qemu(), Some(qemu));
-    newcomer.run(&["--purge", "--yes"]).says(&["Removed"]);
-    let state = newcomer.state();
-    for path in MADE.iter().map(Path::new).chain([state.as_path()]) {
-        assert!(std::fs::symlink_metadata(path).is_err(), "`{}` stayed", path.display());
+    for path in MADE.map(Path::new) {
+        assert!(fs::symlink_metadata(newcomer.machine.outside(path)).is_ok(), "`{}`", path.display());
     }
+    newcomer.run(&["--purge", "--yes"]).says(&["Removed", "1 installed packages stay", "qemu-utils"]);
+    it_left_nothing(&newcomer, &source);
+    let written = newcomer.machine.written();
+    let stayed: Vec<_> = written.difference(&before).collect();
+    assert!(stayed.is_empty(), "{stayed:?}");
     eventually("gone is the guest", 10, || {
         if Path::new(&format!("/proc/{qemu}/exe")).exists() { Err(format!("QEMU {qemu}")) } else { Ok(()) }
     });
-    let own = state.display().to_string();
+    let own = newcomer.state().display().to_string();
     let stayed: Vec<_> = processes().into_iter().filter(|line| line.contains(&own)).collect();
     assert!(stayed.is_empty(), "{stayed:?}");
     newcomer.run(&["--purge", "--yes"]).ok();
 }
 
+fn it_left_nothing(newcomer: &Newcomer, source: &Path) {
+    let ours =
+        [newcomer.state(), newcomer.install_state(), newcomer.cache().join("pvc-hello"), source.into()];
+    let theirs = MADE.map(|path| newcomer.machine.outside(Path::new(path)));
+    for path in ours.iter().chain(&theirs) {
+        assert!(fs::symlink_metadata(path).is_err(), "`{}` stayed", path.display());
+    }
+}
+
 /// The command lines of all processes but this one's children that only look.
 fn processes() -> Vec<String> {
-    let all = std::fs::read_dir("/proc").expect("/proc is there").flatten();
-    let lines = all.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
+    let all = fs::read_dir("/proc").expect("/proc is there").flatten();
+    let lines = all.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
     lines.map(|line| String::from_utf8_lossy(&line).replace('\0', " ")).collect()
 }
