@@ -85,7 +85,10 @@ async fn with_store(
     let tree = ports::zookeeper(config).await?;
     let store = ports::store(tree.clone()).await?;
     let ended = while_view_lives(&store, role(store.clone())).await;
-    Notifier.stopping();
+    // A service that says it stops is killed some time later, also if it has begun anew meanwhile.
+    if !matches!(ended, Ok(Ended::Reexec)) {
+        Notifier.stopping();
+    }
     tree.close().await;
     ended
 }

@@ -93,7 +93,9 @@ async fn with_store(
     };
     while_view_lives(&store, async {
         let (served, node) = tokio::join!(roles, node);
-        Notifier.stopping();
+        if !matches!(node, Ok(Outcome::Reexec)) {
+            Notifier.stopping();
+        }
         served?;
         Ok(match node? {
             Outcome::Stopped => Ended::Stopped,

@@ -1,7 +1,7 @@
 //! Questions to Ceph's monitors (which pass on what is for a manager), asked one after the other on a thread of their own.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 use pvc_ports::StorageError;
@@ -48,14 +48,17 @@ pub(crate) struct Monitors {
 #[derive(Default)]
 struct State {
     asker: Option<Asker>,
-    stuck: usize,
+    /// What the threads hold that were given up; gone when such a thread has come back after all.
+    given_up: Vec<Weak<Busy>>,
 }
+
+/// When a thread began with what it does now.
+type Busy = Mutex<Option<Instant>>;
 
 /// The thread that asks.
 struct Asker {
     questions: Sender<Question>,
-    /// When it began with what it does now.
-    busy: Arc<Mutex<Option<Instant>>>,
+    busy: Arc<Busy>,
 }
 
 struct Question {
@@ -68,6 +71,8 @@ struct Question {
 pub(crate) enum AskError {
     #[error("Ceph did not answer within {} s", DEADLINE.as_secs())]
     TimedOut,
+    #[error("the thread that asks Ceph could not be begun")]
+    NoThread(#[source] std::io::Error),
     #[error(transparent)]
     Rados(#[from] RadosError),
 }
@@ -88,6 +93,7 @@ impl AskError {
                 RadosError::Unreachable(Errno::TIMED_OUT)
                 | RadosError::Refused { errno: Errno::TIMED_OUT, .. },
             ) => StorageError::TimedOut { seconds: ANSWER.as_secs() },
+            AskError::NoThread(source) => StorageError::Io { doing: doing.to_owned(), source },
             AskError::Rados(error) => {
                 StorageError::Io { doing: doing.to_owned(), source: std::io::Error::other(error) }
             }
@@ -128,18 +134,21 @@ impl Monitors {
 
     fn queue(&self, question: Question) -> Result<(), AskError> {
         let mut state = lock(&self.state);
-        if state.asker.as_ref().is_some_and(Asker::is_stuck) {
-            state.asker = None;
-            state.stuck += 1;
+        state.given_up.retain(|busy| busy.strong_count() > 0);
+        if let Some(stuck) = state.asker.take_if(|asker| asker.is_stuck()) {
+            state.given_up.push(Arc::downgrade(&stuck.busy));
             tracing::error!(
-                times = state.stuck,
+                threads = state.given_up.len(),
                 "librados does not come back from a call; another thread takes over"
             );
         }
-        if state.asker.is_none() && state.stuck >= MAX_STUCK {
+        if state.asker.is_none() && state.given_up.len() >= MAX_STUCK {
             return Err(AskError::TimedOut);
         }
-        let asker = state.asker.get_or_insert_with(|| Asker::begin(self.options.clone()));
+        let asker = match &mut state.asker {
+            Some(asker) => asker,
+            none => none.insert(Asker::begin(self.options.clone()).map_err(AskError::NoThread)?),
+        };
         asker.questions.send(question).map_err(|_| {
             state.asker = None;
             AskError::TimedOut
@@ -148,15 +157,14 @@ impl Monitors {
 }
 
 impl Asker {
-    fn begin(options: CephOptions) -> Self {
+    fn begin(options: CephOptions) -> std::io::Result<Self> {
         let (questions, to_ask) = channel();
         let busy = Arc::new(Mutex::new(None));
         let its_own = busy.clone();
         std::thread::Builder::new()
             .name("ceph".to_owned())
-            .spawn(move || answer_all(&options, &to_ask, &its_own))
-            .expect("a thread can be begun: a machine without is lost anyway");
-        Asker { questions, busy }
+            .spawn(move || answer_all(&options, &to_ask, &its_own))?;
+        Ok(Asker { questions, busy })
     }
 
     fn is_stuck(&self) -> bool {
@@ -165,7 +173,7 @@ impl Asker {
 }
 
 /// Answers questions until nobody can ask any more.
-fn answer_all(options: &CephOptions, questions: &Receiver<Question>, busy: &Mutex<Option<Instant>>) {
+fn answer_all(options: &CephOptions, questions: &Receiver<Question>, busy: &Busy) {
     let mut connection = None;
     while let Ok(question) = questions.recv() {
         if question.answer.is_closed() {
