@@ -101,7 +101,7 @@ fn a_guest_whose_volume_is_in_use_is_never_said_to_run() {
         assert!(started.stderr.contains("lock"), "{started}");
         assert_eq!(machine.vm("second")["state"], "fail");
     }
-    machine.pvc(&["-y", "vm", "stop", "first", "--wait"]).ok();
+    machine.pvc(&["vm", "stop", "first", "--wait", "-y"]).ok();
     machine.pvc(&["vm", "start", "second", "--wait"]).ok();
     machine.qemu("second");
 }
