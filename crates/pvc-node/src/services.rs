@@ -14,6 +14,10 @@ const CEILING: Duration = Duration::from_secs(10);
 /// How often a service is asked whether it runs.
 const POLL: Duration = Duration::from_millis(250);
 
+/// Units that only the original's packages bring. Older daemons in the cluster may need them; nothing of
+/// this one does, so their absence is no mistake.
+const OF_THE_ORIGINAL: [&str; 2] = ["keydb-server.service", "pvchealthd.service"];
+
 /// A unit of the service manager, by its full name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Service(pub String);
@@ -71,8 +75,18 @@ async fn start(services: &dyn Services, service: &Service) -> bool {
     begun.is_ok()
 }
 
-fn complain(Service(unit): &Service, error: &ServicesError) {
-    tracing::error!(unit, %error, hint = error.hint(), "the service cannot be started");
+fn complain(service: &Service, error: &ServicesError) {
+    let Service(unit) = service;
+    if may_lack(service, error) {
+        tracing::debug!(unit, "the service is not installed, and not needed by this release");
+    } else {
+        tracing::error!(unit, %error, hint = error.hint(), "the service cannot be started");
+    }
+}
+
+/// Whether the service cannot be started only because it is one that a node may do without.
+fn may_lack(Service(unit): &Service, error: &ServicesError) -> bool {
+    matches!(error, ServicesError::Missing { .. }) && OF_THE_ORIGINAL.contains(&unit.as_str())
 }
 
 async fn runs(services: &dyn Services, service: &Service) -> bool {
@@ -156,6 +170,21 @@ mod tests {
         start_all(&ports, &units(&["hangs.service", "fails.service"])).await;
         let took = ports.clock.monotonic();
         assert!((CEILING..CEILING + POLL * 2).contains(&took), "{took:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_what_the_original_brings_may_be_absent_without_a_complaint() {
+        let services = ScriptedServices::new();
+        let may_lack = async |unit: &str| {
+            let error = services.start(unit).await.expect_err("there is no unit at all");
+            super::may_lack(&Service(unit.to_owned()), &error)
+        };
+        assert!(may_lack("pvchealthd.service").await);
+        assert!(may_lack("keydb-server.service").await);
+        assert!(!may_lack("libvirtd.service").await);
+        assert!(!may_lack("pvcapid.service").await);
+        services.set_unreachable(true);
+        assert!(!may_lack("pvchealthd.service").await, "one that is there and does not start is a mistake");
     }
 
     #[tokio::test(start_paused = true)]

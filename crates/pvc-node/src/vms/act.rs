@@ -8,6 +8,8 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use pvc_domain::{Domain, ForHost, Volumes};
 use pvc_model::cluster::Cluster;
+use pvc_model::fault::fault_id;
+use pvc_model::network_core::{CoreNet, CoreNetworks};
 use pvc_model::vm::plan::{Planned, Step};
 use pvc_model::vm::{VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
@@ -77,10 +79,12 @@ enum Trouble {
 
 impl Trouble {
     /// The reason to write to the record, if trying again is useless.
-    fn reason(&self) -> Option<String> {
+    fn reason(&self, shared: &Shared) -> Option<String> {
         match self {
             Trouble::Hopeless(reason) => Some(reason.clone()),
-            Trouble::Hypervisor(HypervisorError::Refused { why }) => Some(with_advice(why)),
+            Trouble::Hypervisor(HypervisorError::Refused { why }) => {
+                Some(with_advice(why, shared.settings.core_networks.as_ref(), shared.name()))
+            }
             Trouble::Storage(StorageError::NoVolume { volume }) => Some(format!(
                 "volume `{volume}` does not exist; create it, or take the disk out with `pvc vm volume remove`"
             )),
@@ -148,7 +152,7 @@ impl Actor {
                 tracing::warn!(vm = planned.name, %error, "the guest is started again");
                 Ended::Died
             }
-            Err(trouble) => match trouble.reason().filter(|_| planned.step == Step::Start) {
+            Err(trouble) => match trouble.reason(&self.shared).filter(|_| planned.step == Step::Start) {
                 Some(reason) => {
                     tracing::error!(vm = planned.name, reason, "the VM cannot be started");
                     self.fail(planned, &reason).await
@@ -353,21 +357,43 @@ fn console_log_path(folder: &Path, name: &str) -> PathBuf {
     folder.join(format!("{safe}.log"))
 }
 
-/// What the hypervisor said, and what to do about it where it is known.
-fn with_advice(why: &str) -> String {
+/// What the hypervisor said, and what to do about it where it is known. `networks` are those between the
+/// nodes, where this daemon makes them.
+fn with_advice(why: &str, networks: Option<&CoreNetworks>, node: &NodeName) -> String {
     let bridge = why
         .split_once("Cannot get interface MTU on '")
         .and_then(|(_, rest)| rest.split_once("': No such device"))
         .map(|(bridge, _)| bridge)
         // It goes into a command that somebody may copy.
         .filter(|bridge| bridge.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)));
-    match bridge {
-        None => why.to_owned(),
-        Some(bridge) => format!(
-            "{why}; bridge `{bridge}` does not exist on this node. Networks are made by a later release; \
-             `ip link add {bridge} type bridge && ip link set {bridge} up` makes one by hand"
-        ),
+    let Some(bridge) = bridge else { return why.to_owned() };
+    let core = CoreNet::ALL.into_iter().find(|net| net.bridge() == bridge);
+    match core.zip(networks) {
+        Some((net, networks)) => format!("{why}; {}", advice_on_core(net, networks, node)),
+        None => format!("{why}; {}", advice_on_other(bridge)),
     }
+}
+
+/// The same for the bridge of a network that this daemon looks after.
+fn advice_on_core(net: CoreNet, networks: &CoreNetworks, node: &NodeName) -> String {
+    let (bridge, carrier) = (net.bridge(), networks.carrier(net));
+    if carrier == net {
+        let fault = fault_id("NETWORK", node.as_str());
+        return format!("bridge `{bridge}` does not stand on this node; fault `{fault}` and its log say why");
+    }
+    format!(
+        "there is no bridge `{bridge}`, because network `{net}` is on the device of `{carrier}`; plug the VM \
+         into `{carrier}`, whose bridge `{}` carries both",
+        carrier.bridge()
+    )
+}
+
+fn advice_on_other(bridge: &str) -> String {
+    let missing = match bridge.strip_prefix("vmbr") {
+        Some(_) => "networks of VMs are made by a later release",
+        None => "it does not exist on this node",
+    };
+    format!("{missing}; `ip link add {bridge} type bridge && ip link set {bridge} up` makes one by hand")
 }
 
 /// A reason as one line of at most 1,000 characters: it goes into tables.
@@ -379,6 +405,8 @@ pub(super) fn one_line(reason: &str) -> String {
 mod tests {
     use super::*;
 
+    use pvc_model::network_core::CoreNetwork;
+
     #[test]
     fn a_console_log_stays_in_its_folder() {
         let folder = Path::new("/var/log/libvirt");
@@ -386,18 +414,45 @@ mod tests {
         assert_eq!(console_log_path(folder, "../../etc/x"), Path::new("/var/log/libvirt/.._.._etc_x.log"));
     }
 
+    /// What is said of a missing bridge, without the words of libvirt.
+    fn advice(bridge: &str, networks: Option<&CoreNetworks>) -> String {
+        let why = format!("Cannot get interface MTU on '{bridge}': No such device");
+        let said = with_advice(&why, networks, &NodeName::new("hv1"));
+        said.strip_prefix(&format!("{why}; ")).expect("what libvirt said comes first").to_owned()
+    }
+
+    fn core_networks(storage_device: &str) -> CoreNetworks {
+        let on =
+            |device: &str| CoreNetwork { device: device.to_owned(), mtu: 1500, address: None, gateway: None };
+        CoreNetworks { cluster: on("ens5"), upstream: on("ens4"), storage: on(storage_device) }
+    }
+
     #[test]
-    fn a_missing_bridge_is_named_with_how_to_make_it() {
-        let said = with_advice("Cannot get interface MTU on 'brupstream': No such device");
-        assert!(said.starts_with("Cannot get interface MTU on 'brupstream': No such device; "), "{said}");
-        assert!(said.contains("`ip link add brupstream type bridge && ip link set brupstream up`"), "{said}");
+    fn a_bridge_that_nobody_here_makes_is_named_with_how_to_make_it() {
+        let by_hand = |bridge: &str| format!("`ip link add {bridge} type bridge && ip link set {bridge} up`");
+        let networks = core_networks("ens6");
+        for (bridge, networks) in
+            [("brupstream", None), ("br0", Some(&networks)), ("vmbr100", Some(&networks))]
+        {
+            let said = advice(bridge, networks);
+            assert!(said.contains(&by_hand(bridge)), "{said}");
+            assert_eq!(said.contains("later release"), bridge == "vmbr100", "{said}");
+        }
         for other in [
             "Cannot get interface MTU on 'br0': Permission denied",
             "Cannot get interface MTU on 'a;reboot': No such device",
             "no such machine",
         ] {
-            assert_eq!(with_advice(other), other);
+            assert_eq!(with_advice(other, None, &NodeName::new("hv1")), other);
         }
+    }
+
+    #[test]
+    fn a_bridge_between_the_nodes_is_this_daemons_to_make() {
+        let said = advice("brstorage", Some(&core_networks("ens6")));
+        assert!(said.contains("fault `NETWORK_HV1`") && !said.contains("ip link"), "{said}");
+        let said = advice("brstorage", Some(&core_networks("ens5")));
+        assert!(said.contains("plug the VM into `cluster`, whose bridge `brcluster`"), "{said}");
     }
 
     #[test]
