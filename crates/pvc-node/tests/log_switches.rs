@@ -1,0 +1,74 @@
+//! What of the regular work is written to the log, by the switches of the configuration.
+
+#![allow(clippy::disallowed_methods, reason = "a test waits, in paused time")]
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+mod world;
+
+use std::io::Write;
+use std::sync::{Arc, Mutex};
+
+use pvc_node::LogSwitches;
+use world::{INTERVAL, world};
+
+const OFF: LogSwitches = LogSwitches { keepalives: false, cluster_details: false, monitoring_details: false };
+
+/// Collects what is logged.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// How many lines of each kind a node logs in ten keepalives: keepalives, figures, looks at guests.
+async fn lines_with(switches: LogSwitches) -> [usize; 3] {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let mut world = world().await;
+    world.settings.log = switches;
+    let daemon = world.running().await;
+    world.pass(10 * INTERVAL.as_secs()).await;
+    daemon.stop().await;
+    let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    assert!(text.contains("started"), "the log is heard: {text}");
+    let count =
+        |words: &[&str]| text.lines().filter(|line| words.iter().all(|word| line.contains(word))).count();
+    [
+        count(&["keepalive", "state=\"run\"", "role=", "domains=\"ready\""]),
+        count(&["VMs: 0", "load: ", "memory MiB: 16384 total", "vCPUs allocated: 0", "guest figures: "]),
+        count(&["figures of guests read", "guests=0", "milliseconds="]),
+    ]
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_is_silent_about_its_regular_work_unless_asked() {
+    assert_eq!(lines_with(OFF).await, [0, 0, 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_switch_brings_its_own_line_with_every_keepalive() {
+    let each = |lines: usize| (8..=12).contains(&lines);
+    let [keepalives, figures, looks] = lines_with(LogSwitches { keepalives: true, ..OFF }).await;
+    assert!(each(keepalives) && figures == 0 && looks == 0, "{keepalives} {figures} {looks}");
+
+    let with_figures = LogSwitches { keepalives: true, cluster_details: true, ..OFF };
+    let [keepalives, figures, looks] = lines_with(with_figures).await;
+    assert!(each(keepalives) && each(figures) && looks == 0, "{keepalives} {figures} {looks}");
+
+    let [keepalives, figures, looks] = lines_with(LogSwitches { monitoring_details: true, ..OFF }).await;
+    assert!(keepalives == 0 && figures == 0 && each(looks), "{keepalives} {figures} {looks}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn figures_come_with_keepalives_only() {
+    assert_eq!(lines_with(LogSwitches { cluster_details: true, ..OFF }).await, [0, 0, 0]);
+}
