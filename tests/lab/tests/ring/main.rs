@@ -5,3 +5,4 @@
 mod bring_up;
 mod fencing;
 mod moving;
+mod primary;

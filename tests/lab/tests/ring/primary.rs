@@ -1,0 +1,40 @@
+//! The primary role moves, and there is never more than one.
+
+use pvc_lab_tests::{Lab, NODES};
+
+#[test]
+fn a_hand_over_loses_at_most_one_ping_to_the_floating_address() {
+    let lab = Lab::whole();
+    let from = lab.primary();
+    let to = lab.witness(&from);
+    let ping = lab.watch_floating_address();
+    lab.pvc_on(to, &["node", "primary", to, "--wait"]).ok();
+    lab.until_primary(to);
+    let lost = ping.lost();
+    assert!(lost <= 1, "{lost} pings were lost");
+    assert_eq!(lab.holders_of_floating_addresses(), [to]);
+}
+
+#[test]
+fn the_database_follows_the_primary() {
+    let lab = Lab::whole();
+    for to in NODES {
+        lab.pvc_on(to, &["node", "primary", to, "--wait"]).ok();
+        lab.until_primary(to);
+        lab.until_database_leads_on(to);
+    }
+}
+
+#[test]
+fn a_primary_cut_from_the_cluster_gives_its_role_up_by_itself() {
+    let lab = Lab::whole();
+    let old = lab.primary();
+    // The BMC does not answer, so nobody can end it from outside: it has to let go.
+    lab.does(&["bmc", &old, "dead"]).ok();
+    lab.does(&["cut", &old, "cluster"]).ok();
+    lab.until_another_is_primary(&old);
+    assert!(!lab.holders_of_floating_addresses().contains(&old));
+    lab.does(&["heal", &old]).ok();
+    lab.does(&["bmc", &old, "ok"]).ok();
+    lab.node_is(&old, "run", "ready");
+}
