@@ -188,7 +188,7 @@ fn every_kind_of_outcome_has_its_exit_code() {
     let later = user.run(&["-q", "storage", "volume", "list"]);
     assert_eq!(code(&later), 6);
     assert!(err(&later).contains("`pvc storage volume list` is not part of this release"), "{later:?}");
-    assert!(err(&later).contains("`pvcd volume list | create | import | remove`"), "{later:?}");
+    assert!(err(&later).contains("`pvcd volume list | create | import | record | remove`"), "{later:?}");
     let later = user.run(&["-q", "storage", "volume", "add"]);
     assert_eq!(code(&later), 6, "its arguments come second");
     assert_eq!(code(&user.run(&["-c", "nowhere", "vm", "list"])), 3);
@@ -223,7 +223,7 @@ fn help_says_what_a_later_release_brings() {
     assert!(!vm.contains("List the VMs [arrives"), "{vm}");
     let group = out(&user.run(&["storage", "volume"]));
     assert!(group.contains("Not part of this release: it arrives with release "), "{group}");
-    assert!(group.contains("`pvcd volume list | create | import | remove`"), "{group}");
+    assert!(group.contains("`pvcd volume list | create | import | record | remove`"), "{group}");
 }
 
 #[test]

@@ -153,7 +153,7 @@ pub(crate) const KEYS: &[Key] = &[
         .default("/etc/ceph"),
     // subsystem
     key(HYPERVISOR, Kind::Flag, "Run VMs here.").old(&["functions.enable_hypervisor"]).default("true"),
-    key(NETWORKING, Kind::Flag, "Manage the host's and the VMs' networks.")
+    key(NETWORKING, Kind::Flag, "Manage the networks between the nodes; those of VMs not yet.")
         .old(&["functions.enable_networking"])
         .default("true")
         .alone("false"),
@@ -162,7 +162,7 @@ pub(crate) const KEYS: &[Key] = &[
         .default("true")
         .alone("false"),
     key(WORKER, Kind::Flag, "Run long jobs here.").default("true"),
-    key(API, Kind::Flag, "Serve the API while this node is primary.")
+    key(API, Kind::Flag, "Serve the API here, if this node is a coordinator.")
         .old(&["functions.enable_api"])
         .default("true"),
     key("subsystem.enable_prometheus", Kind::Flag, "Offer metrics under `/metrics`.").default("true"),

@@ -107,7 +107,7 @@ pub fn not_yet(later: &Later) -> Failure {
 fn instead(path: &str) -> Option<&'static str> {
     path.starts_with("storage").then_some(
         "on a node volumes are looked after by\n\
-         `pvcd volume list | create | import | remove`",
+         `pvcd volume list | create | import | record | remove`",
     )
 }
 
@@ -269,6 +269,6 @@ mod tests {
         let failure = not_yet(&later);
         assert_eq!(failure.exit, Exit::NotYet);
         assert!(failure.message.ends_with("it arrives with release 9"), "{}", failure.message);
-        assert!(failure.hint.unwrap().contains("`pvcd volume list | create | import | remove`"));
+        assert!(failure.hint.unwrap().contains("`pvcd volume list | create | import | record | remove`"));
     }
 }
