@@ -139,7 +139,7 @@ fn a_network_is_added_and_removed(machine: &Machine) {
     let none = machine.pvc(&["vm", "network", "get", "hello", "-f", "json"]);
     let none: Value = serde_json::from_str(none.ok()).expect("JSON and nothing else");
     assert_eq!(none["networks"].as_array().map(Vec::len), Some(0), "{none}");
-    // Networks come with a later release: there is none to add.
+    // Networks of VMs come with a later release: there is none to add.
     let before = machine.entrusted();
     machine.pvc(&["vm", "network", "add", "hello", "1000", "-L", "-R", "-y"]).fails_with_hint_or_word("1000");
     machine
