@@ -11,7 +11,9 @@
 //!    inventory   volumes of this machine alone → records of them
 //!    console     serial consoles → the store
 //!    flush       empties the node and takes its VMs back
-//!    primary     who is the primary coordinator
+//!    primary     who is the primary coordinator, and what goes with that
+//!    fence       dead nodes: proof, recovery of their VMs (`pvc_model::fence`)
+//!    reset       ends the guests and the machine when the store was lost for too long, if configured
 //!    nodelog     the daemon's own log → the store
 //! ```
 //!

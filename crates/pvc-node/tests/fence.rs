@@ -1,6 +1,7 @@
 //! Several nodes on one tree, some of which die.
 
 #![allow(clippy::disallowed_methods, reason = "a test waits in paused time")]
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod world;
 

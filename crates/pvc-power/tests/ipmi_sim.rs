@@ -1,6 +1,7 @@
 //! Against what speaks the protocol of a real BMC: `ipmi_sim`, as the lab uses it.
 
 #![allow(clippy::disallowed_methods, reason = "a test waits in real time")]
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Child, Command, Stdio};
