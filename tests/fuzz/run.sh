@@ -41,13 +41,15 @@ fuzz() {
         --max-time "$budget" --report json --report-json-path "$name.json" "$@" >> run.log 2>&1 || true
 }
 
-# What takes VMs away comes last, or there would be none. Streams do not end, and every wrong login is
-# answered later than the one before: those have tests of their own, and a few requests here.
+# What takes VMs away comes last, or there would be none. Every wrong login is answered later than the
+# one before: a few requests at the very end. An event stream does not end, so that each request would
+# last until the fuzzer gives it up, with nothing to check: crates/pvc-api/tests/stream.rs reads it.
 removes='^(DELETE /api/v1/vm/\{vm\}|POST /api/v1/vm/\{vm\}/rename)$'
-apart='^(GET /api/v1/events|POST /api/v1/login|POST /api/v1/logout)$'
-fuzz coverage 45 --phases examples,coverage --exclude-name-regex "$removes|$apart"
-fuzz random 35 --phases fuzzing --exclude-name-regex "$removes|$apart"
+login='^POST /api/v1/(login|logout)$'
+stream='^GET /api/v1/events$'
+fuzz coverage 45 --phases examples,coverage --exclude-name-regex "$removes|$login|$stream"
+fuzz random 35 --phases fuzzing --exclude-name-regex "$removes|$login|$stream"
 fuzz removes 10 --include-name-regex "$removes"
-fuzz login 10 --include-path /api/v1/login --include-path /api/v1/logout
+fuzz login 10 --include-name-regex "$login"
 
-python3 "$here/count.py" coverage.json random.json removes.json login.json
+python3 "$here/count.py" 1 coverage.json random.json removes.json login.json
