@@ -8,6 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use nix::sys::signal::Signal;
 use pvc_contracts::zookeeper_server::ZookeeperServer;
 use serde_json::Value;
 
@@ -268,6 +269,17 @@ impl Machine {
     /// Asks one daemon to stop.
     pub fn stop(&mut self, role: &str) -> Ended {
         self.take(role).stop()
+    }
+
+    /// Asks one daemon to stop by this signal.
+    pub fn stop_by(&mut self, role: &str, signal: Signal) -> Ended {
+        self.daemon(role).signal(signal);
+        self.wait_for_end(role)
+    }
+
+    /// Waits until one daemon has ended by itself.
+    pub fn wait_for_end(&mut self, role: &str) -> Ended {
+        self.take(role).wait(60)
     }
 
     /// Kills one daemon.
