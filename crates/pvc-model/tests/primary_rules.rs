@@ -320,13 +320,14 @@ fn a_holder_whose_candidate_dies_later_lets_go_of_everything_at_once() {
 }
 
 #[test]
-fn a_reader_that_was_missed_once_is_not_waited_for_again() {
+fn an_older_reader_that_was_missed_once_is_not_waited_for_again() {
+    let older = Facts { peer_repairs: true, ..BOTH };
     let mut machine = HandOver::new(Part::Candidate);
     let mut now = Duration::ZERO;
     let mut done = true;
     let mut waits = 0;
     loop {
-        let action = machine.next(&BOTH, done, now);
+        let action = machine.next(&older, done, now);
         done = true;
         match action {
             Action::AwaitReader { until } if waits > 0 => {
@@ -343,6 +344,65 @@ fn a_reader_that_was_missed_once_is_not_waited_for_again() {
     }
     assert_eq!(waits, 2, "in A, and in vain in C");
     assert!(now <= Duration::from_millis(500));
+}
+
+#[test]
+fn a_candidate_takes_nothing_from_a_holder_that_is_late_until_that_one_has_let_go() {
+    // What comes to nothing: each wait for the holder in turn, and then each lock.
+    for failing in 0..10 {
+        let mut machine = HandOver::new(Part::Candidate);
+        let (mut now, mut done, mut asked, mut late) = (Duration::ZERO, true, 0, false);
+        let mut facts = BOTH;
+        let mut taken = Vec::new();
+        loop {
+            let action = machine.next(&facts, done, now);
+            done = true;
+            let until = match &action {
+                Action::AwaitReader { until } | Action::AwaitWriter { until } => Some(*until),
+                Action::Lock { limit, .. } => Some(now + *limit),
+                Action::Pause(duration) => {
+                    now += *duration;
+                    None
+                }
+                Action::Take(duty) => {
+                    assert!(!late || facts.peer == Peer::Finished, "{duty:?} with the holder late");
+                    taken.push(*duty);
+                    None
+                }
+                Action::End(ending) => {
+                    assert_eq!(*ending, Ending::Primary);
+                    break;
+                }
+                _ => None,
+            };
+            if let Some(until) = until {
+                late |= asked >= failing;
+                asked += 1;
+                if late && facts.peer == Peer::Busy {
+                    (now, done) = (until, false);
+                }
+            }
+            if now > Duration::from_secs(60) {
+                facts.peer = Peer::Finished;
+            }
+        }
+        assert!(now > Duration::from_secs(60), "it waited at {failing}: {now:?}");
+        assert_eq!(taken.len(), 5);
+    }
+}
+
+#[test]
+fn a_holder_that_goes_back_before_anything_moved_keeps_the_role() {
+    let mut machine = HandOver::new(Part::Candidate);
+    loop {
+        let facts = BOTH;
+        if let Action::AwaitWriter { until } = machine.next(&facts, true, Duration::ZERO) {
+            let idle = Facts { peer: Peer::Idle, ..BOTH };
+            let ending = Action::End(Ending::Abandoned { give_back: true });
+            assert_eq!(machine.next(&idle, false, until), ending);
+            return;
+        }
+    }
 }
 
 #[test]

@@ -20,7 +20,8 @@
 //! Towards an older candidate, which takes first, nothing can be done about that.
 //!
 //! Nothing in here sleeps for luck. A writer keeps its lock until a reader stands behind it; a reader
-//! does not queue before there is a writer. Whoever finds itself alone goes on at full speed.
+//! does not queue before there is a writer. Whoever finds itself alone goes on at full speed; but that the
+//! other one is late does not make a candidate alone, as long as that one has not let go of everything.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -184,6 +185,9 @@ const READ: Duration = Duration::from_secs(5);
 /// How long a writer waits for a reader that has the lock: longer than the session of one that died.
 const WRITE: Duration = Duration::from_secs(15);
 
+/// How soon a candidate looks again at a holder that is slow in letting go.
+const AGAIN: Duration = Duration::from_millis(200);
+
 /// The next lock of a writer must not stand in the queue before a reader has looked at it.
 const BETWEEN_LOCKS: Duration = Duration::from_millis(5);
 
@@ -231,6 +235,10 @@ impl HandOver {
         match self.stage {
             Stage::Begin => self.begin(facts, now),
             Stage::Queueing => self.writer_awaited(facts, done, now),
+            Stage::Locking if !done && self.must_wait(facts) => {
+                self.stage = Stage::Begin;
+                Action::Pause(AGAIN)
+            }
             Stage::Locking => self.act(0, facts, now),
             Stage::Acting(count) => self.act(count, facts, now),
             Stage::Holding => self.reader_awaited(facts, done, now),
@@ -256,6 +264,14 @@ impl HandOver {
             }
             (Part::Candidate, Named::Me | Named::Nobody) | (Part::Holder, _) => None,
         }
+    }
+
+    /// Whether a candidate's peer has not let go of everything yet, and will say so when it has. A store that
+    /// stalls for a moment is then no reason to go ahead: what it has not let go of would be in two places.
+    /// An older holder, which does not notice that it is waited for, is given as long as it sleeps.
+    fn must_wait(&self, facts: &Facts) -> bool {
+        let holds = facts.peer == Peer::Busy || (facts.peer == Peer::Idle && self.begun);
+        self.part == Part::Candidate && !self.alone && !facts.peer_repairs && holds
     }
 
     fn writes(&self) -> bool {
@@ -286,9 +302,15 @@ impl HandOver {
         if self.part == Part::Holder && self.phase == Phase::A && !done {
             return self.nobody_came(facts, now);
         }
+        if !done && !self.begun && facts.peer == Peer::Idle && !facts.peer_repairs {
+            return self.finish(Ending::Abandoned { give_back: true });
+        }
         self.begun |= self.phase > Phase::A;
         if done {
             return self.lock(Lock::Read, READ);
+        }
+        if self.must_wait(facts) {
+            return self.await_writer(AGAIN, now);
         }
         self.alone = true;
         self.act(0, facts, now)
@@ -312,6 +334,9 @@ impl HandOver {
             return self.await_reader(READ, now);
         }
         self.until = None;
+        if !done && self.must_wait(facts) {
+            return self.await_reader(AGAIN, now);
+        }
         if !done && !self.alone {
             if self.phase == Phase::A {
                 return self.finish(Ending::Abandoned { give_back: true });

@@ -120,7 +120,14 @@ impl<'a> Exchange<'a> {
     ) -> bool {
         tokio::select! {
             biased;
-            came = event => came.is_ok(),
+            came = event => match came {
+                Ok(()) => true,
+                Err(error) => {
+                    tracing::debug!(%error, "the queue of the hand-over cannot be seen");
+                    self.shared.sleep(super::POLL).await;
+                    false
+                }
+            },
             () = self.other_facts(facts) => false,
             () = self.shared.sleep(until.saturating_sub(self.shared.now())) => false,
         }
