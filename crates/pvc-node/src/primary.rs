@@ -69,6 +69,8 @@ pub(crate) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
 /// Remembers what changes too slowly to be seen in one view.
 struct Watcher {
     vacancy: Option<Vacancy>,
+    /// Whom the key named when it became vacant.
+    named: Option<NodeName>,
     since: Duration,
     maintenance: bool,
 }
@@ -76,7 +78,7 @@ struct Watcher {
 impl Watcher {
     fn new(shared: &Shared) -> Self {
         let maintenance = shared.store.view().config.maintenance;
-        Watcher { vacancy: None, since: shared.now(), maintenance }
+        Watcher { vacancy: None, named: None, since: shared.now(), maintenance }
     }
 
     fn look(&mut self, shared: &Shared, view: &Cluster) {
@@ -85,8 +87,13 @@ impl Watcher {
             tracing::info!(maintenance, "the cluster's maintenance mode changed");
         }
         let found = vacancy(view);
-        if self.vacancy != found {
+        let named = view.config.primary.as_ref();
+        // A named node whose daemon starts and fails in turn is one vacancy, not many.
+        if self.named.as_ref() != named || found.is_some() != self.vacancy.is_some() {
             self.since = shared.now();
+            self.named = named.cloned();
+        }
+        if self.vacancy != found {
             if let Some(Vacancy::Stranger(name)) = &found {
                 tracing::warn!(%name, "the primary is to be a node that is no coordinator of this cluster");
             }

@@ -244,6 +244,25 @@ async fn a_daemon_that_comes_back_to_find_another_primary_drops_what_it_left() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_named_node_whose_daemon_fails_again_and_again_is_replaced() {
+    let Pair { segment, one, first, .. } = pair().await;
+    first.kill().await;
+    let mut rounds = 0;
+    while state(&one, "hv2") != Primary {
+        rounds += 1;
+        assert!(rounds < 10, "hv2 has not taken over");
+        for (daemon, seconds) in [(DaemonState::Init, 30), (DaemonState::Stop, 2)] {
+            let mut changes = Changes::new();
+            changes.node(&NodeName::new("hv1"), NodeChange::Daemon(daemon));
+            changes.node(&NodeName::new("hv1"), NodeChange::Coordinator(Secondary));
+            one.change(changes).await;
+            one.pass(seconds).await;
+        }
+    }
+    segment.assert_all_at("hv2");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_key_that_names_a_stranger_is_put_right_by_the_primary() {
     let Pair { segment, one, .. } = pair().await;
     for stranger in ["nowhere", "hv9"] {
