@@ -156,6 +156,23 @@ async fn a_node_that_returns_in_time_is_not_shot() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_power_off_on_its_way_is_taken_back_when_the_node_returns() {
+    let three = Three::start(|_| {}).await;
+    let vm = three.run_vm(1, 3).await;
+    let slow = BmcManner { takes: Duration::from_secs(20), ..BmcManner::default() };
+    three.eyes().power.set_manner("bmc-hv3", slow);
+    let third = three.daemons[2].as_ref().unwrap();
+    third.connection.cut();
+    let eyes = three.eyes();
+    eyes.until("its power is being cut", || three.calls("off bmc-hv3") > 0).await;
+    third.connection.mend();
+    eyes.until("it says that it runs", || three.state("hv3").0 == DaemonState::Run).await;
+    eyes.pass(120).await;
+    assert!(eyes.power.is_really_on("bmc-hv3"));
+    assert_eq!(three.runs_on(vm), [3]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_fence_is_finished_by_another_when_the_fencer_dies() {
     for step in ["suspected", "cut", "recovering"] {
         let mut three = Three::start(|_| {}).await;

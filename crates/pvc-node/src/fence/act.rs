@@ -101,7 +101,7 @@ impl Actor {
         match step {
             Step::Suspect { stamp } => self.suspect(record, *stamp).await,
             Step::AskPower => self.ask_power(node).await,
-            Step::CutPower { stamp } => self.cut_power(record, *stamp).await,
+            Step::CutPower { stamp } => self.cut_power(record, *stamp, lock).await,
             Step::Prove { proof, recover } => self.prove(record, *proof, *recover).await,
             Step::Recover => self.recover(&now, record).await,
             Step::PowerOn => self.power_on(record).await,
@@ -146,7 +146,7 @@ impl Actor {
         }
     }
 
-    async fn cut_power(&self, record: &NodeRecord, stamp: i32) -> Ended {
+    async fn cut_power(&self, record: &NodeRecord, stamp: i32, lock: &LockGuard) -> Ended {
         let node = &record.name;
         if record.daemon_state != DaemonState::Dead || record.keepalives != stamp {
             return Ended::Done;
@@ -155,9 +155,37 @@ impl Actor {
             return self.not_cut_off(record, "no BMC is configured for it").await;
         };
         tracing::error!(%node, bmc = bmc.host, "the power of the dead node is cut");
-        match self.shared.ports.power.cut(&bmc).await {
+        let cut = tokio::select! {
+            biased;
+            // The command may be on its way to a BMC that does not answer: it is taken back.
+            () = self.lives(node, stamp) => {
+                tracing::warn!(%node, "the node lives; its power is not cut");
+                return Ended::Done;
+            }
+            () = lock.until_lost() => return Ended::Done,
+            cut = self.shared.ports.power.cut(&bmc) => cut,
+        };
+        match cut {
             Ok(()) => Ended::CutOff,
             Err(error) => self.not_cut_off(record, &error.to_string()).await,
+        }
+    }
+
+    /// Returns when the node has stamped since, or says another state.
+    async fn lives(&self, node: &NodeName, stamp: i32) {
+        let mut changes = self.shared.store.changed();
+        loop {
+            changes.borrow_and_update();
+            let view = self.shared.store.view();
+            let is_dead = |record: &Arc<NodeRecord>| {
+                record.daemon_state == DaemonState::Dead && record.keepalives == stamp
+            };
+            if !view.nodes.get(node).is_some_and(is_dead) {
+                return;
+            }
+            if changes.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
         }
     }
 
