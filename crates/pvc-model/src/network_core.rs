@@ -90,6 +90,11 @@ impl CoreNetworks {
         self.carrier(net).bridge()
     }
 
+    /// The bridge that `device` is to be a port of, if any.
+    fn bridge_on(&self, device: &str) -> Option<&'static str> {
+        self.carriers().find(|net| self.get(*net).device == device).map(CoreNet::bridge)
+    }
+
     /// The networks that have a bridge of their own.
     fn carriers(&self) -> impl Iterator<Item = CoreNet> {
         CoreNet::ALL.into_iter().filter(|net| self.carrier(*net) == *net)
@@ -109,6 +114,48 @@ pub enum NetworkStep {
     AddRoute(Route),
     RemoveRoute(Route),
     Set { key: String, value: String },
+}
+
+impl NetworkStep {
+    /// Whether this step must not be taken while `undone`, an earlier one of the same plan, is not done:
+    /// it would move an address or the way out to a bridge that cannot carry them. Steps for other bridges
+    /// go on: an address that stays on the port of a bridge makes the machine deaf.
+    pub fn waits_for(&self, undone: &NetworkStep, networks: &CoreNetworks) -> bool {
+        match undone {
+            NetworkStep::CreateBridge { link } => self.moves_to(link, networks),
+            NetworkStep::SwitchOn { link } => {
+                self.moves_to(networks.bridge_on(link).unwrap_or(link), networks)
+            }
+            NetworkStep::SetMaster { link, master } => {
+                let is_on_it = matches!(self, NetworkStep::RemoveAddress { link: own, .. } if own == link);
+                is_on_it || self.moves_to(master, networks)
+            }
+            NetworkStep::AddAddress { link, address } => match self {
+                NetworkStep::AddAddress { .. } => false,
+                NetworkStep::RemoveAddress { address: own, .. } => own == address,
+                _ => self.moves_to(link, networks),
+            },
+            NetworkStep::AddRoute(route) => {
+                matches!(self, NetworkStep::RemoveRoute(own) if own.to == route.to)
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether this is part of giving `bridge` an address or the way out.
+    fn moves_to(&self, bridge: &str, networks: &CoreNetworks) -> bool {
+        match self {
+            NetworkStep::AddAddress { link, .. } => link == bridge,
+            NetworkStep::RemoveAddress { address, .. } => CoreNet::ALL.into_iter().any(|net| {
+                networks.get(net).address.map(IpNet::V4) == Some(*address)
+                    && networks.bridge_of(net) == bridge
+            }),
+            NetworkStep::AddRoute(_) | NetworkStep::RemoveRoute(_) => {
+                networks.bridge_of(CoreNet::Upstream) == bridge
+            }
+            _ => false,
+        }
+    }
 }
 
 impl fmt::Display for NetworkStep {

@@ -320,6 +320,70 @@ fn what_belongs_to_others_is_reported_and_left_alone() {
     assert!(said.contains("stands on `eno9`, too"), "{said}");
 }
 
+/// A machine that works by DHCP on the upstream network, and to whose upstream card something has happened.
+fn leased(card: &str, change: impl FnOnce(&mut Seen)) -> Seen {
+    let mut seen = machine(&[card, "ens5", "ens6"]);
+    seen.links.get_mut(card).unwrap().addresses = [net("10.0.0.1/24")].into();
+    seen.routes = vec![default_route("10.0.0.254", card, 100)];
+    change(&mut seen);
+    seen
+}
+
+#[test]
+fn a_bridge_that_gets_no_port_takes_neither_the_way_out_nor_the_address_from_what_works() {
+    let cases = [
+        leased("enp1s0", |_| ()),
+        leased("br0", |seen| {
+            seen.links.get_mut("br0").unwrap().kind = LinkKind::Bridge;
+            let card = Link { master: Some("br0".to_owned()), ..link("ens4", LinkKind::Device) };
+            seen.links.insert("ens4".to_owned(), card);
+        }),
+        leased("ens4", |seen| seen.links.get_mut("ens4").unwrap().kind = LinkKind::Bridge),
+        // Another address of the same network: the way to the neighbours is taken, too.
+        leased("enp1s0", |seen| {
+            seen.links.get_mut("enp1s0").unwrap().addresses = [net("10.0.0.57/24")].into();
+        }),
+    ];
+    for seen in cases {
+        let plan = plan(&three(), &seen);
+        assert!(plan.findings.iter().any(NetworkFinding::cuts_off), "{:?}", plan.findings);
+        for step in &plan.steps {
+            let text = step.to_string();
+            assert!(!text.contains("default") && !text.contains("10.0.0."), "{text}");
+        }
+        // To take it away where it works is no good advice.
+        let elsewhere = |finding: &NetworkFinding| matches!(finding, NetworkFinding::AddressElsewhere { .. });
+        assert!(!plan.findings.iter().any(elsewhere), "{:?}", plan.findings);
+        settled(&three(), seen);
+    }
+}
+
+#[test]
+fn what_is_left_on_a_card_goes_last_and_also_where_it_was_left_over_from_a_plan_before() {
+    let mut seen = machine(&["ens4", "ens5", "ens6"]);
+    seen.links.get_mut("ens4").unwrap().addresses = [net("10.0.0.1/24")].into();
+    let tail = |route: Route| {
+        let mut seen = seen.clone();
+        seen.routes = vec![route];
+        seen.settings.clear();
+        words(&three(), &seen).into_iter().rev().take(4).rev().collect::<Vec<_>>()
+    };
+    let (give, take) =
+        ("give `brupstream` the address 10.0.0.1/24", "take the address 10.0.0.1/24 off `ens4`");
+    let (add, remove) = (
+        "add the route `default via 10.0.0.254 on brupstream`",
+        "remove the route `default via 10.0.0.254 on ens4`",
+    );
+    // Where the kernel lets two stand, the new one comes first.
+    assert_eq!(tail(default_route("10.0.0.254", "ens4", 0)), [give, remove, add, take]);
+    assert_eq!(tail(default_route("10.0.0.254", "ens4", 100)), [give, add, remove, take]);
+
+    let mut stands = settled(&three(), seen);
+    stands.links.get_mut("ens4").unwrap().addresses = [net("10.0.0.1/24")].into();
+    stands.routes.push(default_route("10.0.0.254", "ens4", 100));
+    assert_eq!(words(&three(), &stands), [remove, take]);
+}
+
 #[test]
 fn a_default_route_of_a_higher_metric_is_no_rival() {
     let mut seen = machine(&["ens4", "ens5", "ens6"]);
@@ -372,7 +436,12 @@ fn any_machine() -> impl Strategy<Value = Seen> {
             vec!["10.0.0.1/24", "10.0.1.1/24", "10.0.2.1/24", "192.168.9.9/24", "10.0.0.250/24"],
             0..3,
         );
-        let master = proptest::option::of(proptest::sample::select(vec!["brcluster", "brstorage", "br0"]));
+        let master = proptest::option::of(proptest::sample::select(vec![
+            "brcluster",
+            "brupstream",
+            "brstorage",
+            "br0",
+        ]));
         (0..10u8, any::<bool>(), 1400..1600u32, addresses, master).prop_map(
             move |(odds, up, mtu, addresses, master)| {
                 let is_bridge = name.starts_with("br") && odds > 1;
@@ -406,7 +475,49 @@ fn any_machine() -> impl Strategy<Value = Seen> {
     })
 }
 
+fn has_port(seen: &Seen, bridge: &str) -> bool {
+    seen.links.get(bridge).is_some_and(|link| link.kind == LinkKind::Bridge)
+        && seen.links.values().any(|link| link.master.as_deref() == Some(bridge))
+}
+
 proptest! {
+    #[test]
+    fn nothing_is_taken_away_that_does_not_stand_on_a_bridge_with_a_port(
+        networks in any_networks(),
+        seen in any_machine(),
+    ) {
+        let steps = plan(&networks, &seen).steps;
+        for (at, step) in steps.iter().enumerate() {
+            let before = after(seen.clone(), &steps[..at]);
+            match step {
+                NetworkStep::AddRoute(route) => {
+                    prop_assert!(has_port(&before, route.link.as_deref().unwrap()), "{}: {:?}", step, steps);
+                }
+                NetworkStep::RemoveRoute(route) => {
+                    // One of the same metric can only come right after, and those that go before it go with it.
+                    let mut rest = steps[at..].iter().skip_while(|step| matches!(step, NetworkStep::RemoveRoute(_)));
+                    let comes = matches!(rest.next(), Some(NetworkStep::AddRoute(new)) if new.to == route.to);
+                    let is_there = before.routes.iter().any(|other| {
+                        other.to == route.to && has_port(&before, other.link.as_deref().unwrap())
+                    });
+                    prop_assert!(comes || is_there, "{}: {:?}", step, steps);
+                }
+                NetworkStep::AddAddress { link, address } => {
+                    let mut others = seen.links.values().filter(|other| other.name != *link);
+                    let stands = others.any(|other| other.addresses.contains(address));
+                    prop_assert!(!stands || has_port(&before, link), "{}: {:?}", step, steps);
+                }
+                NetworkStep::RemoveAddress { link, address } => {
+                    let mut others = before.links.values().filter(|other| other.name != *link);
+                    let stands = others
+                        .any(|other| other.addresses.contains(address) && has_port(&before, &other.name));
+                    prop_assert!(stands, "{}: {:?}", step, steps);
+                }
+                _ => {}
+            }
+        }
+    }
+
     #[test]
     fn every_machine_settles_and_what_is_not_ours_stays(networks in any_networks(), seen in any_machine()) {
         let stands = settled(&networks, seen.clone());
@@ -423,7 +534,8 @@ proptest! {
         for net in CoreNet::ALL {
             let bridge = stands.links.get(networks.bridge_of(net));
             if let (Some(address), Some(bridge)) = (networks.get(net).address, bridge)
-                && bridge.kind == LinkKind::Bridge
+                && let Some(device) = stands.links.get(&networks.get(net).device)
+                && device.master.as_ref() == Some(&bridge.name)
             {
                 prop_assert!(bridge.addresses.contains(&IpNet::V4(address)) && bridge.up);
             }

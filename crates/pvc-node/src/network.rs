@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pvc_model::link::Link;
 use pvc_model::network_core::{self, CoreNetworks, NetworkFinding, NetworkStep, Seen};
 use pvc_ports::{Network, NetworkError, UnitState};
 use tokio_util::sync::CancellationToken;
@@ -72,8 +73,9 @@ pub(crate) async fn bring_up(networks: &CoreNetworks, ports: &Ports) {
             Complaints::default().hear(&pass);
             break;
         }
-        // A first pass shows what the second has to set on the links that it made.
-        if pass.done.is_empty() {
+        // A first pass shows what the second has to set on the links that it made. One that failed may do
+        // the same steps each time.
+        if pass.done.is_empty() || !pass.failed.is_empty() {
             ports.clock.sleep(POLL).await;
         }
     }
@@ -186,7 +188,8 @@ impl Complaints {
     }
 }
 
-/// Looks, decides, acts: once. A step that fails does not keep the next from its turn.
+/// Looks, decides, acts: once. A step that fails keeps those back that wait for it, which the next pass plans
+/// again, and no other.
 async fn pass(networks: &CoreNetworks, network: &dyn Network) -> Pass {
     let mut pass = Pass::default();
     let seen = match look(networks, network).await {
@@ -198,13 +201,57 @@ async fn pass(networks: &CoreNetworks, network: &dyn Network) -> Pass {
     };
     let plan = network_core::plan(networks, &seen);
     pass.findings = plan.findings;
+    let mut undone: Vec<NetworkStep> = Vec::new();
     for step in plan.steps {
+        if undone.iter().any(|other| step.waits_for(other, networks)) {
+            undone.push(step);
+            continue;
+        }
         match act(network, &step).await {
             Ok(()) => pass.done.push(step),
-            Err(error) => pass.failed.push(in_words(&format!("it failed to {step}"), &error)),
+            Err(error) => {
+                pass.failed.push(in_words(&format!("it failed to {step}"), &error));
+                undone.extend(put_back(network, &seen, &step, &mut pass).await);
+                undone.push(step);
+            }
         }
     }
     pass
+}
+
+/// Takes back what was done for the sake of `failed` alone and leaves the machine cut off without it. Returns
+/// the steps that are no longer done.
+async fn put_back(
+    network: &dyn Network,
+    seen: &Seen,
+    failed: &NetworkStep,
+    pass: &mut Pass,
+) -> Vec<NetworkStep> {
+    let is_vain = |step: &NetworkStep| match (failed, step) {
+        (NetworkStep::AddRoute(new), NetworkStep::RemoveRoute(old)) => old.to == new.to,
+        // A card that is a port hears nothing under its own address.
+        (NetworkStep::AddAddress { link: bridge, address }, NetworkStep::SetMaster { link, master }) => {
+            let has = |card: &Link| card.addresses.contains(address);
+            master == bridge && seen.links.get(link).is_some_and(has)
+        }
+        _ => false,
+    };
+    let (vain, done) = std::mem::take(&mut pass.done).into_iter().partition::<Vec<_>, _>(is_vain);
+    pass.done = done;
+    for step in &vain {
+        let back = match step {
+            NetworkStep::RemoveRoute(route) => network.add_route(route).await,
+            NetworkStep::SetMaster { link, .. } => {
+                let before = seen.links.get(link).and_then(|card| card.master.as_deref());
+                network.set_master(link, before).await
+            }
+            _ => Ok(()),
+        };
+        if let Err(error) = back {
+            pass.failed.push(in_words(&format!("it failed to take back: {step}"), &error));
+        }
+    }
+    vain
 }
 
 fn in_words(what: &str, error: &NetworkError) -> String {
@@ -256,6 +303,10 @@ async fn act(network: &dyn Network, step: &NetworkStep) -> Result<(), NetworkErr
 mod tests {
     use super::*;
 
+    use std::sync::Mutex;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use pvc_model::link::{IpNet, Route};
     use pvc_model::network_core::CoreNetwork;
     use pvc_testkit::{MemoryNetwork, NetworkChange, ScriptedServices, UnitCall, UnitManner};
 
@@ -333,6 +384,103 @@ mod tests {
         let ports = on(&network);
         bring_up(&networks(), &ports).await;
         assert!(ports.clock.monotonic() < CEILING + POLL * 2);
+    }
+
+    /// A fresh host that is reached by its address on the upstream card.
+    async fn reached_by_its_card(metric: u32) -> Arc<MemoryNetwork> {
+        let network = Arc::new(machine());
+        network.set_up("ens4", true).await.unwrap();
+        network.add_address("ens4", own()).await.unwrap();
+        network.add_route(&way_out("ens4", metric)).await.unwrap();
+        network
+    }
+
+    fn own() -> IpNet {
+        "10.0.0.1/24".parse().unwrap()
+    }
+
+    fn way_out(link: &str, metric: u32) -> Route {
+        let via = Some("10.0.0.254".parse().unwrap());
+        Route { to: "0.0.0.0/0".parse().unwrap(), via, link: Some(link.to_owned()), metric }
+    }
+
+    /// Whether the machine is reached: its address and the best default route are on one link, and that is a
+    /// card of its own or a bridge with the card as its port.
+    async fn is_reached(network: &MemoryNetwork) -> bool {
+        let (links, routes) = (network.links().await.unwrap(), network.routes().await.unwrap());
+        let way = routes.iter().min_by_key(|route| route.metric).and_then(|route| route.link.clone());
+        let Some(link) = way.and_then(|way| links.get(&way).cloned()) else { return false };
+        let port = links["ens4"].master.clone();
+        link.addresses.contains(&own())
+            && match link.name.as_str() {
+                "ens4" => port.is_none(),
+                bridge => port.as_deref() == Some(bridge),
+            }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_a_bridge_for_it_a_machine_keeps_the_address_and_the_way_out_that_it_has() {
+        let of_bridge: [fn(&NetworkChange) -> bool; 4] = [
+            |change| matches!(change, NetworkChange::Created { link, .. } if link == "brupstream"),
+            |change| matches!(change, NetworkChange::Up { link, .. } if link == "brupstream"),
+            |change| matches!(change, NetworkChange::Master { link, master: Some(_) } if link == "ens4"),
+            |change| matches!(change, NetworkChange::AddressAdded { link, .. } if link == "brupstream"),
+        ];
+        for (case, refuses) in of_bridge.into_iter().enumerate() {
+            for metric in [0, 100] {
+                let network = reached_by_its_card(metric).await;
+                network.set_refusing(refuses);
+                let ports = on(&network);
+                bring_up(&networks(), &ports).await;
+                let links = network.links().await.unwrap();
+                assert!(links["ens4"].addresses.contains(&own()), "{case}: {:?}", network.changes());
+                let routes = network.routes().await.unwrap();
+                assert_eq!(routes, [way_out("ens4", metric)], "{case}: {:?}", network.changes());
+                assert_eq!(network.holder("10.0.2.1".parse().unwrap()).as_deref(), Some("brstorage"));
+
+                network.set_refusing(|_| false);
+                bring_up(&networks(), &ports).await;
+                assert!(is_reached(&network).await, "{case}: {:?}", network.changes());
+                assert_eq!(network.links().await.unwrap()["ens4"].addresses, [].into());
+                assert_eq!(network.routes().await.unwrap(), [way_out("brupstream", 0)]);
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whichever_change_fails_once_or_for_ever_the_address_and_a_way_out_stay() {
+        for (metric, at, lasting) in
+            (0..32).flat_map(|at| [(0, at, false), (0, at, true), (100, at, false), (100, at, true)])
+        {
+            let network = reached_by_its_card(metric).await;
+            let (asked, first) = (AtomicUsize::new(0), Mutex::new(None));
+            network.set_refusing(move |change| {
+                let mut first = first.lock().unwrap();
+                if asked.fetch_add(1, Ordering::SeqCst) == at {
+                    *first = Some(change.clone());
+                    return true;
+                }
+                lasting && first.as_ref() == Some(change)
+            });
+            bring_up(&networks(), &on(&network)).await;
+            let told = format!("change {at} of metric {metric}, lasting: {lasting}: {:?}", network.changes());
+            assert!(network.holder(own().addr()).is_some(), "{told}");
+            let routes = network.routes().await.unwrap();
+            assert!(routes.iter().any(Route::is_default), "{told}");
+            if !lasting {
+                assert!(is_reached(&network).await, "{told}");
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_fails_on_one_network_does_not_keep_another_from_moving_to_its_bridge() {
+        let network = reached_by_its_card(0).await;
+        network.set_refusing(|change| matches!(change, NetworkChange::Master { link, .. } if link == "ens6"));
+        bring_up(&networks(), &on(&network)).await;
+        assert!(is_reached(&network).await);
+        // With the address on both of them the kernel would send by the port, and hear no answer.
+        assert_eq!(network.links().await.unwrap()["ens4"].addresses, [].into());
     }
 
     #[tokio::test(start_paused = true)]

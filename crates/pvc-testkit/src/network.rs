@@ -24,7 +24,7 @@ pub enum NetworkChange {
     Setting { key: String, value: String },
 }
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Inner {
     links: Links,
     routes: BTreeSet<Route>,
@@ -33,7 +33,10 @@ struct Inner {
     /// When addresses go by themselves.
     leases: BTreeMap<(String, IpNet), Instant>,
     failing: bool,
+    refuses: Option<Refuses>,
 }
+
+type Refuses = Arc<dyn Fn(&NetworkChange) -> bool + Send + Sync>;
 
 /// A machine's network without packets: links, addresses, routes and settings as the [`Network`] contract
 /// says, and a list of what was changed, in order.
@@ -110,6 +113,11 @@ impl MemoryNetwork {
         self.inner().failing = failing;
     }
 
+    /// From now on every change that `refuses` says so of fails, and changes nothing.
+    pub fn set_refusing(&self, refuses: impl Fn(&NetworkChange) -> bool + Send + Sync + 'static) {
+        self.inner().refuses = Some(Arc::new(refuses));
+    }
+
     /// What was changed so far, in order.
     pub fn changes(&self) -> Vec<NetworkChange> {
         self.inner().changes.clone()
@@ -146,7 +154,14 @@ impl Board {
     ) -> Result<(), NetworkError> {
         let mut inner = self.inner();
         inner.answers()?;
+        let before = inner.refuses.clone().map(|refuses| (refuses, inner.clone()));
         let change = act(&mut inner)?;
+        if let (Some((refuses, before)), Some(change)) = (before, &change)
+            && refuses(change)
+        {
+            *inner = before;
+            return Err(refused("make a change", "this one is refused"));
+        }
         self.note(&mut inner, change);
         Ok(())
     }

@@ -38,6 +38,10 @@ pub fn plan(networks: &CoreNetworks, seen: &Seen) -> NetworkPlan {
         planner.address(net);
     }
     planner.way_out();
+    // Last: the kernel drops the routes of a link together with its last address.
+    for net in CoreNet::ALL {
+        planner.leftovers(net);
+    }
     planner.settings();
     planner.plan
 }
@@ -154,19 +158,46 @@ impl Planner<'_> {
         self.seen.links.get(bridge).is_none_or(|link| link.kind == LinkKind::Bridge)
     }
 
+    /// Whether the bridge that carries `net` has its device as a port, or will have.
+    fn has_port(&self, net: CoreNet) -> bool {
+        let (bridge, device) = (self.networks.bridge_of(net), &self.networks.get(net).device);
+        let now = self.seen.links.get(device).and_then(|link| link.master.as_deref());
+        let becomes = NetworkStep::SetMaster { link: device.clone(), master: bridge.to_owned() };
+        self.stands(bridge) && (now == Some(bridge) || self.plan.steps.contains(&becomes))
+    }
+
+    /// Whether a link other than `bridge` stands in the network of `address`.
+    fn is_elsewhere(&self, address: IpNet, bridge: &str) -> bool {
+        let meets = |other: &IpNet| address.contains(&other.addr()) || other.contains(&address.addr());
+        let mut others = self.seen.links.values().filter(|link| link.name != bridge);
+        others.any(|link| link.addresses.iter().any(meets))
+    }
+
+    /// This node's address on the bridge.
     fn address(&mut self, net: CoreNet) {
         let bridge = self.networks.bridge_of(net);
         let Some(address) = self.networks.get(net).address.map(IpNet::V4) else { return };
-        if !self.stands(bridge) {
+        // A bridge without a port must not draw the traffic away from a link that works.
+        if !self.stands(bridge) || (!self.has_port(net) && self.is_elsewhere(address, bridge)) {
+            return;
+        }
+        let has = self.seen.links.get(bridge).is_some_and(|link| link.addresses.contains(&address));
+        let add = NetworkStep::AddAddress { link: bridge.to_owned(), address };
+        // Networks on one bridge may have one address.
+        if !has && !self.plan.steps.contains(&add) {
+            self.step(add);
+        }
+    }
+
+    /// What is left of this node's address on other links than the bridge, once the bridge can do without.
+    fn leftovers(&mut self, net: CoreNet) {
+        let bridge = self.networks.bridge_of(net);
+        let Some(address) = self.networks.get(net).address.map(IpNet::V4) else { return };
+        if !self.has_port(net) {
             return;
         }
         let seen = self.seen;
         let has = |link: &str| seen.links.get(link).is_some_and(|link| link.addresses.contains(&address));
-        let add = NetworkStep::AddAddress { link: bridge.to_owned(), address };
-        // Networks on one bridge may have one address.
-        if !has(bridge) && !self.plan.steps.contains(&add) {
-            self.step(add);
-        }
         for link in seen.links.values().filter(|link| link.name != bridge && has(&link.name)) {
             let link = link.name.clone();
             let is_port = self.is_port(&link);
@@ -196,10 +227,9 @@ impl Planner<'_> {
     fn way_out(&mut self) {
         let upstream = &self.networks.upstream;
         let bridge = self.networks.bridge_of(CoreNet::Upstream);
-        // Without an address in its network the gateway cannot be reached.
-        let (Some(gateway), Some(_), true) = (upstream.gateway, upstream.address, self.stands(bridge)) else {
-            return;
-        };
+        // Without an address in its network the gateway cannot be reached, nor through a bridge without a port.
+        let has_port = self.has_port(CoreNet::Upstream);
+        let (Some(gateway), Some(_), true) = (upstream.gateway, upstream.address, has_port) else { return };
         let wanted = Route {
             to: IpNet::V4(everything()),
             via: Some(IpAddr::V4(gateway)),
@@ -209,22 +239,22 @@ impl Planner<'_> {
         let seen = self.seen;
         let others = seen.routes.iter().filter(|route| route.to == wanted.to);
         let is_there = |route: &Route| route.via == wanted.via && route.link == wanted.link;
-        if others.clone().any(is_there) {
-            return;
+        let is_missing = !others.clone().any(is_there);
+        let (on_port, others): (Vec<&Route>, Vec<&Route>) = others.partition(|route| {
+            route.via == wanted.via && route.link.as_deref().is_some_and(|link| self.is_port(link))
+        });
+        if let Some(found) = others.into_iter().find(|route| is_missing && route.metric == 0) {
+            return self.find(NetworkFinding::OtherWayOut { found: found.clone(), gateway });
         }
-        let mut rival = None;
-        for route in others {
-            let on_port = route.link.as_deref().is_some_and(|link| self.is_port(link));
-            match on_port && route.via == wanted.via {
-                true => self.step(NetworkStep::RemoveRoute(route.clone())),
-                false if route.metric == 0 => rival = Some(route.clone()),
-                false => {}
-            }
+        // The kernel takes no second one of the same metric: only such a one goes before the new one comes.
+        let (same, worse): (Vec<&Route>, Vec<&Route>) =
+            on_port.into_iter().partition(|route| route.metric == wanted.metric);
+        let remove = |route: &Route| NetworkStep::RemoveRoute(route.clone());
+        self.plan.steps.extend(same.into_iter().map(remove));
+        if is_missing {
+            self.step(NetworkStep::AddRoute(wanted));
         }
-        match rival {
-            Some(found) => self.find(NetworkFinding::OtherWayOut { found, gateway }),
-            None => self.step(NetworkStep::AddRoute(wanted)),
-        }
+        self.plan.steps.extend(worse.into_iter().map(remove));
     }
 
     fn settings(&mut self) {
