@@ -5,12 +5,15 @@
 //! addresses (I12), so whoever cannot know whether it still has the role lets go of them.
 
 pub mod handover;
+mod peers;
 
 use std::time::Duration;
 
 use crate::NodeName;
 use crate::cluster::Cluster;
 use crate::node::{CoordinatorState, DaemonState, NodeRecord, NodeRole};
+
+pub use peers::{LET_GO, Peers};
 
 /// What a node does about the primary role.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,6 +43,8 @@ pub struct Own<'a> {
     pub vacant_for: Duration,
     /// How long others are given to come forward before what they were asked is done without them.
     pub patience: Duration,
+    /// What it has seen of the others.
+    pub peers: &'a Peers,
 }
 
 /// Why the key names nobody who could have the role.
@@ -49,7 +54,7 @@ pub enum Vacancy {
     Asked,
     /// It names no node of the cluster, or one that is no coordinator.
     Stranger(NodeName),
-    /// It names a coordinator whose daemon has ended.
+    /// It names a coordinator whose daemon has ended, or has not been heard of for long enough.
     Gone(NodeName),
     /// It names a coordinator whose daemon is starting.
     Starting(NodeName),
@@ -62,12 +67,13 @@ pub enum Vacancy {
 const STARTING: u32 = 6;
 
 /// Why the key names nobody who could have the role; `None` if it names a coordinator that runs.
-pub fn vacancy(cluster: &Cluster) -> Option<Vacancy> {
+pub fn vacancy(cluster: &Cluster, peers: &Peers) -> Option<Vacancy> {
     let Some(name) = cluster.config.primary.as_ref() else { return Some(Vacancy::Asked) };
     let Some(node) = cluster.nodes.get(name).filter(|node| node.role == NodeRole::Coordinator) else {
         return Some(Vacancy::Stranger(name.clone()));
     };
     match node.daemon_state {
+        _ if peers.is_absent(node) => Some(Vacancy::Gone(name.clone())),
         DaemonState::Run => None,
         DaemonState::Init => Some(Vacancy::Starting(name.clone())),
         DaemonState::Shutdown | DaemonState::Dead => Some(Vacancy::Undecided(name.clone())),
@@ -88,7 +94,7 @@ pub fn primary_step(cluster: &Cluster, own: &Own<'_>) -> PrimaryStep {
     if cluster.config.primary.as_ref() == Some(own.name) {
         return named(record, own);
     }
-    match vacancy(cluster) {
+    match vacancy(cluster, own.peers) {
         None => other_is_named(record, own),
         Some(vacancy) => nobody_is_named(cluster, record, own, &vacancy),
     }
@@ -122,7 +128,7 @@ fn other_is_named(record: &NodeRecord, own: &Own<'_>) -> PrimaryStep {
 fn nobody_is_named(cluster: &Cluster, record: &NodeRecord, own: &Own<'_>, why: &Vacancy) -> PrimaryStep {
     let runs = record.daemon_state == DaemonState::Run;
     if record.coordinator_state == CoordinatorState::Primary && !taken_for_dead(record) {
-        let in_vain = own.vacant_for >= own.patience && !is_taken_over(cluster);
+        let in_vain = own.vacant_for >= own.patience && !is_taken_over(cluster, own.peers);
         return if runs && in_vain { PrimaryStep::Reclaim } else { PrimaryStep::Nothing };
     }
     match settle(record, own, CoordinatorState::Secondary) {
@@ -135,7 +141,7 @@ fn nobody_is_named(cluster: &Cluster, record: &NodeRecord, own: &Own<'_>, why: &
 
 /// How long a vacancy must last before a node that does not have the role contends for it.
 fn wait_before_contending(cluster: &Cluster, own: &Own<'_>, why: &Vacancy) -> Duration {
-    let alone = !cluster.nodes.values().any(|node| node.name != *own.name && lives(node));
+    let alone = !cluster.nodes.values().any(|node| node.name != *own.name && lives(node, own.peers));
     match why {
         Vacancy::Asked => Duration::ZERO,
         Vacancy::Stranger(_) | Vacancy::Gone(_) if alone => Duration::ZERO,
@@ -160,20 +166,24 @@ fn taken_for_dead(record: &NodeRecord) -> bool {
 }
 
 /// Whether a node is a coordinator whose daemon serves, as far as anybody knows.
-fn lives(node: &NodeRecord) -> bool {
+fn lives(node: &NodeRecord, peers: &Peers) -> bool {
     node.role == NodeRole::Coordinator
         && matches!(node.daemon_state, DaemonState::Run | DaemonState::Shutdown)
+        && !peers.is_absent(node)
 }
 
-fn is_taken_over(cluster: &Cluster) -> bool {
-    cluster.nodes.values().any(|node| lives(node) && node.coordinator_state == CoordinatorState::Takeover)
+fn is_taken_over(cluster: &Cluster, peers: &Peers) -> bool {
+    cluster
+        .nodes
+        .values()
+        .any(|node| lives(node, peers) && node.coordinator_state == CoordinatorState::Takeover)
 }
 
 /// Another living coordinator that has the role, or has not quite let go of it.
-pub fn holder<'a>(cluster: &'a Cluster, me: &NodeName) -> Option<&'a NodeName> {
+pub fn holder<'a>(cluster: &'a Cluster, me: &NodeName, peers: &Peers) -> Option<&'a NodeName> {
     use CoordinatorState::{Primary, Relinquish};
     let holds = |node: &NodeRecord| {
-        node.name != *me && lives(node) && matches!(node.coordinator_state, Primary | Relinquish)
+        node.name != *me && lives(node, peers) && matches!(node.coordinator_state, Primary | Relinquish)
     };
     cluster.nodes.values().find(|node| holds(node)).map(|node| &node.name)
 }

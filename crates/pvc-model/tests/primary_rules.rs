@@ -9,7 +9,9 @@ use pvc_model::NodeName;
 use pvc_model::cluster::Cluster;
 use pvc_model::node::{CoordinatorState, DaemonState, DomainState, NodeFigures, NodeRecord, NodeRole};
 use pvc_model::primary::handover::{Action, Duty, Ending, Facts, HandOver, Lock, Named, Part, Peer, facts};
-use pvc_model::primary::{Own, PrimaryStep, Vacancy, holder, must_let_go, primary_step, vacancy};
+use pvc_model::primary::{
+    LET_GO, Own, Peers, PrimaryStep, Vacancy, holder, must_let_go, primary_step, vacancy,
+};
 
 use CoordinatorState::{Client, Primary, Relinquish, Secondary, Takeover};
 
@@ -54,7 +56,10 @@ fn cluster(named: Option<&str>, nodes: Vec<NodeRecord>) -> Cluster {
 fn step(cluster: &Cluster, holds: bool, vacant_seconds: u64) -> PrimaryStep {
     let name = NodeName::new("hv1");
     let vacant_for = Duration::from_secs(vacant_seconds);
-    primary_step(cluster, &Own { name: &name, holds, vacant_for, patience: PATIENCE })
+    primary_step(
+        cluster,
+        &Own { name: &name, holds, vacant_for, patience: PATIENCE, peers: &Peers::default() },
+    )
 }
 
 #[test]
@@ -106,13 +111,14 @@ fn a_name_that_stands_for_nobody_is_seen_for_what_it_is() {
         (Dead, Some(Vacancy::Undecided(name()))),
         (Shutdown, Some(Vacancy::Undecided(name()))),
     ] {
-        let found = vacancy(&cluster(Some("hv2"), vec![node("hv2", Secondary, daemon.clone())]));
+        let found =
+            vacancy(&cluster(Some("hv2"), vec![node("hv2", Secondary, daemon.clone())]), &Peers::default());
         assert_eq!(found, expected, "{daemon}");
     }
-    assert_eq!(vacancy(&cluster(None, Vec::new())), Some(Vacancy::Asked));
+    assert_eq!(vacancy(&cluster(None, Vec::new()), &Peers::default()), Some(Vacancy::Asked));
     let stranger = Vacancy::Stranger(NodeName::new("hv9"));
-    assert_eq!(vacancy(&cluster(Some("hv9"), Vec::new())), Some(stranger.clone()));
-    assert_eq!(vacancy(&cluster(Some("hv9"), vec![hypervisor])), Some(stranger));
+    assert_eq!(vacancy(&cluster(Some("hv9"), Vec::new()), &Peers::default()), Some(stranger.clone()));
+    assert_eq!(vacancy(&cluster(Some("hv9"), vec![hypervisor]), &Peers::default()), Some(stranger));
 }
 
 #[test]
@@ -163,7 +169,7 @@ fn the_holder_is_a_living_coordinator_that_has_the_role() {
     let me = NodeName::new("hv1");
     let holds = |state, daemon| {
         let nodes = vec![node("hv1", Primary, DaemonState::Run), node("hv2", state, daemon)];
-        holder(&cluster(Some("hv1"), nodes), &me).is_some()
+        holder(&cluster(Some("hv1"), nodes), &me, &Peers::default()).is_some()
     };
     assert!(holds(Primary, DaemonState::Run) && holds(Relinquish, DaemonState::Shutdown));
     assert!(!holds(Secondary, DaemonState::Run) && !holds(Primary, DaemonState::Fenced));
@@ -411,7 +417,7 @@ fn each_part_reads_in_the_records_what_the_other_does() {
     let other = NodeName::new("hv2");
     let seen = |part, named, state: CoordinatorState, daemon| {
         let nodes = vec![node("hv1", Takeover, DaemonState::Run), node("hv2", state, daemon)];
-        let facts = facts(&cluster(named, nodes), &me, part, Some(&other), false);
+        let facts = facts(&cluster(named, nodes), &me, part, Some(&other), false, &Peers::default());
         (facts.named, facts.peer)
     };
     use DaemonState::{Dead, Init, Run, Shutdown};
@@ -428,5 +434,83 @@ fn each_part_reads_in_the_records_what_the_other_does() {
         (Part::Holder, Some("hv2"), Takeover, Dead, (Named::Peer, Peer::Gone)),
     ] {
         assert_eq!(seen(part, named, state.clone(), daemon), expected, "{part:?} {named:?} {state}");
+    }
+}
+
+/// What hv1 has seen of hv2 after each of these states lasted for so many seconds.
+fn seen(history: &[(CoordinatorState, DaemonState, Option<bool>, u64)]) -> (Peers, NodeRecord) {
+    let mut peers = Peers::default();
+    let mut now = Duration::ZERO;
+    let mut last = node("hv2", Secondary, DaemonState::Stop);
+    for (state, daemon, announced, seconds) in history {
+        last = node("hv2", state.clone(), daemon.clone());
+        let cluster = cluster(None, vec![last.clone()]);
+        for second in 0..=*seconds {
+            now += Duration::from_secs(u64::from(second > 0));
+            peers.look(&cluster, true, now, Duration::from_secs(3));
+            if let Some(announced) = announced {
+                peers.heard(&last.name, Some(*announced));
+            }
+        }
+    }
+    (peers, last)
+}
+
+#[test]
+fn a_daemon_is_absent_when_its_silence_has_outlasted_what_the_kernel_was_told() {
+    use DaemonState::{Run, Shutdown};
+    for (daemon, was_announced, silent, absent) in [
+        (Run, true, 15, false),
+        (Run, true, 16, true),
+        (Shutdown, true, 15, false),
+        (Shutdown, true, 16, true),
+        // Older ones are not announced: one that runs is for the fence.
+        (Run, false, 3600, false),
+        (Shutdown, false, 119, false),
+        (Shutdown, false, 120, true),
+    ] {
+        let (peers, node) = seen(&[
+            (Primary, daemon.clone(), Some(was_announced), 60 * u64::from(was_announced)),
+            (Primary, daemon.clone(), Some(false), silent),
+        ]);
+        assert_eq!(peers.is_absent(&node), absent, "{daemon} {was_announced} {silent}");
+        let found = vacancy(&cluster(Some("hv2"), vec![node.clone()]), &peers);
+        let gone = found == Some(Vacancy::Gone(node.name.clone()));
+        assert_eq!(gone, absent, "{daemon} {was_announced} {silent}");
+    }
+    let (mut peers, node) = seen(&[(Primary, Run, Some(true), 5), (Primary, Run, Some(false), 60)]);
+    assert!(peers.is_absent(&node));
+    peers.look(&cluster(None, vec![node.clone()]), false, Duration::from_secs(66), Duration::from_secs(3));
+    assert!(!peers.is_absent(&node), "who was cut off itself begins to listen anew");
+}
+
+#[test]
+fn what_no_record_says_is_waited_out() {
+    use DaemonState::{Dead, Fenced, Init, Run, Shutdown, Stop};
+    let up = Some(true);
+    let down = Some(false);
+    let limit = LET_GO.as_secs();
+    for (history, doubtful) in [
+        // It said itself, while it ran, that it has let go.
+        (vec![(Primary, Run, up, 9), (Relinquish, Run, up, 1), (Secondary, Run, up, 0)], false),
+        (vec![(Relinquish, Shutdown, up, 1), (Secondary, Shutdown, up, 0), (Secondary, Stop, up, 0)], false),
+        (vec![(Takeover, Run, up, 1), (Secondary, Run, up, 0)], false),
+        (vec![(Secondary, Stop, down, 1), (Secondary, Init, up, 0)], false),
+        (vec![(Secondary, Run, up, 0)], false),
+        (vec![(Primary, Stop, down, 1), (Primary, Fenced, down, 0)], false),
+        // It was started anew, or ended, with what it had.
+        (vec![(Primary, Run, up, 9), (Secondary, Init, up, 1), (Secondary, Run, up, 1)], true),
+        (vec![(Primary, Run, up, 9), (Secondary, Init, up, 1), (Secondary, Run, up, limit)], false),
+        (vec![(Primary, Shutdown, up, 9), (Primary, Stop, down, limit - 1)], true),
+        (vec![(Primary, Shutdown, up, 9), (Primary, Stop, down, limit)], false),
+        (vec![(Primary, Run, up, 9), (Primary, Dead, up, 1)], true),
+        (vec![(Takeover, Run, up, 60), (Takeover, Run, down, 1)], true),
+        (vec![(Takeover, Run, up, 60), (Takeover, Run, down, limit)], false),
+        // Nobody knows what came before.
+        (vec![(Secondary, Init, up, 1)], true),
+        (vec![(Primary, Stop, down, 1)], true),
+    ] {
+        let (peers, node) = seen(&history);
+        assert_eq!(peers.is_doubtful(&node), doubtful, "{history:?}");
     }
 }

@@ -226,6 +226,7 @@ fn start_tasks(shared: &Arc<Shared>, log_lines: Option<Receiver<String>>) -> Tas
     }
     let end = tasks.end_primary.clone();
     supervise(&mut tasks.primary, shared, "primary", &end, primary::run);
+    supervise(&mut tasks.primary, shared, "primary peers", &end, primary::peers::run);
     supervise(&mut tasks.primary, shared, "primary guard", &end, primary::guard::run);
     supervise(&mut tasks.primary, shared, "database leader", &end, primary::database::run);
     let end = tasks.end_keepalive.clone();

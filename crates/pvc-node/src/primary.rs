@@ -5,12 +5,14 @@
 //!  exchange   one hand-over, in lock step with another coordinator
 //!  role       the floating addresses, and the right to them
 //!  guard      gives them up when the store falls silent
+//!  peers      knows from own listening which of the other coordinators live
 //!  database   moves the database's leader to the primary
 //! ```
 
 pub(crate) mod database;
 mod exchange;
 pub(crate) mod guard;
+pub(crate) mod peers;
 pub(crate) mod role;
 
 use std::sync::Arc;
@@ -86,7 +88,7 @@ impl Watcher {
         if std::mem::replace(&mut self.maintenance, maintenance) != maintenance {
             tracing::info!(maintenance, "the cluster's maintenance mode changed");
         }
-        let found = vacancy(view);
+        let found = vacancy(view, &peers::seen(shared, view));
         let named = view.config.primary.as_ref();
         // A named node whose daemon starts and fails in turn is one vacancy, not many.
         if self.named.as_ref() != named || found.is_some() != self.vacancy.is_some() {
@@ -110,11 +112,13 @@ impl Watcher {
 }
 
 fn decide(shared: &Shared, view: &Cluster, vacant_for: Duration) -> PrimaryStep {
+    let peers = peers::seen(shared, view);
     let own = Own {
         name: shared.name(),
         holds: shared.role.holds(),
         vacant_for,
         patience: shared.settings.keepalive_interval * 2,
+        peers: &peers,
     };
     primary_step(view, &own)
 }
@@ -156,7 +160,7 @@ pub(crate) async fn claim_if_vacant(shared: &Shared) {
     }
     let decide = |cluster: &Cluster| {
         let mut changes = Changes::new();
-        if vacancy(cluster) != Some(Vacancy::Asked) {
+        if vacancy(cluster, &peers::seen(shared, cluster)) != Some(Vacancy::Asked) {
             return Err(Moot);
         }
         changes.config(ConfigChange::Primary(Some(shared.name().clone())));
@@ -246,7 +250,12 @@ async fn take_over(shared: &Shared, vacant_for: Duration) -> bool {
         settle(shared, CoordinatorState::Secondary, None).await;
         return false;
     };
-    let peer = holder(&view, shared.name()).cloned();
+    shared.role.peers().claimed();
+    drop(peers::seen(shared, &view));
+    let Some(peer) = who_has_it(shared, &claim).await else {
+        claim.release().await;
+        return settle(shared, CoordinatorState::Secondary, None).await;
+    };
     let repairs = match &peer {
         Some(peer) => puts_its_name_back(shared, peer).await,
         None => false,
@@ -273,6 +282,32 @@ async fn claim_to_take_over(shared: &Shared) -> Option<LockGuard> {
         biased;
         claim = locks.candidate(CANDIDATE) => claim.ok(),
         () = unwanted => None,
+    }
+}
+
+/// Who has the role, if anybody: waits until that is known for sure. `None` if this node is not to have
+/// it any more, or lost its claim.
+async fn who_has_it(shared: &Shared, claim: &LockGuard) -> Option<Option<NodeName>> {
+    let mut said = false;
+    loop {
+        let view = shared.store.view();
+        if claim.lost() || view.config.primary.as_ref().is_some_and(|name| name != shared.name()) {
+            return None;
+        }
+        let (holder, doubtful) = {
+            let peers = peers::seen(shared, &view);
+            let holder = holder(&view, shared.name(), &peers).cloned();
+            (holder, peers.doubtful(&view, shared.name()).cloned())
+        };
+        match doubtful {
+            _ if holder.is_some() => return Some(holder),
+            None if shared.is_connected() => return Some(None),
+            Some(node) if !std::mem::replace(&mut said, true) => {
+                tracing::info!(%node, "waits until that node cannot have any of the role's addresses left");
+            }
+            _ => {}
+        }
+        shared.sleep(POLL).await;
     }
 }
 

@@ -228,6 +228,26 @@ async fn what_a_killed_daemon_leaves_is_taken_away_by_the_kernel() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_role_of_a_primary_that_lost_power_goes_over_without_anybody_asking() {
+    for daemon in [DaemonState::Run, DaemonState::Shutdown] {
+        for named in [Some("hv1"), None, Some("hv2")] {
+            let Pair { segment, one, first, second: _second, .. } = pair().await;
+            let killed = one.now();
+            first.kill().await;
+            let mut changes = Changes::new();
+            changes.node(&NodeName::new("hv1"), NodeChange::Daemon(daemon.clone()));
+            changes.config(ConfigChange::Primary(named.map(NodeName::new)));
+            one.change(changes).await;
+            until_state(&one, "hv2", Primary).await;
+            let took = one.now() - killed;
+            assert!(took < Duration::from_secs(60), "{daemon} {named:?} {took:?}");
+            segment.assert_all_at("hv2");
+            assert_eq!(one.view().config.primary, Some(NodeName::new("hv2")));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_daemon_that_comes_back_to_find_another_primary_drops_what_it_left() {
     let Pair { segment, one, first, .. } = pair().await;
     first.kill().await;

@@ -29,6 +29,7 @@ use std::time::Duration;
 use crate::NodeName;
 use crate::cluster::Cluster;
 use crate::node::{CoordinatorState, DaemonState, NodeRecord, NodeRole};
+use crate::primary::Peers;
 
 /// Which of the two a node is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -173,8 +174,9 @@ pub struct HandOver {
 }
 
 /// How long a candidate waits for the holder to take part, and a holder for the candidate. The holder
-/// serves on meanwhile, so nothing is lost but time.
-const MEET: Duration = Duration::from_secs(15);
+/// serves on meanwhile, so nothing is lost but time. Longer than [`LET_GO`](super::LET_GO): who is dead is
+/// found out to be, and not given the role back.
+const MEET: Duration = Duration::from_secs(20);
 
 /// A candidate that says it is coming is waited for so many times: another takeover may be before it.
 const MEETINGS: u32 = 4;
@@ -459,6 +461,7 @@ pub fn facts(
     part: Part,
     peer: Option<&NodeName>,
     peer_repairs: bool,
+    peers: &Peers,
 ) -> Facts {
     let peer = match part {
         Part::Candidate => peer,
@@ -471,7 +474,7 @@ pub fn facts(
         Some(_) => Named::Another,
     };
     let record = peer.and_then(|name| cluster.nodes.get(name));
-    Facts { named, peer: record.map_or(Peer::Gone, |record| doing(part, record)), peer_repairs }
+    Facts { named, peer: record.map_or(Peer::Gone, |record| doing(part, record, peers)), peer_repairs }
 }
 
 /// Who takes over, or is to.
@@ -487,10 +490,12 @@ fn can_take(node: &NodeRecord) -> bool {
     node.role == NodeRole::Coordinator && matches!(node.daemon_state, DaemonState::Run | DaemonState::Init)
 }
 
-fn doing(part: Part, peer: &NodeRecord) -> Peer {
+fn doing(part: Part, peer: &NodeRecord, peers: &Peers) -> Peer {
     use CoordinatorState::{Primary, Relinquish, Takeover};
     match (part, &peer.coordinator_state) {
-        (Part::Candidate, _) if !super::lives(peer) => Peer::Gone,
+        // One that was started anew, say: what it had is here until the kernel takes it away.
+        (Part::Candidate, _) if peers.is_doubtful(peer) => Peer::Busy,
+        (Part::Candidate, _) if !super::lives(peer, peers) => Peer::Gone,
         (Part::Candidate, Primary) => Peer::Idle,
         (Part::Candidate, Relinquish) => Peer::Busy,
         (Part::Candidate, _) => Peer::Finished,

@@ -7,7 +7,7 @@ use pvc_model::primary::handover::{self, Action, Duty, Ending, Facts, HandOver, 
 use pvc_store::lock::{LockGuard, LockKind};
 use pvc_store::{ChangeError, Changes, ConfigChange, RoleLocks, StoreError};
 
-use super::{Moot, role};
+use super::{Moot, peers, role};
 use crate::shared::Shared;
 
 /// How long giving back a lock may take before it goes on in the background.
@@ -108,7 +108,9 @@ impl<'a> Exchange<'a> {
 
     fn facts(&self) -> Facts {
         let view = self.shared.store.view();
-        handover::facts(&view, self.shared.name(), self.part, self.peer.as_ref(), self.peer_repairs)
+        let (me, peer) = (self.shared.name(), self.peer.as_ref());
+        let peers = peers::seen(self.shared, &view);
+        handover::facts(&view, me, self.part, peer, self.peer_repairs, &peers)
     }
 
     /// Whether `event` came before `until`, and before the facts changed.
@@ -136,8 +138,15 @@ impl<'a> Exchange<'a> {
     async fn other_facts(&self, known: &Facts) {
         let mut changes = self.shared.store.changed();
         while self.facts() == *known {
-            if changes.changed().await.is_err() {
-                return;
+            // Who falls silent changes no record.
+            tokio::select! {
+                biased;
+                changed = changes.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                }
+                () = self.shared.sleep(peers::EVERY) => {}
             }
         }
     }

@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use pvc_model::primary::handover::Duty;
-use pvc_model::primary::must_let_go;
+use pvc_model::primary::{Peers, must_let_go};
 use pvc_ports::NetworkError;
 use tokio::sync::watch;
 
@@ -41,6 +41,8 @@ struct State {
 #[derive(Debug)]
 pub(crate) struct Role {
     state: Mutex<State>,
+    /// What this node has seen of the other coordinators.
+    peers: Mutex<Peers>,
     /// Whoever changes addresses does so alone: one who lets go must not be overtaken by one who takes.
     turn: tokio::sync::Mutex<()>,
     /// Which term of serving this is; 0 while there is none.
@@ -52,12 +54,16 @@ pub(crate) struct Role {
 impl Role {
     pub fn new() -> Self {
         let (term, database_settled) = (watch::channel(0).0, watch::channel(0).0);
-        let (state, turn) = (Mutex::default(), tokio::sync::Mutex::default());
-        Role { state, turn, term, database_settled }
+        let (state, peers, turn) = (Mutex::default(), Mutex::default(), tokio::sync::Mutex::default());
+        Role { state, peers, turn, term, database_settled }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("nothing panics while it holds the state")
+    }
+
+    pub fn peers(&self) -> MutexGuard<'_, Peers> {
+        self.peers.lock().expect("nothing panics while it holds them")
     }
 
     /// Whether anything of the role is here, or may be.

@@ -1,0 +1,183 @@
+//! What one coordinator has itself seen of the others: who lives, and who may have addresses that no
+//! record speaks of.
+//!
+//! All times are the observer's own, and only such in which it listened (I8).
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::NodeName;
+use crate::cluster::Cluster;
+use crate::node::{CoordinatorState, DaemonState, NodeRecord, NodeRole};
+
+/// After this time without a word from a daemon, the kernel of its node has taken the addresses away: a
+/// session, what the lease lasts longer, and a second for looking.
+pub const LET_GO: Duration = Duration::from_secs(16);
+
+/// An older daemon on its way out does not say whether it lives; its way takes no longer than this.
+const OLDER_WAY_OUT: Duration = Duration::from_secs(120);
+
+/// What an observer knows of the others.
+#[derive(Debug, Clone, Default)]
+pub struct Peers {
+    last_look: Option<Duration>,
+    nodes: BTreeMap<NodeName, Seen>,
+}
+
+#[derive(Debug, Clone)]
+struct Seen {
+    stamp: i32,
+    /// Whether it is a daemon that announces itself while it lives.
+    ours: bool,
+    /// Whether it was announced when that was last asked.
+    announced: bool,
+    /// Since its last sign of life.
+    silent: Duration,
+    daemon_state: DaemonState,
+    coordinator_state: CoordinatorState,
+    /// For how long it has been possible that it has what its record does not say.
+    doubted: Option<Duration>,
+}
+
+impl Peers {
+    /// Looks at the records at `now`, by the observer's monotonic clock. Looks that are further apart than
+    /// `longest_gap` were no listening, and without a connection all times begin anew.
+    pub fn look(&mut self, cluster: &Cluster, is_connected: bool, now: Duration, longest_gap: Duration) {
+        if !is_connected {
+            self.last_look = None;
+            self.nodes.values_mut().for_each(Seen::begin_anew);
+            return;
+        }
+        let passed = self.last_look.map_or(Duration::ZERO, |last| now.saturating_sub(last));
+        let heard = if passed <= longest_gap { passed } else { Duration::ZERO };
+        self.last_look = Some(now);
+        self.nodes.retain(|name, _| cluster.nodes.contains_key(name));
+        for (name, node) in &cluster.nodes {
+            match self.nodes.get_mut(name) {
+                Some(seen) => seen.look(node, heard),
+                None => _ = self.nodes.insert(name.clone(), Seen::first(node)),
+            }
+        }
+    }
+
+    /// Whether the daemon of `name` is announced in the store; `None` if that could not be found out.
+    pub fn heard(&mut self, name: &NodeName, announced: Option<bool>) {
+        let Some(seen) = self.nodes.get_mut(name) else { return };
+        match announced {
+            Some(announced) => {
+                seen.ours |= announced;
+                if seen.announced != announced {
+                    seen.silent = Duration::ZERO;
+                    seen.doubt_takeover();
+                }
+                seen.announced = announced;
+            }
+            None => seen.silent = Duration::ZERO,
+        }
+    }
+
+    /// This node has the lock of those who take over: who had it before may still have what it took.
+    pub fn claimed(&mut self) {
+        self.nodes.values_mut().for_each(Seen::doubt_takeover);
+    }
+
+    /// Whether `node` has been silent for so long that it has nothing of the role, whatever its record says.
+    ///
+    /// Of an older daemon that runs this is for who fences to say.
+    pub fn is_absent(&self, node: &NodeRecord) -> bool {
+        let Some(seen) = self.nodes.get(&node.name) else { return false };
+        match node.daemon_state {
+            DaemonState::Run | DaemonState::Shutdown if seen.ours => seen.silent >= LET_GO,
+            DaemonState::Shutdown => seen.silent >= OLDER_WAY_OUT,
+            _ => false,
+        }
+    }
+
+    /// Whether `node` may have addresses that its record does not speak of.
+    pub fn is_doubtful(&self, node: &NodeRecord) -> bool {
+        node.role == NodeRole::Coordinator
+            && !self.is_absent(node)
+            && self.nodes.get(&node.name).and_then(|seen| seen.doubted).is_some_and(|since| since < LET_GO)
+    }
+
+    /// Another coordinator that may have addresses that its record does not speak of.
+    pub fn doubtful<'a>(&self, cluster: &'a Cluster, me: &NodeName) -> Option<&'a NodeName> {
+        let mut others = cluster.nodes.values().filter(|node| node.name != *me);
+        others.find(|node| self.is_doubtful(node)).map(|node| &node.name)
+    }
+}
+
+impl Seen {
+    fn first(node: &NodeRecord) -> Seen {
+        let mut seen = Seen {
+            stamp: node.keepalives,
+            ours: node.hypervisor.as_ref().is_some_and(|note| note.said_by == node.pvc_version),
+            announced: false,
+            silent: Duration::ZERO,
+            daemon_state: node.daemon_state.clone(),
+            coordinator_state: node.coordinator_state.clone(),
+            doubted: None,
+        };
+        let starts = node.daemon_state == DaemonState::Init;
+        seen.doubted = (starts || seen.is_unclear()).then_some(Duration::ZERO);
+        seen
+    }
+
+    fn look(&mut self, node: &NodeRecord, heard: Duration) {
+        let is_new = self.stamp != node.keepalives;
+        self.stamp = node.keepalives;
+        self.silent = if is_new || self.announced { Duration::ZERO } else { self.silent + heard };
+        self.doubted = self.doubted.map(|since| since + heard);
+        if self.daemon_state == node.daemon_state && self.coordinator_state == node.coordinator_state {
+            return;
+        }
+        let served = serves(&self.daemon_state);
+        let had = self.had_something();
+        self.daemon_state = node.daemon_state.clone();
+        self.coordinator_state = node.coordinator_state.clone();
+        let begins_anew = node.daemon_state == DaemonState::Init && had;
+        if served && serves(&node.daemon_state) {
+            // What a daemon that goes on says of itself is true, but for one that was started just now.
+            self.doubted = match self.is_unclear() {
+                true => Some(Duration::ZERO),
+                false if had => None,
+                false => self.doubted,
+            };
+        } else if node.daemon_state == DaemonState::Fenced {
+            self.doubted = None;
+        } else if (served && self.is_unclear()) || begins_anew {
+            self.doubted = Some(Duration::ZERO);
+        } else if self.is_unclear() {
+            self.doubted.get_or_insert(Duration::ZERO);
+        }
+    }
+
+    fn begin_anew(&mut self) {
+        self.silent = Duration::ZERO;
+        self.doubted = self.doubted.filter(|since| *since < LET_GO).map(|_| Duration::ZERO);
+    }
+
+    fn doubt_takeover(&mut self) {
+        if serves(&self.daemon_state) && self.coordinator_state == CoordinatorState::Takeover {
+            self.doubted = Some(Duration::ZERO);
+        }
+    }
+
+    fn had_something(&self) -> bool {
+        use CoordinatorState::{Primary, Relinquish, Takeover};
+        matches!(self.coordinator_state, Primary | Relinquish | Takeover)
+    }
+
+    /// Whether the records leave open what the node has. A primary that serves is asked to give it up.
+    fn is_unclear(&self) -> bool {
+        match self.daemon_state {
+            DaemonState::Run | DaemonState::Shutdown => self.coordinator_state == CoordinatorState::Takeover,
+            DaemonState::Fenced => false,
+            _ => self.had_something(),
+        }
+    }
+}
+
+fn serves(state: &DaemonState) -> bool {
+    matches!(state, DaemonState::Run | DaemonState::Shutdown)
+}

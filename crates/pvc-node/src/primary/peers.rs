@@ -1,0 +1,57 @@
+//! Listens to the other coordinators: who lives is known from what this node hears itself, not from what
+//! a daemon wrote before it died.
+
+use std::sync::{Arc, MutexGuard};
+use std::time::Duration;
+
+use pvc_model::cluster::Cluster;
+use pvc_model::node::NodeRole;
+use pvc_model::primary::Peers;
+use tokio_util::sync::CancellationToken;
+
+use crate::shared::Shared;
+
+/// How often they are listened to, also when nothing changes.
+pub(super) const EVERY: Duration = Duration::from_secs(1);
+
+/// Looks that are further apart were no listening.
+const LONGEST_GAP: Duration = Duration::from_secs(3);
+
+/// How long the store may take to say whether a daemon is announced.
+const ASK: Duration = Duration::from_secs(2);
+
+/// Listens until `shutdown`.
+pub(crate) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
+    let mut changes = shared.store.changed();
+    let mut asked = None;
+    loop {
+        changes.mark_unchanged();
+        drop(seen(&shared, &shared.store.view()));
+        if asked.is_none_or(|asked| shared.now().saturating_sub(asked) >= EVERY) {
+            ask(&shared).await;
+            asked = Some(shared.now());
+        }
+        tokio::select! {
+            biased;
+            () = shutdown.cancelled() => return,
+            Ok(()) = changes.changed() => {}
+            () = shared.sleep(EVERY) => {}
+        }
+    }
+}
+
+/// What is known of the others, with what `cluster` says of them.
+pub(super) fn seen<'a>(shared: &'a Shared, cluster: &Cluster) -> MutexGuard<'a, Peers> {
+    let mut peers = shared.role.peers();
+    peers.look(cluster, shared.is_connected(), shared.now(), LONGEST_GAP);
+    peers
+}
+
+async fn ask(shared: &Shared) {
+    let view = shared.store.view();
+    let others = view.nodes.values().filter(|node| node.name != *shared.name());
+    for node in others.filter(|node| node.role == NodeRole::Coordinator) {
+        let answer = shared.within(ASK, shared.store.has_our_daemon(&node.name)).await;
+        shared.role.peers().heard(&node.name, answer.and_then(Result::ok));
+    }
+}
