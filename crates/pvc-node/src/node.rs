@@ -160,6 +160,7 @@ impl Node {
         };
         if let Err(error) = begun {
             if !error.is_about_another_daemon() {
+                primary::let_go(&shared).await;
                 say(&shared, DaemonState::Stop).await;
             }
             return Err(error);

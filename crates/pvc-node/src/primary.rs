@@ -363,9 +363,38 @@ async fn hand_over(shared: &Shared, vacant_for: Duration) -> bool {
     }
 }
 
+/// At the start: what a former life of this daemon left here goes, unless this node is still the one that
+/// is to have it. Before the record says anything, because others believe the record.
+pub(crate) async fn find_what_is_left(shared: &Shared) {
+    role::adopt(shared).await;
+    drop_if_not_named(shared).await;
+}
+
+/// Lets go of what is here if the key names another, or this node cannot know.
+async fn drop_if_not_named(shared: &Shared) {
+    let sent = shared.now();
+    let is_named = match shared.within(DEADLINE, shared.store.fresh()).await {
+        Some(Ok(view)) => {
+            shared.role.heard(sent);
+            view.config.primary.as_ref() == Some(shared.name())
+        }
+        _ => false,
+    };
+    if shared.role.holds() && !is_named {
+        tracing::warn!("another node is to be primary; this one gives up what it has of the role");
+        role::leave_all(shared).await;
+    }
+}
+
+/// When the start failed: the record will say that this daemon has ended, and nobody renews anything.
+pub(crate) async fn let_go(shared: &Shared) {
+    if shared.role.holds() {
+        role::leave_all(shared).await;
+    }
+}
+
 /// On the way out: gives the role to whoever contends for it, if anybody can, and waits until it is gone.
-/// Without an heir the addresses stay for as long as the kernel was told, so that a daemon that is only
-/// started anew finds them.
+/// Without an heir it is let go of all the same, and the record says so: whoever comes later takes it at once.
 pub(crate) async fn step_down(shared: &Shared) {
     let decide = |cluster: &Cluster| {
         let mut changes = Changes::new();
@@ -385,12 +414,15 @@ pub(crate) async fn step_down(shared: &Shared) {
         Some(Ok(has_heir)) => has_heir,
         Some(Err::<_, ChangeError<Moot>>(_)) | None => {
             tracing::warn!("the primary role could not be given back");
+            let_go(shared).await;
             return;
         }
     };
     if has_heir && shared.within(STEP_DOWN, until_idle(shared)).await.is_none() {
         tracing::warn!("nobody has taken the primary role over");
-        role::leave_all(shared).await;
+    }
+    if shared.role.holds() && role::leave_all(shared).await {
+        settle(shared, CoordinatorState::Secondary, None).await;
     }
 }
 

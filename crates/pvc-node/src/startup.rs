@@ -102,6 +102,11 @@ pub(crate) async fn after_store(shared: &Arc<Shared>) -> Result<(), NodeError> {
     step("cluster", When::Always, require_cluster(shared)).await?;
     step("only daemon", When::Always, claim_name(shared)).await?;
     step("schema", When::Always, agree_on_schema(shared)).await?;
+    step("addresses of the primary", When::Always, async {
+        primary::find_what_is_left(shared).await;
+        Ok::<(), NodeError>(())
+    })
+    .await?;
     step("node record", When::Always, async { set_up_node(shared).await.map_err(NodeError::from) }).await?;
     step(
         "cluster name",

@@ -196,12 +196,19 @@ async fn a_primary_that_is_shut_down_hands_over_first() {
 
 #[tokio::test(start_paused = true)]
 async fn a_lone_primary_is_shut_down_without_waiting_for_anybody() {
-    let (_segment, one) = one().await;
+    let (segment, one) = one().await;
+    let mut two = one.another("hv2").await;
+    segment.plug_in(&mut two).await;
     let daemon = one.running().await;
     until_state(&one, "hv1", Primary).await;
     let asked = one.now();
     daemon.stop().await;
     assert!(one.now() - asked < Duration::from_secs(5));
+    segment.assert_nobody_has_any();
+    let _second = two.running().await;
+    until_state(&one, "hv2", Primary).await;
+    assert!(one.now() - asked < Duration::from_secs(30), "{:?}", one.now() - asked);
+    segment.assert_all_at("hv2");
 }
 
 #[tokio::test(start_paused = true)]
@@ -258,7 +265,15 @@ async fn a_daemon_that_comes_back_to_find_another_primary_drops_what_it_left() {
     segment.allow_two_holders();
     one.change(changes).await;
     until_state(&one, "hv2", Primary).await;
-    let _again = one.running().await;
+    assert!(!segment.has_none("hv1"));
+    let _again = one.start().await;
+    let at_the_first_word = || {
+        let starts = one.node().is_some_and(|node| node.daemon_state != DaemonState::Fenced);
+        assert!(!starts || segment.has_none("hv1"), "the record must not speak before they are gone");
+        starts
+    };
+    one.until("hv1 has a word in its record", at_the_first_word).await;
+    one.until_daemon(DaemonState::Run).await;
     one.until("only hv2 has them", || segment.has_all("hv2") && segment.has_none("hv1")).await;
     assert_eq!(state(&one, "hv1"), Secondary);
 }
@@ -280,6 +295,27 @@ async fn a_named_node_whose_daemon_fails_again_and_again_is_replaced() {
         }
     }
     segment.assert_all_at("hv2");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_killed_daemon_left_is_not_taken_by_another_before_it_is_gone() {
+    use CoordinatorState::Takeover;
+    for (daemon, state) in [
+        (DaemonState::Stop, Primary),
+        (DaemonState::Init, Secondary),
+        (DaemonState::Run, Takeover),
+        (DaemonState::Dead, Primary),
+    ] {
+        let Pair { segment, one, first, second: _second, .. } = pair().await;
+        first.kill().await;
+        let mut changes = Changes::new();
+        changes.node(&NodeName::new("hv1"), NodeChange::Daemon(daemon));
+        changes.node(&NodeName::new("hv1"), NodeChange::Coordinator(state));
+        changes.config(ConfigChange::Primary(Some(NodeName::new("hv2"))));
+        one.change(changes).await;
+        until_state(&one, "hv2", Primary).await;
+        segment.assert_all_at("hv2");
+    }
 }
 
 #[tokio::test(start_paused = true)]
