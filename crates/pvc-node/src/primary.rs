@@ -327,7 +327,8 @@ async fn conclude_takeover(shared: &Shared, ending: Option<Ending>, peer: Option
                 peer = peer.as_ref().map(NodeName::as_str),
                 "the old primary lives and does not let go; the role stays with it"
             );
-            settle(shared, Secondary, peer).await
+            let name = peer.map(|to| Rename { from: shared.name().clone(), to });
+            settle(shared, Secondary, name).await
         }
         Some(Ending::Abandoned { give_back: false }) => {
             tracing::info!("another node is to be primary; the takeover is broken off");
@@ -356,7 +357,7 @@ async fn hand_over(shared: &Shared, vacant_for: Duration) -> bool {
                 to = to.as_ref().map(NodeName::as_str),
                 "the role was not taken over; this node stays primary"
             );
-            let name = reclaim.then(|| shared.name().clone());
+            let name = to.filter(|_| reclaim).map(|from| Rename { from, to: shared.name().clone() });
             settle(shared, CoordinatorState::Primary, name).await
         }
         _ => settle(shared, CoordinatorState::Secondary, None).await,
@@ -438,16 +439,24 @@ async fn until_idle(shared: &Shared) {
     }
 }
 
-/// Writes the state in which a hand-over ended, whatever the key says by now: it is a fact. `primary` is
-/// written into the key with it, unless that asks everybody to contend.
-async fn settle(shared: &Shared, state: CoordinatorState, primary: Option<NodeName>) -> bool {
+/// Whom the key is to name instead of whom the hand-over found there.
+struct Rename {
+    from: NodeName,
+    to: NodeName,
+}
+
+/// Writes the state in which a hand-over ended, whatever the key says by now: it is a fact. The key is
+/// changed with it only if nobody has asked for something else since.
+async fn settle(shared: &Shared, state: CoordinatorState, primary: Option<Rename>) -> bool {
     let change = |cluster: &Cluster| {
         let mut changes = Changes::new();
         if cluster.nodes.get(shared.name()).is_none_or(|own| own.coordinator_state != state) {
             changes.node(shared.name(), NodeChange::Coordinator(state.clone()));
         }
-        if let (Some(name), Some(_)) = (&primary, &cluster.config.primary) {
-            changes.config(ConfigChange::Primary(Some(name.clone())));
+        if let Some(Rename { to, .. }) =
+            primary.as_ref().filter(|rename| cluster.config.primary.as_ref() == Some(&rename.from))
+        {
+            changes.config(ConfigChange::Primary(Some(to.clone())));
         }
         Ok((changes, ()))
     };

@@ -344,6 +344,26 @@ async fn a_candidate_that_dies_before_it_begins_leaves_the_role_where_it_is() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_newer_request_is_not_overwritten_by_the_end_of_an_older_one() {
+    let Pair { segment, one, second, .. } = pair().await;
+    let mut three = one.another("hv3").await;
+    segment.plug_in(&mut three).await;
+    let third = three.running().await;
+    until_state(&one, "hv3", Secondary).await;
+    second.connection.cut();
+    third.connection.cut();
+    ask(&one, Some("hv2")).await;
+    one.pass(12).await;
+    ask(&one, Some("hv3")).await;
+    one.pass(12).await;
+    assert_eq!(one.view().config.primary, Some(NodeName::new("hv3")));
+    segment.assert_all_at("hv1");
+    third.connection.mend();
+    until_state(&one, "hv3", Primary).await;
+    segment.assert_all_at("hv3");
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_address_that_somebody_removed_is_put_back() {
     let Pair { segment, one, .. } = pair().await;
     let address = "10.0.0.250/24".parse().unwrap();
