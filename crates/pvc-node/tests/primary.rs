@@ -418,7 +418,7 @@ impl Database for Stubborn {
 #[tokio::test(start_paused = true)]
 async fn the_database_follows_and_does_not_hold_up_the_role_when_it_refuses() {
     let (segment, mut one) = one().await;
-    let database = Arc::new(Stubborn { leader: std::sync::Mutex::new((NodeName::new("hv1"), 2)) });
+    let database = Arc::new(Stubborn { leader: std::sync::Mutex::new((NodeName::new("hv1"), 9)) });
     one.database = Some(database.clone());
     let mut two = one.another("hv2").await;
     two.database = Some(database.clone());

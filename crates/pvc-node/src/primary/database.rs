@@ -8,11 +8,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::shared::Shared;
 
-/// How often a database that does not obey is asked.
+/// How often a database that does not obey is asked in quick succession.
 const TRIES: u32 = 5;
 
 /// How long it is left alone in between.
 const REST: Duration = Duration::from_secs(5);
+
+/// As [`REST`], once it has been asked so often: what hinders it may be gone in an hour.
+const LONG_REST: Duration = Duration::from_secs(60);
 
 /// How long one attempt may take.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -41,7 +44,7 @@ async fn serve(shared: &Shared, term: u64) {
 }
 
 async fn settle(shared: &Shared, database: &dyn Database) {
-    for attempt in 1..=TRIES {
+    for attempt in 1_u32.. {
         let error = match shared.within(DEADLINE, lead(shared, database)).await {
             Some(Ok(())) => return,
             Some(Err(error)) => error,
@@ -50,11 +53,14 @@ async fn settle(shared: &Shared, database: &dyn Database) {
         let hint = error.hint().unwrap_or_default();
         tracing::warn!(%error, attempt, hint, "the database's leader is not on the primary node");
         shared.role.database_settled.send_replace(*shared.role.term.borrow());
-        if attempt < TRIES {
-            shared.sleep(REST).await;
+        if attempt == TRIES {
+            tracing::error!(
+                every_seconds = LONG_REST.as_secs(),
+                "the database's leader stays where it is; it is asked again for as long as this node is primary"
+            );
         }
+        shared.sleep(if attempt < TRIES { REST } else { LONG_REST }).await;
     }
-    tracing::error!("the database's leader stays where it is; `pvc node primary` tries again");
 }
 
 async fn lead(shared: &Shared, database: &dyn Database) -> Result<(), DatabaseError> {
