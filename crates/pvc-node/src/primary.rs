@@ -372,7 +372,7 @@ pub(crate) async fn find_what_is_left(shared: &Shared) {
 }
 
 /// Lets go of what is here if the key names another, or this node cannot know.
-async fn drop_if_not_named(shared: &Shared) {
+pub(crate) async fn drop_if_not_named(shared: &Shared) {
     let sent = shared.now();
     let is_named = match shared.within(DEADLINE, shared.store.fresh()).await {
         Some(Ok(view)) => {

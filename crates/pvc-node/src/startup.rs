@@ -129,6 +129,12 @@ pub(crate) async fn after_store(shared: &Arc<Shared>) -> Result<(), NodeError> {
     let volumes = When::only_if(settings.subsystems.storage, "storage is off");
     step("key of volumes", volumes, async {
         secret::require(shared).await;
+        Ok::<(), NodeError>(())
+    })
+    .await?;
+    // The start may have taken longer than a right to addresses lasts that nobody renews.
+    step("right to the addresses", When::Always, async {
+        primary::drop_if_not_named(shared).await;
         Ok(())
     })
     .await
