@@ -22,6 +22,9 @@ const PROBE: Duration = Duration::from_secs(2);
 pub(crate) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
     let mut renewed = shared.now();
     loop {
+        if !shared.role.has_looked() {
+            role::adopt(&shared).await;
+        }
         if shared.role.holds() {
             watch(&shared, &mut renewed).await;
         }

@@ -33,6 +33,8 @@ const TRIES: u32 = 3;
 #[derive(Debug, Default)]
 struct State {
     taken: BTreeSet<Duty>,
+    /// Whether it is known what a former life left here.
+    has_looked: bool,
     /// When the last request was sent that the store has answered; monotonic.
     heard: Duration,
 }
@@ -62,6 +64,11 @@ impl Role {
         self.state.lock().expect("nothing panics while it holds the state")
     }
 
+    /// Whether it is known what a former life left here.
+    pub fn has_looked(&self) -> bool {
+        self.state().has_looked
+    }
+
     pub fn peers(&self) -> MutexGuard<'_, Peers> {
         self.peers.lock().expect("nothing panics while it holds them")
     }
@@ -88,12 +95,16 @@ pub(crate) fn is_cut_off(shared: &Shared) -> bool {
     must_let_go(unheard_for(shared), shared.settings.session_timeout)
 }
 
-/// Takes what is here already for taken: addresses of a former life.
+/// Takes what is here already for taken: addresses of a former life. If the kernel does not say what is
+/// here, it is to be asked again: see [`Role::has_looked`].
 pub(crate) async fn adopt(shared: &Shared) {
+    let _turn = shared.role.turn.lock().await;
     let links = match shared.within(KERNEL, shared.ports.network.links()).await {
         Some(Ok(links)) => links,
-        _ => return,
+        Some(Err(error)) => return tracing::warn!(%error, "it is not known which addresses were left here"),
+        None => return tracing::warn!("the kernel does not say which addresses were left here"),
     };
+    shared.role.state().has_looked = true;
     let is_here = |floating: &&FloatingAddress| {
         links.get(&floating.link).is_some_and(|link| link.addresses.contains(&floating.address))
     };
