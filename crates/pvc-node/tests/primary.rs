@@ -170,16 +170,17 @@ async fn a_short_outage_of_the_store_moves_nothing() {
 async fn a_takeover_waits_until_a_primary_that_was_cut_off_has_given_up() {
     let Pair { segment, one, first, second: _second, .. } = pair().await;
     first.connection.cut();
-    one.pass(1).await;
+    first.session.expire().await;
     ask(&one, Some("hv2")).await;
     one.pass(3).await;
     segment.assert_all_at("hv1");
-    one.until("nobody has the addresses", || segment.holders("10.0.0.250").is_empty()).await;
-    first.connection.mend();
-    ask(&one, Some("hv2")).await;
+    // It is not mended, and hv2 is not asked again.
     one.until("hv2 has them", || segment.has_all("hv2")).await;
     until_state(&one, "hv2", Primary).await;
+    segment.assert_all_at("hv2");
+    first.connection.mend();
     until_state(&one, "hv1", Secondary).await;
+    segment.assert_all_at("hv2");
 }
 
 #[tokio::test(start_paused = true)]
