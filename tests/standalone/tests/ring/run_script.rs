@@ -212,6 +212,12 @@ fn a_newcomer_runs_stops_and_purges_pvc_and_nothing_stays() {
     newcomer.pvc(&["status"]).says(&["Primary node"]);
     // Once more changes nothing.
     newcomer.run(&[]).says(&["runs already"]);
+    // Nor does a second one beside it, which would find the store taken; the first is still known.
+    let mut beside = newcomer.command("./run", &[]);
+    let refused = run(beside.env("PVC_PORT", "9"), "");
+    assert_ne!(refused.code, 0);
+    assert!(refused.stderr.contains("runs already"), "{refused}");
+    newcomer.run(&["--status"]).says(&["PVC runs, pid", "answers"]);
 
     let mut build = newcomer.command("examples/hello/build", &[]);
     run(&mut build, "").says(&["vms/hello_sda is ready"]);
@@ -220,7 +226,8 @@ fn a_newcomer_runs_stops_and_purges_pvc_and_nothing_stays() {
     newcomer.pvc(&["vm", "start", "hello", "--wait"]).ok();
     let qemu = newcomer.qemu().expect("QEMU runs");
 
-    newcomer.run(&["--stop"]).says(&["stopping PVC"]);
+    newcomer.run(&["--stop"]).says(&["stopping PVC", "guests keep running"]);
+    newcomer.run(&["--stop"]).says(&["PVC does not run"]);
     assert_ne!(newcomer.run(&["--status"]).code, 0);
     assert_eq!(newcomer.qemu(), Some(qemu), "guests keep running");
     newcomer.run(&[]).ok();
