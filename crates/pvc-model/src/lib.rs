@@ -11,6 +11,7 @@
 //! - **record**: what the tree holds about one thing. **pass**: one round of a reconciler,
 //!   made of **steps**.
 
+pub mod attention;
 pub mod cluster;
 pub mod domain;
 pub mod fault;

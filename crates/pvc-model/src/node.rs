@@ -169,6 +169,12 @@ pub struct NodeRecord {
 }
 
 impl NodeRecord {
+    /// Whether a daemon of ours started last on this node. Our note stays where it is when a node is moved
+    /// back to an older daemon, which writes another version.
+    pub fn runs_our_daemon(&self) -> bool {
+        self.hypervisor.as_ref().is_some_and(|note| note.said_by == self.pvc_version)
+    }
+
     /// Whether new VMs may be placed here: its daemon runs and it is ready.
     pub fn takes_vms(&self) -> bool {
         self.daemon_state == DaemonState::Run && self.domain_state == DomainState::Ready

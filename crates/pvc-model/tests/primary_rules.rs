@@ -447,7 +447,7 @@ fn seen(history: &[(CoordinatorState, DaemonState, Option<bool>, u64)]) -> (Peer
         let cluster = cluster(None, vec![last.clone()]);
         for second in 0..=*seconds {
             now += Duration::from_secs(u64::from(second > 0));
-            peers.look(&cluster, true, now, Duration::from_secs(3));
+            peers.look(&cluster, true, now);
             if let Some(announced) = announced {
                 peers.heard(&last.name, Some(*announced));
             }
@@ -480,7 +480,7 @@ fn a_daemon_is_absent_when_its_silence_has_outlasted_what_the_kernel_was_told() 
     }
     let (mut peers, node) = seen(&[(Primary, Run, Some(true), 5), (Primary, Run, Some(false), 60)]);
     assert!(peers.is_absent(&node));
-    peers.look(&cluster(None, vec![node.clone()]), false, Duration::from_secs(66), Duration::from_secs(3));
+    peers.look(&cluster(None, vec![node.clone()]), false, Duration::from_secs(66));
     assert!(!peers.is_absent(&node), "who was cut off itself begins to listen anew");
 }
 

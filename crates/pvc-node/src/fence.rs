@@ -28,9 +28,6 @@ use act::{Actor, Done, Ended};
 /// How often everybody's stamp is looked at.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Looks that are further apart were no listening.
-const LONGEST_GAP: Duration = Duration::from_secs(3);
-
 /// How long the lock is waited for at a time.
 const LOCK_PATIENCE: Duration = Duration::from_secs(4);
 
@@ -93,7 +90,7 @@ impl Fencer {
         let cluster = shared.store.view();
         let now = shared.now();
         let is_connected = shared.is_connected();
-        self.sightings.look(&cluster, is_connected, now, LONGEST_GAP);
+        self.sightings.look(&cluster, is_connected, now);
         let is_held = self.lock.as_ref().is_some_and(|lock| lock.certain());
         if !is_held && self.lock.take().is_some() {
             tracing::warn!("the fence lock was lost; whoever has it next goes on");

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use pvc_model::Uuid;
+use pvc_model::attention::Attention;
 use pvc_ports::Command;
 use tokio_util::sync::CancellationToken;
 
@@ -16,9 +17,6 @@ use crate::shared::Shared;
 
 /// How often is looked.
 const LOOK: Duration = Duration::from_secs(1);
-
-/// Looks that are further apart were no looking: a machine that slept has first to try again.
-const LONGEST_GAP: Duration = Duration::from_secs(3);
 
 /// How long asking for the guests may take, and ending them: the reset ends those that are left.
 const END_GUESTS: Duration = Duration::from_secs(10);
@@ -31,21 +29,18 @@ pub(crate) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
     let rules = &shared.settings.fencing;
     let limit = rules.keepalive_interval * rules.suicide_intervals;
     let stamped = shared.stamped.subscribe();
-    let (mut last_look, mut last_stamp, mut silent) = (shared.now(), *stamped.borrow(), Duration::ZERO);
+    let (mut attention, mut last_stamp, mut silent) =
+        (Attention::default(), *stamped.borrow(), Duration::ZERO);
+    attention.look(shared.now());
     loop {
         tokio::select! {
             biased;
             () = shutdown.cancelled() => return,
             () = shared.sleep(LOOK) => {}
         }
-        let (now, stamp) = (shared.now(), *stamped.borrow());
-        let passed = now.saturating_sub(last_look);
-        silent = match (stamp == last_stamp, passed <= LONGEST_GAP) {
-            (true, true) => silent + passed,
-            (true, false) => silent,
-            (false, _) => Duration::ZERO,
-        };
-        (last_look, last_stamp) = (now, stamp);
+        let (stamp, passed) = (*stamped.borrow(), attention.look(shared.now()));
+        silent = if stamp == last_stamp { silent + passed } else { Duration::ZERO };
+        last_stamp = stamp;
         // In maintenance somebody may have stopped the store on purpose.
         if silent < limit || shared.store.view().config.maintenance {
             continue;

@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn foreign_crates_are_listed_once_each_with_their_licence() {
-        let tree = "pvcd v0.2.0 (/work/bin/pvcd)\tApache-2.0\nserde v1.0.1\tMIT OR Apache-2.0\n\
+        let tree = "pvcd v0.2.0 (/src/bin/pvcd)\tApache-2.0\nserde v1.0.1\tMIT OR Apache-2.0\n\
                     serde_derive v1.0.1 (proc-macro)\tMIT\nserde v1.0.1\tMIT OR Apache-2.0\n";
         assert_eq!(foreign_crates(tree), "serde 1.0.1: MIT OR Apache-2.0\nserde_derive 1.0.1: MIT\n");
     }

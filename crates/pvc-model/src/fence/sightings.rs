@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::NodeName;
+use crate::attention::Attention;
 use crate::cluster::Cluster;
 
 /// How long each node has been silent, in the time that this observer listened.
 #[derive(Debug, Clone, Default)]
 pub struct Sightings {
-    last_look: Option<Duration>,
+    attention: Attention,
     nodes: BTreeMap<NodeName, Sighting>,
 }
 
@@ -22,17 +23,14 @@ struct Sighting {
 impl Sightings {
     /// Looks at everybody's stamp at `now`, by the observer's monotonic clock.
     ///
-    /// The time since the last look counts as silence only if it is not longer than `longest_gap`: who was
-    /// frozen, or starved of processor time, did not listen. Without a connection nobody is heard, and all
-    /// silence is forgotten: whoever returns from an outage waits the full time for everyone (I8).
-    pub fn look(&mut self, cluster: &Cluster, is_connected: bool, now: Duration, longest_gap: Duration) {
+    /// Without a connection nobody is heard, and all silence is forgotten: whoever returns from an outage
+    /// waits the full time for everyone (I8).
+    pub fn look(&mut self, cluster: &Cluster, is_connected: bool, now: Duration) {
         if !is_connected {
             *self = Sightings::default();
             return;
         }
-        let passed = self.last_look.map_or(Duration::ZERO, |last| now.saturating_sub(last));
-        let heard = if passed <= longest_gap { passed } else { Duration::ZERO };
-        self.last_look = Some(now);
+        let heard = self.attention.look(now);
         self.nodes.retain(|name, _| cluster.nodes.contains_key(name));
         for (name, node) in &cluster.nodes {
             let stamp = node.keepalives;

@@ -76,7 +76,7 @@ impl Fencer {
     }
 
     fn look(&mut self, is_connected: bool) {
-        self.sightings.look(&self.cluster, is_connected, self.now, 3 * LOOK);
+        self.sightings.look(&self.cluster, is_connected, self.now);
     }
 
     fn plan(&mut self) -> Plan {

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::NodeName;
+use crate::attention::Attention;
 use crate::cluster::Cluster;
 use crate::node::{CoordinatorState, DaemonState, NodeRecord, NodeRole};
 
@@ -20,7 +21,7 @@ const OLDER_WAY_OUT: Duration = Duration::from_secs(120);
 /// What an observer knows of the others.
 #[derive(Debug, Clone, Default)]
 pub struct Peers {
-    last_look: Option<Duration>,
+    attention: Attention,
     nodes: BTreeMap<NodeName, Seen>,
 }
 
@@ -40,17 +41,15 @@ struct Seen {
 }
 
 impl Peers {
-    /// Looks at the records at `now`, by the observer's monotonic clock. Looks that are further apart than
-    /// `longest_gap` were no listening, and without a connection all times begin anew.
-    pub fn look(&mut self, cluster: &Cluster, is_connected: bool, now: Duration, longest_gap: Duration) {
+    /// Looks at the records at `now`, by the observer's monotonic clock. Without a connection all times
+    /// begin anew.
+    pub fn look(&mut self, cluster: &Cluster, is_connected: bool, now: Duration) {
         if !is_connected {
-            self.last_look = None;
+            self.attention.lapse();
             self.nodes.values_mut().for_each(Seen::begin_anew);
             return;
         }
-        let passed = self.last_look.map_or(Duration::ZERO, |last| now.saturating_sub(last));
-        let heard = if passed <= longest_gap { passed } else { Duration::ZERO };
-        self.last_look = Some(now);
+        let heard = self.attention.look(now);
         self.nodes.retain(|name, _| cluster.nodes.contains_key(name));
         for (name, node) in &cluster.nodes {
             match self.nodes.get_mut(name) {
@@ -111,7 +110,7 @@ impl Seen {
     fn first(node: &NodeRecord) -> Seen {
         let mut seen = Seen {
             stamp: node.keepalives,
-            ours: node.hypervisor.as_ref().is_some_and(|note| note.said_by == node.pvc_version),
+            ours: node.runs_our_daemon(),
             announced: false,
             silent: Duration::ZERO,
             daemon_state: node.daemon_state.clone(),

@@ -118,7 +118,8 @@ impl Actor {
             let mut changes = Changes::new();
             changes.expect(Expect::NodeDaemon(node.clone()));
             changes.node(node, NodeChange::Daemon(DaemonState::Dead));
-            if lets_go_by_itself(record) {
+            // It gave the role up when its session ended. An older peer keeps its addresses until its power is cut.
+            if record.runs_our_daemon() {
                 take_role(cluster, record, &mut changes);
             }
             Ok((changes, ()))
@@ -529,13 +530,6 @@ fn late(step: &Step) -> Ended {
         Step::PowerOn => Ended::NotSwitchedOn,
         Step::Suspect { .. } | Step::Prove { .. } => Ended::Done,
     }
-}
-
-/// Whether a node that is cut off from the store gives up the primary role by itself, well before others
-/// take it for dead. Older peers keep their addresses until somebody powers them off, and leave our note
-/// where it is when a node is moved back to them.
-fn lets_go_by_itself(record: &NodeRecord) -> bool {
-    record.hypervisor.as_ref().is_some_and(|note| note.said_by == record.pvc_version)
 }
 
 /// Takes the primary role from a dead node, so that another can have it.

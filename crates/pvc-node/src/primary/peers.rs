@@ -14,9 +14,6 @@ use crate::shared::Shared;
 /// How often they are listened to, also when nothing changes.
 pub(super) const EVERY: Duration = Duration::from_secs(1);
 
-/// Looks that are further apart were no listening.
-const LONGEST_GAP: Duration = Duration::from_secs(3);
-
 /// How long the store may take to say whether a daemon is announced.
 const ASK: Duration = Duration::from_secs(2);
 
@@ -43,7 +40,7 @@ pub(crate) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
 /// What is known of the others, with what `cluster` says of them.
 pub(super) fn seen<'a>(shared: &'a Shared, cluster: &Cluster) -> MutexGuard<'a, Peers> {
     let mut peers = shared.role.peers();
-    peers.look(cluster, shared.is_connected(), shared.now(), LONGEST_GAP);
+    peers.look(cluster, shared.is_connected(), shared.now());
     peers
 }
 
