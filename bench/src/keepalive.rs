@@ -192,6 +192,7 @@ fn settings(name: &NodeName) -> NodeSettings {
         ipmi: None,
         fencing: Rules::never(INTERVAL),
         fence_only_with_own_bmc: false,
+        reset_after: None,
         start_services: false,
         standalone: false,
         log: LogSwitches::default(),

@@ -107,6 +107,7 @@ pub fn node(config: &Config) -> NodeSettings {
         }),
         fencing: fencing(config),
         fence_only_with_own_bmc: config.fencing.disable_on_ipmi_failure,
+        reset_after: reset_after(config),
         start_services: !standalone,
         standalone,
         log: LogSwitches {
@@ -115,6 +116,12 @@ pub fn node(config: &Config) -> NodeSettings {
             monitoring_details: config.logging.monitoring_details,
         },
     }
+}
+
+/// In a cluster that is one machine nobody else could start the VMs.
+fn reset_after(config: &Config) -> Option<Duration> {
+    let intervals = config.fencing.suicide_intervals.filter(|_| config.standalone.is_none())?;
+    Some(config.timers.keepalive_interval * intervals.get())
 }
 
 /// A cluster that is one machine has nobody to fence.
@@ -126,7 +133,6 @@ fn fencing(config: &Config) -> Rules {
     Rules {
         keepalive_interval: interval,
         fence_intervals: fencing.fence_intervals.map_or(0, NonZeroU32::get),
-        suicide_intervals: fencing.suicide_intervals.map_or(0, NonZeroU32::get),
         recover_after_success: fencing.successful_fence == FenceAction::Migrate,
     }
 }

@@ -42,8 +42,6 @@ pub struct Rules {
     pub keepalive_interval: Duration,
     /// Missed keepalives until a node is taken for dead; 0: never.
     pub fence_intervals: u32,
-    /// Missed keepalives until a node with running VMs resets itself; 0: it does not.
-    pub suicide_intervals: u32,
     /// Whether the VMs of a node that was proven dead are started elsewhere.
     pub recover_after_success: bool,
 }
@@ -51,7 +49,7 @@ pub struct Rules {
 impl Rules {
     /// Nobody is ever taken for dead: a cluster that is one machine.
     pub fn never(keepalive_interval: Duration) -> Self {
-        Rules { keepalive_interval, fence_intervals: 0, suicide_intervals: 0, recover_after_success: false }
+        Rules { keepalive_interval, fence_intervals: 0, recover_after_success: false }
     }
 
     /// The silence that makes a node suspicious, if any does.

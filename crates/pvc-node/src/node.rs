@@ -206,8 +206,8 @@ fn start_tasks(shared: &Arc<Shared>, log_lines: Option<Receiver<String>>) -> Tas
     if shared.settings.role == NodeRole::Coordinator && !shared.settings.standalone {
         supervise(acting, shared, "fence", &end, fence::run);
     }
-    if on.hypervisor && shared.settings.fencing.suicide_intervals > 0 {
-        supervise(acting, shared, "reset", &end, reset::run);
+    if let Some(limit) = shared.settings.reset_after.filter(|_| on.hypervisor) {
+        supervise(acting, shared, "reset", &end, move |shared, end| reset::run(shared, limit, end));
     }
     if on.hypervisor {
         supervise(acting, shared, "vms", &end, |shared, end| VmReconciler::new(shared).run(end));

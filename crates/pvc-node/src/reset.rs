@@ -24,10 +24,8 @@ const END_GUESTS: Duration = Duration::from_secs(10);
 /// How long the reset itself may take until it is tried again.
 const RESET: Duration = Duration::from_secs(30);
 
-/// Watches the own keepalive until `shutdown`, or until the machine is reset.
-pub(crate) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
-    let rules = &shared.settings.fencing;
-    let limit = rules.keepalive_interval * rules.suicide_intervals;
+/// Watches the own keepalive until `shutdown`; after `limit` without one that could be written, resets.
+pub(crate) async fn run(shared: Arc<Shared>, limit: Duration, shutdown: CancellationToken) {
     let stamped = shared.stamped.subscribe();
     let (mut attention, mut last_stamp, mut silent) =
         (Attention::default(), *stamped.borrow(), Duration::ZERO);

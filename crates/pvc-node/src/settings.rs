@@ -52,6 +52,8 @@ pub struct NodeSettings {
     pub fencing: Rules,
     /// Whether a node whose own BMC did not answer at the start fences nobody.
     pub fence_only_with_own_bmc: bool,
+    /// How long this node may be without a written keepalive until it ends its guests and resets itself.
+    pub reset_after: Option<Duration>,
     /// Whether the services that PVC needs are started here (`systemctl start`). Off where one process is
     /// everything.
     pub start_services: bool,
@@ -187,6 +189,7 @@ pub(crate) mod tests {
             ipmi: None,
             fencing: Rules::never(Duration::from_secs(5)),
             fence_only_with_own_bmc: false,
+            reset_after: None,
             start_services: false,
             standalone: true,
             log: LogSwitches::default(),

@@ -16,12 +16,7 @@ use pvc_testkit::{BmcManner, Manner, ScriptedExec};
 use world::{Daemon, INTERVAL, World, world};
 
 fn rules() -> Rules {
-    Rules {
-        keepalive_interval: INTERVAL,
-        fence_intervals: 6,
-        suicide_intervals: 0,
-        recover_after_success: true,
-    }
+    Rules { keepalive_interval: INTERVAL, fence_intervals: 6, recover_after_success: true }
 }
 
 /// A server that is a node of a cluster of several, with a BMC and a storage address.
@@ -324,7 +319,7 @@ async fn where_a_fence_is_not_to_move_vms_the_node_is_cut_off_and_nothing_else()
 #[tokio::test(start_paused = true)]
 async fn a_cut_off_node_gives_its_vms_up_and_that_alone_proves_nothing() {
     let mut three = Three::start(|world| {
-        world.settings.fencing.suicide_intervals = 12;
+        world.settings.reset_after = Some(INTERVAL * 12);
         world.exec = std::sync::Arc::new(ScriptedExec::new(|_| Ok(ScriptedExec::success(""))));
     })
     .await;
@@ -392,7 +387,7 @@ async fn a_vm_on_its_way_home_stays_where_it_runs_when_its_home_dies() {
 async fn a_cut_off_node_without_vms_or_in_maintenance_does_not_reset_itself() {
     for in_maintenance in [false, true] {
         let three = Three::start(|world| {
-            world.settings.fencing.suicide_intervals = 2;
+            world.settings.reset_after = Some(INTERVAL * 2);
             world.exec = std::sync::Arc::new(pvc_testkit::ScriptedExec::new(|_| {
                 Ok(pvc_testkit::ScriptedExec::success(""))
             }));

@@ -11,12 +11,7 @@ const INTERVAL: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_secs(1);
 
 fn rules() -> Rules {
-    Rules {
-        keepalive_interval: INTERVAL,
-        fence_intervals: 6,
-        suicide_intervals: 0,
-        recover_after_success: true,
-    }
+    Rules { keepalive_interval: INTERVAL, fence_intervals: 6, recover_after_success: true }
 }
 
 fn node(name: &str, daemon_state: DaemonState) -> NodeRecord {

@@ -100,6 +100,7 @@ pub async fn world() -> World {
         ipmi: None,
         fencing: Rules::never(INTERVAL),
         fence_only_with_own_bmc: false,
+        reset_after: None,
         start_services: false,
         standalone: true,
         log: LogSwitches::default(),
