@@ -34,5 +34,11 @@ pub mod vm;
 
 mod name;
 
+#[cfg(test)]
+extern crate self as pvc_model;
+#[cfg(test)]
+#[path = "../tests/records/mod.rs"]
+mod records;
+
 pub use name::{BadName, NodeName, check_name};
 pub use uuid::Uuid;

@@ -340,43 +340,22 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::node::{CoordinatorState, NodeFigures, NodeRole};
+    use crate::node::NodeFigures;
+    use crate::records;
 
     fn node(name: &str, free: u64, provisioned: u64, vcpus: u64, load: f64) -> NodeRecord {
         NodeRecord {
-            name: NodeName::new(name),
-            role: NodeRole::Coordinator,
-            daemon_state: DaemonState::Run,
-            coordinator_state: CoordinatorState::Secondary,
-            domain_state: DomainState::Ready,
-            keepalive: 0,
-            keepalives: 0,
-            active_schema: None,
-            latest_schema: None,
-            pvc_version: String::new(),
             cpus: 16,
-            kernel: String::new(),
-            os: String::new(),
-            arch: String::new(),
             figures: NodeFigures {
                 memory_total_mib: 64_000,
                 memory_used_mib: 64_000 - free,
                 memory_free_mib: free,
-                memory_allocated_mib: 0,
                 memory_provisioned_mib: provisioned,
                 vcpus_allocated: vcpus,
                 load,
-                domains: 0,
+                ..NodeFigures::default()
             },
-            running: Vec::new(),
-            working_on: Vec::new(),
-            health: None,
-            plugins: Vec::new(),
-            network_stats: "".into(),
-            ipmi_hostname: String::new(),
-            hypervisor: None,
-            fence: None,
-            defects: Vec::new(),
+            ..records::node(name)
         }
     }
 

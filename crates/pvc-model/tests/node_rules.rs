@@ -2,93 +2,21 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+mod records;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use pvc_model::cluster::Cluster;
-use pvc_model::domain::DomainSummary;
 use pvc_model::flush::{Fate, Flush, Leave, TakeBack, Unflush, fates, flush, unflush};
-use pvc_model::node::{CoordinatorState, DaemonState, DomainState, NodeFigures, NodeRecord, NodeRole};
+use pvc_model::node::{DaemonState, NodeFigures, NodeRecord};
 use pvc_model::placement::{Promises, Unfit};
 use pvc_model::vm::{VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
-
-fn node(name: &str) -> NodeRecord {
-    NodeRecord {
-        name: NodeName::new(name),
-        role: NodeRole::Coordinator,
-        daemon_state: DaemonState::Run,
-        coordinator_state: CoordinatorState::Secondary,
-        domain_state: DomainState::Ready,
-        keepalive: 0,
-        keepalives: 0,
-        active_schema: Some(15),
-        latest_schema: Some(15),
-        pvc_version: String::new(),
-        cpus: 4,
-        kernel: String::new(),
-        os: String::new(),
-        arch: String::new(),
-        figures: NodeFigures::default(),
-        running: Vec::new(),
-        working_on: Vec::new(),
-        health: None,
-        plugins: Vec::new(),
-        network_stats: Arc::from(""),
-        ipmi_hostname: String::new(),
-        hypervisor: None,
-        fence: None,
-        defects: Vec::new(),
-    }
-}
-
-fn domain(uuid: Uuid) -> DomainSummary {
-    DomainSummary {
-        name: "vm".to_owned(),
-        uuid,
-        description: None,
-        memory_mib: 512,
-        vcpus: 1,
-        topology: None,
-        os_type: "hvm".to_owned(),
-        arch: None,
-        machine: None,
-        emulator: None,
-        console: None,
-        console_log: None,
-        vnc: None,
-        features: Vec::new(),
-        disks: Vec::new(),
-        nics: Vec::new(),
-        controllers: Vec::new(),
-    }
-}
+use records::node;
 
 fn vm(number: u128, state: VmState, on: &str) -> VmRecord {
-    VmRecord {
-        uuid: Uuid::from_u128(number),
-        name: format!("vm{number}"),
-        state,
-        state_version: 1,
-        node: Some(NodeName::new(on)),
-        last_node: None,
-        failed_reason: String::new(),
-        xml: Arc::from(""),
-        domain: Ok(Arc::new(domain(Uuid::from_u128(number)))),
-        profile: None,
-        recorded_volumes: Vec::new(),
-        stats: Arc::from(""),
-        vnc: String::new(),
-        autostart: false,
-        migration_method: None,
-        max_downtime_ms: 300,
-        selector: None,
-        node_limit: Vec::new(),
-        tags: Vec::new(),
-        snapshots: Vec::new(),
-        moving: None,
-        defects: Vec::new(),
-    }
+    records::vm(number, state, Some(on))
 }
 
 fn cluster(nodes: Vec<NodeRecord>, vms: Vec<VmRecord>) -> Cluster {

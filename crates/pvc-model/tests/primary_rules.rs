@@ -2,12 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+mod records;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use pvc_model::NodeName;
 use pvc_model::cluster::Cluster;
-use pvc_model::node::{CoordinatorState, DaemonState, DomainState, NodeFigures, NodeRecord, NodeRole};
+use pvc_model::node::{CoordinatorState, DaemonState, NodeRecord, NodeRole};
 use pvc_model::primary::handover::{Action, Duty, Ending, Facts, HandOver, Lock, Named, Part, Peer, facts};
 use pvc_model::primary::{
     LET_GO, Own, Peers, PrimaryStep, Vacancy, holder, must_let_go, primary_step, vacancy,
@@ -18,32 +20,7 @@ use CoordinatorState::{Client, Primary, Relinquish, Secondary, Takeover};
 const PATIENCE: Duration = Duration::from_secs(10);
 
 fn node(name: &str, state: CoordinatorState, daemon_state: DaemonState) -> NodeRecord {
-    NodeRecord {
-        name: NodeName::new(name),
-        role: NodeRole::Coordinator,
-        daemon_state,
-        coordinator_state: state,
-        domain_state: DomainState::Ready,
-        keepalive: 0,
-        keepalives: 0,
-        active_schema: Some(15),
-        latest_schema: Some(15),
-        pvc_version: String::new(),
-        cpus: 4,
-        kernel: String::new(),
-        os: String::new(),
-        arch: String::new(),
-        figures: NodeFigures::default(),
-        running: Vec::new(),
-        working_on: Vec::new(),
-        health: None,
-        plugins: Vec::new(),
-        network_stats: Arc::from(""),
-        ipmi_hostname: String::new(),
-        hypervisor: None,
-        fence: None,
-        defects: Vec::new(),
-    }
+    NodeRecord { daemon_state, coordinator_state: state, ..records::node(name) }
 }
 
 fn cluster(named: Option<&str>, nodes: Vec<NodeRecord>) -> Cluster {

@@ -3,9 +3,9 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
-use crate::node::{CoordinatorState, NodeFigures, NodeRole};
+use crate::node::NodeFigures;
 use crate::vm::{VmRecord, VmState};
-use crate::{Uuid, domain::DomainSummary};
+use crate::{Uuid, domain::DomainSummary, records};
 
 const INTERVAL: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_secs(1);
@@ -16,30 +16,13 @@ fn rules() -> Rules {
 
 fn node(name: &str, daemon_state: DaemonState) -> NodeRecord {
     NodeRecord {
-        name: NodeName::new(name),
-        role: NodeRole::Coordinator,
         daemon_state,
-        coordinator_state: CoordinatorState::Secondary,
-        domain_state: DomainState::Ready,
         keepalive: 1000,
         keepalives: 7,
-        active_schema: Some(15),
-        latest_schema: Some(15),
-        pvc_version: String::new(),
         cpus: 16,
-        kernel: String::new(),
-        os: String::new(),
-        arch: String::new(),
         figures: NodeFigures { memory_total_mib: 32768, memory_free_mib: 16384, ..NodeFigures::default() },
-        running: Vec::new(),
-        working_on: Vec::new(),
-        health: None,
-        plugins: Vec::new(),
-        network_stats: "{}".into(),
         ipmi_hostname: "bmc".to_owned(),
-        hypervisor: None,
-        fence: None,
-        defects: Vec::new(),
+        ..records::node(name)
     }
 }
 
@@ -317,50 +300,9 @@ proptest! {
 }
 
 fn vm(number: u128, state: VmState, node: &str, memory_mib: u64) -> VmRecord {
-    let uuid = Uuid::from_u128(number);
-    let domain = DomainSummary {
-        name: format!("vm{number}"),
-        uuid,
-        description: None,
-        memory_mib,
-        vcpus: 1,
-        topology: None,
-        os_type: "hvm".to_owned(),
-        arch: None,
-        machine: None,
-        emulator: None,
-        console: None,
-        console_log: None,
-        vnc: None,
-        features: Vec::new(),
-        disks: Vec::new(),
-        nics: Vec::new(),
-        controllers: Vec::new(),
-    };
-    VmRecord {
-        uuid,
-        name: format!("vm{number}"),
-        state,
-        state_version: 1,
-        node: Some(NodeName::new(node)),
-        last_node: None,
-        failed_reason: String::new(),
-        xml: "<domain/>".into(),
-        domain: Ok(Arc::new(domain)),
-        profile: None,
-        recorded_volumes: Vec::new(),
-        stats: "".into(),
-        vnc: String::new(),
-        autostart: false,
-        migration_method: None,
-        max_downtime_ms: 300,
-        selector: None,
-        node_limit: Vec::new(),
-        tags: Vec::new(),
-        snapshots: Vec::new(),
-        moving: None,
-        defects: Vec::new(),
-    }
+    let record = records::vm(number, state, Some(node));
+    let domain = DomainSummary { memory_mib, ..records::domain(record.uuid) };
+    VmRecord { domain: Ok(Arc::new(domain)), ..record }
 }
 
 fn with_vms(vms: impl IntoIterator<Item = VmRecord>) -> Cluster {
