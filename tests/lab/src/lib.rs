@@ -1,44 +1,88 @@
 //! A whole cluster, for tests: the lab of docs/dev/lab.md with PVC on its three nodes.
 //!
-//! Tests share one lab, each in its turn, and each finds it whole. What is true is asked of the QEMU
-//! processes and of Ceph; what PVC says about it is compared with that.
+//! Tests share a few labs, each in its turn, and each finds its lab whole. What is true is asked of the QEMU
+//! processes, the devices and Ceph; what PVC says about it is compared with that, and what must never be is
+//! looked for all the time and once more when a story has ended.
 #![allow(
     clippy::disallowed_methods,
     reason = "nothing is simulated here: real time passes, real threads wait"
 )]
 
-use std::collections::BTreeMap;
+mod audit;
+mod truth;
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use pvc_standalone_tests::{Output, eventually, program, repository, run};
 use serde_json::Value;
 
+use self::truth::Watch;
+
 pub const NODES: [&str; 3] = ["pvchv1", "pvchv2", "pvchv3"];
 
-/// The lab, for one test.
+/// The labs that stories are told about. All but the first come up when they are first needed.
+const LABS: [&str; 2] = ["tests", "tests2"];
+
+/// A lab, for one test.
 pub struct Lab {
+    name: &'static str,
+    watch: Option<Watch>,
+    /// The VMs that the story was told are defined.
+    defined: RefCell<BTreeSet<String>>,
     _turn: File,
+    _quiet: File,
 }
 
 impl Lab {
     /// Waits for its turn and for a lab that is whole: every node on and ready, every cable in, every
     /// BMC well, and no VM from an earlier test.
     pub fn whole() -> Lab {
-        let directory = repository().join("target/lab");
-        std::fs::create_dir_all(&directory).expect("`target` can be written");
-        let turn = File::create(directory.join("tests.turn")).expect("`target` can be written");
-        turn.lock().expect("locks work in `target`");
-        let lab = Lab { _turn: turn };
+        Lab::next(|quiet| quiet.lock_shared())
+    }
+
+    /// The same, and no other story is told meanwhile: for what is measured in hundredths of a second.
+    pub fn whole_and_quiet() -> Lab {
+        Lab::next(|quiet| quiet.lock())
+    }
+
+    fn next(lock: impl FnOnce(&File) -> std::io::Result<()>) -> Lab {
+        let quiet = lock_file("quiet");
+        lock(&quiet).expect("locks work in `target`");
+        let (name, turn) = eventually("a lab is free", 1200, || free_lab().ok_or("all are taken"));
+        let mut lab = Lab { name, watch: None, defined: RefCell::default(), _turn: turn, _quiet: quiet };
         lab.mend();
         lab.does(&["up"]).ok();
         lab.remove_guests();
+        lab.watch = Some(Watch::begin(name, &lab.nodes()));
         lab
     }
 
-    /// `cargo xtask lab …`, in the lab of the tests.
+    /// The names of its nodes.
+    pub fn nodes(&self) -> Vec<String> {
+        let count = std::fs::read_to_string(self.directory().join("count")).ok();
+        let count: usize = count.and_then(|count| count.trim().parse().ok()).unwrap_or(NODES.len());
+        (1..=count).map(|number| format!("pvchv{number}")).collect()
+    }
+
+    fn directory(&self) -> PathBuf {
+        repository().join("target/lab").join(self.name)
+    }
+
+    /// `cargo xtask lab …`, in this lab.
     pub fn does(&self, arguments: &[&str]) -> Output {
-        run(Command::new(program("xtask")).arg("lab").args(arguments).env("PVC_LAB", "tests"), "")
+        run(Command::new(program("xtask")).arg("lab").args(arguments).env("PVC_LAB", self.name), "")
+    }
+
+    /// In this story a BMC lies, and is believed: two instances may run, as long as the storage refuses
+    /// what one of them writes.
+    pub fn allow_two_instances(&self) {
+        if let Some(watch) = &self.watch {
+            watch.allow_two_instances();
+        }
     }
 
     /// A script on a node, as root.
@@ -87,27 +131,25 @@ impl Lab {
     }
 
     /// The nodes whose QEMU processes run `guest`: what is true, whatever anybody recorded.
-    pub fn running_on(&self, guest: &str) -> Vec<&'static str> {
-        let all = self.guests();
-        NODES
-            .into_iter()
-            .filter(|node| all.get(node).is_some_and(|names| names.iter().any(|name| name == guest)))
-            .collect()
+    pub fn running_on(&self, guest: &str) -> Vec<String> {
+        let all = truth::guests(self.name).into_iter();
+        all.filter(|qemu| qemu.guest == guest).map(|qemu| qemu.node).collect()
     }
 
-    /// The guests of each node that can be asked.
-    pub fn guests(&self) -> BTreeMap<&'static str, Vec<String>> {
-        let listed = NODES.into_iter().map(|node| {
-            let output =
-                self.on(node, "ps -C qemu-system-x86_64 -o args= | grep -o 'guest=[^,]*' | cut -d= -f2");
-            (node, output.stdout.lines().map(str::to_owned).collect())
-        });
-        listed.collect()
+    /// The guests of each node.
+    pub fn guests(&self) -> BTreeMap<String, Vec<String>> {
+        let mut guests: BTreeMap<String, Vec<String>> =
+            self.nodes().into_iter().map(|node| (node, Vec::new())).collect();
+        for qemu in truth::guests(self.name) {
+            guests.entry(qemu.node).or_default().push(qemu.guest);
+        }
+        guests
     }
 
     /// Defines a small guest of this name with a disk in Ceph.
     pub fn define(&self, guest: &str) {
         self.does(&["guest", guest]).ok();
+        self.defined.borrow_mut().insert(guest.to_owned());
     }
 
     /// Defines a guest, has it started on `node`, and waits until its userland says so.
@@ -116,7 +158,7 @@ impl Lab {
         self.pvc(&["vm", "move", guest, "--target", node]);
         self.pvc(&["vm", "start", guest]).ok();
         eventually(&format!("{guest} on {node}"), 120, || match self.running_on(guest).as_slice() {
-            [only] if *only == node => Ok(()),
+            [only] if only == node => Ok(()),
             other => Err(format!("it runs on {other:?}")),
         });
         self.hears(node, guest, "ready; type help");
@@ -143,9 +185,19 @@ impl Lab {
         });
     }
 
-    /// The nodes other than `node` that run `guest`: for when `node` cannot be asked.
-    pub fn running_elsewhere(&self, guest: &str, node: &str) -> Vec<&'static str> {
-        self.running_on(guest).into_iter().filter(|other| *other != node).collect()
+    /// The nodes other than `node` that run `guest`.
+    pub fn running_elsewhere(&self, guest: &str, node: &str) -> Vec<String> {
+        self.running_on(guest).into_iter().filter(|other| other != node).collect()
+    }
+
+    /// Waits until `guest` runs on one node other than `node`, which has died, and on no other. Returns where.
+    pub fn recovered(&self, guest: &str, node: &str) -> String {
+        eventually(&format!("{guest} elsewhere than on {node}"), 180, || {
+            match self.running_on(guest).as_slice() {
+                [only] if only != node => Ok(only.clone()),
+                other => Err(format!("it runs on {other:?}")),
+            }
+        })
     }
 
     /// The node whose record says that it is primary.
@@ -181,8 +233,7 @@ impl Lab {
 
     /// The nodes that have the upstream floating address on a device: what is true of I12.
     pub fn holders_of_floating_addresses(&self) -> Vec<String> {
-        let has = |node: &&str| self.on(node, "ip -o address | grep -qF ' 10.99.0.250/'").code == 0;
-        NODES.into_iter().filter(has).map(str::to_owned).collect()
+        truth::holders(self.name, &self.nodes(), "10.99.0.250")
     }
 
     pub fn until_database_leads_on(&self, node: &str) {
@@ -199,7 +250,7 @@ impl Lab {
     pub fn watch_floating_address(&self) -> Ping {
         let mut ping = Command::new(program("xtask"));
         ping.args(["lab", "exec", "switch", "--", "ping", "-i", "0.025", "10.99.0.250"])
-            .env("PVC_LAB", "tests");
+            .env("PVC_LAB", self.name);
         let child = ping.stdout(Stdio::piped()).spawn().expect("xtask was built");
         Ping { child }
     }
@@ -210,10 +261,10 @@ impl Lab {
     }
 
     fn mend(&self) {
-        for node in NODES {
-            self.does(&["bmc", node, "ok"]);
-            self.does(&["heal", node]);
-            self.does(&["thaw", node]);
+        for node in self.nodes() {
+            self.does(&["bmc", &node, "ok"]);
+            self.does(&["heal", &node]);
+            self.does(&["thaw", &node]);
         }
     }
 
@@ -255,5 +306,25 @@ impl Ping {
 impl Drop for Lab {
     fn drop(&mut self) {
         self.mend();
+        let (wrong, history) = self.watch.take().map(Watch::end).unwrap_or_default();
+        if !wrong.is_empty() || std::thread::panicking() {
+            eprintln!("what happened in the lab `{}`:\n{}", self.name, history.join("\n"));
+        }
+        if std::thread::panicking() {
+            eprintln!("{}", wrong.join("\n"));
+        } else {
+            assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+            self.audit();
+        }
     }
+}
+
+fn lock_file(name: &str) -> File {
+    let directory = repository().join("target/lab");
+    std::fs::create_dir_all(&directory).expect("`target` can be written");
+    File::create(directory.join(format!("{name}.turn"))).expect("`target` can be written")
+}
+
+fn free_lab() -> Option<(&'static str, File)> {
+    LABS.into_iter().map(|name| (name, lock_file(name))).find(|(_, turn)| turn.try_lock().is_ok())
 }

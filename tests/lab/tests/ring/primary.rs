@@ -4,7 +4,7 @@ use pvc_lab_tests::{Lab, NODES};
 
 #[test]
 fn a_hand_over_loses_at_most_one_ping_to_the_floating_address() {
-    let lab = Lab::whole();
+    let lab = Lab::whole_and_quiet();
     let from = lab.primary();
     let to = lab.witness(&from);
     let ping = lab.watch_floating_address();

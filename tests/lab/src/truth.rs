@@ -1,0 +1,237 @@
+//! What is true, whatever anybody recorded: read from this machine's `/proc`, which shows every process
+//! of every node, frozen ones too.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// The floating address of each network. I12 speaks of them all.
+const FLOATING: [&str; 3] = ["10.99.0.250", "10.99.1.250", "10.99.2.250"];
+
+/// Between two looks: shorter than anything that a cluster does on purpose.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// One QEMU process that carries a guest.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Qemu {
+    pub guest: String,
+    /// When it was started, in the kernel's ticks since this machine booted.
+    started: u64,
+    pub node: String,
+    /// Whether it was started to take over a running guest.
+    incoming: bool,
+}
+
+/// The QEMU processes of a lab, by guest and age.
+pub fn guests(lab: &str) -> Vec<Qemu> {
+    let mut guests: Vec<Qemu> = processes().filter_map(|process| qemu(lab, &process)).collect();
+    guests.sort();
+    guests
+}
+
+/// The nodes that have `address` on a device.
+pub fn holders(lab: &str, nodes: &[String], address: &str) -> Vec<String> {
+    nodes
+        .iter()
+        .filter(|node| addresses_of(lab, node).is_some_and(|table| is_local(&table, address)))
+        .cloned()
+        .collect()
+}
+
+fn processes() -> impl Iterator<Item = PathBuf> {
+    let entries = fs::read_dir("/proc").expect("`/proc` can be read").flatten();
+    entries.map(|entry| entry.path()).filter(|path| {
+        path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.parse::<u32>().is_ok())
+    })
+}
+
+/// What a process of `/proc` is, if it is a guest of this lab. One that ends meanwhile is none.
+fn qemu(lab: &str, process: &std::path::Path) -> Option<Qemu> {
+    let line = fs::read(process.join("cmdline")).ok()?;
+    let words: Vec<String> =
+        line.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect();
+    if !words.first()?.contains("qemu-system") {
+        return None;
+    }
+    let name = words.iter().find_map(|word| word.strip_prefix("guest="))?;
+    let stat = fs::read_to_string(process.join("stat")).ok()?;
+    // After the program's name, which may hold anything: the state, and 18 numbers until the start.
+    let mut fields = stat.rsplit(')').next()?.split_whitespace();
+    if fields.next()? == "Z" {
+        return None;
+    }
+    Some(Qemu {
+        guest: name.split(',').next()?.to_owned(),
+        started: fields.nth(18)?.parse().ok()?,
+        node: node_of(lab, process)?,
+        incoming: words.iter().any(|word| word == "-incoming"),
+    })
+}
+
+/// The node whose cgroup a process is in.
+fn node_of(lab: &str, process: &std::path::Path) -> Option<String> {
+    let groups = fs::read_to_string(process.join("cgroup")).ok()?;
+    let group = groups.lines().find_map(|line| line.split_once(":freezer:/")?.1.strip_prefix("pvc-"))?;
+    let node = group.split('/').next()?.strip_prefix(lab)?.strip_prefix('-')?;
+    Some(node.to_owned())
+}
+
+/// The kernel's table of a node's addresses; none while no process of the node lives.
+fn addresses_of(lab: &str, node: &str) -> Option<String> {
+    let namespace = fs::metadata(format!("/run/netns/pvc-{lab}-{node}")).ok()?.ino();
+    let group = format!("/sys/fs/cgroup/freezer/pvc-{lab}-{node}/cgroup.procs");
+    let all = fs::read_to_string(group).ok()?;
+    // Services may have network namespaces of their own.
+    let inside = all
+        .lines()
+        .find(|id| fs::metadata(format!("/proc/{id}/ns/net")).is_ok_and(|its| its.ino() == namespace))?;
+    fs::read_to_string(format!("/proc/{inside}/net/fib_trie")).ok()
+}
+
+fn is_local(table: &str, address: &str) -> bool {
+    let entry = format!("|-- {address}");
+    let mut lines = table.lines();
+    while let Some(line) = lines.next() {
+        if line.trim() == entry && lines.next().is_some_and(|next| next.contains("/32 host LOCAL")) {
+            return true;
+        }
+    }
+    false
+}
+
+/// Looks all the time whether a guest runs twice (I1) or two nodes hold one address (I12).
+pub struct Watch {
+    seen: Arc<Seen>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Seen {
+    ends: AtomicBool,
+    /// A BMC that says "off" of a machine that runs is believed: then two may run, and the storage decides.
+    may_run_twice: AtomicBool,
+    wrong: Mutex<Vec<String>>,
+    history: Mutex<Vec<String>>,
+}
+
+impl Watch {
+    pub fn begin(lab: &str, nodes: &[String]) -> Watch {
+        let seen = Arc::<Seen>::default();
+        let thread = std::thread::spawn({
+            let (lab, nodes, seen) = (lab.to_owned(), nodes.to_owned(), seen.clone());
+            move || seen.watch(&lab, &nodes)
+        });
+        Watch { seen, thread: Some(thread) }
+    }
+
+    pub fn allow_two_instances(&self) {
+        self.seen.may_run_twice.store(true, Ordering::Relaxed);
+    }
+
+    /// Ends it: what was wrong, and what happened.
+    pub fn end(mut self) -> (Vec<String>, Vec<String>) {
+        self.stop();
+        let take = |list: &Mutex<Vec<String>>| std::mem::take(&mut *list.lock().expect("no watcher panics"));
+        (take(&self.seen.wrong), take(&self.seen.history))
+    }
+
+    fn stop(&mut self) {
+        self.seen.ends.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.join().expect("the watcher does not panic");
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Seen {
+    fn watch(&self, lab: &str, nodes: &[String]) {
+        let begun = Instant::now();
+        let note = |list: &Mutex<Vec<String>>, what: String| {
+            let line = format!("{:6.1} s  {what}", begun.elapsed().as_secs_f64());
+            list.lock().expect("no watcher panics").push(line);
+        };
+        let (mut before, mut holders_before) = (String::new(), String::new());
+        while !self.ends.load(Ordering::Relaxed) {
+            let now = guests(lab);
+            let shown = now.iter().map(Qemu::to_string).collect::<Vec<_>>().join(", ");
+            if shown != before {
+                note(&self.history, format!("guests: {shown}"));
+                before = shown;
+            }
+            // One look is not one instant: what is wrong is wrong at the second look, too.
+            for guest in twice(&now) {
+                let again = guests(lab);
+                if twice(&again).contains(&guest) && !self.may_run_twice.load(Ordering::Relaxed) {
+                    note(&self.wrong, format!("I1: `{guest}` runs twice: {again:?}"));
+                }
+            }
+            for address in FLOATING {
+                let has = holders(lab, nodes, address);
+                if address == FLOATING[0] && holders_before != has.join(", ") {
+                    holders_before = has.join(", ");
+                    note(&self.history, format!("{address} is on: {holders_before}"));
+                }
+                if has.len() > 1 {
+                    let again = holders(lab, nodes, address);
+                    if again.len() > 1 {
+                        note(&self.wrong, format!("I12: {} hold {address}", again.join(" and ")));
+                    }
+                }
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+}
+
+/// The guests of which one process too many exists: while one moves live there are two, and the younger
+/// was started to take over.
+fn twice(guests: &[Qemu]) -> Vec<String> {
+    let pairs = guests.windows(2).filter(|pair| pair[0].guest == pair[1].guest && !pair[1].incoming);
+    pairs.map(|pair| pair[1].guest.clone()).collect()
+}
+
+impl std::fmt::Display for Qemu {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} on {}{}", self.guest, self.node, if self.incoming { " (moved in)" } else { "" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn qemu(guest: &str, node: &str, started: u64, incoming: bool) -> Qemu {
+        Qemu { guest: guest.into(), started, node: node.into(), incoming }
+    }
+
+    #[test]
+    fn a_guest_that_moves_has_two_processes_and_does_not_run_twice() {
+        assert!(twice(&[qemu("a", "n1", 1, false), qemu("a", "n2", 2, true)]).is_empty());
+        assert!(twice(&[qemu("a", "n1", 1, false), qemu("b", "n2", 2, false)]).is_empty());
+    }
+
+    #[test]
+    fn a_guest_started_beside_a_running_one_runs_twice() {
+        assert_eq!(twice(&[qemu("a", "n1", 1, false), qemu("a", "n2", 2, false)]), ["a"]);
+        assert_eq!(twice(&[qemu("a", "n1", 1, true), qemu("a", "n2", 2, false)]), ["a"]);
+    }
+
+    #[test]
+    fn an_address_counts_where_the_kernel_has_it_itself() {
+        let table =
+            "     |-- 10.99.0.250\n        /32 host LOCAL\n     |-- 10.99.0.254\n        /32 link UNICAST\n";
+        assert!(is_local(table, "10.99.0.250"));
+        assert!(!is_local(table, "10.99.0.254"));
+        assert!(!is_local(table, "10.99.0.25"));
+    }
+}
