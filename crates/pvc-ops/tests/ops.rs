@@ -107,6 +107,13 @@ impl World {
         Store::open(self.tree.connect(), self.clock.clone(), random).await.unwrap()
     }
 
+    /// As [`another_process`](World::another_process), with its connection.
+    async fn slow_process(&self) -> (Store, Arc<FlakyTree>) {
+        let connection = FlakyTree::new(self.tree.connect());
+        let random = Arc::new(SeededRandom::new(4));
+        (Store::open(connection.clone(), self.clock.clone(), random).await.unwrap(), connection)
+    }
+
     async fn write(&self, change: impl Fn(&mut Changes) + Send + Sync) {
         self.store
             .change(|_| {
@@ -269,6 +276,52 @@ async fn without_a_node_the_reason_is_told_for_each() {
     let refusal = refused(vm::define(&world.store, &Define::new(xml("web1", UUID))).await);
     assert_eq!(refusal.to_string(), "no node can take the VM: `hv1` is in domain state `flush`, not `ready`");
     assert!(refusal.hint().unwrap().contains("pvc node ready"));
+}
+
+/// A VM of 10,000 MiB on nodes that have 15,000 MiB free, to run at once.
+fn large(number: u128) -> Define {
+    let text = xml(&format!("large{number}"), Uuid::from_u128(number)).replace("'MiB'>512", "'MiB'>10000");
+    Define { state: VmState::Start, ..Define::new(text) }
+}
+
+#[tokio::test]
+async fn what_is_promised_to_one_vm_is_not_promised_to_the_next() {
+    let world = World::with_nodes(&["hv1", "hv2"]).await;
+    for (number, node) in [(1, "hv1"), (2, "hv2")] {
+        assert_eq!(vm::define(&world.store, &large(number)).await.unwrap().node.as_str(), node);
+    }
+    let refusal = refused(vm::define(&world.store, &large(3)).await);
+    assert_eq!(
+        refusal.to_string(),
+        "no node can take the VM: `hv1` has 5000 MiB of memory free, and the VM needs 10000 MiB; \
+         `hv2` has 5000 MiB of memory free, and the VM needs 10000 MiB"
+    );
+    let off = Define { state: VmState::Stop, ..large(3) };
+    vm::define(&world.store, &off).await.unwrap();
+}
+
+#[tokio::test]
+async fn who_is_faster_gets_the_memory_and_the_slower_chooses_again() {
+    for faster_migrates in [false, true] {
+        let world = World::with_nodes(&["hv1", "hv2", "hv3"]).await;
+        let full = NodeFigures { memory_total_mib: 16_000, memory_free_mib: 1000, ..NodeFigures::default() };
+        world.store.report(vec![Report::Figures("hv1".into(), full)]).await.unwrap();
+        let here = Define { node: Some("hv1".to_owned()), ..large(1) };
+        vm::define(&world.store, &here).await.unwrap();
+        world.running("hv1", &[Uuid::from_u128(1)]).await;
+
+        let (slow, connection) = world.slow_process().await;
+        let faster = world.store.clone();
+        connection.before_next_multi(async move {
+            if faster_migrates {
+                vm::move_vm(&faster, "large1", &moving(Movement::Migrate, None)).await.unwrap();
+            } else {
+                vm::define(&faster, &large(3)).await.unwrap();
+            }
+        });
+        let defined = vm::define(&slow, &large(2)).await.unwrap();
+        assert_eq!(defined.node.as_str(), "hv3", "hv2 was promised meanwhile, migrates: {faster_migrates}");
+    }
 }
 
 #[tokio::test]

@@ -18,6 +18,7 @@ pub struct FlakyTree {
     loses_answer: AtomicBool,
     breaks_at_write: AtomicBool,
     before_create: Mutex<Option<Interlude>>,
+    before_multi: Mutex<Option<Interlude>>,
     session: watch::Sender<SessionState>,
     watches: Mutex<Vec<mpsc::UnboundedSender<TreeEvent>>>,
 }
@@ -35,6 +36,7 @@ impl FlakyTree {
             loses_answer: AtomicBool::new(false),
             breaks_at_write: AtomicBool::new(false),
             before_create: Mutex::new(None),
+            before_multi: Mutex::new(None),
             session,
             watches: Mutex::new(Vec::new()),
         });
@@ -83,6 +85,11 @@ impl FlakyTree {
     /// Has something happen when the next creation is on its way, before it is carried out.
     pub fn before_next_create(&self, interlude: impl Future<Output = ()> + Send + 'static) {
         *self.before_create.lock().expect("no test panics while holding it") = Some(Box::pin(interlude));
+    }
+
+    /// Has something happen when the next multi is on its way, before it is carried out.
+    pub fn before_next_multi(&self, interlude: impl Future<Output = ()> + Send + 'static) {
+        *self.before_multi.lock().expect("no test panics while holding it") = Some(Box::pin(interlude));
     }
 
     /// How many calls were made so far.
@@ -137,6 +144,10 @@ impl Tree for FlakyTree {
     }
 
     async fn multi(&self, ops: Vec<Op>) -> Result<Vec<Done>, MultiError> {
+        let interlude = self.before_multi.lock().expect("no test panics while holding it").take();
+        if let Some(interlude) = interlude {
+            interlude.await;
+        }
         let done = self.reach()?.multi(ops).await;
         self.answer(done)
     }

@@ -185,6 +185,9 @@ pub async fn define(store: &Store, ask: &Define) -> Result<Defined, ChangeError<
             let mut changes = Changes::new();
             changes.push(Change::DefineVm(Box::new(new)));
             changes.expect(Expect::VmNames);
+            if ask.node.is_none() && is_to_run(&ask.state) {
+                changes.expect(Expect::Placements);
+            }
             let mut warnings: Vec<_> = own_warnings.iter().map(ToString::to_string).collect();
             warnings.extend(shared_volumes(cluster, summary.uuid, &summary.volumes()));
             Ok((changes, Defined { uuid: summary.uuid, name: summary.name.clone(), node, warnings }))
@@ -329,9 +332,9 @@ fn choose_node(
             vcpus: summary.vcpus,
             node_limit,
             leaving: None,
-            runs: false,
+            runs: is_to_run(&ask.state),
         };
-        return Ok(place(cluster, &selector, &need, &Promises::default())?);
+        return Ok(place(cluster, &selector, &need, &Promises::under_way(cluster))?);
     };
     let node = find_node(cluster, name)?;
     if !node_limit.is_empty() && !node_limit.contains(&node.name) {
@@ -340,6 +343,11 @@ fn choose_node(
     check_size(node, summary.memory_mib, summary.vcpus)
         .map_err(|unfit| DefineRefusal::TooLarge { node: node.name.clone(), unfit })?;
     Ok(node.name.clone())
+}
+
+/// Whether a VM that begins in this state takes its memory at once; one that is off takes none.
+fn is_to_run(state: &VmState) -> bool {
+    matches!(state, VmState::Start | VmState::Restart)
 }
 
 /// Both kinds of tags, each once; protection wins.
