@@ -22,8 +22,9 @@ pub(crate) fn config(reader: &mut Reader<'_>, node: NodeIdentity) -> Config {
     reader.survey();
     let paths = paths(reader);
     let subsystems = subsystems(reader);
-    let cluster = cluster(reader, &node);
-    let networks = networks::read(reader, &node, &cluster.all_nodes);
+    let (cluster, is_listed) = cluster(reader, &node);
+    // Which address a machine would have that is no node of this cluster is no mistake of the file.
+    let networks = networks::read(reader, is_listed.then_some(&node), &cluster.all_nodes);
     Config {
         standalone: standalone(reader),
         database: database(reader),
@@ -146,7 +147,8 @@ fn subsystems(reader: &mut Reader<'_>) -> Subsystems {
     }
 }
 
-fn cluster(reader: &mut Reader<'_>, node: &NodeIdentity) -> Cluster {
+/// The cluster, and whether this machine is a node of it.
+fn cluster(reader: &mut Reader<'_>, node: &NodeIdentity) -> (Cluster, bool) {
     const ALL: &str = "cluster.all_nodes";
     const COORDINATORS: &str = "cluster.coordinator_nodes";
     let name = reader.get::<String>("cluster.name").filter(|name| !name.is_empty());
@@ -172,10 +174,9 @@ fn cluster(reader: &mut Reader<'_>, node: &NodeIdentity) -> Cluster {
         );
         reader.warn_at(COORDINATORS, HERE, found, "use three or five coordinators");
     }
-    if let Some(all) = &all {
-        check_membership(reader, node, all, &coordinators);
-    }
-    Cluster { name, all_nodes: all.unwrap_or_else(|| coordinators.clone()), coordinators }
+    // The older format has no list of all nodes: there, any machine may be a hypervisor.
+    let is_listed = all.as_ref().is_none_or(|all| check_membership(reader, node, all, &coordinators));
+    (Cluster { name, all_nodes: all.unwrap_or_else(|| coordinators.clone()), coordinators }, is_listed)
 }
 
 fn check_node_list(reader: &mut Reader<'_>, path: &str, nodes: &[String]) {
@@ -185,20 +186,37 @@ fn check_node_list(reader: &mut Reader<'_>, path: &str, nodes: &[String]) {
     let mut seen = BTreeSet::new();
     for name in nodes {
         if !seen.insert(name) && reader.is_given(path, HERE) {
-            reader.error_at(path, HERE, format!("names `{name}` twice"), "", "name each node once");
+            let hint = "name each node once; two servers with one name cannot be in a cluster";
+            reader.error_at(path, HERE, format!("names `{name}` twice"), "", hint);
         }
     }
 }
 
-fn check_membership(reader: &mut Reader<'_>, node: &NodeIdentity, all: &[String], coordinators: &[String]) {
+/// Whether the lists name this machine. One that they do not name would join the cluster without anybody
+/// having meant it, as a clone of a server does that kept its configuration.
+fn check_membership(
+    reader: &mut Reader<'_>,
+    node: &NodeIdentity,
+    all: &[String],
+    coordinators: &[String],
+) -> bool {
     const ALL: &str = "cluster.all_nodes";
     for name in coordinators.iter().filter(|name| !all.contains(name)) {
         reader.warn_at(ALL, HERE, format!("lacks the coordinator `{name}`"), "add it");
     }
-    if !all.contains(&node.name) && !coordinators.contains(&node.name) {
+    let is_listed = all.contains(&node.name) || coordinators.contains(&node.name);
+    if !is_listed {
         let found = format!("lacks this node, `{}`", node.name);
-        reader.warn_at(ALL, HERE, found, "add it, or check the host name of this machine");
+        let hint = match all.first() {
+            Some(first) => format!(
+                "add it if it is a new node; if this machine is one of those that are listed, give it that \
+                 host name, as in `hostnamectl hostname {first}`"
+            ),
+            None => "add it".to_owned(),
+        };
+        reader.error_at(ALL, HERE, found, "", &hint);
     }
+    is_listed
 }
 
 fn database(reader: &mut Reader<'_>) -> Database {

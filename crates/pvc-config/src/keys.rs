@@ -170,9 +170,13 @@ pub(crate) const KEYS: &[Key] = &[
     key("cluster.name", Kind::Text, "Name of the cluster, shown everywhere.")
         .need(Need::Cluster)
         .alone("standalone"),
-    key("cluster.all_nodes", Kind::NodeNames, "Short names of all nodes. If not given, the coordinators.")
-        .need(Need::Cluster)
-        .alone("[\"{node}\"]"),
+    key(
+        "cluster.all_nodes",
+        Kind::NodeNames,
+        "Short names of all nodes; daemons on any other machine refuse to start. If not given, the coordinators.",
+    )
+    .need(Need::Cluster)
+    .alone("[\"{node}\"]"),
     key(
         "cluster.coordinator_nodes",
         Kind::NodeNames,

@@ -13,6 +13,9 @@ const DEVICE: &str = "cluster.networks.{net}.device";
 const MTU: &str = "cluster.networks.{net}.mtu";
 const GATEWAY: &str = "cluster.networks.{net}.ipv4.gateway_address";
 
+/// What helps a node to an address of its own that has none by its number.
+const NUMBER_IT: &str = "let the node's name end with its number, as in `hostnamectl hostname NAME1`, or write its address in place of `by-id`";
+
 /// The keys that the two formats have in different shapes.
 struct Shape {
     network: &'static str,
@@ -32,11 +35,17 @@ const OLD: Shape = Shape {
     selection: "system.configuration.networking.{net}.address",
 };
 
-/// The networks, if networking is on or all three are described.
-pub(crate) fn read(reader: &mut Reader<'_>, node: &NodeIdentity, all_nodes: &[String]) -> Option<Networks> {
+/// The networks, if networking is on or all three are described. `node` is this one, if it is a node of the
+/// cluster; any other machine has no addresses on them.
+pub(crate) fn read(
+    reader: &mut Reader<'_>,
+    node: Option<&NodeIdentity>,
+    all_nodes: &[String],
+) -> Option<Networks> {
     let read = NETWORKS.map(|net| network(reader, At { net, item: 0 }, node));
     check_pairs(reader, &read);
     check_ids(reader, &read, all_nodes);
+    check_others(reader, &read, node, all_nodes);
     let [upstream, cluster, storage] = read;
     Some(Networks { upstream: upstream?, cluster: cluster?, storage: storage? })
 }
@@ -53,7 +62,7 @@ fn shape(reader: &Reader<'_>) -> Shape {
     }
 }
 
-fn network(reader: &mut Reader<'_>, at: At, node: &NodeIdentity) -> Option<ClusterNetwork> {
+fn network(reader: &mut Reader<'_>, at: At, node: Option<&NodeIdentity>) -> Option<ClusterNetwork> {
     let domain = reader.get_at(DOMAIN, at);
     let device = reader.get_at(DEVICE, at);
     let mtu = reader.get_at(MTU, at);
@@ -61,13 +70,15 @@ fn network(reader: &mut Reader<'_>, at: At, node: &NodeIdentity) -> Option<Clust
     let floating = floating(reader, at, network);
     let gateway = gateway(reader, at, network);
     let selection: Option<(AddressSelection, Option<u8>)> = reader.get_at(shape(reader).selection, at);
-    let address = match (network, selection) {
-        (Some(network), Some((selection, mask))) => {
+    let address = match (network, selection, node) {
+        (Some(network), Some((selection, mask)), Some(node)) => {
             own_address(reader, at, network, selection, mask, &node.id)
         }
         _ => None,
     };
-    check_distinct(reader, at, floating, gateway, address);
+    let has_no_number = matches!(selection, Some((AddressSelection::ById, _)))
+        && node.is_some_and(|node| node.id.number == 0);
+    check_distinct(reader, at, floating, gateway, address, has_no_number);
     Some(ClusterNetwork {
         domain: domain?,
         device: device?,
@@ -146,7 +157,7 @@ fn own_address(
             }
             None => {
                 let found = format!("is `by-id`, and the network `{network}` has no host number {id}");
-                let hint = "the number ends the node's name: give the node another name, an address, or a larger network";
+                let hint = "the number ends the node's name: give the node another name, an address in place of `by-id`, or a larger network";
                 reader.error_at(path, at, found, "", hint);
                 return None;
             }
@@ -160,7 +171,7 @@ fn warn_of_no_id(reader: &mut Reader<'_>, path: &str, at: At, id: &NodeId, addre
         let found = format!(
             "is `by-id`, and the node's name ends with no number: it gets the last address, {address}"
         );
-        reader.warn_at(path, at, found, "give the node a name with a number, or an address here");
+        reader.warn_at(path, at, found, NUMBER_IT);
     }
 }
 
@@ -206,26 +217,80 @@ fn check_distinct(
     floating: Option<Ipv4Net>,
     gateway: Option<Ipv4Addr>,
     own: Option<Ipv4Net>,
+    has_no_number: bool,
 ) {
-    let shape = shape(reader);
     let (floating, own) = (floating.map(|net| net.addr()), own.map(|net| net.addr()));
-    if let (Some(floating), Some(own)) = (floating, own)
-        && floating == own
-    {
-        let found = format!("is {floating}, which is this node's own address");
-        reader.error_at(
-            shape.floating,
-            at,
-            found,
-            "an address that no node has",
-            "it moves from node to node",
-        );
+    let number_it = if has_no_number { NUMBER_IT } else { "" };
+    if let Some(floating) = floating.filter(|floating| Some(*floating) == own) {
+        taken_by_floating(reader, at, floating, "this node's own address", number_it);
     }
     if let Some(gateway) = gateway.filter(|gateway| Some(*gateway) == floating || Some(*gateway) == own) {
-        let whose = if Some(gateway) == own { "this node's own address" } else { "the floating address" };
-        let found = format!("is {gateway}, which is {whose}");
-        reader.error_at(GATEWAY, at, found, "the address of the router", "");
+        let is_own = Some(gateway) == own;
+        let whose = if is_own { "this node's own address" } else { "the floating address" };
+        taken_by_gateway(reader, at, gateway, whose, if is_own { number_it } else { "" });
     }
+}
+
+fn taken_by_floating(reader: &mut Reader<'_>, at: At, floating: Ipv4Addr, whose: &str, hint: &str) {
+    let hint = if hint.is_empty() { "it moves from node to node" } else { hint };
+    let found = format!("is {floating}, which is {whose}");
+    reader.error_at(shape(reader).floating, at, found, "an address that no node has", hint);
+}
+
+fn taken_by_gateway(reader: &mut Reader<'_>, at: At, gateway: Ipv4Addr, whose: &str, hint: &str) {
+    reader.error_at(
+        GATEWAY,
+        at,
+        format!("is {gateway}, which is {whose}"),
+        "the address of the router",
+        hint,
+    );
+}
+
+/// Refuses floating addresses and gateways that are the address of a node: of another one, or this one's on
+/// another of the networks where two are one.
+fn check_others(
+    reader: &mut Reader<'_>,
+    networks: &[Option<ClusterNetwork>; 3],
+    node: Option<&NodeIdentity>,
+    all_nodes: &[String],
+) {
+    let others: Vec<&String> =
+        all_nodes.iter().filter(|name| node.is_none_or(|node| node.name != **name)).collect();
+    for (net, network) in NETWORKS.into_iter().zip(networks) {
+        let Some(network) = network else { continue };
+        let at = At { net, item: 0 };
+        let floating = network.floating.addr();
+        if let Some((whose, hint)) = holder(floating, net, networks, &others) {
+            taken_by_floating(reader, at, floating, &whose, hint);
+        }
+        if let Some(gateway) = network.gateway
+            && let Some((whose, hint)) = holder(gateway, net, networks, &others)
+        {
+            taken_by_gateway(reader, at, gateway, &whose, hint);
+        }
+    }
+}
+
+/// Whose `address` is, and what helps if that is not obvious; this node's own on `net` is not looked at.
+fn holder(
+    address: Ipv4Addr,
+    net: &str,
+    networks: &[Option<ClusterNetwork>; 3],
+    others: &[&String],
+) -> Option<(String, &'static str)> {
+    NETWORKS.into_iter().zip(networks).find_map(|(other_net, network)| {
+        let network = network.as_ref()?;
+        if other_net != net && network.address.is_some_and(|own| own.addr() == address) {
+            return Some((format!("this node's own address on the network `{other_net}`"), ""));
+        }
+        let by_id = others.iter().filter(|_| network.selection == AddressSelection::ById);
+        let mut numbers = by_id.map(|name| (name, NodeId::of(name).number));
+        let (name, number) =
+            numbers.find(|(_, number)| host_by_id(network.network, *number) == Some(address))?;
+        let hint = if number == 0 { NUMBER_IT } else { "" };
+        Some((format!("the address that `by-id` gives to the node `{name}`"), hint))
+    })
 }
 
 /// Networks may share a device, and then even addresses; but they must not overlap in part, nor be

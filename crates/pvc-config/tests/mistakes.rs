@@ -257,14 +257,27 @@ fn networks_must_fit_together() {
     let cases = [
         ("floating_address: 10.1.0.250", "floating_address: 10.1.0.255", "is not a host's address"),
         ("floating_address: 10.1.0.250", "floating_address: 10.1.0.1", "this node's own address"),
+        (
+            "floating_address: 10.1.0.250",
+            "floating_address: 10.1.0.3",
+            "the address that `by-id` gives to the node `pvchv3`",
+        ),
+        ("floating_address: 10.2.0.250", "floating_address: 10.1.0.250", "outside of the network"),
         ("gateway_address: 10.0.0.254", "gateway_address: 10.9.0.254", "outside of the network"),
         ("gateway_address: 10.0.0.254", "gateway_address: 10.0.0.250", "the floating address"),
+        ("gateway_address: 10.0.0.254", "gateway_address: 10.0.0.1", "this node's own address"),
+        ("gateway_address: 10.0.0.254", "gateway_address: 10.0.0.2", "gives to the node `pvchv2`"),
         ("gateway_address: 10.0.0.254", "gateway_address:", "is empty"),
         ("node_ip_selection: by-id        #", "node_ip_selection: 10.4.0.1 #", "outside of the network"),
         (
             "network_address: 10.2.0.0\n        netmask: 24\n        floating_address: 10.2.0.250",
             "network_address: 10.1.0.0\n        netmask: 24\n        floating_address: 10.1.0.250",
             "overlaps the network `10.1.0.0/24` of `cluster`",
+        ),
+        (
+            "network_address: 10.1.0.0\n        netmask: 24\n        floating_address: 10.1.0.250",
+            "network_address: 10.0.0.0\n        netmask: 15\n        floating_address: 10.1.0.250",
+            "overlaps the network",
         ),
     ];
     for (from, to, message) in cases {
@@ -285,8 +298,9 @@ fn one_network_may_serve_two_purposes_on_one_device() {
 
 #[test]
 fn a_host_number_beyond_the_network_is_refused() {
+    let text = SAMPLE.replacen("    - pvchv3\n", "    - pvchv3\n    - pvchv300\n", 1);
     let errors =
-        Config::parse(SAMPLE, "pvc.conf", "pvchv300").expect_err("there is no host 300 in a /24").errors;
+        Config::parse(&text, "pvc.conf", "pvchv300").expect_err("there is no host 300 in a /24").errors;
     assert_eq!(errors.len(), 3);
     assert!(errors[0].message().contains("has no host number 300"), "{}", errors[0]);
 }
@@ -336,11 +350,76 @@ fn dangerous_but_possible_settings_are_warnings() {
 }
 
 #[test]
-fn a_node_that_no_list_names_is_warned_of() {
-    let config = Config::parse(SAMPLE, "pvc.conf", "pvchv9").unwrap_or_else(|e| panic!("{e}"));
+fn an_address_of_a_node_on_a_network_that_serves_two_purposes_is_its_own_on_both() {
+    let text = SAMPLE
+        .replace("device: ens6", "device: ens5")
+        .replace("10.2.0.0", "10.1.0.0")
+        .replace("floating_address: 10.2.0.250", "floating_address: 10.1.0.77");
+    let (before, storage) = text.split_once("    storage:").expect("the sample has a storage network");
+    let storage = storage.replacen("node_ip_selection: by-id", "node_ip_selection: 10.1.0.250", 1);
+    let errors = errors_of(&format!("{before}    storage:{storage}")).errors;
+    let messages: Vec<_> = errors.iter().map(Problem::message).collect();
+    assert_eq!(
+        messages,
+        [
+            "`cluster.networks.cluster.ipv4.floating_address` is 10.1.0.250, which is this node's own address on \
+          the network `storage`, expected an address that no node has"
+        ]
+    );
+}
+
+#[test]
+fn a_machine_that_no_list_names_is_refused_and_that_is_all_that_is_said() {
+    for (hostname, name) in [("pvchv9", "pvchv9"), ("vm", "vm"), ("pvchv300.mydomain.net", "pvchv300")] {
+        let errors = Config::parse(SAMPLE, "pvc.conf", hostname).expect_err(hostname);
+        let [error] = errors.errors.as_slice() else { panic!("{hostname}: {errors}") };
+        assert_eq!(error.message(), format!("`cluster.all_nodes` lacks this node, `{name}`"));
+        assert!(error.hint().unwrap().contains("`hostnamectl hostname pvchv1`"), "{error}");
+        assert_eq!(errors.warnings, [], "its addresses are nobody's");
+    }
+    let alone = SAMPLE.replacen("    - pvchv3\n", "    - pvchv3\n    - storage4\n", 1);
+    let config = Config::parse(&alone, "pvc.conf", "storage4").unwrap_or_else(|e| panic!("{e}"));
     assert!(!config.is_coordinator());
-    let [warning] = config.warnings.as_slice() else { panic!("{:?}", config.warnings) };
-    assert_eq!(warning.message(), "`cluster.all_nodes` lacks this node, `pvchv9`");
+}
+
+#[test]
+fn the_older_format_lists_no_hypervisors_and_refuses_none() {
+    let text = OLD_SAMPLE.replace("  node: pvchv1\n", "  node: pvchv9\n");
+    let config = Config::parse(&text, "pvc.conf", "pvchv9").unwrap_or_else(|e| panic!("{e}"));
+    assert!(!config.is_coordinator());
+}
+
+#[test]
+fn a_name_that_is_listed_twice_is_refused() {
+    let twice = "    - pvchv1\n    - pvchv2\n    - pvchv2\n    - pvchv3\n";
+    for (from, key) in [
+        ("  all_nodes:\n    - pvchv1\n    - pvchv2\n    - pvchv3\n", "cluster.all_nodes"),
+        ("  coordinator_nodes:\n    - pvchv1\n    - pvchv2\n    - pvchv3\n", "cluster.coordinator_nodes"),
+    ] {
+        let list = format!("{}{twice}", &from[..from.find('\n').unwrap() + 1]);
+        let error = errors_of(&SAMPLE.replace(from, &list)).errors.remove(0);
+        assert_eq!(error.message(), format!("`{key}` names `pvchv2` twice"));
+        assert!(error.hint().unwrap().contains("name each node once"), "{error}");
+    }
+    let error = only_error(OLD_SAMPLE, "      - pvchv3\n", "      - pvchv2\n");
+    assert_eq!(error.message(), "`pvc.cluster.coordinators` names `pvchv2` twice");
+}
+
+#[test]
+fn a_node_without_a_number_is_told_how_to_get_an_address() {
+    let text = SAMPLE.replacen("    - pvchv3\n", "    - pvchv3\n    - backup\n", 1);
+    let free = text.replace("gateway_address: 10.0.0.254", "gateway_address: 10.0.0.253");
+    let config = Config::parse(&free, "pvc.conf", "backup").unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(config.networks.unwrap().upstream.address.unwrap().to_string(), "10.0.0.254/24");
+    let told = |hint: Option<&str>| hint.is_some_and(|hint| hint.contains("`hostnamectl hostname NAME1`"));
+    assert!(config.warnings.iter().all(|warning| told(warning.hint())), "{:?}", config.warnings);
+    // Where the last address has another use, on this node as on the others.
+    for hostname in ["backup", "pvchv1"] {
+        let errors = Config::parse(&text, "pvc.conf", hostname).expect_err("it is the gateway's").errors;
+        let [error] = errors.as_slice() else { panic!("{errors:?}") };
+        assert!(error.message().contains("gateway_address` is 10.0.0.254, which is"), "{error}");
+        assert!(told(error.hint()), "{error}");
+    }
 }
 
 #[test]

@@ -538,16 +538,26 @@ impl Drop for Machine {
 /// A cluster of this machine alone, without networks of its own and without Ceph.
 fn cluster_sections(zookeeper: &str) -> String {
     let (_, port) = zookeeper.rsplit_once(':').expect("an address has a port");
+    let nodes = nodes_of_the_ring();
     format!(
         "subsystem:\n  enable_hypervisor: yes\n  enable_networking: no\n  enable_storage: no\n  enable_worker: yes\n  \
          enable_api: yes\n  enable_prometheus: yes\n\
-         cluster:\n  name: ring\n  all_nodes: [localhost]\n  coordinator_nodes: [localhost]\n\
+         cluster:\n  name: ring\n  all_nodes: [{nodes}]\n  coordinator_nodes: [localhost]\n\
          database:\n  zookeeper:\n    port: {port}\n  keydb:\n    hostname: localhost\n    port: 6379\n    path: /0\n  \
          postgres:\n    hostname: localhost\n    port: 5432\n    credentials:\n      api:\n        database: pvcapi\n        \
          username: pvcapi\n        password: not-used-by-this-test\n\
          fencing:\n  disable_on_ipmi_failure: no\n  intervals:\n    fence_intervals: 6\n  ipmi:\n    \
          hostname: localhost\n    username: none\n    password: none\n"
     )
+}
+
+/// This machine, and where its ZooKeeper listens: a coordinator by that name alone.
+fn nodes_of_the_ring() -> String {
+    let hostname = std::fs::read_to_string("/proc/sys/kernel/hostname").expect("the kernel knows its name");
+    match hostname.trim().split('.').next().unwrap_or_default() {
+        "localhost" => "localhost".to_owned(),
+        own => format!("localhost, {own}"),
+    }
 }
 
 /// The keys and values of a backup, which is JSON within a JSON string.
