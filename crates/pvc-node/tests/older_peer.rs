@@ -151,6 +151,7 @@ impl Older {
             Ok(_) => {
                 self.hypervisor.destroy(self.vm).await.unwrap();
                 self.set(&[(self.key("state"), "stop")]).await;
+                sleep(Duration::from_millis(200)).await;
                 true
             }
         };
@@ -266,6 +267,29 @@ async fn a_shutdown_on_the_way_from_an_older_node_ends_with_a_start_here() {
     assert!(sender.await.unwrap());
     until_record(&world, &older, "start", "hv1").await;
     world.until_runs(older.vm).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_operators_stop_is_not_taken_for_that_of_an_older_sender() {
+    let (world, older, _daemon) = beside().await;
+    let there = tokio::spawn({
+        let older = older.clone();
+        async move { older.receive().await }
+    });
+    older.order("hv2", "hv1").await;
+    assert!(there.await.unwrap());
+    until_record(&world, &older, "start", "hv2").await;
+    let sender = tokio::spawn({
+        let older = older.clone();
+        async move { older.send(false).await }
+    });
+    older.order("hv1", "").await;
+    world.until("its sender has shut it down", || world.state(older.vm) == "stop").await;
+    world.request(older.vm, VmState::Stop).await;
+    assert!(sender.await.unwrap());
+    world.pass(60).await;
+    assert_eq!(world.state(older.vm), "stop");
+    assert!(!world.hypervisor.is_there(older.vm) && !older.is_here().await);
 }
 
 #[tokio::test(start_paused = true)]

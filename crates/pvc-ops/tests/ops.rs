@@ -371,6 +371,35 @@ async fn states_are_asked_for_and_refused() {
 }
 
 #[tokio::test]
+async fn a_stop_that_an_older_node_would_lose_is_refused_unless_forced() {
+    let world = World::with_nodes(&["hv1", "hv2"]).await;
+    world.define("web1", UUID).await;
+    world.running("hv1", &[UUID]).await;
+    world
+        .write(|changes| {
+            changes.vm(UUID, VmChange::State(VmState::Migrate)).vm(UUID, VmChange::Node("hv2".into()));
+        })
+        .await;
+    let stop = |force| vm::set_state(&world.store, "web1", StateRequest::Stop, force);
+    world.store.announce_daemon(&"hv1".into(), "test").await.unwrap();
+    let refusal = refused(stop(false).await);
+    assert_eq!(
+        refusal.to_string(),
+        "VM `web1` cannot be stopped while it is being moved: node `hv2` has a part in it, is of an older version, \
+         and would not keep to it"
+    );
+    assert!(refusal.kind() == Kind::Conflict && refusal.hint().unwrap().contains("`--force`"));
+    assert_eq!(world.vm().state, VmState::Migrate);
+    stop(true).await.unwrap();
+    assert_eq!(world.vm().state, VmState::Stop);
+
+    world.state(VmState::Migrate).await;
+    world.store.announce_daemon(&"hv2".into(), "test").await.unwrap();
+    stop(false).await.unwrap();
+    assert_eq!(world.vm().state, VmState::Stop, "both are of this version");
+}
+
+#[tokio::test]
 async fn a_vm_whose_xml_cannot_be_read_does_not_start() {
     let world = World::with_nodes(&["hv1"]).await;
     world.define("web1", UUID).await;

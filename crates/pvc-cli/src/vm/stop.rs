@@ -15,7 +15,8 @@ pub struct Stop {
     #[command(flatten)]
     vm: Which,
 
-    /// Do it even to a VM that is the mirror of one elsewhere
+    /// Do it even to a VM that is the mirror of one elsewhere, or that nodes of an older
+    /// version are moving
     #[arg(long)]
     force: bool,
 

@@ -14,9 +14,13 @@
 //! records and the guests alone, so a side that loses its memory in the middle goes on from there, and a
 //! guest is never ended because of a lock.
 
+use std::sync::Arc;
+
 use super::plan::Condition;
 use super::{MigrationMethod, VmRecord, VmState};
 use crate::NodeName;
+use crate::cluster::Cluster;
+use crate::node::{DaemonState, NodeRecord};
 
 /// Whether this state asks the VM's nodes to move it.
 pub fn is_moving(state: &VmState) -> bool {
@@ -87,13 +91,54 @@ pub fn home_again(record: &VmRecord, here: &NodeName, before: Option<&Option<Nod
     }
 }
 
-/// Whether `here` is still to receive the VM. A sender that is an older peer says `stop` when it has shut
-/// the guest down for the journey; everybody else means it.
-pub fn is_received(record: Option<&VmRecord>, here: &NodeName, sender_is_ours: bool) -> bool {
+/// Who hands a VM over, as its receiver knows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Peer {
+    Ours,
+    /// It says `stop` when it has shut the guest down for the journey, as the first that anybody writes
+    /// after `asked`, the write of the state that asked for the move: it keeps other older peers from
+    /// writing meanwhile, and ours do not ([`keeps_orders`]).
+    Older {
+        asked: i32,
+    },
+}
+
+/// Whether `here` is still to receive the VM. A `stop` that is not an older sender's is an operator's.
+pub fn is_received(record: Option<&VmRecord>, here: &NodeName, sender: Peer) -> bool {
     record.is_some_and(|record| {
-        let asked = is_moving(&record.state) || (record.state == VmState::Stop && !sender_is_ours);
+        let is_senders = match sender {
+            Peer::Ours => false,
+            Peer::Older { asked } => record.state_version == asked.wrapping_add(1),
+        };
+        let asked = is_moving(&record.state) || (record.state == VmState::Stop && is_senders);
         asked && record.is_assigned_to(here)
     })
+}
+
+/// Whether an order that is given while the VM moves is obeyed by the nodes that move it; `is_ours` tells
+/// what kind a node is. An older sender overwrites it when it gives up, and older receivers take `stop`
+/// for what a sender says. One that is not running says nothing.
+pub fn keeps_orders(
+    cluster: &Cluster,
+    record: &VmRecord,
+    is_ours: impl Fn(&NodeName) -> bool,
+) -> Result<(), NodeName> {
+    if !is_moving(&record.state) {
+        return Ok(());
+    }
+    match movers(cluster, record).find(|node| !is_ours(node)) {
+        None => Ok(()),
+        Some(older) => Err(older.clone()),
+    }
+}
+
+/// The nodes that run and take part in a VM's move.
+pub fn movers<'a>(cluster: &'a Cluster, record: &'a VmRecord) -> impl Iterator<Item = &'a NodeName> {
+    let takes_part = |node: &&Arc<NodeRecord>| {
+        node.daemon_state == DaemonState::Run
+            && (record.is_assigned_to(&node.name) || node.running.contains(&record.uuid))
+    };
+    cluster.nodes.values().filter(takes_part).map(|node| &node.name)
 }
 
 /// What a receiver does when its turn has come.
@@ -114,9 +159,9 @@ pub fn arrival(
     record: Option<&VmRecord>,
     here: &NodeName,
     guest: Option<Condition>,
-    sender_is_ours: bool,
+    sender: Peer,
 ) -> Arrival {
-    let Some(record) = record.filter(|_| is_received(record, here, sender_is_ours)) else {
+    let Some(record) = record.filter(|_| is_received(record, here, sender)) else {
         return Arrival::Moot;
     };
     match (&record.state, guest) {
@@ -199,6 +244,7 @@ impl MoveNote {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Uuid, records};
 
     fn steps(method: Option<MigrationMethod>, state: VmState) -> Vec<Next> {
         let ways = ways(method.as_ref(), &state);
@@ -229,6 +275,66 @@ mod tests {
         ] {
             assert_eq!(steps(method.clone(), state.clone()), expected, "{method:?} in {state}");
         }
+    }
+
+    /// A VM for `hv1` whose state was written `version` times.
+    fn to_hv1(state: VmState, version: i32) -> VmRecord {
+        VmRecord { state_version: version, ..records::vm(1, state, Some("hv1")) }
+    }
+
+    #[test]
+    fn what_a_receiver_finds_when_its_turn_has_come() {
+        use Condition::{Paused, Running};
+        let here = NodeName::new("hv1");
+        let (ours, older) = (Peer::Ours, Peer::Older { asked: 7 });
+        for (state, version, guest, sender, expected) in [
+            (VmState::Migrate, 7, Some(Running), ours, Arrival::Start),
+            (VmState::MigrateLive, 7, Some(Paused), ours, Arrival::NotYet),
+            (VmState::Migrate, 7, None, older, Arrival::Again),
+            (VmState::Start, 8, None, older, Arrival::Moot),
+            // What an older sender says that has shut the guest down.
+            (VmState::Stop, 8, None, older, Arrival::Start),
+            (VmState::Stop, 8, None, ours, Arrival::Moot),
+            (VmState::Stop, 8, Some(Running), older, Arrival::Moot),
+            // What an operator says after it.
+            (VmState::Stop, 9, None, older, Arrival::Moot),
+            (VmState::Disable, 8, None, older, Arrival::Moot),
+        ] {
+            let record = to_hv1(state.clone(), version);
+            let found = arrival(Some(&record), &here, guest, sender);
+            assert_eq!(found, expected, "{state} written {version} times, {guest:?}, {sender:?}");
+        }
+        let elsewhere = records::vm(1, VmState::Migrate, Some("hv2"));
+        assert_eq!(arrival(Some(&elsewhere), &here, Some(Running), ours), Arrival::Moot);
+        assert_eq!(arrival(None, &here, None, older), Arrival::Moot);
+    }
+
+    #[test]
+    fn orders_during_a_move_are_kept_by_our_nodes_alone() {
+        let mut cluster = Cluster::default();
+        for name in ["hv1", "hv2", "hv3"] {
+            let mut node = records::node(name);
+            if name == "hv2" {
+                node.running.push(Uuid::from_u128(1));
+            }
+            cluster.nodes.insert(node.name.clone(), Arc::new(node));
+        }
+        let moving = to_hv1(VmState::Migrate, 7);
+        for (older, expected) in [
+            ("hv1", Err(NodeName::new("hv1"))),
+            ("hv2", Err(NodeName::new("hv2"))),
+            // It has no part in it.
+            ("hv3", Ok(())),
+        ] {
+            assert_eq!(keeps_orders(&cluster, &moving, |node| node.as_str() != older), expected, "{older}");
+        }
+        let still = to_hv1(VmState::Start, 7);
+        assert_eq!(keeps_orders(&cluster, &still, |_| false), Ok(()));
+        for name in ["hv1", "hv2"] {
+            let dead = NodeRecord { daemon_state: DaemonState::Dead, ..records::node(name) };
+            cluster.nodes.insert(dead.name.clone(), Arc::new(dead));
+        }
+        assert_eq!(keeps_orders(&cluster, &moving, |_| false), Ok(()), "nobody is left to move it");
     }
 
     fn note(total: u64, processed: u64, remaining: u64) -> MoveNote {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
 use pvc_model::node::NodeRecord;
-use pvc_model::vm::moving::{Arrival, arrival, is_moving, is_received};
+use pvc_model::vm::moving::{Arrival, Peer, arrival, is_moving, is_received};
 use pvc_model::vm::plan::{Planned, runs_elsewhere};
 use pvc_model::vm::{VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
@@ -50,19 +50,22 @@ pub(super) struct Receiver {
     locks: MoveLocks,
     vm: Uuid,
     name: String,
-    sender_is_ours: bool,
+    /// The write of the state that asks for it.
+    request: i32,
+    sender: Peer,
 }
 
 impl Receiver {
     pub fn new(shared: Arc<Shared>, ending: CancellationToken, planned: &Planned) -> Self {
         let locks = shared.store.move_locks(planned.vm);
-        Receiver { shared, ending, locks, vm: planned.vm, name: planned.name.clone(), sender_is_ours: true }
+        let (vm, name, request) = (planned.vm, planned.name.clone(), planned.request);
+        Receiver { shared, ending, locks, vm, name, request, sender: Peer::Ours }
     }
 
     /// Waits for the guest and says that it has arrived; returns early when nobody sends it.
     pub async fn receive(mut self) -> Ended {
         match self.who_sends().await {
-            Ok(ours) => self.sender_is_ours = ours,
+            Ok(sender) => self.sender = sender,
             Err(error) => return self.later(&error),
         }
         self.say_receiving(true).await;
@@ -71,11 +74,13 @@ impl Receiver {
         ended
     }
 
-    /// Whether the sender is one of ours. Where nobody runs the VM there is none that could be old.
-    async fn who_sends(&self) -> Result<bool, StoreError> {
+    /// Where nobody runs the VM there is no sender that could be old.
+    async fn who_sends(&self) -> Result<Peer, StoreError> {
         match runs_elsewhere(&self.shared.store.view(), self.vm, self.shared.name()) {
-            Some(sender) => self.shared.store.has_our_daemon(&sender).await,
-            None => Ok(true),
+            Some(sender) if !self.shared.store.has_our_daemon(&sender).await? => {
+                Ok(Peer::Older { asked: self.request })
+            }
+            _ => Ok(Peer::Ours),
         }
     }
 
@@ -132,7 +137,7 @@ impl Receiver {
         let guests = self.shared.ports.hypervisor.guests().await?;
         let guest = guests.get(&self.vm).map(|guest| condition(guest.run));
         let record = view.vms.get(&self.vm).map(|record| &**record);
-        Ok(arrival(record, self.shared.name(), guest, self.sender_is_ours))
+        Ok(arrival(record, self.shared.name(), guest, self.sender))
     }
 
     /// Nobody has queued to send it. If no node has it any more, it is started here: it was on its way here.
@@ -152,7 +157,7 @@ impl Receiver {
 
     async fn start(&self) -> Ended {
         let write = |cluster: &Cluster| {
-            let asked = is_received(self.record(cluster), self.shared.name(), self.sender_is_ours);
+            let asked = is_received(self.record(cluster), self.shared.name(), self.sender);
             if asked { Ok(self.change(VmState::Start, "")) } else { Err(Moot) }
         };
         self.write(write, "the VM has been received").await
@@ -160,7 +165,7 @@ impl Receiver {
 
     async fn fail(&self) -> Ended {
         let write = |cluster: &Cluster| {
-            let asked = is_received(self.record(cluster), self.shared.name(), self.sender_is_ours);
+            let asked = is_received(self.record(cluster), self.shared.name(), self.sender);
             if asked { Ok(self.change(VmState::Fail, "Failed to receive migration")) } else { Err(Moot) }
         };
         self.write(write, "the VM has arrived and does not run").await
@@ -217,7 +222,7 @@ impl Receiver {
         loop {
             changes.mark_unchanged();
             let view = self.shared.store.view();
-            if !is_received(self.record(&view), self.shared.name(), self.sender_is_ours) {
+            if !is_received(self.record(&view), self.shared.name(), self.sender) {
                 return;
             }
             tokio::select! {

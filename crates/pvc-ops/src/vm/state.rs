@@ -1,12 +1,14 @@
 //! Starting, stopping and what lies between.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use pvc_model::Uuid;
 use pvc_model::request::{Answer, StateRequest, request_state};
+use pvc_model::vm::moving::{is_moving, keeps_orders, movers};
 use pvc_model::vm::{VmRecord, VmState};
+use pvc_model::{NodeName, Uuid};
 use pvc_ports::Clock;
-use pvc_store::{ChangeError, Changes, Store, VmChange};
+use pvc_store::{ChangeError, Changes, Store, StoreError, VmChange};
 
 use crate::refusal::{BeingRenamed, Kind, NoVm, Refusal, check_not_being_renamed, find_vm};
 use crate::wait::wait_for;
@@ -31,6 +33,11 @@ pub enum StateRefusal {
     Unreadable { vm: String, why: String },
     #[error("VM `{vm}` cannot start: it is assigned to no node")]
     Homeless { vm: String },
+    #[error(
+        "VM `{vm}` cannot be stopped while it is being moved: node `{node}` has a part in it, is of an older version, \
+         and would not keep to it"
+    )]
+    MovedByOlder { vm: String, node: NodeName },
     #[error("VM `{vm}` was not disabled: it is in state `{state}` now, not `stop`")]
     Turned { vm: String, state: VmState },
     #[error("VM `{vm}` was not disabled: it did not stop within {seconds} s")]
@@ -55,6 +62,10 @@ impl Refusal for StateRefusal {
                 Some(format!("`pvc vm modify {vm} FILE` replaces the XML"))
             }
             StateRefusal::Homeless { vm } => Some(format!("`pvc vm move {vm}` assigns a node")),
+            StateRefusal::MovedByOlder { .. } => Some(
+                "stop it when it has arrived and is in state `start`; with `--force` it is asked for now and may be lost"
+                    .to_owned(),
+            ),
             StateRefusal::Turned { .. } => Some("somebody else asked for another state meanwhile".to_owned()),
             StateRefusal::TooSlow { vm, .. } => Some(format!("`pvc vm disable --force {vm}` pulls the plug")),
         }
@@ -71,9 +82,17 @@ pub async fn set_state(
     request: StateRequest,
     force: bool,
 ) -> Result<StateOutcome, ChangeError<StateRefusal>> {
+    let ours = match request == StateRequest::Stop && !force {
+        true => our_movers(store, vm).await?,
+        false => None,
+    };
     store
         .change(|cluster| {
             let record = find_vm(cluster, vm)?;
+            if let Some(ours) = &ours {
+                keeps_orders(cluster, record, |node| ours.contains(node))
+                    .map_err(|node| StateRefusal::MovedByOlder { vm: record.name.clone(), node })?;
+            }
             let answer = request_state(&record.state, request, force)
                 .map_err(|why| StateRefusal::Request { vm: record.name.clone(), request, why })?;
             if request == StateRequest::Start {
@@ -87,6 +106,19 @@ pub async fn set_state(
             Ok((changes, StateOutcome { uuid: record.uuid, name: record.name.clone(), answer }))
         })
         .await
+}
+
+/// Which of the nodes that move the VM are ours; `None` if nobody moves it.
+async fn our_movers(store: &Store, vm: &str) -> Result<Option<BTreeSet<NodeName>>, StoreError> {
+    let view = store.view();
+    let Some(record) = view.vm(vm).filter(|record| is_moving(&record.state)) else { return Ok(None) };
+    let mut ours = BTreeSet::new();
+    for node in movers(&view, record) {
+        if store.has_our_daemon(node).await? {
+            ours.insert(node.clone());
+        }
+    }
+    Ok(Some(ours))
 }
 
 fn check_startable(record: &VmRecord) -> Result<(), StateRefusal> {
