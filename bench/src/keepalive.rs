@@ -165,6 +165,7 @@ fn ports(hypervisor: ScriptedHypervisor, host: Arc<FakeHost>) -> Ports {
 fn settings(name: &NodeName) -> NodeSettings {
     NodeSettings {
         name: name.clone(),
+        process: format!("process 1 of {name}"),
         role: NodeRole::Coordinator,
         cluster_name: "bench".to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),

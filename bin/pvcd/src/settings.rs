@@ -72,6 +72,7 @@ pub fn node(config: &Config) -> NodeSettings {
     let storage = config.networks.as_ref().and_then(|networks| networks.storage.address);
     NodeSettings {
         name: config.node.name.as_str().into(),
+        process: pvc_linux::this_process(),
         role: if coordinator { NodeRole::Coordinator } else { NodeRole::Hypervisor },
         cluster_name: config.cluster.name.clone().unwrap_or_default(),
         version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -11,6 +11,7 @@ pub mod log;
 mod memory;
 mod network;
 mod notify;
+mod process;
 mod random;
 mod services;
 
@@ -21,5 +22,6 @@ pub use host::LinuxHost;
 pub use memory::one_heap;
 pub use network::LinuxNetwork;
 pub use notify::Notifier;
+pub use process::this_process;
 pub use random::OsRandom;
 pub use services::Systemctl;

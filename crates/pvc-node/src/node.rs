@@ -49,8 +49,8 @@ pub enum NodeError {
         #[source]
         source: std::io::Error,
     },
-    #[error("another daemon runs for node `{node}`")]
-    SecondDaemon { node: NodeName },
+    #[error("another daemon runs for node `{node}`: {holder}")]
+    SecondDaemon { node: NodeName, holder: String },
     #[error("the store has the layout of version {found}, this program knows version {known}")]
     SchemaTooNew { found: u32, known: u32 },
     #[error("the hypervisor does not answer")]
@@ -74,7 +74,8 @@ impl NodeError {
         let hint = match self {
             NodeError::Folder { .. } => "the daemon runs as root; is the disk full or mounted read-only?",
             NodeError::SecondDaemon { .. } => {
-                "two servers with one host name, or a daemon that was started by hand beside the service: stop one of them"
+                "two servers with one host name, or a daemon that was started by hand beside the service: stop one of \
+                 them (`hostnamectl` shows the ids of a machine)"
             }
             NodeError::SchemaTooNew { .. } => "install the version of PVC that the other nodes run",
             NodeError::Hypervisor(_) => {
@@ -314,7 +315,7 @@ async fn stay_the_only_one(shared: &Shared) -> Result<(), NodeError> {
         let Some(id) = id_of(now).filter(|id| announced != Some(*id)) else { continue };
         match startup::claim_name(shared).await {
             Ok(()) => (announced, failing) = (Some(id), false),
-            Err(NodeError::SecondDaemon { node }) => return Err(NodeError::SecondDaemon { node }),
+            Err(error) if error.is_about_another_daemon() => return Err(error),
             Err(error) => {
                 if !std::mem::replace(&mut failing, true) {
                     tracing::warn!(%error, "the daemon cannot be announced in its new session; it is tried again");

@@ -18,6 +18,9 @@ use pvc_store::Ipmi;
 #[derive(Debug, Clone)]
 pub struct NodeSettings {
     pub name: NodeName,
+    /// Which process of which machine this is, in words: for another daemon that finds its name taken. No
+    /// two processes say the same.
+    pub process: String,
     pub role: NodeRole,
     pub cluster_name: String,
     /// The version that is shown as the node's.
@@ -162,6 +165,7 @@ pub(crate) mod tests {
     pub fn settings(name: &str) -> NodeSettings {
         NodeSettings {
             name: NodeName::new(name),
+            process: format!("process 1 of `{name}`"),
             role: NodeRole::Coordinator,
             cluster_name: "test".to_owned(),
             version: "0.2.0".to_owned(),

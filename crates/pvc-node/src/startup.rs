@@ -11,7 +11,9 @@ use pvc_model::cluster::Cluster;
 use pvc_model::node::{CoordinatorState, DaemonState, DomainState, HypervisorNote, NodeRole};
 use pvc_ports::{HostFacts, HypervisorError, HypervisorFacts};
 use pvc_store::schema::{SCHEMA_VERSION, SchemaStep, schema_step};
-use pvc_store::{Change, ChangeError, Changes, ConfigChange, Ipmi, NewNode, NodeChange, Report, StoreError};
+use pvc_store::{
+    Announced, Change, ChangeError, Changes, ConfigChange, Ipmi, NewNode, NodeChange, Report, StoreError,
+};
 
 use crate::network;
 use crate::node::NodeError;
@@ -165,19 +167,29 @@ async fn require_cluster(shared: &Shared) -> Result<(), NodeError> {
 pub(crate) async fn claim_name(shared: &Shared) -> Result<(), NodeError> {
     let until = shared.now() + shared.settings.session_timeout + Duration::from_secs(5);
     let mut said = false;
-    while !shared.store.announce_daemon(shared.name()).await? {
-        if shared.now() >= until {
-            return Err(NodeError::SecondDaemon { node: shared.name().clone() });
+    loop {
+        let by = match shared.store.announce_daemon(shared.name(), &shared.settings.process).await? {
+            Announced::Now => return Ok(()),
+            Announced::Taken { by } => by,
+        };
+        // After a lost session it is this process itself that is still announced.
+        let is_other = by != shared.settings.process;
+        if shared.now() >= until && is_other {
+            return Err(NodeError::SecondDaemon { node: shared.name().clone(), holder: holder(by) });
         }
-        if !std::mem::replace(&mut said, true) {
+        if is_other && !std::mem::replace(&mut said, true) {
             tracing::warn!(
+                holder = holder(by),
                 "another daemon is announced for this node; if it was killed, its session ends within {} s",
                 shared.settings.session_timeout.as_secs()
             );
         }
         shared.sleep(POLL).await;
     }
-    Ok(())
+}
+
+fn holder(said: String) -> String {
+    if said.is_empty() { "a process that does not say who it is".to_owned() } else { said }
 }
 
 async fn agree_on_schema(shared: &Shared) -> Result<(), NodeError> {

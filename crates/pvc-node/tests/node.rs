@@ -14,7 +14,7 @@ use pvc_model::vm::VmState;
 use pvc_model::{NodeName, Uuid};
 use pvc_node::{NodeError, Outcome};
 use pvc_ports::GuestRun;
-use pvc_store::{Change, Changes, ConfigChange, NodeChange, VmChange};
+use pvc_store::{Announced, Change, Changes, ConfigChange, NodeChange, VmChange};
 use pvc_testkit::{BmcManner, Manner};
 use world::{INTERVAL, world};
 
@@ -466,7 +466,8 @@ async fn a_lost_session_is_followed_by_a_new_announcement() {
     daemon.session.expire().await;
     world.pass(5).await;
     let name = NodeName::new("hv1");
-    assert!(!world.operator.announce_daemon(&name).await.unwrap(), "it is announced again");
+    let other = world.operator.announce_daemon(&name, "an operator").await.unwrap();
+    assert!(matches!(other, Announced::Taken { .. }), "it is announced again");
     assert!(!daemon.task.is_finished());
 }
 
@@ -477,6 +478,11 @@ async fn a_second_daemon_for_the_node_waits_a_little_and_gives_up() {
     let second = world.start().await;
     let error = second.task.await.unwrap().unwrap_err();
     assert!(matches!(error, NodeError::SecondDaemon { .. }), "{error}");
+    let name = NodeName::new("hv1");
+    let Announced::Taken { by } = world.operator.announce_daemon(&name, "an operator").await.unwrap() else {
+        panic!("the first one has the name");
+    };
+    assert!(by.starts_with("process ") && error.to_string().ends_with(&by), "it says who has it: {error}");
     assert!(error.hint().unwrap().contains("stop one of them"));
     assert!(!first.task.is_finished());
     assert_eq!(world.node().unwrap().daemon_state, DaemonState::Run, "the record is the first one's");
@@ -863,9 +869,12 @@ async fn a_daemon_whose_name_was_taken_while_its_session_was_lost_falls_silent()
     world.until_runs(uuid).await;
     daemon.connection.cut();
     daemon.session.expire().await;
-    assert!(world.operator.announce_daemon(&NodeName::new("hv1")).await.unwrap());
+    let other = "process 9 of hv1.elsewhere";
+    let taken = world.operator.announce_daemon(&NodeName::new("hv1"), other).await.unwrap();
+    assert_eq!(taken, Announced::Now);
     daemon.connection.mend();
     let error = daemon.task.await.unwrap().unwrap_err();
+    assert!(error.to_string().ends_with(other), "{error}");
     assert!(matches!(error, NodeError::SecondDaemon { .. }), "{error}");
     assert_eq!(world.node().unwrap().daemon_state, DaemonState::Run);
     assert!(world.hypervisor.is_there(uuid));

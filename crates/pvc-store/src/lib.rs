@@ -38,4 +38,4 @@ pub use feed::{Event, EventFeed, EventKind};
 pub use lock::LockGuard;
 pub use moving::{MoveLocks, RecordLock};
 pub use role::RoleLocks;
-pub use store::{JobClaim, Store};
+pub use store::{Announced, JobClaim, Store};

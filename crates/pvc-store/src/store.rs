@@ -39,6 +39,18 @@ pub struct Store {
     outage: outage::Since,
 }
 
+/// What became of a daemon's announcement.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Announced {
+    /// It is the node's daemon now.
+    Now,
+    /// Another process is.
+    Taken {
+        /// What that process says of itself; empty if nothing.
+        by: String,
+    },
+}
+
 /// A job held by this process's worker.
 pub struct JobClaim {
     tree: Arc<dyn Tree>,
@@ -307,22 +319,25 @@ impl Store {
         Ok(matches!(session, SessionState::Connected { id } if owner == Some(id)))
     }
 
-    /// Announces this process as the daemon of `node`, for as long as its session lasts. `false` if
-    /// another process is announced.
+    /// Announces this process as the daemon of `node`, for as long as its session lasts. `who` says to others
+    /// which process of which machine it is.
     ///
     /// # Errors
     /// [`StoreError::NotInitialized`] if the tree holds no cluster: nothing begins one by the way.
-    pub async fn announce_daemon(&self, node: &NodeName) -> Result<bool, StoreError> {
+    pub async fn announce_daemon(&self, node: &NodeName, who: &str) -> Result<Announced, StoreError> {
         self.fresh().await?;
         if !self.is_initialized() {
             return Err(StoreError::NotInitialized);
         }
-        let root = format!("{}/daemon", keys::PRIVATE);
         self.ensure_path(keys::PRIVATE).await?;
-        self.ensure_path(&root).await?;
-        match self.tree.create(&format!("{root}/{node}"), Bytes::new(), CreateMode::Ephemeral).await {
-            Ok(_) => Ok(true),
-            Err(TreeError::NodeExists { .. }) => Ok(false),
+        self.ensure_path(&format!("{}/daemon", keys::PRIVATE)).await?;
+        let path = keys::daemon(node);
+        match self.tree.create(&path, Bytes::from(who.to_owned()), CreateMode::Ephemeral).await {
+            Ok(_) => Ok(Announced::Now),
+            Err(TreeError::NodeExists { .. }) => {
+                let holder = self.tree.get(&path).await?.map(|entry| entry.data).unwrap_or_default();
+                Ok(Announced::Taken { by: String::from_utf8_lossy(&holder).into_owned() })
+            }
             Err(error) => Err(error.into()),
         }
     }

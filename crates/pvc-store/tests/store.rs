@@ -18,8 +18,8 @@ use pvc_ports::{CreateMode, Op};
 use pvc_store::schema::{SchemaStep, schema_step};
 use pvc_store::synthetic::Shape;
 use pvc_store::{
-    Change, ChangeError, Changes, ConfigChange, EventKind, Expect, Ipmi, NewNode, NewVm, NodeChange, Report,
-    RestoreError, Store, StoreError, VmChange,
+    Announced, Change, ChangeError, Changes, ConfigChange, EventKind, Expect, Ipmi, NewNode, NewVm,
+    NodeChange, Report, RestoreError, Store, StoreError, VmChange,
 };
 use pvc_testkit::{FlakyTree, SeededRandom, TokioClock, eventually};
 
@@ -615,11 +615,12 @@ async fn the_password_of_a_bmc_is_in_no_debug_output() {
 async fn only_one_daemon_of_a_node_is_announced_at_a_time() {
     let world = cluster().await;
     let hv1 = NodeName::new("hv1");
-    assert!(world.store.announce_daemon(&hv1).await.expect("reachable"));
-    assert!(!world.other.announce_daemon(&hv1).await.expect("reachable"));
+    assert_eq!(world.store.announce_daemon(&hv1, "process 7").await.expect("reachable"), Announced::Now);
+    let taken = Announced::Taken { by: "process 7".to_owned() };
+    assert_eq!(world.other.announce_daemon(&hv1, "process 8").await.expect("reachable"), taken);
     world.store.tree().close().await;
     tokio::time::timeout(Duration::from_secs(5), async {
-        while !world.other.announce_daemon(&hv1).await.expect("reachable") {
+        while world.other.announce_daemon(&hv1, "process 8").await.expect("reachable") == taken {
             tokio::task::yield_now().await;
         }
     })
@@ -630,7 +631,7 @@ async fn only_one_daemon_of_a_node_is_announced_at_a_time() {
 #[tokio::test]
 async fn no_daemon_is_announced_in_a_store_without_a_cluster_and_nothing_is_written() {
     let world = empty().await;
-    let announced = world.store.announce_daemon(&NodeName::new("hv1")).await;
+    let announced = world.store.announce_daemon(&NodeName::new("hv1"), "").await;
     assert!(matches!(announced, Err(StoreError::NotInitialized)), "{announced:?}");
     let children = world.store.tree().children("/").await.expect("reachable").expect("the root is there");
     assert!(!children.iter().any(|name| name == "pvcrs"), "{children:?}");

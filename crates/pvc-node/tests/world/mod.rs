@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each file of tests uses what it needs")]
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use pvc_embedded::EmbeddedTree;
@@ -21,6 +22,9 @@ use pvc_testkit::{
 };
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+
+/// How many daemons were started.
+static STARTS: AtomicU32 = AtomicU32::new(1);
 
 pub const INTERVAL: Duration = Duration::from_secs(5);
 
@@ -73,6 +77,7 @@ pub async fn world() -> World {
     let folder = tempfile::tempdir().unwrap();
     let settings = NodeSettings {
         name: NodeName::new("hv1"),
+        process: String::new(), // each start has its own
         role: NodeRole::Coordinator,
         cluster_name: "test".to_owned(),
         version: "0.2.0".to_owned(),
@@ -190,7 +195,10 @@ impl World {
         let seed = self.settings.name.as_str().bytes().map(u64::from).sum();
         let random = Arc::new(SeededRandom::new(seed));
         let store = Store::open(connection.clone(), self.clock.clone(), random).await.unwrap();
-        let node = prepare(Node::new(self.settings.clone(), self.ports(), store));
+        let turn = STARTS.fetch_add(1, Ordering::Relaxed);
+        let process = format!("process {turn} of {}", self.settings.name);
+        let settings = NodeSettings { process, ..self.settings.clone() };
+        let node = prepare(Node::new(settings, self.ports(), store));
         let shutdown = CancellationToken::new();
         let task = tokio::spawn(node.run(shutdown.clone()));
         Daemon { connection, session, shutdown, task }
