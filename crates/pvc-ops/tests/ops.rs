@@ -568,6 +568,85 @@ async fn of_a_removal_and_a_taking_at_the_same_moment_one_is_refused() {
     }
 }
 
+/// What an older peer writes while a VM is removed whose volumes take 10 s each.
+async fn meanwhile(world: &World, change: impl Fn(&mut Changes) + Send + Sync) -> RemoveRefusal {
+    world.storage.set_removal_takes(Duration::from_secs(10));
+    let remove = vm::remove(&world.store, world.clock.as_ref(), Some(&world.storage), "web1");
+    let write = async {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        world.write(change).await;
+    };
+    refused(tokio::join!(remove, write).0)
+}
+
+async fn exists(world: &World, volume: &str) -> bool {
+    world.storage.volume(&id(volume)).await.is_ok()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_vm_that_an_older_peer_starts_while_it_is_removed_keeps_what_is_left() {
+    let world = World::with_two_volumes().await;
+    let refusal = meanwhile(&world, |changes| {
+        changes.vm(UUID, VmChange::State(VmState::Start));
+    })
+    .await;
+    assert_eq!(refusal.to_string(), "VM `web1` was started by somebody else meanwhile");
+    let hint = refusal.hint().unwrap();
+    assert_eq!(hint, "1 of its volumes are gone already: stop it and remove it again");
+    assert_eq!(world.vm().state, VmState::Start, "that order stands");
+    assert!(!exists(&world, "vms/web1_sda").await && exists(&world, "vms/web1_sdb").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_an_older_peer_gives_to_another_vm_while_its_own_is_removed_stays() {
+    let world = World::with_two_volumes().await;
+    let taker = pvc_store::NewVm {
+        uuid: OTHER,
+        name: "db1".into(),
+        state: VmState::Stop,
+        node: Some("hv1".into()),
+        xml: xml("db1", OTHER).replace("vms/db1_sda", "vms/web1_sdb"),
+        profile: None,
+        volumes: vec![id("vms/web1_sdb")],
+        autostart: false,
+        migration_method: None,
+        max_downtime_ms: 300,
+        selector: None,
+        node_limit: Vec::new(),
+        tags: Vec::new(),
+    };
+    let refusal = meanwhile(&world, |changes| {
+        changes.push(Change::DefineVm(Box::new(taker.clone())));
+    })
+    .await;
+    assert_eq!(refusal.to_string(), "volume `vms/web1_sdb` of VM `web1` is used by VM `db1`, too");
+    assert_eq!(world.vm().state, VmState::Stop);
+    assert!(exists(&world, "vms/web1_sdb").await);
+}
+
+#[tokio::test]
+async fn a_vm_that_an_older_peer_starts_at_the_end_of_its_removal_keeps_its_record() {
+    let world = World::with_nodes(&["hv1"]).await;
+    world.define("web1", UUID).await;
+    let (slow, connection) = world.slow_process().await;
+    let (again, faster) = (connection.clone(), world.store.clone());
+    connection.before_next_multi(async move {
+        // The first multi locks it out, the second drops the record.
+        again.before_next_multi(async move {
+            let decide = |_: &pvc_model::cluster::Cluster| {
+                let mut changes = Changes::new();
+                changes.vm(UUID, VmChange::State(VmState::Start));
+                Ok::<_, std::convert::Infallible>((changes, ()))
+            };
+            faster.change(decide).await.unwrap();
+        });
+    });
+    let refusal = refused(vm::remove(&slow, world.clock.as_ref(), None, "web1").await);
+    assert_eq!(refusal.to_string(), "VM `web1` was started by somebody else meanwhile");
+    assert_eq!(refusal.hint().as_deref(), Some("stop it and remove it again"));
+    assert_eq!(world.vm().state, VmState::Start);
+}
+
 #[tokio::test]
 async fn the_record_of_a_volume_that_is_gone_already_goes_with_its_vm() {
     let world = World::with_nodes(&["hv1"]).await;

@@ -75,8 +75,14 @@ impl<'a> Draft<'a> {
 
     /// Deletes `path` and everything below it, children first. The version of its root is checked.
     fn delete(&mut self, path: &str) {
+        self.delete_as_seen(path, &[]);
+    }
+
+    /// As [`delete`](Self::delete); the versions of these below it are checked, too.
+    fn delete_as_seen(&mut self, path: &str, checked: &[&str]) {
         for below in self.raw.subtree(path).into_iter().rev() {
-            let version = (below == path).then(|| self.raw.get(path).map(|node| node.version)).flatten();
+            let is_checked = below == path || checked.contains(&below.as_str());
+            let version = self.raw.get(&below).filter(|_| is_checked).map(|node| node.version);
             self.ops.push(Op::Delete { path: below, version });
         }
     }
@@ -95,7 +101,7 @@ impl<'a> Draft<'a> {
         for path in self.raw.subtree(from) {
             let node = self.raw.get(&path).expect("a subtree lists what is there");
             let renamed = format!("{to}{}", &path[from.len()..]);
-            let data = node.data.clone();
+            let data = node.data.to_bytes();
             self.put_deep(renamed, data);
         }
         self.delete(from);
@@ -129,7 +135,7 @@ impl<'a> Draft<'a> {
         match change {
             Change::DefineVm(vm) => self.define_vm(vm),
             Change::RemoveVm(uuid) => {
-                self.delete(&keys::vm_root(*uuid));
+                self.delete_as_seen(&keys::vm_root(*uuid), &[&keys::vm(*uuid, "state")]);
                 self.delete(&keys::move_note(*uuid));
             }
             Change::Vm(uuid, change) => self.vm(*uuid, change),

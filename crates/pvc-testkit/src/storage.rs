@@ -25,6 +25,7 @@ struct Inner {
     volumes: BTreeMap<VolumeId, Volume>,
     failing: bool,
     locks_take: Duration,
+    removal_takes: Duration,
 }
 
 /// Volumes without contents: names, sizes, snapshots and locks are kept as the [`Storage`] contract says.
@@ -70,6 +71,11 @@ impl MemoryStorage {
     /// While set, every call fails as if the storage did not answer.
     pub fn set_failing(&self, failing: bool) {
         self.with(|inner| inner.failing = failing);
+    }
+
+    /// From now on removing a volume takes so long.
+    pub fn set_removal_takes(&self, time: Duration) {
+        self.with(|inner| inner.removal_takes = time);
     }
 
     /// From now on asking for the locks of a volume takes so long.
@@ -199,6 +205,10 @@ impl Storage for MemoryStorage {
     }
 
     async fn remove(&self, volume: &VolumeId) -> Result<(), StorageError> {
+        let time = self.with(|inner| inner.removal_takes);
+        if !time.is_zero() {
+            tokio::time::sleep(time).await;
+        }
         self.reached(|inner| {
             inner.volume(volume)?;
             inner.volumes.remove(volume);

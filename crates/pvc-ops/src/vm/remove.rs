@@ -39,7 +39,11 @@ pub enum RemoveRefusal {
     #[error("VM `{vm}` did not stop within {seconds} s", seconds = STOP_PATIENCE.as_secs())]
     DoesNotStop { vm: String },
     #[error("VM `{vm}` was started by somebody else meanwhile")]
-    Started { vm: String },
+    Started {
+        vm: String,
+        /// Those that are gone already.
+        removed: Vec<VolumeId>,
+    },
     #[error("volume `{volume}` of VM `{vm}` could not be removed")]
     Volume {
         vm: String,
@@ -71,7 +75,13 @@ impl Refusal for RemoveRefusal {
                 Some("`pvc vm undefine` removes the VM and leaves all volumes".to_owned())
             }
             RemoveRefusal::DoesNotStop { .. } => Some("look into `pvc node log` of its node".to_owned()),
-            RemoveRefusal::Started { .. } => Some("stop it and remove it again".to_owned()),
+            RemoveRefusal::Started { removed, .. } if removed.is_empty() => {
+                Some("stop it and remove it again".to_owned())
+            }
+            RemoveRefusal::Started { removed, .. } => Some(format!(
+                "{} of its volumes are gone already: stop it and remove it again",
+                removed.len()
+            )),
             RemoveRefusal::Volume { removed, .. } => Some(format!(
                 "{} of its volumes are gone; the VM is stopped and still there: repeat the removal when the cause is mended",
                 removed.len()
@@ -96,34 +106,74 @@ pub async fn remove(
     }
     // From here on nobody can start it.
     let volumes = store.change(|cluster| lock_out(cluster, &stopping, storage.is_some())).await?;
-    let mut removed = Vec::new();
-    let mut missing = Vec::new();
+    let mut gone = Gone::default();
     if let Some(storage) = storage {
-        for volume in volumes {
-            match storage.remove(&volume).await {
-                Ok(()) => removed.push(volume),
-                // Gone since an earlier try, perhaps; its record may have stayed.
-                Err(StorageError::NoVolume { .. }) => missing.push(volume),
-                Err(StorageError::NoPool { .. }) => {}
-                Err(source) => {
-                    let source = Box::new(source);
-                    let back = |_: &Cluster| {
-                        let mut changes = Changes::new();
-                        changes.vm(stopping.uuid, VmChange::State(VmState::Stop));
-                        Ok::<_, RemoveRefusal>((changes, ()))
-                    };
-                    if let Err(error) = store.change(back).await {
-                        tracing::warn!(vm = stopping.name, %error, "a VM could not be taken back out of its removal");
-                    }
-                    let vm = stopping.name;
-                    return Err(ChangeError::Refused(RemoveRefusal::Volume { vm, volume, removed, source }));
-                }
+        remove_volumes(store, storage, &stopping, &volumes, &mut gone).await?;
+    }
+    store.change(|cluster| Ok((drop_records(cluster, &stopping, &gone)?, ()))).await?;
+    Ok(Removed { uuid: stopping.uuid, name: stopping.name, volumes: gone.removed })
+}
+
+/// What is not there any more.
+#[derive(Default)]
+struct Gone {
+    removed: Vec<VolumeId>,
+    /// Gone since an earlier try, perhaps; their records may have stayed.
+    missing: Vec<VolumeId>,
+}
+
+/// Removes the volumes one by one, each only if nobody has taken the VM or the volume back: an older peer
+/// starts and defines VMs without asking whether they are being removed.
+async fn remove_volumes(
+    store: &Store,
+    storage: &dyn Storage,
+    stopping: &Stopping,
+    volumes: &[VolumeId],
+    gone: &mut Gone,
+) -> Result<(), ChangeError<RemoveRefusal>> {
+    for volume in volumes {
+        let view = store.fresh().await?;
+        is_still_going(&view, stopping, gone).map_err(ChangeError::Refused)?;
+        if let Err(refusal) = check_unshared(&view, stopping.uuid, &stopping.name, volumes) {
+            take_back(store, stopping).await;
+            return Err(ChangeError::Refused(refusal));
+        }
+        match storage.remove(volume).await {
+            Ok(()) => gone.removed.push(volume.clone()),
+            Err(StorageError::NoVolume { .. }) => gone.missing.push(volume.clone()),
+            Err(StorageError::NoPool { .. }) => {}
+            Err(source) => {
+                take_back(store, stopping).await;
+                let (vm, volume, source) = (stopping.name.clone(), volume.clone(), Box::new(source));
+                let removed = std::mem::take(&mut gone.removed);
+                return Err(ChangeError::Refused(RemoveRefusal::Volume { vm, volume, removed, source }));
             }
         }
     }
-    let gone: Vec<&VolumeId> = removed.iter().chain(&missing).collect();
-    store.change(|cluster| Ok::<_, RemoveRefusal>((drop_records(cluster, &stopping, &gone), ()))).await?;
-    Ok(Removed { uuid: stopping.uuid, name: stopping.name, volumes: removed })
+    Ok(())
+}
+
+/// Has the VM stopped again, so that its removal can be repeated.
+async fn take_back(store: &Store, stopping: &Stopping) {
+    let back = |cluster: &Cluster| {
+        let mut changes = Changes::new();
+        if cluster.vms.get(&stopping.uuid).is_some_and(|record| record.state == VmState::Delete) {
+            changes.vm(stopping.uuid, VmChange::State(VmState::Stop));
+        }
+        Ok::<_, RemoveRefusal>((changes, ()))
+    };
+    if let Err(error) = store.change(back).await {
+        tracing::warn!(vm = stopping.name, %error, "a VM could not be taken back out of its removal");
+    }
+}
+
+/// Whether there still is a record to remove, if nobody has asked for anything else since the removal began.
+fn is_still_going(cluster: &Cluster, stopping: &Stopping, gone: &Gone) -> Result<bool, RemoveRefusal> {
+    match cluster.vms.get(&stopping.uuid) {
+        None => Ok(false),
+        Some(record) if record.state == VmState::Delete => Ok(true),
+        Some(_) => Err(RemoveRefusal::Started { vm: stopping.name.clone(), removed: gone.removed.clone() }),
+    }
 }
 
 /// A VM that was told to stop.
@@ -172,7 +222,7 @@ fn begin(cluster: &Cluster, vm: &str, with_volumes: bool) -> Result<(Changes, St
     check_not_being_renamed(cluster, record)?;
     let (uuid, name) = (record.uuid, record.name.clone());
     if with_volumes {
-        check_unshared(cluster, record)?;
+        check_unshared(cluster, record.uuid, &record.name, &record.volumes())?;
     }
     let listed_by_silent = |node: &&std::sync::Arc<pvc_model::node::NodeRecord>| {
         // A fenced node is proven dead; whatever it last said it ran does not run.
@@ -194,11 +244,16 @@ fn begin(cluster: &Cluster, vm: &str, with_volumes: bool) -> Result<(Changes, St
     Ok((changes, Stopping { uuid, name, is_off, notice }))
 }
 
-fn check_unshared(cluster: &Cluster, record: &VmRecord) -> Result<(), RemoveRefusal> {
-    match other_user(cluster, record.uuid, &record.volumes()) {
+fn check_unshared(
+    cluster: &Cluster,
+    vm: Uuid,
+    name: &str,
+    volumes: &[VolumeId],
+) -> Result<(), RemoveRefusal> {
+    match other_user(cluster, vm, volumes) {
         None => Ok(()),
         Some((other, volume)) => Err(RemoveRefusal::Shared {
-            vm: record.name.clone(),
+            vm: name.to_owned(),
             volume: volume.clone(),
             other: other.name.clone(),
         }),
@@ -222,12 +277,12 @@ fn lock_out(
     let name = || stopping.name.clone();
     let record = cluster.vms.get(&stopping.uuid).ok_or_else(|| NoVm { vm: name() })?;
     if !may_be_off(record) || runner(cluster, stopping.uuid).is_some() {
-        return Err(RemoveRefusal::Started { vm: name() });
+        return Err(RemoveRefusal::Started { vm: name(), removed: Vec::new() });
     }
     check_not_being_renamed(cluster, record)?;
     if with_volumes {
         // Stopping may have taken a minute, in which either VM was given other volumes.
-        check_unshared(cluster, record)?;
+        check_unshared(cluster, record.uuid, &record.name, &record.volumes())?;
     }
     let mut changes = Changes::new();
     // Whoever takes volumes into use writes the same key: of the two, the later one decides again and
@@ -236,13 +291,14 @@ fn lock_out(
     Ok((changes, record.volumes()))
 }
 
-fn drop_records(cluster: &Cluster, stopping: &Stopping, gone: &[&VolumeId]) -> Changes {
+fn drop_records(cluster: &Cluster, stopping: &Stopping, gone: &Gone) -> Result<Changes, RemoveRefusal> {
     let mut changes = Changes::new();
-    if cluster.vms.contains_key(&stopping.uuid) {
+    if is_still_going(cluster, stopping, gone)? {
         changes.push(Change::RemoveVm(stopping.uuid));
     }
-    for volume in gone.iter().filter(|volume| cluster.volumes.contains_key(**volume)) {
-        changes.push(Change::RemoveVolume((*volume).clone()));
+    let volumes = gone.removed.iter().chain(&gone.missing);
+    for volume in volumes.filter(|volume| cluster.volumes.contains_key(*volume)) {
+        changes.push(Change::RemoveVolume(volume.clone()));
     }
-    changes
+    Ok(changes)
 }
