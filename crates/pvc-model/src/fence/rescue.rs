@@ -4,6 +4,7 @@ use crate::cluster::Cluster;
 use crate::node::{DaemonState, NodeRecord};
 use crate::placement::{Need, NoPlace, Promises, check_node, place, selector_for};
 use crate::storage::VolumeId;
+use crate::vm::moving::is_moving;
 use crate::vm::{VmRecord, VmState};
 use crate::{NodeName, Uuid};
 
@@ -60,9 +61,7 @@ fn is_lost(cluster: &Cluster, vm: &VmRecord, victim: &NodeName) -> bool {
 /// The node other than `victim` that says it runs the VM, unless it is dead for certain.
 fn runner<'a>(cluster: &'a Cluster, vm: &VmRecord, victim: &NodeName) -> Option<&'a NodeRecord> {
     let runs = |node: &&NodeRecord| {
-        node.name != *victim
-            && node.daemon_state != DaemonState::Fenced
-            && (node.running.contains(&vm.uuid) || node.working_on.contains(&vm.uuid))
+        node.name != *victim && node.daemon_state != DaemonState::Fenced && lists(node, vm.uuid)
     };
     cluster.nodes.values().map(|node| &**node).find(runs)
 }
@@ -88,14 +87,32 @@ fn way(cluster: &Cluster, vm: &VmRecord, victim: &NodeName, promises: &mut Promi
     }
 }
 
-/// Whether a lock held from `address` is one of `victim` or of another node that is dead for certain, as
-/// far as the nodes' storage addresses are known. An address that no node has is taken for the victim's
-/// only if the victim never told its own.
-pub fn is_lock_of_the_dead(cluster: &Cluster, victim: &NodeName, address: &str) -> bool {
+/// Whether a lock held from `address` on a volume of `vm` is one of `victim`, or of another node that is
+/// dead for certain, as far as the nodes' storage addresses are known.
+///
+/// Older daemons do not tell theirs. A lock from an address that no node has told is the victim's only if
+/// the victim is of that kind and nobody else of that kind may have the VM: a guest whose lock is broken
+/// loses its disk.
+pub fn is_lock_of_the_dead(cluster: &Cluster, victim: &NodeName, vm: Uuid, address: &str) -> bool {
     let told = |node: &NodeRecord| node.hypervisor.as_ref().and_then(|note| note.storage_address.clone());
     let nodes = || cluster.nodes.values().map(|node| &**node);
-    match nodes().find(|node| told(node).as_deref() == Some(address)) {
-        Some(owner) => owner.name == *victim || owner.daemon_state == DaemonState::Fenced,
-        None => nodes().any(|node| node.name == *victim && told(node).is_none()),
+    if let Some(owner) = nodes().find(|node| told(node).as_deref() == Some(address)) {
+        return owner.name == *victim || owner.daemon_state == DaemonState::Fenced;
     }
+    let Some(record) = cluster.vms.get(&vm) else { return false };
+    let mut silent = nodes().filter(|node| told(node).is_none() && node.daemon_state != DaemonState::Fenced);
+    let victim_told = cluster.nodes.get(victim).is_none_or(|node| told(node).is_some());
+    !victim_told && !silent.any(|node| node.name != *victim && may_have(node, record))
+}
+
+/// Whether the guest may be on `node`, by what that node says or by what the record asks of it.
+fn may_have(node: &NodeRecord, vm: &VmRecord) -> bool {
+    lists(node, vm.uuid)
+        || vm.is_assigned_to(&node.name)
+        || (is_moving(&vm.state) && vm.last_node.as_ref() == Some(&node.name))
+}
+
+/// Whether the node says that it runs the VM, or is at starting or ending it.
+fn lists(node: &NodeRecord, vm: Uuid) -> bool {
+    node.running.contains(&vm) || node.working_on.contains(&vm)
 }

@@ -284,7 +284,7 @@ impl Actor {
                 if !is_still_dead(&now, victim) {
                     return Err(Locked::Moot);
                 }
-                if fence::is_lock_of_the_dead(&now, &victim.name, &lock.address) {
+                if fence::is_lock_of_the_dead(&now, &victim.name, rescue.vm, &lock.address) {
                     tracing::info!(vm = rescue.name, %volume, lock = lock.id, "freeing a lock of the dead node");
                     storage.break_lock(volume, &lock).await?;
                 } else if matches!(rescue.way, Way::Start(_)) {
