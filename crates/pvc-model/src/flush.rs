@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use crate::cluster::Cluster;
-use crate::node::NodeRecord;
+use crate::node::{DomainState, NodeRecord};
 use crate::placement::{Need, NoPlace, Promises, Unfit, check_size, place, selector_for};
 use crate::vm::moving::{MovePhase, is_moving};
 use crate::vm::{VmRecord, VmState};
@@ -242,6 +242,8 @@ fn take_back(vm: &VmRecord, own: &NodeRecord) -> Option<TakeBack> {
         return None;
     }
     match vm.state {
+        // Its second node was emptied in turn, with no third one to take it.
+        VmState::Stop | VmState::Fail if vm.autostart => Some(TakeBack::Start(vm.uuid)),
         VmState::Stop | VmState::Disable | VmState::Fail => Some(TakeBack::Assign(vm.uuid)),
         VmState::Start => Some(TakeBack::Move(vm.uuid)),
         // It has not left yet, and need not.
@@ -249,5 +251,357 @@ fn take_back(vm: &VmRecord, own: &NodeRecord) -> Option<TakeBack> {
             Some(TakeBack::Move(vm.uuid))
         }
         _ => None,
+    }
+}
+
+/// One VM that a node being emptied or filled waits for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wait {
+    pub vm: Uuid,
+    pub kind: WaitKind,
+    /// For people, after the VM's name.
+    pub why: String,
+    /// How much of its memory has been copied.
+    pub percent: Option<u8>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WaitKind {
+    /// It moves, or will.
+    Moves,
+    /// It shuts down, or will.
+    ShutsDown,
+    /// It is at something else that has to end first.
+    Busy,
+    /// It can neither stay nor go at present.
+    Blocked,
+    /// It does not come back, which keeps nobody waiting.
+    Stays,
+}
+
+impl WaitKind {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            WaitKind::Moves => "move",
+            WaitKind::ShutsDown => "shutdown",
+            WaitKind::Busy => "wait",
+            WaitKind::Blocked => "blocked",
+            WaitKind::Stays => "stay",
+        }
+    }
+}
+
+impl Wait {
+    fn of(vm: &VmRecord, kind: WaitKind, why: impl Into<String>) -> Self {
+        Wait { vm: vm.uuid, kind, why: why.into(), percent: None }
+    }
+}
+
+/// What `node` waits for to be flushed or ready, whichever it is asked for, in order. Judged by the records
+/// alone: whatever its daemon is.
+pub fn waits(cluster: &Cluster, node: &NodeName) -> Vec<Wait> {
+    match cluster.nodes.get(node).map(|own| &own.domain_state) {
+        Some(DomainState::Flush) => waits_to_empty(cluster, node),
+        Some(DomainState::Unflush) => waits_to_fill(cluster, node),
+        _ => Vec::new(),
+    }
+}
+
+fn waits_to_empty(cluster: &Cluster, node: &NodeName) -> Vec<Wait> {
+    let could_not_go = |vm: &&std::sync::Arc<VmRecord>| failed_move(vm).is_some_and(|(from, _)| from == node);
+    let failed = cluster.vms.values().filter(could_not_go).map(|vm| vm.uuid).collect();
+    let fates = fates(cluster, node, &failed, &mut Promises::under_way(cluster));
+    let wait = |(uuid, fate): (Uuid, Fate)| {
+        let vm = &cluster.vms[&uuid];
+        match fate {
+            Fate::Move(to) => Wait::of(
+                vm,
+                WaitKind::Moves,
+                format!("it is to be moved to node `{to}`, and waits for its turn"),
+            ),
+            Fate::ShutDown(no) => Wait::of(vm, WaitKind::ShutsDown, format!("it is to be shut down: {no}")),
+            Fate::Blocked(why) => Wait::of(vm, WaitKind::Blocked, why),
+            Fate::UnderWay => under_way(cluster, node, vm),
+        }
+    };
+    fates.into_iter().map(wait).collect()
+}
+
+/// The nodes of a move that has failed.
+fn failed_move(vm: &VmRecord) -> Option<(&NodeName, &NodeName)> {
+    let note = vm.moving.as_ref().filter(|note| note.phase == MovePhase::Failed)?;
+    Some((&note.from, &note.to))
+}
+
+fn under_way(cluster: &Cluster, node: &NodeName, vm: &VmRecord) -> Wait {
+    match vm.state {
+        VmState::Migrate | VmState::MigrateLive if vm.is_assigned_to(node) => {
+            Wait::of(vm, WaitKind::Busy, "it is on its way to this node, and is moved on when it has arrived")
+        }
+        VmState::Migrate | VmState::MigrateLive => on_its_way(vm),
+        VmState::Restart => Wait::of(vm, WaitKind::Busy, "it is being restarted"),
+        VmState::Stop => Wait::of(vm, WaitKind::ShutsDown, "it is being stopped"),
+        _ => {
+            let need = Need { leaving: Some(node), ..Need::of(vm) };
+            let selector = selector_for(vm.selector.as_ref(), cluster);
+            let why = match place(cluster, &selector, &need, &Promises::under_way(cluster)) {
+                Err(no) if vm.autostart => format!("it is being shut down: {no}"),
+                _ => "it is being shut down".to_owned(),
+            };
+            Wait::of(vm, WaitKind::ShutsDown, why)
+        }
+    }
+}
+
+fn on_its_way(vm: &VmRecord) -> Wait {
+    let to = vm.node.as_ref().map_or_else(String::new, |node| format!(" to node `{node}`"));
+    let note = vm.moving.as_ref().filter(|note| Some(&note.to) == vm.node.as_ref() && !note.phase.is_over());
+    let how = match note.map(|note| note.phase) {
+        Some(MovePhase::Waiting) => ", which gets ready for it",
+        Some(MovePhase::ShuttingDown) => ": it is shut down here and started there",
+        _ => "",
+    };
+    let again = note.filter(|note| note.attempt > 1 && !note.why.is_empty());
+    let again = again.map_or_else(String::new, |note| {
+        format!(" (attempt {}; the one before failed: {})", note.attempt, note.why)
+    });
+    let percent = note.filter(|note| note.phase == MovePhase::Copying).map(|note| note.percent());
+    Wait { percent, ..Wait::of(vm, WaitKind::Moves, format!("it is being moved{to}{how}{again}")) }
+}
+
+fn waits_to_fill(cluster: &Cluster, node: &NodeName) -> Vec<Wait> {
+    let back = unflush(cluster, node, &BTreeSet::new(), usize::MAX);
+    let place =
+        |vm: &VmRecord| vm.node.as_ref().map_or_else(String::new, |node| format!(" on node `{node}`"));
+    let mut waits: Vec<Wait> = back.waiting.iter().map(|uuid| on_its_way(&cluster.vms[uuid])).collect();
+    for wanted in &back.now {
+        match wanted {
+            TakeBack::Start(uuid) => {
+                waits.push(Wait::of(&cluster.vms[uuid], WaitKind::Busy, "it is to be started"));
+            }
+            TakeBack::Move(uuid) => {
+                let vm = &cluster.vms[uuid];
+                waits.push(match failed_move(vm) {
+                    Some((_, to)) if to == node => {
+                        Wait::of(vm, WaitKind::Stays, format!("it stays{}: {}", place(vm), failure(vm)))
+                    }
+                    _ => Wait::of(vm, WaitKind::Moves, "it is to be moved back, and waits for its turn"),
+                });
+            }
+            TakeBack::Unmark(_) | TakeBack::Assign(_) => {}
+        }
+    }
+    for (uuid, unfit) in &back.stay {
+        let vm = &cluster.vms[uuid];
+        let why = format!("it stays{}: node `{node}` {unfit}", place(vm));
+        waits.push(Wait::of(vm, WaitKind::Stays, why));
+    }
+    waits.sort_by_key(|wait| wait.vm);
+    waits
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::node::{DaemonState, NodeFigures};
+    use crate::records;
+    use crate::vm::moving::MoveNote;
+
+    /// hv1 in this state with VM number 1, of 512 MiB; hv2 with 1000 MiB free.
+    fn cluster(state: DomainState, vm: VmRecord) -> Cluster {
+        let mut cluster = Cluster::default();
+        for name in ["hv1", "hv2"] {
+            let mut node = records::node(name);
+            node.figures =
+                NodeFigures { memory_total_mib: 4000, memory_free_mib: 1000, ..NodeFigures::default() };
+            if name == "hv1" {
+                node.domain_state = state.clone();
+                node.running.push(vm.uuid);
+            }
+            cluster.nodes.insert(node.name.clone(), Arc::new(node));
+        }
+        cluster.vms.insert(vm.uuid, Arc::new(vm));
+        cluster
+    }
+
+    fn node(cluster: &mut Cluster, name: &str, change: impl FnOnce(&mut NodeRecord)) {
+        let mut node = (*cluster.nodes[name]).clone();
+        change(&mut node);
+        cluster.nodes.insert(node.name.clone(), Arc::new(node));
+    }
+
+    fn here(state: VmState) -> VmRecord {
+        records::vm(1, state, Some("hv1"))
+    }
+
+    fn note(to: &str, phase: MovePhase) -> MoveNote {
+        MoveNote {
+            from: NodeName::new(if to == "hv1" { "hv2" } else { "hv1" }),
+            to: NodeName::new(to),
+            phase,
+            attempt: 1,
+            seconds: 1,
+            total_bytes: 100,
+            processed_bytes: 25,
+            remaining_bytes: 75,
+            why: String::new(),
+        }
+    }
+
+    fn moving(to: &str, note: Option<MoveNote>) -> VmRecord {
+        VmRecord { moving: note, ..records::vm(1, VmState::Migrate, Some(to)) }
+    }
+
+    /// The one thing that is waited for.
+    #[track_caller]
+    fn waits_for(cluster: &Cluster) -> (WaitKind, String, Option<u8>) {
+        match waits(cluster, &NodeName::new("hv1")).as_slice() {
+            [only] => (only.kind, only.why.clone(), only.percent),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn each_vm_that_keeps_a_node_from_being_flushed_has_its_reason() {
+        use WaitKind::{Blocked, Busy, Moves, ShutsDown};
+        let failed = MoveNote { why: "host CPU differs".to_owned(), ..note("hv2", MovePhase::Failed) };
+        let second = MoveNote {
+            attempt: 2,
+            why: "the copying did not begin within 60 s".to_owned(),
+            ..note("hv2", MovePhase::Copying)
+        };
+        for (vm, kind, why, percent) in [
+            (here(VmState::Start), Moves, "it is to be moved to node `hv2`, and waits for its turn", None),
+            (here(VmState::Shutdown), ShutsDown, "it is being shut down", None),
+            (here(VmState::Restart), Busy, "it is being restarted", None),
+            (here(VmState::Stop), ShutsDown, "it is being stopped", None),
+            (
+                moving("hv1", None),
+                Busy,
+                "it is on its way to this node, and is moved on when it has arrived",
+                None,
+            ),
+            (moving("hv2", None), Moves, "it is being moved to node `hv2`", None),
+            (
+                moving("hv2", Some(note("hv2", MovePhase::Waiting))),
+                Moves,
+                "it is being moved to node `hv2`, which gets ready for it",
+                None,
+            ),
+            (
+                moving("hv2", Some(note("hv2", MovePhase::Copying))),
+                Moves,
+                "it is being moved to node `hv2`",
+                Some(25),
+            ),
+            (
+                moving("hv2", Some(second)),
+                Moves,
+                "it is being moved to node `hv2` (attempt 2; the one before failed: the copying did not begin within 60 s)",
+                Some(25),
+            ),
+            (
+                moving("hv2", Some(note("hv2", MovePhase::ShuttingDown))),
+                Moves,
+                "it is being moved to node `hv2`: it is shut down here and started there",
+                None,
+            ),
+            // A note of an earlier move says nothing of this one.
+            (moving("hv2", Some(failed.clone())), Moves, "it is being moved to node `hv2`", None),
+            (
+                VmRecord { moving: Some(failed), ..here(VmState::Start) },
+                Blocked,
+                "it could not be moved to node `hv2`: host CPU differs",
+                None,
+            ),
+        ] {
+            let cluster = cluster(DomainState::Flush, vm);
+            assert_eq!(waits_for(&cluster), (kind, why.to_owned(), percent));
+        }
+    }
+
+    #[test]
+    fn a_vm_that_fits_nowhere_says_by_which_limit() {
+        let limited = VmRecord { node_limit: vec![NodeName::new("hv1")], ..here(VmState::Start) };
+        let limit = "no node can take the VM: `hv1` is where the VM is now; \
+                     `hv2` is not among the nodes the VM is limited to";
+        let mut cluster = cluster(DomainState::Flush, limited.clone());
+        assert_eq!(
+            waits_for(&cluster),
+            (WaitKind::ShutsDown, format!("it is to be shut down: {limit}"), None)
+        );
+        let leaving = VmRecord { state: VmState::Shutdown, autostart: true, ..limited };
+        cluster.vms.insert(leaving.uuid, Arc::new(leaving));
+        assert_eq!(
+            waits_for(&cluster),
+            (WaitKind::ShutsDown, format!("it is being shut down: {limit}"), None)
+        );
+
+        let vm = here(VmState::Start);
+        cluster.vms.insert(vm.uuid, Arc::new(vm));
+        node(&mut cluster, "hv2", |node| node.figures.memory_free_mib = 100);
+        assert_eq!(
+            waits_for(&cluster).1,
+            "it is to be shut down: no node can take the VM: `hv1` is where the VM is now; \
+             `hv2` has 100 MiB of memory free, and the VM needs 512 MiB"
+        );
+        node(&mut cluster, "hv2", |node| node.daemon_state = DaemonState::Init);
+        assert_eq!(
+            waits_for(&cluster),
+            (
+                WaitKind::Blocked,
+                "it waits for a node that starts: no node can take the VM: `hv1` is where the VM is now; \
+                 `hv2` is in daemon state `init`, not `run`"
+                    .to_owned(),
+                None
+            )
+        );
+    }
+
+    #[test]
+    fn each_vm_that_a_node_takes_back_has_its_reason() {
+        use WaitKind::{Busy, Moves, Stays};
+        let away = || VmRecord {
+            last_node: Some(NodeName::new("hv1")),
+            ..records::vm(1, VmState::Start, Some("hv2"))
+        };
+        let failed = MoveNote { why: "host CPU differs".to_owned(), ..note("hv1", MovePhase::Failed) };
+        for (vm, kind, why, percent) in [
+            (VmRecord { autostart: true, ..here(VmState::Stop) }, Busy, "it is to be started", None),
+            (away(), Moves, "it is to be moved back, and waits for its turn", None),
+            (
+                moving("hv1", Some(note("hv1", MovePhase::Copying))),
+                Moves,
+                "it is being moved to node `hv1`",
+                Some(25),
+            ),
+            (
+                VmRecord { moving: Some(failed), ..away() },
+                Stays,
+                "it stays on node `hv2`: it could not be moved to node `hv1`: host CPU differs",
+                None,
+            ),
+        ] {
+            let mut cluster = cluster(DomainState::Unflush, vm);
+            node(&mut cluster, "hv1", |node| node.running.clear());
+            assert_eq!(waits_for(&cluster), (kind, why.to_owned(), percent));
+        }
+        let mut cluster = cluster(DomainState::Unflush, away());
+        node(&mut cluster, "hv1", |node| {
+            node.running.clear();
+            node.figures.memory_free_mib = 100;
+        });
+        let why = "it stays on node `hv2`: node `hv1` has 100 MiB of memory free, and the VM needs 512 MiB";
+        assert_eq!(waits_for(&cluster), (Stays, why.to_owned(), None));
+    }
+
+    #[test]
+    fn a_node_that_is_asked_for_nothing_waits_for_nothing() {
+        for state in [DomainState::Ready, DomainState::Flushed, DomainState::FenceFlush] {
+            assert_eq!(waits(&cluster(state, here(VmState::Start)), &NodeName::new("hv1")), []);
+        }
+        assert_eq!(waits(&Cluster::default(), &NodeName::new("hv1")), []);
     }
 }

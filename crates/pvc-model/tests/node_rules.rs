@@ -192,6 +192,15 @@ fn a_vm_that_came_from_here_belongs_here_again_and_stays_off_if_it_was() {
 }
 
 #[test]
+fn a_vm_that_came_from_here_and_was_shut_down_where_it_went_is_started_here() {
+    let from_here = VmRecord { last_node: Some(me()), autostart: true, ..vm(1, VmState::Stop, "hv2") };
+    assert_eq!(
+        taken_back(&cluster(vec![node("hv1"), node("hv2")], vec![from_here])).now,
+        [TakeBack::Start(id(1))]
+    );
+}
+
+#[test]
 fn what_has_not_left_yet_is_called_back_and_what_does_not_fit_stays() {
     let from_here = |number, state| VmRecord { last_node: Some(me()), ..vm(number, state, "hv2") };
     let vms =
