@@ -272,6 +272,8 @@ impl Pair {
 
     async fn a_target_that_does_not_answer_leaves_the_guest_as_it_is(&self) {
         let before = self.run(&self.one).await;
+        let asked = self.one.runs_at(&self.fixture.nobody, self.guest).await;
+        assert!(matches!(asked, Err(HypervisorError::Unreachable { .. })), "{asked:?}");
         let refused = match self.migrate(&self.one, &self.fixture.nobody).await {
             Ok(mut job) => job.outcome().await,
             Err(error) => Err(error),
@@ -282,6 +284,9 @@ impl Pair {
 
     async fn a_moved_guest_runs_there_and_is_gone_here(&self) {
         let mut events = self.two.events();
+        let (there, here) = &self.fixture.hosts;
+        assert!(!self.one.runs_at(there, self.guest).await.expect("an answer"));
+        assert!(self.two.runs_at(here, self.guest).await.expect("an answer"));
         let mut job = self.migrate(&self.one, &self.fixture.hosts.0).await.expect("it begins");
         // Told or not, as fast as it may be over: asking harms nothing.
         if let Some(progress) = job.progress().await.expect("an answer") {
@@ -290,6 +295,8 @@ impl Pair {
         job.outcome().await.expect("it arrives");
         assert_eq!(self.run(&self.one).await, None);
         self.until_runs(&self.two).await;
+        assert!(self.one.runs_at(there, self.guest).await.expect("an answer"));
+        assert!(!self.two.runs_at(here, self.guest).await.expect("an answer"));
         let told = timeout(self.fixture.patience, events.recv()).await;
         assert!(told.is_ok(), "nobody was told of its arrival");
         is_no_guest(self.guest, self.migrate(&self.one, &self.fixture.hosts.0).await.map(drop));

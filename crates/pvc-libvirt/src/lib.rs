@@ -274,6 +274,10 @@ impl Hypervisor for LibvirtHypervisor {
         Ok(Box::new(Job::begin(trip, self.asking.clone(), self.ending.clone()).await?))
     }
 
+    async fn runs_at(&self, host: &str, uuid: Uuid) -> Result<bool, HypervisorError> {
+        migration::runs_at(self.options.target_uri.replace("{host}", host), uuid).await
+    }
+
     async fn console_exchange(
         &self,
         uuid: Uuid,

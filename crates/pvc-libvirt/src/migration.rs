@@ -9,14 +9,14 @@ use std::thread;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use pvc_ports::{HypervisorError, Migration, MigrationJob, MigrationProgress};
+use pvc_ports::{GuestRun, HypervisorError, Migration, MigrationJob, MigrationProgress};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
 use crate::link::Link;
 use crate::virt::{Connection, Kind, VirtError};
-use crate::{CHANGE, READ, refused, with_guest};
+use crate::{CHANGE, READ, STATE_ONLY, refused, stats, with_guest};
 
 /// How long the target may take to accept a connection. libvirt itself would wait for minutes.
 const REACH: Duration = Duration::from_secs(5);
@@ -116,6 +116,28 @@ impl Trip {
             });
         }
         guest.migrate(&to, &uri, self.migration.encrypted).map_err(translate)
+    }
+}
+
+/// Whether the guest runs at the libvirt of another host. libvirt's own calls cannot be interrupted, so a
+/// thread asks, which may be left behind.
+pub(crate) async fn runs_at(uri: String, uuid: Uuid) -> Result<bool, HypervisorError> {
+    reach(&uri).await?;
+    let (said, answer) = oneshot::channel();
+    let ask = move || {
+        let guests = connect(&uri)?.all_stats(STATE_ONLY, stats::ACTIVE).map_err(refused)?;
+        let guest = guests.iter().filter_map(stats::guest).find(|guest| guest.uuid == uuid);
+        Ok(guest.is_some_and(|guest| guest.run == GuestRun::Running))
+    };
+    let started = thread::Builder::new()
+        .name("libvirt-ask".to_owned())
+        .spawn(move || drop(said.send(ask())));
+    let unreachable = |why: String| HypervisorError::Unreachable { why };
+    started.map_err(|error| unreachable(format!("the thread to ask could not be started: {error}")))?;
+    match tokio::time::timeout(REACH, answer).await {
+        Ok(Ok(runs)) => runs,
+        Ok(Err(_)) => Err(unreachable("the thread that asks ended".to_owned())),
+        Err(_) => Err(HypervisorError::TimedOut { seconds: REACH.as_secs() }),
     }
 }
 

@@ -254,6 +254,29 @@ async fn a_target_whose_hypervisor_dies_gets_the_vm_when_it_is_back_or_not_at_al
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_guest_whose_arrival_was_not_heard_of_does_not_run_twice() {
+    let world = two().await;
+    for manner in [
+        Manner { loses_finish: true, ..copies_for(5) },
+        Manner { loses_finish: true, ignores_shutdown: true, ..copies_for(5) },
+    ] {
+        world.manner(manner);
+        world.migrate("hv2").await;
+        world.one.until("it runs there", || runs(&world.two, world.vm)).await;
+        let since = world.one.now();
+        world.one.until("it does not run here", || !runs(&world.one, world.vm)).await;
+        assert!(world.one.now() - since < Duration::from_secs(1), "{:?}", world.one.now() - since);
+        world.until_place("start", "hv2", "hv1").await;
+        assert_eq!(world.one.hypervisor.count("shutdown", world.vm), 0);
+        assert_eq!(world.two.hypervisor.count("start", world.vm), 0);
+        world.nothing_is_left_behind().await;
+        world.migrate("hv1").await;
+        world.until_place("start", "hv1", "").await;
+    }
+    assert_eq!(world.one.hypervisor.count("migrate", world.vm), 2, "nothing was tried again");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_sender_that_is_restarted_sends_again() {
     let one = world().await;
     let two = one.another("hv2").await;

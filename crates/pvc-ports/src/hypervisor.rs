@@ -121,7 +121,8 @@ pub trait MigrationJob: Send + Sync {
     async fn abort(&self) -> Result<(), HypervisorError>;
 
     /// Waits for the end: `Ok` means that the guest runs on the target and is gone here, an error that it is
-    /// still here and nothing of it is left there, as far as anybody could be asked.
+    /// still here. It runs there as well if only the word of its arrival was lost on the way back:
+    /// [`Hypervisor::runs_at`] tells.
     ///
     /// # Cancellation
     /// May be dropped and called again; after it has returned once, it fails.
@@ -189,6 +190,10 @@ pub trait Hypervisor: Send + Sync {
         uuid: Uuid,
         migration: &Migration,
     ) -> Result<Box<dyn MigrationJob>, HypervisorError>;
+
+    /// Whether the guest runs on another node's hypervisor, `host` as in [`Migration`]. One that is there
+    /// but held does not.
+    async fn runs_at(&self, host: &str, uuid: Uuid) -> Result<bool, HypervisorError>;
 
     /// Types `input` on the guest's serial console and returns what it prints within `wait`.
     async fn console_exchange(

@@ -35,6 +35,9 @@ pub struct Manner {
     pub fails_migration: Option<String>,
     /// The guest writes to its memory faster than it can be copied: a migration ends only by being aborted.
     pub never_converges: bool,
+    /// The connection breaks in the last moment of a migration: the guest runs there, its sender is told that
+    /// this failed, and it runs on here as well.
+    pub loses_finish: bool,
 }
 
 struct Running {
@@ -413,11 +416,19 @@ impl Hypervisor for ScriptedHypervisor {
             let peer = inner.peers.get(&migration.host).and_then(Weak::upgrade);
             Ok((peer, inner.manners.get(&uuid).cloned().unwrap_or_default()))
         })?;
-        let to = peer.ok_or_else(|| HypervisorError::Unreachable {
-            why: format!("`{}`: connection refused", migration.host),
-        })?;
+        let to = peer.ok_or_else(|| refuses_connections(&migration.host))?;
         let handover = Handover { uuid, from: self.inner.clone(), to };
         Ok(Box::new(ScriptedJob::begin(handover, manner)?))
+    }
+
+    async fn runs_at(&self, host: &str, uuid: Uuid) -> Result<bool, HypervisorError> {
+        let peer = self.with(|inner| inner.peers.get(host).and_then(Weak::upgrade));
+        let peer = peer.ok_or_else(|| refuses_connections(host))?;
+        let peer = locked(&peer);
+        if peer.unreachable {
+            return Err(refuses_connections(host));
+        }
+        Ok(peer.guests.get(&uuid).is_some_and(|running| running.guest.run == GuestRun::Running))
     }
 
     async fn console_exchange(
@@ -439,6 +450,10 @@ impl Hypervisor for ScriptedHypervisor {
         self.with(|inner| inner.listeners.push(sender));
         receiver
     }
+}
+
+fn refuses_connections(host: &str) -> HypervisorError {
+    HypervisorError::Unreachable { why: format!("`{host}`: connection refused") }
 }
 
 fn locked(inner: &Mutex<Inner>) -> std::sync::MutexGuard<'_, Inner> {
@@ -488,8 +503,8 @@ impl Handover {
         }
     }
 
-    /// It stops here and runs there.
-    fn finish(&self) -> Result<(), HypervisorError> {
+    /// It stops here and runs there; `word_is_lost`: its sender does not hear of it.
+    fn finish(&self, word_is_lost: bool) -> Result<(), HypervisorError> {
         let is_here = locked(&self.from).guests.contains_key(&self.uuid);
         if !is_here {
             self.undo();
@@ -504,8 +519,11 @@ impl Handover {
         if !reached {
             return Err(refused("the target has lost the guest"));
         }
-        locked(&self.from).remove(self.uuid);
         locked(&self.to).announce(GuestEvent::Changed(self.uuid));
+        if word_is_lost {
+            return Err(refused("the connection was closed"));
+        }
+        locked(&self.from).remove(self.uuid);
         Ok(())
     }
 }
@@ -541,7 +559,7 @@ impl ScriptedJob {
             let outcome = match manner.fails_migration {
                 _ if was_aborted => Err("the migration was aborted".to_owned()),
                 Some(why) => Err(why),
-                None => handover.finish().map_err(|error| error.to_string()),
+                None => handover.finish(manner.loses_finish).map_err(|error| error.to_string()),
             };
             if outcome.is_err() {
                 handover.undo();

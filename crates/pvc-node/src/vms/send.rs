@@ -167,6 +167,14 @@ impl Sender {
                             self.note.why = why;
                         }
                     }
+                    match self.runs_there().await {
+                        // The word of its arrival was lost: it was let go on here, too.
+                        Ok(true) => return self.end_here().await,
+                        Ok(false) => {}
+                        Err(error) => {
+                            tracing::warn!(vm = self.name, to = %self.to, %error, "the other node's hypervisor cannot be asked");
+                        }
+                    }
                     match self.is_here().await {
                         Err(error) => return self.later(&error),
                         Ok(false) => return self.ended().await,
@@ -282,6 +290,15 @@ impl Sender {
         }
     }
 
+    /// Ends the copy here of a guest that runs on the other node.
+    async fn end_here(&mut self) -> Ended {
+        tracing::warn!(vm = self.name, to = %self.to, "the guest runs on the other node as well and is ended here");
+        match self.shared.ports.hypervisor.destroy(self.vm).await {
+            Ok(()) => self.arrived().await,
+            Err(error) => self.later(&error),
+        }
+    }
+
     /// The guest runs on the other node, which says so itself.
     async fn arrived(&mut self) -> Ended {
         tracing::info!(vm = self.name, to = %self.to, "the guest runs on the other node now");
@@ -379,6 +396,12 @@ impl Sender {
 
     async fn is_here(&self) -> Result<bool, HypervisorError> {
         Ok(self.shared.ports.hypervisor.guests().await?.contains_key(&self.vm))
+    }
+
+    /// Asks the other node's hypervisor, not the records: they may be older than the question.
+    async fn runs_there(&self) -> Result<bool, HypervisorError> {
+        let host = self.shared.settings.migration.host(&self.to);
+        self.shared.ports.hypervisor.runs_at(&host, self.vm).await
     }
 
     fn later(&self, error: &(dyn std::error::Error + 'static)) -> Ended {
