@@ -4,7 +4,8 @@
 #![allow(clippy::disallowed_methods, reason = "a test waits, in real or in paused time")]
 
 use std::fs::{self, File};
-use std::net::TcpListener;
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -149,6 +150,64 @@ async fn a_target_that_dies_on_the_way_leaves_the_guest_where_it_was() {
     })
     .await;
     hypervisor.destroy(UUID).await.expect("it is destroyed");
+}
+
+/// What a sender has to reckon with: libvirt lets the guest go on here, although it runs there.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guest_whose_arrival_was_not_heard_of_runs_on_both_sides_and_the_other_one_says_so() {
+    let (mut one, two) = Libvirt::pair();
+    let proxy = before_a_libvirtd_that_is_cut_off_at_the_finish(two.port.expect("it listens"));
+    one.target_uri = format!("qemu+tcp://{{host}}:{proxy}/system");
+    let hypervisor = one.hypervisor();
+    hypervisor.start(UUID, &guest_xml(UUID, "twice", None)).await.expect("the guest starts");
+    let mut job = hypervisor.migrate(UUID, &to(LOOPBACK)).await.expect("it begins");
+    job.outcome().await.expect_err("its end was not heard of");
+    assert!(hypervisor.runs_at(LOOPBACK, UUID).await.expect("an answer"));
+    assert_eq!(hypervisor.guests().await.expect("guests")[&UUID].run, GuestRun::Running);
+    hypervisor.destroy(UUID).await.expect("it is destroyed");
+    two.hypervisor().destroy(UUID).await.expect("it is destroyed");
+}
+
+/// The port of a proxy that passes everything on but the answer to the last call of a migration to that side.
+fn before_a_libvirtd_that_is_cut_off_at_the_finish(port: u16) -> u16 {
+    /// `REMOTE_PROC_DOMAIN_MIGRATE_FINISH3` and `…_FINISH3_PARAMS` of libvirt's protocol.
+    const FINISH: [u32; 2] = [217, 306];
+    const REPLY: u32 = 1;
+    let listener = TcpListener::bind((LOOPBACK, 0)).expect("a free port");
+    let proxy = listener.local_addr().expect("its address").port();
+    std::thread::spawn(move || {
+        for client in listener.incoming().flatten() {
+            let server = TcpStream::connect((LOOPBACK, port)).expect("libvirtd listens");
+            let (mut from, mut to) =
+                (client.try_clone().expect("a handle"), server.try_clone().expect("a handle"));
+            std::thread::spawn(move || {
+                let _ = std::io::copy(&mut from, &mut to);
+                let _ = to.shutdown(Shutdown::Both);
+            });
+            std::thread::spawn(move || {
+                let (mut server, mut client) = (server, client);
+                // Each message: its length, program, version, procedure, type, and more.
+                let mut head = [0; 20];
+                while server.read_exact(&mut head).is_ok() {
+                    let word =
+                        |at: usize| u32::from_be_bytes(head[at..at + 4].try_into().expect("four bytes"));
+                    if FINISH.contains(&word(12)) && word(16) == REPLY {
+                        break;
+                    }
+                    let mut rest = vec![0; word(0) as usize - head.len()];
+                    if server
+                        .read_exact(&mut rest)
+                        .and_then(|()| client.write_all(&[&head[..], &rest].concat()))
+                        .is_err()
+                    {
+                        break;
+                    }
+                }
+                let _ = (server.shutdown(Shutdown::Both), client.shutdown(Shutdown::Both));
+            });
+        }
+    });
+    proxy
 }
 
 #[tokio::test(flavor = "multi_thread")]
