@@ -50,7 +50,8 @@ fn is_lost(cluster: &Cluster, vm: &VmRecord, victim: &NodeName) -> bool {
         VmState::Start | VmState::Restart => assigned,
         VmState::Migrate | VmState::MigrateLive | VmState::Unmigrate => {
             let listed = cluster.nodes.get(victim).is_some_and(|node| node.running.contains(&vm.uuid));
-            assigned || listed || vm.last_node.as_ref() == Some(victim)
+            let left = vm.last_node.as_ref() == Some(victim);
+            assigned || listed || (left && !is_sent_by_another(cluster, vm, victim))
         }
         _ => return false,
     };
@@ -58,12 +59,25 @@ fn is_lost(cluster: &Cluster, vm: &VmRecord, victim: &NodeName) -> bool {
     concerned && runner(cluster, vm, victim).is_none_or(|runner| runner.daemon_state == DaemonState::Run)
 }
 
+/// Whether a move goes on that has nothing of `victim` but the VM's home.
+fn is_sent_by_another(cluster: &Cluster, vm: &VmRecord, victim: &NodeName) -> bool {
+    runners(cluster, vm, victim).any(|runner| !vm.is_assigned_to(&runner.name))
+}
+
 /// The node other than `victim` that says it runs the VM, unless it is dead for certain.
 fn runner<'a>(cluster: &'a Cluster, vm: &VmRecord, victim: &NodeName) -> Option<&'a NodeRecord> {
-    let runs = |node: &&NodeRecord| {
+    runners(cluster, vm, victim).next()
+}
+
+fn runners<'a>(
+    cluster: &'a Cluster,
+    vm: &VmRecord,
+    victim: &NodeName,
+) -> impl Iterator<Item = &'a NodeRecord> {
+    let runs = move |node: &&NodeRecord| {
         node.name != *victim && node.daemon_state != DaemonState::Fenced && lists(node, vm.uuid)
     };
-    cluster.nodes.values().map(|node| &**node).find(runs)
+    cluster.nodes.values().map(|node| &**node).filter(runs)
 }
 
 fn way(cluster: &Cluster, vm: &VmRecord, victim: &NodeName, promises: &mut Promises) -> Way {

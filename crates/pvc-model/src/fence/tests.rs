@@ -404,6 +404,21 @@ fn a_vm_that_was_on_its_way_is_started_where_it_was_going_or_stays_where_it_runs
 }
 
 #[test]
+fn a_move_between_two_others_goes_on_when_the_vms_home_dies() {
+    let moving = VmRecord {
+        last_node: Some(NodeName::new("dead")),
+        ..vm(1, VmState::MigrateLive, "hv2", 100)
+    };
+    let mut cluster = with_vms([moving]);
+    let mut lists = |name: &str| {
+        Arc::make_mut(cluster.nodes.get_mut(name).unwrap()).running.push(Uuid::from_u128(1));
+        ways(&cluster)
+    };
+    assert_eq!(lists("hv1"), [], "hv1 sends it");
+    assert_eq!(lists("hv2"), [], "it has just arrived");
+}
+
+#[test]
 fn what_is_promised_to_others_on_their_way_is_not_promised_again() {
     let cluster = with_vms([vm(1, VmState::Start, "dead", 3000), vm(2, VmState::Start, "hv1", 3000)]);
     assert_eq!(ways(&cluster), pairs(&[("vm1", "wait")]), "vm2 is about to start on hv1");
