@@ -51,10 +51,10 @@ pub async fn api(file: Option<PathBuf>) -> anyhow::Result<Ended> {
         let (clock, random) = (Arc::new(SystemClock), Arc::new(OsRandom));
         let state =
             ApiState::new(store.clone(), clock, random, Some(ports::storage(&config)?), settings.clone());
-        let listener = pvc_api::listen(&settings)?;
+        let listeners = pvc_api::listen(&settings)?;
         Notifier.ready();
         let stop = shutdown.child_token();
-        let serve = async { Ok(pvc_api::serve_on(listener, state, stop.clone()).await?) };
+        let serve = async { Ok(pvc_api::serve_on(listeners, state, stop.clone()).await?) };
         beating(until_layout_changes(&store, &stop, serve)).await
     });
     finish(&log, ended.await)

@@ -1,12 +1,13 @@
 //! The server: sockets, TLS, limits on connections, an orderly end.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::os::fd::AsRawFd;
 
 use axum_server::tls_rustls::{RustlsAcceptor, RustlsConfig};
 use axum_server::{Handle, Server};
-use futures::future::BoxFuture;
+use futures::FutureExt as _;
+use futures::future::{BoxFuture, try_join_all};
 use hyper_util::rt::TokioTimer;
 use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, SockaddrStorage, bind, setsockopt, socket, sockopt,
@@ -66,14 +67,40 @@ pub async fn serve(
     serve_on(listen(settings)?, state, shutdown).await
 }
 
-/// Takes the address of `settings`: from here on clients can connect, and wait for [`serve_on`].
-pub fn listen(settings: &ApiSettings) -> Result<TcpListener, ServeError> {
+/// Takes the address of `settings`, and its port on the loopback: from here on clients can connect, and wait
+/// for [`serve_on`].
+///
+/// On the loopback, because this machine's own clients must reach the API also while a floating address is
+/// nowhere, as it is before a cluster has begun. Where that port is somebody else's, a warning says so.
+pub fn listen(settings: &ApiSettings) -> Result<Vec<TcpListener>, ServeError> {
     let address = settings.listen;
-    let listener = if settings.floating { listen_ahead(address) } else { TcpListener::bind(address) };
-    listener.map_err(|source| match source.kind() {
+    let refused = |source: io::Error| match source.kind() {
         io::ErrorKind::AddrInUse => ServeError::AddressInUse { address },
         _ => ServeError::Listen { address, source },
-    })
+    };
+    let listener = if settings.floating { listen_ahead(address) } else { TcpListener::bind(address) };
+    let listener = listener.map_err(refused)?;
+    let port = listener.local_addr().map_err(refused)?.port();
+    let mut listeners = vec![listener];
+    if !address.ip().is_loopback() && !address.ip().is_unspecified() {
+        let loopback = [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()];
+        listeners.extend(loopback.into_iter().filter_map(|ip| listen_here(SocketAddr::new(ip, port))));
+    }
+    Ok(listeners)
+}
+
+fn listen_here(address: SocketAddr) -> Option<TcpListener> {
+    match TcpListener::bind(address) {
+        Ok(listener) => Some(listener),
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            tracing::warn!(%address, "the API does not listen on the loopback, too: another program does");
+            None
+        }
+        Err(error) => {
+            tracing::debug!(%address, %error, "this machine has no such loopback");
+            None
+        }
+    }
 }
 
 /// Listens on an address that this host need not have yet.
@@ -88,31 +115,35 @@ fn listen_ahead(address: SocketAddr) -> io::Result<TcpListener> {
     Ok(socket.into())
 }
 
-/// As [`serve`], on a socket that listens already.
+/// As [`serve`], on sockets that listen already.
 pub async fn serve_on(
-    listener: TcpListener,
+    listeners: Vec<TcpListener>,
     state: ApiState,
     shutdown: CancellationToken,
 ) -> Result<(), ServeError> {
     let tls = state.settings().tls.clone();
     let running = tls.as_ref().map(tls::read).transpose()?;
-    listener.set_nonblocking(true).map_err(ServeError::Server)?;
-    let address = listener.local_addr().map_err(ServeError::Server)?;
     let places = Places::new(state.settings().limits.connections);
-    let server = axum_server::from_tcp(listener).map_err(ServeError::Server)?;
-    tracing::info!(%address, tls = running.is_some(), "the API listens");
     let limits = state.settings().limits.clone();
     let handle = Handle::new();
     let service = router(state.clone()).into_make_service_with_connect_info::<SocketAddr>();
-    let mut reloads = None;
-    let serving: BoxFuture<'static, io::Result<()>> = match (tls, running) {
-        (Some(files), Some(config)) => {
-            reloads = Some(tokio::spawn(reload_on_hangup(files, config.clone())));
-            let acceptor = RustlsAcceptor::new(config).acceptor(places);
-            Box::pin(prepare(server.acceptor(acceptor), &handle, &limits).serve(service))
-        }
-        _ => Box::pin(prepare(server.acceptor(places), &handle, &limits).serve(service)),
-    };
+    let mut serving: Vec<BoxFuture<'static, io::Result<()>>> = Vec::new();
+    for listener in listeners {
+        listener.set_nonblocking(true).map_err(ServeError::Server)?;
+        let address = listener.local_addr().map_err(ServeError::Server)?;
+        let server = axum_server::from_tcp(listener).map_err(ServeError::Server)?;
+        tracing::info!(%address, tls = running.is_some(), "the API listens");
+        let (places, service) = (places.clone(), service.clone());
+        serving.push(match &running {
+            Some(config) => {
+                let acceptor = RustlsAcceptor::new(config.clone()).acceptor(places);
+                prepare(server.acceptor(acceptor), &handle, &limits).serve(service).boxed()
+            }
+            None => prepare(server.acceptor(places), &handle, &limits).serve(service).boxed(),
+        });
+    }
+    let reloads = tls.zip(running).map(|(files, config)| tokio::spawn(reload_on_hangup(files, config)));
+    let serving = try_join_all(serving).map(|served| served.map(drop)).boxed();
     let served = until_stopped(serving, &handle, &state, &shutdown).await;
     if let Some(reloads) = reloads {
         reloads.abort();

@@ -73,6 +73,7 @@ impl Default for Limits {
 /// Everything that is set about the API.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApiSettings {
+    /// Where it listens, besides this port on the loopback.
     pub listen: SocketAddr,
     /// Whether the address comes and goes, as a floating one does: it is listened on also while it is
     /// elsewhere.

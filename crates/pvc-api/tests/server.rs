@@ -32,7 +32,7 @@ async fn start(settings: ApiSettings) -> Server {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let shutdown = CancellationToken::new();
-    let task = tokio::spawn(serve_on(listener, api.state.clone(), shutdown.clone()));
+    let task = tokio::spawn(serve_on(vec![listener], api.state.clone(), shutdown.clone()));
     Server { address, shutdown, task, api }
 }
 
@@ -54,15 +54,23 @@ impl Server {
 
     /// Sends `text` and reads until the other side closes, or nothing more comes.
     async fn say(&self, text: &str) -> String {
-        let mut stream = self.connect().await;
-        stream.write_all(text.as_bytes()).await.unwrap();
-        read_all(&mut stream).await
+        say(self.address, text).await
     }
 
     async fn get(&self, path: &str) -> String {
-        self.say(&format!("GET {path} HTTP/1.1\r\nHost: x\r\nX-Api-Key: {KEY}\r\nConnection: close\r\n\r\n"))
-            .await
+        get(self.address, path).await
     }
+}
+
+async fn say(address: SocketAddr, text: &str) -> String {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(text.as_bytes()).await.unwrap();
+    read_all(&mut stream).await
+}
+
+async fn get(address: SocketAddr, path: &str) -> String {
+    let head = format!("GET {path} HTTP/1.1\r\nHost: x\r\nX-Api-Key: {KEY}\r\nConnection: close\r\n\r\n");
+    say(address, &head).await
 }
 
 async fn read_all(stream: &mut (impl AsyncReadExt + Unpin)) -> String {
@@ -308,7 +316,7 @@ async fn a_certificate_that_cannot_be_used_is_told_with_its_path() {
         let api =
             common::start(&Shape::with_vms(0).dump(), ApiSettings { tls: Some(tls), ..settings() }).await;
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let error = serve_on(listener, api.state, CancellationToken::new()).await.unwrap_err();
+        let error = serve_on(vec![listener], api.state, CancellationToken::new()).await.unwrap_err();
         let cause = std::error::Error::source(&error).expect("the file is named in the cause").to_string();
         assert!(cause.contains(".pem"), "{cause}");
     }
@@ -340,11 +348,42 @@ async fn a_new_certificate_is_taken_on_sighup_and_a_broken_one_is_not() {
     assert!(works(files).await);
 }
 
-#[test]
-fn a_floating_address_is_listened_on_before_it_is_here() {
+#[tokio::test]
+async fn a_floating_address_is_listened_on_before_it_is_here_and_the_loopback_meanwhile() {
     let elsewhere: SocketAddr = "192.0.2.7:0".parse().unwrap(); // for documentation; nobody has it
     let fixed = ApiSettings { listen: elsewhere, ..settings() };
     assert!(matches!(pvc_api::listen(&fixed), Err(ServeError::Listen { .. })));
-    let listener = pvc_api::listen(&ApiSettings { floating: true, ..fixed }).unwrap();
-    assert_eq!(listener.local_addr().unwrap().ip(), elsewhere.ip());
+    let settings = ApiSettings { floating: true, ..fixed };
+    // Another test may have the port on the loopback that nobody has there.
+    let on_both = |listeners: &Vec<TcpListener>| listeners.len() > 1;
+    let listeners = (0..20).map(|_| pvc_api::listen(&settings).unwrap()).find(on_both).expect("a free port");
+    let addresses: Vec<SocketAddr> =
+        listeners.iter().map(|listener| listener.local_addr().unwrap()).collect();
+    assert_eq!(addresses[0].ip(), elsewhere.ip());
+    let port = addresses[0].port();
+    assert!(addresses.contains(&SocketAddr::from(([127, 0, 0, 1], port))), "{addresses:?}");
+    let api = common::start(&Shape::with_vms(0).dump(), settings).await;
+    let shutdown = CancellationToken::new();
+    let task = tokio::spawn(serve_on(listeners, api.state.clone(), shutdown.clone()));
+    for &address in &addresses[1..] {
+        let reply = get(address, "/api/v1/openapi.json").await;
+        assert!(reply.starts_with("HTTP/1.1 200"), "{address}: {reply}");
+    }
+    shutdown.cancel();
+    tokio::time::timeout(Duration::from_secs(20), task).await.expect("all of them end").unwrap().unwrap();
+}
+
+#[test]
+fn the_loopback_is_listened_on_once_and_not_at_any_price() {
+    let at = |address: &str| ApiSettings { listen: address.parse().unwrap(), ..settings() };
+    for address in ["127.0.0.1:0", "127.0.0.2:0", "0.0.0.0:0", "[::]:0", "[::1]:0"] {
+        assert_eq!(pvc_api::listen(&at(address)).unwrap().len(), 1, "{address}");
+    }
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = SocketAddr::new("192.0.2.7".parse().unwrap(), other.local_addr().unwrap().port());
+    let settings = ApiSettings { listen: address, floating: true, ..settings() };
+    let addresses: Vec<_> =
+        pvc_api::listen(&settings).unwrap().iter().map(|listener| listener.local_addr().unwrap()).collect();
+    assert_eq!(addresses[0], address, "somebody else's port on the loopback keeps the API from nothing");
+    assert!(!addresses[1..].iter().any(SocketAddr::is_ipv4), "{addresses:?}");
 }

@@ -163,7 +163,7 @@ impl Pvc {
 /// How to reach a connection's server.
 pub fn options(connection: &Connection) -> Options {
     Options {
-        base: connection.base(),
+        base: connection.clone().nearest().base(),
         api_key: text("PVC_API_KEY").or_else(|| connection.api_key.clone()),
         user_agent: concat!("pvc-client-cli/", env!("CARGO_PKG_VERSION")).to_owned(),
         verify: connection.verify,

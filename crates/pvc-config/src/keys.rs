@@ -476,7 +476,7 @@ pub(crate) const KEYS: &[Key] = &[
     key(
         "api.listen.address",
         Kind::Address,
-        "Where the API listens, usually the upstream network's floating address.",
+        "Where the API listens besides the loopback, usually the upstream network's floating address.",
     )
     .need(Need::ClusterWith(&[API]))
     .default("127.0.0.1"),

@@ -59,6 +59,7 @@ fn serves(name: &str, description: &str, api: &Api, advice: &'static str) -> Con
         api_key: token.map(|token| token.token.reveal().to_owned()),
         verify: false,
         advice: Some(advice),
+        is_own: true,
     }
 }
 
@@ -95,6 +96,21 @@ mod tests {
         let connection = read(&format!("{api}\ncluster: 7\nsystem: [1, {{x: }}]\n")).unwrap();
         assert_eq!(connection.base(), "http://10.1.1.1:7370/api/v1");
         assert_eq!(connection.api_key, None);
+    }
+
+    #[test]
+    fn an_api_on_a_floating_address_is_reached_on_the_loopback_while_it_runs_here() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let at = |ip: &str| {
+            let listen = format!("{{listen: {{address: {ip}, port: {port}}}");
+            read(&format!("api: {listen}, authentication: {{enabled: no}}, ssl: {{enabled: no}}}}")).unwrap()
+        };
+        assert_eq!(at("10.1.1.1").base(), format!("http://10.1.1.1:{port}/api/v1"), "as it is listed");
+        assert_eq!(at("10.1.1.1").nearest().base(), format!("http://127.0.0.1:{port}/api/v1"));
+        assert_eq!(at("127.0.0.2").nearest().host, "127.0.0.2", "it listens there alone");
+        drop(listener);
+        assert_eq!(at("10.1.1.1").nearest().host, "10.1.1.1", "a hypervisor has no API of its own");
     }
 
     #[test]

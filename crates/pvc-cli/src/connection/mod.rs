@@ -4,6 +4,7 @@ mod add;
 mod detail;
 mod list;
 mod local;
+mod own;
 mod place;
 mod remove;
 pub mod store;

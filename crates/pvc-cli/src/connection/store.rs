@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::Permissions;
 use std::io::Write;
+use std::net::IpAddr;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -11,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::local;
+use super::own;
 use super::place::{self, NoPlace};
 use crate::outcome::{Failure, plain_io};
 use crate::output::json;
@@ -33,6 +35,8 @@ pub struct Connection {
     pub verify: bool,
     /// What to do if nobody answers, where more is known than the general.
     pub advice: Option<&'static str>,
+    /// Whether it is this machine's own API, which listens on the loopback as well.
+    pub is_own: bool,
 }
 
 impl Connection {
@@ -47,6 +51,16 @@ impl Connection {
 
     pub fn base(&self) -> String {
         format!("{}://{}/api/v1", self.scheme, self.authority())
+    }
+
+    /// Where it is best reached from here: on the loopback if its API runs here, which also works while a
+    /// floating address is nowhere; else at its address.
+    pub fn nearest(self) -> Connection {
+        let is_elsewhere = self.host.parse().is_ok_and(|ip: IpAddr| !ip.is_loopback());
+        if self.is_own && is_elsewhere && own::listens_on_loopback(self.port) {
+            return Connection { host: "127.0.0.1".to_owned(), ..self };
+        }
+        self
     }
 }
 
@@ -108,6 +122,7 @@ impl Entry {
             api_key: text("api_key").filter(|key| !key.is_empty()).map(str::to_owned),
             verify: verification_wanted(),
             advice: None,
+            is_own: false,
         })
     }
 }
