@@ -9,12 +9,13 @@
 )]
 
 mod audit;
+mod inside;
 mod truth;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use pvc_standalone_tests::{Output, eventually, program, repository, run};
@@ -56,7 +57,7 @@ impl Lab {
         let mut lab = Lab { name, watch: None, defined: RefCell::default(), _turn: turn, _quiet: quiet };
         lab.mend();
         lab.does(&["up"]).ok();
-        lab.remove_guests();
+        lab.clean();
         lab.watch = Some(Watch::begin(name, &lab.nodes()));
         lab
     }
@@ -75,6 +76,26 @@ impl Lab {
     /// `cargo xtask lab …`, in this lab.
     pub fn does(&self, arguments: &[&str]) -> Output {
         run(Command::new(program("xtask")).arg("lab").args(arguments).env("PVC_LAB", self.name), "")
+    }
+
+    /// Packs the programs that stand beside this test, as a version that no node has yet.
+    pub fn newer_packages(&self) -> PathBuf {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let revision = format!("lab{}", now.map_or(0, |time| time.as_secs()));
+        let output = self.directory().join("newer");
+        // What is left of an earlier time.
+        let _ = std::fs::remove_dir_all(&output);
+        let mut packs = Command::new(program("xtask"));
+        packs.args(["package", "--debug", "--no-build", "--revision", &revision, "--output"]).arg(&output);
+        run(&mut packs, "").ok();
+        output
+    }
+
+    /// Installs the packages in `packages` on `node`, which runs.
+    pub fn installs(&self, node: &str, packages: &Path) {
+        let mut installs = Command::new(program("xtask"));
+        installs.args(["lab", "install", node]).env("PVC_LAB", self.name).env("PVC_LAB_PACKAGES", packages);
+        run(&mut installs, "").ok();
     }
 
     /// In this story a BMC lies, and is believed: two instances may run, as long as the storage refuses
@@ -148,8 +169,13 @@ impl Lab {
 
     /// Defines a small guest of this name with a disk in Ceph.
     pub fn define(&self, guest: &str) {
+        if self.defined.borrow_mut().insert(guest.to_owned()) {
+            // What an earlier guest of that name said is no word of this one's.
+            for node in self.nodes() {
+                self.on(&node, &format!("rm -f /var/log/libvirt/{guest}.log")).ok();
+            }
+        }
         self.does(&["guest", guest]).ok();
-        self.defined.borrow_mut().insert(guest.to_owned());
     }
 
     /// Defines a guest, has it started on `node`, and waits until its userland says so.
@@ -248,9 +274,13 @@ impl Lab {
 
     /// Pings the upstream floating address from outside, 40 times a second, until asked what was lost.
     pub fn watch_floating_address(&self) -> Ping {
+        self.watch_address("10.99.0.250")
+    }
+
+    /// The same with any address upstream.
+    pub fn watch_address(&self, address: &str) -> Ping {
         let mut ping = Command::new(program("xtask"));
-        ping.args(["lab", "exec", "switch", "--", "ping", "-i", "0.025", "10.99.0.250"])
-            .env("PVC_LAB", self.name);
+        ping.args(["lab", "exec", "switch", "--", "ping", "-i", "0.025", address]).env("PVC_LAB", self.name);
         let child = ping.stdout(Stdio::piped()).spawn().expect("xtask was built");
         Ping { child }
     }
@@ -268,7 +298,11 @@ impl Lab {
         }
     }
 
-    fn remove_guests(&self) {
+    fn clean(&self) {
+        self.pvc(&["cluster", "maintenance", "off"]);
+        for node in self.nodes() {
+            self.open_libvirt_of(&node);
+        }
         let vms = self.json(&["vm", "list"]).unwrap_or_default();
         for vm in vms.as_array().into_iter().flatten() {
             if let Some(name) = vm["name"].as_str() {
@@ -323,6 +357,11 @@ fn lock_file(name: &str) -> File {
     let directory = repository().join("target/lab");
     std::fs::create_dir_all(&directory).expect("`target` can be written");
     File::create(directory.join(format!("{name}.turn"))).expect("`target` can be written")
+}
+
+/// A value as people read it: a text without its quotes.
+fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
 fn free_lab() -> Option<(&'static str, File)> {

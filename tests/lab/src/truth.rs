@@ -24,6 +24,8 @@ pub struct Qemu {
     pub node: String,
     /// Whether it was started to take over a running guest.
     incoming: bool,
+    /// Its number on this machine.
+    pub id: u32,
 }
 
 /// The QEMU processes of a lab, by guest and age.
@@ -69,6 +71,7 @@ fn qemu(lab: &str, process: &std::path::Path) -> Option<Qemu> {
         started: fields.nth(18)?.parse().ok()?,
         node: node_of(lab, process)?,
         incoming: words.iter().any(|word| word == "-incoming"),
+        id: process.file_name()?.to_str()?.parse().ok()?,
     })
 }
 
@@ -211,7 +214,7 @@ mod tests {
     use super::*;
 
     fn qemu(guest: &str, node: &str, started: u64, incoming: bool) -> Qemu {
-        Qemu { guest: guest.into(), started, node: node.into(), incoming }
+        Qemu { guest: guest.into(), started, node: node.into(), incoming, id: 1 }
     }
 
     #[test]

@@ -4,5 +4,9 @@
 
 mod bring_up;
 mod fencing;
+mod flushes;
+mod migrations;
 mod moving;
 mod primary;
+mod refusals;
+mod upgrades;

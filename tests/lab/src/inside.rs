@@ -1,0 +1,103 @@
+//! Inside the nodes: the tree as any other program sees it, and guests as whoever sits at their console.
+
+use pvc_standalone_tests::eventually;
+
+use crate::{Lab, NODES, truth};
+
+/// Reads, writes, makes or removes one key, as a peer that keeps to no rule.
+const TREE: &str = "
+import sys
+from kazoo.client import KazooClient
+order, path, value = sys.argv[1:4]
+tree = KazooClient(hosts='pvchv1:2181,pvchv2:2181,pvchv3:2181')
+tree.start(30)
+if order == 'read': print(tree.get(path)[0].decode(), end='')
+if order == 'write': tree.ensure_path(path); tree.set(path, value.encode())
+if order == 'remove': tree.delete(path, recursive=True)
+tree.stop()
+";
+
+impl Lab {
+    /// What a key of the tree says.
+    pub fn key(&self, path: &str) -> String {
+        self.tree(&["read", path, ""])
+    }
+
+    /// Writes a key of the tree, whatever PVC would say to it.
+    pub fn write_key(&self, path: &str, value: &str) {
+        self.tree(&["write", path, value]);
+    }
+
+    /// Removes a key of the tree and all below it.
+    pub fn remove_key(&self, path: &str) {
+        self.tree(&["remove", path, ""]);
+    }
+
+    fn tree(&self, order: &[&str]) -> String {
+        let words = [&["exec", NODES[0], "--", "python3", "-c", TREE], order].concat();
+        self.does(&words).ok().to_owned()
+    }
+
+    /// The processes that carry `guest`, by this machine's numbers: the same as before means that nobody
+    /// has ended or moved it.
+    pub fn processes_of(&self, guest: &str) -> Vec<u32> {
+        let all = truth::guests(self.name).into_iter();
+        all.filter(|qemu| qemu.guest == guest).map(|qemu| qemu.id).collect()
+    }
+
+    /// The last beat of `guest` on its console on `node`, which beats every two seconds; 0 before the first.
+    pub fn beat(&self, node: &str, guest: &str) -> u32 {
+        self.beat_at(node, guest, "tail")
+    }
+
+    /// The first beat of `guest` on its console on `node`; 0 if there is none yet.
+    pub fn first_beat(&self, node: &str, guest: &str) -> u32 {
+        self.beat_at(node, guest, "head")
+    }
+
+    fn beat_at(&self, node: &str, guest: &str, end: &str) -> u32 {
+        let beats = format!("grep -ao 'heartbeat [0-9]*,' /var/log/libvirt/{guest}.log | {end} -n 1");
+        let beat = self.on(node, &beats);
+        beat.stdout.trim().trim_start_matches("heartbeat ").trim_end_matches(',').parse().unwrap_or_default()
+    }
+
+    /// Waits until `guest` has beaten on its console on `node` more often than `before`.
+    pub fn beats_on(&self, node: &str, guest: &str, before: u32) {
+        eventually(&format!("{guest} beats on {node}"), 60, || match self.beat(node, guest) {
+            beat if beat > before => Ok(()),
+            beat => Err(format!("its last beat there is {beat}")),
+        });
+    }
+
+    /// Nobody reaches libvirt on `node` over the network any more.
+    pub fn shut_libvirt_of(&self, node: &str) {
+        let chain = "add table inet story; add chain inet story input { type filter hook input priority 0; }";
+        let rule = "add rule inet story input tcp dport 16509 reject with tcp reset";
+        self.on(node, &format!("nft '{chain}; {rule}'")).ok();
+    }
+
+    pub fn open_libvirt_of(&self, node: &str) {
+        self.on(node, "nft delete table inet story");
+    }
+
+    /// Types a line at the console of `guest`, which runs on `node`.
+    pub fn types(&self, node: &str, guest: &str, line: &str) {
+        self.on(node, &format!("echo '{line}' >\"$(virsh ttyconsole {guest})\"")).ok();
+    }
+
+    /// What a field of `pvc vm info` says.
+    pub fn vm(&self, guest: &str, field: &str) -> String {
+        eventually(&format!("`pvc vm info {guest}` answers"), 60, || {
+            self.json(&["vm", "info", guest])
+                .map(|vm| vm.pointer(field).map_or_else(String::new, crate::plain))
+        })
+    }
+
+    /// Waits until that field says so.
+    pub fn vm_is(&self, guest: &str, field: &str, wanted: &str) {
+        eventually(&format!("{field} of {guest} is `{wanted}`"), 120, || match self.vm(guest, field) {
+            value if value == wanted => Ok(()),
+            value => Err(format!("it is `{value}`")),
+        });
+    }
+}
