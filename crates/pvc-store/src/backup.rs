@@ -29,8 +29,8 @@ impl Store {
     /// restored cluster could not fence, least of all the node that is dead already and writes nothing.
     pub async fn backup(&self) -> Result<BTreeMap<String, String>, StoreError> {
         self.fresh().await?;
-        let paths: Vec<String> =
-            self.with_raw(|raw| raw.paths().filter(|path| !keys::is_foreign(path)).cloned().collect());
+        let mut paths = self.with_raw(|raw| raw.subtree("/"));
+        paths.retain(|path| !keys::is_foreign(path));
         let entries = self.tree.get_many(&paths).await?;
         let lasting = |(path, entry): (String, Option<pvc_ports::Entry>)| {
             let entry = entry.filter(|entry| entry.stat.ephemeral_owner == 0)?;

@@ -19,7 +19,7 @@ use crate::job_codec;
 use crate::keys;
 use crate::move_codec;
 use crate::note_codec;
-use crate::raw::Raw;
+use crate::raw::{Raw, Value};
 use crate::renaming_codec;
 
 /// Reads the keys below one root and collects what was wrong with them.
@@ -35,19 +35,20 @@ impl<'a> Reader<'a> {
     }
 
     fn text(&mut self, key: &str) -> String {
-        let path = format!("{}/{key}", self.root);
-        let Some(node) = self.raw.get(&path) else { return String::new() };
-        match std::str::from_utf8(&node.data) {
-            Ok(text) => text.to_owned(),
-            Err(_) => {
-                self.defects.push(format!("`{key}` is not UTF-8 text"));
-                String::from_utf8_lossy(&node.data).into_owned()
-            }
-        }
+        self.shared(key).as_ref().to_owned()
     }
 
+    /// The text itself, not a copy of it.
     fn shared(&mut self, key: &str) -> Arc<str> {
-        Arc::from(self.text(key))
+        let path = format!("{}/{key}", self.root);
+        match self.raw.get(&path).map(|node| &node.data) {
+            None => Arc::default(),
+            Some(Value::Text(text)) => text.clone(),
+            Some(Value::Other(bytes)) => {
+                self.defects.push(format!("`{key}` is not UTF-8 text"));
+                String::from_utf8_lossy(bytes).into()
+            }
+        }
     }
 
     /// A number; 0 where there is nothing, 0 and a defect where there is something else.

@@ -202,7 +202,7 @@ impl Mirror {
         let subjects: BTreeSet<Subject> = read.keys().filter_map(|path| Subject::of(path)).collect();
         for (path, entry) in read {
             match entry {
-                Some(entry) => raw.put(path, &entry),
+                Some(entry) => raw.put(&path, &entry),
                 None => raw.remove(&path),
             }
         }
@@ -221,8 +221,12 @@ impl Mirror {
     }
 
     /// Replaces everything, and tells of what differs.
-    fn replace(&mut self, raw: Raw) {
-        let before = self.state.read().expect("readers do not panic").cluster.clone();
+    fn replace(&mut self, mut raw: Raw) {
+        let before = {
+            let state = self.state.read().expect("readers do not panic");
+            raw.share(&state.raw);
+            state.cluster.clone()
+        };
         let mut after = Cluster { revision: before.revision + 1, ..(*before).clone() };
         decode_all(&raw, &mut after);
         let revision = after.revision;
@@ -238,34 +242,47 @@ impl Mirror {
     }
 }
 
+/// How many nodes are read before what was read is put away.
+const PIECE: usize = 2_000;
+
 /// Reads the whole tree, level by level, but for what belongs to others.
 async fn read_all(tree: &dyn Tree) -> Result<Raw, TreeError> {
     let mut raw = Raw::default();
     let mut level = vec!["/".to_owned()];
     while !level.is_empty() {
-        let (left_out, wanted): (Vec<_>, Vec<_>) =
-            level.iter().cloned().partition(|path| keys::is_left_out(path));
-        let entries = tree.get_many(&wanted).await?;
-        for (path, entry) in wanted.into_iter().zip(entries) {
-            if let Some(entry) = entry {
-                raw.put(path, &entry);
-            }
+        let mut below = Vec::new();
+        for piece in level.chunks(PIECE) {
+            below.extend(read_piece(tree, piece, &mut raw).await?);
         }
-        for path in left_out {
-            raw.put_unread(path);
-        }
-        let names = tree.children_many(&level).await?;
-        level = level
-            .iter()
-            .zip(names)
-            .flat_map(|(parent, names)| {
-                let prefix = if parent == "/" { String::new() } else { parent.clone() };
-                names.unwrap_or_default().into_iter().map(move |name| format!("{prefix}/{name}"))
-            })
-            .filter(|path| !keys::is_foreign(path))
-            .collect();
+        level = below;
     }
     Ok(raw)
+}
+
+/// Reads `paths` into `raw`. The paths of their children, in order.
+async fn read_piece(tree: &dyn Tree, paths: &[String], raw: &mut Raw) -> Result<Vec<String>, TreeError> {
+    let (mut parents, wanted): (Vec<_>, Vec<_>) =
+        paths.iter().cloned().partition(|path| keys::is_left_out(path));
+    parents.iter().for_each(|path| raw.put_unread(path));
+    let entries = tree.get_many(&wanted).await?;
+    for (path, entry) in wanted.into_iter().zip(entries) {
+        let Some(entry) = entry else { continue };
+        raw.put(&path, &entry);
+        // A child that comes now is announced.
+        if entry.stat.num_children > 0 {
+            parents.push(path);
+        }
+    }
+    parents.sort_unstable();
+    let mut found = Vec::new();
+    for (parent, names) in parents.iter().zip(tree.children_many(&parents).await?) {
+        let mut names = names.unwrap_or_default();
+        names.sort_unstable();
+        let prefix = parent.trim_end_matches('/');
+        found.extend(names.iter().map(|name| format!("{prefix}/{name}")));
+    }
+    found.retain(|path| !keys::is_foreign(path));
+    Ok(found)
 }
 
 /// The record that a path belongs to.
@@ -434,7 +451,8 @@ fn rename(view: &mut Cluster, uuid: Uuid, old: Option<String>) {
 /// Decodes everything over what `view` showed so far: what is gone goes, and XML that was parsed already
 /// is not parsed again.
 fn decode_all(raw: &Raw, view: &mut Cluster) {
-    let mut subjects: BTreeSet<Subject> = raw.paths().filter_map(|path| Subject::of(path)).collect();
+    let mut subjects = BTreeSet::new();
+    raw.each(|path, _| subjects.extend(Subject::of(path)));
     subjects.extend(Subject::shown_in(view));
     for subject in subjects {
         subject.decode_or_keep(raw, view);

@@ -1,93 +1,231 @@
-//! The tree as this process last saw it: paths, bytes, versions.
+//! The tree as this process last saw it: names, values, versions.
+//!
+//! This is most of what a daemon keeps in memory, so it is kept small: a path is not written out for every
+//! node, the names that each record has stand in the program, and a text is the same one that the record
+//! made of it has.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
-use std::ops::Bound;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use pvc_ports::Entry;
 
 use crate::keys;
 
+/// What a node holds.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Value {
+    Text(Arc<str>),
+    /// What is not UTF-8.
+    Other(Box<[u8]>),
+}
+
+impl Value {
+    /// Always a copy: what was read may be a small part of a large answer, and would keep all of it.
+    fn new(data: &[u8]) -> Value {
+        match std::str::from_utf8(data) {
+            Ok("") => Value::default(),
+            Ok(text) => Value::Text(text.into()),
+            Err(_) => Value::Other(data.into()),
+        }
+    }
+
+    pub fn as_bytes(&self) -> &[u8] {
+        match self {
+            Value::Text(text) => text.as_bytes(),
+            Value::Other(bytes) => bytes,
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.as_bytes().is_empty()
+    }
+
+    pub fn to_bytes(&self) -> Bytes {
+        Bytes::copy_from_slice(self.as_bytes())
+    }
+
+    /// As text; what is not UTF-8 is replaced.
+    fn text(&self) -> Cow<'_, str> {
+        match self {
+            Value::Text(text) => Cow::Borrowed(text),
+            Value::Other(bytes) => String::from_utf8_lossy(bytes),
+        }
+    }
+}
+
+impl PartialEq<Bytes> for Value {
+    fn eq(&self, other: &Bytes) -> bool {
+        self.as_bytes() == other
+    }
+}
+
+impl Default for Value {
+    fn default() -> Value {
+        Value::Text(Arc::default()) // every empty text is the same one
+    }
+}
+
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct RawNode {
     /// Empty for paths that the mirror leaves out.
-    pub data: Bytes,
+    pub data: Value,
     pub version: i32,
     pub mzxid: i64,
 }
 
-#[derive(Debug, Default, Clone)]
+#[derive(Debug, Default)]
 pub(crate) struct Raw {
-    nodes: BTreeMap<String, RawNode>,
+    root: Branch,
+}
+
+/// A place in the tree with everything below it.
+#[derive(Debug, Default)]
+struct Branch {
+    /// `None` where only something below was read.
+    node: Option<RawNode>,
+    /// By name, in order.
+    children: Vec<(Cow<'static, str>, Branch)>,
+}
+
+impl Branch {
+    fn find(&self, name: &str) -> Result<usize, usize> {
+        self.children.binary_search_by(|(other, _)| (**other).cmp(name))
+    }
+
+    fn child(&self, name: &str) -> Option<&Branch> {
+        self.find(name).ok().map(|at| &self.children[at].1)
+    }
+
+    /// The child `name`, made if it is missing.
+    fn child_mut(&mut self, name: &str) -> &mut Branch {
+        let at = self.find(name).unwrap_or_else(|at| {
+            let name = keys::known_name(name).map_or_else(|| Cow::Owned(name.to_owned()), Cow::Borrowed);
+            // Doubling would leave a third of all memory empty.
+            let few = self.children.len() / 8 + 1;
+            if self.children.len() == self.children.capacity() {
+                self.children.reserve_exact(few);
+            }
+            self.children.insert(at, (name, Branch::default()));
+            at
+        });
+        &mut self.children[at].1
+    }
+
+    /// Calls `visit` for this place, which has the path `path`, and all below it, parents before children.
+    fn walk<'a>(&'a self, path: &mut String, visit: &mut impl FnMut(&str, &'a RawNode)) {
+        if let Some(node) = &self.node {
+            visit(if path.is_empty() { "/" } else { path }, node);
+        }
+        let length = path.len();
+        for (name, child) in &self.children {
+            path.push('/');
+            path.push_str(name);
+            child.walk(path, visit);
+            path.truncate(length);
+        }
+    }
+
+    /// Takes the values of `other` where they are the same.
+    fn share(&mut self, other: &Branch) {
+        if let (Some(node), Some(known)) = (&mut self.node, &other.node)
+            && node.data == known.data
+        {
+            node.data = known.data.clone();
+        }
+        for (name, child) in &mut self.children {
+            if let Some(known) = other.child(name) {
+                child.share(known);
+            }
+        }
+    }
+}
+
+fn parts(path: &str) -> impl Iterator<Item = &str> {
+    path.split('/').filter(|part| !part.is_empty())
 }
 
 impl Raw {
+    fn branch(&self, path: &str) -> Option<&Branch> {
+        parts(path).try_fold(&self.root, Branch::child)
+    }
+
+    fn branch_mut(&mut self, path: &str) -> &mut Branch {
+        parts(path).fold(&mut self.root, Branch::child_mut)
+    }
+
     pub fn get(&self, path: &str) -> Option<&RawNode> {
-        self.nodes.get(path)
+        self.branch(path)?.node.as_ref()
     }
 
     pub fn contains(&self, path: &str) -> bool {
-        self.nodes.contains_key(path)
+        self.get(path).is_some()
     }
 
     /// The value at `path` as text; what is not UTF-8 is replaced. `None` if there is no such node.
     pub fn text(&self, path: &str) -> Option<Cow<'_, str>> {
-        self.nodes.get(path).map(|node| String::from_utf8_lossy(&node.data))
+        self.get(path).map(|node| node.data.text())
     }
 
     /// Takes over what was read at `path`. An older reading than the present one changes nothing.
-    pub fn put(&mut self, path: String, entry: &Entry) {
-        let newer = self.nodes.get(&path).is_none_or(|node| node.mzxid <= entry.stat.mzxid);
-        if newer {
-            let data = if keys::is_left_out(&path) { Bytes::new() } else { entry.data.clone() };
-            self.nodes.insert(path, RawNode { data, version: entry.stat.version, mzxid: entry.stat.mzxid });
+    pub fn put(&mut self, path: &str, entry: &Entry) {
+        let branch = self.branch_mut(path);
+        let known = branch.node.take();
+        if known.as_ref().is_some_and(|known| known.mzxid > entry.stat.mzxid) {
+            branch.node = known;
+            return;
         }
+        let read = if keys::is_left_out(path) { &[] } else { &entry.data[..] };
+        let same = known.map(|known| known.data).filter(|known| known.as_bytes() == read);
+        let data = same.unwrap_or_else(|| Value::new(read));
+        branch.node = Some(RawNode { data, version: entry.stat.version, mzxid: entry.stat.mzxid });
     }
 
     /// Notes that `path` is there, without its value or version: it is left out of the mirror.
-    pub fn put_unread(&mut self, path: String) {
-        self.nodes.insert(path, RawNode { data: Bytes::new(), version: 0, mzxid: 0 });
+    pub fn put_unread(&mut self, path: &str) {
+        self.branch_mut(path).node = Some(RawNode { data: Value::default(), version: 0, mzxid: 0 });
     }
 
     /// Removes `path` and everything below it.
     pub fn remove(&mut self, path: &str) {
-        for below in self.subtree(path) {
-            self.nodes.remove(&below);
+        if path == "/" {
+            self.root = Branch::default();
+            return;
+        }
+        let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
+        if self.branch(parent).is_some() {
+            let parent = self.branch_mut(parent);
+            if let Ok(at) = parent.find(name) {
+                parent.children.remove(at);
+            }
         }
     }
 
     /// `path`, if it exists, and everything below it, parents before children.
     pub fn subtree(&self, path: &str) -> Vec<String> {
-        let mut found: Vec<String> =
-            self.nodes.contains_key(path).then(|| path.to_owned()).into_iter().collect();
-        let prefix = if path == "/" { "/".to_owned() } else { format!("{path}/") };
-        let below = self.nodes.range::<str, _>((Bound::Excluded(prefix.as_str()), Bound::Unbounded));
-        found.extend(below.map(|(path, _)| path).take_while(|path| path.starts_with(&prefix)).cloned());
+        let mut found = Vec::new();
+        if let Some(branch) = self.branch(path) {
+            branch
+                .walk(&mut path.trim_end_matches('/').to_owned(), &mut |path, _| found.push(path.to_owned()));
+        }
         found
     }
 
     /// The names of the children of `path`, in order.
     pub fn children(&self, path: &str) -> Vec<String> {
-        let prefix = if path == "/" { "/".to_owned() } else { format!("{path}/") };
-        let mut names = Vec::new();
-        let mut from = Bound::Excluded(prefix.clone());
-        // Grandchildren are jumped over: `0` is the character after `/`, so `/a/b0` is behind all of `/a/b/…`.
-        while let Some((found, _)) = self.nodes.range::<String, _>((from.as_ref(), Bound::Unbounded)).next() {
-            let Some(rest) = found.strip_prefix(&prefix) else { break };
-            from = match rest.split_once('/') {
-                Some((child, _)) => Bound::Included(format!("{prefix}{child}0")),
-                None => {
-                    names.push(rest.to_owned());
-                    Bound::Excluded(found.clone())
-                }
-            };
-        }
-        names
+        let children = self.branch(path).map(|branch| &branch.children[..]).unwrap_or_default();
+        let is_there = |(_, child): &&(_, Branch)| child.node.is_some();
+        children.iter().filter(is_there).map(|(name, _)| name.clone().into_owned()).collect()
     }
 
-    pub fn paths(&self) -> impl Iterator<Item = &String> {
-        self.nodes.keys()
+    /// Calls `visit` for each node, parents before children.
+    pub fn each<'a>(&'a self, mut visit: impl FnMut(&str, &'a RawNode)) {
+        self.root.walk(&mut String::new(), &mut visit);
+    }
+
+    /// Takes the values of `other` where they are the same: who has made something of those keeps them anyway.
+    pub fn share(&mut self, other: &Raw) {
+        self.root.share(&other.root);
     }
 }
 
@@ -100,7 +238,7 @@ mod tests {
     fn raw(paths: &[&str]) -> Raw {
         let mut raw = Raw::default();
         for path in paths {
-            raw.put((*path).to_owned(), &Entry { data: Bytes::from_static(b"x"), stat: Stat::default() });
+            raw.put(path, &Entry { data: Bytes::from_static(b"x"), stat: Stat::default() });
         }
         raw
     }
@@ -117,7 +255,10 @@ mod tests {
         let mut raw = raw(&["/a", "/a/b", "/a-b", "/a0", "/ab"]);
         assert_eq!(raw.subtree("/a"), ["/a", "/a/b"]);
         raw.remove("/a");
-        assert_eq!(raw.paths().collect::<Vec<_>>(), ["/a-b", "/a0", "/ab"]);
+        assert_eq!(raw.subtree("/"), ["/a-b", "/a0", "/ab"]);
+        raw.remove("/never/there");
+        raw.remove("/");
+        assert_eq!(raw.subtree("/"), Vec::<String>::new());
     }
 
     #[test]
@@ -127,8 +268,40 @@ mod tests {
             stat: Stat { mzxid, ..Stat::default() },
         };
         let mut raw = Raw::default();
-        raw.put("/a".into(), &entry("new", 7));
-        raw.put("/a".into(), &entry("old", 5));
+        raw.put("/a", &entry("new", 7));
+        raw.put("/a", &entry("old", 5));
         assert_eq!(raw.text("/a").as_deref(), Some("new"));
+    }
+
+    #[test]
+    fn a_place_above_what_was_read_is_not_there_itself() {
+        let mut raw = raw(&["/a/b/c"]);
+        assert!(raw.contains("/a/b/c") && !raw.contains("/a/b") && !raw.contains("/"));
+        assert_eq!(raw.subtree("/a"), ["/a/b/c"]);
+        raw.remove("/a/b");
+        assert_eq!(raw.subtree("/"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn what_is_not_text_is_kept_as_it_is() {
+        let mut raw = Raw::default();
+        raw.put("/a", &Entry { data: Bytes::from_static(b"\xff1"), stat: Stat::default() });
+        assert_eq!(raw.text("/a").as_deref(), Some("\u{fffd}1"));
+        assert_eq!(raw.get("/a").unwrap().data.to_bytes(), b"\xff1"[..]);
+    }
+
+    #[test]
+    fn a_second_reading_of_the_same_text_is_no_second_text() {
+        let text = |raw: &Raw, path: &str| match &raw.get(path).unwrap().data {
+            Value::Text(text) => text.clone(),
+            Value::Other(_) => panic!("it is text"),
+        };
+        let (first, mut second) = (raw(&["/a", "/b/c"]), raw(&["/b/c", "/d"]));
+        second.share(&first);
+        assert!(Arc::ptr_eq(&text(&first, "/b/c"), &text(&second, "/b/c")));
+        let before = text(&second, "/d");
+        second
+            .put("/d", &Entry { data: Bytes::from_static(b"x"), stat: Stat { mzxid: 3, ..Stat::default() } });
+        assert!(Arc::ptr_eq(&before, &text(&second, "/d")));
     }
 }
