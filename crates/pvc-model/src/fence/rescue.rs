@@ -26,37 +26,63 @@ pub enum Way {
     Stay(NodeName),
     /// No node can take it: it is off until its own node is ready again.
     Wait(NoPlace),
+    /// Another node, or that node's fence, says what becomes of it. Only the dead node's locks are in its way.
+    Leave,
 }
 
 /// Plans for all VMs at once that should run and cannot since `victim` is dead; no memory is promised
 /// twice (I11). The largest VMs choose first: a small one fits in what they leave, not the other way
 /// round.
 pub fn rescues(cluster: &Cluster, victim: &NodeName) -> Vec<Rescue> {
-    let mut lost: Vec<&VmRecord> =
-        cluster.vms.values().map(|vm| &**vm).filter(|vm| is_lost(cluster, vm, victim)).collect();
-    lost.sort_by_key(|vm| (std::cmp::Reverse(vm.memory_mib()), vm.name.clone(), vm.uuid));
-    let mut promises = Promises::under_way_but(cluster, |vm| is_lost(cluster, vm, victim));
+    let is_placed = |vm: &VmRecord| stake(cluster, vm, victim) == Some(Stake::Lost);
+    let staked = |vm: &&VmRecord| stake(cluster, vm, victim).is_some();
+    let mut vms: Vec<&VmRecord> = cluster.vms.values().map(|vm| &**vm).filter(staked).collect();
+    vms.sort_by_key(|vm| (std::cmp::Reverse(vm.memory_mib()), vm.name.clone(), vm.uuid));
+    let mut promises = Promises::under_way_but(cluster, is_placed);
     let rescue = |vm: &VmRecord| {
-        let way = way(cluster, vm, victim, &mut promises);
+        let way = if is_placed(vm) { way(cluster, vm, victim, &mut promises) } else { Way::Leave };
         Rescue { vm: vm.uuid, name: vm.name.clone(), volumes: vm.volumes(), way }
     };
-    lost.into_iter().map(rescue).collect()
+    vms.into_iter().map(rescue).collect()
 }
 
-/// Whether the VM should run, and `victim` is dead that should run it, or sent or received it.
-fn is_lost(cluster: &Cluster, vm: &VmRecord, victim: &NodeName) -> bool {
+/// What a VM that should run has to do with a dead node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stake {
+    /// It cannot run since that node is dead.
+    Lost,
+    /// It is no longer that node's, or not only, but the node may have left locks on its volumes.
+    Locks,
+}
+
+/// What the VM has to do with `victim`, that should run it, sent or received it, or ran it before it was given
+/// to another.
+fn stake(cluster: &Cluster, vm: &VmRecord, victim: &NodeName) -> Option<Stake> {
     let assigned = vm.is_assigned_to(victim);
-    let concerned = match vm.state {
-        VmState::Start | VmState::Restart => assigned,
-        VmState::Migrate | VmState::MigrateLive | VmState::Unmigrate => {
-            let listed = cluster.nodes.get(victim).is_some_and(|node| node.running.contains(&vm.uuid));
-            let left = vm.last_node.as_ref() == Some(victim);
-            assigned || listed || (left && !is_sent_by_another(cluster, vm, victim))
+    let listed = cluster.nodes.get(victim).is_some_and(|node| lists(node, vm.uuid));
+    let runner = runner(cluster, vm, victim);
+    let owner = vm.node.as_ref().and_then(|node| cluster.nodes.get(node)).map(|node| &node.daemon_state);
+    match vm.state {
+        VmState::Start | VmState::Restart if assigned => {}
+        // Who it belongs to by now starts it, unless that one is dead, too.
+        VmState::Start | VmState::Restart => {
+            let owner = owner.filter(|_| listed && runner.is_none())?;
+            return Some(if *owner == DaemonState::Fenced { Stake::Lost } else { Stake::Locks });
         }
-        _ => return false,
-    };
+        VmState::Migrate | VmState::MigrateLive | VmState::Unmigrate => {
+            let left = vm.last_node.as_ref() == Some(victim);
+            let concerned = assigned || listed || (left && !is_sent_by_another(cluster, vm, victim));
+            concerned.then_some(())?;
+            // It may have arrived there, whatever that node said last: its fence decides.
+            if owner == Some(&DaemonState::Dead) {
+                return Some(Stake::Locks);
+            }
+        }
+        _ => return None,
+    }
     // One that a silent node may run is decided with that node.
-    concerned && runner(cluster, vm, victim).is_none_or(|runner| runner.daemon_state == DaemonState::Run)
+    let runs = runner.is_none_or(|runner| runner.daemon_state == DaemonState::Run);
+    Some(if runs { Stake::Lost } else { Stake::Locks })
 }
 
 /// Whether a move goes on that has nothing of `victim` but the VM's home.

@@ -321,6 +321,7 @@ fn ways(cluster: &Cluster) -> Vec<(String, String)> {
         Way::Start(node) => format!("start {node}"),
         Way::Stay(node) => format!("stay {node}"),
         Way::Wait(_) => "wait".to_owned(),
+        Way::Leave => "leave".to_owned(),
     };
     rescues(cluster, &NodeName::new("dead")).iter().map(|r| (r.name.clone(), way(&r.way))).collect()
 }
@@ -397,18 +398,16 @@ fn a_vm_that_was_on_its_way_is_started_where_it_was_going_or_stays_where_it_runs
     ];
     assert_eq!(ways(&cluster), pairs(&expected), "and vm7 has nothing to do with it");
     Arc::make_mut(cluster.nodes.get_mut("hv1").unwrap()).daemon_state = DaemonState::Dead;
-    let left: Vec<_> = ways(&cluster).into_iter().map(|(vm, _)| vm).collect();
-    assert!(!left.contains(&"vm2".to_owned()), "a silent node may run it: {left:?}");
+    let left = ways(&cluster);
+    assert!(left.contains(&("vm2".to_owned(), "leave".to_owned())), "a silent node may run it: {left:?}");
     Arc::make_mut(cluster.nodes.get_mut("hv1").unwrap()).daemon_state = DaemonState::Fenced;
     assert!(ways(&cluster).contains(&("vm2".to_owned(), "start hv2".to_owned())));
 }
 
 #[test]
 fn a_move_between_two_others_goes_on_when_the_vms_home_dies() {
-    let moving = VmRecord {
-        last_node: Some(NodeName::new("dead")),
-        ..vm(1, VmState::MigrateLive, "hv2", 100)
-    };
+    let moving =
+        VmRecord { last_node: Some(NodeName::new("dead")), ..vm(1, VmState::MigrateLive, "hv2", 100) };
     let mut cluster = with_vms([moving]);
     let mut lists = |name: &str| {
         Arc::make_mut(cluster.nodes.get_mut(name).unwrap()).running.push(Uuid::from_u128(1));
@@ -416,6 +415,42 @@ fn a_move_between_two_others_goes_on_when_the_vms_home_dies() {
     };
     assert_eq!(lists("hv1"), [], "hv1 sends it");
     assert_eq!(lists("hv2"), [], "it has just arrived");
+}
+
+#[test]
+fn a_vm_that_may_have_arrived_at_another_silent_node_is_left_to_that_nodes_fence() {
+    let moving = VmRecord { last_node: Some(NodeName::new("dead")), ..vm(1, VmState::Migrate, "hv2", 100) };
+    let mut cluster = with_vms([moving]);
+    let mut state = |state: DaemonState| {
+        Arc::make_mut(cluster.nodes.get_mut("hv2").unwrap()).daemon_state = state;
+        ways(&cluster)
+    };
+    assert_eq!(state(DaemonState::Dead), pairs(&[("vm1", "leave")]));
+    assert_eq!(state(DaemonState::Run), pairs(&[("vm1", "start hv2")]));
+    assert_eq!(state(DaemonState::Fenced), pairs(&[("vm1", "start hv1")]), "it is dead as well");
+}
+
+#[test]
+fn a_vm_that_was_given_to_another_node_is_freed_of_the_dead_nodes_locks_and_stays_there() {
+    let given = |state| vm(1, state, "hv1", 3000);
+    let mut cluster = with_vms([given(VmState::Start), vm(2, VmState::Start, "dead", 3000)]);
+    let dead = |cluster: &mut Cluster| {
+        Arc::make_mut(cluster.nodes.get_mut("dead").unwrap()).running.push(Uuid::from_u128(1));
+    };
+    assert_eq!(ways(&cluster), pairs(&[("vm2", "wait")]), "the dead node has nothing to do with it");
+    dead(&mut cluster);
+    assert_eq!(ways(&cluster), pairs(&[("vm1", "leave"), ("vm2", "wait")]), "its memory stays promised");
+    Arc::make_mut(cluster.nodes.get_mut("hv1").unwrap()).running.push(Uuid::from_u128(1));
+    assert_eq!(ways(&cluster), pairs(&[("vm2", "start hv1")]), "it runs there: no lock is in its way");
+    for state in [VmState::Stop, VmState::Shutdown, VmState::Fail] {
+        let mut cluster = with_vms([given(state)]);
+        dead(&mut cluster);
+        assert_eq!(ways(&cluster), []);
+    }
+    let mut cluster = with_vms([vm(1, VmState::Start, "hv1", 1000)]);
+    dead(&mut cluster);
+    Arc::make_mut(cluster.nodes.get_mut("hv1").unwrap()).daemon_state = DaemonState::Fenced;
+    assert_eq!(ways(&cluster), pairs(&[("vm1", "start hv2")]), "its new node is dead as well");
 }
 
 #[test]

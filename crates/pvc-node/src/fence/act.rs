@@ -353,6 +353,7 @@ impl Actor {
                 (Way::Start(to) | Way::Stay(to), _) => note.recovered.push(format!("{name} on {to}")),
                 (Way::Wait(why), _) if why.is_starting() => is_complete = false,
                 (Way::Wait(why), _) => note.stranded.push(format!("{name}: {why}")),
+                (Way::Leave, _) => {}
             }
         }
         is_complete
@@ -509,6 +510,7 @@ fn outcome(record: &VmRecord, victim: &NodeName, way: &Way, foreign: Option<&str
         }
         // It has arrived, or is about to: its new node goes on.
         (Way::Stay(to), _) if record.is_assigned_to(to) => Vec::new(),
+        (Way::Leave, _) => Vec::new(),
         (Way::Start(to) | Way::Stay(to), _) => runs_on(record, victim, to),
         // A node that is only starting may have room for it in a moment.
         (Way::Wait(why), _) if why.is_starting() => Vec::new(),
@@ -522,7 +524,7 @@ fn outcome(record: &VmRecord, victim: &NodeName, way: &Way, foreign: Option<&str
 }
 
 /// A step that did not come to an end, in the words of its kind.
-fn late(step: &Step) -> Ended {
+pub(super) fn late(step: &Step) -> Ended {
     match step {
         Step::AskPower => Ended::Heard(None),
         Step::CutPower { .. } => Ended::NotCutOff,
