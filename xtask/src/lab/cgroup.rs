@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -23,6 +24,17 @@ pub fn freeze(lab: &Lab, node: &NodeName) -> Result<()> {
 
 pub fn thaw(lab: &Lab, node: &NodeName) -> Result<()> {
     write_state(lab, node, "THAWED")
+}
+
+/// Has every process of a frozen node die when it is thawed, before it does anything else.
+pub fn doom(lab: &Lab, node: &NodeName) -> Result<()> {
+    let [freezer, ..] = directories(lab, node);
+    let pids = fs::read_to_string(freezer.join("cgroup.procs")).unwrap_or_default();
+    if !pids.trim().is_empty() {
+        // Those that end meanwhile are told of; the others count.
+        Command::new("kill").args(["-s", "KILL"]).args(pids.split_whitespace()).output()?;
+    }
+    Ok(())
 }
 
 pub fn is_frozen(lab: &Lab, node: &NodeName) -> bool {

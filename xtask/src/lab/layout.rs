@@ -10,6 +10,7 @@ use crate::run;
 
 /// One lab: a name, a directory, and nodes. Everything it makes outside of its directory (network
 /// namespaces, cgroups, hosts' names) carries its name, so that labs do not meet.
+#[derive(Clone)]
 pub struct Lab {
     pub name: String,
     /// `target/lab`, where labs share the base system.

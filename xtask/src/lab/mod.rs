@@ -2,11 +2,13 @@
 
 #![allow(clippy::disallowed_methods, reason = "the lab works in real time")]
 
+mod ask;
 mod base;
 mod bmc;
 mod cgroup;
 mod clock;
 mod cluster;
+mod demo;
 mod layout;
 mod node;
 mod process;
@@ -47,6 +49,8 @@ Usage: cargo xtask lab COMMAND
   bmc NODE [FAULT]              what its BMC suffers from; or set it: ok, dead, slow, lies, refuses, refuses-on
   clock NODE OFFSET             what PVC's daemons there take for the time: `+1h`, `-90s`, `0`
   guest NAME …                  define VMs with a small guest (examples/hello) on a disk in Ceph; not started
+  demo [SCENE …]                tell what a cluster does, and check each claim: cluster, vms, primary, migrate, move,
+                                flush, power, cut, freeze, bmc; all of them if none is named
 
 A lab lives in target/lab/NAME, or below PVC_LAB_DIR; PVC_LAB is its NAME, `lab` if not set.
 PVC_LAB_PACKAGES is a directory of packages to install instead of making them.
@@ -86,6 +90,7 @@ pub fn run(arguments: &[String]) -> Result<()> {
         ["bmc", name, fault] => bmc::set_fault(&lab, &lab.node(name)?, Fault::named(fault)?),
         ["clock", name, offset] => clock::set(&lab, &lab.node(name)?, offset),
         ["guest", names @ ..] if !names.is_empty() => pvc::define_guests(&lab, names),
+        ["demo", scenes @ ..] => demo::run(&lab, scenes),
         ["chassis", name, ..] => bmc::chassis(&lab, &lab.node(name)?, &arguments[2..]),
         _ => bail!("`lab {}` is not something the lab does\n\n{USAGE}", words.join(" ")),
     }

@@ -170,7 +170,10 @@ pub fn power_off(lab: &Lab, node: &NodeName) -> Result<()> {
     let _lock = lab.lock(&home)?;
     if let Some(process) = process(lab, node) {
         process.signal("KILL")?;
-        // A frozen process dies when it is thawed, before it does anything else.
+        if cgroup::is_frozen(lab, node) {
+            // All of them at once: those that wake up only to see the first one die write to the store meanwhile.
+            cgroup::doom(lab, node)?;
+        }
         cgroup::thaw(lab, node)?;
         process.kill()?;
     }

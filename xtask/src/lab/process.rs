@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, ensure};
 
@@ -90,6 +90,17 @@ fn state_and_start(pid: u32) -> Option<(char, u64)> {
     Some((state, rest.nth(18)?.parse().ok()?))
 }
 
+/// How many parts of a second the kernel counts in for programs, on every machine that we run on.
+const TICKS_PER_SECOND: f64 = 100.0;
+
+/// When the process `pid` began.
+pub fn started(pid: u32) -> Option<SystemTime> {
+    let (state, began) = state_and_start(pid)?;
+    let uptime: f64 = fs::read_to_string("/proc/uptime").ok()?.split(' ').next()?.parse().ok()?;
+    let age = Duration::try_from_secs_f64(uptime - began as f64 / TICKS_PER_SECOND).unwrap_or_default();
+    (state != 'Z').then(|| SystemTime::now() - age)
+}
+
 /// Asks `is_so` again and again until it is so.
 ///
 /// # Errors
@@ -125,6 +136,16 @@ mod tests {
         let own = Process::by_pid(std::process::id()).unwrap();
         assert!(own.is_alive());
         assert!(!Process { began: own.began + 1, ..own }.is_alive());
+    }
+
+    #[test]
+    fn a_process_began_when_it_was_started() {
+        let mut sleep = Command::new("sleep").arg("60").spawn().unwrap();
+        let age = started(sleep.id()).unwrap().elapsed().unwrap_or_default();
+        sleep.kill().unwrap();
+        assert!(age < Duration::from_secs(30), "{age:?}");
+        sleep.wait().unwrap();
+        assert_eq!(started(sleep.id()), None);
     }
 
     #[test]
