@@ -25,7 +25,8 @@ struct Two {
 
 async fn two() -> Two {
     let one = world().await;
-    let two = one.another("hv2").await;
+    let mut two = one.another("hv2").await;
+    two.settings.storage_address = Some("10.0.1.2".to_owned());
     let vm = one.define(1, VmState::Start).await;
     let daemons = vec![one.running().await, two.running().await];
     for name in ["hv1", "hv2"] {
@@ -320,9 +321,24 @@ async fn a_vm_whose_guest_ended_on_the_way_is_started_on_its_new_node() {
     world.manner(Manner { never_converges: true, ..Manner::default() });
     world.migrate("hv2").await;
     world.one.until("it copies", || world.phase() == Some(MovePhase::Copying)).await;
+    // A killed guest has no time to let go of its volume.
+    world.one.storage.lock("vms/vm1_sda", "10.0.1.1");
     world.one.hypervisor.kill(world.vm);
     world.until_place("start", "hv2", "hv1").await;
     world.one.until("it runs there", || world.runs_on() == (false, true)).await;
+    assert_eq!(world.place().0, "start");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_is_not_the_senders_is_left_alone() {
+    let world = two().await;
+    world.manner(Manner { never_converges: true, ..Manner::default() });
+    world.migrate("hv2").await;
+    world.one.until("it copies", || world.phase() == Some(MovePhase::Copying)).await;
+    world.one.storage.lock("vms/vm1_sda", "10.0.1.3");
+    world.one.hypervisor.kill(world.vm);
+    world.until_place("fail", "hv2", "hv1").await;
+    assert_eq!(world.runs_on(), (false, false));
 }
 
 #[tokio::test(start_paused = true)]

@@ -65,7 +65,7 @@ pub(super) enum Ended {
 
 /// Why a step was not done.
 #[derive(Debug, thiserror::Error)]
-enum Trouble {
+pub(super) enum Trouble {
     /// It will not work however often it is tried: the VM fails with this reason.
     #[error("{0}")]
     Hopeless(String),
@@ -234,7 +234,7 @@ impl Actor {
     }
 
     async fn start(&self, planned: &Planned, record: &Arc<VmRecord>) -> Result<Ended, Trouble> {
-        self.free_own_locks(record).await?;
+        free_own_locks(&self.shared, record).await?;
         let xml = self.xml_for_here(record).await?;
         // The storage may have taken a minute: the VM may belong to another node by now.
         if !still_ordered(&*self.shared.store.fresh().await?, record) {
@@ -246,30 +246,6 @@ impl Actor {
             self.write(planned, vec![VmChange::FailedReason(String::new())]).await;
         }
         Ok(Ended::Started)
-    }
-
-    /// Frees the locks that an earlier life of this node left on the VM's volumes. A lock of somebody
-    /// else means that the VM may run there: never freed here.
-    async fn free_own_locks(&self, record: &VmRecord) -> Result<(), Trouble> {
-        let storage = &self.shared.ports.storage;
-        for volume in record.volumes() {
-            let locks = match storage.locks(&volume).await {
-                // One that only an outdated list names; one of the XML is missed when it is attached.
-                Err(StorageError::NoVolume { .. } | StorageError::NoPool { .. }) => continue,
-                other => other?,
-            };
-            for lock in locks {
-                if self.shared.settings.storage_address.as_deref() != Some(lock.address.as_str()) {
-                    return Err(Trouble::Hopeless(format!(
-                        "Could not safely free RBD lock {} ({}) on volume {volume}; stop VM and flush locks manually",
-                        lock.id, lock.address
-                    )));
-                }
-                tracing::info!(vm = record.name, %volume, lock = lock.id, "freeing a lock that this node left behind");
-                storage.break_lock(&volume, &lock).await?;
-            }
-        }
-        Ok(())
     }
 
     /// The record's XML with what only this host knows: its emulator, its volumes' places, its console log.
@@ -327,6 +303,30 @@ impl Actor {
             vnc.ok().map(|vnc| vnc.map_or_else(String::new, |at| format!("{}:{}", at.listen, at.port)));
         Ended::Learnt { facts: Some(facts), vnc: address }
     }
+}
+
+/// Frees the locks that guests which are gone left on the VM's volumes: an earlier life of this node, or one
+/// that ended on its way to another. A lock of somebody else means that the VM may run there: never freed here.
+pub(super) async fn free_own_locks(shared: &Shared, record: &VmRecord) -> Result<(), Trouble> {
+    let storage = &shared.ports.storage;
+    for volume in record.volumes() {
+        let locks = match storage.locks(&volume).await {
+            // One that only an outdated list names; one of the XML is missed when it is attached.
+            Err(StorageError::NoVolume { .. } | StorageError::NoPool { .. }) => continue,
+            other => other?,
+        };
+        for lock in locks {
+            if shared.settings.storage_address.as_deref() != Some(lock.address.as_str()) {
+                return Err(Trouble::Hopeless(format!(
+                    "Could not safely free RBD lock {} ({}) on volume {volume}; stop VM and flush locks manually",
+                    lock.id, lock.address
+                )));
+            }
+            tracing::info!(vm = record.name, %volume, lock = lock.id, "freeing a lock that this node left behind");
+            storage.break_lock(&volume, &lock).await?;
+        }
+    }
+    Ok(())
 }
 
 /// The end of the work for one step, also if that panics.

@@ -17,7 +17,7 @@ use pvc_ports::{HypervisorError, Migration, MigrationJob};
 use pvc_store::{ChangeError, Changes, Expect, MoveLocks, RecordLock, Report, StoreError, VmChange};
 use tokio_util::sync::CancellationToken;
 
-use super::act::{Ended, one_line};
+use super::act::{Ended, free_own_locks, one_line};
 use crate::shared::Shared;
 
 /// How long each lock on the record may be somebody else's: an older API holds it for half a second.
@@ -51,6 +51,9 @@ const PRESS_EVERY: Duration = Duration::from_secs(15);
 
 /// How long the store may take for a word about it.
 const SAY: Duration = Duration::from_secs(5);
+
+/// How long the storage may take to free what a guest left behind that ended on its way.
+const FREE: Duration = Duration::from_secs(30);
 
 /// How long nobody may take notice of a guest that has arrived until its sender says so.
 const QUIET: Duration = Duration::from_secs(10);
@@ -310,6 +313,7 @@ impl Sender {
 
     /// The guest is off, without having arrived: it is to be started there.
     async fn ended(&mut self) -> Ended {
+        self.free_locks().await;
         let ours = match self.shared.store.has_our_daemon(&self.to).await {
             Ok(ours) => ours,
             Err(error) => return self.later(&error),
@@ -331,6 +335,19 @@ impl Sender {
             }
             Err(ChangeError::Refused(Moot)) => Ended::Moot,
             Err(error) => self.later(&error),
+        }
+    }
+
+    /// A guest that was killed leaves its locks, and the other node must not break them: it cannot know that
+    /// the guest is gone.
+    async fn free_locks(&self) {
+        let Some(record) = self.shared.store.view().vms.get(&self.vm).cloned() else { return };
+        match self.shared.within(FREE, free_own_locks(&self.shared, &record)).await {
+            Some(Ok(())) => {}
+            Some(Err(error)) => {
+                tracing::warn!(vm = self.name, %error, "what the guest may have left locked could not be freed");
+            }
+            None => tracing::warn!(vm = self.name, "what the guest may have left locked could not be freed in time"),
         }
     }
 
