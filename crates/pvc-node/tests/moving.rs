@@ -12,7 +12,7 @@ use pvc_model::vm::moving::MovePhase;
 use pvc_model::vm::{MigrationMethod, VmState};
 use pvc_model::{NodeName, Uuid};
 use pvc_store::{Changes, VmChange};
-use pvc_testkit::Manner;
+use pvc_testkit::{Manner, ScriptedHypervisor};
 use world::{Daemon, World, world};
 
 /// hv1 and hv2, both running, with VM number 1 on hv1.
@@ -242,16 +242,57 @@ async fn a_target_whose_daemon_does_not_run_is_not_waited_for_for_ever() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_target_whose_hypervisor_dies_gets_the_vm_when_it_is_back_or_not_at_all() {
+async fn a_guest_is_not_shut_down_for_a_target_that_does_not_answer() {
     let world = two().await;
-    world.manner(copies_for(20));
+    for (was_reached, attempts) in [(false, 3), (true, 1)] {
+        world.manner(copies_for(20));
+        match was_reached {
+            true => world.one.hypervisor.add_peer("hv2", &world.two.hypervisor),
+            // As behind a firewall.
+            false => world.one.hypervisor.add_peer("hv2", &ScriptedHypervisor::new()),
+        }
+        let before = world.one.hypervisor.count("migrate", world.vm);
+        world.migrate("hv2").await;
+        world.one.until("it begins", || world.one.hypervisor.count("migrate", world.vm) > before).await;
+        world.two.hypervisor.set_unreachable(was_reached);
+        world.until_place("start", "hv1", "").await;
+        world.one.until("it says so", || world.phase() == Some(MovePhase::Failed)).await;
+        let why = world.one.vm(world.vm).moving.as_ref().unwrap().why.clone();
+        assert!(why.contains("the hypervisor of node `hv2` does not answer"), "{why}");
+        assert_eq!(world.one.hypervisor.count("migrate", world.vm) - before, attempts);
+        assert_eq!(world.one.hypervisor.count("shutdown", world.vm), 0);
+        assert!(runs(&world.one, world.vm));
+        world.nothing_is_left_behind().await;
+        world.two.hypervisor.set_unreachable(false);
+    }
+    world.one.until("nothing of it is there", || world.runs_on() == (true, false)).await;
     world.migrate("hv2").await;
-    world.one.until("it copies", || world.phase() == Some(MovePhase::Copying)).await;
-    world.two.hypervisor.set_unreachable(true);
-    world.one.pass(60).await;
-    world.two.hypervisor.set_unreachable(false);
+    world.until_place("start", "hv2", "hv1").await;
+    assert_eq!(world.one.hypervisor.count("start", world.vm), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn by_shutdown_only_needs_no_word_between_the_hypervisors() {
+    let world = two().await;
+    world.set(VmChange::MigrationMethod(Some(MigrationMethod::Shutdown))).await;
+    world.one.hypervisor.add_peer("hv2", &ScriptedHypervisor::new());
+    world.migrate("hv2").await;
     world.until_place("start", "hv2", "hv1").await;
     world.one.until("it runs there", || world.runs_on() == (false, true)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_copy_that_stands_still_is_given_up_and_tried_again() {
+    let world = two().await;
+    world.manner(Manner { migration_stalls: true, ..Manner::default() });
+    world.migrate("hv2").await;
+    world.one.until("it copies", || world.phase() == Some(MovePhase::Copying)).await;
+    world.manner(copies_for(5));
+    let begun = world.one.now();
+    world.until_place("start", "hv2", "hv1").await;
+    let took = world.one.now() - begun;
+    assert!((60..70).contains(&took.as_secs()), "{took:?}");
+    assert_eq!(world.one.hypervisor.count("migrate", world.vm), 2);
 }
 
 #[tokio::test(start_paused = true)]

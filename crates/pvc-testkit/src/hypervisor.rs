@@ -38,6 +38,8 @@ pub struct Manner {
     /// The connection breaks in the last moment of a migration: the guest runs there, its sender is told that
     /// this failed, and it runs on here as well.
     pub loses_finish: bool,
+    /// A migration begins and then stands still, as when the other host has lost power.
+    pub migration_stalls: bool,
 }
 
 struct Running {
@@ -533,7 +535,7 @@ struct ScriptedJob {
     abort: watch::Sender<bool>,
     ended: watch::Receiver<Option<Result<(), String>>>,
     begun: tokio::time::Instant,
-    takes: Duration,
+    manner: Manner,
 }
 
 impl ScriptedJob {
@@ -541,11 +543,11 @@ impl ScriptedJob {
         handover.prepare()?;
         let (abort, mut aborted) = watch::channel(false);
         let (end, ended) = watch::channel(None);
-        let (uuid, takes) = (handover.uuid, manner.migration_takes);
+        let (uuid, asked) = (handover.uuid, manner.clone());
         tokio::spawn(async move {
             let copied = async {
                 tokio::time::sleep(manner.migration_takes).await;
-                if manner.never_converges {
+                if manner.never_converges || manner.migration_stalls {
                     std::future::pending::<()>().await;
                 }
             };
@@ -566,7 +568,7 @@ impl ScriptedJob {
             }
             end.send_replace(Some(outcome));
         });
-        Ok(ScriptedJob { uuid, abort, ended, begun: tokio::time::Instant::now(), takes })
+        Ok(ScriptedJob { uuid, abort, ended, begun: tokio::time::Instant::now(), manner: asked })
     }
 }
 
@@ -580,9 +582,14 @@ impl MigrationJob for ScriptedJob {
             return Ok(None);
         }
         let elapsed = self.begun.elapsed();
-        let share = elapsed.as_secs_f64() / self.takes.as_secs_f64().max(1e-3);
-        let processed = (COPY_BYTES as f64 * share.min(1.0)) as u64;
-        let remaining = COPY_BYTES - processed;
+        let share = elapsed.as_secs_f64() / self.manner.migration_takes.as_secs_f64().max(1e-3);
+        let once = (COPY_BYTES as f64 * share.min(1.0)) as u64;
+        let again = elapsed.as_millis() as u64 * (COPY_BYTES >> 10);
+        let (processed, remaining) = match &self.manner {
+            manner if manner.migration_stalls => (COPY_BYTES / 4, COPY_BYTES - COPY_BYTES / 4),
+            manner if manner.never_converges => (again, COPY_BYTES / 2),
+            _ => (once, COPY_BYTES - once),
+        };
         Ok(Some(MigrationProgress { elapsed, total: COPY_BYTES, processed, remaining }))
     }
 

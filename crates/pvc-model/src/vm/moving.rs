@@ -61,11 +61,21 @@ pub enum Next {
     GiveUp,
 }
 
-/// What comes next after `tried` live attempts that did not work.
-pub fn next(ways: Ways, tried: u32) -> Next {
-    match ways {
-        Ways { live: true, .. } if tried < LIVE_ATTEMPTS => Next::Copy { attempt: tried + 1 },
-        Ways { shutdown: true, .. } => Next::PowerOff,
+/// What is known of the node that a VM goes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Target {
+    /// Its daemon runs, and its hypervisor answered when it was asked last, if it was.
+    Well,
+    /// It may not be able to run anything.
+    Silent,
+}
+
+/// What comes next after `tried` live attempts that did not work. A guest that runs is not shut down for
+/// a node that may not start it.
+pub fn next(ways: Ways, tried: u32, target: Target) -> Next {
+    match (ways, target) {
+        (Ways { live: true, .. }, _) if tried < LIVE_ATTEMPTS => Next::Copy { attempt: tried + 1 },
+        (Ways { shutdown: true, .. }, Target::Well) => Next::PowerOff,
         _ => Next::GiveUp,
     }
 }
@@ -246,11 +256,11 @@ mod tests {
     use super::*;
     use crate::{Uuid, records};
 
-    fn steps(method: Option<MigrationMethod>, state: VmState) -> Vec<Next> {
+    fn steps(method: Option<MigrationMethod>, state: VmState, target: Target) -> Vec<Next> {
         let ways = ways(method.as_ref(), &state);
         let mut steps = Vec::new();
         for tried in 0.. {
-            steps.push(next(ways, tried));
+            steps.push(next(ways, tried, target));
             if !matches!(steps.last(), Some(Next::Copy { .. })) {
                 break;
             }
@@ -273,7 +283,11 @@ mod tests {
             (Some(Shutdown), VmState::MigrateLive, vec![GiveUp]),
             (Some(MigrationMethod::from_record("odd")), VmState::Migrate, thrice(PowerOff)),
         ] {
-            assert_eq!(steps(method.clone(), state.clone()), expected, "{method:?} in {state}");
+            let steps = |target| steps(method.clone(), state.clone(), target);
+            assert_eq!(steps(Target::Well), expected, "{method:?} in {state}");
+            let silent = steps(Target::Silent);
+            assert!(!silent.contains(&PowerOff), "the node may not start it: {silent:?}");
+            assert_eq!(silent.len(), expected.len());
         }
     }
 

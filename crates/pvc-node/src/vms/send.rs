@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
+use pvc_model::node::DaemonState;
 use pvc_model::vm::moving::{
-    MoveNote, MovePhase, Next, ended_here, home_again, is_moving, is_sent, next, ways,
+    MoveNote, MovePhase, Next, Target, ended_here, home_again, is_moving, is_sent, next, ways,
 };
 use pvc_model::vm::plan::Planned;
 use pvc_model::vm::{VmRecord, VmState};
@@ -39,7 +40,7 @@ const ABORT_PATIENCE: Duration = Duration::from_secs(30);
 /// How often that is asked for.
 const ABORT_AGAIN: Duration = Duration::from_secs(2);
 
-/// How long a migration may take until it has begun to copy: the other hypervisor may be frozen.
+/// How long a migration may stand still: the other hypervisor may be frozen, or the other host without power.
 const STALLED: Duration = Duration::from_secs(60);
 
 /// How often the progress is told.
@@ -80,10 +81,22 @@ pub(super) struct Sender {
 /// How an attempt to copy the guest ended.
 enum Copied {
     Arrived,
-    Failed(String),
+    Failed(Failure),
     Turned,
     /// The locks, or the hypervisor, were lost on the way: nothing is known.
     Lost,
+}
+
+struct Failure {
+    why: String,
+    /// The other hypervisor may have taken it up.
+    begun: bool,
+}
+
+impl Copied {
+    fn failed(why: String) -> Self {
+        Copied::Failed(Failure { why, begun: true })
+    }
 }
 
 impl Sender {
@@ -151,36 +164,50 @@ impl Sender {
 
     async fn transport(&mut self, record_lock: &RecordLock) -> Ended {
         let mut tried = 0;
+        let mut answers = true;
         loop {
-            let record = match self.shared.store.fresh().await {
-                Ok(view) => view.vms.get(&self.vm).cloned(),
+            let view = match self.shared.store.fresh().await {
+                Ok(view) => view,
                 Err(error) => return self.later(&error),
             };
-            let Some(record) = record.filter(|record| self.is_sent(Some(record))) else { return Ended::Moot };
-            match next(ways(record.migration_method.as_ref(), &record.state), tried) {
+            let record = view.vms.get(&self.vm).filter(|record| self.is_sent(Some(record)));
+            let Some(record) = record else { return Ended::Moot };
+            let ways = ways(record.migration_method.as_ref(), &record.state);
+            let target = self.target(&view, answers);
+            match next(ways, tried, target) {
                 Next::Copy { attempt } => {
                     tried = attempt;
                     self.note.attempt = attempt;
-                    match self.copy(&record, record_lock).await {
+                    let failure = match self.copy(record, record_lock).await {
                         Copied::Arrived => return self.arrived().await,
                         Copied::Turned => return Ended::Moot,
                         Copied::Lost => return Ended::Later,
-                        Copied::Failed(why) => {
-                            tracing::warn!(vm = self.name, to = %self.to, attempt, why, "a live migration failed");
-                            self.note.why = why;
-                        }
-                    }
-                    match self.runs_there().await {
+                        Copied::Failed(failure) => failure,
+                    };
+                    let why = failure.why;
+                    tracing::warn!(vm = self.name, to = %self.to, attempt, why, "a live migration failed");
+                    let runs_there = self.runs_there().await;
+                    answers = runs_there.is_ok();
+                    self.note.why = match &runs_there {
                         // The word of its arrival was lost: it was let go on here, too.
                         Ok(true) => return self.end_here().await,
-                        Ok(false) => {}
+                        Ok(false) => why,
                         Err(error) => {
-                            tracing::warn!(vm = self.name, to = %self.to, %error, "the other node's hypervisor cannot be asked");
+                            format!(
+                                "{why}; the hypervisor of node `{}` does not answer: {}",
+                                self.to,
+                                said(error)
+                            )
                         }
-                    }
+                    };
                     match self.is_here().await {
                         Err(error) => return self.later(&error),
                         Ok(false) => return self.ended().await,
+                        // It may run there as well: that node ends its copy as soon as the VM is not its own.
+                        Ok(true) if failure.begun && !answers => {
+                            let why = self.note.why.clone();
+                            return self.give_up(&why).await;
+                        }
                         Ok(true) if self.while_sent(self.shared.sleep(BETWEEN_ATTEMPTS)).await.is_err() => {
                             return Ended::Moot;
                         }
@@ -189,12 +216,22 @@ impl Sender {
                 }
                 Next::PowerOff => return self.power_off().await,
                 Next::GiveUp => {
-                    let nothing_tried = "it may only be moved by a shutdown, and live was asked for";
-                    let why = if tried == 0 { nothing_tried.to_owned() } else { self.note.why.clone() };
+                    let why = match target {
+                        _ if tried > 0 => self.note.why.clone(),
+                        Target::Well => {
+                            "it may only be moved by a shutdown, and live was asked for".to_owned()
+                        }
+                        Target::Silent => format!("the daemon of node `{}` does not run", self.to),
+                    };
                     return self.give_up(&why).await;
                 }
             }
         }
+    }
+
+    fn target(&self, view: &Cluster, answers: bool) -> Target {
+        let runs = view.nodes.get(&self.to).is_some_and(|node| node.daemon_state == DaemonState::Run);
+        if runs && answers { Target::Well } else { Target::Silent }
     }
 
     /// One live attempt.
@@ -209,29 +246,33 @@ impl Sender {
         let shared = self.shared.clone();
         let begun = shared.within(BEGIN, shared.ports.hypervisor.migrate(self.vm, &migration)).await;
         match begun {
-            None => Copied::Failed(format!("the hypervisor did not begin within {} s", BEGIN.as_secs())),
-            Some(Err(error)) => Copied::Failed(said(&error)),
+            None => Copied::failed(format!("the hypervisor did not begin within {} s", BEGIN.as_secs())),
+            Some(Err(error)) => Copied::Failed(Failure { why: said(&error), begun: false }),
             Some(Ok(job)) => self.watch(job, record_lock).await,
         }
     }
 
     /// Sees a job through; ends it when the order changes.
     async fn watch(&mut self, mut job: Box<dyn MigrationJob>, record_lock: &RecordLock) -> Copied {
-        let begun = self.shared.now();
-        let mut copies = false;
+        let mut copied = None;
+        let mut went_on = self.shared.now();
         loop {
             let stop = tokio::select! {
                 biased;
-                outcome = job.outcome() => return outcome.map_or_else(|error| Copied::Failed(said(&error)), |()| Copied::Arrived),
+                outcome = job.outcome() => return outcome.map_or_else(|error| Copied::failed(said(&error)), |()| Copied::Arrived),
                 () = self.turned() => Copied::Turned,
                 () = record_lock.until_lost() => Copied::Lost,
                 () = self.shared.sleep(TELL_EVERY) => {
-                    copies |= self.tell_progress(job.as_ref()).await;
-                    let waited = self.shared.now().saturating_sub(begun);
-                    if copies || waited < STALLED {
+                    let now_copied = self.tell_progress(job.as_ref()).await;
+                    // Of one that copied and does not say how far it is nothing is known.
+                    if now_copied != copied || (now_copied.is_none() && copied.is_some()) {
+                        copied = now_copied.or(copied);
+                        went_on = self.shared.now();
+                    }
+                    if self.shared.now().saturating_sub(went_on) < STALLED {
                         continue;
                     }
-                    Copied::Failed(format!("the copying did not begin within {} s", STALLED.as_secs()))
+                    Copied::failed(format!("nothing was copied within {} s", STALLED.as_secs()))
                 }
             };
             return self.abort(job, stop).await;
@@ -347,7 +388,10 @@ impl Sender {
             Some(Err(error)) => {
                 tracing::warn!(vm = self.name, %error, "what the guest may have left locked could not be freed");
             }
-            None => tracing::warn!(vm = self.name, "what the guest may have left locked could not be freed in time"),
+            None => tracing::warn!(
+                vm = self.name,
+                "what the guest may have left locked could not be freed in time"
+            ),
         }
     }
 
@@ -438,17 +482,17 @@ impl Sender {
         }
     }
 
-    /// Whether it copies already.
-    async fn tell_progress(&mut self, job: &dyn MigrationJob) -> bool {
+    /// How many bytes were copied and are left, if it copies already.
+    async fn tell_progress(&mut self, job: &dyn MigrationJob) -> Option<(u64, u64)> {
         if let Some(Ok(Some(progress))) = self.shared.within(SAY, job.progress()).await {
             self.note.seconds = progress.elapsed.as_secs();
             self.note.total_bytes = progress.total;
             self.note.processed_bytes = progress.processed;
             self.note.remaining_bytes = progress.remaining;
             self.tell(MovePhase::Copying).await;
-            return true;
+            return Some((progress.processed, progress.remaining));
         }
-        false
+        None
     }
 }
 
