@@ -190,6 +190,29 @@ fn every_cell_of_the_table_of_states_has_its_step() {
 }
 
 #[test]
+fn a_guest_that_is_held_is_told_from_one_that_arrives_by_what_its_node_said_before() {
+    let send = vec![Step::Send(NodeName::new("hv2"))];
+    for (on, was_here, expected) in [
+        // Called back before it has left: it has not gone anywhere.
+        ("hv1", true, vec![Step::Write(VmState::Start)]),
+        ("hv1", false, vec![]),
+        // Its sender says why it cannot be moved.
+        ("hv2", true, send),
+        // It was arriving when it was sent elsewhere, and runs on its third node still.
+        ("hv2", false, vec![]),
+    ] {
+        let mut world = World::new(&["hv1", "hv2", "hv3"]);
+        let uuid = world.put(vm(1, VmState::Migrate, Some(on)));
+        world.run(uuid);
+        world.guests.get_mut(&uuid).unwrap().condition = Condition::Paused;
+        if was_here {
+            Arc::make_mut(world.cluster.nodes.get_mut("hv1").unwrap()).running.push(uuid);
+        }
+        assert_eq!(steps(&world.after(0)), expected, "for {on}, was here: {was_here}");
+    }
+}
+
+#[test]
 fn a_guest_that_no_record_knows_is_left_alone_and_reported() {
     let mut world = World::new(&["hv1"]);
     world.run(Uuid::from_u128(9));

@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
 use pvc_model::fault;
+use pvc_model::vm::VmRecord;
 use pvc_model::vm::moving::is_moving;
 use pvc_model::vm::plan::{self, Condition, Mind, Planned, Seen, Step, View, WhyDestroy};
 use pvc_model::{NodeName, Uuid};
@@ -390,13 +391,12 @@ fn starts_or_ends(step: &Step) -> bool {
     matches!(step, Step::Start | Step::Destroy(_))
 }
 
-/// Whether the guest has a record and is here, not just arriving: until then its sender has it.
+/// Whether the guest has a record and is here, not just arriving: until it runs its sender has it. One that was
+/// here before and is held does not arrive.
 fn is_ours(cluster: &Cluster, here: &NodeName, uuid: Uuid, guest: &Guest) -> bool {
-    cluster.vms.get(&uuid).is_some_and(|record| {
-        let arrives =
-            is_moving(&record.state) && record.is_assigned_to(here) && guest.run != GuestRun::Running;
-        !arrives
-    })
+    let was_here = cluster.nodes.get(here).is_some_and(|own| own.running.contains(&uuid));
+    let is_here = |record: &VmRecord| !is_moving(&record.state) || was_here || guest.run == GuestRun::Running;
+    cluster.vms.get(&uuid).is_some_and(|record| is_here(record))
 }
 
 /// Whether the guest here belongs to another node and is not on its way there.

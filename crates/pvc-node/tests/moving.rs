@@ -524,6 +524,33 @@ async fn what_keeps_a_node_from_being_flushed_is_named_and_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_paused_guest_is_named_as_what_keeps_a_flush_from_its_end_and_does_not_keep_the_node_from_ready() {
+    let (one, two, vms, _daemons) = full(2).await;
+    one.hypervisor.set_run(vms[0], pvc_ports::GuestRun::Paused);
+    one.request_node(DomainState::Flush).await;
+    let message = one.until_fault("FLUSH_BLOCKED_HV1").await;
+    assert!(message.contains("VM vm1: it could not be moved to node `hv2`: it is paused"), "{message}");
+    // In the middle of the next try, and while nothing is tried.
+    for state in ["migrate", "start"] {
+        one.until_state(vms[0], state).await;
+        one.request_node(DomainState::Unflush).await;
+        one.until("it is ready", || domain_state(&one) == DomainState::Ready).await;
+        assert_eq!(
+            (one.state(vms[0]), one.vm(vms[0]).node.clone()),
+            ("start".to_owned(), one.settings.name.clone().into())
+        );
+        assert_eq!(one.hypervisor.run(vms[0]), Some(pvc_ports::GuestRun::Paused), "it is as it was");
+        assert!(one.node().unwrap().running.contains(&vms[0]), "it is still told of");
+        one.request_node(DomainState::Flush).await;
+    }
+    one.until_state(vms[0], "start").await;
+    one.hypervisor.set_run(vms[0], pvc_ports::GuestRun::Running);
+    one.until("it is flushed", || domain_state(&one) == DomainState::Flushed).await;
+    assert!(vms.iter().all(|vm| runs(&two, *vm)));
+    assert_eq!(one.hypervisor.count("destroy", vms[0]), 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_vm_that_fits_nowhere_is_shut_down_and_returns() {
     let (one, two, vms, _daemons) = full(2).await;
     let mut changes = Changes::new();

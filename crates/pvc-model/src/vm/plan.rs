@@ -11,7 +11,8 @@
 //!   here, restart  yes / no        power button, then plug / write `start`
 //!   here, shutdown yes / no        power button, then plug / write `stop`
 //!   here, stop     yes / no        pull the plug / (nothing)
-//!   here, migrate  running         write `start`: it has arrived, or never left
+//!   here, migrate  yes             write `start`: it has arrived, or never left
+//!   here, migrate  arriving        (its receiver has it)
 //!   here, migrate  no              receive it
 //!   elsewhere,     yes             send it there
 //!     migrate
@@ -251,8 +252,6 @@ pub enum Finding {
     Held,
     /// It should run here, and another node says that it runs there.
     RunsOn(NodeName),
-    /// It is to be moved from here and cannot be, because it is being held, or ends.
-    AwaitsMove,
     /// It dies again and again soon after its start.
     CrashLoop { deaths: u32 },
     /// It is in `fail`, for this reason, until an operator asks for something else.
@@ -374,7 +373,9 @@ fn decide_running(view: &View<'_>, record: &VmRecord, guest: &Seen, mind: &Mind)
         VmState::Start if !record.failed_reason.is_empty() => Decision::step(Step::ClearFailure),
         VmState::Start => Decision { finding: crash_loop(mind), ..Decision::default() },
         // A guest that is being received is there before it runs.
-        VmState::Migrate | VmState::MigrateLive if guest.condition == Condition::Running => {
+        VmState::Migrate | VmState::MigrateLive
+            if guest.condition == Condition::Running || was_here(view, record) =>
+        {
             Decision::step(Step::Write(VmState::Start))
         }
         VmState::Migrate | VmState::MigrateLive => Decision::finding(Finding::Held),
@@ -409,18 +410,21 @@ fn decide_absent(view: &View<'_>, record: &VmRecord, mind: &Mind) -> Decision {
 /// Runs here, belongs to another node.
 fn decide_foreign(view: &View<'_>, record: &VmRecord, guest: &Seen, mind: &Mind) -> Decision {
     match record.state {
-        VmState::Migrate | VmState::MigrateLive => send(record, guest),
+        // One that was arriving when it was given another node is still its sender's.
+        VmState::Migrate | VmState::MigrateLive => match &record.node {
+            Some(to) if guest.condition == Condition::Running || was_here(view, record) => {
+                Decision::step(Step::Send(to.clone()))
+            }
+            _ => Decision::nothing(),
+        },
         VmState::Shutdown => power_off(view, record, guest, mind),
         _ => Decision::step(Step::Destroy(WhyDestroy::AssignedElsewhere)),
     }
 }
 
-/// A guest that is held cannot be moved: whoever held it, or its disk, has to let it go first.
-fn send(record: &VmRecord, guest: &Seen) -> Decision {
-    match (&record.node, guest.condition) {
-        (Some(to), Condition::Running) => Decision::step(Step::Send(to.clone())),
-        _ => Decision::finding(Finding::AwaitsMove),
-    }
+/// Whether the node says already that it runs the VM: of one that arrives it says so only when it runs.
+fn was_here(view: &View<'_>, record: &VmRecord) -> bool {
+    view.cluster.nodes.get(view.node).is_some_and(|own| own.running.contains(&record.uuid))
 }
 
 /// The power button, now and then again, and the plug when the guest has had its time. A new request

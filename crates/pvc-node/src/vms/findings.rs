@@ -95,7 +95,6 @@ fn fault_kind(finding: &Finding) -> Option<&'static str> {
         Finding::CrashLoop { .. } => Some("VM_CRASHLOOP"),
         Finding::Failed(_) => Some("VM_FAILED"),
         Finding::RunsOn(_) => Some("VM_BLOCKED"),
-        Finding::AwaitsMove => Some("VM_PAUSED"),
     }
 }
 
@@ -124,10 +123,6 @@ fn message(shared: &Shared, uuid: Uuid, name: &str, finding: &Finding) -> String
                  Start the daemon of {other}, which ends its copy, or fence {other}"
             )
         }
-        Finding::AwaitsMove => format!(
-            "VM {name} is to be moved from {node}, but does not run at present. \
-             It is moved when it is continued (`virsh resume {name}`), or use `pvc vm stop {name}`"
-        ),
         Finding::CrashLoop { deaths } => format!(
             "VM {name} has died {deaths} times in a row soon after its start on {node}; it is started ever more slowly. \
              Look at `pvc vm log {name}`, then mend it or use `pvc vm disable {name}`"

@@ -11,10 +11,10 @@ use pvc_model::node::DaemonState;
 use pvc_model::vm::moving::{
     MoveNote, MovePhase, Next, Target, ended_here, home_again, is_moving, is_sent, next, ways,
 };
-use pvc_model::vm::plan::Planned;
+use pvc_model::vm::plan::{Planned, runs_elsewhere};
 use pvc_model::vm::{VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
-use pvc_ports::{HypervisorError, Migration, MigrationJob};
+use pvc_ports::{GuestRun, HypervisorError, Migration, MigrationJob};
 use pvc_store::{ChangeError, Changes, Expect, MoveLocks, RecordLock, Report, StoreError, VmChange};
 use tokio_util::sync::CancellationToken;
 
@@ -23,6 +23,9 @@ use crate::shared::Shared;
 
 /// How long each lock on the record may be somebody else's: an older API holds it for half a second.
 const RECORD_PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long a guest that is to be moved may be held.
+const HELD_PATIENCE: Duration = Duration::from_secs(10);
 
 /// How long the other node may take to get ready, and then to let us have the turn.
 const READY_PATIENCE: Duration = Duration::from_secs(30);
@@ -137,6 +140,9 @@ impl Sender {
     }
 
     async fn send_locked(&mut self, record_lock: &RecordLock) -> Ended {
+        if let Err(ended) = self.until_runs().await {
+            return ended;
+        }
         // An older receiver that finds the turn taken before it had it stops listening.
         let ready = self.shared.within(READY_PATIENCE, self.locks.until_others(None));
         match self.while_sent(ready).await {
@@ -154,6 +160,29 @@ impl Sender {
         let ended = self.transport(record_lock).await;
         turn.release().await;
         ended
+    }
+
+    /// A guest that is held cannot be moved: whoever held it, or its disk, has to let it go first.
+    async fn until_runs(&mut self) -> Result<(), Ended> {
+        let until = self.shared.now() + HELD_PATIENCE;
+        loop {
+            let guests = match self.shared.ports.hypervisor.guests().await {
+                Ok(guests) => guests,
+                Err(error) => return Err(self.later(&error)),
+            };
+            let held = match guests.get(&self.vm).map(|guest| guest.run) {
+                None => return Err(self.ended().await),
+                Some(GuestRun::Running) => return Ok(()),
+                Some(GuestRun::Paused) => "it is paused: by hand, or because its disk failed",
+                Some(GuestRun::ShuttingDown | GuestRun::Other) => "it does not run",
+            };
+            if self.shared.now() >= until {
+                return Err(self.give_up(held).await);
+            }
+            if self.while_sent(self.shared.sleep(LOOK)).await.is_err() {
+                return Err(Ended::Moot);
+            }
+        }
     }
 
     async fn not_ready(&mut self, patience: Duration) -> Ended {
@@ -362,6 +391,10 @@ impl Sender {
         let state = ended_here(ours);
         let write = |cluster: &Cluster| {
             let record = self.sent(cluster)?;
+            let runner = runs_elsewhere(cluster, self.vm, self.shared.name());
+            if runner.is_some_and(|runner| runner != self.to) {
+                return Err(Moot);
+            }
             let mut changes = Changes::new();
             changes.expect(Expect::VmState(self.vm)).expect(Expect::VmNode(self.vm));
             changes.vm(self.vm, VmChange::State(state.clone()));
