@@ -193,7 +193,7 @@ pub fn unflush(cluster: &Cluster, node: &NodeName, tried: &BTreeSet<Uuid>, at_on
     let comes = |vm: &&std::sync::Arc<VmRecord>| is_moving(&vm.state) && vm.is_assigned_to(node);
     back.waiting = cluster.vms.values().filter(comes).map(|vm| vm.uuid).collect();
     let mut slots = at_once.saturating_sub(back.waiting.len());
-    let mut free_mib = own.figures.memory_free_mib;
+    let mut free_mib = own.figures.memory_free_mib.saturating_sub(promised_mib(cluster, own));
     for vm in cluster.vms.values() {
         match take_back(vm, own) {
             Some(TakeBack::Move(uuid)) if tried.contains(&uuid) => {}
@@ -213,6 +213,18 @@ pub fn unflush(cluster: &Cluster, node: &NodeName, tried: &BTreeSet<Uuid>, at_on
         }
     }
     back
+}
+
+/// How much of the node's memory is promised to VMs that are on their way to it, and to those that are started
+/// on it now: these belong there, what comes from elsewhere may stay.
+fn promised_mib(cluster: &Cluster, own: &NodeRecord) -> u64 {
+    let mut promises = Promises::under_way(cluster);
+    for vm in cluster.vms.values().filter(|vm| !own.running.contains(&vm.uuid)) {
+        if let Some(TakeBack::Start(_)) = take_back(vm, own) {
+            promises.reserve(&own.name, &Need::of(vm));
+        }
+    }
+    promises.memory_mib(&own.name)
 }
 
 fn fits(vm: &VmRecord, own: &NodeRecord, free_mib: u64) -> Result<(), Unfit> {

@@ -87,6 +87,11 @@ impl Promises {
         promise.vms += 1;
     }
 
+    /// How much memory of `node` is promised.
+    pub fn memory_mib(&self, node: &NodeName) -> u64 {
+        self.of(node).memory_mib
+    }
+
     fn of(&self, node: &NodeName) -> Promise {
         self.by_node.get(node).copied().unwrap_or_default()
     }

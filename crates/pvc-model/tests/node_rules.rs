@@ -91,6 +91,36 @@ fn leave(number: u128, to: &str) -> Leave {
 }
 
 #[test]
+fn no_memory_is_promised_twice_while_a_node_takes_its_vms_back() {
+    let from_here = |number| VmRecord { last_node: Some(me()), ..vm(number, VmState::Start, "hv2") };
+    let vms = (1..=3).map(from_here).collect();
+    let mut cluster = cluster(vec![with_memory("hv1", 1100), node("hv2")], vms);
+    assert_eq!(taken_back(&cluster).now, [TakeBack::Move(id(1)), TakeBack::Move(id(2))], "512 MiB each");
+    for number in [1, 2] {
+        let record = Arc::make_mut(cluster.vms.get_mut(&id(number)).unwrap());
+        (record.state, record.node, record.last_node) = (VmState::Migrate, Some(me()), None);
+    }
+    let back = taken_back(&cluster);
+    assert_eq!((back.now.len(), back.waiting), (0, vec![id(1), id(2)]), "they are on their way");
+    assert_eq!(back.stay, [(id(3), Unfit::NotEnoughFree { free_mib: 76, needed_mib: 512 })]);
+
+    let own = Arc::make_mut(cluster.nodes.get_mut("hv1").unwrap());
+    (own.running, own.figures.memory_free_mib) = (vec![id(1), id(2)], 76);
+    for number in [1, 2] {
+        Arc::make_mut(cluster.vms.get_mut(&id(number)).unwrap()).state = VmState::Start;
+    }
+    assert_eq!(taken_back(&cluster).stay.len(), 1, "they have arrived");
+}
+
+#[test]
+fn what_a_node_starts_again_comes_before_what_could_stay_elsewhere() {
+    let marked = VmRecord { autostart: true, ..vm(2, VmState::Stop, "hv1") };
+    let from_here = VmRecord { last_node: Some(me()), ..vm(1, VmState::Start, "hv2") };
+    let back = taken_back(&cluster(vec![with_memory("hv1", 600), node("hv2")], vec![from_here, marked]));
+    assert_eq!((back.now, back.stay.len()), (vec![TakeBack::Start(id(2))], 1));
+}
+
+#[test]
 fn a_vm_that_could_move_is_not_shut_down() {
     let mut limited = vm(2, VmState::Start, "hv1");
     limited.node_limit = vec![me()];
