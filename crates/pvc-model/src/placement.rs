@@ -175,9 +175,12 @@ pub struct NoPlace {
 }
 
 impl NoPlace {
-    /// Whether a node may take the VM as soon as its daemon has started.
+    /// Whether a node may take the VM as soon as its daemon has started, or has taken back its own VMs.
     pub fn is_starting(&self) -> bool {
-        self.reasons.values().any(|unfit| *unfit == Unfit::Daemon(DaemonState::Init))
+        let starts = |unfit: &Unfit| {
+            matches!(unfit, Unfit::Daemon(DaemonState::Init) | Unfit::Domain(DomainState::Unflush))
+        };
+        self.reasons.values().any(starts)
     }
 
     /// What to do about a VM that is too large for every node; `None` if another node would do.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use pvc_model::cluster::Cluster;
 use pvc_model::flush::{Fate, Flush, Leave, TakeBack, Unflush, fates, flush, unflush};
-use pvc_model::node::{DaemonState, NodeFigures, NodeRecord};
+use pvc_model::node::{DaemonState, DomainState, NodeFigures, NodeRecord};
 use pvc_model::placement::{Promises, Unfit};
 use pvc_model::vm::{VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
@@ -185,11 +185,17 @@ fn what_could_not_be_moved_blocks_and_is_named() {
 #[test]
 fn a_node_that_starts_is_waited_for_before_a_vm_is_shut_down() {
     let starting = NodeRecord { daemon_state: DaemonState::Init, ..node("hv2") };
-    let left = emptied(&cluster(vec![node("hv1"), starting], vec![vm(1, VmState::Start, "hv1")]));
-    assert!(
-        left.shut_down.is_empty() && left.blocked[0].1.contains("`hv2` is in daemon state `init`"),
-        "{left:?}"
-    );
+    let taking_back = NodeRecord { domain_state: DomainState::Unflush, ..node("hv2") };
+    for (other, named) in
+        [(starting, "`hv2` is in daemon state `init`"), (taking_back, "`hv2` is in domain state `unflush`")]
+    {
+        let left = emptied(&cluster(vec![node("hv1"), other], vec![vm(1, VmState::Start, "hv1")]));
+        assert!(left.shut_down.is_empty() && left.blocked[0].1.contains(named), "{left:?}");
+    }
+    let dead =
+        NodeRecord { daemon_state: DaemonState::Dead, domain_state: DomainState::Unflush, ..node("hv2") };
+    let left = emptied(&cluster(vec![node("hv1"), dead], vec![vm(1, VmState::Start, "hv1")]));
+    assert_eq!(left.shut_down, [id(1)], "it does not come by waiting");
 }
 
 #[test]
