@@ -192,12 +192,18 @@ impl VmReconciler {
         let moving = plan.steps.iter().filter(|planned| starts_or_ends(&planned.step));
         self.working_on.extend(moving.map(|planned| planned.vm));
         // Before anything begins: who then sees that a VM is not worked on sees what became of the work.
-        self.publish(&guests, &cluster).await;
+        let is_told = self.publish(&guests, &cluster).await;
         for planned in &plan.steps {
-            self.begin(planned, &cluster);
+            match is_told || !starts_or_ends(&planned.step) {
+                true => self.begin(planned, &cluster),
+                false => _ = self.working_on.remove(&planned.vm),
+            }
         }
         self.learn(&guests, &cluster, now);
         self.findings.report(&self.shared, &plan.findings);
+        if !is_told {
+            return RETRY;
+        }
         // A dead guest is to be back within one interval even if nobody announces its death.
         let longest = REST.min(self.shared.settings.keepalive_interval);
         plan.wake_at.map_or(longest, |at| at.saturating_sub(now)).clamp(SHORTEST, longest.max(SHORTEST))
@@ -345,8 +351,8 @@ impl VmReconciler {
         }
     }
 
-    /// Tells the store and the other tasks what runs here.
-    async fn publish(&mut self, guests: &BTreeMap<Uuid, Guest>, cluster: &Cluster) {
+    /// Tells the store and the other tasks what runs here. Whether the store knows it.
+    async fn publish(&mut self, guests: &BTreeMap<Uuid, Guest>, cluster: &Cluster) -> bool {
         let name = self.shared.name().clone();
         let ours = guests.iter().filter(|(uuid, guest)| is_ours(cluster, &name, **uuid, guest));
         let running: Vec<Uuid> = ours.map(|(uuid, _)| *uuid).collect();
@@ -364,25 +370,27 @@ impl VmReconciler {
         let here = cluster.vms.values().filter(|record| record.is_assigned_to(&name));
         let off: Vec<Uuid> = here.map(|record| record.uuid).collect();
         reports.extend(off.iter().filter(has_stale_display).map(|vm| Report::Vnc(*vm, String::new())));
-        self.report(reports).await;
+        let is_told = self.report(reports).await;
         self.passes += 1;
         let foreign = guests.keys().filter(|uuid| is_foreign(cluster, &name, **uuid)).count();
         let known = self.facts.iter().map(|(uuid, known)| (*uuid, known.facts.clone())).collect();
         let total = guests.len() as u64;
         self.shared.guests.send_replace(Guests { passes: self.passes, known, total, foreign });
+        is_told
     }
 
-    async fn report(&self, reports: Vec<Report>) {
+    /// Whether the store has it.
+    async fn report(&self, reports: Vec<Report>) -> bool {
         if reports.is_empty() {
-            return;
+            return true;
         }
-        match self.shared.within(LOOK_DEADLINE, self.shared.store.report(reports)).await {
-            Some(Ok(())) => {}
-            Some(Err(error)) => {
-                tracing::debug!(%error, "what runs here could not be reported; the next pass does")
-            }
-            None => tracing::debug!("what runs here could not be reported in time; the next pass does"),
-        }
+        let why = match self.shared.within(LOOK_DEADLINE, self.shared.store.report(reports)).await {
+            Some(Ok(())) => return true,
+            Some(Err(error)) => error.to_string(),
+            None => "the store did not answer in time".to_owned(),
+        };
+        tracing::debug!(why, "what runs here could not be reported; the next pass does");
+        false
     }
 }
 

@@ -430,6 +430,20 @@ async fn twenty_vms_cross_each_other_and_each_runs_once() {
     }
 }
 
+/// Others start a VM where they are told to, unless a node has said before that it is at starting it.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_started_that_could_not_be_announced() {
+    let world = world().await;
+    let vm = world.define(1, VmState::Start).await;
+    let daemon = world.running().await;
+    world.until_runs(vm).await;
+    world.until("it is told", || world.node().unwrap().working_on.is_empty()).await;
+    daemon.connection.lose_majority();
+    world.hypervisor.kill(vm);
+    world.pass(120).await;
+    assert_eq!(world.hypervisor.count("start", vm), 1, "nobody was told of a second one");
+}
+
 fn runs(world: &World, vm: Uuid) -> bool {
     world.hypervisor.run(vm) == Some(pvc_ports::GuestRun::Running)
 }
