@@ -13,6 +13,7 @@ use pvc_model::node::{DaemonState, DomainState, NodeFigures, NodeRecord};
 use pvc_store::{ChangeError, Changes, NodeChange, Report};
 use tokio_util::sync::CancellationToken;
 
+use crate::collect::{change, instances};
 use crate::figures::{Sample, network_stats_json, node_figures, vm_stats_json};
 use crate::shared::Shared;
 use crate::startup;
@@ -124,18 +125,22 @@ fn with_causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Reports after each stamp, until `shutdown`.
+/// Reports after each stamp, until `shutdown`; and how much memory is left as soon as guests come or go:
+/// others place VMs by it, and what was promised to a VM is not once it runs.
 pub(crate) async fn report(shared: Arc<Shared>, shutdown: CancellationToken) {
     let mut stamps = shared.stamps.subscribe();
+    let mut guests = shared.guests.subscribe();
     let mut reporter = Reporter { shared: shared.clone(), sample: None, fenced_at: None };
+    let limit = shared.settings.keepalive_interval.max(Duration::from_secs(5));
     loop {
-        tokio::select! {
+        let known = instances(&guests.borrow_and_update());
+        let written = tokio::select! {
             biased;
             () = shutdown.cancelled() => return,
-            Ok(()) = stamps.changed() => {}
-        }
-        let limit = shared.settings.keepalive_interval.max(Duration::from_secs(5));
-        if shared.within(limit, reporter.report()).await.is_none() {
+            Ok(()) = stamps.changed() => shared.within(limit, reporter.report()).await,
+            true = change(&mut guests, &known) => shared.within(limit, reporter.report_figures()).await,
+        };
+        if written.is_none() {
             tracing::warn!("the node's figures could not be written in time");
         }
     }
@@ -171,6 +176,18 @@ impl Reporter {
             );
         }
         self.log(figures.as_ref());
+    }
+
+    async fn report_figures(&self) {
+        let view = self.shared.store.view();
+        if !self.shared.is_connected() || !view.nodes.contains_key(self.shared.name()) {
+            return;
+        }
+        let Some(figures) = self.figures(&view) else { return };
+        let figures = Report::Figures(self.shared.name().clone(), figures);
+        if let Err(error) = self.shared.store.report(vec![figures]).await {
+            tracing::debug!(%error, "the node's figures could not be written; the next keepalive does");
+        }
     }
 
     async fn register_again(&self, view: &Cluster) {

@@ -11,6 +11,7 @@ use pvc_model::node::DomainState;
 use pvc_model::vm::moving::MovePhase;
 use pvc_model::vm::{MigrationMethod, VmState};
 use pvc_model::{NodeName, Uuid};
+use pvc_ports::HostLoad;
 use pvc_store::{Changes, VmChange};
 use pvc_testkit::{Manner, ScriptedHypervisor};
 use world::{Daemon, World, world};
@@ -428,6 +429,27 @@ async fn twenty_vms_cross_each_other_and_each_runs_once() {
         let here = if to == "hv1" { &one } else { &two };
         assert!(all.iter().all(|vm| runs(here, *vm)), "round {round}");
     }
+}
+
+/// A VM that runs is promised nothing any more: what it took has to be in the figures by then.
+#[tokio::test(start_paused = true)]
+async fn how_much_memory_is_left_is_told_as_soon_as_a_guest_has_come() {
+    let world = two().await;
+    let free = || world.two.node().unwrap().figures.memory_free_mib;
+    world.one.until("it has said what it has", || free() == 12_288).await;
+    world.manner(copies_for(2));
+    world.migrate("hv2").await;
+    world.one.until("it copies", || world.phase() == Some(MovePhase::Copying)).await;
+    world.two.host.set_load(HostLoad {
+        memory_total_mib: 16_384,
+        memory_used_mib: 4352,
+        memory_free_mib: 12_032,
+        load: 0.5,
+    });
+    world.one.until("it is listed", || world.two.node().unwrap().running == [world.vm]).await;
+    let since = world.one.now();
+    world.one.until("what is left is told", || free() == 12_032).await;
+    assert!(world.one.now() - since < Duration::from_millis(500), "{:?}", world.one.now() - since);
 }
 
 /// Others start a VM where they are told to, unless a node has said before that it is at starting it.
