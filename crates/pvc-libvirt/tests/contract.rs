@@ -133,7 +133,8 @@ async fn a_target_that_dies_on_the_way_leaves_the_guest_where_it_was() {
     let (one, two) = Libvirt::pair();
     let hypervisor = one.hypervisor();
     hypervisor.start(UUID, &guest_xml(UUID, "returns", None)).await.expect("the guest starts");
-    let mut job = hypervisor.migrate(UUID, &to(LOOPBACK)).await.expect("it begins");
+    let short = Migration { max_downtime: Duration::from_millis(77), ..to(LOOPBACK) };
+    let mut job = hypervisor.migrate(UUID, &short).await.expect("it begins");
     // As soon as there is a QEMU to receive it, that stands still, and the copying with it.
     eventually("the other QEMU", || async { two.path("lv/run/qemu/returns.pid").exists().then_some(()) })
         .await;
@@ -145,6 +146,7 @@ async fn a_target_that_dies_on_the_way_leaves_the_guest_where_it_was() {
         Err(_) => job.outcome().await,
     };
     outcome.expect_err("the receiver was killed");
+    assert_eq!(one.max_downtime("returns"), "77", "what QEMU was told");
     eventually("the guest running here", || async {
         (hypervisor.guests().await.ok()?.get(&UUID)?.run == GuestRun::Running).then_some(())
     })
@@ -404,6 +406,13 @@ impl Libvirt {
             domain_type,
             target_uri: self.target_uri.clone(),
         })
+    }
+
+    /// How long the guest may stand still for a migration, in milliseconds, as its QEMU knows it.
+    fn max_downtime(&self, guest: &str) -> String {
+        let uri = self.script("uri");
+        let asked = Command::new("virsh").args(["-c", &uri, "migrate-getmaxdowntime", guest]).output();
+        String::from_utf8(asked.expect("virsh runs").stdout).expect("text").trim().to_owned()
     }
 
     fn kill_libvirtd(&self) {

@@ -7,12 +7,12 @@ mod world;
 
 use std::time::Duration;
 
-use pvc_model::node::DomainState;
+use pvc_model::node::{DaemonState, DomainState};
 use pvc_model::vm::moving::MovePhase;
 use pvc_model::vm::{MigrationMethod, VmState};
 use pvc_model::{NodeName, Uuid};
 use pvc_ports::HostLoad;
-use pvc_store::{Changes, VmChange};
+use pvc_store::{Changes, NodeChange, VmChange};
 use pvc_testkit::{Manner, ScriptedHypervisor};
 use world::{Daemon, World, world};
 
@@ -133,6 +133,16 @@ async fn a_vm_moves_live_and_back_and_its_progress_is_told() {
     assert_eq!(world.runs_on(), (true, false));
     assert_eq!(world.one.hypervisor.count("start", world.vm), 1, "it was never started again");
     assert_eq!(world.two.hypervisor.calls(), [format!("migrate {}", world.vm)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guest_stands_still_for_as_long_as_its_record_allows() {
+    let world = two().await;
+    world.set(VmChange::MaxDowntime(77)).await;
+    world.migrate("hv2").await;
+    world.until_place("start", "hv2", "hv1").await;
+    let asked = world.one.hypervisor.last_migration(world.vm).unwrap();
+    assert_eq!((asked.max_downtime, asked.host.as_str()), (Duration::from_millis(77), "hv2"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -355,6 +365,36 @@ async fn a_receiver_that_is_restarted_takes_what_has_arrived_meanwhile() {
     world._daemons.push(world.two.start().await);
     world.until_place("start", "hv2", "hv1").await;
     assert_eq!(world.two.hypervisor.count("start", vm), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_vm_whose_source_dies_in_the_middle_waits_for_the_proof_of_that_and_runs_once() {
+    let one = world().await;
+    let two = one.another("hv2").await;
+    let vm = one.define(1, VmState::Start).await;
+    let (daemon, other) = (one.running().await, two.running().await);
+    one.until_runs(vm).await;
+    let world = Two { one, two, vm, _daemons: vec![other] };
+    world.manner(Manner { never_converges: true, ..Manner::default() });
+    world.migrate("hv2").await;
+    world.one.until("it copies", || world.phase() == Some(MovePhase::Copying)).await;
+    assert_eq!(world.two.hypervisor.run(vm), Some(pvc_ports::GuestRun::Paused), "it is arriving");
+    daemon.kill().await;
+    world.one.hypervisor.kill(vm);
+    world.one.pass(120).await;
+    assert_eq!((world.place().0.as_str(), world.runs_on()), ("migrate", (false, false)));
+    assert_eq!(
+        world.two.hypervisor.count("start", vm),
+        0,
+        "its source may run it still, for all that is known"
+    );
+    // As a fencer writes it.
+    let mut changes = Changes::new();
+    changes.node(&NodeName::new("hv1"), NodeChange::Daemon(DaemonState::Fenced));
+    changes.vm(vm, VmChange::State(VmState::Start));
+    world.one.change(changes).await;
+    world.one.until("it runs there", || runs(&world.two, vm)).await;
+    assert_eq!(world.two.hypervisor.count("start", vm), 1);
 }
 
 #[tokio::test(start_paused = true)]

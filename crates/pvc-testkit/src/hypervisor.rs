@@ -61,6 +61,7 @@ struct Inner {
     /// How much CPU time each guest has taken since it was made busy; `None` while it is idle.
     busy: Option<u64>,
     calls: Vec<String>,
+    migrations: BTreeMap<Uuid, Migration>,
     /// The hypervisors that guests can be handed over to, by the name of their host.
     peers: BTreeMap<String, Weak<Mutex<Inner>>>,
     listeners: Vec<mpsc::UnboundedSender<GuestEvent>>,
@@ -146,6 +147,11 @@ impl ScriptedHypervisor {
     /// Every changing call so far, as `start UUID`, `shutdown UUID`, `destroy UUID`.
     pub fn calls(&self) -> Vec<String> {
         self.with(|inner| inner.calls.clone())
+    }
+
+    /// How the guest was last to be moved from here.
+    pub fn last_migration(&self, uuid: Uuid) -> Option<Migration> {
+        self.with(|inner| inner.migrations.get(&uuid).cloned())
     }
 
     /// How often `call` (`start`, …) was made for `uuid`.
@@ -415,6 +421,7 @@ impl Hypervisor for ScriptedHypervisor {
         let (peer, manner) = self.reached(|inner| {
             inner.running(uuid)?;
             inner.calls.push(format!("migrate {uuid}"));
+            inner.migrations.insert(uuid, migration.clone());
             let peer = inner.peers.get(&migration.host).and_then(Weak::upgrade);
             Ok((peer, inner.manners.get(&uuid).cloned().unwrap_or_default()))
         })?;
