@@ -19,7 +19,7 @@ use std::time::Duration;
 use pvc_model::NodeName;
 use pvc_model::fence::{self, Mind, Plan, Sightings, Step};
 use pvc_store::{LockGuard, StoreError};
-use tokio::task::{JoinError, JoinSet};
+use tokio::task::{self, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::shared::Shared;
@@ -42,6 +42,8 @@ struct Fencer {
     lock: Option<Arc<LockGuard>>,
     waiting_for_lock: JoinSet<Result<LockGuard, StoreError>>,
     under_way: JoinSet<Done>,
+    /// Whose step each task of `under_way` is.
+    steps: Vec<(task::Id, NodeName, Step)>,
 }
 
 /// Watches and fences until `shutdown`.
@@ -52,19 +54,23 @@ pub(crate) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
         );
         return;
     }
-    let fencer = Fencer {
-        actor: Actor { shared: shared.clone() },
-        shared,
-        sightings: Sightings::default(),
-        minds: BTreeMap::new(),
-        lock: None,
-        waiting_for_lock: JoinSet::new(),
-        under_way: JoinSet::new(),
-    };
-    fencer.run(shutdown).await;
+    Fencer::new(shared).run(shutdown).await;
 }
 
 impl Fencer {
+    fn new(shared: Arc<Shared>) -> Self {
+        Fencer {
+            actor: Actor { shared: shared.clone() },
+            shared,
+            sightings: Sightings::default(),
+            minds: BTreeMap::new(),
+            lock: None,
+            waiting_for_lock: JoinSet::new(),
+            under_way: JoinSet::new(),
+            steps: Vec::new(),
+        }
+    }
+
     async fn run(mut self, shutdown: CancellationToken) {
         let shared = self.shared.clone();
         loop {
@@ -72,7 +78,7 @@ impl Fencer {
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => break,
-                Some(done) = self.under_way.join_next() => self.joined(done),
+                Some(done) = self.under_way.join_next_with_id() => self.joined(done),
                 Some(lock) = self.waiting_for_lock.join_next() => self.got_lock(lock),
                 () = shared.sleep(LOOK) => {}
             }
@@ -123,8 +129,13 @@ impl Fencer {
 
     fn begin(&mut self, node: NodeName, step: Step) {
         let Some(lock) = self.lock.clone() else { return };
+        let work = self.actor.clone().act(node.clone(), step.clone(), lock);
+        self.watch(node, step, work);
+    }
+
+    fn watch(&mut self, node: NodeName, step: Step, work: impl Future<Output = Done> + Send + 'static) {
         self.minds.entry(node.clone()).or_default().busy = true;
-        self.under_way.spawn(self.actor.clone().act(node, step, lock));
+        self.steps.push((self.under_way.spawn(work).id(), node, step));
     }
 
     fn got_lock(&mut self, lock: Result<Result<LockGuard, StoreError>, JoinError>) {
@@ -137,11 +148,19 @@ impl Fencer {
         }
     }
 
-    fn joined(&mut self, done: Result<Done, JoinError>) {
-        let Done { node, ended } = match done {
-            Ok(done) => done,
-            // The actor catches the panics of its steps; this one is a bug of the fencer's own.
-            Err(error) => return tracing::error!(%error, "a step of a fence ended without an outcome"),
+    fn joined(&mut self, done: Result<(task::Id, Done), JoinError>) {
+        let id = done.as_ref().map_or_else(JoinError::id, |(id, _)| *id);
+        let begun =
+            self.steps.iter().position(|(other, ..)| *other == id).map(|at| self.steps.swap_remove(at));
+        let Done { node, ended } = match (done, begun) {
+            (Ok((_, done)), _) => done,
+            // The actor catches the panics of its steps; this one is of what it did about one.
+            (Err(error), Some((_, node, step))) => {
+                tracing::error!(%node, ?step, %error, "a step of a fence failed by a bug of this program");
+                let ended = act::late(&step);
+                Done { node, ended }
+            }
+            (Err(error), None) => return tracing::error!(%error, "a task ended that was no step of a fence"),
         };
         let now = self.shared.now();
         let interval = self.shared.settings.fencing.keepalive_interval;
@@ -164,5 +183,41 @@ impl Fencer {
         if let Some(lock) = self.lock.take().and_then(Arc::into_inner) {
             lock.release().await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use pvc_embedded::EmbeddedTree;
+    use pvc_store::Store;
+    use pvc_testkit::{SeededRandom, TokioClock};
+
+    use crate::settings::{Ports, tests};
+
+    async fn fencer() -> Fencer {
+        let (clock, random) = (Arc::new(TokioClock::new()), Arc::new(SeededRandom::new(1)));
+        let tree = EmbeddedTree::in_memory().connect();
+        let store = Store::open(tree, clock.clone(), random.clone()).await.unwrap();
+        let ports = Ports { clock, random, ..tests::ports() };
+        Fencer::new(Arc::new(Shared::new(tests::settings("hv1"), ports, store)))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_step_that_panics_is_over_and_counts_as_one_that_failed() {
+        let (mut fencer, node) = (fencer().await, NodeName::new("hv2"));
+        fencer.watch(NodeName::new("hv3"), Step::AskPower, std::future::pending());
+        for step in [Step::AskPower, Step::CutPower { stamp: 7 }, Step::Recover, Step::PowerOn] {
+            let before = format!("{:?}", fencer.minds.get(&node).cloned().unwrap_or_default());
+            fencer.watch(node.clone(), step.clone(), async { panic!("a bug") });
+            assert!(fencer.minds[&node].busy);
+            let done = fencer.under_way.join_next_with_id().await.expect("it was begun");
+            assert!(done.is_err());
+            fencer.joined(done);
+            assert!(!fencer.minds[&node].busy, "{step:?}");
+            assert_ne!(format!("{:?}", fencer.minds[&node]), before, "{step:?} is remembered as failed");
+        }
+        assert!(fencer.minds[&NodeName::new("hv3")].busy, "what goes on goes on");
     }
 }

@@ -437,3 +437,20 @@ async fn a_node_that_is_only_suspected_to_be_dead_keeps_its_vms() {
     eyes.pass(300).await;
     assert_eq!(three.runs_on(vm), [3]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_step_that_falls_over_a_bug_is_a_failed_one_and_is_tried_again() {
+    let mut three = Three::start(|_| {}).await;
+    let vm = three.run_vm(1, 3).await;
+    three.eyes().power.set_manner("bmc-hv3", BmcManner { panics: true, ..BmcManner::default() });
+    three.lose(3, false).await;
+    let eyes = three.eyes();
+    let fault = eyes.until_fault("FENCE_FAILED_HV3").await;
+    assert!(fault.contains("failed by a bug of this program"), "{fault}");
+    let tried = three.calls("off bmc-hv3");
+    eyes.until("it is tried again", || three.calls("off bmc-hv3") > tried).await;
+    assert_eq!(three.state("hv3").0, DaemonState::Dead, "nothing is proven");
+    assert!(three.runs_on(vm).is_empty());
+    eyes.power.set_manner("bmc-hv3", BmcManner::default());
+    eyes.until("its VM runs elsewhere", || !three.runs_on(vm).is_empty()).await;
+}

@@ -16,6 +16,8 @@ pub struct BmcManner {
     pub lies: bool,
     /// It accepts a command and does nothing.
     pub ignores: bool,
+    /// Whoever talks to it falls over a bug of the adapter.
+    pub panics: bool,
 }
 
 #[derive(Default)]
@@ -65,6 +67,7 @@ impl ScriptedPower {
             inner.manners.get(&bmc.host).cloned().unwrap_or_default()
         });
         tokio::time::sleep(manner.takes).await;
+        assert!(!manner.panics, "a bug of the adapter");
         match manner.dead {
             true => Err(PowerError::Unusable { host: bmc.host.clone(), why: "no answer".to_owned() }),
             false => Ok(manner),
