@@ -24,6 +24,11 @@ const POLL: Duration = Duration::from_millis(500);
 /// How often the networks are looked at while the node runs.
 const INTERVAL: Duration = Duration::from_secs(5);
 
+/// How long a step that had to be taken back is not tried again, and at most: each time takes a card out of
+/// service for a moment.
+const FIRST_REST: Duration = Duration::from_secs(10);
+const LONGEST_REST: Duration = Duration::from_secs(300);
+
 /// How long a network may be down before that is a fault.
 const GRACE: Duration = Duration::from_secs(15);
 
@@ -37,6 +42,8 @@ struct Pass {
     findings: BTreeSet<NetworkFinding>,
     /// What failed, in words.
     failed: Vec<String>,
+    /// The steps that were taken back because what they are for failed, with that in words.
+    taken_back: Vec<(NetworkStep, String)>,
 }
 
 impl Pass {
@@ -59,12 +66,44 @@ impl Pass {
     }
 }
 
+/// The steps that are not tried at every pass, because they had to be taken back.
+#[derive(Debug, Default)]
+struct Rests(Vec<Rest>);
+
+#[derive(Debug)]
+struct Rest {
+    step: NetworkStep,
+    /// What failed, in words.
+    why: String,
+    pause: Duration,
+    until: Duration,
+}
+
+impl Rests {
+    /// Why `step` is not tried now, if it is not.
+    fn why_not(&self, step: &NetworkStep, now: Duration) -> Option<&str> {
+        let rest = self.0.iter().find(|rest| rest.step == *step && now < rest.until)?;
+        Some(&rest.why)
+    }
+
+    /// Remembers what a pass took back, ever longer, and forgets what it did.
+    fn learn(&mut self, pass: &Pass, now: Duration) {
+        self.0.retain(|rest| !pass.done.contains(&rest.step));
+        for (step, why) in &pass.taken_back {
+            let known = self.0.iter().position(|rest| rest.step == *step).map(|at| self.0.swap_remove(at));
+            let pause = known.map_or(FIRST_REST, |rest| (rest.pause * 2).min(LONGEST_REST));
+            self.0.push(Rest { step: step.clone(), why: why.clone(), pause, until: now + pause });
+        }
+    }
+}
+
 /// Brings the networks up, for as long as it helps and at most for a while. What could not be done is
 /// logged, and done later by [`run`] if it becomes possible.
 pub(crate) async fn bring_up(networks: &CoreNetworks, ports: &Ports) {
     let until = ports.clock.monotonic() + CEILING;
+    let mut rests = Rests::default();
     loop {
-        let pass = pass(networks, ports.network.as_ref()).await;
+        let pass = pass(networks, ports, &mut rests).await;
         for step in &pass.done {
             tracing::info!("core networks: {step}");
         }
@@ -117,6 +156,7 @@ pub(crate) async fn run(shared: Arc<Shared>, end: CancellationToken) {
 /// What was said already while the node runs.
 #[derive(Default)]
 struct Keeper {
+    rests: Rests,
     complaints: Complaints,
     alarm: Alarm,
 }
@@ -124,7 +164,7 @@ struct Keeper {
 impl Keeper {
     /// Makes what is missing. Returns what is to be told to operators now.
     async fn round(&mut self, networks: &CoreNetworks, ports: &Ports) -> Option<String> {
-        let pass = pass(networks, ports.network.as_ref()).await;
+        let pass = pass(networks, ports, &mut self.rests).await;
         for step in &pass.done {
             tracing::warn!("core networks: something of them was missing or changed; repaired: {step}");
         }
@@ -189,8 +229,9 @@ impl Complaints {
 }
 
 /// Looks, decides, acts: once. A step that fails keeps those back that wait for it, which the next pass plans
-/// again, and no other.
-async fn pass(networks: &CoreNetworks, network: &dyn Network) -> Pass {
+/// again, and no other. So does one that rests, whose failure is told again meanwhile.
+async fn pass(networks: &CoreNetworks, ports: &Ports, rests: &mut Rests) -> Pass {
+    let (network, now) = (ports.network.as_ref(), ports.clock.monotonic());
     let mut pass = Pass::default();
     let seen = match look(networks, network).await {
         Ok(seen) => seen,
@@ -207,15 +248,24 @@ async fn pass(networks: &CoreNetworks, network: &dyn Network) -> Pass {
             undone.push(step);
             continue;
         }
+        if let Some(why) = rests.why_not(&step, now) {
+            pass.failed.push(why.to_owned());
+            undone.push(step);
+            continue;
+        }
         match act(network, &step).await {
             Ok(()) => pass.done.push(step),
             Err(error) => {
-                pass.failed.push(in_words(&format!("it failed to {step}"), &error));
-                undone.extend(put_back(network, &seen, &step, &mut pass).await);
+                let why = in_words(&format!("it failed to {step}"), &error);
+                let vain = put_back(network, &seen, &step, &mut pass).await;
+                pass.taken_back.extend(vain.iter().map(|step| (step.clone(), why.clone())));
+                pass.failed.push(why);
+                undone.extend(vain);
                 undone.push(step);
             }
         }
     }
+    rests.learn(&pass, now);
     pass
 }
 
@@ -481,6 +531,39 @@ mod tests {
         assert!(is_reached(&network).await);
         // With the address on both of them the kernel would send by the port, and hear no answer.
         assert_eq!(network.links().await.unwrap()["ens4"].addresses, [].into());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_address_that_is_refused_for_ever_does_not_take_the_card_out_of_service_every_few_seconds() {
+        let network = reached_by_its_card(0).await;
+        network.set_refusing(
+            |change| matches!(change, NetworkChange::AddressAdded { link, .. } if link == "brupstream"),
+        );
+        let ports = on(&network);
+        let enslaved = || {
+            let is_port = |change: &&NetworkChange| matches!(change, NetworkChange::Master { link, master: Some(_) } if link == "ens4");
+            network.changes().iter().filter(is_port).count()
+        };
+        bring_up(&networks(), &ports).await;
+        assert_eq!(network.holder("10.0.2.1".parse().unwrap()).as_deref(), Some("brstorage"));
+        let (mut keeper, at_start, mut told) = (Keeper::default(), enslaved(), Vec::new());
+        for _ in 0..720 {
+            told.extend(keeper.round(&networks(), &ports).await);
+            ports.clock.sleep(INTERVAL).await;
+        }
+        let times = enslaved() - at_start;
+        assert!((5..=20).contains(&times), "{times} times in an hour");
+        assert!(told.len() >= 10 && told.iter().all(|told| told.contains("brupstream")), "{told:?}");
+        assert!(is_reached(&network).await, "{:?}", network.changes());
+
+        network.set_refusing(|_| false);
+        for _ in 0..=LONGEST_REST.as_secs() / INTERVAL.as_secs() {
+            keeper.round(&networks(), &ports).await;
+            ports.clock.sleep(INTERVAL).await;
+        }
+        assert_eq!(network.holder(own().addr()).as_deref(), Some("brupstream"));
+        assert!(is_reached(&network).await);
+        assert_eq!(keeper.round(&networks(), &ports).await, None);
     }
 
     #[tokio::test(start_paused = true)]
