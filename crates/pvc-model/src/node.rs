@@ -123,10 +123,16 @@ pub struct HypervisorNote {
     pub kvm_refused: Option<String>,
     pub libvirt_version: String,
     pub qemu_version: String,
-    /// The version of the daemon that said this. Older peers leave such a note as it is.
-    pub said_by: String,
+}
+
+/// What a daemon of ours says of itself when it starts. Older peers leave such a note as it is.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DaemonNote {
+    pub version: String,
     /// The node's address on the storage network, which the locks of its guests carry.
     pub storage_address: Option<String>,
+    /// Whether it looks after guests at all.
+    pub runs_guests: bool,
 }
 
 /// What the tree records about a node. Numbers that could not be read are 0 and named in `defects`.
@@ -161,6 +167,8 @@ pub struct NodeRecord {
     pub network_stats: Arc<str>,
     pub ipmi_hostname: String,
     /// Not known of older peers.
+    pub daemon: Option<DaemonNote>,
+    /// Not known of older peers, nor of a node without guests.
     pub hypervisor: Option<HypervisorNote>,
     /// The last fence of this node, if one of our own nodes did it.
     pub fence: Option<FenceNote>,
@@ -172,7 +180,7 @@ impl NodeRecord {
     /// Whether a daemon of ours started last on this node. Our note stays where it is when a node is moved
     /// back to an older daemon, which writes another version.
     pub fn runs_our_daemon(&self) -> bool {
-        self.hypervisor.as_ref().is_some_and(|note| note.said_by == self.pvc_version)
+        self.daemon.as_ref().is_some_and(|note| note.version == self.pvc_version)
     }
 
     /// Whether new VMs may be placed here: its daemon runs and it is ready.

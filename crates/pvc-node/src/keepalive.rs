@@ -221,6 +221,7 @@ impl Reporter {
         let stats = shared.collected().stats.clone();
         let mut reports: Vec<Report> =
             figures.into_iter().map(|figures| Report::Figures(name.clone(), figures)).collect();
+        reports.push(shared.note());
         if let Some(json) = self.network_stats() {
             reports.push(Report::NetworkStats(name.clone(), json));
         }

@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use pvc_model::domain::DomainSummary;
-use pvc_model::node::NodeRecord;
+use pvc_model::node::{DaemonNote, HypervisorNote, NodeRecord};
 use pvc_model::vm::backoff::Backoff;
 use pvc_model::{NodeName, Uuid};
 use pvc_ports::{GuestStats, SessionState};
-use pvc_store::Store;
+use pvc_store::{Report, Store};
 use tokio::sync::watch;
 
 use crate::primary::role::Role;
@@ -32,6 +32,8 @@ pub(crate) struct Shared {
     pub role: Role,
     /// Whether this node's own BMC answered at the start.
     pub bmc_answers: AtomicBool,
+    /// What guests run with here, once that is known.
+    pub runs_with: OnceLock<HypervisorNote>,
     heartbeat: Mutex<Heartbeat>,
     collected: Mutex<Collected>,
     failed_moves: Mutex<BTreeMap<Uuid, Backoff>>,
@@ -92,6 +94,7 @@ impl Shared {
             stamps,
             stamped,
             bmc_answers,
+            runs_with: OnceLock::new(),
             role,
             heartbeat,
             collected,
@@ -127,6 +130,17 @@ impl Shared {
     /// This node's record, if there is one.
     pub fn record(&self) -> Option<Arc<NodeRecord>> {
         self.store.view().nodes.get(self.name()).cloned()
+    }
+
+    /// What this daemon says of itself, to be written.
+    pub fn note(&self) -> Report {
+        let settings = &self.settings;
+        let note = DaemonNote {
+            version: settings.version.clone(),
+            storage_address: settings.storage_address.clone(),
+            runs_guests: settings.subsystems.hypervisor,
+        };
+        Report::Daemon(self.name().clone(), note, self.runs_with.get().cloned())
     }
 
     pub fn heartbeat(&self) -> MutexGuard<'_, Heartbeat> {

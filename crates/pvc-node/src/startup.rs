@@ -12,7 +12,7 @@ use pvc_model::node::{CoordinatorState, DaemonState, DomainState, HypervisorNote
 use pvc_ports::{HostFacts, HypervisorError, HypervisorFacts};
 use pvc_store::schema::{SCHEMA_VERSION, SchemaStep, schema_step};
 use pvc_store::{
-    Announced, Change, ChangeError, Changes, ConfigChange, Ipmi, NewNode, NodeChange, Report, StoreError,
+    Announced, Change, ChangeError, Changes, ConfigChange, Ipmi, NewNode, NodeChange, StoreError,
 };
 
 use crate::network;
@@ -234,6 +234,7 @@ pub(crate) async fn set_up_node(shared: &Shared) -> Result<(), ChangeError<NoFac
         make_ready(shared).await?;
     }
     shared.store.advertise_schema(shared.name()).await?;
+    shared.store.report(vec![shared.note()]).await?;
     Ok(())
 }
 
@@ -351,11 +352,11 @@ async fn note_hypervisor(shared: &Shared, facts: HypervisorFacts) {
         kvm_refused: facts.kvm_refused,
         libvirt_version: facts.libvirt_version,
         qemu_version: facts.qemu_version,
-        said_by: shared.settings.version.clone(),
-        storage_address: shared.settings.storage_address.clone(),
     };
-    if let Err(error) = shared.store.report(vec![Report::Hypervisor(shared.name().clone(), note)]).await {
-        tracing::debug!(%error, "what guests run with here is not in the store");
+    if shared.runs_with.set(note).is_ok()
+        && let Err(error) = shared.store.report(vec![shared.note()]).await
+    {
+        tracing::debug!(%error, "what guests run with here is not in the store yet; it goes there with the figures");
     }
 }
 

@@ -8,7 +8,7 @@ mod world;
 use std::time::Duration;
 
 use pvc_model::fence::{PowerAfter, Rules};
-use pvc_model::node::{DaemonState, DomainState};
+use pvc_model::node::{CoordinatorState, DaemonState, DomainState};
 use pvc_model::vm::VmState;
 use pvc_model::{NodeName, Uuid};
 use pvc_store::{Changes, ConfigChange, Ipmi, VmChange};
@@ -117,6 +117,26 @@ async fn a_dead_node_is_fenced_and_its_vms_run_elsewhere_within_seconds_of_the_d
     let fault = eyes.until_fault("NODE_FENCED_HV3").await;
     assert!(fault.contains("vm1 on hv") && fault.contains(&note.proof), "{fault}");
     assert!(eyes.view().nodes["hv3"].running.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_role_of_a_dead_primary_is_free_when_it_is_suspected_whatever_that_node_ran() {
+    for hypervisor in [true, false] {
+        let mut three = Three::start(|world| world.settings.subsystems.hypervisor = hypervisor).await;
+        let eyes = three.eyes();
+        let primary = || eyes.view().config.primary.as_ref().map(|name| name.as_str().to_owned());
+        eyes.until("hv1 is primary", || primary().as_deref() == Some("hv1")).await;
+        eyes.power.set_manner("bmc-hv1", BmcManner { dead: true, ..BmcManner::default() });
+        three.lose(1, true).await;
+        let eyes = three.eyes();
+        eyes.until("it is taken for dead", || three.state("hv1").0 == DaemonState::Dead).await;
+        let suspected = eyes.now();
+        let serves = |name: &str| eyes.view().nodes[name].coordinator_state == CoordinatorState::Primary;
+        eyes.until("another is primary", || serves("hv2") || serves("hv3")).await;
+        let took = eyes.now() - suspected;
+        assert!(took <= Duration::from_secs(5), "hypervisor: {hypervisor}, {took:?}");
+        assert_eq!(three.state("hv1").0, DaemonState::Dead, "its death is not proven yet");
+    }
 }
 
 #[tokio::test(start_paused = true)]

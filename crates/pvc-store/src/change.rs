@@ -3,7 +3,9 @@
 use pvc_model::fault::FaultRecord;
 use pvc_model::fence::FenceNote;
 use pvc_model::job::{JobId, JobProgress, JobSpec};
-use pvc_model::node::{CoordinatorState, DaemonState, DomainState, HypervisorNote, NodeFigures, NodeRole};
+use pvc_model::node::{
+    CoordinatorState, DaemonNote, DaemonState, DomainState, HypervisorNote, NodeFigures, NodeRole,
+};
 use pvc_model::renaming::Renaming;
 use pvc_model::storage::{PoolName, VolumeId};
 use pvc_model::vm::moving::MoveNote;
@@ -192,7 +194,8 @@ pub enum Report {
     WorkingOn(NodeName, Vec<Uuid>),
     /// JSON text by interface.
     NetworkStats(NodeName, String),
-    Hypervisor(NodeName, HypervisorNote),
+    /// What the daemon says of itself, and of what its guests run with, if that is known.
+    Daemon(NodeName, DaemonNote, Option<HypervisorNote>),
     /// How the node is fenced; written by who holds the fence lock.
     Fence(NodeName, FenceNote),
     /// 0 to 100; `None` if nobody knows.

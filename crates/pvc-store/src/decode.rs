@@ -128,6 +128,8 @@ pub(crate) fn node(raw: &Raw, name: &str) -> Option<NodeRecord> {
     let health = r.text("monitoring_health");
     let running = uuids(&r.text("runningdomains"));
     let schema = |text: String| text.trim().parse().ok();
+    let (daemon, hypervisor) =
+        raw.text(&keys::node_note(name)).and_then(|text| note_codec::read(&text)).unzip();
     Some(NodeRecord {
         name: NodeName::new(name),
         role: NodeRole::from_record(&r.text("daemonmode")),
@@ -159,7 +161,8 @@ pub(crate) fn node(raw: &Raw, name: &str) -> Option<NodeRecord> {
         plugins,
         network_stats: r.shared("network_stats"),
         ipmi_hostname: r.text("ipmihostname"),
-        hypervisor: raw.text(&keys::node_note(name)).and_then(|text| note_codec::read(&text)),
+        daemon,
+        hypervisor: hypervisor.flatten(),
         fence: raw.text(&keys::fence(name)).and_then(|text| note_codec::read_fence(&text)),
         defects: r.defects,
     })

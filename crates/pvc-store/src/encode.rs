@@ -372,7 +372,9 @@ pub(crate) fn report(report: &Report) -> Vec<(String, String)> {
         Report::Running(node, vms) => vec![(keys::node(node, "runningdomains"), joined(vms, " "))],
         Report::WorkingOn(node, vms) => vec![(keys::working_on(node.as_str()), joined(vms, " "))],
         Report::NetworkStats(node, json) => vec![(keys::node(node, "network_stats"), json.clone())],
-        Report::Hypervisor(node, note) => vec![(keys::node_note(node.as_str()), note_codec::text(note))],
+        Report::Daemon(node, note, hypervisor) => {
+            vec![(keys::node_note(node.as_str()), note_codec::text(note, hypervisor.as_ref()))]
+        }
         Report::Fence(node, note) => vec![(keys::fence(node.as_str()), note_codec::fence_text(note))],
         Report::NodeHealth(node, health) => {
             let text = health.map_or_else(|| "None".to_owned(), |health| health.to_string());

@@ -1,47 +1,56 @@
-//! What a node runs its guests with, and how it was fenced: JSON, ours alone.
+//! What a daemon says of itself and of what its guests run with, and how a node was fenced: JSON, ours alone.
 
 use pvc_model::fence::{FenceNote, PowerAfter};
-use pvc_model::node::HypervisorNote;
+use pvc_model::node::{DaemonNote, HypervisorNote};
 use serde::{Deserialize, Serialize};
 
 #[derive(Serialize, Deserialize)]
 struct Note {
-    accelerator: String,
+    said_by: String,
+    #[serde(default)]
+    storage_address: Option<String>,
+    #[serde(default)]
+    runs_guests: bool,
+    /// Not there while that is not known, as with all that follows.
+    #[serde(default)]
+    accelerator: Option<String>,
     #[serde(default)]
     kvm_refused: Option<String>,
     #[serde(default)]
     libvirt_version: String,
     #[serde(default)]
     qemu_version: String,
-    #[serde(default)]
-    said_by: String,
-    #[serde(default)]
-    storage_address: Option<String>,
 }
 
-pub(crate) fn text(note: &HypervisorNote) -> String {
+pub(crate) fn text(daemon: &DaemonNote, hypervisor: Option<&HypervisorNote>) -> String {
+    let version = |of: fn(&HypervisorNote) -> &String| hypervisor.map(of).cloned().unwrap_or_default();
     let note = Note {
-        accelerator: note.accelerator.clone(),
-        kvm_refused: note.kvm_refused.clone(),
-        libvirt_version: note.libvirt_version.clone(),
-        qemu_version: note.qemu_version.clone(),
-        said_by: note.said_by.clone(),
-        storage_address: note.storage_address.clone(),
+        said_by: daemon.version.clone(),
+        storage_address: daemon.storage_address.clone(),
+        runs_guests: daemon.runs_guests,
+        accelerator: hypervisor.map(|note| note.accelerator.clone()),
+        kvm_refused: hypervisor.and_then(|note| note.kvm_refused.clone()),
+        libvirt_version: version(|note| &note.libvirt_version),
+        qemu_version: version(|note| &note.qemu_version),
     };
     serde_json::to_string(&note).expect("strings always have a JSON form")
 }
 
-/// `None` if there is no such note, or none that can be read: it is for people only.
-pub(crate) fn read(text: &str) -> Option<HypervisorNote> {
+/// `None` if there is no such note, or none that can be read.
+pub(crate) fn read(text: &str) -> Option<(DaemonNote, Option<HypervisorNote>)> {
     let note: Note = serde_json::from_str(text).ok()?;
-    Some(HypervisorNote {
-        accelerator: note.accelerator,
+    let daemon = DaemonNote {
+        version: note.said_by,
+        storage_address: note.storage_address,
+        runs_guests: note.runs_guests,
+    };
+    let hypervisor = note.accelerator.map(|accelerator| HypervisorNote {
+        accelerator,
         kvm_refused: note.kvm_refused,
         libvirt_version: note.libvirt_version,
         qemu_version: note.qemu_version,
-        said_by: note.said_by,
-        storage_address: note.storage_address,
-    })
+    });
+    Some((daemon, hypervisor))
 }
 
 #[derive(Serialize, Deserialize)]

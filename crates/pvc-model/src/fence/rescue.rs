@@ -134,7 +134,7 @@ fn way(cluster: &Cluster, vm: &VmRecord, victim: &NodeName, promises: &mut Promi
 /// the victim is of that kind and nobody else of that kind may have the VM: a guest whose lock is broken
 /// loses its disk.
 pub fn is_lock_of_the_dead(cluster: &Cluster, victim: &NodeName, vm: Uuid, address: &str) -> bool {
-    let told = |node: &NodeRecord| node.hypervisor.as_ref().and_then(|note| note.storage_address.clone());
+    let told = |node: &NodeRecord| node.daemon.as_ref().and_then(|note| note.storage_address.clone());
     let nodes = || cluster.nodes.values().map(|node| &**node);
     if let Some(owner) = nodes().find(|node| told(node).as_deref() == Some(address)) {
         return owner.name == *victim || owner.daemon_state == DaemonState::Fenced;

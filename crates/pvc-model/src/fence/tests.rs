@@ -3,7 +3,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
-use crate::node::{HypervisorNote, NodeFigures};
+use crate::node::{DaemonNote, NodeFigures};
 use crate::vm::{VmRecord, VmState};
 use crate::{Uuid, domain::DomainSummary, records};
 
@@ -460,14 +460,9 @@ fn what_is_promised_to_others_on_their_way_is_not_promised_again() {
 }
 
 fn tells(cluster: &mut Cluster, name: &str, address: &str) {
-    Arc::make_mut(cluster.nodes.get_mut(name).unwrap()).hypervisor = Some(HypervisorNote {
-        accelerator: "kvm".to_owned(),
-        kvm_refused: None,
-        libvirt_version: String::new(),
-        qemu_version: String::new(),
-        said_by: String::new(),
-        storage_address: Some(address.to_owned()),
-    });
+    let storage_address = Some(address.to_owned());
+    Arc::make_mut(cluster.nodes.get_mut(name).unwrap()).daemon =
+        Some(DaemonNote { storage_address, ..DaemonNote::default() });
 }
 
 fn is_of_the_dead(cluster: &Cluster, address: &str) -> bool {

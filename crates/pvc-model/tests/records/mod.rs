@@ -35,6 +35,7 @@ pub fn node(name: &str) -> NodeRecord {
         plugins: Vec::new(),
         network_stats: Arc::from(""),
         ipmi_hostname: String::new(),
+        daemon: None,
         hypervisor: None,
         fence: None,
         defects: Vec::new(),
