@@ -28,13 +28,19 @@ pub fn thaw(lab: &Lab, node: &NodeName) -> Result<()> {
 
 /// Has every process of a frozen node die when it is thawed, before it does anything else.
 pub fn doom(lab: &Lab, node: &NodeName) -> Result<()> {
-    let [freezer, ..] = directories(lab, node);
-    let pids = fs::read_to_string(freezer.join("cgroup.procs")).unwrap_or_default();
-    if !pids.trim().is_empty() {
+    let pids: Vec<String> = pids(lab, node).iter().map(ToString::to_string).collect();
+    if !pids.is_empty() {
         // Those that end meanwhile are told of; the others count.
-        Command::new("kill").args(["-s", "KILL"]).args(pids.split_whitespace()).output()?;
+        Command::new("kill").args(["-s", "KILL"]).args(pids).output()?;
     }
     Ok(())
+}
+
+/// Every process of the node.
+pub fn pids(lab: &Lab, node: &NodeName) -> Vec<u32> {
+    let [freezer, ..] = directories(lab, node);
+    let pids = fs::read_to_string(freezer.join("cgroup.procs")).unwrap_or_default();
+    pids.lines().filter_map(|pid| pid.parse().ok()).collect()
 }
 
 pub fn is_frozen(lab: &Lab, node: &NodeName) -> bool {

@@ -4,6 +4,7 @@
 
 mod ask;
 mod base;
+mod bench;
 mod bmc;
 mod cgroup;
 mod clock;
@@ -51,6 +52,9 @@ Usage: cargo xtask lab COMMAND
   guest NAME …                  define VMs with a small guest (examples/hello) on a disk in Ceph; not started
   demo [SCENE …]                tell what a cluster does, and check each claim: cluster, vms, primary, migrate, move,
                                 flush, power, cut, freeze, bmc; all of them if none is named
+  bench [--runs N] [--only WORD] [--json FILE] [--debug]
+                                measure what only a real cluster shows, against the design's budgets; a release build
+                                unless told --debug
 
 A lab lives in target/lab/NAME, or below PVC_LAB_DIR; PVC_LAB is its NAME, `lab` if not set.
 PVC_LAB_PACKAGES is a directory of packages to install instead of making them.
@@ -91,6 +95,7 @@ pub fn run(arguments: &[String]) -> Result<()> {
         ["clock", name, offset] => clock::set(&lab, &lab.node(name)?, offset),
         ["guest", names @ ..] if !names.is_empty() => pvc::define_guests(&lab, names),
         ["demo", scenes @ ..] => demo::run(&lab, scenes),
+        ["bench", options @ ..] => bench::run(&lab, options),
         ["chassis", name, ..] => bmc::chassis(&lab, &lab.node(name)?, &arguments[2..]),
         _ => bail!("`lab {}` is not something the lab does\n\n{USAGE}", words.join(" ")),
     }

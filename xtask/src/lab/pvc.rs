@@ -45,7 +45,17 @@ pub fn pack(lab: &Lab, release: bool) -> Result<()> {
         }
     }
     ensure!(count > 0, "there is no package in `{}`", packages.display());
-    Ok(())
+    let build = match (std::env::var_os("PVC_LAB_PACKAGES"), release) {
+        (Some(_), _) => "foreign",
+        (None, true) => "release",
+        (None, false) => "debug",
+    };
+    Ok(fs::write(lab.directory.join("build"), build)?)
+}
+
+/// What the packages were made from: a `release` build, a `debug` build, or a `foreign` one.
+pub fn build(lab: &Lab) -> Option<String> {
+    fs::read_to_string(lab.directory.join("build")).ok()
 }
 
 fn seconds_since_1970() -> Result<u64> {
