@@ -79,7 +79,9 @@ impl Refusal {
             Refusal::NotStarted { .. } => {
                 "only a started VM can be restarted or shut down; `pvc vm start` starts it, `pvc vm stop` stops it in any state"
             }
-            Refusal::Moving => "wait until the VM is in state `start` again",
+            Refusal::Moving => {
+                "wait until the VM is in state `start` again; `pvc vm move --target NODE` sends it elsewhere, or back"
+            }
             Refusal::BeingRemoved => "look again in a moment: the VM will be gone",
         }
     }
@@ -135,14 +137,16 @@ pub fn may_flush_locks(state: &VmState) -> bool {
     is_off(state) || *state == VmState::Fail
 }
 
-/// The state that moves the VM elsewhere: only a started one needs more than another node in its record.
+/// The state that moves the VM elsewhere: only a started one needs more than another node in its record. One
+/// that is on its way may be sent elsewhere, or back, and stays live or not at all if that was asked for.
 pub fn moving_state(current: &VmState, live_only: bool) -> Result<Option<VmState>, Refusal> {
     match current {
         VmState::Delete => Err(Refusal::BeingRemoved),
-        VmState::Migrate | VmState::MigrateLive | VmState::Unmigrate => Err(Refusal::Moving),
+        VmState::Unmigrate => Err(Refusal::Moving), // a word of older records that no node acts on
         VmState::Restart | VmState::Shutdown => Err(Refusal::NotStarted { state: current.clone() }),
-        VmState::Start if live_only => Ok(Some(VmState::MigrateLive)),
-        VmState::Start => Ok(Some(VmState::Migrate)),
+        VmState::MigrateLive => Ok(Some(VmState::MigrateLive)),
+        VmState::Start | VmState::Migrate if live_only => Ok(Some(VmState::MigrateLive)),
+        VmState::Start | VmState::Migrate => Ok(Some(VmState::Migrate)),
         _ => Ok(None),
     }
 }
@@ -199,6 +203,27 @@ mod tests {
                 expected,
                 "{request:?} in {current} force {force}"
             );
+        }
+    }
+
+    #[test]
+    fn the_table_of_moves() {
+        use VmState::{Delete, Fail, Migrate, MigrateLive, Restart, Shutdown, Start, Stop, Unmigrate};
+        let not_started = |state| Err(Refusal::NotStarted { state });
+        for (current, live_only, expected) in [
+            (Start, false, Ok(Some(Migrate))),
+            (Start, true, Ok(Some(MigrateLive))),
+            (Migrate, false, Ok(Some(Migrate))),
+            (Migrate, true, Ok(Some(MigrateLive))),
+            (MigrateLive, false, Ok(Some(MigrateLive))),
+            (Stop, true, Ok(None)),
+            (Fail, false, Ok(None)),
+            (Restart, false, not_started(Restart)),
+            (Shutdown, false, not_started(Shutdown)),
+            (Unmigrate, false, Err(Refusal::Moving)),
+            (Delete, false, Err(Refusal::BeingRemoved)),
+        ] {
+            assert_eq!(moving_state(&current, live_only), expected, "{current}, live {live_only}");
         }
     }
 

@@ -137,6 +137,20 @@ impl World {
         self.store.fresh().await.unwrap();
     }
 
+    async fn memory(&self, node: &str, free_mib: u64) {
+        let figures =
+            NodeFigures { memory_total_mib: 16_000, memory_free_mib: free_mib, ..NodeFigures::default() };
+        self.store.report(vec![Report::Figures(node.into(), figures)]).await.unwrap();
+        self.store.fresh().await.unwrap();
+    }
+
+    async fn domain_state(&self, node: &str, state: DomainState) {
+        self.write(|changes| {
+            changes.node(&node.into(), NodeChange::Domain(state.clone()));
+        })
+        .await;
+    }
+
     async fn define(&self, name: &str, uuid: Uuid) {
         vm::define(&self.store, &Define::new(xml(name, uuid))).await.unwrap();
     }
@@ -937,8 +951,92 @@ async fn a_migrated_vm_remembers_where_it_came_from() {
     let moved = vm::move_vm(&world.store, "web1", &live).await.unwrap();
     assert_eq!(moved.state, Some(VmState::MigrateLive));
     assert_eq!(world.vm().state, VmState::MigrateLive);
-    let busy = refused(vm::move_vm(&world.store, "web1", &live).await);
-    assert!(matches!(busy, MoveRefusal::State { .. }));
+}
+
+#[tokio::test]
+async fn a_vm_on_its_way_is_sent_elsewhere_or_called_back() {
+    let world = World::with_nodes(&["hv1", "hv2", "hv3"]).await;
+    world.define("web1", UUID).await;
+    let ask = |ask: Move| {
+        let store = world.store.clone();
+        async move { vm::move_vm(&store, "web1", &ask).await }
+    };
+    world
+        .write(|changes| {
+            changes.vm(UUID, VmChange::Node("hv1".into())).vm(UUID, VmChange::State(VmState::Start));
+        })
+        .await;
+    world.running("hv1", &[UUID]).await;
+    world.memory("hv3", 4096).await;
+    let place = || {
+        let vm = world.vm();
+        let name = |node: &Option<NodeName>| node.as_ref().map_or_else(String::new, NodeName::to_string);
+        (vm.state.to_string(), name(&vm.node), name(&vm.last_node))
+    };
+    let says = |state: &str, node: &str, last: &str| (state.to_owned(), node.to_owned(), last.to_owned());
+    ask(moving(Movement::Migrate, Some("hv2"))).await.unwrap();
+    assert_eq!(place(), says("migrate", "hv2", "hv1"));
+
+    let older = refused(ask(moving(Movement::Move, Some("hv3"))).await);
+    assert!(matches!(older, MoveRefusal::MovedByOlder { .. }), "{older}");
+    for node in ["hv1", "hv2", "hv3"] {
+        world.store.announce_daemon(&node.into(), "test").await.unwrap();
+    }
+    let again = refused(ask(moving(Movement::Move, None)).await);
+    assert_eq!(again.to_string(), "VM `web1` is on its way to node `hv2` already");
+    let home_is_known = refused(ask(moving(Movement::Migrate, Some("hv3"))).await);
+    assert!(matches!(home_is_known, MoveRefusal::AlreadyMigrated { .. }));
+
+    let onward = Move { force: true, ..moving(Movement::Migrate, Some("hv3")) };
+    let plan = vm::plan_move(&world.store.view(), "web1", &onward).unwrap();
+    assert_eq!((plan.from, plan.to), (Some("hv1".into()), Some("hv3".into())));
+    let moved = ask(onward).await.unwrap();
+    assert_eq!((moved.from, moved.to), (Some("hv1".into()), "hv3".into()));
+    assert_eq!(place(), says("migrate", "hv3", "hv1"));
+
+    // Its own node needs no room for it, but has to take VMs.
+    world.memory("hv1", 1).await;
+    world.domain_state("hv1", DomainState::Flush).await;
+    let flushed = refused(ask(moving(Movement::Unmigrate, None)).await);
+    assert!(matches!(flushed, MoveRefusal::Unfit { .. }), "{flushed}");
+    world.domain_state("hv1", DomainState::Ready).await;
+    ask(moving(Movement::Unmigrate, None)).await.unwrap();
+    assert_eq!(place(), says("migrate", "hv1", ""));
+
+    let live = Move { live_only: true, ..moving(Movement::Move, Some("hv2")) };
+    ask(live).await.unwrap();
+    assert_eq!(place(), says("migrate-live", "hv2", ""));
+    ask(moving(Movement::Move, Some("hv1"))).await.unwrap();
+    assert_eq!(place(), says("migrate-live", "hv1", ""), "it is not shut down for a later order");
+}
+
+#[tokio::test]
+async fn a_vm_that_runs_is_sent_to_no_node_that_cannot_take_it() {
+    let world = World::with_nodes(&["hv1", "hv2"]).await;
+    world.define("web1", UUID).await;
+    world
+        .write(|changes| {
+            changes.vm(UUID, VmChange::Node("hv1".into())).vm(UUID, VmChange::State(VmState::Start));
+        })
+        .await;
+    let to_hv2 = || async {
+        let refusal = refused(vm::move_vm(&world.store, "web1", &moving(Movement::Move, Some("hv2"))).await);
+        assert_eq!(refusal.kind(), Kind::Conflict);
+        refusal.to_string()
+    };
+    world.domain_state("hv2", DomainState::Flushed).await;
+    assert_eq!(to_hv2().await, "node `hv2` is in domain state `flushed`, not `ready`");
+    world.domain_state("hv2", DomainState::Ready).await;
+    world.memory("hv2", 1).await;
+    let crowded = to_hv2().await;
+    assert!(crowded.starts_with("node `hv2` has 1 MiB of memory free"), "{crowded}");
+    world
+        .write(|changes| {
+            changes.vm(UUID, VmChange::NodeLimit(vec!["hv1".into()]));
+        })
+        .await;
+    assert_eq!(to_hv2().await, "node `hv2` is not among the nodes the VM is limited to");
+    assert_eq!((world.vm().state.clone(), world.vm().node.clone()), (VmState::Start, Some("hv1".into())));
 }
 
 #[tokio::test]

@@ -7,11 +7,13 @@ use pvc_model::placement::{
     Need, NoPlace, Promises, Unfit, Weighed, check_node, check_size, place, selector_for, weigh,
 };
 use pvc_model::request::moving_state;
-use pvc_model::vm::moving::ways;
+use pvc_model::vm::moving::{is_moving, keeps_orders, ways};
 use pvc_model::vm::{VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
 use pvc_store::{ChangeError, Changes, Expect, Store, VmChange};
 
+use super::runner;
+use super::state::our_movers;
 use crate::refusal::{Kind, NoNode, NoVm, Refusal, find_node, find_vm};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,6 +70,13 @@ pub enum MoveRefusal {
     Unfit { node: NodeName, unfit: Unfit },
     #[error("VM `{vm}` is on node `{node}` already")]
     AlreadyThere { vm: String, node: NodeName },
+    #[error("VM `{vm}` is on its way to node `{node}` already")]
+    OnItsWay { vm: String, node: NodeName },
+    #[error(
+        "VM `{vm}` is being moved, and node `{node}`, which has a part in it, is of an older version and would not \
+         keep to another order"
+    )]
+    MovedByOlder { vm: String, node: NodeName },
     #[error("VM `{vm}` is migrated from node `{from}` already")]
     AlreadyMigrated { vm: String, from: NodeName },
     #[error("VM `{vm}` is not migrated")]
@@ -107,21 +116,32 @@ impl Refusal for MoveRefusal {
             MoveRefusal::NotMigrated { .. } => Some("`pvc vm move` moves it for good".to_owned()),
             MoveRefusal::State { .. } => Some("wait until its state is settled".to_owned()),
             MoveRefusal::Unfit { unfit, .. } => unfit.size_hint(),
+            MoveRefusal::OnItsWay { .. } => Some(
+                "`pvc vm move --target NODE` sends it elsewhere, or back to the node that it runs on"
+                    .to_owned(),
+            ),
+            MoveRefusal::MovedByOlder { .. } => {
+                Some("wait until the VM is in state `start` again".to_owned())
+            }
             MoveRefusal::AlreadyThere { .. } => None,
         }
     }
 }
 
-/// Gives VM `vm` another node.
+/// Gives VM `vm` another node, also while it is on its way to one: then it goes there instead, or stays where
+/// it runs if it is sent to just that node.
 pub async fn move_vm(store: &Store, vm: &str, ask: &Move) -> Result<Moved, ChangeError<MoveRefusal>> {
+    let ours = our_movers(store, vm).await?.unwrap_or_default();
     store
         .change(|cluster| {
             let record = find_vm(cluster, vm)?;
             let name = record.name.clone();
+            keeps_orders(cluster, record, |node| ours.contains(node))
+                .map_err(|node| MoveRefusal::MovedByOlder { vm: name.clone(), node })?;
             let state = moving_state(&record.state, ask.live_only)
                 .map_err(|why| MoveRefusal::State { vm: name.clone(), why })?;
             let mut changes = Changes::new();
-            let from = record.node.clone();
+            let from = place_now(cluster, record);
             let uuid = record.uuid;
             if let Some(here) = stays(record, ask) {
                 // A migrated VM that is to stay where it is.
@@ -136,6 +156,7 @@ pub async fn move_vm(store: &Store, vm: &str, ask: &Move) -> Result<Moved, Chang
                 Movement::Move | Movement::Unmigrate => None,
                 Movement::Migrate => record.last_node.clone().or_else(|| from.clone()),
             };
+            let last_node = last_node.filter(|home| *home != to);
             changes.vm(uuid, VmChange::Node(to.clone())).vm(uuid, VmChange::LastNode(last_node));
             // Written also if it is unchanged: nodes look at the assignment when the state is written.
             let written = state.clone().unwrap_or_else(|| record.state.clone());
@@ -201,9 +222,11 @@ pub fn plan_move(cluster: &Cluster, vm: &str, ask: &Move) -> Result<MovePlan, Mo
         },
     };
     let selector = selector_for(record.selector.as_ref(), cluster);
-    let weighed = weigh(cluster, &selector, &need(record, runs), &Promises::under_way(cluster));
+    let from = place_now(cluster, record);
+    let need = Need { leaving: from.as_ref(), runs, ..Need::of(record) };
+    let weighed = weigh(cluster, &selector, &need, &promises(cluster, record));
     let how = state.as_ref().map_or(How::Record, |state| how(record, state));
-    Ok(MovePlan { name, from: record.node.clone(), to, how, weighed })
+    Ok(MovePlan { name, from, to, how, weighed })
 }
 
 fn how(record: &VmRecord, state: &VmState) -> How {
@@ -225,39 +248,59 @@ fn stays(record: &VmRecord, ask: &Move) -> Option<NodeName> {
 
 fn target(cluster: &Cluster, record: &VmRecord, ask: &Move, runs: bool) -> Result<NodeName, MoveRefusal> {
     let vm = || record.name.clone();
-    match (ask.movement, &record.last_node) {
-        (Movement::Unmigrate, None) => return Err(MoveRefusal::NotMigrated { vm: vm() }),
-        (Movement::Unmigrate, Some(back)) => {
+    let from = place_now(cluster, record);
+    let need = Need { leaving: from.as_ref(), runs, ..Need::of(record) };
+    let node = match (ask.movement, &record.last_node, &ask.node) {
+        (Movement::Unmigrate, None, _) => return Err(MoveRefusal::NotMigrated { vm: vm() }),
+        (Movement::Unmigrate, Some(back), _) => {
             let node = find_node(cluster, back.as_str())?;
-            let need = Need { node_limit: &[], ..need(record, runs) };
-            fits(cluster, node, &need, runs)?;
-            return Ok(node.name.clone());
+            fits(cluster, record, node, Need { node_limit: &[], ..need })?;
+            node.name.clone()
         }
-        (Movement::Migrate, Some(from)) if !ask.force => {
+        (Movement::Migrate, Some(from), _) if !ask.force => {
             return Err(MoveRefusal::AlreadyMigrated { vm: vm(), from: from.clone() });
         }
-        (Movement::Migrate | Movement::Move, _) => {}
-    }
-    let need = need(record, runs);
-    let Some(name) = &ask.node else {
-        let selector = selector_for(record.selector.as_ref(), cluster);
-        return Ok(place(cluster, &selector, &need, &Promises::under_way(cluster))?);
+        (Movement::Migrate | Movement::Move, _, None) => {
+            let selector = selector_for(record.selector.as_ref(), cluster);
+            place(cluster, &selector, &need, &promises(cluster, record))?
+        }
+        (Movement::Migrate | Movement::Move, _, Some(name)) => {
+            let node = find_node(cluster, name)?;
+            let is_moving = is_moving(&record.state);
+            if record.is_assigned_to(&node.name) && !is_moving {
+                return Err(MoveRefusal::AlreadyThere { vm: vm(), node: node.name.clone() });
+            }
+            fits(cluster, record, node, need)?;
+            node.name.clone()
+        }
     };
-    let node = find_node(cluster, name)?;
-    if record.is_assigned_to(&node.name) {
-        return Err(MoveRefusal::AlreadyThere { vm: vm(), node: node.name.clone() });
+    if is_moving(&record.state) && record.is_assigned_to(&node) {
+        return Err(MoveRefusal::OnItsWay { vm: vm(), node });
     }
-    fits(cluster, node, &need, runs)?;
-    Ok(node.name.clone())
+    Ok(node)
 }
 
-fn need(record: &VmRecord, runs: bool) -> Need<'_> {
-    Need { leaving: record.node.as_ref(), runs, ..Need::of(record) }
+/// The node that has the VM: of one on its way, that which it has not left yet.
+fn place_now(cluster: &Cluster, record: &VmRecord) -> Option<NodeName> {
+    let runner = runner(cluster, record.uuid).filter(|_| is_moving(&record.state));
+    runner.map(|node| node.name.clone()).or_else(|| record.node.clone())
 }
 
-/// A VM that does not run may be assigned to a node that takes no VMs at present.
-fn fits(cluster: &Cluster, node: &NodeRecord, need: &Need<'_>, runs: bool) -> Result<(), MoveRefusal> {
-    let unfit = match check_node(node, need, &Promises::under_way(cluster)) {
+/// What others are promised; this VM is placed anew.
+fn promises(cluster: &Cluster, record: &VmRecord) -> Promises {
+    Promises::under_way_but(cluster, |vm| vm.uuid == record.uuid)
+}
+
+/// A VM that does not run may be assigned to a node that takes no VMs at present, and one that runs there
+/// still has its memory.
+fn fits(cluster: &Cluster, record: &VmRecord, node: &NodeRecord, need: Need<'_>) -> Result<(), MoveRefusal> {
+    let is_called_back = is_moving(&record.state) && need.leaving == Some(&node.name);
+    let runs = need.runs;
+    let need = match is_called_back {
+        true => Need { leaving: None, node_limit: &[], runs: false, ..need },
+        false => need,
+    };
+    let unfit = match check_node(node, &need, &promises(cluster, record)) {
         Err(Unfit::Daemon(_) | Unfit::Domain(_)) if !runs => check_size(node, need.memory_mib, need.vcpus),
         other => other,
     };

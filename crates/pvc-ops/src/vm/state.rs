@@ -109,7 +109,7 @@ pub async fn set_state(
 }
 
 /// Which of the nodes that move the VM are ours; `None` if nobody moves it.
-async fn our_movers(store: &Store, vm: &str) -> Result<Option<BTreeSet<NodeName>>, StoreError> {
+pub(super) async fn our_movers(store: &Store, vm: &str) -> Result<Option<BTreeSet<NodeName>>, StoreError> {
     let view = store.view();
     let Some(record) = view.vm(vm).filter(|record| is_moving(&record.state)) else { return Ok(None) };
     let mut ours = BTreeSet::new();
