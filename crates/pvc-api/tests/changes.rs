@@ -390,6 +390,8 @@ async fn nodes_are_flushed_and_made_ready_and_a_repetition_says_already() {
             .unwrap()
             .contains("already")
     );
+    // Older daemons are not turned round on their way.
+    api.store.announce_daemon(&"pvchv2".into(), "test").await.unwrap();
     let waiter = waiting(&api, "/node/pvchv2/domain-state?state=ready&wait=yes");
     api.eventually("ready is asked for", |view| {
         view.node("pvchv2").unwrap().domain_state == DomainState::Unflush

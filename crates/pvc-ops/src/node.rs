@@ -46,6 +46,10 @@ pub enum NodeRefusal {
     NobodyElse { node: NodeName },
     #[error("node `{node}` is being fenced")]
     Fenced { node: NodeName },
+    #[error(
+        "node `{node}` is in domain state `{state}`, is of an older version, and cannot be turned round on its way"
+    )]
+    OlderIsBusy { node: NodeName, state: DomainState },
 }
 
 impl Refusal for NodeRefusal {
@@ -53,9 +57,10 @@ impl Refusal for NodeRefusal {
         match self {
             NodeRefusal::NoNode(error) => error.kind(),
             NodeRefusal::NotCoordinator { .. } => Kind::Invalid,
-            NodeRefusal::NotRunning { .. } | NodeRefusal::NobodyElse { .. } | NodeRefusal::Fenced { .. } => {
-                Kind::Conflict
-            }
+            NodeRefusal::NotRunning { .. }
+            | NodeRefusal::NobodyElse { .. }
+            | NodeRefusal::Fenced { .. }
+            | NodeRefusal::OlderIsBusy { .. } => Kind::Conflict,
         }
     }
 
@@ -71,6 +76,10 @@ impl Refusal for NodeRefusal {
             }
             NodeRefusal::Fenced { .. } => {
                 Some("wait until its VMs are recovered, and for the node to return".to_owned())
+            }
+            NodeRefusal::OlderIsBusy { state, .. } => {
+                let done = if *state == DomainState::Flush { "flushed" } else { "ready" };
+                Some(format!("wait until it is in domain state `{done}`, then ask again"))
             }
         }
     }
@@ -147,13 +156,25 @@ pub async fn set_domain_state(
     node: &str,
     request: DomainRequest,
 ) -> Result<Requested, ChangeError<NodeRefusal>> {
+    let is_ours = match store.view().nodes.get(node).map(|record| record.name.clone()) {
+        Some(name) => store.has_our_daemon(&name).await?,
+        None => false,
+    };
     store
         .change(|cluster| {
             let record = find_node(cluster, node)?;
             let name = &record.name;
             let mut changes = Changes::new();
+            let is_older = !is_ours && record.daemon_state == DaemonState::Run;
             let wish = match (request, &record.domain_state) {
                 (_, DomainState::FenceFlush) => return Err(NodeRefusal::Fenced { node: name.clone() }),
+                // It would wait for ever for its last VM, and hear nothing of the cluster any more.
+                (DomainRequest::Ready, DomainState::Flush) | (DomainRequest::Flush, DomainState::Unflush)
+                    if is_older =>
+                {
+                    let state = record.domain_state.clone();
+                    return Err(NodeRefusal::OlderIsBusy { node: name.clone(), state });
+                }
                 (DomainRequest::Ready, DomainState::Ready | DomainState::Unflush)
                 | (DomainRequest::Flush, DomainState::Flush | DomainState::Flushed) => {
                     return Ok((changes, Requested::Already));
