@@ -34,6 +34,7 @@ async fn run_node(
     with_store(config, async |store| {
         let node = Node::new(settings, ports, store)
             .with_log(log_lines)
+            .when_waiting(|what| Notifier.waiting(what))
             .when_ready(|| Notifier.ready())
             .with_heartbeat(Notifier.watchdog_interval(), || Notifier.alive());
         Ok(match node.run(shutdown).await? {

@@ -2,6 +2,9 @@ use std::time::Duration;
 
 use sd_notify::NotifyState;
 
+/// How long the service manager is to wait for the next word of a start that waits, in microseconds: a minute.
+const EXTENSION: u32 = 60_000_000;
+
 /// What the daemon tells the service manager that started it. Without one, nothing is told to nobody.
 ///
 /// A message that cannot be delivered is dropped: the daemon's work does not depend on being heard.
@@ -9,19 +12,27 @@ use sd_notify::NotifyState;
 pub struct Notifier;
 
 impl Notifier {
-    /// The start-up is complete.
+    /// The start-up is complete, and nothing is waited for any more.
     pub fn ready(self) {
-        self.send(NotifyState::Ready);
+        self.send(&[NotifyState::Ready, NotifyState::Status("")]);
+    }
+
+    /// The start-up waits for something outside of this machine's power, and says what. It is to be said again
+    /// within a minute for as long as that lasts; it then does not count as a start that takes too long.
+    pub fn waiting(self, what: &str) {
+        // One line is one variable.
+        let what = what.replace('\n', " ");
+        self.send(&[NotifyState::Status(&what), NotifyState::ExtendTimeoutUsec(EXTENSION)]);
     }
 
     /// The shutdown has begun.
     pub fn stopping(self) {
-        self.send(NotifyState::Stopping);
+        self.send(&[NotifyState::Stopping]);
     }
 
     /// The daemon is alive and does its work.
     pub fn alive(self) {
-        self.send(NotifyState::Watchdog);
+        self.send(&[NotifyState::Watchdog]);
     }
 
     /// How often [`alive`](Notifier::alive) should be called, if the service manager watches: twice in
@@ -30,8 +41,8 @@ impl Notifier {
         sd_notify::watchdog_enabled().map(|time| time / 2)
     }
 
-    fn send(self, state: NotifyState<'_>) {
-        if let Err(error) = sd_notify::notify(&[state]) {
+    fn send(self, states: &[NotifyState<'_>]) {
+        if let Err(error) = sd_notify::notify(states) {
             tracing::debug!(%error, "the service manager could not be told");
         }
     }
@@ -48,6 +59,7 @@ mod tests {
     #[ignore = "run by the test below, with a socket"]
     fn daemon() {
         assert_eq!(Notifier.watchdog_interval(), Some(Duration::from_secs(3)));
+        Notifier.waiting("for\nsomebody");
         Notifier.ready();
         Notifier.alive();
         Notifier.stopping();
@@ -68,11 +80,12 @@ mod tests {
             .unwrap();
         assert!(daemon.status.success(), "{daemon:?}");
         let mut heard = Vec::new();
-        for _ in 0..3 {
+        for _ in 0..4 {
             let mut buffer = [0; 256];
             let length = socket.recv(&mut buffer).unwrap();
             heard.push(String::from_utf8_lossy(&buffer[..length]).trim().to_owned());
         }
-        assert_eq!(heard, ["READY=1", "WATCHDOG=1", "STOPPING=1"]);
+        let waiting = "STATUS=for somebody\nEXTEND_TIMEOUT_USEC=60000000";
+        assert_eq!(heard, [waiting, "READY=1\nSTATUS=", "WATCHDOG=1", "STOPPING=1"]);
     }
 }

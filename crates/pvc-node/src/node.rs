@@ -103,7 +103,11 @@ pub struct Node {
     shared: Arc<Shared>,
     log_lines: Option<Receiver<String>>,
     ready: Box<dyn Fn() + Send + Sync>,
+    waiting: Box<Waiting>,
 }
+
+/// Is told what the start-up waits for.
+pub(crate) type Waiting = dyn Fn(&str) + Send + Sync;
 
 /// The tasks of a running node, in the two groups that end at different times.
 struct Tasks {
@@ -124,7 +128,7 @@ struct Tasks {
 impl Node {
     pub fn new(settings: NodeSettings, ports: Ports, store: Store) -> Self {
         let shared = Arc::new(Shared::new(settings, ports, store));
-        Node { shared, log_lines: None, ready: Box::new(|| {}) }
+        Node { shared, log_lines: None, ready: Box::new(|| {}), waiting: Box::new(|_| {}) }
     }
 
     /// Takes the lines of the daemon's own log that are to be kept in the store.
@@ -136,6 +140,13 @@ impl Node {
     /// Calls `ready` once the start-up is complete.
     pub fn when_ready(mut self, ready: impl Fn() + Send + Sync + 'static) -> Self {
         self.ready = Box::new(ready);
+        self
+    }
+
+    /// Calls `waiting` with what is waited for while the start-up waits for an operator, every few seconds: such
+    /// a start is not one that hangs.
+    pub fn when_waiting(mut self, waiting: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        self.waiting = Box::new(waiting);
         self
     }
 
@@ -157,7 +168,7 @@ impl Node {
         let begun = tokio::select! {
             biased;
             () = shutdown.cancelled() => return Ok(Outcome::Stopped),
-            begun = startup::after_store(&shared) => begun,
+            begun = startup::after_store(&shared, &*self.waiting) => begun,
         };
         if let Err(error) = begun {
             if !error.is_about_another_daemon() {

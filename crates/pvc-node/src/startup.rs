@@ -16,7 +16,7 @@ use pvc_store::{
 };
 
 use crate::network;
-use crate::node::NodeError;
+use crate::node::{NodeError, Waiting};
 use crate::primary;
 use crate::secret;
 use crate::services;
@@ -25,6 +25,9 @@ use crate::shared::Shared;
 
 /// How often something that is waited for is looked at again.
 const POLL: Duration = Duration::from_millis(500);
+
+/// How often it is said what is waited for.
+const SAY_EVERY: Duration = Duration::from_secs(10);
 
 /// How long the hypervisor may take to come up.
 const HYPERVISOR_CEILING: Duration = Duration::from_secs(30);
@@ -98,10 +101,10 @@ async fn make_folders(settings: &NodeSettings) -> Result<(), NodeError> {
 }
 
 /// The steps with the store at hand, up to where the tasks begin.
-pub(crate) async fn after_store(shared: &Arc<Shared>) -> Result<(), NodeError> {
+pub(crate) async fn after_store(shared: &Arc<Shared>, waiting: &Waiting) -> Result<(), NodeError> {
     let settings = &shared.settings;
     let coordinator = settings.role == NodeRole::Coordinator;
-    step("cluster", When::Always, require_cluster(shared)).await?;
+    step("cluster", When::Always, require_cluster(shared, waiting)).await?;
     step("only daemon", When::Always, claim_name(shared)).await?;
     step("schema", When::Always, agree_on_schema(shared)).await?;
     step("addresses of the primary", When::Always, async {
@@ -142,9 +145,9 @@ pub(crate) async fn after_store(shared: &Arc<Shared>) -> Result<(), NodeError> {
     .await
 }
 
-/// Waits until the store holds a cluster; where one machine is everything, makes one.
-async fn require_cluster(shared: &Shared) -> Result<(), NodeError> {
-    let mut said = false;
+/// Waits until the store holds a cluster, for as long as it takes; where one machine is everything, makes one.
+async fn require_cluster(shared: &Shared, waiting: &Waiting) -> Result<(), NodeError> {
+    let mut said: Option<Duration> = None;
     while !shared.store.is_initialized() {
         if shared.settings.standalone {
             match shared.store.initialize(false).await {
@@ -154,9 +157,13 @@ async fn require_cluster(shared: &Shared) -> Result<(), NodeError> {
             }
             continue;
         }
-        if !std::mem::replace(&mut said, true) {
+        if said.is_none() {
             let hint = StoreError::NotInitialized.hint().unwrap_or_default();
             tracing::error!("the store holds no cluster yet; waiting for one: {hint}");
+        }
+        if said.is_none_or(|said| shared.now().saturating_sub(said) >= SAY_EVERY) {
+            waiting("waits: the store holds no cluster yet; `pvc cluster init` begins a new one");
+            said = Some(shared.now());
         }
         shared.sleep(POLL).await;
     }

@@ -9,13 +9,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use pvc_embedded::EmbeddedTree;
 use pvc_model::node::{CoordinatorState, DaemonState, DomainState};
 use pvc_model::vm::VmState;
 use pvc_model::{NodeName, Uuid};
 use pvc_node::{NodeError, Outcome};
 use pvc_ports::GuestRun;
-use pvc_store::{Announced, Change, Changes, ConfigChange, NodeChange, VmChange};
-use pvc_testkit::{BmcManner, Manner};
+use pvc_store::{Announced, Change, Changes, ConfigChange, NodeChange, Store, VmChange};
+use pvc_testkit::{BmcManner, Manner, SeededRandom};
 use world::{INTERVAL, world};
 
 #[tokio::test(start_paused = true)]
@@ -469,6 +470,32 @@ async fn a_lost_session_is_followed_by_a_new_announcement() {
     let other = world.operator.announce_daemon(&name, "an operator").await.unwrap();
     assert!(matches!(other, Announced::Taken { .. }), "it is announced again");
     assert!(!daemon.task.is_finished());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_start_that_waits_for_a_cluster_says_so_again_and_again_and_goes_on_when_there_is_one() {
+    let mut world = world().await;
+    world.settings.standalone = false;
+    world.tree = EmbeddedTree::in_memory();
+    let random = Arc::new(SeededRandom::new(1));
+    world.operator = Store::open(world.tree.connect(), world.clock.clone(), random).await.unwrap();
+    let (said, hear) = tokio::sync::watch::channel((0, String::new()));
+    let told = move |what: &str| said.send_modify(|said| *said = (said.0 + 1, what.to_owned()));
+    let daemon = world.start_as(|node| node.when_waiting(told)).await;
+    // Less than the minute for which systemd is asked each time.
+    for minute in 1..=20 {
+        world.pass(60).await;
+        assert!(hear.borrow().0 > minute, "{:?}", hear.borrow());
+    }
+    assert!(hear.borrow().1.contains("`pvc cluster init`"), "{:?}", hear.borrow());
+    assert!(!daemon.task.is_finished());
+    world.operator.initialize(false).await.unwrap();
+    world
+        .until("the node runs", || world.node().is_some_and(|node| node.daemon_state == DaemonState::Run))
+        .await;
+    let last = hear.borrow().0;
+    world.pass(120).await;
+    assert_eq!(hear.borrow().0, last, "it waits for nothing any more");
 }
 
 #[tokio::test(start_paused = true)]
