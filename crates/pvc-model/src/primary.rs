@@ -13,7 +13,7 @@ use crate::NodeName;
 use crate::cluster::Cluster;
 use crate::node::{CoordinatorState, DaemonState, NodeRecord, NodeRole};
 
-pub use peers::{LET_GO, Peers};
+pub use peers::{LEASE_MARGIN, Peers, let_go_after};
 
 /// What a node does about the primary role.
 #[derive(Debug, Clone, PartialEq, Eq)]

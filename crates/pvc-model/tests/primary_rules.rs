@@ -12,12 +12,15 @@ use pvc_model::cluster::Cluster;
 use pvc_model::node::{CoordinatorState, DaemonState, NodeRecord, NodeRole};
 use pvc_model::primary::handover::{Action, Duty, Ending, Facts, HandOver, Lock, Named, Part, Peer, facts};
 use pvc_model::primary::{
-    LET_GO, Own, Peers, PrimaryStep, Vacancy, holder, must_let_go, primary_step, vacancy,
+    LEASE_MARGIN, Own, Peers, PrimaryStep, Vacancy, holder, let_go_after, must_let_go, primary_step, vacancy,
 };
 
 use CoordinatorState::{Client, Primary, Relinquish, Secondary, Takeover};
 
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long the store remembers a silent session.
+const SESSION: Duration = Duration::from_secs(10);
 
 fn node(name: &str, state: CoordinatorState, daemon_state: DaemonState) -> NodeRecord {
     NodeRecord { daemon_state, coordinator_state: state, ..records::node(name) }
@@ -35,7 +38,7 @@ fn step(cluster: &Cluster, holds: bool, vacant_seconds: u64) -> PrimaryStep {
     let vacant_for = Duration::from_secs(vacant_seconds);
     primary_step(
         cluster,
-        &Own { name: &name, holds, vacant_for, patience: PATIENCE, peers: &Peers::default() },
+        &Own { name: &name, holds, vacant_for, patience: PATIENCE, peers: &Peers::new(SESSION) },
     )
 }
 
@@ -88,14 +91,16 @@ fn a_name_that_stands_for_nobody_is_seen_for_what_it_is() {
         (Dead, Some(Vacancy::Undecided(name()))),
         (Shutdown, Some(Vacancy::Undecided(name()))),
     ] {
-        let found =
-            vacancy(&cluster(Some("hv2"), vec![node("hv2", Secondary, daemon.clone())]), &Peers::default());
+        let found = vacancy(
+            &cluster(Some("hv2"), vec![node("hv2", Secondary, daemon.clone())]),
+            &Peers::new(SESSION),
+        );
         assert_eq!(found, expected, "{daemon}");
     }
-    assert_eq!(vacancy(&cluster(None, Vec::new()), &Peers::default()), Some(Vacancy::Asked));
+    assert_eq!(vacancy(&cluster(None, Vec::new()), &Peers::new(SESSION)), Some(Vacancy::Asked));
     let stranger = Vacancy::Stranger(NodeName::new("hv9"));
-    assert_eq!(vacancy(&cluster(Some("hv9"), Vec::new()), &Peers::default()), Some(stranger.clone()));
-    assert_eq!(vacancy(&cluster(Some("hv9"), vec![hypervisor]), &Peers::default()), Some(stranger));
+    assert_eq!(vacancy(&cluster(Some("hv9"), Vec::new()), &Peers::new(SESSION)), Some(stranger.clone()));
+    assert_eq!(vacancy(&cluster(Some("hv9"), vec![hypervisor]), &Peers::new(SESSION)), Some(stranger));
 }
 
 #[test]
@@ -146,7 +151,7 @@ fn the_holder_is_a_living_coordinator_that_has_the_role() {
     let me = NodeName::new("hv1");
     let holds = |state, daemon| {
         let nodes = vec![node("hv1", Primary, DaemonState::Run), node("hv2", state, daemon)];
-        holder(&cluster(Some("hv1"), nodes), &me, &Peers::default()).is_some()
+        holder(&cluster(Some("hv1"), nodes), &me, &Peers::new(SESSION)).is_some()
     };
     assert!(holds(Primary, DaemonState::Run) && holds(Relinquish, DaemonState::Shutdown));
     assert!(!holds(Secondary, DaemonState::Run) && !holds(Primary, DaemonState::Fenced));
@@ -165,7 +170,7 @@ const BOTH: Facts = Facts { named: Named::Me, peer: Peer::Busy, peer_repairs: fa
 
 /// What a part does if everything it asks for succeeds at once.
 fn course(part: Part, facts: &Facts) -> Vec<String> {
-    let mut machine = HandOver::new(part);
+    let mut machine = HandOver::new(part, SESSION);
     let mut course = Vec::new();
     loop {
         let action = machine.next(facts, true, Duration::ZERO);
@@ -221,7 +226,7 @@ fn a_candidate_without_a_holder_needs_no_locks() {
 fn a_takeover_that_another_was_named_for_is_handed_on_once_things_have_moved() {
     let elsewhere = Facts { named: Named::Another, ..BOTH };
     assert_eq!(course(Part::Candidate, &elsewhere), ["Abandoned { give_back: false }"]);
-    let mut machine = HandOver::new(Part::Candidate);
+    let mut machine = HandOver::new(Part::Candidate, SESSION);
     let mut facts = BOTH;
     loop {
         match machine.next(&facts, true, Duration::ZERO) {
@@ -234,7 +239,7 @@ fn a_takeover_that_another_was_named_for_is_handed_on_once_things_have_moved() {
 
 #[test]
 fn a_lock_is_given_back_before_a_takeover_is_abandoned() {
-    let mut machine = HandOver::new(Part::Candidate);
+    let mut machine = HandOver::new(Part::Candidate, SESSION);
     machine.next(&BOTH, true, Duration::ZERO);
     machine.next(&BOTH, true, Duration::ZERO);
     let elsewhere = Facts { named: Named::Another, ..BOTH };
@@ -245,7 +250,7 @@ fn a_lock_is_given_back_before_a_takeover_is_abandoned() {
 
 #[test]
 fn a_living_holder_that_does_not_answer_keeps_the_role() {
-    let mut machine = HandOver::new(Part::Candidate);
+    let mut machine = HandOver::new(Part::Candidate, SESSION);
     let idle = Facts { peer: Peer::Idle, ..BOTH };
     machine.next(&idle, true, Duration::ZERO);
     let Action::AwaitReader { until } = machine.next(&idle, true, Duration::ZERO) else { panic!("it waits") };
@@ -257,7 +262,7 @@ fn a_living_holder_that_does_not_answer_keeps_the_role() {
 #[test]
 fn an_older_holder_that_repairs_the_key_is_asked_again_and_ours_is_believed() {
     let repaired = Facts { named: Named::Peer, peer: Peer::Idle, peer_repairs: true };
-    let mut machine = HandOver::new(Part::Candidate);
+    let mut machine = HandOver::new(Part::Candidate, SESSION);
     machine.next(&BOTH, true, Duration::ZERO);
     let wait = machine.next(&BOTH, true, Duration::ZERO);
     assert_eq!(machine.next(&repaired, false, Duration::ZERO), Action::Insist);
@@ -269,12 +274,12 @@ fn an_older_holder_that_repairs_the_key_is_asked_again_and_ours_is_believed() {
 
 #[test]
 fn a_holder_whose_candidate_dies_before_anything_moved_stays() {
-    let mut machine = HandOver::new(Part::Holder);
+    let mut machine = HandOver::new(Part::Holder, SESSION);
     let facts = Facts { named: Named::Peer, ..BOTH };
     machine.next(&facts, true, Duration::ZERO);
     let gone = Facts { peer: Peer::Gone, ..facts };
     assert_eq!(machine.next(&gone, false, Duration::ZERO), Action::End(Ending::Stayed { reclaim: true }));
-    let mut machine = HandOver::new(Part::Holder);
+    let mut machine = HandOver::new(Part::Holder, SESSION);
     machine.next(&facts, true, Duration::ZERO);
     let mine = Facts { named: Named::Me, ..facts };
     assert_eq!(machine.next(&mine, false, Duration::ZERO), Action::End(Ending::Stayed { reclaim: false }));
@@ -282,7 +287,7 @@ fn a_holder_whose_candidate_dies_before_anything_moved_stays() {
 
 #[test]
 fn a_holder_whose_candidate_dies_later_lets_go_of_everything_at_once() {
-    let mut machine = HandOver::new(Part::Holder);
+    let mut machine = HandOver::new(Part::Holder, SESSION);
     let mut facts = Facts { named: Named::Peer, ..BOTH };
     let mut left = Vec::new();
     loop {
@@ -305,7 +310,7 @@ fn a_holder_whose_candidate_dies_later_lets_go_of_everything_at_once() {
 #[test]
 fn an_older_reader_that_was_missed_once_is_not_waited_for_again() {
     let older = Facts { peer_repairs: true, ..BOTH };
-    let mut machine = HandOver::new(Part::Candidate);
+    let mut machine = HandOver::new(Part::Candidate, SESSION);
     let mut now = Duration::ZERO;
     let mut done = true;
     let mut waits = 0;
@@ -333,7 +338,7 @@ fn an_older_reader_that_was_missed_once_is_not_waited_for_again() {
 fn a_candidate_takes_nothing_from_a_holder_that_is_late_until_that_one_has_let_go() {
     // What comes to nothing: each wait for the holder in turn, and then each lock.
     for failing in 0..10 {
-        let mut machine = HandOver::new(Part::Candidate);
+        let mut machine = HandOver::new(Part::Candidate, SESSION);
         let (mut now, mut done, mut asked, mut late) = (Duration::ZERO, true, 0, false);
         let mut facts = BOTH;
         let mut taken = Vec::new();
@@ -376,7 +381,7 @@ fn a_candidate_takes_nothing_from_a_holder_that_is_late_until_that_one_has_let_g
 
 #[test]
 fn a_holder_that_goes_back_before_anything_moved_keeps_the_role() {
-    let mut machine = HandOver::new(Part::Candidate);
+    let mut machine = HandOver::new(Part::Candidate, SESSION);
     loop {
         let facts = BOTH;
         if let Action::AwaitWriter { until } = machine.next(&facts, true, Duration::ZERO) {
@@ -394,7 +399,7 @@ fn each_part_reads_in_the_records_what_the_other_does() {
     let other = NodeName::new("hv2");
     let seen = |part, named, state: CoordinatorState, daemon| {
         let nodes = vec![node("hv1", Takeover, DaemonState::Run), node("hv2", state, daemon)];
-        let facts = facts(&cluster(named, nodes), &me, part, Some(&other), false, &Peers::default());
+        let facts = facts(&cluster(named, nodes), &me, part, Some(&other), false, &Peers::new(SESSION));
         (facts.named, facts.peer)
     };
     use DaemonState::{Dead, Init, Run, Shutdown};
@@ -416,7 +421,7 @@ fn each_part_reads_in_the_records_what_the_other_does() {
 
 /// What hv1 has seen of hv2 after each of these states lasted for so many seconds.
 fn seen(history: &[(CoordinatorState, DaemonState, Option<bool>, u64)]) -> (Peers, NodeRecord) {
-    let mut peers = Peers::default();
+    let mut peers = Peers::new(SESSION);
     let mut now = Duration::ZERO;
     let mut last = node("hv2", Secondary, DaemonState::Stop);
     for (state, daemon, announced, seconds) in history {
@@ -466,7 +471,7 @@ fn what_no_record_says_is_waited_out() {
     use DaemonState::{Dead, Fenced, Init, Run, Shutdown, Stop};
     let up = Some(true);
     let down = Some(false);
-    let limit = LET_GO.as_secs();
+    let limit = let_go_after(SESSION).as_secs();
     for (history, doubtful) in [
         // It said itself, while it ran, that it has let go.
         (vec![(Primary, Run, up, 9), (Relinquish, Run, up, 1), (Secondary, Run, up, 0)], false),
@@ -489,5 +494,35 @@ fn what_no_record_says_is_waited_out() {
     ] {
         let (peers, node) = seen(&history);
         assert_eq!(peers.is_doubtful(&node), doubtful, "{history:?}");
+    }
+}
+
+#[test]
+fn who_waits_for_a_silent_node_waits_longer_the_longer_its_session_lasts() {
+    for session in [2, 10, 40].map(Duration::from_secs) {
+        let gone = let_go_after(session);
+        assert!(gone > session + LEASE_MARGIN, "its kernel still has the addresses");
+        let mut peers = Peers::new(session);
+        let mut now = Duration::ZERO;
+        let silent = node("hv2", Primary, DaemonState::Run);
+        let others = cluster(None, vec![silent.clone()]);
+        peers.look(&others, true, now);
+        peers.heard(&silent.name, Some(true));
+        peers.look(&others, true, now);
+        peers.heard(&silent.name, Some(false));
+        while !peers.is_absent(&silent) {
+            now += Duration::from_secs(1);
+            assert!(now <= gone, "{session:?}");
+            peers.look(&others, true, now);
+        }
+        assert_eq!(now, gone);
+
+        // Who is dead is found out to be so before the two of a hand-over give up.
+        let mut machine = HandOver::new(Part::Holder, session);
+        let facts = Facts { named: Named::Peer, peer: Peer::Idle, peer_repairs: false };
+        let Action::AwaitWriter { until } = machine.next(&facts, true, Duration::ZERO) else {
+            panic!("a holder waits for the candidate first")
+        };
+        assert!(until > gone, "{until:?}");
     }
 }

@@ -84,7 +84,7 @@ impl Shared {
         let (stamps, _) = watch::channel(0);
         let (stamped, _) = watch::channel(0);
         let failed_moves = Mutex::default();
-        let role = Role::new();
+        let role = Role::new(settings.session_timeout);
         let bmc_answers = AtomicBool::new(false);
         Shared {
             settings,

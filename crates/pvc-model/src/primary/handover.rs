@@ -29,7 +29,7 @@ use std::time::Duration;
 use crate::NodeName;
 use crate::cluster::Cluster;
 use crate::node::{CoordinatorState, DaemonState, NodeRecord, NodeRole};
-use crate::primary::Peers;
+use crate::primary::{Peers, let_go_after};
 
 /// Which of the two a node is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -162,6 +162,10 @@ pub struct HandOver {
     locked: bool,
     /// The other one does not take part (any more).
     alone: bool,
+    /// How long the two wait for each other.
+    meet: Duration,
+    /// How long a writer waits for a reader that has the lock.
+    write: Duration,
     /// Things have begun to move: there is no way back.
     begun: bool,
     /// Until when the present wait lasts.
@@ -173,10 +177,10 @@ pub struct HandOver {
     ending: Option<Ending>,
 }
 
-/// How long a candidate waits for the holder to take part, and a holder for the candidate. The holder
-/// serves on meanwhile, so nothing is lost but time. Longer than [`LET_GO`](super::LET_GO): who is dead is
-/// found out to be, and not given the role back.
-const MEET: Duration = Duration::from_secs(20);
+/// How much longer a candidate waits for the holder to take part, and a holder for the candidate, than a silent
+/// one keeps what it has: who is dead is found out to be, and not given the role back. The holder serves on
+/// meanwhile, so nothing is lost but time.
+const MEET_MARGIN: Duration = Duration::from_secs(4);
 
 /// A candidate that says it is coming is waited for so many times: another takeover may be before it.
 const MEETINGS: u32 = 4;
@@ -184,8 +188,8 @@ const MEETINGS: u32 = 4;
 /// How long a reader waits for the lock, and for there to be a writer at all.
 const READ: Duration = Duration::from_secs(5);
 
-/// How long a writer waits for a reader that has the lock: longer than the session of one that died.
-const WRITE: Duration = Duration::from_secs(15);
+/// How much longer than the session of one that died a writer waits for a reader that has the lock.
+const WRITE_MARGIN: Duration = Duration::from_secs(5);
 
 /// How soon a candidate looks again at a holder that is slow in letting go.
 const AGAIN: Duration = Duration::from_millis(200);
@@ -197,9 +201,12 @@ const BETWEEN_LOCKS: Duration = Duration::from_millis(5);
 const INSISTENCE: u32 = 2;
 
 impl HandOver {
-    pub fn new(part: Part) -> Self {
+    /// A hand-over between nodes whose sessions last for `session_timeout` after their last word.
+    pub fn new(part: Part, session_timeout: Duration) -> Self {
         HandOver {
             part,
+            meet: let_go_after(session_timeout) + MEET_MARGIN,
+            write: session_timeout + WRITE_MARGIN,
             phase: Phase::A,
             stage: Stage::Begin,
             locked: false,
@@ -282,7 +289,7 @@ impl HandOver {
 
     fn begin(&mut self, facts: &Facts, now: Duration) -> Action {
         match (self.part, self.writes()) {
-            (Part::Holder, false) if self.phase == Phase::A => self.await_writer(MEET, now),
+            (Part::Holder, false) if self.phase == Phase::A => self.await_writer(self.meet, now),
             (Part::Holder, true) => {
                 self.begun = true;
                 self.lock(Lock::Write, READ)
@@ -291,7 +298,7 @@ impl HandOver {
                 self.begun = true;
                 self.act(0, facts, now)
             }
-            (Part::Candidate, true) => self.lock(Lock::Write, WRITE),
+            (Part::Candidate, true) => self.lock(Lock::Write, self.write),
             (_, false) => self.await_writer(READ, now),
         }
     }
@@ -322,7 +329,7 @@ impl HandOver {
     fn nobody_came(&mut self, facts: &Facts, now: Duration) -> Action {
         self.waits += 1;
         match facts.peer {
-            Peer::Busy if self.waits < MEETINGS => self.await_writer(MEET, now),
+            Peer::Busy if self.waits < MEETINGS => self.await_writer(self.meet, now),
             // It is taking over, with or without a lock that can be seen.
             Peer::Busy => self.lock(Lock::Read, READ),
             // It went ahead alone, as older ones do after a while.
@@ -358,7 +365,7 @@ impl HandOver {
                 Part::Holder => Action::Leave(*duty),
             };
         }
-        match reader_patience(self.phase) {
+        match reader_patience(self.phase, self.meet) {
             Some(patience) if self.writes() && self.locked && !self.alone => self.await_reader(patience, now),
             _ => self.unlock(facts, now),
         }
@@ -430,9 +437,9 @@ fn duties(part: Part, phase: Phase) -> &'static [Duty] {
 
 /// How long a writer waits for a reader to come. Once things move, not longer than an older peer sleeps
 /// in that phase, so that nothing stays unowned for long if the reader has run ahead.
-fn reader_patience(phase: Phase) -> Option<Duration> {
+fn reader_patience(phase: Phase, meet: Duration) -> Option<Duration> {
     match phase {
-        Phase::A => Some(MEET),
+        Phase::A => Some(meet),
         Phase::B => Some(READ),
         Phase::C => Some(Duration::from_millis(500)),
         Phase::D | Phase::E | Phase::F => Some(Duration::from_millis(200)),

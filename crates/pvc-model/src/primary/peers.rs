@@ -11,16 +11,27 @@ use crate::attention::Attention;
 use crate::cluster::Cluster;
 use crate::node::{CoordinatorState, DaemonState, NodeRecord, NodeRole};
 
-/// After this time without a word from a daemon, the kernel of its node has taken the addresses away: a
-/// session, what the lease lasts longer, and a second for looking.
-pub const LET_GO: Duration = Duration::from_secs(16);
+/// How much longer than a node's right to the addresses its kernel keeps them: for a renewal that is late by a
+/// moment.
+pub const LEASE_MARGIN: Duration = Duration::from_secs(5);
+
+/// How often it is looked who lives.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// After this time without a word from a daemon, the kernel of its node has taken the addresses away, and that
+/// could be seen. All nodes have the same `session_timeout`: how long the store remembers a silent session.
+pub const fn let_go_after(session_timeout: Duration) -> Duration {
+    session_timeout.saturating_add(LEASE_MARGIN).saturating_add(LOOK)
+}
 
 /// An older daemon on its way out does not say whether it lives; its way takes no longer than this.
 const OLDER_WAY_OUT: Duration = Duration::from_secs(120);
 
 /// What an observer knows of the others.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Peers {
+    /// How long a silent daemon's kernel may keep what it has of the role.
+    let_go: Duration,
     attention: Attention,
     nodes: BTreeMap<NodeName, Seen>,
 }
@@ -41,12 +52,22 @@ struct Seen {
 }
 
 impl Peers {
+    /// Nothing is known yet of nodes whose sessions last for `session_timeout` after their last word.
+    pub fn new(session_timeout: Duration) -> Self {
+        Peers {
+            let_go: let_go_after(session_timeout),
+            attention: Attention::default(),
+            nodes: BTreeMap::new(),
+        }
+    }
+
     /// Looks at the records at `now`, by the observer's monotonic clock. Without a connection all times
     /// begin anew.
     pub fn look(&mut self, cluster: &Cluster, is_connected: bool, now: Duration) {
         if !is_connected {
             self.attention.lapse();
-            self.nodes.values_mut().for_each(Seen::begin_anew);
+            let let_go = self.let_go;
+            self.nodes.values_mut().for_each(|seen| seen.begin_anew(let_go));
             return;
         }
         let heard = self.attention.look(now);
@@ -86,7 +107,7 @@ impl Peers {
     pub fn is_absent(&self, node: &NodeRecord) -> bool {
         let Some(seen) = self.nodes.get(&node.name) else { return false };
         match node.daemon_state {
-            DaemonState::Run | DaemonState::Shutdown if seen.ours => seen.silent >= LET_GO,
+            DaemonState::Run | DaemonState::Shutdown if seen.ours => seen.silent >= self.let_go,
             DaemonState::Shutdown => seen.silent >= OLDER_WAY_OUT,
             _ => false,
         }
@@ -96,7 +117,11 @@ impl Peers {
     pub fn is_doubtful(&self, node: &NodeRecord) -> bool {
         node.role == NodeRole::Coordinator
             && !self.is_absent(node)
-            && self.nodes.get(&node.name).and_then(|seen| seen.doubted).is_some_and(|since| since < LET_GO)
+            && self
+                .nodes
+                .get(&node.name)
+                .and_then(|seen| seen.doubted)
+                .is_some_and(|since| since < self.let_go)
     }
 
     /// Another coordinator that may have addresses that its record does not speak of.
@@ -151,9 +176,9 @@ impl Seen {
         }
     }
 
-    fn begin_anew(&mut self) {
+    fn begin_anew(&mut self, let_go: Duration) {
         self.silent = Duration::ZERO;
-        self.doubted = self.doubted.filter(|since| *since < LET_GO).map(|_| Duration::ZERO);
+        self.doubted = self.doubted.filter(|since| *since < let_go).map(|_| Duration::ZERO);
     }
 
     fn doubt_takeover(&mut self) {

@@ -59,7 +59,7 @@ impl<'a> Exchange<'a> {
 
     /// `None` if it had to be broken off: the right to take anything was lost on the way.
     pub async fn run(mut self) -> Option<Ending> {
-        let mut machine = HandOver::new(self.part);
+        let mut machine = HandOver::new(self.part, self.shared.settings.session_timeout);
         let mut done = true;
         loop {
             if self.claim.is_some_and(LockGuard::lost) {

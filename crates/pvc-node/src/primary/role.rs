@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use pvc_model::primary::handover::Duty;
-use pvc_model::primary::{Peers, must_let_go};
+use pvc_model::primary::{LEASE_MARGIN, Peers, must_let_go};
 use pvc_ports::NetworkError;
 use tokio::sync::watch;
 
@@ -22,10 +22,6 @@ const DUTIES: [Duty; 5] = [Duty::Upstream, Duty::Inner, Duty::Metadata, Duty::Ga
 
 /// How long the kernel may take for one address.
 const KERNEL: Duration = Duration::from_secs(3);
-
-/// How much longer than this node's right to an address the kernel keeps it: for the renewal that is late
-/// by a moment.
-const LEASE_MARGIN: Duration = Duration::from_secs(5);
 
 /// How often an address that stays is asked to go.
 const TRIES: u32 = 3;
@@ -54,9 +50,10 @@ pub(crate) struct Role {
 }
 
 impl Role {
-    pub fn new() -> Self {
+    pub fn new(session_timeout: Duration) -> Self {
         let (term, database_settled) = (watch::channel(0).0, watch::channel(0).0);
-        let (state, peers, turn) = (Mutex::default(), Mutex::default(), tokio::sync::Mutex::default());
+        let (state, turn) = (Mutex::default(), tokio::sync::Mutex::default());
+        let peers = Mutex::new(Peers::new(session_timeout));
         Role { state, peers, turn, term, database_settled }
     }
 

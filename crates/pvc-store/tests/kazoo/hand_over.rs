@@ -65,7 +65,7 @@ async fn pause(milliseconds: u64) {
 async fn ours(part: Part, locks: &RoleLocks, ledger: &Mutex<Ledger>) -> Ending {
     let named = if part == Part::Candidate { Named::Me } else { Named::Peer };
     let facts = Facts { named, peer: Peer::Busy, peer_repairs: true };
-    let mut machine = HandOver::new(part);
+    let mut machine = HandOver::new(part, Duration::from_secs(10));
     let begin = Instant::now();
     let mut lock: Option<LockGuard> = None;
     let mut done = true;
