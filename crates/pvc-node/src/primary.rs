@@ -27,6 +27,7 @@ use pvc_store::lock::LockGuard;
 use pvc_store::{ChangeError, Changes, ConfigChange, Expect, NodeChange};
 use tokio_util::sync::CancellationToken;
 
+use crate::faults;
 use crate::shared::Shared;
 use exchange::Exchange;
 
@@ -53,11 +54,13 @@ pub(crate) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
     role::adopt(&shared).await;
     let mut changes = shared.store.changed();
     let mut watcher = Watcher::new(&shared);
+    let mut told = None;
     loop {
         changes.mark_unchanged();
         let view = shared.store.view();
         watcher.look(&shared, &view);
         let done = pass(&shared, &view, watcher.vacant_for(&shared)).await;
+        tell_what_lacks(&shared, &mut told).await;
         let rest = if done { shared.settings.keepalive_interval } else { REST };
         tokio::select! {
             biased;
@@ -66,6 +69,24 @@ pub(crate) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
             () = shared.sleep(rest) => {}
         }
     }
+}
+
+/// Lets operators know of addresses that should be here and that the kernel refuses, at first and now and then.
+async fn tell_what_lacks(shared: &Arc<Shared>, told: &mut Option<Duration>) {
+    let Some(lacks) = shared.role.lacks() else {
+        *told = None;
+        return;
+    };
+    if told.is_some_and(|told| shared.now().saturating_sub(told) < faults::REFRESH) {
+        return;
+    }
+    *told = Some(shared.now());
+    let node = shared.name();
+    let message = format!(
+        "node {node} is primary and lacks floating addresses, which are tried again every few seconds ({lacks}). \
+         `pvc node primary` gives the role to another node meanwhile"
+    );
+    faults::raise(shared, &faults::fault_id("FLOATING_ADDRESS", node.as_str()), &message).await;
 }
 
 /// Remembers what changes too slowly to be seen in one view.

@@ -15,8 +15,9 @@ use async_trait::async_trait;
 use older::Older;
 use pvc_model::NodeName;
 use pvc_model::node::{CoordinatorState, DaemonState};
-use pvc_ports::{Database, DatabaseError, SessionState};
+use pvc_ports::{Database, DatabaseError, Network, SessionState};
 use pvc_store::{Changes, ConfigChange, NodeChange};
+use pvc_testkit::NetworkChange;
 use segment::Segment;
 use world::{Daemon, World, world};
 
@@ -489,4 +490,27 @@ async fn this_primary_hands_over_to_an_older_one_that_adds_before_it_removes() {
         assert!(segment.longest_overlap() < Duration::from_millis(100), "{:?}", segment.longest_overlap());
         assert!(segment.longest_gap() < Duration::from_millis(300), "{:?}", segment.longest_gap());
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_address_that_the_kernel_refuses_is_a_fault_and_the_rest_of_the_role_is_served() {
+    let Pair { segment, one, first: _first, second: _second, .. } = pair().await;
+    let upstream = "10.0.0.250/24".parse().unwrap();
+    one.network.set_refusing(
+        move |change| matches!(change, NetworkChange::AddressAdded { address, .. } if *address == upstream),
+    );
+    one.network.remove_address("brupstream", upstream).await.unwrap();
+    let fault = one.until_fault("FLOATING_ADDRESS_HV1").await;
+    assert!(fault.contains("10.0.0.250/24"), "{fault}");
+    one.pass(600).await;
+    assert_eq!(state(&one, "hv1"), Primary);
+    assert_eq!(segment.holders("10.0.1.250"), ["hv1".to_owned()].into());
+    let last = one.view().faults["FLOATING_ADDRESS_HV1"].clone();
+    assert_ne!(last.first_reported, last.last_reported, "it is said again while it lasts");
+    one.network.set_refusing(|_| false);
+    one.until("it has them all", || segment.has_all("hv1")).await;
+    one.pass(30).await;
+    let after = one.view().faults["FLOATING_ADDRESS_HV1"].last_reported.clone();
+    one.pass(900).await;
+    assert_eq!(one.view().faults["FLOATING_ADDRESS_HV1"].last_reported, after);
 }

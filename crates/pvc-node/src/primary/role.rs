@@ -4,11 +4,12 @@
 //! while it is cut off. So everything here asks how long ago the store was last heard, and the kernel
 //! is told to take the addresses away by itself should this program not be there to do it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
+use pvc_model::link::IpNet;
 use pvc_model::primary::handover::Duty;
 use pvc_model::primary::{LEASE_MARGIN, Peers, must_let_go};
 use pvc_ports::NetworkError;
@@ -29,6 +30,8 @@ const TRIES: u32 = 3;
 #[derive(Debug, Default)]
 struct State {
     taken: BTreeSet<Duty>,
+    /// The addresses of these duties that the kernel refuses, with what it says.
+    refused: BTreeMap<IpNet, String>,
     /// Whether it is known what a former life left here.
     has_looked: bool,
     /// When the last request was sent that the store has answered; monotonic.
@@ -73,6 +76,23 @@ impl Role {
     /// Whether anything of the role is here, or may be.
     pub fn holds(&self) -> bool {
         !self.state().taken.is_empty()
+    }
+
+    /// What of the role should be here and is not, in words.
+    pub fn lacks(&self) -> Option<String> {
+        let state = self.state();
+        let all: Vec<String> =
+            state.refused.iter().map(|(address, why)| format!("{address}: {why}")).collect();
+        (!all.is_empty()).then(|| all.join("; "))
+    }
+
+    /// Notes what came of bringing an address here. Whether that is news.
+    fn note(&self, address: IpNet, done: &Result<(), NetworkError>) -> bool {
+        let mut state = self.state();
+        match done {
+            Ok(()) => state.refused.remove(&address).is_some(),
+            Err(error) => state.refused.insert(address, in_words(error)).is_none(),
+        }
     }
 
     /// The store has answered a request that was sent then.
@@ -125,7 +145,9 @@ pub(crate) async fn take(shared: &Shared, duty: Duty) -> bool {
     }
     let mut all = true;
     for floating in addresses(shared, duty) {
-        all &= told(floating, "taken", bring(shared, floating).await);
+        let brought = bring(shared, floating).await;
+        shared.role.note(floating.address, &brought);
+        all &= told(floating, "taken", brought);
     }
     all
 }
@@ -155,6 +177,7 @@ async fn leave_now(shared: &Shared, duty: Duty) -> bool {
     }
     let mut all = true;
     for floating in addresses(shared, duty) {
+        shared.role.state().refused.remove(&floating.address);
         all &= told(floating, "removed", remove(shared, floating).await);
     }
     all
@@ -177,8 +200,12 @@ pub(crate) async fn renew(shared: &Shared) {
                 told(floating, "renewed", renewed);
             }
         } else {
-            tracing::warn!(address = %floating.address, link = floating.link, "a floating address was gone and is put back");
-            told(floating, "put back", bring(shared, floating).await);
+            let brought = bring(shared, floating).await;
+            // What the kernel keeps refusing is tried each time, and told once: see `Role::lacks`.
+            if shared.role.note(floating.address, &brought) || brought.is_ok() {
+                tracing::warn!(address = %floating.address, link = floating.link, "a floating address was gone");
+                told(floating, "put back", brought);
+            }
         }
     }
 }
@@ -218,6 +245,17 @@ async fn remove(shared: &Shared, floating: &FloatingAddress) -> Result<(), Netwo
             done => return done,
         }
     }
+}
+
+/// The error with its causes.
+fn in_words(error: &NetworkError) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(source) = cause {
+        text.push_str(&format!(": {source}"));
+        cause = source.source();
+    }
+    text
 }
 
 async fn bounded(
