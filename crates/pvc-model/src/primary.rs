@@ -58,8 +58,8 @@ pub enum Vacancy {
     Gone(NodeName),
     /// It names a coordinator whose daemon is starting.
     Starting(NodeName),
-    /// It names a coordinator that is leaving, or is suspected of being dead: that one, or who fences it,
-    /// says when the role is free.
+    /// It names a coordinator that is leaving, is suspected of being dead, or says of itself what nobody here
+    /// understands: that one, or who fences it, says when the role is free.
     Undecided(NodeName),
 }
 
@@ -76,10 +76,11 @@ pub fn vacancy(cluster: &Cluster, peers: &Peers) -> Option<Vacancy> {
         _ if peers.is_absent(node) => Some(Vacancy::Gone(name.clone())),
         DaemonState::Run => None,
         DaemonState::Init => Some(Vacancy::Starting(name.clone())),
-        DaemonState::Shutdown | DaemonState::Dead => Some(Vacancy::Undecided(name.clone())),
-        DaemonState::Stop | DaemonState::Fenced | DaemonState::Unknown(_) => {
-            Some(Vacancy::Gone(name.clone()))
+        // Of one in a state that nobody here knows it can only be told whether it lives.
+        DaemonState::Shutdown | DaemonState::Dead | DaemonState::Unknown(_) => {
+            Some(Vacancy::Undecided(name.clone()))
         }
+        DaemonState::Stop | DaemonState::Fenced => Some(Vacancy::Gone(name.clone())),
     }
 }
 
@@ -168,7 +169,7 @@ fn taken_for_dead(record: &NodeRecord) -> bool {
 /// Whether a node is a coordinator whose daemon serves, as far as anybody knows.
 fn lives(node: &NodeRecord, peers: &Peers) -> bool {
     node.role == NodeRole::Coordinator
-        && matches!(node.daemon_state, DaemonState::Run | DaemonState::Shutdown)
+        && matches!(node.daemon_state, DaemonState::Run | DaemonState::Shutdown | DaemonState::Unknown(_))
         && !peers.is_absent(node)
 }
 

@@ -89,6 +89,8 @@ fn a_name_that_stands_for_nobody_is_seen_for_what_it_is() {
         (Stop, Some(Vacancy::Gone(name()))),
         (Fenced, Some(Vacancy::Gone(name()))),
         (Dead, Some(Vacancy::Undecided(name()))),
+        (DaemonState::from_record("odd"), Some(Vacancy::Undecided(name()))),
+        (DaemonState::from_record(""), Some(Vacancy::Undecided(name()))),
         (Shutdown, Some(Vacancy::Undecided(name()))),
     ] {
         let found = vacancy(
@@ -446,6 +448,9 @@ fn a_daemon_is_absent_when_its_silence_has_outlasted_what_the_kernel_was_told() 
         (Run, true, 16, true),
         (Shutdown, true, 15, false),
         (Shutdown, true, 16, true),
+        (DaemonState::from_record("odd"), true, 15, false),
+        (DaemonState::from_record("odd"), true, 16, true),
+        (DaemonState::from_record("odd"), false, 3600, false),
         // Older ones are not announced: one that runs is for the fence.
         (Run, false, 3600, false),
         (Shutdown, false, 119, false),

@@ -120,6 +120,17 @@ impl Watcher {
             if let Some(Vacancy::Stranger(name)) = &found {
                 tracing::warn!(%name, "the primary is to be a node that is no coordinator of this cluster");
             }
+            if let Some(Vacancy::Undecided(name)) = &found
+                && let Some(DaemonState::Unknown(state)) =
+                    view.nodes.get(name).map(|node| node.daemon_state.clone())
+            {
+                tracing::warn!(
+                    %name,
+                    %state,
+                    "the primary's daemon is in a state that this version does not know; the role stays there \
+                     while the daemon lives"
+                );
+            }
             self.vacancy = found;
         }
     }

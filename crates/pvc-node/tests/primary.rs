@@ -14,9 +14,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use older::Older;
 use pvc_model::NodeName;
-use pvc_model::node::{CoordinatorState, DaemonState};
+use pvc_model::fence::Rules;
+use pvc_model::node::{CoordinatorState, DaemonState, DomainState, NodeRole};
 use pvc_ports::{Database, DatabaseError, Network, SessionState};
-use pvc_store::{Changes, ConfigChange, NodeChange};
+use pvc_store::{Change, Changes, ConfigChange, Ipmi, NewNode, NodeChange};
 use pvc_testkit::NetworkChange;
 use segment::Segment;
 use world::{Daemon, World, world};
@@ -513,4 +514,54 @@ async fn an_address_that_the_kernel_refuses_is_a_fault_and_the_rest_of_the_role_
     let after = one.view().faults["FLOATING_ADDRESS_HV1"].last_reported.clone();
     one.pass(900).await;
     assert_eq!(one.view().faults["FLOATING_ADDRESS_HV1"].last_reported, after);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_living_primary_whose_state_nobody_knows_keeps_the_role_and_is_not_fenced() {
+    let (segment, one) = one().await;
+    let three = one.another("hv3").await;
+    three.operator.announce_daemon(&NodeName::new("hv3"), "process 3 of hv3").await.unwrap();
+    let mut changes = Changes::new();
+    changes.push(Change::AddNode(Box::new(NewNode {
+        name: NodeName::new("hv3"),
+        role: NodeRole::Coordinator,
+        cpus: 1,
+        kernel: String::new(),
+        os: String::new(),
+        arch: String::new(),
+        version: "9.0.0".to_owned(),
+        ipmi: Ipmi::default(),
+        keepalive: 1,
+    })));
+    one.change(changes).await;
+    let mut changes = Changes::new();
+    for change in [
+        NodeChange::Daemon(DaemonState::from_record("meditating")),
+        NodeChange::Coordinator(Primary),
+        NodeChange::Domain(DomainState::from_record("floating")),
+    ] {
+        changes.node(&NodeName::new("hv3"), change);
+    }
+    changes.config(ConfigChange::Primary(Some(NodeName::new("hv3"))));
+    one.change(changes).await;
+    let mut prudent = one.settings.clone();
+    prudent.standalone = false;
+    prudent.fencing =
+        Rules { keepalive_interval: world::INTERVAL, fence_intervals: 6, recover_after_success: true };
+    let one = World { settings: prudent, ..one };
+    let _first = one.running().await;
+    one.pass(900).await;
+    let view = one.view();
+    assert_eq!(view.nodes["hv3"].daemon_state.as_str(), "meditating", "it is neither suspected nor fenced");
+    assert_eq!(one.power.calls(), Vec::<String>::new());
+    assert_eq!(view.config.primary, Some(NodeName::new("hv3")));
+    assert_eq!(state(&one, "hv1"), Secondary);
+    segment.assert_nobody_has_any();
+    // Whoever asks for it does not get it either while the other one lives.
+    ask(&one, Some("hv1")).await;
+    one.until("the role is given back", || one.view().config.primary == Some(NodeName::new("hv3"))).await;
+    segment.assert_nobody_has_any();
+    three.operator.tree().close().await;
+    until_state(&one, "hv1", Primary).await;
+    segment.assert_all_at("hv1");
 }

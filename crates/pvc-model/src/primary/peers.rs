@@ -107,7 +107,9 @@ impl Peers {
     pub fn is_absent(&self, node: &NodeRecord) -> bool {
         let Some(seen) = self.nodes.get(&node.name) else { return false };
         match node.daemon_state {
-            DaemonState::Run | DaemonState::Shutdown if seen.ours => seen.silent >= self.let_go,
+            DaemonState::Run | DaemonState::Shutdown | DaemonState::Unknown(_) if seen.ours => {
+                seen.silent >= self.let_go
+            }
             DaemonState::Shutdown => seen.silent >= OLDER_WAY_OUT,
             _ => false,
         }
