@@ -21,6 +21,8 @@ impl Lab {
         for vm in &vms {
             self.one_client_may_write(&text(vm, "name"));
         }
+        self.nothing_was_recovered_without_proof();
+        self.the_primary_has_the_addresses();
     }
 
     fn is_as_recorded(&self, vm: &Value) -> Result<(), String> {
@@ -44,6 +46,27 @@ impl Lab {
         for guest in self.defined.borrow().iter() {
             assert!(names.contains(guest), "I10: `{guest}` was defined, and is not in {names:?}");
         }
+    }
+
+    /// I3: where VMs were given away, it is recorded how the death of their node was known.
+    fn nothing_was_recovered_without_proof(&self) {
+        for (node, fence) in self.fences() {
+            let is_told = !text(&fence, "proof").is_empty() && !text(&fence, "proven_at").is_empty();
+            let recovered = fence["recovered"].as_array().is_some_and(|vms| !vms.is_empty());
+            assert!(is_told || !recovered, "I3: VMs of {node} were recovered without proof: {fence}");
+        }
+    }
+
+    /// I12: whoever is recorded as primary has the floating addresses, and nobody else has.
+    fn the_primary_has_the_addresses(&self) {
+        eventually("the floating addresses are the primary's (I12)", 60, || {
+            let (primary, holders) = (self.primary(), self.holders_of_floating_addresses());
+            if holders == [primary.clone()] {
+                Ok(())
+            } else {
+                Err(format!("{primary} is primary, and {holders:?} has them"))
+            }
+        });
     }
 
     /// I2: nobody but the node that runs a guest may write to its disk.

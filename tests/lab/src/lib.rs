@@ -9,6 +9,7 @@
 )]
 
 mod audit;
+mod deaths;
 mod inside;
 mod truth;
 
@@ -23,6 +24,8 @@ use serde_json::Value;
 
 use self::truth::Watch;
 
+pub use inside::{GUESTS, LIBVIRT};
+
 pub const NODES: [&str; 3] = ["pvchv1", "pvchv2", "pvchv3"];
 
 /// The labs that stories are told about. All but the first come up when they are first needed.
@@ -34,6 +37,8 @@ pub struct Lab {
     watch: Option<Watch>,
     /// The VMs that the story was told are defined.
     defined: RefCell<BTreeSet<String>>,
+    /// What was said of each node's last fence before this story.
+    fences_before: BTreeMap<String, Value>,
     _turn: File,
     _quiet: File,
 }
@@ -54,10 +59,18 @@ impl Lab {
         let quiet = lock_file("quiet");
         lock(&quiet).expect("locks work in `target`");
         let (name, turn) = eventually("a lab is free", 1200, || free_lab().ok_or("all are taken"));
-        let mut lab = Lab { name, watch: None, defined: RefCell::default(), _turn: turn, _quiet: quiet };
+        let mut lab = Lab {
+            name,
+            watch: None,
+            defined: RefCell::default(),
+            fences_before: BTreeMap::new(),
+            _turn: turn,
+            _quiet: quiet,
+        };
         lab.mend();
         lab.does(&["up"]).ok();
         lab.clean();
+        lab.fences_before = lab.fences();
         lab.watch = Some(Watch::begin(name, &lab.nodes()));
         lab
     }
@@ -180,14 +193,23 @@ impl Lab {
 
     /// Defines a guest, has it started on `node`, and waits until its userland says so.
     pub fn start(&self, guest: &str, node: &str) {
-        self.define(guest);
-        self.pvc(&["vm", "move", guest, "--target", node]);
-        self.pvc(&["vm", "start", guest]).ok();
-        eventually(&format!("{guest} on {node}"), 120, || match self.running_on(guest).as_slice() {
-            [only] if only == node => Ok(()),
-            other => Err(format!("it runs on {other:?}")),
-        });
-        self.hears(node, guest, "ready; type help");
+        self.start_all(&[(guest, node)]);
+    }
+
+    /// The same with several, which boot beside each other.
+    pub fn start_all(&self, guests: &[(&str, &str)]) {
+        for (guest, node) in guests {
+            self.define(guest);
+            self.pvc(&["vm", "move", guest, "--target", node]);
+            self.pvc(&["vm", "start", guest]).ok();
+        }
+        for (guest, node) in guests {
+            eventually(&format!("{guest} on {node}"), 120, || match self.running_on(guest).as_slice() {
+                [only] if only == node => Ok(()),
+                other => Err(format!("it runs on {other:?}")),
+            });
+            self.hears(node, guest, "ready; type help");
+        }
     }
 
     /// Waits until `guest`'s console on `node` has shown `words`.
@@ -295,14 +317,14 @@ impl Lab {
             self.does(&["bmc", &node, "ok"]);
             self.does(&["heal", &node]);
             self.does(&["thaw", &node]);
+            self.on(&node, deaths::NOTHING_HANGS);
+            self.open(&node);
         }
     }
 
     fn clean(&self) {
         self.pvc(&["cluster", "maintenance", "off"]);
-        for node in self.nodes() {
-            self.open_libvirt_of(&node);
-        }
+        self.pvc(&["cluster", "fault", "delete-all"]);
         let vms = self.json(&["vm", "list"]).unwrap_or_default();
         for vm in vms.as_array().into_iter().flatten() {
             if let Some(name) = vm["name"].as_str() {

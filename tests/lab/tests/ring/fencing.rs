@@ -4,21 +4,25 @@ use pvc_lab_tests::Lab;
 use pvc_standalone_tests::{eventually, never_within};
 
 #[test]
-fn the_guests_of_a_node_without_power_run_elsewhere() {
+fn the_guests_of_a_secondary_without_power_run_elsewhere() {
     let lab = Lab::whole();
-    lab.start("web1", "pvchv3");
-    lab.does(&["power", "pvchv3", "off"]).ok();
-    lab.recovered("web1", "pvchv3");
-    lab.pvc(&["node", "info", "pvchv3"]).says(&["off"]);
-    // It was switched on again afterwards and takes VMs when its operator says so, or by itself.
-    eventually("pvchv3 has power again", 120, || {
-        let status = lab.does(&["status"]);
-        if status.stdout.lines().any(|line| line.starts_with("pvchv3  off")) {
-            Err(status.to_string())
-        } else {
-            Ok(())
-        }
-    });
+    let primary = lab.primary();
+    let node = lab.witness(&primary);
+    lab.start("web1", node);
+    lab.define("web2");
+    lab.pvc(&["vm", "move", "web2", "--target", node]).ok();
+    let client = lab.writer("web1");
+    lab.does(&["power", node, "off"]).ok();
+    let to = lab.recovered("web1", node);
+    lab.may_no_longer_write(&client);
+    let fence = lab.proven_dead(node, "its BMC said twice that the power is off");
+    assert_eq!(fence["recovered"], serde_json::json!([format!("web1 on {to}")]), "{fence}");
+    // What was off stays where it was.
+    assert_eq!(lab.vm("web2", "/node"), node);
+    // It is switched on again and has nothing to do until an operator says that it is well.
+    lab.node_is(node, "run", "flushed");
+    assert!(lab.guests()[node].is_empty());
+    assert_eq!(lab.primary(), primary);
 }
 
 #[test]
@@ -27,6 +31,7 @@ fn a_node_that_hangs_is_cut_off_before_its_guests_run_elsewhere() {
     lab.start("web1", "pvchv2");
     lab.does(&["freeze", "pvchv2"]).ok();
     lab.recovered("web1", "pvchv2");
+    lab.proven_dead("pvchv2", "the power is off, after it was told to cut it");
     lab.does(&["thaw", "pvchv2"]);
     lab.node_is("pvchv2", "run", "flushed");
 }

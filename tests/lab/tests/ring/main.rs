@@ -3,10 +3,12 @@
 #![allow(clippy::disallowed_methods, reason = "nothing is simulated here: real time passes")]
 
 mod bring_up;
+mod disasters;
 mod fencing;
 mod flushes;
 mod migrations;
 mod moving;
+mod outages;
 mod primary;
 mod refusals;
 mod upgrades;

@@ -1,0 +1,102 @@
+//! Servers lose their power, daemons hang, and BMCs are slow, refuse or lie.
+
+use pvc_lab_tests::Lab;
+use pvc_standalone_tests::eventually;
+
+#[test]
+fn a_primary_without_power_loses_its_role_first_and_its_guests_when_it_is_proven_dead() {
+    let lab = Lab::whole();
+    let old = lab.primary();
+    lab.start("web1", &old);
+    let client = lab.writer("web1");
+    // Its BMC has no power either, for a while: it can be suspected, and not be proven dead.
+    lab.does(&["bmc", &old, "dead"]).ok();
+    lab.does(&["power", &old, "off"]).ok();
+    lab.until_another_is_primary(&old);
+    let primary = lab.primary();
+    assert_eq!(lab.holders_of_floating_addresses(), [primary.clone()]);
+    lab.node_is(&old, "dead", "ready");
+    assert!(lab.running_on("web1").is_empty());
+
+    lab.does(&["bmc", &old, "ok"]).ok();
+    let to = lab.recovered("web1", &old);
+    lab.may_no_longer_write(&client);
+    lab.hears(&to, "web1", "boot 2, counted on");
+    let fence = lab.proven_dead(&old, "its BMC said twice that the power is off");
+    assert_eq!(fence["recovered"][0], format!("web1 on {to}"), "{fence}");
+    lab.fault_says(&format!("NODE_FENCED_{}", old.to_uppercase()), &format!("web1 on {to}"));
+    lab.node_is(&old, "run", "flushed");
+    assert!(lab.guests()[&old].is_empty());
+    assert_eq!(lab.primary(), primary);
+}
+
+#[test]
+fn a_fence_is_finished_by_another_when_its_fencer_hangs_and_that_one_is_fenced_too() {
+    let lab = Lab::whole();
+    lab.start_all(&[("web1", "pvchv1"), ("web2", "pvchv2"), ("web3", "pvchv3")]);
+    lab.does(&["bmc", "pvchv3", "dead"]).ok();
+    lab.does(&["power", "pvchv3", "off"]).ok();
+    let fencer = lab.suspected_by("pvchv3");
+    let (its_guest, other) = match fencer.as_str() {
+        "pvchv1" => ("web1", "pvchv2"),
+        _ => ("web2", "pvchv1"),
+    };
+    lab.hang(&fencer, "pvcnoded");
+    lab.does(&["bmc", "pvchv3", "ok"]).ok();
+
+    let fence = lab.proven_dead("pvchv3", "its BMC said twice that the power is off");
+    assert_eq!(fence["by"], other, "{fence}");
+    // The fencer's own guest knows nothing of it all, until it is its turn.
+    assert_eq!(lab.running_on(its_guest), [fencer.clone()]);
+    let fence = lab.proven_dead(&fencer, "the power is off");
+    assert_eq!(fence["by"], other, "{fence}");
+    for guest in ["web1", "web2", "web3"] {
+        eventually(&format!("{guest} on {other}"), 180, || match lab.running_on(guest).as_slice() {
+            [only] if only == other => Ok(()),
+            nodes => Err(format!("it runs on {nodes:?}")),
+        });
+    }
+    for node in [&fencer, "pvchv3"] {
+        lab.node_is(node, "run", "flushed");
+    }
+}
+
+#[test]
+fn a_daemon_that_hangs_is_started_anew_before_its_node_is_fenced() {
+    let lab = Lab::whole();
+    lab.start("web1", "pvchv2");
+    let (process, daemon) = (lab.processes_of("web1"), lab.process_of("pvchv2", "pvcnoded"));
+    lab.does(&["freeze", "pvchv2", "pvcnoded"]).ok();
+    eventually("systemd has started another daemon", 60, || match lab.process_of("pvchv2", "pvcnoded") {
+        new if new != daemon && new != "0" => Ok(()),
+        same => Err(same),
+    });
+    lab.node_is("pvchv2", "run", "ready");
+    assert_eq!(lab.processes_of("web1"), process);
+    lab.was_not_fenced("pvchv2");
+}
+
+#[test]
+fn a_guest_waits_until_the_bmc_says_that_its_node_is_off() {
+    let lab = Lab::whole();
+    lab.start("web1", "pvchv2");
+    let client = lab.writer("web1");
+    lab.does(&["bmc", "pvchv2", "slow"]).ok();
+    lab.does(&["power", "pvchv2", "off"]).ok();
+    lab.could_not_be_fenced("pvchv2", "10.99.0.202");
+    lab.does(&["bmc", "pvchv2", "refuses"]).ok();
+    lab.could_not_be_fenced("pvchv2", "Chassis Power Status failed");
+    lab.node_is("pvchv2", "dead", "ready");
+    assert!(lab.running_on("web1").is_empty());
+
+    lab.does(&["bmc", "pvchv2", "refuses-on"]).ok();
+    let to = lab.recovered("web1", "pvchv2");
+    lab.may_no_longer_write(&client);
+    lab.hears(&to, "web1", "boot 2, counted on");
+    let fence = lab.proven_dead("pvchv2", "the power is off");
+    assert_eq!(fence["power"], "to be switched on", "{fence}");
+
+    lab.does(&["bmc", "pvchv2", "ok"]).ok();
+    lab.node_is("pvchv2", "run", "flushed");
+    assert_eq!(lab.fence("pvchv2").unwrap()["power"], "switched on");
+}
