@@ -24,8 +24,6 @@ use serde_json::Value;
 
 use self::truth::Watch;
 
-pub use inside::{GUESTS, LIBVIRT};
-
 pub const NODES: [&str; 3] = ["pvchv1", "pvchv2", "pvchv3"];
 
 /// The labs that stories are told about. All but the first come up when they are first needed.
@@ -318,7 +316,7 @@ impl Lab {
             self.does(&["heal", &node]);
             self.does(&["thaw", &node]);
             self.on(&node, deaths::NOTHING_HANGS);
-            self.open(&node);
+            self.open_libvirt_of(&node);
         }
     }
 
