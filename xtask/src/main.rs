@@ -27,7 +27,19 @@ Usage: cargo xtask COMMAND
   completions [DIRECTORY]           write the shell completions of `pvc` to target/completions
 ";
 
+/// Whoever stops reading has what he wants: `cargo xtask lab status | head` is no bug of ours.
+fn end_when_nobody_reads() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if panic.payload_as_str().is_some_and(|text| text.starts_with("failed printing to stdout")) {
+            std::process::exit(141); // as if SIGPIPE had ended us
+        }
+        usual(panic);
+    }));
+}
+
 fn main() -> ExitCode {
+    end_when_nobody_reads();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let (command, rest) = match arguments.split_first() {
         Some((command, rest)) => (command.as_str(), rest),

@@ -170,7 +170,10 @@ impl Bench {
 /// Runs `script` on the first node.
 fn run_on(bench: &Bench, script: &str) -> Result<()> {
     let words = ["bash", "-c", script].map(String::from);
-    run::output(&mut node::inside(&bench.lab, &bench.node(0), &words)?).map(drop)
+    let first = bench.node(0);
+    run::output(&mut node::inside(&bench.lab, &first, &words)?).map(drop).or_else(|_| {
+        bail!("a script failed on `{first}`: {}", script.lines().last().unwrap_or_default().trim())
+    })
 }
 
 impl Drop for Bench {

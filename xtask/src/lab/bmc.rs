@@ -66,9 +66,16 @@ impl Fault {
 /// Starts `node`'s BMC if it does not run.
 pub fn start(lab: &Lab, node: &NodeName) -> Result<()> {
     let home = home(lab, node);
-    if Process::read(&home.join("pid")).is_some() {
-        return Ok(());
+    let told = home.join("told");
+    if let Some(process) = Process::read(&home.join("pid")) {
+        if told.exists() {
+            return Ok(());
+        }
+        process.kill()?; // An earlier start was interrupted.
     }
+    let _ = fs::remove_file(&told);
+    // It remembers its password, and would not be told anew.
+    let _ = fs::remove_dir_all(home.join("state"));
     fs::create_dir_all(home.join("state"))?;
     let mut control = fs::File::create(home.join("control"))?;
     std::io::Write::write_all(&mut control, control_script(lab, node).as_bytes())?;
@@ -90,6 +97,7 @@ pub fn start(lab: &Lab, node: &NodeName) -> Result<()> {
         let mut change = ipmitool(lab, node, FACTORY_PASSWORD);
         Ok(change.args(["user", "set", "password", "2", PASSWORD, "16"]).output()?.status.success())
     })?;
+    fs::write(told, "")?;
     set_fault(lab, node, fault(lab, node))
 }
 

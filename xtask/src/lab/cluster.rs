@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 
 use super::layout::{Lab, NodeName};
 use super::process::wait_until;
@@ -75,7 +75,10 @@ pub fn wait_for_boot(lab: &Lab, begun: Instant) -> Result<()> {
     }
     progress(begun, "the nodes have booted");
     for each in &nodes {
-        bmc::power_status(lab, each).with_context(|| format!("the BMC of `{each}` does not answer"))?;
+        // One asked in vain on a busy machine is asked again.
+        wait_until(&format!("the BMC of `{each}` answers"), Duration::from_secs(60), || {
+            Ok(bmc::power_status(lab, each).is_ok())
+        })?;
     }
     progress(begun, "the BMCs answer");
     Ok(())

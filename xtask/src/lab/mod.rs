@@ -96,6 +96,7 @@ pub fn run(arguments: &[String]) -> Result<()> {
         ["guest", names @ ..] if !names.is_empty() => pvc::define_guests(&lab, names),
         ["demo", scenes @ ..] => demo::run(&lab, scenes),
         ["bench", options @ ..] => bench::run(&lab, options),
+        ["watch", name] => node::see_to_its_end(&lab, &lab.node(name)?),
         ["chassis", name, ..] => bmc::chassis(&lab, &lab.node(name)?, &arguments[2..]),
         _ => bail!("`lab {}` is not something the lab does\n\n{USAGE}", words.join(" ")),
     }

@@ -31,13 +31,15 @@ impl Services {
 }
 
 /// Mounts a node's root where its private view of the file systems alone shows it, moves into the
-/// node's cgroups, and becomes what is asked for. Arguments: base, directory, cgroups, then a program.
+/// node's cgroups, and runs what is asked for; how that ended stays in the file `ended`, unless somebody
+/// pulled the plug. Arguments: base, directory, cgroups, then a program.
 const ENTER: &str = r#"
 base=$1; node=$2; cgroups=$3; shift 3
 for hierarchy in $cgroups; do [ -d "${hierarchy%/*}" ] || continue; mkdir -p "$hierarchy"; echo 0 >"$hierarchy/cgroup.procs"; done
 mkdir -p /run/systemd/nspawn; mount -t tmpfs tmpfs /run/systemd/nspawn
 mount -t overlay overlay -o "lowerdir=$base,upperdir=$node/upper,workdir=$node/work" "$node/root"
-exec "$@"
+status=0; "$@" || status=$?
+echo "$status" >"$node/ended"; exit "$status"
 "#;
 
 /// Makes `node` if it is not made yet.
@@ -136,6 +138,7 @@ pub fn power_on(lab: &Lab, node: &NodeName) -> Result<()> {
     }
     cgroup::remove(lab, node)?;
     switch::connect(lab, node)?;
+    let _ = fs::remove_file(home.join("ended"));
     let unshare =
         Process::spawn(&boot(lab, node), &lab.logs(&node.text).join("power.log"), &home.join("pid"))?;
     wait_until(&format!("`{node}` runs its first process"), Duration::from_secs(30), || {
@@ -145,7 +148,50 @@ pub fn power_on(lab: &Lab, node: &NodeName) -> Result<()> {
             lab.logs(&node.text).display()
         );
         Ok(leader(lab, node).is_some())
-    })
+    })?;
+    watch(lab, node)
+}
+
+/// What nspawn ends with when the node was told to boot again.
+const REBOOT: &str = "133";
+
+/// Has a process of its own see to the node when it ends by itself.
+fn watch(lab: &Lab, node: &NodeName) -> Result<()> {
+    let mut watcher = Command::new(lab.directory.join("xtask"));
+    watcher.args(["lab", "watch", &node.text]);
+    watcher.env("PVC_LAB", &lab.name).env("PVC_LAB_DIR", &lab.home);
+    let log = lab.logs("switch").join(format!("power-{node}.log"));
+    Process::spawn(&watcher, &log, &lab.part(&node.text).join("watcher")).map(drop)
+}
+
+/// Waits until the node that is on now ends. One that was told to reboot is powered on again, with new
+/// cables; one that was told to power off loses them, as a machine's cards do.
+pub fn see_to_its_end(lab: &Lab, node: &NodeName) -> Result<()> {
+    let Some(process) = process(lab, node) else { return Ok(()) };
+    while process.is_alive() {
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    let home = lab.part(&node.text);
+    let ended = {
+        let _lock = lab.lock(&home)?;
+        // Whoever pulled the plug, or has powered it on again, saw to the rest.
+        let Ok(ended) = fs::read_to_string(home.join("ended")) else { return Ok(()) };
+        if is_on(lab, node) || !lab.is_up() {
+            return Ok(());
+        }
+        unplug(lab, node)?;
+        ended
+    };
+    if ended.trim() == REBOOT { power_on(lab, node) } else { Ok(()) }
+}
+
+/// Takes away what a node without processes leaves behind.
+fn unplug(lab: &Lab, node: &NodeName) -> Result<()> {
+    for left in ["pid", "ended"] {
+        let _ = fs::remove_file(lab.part(&node.text).join(left));
+    }
+    switch::disconnect(lab, node)?;
+    cgroup::remove(lab, node)
 }
 
 fn boot(lab: &Lab, node: &NodeName) -> Command {
@@ -177,9 +223,7 @@ pub fn power_off(lab: &Lab, node: &NodeName) -> Result<()> {
         cgroup::thaw(lab, node)?;
         process.kill()?;
     }
-    let _ = fs::remove_file(home.join("pid"));
-    switch::disconnect(lab, node)?;
-    cgroup::remove(lab, node)
+    unplug(lab, node)
 }
 
 pub fn is_on(lab: &Lab, node: &NodeName) -> bool {
@@ -190,9 +234,12 @@ fn process(lab: &Lab, node: &NodeName) -> Option<Process> {
     Process::read(&lab.part(&node.text).join("pid"))
 }
 
-/// The node's own process 1: our `unshare` has nspawn for a child, which has it.
+/// The node's own process 1: the child of nspawn, below our `unshare`.
 fn leader(lab: &Lab, node: &NodeName) -> Option<Process> {
-    process(lab, node)?.descendant(2)
+    let unshare = process(lab, node)?;
+    let mut below = (1..=2).filter_map(|depth| unshare.descendant(depth));
+    let nspawn = below.find(|process| process.name().is_some_and(|name| name == "systemd-nspawn"));
+    nspawn?.descendant(1)
 }
 
 /// A command on the node, as root.

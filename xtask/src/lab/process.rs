@@ -51,6 +51,12 @@ impl Process {
         state_and_start(self.pid).is_some_and(|(state, began)| state != 'Z' && began == self.began)
     }
 
+    /// The name of its program, of which the kernel keeps fifteen characters.
+    pub fn name(self) -> Option<String> {
+        let name = fs::read_to_string(format!("/proc/{}/comm", self.pid)).ok()?;
+        Some(name.trim_end().into())
+    }
+
     pub fn children(self) -> Vec<u32> {
         let text = fs::read_to_string(format!("/proc/{0}/task/{0}/children", self.pid));
         text.unwrap_or_default().split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
