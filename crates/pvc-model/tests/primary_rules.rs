@@ -442,10 +442,13 @@ fn seen(history: &[(CoordinatorState, DaemonState, Option<bool>, u64)]) -> (Peer
 
 #[test]
 fn a_daemon_is_absent_when_its_silence_has_outlasted_what_the_kernel_was_told() {
-    use DaemonState::{Run, Shutdown};
+    use DaemonState::{Dead, Run, Shutdown};
     for (daemon, was_announced, silent, absent) in [
         (Run, true, 15, false),
         (Run, true, 16, true),
+        // Whoever suspected it may not have said that its role is free.
+        (Dead, true, 16, true),
+        (Dead, false, 3600, false),
         (Shutdown, true, 15, false),
         (Shutdown, true, 16, true),
         (DaemonState::from_record("odd"), true, 15, false),
@@ -491,6 +494,11 @@ fn what_no_record_says_is_waited_out() {
         (vec![(Primary, Shutdown, up, 9), (Primary, Stop, down, limit - 1)], true),
         (vec![(Primary, Shutdown, up, 9), (Primary, Stop, down, limit)], false),
         (vec![(Primary, Run, up, 9), (Primary, Dead, up, 1)], true),
+        // Whoever suspects it says that it has nothing: its silence must have lasted for long enough.
+        (vec![(Primary, Run, up, 9), (Primary, Run, down, 4), (Secondary, Dead, down, 0)], true),
+        (vec![(Primary, Run, up, 9), (Primary, Run, down, 4), (Secondary, Dead, down, limit - 4)], false),
+        (vec![(Primary, Run, up, 9), (Primary, Run, down, limit), (Secondary, Dead, down, 0)], false),
+        (vec![(Primary, Run, up, 9), (Secondary, Dead, up, 1)], true),
         (vec![(Takeover, Run, up, 60), (Takeover, Run, down, 1)], true),
         (vec![(Takeover, Run, up, 60), (Takeover, Run, down, limit)], false),
         // Nobody knows what came before.

@@ -107,7 +107,9 @@ impl Peers {
     pub fn is_absent(&self, node: &NodeRecord) -> bool {
         let Some(seen) = self.nodes.get(&node.name) else { return false };
         match node.daemon_state {
-            DaemonState::Run | DaemonState::Shutdown | DaemonState::Unknown(_) if seen.ours => {
+            DaemonState::Run | DaemonState::Shutdown | DaemonState::Dead | DaemonState::Unknown(_)
+                if seen.ours =>
+            {
                 seen.silent >= self.let_go
             }
             DaemonState::Shutdown => seen.silent >= OLDER_WAY_OUT,
@@ -171,6 +173,9 @@ impl Seen {
             };
         } else if node.daemon_state == DaemonState::Fenced {
             self.doubted = None;
+        } else if served && had && node.daemon_state == DaemonState::Dead && !self.is_unclear() {
+            // Others say that it has nothing any more: true once its silence has lasted for long enough.
+            self.doubted = Some(self.silent);
         } else if (served && self.is_unclear()) || begins_anew {
             self.doubted = Some(Duration::ZERO);
         } else if self.is_unclear() {
