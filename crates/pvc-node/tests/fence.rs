@@ -5,13 +5,16 @@
 
 mod world;
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use pvc_model::fence::{PowerAfter, Rules};
-use pvc_model::node::{CoordinatorState, DaemonState, DomainState};
+use pvc_model::fence::{FenceNote, PowerAfter, Rules};
+use pvc_model::node::{CoordinatorState, DaemonState, DomainState, NodeFigures, NodeRecord, NodeRole};
+use pvc_model::storage::VolumeId;
 use pvc_model::vm::VmState;
 use pvc_model::{NodeName, Uuid};
-use pvc_store::{Changes, ConfigChange, Ipmi, VmChange};
+use pvc_ports::Storage as _;
+use pvc_store::{Change, Changes, ConfigChange, Ipmi, NewNode, NodeChange, Report, VmChange};
 use pvc_testkit::{BmcManner, Manner, ScriptedExec};
 use world::{Daemon, INTERVAL, World, world};
 
@@ -37,7 +40,10 @@ struct Three {
 
 impl Three {
     async fn start(prepare: impl Fn(&mut World)) -> Three {
-        let first = world().await;
+        Three::start_in(world().await, prepare).await
+    }
+
+    async fn start_in(first: World, prepare: impl Fn(&mut World)) -> Three {
         let (second, third) = (first.another("hv2").await, first.another("hv3").await);
         let mut worlds = vec![server(first, 1), server(second, 2), server(third, 3)];
         worlds.iter_mut().for_each(prepare);
@@ -85,15 +91,73 @@ impl Three {
         (1..=3).filter(|number| self.worlds[number - 1].hypervisor.is_there(vm)).collect()
     }
 
+    /// Writes `changes` into the VM's record.
+    async fn write(&self, vm: Uuid, changes: impl IntoIterator<Item = VmChange>) {
+        let mut all = Changes::new();
+        for change in changes {
+            all.vm(vm, change);
+        }
+        self.eyes().change(all).await;
+    }
+
     fn calls(&self, wanted: &str) -> usize {
         self.eyes().power.calls().iter().filter(|call| *call == wanted).count()
     }
+}
+
+/// Adds `older`, a node of PVC 1.0.3 that falls silent as soon as it has been seen.
+async fn add_older(world: &World) {
+    let name = NodeName::new("older");
+    let mut changes = Changes::new();
+    changes.push(Change::AddNode(Box::new(NewNode {
+        name: name.clone(),
+        role: NodeRole::Coordinator,
+        cpus: 8,
+        kernel: "6.1".to_owned(),
+        os: "GNU/Linux".to_owned(),
+        arch: "x86_64".to_owned(),
+        version: "1.0.3".to_owned(),
+        ipmi: Ipmi { hostname: "bmc-older".to_owned(), ..Ipmi::default() },
+        keepalive: 0,
+    })));
+    changes.node(&name, NodeChange::Daemon(DaemonState::Run));
+    changes.node(&name, NodeChange::Domain(DomainState::Ready));
+    world.change(changes).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_older_primary_keeps_its_role_until_its_power_is_off_and_its_vms_run_elsewhere() {
+    let first = world().await;
+    add_older(&first).await;
+    let older = NodeName::new("older");
+    let mut changes = Changes::new();
+    changes.node(&older, NodeChange::Coordinator(CoordinatorState::Primary));
+    changes.config(ConfigChange::Primary(Some(older.clone())));
+    first.change(changes).await;
+    let vm = first.define(1, VmState::Stop).await;
+    first.storage.lock("vms/vm1_sda", "10.0.1.9");
+    first.operator.report(vec![Report::Running(older.clone(), vec![vm])]).await.unwrap();
+    first.power.set_manner("bmc-older", BmcManner { dead: true, ..BmcManner::default() });
+    let three = Three::start_in(first, |_| {}).await;
+    three.write(vm, [VmChange::Node(older.clone()), VmChange::State(VmState::Start)]).await;
+    let eyes = three.eyes();
+    let fault = eyes.until_fault("FENCE_FAILED_OLDER").await;
+    assert!(fault.ends_with("once you know that it is off, `pvc node primary NODE`"), "{fault}");
+    eyes.pass(300).await;
+    assert_eq!(eyes.view().config.primary, Some(older));
+    assert_eq!(three.runs_on(vm), Vec::<usize>::new());
+    eyes.power.set_manner("bmc-older", BmcManner::default());
+    eyes.until("its VM runs elsewhere", || three.runs_on(vm).len() == 1).await;
+    let serves = |node: &Arc<NodeRecord>| node.coordinator_state == CoordinatorState::Primary;
+    eyes.until("one of ours is primary", || eyes.view().nodes.values().any(serves)).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_dead_node_is_fenced_and_its_vms_run_elsewhere_within_seconds_of_the_detection() {
     let mut three = Three::start(|_| {}).await;
     let (up, off) = (three.run_vm(1, 3).await, three.worlds[2].define(2, VmState::Stop).await);
+    let health = Report::NodeHealth(NodeName::new("hv3"), Some(90));
+    three.eyes().operator.report(vec![health]).await.unwrap();
     three.lose(3, true).await;
     let eyes = three.eyes();
     eyes.until("it is taken for dead", || three.state("hv3").0 == DaemonState::Dead).await;
@@ -116,7 +180,9 @@ async fn a_dead_node_is_fenced_and_its_vms_run_elsewhere_within_seconds_of_the_d
     assert!(note.proof.contains("twice") && note.recovered[0].starts_with("vm1 on hv"), "{note:?}");
     let fault = eyes.until_fault("NODE_FENCED_HV3").await;
     assert!(fault.contains("vm1 on hv") && fault.contains(&note.proof), "{fault}");
-    assert!(eyes.view().nodes["hv3"].running.is_empty());
+    let left = eyes.view().nodes["hv3"].clone();
+    assert!(left.running.is_empty());
+    assert_eq!((left.figures, left.health), (NodeFigures::default(), None));
 }
 
 #[tokio::test(start_paused = true)]

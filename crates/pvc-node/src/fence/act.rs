@@ -197,9 +197,17 @@ impl Actor {
         note.failed_attempts += 1;
         note.last_failure = why.to_owned();
         self.note(node, note).await;
+        // An older peer has the addresses for as long as it has power: who takes them meanwhile is for an operator.
+        let has_role = self.shared.store.view().config.primary.as_ref() == Some(node);
+        let role = match has_role {
+            true => {
+                "; and as it was primary, nobody is: once you know that it is off, `pvc node primary NODE`"
+            }
+            false => "",
+        };
         let message = format!(
             "node {node} is silent and could not be fenced: {why}. Its VMs stay down until it is proven dead: it is \
-             tried again and again. Mend its BMC, or bring the node back"
+             tried again and again. Mend its BMC, or bring the node back{role}"
         );
         faults::raise(&self.shared, &fault_id("FENCE_FAILED", node.as_str()), &message).await;
         Ended::NotCutOff
