@@ -222,7 +222,12 @@ fn is_being_recovered(node: &NodeRecord) -> bool {
 
 /// Whether a fencer of ours cut the node's power and nobody has switched it on since.
 fn wants_power(node: &NodeRecord) -> bool {
-    node.fence.as_ref().is_some_and(|fence| fence.proven_at.is_some() && fence.power == PowerAfter::Due)
+    node.present_fence().is_some_and(|fence| fence.proven_at.is_some() && fence.power == PowerAfter::Due)
+}
+
+/// Whether locks of a dead node are being freed somewhere: a lock that is in the way may be gone in a moment.
+pub fn is_recovering(cluster: &Cluster) -> bool {
+    cluster.nodes.values().any(|node| is_being_recovered(node))
 }
 
 fn decide(view: &View<'_>, node: &NodeRecord, mind: &Mind) -> Option<Step> {
@@ -267,6 +272,8 @@ fn prove(view: &View<'_>, node: &NodeRecord, mind: &Mind) -> Option<Step> {
 /// seconds since the epoch by the fencer's wall clock, and for people only.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FenceNote {
+    /// The last stamp of the node before it fell silent: a later one begins another life, with fences of its own.
+    pub stamp: Option<i32>,
     /// The node that fenced, or tries to.
     pub by: String,
     pub suspected_at: i64,

@@ -183,6 +183,16 @@ impl NodeRecord {
         self.daemon.as_ref().is_some_and(|note| note.version == self.pvc_version)
     }
 
+    /// The fence of this node since its last sign of life, if there is one.
+    pub fn present_fence(&self) -> Option<&FenceNote> {
+        self.fence.as_ref().filter(|fence| fence.stamp.is_none_or(|stamp| stamp == self.keepalives))
+    }
+
+    /// Whether guests can run here, as far as anybody has said.
+    pub fn runs_guests(&self) -> bool {
+        !self.runs_our_daemon() || self.daemon.as_ref().is_none_or(|note| note.runs_guests)
+    }
+
     /// Whether new VMs may be placed here: its daemon runs and it is ready.
     pub fn takes_vms(&self) -> bool {
         self.daemon_state == DaemonState::Run && self.domain_state == DomainState::Ready

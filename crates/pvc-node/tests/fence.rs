@@ -153,6 +153,32 @@ async fn an_older_primary_keeps_its_role_until_its_power_is_off_and_its_vms_run_
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_node_that_an_older_peer_left_dead_is_fenced_and_has_a_record_of_its_own() {
+    let mut three = Three::start(|_| {}).await;
+    let vm = three.run_vm(1, 3).await;
+    let name = NodeName::new("hv3");
+    let before = FenceNote {
+        stamp: Some(-1),
+        proven_at: Some(1),
+        failed_attempts: 7,
+        recovered: vec!["old on hv2".to_owned()],
+        ..FenceNote::default()
+    };
+    three.eyes().operator.report(vec![Report::Fence(name.clone(), before)]).await.unwrap();
+    three.lose(3, true).await;
+    let mut changes = Changes::new();
+    changes.node(&name, NodeChange::Daemon(DaemonState::Dead));
+    three.eyes().change(changes).await;
+    let eyes = three.eyes();
+    eyes.until("its VM runs elsewhere", || three.runs_on(vm).len() == 1).await;
+    eyes.until("the fence is over", || three.state("hv3") == (DaemonState::Fenced, DomainState::Flushed))
+        .await;
+    let note = eyes.view().nodes["hv3"].fence.clone().unwrap();
+    assert_eq!((note.failed_attempts, note.recovered.len()), (0, 1), "{note:?}");
+    assert!(note.recovered[0].starts_with("vm1 on "), "{note:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_dead_node_is_fenced_and_its_vms_run_elsewhere_within_seconds_of_the_detection() {
     let mut three = Three::start(|_| {}).await;
     let (up, off) = (three.run_vm(1, 3).await, three.worlds[2].define(2, VmState::Stop).await);

@@ -55,6 +55,8 @@ pub(crate) fn read(text: &str) -> Option<(DaemonNote, Option<HypervisorNote>)> {
 
 #[derive(Serialize, Deserialize)]
 struct Fence {
+    #[serde(default)]
+    stamp: Option<i32>,
     by: String,
     suspected_at: i64,
     proven_at: Option<i64>,
@@ -82,6 +84,7 @@ pub(crate) fn fence_text(note: &FenceNote) -> String {
         PowerAfter::SwitchedOn => SWITCHED_ON,
     };
     let fence = Fence {
+        stamp: note.stamp,
         by: note.by.clone(),
         suspected_at: note.suspected_at,
         proven_at: note.proven_at,
@@ -104,6 +107,7 @@ pub(crate) fn read_fence(text: &str) -> Option<FenceNote> {
         _ => PowerAfter::Untouched,
     };
     Some(FenceNote {
+        stamp: fence.stamp,
         by: fence.by,
         suspected_at: fence.suspected_at,
         proven_at: fence.proven_at,

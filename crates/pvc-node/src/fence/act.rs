@@ -128,8 +128,7 @@ impl Actor {
             return Ended::Done; // decided anew at the next look
         }
         tracing::error!(%node, "the node is silent and is taken for dead");
-        let note = FenceNote { by: self.name(), suspected_at: self.wall(), ..FenceNote::default() };
-        self.note(node, note).await;
+        self.note(node, self.begun(stamp)).await;
         Ended::Done
     }
 
@@ -452,11 +451,16 @@ impl Actor {
         }
     }
 
-    /// What is recorded of this fence, to be added to.
+    /// What is recorded of this fence, to be added to. Nothing is, if it was an older peer that suspected the node.
     fn note_of(&self, record: &NodeRecord) -> FenceNote {
-        let begun = |now: &Arc<NodeRecord>| now.fence.clone();
-        let note = self.shared.store.view().nodes.get(&record.name).and_then(begun);
-        FenceNote { by: self.name(), ..note.unwrap_or_default() }
+        let view = self.shared.store.view();
+        let begun = view.nodes.get(&record.name).and_then(|now| now.present_fence()).cloned();
+        FenceNote { by: self.name(), ..begun.unwrap_or_else(|| self.begun(record.keepalives)) }
+    }
+
+    fn begun(&self, stamp: i32) -> FenceNote {
+        let (by, suspected_at) = (self.name(), self.wall());
+        FenceNote { stamp: Some(stamp), by, suspected_at, ..FenceNote::default() }
     }
 
     fn bmc(&self, node: &NodeName) -> Option<Bmc> {
