@@ -179,6 +179,23 @@ async fn a_node_that_an_older_peer_left_dead_is_fenced_and_has_a_record_of_its_o
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_vm_given_to_another_node_while_its_own_was_silent_starts_there_once_that_is_dead() {
+    let mut three = Three::start(|_| {}).await;
+    let vm = three.run_vm(1, 3).await;
+    three.eyes().power.set_manner("bmc-hv3", BmcManner { dead: true, ..BmcManner::default() });
+    three.lose(3, true).await;
+    let eyes = three.eyes();
+    eyes.until("it is taken for dead", || three.state("hv3").0 == DaemonState::Dead).await;
+    three.write(vm, [VmChange::State(VmState::Start), VmChange::Node(NodeName::new("hv1"))]).await;
+    eyes.pass(30).await;
+    assert_eq!(three.runs_on(vm), Vec::<usize>::new(), "the silent node lists it");
+    eyes.storage.set_locks_take(Duration::from_secs(3));
+    eyes.power.set_manner("bmc-hv3", BmcManner::default());
+    eyes.until("it runs there", || three.runs_on(vm) == [1]).await;
+    assert_eq!(eyes.state(vm), "start");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_dead_node_is_fenced_and_its_vms_run_elsewhere_within_seconds_of_the_detection() {
     let mut three = Three::start(|_| {}).await;
     let (up, off) = (three.run_vm(1, 3).await, three.worlds[2].define(2, VmState::Stop).await);

@@ -9,7 +9,9 @@ use futures::FutureExt as _;
 use pvc_domain::{Domain, ForHost, Volumes};
 use pvc_model::cluster::Cluster;
 use pvc_model::fault::fault_id;
+use pvc_model::fence;
 use pvc_model::network_core::{CoreNet, CoreNetworks};
+use pvc_model::storage::VolumeId;
 use pvc_model::vm::plan::{Planned, Step};
 use pvc_model::vm::{VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
@@ -69,6 +71,11 @@ pub(super) enum Trouble {
     /// It will not work however often it is tried: the VM fails with this reason.
     #[error("{0}")]
     Hopeless(String),
+    /// It may be the lock of a dead node, of which those who fence it free the VM.
+    #[error(
+        "RBD lock {lock} on volume {volume} may be freed in a moment: a dead node's VMs are being recovered"
+    )]
+    BeingFreed { lock: String, volume: VolumeId },
     #[error(transparent)]
     Hypervisor(#[from] HypervisorError),
     #[error(transparent)]
@@ -309,6 +316,8 @@ impl Actor {
 /// that ended on its way to another. A lock of somebody else means that the VM may run there: never freed here.
 pub(super) async fn free_own_locks(shared: &Shared, record: &VmRecord) -> Result<(), Trouble> {
     let storage = &shared.ports.storage;
+    // Known before the locks are asked for: what is freed meanwhile is not taken for somebody's.
+    let is_recovering = fence::is_recovering(&shared.store.view());
     for volume in record.volumes() {
         let locks = match storage.locks(&volume).await {
             // One that only an outdated list names; one of the XML is missed when it is attached.
@@ -317,6 +326,9 @@ pub(super) async fn free_own_locks(shared: &Shared, record: &VmRecord) -> Result
         };
         for lock in locks {
             if shared.settings.storage_address.as_deref() != Some(lock.address.as_str()) {
+                if is_recovering {
+                    return Err(Trouble::BeingFreed { lock: lock.id, volume });
+                }
                 return Err(Trouble::Hopeless(format!(
                     "Could not safely free RBD lock {} ({}) on volume {volume}; stop VM and flush locks manually",
                     lock.id, lock.address
