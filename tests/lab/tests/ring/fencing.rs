@@ -10,7 +10,8 @@ fn the_guests_of_a_secondary_without_power_run_elsewhere() {
     let node = lab.witness(&primary);
     lab.start("web1", node);
     lab.define("web2");
-    lab.pvc(&["vm", "move", "web2", "--target", node]).ok();
+    lab.pvc(&["vm", "move", "web2", "--target", node]);
+    lab.vm_is("web2", "/node", node);
     let client = lab.writer("web1");
     lab.does(&["power", node, "off"]).ok();
     let to = lab.recovered("web1", node);
