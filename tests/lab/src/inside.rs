@@ -4,6 +4,10 @@ use pvc_standalone_tests::eventually;
 
 use crate::{Lab, NODES, truth};
 
+/// Where libvirt hears of a guest that is to come, and where the guest itself then comes in.
+pub const LIBVIRT: &str = "16509";
+pub const GUESTS: &str = "49152-49215";
+
 /// Reads, writes, makes or removes one key, as a peer that keeps to no rule.
 const TREE: &str = "
 import sys
@@ -69,20 +73,32 @@ impl Lab {
         });
     }
 
-    /// Nobody reaches libvirt on `node` over the network any more.
-    pub fn shut_libvirt_of(&self, node: &str) {
+    /// Nobody reaches these TCP ports of `node` any more.
+    pub fn shut(&self, node: &str, ports: &str) {
         let chain = "add table inet story; add chain inet story input { type filter hook input priority 0; }";
-        let rule = "add rule inet story input tcp dport 16509 reject with tcp reset";
+        let rule = format!("add rule inet story input tcp dport {ports} reject with tcp reset");
         self.on(node, &format!("nft '{chain}; {rule}'")).ok();
     }
 
-    pub fn open_libvirt_of(&self, node: &str) {
+    /// Everybody reaches all ports of `node` again.
+    pub fn open(&self, node: &str) {
         self.on(node, "nft delete table inet story");
     }
 
-    /// Types a line at the console of `guest`, which runs on `node`.
-    pub fn types(&self, node: &str, guest: &str, line: &str) {
-        self.on(node, &format!("echo '{line}' >\"$(virsh ttyconsole {guest})\"")).ok();
+    /// Types a line at the console of `guest`, which runs on `node`, until its answer has these words.
+    pub fn types(&self, node: &str, guest: &str, line: &str, answer: &str) {
+        // QEMU neither reads nor writes there unless somebody stays and listens.
+        let script = format!(
+            "exec 3<>\"$(virsh ttyconsole {guest})\"
+            cat <&3 >/dev/null & listener=$!
+            for _ in $(seq 60); do
+                echo '{line}' >&3; sleep 1
+                grep -aq '{answer}' /var/log/libvirt/{guest}.log && break
+            done
+            kill $listener
+            grep -a '{answer}' /var/log/libvirt/{guest}.log"
+        );
+        self.on(node, &script).ok();
     }
 
     /// What a field of `pvc vm info` says.

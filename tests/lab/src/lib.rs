@@ -24,6 +24,8 @@ use serde_json::Value;
 
 use self::truth::Watch;
 
+pub use inside::{GUESTS, LIBVIRT};
+
 pub const NODES: [&str; 3] = ["pvchv1", "pvchv2", "pvchv3"];
 
 /// The labs that stories are told about. All but the first come up when they are first needed.
@@ -316,7 +318,7 @@ impl Lab {
             self.does(&["heal", &node]);
             self.does(&["thaw", &node]);
             self.on(&node, deaths::NOTHING_HANGS);
-            self.open_libvirt_of(&node);
+            self.open(&node);
         }
     }
 

@@ -1,6 +1,6 @@
 //! Nodes are emptied and filled again, also when there is not room for all or somebody changes his mind.
 
-use pvc_lab_tests::Lab;
+use pvc_lab_tests::{LIBVIRT, Lab};
 use pvc_standalone_tests::{eventually, never_within};
 
 #[test]
@@ -88,16 +88,12 @@ fn a_guest_that_may_not_be_shut_down_blocks_the_flush_by_name_until_it_can_leave
     lab.start("web1", "pvchv1");
     lab.pvc(&["vm", "meta", "web1", "--method", "live", "--limit", "pvchv1,pvchv2"]).ok();
     let process = lab.processes_of("web1");
-    lab.shut_libvirt_of("pvchv2");
+    lab.shut("pvchv2", LIBVIRT);
     lab.pvc(&["node", "flush", "pvchv1"]).ok();
-    eventually("a fault names the VM and why it stays", 60, || {
-        let faults = lab.pvc(&["cluster", "fault", "list", "--long"]);
-        let named = ["FLUSH_BLOCKED_PVCHV1", "web1"].iter().all(|word| faults.stdout.contains(word));
-        if named { Ok(()) } else { Err(faults) }
-    });
+    lab.fault_says("FLUSH_BLOCKED_PVCHV1", "VM web1: it could not be moved to node `pvchv2`");
     assert_eq!(lab.processes_of("web1"), process);
     lab.node_is("pvchv1", "run", "flush");
-    lab.open_libvirt_of("pvchv2");
+    lab.open("pvchv2");
     lab.node_is("pvchv1", "run", "flushed");
     assert_eq!(lab.running_on("web1"), ["pvchv2"]);
     lab.hears("pvchv2", "web1", "heartbeat");

@@ -1,8 +1,6 @@
 //! Guests on their way from node to node, what may go wrong there, and nodes that are drained.
 
-use std::time::Instant;
-
-use pvc_lab_tests::Lab;
+use pvc_lab_tests::{GUESTS, LIBVIRT, Lab};
 use pvc_standalone_tests::eventually;
 
 /// So slow that a move of the small guest takes a minute, and something can happen in the middle.
@@ -14,27 +12,23 @@ fn a_live_migration_costs_at_most_a_beat_and_few_pings() {
     lab.define("web1");
     lab.pvc(&["vm", "network", "add", "web1", "upstream", "--no-live", "--no-restart"]).ok();
     lab.start("web1", "pvchv1");
-    lab.types("pvchv1", "web1", "run ip link set eth0 up; ip address add 10.99.0.77/24 dev eth0");
+    let up = "run ip link set eth0 up; ip address add 10.99.0.77/24 dev eth0; ip address show";
+    lab.types("pvchv1", "web1", up, "inet 10.99.0.77/24");
     eventually("the guest answers pings", 30, || {
         let ping = lab.does(&["exec", "switch", "--", "ping", "-c", "1", "-W", "1", "10.99.0.77"]);
         if ping.code == 0 { Ok(()) } else { Err(ping) }
     });
 
     let ping = lab.watch_address("10.99.0.77");
-    let (begun, first) = (Instant::now(), lab.beat("pvchv1", "web1"));
     lab.pvc(&["vm", "migrate", "web1", "--target", "pvchv3", "--wait"]).ok();
-    let there = lab.beat("pvchv3", "web1");
-    lab.beats_on("pvchv3", "web1", there.max(1) + 2);
-    let (last, seconds) = (lab.beat("pvchv3", "web1"), begun.elapsed().as_secs());
+    let arrived = lab.beat("pvchv3", "web1");
+    lab.beats_on("pvchv3", "web1", arrived);
     let lost = ping.lost();
 
     assert_eq!(lab.running_on("web1"), ["pvchv3"]);
-    // A beat each two seconds, through it all: not one is missing on the two consoles, and none is late
-    // by more than two.
+    // One that was being said at that moment is half on the one console and half on the other.
     let (left, came) = (lab.beat("pvchv1", "web1"), lab.first_beat("pvchv3", "web1"));
-    assert!(came <= left + 1, "beats {} to {came} were lost", left + 1);
-    let due = first + u32::try_from(seconds / 2).unwrap();
-    assert!(last + 2 >= due, "after {seconds} s it has beaten {first} to {last}");
+    assert!(came <= left + 2, "it beat {left} and then {came}");
     assert!(lost <= 40, "{lost} pings of 40 a second were lost");
     lab.vm_is("web1", "/migration/phase", "done");
 }
@@ -60,16 +54,19 @@ fn a_move_that_does_not_work_live_leaves_the_guest_or_shuts_it_down_as_was_asked
     lab.start("web1", "pvchv1");
     let process = lab.processes_of("web1");
     // The other node's hypervisor is not to be reached; its daemon, on the same machine, notices nothing.
-    lab.shut_libvirt_of("pvchv3");
+    lab.shut("pvchv3", LIBVIRT);
     let said = lab.pvc(&["vm", "migrate", "web1", "--target", "pvchv3", "--force-live", "--wait"]).fails(1);
     assert!(said.contains("VM `web1` was not moved to node `pvchv3`: "), "{said}");
     assert_eq!(lab.processes_of("web1"), process);
     assert_eq!((lab.vm("web1", "/state"), lab.vm("web1", "/node")), ("start".into(), "pvchv1".into()));
     assert_eq!(lab.vm("web1", "/last_node"), "");
     assert_eq!(lab.vm("web1", "/migration/phase"), "failed");
+    lab.open("pvchv3");
 
+    // Its hypervisor is well and would take the guest, but the guest does not get there.
+    lab.shut("pvchv3", GUESTS);
     lab.pvc(&["vm", "migrate", "web1", "--target", "pvchv3", "--wait"]).ok();
-    lab.open_libvirt_of("pvchv3");
+    lab.open("pvchv3");
     assert_eq!(lab.running_on("web1"), ["pvchv3"]);
     lab.hears("pvchv3", "web1", "boot 2, counted on");
 }
