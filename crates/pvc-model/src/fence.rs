@@ -27,11 +27,14 @@ use crate::cluster::Cluster;
 use crate::node::{DaemonState, DomainState, NodeRecord};
 use crate::vm::backoff::Backoff;
 
-pub use rescue::{Rescue, Way, is_lock_of_the_dead, rescues};
+pub use rescue::{Rescue, Way, is_awaited, is_lock_of_the_dead, rescues};
 pub use sightings::Sightings;
 
 /// Chances of a suspected node to show that it lives before its power is cut, one interval each.
 pub const SAVING_THROWS: u32 = 6;
+
+/// So many recoveries wait for nodes that are only suspected: about as long as their saving throws last.
+const PATIENT_RECOVERIES: u32 = 5;
 
 /// How soon a BMC that says the power is off is asked again.
 const CONFIRM_AFTER: Duration = Duration::from_millis(500);
@@ -79,9 +82,9 @@ pub enum Step {
     /// Tell its BMC to cut the power, and ask until it is off.
     CutPower { stamp: i32 },
     /// Record that it is dead, and how that is known.
-    Prove { proof: Proof, recover: bool },
-    /// Give its VMs to other nodes.
-    Recover,
+    Prove { stamp: i32, proof: Proof, recover: bool },
+    /// Give its VMs to other nodes; with patience, those that only a suspected node could take wait for it.
+    Recover { patient: bool },
     /// Its power has been off; switch it on again.
     PowerOn,
 }
@@ -243,7 +246,10 @@ fn decide(view: &View<'_>, node: &NodeRecord, mind: &Mind) -> Option<Step> {
         {
             Some(Step::PowerOn)
         }
-        DaemonState::Fenced => (is_being_recovered(node) && due(&mind.recoveries)).then_some(Step::Recover),
+        DaemonState::Fenced => {
+            let patient = mind.recoveries.failures() < PATIENT_RECOVERIES;
+            (is_being_recovered(node) && due(&mind.recoveries)).then_some(Step::Recover { patient })
+        }
         _ => None,
     }
 }
@@ -253,7 +259,7 @@ fn prove(view: &View<'_>, node: &NodeRecord, mind: &Mind) -> Option<Step> {
     let rules = view.rules;
     let (stamp, silent_then) = mind.taken_up?;
     let silent = view.sightings.silent(&node.name);
-    let proven = |proof| Some(Step::Prove { proof, recover: rules.recover_after_success });
+    let proven = |proof| Some(Step::Prove { stamp, proof, recover: rules.recover_after_success });
     if mind.cut_off {
         return proven(Proof::CutOff);
     }

@@ -208,7 +208,9 @@ mod tests {
     async fn a_step_that_panics_is_over_and_counts_as_one_that_failed() {
         let (mut fencer, node) = (fencer().await, NodeName::new("hv2"));
         fencer.watch(NodeName::new("hv3"), Step::AskPower, std::future::pending());
-        for step in [Step::AskPower, Step::CutPower { stamp: 7 }, Step::Recover, Step::PowerOn] {
+        for step in
+            [Step::AskPower, Step::CutPower { stamp: 7 }, Step::Recover { patient: true }, Step::PowerOn]
+        {
             let before = format!("{:?}", fencer.minds.get(&node).cloned().unwrap_or_default());
             fencer.watch(node.clone(), step.clone(), async { panic!("a bug") });
             assert!(fencer.minds[&node].busy);

@@ -2,7 +2,7 @@
 
 use crate::cluster::Cluster;
 use crate::node::{DaemonState, NodeRecord};
-use crate::placement::{Need, NoPlace, Promises, check_node, place, selector_for};
+use crate::placement::{Need, NoPlace, Promises, Unfit, check_node, place, selector_for};
 use crate::storage::VolumeId;
 use crate::vm::moving::is_moving;
 use crate::vm::{VmRecord, VmState};
@@ -125,6 +125,13 @@ fn way(cluster: &Cluster, vm: &VmRecord, victim: &NodeName, promises: &mut Promi
         }
         Err(no_place) => Way::Wait(no_place),
     }
+}
+
+/// Whether a node that does not take the VM now may do so in a moment. With patience, that is also one which
+/// is only suspected to be dead: it may live.
+pub fn is_awaited(why: &NoPlace, patient: bool) -> bool {
+    let suspected = Unfit::Daemon(DaemonState::Dead);
+    why.is_starting() || (patient && why.reasons.values().any(|unfit| *unfit == suspected))
 }
 
 /// Whether a lock held from `address` on a volume of `vm` is one of `victim`, or of another node that is

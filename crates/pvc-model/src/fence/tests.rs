@@ -153,7 +153,10 @@ fn a_bmc_that_says_twice_that_the_power_is_off_ends_the_waiting() {
     assert_eq!(fencer.steps_for("hv2"), Some(Step::AskPower));
     let now = fencer.now;
     fencer.mind("hv2").heard_of_power(Some(false), now, INTERVAL);
-    assert_eq!(fencer.steps_for("hv2"), Some(Step::Prove { proof: Proof::FoundOff, recover: true }));
+    assert_eq!(
+        fencer.steps_for("hv2"),
+        Some(Step::Prove { stamp: 7, proof: Proof::FoundOff, recover: true })
+    );
 }
 
 #[test]
@@ -177,7 +180,7 @@ fn a_node_whose_power_is_on_gets_its_saving_throws_before_it_is_cut() {
     fencer.after(1);
     assert_eq!(fencer.steps_for("hv2"), Some(Step::CutPower { stamp: 7 }));
     fencer.mind("hv2").was_cut_off();
-    assert_eq!(fencer.steps_for("hv2"), Some(Step::Prove { proof: Proof::CutOff, recover: true }));
+    assert_eq!(fencer.steps_for("hv2"), Some(Step::Prove { stamp: 7, proof: Proof::CutOff, recover: true }));
 }
 
 #[test]
@@ -209,7 +212,7 @@ fn an_attempt_that_failed_is_repeated_ever_more_slowly_and_recovers_nothing() {
             fencer.mind("hv2").could_not_be_cut_off(now);
         }
         for step in fencer.after(1) {
-            assert!(!matches!(step.1, Step::Prove { .. } | Step::Recover), "{step:?}");
+            assert!(!matches!(step.1, Step::Prove { .. } | Step::Recover { .. }), "{step:?}");
         }
     }
     let gaps: Vec<u64> = attempts.windows(2).map(|pair| pair[1] - pair[0]).collect();
@@ -247,7 +250,7 @@ fn what_another_fencer_left_half_done_is_taken_up() {
     assert_eq!(fencer.after(29), [], "only after it has seen the silence itself");
     fencer.after(1);
     assert_eq!(fencer.steps_for("hv2"), Some(Step::AskPower), "with saving throws of its own");
-    assert_eq!(fencer.steps_for("hv3"), Some(Step::Recover));
+    assert_eq!(fencer.steps_for("hv3"), Some(Step::Recover { patient: true }));
     assert_eq!(fencer.steps_for("hv4"), None, "nothing is left to do");
     assert_eq!(fencer.steps_for("hv5"), Some(Step::PowerOn));
     fencer.after(29);
@@ -524,7 +527,7 @@ fn a_recovery_that_does_not_work_out_switches_the_machine_on_and_goes_on() {
     };
     let mut fencer = Fencer::watching([node("hv1", DaemonState::Run), fenced]);
     fencer.after(30);
-    assert_eq!(fencer.steps_for("hv2"), Some(Step::Recover));
+    assert_eq!(fencer.steps_for("hv2"), Some(Step::Recover { patient: true }));
     let now = fencer.now;
     fencer.mind("hv2").could_not_recover(now);
     assert_eq!(fencer.steps_for("hv2"), Some(Step::PowerOn));
@@ -535,5 +538,44 @@ fn a_recovery_that_does_not_work_out_switches_the_machine_on_and_goes_on() {
         "it is tried again, and so is the recovery"
     );
     fencer.edit("hv2", |node| node.fence = Some(FenceNote { power: PowerAfter::SwitchedOn, ..note.clone() }));
-    assert_eq!(fencer.steps_for("hv2"), Some(Step::Recover));
+    assert_eq!(fencer.steps_for("hv2"), Some(Step::Recover { patient: true }));
+}
+
+#[test]
+fn what_is_recorded_of_an_earlier_fence_is_not_this_ones() {
+    let due = |stamp| FenceNote { stamp, proven_at: Some(5), power: PowerAfter::Due, ..FenceNote::default() };
+    for (stamp, expected) in [(Some(7), Some(Step::PowerOn)), (Some(6), None), (None, Some(Step::PowerOn))] {
+        let fenced = NodeRecord { fence: Some(due(stamp)), ..node("hv2", DaemonState::Fenced) };
+        assert_eq!(fenced.present_fence().is_some(), expected.is_some());
+        let mut fencer = Fencer::watching([node("hv1", DaemonState::Run), fenced]);
+        fencer.after(30);
+        assert_eq!(fencer.steps_for("hv2"), expected, "{stamp:?}");
+    }
+}
+
+#[test]
+fn a_node_that_is_only_suspected_is_waited_for_as_long_as_it_may_show_that_it_lives() {
+    let mut cluster = with_vms([vm(1, VmState::Start, "dead", 3000)]);
+    let hv1 = Arc::make_mut(cluster.nodes.get_mut("hv1").unwrap());
+    hv1.daemon_state = DaemonState::Dead;
+    let Way::Wait(why) = rescues(&cluster, &NodeName::new("dead")).remove(0).way else { panic!("no place") };
+    assert!(is_awaited(&why, true) && !is_awaited(&why, false), "{why}");
+
+    let fenced = NodeRecord { domain_state: DomainState::FenceFlush, ..node("hv2", DaemonState::Fenced) };
+    let mut fencer = Fencer::watching([node("hv1", DaemonState::Run), fenced]);
+    fencer.after(30);
+    let mut waited = 0;
+    loop {
+        match fencer.steps_for("hv2") {
+            Some(Step::Recover { patient: false }) => break,
+            Some(Step::Recover { patient: true }) => {
+                let now = fencer.now;
+                fencer.mind("hv2").could_not_recover(now);
+            }
+            _ => {}
+        }
+        waited += 1;
+        fencer.after(1);
+    }
+    assert!((30..=40).contains(&waited), "{waited} s");
 }

@@ -69,7 +69,7 @@ impl Actor {
     pub async fn act(self, node: NodeName, step: Step, lock: Arc<LockGuard>) -> Done {
         let deadline = match step {
             Step::AskPower | Step::CutPower { .. } | Step::PowerOn => BMC_DEADLINE,
-            Step::Recover => RECOVER_DEADLINE,
+            Step::Recover { .. } => RECOVER_DEADLINE,
             _ => DEADLINE,
         };
         let work = AssertUnwindSafe(self.shared.within(deadline, self.step(&node, &step, &lock)));
@@ -102,8 +102,8 @@ impl Actor {
             Step::Suspect { stamp } => self.suspect(record, *stamp).await,
             Step::AskPower => self.ask_power(node).await,
             Step::CutPower { stamp } => self.cut_power(record, *stamp, lock).await,
-            Step::Prove { proof, recover } => self.prove(record, *proof, *recover).await,
-            Step::Recover => self.recover(&now, record).await,
+            Step::Prove { stamp, proof, recover } => self.prove(record, *stamp, *proof, *recover).await,
+            Step::Recover { patient } => self.recover(&now, record, *patient).await,
             Step::PowerOn => self.power_on(record).await,
         }
     }
@@ -212,12 +212,11 @@ impl Actor {
         Ended::NotCutOff
     }
 
-    async fn prove(&self, record: &NodeRecord, proof: Proof, recover: bool) -> Ended {
+    async fn prove(&self, record: &NodeRecord, stamp: i32, proof: Proof, recover: bool) -> Ended {
         let node = &record.name;
         let decide = |cluster: &Cluster| {
-            let still = |now: &&Arc<NodeRecord>| {
-                now.daemon_state == DaemonState::Dead && now.keepalives == record.keepalives
-            };
+            let still =
+                |now: &&Arc<NodeRecord>| now.daemon_state == DaemonState::Dead && now.keepalives == stamp;
             let record = cluster.nodes.get(node).filter(still).ok_or(Moot)?;
             let mut changes = Changes::new();
             changes.expect(Expect::NodeDaemon(node.clone()));
@@ -247,7 +246,7 @@ impl Actor {
 
     /// Frees the locks of every VM that should run, and writes where it goes as soon as they are free: one
     /// volume that hangs holds up nobody else's recovery.
-    async fn recover(&self, cluster: &Cluster, record: &NodeRecord) -> Ended {
+    async fn recover(&self, cluster: &Cluster, record: &NodeRecord, patient: bool) -> Ended {
         let node = &record.name;
         let rescues = fence::rescues(cluster, node);
         tracing::warn!(%node, vms = rescues.len(), "the VMs of the dead node are recovered");
@@ -256,7 +255,7 @@ impl Actor {
         let work: Vec<_> = rescues.iter().map(|rescue| self.free(record, rescue).boxed()).collect();
         let mut freed = stream::iter(work).buffer_unordered(RESCUES_AT_ONCE).ready_chunks(RESCUES_AT_ONCE);
         while let Some(wave) = freed.next().await {
-            is_complete &= self.place(node, wave, &mut note).await;
+            is_complete &= self.place(node, wave, patient, &mut note).await;
         }
         self.note(node, note.clone()).await;
         if !is_complete || !self.conclude(node).await {
@@ -307,7 +306,7 @@ impl Actor {
 
     /// Writes what becomes of the VMs whose locks are free, all in one change. Whether nothing is left to be
     /// done for them.
-    async fn place(&self, victim: &NodeName, wave: Vec<Freed>, note: &mut FenceNote) -> bool {
+    async fn place(&self, victim: &NodeName, wave: Vec<Freed>, patient: bool, note: &mut FenceNote) -> bool {
         let mut is_complete = true;
         let mut ready: BTreeMap<Uuid, Option<String>> = BTreeMap::new();
         for freed in wave {
@@ -334,7 +333,7 @@ impl Actor {
             let ours: Vec<Rescue> = planned.filter(|rescue| ready.contains_key(&rescue.vm)).collect();
             for rescue in &ours {
                 let Some(record) = cluster.vms.get(&rescue.vm) else { continue };
-                let written = outcome(record, victim, &rescue.way, ready[&rescue.vm].as_deref());
+                let written = outcome(record, victim, &rescue.way, ready[&rescue.vm].as_deref(), patient);
                 if !written.is_empty() {
                     changes.expect(Expect::VmState(rescue.vm)).expect(Expect::VmNode(rescue.vm));
                 }
@@ -358,7 +357,7 @@ impl Actor {
             match (&rescue.way, &ready[&rescue.vm]) {
                 (Way::Start(_), Some(why)) => note.stranded.push(format!("{name}: {why}")),
                 (Way::Start(to) | Way::Stay(to), _) => note.recovered.push(format!("{name} on {to}")),
-                (Way::Wait(why), _) if why.is_starting() => is_complete = false,
+                (Way::Wait(why), _) if fence::is_awaited(why, patient) => is_complete = false,
                 (Way::Wait(why), _) => note.stranded.push(format!("{name}: {why}")),
                 (Way::Leave, _) => {}
             }
@@ -515,7 +514,13 @@ fn is_still_dead(now: &Cluster, victim: &NodeRecord) -> bool {
 }
 
 /// What is written of a VM whose locks are free, or of one that `foreign` says why they are not.
-fn outcome(record: &VmRecord, victim: &NodeName, way: &Way, foreign: Option<&str>) -> Vec<VmChange> {
+fn outcome(
+    record: &VmRecord,
+    victim: &NodeName,
+    way: &Way,
+    foreign: Option<&str>,
+    patient: bool,
+) -> Vec<VmChange> {
     match (way, foreign) {
         (Way::Start(_), Some(why)) => {
             vec![VmChange::State(VmState::Fail), VmChange::FailedReason(why.to_owned())]
@@ -524,8 +529,8 @@ fn outcome(record: &VmRecord, victim: &NodeName, way: &Way, foreign: Option<&str
         (Way::Stay(to), _) if record.is_assigned_to(to) => Vec::new(),
         (Way::Leave, _) => Vec::new(),
         (Way::Start(to) | Way::Stay(to), _) => runs_on(record, victim, to),
-        // A node that is only starting may have room for it in a moment.
-        (Way::Wait(why), _) if why.is_starting() => Vec::new(),
+        // Another node may have room for it in a moment.
+        (Way::Wait(why), _) if fence::is_awaited(why, patient) => Vec::new(),
         (Way::Wait(_), _) => vec![
             VmChange::State(VmState::Stop),
             VmChange::Node(victim.clone()),
@@ -540,7 +545,7 @@ pub(super) fn late(step: &Step) -> Ended {
     match step {
         Step::AskPower => Ended::Heard(None),
         Step::CutPower { .. } => Ended::NotCutOff,
-        Step::Recover => Ended::NotRecovered,
+        Step::Recover { .. } => Ended::NotRecovered,
         Step::PowerOn => Ended::NotSwitchedOn,
         Step::Suspect { .. } | Step::Prove { .. } => Ended::Done,
     }
