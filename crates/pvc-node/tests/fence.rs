@@ -127,29 +127,39 @@ async fn add_older(world: &World) {
 
 #[tokio::test(start_paused = true)]
 async fn an_older_primary_keeps_its_role_until_its_power_is_off_and_its_vms_run_elsewhere() {
-    let first = world().await;
-    add_older(&first).await;
-    let older = NodeName::new("older");
-    let mut changes = Changes::new();
-    changes.node(&older, NodeChange::Coordinator(CoordinatorState::Primary));
-    changes.config(ConfigChange::Primary(Some(older.clone())));
-    first.change(changes).await;
-    let vm = first.define(1, VmState::Stop).await;
-    first.storage.lock("vms/vm1_sda", "10.0.1.9");
-    first.operator.report(vec![Report::Running(older.clone(), vec![vm])]).await.unwrap();
-    first.power.set_manner("bmc-older", BmcManner { dead: true, ..BmcManner::default() });
-    let three = Three::start_in(first, |_| {}).await;
-    three.write(vm, [VmChange::Node(older.clone()), VmChange::State(VmState::Start)]).await;
-    let eyes = three.eyes();
-    let fault = eyes.until_fault("FENCE_FAILED_OLDER").await;
-    assert!(fault.ends_with("once you know that it is off, `pvc node primary NODE`"), "{fault}");
-    eyes.pass(300).await;
-    assert_eq!(eyes.view().config.primary, Some(older));
-    assert_eq!(three.runs_on(vm), Vec::<usize>::new());
-    eyes.power.set_manner("bmc-older", BmcManner::default());
-    eyes.until("its VM runs elsewhere", || three.runs_on(vm).len() == 1).await;
-    let serves = |node: &Arc<NodeRecord>| node.coordinator_state == CoordinatorState::Primary;
-    eyes.until("one of ours is primary", || eyes.view().nodes.values().any(serves)).await;
+    for operator_knows in [false, true] {
+        let first = world().await;
+        add_older(&first).await;
+        let older = NodeName::new("older");
+        let mut changes = Changes::new();
+        changes.node(&older, NodeChange::Coordinator(CoordinatorState::Primary));
+        changes.config(ConfigChange::Primary(Some(older.clone())));
+        first.change(changes).await;
+        let vm = first.define(1, VmState::Stop).await;
+        first.storage.lock("vms/vm1_sda", "10.0.1.9");
+        first.operator.report(vec![Report::Running(older.clone(), vec![vm])]).await.unwrap();
+        first.power.set_manner("bmc-older", BmcManner { dead: true, ..BmcManner::default() });
+        let three = Three::start_in(first, |_| {}).await;
+        three.write(vm, [VmChange::Node(older.clone()), VmChange::State(VmState::Start)]).await;
+        let eyes = three.eyes();
+        let fault = eyes.until_fault("FENCE_FAILED_OLDER").await;
+        assert!(fault.ends_with("once you know that it is off, `pvc node primary NODE`"), "{fault}");
+        eyes.pass(300).await;
+        assert_eq!(eyes.view().config.primary, Some(older.clone()));
+        assert_eq!(three.runs_on(vm), Vec::<usize>::new());
+        if operator_knows {
+            let mut changes = Changes::new();
+            changes.config(ConfigChange::Primary(Some(NodeName::new("hv2"))));
+            eyes.change(changes).await;
+        } else {
+            eyes.power.set_manner("bmc-older", BmcManner::default());
+            eyes.until("its VM runs elsewhere", || three.runs_on(vm).len() == 1).await;
+        }
+        let serves = |node: &Arc<NodeRecord>| {
+            node.name.as_str() != "older" && node.coordinator_state == CoordinatorState::Primary
+        };
+        eyes.until("one of ours is primary", || eyes.view().nodes.values().any(serves)).await;
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -193,6 +203,34 @@ async fn a_vm_given_to_another_node_while_its_own_was_silent_starts_there_once_t
     eyes.power.set_manner("bmc-hv3", BmcManner::default());
     eyes.until("it runs there", || three.runs_on(vm) == [1]).await;
     assert_eq!(eyes.state(vm), "start");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_vm_without_a_place_is_off_until_its_node_is_ready_and_keeps_its_home() {
+    let mut three = Three::start(|_| {}).await;
+    let (there, away) = (three.run_vm(1, 3).await, three.run_vm(2, 3).await);
+    let only = || VmChange::NodeLimit(vec![NodeName::new("hv3")]);
+    three.write(there, [only()]).await;
+    three.write(away, [only(), VmChange::LastNode(Some(NodeName::new("hv1")))]).await;
+    three.lose(3, true).await;
+    let eyes = three.eyes();
+    for vm in [there, away] {
+        eyes.until_state(vm, "stop").await;
+        assert!(eyes.vm(vm).autostart);
+        assert_eq!(eyes.vm(vm).node.as_ref().unwrap().as_str(), "hv3");
+    }
+    assert_eq!(eyes.vm(there).last_node, None);
+    assert_eq!(eyes.vm(away).last_node, Some(NodeName::new("hv1")));
+    let fault = eyes.until_fault("NODE_FENCED_HV3").await;
+    assert!(fault.contains("VMs that wait for a place: vm1: no node can take the VM"), "{fault}");
+    three.daemons[2] = Some(three.worlds[2].start().await);
+    let eyes = three.eyes();
+    eyes.until("it is back", || three.state("hv3") == (DaemonState::Run, DomainState::Flushed)).await;
+    eyes.pass(60).await;
+    assert_eq!(three.runs_on(there), Vec::<usize>::new(), "that it is well is for an operator to say");
+    eyes.request_node_of("hv3", DomainState::Unflush).await;
+    eyes.until("they run again", || three.runs_on(there) == [3] && three.runs_on(away) == [3]).await;
+    assert!(!eyes.vm(there).autostart);
 }
 
 #[tokio::test(start_paused = true)]

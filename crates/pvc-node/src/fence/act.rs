@@ -534,7 +534,7 @@ fn outcome(
         (Way::Wait(_), _) => vec![
             VmChange::State(VmState::Stop),
             VmChange::Node(victim.clone()),
-            VmChange::LastNode(None),
+            VmChange::LastNode(record.last_node.clone().filter(|home| home != victim)),
             VmChange::Autostart(true),
         ],
     }
