@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
-use pvc_model::node::{CoordinatorState, DaemonState, DomainState, HypervisorNote, NodeRole};
+use pvc_model::node::{CoordinatorState, DaemonState, DomainState, HypervisorNote, NodeRecord, NodeRole};
 use pvc_ports::{HostFacts, HypervisorError, HypervisorFacts};
 use pvc_store::schema::{SCHEMA_VERSION, SchemaStep, schema_step};
 use pvc_store::{
@@ -231,9 +231,12 @@ pub(crate) async fn set_up_node(shared: &Shared) -> Result<(), ChangeError<NoFac
         .store
         .change(|cluster| {
             let facts = facts.as_ref().map_err(|error| NoFacts(error.to_string()))?;
-            let known = cluster.nodes.contains_key(shared.name());
-            let changes = if known { refreshed(&shared.settings, facts) } else { new(shared, facts) };
-            Ok((changes, !known))
+            let known = cluster.nodes.get(shared.name());
+            let changes = match known {
+                Some(known) => refreshed(&shared.settings, facts, known),
+                None => new(shared, facts),
+            };
+            Ok((changes, known.is_none()))
         })
         .await?;
     if is_new {
@@ -267,7 +270,7 @@ fn idle(role: &NodeRole) -> CoordinatorState {
     }
 }
 
-fn refreshed(settings: &NodeSettings, facts: &HostFacts) -> Changes {
+fn refreshed(settings: &NodeSettings, facts: &HostFacts, known: &NodeRecord) -> Changes {
     let HostFacts { cpus, kernel, os, arch } = facts.clone();
     let mut changes = Changes::new();
     for change in [
@@ -279,6 +282,10 @@ fn refreshed(settings: &NodeSettings, facts: &HostFacts) -> Changes {
         NodeChange::Ipmi(settings.ipmi.clone().unwrap_or_default()),
     ] {
         changes.node(&settings.name, change);
+    }
+    // Nobody goes on with the recovery of a node whose daemon starts: the VMs that are left are its own again.
+    if known.domain_state == DomainState::FenceFlush {
+        changes.node(&settings.name, NodeChange::Domain(DomainState::Flushed));
     }
     changes
 }

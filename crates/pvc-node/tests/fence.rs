@@ -234,6 +234,20 @@ async fn a_vm_without_a_place_is_off_until_its_node_is_ready_and_keeps_its_home(
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_fenced_node_whose_daemon_ends_as_soon_as_it_starts_can_be_made_ready() {
+    let mut three = Three::start(|_| {}).await;
+    three.run_vm(1, 3).await;
+    three.eyes().storage.set_failing(true);
+    three.lose(3, true).await;
+    let eyes = three.eyes();
+    eyes.until("its recovery does not work out", || eyes.power.is_really_on("bmc-hv3")).await;
+    assert_eq!(three.state("hv3"), (DaemonState::Fenced, DomainState::FenceFlush));
+    three.worlds[2].hypervisor.set_unreachable(true);
+    assert!(three.worlds[2].start().await.task.await.unwrap().is_err());
+    eyes.until("it says so", || three.state("hv3") == (DaemonState::Stop, DomainState::Flushed)).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_dead_node_is_fenced_and_its_vms_run_elsewhere_within_seconds_of_the_detection() {
     let mut three = Three::start(|_| {}).await;
     let (up, off) = (three.run_vm(1, 3).await, three.worlds[2].define(2, VmState::Stop).await);
