@@ -105,6 +105,8 @@ pub enum Unfit {
     NotInLimit,
     /// Its daemon does not run.
     Daemon(DaemonState),
+    /// Its hypervisor is switched off.
+    NoGuests,
     /// It takes no VMs at present.
     Domain(DomainState),
     /// The node as a whole is too small.
@@ -130,6 +132,7 @@ impl fmt::Display for Unfit {
             Unfit::Leaving => write!(f, "is where the VM is now"),
             Unfit::NotInLimit => write!(f, "is not among the nodes the VM is limited to"),
             Unfit::Daemon(state) => write!(f, "is in daemon state `{state}`, not `run`"),
+            Unfit::NoGuests => write!(f, "runs no guests: its hypervisor is switched off"),
             Unfit::Domain(state) => write!(f, "is in domain state `{state}`, not `ready`"),
             Unfit::TooLittleMemory { total_mib, needed_mib } => {
                 write!(f, "has {total_mib} MiB of memory in all, and the VM's {needed_mib} MiB must be less")
@@ -277,6 +280,9 @@ pub fn check_node(node: &NodeRecord, need: &Need<'_>, promises: &Promises) -> Re
     if node.daemon_state != DaemonState::Run {
         return Err(Unfit::Daemon(node.daemon_state.clone()));
     }
+    if !node.runs_guests() {
+        return Err(Unfit::NoGuests);
+    }
     if node.domain_state != DomainState::Ready {
         return Err(Unfit::Domain(node.domain_state.clone()));
     }
@@ -348,7 +354,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::node::NodeFigures;
+    use crate::node::{DaemonNote, NodeFigures};
     use crate::records;
 
     fn node(name: &str, free: u64, provisioned: u64, vcpus: u64, load: f64) -> NodeRecord {
@@ -424,13 +430,16 @@ mod tests {
         let mut dead = node("hv3", 64_000, 0, 0, 0.0);
         dead.daemon_state = DaemonState::Dead;
         let full = node("hv4", 100, 0, 0, 0.0);
-        let cluster = cluster(vec![node("hv1", 64_000, 0, 0, 0.0), flushed, dead, full]);
+        let mut idle = node("hv5", 64_000, 0, 0, 0.0);
+        idle.daemon = Some(DaemonNote { runs_guests: false, ..DaemonNote::default() });
+        let cluster = cluster(vec![node("hv1", 64_000, 0, 0, 0.0), flushed, dead, full, idle]);
         let here = NodeName::new("hv1");
         let need = Need { memory_mib: 4096, vcpus: 2, leaving: Some(&here), runs: true, ..Need::default() };
         assert_eq!(
             placed(&cluster, Selector::Mem, &need),
             "no node can take the VM: `hv1` is where the VM is now; `hv2` is in domain state `flushed`, not `ready`; \
-             `hv3` is in daemon state `dead`, not `run`; `hv4` has 100 MiB of memory free, and the VM needs 4096 MiB"
+             `hv3` is in daemon state `dead`, not `run`; `hv4` has 100 MiB of memory free, and the VM needs 4096 MiB; \
+             `hv5` runs no guests: its hypervisor is switched off"
         );
         assert_eq!(placed(&Cluster::default(), Selector::Mem, &need), "there are no nodes");
     }
