@@ -163,6 +163,18 @@ async fn an_older_primary_keeps_its_role_until_its_power_is_off_and_its_vms_run_
 }
 
 #[tokio::test(start_paused = true)]
+async fn while_an_older_peer_has_the_fence_lock_nobody_else_fences() {
+    let mut three = Three::start(|_| {}).await;
+    let vm = three.run_vm(1, 3).await;
+    let lock = three.eyes().operator.fence_lock(Duration::from_secs(1)).await.unwrap();
+    three.lose(3, true).await;
+    three.eyes().pass(120).await;
+    assert_eq!(three.state("hv3").0, DaemonState::Run);
+    lock.release().await;
+    three.eyes().until("its VM runs elsewhere", || three.runs_on(vm).len() == 1).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_node_that_an_older_peer_left_dead_is_fenced_and_has_a_record_of_its_own() {
     let mut three = Three::start(|_| {}).await;
     let vm = three.run_vm(1, 3).await;
@@ -245,6 +257,69 @@ async fn a_fenced_node_whose_daemon_ends_as_soon_as_it_starts_can_be_made_ready(
     three.worlds[2].hypervisor.set_unreachable(true);
     assert!(three.worlds[2].start().await.task.await.unwrap().is_err());
     eyes.until("it says so", || three.state("hv3") == (DaemonState::Stop, DomainState::Flushed)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_is_gone_holds_up_no_other_vm() {
+    let mut three = Three::start(|_| {}).await;
+    let (well, gone) = (three.run_vm(1, 3).await, three.run_vm(2, 3).await);
+    let stale = VolumeId::from_record("vms/renamed_long_ago").unwrap();
+    three.write(well, [VmChange::Volumes(vec![stale])]).await;
+    three.eyes().storage.remove(&VolumeId::from_record("vms/vm2_sda").unwrap()).await.unwrap();
+    three.lose(3, true).await;
+    let eyes = three.eyes();
+    eyes.until("the one runs elsewhere", || three.runs_on(well).len() == 1).await;
+    eyes.until_state(gone, "fail").await;
+    assert!(eyes.vm(gone).failed_reason.contains("does not exist"), "{}", eyes.vm(gone).failed_reason);
+    eyes.until("the fence is over", || three.state("hv3") == (DaemonState::Fenced, DomainState::Flushed))
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_power_is_switched_on_after_the_vms_have_their_places() {
+    let mut three = Three::start(|_| {}).await;
+    let vm = three.run_vm(1, 3).await;
+    three.eyes().storage.set_locks_take(Duration::from_secs(8));
+    three.lose(3, true).await;
+    let eyes = three.eyes();
+    eyes.until("it is switched on again", || eyes.power.is_really_on("bmc-hv3")).await;
+    assert_ne!(eyes.vm(vm).node, Some(NodeName::new("hv3")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn fifty_vms_of_a_dead_node_run_elsewhere_each_once() {
+    let mut three = Three::start(|_| {}).await;
+    let mut vms = Vec::new();
+    for number in 1..=50 {
+        vms.push(three.run_vm(number, 3).await);
+    }
+    three.lose(3, true).await;
+    let eyes = three.eyes();
+    eyes.until("it is taken for dead", || three.state("hv3").0 == DaemonState::Dead).await;
+    let detected = eyes.now();
+    eyes.until("all run elsewhere", || vms.iter().all(|vm| !three.runs_on(*vm).is_empty())).await;
+    let took = eyes.now() - detected;
+    assert!(took <= Duration::from_secs(5), "{took:?}");
+    eyes.pass(60).await;
+    assert!(vms.iter().all(|vm| three.runs_on(*vm).len() == 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_of_the_store_for_everybody_is_nobodys_death() {
+    let three = Three::start(|_| {}).await;
+    let vm = three.run_vm(1, 3).await;
+    let connections = || three.daemons.iter().flatten().map(|daemon| &daemon.connection);
+    connections().for_each(|connection| connection.cut());
+    three.eyes().pass(600).await;
+    // The first ones back see the stamps of the last, which are ten minutes old.
+    for connection in connections() {
+        connection.mend();
+        three.eyes().pass(20).await;
+    }
+    three.eyes().pass(120).await;
+    assert!(["hv1", "hv2", "hv3"].iter().all(|name| three.state(name).0 == DaemonState::Run));
+    assert!(!three.eyes().power.calls().iter().any(|call| call.starts_with("off ")));
+    assert_eq!(three.runs_on(vm), [3]);
 }
 
 #[tokio::test(start_paused = true)]
