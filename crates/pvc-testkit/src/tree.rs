@@ -17,6 +17,7 @@ pub struct FlakyTree {
     requests: AtomicU64,
     loses_answer: AtomicBool,
     breaks_at_write: AtomicBool,
+    has_majority: AtomicBool,
     before_create: Mutex<Option<Interlude>>,
     before_multi: Mutex<Option<Interlude>>,
     session: watch::Sender<SessionState>,
@@ -35,6 +36,7 @@ impl FlakyTree {
             requests: AtomicU64::new(0),
             loses_answer: AtomicBool::new(false),
             breaks_at_write: AtomicBool::new(false),
+            has_majority: AtomicBool::new(true),
             before_create: Mutex::new(None),
             before_multi: Mutex::new(None),
             session,
@@ -92,6 +94,18 @@ impl FlakyTree {
         *self.before_multi.lock().expect("no test panics while holding it") = Some(Box::pin(interlude));
     }
 
+    /// From now on this is a connection to a server that leads nobody any more and has not noticed: it
+    /// answers whoever reads, and `sync`, and what is to be written waits for ever.
+    pub fn lose_majority(&self) {
+        self.has_majority.store(false, Ordering::SeqCst);
+    }
+
+    async fn majority(&self) {
+        if !self.has_majority.load(Ordering::SeqCst) {
+            std::future::pending::<()>().await;
+        }
+    }
+
     /// How many calls were made so far.
     pub fn requests(&self) -> u64 {
         self.requests.load(Ordering::SeqCst)
@@ -139,6 +153,7 @@ impl Tree for FlakyTree {
         if let Some(interlude) = interlude {
             interlude.await;
         }
+        self.majority().await;
         let created = self.reach()?.create(path, data, mode).await;
         self.answer(created)
     }
@@ -148,6 +163,7 @@ impl Tree for FlakyTree {
         if let Some(interlude) = interlude {
             interlude.await;
         }
+        self.majority().await;
         let done = self.reach()?.multi(ops).await;
         self.answer(done)
     }

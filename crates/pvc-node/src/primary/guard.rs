@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use pvc_ports::{MultiError, Op};
 use tokio_util::sync::CancellationToken;
 
 use super::role;
@@ -50,7 +51,7 @@ async fn watch(shared: &Shared, renewed: &mut Duration) {
     // The keepalive's stamps are signs of life; this is for when they are late, or rare.
     if role::unheard_for(shared) > shared.settings.session_timeout / 2 + EVERY {
         let sent = shared.now();
-        if let Some(Ok(())) = shared.within(PROBE, shared.store.tree().sync()).await {
+        if shared.within(PROBE, answers(shared)).await == Some(true) {
             shared.role.heard(sent);
         }
     }
@@ -58,4 +59,11 @@ async fn watch(shared: &Shared, renewed: &mut Duration) {
         *renewed = shared.now();
         role::renew(shared).await;
     }
+}
+
+/// Whether a majority of the store answers. A read or a `sync` is answered by a leader that has lost its
+/// followers, until it notices; what changes something, or might have, is not.
+async fn answers(shared: &Shared) -> bool {
+    let nothing = Op::Check { path: "/".to_owned(), version: 0 };
+    matches!(shared.store.tree().multi(vec![nothing]).await, Ok(_) | Err(MultiError::Refused { .. }))
 }
