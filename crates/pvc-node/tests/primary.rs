@@ -157,6 +157,24 @@ async fn a_primary_cut_off_from_the_store_gives_everything_up_and_takes_it_again
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_primary_beside_a_leader_without_followers_gives_everything_up() {
+    let Pair { segment, one, first, .. } = pair().await;
+    let lost = one.now();
+    first.connection.lose_majority();
+    one.until("nobody has the addresses", || segment.holders("10.0.0.250").is_empty()).await;
+    assert!(one.now() - lost <= Duration::from_secs(12), "{:?}", one.now() - lost);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_address_that_does_not_go_is_waited_for_until_its_lease_is_over() {
+    let Pair { segment, one, .. } = pair().await;
+    one.network.set_refusing(|change| matches!(change, NetworkChange::AddressRemoved { .. }));
+    ask(&one, Some("hv2")).await;
+    until_state(&one, "hv2", Primary).await;
+    segment.assert_all_at("hv2");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_short_outage_of_the_store_moves_nothing() {
     let Pair { segment, one, first, .. } = pair().await;
     segment.forget_gaps();

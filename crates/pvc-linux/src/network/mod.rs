@@ -206,8 +206,12 @@ impl Network for LinuxNetwork {
         };
         let message = match address {
             IpNet::V4(net) => {
-                // Else the kernel removes, with the first address of a network, all others of it.
-                self.set_setting(&format!("net/ipv4/conf/{link}/promote_secondaries"), "1").await?;
+                // Else the kernel removes, with the first address of a network, all others of it. Who
+                // must let go of an address lets go of it all the same.
+                let setting = format!("net/ipv4/conf/{link}/promote_secondaries");
+                if let Err(error) = self.set_setting(&setting, "1").await {
+                    tracing::warn!(%error, link, "other addresses of the network may go with the removed one");
+                }
                 AddressMessageBuilder::<std::net::Ipv4Addr>::new()
                     .index(index)
                     .address(net.addr(), net.prefix_len())

@@ -16,6 +16,9 @@ const GOODBYE: Duration = Duration::from_secs(2);
 /// How long a new primary waits for the database before it says that it is there.
 const DATABASE: Duration = Duration::from_secs(10);
 
+/// Between two attempts to make an address go.
+const LEAVE_AGAIN: Duration = Duration::from_secs(2);
+
 const API: &str = "pvcapid.service";
 
 /// One node's part in a hand-over.
@@ -100,7 +103,7 @@ impl<'a> Exchange<'a> {
                 self.shared.sleep(duration).await;
                 true
             }
-            Action::Leave(duty) => role::leave(self.shared, duty).await,
+            Action::Leave(duty) => self.leave(duty).await,
             Action::Insist => self.insist().await,
             Action::Take(_) | Action::End(_) => true,
         }
@@ -175,6 +178,19 @@ impl<'a> Exchange<'a> {
         if self.shared.within(GOODBYE, released).await.is_none() {
             tracing::debug!("a lock of the hand-over is given back later");
         }
+    }
+
+    /// What the kernel refuses to give up it takes away by itself when its lease is over, and the other node is
+    /// kept waiting until then.
+    async fn leave(&self, duty: Duty) -> bool {
+        let over = self.shared.now() + role::longest_lease(self.shared);
+        while !role::leave(self.shared, duty).await {
+            if self.shared.now() >= over {
+                return false;
+            }
+            self.shared.sleep(LEAVE_AGAIN).await;
+        }
+        true
     }
 
     async fn take(&self, duty: Duty) -> bool {

@@ -32,6 +32,8 @@ struct State {
     taken: BTreeSet<Duty>,
     /// The addresses of these duties that the kernel refuses, with what it says.
     refused: BTreeMap<IpNet, String>,
+    /// What of it is to go: it may still be here, and is not to be kept.
+    leaving: BTreeSet<Duty>,
     /// Whether it is known what a former life left here.
     has_looked: bool,
     /// When the last request was sent that the store has answered; monotonic.
@@ -132,6 +134,11 @@ pub(crate) async fn adopt(shared: &Shared) {
     shared.role.state().taken.extend(found.iter().map(|floating| floating.duty));
 }
 
+/// How long the kernel keeps an address at most that it is not asked to keep any more.
+pub(crate) fn longest_lease(shared: &Shared) -> Duration {
+    shared.settings.session_timeout + LEASE_MARGIN
+}
+
 /// Takes a duty: its addresses come here, and the neighbours are told. `false` if this node has no right
 /// to it, or the kernel refused.
 pub(crate) async fn take(shared: &Shared, duty: Duty) -> bool {
@@ -139,7 +146,11 @@ pub(crate) async fn take(shared: &Shared, duty: Duty) -> bool {
     if is_cut_off(shared) {
         return false;
     }
-    shared.role.state().taken.insert(duty);
+    {
+        let mut state = shared.role.state();
+        state.taken.insert(duty);
+        state.leaving.remove(&duty);
+    }
     if duty == Duty::Services {
         shared.role.term.send_modify(|term| *term += 1);
     }
@@ -152,12 +163,16 @@ pub(crate) async fn take(shared: &Shared, duty: Duty) -> bool {
     all
 }
 
-/// Lets go of a duty. `false` if something of it could not be made to go.
+/// Lets go of a duty. `false` if something of it could not be made to go: then the kernel takes it away
+/// when its lease is over.
 pub(crate) async fn leave(shared: &Shared, duty: Duty) -> bool {
     let _turn = shared.role.turn.lock().await;
+    shared.role.state().leaving.insert(duty);
     let gone = leave_now(shared, duty).await;
     if gone {
-        shared.role.state().taken.remove(&duty);
+        let mut state = shared.role.state();
+        state.taken.remove(&duty);
+        state.leaving.remove(&duty);
     }
     gone
 }
@@ -191,8 +206,11 @@ pub(crate) async fn renew(shared: &Shared) {
         return;
     }
     let Some(Ok(links)) = shared.within(KERNEL, shared.ports.network.links()).await else { return };
-    let taken = shared.role.state().taken.clone();
-    for floating in shared.settings.floating.iter().filter(|floating| taken.contains(&floating.duty)) {
+    let kept: BTreeSet<Duty> = {
+        let state = shared.role.state();
+        state.taken.difference(&state.leaving).copied().collect()
+    };
+    for floating in shared.settings.floating.iter().filter(|floating| kept.contains(&floating.duty)) {
         let here = links.get(&floating.link).is_some_and(|link| link.addresses.contains(&floating.address));
         if here {
             let renewed = lease(shared, floating).await;
