@@ -334,6 +334,10 @@ impl Store {
         let path = keys::daemon(node);
         match self.tree.create(&path, Bytes::from(who.to_owned()), CreateMode::Ephemeral).await {
             Ok(_) => Ok(Announced::Now),
+            // An answer got lost, now or the last time: it is announced, and nobody else is.
+            Err(TreeError::OutcomeUnknown | TreeError::NodeExists { .. }) if self.is_own(&path).await? => {
+                Ok(Announced::Now)
+            }
             Err(TreeError::NodeExists { .. }) => {
                 let holder = self.tree.get(&path).await?.map(|entry| entry.data).unwrap_or_default();
                 Ok(Announced::Taken { by: String::from_utf8_lossy(&holder).into_owned() })

@@ -629,6 +629,18 @@ async fn only_one_daemon_of_a_node_is_announced_at_a_time() {
 }
 
 #[tokio::test]
+async fn a_daemon_whose_announcement_lost_its_answer_is_announced() {
+    let world = cluster().await;
+    let hv1 = NodeName::new("hv1");
+    let tree = FlakyTree::new(world.tree.connect());
+    let clock = Arc::new(TokioClock::new());
+    let store = Store::open(tree.clone(), clock, Arc::new(SeededRandom::new(8))).await.expect("readable");
+    tree.lose_next_answer();
+    assert_eq!(store.announce_daemon(&hv1, "process 7").await.expect("reachable"), Announced::Now);
+    assert_eq!(store.announce_daemon(&hv1, "process 7").await.expect("reachable"), Announced::Now);
+}
+
+#[tokio::test]
 async fn no_daemon_is_announced_in_a_store_without_a_cluster_and_nothing_is_written() {
     let world = empty().await;
     let announced = world.store.announce_daemon(&NodeName::new("hv1"), "").await;
