@@ -198,6 +198,10 @@ impl Reporter {
         if let Err(error) = startup::set_up_node(&self.shared).await {
             tracing::error!(error = &error as &dyn std::error::Error, "the node's record could not be made");
         }
+        // What says that this is no older daemon went with the rest.
+        if let Err(error) = startup::claim_name(&self.shared).await {
+            tracing::error!(error = &error as &dyn std::error::Error, "the daemon could not be announced");
+        }
     }
 
     fn figures(&self, view: &Cluster) -> Option<NodeFigures> {
