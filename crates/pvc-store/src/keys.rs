@@ -1,7 +1,7 @@
 //! Where things lie in the tree. The only place that knows.
 
 use std::collections::BTreeSet;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use pvc_model::storage::VolumeId;
 use pvc_model::{NodeName, Uuid};
@@ -152,15 +152,15 @@ pub(crate) const OSD_KEYS: &[(&str, &str)] = &[
 pub(crate) const POOL_KEYS: &[(&str, &str)] = &[("pgs", ""), ("tier", "default"), ("stats", "{}")];
 
 /// The parts of the keys that every record of a kind has.
-static KNOWN_NAMES: LazyLock<BTreeSet<&'static str>> = LazyLock::new(|| {
+static KNOWN_NAMES: LazyLock<BTreeSet<Arc<str>>> = LazyLock::new(|| {
     let of_records = [NODE_KEYS, VM_KEYS, NETWORK_KEYS, OSD_KEYS, POOL_KEYS].into_iter().flatten();
     let of_lists = ["type", "protected", "timestamp", "rbdsnaplist"];
-    of_records.flat_map(|(key, _)| key.split('/')).chain(of_lists).collect()
+    of_records.flat_map(|(key, _)| key.split('/')).chain(of_lists).map(Arc::from).collect()
 });
 
-/// `name` as it stands in this program, if it is one that many records have.
-pub(crate) fn known_name(name: &str) -> Option<&'static str> {
-    KNOWN_NAMES.get(name).copied()
+/// `name`; always the same one if it is one that many records have.
+pub(crate) fn shared_name(name: &str) -> Arc<str> {
+    KNOWN_NAMES.get(name).cloned().unwrap_or_else(|| name.into())
 }
 
 pub(crate) fn node(name: &NodeName, key: &str) -> String {

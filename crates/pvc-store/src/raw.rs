@@ -16,8 +16,8 @@ use crate::keys;
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Value {
     Text(Arc<str>),
-    /// What is not UTF-8.
-    Other(Box<[u8]>),
+    /// What is not UTF-8. Behind one more pointer, so that it costs the others no place.
+    Other(Box<Box<[u8]>>),
 }
 
 impl Value {
@@ -26,7 +26,7 @@ impl Value {
         match std::str::from_utf8(data) {
             Ok("") => Value::default(),
             Ok(text) => Value::Text(text.into()),
-            Err(_) => Value::Other(data.into()),
+            Err(_) => Value::Other(Box::new(data.into())),
         }
     }
 
@@ -84,32 +84,46 @@ pub(crate) struct Raw {
 struct Branch {
     /// `None` where only something below was read.
     node: Option<RawNode>,
-    /// By name, in order.
-    children: Vec<(Cow<'static, str>, Branch)>,
+    /// `None` for most.
+    children: Option<Box<Children>>,
+}
+
+/// What is one level below a place, by name, in order.
+#[derive(Debug, Default)]
+struct Children(Vec<(Arc<str>, Branch)>);
+
+impl Children {
+    fn find(&self, name: &str) -> Result<usize, usize> {
+        self.0.binary_search_by(|(other, _)| (**other).cmp(name))
+    }
+
+    fn insert(&mut self, at: usize, name: &str) {
+        // Doubling would leave a third of all memory empty.
+        if self.0.len() == self.0.capacity() {
+            self.0.reserve_exact(self.0.len() / 8 + 1);
+        }
+        self.0.insert(at, (keys::shared_name(name), Branch::default()));
+    }
 }
 
 impl Branch {
-    fn find(&self, name: &str) -> Result<usize, usize> {
-        self.children.binary_search_by(|(other, _)| (**other).cmp(name))
+    fn children(&self) -> impl Iterator<Item = &(Arc<str>, Branch)> {
+        self.children.iter().flat_map(|children| &children.0)
     }
 
     fn child(&self, name: &str) -> Option<&Branch> {
-        self.find(name).ok().map(|at| &self.children[at].1)
+        let children = self.children.as_ref()?;
+        children.find(name).ok().map(|at| &children.0[at].1)
     }
 
     /// The child `name`, made if it is missing.
     fn child_mut(&mut self, name: &str) -> &mut Branch {
-        let at = self.find(name).unwrap_or_else(|at| {
-            let name = keys::known_name(name).map_or_else(|| Cow::Owned(name.to_owned()), Cow::Borrowed);
-            // Doubling would leave a third of all memory empty.
-            let few = self.children.len() / 8 + 1;
-            if self.children.len() == self.children.capacity() {
-                self.children.reserve_exact(few);
-            }
-            self.children.insert(at, (name, Branch::default()));
+        let children = self.children.get_or_insert_default();
+        let at = children.find(name).unwrap_or_else(|at| {
+            children.insert(at, name);
             at
         });
-        &mut self.children[at].1
+        &mut children.0[at].1
     }
 
     /// Calls `visit` for this place, which has the path `path`, and all below it, parents before children.
@@ -118,7 +132,7 @@ impl Branch {
             visit(if path.is_empty() { "/" } else { path }, node);
         }
         let length = path.len();
-        for (name, child) in &self.children {
+        for (name, child) in self.children() {
             path.push('/');
             path.push_str(name);
             child.walk(path, visit);
@@ -133,7 +147,7 @@ impl Branch {
         {
             node.data = known.data.clone();
         }
-        for (name, child) in &mut self.children {
+        for (name, child) in self.children.iter_mut().flat_map(|children| &mut children.0) {
             if let Some(known) = other.child(name) {
                 child.share(known);
             }
@@ -193,11 +207,10 @@ impl Raw {
             return;
         }
         let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
-        if self.branch(parent).is_some() {
-            let parent = self.branch_mut(parent);
-            if let Ok(at) = parent.find(name) {
-                parent.children.remove(at);
-            }
+        if self.branch(parent).is_some_and(|parent| parent.child(name).is_some())
+            && let Some(children) = &mut self.branch_mut(parent).children
+        {
+            children.0.retain(|(other, _)| **other != *name);
         }
     }
 
@@ -213,9 +226,9 @@ impl Raw {
 
     /// The names of the children of `path`, in order.
     pub fn children(&self, path: &str) -> Vec<String> {
-        let children = self.branch(path).map(|branch| &branch.children[..]).unwrap_or_default();
+        let Some(branch) = self.branch(path) else { return Vec::new() };
         let is_there = |(_, child): &&(_, Branch)| child.node.is_some();
-        children.iter().filter(is_there).map(|(name, _)| name.clone().into_owned()).collect()
+        branch.children().filter(is_there).map(|(name, _)| name.as_ref().to_owned()).collect()
     }
 
     /// Calls `visit` for each node, parents before children.
