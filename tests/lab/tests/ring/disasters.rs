@@ -100,3 +100,35 @@ fn a_guest_waits_until_the_bmc_says_that_its_node_is_off() {
     lab.node_is("pvchv2", "run", "flushed");
     assert_eq!(lab.fence("pvchv2").unwrap()["power"], "switched on");
 }
+
+#[test]
+fn the_storage_refuses_what_a_guest_writes_whose_node_is_called_off_by_a_bmc_that_lies() {
+    let lab = Lab::whole();
+    lab.allow_two_instances();
+    lab.start("web1", "pvchv3");
+    let client = lab.writer("web1");
+    lab.does(&["bmc", "pvchv3", "lies"]).ok();
+    lab.hang("pvchv3", "pvcnoded");
+    let to = eventually("web1 elsewhere", 90, || match lab.running_elsewhere("web1", "pvchv3").as_slice() {
+        [one] => Ok(one.clone()),
+        other => Err(format!("{other:?}")),
+    });
+    lab.hears(&to, "web1", "boot 2, counted on");
+    lab.proven_dead("pvchv3", "its BMC said twice that the power is off");
+    // Both run. One has the disk, and what the other writes is refused.
+    assert_eq!(lab.running_on("web1").len(), 2);
+    lab.may_no_longer_write(&client);
+    assert_ne!(lab.writer("web1"), client);
+    let writes =
+        "run (echo here | dd of=/disk/who conv=fsync && echo it is wri\\tten) & sleep 3; echo it has tr\\ied";
+    lab.types("pvchv3", "web1", writes, "it has tried");
+    lab.types(&to, "web1", writes, "it is written");
+    let said = lab.on("pvchv3", "cat /var/log/libvirt/web1.log");
+    assert!(!said.ok().contains("it is written"), "{said}");
+
+    // Its daemon goes on, and ends the guest that is another node's by now.
+    lab.does(&["thaw", "pvchv3", "pvcnoded"]).ok();
+    lab.does(&["bmc", "pvchv3", "ok"]).ok();
+    lab.node_is("pvchv3", "run", "flushed");
+    assert_eq!(lab.running_on("web1"), [to]);
+}
