@@ -194,6 +194,26 @@ mod tests {
         }
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn garbage_instead_of_an_answer_is_neither_on_nor_off_and_is_told_in_one_short_line() {
+        let garbage = format!("\u{1b}[2J\0{}\nChassis Power is off\n", "\u{fffd}\r\n#".repeat(10_000));
+        for (code, said) in [(0, garbage.clone()), (1, garbage.clone()), (0, "power:off".to_owned())] {
+            let (ipmitool, exec) = ipmitool(move |_| {
+                let bytes = said.clone().into_bytes();
+                Ok(Output { code: Some(code), stdout: bytes.clone(), stderr: bytes })
+            });
+            for error in [
+                ipmitool.is_on(&bmc()).await.unwrap_err(),
+                ipmitool.cut(&bmc()).await.expect_err("nothing says that it is off"),
+            ] {
+                let told = error.to_string();
+                assert!(matches!(error, PowerError::Unusable { .. }), "{told}");
+                assert!(told.chars().count() < 300 && !told.contains(char::is_control), "{told:?}");
+            }
+            assert!(exec.ran().len() <= 4, "it is not asked again and again");
+        }
+    }
+
     #[tokio::test]
     async fn the_password_is_in_the_environment_alone_and_in_no_error() {
         let (ipmitool, exec) = ipmitool(|_| Ok(refused("bad password a'b \"c\" $d\n")));
