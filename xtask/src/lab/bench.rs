@@ -145,16 +145,17 @@ impl Bench {
 
     /// Has each of `guests` running on `node`, its userland too.
     fn cast(&self, guests: &[&str], node: &NodeName) -> Result<()> {
+        let asked = &self.node(0);
         for guest in guests {
             let place = ask::running_on(&self.lab, guest);
             if place.is_empty() {
                 ask::forget_console(&self.lab, guest);
                 pvc::define_guests(&self.lab, &[guest])?;
                 // It may be there already.
-                self.pvc(node, &format!("vm move {guest} --target {node}")).ok();
-                self.pvc(node, &format!("vm start {guest} --wait"))?;
+                self.pvc(asked, &format!("vm move {guest} --target {node}")).ok();
+                self.pvc(asked, &format!("vm start {guest} --wait"))?;
             } else if place != [node.text.clone()] {
-                self.pvc(node, &format!("vm move {guest} --target {node} --wait"))?;
+                self.pvc(asked, &format!("vm move {guest} --target {node} --wait"))?;
             }
         }
         for guest in guests {

@@ -23,21 +23,23 @@ struct Part {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum On {
     Every,
+    Coordinators,
+    /// One coordinator.
     First,
 }
 
 const PARTS: [Part; 6] = [
     Part {
         name: "ZooKeeper has a quorum",
-        on: On::Every,
+        on: On::Coordinators,
         question: "echo srvr | nc -N -w 2 $(hostname) 2181 | grep Mode",
         wanted: "er", // leader, follower
     },
     Part {
         name: "Ceph's monitors have a quorum",
         on: On::First,
-        question: "ceph --connect-timeout 5 quorum_status | jq -r '.quorum | length'",
-        wanted: "3",
+        question: "ceph --connect-timeout 5 quorum_status | jq -r 'if (.quorum | length) == (.monmap.mons | length) then \"all\" else \"some\" end'",
+        wanted: "all",
     },
     Part {
         name: "Ceph's OSDs are up",
@@ -96,7 +98,7 @@ pub fn wait_for_services(
         if part.name.starts_with("Ceph's OSDs") {
             register_osds(lab)?;
         }
-        for each in nodes.iter().filter(|each| part.on == On::Every || each.number == 1) {
+        for each in part.asked(&nodes) {
             wait_until(&format!("{} (seen from `{each}`)", part.name), LIMIT, || {
                 may_come(each)?;
                 Ok(part.holds(lab, each))
@@ -108,6 +110,15 @@ pub fn wait_for_services(
 }
 
 impl Part {
+    fn asked<'a>(&self, nodes: &'a [NodeName]) -> Vec<&'a NodeName> {
+        let coordinators = || nodes.iter().filter(|node| node.is_coordinator());
+        match self.on {
+            On::Every => nodes.iter().collect(),
+            On::Coordinators => coordinators().collect(),
+            On::First => coordinators().take(1).collect(),
+        }
+    }
+
     fn holds(&self, lab: &Lab, node: &NodeName) -> bool {
         node::ask(lab, node, self.question).is_some_and(|answer| answer.contains(self.wanted))
     }
@@ -121,7 +132,9 @@ pub fn progress(begun: Instant, what: &str) {
 /// it a pool for volumes. Young monitors refuse both for a moment.
 fn register_osds(lab: &Lab) -> Result<()> {
     let Some(first) = lab.nodes().first().cloned() else { return Ok(()) };
-    let ids: Vec<String> = lab.nodes().iter().map(|node| (node.number - 1).to_string()).collect();
+    let nodes = lab.nodes();
+    let coordinators = nodes.iter().filter(|node| node.is_coordinator());
+    let ids: Vec<String> = coordinators.map(|node| (node.number - 1).to_string()).collect();
     let script = format!("/usr/local/lib/pvc-lab/storage {}", ids.join(" "));
     wait_until("Ceph takes its OSDs and a pool", LIMIT, || Ok(node::ask(lab, &first, &script).is_some()))
 }
@@ -142,8 +155,7 @@ pub fn status(lab: &Lab) -> Result<()> {
     // Whoever is asked may be the one that is off: the first that is not.
     let alive: Vec<NodeName> = lab.nodes().into_iter().filter(|each| is_well(lab, each)).collect();
     for part in &PARTS {
-        let asked: Vec<&NodeName> =
-            alive.iter().take(if part.on == On::Every { usize::MAX } else { 1 }).collect();
+        let asked = part.asked(&alive);
         let holds = !asked.is_empty() && asked.iter().all(|each| part.holds(lab, each));
         println!("{} {}", if holds { "yes" } else { "no " }, part.name);
     }

@@ -35,6 +35,9 @@ pub const NETWORKS: [Network; 3] = [
     Network { name: "storage", device: "ens6", number: 2, mtu: 9000 },
 ];
 
+/// Their names, addresses and BMCs have one digit for the number.
+const MOST_NODES: u8 = 9;
+
 /// A node's name and its number, from which its addresses follow.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NodeName {
@@ -43,6 +46,11 @@ pub struct NodeName {
 }
 
 impl NodeName {
+    /// Whether it has a part in ZooKeeper, Ceph and the database: the first three do.
+    pub fn is_coordinator(&self) -> bool {
+        self.number <= 3
+    }
+
     pub fn numbered(number: u8) -> Self {
         Self { text: format!("pvchv{number}"), number }
     }
@@ -84,6 +92,16 @@ impl Lab {
         let count = fs::read_to_string(self.directory.join("count")).ok();
         let count = count.and_then(|count| count.trim().parse().ok()).unwrap_or(3);
         (1..=count).map(NodeName::numbered).collect()
+    }
+
+    /// Says how many nodes the lab has, or will have.
+    ///
+    /// # Errors
+    /// If their addresses would not fit.
+    pub fn set_count(&self, count: u8) -> Result<()> {
+        ensure!((1..=MOST_NODES).contains(&count), "a lab has 1 to {MOST_NODES} nodes, not {count}");
+        fs::create_dir_all(&self.directory)?;
+        Ok(fs::write(self.directory.join("count"), count.to_string())?)
     }
 
     /// # Errors
@@ -138,6 +156,17 @@ mod tests {
     fn a_lab_has_three_nodes_unless_it_was_made_with_more() {
         let names: Vec<String> = lab().nodes().iter().map(ToString::to_string).collect();
         assert_eq!(names, ["pvchv1", "pvchv2", "pvchv3"]);
+    }
+
+    #[test]
+    fn a_lab_can_have_as_many_nodes_as_there_are_digits() {
+        let directory = std::env::temp_dir().join(format!("pvc-lab-count-{}", std::process::id()));
+        let lab = Lab { directory: directory.clone(), ..lab() };
+        assert!(lab.set_count(0).is_err() && lab.set_count(10).is_err());
+        lab.set_count(5).unwrap();
+        let coordinators = lab.nodes().into_iter().filter(NodeName::is_coordinator).count();
+        assert_eq!((lab.nodes().len(), coordinators), (5, 3));
+        fs::remove_dir_all(directory).unwrap();
     }
 
     #[test]

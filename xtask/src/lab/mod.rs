@@ -31,11 +31,13 @@ use crate::run::{self, command};
 const USAGE: &str = "\
 Usage: cargo xtask lab COMMAND
 
-  up [--without-pvc|--bare] [--release]
+  up [--without-pvc|--bare] [--release] [--nodes N]
                                 make, power on and wait for three nodes that run PVC, from packages made of the
                                 project as it is; what is there already is kept
                                 (--without-pvc: the services PVC stands on, started by the lab;
-                                --bare: no address and no service, as PVC finds its nodes)
+                                --bare: no address and no service, as PVC finds its nodes;
+                                --nodes: 1 to 9, of which the first three are coordinators)
+  add                           one node more in a lab that is up, from nothing until it takes VMs
   install [NODE] [--release]    make packages again and install them on all nodes, or on one, while they run
   down [--keep]                 power everything off and remove it (--keep: the nodes' disks stay)
   status                        what is up, what is cut, what is broken
@@ -71,6 +73,7 @@ pub fn run(arguments: &[String]) -> Result<()> {
     let lab = Lab::from_environment()?;
     match words.as_slice() {
         ["up", options @ ..] => up(&lab, &Up::parse(options)?),
+        ["add"] => add(&lab),
         ["install", options @ ..] => install(&lab, options),
         ["down"] => down(&lab, false),
         ["down", "--keep"] => down(&lab, true),
@@ -107,16 +110,30 @@ struct Up {
     services: Services,
     with_pvc: bool,
     release: bool,
+    nodes: Option<u8>,
+    /// The packages that the lab has are installed, not new ones.
+    keeps_packages: bool,
 }
 
 impl Up {
     fn parse(options: &[&str]) -> Result<Self> {
-        let mut up = Self { services: Services::Pvc, with_pvc: true, release: false };
-        for option in options {
+        let mut up = Self {
+            services: Services::Pvc,
+            with_pvc: true,
+            release: false,
+            nodes: None,
+            keeps_packages: false,
+        };
+        let mut options = options.iter();
+        while let Some(option) = options.next() {
             match *option {
                 "--without-pvc" => (up.services, up.with_pvc) = (Services::Lab, false),
                 "--bare" => up.with_pvc = false,
                 "--release" => up.release = true,
+                "--nodes" => {
+                    let count = options.next().and_then(|count| count.parse().ok());
+                    up.nodes = Some(count.context("`--nodes` takes a number")?);
+                }
                 _ => bail!("`{option}` is not an option of `lab up`"),
             }
         }
@@ -130,6 +147,15 @@ fn up(lab: &Lab, options: &Up) -> Result<()> {
     run::run(command("packaging/install/packages.sh").arg("lab"))?;
     let _lock = lab.lock(&lab.directory)?;
     base::ensure(lab)?;
+    if let Some(count) = options.nodes {
+        let are_made = lab.part(&NodeName::numbered(1).text).join("made").exists();
+        ensure!(
+            !are_made || usize::from(count) == lab.nodes().len(),
+            "the lab has {} nodes; `cargo xtask lab add` adds one, `lab down` begins anew",
+            lab.nodes().len()
+        );
+        lab.set_count(count)?;
+    }
     prepare(lab, services)?;
     for node in lab.nodes().iter().take(1) {
         node::make(lab, node, services)?; // It makes what all share.
@@ -143,7 +169,7 @@ fn up(lab: &Lab, options: &Up) -> Result<()> {
     each_node(&lab.nodes(), |node| bmc::start(lab, node))?;
     cluster::wait_for_boot(lab, begun)?;
     if options.with_pvc {
-        start_pvc(lab, options.release, begun)?;
+        start_pvc(lab, options, begun)?;
     }
     match (services, options.with_pvc) {
         (Services::Lab, _) => cluster::wait_for_services(lab, begun, |_| Ok(()))?,
@@ -159,16 +185,34 @@ fn up(lab: &Lab, options: &Up) -> Result<()> {
 
 /// Has PVC installed and started on every node. What a node has installed already stays, so that an
 /// interrupted `up` goes on where it was; `install` brings newer packages.
-fn start_pvc(lab: &Lab, release: bool, begun: Instant) -> Result<()> {
+fn start_pvc(lab: &Lab, options: &Up, begun: Instant) -> Result<()> {
     let without: Vec<NodeName> =
         lab.nodes().into_iter().filter(|node| !lab.part(&node.text).join("installed").exists()).collect();
     if !without.is_empty() {
-        pvc::pack(lab, release)?;
-        cluster::progress(begun, "PVC's packages are made");
+        if !options.keeps_packages {
+            pvc::pack(lab, options.release)?;
+            cluster::progress(begun, "PVC's packages are made");
+        }
         each_node(&without, |node| pvc::install(lab, node))?;
         cluster::progress(begun, "PVC is installed");
     }
     pvc::start(lab)
+}
+
+/// Gives the lab one node more. Those that are there learn of it first, as an operator would have them.
+fn add(lab: &Lab) -> Result<()> {
+    ensure!(lab.is_up(), "the lab `{}` is down; `cargo xtask lab up --nodes N` makes a larger one", lab.name);
+    let made = fs::read_to_string(lab.directory.join("services"))?;
+    let has_pvc = lab.part(&NodeName::numbered(1).text).join("installed").exists();
+    ensure!(made == Services::Pvc.name() && has_pvc, "only a lab with PVC can be added to");
+    let old = lab.nodes();
+    ensure!(old.len() >= 3, "the next node would be a coordinator, and those are there from the beginning");
+    let count = u8::try_from(old.len() + 1).context("there are too many nodes")?;
+    lab.set_count(count)?;
+    let new = NodeName::numbered(count);
+    each_node(&old, |node| pvc::introduce(lab, node, &new))?;
+    println!("the others know `{new}`");
+    up(lab, &Up { keeps_packages: true, ..Up::parse(&[])? })
 }
 
 fn install(lab: &Lab, options: &[&str]) -> Result<()> {

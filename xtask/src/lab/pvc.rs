@@ -77,6 +77,31 @@ pub fn install(lab: &Lab, node: &NodeName) -> Result<()> {
     Ok(fs::write(lab.part(&node.text).join("installed"), "")?)
 }
 
+/// Writes the names of a new node, its place in the cluster's configuration and its route into what this
+/// node has. Arguments: its name and its number.
+const INTRODUCE: &str = r#"
+    set -e
+    new=$1 number=$2 peer="neighbor 10.99.1.$2 peer-group nodes"
+    grep -qw "$new.cluster.lab" /etc/hosts ||
+        printf '10.99.%d.%d %s\n' 1 "$number" "$new.cluster.lab $new" 0 "$number" "$new.upstream.lab" 2 "$number" "$new.storage.lab" >>/etc/hosts
+    grep -q "^  all_nodes: .*$new" /etc/pvc/pvc.conf || sed -i "s/^\(  all_nodes: \[.*\)\]/\1, $new]/" /etc/pvc/pvc.conf
+    pvcnoded --check-config /etc/pvc/pvc.conf >/dev/null
+    grep -q "$peer" /etc/frr/frr.conf || sed -i "s/^ neighbor nodes timers connect 3/&\n $peer/" /etc/frr/frr.conf
+    ! systemctl is-active --quiet frr || vtysh -c 'configure terminal' -c 'router bgp 65500' -c "$peer"
+"#;
+
+/// Has a running `node` know of another one, as an operator would. No daemon is restarted for it. May be
+/// repeated.
+pub fn introduce(lab: &Lab, node: &NodeName, new: &NodeName) -> Result<()> {
+    let number = new.number.to_string();
+    let words = ["bash", "-c", INTRODUCE, "introduce", &new.text, &number].map(String::from);
+    let output = node::inside(lab, node, &words)?.output()?;
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&said);
+    ensure!(output.status.success(), "`{node}` could not be told of `{new}`: {}", said.trim());
+    Ok(())
+}
+
 /// Starts PVC on every node that does not run it yet.
 pub fn start(lab: &Lab) -> Result<()> {
     each_node(&lab.nodes(), |each| {

@@ -33,7 +33,8 @@ impl Stage {
                 "`{each}` is off, frozen or cut; `cargo xtask lab status` shows it, and `lab up` mends much"
             );
             bmc::set_fault(lab, each, bmc::Fault::None)?;
-            ask::pvc(lab, each, &["node", "ready", &each.text, "--wait"])?;
+            // Only coordinators have an API to ask.
+            ask::pvc(lab, &nodes[0], &["node", "ready", &each.text, "--wait"])?;
         }
         Ok(stage)
     }
