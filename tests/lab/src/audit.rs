@@ -21,6 +21,7 @@ impl Lab {
         for vm in &vms {
             self.one_client_may_write(&text(vm, "name"));
         }
+        self.no_move_has_left_a_lock();
         self.nothing_was_recovered_without_proof();
         self.the_primary_has_the_addresses();
     }
@@ -46,6 +47,14 @@ impl Lab {
         for guest in self.defined.borrow().iter() {
             assert!(names.contains(guest), "I10: `{guest}` was defined, and is not in {names:?}");
         }
+    }
+
+    /// A lock that outlives its move would hold up the next one, with an older peer for good.
+    fn no_move_has_left_a_lock(&self) {
+        eventually("the records of VMs are locked by nobody", 60, || match self.locks_on_vms() {
+            locks if locks.is_empty() => Ok(()),
+            locks => Err(locks),
+        });
     }
 
     /// I3: where VMs were given away, it is recorded how the death of their node was known.

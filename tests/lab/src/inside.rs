@@ -8,7 +8,7 @@ use crate::{Lab, NODES, truth};
 pub const LIBVIRT: &str = "16509";
 pub const GUESTS: &str = "49152-49215";
 
-/// Reads, writes, makes or removes one key, as a peer that keeps to no rule.
+/// Reads, writes, makes or removes keys, as a peer that keeps to no rule.
 const TREE: &str = "
 import sys
 from kazoo.client import KazooClient
@@ -18,6 +18,10 @@ tree.start(30)
 if order == 'read': print(tree.get(path)[0].decode(), end='')
 if order == 'write': tree.ensure_path(path); tree.set(path, value.encode())
 if order == 'remove': tree.delete(path, recursive=True)
+if order == 'locks':
+    for uuid in tree.get_children(path):
+        for key in ['node', 'state', 'migrate_sync_lock']:
+            for child in tree.get_children(f'{path}/{uuid}/{key}'): print(f'{uuid}/{key}/{child}')
 tree.stop()
 ";
 
@@ -35,6 +39,11 @@ impl Lab {
     /// Removes a key of the tree and all below it.
     pub fn remove_key(&self, path: &str) {
         self.tree(&["remove", path, ""]);
+    }
+
+    /// The locks that somebody has, or waits for, on the records of VMs.
+    pub(crate) fn locks_on_vms(&self) -> String {
+        self.tree(&["locks", "/domains", ""])
     }
 
     fn tree(&self, order: &[&str]) -> String {
