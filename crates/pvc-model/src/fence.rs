@@ -224,7 +224,7 @@ fn is_being_recovered(node: &NodeRecord) -> bool {
 }
 
 /// Whether a fencer of ours cut the node's power and nobody has switched it on since.
-fn wants_power(node: &NodeRecord) -> bool {
+pub fn wants_power(node: &NodeRecord) -> bool {
     node.present_fence().is_some_and(|fence| fence.proven_at.is_some() && fence.power == PowerAfter::Due)
 }
 

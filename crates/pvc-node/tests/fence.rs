@@ -346,6 +346,8 @@ async fn a_dead_node_is_fenced_and_its_vms_run_elsewhere_within_seconds_of_the_d
         eyes.view().nodes["hv3"].fence.as_ref().is_some_and(|note| note.power == PowerAfter::SwitchedOn)
     })
     .await;
+    eyes.pass(30).await;
+    assert_eq!(three.calls("on bmc-hv3"), 1, "it was switched on once");
     let note = eyes.view().nodes["hv3"].fence.clone().unwrap();
     assert!(note.proof.contains("twice") && note.recovered[0].starts_with("vm1 on hv"), "{note:?}");
     let fault = eyes.until_fault("NODE_FENCED_HV3").await;

@@ -104,7 +104,8 @@ impl Actor {
             Step::CutPower { stamp } => self.cut_power(record, *stamp, lock).await,
             Step::Prove { stamp, proof, recover } => self.prove(record, *stamp, *proof, *recover).await,
             Step::Recover { patient } => self.recover(&now, record, *patient).await,
-            Step::PowerOn => self.power_on(record).await,
+            Step::PowerOn if fence::wants_power(record) => self.power_on(record).await,
+            Step::PowerOn => Ended::Done,
         }
     }
 
