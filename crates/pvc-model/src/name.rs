@@ -6,6 +6,8 @@ use std::sync::Arc;
 /// Why a text cannot be a name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadName {
+    #[error("volume `{name}` is named without its pool: `POOL/{name}` is wanted, such as `vms/{name}`")]
+    NoPool { name: String },
     #[error("a {what} name cannot be empty")]
     Empty { what: &'static str },
     #[error("{what} name `{shown}…` has {length} characters, at most {limit} are allowed")]
@@ -97,6 +99,18 @@ mod tests {
         for name in ["web1", "db-1.example", "a_b", "9lives"] {
             assert_eq!(check_name("VM", name, 63), Ok(()), "{name}");
         }
+    }
+
+    #[test]
+    fn a_volume_without_its_pool_is_told_what_is_wanted() {
+        let refused = |text: &str| crate::storage::VolumeId::parse(text).unwrap_err().to_string();
+        assert_eq!(
+            refused("web1_sda"),
+            "volume `web1_sda` is named without its pool: `POOL/web1_sda` is wanted, such as `vms/web1_sda`"
+        );
+        assert_eq!(refused("vms/"), "a volume name cannot be empty");
+        assert_eq!(refused("/web1_sda"), "a pool name cannot be empty");
+        assert!(refused("we b").contains("a space"));
     }
 
     #[test]

@@ -64,7 +64,9 @@ impl VolumeId {
 
     /// `pool/volume` as an operator gives it for something that is to be created.
     pub fn parse(text: &str) -> Result<Self, BadName> {
-        let (pool, volume) = text.split_once('/').unwrap_or((text, ""));
+        let Some((pool, volume)) = text.split_once('/') else {
+            return Err(VolumeName::parse(text).err().unwrap_or(BadName::NoPool { name: text.to_owned() }));
+        };
         Ok(VolumeId { pool: PoolName::parse(pool)?, volume: VolumeName::parse(volume)? })
     }
 }
