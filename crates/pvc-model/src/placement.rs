@@ -398,6 +398,66 @@ mod tests {
         assert_eq!(placed(&cluster, Selector::Vms, &need), "hv1", "of equals the first");
     }
 
+    /// VM number `number` on this node.
+    fn on(cluster: &mut Cluster, number: u128, node: &str) {
+        let vm = records::vm(number, VmState::Start, Some(node));
+        cluster.vms.insert(vm.uuid, Arc::new(vm));
+    }
+
+    #[test]
+    fn the_fewest_vms_are_counted_by_the_records() {
+        let mut cluster = cluster(["hv1", "hv2", "hv3"].map(|name| node(name, 30_000, 0, 0, 0.0)).to_vec());
+        for (number, node) in [(1, "hv1"), (2, "hv1"), (3, "hv2"), (4, "hv3"), (5, "hv3")] {
+            on(&mut cluster, number, node);
+        }
+        assert_eq!(placed(&cluster, Selector::Vms, &Need::default()), "hv2");
+        on(&mut cluster, 6, "hv2");
+        assert_eq!(placed(&cluster, Selector::Vms, &Need::default()), "hv1", "of equals the first");
+    }
+
+    #[test]
+    fn of_equals_each_selector_takes_the_first_by_name_and_sees_what_is_promised() {
+        let names = ["hv2", "hv10", "hv1", "hv3"];
+        let cluster = cluster(names.map(|name| node(name, 30_000, 10_000, 4, 0.5)).to_vec());
+        let need = Need { memory_mib: 1024, vcpus: 1, runs: true, ..Need::default() };
+        for selector in Selector::ALL {
+            let mut promises = Promises::default();
+            let mut chosen = Vec::new();
+            for _ in 0..5 {
+                let name = place(&cluster, selector, &need, &promises).unwrap();
+                promises.add(&name, &need);
+                chosen.push(name.to_string());
+            }
+            assert_eq!(chosen, ["hv1", "hv10", "hv2", "hv3", "hv1"], "{selector:?}");
+        }
+    }
+
+    #[test]
+    fn each_reason_of_a_refusal_has_its_words() {
+        for (unfit, words) in [
+            (Unfit::Leaving, "is where the VM is now"),
+            (Unfit::NotInLimit, "is not among the nodes the VM is limited to"),
+            (Unfit::Daemon(DaemonState::Stop), "is in daemon state `stop`, not `run`"),
+            (Unfit::Daemon(DaemonState::from_record("odd")), "is in daemon state `odd`, not `run`"),
+            (Unfit::Domain(DomainState::Flush), "is in domain state `flush`, not `ready`"),
+            (Unfit::Domain(DomainState::from_record("odd")), "is in domain state `odd`, not `ready`"),
+            (
+                Unfit::TooLittleMemory { total_mib: 1000, needed_mib: 1000 },
+                "has 1000 MiB of memory in all, and the VM's 1000 MiB must be less",
+            ),
+            (
+                Unfit::TooFewCpus { cpus: 8, most: 5, needed: 6 },
+                "has 8 CPUs, of which a VM may have 5 (all but 3), and this one has 6 vCPUs",
+            ),
+            (
+                Unfit::NotEnoughFree { free_mib: 100, needed_mib: 1000 },
+                "has 100 MiB of memory free, and the VM needs 1000 MiB",
+            ),
+        ] {
+            assert_eq!(unfit.to_string(), words);
+        }
+    }
+
     #[test]
     fn a_choice_is_explained_in_the_words_of_its_selector() {
         let cluster = cluster(vec![node("hv1", 30_000, 40_000, 9, 1.25), node("hv2", 100, 0, 9, 2.0)]);
