@@ -14,7 +14,7 @@ fn a_primary_without_power_loses_its_role_first_and_its_guests_when_it_is_proven
     lab.does(&["power", &old, "off"]).ok();
     lab.until_another_is_primary(&old);
     let primary = lab.primary();
-    assert_eq!(lab.holders_of_floating_addresses(), [primary.clone()]);
+    assert_eq!(lab.holders_of_floating_addresses(), [primary.as_str()]);
     lab.node_is(&old, "dead", "ready");
     assert!(lab.running_on("web1").is_empty());
 
@@ -47,7 +47,7 @@ fn a_fence_is_finished_by_another_when_its_fencer_hangs_and_that_one_is_fenced_t
     let fence = lab.proven_dead("pvchv3", "its BMC said twice that the power is off");
     assert_eq!(fence["by"], other, "{fence}");
     // The fencer's own guest knows nothing of it all, until it is its turn.
-    assert_eq!(lab.running_on(its_guest), [fencer.clone()]);
+    assert_eq!(lab.running_on(its_guest), [fencer.as_str()]);
     let fence = lab.proven_dead(&fencer, "the power is off");
     assert_eq!(fence["by"], other, "{fence}");
     for guest in ["web1", "web2", "web3"] {
