@@ -30,6 +30,29 @@ async fn q38_unknown_paths_and_wrong_methods_are_told_in_json() {
 }
 
 #[tokio::test]
+async fn the_status_of_no_cluster_says_how_one_begins() {
+    let api = empty().await;
+    let health = api.get("/status").await.ok()["cluster_health"].clone();
+    assert_eq!(
+        health,
+        serde_json::json!({"health": 0, "messages": [{
+            "id": "NO_CLUSTER",
+            "health_delta": 100,
+            "text": "there is no cluster yet: `pvc cluster init` begins one"
+        }]})
+    );
+    api.store.initialize(false).await.unwrap();
+    let health = api.get("/status").await.ok()["cluster_health"].clone();
+    assert_eq!(health["health"], 0);
+    assert_eq!(
+        health["messages"][0]["text"],
+        "no node has joined the cluster yet: start the node daemon of the first one (pvcnoded.service)"
+    );
+    let api = with_vms(0).await;
+    assert_eq!(api.get("/status").await.ok()["cluster_health"]["health"], 100);
+}
+
+#[tokio::test]
 async fn options_needs_no_key_and_head_works_like_get() {
     let api = with_vms(1).await;
     let options =

@@ -41,8 +41,14 @@ fn length(number: usize) -> u64 {
     number as u64
 }
 
-/// 100 less what every fault takes that nobody has acknowledged, the worst and latest first.
+/// 100 less what every fault takes that nobody has acknowledged, the worst and latest first; 0 as long as
+/// there is no cluster.
 pub fn cluster_health(cluster: &Cluster) -> api::ClusterHealth {
+    if let Some(text) = nothing_yet(cluster) {
+        let nothing =
+            api::HealthMessage { id: "NO_CLUSTER".to_owned(), health_delta: 100, text: text.to_owned() };
+        return api::ClusterHealth { health: api::Health::Percent(0), messages: vec![nothing] };
+    }
     let mut faults: Vec<&FaultRecord> =
         cluster.faults.values().map(AsRef::as_ref).filter(|fault| !fault.acknowledged).collect();
     faults.sort_by_key(|fault| std::cmp::Reverse((fault.delta, &fault.last_reported)));
@@ -58,6 +64,17 @@ pub fn cluster_health(cluster: &Cluster) -> api::ClusterHealth {
             })
             .collect(),
     }
+}
+
+/// What is missing of a cluster, and what begins one.
+fn nothing_yet(cluster: &Cluster) -> Option<&'static str> {
+    if cluster.config.schema.is_none() {
+        return Some("there is no cluster yet: `pvc cluster init` begins one");
+    }
+    let nobody = cluster.nodes.is_empty();
+    nobody.then_some(
+        "no node has joined the cluster yet: start the node daemon of the first one (pvcnoded.service)",
+    )
 }
 
 fn node_health(node: &NodeRecord) -> api::NodeHealth {
