@@ -27,7 +27,7 @@ pub use event::{Change, Event, EventKind};
 pub use network::{Ipv4Settings, Ipv6Settings, Network};
 pub use node::{
     FlushPlan, FlushStep, HealthDetail, Interface, Node, NodeCoordinatorState, NodeDaemonState,
-    NodeDomainState, NodeFence, NodeHypervisor, NodeLog, NodeMemory, NodeVcpu,
+    NodeDomainState, NodeFence, NodeHypervisor, NodeLog, NodeMemory, NodeVcpu, NodeWait,
 };
 pub use storage::{Pool, Volume, VolumeStats};
 pub use task::{DeliveryInfo, QueuedTask, TaskQueues, TaskRef, TaskStatus};

@@ -36,6 +36,19 @@ wire! {
         pub hypervisor: Option<NodeHypervisor>,
         /// The last time that others took it for dead, if one of our own nodes did.
         pub fence: Option<NodeFence>,
+        /// What a flush or a return to `ready` under way waits for; empty if there is none.
+        pub waits_for: Vec<NodeWait>,
+    }
+
+    /// One VM that a node being flushed or made ready waits for.
+    pub struct NodeWait {
+        pub name: String,
+        /// `move`, `shutdown`, `wait` or `blocked`; `stay` if it does not come back, which keeps nobody waiting.
+        pub action: String,
+        /// For people; goes on after the name.
+        pub reason: String,
+        /// How much of its memory has been copied, while it is.
+        pub percent: Option<i64>,
     }
 
     /// How a silent node was, or is being, cut off. Times are local `YYYY-MM-DD HH:MM:SS`, as in faults.

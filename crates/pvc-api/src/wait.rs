@@ -10,11 +10,13 @@ use pvc_model::node::{DaemonState, DomainState};
 use pvc_model::request::StateRequest;
 use pvc_model::vm::{VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
+use pvc_ops::node::DomainRequest;
 use pvc_ops::vm::Moved;
 
 use crate::error::{ApiError, Result};
 use crate::state::ApiState;
 use crate::view::fault::local_time;
+use crate::view::node::waits_for;
 
 /// What a look at the view says about a wait.
 enum Look<T> {
@@ -22,8 +24,14 @@ enum Look<T> {
     NotYet,
 }
 
-/// Returns when `look` says so; it is asked now and after every change that this process sees. `place`
-/// names the node that has the work to do.
+/// Why something has not come yet, for people, and what to do about it.
+struct Trouble {
+    why: String,
+    hint: String,
+}
+
+/// Returns when `look` says so; it is asked now and after every change that this process sees. `trouble`
+/// is asked when it takes too long.
 ///
 /// # Errors
 /// 503 when the daemon stops or too many wait already, 504 when it takes too long; otherwise what
@@ -31,7 +39,7 @@ enum Look<T> {
 async fn until<T>(
     api: &ApiState,
     what: &str,
-    place: impl Fn(&Cluster) -> Option<NodeName>,
+    trouble: impl Fn(&Cluster) -> Trouble,
     mut look: impl FnMut(&Cluster) -> Result<Look<T>>,
 ) -> Result<T> {
     let _place = Arc::clone(api.waits()).try_acquire_owned().map_err(|_| crowded())?;
@@ -47,7 +55,7 @@ async fn until<T>(
         tokio::select! {
             biased;
             () = api.stopping().cancelled() => return Err(stopping(what)),
-            () = &mut deadline => return Err(too_long(api, what, limit, place(&api.view()))),
+            () = &mut deadline => return Err(too_long(what, limit, trouble(&api.view()))),
             changed = changed.changed() => changed.map_err(|_| stopping(what))?,
         }
     }
@@ -64,8 +72,15 @@ fn stopping(what: &str) -> ApiError {
     ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message)
 }
 
-fn too_long(api: &ApiState, what: &str, limit: Duration, node: Option<NodeName>) -> ApiError {
-    let deaf = node.filter(|node| has_deaf_hypervisor(&api.view(), node, api.clock().wall()));
+fn too_long(what: &str, limit: Duration, trouble: Trouble) -> ApiError {
+    let (limit, why) = (limit.as_secs(), trouble.why);
+    let message = format!("{what} did not come within {limit} s{why}; the change itself was made");
+    ApiError::new(StatusCode::GATEWAY_TIMEOUT, message).hint(Some(trouble.hint))
+}
+
+/// What keeps a VM waiting that `node` has work with.
+fn vm_trouble(api: &ApiState, cluster: &Cluster, node: Option<&NodeName>) -> Trouble {
+    let deaf = node.filter(|node| has_deaf_hypervisor(cluster, node, api.clock().wall()));
     let (why, hint) = match deaf {
         None => {
             (String::new(), "look at the VM with `pvc vm info` and at its node's log with `pvc node log`")
@@ -75,9 +90,26 @@ fn too_long(api: &ApiState, what: &str, limit: Duration, node: Option<NodeName>)
             "start libvirtd there (`systemctl status libvirtd`); what was asked for is done once it answers",
         ),
     };
-    let limit = limit.as_secs();
-    let message = format!("{what} did not come within {limit} s{why}; the change itself was made");
-    ApiError::new(StatusCode::GATEWAY_TIMEOUT, message).hint(Some(hint))
+    Trouble { why, hint: hint.to_owned() }
+}
+
+/// What keeps a node from being flushed or ready.
+fn node_trouble(cluster: &Cluster, node: &str) -> Trouble {
+    let hint = format!("`pvc node info {node}` shows what it waits for");
+    let Some(record) = cluster.node(node) else { return Trouble { why: String::new(), hint } };
+    if record.daemon_state != DaemonState::Run {
+        let why = format!(", because its daemon is in state `{}`", record.daemon_state);
+        return Trouble { why, hint };
+    }
+    let waits = waits_for(record, cluster);
+    let said: Vec<String> =
+        waits.iter().take(3).map(|wait| format!("VM `{}`: {}", wait.name, wait.reason)).collect();
+    let more = match waits.len().saturating_sub(said.len()) {
+        0 => String::new(),
+        more => format!("; and {more} more"),
+    };
+    let why = if said.is_empty() { String::new() } else { format!(" ({}{more})", said.join("; ")) };
+    Trouble { why, hint }
 }
 
 /// Whether the node has said lately that its hypervisor does not answer. Faults stay when their cause
@@ -91,8 +123,10 @@ fn has_deaf_hypervisor(cluster: &Cluster, node: &NodeName, now: Duration) -> boo
 /// Returns when the VM has come to what was asked of it, as its node and the hypervisor see it.
 pub async fn for_state(api: &ApiState, vm: Uuid, name: &str, request: StateRequest) -> Result<()> {
     let what = format!("the end of `{}` of VM `{name}`", request.as_str());
-    let place = |cluster: &Cluster| cluster.vms.get(&vm).and_then(|record| record.node.clone());
-    until(api, &what, place, |cluster| look_at_state(cluster, vm, name, request)).await
+    let trouble = |cluster: &Cluster| {
+        vm_trouble(api, cluster, cluster.vms.get(&vm).and_then(|record| record.node.as_ref()))
+    };
+    until(api, &what, trouble, |cluster| look_at_state(cluster, vm, name, request)).await
 }
 
 fn look_at_state(cluster: &Cluster, vm: Uuid, name: &str, request: StateRequest) -> Result<Look<()>> {
@@ -132,7 +166,7 @@ pub async fn for_move(api: &ApiState, moved: &Moved) -> Result<()> {
         }
     };
     let what = format!("the arrival of VM `{name}` on node `{}`", moved.to);
-    until(api, &what, |_| Some(moved.to.clone()), look).await
+    until(api, &what, |cluster| vm_trouble(api, cluster, Some(&moved.to)), look).await
 }
 
 fn runs_on(cluster: &Cluster, moved: &Moved) -> bool {
@@ -153,18 +187,28 @@ fn not_moved(record: &VmRecord, moved: &Moved) -> ApiError {
     ApiError::refused(format!("VM `{}` was not moved to node `{}`{why}", moved.name, moved.to))
 }
 
-/// Returns when the node has done what its domain state asks of it.
-pub async fn for_node(api: &ApiState, node: &str) -> Result<()> {
+/// Returns when the node has done what was asked of it.
+pub async fn for_node(api: &ApiState, node: &str, request: DomainRequest) -> Result<()> {
+    let (passing, reached) = match request {
+        DomainRequest::Flush => (DomainState::Flush, DomainState::Flushed),
+        DomainRequest::Ready => (DomainState::Unflush, DomainState::Ready),
+    };
     let look = |cluster: &Cluster| {
         let record =
             cluster.node(node).ok_or_else(|| ApiError::not_found(format!("there is no node `{node}`")))?;
-        match record.domain_state {
-            DomainState::Flush | DomainState::Unflush => Ok(Look::NotYet),
-            _ => Ok(Look::Done(())),
+        match &record.domain_state {
+            state if *state == reached => Ok(Look::Done(())),
+            state if *state == passing => Ok(Look::NotYet),
+            other => Err(ApiError::refused(format!(
+                "node `{node}` is in state `{other}` now: somebody else asked for that meanwhile"
+            ))),
         }
     };
-    let what = format!("the end of the flush of node `{node}`");
-    until(api, &what, |cluster| cluster.node(node).map(|record| record.name.clone()), look).await
+    let what = match request {
+        DomainRequest::Flush => format!("the end of the flush of node `{node}`"),
+        DomainRequest::Ready => format!("the return of node `{node}`"),
+    };
+    until(api, &what, |cluster| node_trouble(cluster, node), look).await
 }
 
 fn removed(name: &str) -> ApiError {

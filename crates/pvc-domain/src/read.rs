@@ -213,6 +213,7 @@ pub(crate) fn disk(node: Node<'_, '_>) -> Disk {
         target: target.and_then(|node| attribute(node, "dev")).unwrap_or_default(),
         bus: target.and_then(|node| attribute(node, "bus")).unwrap_or_default(),
         device: attribute(node, "device").unwrap_or_else(|| "disk".to_owned()),
+        shared: child(node, "shareable").is_some() || child(node, "readonly").is_some(),
     }
 }
 

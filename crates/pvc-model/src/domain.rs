@@ -25,6 +25,8 @@ pub struct Disk {
     pub bus: String,
     /// `disk`, `cdrom`, …
     pub device: String,
+    /// Whether other guests may use its source meanwhile: `<shareable/>` or `<readonly/>`.
+    pub shared: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -98,6 +100,14 @@ pub struct DomainSummary {
 }
 
 impl DomainSummary {
+    /// The volumes that no other guest may use while this one runs.
+    pub fn own_volumes(&self) -> impl Iterator<Item = &VolumeId> {
+        self.disks.iter().filter(|disk| !disk.shared).filter_map(|disk| match &disk.source {
+            DiskSource::Volume(id) => Some(id),
+            _ => None,
+        })
+    }
+
     /// The volumes it uses, in order, each once.
     pub fn volumes(&self) -> Vec<VolumeId> {
         let mut volumes = Vec::new();

@@ -36,6 +36,17 @@ impl StateRequest {
         }
     }
 
+    /// What the VM is then: `cannot be …`.
+    pub fn participle(self) -> &'static str {
+        match self {
+            StateRequest::Start => "started",
+            StateRequest::Restart => "restarted",
+            StateRequest::Shutdown => "shut down",
+            StateRequest::Stop => "stopped",
+            StateRequest::Disable => "disabled",
+        }
+    }
+
     pub fn parse(word: &str) -> Option<Self> {
         StateRequest::ALL.iter().copied().find(|request| request.as_str() == word)
     }

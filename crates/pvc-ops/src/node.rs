@@ -30,7 +30,9 @@ pub enum DomainRequest {
 pub enum Requested {
     /// The node will see to it.
     Yes,
-    /// It is so already, or on its way.
+    /// It sees to it already.
+    UnderWay,
+    /// It is so already.
     Already,
 }
 
@@ -144,10 +146,16 @@ pub fn plan_flush(cluster: &Cluster, node: &str) -> Result<Vec<(String, Fate)>, 
     Ok(fates.into_iter().map(named).collect())
 }
 
-/// How many VMs on `node` would be shut down because no other node can take them.
-pub fn left_behind(cluster: &Cluster, node: &str) -> usize {
+/// The VMs on `node` that a flush would shut down because no other node can take them, by name.
+pub fn left_behind(cluster: &Cluster, node: &str) -> Vec<String> {
     let fates = plan_flush(cluster, node).unwrap_or_default();
-    fates.iter().filter(|(_, fate)| matches!(fate, Fate::ShutDown(_))).count()
+    let stays = |(name, fate): (String, Fate)| matches!(fate, Fate::ShutDown(_)).then_some(name);
+    fates.into_iter().filter_map(stays).collect()
+}
+
+/// Whether no node but this one takes VMs at present.
+pub fn is_last_to_take_vms(cluster: &Cluster, node: &str) -> bool {
+    cluster.nodes.values().all(|other| other.name.as_str() == node || !other.takes_vms())
 }
 
 /// Asks `node` to take VMs again, or to have them moved away and take no more.
@@ -175,8 +183,10 @@ pub async fn set_domain_state(
                     let state = record.domain_state.clone();
                     return Err(NodeRefusal::OlderIsBusy { node: name.clone(), state });
                 }
-                (DomainRequest::Ready, DomainState::Ready | DomainState::Unflush)
-                | (DomainRequest::Flush, DomainState::Flush | DomainState::Flushed) => {
+                (DomainRequest::Ready, DomainState::Unflush) | (DomainRequest::Flush, DomainState::Flush) => {
+                    return Ok((changes, Requested::UnderWay));
+                }
+                (DomainRequest::Ready, DomainState::Ready) | (DomainRequest::Flush, DomainState::Flushed) => {
                     return Ok((changes, Requested::Already));
                 }
                 (DomainRequest::Ready, _) => DomainState::Unflush,

@@ -368,7 +368,7 @@ async fn states_are_asked_for_and_refused() {
     world.define("web1", UUID).await;
     let ask = |request, force| vm::set_state(&world.store, "web1", request, force);
     let refusal = refused(ask(StateRequest::Restart, false).await);
-    assert_eq!(refusal.to_string(), "VM `web1` cannot restart: the VM is in state `stop`, not `start`");
+    assert_eq!(refusal.to_string(), "VM `web1` cannot be restarted: the VM is in state `stop`, not `start`");
     let before = world.vm().state_version;
     ask(StateRequest::Start, false).await.unwrap();
     ask(StateRequest::Start, false).await.unwrap();
@@ -425,6 +425,55 @@ async fn a_vm_whose_xml_cannot_be_read_does_not_start() {
     let refusal = refused(vm::set_state(&world.store, "web1", StateRequest::Start, true).await);
     assert!(matches!(refusal, StateRefusal::Unreadable { .. }), "{refusal}");
     assert_eq!(world.vm().state, VmState::Stop);
+}
+
+#[tokio::test]
+async fn of_two_vms_with_one_volume_the_second_hears_of_the_first() {
+    let world = World::with_nodes(&["hv1"]).await;
+    world.define("web1", UUID).await;
+    let same = xml("db1", OTHER).replace("vms/db1_sda", "vms/web1_sda");
+    vm::define(&world.store, &Define::new(same.clone())).await.unwrap();
+    let start = |vm: &'static str| vm::set_state(&world.store, vm, StateRequest::Start, false);
+    start("web1").await.unwrap();
+    start("web1").await.unwrap();
+    let refusal = refused(start("db1").await);
+    assert_eq!(
+        refusal.to_string(),
+        "VM `db1` cannot be started: its volume `vms/web1_sda` is in use by VM `web1`, which is in state `start`"
+    );
+    assert!(
+        refusal.kind() == Kind::Conflict && refusal.hint().unwrap().starts_with("shut VM `web1` down first")
+    );
+    // Off by its record, and its guest is not gone yet.
+    world.state(VmState::Stop).await;
+    world.running("hv1", &[UUID]).await;
+    assert!(matches!(refused(start("db1").await), StateRefusal::VolumeInUse { .. }));
+    world.running("hv1", &[]).await;
+    start("db1").await.unwrap();
+
+    world.write(|changes| _ = changes.vm(OTHER, VmChange::State(VmState::Stop))).await;
+    let both = |text: &str| {
+        text.replace("<target dev='sda' bus='scsi'/>", "<target dev='sda' bus='scsi'/><shareable/>")
+    };
+    vm::modify(&world.store, "web1", &both(&xml("web1", UUID)), false).await.unwrap();
+    vm::modify(&world.store, "db1", &both(&same), false).await.unwrap();
+    start("web1").await.unwrap();
+    start("db1").await.unwrap();
+}
+
+#[tokio::test]
+async fn of_two_vms_with_one_volume_that_are_started_at_once_one_is() {
+    let world = World::with_nodes(&["hv1"]).await;
+    world.define("web1", UUID).await;
+    let same = xml("db1", OTHER).replace("vms/db1_sda", "vms/web1_sda");
+    vm::define(&world.store, &Define::new(same)).await.unwrap();
+    let (slow, connection) = world.slow_process().await;
+    let faster = world.store.clone();
+    connection.before_next_multi(async move {
+        vm::set_state(&faster, "web1", StateRequest::Start, false).await.unwrap();
+    });
+    let refusal = refused(vm::set_state(&slow, "db1", StateRequest::Start, false).await);
+    assert!(matches!(refusal, StateRefusal::VolumeInUse { .. }), "{refusal}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -1045,9 +1094,10 @@ async fn a_node_is_flushed_and_made_ready_once() {
     let ask = |request| node::set_domain_state(&world.store, "hv1", request);
     assert_eq!(ask(DomainRequest::Ready).await.unwrap(), Requested::Already);
     assert_eq!(ask(DomainRequest::Flush).await.unwrap(), Requested::Yes);
-    assert_eq!(ask(DomainRequest::Flush).await.unwrap(), Requested::Already);
+    assert_eq!(ask(DomainRequest::Flush).await.unwrap(), Requested::UnderWay);
     world.store.announce_daemon(&"hv1".into(), "test").await.unwrap();
     assert_eq!(ask(DomainRequest::Ready).await.unwrap(), Requested::Yes);
+    assert_eq!(ask(DomainRequest::Ready).await.unwrap(), Requested::UnderWay);
     assert_eq!(world.store.view().nodes["hv1"].domain_state, DomainState::Unflush);
     let unknown = refused(node::set_domain_state(&world.store, "hv9", DomainRequest::Flush).await);
     assert_eq!(unknown.kind(), Kind::NotFound);

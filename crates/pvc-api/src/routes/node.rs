@@ -197,7 +197,7 @@ pub async fn post_node_node_coordinator_state(
     let set = |api: ApiState| async move { node::set_coordinator_state(api.store(), &asked, request).await };
     Ok(match api.carry_out(set).await? {
         Requested::Yes => json::done(format!("node `{name}` is to become {word}")),
-        Requested::Already => json::done(format!("node `{name}` is {word} already")),
+        Requested::Already | Requested::UnderWay => json::done(format!("node `{name}` is {word} already")),
     })
 }
 
@@ -229,11 +229,14 @@ pub async fn post_node_node_domain_state(
     };
     let requested = api.carry_out(set).await?;
     if wait.0 {
-        wait::for_node(&api, &name).await?;
+        wait::for_node(&api, &name, request).await?;
     }
     Ok(match requested {
-        Requested::Already => json::done(format!("node `{name}` is {is_so} or on its way already")),
-        Requested::Yes if wait.0 => json::done(format!("node `{name}` is {is_so}")),
+        Requested::Already => json::done(format!("node `{name}` is {is_so} already")),
+        Requested::Yes | Requested::UnderWay if wait.0 => {
+            json::done(format!("node `{name}` is {is_so}{stays}"))
+        }
+        Requested::UnderWay => json::done(format!("node `{name}` is {will_be} already{stays}")),
         Requested::Yes => json::done(format!("node `{name}` is {will_be}{stays}")),
     })
 }
@@ -246,15 +249,31 @@ fn planned(api: &ApiState, name: &str, state: Duty) -> Result<Response> {
     Ok(json::ok(&view::node::flush_plan(name, &fates)))
 }
 
+/// How many VMs a message names.
+const NAMED: usize = 5;
+
 /// What an operator may not expect of the flush of a node that has nobody to give its VMs to.
 fn left_behind(cluster: &Cluster, name: &str) -> String {
-    match node::left_behind(cluster, name) {
-        0 => String::new(),
-        1 => "; note: no other node can take 1 of its VMs, which is shut down until it is ready".to_owned(),
-        several => {
-            format!(
-                "; note: no other node can take {several} of its VMs, which are shut down until it is ready"
-            )
-        }
+    let vms = node::left_behind(cluster, name);
+    let is_last = node::is_last_to_take_vms(cluster, name);
+    let (they, are, named) = match vms.as_slice() {
+        [] if is_last => return "; note: no node takes VMs from now on".to_owned(),
+        [] => return String::new(),
+        [only] => ("it", "is", format!("VM `{only}`")),
+        several => ("they", "are", format!("VMs {}", list(several))),
+    };
+    let why = match is_last {
+        true => format!("no other node takes VMs: {named}"),
+        false => format!("no other node can take {named}: {they}"),
+    };
+    format!("; note: {why} {are} shut down, and started again when the node is ready")
+}
+
+/// `a`, `b` and 3 more
+fn list(names: &[String]) -> String {
+    let shown: Vec<String> = names.iter().take(NAMED).map(|name| format!("`{name}`")).collect();
+    match names.len().saturating_sub(NAMED) {
+        0 => shown.join(", "),
+        more => format!("{} and {more} more", shown.join(", ")),
     }
 }

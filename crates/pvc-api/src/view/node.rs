@@ -6,13 +6,12 @@ use std::time::Duration;
 use pvc_api_types as api;
 use pvc_model::cluster::Cluster;
 use pvc_model::fence::{FenceNote, PowerAfter};
-use pvc_model::flush::Fate;
+use pvc_model::flush::{Fate, Wait, waits};
 use pvc_model::node::{HypervisorNote, NodeRecord, PluginReport};
 use serde_json::{Map, Value};
 
 use crate::view::fault::local_time;
 
-/// Everything known about a node.
 /// What a flush would come to.
 pub fn flush_plan(name: &str, fates: &[(String, Fate)]) -> api::FlushPlan {
     let step = |(vm, fate): &(String, Fate)| {
@@ -33,6 +32,7 @@ pub fn flush_plan(name: &str, fates: &[(String, Fate)]) -> api::FlushPlan {
     api::FlushPlan { message, name: name.to_owned(), vms: fates.iter().map(step).collect() }
 }
 
+/// Everything known about a node.
 pub fn node(record: &NodeRecord, cluster: &Cluster) -> api::Node {
     let figures = &record.figures;
     api::Node {
@@ -62,7 +62,19 @@ pub fn node(record: &NodeRecord, cluster: &Cluster) -> api::Node {
         interfaces: interfaces(record),
         hypervisor: record.hypervisor.as_ref().map(hypervisor),
         fence: record.fence.as_ref().map(fence),
+        waits_for: waits_for(record, cluster),
     }
+}
+
+/// What a flush or a return under way waits for.
+pub fn waits_for(record: &NodeRecord, cluster: &Cluster) -> Vec<api::NodeWait> {
+    let wait = |wait: Wait| api::NodeWait {
+        name: cluster.vms.get(&wait.vm).map_or_else(|| wait.vm.to_string(), |vm| vm.name.clone()),
+        action: wait.kind.as_str().to_owned(),
+        reason: wait.why,
+        percent: wait.percent.map(i64::from),
+    };
+    waits(cluster, &record.name).into_iter().map(wait).collect()
 }
 
 fn fence(note: &FenceNote) -> api::NodeFence {

@@ -91,7 +91,7 @@ impl Refusal for MoveRefusal {
     fn kind(&self) -> Kind {
         match self {
             MoveRefusal::NoVm(error) => error.kind(),
-            MoveRefusal::NoNode(_) => Kind::Invalid,
+            MoveRefusal::NoNode(error) => error.kind(),
             _ => Kind::Conflict,
         }
     }

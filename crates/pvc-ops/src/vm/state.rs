@@ -3,12 +3,14 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use pvc_model::cluster::Cluster;
 use pvc_model::request::{Answer, StateRequest, request_state};
+use pvc_model::storage::VolumeId;
 use pvc_model::vm::moving::{is_moving, keeps_orders, movers};
 use pvc_model::vm::{VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
 use pvc_ports::Clock;
-use pvc_store::{ChangeError, Changes, Store, StoreError, VmChange};
+use pvc_store::{ChangeError, Changes, Expect, Store, StoreError, VmChange};
 
 use crate::refusal::{BeingRenamed, Kind, NoVm, Refusal, check_not_being_renamed, find_vm};
 use crate::wait::wait_for;
@@ -27,11 +29,15 @@ pub enum StateRefusal {
     NoVm(#[from] NoVm),
     #[error(transparent)]
     BeingRenamed(#[from] BeingRenamed),
-    #[error("VM `{vm}` cannot {request}: {why}", request = .request.as_str())]
+    #[error("VM `{vm}` cannot be {done}: {why}", done = .request.participle())]
     Request { vm: String, request: StateRequest, why: pvc_model::request::Refusal },
-    #[error("VM `{vm}` cannot start: its domain XML cannot be read: {why}")]
+    #[error("VM `{vm}` cannot be started: its domain XML cannot be read: {why}")]
     Unreadable { vm: String, why: String },
-    #[error("VM `{vm}` cannot start: it is assigned to no node")]
+    #[error(
+        "VM `{vm}` cannot be started: its volume `{volume}` is in use by VM `{other}`, which is in state `{state}`"
+    )]
+    VolumeInUse { vm: String, volume: VolumeId, other: String, state: VmState },
+    #[error("VM `{vm}` cannot be started: it is assigned to no node")]
     Homeless { vm: String },
     #[error(
         "VM `{vm}` cannot be stopped while it is being moved: node `{node}` has a part in it, is of an older version, \
@@ -61,6 +67,9 @@ impl Refusal for StateRefusal {
             StateRefusal::Unreadable { vm, .. } => {
                 Some(format!("`pvc vm modify {vm} FILE` replaces the XML"))
             }
+            StateRefusal::VolumeInUse { other, .. } => Some(format!(
+                "shut VM `{other}` down first; `<shareable/>` in both XMLs says that both may write the volume at once"
+            )),
             StateRefusal::Homeless { vm } => Some(format!("`pvc vm move {vm}` assigns a node")),
             StateRefusal::MovedByOlder { .. } => Some(
                 "stop it when it has arrived and is in state `start`; with `--force` it is asked for now and may be lost"
@@ -100,6 +109,9 @@ pub async fn set_state(
                 check_not_being_renamed(cluster, record)?;
             }
             let mut changes = Changes::new();
+            if request == StateRequest::Start {
+                check_volumes_free(cluster, record, &mut changes)?;
+            }
             if let Answer::Write(state) | Answer::ThenDisable(state) = &answer {
                 changes.vm(record.uuid, VmChange::State(state.clone()));
             }
@@ -130,6 +142,36 @@ fn check_startable(record: &VmRecord) -> Result<(), StateRefusal> {
         return Err(StateRefusal::Homeless { vm });
     }
     Ok(())
+}
+
+/// Whether nobody uses a volume that only one guest may use at a time. The guest would find it locked, and
+/// QEMU does not know by whom.
+fn check_volumes_free(
+    cluster: &Cluster,
+    record: &VmRecord,
+    changes: &mut Changes,
+) -> Result<(), StateRefusal> {
+    let Ok(domain) = &record.domain else { return Ok(()) };
+    for other in cluster.vms.values().filter(|other| other.uuid != record.uuid) {
+        let Ok(their) = &other.domain else { continue };
+        let Some(volume) = domain.own_volumes().find(|own| their.own_volumes().any(|used| used == *own))
+        else {
+            continue;
+        };
+        if is_up(other) || super::runner(cluster, other.uuid).is_some() {
+            let (vm, volume) = (record.name.clone(), volume.clone());
+            let (other, state) = (other.name.clone(), other.state.clone());
+            return Err(StateRefusal::VolumeInUse { vm, volume, other, state });
+        }
+        // Of two that are started at once, the later one decides again.
+        changes.expect(Expect::VmState(other.uuid));
+    }
+    Ok(())
+}
+
+fn is_up(record: &VmRecord) -> bool {
+    use VmState::{Migrate, MigrateLive, Restart, Shutdown, Start};
+    matches!(record.state, Start | Restart | Shutdown | Migrate | MigrateLive)
 }
 
 /// Waits until the VM has stopped, at most for `patience`, and disables it. A VM that somebody starts
