@@ -824,6 +824,114 @@ fn a_flush_is_waited_for_until_the_node_says_flushed() {
     assert_eq!(stub.lines().len(), 4);
 }
 
+/// What a node says of a flush under way, look by look; the last one again and again.
+fn flushing(looks: Vec<&'static str>) -> Stub {
+    let look = std::sync::atomic::AtomicUsize::new(0);
+    Stub::start(move |request, _| {
+        if request.method == "POST" {
+            return message("node `hv1` is being flushed already");
+        }
+        let look = look.fetch_add(1, std::sync::atomic::Ordering::Relaxed).min(looks.len() - 1);
+        ok(format!(r#"[{{"name": "hv1", "daemon_state": "run", {}}}]"#, looks[look]))
+    })
+}
+
+const WAITING: &str = r#""domain_state": "flush", "waits_for": [
+    {"name": "web1", "action": "move", "reason": "it is being moved to node `hv2`", "percent": 7},
+    {"name": "db1", "action": "blocked", "reason": "it could not be moved to node `hv2`: host CPU differs"}]"#;
+const FARTHER: &str = r#""domain_state": "flush", "waits_for": [
+    {"name": "web1", "action": "move", "reason": "it is being moved to node `hv2`", "percent": 93}]"#;
+const FLUSHED: &str = r#""domain_state": "flushed", "waits_for": []"#;
+
+#[test]
+fn what_a_flush_waits_for_is_said_when_it_changes() {
+    let stub = flushing(vec![WAITING, WAITING, FARTHER, FLUSHED]);
+    let output = User::of(&stub).run(&["node", "flush", "hv1", "--wait"]);
+    assert_eq!(code(&output), 0, "{output:?}");
+    let said = err(&output);
+    let told: Vec<&str> = said.lines().skip_while(|line| *line != "Waiting...").collect();
+    assert_eq!(
+        told[..4],
+        [
+            "Waiting...",
+            "  VM `db1`: it could not be moved to node `hv2`: host CPU differs",
+            "  VM `web1`: it is being moved to node `hv2`",
+            "  VM `db1`: it is done"
+        ]
+    );
+    assert!(told.len() == 5 && told[4].starts_with("done. ["), "{told:?}");
+}
+
+#[test]
+fn a_terminal_shows_how_far_the_copies_are() {
+    let stub = flushing(vec![WAITING, FARTHER, FLUSHED]);
+    let text = User::of(&stub).on_a_terminal("node flush hv1 --wait");
+    assert!(text.contains("; web1 7 %") && text.contains("; web1 93 %"), "{text:?}");
+    assert!(text.contains("  VM `db1`: it is done\r\n"), "{text:?}");
+    assert_eq!(text.matches("VM `web1`: it is being moved").count(), 1, "{text:?}");
+}
+
+#[test]
+fn a_quiet_wait_says_nothing_of_it() {
+    let stub = flushing(vec![WAITING, FLUSHED]);
+    let output = User::of(&stub).run(&["-q", "node", "flush", "hv1", "--wait"]);
+    assert_eq!((code(&output), err(&output)), (0, String::new()));
+}
+
+#[test]
+fn a_refusal_is_printed_as_the_api_words_it_with_the_exit_code_of_its_kind() {
+    for (reply, exit) in [(404, 3), (400, 1), (409, 1)] {
+        let stub = Stub::start(move |request, _| match request.path() {
+            "/api/v1/openapi.json" => ok(r#"{"known": "dry_run"}"#),
+            _ => status(reply, r#"{"message": "node `x` does not do", "hint": "try `y`"}"#),
+        });
+        let user = User::of(&stub);
+        for line in [
+            &["-q", "vm", "migrate", "web1", "-t", "x"][..],
+            &["-q", "vm", "migrate", "web1", "-t", "x", "--dry-run"],
+            &["-q", "vm", "move", "web1", "-t", "x"],
+            &["-q", "node", "primary", "x"],
+            &["-q", "node", "flush", "x", "--wait"],
+        ] {
+            let output = user.run(line);
+            assert_eq!(code(&output), exit, "{line:?}");
+            assert_eq!(err(&output), "error: node `x` does not do\nhint: try `y`\n", "{line:?}");
+        }
+    }
+}
+
+#[test]
+fn a_yes_that_nobody_asked_for_is_explained() {
+    let output = User::without_connection().run(&["node", "flush", "-y"]);
+    assert_eq!(code(&output), 2);
+    assert_eq!(
+        err(&output),
+        "error: unexpected `-y`: this command asks no question\n\
+         hint: leave `-y` out; where a command asks, `-y` stands behind it\n"
+    );
+}
+
+#[test]
+fn a_stored_connection_is_replaced_only_by_force() {
+    let user = User::without_connection();
+    let add = |host: &str, more: &[&str]| {
+        let line = [&["connection", "add", "office", "-a", host, "-k", "secret"], more].concat();
+        user.run(&line)
+    };
+    assert_eq!(code(&add("10.0.0.1", &[])), 0);
+    assert_eq!(code(&add("10.0.0.1", &[])), 0, "the same once more");
+    let refused = add("10.0.0.2", &[]);
+    assert_eq!(code(&refused), 1);
+    assert_eq!(
+        err(&refused),
+        "error: there is a connection `office` already\n\
+         hint: `pvc connection list` shows it; another name keeps it, `--force` replaces it\n"
+    );
+    assert!(out(&user.run(&["connection", "list"])).contains("10.0.0.1"));
+    assert_eq!(code(&add("10.0.0.2", &["--force"])), 0);
+    assert!(out(&user.run(&["connection", "list"])).contains("10.0.0.2"));
+}
+
 #[test]
 fn a_node_that_is_already_there_is_not_waited_for() {
     let stub = Stub::start(|_, _| message("Node hv1 is already ready"));

@@ -113,9 +113,20 @@ fn mistake(error: &clap::Error, args: &[OsString]) -> Option<Failure> {
         return Some(later::not_yet(&later));
     }
     match (error.kind(), error.get(ContextKind::InvalidArg)) {
-        (ErrorKind::UnknownArgument, Some(ContextValue::String(option))) => tree::misplaced(option, args),
+        (ErrorKind::UnknownArgument, Some(ContextValue::String(option))) => {
+            tree::misplaced(option, args).or_else(|| unasked(option))
+        }
         _ => None,
     }
+}
+
+/// The failure of a line that answers a question its command does not ask.
+fn unasked(option: &str) -> Option<Failure> {
+    let answer = matches!(option, "-y" | "--yes");
+    answer.then(|| {
+        Failure::usage(format!("unexpected `{option}`: this command asks no question"))
+            .hint(format!("leave `{option}` out; where a command asks, `{option}` stands behind it"))
+    })
 }
 
 /// Prints what the parser has to say: help to standard output, mistakes to standard error.

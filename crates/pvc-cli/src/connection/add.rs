@@ -10,10 +10,9 @@ use crate::outcome::{Failure, Outcome, plain_io};
 
 /// Store a connection to a cluster
 ///
-/// Nothing is connected to; a connection of the same name is replaced. `local` is always
-/// there and cannot be stored. The address is
-/// normally the cluster's upstream floating address, so that it always reaches the
-/// primary node.
+/// Nothing is connected to. Another connection of the same name is only replaced with
+/// `--force`. `local` is always there and cannot be stored. The address is normally the
+/// cluster's upstream floating address, so that it always reaches the primary node.
 ///
 /// A key on the command line can be read by other users of this machine while the
 /// command runs: prefer `--api-key-file`, or `-k -` to read it from standard input.
@@ -54,6 +53,10 @@ pub struct Add {
     /// Connect by HTTP, which is the default
     #[arg(short = 'S', long, overrides_with = "ssl")]
     no_ssl: bool,
+
+    /// Replace the connection that has the name
+    #[arg(long)]
+    force: bool,
 }
 
 /// Letters that a name may hold beside letters and digits. None of them means anything to a shell,
@@ -114,6 +117,10 @@ impl Add {
         let scheme = if self.ssl { "https" } else { "http" };
         let entry = Entry::remote(&self.description, &self.address, self.port, scheme, api_key.as_deref());
         let mut store = Store::open();
+        if store.entries.get(&self.name).is_some_and(|stored| *stored != entry) && !self.force {
+            return Err(Failure::failed(format!("there is a connection `{}` already", self.name))
+                .hint("`pvc connection list` shows it; another name keeps it, `--force` replaces it"));
+        }
         store.entries.insert(self.name.clone(), entry);
         store.save()?;
         let added = store.entry(&self.name)?.resolve(&self.name)?;

@@ -1,5 +1,5 @@
 use clap::Args;
-use pvc_api_types::{HealthDetail, Node, NodeFence, NodeHypervisor};
+use pvc_api_types::{HealthDetail, Node, NodeFence, NodeHypervisor, NodeWait};
 
 use super::Which;
 use crate::context::Pvc;
@@ -43,6 +43,9 @@ fn view(node: &Node, long: bool, paint: Paint) -> String {
     lines.line("Daemon State", paint.colour(paint::daemon_state(daemon), daemon));
     lines.line("Coordinator State", paint.colour(paint::coordinator_state(coordinator), coordinator));
     lines.line("Domain State", paint.colour(paint::domain_state(domain), domain));
+    if !node.waits_for.is_empty() {
+        lines.lines("Waits for", &waits(&node.waits_for));
+    }
     if long {
         lines.line("Architecture", &node.arch);
         lines.line("Operating System", &node.os);
@@ -71,6 +74,15 @@ fn view(node: &Node, long: bool, paint: Paint) -> String {
     lines.line("Allocated RAM (MiB)", node.memory.allocated.to_string());
     lines.line("Provisioned RAM (MiB)", node.memory.provisioned.to_string());
     lines.finish()
+}
+
+/// Which VMs a flush or a return waits for, and why.
+fn waits(waits: &[NodeWait]) -> Vec<String> {
+    let line = |wait: &NodeWait| {
+        let percent = wait.percent.map_or_else(String::new, |percent| format!(", {percent} %"));
+        format!("VM `{}`: {}{percent}", wait.name, wait.reason)
+    };
+    waits.iter().map(line).collect()
 }
 
 /// Who took the node for dead, when, how its death is known, and what became of its VMs.
@@ -125,6 +137,28 @@ mod tests {
     #[test]
     fn the_long_view() {
         crate::golden::check("node-info-long.txt", &(view(&node(), true, Paint::OFF)));
+    }
+
+    #[test]
+    fn what_a_flush_waits_for_is_told_with_its_reason() {
+        let wait = |name: &str, reason: &str, percent| NodeWait {
+            name: name.to_owned(),
+            action: "move".to_owned(),
+            reason: reason.to_owned(),
+            percent,
+        };
+        let waits_for = vec![
+            wait("web1", "it is being moved to node `hv3`", Some(43)),
+            wait("db1", "it is being restarted", None),
+        ];
+        let text = view(&Node { waits_for, ..node() }, false, Paint::OFF);
+        assert!(
+            text.contains(
+                "Waits for:             VM `web1`: it is being moved to node `hv3`, 43 %\n\
+                 \x20                      VM `db1`: it is being restarted\n"
+            ),
+            "{text}"
+        );
     }
 
     #[test]

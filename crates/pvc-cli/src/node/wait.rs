@@ -1,8 +1,10 @@
 //! Waiting until a node has become what it was asked to be.
 
+use std::collections::BTreeMap;
+use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-use pvc_api_types::Node;
+use pvc_api_types::{Node, NodeWait};
 use pvc_client::Kind;
 
 use crate::context::Pvc;
@@ -46,36 +48,30 @@ impl Change {
 }
 
 /// Prints the reply to a request and, if `wait`, waits until the node has followed it. A reply
-/// with the word `already` says there is nothing to wait for.
+/// with the word `already` says there is nothing to wait for, unless it is being done already.
 pub fn finish(pvc: &mut Pvc, node: &str, reply: &str, wait: bool, change: &Change) -> Outcome {
     pvc.out.line(reply);
-    if !wait || reply.contains("already") {
+    if !wait || (reply.contains("already") && !reply.contains("being")) {
         return Ok(());
     }
     pvc.out.flush();
-    pvc.progress("Waiting...");
     interrupt::watch();
-    let started = Instant::now();
-    let outcome = watch(pvc, node, change, started);
-    match &outcome {
-        Ok(()) => pvc.progress(&format!(" done. [{}s]\n", started.elapsed().as_secs())),
-        Err(_) => pvc.progress("\n"),
-    }
+    let mut story = Story::begin(pvc.chatty());
+    let outcome = watch(pvc, node, change, &mut story);
+    story.end(outcome.is_ok());
     outcome
 }
 
-fn watch(pvc: &mut Pvc, node: &str, change: &Change, started: Instant) -> Outcome {
+fn watch(pvc: &mut Pvc, node: &str, change: &Change, story: &mut Story) -> Outcome {
     let mut begun = false;
     let mut heard = Instant::now();
-    for look in 1.. {
+    loop {
         interrupt::pause(PAUSE);
         if interrupt::happened() {
             return Err(Failure::interrupted(format!("no longer waiting; node `{node}` goes on"))
                 .hint(format!("`pvc node info {node}` shows how far it is")));
         }
-        if look % LOOKS_PER_DOT == 0 {
-            pvc.progress(".");
-        }
+        story.look();
         let found = match pvc.client()?.node(node).and_then(|node| node.read()) {
             Ok(found) => found,
             Err(error) if may_pass(error.kind()) && heard.elapsed() < PATIENCE => continue,
@@ -86,7 +82,7 @@ fn watch(pvc: &mut Pvc, node: &str, change: &Change, started: Instant) -> Outcom
         begun = begun || state == change.passing;
         match change.verdict(state, begun) {
             Verdict::Reached => return Ok(()),
-            Verdict::GoOn if begun || started.elapsed() < PATIENCE => {}
+            Verdict::GoOn if begun || story.started.elapsed() < PATIENCE => story.tell(&found),
             Verdict::GoOn => {
                 return Err(Failure::failed(format!("node `{node}` is still in state `{state}`"))
                     .hint("is its daemon running? `pvc node info` shows when it was last heard of"));
@@ -99,7 +95,116 @@ fn watch(pvc: &mut Pvc, node: &str, change: &Change, started: Instant) -> Outcom
             }
         }
     }
-    Ok(())
+}
+
+/// What the waiting says on standard error: a line for each thing that is waited for, whenever it
+/// changes; on a terminal below them a line that is drawn again and again, with the progress of copies.
+struct Story {
+    shown: bool,
+    terminal: bool,
+    started: Instant,
+    looks: u32,
+    said: BTreeMap<String, String>,
+    /// The columns of the line that is not ended.
+    open: usize,
+}
+
+impl Story {
+    fn begin(shown: bool) -> Self {
+        let terminal = std::io::stderr().is_terminal();
+        let mut story =
+            Story { shown, terminal, started: Instant::now(), looks: 0, said: BTreeMap::new(), open: 0 };
+        story.draw(BEGINNING.to_owned());
+        story
+    }
+
+    /// A sign of life where no line is drawn again.
+    fn look(&mut self) {
+        self.looks += 1;
+        if !self.terminal && self.open > 0 && self.looks.is_multiple_of(LOOKS_PER_DOT) {
+            self.print(".");
+        }
+    }
+
+    fn tell(&mut self, node: &Node) {
+        let news = news(&mut self.said, node);
+        if !news.is_empty() {
+            self.clear();
+            for line in news {
+                self.print(&format!("  {line}\n"));
+            }
+        }
+        if self.terminal {
+            let line = status(node, self.started.elapsed().as_secs());
+            self.draw(line.chars().take(crate::output::width()).collect());
+        }
+    }
+
+    fn end(&mut self, reached: bool) {
+        if !reached {
+            return self.clear();
+        }
+        let seconds = self.started.elapsed().as_secs();
+        if self.terminal {
+            self.clear();
+        }
+        let space = if self.open > 0 { " " } else { "" };
+        self.print(&format!("{space}done. [{seconds}s]\n"));
+    }
+
+    /// Leaves the cursor at the beginning of a line.
+    fn clear(&mut self) {
+        let open = std::mem::take(&mut self.open);
+        match (open, self.terminal) {
+            (0, _) => {}
+            (open, true) => self.print(&format!("\r{:open$}\r", "")),
+            (_, false) => self.print("\n"),
+        }
+    }
+
+    fn draw(&mut self, line: String) {
+        if self.terminal {
+            self.clear();
+        }
+        self.open = line.chars().count();
+        self.print(&line);
+    }
+
+    fn print(&self, text: &str) {
+        if self.shown {
+            let mut stderr = std::io::stderr();
+            let _ = stderr.write_all(text.as_bytes()).and_then(|()| stderr.flush());
+        }
+    }
+}
+
+const BEGINNING: &str = "Waiting...";
+
+/// What has changed since it was `said`, as lines.
+fn news(said: &mut BTreeMap<String, String>, node: &Node) -> Vec<String> {
+    let mut now = BTreeMap::new();
+    if !matches!(node.daemon_state.as_str(), "" | "run") {
+        let why = format!("is in state `{}`; nothing happens until it runs", node.daemon_state);
+        now.insert("the daemon of the node".to_owned(), why);
+    }
+    now.extend(node.waits_for.iter().map(|wait| (format!("VM `{}`:", wait.name), wait.reason.clone())));
+    let changed = now.iter().filter(|(who, what)| said.get(*who) != Some(what));
+    let mut lines: Vec<String> = changed.map(|(who, what)| format!("{who} {what}")).collect();
+    let settled = said.keys().filter(|who| !now.contains_key(*who));
+    lines.extend(settled.map(|who| match who.ends_with(':') {
+        true => format!("{who} it is done"),
+        false => format!("{who} runs again"),
+    }));
+    *said = now;
+    lines
+}
+
+/// `Waiting... 12 s; web1 43 %, db1 7 %`
+fn status(node: &Node, seconds: u64) -> String {
+    let copy = |wait: &NodeWait| Some(format!("{} {} %", wait.name, wait.percent?));
+    let copies: Vec<String> = node.waits_for.iter().filter_map(copy).collect();
+    let separator = if copies.is_empty() { "" } else { "; " };
+    format!("{BEGINNING} {seconds} s{separator}{}", copies.join(", "))
 }
 
 fn may_pass(kind: Kind) -> bool {
@@ -118,5 +223,50 @@ mod tests {
         assert_eq!(FLUSH.verdict("flush", true), Verdict::GoOn);
         assert_eq!(FLUSH.verdict("flushed", true), Verdict::Reached);
         assert_eq!(FLUSH.verdict("unflush", true), Verdict::Diverted);
+    }
+
+    fn node(waits: &[(&str, &str, Option<i64>)]) -> Node {
+        let wait = |(name, reason, percent): &(&str, &str, Option<i64>)| NodeWait {
+            name: (*name).to_owned(),
+            action: "move".to_owned(),
+            reason: (*reason).to_owned(),
+            percent: *percent,
+        };
+        let waits_for = waits.iter().map(wait).collect();
+        Node { daemon_state: "run".to_owned(), waits_for, ..Node::default() }
+    }
+
+    #[test]
+    fn what_is_waited_for_is_said_once_for_each_change() {
+        let mut said = BTreeMap::new();
+        let both =
+            [("web1", "it is being moved to node `hv2`", None), ("db1", "it is being shut down", None)];
+        assert_eq!(
+            news(&mut said, &node(&both)),
+            ["VM `db1`: it is being shut down", "VM `web1`: it is being moved to node `hv2`"]
+        );
+        let farther = [("web1", "it is being moved to node `hv2`", Some(43)), both[1]];
+        assert_eq!(news(&mut said, &node(&farther)), [""; 0], "progress is no change");
+        assert_eq!(
+            news(&mut said, &node(&[("db1", "it is being stopped", None)])),
+            ["VM `db1`: it is being stopped", "VM `web1`: it is done"]
+        );
+        let dead = Node { daemon_state: "dead".to_owned(), ..node(&[]) };
+        assert_eq!(
+            news(&mut said, &dead),
+            [
+                "the daemon of the node is in state `dead`; nothing happens until it runs",
+                "VM `db1`: it is done"
+            ]
+        );
+        assert_eq!(news(&mut said, &node(&[])), ["the daemon of the node runs again"]);
+        assert_eq!(news(&mut said, &node(&[])), [""; 0]);
+    }
+
+    #[test]
+    fn a_terminal_sees_how_far_the_copies_are() {
+        let copies = [("web1", "x", Some(43)), ("db1", "y", None), ("db2", "z", Some(7))];
+        assert_eq!(status(&node(&copies), 12), "Waiting... 12 s; web1 43 %, db2 7 %");
+        assert_eq!(status(&node(&[]), 3), "Waiting... 3 s");
     }
 }
