@@ -33,7 +33,7 @@ const PARTS: [Part; 6] = [
         name: "ZooKeeper has a quorum",
         on: On::Coordinators,
         question: "echo srvr | nc -N -w 2 $(hostname) 2181 | grep Mode",
-        wanted: "er", // leader, follower
+        wanted: "Mode", // leader, follower, standalone
     },
     Part {
         name: "Ceph's monitors have a quorum",
