@@ -11,4 +11,5 @@ mod moving;
 mod outages;
 mod primary;
 mod refusals;
+mod services;
 mod upgrades;
