@@ -298,6 +298,14 @@ async fn a_copy_that_stands_still_is_given_up_and_tried_again() {
     world.manner(Manner { migration_stalls: true, ..Manner::default() });
     world.migrate("hv2").await;
     world.one.until("it copies", || world.phase() == Some(MovePhase::Copying)).await;
+    // As for the last of it, which may wait for the volume.
+    world.one.hypervisor.set_run(world.vm, pvc_ports::GuestRun::Paused);
+    world.one.pass(120).await;
+    assert_eq!(
+        (world.phase(), world.one.hypervisor.count("migrate", world.vm)),
+        (Some(MovePhase::Copying), 1)
+    );
+    world.one.hypervisor.set_run(world.vm, pvc_ports::GuestRun::Running);
     world.manner(copies_for(5));
     let begun = world.one.now();
     world.until_place("start", "hv2", "hv1").await;

@@ -294,7 +294,9 @@ impl Sender {
                 () = self.shared.sleep(TELL_EVERY) => {
                     let now_copied = self.tell_progress(job.as_ref()).await;
                     // Of one that copied and does not say how far it is nothing is known.
-                    if now_copied != copied || (now_copied.is_none() && copied.is_some()) {
+                    let is_known = now_copied.is_some() || copied.is_none();
+                    // One that is held for the last of it is not held up by the other side alone, and is let finish.
+                    if now_copied != copied || !is_known || !self.runs_here().await {
                         copied = now_copied.or(copied);
                         went_on = self.shared.now();
                     }
@@ -490,6 +492,11 @@ impl Sender {
 
     async fn is_here(&self) -> Result<bool, HypervisorError> {
         Ok(self.shared.ports.hypervisor.guests().await?.contains_key(&self.vm))
+    }
+
+    async fn runs_here(&self) -> bool {
+        let guests = self.shared.ports.hypervisor.guests().await;
+        guests.is_ok_and(|guests| guests.get(&self.vm).is_some_and(|guest| guest.run == GuestRun::Running))
     }
 
     /// Asks the other node's hypervisor, not the records: they may be older than the question.
