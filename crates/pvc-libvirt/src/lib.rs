@@ -25,7 +25,7 @@ mod virt;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -92,30 +92,37 @@ impl LibvirtOptions {
     pub const TARGET_URI: &str = "qemu+tcp://{host}/system";
 }
 
-/// The hypervisor of this host, through libvirt. Connects by itself, now and whenever the connection
-/// is lost; dropping it leaves all guests as they are.
-///
-/// There are three connections, so that what only asks never waits behind what changes, and what ends a
-/// guest behind neither: a few starts on slow storage would otherwise hold up the list of guests, and a few
-/// guests whose monitors hang every stop.
+/// The hypervisor of this host, through libvirt. Connects by itself, for the first call and whenever the
+/// connection is lost; dropping it leaves all guests as they are.
 pub struct LibvirtHypervisor {
-    asking: Arc<Link>,
-    changing: Link,
-    ending: Arc<Link>,
+    links: OnceLock<Links>,
     options: LibvirtOptions,
     verdict: Mutex<Option<Verdict>>,
 }
 
+/// There are three connections, so that what only asks never waits behind what changes, and what ends a
+/// guest behind neither: a few starts on slow storage would otherwise hold up the list of guests, and a few
+/// guests whose monitors hang every stop.
+struct Links {
+    asking: Arc<Link>,
+    changing: Link,
+    ending: Arc<Link>,
+}
+
 impl LibvirtHypervisor {
-    /// Starts connecting and returns at once; whoever calls first waits for the outcome.
+    /// Returns at once; whoever calls first waits for the connections. Who never calls has no threads and none
+    /// of libvirt's libraries.
     pub fn new(options: LibvirtOptions) -> Self {
-        Self {
-            asking: Arc::new(Link::start("asking", options.uri.clone())),
-            changing: Link::start("changing", options.uri.clone()),
-            ending: Arc::new(Link::start("ending", options.uri.clone())),
-            options,
-            verdict: Mutex::new(None),
-        }
+        Self { links: OnceLock::new(), options, verdict: Mutex::new(None) }
+    }
+
+    fn links(&self) -> &Links {
+        let uri = &self.options.uri;
+        self.links.get_or_init(|| Links {
+            asking: Arc::new(Link::start("asking", uri.clone())),
+            changing: Link::start("changing", uri.clone()),
+            ending: Arc::new(Link::start("ending", uri.clone())),
+        })
     }
 
     /// Asks something about the host or about all guests.
@@ -124,7 +131,11 @@ impl LibvirtHypervisor {
         deadline: Duration,
         question: impl FnOnce(&Connection) -> Result<T, VirtError> + Send + 'static,
     ) -> Result<T, HypervisorError> {
-        self.asking.call(deadline, question).await.map_err(|error| translate(error, Uuid::nil(), deadline))
+        self.links()
+            .asking
+            .call(deadline, question)
+            .await
+            .map_err(|error| translate(error, Uuid::nil(), deadline))
     }
 
     /// Whether KVM works here. Probed once; one probe at a time.
@@ -148,7 +159,7 @@ impl LibvirtHypervisor {
         if let Some(verdict) = memory.recall() {
             return Ok(verdict);
         }
-        let verdict = probe::probe(&self.changing, emulator, &self.options.scratch).await?;
+        let verdict = probe::probe(&self.links().changing, emulator, &self.options.scratch).await?;
         match &verdict.refused {
             None => tracing::info!("KVM works here: a probe guest ran under it"),
             Some(why) => tracing::warn!(%why, "guests are emulated in software, which is slow"),
@@ -198,7 +209,7 @@ impl Hypervisor for LibvirtHypervisor {
             return Err(HypervisorError::Refused { why });
         }
         let xml = xml.to_owned();
-        let started = self.changing.call(START, move |connection| {
+        let started = self.links().changing.call(START, move |connection| {
             if is_active(connection, uuid)? {
                 return Ok(());
             }
@@ -216,11 +227,11 @@ impl Hypervisor for LibvirtHypervisor {
     }
 
     async fn shutdown(&self, uuid: Uuid) -> Result<(), HypervisorError> {
-        with_guest(&self.ending, uuid, CHANGE, |_, guest| guest.press_power_button()).await
+        with_guest(&self.links().ending, uuid, CHANGE, |_, guest| guest.press_power_button()).await
     }
 
     async fn destroy(&self, uuid: Uuid) -> Result<(), HypervisorError> {
-        let destroyed = with_guest(&self.ending, uuid, DESTROY, |_, guest| guest.destroy()).await;
+        let destroyed = with_guest(&self.links().ending, uuid, DESTROY, |_, guest| guest.destroy()).await;
         match destroyed {
             Err(HypervisorError::NoGuest { .. }) => Ok(()),
             other => other,
@@ -228,7 +239,7 @@ impl Hypervisor for LibvirtHypervisor {
     }
 
     async fn live_xml(&self, uuid: Uuid) -> Result<String, HypervisorError> {
-        with_guest(&self.asking, uuid, READ, |_, guest| guest.xml()).await
+        with_guest(&self.links().asking, uuid, READ, |_, guest| guest.xml()).await
     }
 
     async fn stats(&self) -> Result<BTreeMap<Uuid, GuestStats>, HypervisorError> {
@@ -249,7 +260,7 @@ impl Hypervisor for LibvirtHypervisor {
 
     async fn device(&self, uuid: Uuid, change: DeviceChange, device: &str) -> Result<(), HypervisorError> {
         let device = device.to_owned();
-        with_guest(&self.changing, uuid, CHANGE, move |_, guest| match change {
+        with_guest(&self.links().changing, uuid, CHANGE, move |_, guest| match change {
             DeviceChange::Attach => guest.attach(&device),
             DeviceChange::Detach => guest.detach(&device),
         })
@@ -258,7 +269,8 @@ impl Hypervisor for LibvirtHypervisor {
 
     async fn resize_disk(&self, uuid: Uuid, target: &str, bytes: u64) -> Result<(), HypervisorError> {
         let target = target.to_owned();
-        with_guest(&self.changing, uuid, CHANGE, move |_, guest| guest.resize_disk(&target, bytes)).await
+        with_guest(&self.links().changing, uuid, CHANGE, move |_, guest| guest.resize_disk(&target, bytes))
+            .await
     }
 
     async fn migrate(
@@ -266,12 +278,12 @@ impl Hypervisor for LibvirtHypervisor {
         uuid: Uuid,
         migration: &Migration,
     ) -> Result<Box<dyn MigrationJob>, HypervisorError> {
-        if !with_guest(&self.asking, uuid, READ, |_, guest| guest.is_active()).await? {
+        if !with_guest(&self.links().asking, uuid, READ, |_, guest| guest.is_active()).await? {
             return Err(HypervisorError::NoGuest { uuid });
         }
         let to = self.options.target_uri.replace("{host}", &migration.host);
         let trip = Trip { uuid, from: self.options.uri.clone(), to, migration: migration.clone() };
-        Ok(Box::new(Job::begin(trip, self.asking.clone(), self.ending.clone()).await?))
+        Ok(Box::new(Job::begin(trip, self.links().asking.clone(), self.links().ending.clone()).await?))
     }
 
     async fn runs_at(&self, host: &str, uuid: Uuid) -> Result<bool, HypervisorError> {
@@ -285,14 +297,14 @@ impl Hypervisor for LibvirtHypervisor {
         wait: Duration,
     ) -> Result<Vec<u8>, HypervisorError> {
         let input = input.to_owned();
-        with_guest(&self.changing, uuid, READ + wait, move |connection, guest| {
+        with_guest(&self.links().changing, uuid, READ + wait, move |connection, guest| {
             guest.converse(connection, &input, wait, CONSOLE_LIMIT)
         })
         .await
     }
 
     fn events(&self) -> mpsc::UnboundedReceiver<GuestEvent> {
-        self.asking.events()
+        self.links().asking.events()
     }
 }
 

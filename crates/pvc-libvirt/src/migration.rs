@@ -129,9 +129,7 @@ pub(crate) async fn runs_at(uri: String, uuid: Uuid) -> Result<bool, HypervisorE
         let guest = guests.iter().filter_map(stats::guest).find(|guest| guest.uuid == uuid);
         Ok(guest.is_some_and(|guest| guest.run == GuestRun::Running))
     };
-    let started = thread::Builder::new()
-        .name("libvirt-ask".to_owned())
-        .spawn(move || drop(said.send(ask())));
+    let started = thread::Builder::new().name("libvirt-ask".to_owned()).spawn(move || drop(said.send(ask())));
     let unreachable = |why: String| HypervisorError::Unreachable { why };
     started.map_err(|error| unreachable(format!("the thread to ask could not be started: {error}")))?;
     match tokio::time::timeout(REACH, answer).await {

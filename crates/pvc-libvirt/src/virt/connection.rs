@@ -3,7 +3,7 @@ use std::{mem, ptr};
 
 use uuid::Uuid;
 
-use super::{Domain, VirtError, c_text, domain, event_loop, owned_text};
+use super::{Domain, VirtError, c_text, domain, event_loop, library, owned_text};
 
 /// How often a silent peer is asked for a sign of life, and how many answers may be missing.
 const KEEPALIVE_SECONDS: c_int = 5;
@@ -39,7 +39,7 @@ impl Connection {
         event_loop::ensure()?;
         let uri = c_text(uri)?;
         // SAFETY: `uri` is a C text that outlives the call.
-        let pointer = unsafe { virt_sys::virConnectOpen(uri.as_ptr()) };
+        let pointer = unsafe { library::virConnectOpen(uri.as_ptr()) };
         if pointer.is_null() {
             return Err(VirtError::last());
         }
@@ -62,7 +62,7 @@ impl Connection {
     fn keep_alive(&self) -> Result<(), VirtError> {
         // SAFETY: the connection is open as long as `self` lives; so in all calls below.
         let done =
-            unsafe { virt_sys::virConnectSetKeepAlive(self.pointer, KEEPALIVE_SECONDS, KEEPALIVE_MISSES) };
+            unsafe { library::virConnectSetKeepAlive(self.pointer, KEEPALIVE_SECONDS, KEEPALIVE_MISSES) };
         if done < 0 { Err(VirtError::last()) } else { Ok(()) }
     }
 
@@ -75,7 +75,7 @@ impl Connection {
         let opaque = boxed(listener);
         // SAFETY: `opaque` stays valid until libvirt calls `free_listener` with it.
         let id = unsafe {
-            virt_sys::virConnectDomainEventRegisterAny(
+            library::virConnectDomainEventRegisterAny(
                 self.pointer,
                 ptr::null_mut(),
                 event.cast_signed(),
@@ -98,7 +98,7 @@ impl Connection {
         let opaque = boxed(listener);
         // SAFETY: as in `listen`.
         let done = unsafe {
-            virt_sys::virConnectRegisterCloseCallback(
+            library::virConnectRegisterCloseCallback(
                 self.pointer,
                 Some(on_close),
                 opaque,
@@ -118,14 +118,14 @@ impl Connection {
     /// Whether the connection still stands, as far as this side knows. Asks nobody, never blocks long.
     pub(crate) fn is_alive(&self) -> bool {
         // SAFETY: see `keep_alive`.
-        unsafe { virt_sys::virConnectIsAlive(self.pointer) == 1 }
+        unsafe { library::virConnectIsAlive(self.pointer) == 1 }
     }
 
     /// libvirt's version, from the daemon itself: 11.3.0 is 11003000.
     pub(crate) fn libvirt_version(&self) -> Result<u64, VirtError> {
         let mut version: c_ulong = 0;
         // SAFETY: `version` is written during the call only.
-        let done = unsafe { virt_sys::virConnectGetLibVersion(self.pointer, &raw mut version) };
+        let done = unsafe { library::virConnectGetLibVersion(self.pointer, &raw mut version) };
         if done < 0 { Err(VirtError::last()) } else { Ok(version) }
     }
 
@@ -133,7 +133,7 @@ impl Connection {
     pub(crate) fn hypervisor_version(&self) -> Result<u64, VirtError> {
         let mut version: c_ulong = 0;
         // SAFETY: as above.
-        let done = unsafe { virt_sys::virConnectGetVersion(self.pointer, &raw mut version) };
+        let done = unsafe { library::virConnectGetVersion(self.pointer, &raw mut version) };
         if done < 0 { Err(VirtError::last()) } else { Ok(version) }
     }
 
@@ -142,7 +142,7 @@ impl Connection {
         let domain_type = c_text(domain_type)?;
         // SAFETY: null stands for the host's defaults; the result is ours.
         unsafe {
-            owned_text(virt_sys::virConnectGetDomainCapabilities(
+            owned_text(library::virConnectGetDomainCapabilities(
                 self.pointer,
                 ptr::null(),
                 ptr::null(),
@@ -156,14 +156,14 @@ impl Connection {
     pub(crate) fn lookup(&self, uuid: Uuid) -> Result<Domain, VirtError> {
         let text = c_text(&uuid.hyphenated().to_string())?;
         // SAFETY: `text` outlives the call; the reference returned is ours.
-        unsafe { Domain::own(virt_sys::virDomainLookupByUUIDString(self.pointer, text.as_ptr())) }
+        unsafe { Domain::own(library::virDomainLookupByUUIDString(self.pointer, text.as_ptr())) }
     }
 
     /// Creates and starts a transient guest.
     pub(crate) fn create(&self, xml: &str) -> Result<Domain, VirtError> {
         let xml = c_text(xml)?;
         // SAFETY: as in `lookup`.
-        unsafe { Domain::own(virt_sys::virDomainCreateXML(self.pointer, xml.as_ptr(), 0)) }
+        unsafe { Domain::own(library::virDomainCreateXML(self.pointer, xml.as_ptr(), 0)) }
     }
 
     /// The asked-for groups of figures of many guests, in one call.
@@ -171,10 +171,10 @@ impl Connection {
         let mut list: *mut virt_sys::virDomainStatsRecordPtr = ptr::null_mut();
         // SAFETY: on success `list` is an array of that many records, ours until it is freed below.
         unsafe {
-            let count = virt_sys::virConnectGetAllDomainStats(self.pointer, groups, &raw mut list, which);
+            let count = library::virConnectGetAllDomainStats(self.pointer, groups, &raw mut list, which);
             let Ok(count) = usize::try_from(count) else { return Err(VirtError::last()) };
             let records = (0..count).map(|at| domain::Record::read(*list.add(at))).collect();
-            virt_sys::virDomainStatsRecordListFree(list);
+            library::virDomainStatsRecordListFree(list);
             Ok(records)
         }
     }
@@ -190,12 +190,12 @@ impl Drop for Connection {
         // are of no use here: the connection may well be dead already.
         unsafe {
             for id in &self.callbacks {
-                virt_sys::virConnectDomainEventDeregisterAny(self.pointer, *id);
+                library::virConnectDomainEventDeregisterAny(self.pointer, *id);
             }
             if self.closes {
-                virt_sys::virConnectUnregisterCloseCallback(self.pointer, Some(on_close));
+                library::virConnectUnregisterCloseCallback(self.pointer, Some(on_close));
             }
-            virt_sys::virConnectClose(self.pointer);
+            library::virConnectClose(self.pointer);
         }
     }
 }

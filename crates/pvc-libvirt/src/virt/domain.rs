@@ -7,7 +7,7 @@ use pvc_ports::MigrationProgress;
 use uuid::Uuid;
 
 use super::stream::Stream;
-use super::{Connection, VirtError, c_text, owned_text};
+use super::{Connection, VirtError, c_text, library, owned_text};
 
 /// A reference to a guest, running or not.
 pub(crate) struct Domain {
@@ -24,7 +24,7 @@ impl Domain {
     // In all calls below the guest's pointer is valid as long as `self` lives, and texts outlive the call.
 
     pub(crate) fn is_active(&self) -> Result<bool, VirtError> {
-        match unsafe { virt_sys::virDomainIsActive(self.pointer) } {
+        match unsafe { library::virDomainIsActive(self.pointer) } {
             0 => Ok(false),
             1 => Ok(true),
             _ => Err(VirtError::last()),
@@ -33,24 +33,24 @@ impl Domain {
 
     pub(crate) fn press_power_button(&self) -> Result<(), VirtError> {
         done(unsafe {
-            virt_sys::virDomainShutdownFlags(self.pointer, virt_sys::VIR_DOMAIN_SHUTDOWN_ACPI_POWER_BTN)
+            library::virDomainShutdownFlags(self.pointer, virt_sys::VIR_DOMAIN_SHUTDOWN_ACPI_POWER_BTN)
         })
     }
 
     pub(crate) fn destroy(&self) -> Result<(), VirtError> {
-        done(unsafe { virt_sys::virDomainDestroyFlags(self.pointer, 0) })
+        done(unsafe { library::virDomainDestroyFlags(self.pointer, 0) })
     }
 
     /// The XML of the guest as it is now, without secrets.
     pub(crate) fn xml(&self) -> Result<String, VirtError> {
-        unsafe { owned_text(virt_sys::virDomainGetXMLDesc(self.pointer, 0)) }
+        unsafe { owned_text(library::virDomainGetXMLDesc(self.pointer, 0)) }
     }
 
     /// Plugs a device into the running guest.
     pub(crate) fn attach(&self, device: &str) -> Result<(), VirtError> {
         let device = c_text(device)?;
         done(unsafe {
-            virt_sys::virDomainAttachDeviceFlags(
+            library::virDomainAttachDeviceFlags(
                 self.pointer,
                 device.as_ptr(),
                 virt_sys::VIR_DOMAIN_AFFECT_LIVE,
@@ -62,7 +62,7 @@ impl Domain {
     pub(crate) fn detach(&self, device: &str) -> Result<(), VirtError> {
         let device = c_text(device)?;
         done(unsafe {
-            virt_sys::virDomainDetachDeviceFlags(
+            library::virDomainDetachDeviceFlags(
                 self.pointer,
                 device.as_ptr(),
                 virt_sys::VIR_DOMAIN_AFFECT_LIVE,
@@ -73,7 +73,7 @@ impl Domain {
     pub(crate) fn resize_disk(&self, target: &str, bytes: u64) -> Result<(), VirtError> {
         let target = c_text(target)?;
         done(unsafe {
-            virt_sys::virDomainBlockResize(
+            library::virDomainBlockResize(
                 self.pointer,
                 target.as_ptr(),
                 bytes,
@@ -85,7 +85,7 @@ impl Domain {
     /// How long the guest may stand still for the last copy of a migration.
     pub(crate) fn set_max_downtime(&self, most: Duration) -> Result<(), VirtError> {
         let milliseconds = u64::try_from(most.as_millis()).unwrap_or(u64::MAX);
-        done(unsafe { virt_sys::virDomainMigrateSetMaxDowntime(self.pointer, milliseconds, 0) })
+        done(unsafe { library::virDomainMigrateSetMaxDowntime(self.pointer, milliseconds, 0) })
     }
 
     /// Moves the running guest to `target`, whose QEMU is sent the copy at `uri`. Returns when it runs
@@ -97,7 +97,7 @@ impl Domain {
         // SAFETY: libvirt grows the list and copies name and text; it is freed once, below. Both connections
         // are open for the time of the call, and the reference to the guest over there is ours.
         unsafe {
-            let added = virt_sys::virTypedParamsAddString(
+            let added = library::virTypedParamsAddString(
                 &raw mut params,
                 &raw mut count,
                 &raw mut room,
@@ -105,7 +105,7 @@ impl Domain {
                 uri.as_ptr(),
             );
             let moved = done(added).and_then(|()| {
-                Domain::own(virt_sys::virDomainMigrate3(
+                Domain::own(library::virDomainMigrate3(
                     self.pointer,
                     target.pointer(),
                     params,
@@ -113,7 +113,7 @@ impl Domain {
                     virt_sys::VIR_MIGRATE_LIVE | tls,
                 ))
             });
-            virt_sys::virTypedParamsFree(params, count);
+            library::virTypedParamsFree(params, count);
             moved.map(drop)
         }
     }
@@ -122,7 +122,7 @@ impl Domain {
     pub(crate) fn job_progress(&self) -> Result<Option<MigrationProgress>, VirtError> {
         // SAFETY: a record of numbers; libvirt fills it.
         let mut info: virt_sys::virDomainJobInfo = unsafe { std::mem::zeroed() };
-        done(unsafe { virt_sys::virDomainGetJobInfo(self.pointer, &raw mut info) })?;
+        done(unsafe { library::virDomainGetJobInfo(self.pointer, &raw mut info) })?;
         let runs = matches!(
             info.type_.cast_unsigned(),
             virt_sys::VIR_DOMAIN_JOB_BOUNDED | virt_sys::VIR_DOMAIN_JOB_UNBOUNDED
@@ -137,7 +137,7 @@ impl Domain {
 
     /// Ends the job that runs on the guest.
     pub(crate) fn abort_job(&self) -> Result<(), VirtError> {
-        done(unsafe { virt_sys::virDomainAbortJob(self.pointer) })
+        done(unsafe { library::virDomainAbortJob(self.pointer) })
     }
 
     /// Types `input` on the guest's first serial console and returns what came within `wait`, at most
@@ -151,7 +151,7 @@ impl Domain {
     ) -> Result<Vec<u8>, VirtError> {
         let stream = Stream::new(connection)?;
         // SAFETY: null stands for the first console; guest and stream are valid.
-        done(unsafe { virt_sys::virDomainOpenConsole(self.pointer, ptr::null(), stream.pointer(), 0) })?;
+        done(unsafe { library::virDomainOpenConsole(self.pointer, ptr::null(), stream.pointer(), 0) })?;
         stream.converse(input, wait, limit)
     }
 }
@@ -159,7 +159,7 @@ impl Domain {
 impl Drop for Domain {
     fn drop(&mut self) {
         // SAFETY: gives back the one reference that `own` took.
-        unsafe { virt_sys::virDomainFree(self.pointer) };
+        unsafe { library::virDomainFree(self.pointer) };
     }
 }
 
@@ -172,7 +172,7 @@ fn done(answer: c_int) -> Result<(), VirtError> {
 pub(super) unsafe fn uuid_of(domain: virt_sys::virDomainPtr) -> Result<Uuid, VirtError> {
     let mut bytes = [0_u8; 16];
     // SAFETY: by contract; libvirt writes exactly 16 bytes.
-    done(unsafe { virt_sys::virDomainGetUUID(domain, bytes.as_mut_ptr()) })?;
+    done(unsafe { library::virDomainGetUUID(domain, bytes.as_mut_ptr()) })?;
     Ok(Uuid::from_bytes(bytes))
 }
 
@@ -201,7 +201,7 @@ impl Record {
         // SAFETY: by contract. Name, id and UUID are kept on this side: no call leaves the process.
         unsafe {
             let domain = (*record).dom;
-            let name = virt_sys::virDomainGetName(domain);
+            let name = library::virDomainGetName(domain);
             let params = (0..usize::try_from((*record).nparams).unwrap_or(0))
                 .filter_map(|at| read_param(&*(*record).params.add(at)))
                 .collect();
@@ -212,7 +212,7 @@ impl Record {
                 } else {
                     CStr::from_ptr(name).to_string_lossy().into_owned()
                 },
-                id: virt_sys::virDomainGetID(domain).cast_signed(),
+                id: library::virDomainGetID(domain).cast_signed(),
                 params,
             }
         }

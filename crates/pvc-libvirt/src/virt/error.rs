@@ -1,6 +1,8 @@
 use std::ffi::CStr;
 use std::fmt;
 
+use super::library;
+
 /// What libvirt said about the last call that failed on this thread.
 #[derive(Debug, Clone)]
 pub(crate) struct VirtError {
@@ -30,7 +32,7 @@ impl VirtError {
     pub(super) fn last() -> Self {
         // SAFETY: the pointer is null or points into this thread's storage until the next call.
         unsafe {
-            let error = virt_sys::virGetLastError();
+            let error = library::virGetLastError();
             if error.is_null() {
                 return Self::ours("libvirt failed without saying why");
             }

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
 use std::{ptr, thread, time::Duration};
 
-use super::VirtError;
+use super::{VirtError, library};
 
 /// Starts the event loop's thread, once per process; it runs until the process ends.
 pub(super) fn ensure() -> Result<(), VirtError> {
@@ -14,15 +14,16 @@ pub(super) fn ensure() -> Result<(), VirtError> {
 }
 
 fn start() -> Result<(), VirtError> {
+    library::open()?;
     // SAFETY: called once, before any other use of libvirt; both callbacks are plain functions
     // without state.
     unsafe {
-        virt_sys::virSetErrorFunc(ptr::null_mut(), Some(stay_silent));
-        if virt_sys::virInitialize() < 0 || virt_sys::virEventRegisterDefaultImpl() < 0 {
+        library::virSetErrorFunc(ptr::null_mut(), Some(stay_silent));
+        if library::virInitialize() < 0 || library::virEventRegisterDefaultImpl() < 0 {
             return Err(VirtError::last());
         }
         // Without any timer an idle loop sleeps for ever in poll(2) and would not notice that it failed.
-        if virt_sys::virEventAddTimeout(1000, Some(tick), ptr::null_mut(), None) < 0 {
+        if library::virEventAddTimeout(1000, Some(tick), ptr::null_mut(), None) < 0 {
             return Err(VirtError::last());
         }
     }
@@ -34,7 +35,7 @@ fn start() -> Result<(), VirtError> {
 fn run() {
     loop {
         // SAFETY: the default implementation was registered; only this thread runs it.
-        if unsafe { virt_sys::virEventRunDefaultImpl() } < 0 {
+        if unsafe { library::virEventRunDefaultImpl() } < 0 {
             tracing::warn!(error = %VirtError::last(), "libvirt's event loop failed once");
             thread::sleep(Duration::from_secs(1));
         }

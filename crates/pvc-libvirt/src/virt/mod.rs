@@ -17,6 +17,7 @@ mod connection;
 mod domain;
 mod error;
 mod event_loop;
+mod library;
 mod stream;
 
 pub(crate) use connection::{Connection, DomainEvent};

@@ -1,7 +1,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{Connection, VirtError};
+use super::{Connection, VirtError, library};
 
 /// libvirt's answer of a non-blocking stream that can neither give nor take right now.
 const WOULD_BLOCK: i32 = -2;
@@ -16,7 +16,7 @@ impl Stream {
     pub(super) fn new(connection: &Connection) -> Result<Self, VirtError> {
         // Blocking streams have no deadline, so ours does not block; the event thread fills it.
         // SAFETY: the connection is valid; the reference returned is ours.
-        let pointer = unsafe { virt_sys::virStreamNew(connection.pointer(), virt_sys::VIR_STREAM_NONBLOCK) };
+        let pointer = unsafe { library::virStreamNew(connection.pointer(), virt_sys::VIR_STREAM_NONBLOCK) };
         if pointer.is_null() { Err(VirtError::last()) } else { Ok(Self { pointer }) }
     }
 
@@ -49,7 +49,7 @@ impl Stream {
             return Ok(0);
         }
         // SAFETY: `bytes` is readable for its length during the call.
-        match unsafe { virt_sys::virStreamSend(self.pointer, bytes.as_ptr().cast(), bytes.len()) } {
+        match unsafe { library::virStreamSend(self.pointer, bytes.as_ptr().cast(), bytes.len()) } {
             WOULD_BLOCK => Ok(0),
             count => usize::try_from(count).map_err(|_| VirtError::last()),
         }
@@ -57,7 +57,7 @@ impl Stream {
 
     fn receive(&self, buffer: &mut [u8]) -> Result<Received, VirtError> {
         // SAFETY: `buffer` is writable for its length during the call.
-        match unsafe { virt_sys::virStreamRecv(self.pointer, buffer.as_mut_ptr().cast(), buffer.len()) } {
+        match unsafe { library::virStreamRecv(self.pointer, buffer.as_mut_ptr().cast(), buffer.len()) } {
             WOULD_BLOCK => Ok(Received::Nothing),
             0 => Ok(Received::End),
             count => usize::try_from(count).map(Received::Bytes).map_err(|_| VirtError::last()),
@@ -75,8 +75,8 @@ impl Drop for Stream {
     fn drop(&mut self) {
         // SAFETY: the last use of the pointer. Aborting a stream that never opened is a harmless error.
         unsafe {
-            virt_sys::virStreamAbort(self.pointer);
-            virt_sys::virStreamFree(self.pointer);
+            library::virStreamAbort(self.pointer);
+            library::virStreamFree(self.pointer);
         }
     }
 }
