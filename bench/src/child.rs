@@ -67,8 +67,8 @@ pub fn wait_for_the_end() {
     let _ = std::io::stdin().read_to_end(&mut rest);
 }
 
-/// The line `name` of `/proc/PID/status`.
-fn bytes(status: &str, name: &str) -> Option<u64> {
+/// The line `name` of `/proc/PID/status` and files like it.
+pub fn bytes(status: &str, name: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kib * 1024)

@@ -1,143 +1,179 @@
-//! The daemon itself, with all roles in one process as it is installed on one machine.
+//! The daemons themselves, as they are installed: all roles in one process on one machine, and one process
+//! for each role of a cluster's node.
 
-use std::fs::File;
+mod configuration;
+mod process;
+
 use std::net::{Ipv4Addr, TcpListener};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use anyhow::{Context, Result, ensure};
 use pvc_linux::SystemClock;
 use pvc_ports::Clock;
 use pvc_store::synthetic::Shape;
 
-use crate::child::memory_of;
 use crate::http::{Client, KEY};
 use crate::measure::{Scale, now};
-use crate::place::{Kind, Place, runtime};
+use crate::place::{Kind, Place, Source, open_store, runtime};
 use crate::report::{Budget, Figure, Quantity, grouped};
-
-/// How long the daemon may take until its API answers.
-const PATIENCE: Duration = Duration::from_secs(60);
+use crate::statistics;
+use process::{Daemon, Memory};
 
 /// The daemon makes this folder; it is removed again if it is empty.
 const RUN: &str = "/run/pvc";
 
+/// What the daemons of a node may take in all, in a cluster of the usual size.
+const BUDGET: Budget = Budget::Bytes(60_000_000);
+
+/// A node's daemons in a cluster, by their roles.
+const ROLES: [&str; 3] = ["node", "api", "worker"];
+
+/// How long the API may take until it answers.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How often all VMs get new statistics before the memory counts.
+const ROUNDS_OF_STATISTICS: usize = 5;
+
 /// What it takes to begin, and what it takes after work.
-struct Memory {
-    fresh: u64,
-    used: u64,
+struct Taken {
+    fresh: Memory,
+    used: Memory,
 }
 
-/// The memory of the daemon with a cluster of the usual size, against that with a small one.
+/// The memory of the daemons with a cluster of the usual size, against that with a small one.
 pub fn figures(kind: Kind, pvcd: &Path, scale: &Scale) -> Result<Vec<Figure>> {
-    if kind != Kind::Embedded {
-        return Ok(Vec::new()); // Standalone mode has its tree in the process.
-    }
     ensure!(pvcd.exists(), "`{}` is not built; `cargo build --release -p pvcd` makes it", pvcd.display());
-    let small = measure(pvcd, scale.small(), scale)?;
-    let usual = measure(pvcd, scale.usual(), scale)?;
-    let vms = grouped(scale.usual());
-    let with_few = format!("with {} VMs", scale.small());
-    let figure = |what: &str, usual: u64, small: u64| {
-        Figure::new(format!("memory of `pvcd standalone`, {vms} VMs, {what}"), Quantity::Bytes(usual))
-            .against(with_few.clone(), Quantity::Bytes(small))
-            .budget(Budget::Bytes(60_000_000))
+    let measure = |vms: usize| {
+        let place = Place::make(kind, Shape::with_vms(vms))?;
+        match kind {
+            Kind::Embedded => standalone(pvcd, &place, scale),
+            Kind::Zookeeper => cluster(pvcd, &place, scale),
+        }
     };
-    Ok(vec![
-        figure("just started", usual.fresh, small.fresh),
-        figure("after lists and metrics", usual.used, small.used),
-    ])
+    let (small, usual) = (measure(scale.small())?, measure(scale.usual())?);
+    let vms = grouped(scale.usual());
+    let figure = |what: String, usual: u64, small: u64| {
+        Figure::new(what, Quantity::Bytes(usual))
+            .against(format!("with {} VMs", scale.small()), Quantity::Bytes(small))
+    };
+    Ok(match kind {
+        Kind::Embedded => {
+            let name = |when: &str| format!("memory of `pvcd standalone`, {vms} VMs, {when}");
+            vec![
+                figure(name("just started"), usual.fresh.all, small.fresh.all).budget(BUDGET),
+                figure(name("after lists and metrics"), usual.used.all, small.used.all).budget(BUDGET),
+            ]
+        }
+        Kind::Zookeeper => {
+            let name = |when: &str| format!("memory of a node's daemons, {vms} VMs, {when}");
+            let alone = format!("{}, each as if it were alone", name("after changes and lists"));
+            vec![
+                figure(name("just started"), usual.fresh.share, small.fresh.share).budget(BUDGET),
+                figure(name("after changes and lists"), usual.used.share, small.used.share).budget(BUDGET),
+                figure(alone, usual.used.all, small.used.all),
+            ]
+        }
+    })
 }
 
-fn measure(pvcd: &Path, vms: usize, scale: &Scale) -> Result<Memory> {
-    let place = Place::make(Kind::Embedded, Shape::with_vms(vms))?;
-    let mut daemon = Daemon::start(pvcd, place.directory())?;
-    let mut client = daemon.when_it_answers()?;
-    let fresh = memory_of(daemon.child.id())?;
+fn standalone(pvcd: &Path, place: &Place, scale: &Scale) -> Result<Taken> {
+    let (directory, port) = (place.directory(), free_port()?);
+    let config = directory.join("pvc.conf");
+    std::fs::write(&config, configuration::standalone(directory, port, KEY))?;
+    let _run = RunFolder::look();
+    let mut daemon = Daemon::start(pvcd, "standalone", &config, directory)?;
+    daemon.when_ready()?;
+    let mut client = when_it_answers(port)?;
+    let fresh = daemon.memory()?;
+    ask(&mut client, scale)?;
+    let used = daemon.memory()?;
+    daemon.stop()?;
+    Ok(Taken { fresh, used })
+}
+
+fn cluster(pvcd: &Path, place: &Place, scale: &Scale) -> Result<Taken> {
+    let Source::Zookeeper(zookeeper) = &place.source else { unreachable!("a cluster is on ZooKeeper") };
+    let zookeeper_port = zookeeper.rsplit_once(':').context("ZooKeeper has no port")?.1.parse()?;
+    let (directory, port) = (place.directory(), free_port()?);
+    let host = nix::unistd::gethostname()?.to_string_lossy().into_owned();
+    let config = directory.join("pvc.conf");
+    std::fs::write(&config, configuration::cluster(directory, &host, zookeeper_port, port, KEY))?;
+    let start = |role: &&str| Daemon::start(pvcd, role, &config, directory);
+    let mut daemons = ROLES.iter().map(start).collect::<Result<Vec<_>>>()?;
+    daemons.iter_mut().try_for_each(Daemon::when_ready)?;
+    let mut client = when_it_answers(port)?;
+    let fresh = together(&daemons)?;
+    work(&place.source)?;
+    ask(&mut client, scale)?;
+    let used = together(&daemons)?;
+    daemons.into_iter().try_for_each(Daemon::stop)?;
+    Ok(Taken { fresh, used })
+}
+
+fn together(daemons: &[Daemon]) -> Result<Memory> {
+    daemons.iter().map(Daemon::memory).sum()
+}
+
+fn free_port() -> Result<u16> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+}
+
+/// A connection to the API of a daemon, which listens a moment after it has said that it is ready.
+fn when_it_answers(port: u16) -> Result<Client> {
+    let deadline = now() + PATIENCE;
+    let runtime = runtime()?;
+    loop {
+        let answered = Client::connect(port).and_then(|mut client| {
+            client.get("/api/v1/status")?;
+            Ok(client)
+        });
+        match answered {
+            Ok(client) => return Ok(client),
+            Err(error) if now() > deadline => return Err(error.context("the API does not answer")),
+            Err(_) => runtime.block_on(SystemClock.sleep(Duration::from_millis(50))),
+        }
+    }
+}
+
+/// What the nodes of a cluster write all the time.
+fn work(source: &Source) -> Result<()> {
+    runtime()?.block_on(async {
+        let tree = source.open().await?;
+        let store = open_store(tree.clone()).await?;
+        for round in 0..ROUNDS_OF_STATISTICS {
+            statistics::renew(&store, usize::MAX, round).await?;
+        }
+        tree.close().await;
+        Ok(())
+    })
+}
+
+/// What somebody who looks at everything asks the API.
+fn ask(client: &mut Client, scale: &Scale) -> Result<()> {
     for path in ["/api/v1/vm", "/api/v1/status", "/api/v1/metrics", "/api/v1/node"] {
         for _ in 0..scale.requests.div_ceil(5) {
             client.get(path)?;
         }
     }
-    let used = memory_of(daemon.child.id())?;
-    daemon.stop()?;
-    Ok(Memory { fresh, used })
+    Ok(())
 }
 
-struct Daemon {
-    child: Child,
-    port: u16,
-    log: PathBuf,
-    made_run: bool,
+/// Removes the folder that a daemon makes, unless it was there before or is in use.
+struct RunFolder {
+    was_there: bool,
 }
 
-impl Daemon {
-    /// Starts a standalone PVC that keeps everything in `state`, and finds a filled tree there.
-    fn start(pvcd: &Path, state: &Path) -> Result<Daemon> {
-        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
-        let (config, log) = (state.join("pvc.conf"), state.join("output"));
-        std::fs::write(&config, configuration(state, port))?;
-        let output = File::create(&log)?;
-        let made_run = !Path::new(RUN).exists();
-        let child = Command::new(pvcd)
-            .args(["standalone", "--config"])
-            .arg(&config)
-            .stdin(Stdio::null())
-            .stdout(output.try_clone()?)
-            .stderr(output)
-            .spawn()
-            .with_context(|| format!("`{}` cannot be started", pvcd.display()))?;
-        Ok(Daemon { child, port, log, made_run })
-    }
-
-    fn when_it_answers(&mut self) -> Result<Client> {
-        let deadline = now() + PATIENCE;
-        let runtime = runtime()?;
-        loop {
-            let answered = Client::connect(self.port).and_then(|mut client| {
-                client.get("/api/v1/status")?;
-                Ok(client)
-            });
-            let error = match answered {
-                Ok(client) => return Ok(client),
-                Err(error) => error,
-            };
-            if self.child.try_wait()?.is_some() || now() > deadline {
-                let output = std::fs::read_to_string(&self.log).unwrap_or_default();
-                bail!("`pvcd` does not answer: {error:#}; it said: {}", output.trim());
-            }
-            runtime.block_on(SystemClock.sleep(Duration::from_millis(50)));
-        }
-    }
-
-    fn stop(mut self) -> Result<()> {
-        kill(Pid::from_raw(i32::try_from(self.child.id())?), Signal::SIGTERM)?;
-        let status = self.child.wait()?;
-        ensure!(status.success(), "`pvcd` ended badly: {status}");
-        Ok(())
+impl RunFolder {
+    fn look() -> RunFolder {
+        RunFolder { was_there: Path::new(RUN).exists() }
     }
 }
 
-impl Drop for Daemon {
+impl Drop for RunFolder {
     fn drop(&mut self) {
-        let _ = self.child.kill(); // it may have ended already
-        let _ = self.child.wait();
-        if self.made_run {
+        if !self.was_there {
             let _ = std::fs::remove_dir(RUN); // only if it is empty
         }
     }
-}
-
-/// Without a hypervisor: no guest is to be started, and none of this machine's is to be touched.
-fn configuration(state: &Path, port: u16) -> String {
-    let state = state.display();
-    format!(
-        "standalone:\n  state_directory: \"{state}\"\n\
-         subsystem:\n  enable_hypervisor: no\n\
-         api:\n  listen:\n    address: \"127.0.0.1\"\n    port: {port}\n  authentication:\n    enabled: yes\n    \
-         source: token\n  token:\n    - description: \"bench\"\n      token: \"{KEY}\"\n"
-    )
 }

@@ -13,6 +13,7 @@ mod memory;
 mod mirror;
 mod place;
 mod report;
+mod statistics;
 
 use std::cell::OnceCell;
 use std::path::PathBuf;

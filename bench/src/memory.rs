@@ -25,11 +25,6 @@ pub fn mirror(place: &Place) -> Result<Figure> {
         .against("its paths and values", Quantity::Bytes(data as u64)))
 }
 
-/// The memory that one more process with a store of `place` takes.
-pub fn one_more(place: &Place) -> Result<u64> {
-    measured(&place.source, "store")
-}
-
 fn measured(source: &Source, what: &str) -> Result<u64> {
     Holder::start(["hold", "--source", &source.to_string(), what])?.private_memory()
 }

@@ -7,16 +7,12 @@ use pvc_store::synthetic::Shape;
 
 use super::{ApiServer, PlainServer};
 use crate::measure::{Pair, Scale, timed};
-use crate::memory;
 use crate::place::{Kind, Place};
 use crate::report::{Budget, Figure, Quantity, Spread, bytes, grouped};
 
 const LIST: &str = "/api/v1/vm";
 const STATUS: &str = "/api/v1/status";
 const METRICS: &str = "/api/v1/metrics";
-
-/// What all daemons of a node may take together, in a cluster of the usual size.
-const NODE_MEMORY: Budget = Budget::Bytes(60_000_000);
 
 /// Requests that are made before those that count: the first ones find caches empty.
 const WARM_UP: usize = 3;
@@ -47,7 +43,7 @@ pub fn figures(kind: Kind, places: &[Place], scale: &Scale) -> Result<Vec<Figure
     figures.push(one_vm(large, plain, scale)?);
     figures.extend(overviews(usual, plain, scale)?);
     figures.push(tree_requests(usual, scale)?);
-    figures.extend(memory_figures(kind, places, [small, usual, large], scale)?);
+    figures.extend(memory_figures(kind, [small, usual, large], scale)?);
     Ok(figures)
 }
 
@@ -136,35 +132,19 @@ fn tree_requests(server: &mut ApiServer, scale: &Scale) -> Result<Figure> {
 }
 
 /// Memory after all these replies.
-fn memory_figures(
-    kind: Kind,
-    places: &[Place],
-    servers: [&mut ApiServer; 3],
-    scale: &Scale,
-) -> Result<Vec<Figure>> {
+fn memory_figures(kind: Kind, servers: [&mut ApiServer; 3], scale: &Scale) -> Result<[Figure; 2]> {
     let [small, usual, large] = servers.map(|server| server.memory());
     let (small, usual, large) = (small?, usual?, large?);
-    let reference = || (format!("with {} VMs", grouped(scale.small())), Quantity::Bytes(small));
     let what = match kind {
         Kind::Embedded => "tree, mirror and API",
         Kind::Zookeeper => "mirror and API",
     };
-    let mut figures = Vec::new();
-    for (vms, memory) in [(scale.usual(), usual), (scale.large(), large)] {
+    let figure = |vms: usize, memory: u64| {
         let name = format!("memory of {what} in one process, {} VMs", grouped(vms));
-        let (with, reference) = reference();
-        figures.push(Figure::new(name, Quantity::Bytes(memory)).against(with, reference));
-    }
-    let vms = grouped(scale.usual());
-    match kind {
-        Kind::Embedded => figures[0] = figures[0].clone().budget(NODE_MEMORY),
-        Kind::Zookeeper => {
-            let one_more = memory::one_more(&places[2])?;
-            let name = format!("memory of a node's daemons, {vms} VMs: that and two more mirrors");
-            figures.push(Figure::new(name, Quantity::Bytes(usual + 2 * one_more)).budget(NODE_MEMORY));
-        }
-    }
-    Ok(figures)
+        Figure::new(name, Quantity::Bytes(memory))
+            .against(format!("with {} VMs", grouped(scale.small())), Quantity::Bytes(small))
+    };
+    Ok([figure(scale.usual(), usual), figure(scale.large(), large)])
 }
 
 fn unchanged(server: &mut ApiServer, plain: &mut PlainServer, path: &str, rounds: usize) -> Result<Replies> {

@@ -13,8 +13,7 @@ use axum::serve::ListenerExt;
 use bytes::Bytes;
 use pvc_api::{ApiSettings, ApiState, Token};
 use pvc_linux::{OsRandom, SystemClock};
-use pvc_model::vm::VmRecord;
-use pvc_store::{Report, Store};
+use pvc_store::Store;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -22,6 +21,7 @@ use super::Client;
 use crate::child::{self, Holder};
 use crate::counting::{CountingTree, Requests};
 use crate::place::{Source, open_store, runtime};
+use crate::statistics;
 
 /// What opens the API.
 pub const KEY: &str = "b6c4a3f2-bench";
@@ -117,7 +117,7 @@ fn api(store: &Store, shutdown: CancellationToken) -> Result<(u16, Serving<pvc_a
     let token = Token { description: "bench".to_owned(), secret: KEY.to_owned() };
     let settings = ApiSettings::new(address, vec![token]);
     let state = ApiState::new(store.clone(), Arc::new(SystemClock), Arc::new(OsRandom), None, settings);
-    Ok((address.port(), tokio::spawn(pvc_api::serve_on(listener, state, shutdown))))
+    Ok((address.port(), tokio::spawn(pvc_api::serve_on(vec![listener], state, shutdown))))
 }
 
 /// The holder's side of the plain server.
@@ -165,24 +165,12 @@ async fn requests(State(side): State<Side>) -> String {
     json!({ "reads": reads, "writes": writes }).to_string()
 }
 
-/// What makes statistics differ from those before.
-const MARK: &str = ", \"round\": 1";
-
 async fn touch(State(side): State<Side>, Path(vms): Path<usize>) -> Result<(), (StatusCode, String)> {
     let round = {
         let mut touched = side.touched.lock().unwrap_or_else(PoisonError::into_inner);
         *touched += 1;
         *touched
     };
-    let view = side.store.view();
-    let changed = |vm: &Arc<VmRecord>| {
-        let before = vm.stats.split(MARK).next().unwrap_or_default().trim_end_matches('}');
-        Report::VmStats(vm.uuid, format!("{before}{MARK}{round:08}}}"))
-    };
-    let running: Vec<_> = view.vms.values().filter(|vm| !vm.stats.is_empty()).collect();
-    let reports = running.iter().cycle().skip(round % running.len().max(1)).take(vms.min(running.len()));
-    let reports = reports.map(|vm| changed(vm)).collect();
     let failed = |error: pvc_store::StoreError| (StatusCode::INTERNAL_SERVER_ERROR, error.to_string());
-    side.store.report(reports).await.map_err(failed)?;
-    side.store.fresh().await.map(drop).map_err(failed)
+    statistics::renew(&side.store, vms, round).await.map_err(failed)
 }
