@@ -9,6 +9,8 @@ use pvc_node::NodeError;
 use pvc_ports::StorageError;
 use pvc_store::StoreError;
 
+use crate::settings::IsStandalone;
+
 /// Prints a line; a reader that has gone away is no error.
 pub fn say(line: &str) {
     let _ = writeln!(std::io::stdout(), "{}", line.trim_end());
@@ -54,6 +56,7 @@ fn hint(error: &anyhow::Error) -> Option<String> {
             .or_else(|| cause.downcast_ref::<ServeError>().and_then(ServeError::hint))
             .or_else(|| cause.downcast_ref::<OpenError>().map(OpenError::hint))
             .or_else(|| cause.downcast_ref::<LocateError>().map(LocateError::hint))
+            .or_else(|| cause.downcast_ref::<IsStandalone>().map(IsStandalone::hint))
             .or_else(|| cause.downcast_ref::<StorageError>().and_then(storage_hint))
     })
 }

@@ -29,7 +29,24 @@ pub fn cluster(file: Option<PathBuf>) -> anyhow::Result<Config> {
         Some(file) => file,
         None => Config::locate(|name| std::env::var_os(name))?,
     };
-    Ok(Config::read_for(&file, &Machine::this()?)?)
+    let config = Config::read_for(&file, &Machine::this()?)?;
+    match config.standalone {
+        None => Ok(config),
+        Some(_) => Err(IsStandalone { file }.into()),
+    }
+}
+
+/// A cluster's daemon was started with the configuration of one machine by itself.
+#[derive(Debug, thiserror::Error)]
+#[error("`{}` is the configuration of one machine by itself, and this daemon is part of a cluster", file.display())]
+pub struct IsStandalone {
+    file: PathBuf,
+}
+
+impl IsStandalone {
+    pub fn hint(&self) -> String {
+        format!("`pvc-standalone --config {}` runs everything in one process", self.file.display())
+    }
 }
 
 /// Reads the configuration of standalone mode, which needs no file.
@@ -201,5 +218,30 @@ pub fn volume_directory(config: &Config) -> PathBuf {
     match &config.standalone {
         Some(standalone) => standalone.volume_directory.clone(),
         None => Path::new("/var/lib/pvc/volumes").to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clusters_daemon_does_not_take_the_configuration_of_one_machine() {
+        let file = std::env::temp_dir().join(format!("pvcd-settings-{}.conf", std::process::id()));
+        std::fs::write(&file, "standalone:\n").unwrap();
+        let refused = cluster(Some(file.clone())).unwrap_err();
+        std::fs::remove_file(&file).unwrap();
+        let refused = refused.downcast_ref::<IsStandalone>().unwrap();
+        let shown = file.display();
+        assert_eq!(
+            refused.to_string(),
+            format!(
+                "`{shown}` is the configuration of one machine by itself, and this daemon is part of a cluster"
+            )
+        );
+        assert_eq!(
+            refused.hint(),
+            format!("`pvc-standalone --config {shown}` runs everything in one process")
+        );
     }
 }
