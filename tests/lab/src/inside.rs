@@ -54,7 +54,7 @@ impl Lab {
     /// The processes that carry `guest`, by this machine's numbers: the same as before means that nobody
     /// has ended or moved it.
     pub fn processes_of(&self, guest: &str) -> Vec<u32> {
-        let all = truth::guests(self.name).into_iter();
+        let all = truth::guests(&self.prefix()).into_iter();
         all.filter(|qemu| qemu.guest == guest).map(|qemu| qemu.id).collect()
     }
 

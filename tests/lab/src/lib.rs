@@ -71,7 +71,7 @@ impl Lab {
         lab.does(&["up"]).ok();
         lab.clean();
         lab.fences_before = lab.fences();
-        lab.watch = Some(Watch::begin(name, &lab.nodes()));
+        lab.watch = Some(Watch::begin(&lab.prefix(), &lab.nodes()));
         lab
     }
 
@@ -84,6 +84,11 @@ impl Lab {
 
     fn directory(&self) -> PathBuf {
         repository().join("target/lab").join(self.name)
+    }
+
+    /// What the names of its namespaces and cgroups begin with.
+    fn prefix(&self) -> String {
+        std::fs::read_to_string(self.directory().join("prefix")).expect("`lab up` has written it")
     }
 
     /// `cargo xtask lab …`, in this lab.
@@ -166,7 +171,7 @@ impl Lab {
 
     /// The nodes whose QEMU processes run `guest`: what is true, whatever anybody recorded.
     pub fn running_on(&self, guest: &str) -> Vec<String> {
-        let all = truth::guests(self.name).into_iter();
+        let all = truth::guests(&self.prefix()).into_iter();
         all.filter(|qemu| qemu.guest == guest).map(|qemu| qemu.node).collect()
     }
 
@@ -174,7 +179,7 @@ impl Lab {
     pub fn guests(&self) -> BTreeMap<String, Vec<String>> {
         let mut guests: BTreeMap<String, Vec<String>> =
             self.nodes().into_iter().map(|node| (node, Vec::new())).collect();
-        for qemu in truth::guests(self.name) {
+        for qemu in truth::guests(&self.prefix()) {
             guests.entry(qemu.node).or_default().push(qemu.guest);
         }
         guests
@@ -281,7 +286,7 @@ impl Lab {
 
     /// The nodes that have the upstream floating address on a device: what is true of I12.
     pub fn holders_of_floating_addresses(&self) -> Vec<String> {
-        truth::holders(self.name, &self.nodes(), "10.99.0.250")
+        truth::holders(&self.prefix(), &self.nodes(), "10.99.0.250")
     }
 
     pub fn until_database_leads_on(&self, node: &str) {

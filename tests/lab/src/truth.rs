@@ -28,7 +28,8 @@ pub struct Qemu {
     pub id: u32,
 }
 
-/// The QEMU processes of a lab, by guest and age.
+/// The QEMU processes of a lab, by guest and age. A lab is known by what its namespaces' and cgroups' names
+/// begin with.
 pub fn guests(lab: &str) -> Vec<Qemu> {
     let mut guests: Vec<Qemu> = processes().filter_map(|process| qemu(lab, &process)).collect();
     guests.sort();
@@ -78,15 +79,14 @@ fn qemu(lab: &str, process: &std::path::Path) -> Option<Qemu> {
 /// The node whose cgroup a process is in.
 fn node_of(lab: &str, process: &std::path::Path) -> Option<String> {
     let groups = fs::read_to_string(process.join("cgroup")).ok()?;
-    let group = groups.lines().find_map(|line| line.split_once(":freezer:/")?.1.strip_prefix("pvc-"))?;
-    let node = group.split('/').next()?.strip_prefix(lab)?.strip_prefix('-')?;
-    Some(node.to_owned())
+    let group = groups.lines().find_map(|line| Some(line.split_once(":freezer:/")?.1))?;
+    Some(group.split('/').next()?.strip_prefix(lab)?.to_owned())
 }
 
 /// The kernel's table of a node's addresses; none while no process of the node lives.
 fn addresses_of(lab: &str, node: &str) -> Option<String> {
-    let namespace = fs::metadata(format!("/run/netns/pvc-{lab}-{node}")).ok()?.ino();
-    let group = format!("/sys/fs/cgroup/freezer/pvc-{lab}-{node}/cgroup.procs");
+    let namespace = fs::metadata(format!("/run/netns/{lab}{node}")).ok()?.ino();
+    let group = format!("/sys/fs/cgroup/freezer/{lab}{node}/cgroup.procs");
     let all = fs::read_to_string(group).ok()?;
     // Services may have network namespaces of their own.
     let inside = all

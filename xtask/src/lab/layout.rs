@@ -1,6 +1,7 @@
 //! What a lab is called and where its parts lie.
 
 use std::fs::{self, File};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
@@ -115,9 +116,16 @@ impl Lab {
         }
     }
 
-    /// What a namespace or a cgroup of this lab is called.
+    /// What a namespace or a cgroup of this lab is called. Two checkouts may each have a lab of one name.
     pub fn named(&self, part: &str) -> String {
-        format!("pvc-{}-{part}", self.name)
+        format!("{}{part}", self.prefix())
+    }
+
+    /// What the names of all namespaces and cgroups of this lab begin with.
+    pub fn prefix(&self) -> String {
+        let mut hasher = DefaultHasher::new();
+        self.directory.hash(&mut hasher);
+        format!("pvc-{}-{:04x}-", self.name, hasher.finish() & 0xffff)
     }
 
     /// The directory of one node or of the switch room.
@@ -150,6 +158,13 @@ mod tests {
 
     fn lab() -> Lab {
         Lab { name: "t".into(), home: "/nowhere".into(), directory: "/nowhere/t".into() }
+    }
+
+    #[test]
+    fn labs_of_one_name_in_two_checkouts_do_not_meet() {
+        let other = Lab { directory: "/elsewhere/t".into(), ..lab() };
+        assert_eq!(lab().named("switch"), lab().named("switch"));
+        assert_ne!(lab().named("switch"), other.named("switch"));
     }
 
     #[test]

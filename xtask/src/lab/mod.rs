@@ -237,6 +237,7 @@ fn prepare(lab: &Lab, services: Services) -> Result<()> {
         fs::create_dir_all(lab.directory.join(directory))?;
     }
     fs::write(lab.directory.join("services"), services.name())?;
+    fs::write(lab.directory.join("prefix"), lab.prefix())?;
     for identity in ["fsid", "secret"] {
         let file = lab.directory.join(identity);
         if !file.exists() {
