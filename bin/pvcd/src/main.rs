@@ -22,6 +22,10 @@ pub enum Ended {
     Reexec,
 }
 
+/// The threads that a daemon's tasks share on a machine of any size. They wait most of the time, and each has
+/// a stack and caches of its own; what computes is the guests.
+const MOST_THREADS: usize = 4;
+
 fn main() {
     pvc_linux::one_heap();
     let code = run(Arguments::from_process()).unwrap_or_else(|error| {
@@ -55,8 +59,16 @@ fn check_config(file: &std::path::Path) -> anyhow::Result<u8> {
     Ok(checked.exit_code())
 }
 
-#[tokio::main]
-async fn on_runtime(role: Role) -> anyhow::Result<u8> {
+fn on_runtime(role: Role) -> anyhow::Result<u8> {
+    let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(cpus.min(MOST_THREADS))
+        .enable_all()
+        .build()?;
+    runtime.block_on(play(role))
+}
+
+async fn play(role: Role) -> anyhow::Result<u8> {
     // Once for the whole process, before anything speaks TLS. It fails only if it was done before.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let ended = match role {

@@ -97,5 +97,7 @@ pub async fn zookeeper(config: &Config) -> Result<Arc<dyn Tree>, TreeError> {
 /// The store on `tree`.
 pub async fn store(tree: Arc<dyn Tree>) -> anyhow::Result<Store> {
     let store = Store::open(tree, Arc::new(SystemClock), Arc::new(OsRandom)).await;
-    store.context("cannot read the cluster's store")
+    let store = store.context("cannot read the cluster's store")?;
+    pvc_linux::give_back_memory(); // answers of a megabyte, of which the store kept the values
+    Ok(store)
 }

@@ -19,7 +19,7 @@ pub use clock::SystemClock;
 pub use exec::LinuxExec;
 pub use exit::leave;
 pub use host::LinuxHost;
-pub use memory::one_heap;
+pub use memory::{give_back_memory, one_heap};
 pub use network::LinuxNetwork;
 pub use notify::Notifier;
 pub use process::this_process;
