@@ -17,7 +17,8 @@ fn names(object: &Value) -> Vec<String> {
 }
 
 /// Members that we have added to an object of the recorded interface.
-const ADDED: &[(&str, &str)] = &[("Node", "hypervisor"), ("Node", "fence"), ("Vm", "migration")];
+const ADDED: &[(&str, &str)] =
+    &[("Node", "hypervisor"), ("Node", "fence"), ("Node", "waits_for"), ("Vm", "migration")];
 
 #[test]
 fn members_and_required_members_are_those_of_the_recorded_interface() {
