@@ -8,7 +8,7 @@ use crate::{Lab, NODES, truth};
 pub const LIBVIRT: &str = "16509";
 pub const GUESTS: &str = "49152-49215";
 
-/// Reads, writes, makes or removes keys, as a peer that keeps to no rule.
+/// Reads, writes or makes keys, as a peer that keeps to no rule.
 const TREE: &str = "
 import sys
 from kazoo.client import KazooClient
@@ -17,7 +17,6 @@ tree = KazooClient(hosts='pvchv1:2181,pvchv2:2181,pvchv3:2181')
 tree.start(30)
 if order == 'read': print(tree.get(path)[0].decode(), end='')
 if order == 'write': tree.ensure_path(path); tree.set(path, value.encode())
-if order == 'remove': tree.delete(path, recursive=True)
 if order == 'locks':
     for uuid in tree.get_children(path):
         for key in ['node', 'state', 'migrate_sync_lock']:
@@ -34,11 +33,6 @@ impl Lab {
     /// Writes a key of the tree, whatever PVC would say to it.
     pub fn write_key(&self, path: &str, value: &str) {
         self.tree(&["write", path, value]);
-    }
-
-    /// Removes a key of the tree and all below it.
-    pub fn remove_key(&self, path: &str) {
-        self.tree(&["remove", path, ""]);
     }
 
     /// The locks that somebody has, or waits for, on the records of VMs.

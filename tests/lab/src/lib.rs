@@ -35,6 +35,8 @@ const LABS: [&str; 2] = ["tests", "tests2"];
 pub struct Lab {
     name: &'static str,
     watch: Option<Watch>,
+    /// The nodes whose clocks the story has set.
+    wrong_clocks: RefCell<BTreeSet<String>>,
     /// The VMs that the story was told are defined.
     defined: RefCell<BTreeSet<String>>,
     /// What was said of each node's last fence before this story.
@@ -63,6 +65,7 @@ impl Lab {
             name,
             watch: None,
             defined: RefCell::default(),
+            wrong_clocks: RefCell::default(),
             fences_before: BTreeMap::new(),
             _turn: turn,
             _quiet: quiet,
@@ -114,6 +117,12 @@ impl Lab {
         let mut installs = Command::new(program("xtask"));
         installs.args(["lab", "install", node]).env("PVC_LAB", self.name).env("PVC_LAB_PACKAGES", packages);
         run(&mut installs, "").ok();
+    }
+
+    /// Whether a node was seen to speak to a BMC in this story. That its password is not among the arguments
+    /// is watched all the time.
+    pub fn has_seen_ipmitool(&self) -> bool {
+        self.watch.as_ref().is_some_and(Watch::has_seen_ipmitool)
     }
 
     /// In this story a BMC lies, and is believed: two instances may run, as long as the storage refuses
@@ -183,6 +192,18 @@ impl Lab {
             guests.entry(qemu.node).or_default().push(qemu.guest);
         }
         guests
+    }
+
+    /// Removes the lab with all that the story did to it. The next story, and this one's audit, find a new one.
+    pub fn begin_anew(&self) {
+        self.does(&["down"]).ok();
+        self.defined.borrow_mut().clear();
+    }
+
+    /// Sets the clock that PVC's daemons on `node` believe in, until the story has ended.
+    pub fn set_clock(&self, node: &str, offset: &str) {
+        self.wrong_clocks.borrow_mut().insert(node.to_owned());
+        self.does(&["clock", node, offset]).ok();
     }
 
     /// Defines a small guest of this name with a disk in Ceph.
@@ -323,6 +344,9 @@ impl Lab {
             self.does(&["heal", &node]);
             self.does(&["thaw", &node]);
             self.on(&node, deaths::NOTHING_HANGS);
+            if self.wrong_clocks.borrow().contains(&node) {
+                self.does(&["clock", &node, "0"]);
+            }
             self.open(&node);
         }
     }

@@ -1,9 +1,10 @@
 //! What is true, whatever anybody recorded: read from this machine's `/proc`, which shows every process
 //! of every node, frozen ones too.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -14,6 +15,12 @@ const FLOATING: [&str; 3] = ["10.99.0.250", "10.99.1.250", "10.99.2.250"];
 
 /// Between two looks: shorter than anything that a cluster does on purpose.
 const PAUSE: Duration = Duration::from_millis(200);
+
+/// No move lasts so long: a copy that stands still is given up before.
+const LONGEST_MOVE: Duration = Duration::from_secs(100);
+
+/// Part of the BMCs' password, which no process may be told in its arguments.
+const PASSWORD: &str = "o'Neil";
 
 /// One QEMU process that carries a guest.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -36,6 +43,19 @@ pub fn guests(lab: &str) -> Vec<Qemu> {
     guests
 }
 
+/// The `ipmitool`s that run in a lab, with their arguments.
+fn ipmitools(lab: &str) -> Vec<String> {
+    let commands = processes().filter_map(|process| Some((command(&process)?, process)));
+    let tools = commands.filter(|(words, _)| words[0].ends_with("ipmitool"));
+    tools.filter(|(_, process)| node_of(lab, process).is_some()).map(|(words, _)| words.join(" ")).collect()
+}
+
+/// The program of a process, and its arguments; none if it has ended.
+fn command(process: &Path) -> Option<Vec<String>> {
+    let line = fs::read(process.join("cmdline")).ok().filter(|line| !line.is_empty())?;
+    Some(line.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect())
+}
+
 /// The nodes that have `address` on a device.
 pub fn holders(lab: &str, nodes: &[String], address: &str) -> Vec<String> {
     nodes
@@ -53,10 +73,8 @@ fn processes() -> impl Iterator<Item = PathBuf> {
 }
 
 /// What a process of `/proc` is, if it is a guest of this lab. One that ends meanwhile is none.
-fn qemu(lab: &str, process: &std::path::Path) -> Option<Qemu> {
-    let line = fs::read(process.join("cmdline")).ok()?;
-    let words: Vec<String> =
-        line.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect();
+fn qemu(lab: &str, process: &Path) -> Option<Qemu> {
+    let words = command(process)?;
     if !words.first()?.contains("qemu-system") {
         return None;
     }
@@ -77,7 +95,7 @@ fn qemu(lab: &str, process: &std::path::Path) -> Option<Qemu> {
 }
 
 /// The node whose cgroup a process is in.
-fn node_of(lab: &str, process: &std::path::Path) -> Option<String> {
+fn node_of(lab: &str, process: &Path) -> Option<String> {
     let groups = fs::read_to_string(process.join("cgroup")).ok()?;
     let group = groups.lines().find_map(|line| Some(line.split_once(":freezer:/")?.1))?;
     Some(group.split('/').next()?.strip_prefix(lab)?.to_owned())
@@ -117,6 +135,8 @@ struct Seen {
     ends: AtomicBool,
     /// A BMC that says "off" of a machine that runs is believed: then two may run, and the storage decides.
     may_run_twice: AtomicBool,
+    /// Whether somebody spoke to a BMC.
+    ipmitool: AtomicBool,
     wrong: Mutex<Vec<String>>,
     history: Mutex<Vec<String>>,
 }
@@ -133,6 +153,11 @@ impl Watch {
 
     pub fn allow_two_instances(&self) {
         self.seen.may_run_twice.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a node was seen to speak to a BMC.
+    pub fn has_seen_ipmitool(&self) -> bool {
+        self.seen.ipmitool.load(Ordering::Relaxed)
     }
 
     /// Ends it: what was wrong, and what happened.
@@ -164,6 +189,7 @@ impl Seen {
             list.lock().expect("no watcher panics").push(line);
         };
         let (mut before, mut holders_before) = (String::new(), String::new());
+        let mut moving: BTreeMap<String, Instant> = BTreeMap::new();
         while !self.ends.load(Ordering::Relaxed) {
             let now = guests(lab);
             let shown = now.iter().map(Qemu::to_string).collect::<Vec<_>>().join(", ");
@@ -176,6 +202,19 @@ impl Seen {
                 let again = guests(lab);
                 if twice(&again).contains(&guest) && !self.may_run_twice.load(Ordering::Relaxed) {
                     note(&self.wrong, format!("I1: `{guest}` runs twice: {again:?}"));
+                }
+            }
+            moving.retain(|guest, _| pairs(&now).any(|pair| pair[0].guest == *guest));
+            for pair in pairs(&now) {
+                let since = *moving.entry(pair[0].guest.clone()).or_insert_with(Instant::now);
+                if since.elapsed() > LONGEST_MOVE && !self.may_run_twice.load(Ordering::Relaxed) {
+                    note(&self.wrong, format!("I1: a move does not end, or has ended twice: {pair:?}"));
+                }
+            }
+            for line in ipmitools(lab) {
+                self.ipmitool.store(true, Ordering::Relaxed);
+                if line.contains(PASSWORD) {
+                    note(&self.wrong, "a password is in the arguments of `ipmitool`".to_owned());
                 }
             }
             for address in FLOATING {
@@ -199,8 +238,12 @@ impl Seen {
 /// The guests of which one process too many exists: while one moves live there are two, and the younger
 /// was started to take over.
 fn twice(guests: &[Qemu]) -> Vec<String> {
-    let pairs = guests.windows(2).filter(|pair| pair[0].guest == pair[1].guest && !pair[1].incoming);
-    pairs.map(|pair| pair[1].guest.clone()).collect()
+    pairs(guests).filter(|pair| !pair[1].incoming).map(|pair| pair[1].guest.clone()).collect()
+}
+
+/// Processes of one guest, the older first.
+fn pairs(guests: &[Qemu]) -> impl Iterator<Item = &[Qemu]> {
+    guests.windows(2).filter(|pair| pair[0].guest == pair[1].guest)
 }
 
 impl std::fmt::Display for Qemu {

@@ -6,6 +6,7 @@ mod bring_up;
 mod disasters;
 mod fencing;
 mod flushes;
+mod growth;
 mod migrations;
 mod moving;
 mod outages;

@@ -40,22 +40,6 @@ fn a_move_that_cannot_be_is_refused_and_the_guest_runs_on() {
 }
 
 #[test]
-fn a_hypervisor_does_not_become_primary() {
-    let lab = Lab::whole();
-    let primary = lab.primary();
-    // A peer that is no coordinator, and does not run at present.
-    for (key, value) in [("", "hypervisor"), ("/daemonmode", "hypervisor"), ("/daemonstate", "stop")] {
-        lab.write_key(&format!("/nodes/pvchv9{key}"), value);
-    }
-    eventually("the cluster shows pvchv9", 30, || lab.json(&["node", "info", "pvchv9"]));
-    let said = lab.pvc(&["node", "primary", "pvchv9", "--wait"]).fails(1);
-    lab.remove_key("/nodes/pvchv9");
-    assert!(said.contains("node `pvchv9` is no coordinator"), "{said}");
-    assert!(said.contains("hint: coordinators are named in the configuration"), "{said}");
-    assert_eq!(lab.primary(), primary);
-}
-
-#[test]
 fn a_primary_that_nobody_knows_is_replaced_by_one_of_the_cluster() {
     let lab = Lab::whole();
     lab.primary();
