@@ -9,8 +9,9 @@ struct Note {
     said_by: String,
     #[serde(default)]
     storage_address: Option<String>,
+    /// Not there in notes from before it was asked: only a hypervisor wrote those.
     #[serde(default)]
-    runs_guests: bool,
+    runs_guests: Option<bool>,
     /// Not there while that is not known, as with all that follows.
     #[serde(default)]
     accelerator: Option<String>,
@@ -27,7 +28,7 @@ pub(crate) fn text(daemon: &DaemonNote, hypervisor: Option<&HypervisorNote>) -> 
     let note = Note {
         said_by: daemon.version.clone(),
         storage_address: daemon.storage_address.clone(),
-        runs_guests: daemon.runs_guests,
+        runs_guests: Some(daemon.runs_guests),
         accelerator: hypervisor.map(|note| note.accelerator.clone()),
         kvm_refused: hypervisor.and_then(|note| note.kvm_refused.clone()),
         libvirt_version: version(|note| &note.libvirt_version),
@@ -42,7 +43,7 @@ pub(crate) fn read(text: &str) -> Option<(DaemonNote, Option<HypervisorNote>)> {
     let daemon = DaemonNote {
         version: note.said_by,
         storage_address: note.storage_address,
-        runs_guests: note.runs_guests,
+        runs_guests: note.runs_guests.unwrap_or(true),
     };
     let hypervisor = note.accelerator.map(|accelerator| HypervisorNote {
         accelerator,
@@ -118,4 +119,21 @@ pub(crate) fn read_fence(text: &str) -> Option<FenceNote> {
         stranded: fence.stranded,
         power,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_from_before_it_said_whether_guests_run_there_is_a_hypervisors() {
+        let (daemon, hypervisor) =
+            read(r#"{"said_by": "0.2.0", "storage_address": "10.0.1.1", "accelerator": "kvm"}"#).unwrap();
+        assert!(daemon.runs_guests);
+        assert_eq!(hypervisor.unwrap().accelerator, "kvm");
+        for runs_guests in [true, false] {
+            let said = DaemonNote { runs_guests, ..daemon.clone() };
+            assert_eq!(read(&text(&said, None)), Some((said, None)));
+        }
+    }
 }
