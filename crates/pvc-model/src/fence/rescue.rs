@@ -64,10 +64,12 @@ fn stake(cluster: &Cluster, vm: &VmRecord, victim: &NodeName) -> Option<Stake> {
     let owner = vm.node.as_ref().and_then(|node| cluster.nodes.get(node)).map(|node| &node.daemon_state);
     match vm.state {
         VmState::Start | VmState::Restart if assigned => {}
-        // Who it belongs to by now starts it, unless that one is dead, too.
+        // Who it belongs to by now starts it, unless that one is dead, too. Also a start that has begun may
+        // have met the locks.
         VmState::Start | VmState::Restart => {
-            let owner = owner.filter(|_| listed && runner.is_none())?;
-            return Some(if *owner == DaemonState::Fenced { Stake::Lost } else { Stake::Locks });
+            let owner = owner.filter(|_| listed)?;
+            let is_lost = *owner == DaemonState::Fenced && runner.is_none();
+            return Some(if is_lost { Stake::Lost } else { Stake::Locks });
         }
         VmState::Migrate | VmState::MigrateLive | VmState::Unmigrate => {
             let left = vm.last_node.as_ref() == Some(victim);

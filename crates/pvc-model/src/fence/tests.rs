@@ -444,7 +444,13 @@ fn a_vm_that_was_given_to_another_node_is_freed_of_the_dead_nodes_locks_and_stay
     dead(&mut cluster);
     assert_eq!(ways(&cluster), pairs(&[("vm1", "leave"), ("vm2", "wait")]), "its memory stays promised");
     Arc::make_mut(cluster.nodes.get_mut("hv1").unwrap()).running.push(Uuid::from_u128(1));
-    assert_eq!(ways(&cluster), pairs(&[("vm2", "start hv1")]), "it runs there: no lock is in its way");
+    let expected = pairs(&[("vm1", "leave"), ("vm2", "start hv1")]);
+    assert_eq!(ways(&cluster), expected, "it runs there, and needs no promise");
+    let hv1 = Arc::make_mut(cluster.nodes.get_mut("hv1").unwrap());
+    hv1.running.clear();
+    hv1.working_on.push(Uuid::from_u128(1));
+    let expected = pairs(&[("vm1", "leave"), ("vm2", "wait")]);
+    assert_eq!(ways(&cluster), expected, "its start has begun, and meets the dead node's locks");
     for state in [VmState::Stop, VmState::Shutdown, VmState::Fail] {
         let mut cluster = with_vms([given(state)]);
         dead(&mut cluster);
@@ -454,6 +460,8 @@ fn a_vm_that_was_given_to_another_node_is_freed_of_the_dead_nodes_locks_and_stay
     dead(&mut cluster);
     Arc::make_mut(cluster.nodes.get_mut("hv1").unwrap()).daemon_state = DaemonState::Fenced;
     assert_eq!(ways(&cluster), pairs(&[("vm1", "start hv2")]), "its new node is dead as well");
+    Arc::make_mut(cluster.nodes.get_mut("hv2").unwrap()).working_on.push(Uuid::from_u128(1));
+    assert_eq!(ways(&cluster), pairs(&[("vm1", "leave")]), "a third node is at it");
 }
 
 #[test]
