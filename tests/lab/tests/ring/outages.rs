@@ -55,7 +55,8 @@ fn without_a_majority_of_zookeeper_nobody_decides_and_every_guest_runs_on() {
         none if none.is_empty() => Ok(()),
         some => Err(some.join(", ")),
     });
-    let said = lab.pvc(&["vm", "stop", "web1"]).fails_with_hint();
+    // One that harms nobody: what becomes of it is unknown, and it may be carried out when the store is back.
+    let said = lab.pvc(&["vm", "tag", "add", "web1", "late"]).fails_with_hint();
     assert!(said.contains("ZooKeeper"), "{said}");
     let rest = 120 - begun.elapsed().as_secs().min(120);
     never_within("a guest is given up", rest, || match guests() {

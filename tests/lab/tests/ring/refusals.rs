@@ -9,13 +9,14 @@ fn a_move_that_cannot_be_is_refused_and_the_guest_runs_on() {
     let lab = Lab::whole();
     lab.start("web1", "pvchv1");
     let process = lab.processes_of("web1");
-    let refused = |target: &str, why: &str| {
-        let said = lab.pvc(&["vm", "migrate", "web1", "--target", target, "--wait"]).fails(1);
+    let refused_with = |code: i32, target: &str, why: &str| {
+        let said = lab.pvc(&["vm", "migrate", "web1", "--target", target, "--wait"]).fails(code);
         assert!(said.contains(why), "`{why}` is missing in: {said}");
-        let planned = lab.pvc(&["vm", "migrate", "web1", "--target", target, "--dry-run"]).fails(1);
+        let planned = lab.pvc(&["vm", "migrate", "web1", "--target", target, "--dry-run"]).fails(code);
         assert!(planned.contains(why), "`{why}` is missing in the plan: {planned}");
     };
-    refused("pvchv9", "there is no node `pvchv9`");
+    let refused = |target: &str, why: &str| refused_with(1, target, why);
+    refused_with(3, "pvchv9", "there is no node `pvchv9`");
     refused("pvchv1", "VM `web1` is on node `pvchv1` already");
 
     lab.pvc(&["vm", "meta", "web1", "--limit", "pvchv1,pvchv2"]).ok();

@@ -1,5 +1,7 @@
 //! QEMU dies.
 
+use std::process::Command;
+
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use pvc_standalone_tests::{Machine, Settings, eventually, never_within};
@@ -89,18 +91,33 @@ fn a_guest_that_keeps_dying_is_tried_ever_more_slowly_and_shown_as_a_fault() {
 #[test]
 fn a_guest_whose_volume_is_in_use_is_never_said_to_run() {
     let machine = Machine::start();
+    machine.define_hello("hello");
+    let volume = machine.dir().join("volumes/vms/hello_sda/disk.raw");
+    // Somebody whom PVC does not know has it open, and will not close it.
+    let hold = ["-f", "raw", "-c", "sleep 600000"];
+    let mut holder = Command::new("qemu-io").args(hold).arg(&volume).spawn().expect("`qemu-io` is installed");
+    for _ in 0..3 {
+        let started = machine.pvc(&["vm", "start", "hello", "--wait"]);
+        started.fails(1);
+        assert!(started.stderr.contains("lock"), "{started}");
+        assert_eq!(machine.vm("hello")["state"], "fail");
+    }
+    holder.kill().and_then(|()| holder.wait()).expect("it is our child");
+    machine.pvc(&["vm", "start", "hello", "--wait"]).ok();
+    machine.qemu("hello");
+}
+
+#[test]
+fn a_guest_whose_volume_another_vm_uses_is_refused_by_its_name() {
+    let machine = Machine::start();
     machine.define_hello("first");
     machine.boot("first");
     let xml = machine.hello_xml("second").replace("vms/second_sda", "vms/first_sda");
     let file = machine.dir().join("second.xml");
     std::fs::write(&file, xml).expect("the test's directory can be written");
     machine.pvc(&["vm", "define", &file.to_string_lossy()]).ok();
-    for _ in 0..3 {
-        let started = machine.pvc(&["vm", "start", "second", "--wait"]);
-        started.fails(1);
-        assert!(started.stderr.contains("lock"), "{started}");
-        assert_eq!(machine.vm("second")["state"], "fail");
-    }
+    let said = machine.pvc(&["vm", "start", "second", "--wait"]).fails(1);
+    assert!(said.contains("its volume `vms/first_sda` is in use by VM `first`"), "{said}");
     machine.pvc(&["vm", "stop", "first", "--wait", "-y"]).ok();
     machine.pvc(&["vm", "start", "second", "--wait"]).ok();
     machine.qemu("second");
