@@ -271,6 +271,21 @@ pub fn place(
 
 /// Whether the VM may go to this node.
 pub fn check_node(node: &NodeRecord, need: &Need<'_>, promises: &Promises) -> Result<(), Unfit> {
+    check_in(&[DomainState::Ready], node, need, promises)
+}
+
+/// As [`check_node`], for a VM that is on its way to this node: one that takes its VMs back waits for it.
+pub fn check_destination(node: &NodeRecord, need: &Need<'_>, promises: &Promises) -> Result<(), Unfit> {
+    check_in(&[DomainState::Ready, DomainState::Unflush], node, need, promises)
+}
+
+/// Whether the VM may go to this node in one of the domain states `allowed`.
+fn check_in(
+    allowed: &[DomainState],
+    node: &NodeRecord,
+    need: &Need<'_>,
+    promises: &Promises,
+) -> Result<(), Unfit> {
     if need.leaving == Some(&node.name) {
         return Err(Unfit::Leaving);
     }
@@ -283,7 +298,7 @@ pub fn check_node(node: &NodeRecord, need: &Need<'_>, promises: &Promises) -> Re
     if !node.runs_guests() {
         return Err(Unfit::NoGuests);
     }
-    if node.domain_state != DomainState::Ready {
+    if !allowed.contains(&node.domain_state) {
         return Err(Unfit::Domain(node.domain_state.clone()));
     }
     check_size(node, need.memory_mib, need.vcpus)?;

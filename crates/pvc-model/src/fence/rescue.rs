@@ -2,7 +2,7 @@
 
 use crate::cluster::Cluster;
 use crate::node::{DaemonState, NodeRecord};
-use crate::placement::{Need, NoPlace, Promises, Unfit, check_node, place, selector_for};
+use crate::placement::{Need, NoPlace, Promises, Unfit, check_destination, check_node, place, selector_for};
 use crate::storage::VolumeId;
 use crate::vm::moving::is_moving;
 use crate::vm::{VmRecord, VmState};
@@ -115,7 +115,8 @@ fn way(cluster: &Cluster, vm: &VmRecord, victim: &NodeName, promises: &mut Promi
     let need = Need { leaving: Some(victim), ..Need::of(vm) };
     // Where it was going is where somebody wanted it.
     let destination = vm.node.as_ref().and_then(|node| cluster.nodes.get(node)).map(|node| &**node);
-    let fits = |node: &&NodeRecord| check_node(node, &need, promises).is_ok();
+    let check = if is_moving(&vm.state) { check_destination } else { check_node };
+    let fits = |node: &&NodeRecord| check(node, &need, promises).is_ok();
     let chosen = match destination.filter(fits) {
         Some(node) => Ok(node.name.clone()),
         None => place(cluster, &selector_for(vm.selector.as_ref(), cluster), &need, promises),

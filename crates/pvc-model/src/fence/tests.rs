@@ -408,6 +408,37 @@ fn a_vm_that_was_on_its_way_is_started_where_it_was_going_or_stays_where_it_runs
 }
 
 #[test]
+fn a_vm_on_its_way_to_a_node_that_takes_its_vms_back_is_started_there() {
+    let moving =
+        |number, state, memory_mib| VmRecord { last_node: None, ..vm(number, state, "hv1", memory_mib) };
+    let mut cluster = with_vms([
+        moving(1, VmState::Migrate, 1000),
+        moving(2, VmState::MigrateLive, 1000),
+        moving(3, VmState::Migrate, 5000),
+        // It has not left yet, and so is not waited for by hv1.
+        VmRecord { last_node: Some(NodeName::new("hv1")), ..vm(4, VmState::Start, "dead", 1000) },
+    ]);
+    cluster.nodes.remove("hv2");
+    let mut edit = |name: &str, change: &dyn Fn(&mut NodeRecord)| {
+        change(Arc::make_mut(cluster.nodes.get_mut(name).unwrap()));
+        let mut ways = ways(&cluster);
+        ways.sort();
+        ways
+    };
+    edit("dead", &|dead| dead.running.extend((1..=4).map(Uuid::from_u128)));
+    let back = edit("hv1", &|hv1| hv1.domain_state = DomainState::Unflush);
+    let expected = [("vm1", "start hv1"), ("vm2", "start hv1"), ("vm3", "wait"), ("vm4", "wait")];
+    assert_eq!(back, pairs(&expected), "hv1 waits for them, and they for nothing but room");
+    let flush = edit("hv1", &|hv1| hv1.domain_state = DomainState::Flush);
+    assert_eq!(flush, pairs(&["vm1", "vm2", "vm3", "vm4"].map(|vm| (vm, "wait"))));
+    let starts = edit("hv1", &|hv1| {
+        hv1.domain_state = DomainState::Unflush;
+        hv1.daemon_state = DaemonState::Init;
+    });
+    assert_eq!(starts, pairs(&["vm1", "vm2", "vm3", "vm4"].map(|vm| (vm, "wait"))));
+}
+
+#[test]
 fn a_move_between_two_others_goes_on_when_the_vms_home_dies() {
     let moving =
         VmRecord { last_node: Some(NodeName::new("dead")), ..vm(1, VmState::MigrateLive, "hv2", 100) };
