@@ -157,6 +157,24 @@ async fn a_primary_cut_off_from_the_store_gives_everything_up_and_takes_it_again
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_primary_that_could_not_let_go_of_one_address_takes_everything_again() {
+    let Pair { segment, one, first, .. } = pair().await;
+    one.network.set_refusing(
+        |change| matches!(change, NetworkChange::AddressRemoved { link, .. } if link == "brupstream"),
+    );
+    first.connection.cut();
+    one.until("the rest is gone", || segment.holders("10.0.1.250").is_empty()).await;
+    assert!(!segment.holders("10.0.0.250").is_empty(), "the kernel did not let it go");
+    first.connection.mend();
+    one.pass(3).await;
+    one.network.set_refusing(|_| false);
+    one.until("it has them again", || segment.has_all("hv1")).await;
+    until_state(&one, "hv1", Primary).await;
+    one.pass(60).await;
+    segment.assert_all_at("hv1");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_primary_beside_a_leader_without_followers_gives_everything_up() {
     let Pair { segment, one, first, .. } = pair().await;
     let lost = one.now();

@@ -13,7 +13,7 @@ use crate::shared::Shared;
 /// How often it is looked whether this node still has the right to be primary.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// How often the kernel is told that the addresses may stay.
+/// How often the kernel is told that the addresses may stay, and is asked again to let go of what is to go.
 const RENEW: Duration = Duration::from_secs(3);
 
 /// How long the store may take to give a sign of life.
@@ -57,6 +57,8 @@ async fn watch(shared: &Shared, renewed: &mut Duration) {
     }
     if shared.now().saturating_sub(*renewed) >= RENEW {
         *renewed = shared.now();
+        // As long as something of it is here this node counts as one that serves, and takes nothing back.
+        role::leave_what_stays(shared).await;
         role::renew(shared).await;
     }
 }

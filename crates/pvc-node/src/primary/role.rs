@@ -167,6 +167,21 @@ pub(crate) async fn take(shared: &Shared, duty: Duty) -> bool {
 /// when its lease is over.
 pub(crate) async fn leave(shared: &Shared, duty: Duty) -> bool {
     let _turn = shared.role.turn.lock().await;
+    leave_in_turn(shared, duty).await
+}
+
+/// Tries again what did not go when this node let go of it: nothing of that is kept, and nobody is to take
+/// the rest for the whole.
+pub(crate) async fn leave_what_stays(shared: &Shared) {
+    let _turn = shared.role.turn.lock().await;
+    let leaving = shared.role.state().leaving.clone();
+    for duty in leaving {
+        leave_in_turn(shared, duty).await;
+    }
+}
+
+/// For whoever has the turn.
+async fn leave_in_turn(shared: &Shared, duty: Duty) -> bool {
     shared.role.state().leaving.insert(duty);
     let gone = leave_now(shared, duty).await;
     if gone {
