@@ -33,7 +33,8 @@ pub use sightings::Sightings;
 /// Chances of a suspected node to show that it lives before its power is cut, one interval each.
 pub const SAVING_THROWS: u32 = 6;
 
-/// So many recoveries wait for nodes that are only suspected: about as long as their saving throws last.
+/// So many recoveries wait for nodes that may take VMs in a moment: about as long as the saving throws of one
+/// that is only suspected last.
 const PATIENT_RECOVERIES: u32 = 5;
 
 /// How soon a BMC that says the power is off is asked again.
@@ -83,7 +84,8 @@ pub enum Step {
     CutPower { stamp: i32 },
     /// Record that it is dead, and how that is known.
     Prove { stamp: i32, proof: Proof, recover: bool },
-    /// Give its VMs to other nodes; with patience, those that only a suspected node could take wait for it.
+    /// Give its VMs to other nodes; with patience, those that only a node could take which starts, takes back its
+    /// own VMs or is suspected wait for it.
     Recover { patient: bool },
     /// Its power has been off; switch it on again.
     PowerOn,

@@ -642,6 +642,41 @@ async fn a_vm_on_its_way_home_stays_where_it_runs_when_its_home_dies() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_node_that_takes_its_vms_back_and_the_recovery_of_their_sender_do_not_wait_for_each_other() {
+    let mut three = Three::start(|_| {}).await;
+    let (on_its_way, other) = (three.run_vm(1, 3).await, three.run_vm(2, 3).await);
+    let limit = || VmChange::NodeLimit(vec![NodeName::new("hv1"), NodeName::new("hv3")]);
+    three.write(on_its_way, [limit(), VmChange::LastNode(Some(NodeName::new("hv1")))]).await;
+    three.write(other, [limit()]).await;
+    let manner = Manner { migration_takes: Duration::from_secs(600), ..Manner::default() };
+    three.worlds[2].hypervisor.set_manner(on_its_way, manner);
+    three.eyes().request_node_of("hv1", DomainState::Unflush).await;
+    three.eyes().until("it is moved back", || three.eyes().state(on_its_way).starts_with("migrate")).await;
+    three.lose(3, true).await;
+    let eyes = three.eyes();
+    eyes.until("both run", || three.runs_on(on_its_way) == [1] && three.runs_on(other) == [1]).await;
+    eyes.until("the fence is over", || three.state("hv3") == (DaemonState::Fenced, DomainState::Flushed))
+        .await;
+    assert_eq!(three.state("hv1"), (DaemonState::Run, DomainState::Ready));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_recovery_does_not_wait_for_ever_for_a_node_that_died_as_it_started() {
+    let mut three = Three::start(|_| {}).await;
+    let vm = three.run_vm(1, 3).await;
+    three.write(vm, [VmChange::NodeLimit(vec![NodeName::new("hv2"), NodeName::new("hv3")])]).await;
+    three.lose(2, true).await;
+    let mut starts = Changes::new();
+    starts.node(&NodeName::new("hv2"), NodeChange::Daemon(DaemonState::Init));
+    three.eyes().change(starts).await;
+    three.lose(3, true).await;
+    let eyes = three.eyes();
+    let fault = eyes.until_fault("NODE_FENCED_HV3").await;
+    assert!(fault.contains("`hv2` is in daemon state `init`, not `run`"), "{fault}");
+    eyes.until_state(vm, "stop").await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_cut_off_node_without_vms_or_in_maintenance_does_not_reset_itself() {
     for in_maintenance in [false, true] {
         let three = Three::start(|world| {

@@ -130,11 +130,12 @@ fn way(cluster: &Cluster, vm: &VmRecord, victim: &NodeName, promises: &mut Promi
     }
 }
 
-/// Whether a node that does not take the VM now may do so in a moment. With patience, that is also one which
-/// is only suspected to be dead: it may live.
+/// Whether a node that does not take the VM now may do so in a moment: one that starts or takes back its own
+/// VMs, and one which is only suspected to be dead, for it may live. Any of them may stay as it is for ever,
+/// so without patience none is waited for.
 pub fn is_awaited(why: &NoPlace, patient: bool) -> bool {
     let suspected = Unfit::Daemon(DaemonState::Dead);
-    why.is_starting() || (patient && why.reasons.values().any(|unfit| *unfit == suspected))
+    patient && (why.is_starting() || why.reasons.values().any(|unfit| *unfit == suspected))
 }
 
 /// Whether a lock held from `address` on a volume of `vm` is one of `victim`, or of another node that is

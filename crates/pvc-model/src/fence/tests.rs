@@ -593,12 +593,21 @@ fn what_is_recorded_of_an_earlier_fence_is_not_this_ones() {
 }
 
 #[test]
-fn a_node_that_is_only_suspected_is_waited_for_as_long_as_it_may_show_that_it_lives() {
-    let mut cluster = with_vms([vm(1, VmState::Start, "dead", 3000)]);
-    let hv1 = Arc::make_mut(cluster.nodes.get_mut("hv1").unwrap());
-    hv1.daemon_state = DaemonState::Dead;
-    let Way::Wait(why) = rescues(&cluster, &NodeName::new("dead")).remove(0).way else { panic!("no place") };
-    assert!(is_awaited(&why, true) && !is_awaited(&why, false), "{why}");
+fn a_node_that_may_take_vms_in_a_moment_is_waited_for_as_long_as_a_suspected_one_may_show_that_it_lives() {
+    for (daemon, domain, awaited) in [
+        (DaemonState::Dead, DomainState::Ready, true),
+        (DaemonState::Init, DomainState::Ready, true),
+        (DaemonState::Run, DomainState::Unflush, true),
+        (DaemonState::Stop, DomainState::Ready, false),
+        (DaemonState::Run, DomainState::Flushed, false),
+    ] {
+        let mut cluster = with_vms([vm(1, VmState::Start, "dead", 3000)]);
+        let hv1 = Arc::make_mut(cluster.nodes.get_mut("hv1").unwrap());
+        (hv1.daemon_state, hv1.domain_state) = (daemon, domain);
+        let way = rescues(&cluster, &NodeName::new("dead")).remove(0).way;
+        let Way::Wait(why) = way else { panic!("no place") };
+        assert_eq!((is_awaited(&why, true), is_awaited(&why, false)), (awaited, false), "{why}");
+    }
 
     let fenced = NodeRecord { domain_state: DomainState::FenceFlush, ..node("hv2", DaemonState::Fenced) };
     let mut fencer = Fencer::watching([node("hv1", DaemonState::Run), fenced]);
