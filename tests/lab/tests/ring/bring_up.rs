@@ -61,6 +61,6 @@ fn the_password_of_a_bmc_is_neither_among_arguments_nor_in_a_log() {
         let logged = lab.on(node, "journalctl -o cat | grep -c \"o'[N]eil\"");
         assert_eq!(logged.stdout.trim(), "0", "{logged}");
     }
-    let faults = lab.pvc(&["cluster", "fault", "list", "--long"]);
+    let faults = lab.pvc(&["cluster", "fault", "list", "--format", "long"]);
     assert!(!faults.ok().contains("o'Neil"), "{faults}");
 }
