@@ -195,12 +195,10 @@ impl Reporter {
             return; // There is no cluster; the keepalive says so in the log.
         }
         tracing::warn!("the cluster has no record of this node; it is made again");
+        // What announces this daemon went with the rest. First, because this work may be cut off.
+        self.shared.unannounced.notify_one();
         if let Err(error) = startup::set_up_node(&self.shared).await {
             tracing::error!(error = &error as &dyn std::error::Error, "the node's record could not be made");
-        }
-        // What says that this is no older daemon went with the rest.
-        if let Err(error) = startup::claim_name(&self.shared).await {
-            tracing::error!(error = &error as &dyn std::error::Error, "the daemon could not be announced");
         }
     }
 

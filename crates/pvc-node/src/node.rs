@@ -313,14 +313,17 @@ async fn layout_change(shared: &Shared, known: Option<u32>) {
     }
 }
 
-/// Announces the daemon again whenever a new session begins. Returns only if another one has the name.
+/// Announces the daemon again whenever a new session begins or the tree was made anew. Returns only if another
+/// one has the name.
 async fn stay_the_only_one(shared: &Shared) -> Result<(), NodeError> {
     let mut session = shared.store.session();
     let mut announced = id_of(*session.borrow());
     let mut failing = false;
     loop {
-        if session.changed().await.is_err() {
-            std::future::pending::<()>().await;
+        tokio::select! {
+            biased;
+            () = shared.unannounced.notified() => announced = None,
+            changed = session.changed() => if changed.is_err() { std::future::pending::<()>().await },
         }
         let now = *session.borrow_and_update();
         let Some(id) = id_of(now).filter(|id| announced != Some(*id)) else { continue };
@@ -329,7 +332,7 @@ async fn stay_the_only_one(shared: &Shared) -> Result<(), NodeError> {
             Err(error) if error.is_about_another_daemon() => return Err(error),
             Err(error) => {
                 if !std::mem::replace(&mut failing, true) {
-                    tracing::warn!(%error, "the daemon cannot be announced in its new session; it is tried again");
+                    tracing::warn!(%error, "the daemon cannot be announced anew; it is tried again");
                 }
                 shared.sleep(Duration::from_secs(1)).await;
                 session.mark_changed();

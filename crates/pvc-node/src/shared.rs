@@ -12,7 +12,7 @@ use pvc_model::vm::backoff::Backoff;
 use pvc_model::{NodeName, Uuid};
 use pvc_ports::{GuestStats, SessionState};
 use pvc_store::{Report, Store};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use crate::primary::role::Role;
 use crate::settings::{NodeSettings, Ports};
@@ -28,6 +28,8 @@ pub(crate) struct Shared {
     pub stamps: watch::Sender<u64>,
     /// How often it was written.
     pub stamped: watch::Sender<u64>,
+    /// What announces this daemon in the store may be gone, though its session lasts.
+    pub unannounced: Notify,
     /// This node's part in the primary role.
     pub role: Role,
     /// Whether this node's own BMC answered at the start.
@@ -93,6 +95,7 @@ impl Shared {
             guests,
             stamps,
             stamped,
+            unannounced: Notify::new(),
             bmc_answers,
             runs_with: OnceLock::new(),
             role,

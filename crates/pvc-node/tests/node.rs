@@ -660,6 +660,30 @@ async fn a_tree_that_was_made_anew_gets_the_node_again_and_guests_run_on() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_tree_that_was_made_anew_gets_the_announcement_again_or_ends_the_daemon_that_lost_its_name() {
+    for is_taken in [false, true] {
+        let world = world().await;
+        let name = NodeName::new("hv1");
+        let daemon = world.running().await;
+        // A daemon's session outlives the tree: nothing but the announcement itself says that it is gone.
+        world.operator.initialize(true).await.unwrap();
+        let other = "process 9 of hv1.elsewhere";
+        if is_taken {
+            let taken = world.operator.announce_daemon(&name, other).await.unwrap();
+            assert_eq!(taken, Announced::Now);
+            world.until("it ends", || daemon.task.is_finished()).await;
+            let error = daemon.task.await.unwrap().unwrap_err();
+            assert!(error.to_string().ends_with(other), "{error}");
+            continue;
+        }
+        world.pass(30).await;
+        let found = world.operator.announce_daemon(&name, other).await.unwrap();
+        assert!(matches!(found, Announced::Taken { ref by } if by != other), "it is announced again");
+        assert!(!daemon.task.is_finished());
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_changed_layout_ends_the_run_for_a_new_execution() {
     let world = world().await;
     let daemon = world.running().await;
