@@ -315,6 +315,26 @@ async fn a_copy_that_stands_still_is_given_up_and_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_guest_is_not_held_without_limit_for_a_target_that_takes_nothing_or_is_silent() {
+    for (is_silent, limit) in [(false, 300), (true, 60)] {
+        let world = two().await;
+        world.manner(Manner { migration_stalls: true, ..Manner::default() });
+        world.migrate("hv2").await;
+        world.one.until("it copies", || world.phase() == Some(MovePhase::Copying)).await;
+        world.one.hypervisor.set_run(world.vm, pvc_ports::GuestRun::Paused);
+        world.two.hypervisor.set_unreachable(is_silent);
+        let begun = world.one.now();
+        let is_over = || {
+            let attempts = world.one.hypervisor.count("migrate", world.vm);
+            attempts == 2 || world.phase() == Some(MovePhase::Failed)
+        };
+        world.one.until("it is given up", is_over).await;
+        let took = (world.one.now() - begun).as_secs();
+        assert!((limit..limit + 10).contains(&took), "{took} s");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_guest_whose_arrival_was_not_heard_of_does_not_run_twice() {
     let world = two().await;
     for manner in [

@@ -46,6 +46,10 @@ const ABORT_AGAIN: Duration = Duration::from_secs(2);
 /// How long a migration may stand still: the other hypervisor may be frozen, or the other host without power.
 const STALLED: Duration = Duration::from_secs(60);
 
+/// How long it may while the guest is held here for the last of it, and the other side answers: nobody is
+/// served meanwhile.
+const HELD_STALLED: Duration = STALLED.saturating_mul(5);
+
 /// How often the progress is told.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 
@@ -284,6 +288,7 @@ impl Sender {
     /// Sees a job through; ends it when the order changes.
     async fn watch(&mut self, mut job: Box<dyn MigrationJob>, record_lock: &RecordLock) -> Copied {
         let mut copied = None;
+        let mut was_held = false;
         let mut went_on = self.shared.now();
         loop {
             let stop = tokio::select! {
@@ -293,17 +298,26 @@ impl Sender {
                 () = record_lock.until_lost() => Copied::Lost,
                 () = self.shared.sleep(TELL_EVERY) => {
                     let now_copied = self.tell_progress(job.as_ref()).await;
-                    // Of one that copied and does not say how far it is nothing is known.
-                    let is_known = now_copied.is_some() || copied.is_none();
-                    // One that is held for the last of it is not held up by the other side alone, and is let finish.
-                    if now_copied != copied || !is_known || !self.runs_here().await {
+                    let held = self.is_held().await;
+                    let is_held = held.unwrap_or(was_held);
+                    let went = match now_copied {
+                        Some(_) => now_copied != copied,
+                        // Of one that copied and does not say how far it is nothing is known. But a guest that is
+                        // held does not wait for it without limit.
+                        None => copied.is_some() && !is_held,
+                    };
+                    if went || held.is_none() || is_held != was_held {
                         copied = now_copied.or(copied);
+                        was_held = is_held;
                         went_on = self.shared.now();
                     }
-                    if self.shared.now().saturating_sub(went_on) < STALLED {
+                    let seconds = self.shared.now().saturating_sub(went_on);
+                    let is_late = seconds >= STALLED;
+                    // One that is held for the last of it is not held up by the other side alone, and is let finish.
+                    if !is_late || is_held && seconds < HELD_STALLED && self.answers_there().await {
                         continue;
                     }
-                    Copied::failed(format!("nothing was copied within {} s", STALLED.as_secs()))
+                    Copied::failed(format!("nothing was copied within {} s", seconds.as_secs()))
                 }
             };
             return self.abort(job, stop).await;
@@ -494,9 +508,16 @@ impl Sender {
         Ok(self.shared.ports.hypervisor.guests().await?.contains_key(&self.vm))
     }
 
-    async fn runs_here(&self) -> bool {
-        let guests = self.shared.ports.hypervisor.guests().await;
-        guests.is_ok_and(|guests| guests.get(&self.vm).is_some_and(|guest| guest.run == GuestRun::Running))
+    /// Whether the guest does not run here, being here or not; `None`: the hypervisor does not say.
+    async fn is_held(&self) -> Option<bool> {
+        let guests = self.shared.ports.hypervisor.guests().await.ok()?;
+        Some(guests.get(&self.vm).is_none_or(|guest| guest.run != GuestRun::Running))
+    }
+
+    /// Whether daemon and hypervisor of the other node give a sign of life.
+    async fn answers_there(&self) -> bool {
+        self.target(&self.shared.store.view(), true) == Target::Well
+            && matches!(self.shared.within(SAY, self.runs_there()).await, Some(Ok(_)))
     }
 
     /// Asks the other node's hypervisor, not the records: they may be older than the question.
