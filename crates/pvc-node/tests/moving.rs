@@ -615,7 +615,9 @@ async fn what_keeps_a_node_from_being_flushed_is_named_and_tried_again() {
     one.request_node(DomainState::Flush).await;
     let message = one.until_fault("FLUSH_BLOCKED_HV1").await;
     assert!(message.contains("VM vm1: it could not be moved to node `hv2`: host CPU differs"), "{message}");
-    one.pass(120).await;
+    one.pass(20).await;
+    assert_eq!(one.hypervisor.count("migrate", vms[0]), 3, "it is not sent again at once");
+    one.pass(100).await;
     assert_eq!(
         (domain_state(&one), runs(&one, vms[0]), runs(&two, vms[1])),
         (DomainState::Flush, true, true)

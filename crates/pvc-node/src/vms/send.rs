@@ -455,11 +455,12 @@ impl Sender {
             changes.vm(self.vm, VmChange::LastNode(home));
             Ok((changes, ()))
         };
+        // Before the record says that it stays: a flush that reads that would send it once more at once.
+        self.shared.note_failed_move(self.vm);
         match self.shared.store.change(write).await {
             Ok(()) => {
                 tracing::warn!(vm = self.name, to = %self.to, why, "the VM could not be moved and stays here");
                 self.note.why = one_line(why);
-                self.shared.note_failed_move(self.vm);
                 self.tell(MovePhase::Failed).await;
                 Ended::Done
             }
