@@ -62,15 +62,3 @@ impl IntoResponse for ApiError {
         response
     }
 }
-
-/// An error and its causes in one line, for a reply that has no other place for them.
-pub fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
-}

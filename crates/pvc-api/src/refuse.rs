@@ -1,11 +1,12 @@
 //! Why the store or an operation said no, as a reply.
 
 use axum::http::StatusCode;
+use pvc_model::with_causes;
 use pvc_ops::{Kind, Refusal};
 use pvc_ports::TreeError;
 use pvc_store::{ChangeError, StoreError};
 
-use crate::error::{ApiError, with_causes};
+use crate::error::ApiError;
 
 /// A refusal of the store.
 pub fn store_error(error: StoreError) -> ApiError {

@@ -12,11 +12,11 @@ use hyper_util::rt::TokioTimer;
 use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, SockaddrStorage, bind, setsockopt, socket, sockopt,
 };
+use pvc_model::with_causes;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::connection::Places;
-use crate::error::with_causes;
 use crate::routes::router;
 use crate::settings::{ApiSettings, Limits, TlsFiles};
 use crate::state::ApiState;

@@ -32,6 +32,7 @@ pub mod space;
 pub mod storage;
 pub mod vm;
 
+mod causes;
 mod name;
 
 #[cfg(test)]
@@ -40,5 +41,6 @@ extern crate self as pvc_model;
 #[path = "../tests/records/mod.rs"]
 mod records;
 
+pub use causes::with_causes;
 pub use name::{BadName, NodeName, check_name};
 pub use uuid::Uuid;

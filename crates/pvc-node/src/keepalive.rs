@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
 use pvc_model::node::{DaemonState, DomainState, NodeFigures, NodeRecord};
+use pvc_model::with_causes;
 use pvc_store::{ChangeError, Changes, NodeChange, Report};
 use tokio_util::sync::CancellationToken;
 
@@ -113,16 +114,6 @@ pub(crate) async fn beat(shared: Arc<Shared>, shutdown: CancellationToken) {
             }
         }
     }
-}
-
-fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        text = format!("{text}: {inner}");
-        cause = inner.source();
-    }
-    text
 }
 
 /// Reports after each stamp, until `shutdown`; and how much memory is left as soon as guests come or go:

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use pvc_model::link::Link;
 use pvc_model::network_core::{self, CoreNetworks, NetworkFinding, NetworkStep, Seen};
+use pvc_model::with_causes;
 use pvc_ports::{Network, NetworkError, UnitState};
 use tokio_util::sync::CancellationToken;
 
@@ -305,12 +306,7 @@ async fn put_back(
 }
 
 fn in_words(what: &str, error: &NetworkError) -> String {
-    let mut text = format!("{what}: {error}");
-    let mut cause = std::error::Error::source(error);
-    while let Some(source) = cause {
-        text.push_str(&format!(": {source}"));
-        cause = source.source();
-    }
+    let text = format!("{what}: {}", with_causes(error));
     match error.hint() {
         Some(hint) => format!("{text} ({hint})"),
         None => text,

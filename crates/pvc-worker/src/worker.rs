@@ -7,7 +7,7 @@ use std::time::Duration;
 use pvc_model::cluster::Cluster;
 use pvc_model::job::{Job, JobId, JobProgress, JobState};
 use pvc_model::renaming::abandoned;
-use pvc_model::{NodeName, Uuid};
+use pvc_model::{NodeName, Uuid, with_causes};
 use pvc_ops::vm::take_back_renaming;
 use pvc_ports::{Clock, Hypervisor, Storage};
 use pvc_store::{Change, Changes, JobClaim, Store};
@@ -279,15 +279,4 @@ async fn keep_recording(store: &Store, clock: &dyn Clock, id: &JobId, progress: 
             std::future::pending::<()>().await;
         }
     }
-}
-
-/// An error with all its causes: whoever asked for the job sees nothing else of it.
-fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(why) = cause {
-        text.push_str(&format!(": {why}"));
-        cause = why.source();
-    }
-    text
 }

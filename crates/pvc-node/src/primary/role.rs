@@ -12,6 +12,7 @@ use std::time::Duration;
 use pvc_model::link::IpNet;
 use pvc_model::primary::handover::Duty;
 use pvc_model::primary::{LEASE_MARGIN, Peers, must_let_go};
+use pvc_model::with_causes;
 use pvc_ports::NetworkError;
 use tokio::sync::watch;
 
@@ -93,7 +94,7 @@ impl Role {
         let mut state = self.state();
         match done {
             Ok(()) => state.refused.remove(&address).is_some(),
-            Err(error) => state.refused.insert(address, in_words(error)).is_none(),
+            Err(error) => state.refused.insert(address, with_causes(error)).is_none(),
         }
     }
 
@@ -278,17 +279,6 @@ async fn remove(shared: &Shared, floating: &FloatingAddress) -> Result<(), Netwo
             done => return done,
         }
     }
-}
-
-/// The error with its causes.
-fn in_words(error: &NetworkError) -> String {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(source) = cause {
-        text.push_str(&format!(": {source}"));
-        cause = source.source();
-    }
-    text
 }
 
 async fn bounded(
