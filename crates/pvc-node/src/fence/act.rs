@@ -112,10 +112,7 @@ impl Actor {
     async fn suspect(&self, record: &NodeRecord, stamp: i32) -> Ended {
         let node = &record.name;
         let decide = |cluster: &Cluster| {
-            let still = |record: &&Arc<NodeRecord>| {
-                record.daemon_state == DaemonState::Run && record.keepalives == stamp
-            };
-            let record = cluster.nodes.get(node).filter(still).ok_or(Moot)?;
+            let record = at_stamp(cluster, node, DaemonState::Run, stamp).ok_or(Moot)?;
             let mut changes = Changes::new();
             changes.expect(Expect::NodeDaemon(node.clone()));
             changes.node(node, NodeChange::Daemon(DaemonState::Dead));
@@ -178,10 +175,7 @@ impl Actor {
         loop {
             changes.borrow_and_update();
             let view = self.shared.store.view();
-            let is_dead = |record: &Arc<NodeRecord>| {
-                record.daemon_state == DaemonState::Dead && record.keepalives == stamp
-            };
-            if !view.nodes.get(node).is_some_and(is_dead) {
+            if at_stamp(&view, node, DaemonState::Dead, stamp).is_none() {
                 return;
             }
             if changes.changed().await.is_err() {
@@ -216,9 +210,7 @@ impl Actor {
     async fn prove(&self, record: &NodeRecord, stamp: i32, proof: Proof, recover: bool) -> Ended {
         let node = &record.name;
         let decide = |cluster: &Cluster| {
-            let still =
-                |now: &&Arc<NodeRecord>| now.daemon_state == DaemonState::Dead && now.keepalives == stamp;
-            let record = cluster.nodes.get(node).filter(still).ok_or(Moot)?;
+            let record = at_stamp(cluster, node, DaemonState::Dead, stamp).ok_or(Moot)?;
             let mut changes = Changes::new();
             changes.expect(Expect::NodeDaemon(node.clone()));
             changes.node(node, NodeChange::Daemon(DaemonState::Fenced));
@@ -509,9 +501,13 @@ impl From<StorageError> for Locked {
 }
 
 fn is_still_dead(now: &Cluster, victim: &NodeRecord) -> bool {
-    now.nodes.get(&victim.name).is_some_and(|record| {
-        record.daemon_state == DaemonState::Fenced && record.keepalives == victim.keepalives
-    })
+    at_stamp(now, &victim.name, DaemonState::Fenced, victim.keepalives).is_some()
+}
+
+/// The node's record while its daemon is in `state` and has not stamped since.
+fn at_stamp<'a>(now: &'a Cluster, node: &NodeName, state: DaemonState, stamp: i32) -> Option<&'a NodeRecord> {
+    let record = now.nodes.get(node)?;
+    (record.daemon_state == state && record.keepalives == stamp).then_some(record)
 }
 
 /// What is written of a VM whose locks are free, or of one that `foreign` says why they are not.
