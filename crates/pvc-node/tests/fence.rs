@@ -9,14 +9,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pvc_model::fence::{FenceNote, PowerAfter, Rules};
-use pvc_model::node::{CoordinatorState, DaemonState, DomainState, NodeFigures, NodeRecord, NodeRole};
+use pvc_model::node::{CoordinatorState, DaemonState, DomainState, NodeFigures, NodeRecord};
 use pvc_model::storage::VolumeId;
 use pvc_model::vm::VmState;
 use pvc_model::{NodeName, Uuid};
 use pvc_ports::Storage as _;
-use pvc_store::{Change, Changes, ConfigChange, Ipmi, NewNode, NodeChange, Report, VmChange};
+use pvc_store::{Changes, ConfigChange, Ipmi, NodeChange, Report, VmChange};
 use pvc_testkit::{BmcManner, Manner, ScriptedExec};
-use world::{Daemon, INTERVAL, World, world};
+use world::{Daemon, INTERVAL, World, older_node, world};
 
 fn rules() -> Rules {
     Rules { keepalive_interval: INTERVAL, fence_intervals: 6, recover_after_success: true }
@@ -108,19 +108,8 @@ impl Three {
 /// Adds `older`, a node of PVC 1.0.3 that falls silent as soon as it has been seen.
 async fn add_older(world: &World) {
     let name = NodeName::new("older");
-    let mut changes = Changes::new();
-    changes.push(Change::AddNode(Box::new(NewNode {
-        name: name.clone(),
-        role: NodeRole::Coordinator,
-        cpus: 8,
-        kernel: "6.1".to_owned(),
-        os: "GNU/Linux".to_owned(),
-        arch: "x86_64".to_owned(),
-        version: "1.0.3".to_owned(),
-        ipmi: Ipmi { hostname: "bmc-older".to_owned(), ..Ipmi::default() },
-        keepalive: 0,
-    })));
-    changes.node(&name, NodeChange::Daemon(DaemonState::Run));
+    let ipmi = Ipmi { hostname: "bmc-older".to_owned(), ..Ipmi::default() };
+    let mut changes = older_node(&name, ipmi);
     changes.node(&name, NodeChange::Domain(DomainState::Ready));
     world.change(changes).await;
 }

@@ -10,15 +10,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use pvc_model::node::{DaemonState, DomainState, NodeRole};
+use pvc_model::node::DomainState;
 use pvc_model::vm::VmState;
 use pvc_model::{NodeName, Uuid};
 use pvc_ports::{Hypervisor, Migration, Op, Tree};
 use pvc_store::lock::{LockKind, LockRecipe};
-use pvc_store::{Change, Changes, Ipmi, NewNode, NodeChange};
+use pvc_store::{Ipmi, NodeChange};
 use pvc_testkit::{Manner, ScriptedHypervisor, SeededRandom};
+use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
-use world::{Daemon, World, world};
+use world::{Daemon, World, older_node, world};
 
 /// Node hv2, of PVC 1.0.3.
 #[derive(Clone)]
@@ -33,22 +34,10 @@ struct Older {
 const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Older {
-    /// Enters the cluster. Its daemon says nothing of itself that only ours say.
+    /// Enters the cluster.
     async fn join(world: &World, vm: Uuid) -> Older {
-        let mut changes = Changes::new();
-        changes.push(Change::AddNode(Box::new(NewNode {
-            name: NodeName::new("hv2"),
-            role: NodeRole::Coordinator,
-            cpus: 8,
-            kernel: "6.1".to_owned(),
-            os: "GNU/Linux".to_owned(),
-            arch: "x86_64".to_owned(),
-            version: "1.0.3".to_owned(),
-            ipmi: Ipmi::default(),
-            keepalive: 0,
-        })));
         let name = NodeName::new("hv2");
-        changes.node(&name, NodeChange::Daemon(DaemonState::Run));
+        let mut changes = older_node(&name, Ipmi::default());
         changes.node(&name, NodeChange::Domain(DomainState::Ready));
         world.change(changes).await;
         let hypervisor = Arc::new(ScriptedHypervisor::new());
@@ -132,6 +121,18 @@ impl Older {
         true
     }
 
+    /// Receives once, beside the test.
+    fn receives(&self) -> JoinHandle<bool> {
+        let older = self.clone();
+        tokio::spawn(async move { older.receive().await })
+    }
+
+    /// Sends once to hv1, beside the test.
+    fn sends(&self, live: bool) -> JoinHandle<bool> {
+        let older = self.clone();
+        tokio::spawn(async move { older.send(live).await })
+    }
+
     /// Sends once to hv1, live or by a shutdown. `false`: it gave up.
     async fn send(&self, live: bool) -> bool {
         sleep(Duration::from_millis(20)).await;
@@ -183,6 +184,14 @@ async fn beside() -> (World, Older, Daemon) {
     (world, older, daemon)
 }
 
+/// Has hv1 send the VM to hv2, which receives it.
+async fn hand_over(world: &World, older: &Older) {
+    let there = older.receives();
+    older.order("hv2", "hv1").await;
+    assert!(there.await.unwrap());
+    until_record(world, older, "start", "hv2").await;
+}
+
 async fn until_record(world: &World, older: &Older, state: &str, node: &str) {
     world
         .until(&format!("the record says {state} on {node}"), || {
@@ -204,10 +213,7 @@ async fn vms_go_to_an_older_node_and_come_back_and_none_stays_on_its_way() {
         let manner = copies_for([0, 100, 900, 5_000, 45_000][round as usize % 5]);
         world.hypervisor.set_manner(older.vm, manner.clone());
         older.hypervisor.set_manner(older.vm, manner);
-        let there = tokio::spawn({
-            let older = older.clone();
-            async move { older.receive().await }
-        });
+        let there = older.receives();
         if round % 2 == 0 {
             older.order("hv2", "hv1").await
         } else {
@@ -216,10 +222,7 @@ async fn vms_go_to_an_older_node_and_come_back_and_none_stays_on_its_way() {
         until_record(&world, &older, "start", "hv2").await;
         assert!(timeout(PATIENCE, there).await.unwrap().unwrap(), "it listens on");
         assert!(older.is_here().await && !world.hypervisor.is_there(older.vm), "round {round}");
-        let sender = tokio::spawn({
-            let older = older.clone();
-            async move { older.send(true).await }
-        });
+        let sender = older.sends(true);
         if round % 3 == 0 {
             older.order("hv1", "").await
         } else {
@@ -239,30 +242,15 @@ async fn a_shutdown_on_the_way_to_an_older_node_ends_with_a_start_there() {
     let (world, older, _daemon) = beside().await;
     let fails = Manner { fails_migration: Some("host CPU differs".to_owned()), ..Manner::default() };
     world.hypervisor.set_manner(older.vm, fails);
-    let there = tokio::spawn({
-        let older = older.clone();
-        async move { older.receive().await }
-    });
-    older.order("hv2", "hv1").await;
-    assert!(there.await.unwrap());
-    until_record(&world, &older, "start", "hv2").await;
+    hand_over(&world, &older).await;
     assert!(older.is_here().await && !world.hypervisor.is_there(older.vm));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_shutdown_on_the_way_from_an_older_node_ends_with_a_start_here() {
     let (world, older, _daemon) = beside().await;
-    let there = tokio::spawn({
-        let older = older.clone();
-        async move { older.receive().await }
-    });
-    older.order("hv2", "hv1").await;
-    assert!(there.await.unwrap());
-    until_record(&world, &older, "start", "hv2").await;
-    let sender = tokio::spawn({
-        let older = older.clone();
-        async move { older.send(false).await }
-    });
+    hand_over(&world, &older).await;
+    let sender = older.sends(false);
     older.order("hv1", "").await;
     assert!(sender.await.unwrap());
     until_record(&world, &older, "start", "hv1").await;
@@ -272,17 +260,8 @@ async fn a_shutdown_on_the_way_from_an_older_node_ends_with_a_start_here() {
 #[tokio::test(start_paused = true)]
 async fn an_operators_stop_is_not_taken_for_that_of_an_older_sender() {
     let (world, older, _daemon) = beside().await;
-    let there = tokio::spawn({
-        let older = older.clone();
-        async move { older.receive().await }
-    });
-    older.order("hv2", "hv1").await;
-    assert!(there.await.unwrap());
-    until_record(&world, &older, "start", "hv2").await;
-    let sender = tokio::spawn({
-        let older = older.clone();
-        async move { older.send(false).await }
-    });
+    hand_over(&world, &older).await;
+    let sender = older.sends(false);
     older.order("hv1", "").await;
     world.until("its sender has shut it down", || world.state(older.vm) == "stop").await;
     world.request(older.vm, VmState::Stop).await;
@@ -323,32 +302,17 @@ async fn an_older_node_that_never_listens_costs_nothing_but_time() {
     assert!(world.hypervisor.is_there(older.vm));
     assert_eq!(world.hypervisor.count("migrate", older.vm), 0, "nothing was begun before it had its turn");
     // It listens again, and the next one works.
-    let there = tokio::spawn({
-        let older = older.clone();
-        async move { older.receive().await }
-    });
-    older.order("hv2", "hv1").await;
-    assert!(there.await.unwrap());
-    until_record(&world, &older, "start", "hv2").await;
+    hand_over(&world, &older).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_older_node_that_gives_up_leaves_us_ready_for_the_next() {
     let (world, older, _daemon) = beside().await;
-    let there = tokio::spawn({
-        let older = older.clone();
-        async move { older.receive().await }
-    });
-    older.order("hv2", "hv1").await;
-    assert!(there.await.unwrap());
-    until_record(&world, &older, "start", "hv2").await;
+    hand_over(&world, &older).await;
     let fails = Manner { fails_migration: Some("host CPU differs".to_owned()), ..Manner::default() };
     for (manner, sent, node) in [(fails, false, "hv2"), (Manner::default(), true, "hv1")] {
         older.hypervisor.set_manner(older.vm, manner);
-        let sender = tokio::spawn({
-            let older = older.clone();
-            async move { older.send(true).await }
-        });
+        let sender = older.sends(true);
         older.order("hv1", "").await;
         assert_eq!(sender.await.unwrap(), sent);
         until_record(&world, &older, "start", node).await;

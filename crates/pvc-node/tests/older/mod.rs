@@ -7,14 +7,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use pvc_embedded::EmbeddedTree;
 use pvc_model::NodeName;
-use pvc_model::node::{CoordinatorState, DaemonState, NodeRole};
+use pvc_model::node::CoordinatorState;
 use pvc_model::primary::handover::Duty;
 use pvc_ports::{CreateMode, Op, Random, Tree};
-use pvc_store::{Change, Changes, Ipmi, NewNode, NodeChange, Store};
+use pvc_store::{Changes, Ipmi, NodeChange, Store};
 use pvc_testkit::{SeededRandom, TokioClock};
 
 use crate::segment::{Segment, floating};
-use crate::world::World;
+use crate::world::{World, older_node};
 
 const SYNC: &str = "/config/primary_node/sync_lock";
 const KEY: &str = "/config/primary_node";
@@ -37,21 +37,7 @@ impl Older {
         let store = Store::open(tree.clone(), clock, Arc::new(SeededRandom::new(77))).await.unwrap();
         let (segment, random) = (segment.clone(), SeededRandom::new(78));
         let older = Arc::new(Older { name: NodeName::new(name), tree, store, segment, random, kazoo_28 });
-        let mut changes = Changes::new();
-        changes.push(Change::AddNode(Box::new(NewNode {
-            name: older.name.clone(),
-            role: NodeRole::Coordinator,
-            cpus: 4,
-            kernel: "6.1".to_owned(),
-            os: "GNU/Linux".to_owned(),
-            arch: "x86_64".to_owned(),
-            version: "1.0.3".to_owned(),
-            ipmi: Ipmi::default(),
-            keepalive: 0,
-        })));
-        older.change(changes).await;
-        let mut changes = Changes::new();
-        changes.node(&older.name, NodeChange::Daemon(DaemonState::Run));
+        let mut changes = older_node(&older.name, Ipmi::default());
         changes.node(&older.name, NodeChange::Coordinator(CoordinatorState::Secondary));
         older.change(changes).await;
         tokio::spawn(older.clone().follow());

@@ -15,7 +15,7 @@ use pvc_model::vm::{Selector, VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
 use pvc_node::{LogSwitches, MigrationSettings, Node, NodeError, NodeSettings, Outcome, Ports, Subsystems};
 use pvc_ports::{Clock, Database};
-use pvc_store::{Change, Changes, NewVm, NodeChange, Store, VmChange};
+use pvc_store::{Change, Changes, Ipmi, NewNode, NewVm, NodeChange, Store, VmChange};
 use pvc_testkit::{
     FakeHost, FlakyTree, MemoryNetwork, MemoryStorage, ScriptedExec, ScriptedHypervisor, ScriptedPower,
     ScriptedServices, SeededRandom, TokioClock, eventually,
@@ -44,6 +44,24 @@ pub struct World {
     pub clock: Arc<TokioClock>,
     pub settings: NodeSettings,
     pub folder: tempfile::TempDir,
+}
+
+/// Adds a coordinator that runs PVC 1.0.3. Its daemon says nothing of itself that only ours say.
+pub fn older_node(name: &NodeName, ipmi: Ipmi) -> Changes {
+    let mut changes = Changes::new();
+    changes.push(Change::AddNode(Box::new(NewNode {
+        name: name.clone(),
+        role: NodeRole::Coordinator,
+        cpus: 8,
+        kernel: "6.1".to_owned(),
+        os: "GNU/Linux".to_owned(),
+        arch: "x86_64".to_owned(),
+        version: "1.0.3".to_owned(),
+        ipmi,
+        keepalive: 0,
+    })));
+    changes.node(name, NodeChange::Daemon(DaemonState::Run));
+    changes
 }
 
 pub struct Daemon {
