@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -38,16 +38,27 @@ pub struct Qemu {
 /// The QEMU processes of a lab, by guest and age. A lab is known by what its namespaces' and cgroups' names
 /// begin with.
 pub fn guests(lab: &str) -> Vec<Qemu> {
-    let mut guests: Vec<Qemu> = processes().filter_map(|process| qemu(lab, &process)).collect();
-    guests.sort();
-    guests
+    processes(lab).0
 }
 
-/// The `ipmitool`s that run in a lab, with their arguments.
-fn ipmitools(lab: &str) -> Vec<String> {
-    let commands = processes().filter_map(|process| Some((command(&process)?, process)));
-    let tools = commands.filter(|(words, _)| words[0].ends_with("ipmitool"));
-    tools.filter(|(_, process)| node_of(lab, process).is_some()).map(|(words, _)| words.join(" ")).collect()
+/// The guests of a lab, and the arguments of the `ipmitool`s that run in it, from one look at `/proc`.
+fn processes(lab: &str) -> (Vec<Qemu>, Vec<String>) {
+    let (mut guests, mut ipmitools) = (Vec::new(), Vec::new());
+    for entry in fs::read_dir("/proc").expect("`/proc` can be read").flatten() {
+        let process = entry.path();
+        let Some(words) =
+            entry.file_name().to_str().and_then(|id| id.parse::<u32>().ok()).and(command(&process))
+        else {
+            continue;
+        };
+        if words[0].contains("qemu-system") {
+            guests.extend(qemu(lab, &process, &words));
+        } else if words[0].ends_with("ipmitool") && node_of(lab, &process).is_some() {
+            ipmitools.push(words.join(" "));
+        }
+    }
+    guests.sort();
+    (guests, ipmitools)
 }
 
 /// The program of a process, and its arguments; none if it has ended.
@@ -65,19 +76,8 @@ pub fn holders(lab: &str, nodes: &[String], address: &str) -> Vec<String> {
         .collect()
 }
 
-fn processes() -> impl Iterator<Item = PathBuf> {
-    let entries = fs::read_dir("/proc").expect("`/proc` can be read").flatten();
-    entries.map(|entry| entry.path()).filter(|path| {
-        path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.parse::<u32>().is_ok())
-    })
-}
-
-/// What a process of `/proc` is, if it is a guest of this lab. One that ends meanwhile is none.
-fn qemu(lab: &str, process: &Path) -> Option<Qemu> {
-    let words = command(process)?;
-    if !words.first()?.contains("qemu-system") {
-        return None;
-    }
+/// What a process of `/proc` is that runs QEMU, if it is a guest of this lab. One that ends meanwhile is none.
+fn qemu(lab: &str, process: &Path, words: &[String]) -> Option<Qemu> {
     let name = words.iter().find_map(|word| word.strip_prefix("guest="))?;
     let stat = fs::read_to_string(process.join("stat")).ok()?;
     // After the program's name, which may hold anything: the state, and 18 numbers until the start.
@@ -191,7 +191,7 @@ impl Seen {
         let (mut before, mut holders_before) = (String::new(), String::new());
         let mut moving: BTreeMap<String, Instant> = BTreeMap::new();
         while !self.ends.load(Ordering::Relaxed) {
-            let now = guests(lab);
+            let (now, ipmitools) = processes(lab);
             let shown = now.iter().map(Qemu::to_string).collect::<Vec<_>>().join(", ");
             if shown != before {
                 note(&self.history, format!("guests: {shown}"));
@@ -211,7 +211,7 @@ impl Seen {
                     note(&self.wrong, format!("I1: a move does not end, or has ended twice: {pair:?}"));
                 }
             }
-            for line in ipmitools(lab) {
+            for line in ipmitools {
                 self.ipmitool.store(true, Ordering::Relaxed);
                 if line.contains(PASSWORD) {
                     note(&self.wrong, "a password is in the arguments of `ipmitool`".to_owned());
