@@ -76,7 +76,7 @@ async fn stamp_regularly(shared: &Shared, shutdown: &CancellationToken) {
             }
         }
         // Also after a failure: the record that a stamp cannot be written to may have to be made again.
-        shared.stamps.send_modify(|count| *count += 1);
+        shared.stamps.send_replace(sent);
         if next <= now {
             let missed = now.saturating_sub(next).as_millis() / interval.as_millis().max(1) + 1;
             tracing::warn!(missed, "keepalives were missed: the machine or the store was too slow");
@@ -128,7 +128,10 @@ pub(crate) async fn report(shared: Arc<Shared>, shutdown: CancellationToken) {
         let written = tokio::select! {
             biased;
             () = shutdown.cancelled() => return,
-            Ok(()) = stamps.changed() => shared.within(limit, reporter.report()).await,
+            Ok(()) = stamps.changed() => {
+                let begun = *stamps.borrow_and_update();
+                shared.within(limit, reporter.report(begun)).await
+            }
             true = change(&mut guests, &known) => shared.within(limit, reporter.report_figures()).await,
         };
         if written.is_none() {
@@ -145,7 +148,8 @@ struct Reporter {
 }
 
 impl Reporter {
-    async fn report(&mut self) {
+    /// The figures that go with the stamp that was `begun` then.
+    async fn report(&mut self, begun: Duration) {
         let shared = self.shared.clone();
         if !shared.is_connected() {
             return;
@@ -166,7 +170,7 @@ impl Reporter {
                 "the node's figures could not be written"
             );
         }
-        self.log(figures.as_ref());
+        self.log(begun, figures.as_ref());
     }
 
     async fn report_figures(&self) {
@@ -242,12 +246,14 @@ impl Reporter {
         Some(network_stats_json(before.as_ref().unwrap_or(&sample), &sample))
     }
 
-    fn log(&self, figures: Option<&NodeFigures>) {
+    fn log(&self, begun: Duration, figures: Option<&NodeFigures>) {
         let switches = self.shared.settings.log;
         let Some(record) = self.shared.record() else { return };
         if switches.keepalives {
             let (role, daemon) = (record.coordinator_state.as_str(), record.daemon_state.as_str());
-            tracing::info!(role, state = daemon, domains = record.domain_state.as_str(), "keepalive");
+            let took_ms = self.shared.now().saturating_sub(begun).as_millis() as u64;
+            let domains = record.domain_state.as_str();
+            tracing::info!(role, state = daemon, domains, took_ms, "keepalive");
         }
         if let Some(f) = figures.filter(|_| switches.keepalives && switches.cluster_details) {
             let age = self.shared.collected().at.map(|at| self.shared.now().saturating_sub(at).as_secs());

@@ -24,8 +24,8 @@ pub(crate) struct Shared {
     pub store: Store,
     /// The guests of this node, as the VM reconciler last saw them.
     pub guests: watch::Sender<Guests>,
-    /// How often the keepalive's stamp was written, or tried.
-    pub stamps: watch::Sender<u64>,
+    /// When the keepalive's last stamp was begun that was written, or tried; on the monotonic clock.
+    pub stamps: watch::Sender<Duration>,
     /// How often it was written.
     pub stamped: watch::Sender<u64>,
     /// What announces this daemon in the store may be gone, though its session lasts.
@@ -83,7 +83,7 @@ impl Shared {
         let (guests, _) = watch::channel(Guests::default());
         let heartbeat = Mutex::new(Heartbeat { wanted: None, hook: Box::new(|| {}) });
         let collected = Mutex::default();
-        let (stamps, _) = watch::channel(0);
+        let (stamps, _) = watch::channel(Duration::ZERO);
         let (stamped, _) = watch::channel(0);
         let failed_moves = Mutex::default();
         let role = Role::new(settings.session_timeout);

@@ -140,40 +140,29 @@ fn kilobytes(text: &str, field: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// How regular the keepalives are, by the nodes' journals: each line is written when the stamp and the
-/// figures of one are in the store.
+/// How long the keepalives take, by the nodes' journals: from the stamp until the figures of the same are in the
+/// store, and on its way the node's guests and figures are looked up.
 pub fn keepalives(bench: &Bench) -> Result<Vec<Figure>> {
     std::thread::sleep(WHILE);
-    let mut late = Vec::new();
+    let mut took = Vec::new();
     let mut nodes = 0;
     for each in bench.lab.nodes() {
         let since = format!("@{}", seconds_ago(2 * WHILE)?);
-        let script = format!("journalctl -q -u pvcnoded -o short-unix --since {since} | grep ' keepalive '");
+        let script = format!("journalctl -q -u pvcnoded -o cat --since {since} | grep ' keepalive '");
         let text = node::ask(&bench.lab, &each, &script).context("a node has no journal")?;
-        let times: Vec<f64> = text.lines().filter_map(|line| line.split(' ').next()?.parse().ok()).collect();
-        let phases = phases(&times, 5.0);
-        nodes += usize::from(!phases.is_empty());
-        late.extend(phases.into_iter().map(Duration::from_secs_f64));
+        let before = took.len();
+        took.extend(text.lines().filter_map(duration));
+        nodes += usize::from(took.len() > before);
     }
     ensure!(nodes > 0, "no node logs its keepalives");
-    Ok(vec![Figure::time(
-        format!("end of a keepalive, later than the quickest of its node ({nodes} nodes)"),
-        Spread::of(late),
-    )])
+    let one = Figure::time(format!("keepalive, stamp and figures ({nodes} nodes)"), Spread::of(took));
+    Ok(vec![one])
 }
 
-/// How much later than the earliest each of `times` is within its own interval.
-fn phases(times: &[f64], interval: f64) -> Vec<f64> {
-    let Some(first) = times.first() else { return Vec::new() };
-    let offsets: Vec<f64> = times
-        .iter()
-        .map(|time| {
-            let beats = ((time - first) / interval).round();
-            time - first - beats * interval
-        })
-        .collect();
-    let earliest = offsets.iter().copied().fold(f64::INFINITY, f64::min);
-    offsets.into_iter().map(|offset| offset - earliest).collect()
+/// What a line of the log says that a keepalive took.
+fn duration(line: &str) -> Option<Duration> {
+    let word = line.split_whitespace().find_map(|word| word.strip_prefix("took_ms="))?;
+    Some(Duration::from_millis(word.parse().ok()?))
 }
 
 fn seconds_ago(time: Duration) -> Result<u64> {
@@ -185,10 +174,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lateness_is_counted_from_the_earliest_keepalive() {
-        let late = phases(&[100.5, 105.5, 110.75, 115.25], 5.0);
-        assert_eq!(late, [0.25, 0.25, 0.5, 0.0]);
-        assert!(phases(&[], 5.0).is_empty());
+    fn a_keepalive_says_how_long_it_took() {
+        let line =
+            "2026-11-22T03:00:00Z  INFO keepalive role=\"primary\" state=\"run\" domains=\"ready\" took_ms=7";
+        assert_eq!(duration(line), Some(Duration::from_millis(7)));
+        assert_eq!(duration("2026-11-22T03:00:00Z  INFO VMs: 3"), None);
     }
 
     #[test]
