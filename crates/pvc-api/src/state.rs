@@ -33,7 +33,6 @@ struct Shared {
     throttle: Throttle,
     vms: VmCache,
     status: Memo,
-    metrics: Memo,
     waits: Arc<Semaphore>,
     streams: Arc<Semaphore>,
     stopping: CancellationToken,
@@ -56,7 +55,6 @@ impl ApiState {
             throttle: Throttle::default(),
             vms: VmCache::default(),
             status: Memo::default(),
-            metrics: Memo::default(),
             waits: Arc::new(Semaphore::new(settings.limits.waits)),
             streams: Arc::new(Semaphore::new(settings.limits.streams)),
             stopping: CancellationToken::new(),
@@ -117,10 +115,6 @@ impl ApiState {
 
     pub(crate) fn status(&self) -> &Memo {
         &self.0.status
-    }
-
-    pub(crate) fn metrics(&self) -> &Memo {
-        &self.0.metrics
     }
 
     pub(crate) fn waits(&self) -> &Arc<Semaphore> {
