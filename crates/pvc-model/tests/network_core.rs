@@ -232,14 +232,16 @@ fn a_vlan_is_made_on_the_link_it_is_named_after_and_one_that_stands_is_adopted()
     let mut networks = three();
     networks.storage.device = "bond0.100".to_owned();
     let mut seen = machine(&["ens4", "ens5", "bond0"]);
+    let steps = words(&networks, &seen);
+    assert_eq!(steps[..2], ["set the MTU of `bond0` to 9000", "switch `bond0` on"]);
+    let of_vlan: Vec<&String> = steps.iter().filter(|step| step.contains("`bond0.100`")).collect();
     assert_eq!(
-        words(&networks, &seen)[3..8],
+        of_vlan,
         [
-            "set the MTU of `bond0` to 9000",
-            "switch `bond0` on",
             "make `bond0.100`, VLAN 100 on `bond0`",
             "set the MTU of `bond0.100` to 9000",
             "switch `bond0.100` on",
+            "make `bond0.100` a port of `brstorage`",
         ]
     );
     let stands = settled(&networks, seen.clone());
@@ -247,6 +249,15 @@ fn a_vlan_is_made_on_the_link_it_is_named_after_and_one_that_stands_is_adopted()
     // Whatever a link of that name is, it is taken: a veth in place of a VLAN, for one.
     seen.links.insert("bond0.100".to_owned(), link("bond0.100", LinkKind::Other("veth".to_owned())));
     assert!(!words(&networks, &seen).iter().any(|step| step.contains("VLAN")));
+}
+
+#[test]
+fn the_link_below_a_vlan_that_stands_is_switched_on_again() {
+    let mut networks = three();
+    networks.storage.device = "bond0.100".to_owned();
+    let mut stands = settled(&networks, machine(&["ens4", "ens5", "bond0"]));
+    stands.links.get_mut("bond0").unwrap().up = false;
+    assert_eq!(words(&networks, &stands), ["switch `bond0` on"]);
 }
 
 #[test]

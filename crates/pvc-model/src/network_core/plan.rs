@@ -52,7 +52,7 @@ struct Planner<'a> {
     plan: NetworkPlan,
 }
 
-impl Planner<'_> {
+impl<'a> Planner<'a> {
     fn step(&mut self, step: NetworkStep) {
         self.plan.steps.push(step);
     }
@@ -64,34 +64,45 @@ impl Planner<'_> {
     /// Every device with its MTU and switched on; a VLAN that is missing is made on the link it is named after.
     fn devices(&mut self) {
         let (networks, links) = (self.networks, &self.seen.links);
-        let mut nets: Vec<CoreNet> = networks.carriers().collect();
         // What a VLAN lies on goes first: a VLAN cannot have a larger MTU.
+        for (lower, mtu) in self.lowers() {
+            let (has, up) = (links[lower].mtu, links[lower].up);
+            self.bring_up(lower, has, has.max(mtu), up);
+        }
+        let mut nets: Vec<CoreNet> = networks.carriers().collect();
         nets.sort_by_key(|net| vlan_of(&networks.get(*net).device).is_some());
         for net in nets {
-            let network = networks.get(net);
-            let device = &network.device;
-            if let Some(link) = links.get(device) {
-                let (mtu, up) = (link.mtu, link.up);
-                self.bring_up(device, mtu, network.mtu, up);
-                continue;
-            }
-            match vlan_of(device).filter(|(lower, _)| links.contains_key(*lower)) {
-                Some((lower, id)) => self.vlan(device, lower, id, network.mtu),
-                None => self.find(NetworkFinding::NoDevice { net, device: device.clone() }),
+            let (device, mtu) = (&networks.get(net).device, networks.get(net).mtu);
+            match (links.get(device), vlan_of(device).filter(|(lower, _)| links.contains_key(*lower))) {
+                (Some(link), _) => self.bring_up(device, link.mtu, mtu, link.up),
+                (None, Some((lower, id))) => {
+                    let (link, lower) = (device.clone(), lower.to_owned());
+                    self.step(NetworkStep::CreateVlan { link, lower, id });
+                    // A new VLAN may have any MTU, and is switched off.
+                    self.bring_up(device, 0, mtu, false);
+                }
+                (None, None) => self.find(NetworkFinding::NoDevice { net, device: device.clone() }),
             }
         }
     }
 
-    fn vlan(&mut self, device: &str, lower: &str, id: u16, mtu: u32) {
-        let below = &self.seen.links[lower];
-        if !self.networks.carriers().any(|net| self.networks.get(net).device == lower) {
-            // Nobody else here sees to the link below: it must let through what the VLAN needs.
-            let (below_mtu, up) = (below.mtu, below.up);
-            self.bring_up(lower, below_mtu, below_mtu.max(mtu), up);
+    /// The links below VLANs that nobody else here sees to, with the MTU that they must let through.
+    fn lowers(&self) -> BTreeMap<&'a str, u32> {
+        let (networks, links) = (self.networks, &self.seen.links);
+        let mut lowers = BTreeMap::new();
+        for network in networks.carriers().map(|net| networks.get(net)) {
+            let lower = match links.get(&network.device).map(|link| &link.kind) {
+                Some(LinkKind::Vlan { lower, .. }) => lower.as_deref(),
+                Some(_) => None,
+                None => vlan_of(&network.device).map(|(lower, _)| lower),
+            };
+            let is_device = |lower: &str| networks.carriers().any(|net| networks.get(net).device == lower);
+            if let Some(lower) = lower.filter(|lower| links.contains_key(*lower) && !is_device(lower)) {
+                let mtu = lowers.entry(lower).or_insert(0);
+                *mtu = network.mtu.max(*mtu);
+            }
         }
-        self.step(NetworkStep::CreateVlan { link: device.to_owned(), lower: lower.to_owned(), id });
-        // A new VLAN may have any MTU, and is switched off.
-        self.bring_up(device, 0, mtu, false);
+        lowers
     }
 
     fn bring_up(&mut self, link: &str, mtu: u32, wanted: u32, up: bool) {
