@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use pvc_model::NodeName;
@@ -167,15 +168,20 @@ impl Node {
         let shared = self.shared.clone();
         let begun = tokio::select! {
             biased;
-            () = shutdown.cancelled() => return Ok(Outcome::Stopped),
-            begun = startup::after_store(&shared, &*self.waiting) => begun,
+            () = shutdown.cancelled() => None,
+            begun = startup::after_store(&shared, &*self.waiting) => Some(begun),
         };
-        if let Err(error) = begun {
-            if !error.is_about_another_daemon() {
+        let unfinished = match begun {
+            Some(Ok(())) => None,
+            Some(Err(error)) => Some((!error.is_about_another_daemon(), Err(error))),
+            None => Some((shared.has_name.load(Ordering::Relaxed), Ok(Outcome::Stopped))),
+        };
+        if let Some((record_is_ours, ended)) = unfinished {
+            if record_is_ours {
                 primary::let_go(&shared).await;
                 say(&shared, DaemonState::Stop).await;
             }
-            return Err(error);
+            return ended;
         }
         let layout = shared.store.view().config.schema;
         let tasks = start_tasks(&shared, self.log_lines);
@@ -424,7 +430,7 @@ async fn say(shared: &Shared, state: DaemonState) {
 mod tests {
     use super::*;
 
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::AtomicUsize;
 
     use pvc_embedded::EmbeddedTree;
     use pvc_testkit::{SeededRandom, TokioClock, eventually};

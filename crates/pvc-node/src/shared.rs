@@ -30,6 +30,8 @@ pub(crate) struct Shared {
     pub stamped: watch::Sender<u64>,
     /// What announces this daemon in the store may be gone, though its session lasts.
     pub unannounced: Notify,
+    /// Whether this daemon is announced as the node's only one: the node's record is its own to write.
+    pub has_name: AtomicBool,
     /// This node's part in the primary role.
     pub role: Role,
     /// Whether this node's own BMC answered at the start.
@@ -96,6 +98,7 @@ impl Shared {
             stamps,
             stamped,
             unannounced: Notify::new(),
+            has_name: AtomicBool::new(false),
             bmc_answers,
             runs_with: OnceLock::new(),
             role,

@@ -176,7 +176,10 @@ pub(crate) async fn claim_name(shared: &Shared) -> Result<(), NodeError> {
     let mut said = false;
     loop {
         let by = match shared.store.announce_daemon(shared.name(), &shared.settings.process).await? {
-            Announced::Now => return Ok(()),
+            Announced::Now => {
+                shared.has_name.store(true, Ordering::Relaxed);
+                return Ok(());
+            }
             Announced::Taken { by } => by,
         };
         // After a lost session it is this process itself that is still announced.

@@ -880,6 +880,18 @@ async fn a_daemon_told_to_stop_while_it_starts_stops() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_daemon_told_to_stop_in_the_middle_of_its_start_leaves_no_record_that_it_starts() {
+    let world = world().await;
+    world.hypervisor.set_unreachable(true);
+    let daemon = world.start().await;
+    world
+        .until("it starts", || world.node().is_some_and(|node| node.daemon_state == DaemonState::Init))
+        .await;
+    assert_eq!(daemon.stop().await, Outcome::Stopped);
+    world.until_daemon(DaemonState::Stop).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_heart_beats_as_often_as_wanted_also_without_the_store() {
     let second = Duration::from_secs(1);
     for (wanted, fewest) in [(None, 11), (Some(second), 55), (Some(60 * second), 11)] {
