@@ -62,8 +62,10 @@ const PARTS: [Part; 6] = [
     Part {
         name: "Patroni has a leader",
         on: On::First,
-        question: "curl --silent --max-time 2 http://$(hostname):8008/cluster | jq -r '[.members[] | select(.role == \"leader\" and .state == \"running\")] | length'",
-        wanted: "1",
+        // Not whether Patroni calls it `running`: after a demotion in which it started the database twice, it calls
+        // its leader `start failed` for as long as that runs.
+        question: "leader=$(curl --silent --max-time 2 http://$(hostname):8008/cluster | jq -r '.members[] | select(.role == \"leader\") | .host'); [[ -n $leader ]] && pg_isready --host $leader",
+        wanted: "accepting connections",
     },
 ];
 
