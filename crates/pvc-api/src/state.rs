@@ -49,6 +49,8 @@ impl ApiState {
         storage: Option<Arc<dyn Storage>>,
         settings: ApiSettings,
     ) -> Self {
+        // Of whoever lists VMs first and then asks for what has changed since.
+        store.keep_events();
         ApiState(Arc::new(Shared {
             tokens: Tokens::new(settings.tokens.as_deref()),
             sessions: Sessions::new(settings.limits.session_time),

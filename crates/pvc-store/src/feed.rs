@@ -38,6 +38,8 @@ pub struct Event {
 
 #[derive(Debug)]
 struct Kept {
+    /// Whether anybody reads events: most daemons do not, and would keep a megabyte for nobody.
+    wanted: bool,
     events: VecDeque<Event>,
     /// The revision up to which events were thrown away.
     forgotten: u64,
@@ -53,13 +55,20 @@ pub(crate) struct Feed {
 impl Feed {
     /// `first` is the revision of the first complete view: nothing before it can be continued.
     pub fn new(first: u64, revision: watch::Receiver<u64>) -> Self {
-        Feed { kept: Arc::new(Mutex::new(Kept { events: VecDeque::new(), forgotten: first })), revision }
+        let kept = Kept { wanted: false, events: VecDeque::new(), forgotten: first };
+        Feed { kept: Arc::new(Mutex::new(kept)), revision }
+    }
+
+    /// From now on events are kept. What there was before is forgotten.
+    pub fn keep(&self) {
+        self.kept.lock().expect("nothing panics while it holds the feed").wanted = true;
     }
 
     pub fn push(&self, events: impl IntoIterator<Item = Event>) {
         let mut kept = self.kept.lock().expect("nothing panics while it holds the feed");
         kept.events.extend(events);
-        while kept.events.len() > KEPT {
+        let most = if kept.wanted { KEPT } else { 0 };
+        while kept.events.len() > most {
             if let Some(event) = kept.events.pop_front() {
                 kept.forgotten = event.revision;
             }
@@ -67,6 +76,7 @@ impl Feed {
     }
 
     pub fn from(&self, cursor: Option<u64>) -> EventFeed {
+        self.keep();
         let cursor = cursor.unwrap_or_else(|| *self.revision.borrow());
         EventFeed { feed: self.clone(), cursor, pending: VecDeque::new() }
     }

@@ -5,7 +5,8 @@
 //! made of it has.
 
 use std::borrow::Cow;
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use pvc_ports::Entry;
@@ -25,7 +26,7 @@ impl Value {
     fn new(data: &[u8]) -> Value {
         match std::str::from_utf8(data) {
             Ok("") => Value::default(),
-            Ok(text) => Value::Text(text.into()),
+            Ok(text) => Value::Text(shared_text(text)),
             Err(_) => Value::Other(Box::new(data.into())),
         }
     }
@@ -64,6 +65,33 @@ impl Default for Value {
     fn default() -> Value {
         Value::Text(Arc::default()) // every empty text is the same one
     }
+}
+
+/// Up to so many bytes a text may be one that many records hold: a state, a flag, a node's name, a small number.
+const SHORT: usize = 12;
+
+/// How many of those are known at most.
+const KNOWN: usize = 1_000;
+
+/// `text`; the same one as elsewhere if it is short and still in use there.
+fn shared_text(text: &str) -> Arc<str> {
+    static TEXTS: Mutex<BTreeSet<Arc<str>>> = Mutex::new(BTreeSet::new());
+    if text.len() > SHORT {
+        return text.into();
+    }
+    let mut texts = TEXTS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(known) = texts.get(text) {
+        return known.clone();
+    }
+    if texts.len() >= KNOWN {
+        // One's own and one elsewhere: what fewer hold is worth no place.
+        texts.retain(|text| Arc::strong_count(text) > 2);
+    }
+    let text: Arc<str> = text.into();
+    if texts.len() < KNOWN {
+        texts.insert(text.clone());
+    }
+    text
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -249,9 +277,13 @@ mod tests {
     use super::*;
 
     fn raw(paths: &[&str]) -> Raw {
+        raw_with(paths, "x")
+    }
+
+    fn raw_with(paths: &[&str], data: &'static str) -> Raw {
         let mut raw = Raw::default();
         for path in paths {
-            raw.put(path, &Entry { data: Bytes::from_static(b"x"), stat: Stat::default() });
+            raw.put(path, &Entry { data: Bytes::from_static(data.as_bytes()), stat: Stat::default() });
         }
         raw
     }
@@ -303,18 +335,32 @@ mod tests {
         assert_eq!(raw.get("/a").unwrap().data.to_bytes(), b"\xff1"[..]);
     }
 
-    #[test]
-    fn a_second_reading_of_the_same_text_is_no_second_text() {
-        let text = |raw: &Raw, path: &str| match &raw.get(path).unwrap().data {
+    fn text(raw: &Raw, path: &str) -> Arc<str> {
+        match &raw.get(path).unwrap().data {
             Value::Text(text) => text.clone(),
             Value::Other(_) => panic!("it is text"),
-        };
-        let (first, mut second) = (raw(&["/a", "/b/c"]), raw(&["/b/c", "/d"]));
+        }
+    }
+
+    #[test]
+    fn a_short_text_that_two_records_hold_is_one_text() {
+        let raw = raw(&["/a", "/b"]);
+        assert!(Arc::ptr_eq(&text(&raw, "/a"), &text(&raw, "/b")));
+        // However many there are that only one record holds.
+        let many: Vec<Arc<str>> = (0..2 * KNOWN).map(|number| shared_text(&format!("n{number}"))).collect();
+        assert_eq!(many.len(), 2 * KNOWN);
+        assert!(Arc::ptr_eq(&shared_text("x"), &text(&raw, "/a")));
+    }
+
+    #[test]
+    fn a_second_reading_of_the_same_text_is_no_second_text() {
+        let data = "a text that is too long to be looked up";
+        let (first, mut second) = (raw_with(&["/a", "/b/c"], data), raw_with(&["/b/c", "/d"], data));
         second.share(&first);
         assert!(Arc::ptr_eq(&text(&first, "/b/c"), &text(&second, "/b/c")));
         let before = text(&second, "/d");
-        second
-            .put("/d", &Entry { data: Bytes::from_static(b"x"), stat: Stat { mzxid: 3, ..Stat::default() } });
+        let stat = Stat { mzxid: 3, ..Stat::default() };
+        second.put("/d", &Entry { data: Bytes::from_static(data.as_bytes()), stat });
         assert!(Arc::ptr_eq(&before, &text(&second, "/d")));
     }
 }

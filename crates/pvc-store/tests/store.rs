@@ -383,6 +383,23 @@ async fn events_tell_what_changed_and_continue_from_a_cursor() {
 }
 
 #[tokio::test]
+async fn events_are_kept_once_somebody_wants_them() {
+    let world = cluster().await;
+    let begun = world.store.view().revision;
+    define(&world.store, new_vm("web1", UUID)).await;
+    let mut late = world.store.events(Some(begun));
+    assert_eq!(late.next().await.expect("open").what, EventKind::Reset);
+    // Somebody has read by now: the next one may come late.
+    let begun = world.store.view().revision;
+    change(&world.store, |changes| {
+        changes.push(Change::RemoveVm(UUID));
+    })
+    .await;
+    let mut late = world.store.events(Some(begun));
+    assert_eq!(late.next().await.expect("open").what, EventKind::Vm(UUID));
+}
+
+#[tokio::test]
 async fn a_job_is_claimed_by_one_worker_only_and_let_go_with_its_session() {
     let world = cluster().await;
     let id = JobId::from_bits(0xdead_beef);
