@@ -12,8 +12,11 @@ mod supervise;
 mod volume;
 
 use std::os::unix::process::CommandExt;
+use std::time::Duration;
 
 use args::{Arguments, Role, Start};
+use pvc_linux::SystemClock;
+use pvc_ports::Clock;
 
 /// How a daemon's run ended.
 pub enum Ended {
@@ -25,6 +28,9 @@ pub enum Ended {
 /// The threads that a daemon's tasks share on a machine of any size. They wait most of the time, and each has
 /// a stack and caches of its own; what computes is the guests.
 const MOST_THREADS: usize = 4;
+
+/// How often memory that is free goes back to the system: some milliseconds of work each time.
+const TIDY_EVERY: Duration = Duration::from_secs(30);
 
 fn main() {
     pvc_linux::one_heap();
@@ -65,7 +71,16 @@ fn on_runtime(role: Role) -> anyhow::Result<u8> {
         .worker_threads(cpus.min(MOST_THREADS))
         .enable_all()
         .build()?;
+    runtime.spawn(give_memory_back());
     runtime.block_on(play(role))
+}
+
+/// What a start or a large reply needed for a moment is not this daemon's for ever.
+async fn give_memory_back() {
+    loop {
+        SystemClock.sleep(TIDY_EVERY).await;
+        pvc_linux::give_back_memory();
+    }
 }
 
 async fn play(role: Role) -> anyhow::Result<u8> {

@@ -26,8 +26,8 @@ pub fn one_heap() {
     }
 }
 
-/// Gives back whole pages that are free in the middle of the heap: worth it after something that took much
-/// and kept little of it between, such as reading a whole tree.
+/// Gives back whole pages that are free in the middle of the heap: worth it now and then, and after something
+/// that took much and kept little of it between, such as reading a whole tree.
 pub fn give_back_memory() {
     #[cfg(target_env = "gnu")]
     // SAFETY: the allocator locks itself; nobody holds pointers into what is free.
