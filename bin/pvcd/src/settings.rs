@@ -244,4 +244,33 @@ mod tests {
             format!("`pvc-standalone --config {shown}` runs everything in one process")
         );
     }
+
+    /// The sample configuration, with `from` replaced in it.
+    fn sample(from: &str, to: &str) -> NodeSettings {
+        let text = include_str!("../../../packaging/config/pvc.conf");
+        assert!(text.contains(from), "the sample configuration says `{from}`");
+        node(&Config::parse(&text.replace(from, to), "pvc.conf", "pvchv1").unwrap())
+    }
+
+    #[test]
+    fn what_the_configuration_says_of_fences_is_what_the_node_does() {
+        let as_it_is = sample("fence_intervals: 6", "fence_intervals: 6");
+        assert_eq!(as_it_is.fencing.fence_intervals, 6);
+        assert!(as_it_is.fencing.recover_after_success);
+        assert_eq!(as_it_is.reset_after, None);
+        assert!(!sample("successful_fence: migrate", "successful_fence: none").fencing.recover_after_success);
+        assert_eq!(sample("fence_intervals: 6", "fence_intervals: 0").fencing.fence_intervals, 0);
+        let resets = sample("suicide_intervals: 0", "suicide_intervals: 3");
+        assert_eq!(resets.reset_after, Some(3 * resets.keepalive_interval));
+    }
+
+    #[test]
+    fn what_the_configuration_says_of_moves_is_what_the_node_does() {
+        let as_it_is = sample("parallel: 4", "parallel: 4");
+        assert_eq!((as_it_is.migration.encrypted, as_it_is.migration.at_once), (false, 4));
+        assert_eq!(as_it_is.migration.domain, "pvc.local");
+        assert_eq!(sample("parallel: 4", "parallel: 7").migration.at_once, 7);
+        assert!(sample("tls: no", "tls: yes").migration.encrypted);
+        assert_eq!(sample("selector: mem ", "selector: vcpus ").selector, Some(Selector::Vcpus));
+    }
 }
