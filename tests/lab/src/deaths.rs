@@ -43,11 +43,6 @@ impl Lab {
         Ok(fence)
     }
 
-    /// From now on the last fence of each node is one of the past, as if the story began here.
-    pub fn forget_fences(&mut self) {
-        self.fences_before = self.fences();
-    }
-
     /// Nobody has done more to `node` than to take it for dead.
     pub fn was_not_fenced(&self, node: &str) {
         if let Ok(fence) = self.fence(node) {

@@ -13,7 +13,7 @@ mod deaths;
 mod inside;
 mod truth;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -41,6 +41,8 @@ pub struct Lab {
     defined: RefCell<BTreeSet<String>>,
     /// What was said of each node's last fence before this story.
     fences_before: BTreeMap<String, Value>,
+    /// Whether no other story is to find it as this one leaves it.
+    goes: Cell<bool>,
     _turn: File,
     _quiet: File,
 }
@@ -67,6 +69,7 @@ impl Lab {
             defined: RefCell::default(),
             wrong_clocks: RefCell::default(),
             fences_before: BTreeMap::new(),
+            goes: Cell::new(false),
             _turn: turn,
             _quiet: quiet,
         };
@@ -194,10 +197,9 @@ impl Lab {
         guests
     }
 
-    /// Removes the lab with all that the story did to it. The next story, and this one's audit, find a new one.
-    pub fn begin_anew(&self) {
-        self.does(&["down"]).ok();
-        self.defined.borrow_mut().clear();
+    /// When this story has ended, the lab is removed with all that was done to it. The next one finds a new one.
+    pub fn goes_with_this_story(&self) {
+        self.goes.set(true);
     }
 
     /// Sets the clock that PVC's daemons on `node` believe in, until the story has ended.
@@ -400,6 +402,9 @@ impl Drop for Lab {
         } else {
             assert!(wrong.is_empty(), "{}", wrong.join("\n"));
             self.audit();
+        }
+        if self.goes.get() {
+            self.does(&["down"]);
         }
     }
 }

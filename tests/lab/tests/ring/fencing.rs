@@ -62,15 +62,14 @@ fn nothing_is_recovered_from_a_node_whose_bmc_does_not_answer() {
 fn a_clock_one_hour_off_gets_nobody_fenced_and_delays_no_fence() {
     let lab = Lab::whole();
     lab.start("web1", "pvchv2");
-    for offset in ["+1h", "-1h"] {
-        lab.set_clock("pvchv2", offset);
-        never_within("a node is given up", 35, || match lab.running_on("web1").as_slice() {
-            [only] if only == "pvchv2" => Ok(()),
-            other => Err(format!("web1 runs on {other:?}")),
-        });
-        for node in NODES {
-            lab.was_not_fenced(node);
-        }
+    lab.set_clock("pvchv2", "+1h");
+    lab.set_clock("pvchv3", "-1h");
+    never_within("a node is given up", 35, || match lab.running_on("web1").as_slice() {
+        [only] if only == "pvchv2" => Ok(()),
+        other => Err(format!("web1 runs on {other:?}")),
+    });
+    for node in NODES {
+        lab.was_not_fenced(node);
     }
     // Nor does it matter whose clock is wrong when a node dies.
     lab.set_clock("pvchv1", "-1h");
