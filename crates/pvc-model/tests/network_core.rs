@@ -258,6 +258,35 @@ fn the_link_below_a_vlan_that_stands_is_switched_on_again() {
     let mut stands = settled(&networks, machine(&["ens4", "ens5", "bond0"]));
     stands.links.get_mut("bond0").unwrap().up = false;
     assert_eq!(words(&networks, &stands), ["switch `bond0` on"]);
+    let bond = stands.links.get_mut("bond0").unwrap();
+    (bond.up, bond.mtu) = (true, 1500);
+    assert_eq!(words(&networks, &stands), ["set the MTU of `bond0` to 9000"]);
+}
+
+#[test]
+fn the_link_below_two_vlans_lets_the_larger_through() {
+    let mut networks = three();
+    networks.cluster.device = "bond0.100".to_owned();
+    networks.storage.device = "bond0.200".to_owned();
+    (networks.cluster.mtu, networks.storage.mtu) = (9000, 4000);
+    let seen = machine(&["ens4", "bond0"]);
+    assert_eq!(words(&networks, &seen)[..2], ["set the MTU of `bond0` to 9000", "switch `bond0` on"]);
+    settled(&networks, seen);
+}
+
+#[test]
+fn a_vlan_on_a_bridge_of_ours_leaves_that_bridge_to_its_network() {
+    let mut networks = three();
+    networks.storage.device = "brupstream.20".to_owned();
+    networks.storage.mtu = 9000;
+    let mut seen = settled(&three(), machine(&["ens4", "ens5", "ens6"]));
+    let vlan = LinkKind::Vlan { lower: Some("brupstream".to_owned()), id: 20 };
+    seen.links.insert("brupstream.20".to_owned(), link("brupstream.20", vlan));
+    assert!(
+        !words(&networks, &seen).iter().any(|step| step.contains("`brupstream`")),
+        "{:?}",
+        words(&networks, &seen)
+    );
 }
 
 #[test]

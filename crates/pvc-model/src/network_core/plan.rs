@@ -96,8 +96,10 @@ impl<'a> Planner<'a> {
                 Some(_) => None,
                 None => vlan_of(&network.device).map(|(lower, _)| lower),
             };
-            let is_device = |lower: &str| networks.carriers().any(|net| networks.get(net).device == lower);
-            if let Some(lower) = lower.filter(|lower| links.contains_key(*lower) && !is_device(lower)) {
+            let is_ours = |lower: &str| {
+                networks.carriers().any(|net| networks.get(net).device == lower || net.bridge() == lower)
+            };
+            if let Some(lower) = lower.filter(|lower| links.contains_key(*lower) && !is_ours(lower)) {
                 let mtu = lowers.entry(lower).or_insert(0);
                 *mtu = network.mtu.max(*mtu);
             }
