@@ -60,20 +60,20 @@ fn stream_from(
     place: OwnedSemaphorePermit,
 ) -> impl Stream<Item = std::result::Result<Sent, Infallible>> + Send + 'static {
     let process = api.process().to_owned();
-    let now = *api.store().changed().borrow();
-    let (cursor, reset) = match begin {
-        Begin::Now => (now, false),
-        Begin::After(revision) => (revision, false),
-        Begin::Lost => (now, true),
+    let (after, reset) = match begin {
+        Begin::Now => (None, false),
+        Begin::After(revision) => (Some(revision), false),
+        Begin::Lost => (None, true),
     };
+    let feed = api.store().events(after);
+    let cursor = feed.cursor();
     // The first line of every stream says where it begins: what is read after it is not older.
     let hello = Sent::default().comment("events of the cluster").id(format!("{process}-{cursor}"));
     let reset = reset.then(|| {
-        let event = Event { revision: now, kind: Kind::Reset, id: String::new(), change: Change::Changed };
+        let event = Event { revision: cursor, kind: Kind::Reset, id: String::new(), change: Change::Changed };
         sent(&process, &event, true)
     });
     let first = stream::iter([Some(hello), reset].into_iter().flatten().map(Ok));
-    let feed = api.store().events(Some(cursor));
     first.chain(stream::unfold(Reader { feed, ahead: None, process, _place: place }, Reader::next))
 }
 

@@ -33,6 +33,7 @@ struct Shared {
     throttle: Throttle,
     vms: VmCache,
     status: Memo,
+    metrics: tokio::sync::Mutex<()>,
     waits: Arc<Semaphore>,
     streams: Arc<Semaphore>,
     stopping: CancellationToken,
@@ -49,14 +50,13 @@ impl ApiState {
         storage: Option<Arc<dyn Storage>>,
         settings: ApiSettings,
     ) -> Self {
-        // Of whoever lists VMs first and then asks for what has changed since.
-        store.keep_events();
         ApiState(Arc::new(Shared {
             tokens: Tokens::new(settings.tokens.as_deref()),
             sessions: Sessions::new(settings.limits.session_time),
             throttle: Throttle::default(),
             vms: VmCache::default(),
             status: Memo::default(),
+            metrics: tokio::sync::Mutex::default(),
             waits: Arc::new(Semaphore::new(settings.limits.waits)),
             streams: Arc::new(Semaphore::new(settings.limits.streams)),
             stopping: CancellationToken::new(),
@@ -117,6 +117,11 @@ impl ApiState {
 
     pub(crate) fn status(&self) -> &Memo {
         &self.0.status
+    }
+
+    /// Held by whoever makes the text of all metrics.
+    pub(crate) fn metrics(&self) -> &tokio::sync::Mutex<()> {
+        &self.0.metrics
     }
 
     pub(crate) fn waits(&self) -> &Arc<Semaphore> {

@@ -59,16 +59,14 @@ impl Feed {
         Feed { kept: Arc::new(Mutex::new(kept)), revision }
     }
 
-    /// From now on events are kept. What there was before is forgotten.
-    pub fn keep(&self) {
-        self.kept.lock().expect("nothing panics while it holds the feed").wanted = true;
-    }
-
     pub fn push(&self, events: impl IntoIterator<Item = Event>) {
         let mut kept = self.kept.lock().expect("nothing panics while it holds the feed");
+        if !kept.wanted {
+            kept.forgotten = events.into_iter().last().map_or(kept.forgotten, |event| event.revision);
+            return;
+        }
         kept.events.extend(events);
-        let most = if kept.wanted { KEPT } else { 0 };
-        while kept.events.len() > most {
+        while kept.events.len() > KEPT {
             if let Some(event) = kept.events.pop_front() {
                 kept.forgotten = event.revision;
             }
@@ -76,7 +74,7 @@ impl Feed {
     }
 
     pub fn from(&self, cursor: Option<u64>) -> EventFeed {
-        self.keep();
+        self.kept.lock().expect("nothing panics while it holds the feed").wanted = true;
         let cursor = cursor.unwrap_or_else(|| *self.revision.borrow());
         EventFeed { feed: self.clone(), cursor, pending: VecDeque::new() }
     }
@@ -102,6 +100,11 @@ pub struct EventFeed {
 }
 
 impl EventFeed {
+    /// The revision up to which its reader has heard of everything.
+    pub fn cursor(&self) -> u64 {
+        self.cursor
+    }
+
     /// The next event; waits for it. `None` once the store is closed.
     ///
     /// # Cancellation

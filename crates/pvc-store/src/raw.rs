@@ -73,7 +73,7 @@ const SHORT: usize = 12;
 /// How many of those are known at most.
 const KNOWN: usize = 1_000;
 
-/// `text`; the same one as elsewhere if it is short and still in use there.
+/// `text`; if it is short, the same one as elsewhere, as a rule.
 fn shared_text(text: &str) -> Arc<str> {
     static TEXTS: Mutex<BTreeSet<Arc<str>>> = Mutex::new(BTreeSet::new());
     if text.len() > SHORT {
@@ -84,7 +84,7 @@ fn shared_text(text: &str) -> Arc<str> {
         return known.clone();
     }
     if texts.len() >= KNOWN {
-        // One's own and one elsewhere: what fewer hold is worth no place.
+        // Besides this table: what nobody but one record holds is worth no place.
         texts.retain(|text| Arc::strong_count(text) > 2);
     }
     let text: Arc<str> = text.into();
@@ -350,6 +350,7 @@ mod tests {
         let many: Vec<Arc<str>> = (0..2 * KNOWN).map(|number| shared_text(&format!("n{number}"))).collect();
         assert_eq!(many.len(), 2 * KNOWN);
         assert!(Arc::ptr_eq(&shared_text("x"), &text(&raw, "/a")));
+        assert!(Arc::ptr_eq(&shared_text("y"), &shared_text("y")), "there is room for another");
     }
 
     #[test]

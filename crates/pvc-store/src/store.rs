@@ -117,13 +117,8 @@ impl Store {
         self.outage.borrow().map(|since| self.clock.monotonic().saturating_sub(since))
     }
 
-    /// Keeps events from now on for those who come later with a cursor.
-    pub fn keep_events(&self) {
-        self.feed.keep();
-    }
-
-    /// The events after revision `cursor`, or from now on. Of those before the first call, or before
-    /// [`keep_events`](Store::keep_events), nothing is known: whoever asks for them is told to read everything again.
+    /// The events after revision `cursor`, or from now on. Of those before the first call nothing is known: whoever
+    /// asks for them is told to read everything again.
     pub fn events(&self, cursor: Option<u64>) -> EventFeed {
         self.feed.from(cursor)
     }

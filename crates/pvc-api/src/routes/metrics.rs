@@ -13,7 +13,9 @@ use crate::metrics::{health, resource};
     responses((status = 200, body = String, content_type = "text/plain; charset=utf-8"))
 )]
 pub async fn get_metrics(State(api): Api) -> Response {
-    // Not kept: whoever asks does so less often than the records change, and it is megabytes.
+    // Not kept: whoever asks does so less often than the records change, and it is megabytes. One at a time:
+    // they take milliseconds, and anybody may ask.
+    let _turn = api.metrics().lock().await;
     let cluster = api.view();
     text(health(&cluster) + &resource(&cluster))
 }
