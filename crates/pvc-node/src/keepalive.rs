@@ -49,6 +49,7 @@ async fn stamp_regularly(shared: &Shared, shutdown: &CancellationToken) {
         let stamp = shared.store.stamp(shared.name(), shared.ports.clock.wall().as_secs());
         let written = shared.within(interval, stamp).await;
         let now = shared.now();
+        let was_written = matches!(written, Some(Ok(())));
         let error = match written {
             Some(Ok(())) => None,
             Some(Err(error)) => Some(with_causes(&error)),
@@ -76,7 +77,7 @@ async fn stamp_regularly(shared: &Shared, shutdown: &CancellationToken) {
             }
         }
         // Also after a failure: the record that a stamp cannot be written to may have to be made again.
-        shared.stamps.send_replace(sent);
+        shared.stamps.send_replace(was_written.then_some(sent));
         if next <= now {
             let missed = now.saturating_sub(next).as_millis() / interval.as_millis().max(1) + 1;
             tracing::warn!(missed, "keepalives were missed: the machine or the store was too slow");
@@ -148,8 +149,8 @@ struct Reporter {
 }
 
 impl Reporter {
-    /// The figures that go with the stamp that was `begun` then.
-    async fn report(&mut self, begun: Duration) {
+    /// The figures that go with a stamp, and when that was begun, if it was written.
+    async fn report(&mut self, begun: Option<Duration>) {
         let shared = self.shared.clone();
         if !shared.is_connected() {
             return;
@@ -164,13 +165,16 @@ impl Reporter {
         }
         let figures = self.figures(&view);
         let reports = self.reports(&view, figures);
-        if let Err(error) = shared.store.report(reports).await {
+        let written = shared.store.report(reports).await;
+        if let Err(error) = &written {
             tracing::warn!(
-                error = &error as &dyn std::error::Error,
+                error = error as &dyn std::error::Error,
                 "the node's figures could not be written"
             );
         }
-        self.log(begun, figures.as_ref());
+        // Only of a keepalive that was one.
+        let took = begun.filter(|_| written.is_ok()).map(|begun| shared.now().saturating_sub(begun));
+        self.log(took, figures.as_ref());
     }
 
     async fn report_figures(&self) {
@@ -246,12 +250,12 @@ impl Reporter {
         Some(network_stats_json(before.as_ref().unwrap_or(&sample), &sample))
     }
 
-    fn log(&self, begun: Duration, figures: Option<&NodeFigures>) {
+    fn log(&self, took: Option<Duration>, figures: Option<&NodeFigures>) {
         let switches = self.shared.settings.log;
         let Some(record) = self.shared.record() else { return };
         if switches.keepalives {
             let (role, daemon) = (record.coordinator_state.as_str(), record.daemon_state.as_str());
-            let took_ms = self.shared.now().saturating_sub(begun).as_millis() as u64;
+            let took_ms = took.map(|took| took.as_millis() as u64);
             let domains = record.domain_state.as_str();
             tracing::info!(role, state = daemon, domains, took_ms, "keepalive");
         }

@@ -483,7 +483,7 @@ mod tests {
         assert!(before > 0);
         shared.sleep(Duration::from_secs(60)).await;
         assert_eq!(beats.load(Ordering::SeqCst), before);
-        shared.stamps.send_replace(shared.now());
+        shared.stamps.send_replace(Some(shared.now()));
         shared.sleep(Duration::from_secs(5)).await;
         assert!(beats.load(Ordering::SeqCst) > before, "it goes on");
         end.cancel();

@@ -24,9 +24,10 @@ pub(crate) struct Shared {
     pub store: Store,
     /// The guests of this node, as the VM reconciler last saw them.
     pub guests: watch::Sender<Guests>,
-    /// When the keepalive's last stamp was begun that was written, or tried; on the monotonic clock.
-    pub stamps: watch::Sender<Duration>,
-    /// How often it was written.
+    /// Tells of each stamp of the keepalive: when it was begun, on the monotonic clock; `None` if it could not
+    /// be written.
+    pub stamps: watch::Sender<Option<Duration>>,
+    /// How often a stamp was written.
     pub stamped: watch::Sender<u64>,
     /// What announces this daemon in the store may be gone, though its session lasts.
     pub unannounced: Notify,
@@ -85,7 +86,7 @@ impl Shared {
         let (guests, _) = watch::channel(Guests::default());
         let heartbeat = Mutex::new(Heartbeat { wanted: None, hook: Box::new(|| {}) });
         let collected = Mutex::default();
-        let (stamps, _) = watch::channel(Duration::ZERO);
+        let (stamps, _) = watch::channel(None);
         let (stamped, _) = watch::channel(0);
         let failed_moves = Mutex::default();
         let role = Role::new(settings.session_timeout);
