@@ -8,15 +8,15 @@ use std::time::Duration;
 
 use pvc_model::NodeName;
 use pvc_model::cluster::Cluster;
-use pvc_model::node::{DaemonState, NodeRole};
-use pvc_ports::{HypervisorError, SessionState};
-use pvc_store::{ChangeError, Changes, NodeChange, Report, Store, StoreError};
+use pvc_model::node::{DaemonState, NodeRecord, NodeRole};
+use pvc_ports::HypervisorError;
+use pvc_store::{ChangeError, Changes, Expect, NodeChange, Report, Store, StoreError};
 use tokio::sync::mpsc::Receiver;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::settings::{NodeSettings, Ports};
-use crate::shared::{Heartbeat, Shared};
+use crate::shared::{Heartbeat, Shared, id_of};
 use crate::startup::{self, NoFacts};
 use crate::vms::VmReconciler;
 use crate::{
@@ -35,7 +35,7 @@ const AFTER_PANIC: Duration = Duration::from_secs(5);
 /// How a node's run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was asked to stop and has said so in the store.
+    /// It was asked to stop, and has said so in the store if the node was its own by then.
     Stopped,
     /// The store's layout changed: close the tree and execute the program anew, in place.
     Reexec,
@@ -173,13 +173,13 @@ impl Node {
         };
         let unfinished = match begun {
             Some(Ok(())) => None,
-            Some(Err(error)) => Some((!error.is_about_another_daemon(), Err(error))),
-            None => Some((shared.has_name.load(Ordering::Relaxed), Ok(Outcome::Stopped))),
+            Some(Err(error)) => Some(Err(error)),
+            None => Some(Ok(Outcome::Stopped)),
         };
-        if let Some((record_is_ours, ended)) = unfinished {
-            if record_is_ours {
-                primary::let_go(&shared).await;
-                say(&shared, DaemonState::Stop).await;
+        if let Some(ended) = unfinished {
+            primary::let_go(&shared).await;
+            if shared.has_name() {
+                say_not_started(&shared).await;
             }
             return ended;
         }
@@ -323,7 +323,8 @@ async fn layout_change(shared: &Shared, known: Option<u32>) {
 /// one has the name.
 async fn stay_the_only_one(shared: &Shared) -> Result<(), NodeError> {
     let mut session = shared.store.session();
-    let mut announced = id_of(*session.borrow());
+    let mut announced = Some(shared.announced_in.load(Ordering::Relaxed));
+    session.mark_changed(); // it may be another session by now
     let mut failing = false;
     loop {
         tokio::select! {
@@ -344,13 +345,6 @@ async fn stay_the_only_one(shared: &Shared) -> Result<(), NodeError> {
                 session.mark_changed();
             }
         }
-    }
-}
-
-fn id_of(state: SessionState) -> Option<i64> {
-    match state {
-        SessionState::Connected { id } => Some(id),
-        _ => None,
     }
 }
 
@@ -409,6 +403,30 @@ async fn fall_silent(shared: &Arc<Shared>, mut tasks: Tasks) {
     tasks.end_primary(shared).await;
     tasks.end_keepalive(shared).await;
     tasks.end_log(shared).await;
+}
+
+/// The record of a daemon that ends before it has begun. Where others take the node for dead they go on: nothing
+/// that they wait for has happened.
+async fn say_not_started(shared: &Shared) {
+    let decide = |cluster: &Cluster| {
+        let mut changes = Changes::new();
+        let record = cluster.nodes.get(shared.name());
+        let is_given_up =
+            |record: &NodeRecord| matches!(record.daemon_state, DaemonState::Dead | DaemonState::Fenced);
+        if record.is_some_and(|record| !is_given_up(record)) {
+            changes.expect(Expect::NodeDaemon(shared.name().clone()));
+            changes.node(shared.name(), NodeChange::Daemon(DaemonState::Stop));
+        }
+        Ok::<_, std::convert::Infallible>((changes, ()))
+    };
+    let work = async {
+        // The node's first record may be on its way.
+        shared.store.fresh().await?;
+        shared.store.change(decide).await
+    };
+    if !matches!(shared.within(LAST_WORD, work).await, Some(Ok(()))) {
+        tracing::warn!("it could not be written that the daemon ends");
+    }
 }
 
 /// Writes the daemon's own state.
@@ -488,5 +506,22 @@ mod tests {
         assert!(beats.load(Ordering::SeqCst) > before, "it goes on");
         end.cancel();
         task.await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_start_that_is_given_up_takes_nothing_back_that_others_do_about_a_dead_node() {
+        let states = [
+            (DaemonState::Init, DaemonState::Stop),
+            (DaemonState::Run, DaemonState::Stop),
+            (DaemonState::Dead, DaemonState::Dead),
+            (DaemonState::Fenced, DaemonState::Fenced),
+        ];
+        for (before, after) in states {
+            let shared = shared().await;
+            startup::set_up_node(&shared).await.unwrap();
+            say(&shared, before).await;
+            say_not_started(&shared).await;
+            assert_eq!(shared.record().unwrap().daemon_state, after);
+        }
     }
 }

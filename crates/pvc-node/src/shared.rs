@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
@@ -31,8 +31,9 @@ pub(crate) struct Shared {
     pub stamped: watch::Sender<u64>,
     /// What announces this daemon in the store may be gone, though its session lasts.
     pub unannounced: Notify,
-    /// Whether this daemon is announced as the node's only one: the node's record is its own to write.
-    pub has_name: AtomicBool,
+    /// The session in which this daemon was last announced as the node's only one; 0 before. In any other session
+    /// the node's record may be another daemon's.
+    pub announced_in: AtomicI64,
     /// This node's part in the primary role.
     pub role: Role,
     /// Whether this node's own BMC answered at the start.
@@ -99,7 +100,7 @@ impl Shared {
             stamps,
             stamped,
             unannounced: Notify::new(),
-            has_name: AtomicBool::new(false),
+            announced_in: AtomicI64::new(0),
             bmc_answers,
             runs_with: OnceLock::new(),
             role,
@@ -107,6 +108,12 @@ impl Shared {
             collected,
             failed_moves,
         }
+    }
+
+    /// Whether this daemon is announced in the present session, and no other can have the name.
+    pub fn has_name(&self) -> bool {
+        let session = id_of(*self.store.session().borrow());
+        session == Some(self.announced_in.load(Ordering::Relaxed))
     }
 
     pub fn name(&self) -> &NodeName {
@@ -170,5 +177,13 @@ impl Shared {
 
     pub fn collected(&self) -> MutexGuard<'_, Collected> {
         self.collected.lock().expect("nothing panics while it holds the figures")
+    }
+}
+
+/// The session's number, while there is a connection.
+pub(crate) fn id_of(session: SessionState) -> Option<i64> {
+    match session {
+        SessionState::Connected { id } => Some(id),
+        _ => None,
     }
 }

@@ -21,7 +21,7 @@ use crate::primary;
 use crate::secret;
 use crate::services;
 use crate::settings::{NodeSettings, Ports};
-use crate::shared::Shared;
+use crate::shared::{Shared, id_of};
 
 /// How often something that is waited for is looked at again.
 const POLL: Duration = Duration::from_millis(500);
@@ -175,9 +175,11 @@ pub(crate) async fn claim_name(shared: &Shared) -> Result<(), NodeError> {
     let until = shared.now() + shared.settings.session_timeout + Duration::from_secs(5);
     let mut said = false;
     loop {
+        // If it ends meanwhile, the daemon is announced once more.
+        let session = id_of(*shared.store.session().borrow()).unwrap_or_default();
         let by = match shared.store.announce_daemon(shared.name(), &shared.settings.process).await? {
             Announced::Now => {
-                shared.has_name.store(true, Ordering::Relaxed);
+                shared.announced_in.store(session, Ordering::Relaxed);
                 return Ok(());
             }
             Announced::Taken { by } => by,

@@ -892,6 +892,36 @@ async fn a_daemon_told_to_stop_in_the_middle_of_its_start_leaves_no_record_that_
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_daemon_told_to_stop_while_another_has_its_name_leaves_the_record_to_that() {
+    let world = world().await;
+    let first = world.running().await;
+    let second = world.start().await;
+    world.pass(3).await;
+    assert!(!second.task.is_finished(), "it waits for the name");
+    assert_eq!(second.stop().await, Outcome::Stopped);
+    world.pass(1).await;
+    assert_eq!(world.node().unwrap().daemon_state, DaemonState::Run);
+    assert_eq!(first.stop().await, Outcome::Stopped);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_that_ends_during_the_start_is_followed_by_one_in_which_the_daemon_is_announced() {
+    let world = world().await;
+    world.hypervisor.set_unreachable(true);
+    let daemon = world.start().await;
+    world
+        .until("it starts", || world.node().is_some_and(|node| node.daemon_state == DaemonState::Init))
+        .await;
+    daemon.session.expire().await;
+    world.hypervisor.set_unreachable(false);
+    world.until_daemon(DaemonState::Run).await;
+    world.pass(5).await;
+    let name = NodeName::new("hv1");
+    let taken = world.operator.announce_daemon(&name, "another").await.unwrap();
+    assert!(matches!(taken, Announced::Taken { .. }), "{taken:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_heart_beats_as_often_as_wanted_also_without_the_store() {
     let second = Duration::from_secs(1);
     for (wanted, fewest) in [(None, 11), (Some(second), 55), (Some(60 * second), 11)] {
