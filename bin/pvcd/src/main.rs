@@ -79,7 +79,8 @@ fn on_runtime(role: Role) -> anyhow::Result<u8> {
 async fn give_memory_back() {
     loop {
         SystemClock.sleep(TIDY_EVERY).await;
-        pvc_linux::give_back_memory();
+        // Not on a thread that tasks wait for.
+        let _ = tokio::task::spawn_blocking(pvc_linux::give_back_memory).await;
     }
 }
 

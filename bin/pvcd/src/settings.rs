@@ -253,11 +253,15 @@ mod tests {
     }
 
     #[test]
-    fn what_the_configuration_says_of_fences_is_what_the_node_does() {
+    fn what_the_configuration_says_of_fences_reaches_the_node() {
         let as_it_is = sample("fence_intervals: 6", "fence_intervals: 6");
         assert_eq!(as_it_is.fencing.fence_intervals, 6);
         assert!(as_it_is.fencing.recover_after_success);
         assert_eq!(as_it_is.reset_after, None);
+        assert!(!as_it_is.fence_only_with_own_bmc);
+        assert!(
+            sample("disable_on_ipmi_failure: no", "disable_on_ipmi_failure: yes").fence_only_with_own_bmc
+        );
         assert!(!sample("successful_fence: migrate", "successful_fence: none").fencing.recover_after_success);
         assert_eq!(sample("fence_intervals: 6", "fence_intervals: 0").fencing.fence_intervals, 0);
         let resets = sample("suicide_intervals: 0", "suicide_intervals: 3");
@@ -265,7 +269,21 @@ mod tests {
     }
 
     #[test]
-    fn what_the_configuration_says_of_moves_is_what_the_node_does() {
+    fn a_floating_address_goes_to_the_bridge_that_carries_its_network() {
+        let links = |settings: &NodeSettings| -> Vec<(String, String)> {
+            let all = settings.floating.iter();
+            all.map(|floating| (floating.address.addr().to_string(), floating.link.clone())).collect()
+        };
+        let on = |address: &str, link: &str| (address.to_owned(), link.to_owned());
+        let apart = links(&sample("device: ens6", "device: ens6"));
+        assert!(apart.contains(&on("10.2.0.250", "brstorage")), "{apart:?}");
+        let together = links(&sample("device: ens6", "device: ens5"));
+        assert!(together.contains(&on("10.2.0.250", "brcluster")), "{together:?}");
+        assert!(!together.iter().any(|(_, link)| link == "brstorage"), "{together:?}");
+    }
+
+    #[test]
+    fn what_the_configuration_says_of_moves_reaches_the_node() {
         let as_it_is = sample("parallel: 4", "parallel: 4");
         assert_eq!((as_it_is.migration.encrypted, as_it_is.migration.at_once), (false, 4));
         assert_eq!(as_it_is.migration.domain, "pvc.local");
