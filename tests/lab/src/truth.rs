@@ -46,9 +46,8 @@ fn processes(lab: &str) -> (Vec<Qemu>, Vec<String>) {
     let (mut guests, mut ipmitools) = (Vec::new(), Vec::new());
     for entry in fs::read_dir("/proc").expect("`/proc` can be read").flatten() {
         let process = entry.path();
-        let Some(words) =
-            entry.file_name().to_str().and_then(|id| id.parse::<u32>().ok()).and(command(&process))
-        else {
+        let id = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok());
+        let Some(words) = id.and_then(|_| command(&process)) else {
             continue;
         };
         if words[0].contains("qemu-system") {

@@ -344,7 +344,15 @@ fn logs(lab: &Lab, arguments: &[&str]) -> Result<()> {
     for node in nodes {
         let files = lab.logs(&node.text).join("journal");
         ensure!(files.exists(), "`{node}` has no journal yet; it would be in {}", files.display());
-        journal.arg(format!("--file={}/*/*.journal", files.display()));
+        // What a node wrote until its power went is in files of another name.
+        for directory in fs::read_dir(&files)?.flatten() {
+            for file in fs::read_dir(directory.path())?.flatten() {
+                let name = file.file_name().to_string_lossy().into_owned();
+                if name.ends_with(".journal") || name.ends_with(".journal~") {
+                    journal.arg(format!("--file={}", file.path().display()));
+                }
+            }
+        }
     }
     pass_on(journal.args(rest))
 }

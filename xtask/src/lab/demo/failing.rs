@@ -178,13 +178,11 @@ impl<'a> Failure<'a> {
         for guest in guests {
             self.stage.alone(guest, &self.stage.place_of(guest)?)?;
         }
-        let started = self.started(guests);
-        if let (Some(proof), Some(first)) = (self.logged("the node is dead"), started.iter().min()) {
-            let claim = format!("none of them was started before {victim} was proven dead");
-            let early = proof.duration_since(*first).unwrap_or_default();
-            self.stage.so(claim, early < Duration::from_millis(20), format!("{} before", time(early)))?;
-        }
-        Ok(())
+        let proof = self.logged("the node is dead").context("nobody has logged the proof")?;
+        let first = self.started(guests).into_iter().min().context("none of them runs any more")?;
+        let claim = format!("none of them was started before {victim} was proven dead");
+        let early = proof.duration_since(first).unwrap_or_default();
+        self.stage.so(claim, early < Duration::from_millis(20), format!("{} before", time(early)))
     }
 
     fn started(&self, guests: &[&str]) -> Vec<SystemTime> {
