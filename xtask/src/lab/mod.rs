@@ -10,6 +10,7 @@ mod cgroup;
 mod clock;
 mod cluster;
 mod demo;
+mod follow;
 mod layout;
 mod node;
 mod process;
@@ -17,6 +18,7 @@ mod pvc;
 mod switch;
 
 use std::fs;
+use std::io::IsTerminal;
 use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
@@ -44,7 +46,8 @@ Usage: cargo xtask lab COMMAND
   shell NODE                    a root shell on a node
   exec NODE|switch -- PROGRAM…  a program on a node as root, or in the switch room with this machine's files
   logs [NODE] [-f] [-u UNIT]    the journal of one node, or of all with each line's node; -f goes on
-  power NODE|all on|off|reset   the plug itself; nobody is asked, least of all the BMC
+  power NODE|all on|off|reset   the plug itself; nobody is asked, least of all the BMC. `off` tells on a terminal
+                                what the others do about it, until the node is back; elsewhere with --follow
   cut NODE [NETWORK …]          pull the cables out of all networks, or of upstream, cluster, storage
   heal NODE [NETWORK …]         put them back
   freeze NODE [UNIT]            stop every process of the node, or of one of its services, where it is
@@ -83,6 +86,11 @@ pub fn run(arguments: &[String]) -> Result<()> {
         ["exec", name, "--", ..] => pass_on(&mut node::inside(&lab, &lab.node(name)?, &arguments[3..])?),
         ["logs", rest @ ..] => logs(&lab, rest),
         ["power", "all", order] => each_node(&lab.nodes(), |node| power(&lab, node, order)),
+        ["power", name, "off", "--follow"] => follow_power_off(&lab, &lab.node(name)?),
+        // Somebody looks on.
+        ["power", name, "off"] if pvc_runs(&lab) && std::io::stdout().is_terminal() => {
+            follow_power_off(&lab, &lab.node(name)?)
+        }
         ["power", name, order] => power(&lab, &lab.node(name)?, order),
         ["cut", name, networks @ ..] => switch::cut(&lab, &lab.node(name)?, &chosen(networks)?),
         ["heal", name, networks @ ..] => switch::heal(&lab, &lab.node(name)?, &chosen(networks)?),
@@ -299,6 +307,15 @@ fn power(lab: &Lab, node: &NodeName, order: &str) -> Result<()> {
         }
         _ => bail!("power can be switched on, off, or be reset; not `{order}`"),
     }
+}
+
+fn follow_power_off(lab: &Lab, node: &NodeName) -> Result<()> {
+    follow::without_power(lab, node, || power(lab, node, "off"))
+}
+
+/// Whether the lab is one with PVC, and up.
+fn pvc_runs(lab: &Lab) -> bool {
+    lab.is_up() && lab.part(&NodeName::numbered(1).text).join("installed").exists()
 }
 
 fn powered(lab: &Lab, name: &str) -> Result<NodeName> {
