@@ -403,7 +403,7 @@ pub(crate) const KEYS: &[Key] = &[
         .old(&["system.configuration.logging.log_dates"])
         .default("false")
         .alone("true"),
-    key("logging.log_keepalives", Kind::Flag, "Log each keepalive.")
+    key("logging.log_keepalives", Kind::Flag, "Log each keepalive, and how long it took (`took_ms`, in milliseconds).")
         .old(&["system.configuration.logging.log_keepalives"])
         .default("false"),
     key("logging.log_cluster_details", Kind::Flag, "With each keepalive, the node's figures.")
