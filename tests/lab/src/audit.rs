@@ -29,6 +29,11 @@ impl Lab {
     fn is_as_recorded(&self, vm: &Value) -> Result<(), String> {
         let (name, state, node) = (text(vm, "name"), text(vm, "state"), text(vm, "node"));
         let runs = self.running_on(&name);
+        let limit: Vec<String> =
+            vm["node_limit"].as_array().into_iter().flatten().map(crate::plain).collect();
+        if !limit.is_empty() && !runs.iter().all(|node| limit.contains(node)) {
+            return Err(format!("I11: `{name}` runs on {runs:?} and may run on {limit:?} alone"));
+        }
         let agrees = match state.as_str() {
             "start" => runs == [node.clone()],
             "stop" | "disable" => runs.is_empty(),

@@ -41,8 +41,7 @@ pub struct Lab {
     defined: RefCell<BTreeSet<String>>,
     /// What was said of each node's last fence before this story.
     fences_before: BTreeMap<String, Value>,
-    /// Whether no other story is to find it as this one leaves it.
-    goes: Cell<bool>,
+    goes: Goes,
     _turn: File,
     _quiet: File,
 }
@@ -69,10 +68,13 @@ impl Lab {
             defined: RefCell::default(),
             wrong_clocks: RefCell::default(),
             fences_before: BTreeMap::new(),
-            goes: Cell::new(false),
+            goes: Goes { lab: name, decided: Cell::new(false) },
             _turn: turn,
             _quiet: quiet,
         };
+        if lab.nodes().len() != NODES.len() {
+            lab.does(&["down"]).ok(); // one in which a story failed that added a node
+        }
         lab.mend();
         lab.does(&["up"]).ok();
         lab.clean();
@@ -99,7 +101,12 @@ impl Lab {
 
     /// `cargo xtask lab …`, in this lab.
     pub fn does(&self, arguments: &[&str]) -> Output {
-        run(Command::new(program("xtask")).arg("lab").args(arguments).env("PVC_LAB", self.name), "")
+        xtask(self.name, arguments, "")
+    }
+
+    /// The same, with what is typed.
+    pub fn does_with(&self, arguments: &[&str], input: &str) -> Output {
+        xtask(self.name, arguments, input)
     }
 
     /// Packs the programs that stand beside this test, as a version that no node has yet.
@@ -113,6 +120,12 @@ impl Lab {
         packs.args(["package", "--debug", "--no-build", "--revision", &revision, "--output"]).arg(&output);
         run(&mut packs, "").ok();
         output
+    }
+
+    /// The packages that its nodes were made with.
+    pub fn packages(&self) -> PathBuf {
+        let given = std::env::var_os("PVC_LAB_PACKAGES").map(PathBuf::from);
+        given.unwrap_or_else(|| self.directory().join("packages"))
     }
 
     /// Installs the packages in `packages` on `node`, which runs.
@@ -199,7 +212,7 @@ impl Lab {
 
     /// When this story has ended, the lab is removed with all that was done to it. The next one finds a new one.
     pub fn goes_with_this_story(&self) {
-        self.goes.set(true);
+        self.goes.decided.set(true);
     }
 
     /// Sets the clock that PVC's daemons on `node` believe in, until the story has ended.
@@ -312,6 +325,15 @@ impl Lab {
         truth::holders(&self.prefix(), &self.nodes(), "10.99.0.250")
     }
 
+    /// Waits until the API answers on the upstream floating address, from outside.
+    pub fn api_answers_within(&self, seconds: u64) {
+        eventually("the API answers on the floating address", seconds, || {
+            let asked = ["exec", "switch", "--", "curl", "--silent", "--fail", "--max-time", "1"];
+            let answer = self.does(&[&asked[..], &["http://10.99.0.250:7370/api/v1/"]].concat());
+            if answer.code == 0 { Ok(()) } else { Err(answer) }
+        });
+    }
+
     pub fn until_database_leads_on(&self, node: &str) {
         eventually(&format!("the database leads on {node}"), 90, || {
             let answer = self.on(
@@ -390,6 +412,28 @@ impl Ping {
     }
 }
 
+/// Removes a lab that no other story is to find as this one leaves it; one in which a story failed is left to be
+/// looked at, until it is needed.
+struct Goes {
+    lab: &'static str,
+    decided: Cell<bool>,
+}
+
+impl Drop for Goes {
+    fn drop(&mut self) {
+        if self.decided.get() && !std::thread::panicking() {
+            let down = xtask(self.lab, &["down"], "");
+            if down.code != 0 {
+                eprintln!("{down}");
+            }
+        }
+    }
+}
+
+fn xtask(lab: &str, arguments: &[&str], input: &str) -> Output {
+    run(Command::new(program("xtask")).arg("lab").args(arguments).env("PVC_LAB", lab), input)
+}
+
 impl Drop for Lab {
     fn drop(&mut self) {
         self.mend();
@@ -402,9 +446,6 @@ impl Drop for Lab {
         } else {
             assert!(wrong.is_empty(), "{}", wrong.join("\n"));
             self.audit();
-        }
-        if self.goes.get() {
-            self.does(&["down"]);
         }
     }
 }

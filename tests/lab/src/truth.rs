@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// The floating address of each network. I12 speaks of them all.
 const FLOATING: [&str; 3] = ["10.99.0.250", "10.99.1.250", "10.99.2.250"];
 
-/// Between two looks: shorter than anything that a cluster does on purpose.
+/// Between two looks.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// No move lasts so long: a copy that stands still is given up before.

@@ -27,8 +27,16 @@ fn a_node_whose_cables_are_back_in_time_is_left_alone() {
 fn a_node_whose_cables_are_back_too_late_returns_empty_and_gets_its_guests_when_it_is_ready() {
     let lab = Lab::whole();
     lab.start("web1", "pvchv3");
+    // It is to end its guests itself, long before it is cut off.
+    lab.on("pvchv3", &resets_itself(0, 3)).ok();
+    lab.node_is("pvchv3", "run", "ready");
     let client = lab.writer("web1");
     lab.does(&["cut", "pvchv3", "cluster", "storage"]).ok();
+    eventually("pvchv3 has ended its guests itself", 26, || match lab.running_on("web1").as_slice() {
+        [] => Ok(()),
+        nodes => Err(format!("web1 runs on {nodes:?}")),
+    });
+    assert!(lab.fence("pvchv3").is_err(), "nobody has taken it for dead yet");
     let to = lab.recovered("web1", "pvchv3");
     lab.may_no_longer_write(&client);
     let fence = lab.proven_dead("pvchv3", "the power is off, after it was told to cut it");
@@ -36,10 +44,20 @@ fn a_node_whose_cables_are_back_too_late_returns_empty_and_gets_its_guests_when_
     lab.does(&["heal", "pvchv3"]).ok();
     lab.node_is("pvchv3", "run", "flushed");
     assert_eq!(lab.running_on("web1"), [to]);
+    lab.on("pvchv3", &resets_itself(3, 0)).ok();
+    lab.node_is("pvchv3", "run", "flushed");
 
     lab.pvc(&["node", "ready", "pvchv3", "--wait"]).ok();
     assert_eq!(lab.running_on("web1"), ["pvchv3"]);
     lab.hears("pvchv3", "web1", "boot 2");
+}
+
+/// Has a node's daemon start with another number of `suicide_intervals`.
+fn resets_itself(before: u32, now: u32) -> String {
+    format!(
+        "grep -q 'suicide_intervals: {before}' /etc/pvc/pvc.conf &&
+        sed -i 's/suicide_intervals: {before}/suicide_intervals: {now}/' /etc/pvc/pvc.conf && systemctl restart pvcnoded"
+    )
 }
 
 #[test]

@@ -11,6 +11,7 @@ fn a_hand_over_loses_at_most_one_ping_to_the_floating_address() {
     lab.pvc_on(to, &["node", "primary", to, "--wait"]).ok();
     lab.until_primary(to);
     let lost = ping.lost();
+    lab.api_answers_within(3);
     assert!(lost <= 1, "{lost} pings were lost");
     assert_eq!(lab.holders_of_floating_addresses(), [to]);
 }

@@ -80,11 +80,14 @@ fn two_requests_for_the_primary_role_end_with_one_primary() {
 #[test]
 fn a_word_that_nobody_knows_in_a_record_harms_nobody() {
     let lab = Lab::whole();
+    lab.pvc(&["node", "primary", "pvchv1", "--wait"]); // It may be that already.
+    lab.until_primary("pvchv1");
     lab.start("web1", "pvchv2");
     let process = lab.processes_of("web1");
     let uuid = lab.vm("web1", "/uuid");
     lab.write_key(&format!("/domains/{uuid}/state"), "hovering");
     lab.write_key("/nodes/pvchv2/domainstate", "dozing");
+    lab.write_key("/nodes/pvchv2/routerstate", "juggling");
     lab.vm_is("web1", "/state", "fail");
     assert_eq!(lab.vm("web1", "/failed_reason"), "the record has the unknown state `hovering`");
     lab.node_is("pvchv2", "run", "dozing");

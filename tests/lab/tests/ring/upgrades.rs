@@ -18,6 +18,13 @@ fn a_daemon_that_is_restarted_loses_neither_guests_nor_its_node() {
         assert_ne!(lab.on(node, "systemctl show --property=MainPID pvcnoded").ok(), daemon);
         before.holds(&lab, node);
     }
+    // Nor does it harm a guest when all of PVC is stopped, and its programs are removed.
+    lab.on(&secondary, "systemctl stop pvc.target && dpkg --remove pvc-daemon-node").ok();
+    lab.node_is(&secondary, "stop", "ready");
+    assert_eq!(lab.processes_of("web2"), before.processes_of("web2"));
+    lab.installs(&secondary, &lab.packages());
+    lab.on(&secondary, "systemctl start pvc.target").ok();
+    before.holds(&lab, &secondary);
 }
 
 #[test]
@@ -53,13 +60,17 @@ impl Before {
         Before { guests, fences: fences(lab) }
     }
 
+    fn processes_of(&self, guest: &str) -> Vec<u32> {
+        self.guests
+            .iter()
+            .filter(|(name, _)| *name == guest)
+            .flat_map(|(_, processes)| processes.clone())
+            .collect()
+    }
+
     /// Waits until `node` is back, and the API answers on the floating address.
     fn holds(&self, lab: &Lab, node: &str) {
-        eventually("the API answers on the floating address", 10, || {
-            let asked = ["exec", "switch", "--", "curl", "--silent", "--fail", "--max-time", "1"];
-            let answer = lab.does(&[&asked[..], &["http://10.99.0.250:7370/api/v1/"]].concat());
-            if answer.code == 0 { Ok(()) } else { Err(answer) }
-        });
+        lab.api_answers_within(10);
         lab.node_is(node, "run", "ready");
         for (guest, processes) in &self.guests {
             assert_eq!(lab.processes_of(guest), *processes, "{guest}");
