@@ -251,6 +251,18 @@ fn a_lock_is_given_back_before_a_takeover_is_abandoned() {
 }
 
 #[test]
+fn a_takeover_that_is_called_off_while_it_waits_for_its_lock_comes_to_an_end() {
+    for named in [Named::Another, Named::Peer] {
+        let mut machine = HandOver::new(Part::Candidate, SESSION);
+        assert!(matches!(machine.next(&BOTH, true, Duration::ZERO), Action::Lock { kind: Lock::Write, .. }));
+        let elsewhere = Facts { named, ..BOTH };
+        assert_eq!(machine.next(&elsewhere, true, Duration::ZERO), Action::Unlock);
+        let ending = Action::End(Ending::Abandoned { give_back: false });
+        assert_eq!(machine.next(&elsewhere, true, Duration::ZERO), ending);
+    }
+}
+
+#[test]
 fn a_living_holder_that_does_not_answer_keeps_the_role() {
     let mut machine = HandOver::new(Part::Candidate, SESSION);
     let idle = Facts { peer: Peer::Idle, ..BOTH };

@@ -418,6 +418,8 @@ impl HandOver {
     /// Lets go of the lock first, if there is one.
     fn finish(&mut self, ending: Ending) -> Action {
         self.ending = Some(ending);
+        // Also where it was only just waited for: what comes next says nothing of a lock.
+        self.stage = Stage::Unlocked;
         if std::mem::take(&mut self.locked) { Action::Unlock } else { Action::End(ending) }
     }
 }
