@@ -31,37 +31,6 @@ fn a_primary_without_power_loses_its_role_first_and_its_guests_when_it_is_proven
 }
 
 #[test]
-fn a_fence_is_finished_by_another_when_its_fencer_hangs_and_that_one_is_fenced_too() {
-    let lab = Lab::whole();
-    lab.start_all(&[("web1", "pvchv1"), ("web2", "pvchv2"), ("web3", "pvchv3")]);
-    lab.does(&["bmc", "pvchv3", "dead"]).ok();
-    lab.does(&["power", "pvchv3", "off"]).ok();
-    let fencer = lab.suspected_by("pvchv3");
-    let (its_guest, other) = match fencer.as_str() {
-        "pvchv1" => ("web1", "pvchv2"),
-        _ => ("web2", "pvchv1"),
-    };
-    lab.hang(&fencer, "pvcnoded");
-    lab.does(&["bmc", "pvchv3", "ok"]).ok();
-
-    let fence = lab.proven_dead("pvchv3", "its BMC said twice that the power is off");
-    assert_eq!(fence["by"], other, "{fence}");
-    // The fencer's own guest knows nothing of it all, until it is its turn.
-    assert_eq!(lab.running_on(its_guest), [fencer.as_str()]);
-    let fence = lab.proven_dead(&fencer, "the power is off");
-    assert_eq!(fence["by"], other, "{fence}");
-    for guest in ["web1", "web2", "web3"] {
-        eventually(&format!("{guest} on {other}"), 180, || match lab.running_on(guest).as_slice() {
-            [only] if only == other => Ok(()),
-            nodes => Err(format!("it runs on {nodes:?}")),
-        });
-    }
-    for node in [&fencer, "pvchv3"] {
-        lab.node_is(node, "run", "flushed");
-    }
-}
-
-#[test]
 fn a_daemon_that_hangs_is_started_anew_before_its_node_is_fenced() {
     let lab = Lab::whole();
     lab.start("web1", "pvchv2");
