@@ -380,9 +380,12 @@ impl Lab {
         self.pvc(&["cluster", "fault", "delete-all"]);
         let vms = self.json(&["vm", "list"]).unwrap_or_default();
         for vm in vms.as_array().into_iter().flatten() {
-            if let Some(name) = vm["name"].as_str() {
-                self.pvc(&["vm", "remove", name]);
-            }
+            let Some(name) = vm["name"].as_str() else { continue };
+            // What an earlier story did to it may not be over.
+            eventually(&format!("{name} is removed"), 90, || {
+                let removed = self.pvc(&["vm", "remove", name]);
+                if removed.code == 0 { Ok(()) } else { Err(removed) }
+            });
         }
     }
 }
