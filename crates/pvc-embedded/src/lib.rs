@@ -10,13 +10,19 @@
 //!
 //! Everything is in memory; the file is read once. A reader sees a change only after it is on disk, so
 //! nothing that anybody was told can be lost. Several changes that wait for the disk share one sync.
+//!
+//! Without the feature `disk` there are only the tree as a value and the one in memory.
 
+#[cfg(feature = "disk")]
 mod disk;
+#[cfg(feature = "disk")]
 mod lock;
 pub mod state;
 mod store;
 mod tree;
+#[cfg(feature = "disk")]
 mod writer;
 
+#[cfg(feature = "disk")]
 pub use lock::OpenError;
 pub use tree::EmbeddedTree;

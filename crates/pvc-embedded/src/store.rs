@@ -1,14 +1,18 @@
 //! What the sessions of one tree share.
 
+#[cfg(feature = "disk")]
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use pvc_ports::{MultiError, TreeError, TreeEvent, TreeWatch};
 use tokio::sync::mpsc;
 
+#[cfg(feature = "disk")]
 use crate::disk::Disk;
+#[cfg(feature = "disk")]
 use crate::lock::{DirLock, OpenError};
 use crate::state::{Change, Outcome, TreeState, Work};
+#[cfg(feature = "disk")]
 use crate::writer::Writer;
 
 /// The tree as readers see it, and who wants to hear of its changes.
@@ -65,6 +69,7 @@ impl Shared {
     }
 
     /// Shows `change` to everybody. Watchers get its events before any reader sees its data.
+    #[cfg(feature = "disk")]
     pub(crate) fn publish(&self, change: Change) {
         self.lock_to_write().publish(change);
     }
@@ -112,15 +117,24 @@ impl Inner {
 /// A tree, in memory alone or kept in a directory.
 pub(crate) struct Store {
     pub(crate) shared: Arc<Shared>,
+    #[cfg(feature = "disk")]
     writer: Option<Writer>,
+    #[cfg(feature = "disk")]
     _lock: Option<DirLock>, // the last to go: the file is closed by then
 }
 
 impl Store {
     pub(crate) fn in_memory() -> Store {
-        Store { shared: Shared::new(TreeState::new(1)), writer: None, _lock: None }
+        Store {
+            shared: Shared::new(TreeState::new(1)),
+            #[cfg(feature = "disk")]
+            writer: None,
+            #[cfg(feature = "disk")]
+            _lock: None,
+        }
     }
 
+    #[cfg(feature = "disk")]
     pub(crate) fn open(dir: &Path) -> Result<Store, OpenError> {
         let lock = DirLock::take(dir)?;
         let (disk, tree) = Disk::open(dir).map_err(|error| OpenError::of_disk(dir, error))?;
@@ -132,20 +146,20 @@ impl Store {
 
     /// Carries out `work`. It is done even if the caller stops waiting.
     pub(crate) async fn submit(&self, work: Work) -> Result<Outcome, MultiError> {
-        match &self.writer {
-            Some(writer) => writer.submit(work).await,
-            None => self.apply(&work),
+        #[cfg(feature = "disk")]
+        if let Some(writer) = &self.writer {
+            return writer.submit(work).await;
         }
+        self.apply(&work)
     }
 
     /// As [`submit`](Store::submit), for callers that cannot wait.
     pub(crate) fn submit_and_forget(&self, work: Work) {
-        match &self.writer {
-            Some(writer) => writer.submit_and_forget(work),
-            None => {
-                let _ = self.apply(&work);
-            }
+        #[cfg(feature = "disk")]
+        if let Some(writer) = &self.writer {
+            return writer.submit_and_forget(work);
         }
+        let _ = self.apply(&work);
     }
 
     fn apply(&self, work: &Work) -> Result<Outcome, MultiError> {

@@ -1,5 +1,6 @@
 //! One session with an embedded tree.
 
+#[cfg(feature = "disk")]
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -11,6 +12,7 @@ use pvc_ports::{
 };
 use tokio::sync::watch;
 
+#[cfg(feature = "disk")]
 use crate::lock::OpenError;
 use crate::state::{Outcome, TreeState, Work};
 use crate::store::Store;
@@ -34,6 +36,7 @@ impl EmbeddedTree {
     /// # Errors
     /// If another process (or this one) has it open, if its file is damaged, or if the disk fails. An
     /// empty or damaged file is never taken for an empty tree.
+    #[cfg(feature = "disk")]
     pub fn open(dir: &Path) -> Result<EmbeddedTree, OpenError> {
         Ok(EmbeddedTree::first(Arc::new(Store::open(dir)?)))
     }
