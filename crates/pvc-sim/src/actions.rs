@@ -1,0 +1,163 @@
+//! What happens to a cluster: faults, and what operators ask for. A history is a list of them, each with its
+//! time.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::host::Net;
+use crate::power::BmcManner;
+use crate::state::State;
+
+/// One thing that happens. Hosts and VMs are numbers, from 0.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Action {
+    PowerLoss(usize),
+    PowerReturn(usize),
+    Unplug(usize, Net),
+    Plug(usize, Net),
+    FreezeDaemon(usize),
+    ThawDaemon(usize),
+    FreezeHost(usize),
+    ThawHost(usize),
+    KillDaemon(usize),
+    /// As `systemctl restart`.
+    RestartDaemon(usize),
+    /// Stays down until it is started.
+    StopDaemon(usize),
+    StartDaemon(usize),
+    Bmc(usize, BmcManner),
+    ServerDown(usize),
+    ServerUp(usize),
+    /// The wall clock jumps by so many seconds.
+    StepClock(usize, i64),
+    HypervisorDown(usize),
+    HypervisorUp(usize),
+    CephSilent,
+    CephAnswers,
+    BreakAfterWrite(usize),
+    CrashGuest(usize),
+    Ask(Ask),
+}
+
+/// What an operator asks for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Ask {
+    Start(usize),
+    Stop(usize),
+    Shutdown(usize),
+    Restart(usize),
+    Disable(usize),
+    Move { vm: usize, to: Option<usize>, live_only: bool },
+    Migrate { vm: usize, to: Option<usize> },
+    Unmigrate(usize),
+    Flush(usize),
+    Ready(usize),
+    Primary(usize),
+    Secondary(usize),
+    Maintenance(bool),
+}
+
+/// Something that happens at a certain time of the run, in milliseconds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    pub at: u64,
+    #[serde(rename = "do")]
+    pub action: Action,
+}
+
+impl Event {
+    pub fn time(&self) -> Duration {
+        Duration::from_millis(self.at)
+    }
+}
+
+impl Action {
+    /// Its kind, for counting: the first word.
+    pub fn kind(&self) -> String {
+        let text = match self {
+            Action::Ask(ask) => format!("ask {ask:?}"),
+            other => format!("{other:?}"),
+        };
+        text.split(['(', '{', ' '])
+            .take(if text.starts_with("ask") { 2 } else { 1 })
+            .collect::<Vec<_>>()
+            .join(" ")
+    }
+}
+
+impl State {
+    /// Has a fault happen. What does not apply has no effect.
+    pub fn suffer(&mut self, action: &Action) {
+        self.note(format!("-- {action:?}"));
+        match *action {
+            Action::PowerLoss(host) => self.power_off(host, "the plug is pulled"),
+            Action::PowerReturn(host) => self.power_on(host, "the plug is back"),
+            Action::Unplug(host, net) => self.hosts[host].cables.set(net, false),
+            Action::Plug(host, net) => self.hosts[host].cables.set(net, true),
+            Action::FreezeDaemon(host) => self.freeze_daemon(host, true),
+            Action::ThawDaemon(host) => self.freeze_daemon(host, false),
+            Action::FreezeHost(host) => self.hosts[host].frozen = self.hosts[host].on,
+            Action::ThawHost(host) => self.hosts[host].frozen = false,
+            Action::KillDaemon(host) => self.kill_daemon(host),
+            Action::RestartDaemon(host) => self.ask_daemon_to_stop(host),
+            Action::StopDaemon(host) => {
+                self.hosts[host].daemon_stopped = true;
+                self.ask_daemon_to_stop(host);
+            }
+            Action::StartDaemon(host) => {
+                self.hosts[host].daemon_stopped = false;
+                self.start_daemon(host);
+            }
+            Action::Bmc(host, manner) => self.hosts[host].bmc = manner,
+            Action::ServerDown(host) => self.hosts[host].server_up = false,
+            Action::ServerUp(host) => self.hosts[host].server_up = true,
+            Action::StepClock(host, seconds) => self.hosts[host].wall_offset += seconds,
+            Action::HypervisorDown(host) => self.set_hypervisor_up(host, false),
+            Action::HypervisorUp(host) => self.set_hypervisor_up(host, true),
+            Action::CephSilent => self.ceph.silent = true,
+            Action::CephAnswers => self.ceph.silent = false,
+            Action::BreakAfterWrite(host) => {
+                if let Some(pid) = self.hosts[host].daemon.as_ref().map(|daemon| daemon.pid) {
+                    self.break_after_next_write(pid);
+                }
+            }
+            Action::CrashGuest(vm) => self.crash_guest(crate::cluster::vm_uuid(vm)),
+            Action::Ask(_) => unreachable!("operators ask by themselves"),
+        }
+        self.rearranged();
+    }
+
+    fn freeze_daemon(&mut self, host: usize, frozen: bool) {
+        if let Some(pid) = self.hosts[host].daemon.as_ref().map(|daemon| daemon.pid) {
+            self.processes[pid].frozen = frozen;
+        }
+    }
+
+    fn ask_daemon_to_stop(&mut self, host: usize) {
+        if let Some(daemon) = &self.hosts[host].daemon {
+            daemon.shutdown.cancel();
+        }
+    }
+
+    /// Undoes every fault.
+    pub fn heal(&mut self) {
+        self.note("-- everything is well again");
+        self.ceph.silent = false;
+        for host in 0..self.hosts.len() {
+            let known = &mut self.hosts[host];
+            known.cables = crate::host::Cables { cluster: true, upstream: true, storage: true };
+            known.frozen = false;
+            known.server_up = true;
+            known.bmc = BmcManner::Works;
+            known.daemon_stopped = false;
+            self.freeze_daemon(host, false);
+            if !self.hosts[host].hypervisor_up {
+                self.set_hypervisor_up(host, true);
+            }
+            self.power_on(host, "everything is well again");
+            self.start_daemon(host);
+        }
+        self.rearranged();
+    }
+}

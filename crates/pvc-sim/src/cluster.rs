@@ -1,0 +1,412 @@
+//! A cluster in the world: made, run, asked, looked at.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use pvc_model::NodeName;
+use pvc_model::cluster::Cluster as View;
+use pvc_model::node::{DaemonState, DomainState};
+use pvc_model::request::StateRequest;
+use pvc_model::storage::VolumeId;
+use pvc_model::vm::VmState;
+use pvc_ops::node::{CoordinatorRequest, DomainRequest};
+use pvc_ops::vm::{Define, Move, Movement};
+use pvc_store::{Changes, NodeChange, Store};
+use uuid::Uuid;
+
+use crate::actions::{Action, Ask, Event};
+use crate::daemons::eyes;
+use crate::guests::Manner;
+use crate::host::Host;
+use crate::log::Log;
+use crate::state::{Nature, World};
+use crate::truth::Violation;
+
+/// How long an operator waits for an answer.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What a cluster is made of.
+#[derive(Debug, Clone)]
+pub struct Shape {
+    pub nature: Nature,
+    pub hosts: Vec<HostShape>,
+    pub vms: Vec<VmShape>,
+}
+
+#[derive(Debug, Clone)]
+pub struct HostShape {
+    pub is_coordinator: bool,
+    pub memory_mib: u64,
+    pub drift_ppm: i64,
+}
+
+#[derive(Debug, Clone)]
+pub struct VmShape {
+    pub memory_mib: u64,
+    pub runs: bool,
+    pub(crate) manner: Manner,
+}
+
+impl Shape {
+    /// So many coordinators with 64 GiB each and so many VMs that run, in a world where everything takes a moment
+    /// and nothing fails by itself.
+    pub fn plain(hosts: usize, vms: usize) -> Shape {
+        let nature = Nature {
+            seed: 1,
+            latency_ms: (1, 3),
+            hiccups: 0,
+            lost_words: 0,
+            broken_writes: 0,
+            reset_after: None,
+            mutation: None,
+        };
+        let host = HostShape { is_coordinator: true, memory_mib: 64 << 10, drift_ppm: 0 };
+        let vm = VmShape { memory_mib: 1024, runs: true, manner: Manner::default() };
+        Shape { nature, hosts: vec![host; hosts], vms: vec![vm; vms] }
+    }
+}
+
+/// What an operator was promised of a VM.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wish {
+    Runs,
+    IsOff,
+    /// Nobody knows: an ask failed half way, or another one was made meanwhile.
+    Unknown,
+}
+
+/// A cluster that runs.
+pub struct Cluster {
+    pub(crate) world: World,
+    pub(crate) eyes: Store,
+    pub(crate) shape: Shape,
+    pub(crate) wishes: Arc<Mutex<BTreeMap<usize, Wish>>>,
+    asks: Arc<Mutex<u64>>,
+    log: Log,
+}
+
+pub(crate) fn vm_uuid(vm: usize) -> Uuid {
+    Uuid::from_u128(0x5afe_0000_0000_4000_8000_0000_0000_0000 + vm as u128)
+}
+
+pub(crate) fn vm_name(vm: usize) -> String {
+    format!("vm{vm}")
+}
+
+pub(crate) fn host_name(host: usize) -> String {
+    format!("hv{}", host + 1)
+}
+
+fn xml(vm: usize, shape: &VmShape) -> String {
+    let (name, uuid, memory) = (vm_name(vm), vm_uuid(vm), shape.memory_mib);
+    format!(
+        "<domain type='kvm'><name>{name}</name><uuid>{uuid}</uuid><memory unit='MiB'>{memory}</memory><vcpu>1</vcpu>\
+         <os><type arch='x86_64' machine='pc'>hvm</type></os><devices><emulator>/usr/bin/kvm</emulator>\
+         <disk type='network' device='disk'><driver name='qemu'/><source protocol='rbd' name='vms/{name}_sda'/>\
+         <target dev='sda' bus='scsi'/></disk>\
+         <serial type='pty'/><console type='pty'/></devices></domain>"
+    )
+}
+
+impl Cluster {
+    /// Switches every host on and waits until the cluster is ready and its VMs run.
+    ///
+    /// # Errors
+    /// If something is violated on the way, or it takes longer than ten minutes.
+    pub async fn start(shape: Shape, log: Log) -> Result<Cluster, Violation> {
+        let hosts = shape.hosts.iter().enumerate().map(|(index, host)| {
+            Host::new(host_name(index), host.is_coordinator, host.memory_mib, host.drift_ppm)
+        });
+        let world = World::new(shape.nature, log.clone(), hosts.collect());
+        let eyes = eyes(&world, shape.nature.seed).await;
+        eyes.initialize(false).await.expect("an empty tree becomes a cluster");
+        world.with(|state| {
+            state.watch_sessions();
+            for host in 0..state.hosts.len() {
+                state.power_on(host, "the first time");
+            }
+        });
+        let (wishes, asks) = (Arc::default(), Arc::default());
+        let cluster = Cluster { world, eyes, shape, wishes, asks, log };
+        cluster.watch_records();
+        let limit = Duration::from_secs(600);
+        let runs = |cluster: &View| cluster.nodes.values().all(|node| node.daemon_state == DaemonState::Run);
+        let wanted = cluster.shape.hosts.len();
+        cluster
+            .until("every node runs", limit, |cluster| {
+                cluster.eyes.view().nodes.len() == wanted && runs(&cluster.eyes.view())
+            })
+            .await?;
+        cluster.furnish().await;
+        let all = cluster.shape.vms.clone();
+        cluster
+            .until("every VM runs", limit, |cluster| {
+                all.iter().enumerate().all(|(vm, shape)| !shape.runs || cluster.runs_on(vm).len() == 1)
+            })
+            .await?;
+        Ok(cluster)
+    }
+
+    /// Makes the nodes ready and defines the VMs, as whoever set the cluster up did.
+    async fn furnish(&self) {
+        let mut changes = Changes::new();
+        for host in 0..self.shape.hosts.len() {
+            changes.node(&NodeName::new(host_name(host)), NodeChange::Domain(DomainState::Ready));
+        }
+        let ready = self.eyes.change(|_| Ok::<_, std::convert::Infallible>((changes.clone(), ())));
+        ready.await.expect("an onlooker can write");
+        for (vm, shape) in self.shape.vms.iter().enumerate() {
+            let volume = VolumeId::from_record(&format!("vms/{}_sda", vm_name(vm))).expect("a volume's name");
+            self.world.with(|state| {
+                state.ceph.volumes.insert(volume, None);
+                state.migrations.manners.insert(vm_uuid(vm), shape.manner);
+            });
+            let state = if shape.runs { VmState::Start } else { VmState::Stop };
+            // Spread by hand: the figures of the nodes lag behind so many definitions.
+            let node = Some(host_name(vm % self.shape.hosts.len()));
+            let define = Define { state, node, ..Define::new(xml(vm, shape)) };
+            pvc_ops::vm::define(&self.eyes, &define).await.expect("the shape fits");
+            let wish = if shape.runs { Wish::Runs } else { Wish::IsOff };
+            self.wishes.lock().expect("nothing panics while it holds them").insert(vm, wish);
+        }
+    }
+
+    /// Holds what the records say of dead nodes against the truth.
+    fn watch_records(&self) {
+        let (world, eyes) = (self.world.clone(), self.eyes.clone());
+        let names: Vec<String> = (0..self.shape.hosts.len()).map(host_name).collect();
+        tokio::spawn(async move {
+            let mut changes = eyes.changed();
+            let mut known: BTreeMap<usize, (DaemonState, Duration)> = BTreeMap::new();
+            while changes.changed().await.is_ok() {
+                let view = eyes.view();
+                for (host, name) in names.iter().enumerate() {
+                    let Some(record) = view.nodes.get(name.as_str()) else { continue };
+                    let now = world.now();
+                    let state = record.daemon_state.clone();
+                    let before = known.get(&host).cloned();
+                    if before.as_ref().is_some_and(|(before, _)| *before == state) {
+                        continue;
+                    }
+                    world.with(|world| {
+                        world.note(format!("record: {name} is {state}"));
+                        if let (DaemonState::Fenced, Some((_, since))) = (&state, before) {
+                            world.truth_of_fenced(host, since);
+                        }
+                    });
+                    // How long ago it was last seen alive.
+                    let since = match (&state, known.get(&host)) {
+                        (DaemonState::Fenced, Some((_, since))) => *since,
+                        (DaemonState::Dead, _) => now.saturating_sub(Duration::from_secs(60)),
+                        _ => now,
+                    };
+                    known.insert(host, (state, since));
+                }
+            }
+        });
+    }
+
+    pub fn now(&self) -> Duration {
+        self.world.now()
+    }
+
+    pub fn log(&self) -> &Log {
+        &self.log
+    }
+
+    pub fn view(&self) -> Arc<View> {
+        self.eyes.view()
+    }
+
+    pub fn violation(&self) -> Option<Violation> {
+        self.world.with(|state| state.truth.violation.clone())
+    }
+
+    /// The hosts on which the VM really runs.
+    pub fn runs_on(&self, vm: usize) -> Vec<usize> {
+        self.world.with(|state| {
+            let here = |host: &usize| {
+                state.hosts[*host].guests.get(&vm_uuid(vm)).is_some_and(|guest| !guest.is_incoming)
+            };
+            (0..state.hosts.len()).filter(here).collect()
+        })
+    }
+
+    /// Lets time pass, and stops early at a violation.
+    pub async fn pass(&self, time: Duration) -> Result<(), Violation> {
+        let until = self.now() + time;
+        while self.now() < until {
+            self.sleep(Duration::from_secs(1).min(until - self.now())).await;
+            if let Some(violation) = self.violation() {
+                return Err(violation);
+            }
+        }
+        Ok(())
+    }
+
+    #[allow(clippy::disallowed_methods, reason = "the simulation owns time")]
+    async fn sleep(&self, time: Duration) {
+        tokio::time::sleep(time).await;
+    }
+
+    /// Waits until `ready`.
+    ///
+    /// # Errors
+    /// If something is violated on the way, or it takes longer than `limit`.
+    pub async fn until(
+        &self,
+        what: &str,
+        limit: Duration,
+        ready: impl Fn(&Cluster) -> bool,
+    ) -> Result<(), Violation> {
+        let end = self.now() + limit;
+        while !ready(self) {
+            if self.now() >= end {
+                let what = format!("not within {} s: {what}", limit.as_secs());
+                return Err(Violation { rule: "progress".to_owned(), what });
+            }
+            self.pass(Duration::from_millis(500)).await?;
+        }
+        Ok(())
+    }
+
+    /// Has everything of a history happen in its time, counted from now.
+    pub async fn live(&self, history: &[Event]) -> Result<(), Violation> {
+        let begun = self.now();
+        for event in history {
+            let at = begun + event.time();
+            if at > self.now() {
+                self.pass(at - self.now()).await?;
+            }
+            self.act(&event.action);
+        }
+        Ok(())
+    }
+
+    pub fn act(&self, action: &Action) {
+        match action {
+            Action::Ask(ask) => self.ask(ask.clone()),
+            fault => self.world.with(|state| state.suffer(fault)),
+        }
+    }
+
+    /// Has an operator ask for something, on some coordinator that can hear it.
+    pub fn ask(&self, ask: Ask) {
+        let number = {
+            let mut asks = self.asks.lock().expect("nothing panics while it holds the number");
+            *asks += 1;
+            *asks
+        };
+        let store = self.world.with(|state| {
+            let reachable = |host: &usize| {
+                let host = &state.hosts[*host];
+                host.on && !host.frozen && host.cables.upstream
+            };
+            let open: Vec<Store> = (0..state.hosts.len())
+                .filter(reachable)
+                .filter_map(|host| state.hosts[host].api.as_ref()?.1.clone())
+                .collect();
+            state.chance.pick(&open).cloned()
+        });
+        let wished = wished(&ask);
+        let Some(store) = store else {
+            return self
+                .world
+                .with(|state| state.note(format!("operator {number}: {ask:?}: nobody hears it")));
+        };
+        self.world.with(|state| state.note(format!("operator {number}: {ask:?}")));
+        if let Some((vm, _)) = wished {
+            self.set_wish(vm, Wish::Unknown);
+        }
+        let (world, wishes) = (self.world.clone(), self.wishes.clone());
+        tokio::spawn(async move {
+            let answer = in_time(carry_out(&store, &ask)).await;
+            world.with(|state| state.note(format!("operator {number}: {}", said(&answer))));
+            if let (Some((vm, wish)), Some(Ok(()))) = (wished, &answer) {
+                let mut wishes = wishes.lock().expect("nothing panics while it holds them");
+                wishes.insert(vm, wish);
+            }
+        });
+    }
+
+    fn set_wish(&self, vm: usize, wish: Wish) {
+        self.wishes.lock().expect("nothing panics while it holds them").insert(vm, wish);
+    }
+
+    pub fn heal(&self) {
+        self.world.with(crate::state::State::heal);
+    }
+}
+
+fn said(answer: &Option<Result<(), String>>) -> String {
+    match answer {
+        Some(Ok(())) => "done".to_owned(),
+        Some(Err(why)) => why.clone(),
+        None => format!("no answer within {} s", PATIENCE.as_secs()),
+    }
+}
+
+#[allow(clippy::disallowed_methods, reason = "the simulation owns time")]
+async fn in_time<T>(work: impl Future<Output = T>) -> Option<T> {
+    tokio::time::timeout(PATIENCE, work).await.ok()
+}
+
+/// What of a VM the operator can rely on once the ask was answered.
+fn wished(ask: &Ask) -> Option<(usize, Wish)> {
+    match ask {
+        Ask::Start(vm) | Ask::Restart(vm) => Some((*vm, Wish::Runs)),
+        Ask::Stop(vm) | Ask::Shutdown(vm) | Ask::Disable(vm) => Some((*vm, Wish::IsOff)),
+        _ => None,
+    }
+}
+
+async fn carry_out(store: &Store, ask: &Ask) -> Result<(), String> {
+    let state = |vm: &usize, request| {
+        let name = vm_name(*vm);
+        async move {
+            let asked = pvc_ops::vm::set_state(store, &name, request, false).await;
+            asked.map(drop).map_err(|error| text(&error))
+        }
+    };
+    let moved = |vm: &usize, movement, to: Option<usize>, live_only| {
+        let name = vm_name(*vm);
+        let ask = Move { movement, node: to.map(host_name), force: false, live_only };
+        async move { pvc_ops::vm::move_vm(store, &name, &ask).await.map(drop).map_err(|error| text(&error)) }
+    };
+    let node = |host: &usize, request| {
+        let name = host_name(*host);
+        async move {
+            let asked = pvc_ops::node::set_domain_state(store, &name, request).await;
+            asked.map(drop).map_err(|error| text(&error))
+        }
+    };
+    let role = |host: &usize, request| {
+        let name = host_name(*host);
+        async move {
+            let asked = pvc_ops::node::set_coordinator_state(store, &name, request).await;
+            asked.map(drop).map_err(|error| text(&error))
+        }
+    };
+    match ask {
+        Ask::Start(vm) => state(vm, StateRequest::Start).await,
+        Ask::Stop(vm) => state(vm, StateRequest::Stop).await,
+        Ask::Shutdown(vm) => state(vm, StateRequest::Shutdown).await,
+        Ask::Restart(vm) => state(vm, StateRequest::Restart).await,
+        Ask::Disable(vm) => state(vm, StateRequest::Disable).await,
+        Ask::Move { vm, to, live_only } => moved(vm, Movement::Move, *to, *live_only).await,
+        Ask::Migrate { vm, to } => moved(vm, Movement::Migrate, *to, false).await,
+        Ask::Unmigrate(vm) => moved(vm, Movement::Unmigrate, None, false).await,
+        Ask::Flush(host) => node(host, DomainRequest::Flush).await,
+        Ask::Ready(host) => node(host, DomainRequest::Ready).await,
+        Ask::Primary(host) => role(host, CoordinatorRequest::Primary).await,
+        Ask::Secondary(host) => role(host, CoordinatorRequest::Secondary).await,
+        Ask::Maintenance(on) => {
+            pvc_ops::cluster::set_maintenance(store, *on).await.map(drop).map_err(|error| text(&error))
+        }
+    }
+}
+
+fn text(error: &(dyn std::error::Error + 'static)) -> String {
+    pvc_model::with_causes(error)
+}

@@ -1,0 +1,210 @@
+//! The real programs on the hosts: node daemons, and what of the API an operator's ask needs.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pvc_model::NodeName;
+use pvc_model::fence::Rules;
+use pvc_model::node::NodeRole;
+use pvc_model::vm::Selector;
+use pvc_node::{LogSwitches, MigrationSettings, Node, NodeSettings, Ports, Subsystems};
+use pvc_ports::{Clock, Tree};
+use pvc_store::{Ipmi, Store};
+use tokio_util::sync::CancellationToken;
+
+use crate::guests::SimHypervisor;
+use crate::host::{Daemon, Machine};
+use crate::network::{HostNetwork, floating};
+use crate::power::{Bmcs, bmc_name};
+use crate::process::{Gate, HostClock, Pid, random};
+use crate::state::State;
+use crate::storage::{Volumes, storage_address};
+use crate::zookeeper::{Connection, SESSION_TIMEOUT};
+
+pub(crate) const INTERVAL: Duration = Duration::from_secs(5);
+
+/// How long systemd waits until it starts a daemon again that ended.
+const RESTART: Duration = Duration::from_secs(5);
+
+impl State {
+    fn gate(&self, pid: Pid) -> Gate {
+        Gate { world: self.world(), pid }
+    }
+
+    /// As systemd does when the host has booted.
+    pub fn start_daemon(&mut self, host: usize) {
+        let known = &self.hosts[host];
+        if !known.on || !known.booted || known.daemon.is_some() || known.daemon_stopped {
+            return;
+        }
+        let pid = self.new_process(format!("pvcnoded@{}", known.name), Some(host));
+        let name = &self.hosts[host].name;
+        self.note(format!("{name}: the daemon starts (process {pid})"));
+        let shutdown = CancellationToken::new();
+        let work = run_daemon(
+            self.gate(pid),
+            host,
+            self.settings(host, pid),
+            self.ports(host, pid),
+            shutdown.clone(),
+        );
+        let task = tokio::spawn(work);
+        self.processes[pid].task = Some(task.abort_handle());
+        self.hosts[host].daemon = Some(Daemon { pid, shutdown });
+        let world = self.world();
+        tokio::spawn(async move {
+            let ended = task.await;
+            world.with(|state| state.daemon_ended(host, pid, ended));
+        });
+    }
+
+    fn daemon_ended(&mut self, host: usize, pid: Pid, ended: Result<String, tokio::task::JoinError>) {
+        let why = match ended {
+            Ok(why) => why,
+            Err(error) if error.is_panic() => {
+                self.violate("panic", format!("the daemon of {} panicked", self.hosts[host].name));
+                return;
+            }
+            Err(_) => "killed".to_owned(),
+        };
+        self.note(format!("{}: the daemon (process {pid}) has ended: {why}", self.hosts[host].name));
+        self.end_process(pid);
+        if self.hosts[host].daemon.as_ref().is_some_and(|daemon| daemon.pid == pid) {
+            self.hosts[host].daemon = None;
+            let life = self.hosts[host].life;
+            self.later(RESTART, move |state| {
+                if state.hosts[host].life == life {
+                    state.start_daemon(host);
+                }
+            });
+        }
+    }
+
+    pub fn kill_daemon(&mut self, host: usize) {
+        if let Some(pid) = self.hosts[host].daemon.as_ref().map(|daemon| daemon.pid) {
+            self.end_process(pid);
+        }
+    }
+
+    pub fn start_api(&mut self, host: usize) {
+        let known = &self.hosts[host];
+        if !known.on || !known.booted || !known.is_coordinator || known.api.is_some() {
+            return;
+        }
+        let pid = self.new_process(format!("pvcapid@{}", known.name), Some(host));
+        self.hosts[host].api = Some((pid, None));
+        let task = tokio::spawn(run_api(self.gate(pid), host, self.nature.seed));
+        self.processes[pid].task = Some(task.abort_handle());
+    }
+
+    fn settings(&self, host: usize, pid: Pid) -> NodeSettings {
+        let known = &self.hosts[host];
+        NodeSettings {
+            name: NodeName::new(&known.name),
+            process: format!("process {pid} of {}", known.name),
+            role: if known.is_coordinator { NodeRole::Coordinator } else { NodeRole::Hypervisor },
+            cluster_name: "sim".to_owned(),
+            version: "0.2.0".to_owned(),
+            subsystems: Subsystems {
+                hypervisor: true,
+                networking: false,
+                sriov: false,
+                storage: false,
+                worker: false,
+                api: false,
+            },
+            keepalive_interval: INTERVAL,
+            vm_shutdown_timeout: Duration::from_secs(60),
+            session_timeout: SESSION_TIMEOUT,
+            directories: Vec::new(),
+            console_log_directory: PathBuf::from("/nonexistent"),
+            console_log_lines: 0,
+            node_log_lines: 0,
+            core_networks: None,
+            storage_address: Some(storage_address(host)),
+            migration: MigrationSettings::default(),
+            selector: Some(Selector::Mem),
+            upstream_ip: None,
+            floating: floating(),
+            ipmi: Some(Ipmi {
+                hostname: bmc_name(&known.name),
+                username: "admin".to_owned(),
+                password: "secret".to_owned(),
+            }),
+            fencing: Rules { keepalive_interval: INTERVAL, fence_intervals: 6, recover_after_success: true },
+            fence_only_with_own_bmc: false,
+            reset_after: self.nature.reset_after.map(Duration::from_secs),
+            start_services: false,
+            standalone: false,
+            log: LogSwitches::default(),
+        }
+    }
+
+    fn ports(&self, host: usize, pid: Pid) -> Ports {
+        let gate = self.gate(pid);
+        let machine = Arc::new(Machine { gate: gate.clone(), host });
+        Ports {
+            hypervisor: Arc::new(SimHypervisor { gate: gate.clone(), host }),
+            storage: Arc::new(Volumes { gate: gate.clone(), host }),
+            network: Arc::new(HostNetwork { gate: gate.clone(), inner: self.hosts[host].network.clone() }),
+            services: machine.clone(),
+            host: machine.clone(),
+            power: Arc::new(Bmcs { gate: gate.clone(), host }),
+            database: None,
+            exec: machine,
+            clock: Arc::new(HostClock { gate, host: Some(host) }),
+            random: random(self.nature.seed, pid),
+        }
+    }
+}
+
+/// The node role as its binary runs it. Says how it ended.
+async fn run_daemon(
+    gate: Gate,
+    host: usize,
+    settings: NodeSettings,
+    ports: Ports,
+    shutdown: CancellationToken,
+) -> String {
+    let tree = match Connection::open(gate.clone()).await {
+        Ok(tree) => Arc::new(tree),
+        Err(error) => return error.to_string(),
+    };
+    let clock: Arc<dyn Clock> = Arc::new(HostClock { gate: gate.clone(), host: Some(host) });
+    let store = match Store::open(tree.clone(), clock, ports.random.clone()).await {
+        Ok(store) => store,
+        Err(error) => return error.to_string(),
+    };
+    let ended = Node::new(settings, ports, store).run(shutdown).await;
+    tree.close().await;
+    match ended {
+        Ok(outcome) => format!("{outcome:?}"),
+        Err(error) => error.to_string(),
+    }
+}
+
+/// Keeps a store open for operators.
+async fn run_api(gate: Gate, host: usize, seed: u64) {
+    loop {
+        if let Ok(tree) = Connection::open(gate.clone()).await {
+            let clock: Arc<dyn Clock> = Arc::new(HostClock { gate: gate.clone(), host: Some(host) });
+            if let Ok(store) = Store::open(Arc::new(tree), clock, random(seed, gate.pid)).await {
+                let kept = store.clone();
+                gate.call(|state| state.hosts[host].api = Some((gate.pid, Some(kept)))).await;
+                store.ended().await;
+                return;
+            }
+        }
+        gate.sleep(RESTART).await;
+    }
+}
+
+/// The store of an onlooker, who sees everything at once and is never cut off.
+pub(crate) async fn eyes(world: &crate::state::World, seed: u64) -> Store {
+    let pid = world.with(|state| state.new_process("the eyes".to_owned(), None));
+    let gate = Gate { world: world.clone(), pid };
+    let tree = Connection::open(gate.clone()).await.expect("an onlooker always gets a connection");
+    let clock = Arc::new(HostClock { gate, host: None });
+    Store::open(Arc::new(tree), clock, random(seed, pid)).await.expect("an onlooker can read everything")
+}

@@ -1,0 +1,606 @@
+//! The hypervisors: guests that boot, obey or do not, crash, and move between hosts.
+//!
+//! A guest that moves runs on its old host and is there on the new one, held, until the last moment; then it
+//! runs on the new one. If only the word of that gets lost, its old hypervisor lets it go on as well, and
+//! whoever sent it has to end one of the two: the one duplicate that is nobody's fault.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use pvc_ports::{
+    DeviceChange, Guest, GuestEvent, GuestRun, GuestStats, Hypervisor, HypervisorError, HypervisorFacts,
+    Migration, MigrationJob, MigrationProgress, VncAddress,
+};
+use tokio::sync::{mpsc, oneshot};
+use uuid::Uuid;
+
+use crate::process::{Gate, Pid};
+use crate::state::State;
+use crate::storage::{ClientId, Lock};
+
+/// How long two hypervisors are out of touch until each gives the other up.
+const KEEPALIVE: Duration = Duration::from_secs(30);
+
+/// How long a program waits for a hypervisor on another host that does not answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+const COPY_BYTES: u64 = 1 << 28;
+
+pub(crate) struct SimGuest {
+    pub name: String,
+    pub xml: String,
+    pub run: GuestRun,
+    pub instance: i32,
+    pub memory_mib: u64,
+    /// Who it is to Ceph.
+    pub client: ClientId,
+    /// It is held until it arrives from another host.
+    pub is_incoming: bool,
+    /// It should have ended when it arrived elsewhere, and nobody knows.
+    pub is_leftover: bool,
+}
+
+/// How a guest behaves, for the whole run.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Manner {
+    pub ignores_shutdown: bool,
+    pub shutdown_ms: u64,
+    pub start_ms: u64,
+    pub migration_ms: u64,
+    pub never_converges: bool,
+    /// In a thousand: how often it dies while it is being started.
+    pub dies_at_start: u64,
+}
+
+impl Default for Manner {
+    fn default() -> Self {
+        Manner {
+            ignores_shutdown: false,
+            shutdown_ms: 4000,
+            start_ms: 300,
+            migration_ms: 4000,
+            never_converges: false,
+            dies_at_start: 0,
+        }
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct Migrations {
+    pub manners: BTreeMap<Uuid, Manner>,
+    jobs: BTreeMap<u64, Job>,
+    next: u64,
+    pub arrived: u64,
+    pub lost_words: u64,
+}
+
+struct Job {
+    vm: Uuid,
+    from: usize,
+    to: usize,
+    from_instance: i32,
+    to_instance: i32,
+    by: Pid,
+    begun: Duration,
+    takes: Duration,
+    never_converges: bool,
+    /// Since when the two hosts are out of touch.
+    apart: Option<Duration>,
+    ended: Option<Result<(), String>>,
+    waiting: Vec<oneshot::Sender<()>>,
+}
+
+fn refused(why: &str) -> HypervisorError {
+    HypervisorError::Refused { why: why.to_owned() }
+}
+
+fn away() -> HypervisorError {
+    HypervisorError::Unreachable { why: "connection refused".to_owned() }
+}
+
+impl State {
+    pub fn manner(&self, vm: Uuid) -> Manner {
+        self.migrations.manners.get(&vm).copied().unwrap_or_default()
+    }
+
+    fn announce(&mut self, host: usize, event: GuestEvent) {
+        self.hosts[host].listeners.retain(|listener| listener.send(event).is_ok());
+    }
+
+    fn new_guest(&mut self, host: usize, vm: Uuid, name: String, xml: String, run: GuestRun) -> i32 {
+        let summary = pvc_domain::summary(&xml).ok();
+        let memory_mib = summary.map_or(0, |domain| domain.memory_mib);
+        let client = self.ceph.new_client();
+        self.hosts[host].instances += 1;
+        let instance = self.hosts[host].instances;
+        let is_incoming = run == GuestRun::Paused;
+        let guest =
+            SimGuest { name, xml, run, instance, memory_mib, client, is_incoming, is_leftover: false };
+        self.hosts[host].guests.insert(vm, guest);
+        instance
+    }
+
+    /// Starts a guest, or says why not.
+    fn start_guest(&mut self, host: usize, vm: Uuid, xml: &str) -> Result<(), HypervisorError> {
+        if self.hosts[host].guests.contains_key(&vm) {
+            return Ok(());
+        }
+        let domain = pvc_domain::summary(xml).map_err(|error| refused(&error.to_string()))?;
+        if domain.uuid != vm {
+            return Err(refused("the XML describes another guest"));
+        }
+        self.truth_of_start(host, vm);
+        let name = domain.name.clone();
+        self.new_guest(host, vm, name.clone(), xml.to_owned(), GuestRun::Running);
+        let client = self.hosts[host].guests[&vm].client;
+        for volume in domain.volumes() {
+            if let Err(why) = self.ceph.take(&volume, &Lock { client, host }) {
+                self.note(format!("{}: guest {name} does not start: {why}", self.hosts[host].name));
+                self.hosts[host].guests.remove(&vm);
+                self.ceph.release(client);
+                return Err(refused(&why));
+            }
+        }
+        self.note(format!("{}: guest {name} runs (client.{client})", self.hosts[host].name));
+        self.announce(host, GuestEvent::Changed(vm));
+        Ok(())
+    }
+
+    /// A guest is gone. With `leaves_lock` its volumes stay locked: nobody was there to let go of them.
+    pub fn guest_ends(&mut self, host: usize, vm: Uuid, why: &str, leaves_lock: bool) {
+        let Some(guest) = self.hosts[host].guests.remove(&vm) else { return };
+        self.hosts[host].had_guest = Some(self.now);
+        if !leaves_lock {
+            self.ceph.release(guest.client);
+        }
+        if !guest.is_incoming {
+            self.note(format!("{}: guest {} ends ({why})", self.hosts[host].name, guest.name));
+        }
+        self.announce(host, GuestEvent::Changed(vm));
+    }
+
+    /// The guest dies by itself, wherever it runs.
+    pub fn crash_guest(&mut self, vm: Uuid) {
+        let host = (0..self.hosts.len())
+            .find(|host| self.hosts[*host].guests.get(&vm).is_some_and(|guest| !guest.is_incoming));
+        if let Some(host) = host.filter(|host| !self.hosts[*host].frozen) {
+            let leaves_lock = self.chance.happens(300);
+            self.guest_ends(host, vm, "crash", leaves_lock);
+        }
+    }
+
+    fn press_power(&mut self, host: usize, vm: Uuid) -> Result<(), HypervisorError> {
+        let Some(guest) = self.hosts[host].guests.get(&vm) else {
+            return Err(HypervisorError::NoGuest { uuid: vm });
+        };
+        let (instance, manner) = (guest.instance, self.manner(vm));
+        if !manner.ignores_shutdown {
+            self.later(Duration::from_millis(manner.shutdown_ms), move |state| {
+                state.powers_off(host, vm, instance);
+            });
+        }
+        Ok(())
+    }
+
+    fn powers_off(&mut self, host: usize, vm: Uuid, instance: i32) {
+        let still = self.hosts[host].guests.get(&vm).is_some_and(|guest| guest.instance == instance);
+        if !still {
+            return;
+        }
+        if self.hosts[host].frozen {
+            return self.later(Duration::from_secs(1), move |state| state.powers_off(host, vm, instance));
+        }
+        self.guest_ends(host, vm, "shut down", false);
+    }
+
+    // --- Migration -----------------------------------------------------------------------------
+
+    fn hypervisor_answers(&self, from: usize, host: usize) -> bool {
+        let (here, there) = (&self.hosts[from], &self.hosts[host]);
+        let wired = from == host || (here.cables.cluster && there.cables.cluster);
+        wired && here.on && !here.frozen && there.booted && !there.frozen && there.hypervisor_up
+    }
+
+    fn host_called(&self, name: &str) -> Option<usize> {
+        self.hosts.iter().position(|host| host.name == name)
+    }
+
+    fn begin_migration(&mut self, by: Pid, from: usize, vm: Uuid, to: &str) -> Result<u64, HypervisorError> {
+        let to = self.host_called(to).filter(|to| self.hypervisor_answers(from, *to)).ok_or_else(away)?;
+        let Some(guest) = self.hosts[from].guests.get(&vm) else {
+            return Err(HypervisorError::NoGuest { uuid: vm });
+        };
+        if guest.run != GuestRun::Running {
+            return Err(refused("domain is not running"));
+        }
+        if self.hosts[to].guests.contains_key(&vm) {
+            return Err(refused("the target has such a guest already"));
+        }
+        if self.migrations.jobs.values().any(|job| job.vm == vm && job.from == from && job.ended.is_none()) {
+            return Err(refused("another migration job is already running for the domain"));
+        }
+        let (name, xml, from_instance) = (guest.name.clone(), guest.xml.clone(), guest.instance);
+        let to_instance = self.new_guest(to, vm, name.clone(), xml, GuestRun::Paused);
+        self.announce(to, GuestEvent::Changed(vm));
+        self.note(format!("{}: guest {name} is sent to {}", self.hosts[from].name, self.hosts[to].name));
+        let manner = self.manner(vm);
+        self.migrations.next += 1;
+        let id = self.migrations.next;
+        let job = Job {
+            vm,
+            from,
+            to,
+            from_instance,
+            to_instance,
+            by,
+            begun: self.now,
+            takes: Duration::from_millis(manner.migration_ms),
+            never_converges: manner.never_converges,
+            apart: None,
+            ended: None,
+            waiting: Vec::new(),
+        };
+        self.migrations.jobs.insert(id, job);
+        self.later(Duration::from_millis(100), move |state| state.migration_goes_on(id));
+        Ok(id)
+    }
+
+    fn is_there(&self, host: usize, vm: Uuid, instance: i32) -> bool {
+        self.hosts[host].guests.get(&vm).is_some_and(|guest| guest.instance == instance)
+    }
+
+    fn migration_goes_on(&mut self, id: u64) {
+        let Some(job) = self.migrations.jobs.get(&id).filter(|job| job.ended.is_none()) else { return };
+        let (vm, from, to) = (job.vm, job.from, job.to);
+        let here = self.is_there(from, vm, job.from_instance);
+        let there = self.is_there(to, vm, job.to_instance);
+        if !here {
+            return self.end_migration(id, Err("domain is no longer running".to_owned()));
+        }
+        let in_touch = self.hypervisor_answers(from, to) && self.hypervisor_answers(to, from);
+        if in_touch && !there {
+            return self.end_migration(id, Err("the target has lost the guest".to_owned()));
+        }
+        if !in_touch {
+            let now = self.now;
+            let job = self.migrations.jobs.get_mut(&id).expect("it was there a moment ago");
+            let apart = *job.apart.get_or_insert(now);
+            if now.saturating_sub(apart) >= KEEPALIVE && !self.hosts[from].frozen {
+                return self.end_migration(id, Err("the connection was closed".to_owned()));
+            }
+        } else {
+            let now = self.now;
+            let job = self.migrations.jobs.get_mut(&id).expect("it was there a moment ago");
+            job.apart = None;
+            if !job.never_converges && now.saturating_sub(job.begun) >= job.takes {
+                return self.arrives(id);
+            }
+        }
+        self.later(Duration::from_millis(500), move |state| state.migration_goes_on(id));
+    }
+
+    /// The last moment: it stops here and runs there.
+    fn arrives(&mut self, id: u64) {
+        let job = &self.migrations.jobs[&id];
+        let (vm, from, to) = (job.vm, job.from, job.to);
+        let lost_words = self.nature.lost_words;
+        let loses_word = self.chance.happens(lost_words);
+        let old = self.hosts[from].guests[&vm].client;
+        let (client, name) = {
+            let guest = self.hosts[to].guests.get_mut(&vm).expect("it was looked for a moment ago");
+            (guest.client, guest.name.clone())
+        };
+        self.ceph.hand_over(old, &Lock { client, host: to });
+        if loses_word {
+            if let Some(guest) = self.hosts[from].guests.get_mut(&vm) {
+                guest.is_leftover = true;
+            }
+            self.migrations.lost_words += 1;
+        } else {
+            self.hosts[from].guests.remove(&vm);
+            self.hosts[from].had_guest = Some(self.now);
+        }
+        self.truth_of_start(to, vm);
+        let guest = self.hosts[to].guests.get_mut(&vm).expect("it was looked for a moment ago");
+        (guest.run, guest.is_incoming) = (GuestRun::Running, false);
+        self.migrations.arrived += 1;
+        let lost = if loses_word { ", and the word of it is lost" } else { "" };
+        self.note(format!(
+            "{}: guest {name} arrives from {}{lost}",
+            self.hosts[to].name, self.hosts[from].name
+        ));
+        self.announce(to, GuestEvent::Changed(vm));
+        self.announce(from, GuestEvent::Changed(vm));
+        let outcome = if loses_word { Err("the connection was closed".to_owned()) } else { Ok(()) };
+        self.end_migration(id, outcome);
+    }
+
+    fn end_migration(&mut self, id: u64, outcome: Result<(), String>) {
+        let Some(job) = self.migrations.jobs.get_mut(&id).filter(|job| job.ended.is_none()) else { return };
+        job.ended = Some(outcome);
+        for waiting in std::mem::take(&mut job.waiting) {
+            let _ = waiting.send(()); // whoever waited may have gone
+        }
+        let (vm, to, instance) = (job.vm, job.to, job.to_instance);
+        self.give_up_incoming(to, vm, instance);
+    }
+
+    /// What is held on the target ends when its hypervisor hears, or hears nothing any more.
+    fn give_up_incoming(&mut self, to: usize, vm: Uuid, instance: i32) {
+        let is_held = self.is_there(to, vm, instance)
+            && self.hosts[to].guests.get(&vm).is_some_and(|guest| guest.is_incoming);
+        if !is_held {
+            return;
+        }
+        if self.hosts[to].frozen || !self.hosts[to].cables.cluster {
+            let later = self.chance.seconds(1, 30);
+            return self.later(later, move |state| state.give_up_incoming(to, vm, instance));
+        }
+        self.guest_ends(to, vm, "it never arrived", false);
+    }
+
+    /// A migration ends with the program that asked for it, unless it just got through.
+    pub fn migrations_of_ended(&mut self, pid: Pid) {
+        let jobs = self.migrations.jobs.iter();
+        let own: Vec<u64> =
+            jobs.filter(|(_, job)| job.by == pid && job.ended.is_none()).map(|(id, _)| *id).collect();
+        for id in own {
+            if self.chance.happens(700) {
+                self.end_migration(id, Err("its client has gone".to_owned()));
+            }
+        }
+    }
+
+    pub fn set_hypervisor_up(&mut self, host: usize, up: bool) {
+        self.hosts[host].hypervisor_up = up;
+        self.announce(host, GuestEvent::Resync);
+    }
+}
+
+/// The hypervisor of a host, as its daemon has it.
+pub(crate) struct SimHypervisor {
+    pub gate: Gate,
+    pub host: usize,
+}
+
+impl SimHypervisor {
+    async fn reached<T>(
+        &self,
+        act: impl FnOnce(&mut State) -> Result<T, HypervisorError>,
+    ) -> Result<T, HypervisorError> {
+        let done = self
+            .gate
+            .call(|state| match state.hosts[self.host].hypervisor_up {
+                true => act(state),
+                false => Err(away()),
+            })
+            .await;
+        self.gate.pass().await;
+        done
+    }
+}
+
+#[async_trait]
+impl Hypervisor for SimHypervisor {
+    async fn facts(&self) -> Result<HypervisorFacts, HypervisorError> {
+        self.reached(|_| {
+            Ok(HypervisorFacts {
+                domain_type: "kvm".to_owned(),
+                kvm_refused: None,
+                libvirt_version: "11.3.0".to_owned(),
+                qemu_version: "10.0.0".to_owned(),
+                emulator: "/usr/bin/qemu-system-x86_64".to_owned(),
+            })
+        })
+        .await
+    }
+
+    async fn ping(&self) -> Result<(), HypervisorError> {
+        self.reached(|_| Ok(())).await
+    }
+
+    async fn guests(&self) -> Result<BTreeMap<Uuid, Guest>, HypervisorError> {
+        let host = self.host;
+        self.reached(|state| {
+            let shown = |(uuid, guest): (&Uuid, &SimGuest)| {
+                let (name, run, instance) = (guest.name.clone(), guest.run, guest.instance);
+                (*uuid, Guest { uuid: *uuid, name, run, instance })
+            };
+            Ok(state.hosts[host].guests.iter().map(shown).collect())
+        })
+        .await
+    }
+
+    async fn start(&self, uuid: Uuid, xml: &str) -> Result<(), HypervisorError> {
+        let host = self.host;
+        let (takes, dies) = self
+            .reached(|state| {
+                let manner = state.manner(uuid);
+                let dies = state.chance.happens(manner.dies_at_start);
+                Ok((Duration::from_millis(manner.start_ms), dies))
+            })
+            .await?;
+        self.gate.sleep(takes / 2).await;
+        if dies {
+            return Err(HypervisorError::Died { why: "killed by chance".to_owned() });
+        }
+        self.reached(|state| state.start_guest(host, uuid, xml)).await?;
+        self.gate.sleep(takes / 2).await;
+        Ok(())
+    }
+
+    async fn shutdown(&self, uuid: Uuid) -> Result<(), HypervisorError> {
+        self.reached(|state| state.press_power(self.host, uuid)).await
+    }
+
+    async fn destroy(&self, uuid: Uuid) -> Result<(), HypervisorError> {
+        self.reached(|state| {
+            state.guest_ends(self.host, uuid, "destroyed", false);
+            Ok(())
+        })
+        .await
+    }
+
+    async fn live_xml(&self, uuid: Uuid) -> Result<String, HypervisorError> {
+        self.reached(|state| {
+            let guest = state.hosts[self.host].guests.get(&uuid);
+            guest.map(|guest| guest.xml.clone()).ok_or(HypervisorError::NoGuest { uuid })
+        })
+        .await
+    }
+
+    async fn stats(&self) -> Result<BTreeMap<Uuid, GuestStats>, HypervisorError> {
+        self.reached(|state| {
+            let running = state.hosts[self.host].guests.iter();
+            let running = running.filter(|(_, guest)| guest.run == GuestRun::Running);
+            let stats = |guest: &SimGuest| GuestStats {
+                max_memory_kib: guest.memory_mib * 1024,
+                memory_kib: guest.memory_mib * 1024,
+                vcpus: 1,
+                cpu_time_ns: 1,
+                ..GuestStats::default()
+            };
+            Ok(running.map(|(uuid, guest)| (*uuid, stats(guest))).collect())
+        })
+        .await
+    }
+
+    async fn vnc(&self, _uuid: Uuid) -> Result<Option<VncAddress>, HypervisorError> {
+        self.reached(|_| Ok(None)).await
+    }
+
+    async fn device(&self, _uuid: Uuid, _change: DeviceChange, _device: &str) -> Result<(), HypervisorError> {
+        self.reached(|_| Err(refused("simulated guests have no slots"))).await
+    }
+
+    async fn resize_disk(&self, _uuid: Uuid, _target: &str, _bytes: u64) -> Result<(), HypervisorError> {
+        self.reached(|_| Ok(())).await
+    }
+
+    async fn migrate(
+        &self,
+        uuid: Uuid,
+        migration: &Migration,
+    ) -> Result<Box<dyn MigrationJob>, HypervisorError> {
+        let (from, by, to) = (self.host, self.gate.pid, migration.host.clone());
+        let answers = self
+            .reached(|state| {
+                let to = state.host_called(&to);
+                Ok(to.is_some_and(|to| state.hypervisor_answers(from, to)))
+            })
+            .await?;
+        if !answers {
+            self.gate.sleep(PATIENCE).await;
+            return Err(away());
+        }
+        let id = self.reached(|state| state.begin_migration(by, from, uuid, &to)).await?;
+        Ok(Box::new(SimJob { gate: self.gate.clone(), id, uuid, told: false }))
+    }
+
+    async fn runs_at(&self, host: &str, uuid: Uuid) -> Result<bool, HypervisorError> {
+        let look = |state: &mut State| {
+            let there = state.host_called(host).filter(|there| state.hypervisor_answers(self.host, *there));
+            there.map(|there| {
+                state.hosts[there].guests.get(&uuid).is_some_and(|guest| guest.run == GuestRun::Running)
+            })
+        };
+        let takes = self.gate.call(State::latency).await;
+        self.gate.sleep(takes).await;
+        match self.gate.call(look).await {
+            Some(runs) => {
+                self.gate.sleep(takes).await;
+                Ok(runs)
+            }
+            None => {
+                self.gate.sleep(PATIENCE).await;
+                Err(away())
+            }
+        }
+    }
+
+    async fn console_exchange(
+        &self,
+        _uuid: Uuid,
+        input: &[u8],
+        _wait: Duration,
+    ) -> Result<Vec<u8>, HypervisorError> {
+        self.reached(|_| Ok(input.to_vec())).await
+    }
+
+    fn events(&self) -> mpsc::UnboundedReceiver<GuestEvent> {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        self.gate.world.with(|state| state.hosts[self.host].listeners.push(sender));
+        receiver
+    }
+}
+
+struct SimJob {
+    gate: Gate,
+    id: u64,
+    uuid: Uuid,
+    told: bool,
+}
+
+#[async_trait]
+impl MigrationJob for SimJob {
+    async fn progress(&self) -> Result<Option<MigrationProgress>, HypervisorError> {
+        let (id, uuid) = (self.id, self.uuid);
+        self.gate
+            .call(|state| {
+                let job = state.migrations.jobs.get(&id).ok_or(HypervisorError::NoGuest { uuid })?;
+                if job.ended.is_some() {
+                    return Ok(None);
+                }
+                let until = job.apart.unwrap_or(state.now);
+                let elapsed = state.now.saturating_sub(job.begun);
+                let copying = until.saturating_sub(job.begun);
+                let share = copying.as_secs_f64() / job.takes.as_secs_f64().max(1e-3);
+                let (processed, remaining) = match job.never_converges {
+                    true => (copying.as_millis() as u64 * (COPY_BYTES >> 10), COPY_BYTES / 2),
+                    false => {
+                        let once = (COPY_BYTES as f64 * share.min(1.0)) as u64;
+                        (once, COPY_BYTES - once)
+                    }
+                };
+                Ok(Some(MigrationProgress { elapsed, total: COPY_BYTES, processed, remaining }))
+            })
+            .await
+    }
+
+    async fn abort(&self) -> Result<(), HypervisorError> {
+        let id = self.id;
+        self.gate.call(|state| state.end_migration(id, Err("the migration was aborted".to_owned()))).await;
+        Ok(())
+    }
+
+    async fn outcome(&mut self) -> Result<(), HypervisorError> {
+        let (id, uuid) = (self.id, self.uuid);
+        if std::mem::replace(&mut self.told, false) {
+            return Err(HypervisorError::NoGuest { uuid });
+        }
+        loop {
+            let looked = self
+                .gate
+                .call(|state| {
+                    let job = state.migrations.jobs.get_mut(&id).ok_or(HypervisorError::NoGuest { uuid })?;
+                    Ok::<_, HypervisorError>(match job.ended.clone() {
+                        Some(ended) => Ok(ended),
+                        None => {
+                            let (sender, ended) = oneshot::channel();
+                            job.waiting.push(sender);
+                            Err(ended)
+                        }
+                    })
+                })
+                .await?;
+            match looked {
+                Ok(ended) => {
+                    self.told = true;
+                    return ended.map_err(|why| HypervisorError::Refused { why });
+                }
+                Err(ended) => self.gate.answer(ended).await,
+            }
+        }
+    }
+}

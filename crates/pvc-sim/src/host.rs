@@ -1,0 +1,267 @@
+//! The servers: power, cables, what runs on them, and what they are.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use pvc_model::link::IpNet;
+use pvc_ports::{
+    Command, Exec, ExecError, GuestEvent, Host as HostPort, HostError, HostFacts, HostLoad,
+    InterfaceCounters, Output, Services, ServicesError, UnitState,
+};
+use pvc_store::Store;
+use pvc_testkit::{MemoryNetwork, ScriptedExec};
+use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::guests::SimGuest;
+use crate::power::BmcManner;
+use crate::process::{Gate, Pid};
+use crate::state::State;
+
+/// A network between the hosts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Net {
+    Cluster,
+    Upstream,
+    Storage,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Cables {
+    pub cluster: bool,
+    pub upstream: bool,
+    pub storage: bool,
+}
+
+impl Cables {
+    pub fn set(&mut self, net: Net, plugged: bool) {
+        match net {
+            Net::Cluster => self.cluster = plugged,
+            Net::Upstream => self.upstream = plugged,
+            Net::Storage => self.storage = plugged,
+        }
+    }
+}
+
+/// A daemon that runs.
+pub(crate) struct Daemon {
+    pub pid: Pid,
+    pub shutdown: CancellationToken,
+}
+
+pub(crate) struct Host {
+    pub name: String,
+    pub is_coordinator: bool,
+    pub memory_mib: u64,
+    pub drift_ppm: i64,
+    /// How many seconds the wall clock is ahead.
+    pub wall_offset: i64,
+    pub on: bool,
+    pub booted: bool,
+    pub frozen: bool,
+    /// Counts the times that it was switched on or off: what belongs to an earlier life is void.
+    pub life: u64,
+    pub last_off: Option<Duration>,
+    pub cables: Cables,
+    pub server_up: bool,
+    pub bmc: BmcManner,
+    /// Whether its BMC ever lied in this run.
+    pub bmc_lied: bool,
+    pub hypervisor_up: bool,
+    pub guests: BTreeMap<Uuid, SimGuest>,
+    pub instances: i32,
+    pub had_guest: Option<Duration>,
+    pub listeners: Vec<mpsc::UnboundedSender<GuestEvent>>,
+    pub network: Arc<MemoryNetwork>,
+    /// The floating addresses that are here.
+    pub addresses: BTreeSet<IpNet>,
+    pub daemon: Option<Daemon>,
+    /// The API's process, and its store once that is open.
+    pub api: Option<(Pid, Option<Store>)>,
+    /// Whether somebody stopped the daemon and wants it to stay so.
+    pub daemon_stopped: bool,
+}
+
+impl Host {
+    pub fn new(name: String, is_coordinator: bool, memory_mib: u64, drift_ppm: i64) -> Self {
+        Host {
+            name,
+            is_coordinator,
+            memory_mib,
+            drift_ppm,
+            wall_offset: 0,
+            on: false,
+            booted: false,
+            frozen: false,
+            life: 0,
+            last_off: None,
+            cables: Cables { cluster: true, upstream: true, storage: true },
+            server_up: true,
+            bmc: BmcManner::Works,
+            bmc_lied: false,
+            hypervisor_up: true,
+            guests: BTreeMap::new(),
+            instances: 0,
+            had_guest: None,
+            listeners: Vec::new(),
+            network: Arc::new(MemoryNetwork::new()),
+            addresses: BTreeSet::new(),
+            daemon: None,
+            api: None,
+            daemon_stopped: false,
+        }
+    }
+}
+
+impl State {
+    /// Something changed about who reaches whom, or who can do anything.
+    pub fn rearranged(&mut self) {
+        self.review_zookeeper();
+        self.open_gates();
+    }
+
+    /// Pulls the plug: processes, guests and addresses are gone at once.
+    pub fn power_off(&mut self, host: usize, why: &str) {
+        if !self.hosts[host].on {
+            return;
+        }
+        self.note(format!("{}: power off ({why})", self.hosts[host].name));
+        let pids: Vec<Pid> =
+            (0..self.processes.len()).filter(|pid| self.processes[*pid].host == Some(host)).collect();
+        for pid in pids {
+            self.end_process(pid);
+        }
+        let guests: Vec<Uuid> = self.hosts[host].guests.keys().copied().collect();
+        for vm in guests {
+            self.guest_ends(host, vm, "power", true);
+        }
+        let now = self.now;
+        let known = &mut self.hosts[host];
+        known.on = false;
+        known.booted = false;
+        known.frozen = false;
+        known.life += 1;
+        known.last_off = Some(now);
+        known.daemon = None;
+        known.api = None;
+        known.listeners.clear();
+        known.hypervisor_up = true;
+        known.server_up = true;
+        known.addresses.clear();
+        self.rearranged();
+    }
+
+    /// The host boots, and then its services start.
+    pub fn power_on(&mut self, host: usize, why: &str) {
+        if self.hosts[host].on {
+            return;
+        }
+        self.note(format!("{}: power on ({why})", self.hosts[host].name));
+        let known = &mut self.hosts[host];
+        known.on = true;
+        known.life += 1;
+        known.daemon_stopped = false;
+        let life = known.life;
+        let boots = if self.now.is_zero() { Duration::ZERO } else { self.chance.seconds(30, 90) };
+        self.later(boots, move |state| {
+            if state.hosts[host].life == life {
+                state.booted(host);
+            }
+        });
+    }
+
+    fn booted(&mut self, host: usize) {
+        self.note(format!("{}: booted", self.hosts[host].name));
+        self.hosts[host].booted = true;
+        self.hosts[host].network = self.new_network(host);
+        self.rearranged();
+        self.start_daemon(host);
+        self.start_api(host);
+    }
+
+    pub fn reset(&mut self, host: usize) {
+        self.truth_of_reset(host);
+        self.power_off(host, "reset by itself");
+        self.power_on(host, "reset by itself");
+    }
+}
+
+/// The machine, as its daemon sees it.
+pub(crate) struct Machine {
+    pub gate: Gate,
+    pub host: usize,
+}
+
+impl HostPort for Machine {
+    fn facts(&self) -> Result<HostFacts, HostError> {
+        Ok(HostFacts {
+            cpus: 64,
+            kernel: "6.12.0-sim".to_owned(),
+            os: "GNU/Linux".to_owned(),
+            arch: "x86_64".to_owned(),
+        })
+    }
+
+    fn load(&self) -> Result<HostLoad, HostError> {
+        Ok(self.gate.world.with(|state| {
+            let host = &state.hosts[self.host];
+            let guests: u64 = host.guests.values().map(|guest| guest.memory_mib).sum();
+            let used = 2048 + guests;
+            HostLoad {
+                memory_total_mib: host.memory_mib,
+                memory_used_mib: used.min(host.memory_mib),
+                memory_free_mib: host.memory_mib.saturating_sub(used),
+                load: host.guests.len() as f64 / 4.0,
+            }
+        }))
+    }
+
+    fn interfaces(&self) -> Result<Vec<InterfaceCounters>, HostError> {
+        Ok(Vec::new())
+    }
+}
+
+/// Of all programs, the one that resets the machine is there.
+#[async_trait]
+impl Exec for Machine {
+    async fn run(&self, command: Command) -> Result<Output, ExecError> {
+        let resets = command.program == "systemctl"
+            && command.args.first().is_some_and(|argument| argument == "reboot");
+        if !resets {
+            return Err(ExecError::Missing { program: command.program });
+        }
+        self.gate.call(|state| state.reset(self.host)).await;
+        self.gate.pass().await;
+        Ok(ScriptedExec::success(""))
+    }
+}
+
+/// No service is installed but the daemon's own.
+#[async_trait]
+impl Services for Machine {
+    async fn state(&self, _unit: &str) -> Result<UnitState, ServicesError> {
+        self.gate.pass().await;
+        Ok(UnitState::Missing)
+    }
+
+    async fn start(&self, unit: &str) -> Result<(), ServicesError> {
+        self.gate.pass().await;
+        Err(ServicesError::Missing { unit: unit.to_owned() })
+    }
+
+    async fn stop(&self, unit: &str) -> Result<(), ServicesError> {
+        self.start(unit).await
+    }
+
+    async fn restart(&self, unit: &str) -> Result<(), ServicesError> {
+        self.start(unit).await
+    }
+
+    async fn set_enabled(&self, unit: &str, _enabled: bool) -> Result<(), ServicesError> {
+        self.start(unit).await
+    }
+}

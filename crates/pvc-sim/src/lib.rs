@@ -1,0 +1,40 @@
+//! The world simulated: real node daemons in virtual time, everything decided by one seed.
+//!
+//! ```text
+//!  seeds      a cluster and a history from a seed; faults, then healing; shrinking
+//!  cluster    a cluster in the world: made, run, asked, looked at
+//!  actions    what happens: faults, and what operators ask for
+//!  daemons    the real programs, wired to the ports below
+//!  ─────────────────────────────────────────────────────────────────────────────
+//!  zookeeper  process  host  guests  storage  network  power     the outside world, as ports
+//!  truth      what must never be true
+//!  state      all of it as one value, and time
+//!  log        what happened, the same bytes for the same seed
+//! ```
+//!
+//! Only the outside world is simulated. What runs in it are the node role, the store and the operations as
+//! they are in the binaries.
+
+mod actions;
+mod chance;
+mod cluster;
+mod daemons;
+mod guests;
+mod host;
+mod log;
+mod network;
+mod power;
+mod process;
+mod state;
+mod storage;
+mod truth;
+mod zookeeper;
+
+pub use actions::{Action, Ask, Event};
+pub use chance::Chance;
+pub use cluster::{Cluster, HostShape, Shape, VmShape};
+pub use host::Net;
+pub use log::Log;
+pub use power::BmcManner;
+pub use state::{Mutation, Nature, World};
+pub use truth::Violation;

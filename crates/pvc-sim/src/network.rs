@@ -1,0 +1,159 @@
+//! The links of a host, and which floating addresses are on them.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use pvc_model::link::{IpNet, Links, Route};
+use pvc_model::primary::handover::Duty;
+use pvc_node::FloatingAddress;
+use pvc_ports::{Network, NetworkError};
+use pvc_testkit::{MemoryNetwork, NetworkChange};
+
+use crate::process::Gate;
+use crate::state::State;
+
+const LINKS: [&str; 3] = ["brupstream", "brcluster", "brstorage"];
+
+/// What goes with the primary role.
+pub(crate) fn floating() -> Vec<FloatingAddress> {
+    let address = |duty, link: &str, text: &str| FloatingAddress {
+        duty,
+        link: link.to_owned(),
+        address: text.parse().expect("an address with its prefix length"),
+    };
+    vec![
+        address(Duty::Upstream, "brupstream", "192.0.2.100/24"),
+        address(Duty::Inner, "brcluster", "10.0.0.100/24"),
+        address(Duty::Inner, "brstorage", "10.0.1.100/24"),
+    ]
+}
+
+impl State {
+    /// The links of a host that has just booted.
+    pub fn new_network(&mut self, host: usize) -> Arc<MemoryNetwork> {
+        let (world, life) = (Arc::downgrade(&self.world().0), self.hosts[host].life);
+        let network = MemoryNetwork::with_watcher(move |change| {
+            let Some(shared) = world.upgrade() else { return };
+            crate::state::World(shared).with(|state| {
+                if state.hosts[host].life == life {
+                    state.address_changed(host, change);
+                }
+            });
+        });
+        for link in LINKS {
+            network.insert_device(link);
+        }
+        Arc::new(network)
+    }
+
+    fn address_changed(&mut self, host: usize, change: &NetworkChange) {
+        match change {
+            NetworkChange::AddressAdded { address, .. } => {
+                self.note(format!("{}: has address {address}", self.hosts[host].name));
+                self.hosts[host].addresses.insert(*address);
+                self.truth_of_address(*address);
+            }
+            NetworkChange::AddressRemoved { address, .. } => {
+                self.note(format!("{}: no longer has address {address}", self.hosts[host].name));
+                self.hosts[host].addresses.remove(address);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The links of a host, as its daemon has them.
+pub(crate) struct HostNetwork {
+    pub gate: Gate,
+    pub inner: Arc<MemoryNetwork>,
+}
+
+#[async_trait]
+impl Network for HostNetwork {
+    async fn links(&self) -> Result<Links, NetworkError> {
+        self.gate.pass().await;
+        self.inner.links().await
+    }
+
+    async fn create_bridge(&self, link: &str) -> Result<(), NetworkError> {
+        self.gate.pass().await;
+        self.inner.create_bridge(link).await
+    }
+
+    async fn create_vlan(&self, link: &str, lower: &str, id: u16) -> Result<(), NetworkError> {
+        self.gate.pass().await;
+        self.inner.create_vlan(link, lower, id).await
+    }
+
+    async fn remove_link(&self, link: &str) -> Result<(), NetworkError> {
+        self.gate.pass().await;
+        self.inner.remove_link(link).await
+    }
+
+    async fn set_mtu(&self, link: &str, mtu: u32) -> Result<(), NetworkError> {
+        self.gate.pass().await;
+        self.inner.set_mtu(link, mtu).await
+    }
+
+    async fn set_up(&self, link: &str, up: bool) -> Result<(), NetworkError> {
+        self.gate.pass().await;
+        self.inner.set_up(link, up).await
+    }
+
+    async fn set_master(&self, link: &str, master: Option<&str>) -> Result<(), NetworkError> {
+        self.gate.pass().await;
+        self.inner.set_master(link, master).await
+    }
+
+    async fn add_address(&self, link: &str, address: IpNet) -> Result<(), NetworkError> {
+        self.gate.pass().await;
+        self.inner.add_address(link, address).await
+    }
+
+    async fn lease_address(
+        &self,
+        link: &str,
+        address: IpNet,
+        lifetime: Duration,
+    ) -> Result<(), NetworkError> {
+        self.gate.pass().await;
+        self.inner.lease_address(link, address, lifetime).await
+    }
+
+    async fn remove_address(&self, link: &str, address: IpNet) -> Result<(), NetworkError> {
+        self.gate.pass().await;
+        self.inner.remove_address(link, address).await
+    }
+
+    async fn announce(&self, _link: &str, _address: IpAddr) -> Result<(), NetworkError> {
+        self.gate.pass().await;
+        Ok(())
+    }
+
+    async fn routes(&self) -> Result<Vec<Route>, NetworkError> {
+        self.gate.pass().await;
+        self.inner.routes().await
+    }
+
+    async fn add_route(&self, route: &Route) -> Result<(), NetworkError> {
+        self.gate.pass().await;
+        self.inner.add_route(route).await
+    }
+
+    async fn remove_route(&self, route: &Route) -> Result<(), NetworkError> {
+        self.gate.pass().await;
+        self.inner.remove_route(route).await
+    }
+
+    async fn setting(&self, key: &str) -> Result<Option<String>, NetworkError> {
+        self.gate.pass().await;
+        self.inner.setting(key).await
+    }
+
+    async fn set_setting(&self, key: &str, value: &str) -> Result<(), NetworkError> {
+        self.gate.pass().await;
+        self.inner.set_setting(key, value).await
+    }
+}

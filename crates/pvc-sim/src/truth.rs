@@ -1,0 +1,139 @@
+//! What must never be true, judged by the hosts themselves and not by anybody's records.
+
+use std::time::Duration;
+
+use pvc_model::link::IpNet;
+use uuid::Uuid;
+
+use crate::state::State;
+use crate::storage::ClientId;
+
+/// How long a host may have been without guests until a reset of it is one without need: ending the last ones
+/// is part of it.
+const RESET_AFTER_GUESTS: Duration = Duration::from_secs(60);
+
+/// How long after the loss of the quorum something may still happen that was decided before.
+const STILL_DECIDED: Duration = Duration::from_secs(30);
+
+/// Something that must never happen has happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Violation {
+    /// `I1`, …: the rule of the design; or `progress`, `panic`, `lost`.
+    pub rule: String,
+    pub what: String,
+}
+
+pub(crate) struct Truth {
+    pub violation: Option<Violation>,
+    /// Who cuts the power of each host at the moment.
+    cuts: Vec<Option<usize>>,
+    pub fences: u64,
+    pub starts: u64,
+}
+
+impl Truth {
+    pub fn new(hosts: usize) -> Self {
+        Truth { violation: None, cuts: vec![None; hosts], fences: 0, starts: 0 }
+    }
+
+    pub fn cut_over(&mut self, target: usize) {
+        self.cuts[target] = None;
+    }
+}
+
+impl State {
+    pub fn violate(&mut self, rule: &str, what: String) {
+        self.note(format!("VIOLATION of {rule}: {what}"));
+        if self.truth.violation.is_none() {
+            self.truth.violation = Some(Violation { rule: rule.to_owned(), what });
+        }
+    }
+
+    /// A guest is about to run on `host`, started or arrived.
+    pub fn truth_of_start(&mut self, host: usize, vm: Uuid) {
+        self.truth.starts += 1;
+        self.truth_of_decision(&format!("{} starts VM {vm}", self.hosts[host].name), host);
+        for other in (0..self.hosts.len()).filter(|other| *other != host) {
+            let known = &self.hosts[other];
+            let Some(guest) = known.guests.get(&vm).filter(|guest| !guest.is_incoming) else { continue };
+            // Its hypervisor let it go on, and nobody can know better than the one who looks after that.
+            if guest.is_leftover {
+                continue;
+            }
+            let shut_out = self.ceph.blocked.contains(&guest.client);
+            let (name, here, there) = (guest.name.clone(), self.hosts[host].name.clone(), known.name.clone());
+            match (known.bmc_lied, shut_out) {
+                (false, _) => self.violate("I1", format!("VM {name} starts on {here} while it runs on {there}")),
+                (true, true) => {}
+                (true, false) => self.violate(
+                    "I2",
+                    format!("VM {name} starts on {here} while its guest on {there}, whose BMC lied, may still write"),
+                ),
+            }
+        }
+    }
+
+    /// A guest loses its volumes: it must be one of a host that is off, or believed to be by a BMC that lied.
+    pub fn truth_of_broken_lock(&mut self, client: ClientId) {
+        let victim = self.hosts.iter().find_map(|host| {
+            let guest = host.guests.values().find(|guest| guest.client == client)?;
+            Some((host.name.clone(), guest.name.clone(), host.bmc_lied || guest.is_leftover))
+        });
+        if let Some((host, guest, false)) = victim {
+            self.violate("I2", format!("the lock of VM {guest} is broken while it runs on {host}"));
+        }
+    }
+
+    pub fn truth_of_cut(&mut self, by: usize, target: usize) {
+        let (fencer, victim) = (self.hosts[by].name.clone(), self.hosts[target].name.clone());
+        self.note(format!("{fencer}: tells the BMC of {victim} to cut the power"));
+        self.truth_of_decision(&format!("{fencer} cuts the power of {victim}"), by);
+        if let Some(other) = self.truth.cuts[target] {
+            let other = self.hosts[other].name.clone();
+            self.violate("I6", format!("{fencer} cuts the power of {victim} while {other} does"));
+        }
+        self.truth.cuts[target] = Some(by);
+        self.truth.fences += 1;
+    }
+
+    /// Without quorum nobody decides anything.
+    fn truth_of_decision(&mut self, what: &str, by: usize) {
+        let since = self.zookeeper.lost_quorum_at.filter(|_| !self.has_quorum());
+        let Some(since) = since else { return };
+        // A process that stood still does next what it was about to do.
+        let thawed = self.hosts[by].daemon.as_ref().and_then(|daemon| self.processes[daemon.pid].thawed);
+        let since = thawed.map_or(since, |thawed| thawed.max(since));
+        if self.now.saturating_sub(since) > STILL_DECIDED {
+            self.violate("I7", format!("{what} without quorum"));
+        }
+    }
+
+    pub fn truth_of_reset(&mut self, host: usize) {
+        let known = &self.hosts[host];
+        let had = !known.guests.is_empty()
+            || known.had_guest.is_some_and(|had| self.now.saturating_sub(had) <= RESET_AFTER_GUESTS);
+        let name = known.name.clone();
+        self.note(format!("{name}: resets itself"));
+        if !had {
+            self.violate("I5", format!("{name} resets itself without having had guests"));
+        }
+    }
+
+    pub fn truth_of_address(&mut self, address: IpNet) {
+        let has = |host: &&crate::host::Host| host.on && !host.frozen && host.addresses.contains(&address);
+        let holders: Vec<String> = self.hosts.iter().filter(has).map(|host| host.name.clone()).collect();
+        if holders.len() > 1 {
+            self.violate("I12", format!("{address} is on {}", holders.join(" and ")));
+        }
+    }
+
+    /// A record says that the node is dead for certain.
+    pub fn truth_of_fenced(&mut self, host: usize, marked_dead: Duration) {
+        let known = &self.hosts[host];
+        let was_off = !known.on || known.last_off.is_some_and(|off| off >= marked_dead);
+        if !was_off && !known.bmc_lied {
+            let name = known.name.clone();
+            self.violate("I3", format!("{name} is called fenced and was never off since it fell silent"));
+        }
+    }
+}
