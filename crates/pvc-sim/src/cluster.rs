@@ -192,6 +192,7 @@ impl Cluster {
                     world.with(|world| {
                         world.note(format!("record: {name} is {state}"));
                         if let (DaemonState::Fenced, Some((_, since))) = (&state, before) {
+                            world.truth.fenced += 1;
                             world.truth_of_fenced(host, since);
                         }
                     });
@@ -220,7 +221,9 @@ impl Cluster {
     }
 
     pub fn violation(&self) -> Option<Violation> {
-        self.world.with(|state| state.truth.violation.clone())
+        let panic = crate::log::panicked();
+        let panic = panic.map(|what| Violation { rule: "panic".to_owned(), what });
+        panic.or_else(|| self.world.with(|state| state.truth.violation.clone()))
     }
 
     /// The hosts on which the VM really runs.

@@ -87,6 +87,32 @@ impl Log {
     }
 }
 
+/// The first panic of this process.
+static PANIC: Mutex<Option<String>> = Mutex::new(None);
+
+/// Takes every panic for a violation, also those that the daemons survive.
+pub fn hear_panics(log: &Log) {
+    let log = log.clone();
+    std::panic::set_hook(Box::new(move |panic| {
+        let said = panic.payload_as_str().unwrap_or("no message");
+        let place = panic.location().map(ToString::to_string).unwrap_or_default();
+        let text = format!("{said} ({place})");
+        // A panic that happens while the log is written must not wait for it.
+        if let Ok(mut first) = PANIC.try_lock() {
+            first.get_or_insert(text.clone());
+        }
+        eprintln!("panic: {text}");
+        if log.inner.try_lock().is_ok() {
+            log.note(&format!("PANIC: {text}"));
+        }
+    }));
+}
+
+/// The first panic, if there was any.
+pub(crate) fn panicked() -> Option<String> {
+    PANIC.lock().ok().and_then(|first| first.clone())
+}
+
 struct Ear {
     log: Log,
     level: Level,

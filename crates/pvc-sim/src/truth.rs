@@ -1,5 +1,6 @@
 //! What must never be true, judged by the hosts themselves and not by anybody's records.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use pvc_model::link::IpNet;
@@ -27,13 +28,27 @@ pub(crate) struct Truth {
     pub violation: Option<Violation>,
     /// Who cuts the power of each host at the moment.
     cuts: Vec<Option<usize>>,
-    pub fences: u64,
+    pub cuts_begun: u64,
+    /// How often a record said that a node is dead for certain.
+    pub fenced: u64,
     pub starts: u64,
+    /// Where each VM was started last.
+    last_host: BTreeMap<Uuid, usize>,
+    /// How often one was started on another host than before, without having been moved there.
+    pub relocations: u64,
 }
 
 impl Truth {
     pub fn new(hosts: usize) -> Self {
-        Truth { violation: None, cuts: vec![None; hosts], fences: 0, starts: 0 }
+        Truth {
+            violation: None,
+            cuts: vec![None; hosts],
+            cuts_begun: 0,
+            fenced: 0,
+            starts: 0,
+            last_host: BTreeMap::new(),
+            relocations: 0,
+        }
     }
 
     pub fn cut_over(&mut self, target: usize) {
@@ -52,6 +67,11 @@ impl State {
     /// A guest is about to run on `host`, started or arrived.
     pub fn truth_of_start(&mut self, host: usize, vm: Uuid) {
         self.truth.starts += 1;
+        let arrives = self.hosts[host].guests.contains_key(&vm);
+        let before = self.truth.last_host.insert(vm, host);
+        if !arrives && before.is_some_and(|before| before != host) {
+            self.truth.relocations += 1;
+        }
         self.truth_of_decision(&format!("{} starts VM {vm}", self.hosts[host].name), host);
         for other in (0..self.hosts.len()).filter(|other| *other != host) {
             let known = &self.hosts[other];
@@ -93,7 +113,7 @@ impl State {
             self.violate("I6", format!("{fencer} cuts the power of {victim} while {other} does"));
         }
         self.truth.cuts[target] = Some(by);
-        self.truth.fences += 1;
+        self.truth.cuts_begun += 1;
     }
 
     /// Without quorum nobody decides anything.

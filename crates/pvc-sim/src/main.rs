@@ -1,0 +1,349 @@
+//! `pvc-sim`: runs clusters from seeds.
+
+mod same_dice;
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use pvc_sim::{Case, Event, Log, Mutation, Report};
+
+const USAGE: &str = "\
+Usage: pvc-sim seeds [OPTION]…   run clusters from many seeds
+       pvc-sim one [OPTION]…     run one, and say what came of it as JSON
+
+  --seeds N          how many seeds (100)
+  --from S           the first seed (1)
+  --seed S           only this one
+  --minutes M        minutes of faults in each run (30)
+  --hours H          as --minutes, in hours
+  --jobs N           how many runs at once (as many as there are processors)
+  --no-shrink        show a failing history as it is
+  --mutation NAME    break the safety logic on purpose: unconfirmed, versionless, wall-clock
+  --until-found      stop at the first failure and count that as success: a test of the tests
+  --history FILE     one: what happens, instead of what the seed says; a JSON event per line
+  --log              one: print the whole log
+";
+
+/// How long a run may take in real time until it is taken for one that hangs.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// How many runs a history may take to be shrunk.
+const SHRINKING: usize = 150;
+
+/// How many lines of the log are shown of a run that failed.
+const TAIL: usize = 80;
+
+#[derive(Debug, Clone)]
+struct Options {
+    seeds: u64,
+    from: u64,
+    minutes: u64,
+    jobs: usize,
+    shrink: bool,
+    mutation: Option<String>,
+    until_found: bool,
+    history: Option<String>,
+    log: bool,
+}
+
+fn parse(arguments: &[String]) -> Result<Options, String> {
+    let mut options = Options {
+        seeds: 100,
+        from: 1,
+        minutes: 30,
+        jobs: std::thread::available_parallelism().map_or(1, usize::from),
+        shrink: true,
+        mutation: None,
+        until_found: false,
+        history: None,
+        log: false,
+    };
+    let mut rest = arguments.iter();
+    while let Some(option) = rest.next() {
+        let mut value = || rest.next().cloned().ok_or_else(|| format!("`{option}` needs a value"));
+        let number = |text: String| text.parse::<u64>().map_err(|_| format!("`{text}` is no number"));
+        match option.as_str() {
+            "--seeds" => options.seeds = number(value()?)?,
+            "--from" => options.from = number(value()?)?,
+            "--seed" => (options.from, options.seeds) = (number(value()?)?, 1),
+            "--minutes" => options.minutes = number(value()?)?,
+            "--hours" => options.minutes = 60 * number(value()?)?,
+            "--jobs" => options.jobs = (number(value()?)? as usize).max(1),
+            "--no-shrink" => options.shrink = false,
+            "--mutation" => options.mutation = Some(value()?),
+            "--until-found" => options.until_found = true,
+            "--history" => options.history = Some(value()?),
+            "--log" => options.log = true,
+            other => return Err(format!("`{other}` is no option")),
+        }
+    }
+    mutation(&options)?;
+    Ok(options)
+}
+
+fn mutation(options: &Options) -> Result<Option<Mutation>, String> {
+    let Some(wanted) = &options.mutation else { return Ok(None) };
+    let known = Mutation::ALL.iter().find(|(name, _)| name == wanted);
+    known.map(|(_, mutation)| Some(*mutation)).ok_or_else(|| format!("`{wanted}` is no mutation"))
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let run = match arguments.first().map(String::as_str) {
+        Some("seeds") => seeds,
+        Some("one") => one,
+        _ => {
+            print!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match parse(&arguments[1..]).and_then(|options| run(&options)) {
+        Ok(code) => code,
+        Err(why) => {
+            eprintln!("error: {why}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+// --- One run, in this process --------------------------------------------------------------------
+
+fn one(options: &Options) -> Result<ExitCode, String> {
+    let mut case = Case::from_seed(options.from, options.minutes, mutation(options)?);
+    if let Some(file) = &options.history {
+        case.history = read_history(file)?;
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .map_err(|error| error.to_string())?;
+    let report = runtime.block_on(async {
+        let log = Log::new(options.log);
+        log.hear_daemons(tracing::Level::INFO);
+        pvc_sim::hear_panics(&log);
+        let report = case.run(log.clone()).await;
+        if report.violation.is_some() && !options.log {
+            log.tail(TAIL).iter().for_each(|line| println!("{line}"));
+        }
+        report
+    });
+    println!("{}", serde_json::to_string(&report).map_err(|error| error.to_string())?);
+    // What a killed process left behind waits for ever; there is nothing to be put in order.
+    std::process::exit(i32::from(report.violation.is_some()));
+}
+
+fn read_history(file: &str) -> Result<Vec<Event>, String> {
+    let text = match file {
+        "-" => {
+            let mut text = String::new();
+            std::io::stdin().read_to_string(&mut text).map_err(|error| error.to_string())?;
+            text
+        }
+        file => std::fs::read_to_string(file).map_err(|error| format!("`{file}`: {error}"))?,
+    };
+    let lines = text.lines().filter(|line| !line.trim().is_empty());
+    lines.map(|line| serde_json::from_str(line).map_err(|error| format!("`{line}`: {error}"))).collect()
+}
+
+// --- Many runs, each in a process of its own -----------------------------------------------------
+
+/// What a run said, and what came of it.
+struct Told {
+    lines: Vec<String>,
+    report: Report,
+}
+
+fn run_child(options: &Options, seed: u64, history: Option<&[Event]>) -> Result<Told, String> {
+    let own = std::env::current_exe().map_err(|error| error.to_string())?;
+    let mut command = Command::new(own);
+    let (seed, minutes) = (seed.to_string(), options.minutes.to_string());
+    command.args(["one", "--seed", &seed, "--minutes", &minutes]);
+    if let Some(mutation) = &options.mutation {
+        command.args(["--mutation", mutation]);
+    }
+    if history.is_some() {
+        command.args(["--history", "-"]);
+    }
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().map_err(|error| error.to_string())?;
+    let input = child.stdin.take();
+    if let (Some(history), Some(mut input)) = (history, input) {
+        use std::io::Write as _;
+        for event in history {
+            let line = serde_json::to_string(event).map_err(|error| error.to_string())?;
+            writeln!(input, "{line}").map_err(|error| error.to_string())?;
+        }
+    }
+    let output = child.stdout.take().expect("it was asked for");
+    let child = Arc::new(Mutex::new(child));
+    let over = Arc::new(AtomicBool::new(false));
+    let hung = watch_over(&child, &over);
+    let lines: Vec<String> = BufReader::new(output).lines().map_while(Result::ok).collect();
+    over.store(true, Ordering::SeqCst);
+    let _ = child.lock().expect("nobody panics while holding it").wait();
+    let hung = hung.join().unwrap_or(false);
+    let report = lines.last().and_then(|line| serde_json::from_str(line).ok());
+    let failed =
+        |why: &str| Report { violation: Some(("crash".to_owned(), why.to_owned())), ..Report::default() };
+    let report = report.unwrap_or_else(|| {
+        failed(if hung { "it hung in real time and was ended" } else { "it ended without a word" })
+    });
+    Ok(Told { lines, report })
+}
+
+/// Ends a run that takes too long. Whether it had to.
+#[allow(clippy::disallowed_methods, reason = "this is the real world")]
+fn watch_over(
+    child: &Arc<Mutex<std::process::Child>>,
+    over: &Arc<AtomicBool>,
+) -> std::thread::JoinHandle<bool> {
+    let (child, over) = (child.clone(), over.clone());
+    std::thread::spawn(move || {
+        let begun = std::time::Instant::now();
+        while !over.load(Ordering::SeqCst) {
+            if begun.elapsed() > PATIENCE {
+                let _ = child.lock().expect("nobody panics while holding it").kill();
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        false
+    })
+}
+
+#[allow(clippy::disallowed_methods, reason = "this is the real world")]
+fn seeds(options: &Options) -> Result<ExitCode, String> {
+    let begun = std::time::Instant::now();
+    let next = AtomicU64::new(options.from);
+    let enough = AtomicBool::new(false);
+    let end = options.from + options.seeds;
+    let done: Mutex<Vec<(u64, Told)>> = Mutex::default();
+    std::thread::scope(|scope| {
+        for _ in 0..options.jobs {
+            scope.spawn(|| {
+                while !enough.load(Ordering::SeqCst) {
+                    let seed = next.fetch_add(1, Ordering::SeqCst);
+                    if seed >= end {
+                        return;
+                    }
+                    let told = run_child(options, seed, None).unwrap_or_else(|why| Told {
+                        lines: Vec::new(),
+                        report: Report { violation: Some(("crash".to_owned(), why)), ..Report::default() },
+                    });
+                    if let Some((rule, what)) = &told.report.violation {
+                        println!("seed {seed}: {rule}: {what}");
+                        enough.fetch_or(options.until_found, Ordering::SeqCst);
+                    }
+                    done.lock().expect("nobody panics while holding it").push((seed, told));
+                }
+            });
+        }
+    });
+    let mut done = done.into_inner().expect("nobody panicked while holding it");
+    done.sort_by_key(|(seed, _)| *seed);
+    let failed: Vec<&(u64, Told)> = done.iter().filter(|(_, told)| told.report.violation.is_some()).collect();
+    if options.until_found {
+        return Ok(found(options, &failed, done.len()));
+    }
+    if let Some((seed, told)) = failed.first() {
+        show(options, *seed, told)?;
+    }
+    summary(&done, begun.elapsed());
+    Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn found(options: &Options, failed: &[&(u64, Told)], runs: usize) -> ExitCode {
+    let name = options.mutation.as_deref().unwrap_or("nothing");
+    match failed.first() {
+        Some((seed, _)) => {
+            println!("{name}: found by seed {seed}, after {runs} runs");
+            ExitCode::SUCCESS
+        }
+        None => {
+            println!("{name}: not found in {runs} runs");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Shows a failure: what happened last, and the shortest history that still fails so.
+fn show(options: &Options, seed: u64, told: &Told) -> Result<(), String> {
+    let case = Case::from_seed(seed, options.minutes, None);
+    let (rule, _) = told.report.violation.clone().unwrap_or_default();
+    let mut history = case.history;
+    let mut lines = told.lines.clone();
+    if options.shrink && rule != "crash" {
+        println!("\nshrinking the history of seed {seed}, {} events …", history.len());
+        let shrunk = shrink(options, seed, &rule, history)?;
+        (history, lines) = (shrunk.0, shrunk.1.unwrap_or(lines));
+    }
+    println!("\nthe end of the log:");
+    lines.iter().rev().skip(1).rev().for_each(|line| println!("{line}"));
+    println!("\nthe history, {} events:", history.len());
+    let mut text = String::new();
+    for event in &history {
+        let line = serde_json::to_string(event).map_err(|error| error.to_string())?;
+        println!("  {line}");
+        text.push_str(&line);
+        text.push('\n');
+    }
+    let mutation = options.mutation.as_ref().map(|name| format!(" --mutation {name}")).unwrap_or_default();
+    let minutes = options.minutes;
+    let file = std::env::temp_dir().join(format!("pvc-sim-{seed}.history"));
+    std::fs::write(&file, text).map_err(|error| error.to_string())?;
+    println!(
+        "\nagain: pvc-sim one --log --minutes {minutes} --seed {seed}{mutation} --history {}",
+        file.display()
+    );
+    Ok(())
+}
+
+/// Leaves out whatever is not needed to fail in the same way.
+fn shrink(
+    options: &Options,
+    seed: u64,
+    rule: &str,
+    history: Vec<Event>,
+) -> Result<(Vec<Event>, Option<Vec<String>>), String> {
+    let (mut history, mut lines, mut runs) = (history, None, 0);
+    let mut chunk = history.len().div_ceil(2);
+    while chunk > 0 && runs < SHRINKING {
+        let (mut from, mut shorter) = (0, false);
+        while from < history.len() && runs < SHRINKING {
+            let mut candidate = history.clone();
+            candidate.drain(from..(from + chunk).min(history.len()));
+            runs += 1;
+            let told = run_child(options, seed, Some(&candidate))?;
+            if told.report.violation.as_ref().is_some_and(|(other, _)| other == rule) {
+                (history, lines, shorter) = (candidate, Some(told.lines), true);
+            } else {
+                from += chunk;
+            }
+        }
+        if !shorter || chunk > 1 {
+            chunk /= 2;
+        }
+    }
+    Ok((history, lines))
+}
+
+fn summary(done: &[(u64, Told)], took: Duration) {
+    let seconds: u64 = done.iter().map(|(_, told)| told.report.seconds).sum();
+    let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
+    for (kind, count) in done.iter().flat_map(|(_, told)| &told.report.counts) {
+        *counts.entry(kind).or_default() += count;
+    }
+    let failed = done.iter().filter(|(_, told)| told.report.violation.is_some()).count();
+    println!("\n{} seeds, {failed} failed", done.len());
+    for (kind, count) in counts {
+        println!("{count:>9}  {}", kind.trim_start_matches("= "));
+    }
+    let hours = seconds as f64 / 3600.0;
+    let rate = hours / took.as_secs_f64().max(0.001);
+    println!("{hours:.1} simulated hours in {:.1} s: {rate:.2} hours per second", took.as_secs_f64());
+}

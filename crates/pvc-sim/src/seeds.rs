@@ -1,0 +1,384 @@
+//! A cluster and its history from a seed; and the run of it: first only safety is demanded, then everything is
+//! well again and progress is.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use pvc_model::node::{CoordinatorState, DaemonState, DomainState};
+use pvc_model::vm::VmState;
+use serde::{Deserialize, Serialize};
+
+use crate::actions::{Action, Ask, Event};
+use crate::chance::Chance;
+use crate::cluster::{Cluster, HostShape, Shape, VmShape, Wish, host_name, vm_name, vm_uuid};
+use crate::guests::Manner;
+use crate::host::Net;
+use crate::log::Log;
+use crate::power::BmcManner;
+use crate::state::{Mutation, Nature};
+use crate::truth::Violation;
+
+/// After everything is well again, all that should run has to run by then.
+const PROGRESS: Duration = Duration::from_secs(15 * 60);
+
+/// How often somebody looks after what only an operator can set right.
+const CARE: Duration = Duration::from_secs(20);
+
+/// A run to be made.
+#[derive(Debug, Clone)]
+pub struct Case {
+    pub shape: Shape,
+    pub history: Vec<Event>,
+}
+
+/// What came of a run.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Report {
+    pub violation: Option<(String, String)>,
+    pub seconds: u64,
+    pub log_lines: u64,
+    pub log_digest: u64,
+    pub counts: BTreeMap<String, u64>,
+}
+
+/// A kind of fault: what begins and what ends it.
+struct Fault {
+    begin: Action,
+    end: Option<Action>,
+}
+
+impl Case {
+    /// The cluster and the history that belong to `seed`, with faults and operators for so many minutes.
+    pub fn from_seed(seed: u64, minutes: u64, mutation: Option<Mutation>) -> Case {
+        let mut chance = Chance::for_purpose(seed, "shape");
+        let shape = shape(&mut chance, seed, mutation);
+        let mut chance = Chance::for_purpose(seed, "history");
+        let mut history = faults(&mut chance, &shape, minutes);
+        history.extend(operators(&mut chance, &shape, minutes));
+        history.sort_by_key(|event| event.at);
+        Case { shape, history }
+    }
+
+    /// Runs it in this process, which must do nothing else: see `same_dice`.
+    pub async fn run(&self, log: Log) -> Report {
+        let mut report = Report::default();
+        for event in &self.history {
+            *report.counts.entry(event.action.kind()).or_default() += 1;
+        }
+        let cluster = match Cluster::start(self.shape.clone(), log.clone()).await {
+            Ok(cluster) => cluster,
+            Err(violation) => {
+                report.violation = Some((violation.rule, violation.what));
+                return report;
+            }
+        };
+        let ended = self.drama(&cluster).await;
+        report.violation = ended.err().map(|violation| (violation.rule, violation.what));
+        if let Some((rule, what)) = &report.violation {
+            log.note(&format!("ends: {rule}: {what}"));
+        }
+        report.seconds = cluster.now().as_secs();
+        report.counts.extend(cluster.counts());
+        (report.log_lines, report.log_digest) = log.digest();
+        report
+    }
+
+    async fn drama(&self, cluster: &Cluster) -> Result<(), Violation> {
+        cluster.live(&self.history).await?;
+        cluster.pass(Duration::from_secs(30)).await?;
+        cluster.heal();
+        let end = cluster.now() + PROGRESS;
+        loop {
+            let unsettled = cluster.unsettled();
+            if unsettled.is_empty() {
+                break;
+            }
+            if cluster.now() >= end {
+                let what = unsettled.into_iter().take(12).collect::<Vec<_>>().join("; ");
+                return Err(Violation { rule: "progress".to_owned(), what });
+            }
+            cluster.care();
+            cluster.pass(CARE).await?;
+        }
+        // It stays so.
+        cluster.pass(Duration::from_secs(60)).await?;
+        if let Some(what) = cluster.unsettled().first() {
+            return Err(Violation { rule: "progress".to_owned(), what: format!("not for long: {what}") });
+        }
+        cluster.kept_promises()
+    }
+}
+
+impl Cluster {
+    /// What is not as it should be once everything is well.
+    pub fn unsettled(&self) -> Vec<String> {
+        let view = self.view();
+        let mut unsettled = Vec::new();
+        for host in 0..self.shape.hosts.len() {
+            let name = host_name(host);
+            match view.nodes.get(name.as_str()) {
+                None => unsettled.push(format!("{name} has no record")),
+                Some(node) => {
+                    if node.daemon_state != DaemonState::Run || node.domain_state != DomainState::Ready {
+                        unsettled.push(format!("{name} is {} and {}", node.daemon_state, node.domain_state));
+                    }
+                    let is_named = view.config.primary.as_ref().is_some_and(|primary| *primary == node.name);
+                    let wanted = match (self.shape.hosts[host].is_coordinator, is_named) {
+                        (true, true) => CoordinatorState::Primary,
+                        (true, false) => CoordinatorState::Secondary,
+                        (false, _) => CoordinatorState::Client,
+                    };
+                    if node.coordinator_state != wanted {
+                        unsettled.push(format!("{name} is {} instead of {wanted}", node.coordinator_state));
+                    }
+                    let addresses = self.world.with(|state| state.hosts[host].addresses.len());
+                    if is_named != (addresses == 3) || !is_named && addresses > 0 {
+                        unsettled.push(format!("{name} has {addresses} floating addresses"));
+                    }
+                }
+            }
+        }
+        if view.config.primary.is_none() {
+            unsettled.push("nobody is primary".to_owned());
+        }
+        for vm in 0..self.shape.vms.len() {
+            let name = vm_name(vm);
+            let Some(record) = view.vms.get(&vm_uuid(vm)) else {
+                unsettled.push(format!("{name} has no record"));
+                continue;
+            };
+            let runs_on: Vec<String> = self.runs_on(vm).into_iter().map(host_name).collect();
+            let node = record.node.as_ref().map(ToString::to_string).unwrap_or_default();
+            let wanted = match record.state {
+                VmState::Start => vec![node],
+                VmState::Stop | VmState::Disable if !record.autostart => Vec::new(),
+                _ => {
+                    let why = &record.failed_reason;
+                    unsettled
+                        .push(format!("{name} is {} on {node} ({why}); runs on {runs_on:?}", record.state));
+                    continue;
+                }
+            };
+            if runs_on != wanted {
+                unsettled.push(format!("{name} is {}; runs on {runs_on:?}, not {wanted:?}", record.state));
+            }
+        }
+        unsettled
+    }
+
+    /// What an operator does about what only operators can set right.
+    pub fn care(&self) {
+        let view = self.view();
+        for host in 0..self.shape.hosts.len() {
+            let Some(node) = view.nodes.get(host_name(host).as_str()) else { continue };
+            if node.daemon_state == DaemonState::Run
+                && matches!(node.domain_state, DomainState::Flushed | DomainState::Flush)
+            {
+                self.ask(Ask::Ready(host));
+            }
+        }
+        if view.config.maintenance {
+            self.ask(Ask::Maintenance(false));
+        }
+        for vm in 0..self.shape.vms.len() {
+            if view.vms.get(&vm_uuid(vm)).is_some_and(|record| record.state == VmState::Fail) {
+                self.ask(Ask::Start(vm));
+            }
+        }
+    }
+
+    /// Whether everything is as operators were told.
+    ///
+    /// # Errors
+    /// The first promise that was not kept (I10).
+    pub fn kept_promises(&self) -> Result<(), Violation> {
+        let view = self.view();
+        let wishes = self.wishes.lock().expect("nothing panics while it holds them").clone();
+        for (vm, wish) in wishes {
+            let state = &view.vms[&vm_uuid(vm)].state;
+            let is_kept = match wish {
+                Wish::Runs => *state == VmState::Start,
+                Wish::IsOff => *state != VmState::Start,
+                Wish::Unknown => true,
+            };
+            if !is_kept {
+                let what = format!("{} is {state}, and an operator was promised: {wish:?}", vm_name(vm));
+                return Err(Violation { rule: "I10".to_owned(), what });
+            }
+        }
+        Ok(())
+    }
+
+    fn counts(&self) -> BTreeMap<String, u64> {
+        self.world.with(|state| {
+            BTreeMap::from([
+                ("= fences".to_owned(), state.truth.fenced),
+                ("= power cuts".to_owned(), state.truth.cuts_begun),
+                ("= migrations".to_owned(), state.migrations.arrived),
+                ("= migrations with lost word".to_owned(), state.migrations.lost_words),
+                ("= VMs started elsewhere".to_owned(), state.truth.relocations),
+                ("= starts of guests".to_owned(), state.truth.starts),
+                ("= sessions expired".to_owned(), state.zookeeper.expiries),
+            ])
+        })
+    }
+}
+
+// --- From a seed ---------------------------------------------------------------------------------
+
+fn shape(chance: &mut Chance, seed: u64, mutation: Option<Mutation>) -> Shape {
+    let hosts = *chance.pick(&[1, 2, 3, 3, 3, 3, 3, 3, 4, 4, 5, 5, 6, 7, 9, 12]).expect("not empty");
+    let coordinators = match hosts {
+        1 | 2 => hosts,
+        3 | 4 => 3,
+        _ => *chance.pick(&[3, 3, 5]).expect("not empty"),
+    };
+    let most = *chance.pick(&[2, 5, 10, 20, 40]).expect("not empty");
+    let vms = if chance.happens(20) { 60 + chance.below(200) } else { 1 + chance.below(most) };
+    let vms: Vec<VmShape> = (0..vms).map(|_| vm(chance)).collect();
+    let total: u64 = vms.iter().map(|vm| vm.memory_mib).sum();
+    // Room for what all others run, on a few; on most, for a good deal.
+    let spare = *chance.pick(&[150, 200, 400]).expect("not empty");
+    let memory_mib = (total * spare / 100 / hosts.max(2) as u64).max(16 << 10) + 6000;
+    let host = |index| HostShape { is_coordinator: index < coordinators, memory_mib, drift_ppm: 0 };
+    let mut hosts: Vec<HostShape> = (0..hosts).map(host).collect();
+    for host in &mut hosts {
+        host.drift_ppm = chance.below(600) as i64 - 300;
+    }
+    let nature = Nature {
+        seed,
+        latency_ms: *chance.pick(&[(1, 2), (1, 5), (2, 30), (5, 150)]).expect("not empty"),
+        hiccups: *chance.pick(&[0, 1, 10]).expect("not empty"),
+        lost_words: *chance.pick(&[0, 20, 200]).expect("not empty"),
+        broken_writes: *chance.pick(&[0, 100, 700]).expect("not empty"),
+        reset_after: chance.happens(300).then_some(30),
+        mutation,
+    };
+    Shape { nature, hosts, vms }
+}
+
+fn vm(chance: &mut Chance) -> VmShape {
+    let manner = Manner {
+        ignores_shutdown: chance.happens(100),
+        shutdown_ms: 500 + chance.below(30_000),
+        start_ms: 50 + chance.below(3_000),
+        migration_ms: 300 + chance.below(20_000),
+        never_converges: chance.happens(50),
+        dies_at_start: if chance.happens(50) { 300 } else { 0 },
+    };
+    VmShape { memory_mib: 256 << chance.below(5), runs: chance.happens(850), manner }
+}
+
+/// How long a fault lasts, in milliseconds.
+fn lasts(chance: &mut Chance) -> u64 {
+    match chance.below(3) {
+        0 => 500 + chance.below(15_000),
+        1 => 15_000 + chance.below(75_000),
+        _ => 90_000 + chance.below(500_000),
+    }
+}
+
+const KINDS: u64 = 17;
+
+fn fault(chance: &mut Chance, shape: &Shape, kind: u64) -> Fault {
+    let host = chance.below(shape.hosts.len() as u64) as usize;
+    let vm = chance.below(shape.vms.len() as u64) as usize;
+    let step = if chance.happens(500) { 3600 } else { -3600 };
+    let manner = *chance
+        .pick(&[
+            BmcManner::Dead,
+            BmcManner::Slow(12),
+            BmcManner::Slow(45),
+            BmcManner::Ignores,
+            BmcManner::LiesOff,
+        ])
+        .expect("not empty");
+    let lasting = |begin, end| Fault { begin, end: Some(end) };
+    let sudden = |begin| Fault { begin, end: None };
+    match kind {
+        0 => lasting(Action::PowerLoss(host), Action::PowerReturn(host)),
+        1 => lasting(Action::Unplug(host, Net::Cluster), Action::Plug(host, Net::Cluster)),
+        2 => lasting(Action::Unplug(host, Net::Upstream), Action::Plug(host, Net::Upstream)),
+        3 => lasting(Action::Unplug(host, Net::Storage), Action::Plug(host, Net::Storage)),
+        4 => lasting(Action::FreezeDaemon(host), Action::ThawDaemon(host)),
+        5 => lasting(Action::FreezeHost(host), Action::ThawHost(host)),
+        6 => sudden(Action::KillDaemon(host)),
+        7 => sudden(Action::RestartDaemon(host)),
+        8 => lasting(Action::StopDaemon(host), Action::StartDaemon(host)),
+        9 => lasting(Action::Bmc(host, manner), Action::Bmc(host, BmcManner::Works)),
+        10 => lasting(Action::ServerDown(host), Action::ServerUp(host)),
+        11 => sudden(Action::StepClock(host, step)),
+        12 => lasting(Action::HypervisorDown(host), Action::HypervisorUp(host)),
+        13 => lasting(Action::CephSilent, Action::CephAnswers),
+        14 => sudden(Action::BreakAfterWrite(host)),
+        15 => sudden(Action::CrashGuest(vm)),
+        _ => lasting(Action::PowerLoss(host), Action::PowerReturn(host)),
+    }
+}
+
+/// Some kinds of faults, each as often as this cluster's luck has it: a run in which everything happens shows
+/// less than runs that each have their own plague.
+fn faults(chance: &mut Chance, shape: &Shape, minutes: u64) -> Vec<Event> {
+    let weights: Vec<u64> =
+        (0..KINDS).map(|_| if chance.happens(450) { 0 } else { 1 + chance.below(10) }).collect();
+    let between = *chance.pick(&[8_000, 20_000, 60_000, 150_000]).expect("not empty");
+    let mut events = Vec::new();
+    let mut at = 5_000;
+    loop {
+        at += 1 + chance.below(2 * between);
+        if at > minutes * 60_000 {
+            return events;
+        }
+        let mut drawn = chance.below(weights.iter().sum());
+        let kind = weights.iter().position(|weight| match drawn.checked_sub(*weight) {
+            Some(rest) => {
+                drawn = rest;
+                false
+            }
+            None => true,
+        });
+        let Some(kind) = kind else { return events };
+        let Fault { begin, end } = fault(chance, shape, kind as u64);
+        events.push(Event { at, action: begin });
+        if let Some(end) = end {
+            events.push(Event { at: at + lasts(chance), action: end });
+        }
+    }
+}
+
+fn operators(chance: &mut Chance, shape: &Shape, minutes: u64) -> Vec<Event> {
+    let between = *chance.pick(&[3_000, 15_000, 40_000, 120_000, u64::MAX / 4]).expect("not empty");
+    let mut events = Vec::new();
+    let mut at = 2_000_u64;
+    loop {
+        at = at.saturating_add(1 + chance.below(2 * between));
+        if at > minutes * 60_000 {
+            return events;
+        }
+        events.push(Event { at, action: Action::Ask(ask(chance, shape)) });
+    }
+}
+
+fn ask(chance: &mut Chance, shape: &Shape) -> Ask {
+    let host = chance.below(shape.hosts.len() as u64) as usize;
+    let other = chance.below(shape.hosts.len() as u64) as usize;
+    let vm = chance.below(shape.vms.len() as u64) as usize;
+    let to = chance.happens(600).then_some(other);
+    let live_only = chance.happens(200);
+    match chance.below(24) {
+        0..=3 => Ask::Start(vm),
+        4 => Ask::Stop(vm),
+        5 => Ask::Shutdown(vm),
+        6 => Ask::Restart(vm),
+        7 => Ask::Disable(vm),
+        8..=11 => Ask::Move { vm, to, live_only },
+        12 | 13 => Ask::Migrate { vm, to },
+        14 => Ask::Unmigrate(vm),
+        15 | 16 => Ask::Flush(host),
+        17..=19 => Ask::Ready(host),
+        20 => Ask::Primary(host),
+        21 => Ask::Secondary(host),
+        22 => Ask::Maintenance(chance.happens(300)),
+        _ => Ask::Start(vm),
+    }
+}
