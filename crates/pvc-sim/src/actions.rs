@@ -144,6 +144,7 @@ impl State {
     pub fn heal(&mut self) {
         self.note("-- everything is well again");
         self.ceph.silent = false;
+        self.calm_guests();
         for host in 0..self.hosts.len() {
             let known = &mut self.hosts[host];
             known.cables = crate::host::Cables { cluster: true, upstream: true, storage: true };

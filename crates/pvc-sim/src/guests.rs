@@ -352,6 +352,12 @@ impl State {
         }
     }
 
+    /// Guests no longer write faster than they can be copied.
+    pub fn calm_guests(&mut self) {
+        self.migrations.manners.values_mut().for_each(|manner| manner.never_converges = false);
+        self.migrations.jobs.values_mut().for_each(|job| job.never_converges = false);
+    }
+
     pub fn set_hypervisor_up(&mut self, host: usize, up: bool) {
         self.hosts[host].hypervisor_up = up;
         self.announce(host, GuestEvent::Resync);

@@ -21,15 +21,16 @@ Usage: pvc-sim seeds [OPTION]…   run clusters from many seeds
   --minutes M        minutes of faults in each run (30)
   --hours H          as --minutes, in hours
   --jobs N           how many runs at once (as many as there are processors)
-  --no-shrink        show a failing history as it is
+  --no-shrink        only say what failed
   --mutation NAME    break the safety logic on purpose: unconfirmed, versionless, wall-clock
   --until-found      stop at the first failure and count that as success: a test of the tests
   --history FILE     one: what happens, instead of what the seed says; a JSON event per line
   --log              one: print the whole log
+  --debug            one: with the daemons' debug messages
 ";
 
 /// How long a run may take in real time until it is taken for one that hangs.
-const PATIENCE: Duration = Duration::from_secs(600);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// How many runs a history may take to be shrunk.
 const SHRINKING: usize = 150;
@@ -48,6 +49,7 @@ struct Options {
     until_found: bool,
     history: Option<String>,
     log: bool,
+    debug: bool,
 }
 
 fn parse(arguments: &[String]) -> Result<Options, String> {
@@ -61,6 +63,7 @@ fn parse(arguments: &[String]) -> Result<Options, String> {
         until_found: false,
         history: None,
         log: false,
+        debug: false,
     };
     let mut rest = arguments.iter();
     while let Some(option) = rest.next() {
@@ -78,6 +81,7 @@ fn parse(arguments: &[String]) -> Result<Options, String> {
             "--until-found" => options.until_found = true,
             "--history" => options.history = Some(value()?),
             "--log" => options.log = true,
+            "--debug" => options.debug = true,
             other => return Err(format!("`{other}` is no option")),
         }
     }
@@ -124,7 +128,7 @@ fn one(options: &Options) -> Result<ExitCode, String> {
         .map_err(|error| error.to_string())?;
     let report = runtime.block_on(async {
         let log = Log::new(options.log);
-        log.hear_daemons(tracing::Level::INFO);
+        log.hear_daemons(if options.debug { tracing::Level::DEBUG } else { tracing::Level::INFO });
         pvc_sim::hear_panics(&log);
         let report = case.run(log.clone()).await;
         if report.violation.is_some() && !options.log {
@@ -250,7 +254,7 @@ fn seeds(options: &Options) -> Result<ExitCode, String> {
     if options.until_found {
         return Ok(found(options, &failed, done.len()));
     }
-    if let Some((seed, told)) = failed.first() {
+    if let Some((seed, told)) = failed.first().filter(|_| options.shrink) {
         show(options, *seed, told)?;
     }
     summary(&done, begun.elapsed());
@@ -277,7 +281,7 @@ fn show(options: &Options, seed: u64, told: &Told) -> Result<(), String> {
     let (rule, _) = told.report.violation.clone().unwrap_or_default();
     let mut history = case.history;
     let mut lines = told.lines.clone();
-    if options.shrink && rule != "crash" {
+    if rule != "crash" {
         println!("\nshrinking the history of seed {seed}, {} events …", history.len());
         let shrunk = shrink(options, seed, &rule, history)?;
         (history, lines) = (shrunk.0, shrunk.1.unwrap_or(lines));

@@ -1,5 +1,6 @@
 //! The BMCs: reached by the upstream network, and as good or bad as BMCs are.
 
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -45,7 +46,7 @@ enum Ask {
 type Said = Result<bool, PowerError>;
 
 impl State {
-    fn ask_bmc(&mut self, from: usize, name: &str, ask: Ask) -> oneshot::Receiver<Said> {
+    fn ask_bmc(&mut self, from: usize, name: &str, ask: Ask, caller: Weak<()>) -> oneshot::Receiver<Said> {
         let (answer, answered) = oneshot::channel();
         let target = self.hosts.iter().position(|host| bmc_name(&host.name) == name);
         let reaches = self.hosts[from].cables.upstream;
@@ -60,7 +61,7 @@ impl State {
             _ => self.chance.millis(100, 1500),
         };
         if ask == Ask::Switch(false) {
-            self.truth_of_cut(from, target);
+            self.truth_of_cut(from, target, caller);
         }
         let name = name.to_owned();
         // It acts in the middle, and answers at the end.
@@ -104,8 +105,13 @@ impl State {
 
 impl Bmcs {
     async fn ask(&self, bmc: &Bmc, ask: Ask) -> Said {
-        let answered = self.gate.call(|state| state.ask_bmc(self.host, &bmc.host, ask)).await;
-        self.gate.answer(answered).await
+        // Whoever stops waiting ends the program that talks to the BMC.
+        let caller = Arc::new(());
+        let calls = Arc::downgrade(&caller);
+        let answered = self.gate.call(|state| state.ask_bmc(self.host, &bmc.host, ask, calls)).await;
+        let said = self.gate.answer(answered).await;
+        drop(caller);
+        said
     }
 }
 

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use pvc_model::NodeName;
 use pvc_model::node::{CoordinatorState, DaemonState, DomainState};
 use pvc_model::vm::VmState;
 use serde::{Deserialize, Serialize};
@@ -181,7 +182,20 @@ impl Cluster {
             self.ask(Ask::Maintenance(false));
         }
         for vm in 0..self.shape.vms.len() {
-            if view.vms.get(&vm_uuid(vm)).is_some_and(|record| record.state == VmState::Fail) {
+            let Some(record) = view.vms.get(&vm_uuid(vm)) else { continue };
+            let is_ready = |name: &NodeName| {
+                view.nodes.get(name).is_some_and(|node| node.domain_state == DomainState::Ready)
+            };
+            // One that waits for its node to become ready, on a node that is: somebody moved it there meanwhile.
+            let is_stranded = record.state == VmState::Stop
+                && record.autostart
+                && record.node.as_ref().is_some_and(is_ready);
+            if record.state == VmState::Fail {
+                if record.failed_reason.contains("flush locks manually") && self.runs_on(vm).is_empty() {
+                    self.world.with(|state| state.flush_locks(&record.volumes()));
+                }
+                self.ask(Ask::Start(vm));
+            } else if is_stranded {
                 self.ask(Ask::Start(vm));
             }
         }
@@ -218,6 +232,7 @@ impl Cluster {
                 ("= migrations with lost word".to_owned(), state.migrations.lost_words),
                 ("= VMs started elsewhere".to_owned(), state.truth.relocations),
                 ("= starts of guests".to_owned(), state.truth.starts),
+                ("= locks flushed by hand".to_owned(), state.ceph.flushed_by_hand),
                 ("= sessions expired".to_owned(), state.zookeeper.expiries),
             ])
         })

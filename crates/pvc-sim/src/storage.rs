@@ -31,6 +31,7 @@ pub(crate) struct Ceph {
     pub blocked: BTreeSet<ClientId>,
     pub silent: bool,
     next_client: ClientId,
+    pub flushed_by_hand: u64,
 }
 
 /// The address of a host on the storage network.
@@ -80,6 +81,17 @@ impl Ceph {
 }
 
 impl State {
+    /// What an operator does with `pvc vm flush-locks` about locks that nobody else may break.
+    pub fn flush_locks(&mut self, volumes: &[VolumeId]) {
+        for volume in volumes {
+            if let Some(lock) = self.ceph.volumes.get_mut(volume).and_then(Option::take) {
+                self.ceph.blocked.insert(lock.client);
+                self.ceph.flushed_by_hand += 1;
+                self.note(format!("ceph: the lock of client.{} on {volume} is flushed by hand", lock.client));
+            }
+        }
+    }
+
     fn reaches_ceph(&self, host: usize) -> bool {
         !self.ceph.silent && self.hosts[host].cables.storage
     }

@@ -1,6 +1,7 @@
 //! What must never be true, judged by the hosts themselves and not by anybody's records.
 
 use std::collections::BTreeMap;
+use std::sync::Weak;
 use std::time::Duration;
 
 use pvc_model::link::IpNet;
@@ -26,8 +27,8 @@ pub struct Violation {
 
 pub(crate) struct Truth {
     pub violation: Option<Violation>,
-    /// Who cuts the power of each host at the moment.
-    cuts: Vec<Option<usize>>,
+    /// Who cuts the power of each host at the moment; it is over when its caller is gone.
+    cuts: Vec<Option<(usize, Weak<()>)>>,
     pub cuts_begun: u64,
     /// How often a record said that a node is dead for certain.
     pub fenced: u64,
@@ -104,15 +105,16 @@ impl State {
         }
     }
 
-    pub fn truth_of_cut(&mut self, by: usize, target: usize) {
+    pub fn truth_of_cut(&mut self, by: usize, target: usize, caller: Weak<()>) {
         let (fencer, victim) = (self.hosts[by].name.clone(), self.hosts[target].name.clone());
         self.note(format!("{fencer}: tells the BMC of {victim} to cut the power"));
         self.truth_of_decision(&format!("{fencer} cuts the power of {victim}"), by);
-        if let Some(other) = self.truth.cuts[target] {
-            let other = self.hosts[other].name.clone();
+        let in_flight = self.truth.cuts[target].as_ref().filter(|(_, caller)| caller.strong_count() > 0);
+        if let Some((other, _)) = in_flight {
+            let other = self.hosts[*other].name.clone();
             self.violate("I6", format!("{fencer} cuts the power of {victim} while {other} does"));
         }
-        self.truth.cuts[target] = Some(by);
+        self.truth.cuts[target] = Some((by, caller));
         self.truth.cuts_begun += 1;
     }
 
