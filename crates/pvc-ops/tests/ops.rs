@@ -385,6 +385,27 @@ async fn states_are_asked_for_and_refused() {
 }
 
 #[tokio::test]
+async fn a_vm_that_waits_for_its_node_and_is_to_be_off_waits_no_more() {
+    let world = World::with_nodes(&["hv1"]).await;
+    world.define("web1", UUID).await;
+    for (state, request) in [
+        (VmState::Stop, StateRequest::Stop),
+        (VmState::Stop, StateRequest::Disable),
+        (VmState::Shutdown, StateRequest::Shutdown),
+        (VmState::Start, StateRequest::Shutdown),
+    ] {
+        world.state(state).await;
+        let waits = |changes: &mut Changes| _ = changes.vm(UUID, VmChange::Autostart(true));
+        world.write(waits).await;
+        vm::set_state(&world.store, "web1", request, false).await.unwrap();
+        assert!(!world.vm().autostart, "{request:?}");
+    }
+    world.write(|changes| _ = changes.vm(UUID, VmChange::Autostart(true))).await;
+    vm::set_state(&world.store, "web1", StateRequest::Start, false).await.unwrap();
+    assert!(world.vm().autostart, "its node takes that back when it is ready");
+}
+
+#[tokio::test]
 async fn a_stop_that_an_older_node_would_lose_is_refused_unless_forced() {
     let world = World::with_nodes(&["hv1", "hv2"]).await;
     world.define("web1", UUID).await;

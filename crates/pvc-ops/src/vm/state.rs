@@ -115,9 +115,17 @@ pub async fn set_state(
             if let Answer::Write(state) | Answer::ThenDisable(state) = &answer {
                 changes.vm(record.uuid, VmChange::State(state.clone()));
             }
+            if record.autostart && wants_it_off(request) {
+                changes.vm(record.uuid, VmChange::Autostart(false));
+            }
             Ok((changes, StateOutcome { uuid: record.uuid, name: record.name.clone(), answer }))
         })
         .await
+}
+
+/// Whether the VM is to be off from then on: what a flush or a fence noted for later must not start it again.
+fn wants_it_off(request: StateRequest) -> bool {
+    matches!(request, StateRequest::Shutdown | StateRequest::Stop | StateRequest::Disable)
 }
 
 /// Which of the nodes that move the VM are ours; `None` if nobody moves it.
