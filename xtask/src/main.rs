@@ -9,6 +9,7 @@ mod generated;
 mod lab;
 mod package;
 mod run;
+mod sim;
 
 use std::process::ExitCode;
 
@@ -23,6 +24,8 @@ Usage: cargo xtask COMMAND
   lab COMMAND …                     three real nodes on this machine; see docs/dev/lab.md
   package [--debug] [--no-build] [--revision N] [--output DIRECTORY]
                                     make Debian packages in target/debian; see docs/manual/install.md
+  sim [--seeds N] [--seed S] [--hours H] …
+                                    clusters in a simulated world, from seeds; see docs/dev/simulation.md
   man [DIRECTORY]                   write the man pages of `pvc` to target/man
   completions [DIRECTORY]           write the shell completions of `pvc` to target/completions
 ";
@@ -53,6 +56,7 @@ fn main() -> ExitCode {
         ("openapi", []) => generated::openapi(),
         ("lab", rest) => lab::run(rest),
         ("package", rest) => package::run_with(rest),
+        ("sim", rest) => sim::run(rest),
         ("man", []) => generated::man("target/man"),
         ("man", [directory]) => generated::man(directory),
         ("completions", []) => generated::completions("target/completions"),

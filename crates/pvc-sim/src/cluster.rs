@@ -191,6 +191,9 @@ impl Cluster {
                     }
                     world.with(|world| {
                         world.note(format!("record: {name} is {state}"));
+                        if state == DaemonState::Dead {
+                            world.truth_of_suspicion(host, "the records call dead");
+                        }
                         if let (DaemonState::Fenced, Some((_, since))) = (&state, before) {
                             world.truth.fenced += 1;
                             world.truth_of_fenced(host, since);

@@ -241,7 +241,8 @@ fn seeds(options: &Options) -> Result<ExitCode, String> {
                     });
                     if let Some((rule, what)) = &told.report.violation {
                         println!("seed {seed}: {rule}: {what}");
-                        enough.fetch_or(options.until_found, Ordering::SeqCst);
+                        enough
+                            .fetch_or(options.until_found && is_by_mutation(options, seed), Ordering::SeqCst);
                     }
                     done.lock().expect("nobody panics while holding it").push((seed, told));
                 }
@@ -261,11 +262,19 @@ fn seeds(options: &Options) -> Result<ExitCode, String> {
     Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+/// Whether the seed runs well without the mutation.
+fn is_by_mutation(options: &Options, seed: u64) -> bool {
+    let sound = Options { mutation: None, ..options.clone() };
+    run_child(&sound, seed, None).is_ok_and(|told| told.report.violation.is_none())
+}
+
+/// Whether a seed has failed that does not fail without the mutation.
 fn found(options: &Options, failed: &[&(u64, Told)], runs: usize) -> ExitCode {
     let name = options.mutation.as_deref().unwrap_or("nothing");
-    match failed.first() {
-        Some((seed, _)) => {
-            println!("{name}: found by seed {seed}, after {runs} runs");
+    match failed.iter().find(|(seed, _)| is_by_mutation(options, *seed)) {
+        Some((seed, told)) => {
+            let (rule, _) = told.report.violation.clone().unwrap_or_default();
+            println!("{name}: found by seed {seed} ({rule}), after {runs} runs");
             ExitCode::SUCCESS
         }
         None => {

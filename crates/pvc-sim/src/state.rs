@@ -57,7 +57,7 @@ pub enum Mutation {
     Unconfirmed,
     /// A tree that forgets the versions which a change was decided on.
     Versionless,
-    /// A monotonic clock that steps with the wall clock.
+    /// A monotonic clock that follows the wall clock when that is set ahead.
     WallClock,
 }
 

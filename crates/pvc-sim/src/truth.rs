@@ -17,6 +17,12 @@ const RESET_AFTER_GUESTS: Duration = Duration::from_secs(60);
 /// How long after the loss of the quorum something may still happen that was decided before.
 const STILL_DECIDED: Duration = Duration::from_secs(30);
 
+/// For how long a node must have been well until nobody has a reason any more to take it for dead.
+const WELL: Duration = Duration::from_secs(60);
+
+/// A process that stood still does next what it was about to do, and no check can be later than its last one.
+const ABOUT_TO: Duration = Duration::from_secs(5);
+
 /// Something that must never happen has happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
@@ -109,6 +115,10 @@ impl State {
         let (fencer, victim) = (self.hosts[by].name.clone(), self.hosts[target].name.clone());
         self.note(format!("{fencer}: tells the BMC of {victim} to cut the power"));
         self.truth_of_decision(&format!("{fencer} cuts the power of {victim}"), by);
+        let thawed = self.thawed(by).is_some_and(|thawed| self.now.saturating_sub(thawed) < ABOUT_TO);
+        if !thawed {
+            self.truth_of_suspicion(target, &format!("{fencer} cuts the power of"));
+        }
         let in_flight = self.truth.cuts[target].as_ref().filter(|(_, caller)| caller.strong_count() > 0);
         if let Some((other, _)) = in_flight {
             let other = self.hosts[*other].name.clone();
@@ -118,13 +128,35 @@ impl State {
         self.truth.cuts_begun += 1;
     }
 
+    /// When the daemon of the host was last thawed.
+    fn thawed(&self, host: usize) -> Option<Duration> {
+        let daemon = self.hosts[host].daemon.as_ref()?;
+        self.processes[daemon.pid].thawed
+    }
+
+    /// Somebody takes the node for dead, and so `does` something about it.
+    pub fn truth_of_suspicion(&mut self, host: usize, does: &str) {
+        let Some(since) = self.well_since(host) else { return };
+        let seconds = self.now.saturating_sub(since).as_secs();
+        if seconds >= WELL.as_secs() {
+            let name = self.hosts[host].name.clone();
+            self.violate("I8", format!("{does} {name}, which has been well for {seconds} s"));
+        }
+    }
+
+    /// Since when nothing has kept the node's daemon from being heard; `None` if something does.
+    fn well_since(&self, host: usize) -> Option<Duration> {
+        let pid = self.hosts[host].daemon.as_ref()?.pid;
+        let heard = self.heard_since(pid).filter(|_| self.runs(pid))?;
+        Some(heard.max(self.thawed(host).unwrap_or_default()))
+    }
+
     /// Without quorum nobody decides anything.
     fn truth_of_decision(&mut self, what: &str, by: usize) {
         let since = self.zookeeper.lost_quorum_at.filter(|_| !self.has_quorum());
         let Some(since) = since else { return };
         // A process that stood still does next what it was about to do.
-        let thawed = self.hosts[by].daemon.as_ref().and_then(|daemon| self.processes[daemon.pid].thawed);
-        let since = thawed.map_or(since, |thawed| thawed.max(since));
+        let since = self.thawed(by).map_or(since, |thawed| thawed.max(since));
         if self.now.saturating_sub(since) > STILL_DECIDED {
             self.violate("I7", format!("{what} without quorum"));
         }

@@ -59,6 +59,8 @@ struct Client {
     server: Option<usize>,
     /// Whether packets go through now; only asked while it is connected.
     is_good: bool,
+    /// Since when they do.
+    good_since: Duration,
     /// Counts interruptions.
     interruption: u64,
     /// Requests that were not sent.
@@ -156,6 +158,16 @@ impl State {
         self.zookeeper.has_quorum
     }
 
+    /// Since when nothing has been in the way between the process and a server of the quorum; `None` if something is.
+    pub fn heard_since(&self, pid: Pid) -> Option<Duration> {
+        let known = &self.zookeeper.clients[self.processes[pid].client?];
+        let is_heard = known.is_connected
+            && known.is_good
+            && self.zookeeper.has_quorum
+            && self.zookeeper.sessions.contains_key(&known.session);
+        is_heard.then_some(known.good_since)
+    }
+
     fn counts_quorum(&self) -> bool {
         let servers = self.hosts.iter().filter(|host| host.is_coordinator).count();
         let heard = (0..self.hosts.len()).filter(|host| self.server_is_heard(*host)).count();
@@ -209,9 +221,11 @@ impl State {
         let pid = known.pid;
         let is_good = known.server.is_some_and(|server| self.reaches_server(pid, server));
         let was_good = known.is_good;
+        let now = self.now;
         if is_good && !was_good {
             let known = &mut self.zookeeper.clients[client];
             known.is_good = true;
+            known.good_since = now;
             known.interruption += 1;
             for deed in std::mem::take(&mut known.stalled) {
                 deed(self);
@@ -261,6 +275,7 @@ impl State {
             is_connected: false,
             server: None,
             is_good: false,
+            good_since: Duration::ZERO,
             interruption: 0,
             waiting: VecDeque::new(),
             sent: BTreeMap::new(),
@@ -328,6 +343,7 @@ impl State {
         let known = &mut self.zookeeper.clients[client];
         known.connection += 1;
         (known.is_connected, known.is_good, known.server) = (true, true, server);
+        known.good_since = now;
         known.breaks_after_write |= breaks;
         known.stalled.clear();
         (known.last_up, known.last_down) = (now, now);
@@ -824,4 +840,52 @@ impl Tree for Connection {
     fn max_request_bytes(&self) -> usize {
         MAX_REQUEST_BYTES
     }
+}
+
+#[cfg(test)]
+mod tests {
+    //! The simulated ZooKeeper is a Tree.
+
+    use std::sync::Arc;
+
+    use async_trait::async_trait;
+    use pvc_contracts::tree::TreeFixture;
+    use pvc_ports::Tree;
+
+    use super::Connection;
+    use crate::cluster::{Shape, host_name};
+    use crate::host::Host;
+    use crate::log::Log;
+    use crate::process::Gate;
+    use crate::state::{State, World};
+
+    struct Simulated(World);
+
+    impl Simulated {
+        /// Three hosts on which nothing runs but ZooKeeper.
+        fn servers() -> Simulated {
+            let host = |index| Host::new(host_name(index), true, 1024, 0);
+            let nature = Shape::plain(3, 0).nature;
+            let world = World::new(nature, Log::new(false), (0..3).map(host).collect());
+            world.with(|state| {
+                for host in &mut state.hosts {
+                    (host.on, host.booted) = (true, true);
+                }
+                state.rearranged();
+                State::watch_sessions(state);
+            });
+            Simulated(world)
+        }
+    }
+
+    #[async_trait]
+    impl TreeFixture for Simulated {
+        async fn connect(&self) -> Arc<dyn Tree> {
+            let pid = self.0.with(|state| state.new_process("a client".to_owned(), Some(0)));
+            let gate = Gate { world: self.0.clone(), pid };
+            Arc::new(Connection::open(gate).await.expect("there is a quorum"))
+        }
+    }
+
+    pvc_contracts::tree_contract!(Simulated::servers());
 }

@@ -1,0 +1,35 @@
+//! The program itself: each run is a process of its own.
+
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+use std::process::{Command, Output};
+
+fn pvc_sim(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_pvc-sim")).args(arguments).output().unwrap()
+}
+
+#[test]
+fn one_seed_gives_one_log_to_the_byte() {
+    for seed in ["5", "9"] {
+        let run = || pvc_sim(&["one", "--seed", seed, "--minutes", "15", "--log", "--debug"]).stdout;
+        let (first, second) = (run(), run());
+        assert!(first.split(|byte| *byte == b'\n').count() > 200, "something happens");
+        assert!(first == second, "seed {seed} has two logs");
+    }
+}
+
+#[test]
+fn a_run_of_seeds_says_what_happened() {
+    let ran = pvc_sim(&["seeds", "--seeds", "4", "--minutes", "5", "--no-shrink"]);
+    let said = String::from_utf8(ran.stdout).unwrap();
+    assert!(ran.status.success(), "{said}");
+    assert!(said.contains("4 seeds, 0 failed") && said.contains("simulated hours in"), "{said}");
+}
+
+#[test]
+fn a_power_cut_that_nobody_confirms_is_found() {
+    let mutated = ["--mutation", "unconfirmed", "--until-found", "--no-shrink"];
+    let ran = pvc_sim(&[&["seeds", "--seeds", "100", "--minutes", "10"][..], &mutated].concat());
+    let said = String::from_utf8(ran.stdout).unwrap();
+    assert!(ran.status.success() && said.contains("unconfirmed: found"), "{said}");
+}
