@@ -378,7 +378,8 @@ fn decide_running(view: &View<'_>, record: &VmRecord, guest: &Seen, mind: &Mind)
         {
             Decision::step(Step::Write(VmState::Start))
         }
-        VmState::Migrate | VmState::MigrateLive => Decision::finding(Finding::Held),
+        // Held by whoever sends it, who decides: an operator who let it go on would have it twice.
+        VmState::Migrate | VmState::MigrateLive => Decision::nothing(),
         VmState::Restart | VmState::Shutdown => power_off(view, record, guest, mind),
         VmState::Stop => Decision::step(Step::Destroy(WhyDestroy::Stopped)),
         other => Decision::finding(Finding::RunsDespite(other.clone())),
