@@ -451,6 +451,7 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
 
     use pvc_embedded::EmbeddedTree;
+    use pvc_model::primary::handover::Duty;
     use pvc_testkit::{SeededRandom, TokioClock, eventually};
 
     async fn shared() -> Arc<Shared> {
@@ -523,5 +524,15 @@ mod tests {
             say_not_started(&shared).await;
             assert_eq!(shared.record().unwrap().daemon_state, after);
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_daemon_on_its_way_out_takes_nothing_of_the_primary_role() {
+        let shared = shared().await;
+        assert!(primary::role::take(&shared, Duty::Upstream).await);
+        primary::step_down(&shared).await;
+        assert!(!shared.role.holds());
+        assert!(!primary::role::take(&shared, Duty::Upstream).await);
+        assert!(!shared.role.holds());
     }
 }

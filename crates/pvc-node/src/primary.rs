@@ -429,6 +429,8 @@ pub(crate) async fn let_go(shared: &Shared) {
 /// On the way out: gives the role to whoever contends for it, if anybody can, and waits until it is gone.
 /// Without an heir it is let go of all the same, and the record says so: whoever comes later takes it at once.
 pub(crate) async fn step_down(shared: &Shared) {
+    // A takeover may be waiting for what another node has left: nobody would let go of what it took.
+    shared.role.close();
     let decide = |cluster: &Cluster| {
         let mut changes = Changes::new();
         let heir = |other: &NodeRecord| {

@@ -37,6 +37,8 @@ struct State {
     leaving: BTreeSet<Duty>,
     /// Whether it is known what a former life left here.
     has_looked: bool,
+    /// Whether this daemon is on its way out: it takes nothing any more.
+    is_closed: bool,
     /// When the last request was sent that the store has answered; monotonic.
     heard: Duration,
 }
@@ -70,6 +72,15 @@ impl Role {
     /// Whether it is known what a former life left here.
     pub fn has_looked(&self) -> bool {
         self.state().has_looked
+    }
+
+    /// From now on nothing of it is taken here. A takeover that is under way comes to nothing.
+    pub fn close(&self) {
+        self.state().is_closed = true;
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.state().is_closed
     }
 
     pub fn peers(&self) -> MutexGuard<'_, Peers> {
@@ -144,7 +155,7 @@ pub(crate) fn longest_lease(shared: &Shared) -> Duration {
 /// to it, or the kernel refused.
 pub(crate) async fn take(shared: &Shared, duty: Duty) -> bool {
     let _turn = shared.role.turn.lock().await;
-    if is_cut_off(shared) {
+    if is_cut_off(shared) || shared.role.is_closed() {
         return false;
     }
     {
