@@ -33,3 +33,16 @@ fn a_power_cut_that_nobody_confirms_is_found() {
     let said = String::from_utf8(ran.stdout).unwrap();
     assert!(ran.status.success() && said.contains("unconfirmed: found"), "{said}");
 }
+
+/// Histories that once went wrong, shrunk, with the seed of their cluster.
+const FOUND: [(&str, &str); 1] = [("195", "stopped-while-it-takes-over.jsonl")];
+
+#[test]
+fn what_once_went_wrong_goes_well() {
+    for (seed, history) in FOUND {
+        let file = format!("{}/tests/histories/{history}", env!("CARGO_MANIFEST_DIR"));
+        let ran = pvc_sim(&["one", "--seed", seed, "--minutes", "30", "--history", &file]);
+        let said = String::from_utf8(ran.stdout).unwrap();
+        assert!(ran.status.success() && said.contains("\"violation\":null"), "{history}: {said}");
+    }
+}
