@@ -36,8 +36,7 @@ impl Patroni {
     }
 
     /// Asks in a thread of its own: the client blocks.
-    async fn ask(&self, path: &str, body: Option<Value>, limit: Duration) -> Result<Answer, DatabaseError> {
-        let url = format!("{}{path}", self.url);
+    async fn ask(&self, url: String, body: Option<Value>, limit: Duration) -> Result<Answer, DatabaseError> {
         let work = tokio::task::spawn_blocking(move || request(&url, body, limit));
         work.await.unwrap_or_else(|failed| Err(DatabaseError::Unreachable { why: failed.to_string() }))
     }
@@ -73,28 +72,69 @@ fn leader_of(cluster: &Value) -> Option<&str> {
     cluster["members"].as_array()?.iter().find(leads)?["name"].as_str()
 }
 
+/// Where the member's own Patroni tells of it.
+fn address_of<'a>(cluster: &'a Value, member: &str) -> Option<&'a str> {
+    let named = |known: &&Value| known["name"].as_str() == Some(member);
+    cluster["members"].as_array()?.iter().find(named)?["api_url"].as_str()
+}
+
+impl Patroni {
+    /// What Patroni says of its members.
+    async fn cluster(&self) -> Result<Value, DatabaseError> {
+        told(self.ask(format!("{}/cluster", self.url), None, ASK).await?)
+    }
+
+    /// The history that the member's database is in, as it says itself: what the cluster knows of it may be old.
+    async fn timeline(&self, cluster: &Value, member: &str) -> Result<Option<i64>, DatabaseError> {
+        let Some(address) = address_of(cluster, member) else { return Ok(None) };
+        Ok(told(self.ask(address.to_owned(), None, ASK).await?)?["timeline"].as_i64())
+    }
+
+    /// Refuses a candidate that has not followed the leader's own promotion yet. Patroni would promote it, and both
+    /// would have written a history of the same number: what the old leader wrote is lost, and it never
+    /// follows again. Two hand-overs within a second are enough for that (Patroni 3.0.2, PostgreSQL 15).
+    async fn must_follow(&self, cluster: &Value, leader: &str, candidate: &str) -> Result<(), DatabaseError> {
+        let wanted = self.timeline(cluster, leader).await?;
+        let had = self.timeline(cluster, candidate).await?;
+        match (had, wanted) {
+            (Some(had), Some(wanted)) if had != wanted => {
+                let why = format!(
+                    "the copy on `{candidate}` is in timeline {had} and does not follow `{leader}` into \
+                     timeline {wanted} yet"
+                );
+                Err(DatabaseError::Refused { why })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What an answer tells.
+fn told(answer: Answer) -> Result<Value, DatabaseError> {
+    let unreadable = |why: String| DatabaseError::Unreachable { why };
+    if answer.status != 200 {
+        return Err(unreadable(format!("Patroni answers with status {}", answer.status)));
+    }
+    serde_json::from_str(&answer.text)
+        .map_err(|error| unreadable(format!("Patroni's answer cannot be read: {error}")))
+}
+
 #[async_trait]
 impl Database for Patroni {
     async fn leader(&self) -> Result<Option<NodeName>, DatabaseError> {
-        let answer = self.ask("/cluster", None, ASK).await?;
-        if answer.status != 200 {
-            let why = format!("Patroni answers with status {}", answer.status);
-            return Err(DatabaseError::Unreachable { why });
-        }
-        let cluster: Value = serde_json::from_str(&answer.text).map_err(|error| {
-            DatabaseError::Unreachable { why: format!("Patroni's answer cannot be read: {error}") }
-        })?;
-        Ok(leader_of(&cluster).map(NodeName::new))
+        Ok(leader_of(&self.cluster().await?).map(NodeName::new))
     }
 
     async fn switch_to(&self, node: &NodeName) -> Result<(), DatabaseError> {
-        let leader = match self.leader().await? {
-            Some(leader) if leader == *node => return Ok(()),
+        let cluster = self.cluster().await?;
+        let leader = match leader_of(&cluster) {
+            Some(leader) if leader == node.as_str() => return Ok(()),
             Some(leader) => leader,
             None => return Err(DatabaseError::Refused { why: "it has no leader at the moment".to_owned() }),
         };
-        let wish = json!({ "leader": leader.as_str(), "candidate": node.as_str() });
-        let answer = self.ask("/switchover", Some(wish), SWITCH).await?;
+        self.must_follow(&cluster, leader, node.as_str()).await?;
+        let wish = json!({ "leader": leader, "candidate": node.as_str() });
+        let answer = self.ask(format!("{}/switchover", self.url), Some(wish), SWITCH).await?;
         match answer.status {
             200 | 202 => Ok(()),
             status => {

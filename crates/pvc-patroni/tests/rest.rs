@@ -5,7 +5,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex};
 
-use axum::extract::State;
+use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -16,41 +16,82 @@ use serde_json::{Value, json};
 
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// The leader, and whether the candidate lags behind.
-type Cluster = Arc<Mutex<(Option<String>, bool)>>;
+struct Members {
+    leader: Option<String>,
+    lags: bool,
+    /// The timelines of `hv1` and `hv2`.
+    timelines: [Value; 2],
+}
+
+type Cluster = Arc<Mutex<Members>>;
 
 async fn serve(cluster: Cluster) -> Patroni {
-    let router = Router::new()
-        .route("/cluster", get(members))
-        .route("/switchover", post(switchover))
-        .with_state(cluster);
     let listener = tokio::net::TcpListener::bind((LOOPBACK, 0)).await.unwrap();
     let port = listener.local_addr().unwrap().port();
+    let router = Router::new()
+        .route("/cluster", get(move |state: State<Cluster>| members(state, port)))
+        .route("/{member}/patroni", get(member))
+        .route("/switchover", post(switchover))
+        .with_state(cluster);
     tokio::spawn(async move { axum::serve(listener, router).await });
     Patroni::new(LOOPBACK, port)
 }
 
-async fn members(State(cluster): State<Cluster>) -> Json<Value> {
-    let leader = cluster.lock().unwrap().0.clone();
+async fn members(State(cluster): State<Cluster>, port: u16) -> Json<Value> {
+    let leader = cluster.lock().unwrap().leader.clone();
     let role = |name: &str| if leader.as_deref() == Some(name) { "leader" } else { "replica" };
-    let members: Vec<Value> = ["hv1", "hv2"].map(|name| json!({"name": name, "role": role(name)})).into();
+    // What Patroni says here of the timelines is as old as its last round.
+    let members = ["hv1", "hv2"].map(|name| {
+        let address = format!("http://{LOOPBACK}:{port}/{name}/patroni");
+        json!({"name": name, "role": role(name), "api_url": address, "timeline": 6})
+    });
     Json(json!({ "members": members, "scope": "pvc" }))
+}
+
+async fn member(State(cluster): State<Cluster>, Path(name): Path<String>) -> Json<Value> {
+    let timelines = cluster.lock().unwrap().timelines.clone();
+    Json(json!({ "state": "running", "timeline": timelines[usize::from(name == "hv2")] }))
 }
 
 async fn switchover(State(cluster): State<Cluster>, Json(wish): Json<Value>) -> (StatusCode, String) {
     let mut cluster = cluster.lock().unwrap();
-    if wish["leader"].as_str() != cluster.0.as_deref() {
+    if wish["leader"].as_str() != cluster.leader.as_deref() {
         return (StatusCode::PRECONDITION_FAILED, "leader name does not match".to_owned());
     }
-    if cluster.1 {
+    if cluster.lags {
         return (StatusCode::PRECONDITION_FAILED, "candidate does not match with sync_standby".to_owned());
     }
-    cluster.0 = wish["candidate"].as_str().map(str::to_owned);
+    cluster.leader = wish["candidate"].as_str().map(str::to_owned);
     (StatusCode::OK, "Successfully switched over to \"hv2\"".to_owned())
 }
 
 fn cluster(leader: Option<&str>, lags: bool) -> Cluster {
-    Arc::new(Mutex::new((leader.map(str::to_owned), lags)))
+    let timelines = [json!(7), json!(7)];
+    Arc::new(Mutex::new(Members { leader: leader.map(str::to_owned), lags, timelines }))
+}
+
+#[tokio::test]
+async fn a_copy_that_has_not_followed_the_leader_yet_does_not_become_the_leader() {
+    let cluster = cluster(Some("hv1"), false);
+    cluster.lock().unwrap().timelines[1] = json!(6);
+    let patroni = serve(cluster.clone()).await;
+    let error = patroni.switch_to(&NodeName::new("hv2")).await.unwrap_err();
+    let expected = "the database's leader was not changed: the copy on `hv2` is in timeline 6 and does not \
+                    follow `hv1` into timeline 7 yet";
+    assert_eq!(error.to_string(), expected);
+    assert_eq!(cluster.lock().unwrap().leader.as_deref(), Some("hv1"), "nobody was asked to switch");
+
+    cluster.lock().unwrap().timelines[1] = json!(7);
+    patroni.switch_to(&NodeName::new("hv2")).await.unwrap();
+    assert_eq!(cluster.lock().unwrap().leader.as_deref(), Some("hv2"));
+}
+
+#[tokio::test]
+async fn a_copy_whose_timeline_nobody_tells_is_left_to_patroni() {
+    let cluster = cluster(Some("hv1"), false);
+    cluster.lock().unwrap().timelines[1] = Value::Null;
+    serve(cluster.clone()).await.switch_to(&NodeName::new("hv2")).await.unwrap();
+    assert_eq!(cluster.lock().unwrap().leader.as_deref(), Some("hv2"));
 }
 
 #[tokio::test]
