@@ -3,8 +3,12 @@
 
 use std::time::Duration;
 
+use pvc_model::storage::VolumeId;
+use pvc_ports::GuestRun;
 use serde::{Deserialize, Serialize};
 
+use crate::cluster::vm_uuid;
+use crate::guests::FailingStarts;
 use crate::host::Net;
 use crate::power::BmcManner;
 use crate::state::State;
@@ -37,7 +41,36 @@ pub enum Action {
     CephAnswers,
     BreakAfterWrite(usize),
     CrashGuest(usize),
+    /// The next starts of a VM come to nothing, on one host or on any.
+    FailStarts {
+        vm: usize,
+        host: Option<usize>,
+        times: u32,
+        how: StartFailure,
+    },
+    /// The guest no longer hears its power button.
+    DeafenGuest(usize),
+    /// The guest no longer writes faster than it can be copied.
+    CalmGuest(usize),
+    /// Held by its hypervisor, as when its disk failed.
+    PauseGuest(usize),
+    ResumeGuest(usize),
+    /// The VM's volume is gone.
+    LoseVolume(usize),
+    /// A machine that nobody knows has the VM's volume.
+    LockVolume(usize),
+    /// `pvc vm flush-locks`.
+    FlushLocks(usize),
     Ask(Ask),
+}
+
+/// How a start comes to nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StartFailure {
+    /// The hypervisor refuses it.
+    Refused,
+    /// The guest is killed as it begins.
+    Dies,
 }
 
 /// What an operator asks for.
@@ -48,8 +81,19 @@ pub enum Ask {
     Shutdown(usize),
     Restart(usize),
     Disable(usize),
-    Move { vm: usize, to: Option<usize>, live_only: bool },
-    Migrate { vm: usize, to: Option<usize> },
+    /// As [`Disable`](Ask::Disable), and until it is: what the command line does.
+    DisableAndWait(usize),
+    /// Forget the VM; its volumes stay.
+    Undefine(usize),
+    Move {
+        vm: usize,
+        to: Option<usize>,
+        live_only: bool,
+    },
+    Migrate {
+        vm: usize,
+        to: Option<usize>,
+    },
     Unmigrate(usize),
     Flush(usize),
     Ready(usize),
@@ -129,10 +173,26 @@ impl State {
                     self.break_after_next_write(pid);
                 }
             }
-            Action::CrashGuest(vm) => self.crash_guest(crate::cluster::vm_uuid(vm)),
+            Action::CrashGuest(vm) => self.crash_guest(vm_uuid(vm)),
+            Action::FailStarts { vm, host, times, how } => {
+                self.migrations.failing.insert(vm_uuid(vm), FailingStarts { host, times, how });
+            }
+            Action::DeafenGuest(vm) => {
+                self.migrations.manners.entry(vm_uuid(vm)).or_default().ignores_shutdown = true;
+            }
+            Action::CalmGuest(vm) => self.calm_guest(vm_uuid(vm)),
+            Action::PauseGuest(vm) => self.hold_guest(vm_uuid(vm), GuestRun::Paused),
+            Action::ResumeGuest(vm) => self.hold_guest(vm_uuid(vm), GuestRun::Running),
+            Action::LoseVolume(vm) => drop(self.ceph.volumes.remove(&self.volume(vm))),
+            Action::LockVolume(vm) => self.lock_by_stranger(&self.volume(vm)),
+            Action::FlushLocks(vm) => self.flush_locks(&[self.volume(vm)]),
             Action::Ask(_) => unreachable!("operators ask by themselves"),
         }
         self.rearranged();
+    }
+
+    fn volume(&self, vm: usize) -> VolumeId {
+        self.migrations.volumes[&vm_uuid(vm)].clone()
     }
 
     fn freeze_daemon(&mut self, host: usize, frozen: bool) {

@@ -9,10 +9,12 @@ use pvc_model::cluster::Cluster as View;
 use pvc_model::node::{DaemonState, DomainState};
 use pvc_model::request::StateRequest;
 use pvc_model::storage::VolumeId;
-use pvc_model::vm::VmState;
+use pvc_model::vm::{MigrationMethod, Selector, VmState};
 use pvc_ops::node::{CoordinatorRequest, DomainRequest};
 use pvc_ops::vm::{Define, Move, Movement};
 use pvc_store::{Changes, NodeChange, Store};
+use pvc_testkit::TokioClock;
+use tokio::sync::oneshot;
 use uuid::Uuid;
 
 use crate::actions::{Action, Ask, Event};
@@ -36,6 +38,7 @@ pub struct Shape {
 
 #[derive(Debug, Clone)]
 pub struct HostShape {
+    pub name: String,
     pub is_coordinator: bool,
     pub memory_mib: u64,
     pub drift_ppm: i64,
@@ -43,9 +46,24 @@ pub struct HostShape {
 
 #[derive(Debug, Clone)]
 pub struct VmShape {
+    pub name: String,
     pub memory_mib: u64,
     pub runs: bool,
     pub(crate) manner: Manner,
+    pub(crate) rules: Rules,
+}
+
+/// What an operator said about a VM, beside what it is.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Rules {
+    /// Where it is to be; `None`: spread.
+    pub host: Option<usize>,
+    /// Not only off: nobody wonders.
+    pub is_disabled: bool,
+    /// The only hosts it may be placed on; empty: any.
+    pub limit: Vec<usize>,
+    pub selector: Option<Selector>,
+    pub method: Option<MigrationMethod>,
 }
 
 impl Shape {
@@ -61,9 +79,28 @@ impl Shape {
             reset_after: None,
             mutation: None,
         };
-        let host = HostShape { is_coordinator: true, memory_mib: 64 << 10, drift_ppm: 0 };
-        let vm = VmShape { memory_mib: 1024, runs: true, manner: Manner::default() };
-        Shape { nature, hosts: vec![host; hosts], vms: vec![vm; vms] }
+        let host = |index| HostShape {
+            name: host_name(index),
+            is_coordinator: true,
+            memory_mib: 64 << 10,
+            drift_ppm: 0,
+        };
+        let vm = |index| VmShape {
+            name: vm_name(index),
+            memory_mib: 1024,
+            runs: true,
+            manner: Manner::default(),
+            rules: Rules::default(),
+        };
+        Shape { nature, hosts: (0..hosts).map(host).collect(), vms: (0..vms).map(vm).collect() }
+    }
+
+    pub(crate) fn host_name(&self, host: usize) -> String {
+        self.hosts[host].name.clone()
+    }
+
+    pub(crate) fn vm_name(&self, vm: usize) -> String {
+        self.vms[vm].name.clone()
     }
 }
 
@@ -99,7 +136,7 @@ pub(crate) fn host_name(host: usize) -> String {
 }
 
 fn xml(vm: usize, shape: &VmShape) -> String {
-    let (name, uuid, memory) = (vm_name(vm), vm_uuid(vm), shape.memory_mib);
+    let (name, uuid, memory) = (&shape.name, vm_uuid(vm), shape.memory_mib);
     format!(
         "<domain type='kvm'><name>{name}</name><uuid>{uuid}</uuid><memory unit='MiB'>{memory}</memory><vcpu>1</vcpu>\
          <os><type arch='x86_64' machine='pc'>hvm</type></os><devices><emulator>/usr/bin/kvm</emulator>\
@@ -115,9 +152,10 @@ impl Cluster {
     /// # Errors
     /// If something is violated on the way, or it takes longer than ten minutes.
     pub async fn start(shape: Shape, log: Log) -> Result<Cluster, Violation> {
-        let hosts = shape.hosts.iter().enumerate().map(|(index, host)| {
-            Host::new(host_name(index), host.is_coordinator, host.memory_mib, host.drift_ppm)
-        });
+        let hosts = shape
+            .hosts
+            .iter()
+            .map(|host| Host::new(host.name.clone(), host.is_coordinator, host.memory_mib, host.drift_ppm));
         let world = World::new(shape.nature, log.clone(), hosts.collect());
         let eyes = eyes(&world, shape.nature.seed).await;
         eyes.initialize(false).await.expect("an empty tree becomes a cluster");
@@ -152,20 +190,33 @@ impl Cluster {
     async fn furnish(&self) {
         let mut changes = Changes::new();
         for host in 0..self.shape.hosts.len() {
-            changes.node(&NodeName::new(host_name(host)), NodeChange::Domain(DomainState::Ready));
+            changes.node(&NodeName::new(self.shape.host_name(host)), NodeChange::Domain(DomainState::Ready));
         }
         let ready = self.eyes.change(|_| Ok::<_, std::convert::Infallible>((changes.clone(), ())));
         ready.await.expect("an onlooker can write");
         for (vm, shape) in self.shape.vms.iter().enumerate() {
-            let volume = VolumeId::from_record(&format!("vms/{}_sda", vm_name(vm))).expect("a volume's name");
+            let volume = VolumeId::from_record(&format!("vms/{}_sda", shape.name)).expect("a volume's name");
             self.world.with(|state| {
-                state.ceph.volumes.insert(volume, None);
+                state.ceph.volumes.insert(volume.clone(), None);
+                state.migrations.volumes.insert(vm_uuid(vm), volume);
                 state.migrations.manners.insert(vm_uuid(vm), shape.manner);
             });
-            let state = if shape.runs { VmState::Start } else { VmState::Stop };
+            let rules = &shape.rules;
+            let state = match (shape.runs, rules.is_disabled) {
+                (true, _) => VmState::Start,
+                (false, true) => VmState::Disable,
+                (false, false) => VmState::Stop,
+            };
             // Spread by hand: the figures of the nodes lag behind so many definitions.
-            let node = Some(host_name(vm % self.shape.hosts.len()));
-            let define = Define { state, node, ..Define::new(xml(vm, shape)) };
+            let host = rules.host.unwrap_or(vm % self.shape.hosts.len());
+            let define = Define {
+                state,
+                node: Some(self.shape.host_name(host)),
+                node_limit: rules.limit.iter().map(|host| self.shape.host_name(*host)).collect(),
+                selector: rules.selector.clone(),
+                migration_method: rules.method.clone(),
+                ..Define::new(xml(vm, shape))
+            };
             pvc_ops::vm::define(&self.eyes, &define).await.expect("the shape fits");
             let wish = if shape.runs { Wish::Runs } else { Wish::IsOff };
             self.wishes.lock().expect("nothing panics while it holds them").insert(vm, wish);
@@ -175,7 +226,7 @@ impl Cluster {
     /// Holds what the records say of dead nodes against the truth.
     fn watch_records(&self) {
         let (world, eyes) = (self.world.clone(), self.eyes.clone());
-        let names: Vec<String> = (0..self.shape.hosts.len()).map(host_name).collect();
+        let names: Vec<String> = self.shape.hosts.iter().map(|host| host.name.clone()).collect();
         tokio::spawn(async move {
             let mut changes = eyes.changed();
             let mut known: BTreeMap<usize, (DaemonState, Duration)> = BTreeMap::new();
@@ -299,6 +350,11 @@ impl Cluster {
 
     /// Has an operator ask for something, on some coordinator that can hear it.
     pub fn ask(&self, ask: Ask) {
+        drop(self.ask_and_hear(ask));
+    }
+
+    /// As [`ask`](Cluster::ask). What comes of it, or `None` if nobody hears it.
+    pub(crate) fn ask_and_hear(&self, ask: Ask) -> Option<oneshot::Receiver<Answer>> {
         let number = {
             let mut asks = self.asks.lock().expect("nothing panics while it holds the number");
             *asks += 1;
@@ -317,23 +373,25 @@ impl Cluster {
         });
         let wished = wished(&ask);
         let Some(store) = store else {
-            return self
-                .world
-                .with(|state| state.note(format!("operator {number}: {ask:?}: nobody hears it")));
+            self.world.with(|state| state.note(format!("operator {number}: {ask:?}: nobody hears it")));
+            return None;
         };
         self.world.with(|state| state.note(format!("operator {number}: {ask:?}")));
         if let Some((vm, _)) = wished {
             self.set_wish(vm, Wish::Unknown);
         }
-        let (world, wishes) = (self.world.clone(), self.wishes.clone());
+        let (world, wishes, shape) = (self.world.clone(), self.wishes.clone(), self.shape.clone());
+        let (hears, heard) = oneshot::channel();
         tokio::spawn(async move {
-            let answer = in_time(carry_out(&store, &ask)).await;
+            let answer = in_time(carry_out(&store, &shape, &ask)).await;
             world.with(|state| state.note(format!("operator {number}: {}", said(&answer))));
             if let (Some((vm, wish)), Some(Ok(()))) = (wished, &answer) {
                 let mut wishes = wishes.lock().expect("nothing panics while it holds them");
                 wishes.insert(vm, wish);
             }
+            let _ = hears.send(answer); // who asked may not wait for it
         });
+        Some(heard)
     }
 
     fn set_wish(&self, vm: usize, wish: Wish) {
@@ -345,7 +403,10 @@ impl Cluster {
     }
 }
 
-fn said(answer: &Option<Result<(), String>>) -> String {
+/// What became of an ask: why it was refused, or `None` if there was no answer in time.
+pub(crate) type Answer = Option<Result<(), String>>;
+
+pub(crate) fn said(answer: &Answer) -> String {
     match answer {
         Some(Ok(())) => "done".to_owned(),
         Some(Err(why)) => why.clone(),
@@ -362,33 +423,35 @@ async fn in_time<T>(work: impl Future<Output = T>) -> Option<T> {
 fn wished(ask: &Ask) -> Option<(usize, Wish)> {
     match ask {
         Ask::Start(vm) | Ask::Restart(vm) => Some((*vm, Wish::Runs)),
-        Ask::Stop(vm) | Ask::Shutdown(vm) | Ask::Disable(vm) => Some((*vm, Wish::IsOff)),
+        Ask::Stop(vm) | Ask::Shutdown(vm) | Ask::Disable(vm) | Ask::DisableAndWait(vm) => {
+            Some((*vm, Wish::IsOff))
+        }
         _ => None,
     }
 }
 
-async fn carry_out(store: &Store, ask: &Ask) -> Result<(), String> {
+async fn carry_out(store: &Store, shape: &Shape, ask: &Ask) -> Result<(), String> {
     let state = |vm: &usize, request| {
-        let name = vm_name(*vm);
+        let name = shape.vm_name(*vm);
         async move {
             let asked = pvc_ops::vm::set_state(store, &name, request, false).await;
             asked.map(drop).map_err(|error| text(&error))
         }
     };
     let moved = |vm: &usize, movement, to: Option<usize>, live_only| {
-        let name = vm_name(*vm);
-        let ask = Move { movement, node: to.map(host_name), force: false, live_only };
+        let name = shape.vm_name(*vm);
+        let ask = Move { movement, node: to.map(|host| shape.host_name(host)), force: false, live_only };
         async move { pvc_ops::vm::move_vm(store, &name, &ask).await.map(drop).map_err(|error| text(&error)) }
     };
     let node = |host: &usize, request| {
-        let name = host_name(*host);
+        let name = shape.host_name(*host);
         async move {
             let asked = pvc_ops::node::set_domain_state(store, &name, request).await;
             asked.map(drop).map_err(|error| text(&error))
         }
     };
     let role = |host: &usize, request| {
-        let name = host_name(*host);
+        let name = shape.host_name(*host);
         async move {
             let asked = pvc_ops::node::set_coordinator_state(store, &name, request).await;
             asked.map(drop).map_err(|error| text(&error))
@@ -400,6 +463,18 @@ async fn carry_out(store: &Store, ask: &Ask) -> Result<(), String> {
         Ask::Shutdown(vm) => state(vm, StateRequest::Shutdown).await,
         Ask::Restart(vm) => state(vm, StateRequest::Restart).await,
         Ask::Disable(vm) => state(vm, StateRequest::Disable).await,
+        Ask::DisableAndWait(vm) => {
+            let (clock, name) = (TokioClock::new(), shape.vm_name(*vm));
+            let asked = pvc_ops::vm::set_state(store, &name, StateRequest::Disable, false).await;
+            let stopping = asked.map_err(|error| text(&error))?;
+            let off = pvc_ops::vm::finish_disable(store, &clock, &stopping, PATIENCE).await;
+            off.map_err(|error| text(&error))
+        }
+        Ask::Undefine(vm) => {
+            let name = shape.vm_name(*vm);
+            let removed = pvc_ops::vm::remove(store, &TokioClock::new(), None, &name).await;
+            removed.map(drop).map_err(|error| text(&error))
+        }
         Ask::Move { vm, to, live_only } => moved(vm, Movement::Move, *to, *live_only).await,
         Ask::Migrate { vm, to } => moved(vm, Movement::Migrate, *to, false).await,
         Ask::Unmigrate(vm) => moved(vm, Movement::Unmigrate, None, false).await,

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use pvc_model::storage::VolumeId;
 use pvc_ports::{
     DeviceChange, Guest, GuestEvent, GuestRun, GuestStats, Hypervisor, HypervisorError, HypervisorFacts,
     Migration, MigrationJob, MigrationProgress, VncAddress,
@@ -15,6 +16,7 @@ use pvc_ports::{
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
+use crate::actions::StartFailure;
 use crate::process::{Gate, Pid};
 use crate::state::State;
 use crate::storage::{ClientId, Lock};
@@ -69,10 +71,22 @@ impl Default for Manner {
 #[derive(Default)]
 pub(crate) struct Migrations {
     pub manners: BTreeMap<Uuid, Manner>,
+    /// The disk of each VM.
+    pub volumes: BTreeMap<Uuid, VolumeId>,
+    /// Starts that will come to nothing.
+    pub failing: BTreeMap<Uuid, FailingStarts>,
     jobs: BTreeMap<u64, Job>,
     next: u64,
     pub arrived: u64,
     pub lost_words: u64,
+}
+
+/// The next starts of a VM that come to nothing.
+pub(crate) struct FailingStarts {
+    /// `None`: anywhere.
+    pub host: Option<usize>,
+    pub times: u32,
+    pub how: StartFailure,
 }
 
 struct Job {
@@ -143,6 +157,7 @@ impl State {
             }
         }
         self.note(format!("{}: guest {name} runs (client.{client})", self.hosts[host].name));
+        *self.truth.boots.entry(vm).or_default() += 1;
         self.announce(host, GuestEvent::Changed(vm));
         Ok(())
     }
@@ -358,6 +373,32 @@ impl State {
         self.migrations.jobs.values_mut().for_each(|job| job.never_converges = false);
     }
 
+    pub fn calm_guest(&mut self, vm: Uuid) {
+        self.migrations.manners.entry(vm).or_default().never_converges = false;
+        let own = self.migrations.jobs.values_mut().filter(|job| job.vm == vm);
+        own.for_each(|job| job.never_converges = false);
+    }
+
+    /// Has the guest stand still, or go on, wherever it is.
+    pub fn hold_guest(&mut self, vm: Uuid, run: GuestRun) {
+        for host in 0..self.hosts.len() {
+            if let Some(guest) = self.hosts[host].guests.get_mut(&vm).filter(|guest| !guest.is_incoming) {
+                guest.run = run;
+                self.announce(host, GuestEvent::Changed(vm));
+            }
+        }
+    }
+
+    /// Whether a start of the VM on `host` comes to nothing, and how.
+    fn takes_failure(&mut self, host: usize, vm: Uuid) -> Option<StartFailure> {
+        let failing = self.migrations.failing.get_mut(&vm)?;
+        if failing.times == 0 || failing.host.is_some_and(|only| only != host) {
+            return None;
+        }
+        failing.times -= 1;
+        Some(failing.how)
+    }
+
     pub fn set_hypervisor_up(&mut self, host: usize, up: bool) {
         self.hosts[host].hypervisor_up = up;
         self.announce(host, GuestEvent::Resync);
@@ -420,16 +461,22 @@ impl Hypervisor for SimHypervisor {
 
     async fn start(&self, uuid: Uuid, xml: &str) -> Result<(), HypervisorError> {
         let host = self.host;
-        let (takes, dies) = self
+        let (takes, dies, failure) = self
             .reached(|state| {
                 let manner = state.manner(uuid);
                 let dies = state.chance.happens(manner.dies_at_start);
-                Ok((Duration::from_millis(manner.start_ms), dies))
+                let failure = state.takes_failure(host, uuid);
+                Ok((Duration::from_millis(manner.start_ms), dies, failure))
             })
             .await?;
         self.gate.sleep(takes / 2).await;
-        if dies {
-            return Err(HypervisorError::Died { why: "killed by chance".to_owned() });
+        match failure {
+            Some(StartFailure::Refused) => return Err(refused("internal error: the story wants it so")),
+            Some(StartFailure::Dies) => {
+                return Err(HypervisorError::Died { why: "killed by the story".to_owned() });
+            }
+            None if dies => return Err(HypervisorError::Died { why: "killed by chance".to_owned() }),
+            None => {}
         }
         self.reached(|state| state.start_guest(host, uuid, xml)).await?;
         self.gate.sleep(takes / 2).await;

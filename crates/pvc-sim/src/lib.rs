@@ -1,6 +1,7 @@
 //! The world simulated: real node daemons in virtual time, everything decided by one seed.
 //!
 //! ```text
+//!  story      what an operator wrote down: what stands, what happens, what must come of it
 //!  seeds      a cluster and a history from a seed; faults, then healing; shrinking
 //!  cluster    a cluster in the world: made, run, asked, looked at
 //!  actions    what happens: faults, and what operators ask for
@@ -28,6 +29,7 @@ mod process;
 mod seeds;
 mod state;
 mod storage;
+mod story;
 mod truth;
 mod zookeeper;
 
@@ -39,4 +41,5 @@ pub use log::{Log, hear_panics};
 pub use power::BmcManner;
 pub use seeds::{Case, Report};
 pub use state::{Mutation, Nature, World};
+pub use story::{Failure, Story, folders};
 pub use truth::Violation;

@@ -62,6 +62,19 @@ impl Log {
         inner.tail.push_back(line);
     }
 
+    /// How many lines there are.
+    pub fn lines(&self) -> u64 {
+        self.inner().lines
+    }
+
+    /// Whether a line that is kept, after the first `after`, contains `text`.
+    pub fn says(&self, text: &str, after: u64) -> bool {
+        let inner = self.inner();
+        let kept = inner.tail.len() as u64;
+        let skipped = after.saturating_sub(inner.lines - kept).min(kept);
+        inner.tail.iter().skip(skipped as usize).any(|line| line.contains(text))
+    }
+
     pub fn set_speaker(&self, speaker: &str) {
         let mut inner = self.inner();
         if inner.speaker != speaker {

@@ -1,6 +1,7 @@
-//! `pvc-sim`: runs clusters from seeds.
+//! `pvc-sim`: runs clusters from seeds, and plays stories.
 
 mod same_dice;
+mod stories;
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
@@ -100,12 +101,18 @@ fn main() -> ExitCode {
     let run = match arguments.first().map(String::as_str) {
         Some("seeds") => seeds,
         Some("one") => one,
+        Some("stories") => return ended(stories::stories(&arguments[1..])),
+        Some("story") => return ended(stories::story(&arguments[1..])),
         _ => {
-            print!("{USAGE}");
+            print!("{USAGE}\n{}", stories::USAGE);
             return ExitCode::from(2);
         }
     };
-    match parse(&arguments[1..]).and_then(|options| run(&options)) {
+    ended(parse(&arguments[1..]).and_then(|options| run(&options)))
+}
+
+fn ended(done: Result<ExitCode, String>) -> ExitCode {
+    match done {
         Ok(code) => code,
         Err(why) => {
             eprintln!("error: {why}");

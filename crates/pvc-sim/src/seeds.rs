@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::actions::{Action, Ask, Event};
 use crate::chance::Chance;
-use crate::cluster::{Cluster, HostShape, Shape, VmShape, Wish, host_name, vm_name, vm_uuid};
+use crate::cluster::{Cluster, HostShape, Rules, Shape, VmShape, Wish, host_name, vm_name, vm_uuid};
 use crate::guests::Manner;
 use crate::host::Net;
 use crate::log::Log;
@@ -116,7 +116,7 @@ impl Cluster {
         let view = self.view();
         let mut unsettled = Vec::new();
         for host in 0..self.shape.hosts.len() {
-            let name = host_name(host);
+            let name = self.shape.host_name(host);
             match view.nodes.get(name.as_str()) {
                 None => unsettled.push(format!("{name} has no record")),
                 Some(node) => {
@@ -143,12 +143,13 @@ impl Cluster {
             unsettled.push("nobody is primary".to_owned());
         }
         for vm in 0..self.shape.vms.len() {
-            let name = vm_name(vm);
+            let name = self.shape.vm_name(vm);
             let Some(record) = view.vms.get(&vm_uuid(vm)) else {
                 unsettled.push(format!("{name} has no record"));
                 continue;
             };
-            let runs_on: Vec<String> = self.runs_on(vm).into_iter().map(host_name).collect();
+            let runs_on: Vec<String> =
+                self.runs_on(vm).into_iter().map(|host| self.shape.host_name(host)).collect();
             let node = record.node.as_ref().map(ToString::to_string).unwrap_or_default();
             let wanted = match record.state {
                 VmState::Start => vec![node],
@@ -171,7 +172,7 @@ impl Cluster {
     pub fn care(&self) {
         let view = self.view();
         for host in 0..self.shape.hosts.len() {
-            let Some(node) = view.nodes.get(host_name(host).as_str()) else { continue };
+            let Some(node) = view.nodes.get(self.shape.host_name(host).as_str()) else { continue };
             if node.daemon_state == DaemonState::Run
                 && matches!(node.domain_state, DomainState::Flushed | DomainState::Flush)
             {
@@ -216,7 +217,8 @@ impl Cluster {
                 Wish::Unknown => true,
             };
             if !is_kept {
-                let what = format!("{} is {state}, and an operator was promised: {wish:?}", vm_name(vm));
+                let what =
+                    format!("{} is {state}, and an operator was promised: {wish:?}", self.shape.vm_name(vm));
                 return Err(Violation { rule: "I10".to_owned(), what });
             }
         }
@@ -250,12 +252,17 @@ fn shape(chance: &mut Chance, seed: u64, mutation: Option<Mutation>) -> Shape {
     };
     let most = *chance.pick(&[2, 5, 10, 20, 40]).expect("not empty");
     let vms = if chance.happens(20) { 60 + chance.below(200) } else { 1 + chance.below(most) };
-    let vms: Vec<VmShape> = (0..vms).map(|_| vm(chance)).collect();
+    let vms: Vec<VmShape> = (0..vms).map(|index| vm(chance, index as usize)).collect();
     let total: u64 = vms.iter().map(|vm| vm.memory_mib).sum();
     // Room for what all others run, on a few; on most, for a good deal.
     let spare = *chance.pick(&[150, 200, 400]).expect("not empty");
     let memory_mib = (total * spare / 100 / hosts.max(2) as u64).max(16 << 10) + 6000;
-    let host = |index| HostShape { is_coordinator: index < coordinators, memory_mib, drift_ppm: 0 };
+    let host = |index| HostShape {
+        name: host_name(index),
+        is_coordinator: index < coordinators,
+        memory_mib,
+        drift_ppm: 0,
+    };
     let mut hosts: Vec<HostShape> = (0..hosts).map(host).collect();
     for host in &mut hosts {
         host.drift_ppm = chance.below(600) as i64 - 300;
@@ -272,7 +279,7 @@ fn shape(chance: &mut Chance, seed: u64, mutation: Option<Mutation>) -> Shape {
     Shape { nature, hosts, vms }
 }
 
-fn vm(chance: &mut Chance) -> VmShape {
+fn vm(chance: &mut Chance, index: usize) -> VmShape {
     let manner = Manner {
         ignores_shutdown: chance.happens(100),
         shutdown_ms: 500 + chance.below(30_000),
@@ -281,7 +288,8 @@ fn vm(chance: &mut Chance) -> VmShape {
         never_converges: chance.happens(50),
         dies_at_start: if chance.happens(50) { 300 } else { 0 },
     };
-    VmShape { memory_mib: 256 << chance.below(5), runs: chance.happens(850), manner }
+    let (memory_mib, runs) = (256 << chance.below(5), chance.happens(850));
+    VmShape { name: vm_name(index), memory_mib, runs, manner, rules: Rules::default() }
 }
 
 /// How long a fault lasts, in milliseconds.

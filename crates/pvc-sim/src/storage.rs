@@ -92,6 +92,12 @@ impl State {
         }
     }
 
+    /// A machine outside of the cluster takes the volume.
+    pub fn lock_by_stranger(&mut self, volume: &VolumeId) {
+        let (client, host) = (self.ceph.new_client(), self.hosts.len());
+        self.ceph.volumes.insert(volume.clone(), Some(Lock { client, host }));
+    }
+
     fn reaches_ceph(&self, host: usize) -> bool {
         !self.ceph.silent && self.hosts[host].cables.storage
     }

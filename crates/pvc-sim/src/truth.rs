@@ -39,6 +39,8 @@ pub(crate) struct Truth {
     /// How often a record said that a node is dead for certain.
     pub fenced: u64,
     pub starts: u64,
+    /// How often each VM was started: one that is moved is not.
+    pub boots: BTreeMap<Uuid, u64>,
     /// Where each VM was started last.
     last_host: BTreeMap<Uuid, usize>,
     /// How often one was started on another host than before, without having been moved there.
@@ -53,6 +55,7 @@ impl Truth {
             cuts_begun: 0,
             fenced: 0,
             starts: 0,
+            boots: BTreeMap::new(),
             last_host: BTreeMap::new(),
             relocations: 0,
         }

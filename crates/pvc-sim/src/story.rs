@@ -1,0 +1,329 @@
+//! Stories: what stands, what happens, and what must come of it, as an operator writes it down.
+//!
+//! ```text
+//!  scenarios/NAME/scenario.toml ──file──▶ Story ──play──▶ nothing, or a Failure
+//!                                 words: sentences and their forms
+//!                                 deeds, facts: the forms that there are
+//! ```
+//!
+//! A story runs in a world in which nothing fails by itself. What must never be true anywhere (`truth`) is
+//! watched here as well, without being asked for.
+
+mod deeds;
+mod facts;
+mod file;
+mod words;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use pvc_ops::node::CoordinatorRequest;
+use tokio::sync::oneshot;
+
+use crate::actions::Action;
+use crate::cluster::{Answer, Cluster, Shape, said};
+use crate::log::Log;
+use crate::truth::Violation;
+use facts::{Beginning, Fact, Look};
+
+/// How often is looked at everything. What lasts shorter may go unseen.
+const TICK: Duration = Duration::from_millis(100);
+
+/// How long a cluster may take to be as the story wants it at its beginning.
+const SETTLED: Duration = Duration::from_secs(300);
+
+/// A story.
+#[derive(Clone)]
+pub struct Story {
+    /// Its folder's name.
+    pub name: String,
+    pub variant: Option<String>,
+    /// Why it fails, if it is known to.
+    pub known: Option<String>,
+    shape: Shape,
+    primary: usize,
+    fenced: Vec<usize>,
+    steps: Vec<Step>,
+    never: Vec<Said<Fact>>,
+    always: Vec<Said<Fact>>,
+    finally: Vec<Said<Fact>>,
+    within: Duration,
+    stays: Duration,
+}
+
+/// A sentence and what it says.
+#[derive(Clone)]
+struct Said<T> {
+    words: String,
+    what: T,
+}
+
+#[derive(Clone)]
+struct Step {
+    at: Option<Duration>,
+    after: Option<Said<Fact>>,
+    within: Duration,
+    wait: Duration,
+    deeds: Vec<Said<Option<Action>>>,
+    answer: Expected,
+}
+
+/// What is to become of what an operator asks for.
+#[derive(Clone)]
+enum Expected {
+    Done,
+    Refused(String),
+    /// Nobody hears it, or nobody answers in time.
+    Nothing,
+    Anything,
+}
+
+/// How a story went wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    pub expected: String,
+    pub so: String,
+}
+
+impl From<Violation> for Failure {
+    fn from(violation: Violation) -> Self {
+        Failure { expected: format!("{} holds", violation.rule), so: violation.what }
+    }
+}
+
+impl Story {
+    /// Every story in `folder`: one, or one for each variant.
+    ///
+    /// # Errors
+    /// In words, with the file and, where it can be told, the line.
+    pub fn read(folder: &Path) -> Result<Vec<Story>, String> {
+        file::read(folder)
+    }
+
+    /// `NAME`, or `NAME/VARIANT`.
+    pub fn title(&self) -> String {
+        match &self.variant {
+            Some(variant) => format!("{}/{variant}", self.name),
+            None => self.name.clone(),
+        }
+    }
+
+    /// Plays it in this process, which must do nothing else: see `same_dice`.
+    ///
+    /// # Errors
+    /// The first thing that was not as it must be.
+    pub async fn play(&self, log: Log) -> Result<(), Failure> {
+        let cluster = Cluster::start(self.shape.clone(), log).await?;
+        set_the_scene(&cluster, self.primary).await?;
+        let beginning = Beginning::of(&cluster);
+        cluster.log().note("-- the story begins");
+        let mut play =
+            Play { story: self, cluster: &cluster, beginning, answers: Vec::new(), fenced: Vec::new() };
+        for step in &self.steps {
+            play.step(step).await?;
+        }
+        cluster.log().note("-- everything has happened");
+        play.end().await
+    }
+}
+
+/// The folders of stories below `top`, in order.
+///
+/// # Errors
+/// If `top` cannot be read, or has none.
+pub fn folders(top: &Path) -> Result<Vec<PathBuf>, String> {
+    let entries = std::fs::read_dir(top).map_err(|error| format!("{}: {error}", top.display()))?;
+    let paths = entries.filter_map(Result::ok).map(|entry| entry.path());
+    let mut folders: Vec<PathBuf> = paths.filter(|path| path.is_dir()).collect();
+    folders.sort();
+    if folders.is_empty() {
+        Err(format!("{}: there are no stories here", top.display()))
+    } else {
+        Ok(folders)
+    }
+}
+
+/// Gives the primary role to whom the story wants it, and waits until everything is well.
+async fn set_the_scene(cluster: &Cluster, primary: usize) -> Result<(), Violation> {
+    let settled = |cluster: &Cluster| cluster.unsettled().is_empty();
+    cluster.until("everything is well", SETTLED, settled).await?;
+    let name = cluster.shape.host_name(primary);
+    let asked = pvc_ops::node::set_coordinator_state(&cluster.eyes, &name, CoordinatorRequest::Primary).await;
+    if let Err(error) = asked {
+        return Err(Violation { rule: "scene".to_owned(), what: error.to_string() });
+    }
+    let named = |cluster: &Cluster| {
+        cluster.view().config.primary.as_ref().is_some_and(|primary| primary.as_str() == name)
+    };
+    cluster
+        .until("the primary is who it should be", SETTLED, |cluster| named(cluster) && settled(cluster))
+        .await?;
+    // The figures that nodes place VMs by are those of the next keepalive.
+    cluster.pass(Duration::from_secs(10)).await
+}
+
+/// An ask that is under way.
+struct Asked {
+    words: String,
+    expected: Expected,
+    heard: oneshot::Receiver<Answer>,
+}
+
+/// A story that is being played.
+struct Play<'a> {
+    story: &'a Story,
+    cluster: &'a Cluster,
+    beginning: Beginning,
+    answers: Vec<Asked>,
+    /// Who was fenced so far.
+    fenced: Vec<usize>,
+}
+
+impl Play<'_> {
+    fn look(&self) -> Look<'_> {
+        Look { cluster: self.cluster, beginning: &self.beginning }
+    }
+
+    fn since_the_beginning(&self) -> Duration {
+        self.cluster.now() - self.beginning.at
+    }
+
+    async fn step(&mut self, step: &Step) -> Result<(), Failure> {
+        if let Some(at) = step.at {
+            self.pass(at.saturating_sub(self.since_the_beginning())).await?;
+        }
+        if let Some(after) = &step.after {
+            self.until(std::slice::from_ref(after), step.within).await?;
+        }
+        self.pass(step.wait).await?;
+        for deed in &step.deeds {
+            self.cluster.log().note(&format!("-- {}", deed.words));
+            self.act(deed, &step.answer)?;
+        }
+        Ok(())
+    }
+
+    fn act(&mut self, deed: &Said<Option<Action>>, expected: &Expected) -> Result<(), Failure> {
+        match &deed.what {
+            None => {}
+            Some(Action::Ask(ask)) => {
+                let (words, expected) = (deed.words.clone(), expected.clone());
+                match self.cluster.ask_and_hear(ask.clone()) {
+                    Some(heard) => self.answers.push(Asked { words, expected, heard }),
+                    None => judge(&words, &expected, &None, "nobody hears it")?,
+                }
+            }
+            Some(fault) => self.cluster.act(fault),
+        }
+        Ok(())
+    }
+
+    /// Lets time pass, and looks at everything all the time.
+    async fn pass(&mut self, time: Duration) -> Result<(), Failure> {
+        let until = self.cluster.now() + time;
+        while self.cluster.now() < until {
+            self.tick().await?;
+        }
+        Ok(())
+    }
+
+    async fn tick(&mut self) -> Result<(), Failure> {
+        self.cluster.pass(TICK).await?;
+        for said in &self.story.always {
+            self.look().holds(&said.what).map_err(|so| failure("at all times", said, so))?;
+        }
+        for said in &self.story.never {
+            if self.look().holds(&said.what).is_ok() {
+                return Err(failure("never", said, "it is so now".to_owned()));
+            }
+        }
+        self.look_for_fences()?;
+        self.hear_answers()
+    }
+
+    fn look_for_fences(&mut self) -> Result<(), Failure> {
+        for node in 0..self.story.shape.hosts.len() {
+            let is_fenced =
+                Fact::NodeIs(node, vec![words::NodeWord::Daemon(pvc_model::node::DaemonState::Fenced)]);
+            if self.fenced.contains(&node) || self.look().holds(&is_fenced).is_err() {
+                continue;
+            }
+            if !self.story.fenced.contains(&node) {
+                let who: Vec<&str> = self.story.fenced.iter().map(|node| self.name(*node)).collect();
+                let expected = format!("nobody is fenced but [{}]", who.join(", "));
+                return Err(Failure { expected, so: format!("{} is", self.name(node)) });
+            }
+            self.fenced.push(node);
+        }
+        Ok(())
+    }
+
+    fn name(&self, node: usize) -> &str {
+        &self.story.shape.hosts[node].name
+    }
+
+    fn hear_answers(&mut self) -> Result<(), Failure> {
+        let mut waiting = Vec::new();
+        for mut asked in std::mem::take(&mut self.answers) {
+            match asked.heard.try_recv() {
+                Ok(answer) => judge(&asked.words, &asked.expected, &answer, &said(&answer))?,
+                Err(_) => waiting.push(asked),
+            }
+        }
+        self.answers = waiting;
+        Ok(())
+    }
+
+    /// What is not so of `facts`.
+    fn wrong(&self, facts: &[Said<Fact>]) -> Option<(String, String)> {
+        facts.iter().find_map(|said| Some((said.words.clone(), self.look().holds(&said.what).err()?)))
+    }
+
+    async fn until(&mut self, facts: &[Said<Fact>], within: Duration) -> Result<(), Failure> {
+        let end = self.cluster.now() + within;
+        while let Some((words, so)) = self.wrong(facts) {
+            if self.cluster.now() >= end {
+                return Err(Failure { expected: format!("within {} s: {words}", within.as_secs()), so });
+            }
+            self.tick().await?;
+        }
+        Ok(())
+    }
+
+    async fn end(&mut self) -> Result<(), Failure> {
+        let story = self.story;
+        self.until(&story.finally, story.within).await?;
+        self.pass(story.stays).await?;
+        if let Some((words, so)) = self.wrong(&story.finally) {
+            let expected = format!("still after {} s: {words}", story.stays.as_secs());
+            return Err(Failure { expected, so });
+        }
+        // Every ask has its answer at some time: an operator waits only so long.
+        while !self.answers.is_empty() {
+            self.tick().await?;
+        }
+        match story.fenced.iter().find(|node| !self.fenced.contains(node)) {
+            Some(node) => Err(Failure {
+                expected: format!("{} is fenced", self.name(*node)),
+                so: "it never was".to_owned(),
+            }),
+            None => Ok(()),
+        }
+    }
+}
+
+fn failure(when: &str, said: &Said<Fact>, so: String) -> Failure {
+    Failure { expected: format!("{when}: {}", said.words), so }
+}
+
+fn judge(words: &str, expected: &Expected, answer: &Answer, so: &str) -> Result<(), Failure> {
+    let (is_so, wanted) = match (expected, answer) {
+        (Expected::Anything, _) => (true, String::new()),
+        (Expected::Done, answer) => (matches!(answer, Some(Ok(()))), "is done".to_owned()),
+        (Expected::Nothing, answer) => (answer.is_none(), "has no answer".to_owned()),
+        (Expected::Refused(why), answer) => {
+            (matches!(answer, Some(Err(said)) if said.contains(why)), format!("is refused: {why}"))
+        }
+    };
+    if is_so { Ok(()) } else { Err(Failure { expected: format!("`{words}` {wanted}"), so: so.to_owned() }) }
+}

@@ -1,0 +1,324 @@
+//! What can be true in a story, and whether it is.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use pvc_model::NodeName;
+use pvc_model::node::{CoordinatorState, NodeRecord};
+use pvc_model::vm::{VmRecord, VmState};
+use uuid::Uuid;
+
+use super::words::{Form, NodeWord};
+use crate::cluster::{Cluster, vm_uuid};
+
+/// Something that is true or not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Fact {
+    /// Exactly once, on one of these if there are any.
+    Runs(usize, Vec<usize>),
+    RunsNowhere(usize),
+    VmIs(usize, Vec<VmState>),
+    FailedBecause(usize, String),
+    BelongsTo(usize, Vec<usize>),
+    ReturnsTo(usize, usize),
+    ReturnsNowhere(usize),
+    /// The same instance of the guest since the story began, wherever it went.
+    NeverRestarted(usize),
+    Started(usize, u32),
+    StartsWithItsNode(usize),
+    IsUndefined(usize),
+    NodeIs(usize, Vec<NodeWord>),
+    NodeIsNot(usize, Vec<NodeWord>),
+    WasNeverOff(usize),
+    /// One of these, alone.
+    HasAddresses(Vec<usize>),
+    IsPrimary(Vec<usize>),
+    NobodyHasAddresses,
+    NobodyIsPrimary,
+    Fault(String, bool),
+    Quorum(bool),
+    Maintenance(bool),
+    AllIsWell,
+    EveryVmRuns,
+    LogSays(String, bool),
+}
+
+pub(super) const FORMS: &[Form<Fact>] = &[
+    Form { form: "VM runs", means: |f| Fact::Runs(f.vm(), Vec::new()) },
+    Form { form: "VM runs on NODES", means: |f| Fact::Runs(f.vm(), f.nodes.clone()) },
+    Form { form: "VM runs nowhere", means: |f| Fact::RunsNowhere(f.vm()) },
+    Form { form: "VM was never restarted", means: |f| Fact::NeverRestarted(f.vm()) },
+    Form { form: "VM was never started", means: |f| Fact::NeverRestarted(f.vm()) },
+    Form { form: "VM was started COUNT times", means: |f| Fact::Started(f.vm(), f.count) },
+    Form { form: "VM was started once", means: |f| Fact::Started(f.vm(), 1) },
+    Form { form: "VM is VM-STATES", means: |f| Fact::VmIs(f.vm(), f.vm_states.clone()) },
+    Form { form: "VM failed because TEXT", means: |f| Fact::FailedBecause(f.vm(), f.text.clone()) },
+    Form { form: "VM belongs to NODES", means: |f| Fact::BelongsTo(f.vm(), f.nodes.clone()) },
+    Form { form: "VM returns to NODE", means: |f| Fact::ReturnsTo(f.vm(), f.node()) },
+    Form { form: "VM returns nowhere", means: |f| Fact::ReturnsNowhere(f.vm()) },
+    Form { form: "VM starts with its node", means: |f| Fact::StartsWithItsNode(f.vm()) },
+    Form { form: "VM is undefined", means: |f| Fact::IsUndefined(f.vm()) },
+    Form { form: "NODE is NODE-STATES", means: |f| Fact::NodeIs(f.node(), f.node_words.clone()) },
+    Form { form: "NODE is not NODE-STATES", means: |f| Fact::NodeIsNot(f.node(), f.node_words.clone()) },
+    Form { form: "NODE was never off", means: |f| Fact::WasNeverOff(f.node()) },
+    Form { form: "NODE has floating addresses", means: |f| Fact::HasAddresses(f.nodes.clone()) },
+    Form { form: "one of NODES has floating addresses", means: |f| Fact::HasAddresses(f.nodes.clone()) },
+    Form { form: "one of NODES is primary", means: |f| Fact::IsPrimary(f.nodes.clone()) },
+    Form { form: "nobody has floating addresses", means: |_| Fact::NobodyHasAddresses },
+    Form { form: "nobody is primary", means: |_| Fact::NobodyIsPrimary },
+    Form { form: "there is fault TEXT", means: |f| Fact::Fault(f.text.clone(), true) },
+    Form { form: "there is no fault TEXT", means: |f| Fact::Fault(f.text.clone(), false) },
+    Form { form: "there is a quorum", means: |_| Fact::Quorum(true) },
+    Form { form: "there is no quorum", means: |_| Fact::Quorum(false) },
+    Form { form: "maintenance is on", means: |_| Fact::Maintenance(true) },
+    Form { form: "maintenance is off", means: |_| Fact::Maintenance(false) },
+    Form { form: "all is well", means: |_| Fact::AllIsWell },
+    Form { form: "every VM runs where it should", means: |_| Fact::EveryVmRuns },
+    Form { form: "log says TEXT", means: |f| Fact::LogSays(f.text.clone(), true) },
+    Form { form: "log does not say TEXT", means: |f| Fact::LogSays(f.text.clone(), false) },
+];
+
+/// How things stood when the story began.
+pub(super) struct Beginning {
+    pub at: Duration,
+    pub log_lines: u64,
+    pub boots: BTreeMap<Uuid, u64>,
+}
+
+impl Beginning {
+    pub fn of(cluster: &Cluster) -> Self {
+        let boots = cluster.world.with(|state| state.truth.boots.clone());
+        Beginning { at: cluster.now(), log_lines: cluster.log().lines(), boots }
+    }
+}
+
+/// One look at the cluster.
+pub(super) struct Look<'a> {
+    pub cluster: &'a Cluster,
+    pub beginning: &'a Beginning,
+}
+
+impl Look<'_> {
+    /// Whether the fact is so.
+    ///
+    /// # Errors
+    /// What is so instead.
+    pub fn holds(&self, fact: &Fact) -> Result<(), String> {
+        match fact {
+            Fact::Runs(vm, on) => self.runs(*vm, on),
+            Fact::RunsNowhere(vm) => so(self.cluster.runs_on(*vm).is_empty(), || self.where_is(*vm)),
+            Fact::NeverRestarted(vm) => self.started(*vm, 0),
+            Fact::Started(vm, times) => self.started(*vm, u64::from(*times)),
+            Fact::VmIs(vm, states) => {
+                self.record(*vm, |record| states.contains(&record.state), |record| record.state.to_string())
+            }
+            Fact::FailedBecause(vm, text) => self.record(
+                *vm,
+                |record| record.state == VmState::Fail && record.failed_reason.contains(text),
+                |record| format!("{}, because `{}`", record.state, record.failed_reason),
+            ),
+            Fact::BelongsTo(vm, nodes) => {
+                let is_one = |record: &VmRecord| {
+                    nodes
+                        .iter()
+                        .any(|node| record.node.as_ref().is_some_and(|own| own.as_str() == self.name(*node)))
+                };
+                self.record(*vm, is_one, |record| format!("of node `{}`", name_or_none(record.node.as_ref())))
+            }
+            Fact::ReturnsTo(vm, node) => self.record(
+                *vm,
+                |record| record.last_node.as_ref().is_some_and(|last| last.as_str() == self.name(*node)),
+                |record| format!("to return to `{}`", name_or_none(record.last_node.as_ref())),
+            ),
+            Fact::ReturnsNowhere(vm) => self.record(
+                *vm,
+                |record| record.last_node.is_none(),
+                |record| format!("to return to `{}`", name_or_none(record.last_node.as_ref())),
+            ),
+            Fact::StartsWithItsNode(vm) => self.record(
+                *vm,
+                |record| record.autostart,
+                |record| format!("{} and not marked to start with its node", record.state),
+            ),
+            Fact::IsUndefined(vm) => {
+                so(!self.cluster.view().vms.contains_key(&vm_uuid(*vm)), || "it has a record".to_owned())
+            }
+            Fact::NodeIs(node, words) => {
+                so(words.iter().any(|word| self.node_is(*node, word)), || self.states_of(*node))
+            }
+            Fact::NodeIsNot(node, words) => {
+                so(!words.iter().any(|word| self.node_is(*node, word)), || self.states_of(*node))
+            }
+            Fact::WasNeverOff(node) => self.was_never_off(*node),
+            Fact::HasAddresses(nodes) => {
+                let holders = self.holders();
+                so(matches!(holders.as_slice(), [one] if nodes.contains(one)), || {
+                    format!("they are on {:?}", self.names(&holders))
+                })
+            }
+            Fact::IsPrimary(nodes) => {
+                let primaries = self.primaries();
+                so(matches!(primaries.as_slice(), [one] if nodes.contains(one)), || {
+                    format!("primary is {:?}", self.names(&primaries))
+                })
+            }
+            Fact::NobodyHasAddresses => {
+                so(self.holders().is_empty(), || format!("they are on {:?}", self.names(&self.holders())))
+            }
+            Fact::NobodyIsPrimary => {
+                let primaries = self.primaries();
+                so(primaries.is_empty(), || format!("primary is {:?}", self.names(&primaries)))
+            }
+            Fact::Fault(id, wanted) => {
+                let view = self.cluster.view();
+                so(view.faults.contains_key(id) == *wanted, || {
+                    format!("the faults are {:?}", view.faults.keys().collect::<Vec<_>>())
+                })
+            }
+            Fact::Quorum(wanted) => {
+                let has = self.cluster.world.with(|state| state.has_quorum());
+                so(has == *wanted, || (if has { "there is one" } else { "there is none" }).to_owned())
+            }
+            Fact::Maintenance(wanted) => {
+                let is_on = self.cluster.view().config.maintenance;
+                so(is_on == *wanted, || (if is_on { "it is on" } else { "it is off" }).to_owned())
+            }
+            Fact::AllIsWell => {
+                let unsettled = self.cluster.unsettled();
+                so(unsettled.is_empty(), || unsettled.join("; "))
+            }
+            Fact::EveryVmRuns => self.every_vm_runs(),
+            Fact::LogSays(text, wanted) => {
+                let says = self.cluster.log().says(text, self.beginning.log_lines);
+                so(says == *wanted, || (if says { "it does" } else { "it does not" }).to_owned())
+            }
+        }
+    }
+
+    fn name(&self, node: usize) -> &str {
+        &self.cluster.shape.hosts[node].name
+    }
+
+    fn names(&self, nodes: &[usize]) -> Vec<&str> {
+        nodes.iter().map(|node| self.name(*node)).collect()
+    }
+
+    fn where_is(&self, vm: usize) -> String {
+        match self.cluster.runs_on(vm).as_slice() {
+            [] => format!("it runs nowhere; {}", self.record_of(vm)),
+            hosts => format!("it runs on {}; {}", self.names(hosts).join(" and "), self.record_of(vm)),
+        }
+    }
+
+    fn record_of(&self, vm: usize) -> String {
+        let view = self.cluster.view();
+        let Some(record) = view.vms.get(&vm_uuid(vm)) else { return "it has no record".to_owned() };
+        let node = record.node.as_ref().map_or("no node", |node| node.as_str());
+        let why = match record.failed_reason.as_str() {
+            "" => String::new(),
+            why => format!(" ({why})"),
+        };
+        format!("its record says {} on {node}{why}", record.state)
+    }
+
+    fn runs(&self, vm: usize, on: &[usize]) -> Result<(), String> {
+        let runs_on = self.cluster.runs_on(vm);
+        let is_so = match runs_on.as_slice() {
+            [host] => on.is_empty() || on.contains(host),
+            _ => false,
+        };
+        so(is_so, || self.where_is(vm))
+    }
+
+    fn started(&self, vm: usize, times: u64) -> Result<(), String> {
+        let uuid = vm_uuid(vm);
+        let now = self.cluster.world.with(|state| state.truth.boots.get(&uuid).copied().unwrap_or_default());
+        let since = now - self.beginning.boots.get(&uuid).copied().unwrap_or_default();
+        so(since == times, || format!("it was started {since} times"))
+    }
+
+    fn record(
+        &self,
+        vm: usize,
+        is_so: impl Fn(&VmRecord) -> bool,
+        instead: impl Fn(&VmRecord) -> String,
+    ) -> Result<(), String> {
+        let view = self.cluster.view();
+        let record = view.vms.get(&vm_uuid(vm)).ok_or("it has no record")?;
+        so(is_so(record), || format!("it is {}", instead(record)))
+    }
+
+    fn with_node<T>(&self, node: usize, look: impl Fn(&NodeRecord) -> T) -> Option<T> {
+        self.cluster.view().nodes.get(self.name(node)).map(|record| look(record))
+    }
+
+    fn node_is(&self, node: usize, word: &NodeWord) -> bool {
+        let is_on = self.cluster.world.with(|state| state.hosts[node].on);
+        let said = self.with_node(node, |record| match word {
+            NodeWord::On => is_on,
+            NodeWord::Off => !is_on,
+            NodeWord::Daemon(state) => record.daemon_state == *state,
+            NodeWord::Coordinator(state) => record.coordinator_state == *state,
+            NodeWord::Domain(state) => record.domain_state == *state,
+        });
+        said.unwrap_or(false)
+    }
+
+    fn states_of(&self, node: usize) -> String {
+        let power = if self.cluster.world.with(|state| state.hosts[node].on) { "on" } else { "off" };
+        let said = self.with_node(node, |record| {
+            let (daemon, role) = (&record.daemon_state, &record.coordinator_state);
+            format!("it is {power}, {daemon}, {role} and {}", record.domain_state)
+        });
+        said.unwrap_or_else(|| "it has no record".to_owned())
+    }
+
+    fn was_never_off(&self, node: usize) -> Result<(), String> {
+        let (is_on, off) =
+            self.cluster.world.with(|state| (state.hosts[node].on, state.hosts[node].last_off));
+        let began = self.beginning.at;
+        so(is_on && off.is_none_or(|off| off < began), || match off {
+            Some(off) => format!("it was off {} s into the story", off.saturating_sub(began).as_secs()),
+            None => "it is off".to_owned(),
+        })
+    }
+
+    /// The hosts on which any of the floating addresses is.
+    fn holders(&self) -> Vec<usize> {
+        self.cluster.world.with(|state| {
+            let holds = |host: &usize| !state.hosts[*host].addresses.is_empty();
+            (0..state.hosts.len()).filter(holds).collect()
+        })
+    }
+
+    fn primaries(&self) -> Vec<usize> {
+        let is_primary = NodeWord::Coordinator(CoordinatorState::Primary);
+        (0..self.cluster.shape.hosts.len()).filter(|node| self.node_is(*node, &is_primary)).collect()
+    }
+
+    /// Every VM in `start` runs on its node, and no other runs.
+    fn every_vm_runs(&self) -> Result<(), String> {
+        let view = self.cluster.view();
+        for vm in 0..self.cluster.shape.vms.len() {
+            let Some(record) = view.vms.get(&vm_uuid(vm)) else { continue };
+            let hosts = self.cluster.runs_on(vm);
+            let is_right = match (&record.state, hosts.as_slice()) {
+                (VmState::Start, [host]) => {
+                    record.node.as_ref().is_some_and(|node| node.as_str() == self.name(*host))
+                }
+                (VmState::Stop | VmState::Disable, []) => !record.autostart,
+                _ => false,
+            };
+            so(is_right, || format!("{}: {}", self.cluster.shape.vms[vm].name, self.where_is(vm)))?;
+        }
+        Ok(())
+    }
+}
+
+fn so(is_so: bool, instead: impl FnOnce() -> String) -> Result<(), String> {
+    if is_so { Ok(()) } else { Err(instead()) }
+}
+
+fn name_or_none(node: Option<&NodeName>) -> &str {
+    node.map_or("nobody", NodeName::as_str)
+}

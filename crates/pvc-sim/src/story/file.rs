@@ -1,0 +1,434 @@
+//! `scenario.toml`: what stands there, and what it means.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use pvc_model::vm::{MigrationMethod, Selector};
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::words::{self, Form, Names};
+use super::{Expected, Said, Step, Story, deeds, facts};
+use crate::cluster::{HostShape, Rules, Shape, VmShape};
+use crate::guests::Manner;
+use crate::state::Mutation;
+
+/// How long something is waited for if the story does not say.
+const WITHIN: Duration = Duration::from_secs(300);
+
+/// How long what is true in the end has to stay so.
+const STAYS: Duration = Duration::from_secs(30);
+
+type Text = Spanned<String>;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    /// Who is primary when the story begins; the first coordinator.
+    primary: Option<Text>,
+    /// Exactly these nodes are fenced.
+    #[serde(default)]
+    fenced: Vec<Text>,
+    #[serde(default)]
+    never: Vec<Text>,
+    #[serde(default)]
+    always: Vec<Text>,
+    /// Why it fails, if it is known to.
+    known: Option<String>,
+    #[serde(default)]
+    world: WorldTable,
+    #[serde(default)]
+    node: Vec<NodeTable>,
+    #[serde(default)]
+    vm: Vec<VmTable>,
+    #[serde(default)]
+    happens: Vec<HappensTable>,
+    finally: FinallyTable,
+    /// Read before everything else.
+    #[serde(default, rename = "variant")]
+    _variant: Vec<toml::Table>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct WorldTable {
+    seed: Option<u64>,
+    /// Whether a node that lost the store gives its guests up, and after how long.
+    reset_after: Option<Text>,
+    /// Whether the word of a migration's end gets lost, each time.
+    #[serde(default)]
+    loses_words: bool,
+    /// A deliberate flaw, to see that a story finds it.
+    mutation: Option<Text>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NodeTable {
+    name: Text,
+    #[serde(default)]
+    role: Role,
+    memory: Option<Text>,
+}
+
+#[derive(Deserialize, Default, PartialEq)]
+#[serde(rename_all = "lowercase")]
+enum Role {
+    #[default]
+    Coordinator,
+    Hypervisor,
+}
+
+#[derive(Deserialize, Default, Clone, Copy, PartialEq)]
+#[serde(rename_all = "lowercase")]
+enum BeginsIn {
+    #[default]
+    Start,
+    Stop,
+    Disable,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct VmTable {
+    name: Text,
+    /// So many of its kind: `web` and 3 are web1, web2 and web3.
+    count: Option<usize>,
+    on: Option<Text>,
+    memory: Option<Text>,
+    #[serde(default)]
+    state: BeginsIn,
+    #[serde(default)]
+    limit: Vec<Text>,
+    selector: Option<Text>,
+    method: Option<Text>,
+    #[serde(default)]
+    ignores_shutdown: bool,
+    #[serde(default)]
+    never_converges: bool,
+    start_takes: Option<Text>,
+    shutdown_takes: Option<Text>,
+    migration_takes: Option<Text>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HappensTable {
+    /// When: counted from the story's beginning.
+    at: Option<Text>,
+    /// When: as soon as this is so.
+    after: Option<Text>,
+    /// How long `after` may take.
+    within: Option<Text>,
+    /// How much later.
+    wait: Option<Text>,
+    #[serde(rename = "do")]
+    deed: Text,
+    /// What becomes of what an operator asks for here.
+    answer: Option<Text>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FinallyTable {
+    within: Option<Text>,
+    stays: Option<Text>,
+    holds: Vec<Text>,
+}
+
+#[derive(Deserialize)]
+struct VariantsOnly {
+    #[serde(default)]
+    variant: Vec<toml::Table>,
+}
+
+/// Every story in `folder`: one, or one for each variant.
+///
+/// # Errors
+/// In words, with the file and, where it can be told, the line.
+pub(super) fn read(folder: &Path) -> Result<Vec<Story>, String> {
+    let path = folder.join("scenario.toml");
+    let text = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+    if !folder.join("README.md").is_file() {
+        return Err(format!("{}: there is no README.md that says what the story is about", folder.display()));
+    }
+    let name = folder.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let place = Place { file: path.display().to_string(), text: text.clone() };
+    let variants: VariantsOnly = toml::from_str(&text).map_err(|error| place.toml(&error))?;
+    if variants.variant.is_empty() {
+        return Ok(vec![story(&place, name, None)?]);
+    }
+    let mut stories = Vec::new();
+    for table in variants.variant {
+        let (variant, text) = vary(&place, &text, &table)?;
+        if stories.iter().any(|known: &Story| known.variant.as_deref() == Some(&variant)) {
+            return Err(format!("{}: two variants are called `{variant}`", place.file));
+        }
+        let place = Place { file: format!("{} (variant {variant})", path.display()), text };
+        stories.push(story(&place, name.clone(), Some(variant))?);
+    }
+    Ok(stories)
+}
+
+/// Fills a variant's words in wherever the text says `{word}`. Its name, and the text.
+fn vary(place: &Place, text: &str, table: &toml::Table) -> Result<(String, String), String> {
+    let Some(toml::Value::String(name)) = table.get("name") else {
+        return Err(format!("{}: a variant needs a name", place.file));
+    };
+    let mut text = text.to_owned();
+    for (key, value) in table {
+        let toml::Value::String(value) = value else {
+            return Err(format!("{}: `{key}` of variant {name} is no text", place.file));
+        };
+        let slot = format!("{{{key}}}");
+        if key != "name" && !text.contains(&slot) {
+            return Err(format!("{}: no sentence uses `{slot}` of variant {name}", place.file));
+        }
+        text = text.replace(&slot, value);
+    }
+    Ok((name.clone(), text))
+}
+
+/// A text and where it is from, to say where something is wrong.
+struct Place {
+    file: String,
+    text: String,
+}
+
+impl Place {
+    fn line(&self, at: usize) -> usize {
+        self.text.as_bytes()[..at.min(self.text.len())].iter().filter(|byte| **byte == b'\n').count() + 1
+    }
+
+    fn wrong(&self, at: &Text, why: &str) -> String {
+        format!("{}:{}: {why}", self.file, self.line(at.span().start))
+    }
+
+    fn toml(&self, error: &toml::de::Error) -> String {
+        match error.span() {
+            Some(span) => format!("{}:{}: {}", self.file, self.line(span.start), error.message()),
+            None => format!("{}: {}", self.file, error.message()),
+        }
+    }
+
+    fn time(&self, text: &Text) -> Result<Duration, String> {
+        words::time(text.get_ref()).map_err(|why| self.wrong(text, &why))
+    }
+
+    fn time_or(&self, text: &Option<Text>, usual: Duration) -> Result<Duration, String> {
+        text.as_ref().map_or(Ok(usual), |text| self.time(text))
+    }
+
+    /// `512 MiB`, `8 GiB`.
+    fn memory(&self, text: &Option<Text>, usual: u64) -> Result<u64, String> {
+        let Some(text) = text else { return Ok(usual) };
+        let mut parts = text.get_ref().split_whitespace();
+        let number = parts.next().and_then(|number| number.parse::<u64>().ok());
+        let size = match (number, parts.next(), parts.next()) {
+            (Some(number), Some("MiB"), None) => Some(number),
+            (Some(number), Some("GiB"), None) => number.checked_mul(1024),
+            _ => None,
+        };
+        let why = || format!("`{}` is no amount of memory; say `512 MiB` or `8 GiB`", text.get_ref());
+        size.ok_or_else(|| self.wrong(text, &why()))
+    }
+
+    fn one_of(&self, list: &[String], name: &Text, kind: &str) -> Result<usize, String> {
+        let known = list.iter().position(|known| known == name.get_ref());
+        let why = || format!("`{}` is no {kind}; there are {}", name.get_ref(), list.join(", "));
+        known.ok_or_else(|| self.wrong(name, &why()))
+    }
+
+    /// What a sentence says. Variants fill in what is in braces: what is left of them was forgotten.
+    fn said<T>(&self, text: &Text, kind: &str, forms: &[Form<T>], names: &Names) -> Result<Said<T>, String> {
+        let words = text.get_ref().trim().to_owned();
+        if words.contains(['{', '}']) {
+            return Err(self.wrong(text, &format!("`{words}`: no variant says what is in braces")));
+        }
+        let what = words::read(&words, kind, forms, names).map_err(|why| self.wrong(text, &why))?;
+        Ok(Said { words, what })
+    }
+
+    fn facts(&self, texts: &[Text], names: &Names) -> Result<Vec<Said<facts::Fact>>, String> {
+        // A variant that adds nothing leaves an empty sentence.
+        let said = texts.iter().flat_map(|text| self.sentences(text));
+        said.map(|text| self.said(&text, "fact", facts::FORMS, names)).collect()
+    }
+
+    /// The sentences of a text, between semicolons.
+    fn sentences(&self, text: &Text) -> Vec<Text> {
+        let parts = text.get_ref().split(';').map(str::trim).filter(|part| !part.is_empty());
+        parts.map(|part| Spanned::new(text.span(), part.to_owned())).collect()
+    }
+}
+
+fn story(place: &Place, name: String, variant: Option<String>) -> Result<Story, String> {
+    let file: File = toml::from_str(&place.text).map_err(|error| place.toml(&error))?;
+    let hosts = hosts(place, &file.node)?;
+    let nodes: Vec<String> = hosts.iter().map(|host| host.name.clone()).collect();
+    let vms = vms(place, &file.vm, &nodes)?;
+    let names = Names { nodes: nodes.clone(), vms: vms.iter().map(|vm| vm.name.clone()).collect() };
+    check_names(place, &names)?;
+    let Some(first) = hosts.iter().position(|host| host.is_coordinator) else {
+        return Err(format!("{}: no node is a coordinator", place.file));
+    };
+    let primary = match &file.primary {
+        Some(name) => place.one_of(&nodes, name, "node")?,
+        None => first,
+    };
+    let fenced = file.fenced.iter().flat_map(|text| place.sentences(text));
+    let fenced = fenced.map(|name| place.one_of(&nodes, &name, "node")).collect::<Result<_, _>>()?;
+    let mut shape = Shape::plain(0, 0);
+    shape.nature.seed = file.world.seed.unwrap_or(1);
+    shape.nature.lost_words = if file.world.loses_words { 1000 } else { 0 };
+    shape.nature.reset_after = file
+        .world
+        .reset_after
+        .as_ref()
+        .map(|text| Ok::<_, String>(place.time(text)?.as_secs()))
+        .transpose()?;
+    shape.nature.mutation = file.world.mutation.as_ref().map(|name| mutation(place, name)).transpose()?;
+    (shape.hosts, shape.vms) = (hosts, vms);
+    Ok(Story {
+        name,
+        variant,
+        shape,
+        primary,
+        fenced,
+        steps: file.happens.iter().map(|table| step(place, table, &names)).collect::<Result<_, _>>()?,
+        never: place.facts(&file.never, &names)?,
+        always: place.facts(&file.always, &names)?,
+        finally: place.facts(&file.finally.holds, &names)?,
+        within: place.time_or(&file.finally.within, WITHIN)?,
+        stays: place.time_or(&file.finally.stays, STAYS)?,
+        known: file.known.filter(|known| !known.is_empty()),
+    })
+}
+
+fn mutation(place: &Place, name: &Text) -> Result<Mutation, String> {
+    let found = Mutation::ALL.iter().find(|(known, _)| known == name.get_ref());
+    let known: Vec<&str> = Mutation::ALL.iter().map(|(known, _)| *known).collect();
+    let why = || format!("`{}` is no mutation; there are {}", name.get_ref(), known.join(", "));
+    found.map(|(_, mutation)| *mutation).ok_or_else(|| place.wrong(name, &why()))
+}
+
+/// The nodes of the story; three coordinators if it says nothing of them.
+fn hosts(place: &Place, tables: &[NodeTable]) -> Result<Vec<HostShape>, String> {
+    if tables.is_empty() {
+        let mut hosts = Shape::plain(3, 0).hosts;
+        for (index, host) in hosts.iter_mut().enumerate() {
+            host.name = format!("pvchv{}", index + 1);
+        }
+        return Ok(hosts);
+    }
+    let host = |table: &NodeTable| {
+        Ok(HostShape {
+            name: table.name.get_ref().clone(),
+            is_coordinator: table.role == Role::Coordinator,
+            memory_mib: place.memory(&table.memory, 64 << 10)?,
+            drift_ppm: 0,
+        })
+    };
+    tables.iter().map(host).collect()
+}
+
+fn vms(place: &Place, tables: &[VmTable], nodes: &[String]) -> Result<Vec<VmShape>, String> {
+    let mut vms = Vec::new();
+    for table in tables {
+        let one = vm(place, table, nodes)?;
+        match table.count {
+            None => vms.push(one),
+            Some(count) => vms.extend(
+                (1..=count).map(|number| VmShape { name: format!("{}{number}", one.name), ..one.clone() }),
+            ),
+        }
+    }
+    Ok(vms)
+}
+
+fn vm(place: &Place, table: &VmTable, nodes: &[String]) -> Result<VmShape, String> {
+    let usual = Manner::default();
+    let millis = |text: &Option<Text>, usual: u64| {
+        let time = place.time_or(text, Duration::from_millis(usual))?;
+        Ok::<_, String>(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
+    };
+    let selector = table.selector.as_ref().map(|text| {
+        let known: Vec<&str> = Selector::ALL.iter().map(Selector::as_str).collect();
+        let found = Selector::ALL.iter().find(|one| one.as_str() == text.get_ref()).cloned();
+        let why = format!("`{}` is no selector; there are {}", text.get_ref(), known.join(", "));
+        found.ok_or_else(|| place.wrong(text, &why))
+    });
+    let method = table.method.as_ref().map(|text| {
+        let found = MigrationMethod::ALL.iter().find(|one| one.as_str() == text.get_ref()).cloned();
+        let why = format!("`{}` is no migration method; there are live, shutdown", text.get_ref());
+        found.ok_or_else(|| place.wrong(text, &why))
+    });
+    let limit = table.limit.iter().map(|name| place.one_of(nodes, name, "node"));
+    Ok(VmShape {
+        name: table.name.get_ref().clone(),
+        memory_mib: place.memory(&table.memory, 1024)?,
+        runs: table.state == BeginsIn::Start,
+        manner: Manner {
+            ignores_shutdown: table.ignores_shutdown,
+            never_converges: table.never_converges,
+            start_ms: millis(&table.start_takes, usual.start_ms)?,
+            shutdown_ms: millis(&table.shutdown_takes, usual.shutdown_ms)?,
+            migration_ms: millis(&table.migration_takes, usual.migration_ms)?,
+            dies_at_start: 0,
+        },
+        rules: Rules {
+            host: table.on.as_ref().map(|name| place.one_of(nodes, name, "node")).transpose()?,
+            is_disabled: table.state == BeginsIn::Disable,
+            limit: limit.collect::<Result<_, _>>()?,
+            selector: selector.transpose()?,
+            method: method.transpose()?,
+        },
+    })
+}
+
+/// Every name once: a sentence must not mean two things.
+fn check_names(place: &Place, names: &Names) -> Result<(), String> {
+    let mut counts: BTreeMap<&String, usize> = BTreeMap::new();
+    for name in names.nodes.iter().chain(&names.vms) {
+        *counts.entry(name).or_default() += 1;
+    }
+    match counts.into_iter().find(|(_, count)| *count > 1) {
+        Some((name, _)) => Err(format!("{}: `{name}` is the name of more than one thing", place.file)),
+        None => Ok(()),
+    }
+}
+
+fn step(place: &Place, table: &HappensTable, names: &Names) -> Result<Step, String> {
+    let after = table.after.as_ref().map(|text| place.said(text, "fact", facts::FORMS, names));
+    if let (Some(within), None) = (&table.within, &table.after) {
+        return Err(place.wrong(within, "`within` is for `after`"));
+    }
+    if let (Some(at), Some(_)) = (&table.at, &table.after) {
+        return Err(place.wrong(at, "either `at` or `after`; `wait` says how much later"));
+    }
+    let deeds = place.sentences(&table.deed);
+    let deeds = deeds.iter().map(|text| place.said(text, "deed", deeds::FORMS, names));
+    let answer = match table.answer.as_ref().map(|text| (text, text.get_ref().as_str())) {
+        None | Some((_, "done")) => Expected::Done,
+        Some((_, "anything")) => Expected::Anything,
+        Some((_, "nothing")) => Expected::Nothing,
+        Some((text, words)) => match words.strip_prefix("refused: ") {
+            Some(why) => Expected::Refused(why.to_owned()),
+            None => {
+                let known =
+                    "there are `done`, `anything`, `nothing`, and `refused: ` with words of the reason";
+                return Err(place.wrong(text, &format!("`{words}` is no answer; {known}")));
+            }
+        },
+    };
+    Ok(Step {
+        at: table.at.as_ref().map(|text| place.time(text)).transpose()?,
+        after: after.transpose()?,
+        within: place.time_or(&table.within, WITHIN)?,
+        wait: place.time_or(&table.wait, Duration::ZERO)?,
+        deeds: deeds.collect::<Result<_, _>>()?,
+        answer,
+    })
+}

@@ -1,0 +1,151 @@
+//! Stories that are told wrongly: what must fail does, and says why.
+
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+use std::fs;
+use std::process::{Command, Output};
+
+/// Plays a story of these words.
+fn play(scenario: &str) -> (Option<i32>, String) {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("README.md"), "A story.\n").unwrap();
+    fs::write(folder.path().join("scenario.toml"), scenario).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pvc-sim"));
+    let Output { status, stdout, stderr } = command.arg("story").arg(folder.path()).output().unwrap();
+    (status.code(), String::from_utf8_lossy(&[stdout, stderr].concat()).into_owned())
+}
+
+const QUIET: &str = "
+    [[vm]]
+    name = \"web\"
+    on = \"pvchv2\"
+";
+
+/// A story with a VM on pvchv2 that loses its power, in which `more` must hold.
+fn power_loss(fenced: &str, more: &str, finally: &str) -> (Option<i32>, String) {
+    play(&format!(
+        "fenced = [{fenced}]\n{more}\n{QUIET}
+        [[happens]]
+        do = \"power off pvchv2\"
+        [finally]
+        holds = [\"{finally}\"]"
+    ))
+}
+
+#[test]
+fn a_story_that_is_true_passes() {
+    let (code, said) = power_loss("\"pvchv2\"", "", "web runs on pvchv1 or pvchv3");
+    assert_eq!((code, said.as_str()), (Some(0), ""));
+}
+
+#[test]
+fn what_does_not_hold_in_the_end_fails_the_story_with_what_is_so() {
+    let (code, said) = power_loss("\"pvchv2\"", "", "web is disable");
+    assert_eq!(code, Some(1));
+    assert!(said.contains("expected: within 300 s: web is disable\nis so:    it is start\n"), "{said}");
+    assert!(said.contains("-- power off pvchv2"), "the end of the log: {said}");
+}
+
+#[test]
+fn what_holds_and_must_never_fails_the_story_at_that_moment() {
+    let (code, said) = power_loss("\"pvchv2\"", "never = [\"web runs nowhere\"]", "web runs");
+    assert_eq!(code, Some(1));
+    assert!(said.contains("expected: never: web runs nowhere"), "{said}");
+    let (code, said) = power_loss("\"pvchv2\"", "always = [\"pvchv2 is on\"]", "web runs");
+    assert_eq!(code, Some(1));
+    assert!(said.contains("expected: at all times: pvchv2 is on\nis so:    it is off, "), "{said}");
+}
+
+#[test]
+fn a_fence_that_is_not_told_of_fails_the_story_and_so_does_one_that_does_not_come() {
+    let (code, said) = power_loss("", "", "web runs on pvchv1");
+    assert_eq!(code, Some(1));
+    assert!(said.contains("expected: nobody is fenced but []\nis so:    pvchv2 is"), "{said}");
+    let (code, said) = power_loss("\"pvchv2\", \"pvchv3\"", "", "web runs on pvchv1 or pvchv3");
+    assert_eq!(code, Some(1));
+    assert!(said.contains("expected: pvchv3 is fenced\nis so:    it never was"), "{said}");
+}
+
+#[test]
+fn an_ask_has_the_answer_that_is_told_or_the_story_fails() {
+    let asks = |answer: &str| {
+        let what = "do = \"vm restart web\"\n".to_owned() + answer;
+        play(&format!(
+            "{QUIET}state = \"stop\"\n[[happens]]\n{what}\n[finally]\nholds = [\"web runs nowhere\"]"
+        ))
+    };
+    let (code, said) = asks("");
+    assert_eq!(code, Some(1));
+    assert!(said.contains("expected: `vm restart web` is done\nis so:    VM"), "{said}");
+    assert_eq!(asks("answer = \"refused: not `start`\"").0, Some(0));
+    assert_eq!(asks("answer = \"refused: it is raining\"").0, Some(1));
+    assert_eq!(asks("answer = \"nothing\"").0, Some(1));
+}
+
+#[test]
+fn a_story_that_is_known_to_fail_must() {
+    let (code, said) = power_loss("\"pvchv2\"", "known = \"it rains\"", "web is disable");
+    assert_eq!(code, Some(3));
+    assert!(said.contains("known:    it rains"), "{said}");
+    let (code, said) = power_loss("\"pvchv2\"", "known = \"it rains\"", "web runs");
+    assert_eq!(code, Some(1));
+    assert!(said.contains("take `known` away"), "{said}");
+}
+
+#[test]
+fn the_ground_truth_holds_without_being_asked_for() {
+    // Power switches that say "off" without having cut anything, in this world.
+    let (code, said) = play(
+        "fenced = [\"pvchv2\"]
+        world.mutation = \"unconfirmed\"
+        [[vm]]
+        name = \"web\"
+        on = \"pvchv2\"
+        [[happens]]
+        do = \"cut the cluster network of pvchv2\"
+        [finally]
+        holds = []
+        stays = \"3m\"",
+    );
+    assert_eq!(code, Some(1));
+    assert!(said.contains("expected: I3 holds") || said.contains("expected: I1 holds"), "{said}");
+}
+
+#[test]
+fn what_is_wrong_in_the_file_is_told_with_its_line_and_what_is_known() {
+    for (scenario, why) in [
+        (
+            "[finaly]\nholds = []",
+            "scenario.toml:1: unknown field `finaly`, expected one of `primary`, `fenced`",
+        ),
+        (
+            "[finally]\nholds = [\n  \"all is wel\",\n]",
+            "scenario.toml:3: `all is wel` is no fact. Known are:\n  VM runs",
+        ),
+        ("[finally]\nholds = [\"pvchv9 is on\"]", "scenario.toml:2: `pvchv9 is on`"),
+        (
+            "[[happens]]\ndo = \"cut the storage network of hv1\"\n[finally]\nholds = []",
+            "scenario.toml:2: `cut the storage network of hv1`: `hv1` is no node; there are pvchv1, pvchv2, pvchv3",
+        ),
+        (
+            "[[happens]]\nat = \"soon\"\ndo = \"nothing\"\n[finally]\nholds = []",
+            "scenario.toml:2: `soon` is no time",
+        ),
+        (
+            "[[vm]]\nname = \"web\"\nmemory = \"much\"\n[finally]\nholds = []",
+            ":3: `much` is no amount of memory",
+        ),
+        ("[[vm]]\nname = \"pvchv1\"\n[finally]\nholds = []", "`pvchv1` is the name of more than one thing"),
+        ("[finally]\nholds = [\"{vm} runs\"]", ":2: `{vm} runs`: no variant says what is in braces"),
+        (
+            "[finally]\nholds = []\n[[variant]]\nname = \"x\"\na = \"y\"",
+            "no sentence uses `{a}` of variant x",
+        ),
+        ("[[happens]]\ndo = \"nothing\"\nanswer = \"42\"\n[finally]\nholds = []", ":3: `42` is no answer"),
+        ("holds = [", "scenario.toml:1: "),
+    ] {
+        let (code, said) = play(scenario);
+        assert_eq!(code, Some(2), "{said}");
+        assert!(said.contains(why), "{said}\nis not: {why}");
+    }
+}
