@@ -26,6 +26,7 @@ Usage: cargo xtask COMMAND
                                     make Debian packages in target/debian; see docs/manual/install.md
   sim [--seeds N] [--seed S] [--hours H] …
                                     clusters in a simulated world, from seeds; see docs/dev/simulation.md
+  stories [FOLDER]… [--jobs N]      stories of a cluster in that world; see docs/dev/scenarios.md
   man [DIRECTORY]                   write the man pages of `pvc` to target/man
   completions [DIRECTORY]           write the shell completions of `pvc` to target/completions
 ";
@@ -56,7 +57,8 @@ fn main() -> ExitCode {
         ("openapi", []) => generated::openapi(),
         ("lab", rest) => lab::run(rest),
         ("package", rest) => package::run_with(rest),
-        ("sim", rest) => sim::run(rest),
+        ("sim", rest) => sim::seeds(rest),
+        ("stories", rest) => sim::stories(rest),
         ("man", []) => generated::man("target/man"),
         ("man", [directory]) => generated::man(directory),
         ("completions", []) => generated::completions("target/completions"),

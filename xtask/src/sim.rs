@@ -1,11 +1,20 @@
-//! Clusters in a simulated world: a release build of the simulation, then many seeds.
+//! Clusters in a simulated world: a release build of the simulation, then many seeds, or stories.
 
 use anyhow::Result;
 
 use crate::run::{self, cargo, command, target};
 
 /// Builds the simulation for release and has it run seeds, with `arguments`.
-pub fn run(arguments: &[String]) -> Result<()> {
+pub fn seeds(arguments: &[String]) -> Result<()> {
+    simulation("seeds", arguments)
+}
+
+/// As [`seeds`]: has it play the stories in these folders, or all below `scenarios`.
+pub fn stories(arguments: &[String]) -> Result<()> {
+    simulation("stories", arguments)
+}
+
+fn simulation(what: &str, arguments: &[String]) -> Result<()> {
     run::run(cargo().args(["build", "--quiet", "--release", "--package", "pvc-sim"]))?;
-    run::run(command(target().join("release/pvc-sim")).arg("seeds").args(arguments))
+    run::run(command(target().join("release/pvc-sim")).arg(what).args(arguments))
 }

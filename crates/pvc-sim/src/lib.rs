@@ -41,5 +41,5 @@ pub use log::{Log, hear_panics};
 pub use power::BmcManner;
 pub use seeds::{Case, Report};
 pub use state::{Mutation, Nature, World};
-pub use story::{Failure, Story, folders};
+pub use story::{Failure, Story, folders, sentences};
 pub use truth::Violation;

@@ -102,6 +102,7 @@ fn main() -> ExitCode {
         Some("seeds") => seeds,
         Some("one") => one,
         Some("stories") => return ended(stories::stories(&arguments[1..])),
+        Some("sentences") => return stories::sentences(),
         Some("story") => return ended(stories::story(&arguments[1..])),
         _ => {
             print!("{USAGE}\n{}", stories::USAGE);

@@ -18,7 +18,15 @@ pub const USAGE: &str = "\
        pvc-sim stories [FOLDER]… [--jobs N]   play the stories in these folders; all below `scenarios`
        pvc-sim story FOLDER [--variant NAME] [--log] [--debug]
                                               play one
+       pvc-sim sentences                      what can happen in a story, and what can be so
 ";
+
+/// Prints the forms of all sentences.
+pub fn sentences() -> ExitCode {
+    let [deeds, facts] = pvc_sim::sentences();
+    println!("What can happen:\n\n{deeds}\n\nWhat can be so:\n\n{facts}");
+    ExitCode::SUCCESS
+}
 
 /// Plays one story in this process.
 pub fn story(arguments: &[String]) -> Result<ExitCode, String> {

@@ -24,6 +24,7 @@ use crate::actions::Action;
 use crate::cluster::{Answer, Cluster, Shape, said};
 use crate::log::Log;
 use crate::truth::Violation;
+use deeds::Deed;
 use facts::{Beginning, Fact, Look};
 
 /// How often is looked at everything. What lasts shorter may go unseen.
@@ -43,6 +44,7 @@ pub struct Story {
     shape: Shape,
     primary: usize,
     fenced: Vec<usize>,
+    may_be_fenced: Vec<usize>,
     steps: Vec<Step>,
     never: Vec<Said<Fact>>,
     always: Vec<Said<Fact>>,
@@ -61,10 +63,11 @@ struct Said<T> {
 #[derive(Clone)]
 struct Step {
     at: Option<Duration>,
-    after: Option<Said<Fact>>,
+    /// All of this has to be so first.
+    after: Vec<Said<Fact>>,
     within: Duration,
     wait: Duration,
-    deeds: Vec<Said<Option<Action>>>,
+    deeds: Vec<Said<Deed>>,
     answer: Expected,
 }
 
@@ -125,6 +128,14 @@ impl Story {
         cluster.log().note("-- everything has happened");
         play.end().await
     }
+}
+
+/// Every sentence that there is, as the manual shows them: what can happen, and what can be so.
+pub fn sentences() -> [String; 2] {
+    let lines = |forms: Vec<&str>| forms.join("\n");
+    let deeds = deeds::FORMS.iter().map(|form| form.form).collect();
+    let facts = facts::FORMS.iter().map(|form| form.form).collect();
+    [lines(deeds), lines(facts)]
 }
 
 /// The folders of stories below `top`, in order.
@@ -192,9 +203,7 @@ impl Play<'_> {
         if let Some(at) = step.at {
             self.pass(at.saturating_sub(self.since_the_beginning())).await?;
         }
-        if let Some(after) = &step.after {
-            self.until(std::slice::from_ref(after), step.within).await?;
-        }
+        self.until(&step.after, step.within).await?;
         self.pass(step.wait).await?;
         for deed in &step.deeds {
             self.cluster.log().note(&format!("-- {}", deed.words));
@@ -203,19 +212,35 @@ impl Play<'_> {
         Ok(())
     }
 
-    fn act(&mut self, deed: &Said<Option<Action>>, expected: &Expected) -> Result<(), Failure> {
-        match &deed.what {
-            None => {}
-            Some(Action::Ask(ask)) => {
-                let (words, expected) = (deed.words.clone(), expected.clone());
-                match self.cluster.ask_and_hear(ask.clone()) {
-                    Some(heard) => self.answers.push(Asked { words, expected, heard }),
-                    None => judge(&words, &expected, &None, "nobody hears it")?,
-                }
+    fn act(&mut self, deed: &Said<Deed>, expected: &Expected) -> Result<(), Failure> {
+        for action in self.actions(deed)? {
+            let Action::Ask(ask) = action else {
+                self.cluster.act(&action);
+                continue;
+            };
+            let (words, expected) = (deed.words.clone(), expected.clone());
+            match self.cluster.ask_and_hear(ask) {
+                Some(heard) => self.answers.push(Asked { words, expected, heard }),
+                None => judge(&words, &expected, &None, "nobody hears it")?,
             }
-            Some(fault) => self.cluster.act(fault),
         }
         Ok(())
+    }
+
+    fn actions(&self, deed: &Said<Deed>) -> Result<Vec<Action>, Failure> {
+        match &deed.what {
+            Deed::Does(actions) => Ok(actions.clone()),
+            Deed::ToEachNode(act) => Ok((0..self.story.shape.hosts.len()).map(act).collect()),
+            Deed::ToFencerOf(node, act) => {
+                let fencer = self.look().fencer_of(*node);
+                let why = || format!("nobody fences {}", self.name(*node));
+                to_one(deed, fencer, *act, why)
+            }
+            Deed::ToNodeOf(vm, act) => {
+                let host = self.cluster.runs_on(*vm).first().copied();
+                to_one(deed, host, *act, || "it runs nowhere".to_owned())
+            }
+        }
     }
 
     /// Lets time pass, and looks at everything all the time.
@@ -248,7 +273,8 @@ impl Play<'_> {
             if self.fenced.contains(&node) || self.look().holds(&is_fenced).is_err() {
                 continue;
             }
-            if !self.story.fenced.contains(&node) {
+            let story = self.story;
+            if !story.fenced.contains(&node) && !story.may_be_fenced.contains(&node) {
                 let who: Vec<&str> = self.story.fenced.iter().map(|node| self.name(*node)).collect();
                 let expected = format!("nobody is fenced but [{}]", who.join(", "));
                 return Err(Failure { expected, so: format!("{} is", self.name(node)) });
@@ -309,6 +335,19 @@ impl Play<'_> {
             }),
             None => Ok(()),
         }
+    }
+}
+
+/// What happens to a node that is only known when it happens.
+fn to_one(
+    deed: &Said<Deed>,
+    node: Option<usize>,
+    act: fn(usize) -> Action,
+    otherwise: impl FnOnce() -> String,
+) -> Result<Vec<Action>, Failure> {
+    match node {
+        Some(node) => Ok(vec![act(node)]),
+        None => Err(Failure { expected: deed.words.clone(), so: otherwise() }),
     }
 }
 

@@ -1,73 +1,140 @@
 //! What can happen in a story.
 
-use super::words::Form;
+use super::words::{Filled, Form};
 use crate::actions::{Action, Ask, StartFailure};
+use crate::host::Net;
 use crate::power::BmcManner;
 
-fn ask(ask: Ask) -> Option<Action> {
-    Some(Action::Ask(ask))
+/// Something that happens.
+#[derive(Clone)]
+pub(super) enum Deed {
+    /// Nothing at all is one, too: a variant may want to say so.
+    Does(Vec<Action>),
+    ToEachNode(fn(usize) -> Action),
+    /// To whoever fences this node by then.
+    ToFencerOf(usize, fn(usize) -> Action),
+    /// To the node on which this VM runs by then.
+    ToNodeOf(usize, fn(usize) -> Action),
 }
 
-/// `None`: nothing happens, which a variant may want to say.
-pub(super) const FORMS: &[Form<Option<Action>>] = &[
+fn fault(action: Action) -> Deed {
+    Deed::Does(vec![action])
+}
+
+fn ask(ask: Ask) -> Deed {
+    fault(Action::Ask(ask))
+}
+
+fn every_net(f: &Filled, action: fn(usize, Net) -> Action) -> Deed {
+    Deed::Does([Net::Cluster, Net::Upstream, Net::Storage].map(|net| action(f.node(), net)).to_vec())
+}
+
+pub(super) const FORMS: &[Form<Deed>] = &[
     // Machines.
-    Form { form: "power off NODE", means: |f| Some(Action::PowerLoss(f.node())) },
-    Form { form: "power on NODE", means: |f| Some(Action::PowerReturn(f.node())) },
-    Form { form: "freeze NODE", means: |f| Some(Action::FreezeHost(f.node())) },
-    Form { form: "thaw NODE", means: |f| Some(Action::ThawHost(f.node())) },
-    Form { form: "cut NET network of NODE", means: |f| Some(Action::Unplug(f.node(), f.nets[0])) },
-    Form { form: "heal NET network of NODE", means: |f| Some(Action::Plug(f.node(), f.nets[0])) },
-    Form { form: "clock of NODE jumps by STEP", means: |f| Some(Action::StepClock(f.node(), f.step)) },
+    Form { form: "power off NODE", means: |f| fault(Action::PowerLoss(f.node())) },
+    Form { form: "power on NODE", means: |f| fault(Action::PowerReturn(f.node())) },
+    Form { form: "freeze NODE", means: |f| fault(Action::FreezeHost(f.node())) },
+    Form { form: "thaw NODE", means: |f| fault(Action::ThawHost(f.node())) },
+    Form { form: "power off every node", means: |_| Deed::ToEachNode(Action::PowerLoss) },
+    Form { form: "power on every node", means: |_| Deed::ToEachNode(Action::PowerReturn) },
+    Form { form: "cut NET network of NODE", means: |f| fault(Action::Unplug(f.node(), f.nets[0])) },
+    Form { form: "heal NET network of NODE", means: |f| fault(Action::Plug(f.node(), f.nets[0])) },
+    Form { form: "cut every network of NODE", means: |f| every_net(f, Action::Unplug) },
+    Form { form: "heal every network of NODE", means: |f| every_net(f, Action::Plug) },
+    Form {
+        form: "cut cluster network of every node",
+        means: |_| Deed::ToEachNode(|node| Action::Unplug(node, Net::Cluster)),
+    },
+    Form {
+        form: "heal cluster network of every node",
+        means: |_| Deed::ToEachNode(|node| Action::Plug(node, Net::Cluster)),
+    },
+    Form { form: "clock of NODE jumps by STEP", means: |f| fault(Action::StepClock(f.node(), f.step)) },
     // BMCs.
-    Form { form: "bmc of NODE works", means: |f| Some(Action::Bmc(f.node(), BmcManner::Works)) },
-    Form { form: "bmc of NODE is dead", means: |f| Some(Action::Bmc(f.node(), BmcManner::Dead)) },
+    Form { form: "bmc of NODE works", means: |f| fault(Action::Bmc(f.node(), BmcManner::Works)) },
+    Form { form: "bmc of NODE is dead", means: |f| fault(Action::Bmc(f.node(), BmcManner::Dead)) },
     Form {
         form: "bmc of NODE answers after TIME",
-        means: |f| Some(Action::Bmc(f.node(), BmcManner::Slow(f.times[0].as_secs()))),
+        means: |f| fault(Action::Bmc(f.node(), BmcManner::Slow(f.times[0].as_secs()))),
     },
-    Form { form: "bmc of NODE lies off", means: |f| Some(Action::Bmc(f.node(), BmcManner::LiesOff)) },
-    Form { form: "bmc of NODE ignores commands", means: |f| Some(Action::Bmc(f.node(), BmcManner::Ignores)) },
+    Form { form: "bmc of NODE lies off", means: |f| fault(Action::Bmc(f.node(), BmcManner::LiesOff)) },
+    Form {
+        form: "bmc of NODE ignores commands",
+        means: |f| fault(Action::Bmc(f.node(), BmcManner::Ignores)),
+    },
     // Programs.
-    Form { form: "kill daemon of NODE", means: |f| Some(Action::KillDaemon(f.node())) },
-    Form { form: "stop daemon of NODE", means: |f| Some(Action::StopDaemon(f.node())) },
-    Form { form: "start daemon of NODE", means: |f| Some(Action::StartDaemon(f.node())) },
-    Form { form: "restart daemon of NODE", means: |f| Some(Action::RestartDaemon(f.node())) },
-    Form { form: "freeze daemon of NODE", means: |f| Some(Action::FreezeDaemon(f.node())) },
-    Form { form: "thaw daemon of NODE", means: |f| Some(Action::ThawDaemon(f.node())) },
-    Form { form: "hypervisor of NODE goes down", means: |f| Some(Action::HypervisorDown(f.node())) },
-    Form { form: "hypervisor of NODE comes up", means: |f| Some(Action::HypervisorUp(f.node())) },
-    Form { form: "zookeeper of NODE goes down", means: |f| Some(Action::ServerDown(f.node())) },
-    Form { form: "zookeeper of NODE comes up", means: |f| Some(Action::ServerUp(f.node())) },
+    Form { form: "kill daemon of NODE", means: |f| fault(Action::KillDaemon(f.node())) },
+    Form { form: "stop daemon of NODE", means: |f| fault(Action::StopDaemon(f.node())) },
+    Form { form: "start daemon of NODE", means: |f| fault(Action::StartDaemon(f.node())) },
+    Form { form: "restart daemon of NODE", means: |f| fault(Action::RestartDaemon(f.node())) },
+    Form { form: "freeze daemon of NODE", means: |f| fault(Action::FreezeDaemon(f.node())) },
+    Form { form: "thaw daemon of NODE", means: |f| fault(Action::ThawDaemon(f.node())) },
+    Form { form: "kill daemon of every node", means: |_| Deed::ToEachNode(Action::KillDaemon) },
+    Form { form: "restart daemon of every node", means: |_| Deed::ToEachNode(Action::RestartDaemon) },
+    Form { form: "thaw daemon of every node", means: |_| Deed::ToEachNode(Action::ThawDaemon) },
+    Form { form: "hypervisor of NODE goes down", means: |f| fault(Action::HypervisorDown(f.node())) },
+    Form { form: "hypervisor of NODE comes up", means: |f| fault(Action::HypervisorUp(f.node())) },
+    Form { form: "zookeeper of NODE goes down", means: |f| fault(Action::ServerDown(f.node())) },
+    Form { form: "zookeeper of NODE comes up", means: |f| fault(Action::ServerUp(f.node())) },
+    Form { form: "zookeeper of every node goes down", means: |_| Deed::ToEachNode(Action::ServerDown) },
+    Form { form: "zookeeper of every node comes up", means: |_| Deed::ToEachNode(Action::ServerUp) },
     Form {
         form: "connection of NODE breaks after its next write",
-        means: |f| Some(Action::BreakAfterWrite(f.node())),
+        means: |f| fault(Action::BreakAfterWrite(f.node())),
     },
-    Form { form: "ceph falls silent", means: |_| Some(Action::CephSilent) },
-    Form { form: "ceph answers", means: |_| Some(Action::CephAnswers) },
+    Form { form: "ceph falls silent", means: |_| fault(Action::CephSilent) },
+    Form { form: "ceph answers", means: |_| fault(Action::CephAnswers) },
+    // Whoever fences a node.
+    Form { form: "power off fencer of NODE", means: |f| Deed::ToFencerOf(f.node(), Action::PowerLoss) },
+    Form { form: "kill daemon of fencer of NODE", means: |f| Deed::ToFencerOf(f.node(), Action::KillDaemon) },
+    Form {
+        form: "restart daemon of fencer of NODE",
+        means: |f| Deed::ToFencerOf(f.node(), Action::RestartDaemon),
+    },
+    Form {
+        form: "freeze daemon of fencer of NODE",
+        means: |f| Deed::ToFencerOf(f.node(), Action::FreezeDaemon),
+    },
+    Form {
+        form: "cut cluster network of fencer of NODE",
+        means: |f| Deed::ToFencerOf(f.node(), |fencer| Action::Unplug(fencer, Net::Cluster)),
+    },
+    Form {
+        form: "cut upstream network of fencer of NODE",
+        means: |f| Deed::ToFencerOf(f.node(), |fencer| Action::Unplug(fencer, Net::Upstream)),
+    },
+    Form {
+        form: "connection of fencer of NODE breaks after its next write",
+        means: |f| Deed::ToFencerOf(f.node(), Action::BreakAfterWrite),
+    },
+    // Whoever runs a VM.
+    Form { form: "power off node of VM", means: |f| Deed::ToNodeOf(f.vm(), Action::PowerLoss) },
+    Form { form: "freeze node of VM", means: |f| Deed::ToNodeOf(f.vm(), Action::FreezeHost) },
+    Form { form: "kill daemon of node of VM", means: |f| Deed::ToNodeOf(f.vm(), Action::KillDaemon) },
     // Guests and their volumes.
-    Form { form: "guest VM crashes", means: |f| Some(Action::CrashGuest(f.vm())) },
-    Form { form: "guest VM becomes deaf", means: |f| Some(Action::DeafenGuest(f.vm())) },
-    Form { form: "guest VM calms down", means: |f| Some(Action::CalmGuest(f.vm())) },
-    Form { form: "guest VM is paused", means: |f| Some(Action::PauseGuest(f.vm())) },
-    Form { form: "guest VM is resumed", means: |f| Some(Action::ResumeGuest(f.vm())) },
+    Form { form: "guest VM crashes", means: |f| fault(Action::CrashGuest(f.vm())) },
+    Form { form: "guest VM becomes deaf", means: |f| fault(Action::DeafenGuest(f.vm())) },
+    Form { form: "guest VM calms down", means: |f| fault(Action::CalmGuest(f.vm())) },
+    Form { form: "guest VM is paused", means: |f| fault(Action::PauseGuest(f.vm())) },
+    Form { form: "guest VM is resumed", means: |f| fault(Action::ResumeGuest(f.vm())) },
     Form {
         form: "next COUNT starts of VM are refused",
-        means: |f| Some(fail(f.vm(), None, f.count, StartFailure::Refused)),
+        means: |f| fault(fail(f.vm(), None, f.count, StartFailure::Refused)),
     },
     Form {
         form: "next COUNT starts of VM are refused on NODE",
-        means: |f| Some(fail(f.vm(), Some(f.node()), f.count, StartFailure::Refused)),
+        means: |f| fault(fail(f.vm(), Some(f.node()), f.count, StartFailure::Refused)),
     },
     Form {
         form: "next COUNT starts of VM die",
-        means: |f| Some(fail(f.vm(), None, f.count, StartFailure::Dies)),
+        means: |f| fault(fail(f.vm(), None, f.count, StartFailure::Dies)),
     },
     Form {
         form: "next COUNT starts of VM die on NODE",
-        means: |f| Some(fail(f.vm(), Some(f.node()), f.count, StartFailure::Dies)),
+        means: |f| fault(fail(f.vm(), Some(f.node()), f.count, StartFailure::Dies)),
     },
-    Form { form: "volume of VM is lost", means: |f| Some(Action::LoseVolume(f.vm())) },
-    Form { form: "volume of VM is locked by a stranger", means: |f| Some(Action::LockVolume(f.vm())) },
+    Form { form: "volume of VM is lost", means: |f| fault(Action::LoseVolume(f.vm())) },
+    Form { form: "volume of VM is locked by a stranger", means: |f| fault(Action::LockVolume(f.vm())) },
     // What operators ask for.
     Form { form: "vm start VM", means: |f| ask(Ask::Start(f.vm())) },
     Form { form: "vm stop VM", means: |f| ask(Ask::Stop(f.vm())) },
@@ -75,7 +142,7 @@ pub(super) const FORMS: &[Form<Option<Action>>] = &[
     Form { form: "vm restart VM", means: |f| ask(Ask::Restart(f.vm())) },
     Form { form: "vm disable VM", means: |f| ask(Ask::DisableAndWait(f.vm())) },
     Form { form: "vm undefine VM", means: |f| ask(Ask::Undefine(f.vm())) },
-    Form { form: "vm flush-locks VM", means: |f| Some(Action::FlushLocks(f.vm())) },
+    Form { form: "vm flush-locks VM", means: |f| fault(Action::FlushLocks(f.vm())) },
     Form { form: "vm move VM", means: |f| ask(Ask::Move { vm: f.vm(), to: None, live_only: false }) },
     Form {
         form: "vm move VM to NODE",
@@ -94,7 +161,7 @@ pub(super) const FORMS: &[Form<Option<Action>>] = &[
     Form { form: "node secondary NODE", means: |f| ask(Ask::Secondary(f.node())) },
     Form { form: "maintenance on", means: |_| ask(Ask::Maintenance(true)) },
     Form { form: "maintenance off", means: |_| ask(Ask::Maintenance(false)) },
-    Form { form: "nothing", means: |_| None },
+    Form { form: "nothing", means: |_| Deed::Does(Vec::new()) },
 ];
 
 fn fail(vm: usize, host: Option<usize>, times: u32, how: StartFailure) -> Action {

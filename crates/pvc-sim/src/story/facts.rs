@@ -30,6 +30,8 @@ pub(super) enum Fact {
     NodeIs(usize, Vec<NodeWord>),
     NodeIsNot(usize, Vec<NodeWord>),
     WasNeverOff(usize),
+    /// By one of these, as the record of the present fence says.
+    FencedBy(usize, Vec<usize>),
     /// One of these, alone.
     HasAddresses(Vec<usize>),
     IsPrimary(Vec<usize>),
@@ -61,6 +63,7 @@ pub(super) const FORMS: &[Form<Fact>] = &[
     Form { form: "NODE is NODE-STATES", means: |f| Fact::NodeIs(f.node(), f.node_words.clone()) },
     Form { form: "NODE is not NODE-STATES", means: |f| Fact::NodeIsNot(f.node(), f.node_words.clone()) },
     Form { form: "NODE was never off", means: |f| Fact::WasNeverOff(f.node()) },
+    Form { form: "fencer of NODE is NODES", means: |f| Fact::FencedBy(f.node(), f.nodes[1..].to_vec()) },
     Form { form: "NODE has floating addresses", means: |f| Fact::HasAddresses(f.nodes.clone()) },
     Form { form: "one of NODES has floating addresses", means: |f| Fact::HasAddresses(f.nodes.clone()) },
     Form { form: "one of NODES is primary", means: |f| Fact::IsPrimary(f.nodes.clone()) },
@@ -73,7 +76,7 @@ pub(super) const FORMS: &[Form<Fact>] = &[
     Form { form: "maintenance is on", means: |_| Fact::Maintenance(true) },
     Form { form: "maintenance is off", means: |_| Fact::Maintenance(false) },
     Form { form: "all is well", means: |_| Fact::AllIsWell },
-    Form { form: "every VM runs where it should", means: |_| Fact::EveryVmRuns },
+    Form { form: "everything runs where it should", means: |_| Fact::EveryVmRuns },
     Form { form: "log says TEXT", means: |f| Fact::LogSays(f.text.clone(), true) },
     Form { form: "log does not say TEXT", means: |f| Fact::LogSays(f.text.clone(), false) },
 ];
@@ -150,6 +153,13 @@ impl Look<'_> {
                 so(!words.iter().any(|word| self.node_is(*node, word)), || self.states_of(*node))
             }
             Fact::WasNeverOff(node) => self.was_never_off(*node),
+            Fact::FencedBy(node, by) => {
+                let fencer = self.fencer_of(*node);
+                so(fencer.is_some_and(|fencer| by.contains(&fencer)), || match fencer {
+                    Some(fencer) => format!("it is {}", self.name(fencer)),
+                    None => "nobody fences it".to_owned(),
+                })
+            }
             Fact::HasAddresses(nodes) => {
                 let holders = self.holders();
                 so(matches!(holders.as_slice(), [one] if nodes.contains(one)), || {
@@ -281,6 +291,13 @@ impl Look<'_> {
             Some(off) => format!("it was off {} s into the story", off.saturating_sub(began).as_secs()),
             None => "it is off".to_owned(),
         })
+    }
+
+    /// Who fences the node at present, or did so last, as its record says.
+    pub fn fencer_of(&self, node: usize) -> Option<usize> {
+        let by = self.with_node(node, |record| record.present_fence().map(|fence| fence.by.clone()));
+        let by = by.flatten()?;
+        self.cluster.shape.hosts.iter().position(|host| host.name == by)
     }
 
     /// The hosts on which any of the floating addresses is.

@@ -31,6 +31,9 @@ struct File {
     /// Exactly these nodes are fenced.
     #[serde(default)]
     fenced: Vec<Text>,
+    /// These may be fenced or not.
+    #[serde(default)]
+    may_be_fenced: Vec<Text>,
     #[serde(default)]
     never: Vec<Text>,
     #[serde(default)]
@@ -278,8 +281,10 @@ fn story(place: &Place, name: String, variant: Option<String>) -> Result<Story, 
         Some(name) => place.one_of(&nodes, name, "node")?,
         None => first,
     };
-    let fenced = file.fenced.iter().flat_map(|text| place.sentences(text));
-    let fenced = fenced.map(|name| place.one_of(&nodes, &name, "node")).collect::<Result<_, _>>()?;
+    let named = |texts: &[Text]| {
+        let names = texts.iter().flat_map(|text| place.sentences(text));
+        names.map(|name| place.one_of(&nodes, &name, "node")).collect::<Result<Vec<_>, _>>()
+    };
     let mut shape = Shape::plain(0, 0);
     shape.nature.seed = file.world.seed.unwrap_or(1);
     shape.nature.lost_words = if file.world.loses_words { 1000 } else { 0 };
@@ -296,7 +301,8 @@ fn story(place: &Place, name: String, variant: Option<String>) -> Result<Story, 
         variant,
         shape,
         primary,
-        fenced,
+        fenced: named(&file.fenced)?,
+        may_be_fenced: named(&file.may_be_fenced)?,
         steps: file.happens.iter().map(|table| step(place, table, &names)).collect::<Result<_, _>>()?,
         never: place.facts(&file.never, &names)?,
         always: place.facts(&file.always, &names)?,
@@ -401,7 +407,6 @@ fn check_names(place: &Place, names: &Names) -> Result<(), String> {
 }
 
 fn step(place: &Place, table: &HappensTable, names: &Names) -> Result<Step, String> {
-    let after = table.after.as_ref().map(|text| place.said(text, "fact", facts::FORMS, names));
     if let (Some(within), None) = (&table.within, &table.after) {
         return Err(place.wrong(within, "`within` is for `after`"));
     }
@@ -425,7 +430,7 @@ fn step(place: &Place, table: &HappensTable, names: &Names) -> Result<Step, Stri
     };
     Ok(Step {
         at: table.at.as_ref().map(|text| place.time(text)).transpose()?,
-        after: after.transpose()?,
+        after: place.facts(table.after.as_slice(), names)?,
         within: place.time_or(&table.within, WITHIN)?,
         wait: place.time_or(&table.wait, Duration::ZERO)?,
         deeds: deeds.collect::<Result<_, _>>()?,
