@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use crate::NodeName;
 use crate::cluster::Cluster;
-use crate::node::{DaemonState, DomainState, NodeRecord};
+use crate::node::{DaemonState, DomainState, NodeRecord, NodeRole};
 use crate::vm::backoff::Backoff;
 
 pub use rescue::{Rescue, Way, is_awaited, is_lock_of_the_dead, rescues};
@@ -36,6 +36,9 @@ pub const SAVING_THROWS: u32 = 6;
 /// So many recoveries wait for nodes that may take VMs in a moment: about as long as the saving throws of one
 /// that is only suspected last.
 const PATIENT_RECOVERIES: u32 = 5;
+
+/// So often one coordinator tries to cut a node off before it lets another one try.
+const ATTEMPTS: u32 = 4;
 
 /// How soon a BMC that says the power is off is asked again.
 const CONFIRM_AFTER: Duration = Duration::from_millis(500);
@@ -203,6 +206,21 @@ pub fn plan(view: &View<'_>, minds: &BTreeMap<NodeName, Mind>) -> Plan {
         }
     }
     plan
+}
+
+/// Whether the fence lock should go to another coordinator: this one could not cut a node off, time and again, and
+/// another one may reach its BMC. What has begun in maintenance nobody else would take up.
+pub fn gives_way(view: &View<'_>, minds: &BTreeMap<NodeName, Mind>) -> bool {
+    let is_other = |node: &NodeRecord| {
+        node.name != *view.me
+            && node.role == NodeRole::Coordinator
+            && node.daemon_state == DaemonState::Run
+            && view.sightings.silent(&node.name) < view.rules.keepalive_interval * 2
+    };
+    !view.cluster.config.maintenance
+        && minds.values().any(|mind| mind.failed_attempts() >= ATTEMPTS)
+        && !minds.values().any(|mind| mind.busy)
+        && view.cluster.nodes.values().any(|node| is_other(node))
 }
 
 /// Whether there is something to do about `node`, now or soon.

@@ -114,6 +114,10 @@ impl Fencer {
         };
         if is_held {
             fence::observe(&view, &mut self.minds);
+            if self.under_way.is_empty() && fence::gives_way(&view, &self.minds) {
+                tracing::warn!("this node cannot cut the dead node off; another coordinator may try");
+                return self.let_go().await;
+            }
         }
         let Plan { steps, concerns } = fence::plan(&view, &self.minds);
         if concerns.is_empty() && self.under_way.is_empty() {

@@ -15,7 +15,7 @@ use pvc_model::vm::VmState;
 use pvc_model::{NodeName, Uuid};
 use pvc_ports::Storage as _;
 use pvc_store::{Changes, ConfigChange, Ipmi, NodeChange, Report, VmChange};
-use pvc_testkit::{BmcManner, Manner, ScriptedExec};
+use pvc_testkit::{BmcManner, Manner, ScriptedExec, ScriptedPower};
 use world::{Daemon, INTERVAL, World, older_node, world};
 
 fn rules() -> Rules {
@@ -473,6 +473,24 @@ async fn without_a_proof_nothing_is_started_and_it_is_tried_until_there_is_one()
         assert!(eyes.view().nodes["hv3"].fence.as_ref().unwrap().failed_attempts > 1);
         eyes.power.set_manner("bmc-hv3", BmcManner::default());
         eyes.until("its VM runs elsewhere", || !three.runs_on(vm).is_empty()).await;
+    }
+}
+
+/// One that has lost its upstream network would keep the fence lock, and try for ever.
+#[tokio::test(start_paused = true)]
+async fn a_fencer_that_does_not_reach_the_bmc_lets_another_one_try() {
+    for unlucky in [1, 2] {
+        let mut three = Three::start(|world| {
+            if world.settings.name.as_str() == format!("hv{unlucky}") {
+                world.power = Arc::new(ScriptedPower::new());
+                world.power.set_manner("bmc-hv3", BmcManner { dead: true, ..BmcManner::default() });
+            }
+        })
+        .await;
+        let vm = three.run_vm(1, 3).await;
+        three.lose(3, false).await;
+        three.eyes().until("its VM runs elsewhere", || !three.runs_on(vm).is_empty()).await;
+        assert_eq!(three.eyes().view().nodes["hv3"].fence.as_ref().unwrap().by, format!("hv{}", 3 - unlucky));
     }
 }
 

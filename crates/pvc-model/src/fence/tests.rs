@@ -220,6 +220,47 @@ fn an_attempt_that_failed_is_repeated_ever_more_slowly_and_recovers_nothing() {
 }
 
 #[test]
+fn who_cannot_cut_a_node_off_lets_another_coordinator_try() {
+    let gives_way = |fencer: &Fencer| {
+        let me = NodeName::new("hv1");
+        let Fencer { cluster, sightings, rules, now, .. } = fencer;
+        gives_way(&View { me: &me, cluster, sightings, rules, now: *now }, &fencer.minds)
+    };
+    let with_other = |other: NodeRecord| {
+        let mut fencer =
+            Fencer::watching([node("hv1", DaemonState::Run), node("hv2", DaemonState::Dead), other]);
+        fencer.after(30);
+        // The other one stamps.
+        let record = fencer.cluster.nodes["hv3"].as_ref().clone();
+        let stamped = NodeRecord { keepalives: 8, ..record };
+        fencer.cluster.nodes.insert(NodeName::new("hv3"), Arc::new(stamped));
+        fencer.after(1);
+        for _ in 0..3 {
+            let now = fencer.now;
+            fencer.mind("hv2").could_not_be_cut_off(now);
+        }
+        fencer
+    };
+    let mut fencer = with_other(node("hv3", DaemonState::Run));
+    assert!(!gives_way(&fencer), "it tries a few times itself");
+    let now = fencer.now;
+    fencer.mind("hv2").could_not_be_cut_off(now);
+    assert!(gives_way(&fencer));
+    fencer.cluster.config.maintenance = true;
+    assert!(!gives_way(&fencer), "in maintenance nobody else would begin");
+    fencer.cluster.config.maintenance = false;
+    fencer.mind("hv4").busy = true;
+    assert!(!gives_way(&fencer), "not in the middle of another fence");
+    let hypervisor = NodeRecord { role: NodeRole::Hypervisor, ..node("hv3", DaemonState::Run) };
+    for other in [hypervisor, node("hv3", DaemonState::Stop)] {
+        let mut fencer = with_other(other);
+        let now = fencer.now;
+        fencer.mind("hv2").could_not_be_cut_off(now);
+        assert!(!gives_way(&fencer), "nobody else fences");
+    }
+}
+
+#[test]
 fn in_maintenance_nothing_begins_and_what_has_begun_is_finished() {
     let mut fencer = Fencer::watching([
         node("hv1", DaemonState::Run),
