@@ -251,11 +251,13 @@ impl Actor {
             is_complete &= self.place(node, wave, patient, &mut note).await;
         }
         self.note(node, note.clone()).await;
-        if !is_complete || !self.conclude(node).await {
+        if !is_complete {
             return Ended::NotRecovered;
         }
+        // First operators hear of it: once the record says that it is over nobody takes it up again, should
+        // this fencer die here.
         self.tell(node, &note).await;
-        Ended::Done
+        if self.conclude(node).await { Ended::Done } else { Ended::NotRecovered }
     }
 
     /// Frees the locks that the dead node left on the VM's volumes: whatever it still writes is refused
