@@ -31,6 +31,7 @@ pub mod size;
 pub mod space;
 pub mod storage;
 pub mod vm;
+pub mod what_if;
 
 mod causes;
 mod name;

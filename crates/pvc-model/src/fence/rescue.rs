@@ -2,7 +2,9 @@
 
 use crate::cluster::Cluster;
 use crate::node::{DaemonState, NodeRecord};
-use crate::placement::{Need, NoPlace, Promises, Unfit, check_destination, check_node, place, selector_for};
+use crate::placement::{
+    Need, NoPlace, Promises, Unfit, Weighed, check_destination, check_node, selector_for, weigh,
+};
 use crate::storage::VolumeId;
 use crate::vm::moving::is_moving;
 use crate::vm::{VmRecord, VmState};
@@ -34,14 +36,20 @@ pub enum Way {
 /// twice (I11). The largest VMs choose first: a small one fits in what they leave, not the other way
 /// round.
 pub fn rescues(cluster: &Cluster, victim: &NodeName) -> Vec<Rescue> {
+    weighed_rescues(cluster, victim).into_iter().map(|(rescue, _)| rescue).collect()
+}
+
+/// As [`rescues`], each with how every node did as a place for the VM, if one had to be looked for.
+pub fn weighed_rescues(cluster: &Cluster, victim: &NodeName) -> Vec<(Rescue, Option<Weighed>)> {
     let is_placed = |vm: &VmRecord| stake(cluster, vm, victim) == Some(Stake::Lost);
     let staked = |vm: &&VmRecord| stake(cluster, vm, victim).is_some();
     let mut vms: Vec<&VmRecord> = cluster.vms.values().map(|vm| &**vm).filter(staked).collect();
     vms.sort_by_key(|vm| (std::cmp::Reverse(vm.memory_mib()), vm.name.clone(), vm.uuid));
     let mut promises = Promises::under_way_but(cluster, is_placed);
     let rescue = |vm: &VmRecord| {
-        let way = if is_placed(vm) { way(cluster, vm, victim, &mut promises) } else { Way::Leave };
-        Rescue { vm: vm.uuid, name: vm.name.clone(), volumes: vm.volumes(), way }
+        let (way, weighed) =
+            if is_placed(vm) { way(cluster, vm, victim, &mut promises) } else { (Way::Leave, None) };
+        (Rescue { vm: vm.uuid, name: vm.name.clone(), volumes: vm.volumes(), way }, weighed)
     };
     vms.into_iter().map(rescue).collect()
 }
@@ -108,25 +116,34 @@ fn runners<'a>(
     cluster.nodes.values().map(|node| &**node).filter(runs)
 }
 
-fn way(cluster: &Cluster, vm: &VmRecord, victim: &NodeName, promises: &mut Promises) -> Way {
+fn way(
+    cluster: &Cluster,
+    vm: &VmRecord,
+    victim: &NodeName,
+    promises: &mut Promises,
+) -> (Way, Option<Weighed>) {
     if let Some(runner) = runner(cluster, vm, victim) {
-        return Way::Stay(runner.name.clone());
+        return (Way::Stay(runner.name.clone()), None);
     }
     let need = Need { leaving: Some(victim), ..Need::of(vm) };
     // Where it was going is where somebody wanted it.
     let destination = vm.node.as_ref().and_then(|node| cluster.nodes.get(node)).map(|node| &**node);
     let check = if is_moving(&vm.state) { check_destination } else { check_node };
     let fits = |node: &&NodeRecord| check(node, &need, promises).is_ok();
-    let chosen = match destination.filter(fits) {
-        Some(node) => Ok(node.name.clone()),
-        None => place(cluster, &selector_for(vm.selector.as_ref(), cluster), &need, promises),
+    let (chosen, weighed) = match destination.filter(fits) {
+        Some(node) => (Ok(node.name.clone()), None),
+        None => {
+            let selector = selector_for(vm.selector.as_ref(), cluster);
+            let weighed = weigh(cluster, &selector, &need, promises);
+            (weighed.clone().chosen(), Some(weighed))
+        }
     };
     match chosen {
         Ok(node) => {
             promises.add(&node, &need);
-            Way::Start(node)
+            (Way::Start(node), weighed)
         }
-        Err(no_place) => Way::Wait(no_place),
+        Err(no_place) => (Way::Wait(no_place), weighed),
     }
 }
 
