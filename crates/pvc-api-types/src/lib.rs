@@ -1,4 +1,4 @@
-//! What goes over HTTP.
+//! What goes over HTTP, and from one program of PVC to another.
 //!
 //! One type per object of the wire, with the member names, types and null rules that scripts and
 //! old clients depend on. Names of the types are the names of the schemas in the API document.
@@ -18,6 +18,7 @@ pub mod release;
 pub mod storage;
 pub mod task;
 pub mod vm;
+pub mod what_if;
 
 pub use cluster::{
     BadRequest, ClusterHealth, ClusterStatus, CpuUse, DiskUse, Fault, HealthMessage, MemoryUse, Message,
@@ -34,5 +35,8 @@ pub use task::{DeliveryInfo, QueuedTask, TaskQueues, TaskRef, TaskStatus};
 pub use vm::{
     MoveCandidate, MovePlan, Vm, VmConsole, VmController, VmDisk, VmMeta, VmMigration, VmNetwork, VmNode,
     VmSnapshot, VmState, VmTag, VmTags, VmVnc,
+};
+pub use what_if::{
+    WhatIf, WhatIfCoordinators, WhatIfNode, WhatIfRan, WhatIfRefusal, WhatIfReply, WhatIfRun, WhatIfVm,
 };
 pub use wire::{Health, or_default};

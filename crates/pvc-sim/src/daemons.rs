@@ -22,7 +22,12 @@ use crate::state::State;
 use crate::storage::{Volumes, storage_address};
 use crate::zookeeper::{Connection, SESSION_TIMEOUT};
 
-pub(crate) const INTERVAL: Duration = Duration::from_secs(5);
+const INTERVAL: Duration = Duration::from_secs(5);
+
+/// As the sample configuration has it.
+pub(crate) fn usual_rules() -> Rules {
+    Rules { keepalive_interval: INTERVAL, fence_intervals: 6, recover_after_success: true }
+}
 
 /// How long systemd waits until it starts a daemon again that ended.
 const RESTART: Duration = Duration::from_secs(5);
@@ -107,14 +112,14 @@ impl State {
             cluster_name: "sim".to_owned(),
             version: "0.2.0".to_owned(),
             subsystems: Subsystems {
-                hypervisor: true,
+                hypervisor: known.build.runs_guests,
                 networking: false,
                 sriov: false,
                 storage: false,
                 worker: false,
                 api: false,
             },
-            keepalive_interval: INTERVAL,
+            keepalive_interval: self.rules.keepalive_interval,
             vm_shutdown_timeout: Duration::from_secs(60),
             session_timeout: SESSION_TIMEOUT,
             directories: Vec::new(),
@@ -127,12 +132,8 @@ impl State {
             selector: Some(Selector::Mem),
             upstream_ip: None,
             floating: floating(),
-            ipmi: Some(Ipmi {
-                hostname: bmc_name(&known.name),
-                username: "admin".to_owned(),
-                password: "secret".to_owned(),
-            }),
-            fencing: Rules { keepalive_interval: INTERVAL, fence_intervals: 6, recover_after_success: true },
+            ipmi: known.build.has_bmc.then(|| ipmi(&known.name)),
+            fencing: self.rules.clone(),
             fence_only_with_own_bmc: false,
             reset_after: self.nature.reset_after.map(Duration::from_secs),
             start_services: false,
@@ -157,6 +158,11 @@ impl State {
             random: random(self.nature.seed, pid),
         }
     }
+}
+
+/// How the BMC of a host is reached.
+pub(crate) fn ipmi(host: &str) -> Ipmi {
+    Ipmi { hostname: bmc_name(host), username: "admin".to_owned(), password: "secret".to_owned() }
 }
 
 /// The node role as its binary runs it. Says how it ended.

@@ -35,6 +35,7 @@ pub(crate) struct SimGuest {
     pub run: GuestRun,
     pub instance: i32,
     pub memory_mib: u64,
+    pub vcpus: u32,
     /// Who it is to Ceph.
     pub client: ClientId,
     /// It is held until it arrives from another host.
@@ -124,19 +125,19 @@ impl State {
 
     fn new_guest(&mut self, host: usize, vm: Uuid, name: String, xml: String, run: GuestRun) -> i32 {
         let summary = pvc_domain::summary(&xml).ok();
-        let memory_mib = summary.map_or(0, |domain| domain.memory_mib);
+        let (memory_mib, vcpus) = summary.map_or((0, 1), |domain| (domain.memory_mib, domain.vcpus));
         let client = self.ceph.new_client();
         self.hosts[host].instances += 1;
         let instance = self.hosts[host].instances;
         let is_incoming = run == GuestRun::Paused;
         let guest =
-            SimGuest { name, xml, run, instance, memory_mib, client, is_incoming, is_leftover: false };
+            SimGuest { name, xml, run, instance, memory_mib, vcpus, client, is_incoming, is_leftover: false };
         self.hosts[host].guests.insert(vm, guest);
         instance
     }
 
     /// Starts a guest, or says why not.
-    fn start_guest(&mut self, host: usize, vm: Uuid, xml: &str) -> Result<(), HypervisorError> {
+    pub fn start_guest(&mut self, host: usize, vm: Uuid, xml: &str) -> Result<(), HypervisorError> {
         if self.hosts[host].guests.contains_key(&vm) {
             return Ok(());
         }
@@ -148,8 +149,9 @@ impl State {
         let name = domain.name.clone();
         self.new_guest(host, vm, name.clone(), xml.to_owned(), GuestRun::Running);
         let client = self.hosts[host].guests[&vm].client;
-        for volume in domain.volumes() {
-            if let Err(why) = self.ceph.take(&volume, &Lock { client, host }) {
+        // Those that guests share are not locked.
+        for volume in domain.own_volumes() {
+            if let Err(why) = self.ceph.take(volume, &Lock { client, host }) {
                 self.note(format!("{}: guest {name} does not start: {why}", self.hosts[host].name));
                 self.hosts[host].guests.remove(&vm);
                 self.ceph.release(client);
@@ -510,7 +512,7 @@ impl Hypervisor for SimHypervisor {
             let stats = |guest: &SimGuest| GuestStats {
                 max_memory_kib: guest.memory_mib * 1024,
                 memory_kib: guest.memory_mib * 1024,
-                vcpus: 1,
+                vcpus: guest.vcpus,
                 cpu_time_ns: 1,
                 ..GuestStats::default()
             };

@@ -53,9 +53,53 @@ pub(crate) struct Daemon {
     pub shutdown: CancellationToken,
 }
 
+/// What a host is made of, and how it was used before anything happened.
+#[derive(Debug, Clone)]
+pub(crate) struct Build {
+    pub cpus: u32,
+    pub has_bmc: bool,
+    /// Whether its daemon looks after guests at all.
+    pub runs_guests: bool,
+    /// Broken for good: nobody can switch it on.
+    pub is_broken: bool,
+    /// What was measured of a host of another cluster that this one stands for.
+    pub measured: Option<Measured>,
+}
+
+impl Default for Build {
+    fn default() -> Self {
+        Build { cpus: 64, has_bmc: true, runs_guests: true, is_broken: false, measured: None }
+    }
+}
+
+/// The figures of a host with the guests it had then.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Measured {
+    pub total_mib: u64,
+    pub used_mib: u64,
+    pub free_mib: u64,
+    pub load: f64,
+    pub guests_mib: u64,
+}
+
+impl Measured {
+    /// The figures with guests of so much memory.
+    fn with_guests(&self, guests_mib: u64) -> HostLoad {
+        let (more, less) =
+            (guests_mib.saturating_sub(self.guests_mib), self.guests_mib.saturating_sub(guests_mib));
+        HostLoad {
+            memory_total_mib: self.total_mib,
+            memory_used_mib: (self.used_mib + more).saturating_sub(less),
+            memory_free_mib: (self.free_mib + less).saturating_sub(more),
+            load: self.load,
+        }
+    }
+}
+
 pub(crate) struct Host {
     pub name: String,
     pub is_coordinator: bool,
+    pub build: Build,
     pub memory_mib: u64,
     pub drift_ppm: i64,
     /// How many seconds the wall clock is ahead.
@@ -93,6 +137,7 @@ impl Host {
         Host {
             name,
             is_coordinator,
+            build: Build::default(),
             memory_mib,
             drift_ppm,
             wall_offset: 0,
@@ -117,6 +162,12 @@ impl Host {
             api: None,
             daemon_stopped: false,
         }
+    }
+}
+
+impl Host {
+    pub fn guests_mib(&self) -> u64 {
+        self.guests.values().map(|guest| guest.memory_mib).sum()
     }
 }
 
@@ -163,6 +214,9 @@ impl State {
         if self.hosts[host].on {
             return;
         }
+        if self.hosts[host].build.is_broken {
+            return self.note(format!("{}: does not come on ({why})", self.hosts[host].name));
+        }
         self.note(format!("{}: power on ({why})", self.hosts[host].name));
         let known = &mut self.hosts[host];
         known.on = true;
@@ -202,7 +256,7 @@ pub(crate) struct Machine {
 impl HostPort for Machine {
     fn facts(&self) -> Result<HostFacts, HostError> {
         Ok(HostFacts {
-            cpus: 64,
+            cpus: self.gate.world.with(|state| state.hosts[self.host].build.cpus),
             kernel: "6.12.0-sim".to_owned(),
             os: "GNU/Linux".to_owned(),
             arch: "x86_64".to_owned(),
@@ -212,7 +266,10 @@ impl HostPort for Machine {
     fn load(&self) -> Result<HostLoad, HostError> {
         Ok(self.gate.world.with(|state| {
             let host = &state.hosts[self.host];
-            let guests: u64 = host.guests.values().map(|guest| guest.memory_mib).sum();
+            let guests = host.guests_mib();
+            if let Some(measured) = &host.build.measured {
+                return measured.with_guests(guests);
+            }
             let used = 2048 + guests;
             HostLoad {
                 memory_total_mib: host.memory_mib,

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  story      what an operator wrote down: what stands, what happens, what must come of it
+//!  what_if    a recorded cluster, one of whose nodes dies
 //!  seeds      a cluster and a history from a seed; faults, then healing; shrinking
 //!  cluster    a cluster in the world: made, run, asked, looked at
 //!  actions    what happens: faults, and what operators ask for
@@ -31,6 +32,7 @@ mod state;
 mod storage;
 mod story;
 mod truth;
+mod what_if;
 mod zookeeper;
 
 pub use actions::{Action, Ask, Event};
@@ -43,3 +45,4 @@ pub use seeds::{Case, Report};
 pub use state::{Mutation, Nature, World};
 pub use story::{Failure, Story, folders, sentences};
 pub use truth::Violation;
+pub use what_if::{Death, Question, what_if};

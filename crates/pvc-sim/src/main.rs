@@ -1,5 +1,6 @@
-//! `pvc-sim`: runs clusters from seeds, and plays stories.
+//! `pvc-sim`: runs clusters from seeds, plays stories, and foretells what the death of a node would do.
 
+mod foretell;
 mod same_dice;
 mod stories;
 
@@ -104,8 +105,9 @@ fn main() -> ExitCode {
         Some("stories") => return ended(stories::stories(&arguments[1..])),
         Some("sentences") => return stories::sentences(),
         Some("story") => return ended(stories::story(&arguments[1..])),
+        Some("what-if") => return ended(foretell::what_if(&arguments[1..])),
         _ => {
-            print!("{USAGE}\n{}", stories::USAGE);
+            print!("{USAGE}\n{}\n{}", stories::USAGE, foretell::USAGE);
             return ExitCode::from(2);
         }
     };

@@ -7,10 +7,12 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
+use pvc_model::fence::Rules;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::chance::Chance;
+use crate::daemons::usual_rules;
 use crate::guests::Migrations;
 use crate::host::Host;
 use crate::log::Log;
@@ -73,6 +75,8 @@ pub(crate) struct State {
     pub me: Weak<Shared>,
     pub now: Duration,
     pub nature: Nature,
+    /// How patient fencers are.
+    pub rules: Rules,
     pub chance: Chance,
     pub log: Log,
     agenda: BTreeMap<(Duration, u64), Deed>,
@@ -93,6 +97,7 @@ impl World {
                 me: me.clone(),
                 now: Duration::ZERO,
                 nature,
+                rules: usual_rules(),
                 chance: Chance::for_purpose(nature.seed, "world"),
                 log,
                 agenda: BTreeMap::new(),
