@@ -175,6 +175,7 @@ fn the_original_is_replaced_in_place_and_its_configuration_stays() {
         ["--quiet --system restart pvcnoded.service", "--quiet --system restart pvcworkerd.service"]
     );
     assert!(!machine.has("/usr/share/pvc/pvcnoded.py"));
+    assert!(machine.has("/usr/bin/pvc") && machine.has("/usr/bin/pvc-sim"));
     for unit in ["pvc.target", "pvcnoded.service", "pvcworkerd.service"] {
         assert!(!machine.run(&format!("cat /lib/systemd/system/{unit}")).contains("old"), "{unit}");
     }

@@ -139,7 +139,8 @@ pub fn program(name: &str) -> PathBuf {
     let path = built().join(name);
     assert!(
         path.exists(),
-        "`{}` is missing: build it with `cargo build -p pvcd -p pvc`, or run `./test standalone`, which does",
+        "`{}` is missing: build it with `cargo build -p pvcd -p pvc -p pvc-sim`, or run `./test standalone`, \
+         which does",
         path.display()
     );
     path

@@ -82,7 +82,7 @@ pub fn run_with(arguments: &[String]) -> Result<()> {
 
 fn build(debug: bool) -> Result<()> {
     let mut cargo = cargo();
-    cargo.args(["build", "--quiet", "--package", "pvcd", "--package", "pvc"]);
+    cargo.args(["build", "--quiet", "--package", "pvcd", "--package", "pvc", "--package", "pvc-sim"]);
     if !debug {
         cargo.arg("--release");
     }
@@ -106,7 +106,7 @@ impl Work {
         for directory in ["bin", "doc"] {
             fs::create_dir_all(made.join(directory))?;
         }
-        for program in ["pvcd", "pvc"] {
+        for program in ["pvcd", "pvc", "pvc-sim"] {
             let to = made.join("bin").join(program);
             fs::copy(programs.join(program), &to)
                 .with_context(|| format!("cannot copy `{program}` to `{}`", to.display()))?;
@@ -221,7 +221,8 @@ fn changelog(version: &str) -> Result<String> {
 /// Every crate that is part of the programs, with its licence.
 fn crates() -> Result<String> {
     let mut tree = cargo();
-    tree.args(["tree", "--package", "pvcd", "--package", "pvc", "--edges", "normal", "--prefix", "none"]);
+    tree.args(["tree", "--package", "pvcd", "--package", "pvc", "--package", "pvc-sim"]);
+    tree.args(["--edges", "normal", "--prefix", "none"]);
     let tree = output(tree.args(["--no-dedupe", "--format", "{p}\t{l}"]))?;
     Ok(recipe::foreign_crates(&String::from_utf8(tree)?))
 }

@@ -7,6 +7,7 @@ mod maintenance;
 mod restore;
 pub mod status;
 pub mod task;
+mod what_if;
 
 use clap::Subcommand;
 
@@ -34,6 +35,9 @@ pub enum Cluster {
     Restore(restore::Restore),
     Status(status::Status),
     Task(task::Task),
+    /// Say what would happen to the cluster, and change nothing
+    #[command(subcommand)]
+    WhatIf(what_if::WhatIf),
 }
 
 impl Cluster {
@@ -46,6 +50,7 @@ impl Cluster {
             Cluster::Restore(command) => command.run(pvc),
             Cluster::Status(command) => command.run(pvc),
             Cluster::Task(command) => command.run(pvc),
+            Cluster::WhatIf(command) => command.run(pvc),
         }
     }
 }

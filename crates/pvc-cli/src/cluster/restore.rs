@@ -55,7 +55,8 @@ impl Restore {
     }
 }
 
-fn read(file: &Path) -> std::io::Result<String> {
+/// The text of a file; `-` is standard input.
+pub(super) fn read(file: &Path) -> std::io::Result<String> {
     if file != Path::new("-") {
         return std::fs::read_to_string(file);
     }

@@ -131,9 +131,19 @@ fn guests_keep_running_whatever_zookeeper_does() {
     machine.define_hello("hello");
     machine.define_hello("other");
     let qemu = machine.boot("hello");
+    its_records_make_a_simulated_cluster(&machine);
     it_freezes(&mut machine, qemu);
     it_stops_and_returns(&mut machine, qemu);
     it_returns_empty(&mut machine, qemu);
+}
+
+fn its_records_make_a_simulated_cluster(machine: &Machine) {
+    let asked = machine.pvc(&["-q", "cluster", "what-if", "node", machine.node(), "--format", "json"]);
+    let foretold: serde_json::Value = serde_json::from_str(asked.ok()).expect("it is JSON");
+    assert_eq!(foretold["hindrances"][0], "nobody else is there to notice", "{foretold}");
+    assert_eq!(foretold["not_simulated"], "", "{foretold}");
+    assert_eq!(foretold["defects"], serde_json::json!([]), "{foretold}");
+    assert_eq!(foretold["simulation"]["vms"][0]["name"], "hello", "{foretold}");
 }
 
 fn it_freezes(machine: &mut Machine, qemu: u32) {
