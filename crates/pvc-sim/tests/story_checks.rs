@@ -111,6 +111,34 @@ fn the_ground_truth_holds_without_being_asked_for() {
     assert!(said.contains("expected: I3 holds") || said.contains("expected: I1 holds"), "{said}");
 }
 
+/// Plays a story that is true in a world with a deliberate flaw.
+fn play_flawed(name: &str, variant: &str, mutation: &str) -> (Option<i32>, String) {
+    let file = format!("{}/../../scenarios/{name}/scenario.toml", env!("CARGO_MANIFEST_DIR"));
+    let scenario = fs::read_to_string(file).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("README.md"), "A story.\n").unwrap();
+    let flawed = format!("world.mutation = \"{mutation}\"\n{scenario}");
+    fs::write(folder.path().join("scenario.toml"), flawed).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pvc-sim"));
+    command.arg("story").arg(folder.path()).args(["--variant", variant]);
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    (status.code(), String::from_utf8_lossy(&[stdout, stderr].concat()).into_owned())
+}
+
+#[test]
+fn stories_that_are_true_find_a_broken_safety_logic() {
+    for (name, variant, mutation, found) in [
+        ("the-fencer-is-killed", "after-the-mark", "unconfirmed", "expected: I3 holds"),
+        ("cut-off-until-it-is-fenced", "hypervisor-all", "unconfirmed", "expected: I3 holds"),
+        ("a-clock-is-an-hour-off", "victim-ahead", "wall-clock", "expected: nobody is fenced but [pvchv3]"),
+        ("a-clock-is-an-hour-off", "primary-ahead", "wall-clock", "expected: nobody is fenced but [pvchv3]"),
+        ("clocks-jump-during-a-fence", "ahead-and-it-returns", "wall-clock", "expected: nobody is fenced but []"),
+    ] {
+        let (code, said) = play_flawed(name, variant, mutation);
+        assert!(code == Some(1) && said.contains(found), "{name}/{variant} with {mutation}: {said}");
+    }
+}
+
 #[test]
 fn what_is_wrong_in_the_file_is_told_with_its_line_and_what_is_known() {
     for (scenario, why) in [
