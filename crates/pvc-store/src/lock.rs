@@ -132,11 +132,12 @@ pub struct LockRecipe {
     clock: Arc<dyn Clock>,
     random: Arc<dyn Random>,
     break_stalls_after: Option<Duration>,
+    makes_path: bool,
 }
 
 impl LockRecipe {
     pub fn new(tree: Arc<dyn Tree>, clock: Arc<dyn Clock>, random: Arc<dyn Random>) -> Self {
-        LockRecipe { tree, clock, random, break_stalls_after: None }
+        LockRecipe { tree, clock, random, break_stalls_after: None, makes_path: true }
     }
 
     /// For writers that alternate with readers of kazoo 2.8 on one path: whoever waits for readers
@@ -146,6 +147,12 @@ impl LockRecipe {
     /// shorter time than this.
     pub fn breaking_stalls(self, after: Duration) -> Self {
         LockRecipe { break_stalls_after: Some(after), ..self }
+    }
+
+    /// For locks on what must be there already: a path that is missing is an error. So a tree that was emptied
+    /// while the lock was waited for is not begun anew by it.
+    pub fn on_what_exists(self) -> Self {
+        LockRecipe { makes_path: false, ..self }
     }
 
     /// Takes the lock on `path`, waiting at most `timeout` in all (for ever if `None`). Waits through
@@ -255,6 +262,7 @@ impl LockRecipe {
             path: path.to_owned(),
             prefix: prefix.to_owned(),
             data: Bytes::from(self.random.uuid().to_string()),
+            makes_path: self.makes_path,
         };
         let (mut wanted, place) = oneshot::channel();
         tokio::spawn(async move {
@@ -351,6 +359,7 @@ struct Entry {
     path: String,
     prefix: String,
     data: Bytes,
+    makes_path: bool,
 }
 
 impl Entry {
@@ -372,7 +381,8 @@ impl Entry {
         let mode = CreateMode::EphemeralSequential;
         match self.tree.create(&contender, self.data.clone(), mode).await {
             Ok(made) => Ok(Some(made)),
-            Err(TreeError::NoNode { .. }) => self.make_path().await.map(|()| None),
+            Err(TreeError::NoNode { .. }) if self.makes_path => self.make_path().await.map(|()| None),
+            Err(error @ TreeError::NoNode { .. }) => Err(error.into()),
             Err(TreeError::OutcomeUnknown) => self.find_own().await,
             Err(error) => patience(&*self.tree, &*self.clock, error).await.map(|()| None),
         }

@@ -250,13 +250,14 @@ impl Store {
         keep: usize,
     ) -> Result<(), StoreError> {
         let path = keys::log_messages(node);
-        // Asked of the tree itself: the lock makes whatever is missing, up to the root, and a tree that
-        // was emptied is not begun anew by a line of a log. The view may not have noticed yet.
+        // Asked of the tree itself: a tree that was emptied is not begun anew by a line of a log, and the
+        // view may not have noticed yet.
         if self.tree.get(&path).await?.is_none() {
             self.make_path(&keys::logs(node)).await?;
             self.make_path(&path).await?;
         }
-        let recipe = LockRecipe::new(self.tree.clone(), self.clock.clone(), self.random.clone());
+        let recipe =
+            LockRecipe::new(self.tree.clone(), self.clock.clone(), self.random.clone()).on_what_exists();
         let lock = recipe.acquire(&path, LockKind::Write, Some(LOG_LOCK_TIMEOUT)).await?;
         let written = self.append_locked(&path, lines, keep).await;
         lock.release().await;
