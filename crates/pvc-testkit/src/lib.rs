@@ -11,6 +11,7 @@ mod exec;
 mod host;
 mod hypervisor;
 mod network;
+pub mod older;
 mod power;
 mod random;
 mod services;
