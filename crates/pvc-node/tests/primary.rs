@@ -12,14 +12,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use older::Older;
+use older::Peer;
 use pvc_model::NodeName;
 use pvc_model::fence::Rules;
 use pvc_model::node::{CoordinatorState, DaemonState, DomainState, NodeRole};
 use pvc_ports::{Database, DatabaseError, Network, SessionState};
 use pvc_store::{Change, Changes, ConfigChange, Ipmi, NewNode, NodeChange};
 use pvc_testkit::NetworkChange;
-use segment::Segment;
+use pvc_testkit::older::Older;
+use segment::{Segment, floating};
 use world::{Daemon, World, world};
 
 use CoordinatorState::{Primary, Secondary};
@@ -473,11 +474,19 @@ async fn the_database_follows_and_does_not_hold_up_the_role_when_it_refuses() {
     one.until("the leader has followed", || led_by("hv2")).await;
 }
 
+/// A coordinator of PVC 1.0.3 on the same networks.
+async fn older(world: &World, segment: &Arc<Segment>, name: &str, kazoo_28: bool) -> Arc<Older> {
+    let network = segment.links_of(name).await;
+    let peer = Peer { network, floating: floating(), kazoo_28, ..Peer::new(world, name) };
+    peer.record(world).await;
+    peer.listens(world)
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_older_primary_hands_over_to_this_one() {
     for kazoo_28 in [false, true] {
         let (segment, one) = one().await;
-        let older = Older::join(&one, &segment, "py1", kazoo_28).await;
+        let older = older(&one, &segment, "py1", kazoo_28).await;
         older.become_primary_at_once().await;
         let _daemon = one.running().await;
         until_state(&one, "hv1", Secondary).await;
@@ -496,7 +505,7 @@ async fn an_older_primary_hands_over_to_this_one() {
 #[tokio::test(start_paused = true)]
 async fn an_older_primary_that_puts_its_name_back_is_asked_again() {
     let (segment, one) = one().await;
-    let older = Older::join(&one, &segment, "py1", true).await;
+    let older = older(&one, &segment, "py1", true).await;
     older.become_primary_at_once().await;
     let _daemon = one.running().await;
     until_state(&one, "hv1", Secondary).await;
@@ -514,7 +523,7 @@ async fn this_primary_hands_over_to_an_older_one_that_adds_before_it_removes() {
         let (segment, one) = one().await;
         let _daemon = one.running().await;
         until_state(&one, "hv1", Primary).await;
-        let _older = Older::join(&one, &segment, "py1", kazoo_28).await;
+        let _older = older(&one, &segment, "py1", kazoo_28).await;
         segment.allow_two_holders();
         segment.forget_gaps();
         let asked = one.now();

@@ -63,14 +63,19 @@ impl Segment {
 
     /// Gives a node its links and has every change of its addresses noted here.
     pub async fn plug_in(self: &Arc<Self>, world: &mut World) {
-        let (segment, name) = (self.clone(), world.settings.name.to_string());
+        world.network = self.links_of(world.settings.name.as_str()).await;
+        world.settings.floating = floating();
+    }
+
+    /// As [`plug_in`](Segment::plug_in): the links of a node of this name.
+    pub async fn links_of(self: &Arc<Self>, name: &str) -> Arc<MemoryNetwork> {
+        let (segment, name) = (self.clone(), name.to_owned());
         let network = MemoryNetwork::with_watcher(move |change| segment.note(&name, change));
         for link in ["brupstream", "brcluster", "brstorage"] {
             network.insert_device(link);
             network.set_up(link, true).await.unwrap();
         }
-        world.network = Arc::new(network);
-        world.settings.floating = floating();
+        Arc::new(network)
     }
 
     fn note(&self, node: &str, change: &NetworkChange) {
