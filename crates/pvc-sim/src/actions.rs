@@ -30,6 +30,10 @@ pub enum Action {
     /// Stays down until it is started.
     StopDaemon(usize),
     StartDaemon(usize),
+    /// From PVC 1.0.3 to ours: the daemon is restarted with it.
+    Upgrade(usize),
+    /// And back.
+    Downgrade(usize),
     Bmc(usize, BmcManner),
     ServerDown(usize),
     ServerUp(usize),
@@ -153,6 +157,8 @@ impl State {
                 self.hosts[host].daemon_stopped = false;
                 self.start_daemon(host);
             }
+            Action::Upgrade(host) => self.install(host, false),
+            Action::Downgrade(host) => self.install(host, true),
             Action::Bmc(host, manner) => self.hosts[host].bmc = manner,
             Action::ServerDown(host) => self.hosts[host].server_up = false,
             Action::ServerUp(host) => self.hosts[host].server_up = true,
@@ -201,7 +207,7 @@ impl State {
         }
     }
 
-    fn ask_daemon_to_stop(&mut self, host: usize) {
+    pub fn ask_daemon_to_stop(&mut self, host: usize) {
         if let Some(daemon) = &self.hosts[host].daemon {
             daemon.shutdown.cancel();
         }

@@ -14,6 +14,7 @@ use pvc_ops::node::{CoordinatorRequest, DomainRequest};
 use pvc_ops::vm::{Define, Move, Movement};
 use pvc_store::{Changes, NodeChange, Store};
 use pvc_testkit::TokioClock;
+use pvc_testkit::older::OlderApi;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
@@ -22,6 +23,7 @@ use crate::daemons::eyes;
 use crate::guests::Manner;
 use crate::host::Host;
 use crate::log::Log;
+use crate::older::in_older_words;
 use crate::state::{Nature, World};
 use crate::truth::Violation;
 
@@ -42,6 +44,8 @@ pub struct HostShape {
     pub is_coordinator: bool,
     pub memory_mib: u64,
     pub drift_ppm: i64,
+    /// Whether it begins with PVC 1.0.3.
+    pub is_older: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -84,6 +88,7 @@ impl Shape {
             is_coordinator: true,
             memory_mib: 64 << 10,
             drift_ppm: 0,
+            is_older: false,
         };
         let vm = |index| VmShape {
             name: vm_name(index),
@@ -152,10 +157,11 @@ impl Cluster {
     /// # Errors
     /// If something is violated on the way, or it takes longer than ten minutes.
     pub async fn start(shape: Shape, log: Log) -> Result<Cluster, Violation> {
-        let hosts = shape
-            .hosts
-            .iter()
-            .map(|host| Host::new(host.name.clone(), host.is_coordinator, host.memory_mib, host.drift_ppm));
+        let host = |shape: &HostShape| {
+            let host = Host::new(shape.name.clone(), shape.is_coordinator, shape.memory_mib, shape.drift_ppm);
+            Host { is_older: shape.is_older, wants_older: shape.is_older, ..host }
+        };
+        let hosts = shape.hosts.iter().map(host);
         let world = World::new(shape.nature, log.clone(), hosts.collect());
         let eyes = eyes(&world, shape.nature.seed).await;
         eyes.initialize(false).await.expect("an empty tree becomes a cluster");
@@ -243,7 +249,7 @@ impl Cluster {
                     world.with(|world| {
                         world.note(format!("record: {name} is {state}"));
                         if state == DaemonState::Dead {
-                            world.truth_of_suspicion(host, "the records call dead");
+                            world.truth_of_suspicion(host, None, "the records call dead");
                         }
                         if let (DaemonState::Fenced, Some((_, since))) = (&state, before) {
                             world.truth.fenced += 1;
@@ -350,29 +356,36 @@ impl Cluster {
 
     /// Has an operator ask for something, on some coordinator that can hear it.
     pub fn ask(&self, ask: Ask) {
-        drop(self.ask_and_hear(ask));
+        drop(self.ask_and_hear(ask, None));
     }
 
-    /// As [`ask`](Cluster::ask). What comes of it, or `None` if nobody hears it.
-    pub(crate) fn ask_and_hear(&self, ask: Ask) -> Option<oneshot::Receiver<Answer>> {
+    /// As [`ask`](Cluster::ask), of the coordinator `through` if one is named. What comes of it, or `None` if nobody
+    /// hears it.
+    pub(crate) fn ask_and_hear(&self, ask: Ask, through: Option<usize>) -> Option<oneshot::Receiver<Answer>> {
         let number = {
             let mut asks = self.asks.lock().expect("nothing panics while it holds the number");
             *asks += 1;
             *asks
         };
-        let store = self.world.with(|state| {
+        let api = self.world.with(|state| {
             let reachable = |host: &usize| {
-                let host = &state.hosts[*host];
-                host.on && !host.frozen && host.cables.upstream
+                let known = &state.hosts[*host];
+                known.on
+                    && !known.frozen
+                    && known.cables.upstream
+                    && through.is_none_or(|named| named == *host)
             };
-            let open: Vec<Store> = (0..state.hosts.len())
+            let open: Vec<Api> = (0..state.hosts.len())
                 .filter(reachable)
-                .filter_map(|host| state.hosts[host].api.as_ref()?.1.clone())
+                .filter_map(|host| match state.hosts[host].is_older {
+                    true => state.open_older_api(host).map(Api::Older),
+                    false => state.hosts[host].api.as_ref()?.1.clone().map(Api::Ours),
+                })
                 .collect();
             state.chance.pick(&open).cloned()
         });
         let wished = wished(&ask);
-        let Some(store) = store else {
+        let Some(api) = api else {
             self.world.with(|state| state.note(format!("operator {number}: {ask:?}: nobody hears it")));
             return None;
         };
@@ -383,7 +396,10 @@ impl Cluster {
         let (world, wishes, shape) = (self.world.clone(), self.wishes.clone(), self.shape.clone());
         let (hears, heard) = oneshot::channel();
         tokio::spawn(async move {
-            let answer = in_time(carry_out(&store, &shape, &ask)).await;
+            let answer = match api {
+                Api::Ours(store) => in_time(carry_out(&store, &shape, &ask)).await,
+                Api::Older(api) => in_time(api.ask(&in_older_words(&shape, &ask))).await,
+            };
             world.with(|state| state.note(format!("operator {number}: {}", said(&answer))));
             if let (Some((vm, wish)), Some(Ok(()))) = (wished, &answer) {
                 let mut wishes = wishes.lock().expect("nothing panics while it holds them");
@@ -401,6 +417,13 @@ impl Cluster {
     pub fn heal(&self) {
         self.world.with(crate::state::State::heal);
     }
+}
+
+/// What hears an operator.
+#[derive(Clone)]
+enum Api {
+    Ours(Store),
+    Older(Arc<OlderApi>),
 }
 
 /// What became of an ask: why it was refused, or `None` if there was no answer in time.

@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::guests::SimHypervisor;
 use crate::host::{Daemon, Machine};
 use crate::network::{HostNetwork, floating};
+use crate::older::run_older_daemon;
 use crate::power::{Bmcs, bmc_name};
 use crate::process::{Gate, HostClock, Pid, random};
 use crate::state::State;
@@ -30,10 +31,10 @@ pub(crate) fn usual_rules() -> Rules {
 }
 
 /// How long systemd waits until it starts a daemon again that ended.
-const RESTART: Duration = Duration::from_secs(5);
+pub(crate) const RESTART: Duration = Duration::from_secs(5);
 
 impl State {
-    fn gate(&self, pid: Pid) -> Gate {
+    pub fn gate(&self, pid: Pid) -> Gate {
         Gate { world: self.world(), pid }
     }
 
@@ -43,18 +44,18 @@ impl State {
         if !known.on || !known.booted || known.daemon.is_some() || known.daemon_stopped {
             return;
         }
-        let pid = self.new_process(format!("pvcnoded@{}", known.name), Some(host));
+        self.take_what_is_installed(host);
+        let is_older = self.hosts[host].is_older;
+        let program = if is_older { "pvcnoded 1.0.3" } else { "pvcnoded" };
+        let pid = self.new_process(format!("{program}@{}", self.hosts[host].name), Some(host));
         let name = &self.hosts[host].name;
         self.note(format!("{name}: the daemon starts (process {pid})"));
         let shutdown = CancellationToken::new();
-        let work = run_daemon(
-            self.gate(pid),
-            host,
-            self.settings(host, pid),
-            self.ports(host, pid),
-            shutdown.clone(),
-        );
-        let task = tokio::spawn(work);
+        let (gate, ports, asked) = (self.gate(pid), self.ports(host, pid), shutdown.clone());
+        let task = match is_older {
+            true => tokio::spawn(run_older_daemon(gate, self.older_settings(host), ports, asked)),
+            false => tokio::spawn(run_daemon(gate, host, self.settings(host, pid), ports, asked)),
+        };
         self.processes[pid].task = Some(task.abort_handle());
         self.hosts[host].daemon = Some(Daemon { pid, shutdown });
         let world = self.world();
@@ -96,6 +97,9 @@ impl State {
         let known = &self.hosts[host];
         if !known.on || !known.booted || !known.is_coordinator || known.api.is_some() {
             return;
+        }
+        if known.is_older {
+            return self.start_older_api(host);
         }
         let pid = self.new_process(format!("pvcapid@{}", known.name), Some(host));
         self.hosts[host].api = Some((pid, None));
@@ -142,7 +146,7 @@ impl State {
         }
     }
 
-    fn ports(&self, host: usize, pid: Pid) -> Ports {
+    pub fn ports(&self, host: usize, pid: Pid) -> Ports {
         let gate = self.gate(pid);
         let machine = Arc::new(Machine { gate: gate.clone(), host });
         Ports {

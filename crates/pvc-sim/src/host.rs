@@ -11,6 +11,7 @@ use pvc_ports::{
     InterfaceCounters, Output, Services, ServicesError, UnitState,
 };
 use pvc_store::Store;
+use pvc_testkit::older::OlderApi;
 use pvc_testkit::{MemoryNetwork, ScriptedExec};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
@@ -130,6 +131,11 @@ pub(crate) struct Host {
     pub api: Option<(Pid, Option<Store>)>,
     /// Whether somebody stopped the daemon and wants it to stay so.
     pub daemon_stopped: bool,
+    /// Whether what runs here is PVC 1.0.3, and whether that is what is installed.
+    pub is_older: bool,
+    pub wants_older: bool,
+    /// The API of PVC 1.0.3, and itself once it can be asked.
+    pub older_api: Option<(Pid, Option<Arc<OlderApi>>)>,
 }
 
 impl Host {
@@ -161,6 +167,9 @@ impl Host {
             daemon: None,
             api: None,
             daemon_stopped: false,
+            is_older: false,
+            wants_older: false,
+            older_api: None,
         }
     }
 }
@@ -202,6 +211,7 @@ impl State {
         known.last_off = Some(now);
         known.daemon = None;
         known.api = None;
+        known.older_api = None;
         known.listeners.clear();
         known.hypervisor_up = true;
         known.server_up = true;

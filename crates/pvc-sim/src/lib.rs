@@ -7,6 +7,7 @@
 //!  cluster    a cluster in the world: made, run, asked, looked at
 //!  actions    what happens: faults, and what operators ask for
 //!  daemons    the real programs, wired to the ports below
+//!  older      peers of PVC 1.0.3, played, on the same ports
 //!  ─────────────────────────────────────────────────────────────────────────────
 //!  zookeeper  process  host  guests  storage  network  power     the outside world, as ports
 //!  truth      what must never be true
@@ -25,6 +26,7 @@ mod guests;
 mod host;
 mod log;
 mod network;
+mod older;
 mod power;
 mod process;
 mod seeds;

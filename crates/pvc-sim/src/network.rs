@@ -53,7 +53,7 @@ impl State {
             NetworkChange::AddressAdded { address, .. } => {
                 self.note(format!("{}: has address {address}", self.hosts[host].name));
                 self.hosts[host].addresses.insert(*address);
-                self.truth_of_address(*address);
+                self.truth_of_address(host, *address);
             }
             NetworkChange::AddressRemoved { address, .. } => {
                 self.note(format!("{}: no longer has address {address}", self.hosts[host].name));

@@ -24,6 +24,8 @@ pub enum BmcManner {
     LiesOff,
     /// It takes every command and does nothing.
     Ignores,
+    /// It says that the power is off for so many seconds after it was told to switch it on.
+    WakesLate(u64),
 }
 
 /// The BMCs as the daemon of one host reaches them.
@@ -93,6 +95,15 @@ impl State {
             (Ask::Switch(false), _) if self.nature.mutation == Some(Mutation::Unconfirmed) => Ok(true),
             (Ask::Switch(false), _) => {
                 self.power_off(target, "by its BMC");
+                Ok(true)
+            }
+            (Ask::Switch(true), BmcManner::WakesLate(seconds)) => {
+                let life = self.hosts[target].life;
+                self.later(Duration::from_secs(seconds), move |state| {
+                    if state.hosts[target].life == life {
+                        state.power_on(target, "by its BMC, late");
+                    }
+                });
                 Ok(true)
             }
             (Ask::Switch(true), _) => {

@@ -262,6 +262,7 @@ fn shape(chance: &mut Chance, seed: u64, mutation: Option<Mutation>) -> Shape {
         is_coordinator: index < coordinators,
         memory_mib,
         drift_ppm: 0,
+        is_older: false,
     };
     let mut hosts: Vec<HostShape> = (0..hosts).map(host).collect();
     for host in &mut hosts {

@@ -69,6 +69,8 @@ struct Step {
     wait: Duration,
     deeds: Vec<Said<Deed>>,
     answer: Expected,
+    /// The coordinator that hears what operators ask for here; any if none is named.
+    through: Option<usize>,
 }
 
 /// What is to become of what an operator asks for.
@@ -207,19 +209,19 @@ impl Play<'_> {
         self.pass(step.wait).await?;
         for deed in &step.deeds {
             self.cluster.log().note(&format!("-- {}", deed.words));
-            self.act(deed, &step.answer)?;
+            self.act(deed, step)?;
         }
         Ok(())
     }
 
-    fn act(&mut self, deed: &Said<Deed>, expected: &Expected) -> Result<(), Failure> {
+    fn act(&mut self, deed: &Said<Deed>, step: &Step) -> Result<(), Failure> {
         for action in self.actions(deed)? {
             let Action::Ask(ask) = action else {
                 self.cluster.act(&action);
                 continue;
             };
-            let (words, expected) = (deed.words.clone(), expected.clone());
-            match self.cluster.ask_and_hear(ask) {
+            let (words, expected) = (deed.words.clone(), step.answer.clone());
+            match self.cluster.ask_and_hear(ask, step.through) {
                 Some(heard) => self.answers.push(Asked { words, expected, heard }),
                 None => judge(&words, &expected, &None, "nobody hears it")?,
             }

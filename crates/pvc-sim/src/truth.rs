@@ -23,6 +23,10 @@ const WELL: Duration = Duration::from_secs(60);
 /// A process that stood still does next what it was about to do, and no check can be later than its last one.
 const ABOUT_TO: Duration = Duration::from_secs(5);
 
+/// How long after an older peer has taken an address a holder of ours may still have it: a phase of the hand-over,
+/// and the stall that the older one's locks are known for ([T3]).
+const LETS_GO: Duration = Duration::from_secs(8);
+
 /// Something that must never happen has happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
@@ -45,6 +49,10 @@ pub(crate) struct Truth {
     last_host: BTreeMap<Uuid, usize>,
     /// How often one was started on another host than before, without having been moved there.
     pub relocations: u64,
+    /// Who said last what state a node's daemon is in.
+    said_of: BTreeMap<String, usize>,
+    /// How often a peer of PVC 1.0.3 broke a rule as it is known to.
+    pub by_older: BTreeMap<&'static str, u64>,
 }
 
 impl Truth {
@@ -58,6 +66,8 @@ impl Truth {
             boots: BTreeMap::new(),
             last_host: BTreeMap::new(),
             relocations: 0,
+            said_of: BTreeMap::new(),
+            by_older: BTreeMap::new(),
         }
     }
 
@@ -72,6 +82,17 @@ impl State {
         if self.truth.violation.is_none() {
             self.truth.violation = Some(Violation { rule: rule.to_owned(), what });
         }
+    }
+
+    /// A rule is broken by a peer of PVC 1.0.3 in a way that `spec/` tells of: that is counted, and told in the log.
+    fn broken_by_older(&mut self, rule: &'static str, what: &str) {
+        self.note(format!("PVC 1.0.3 breaks {rule}: {what}"));
+        *self.truth.by_older.entry(rule).or_default() += 1;
+    }
+
+    /// The daemon of host `by` writes what state another's daemon is in.
+    pub fn truth_of_verdict(&mut self, by: usize, node: &str) {
+        self.truth.said_of.insert(node.to_owned(), by);
     }
 
     /// A guest is about to run on `host`, started or arrived.
@@ -120,7 +141,7 @@ impl State {
         self.truth_of_decision(&format!("{fencer} cuts the power of {victim}"), by);
         let thawed = self.thawed(by).is_some_and(|thawed| self.now.saturating_sub(thawed) < ABOUT_TO);
         if !thawed {
-            self.truth_of_suspicion(target, &format!("{fencer} cuts the power of"));
+            self.truth_of_suspicion(target, Some(by), &format!("{fencer} cuts the power of"));
         }
         let in_flight = self.truth.cuts[target].as_ref().filter(|(_, caller)| caller.strong_count() > 0);
         if let Some((other, _)) = in_flight {
@@ -137,13 +158,20 @@ impl State {
         self.processes[daemon.pid].thawed
     }
 
-    /// Somebody takes the node for dead, and so `does` something about it.
-    pub fn truth_of_suspicion(&mut self, host: usize, does: &str) {
+    /// Somebody takes the node for dead, and so `does` something about it; `by`: whoever wrote that of it, if nobody
+    /// is named. A peer of PVC 1.0.3 compares the wall clocks of two hosts (`spec/coordination.md` §5.5).
+    pub fn truth_of_suspicion(&mut self, host: usize, by: Option<usize>, does: &str) {
         let Some(since) = self.well_since(host) else { return };
         let seconds = self.now.saturating_sub(since).as_secs();
-        if seconds >= WELL.as_secs() {
-            let name = self.hosts[host].name.clone();
-            self.violate("I8", format!("{does} {name}, which has been well for {seconds} s"));
+        if seconds < WELL.as_secs() {
+            return;
+        }
+        let name = self.hosts[host].name.clone();
+        let by = by.or_else(|| self.truth.said_of.get(&name).copied());
+        let what = format!("{does} {name}, which has been well for {seconds} s");
+        match by.is_some_and(|by| self.hosts[by].is_older) {
+            true => self.broken_by_older("I8", &what),
+            false => self.violate("I8", what),
         }
     }
 
@@ -176,12 +204,39 @@ impl State {
         }
     }
 
-    pub fn truth_of_address(&mut self, address: IpNet) {
-        let has = |host: &&crate::host::Host| host.on && !host.frozen && host.addresses.contains(&address);
-        let holders: Vec<String> = self.hosts.iter().filter(has).map(|host| host.name.clone()).collect();
-        if holders.len() > 1 {
-            self.violate("I12", format!("{address} is on {}", holders.join(" and ")));
+    fn holders(&self, address: IpNet) -> Vec<usize> {
+        let has = |host: &usize| {
+            let host = &self.hosts[*host];
+            host.on && !host.frozen && host.addresses.contains(&address)
+        };
+        (0..self.hosts.len()).filter(has).collect()
+    }
+
+    fn is_in_two_places(&self, address: IpNet, holders: &[usize]) -> String {
+        let names: Vec<&str> = holders.iter().map(|host| self.hosts[*host].name.as_str()).collect();
+        format!("{address} is on {}", names.join(" and "))
+    }
+
+    /// The address was added on `host`.
+    pub fn truth_of_address(&mut self, host: usize, address: IpNet) {
+        let holders = self.holders(address);
+        if holders.len() < 2 {
+            return;
         }
+        let what = self.is_in_two_places(address, &holders);
+        if !self.hosts[host].is_older {
+            return self.violate("I12", what);
+        }
+        // It adds each address before the holder may let go (`spec/coordination.md` §3); ours does so then.
+        self.broken_by_older("I12", &what);
+        self.later(LETS_GO, move |state| {
+            let holders = state.holders(address);
+            let ours = holders.iter().any(|host| !state.hosts[*host].is_older);
+            if holders.len() > 1 && ours {
+                let what = state.is_in_two_places(address, &holders);
+                state.violate("I12", format!("{what}, still after {} s", LETS_GO.as_secs()));
+            }
+        });
     }
 
     /// A record says that the node is dead for certain.

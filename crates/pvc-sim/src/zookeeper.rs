@@ -191,8 +191,12 @@ impl State {
         self.hosts.iter().filter(|host| host.is_coordinator).count()
     }
 
+    fn host_of(&self, client: usize) -> Option<usize> {
+        self.processes[self.zookeeper.clients[client].pid].host
+    }
+
     fn is_onlooker(&self, client: usize) -> bool {
-        self.processes[self.zookeeper.clients[client].pid].host.is_none()
+        self.host_of(client).is_none()
     }
 
     /// To be called whenever hosts, cables, servers or processes changed.
@@ -440,7 +444,11 @@ impl State {
             return self.tell(client, Word::Answer(id, Err(Trouble::Expired)));
         }
         let is_write = !ask.is_read();
+        let judged = judged(&ask);
         let answer = self.carry_out(session, ask);
+        if let (Ok(_), Some(by)) = (&answer, self.host_of(client)) {
+            judged.iter().for_each(|node| self.truth_of_verdict(by, node));
+        }
         let known = &mut self.zookeeper.clients[client];
         if is_write && std::mem::take(&mut known.breaks_after_write) {
             known.interruption += 1;
@@ -661,6 +669,16 @@ impl State {
             known.stalled.clear();
         }
     }
+}
+
+/// The nodes of which it is said what state their daemons are in.
+fn judged(ask: &Ask) -> Vec<String> {
+    let Ask::Multi(ops) = ask else { return Vec::new() };
+    let node = |op: &Op| match op {
+        Op::Set { path, .. } => path.strip_prefix("/nodes/")?.strip_suffix("/daemonstate").map(str::to_owned),
+        _ => None,
+    };
+    ops.iter().filter_map(node).collect()
 }
 
 fn covers(root: &str, path: &str) -> bool {

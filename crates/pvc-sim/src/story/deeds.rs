@@ -62,11 +62,17 @@ pub(super) const FORMS: &[Form<Deed>] = &[
         form: "bmc of NODE ignores commands",
         means: |f| fault(Action::Bmc(f.node(), BmcManner::Ignores)),
     },
+    Form {
+        form: "bmc of NODE takes TIME to switch on",
+        means: |f| fault(Action::Bmc(f.node(), BmcManner::WakesLate(f.times[0].as_secs()))),
+    },
     // Programs.
     Form { form: "kill daemon of NODE", means: |f| fault(Action::KillDaemon(f.node())) },
     Form { form: "stop daemon of NODE", means: |f| fault(Action::StopDaemon(f.node())) },
     Form { form: "start daemon of NODE", means: |f| fault(Action::StartDaemon(f.node())) },
     Form { form: "restart daemon of NODE", means: |f| fault(Action::RestartDaemon(f.node())) },
+    Form { form: "upgrade daemon of NODE", means: |f| fault(Action::Upgrade(f.node())) },
+    Form { form: "downgrade daemon of NODE", means: |f| fault(Action::Downgrade(f.node())) },
     Form { form: "freeze daemon of NODE", means: |f| fault(Action::FreezeDaemon(f.node())) },
     Form { form: "thaw daemon of NODE", means: |f| fault(Action::ThawDaemon(f.node())) },
     Form { form: "kill daemon of every node", means: |_| Deed::ToEachNode(Action::KillDaemon) },

@@ -29,6 +29,7 @@ pub(super) enum Fact {
     IsUndefined(usize),
     NodeIs(usize, Vec<NodeWord>),
     NodeIsNot(usize, Vec<NodeWord>),
+    RunsVersion(usize, String),
     WasNeverOff(usize),
     /// By one of these, as the record of the present fence says.
     FencedBy(usize, Vec<usize>),
@@ -62,6 +63,7 @@ pub(super) const FORMS: &[Form<Fact>] = &[
     Form { form: "VM is undefined", means: |f| Fact::IsUndefined(f.vm()) },
     Form { form: "NODE is NODE-STATES", means: |f| Fact::NodeIs(f.node(), f.node_words.clone()) },
     Form { form: "NODE is not NODE-STATES", means: |f| Fact::NodeIsNot(f.node(), f.node_words.clone()) },
+    Form { form: "NODE runs version TEXT", means: |f| Fact::RunsVersion(f.node(), f.text.clone()) },
     Form { form: "NODE was never off", means: |f| Fact::WasNeverOff(f.node()) },
     Form { form: "fencer of NODE is NODES", means: |f| Fact::FencedBy(f.node(), f.nodes[1..].to_vec()) },
     Form { form: "NODE has floating addresses", means: |f| Fact::HasAddresses(f.nodes.clone()) },
@@ -151,6 +153,10 @@ impl Look<'_> {
             }
             Fact::NodeIsNot(node, words) => {
                 so(!words.iter().any(|word| self.node_is(*node, word)), || self.states_of(*node))
+            }
+            Fact::RunsVersion(node, version) => {
+                let runs = self.with_node(*node, |record| record.pvc_version.clone()).unwrap_or_default();
+                so(runs == *version, || format!("it runs `{runs}`"))
             }
             Fact::WasNeverOff(node) => self.was_never_off(*node),
             Fact::FencedBy(node, by) => {

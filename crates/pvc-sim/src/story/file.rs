@@ -74,6 +74,8 @@ struct NodeTable {
     #[serde(default)]
     role: Role,
     memory: Option<Text>,
+    /// What runs on it when the story begins: ours, or `1.0.3`.
+    version: Option<Text>,
 }
 
 #[derive(Deserialize, Default, PartialEq)]
@@ -131,6 +133,8 @@ struct HappensTable {
     deed: Text,
     /// What becomes of what an operator asks for here.
     answer: Option<Text>,
+    /// The coordinator that is asked; any.
+    through: Option<Text>,
 }
 
 #[derive(Deserialize)]
@@ -335,9 +339,21 @@ fn hosts(place: &Place, tables: &[NodeTable]) -> Result<Vec<HostShape>, String> 
             is_coordinator: table.role == Role::Coordinator,
             memory_mib: place.memory(&table.memory, 64 << 10)?,
             drift_ppm: 0,
+            is_older: is_older(place, &table.version)?,
         })
     };
     tables.iter().map(host).collect()
+}
+
+fn is_older(place: &Place, version: &Option<Text>) -> Result<bool, String> {
+    match version.as_ref().map(|text| (text, text.get_ref().as_str())) {
+        None | Some((_, "ours")) => Ok(false),
+        Some((_, "1.0.3")) => Ok(true),
+        Some((text, other)) => {
+            Err(place
+                .wrong(text, &format!("`{other}` is no version that can run here; there are ours, 1.0.3")))
+        }
+    }
 }
 
 fn vms(place: &Place, tables: &[VmTable], nodes: &[String]) -> Result<Vec<VmShape>, String> {
@@ -368,8 +384,13 @@ fn vm(place: &Place, table: &VmTable, nodes: &[String]) -> Result<VmShape, Strin
     });
     let method = table.method.as_ref().map(|text| {
         let found = MigrationMethod::ALL.iter().find(|one| one.as_str() == text.get_ref()).cloned();
-        let why = format!("`{}` is no migration method; there are live, shutdown", text.get_ref());
-        found.ok_or_else(|| place.wrong(text, &why))
+        let why = format!("`{}` is no migration method; there are either, live, shutdown", text.get_ref());
+        // A variant has to say something, also that either will do.
+        if text.get_ref() == "either" {
+            Ok(None)
+        } else {
+            found.map(Some).ok_or_else(|| place.wrong(text, &why))
+        }
     });
     let limit = table.limit.iter().map(|name| place.one_of(nodes, name, "node"));
     Ok(VmShape {
@@ -389,7 +410,7 @@ fn vm(place: &Place, table: &VmTable, nodes: &[String]) -> Result<VmShape, Strin
             is_disabled: table.state == BeginsIn::Disable,
             limit: limit.collect::<Result<_, _>>()?,
             selector: selector.transpose()?,
-            method: method.transpose()?,
+            method: method.transpose()?.flatten(),
         },
     })
 }
@@ -435,5 +456,6 @@ fn step(place: &Place, table: &HappensTable, names: &Names) -> Result<Step, Stri
         wait: place.time_or(&table.wait, Duration::ZERO)?,
         deeds: deeds.collect::<Result<_, _>>()?,
         answer,
+        through: table.through.as_ref().map(|name| place.one_of(&names.nodes, name, "node")).transpose()?,
     })
 }

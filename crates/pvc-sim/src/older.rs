@@ -1,0 +1,159 @@
+//! Hosts that run PVC 1.0.3: the daemon and the API that `pvc_testkit::older` plays, on the ports of their host.
+
+use std::sync::Arc;
+
+use pvc_node::Ports;
+use pvc_ports::{Bmc, Tree};
+use pvc_testkit::older::{self, Older, OlderApi, OlderAsk, OlderPorts, OlderSettings};
+use tokio_util::sync::CancellationToken;
+
+use crate::actions::Ask;
+use crate::cluster::{Shape, vm_uuid};
+use crate::daemons::RESTART;
+use crate::network::floating;
+use crate::power::bmc_name;
+use crate::process::Gate;
+use crate::state::State;
+use crate::storage::storage_address;
+use crate::zookeeper::Connection;
+
+impl State {
+    pub fn older_settings(&self, host: usize) -> OlderSettings {
+        let known = &self.hosts[host];
+        let floating =
+            floating().into_iter().map(|floating| (floating.duty, floating.link, floating.address));
+        OlderSettings {
+            name: known.name.clone(),
+            is_coordinator: known.is_coordinator,
+            cluster_name: "sim".to_owned(),
+            storage_address: storage_address(host),
+            floating: floating.collect(),
+            bmc: Bmc { host: bmc_name(&known.name), user: "admin".to_owned(), password: "secret".to_owned() },
+            keepalive_interval: self.rules.keepalive_interval,
+            fence_intervals: self.rules.fence_intervals,
+            vm_shutdown_timeout: std::time::Duration::from_secs(60),
+            recovers_after_success: self.rules.recover_after_success,
+            recovers_after_failure: false,
+            selector: "mem".to_owned(),
+            round_trip: std::time::Duration::ZERO,
+            // As Debian 11 and 12 have it.
+            kazoo_28: true,
+        }
+    }
+
+    /// The next start of the daemon is one of PVC 1.0.3, or one of ours: somebody has changed the package.
+    pub fn install(&mut self, host: usize, older: bool) {
+        self.hosts[host].wants_older = older;
+        self.ask_daemon_to_stop(host);
+    }
+
+    /// What was installed is what runs from now on, the API as well.
+    pub fn take_what_is_installed(&mut self, host: usize) {
+        if self.hosts[host].is_older == self.hosts[host].wants_older {
+            return;
+        }
+        self.hosts[host].is_older = self.hosts[host].wants_older;
+        let ours = self.hosts[host].api.take().map(|(pid, _)| pid);
+        let theirs = self.hosts[host].older_api.take().map(|(pid, _)| pid);
+        for pid in ours.into_iter().chain(theirs) {
+            self.end_process(pid);
+        }
+        self.start_api(host);
+    }
+
+    pub fn start_older_api(&mut self, host: usize) {
+        if self.hosts[host].older_api.is_some() {
+            return;
+        }
+        let pid = self.new_process(format!("pvcapid 1.0.3@{}", self.hosts[host].name), Some(host));
+        self.hosts[host].older_api = Some((pid, None));
+        let task = tokio::spawn(run_older_api(self.gate(pid), host, self.ports(host, pid)));
+        self.processes[pid].task = Some(task.abort_handle());
+    }
+
+    /// It serves where the floating addresses are, and nowhere else (`spec/coordination.md` §3).
+    pub fn open_older_api(&self, host: usize) -> Option<Arc<OlderApi>> {
+        let known = &self.hosts[host];
+        let serves = !known.addresses.is_empty();
+        known.older_api.as_ref().filter(|_| serves)?.1.clone()
+    }
+}
+
+fn ports(tree: Arc<Connection>, ports: Ports) -> OlderPorts {
+    OlderPorts {
+        tree,
+        hypervisor: ports.hypervisor,
+        storage: ports.storage,
+        network: ports.network,
+        power: ports.power,
+        host: ports.host,
+        clock: ports.clock,
+        random: ports.random,
+    }
+}
+
+/// The daemon, from the start of its unit to its end. Says how it ended.
+pub(crate) async fn run_older_daemon(
+    gate: Gate,
+    settings: OlderSettings,
+    outside: Ports,
+    shutdown: CancellationToken,
+) -> String {
+    gate.sleep(older::BEFORE_THE_STORE).await;
+    let tree = match Connection::open(gate.clone()).await {
+        Ok(tree) => Arc::new(tree),
+        Err(error) => return error.to_string(),
+    };
+    let daemon = Older::new(settings, ports(tree.clone(), outside));
+    let asked = shutdown.clone();
+    let too_late = async {
+        shutdown.cancelled().await;
+        gate.sleep(older::STOP_TIMEOUT).await;
+    };
+    let ended = tokio::select! {
+        biased;
+        ended = daemon.run(asked.cancelled_owned()) => ended,
+        () = too_late => return "killed by systemd, which waited for 90 s".to_owned(),
+    };
+    tree.close().await;
+    ended
+}
+
+/// Keeps an API open for operators.
+async fn run_older_api(gate: Gate, host: usize, outside: Ports) {
+    loop {
+        if let Ok(tree) = Connection::open(gate.clone()).await {
+            let api = Arc::new(OlderApi::new(&ports(Arc::new(tree), outside)));
+            return gate.call(|state| state.hosts[host].older_api = Some((gate.pid, Some(api)))).await;
+        }
+        gate.sleep(RESTART).await;
+    }
+}
+
+/// The same in the words of PVC 1.0.3.
+pub(crate) fn in_older_words(shape: &Shape, ask: &Ask) -> OlderAsk {
+    let state = |vm: &usize, state| OlderAsk::State(vm_uuid(*vm), state);
+    let node = |host: &usize| shape.host_name(*host);
+    let moved = |vm: &usize, to: &Option<usize>, returns, live_only| OlderAsk::Move {
+        vm: vm_uuid(*vm),
+        to: to.as_ref().map(node),
+        returns,
+        live_only,
+    };
+    match ask {
+        Ask::Start(vm) => state(vm, "start"),
+        Ask::Stop(vm) => state(vm, "stop"),
+        Ask::Shutdown(vm) => state(vm, "shutdown"),
+        Ask::Restart(vm) => state(vm, "restart"),
+        Ask::Disable(vm) | Ask::DisableAndWait(vm) => OlderAsk::Disable(vm_uuid(*vm)),
+        Ask::Undefine(vm) => OlderAsk::Undefine(vm_uuid(*vm)),
+        Ask::Move { vm, to, live_only } => moved(vm, to, false, *live_only),
+        Ask::Migrate { vm, to } => moved(vm, to, true, false),
+        Ask::Unmigrate(vm) => OlderAsk::Unmigrate(vm_uuid(*vm)),
+        Ask::Flush(host) => OlderAsk::Flush(node(host)),
+        Ask::Ready(host) => OlderAsk::Ready(node(host)),
+        Ask::Primary(host) => OlderAsk::Primary(node(host)),
+        Ask::Secondary(host) => OlderAsk::Secondary(node(host)),
+        Ask::Maintenance(on) => OlderAsk::Maintenance(*on),
+    }
+}
