@@ -58,6 +58,9 @@ pub enum Vacancy {
     Gone(NodeName),
     /// It names a coordinator whose daemon is starting.
     Starting(NodeName),
+    /// It names an older daemon that runs and does nothing about it, while nobody has the role: that one acts on what
+    /// it hears once, and may not have heard.
+    Idle(NodeName),
     /// It names a coordinator that is leaving, is suspected of being dead, or says of itself what nobody here
     /// understands: that one, or who fences it, says when the role is free.
     Undecided(NodeName),
@@ -65,6 +68,9 @@ pub enum Vacancy {
 
 /// A starting daemon is given this many times the patience: an older one takes half a minute.
 const STARTING: u32 = 6;
+
+/// And an older one that runs so many times, to take what it was given.
+const IDLE: u32 = 3;
 
 /// Why the key names nobody who could have the role; `None` if it names a coordinator that runs.
 pub fn vacancy(cluster: &Cluster, peers: &Peers) -> Option<Vacancy> {
@@ -74,7 +80,7 @@ pub fn vacancy(cluster: &Cluster, peers: &Peers) -> Option<Vacancy> {
     };
     match node.daemon_state {
         _ if peers.is_absent(node) => Some(Vacancy::Gone(name.clone())),
-        DaemonState::Run => None,
+        DaemonState::Run => is_idle(cluster, node, peers).then(|| Vacancy::Idle(name.clone())),
         DaemonState::Init => Some(Vacancy::Starting(name.clone())),
         // Of one in a state that nobody here knows it can only be told whether it lives.
         DaemonState::Shutdown | DaemonState::Dead | DaemonState::Unknown(_) => {
@@ -82,6 +88,17 @@ pub fn vacancy(cluster: &Cluster, peers: &Peers) -> Option<Vacancy> {
         }
         DaemonState::Stop | DaemonState::Fenced => Some(Vacancy::Gone(name.clone())),
     }
+}
+
+/// Whether `node` is of the older kind and leaves the role where it is, which is nowhere.
+fn is_idle(cluster: &Cluster, node: &NodeRecord, peers: &Peers) -> bool {
+    use CoordinatorState::{Primary, Relinquish, Secondary, Takeover};
+    let has_part = |node: &NodeRecord| {
+        lives(node, peers) && matches!(node.coordinator_state, Primary | Relinquish | Takeover)
+    };
+    !node.runs_our_daemon()
+        && node.coordinator_state == Secondary
+        && !cluster.nodes.values().any(|node| has_part(node))
 }
 
 /// Decides for one node.
@@ -148,6 +165,7 @@ fn wait_before_contending(cluster: &Cluster, own: &Own<'_>, why: &Vacancy) -> Du
         Vacancy::Stranger(_) | Vacancy::Gone(_) if alone => Duration::ZERO,
         // A primary that serves on puts its own name back first.
         Vacancy::Stranger(_) | Vacancy::Gone(_) => own.patience * 2,
+        Vacancy::Idle(_) => own.patience * IDLE,
         Vacancy::Starting(_) => own.patience * STARTING,
         Vacancy::Undecided(_) => Duration::MAX,
     }

@@ -79,12 +79,40 @@ fn a_running_coordinator_does_what_the_key_and_its_own_state_say() {
 }
 
 #[test]
+fn an_older_daemon_that_does_not_take_what_it_was_given_is_replaced() {
+    use DaemonState::Run;
+    let older = || node("hv2", Secondary, Run);
+    let ours = |name: &str, state| {
+        let record = node(name, state, Run);
+        let daemon =
+            pvc_model::node::DaemonNote { version: record.pvc_version.clone(), ..Default::default() };
+        NodeRecord { daemon: Some(daemon), ..record }
+    };
+    let found = |nodes| vacancy(&cluster(Some("hv2"), nodes), &Peers::new(SESSION));
+    let idle = Some(Vacancy::Idle(NodeName::new("hv2")));
+    assert_eq!(found(vec![older(), ours("hv1", Secondary)]), idle);
+    assert_eq!(
+        found(vec![ours("hv2", Secondary), ours("hv1", Secondary)]),
+        None,
+        "ours looks again and again"
+    );
+    for state in [Primary, Relinquish, Takeover] {
+        assert_eq!(found(vec![older(), ours("hv1", state.clone())]), None, "{state}: it is on its way");
+        assert_eq!(found(vec![node("hv2", state, Run), ours("hv1", Secondary)]), None);
+    }
+    for (seconds, expected) in [(29, PrimaryStep::Nothing), (30, PrimaryStep::Contend)] {
+        let nodes = vec![older(), ours("hv1", Secondary)];
+        assert_eq!(step(&cluster(Some("hv2"), nodes), false, seconds), expected);
+    }
+}
+
+#[test]
 fn a_name_that_stands_for_nobody_is_seen_for_what_it_is() {
     use DaemonState::{Dead, Fenced, Init, Run, Shutdown, Stop};
     let hypervisor = NodeRecord { role: NodeRole::Hypervisor, ..node("hv9", Client, Run) };
     let name = || NodeName::new("hv2");
     for (daemon, expected) in [
-        (Run, None),
+        (Run, Some(Vacancy::Idle(name()))),
         (Init, Some(Vacancy::Starting(name()))),
         (Stop, Some(Vacancy::Gone(name()))),
         (Fenced, Some(Vacancy::Gone(name()))),
