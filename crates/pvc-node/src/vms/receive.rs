@@ -140,19 +140,31 @@ impl Receiver {
         Ok(arrival(record, self.shared.name(), guest, self.sender))
     }
 
-    /// Nobody has queued to send it. If no node has it any more, it is started here: it was on its way here.
+    /// Nobody has queued to send it. If no node has it any more, it is started here: it was on its way here. A sender
+    /// of the older kind may have been busy when it heard of it, and is told again.
     async fn nobody_sends(&self) -> Ended {
+        let view = match self.shared.store.fresh().await {
+            Ok(view) => view,
+            Err(error) => return self.later(&error),
+        };
+        let is_elsewhere = self.is_listed_elsewhere(&view);
+        if is_elsewhere && self.sender == Peer::Ours {
+            return Ended::Moot;
+        }
         let write = |cluster: &Cluster| {
             let record = self.record(cluster).filter(|record| is_moving(&record.state)).ok_or(Moot)?;
-            if self.is_listed_elsewhere(cluster) || !record.is_assigned_to(self.shared.name()) {
+            if self.is_listed_elsewhere(cluster) != is_elsewhere || !record.is_assigned_to(self.shared.name())
+            {
                 return Err(Moot);
             }
-            Ok(self.change(VmState::Start, ""))
+            let state = if is_elsewhere { record.state.clone() } else { VmState::Start };
+            Ok(self.change(state, ""))
         };
-        match self.shared.store.fresh().await {
-            Ok(_) => self.write(write, "no node has the VM any more; it is started here").await,
-            Err(error) => self.later(&error),
-        }
+        let said = match is_elsewhere {
+            true => "the older node that has the VM does not send it; it is asked once more",
+            false => "no node has the VM any more; it is started here",
+        };
+        self.write(write, said).await
     }
 
     async fn start(&self) -> Ended {
