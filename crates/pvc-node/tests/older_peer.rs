@@ -239,3 +239,36 @@ async fn an_older_node_that_gives_up_leaves_us_ready_for_the_next() {
     assert!(world.hypervisor.is_there(older.vm));
     assert_eq!(older.hypervisor.count("start", older.vm) + world.hypervisor.count("start", older.vm), 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_the_older_api_is_asked_for_during_a_move_counts_when_it_is_over() {
+    let (world, older, _daemon) = beside().await;
+    let there = older.peer.listens(&world);
+    world.hypervisor.set_manner(older.vm, copies_for(8_000));
+    older.order(&world, "hv2").await;
+    world.pass(4).await;
+    // It waits for the lock on the state, which the sender has.
+    let stop = OlderAsk::State(older.vm, "stop");
+    older.peer.api(&world).ask(&stop).await.unwrap();
+    world.until("it listens on", || there.hears_of(older.vm)).await;
+    world.pass(10).await;
+    assert_eq!(
+        (world.state(older.vm), world.vm(older.vm).node.clone()),
+        ("stop".into(), Some(NodeName::new("hv2")))
+    );
+    assert!(!world.hypervisor.is_there(older.vm) && !older.is_here().await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_older_sender_that_missed_the_order_is_told_again() {
+    let (world, older, _daemon) = beside().await;
+    let there = older.peer.listens(&world);
+    hand_over(&world, &older, &there).await;
+    older.hypervisor.set_unreachable(true);
+    older.order(&world, "hv1").await;
+    older.hypervisor.set_unreachable(false);
+    world.pass(20).await;
+    assert!(older.is_here().await, "it does not know of a guest that it could have sent");
+    until_record(&world, &older, "start", "hv1").await;
+    assert!(world.hypervisor.is_there(older.vm) && !older.is_here().await);
+}

@@ -63,6 +63,9 @@ const SAY: Duration = Duration::from_secs(5);
 /// How long the storage may take to free what a guest left behind that ended on its way.
 const FREE: Duration = Duration::from_secs(30);
 
+/// How long the record stays locked after the guest has left, until its new node says so.
+const NOTICE: Duration = Duration::from_secs(5);
+
 /// How long nobody may take notice of a guest that has arrived until its sender says so.
 const QUIET: Duration = Duration::from_secs(10);
 
@@ -139,8 +142,29 @@ impl Sender {
             Ok(Ok(lock)) => lock,
         };
         let ended = self.send_locked(&record_lock).await;
+        if let Ended::Left { written, .. } = &ended {
+            self.until_noticed(*written).await;
+        }
         record_lock.release().await;
         ended
+    }
+
+    /// Who waits for the record's lock, as an older API does with what an operator asked for meanwhile, would write at
+    /// the moment at which the other node says that the guest is there: the one or the other would be lost.
+    async fn until_noticed(&self, written: Option<i32>) {
+        let noticed = async {
+            let mut changes = self.shared.store.changed();
+            loop {
+                changes.mark_unchanged();
+                let waits = is_unnoticed(&self.shared.store.view(), self.vm, &self.to, written);
+                if !waits || changes.changed().await.is_err() {
+                    return;
+                }
+            }
+        };
+        if self.shared.within(NOTICE, noticed).await.is_none() {
+            tracing::debug!(vm = self.name, to = %self.to, "the other node has not said yet that it has the VM");
+        }
     }
 
     async fn send_locked(&mut self, record_lock: &RecordLock) -> Ended {
