@@ -77,7 +77,7 @@ pub async fn what_if(question: &Question, log: &Log) -> Result<WhatIf, WhatIfRef
         hint: refusal.hint(),
     };
     let outlook = node_dies(&cluster, &question.node, &question.rules).map_err(refused)?;
-    let run = match cannot_be_played(&cluster) {
+    let run = match cannot_be_played(&cluster, &outlook) {
         Some(why) => Err(why),
         None => {
             let scene = Scene {
@@ -95,7 +95,14 @@ pub async fn what_if(question: &Question, log: &Log) -> Result<WhatIf, WhatIfRef
     Ok(answer(question, &cluster, &outlook, run, backup.defects))
 }
 
-fn cannot_be_played(cluster: &Cluster) -> Option<String> {
+fn cannot_be_played(cluster: &Cluster, outlook: &Outlook) -> Option<String> {
+    let passing = outlook.hindrances.iter().find_map(|hindrance| match hindrance {
+        Hindrance::NotInRun(state) => Some(state),
+        _ => None,
+    });
+    if let Some(state) = passing {
+        return Some(format!("the node is in `{state}`; only the death of one in `run` can be played"));
+    }
     let coordinators = Coordinators::of(cluster, None);
     (!coordinators.are_a_quorum()).then(|| {
         format!(
@@ -311,6 +318,8 @@ fn assumptions(question: &Question, cluster: &Cluster, outlook: &Outlook) -> Vec
         .to_owned(),
         format!("how soon it is noticed differs by up to {seconds} s, with the moment at which it dies"),
         "the node does not come back, and nobody steps in".to_owned(),
+        "in the simulation, what was under way (starts, moves, flushes) goes on for half a minute before"
+            .to_owned(),
         "QEMU needs 0.3 s to start; how long the guests then boot is their affair".to_owned(),
         "a VM needs all of its memory, and nodes have as much free as they said last".to_owned(),
         "every coordinator whose daemon runs serves the store, and no other".to_owned(),

@@ -338,6 +338,18 @@ fn a_cluster_without_a_quorum_is_planned_for_and_not_played() {
 }
 
 #[test]
+fn a_node_that_starts_is_nobodys_suspect_and_its_death_is_not_played() {
+    let mut records = Records::new(
+        vec![node("hv1", 30_000), node("hv2", 20_000), node("hv3", 9_000)],
+        vec![vm(4096, "hv3")],
+    );
+    records.nodes[2].daemon = DaemonState::Init;
+    let answer = dies(&records, "hv3");
+    assert_eq!(planned(&answer), ["vm0: down"]);
+    assert_eq!(answer.not_simulated, "the node is in `init`; only the death of one in `run` can be played");
+}
+
+#[test]
 fn questions_without_an_answer_are_refused_with_a_hint() {
     let mut records =
         Records::new(vec![node("hv1", 30_000), node("hv2", 20_000), node("hv3", 9_000)], vec![]);
