@@ -314,6 +314,32 @@ async fn a_copy_that_stands_still_is_given_up_and_tried_again() {
     assert_eq!(world.one.hypervisor.count("migrate", world.vm), 2);
 }
 
+/// Found by the simulation: it was copied for ever, and its node never became ready.
+#[tokio::test(start_paused = true)]
+async fn a_guest_that_writes_as_fast_as_it_is_copied_is_not_copied_for_ever() {
+    for method in [None, Some(MigrationMethod::Live)] {
+        let world = two().await;
+        world.set(VmChange::MigrationMethod(method.clone())).await;
+        world.manner(Manner { never_converges: true, ..Manner::default() });
+        let begun = world.one.now();
+        world.migrate("hv2").await;
+        world.one.until("it copies", || world.phase() == Some(MovePhase::Copying)).await;
+        match method {
+            None => world.until_place("start", "hv2", "hv1").await,
+            Some(_) => world.until_place("start", "hv1", "").await,
+        }
+        let took = (world.one.now() - begun).as_secs();
+        assert!((300..330).contains(&took), "{took} s");
+        assert_eq!(world.one.hypervisor.count("migrate", world.vm), 1, "another try would do no better");
+        if method.is_some() {
+            assert_eq!(world.one.hypervisor.count("shutdown", world.vm), 0);
+            world.one.until("it is told", || world.phase() == Some(MovePhase::Failed)).await;
+            let why = world.one.vm(world.vm).moving.as_ref().unwrap().why.clone();
+            assert!(why.starts_with("the guest writes as fast as it is copied"), "{why}");
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_guest_is_not_held_without_limit_for_a_target_that_takes_nothing_or_is_silent() {
     for (is_silent, limit) in [(false, 300), (true, 60)] {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use pvc_model::cluster::Cluster;
 use pvc_model::node::DaemonState;
 use pvc_model::vm::moving::{
-    MoveNote, MovePhase, Next, Target, ended_here, home_again, is_moving, is_sent, next, ways,
+    LIVE_ATTEMPTS, MoveNote, MovePhase, Next, Target, ended_here, home_again, is_moving, is_sent, next, ways,
 };
 use pvc_model::vm::plan::{Planned, runs_elsewhere};
 use pvc_model::vm::{VmRecord, VmState};
@@ -101,11 +101,22 @@ struct Failure {
     why: String,
     /// The other hypervisor may have taken it up.
     begun: bool,
+    /// Another attempt would do no better.
+    is_final: bool,
 }
 
 impl Copied {
     fn failed(why: String) -> Self {
-        Copied::Failed(Failure { why, begun: true })
+        Copied::Failed(Failure { why, begun: true, is_final: false })
+    }
+
+    fn endless(note: &MoveNote) -> Self {
+        let rounds = note.processed_bytes.checked_div(note.total_bytes).unwrap_or_default();
+        let why = format!(
+            "the guest writes as fast as it is copied: its memory was copied {rounds} times in {} s",
+            note.seconds
+        );
+        Copied::Failed(Failure { why, begun: true, is_final: true })
     }
 }
 
@@ -242,6 +253,9 @@ impl Sender {
                         Copied::Failed(failure) => failure,
                     };
                     let why = failure.why;
+                    if failure.is_final {
+                        tried = LIVE_ATTEMPTS;
+                    }
                     tracing::warn!(vm = self.name, to = %self.to, attempt, why, "a live migration failed");
                     let runs_there = self.runs_there().await;
                     answers = runs_there.is_ok();
@@ -304,7 +318,7 @@ impl Sender {
         let begun = shared.within(BEGIN, shared.ports.hypervisor.migrate(self.vm, &migration)).await;
         match begun {
             None => Copied::failed(format!("the hypervisor did not begin within {} s", BEGIN.as_secs())),
-            Some(Err(error)) => Copied::Failed(Failure { why: said(&error), begun: false }),
+            Some(Err(error)) => Copied::Failed(Failure { why: said(&error), begun: false, is_final: false }),
             Some(Ok(job)) => self.watch(job, record_lock).await,
         }
     }
@@ -324,6 +338,9 @@ impl Sender {
                     let now_copied = self.tell_progress(job.as_ref()).await;
                     let held = self.is_held().await;
                     let is_held = held.unwrap_or(was_held);
+                    if now_copied.is_some() && !is_held && self.note.is_endless() {
+                        return self.abort(job, Copied::endless(&self.note)).await;
+                    }
                     let went = match now_copied {
                         Some(_) => now_copied != copied,
                         // Of one that copied and does not say how far it is nothing is known. But a guest that is
