@@ -24,6 +24,7 @@ fn way(method: &str) -> &str {
         "live-or-shutdown" => "live migration, or else a shutdown",
         "shutdown" => "a shutdown",
         "off" => "a change of its record alone",
+        "start" => "a start there: it waits for its own node to take VMs again",
         other => other,
     }
 }

@@ -1109,6 +1109,48 @@ async fn a_vm_that_runs_is_sent_to_no_node_that_cannot_take_it() {
     assert_eq!((world.vm().state.clone(), world.vm().node.clone()), (VmState::Start, Some("hv1".into())));
 }
 
+/// Found by the simulation: it stayed off for ever, on a node that was ready already.
+#[tokio::test]
+async fn a_vm_that_waits_for_its_node_is_started_by_the_one_that_it_is_given_to() {
+    let world = World::with_nodes(&["hv1", "hv2"]).await;
+    world.define("web1", UUID).await;
+    world.domain_state("hv1", DomainState::Flushed).await;
+    let waits = || {
+        world.write(|changes| {
+            changes.vm(UUID, VmChange::Node("hv1".into())).vm(UUID, VmChange::State(VmState::Stop));
+            changes.vm(UUID, VmChange::Autostart(true));
+        })
+    };
+    waits().await;
+    let ask = moving(Movement::Move, Some("hv2"));
+    let plan = vm::plan_move(&world.store.view(), "web1", &ask).unwrap();
+    assert_eq!((plan.to, plan.how), (Some("hv2".into()), vm::How::Start));
+    let moved = vm::move_vm(&world.store, "web1", &ask).await.unwrap();
+    assert_eq!(moved.state, Some(VmState::Start));
+    assert_eq!((world.vm().state.clone(), world.vm().autostart), (VmState::Start, false));
+
+    // Where there is no room it is not left off without anybody knowing.
+    waits().await;
+    world.memory("hv2", 1).await;
+    let crowded = refused(vm::move_vm(&world.store, "web1", &ask).await).to_string();
+    assert!(crowded.starts_with("node `hv2` has 1 MiB of memory free"), "{crowded}");
+    assert_eq!((world.vm().state.clone(), world.vm().autostart), (VmState::Stop, true));
+
+    // A node that takes no VMs now is waited for instead.
+    world.domain_state("hv2", DomainState::Flushed).await;
+    let moved = vm::move_vm(&world.store, "web1", &ask).await.unwrap();
+    assert_eq!((moved.to, moved.state), ("hv2".into(), None));
+    assert_eq!((world.vm().state.clone(), world.vm().autostart), (VmState::Stop, true));
+
+    // An administrator's own mark on a VM that is off means the next time that its node becomes ready.
+    world.domain_state("hv1", DomainState::Ready).await;
+    world.domain_state("hv2", DomainState::Ready).await;
+    world.memory("hv2", 8192).await;
+    waits().await;
+    assert_eq!(vm::move_vm(&world.store, "web1", &ask).await.unwrap().state, None);
+    assert_eq!((world.vm().state.clone(), world.vm().autostart), (VmState::Stop, true));
+}
+
 #[tokio::test]
 async fn a_node_is_flushed_and_made_ready_once() {
     let world = World::with_nodes(&["hv1"]).await;

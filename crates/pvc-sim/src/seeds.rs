@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use pvc_model::NodeName;
 use pvc_model::node::{CoordinatorState, DaemonState, DomainState};
 use pvc_model::vm::VmState;
 use serde::{Deserialize, Serialize};
@@ -184,19 +183,10 @@ impl Cluster {
         }
         for vm in 0..self.shape.vms.len() {
             let Some(record) = view.vms.get(&vm_uuid(vm)) else { continue };
-            let is_ready = |name: &NodeName| {
-                view.nodes.get(name).is_some_and(|node| node.domain_state == DomainState::Ready)
-            };
-            // One that waits for its node to become ready, on a node that is: somebody moved it there meanwhile.
-            let is_stranded = record.state == VmState::Stop
-                && record.autostart
-                && record.node.as_ref().is_some_and(is_ready);
             if record.state == VmState::Fail {
                 if record.failed_reason.contains("flush locks manually") && self.runs_on(vm).is_empty() {
                     self.world.with(|state| state.flush_locks(&record.volumes()));
                 }
-                self.ask(Ask::Start(vm));
-            } else if is_stranded {
                 self.ask(Ask::Start(vm));
             }
         }

@@ -117,6 +117,7 @@ pub fn move_plan(plan: &MovePlan) -> api::MovePlan {
         (Some(_), How::NotAtAll) => {
             format!("VM `{name}` would stay: it may only be moved by a shutdown, and live was asked for")
         }
+        (Some(to), How::Start) => format!("VM `{name}` would go to node `{to}` and be started there"),
         (Some(to), _) => format!("VM `{name}` would go to node `{to}`"),
     };
     api::MovePlan {

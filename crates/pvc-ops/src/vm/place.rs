@@ -13,7 +13,7 @@ use pvc_model::{NodeName, Uuid};
 use pvc_store::{ChangeError, Changes, Expect, Store, VmChange};
 
 use super::runner;
-use super::state::our_movers;
+use super::state::{StateRefusal, check_start, our_movers};
 use crate::refusal::{Kind, NoNode, NoVm, Refusal, find_node, find_vm};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,7 +54,8 @@ pub struct Moved {
     pub name: String,
     pub from: Option<NodeName>,
     pub to: NodeName,
-    /// The state in which its nodes move it; `None` if it does not run and nothing has to move.
+    /// The state in which its nodes move it, or `start` if its new node is to start it; `None` if it does not run
+    /// and nothing has to move.
     pub state: Option<VmState>,
 }
 
@@ -85,6 +86,9 @@ pub enum MoveRefusal {
     NeverLive { vm: String },
     #[error("VM `{vm}` cannot be moved: {why}")]
     State { vm: String, why: pvc_model::request::Refusal },
+    /// It waits to be started, and would be by its new node.
+    #[error(transparent)]
+    Start(#[from] StateRefusal),
 }
 
 impl Refusal for MoveRefusal {
@@ -92,6 +96,7 @@ impl Refusal for MoveRefusal {
         match self {
             MoveRefusal::NoVm(error) => error.kind(),
             MoveRefusal::NoNode(error) => error.kind(),
+            MoveRefusal::Start(error) => error.kind(),
             _ => Kind::Conflict,
         }
     }
@@ -100,6 +105,7 @@ impl Refusal for MoveRefusal {
         match self {
             MoveRefusal::NoVm(error) => error.hint(),
             MoveRefusal::NoNode(error) => error.hint(),
+            MoveRefusal::Start(error) => error.hint(),
             MoveRefusal::NoPlace(no) if no.reasons.len() <= 1 => {
                 Some("a VM can be moved in a cluster of two nodes or more".to_owned())
             }
@@ -151,7 +157,14 @@ pub async fn move_vm(store: &Store, vm: &str, ask: &Move) -> Result<Moved, Chang
             if state.as_ref().is_some_and(|state| how(record, state) == How::NotAtAll) {
                 return Err(MoveRefusal::NeverLive { vm: name });
             }
-            let to = target(cluster, record, ask, state.is_some())?;
+            let waits = waits_to_start(cluster, record);
+            let to = target(cluster, record, ask, state.is_some() || waits)?;
+            let starts = waits && takes_vms(cluster, &to);
+            if starts {
+                check_start(cluster, record, &mut changes)?;
+                changes.vm(uuid, VmChange::Autostart(false));
+            }
+            let state = if starts { Some(VmState::Start) } else { state };
             let last_node = match ask.movement {
                 Movement::Move | Movement::Unmigrate => None,
                 Movement::Migrate => record.last_node.clone().or_else(|| from.clone()),
@@ -186,6 +199,8 @@ pub struct MovePlan {
 pub enum How {
     /// It does not run: only its record changes.
     Record,
+    /// It waits for its node to take VMs again, and is started by the other one.
+    Start,
     Live,
     /// Live, and if that does not work, by a shutdown.
     LiveOrShutdown,
@@ -198,6 +213,7 @@ impl How {
     pub fn as_str(self) -> &'static str {
         match self {
             How::Record => "off",
+            How::Start => "start",
             How::Live => "live",
             How::LiveOrShutdown => "live-or-shutdown",
             How::Shutdown => "shutdown",
@@ -212,7 +228,8 @@ pub fn plan_move(cluster: &Cluster, vm: &str, ask: &Move) -> Result<MovePlan, Mo
     let name = record.name.clone();
     let state = moving_state(&record.state, ask.live_only)
         .map_err(|why| MoveRefusal::State { vm: name.clone(), why })?;
-    let runs = state.is_some();
+    let waits = waits_to_start(cluster, record);
+    let runs = state.is_some() || waits;
     let to = match stays(record, ask) {
         Some(here) => Some(here),
         None => match target(cluster, record, ask, runs) {
@@ -225,7 +242,11 @@ pub fn plan_move(cluster: &Cluster, vm: &str, ask: &Move) -> Result<MovePlan, Mo
     let from = place_now(cluster, record);
     let need = Need { leaving: from.as_ref(), runs, ..Need::of(record) };
     let weighed = weigh(cluster, &selector, &need, &promises(cluster, record));
-    let how = state.as_ref().map_or(How::Record, |state| how(record, state));
+    let how = match &state {
+        Some(state) => how(record, state),
+        None if waits && to.as_ref().is_some_and(|to| takes_vms(cluster, to)) => How::Start,
+        None => How::Record,
+    };
     Ok(MovePlan { name, from, to, how, weighed })
 }
 
@@ -280,6 +301,17 @@ fn target(cluster: &Cluster, record: &VmRecord, ask: &Move, runs: bool) -> Resul
     Ok(node)
 }
 
+/// Whether the VM is off only until its node takes VMs again: a flush or a fence found no place for it. Whoever
+/// gives it one by hand has it started there: that node is ready already, and would never do it by itself.
+fn waits_to_start(cluster: &Cluster, record: &VmRecord) -> bool {
+    let is_off = matches!(record.state, VmState::Stop | VmState::Fail);
+    is_off && record.autostart && !record.node.as_ref().is_some_and(|node| takes_vms(cluster, node))
+}
+
+fn takes_vms(cluster: &Cluster, node: &NodeName) -> bool {
+    cluster.nodes.get(node).is_some_and(|node| node.takes_vms())
+}
+
 /// The node that has the VM: of one on its way, that which it has not left yet.
 fn place_now(cluster: &Cluster, record: &VmRecord) -> Option<NodeName> {
     let runner = runner(cluster, record.uuid).filter(|_| is_moving(&record.state));
@@ -291,17 +323,17 @@ fn promises(cluster: &Cluster, record: &VmRecord) -> Promises {
     Promises::under_way_but(cluster, |vm| vm.uuid == record.uuid)
 }
 
-/// A VM that does not run may be assigned to a node that takes no VMs at present, and one that runs there
-/// still has its memory.
+/// A VM that does not run may be assigned to a node that takes no VMs at present (one that waits for its node
+/// waits for that one then), and one that runs there still has its memory.
 fn fits(cluster: &Cluster, record: &VmRecord, node: &NodeRecord, need: Need<'_>) -> Result<(), MoveRefusal> {
     let is_called_back = is_moving(&record.state) && need.leaving == Some(&node.name);
-    let runs = need.runs;
+    let is_up = need.runs && !matches!(record.state, VmState::Stop | VmState::Fail);
     let need = match is_called_back {
         true => Need { leaving: None, node_limit: &[], runs: false, ..need },
         false => need,
     };
     let unfit = match check_node(node, &need, &promises(cluster, record)) {
-        Err(Unfit::Daemon(_) | Unfit::Domain(_)) if !runs => check_size(node, need.memory_mib, need.vcpus),
+        Err(Unfit::Daemon(_) | Unfit::Domain(_)) if !is_up => check_size(node, need.memory_mib, need.vcpus),
         other => other,
     };
     unfit.map_err(|unfit| MoveRefusal::Unfit { node: node.name.clone(), unfit })

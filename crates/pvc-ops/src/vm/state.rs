@@ -104,13 +104,12 @@ pub async fn set_state(
             }
             let answer = request_state(&record.state, request, force)
                 .map_err(|why| StateRefusal::Request { vm: record.name.clone(), request, why })?;
-            if request == StateRequest::Start {
-                check_startable(record)?;
-                check_not_being_renamed(cluster, record)?;
-            }
             let mut changes = Changes::new();
             if request == StateRequest::Start {
-                check_volumes_free(cluster, record, &mut changes)?;
+                check_start(cluster, record, &mut changes)?;
+                if record.node.is_none() {
+                    return Err(StateRefusal::Homeless { vm: record.name.clone() });
+                }
             }
             if let Answer::Write(state) | Answer::ThenDisable(state) = &answer {
                 changes.vm(record.uuid, VmChange::State(state.clone()));
@@ -141,15 +140,17 @@ pub(super) async fn our_movers(store: &Store, vm: &str) -> Result<Option<BTreeSe
     Ok(Some(ours))
 }
 
-fn check_startable(record: &VmRecord) -> Result<(), StateRefusal> {
-    let vm = record.name.clone();
+/// Whether the VM can be started, on whatever node.
+pub(super) fn check_start(
+    cluster: &Cluster,
+    record: &VmRecord,
+    changes: &mut Changes,
+) -> Result<(), StateRefusal> {
     if let Err(why) = &record.domain {
-        return Err(StateRefusal::Unreadable { vm, why: why.clone() });
+        return Err(StateRefusal::Unreadable { vm: record.name.clone(), why: why.clone() });
     }
-    if record.node.is_none() {
-        return Err(StateRefusal::Homeless { vm });
-    }
-    Ok(())
+    check_not_being_renamed(cluster, record)?;
+    check_volumes_free(cluster, record, changes)
 }
 
 /// Whether nobody uses a volume that only one guest may use at a time. The guest would find it locked, and
