@@ -237,6 +237,9 @@ fn fates(fenced: &Cluster, node: &NodeName, is_recovered: bool) -> Vec<Fate> {
     let fate = |(rescue, weighed): (crate::fence::Rescue, Option<Weighed>)| {
         let record = fenced.vms.get(&rescue.vm)?;
         let end = match rescue.way {
+            // It was to be off, and is; only locks are to be freed.
+            Way::Off => return None,
+            Way::Leave if !is_to_run(record) => return None,
             Way::Leave => End::Elsewhere,
             Way::Stay(on) => End::Stays(on),
             Way::Start(_) | Way::Wait(_) if !is_recovered => End::Down,
@@ -248,6 +251,11 @@ fn fates(fenced: &Cluster, node: &NodeName, is_recovered: bool) -> Vec<Fate> {
         Some(Fate { vm: rescue.vm, name: rescue.name, memory_mib, end, weighed, cautions })
     };
     weighed_rescues(fenced, node).into_iter().filter_map(fate).collect()
+}
+
+fn is_to_run(vm: &VmRecord) -> bool {
+    use VmState::{Migrate, MigrateLive, Restart, Start, Unmigrate};
+    matches!(vm.state, Start | Restart | Migrate | MigrateLive | Unmigrate)
 }
 
 fn cautions(vm: &VmRecord) -> Vec<Caution> {
@@ -376,6 +384,17 @@ mod tests {
 
     fn edit(cluster: &mut Cluster, name: &str, change: impl FnOnce(&mut NodeRecord)) {
         change(Arc::make_mut(cluster.nodes.get_mut(name).unwrap()));
+    }
+
+    #[test]
+    fn a_vm_that_is_on_its_way_down_is_off_whatever_becomes_of_its_locks() {
+        let mut cluster = three();
+        for (number, state) in [(2, VmState::Shutdown), (3, VmState::Stop)] {
+            Arc::make_mut(cluster.vms.get_mut(&Uuid::from_u128(number)).unwrap()).state = state;
+        }
+        let outlook = node_dies(&cluster, "hv3", &rules()).unwrap();
+        assert_eq!(ends(&outlook), ["vm1 starts on hv1"]);
+        assert_eq!(outlook.off, [2, 3].map(Uuid::from_u128));
     }
 
     #[test]

@@ -206,6 +206,26 @@ async fn a_vm_given_to_another_node_while_its_own_was_silent_starts_there_once_t
     assert_eq!(eyes.state(vm), "start");
 }
 
+/// Its locks stayed, and its next start on any other node failed because of them; one that was on its way down stayed
+/// so, and could be given to nobody.
+#[tokio::test(start_paused = true)]
+async fn a_vm_that_was_to_be_off_when_its_node_died_is_off_and_can_start_elsewhere() {
+    let mut three = Three::start(|_| {}).await;
+    let (stopped, ending) = (three.run_vm(1, 3).await, three.run_vm(2, 3).await);
+    three.eyes().pass(10).await;
+    three.lose(3, true).await;
+    three.write(stopped, [VmChange::State(VmState::Stop)]).await;
+    three.write(ending, [VmChange::State(VmState::Shutdown)]).await;
+    let eyes = three.eyes();
+    eyes.until("the fence is over", || three.state("hv3") == (DaemonState::Fenced, DomainState::Flushed))
+        .await;
+    assert_eq!((eyes.state(stopped), eyes.state(ending)), ("stop".to_owned(), "stop".to_owned()));
+    for vm in [stopped, ending] {
+        three.write(vm, [VmChange::State(VmState::Start), VmChange::Node(NodeName::new("hv1"))]).await;
+        eyes.until("it runs there", || three.runs_on(vm) == [1]).await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_vm_without_a_place_is_off_until_its_node_is_ready_and_keeps_its_home() {
     let mut three = Three::start(|_| {}).await;

@@ -28,13 +28,16 @@ pub enum Way {
     Stay(NodeName),
     /// No node can take it: it is off until its own node is ready again.
     Wait(NoPlace),
-    /// Another node, or that node's fence, says what becomes of it. Only the dead node's locks are in its way.
+    /// It was on its way down on the dead node, and is off now.
+    Off,
+    /// Another node, that node's fence or an operator says what becomes of it. Only the dead node's locks are in
+    /// its way.
     Leave,
 }
 
-/// Plans for all VMs at once that should run and cannot since `victim` is dead; no memory is promised
-/// twice (I11). The largest VMs choose first: a small one fits in what they leave, not the other way
-/// round.
+/// Plans for all VMs at once that `victim` had; those that should run and cannot since it is dead are given other
+/// nodes, and no memory is promised twice (I11). The largest VMs choose first: a small one fits in what they
+/// leave, not the other way round.
 pub fn rescues(cluster: &Cluster, victim: &NodeName) -> Vec<Rescue> {
     weighed_rescues(cluster, victim).into_iter().map(|(rescue, _)| rescue).collect()
 }
@@ -47,18 +50,23 @@ pub fn weighed_rescues(cluster: &Cluster, victim: &NodeName) -> Vec<(Rescue, Opt
     vms.sort_by_key(|vm| (std::cmp::Reverse(vm.memory_mib()), vm.name.clone(), vm.uuid));
     let mut promises = Promises::under_way_but(cluster, is_placed);
     let rescue = |vm: &VmRecord| {
-        let (way, weighed) =
-            if is_placed(vm) { way(cluster, vm, victim, &mut promises) } else { (Way::Leave, None) };
+        let (way, weighed) = match stake(cluster, vm, victim) {
+            Some(Stake::Lost) => way(cluster, vm, victim, &mut promises),
+            Some(Stake::Off) => (Way::Off, None),
+            Some(Stake::Locks) | None => (Way::Leave, None),
+        };
         (Rescue { vm: vm.uuid, name: vm.name.clone(), volumes: vm.volumes(), way }, weighed)
     };
     vms.into_iter().map(rescue).collect()
 }
 
-/// What a VM that should run has to do with a dead node.
+/// What a VM has to do with a dead node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stake {
-    /// It cannot run since that node is dead.
+    /// It should run and cannot, since that node is dead.
     Lost,
+    /// It was to be shut down there.
+    Off,
     /// It is no longer that node's, or not only, but the node may have left locks on its volumes.
     Locks,
 }
@@ -88,7 +96,9 @@ fn stake(cluster: &Cluster, vm: &VmRecord, victim: &NodeName) -> Option<Stake> {
                 return Some(Stake::Locks);
             }
         }
-        _ => return None,
+        VmState::Shutdown if assigned && runner.is_none() => return Some(Stake::Off),
+        // Asked to be off since the node fell silent. Whoever starts it next, and where, is not to meet the locks.
+        _ => return listed.then_some(Stake::Locks),
     }
     // One that a silent node may run is decided with that node.
     let runs = runner.is_none_or(|runner| runner.daemon_state == DaemonState::Run);

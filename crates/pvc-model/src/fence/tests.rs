@@ -365,6 +365,7 @@ fn ways(cluster: &Cluster) -> Vec<(String, String)> {
         Way::Start(node) => format!("start {node}"),
         Way::Stay(node) => format!("stay {node}"),
         Way::Wait(_) => "wait".to_owned(),
+        Way::Off => "off".to_owned(),
         Way::Leave => "leave".to_owned(),
     };
     rescues(cluster, &NodeName::new("dead")).iter().map(|r| (r.name.clone(), way(&r.way))).collect()
@@ -394,9 +395,15 @@ fn all_lost_vms_are_placed_at_once_and_no_memory_is_promised_twice() {
 
 #[test]
 fn only_what_should_run_is_started() {
-    let off = [VmState::Stop, VmState::Disable, VmState::Fail, VmState::Shutdown, VmState::Provision];
-    let cluster = with_vms(off.into_iter().zip(1..).map(|(state, number)| vm(number, state, "dead", 100)));
-    assert_eq!(ways(&cluster), []);
+    let off = [VmState::Stop, VmState::Disable, VmState::Fail, VmState::Provision, VmState::Shutdown];
+    let vms = off.into_iter().zip(1..).map(|(state, number)| vm(number, state, "dead", 100));
+    let mut cluster = with_vms(vms);
+    assert_eq!(ways(&cluster), pairs(&[("vm5", "off")]), "it was on its way down");
+    Arc::make_mut(cluster.nodes.get_mut("dead").unwrap()).running.push(Uuid::from_u128(1));
+    let expected = pairs(&[("vm1", "leave"), ("vm5", "off")]);
+    assert_eq!(ways(&cluster), expected, "its guest may have left locks, in the way of its next start");
+    Arc::make_mut(cluster.nodes.get_mut("hv1").unwrap()).running.push(Uuid::from_u128(5));
+    assert_eq!(ways(&cluster), pairs(&[("vm1", "leave")]), "another node has it, and says what it is");
 }
 
 #[test]
@@ -526,7 +533,7 @@ fn a_vm_that_was_given_to_another_node_is_freed_of_the_dead_nodes_locks_and_stay
     for state in [VmState::Stop, VmState::Shutdown, VmState::Fail] {
         let mut cluster = with_vms([given(state)]);
         dead(&mut cluster);
-        assert_eq!(ways(&cluster), []);
+        assert_eq!(ways(&cluster), pairs(&[("vm1", "leave")]), "it may be started there later");
     }
     let mut cluster = with_vms([vm(1, VmState::Start, "hv1", 1000)]);
     dead(&mut cluster);

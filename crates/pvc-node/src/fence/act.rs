@@ -354,7 +354,7 @@ impl Actor {
                 (Way::Start(to) | Way::Stay(to), _) => note.recovered.push(format!("{name} on {to}")),
                 (Way::Wait(why), _) if fence::is_awaited(why, patient) => is_complete = false,
                 (Way::Wait(why), _) => note.stranded.push(format!("{name}: {why}")),
-                (Way::Leave, _) => {}
+                (Way::Off | Way::Leave, _) => {}
             }
         }
         is_complete
@@ -527,6 +527,7 @@ fn outcome(
         // It has arrived, or is about to: its new node goes on.
         (Way::Stay(to), _) if record.is_assigned_to(to) => Vec::new(),
         (Way::Leave, _) => Vec::new(),
+        (Way::Off, _) => vec![VmChange::State(VmState::Stop)],
         (Way::Start(to) | Way::Stay(to), _) => runs_on(record, victim, to),
         // Another node may have room for it in a moment.
         (Way::Wait(why), _) if fence::is_awaited(why, patient) => Vec::new(),
