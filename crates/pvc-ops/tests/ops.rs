@@ -557,6 +557,51 @@ async fn a_start_under_way_is_waited_for_before_a_removal() {
     assert!(world.store.view().vms.is_empty());
 }
 
+/// Found by a story: the record went while the guest may have run on.
+#[tokio::test(start_paused = true)]
+async fn a_vm_whose_node_falls_silent_while_it_stops_is_not_taken_for_gone() {
+    let world = World::with_nodes(&["hv1"]).await;
+    world.define("web1", UUID).await;
+    let daemon = |state: DaemonState| {
+        world.write(move |changes| {
+            changes.node(&"hv1".into(), NodeChange::Daemon(state.clone()));
+        })
+    };
+    let running = async || {
+        daemon(DaemonState::Run).await;
+        world.state(VmState::Start).await;
+        world.running("hv1", &[UUID]).await;
+    };
+    let later = |state: DaemonState| {
+        let (store, daemon) = (world.store.clone(), NodeChange::Daemon(state));
+        tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            let mut changes = Changes::new();
+            changes.node(&"hv1".into(), daemon);
+            store.change(|_| Ok::<_, std::convert::Infallible>((changes.clone(), ()))).await.unwrap();
+        })
+    };
+    running().await;
+    let silent = later(DaemonState::Dead);
+    let refusal = refused(vm::remove(&world.store, world.clock.as_ref(), None, "web1").await);
+    silent.await.unwrap();
+    assert!(matches!(refusal, RemoveRefusal::NodeSilent { .. }), "{refusal}");
+
+    running().await;
+    let outcome = vm::set_state(&world.store, "web1", StateRequest::Disable, true).await.unwrap();
+    daemon(DaemonState::Dead).await;
+    let patience = Duration::from_secs(30);
+    let refusal = refused(vm::finish_disable(&world.store, world.clock.as_ref(), &outcome, patience).await);
+    assert!(matches!(refusal, StateRefusal::TooSlow { .. }), "{refusal}");
+    assert_eq!(world.vm().state, VmState::Stop, "its node will pull the plug, if it still can");
+
+    running().await;
+    let fenced = later(DaemonState::Fenced);
+    vm::remove(&world.store, world.clock.as_ref(), None, "web1").await.unwrap();
+    fenced.await.unwrap();
+    assert!(world.store.view().vms.is_empty(), "what is proven dead is gone");
+}
+
 #[tokio::test]
 async fn undefining_leaves_the_volumes() {
     let world = World::with_nodes(&["hv1"]).await;

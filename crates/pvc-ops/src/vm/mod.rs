@@ -33,6 +33,14 @@ fn runner(cluster: &Cluster, vm: Uuid) -> Option<&NodeRecord> {
     cluster.nodes.values().filter(alive).find(|node| node.running.contains(&vm)).map(|node| &**node)
 }
 
+/// A node that says it runs the VM, and is neither heard of nor proven dead: its guests may be well.
+fn silent_runner(cluster: &Cluster, vm: Uuid) -> Option<&NodeRecord> {
+    let is_silent = |node: &&std::sync::Arc<NodeRecord>| {
+        !matches!(node.daemon_state, DaemonState::Run | DaemonState::Fenced)
+    };
+    cluster.nodes.values().filter(is_silent).find(|node| node.running.contains(&vm)).map(|node| &**node)
+}
+
 /// Another VM that uses one of the volumes, and which.
 fn other_user<'a>(
     cluster: &'a Cluster,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
-use pvc_model::node::DaemonState;
+use pvc_model::node::{DaemonState, NodeRecord};
 use pvc_model::request::is_off;
 use pvc_model::storage::VolumeId;
 use pvc_model::vm::{VmRecord, VmState};
@@ -11,7 +11,7 @@ use pvc_model::{NodeName, Uuid};
 use pvc_ports::{Clock, Storage, StorageError};
 use pvc_store::{Change, ChangeError, Changes, Expect, Store, VmChange};
 
-use super::{other_user, runner};
+use super::{other_user, runner, silent_runner};
 use crate::refusal::{BeingRenamed, Kind, NoVm, Refusal, check_not_being_renamed, find_vm};
 use crate::wait::wait_for;
 
@@ -101,7 +101,7 @@ pub async fn remove(
     if !stopping.is_off {
         let gone = |cluster: &Cluster| stopping.is_gone(cluster).then_some(());
         if wait_for(store, clock, STOP_PATIENCE, gone).await.is_none() {
-            return Err(ChangeError::Refused(RemoveRefusal::DoesNotStop { vm: stopping.name }));
+            return Err(ChangeError::Refused(not_gone(&store.view(), stopping)));
         }
     }
     // From here on nobody can start it.
@@ -213,8 +213,21 @@ impl Stopping {
     /// Whether its guest is gone for sure.
     fn is_gone(&mut self, cluster: &Cluster) -> bool {
         runner(cluster, self.uuid).is_none()
+            && silent_runner(cluster, self.uuid).is_none()
             && self.notice.as_mut().is_none_or(|notice| notice.is_given(cluster))
     }
+}
+
+/// Why a guest that was told to stop is not gone: its node may have fallen silent in the middle.
+fn not_gone(cluster: &Cluster, stopping: Stopping) -> RemoveRefusal {
+    match silent_runner(cluster, stopping.uuid) {
+        Some(node) => silent(stopping.name, node),
+        None => RemoveRefusal::DoesNotStop { vm: stopping.name },
+    }
+}
+
+fn silent(vm: String, node: &NodeRecord) -> RemoveRefusal {
+    RemoveRefusal::NodeSilent { vm, node: node.name.clone(), state: node.daemon_state.clone() }
 }
 
 fn begin(cluster: &Cluster, vm: &str, with_volumes: bool) -> Result<(Changes, Stopping), RemoveRefusal> {
@@ -224,13 +237,8 @@ fn begin(cluster: &Cluster, vm: &str, with_volumes: bool) -> Result<(Changes, St
     if with_volumes {
         check_unshared(cluster, record.uuid, &record.name, &record.volumes())?;
     }
-    let listed_by_silent = |node: &&std::sync::Arc<pvc_model::node::NodeRecord>| {
-        // A fenced node is proven dead; whatever it last said it ran does not run.
-        !matches!(node.daemon_state, DaemonState::Run | DaemonState::Fenced) && node.running.contains(&uuid)
-    };
-    if let Some(node) = cluster.nodes.values().find(listed_by_silent).filter(|_| !is_off(&record.state)) {
-        let state = node.daemon_state.clone();
-        return Err(RemoveRefusal::NodeSilent { vm: name, node: node.name.clone(), state });
+    if let Some(node) = silent_runner(cluster, uuid).filter(|_| !is_off(&record.state)) {
+        return Err(silent(name, node));
     }
     let runs = runner(cluster, uuid).is_some();
     let is_off = !runs && may_be_off(record);
