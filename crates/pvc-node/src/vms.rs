@@ -178,6 +178,9 @@ impl VmReconciler {
         }
         let Some(guests) = self.look().await else { return RETRY };
         let cluster = self.shared.store.view();
+        if self.passes == 0 {
+            self.free_what_is_left(&guests, &cluster);
+        }
         let now = self.shared.now();
         let seen: BTreeMap<Uuid, Seen> = guests.iter().map(|(uuid, guest)| (*uuid, seen(guest))).collect();
         let view = View {
@@ -250,6 +253,22 @@ impl VmReconciler {
         );
         let id = fault::fault_id(fault::HYPERVISOR_UNREACHABLE, node.as_str());
         findings::raise(&self.shared, vec![(id, message)]);
+    }
+
+    /// Frees what guests of an earlier life of this node have left locked, if they are gone and their VMs belong to
+    /// other nodes by now: these must not break the locks, for nobody but this node knows that the guests are gone.
+    /// They wait as long as it says that it works on the VMs.
+    fn free_what_is_left(&mut self, guests: &BTreeMap<Uuid, Guest>, cluster: &Cluster) {
+        let name = self.shared.name().clone();
+        let Some(own) = cluster.nodes.get(&name) else { return };
+        let left = own.running.iter().chain(&own.working_on).filter(|uuid| !guests.contains_key(uuid));
+        for record in left.filter_map(|uuid| cluster.vms.get(uuid)) {
+            if record.is_assigned_to(&name) || !self.working_on.insert(record.uuid) {
+                continue;
+            }
+            self.minds.entry(record.uuid).or_default().busy = true;
+            self.under_way.spawn(self.actor.clone().free_left(record.clone()));
+        }
     }
 
     fn begin(&mut self, planned: &Planned, cluster: &Cluster) {

@@ -451,6 +451,30 @@ async fn a_vm_whose_source_dies_in_the_middle_waits_for_the_proof_of_that_and_ru
     assert_eq!(world.two.hypervisor.count("start", vm), 1);
 }
 
+/// Found by a story, in which both nodes lost their power: the lock was left, and the VM failed because of it.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_comes_back_frees_what_it_left_locked_of_vms_that_are_others_by_now() {
+    let mut one = world().await;
+    one.settings.storage_address = Some("10.0.1.1".to_owned());
+    let mut two = one.another("hv2").await;
+    two.settings.storage_address = Some("10.0.1.2".to_owned());
+    let vm = one.define(1, VmState::Start).await;
+    let (daemon, other) = (one.running().await, two.running().await);
+    one.until_runs(vm).await;
+    one.storage.lock("vms/vm1_sda", "10.0.1.1");
+    let world = Two { one, two, vm, _daemons: vec![] };
+    world.manner(Manner { never_converges: true, ..Manner::default() });
+    world.migrate("hv2").await;
+    world.one.until("it copies", || world.phase() == Some(MovePhase::Copying)).await;
+    daemon.kill().await;
+    other.kill().await;
+    world.one.hypervisor.kill(vm);
+    world.two.hypervisor.kill(vm);
+    let _daemons = [world.one.running().await, world.two.running().await];
+    world.until_place("start", "hv2", "hv1").await;
+    world.one.until("it runs there", || runs(&world.two, vm)).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_vm_whose_guest_ended_on_the_way_is_started_on_its_new_node() {
     let world = two().await;

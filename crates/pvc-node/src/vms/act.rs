@@ -30,6 +30,9 @@ const DEADLINE: Duration = Duration::from_secs(120);
 /// How long reading about a guest may take.
 const LEARN_DEADLINE: Duration = Duration::from_secs(15);
 
+/// How soon locks that could not be freed are tried again.
+const FREE_AGAIN: Duration = Duration::from_secs(5);
+
 /// What became of something begun.
 pub(super) struct Done {
     pub vm: Uuid,
@@ -140,6 +143,29 @@ impl Actor {
     pub async fn care(self, vm: Uuid, to: NodeName, written: Option<i32>) -> Done {
         send::care(self.shared, self.ending, vm, to, written).await;
         Done { vm, ended: Ended::Cared }
+    }
+
+    /// Frees the locks of a guest that is gone and whose VM is another node's by now, however long that takes.
+    pub async fn free_left(self, record: Arc<VmRecord>) -> Done {
+        loop {
+            match self.shared.within(DEADLINE, free_own_locks(&self.shared, &record)).await {
+                // A lock of somebody else is that node's own affair.
+                Some(Ok(()) | Err(Trouble::Hopeless(_) | Trouble::BeingFreed { .. })) => break,
+                Some(Err(error)) => {
+                    tracing::warn!(vm = record.name, %error, "what the guest may have left locked could not be freed");
+                }
+                None => tracing::warn!(
+                    vm = record.name,
+                    "the storage does not free what the guest may have left locked"
+                ),
+            }
+            tokio::select! {
+                biased;
+                () = self.ending.cancelled() => break,
+                () = self.shared.sleep(FREE_AGAIN) => {}
+            }
+        }
+        Done { vm: record.uuid, ended: Ended::Done }
     }
 
     async fn act_in_turn(&self, planned: &Planned, record: &Arc<VmRecord>) -> Ended {
