@@ -238,6 +238,7 @@ impl State {
             return Err(refused("another migration job is already running for the domain"));
         }
         let (name, xml, from_instance) = (guest.name.clone(), guest.xml.clone(), guest.instance);
+        self.truth_of_decision(&format!("{} sends VM {name}", self.hosts[from].name), from);
         let to_instance = self.new_guest(to, vm, name.clone(), xml, GuestRun::Paused);
         self.announce(to, GuestEvent::Changed(vm));
         self.note(format!("{}: guest {name} is sent to {}", self.hosts[from].name, self.hosts[to].name));

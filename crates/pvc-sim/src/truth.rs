@@ -103,7 +103,10 @@ impl State {
         if !arrives && before.is_some_and(|before| before != host) {
             self.truth.relocations += 1;
         }
-        self.truth_of_decision(&format!("{} starts VM {vm}", self.hosts[host].name), host);
+        // One that arrives was decided on when it was sent.
+        if !arrives {
+            self.truth_of_decision(&format!("{} starts VM {vm}", self.hosts[host].name), host);
+        }
         for other in (0..self.hosts.len()).filter(|other| *other != host) {
             let known = &self.hosts[other];
             let Some(guest) = known.guests.get(&vm).filter(|guest| !guest.is_incoming) else { continue };
@@ -183,7 +186,7 @@ impl State {
     }
 
     /// Without quorum nobody decides anything.
-    fn truth_of_decision(&mut self, what: &str, by: usize) {
+    pub fn truth_of_decision(&mut self, what: &str, by: usize) {
         let since = self.zookeeper.lost_quorum_at.filter(|_| !self.has_quorum());
         let Some(since) = since else { return };
         // A process that stood still does next what it was about to do.
