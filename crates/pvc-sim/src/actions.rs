@@ -77,6 +77,13 @@ pub enum StartFailure {
     Dies,
 }
 
+/// The only way in which a VM may be moved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum OnlyWay {
+    Live,
+    Shutdown,
+}
+
 /// What an operator asks for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ask {
@@ -99,6 +106,16 @@ pub enum Ask {
         to: Option<usize>,
     },
     Unmigrate(usize),
+    /// By which way the VM may be moved; `None`: the usual one.
+    Method {
+        vm: usize,
+        only: Option<OnlyWay>,
+    },
+    /// The only nodes that the VM may be placed on; empty: any.
+    Limit {
+        vm: usize,
+        to: Vec<usize>,
+    },
     Flush(usize),
     Ready(usize),
     Primary(usize),

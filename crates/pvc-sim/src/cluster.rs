@@ -11,14 +11,14 @@ use pvc_model::request::StateRequest;
 use pvc_model::storage::VolumeId;
 use pvc_model::vm::{MigrationMethod, Selector, VmState};
 use pvc_ops::node::{CoordinatorRequest, DomainRequest};
-use pvc_ops::vm::{Define, Move, Movement};
+use pvc_ops::vm::{Define, Meta, Move, Movement};
 use pvc_store::{Changes, NodeChange, Store};
 use pvc_testkit::TokioClock;
 use pvc_testkit::older::OlderApi;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
-use crate::actions::{Action, Ask, Event};
+use crate::actions::{Action, Ask, Event, OnlyWay};
 use crate::daemons::eyes;
 use crate::guests::Manner;
 use crate::host::Host;
@@ -296,6 +296,14 @@ impl Cluster {
         })
     }
 
+    /// How much memory the guests of a host have and are promised, and how much there is for them.
+    pub(crate) fn memory_of(&self, host: usize) -> (u64, u64) {
+        self.world.with(|state| {
+            let host = &state.hosts[host];
+            (host.guests_mib(), host.memory_mib.saturating_sub(crate::host::OWN_MEMORY_MIB))
+        })
+    }
+
     /// Lets time pass, and stops early at a violation.
     pub async fn pass(&self, time: Duration) -> Result<(), Violation> {
         let until = self.now() + time;
@@ -398,7 +406,10 @@ impl Cluster {
         tokio::spawn(async move {
             let answer = match api {
                 Api::Ours(store) => in_time(carry_out(&store, &shape, &ask)).await,
-                Api::Older(api) => in_time(api.ask(&in_older_words(&shape, &ask))).await,
+                Api::Older(api) => match in_older_words(&shape, &ask) {
+                    Some(older) => in_time(api.ask(&older)).await,
+                    None => Some(Err("nobody asks an older node for that in this world".to_owned())),
+                },
             };
             world.with(|state| state.note(format!("operator {number}: {}", said(&answer))));
             if let (Some((vm, wish)), Some(Ok(()))) = (wished, &answer) {
@@ -480,6 +491,10 @@ async fn carry_out(store: &Store, shape: &Shape, ask: &Ask) -> Result<(), String
             asked.map(drop).map_err(|error| text(&error))
         }
     };
+    let meta = |vm: &usize, meta: Meta| {
+        let name = shape.vm_name(*vm);
+        async move { pvc_ops::vm::set_meta(store, &name, &meta).await.map_err(|error| text(&error)) }
+    };
     match ask {
         Ask::Start(vm) => state(vm, StateRequest::Start).await,
         Ask::Stop(vm) => state(vm, StateRequest::Stop).await,
@@ -501,6 +516,17 @@ async fn carry_out(store: &Store, shape: &Shape, ask: &Ask) -> Result<(), String
         Ask::Move { vm, to, live_only } => moved(vm, Movement::Move, *to, *live_only).await,
         Ask::Migrate { vm, to } => moved(vm, Movement::Migrate, *to, false).await,
         Ask::Unmigrate(vm) => moved(vm, Movement::Unmigrate, None, false).await,
+        Ask::Method { vm, only } => {
+            let method = only.map(|only| match only {
+                OnlyWay::Live => MigrationMethod::Live,
+                OnlyWay::Shutdown => MigrationMethod::Shutdown,
+            });
+            meta(vm, Meta { migration_method: Some(method), ..Meta::default() }).await
+        }
+        Ask::Limit { vm, to } => {
+            let names = to.iter().map(|host| shape.host_name(*host)).collect();
+            meta(vm, Meta { node_limit: Some(names), ..Meta::default() }).await
+        }
         Ask::Flush(host) => node(host, DomainRequest::Flush).await,
         Ask::Ready(host) => node(host, DomainRequest::Ready).await,
         Ask::Primary(host) => role(host, CoordinatorRequest::Primary).await,

@@ -48,6 +48,9 @@ impl Cables {
     }
 }
 
+/// What of its memory a host needs for itself.
+pub(crate) const OWN_MEMORY_MIB: u64 = 2048;
+
 /// A daemon that runs.
 pub(crate) struct Daemon {
     pub pid: Pid,
@@ -280,7 +283,7 @@ impl HostPort for Machine {
             if let Some(measured) = &host.build.measured {
                 return measured.with_guests(guests);
             }
-            let used = 2048 + guests;
+            let used = OWN_MEMORY_MIB + guests;
             HostLoad {
                 memory_total_mib: host.memory_mib,
                 memory_used_mib: used.min(host.memory_mib),

@@ -130,8 +130,8 @@ async fn run_older_api(gate: Gate, host: usize, outside: Ports) {
     }
 }
 
-/// The same in the words of PVC 1.0.3.
-pub(crate) fn in_older_words(shape: &Shape, ask: &Ask) -> OlderAsk {
+/// The same in the words of PVC 1.0.3; `None` if nobody asks an older node for it here.
+pub(crate) fn in_older_words(shape: &Shape, ask: &Ask) -> Option<OlderAsk> {
     let state = |vm: &usize, state| OlderAsk::State(vm_uuid(*vm), state);
     let node = |host: &usize| shape.host_name(*host);
     let moved = |vm: &usize, to: &Option<usize>, returns, live_only| OlderAsk::Move {
@@ -140,7 +140,7 @@ pub(crate) fn in_older_words(shape: &Shape, ask: &Ask) -> OlderAsk {
         returns,
         live_only,
     };
-    match ask {
+    Some(match ask {
         Ask::Start(vm) => state(vm, "start"),
         Ask::Stop(vm) => state(vm, "stop"),
         Ask::Shutdown(vm) => state(vm, "shutdown"),
@@ -155,5 +155,6 @@ pub(crate) fn in_older_words(shape: &Shape, ask: &Ask) -> OlderAsk {
         Ask::Primary(host) => OlderAsk::Primary(node(host)),
         Ask::Secondary(host) => OlderAsk::Secondary(node(host)),
         Ask::Maintenance(on) => OlderAsk::Maintenance(*on),
-    }
+        Ask::Method { .. } | Ask::Limit { .. } => return None,
+    })
 }

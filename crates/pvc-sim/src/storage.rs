@@ -98,6 +98,13 @@ impl State {
         self.ceph.volumes.insert(volume.clone(), Some(Lock { client, host }));
     }
 
+    /// The number of the host that has the VM's volume for writing; of a machine outside of the cluster, one more
+    /// than there are hosts.
+    pub fn holder_of_volume(&self, vm: usize) -> Option<usize> {
+        let volume = self.migrations.volumes.get(&crate::cluster::vm_uuid(vm))?;
+        self.ceph.volumes.get(volume)?.as_ref().map(|lock| lock.host)
+    }
+
     fn reaches_ceph(&self, host: usize) -> bool {
         !self.ceph.silent && self.hosts[host].cables.storage
     }

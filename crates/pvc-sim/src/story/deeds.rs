@@ -1,7 +1,7 @@
 //! What can happen in a story.
 
 use super::words::{Filled, Form};
-use crate::actions::{Action, Ask, StartFailure};
+use crate::actions::{Action, Ask, OnlyWay, StartFailure};
 use crate::host::Net;
 use crate::power::BmcManner;
 
@@ -161,6 +161,17 @@ pub(super) const FORMS: &[Form<Deed>] = &[
     Form { form: "vm migrate VM", means: |f| ask(Ask::Migrate { vm: f.vm(), to: None }) },
     Form { form: "vm migrate VM to NODE", means: |f| ask(Ask::Migrate { vm: f.vm(), to: Some(f.node()) }) },
     Form { form: "vm unmigrate VM", means: |f| ask(Ask::Unmigrate(f.vm())) },
+    Form {
+        form: "vm meta VM method live",
+        means: |f| ask(Ask::Method { vm: f.vm(), only: Some(OnlyWay::Live) }),
+    },
+    Form {
+        form: "vm meta VM method shutdown",
+        means: |f| ask(Ask::Method { vm: f.vm(), only: Some(OnlyWay::Shutdown) }),
+    },
+    Form { form: "vm meta VM method none", means: |f| ask(Ask::Method { vm: f.vm(), only: None }) },
+    Form { form: "vm meta VM limit NODES", means: |f| ask(Ask::Limit { vm: f.vm(), to: f.nodes.clone() }) },
+    Form { form: "vm meta VM no limit", means: |f| ask(Ask::Limit { vm: f.vm(), to: Vec::new() }) },
     Form { form: "node flush NODE", means: |f| ask(Ask::Flush(f.node())) },
     Form { form: "node ready NODE", means: |f| ask(Ask::Ready(f.node())) },
     Form { form: "node primary NODE", means: |f| ask(Ask::Primary(f.node())) },

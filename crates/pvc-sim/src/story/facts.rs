@@ -17,6 +17,8 @@ pub(super) enum Fact {
     /// Exactly once, on one of these if there are any.
     Runs(usize, Vec<usize>),
     RunsNowhere(usize),
+    /// It is held there until it has been copied.
+    ArrivesOn(usize, usize),
     VmIs(usize, Vec<VmState>),
     FailedBecause(usize, String),
     BelongsTo(usize, Vec<usize>),
@@ -25,8 +27,14 @@ pub(super) enum Fact {
     /// The same instance of the guest since the story began, wherever it went.
     NeverRestarted(usize),
     Started(usize, u32),
-    StartsWithItsNode(usize),
+    StartedAtMost(usize, u32),
+    StartsWithItsNode(usize, bool),
+    /// A machine outside of the cluster has its volume.
+    StrangerHasVolume(usize),
     IsUndefined(usize),
+    /// So many VMs run there.
+    NodeRuns(usize, Number, usize),
+    MemoryIsEnough,
     NodeIs(usize, Vec<NodeWord>),
     NodeIsNot(usize, Vec<NodeWord>),
     RunsVersion(usize, String),
@@ -46,6 +54,24 @@ pub(super) enum Fact {
     LogSays(String, bool),
 }
 
+/// How exactly a number is meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Number {
+    Exactly,
+    AtLeast,
+    AtMost,
+}
+
+impl Number {
+    fn fits(self, wanted: usize, so: usize) -> bool {
+        match self {
+            Number::Exactly => so == wanted,
+            Number::AtLeast => so >= wanted,
+            Number::AtMost => so <= wanted,
+        }
+    }
+}
+
 pub(super) const FORMS: &[Form<Fact>] = &[
     Form { form: "VM runs", means: |f| Fact::Runs(f.vm(), Vec::new()) },
     Form { form: "VM runs on NODES", means: |f| Fact::Runs(f.vm(), f.nodes.clone()) },
@@ -53,14 +79,31 @@ pub(super) const FORMS: &[Form<Fact>] = &[
     Form { form: "VM was never restarted", means: |f| Fact::NeverRestarted(f.vm()) },
     Form { form: "VM was never started", means: |f| Fact::NeverRestarted(f.vm()) },
     Form { form: "VM was started COUNT times", means: |f| Fact::Started(f.vm(), f.count) },
+    Form { form: "VM was started at most COUNT times", means: |f| Fact::StartedAtMost(f.vm(), f.count) },
+    Form { form: "VM arrives on NODE", means: |f| Fact::ArrivesOn(f.vm(), f.node()) },
     Form { form: "VM was started once", means: |f| Fact::Started(f.vm(), 1) },
     Form { form: "VM is VM-STATES", means: |f| Fact::VmIs(f.vm(), f.vm_states.clone()) },
     Form { form: "VM failed because TEXT", means: |f| Fact::FailedBecause(f.vm(), f.text.clone()) },
     Form { form: "VM belongs to NODES", means: |f| Fact::BelongsTo(f.vm(), f.nodes.clone()) },
     Form { form: "VM returns to NODE", means: |f| Fact::ReturnsTo(f.vm(), f.node()) },
     Form { form: "VM returns nowhere", means: |f| Fact::ReturnsNowhere(f.vm()) },
-    Form { form: "VM starts with its node", means: |f| Fact::StartsWithItsNode(f.vm()) },
+    Form { form: "VM starts with its node", means: |f| Fact::StartsWithItsNode(f.vm(), true) },
+    Form { form: "VM does not start with its node", means: |f| Fact::StartsWithItsNode(f.vm(), false) },
+    Form { form: "a stranger has volume of VM", means: |f| Fact::StrangerHasVolume(f.vm()) },
     Form { form: "VM is undefined", means: |f| Fact::IsUndefined(f.vm()) },
+    Form {
+        form: "NODE runs COUNT VMs",
+        means: |f| Fact::NodeRuns(f.node(), Number::Exactly, f.count as usize),
+    },
+    Form {
+        form: "NODE runs at least COUNT VMs",
+        means: |f| Fact::NodeRuns(f.node(), Number::AtLeast, f.count as usize),
+    },
+    Form {
+        form: "NODE runs at most COUNT VMs",
+        means: |f| Fact::NodeRuns(f.node(), Number::AtMost, f.count as usize),
+    },
+    Form { form: "every node has memory for its VMs", means: |_| Fact::MemoryIsEnough },
     Form { form: "NODE is NODE-STATES", means: |f| Fact::NodeIs(f.node(), f.node_words.clone()) },
     Form { form: "NODE is not NODE-STATES", means: |f| Fact::NodeIsNot(f.node(), f.node_words.clone()) },
     Form { form: "NODE runs version TEXT", means: |f| Fact::RunsVersion(f.node(), f.text.clone()) },
@@ -112,6 +155,11 @@ impl Look<'_> {
         match fact {
             Fact::Runs(vm, on) => self.runs(*vm, on),
             Fact::RunsNowhere(vm) => so(self.cluster.runs_on(*vm).is_empty(), || self.where_is(*vm)),
+            Fact::ArrivesOn(vm, node) => so(self.arrives_on(*vm, *node), || self.where_is(*vm)),
+            Fact::StartedAtMost(vm, times) => {
+                let started = self.times_started(*vm);
+                so(started <= u64::from(*times), || format!("it was started {started} times"))
+            }
             Fact::NeverRestarted(vm) => self.started(*vm, 0),
             Fact::Started(vm, times) => self.started(*vm, u64::from(*times)),
             Fact::VmIs(vm, states) => {
@@ -140,11 +188,20 @@ impl Look<'_> {
                 |record| record.last_node.is_none(),
                 |record| format!("to return to `{}`", name_or_none(record.last_node.as_ref())),
             ),
-            Fact::StartsWithItsNode(vm) => self.record(
+            Fact::StartsWithItsNode(vm, wanted) => self.record(
                 *vm,
-                |record| record.autostart,
-                |record| format!("{} and not marked to start with its node", record.state),
+                |record| record.autostart == *wanted,
+                |record| {
+                    let is_so = if record.autostart { "to start" } else { "not to start" };
+                    format!("{} and marked {is_so} with its node", record.state)
+                },
             ),
+            Fact::StrangerHasVolume(vm) => self.stranger_has_volume(*vm),
+            Fact::NodeRuns(node, number, wanted) => {
+                let runs = self.guests_on(*node);
+                so(number.fits(*wanted, runs), || format!("it runs {runs}"))
+            }
+            Fact::MemoryIsEnough => self.memory_is_enough(),
             Fact::IsUndefined(vm) => {
                 so(!self.cluster.view().vms.contains_key(&vm_uuid(*vm)), || "it has a record".to_owned())
             }
@@ -247,10 +304,46 @@ impl Look<'_> {
     }
 
     fn started(&self, vm: usize, times: u64) -> Result<(), String> {
+        let since = self.times_started(vm);
+        so(since == times, || format!("it was started {since} times"))
+    }
+
+    fn times_started(&self, vm: usize) -> u64 {
         let uuid = vm_uuid(vm);
         let now = self.cluster.world.with(|state| state.truth.boots.get(&uuid).copied().unwrap_or_default());
-        let since = now - self.beginning.boots.get(&uuid).copied().unwrap_or_default();
-        so(since == times, || format!("it was started {since} times"))
+        now - self.beginning.boots.get(&uuid).copied().unwrap_or_default()
+    }
+
+    fn arrives_on(&self, vm: usize, node: usize) -> bool {
+        let uuid = vm_uuid(vm);
+        self.cluster
+            .world
+            .with(|state| state.hosts[node].guests.get(&uuid).is_some_and(|guest| guest.is_incoming))
+    }
+
+    fn guests_on(&self, node: usize) -> usize {
+        self.cluster
+            .world
+            .with(|state| state.hosts[node].guests.values().filter(|guest| !guest.is_incoming).count())
+    }
+
+    fn memory_is_enough(&self) -> Result<(), String> {
+        for node in 0..self.cluster.shape.hosts.len() {
+            let (taken, there_is) = self.cluster.memory_of(node);
+            so(taken <= there_is, || {
+                format!("{} has {there_is} MiB for VMs, which have {taken} MiB", self.name(node))
+            })?;
+        }
+        Ok(())
+    }
+
+    fn stranger_has_volume(&self, vm: usize) -> Result<(), String> {
+        let holder = self.cluster.world.with(|state| state.holder_of_volume(vm));
+        let is_stranger = holder == Some(self.cluster.shape.hosts.len());
+        so(is_stranger, || match holder {
+            None => "nobody has it".to_owned(),
+            Some(host) => format!("{} has it", self.name(host)),
+        })
     }
 
     fn record(
