@@ -19,19 +19,18 @@ use crate::job_codec;
 use crate::keys;
 use crate::move_codec;
 use crate::note_codec;
-use crate::raw::{Raw, Value};
+use crate::raw::{Place, Raw, Value};
 use crate::renaming_codec;
 
 /// Reads the keys below one root and collects what was wrong with them.
 struct Reader<'a> {
-    raw: &'a Raw,
-    root: String,
+    place: Place<'a>,
     defects: Vec<String>,
 }
 
 impl<'a> Reader<'a> {
-    fn new(raw: &'a Raw, root: String) -> Self {
-        Reader { raw, root, defects: Vec::new() }
+    fn new(raw: &'a Raw, root: &str) -> Self {
+        Reader { place: raw.place(root), defects: Vec::new() }
     }
 
     fn text(&mut self, key: &str) -> String {
@@ -40,8 +39,7 @@ impl<'a> Reader<'a> {
 
     /// The text itself, not a copy of it.
     fn shared(&mut self, key: &str) -> Arc<str> {
-        let path = format!("{}/{key}", self.root);
-        match self.raw.get(&path).map(|node| &node.data) {
+        match self.place.get(key).map(|node| &node.data) {
             None => Arc::default(),
             Some(Value::Text(text)) => text.clone(),
             Some(Value::Other(bytes)) => {
@@ -53,8 +51,8 @@ impl<'a> Reader<'a> {
 
     /// A number; 0 where there is nothing, 0 and a defect where there is something else.
     fn number<T: std::str::FromStr + Default>(&mut self, key: &str) -> T {
-        let text = self.text(key);
-        if text.is_empty() || text == "None" {
+        let text = self.shared(key);
+        if text.is_empty() || *text == *"None" {
             return T::default();
         }
         text.parse().unwrap_or_else(|_| {
@@ -65,8 +63,8 @@ impl<'a> Reader<'a> {
 
     /// Python's `True`/`False`; anything else is false, and a defect unless it means "not set".
     fn flag(&mut self, key: &str) -> bool {
-        let text = self.text(key);
-        match text.as_str() {
+        let text = self.shared(key);
+        match &*text {
             "True" | "true" => true,
             "False" | "false" | "" | "None" => false,
             other => {
@@ -77,7 +75,7 @@ impl<'a> Reader<'a> {
     }
 
     fn children(&self, key: &str) -> Vec<String> {
-        self.raw.children(&format!("{}/{key}", self.root))
+        self.place.children(key)
     }
 }
 
@@ -117,7 +115,7 @@ pub(crate) fn node(raw: &Raw, name: &str) -> Option<NodeRecord> {
     if !raw.contains(&root) {
         return None;
     }
-    let mut r = Reader::new(raw, root);
+    let mut r = Reader::new(raw, &root);
     let static_data = r.text("staticdata");
     let mut static_parts = static_data.split_whitespace();
     let cpus = static_parts.next().and_then(|cpus| cpus.parse().ok()).unwrap_or(0);
@@ -137,7 +135,7 @@ pub(crate) fn node(raw: &Raw, name: &str) -> Option<NodeRecord> {
         coordinator_state: CoordinatorState::from_record(&r.text("routerstate")),
         domain_state: DomainState::from_record(&r.text("domainstate")),
         keepalive: r.number("keepalive"),
-        keepalives: raw.get(&format!("/nodes/{name}/keepalive")).map_or(0, |stamp| stamp.version),
+        keepalives: r.place.get("keepalive").map_or(0, |stamp| stamp.version),
         active_schema: schema(r.text("activeschema")),
         latest_schema: schema(r.text("latestschema")),
         pvc_version: r.text("pvcversion"),
@@ -190,7 +188,7 @@ pub(crate) fn vm(raw: &Raw, uuid: Uuid, previous: Option<&VmRecord>) -> Option<V
     let root = keys::vm_root(uuid);
     let name = raw.text(&root)?.into_owned();
     let state_version = raw.get(&keys::vm(uuid, "state")).map_or(-1, |node| node.version);
-    let mut r = Reader::new(raw, root);
+    let mut r = Reader::new(raw, &root);
     let xml = r.shared("xml");
     let domain = match previous {
         Some(previous) if previous.xml == xml => previous.domain.clone(),
@@ -274,7 +272,7 @@ fn vm_snapshot(r: &mut Reader<'_>, name: &str) -> VmSnapshot {
 pub(crate) fn network(raw: &Raw, vni: &str) -> Option<NetworkRecord> {
     let root = format!("/networks/{vni}");
     let description = raw.text(&root)?.into_owned();
-    let mut r = Reader::new(raw, root);
+    let mut r = Reader::new(raw, &root);
     Some(NetworkRecord {
         vni: vni.to_owned(),
         description,
@@ -298,7 +296,7 @@ pub(crate) fn osd(raw: &Raw, id: &str) -> Option<OsdRecord> {
     if !raw.contains(&root) {
         return None;
     }
-    let mut r = Reader::new(raw, root);
+    let mut r = Reader::new(raw, &root);
     Some(OsdRecord {
         id: id.to_owned(),
         node: r.text("node"),
@@ -315,7 +313,7 @@ pub(crate) fn pool(raw: &Raw, name: &str) -> Option<PoolRecord> {
     if !raw.contains(&root) {
         return None;
     }
-    let mut r = Reader::new(raw, root);
+    let mut r = Reader::new(raw, &root);
     Some(PoolRecord {
         name: PoolName::new(name),
         pgs: r.text("pgs"),
@@ -331,10 +329,10 @@ pub(crate) fn volume(raw: &Raw, id: &VolumeId) -> Option<VolumeRecord> {
     }
     let snapshots = keys::volume_snapshots(id);
     let names = raw.children(&snapshots);
-    let mut r = Reader::new(raw, snapshots);
+    let mut r = Reader::new(raw, &snapshots);
     let snapshots =
         names.iter().map(|name| (SnapshotName::new(name), r.shared(&format!("{name}/stats")))).collect();
-    let stats = Reader::new(raw, root).shared("stats");
+    let stats = Reader::new(raw, &root).shared("stats");
     Some(VolumeRecord { id: id.clone(), stats, snapshots })
 }
 
@@ -343,7 +341,7 @@ pub(crate) fn fault(raw: &Raw, id: &str) -> Option<FaultRecord> {
     if !raw.contains(&root) {
         return None;
     }
-    let mut r = Reader::new(raw, root);
+    let mut r = Reader::new(raw, &root);
     Some(FaultRecord {
         id: id.to_owned(),
         first_reported: r.text("first_time"),

@@ -183,13 +183,38 @@ impl Branch {
     }
 }
 
+/// A place to read from, by paths below it: records are read key by key, and the way to them is the same.
+#[derive(Clone, Copy)]
+pub(crate) struct Place<'a>(Option<&'a Branch>);
+
+impl<'a> Place<'a> {
+    fn branch(self, key: &str) -> Option<&'a Branch> {
+        parts(key).try_fold(self.0?, Branch::child)
+    }
+
+    pub fn get(self, key: &str) -> Option<&'a RawNode> {
+        self.branch(key)?.node.as_ref()
+    }
+
+    /// The names of the children of `key`, in order.
+    pub fn children(self, key: &str) -> Vec<String> {
+        let is_there = |(_, child): &&(_, Branch)| child.node.is_some();
+        let names = self.branch(key).into_iter().flat_map(Branch::children).filter(is_there);
+        names.map(|(name, _)| name.as_ref().to_owned()).collect()
+    }
+}
+
 fn parts(path: &str) -> impl Iterator<Item = &str> {
     path.split('/').filter(|part| !part.is_empty())
 }
 
 impl Raw {
+    pub fn place(&self, path: &str) -> Place<'_> {
+        Place(Place(Some(&self.root)).branch(path))
+    }
+
     fn branch(&self, path: &str) -> Option<&Branch> {
-        parts(path).try_fold(&self.root, Branch::child)
+        self.place(path).0
     }
 
     fn branch_mut(&mut self, path: &str) -> &mut Branch {
@@ -254,9 +279,7 @@ impl Raw {
 
     /// The names of the children of `path`, in order.
     pub fn children(&self, path: &str) -> Vec<String> {
-        let Some(branch) = self.branch(path) else { return Vec::new() };
-        let is_there = |(_, child): &&(_, Branch)| child.node.is_some();
-        branch.children().filter(is_there).map(|(name, _)| name.as_ref().to_owned()).collect()
+        self.place(path).children("")
     }
 
     /// Calls `visit` for each node, parents before children.
