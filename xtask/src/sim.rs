@@ -1,10 +1,10 @@
-//! Clusters in a simulated world: a release build of the simulation, then many seeds, or stories.
+//! Clusters in a simulated world: an optimised build of the simulation, then many seeds, or stories.
 
 use anyhow::Result;
 
 use crate::run::{self, cargo, command, target};
 
-/// Builds the simulation for release and has it run seeds, with `arguments`.
+/// Has it run seeds, with `arguments`.
 pub fn seeds(arguments: &[String]) -> Result<()> {
     simulation("seeds", arguments)
 }
@@ -15,6 +15,6 @@ pub fn stories(arguments: &[String]) -> Result<()> {
 }
 
 fn simulation(what: &str, arguments: &[String]) -> Result<()> {
-    run::run(cargo().args(["build", "--quiet", "--release", "--package", "pvc-sim"]))?;
-    run::run(command(target().join("release/pvc-sim")).arg(what).args(arguments))
+    run::run(cargo().args(["build", "--quiet", "--profile", "sim", "--package", "pvc-sim"]))?;
+    run::run(command(target().join("sim/pvc-sim")).arg(what).args(arguments))
 }

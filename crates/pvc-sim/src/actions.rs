@@ -179,14 +179,7 @@ impl State {
             Action::Bmc(host, manner) => self.hosts[host].bmc = manner,
             Action::ServerDown(host) => self.hosts[host].server_up = false,
             Action::ServerUp(host) => self.hosts[host].server_up = true,
-            Action::StepClock(host, seconds) => {
-                let now = self.now;
-                let known = &mut self.hosts[host];
-                known.wall_offset += seconds;
-                if let Ok(ahead) = u64::try_from(seconds) {
-                    known.set_ahead.push((now, ahead));
-                }
-            }
+            Action::StepClock(host, seconds) => self.hosts[host].wall_offset += seconds,
             Action::HypervisorDown(host) => self.set_hypervisor_up(host, false),
             Action::HypervisorUp(host) => self.set_hypervisor_up(host, true),
             Action::CephSilent => self.ceph.silent = true,

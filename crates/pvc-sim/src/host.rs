@@ -108,8 +108,6 @@ pub(crate) struct Host {
     pub drift_ppm: i64,
     /// How many seconds the wall clock is ahead.
     pub wall_offset: i64,
-    /// When it was set ahead, and by how many seconds.
-    pub set_ahead: Vec<(Duration, u64)>,
     pub on: bool,
     pub booted: bool,
     pub frozen: bool,
@@ -150,7 +148,6 @@ impl Host {
             memory_mib,
             drift_ppm,
             wall_offset: 0,
-            set_ahead: Vec::new(),
             on: false,
             booted: false,
             frozen: false,

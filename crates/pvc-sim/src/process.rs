@@ -9,7 +9,7 @@ use pvc_testkit::{SeededRandom, TokioClock};
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
-use crate::state::{Deed, Mutation, State, World};
+use crate::state::{Deed, State, World};
 
 pub(crate) type Pid = usize;
 
@@ -142,6 +142,14 @@ impl State {
         }
     }
 
+    /// What the wall clock of a host shows; `None`: the right time.
+    pub fn wall(&self, host: Option<usize>) -> Duration {
+        let offset = host.map_or(0, |host| self.hosts[host].wall_offset);
+        let now = TokioClock::WALL_START + self.now;
+        let step = Duration::from_secs(offset.unsigned_abs());
+        if offset < 0 { now.saturating_sub(step) } else { now + step }
+    }
+
     /// As `kill -9`: it does nothing more.
     pub fn end_process(&mut self, pid: Pid) {
         let process = &mut self.processes[pid];
@@ -164,32 +172,10 @@ pub(crate) struct HostClock {
     pub host: Option<usize>,
 }
 
-/// With the deliberate flaw of a monotonic clock that follows the wall clock: how much faster it runs until it has
-/// caught up.
-const CATCHING_UP: u32 = 30;
-
 impl HostClock {
     fn drift(&self) -> f64 {
         let ppm = self.host.map_or(0, |host| self.gate.world.with(|state| state.hosts[host].drift_ppm));
         1.0 + ppm as f64 / 1e6
-    }
-
-    /// How far a flawed clock is ahead, and whether it is catching up.
-    fn ahead(&self) -> (Duration, bool) {
-        let (mut ahead, mut catches_up) = (Duration::ZERO, false);
-        let Some(host) = self.host else { return (ahead, catches_up) };
-        self.gate.world.with(|state| {
-            if state.nature.mutation != Some(Mutation::WallClock) {
-                return;
-            }
-            for (when, seconds) in &state.hosts[host].set_ahead {
-                let step = Duration::from_secs(*seconds);
-                let gone = (state.now.saturating_sub(*when)) * (CATCHING_UP - 1);
-                catches_up |= gone < step;
-                ahead += gone.min(step);
-            }
-        });
-        (ahead, catches_up)
     }
 }
 
@@ -198,20 +184,16 @@ impl Clock for HostClock {
     fn monotonic(&self) -> Duration {
         // Hosts were switched on long ago, at different times.
         let since = Duration::from_secs(100_000 + self.host.unwrap_or(0) as u64 * 12_345);
-        since + self.gate.world.now().mul_f64(self.drift()) + self.ahead().0
+        since + self.gate.world.now().mul_f64(self.drift())
     }
 
     fn wall(&self) -> Duration {
-        let offset = self.host.map_or(0, |host| self.gate.world.with(|state| state.hosts[host].wall_offset));
-        let now = TokioClock::WALL_START + self.gate.world.now();
-        let step = Duration::from_secs(offset.unsigned_abs());
-        if offset < 0 { now.saturating_sub(step) } else { now + step }
+        self.gate.world.with(|state| state.wall(self.host))
     }
 
     async fn sleep(&self, duration: Duration) {
         // A clock that runs fast is through with it earlier.
-        let rate = if self.ahead().1 { f64::from(CATCHING_UP) } else { self.drift() };
-        self.gate.sleep(duration.div_f64(rate)).await;
+        self.gate.sleep(duration.div_f64(self.drift())).await;
     }
 }
 

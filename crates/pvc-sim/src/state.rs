@@ -59,7 +59,7 @@ pub enum Mutation {
     Unconfirmed,
     /// A tree that forgets the versions which a change was decided on.
     Versionless,
-    /// A monotonic clock that follows the wall clock when that is set ahead.
+    /// Readers that compare the stamp of a keepalive with their own wall clock.
     WallClock,
 }
 

@@ -75,7 +75,12 @@ struct Client {
     watches: Vec<Watched>,
     breaks_after_write: bool,
     next_call: u64,
+    /// With the deliberate flaw of comparing wall clocks: the last stamp of each node that was taken for a sign of life.
+    believed: BTreeMap<String, Entry>,
 }
+
+/// How old a stamp may be until it is disbelieved by who compares wall clocks.
+const BELIEVED: Duration = Duration::from_secs(30);
 
 struct Watched {
     root: String,
@@ -289,6 +294,7 @@ impl State {
             watches: Vec::new(),
             breaks_after_write: false,
             next_call: 0,
+            believed: BTreeMap::new(),
         });
         let client = self.zookeeper.clients.len() - 1;
         self.processes[pid].client = Some(client);
@@ -440,12 +446,18 @@ impl State {
         }
         let Some(call) = known.sent.get(&id) else { return };
         let (ask, session) = (call.ask.clone(), known.session);
+        let flawed = self.nature.mutation == Some(Mutation::WallClock);
+        let paths = match &ask {
+            Ask::Get(paths) if flawed => paths.clone(),
+            _ => Vec::new(),
+        };
         if !self.zookeeper.sessions.contains_key(&session) {
             return self.tell(client, Word::Answer(id, Err(Trouble::Expired)));
         }
         let is_write = !ask.is_read();
         let judged = judged(&ask);
-        let answer = self.carry_out(session, ask);
+        let ask = self.mutated(client, ask);
+        let answer = self.carry_out(session, ask).map(|answer| self.disbelieved(client, paths, answer));
         if let (Ok(_), Some(by)) = (&answer, self.host_of(client)) {
             judged.iter().for_each(|node| self.truth_of_verdict(by, node));
         }
@@ -480,7 +492,7 @@ impl State {
                     Err(error) => Err(Trouble::Refused(error)),
                 }
             }
-            Ask::Multi(ops) => match self.change_tree(&Work::Multi { session, ops: self.mutated(ops) }) {
+            Ask::Multi(ops) => match self.change_tree(&Work::Multi { session, ops }) {
                 Ok(Outcome::Multi(done)) => Ok(Answer::Multi(done)),
                 Ok(other) => unreachable!("a multi was answered with {other:?}"),
                 Err(error) => Err(Trouble::Refused(error)),
@@ -488,19 +500,49 @@ impl State {
         }
     }
 
-    /// With the deliberate flaw of a tree that ignores versions.
-    fn mutated(&self, ops: Vec<Op>) -> Vec<Op> {
-        if self.nature.mutation != Some(Mutation::Versionless) {
-            return ops;
-        }
-        let without = |op| match op {
-            Op::Set { path, data, .. } => Op::Set { path, data, version: None },
-            Op::Check { path, .. } => {
-                Op::Check { version: self.zookeeper.tree.node(&path).map_or(0, |node| node.version), path }
+    /// What arrives of a change, with one of the deliberate flaws.
+    fn mutated(&self, client: usize, ask: Ask) -> Ask {
+        let Ask::Multi(ops) = ask else { return ask };
+        let current = |path: &str| self.zookeeper.tree.node(path).map_or(0, |node| node.version);
+        let believed = &self.zookeeper.clients[client].believed;
+        let flawed = |op| match (self.nature.mutation, op) {
+            (Some(Mutation::Versionless), Op::Set { path, data, .. }) => {
+                Op::Set { path, data, version: None }
             }
-            other => other,
+            (Some(Mutation::Versionless), Op::Check { path, .. }) => {
+                Op::Check { version: current(&path), path }
+            }
+            // Who believes in an old stamp decides by it.
+            (Some(Mutation::WallClock), Op::Check { path, version })
+                if believed.get(&path).is_some_and(|entry| entry.stat.version == version) =>
+            {
+                Op::Check { version: current(&path), path }
+            }
+            (_, op) => op,
         };
-        ops.into_iter().map(without).collect()
+        Ask::Multi(ops.into_iter().map(flawed).collect())
+    }
+
+    /// With the deliberate flaw of comparing wall clocks: a stamp that is old by the reader's clock is no sign of life,
+    /// as if it had not been written.
+    fn disbelieved(&mut self, client: usize, paths: Vec<String>, answer: Answer) -> Answer {
+        let host = self.host_of(client);
+        let mut entries = match (host, answer) {
+            (Some(_), Answer::Entries(entries)) if !paths.is_empty() => entries,
+            (_, answer) => return answer,
+        };
+        let now = self.wall(host);
+        let believed = &mut self.zookeeper.clients[client].believed;
+        for (path, entry) in paths.into_iter().zip(&mut entries) {
+            let Some(known) = entry.as_mut().filter(|_| path.ends_with("/keepalive")) else { continue };
+            let stamp = std::str::from_utf8(&known.data).ok().and_then(|text| text.parse().ok());
+            let is_old = stamp.is_some_and(|stamp| now > Duration::from_secs(stamp) + BELIEVED);
+            match believed.get(&path).filter(|_| is_old) {
+                Some(before) => known.clone_from(before),
+                None => drop(believed.insert(path, known.clone())),
+            }
+        }
+        Answer::Entries(entries)
     }
 
     fn change_tree(&mut self, work: &Work) -> Result<Outcome, MultiError> {

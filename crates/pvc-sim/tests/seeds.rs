@@ -26,12 +26,27 @@ fn a_run_of_seeds_says_what_happened() {
     assert!(said.contains("4 seeds, 0 failed") && said.contains("simulated hours in"), "{said}");
 }
 
+/// A flaw of the safety is found by one of the first thousand seeds, and would not be without it.
+fn is_found(mutation: &str) {
+    let mutated = ["--mutation", mutation, "--until-found", "--no-shrink", "--jobs", "1"];
+    let ran = pvc_sim(&[&["seeds", "--seeds", "1000", "--minutes", "15"][..], &mutated].concat());
+    let said = String::from_utf8(ran.stdout).unwrap();
+    assert!(ran.status.success() && said.contains(&format!("{mutation}: found")), "{said}");
+}
+
 #[test]
 fn a_power_cut_that_nobody_confirms_is_found() {
-    let mutated = ["--mutation", "unconfirmed", "--until-found", "--no-shrink"];
-    let ran = pvc_sim(&[&["seeds", "--seeds", "100", "--minutes", "10"][..], &mutated].concat());
-    let said = String::from_utf8(ran.stdout).unwrap();
-    assert!(ran.status.success() && said.contains("unconfirmed: found"), "{said}");
+    is_found("unconfirmed");
+}
+
+#[test]
+fn a_change_whose_versions_nobody_compares_is_found() {
+    is_found("versionless");
+}
+
+#[test]
+fn a_stamp_that_is_compared_with_a_wall_clock_is_found() {
+    is_found("wall-clock");
 }
 
 /// Histories that once went wrong, shrunk, with the seed of their cluster.
