@@ -140,7 +140,19 @@ fn plan(shared: &Shared, cluster: &Cluster, lately: &[(Uuid, NodeName)]) -> Flus
     let failed = shared.failed_moves();
     let failed = failed.iter().filter(|(_, failures)| failures.wait_until(now).is_some());
     let failed = failed.map(|(uuid, _)| *uuid).collect();
-    flush(cluster, shared.name(), &failed, promises(cluster, lately), shared.settings.migration.at_once)
+    let at_once = shared.settings.migration.at_once;
+    let with = |lately| flush(cluster, shared.name(), &failed, promises(cluster, lately), at_once);
+    let left = with(lately);
+    if lately.is_empty() || left.shut_down.is_empty() { left } else { wait_for_room(left, &with(&[])) }
+}
+
+/// What has only just arrived may be counted twice, by its node's figures and by what was promised to it: reason
+/// enough to move nothing more there, but none to shut down a VM that has a place `by_figures`.
+fn wait_for_room(mut left: Flush, by_figures: &Flush) -> Flush {
+    let (now, later) = left.shut_down.into_iter().partition(|vm| by_figures.shut_down.contains(vm));
+    left.shut_down = now;
+    left.waiting.extend::<Vec<Uuid>>(later);
+    left
 }
 
 /// Gives the VM its new node.
@@ -307,5 +319,19 @@ async fn told(shared: &Shared, change: impl Future<Output = Result<(), ChangeErr
             tracing::warn!("the node's VMs could not be given away or taken back in time; it is tried again");
             false
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vm_that_has_a_place_by_the_figures_is_not_shut_down_for_what_was_promised_to_others() {
+        let [crowded, homeless] = [Uuid::from_u128(1), Uuid::from_u128(2)];
+        let left = Flush { shut_down: vec![crowded, homeless], ..Flush::default() };
+        let by_figures = Flush { shut_down: vec![homeless], ..Flush::default() };
+        let left = wait_for_room(left, &by_figures);
+        assert_eq!((left.shut_down, left.waiting), (vec![homeless], vec![crowded]));
     }
 }
