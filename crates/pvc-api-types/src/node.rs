@@ -67,7 +67,8 @@ wire! {
         pub recovered: Vec<String>,
         /// VMs that no node could take, as `name: why`.
         pub stranded: Vec<String>,
-        /// `untouched`, `to be switched on`, or `switched on`.
+        /// `untouched`, `to be switched on`, `switched on`; or `on` of a node that lives, though no fencer has said
+        /// that it switched it on.
         pub power: String,
     }
 

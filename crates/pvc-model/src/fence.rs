@@ -248,6 +248,13 @@ pub fn wants_power(node: &NodeRecord) -> bool {
     node.present_fence().is_some_and(|fence| fence.proven_at.is_some() && fence.power == PowerAfter::Due)
 }
 
+/// What has become of the power of a node that was fenced; `None` if it lives, and no fencer has said that it switched it
+/// on: somebody did, or its BMC never confirmed it, or it was never off.
+pub fn power_after(node: &NodeRecord) -> Option<PowerAfter> {
+    let power = node.fence.as_ref()?.power;
+    (power != PowerAfter::Due || wants_power(node)).then_some(power)
+}
+
 /// Whether locks of a dead node are being freed somewhere: a lock that is in the way may be gone in a moment.
 pub fn is_recovering(cluster: &Cluster) -> bool {
     cluster.nodes.values().any(|node| is_being_recovered(node))

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pvc_api_types as api;
 use pvc_model::cluster::Cluster;
-use pvc_model::fence::{FenceNote, PowerAfter};
+use pvc_model::fence::{FenceNote, PowerAfter, power_after};
 use pvc_model::flush::{Fate, Wait, waits};
 use pvc_model::node::{HypervisorNote, NodeRecord, PluginReport};
 use serde_json::{Map, Value};
@@ -61,7 +61,7 @@ pub fn node(record: &NodeRecord, cluster: &Cluster) -> api::Node {
         },
         interfaces: interfaces(record),
         hypervisor: record.hypervisor.as_ref().map(hypervisor),
-        fence: record.fence.as_ref().map(fence),
+        fence: record.fence.as_ref().map(|note| fence(note, power_after(record))),
         waits_for: waits_for(record, cluster),
     }
 }
@@ -77,12 +77,13 @@ pub fn waits_for(record: &NodeRecord, cluster: &Cluster) -> Vec<api::NodeWait> {
     waits(cluster, &record.name).into_iter().map(wait).collect()
 }
 
-fn fence(note: &FenceNote) -> api::NodeFence {
+fn fence(note: &FenceNote, power: Option<PowerAfter>) -> api::NodeFence {
     let time = |seconds: i64| local_time(Duration::from_secs(seconds.try_into().unwrap_or(0)));
-    let power = match note.power {
-        PowerAfter::Untouched => "untouched",
-        PowerAfter::Due => "to be switched on",
-        PowerAfter::SwitchedOn => "switched on",
+    let power = match power {
+        Some(PowerAfter::Untouched) => "untouched",
+        Some(PowerAfter::Due) => "to be switched on",
+        Some(PowerAfter::SwitchedOn) => "switched on",
+        None => "on",
     };
     api::NodeFence {
         by: note.by.clone(),

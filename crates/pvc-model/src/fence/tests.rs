@@ -675,3 +675,15 @@ fn a_node_that_may_take_vms_in_a_moment_is_waited_for_as_long_as_a_suspected_one
     }
     assert!((30..=40).contains(&waited), "{waited} s");
 }
+
+#[test]
+fn of_a_fenced_node_that_lives_nobody_says_that_it_is_to_be_switched_on() {
+    let power = |keepalives, power| {
+        let note = FenceNote { stamp: Some(7), proven_at: Some(5), power, ..FenceNote::default() };
+        power_after(&NodeRecord { keepalives, fence: Some(note), ..node("hv2", DaemonState::Run) })
+    };
+    assert_eq!(power(7, PowerAfter::Due), Some(PowerAfter::Due));
+    assert_eq!(power(8, PowerAfter::Due), None);
+    assert_eq!(power(8, PowerAfter::SwitchedOn), Some(PowerAfter::SwitchedOn));
+    assert_eq!(power(8, PowerAfter::Untouched), Some(PowerAfter::Untouched));
+}

@@ -67,7 +67,9 @@ fn a_guest_waits_until_the_bmc_says_that_its_node_is_off() {
 
     lab.does(&["bmc", "pvchv2", "ok"]).ok();
     lab.node_is("pvchv2", "run", "flushed");
-    assert_eq!(lab.fence("pvchv2").unwrap()["power"], "switched on");
+    // It lives, also if the BMC that was in trouble did it and could not say so.
+    let power = lab.fence("pvchv2").unwrap()["power"].clone();
+    assert!(power == "switched on" || power == "on", "{power}");
 }
 
 #[test]
