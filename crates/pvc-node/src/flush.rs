@@ -141,13 +141,17 @@ fn plan(shared: &Shared, cluster: &Cluster, lately: &[(Uuid, NodeName)]) -> Flus
     let failed = failed.iter().filter(|(_, failures)| failures.wait_until(now).is_some());
     let failed = failed.map(|(uuid, _)| *uuid).collect();
     let at_once = shared.settings.migration.at_once;
-    let with = |lately| flush(cluster, shared.name(), &failed, promises(cluster, lately), at_once);
-    let left = with(lately);
-    if lately.is_empty() || left.shut_down.is_empty() { left } else { wait_for_room(left, &with(&[])) }
+    let with = |promises| flush(cluster, shared.name(), &failed, promises, at_once);
+    let left = with(promises(cluster, lately));
+    if left.shut_down.is_empty() {
+        return left;
+    }
+    let once = Promises::under_way_but(cluster, |vm| is_moving(&vm.state));
+    wait_for_room(left, &with(once))
 }
 
-/// What has only just arrived may be counted twice, by its node's figures and by what was promised to it: reason
-/// enough to move nothing more there, but none to shut down a VM that has a place `by_figures`.
+/// What is on its way, or has only just arrived, may be counted twice: by its node's figures and by what was promised
+/// to it. Reason enough to move nothing more there, but none to shut down a VM that has a place `by_figures`.
 fn wait_for_room(mut left: Flush, by_figures: &Flush) -> Flush {
     let (now, later) = left.shut_down.into_iter().partition(|vm| by_figures.shut_down.contains(vm));
     left.shut_down = now;
