@@ -35,11 +35,11 @@ pub(crate) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
 }
 
 /// Returns when the guests are others than `known`; false if nobody will say so any more.
-pub(crate) async fn change(guests: &mut Receiver<Guests>, known: &BTreeMap<Uuid, i32>) -> bool {
+async fn change(guests: &mut Receiver<Guests>, known: &BTreeMap<Uuid, i32>) -> bool {
     guests.wait_for(|now| instances(now) != *known).await.is_ok()
 }
 
-pub(crate) fn instances(guests: &Guests) -> BTreeMap<Uuid, i32> {
+fn instances(guests: &Guests) -> BTreeMap<Uuid, i32> {
     guests.known.iter().map(|(uuid, facts)| (*uuid, facts.instance)).collect()
 }
 

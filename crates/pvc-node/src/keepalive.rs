@@ -14,9 +14,8 @@ use pvc_model::with_causes;
 use pvc_store::{ChangeError, Changes, NodeChange, Report};
 use tokio_util::sync::CancellationToken;
 
-use crate::collect::{change, instances};
 use crate::figures::{Sample, network_stats_json, node_figures, vm_stats_json};
-use crate::shared::Shared;
+use crate::shared::{Guests, Shared};
 use crate::startup;
 use crate::vms::is_foreign;
 
@@ -117,15 +116,12 @@ pub(crate) async fn beat(shared: Arc<Shared>, shutdown: CancellationToken) {
     }
 }
 
-/// Reports after each stamp, until `shutdown`; and how much memory is left as soon as guests come or go:
-/// others place VMs by it, and what was promised to a VM is not once it runs.
+/// Reports after each stamp, until `shutdown`.
 pub(crate) async fn report(shared: Arc<Shared>, shutdown: CancellationToken) {
     let mut stamps = shared.stamps.subscribe();
-    let mut guests = shared.guests.subscribe();
     let mut reporter = Reporter { shared: shared.clone(), sample: None, fenced_at: None };
     let limit = shared.settings.keepalive_interval.max(Duration::from_secs(5));
     loop {
-        let known = instances(&guests.borrow_and_update());
         let written = tokio::select! {
             biased;
             () = shutdown.cancelled() => return,
@@ -133,10 +129,20 @@ pub(crate) async fn report(shared: Arc<Shared>, shutdown: CancellationToken) {
                 let begun = *stamps.borrow_and_update();
                 shared.within(limit, reporter.report(begun)).await
             }
-            true = change(&mut guests, &known) => shared.within(limit, reporter.report_figures()).await,
         };
         if written.is_none() {
             tracing::warn!("the node's figures could not be written in time");
+        }
+    }
+}
+
+/// How this node is doing with these guests, as far as its machine can say.
+pub(crate) fn figures(shared: &Shared, view: &Cluster, guests: &Guests) -> Option<NodeFigures> {
+    match shared.ports.host.load() {
+        Ok(load) => Some(node_figures(shared.name(), view, guests, &shared.collected().stats, &load)),
+        Err(error) => {
+            tracing::warn!(%error, "this machine's figures cannot be read");
+            None
         }
     }
 }
@@ -163,7 +169,7 @@ impl Reporter {
         if let Err(error) = self.say_run().await {
             tracing::warn!(error, "the node's state could not be written");
         }
-        let figures = self.figures(&view);
+        let figures = figures(&shared, &view, &shared.guests.borrow());
         let reports = self.reports(&view, figures);
         let written = shared.store.report(reports).await;
         if let Err(error) = &written {
@@ -177,18 +183,6 @@ impl Reporter {
         self.log(took, figures.as_ref());
     }
 
-    async fn report_figures(&self) {
-        let view = self.shared.store.view();
-        if !self.shared.is_connected() || !view.nodes.contains_key(self.shared.name()) {
-            return;
-        }
-        let Some(figures) = self.figures(&view) else { return };
-        let figures = Report::Figures(self.shared.name().clone(), figures);
-        if let Err(error) = self.shared.store.report(vec![figures]).await {
-            tracing::debug!(%error, "the node's figures could not be written; the next keepalive does");
-        }
-    }
-
     async fn register_again(&self, view: &Cluster) {
         if view.config.schema.is_none() {
             return; // There is no cluster; the keepalive says so in the log.
@@ -198,21 +192,6 @@ impl Reporter {
         self.shared.unannounced.notify_one();
         if let Err(error) = startup::set_up_node(&self.shared).await {
             tracing::error!(error = &error as &dyn std::error::Error, "the node's record could not be made");
-        }
-    }
-
-    fn figures(&self, view: &Cluster) -> Option<NodeFigures> {
-        let shared = &self.shared;
-        match shared.ports.host.load() {
-            Ok(load) => {
-                let guests = shared.guests.borrow().clone();
-                let stats = &shared.collected().stats;
-                Some(node_figures(shared.name(), view, &guests, stats, &load))
-            }
-            Err(error) => {
-                tracing::warn!(%error, "this machine's figures cannot be read");
-                None
-            }
         }
     }
 

@@ -30,6 +30,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::keepalive;
 use crate::shared::{GuestFacts, Guests, Shared};
 use act::{Actor, Done, Ended};
 use findings::Findings;
@@ -194,6 +195,7 @@ impl VmReconciler {
         let plan = plan::plan(&view, &self.minds);
         let moving = plan.steps.iter().filter(|planned| starts_or_ends(&planned.step));
         self.working_on.extend(moving.map(|planned| planned.vm));
+        self.learn(&guests, &cluster, now);
         // Before anything begins: who then sees that a VM is not worked on sees what became of the work.
         let is_told = self.publish(&guests, &cluster).await;
         for planned in &plan.steps {
@@ -202,7 +204,6 @@ impl VmReconciler {
                 false => _ = self.working_on.remove(&planned.vm),
             }
         }
-        self.learn(&guests, &cluster, now);
         self.findings.report(&self.shared, &plan.findings);
         if !is_told {
             return RETRY;
@@ -375,11 +376,17 @@ impl VmReconciler {
         let name = self.shared.name().clone();
         let ours = guests.iter().filter(|(uuid, guest)| is_ours(cluster, &name, **uuid, guest));
         let running: Vec<Uuid> = ours.map(|(uuid, _)| *uuid).collect();
+        let foreign = guests.keys().filter(|uuid| is_foreign(cluster, &name, **uuid)).count();
+        let known = self.facts.iter().map(|(uuid, known)| (*uuid, known.facts.clone())).collect();
+        let now = Guests { passes: self.passes + 1, known, total: guests.len() as u64, foreign };
         let mut reports = Vec::new();
         let working_on: Vec<Uuid> = self.working_on.iter().copied().collect();
         if let Some(record) = cluster.nodes.get(&name) {
             if record.running != running {
                 reports.push(Report::Running(name.clone(), running));
+                // A promise of memory ends when the VM runs: others have to hear both at once.
+                let figures = keepalive::figures(&self.shared, cluster, &now);
+                reports.extend(figures.map(|figures| Report::Figures(name.clone(), figures)));
             }
             if record.working_on != working_on {
                 reports.push(Report::WorkingOn(name.clone(), working_on));
@@ -391,10 +398,7 @@ impl VmReconciler {
         reports.extend(off.iter().filter(has_stale_display).map(|vm| Report::Vnc(*vm, String::new())));
         let is_told = self.report(reports).await;
         self.passes += 1;
-        let foreign = guests.keys().filter(|uuid| is_foreign(cluster, &name, **uuid)).count();
-        let known = self.facts.iter().map(|(uuid, known)| (*uuid, known.facts.clone())).collect();
-        let total = guests.len() as u64;
-        self.shared.guests.send_replace(Guests { passes: self.passes, known, total, foreign });
+        self.shared.guests.send_replace(now);
         is_told
     }
 
