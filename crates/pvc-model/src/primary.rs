@@ -39,6 +39,8 @@ pub struct Own<'a> {
     pub name: &'a NodeName,
     /// Whether this node serves as primary right now, whatever its record says.
     pub holds: bool,
+    /// Whether nothing of what a primary has is missing.
+    pub holds_all: bool,
     /// How long the key has been [vacant](vacancy) for the present reason.
     pub vacant_for: Duration,
     /// How long others are given to come forward before what they were asked is done without them.
@@ -122,7 +124,7 @@ pub fn primary_step(cluster: &Cluster, own: &Own<'_>) -> PrimaryStep {
 fn named(record: &NodeRecord, own: &Own<'_>) -> PrimaryStep {
     match record.daemon_state {
         DaemonState::Init | DaemonState::Run => {
-            match record.coordinator_state == CoordinatorState::Primary && own.holds {
+            match record.coordinator_state == CoordinatorState::Primary && own.holds_all {
                 true => PrimaryStep::Nothing,
                 false => PrimaryStep::TakeOver,
             }
@@ -198,13 +200,32 @@ fn is_taken_over(cluster: &Cluster, peers: &Peers) -> bool {
         .any(|node| lives(node, peers) && node.coordinator_state == CoordinatorState::Takeover)
 }
 
-/// Another living coordinator that has the role, or has not quite let go of it.
-pub fn holder<'a>(cluster: &'a Cluster, me: &NodeName, peers: &Peers) -> Option<&'a NodeName> {
+/// Who of the other coordinators has the role.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Holder<'a> {
+    Nobody,
+    /// It has the role, or has not quite let go of it.
+    One(&'a NodeName),
+    /// This one may have it, and so may others.
+    Unclear(&'a NodeName),
+}
+
+/// The other coordinator that has the role. One that died while it let go still says so until its silence has lasted
+/// long enough, beside the one that has the role since: then it is waited until only one is left.
+pub fn holder<'a>(cluster: &'a Cluster, me: &NodeName, peers: &Peers) -> Holder<'a> {
     use CoordinatorState::{Primary, Relinquish};
-    let holds = |node: &NodeRecord| {
+    let holds = |node: &&NodeRecord| {
         node.name != *me && lives(node, peers) && matches!(node.coordinator_state, Primary | Relinquish)
     };
-    cluster.nodes.values().find(|node| holds(node)).map(|node| &node.name)
+    let holders: Vec<&NodeRecord> = cluster.nodes.values().map(|node| &**node).filter(holds).collect();
+    match holders[..] {
+        [] => Holder::Nobody,
+        [one] => Holder::One(&one.name),
+        [first, ..] => {
+            let silent = holders.iter().find(|node| !peers.is_announced(&node.name));
+            Holder::Unclear(&silent.unwrap_or(&first).name)
+        }
+    }
 }
 
 /// How long a primary may go on without word from the store: the store may give its session up after

@@ -12,7 +12,8 @@ use pvc_model::cluster::Cluster;
 use pvc_model::node::{CoordinatorState, DaemonState, NodeRecord, NodeRole};
 use pvc_model::primary::handover::{Action, Duty, Ending, Facts, HandOver, Lock, Named, Part, Peer, facts};
 use pvc_model::primary::{
-    LEASE_MARGIN, Own, Peers, PrimaryStep, Vacancy, holder, let_go_after, must_let_go, primary_step, vacancy,
+    Holder, LEASE_MARGIN, Own, Peers, PrimaryStep, Vacancy, holder, let_go_after, must_let_go, primary_step,
+    vacancy,
 };
 
 use CoordinatorState::{Client, Primary, Relinquish, Secondary, Takeover};
@@ -38,8 +39,30 @@ fn step(cluster: &Cluster, holds: bool, vacant_seconds: u64) -> PrimaryStep {
     let vacant_for = Duration::from_secs(vacant_seconds);
     primary_step(
         cluster,
-        &Own { name: &name, holds, vacant_for, patience: PATIENCE, peers: &Peers::new(SESSION) },
+        &Own {
+            name: &name,
+            holds,
+            holds_all: holds,
+            vacant_for,
+            patience: PATIENCE,
+            peers: &Peers::new(SESSION),
+        },
     )
+}
+
+#[test]
+fn a_primary_that_has_only_a_part_of_the_role_takes_it_over_anew() {
+    let (name, peers) = (NodeName::new("hv1"), Peers::new(SESSION));
+    let cluster = cluster(Some("hv1"), vec![node("hv1", Primary, DaemonState::Run)]);
+    let own = Own {
+        name: &name,
+        holds: true,
+        holds_all: false,
+        vacant_for: Duration::ZERO,
+        patience: PATIENCE,
+        peers: &peers,
+    };
+    assert_eq!(primary_step(&cluster, &own), PrimaryStep::TakeOver);
 }
 
 #[test]
@@ -181,12 +204,44 @@ fn the_holder_is_a_living_coordinator_that_has_the_role() {
     let me = NodeName::new("hv1");
     let holds = |state, daemon| {
         let nodes = vec![node("hv1", Primary, DaemonState::Run), node("hv2", state, daemon)];
-        holder(&cluster(Some("hv1"), nodes), &me, &Peers::new(SESSION)).is_some()
+        holder(&cluster(Some("hv1"), nodes), &me, &Peers::new(SESSION)) != Holder::Nobody
     };
     assert!(holds(Primary, DaemonState::Run) && holds(Relinquish, DaemonState::Shutdown));
     assert!(!holds(Secondary, DaemonState::Run) && !holds(Primary, DaemonState::Fenced));
     // Another candidate waits for the same lock, and has nothing.
     assert!(!holds(Takeover, DaemonState::Run));
+}
+
+#[test]
+fn of_several_that_say_they_have_the_role_it_is_waited_until_only_one_is_left() {
+    let me = NodeName::new("hv1");
+    let cluster = cluster(
+        Some("hv1"),
+        vec![
+            node("hv1", Takeover, DaemonState::Run),
+            // It lost its power in the middle of a hand-over, or is an older one that never announces itself.
+            node("hv2", Relinquish, DaemonState::Run),
+            node("hv3", Relinquish, DaemonState::Run),
+        ],
+    );
+    let [silent, living] = ["hv2", "hv3"].map(NodeName::new);
+    let mut peers = Peers::new(SESSION);
+    let mut seconds = 0;
+    let mut listen = |peers: &mut Peers, for_seconds| {
+        for _ in 0..for_seconds {
+            peers.look(&cluster, true, Duration::from_secs(seconds));
+            peers.heard(&living, Some(true));
+            peers.heard(&silent, Some(false));
+            seconds += 1;
+        }
+    };
+    listen(&mut peers, 2);
+    assert_eq!(holder(&cluster, &me, &peers), Holder::Unclear(&silent));
+    peers.heard(&silent, Some(true));
+    assert_eq!(holder(&cluster, &me, &peers), Holder::Unclear(&silent), "both live");
+    listen(&mut peers, 60);
+    // Whose daemon announced itself once is known to have nothing left after a while.
+    assert_eq!(holder(&cluster, &me, &peers), Holder::One(&living));
 }
 
 #[test]

@@ -22,7 +22,7 @@ use pvc_model::NodeName;
 use pvc_model::cluster::Cluster;
 use pvc_model::node::{CoordinatorState, DaemonState, NodeRecord, NodeRole};
 use pvc_model::primary::handover::Ending;
-use pvc_model::primary::{Own, PrimaryStep, Vacancy, holder, primary_step, vacancy};
+use pvc_model::primary::{Holder, Own, PrimaryStep, Vacancy, holder, primary_step, vacancy};
 use pvc_store::lock::LockGuard;
 use pvc_store::{ChangeError, Changes, ConfigChange, Expect, NodeChange};
 use tokio_util::sync::CancellationToken;
@@ -34,7 +34,7 @@ use exchange::Exchange;
 /// How long the store may take for a change.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// How long a contender waits for the lock of those who contend: as long as older ones do, so that a
+/// How long a contender waits for the lock of those who contend, at first: as long as older ones do, so that a
 /// takeover, which holds the same lock, ends the contention.
 const CONTEND: Duration = Duration::from_millis(400);
 
@@ -148,6 +148,7 @@ fn decide(shared: &Shared, view: &Cluster, vacant_for: Duration) -> PrimaryStep 
     let own = Own {
         name: shared.name(),
         holds: shared.role.holds(),
+        holds_all: shared.role.holds_all(),
         vacant_for,
         patience: shared.settings.keepalive_interval * 2,
         peers: &peers,
@@ -207,9 +208,15 @@ pub(crate) async fn claim_if_vacant(shared: &Shared) {
 #[error("somebody else decided meanwhile")]
 struct Moot;
 
+/// How long to try for the lock of those who contend. Where ZooKeeper is slow nobody gets it in the usual time, however
+/// often all of them try: the longer nobody is primary, the longer they wait.
+fn contend_for(vacant_for: Duration) -> Duration {
+    (vacant_for / 8).clamp(CONTEND, CANDIDATE / 2)
+}
+
 /// Claims the role against others who do the same: one of them has the lock, and only the first write counts.
 async fn contend(shared: &Shared, vacant_for: Duration) -> bool {
-    let Ok(lock) = shared.store.role_locks().candidate(CONTEND).await else {
+    let Ok(lock) = shared.store.role_locks().candidate(contend_for(vacant_for)).await else {
         tracing::debug!("another coordinator contends for the primary role");
         return false;
     };
@@ -326,16 +333,18 @@ async fn who_has_it(shared: &Shared, claim: &LockGuard) -> Option<Option<NodeNam
         if claim.lost() || view.config.primary.as_ref().is_some_and(|name| name != shared.name()) {
             return None;
         }
-        let (holder, doubtful) = {
+        let unclear = {
             let peers = peers::seen(shared, &view);
-            let holder = holder(&view, shared.name(), &peers).cloned();
-            (holder, peers.doubtful(&view, shared.name()).cloned())
+            match holder(&view, shared.name(), &peers) {
+                Holder::One(holder) => return Some(Some(holder.clone())),
+                Holder::Unclear(node) => Some(node.clone()),
+                Holder::Nobody => peers.doubtful(&view, shared.name()).cloned(),
+            }
         };
-        match doubtful {
-            _ if holder.is_some() => return Some(holder),
+        match unclear {
             None if shared.is_connected() => return Some(None),
             Some(node) if !std::mem::replace(&mut said, true) => {
-                tracing::info!(%node, "waits until that node cannot have any of the role's addresses left");
+                tracing::info!(%node, "waits until that node has none of the role's addresses left");
             }
             _ => {}
         }

@@ -96,6 +96,11 @@ impl Peers {
         }
     }
 
+    /// Whether a daemon of ours has announced itself there and was alive when that was last asked.
+    pub fn is_announced(&self, name: &NodeName) -> bool {
+        self.nodes.get(name).is_some_and(|seen| seen.announced)
+    }
+
     /// This node has the lock of those who take over: who had it before may still have what it took.
     pub fn claimed(&mut self) {
         self.nodes.values_mut().for_each(Seen::doubt_takeover);

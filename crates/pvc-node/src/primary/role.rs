@@ -92,6 +92,12 @@ impl Role {
         !self.state().taken.is_empty()
     }
 
+    /// Whether every duty of the role is done here, as far as the kernel lets it be.
+    pub fn holds_all(&self) -> bool {
+        let state = self.state();
+        DUTIES.iter().all(|duty| state.taken.contains(duty) && !state.leaving.contains(duty))
+    }
+
     /// What of the role should be here and is not, in words.
     pub fn lacks(&self) -> Option<String> {
         let state = self.state();
