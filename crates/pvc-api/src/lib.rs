@@ -11,11 +11,14 @@
 //!          ─▶ the view, or an operation             routes     reads never ask the tree
 //!          ─▶ objects of the wire                   view, metrics, cache
 //! ```
+//!
+//! Without the feature `server` nothing here opens a socket: the handlers are a `tower` service.
 
 mod access;
 mod auth;
 mod body;
 mod cache;
+#[cfg(feature = "server")]
 mod connection;
 mod error;
 mod etag;
@@ -28,15 +31,18 @@ mod openapi;
 mod params;
 mod refuse;
 mod routes;
+#[cfg(feature = "server")]
 mod serve;
 mod settings;
 mod state;
+#[cfg(feature = "server")]
 mod tls;
 mod view;
 mod wait;
 
 pub use openapi::document;
 pub use routes::router;
+#[cfg(feature = "server")]
 pub use serve::{ServeError, listen, serve, serve_on};
 pub use settings::{ApiSettings, Limits, TlsFiles, Token};
 pub use state::ApiState;
