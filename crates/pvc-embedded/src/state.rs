@@ -102,8 +102,8 @@ pub enum Outcome {
     Ended,
 }
 
-/// Everything that a [`Draft`] changes.
-#[derive(Debug, Default)]
+/// Everything that a [`Draft`] changes. A clone is the same change for another copy of the tree.
+#[derive(Debug, Clone, Default)]
 pub struct Change {
     nodes: BTreeMap<Place, Touched>,
     ended: BTreeSet<i64>,
@@ -135,7 +135,7 @@ impl Change {
 }
 
 /// The whole tree at one moment.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct TreeState {
     nodes: BTreeMap<Place, Node>,
     /// The open sessions, each with its ephemeral nodes.

@@ -34,9 +34,19 @@ pub enum Action {
     Upgrade(usize),
     /// And back.
     Downgrade(usize),
+    /// As `kill -9`; systemd starts it again.
+    KillApi(usize),
+    KillWorker(usize),
     Bmc(usize, BmcManner),
     ServerDown(usize),
     ServerUp(usize),
+    /// The ZooKeeper server shows what is written so many milliseconds later.
+    ServerLags(usize, u64),
+    /// It lags no more than it usually does.
+    ServerKeepsUp(usize),
+    /// Nothing more can be written to the host's own disk. The guests' volumes are elsewhere.
+    DiskFills(usize),
+    DiskHasRoom(usize),
     /// The wall clock jumps by so many seconds.
     StepClock(usize, i64),
     HypervisorDown(usize),
@@ -63,8 +73,8 @@ pub enum Action {
     LoseVolume(usize),
     /// A machine that nobody knows has the VM's volume.
     LockVolume(usize),
-    /// `pvc vm flush-locks`.
-    FlushLocks(usize),
+    /// Somebody breaks the lock of the VM's volume.
+    LoseLock(usize),
     Ask(Ask),
 }
 
@@ -91,11 +101,20 @@ pub enum Ask {
     Stop(usize),
     Shutdown(usize),
     Restart(usize),
+    /// Shut it down, and mark it when it is off.
     Disable(usize),
-    /// As [`Disable`](Ask::Disable), and until it is: what the command line does.
-    DisableAndWait(usize),
+    /// With what the cluster's shape says of it.
+    Define(usize),
     /// Forget the VM; its volumes stay.
     Undefine(usize),
+    Rename {
+        vm: usize,
+        to: String,
+    },
+    Modify {
+        vm: usize,
+        memory_mib: u64,
+    },
     Move {
         vm: usize,
         to: Option<usize>,
@@ -116,8 +135,13 @@ pub enum Ask {
         vm: usize,
         to: Vec<usize>,
     },
+    /// Break what a dead host left on the VM's volumes.
+    FlushLocks(usize),
     Flush(usize),
     Ready(usize),
+    /// As [`Flush`](Ask::Flush), and until it is done.
+    FlushAndWait(usize),
+    ReadyAndWait(usize),
     Primary(usize),
     Secondary(usize),
     Maintenance(bool),
@@ -176,10 +200,16 @@ impl State {
             }
             Action::Upgrade(host) => self.install(host, false),
             Action::Downgrade(host) => self.install(host, true),
+            Action::KillApi(host) => self.kill(self.hosts[host].api.as_ref().map(|(pid, _)| *pid)),
+            Action::KillWorker(host) => self.kill(self.hosts[host].worker),
             Action::Bmc(host, manner) => self.hosts[host].bmc = manner,
             Action::ServerDown(host) => self.hosts[host].server_up = false,
             Action::ServerUp(host) => self.hosts[host].server_up = true,
             Action::StepClock(host, seconds) => self.hosts[host].wall_offset += seconds,
+            Action::ServerLags(host, late) => self.set_lag(host, (late, late)),
+            Action::ServerKeepsUp(host) => self.lag_as_usual(host),
+            Action::DiskFills(host) => self.hosts[host].disk_full = true,
+            Action::DiskHasRoom(host) => self.hosts[host].disk_full = false,
             Action::HypervisorDown(host) => self.set_hypervisor_up(host, false),
             Action::HypervisorUp(host) => self.set_hypervisor_up(host, true),
             Action::CephSilent => self.ceph.silent = true,
@@ -200,8 +230,11 @@ impl State {
             Action::PauseGuest(vm) => self.hold_guest(vm_uuid(vm), GuestRun::Paused),
             Action::ResumeGuest(vm) => self.hold_guest(vm_uuid(vm), GuestRun::Running),
             Action::LoseVolume(vm) => drop(self.ceph.volumes.remove(&self.volume(vm))),
+            Action::LoseLock(vm) => {
+                let volume = self.volume(vm);
+                self.ceph.volumes.entry(volume).and_modify(|lock| *lock = None);
+            }
             Action::LockVolume(vm) => self.lock_by_stranger(&self.volume(vm)),
-            Action::FlushLocks(vm) => self.flush_locks(&[self.volume(vm)]),
             Action::Ask(_) => unreachable!("operators ask by themselves"),
         }
         self.rearranged();
@@ -229,10 +262,12 @@ impl State {
         self.ceph.silent = false;
         self.calm_guests();
         for host in 0..self.hosts.len() {
+            self.lag_as_usual(host);
             let known = &mut self.hosts[host];
             known.cables = crate::host::Cables { cluster: true, upstream: true, storage: true };
             known.frozen = false;
             known.server_up = true;
+            known.disk_full = false;
             known.bmc = BmcManner::Works;
             known.daemon_stopped = false;
             self.freeze_daemon(host, false);

@@ -1,34 +1,31 @@
 //! A cluster in the world: made, run, asked, looked at.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use pvc_model::NodeName;
 use pvc_model::cluster::Cluster as View;
 use pvc_model::node::{DaemonState, DomainState};
-use pvc_model::request::StateRequest;
 use pvc_model::storage::VolumeId;
 use pvc_model::vm::{MigrationMethod, Selector, VmState};
-use pvc_ops::node::{CoordinatorRequest, DomainRequest};
-use pvc_ops::vm::{Define, Meta, Move, Movement};
+use pvc_ops::vm::Define;
 use pvc_store::{Changes, NodeChange, Store};
-use pvc_testkit::TokioClock;
 use pvc_testkit::older::OlderApi;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
-use crate::actions::{Action, Ask, Event, OnlyWay};
+use crate::actions::{Action, Ask, Event};
 use crate::daemons::eyes;
 use crate::guests::Manner;
 use crate::host::Host;
 use crate::log::Log;
 use crate::older::in_older_words;
+use crate::operators::{Answer, Counter, Names, PATIENCE, Refusal, in_time, said};
+use crate::process::Gate;
+use crate::promises::{Promises, Wish};
 use crate::state::{Nature, World};
 use crate::truth::Violation;
-
-/// How long an operator waits for an answer.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What a cluster is made of.
 #[derive(Debug, Clone)]
@@ -52,6 +49,8 @@ pub struct HostShape {
 pub struct VmShape {
     pub name: String,
     pub memory_mib: u64,
+    /// Whether it is defined from the beginning, or only once somebody asks for it.
+    pub exists: bool,
     pub runs: bool,
     pub(crate) manner: Manner,
     pub(crate) rules: Rules,
@@ -78,6 +77,7 @@ impl Shape {
             seed: 1,
             latency_ms: (1, 3),
             hiccups: 0,
+            lag_ms: (0, 0),
             lost_words: 0,
             broken_writes: 0,
             reset_after: None,
@@ -93,6 +93,7 @@ impl Shape {
         let vm = |index| VmShape {
             name: vm_name(index),
             memory_mib: 1024,
+            exists: true,
             runs: true,
             manner: Manner::default(),
             rules: Rules::default(),
@@ -109,22 +110,15 @@ impl Shape {
     }
 }
 
-/// What an operator was promised of a VM.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wish {
-    Runs,
-    IsOff,
-    /// Nobody knows: an ask failed half way, or another one was made meanwhile.
-    Unknown,
-}
-
 /// A cluster that runs.
 pub struct Cluster {
     pub(crate) world: World,
     pub(crate) eyes: Store,
     pub(crate) shape: Shape,
-    pub(crate) wishes: Arc<Mutex<BTreeMap<usize, Wish>>>,
+    promises: Arc<Mutex<Promises>>,
     asks: Arc<Mutex<u64>>,
+    /// Whose locks somebody had flushed before trying again.
+    flushed: Mutex<BTreeSet<usize>>,
     log: Log,
 }
 
@@ -140,12 +134,13 @@ pub(crate) fn host_name(host: usize) -> String {
     format!("hv{}", host + 1)
 }
 
-fn xml(vm: usize, shape: &VmShape) -> String {
-    let (name, uuid, memory) = (&shape.name, vm_uuid(vm), shape.memory_mib);
+/// What libvirt calls a domain.
+fn xml(vm: usize, name: &str, memory_mib: u64, volume: &VolumeId) -> String {
+    let uuid = vm_uuid(vm);
     format!(
-        "<domain type='kvm'><name>{name}</name><uuid>{uuid}</uuid><memory unit='MiB'>{memory}</memory><vcpu>1</vcpu>\
+        "<domain type='kvm'><name>{name}</name><uuid>{uuid}</uuid><memory unit='MiB'>{memory_mib}</memory><vcpu>1</vcpu>\
          <os><type arch='x86_64' machine='pc'>hvm</type></os><devices><emulator>/usr/bin/kvm</emulator>\
-         <disk type='network' device='disk'><driver name='qemu'/><source protocol='rbd' name='vms/{name}_sda'/>\
+         <disk type='network' device='disk'><driver name='qemu'/><source protocol='rbd' name='{volume}'/>\
          <target dev='sda' bus='scsi'/></disk>\
          <serial type='pty'/><console type='pty'/></devices></domain>"
     )
@@ -168,11 +163,12 @@ impl Cluster {
         world.with(|state| {
             state.watch_sessions();
             for host in 0..state.hosts.len() {
+                state.lag_as_usual(host);
                 state.power_on(host, "the first time");
             }
         });
-        let (wishes, asks) = (Arc::default(), Arc::default());
-        let cluster = Cluster { world, eyes, shape, wishes, asks, log };
+        let (promises, asks) = (Arc::default(), Arc::default());
+        let cluster = Cluster { world, eyes, shape, promises, asks, flushed: Mutex::default(), log };
         cluster.watch_records();
         let limit = Duration::from_secs(600);
         let runs = |cluster: &View| cluster.nodes.values().all(|node| node.daemon_state == DaemonState::Run);
@@ -207,6 +203,9 @@ impl Cluster {
                 state.migrations.volumes.insert(vm_uuid(vm), volume);
                 state.migrations.manners.insert(vm_uuid(vm), shape.manner);
             });
+            if !shape.exists {
+                continue;
+            }
             let rules = &shape.rules;
             let state = match (shape.runs, rules.is_disabled) {
                 (true, _) => VmState::Start,
@@ -221,12 +220,18 @@ impl Cluster {
                 node_limit: rules.limit.iter().map(|host| self.shape.host_name(*host)).collect(),
                 selector: rules.selector.clone(),
                 migration_method: rules.method.clone(),
-                ..Define::new(xml(vm, shape))
+                ..Define::new(self.xml_of(vm, &shape.name, shape.memory_mib))
             };
             pvc_ops::vm::define(&self.eyes, &define).await.expect("the shape fits");
             let wish = if shape.runs { Wish::Runs } else { Wish::IsOff };
-            self.wishes.lock().expect("nothing panics while it holds them").insert(vm, wish);
+            let wishes =
+                [wish, Wish::IsThere, Wish::IsCalled(shape.name.clone()), Wish::Has(shape.memory_mib)];
+            self.promises().begin_with(vm, wishes);
         }
+    }
+
+    pub(crate) fn promises(&self) -> MutexGuard<'_, Promises> {
+        self.promises.lock().expect("nothing panics while it holds them")
     }
 
     /// Holds what the records say of dead nodes against the truth.
@@ -238,6 +243,7 @@ impl Cluster {
             let mut known: BTreeMap<usize, (DaemonState, Duration)> = BTreeMap::new();
             while changes.changed().await.is_ok() {
                 let view = eyes.view();
+                world.with(|state| state.records_changed(view.clone()));
                 for (host, name) in names.iter().enumerate() {
                     let Some(record) = view.nodes.get(name.as_str()) else { continue };
                     let now = world.now();
@@ -300,7 +306,7 @@ impl Cluster {
     pub(crate) fn memory_of(&self, host: usize) -> (u64, u64) {
         self.world.with(|state| {
             let host = &state.hosts[host];
-            (host.guests_mib(), host.memory_mib.saturating_sub(crate::host::OWN_MEMORY_MIB))
+            (host.guests_mib(), host.room_mib())
         })
     }
 
@@ -362,9 +368,22 @@ impl Cluster {
         }
     }
 
+    /// Whether it takes for off what runs where nobody can say so: there operators have to look first.
+    fn may_harm(&self, ask: &Ask) -> bool {
+        let (Ask::FlushLocks(vm) | Ask::Undefine(vm)) = ask else { return false };
+        let view = self.view();
+        let is_silent = |host: &usize| {
+            let node = view.nodes.get(self.shape.host_name(*host).as_str());
+            node.is_none_or(|node| node.daemon_state != DaemonState::Run)
+        };
+        self.runs_on(*vm).iter().any(is_silent)
+    }
+
     /// Has an operator ask for something, on some coordinator that can hear it.
     pub fn ask(&self, ask: Ask) {
-        drop(self.ask_and_hear(ask, None));
+        if !self.may_harm(&ask) {
+            drop(self.ask_and_hear(ask, None));
+        }
     }
 
     /// As [`ask`](Cluster::ask), of the coordinator `through` if one is named. What comes of it, or `None` if nobody
@@ -375,54 +394,85 @@ impl Cluster {
             *asks += 1;
             *asks
         };
-        let api = self.world.with(|state| {
-            let reachable = |host: &usize| {
-                let known = &state.hosts[*host];
-                known.on
-                    && !known.frozen
-                    && known.cables.upstream
-                    && through.is_none_or(|named| named == *host)
-            };
-            let open: Vec<Api> = (0..state.hosts.len())
-                .filter(reachable)
-                .filter_map(|host| match state.hosts[host].is_older {
-                    true => state.open_older_api(host).map(Api::Older),
-                    false => state.hosts[host].api.as_ref()?.1.clone().map(Api::Ours),
-                })
-                .collect();
-            state.chance.pick(&open).cloned()
-        });
-        let wished = wished(&ask);
+        let api = self.api_to_ask(through);
         let Some(api) = api else {
             self.world.with(|state| state.note(format!("operator {number}: {ask:?}: nobody hears it")));
             return None;
         };
         self.world.with(|state| state.note(format!("operator {number}: {ask:?}")));
-        if let Some((vm, _)) = wished {
-            self.set_wish(vm, Wish::Unknown);
-        }
-        let (world, wishes, shape) = (self.world.clone(), self.wishes.clone(), self.shape.clone());
+        self.promises().asked(&ask);
+        let (world, promises, names) = (self.world.clone(), self.promises.clone(), self.names(&ask));
+        let shape = self.shape.clone();
         let (hears, heard) = oneshot::channel();
         tokio::spawn(async move {
             let answer = match api {
-                Api::Ours(store) => in_time(carry_out(&store, &shape, &ask)).await,
+                Api::Ours(counter) => counter.ask(&ask, &names).await,
                 Api::Older(api) => match in_older_words(&shape, &ask) {
-                    Some(older) => in_time(api.ask(&older)).await,
-                    None => Some(Err("nobody asks an older node for that in this world".to_owned())),
+                    Some(words) => {
+                        in_time(PATIENCE, api.ask(&words)).await.map(|said| said.map_err(Refusal::new))
+                    }
+                    None => {
+                        Some(Err(Refusal::new("the peer of PVC 1.0.3 that is played here cannot do that")))
+                    }
                 },
             };
             world.with(|state| state.note(format!("operator {number}: {}", said(&answer))));
-            if let (Some((vm, wish)), Some(Ok(()))) = (wished, &answer) {
-                let mut wishes = wishes.lock().expect("nothing panics while it holds them");
-                wishes.insert(vm, wish);
-            }
+            promises.lock().expect("nothing panics while it holds them").answered(&ask, &answer);
             let _ = hears.send(answer); // who asked may not wait for it
         });
         Some(heard)
     }
 
-    fn set_wish(&self, vm: usize, wish: Wish) {
-        self.wishes.lock().expect("nothing panics while it holds them").insert(vm, wish);
+    /// The API of some coordinator that can be reached, or of the one that is named.
+    fn api_to_ask(&self, through: Option<usize>) -> Option<Api> {
+        self.world.with(|state| {
+            let reachable = |host: &usize| {
+                let known = &state.hosts[*host];
+                let is_meant = through.is_none_or(|named| named == *host);
+                known.on && !known.frozen && known.cables.upstream && is_meant
+            };
+            let ours = |host: usize| {
+                let (pid, router) = state.hosts[host].api.as_ref()?;
+                let gate = Gate { world: self.world.clone(), pid: *pid };
+                Some(Api::Ours(Counter { gate, router: router.clone()? }))
+            };
+            let open: Vec<Api> = (0..state.hosts.len())
+                .filter(reachable)
+                .filter_map(|host| match state.hosts[host].is_older {
+                    true => state.open_older_api(host).map(Api::Older),
+                    false => ours(host),
+                })
+                .collect();
+            state.chance.pick(&open).cloned()
+        })
+    }
+
+    /// What everything is called now, and the XML that the ask brings along.
+    fn names(&self, ask: &Ask) -> Names {
+        let (view, shape) = (self.view(), &self.shape);
+        let name = |vm| view.vms.get(&vm_uuid(vm)).map_or_else(|| shape.vm_name(vm), |vm| vm.name.clone());
+        let xml = match ask {
+            Ask::Define(vm) => self.xml_of(*vm, &shape.vm_name(*vm), shape.vms[*vm].memory_mib),
+            Ask::Modify { vm, memory_mib } => self.xml_of(*vm, &name(*vm), *memory_mib),
+            _ => String::new(),
+        };
+        Names {
+            hosts: shape.hosts.iter().map(|host| host.name.clone()).collect(),
+            vms: (0..shape.vms.len()).map(name).collect(),
+            xml,
+        }
+    }
+
+    fn xml_of(&self, vm: usize, name: &str, memory_mib: u64) -> String {
+        // Its volume has followed it through every renaming.
+        let volume = self.world.with(|state| state.migrations.volumes[&vm_uuid(vm)].clone());
+        xml(vm, name, memory_mib, &volume)
+    }
+
+    /// Every second time that somebody looks after a VM, its locks are flushed.
+    pub(crate) fn begins_to_flush_locks(&self, vm: usize) -> bool {
+        let mut flushed = self.flushed.lock().expect("nothing panics while it holds them");
+        flushed.insert(vm) || !flushed.remove(&vm)
     }
 
     pub fn heal(&self) {
@@ -433,110 +483,6 @@ impl Cluster {
 /// What hears an operator.
 #[derive(Clone)]
 enum Api {
-    Ours(Store),
+    Ours(Counter),
     Older(Arc<OlderApi>),
-}
-
-/// What became of an ask: why it was refused, or `None` if there was no answer in time.
-pub(crate) type Answer = Option<Result<(), String>>;
-
-pub(crate) fn said(answer: &Answer) -> String {
-    match answer {
-        Some(Ok(())) => "done".to_owned(),
-        Some(Err(why)) => why.clone(),
-        None => format!("no answer within {} s", PATIENCE.as_secs()),
-    }
-}
-
-#[allow(clippy::disallowed_methods, reason = "the simulation owns time")]
-async fn in_time<T>(work: impl Future<Output = T>) -> Option<T> {
-    tokio::time::timeout(PATIENCE, work).await.ok()
-}
-
-/// What of a VM the operator can rely on once the ask was answered.
-fn wished(ask: &Ask) -> Option<(usize, Wish)> {
-    match ask {
-        Ask::Start(vm) | Ask::Restart(vm) => Some((*vm, Wish::Runs)),
-        Ask::Stop(vm) | Ask::Shutdown(vm) | Ask::Disable(vm) | Ask::DisableAndWait(vm) => {
-            Some((*vm, Wish::IsOff))
-        }
-        _ => None,
-    }
-}
-
-async fn carry_out(store: &Store, shape: &Shape, ask: &Ask) -> Result<(), String> {
-    let state = |vm: &usize, request| {
-        let name = shape.vm_name(*vm);
-        async move {
-            let asked = pvc_ops::vm::set_state(store, &name, request, false).await;
-            asked.map(drop).map_err(|error| text(&error))
-        }
-    };
-    let moved = |vm: &usize, movement, to: Option<usize>, live_only| {
-        let name = shape.vm_name(*vm);
-        let ask = Move { movement, node: to.map(|host| shape.host_name(host)), force: false, live_only };
-        async move { pvc_ops::vm::move_vm(store, &name, &ask).await.map(drop).map_err(|error| text(&error)) }
-    };
-    let node = |host: &usize, request| {
-        let name = shape.host_name(*host);
-        async move {
-            let asked = pvc_ops::node::set_domain_state(store, &name, request).await;
-            asked.map(drop).map_err(|error| text(&error))
-        }
-    };
-    let role = |host: &usize, request| {
-        let name = shape.host_name(*host);
-        async move {
-            let asked = pvc_ops::node::set_coordinator_state(store, &name, request).await;
-            asked.map(drop).map_err(|error| text(&error))
-        }
-    };
-    let meta = |vm: &usize, meta: Meta| {
-        let name = shape.vm_name(*vm);
-        async move { pvc_ops::vm::set_meta(store, &name, &meta).await.map_err(|error| text(&error)) }
-    };
-    match ask {
-        Ask::Start(vm) => state(vm, StateRequest::Start).await,
-        Ask::Stop(vm) => state(vm, StateRequest::Stop).await,
-        Ask::Shutdown(vm) => state(vm, StateRequest::Shutdown).await,
-        Ask::Restart(vm) => state(vm, StateRequest::Restart).await,
-        Ask::Disable(vm) => state(vm, StateRequest::Disable).await,
-        Ask::DisableAndWait(vm) => {
-            let (clock, name) = (TokioClock::new(), shape.vm_name(*vm));
-            let asked = pvc_ops::vm::set_state(store, &name, StateRequest::Disable, false).await;
-            let stopping = asked.map_err(|error| text(&error))?;
-            let off = pvc_ops::vm::finish_disable(store, &clock, &stopping, PATIENCE).await;
-            off.map_err(|error| text(&error))
-        }
-        Ask::Undefine(vm) => {
-            let name = shape.vm_name(*vm);
-            let removed = pvc_ops::vm::remove(store, &TokioClock::new(), None, &name).await;
-            removed.map(drop).map_err(|error| text(&error))
-        }
-        Ask::Move { vm, to, live_only } => moved(vm, Movement::Move, *to, *live_only).await,
-        Ask::Migrate { vm, to } => moved(vm, Movement::Migrate, *to, false).await,
-        Ask::Unmigrate(vm) => moved(vm, Movement::Unmigrate, None, false).await,
-        Ask::Method { vm, only } => {
-            let method = only.map(|only| match only {
-                OnlyWay::Live => MigrationMethod::Live,
-                OnlyWay::Shutdown => MigrationMethod::Shutdown,
-            });
-            meta(vm, Meta { migration_method: Some(method), ..Meta::default() }).await
-        }
-        Ask::Limit { vm, to } => {
-            let names = to.iter().map(|host| shape.host_name(*host)).collect();
-            meta(vm, Meta { node_limit: Some(names), ..Meta::default() }).await
-        }
-        Ask::Flush(host) => node(host, DomainRequest::Flush).await,
-        Ask::Ready(host) => node(host, DomainRequest::Ready).await,
-        Ask::Primary(host) => role(host, CoordinatorRequest::Primary).await,
-        Ask::Secondary(host) => role(host, CoordinatorRequest::Secondary).await,
-        Ask::Maintenance(on) => {
-            pvc_ops::cluster::set_maintenance(store, *on).await.map(drop).map_err(|error| text(&error))
-        }
-    }
-}
-
-fn text(error: &(dyn std::error::Error + 'static)) -> String {
-    pvc_model::with_causes(error)
 }

@@ -1,16 +1,19 @@
-//! The real programs on the hosts: node daemons, and what of the API an operator's ask needs.
+//! The real programs on the hosts: node daemons, the API, workers.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pvc_api::{ApiSettings, ApiState};
 use pvc_model::NodeName;
 use pvc_model::fence::Rules;
 use pvc_model::node::NodeRole;
 use pvc_model::vm::Selector;
 use pvc_node::{LogSwitches, MigrationSettings, Node, NodeSettings, Ports, Subsystems};
-use pvc_ports::{Clock, Tree};
+use pvc_ports::{Clock, Random, Storage, Tree};
 use pvc_store::{Ipmi, Store};
+use pvc_worker::Worker;
 use tokio_util::sync::CancellationToken;
 
 use crate::guests::SimHypervisor;
@@ -78,17 +81,16 @@ impl State {
         self.end_process(pid);
         if self.hosts[host].daemon.as_ref().is_some_and(|daemon| daemon.pid == pid) {
             self.hosts[host].daemon = None;
-            let life = self.hosts[host].life;
-            self.later(RESTART, move |state| {
-                if state.hosts[host].life == life {
-                    state.start_daemon(host);
-                }
-            });
+            self.later_in_this_life(host, move |state| state.start_daemon(host));
         }
     }
 
     pub fn kill_daemon(&mut self, host: usize) {
-        if let Some(pid) = self.hosts[host].daemon.as_ref().map(|daemon| daemon.pid) {
+        self.kill(self.hosts[host].daemon.as_ref().map(|daemon| daemon.pid));
+    }
+
+    pub fn kill(&mut self, pid: Option<Pid>) {
+        if let Some(pid) = pid {
             self.end_process(pid);
         }
     }
@@ -103,8 +105,63 @@ impl State {
         }
         let pid = self.new_process(format!("pvcapid@{}", known.name), Some(host));
         self.hosts[host].api = Some((pid, None));
-        let task = tokio::spawn(run_api(self.gate(pid), host, self.nature.seed));
+        let storage = self.ports(host, pid).storage;
+        let task = tokio::spawn(run_api(self.gate(pid), host, self.nature.seed, storage));
+        self.look_after(host, pid, task, move |state| {
+            if state.hosts[host].api.as_ref().is_some_and(|(own, _)| *own == pid) {
+                state.hosts[host].api = None;
+            }
+            state.later_in_this_life(host, move |state| state.start_api(host));
+        });
+    }
+
+    pub fn start_worker(&mut self, host: usize) {
+        let known = &self.hosts[host];
+        if !known.on || !known.booted || known.is_older || known.worker.is_some() {
+            return;
+        }
+        let pid = self.new_process(format!("pvcworkerd@{}", known.name), Some(host));
+        self.hosts[host].worker = Some(pid);
+        let name = NodeName::new(&self.hosts[host].name);
+        let task = tokio::spawn(run_worker(self.gate(pid), name, self.ports(host, pid)));
+        self.look_after(host, pid, task, move |state| {
+            if state.hosts[host].worker == Some(pid) {
+                state.hosts[host].worker = None;
+            }
+            state.later_in_this_life(host, move |state| state.start_worker(host));
+        });
+    }
+
+    /// Has `ended` happen when the process ends, if its host still lives as it did.
+    fn look_after(
+        &mut self,
+        host: usize,
+        pid: Pid,
+        task: tokio::task::JoinHandle<()>,
+        ended: impl FnOnce(&mut State) + Send + 'static,
+    ) {
         self.processes[pid].task = Some(task.abort_handle());
+        let (world, life) = (self.world(), self.hosts[host].life);
+        tokio::spawn(async move {
+            let _ = task.await; // a panic is a violation of its own
+            world.with(|state| {
+                state.end_process(pid);
+                if state.hosts[host].life == life {
+                    state.note(format!("{} has ended (process {pid})", state.processes[pid].name));
+                    ended(state);
+                }
+            });
+        });
+    }
+
+    /// As systemd starts again what has ended, unless the host has gone down meanwhile.
+    fn later_in_this_life(&mut self, host: usize, deed: impl FnOnce(&mut State) + Send + 'static) {
+        let life = self.hosts[host].life;
+        self.later(RESTART, move |state| {
+            if state.hosts[host].life == life {
+                deed(state);
+            }
+        });
     }
 
     fn settings(&self, host: usize, pid: Pid) -> NodeSettings {
@@ -194,20 +251,33 @@ async fn run_daemon(
     }
 }
 
-/// Keeps a store open for operators.
-async fn run_api(gate: Gate, host: usize, seed: u64) {
-    loop {
-        if let Ok(tree) = Connection::open(gate.clone()).await {
-            let clock: Arc<dyn Clock> = Arc::new(HostClock { gate: gate.clone(), host: Some(host) });
-            if let Ok(store) = Store::open(Arc::new(tree), clock, random(seed, gate.pid)).await {
-                let kept = store.clone();
-                gate.call(|state| state.hosts[host].api = Some((gate.pid, Some(kept)))).await;
-                store.ended().await;
-                return;
-            }
-        }
-        gate.sleep(RESTART).await;
-    }
+/// The API's daemon as its binary runs it, but for the sockets: whoever reaches the host asks its handlers.
+async fn run_api(gate: Gate, host: usize, seed: u64, storage: Arc<dyn Storage>) {
+    let clock: Arc<dyn Clock> = Arc::new(HostClock { gate: gate.clone(), host: Some(host) });
+    let random = random(seed, gate.pid);
+    let Some(store) = open_store(&gate, &clock, &random).await else { return };
+    let settings = ApiSettings {
+        tokens: None,
+        metrics: false,
+        ..ApiSettings::new(SocketAddr::from(([0, 0, 0, 0], 7370)), Vec::new())
+    };
+    let api = ApiState::new(store.clone(), clock, random, Some(storage), settings);
+    let router = pvc_api::router(api);
+    gate.call(|state| state.hosts[host].api = Some((gate.pid, Some(router)))).await;
+    store.ended().await;
+}
+
+/// The worker as its binary runs it.
+async fn run_worker(gate: Gate, name: NodeName, ports: Ports) {
+    let Some(store) = open_store(&gate, &ports.clock, &ports.random).await else { return };
+    let worker = Worker::new(name, store, ports.hypervisor, ports.storage, ports.clock);
+    worker.run(CancellationToken::new()).await;
+}
+
+/// A session with the cluster's store, if it can be had at once.
+async fn open_store(gate: &Gate, clock: &Arc<dyn Clock>, random: &Arc<dyn Random>) -> Option<Store> {
+    let tree = Connection::open(gate.clone()).await.ok()?;
+    Store::open(Arc::new(tree), clock.clone(), random.clone()).await.ok()
 }
 
 /// The store of an onlooker, who sees everything at once and is never cut off.

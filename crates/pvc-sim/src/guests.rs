@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use pvc_domain::Device;
 use pvc_model::storage::VolumeId;
 use pvc_ports::{
     DeviceChange, Guest, GuestEvent, GuestRun, GuestStats, Hypervisor, HypervisorError, HypervisorFacts,
@@ -27,6 +28,9 @@ const KEEPALIVE: Duration = Duration::from_secs(30);
 /// How long a program waits for a hypervisor on another host that does not answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// So long before its end a migration gets through, whoever asked for it.
+const NEARLY_THERE: Duration = Duration::from_secs(1);
+
 const COPY_BYTES: u64 = 1 << 28;
 
 pub(crate) struct SimGuest {
@@ -36,6 +40,10 @@ pub(crate) struct SimGuest {
     pub instance: i32,
     pub memory_mib: u64,
     pub vcpus: u32,
+    /// Since when it is on this host.
+    pub since: Duration,
+    /// The devices that were plugged in while it ran, by their targets.
+    pub plugged: BTreeMap<String, String>,
     /// Who it is to Ceph.
     pub client: ClientId,
     /// It is held until it arrives from another host.
@@ -130,10 +138,31 @@ impl State {
         self.hosts[host].instances += 1;
         let instance = self.hosts[host].instances;
         let is_incoming = run == GuestRun::Paused;
-        let guest =
-            SimGuest { name, xml, run, instance, memory_mib, vcpus, client, is_incoming, is_leftover: false };
+        let guest = SimGuest {
+            name,
+            xml,
+            run,
+            instance,
+            memory_mib,
+            vcpus,
+            since: self.now,
+            plugged: BTreeMap::new(),
+            client,
+            is_incoming,
+            is_leftover: false,
+        };
         self.hosts[host].guests.insert(vm, guest);
         instance
+    }
+
+    /// Every guest that begins on a host has a log there.
+    fn log_file(&self, host: usize, name: &str) -> Result<(), HypervisorError> {
+        match self.hosts[host].disk_full {
+            true => Err(refused(&format!(
+                "unable to open /var/log/libvirt/qemu/{name}.log: No space left on device"
+            ))),
+            false => Ok(()),
+        }
     }
 
     /// Starts a guest, or says why not.
@@ -145,8 +174,9 @@ impl State {
         if domain.uuid != vm {
             return Err(refused("the XML describes another guest"));
         }
-        self.truth_of_start(host, vm);
         let name = domain.name.clone();
+        self.log_file(host, &name)?;
+        self.truth_of_start(host, vm);
         self.new_guest(host, vm, name.clone(), xml.to_owned(), GuestRun::Running);
         let client = self.hosts[host].guests[&vm].client;
         // Those that guests share are not locked.
@@ -238,8 +268,11 @@ impl State {
             return Err(refused("another migration job is already running for the domain"));
         }
         let (name, xml, from_instance) = (guest.name.clone(), guest.xml.clone(), guest.instance);
+        let plugged = guest.plugged.clone();
+        self.log_file(to, &name)?;
         self.truth_of_decision(&format!("{} sends VM {name}", self.hosts[from].name), from);
         let to_instance = self.new_guest(to, vm, name.clone(), xml, GuestRun::Paused);
+        self.guest(to, vm)?.plugged = plugged;
         self.announce(to, GuestEvent::Changed(vm));
         self.note(format!("{}: guest {name} is sent to {}", self.hosts[from].name, self.hosts[to].name));
         let manner = self.manner(vm);
@@ -336,11 +369,15 @@ impl State {
 
     fn end_migration(&mut self, id: u64, outcome: Result<(), String>) {
         let Some(job) = self.migrations.jobs.get_mut(&id).filter(|job| job.ended.is_none()) else { return };
+        let has_failed = outcome.is_err();
         job.ended = Some(outcome);
         for waiting in std::mem::take(&mut job.waiting) {
             let _ = waiting.send(()); // whoever waited may have gone
         }
         let (vm, to, instance) = (job.vm, job.to, job.to_instance);
+        if has_failed {
+            self.truth.orders.move_failed(vm, self.now);
+        }
         self.give_up_incoming(to, vm, instance);
     }
 
@@ -358,13 +395,18 @@ impl State {
         self.guest_ends(to, vm, "it never arrived", false);
     }
 
-    /// A migration ends with the program that asked for it, unless it just got through.
+    /// A migration ends with the program that asked for it, which talks to both hypervisors; unless it just got through.
     pub fn migrations_of_ended(&mut self, pid: Pid) {
-        let jobs = self.migrations.jobs.iter();
-        let own: Vec<u64> =
-            jobs.filter(|(_, job)| job.by == pid && job.ended.is_none()).map(|(id, _)| *id).collect();
-        for id in own {
-            if self.chance.happens(700) {
+        let now = self.now;
+        let own: Vec<(u64, bool)> = self
+            .migrations
+            .jobs
+            .iter()
+            .filter(|(_, job)| job.by == pid && job.ended.is_none())
+            .map(|(id, job)| (*id, !job.never_converges && now + NEARLY_THERE >= job.begun + job.takes))
+            .collect();
+        for (id, is_nearly_there) in own {
+            if !is_nearly_there || self.chance.happens(500) {
                 self.end_migration(id, Err("its client has gone".to_owned()));
             }
         }
@@ -400,6 +442,11 @@ impl State {
         }
         failing.times -= 1;
         Some(failing.how)
+    }
+
+    /// A guest that runs, or is to.
+    fn guest(&mut self, host: usize, uuid: Uuid) -> Result<&mut SimGuest, HypervisorError> {
+        self.hosts[host].guests.get_mut(&uuid).ok_or(HypervisorError::NoGuest { uuid })
     }
 
     pub fn set_hypervisor_up(&mut self, host: usize, up: bool) {
@@ -487,11 +534,16 @@ impl Hypervisor for SimHypervisor {
     }
 
     async fn shutdown(&self, uuid: Uuid) -> Result<(), HypervisorError> {
-        self.reached(|state| state.press_power(self.host, uuid)).await
+        self.reached(|state| {
+            state.truth_of_stop(self.host, uuid);
+            state.press_power(self.host, uuid)
+        })
+        .await
     }
 
     async fn destroy(&self, uuid: Uuid) -> Result<(), HypervisorError> {
         self.reached(|state| {
+            state.truth_of_stop(self.host, uuid);
             state.guest_ends(self.host, uuid, "destroyed", false);
             Ok(())
         })
@@ -500,8 +552,9 @@ impl Hypervisor for SimHypervisor {
 
     async fn live_xml(&self, uuid: Uuid) -> Result<String, HypervisorError> {
         self.reached(|state| {
-            let guest = state.hosts[self.host].guests.get(&uuid);
-            guest.map(|guest| guest.xml.clone()).ok_or(HypervisorError::NoGuest { uuid })
+            let guest = state.guest(self.host, uuid)?;
+            let plugged: String = guest.plugged.values().map(String::as_str).collect();
+            Ok(guest.xml.replace("</devices>", &format!("{plugged}</devices>")))
         })
         .await
     }
@@ -510,11 +563,17 @@ impl Hypervisor for SimHypervisor {
         self.reached(|state| {
             let running = state.hosts[self.host].guests.iter();
             let running = running.filter(|(_, guest)| guest.run == GuestRun::Running);
+            let figures =
+                ["rd_req", "rd_bytes", "wr_req", "wr_bytes", "err"].map(|name| (name.to_owned(), 0));
+            let disks = BTreeMap::from([("sda".to_owned(), BTreeMap::from(figures))]);
             let stats = |guest: &SimGuest| GuestStats {
                 max_memory_kib: guest.memory_mib * 1024,
                 memory_kib: guest.memory_mib * 1024,
                 vcpus: guest.vcpus,
                 cpu_time_ns: 1,
+                memory: BTreeMap::from([("actual".to_owned(), guest.memory_mib * 1024)]),
+                cpu: BTreeMap::from([("cpu_time".to_owned(), 1)]),
+                disks: disks.clone(),
                 ..GuestStats::default()
             };
             Ok(running.map(|(uuid, guest)| (*uuid, stats(guest))).collect())
@@ -522,16 +581,47 @@ impl Hypervisor for SimHypervisor {
         .await
     }
 
-    async fn vnc(&self, _uuid: Uuid) -> Result<Option<VncAddress>, HypervisorError> {
-        self.reached(|_| Ok(None)).await
+    async fn vnc(&self, uuid: Uuid) -> Result<Option<VncAddress>, HypervisorError> {
+        self.reached(|state| {
+            let domain = pvc_domain::summary(&state.guest(self.host, uuid)?.xml);
+            let asked = domain.ok().and_then(|domain| domain.vnc);
+            Ok(asked.map(|(listen, port)| VncAddress { listen, port: port.unwrap_or(5900) }))
+        })
+        .await
     }
 
-    async fn device(&self, _uuid: Uuid, _change: DeviceChange, _device: &str) -> Result<(), HypervisorError> {
-        self.reached(|_| Err(refused("simulated guests have no slots"))).await
+    async fn device(&self, uuid: Uuid, change: DeviceChange, device: &str) -> Result<(), HypervisorError> {
+        self.reached(|state| {
+            let plugged = &mut state.guest(self.host, uuid)?.plugged;
+            let target = match pvc_domain::device_summary(device) {
+                Ok(Device::Disk(disk)) => disk.target,
+                Ok(_) => device.to_owned(),
+                Err(error) => return Err(refused(&error.to_string())),
+            };
+            match change {
+                DeviceChange::Attach if plugged.contains_key(&target) => {
+                    return Err(refused(&format!("target {target} already exists")));
+                }
+                DeviceChange::Attach => drop(plugged.insert(target, device.to_owned())),
+                DeviceChange::Detach => {
+                    let gone = plugged.remove(&target);
+                    gone.ok_or_else(|| refused(&format!("device {target} not found")))?;
+                }
+            }
+            Ok(())
+        })
+        .await
     }
 
-    async fn resize_disk(&self, _uuid: Uuid, _target: &str, _bytes: u64) -> Result<(), HypervisorError> {
-        self.reached(|_| Ok(())).await
+    async fn resize_disk(&self, uuid: Uuid, target: &str, _bytes: u64) -> Result<(), HypervisorError> {
+        self.reached(|state| {
+            let guest = state.guest(self.host, uuid)?;
+            let domain = pvc_domain::summary(&guest.xml).map_err(|error| refused(&error.to_string()))?;
+            let has =
+                guest.plugged.contains_key(target) || domain.disks.iter().any(|disk| disk.target == target);
+            if has { Ok(()) } else { Err(refused(&format!("invalid path: {target}"))) }
+        })
+        .await
     }
 
     async fn migrate(
@@ -547,10 +637,18 @@ impl Hypervisor for SimHypervisor {
             })
             .await?;
         if !answers {
+            self.gate.call(|state| state.truth.orders.move_failed(uuid, state.now)).await;
             self.gate.sleep(PATIENCE).await;
             return Err(away());
         }
-        let id = self.reached(|state| state.begin_migration(by, from, uuid, &to)).await?;
+        let begin = |state: &mut State| {
+            let begun = state.begin_migration(by, from, uuid, &to);
+            if begun.is_err() {
+                state.truth.orders.move_failed(uuid, state.now);
+            }
+            begun
+        };
+        let id = self.reached(begin).await?;
         Ok(Box::new(SimJob { gate: self.gate.clone(), id, uuid, told: false }))
     }
 
@@ -577,11 +675,16 @@ impl Hypervisor for SimHypervisor {
 
     async fn console_exchange(
         &self,
-        _uuid: Uuid,
+        uuid: Uuid,
         input: &[u8],
         _wait: Duration,
     ) -> Result<Vec<u8>, HypervisorError> {
-        self.reached(|_| Ok(input.to_vec())).await
+        // It echoes what is typed, and answers `pong` to `ping`.
+        let mut said = input.to_vec();
+        if input.starts_with(b"ping") {
+            said.extend_from_slice(b"pong\n");
+        }
+        self.reached(|state| state.guest(self.host, uuid).map(|_| said)).await
     }
 
     fn events(&self) -> mpsc::UnboundedReceiver<GuestEvent> {
@@ -658,5 +761,77 @@ impl MigrationJob for SimJob {
                 Err(ended) => self.gate.answer(ended).await,
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! The simulated hypervisors are Hypervisors.
+
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use pvc_contracts::hypervisor::{
+        HypervisorFixture, MigrationFixture, hypervisor_contract, migration_contract,
+    };
+    use pvc_model::storage::VolumeId;
+
+    use super::SimHypervisor;
+    use crate::cluster::{Shape, host_name};
+    use crate::host::Host;
+    use crate::log::Log;
+    use crate::process::Gate;
+    use crate::state::World;
+
+    /// Two hosts on which nothing runs, and their hypervisors as a program of each has them.
+    fn hypervisors() -> [Arc<SimHypervisor>; 2] {
+        let host = |index| Host::new(host_name(index), true, 4096, 0);
+        let world = World::new(Shape::plain(2, 0).nature, Log::new(false), (0..2).map(host).collect());
+        world.with(|state| {
+            let volume = VolumeId::from_record("vms/contract").expect("a volume's name");
+            state.ceph.volumes.insert(volume, None);
+            for host in &mut state.hosts {
+                (host.on, host.booted) = (true, true);
+            }
+            state.rearranged();
+        });
+        [0, 1].map(|host| {
+            let pid = world.with(|state| state.new_process("a program".to_owned(), Some(host)));
+            Arc::new(SimHypervisor { gate: Gate { world: world.clone(), pid }, host })
+        })
+    }
+
+    fn guest(uuid: uuid::Uuid, name: &str) -> String {
+        format!(
+            "<domain type='kvm'><name>{name}</name><uuid>{uuid}</uuid><memory unit='MiB'>512</memory><vcpu>1</vcpu>\
+             <os><type>hvm</type></os><devices><disk type='network' device='disk'>\
+             <source protocol='rbd' name='vms/contract'/><target dev='sda' bus='scsi'/></disk>\
+             <graphics type='vnc' port='-1' autoport='yes' listen='127.0.0.1'/></devices></domain>"
+        )
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_simulated_hypervisor_keeps_the_contract() {
+        let [hypervisor, _] = hypervisors();
+        let fixture = HypervisorFixture {
+            guest: Box::new(guest),
+            spare_disk:
+                "<disk type='network'><source protocol='rbd' name='vms/spare'/><target dev='sdb'/></disk>"
+                    .to_owned(),
+            patience: Duration::from_secs(20),
+        };
+        hypervisor_contract(hypervisor, fixture).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn guests_move_between_simulated_hypervisors_as_between_real_ones() {
+        let [one, two] = hypervisors();
+        let fixture = MigrationFixture {
+            guest: Box::new(guest),
+            hosts: (host_name(1), host_name(0)),
+            nobody: "nobody".to_owned(),
+            patience: Duration::from_secs(20),
+        };
+        migration_contract(one, two, fixture).await;
     }
 }

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use axum::Router;
 use pvc_model::link::IpNet;
 use pvc_ports::{
     Command, Exec, ExecError, GuestEvent, Host as HostPort, HostError, HostFacts, HostLoad,
     InterfaceCounters, Output, Services, ServicesError, UnitState,
 };
-use pvc_store::Store;
 use pvc_testkit::older::OlderApi;
 use pvc_testkit::{MemoryNetwork, ScriptedExec};
 use serde::{Deserialize, Serialize};
@@ -21,7 +21,7 @@ use uuid::Uuid;
 use crate::guests::SimGuest;
 use crate::power::BmcManner;
 use crate::process::{Gate, Pid};
-use crate::state::State;
+use crate::state::{Mutation, State};
 
 /// A network between the hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -116,6 +116,8 @@ pub(crate) struct Host {
     pub last_off: Option<Duration>,
     pub cables: Cables,
     pub server_up: bool,
+    /// Nothing more can be written to its disk: ZooKeeper stops, and a guest that begins has no file for its log.
+    pub disk_full: bool,
     pub bmc: BmcManner,
     /// Whether its BMC ever lied in this run.
     pub bmc_lied: bool,
@@ -128,8 +130,9 @@ pub(crate) struct Host {
     /// The floating addresses that are here.
     pub addresses: BTreeSet<IpNet>,
     pub daemon: Option<Daemon>,
-    /// The API's process, and its store once that is open.
-    pub api: Option<(Pid, Option<Store>)>,
+    /// The API's process, and its handlers once its store is open.
+    pub api: Option<(Pid, Option<Router>)>,
+    pub worker: Option<Pid>,
     /// Whether somebody stopped the daemon and wants it to stay so.
     pub daemon_stopped: bool,
     /// Whether what runs here is PVC 1.0.3, and whether that is what is installed.
@@ -155,6 +158,7 @@ impl Host {
             last_off: None,
             cables: Cables { cluster: true, upstream: true, storage: true },
             server_up: true,
+            disk_full: false,
             bmc: BmcManner::Works,
             bmc_lied: false,
             hypervisor_up: true,
@@ -166,6 +170,7 @@ impl Host {
             addresses: BTreeSet::new(),
             daemon: None,
             api: None,
+            worker: None,
             daemon_stopped: false,
             is_older: false,
             wants_older: false,
@@ -175,6 +180,14 @@ impl Host {
 }
 
 impl Host {
+    /// How much memory guests can have here in all.
+    pub fn room_mib(&self) -> u64 {
+        match &self.build.measured {
+            Some(measured) => measured.free_mib + measured.guests_mib,
+            None => self.memory_mib.saturating_sub(OWN_MEMORY_MIB),
+        }
+    }
+
     pub fn guests_mib(&self) -> u64 {
         self.guests.values().map(|guest| guest.memory_mib).sum()
     }
@@ -212,6 +225,7 @@ impl State {
         known.daemon = None;
         known.api = None;
         known.older_api = None;
+        known.worker = None;
         known.listeners.clear();
         known.hypervisor_up = true;
         known.server_up = true;
@@ -248,6 +262,7 @@ impl State {
         self.rearranged();
         self.start_daemon(host);
         self.start_api(host);
+        self.start_worker(host);
     }
 
     pub fn reset(&mut self, host: usize) {
@@ -280,7 +295,11 @@ impl HostPort for Machine {
             if let Some(measured) = &host.build.measured {
                 return measured.with_guests(guests);
             }
-            let used = OWN_MEMORY_MIB + guests;
+            let used = match state.nature.mutation {
+                Some(Mutation::Boastful) => OWN_MEMORY_MIB,
+                Some(Mutation::Modest) => host.memory_mib,
+                _ => OWN_MEMORY_MIB + guests,
+            };
             HostLoad {
                 memory_total_mib: host.memory_mib,
                 memory_used_mib: used.min(host.memory_mib),

@@ -6,17 +6,18 @@
 //!  seeds      a cluster and a history from a seed; faults, then healing; shrinking
 //!  cluster    a cluster in the world: made, run, asked, looked at
 //!  actions    what happens: faults, and what operators ask for
+//!  operators  asks as requests to the API; promises: what comes of them
 //!  daemons    the real programs, wired to the ports below
 //!  older      peers of PVC 1.0.3, played, on the same ports
 //!  ─────────────────────────────────────────────────────────────────────────────
 //!  zookeeper  process  host  guests  storage  network  power     the outside world, as ports
-//!  truth      what must never be true
+//!  truth      what must never be true; orders: of what is done with VMs
 //!  state      all of it as one value, and time
 //!  log        what happened, the same bytes for the same seed
 //! ```
 //!
-//! Only the outside world is simulated. What runs in it are the node role, the store and the operations as
-//! they are in the binaries.
+//! Only the outside world is simulated. What runs in it are the node role, the API's handlers, the worker, the store
+//! and the operations as they are in the binaries.
 
 mod actions;
 mod chance;
@@ -27,8 +28,11 @@ mod host;
 mod log;
 mod network;
 mod older;
+mod operators;
+mod orders;
 mod power;
 mod process;
+mod promises;
 mod seeds;
 mod state;
 mod storage;

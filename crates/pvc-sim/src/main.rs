@@ -24,7 +24,8 @@ Usage: pvc-sim seeds [OPTION]…   run clusters from many seeds
   --hours H          as --minutes, in hours
   --jobs N           how many runs at once (as many as there are processors)
   --no-shrink        only say what failed
-  --mutation NAME    break the safety logic on purpose: unconfirmed, versionless, wall-clock
+  --mutation NAME    break the safety logic on purpose: unconfirmed, versionless, wall-clock,
+                     boastful, modest
   --until-found      stop at the first failure and count that as success: a test of the tests
   --history FILE     one: what happens, instead of what the seed says; a JSON event per line
   --log              one: print the whole log
@@ -196,7 +197,9 @@ fn run_child(options: &Options, seed: u64, history: Option<&[Event]>) -> Result<
     let output = child.stdout.take().expect("it was asked for");
     let child = Arc::new(Mutex::new(child));
     let over = Arc::new(AtomicBool::new(false));
-    let hung = watch_over(&child, &over);
+    // Long histories may take long.
+    let patience = PATIENCE * (1 + u32::try_from(options.minutes / 30).unwrap_or(u32::MAX));
+    let hung = watch_over(&child, &over, patience);
     let lines: Vec<String> = BufReader::new(output).lines().map_while(Result::ok).collect();
     over.store(true, Ordering::SeqCst);
     let _ = child.lock().expect("nobody panics while holding it").wait();
@@ -215,12 +218,13 @@ fn run_child(options: &Options, seed: u64, history: Option<&[Event]>) -> Result<
 fn watch_over(
     child: &Arc<Mutex<std::process::Child>>,
     over: &Arc<AtomicBool>,
+    patience: Duration,
 ) -> std::thread::JoinHandle<bool> {
     let (child, over) = (child.clone(), over.clone());
     std::thread::spawn(move || {
         let begun = std::time::Instant::now();
         while !over.load(Ordering::SeqCst) {
-            if begun.elapsed() > PATIENCE {
+            if begun.elapsed() > patience {
                 let _ = child.lock().expect("nobody panics while holding it").kill();
                 return true;
             }
@@ -251,6 +255,12 @@ fn seeds(options: &Options) -> Result<ExitCode, String> {
                     });
                     if let Some((rule, what)) = &told.report.violation {
                         println!("seed {seed}: {rule}: {what}");
+                        let flaw = options.mutation.as_ref();
+                        let flaw = flaw.map(|name| format!(" --mutation {name}")).unwrap_or_default();
+                        println!(
+                            "  again: cargo xtask sim --minutes {} --seed {seed}{flaw}",
+                            options.minutes
+                        );
                         enough
                             .fetch_or(options.until_found && is_by_mutation(options, seed), Ordering::SeqCst);
                     }
@@ -320,7 +330,8 @@ fn show(options: &Options, seed: u64, told: &Told) -> Result<(), String> {
     let file = std::env::temp_dir().join(format!("pvc-sim-{seed}.history"));
     std::fs::write(&file, text).map_err(|error| error.to_string())?;
     println!(
-        "\nagain: pvc-sim one --log --minutes {minutes} --seed {seed}{mutation} --history {}",
+        "\nagain: {} one --log --minutes {minutes} --seed {seed}{mutation} --history {}",
+        std::env::current_exe().map_err(|error| error.to_string())?.display(),
         file.display()
     );
     Ok(())

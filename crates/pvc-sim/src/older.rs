@@ -55,10 +55,12 @@ impl State {
         self.hosts[host].is_older = self.hosts[host].wants_older;
         let ours = self.hosts[host].api.take().map(|(pid, _)| pid);
         let theirs = self.hosts[host].older_api.take().map(|(pid, _)| pid);
-        for pid in ours.into_iter().chain(theirs) {
+        let worker = self.hosts[host].worker.take();
+        for pid in ours.into_iter().chain(theirs).chain(worker) {
             self.end_process(pid);
         }
         self.start_api(host);
+        self.start_worker(host);
     }
 
     pub fn start_older_api(&mut self, host: usize) {
@@ -145,16 +147,21 @@ pub(crate) fn in_older_words(shape: &Shape, ask: &Ask) -> Option<OlderAsk> {
         Ask::Stop(vm) => state(vm, "stop"),
         Ask::Shutdown(vm) => state(vm, "shutdown"),
         Ask::Restart(vm) => state(vm, "restart"),
-        Ask::Disable(vm) | Ask::DisableAndWait(vm) => OlderAsk::Disable(vm_uuid(*vm)),
+        Ask::Disable(vm) => OlderAsk::Disable(vm_uuid(*vm)),
         Ask::Undefine(vm) => OlderAsk::Undefine(vm_uuid(*vm)),
         Ask::Move { vm, to, live_only } => moved(vm, to, false, *live_only),
         Ask::Migrate { vm, to } => moved(vm, to, true, false),
         Ask::Unmigrate(vm) => OlderAsk::Unmigrate(vm_uuid(*vm)),
-        Ask::Flush(host) => OlderAsk::Flush(node(host)),
-        Ask::Ready(host) => OlderAsk::Ready(node(host)),
+        Ask::Flush(host) | Ask::FlushAndWait(host) => OlderAsk::Flush(node(host)),
+        Ask::Ready(host) | Ask::ReadyAndWait(host) => OlderAsk::Ready(node(host)),
         Ask::Primary(host) => OlderAsk::Primary(node(host)),
         Ask::Secondary(host) => OlderAsk::Secondary(node(host)),
         Ask::Maintenance(on) => OlderAsk::Maintenance(*on),
-        Ask::Method { .. } | Ask::Limit { .. } => return None,
+        Ask::Define(_)
+        | Ask::Rename { .. }
+        | Ask::Modify { .. }
+        | Ask::FlushLocks(_)
+        | Ask::Method { .. }
+        | Ask::Limit { .. } => return None,
     })
 }

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use pvc_model::node::{CoordinatorState, DaemonState, DomainState};
-use pvc_model::vm::VmState;
+use pvc_model::vm::{MigrationMethod, Selector, VmState};
 use serde::{Deserialize, Serialize};
 
-use crate::actions::{Action, Ask, Event};
+use crate::actions::{Action, Ask, Event, OnlyWay, StartFailure};
 use crate::chance::Chance;
-use crate::cluster::{Cluster, HostShape, Rules, Shape, VmShape, Wish, host_name, vm_name, vm_uuid};
+use crate::cluster::{Cluster, HostShape, Rules, Shape, VmShape, host_name, vm_name, vm_uuid};
 use crate::guests::Manner;
 use crate::host::Net;
 use crate::log::Log;
@@ -143,12 +143,14 @@ impl Cluster {
         }
         for vm in 0..self.shape.vms.len() {
             let name = self.shape.vm_name(vm);
-            let Some(record) = view.vms.get(&vm_uuid(vm)) else {
-                unsettled.push(format!("{name} has no record"));
-                continue;
-            };
             let runs_on: Vec<String> =
                 self.runs_on(vm).into_iter().map(|host| self.shape.host_name(host)).collect();
+            let Some(record) = view.vms.get(&vm_uuid(vm)) else {
+                if self.promises().is_there(vm) || !runs_on.is_empty() {
+                    unsettled.push(format!("{name} has no record; runs on {runs_on:?}"));
+                }
+                continue;
+            };
             let node = record.node.as_ref().map(ToString::to_string).unwrap_or_default();
             let wanted = match record.state {
                 VmState::Start => vec![node],
@@ -183,11 +185,15 @@ impl Cluster {
         }
         for vm in 0..self.shape.vms.len() {
             let Some(record) = view.vms.get(&vm_uuid(vm)) else { continue };
-            if record.state == VmState::Fail {
-                if record.failed_reason.contains("flush locks manually") && self.runs_on(vm).is_empty() {
-                    self.world.with(|state| state.flush_locks(&record.volumes()));
+            if record.state == VmState::Delete {
+                self.ask(Ask::Undefine(vm));
+            } else if record.state == VmState::Fail {
+                let needs_flush = record.failed_reason.contains("flush locks manually");
+                // What was asked for the last time may be done by now.
+                match needs_flush && self.begins_to_flush_locks(vm) {
+                    true => self.ask(Ask::FlushLocks(vm)),
+                    false => self.ask(Ask::Start(vm)),
                 }
-                self.ask(Ask::Start(vm));
             }
         }
     }
@@ -198,21 +204,9 @@ impl Cluster {
     /// The first promise that was not kept (I10).
     pub fn kept_promises(&self) -> Result<(), Violation> {
         let view = self.view();
-        let wishes = self.wishes.lock().expect("nothing panics while it holds them").clone();
-        for (vm, wish) in wishes {
-            let state = &view.vms[&vm_uuid(vm)].state;
-            let is_kept = match wish {
-                Wish::Runs => *state == VmState::Start,
-                Wish::IsOff => *state != VmState::Start,
-                Wish::Unknown => true,
-            };
-            if !is_kept {
-                let what =
-                    format!("{} is {state}, and an operator was promised: {wish:?}", self.shape.vm_name(vm));
-                return Err(Violation { rule: "I10".to_owned(), what });
-            }
-        }
-        Ok(())
+        let Some((vm, wish, so)) = self.promises().broken(&view) else { return Ok(()) };
+        let what = format!("{} is {so}, and an operator was promised: {wish:?}", self.shape.vm_name(vm));
+        Err(Violation { rule: "I10".to_owned(), what })
     }
 
     fn counts(&self) -> BTreeMap<String, u64> {
@@ -224,7 +218,6 @@ impl Cluster {
                 ("= migrations with lost word".to_owned(), state.migrations.lost_words),
                 ("= VMs started elsewhere".to_owned(), state.truth.relocations),
                 ("= starts of guests".to_owned(), state.truth.starts),
-                ("= locks flushed by hand".to_owned(), state.ceph.flushed_by_hand),
                 ("= sessions expired".to_owned(), state.zookeeper.expiries),
             ])
         })
@@ -234,7 +227,10 @@ impl Cluster {
 // --- From a seed ---------------------------------------------------------------------------------
 
 fn shape(chance: &mut Chance, seed: u64, mutation: Option<Mutation>) -> Shape {
-    let hosts = *chance.pick(&[1, 2, 3, 3, 3, 3, 3, 3, 4, 4, 5, 5, 6, 7, 9, 12]).expect("not empty");
+    let hosts = match chance.below(4) {
+        0 => 1 + chance.below(12) as usize,
+        _ => *chance.pick(&[2, 3, 3, 3, 3, 3, 4, 5, 6]).expect("not empty"),
+    };
     let coordinators = match hosts {
         1 | 2 => hosts,
         3 | 4 => 3,
@@ -242,7 +238,7 @@ fn shape(chance: &mut Chance, seed: u64, mutation: Option<Mutation>) -> Shape {
     };
     let most = *chance.pick(&[2, 5, 10, 20, 40]).expect("not empty");
     let vms = if chance.happens(20) { 60 + chance.below(200) } else { 1 + chance.below(most) };
-    let vms: Vec<VmShape> = (0..vms).map(|index| vm(chance, index as usize)).collect();
+    let vms: Vec<VmShape> = (0..vms).map(|index| vm(chance, index as usize, hosts)).collect();
     let total: u64 = vms.iter().map(|vm| vm.memory_mib).sum();
     // Room for what all others run, on a few; on most, for a good deal.
     let spare = *chance.pick(&[150, 200, 400]).expect("not empty");
@@ -262,6 +258,7 @@ fn shape(chance: &mut Chance, seed: u64, mutation: Option<Mutation>) -> Shape {
         seed,
         latency_ms: *chance.pick(&[(1, 2), (1, 5), (2, 30), (5, 150)]).expect("not empty"),
         hiccups: *chance.pick(&[0, 1, 10]).expect("not empty"),
+        lag_ms: *chance.pick(&[(0, 0), (0, 0), (0, 30), (5, 400), (50, 900)]).expect("not empty"),
         lost_words: *chance.pick(&[0, 20, 200]).expect("not empty"),
         broken_writes: *chance.pick(&[0, 100, 700]).expect("not empty"),
         reset_after: chance.happens(300).then_some(30),
@@ -270,7 +267,7 @@ fn shape(chance: &mut Chance, seed: u64, mutation: Option<Mutation>) -> Shape {
     Shape { nature, hosts, vms }
 }
 
-fn vm(chance: &mut Chance, index: usize) -> VmShape {
+fn vm(chance: &mut Chance, index: usize, hosts: usize) -> VmShape {
     let manner = Manner {
         ignores_shutdown: chance.happens(100),
         shutdown_ms: 500 + chance.below(30_000),
@@ -280,7 +277,26 @@ fn vm(chance: &mut Chance, index: usize) -> VmShape {
         dies_at_start: if chance.happens(50) { 300 } else { 0 },
     };
     let (memory_mib, runs) = (256 << chance.below(5), chance.happens(850));
-    VmShape { name: vm_name(index), memory_mib, runs, manner, rules: Rules::default() }
+    let exists = !chance.happens(80);
+    let runs = runs && exists;
+    VmShape { name: vm_name(index), memory_mib, exists, runs, manner, rules: rules(chance, hosts) }
+}
+
+/// Most VMs may go anywhere and in any way.
+fn rules(chance: &mut Chance, hosts: usize) -> Rules {
+    let limit = if chance.happens(100) { some_hosts(chance, hosts) } else { Vec::new() };
+    let method = chance.happens(120).then(|| match chance.happens(500) {
+        true => MigrationMethod::Live,
+        false => MigrationMethod::Shutdown,
+    });
+    let selectors = [Selector::Mem, Selector::Memprov, Selector::Load, Selector::Vcpus, Selector::Vms];
+    let selector = chance.happens(200).then(|| chance.pick(&selectors).cloned().expect("not empty"));
+    Rules { host: limit.first().copied(), is_disabled: false, limit, selector, method }
+}
+
+fn some_hosts(chance: &mut Chance, hosts: usize) -> Vec<usize> {
+    let wanted: Vec<usize> = (0..hosts).filter(|_| chance.happens(500)).collect();
+    if wanted.is_empty() { vec![chance.below(hosts as u64) as usize] } else { wanted }
 }
 
 /// How long a fault lasts, in milliseconds.
@@ -292,7 +308,7 @@ fn lasts(chance: &mut Chance) -> u64 {
     }
 }
 
-const KINDS: u64 = 17;
+const KINDS: u64 = 21;
 
 fn fault(chance: &mut Chance, shape: &Shape, kind: u64) -> Fault {
     let host = chance.below(shape.hosts.len() as u64) as usize;
@@ -307,6 +323,7 @@ fn fault(chance: &mut Chance, shape: &Shape, kind: u64) -> Fault {
             BmcManner::LiesOff,
         ])
         .expect("not empty");
+    let late = *chance.pick(&[300, 2_000, 5_000, 9_000, 30_000]).expect("not empty");
     let lasting = |begin, end| Fault { begin, end: Some(end) };
     let sudden = |begin| Fault { begin, end: None };
     match kind {
@@ -326,7 +343,15 @@ fn fault(chance: &mut Chance, shape: &Shape, kind: u64) -> Fault {
         13 => lasting(Action::CephSilent, Action::CephAnswers),
         14 => sudden(Action::BreakAfterWrite(host)),
         15 => sudden(Action::CrashGuest(vm)),
-        _ => lasting(Action::PowerLoss(host), Action::PowerReturn(host)),
+        16 => lasting(Action::ServerLags(host, late), Action::ServerKeepsUp(host)),
+        17 => lasting(Action::DiskFills(host), Action::DiskHasRoom(host)),
+        18 => sudden(Action::KillApi(host)),
+        19 => sudden(Action::KillWorker(host)),
+        _ => {
+            let how = *chance.pick(&[StartFailure::Refused, StartFailure::Dies]).expect("not empty");
+            let host = chance.happens(500).then_some(host);
+            sudden(Action::FailStarts { vm, host, times: 1 + chance.below(6) as u32, how })
+        }
     }
 }
 
@@ -379,7 +404,7 @@ fn ask(chance: &mut Chance, shape: &Shape) -> Ask {
     let vm = chance.below(shape.vms.len() as u64) as usize;
     let to = chance.happens(600).then_some(other);
     let live_only = chance.happens(200);
-    match chance.below(24) {
+    match chance.below(34) {
         0..=3 => Ask::Start(vm),
         4 => Ask::Stop(vm),
         5 => Ask::Shutdown(vm),
@@ -393,6 +418,19 @@ fn ask(chance: &mut Chance, shape: &Shape) -> Ask {
         20 => Ask::Primary(host),
         21 => Ask::Secondary(host),
         22 => Ask::Maintenance(chance.happens(300)),
+        23 => Ask::FlushLocks(vm),
+        24 => Ask::FlushAndWait(host),
+        25 => Ask::ReadyAndWait(host),
+        26 | 27 => Ask::Define(vm),
+        28 => Ask::Undefine(vm),
+        29 => Ask::Rename { vm, to: format!("{}-{}", shape.vm_name(vm), chance.below(100)) },
+        31 => {
+            let only = [Some(OnlyWay::Live), Some(OnlyWay::Shutdown), None];
+            Ask::Method { vm, only: *chance.pick(&only).expect("not empty") }
+        }
+        32 if chance.happens(500) => Ask::Limit { vm, to: some_hosts(chance, shape.hosts.len()) },
+        32 => Ask::Limit { vm, to: Vec::new() },
+        30 => Ask::Modify { vm, memory_mib: 256 << chance.below(3) },
         _ => Ask::Start(vm),
     }
 }

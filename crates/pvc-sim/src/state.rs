@@ -42,6 +42,8 @@ pub struct Nature {
     pub latency_ms: (u64, u64),
     /// How often, in a thousand, one takes ten times as long.
     pub hiccups: u64,
+    /// How late ZooKeeper's servers but one are told of what was written, in milliseconds.
+    pub lag_ms: (u64, u64),
     /// How often, in a thousand, the word of a migration's end gets lost.
     pub lost_words: u64,
     /// How often, in a thousand, a connection to ZooKeeper breaks right after a write was carried out.
@@ -61,13 +63,19 @@ pub enum Mutation {
     Versionless,
     /// Readers that compare the stamp of a keepalive with their own wall clock.
     WallClock,
+    /// Hosts that say all their memory is free.
+    Boastful,
+    /// Hosts that say none of it is.
+    Modest,
 }
 
 impl Mutation {
-    pub const ALL: [(&'static str, Mutation); 3] = [
+    pub const ALL: [(&'static str, Mutation); 5] = [
         ("unconfirmed", Mutation::Unconfirmed),
         ("versionless", Mutation::Versionless),
         ("wall-clock", Mutation::WallClock),
+        ("boastful", Mutation::Boastful),
+        ("modest", Mutation::Modest),
     ];
 }
 

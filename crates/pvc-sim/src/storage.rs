@@ -31,7 +31,6 @@ pub(crate) struct Ceph {
     pub blocked: BTreeSet<ClientId>,
     pub silent: bool,
     next_client: ClientId,
-    pub flushed_by_hand: u64,
 }
 
 /// The address of a host on the storage network.
@@ -81,17 +80,6 @@ impl Ceph {
 }
 
 impl State {
-    /// What an operator does with `pvc vm flush-locks` about locks that nobody else may break.
-    pub fn flush_locks(&mut self, volumes: &[VolumeId]) {
-        for volume in volumes {
-            if let Some(lock) = self.ceph.volumes.get_mut(volume).and_then(Option::take) {
-                self.ceph.blocked.insert(lock.client);
-                self.ceph.flushed_by_hand += 1;
-                self.note(format!("ceph: the lock of client.{} on {volume} is flushed by hand", lock.client));
-            }
-        }
-    }
-
     /// A machine outside of the cluster takes the volume.
     pub fn lock_by_stranger(&mut self, volume: &VolumeId) {
         let (client, host) = (self.ceph.new_client(), self.hosts.len());
@@ -191,8 +179,23 @@ impl Storage for Volumes {
         unsupported("cloning a volume")
     }
 
-    async fn rename(&self, _volume: &VolumeId, _to: &VolumeName) -> Result<(), StorageError> {
-        unsupported("renaming a volume")
+    async fn rename(&self, volume: &VolumeId, to: &VolumeName) -> Result<(), StorageError> {
+        let (volume, renamed) = (volume.clone(), VolumeId { pool: volume.pool.clone(), volume: to.clone() });
+        self.reached(|state| {
+            if state.ceph.volumes.contains_key(&renamed) {
+                return Err(StorageError::VolumeExists { volume: renamed });
+            }
+            let Some(held) = state.ceph.volumes.remove(&volume) else {
+                return Err(StorageError::NoVolume { volume });
+            };
+            state.note(format!("ceph: volume {volume} is called {renamed} now"));
+            state.ceph.volumes.insert(renamed.clone(), held);
+            for own in state.migrations.volumes.values_mut().filter(|own| **own == volume) {
+                *own = renamed.clone();
+            }
+            Ok(())
+        })
+        .await
     }
 
     async fn remove(&self, volume: &VolumeId) -> Result<(), StorageError> {

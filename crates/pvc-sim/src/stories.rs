@@ -168,7 +168,7 @@ fn hear(mut child: Child) -> (Option<i32>, String) {
     let output = child.stdout.take();
     let child = Arc::new(Mutex::new(child));
     let over = Arc::new(AtomicBool::new(false));
-    let hung = crate::watch_over(&child, &over);
+    let hung = crate::watch_over(&child, &over, crate::PATIENCE);
     let mut said = String::new();
     if let Some(mut output) = output
         && output.read_to_string(&mut said).is_err()

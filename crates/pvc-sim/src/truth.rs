@@ -7,6 +7,7 @@ use std::time::Duration;
 use pvc_model::link::IpNet;
 use uuid::Uuid;
 
+use crate::orders::Orders;
 use crate::state::State;
 use crate::storage::ClientId;
 
@@ -30,7 +31,7 @@ const LETS_GO: Duration = Duration::from_secs(8);
 /// Something that must never happen has happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
-    /// `I1`, …: the rule of the design; or `progress`, `panic`, `lost`.
+    /// `I1`, …: the rule of the design; or `progress`, `panic`, `scene`.
     pub rule: String,
     pub what: String,
 }
@@ -53,6 +54,7 @@ pub(crate) struct Truth {
     said_of: BTreeMap<String, usize>,
     /// How often a peer of PVC 1.0.3 broke a rule as it is known to.
     pub by_older: BTreeMap<&'static str, u64>,
+    pub orders: Orders,
 }
 
 impl Truth {
@@ -68,6 +70,7 @@ impl Truth {
             relocations: 0,
             said_of: BTreeMap::new(),
             by_older: BTreeMap::new(),
+            orders: Orders::default(),
         }
     }
 
@@ -179,7 +182,7 @@ impl State {
     }
 
     /// Since when nothing has kept the node's daemon from being heard; `None` if something does.
-    fn well_since(&self, host: usize) -> Option<Duration> {
+    pub fn well_since(&self, host: usize) -> Option<Duration> {
         let pid = self.hosts[host].daemon.as_ref()?.pid;
         let heard = self.heard_since(pid).filter(|_| self.runs(pid))?;
         Some(heard.max(self.thawed(host).unwrap_or_default()))

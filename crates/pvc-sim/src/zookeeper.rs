@@ -1,10 +1,15 @@
 //! ZooKeeper, simulated: servers on the coordinators, sessions, and connections that take time and break.
 //!
 //! ```text
-//!  process ── Connection ──(up, takes a while)──▶ the tree, one for all servers
-//!                 ▲                                  │ answers and events, in order
-//!                 └───────────(down, takes a while)──┘
+//!  process ── Connection ──(up, takes a while)──▶ the tree ──(told late)──▶ a server that lags
+//!                 ▲                                  │ answers and events, in order │
+//!                 └───────────(down, takes a while)──┴───────────────────────────────┘
 //! ```
+//!
+//! What is written is written at once, for the quorum. A server that lags shows it, announces it and answers whoever
+//! wrote it when it is told of it: so its clients read what was, and never what was before what they know already.
+//! A client that comes from another server and has seen more than this one shows is refused. One that is out of
+//! date for longer than ZooKeeper allows is no part of the quorum.
 //!
 //! What is sent while the way is interrupted stands still, as TCP has it, and goes on when the way is mended in
 //! time. Otherwise the client notices after up to two thirds of the session's timeout: what it had sent is
@@ -13,11 +18,12 @@
 //! there is no quorum.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use pvc_embedded::state::{Outcome, TreeState, Work};
+use pvc_embedded::state::{Change, Outcome, TreeState, Work};
 use pvc_ports::{
     CreateMode, Done, Entry, MultiError, Op, SessionState, Stat, Tree, TreeError, TreeEvent, TreeWatch,
     check_path,
@@ -37,14 +43,32 @@ const TICK: Duration = Duration::from_secs(1);
 
 const MAX_REQUEST_BYTES: usize = 63 << 20;
 
+/// How far behind a server may be until the others go on without it.
+const SYNC_LIMIT: Duration = Duration::from_secs(10);
+
 pub(crate) struct Ensemble {
+    /// What the quorum has agreed on.
     tree: TreeState,
+    /// The servers that are behind, or once were, by their hosts. All others show the tree as it is.
+    followers: BTreeMap<usize, Follower>,
     /// The open sessions, and when the servers last heard of each.
     sessions: BTreeMap<i64, Duration>,
     clients: Vec<Client>,
     has_quorum: bool,
     pub lost_quorum_at: Option<Duration>,
     pub expiries: u64,
+}
+
+/// A server that is told late of what was written.
+struct Follower {
+    /// What it shows.
+    tree: TreeState,
+    /// How late, in milliseconds: between these.
+    lag_ms: (u64, u64),
+    /// When it will have been told of everything that was written until now: nothing overtakes anything.
+    told: Duration,
+    /// Counts the times that it was given the whole tree: what was to be told before is void.
+    copies: u64,
 }
 
 struct Client {
@@ -72,6 +96,10 @@ struct Client {
     /// No packet overtakes another one.
     last_up: Duration,
     last_down: Duration,
+    /// When its server will have answered everything that it was asked: a read waits for the write before it.
+    answered: Duration,
+    /// The last change that it has seen the tree with.
+    seen: i64,
     watches: Vec<Watched>,
     breaks_after_write: bool,
     next_call: u64,
@@ -130,14 +158,21 @@ enum Trouble {
 
 /// What goes down to a client.
 enum Word {
-    Answer(u64, Result<Answer, Trouble>),
-    Event(TreeEvent),
+    Answer {
+        id: u64,
+        answer: Result<Answer, Trouble>,
+        /// The last change that the server knew then.
+        zxid: i64,
+    },
+    /// What one change did.
+    Events(Arc<[TreeEvent]>),
 }
 
 impl Ensemble {
     pub fn new() -> Self {
         Ensemble {
             tree: TreeState::new(1),
+            followers: BTreeMap::new(),
             sessions: BTreeMap::new(),
             clients: Vec::new(),
             has_quorum: true,
@@ -152,11 +187,81 @@ impl State {
 
     fn server_lives(&self, host: usize) -> bool {
         let host = &self.hosts[host];
-        host.is_coordinator && host.on && host.booted && !host.frozen && host.server_up
+        host.is_coordinator && host.on && host.booted && !host.frozen && host.server_up && !host.disk_full
+    }
+
+    // --- Servers that lag ----------------------------------------------------------------------
+
+    /// From now on the server on `host` is told of what is written so many milliseconds late. One that is alone has
+    /// nobody to be behind.
+    pub fn set_lag(&mut self, host: usize, lag_ms: (u64, u64)) {
+        if !self.hosts[host].is_coordinator || self.coordinators() < 2 {
+            return;
+        }
+        let tree = &self.zookeeper.tree;
+        let new = || Follower { tree: tree.clone(), lag_ms, told: Duration::ZERO, copies: 0 };
+        let follower = self.zookeeper.followers.entry(host).or_insert_with(new);
+        if !keeps_up(follower.lag_ms) && keeps_up(lag_ms) {
+            // The others went on without it: it begins with all that they have.
+            follower.tree = self.zookeeper.tree.clone();
+            follower.copies += 1;
+            follower.told = self.now;
+            follower.lag_ms = lag_ms;
+            // Whoever was still connected has missed what happened meanwhile: it hangs up on them.
+            let clients = &self.zookeeper.clients;
+            let own: Vec<usize> =
+                (0..clients.len()).filter(|client| clients[*client].server == Some(host)).collect();
+            own.into_iter().for_each(|client| self.disconnect(client));
+            return;
+        }
+        follower.lag_ms = lag_ms;
+    }
+
+    /// The server on `host` is as far behind as it usually is. The first is the one that the others learn from.
+    pub fn lag_as_usual(&mut self, host: usize) {
+        let is_first = self.hosts[..host].iter().all(|other| !other.is_coordinator);
+        let lag_ms = if is_first { (0, 0) } else { self.nature.lag_ms };
+        if lag_ms != (0, 0) || self.zookeeper.followers.contains_key(&host) {
+            self.set_lag(host, lag_ms);
+        }
+    }
+
+    fn keeps_up(&self, host: usize) -> bool {
+        self.zookeeper.followers.get(&host).is_none_or(|follower| keeps_up(follower.lag_ms))
+    }
+
+    /// When the server on `host` is told of what is written now; `None` if it is at once.
+    fn when_told(&mut self, host: usize) -> Option<Duration> {
+        let (least, most) = self.zookeeper.followers.get(&host)?.lag_ms;
+        let late = if most == 0 { Duration::ZERO } else { self.chance.millis(least, most) };
+        let now = self.now;
+        let follower = self.zookeeper.followers.get_mut(&host).expect("it was there a moment ago");
+        follower.told = follower.told.max(now + late);
+        Some(follower.told)
+    }
+
+    /// The server on `host` is told of a change.
+    fn follow(&mut self, host: usize, copies: u64, change: Change) {
+        let Some(follower) = self.zookeeper.followers.get_mut(&host) else { return };
+        if follower.copies != copies {
+            return;
+        }
+        let events = follower.tree.publish(change);
+        self.announce_changes(events, |server| server == Some(host));
+    }
+
+    /// The server that a client is connected to, if it is one that lags.
+    fn follower_of(&self, client: usize) -> Option<&Follower> {
+        self.zookeeper.followers.get(&self.zookeeper.clients[client].server?)
+    }
+
+    /// The tree as the client is shown it.
+    fn tree_of(&self, client: usize) -> &TreeState {
+        self.follower_of(client).map_or(&self.zookeeper.tree, |follower| &follower.tree)
     }
 
     fn server_is_heard(&self, host: usize) -> bool {
-        self.server_lives(host) && self.hosts[host].cables.cluster
+        self.server_lives(host) && self.hosts[host].cables.cluster && self.keeps_up(host)
     }
 
     pub fn has_quorum(&self) -> bool {
@@ -291,6 +396,8 @@ impl State {
             stalled: Vec::new(),
             last_up: Duration::ZERO,
             last_down: Duration::ZERO,
+            answered: Duration::ZERO,
+            seen: 0,
             watches: Vec::new(),
             breaks_after_write: false,
             next_call: 0,
@@ -337,7 +444,29 @@ impl State {
             known.state.send_replace(SessionState::Expired);
             return self.later(pause, move |state| state.try_to_connect(client, attempt));
         }
+        if session == 0 {
+            // A session is a change like any other: the server learns of it when it is told.
+            if let Some(when) = self.when_told(server).filter(|when| *when > self.now) {
+                return self.at(when, move |state| state.begin_session(client, server, attempt));
+            }
+        } else if self.tree_at(server).zxid() < self.zookeeper.clients[client].seen {
+            return self.later(pause, move |state| state.try_to_connect(client, attempt + 1));
+        }
         self.connected(client, Some(server));
+    }
+
+    /// The server has been told of a session that a client wants to begin there.
+    fn begin_session(&mut self, client: usize, server: usize, attempt: usize) {
+        let pid = self.zookeeper.clients[client].pid;
+        let is_open = !self.zookeeper.clients[client].is_closed && !self.processes[pid].ended;
+        match is_open && self.runs(pid) && self.reaches_server(pid, server) {
+            true => self.connected(client, Some(server)),
+            false => self.try_to_connect(client, attempt + 1),
+        }
+    }
+
+    fn tree_at(&self, server: usize) -> &TreeState {
+        self.zookeeper.followers.get(&server).map_or(&self.zookeeper.tree, |follower| &follower.tree)
     }
 
     fn connected(&mut self, client: usize, server: Option<usize>) {
@@ -356,12 +485,12 @@ impl State {
         known.good_since = now;
         known.breaks_after_write |= breaks;
         known.stalled.clear();
-        (known.last_up, known.last_down) = (now, now);
+        (known.last_up, known.last_down, known.answered) = (now, now, now);
         known.state.send_replace(SessionState::Connected { id: session });
         let again = !known.watches.is_empty();
         let waiting = std::mem::take(&mut known.waiting);
         if again {
-            self.tell(client, Word::Event(TreeEvent::Resync));
+            self.tell(client, Word::Events(Arc::new([TreeEvent::Resync])));
         }
         for call in waiting {
             self.send(client, call);
@@ -446,18 +575,16 @@ impl State {
         }
         let Some(call) = known.sent.get(&id) else { return };
         let (ask, session) = (call.ask.clone(), known.session);
-        let flawed = self.nature.mutation == Some(Mutation::WallClock);
-        let paths = match &ask {
-            Ask::Get(paths) if flawed => paths.clone(),
-            _ => Vec::new(),
-        };
         if !self.zookeeper.sessions.contains_key(&session) {
-            return self.tell(client, Word::Answer(id, Err(Trouble::Expired)));
+            return self.answer(client, id, Err(Trouble::Expired));
         }
         let is_write = !ask.is_read();
+        if !is_write && !matches!(ask, Ask::Sync) {
+            return self.read_in_order(client, connection, id);
+        }
         let judged = judged(&ask);
         let ask = self.mutated(client, ask);
-        let answer = self.carry_out(session, ask).map(|answer| self.disbelieved(client, paths, answer));
+        let answer = self.carry_out(session, ask);
         if let (Ok(_), Some(by)) = (&answer, self.host_of(client)) {
             judged.iter().for_each(|node| self.truth_of_verdict(by, node));
         }
@@ -472,14 +599,60 @@ impl State {
                 }
             });
         }
-        self.tell(client, Word::Answer(id, answer));
+        self.answer_when_told(client, connection, id, answer);
     }
 
+    /// Answers when the client's server knows what the answer is about.
+    fn answer_when_told(&mut self, client: usize, connection: u64, id: u64, answer: Result<Answer, Trouble>) {
+        let server = self.zookeeper.clients[client].server;
+        let Some(when) = server.and_then(|server| self.when_told(server)) else {
+            return self.answer(client, id, answer);
+        };
+        self.zookeeper.clients[client].answered = when;
+        self.at(when, move |state| {
+            if state.zookeeper.clients[client].connection == connection {
+                state.answer(client, id, answer);
+            }
+        });
+    }
+
+    /// Reads what the client's server shows, after everything that the client asked for before.
+    fn read_in_order(&mut self, client: usize, connection: u64, id: u64) {
+        let when = self.zookeeper.clients[client].answered;
+        match when >= self.now {
+            // Behind whatever its server is told in this moment.
+            true => self.at(when, move |state| state.read_now(client, connection, id)),
+            false => self.read_now(client, connection, id),
+        }
+    }
+
+    fn read_now(&mut self, client: usize, connection: u64, id: u64) {
+        let known = &self.zookeeper.clients[client];
+        let Some(call) = known.sent.get(&id).filter(|_| known.connection == connection) else { return };
+        let tree = self.tree_of(client);
+        let answer = match &call.ask {
+            Ask::Get(paths) => {
+                let entries = paths.iter().map(|path| tree.entry(path)).collect();
+                Answer::Entries(match self.nature.mutation {
+                    Some(Mutation::WallClock) => self.disbelieved(client, &paths.clone(), entries),
+                    _ => entries,
+                })
+            }
+            Ask::Children(paths) => Answer::Names(paths.iter().map(|path| tree.children(path)).collect()),
+            _ => unreachable!("what changes something is no read"),
+        };
+        self.answer(client, id, Ok(answer));
+    }
+
+    fn answer(&mut self, client: usize, id: u64, answer: Result<Answer, Trouble>) {
+        let zxid = self.tree_of(client).zxid();
+        self.tell(client, Word::Answer { id, answer, zxid });
+    }
+
+    /// Has the quorum do something.
     fn carry_out(&mut self, session: i64, ask: Ask) -> Result<Answer, Trouble> {
-        let tree = &self.zookeeper.tree;
         match ask {
-            Ask::Get(paths) => Ok(Answer::Entries(paths.iter().map(|path| tree.entry(path)).collect())),
-            Ask::Children(paths) => Ok(Answer::Names(paths.iter().map(|path| tree.children(path)).collect())),
+            Ask::Get(_) | Ask::Children(_) => unreachable!("a read is for one server"),
             Ask::Sync => Ok(Answer::Nothing),
             Ask::Close => {
                 self.end_session(session);
@@ -525,39 +698,56 @@ impl State {
 
     /// With the deliberate flaw of comparing wall clocks: a stamp that is old by the reader's clock is no sign of life,
     /// as if it had not been written.
-    fn disbelieved(&mut self, client: usize, paths: Vec<String>, answer: Answer) -> Answer {
-        let host = self.host_of(client);
-        let mut entries = match (host, answer) {
-            (Some(_), Answer::Entries(entries)) if !paths.is_empty() => entries,
-            (_, answer) => return answer,
-        };
-        let now = self.wall(host);
+    fn disbelieved(
+        &mut self,
+        client: usize,
+        paths: &[String],
+        mut entries: Vec<Option<Entry>>,
+    ) -> Vec<Option<Entry>> {
+        let Some(host) = self.host_of(client) else { return entries };
+        let now = self.wall(Some(host));
         let believed = &mut self.zookeeper.clients[client].believed;
-        for (path, entry) in paths.into_iter().zip(&mut entries) {
+        for (path, entry) in paths.iter().zip(&mut entries) {
             let Some(known) = entry.as_mut().filter(|_| path.ends_with("/keepalive")) else { continue };
             let stamp = std::str::from_utf8(&known.data).ok().and_then(|text| text.parse().ok());
             let is_old = stamp.is_some_and(|stamp| now > Duration::from_secs(stamp) + BELIEVED);
-            match believed.get(&path).filter(|_| is_old) {
+            match believed.get(path).filter(|_| is_old) {
                 Some(before) => known.clone_from(before),
-                None => drop(believed.insert(path, known.clone())),
+                None => drop(believed.insert(path.clone(), known.clone())),
             }
         }
-        Answer::Entries(entries)
+        entries
     }
 
     fn change_tree(&mut self, work: &Work) -> Result<Outcome, MultiError> {
         let mut draft = self.zookeeper.tree.draft();
         let outcome = draft.apply(work)?;
         let change = draft.finish();
-        for event in self.zookeeper.tree.publish(change) {
-            for client in 0..self.zookeeper.clients.len() {
-                let known = &self.zookeeper.clients[client];
-                if known.is_connected && !known.watches.is_empty() {
-                    self.tell(client, Word::Event(event.clone()));
-                }
+        let followers: Vec<usize> = self.zookeeper.followers.keys().copied().collect();
+        for host in &followers {
+            let (host, copies) = (*host, self.zookeeper.followers[host].copies);
+            if let Some(when) = self.when_told(host) {
+                let change = change.clone();
+                self.at(when, move |state| state.follow(host, copies, change));
             }
         }
+        let events = self.zookeeper.tree.publish(change);
+        self.announce_changes(events, |server| server.is_none_or(|server| !followers.contains(&server)));
         Ok(outcome)
+    }
+
+    /// Tells of changes to the clients of some servers.
+    fn announce_changes(&mut self, events: Vec<TreeEvent>, at: impl Fn(Option<usize>) -> bool) {
+        if events.is_empty() {
+            return;
+        }
+        let events: Arc<[TreeEvent]> = events.into();
+        for client in 0..self.zookeeper.clients.len() {
+            let known = &self.zookeeper.clients[client];
+            if known.is_connected && !known.watches.is_empty() && at(known.server) {
+                self.tell(client, Word::Events(events.clone()));
+            }
+        }
     }
 
     fn end_session(&mut self, session: i64) {
@@ -650,7 +840,8 @@ impl State {
             return;
         }
         match word {
-            Word::Answer(id, answer) => {
+            Word::Answer { id, answer, zxid } => {
+                known.seen = known.seen.max(zxid);
                 let expired = matches!(answer, Err(Trouble::Expired));
                 if let Some(call) = known.sent.remove(&id) {
                     let _ = call.answer.send(answer); // whoever asked may have gone
@@ -659,16 +850,16 @@ impl State {
                     self.disconnect(client);
                 }
             }
-            Word::Event(event) => {
+            Word::Events(events) => {
                 known.watches.retain(|watched| !watched.events.is_closed());
                 for watched in &known.watches {
-                    let wanted = match &event {
+                    let wanted = events.iter().filter(|event| match event {
                         TreeEvent::Changed { path } | TreeEvent::Deleted { path } => {
                             covers(&watched.root, path)
                         }
                         TreeEvent::Resync => true,
-                    };
-                    if wanted {
+                    });
+                    for event in wanted {
                         let _ = watched.events.send(event.clone()); // it was open a moment ago
                     }
                 }
@@ -721,6 +912,10 @@ fn judged(ask: &Ask) -> Vec<String> {
         _ => None,
     };
     ops.iter().filter_map(node).collect()
+}
+
+fn keeps_up(lag_ms: (u64, u64)) -> bool {
+    Duration::from_millis(lag_ms.1) <= SYNC_LIMIT
 }
 
 fn covers(root: &str, path: &str) -> bool {
@@ -907,10 +1102,12 @@ mod tests {
     //! The simulated ZooKeeper is a Tree.
 
     use std::sync::Arc;
+    use std::time::Duration;
 
     use async_trait::async_trait;
+    use bytes::Bytes;
     use pvc_contracts::tree::TreeFixture;
-    use pvc_ports::Tree;
+    use pvc_ports::{CreateMode, SessionState, Tree, TreeEvent};
 
     use super::Connection;
     use crate::cluster::{Shape, host_name};
@@ -936,6 +1133,120 @@ mod tests {
             });
             Simulated(world)
         }
+    }
+
+    impl Simulated {
+        /// Servers each of which is told late of what is written, some later than others.
+        fn lagging() -> Simulated {
+            let servers = Simulated::servers();
+            servers.0.with(|state| {
+                for (host, lag_ms) in [(0, (1, 40)), (1, (0, 10)), (2, (20, 90))] {
+                    state.set_lag(host, lag_ms);
+                }
+            });
+            servers
+        }
+
+        /// A client whose server is the one on `host`.
+        async fn client_of(&self, host: usize) -> Connection {
+            let pid = self.0.with(|state| {
+                while state.processes.len() % 3 != host {
+                    state.new_process("nobody".to_owned(), Some(0));
+                }
+                state.new_process("a client".to_owned(), Some(0))
+            });
+            let gate = Gate { world: self.0.clone(), pid };
+            let connection = Connection::open(gate).await.expect("there is a quorum");
+            let server = self.0.with(|state| state.zookeeper.clients[connection.client].server);
+            assert_eq!(server, Some(host));
+            connection
+        }
+    }
+
+    async fn data(tree: &Connection, path: &str) -> Option<Bytes> {
+        tree.get(path).await.expect("it answers").map(|entry| entry.data)
+    }
+
+    async fn write(tree: &Connection, path: &str, text: &'static str) {
+        tree.create(path, Bytes::from_static(text.as_bytes()), CreateMode::Persistent)
+            .await
+            .expect("it is new");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_lags_shows_what_was_until_it_is_told_or_asked_to_catch_up() {
+        let servers = Simulated::servers();
+        let (quick, late) = (servers.client_of(0).await, servers.client_of(1).await);
+        let mut events = late.watch("/").await.expect("it watches");
+        servers.0.with(|state| state.set_lag(1, (3000, 3000)));
+        write(&quick, "/a", "one").await;
+        let written = servers.0.now();
+        assert_eq!(data(&quick, "/a").await.as_deref(), Some(&b"one"[..]));
+        assert_eq!(data(&late, "/a").await, None);
+        assert!(events.try_recv().is_err(), "an event comes before what it is about");
+        late.sync().await.expect("it answers");
+        assert_eq!(data(&late, "/a").await.as_deref(), Some(&b"one"[..]));
+        assert!(servers.0.now() - written >= Duration::from_millis(2900));
+        assert_eq!(events.recv().await, Some(TreeEvent::Changed { path: "/a".to_owned() }));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_writes_by_a_server_that_lags_reads_it_afterwards_and_others_before() {
+        let servers = Simulated::servers();
+        servers.0.with(|state| state.set_lag(1, (3000, 3000)));
+        let (quick, late) = (servers.client_of(0).await, servers.client_of(1).await);
+        let begun = servers.0.now();
+        let (early, ()) = tokio::join!(
+            async {
+                while data(&quick, "/a").await.is_none() {}
+                servers.0.now() - begun
+            },
+            write(&late, "/a", "one")
+        );
+        assert!(early < Duration::from_secs(1), "{early:?}");
+        assert!(servers.0.now() - begun >= Duration::from_secs(3));
+        assert_eq!(data(&late, "/a").await.as_deref(), Some(&b"one"[..]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_knows_less_than_the_client_has_seen_refuses_it() {
+        let servers = Simulated::servers();
+        let client = servers.client_of(0).await;
+        servers.0.with(|state| state.set_lag(1, (8000, 8000)));
+        write(&client, "/a", "one").await;
+        assert!(data(&client, "/a").await.is_some());
+        servers.0.with(|state| {
+            state.hosts[0].server_up = false;
+            state.rearranged();
+        });
+        let mut session = client.session();
+        session.wait_for(|state| *state == SessionState::Disconnected).await.expect("the world goes on");
+        session.wait_for(|state| matches!(state, SessionState::Connected { .. })).await.expect("it goes on");
+        let server = servers.0.with(|state| state.zookeeper.clients[client.client].server);
+        assert_eq!(server, Some(2), "the one that does not lag");
+        assert!(data(&client, "/a").await.is_some(), "nobody sees what was before what they have seen");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_is_too_far_behind_is_no_part_of_the_quorum_until_it_has_caught_up() {
+        let servers = Simulated::servers();
+        servers.0.with(|state| {
+            state.hosts[2].server_up = false;
+            state.set_lag(1, (60_000, 60_000));
+            state.rearranged();
+            assert!(!state.has_quorum());
+            state.set_lag(1, (0, 0));
+            state.rearranged();
+            assert!(state.has_quorum());
+        });
+        let late = servers.client_of(1).await;
+        write(&late, "/a", "one").await;
+    }
+
+    mod lagging {
+        use super::Simulated;
+
+        pvc_contracts::tree_contract!(Simulated::lagging());
     }
 
     #[async_trait]

@@ -78,6 +78,8 @@ pub(super) const FORMS: &[Form<Deed>] = &[
     Form { form: "kill daemon of every node", means: |_| Deed::ToEachNode(Action::KillDaemon) },
     Form { form: "restart daemon of every node", means: |_| Deed::ToEachNode(Action::RestartDaemon) },
     Form { form: "thaw daemon of every node", means: |_| Deed::ToEachNode(Action::ThawDaemon) },
+    Form { form: "kill api of NODE", means: |f| fault(Action::KillApi(f.node())) },
+    Form { form: "kill worker of NODE", means: |f| fault(Action::KillWorker(f.node())) },
     Form { form: "hypervisor of NODE goes down", means: |f| fault(Action::HypervisorDown(f.node())) },
     Form { form: "hypervisor of NODE comes up", means: |f| fault(Action::HypervisorUp(f.node())) },
     Form { form: "zookeeper of NODE goes down", means: |f| fault(Action::ServerDown(f.node())) },
@@ -85,11 +87,22 @@ pub(super) const FORMS: &[Form<Deed>] = &[
     Form { form: "zookeeper of every node goes down", means: |_| Deed::ToEachNode(Action::ServerDown) },
     Form { form: "zookeeper of every node comes up", means: |_| Deed::ToEachNode(Action::ServerUp) },
     Form {
+        form: "zookeeper of NODE lags by TIME",
+        means: |f| {
+            let late = u64::try_from(f.times[0].as_millis()).unwrap_or(u64::MAX);
+            fault(Action::ServerLags(f.node(), late))
+        },
+    },
+    Form { form: "zookeeper of NODE keeps up", means: |f| fault(Action::ServerKeepsUp(f.node())) },
+    Form {
         form: "connection of NODE breaks after its next write",
         means: |f| fault(Action::BreakAfterWrite(f.node())),
     },
+    Form { form: "disk of NODE fills", means: |f| fault(Action::DiskFills(f.node())) },
+    Form { form: "disk of NODE has room", means: |f| fault(Action::DiskHasRoom(f.node())) },
     Form { form: "ceph falls silent", means: |_| fault(Action::CephSilent) },
     Form { form: "ceph answers", means: |_| fault(Action::CephAnswers) },
+    Form { form: "lock of VM is lost", means: |f| fault(Action::LoseLock(f.vm())) },
     // Whoever fences a node.
     Form { form: "power off fencer of NODE", means: |f| Deed::ToFencerOf(f.node(), Action::PowerLoss) },
     Form { form: "kill daemon of fencer of NODE", means: |f| Deed::ToFencerOf(f.node(), Action::KillDaemon) },
@@ -146,9 +159,15 @@ pub(super) const FORMS: &[Form<Deed>] = &[
     Form { form: "vm stop VM", means: |f| ask(Ask::Stop(f.vm())) },
     Form { form: "vm shutdown VM", means: |f| ask(Ask::Shutdown(f.vm())) },
     Form { form: "vm restart VM", means: |f| ask(Ask::Restart(f.vm())) },
-    Form { form: "vm disable VM", means: |f| ask(Ask::DisableAndWait(f.vm())) },
+    Form { form: "vm disable VM", means: |f| ask(Ask::Disable(f.vm())) },
+    Form { form: "vm define VM", means: |f| ask(Ask::Define(f.vm())) },
+    Form { form: "vm rename VM to TEXT", means: |f| ask(Ask::Rename { vm: f.vm(), to: f.text.clone() }) },
+    Form {
+        form: "vm modify VM to COUNT MiB",
+        means: |f| ask(Ask::Modify { vm: f.vm(), memory_mib: u64::from(f.count) }),
+    },
     Form { form: "vm undefine VM", means: |f| ask(Ask::Undefine(f.vm())) },
-    Form { form: "vm flush-locks VM", means: |f| fault(Action::FlushLocks(f.vm())) },
+    Form { form: "vm flush-locks VM", means: |f| ask(Ask::FlushLocks(f.vm())) },
     Form { form: "vm move VM", means: |f| ask(Ask::Move { vm: f.vm(), to: None, live_only: false }) },
     Form {
         form: "vm move VM to NODE",
@@ -174,6 +193,8 @@ pub(super) const FORMS: &[Form<Deed>] = &[
     Form { form: "vm meta VM no limit", means: |f| ask(Ask::Limit { vm: f.vm(), to: Vec::new() }) },
     Form { form: "node flush NODE", means: |f| ask(Ask::Flush(f.node())) },
     Form { form: "node ready NODE", means: |f| ask(Ask::Ready(f.node())) },
+    Form { form: "node flush NODE and wait", means: |f| ask(Ask::FlushAndWait(f.node())) },
+    Form { form: "node ready NODE and wait", means: |f| ask(Ask::ReadyAndWait(f.node())) },
     Form { form: "node primary NODE", means: |f| ask(Ask::Primary(f.node())) },
     Form { form: "node secondary NODE", means: |f| ask(Ask::Secondary(f.node())) },
     Form { form: "maintenance on", means: |_| ask(Ask::Maintenance(true)) },

@@ -93,6 +93,8 @@ enum BeginsIn {
     Start,
     Stop,
     Disable,
+    /// It is not there yet.
+    Undefined,
 }
 
 #[derive(Deserialize)]
@@ -396,6 +398,7 @@ fn vm(place: &Place, table: &VmTable, nodes: &[String]) -> Result<VmShape, Strin
     Ok(VmShape {
         name: table.name.get_ref().clone(),
         memory_mib: place.memory(&table.memory, 1024)?,
+        exists: table.state != BeginsIn::Undefined,
         runs: table.state == BeginsIn::Start,
         manner: Manner {
             ignores_shutdown: table.ignores_shutdown,

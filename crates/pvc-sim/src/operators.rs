@@ -1,0 +1,265 @@
+//! Operators: what they ask for goes to the API of a coordinator, as the command line sends it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::http::{Method, Request, header};
+use serde_json::Value;
+use tower::ServiceExt as _;
+
+use crate::actions::{Ask, OnlyWay};
+use crate::process::Gate;
+
+/// How long an operator waits for an answer.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long for something that is asked for with `--wait`.
+const LONG_PATIENCE: Duration = Duration::from_secs(15 * 60);
+
+/// How often a task is looked at until it has ended.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// More than any reply has.
+const REPLY_BYTES: usize = 16 << 20;
+
+/// What became of an ask: why it was refused, or `None` if there was no answer in time.
+pub(crate) type Answer = Option<Result<(), Refusal>>;
+
+/// Why something is not done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub why: String,
+    /// Nothing has been changed, and nothing will be.
+    pub is_final: bool,
+}
+
+impl Refusal {
+    pub fn new(why: impl Into<String>) -> Refusal {
+        Refusal { why: why.into(), is_final: true }
+    }
+}
+
+pub(crate) fn said(answer: &Answer) -> String {
+    match answer {
+        Some(Ok(())) => "done".to_owned(),
+        Some(Err(refusal)) => refusal.why.clone(),
+        None => "no answer in time".to_owned(),
+    }
+}
+
+/// The API on one coordinator, as it is reached from outside.
+#[derive(Clone)]
+pub(crate) struct Counter {
+    pub gate: Gate,
+    pub router: Router,
+}
+
+/// What things are called.
+pub(crate) struct Names {
+    pub hosts: Vec<String>,
+    pub vms: Vec<String>,
+    /// What the ask brings along.
+    pub xml: String,
+}
+
+/// A request to the API.
+#[derive(Debug, PartialEq, Eq)]
+struct Asked {
+    method: Method,
+    path: String,
+    query: BTreeMap<&'static str, String>,
+    /// The members of a form in its body.
+    form: Vec<(&'static str, String)>,
+}
+
+impl Asked {
+    fn new(method: Method, path: String) -> Asked {
+        Asked { method, path: format!("/api/v1/{path}"), query: BTreeMap::new(), form: Vec::new() }
+    }
+
+    fn post(path: String) -> Asked {
+        Asked::new(Method::POST, path)
+    }
+
+    fn with(mut self, name: &'static str, value: impl Into<String>) -> Asked {
+        self.query.insert(name, value.into());
+        self
+    }
+
+    fn with_any(self, name: &'static str, value: Option<&String>) -> Asked {
+        match value {
+            Some(value) => self.with(name, value),
+            None => self,
+        }
+    }
+
+    fn with_xml(mut self, xml: &str) -> Asked {
+        self.form.push(("xml", xml.to_owned()));
+        self
+    }
+
+    fn request(&self) -> Request<Body> {
+        let query = encoded(self.query.iter().map(|(name, value)| (*name, value.as_str())));
+        let form = encoded(self.form.iter().map(|(name, value)| (*name, value.as_str())));
+        Request::builder()
+            .method(self.method.clone())
+            .uri(format!("{}?{query}", self.path))
+            .header(header::CONTENT_TYPE, "application/x-www-form-urlencoded")
+            .body(Body::from(form))
+            .expect("names and encoded texts make a request")
+    }
+}
+
+fn encoded<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> String {
+    form_urlencoded::Serializer::new(String::new()).extend_pairs(pairs).finish()
+}
+
+/// The request that `ask` is.
+fn asked(ask: &Ask, names: &Names) -> Asked {
+    let vm = |vm: &usize| format!("vm/{}", names.vms[*vm]);
+    let node = |host: &usize| format!("node/{}", names.hosts[*host]);
+    let state = |which: &usize, state: &str| Asked::post(format!("{}/state", vm(which))).with("state", state);
+    let place = |which: &usize, action: &str, to: Option<usize>| {
+        let to = to.map(|host| &names.hosts[host]);
+        Asked::post(format!("{}/node", vm(which))).with("action", action).with_any("node", to)
+    };
+    let duty =
+        |host: &usize, duty: &str| Asked::post(format!("{}/domain-state", node(host))).with("state", duty);
+    let part = |host: &usize, part: &str| {
+        Asked::post(format!("{}/coordinator-state", node(host))).with("state", part)
+    };
+    match ask {
+        Ask::Start(which) => state(which, "start"),
+        Ask::Stop(which) => state(which, "stop"),
+        Ask::Shutdown(which) => state(which, "shutdown"),
+        Ask::Restart(which) => state(which, "restart"),
+        Ask::Disable(which) => state(which, "disable"),
+        Ask::Define(_) => Asked::post("vm".to_owned()).with_xml(&names.xml),
+        Ask::Modify { vm: which, .. } => Asked::new(Method::PUT, vm(which)).with_xml(&names.xml),
+        Ask::Rename { vm: which, to } => Asked::post(format!("{}/rename", vm(which))).with("new_name", to),
+        Ask::Undefine(which) => Asked::new(Method::DELETE, vm(which)),
+        Ask::FlushLocks(which) => Asked::post(format!("{}/locks", vm(which))),
+        Ask::Move { vm, to, live_only } => place(vm, "move", *to).with("force_live", live_only.to_string()),
+        Ask::Migrate { vm, to } => place(vm, "migrate", *to),
+        Ask::Method { vm: which, only } => {
+            let method = match only {
+                Some(OnlyWay::Live) => "live",
+                Some(OnlyWay::Shutdown) => "shutdown",
+                None => "none",
+            };
+            Asked::post(format!("{}/meta", vm(which))).with("migration_method", method)
+        }
+        Ask::Limit { vm: which, to } => {
+            let to: Vec<&str> = to.iter().map(|host| names.hosts[*host].as_str()).collect();
+            Asked::post(format!("{}/meta", vm(which))).with("limit", to.join(","))
+        }
+        Ask::Unmigrate(which) => place(which, "unmigrate", None),
+        Ask::Flush(host) => duty(host, "flush"),
+        Ask::Ready(host) => duty(host, "ready"),
+        Ask::FlushAndWait(host) => duty(host, "flush").with("wait", "true"),
+        Ask::ReadyAndWait(host) => duty(host, "ready").with("wait", "true"),
+        Ask::Primary(host) => part(host, "primary"),
+        Ask::Secondary(host) => part(host, "secondary"),
+        Ask::Maintenance(on) => Asked::post("status".to_owned()).with("state", on.to_string()),
+    }
+}
+
+impl Counter {
+    /// Asks, and hears what becomes of it; of a task, when it has ended.
+    pub async fn ask(&self, ask: &Ask, names: &Names) -> Answer {
+        let patience = match ask {
+            // These wait until the guest is off, or the node has done it.
+            Ask::FlushAndWait(_)
+            | Ask::ReadyAndWait(_)
+            | Ask::Disable(_)
+            | Ask::Undefine(_)
+            | Ask::Rename { .. } => LONG_PATIENCE,
+            _ => PATIENCE,
+        };
+        in_time(patience, async {
+            let reply = self.send(&asked(ask, names)).await?;
+            match reply["task_id"].as_str() {
+                Some(task) => self.until_over(task).await,
+                None => Ok(()),
+            }
+        })
+        .await
+    }
+
+    /// What the API replies, or why it refuses.
+    async fn send(&self, asked: &Asked) -> Result<Value, Refusal> {
+        // A process that stands still takes nothing, and gives nothing.
+        self.gate.pass().await;
+        let response = self.router.clone().oneshot(asked.request()).await;
+        let Ok(response) = response;
+        let status = response.status();
+        let body = to_bytes(response.into_body(), REPLY_BYTES).await;
+        let body = body.map_err(|error| Refusal { why: error.to_string(), is_final: false })?;
+        self.gate.pass().await;
+        let reply: Value = serde_json::from_slice(&body).unwrap_or_default();
+        match status.is_client_error() || status.is_server_error() {
+            false => Ok(reply),
+            true => Err(Refusal {
+                why: reply["message"].as_str().unwrap_or(status.as_str()).to_owned(),
+                // A server that has had no answer from the store does not know.
+                is_final: status.is_client_error(),
+            }),
+        }
+    }
+
+    async fn until_over(&self, task: &str) -> Result<(), Refusal> {
+        loop {
+            let status = self.send(&Asked::new(Method::GET, format!("tasks/{task}"))).await?;
+            match status["state"].as_str() {
+                Some("SUCCESS") => return Ok(()),
+                Some("PENDING" | "RUNNING") => self.gate.sleep(LOOK).await,
+                _ => {
+                    let why = status["status"].as_str().unwrap_or("the task is gone").to_owned();
+                    return Err(Refusal { why, is_final: false });
+                }
+            }
+        }
+    }
+}
+
+#[allow(clippy::disallowed_methods, reason = "the simulation owns time")]
+pub(crate) async fn in_time<T>(patience: Duration, work: impl Future<Output = T>) -> Option<T> {
+    tokio::time::timeout(patience, work).await.ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names() -> Names {
+        Names { hosts: vec!["hv1".into(), "hv2".into()], vms: vec!["web1".into()], xml: "<domain/>".into() }
+    }
+
+    fn line(ask: &Ask) -> String {
+        let request = asked(ask, &names()).request();
+        format!("{} {}", request.method(), request.uri())
+    }
+
+    #[test]
+    fn an_ask_is_the_request_that_the_command_line_sends() {
+        for (ask, wanted) in [
+            (Ask::Start(0), "POST /api/v1/vm/web1/state?state=start"),
+            (Ask::Define(0), "POST /api/v1/vm?"),
+            (Ask::Modify { vm: 0, memory_mib: 512 }, "PUT /api/v1/vm/web1?"),
+            (Ask::Rename { vm: 0, to: "web2".to_owned() }, "POST /api/v1/vm/web1/rename?new_name=web2"),
+            (Ask::Undefine(0), "DELETE /api/v1/vm/web1?"),
+            (
+                Ask::Move { vm: 0, to: Some(1), live_only: true },
+                "POST /api/v1/vm/web1/node?action=move&force_live=true&node=hv2",
+            ),
+            (Ask::Limit { vm: 0, to: vec![0, 1] }, "POST /api/v1/vm/web1/meta?limit=hv1%2Chv2"),
+            (Ask::Method { vm: 0, only: None }, "POST /api/v1/vm/web1/meta?migration_method=none"),
+            (Ask::FlushAndWait(1), "POST /api/v1/node/hv2/domain-state?state=flush&wait=true"),
+            (Ask::Maintenance(false), "POST /api/v1/status?state=false"),
+        ] {
+            assert_eq!(line(&ask), wanted);
+        }
+    }
+}

@@ -1,0 +1,444 @@
+//! What is done with the VMs against what their records ask for: no memory is promised twice (I11), and nothing is
+//! stopped that nobody wants stopped or that could have moved (I9).
+//!
+//! Whoever decides knows the others by their last keepalive, on a view that may be some seconds old. So what has only
+//! just begun or ended counts neither way: [`NEWS`] is how long a daemon may take to hear of something.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pvc_model::cluster::Cluster as View;
+use pvc_model::node::{DaemonState, DomainState, NodeRecord};
+use pvc_model::vm::{MigrationMethod, VmRecord, VmState};
+use pvc_model::{NodeName, Uuid};
+
+use crate::state::State;
+
+/// Two keepalives, on a server of ZooKeeper that lags as far as one may, and time to act.
+const NEWS: Duration = Duration::from_secs(45);
+
+/// How long a node that resets itself may take from the end of its guests to its own.
+const RESET: Duration = Duration::from_secs(2);
+
+/// What the records ask for, and since when.
+#[derive(Default)]
+pub(crate) struct Orders {
+    view: Arc<View>,
+    vms: BTreeMap<Uuid, Order>,
+    /// Since when each node takes VMs.
+    takes_vms: BTreeMap<NodeName, Duration>,
+    /// When something last left a node, or was called off.
+    freed: BTreeMap<NodeName, Duration>,
+    /// When a move of the VM last failed.
+    failed_moves: BTreeMap<Uuid, Duration>,
+}
+
+/// What is asked of one VM.
+struct Order {
+    state: VmState,
+    node: Option<NodeName>,
+    since: Duration,
+    /// When it was last to be anything but running.
+    off: Option<Duration>,
+    claim: Option<Claim>,
+}
+
+/// The VM has memory of a node, or is to have it.
+#[derive(Clone)]
+struct Claim {
+    node: NodeName,
+    since: Duration,
+    /// Somebody chose the node for it; it was not only started where it belongs.
+    is_placed: bool,
+}
+
+/// Whether the VM runs on its node, or will as soon as it can.
+fn comes(state: &VmState) -> bool {
+    matches!(state, VmState::Start | VmState::Restart | VmState::Migrate | VmState::MigrateLive)
+}
+
+fn is_off(state: &VmState) -> bool {
+    !matches!(
+        state,
+        VmState::Start | VmState::Migrate | VmState::MigrateLive | VmState::Unmigrate | VmState::Provision
+    )
+}
+
+impl Orders {
+    pub fn move_failed(&mut self, vm: Uuid, now: Duration) {
+        self.failed_moves.insert(vm, now);
+    }
+}
+
+fn is_long_ago(when: Option<&Duration>, now: Duration) -> bool {
+    when.is_none_or(|when| now.saturating_sub(*when) >= NEWS)
+}
+
+impl State {
+    /// The records are like this now. Judges what has changed.
+    pub fn records_changed(&mut self, view: Arc<View>) {
+        let now = self.now;
+        let before = std::mem::replace(&mut self.truth.orders.view, view.clone());
+        for node in view.nodes.values() {
+            let takes = node.daemon_state == DaemonState::Run && node.domain_state == DomainState::Ready;
+            match takes {
+                true => _ = self.truth.orders.takes_vms.entry(node.name.clone()).or_insert(now),
+                false => _ = self.truth.orders.takes_vms.remove(&node.name),
+            }
+        }
+        let mut drained = Vec::new();
+        let mut placed: Vec<(Arc<VmRecord>, Option<Arc<VmRecord>>)> = Vec::new();
+        for vm in view.vms.values() {
+            let old = before.vms.get(&vm.uuid);
+            if old.is_some_and(|old| Arc::ptr_eq(old, vm)) {
+                continue;
+            }
+            if self.note_order(vm, old.is_some()) {
+                placed.push((vm.clone(), old.cloned()));
+            }
+            if let Some(old) = old
+                && !old.autostart
+                && old.state == VmState::Start
+                && vm.autostart
+                && vm.state == VmState::Shutdown
+            {
+                drained.push(vm.clone());
+            }
+        }
+        for vm in drained {
+            self.truth_of_drained(&vm);
+        }
+        let gone: Vec<Uuid> =
+            self.truth.orders.vms.keys().filter(|vm| !view.vms.contains_key(vm)).copied().collect();
+        for vm in gone {
+            if let Some(Order { claim: Some(claim), .. }) = self.truth.orders.vms.remove(&vm) {
+                self.truth.orders.freed.insert(claim.node, now);
+            }
+        }
+        for (vm, old) in placed {
+            self.truth_of_placement(&vm);
+            if let Some(old) = old {
+                self.truth_of_recovery(&old, &vm);
+            }
+        }
+    }
+
+    /// Notes what is asked of the VM now. Whether it was given to another node to run there.
+    fn note_order(&mut self, vm: &VmRecord, is_known: bool) -> bool {
+        let now = self.now;
+        let is_there = vm.node.as_ref().and_then(|node| self.host_named(node)).is_some_and(|host| {
+            self.hosts[host].guests.get(&vm.uuid).is_some_and(|guest| !guest.is_incoming)
+        });
+        let orders = &mut self.truth.orders;
+        let old = orders.vms.remove(&vm.uuid);
+        let claims = vm.node.clone().filter(|_| comes(&vm.state));
+        let old_claim = old.as_ref().and_then(|old| old.claim.clone());
+        let stays = old_claim.clone().filter(|claim| claims.as_ref() == Some(&claim.node));
+        let moved = old.as_ref().is_some_and(|old| old.node != vm.node);
+        // It stays, or is back, where it never left: nobody has chosen anything.
+        let is_placed = is_known && moved && !is_there;
+        let is_new = stays.is_none() && claims.is_some();
+        if let Some(lost) = old_claim.filter(|_| stays.is_none()) {
+            orders.freed.insert(lost.node, now);
+        }
+        let unchanged = old.as_ref().filter(|old| old.state == vm.state && old.node == vm.node);
+        let since = unchanged.map_or(now, |old| old.since);
+        let was_off = old.as_ref().is_some_and(|old| is_off(&old.state));
+        let off = if was_off || is_off(&vm.state) { Some(now) } else { old.and_then(|old| old.off) };
+        let claim = stays.or_else(|| claims.map(|node| Claim { node, since: now, is_placed }));
+        let order = Order { state: vm.state.clone(), node: vm.node.clone(), since, off, claim };
+        orders.vms.insert(vm.uuid, order);
+        is_new && is_placed
+    }
+
+    /// A peer of PVC 1.0.3 places VMs by itself, and knows neither of the two rules.
+    fn has_older(&self) -> bool {
+        self.hosts.iter().any(|host| host.is_older)
+    }
+
+    fn host_named(&self, node: &NodeName) -> Option<usize> {
+        self.hosts.iter().position(|host| host.name == node.as_str())
+    }
+
+    // --- I3 ------------------------------------------------------------------------------------
+
+    /// A VM that was to run was given to another node, to run there.
+    fn truth_of_recovery(&mut self, old: &VmRecord, vm: &VmRecord) {
+        let Some(from) = old.node.as_ref().filter(|_| comes(&old.state) && vm.state == VmState::Start) else {
+            return;
+        };
+        let is_unproven = |node: &Arc<NodeRecord>| node.daemon_state == DaemonState::Dead;
+        if !self.has_older() && self.truth.orders.view.nodes.get(from).is_some_and(is_unproven) {
+            let what =
+                format!("VM {} is taken from {from}, whose death is suspected and not proven", vm.name);
+            self.violate("I3", what);
+        }
+    }
+
+    // --- I11 -----------------------------------------------------------------------------------
+
+    /// A VM was given to a node, to run there.
+    fn truth_of_placement(&mut self, vm: &VmRecord) {
+        if self.has_older() {
+            return;
+        }
+        let Some(node) = &vm.node else { return };
+        let Some(host) = self.host_named(node) else { return };
+        if !vm.node_limit.is_empty() && !vm.node_limit.contains(node) {
+            let what = format!("VM {} is given to {node}, which is none of those it is limited to", vm.name);
+            self.violate("I11", what);
+        }
+        let claimed = self.claimed_mib(host, |age, is_placed| is_placed || age >= NEWS);
+        let room = self.hosts[host].room_mib();
+        if claimed > room {
+            let what = format!(
+                "VM {} is given to {node}, where {claimed} MiB are promised with it and there are {room} MiB",
+                vm.name
+            );
+            self.violate("I11", what);
+        }
+    }
+
+    /// How much memory of a host is in use or promised, of what `counts` by its age and whether it was placed.
+    fn claimed_mib(&self, host: usize, counts: impl Fn(Duration, bool) -> bool) -> u64 {
+        let orders = &self.truth.orders;
+        let name = self.hosts[host].name.as_str();
+        let claim = |vm: &Uuid| {
+            let claim = orders.vms.get(vm).and_then(|order| order.claim.as_ref());
+            claim.filter(|claim| claim.node.as_str() == name)
+        };
+        let age = |since: Duration| self.now.saturating_sub(since);
+        let guests = &self.hosts[host].guests;
+        let there = guests
+            .iter()
+            .filter(|(vm, guest)| counts(age(guest.since), claim(vm).is_some_and(|claim| claim.is_placed)));
+        let there: u64 = there.map(|(_, guest)| guest.memory_mib).sum();
+        let promised = orders.view.vms.values().filter(|vm| {
+            let claimed = claim(&vm.uuid).is_some_and(|claim| counts(age(claim.since), claim.is_placed));
+            claimed && !guests.contains_key(&vm.uuid)
+        });
+        there + promised.map(|vm| vm.memory_mib()).sum::<u64>()
+    }
+
+    // --- I9 ------------------------------------------------------------------------------------
+
+    /// A node that gives its VMs away has one shut down until it takes VMs again.
+    fn truth_of_drained(&mut self, vm: &VmRecord) {
+        let orders = &self.truth.orders;
+        let Some(own) = vm.node.as_ref().and_then(|node| orders.view.nodes.get(node)) else { return };
+        if own.domain_state != DomainState::Flush || self.has_older() {
+            return;
+        }
+        let target = (0..self.hosts.len()).find(|host| self.could_have_taken(*host, vm));
+        if let Some(target) = target {
+            let what = format!(
+                "{} shuts VM {} down to be empty, and {} has had room for it for {} s",
+                own.name,
+                vm.name,
+                self.hosts[target].name,
+                NEWS.as_secs()
+            );
+            self.violate("I9", what);
+        }
+    }
+
+    /// Whether everybody has had time to know that this host can take the VM.
+    fn could_have_taken(&self, host: usize, vm: &VmRecord) -> bool {
+        let (known, orders) = (&self.hosts[host], &self.truth.orders);
+        let node = NodeName::new(&known.name);
+        let is_another = vm.node.as_ref() != Some(&node);
+        let is_allowed = vm.node_limit.is_empty() || vm.node_limit.contains(&node);
+        let takes = orders.takes_vms.get(&node).is_some_and(|since| self.now.saturating_sub(*since) >= NEWS);
+        let is_well = known.on && known.hypervisor_up && !known.disk_full;
+        let is_settled =
+            is_long_ago(orders.freed.get(&node), self.now) && is_long_ago(known.had_guest.as_ref(), self.now);
+        let room = known.room_mib();
+        let fits = self.claimed_mib(host, |_, _| true) + vm.memory_mib() <= room;
+        let is_heard = self.well_since(host).is_some_and(|since| self.now.saturating_sub(since) >= NEWS);
+        is_heard && is_another && is_allowed && takes && is_well && is_settled && fits
+    }
+
+    /// The daemon of a host ends a guest, or asks it to end.
+    pub fn truth_of_stop(&mut self, host: usize, vm: Uuid) {
+        let now = self.now;
+        let known = &self.hosts[host];
+        if self.has_older() {
+            return;
+        }
+        let Some(guest) = known.guests.get(&vm) else { return };
+        let orders = &self.truth.orders;
+        let (Some(order), Some(record)) = (orders.vms.get(&vm), orders.view.vms.get(&vm)) else { return };
+        let runs_elsewhere = self.hosts.iter().any(|other| {
+            other.name != known.name && other.guests.get(&vm).is_some_and(|guest| !guest.is_incoming)
+        });
+        // Of two, one has to go, and an order to stop it may be one that its node has not heard the end of.
+        if guest.is_leftover || guest.is_incoming || runs_elsewhere || !is_long_ago(order.off.as_ref(), now) {
+            return;
+        }
+        let here = order.node.as_ref().is_some_and(|node| node.as_str() == known.name);
+        let has_settled = |since: Duration| now.saturating_sub(since) >= NEWS;
+        let is_heard = self.well_since(host).is_some_and(has_settled);
+        // Whoever tried for an earlier target may not have heard of this one.
+        let has_failed = orders.failed_moves.get(&vm).is_some_and(|failed| *failed + NEWS >= order.since);
+        let shuts_down = record.migration_method == Some(MigrationMethod::Shutdown);
+        let is_to_stay = here && has_settled(order.since) && has_settled(guest.since);
+        let why = match order.state {
+            // Without quorum guests run on, unless the node is to give itself up.
+            VmState::Start if is_to_stay && !is_heard && self.nature.reset_after.is_none() => {
+                let what = format!("{} ends the guest of VM {}", known.name, record.name);
+                return self.truth_of_decision(&what, host);
+            }
+            _ if !is_heard => return,
+            VmState::Start if is_to_stay => "is to run there, and nobody asked for its end",
+            VmState::MigrateLive if !here => "is to be moved while it runs or not at all",
+            VmState::Migrate if !here && !shuts_down && !has_failed => {
+                "could be moved while it runs, which was not tried"
+            }
+            _ => return,
+        };
+        let what = format!("{} ends the guest of VM {}, which {why}", known.name, record.name);
+        let life = known.life;
+        // A node that takes itself for lost ends its guests, and then the machine in the same breath.
+        self.later(RESET, move |state| {
+            if state.hosts[host].life == life {
+                state.violate("I9", what);
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use pvc_model::cluster::Cluster as View;
+    use pvc_model::node::{DaemonState, DomainState};
+    use pvc_model::vm::{MigrationMethod, VmState};
+
+    use super::{NEWS, RESET};
+    use crate::cluster::{Cluster, Shape, vm_uuid};
+    use crate::log::Log;
+
+    /// A cluster of three in which nothing has changed for a while, with two VMs: vm0 on hv1, vm1 on hv2.
+    async fn calm() -> Cluster {
+        let cluster = Cluster::start(Shape::plain(3, 2), Log::new(false)).await.expect("all is well");
+        cluster.pass(NEWS + Duration::from_secs(30)).await.expect("all is well");
+        cluster
+    }
+
+    /// The records of the cluster, with another record of one VM.
+    fn changed(cluster: &Cluster, vm: usize, change: impl FnOnce(&mut pvc_model::vm::VmRecord)) -> Arc<View> {
+        let mut view = (*cluster.view()).clone();
+        let record = view.vms.get_mut(&vm_uuid(vm)).expect("it is defined");
+        change(Arc::make_mut(record));
+        Arc::new(view)
+    }
+
+    /// What is found wrong when the records become `views`, one after the other.
+    fn judged(cluster: &Cluster, views: &[Arc<View>]) -> Option<String> {
+        cluster.world.with(|state| {
+            views.iter().for_each(|view| state.records_changed(view.clone()));
+            state.truth.violation.clone().map(|violation| format!("{}: {}", violation.rule, violation.what))
+        })
+    }
+
+    async fn ended(cluster: &Cluster, host: usize, vm: usize) -> Option<String> {
+        cluster.world.with(|state| state.truth_of_stop(host, vm_uuid(vm)));
+        let violation = cluster.pass(2 * RESET).await.err()?;
+        Some(format!("{}: {}", violation.rule, violation.what))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_vm_that_is_given_more_memory_than_there_is_is_found() {
+        let cluster = calm().await;
+        let to_hv2 = |vm: &mut pvc_model::vm::VmRecord| vm.node = Some("hv2".into());
+        assert_eq!(judged(&cluster, &[changed(&cluster, 0, to_hv2)]), None);
+        let cluster = calm().await;
+        cluster.world.with(|state| state.hosts[1].memory_mib = 2048 + 1536);
+        let found = judged(&cluster, &[changed(&cluster, 0, to_hv2)]).expect("1 GiB and 1 GiB are more");
+        assert!(found.starts_with("I11: VM vm0 is given to hv2, where 2048 MiB"), "{found}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_vm_that_is_taken_from_a_node_that_nobody_has_proven_dead_is_found() {
+        let cluster = calm().await;
+        let mut suspected = (*cluster.view()).clone();
+        let node = suspected.nodes.get_mut("hv1").expect("it is a node");
+        Arc::make_mut(node).daemon_state = DaemonState::Dead;
+        let mut taken = suspected.clone();
+        let vm = taken.vms.get_mut(&vm_uuid(0)).expect("it is defined");
+        Arc::make_mut(vm).node = Some("hv2".into());
+        let found = judged(&cluster, &[Arc::new(suspected), Arc::new(taken)]).expect("nothing is proven");
+        assert!(found.starts_with("I3: VM vm0 is taken from hv1"), "{found}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_vm_that_is_given_to_a_node_it_is_not_limited_to_is_found() {
+        let cluster = calm().await;
+        let strayed = changed(&cluster, 0, |vm| {
+            vm.node_limit = vec!["hv1".into(), "hv3".into()];
+            vm.node = Some("hv2".into());
+        });
+        let found = judged(&cluster, &[strayed]).expect("hv2 is not among them");
+        assert!(found.starts_with("I11: VM vm0 is given to hv2, which is none"), "{found}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_drain_that_shuts_down_what_has_room_elsewhere_is_found() {
+        let shut_down = |cluster: &Cluster, memory: u64| {
+            cluster.world.with(|state| {
+                state.hosts[1].memory_mib = memory;
+                state.hosts[2].memory_mib = memory;
+            });
+            let mut view = (*changed(cluster, 0, |vm| {
+                vm.state = VmState::Shutdown;
+                vm.autostart = true;
+            }))
+            .clone();
+            let hv1 = view.nodes.get_mut("hv1").expect("it is a node");
+            Arc::make_mut(hv1).domain_state = DomainState::Flush;
+            judged(cluster, &[Arc::new(view)])
+        };
+        assert_eq!(shut_down(&calm().await, 2500), None);
+        let found = shut_down(&calm().await, 64 << 10).expect("there is room");
+        assert!(found.starts_with("I9: hv1 shuts VM vm0 down"), "{found}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_guest_that_is_ended_while_it_is_to_run_is_found() {
+        let cluster = calm().await;
+        let found = ended(&cluster, 0, 0).await.expect("nobody asked for it");
+        assert!(found.starts_with("I9: hv1 ends the guest of VM vm0, which is to run there"), "{found}");
+        let cluster = calm().await;
+        let stopped = changed(&cluster, 0, |vm| vm.state = VmState::Stop);
+        let started = changed(&cluster, 0, |vm| vm.state_version += 2);
+        judged(&cluster, &[stopped, started]);
+        assert_eq!(ended(&cluster, 0, 0).await, None, "its node has not heard yet that it is to run again");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_guest_that_is_ended_instead_of_moved_is_found() {
+        let methods: BTreeMap<&str, (Option<MigrationMethod>, VmState, bool)> = BTreeMap::from([
+            ("not tried", (None, VmState::Migrate, true)),
+            ("live only", (Some(MigrationMethod::Live), VmState::MigrateLive, true)),
+            ("shut down on purpose", (Some(MigrationMethod::Shutdown), VmState::Migrate, false)),
+        ]);
+        for (what, (method, state, is_wrong)) in methods {
+            let cluster = calm().await;
+            let moved = changed(&cluster, 0, |vm| {
+                (vm.node, vm.migration_method, vm.state) = (Some("hv2".into()), method, state);
+            });
+            assert_eq!(judged(&cluster, &[moved]), None);
+            let found = ended(&cluster, 0, 0).await;
+            assert_eq!(found.is_some(), is_wrong, "{what}: {found:?}");
+        }
+        let cluster = calm().await;
+        let moved = changed(&cluster, 0, |vm| (vm.node, vm.state) = (Some("hv2".into()), VmState::Migrate));
+        judged(&cluster, &[moved]);
+        cluster.world.with(|state| state.truth.orders.move_failed(vm_uuid(0), state.now));
+        assert_eq!(ended(&cluster, 0, 0).await, None, "it was tried");
+    }
+}

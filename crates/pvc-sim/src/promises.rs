@@ -1,0 +1,221 @@
+//! What operators were promised, to be held against the records in the end (I10).
+//!
+//! An ask that was answered "done" is a promise until the next one about the same thing. Of two that were under way
+//! at once nobody knows which one came last; and one that was never answered may still be carried out at any time, for
+//! the process that took it may stand still. Then nothing is promised.
+
+use std::collections::BTreeMap;
+
+use pvc_model::cluster::Cluster as View;
+use pvc_model::vm::VmState;
+
+use crate::actions::Ask;
+use crate::cluster::vm_uuid;
+use crate::operators::Answer;
+
+/// Something about a VM that operators decide.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Aspect {
+    Existence,
+    Power,
+    Name,
+    Memory,
+}
+
+impl Aspect {
+    const ALL: [Aspect; 4] = [Aspect::Existence, Aspect::Power, Aspect::Name, Aspect::Memory];
+}
+
+/// How it is to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Wish {
+    IsThere,
+    IsGone,
+    Runs,
+    IsOff,
+    IsCalled(String),
+    /// So much memory, in MiB.
+    Has(u64),
+}
+
+impl Wish {
+    fn aspect(&self) -> Aspect {
+        match self {
+            Wish::IsThere | Wish::IsGone => Aspect::Existence,
+            Wish::Runs | Wish::IsOff => Aspect::Power,
+            Wish::IsCalled(_) => Aspect::Name,
+            Wish::Has(_) => Aspect::Memory,
+        }
+    }
+}
+
+/// What the ask is about, and what is promised once it is done.
+struct Stake {
+    vm: usize,
+    aspects: Vec<Aspect>,
+    wishes: Vec<Wish>,
+}
+
+fn stake(ask: &Ask) -> Option<Stake> {
+    let one = |vm: usize, wish: Wish| {
+        let aspects = vec![wish.aspect()];
+        Some(Stake { vm, aspects, wishes: vec![wish] })
+    };
+    let all = |vm: usize, wishes: Vec<Wish>| Some(Stake { vm, aspects: Aspect::ALL.to_vec(), wishes });
+    match ask {
+        Ask::Start(vm) | Ask::Restart(vm) => one(*vm, Wish::Runs),
+        Ask::Stop(vm) | Ask::Shutdown(vm) | Ask::Disable(vm) => one(*vm, Wish::IsOff),
+        Ask::Rename { vm, to } => one(*vm, Wish::IsCalled(to.clone())),
+        Ask::Modify { vm, memory_mib } => one(*vm, Wish::Has(*memory_mib)),
+        Ask::Undefine(vm) => all(*vm, vec![Wish::IsGone]),
+        Ask::Define(vm) => all(*vm, vec![Wish::IsThere, Wish::IsOff]),
+        _ => None,
+    }
+}
+
+#[derive(Default)]
+struct Promise {
+    under_way: u32,
+    /// Several were, since it was last quiet.
+    is_mixed: bool,
+    /// One was never answered.
+    is_open: bool,
+    wish: Option<Wish>,
+    /// What it was before the one that is under way: so it stays if that is refused.
+    before: Option<Wish>,
+}
+
+#[derive(Default)]
+pub(crate) struct Promises(BTreeMap<(usize, Aspect), Promise>);
+
+impl Promises {
+    /// So it is, without anybody having asked.
+    pub fn begin_with(&mut self, vm: usize, wishes: impl IntoIterator<Item = Wish>) {
+        for wish in wishes {
+            let promise = self.0.entry((vm, wish.aspect())).or_default();
+            promise.wish = Some(wish);
+        }
+    }
+
+    pub fn asked(&mut self, ask: &Ask) {
+        let Some(stake) = stake(ask) else { return };
+        for aspect in stake.aspects {
+            let promise = self.0.entry((stake.vm, aspect)).or_default();
+            promise.is_mixed |= promise.under_way > 0;
+            promise.under_way += 1;
+            promise.before = promise.wish.take();
+        }
+    }
+
+    pub fn answered(&mut self, ask: &Ask, answer: &Answer) {
+        let Some(stake) = stake(ask) else { return };
+        for aspect in stake.aspects {
+            let promise = self.0.entry((stake.vm, aspect)).or_default();
+            promise.under_way = promise.under_way.saturating_sub(1);
+            promise.is_open |= is_open(answer);
+            let before = promise.before.take();
+            if !promise.is_mixed && !promise.is_open {
+                promise.wish = match answer {
+                    Some(Ok(())) => stake.wishes.iter().find(|wish| wish.aspect() == aspect).cloned(),
+                    _ => before,
+                };
+            }
+            if promise.under_way == 0 {
+                promise.is_mixed = false;
+            }
+        }
+    }
+
+    /// Whether nothing was ever left open about the VM's being there, and it was not to be gone.
+    pub fn is_there(&self, vm: usize) -> bool {
+        let promise = self.0.get(&(vm, Aspect::Existence));
+        promise.is_some_and(|promise| promise.wish == Some(Wish::IsThere))
+    }
+
+    /// The first promise that the records do not keep, with what they say.
+    pub fn broken(&self, view: &View) -> Option<(usize, Wish, String)> {
+        self.0.iter().find_map(|((vm, _), promise)| {
+            let wish = promise.wish.clone()?;
+            let record = view.vms.get(&vm_uuid(*vm));
+            let (is_kept, so) = match (&wish, record) {
+                (Wish::IsGone, record) => (record.is_none(), "there".to_owned()),
+                (_, None) => (false, "gone".to_owned()),
+                (Wish::IsThere, Some(_)) => (true, String::new()),
+                (Wish::Runs, Some(record)) => (record.state == VmState::Start, record.state.to_string()),
+                (Wish::IsOff, Some(record)) => (record.state != VmState::Start, record.state.to_string()),
+                (Wish::IsCalled(name), Some(record)) => (record.name == *name, record.name.clone()),
+                (Wish::Has(mib), Some(record)) => {
+                    (record.memory_mib() == *mib, format!("one with {} MiB", record.memory_mib()))
+                }
+            };
+            (!is_kept).then_some((*vm, wish, so))
+        })
+    }
+}
+
+/// Whether what was asked may still be carried out at any time.
+fn is_open(answer: &Answer) -> bool {
+    match answer {
+        None => true,
+        Some(Ok(())) => false,
+        Some(Err(refusal)) => !refusal.is_final,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DONE: Answer = Some(Ok(()));
+
+    fn wish(promises: &Promises, aspect: Aspect) -> Option<Wish> {
+        promises.0.get(&(0, aspect)).and_then(|promise| promise.wish.clone())
+    }
+
+    fn power_after(asks: &[(&str, Ask, Answer)]) -> Option<Wish> {
+        let mut promises = Promises::default();
+        for (what, ask, answer) in asks {
+            match *what {
+                "asked" => promises.asked(ask),
+                _ => promises.answered(ask, answer),
+            }
+        }
+        wish(&promises, Aspect::Power)
+    }
+
+    #[test]
+    fn what_is_done_is_promised_until_the_next_ask() {
+        let (start, stop) = (Ask::Start(0), Ask::Stop(0));
+        let asked = |ask: &Ask| ("asked", ask.clone(), DONE);
+        let done = |ask: &Ask| ("done", ask.clone(), DONE);
+        assert_eq!(power_after(&[asked(&start), done(&start)]), Some(Wish::Runs));
+        assert_eq!(power_after(&[asked(&start), done(&start), asked(&stop)]), None);
+        assert_eq!(power_after(&[asked(&start), done(&start), asked(&stop), done(&stop)]), Some(Wish::IsOff));
+    }
+
+    #[test]
+    fn of_two_at_once_and_after_one_that_was_never_answered_nothing_is_promised() {
+        let (start, stop) = (Ask::Start(0), Ask::Stop(0));
+        let asked = |ask: &Ask| ("asked", ask.clone(), DONE);
+        let done = |ask: &Ask| ("done", ask.clone(), DONE);
+        let lost = |ask: &Ask| ("lost", ask.clone(), None);
+        assert_eq!(power_after(&[asked(&start), asked(&stop), done(&start), done(&stop)]), None);
+        assert_eq!(power_after(&[asked(&stop), lost(&stop), asked(&start), done(&start)]), None);
+        let quiet = [asked(&start), asked(&stop), done(&start), done(&stop), asked(&stop), done(&stop)];
+        assert_eq!(power_after(&quiet), Some(Wish::IsOff));
+    }
+
+    #[test]
+    fn what_is_undefined_has_nothing_else_promised_and_must_be_gone() {
+        let mut promises = Promises::default();
+        promises.begin_with(0, [Wish::IsThere, Wish::Runs, Wish::Has(512)]);
+        promises.asked(&Ask::Undefine(0));
+        promises.answered(&Ask::Undefine(0), &DONE);
+        assert_eq!(wish(&promises, Aspect::Existence), Some(Wish::IsGone));
+        assert_eq!(wish(&promises, Aspect::Memory), None);
+        assert_eq!(promises.broken(&View::default()), None);
+        let mut promises = Promises::default();
+        promises.begin_with(0, [Wish::Runs]);
+        assert_eq!(promises.broken(&View::default()), Some((0, Wish::Runs, "gone".to_owned())));
+    }
+}
