@@ -32,6 +32,9 @@ const GATHER: Duration = Duration::from_millis(5);
 /// keepalive's stamp is followed by its figures.
 const PATIENCE: Duration = Duration::from_millis(200);
 
+/// How often in a row the mirror reads what has changed while it read. Readers wait for it no longer.
+const ROUNDS: u32 = 20;
+
 /// What the mirror shows: the tree as bytes and as records, both of one moment.
 pub(crate) struct State {
     pub raw: Raw,
@@ -180,32 +183,59 @@ impl Mirror {
 
     async fn try_to_read(&mut self) -> Result<(), TreeError> {
         if self.all_dirty {
-            let raw = read_all(self.tree.as_ref()).await?;
+            let mut raw = read_all(self.tree.as_ref()).await?;
             self.all_dirty = false;
             self.dirty.clear();
+            self.take_waiting_events();
+            match self.read_whole().await {
+                Ok(read) => read.iter().for_each(|(path, entry)| raw.take_over(path, entry.as_ref())),
+                Err(error) => {
+                    self.all_dirty = true;
+                    return Err(error);
+                }
+            }
             self.replace(raw);
-            return Ok(());
+        } else {
+            let read = self.read_whole().await?;
+            if !read.is_empty() {
+                self.apply(read);
+            }
         }
-        if self.dirty.is_empty() {
-            return Ok(());
-        }
-        let paths: Vec<String> = self.dirty.iter().cloned().collect();
-        let entries = self.tree.get_many(&paths).await?;
-        self.dirty.clear();
-        self.apply(paths.into_iter().zip(entries).collect());
+        // Events were taken here as well.
+        self.read_soon();
         Ok(())
+    }
+
+    /// Reads what is dirty, and what becomes so meanwhile. A change is announced before any answer that shows a part of
+    /// it, so when nothing more is announced no change is shown by half: whoever decides on the new version of one key
+    /// has seen what the change did to the others. Stamps stand for themselves.
+    async fn read_whole(&mut self) -> Result<BTreeMap<String, Option<Entry>>, TreeError> {
+        let mut read = BTreeMap::new();
+        for _ in 0..ROUNDS {
+            if self.dirty.is_empty()
+                || (!read.is_empty() && self.dirty.iter().all(|path| keys::is_stamp(path)))
+            {
+                break;
+            }
+            let paths: Vec<String> = self.dirty.iter().cloned().collect();
+            match self.tree.get_many(&paths).await {
+                Ok(entries) => read.extend(paths.into_iter().zip(entries)),
+                Err(error) => {
+                    self.dirty.extend(read.into_keys());
+                    return Err(error);
+                }
+            }
+            self.dirty.clear();
+            self.take_waiting_events();
+        }
+        Ok(read)
     }
 
     fn apply(&mut self, read: BTreeMap<String, Option<Entry>>) {
         let mut state = self.state.write().expect("readers do not panic");
         let State { raw, cluster } = &mut *state;
         let subjects: BTreeSet<Subject> = read.keys().filter_map(|path| Subject::of(path)).collect();
-        for (path, entry) in read {
-            match entry {
-                Some(entry) => raw.put(&path, &entry),
-                None => raw.remove(&path),
-            }
-        }
+        read.iter().for_each(|(path, entry)| raw.take_over(path, entry.as_ref()));
         let revision = cluster.revision + 1;
         let view = Arc::make_mut(cluster);
         let events: Vec<Event> = subjects

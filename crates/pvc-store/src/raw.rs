@@ -253,6 +253,14 @@ impl Raw {
         self.branch_mut(path).node = Some(RawNode { data: Value::default(), version: 0, mzxid: 0 });
     }
 
+    /// Takes over what was read at `path`, also that nothing is there.
+    pub fn take_over(&mut self, path: &str, read: Option<&Entry>) {
+        match read {
+            Some(entry) => self.put(path, entry),
+            None => self.remove(path),
+        }
+    }
+
     /// Removes `path` and everything below it.
     pub fn remove(&mut self, path: &str) {
         if path == "/" {
