@@ -124,6 +124,8 @@ pub struct Mind {
     /// How often in a row its BMC said that the power is off.
     found_off: u32,
     cut_off: bool,
+    /// It may have been cut off, though it lived.
+    may_be_off: bool,
     ask_at: Duration,
     /// Failed attempts to cut its power.
     attempts: Backoff,
@@ -143,6 +145,16 @@ impl Mind {
     /// Its power was cut, and its BMC says so.
     pub fn was_cut_off(&mut self) {
         self.cut_off = true;
+    }
+
+    /// It was found alive while its power was about to be cut: the command may have come through.
+    pub fn may_be_cut_off(&mut self) {
+        self.may_be_off = true;
+    }
+
+    /// It was switched on again.
+    pub fn was_switched_on(&mut self) {
+        (self.cut_off, self.may_be_off) = (false, false);
     }
 
     /// Its power could not be cut.
@@ -182,6 +194,11 @@ pub fn observe(view: &View<'_>, minds: &mut BTreeMap<NodeName, Mind>) {
         let same_stamp = mind.taken_up.is_none_or(|(stamp, _)| stamp == node.keepalives);
         mind.busy || (same_stamp && is_concern(view, node, Some(mind)))
     });
+    // A daemon that says it runs has begun after all that was known of the power.
+    let runs = |name: &NodeName| {
+        view.cluster.nodes.get(name).is_some_and(|node| node.daemon_state == DaemonState::Run)
+    };
+    minds.iter_mut().filter(|(name, _)| runs(name)).for_each(|(_, mind)| mind.was_switched_on());
     for node in view.cluster.nodes.values().filter(|node| node.daemon_state == DaemonState::Dead) {
         if is_concern(view, node, minds.get(&node.name)) {
             let silent = view.sightings.silent(&node.name);
@@ -233,6 +250,8 @@ fn is_concern(view: &View<'_>, node: &NodeRecord, mind: Option<&Mind>) -> bool {
     }
     let is_silent = view.sightings.silent(&node.name) >= suspicious;
     match node.daemon_state {
+        // It started again in the moment in which its power was cut: nobody else knows that it is off.
+        DaemonState::Init => mind.is_some_and(|mind| mind.cut_off || mind.may_be_off),
         DaemonState::Run | DaemonState::Dead => is_silent,
         DaemonState::Fenced => is_silent && (is_being_recovered(node) || wants_power(node)),
         _ => false,
@@ -265,6 +284,9 @@ fn decide(view: &View<'_>, node: &NodeRecord, mind: &Mind) -> Option<Step> {
     match node.daemon_state {
         DaemonState::Run => Some(Step::Suspect { stamp: node.keepalives }),
         DaemonState::Dead => prove(view, node, mind),
+        DaemonState::Init => {
+            ((mind.cut_off || mind.may_be_off) && due(&mind.switching_on)).then_some(Step::PowerOn)
+        }
         // A recovery that does not work out may need what stands still in the dead machine: its disks.
         DaemonState::Fenced
             if wants_power(node)

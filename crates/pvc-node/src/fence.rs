@@ -174,6 +174,8 @@ impl Fencer {
             Ended::Done => {}
             Ended::Heard(is_on) => mind.heard_of_power(is_on, now, interval),
             Ended::CutOff => mind.was_cut_off(),
+            Ended::MayBeCutOff => mind.may_be_cut_off(),
+            Ended::SwitchedOn => mind.was_switched_on(),
             Ended::NotCutOff => mind.could_not_be_cut_off(now),
             Ended::NotRecovered => mind.could_not_recover(now),
             Ended::NotSwitchedOn => mind.could_not_switch_on(now),

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::NodeName;
 use crate::attention::Attention;
 use crate::cluster::Cluster;
+use crate::node::DaemonState;
 
 /// How long each node has been silent, in the time that this observer listened.
 #[derive(Debug, Clone, Default)]
@@ -17,11 +18,14 @@ pub struct Sightings {
 #[derive(Debug, Clone, Copy)]
 struct Sighting {
     stamp: i32,
+    /// Whether its record said that it runs.
+    runs: bool,
     silent: Duration,
 }
 
 impl Sightings {
-    /// Looks at everybody's stamp at `now`, by the observer's monotonic clock.
+    /// Looks at everybody's stamp at `now`, by the observer's monotonic clock. One that says it runs is heard with that:
+    /// its first stamp may come a moment later.
     ///
     /// Without a connection nobody is heard, and all silence is forgotten: whoever returns from an outage
     /// waits the full time for everyone (I8).
@@ -33,11 +37,11 @@ impl Sightings {
         let heard = self.attention.look(now);
         self.nodes.retain(|name, _| cluster.nodes.contains_key(name));
         for (name, node) in &cluster.nodes {
-            let stamp = node.keepalives;
-            let new = Sighting { stamp, silent: Duration::ZERO };
+            let (stamp, runs) = (node.keepalives, node.daemon_state == DaemonState::Run);
+            let new = Sighting { stamp, runs, silent: Duration::ZERO };
             let sighting = self.nodes.entry(name.clone()).or_insert(new);
-            *sighting = match sighting.stamp == stamp {
-                true => Sighting { stamp, silent: sighting.silent + heard },
+            *sighting = match sighting.stamp == stamp && (sighting.runs || !runs) {
+                true => Sighting { silent: sighting.silent + heard, ..new },
                 false => new,
             };
         }

@@ -629,6 +629,41 @@ fn a_recovery_that_does_not_work_out_switches_the_machine_on_and_goes_on() {
 }
 
 #[test]
+fn a_node_that_says_it_runs_is_heard_with_that_before_its_first_stamp() {
+    let mut fencer = Fencer::watching([node("hv1", DaemonState::Run), node("hv2", DaemonState::Init)]);
+    fencer.after(300);
+    fencer.edit("hv2", |node| node.daemon_state = DaemonState::Run);
+    assert_eq!(fencer.after(30), []);
+    assert_eq!(fencer.after(2), [(NodeName::new("hv2"), Step::Suspect { stamp: 7 })]);
+}
+
+#[test]
+fn one_that_lived_when_its_power_was_cut_is_not_proven_dead_by_that() {
+    let mut fencer = with_dead_node();
+    fencer.after(30);
+    fencer.mind("hv2").may_be_cut_off();
+    fencer.edit("hv2", |node| node.daemon_state = DaemonState::Run);
+    assert_eq!(fencer.after(1), []);
+    fencer.edit("hv2", |node| node.daemon_state = DaemonState::Dead);
+    assert!(!matches!(fencer.steps_for("hv2"), Some(Step::Prove { .. })));
+}
+
+#[test]
+fn a_node_that_starts_while_its_power_is_cut_is_switched_on_again() {
+    let mut fencer = with_dead_node();
+    fencer.after(30);
+    fencer.mind("hv2").was_cut_off();
+    fencer.edit("hv2", |node| node.daemon_state = DaemonState::Init);
+    assert_eq!(fencer.steps_for("hv2"), Some(Step::PowerOn));
+    let now = fencer.now;
+    fencer.mind("hv2").could_not_switch_on(now);
+    assert_eq!(fencer.steps_for("hv2"), None);
+    assert_eq!(fencer.after(5), [(NodeName::new("hv2"), Step::PowerOn)], "it is tried again");
+    fencer.mind("hv2").was_switched_on();
+    assert_eq!(fencer.after(60), [], "a node that starts is nobody's concern");
+}
+
+#[test]
 fn what_is_recorded_of_an_earlier_fence_is_not_this_ones() {
     let due = |stamp| FenceNote { stamp, proven_at: Some(5), power: PowerAfter::Due, ..FenceNote::default() };
     for (stamp, expected) in [(Some(7), Some(Step::PowerOn)), (Some(6), None), (None, Some(Step::PowerOn))] {

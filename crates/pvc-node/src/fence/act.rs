@@ -50,8 +50,10 @@ pub(super) enum Ended {
     /// What the BMC said of the power, if anything.
     Heard(Option<bool>),
     CutOff,
+    MayBeCutOff,
     NotCutOff,
     NotRecovered,
+    SwitchedOn,
     NotSwitchedOn,
 }
 
@@ -104,7 +106,10 @@ impl Actor {
             Step::CutPower { stamp } => self.cut_power(record, *stamp, lock).await,
             Step::Prove { stamp, proof, recover } => self.prove(record, *stamp, *proof, *recover).await,
             Step::Recover { patient } => self.recover(&now, record, *patient).await,
-            Step::PowerOn if fence::wants_power(record) => self.power_on(record).await,
+            // What was cut while it started has no note of a fence.
+            Step::PowerOn if fence::wants_power(record) || record.daemon_state == DaemonState::Init => {
+                self.power_on(record).await
+            }
             Step::PowerOn => Ended::Done,
         }
     }
@@ -158,7 +163,8 @@ impl Actor {
             // The command may be on its way to a BMC that does not answer: it is taken back.
             () = self.lives(node, stamp) => {
                 tracing::warn!(%node, "the node lives; its power is not cut");
-                return Ended::Done;
+                // Or it was all the same: one that was about to start would stay off.
+                return Ended::MayBeCutOff;
             }
             () = lock.until_lost() => return Ended::Done,
             cut = self.shared.ports.power.cut(&bmc) => cut,
@@ -398,11 +404,15 @@ impl Actor {
             tracing::error!(%node, %error, "the fenced node could not be switched on again; it is tried again");
             return Ended::NotSwitchedOn;
         }
+        if record.daemon_state == DaemonState::Init {
+            tracing::warn!(%node, "the node had started when its power was cut; it is switched on");
+            return Ended::SwitchedOn;
+        }
         tracing::info!(%node, "the fenced node was switched on again");
         let mut note = self.note_of(record);
         note.power = PowerAfter::SwitchedOn;
         self.note(node, note).await;
-        Ended::Done
+        Ended::SwitchedOn
     }
 
     /// Lets an operator know.
