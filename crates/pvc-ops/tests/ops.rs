@@ -514,6 +514,23 @@ async fn a_running_vm_is_disabled_after_it_stopped() {
     }
 }
 
+/// Found by a seed: its node leaves a disabled guest alone.
+#[tokio::test(start_paused = true)]
+async fn a_vm_that_is_being_stopped_is_disabled_when_its_guest_is_gone() {
+    let world = World::with_nodes(&["hv1"]).await;
+    world.define("web1", UUID).await;
+    world.state(VmState::Stop).await;
+    world.running("hv1", &[UUID]).await;
+    let outcome = vm::set_state(&world.store, "web1", StateRequest::Disable, false).await.unwrap();
+    assert_eq!(world.vm().state, VmState::Stop);
+    let node = world.play_node();
+    let patience = Duration::from_secs(200);
+    vm::finish_disable(&world.store, world.clock.as_ref(), &outcome, patience).await.unwrap();
+    assert_eq!(world.vm().state, VmState::Disable);
+    assert!(world.store.view().nodes["hv1"].running.is_empty());
+    node.abort();
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_vm_that_does_not_stop_or_is_started_again_is_not_disabled() {
     let world = World::with_nodes(&["hv1"]).await;

@@ -104,6 +104,15 @@ pub async fn set_state(
             }
             let answer = request_state(&record.state, request, force)
                 .map_err(|why| StateRefusal::Request { vm: record.name.clone(), request, why })?;
+            let answer = match answer {
+                // Its node has still to pull the plug, and would leave a disabled guest alone.
+                Answer::Write(VmState::Disable)
+                    if record.state == VmState::Stop && super::runner(cluster, record.uuid).is_some() =>
+                {
+                    Answer::AwaitStopThenDisable
+                }
+                answer => answer,
+            };
             let mut changes = Changes::new();
             if request == StateRequest::Start {
                 check_start(cluster, record, &mut changes)?;
