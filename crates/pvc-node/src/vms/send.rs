@@ -445,7 +445,9 @@ impl Sender {
             Ok(ours) => ours,
             Err(error) => return self.later(&error),
         };
-        let state = ended_here(ours);
+        // One of ours that was stopped meanwhile announces nothing, and starts what its record says when it returns.
+        let to = self.shared.store.view().nodes.get(&self.to).cloned();
+        let state = ended_here(ours || to.is_some_and(|to| to.runs_our_daemon()));
         let write = |cluster: &Cluster| {
             let record = self.sent(cluster)?;
             let runner = runs_elsewhere(cluster, self.vm, self.shared.name());
