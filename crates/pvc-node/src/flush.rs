@@ -51,9 +51,19 @@ struct Memory {
     raised: Option<Duration>,
     /// Where VMs were sent lately: their new node's figures do not show them yet.
     sent: BTreeMap<Uuid, Sent>,
+    /// Until when figures may count what was promised as well: VMs move somewhere, or did a moment ago. Monotonic.
+    unsettled: Option<Duration>,
     /// What was moved back since the node was asked to be ready.
     tried: BTreeSet<Uuid>,
     stay: BTreeSet<Uuid>,
+}
+
+/// What the figures of nodes do not show, or show twice.
+#[derive(Default)]
+struct News {
+    /// The VMs that were sent lately, and where to.
+    sent: Vec<(Uuid, NodeName)>,
+    is_unsettled: bool,
 }
 
 struct Sent {
@@ -83,8 +93,7 @@ async fn pass(shared: &Arc<Shared>, memory: &mut Memory) {
 }
 
 impl Memory {
-    /// The VMs that were sent lately, and where to.
-    fn sent_lately(&mut self, shared: &Shared, view: &Cluster) -> Vec<(Uuid, NodeName)> {
+    fn news(&mut self, shared: &Shared, view: &Cluster) -> News {
         let now = shared.now();
         let lasting = shared.settings.keepalive_interval * 2;
         self.sent.retain(|uuid, sent| {
@@ -94,14 +103,21 @@ impl Memory {
             }
             now < sent.until
         });
-        self.sent.iter().map(|(uuid, sent)| (*uuid, sent.to.clone())).collect()
+        let sent: Vec<(Uuid, NodeName)> =
+            self.sent.iter().map(|(uuid, sent)| (*uuid, sent.to.clone())).collect();
+        let moves = !sent.is_empty() || view.vms.values().any(|vm| is_moving(&vm.state));
+        let unsettled = self.unsettled.get_or_insert(now + lasting);
+        if moves {
+            *unsettled = now + lasting;
+        }
+        News { sent, is_unsettled: now < *unsettled }
     }
 }
 
 /// What VMs were promised that are on their way, and those that have only just arrived.
-fn promises(cluster: &Cluster, lately: &[(Uuid, NodeName)]) -> Promises {
+fn promises(cluster: &Cluster, news: &News) -> Promises {
     let mut promises = Promises::under_way(cluster);
-    for (uuid, to) in lately {
+    for (uuid, to) in &news.sent {
         let has_arrived = cluster.nodes.get(to).is_some_and(|node| node.running.contains(uuid));
         if let Some(vm) = cluster.vms.get(uuid).filter(|_| has_arrived) {
             promises.reserve(to, &Need::of(vm));
@@ -111,21 +127,21 @@ fn promises(cluster: &Cluster, lately: &[(Uuid, NodeName)]) -> Promises {
 }
 
 async fn empty(shared: &Arc<Shared>, view: &Cluster, memory: &mut Memory) {
-    let lately = memory.sent_lately(shared, view);
-    let left = plan(shared, view, &lately);
+    let news = memory.news(shared, view);
+    let left = plan(shared, view, &news);
     for leave in &left.leave {
-        if send(shared, leave, &lately).await {
+        if send(shared, leave, &news).await {
             let until = shared.now() + shared.settings.keepalive_interval * 2;
             memory.sent.insert(leave.vm, Sent { to: leave.to.clone(), until });
         }
     }
     for vm in &left.shut_down {
-        shut_down(shared, *vm, &lately).await;
+        shut_down(shared, *vm, &news).await;
     }
     tell_blockers(shared, &left.blocked, memory).await;
     if left.is_done() {
         let decide = |cluster: &Cluster| {
-            let left = plan(shared, cluster, &[]);
+            let left = plan(shared, cluster, &News::default());
             let done = is_asked(cluster, shared, &DomainState::Flush) && left.is_done();
             finished(shared, done, DomainState::Flushed)
         };
@@ -135,19 +151,18 @@ async fn empty(shared: &Arc<Shared>, view: &Cluster, memory: &mut Memory) {
     }
 }
 
-fn plan(shared: &Shared, cluster: &Cluster, lately: &[(Uuid, NodeName)]) -> Flush {
+fn plan(shared: &Shared, cluster: &Cluster, news: &News) -> Flush {
     let now = shared.now();
     let failed = shared.failed_moves();
     let failed = failed.iter().filter(|(_, failures)| failures.wait_until(now).is_some());
     let failed = failed.map(|(uuid, _)| *uuid).collect();
     let at_once = shared.settings.migration.at_once;
     let with = |promises| flush(cluster, shared.name(), &failed, promises, at_once);
-    let left = with(promises(cluster, lately));
-    if left.shut_down.is_empty() {
-        return left;
+    let left = with(promises(cluster, news));
+    match news.is_unsettled && !left.shut_down.is_empty() {
+        true => wait_for_room(left, &with(Promises::default())),
+        false => left,
     }
-    let once = Promises::under_way_but(cluster, |vm| is_moving(&vm.state));
-    wait_for_room(left, &with(once))
 }
 
 /// What is on its way, or has only just arrived, may be counted twice: by its node's figures and by what was promised
@@ -160,11 +175,11 @@ fn wait_for_room(mut left: Flush, by_figures: &Flush) -> Flush {
 }
 
 /// Gives the VM its new node.
-async fn send(shared: &Shared, leave: &Leave, lately: &[(Uuid, NodeName)]) -> bool {
+async fn send(shared: &Shared, leave: &Leave, news: &News) -> bool {
     let vm = leave.vm;
     let decide = |cluster: &Cluster| {
         let asked = is_asked(cluster, shared, &DomainState::Flush);
-        if !asked || !plan(shared, cluster, lately).leave.contains(leave) {
+        if !asked || !plan(shared, cluster, news).leave.contains(leave) {
             return Err(Moot);
         }
         let mut changes = Changes::new();
@@ -178,10 +193,10 @@ async fn send(shared: &Shared, leave: &Leave, lately: &[(Uuid, NodeName)]) -> bo
 }
 
 /// Shuts the VM down and marks it to be started when the node is ready again.
-async fn shut_down(shared: &Shared, vm: Uuid, lately: &[(Uuid, NodeName)]) {
+async fn shut_down(shared: &Shared, vm: Uuid, news: &News) {
     let decide = |cluster: &Cluster| {
         let asked = is_asked(cluster, shared, &DomainState::Flush);
-        if !asked || !plan(shared, cluster, lately).shut_down.contains(&vm) {
+        if !asked || !plan(shared, cluster, news).shut_down.contains(&vm) {
             return Err(Moot);
         }
         let mut changes = Changes::new();
