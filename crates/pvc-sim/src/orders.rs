@@ -13,6 +13,7 @@ use pvc_model::node::{DaemonState, DomainState, NodeRecord};
 use pvc_model::vm::{MigrationMethod, VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
 
+use crate::process::Pid;
 use crate::state::State;
 
 /// Two keepalives, on a server of ZooKeeper that lags as far as one may, and time to act.
@@ -30,6 +31,8 @@ pub(crate) struct Orders {
     takes_vms: BTreeMap<NodeName, Duration>,
     /// When something last left a node, or was called off.
     freed: BTreeMap<NodeName, Duration>,
+    /// Which daemon of a host last said that it starts, and when.
+    announced: BTreeMap<usize, (Pid, Duration)>,
     /// When a move of the VM last failed.
     failed_moves: BTreeMap<Uuid, Duration>,
 }
@@ -41,6 +44,9 @@ struct Order {
     since: Duration,
     /// When it was last to be anything but running.
     off: Option<Duration>,
+    method: Option<MigrationMethod>,
+    /// Since when it may be moved in this way.
+    method_since: Duration,
     claim: Option<Claim>,
 }
 
@@ -66,6 +72,11 @@ fn is_off(state: &VmState) -> bool {
 }
 
 impl Orders {
+    /// When the daemon `pid` of the host said that it starts.
+    pub fn announced(&self, host: usize, pid: Pid) -> Option<Duration> {
+        self.announced.get(&host).filter(|(known, _)| *known == pid).map(|(_, when)| *when)
+    }
+
     pub fn move_failed(&mut self, vm: Uuid, now: Duration) {
         self.failed_moves.insert(vm, now);
     }
@@ -85,6 +96,15 @@ impl State {
             match takes {
                 true => _ = self.truth.orders.takes_vms.entry(node.name.clone()).or_insert(now),
                 false => _ = self.truth.orders.takes_vms.remove(&node.name),
+            }
+        }
+        for node in view.nodes.values().filter(|node| node.daemon_state == DaemonState::Init) {
+            let begins = before.nodes.get(&node.name).is_none_or(|old| old.daemon_state != DaemonState::Init);
+            let host = self.host_named(&node.name).filter(|_| begins);
+            if let Some((host, pid)) =
+                host.and_then(|host| Some((host, self.hosts[host].daemon.as_ref()?.pid)))
+            {
+                self.truth.orders.announced.insert(host, (pid, now));
             }
         }
         let mut drained = Vec::new();
@@ -117,9 +137,10 @@ impl State {
             }
         }
         for (vm, old) in placed {
-            self.truth_of_placement(&vm);
-            if let Some(old) = old {
-                self.truth_of_recovery(&old, &vm);
+            let home = old.as_ref().and_then(|old| old.last_node.as_ref());
+            self.truth_of_placement(&vm, home);
+            if let Some(old) = &old {
+                self.truth_of_recovery(old, &vm);
             }
         }
     }
@@ -144,10 +165,15 @@ impl State {
         }
         let unchanged = old.as_ref().filter(|old| old.state == vm.state && old.node == vm.node);
         let since = unchanged.map_or(now, |old| old.since);
+        let same_method =
+            old.as_ref().filter(|old| old.method == vm.migration_method).map(|old| old.method_since);
         let was_off = old.as_ref().is_some_and(|old| is_off(&old.state));
         let off = if was_off || is_off(&vm.state) { Some(now) } else { old.and_then(|old| old.off) };
         let claim = stays.or_else(|| claims.map(|node| Claim { node, since: now, is_placed }));
-        let order = Order { state: vm.state.clone(), node: vm.node.clone(), since, off, claim };
+        let method = vm.migration_method.clone();
+        let method_since = same_method.unwrap_or(now);
+        let (state, node) = (vm.state.clone(), vm.node.clone());
+        let order = Order { state, node, since, off, method, method_since, claim };
         orders.vms.insert(vm.uuid, order);
         is_new && is_placed
     }
@@ -178,14 +204,14 @@ impl State {
 
     // --- I11 -----------------------------------------------------------------------------------
 
-    /// A VM was given to a node, to run there.
-    fn truth_of_placement(&mut self, vm: &VmRecord) {
+    /// A VM was given to a node, to run there. It may always return home.
+    fn truth_of_placement(&mut self, vm: &VmRecord, home: Option<&NodeName>) {
         if self.has_older() {
             return;
         }
         let Some(node) = &vm.node else { return };
         let Some(host) = self.host_named(node) else { return };
-        if !vm.node_limit.is_empty() && !vm.node_limit.contains(node) {
+        if !vm.node_limit.is_empty() && !vm.node_limit.contains(node) && home != Some(node) {
             let what = format!("VM {} is given to {node}, which is none of those it is limited to", vm.name);
             self.violate("I11", what);
         }
@@ -281,7 +307,8 @@ impl State {
         let is_heard = self.well_since(host).is_some_and(has_settled);
         // Whoever tried for an earlier target may not have heard of this one.
         let has_failed = orders.failed_moves.get(&vm).is_some_and(|failed| *failed + NEWS >= order.since);
-        let shuts_down = record.migration_method == Some(MigrationMethod::Shutdown);
+        // What began in another way ends so.
+        let shuts_down = order.method == Some(MigrationMethod::Shutdown) || order.method_since > order.since;
         let is_to_stay = here && has_settled(order.since) && has_settled(guest.since);
         let why = match order.state {
             // Without quorum guests run on, unless the node is to give itself up.

@@ -39,6 +39,10 @@ pub(crate) enum Wish {
 }
 
 impl Wish {
+    pub fn is_power(&self) -> bool {
+        self.aspect() == Aspect::Power
+    }
+
     fn aspect(&self) -> Aspect {
         match self {
             Wish::IsThere | Wish::IsGone => Aspect::Existence,
@@ -117,6 +121,8 @@ impl Promises {
             if !promise.is_mixed && !promise.is_open {
                 promise.wish = match answer {
                     Some(Ok(())) => stake.wishes.iter().find(|wish| wish.aspect() == aspect).cloned(),
+                    // It may have been stopped before it could not be undefined.
+                    _ if aspect == Aspect::Power && matches!(ask, Ask::Undefine(_) | Ask::Disable(_)) => None,
                     _ => before,
                 };
             }
@@ -132,10 +138,10 @@ impl Promises {
         promise.is_some_and(|promise| promise.wish == Some(Wish::IsThere))
     }
 
-    /// The first promise that the records do not keep, with what they say.
-    pub fn broken(&self, view: &View) -> Option<(usize, Wish, String)> {
+    /// The first promise of those that count that the records do not keep, with what they say.
+    pub fn broken(&self, view: &View, counts: impl Fn(&Wish) -> bool) -> Option<(usize, Wish, String)> {
         self.0.iter().find_map(|((vm, _), promise)| {
-            let wish = promise.wish.clone()?;
+            let wish = promise.wish.clone().filter(&counts)?;
             let record = view.vms.get(&vm_uuid(*vm));
             let (is_kept, so) = match (&wish, record) {
                 (Wish::IsGone, record) => (record.is_none(), "there".to_owned()),
@@ -213,9 +219,9 @@ mod tests {
         promises.answered(&Ask::Undefine(0), &DONE);
         assert_eq!(wish(&promises, Aspect::Existence), Some(Wish::IsGone));
         assert_eq!(wish(&promises, Aspect::Memory), None);
-        assert_eq!(promises.broken(&View::default()), None);
+        assert_eq!(promises.broken(&View::default(), |_| true), None);
         let mut promises = Promises::default();
         promises.begin_with(0, [Wish::Runs]);
-        assert_eq!(promises.broken(&View::default()), Some((0, Wish::Runs, "gone".to_owned())));
+        assert_eq!(promises.broken(&View::default(), |_| true), Some((0, Wish::Runs, "gone".to_owned())));
     }
 }

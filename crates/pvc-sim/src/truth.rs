@@ -184,8 +184,10 @@ impl State {
     /// Since when nothing has kept the node's daemon from being heard; `None` if something does.
     pub fn well_since(&self, host: usize) -> Option<Duration> {
         let pid = self.hosts[host].daemon.as_ref()?.pid;
+        // Whoever has not said yet that it starts is not heard.
+        let announced = self.truth.orders.announced(host, pid)?;
         let heard = self.heard_since(pid).filter(|_| self.runs(pid))?;
-        Some(heard.max(self.thawed(host).unwrap_or_default()))
+        Some(heard.max(announced).max(self.thawed(host).unwrap_or_default()))
     }
 
     /// Without quorum nobody decides anything.
@@ -205,7 +207,8 @@ impl State {
             || known.had_guest.is_some_and(|had| self.now.saturating_sub(had) <= RESET_AFTER_GUESTS);
         let name = known.name.clone();
         self.note(format!("{name}: resets itself"));
-        if !had {
+        // While its hypervisor does not answer, the daemon has to believe what it saw last.
+        if !had && known.hypervisor_up {
             self.violate("I5", format!("{name} resets itself without having had guests"));
         }
     }
