@@ -114,6 +114,8 @@ pub(crate) struct Host {
     /// Counts the times that it was switched on or off: what belongs to an earlier life is void.
     pub life: u64,
     pub last_off: Option<Duration>,
+    /// When it was last switched on.
+    pub last_on: Option<Duration>,
     pub cables: Cables,
     pub server_up: bool,
     /// Nothing more can be written to its disk: ZooKeeper stops, and a guest that begins has no file for its log.
@@ -156,6 +158,7 @@ impl Host {
             frozen: false,
             life: 0,
             last_off: None,
+            last_on: None,
             cables: Cables { cluster: true, upstream: true, storage: true },
             server_up: true,
             disk_full: false,
@@ -242,8 +245,10 @@ impl State {
             return self.note(format!("{}: does not come on ({why})", self.hosts[host].name));
         }
         self.note(format!("{}: power on ({why})", self.hosts[host].name));
+        let now = self.now;
         let known = &mut self.hosts[host];
         known.on = true;
+        known.last_on = Some(now);
         known.life += 1;
         known.daemon_stopped = false;
         let life = known.life;

@@ -201,11 +201,12 @@ impl Counter {
         let reply: Value = serde_json::from_slice(&body).unwrap_or_default();
         match status.is_client_error() || status.is_server_error() {
             false => Ok(reply),
-            true => Err(Refusal {
-                why: reply["message"].as_str().unwrap_or(status.as_str()).to_owned(),
-                // A server that has had no answer from the store does not know.
-                is_final: status.is_client_error(),
-            }),
+            true => {
+                let why = reply["message"].as_str().unwrap_or(status.as_str()).to_owned();
+                // A server that asked the store and had no answer does not know.
+                let is_final = status.is_client_error() || why.ends_with("nothing was changed");
+                Err(Refusal { why, is_final })
+            }
         }
     }
 

@@ -251,7 +251,8 @@ impl State {
     /// A record says that the node is dead for certain.
     pub fn truth_of_fenced(&mut self, host: usize, marked_dead: Duration) {
         let known = &self.hosts[host];
-        let was_off = !known.on || known.last_off.is_some_and(|off| off >= marked_dead);
+        let since = |when: Option<Duration>| when.is_some_and(|when| when >= marked_dead);
+        let was_off = !known.on || since(known.last_off) || since(known.last_on);
         if !was_off && !known.bmc_lied {
             let name = known.name.clone();
             self.violate("I3", format!("{name} is called fenced and was never off since it fell silent"));
