@@ -191,9 +191,9 @@ impl State {
 
     /// A VM that was to run was given to another node, to run there.
     fn truth_of_recovery(&mut self, old: &VmRecord, vm: &VmRecord) {
-        let Some(from) = old.node.as_ref().filter(|_| comes(&old.state) && vm.state == VmState::Start) else {
-            return;
-        };
+        // One on its way runs where it came from, and may be called back.
+        let ran = matches!(old.state, VmState::Start | VmState::Restart);
+        let Some(from) = old.node.as_ref().filter(|_| ran && vm.state == VmState::Start) else { return };
         let is_unproven = |node: &Arc<NodeRecord>| node.daemon_state == DaemonState::Dead;
         if !self.has_older() && self.truth.orders.view.nodes.get(from).is_some_and(is_unproven) {
             let what =
