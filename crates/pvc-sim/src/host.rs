@@ -114,7 +114,7 @@ pub(crate) struct Host {
     /// Counts the times that it was switched on or off: what belongs to an earlier life is void.
     pub life: u64,
     pub last_off: Option<Duration>,
-    /// When it was last switched on.
+    /// When it was last switched on again.
     pub last_on: Option<Duration>,
     pub cables: Cables,
     pub server_up: bool,
@@ -248,7 +248,7 @@ impl State {
         let now = self.now;
         let known = &mut self.hosts[host];
         known.on = true;
-        known.last_on = Some(now);
+        known.last_on = known.last_off.map(|_| now);
         known.life += 1;
         known.daemon_stopped = false;
         let life = known.life;
