@@ -74,14 +74,11 @@ impl Mirror {
     /// Watches and reads the whole tree, then starts the task.
     pub async fn start(tree: Arc<dyn Tree>, clock: Arc<dyn Clock>) -> Result<Shared, TreeError> {
         let events = tree.watch("/").await?;
-        let raw = read_all(tree.as_ref()).await?;
-        let mut cluster = Cluster { revision: 1, ..Cluster::default() };
-        decode_all(&raw, &mut cluster);
         let (revision, revision_rx) = watch::channel(1);
         let feed = Feed::new(1, revision_rx.clone());
-        let state = Arc::new(RwLock::new(State { raw, cluster: Arc::new(cluster) }));
+        let state = Arc::new(RwLock::new(State { raw: Raw::default(), cluster: Arc::default() }));
         let (asks_tx, asks) = mpsc::unbounded_channel();
-        let mirror = Mirror {
+        let mut mirror = Mirror {
             tree,
             clock,
             state: state.clone(),
@@ -90,9 +87,14 @@ impl Mirror {
             events,
             asks,
             dirty: BTreeSet::new(),
-            all_dirty: false,
+            all_dirty: true,
             due: None,
         };
+        let raw = mirror.read_everything().await?;
+        let mut cluster = Cluster { revision: 1, ..Cluster::default() };
+        decode_all(&raw, &mut cluster);
+        *state.write().expect("readers do not panic") = State { raw, cluster: Arc::new(cluster) };
+        mirror.read_soon();
         tokio::spawn(mirror.run());
         Ok(Shared { state, revision: revision_rx, feed, asks: asks_tx })
     }
@@ -182,28 +184,33 @@ impl Mirror {
     }
 
     async fn try_to_read(&mut self) -> Result<(), TreeError> {
+        let read = if self.all_dirty { BTreeMap::new() } else { self.read_whole().await? };
+        // A connection that was made anew meanwhile leaves nothing certain of what was read.
         if self.all_dirty {
-            let mut raw = read_all(self.tree.as_ref()).await?;
-            self.all_dirty = false;
-            self.dirty.clear();
-            self.take_waiting_events();
-            match self.read_whole().await {
-                Ok(read) => read.iter().for_each(|(path, entry)| raw.take_over(path, entry.as_ref())),
-                Err(error) => {
-                    self.all_dirty = true;
-                    return Err(error);
-                }
-            }
+            let raw = self.read_everything().await?;
             self.replace(raw);
-        } else {
-            let read = self.read_whole().await?;
-            if !read.is_empty() {
-                self.apply(read);
-            }
+        } else if !read.is_empty() {
+            self.apply(read);
         }
         // Events were taken here as well.
         self.read_soon();
         Ok(())
+    }
+
+    /// The whole tree, of one moment as [`read_whole`](Mirror::read_whole) has it. Until it is read all of it is dirty.
+    async fn read_everything(&mut self) -> Result<Raw, TreeError> {
+        loop {
+            self.all_dirty = true;
+            let mut raw = read_all(self.tree.as_ref()).await?;
+            self.all_dirty = false;
+            self.dirty.clear();
+            self.take_waiting_events();
+            let read = self.read_whole().await.inspect_err(|_| self.all_dirty = true)?;
+            if !self.all_dirty {
+                read.iter().for_each(|(path, entry)| raw.take_over(path, entry.as_ref()));
+                return Ok(raw);
+            }
+        }
     }
 
     /// Reads what is dirty, and what becomes so meanwhile. A change is announced before any answer that shows a part of

@@ -557,6 +557,33 @@ async fn an_outage_counts_from_its_begin_until_the_connection_is_back() {
     eventually("the connection is back", Duration::from_secs(1), || store.outage().is_none()).await;
 }
 
+/// Found by a story: of two keys that were changed at once the one was read and the other was not, and who decided on
+/// the new version of the first promised the same memory twice.
+#[tokio::test]
+async fn no_change_is_shown_by_half() {
+    let world = cluster().await;
+    let tree = FlakyTree::new(world.tree.connect());
+    let clock = Arc::new(TokioClock::new());
+    let store = Store::open(tree.clone(), clock, Arc::new(SeededRandom::new(8))).await.expect("readable");
+    let mut changed = store.changed();
+    let other = world.tree.connect();
+    tree.before_next_read(async move {
+        let set =
+            |path: &str, data: &'static str| Op::Set { path: path.into(), data: data.into(), version: None };
+        let both = vec![set("/config/maintenance", "true"), set("/config/primary_node", "hv1")];
+        other.multi(both).await.expect("nobody else writes");
+        // It is announced before anything is answered that shows a part of it.
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+    });
+    write_raw(&world, "/config/maintenance", b"false").await;
+    while !store.view().config.maintenance {
+        changed.changed().await.expect("the store is open");
+    }
+    assert_eq!(store.view().config.primary, Some("hv1".into()));
+}
+
 #[tokio::test]
 async fn missing_keys_are_filled_in_and_present_ones_left_alone() {
     let world = cluster().await;

@@ -18,13 +18,29 @@ pub struct FlakyTree {
     loses_answer: AtomicBool,
     breaks_at_write: AtomicBool,
     has_majority: AtomicBool,
-    before_create: Mutex<Option<Interlude>>,
-    before_multi: Mutex<Option<Interlude>>,
+    before_create: Interlude,
+    before_multi: Interlude,
+    before_read: Interlude,
     session: watch::Sender<SessionState>,
     watches: Mutex<Vec<mpsc::UnboundedSender<TreeEvent>>>,
 }
 
-type Interlude = Pin<Box<dyn Future<Output = ()> + Send>>;
+/// What happens before a call is carried out, once.
+#[derive(Default)]
+struct Interlude(Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>);
+
+impl Interlude {
+    fn set(&self, interlude: impl Future<Output = ()> + Send + 'static) {
+        *self.0.lock().expect("no test panics while holding it") = Some(Box::pin(interlude));
+    }
+
+    async fn happen(&self) {
+        let interlude = self.0.lock().expect("no test panics while holding it").take();
+        if let Some(interlude) = interlude {
+            interlude.await;
+        }
+    }
+}
 
 impl FlakyTree {
     pub fn new(inner: Arc<dyn Tree>) -> Arc<Self> {
@@ -37,8 +53,9 @@ impl FlakyTree {
             loses_answer: AtomicBool::new(false),
             breaks_at_write: AtomicBool::new(false),
             has_majority: AtomicBool::new(true),
-            before_create: Mutex::new(None),
-            before_multi: Mutex::new(None),
+            before_create: Interlude::default(),
+            before_multi: Interlude::default(),
+            before_read: Interlude::default(),
             session,
             watches: Mutex::new(Vec::new()),
         });
@@ -86,12 +103,17 @@ impl FlakyTree {
 
     /// Has something happen when the next creation is on its way, before it is carried out.
     pub fn before_next_create(&self, interlude: impl Future<Output = ()> + Send + 'static) {
-        *self.before_create.lock().expect("no test panics while holding it") = Some(Box::pin(interlude));
+        self.before_create.set(interlude);
     }
 
     /// Has something happen when the next multi is on its way, before it is carried out.
     pub fn before_next_multi(&self, interlude: impl Future<Output = ()> + Send + 'static) {
-        *self.before_multi.lock().expect("no test panics while holding it") = Some(Box::pin(interlude));
+        self.before_multi.set(interlude);
+    }
+
+    /// Has something happen when the next reading of several nodes is on its way, before it is carried out.
+    pub fn before_next_read(&self, interlude: impl Future<Output = ()> + Send + 'static) {
+        self.before_read.set(interlude);
     }
 
     /// From now on this is a connection to a server that leads nobody any more and has not noticed: it
@@ -137,6 +159,7 @@ impl Tree for FlakyTree {
     }
 
     async fn get_many(&self, paths: &[String]) -> Result<Vec<Option<Entry>>, TreeError> {
+        self.before_read.happen().await;
         self.reach()?.get_many(paths).await
     }
 
@@ -149,20 +172,14 @@ impl Tree for FlakyTree {
     }
 
     async fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> Result<(String, Stat), TreeError> {
-        let interlude = self.before_create.lock().expect("no test panics while holding it").take();
-        if let Some(interlude) = interlude {
-            interlude.await;
-        }
+        self.before_create.happen().await;
         self.majority().await;
         let created = self.reach()?.create(path, data, mode).await;
         self.answer(created)
     }
 
     async fn multi(&self, ops: Vec<Op>) -> Result<Vec<Done>, MultiError> {
-        let interlude = self.before_multi.lock().expect("no test panics while holding it").take();
-        if let Some(interlude) = interlude {
-            interlude.await;
-        }
+        self.before_multi.happen().await;
         self.majority().await;
         let done = self.reach()?.multi(ops).await;
         self.answer(done)
