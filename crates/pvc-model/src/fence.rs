@@ -123,8 +123,9 @@ pub struct Mind {
     taken_up: Option<(i32, Duration)>,
     /// How often in a row its BMC said that the power is off.
     found_off: u32,
+    /// Its power was cut, and its BMC says so.
     cut_off: bool,
-    /// It may have been cut off, though it lived.
+    /// Its power was cut, or may have been though it lived.
     may_be_off: bool,
     ask_at: Duration,
     /// Failed attempts to cut its power.
@@ -144,7 +145,7 @@ impl Mind {
 
     /// Its power was cut, and its BMC says so.
     pub fn was_cut_off(&mut self) {
-        self.cut_off = true;
+        (self.cut_off, self.may_be_off) = (true, true);
     }
 
     /// It was found alive while its power was about to be cut: the command may have come through.
@@ -251,7 +252,7 @@ fn is_concern(view: &View<'_>, node: &NodeRecord, mind: Option<&Mind>) -> bool {
     let is_silent = view.sightings.silent(&node.name) >= suspicious;
     match node.daemon_state {
         // It started again in the moment in which its power was cut: nobody else knows that it is off.
-        DaemonState::Init => mind.is_some_and(|mind| mind.cut_off || mind.may_be_off),
+        DaemonState::Init => mind.is_some_and(|mind| mind.may_be_off),
         DaemonState::Run | DaemonState::Dead => is_silent,
         DaemonState::Fenced => is_silent && (is_being_recovered(node) || wants_power(node)),
         _ => false,
@@ -284,9 +285,7 @@ fn decide(view: &View<'_>, node: &NodeRecord, mind: &Mind) -> Option<Step> {
     match node.daemon_state {
         DaemonState::Run => Some(Step::Suspect { stamp: node.keepalives }),
         DaemonState::Dead => prove(view, node, mind),
-        DaemonState::Init => {
-            ((mind.cut_off || mind.may_be_off) && due(&mind.switching_on)).then_some(Step::PowerOn)
-        }
+        DaemonState::Init => (mind.may_be_off && due(&mind.switching_on)).then_some(Step::PowerOn),
         // A recovery that does not work out may need what stands still in the dead machine: its disks.
         DaemonState::Fenced
             if wants_power(node)
