@@ -14,8 +14,8 @@ use pvc_model::with_causes;
 use pvc_store::{ChangeError, Changes, NodeChange, Report};
 use tokio_util::sync::CancellationToken;
 
-use crate::figures::{Sample, network_stats_json, node_figures, vm_stats_json};
-use crate::shared::{Guests, Shared};
+use crate::figures::{Sample, network_stats_json, vm_stats_json};
+use crate::shared::Shared;
 use crate::startup;
 use crate::vms::is_foreign;
 
@@ -136,17 +136,6 @@ pub(crate) async fn report(shared: Arc<Shared>, shutdown: CancellationToken) {
     }
 }
 
-/// How this node is doing with these guests, as far as its machine can say.
-pub(crate) fn figures(shared: &Shared, view: &Cluster, guests: &Guests) -> Option<NodeFigures> {
-    match shared.ports.host.load() {
-        Ok(load) => Some(node_figures(shared.name(), view, guests, &shared.collected().stats, &load)),
-        Err(error) => {
-            tracing::warn!(%error, "this machine's figures cannot be read");
-            None
-        }
-    }
-}
-
 struct Reporter {
     shared: Arc<Shared>,
     sample: Option<Sample>,
@@ -169,7 +158,7 @@ impl Reporter {
         if let Err(error) = self.say_run().await {
             tracing::warn!(error, "the node's state could not be written");
         }
-        let figures = figures(&shared, &view, &shared.guests.borrow());
+        let figures = shared.figures(&view, &shared.guests.borrow());
         let reports = self.reports(&view, figures);
         let written = shared.store.report(reports).await;
         if let Err(error) = &written {

@@ -6,14 +6,16 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
+use pvc_model::cluster::Cluster;
 use pvc_model::domain::DomainSummary;
-use pvc_model::node::{DaemonNote, HypervisorNote, NodeRecord};
+use pvc_model::node::{DaemonNote, HypervisorNote, NodeFigures, NodeRecord};
 use pvc_model::vm::backoff::Backoff;
 use pvc_model::{NodeName, Uuid};
 use pvc_ports::{GuestStats, SessionState};
 use pvc_store::{Report, Store};
 use tokio::sync::{Notify, watch};
 
+use crate::figures::node_figures;
 use crate::primary::role::Role;
 use crate::settings::{NodeSettings, Ports};
 
@@ -177,6 +179,17 @@ impl Shared {
 
     pub fn collected(&self) -> MutexGuard<'_, Collected> {
         self.collected.lock().expect("nothing panics while it holds the figures")
+    }
+
+    /// How this node is doing with these guests, as far as its machine can say.
+    pub fn figures(&self, view: &Cluster, guests: &Guests) -> Option<NodeFigures> {
+        match self.ports.host.load() {
+            Ok(load) => Some(node_figures(self.name(), view, guests, &self.collected().stats, &load)),
+            Err(error) => {
+                tracing::warn!(%error, "this machine's figures cannot be read");
+                None
+            }
+        }
     }
 }
 

@@ -30,7 +30,6 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::keepalive;
 use crate::shared::{GuestFacts, Guests, Shared};
 use act::{Actor, Done, Ended};
 use findings::Findings;
@@ -385,7 +384,7 @@ impl VmReconciler {
             if record.running != running {
                 reports.push(Report::Running(name.clone(), running));
                 // A promise of memory ends when the VM runs: others have to hear both at once.
-                let figures = keepalive::figures(&self.shared, cluster, &now);
+                let figures = self.shared.figures(cluster, &now);
                 reports.extend(figures.map(|figures| Report::Figures(name.clone(), figures)));
             }
             if record.working_on != working_on {
