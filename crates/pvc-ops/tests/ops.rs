@@ -159,6 +159,16 @@ impl World {
         self.store.view().vms[&UUID].clone()
     }
 
+    /// Its node ends the guest, and then the VM is disabled.
+    async fn is_disabled_when_its_guest_is_gone(&self, outcome: &vm::StateOutcome) {
+        let node = self.play_node();
+        let patience = Duration::from_secs(200);
+        vm::finish_disable(&self.store, self.clock.as_ref(), outcome, patience).await.unwrap();
+        assert_eq!(self.vm().state, VmState::Disable);
+        assert!(self.store.view().nodes["hv1"].running.is_empty());
+        node.abort();
+    }
+
     /// Plays the node `hv1`: a VM that is to be off is off a moment later.
     fn play_node(&self) -> tokio::task::JoinHandle<()> {
         let store = self.store.clone();
@@ -505,12 +515,7 @@ async fn a_running_vm_is_disabled_after_it_stopped() {
         world.state(VmState::Start).await;
         world.running("hv1", &[UUID]).await;
         let outcome = vm::set_state(&world.store, "web1", StateRequest::Disable, force).await.unwrap();
-        let node = world.play_node();
-        let patience = Duration::from_secs(200);
-        vm::finish_disable(&world.store, world.clock.as_ref(), &outcome, patience).await.unwrap();
-        assert_eq!(world.vm().state, VmState::Disable);
-        assert!(world.store.view().nodes["hv1"].running.is_empty());
-        node.abort();
+        world.is_disabled_when_its_guest_is_gone(&outcome).await;
     }
 }
 
@@ -523,12 +528,7 @@ async fn a_vm_that_is_being_stopped_is_disabled_when_its_guest_is_gone() {
     world.running("hv1", &[UUID]).await;
     let outcome = vm::set_state(&world.store, "web1", StateRequest::Disable, false).await.unwrap();
     assert_eq!(world.vm().state, VmState::Stop);
-    let node = world.play_node();
-    let patience = Duration::from_secs(200);
-    vm::finish_disable(&world.store, world.clock.as_ref(), &outcome, patience).await.unwrap();
-    assert_eq!(world.vm().state, VmState::Disable);
-    assert!(world.store.view().nodes["hv1"].running.is_empty());
-    node.abort();
+    world.is_disabled_when_its_guest_is_gone(&outcome).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -41,6 +41,11 @@ fn silent_runner(cluster: &Cluster, vm: Uuid) -> Option<&NodeRecord> {
     cluster.nodes.values().filter(is_silent).find(|node| node.running.contains(&vm)).map(|node| &**node)
 }
 
+/// Whether the guest runs somewhere, or may for all that is known.
+fn may_run(cluster: &Cluster, vm: Uuid) -> bool {
+    runner(cluster, vm).is_some() || silent_runner(cluster, vm).is_some()
+}
+
 /// Another VM that uses one of the volumes, and which.
 fn other_user<'a>(
     cluster: &'a Cluster,

@@ -11,7 +11,7 @@ use pvc_model::{NodeName, Uuid};
 use pvc_ports::{Clock, Storage, StorageError};
 use pvc_store::{Change, ChangeError, Changes, Expect, Store, VmChange};
 
-use super::{other_user, runner, silent_runner};
+use super::{may_run, other_user, runner, silent_runner};
 use crate::refusal::{BeingRenamed, Kind, NoVm, Refusal, check_not_being_renamed, find_vm};
 use crate::wait::wait_for;
 
@@ -212,9 +212,7 @@ impl Notice {
 impl Stopping {
     /// Whether its guest is gone for sure.
     fn is_gone(&mut self, cluster: &Cluster) -> bool {
-        runner(cluster, self.uuid).is_none()
-            && silent_runner(cluster, self.uuid).is_none()
-            && self.notice.as_mut().is_none_or(|notice| notice.is_given(cluster))
+        !may_run(cluster, self.uuid) && self.notice.as_mut().is_none_or(|notice| notice.is_given(cluster))
     }
 }
 

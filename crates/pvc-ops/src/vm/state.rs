@@ -208,9 +208,7 @@ pub async fn finish_disable(
         let Some(record) = cluster.vms.get(&uuid) else { return Some(()) };
         let on_its_way = match record.state {
             // The plug may be pulled a moment after the state is written, and a silent node's not at all.
-            VmState::Stop => {
-                super::runner(cluster, uuid).is_some() || super::silent_runner(cluster, uuid).is_some()
-            }
+            VmState::Stop => super::may_run(cluster, uuid),
             VmState::Shutdown => true,
             _ => false,
         };
