@@ -134,7 +134,7 @@ pub(crate) fn host_name(host: usize) -> String {
     format!("hv{}", host + 1)
 }
 
-/// What libvirt calls a domain.
+/// The XML of a VM with one disk.
 fn xml(vm: usize, name: &str, memory_mib: u64, volume: &VolumeId) -> String {
     let uuid = vm_uuid(vm);
     format!(

@@ -3,15 +3,14 @@
 use std::sync::Arc;
 
 use pvc_node::Ports;
-use pvc_ports::{Bmc, Tree};
+use pvc_ports::Tree;
 use pvc_testkit::older::{self, Older, OlderApi, OlderAsk, OlderPorts, OlderSettings};
 use tokio_util::sync::CancellationToken;
 
 use crate::actions::Ask;
 use crate::cluster::{Shape, vm_uuid};
-use crate::daemons::RESTART;
+use crate::daemons::{RESTART, ipmi};
 use crate::network::floating;
-use crate::power::bmc_name;
 use crate::process::Gate;
 use crate::state::State;
 use crate::storage::storage_address;
@@ -28,7 +27,7 @@ impl State {
             cluster_name: "sim".to_owned(),
             storage_address: storage_address(host),
             floating: floating.collect(),
-            bmc: Bmc { host: bmc_name(&known.name), user: "admin".to_owned(), password: "secret".to_owned() },
+            bmc: ipmi(&known.name).bmc(),
             keepalive_interval: self.rules.keepalive_interval,
             fence_intervals: self.rules.fence_intervals,
             vm_shutdown_timeout: std::time::Duration::from_secs(60),

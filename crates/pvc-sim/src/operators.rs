@@ -1,4 +1,4 @@
-//! Operators: what they ask for goes to the API of a coordinator, as the command line sends it.
+//! Operators: what they ask for goes to the API of a coordinator, as requests of HTTP.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ask_is_the_request_that_the_command_line_sends() {
+    fn an_ask_is_a_request_to_the_api() {
         for (ask, wanted) in [
             (Ask::Start(0), "POST /api/v1/vm/web1/state?state=start"),
             (Ask::Define(0), "POST /api/v1/vm?"),

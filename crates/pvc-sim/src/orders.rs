@@ -64,7 +64,8 @@ fn comes(state: &VmState) -> bool {
     matches!(state, VmState::Start | VmState::Restart | VmState::Migrate | VmState::MigrateLive)
 }
 
-fn is_off(state: &VmState) -> bool {
+/// Whether its guest may be ended for what is asked of it.
+fn may_end(state: &VmState) -> bool {
     !matches!(
         state,
         VmState::Start | VmState::Migrate | VmState::MigrateLive | VmState::Unmigrate | VmState::Provision
@@ -167,8 +168,8 @@ impl State {
         let since = unchanged.map_or(now, |old| old.since);
         let same_method =
             old.as_ref().filter(|old| old.method == vm.migration_method).map(|old| old.method_since);
-        let was_off = old.as_ref().is_some_and(|old| is_off(&old.state));
-        let off = if was_off || is_off(&vm.state) { Some(now) } else { old.and_then(|old| old.off) };
+        let was_off = old.as_ref().is_some_and(|old| may_end(&old.state));
+        let off = if was_off || may_end(&vm.state) { Some(now) } else { old.and_then(|old| old.off) };
         let claim = stays.or_else(|| claims.map(|node| Claim { node, since: now, is_placed }));
         let method = vm.migration_method.clone();
         let method_since = same_method.unwrap_or(now);

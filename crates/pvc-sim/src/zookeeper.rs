@@ -250,14 +250,9 @@ impl State {
         self.announce_changes(events, |server| server == Some(host));
     }
 
-    /// The server that a client is connected to, if it is one that lags.
-    fn follower_of(&self, client: usize) -> Option<&Follower> {
-        self.zookeeper.followers.get(&self.zookeeper.clients[client].server?)
-    }
-
     /// The tree as the client is shown it.
     fn tree_of(&self, client: usize) -> &TreeState {
-        self.follower_of(client).map_or(&self.zookeeper.tree, |follower| &follower.tree)
+        self.zookeeper.clients[client].server.map_or(&self.zookeeper.tree, |server| self.tree_at(server))
     }
 
     fn server_is_heard(&self, host: usize) -> bool {
@@ -1133,9 +1128,7 @@ mod tests {
             });
             Simulated(world)
         }
-    }
 
-    impl Simulated {
         /// Servers each of which is told late of what is written, some later than others.
         fn lagging() -> Simulated {
             let servers = Simulated::servers();
