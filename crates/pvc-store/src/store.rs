@@ -8,7 +8,7 @@ use bytes::Bytes;
 use pvc_model::cluster::Cluster;
 use pvc_model::job::JobId;
 use pvc_model::{NodeName, Uuid};
-use pvc_ports::{Clock, CreateMode, MultiError, Op, Random, SessionState, Tree, TreeError};
+use pvc_ports::{Clock, CreateMode, Entry, MultiError, Op, Random, SessionState, Tree, TreeError};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::change::{Changes, Report};
@@ -129,7 +129,7 @@ impl Store {
     /// # Errors
     /// [`ChangeError::Refused`] with what `decide` said; nothing was written. After
     /// [`ChangeError::Store`] the change may have been made if the connection broke at that moment
-    /// and could not be re-made to look.
+    /// and could not be re-made to look, or others had written the same records when it was.
     pub async fn change<T, E>(
         &self,
         mut decide: impl FnMut(&Cluster) -> Result<(Changes, T), E> + Send,
@@ -155,10 +155,13 @@ impl Store {
                 }
                 Err(MultiError::Tree(TreeError::OutcomeUnknown)) => {
                     self.tree.sync().await?;
-                    let made = landed(self.tree.as_ref(), &ops).await?;
+                    let fate = fate(self.tree.as_ref(), &ops).await?;
                     self.refresh(paths).await?;
-                    if made {
-                        return Ok(outcome);
+                    match fate {
+                        Fate::Made => return Ok(outcome),
+                        Fate::NotMade => {}
+                        // To decide again would be to refuse what was done, or to do it twice.
+                        Fate::Unclear => return Err(TreeError::OutcomeUnknown.into()),
                     }
                 }
                 Err(MultiError::Refused { why, .. } | MultiError::Tree(why)) => return Err(why.into()),
@@ -379,23 +382,49 @@ pub(crate) fn flat(error: MultiError) -> StoreError {
     }
 }
 
-/// Whether a multi whose answer was lost was carried out: everything is as it would have made it.
-async fn landed(tree: &dyn Tree, ops: &[Op]) -> Result<bool, StoreError> {
+/// What became of a multi whose answer was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    /// Everything is as it would have made it.
+    Made,
+    /// Something that it would have changed is as it was, and a multi does all or nothing.
+    NotMade,
+    /// Somebody has written there since, after it or instead of it.
+    Unclear,
+}
+
+async fn fate(tree: &dyn Tree, ops: &[Op]) -> Result<Fate, StoreError> {
     let paths: Vec<String> = ops.iter().map(|op| op.path().to_owned()).collect();
     let entries = tree.get_many(&paths).await?;
-    let as_made = |(op, entry): (&Op, &Option<pvc_ports::Entry>)| match (op, entry) {
-        (Op::Create { data, .. }, Some(entry)) => entry.data == *data && entry.stat.version == 0,
-        (Op::Set { data, version: Some(version), .. }, Some(entry)) => {
-            entry.data == *data && entry.stat.version == version + 1
+    // A check leaves no trace; the others decide.
+    let fates = ops.iter().zip(&entries).filter(|(op, _)| !matches!(op, Op::Check { .. }));
+    let fates: Vec<Fate> = fates.map(|(op, entry)| fate_of(op, entry.as_ref())).collect();
+    Ok(match fates.as_slice() {
+        fates if fates.contains(&Fate::NotMade) || fates.is_empty() => Fate::NotMade,
+        fates if fates.contains(&Fate::Unclear) => Fate::Unclear,
+        _ => Fate::Made,
+    })
+}
+
+/// By what stands where the operation would have left a trace.
+fn fate_of(op: &Op, entry: Option<&Entry>) -> Fate {
+    match (op, entry) {
+        (Op::Create { .. }, None) => Fate::NotMade,
+        (Op::Create { data, .. }, Some(entry)) if entry.data == *data && entry.stat.version == 0 => {
+            Fate::Made
         }
-        (Op::Set { data, version: None, .. }, Some(entry)) => entry.data == *data,
-        (Op::Delete { .. }, None) => true,
-        // A check leaves no trace; the others decide.
-        (Op::Check { .. }, _) => true,
-        _ => false,
-    };
-    let traces = ops.iter().any(|op| !matches!(op, Op::Check { .. }));
-    Ok(traces && ops.iter().zip(&entries).all(as_made))
+        (Op::Set { data, version: Some(version), .. }, Some(entry)) => match entry.stat.version - version {
+            1 if entry.data == *data => Fate::Made,
+            0 => Fate::NotMade,
+            _ => Fate::Unclear,
+        },
+        (Op::Set { data, version: None, .. }, Some(entry)) if entry.data == *data => Fate::Made,
+        (Op::Delete { .. }, None) => Fate::Made,
+        (Op::Delete { version, .. }, Some(entry)) if version.is_none_or(|old| entry.stat.version == old) => {
+            Fate::NotMade
+        }
+        _ => Fate::Unclear,
+    }
 }
 
 /// Groups `ops` into requests of at most `limit` bytes, in order.

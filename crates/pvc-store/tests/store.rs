@@ -14,7 +14,7 @@ use pvc_model::node::{CoordinatorState, DaemonState, DomainState, NodeFigures, N
 use pvc_model::storage::VolumeId;
 use pvc_model::vm::{Tag, VmState};
 use pvc_model::{NodeName, Uuid};
-use pvc_ports::{CreateMode, Op};
+use pvc_ports::{CreateMode, Op, TreeError};
 use pvc_store::schema::{SchemaStep, schema_step};
 use pvc_store::synthetic::Shape;
 use pvc_store::{
@@ -582,6 +582,55 @@ async fn no_change_is_shown_by_half() {
         changed.changed().await.expect("the store is open");
     }
     assert_eq!(store.view().config.primary, Some("hv1".into()));
+}
+
+/// Has maintenance begin by a change that is lost on its way, or its answer is, while another one writes there or
+/// not. Says what came of it and how often it was decided.
+async fn a_change_is_lost(
+    lose: fn(&FlakyTree),
+    is_written_since: bool,
+) -> (Result<(), ChangeError<&'static str>>, u32) {
+    let world = cluster().await;
+    let tree = FlakyTree::new(world.tree.connect());
+    let clock = Arc::new(TokioClock::new());
+    let store = Store::open(tree.clone(), clock, Arc::new(SeededRandom::new(8))).await.expect("readable");
+    let other = world.tree.connect();
+    lose(&tree);
+    if is_written_since {
+        tree.before_next_sync(async move {
+            let set = Op::Set { path: "/config/maintenance".into(), data: "false".into(), version: None };
+            other.multi(vec![set]).await.expect("nobody else writes");
+        });
+    }
+    let mut decisions = 0;
+    let made = store.change(|_| {
+        decisions += 1;
+        let mut changes = Changes::new();
+        changes.config(ConfigChange::Maintenance(true));
+        Ok((changes, ()))
+    });
+    (made.await, decisions)
+}
+
+/// Found by a seed: a start whose answer got lost was carried out, was decided again, and was refused because of what
+/// it had done itself.
+#[tokio::test]
+async fn a_change_is_not_decided_again_if_nobody_knows_whether_it_was_made() {
+    let (made, decisions) = a_change_is_lost(FlakyTree::lose_next_answer, true).await;
+    let is_unknown = matches!(made, Err(ChangeError::Store(StoreError::Tree(TreeError::OutcomeUnknown))));
+    assert!(is_unknown, "{made:?}");
+    assert_eq!(decisions, 1);
+}
+
+#[tokio::test]
+async fn a_change_that_was_made_or_was_not_for_sure_is_made_once() {
+    for (lose, decided) in
+        [(FlakyTree::lose_next_answer as fn(&FlakyTree), 1), (FlakyTree::lose_next_multi, 2)]
+    {
+        let (made, decisions) = a_change_is_lost(lose, false).await;
+        made.expect("the connection is back");
+        assert_eq!(decisions, decided);
+    }
 }
 
 #[tokio::test]

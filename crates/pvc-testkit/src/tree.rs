@@ -16,11 +16,13 @@ pub struct FlakyTree {
     cut: Arc<AtomicBool>,
     requests: AtomicU64,
     loses_answer: AtomicBool,
+    loses_multi: AtomicBool,
     breaks_at_write: AtomicBool,
     has_majority: AtomicBool,
     before_create: Interlude,
     before_multi: Interlude,
     before_read: Interlude,
+    before_sync: Interlude,
     session: watch::Sender<SessionState>,
     watches: Mutex<Vec<mpsc::UnboundedSender<TreeEvent>>>,
 }
@@ -51,11 +53,13 @@ impl FlakyTree {
             cut: Arc::new(AtomicBool::new(false)),
             requests: AtomicU64::new(0),
             loses_answer: AtomicBool::new(false),
+            loses_multi: AtomicBool::new(false),
             breaks_at_write: AtomicBool::new(false),
             has_majority: AtomicBool::new(true),
             before_create: Interlude::default(),
             before_multi: Interlude::default(),
             before_read: Interlude::default(),
+            before_sync: Interlude::default(),
             session,
             watches: Mutex::new(Vec::new()),
         });
@@ -95,6 +99,11 @@ impl FlakyTree {
         self.loses_answer.store(true, Ordering::SeqCst);
     }
 
+    /// The next multi never comes to the tree, and nobody knows.
+    pub fn lose_next_multi(&self) {
+        self.loses_multi.store(true, Ordering::SeqCst);
+    }
+
     /// As [`lose_next_answer`](FlakyTree::lose_next_answer), and the connection breaks with it.
     pub fn cut_after_next_write(&self) {
         self.breaks_at_write.store(true, Ordering::SeqCst);
@@ -114,6 +123,11 @@ impl FlakyTree {
     /// Has something happen when the next reading of several nodes is on its way, before it is carried out.
     pub fn before_next_read(&self, interlude: impl Future<Output = ()> + Send + 'static) {
         self.before_read.set(interlude);
+    }
+
+    /// Has something happen when somebody next asks to be shown everything that was written, before it is carried out.
+    pub fn before_next_sync(&self, interlude: impl Future<Output = ()> + Send + 'static) {
+        self.before_sync.set(interlude);
     }
 
     /// From now on this is a connection to a server that leads nobody any more and has not noticed: it
@@ -181,11 +195,15 @@ impl Tree for FlakyTree {
     async fn multi(&self, ops: Vec<Op>) -> Result<Vec<Done>, MultiError> {
         self.before_multi.happen().await;
         self.majority().await;
+        if self.loses_multi.swap(false, Ordering::SeqCst) {
+            return Err(TreeError::OutcomeUnknown.into());
+        }
         let done = self.reach()?.multi(ops).await;
         self.answer(done)
     }
 
     async fn sync(&self) -> Result<(), TreeError> {
+        self.before_sync.happen().await;
         self.reach()?.sync().await
     }
 
