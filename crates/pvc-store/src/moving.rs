@@ -46,9 +46,17 @@ impl Store {
         MoveLocks { store: self.clone(), recipe, vm }
     }
 
-    /// Whether the daemon of `node` is one of ours that is connected now; older peers do not say.
+    /// What the daemon of `node` is announced by while it is connected, if it is one of ours: another number with
+    /// each session. Older peers do not say.
+    pub async fn announcement(&self, node: &NodeName) -> Result<Option<i64>, StoreError> {
+        Ok(self.tree.get(&keys::daemon(node)).await?.map(|entry| entry.stat.czxid))
+    }
+
+    /// Whether the daemon of `node` is one of ours, also while its session is being made anew: its record says so
+    /// until an older one is started there.
     pub async fn has_our_daemon(&self, node: &NodeName) -> Result<bool, StoreError> {
-        Ok(self.tree.get(&keys::daemon(node)).await?.is_some())
+        let is_announced = self.announcement(node).await?.is_some();
+        Ok(is_announced || self.view().nodes.get(node).is_some_and(|record| record.runs_our_daemon()))
     }
 }
 

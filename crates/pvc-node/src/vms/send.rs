@@ -446,8 +446,7 @@ impl Sender {
             Err(error) => return self.later(&error),
         };
         // One of ours that was stopped meanwhile announces nothing, and starts what its record says when it returns.
-        let to = self.shared.store.view().nodes.get(&self.to).cloned();
-        let state = ended_here(ours || to.is_some_and(|to| to.runs_our_daemon()));
+        let state = ended_here(ours);
         let write = |cluster: &Cluster| {
             let record = self.sent(cluster)?;
             let runner = runs_elsewhere(cluster, self.vm, self.shared.name());
