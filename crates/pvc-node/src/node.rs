@@ -529,6 +529,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_daemon_on_its_way_out_takes_nothing_of_the_primary_role() {
         let shared = shared().await;
+        shared.role.heard(shared.now());
         assert!(primary::role::take(&shared, Duty::Upstream).await);
         primary::step_down(&shared).await;
         assert!(!shared.role.holds());

@@ -39,14 +39,15 @@ struct State {
     has_looked: bool,
     /// Whether this daemon is on its way out: it takes nothing any more.
     is_closed: bool,
-    /// When the last request was sent that the store has answered; monotonic.
-    heard: Duration,
+    /// When the last request was sent that the store has answered, if any has been; monotonic.
+    heard: Option<Duration>,
 }
 
 /// This node's part in the primary role.
 #[derive(Debug)]
 pub(crate) struct Role {
     state: Mutex<State>,
+    session_timeout: Duration,
     /// What this node has seen of the other coordinators.
     peers: Mutex<Peers>,
     /// Whoever changes addresses does so alone: one who lets go must not be overtaken by one who takes.
@@ -62,7 +63,7 @@ impl Role {
         let (term, database_settled) = (watch::channel(0).0, watch::channel(0).0);
         let (state, turn) = (Mutex::default(), tokio::sync::Mutex::default());
         let peers = Mutex::new(Peers::new(session_timeout));
-        Role { state, peers, turn, term, database_settled }
+        Role { state, session_timeout, peers, turn, term, database_settled }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -115,16 +116,28 @@ impl Role {
         }
     }
 
-    /// The store has answered a request that was sent then.
+    /// The store has answered a request that was sent then. After too long a silence that gives nothing back: what
+    /// was here may be somebody else's, and is to go until the role is taken again.
     pub fn heard(&self, sent: Duration) {
         let mut state = self.state();
-        state.heard = state.heard.max(sent);
+        let silence = state.heard.map_or(Duration::ZERO, |heard| sent.saturating_sub(heard));
+        if must_let_go(silence, self.session_timeout) {
+            let taken = state.taken.clone();
+            state.leaving.extend(taken);
+        }
+        state.heard = state.heard.max(Some(sent));
+    }
+
+    /// What this node has of the role and may keep.
+    fn kept(&self) -> BTreeSet<Duty> {
+        let state = self.state();
+        state.taken.difference(&state.leaving).copied().collect()
     }
 }
 
 /// For how long this node has had no word from the store.
 pub(crate) fn unheard_for(shared: &Shared) -> Duration {
-    shared.now().saturating_sub(shared.role.state().heard)
+    shared.role.state().heard.map_or(Duration::MAX, |heard| shared.now().saturating_sub(heard))
 }
 
 /// Whether this node has lost the right to the role by not hearing from the store.
@@ -239,10 +252,7 @@ pub(crate) async fn renew(shared: &Shared) {
         return;
     }
     let Some(Ok(links)) = shared.within(KERNEL, shared.ports.network.links()).await else { return };
-    let kept: BTreeSet<Duty> = {
-        let state = shared.role.state();
-        state.taken.difference(&state.leaving).copied().collect()
-    };
+    let kept = shared.role.kept();
     for floating in shared.settings.floating.iter().filter(|floating| kept.contains(&floating.duty)) {
         let here = links.get(&floating.link).is_some_and(|link| link.addresses.contains(&floating.address));
         if here {
@@ -319,5 +329,39 @@ fn told(floating: &FloatingAddress, done: &str, result: Result<(), NetworkError>
             tracing::error!(error, %address, link, "a floating address could not be {done}");
             false
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SESSION: Duration = Duration::from_secs(10);
+
+    fn at(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    /// Found by a seed: a primary that stood still for half a minute went on, wrote its keepalive, and put the
+    /// addresses back that were somebody else's by then.
+    #[test]
+    fn what_was_held_through_too_long_a_silence_is_not_kept_when_the_store_is_heard_again() {
+        for (silence, is_kept) in [(9, true), (10, false), (34, false)] {
+            let role = Role::new(SESSION);
+            role.heard(at(100));
+            role.state().taken.extend(DUTIES);
+            role.heard(at(100 + silence));
+            assert_eq!(!role.kept().is_empty(), is_kept, "after {silence} s");
+            assert_eq!(role.holds_all(), is_kept, "after {silence} s");
+            assert!(role.holds(), "it is still to go");
+        }
+    }
+
+    #[test]
+    fn what_a_former_life_left_is_kept_when_the_store_is_heard_for_the_first_time() {
+        let role = Role::new(SESSION);
+        role.state().taken.extend(DUTIES);
+        role.heard(at(100));
+        assert!(role.holds_all());
     }
 }
