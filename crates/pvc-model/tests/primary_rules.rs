@@ -230,14 +230,14 @@ fn of_several_that_say_they_have_the_role_it_is_waited_until_only_one_is_left() 
     let mut listen = |peers: &mut Peers, for_seconds| {
         for _ in 0..for_seconds {
             peers.look(&cluster, true, Duration::from_secs(seconds));
-            peers.heard(&living, Some(true));
-            peers.heard(&silent, Some(false));
+            peers.heard(&living, Some(Some(1)));
+            peers.heard(&silent, Some(None));
             seconds += 1;
         }
     };
     listen(&mut peers, 2);
     assert_eq!(holder(&cluster, &me, &peers), Holder::Unclear(&silent));
-    peers.heard(&silent, Some(true));
+    peers.heard(&silent, Some(Some(1)));
     assert_eq!(holder(&cluster, &me, &peers), Holder::Unclear(&silent), "both live");
     listen(&mut peers, 60);
     // Whose daemon announced itself once is known to have nothing left after a while.
@@ -528,7 +528,7 @@ fn seen(history: &[(CoordinatorState, DaemonState, Option<bool>, u64)]) -> (Peer
             now += Duration::from_secs(u64::from(second > 0));
             peers.look(&cluster, true, now);
             if let Some(announced) = announced {
-                peers.heard(&last.name, Some(*announced));
+                peers.heard(&last.name, Some(announced.then_some(1)));
             }
         }
     }
@@ -596,6 +596,9 @@ fn what_no_record_says_is_waited_out() {
         (vec![(Primary, Run, up, 9), (Secondary, Dead, up, 1)], true),
         (vec![(Takeover, Run, up, 60), (Takeover, Run, down, 1)], true),
         (vec![(Takeover, Run, up, 60), (Takeover, Run, down, limit)], false),
+        (vec![(Relinquish, Run, up, 1), (Relinquish, Run, down, 1)], true),
+        (vec![(Relinquish, Run, up, 1), (Relinquish, Run, down, 1), (Secondary, Run, up, 0)], false),
+        (vec![(Relinquish, Run, up, 1), (Relinquish, Run, down, limit)], false),
         // Nobody knows what came before.
         (vec![(Secondary, Init, up, 1)], true),
         (vec![(Primary, Stop, down, 1)], true),
@@ -615,9 +618,9 @@ fn who_waits_for_a_silent_node_waits_longer_the_longer_its_session_lasts() {
         let silent = node("hv2", Primary, DaemonState::Run);
         let others = cluster(None, vec![silent.clone()]);
         peers.look(&others, true, now);
-        peers.heard(&silent.name, Some(true));
+        peers.heard(&silent.name, Some(Some(1)));
         peers.look(&others, true, now);
-        peers.heard(&silent.name, Some(false));
+        peers.heard(&silent.name, Some(None));
         while !peers.is_absent(&silent) {
             now += Duration::from_secs(1);
             assert!(now <= gone, "{session:?}");

@@ -8,6 +8,7 @@ mod older;
 mod segment;
 mod world;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,10 +17,11 @@ use older::Peer;
 use pvc_model::NodeName;
 use pvc_model::fence::Rules;
 use pvc_model::node::{CoordinatorState, DaemonState, DomainState, NodeRole};
-use pvc_ports::{Database, DatabaseError, Network, SessionState};
-use pvc_store::{Change, Changes, ConfigChange, Ipmi, NewNode, NodeChange};
-use pvc_testkit::NetworkChange;
+use pvc_ports::{Database, DatabaseError, Network, SessionState, Tree};
+use pvc_store::lock::LockKind;
+use pvc_store::{Change, Changes, ConfigChange, Ipmi, NewNode, NodeChange, Store};
 use pvc_testkit::older::Older;
+use pvc_testkit::{NetworkChange, SeededRandom};
 use segment::{Segment, floating};
 use world::{Daemon, World, world};
 
@@ -356,6 +358,46 @@ async fn what_a_killed_daemon_left_is_not_taken_by_another_before_it_is_gone() {
         until_state(&one, "hv2", Primary).await;
         segment.assert_all_at("hv2");
     }
+}
+
+/// Found by a seed: the lock under which it let go came free with its session, and the other one took that for its word.
+#[tokio::test(start_paused = true)]
+async fn what_a_primary_has_that_dies_while_it_lets_go_is_taken_when_its_kernel_has_taken_it_away() {
+    let Pair { segment, one, first, second: _second, .. } = pair().await;
+    first.kill().await;
+    // Its part is played from here on, up to the moment at which it has to let go of the second address.
+    let session = one.tree.connect();
+    let random = Arc::new(SeededRandom::new(3));
+    let store = Store::open(session.clone(), one.clock.clone(), random).await.unwrap();
+    store.announce_daemon(&NodeName::new("hv1"), "its part").await.unwrap();
+    one.pass(2).await; // hv2 hears of it
+    ask(&one, Some("hv2")).await;
+    until_state(&one, "hv2", CoordinatorState::Takeover).await;
+    let mut changes = Changes::new();
+    changes.node(&NodeName::new("hv1"), NodeChange::Coordinator(CoordinatorState::Relinquish));
+    one.change(changes).await;
+    let (locks, limit) = (store.role_locks(), Duration::from_secs(5));
+    for phase in ["A", "B", "C", "D"] {
+        if phase == "B" {
+            let lock = locks.phase(LockKind::Write, limit).await.unwrap();
+            locks.until_reader_behind(&lock).await.unwrap();
+            lock.release().await;
+            continue;
+        }
+        locks.until_writer().await.unwrap();
+        let lock = locks.phase(LockKind::Read, limit).await.unwrap();
+        match phase {
+            "C" => one.network.remove_address("brupstream", "10.0.0.250/24".parse().unwrap()).await.unwrap(),
+            "D" => break,
+            _ => {}
+        }
+        lock.release().await;
+    }
+    assert_eq!(segment.holders("10.0.0.250"), BTreeSet::from(["hv2".to_owned()]));
+    assert_eq!(segment.holders("10.0.1.250"), BTreeSet::from(["hv1".to_owned()]));
+    session.close().await;
+    until_state(&one, "hv2", Primary).await;
+    segment.assert_all_at("hv2");
 }
 
 #[tokio::test(start_paused = true)]

@@ -41,8 +41,8 @@ struct Seen {
     stamp: i32,
     /// Whether it is a daemon that announces itself while it lives.
     ours: bool,
-    /// Whether it was announced when that was last asked.
-    announced: bool,
+    /// What it was announced by when that was last asked.
+    announced: Option<i64>,
     /// Since its last sign of life.
     silent: Duration,
     daemon_state: DaemonState,
@@ -80,25 +80,26 @@ impl Peers {
         }
     }
 
-    /// Whether the daemon of `name` is announced in the store; `None` if that could not be found out.
-    pub fn heard(&mut self, name: &NodeName, announced: Option<bool>) {
+    /// What the daemon of `name` is announced by in the store, another number with each session, if it is; `None` if
+    /// that could not be found out.
+    pub fn heard(&mut self, name: &NodeName, announced: Option<Option<i64>>) {
         let Some(seen) = self.nodes.get_mut(name) else { return };
-        match announced {
-            Some(announced) => {
-                seen.ours |= announced;
-                if seen.announced != announced {
-                    seen.silent = Duration::ZERO;
-                    seen.doubt_takeover();
-                }
-                seen.announced = announced;
-            }
-            None => seen.silent = Duration::ZERO,
+        let Some(announced) = announced else {
+            seen.silent = Duration::ZERO;
+            return;
+        };
+        seen.ours |= announced.is_some();
+        let is_news = std::mem::replace(&mut seen.announced, announced) != announced;
+        if is_news {
+            seen.silent = Duration::ZERO;
+            seen.doubt_takeover();
         }
+        seen.doubt_what_it_lets_go(is_news);
     }
 
     /// Whether a daemon of ours has announced itself there and was alive when that was last asked.
     pub fn is_announced(&self, name: &NodeName) -> bool {
-        self.nodes.get(name).is_some_and(|seen| seen.announced)
+        self.nodes.get(name).is_some_and(|seen| seen.announced.is_some())
     }
 
     /// This node has the lock of those who take over: who had it before may still have what it took.
@@ -145,7 +146,7 @@ impl Seen {
         let mut seen = Seen {
             stamp: node.keepalives,
             ours: node.runs_our_daemon(),
-            announced: false,
+            announced: None,
             silent: Duration::ZERO,
             daemon_state: node.daemon_state.clone(),
             coordinator_state: node.coordinator_state.clone(),
@@ -159,7 +160,7 @@ impl Seen {
     fn look(&mut self, node: &NodeRecord, heard: Duration) {
         let is_new = self.stamp != node.keepalives;
         self.stamp = node.keepalives;
-        self.silent = if is_new || self.announced { Duration::ZERO } else { self.silent + heard };
+        self.silent = if is_new || self.announced.is_some() { Duration::ZERO } else { self.silent + heard };
         self.doubted = self.doubted.map(|since| since + heard);
         if self.daemon_state == node.daemon_state && self.coordinator_state == node.coordinator_state {
             return;
@@ -196,6 +197,14 @@ impl Seen {
     fn doubt_takeover(&mut self) {
         if serves(&self.daemon_state) && self.coordinator_state == CoordinatorState::Takeover {
             self.doubted = Some(Duration::ZERO);
+        }
+    }
+
+    /// One of ours whose session has ended while it let go of the role: how much of it is still there no record says.
+    fn doubt_what_it_lets_go(&mut self, is_news: bool) {
+        let lets_go = serves(&self.daemon_state) && self.coordinator_state == CoordinatorState::Relinquish;
+        if self.ours && lets_go && (is_news || self.announced.is_none()) {
+            self.doubted = Some(self.doubted.filter(|_| !is_news).unwrap_or_default());
         }
     }
 

@@ -193,7 +193,17 @@ impl<'a> Exchange<'a> {
         true
     }
 
+    /// A lock of the holder's also comes free with its session: what it was about to let go of is there until its
+    /// kernel takes it away.
+    async fn until_let_go(&self) {
+        let Some(peer) = self.peer.as_ref().filter(|_| !self.peer_repairs) else { return };
+        while !self.claim.is_some_and(LockGuard::lost) && !peers::is_clear(self.shared, peer).await {
+            self.shared.sleep(super::POLL).await;
+        }
+    }
+
     async fn take(&self, duty: Duty) -> bool {
+        self.until_let_go().await;
         let taken = role::take(self.shared, duty).await;
         if duty != Duty::Services {
             // An address that the kernel refuses is tried again later; a right that was lost is lost.

@@ -4,6 +4,7 @@
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
+use pvc_model::NodeName;
 use pvc_model::cluster::Cluster;
 use pvc_model::node::NodeRole;
 use pvc_model::primary::Peers;
@@ -48,7 +49,20 @@ async fn ask(shared: &Shared) {
     let view = shared.store.view();
     let others = view.nodes.values().filter(|node| node.name != *shared.name());
     for node in others.filter(|node| node.role == NodeRole::Coordinator) {
-        let answer = shared.within(ASK, shared.store.has_our_daemon(&node.name)).await;
-        shared.role.peers().heard(&node.name, answer.and_then(Result::ok));
+        ask_about(shared, &node.name).await;
     }
+}
+
+async fn ask_about(shared: &Shared, node: &NodeName) -> Option<Option<i64>> {
+    let answer = shared.within(ASK, shared.store.announcement(node)).await.and_then(Result::ok);
+    shared.role.peers().heard(node, answer);
+    answer
+}
+
+/// Whether it is known, by an answer of now, that the node has nothing of the role but what its record speaks of.
+pub(super) async fn is_clear(shared: &Shared, node: &NodeName) -> bool {
+    let answered = ask_about(shared, node).await.is_some();
+    let view = shared.store.view();
+    let peers = seen(shared, &view);
+    answered && !view.nodes.get(node).is_some_and(|record| peers.is_doubtful(record))
 }
