@@ -10,7 +10,7 @@ use std::time::Duration;
 use pvc_model::cluster::Cluster;
 use pvc_model::fault::fault_id;
 use pvc_model::flush::{Flush, Leave, TakeBack, flush, unflush};
-use pvc_model::node::DomainState;
+use pvc_model::node::{DaemonState, DomainState};
 use pvc_model::placement::{Need, Promises};
 use pvc_model::vm::VmState;
 use pvc_model::vm::moving::is_moving;
@@ -87,7 +87,10 @@ async fn pass(shared: &Arc<Shared>, memory: &mut Memory) {
     }
     match request {
         DomainState::Flush => empty(shared, &view, memory).await,
-        DomainState::Unflush => take_back(shared, &view, memory).await,
+        // Before that the record does not know the guests that came or went while no daemon was here.
+        DomainState::Unflush if own.daemon_state == DaemonState::Run => {
+            take_back(shared, &view, memory).await
+        }
         _ => {}
     }
 }
@@ -185,6 +188,7 @@ async fn send(shared: &Shared, leave: &Leave, news: &News) -> bool {
         let mut changes = Changes::new();
         changes.expect(Expect::NodeDomain(shared.name().clone())).expect(Expect::Placements);
         changes.expect(Expect::NodeDaemon(leave.to.clone())).expect(Expect::NodeDomain(leave.to.clone()));
+        changes.expect(Expect::VmNodeLimit(vm));
         changes.vm(vm, VmChange::State(VmState::Migrate)).vm(vm, VmChange::Node(leave.to.clone()));
         changes.vm(vm, VmChange::LastNode(leave.home.clone()));
         Ok((changes, ()))
@@ -279,6 +283,9 @@ async fn take_one_back(shared: &Shared, wanted: &TakeBack, tried: &BTreeSet<Uuid
         let mut changes = Changes::new();
         changes.expect(Expect::NodeDomain(shared.name().clone()));
         changes.expect(Expect::VmNode(vm)).expect(Expect::VmState(vm));
+        if !matches!(wanted, TakeBack::Unmark(_)) {
+            changes.expect(Expect::Placements);
+        }
         match wanted {
             TakeBack::Start(_) => _ = changes.vm(vm, VmChange::State(VmState::Start)),
             TakeBack::Move(_) => _ = changes.vm(vm, VmChange::State(VmState::Migrate)),

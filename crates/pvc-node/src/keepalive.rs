@@ -155,12 +155,13 @@ impl Reporter {
             // The tree was made anew under our feet (`cluster init --overwrite`, a restore).
             return self.register_again(&view).await;
         }
-        if let Err(error) = self.say_run().await {
-            tracing::warn!(error, "the node's state could not be written");
-        }
+        // Before the record says `run`: whoever places a VM here counts what runs here already.
         let figures = shared.figures(&view, &shared.guests.borrow());
         let reports = self.reports(&view, figures);
         let written = shared.store.report(reports).await;
+        if let Err(error) = self.say_run().await {
+            tracing::warn!(error, "the node's state could not be written");
+        }
         if let Err(error) = &written {
             tracing::warn!(
                 error = error as &dyn std::error::Error,

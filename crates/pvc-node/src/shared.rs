@@ -181,8 +181,12 @@ impl Shared {
         self.collected.lock().expect("nothing panics while it holds the figures")
     }
 
-    /// How this node is doing with these guests, as far as its machine can say.
+    /// How this node is doing with these guests, as far as its machine can say. Before it has looked at its guests
+    /// nothing is said, so that nobody takes it for empty.
     pub fn figures(&self, view: &Cluster, guests: &Guests) -> Option<NodeFigures> {
+        if self.settings.subsystems.hypervisor && guests.passes == 0 {
+            return None;
+        }
         match self.ports.host.load() {
             Ok(load) => Some(node_figures(self.name(), view, guests, &self.collected().stats, &load)),
             Err(error) => {

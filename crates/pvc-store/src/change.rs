@@ -179,6 +179,8 @@ pub enum Expect {
     VmState(Uuid),
     VmNode(Uuid),
     VmXml(Uuid),
+    /// The nodes that the VM may be placed on.
+    VmNodeLimit(Uuid),
     Primary,
     NodeDaemon(NodeName),
     NodeDomain(NodeName),

@@ -124,6 +124,7 @@ impl<'a> Draft<'a> {
             Expect::VmState(uuid) => self.check(keys::vm(*uuid, "state")),
             Expect::VmNode(uuid) => self.check(keys::vm(*uuid, "node")),
             Expect::VmXml(uuid) => self.check(keys::vm(*uuid, "xml")),
+            Expect::VmNodeLimit(uuid) => self.check(keys::vm(*uuid, "node_limit")),
             Expect::Primary => self.check(keys::PRIMARY.to_owned()),
             Expect::NodeDaemon(node) => self.check(keys::node(node, "daemonstate")),
             Expect::NodeDomain(node) => self.check(keys::node(node, "domainstate")),

@@ -337,6 +337,7 @@ impl Actor {
                 let written = outcome(record, victim, &rescue.way, ready[&rescue.vm].as_deref(), patient);
                 if !written.is_empty() {
                     changes.expect(Expect::VmState(rescue.vm)).expect(Expect::VmNode(rescue.vm));
+                    changes.expect(Expect::VmNodeLimit(rescue.vm));
                 }
                 for change in written {
                     changes.vm(rescue.vm, change);

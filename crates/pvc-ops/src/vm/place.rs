@@ -175,6 +175,7 @@ pub async fn move_vm(store: &Store, vm: &str, ask: &Move) -> Result<Moved, Chang
             let written = state.clone().unwrap_or_else(|| record.state.clone());
             changes.vm(uuid, VmChange::State(written));
             changes.expect(Expect::NodeDaemon(to.clone())).expect(Expect::NodeDomain(to.clone()));
+            changes.expect(Expect::VmNodeLimit(uuid));
             if state.is_some() {
                 changes.expect(Expect::Placements);
             }
