@@ -13,6 +13,7 @@ use pvc_model::node::{DaemonState, DomainState, NodeRecord};
 use pvc_model::vm::{MigrationMethod, VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
 
+use crate::guests::SimGuest;
 use crate::process::Pid;
 use crate::state::State;
 
@@ -219,8 +220,10 @@ impl State {
         let claimed = self.claimed_mib(host, |age, is_placed| is_placed || age >= NEWS);
         let room = self.hosts[host].room_mib();
         if claimed > room {
+            let said = self.truth.orders.view.nodes.get(node).map_or(0, |node| node.figures.memory_free_mib);
             let what = format!(
-                "VM {} is given to {node}, where {claimed} MiB are promised with it and there are {room} MiB",
+                "VM {} is given to {node}, where {claimed} MiB are promised with it and there are {room} MiB; its \
+                 record says that {said} MiB are free",
                 vm.name
             );
             self.violate("I11", what);
@@ -240,7 +243,12 @@ impl State {
         let there = guests
             .iter()
             .filter(|(vm, guest)| counts(age(guest.since), claim(vm).is_some_and(|claim| claim.is_placed)));
-        let there: u64 = there.map(|(_, guest)| guest.memory_mib).sum();
+        // One that was given less memory while it ran comes with what it has, which others learn when it is there.
+        let counted = |(vm, guest): (&Uuid, &SimGuest)| match orders.view.vms.get(vm) {
+            Some(record) if age(guest.since) < NEWS => guest.memory_mib.min(record.memory_mib()),
+            _ => guest.memory_mib,
+        };
+        let there: u64 = there.map(counted).sum();
         let promised = orders.view.vms.values().filter(|vm| {
             let claimed = claim(&vm.uuid).is_some_and(|claim| counts(age(claim.since), claim.is_placed));
             claimed && !guests.contains_key(&vm.uuid)

@@ -144,10 +144,12 @@ impl Cluster {
         }
         for vm in 0..self.shape.vms.len() {
             let name = self.shape.vm_name(vm);
-            let runs_on: Vec<String> =
-                self.runs_on(vm).into_iter().map(|host| self.shape.host_name(host)).collect();
+            let hosts = self.runs_on(vm);
+            let runs_on: Vec<String> = hosts.iter().map(|host| self.shape.host_name(*host)).collect();
             let Some(record) = view.vms.get(&vm_uuid(vm)) else {
-                if self.promises().is_there(vm) || !runs_on.is_empty() {
+                // Where a BMC has lied, a VM was undefined that was thought to be dead.
+                let is_excused = |host: &usize| self.world.with(|state| state.hosts[*host].bmc_lied);
+                if self.promises().is_there(vm) || !hosts.iter().all(is_excused) {
                     unsettled.push(format!("{name} has no record; runs on {runs_on:?}"));
                 }
                 continue;
