@@ -217,7 +217,14 @@ impl State {
             let what = format!("VM {} is given to {node}, which is none of those it is limited to", vm.name);
             self.violate("I11", what);
         }
-        let claimed = self.claimed_mib(host, |age, is_placed| is_placed || age >= NEWS);
+        // One that was given less memory while it ran comes with what it has, which others learn when it is there.
+        let memory = |vm: &Uuid, guest: &SimGuest| match self.truth.orders.view.vms.get(vm) {
+            Some(record) if self.now.saturating_sub(guest.since) < NEWS => {
+                guest.memory_mib.min(record.memory_mib())
+            }
+            _ => guest.memory_mib,
+        };
+        let claimed = self.claimed_mib(host, |age, is_placed| is_placed || age >= NEWS, memory);
         let room = self.hosts[host].room_mib();
         if claimed > room {
             let said = self.truth.orders.view.nodes.get(node).map_or(0, |node| node.figures.memory_free_mib);
@@ -230,8 +237,14 @@ impl State {
         }
     }
 
-    /// How much memory of a host is in use or promised, of what `counts` by its age and whether it was placed.
-    fn claimed_mib(&self, host: usize, counts: impl Fn(Duration, bool) -> bool) -> u64 {
+    /// How much memory of a host is in use, as `memory` says of each guest, or promised, of what `counts` by its age and
+    /// whether it was placed.
+    fn claimed_mib(
+        &self,
+        host: usize,
+        counts: impl Fn(Duration, bool) -> bool,
+        memory: impl Fn(&Uuid, &SimGuest) -> u64,
+    ) -> u64 {
         let orders = &self.truth.orders;
         let name = self.hosts[host].name.as_str();
         let claim = |vm: &Uuid| {
@@ -243,12 +256,7 @@ impl State {
         let there = guests
             .iter()
             .filter(|(vm, guest)| counts(age(guest.since), claim(vm).is_some_and(|claim| claim.is_placed)));
-        // One that was given less memory while it ran comes with what it has, which others learn when it is there.
-        let counted = |(vm, guest): (&Uuid, &SimGuest)| match orders.view.vms.get(vm) {
-            Some(record) if age(guest.since) < NEWS => guest.memory_mib.min(record.memory_mib()),
-            _ => guest.memory_mib,
-        };
-        let there: u64 = there.map(counted).sum();
+        let there: u64 = there.map(|(vm, guest)| memory(vm, guest)).sum();
         let promised = orders.view.vms.values().filter(|vm| {
             let claimed = claim(&vm.uuid).is_some_and(|claim| counts(age(claim.since), claim.is_placed));
             claimed && !guests.contains_key(&vm.uuid)
@@ -289,7 +297,7 @@ impl State {
         let is_settled =
             is_long_ago(orders.freed.get(&node), self.now) && is_long_ago(known.had_guest.as_ref(), self.now);
         let room = known.room_mib();
-        let fits = self.claimed_mib(host, |_, _| true) + vm.memory_mib() <= room;
+        let fits = self.claimed_mib(host, |_, _| true, |_, guest| guest.memory_mib) + vm.memory_mib() <= room;
         let is_heard = self.well_since(host).is_some_and(|since| self.now.saturating_sub(since) >= NEWS);
         is_heard && is_another && is_allowed && takes && is_well && is_settled && fits
     }
