@@ -313,8 +313,10 @@ fn lasts(chance: &mut Chance) -> u64 {
 
 const KINDS: u64 = 21;
 
-fn fault(chance: &mut Chance, shape: &Shape, kind: u64) -> Fault {
-    let host = chance.below(shape.hosts.len() as u64) as usize;
+/// Kinds below are faults of one host.
+const OF_ONE_HOST: u64 = 13;
+
+fn fault(chance: &mut Chance, shape: &Shape, kind: u64, host: usize) -> Fault {
     let vm = chance.below(shape.vms.len() as u64) as usize;
     let step = if chance.happens(500) { 3600 } else { -3600 };
     let manner = *chance
@@ -364,6 +366,8 @@ fn faults(chance: &mut Chance, shape: &Shape, minutes: u64) -> Vec<Event> {
     let weights: Vec<u64> =
         (0..KINDS).map(|_| if chance.happens(450) { 0 } else { 1 + chance.below(10) }).collect();
     let between = *chance.pick(&[8_000, 20_000, 60_000, 150_000]).expect("not empty");
+    // A rack, a switch, an update: the same for several hosts in the same moment.
+    let together = *chance.pick(&[0, 0, 20, 150]).expect("not empty");
     let mut events = Vec::new();
     let mut at = 5_000;
     loop {
@@ -380,10 +384,16 @@ fn faults(chance: &mut Chance, shape: &Shape, minutes: u64) -> Vec<Event> {
             None => true,
         });
         let Some(kind) = kind else { return events };
-        let Fault { begin, end } = fault(chance, shape, kind as u64);
-        events.push(Event { at, action: begin });
-        if let Some(end) = end {
-            events.push(Event { at: at + lasts(chance), action: end });
+        let kind = kind as u64;
+        let hosts = match kind < OF_ONE_HOST && chance.happens(together) {
+            true => some_hosts(chance, shape.hosts.len()),
+            false => vec![chance.below(shape.hosts.len() as u64) as usize],
+        };
+        let until = at + lasts(chance);
+        for host in hosts {
+            let Fault { begin, end } = fault(chance, shape, kind, host);
+            events.push(Event { at, action: begin });
+            events.extend(end.map(|action| Event { at: until, action }));
         }
     }
 }

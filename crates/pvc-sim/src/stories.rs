@@ -1,6 +1,6 @@
 //! `pvc-sim stories` and `pvc-sim story`: plays stories, each in a process of its own.
 
-use std::io::Read;
+use std::io::{Read, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -24,8 +24,10 @@ pub const USAGE: &str = "\
 /// Prints the forms of all sentences.
 pub fn sentences() -> ExitCode {
     let [deeds, facts] = pvc_sim::sentences();
-    println!("What can happen:\n\n{deeds}\n\nWhat can be so:\n\n{facts}");
-    ExitCode::SUCCESS
+    match writeln!(std::io::stdout(), "What can happen:\n\n{deeds}\n\nWhat can be so:\n\n{facts}") {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE, // whoever read it has read enough
+    }
 }
 
 /// Plays one story in this process.
