@@ -42,7 +42,9 @@ impl RecordLock {
 
 impl Store {
     pub fn move_locks(&self, vm: Uuid) -> MoveLocks {
-        let recipe = LockRecipe::new(self.tree.clone(), self.clock.clone(), self.random.clone());
+        // A daemon that stood still would make anew what was removed meanwhile.
+        let recipe =
+            LockRecipe::new(self.tree.clone(), self.clock.clone(), self.random.clone()).on_what_exists();
         MoveLocks { store: self.clone(), recipe, vm }
     }
 
@@ -70,6 +72,7 @@ impl MoveLocks {
 
     /// Takes the turn: the lock that sender and receiver hand each other.
     pub async fn turn(&self, timeout: Option<Duration>) -> Result<LockGuard, StoreError> {
+        self.store.ensure_path(&keys::vm(self.vm, TURN)).await?;
         self.acquire(TURN, timeout).await
     }
 

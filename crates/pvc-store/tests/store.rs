@@ -439,6 +439,25 @@ async fn a_job_is_claimed_by_one_worker_only_and_let_go_with_its_session() {
     assert!(world.other.claim_job(&id).await.expect("reachable").is_some());
 }
 
+/// Found by a seed: a daemon that had stood still locked a VM that was removed meanwhile, and half of its record was back.
+#[tokio::test]
+async fn a_lock_of_a_vm_that_was_removed_does_not_bring_back_half_of_it() {
+    let world = cluster().await;
+    define(&world.store, new_vm("web1", UUID)).await;
+    world.other.fresh().await.expect("reachable");
+    change(&world.store, |changes| {
+        changes.push(Change::RemoveVm(UUID));
+    })
+    .await;
+    for store in [&world.other, &world.store] {
+        let locks = store.move_locks(UUID);
+        assert!(locks.turn(Some(Duration::from_secs(1))).await.is_err());
+        assert!(locks.record(Duration::from_secs(1)).await.is_err());
+        let _ = locks.say_receiving(true).await; // nobody is to hear it
+    }
+    assert_eq!(raw(&world, &format!("/domains/{UUID}")).await, None);
+}
+
 #[tokio::test]
 async fn faults_are_written_acknowledged_and_removed() {
     let world = cluster().await;
