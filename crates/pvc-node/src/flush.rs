@@ -205,6 +205,7 @@ async fn shut_down(shared: &Shared, vm: Uuid, news: &News) {
         }
         let mut changes = Changes::new();
         changes.expect(Expect::NodeDomain(shared.name().clone())).expect(Expect::VmNode(vm));
+        changes.expect(Expect::VmNodeLimit(vm));
         changes.vm(vm, VmChange::State(VmState::Shutdown)).vm(vm, VmChange::Autostart(true));
         Ok((changes, ()))
     };
