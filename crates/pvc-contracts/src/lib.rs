@@ -6,6 +6,7 @@
 pub mod ceph_cluster;
 pub mod hypervisor;
 pub mod network;
+pub mod power;
 pub mod proxy;
 pub mod services;
 pub mod storage;

@@ -45,6 +45,9 @@ pub trait Power: Send + Sync {
     /// [`PowerError::Ignored`] if it stays on. Whatever the error, the power may be off by then.
     async fn cut(&self, bmc: &Bmc) -> Result<(), PowerError>;
 
-    /// Switches the power on; the server may take some time to show it.
+    /// Switches the power on and returns when the BMC says that it is; the server may take minutes to start.
+    ///
+    /// # Errors
+    /// [`PowerError::Ignored`] if it stays off. Whatever the error, the power may be on by then, or later.
     async fn switch_on(&self, bmc: &Bmc) -> Result<(), PowerError>;
 }

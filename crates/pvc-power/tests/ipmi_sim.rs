@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
+use pvc_contracts::power::{PowerFixture, power_contract};
 use pvc_linux::LinuxExec;
 use pvc_ports::{Bmc, Power};
 use pvc_power::Ipmitool;
@@ -65,10 +66,6 @@ impl Simulator {
     fn bmc(&self) -> Bmc {
         Bmc { host: self.address.clone(), user: "admin".to_owned(), password: PASSWORD.to_owned() }
     }
-
-    fn power(&self) -> String {
-        std::fs::read_to_string(self.folder.path().join("power")).unwrap().trim().to_owned()
-    }
 }
 
 impl Drop for Simulator {
@@ -98,32 +95,22 @@ async fn started(program: &str) -> Simulator {
     simulator
 }
 
-#[tokio::test]
-async fn a_server_is_switched_off_and_on() {
-    let simulator = started(OBEDIENT).await;
-    let (ipmitool, bmc) = (ipmitool(), simulator.bmc());
-    assert!(ipmitool.is_on(&bmc).await.unwrap());
-    ipmitool.cut(&bmc).await.unwrap();
-    assert_eq!(simulator.power(), "0");
-    assert!(!ipmitool.is_on(&bmc).await.unwrap());
-    ipmitool.cut(&bmc).await.unwrap();
-    ipmitool.switch_on(&bmc).await.unwrap();
-    assert_eq!(simulator.power(), "1");
+/// What says the same whatever it is told.
+fn stubborn(on: u8) -> String {
+    format!(r#"case "$1" in get) echo power:{on};; esac"#)
 }
 
 #[tokio::test]
-async fn a_bmc_that_does_nothing_proves_nothing() {
-    let simulator = started(r#"case "$1" in get) echo power:1;; esac"#).await;
-    let error = ipmitool().cut(&simulator.bmc()).await.unwrap_err().to_string();
-    assert!(error.contains("told to switch the power off, but says that it is on"), "{error}");
-}
-
-#[tokio::test]
-async fn a_wrong_password_and_an_absent_bmc_are_errors() {
-    let simulator = started(OBEDIENT).await;
-    let stranger = Bmc { password: "wrong".to_owned(), ..simulator.bmc() };
-    assert!(ipmitool().cut(&stranger).await.is_err());
-    assert_eq!(simulator.power(), "1");
-    let absent = Bmc { host: "127.99.99.99".to_owned(), ..simulator.bmc() };
-    assert!(ipmitool().is_on(&absent).await.is_err());
+async fn ipmitool_keeps_the_contract() {
+    let [good, ignoring, lying] =
+        [started(OBEDIENT).await, started(&stubborn(1)).await, started(&stubborn(0)).await];
+    let power = good.folder.path().join("power");
+    let fixture = PowerFixture {
+        bmc: good.bmc(),
+        is_really_on: Box::new(move || std::fs::read_to_string(&power).unwrap().trim() == "1"),
+        ignoring: ignoring.bmc(),
+        lying: lying.bmc(),
+        absent: Bmc { host: "127.99.99.99".to_owned(), ..good.bmc() },
+    };
+    power_contract(Arc::new(ipmitool()), fixture).await;
 }

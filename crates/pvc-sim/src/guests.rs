@@ -777,28 +777,17 @@ mod tests {
     use pvc_model::storage::VolumeId;
 
     use super::SimHypervisor;
-    use crate::cluster::{Shape, host_name};
-    use crate::host::Host;
-    use crate::log::Log;
-    use crate::process::Gate;
+    use crate::cluster::host_name;
     use crate::state::World;
 
     /// Two hosts on which nothing runs, and their hypervisors as a program of each has them.
     fn hypervisors() -> [Arc<SimHypervisor>; 2] {
-        let host = |index| Host::new(host_name(index), true, 4096, 0);
-        let world = World::new(Shape::plain(2, 0).nature, Log::new(false), (0..2).map(host).collect());
+        let (world, gates) = World::of_hosts(2);
         world.with(|state| {
             let volume = VolumeId::from_record("vms/contract").expect("a volume's name");
             state.ceph.volumes.insert(volume, None);
-            for host in &mut state.hosts {
-                (host.on, host.booted) = (true, true);
-            }
-            state.rearranged();
         });
-        [0, 1].map(|host| {
-            let pid = world.with(|state| state.new_process("a program".to_owned(), Some(host)));
-            Arc::new(SimHypervisor { gate: Gate { world: world.clone(), pid }, host })
-        })
+        [0, 1].map(|host| Arc::new(SimHypervisor { gate: gates[host].clone(), host }))
     }
 
     fn guest(uuid: uuid::Uuid, name: &str) -> String {

@@ -125,6 +125,26 @@ impl World {
         world
     }
 
+    /// Hosts that are on and have nothing to do, and the gate of a program on each.
+    #[cfg(test)]
+    pub(crate) fn of_hosts(count: usize) -> (World, Vec<crate::process::Gate>) {
+        use crate::cluster::{Shape, host_name};
+        let host = |index| Host::new(host_name(index), true, 4096, 0);
+        let world =
+            World::new(Shape::plain(count, 0).nature, Log::new(false), (0..count).map(host).collect());
+        let gates = (0..count).map(|host| {
+            world.with(|state| {
+                (state.hosts[host].on, state.hosts[host].booted) = (true, true);
+                state.hosts[host].network = state.new_network(host);
+                let pid = state.new_process("a program".to_owned(), Some(host));
+                crate::process::Gate { world: world.clone(), pid }
+            })
+        });
+        let gates = gates.collect();
+        world.with(State::rearranged);
+        (world, gates)
+    }
+
     /// Looks at the world, or changes it, at once.
     pub(crate) fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.0.state.lock().expect("the world does not panic");

@@ -12,9 +12,11 @@ pub struct BmcManner {
     pub dead: bool,
     /// It takes so long for every answer.
     pub takes: Duration,
-    /// It says that the power is off, whatever is so.
+    /// It lets nobody in who has another password than this.
+    pub password: Option<String>,
+    /// It says that the power is off, whatever is so, and does nothing.
     pub lies: bool,
-    /// It accepts a command and does nothing.
+    /// It accepts every command and does nothing.
     pub ignores: bool,
     /// Whoever talks to it falls over a bug of the adapter.
     pub panics: bool,
@@ -68,21 +70,29 @@ impl ScriptedPower {
         });
         tokio::time::sleep(manner.takes).await;
         assert!(!manner.panics, "a bug of the adapter");
-        match manner.dead {
-            true => Err(PowerError::Unusable { host: bmc.host.clone(), why: "no answer".to_owned() }),
-            false => Ok(manner),
+        let unusable = |why: &str| PowerError::Unusable { host: bmc.host.clone(), why: why.to_owned() };
+        if manner.dead {
+            return Err(unusable("no answer"));
+        }
+        match &manner.password {
+            Some(password) if *password != bmc.password => Err(unusable("wrong password")),
+            _ => Ok(manner),
         }
     }
 
     async fn switch(&self, call: &str, bmc: &Bmc, on: bool) -> Result<(), PowerError> {
         let manner = self.reached(call, bmc).await?;
-        if manner.ignores {
-            return Err(PowerError::Ignored { host: bmc.host.clone(), wanted: on });
-        }
-        if !manner.lies {
+        if !manner.lies && !manner.ignores {
             self.set_on(&bmc.host, on);
         }
-        Ok(())
+        match self.says(bmc, &manner) == on {
+            true => Ok(()),
+            false => Err(PowerError::Ignored { host: bmc.host.clone(), wanted: on }),
+        }
+    }
+
+    fn says(&self, bmc: &Bmc, manner: &BmcManner) -> bool {
+        !manner.lies && self.is_really_on(&bmc.host)
     }
 }
 
@@ -90,7 +100,7 @@ impl ScriptedPower {
 impl Power for ScriptedPower {
     async fn is_on(&self, bmc: &Bmc) -> Result<bool, PowerError> {
         let manner = self.reached("status", bmc).await?;
-        Ok(!manner.lies && self.is_really_on(&bmc.host))
+        Ok(self.says(bmc, &manner))
     }
 
     async fn cut(&self, bmc: &Bmc) -> Result<(), PowerError> {

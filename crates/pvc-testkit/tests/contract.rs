@@ -7,8 +7,12 @@ use pvc_contracts::hypervisor::{
     HypervisorFixture, MigrationFixture, hypervisor_contract, migration_contract,
 };
 use pvc_contracts::network::{NetworkFixture, network_contract};
+use pvc_contracts::power::{PowerFixture, power_contract};
 use pvc_contracts::services::{ServicesFixture, services_contract};
-use pvc_testkit::{MemoryNetwork, ScriptedHypervisor, ScriptedServices, UnitManner};
+use pvc_ports::Bmc;
+use pvc_testkit::{
+    BmcManner, MemoryNetwork, ScriptedHypervisor, ScriptedPower, ScriptedServices, UnitManner,
+};
 
 #[tokio::test(start_paused = true)]
 async fn the_scripted_hypervisor_keeps_the_contract() {
@@ -43,6 +47,31 @@ async fn the_network_in_memory_keeps_the_contract() {
     let network = MemoryNetwork::new().with_device("ens4");
     let fixture = NetworkFixture { device: "ens4".to_owned(), vlans: true };
     network_contract(Arc::new(network), fixture).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_scripted_bmcs_keep_the_contract() {
+    let power = Arc::new(ScriptedPower::new());
+    let bmc =
+        |host: &str| Bmc { host: host.to_owned(), user: "admin".to_owned(), password: "secret".to_owned() };
+    let manners = [
+        ("good", BmcManner { password: Some("secret".to_owned()), ..BmcManner::default() }),
+        ("ignoring", BmcManner { ignores: true, ..BmcManner::default() }),
+        ("lying", BmcManner { lies: true, ..BmcManner::default() }),
+        ("absent", BmcManner { dead: true, ..BmcManner::default() }),
+    ];
+    for (host, manner) in manners {
+        power.set_manner(host, manner);
+    }
+    let machine = power.clone();
+    let fixture = PowerFixture {
+        bmc: bmc("good"),
+        is_really_on: Box::new(move || machine.is_really_on("good")),
+        ignoring: bmc("ignoring"),
+        lying: bmc("lying"),
+        absent: bmc("absent"),
+    };
+    power_contract(power, fixture).await;
 }
 
 #[tokio::test(start_paused = true)]
