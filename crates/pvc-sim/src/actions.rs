@@ -229,10 +229,10 @@ impl State {
             Action::CalmGuest(vm) => self.calm_guest(vm_uuid(vm)),
             Action::PauseGuest(vm) => self.hold_guest(vm_uuid(vm), GuestRun::Paused),
             Action::ResumeGuest(vm) => self.hold_guest(vm_uuid(vm), GuestRun::Running),
-            Action::LoseVolume(vm) => drop(self.ceph.volumes.remove(&self.volume(vm))),
+            Action::LoseVolume(vm) => self.ceph.volumes.lose(&self.volume(vm)),
             Action::LoseLock(vm) => {
-                let volume = self.volume(vm);
-                self.ceph.volumes.entry(volume).and_modify(|lock| *lock = None);
+                // One that is lost meanwhile has none.
+                let _ = self.ceph.volumes.locks_mut(&self.volume(vm)).map(Vec::clear);
             }
             Action::LockVolume(vm) => self.lock_by_stranger(&self.volume(vm)),
             Action::Ask(_) => unreachable!("operators ask by themselves"),

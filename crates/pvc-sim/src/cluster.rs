@@ -199,7 +199,7 @@ impl Cluster {
         for (vm, shape) in self.shape.vms.iter().enumerate() {
             let volume = VolumeId::from_record(&format!("vms/{}_sda", shape.name)).expect("a volume's name");
             self.world.with(|state| {
-                state.ceph.volumes.insert(volume.clone(), None);
+                state.ceph.volumes.insert(&volume);
                 state.migrations.volumes.insert(vm_uuid(vm), volume);
                 state.migrations.manners.insert(vm_uuid(vm), shape.manner);
             });

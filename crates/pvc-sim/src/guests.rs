@@ -198,8 +198,9 @@ impl State {
     pub fn guest_ends(&mut self, host: usize, vm: Uuid, why: &str, leaves_lock: bool) {
         let Some(guest) = self.hosts[host].guests.remove(&vm) else { return };
         self.hosts[host].had_guest = Some(self.now);
-        if !leaves_lock {
-            self.ceph.release(guest.client);
+        match leaves_lock {
+            true => self.client_died(guest.client),
+            false => self.ceph.release(guest.client),
         }
         if !guest.is_incoming {
             self.note(format!("{}: guest {} ends ({why})", self.hosts[host].name, guest.name));
@@ -785,7 +786,7 @@ mod tests {
         let (world, gates) = World::of_hosts(2);
         world.with(|state| {
             let volume = VolumeId::from_record("vms/contract").expect("a volume's name");
-            state.ceph.volumes.insert(volume, None);
+            state.ceph.volumes.insert(&volume);
         });
         [0, 1].map(|host| Arc::new(SimHypervisor { gate: gates[host].clone(), host }))
     }

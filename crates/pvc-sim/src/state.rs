@@ -113,7 +113,7 @@ impl World {
                 hosts,
                 processes: Vec::new(),
                 zookeeper: Ensemble::new(),
-                ceph: Ceph::default(),
+                ceph: Ceph::new(),
                 migrations: Migrations::default(),
                 truth,
             }),

@@ -1,18 +1,22 @@
 //! Ceph, as far as guests are concerned: volumes, who holds them for writing, and who is shut out.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use pvc_model::storage::{PoolName, RbdAccess, SnapshotName, VolumeId, VolumeName};
 use pvc_ports::{Attachment, ImageFormat, PoolInfo, Storage, StorageError, VolumeInfo, VolumeLock};
+use pvc_testkit::MemoryVolumes;
 
 use crate::process::Gate;
 use crate::state::State;
 
 /// How long a program waits for a Ceph that is silent.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long Ceph takes whoever died for a user of its volumes.
+const MISSED: Duration = Duration::from_secs(30);
 
 /// A client of Ceph: one life of one guest on one host.
 pub(crate) type ClientId = u64;
@@ -23,10 +27,26 @@ pub(crate) struct Lock {
     pub host: usize,
 }
 
-#[derive(Default)]
+impl Lock {
+    fn shown(&self) -> VolumeLock {
+        VolumeLock {
+            id: format!("auto {}", self.client),
+            locker: client_name(self.client),
+            address: storage_address(self.host),
+        }
+    }
+}
+
+fn client_name(client: ClientId) -> String {
+    format!("client.{client}")
+}
+
+fn client_called(locker: &str) -> Option<ClientId> {
+    locker.strip_prefix("client.")?.parse().ok()
+}
+
 pub(crate) struct Ceph {
-    /// Each volume with who has it for writing.
-    pub volumes: BTreeMap<VolumeId, Option<Lock>>,
+    pub volumes: MemoryVolumes,
     /// What these clients write is refused.
     pub blocked: BTreeSet<ClientId>,
     pub silent: bool,
@@ -39,6 +59,13 @@ pub(crate) fn storage_address(host: usize) -> String {
 }
 
 impl Ceph {
+    /// With one pool, `vms`.
+    pub fn new() -> Self {
+        let mut volumes = MemoryVolumes::default();
+        volumes.create_pool(&PoolName::new("vms")).expect("there is no pool yet");
+        Ceph { volumes, blocked: BTreeSet::new(), silent: false, next_client: 0 }
+    }
+
     pub fn new_client(&mut self) -> ClientId {
         self.next_client += 1;
         self.next_client
@@ -46,35 +73,47 @@ impl Ceph {
 
     /// Gives the volume to a client, unless another one has it that is not shut out.
     pub fn take(&mut self, volume: &VolumeId, lock: &Lock) -> Result<(), String> {
-        let Some(held) = self.volumes.get_mut(volume) else {
+        let Ok(locks) = self.volumes.locks(volume) else {
             return Err(format!("error opening image {volume}: No such file or directory"));
         };
-        match held {
-            Some(other) if other.client != lock.client && !self.blocked.contains(&other.client) => {
-                Err(format!("image {volume} is locked by client.{}", other.client))
-            }
-            _ => {
-                *held = Some(lock.clone());
-                Ok(())
-            }
+        let (mine, is_blocked) = (lock.shown(), |locker| self.is_blocked(locker));
+        let other = locks.iter().find(|held| held.locker != mine.locker && !is_blocked(&held.locker));
+        if let Some(other) = other {
+            return Err(format!("image {volume} is locked by {}", other.locker));
         }
+        self.volumes.hold(volume, mine);
+        Ok(())
+    }
+
+    fn is_blocked(&self, locker: &str) -> bool {
+        client_called(locker).is_some_and(|client| self.blocked.contains(&client))
     }
 
     /// The client lets go of everything.
     pub fn release(&mut self, client: ClientId) {
-        for held in self.volumes.values_mut() {
-            if held.as_ref().is_some_and(|lock| lock.client == client) {
-                *held = None;
-            }
-        }
+        let name = client_name(client);
+        self.volumes.all_locks().for_each(|locks| locks.retain(|lock| lock.locker != name));
+        self.volumes.close_all(&name);
     }
 
     /// Hands everything of one client to another: the end of a migration.
     pub fn hand_over(&mut self, from: ClientId, to: &Lock) {
-        for held in self.volumes.values_mut() {
-            if held.as_ref().is_some_and(|lock| lock.client == from) {
-                *held = Some(to.clone());
-            }
+        let (from, to) = (client_name(from), to.shown());
+        for lock in self.volumes.all_locks().flatten().filter(|lock| lock.locker == from) {
+            *lock = to.clone();
+        }
+        self.volumes.hand_over(&from, &to.locker);
+    }
+
+    /// Nobody hears the client any more, and what it held is free.
+    fn shut_out(&mut self, client: ClientId, volume: &VolumeId) -> bool {
+        self.blocked.insert(client);
+        let name = client_name(client);
+        self.volumes.close_all(&name);
+        let held = self.volumes.locks(volume).unwrap_or_default().iter().find(|lock| lock.locker == name);
+        match held.cloned() {
+            Some(lock) => self.volumes.break_lock(volume, &lock).is_ok(),
+            None => false,
         }
     }
 }
@@ -83,14 +122,21 @@ impl State {
     /// A machine outside of the cluster takes the volume.
     pub fn lock_by_stranger(&mut self, volume: &VolumeId) {
         let (client, host) = (self.ceph.new_client(), self.hosts.len());
-        self.ceph.volumes.insert(volume.clone(), Some(Lock { client, host }));
+        self.ceph.volumes.insert(volume);
+        self.ceph.volumes.hold(volume, Lock { client, host }.shown());
+    }
+
+    /// A client is gone and could let go of nothing: its locks stay, and it is missed after a while.
+    pub fn client_died(&mut self, client: ClientId) {
+        self.later(MISSED, move |state| state.ceph.volumes.close_all(&client_name(client)));
     }
 
     /// The number of the host that has the VM's volume for writing; of a machine outside of the cluster, one more
     /// than there are hosts.
     pub fn holder_of_volume(&self, vm: usize) -> Option<usize> {
         let volume = self.migrations.volumes.get(&crate::cluster::vm_uuid(vm))?;
-        self.ceph.volumes.get(volume)?.as_ref().map(|lock| lock.host)
+        let holder = self.ceph.volumes.locks(volume).ok()?.first()?;
+        (0..=self.hosts.len()).find(|host| storage_address(*host) == holder.address)
     }
 
     fn reaches_ceph(&self, host: usize) -> bool {
@@ -120,77 +166,64 @@ impl Volumes {
         self.gate.sleep(PATIENCE).await;
         Err(StorageError::TimedOut { seconds: PATIENCE.as_secs() })
     }
-}
 
-fn unsupported<T>(doing: &str) -> Result<T, StorageError> {
-    let source = std::io::Error::other("the simulated storage keeps no contents");
-    Err(StorageError::Io { doing: doing.to_owned(), source })
+    async fn kept<T>(
+        &self,
+        act: impl FnOnce(&mut MemoryVolumes) -> Result<T, StorageError>,
+    ) -> Result<T, StorageError> {
+        self.reached(|state| act(&mut state.ceph.volumes)).await
+    }
 }
 
 #[async_trait]
 impl Storage for Volumes {
     async fn pools(&self) -> Result<Vec<PoolInfo>, StorageError> {
-        let info = PoolInfo { name: PoolName::new("vms"), stored_bytes: 0, free_bytes: 1 << 40 };
-        self.reached(|_| Ok(vec![info])).await
+        self.kept(|kept| Ok(kept.pools())).await
     }
 
     async fn pool(&self, pool: &PoolName) -> Result<PoolInfo, StorageError> {
-        let found = self.pools().await?.into_iter().find(|info| info.name == *pool);
-        found.ok_or_else(|| StorageError::NoPool { pool: pool.clone() })
+        self.kept(|kept| kept.pool(pool)).await
     }
 
-    async fn create_pool(&self, _pool: &PoolName) -> Result<(), StorageError> {
-        unsupported("making a pool")
+    async fn create_pool(&self, pool: &PoolName) -> Result<(), StorageError> {
+        self.kept(|kept| kept.create_pool(pool)).await
     }
 
-    async fn remove_pool(&self, _pool: &PoolName) -> Result<(), StorageError> {
-        unsupported("removing a pool")
+    async fn remove_pool(&self, pool: &PoolName) -> Result<(), StorageError> {
+        self.kept(|kept| kept.remove_pool(pool)).await
     }
 
-    async fn volumes(&self, _pool: &PoolName) -> Result<Vec<VolumeInfo>, StorageError> {
-        let info = |id: &VolumeId| VolumeInfo {
-            id: id.clone(),
-            size_bytes: 1 << 30,
-            used_bytes: Some(0),
-            snapshots: Vec::new(),
-        };
-        self.reached(|state| Ok(state.ceph.volumes.keys().map(info).collect())).await
+    async fn volumes(&self, pool: &PoolName) -> Result<Vec<VolumeInfo>, StorageError> {
+        self.kept(|kept| kept.volumes(pool)).await
     }
 
     async fn volume(&self, volume: &VolumeId) -> Result<VolumeInfo, StorageError> {
-        let found = self.volumes(&volume.pool).await?.into_iter().find(|info| info.id == *volume);
-        found.ok_or_else(|| StorageError::NoVolume { volume: volume.clone() })
+        self.kept(|kept| kept.volume(volume)).await
     }
 
-    async fn create(&self, volume: &VolumeId, _size: u64, _force: bool) -> Result<(), StorageError> {
-        let volume = volume.clone();
-        self.reached(|state| {
-            state.ceph.volumes.insert(volume, None);
-            Ok(())
-        })
-        .await
+    async fn create(&self, volume: &VolumeId, size_bytes: u64, force: bool) -> Result<(), StorageError> {
+        self.kept(|kept| kept.create(volume, size_bytes, force)).await
     }
 
-    async fn resize(&self, _volume: &VolumeId, _size: u64, _force: bool) -> Result<(), StorageError> {
-        unsupported("resizing a volume")
+    async fn resize(&self, volume: &VolumeId, size_bytes: u64, force: bool) -> Result<(), StorageError> {
+        self.kept(|kept| kept.resize(volume, size_bytes, force)).await
     }
 
-    async fn clone_volume(&self, _: &VolumeId, _: &VolumeName, _: bool) -> Result<(), StorageError> {
-        unsupported("cloning a volume")
+    async fn clone_volume(
+        &self,
+        volume: &VolumeId,
+        to: &VolumeName,
+        force: bool,
+    ) -> Result<(), StorageError> {
+        self.kept(|kept| kept.clone_volume(volume, to, force)).await
     }
 
     async fn rename(&self, volume: &VolumeId, to: &VolumeName) -> Result<(), StorageError> {
-        let (volume, renamed) = (volume.clone(), VolumeId { pool: volume.pool.clone(), volume: to.clone() });
         self.reached(|state| {
-            if state.ceph.volumes.contains_key(&renamed) {
-                return Err(StorageError::VolumeExists { volume: renamed });
-            }
-            let Some(held) = state.ceph.volumes.remove(&volume) else {
-                return Err(StorageError::NoVolume { volume });
-            };
+            state.ceph.volumes.rename(volume, to)?;
+            let renamed = VolumeId { pool: volume.pool.clone(), volume: to.clone() };
             state.note(format!("ceph: volume {volume} is called {renamed} now"));
-            state.ceph.volumes.insert(renamed.clone(), held);
-            for own in state.migrations.volumes.values_mut().filter(|own| **own == volume) {
+            for own in state.migrations.volumes.values_mut().filter(|own| **own == *volume) {
                 *own = renamed.clone();
             }
             Ok(())
@@ -199,37 +232,38 @@ impl Storage for Volumes {
     }
 
     async fn remove(&self, volume: &VolumeId) -> Result<(), StorageError> {
-        let volume = volume.clone();
-        self.reached(|state| match state.ceph.volumes.remove(&volume) {
-            Some(_) => Ok(()),
-            None => Err(StorageError::NoVolume { volume }),
-        })
-        .await
+        self.kept(|kept| kept.remove(volume)).await
     }
 
-    async fn snapshot(&self, _: &VolumeId, _: &SnapshotName) -> Result<(), StorageError> {
-        unsupported("making a snapshot")
+    async fn snapshot(&self, volume: &VolumeId, snapshot: &SnapshotName) -> Result<(), StorageError> {
+        self.kept(|kept| kept.snapshot(volume, snapshot)).await
     }
 
     async fn rename_snapshot(
         &self,
-        _: &VolumeId,
-        _: &SnapshotName,
-        _: &SnapshotName,
+        volume: &VolumeId,
+        snapshot: &SnapshotName,
+        to: &SnapshotName,
     ) -> Result<(), StorageError> {
-        unsupported("renaming a snapshot")
+        self.kept(|kept| kept.rename_snapshot(volume, snapshot, to)).await
     }
 
-    async fn remove_snapshot(&self, _: &VolumeId, _: &SnapshotName) -> Result<(), StorageError> {
-        unsupported("removing a snapshot")
+    async fn remove_snapshot(&self, volume: &VolumeId, snapshot: &SnapshotName) -> Result<(), StorageError> {
+        self.kept(|kept| kept.remove_snapshot(volume, snapshot)).await
     }
 
-    async fn roll_back(&self, _: &VolumeId, _: &SnapshotName) -> Result<(), StorageError> {
-        unsupported("rolling a volume back")
+    async fn roll_back(&self, volume: &VolumeId, snapshot: &SnapshotName) -> Result<(), StorageError> {
+        self.kept(|kept| kept.roll_back(volume, snapshot)).await
     }
 
-    async fn import(&self, _: &VolumeId, _: &Path, _: ImageFormat, _: bool) -> Result<(), StorageError> {
-        unsupported("importing an image")
+    async fn import(
+        &self,
+        volume: &VolumeId,
+        source: &Path,
+        format: ImageFormat,
+        force: bool,
+    ) -> Result<(), StorageError> {
+        self.kept(|kept| kept.import(volume, source, format, force)).await
     }
 
     async fn attachment(&self, volume: &VolumeId) -> Result<Attachment, StorageError> {
@@ -239,45 +273,110 @@ impl Storage for Volumes {
             user: "libvirt".to_owned(),
             secret: None,
         };
-        let volume = volume.clone();
-        self.reached(|state| match state.ceph.volumes.contains_key(&volume) {
-            true => Ok(Attachment::Rbd(access)),
-            false => Err(StorageError::NoVolume { volume }),
-        })
-        .await
+        self.kept(|kept| kept.volume(volume).map(|_| Attachment::Rbd(access))).await
     }
 
     async fn locks(&self, volume: &VolumeId) -> Result<Vec<VolumeLock>, StorageError> {
-        let volume = volume.clone();
-        self.reached(|state| {
-            let Some(held) = state.ceph.volumes.get(&volume) else {
-                return Err(StorageError::NoVolume { volume });
-            };
-            let shown = |lock: &Lock| VolumeLock {
-                id: format!("auto {}", lock.client),
-                locker: format!("client.{}", lock.client),
-                address: storage_address(lock.host),
-            };
-            Ok(held.iter().map(shown).collect())
-        })
-        .await
+        self.kept(|kept| kept.locks(volume).map(<[_]>::to_vec)).await
     }
 
     async fn break_lock(&self, volume: &VolumeId, lock: &VolumeLock) -> Result<(), StorageError> {
-        let (volume, locker) = (volume.clone(), lock.locker.clone());
         self.reached(|state| {
-            let client = locker.strip_prefix("client.").and_then(|number| number.parse().ok());
-            let Some(client) = client else { return Ok(()) };
-            let held = state.ceph.volumes.get(&volume).cloned().flatten();
-            // First nobody hears the holder any more, then the volume is free.
-            state.ceph.blocked.insert(client);
-            if held.is_some_and(|lock| lock.client == client) {
+            let Some(client) = client_called(&lock.locker) else { return Ok(()) };
+            if state.ceph.shut_out(client, volume) {
                 state.note(format!("ceph: the lock of client.{client} on {volume} is broken"));
-                state.ceph.volumes.insert(volume, None);
             }
             state.truth_of_broken_lock(client);
             Ok(())
         })
         .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::any::Any;
+    use std::sync::Arc;
+
+    use pvc_contracts::storage::{StorageFixture, storage_contract};
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::state::World;
+
+    struct Simulated {
+        world: World,
+        storage: Arc<Volumes>,
+        scratch: tempfile::TempDir,
+    }
+
+    const GUEST: Uuid = Uuid::from_u128(4711);
+
+    /// A guest that runs with a volume, and whose machine is switched off in an orderly way when this is dropped.
+    struct Guest(World);
+
+    impl Drop for Guest {
+        fn drop(&mut self) {
+            self.0.with(|state| state.guest_ends(0, GUEST, "it is not needed any more", false));
+        }
+    }
+
+    #[async_trait]
+    impl StorageFixture for Simulated {
+        fn storage(&self) -> Arc<dyn Storage> {
+            self.storage.clone()
+        }
+
+        fn scratch(&self) -> &Path {
+            self.scratch.path()
+        }
+
+        async fn write(&self, volume: &VolumeId, offset: u64, bytes: &[u8]) {
+            let written = self.world.with(|state| state.ceph.volumes.write(volume, offset, bytes));
+            written.expect("the volume is there");
+        }
+
+        async fn read(&self, volume: &VolumeId, offset: u64, length: usize) -> Vec<u8> {
+            let read = self.world.with(|state| state.ceph.volumes.read(volume, offset, length));
+            read.expect("the volume is there")
+        }
+
+        async fn hold(&self, volume: &VolumeId) -> Box<dyn Any + Send> {
+            let xml = format!(
+                "<domain type='kvm'><name>guest</name><uuid>{GUEST}</uuid><memory unit='MiB'>512</memory>\
+                 <vcpu>1</vcpu><os><type>hvm</type></os><devices><disk type='network' device='disk'>\
+                 <source protocol='rbd' name='{volume}'/><target dev='sda' bus='scsi'/></disk></devices></domain>"
+            );
+            let started = self.world.with(|state| state.start_guest(0, GUEST, &xml));
+            started.expect("nobody else has the volume");
+            Box::new(Guest(self.world.clone()))
+        }
+    }
+
+    fn simulated() -> Simulated {
+        let (world, gates) = World::of_hosts(2);
+        let storage = Arc::new(Volumes { gate: gates[1].clone(), host: 1 });
+        Simulated { world, storage, scratch: tempfile::tempdir().expect("a folder can be made") }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_simulated_ceph_keeps_the_contract() {
+        storage_contract(&simulated()).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_dead_guest_leaves_its_lock_and_is_missed_half_a_minute_later() {
+        let fixture = simulated();
+        let (storage, volume) =
+            (fixture.storage(), VolumeId::from_record("vms/web").expect("a volume's name"));
+        storage.create(&volume, 4096, false).await.expect("there is room");
+        let guest = fixture.hold(&volume).await;
+        fixture.world.with(|state| state.power_off(0, "somebody pulled the plug"));
+        drop(guest);
+        assert_eq!(storage.locks(&volume).await.expect("it is there").len(), 1);
+        let refused = storage.remove(&volume).await.expect_err("its guest was there a moment ago");
+        assert!(matches!(refused, StorageError::InUse { .. }), "{refused}");
+        fixture.storage.gate.sleep(MISSED).await;
+        storage.remove(&volume).await.expect("a lock alone holds up nobody");
     }
 }

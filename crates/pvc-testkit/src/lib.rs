@@ -7,9 +7,11 @@
 #![allow(clippy::disallowed_methods, reason = "its clock is Tokio's, which tests pause")]
 
 mod clock;
+mod contents;
 mod exec;
 mod host;
 mod hypervisor;
+mod image;
 mod network;
 pub mod older;
 mod power;
@@ -18,6 +20,7 @@ mod services;
 mod storage;
 mod storage_cluster;
 mod tree;
+mod volumes;
 mod wait;
 
 pub use clock::TokioClock;
@@ -31,4 +34,5 @@ pub use services::{ScriptedServices, UnitCall, UnitManner};
 pub use storage::MemoryStorage;
 pub use storage_cluster::{Said, ScriptedCluster};
 pub use tree::FlakyTree;
+pub use volumes::MemoryVolumes;
 pub use wait::{eventually, eventually_some};

@@ -1,7 +1,13 @@
 //! The doubles keep the contracts that the real things keep.
 
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+use std::any::Any;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+
+use async_trait::async_trait;
 
 use pvc_contracts::hypervisor::{
     HypervisorFixture, MigrationFixture, hypervisor_contract, migration_contract,
@@ -9,9 +15,11 @@ use pvc_contracts::hypervisor::{
 use pvc_contracts::network::{NetworkFixture, network_contract};
 use pvc_contracts::power::{PowerFixture, power_contract};
 use pvc_contracts::services::{ServicesFixture, services_contract};
-use pvc_ports::Bmc;
+use pvc_contracts::storage::{StorageFixture, storage_contract};
+use pvc_model::storage::VolumeId;
+use pvc_ports::{Bmc, Storage};
 use pvc_testkit::{
-    BmcManner, MemoryNetwork, ScriptedHypervisor, ScriptedPower, ScriptedServices, UnitManner,
+    BmcManner, MemoryNetwork, MemoryStorage, ScriptedHypervisor, ScriptedPower, ScriptedServices, UnitManner,
 };
 
 #[tokio::test(start_paused = true)]
@@ -86,4 +94,48 @@ async fn the_scripted_services_keep_the_contract() {
         failing: "failing.service".to_owned(),
     };
     services_contract(Arc::new(services), fixture).await;
+}
+
+struct InMemory {
+    storage: Arc<MemoryStorage>,
+    scratch: tempfile::TempDir,
+}
+
+/// Somebody who has volumes open until this is dropped.
+struct Guest(Arc<MemoryStorage>);
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        self.0.with_volumes(|volumes| volumes.close_all("a guest"));
+    }
+}
+
+#[async_trait]
+impl StorageFixture for InMemory {
+    fn storage(&self) -> Arc<dyn Storage> {
+        self.storage.clone()
+    }
+
+    fn scratch(&self) -> &Path {
+        self.scratch.path()
+    }
+
+    async fn write(&self, volume: &VolumeId, offset: u64, bytes: &[u8]) {
+        self.storage.with_volumes(|volumes| volumes.write(volume, offset, bytes)).unwrap();
+    }
+
+    async fn read(&self, volume: &VolumeId, offset: u64, length: usize) -> Vec<u8> {
+        self.storage.with_volumes(|volumes| volumes.read(volume, offset, length)).unwrap()
+    }
+
+    async fn hold(&self, volume: &VolumeId) -> Box<dyn Any + Send> {
+        self.storage.with_volumes(|volumes| volumes.open(volume, "a guest"));
+        Box::new(Guest(self.storage.clone()))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_storage_in_memory_keeps_the_contract() {
+    let scratch = tempfile::tempdir().unwrap();
+    storage_contract(&InMemory { storage: Arc::new(MemoryStorage::new()), scratch }).await;
 }

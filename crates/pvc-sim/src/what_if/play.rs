@@ -332,7 +332,7 @@ impl State {
     fn place_guests(&mut self, cluster: &View) {
         for vm in cluster.vms.values() {
             for volume in vm.volumes() {
-                self.ceph.volumes.insert(volume, None);
+                self.ceph.volumes.insert(&volume);
             }
         }
         let nodes: Vec<&Arc<NodeRecord>> = cluster.nodes.values().collect();

@@ -1,0 +1,72 @@
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+const BLOCK: usize = 4096;
+
+/// What is written on a volume: blocks, shared with its copies until one of them writes. The rest is zeros.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Contents {
+    blocks: BTreeMap<u64, Arc<[u8; BLOCK]>>,
+}
+
+impl Contents {
+    /// Of an image; its holes take no room.
+    pub fn of(image: &[u8]) -> Self {
+        let mut contents = Contents::default();
+        for (number, block) in image.chunks(BLOCK).enumerate() {
+            if block.iter().any(|byte| *byte != 0) {
+                contents.write((number * BLOCK) as u64, block);
+            }
+        }
+        contents
+    }
+
+    pub fn write(&mut self, offset: u64, bytes: &[u8]) {
+        for (number, at, piece) in pieces(offset, bytes.len()) {
+            let block = self.blocks.entry(number).or_insert_with(|| Arc::new([0; BLOCK]));
+            Arc::make_mut(block)[at..at + piece.len()].copy_from_slice(&bytes[piece]);
+        }
+    }
+
+    pub fn read(&self, offset: u64, length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        for (number, at, piece) in pieces(offset, length) {
+            if let Some(block) = self.blocks.get(&number) {
+                let found = &block[at..at + piece.len()];
+                bytes[piece].copy_from_slice(found);
+            }
+        }
+        bytes
+    }
+
+    /// Forgets what is beyond `size`: a volume that grows again has zeros there.
+    pub fn cut(&mut self, size: u64) {
+        let (number, at) = (size / BLOCK as u64, (size % BLOCK as u64) as usize);
+        self.blocks.split_off(&(number + 1));
+        match at {
+            0 => drop(self.blocks.remove(&number)),
+            at => {
+                if let Some(block) = self.blocks.get_mut(&number) {
+                    Arc::make_mut(block)[at..].fill(0);
+                }
+            }
+        }
+    }
+
+    pub fn used_bytes(&self) -> u64 {
+        (self.blocks.len() * BLOCK) as u64
+    }
+}
+
+/// The blocks that a stretch lies in: the number of each, where in it the stretch begins, and which bytes of the
+/// stretch those are.
+fn pieces(offset: u64, length: usize) -> impl Iterator<Item = (u64, usize, std::ops::Range<usize>)> {
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        let here = offset + done as u64;
+        let (number, at) = (here / BLOCK as u64, (here % BLOCK as u64) as usize);
+        let piece = done..length.min(done + BLOCK - at);
+        done = piece.end;
+        (!piece.is_empty()).then_some((number, at, piece))
+    })
+}

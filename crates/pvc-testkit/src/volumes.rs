@@ -1,0 +1,354 @@
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use pvc_model::space::{Lack, check_room};
+use pvc_model::storage::{PoolName, SnapshotName, VolumeId, VolumeName};
+use pvc_ports::{ImageFormat, PoolInfo, SnapshotInfo, StorageError, VolumeInfo, VolumeLock};
+
+use crate::contents::Contents;
+use crate::image;
+
+/// How much fits into each pool.
+const POOL_BYTES: u64 = 1 << 40;
+
+#[derive(Debug, Clone)]
+struct Snapshot {
+    name: SnapshotName,
+    size_bytes: u64,
+    contents: Contents,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Volume {
+    size_bytes: u64,
+    contents: Contents,
+    snapshots: Vec<Snapshot>,
+    locks: Vec<VolumeLock>,
+    /// Who has it open. Whoever dies leaves a lock behind, and is missed here soon after.
+    users: BTreeSet<String>,
+}
+
+/// Pools of volumes as a value: contents, snapshots, locks and users, by the rules of the
+/// [`Storage`](pvc_ports::Storage) contract.
+#[derive(Debug, Clone, Default)]
+pub struct MemoryVolumes {
+    pools: BTreeMap<PoolName, BTreeMap<VolumeName, Volume>>,
+}
+
+type Result<T> = std::result::Result<T, StorageError>;
+
+/// What the port offers.
+impl MemoryVolumes {
+    pub fn pools(&self) -> Vec<PoolInfo> {
+        self.pools.iter().map(|(name, volumes)| pool_info(name, volumes)).collect()
+    }
+
+    pub fn pool(&self, pool: &PoolName) -> Result<PoolInfo> {
+        Ok(pool_info(pool, self.volumes_of(pool)?))
+    }
+
+    pub fn create_pool(&mut self, pool: &PoolName) -> Result<()> {
+        let pool = PoolName::parse(pool.as_str())?;
+        if self.pools.contains_key(&pool) {
+            return Err(StorageError::PoolExists { pool });
+        }
+        self.pools.insert(pool, BTreeMap::new());
+        Ok(())
+    }
+
+    pub fn remove_pool(&mut self, pool: &PoolName) -> Result<()> {
+        let volumes = self.volumes_of(pool)?.len();
+        if volumes > 0 {
+            return Err(StorageError::PoolNotEmpty { pool: pool.clone(), volumes });
+        }
+        self.pools.remove(pool);
+        Ok(())
+    }
+
+    pub fn volumes(&self, pool: &PoolName) -> Result<Vec<VolumeInfo>> {
+        let volumes = self.volumes_of(pool)?;
+        let id = |name: &VolumeName| VolumeId { pool: pool.clone(), volume: name.clone() };
+        Ok(volumes.iter().map(|(name, volume)| volume_info(id(name), volume)).collect())
+    }
+
+    pub fn volume(&self, volume: &VolumeId) -> Result<VolumeInfo> {
+        self.find(volume).map(|found| volume_info(volume.clone(), found))
+    }
+
+    pub fn create(&mut self, volume: &VolumeId, size_bytes: u64, force: bool) -> Result<()> {
+        self.require_place(volume)?;
+        self.require_room(&volume.pool, size_bytes, force)?;
+        self.put(volume, Volume { size_bytes, ..Volume::default() });
+        Ok(())
+    }
+
+    pub fn resize(&mut self, volume: &VolumeId, size_bytes: u64, force: bool) -> Result<()> {
+        let from_bytes = self.find(volume)?.size_bytes;
+        if size_bytes < from_bytes {
+            self.require_unused(volume)?;
+            if !force {
+                let volume = volume.clone();
+                return Err(StorageError::WouldShrink { volume, from_bytes, to_bytes: size_bytes });
+            }
+        }
+        self.require_room(&volume.pool, size_bytes.saturating_sub(from_bytes), force)?;
+        let found = self.find_mut(volume)?;
+        found.size_bytes = size_bytes;
+        found.contents.cut(size_bytes);
+        Ok(())
+    }
+
+    pub fn clone_volume(&mut self, volume: &VolumeId, to: &VolumeName, force: bool) -> Result<()> {
+        let source = self.find(volume)?;
+        let (size_bytes, contents) = (source.size_bytes, source.contents.clone());
+        let to = beside(volume, to);
+        self.require_place(&to)?;
+        self.require_room(&to.pool, size_bytes, force)?;
+        self.put(&to, Volume { size_bytes, contents, ..Volume::default() });
+        Ok(())
+    }
+
+    pub fn rename(&mut self, volume: &VolumeId, to: &VolumeName) -> Result<()> {
+        let to = beside(volume, to);
+        self.find(volume)?;
+        self.require_place(&to)?;
+        self.require_unused(volume)?;
+        if let Some(moved) = self.take(volume) {
+            self.put(&to, moved);
+        }
+        Ok(())
+    }
+
+    pub fn remove(&mut self, volume: &VolumeId) -> Result<()> {
+        self.require_unused(volume)?;
+        self.take(volume);
+        Ok(())
+    }
+
+    pub fn snapshot(&mut self, volume: &VolumeId, snapshot: &SnapshotName) -> Result<()> {
+        let name = SnapshotName::parse(snapshot.as_str())?;
+        let found = self.find_mut(volume)?;
+        found.require_no_snapshot(volume, &name)?;
+        let (size_bytes, contents) = (found.size_bytes, found.contents.clone());
+        found.snapshots.push(Snapshot { name, size_bytes, contents });
+        Ok(())
+    }
+
+    pub fn rename_snapshot(
+        &mut self,
+        volume: &VolumeId,
+        snapshot: &SnapshotName,
+        to: &SnapshotName,
+    ) -> Result<()> {
+        let found = self.find_mut(volume)?;
+        let at = found.snapshot(volume, snapshot)?;
+        let to = SnapshotName::parse(to.as_str())?;
+        found.require_no_snapshot(volume, &to)?;
+        found.snapshots[at].name = to;
+        Ok(())
+    }
+
+    pub fn remove_snapshot(&mut self, volume: &VolumeId, snapshot: &SnapshotName) -> Result<()> {
+        let found = self.find_mut(volume)?;
+        let at = found.snapshot(volume, snapshot)?;
+        found.snapshots.remove(at);
+        Ok(())
+    }
+
+    pub fn roll_back(&mut self, volume: &VolumeId, snapshot: &SnapshotName) -> Result<()> {
+        let at = self.find(volume)?.snapshot(volume, snapshot)?;
+        self.require_unused(volume)?;
+        let found = self.find_mut(volume)?;
+        let Snapshot { size_bytes, contents, .. } = found.snapshots[at].clone();
+        (found.size_bytes, found.contents) = (size_bytes, contents);
+        Ok(())
+    }
+
+    /// Blocks while it reads the file.
+    pub fn import(
+        &mut self,
+        volume: &VolumeId,
+        source: &Path,
+        format: ImageFormat,
+        force: bool,
+    ) -> Result<()> {
+        self.require_place(volume)?;
+        let size_bytes = image::size_of(source, format)?;
+        self.require_room(&volume.pool, size_bytes, force)?;
+        let contents = image::contents_of(source, format)?;
+        self.put(volume, Volume { size_bytes, contents, ..Volume::default() });
+        Ok(())
+    }
+
+    pub fn locks(&self, volume: &VolumeId) -> Result<&[VolumeLock]> {
+        self.find(volume).map(|found| &found.locks[..])
+    }
+
+    pub fn break_lock(&mut self, volume: &VolumeId, lock: &VolumeLock) -> Result<()> {
+        let found = self.find_mut(volume)?;
+        found.locks.retain(|held| held != lock);
+        Ok(())
+    }
+}
+
+/// What guests do with volumes, and whoever else does not go through the port.
+impl MemoryVolumes {
+    /// A volume of 1 GiB that somebody made earlier, with its pool. One that is there stays as it is.
+    pub fn insert(&mut self, volume: &VolumeId) {
+        let volumes = self.pools.entry(volume.pool.clone()).or_default();
+        let new = || Volume { size_bytes: 1 << 30, ..Volume::default() };
+        volumes.entry(volume.volume.clone()).or_insert_with(new);
+    }
+
+    /// The volume is gone, whoever uses it.
+    pub fn lose(&mut self, volume: &VolumeId) {
+        self.take(volume);
+    }
+
+    /// Somebody has it open from now on, and nobody but them a lock on it.
+    ///
+    /// # Panics
+    /// If there is no such volume.
+    pub fn hold(&mut self, volume: &VolumeId, lock: VolumeLock) {
+        self.open(volume, &lock.locker);
+        self.find_mut(volume).expect("it was just opened").locks = vec![lock];
+    }
+
+    /// Somebody has it open from now on.
+    ///
+    /// # Panics
+    /// If there is no such volume.
+    pub fn open(&mut self, volume: &VolumeId, user: &str) {
+        self.find_mut(volume).expect("who opens a volume has seen it").users.insert(user.to_owned());
+    }
+
+    /// Somebody has nothing open any more.
+    pub fn close_all(&mut self, user: &str) {
+        for volume in self.each() {
+            volume.users.remove(user);
+        }
+    }
+
+    /// What one has open, another has from now on.
+    pub fn hand_over(&mut self, from: &str, to: &str) {
+        for volume in self.each() {
+            if volume.users.remove(from) {
+                volume.users.insert(to.to_owned());
+            }
+        }
+    }
+
+    /// The locks of each volume.
+    pub fn all_locks(&mut self) -> impl Iterator<Item = &mut Vec<VolumeLock>> {
+        self.each().map(|volume| &mut volume.locks)
+    }
+
+    /// The locks of one.
+    pub fn locks_mut(&mut self, volume: &VolumeId) -> Result<&mut Vec<VolumeLock>> {
+        self.find_mut(volume).map(|found| &mut found.locks)
+    }
+
+    /// # Panics
+    /// If it is beyond the end of the volume.
+    pub fn write(&mut self, volume: &VolumeId, offset: u64, bytes: &[u8]) -> Result<()> {
+        let found = self.find_mut(volume)?;
+        assert!(offset + bytes.len() as u64 <= found.size_bytes, "a guest sees no more than its volume");
+        found.contents.write(offset, bytes);
+        Ok(())
+    }
+
+    pub fn read(&self, volume: &VolumeId, offset: u64, length: usize) -> Result<Vec<u8>> {
+        self.find(volume).map(|found| found.contents.read(offset, length))
+    }
+}
+
+impl MemoryVolumes {
+    fn volumes_of(&self, pool: &PoolName) -> Result<&BTreeMap<VolumeName, Volume>> {
+        self.pools.get(pool).ok_or_else(|| StorageError::NoPool { pool: pool.clone() })
+    }
+
+    fn find(&self, volume: &VolumeId) -> Result<&Volume> {
+        let found = self.pools.get(&volume.pool).and_then(|volumes| volumes.get(&volume.volume));
+        found.ok_or_else(|| StorageError::NoVolume { volume: volume.clone() })
+    }
+
+    fn find_mut(&mut self, volume: &VolumeId) -> Result<&mut Volume> {
+        let found = self.pools.get_mut(&volume.pool).and_then(|volumes| volumes.get_mut(&volume.volume));
+        found.ok_or_else(|| StorageError::NoVolume { volume: volume.clone() })
+    }
+
+    fn take(&mut self, volume: &VolumeId) -> Option<Volume> {
+        self.pools.get_mut(&volume.pool)?.remove(&volume.volume)
+    }
+
+    fn put(&mut self, id: &VolumeId, volume: Volume) {
+        self.pools.entry(id.pool.clone()).or_default().insert(id.volume.clone(), volume);
+    }
+
+    fn each(&mut self) -> impl Iterator<Item = &mut Volume> {
+        self.pools.values_mut().flat_map(BTreeMap::values_mut)
+    }
+
+    /// Refuses a name that cannot be, or is taken.
+    fn require_place(&self, volume: &VolumeId) -> Result<()> {
+        VolumeName::parse(volume.volume.as_str())?;
+        match self.volumes_of(&volume.pool)?.contains_key(&volume.volume) {
+            true => Err(StorageError::VolumeExists { volume: volume.clone() }),
+            false => Ok(()),
+        }
+    }
+
+    fn require_room(&self, pool: &PoolName, needed_bytes: u64, force: bool) -> Result<()> {
+        let PoolInfo { name: pool, stored_bytes, free_bytes } = self.pool(pool)?;
+        check_room(stored_bytes, free_bytes, needed_bytes, force).map_err(|lack| match lack {
+            Lack::NoRoom => StorageError::NoRoom { pool, free_bytes, needed_bytes },
+            Lack::BeyondSafe { safe_bytes } => StorageError::BeyondSafe { pool, safe_bytes, needed_bytes },
+        })
+    }
+
+    fn require_unused(&self, volume: &VolumeId) -> Result<()> {
+        match self.find(volume)?.users.first().cloned() {
+            Some(holder) => Err(StorageError::InUse { volume: volume.clone(), holder }),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Volume {
+    /// Where among its snapshots this one is.
+    fn snapshot(&self, id: &VolumeId, name: &SnapshotName) -> Result<usize> {
+        let found = self.snapshots.iter().position(|known| known.name == *name);
+        found.ok_or_else(|| StorageError::NoSnapshot { volume: id.clone(), snapshot: name.clone() })
+    }
+
+    fn require_no_snapshot(&self, id: &VolumeId, name: &SnapshotName) -> Result<()> {
+        match self.snapshot(id, name) {
+            Ok(_) => Err(StorageError::SnapshotExists { volume: id.clone(), snapshot: name.clone() }),
+            Err(_) => Ok(()),
+        }
+    }
+
+    fn stored_bytes(&self) -> u64 {
+        let kept = self.snapshots.iter().map(|snapshot| snapshot.contents.used_bytes());
+        self.contents.used_bytes() + kept.sum::<u64>()
+    }
+}
+
+fn pool_info(name: &PoolName, volumes: &BTreeMap<VolumeName, Volume>) -> PoolInfo {
+    let stored_bytes = volumes.values().map(Volume::stored_bytes).sum();
+    PoolInfo { name: name.clone(), stored_bytes, free_bytes: POOL_BYTES.saturating_sub(stored_bytes) }
+}
+
+fn volume_info(id: VolumeId, volume: &Volume) -> VolumeInfo {
+    let shown = |known: &Snapshot| SnapshotInfo { name: known.name.clone(), size_bytes: known.size_bytes };
+    VolumeInfo {
+        id,
+        size_bytes: volume.size_bytes,
+        used_bytes: Some(volume.stored_bytes()),
+        snapshots: volume.snapshots.iter().map(shown).collect(),
+    }
+}
+
+fn beside(volume: &VolumeId, name: &VolumeName) -> VolumeId {
+    VolumeId { pool: volume.pool.clone(), volume: name.clone() }
+}
