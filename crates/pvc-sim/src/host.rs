@@ -12,7 +12,7 @@ use pvc_ports::{
     InterfaceCounters, Output, Services, ServicesError, UnitState,
 };
 use pvc_testkit::older::OlderApi;
-use pvc_testkit::{MemoryNetwork, ScriptedExec};
+use pvc_testkit::{MemoryNetwork, ScriptedExec, ScriptedServices};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -129,6 +129,8 @@ pub(crate) struct Host {
     pub had_guest: Option<Duration>,
     pub listeners: Vec<mpsc::UnboundedSender<GuestEvent>>,
     pub network: Arc<MemoryNetwork>,
+    /// No service is installed but the daemons, which have no unit.
+    pub services: Arc<ScriptedServices>,
     /// The floating addresses that are here.
     pub addresses: BTreeSet<IpNet>,
     pub daemon: Option<Daemon>,
@@ -170,6 +172,7 @@ impl Host {
             had_guest: None,
             listeners: Vec::new(),
             network: Arc::new(MemoryNetwork::new()),
+            services: Arc::new(ScriptedServices::new()),
             addresses: BTreeSet::new(),
             daemon: None,
             api: None,
@@ -334,28 +337,57 @@ impl Exec for Machine {
     }
 }
 
-/// No service is installed but the daemon's own.
 #[async_trait]
 impl Services for Machine {
-    async fn state(&self, _unit: &str) -> Result<UnitState, ServicesError> {
-        self.gate.pass().await;
-        Ok(UnitState::Missing)
+    async fn state(&self, unit: &str) -> Result<UnitState, ServicesError> {
+        self.services().await.state(unit).await
     }
 
     async fn start(&self, unit: &str) -> Result<(), ServicesError> {
-        self.gate.pass().await;
-        Err(ServicesError::Missing { unit: unit.to_owned() })
+        self.services().await.start(unit).await
     }
 
     async fn stop(&self, unit: &str) -> Result<(), ServicesError> {
-        self.start(unit).await
+        self.services().await.stop(unit).await
     }
 
     async fn restart(&self, unit: &str) -> Result<(), ServicesError> {
-        self.start(unit).await
+        self.services().await.restart(unit).await
     }
 
-    async fn set_enabled(&self, unit: &str, _enabled: bool) -> Result<(), ServicesError> {
-        self.start(unit).await
+    async fn set_enabled(&self, unit: &str, enabled: bool) -> Result<(), ServicesError> {
+        self.services().await.set_enabled(unit, enabled).await
+    }
+}
+
+impl Machine {
+    async fn services(&self) -> Arc<ScriptedServices> {
+        self.gate.call(|state| state.hosts[self.host].services.clone()).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pvc_contracts::services::{ServicesFixture, services_contract};
+    use pvc_testkit::UnitManner;
+
+    use super::*;
+    use crate::state::World;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_services_of_a_simulated_host_keep_the_contract() {
+        let (world, gates) = World::of_hosts(1);
+        let [good, hanging, failing] = ["good.service", "hanging.service", "failing.service"];
+        let services = ScriptedServices::new()
+            .with(good, UnitManner::RunsAfter(1))
+            .with(hanging, UnitManner::Hangs)
+            .with(failing, UnitManner::Fails);
+        world.with(|state| state.hosts[0].services = Arc::new(services));
+        let fixture = ServicesFixture {
+            good: good.to_owned(),
+            hanging: hanging.to_owned(),
+            failing: failing.to_owned(),
+        };
+        services_contract(Arc::new(Machine { gate: gates[0].clone(), host: 0 }), fixture).await;
     }
 }

@@ -43,7 +43,7 @@ impl State {
             });
         });
         for link in LINKS {
-            network.insert_device(link);
+            network.insert_bridge(link);
         }
         Arc::new(network)
     }
@@ -127,9 +127,9 @@ impl Network for HostNetwork {
         self.inner.remove_address(link, address).await
     }
 
-    async fn announce(&self, _link: &str, _address: IpAddr) -> Result<(), NetworkError> {
+    async fn announce(&self, link: &str, address: IpAddr) -> Result<(), NetworkError> {
         self.gate.pass().await;
-        Ok(())
+        self.inner.announce(link, address).await
     }
 
     async fn routes(&self) -> Result<Vec<Route>, NetworkError> {
@@ -155,5 +155,22 @@ impl Network for HostNetwork {
     async fn set_setting(&self, key: &str, value: &str) -> Result<(), NetworkError> {
         self.gate.pass().await;
         self.inner.set_setting(key, value).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pvc_contracts::network::{NetworkFixture, network_contract};
+
+    use super::*;
+    use crate::state::World;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_simulated_links_keep_the_contract() {
+        let (world, gates) = World::of_hosts(1);
+        let inner = world.with(|state| state.hosts[0].network.clone());
+        inner.insert_device("ens4");
+        let network = HostNetwork { gate: gates[0].clone(), inner };
+        network_contract(Arc::new(network), NetworkFixture { device: "ens4".to_owned(), vlans: true }).await;
     }
 }

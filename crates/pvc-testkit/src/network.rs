@@ -103,6 +103,13 @@ impl MemoryNetwork {
         self.inner().insert(link, LinkKind::Device, 1500);
     }
 
+    /// A bridge that the system has set up: switched on.
+    pub fn insert_bridge(&self, link: &str) {
+        let mut inner = self.inner();
+        inner.insert(link, LinkKind::Bridge, 1500);
+        inner.link(link).expect("it was just inserted").up = true;
+    }
+
     /// Takes a link away, of whatever kind, as a driver does when its card is pulled out.
     pub fn pull_out(&self, link: &str) {
         self.inner().take(link);
