@@ -13,7 +13,7 @@ use pvc_worker::Worker;
 use tokio_util::sync::CancellationToken;
 
 use crate::standalone::finish;
-use crate::supervise::{layout_changed, while_beating, while_view_lives};
+use crate::supervise::{while_beating, while_view_lives};
 use crate::{Ended, ports, settings, signals};
 
 pub async fn node(file: Option<PathBuf>) -> anyhow::Result<Ended> {
@@ -106,14 +106,8 @@ async fn until_layout_changes(
     stop: &CancellationToken,
     role: impl Future<Output = anyhow::Result<()>>,
 ) -> anyhow::Result<Ended> {
-    tokio::pin!(role);
-    tokio::select! {
-        biased;
-        ended = &mut role => return ended.map(|()| Ended::Stopped),
-        () = layout_changed(store) => tracing::warn!("the store's layout changed; the daemon starts anew"),
-    }
-    stop.cancel();
-    role.await.map(|()| Ended::Reexec)
+    let (ended, has_changed) = store.until_layout_changes(|| stop.cancel(), role).await;
+    ended.map(|()| if has_changed { Ended::Reexec } else { Ended::Stopped })
 }
 
 fn begin(

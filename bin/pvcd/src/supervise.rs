@@ -45,11 +45,8 @@ pub async fn while_view_lives<T>(
     store: &Store,
     work: impl Future<Output = anyhow::Result<T>>,
 ) -> anyhow::Result<T> {
-    tokio::select! {
-        biased;
-        done = work => done,
-        () = store.ended() => anyhow::bail!("the view of the store is kept up to date no more, by a bug of this program"),
-    }
+    let frozen = "the view of the store is kept up to date no more, by a bug of this program";
+    store.while_alive(work).await.unwrap_or_else(|| Err(anyhow::anyhow!(frozen)))
 }
 
 /// Runs `work`, and calls `beat` at once and then each `interval` while it does. Both are one task: work
@@ -71,23 +68,6 @@ pub async fn while_beating<T>(
         biased;
         done = work => done,
         never = beats => match never {},
-    }
-}
-
-/// Returns when the layout of the store is another than it was: this program was started for that one.
-pub async fn layout_changed(store: &Store) {
-    let mut known = store.view().config.schema;
-    let mut changes = store.changed();
-    loop {
-        let found = store.view().config.schema;
-        // An empty tree is no other layout, and neither is the first cluster in one.
-        if known.is_some() && found.is_some() && found != known {
-            return;
-        }
-        known = found.or(known);
-        if changes.changed().await.is_err() {
-            std::future::pending::<()>().await;
-        }
     }
 }
 

@@ -243,11 +243,12 @@ async fn run_daemon(
         Ok(store) => store,
         Err(error) => return error.to_string(),
     };
-    let ended = Node::new(settings, ports, store).run(shutdown).await;
+    let ended = store.while_alive(Node::new(settings, ports, store.clone()).run(shutdown)).await;
     tree.close().await;
     match ended {
-        Ok(outcome) => format!("{outcome:?}"),
-        Err(error) => error.to_string(),
+        Some(Ok(outcome)) => format!("{outcome:?}"),
+        Some(Err(error)) => error.to_string(),
+        None => "its view of the store froze".to_owned(),
     }
 }
 
@@ -255,7 +256,7 @@ async fn run_daemon(
 async fn run_api(gate: Gate, host: usize, seed: u64, storage: Arc<dyn Storage>) {
     let clock: Arc<dyn Clock> = Arc::new(HostClock { gate: gate.clone(), host: Some(host) });
     let random = random(seed, gate.pid);
-    let Some(store) = open_store(&gate, &clock, &random).await else { return };
+    let Some((tree, store)) = open_store(&gate, &clock, &random).await else { return };
     let settings = ApiSettings {
         tokens: None,
         metrics: false,
@@ -264,20 +265,29 @@ async fn run_api(gate: Gate, host: usize, seed: u64, storage: Arc<dyn Storage>) 
     let api = ApiState::new(store.clone(), clock, random, Some(storage), settings);
     let router = pvc_api::router(api);
     gate.call(|state| state.hosts[host].api = Some((gate.pid, Some(router)))).await;
-    store.ended().await;
+    let stop = CancellationToken::new();
+    store.while_alive(store.until_layout_changes(|| stop.cancel(), stop.cancelled())).await;
+    tree.close().await;
 }
 
 /// The worker as its binary runs it.
 async fn run_worker(gate: Gate, name: NodeName, ports: Ports) {
-    let Some(store) = open_store(&gate, &ports.clock, &ports.random).await else { return };
-    let worker = Worker::new(name, store, ports.hypervisor, ports.storage, ports.clock);
-    worker.run(CancellationToken::new()).await;
+    let Some((tree, store)) = open_store(&gate, &ports.clock, &ports.random).await else { return };
+    let worker = Worker::new(name, store.clone(), ports.hypervisor, ports.storage, ports.clock);
+    let stop = CancellationToken::new();
+    store.while_alive(store.until_layout_changes(|| stop.cancel(), worker.run(stop.clone()))).await;
+    tree.close().await;
 }
 
 /// A session with the cluster's store, if it can be had at once.
-async fn open_store(gate: &Gate, clock: &Arc<dyn Clock>, random: &Arc<dyn Random>) -> Option<Store> {
-    let tree = Connection::open(gate.clone()).await.ok()?;
-    Store::open(Arc::new(tree), clock.clone(), random.clone()).await.ok()
+async fn open_store(
+    gate: &Gate,
+    clock: &Arc<dyn Clock>,
+    random: &Arc<dyn Random>,
+) -> Option<(Arc<Connection>, Store)> {
+    let tree = Arc::new(Connection::open(gate.clone()).await.ok()?);
+    let store = Store::open(tree.clone(), clock.clone(), random.clone()).await.ok()?;
+    Some((tree, store))
 }
 
 /// The store of an onlooker, who sees everything at once and is never cut off.

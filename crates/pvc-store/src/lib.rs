@@ -18,6 +18,7 @@ mod feed;
 mod fencing;
 mod job_codec;
 mod keys;
+mod life;
 pub mod lock;
 mod mirror;
 mod move_codec;

@@ -914,3 +914,36 @@ async fn a_stamp_that_nothing_follows_is_seen_soon() {
     eventually("the stamp is seen", Duration::from_secs(5), seen).await;
     assert!(begin.elapsed() < Duration::from_millis(500));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_role_is_asked_to_end_when_the_layout_is_another_than_it_began_with() {
+    let world = empty().await;
+    let asked = tokio::sync::Notify::new();
+    let role = world.store.until_layout_changes(|| asked.notify_one(), asked.notified());
+    let layouts = async {
+        // The first cluster in an empty tree is no other layout.
+        world.other.initialize(false).await.expect("an empty tree can be initialized");
+        world.store.fresh().await.expect("the tree is there");
+        let data = Bytes::from_static(b"16");
+        let raised = Op::Set { path: "/schema/version".into(), data, version: None };
+        world.tree.connect().multi(vec![raised]).await.expect("nobody else writes");
+        std::future::pending::<std::convert::Infallible>().await
+    };
+    let has_changed = tokio::select! {
+        biased;
+        ((), has_changed) = role => has_changed,
+        never = layouts => match never {},
+    };
+    assert!(has_changed);
+    assert_eq!(world.store.view().config.schema, Some(16));
+}
+
+#[tokio::test]
+async fn a_role_that_ends_by_itself_ends_for_that_and_one_whose_view_is_frozen_ends_without_a_word() {
+    let world = cluster().await;
+    let ended = world.store.until_layout_changes(|| panic!("nothing changed"), async { 7 }).await;
+    assert_eq!(ended, (7, false));
+    let endless = std::future::pending::<()>();
+    world.store.tree().close().await;
+    assert_eq!(world.store.while_alive(endless).await, None);
+}
