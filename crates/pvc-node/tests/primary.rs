@@ -17,7 +17,7 @@ use older::Peer;
 use pvc_model::NodeName;
 use pvc_model::fence::Rules;
 use pvc_model::node::{CoordinatorState, DaemonState, DomainState, NodeRole};
-use pvc_ports::{Database, DatabaseError, Network, SessionState, Tree};
+use pvc_ports::{Database, DatabaseError, Network, SessionState};
 use pvc_store::lock::LockKind;
 use pvc_store::{Change, Changes, ConfigChange, Ipmi, NewNode, NodeChange, Store};
 use pvc_testkit::older::Older;
