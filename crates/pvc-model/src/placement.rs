@@ -232,11 +232,12 @@ impl Weighed {
 
     /// What the selector sees in a node of this merit, for people.
     pub fn seen(&self, merit: f64) -> String {
+        let s = if merit.abs() == 1.0 { "" } else { "s" };
         match self.selector {
             Selector::Memprov => format!("{merit:.0} MiB of memory not promised to VMs"),
             Selector::Load => format!("load {:.2}", merit.abs()),
-            Selector::Vcpus => format!("{:.0} vCPUs given to VMs", merit.abs()),
-            Selector::Vms => format!("{:.0} VMs", merit.abs()),
+            Selector::Vcpus => format!("{:.0} vCPU{s} given to VMs", merit.abs()),
+            Selector::Vms => format!("{:.0} VM{s}", merit.abs()),
             Selector::Mem | Selector::Unknown(_) => format!("{merit:.0} MiB of memory free"),
         }
     }
