@@ -10,6 +10,7 @@
 
 mod audit;
 mod deaths;
+mod foretold;
 mod inside;
 mod truth;
 
@@ -24,6 +25,7 @@ use serde_json::Value;
 
 use self::truth::Watch;
 
+pub use foretold::Foretold;
 pub use inside::{GUESTS, LIBVIRT};
 
 pub const NODES: [&str; 3] = ["pvchv1", "pvchv2", "pvchv3"];

@@ -4,28 +4,55 @@ use pvc_lab_tests::{Lab, NODES};
 use pvc_standalone_tests::{eventually, never_within};
 
 #[test]
-fn the_guests_of_a_secondary_without_power_run_elsewhere() {
+fn the_guests_of_a_secondary_without_power_run_elsewhere_as_foretold() {
     let lab = Lab::whole();
     let primary = lab.primary();
     let node = lab.witness(&primary);
-    lab.start("web1", node);
+    let others: Vec<&str> = NODES.into_iter().filter(|other| *other != node).collect();
+    // `web1` is to go where fewest VMs are, `web3` may go to one node, and nobody has room for `web4`.
+    lab.start_all(&[("web1", node), ("web3", node), ("web4", node)]);
     lab.define("web2");
     lab.pvc(&["vm", "move", "web2", "--target", node]);
     lab.vm_is("web2", "/node", node);
+    lab.define("web5");
+    lab.pvc(&["vm", "move", "web5", "--target", others[0]]);
+    lab.vm_is("web5", "/node", others[0]);
+    lab.pvc(&["vm", "meta", "web1", "--node-selector", "vms"]).ok();
+    lab.pvc(&["vm", "meta", "web3", "--limit", &format!("{node},{}", others[0])]).ok();
+    let small = lab.vm("web4", "/memory");
+    let total = lab.json(&["node", "info", node]).unwrap()["memory"]["total"].as_u64().unwrap();
+    lab.pvc(&["vm", "memory", "set", "web4", &(total - 1).to_string(), "--no-restart"]).ok();
+
+    let foretold = lab.foretell(node);
+    let places = [("web1", others[1]), ("web3", others[0]), ("web4", "")];
+    assert_eq!(foretold.places(), places.map(|(vm, place)| (vm.to_owned(), place.to_owned())).into());
+    assert_eq!(foretold.says("/off"), r#"["web2"]"#);
+    assert_eq!(foretold.says("/defects"), "[]");
+
     let client = lab.writer("web1");
     // Told as it happens, until the node is back.
     let told = lab.does(&["power", node, "off", "--follow"]);
-    let to = lab.recovered("web1", node);
-    told.says(&[&format!("{node} is `dead`"), &format!("web1 runs on {to}"), &format!("{node} is `run`")]);
+    told.says(&[&format!("{node} is `dead`"), &format!("{node} is `run`")]);
+    foretold.has_come_true(&lab, &told);
     lab.may_no_longer_write(&client);
-    let fence = lab.proven_dead(node, "its BMC said twice that the power is off");
-    assert_eq!(fence["recovered"], serde_json::json!([format!("web1 on {to}")]), "{fence}");
+    let fence = lab.proven_dead(node, &foretold.says("/simulation/proof"));
+    let mut recovered: Vec<String> = serde_json::from_value(fence["recovered"].clone()).unwrap();
+    recovered.sort();
+    assert_eq!(recovered, [format!("web1 on {}", others[1]), format!("web3 on {}", others[0])]);
+    assert!(fence["stranded"][0].as_str().unwrap().starts_with("web4: no node can take the VM"), "{fence}");
     // What was off stays where it was.
     assert_eq!(lab.vm("web2", "/node"), node);
     // It is switched on again and has nothing to do until an operator says that it is well.
     lab.node_is(node, "run", "flushed");
     assert!(lab.guests()[node].is_empty());
     assert_eq!(lab.primary(), primary);
+    // Then it has its VMs back, the one that found no place among them.
+    lab.pvc_on(&primary, &["vm", "memory", "set", "web4", &small, "--no-restart"]).ok();
+    lab.pvc_on(&primary, &["node", "ready", node, "--wait"]).ok();
+    eventually("its VMs are back", 60, || match lab.guests()[node].len() {
+        3 => Ok(()),
+        _ => Err(format!("{:?}", lab.guests())),
+    });
 }
 
 #[test]
