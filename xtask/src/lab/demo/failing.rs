@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result};
+use serde_json::Value;
 
 use super::super::ask::{self, text};
 use super::super::layout::NodeName;
@@ -24,6 +25,11 @@ pub fn power(stage: &Stage) -> Result<()> {
     let victim = stage.primary()?;
     let witness = stage.other_than(&[&victim])?;
     stage.cast(&[first, second], &victim)?;
+    stage.says("What will happen can be asked beforehand.\n");
+    let question = format!("cluster what-if node {victim}");
+    stage.pvc(&witness, &question)?;
+    let foretold = ask::json(&stage.lab, &witness, &question.split(' ').collect::<Vec<_>>())?;
+    stage.says("");
     let before = stage.beat(first, &victim.text)?;
     let guests = ask::watch_guests(&stage.lab);
     let failure = Failure::begin(stage, victim, witness, "power VICTIM off")?;
@@ -33,6 +39,7 @@ pub fn power(stage: &Stage) -> Result<()> {
     failure.is_proven(60)?;
     failure.recovers(&[first, second])?;
     failure.tell_times(&[first, second], &floating.end());
+    failure.was_foretold(&foretold, &[first, second])?;
     failure.comes_back()?;
     let twice = guests.end();
     stage.so("no VM ran on two nodes at any moment", twice.is_empty(), format!("{twice:?}"))?;
@@ -129,11 +136,11 @@ impl<'a> Failure<'a> {
         Ok(Self { stage, victim, witness, begun, since })
     }
 
-    fn record(&self) -> Result<serde_json::Value> {
+    fn record(&self) -> Result<Value> {
         self.stage.record(&self.witness, &self.victim)
     }
 
-    fn fence(&self) -> Result<serde_json::Value> {
+    fn fence(&self) -> Result<Value> {
         Ok(self.record()?["fence"].clone())
     }
 
@@ -226,6 +233,22 @@ impl<'a> Failure<'a> {
             self.stage.says(format!("{seconds:>+7.1} s  {what}"));
         }
         self.stage.says("");
+    }
+
+    /// Claims that what happened to `guests` is what `pvc cluster what-if` had said. On which node each of them
+    /// runs is no part of it: all nodes here are one machine, and have the same memory free.
+    fn was_foretold(&self, foretold: &Value, guests: &[&str]) -> Result<()> {
+        let ran = foretold["simulation"]["vms"].as_array().into_iter().flatten();
+        let ours = ran.filter(|vm| guests.contains(&text(vm, "name")));
+        let times: Vec<f64> = ours.filter_map(|vm| vm["seconds"].as_f64()).collect();
+        let claim = "it was foretold that all of them would run elsewhere";
+        self.stage.so(claim, times.len() == guests.len(), foretold)?;
+        let last = self.started(guests).into_iter().max().context("none of them runs any more")?;
+        let (soon, late) = (times.into_iter().fold(0.0, f64::max), seconds_after(self.since, last));
+        let claim = format!(
+            "the last of them started after {late:.1} s; foretold were {soon:.1} s, and 10 s more or less"
+        );
+        self.stage.so(claim, (late - soon).abs() <= 10.0, "it was not so")
     }
 
     /// Claims that the victim is switched on and takes part again.
