@@ -285,6 +285,21 @@ async fn a_volume_that_is_gone_holds_up_no_other_vm() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_vm_without_a_disk_is_recovered() {
+    let mut three = Three::start(|_| {}).await;
+    let vm = three.run_vm(1, 3).await;
+    let with_disk = three.eyes().vm(vm).xml.to_string();
+    let (before, rest) = with_disk.split_once("<disk").unwrap();
+    let (_, after) = rest.split_once("</disk>").unwrap();
+    three.write(vm, [VmChange::Xml(format!("{before}{after}")), VmChange::Volumes(Vec::new())]).await;
+    three.lose(3, true).await;
+    let eyes = three.eyes();
+    eyes.until("it runs elsewhere", || three.runs_on(vm).len() == 1).await;
+    eyes.until("the fence is over", || three.state("hv3") == (DaemonState::Fenced, DomainState::Flushed))
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_power_is_switched_on_after_the_vms_have_their_places() {
     let mut three = Three::start(|_| {}).await;
     let vm = three.run_vm(1, 3).await;

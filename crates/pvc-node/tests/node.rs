@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use pvc_embedded::EmbeddedTree;
-use pvc_model::node::{CoordinatorState, DaemonState, DomainState};
+use pvc_model::node::{CoordinatorState, DaemonState, DomainState, NodeRole};
 use pvc_model::vm::VmState;
 use pvc_model::{NodeName, Uuid};
 use pvc_node::{NodeError, Outcome};
@@ -606,7 +606,7 @@ async fn a_node_that_was_taken_for_dead_ends_the_copies_of_others_before_it_says
         world.pass(60).await;
         let other = pvc_store::NewNode {
             name: NodeName::new("hv2"),
-            role: pvc_model::node::NodeRole::Coordinator,
+            role: NodeRole::Coordinator,
             cpus: 4,
             kernel: "6".to_owned(),
             os: "GNU/Linux".to_owned(),
@@ -680,6 +680,17 @@ async fn a_tree_that_was_made_anew_gets_the_announcement_again_or_ends_the_daemo
         let found = world.operator.announce_daemon(&name, other).await.unwrap();
         assert!(matches!(found, Announced::Taken { ref by } if by != other), "it is announced again");
         assert!(!daemon.task.is_finished());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_start_records_the_role_that_is_configured() {
+    let mut world = world().await;
+    for role in [NodeRole::Coordinator, NodeRole::Hypervisor, NodeRole::Coordinator] {
+        world.settings.role = role.clone();
+        let daemon = world.running().await;
+        assert_eq!(world.node().unwrap().role, role);
+        assert_eq!(daemon.stop().await, Outcome::Stopped);
     }
 }
 

@@ -424,3 +424,17 @@ fn joined<T: ToString>(items: &[T], separator: &str) -> String {
 fn word_or_empty(name: Option<&NodeName>) -> String {
     name.map(NodeName::to_string).unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_load_has_two_decimals_at_most_as_older_peers_write_it() {
+        for (load, text) in
+            [(0.0, "0.0"), (0.5, "0.5"), (1.25, "1.25"), (3.0, "3.0"), (0.129, "0.13"), (11.999, "12.0")]
+        {
+            assert_eq!(load_text(load), text);
+        }
+    }
+}

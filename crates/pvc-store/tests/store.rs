@@ -12,7 +12,7 @@ use pvc_model::fault::FaultRecord;
 use pvc_model::job::{JobId, JobProgress, JobSpec, JobState};
 use pvc_model::node::{CoordinatorState, DaemonState, DomainState, NodeFigures, NodeRole};
 use pvc_model::storage::VolumeId;
-use pvc_model::vm::{Tag, VmState};
+use pvc_model::vm::{MigrationMethod, Selector, Tag, VmState};
 use pvc_model::{NodeName, Uuid};
 use pvc_ports::{CreateMode, Op, TreeError};
 use pvc_store::schema::{SchemaStep, schema_step};
@@ -167,6 +167,23 @@ async fn a_vm_reads_back_as_it_was_written_in_every_daemon() {
         assert!(vm.defects.is_empty(), "{:?}", vm.defects);
     }
     assert!(world.store.view().vm(&UUID.simple().to_string().to_uppercase()).is_some());
+}
+
+#[tokio::test]
+async fn the_way_to_place_and_to_move_a_vm_is_read_in_any_case_and_none_is_none() {
+    let world = cluster().await;
+    define(&world.store, new_vm("web1", UUID)).await;
+    for (word, method, selector, moves) in [
+        ("VMS", "LIVE", Some(Selector::Vms), Some(MigrationMethod::Live)),
+        ("None", "none", None, None),
+        ("", "", None, None),
+    ] {
+        write_raw(&world, &format!("/domains/{UUID}/node_selector"), word.as_bytes()).await;
+        write_raw(&world, &format!("/domains/{UUID}/migration_method"), method.as_bytes()).await;
+        let view = world.other.fresh().await.expect("readable");
+        let vm = view.vm("web1").expect("still there");
+        assert_eq!((vm.selector.clone(), vm.migration_method.clone()), (selector, moves));
+    }
 }
 
 #[tokio::test]
