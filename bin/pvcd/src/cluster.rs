@@ -48,6 +48,7 @@ async fn run_node(
 pub async fn api(file: Option<PathBuf>) -> anyhow::Result<Ended> {
     let (config, log, shutdown) = begin(file, "pvcapid", false)?;
     let ended = with_store(&config, async |store| {
+        store.check_layout()?;
         let settings = settings::api(&config);
         let (clock, random) = (Arc::new(SystemClock), Arc::new(OsRandom));
         let state =
@@ -64,6 +65,7 @@ pub async fn api(file: Option<PathBuf>) -> anyhow::Result<Ended> {
 pub async fn worker(file: Option<PathBuf>) -> anyhow::Result<Ended> {
     let (config, log, shutdown) = begin(file, "pvcworkerd", false)?;
     let ended = with_store(&config, async |store| {
+        store.check_layout()?;
         let ports = ports::machine(&config)?;
         let name = settings::node(&config).name;
         let worker = Worker::new(name, store.clone(), ports.hypervisor, ports.storage, ports.clock);

@@ -12,6 +12,8 @@ pub enum StoreError {
     Remains,
     #[error("the store holds no cluster")]
     NotInitialized,
+    #[error("the store has layout {found}, and this program knows none after {known}")]
+    LayoutTooNew { found: u32, known: u32 },
     #[error("the lock `{path}` could not be had within {seconds} s")]
     LockTimeout { path: String, seconds: f64 },
     #[error("the record is larger than the store takes: {size} bytes, at most {limit} are allowed")]
@@ -27,6 +29,9 @@ impl StoreError {
                  stop, and restore it from a member that still has it or with `pvc cluster restore`"
                     .to_owned(),
             ),
+            StoreError::LayoutTooNew { .. } => {
+                Some("install the version of PVC that the other nodes run".to_owned())
+            }
             StoreError::Remains => Some(
                 "`pvc cluster restore` makes it whole from a backup, `pvc cluster init --overwrite` destroys it; \
                  on one machine alone, move the directory `tree` in the state directory away"

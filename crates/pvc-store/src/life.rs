@@ -38,7 +38,8 @@ impl Store {
         loop {
             let found = self.view().config.schema;
             // An empty tree is no other layout, and neither is the first cluster in one.
-            if known.is_some() && found.is_some() && found != known {
+            let is_other = known.is_some() && found.is_some() && found != known;
+            if is_other || self.check_layout().is_err() {
                 return;
             }
             known = found.or(known);

@@ -65,6 +65,20 @@ impl Store {
         view.config.schema.is_some() || view.config.initialized
     }
 
+    /// Whether this program may read and write what is there. (A node says more: [`schema_step`].)
+    ///
+    /// # Errors
+    /// [`StoreError::LayoutTooNew`] if somebody newer has changed the layout: what this program wrote would be
+    /// in places, or mean things, that nobody knows any more.
+    pub fn check_layout(&self) -> Result<(), StoreError> {
+        match self.view().config.schema {
+            Some(found) if found > SCHEMA_VERSION => {
+                Err(StoreError::LayoutTooNew { found, known: SCHEMA_VERSION })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Makes the tree that of a new, empty cluster.
     ///
     /// # Errors

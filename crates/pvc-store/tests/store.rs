@@ -706,7 +706,11 @@ async fn the_last_node_to_be_upgraded_raises_the_schema() {
     assert_eq!(schema_step(&world.store.view(), &hv1), SchemaStep::Current);
     assert_eq!(raw(&world, "/cmd").await, None);
     assert_eq!(raw(&world, "/nodes/hv1/activeschema").await.as_deref(), Some("15"));
+    assert!(world.store.check_layout().is_ok());
     write_raw(&world, "/schema/version", b"16").await;
+    world.store.fresh().await.expect("readable");
+    let refused = world.store.check_layout().expect_err("it is newer than what is known");
+    assert!(matches!(refused, StoreError::LayoutTooNew { found: 16, known: 15 }), "{refused}");
     assert_eq!(
         schema_step(&world.other.fresh().await.expect("readable"), &hv1),
         SchemaStep::TooNew { found: 16 }
