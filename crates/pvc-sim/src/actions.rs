@@ -36,7 +36,15 @@ pub enum Action {
     Downgrade(usize),
     /// As `kill -9`; systemd starts it again.
     KillApi(usize),
+    /// As `systemctl restart`: what is asked at the moment is answered.
+    RestartApi(usize),
+    /// Stays down until it is started.
+    StopApi(usize),
+    StartApi(usize),
     KillWorker(usize),
+    RestartWorker(usize),
+    StopWorker(usize),
+    StartWorker(usize),
     Bmc(usize, BmcManner),
     ServerDown(usize),
     ServerUp(usize),
@@ -44,6 +52,13 @@ pub enum Action {
     ServerLags(usize, u64),
     /// It lags no more than it usually does.
     ServerKeepsUp(usize),
+    /// ZooKeeper's servers answer what is read of them and agree on nothing that is to be written.
+    StoreTakesNoWrites,
+    StoreTakesWrites,
+    /// Somebody says that the store has another layout.
+    Layout(u32),
+    /// Keys that nobody knows appear beside those that are known.
+    UnknownKeys,
     /// Nothing more can be written to the host's own disk. The guests' volumes are elsewhere.
     DiskFills(usize),
     DiskHasRoom(usize),
@@ -200,14 +215,36 @@ impl State {
             }
             Action::Upgrade(host) => self.install(host, false),
             Action::Downgrade(host) => self.install(host, true),
-            Action::KillApi(host) => self.kill(self.hosts[host].api.as_ref().map(|(pid, _)| *pid)),
-            Action::KillWorker(host) => self.kill(self.hosts[host].worker),
+            Action::KillApi(host) => self.kill(self.hosts[host].api.as_ref().map(|api| api.daemon.pid)),
+            Action::RestartApi(host) => self.ask_api_to_stop(host),
+            Action::StopApi(host) => {
+                self.hosts[host].api_stopped = true;
+                self.ask_api_to_stop(host);
+            }
+            Action::StartApi(host) => {
+                self.hosts[host].api_stopped = false;
+                self.start_api(host);
+            }
+            Action::KillWorker(host) => self.kill(self.hosts[host].worker.as_ref().map(|worker| worker.pid)),
+            Action::RestartWorker(host) => self.ask_worker_to_stop(host),
+            Action::StopWorker(host) => {
+                self.hosts[host].worker_stopped = true;
+                self.ask_worker_to_stop(host);
+            }
+            Action::StartWorker(host) => {
+                self.hosts[host].worker_stopped = false;
+                self.start_worker(host);
+            }
             Action::Bmc(host, manner) => self.hosts[host].bmc = manner,
             Action::ServerDown(host) => self.hosts[host].server_up = false,
             Action::ServerUp(host) => self.hosts[host].server_up = true,
             Action::StepClock(host, seconds) => self.hosts[host].wall_offset += seconds,
             Action::ServerLags(host, late) => self.set_lag(host, (late, late)),
             Action::ServerKeepsUp(host) => self.lag_as_usual(host),
+            Action::StoreTakesNoWrites => self.hold_writes(),
+            Action::StoreTakesWrites => self.let_writes_go(),
+            Action::Layout(version) => self.change_layout(version),
+            Action::UnknownKeys => self.add_unknown_keys(),
             Action::DiskFills(host) => self.hosts[host].disk_full = true,
             Action::DiskHasRoom(host) => self.hosts[host].disk_full = false,
             Action::HypervisorDown(host) => self.set_hypervisor_up(host, false),
@@ -256,10 +293,23 @@ impl State {
         }
     }
 
+    fn ask_api_to_stop(&mut self, host: usize) {
+        if let Some(api) = &self.hosts[host].api {
+            api.daemon.shutdown.cancel();
+        }
+    }
+
+    fn ask_worker_to_stop(&mut self, host: usize) {
+        if let Some(worker) = &self.hosts[host].worker {
+            worker.shutdown.cancel();
+        }
+    }
+
     /// Undoes every fault.
     pub fn heal(&mut self) {
         self.note("-- everything is well again");
         self.ceph.silent = false;
+        self.let_writes_go();
         self.calm_guests();
         for host in 0..self.hosts.len() {
             self.lag_as_usual(host);
@@ -270,12 +320,16 @@ impl State {
             known.disk_full = false;
             known.bmc = BmcManner::Works;
             known.daemon_stopped = false;
+            known.api_stopped = false;
+            known.worker_stopped = false;
             self.freeze_daemon(host, false);
             if !self.hosts[host].hypervisor_up {
                 self.set_hypervisor_up(host, true);
             }
             self.power_on(host, "everything is well again");
             self.start_daemon(host);
+            self.start_api(host);
+            self.start_worker(host);
         }
         self.rearranged();
     }

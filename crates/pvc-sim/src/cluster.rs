@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 use uuid::Uuid;
 
 use crate::actions::{Action, Ask, Event};
-use crate::daemons::eyes;
+use crate::daemons::{eyes, usual_rules};
 use crate::guests::Manner;
 use crate::host::Host;
 use crate::log::Log;
@@ -31,6 +31,8 @@ use crate::truth::Violation;
 #[derive(Debug, Clone)]
 pub struct Shape {
     pub nature: Nature,
+    /// How patient fencers are, and what they may do.
+    pub fencing: pvc_model::fence::Rules,
     pub hosts: Vec<HostShape>,
     pub vms: Vec<VmShape>,
 }
@@ -98,7 +100,12 @@ impl Shape {
             manner: Manner::default(),
             rules: Rules::default(),
         };
-        Shape { nature, hosts: (0..hosts).map(host).collect(), vms: (0..vms).map(vm).collect() }
+        Shape {
+            nature,
+            fencing: usual_rules(),
+            hosts: (0..hosts).map(host).collect(),
+            vms: (0..vms).map(vm).collect(),
+        }
     }
 
     pub(crate) fn host_name(&self, host: usize) -> String {
@@ -158,6 +165,7 @@ impl Cluster {
         };
         let hosts = shape.hosts.iter().map(host);
         let world = World::new(shape.nature, log.clone(), hosts.collect());
+        world.with(|state| state.rules = shape.fencing.clone());
         let eyes = eyes(&world, shape.nature.seed).await;
         eyes.initialize(false).await.expect("an empty tree becomes a cluster");
         world.with(|state| {
@@ -432,9 +440,9 @@ impl Cluster {
                 known.on && !known.frozen && known.cables.upstream && is_meant
             };
             let ours = |host: usize| {
-                let (pid, router) = state.hosts[host].api.as_ref()?;
-                let gate = Gate { world: self.world.clone(), pid: *pid };
-                Some(Api::Ours(Counter { gate, router: router.clone()? }))
+                let api = state.hosts[host].api.as_ref()?;
+                let gate = Gate { world: self.world.clone(), pid: api.daemon.pid };
+                Some(Api::Ours(Counter { gate, host, desk: api.desk.clone()? }))
             };
             let open: Vec<Api> = (0..state.hosts.len())
                 .filter(reachable)

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use pvc_api::{ApiSettings, ApiState};
@@ -17,9 +18,10 @@ use pvc_worker::Worker;
 use tokio_util::sync::CancellationToken;
 
 use crate::guests::SimHypervisor;
-use crate::host::{Daemon, Machine};
+use crate::host::{ApiDaemon, Daemon, Machine};
 use crate::network::{HostNetwork, floating};
 use crate::older::run_older_daemon;
+use crate::operators::{Desk, in_time};
 use crate::power::{Bmcs, bmc_name};
 use crate::process::{Gate, HostClock, Pid, random};
 use crate::state::State;
@@ -97,35 +99,47 @@ impl State {
 
     pub fn start_api(&mut self, host: usize) {
         let known = &self.hosts[host];
-        if !known.on || !known.booted || !known.is_coordinator || known.api.is_some() {
+        let is_wanted = known.is_coordinator && !known.api_stopped;
+        if !known.on || !known.booted || !is_wanted || known.api.is_some() {
             return;
         }
         if known.is_older {
             return self.start_older_api(host);
         }
         let pid = self.new_process(format!("pvcapid@{}", known.name), Some(host));
-        self.hosts[host].api = Some((pid, None));
+        let shutdown = CancellationToken::new();
+        let daemon = Daemon { pid, shutdown: shutdown.clone() };
+        self.hosts[host].api = Some(ApiDaemon { daemon, desk: None });
         let storage = self.ports(host, pid).storage;
-        let task = tokio::spawn(run_api(self.gate(pid), host, self.nature.seed, storage));
+        let task = tokio::spawn(run_api(self.gate(pid), host, self.nature.seed, storage, shutdown));
         self.look_after(host, pid, task, move |state| {
-            if state.hosts[host].api.as_ref().is_some_and(|(own, _)| *own == pid) {
+            if state.hosts[host].api.as_ref().is_some_and(|own| own.daemon.pid == pid) {
                 state.hosts[host].api = None;
             }
             state.later_in_this_life(host, move |state| state.start_api(host));
         });
     }
 
+    /// From now on operators are heard there; or nobody is any more.
+    fn set_desk(&mut self, host: usize, desk: Option<Desk>) {
+        if let Some(api) = &mut self.hosts[host].api {
+            api.desk = desk;
+        }
+    }
+
     pub fn start_worker(&mut self, host: usize) {
         let known = &self.hosts[host];
-        if !known.on || !known.booted || known.is_older || known.worker.is_some() {
+        let is_wanted = !known.is_older && !known.worker_stopped;
+        if !known.on || !known.booted || !is_wanted || known.worker.is_some() {
             return;
         }
         let pid = self.new_process(format!("pvcworkerd@{}", known.name), Some(host));
-        self.hosts[host].worker = Some(pid);
+        let shutdown = CancellationToken::new();
+        self.hosts[host].worker = Some(Daemon { pid, shutdown: shutdown.clone() });
         let name = NodeName::new(&self.hosts[host].name);
-        let task = tokio::spawn(run_worker(self.gate(pid), name, self.ports(host, pid)));
+        let task = tokio::spawn(run_worker(self.gate(pid), name, self.ports(host, pid), shutdown));
         self.look_after(host, pid, task, move |state| {
-            if state.hosts[host].worker == Some(pid) {
+            if state.hosts[host].worker.as_ref().is_some_and(|own| own.pid == pid) {
                 state.hosts[host].worker = None;
             }
             state.later_in_this_life(host, move |state| state.start_worker(host));
@@ -253,7 +267,7 @@ async fn run_daemon(
 }
 
 /// The API's daemon as its binary runs it, but for the sockets: whoever reaches the host asks its handlers.
-async fn run_api(gate: Gate, host: usize, seed: u64, storage: Arc<dyn Storage>) {
+async fn run_api(gate: Gate, host: usize, seed: u64, storage: Arc<dyn Storage>, shutdown: CancellationToken) {
     let clock: Arc<dyn Clock> = Arc::new(HostClock { gate: gate.clone(), host: Some(host) });
     let random = random(seed, gate.pid);
     let Some((tree, store)) = open_store(&gate, &clock, &random).await else { return };
@@ -262,20 +276,32 @@ async fn run_api(gate: Gate, host: usize, seed: u64, storage: Arc<dyn Storage>) 
         metrics: false,
         ..ApiSettings::new(SocketAddr::from(([0, 0, 0, 0], 7370)), Vec::new())
     };
+    let drain_time = settings.limits.drain_time;
     let api = ApiState::new(store.clone(), clock, random, Some(storage), settings);
-    let router = pvc_api::router(api);
-    gate.call(|state| state.hosts[host].api = Some((gate.pid, Some(router)))).await;
-    let stop = CancellationToken::new();
-    store.while_alive(store.until_layout_changes(|| stop.cancel(), stop.cancelled())).await;
+    let desk = Desk { router: pvc_api::router(api.clone()), in_flight: Arc::default() };
+    gate.call(|state| state.set_desk(host, Some(desk.clone()))).await;
+    let until_stopped = store.until_layout_changes(|| shutdown.cancel(), shutdown.cancelled());
+    if store.while_alive(until_stopped).await.is_none() {
+        return;
+    }
+    // As `pvc_api::serve` ends: nothing new is taken, what is in flight is finished.
+    gate.call(|state| state.set_desk(host, None)).await;
+    api.stopping().cancel();
+    let answered = async {
+        while desk.in_flight.load(Ordering::Relaxed) > 0 {
+            gate.sleep(Duration::from_millis(50)).await;
+        }
+        api.changes_done().await;
+    };
+    in_time(drain_time, answered).await;
     tree.close().await;
 }
 
 /// The worker as its binary runs it.
-async fn run_worker(gate: Gate, name: NodeName, ports: Ports) {
+async fn run_worker(gate: Gate, name: NodeName, ports: Ports, shutdown: CancellationToken) {
     let Some((tree, store)) = open_store(&gate, &ports.clock, &ports.random).await else { return };
     let worker = Worker::new(name, store.clone(), ports.hypervisor, ports.storage, ports.clock);
-    let stop = CancellationToken::new();
-    store.while_alive(store.until_layout_changes(|| stop.cancel(), worker.run(stop.clone()))).await;
+    store.while_alive(store.until_layout_changes(|| shutdown.cancel(), worker.run(shutdown.clone()))).await;
     tree.close().await;
 }
 
@@ -287,6 +313,10 @@ async fn open_store(
 ) -> Option<(Arc<Connection>, Store)> {
     let tree = Arc::new(Connection::open(gate.clone()).await.ok()?);
     let store = Store::open(tree.clone(), clock.clone(), random.clone()).await.ok()?;
+    if store.check_layout().is_err() {
+        tree.close().await;
+        return None;
+    }
     Some((tree, store))
 }
 

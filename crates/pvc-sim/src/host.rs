@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use axum::Router;
 use pvc_model::link::IpNet;
 use pvc_ports::{
     Command, Exec, ExecError, GuestEvent, Host as HostPort, HostError, HostFacts, HostLoad,
@@ -19,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::guests::SimGuest;
+use crate::operators::Desk;
 use crate::power::BmcManner;
 use crate::process::{Gate, Pid};
 use crate::state::{Mutation, State};
@@ -55,6 +55,12 @@ pub(crate) const OWN_MEMORY_MIB: u64 = 2048;
 pub(crate) struct Daemon {
     pub pid: Pid,
     pub shutdown: CancellationToken,
+}
+
+/// The API's daemon, and its handlers while they take what operators ask.
+pub(crate) struct ApiDaemon {
+    pub daemon: Daemon,
+    pub desk: Option<Desk>,
 }
 
 /// What a host is made of, and how it was used before anything happened.
@@ -134,11 +140,12 @@ pub(crate) struct Host {
     /// The floating addresses that are here.
     pub addresses: BTreeSet<IpNet>,
     pub daemon: Option<Daemon>,
-    /// The API's process, and its handlers once its store is open.
-    pub api: Option<(Pid, Option<Router>)>,
-    pub worker: Option<Pid>,
+    pub api: Option<ApiDaemon>,
+    pub worker: Option<Daemon>,
     /// Whether somebody stopped the daemon and wants it to stay so.
     pub daemon_stopped: bool,
+    pub api_stopped: bool,
+    pub worker_stopped: bool,
     /// Whether what runs here is PVC 1.0.3, and whether that is what is installed.
     pub is_older: bool,
     pub wants_older: bool,
@@ -178,6 +185,8 @@ impl Host {
             api: None,
             worker: None,
             daemon_stopped: false,
+            api_stopped: false,
+            worker_stopped: false,
             is_older: false,
             wants_older: false,
             older_api: None,
@@ -254,6 +263,8 @@ impl State {
         known.last_on = known.last_off.map(|_| now);
         known.life += 1;
         known.daemon_stopped = false;
+        known.api_stopped = false;
+        known.worker_stopped = false;
         let life = known.life;
         let boots = if self.now.is_zero() { Duration::ZERO } else { self.chance.seconds(30, 90) };
         self.later(boots, move |state| {

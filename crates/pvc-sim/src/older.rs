@@ -52,9 +52,9 @@ impl State {
             return;
         }
         self.hosts[host].is_older = self.hosts[host].wants_older;
-        let ours = self.hosts[host].api.take().map(|(pid, _)| pid);
+        let ours = self.hosts[host].api.take().map(|api| api.daemon.pid);
         let theirs = self.hosts[host].older_api.take().map(|(pid, _)| pid);
-        let worker = self.hosts[host].worker.take();
+        let worker = self.hosts[host].worker.take().map(|worker| worker.pid);
         for pid in ours.into_iter().chain(theirs).chain(worker) {
             self.end_process(pid);
         }

@@ -1,6 +1,8 @@
 //! Operators: what they ask for goes to the API of a coordinator, as requests of HTTP.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -49,11 +51,35 @@ pub(crate) fn said(answer: &Answer) -> String {
     }
 }
 
+/// The handlers of an API, and how many requests they have at the moment.
+#[derive(Clone)]
+pub(crate) struct Desk {
+    pub router: Router,
+    pub in_flight: Arc<AtomicUsize>,
+}
+
 /// The API on one coordinator, as it is reached from outside.
 #[derive(Clone)]
 pub(crate) struct Counter {
     pub gate: Gate,
-    pub router: Router,
+    pub host: usize,
+    pub desk: Desk,
+}
+
+/// A request that is not answered yet.
+struct InFlight(Arc<AtomicUsize>);
+
+impl InFlight {
+    fn of(desk: &Desk) -> InFlight {
+        desk.in_flight.fetch_add(1, Ordering::Relaxed);
+        InFlight(desk.in_flight.clone())
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// What things are called.
@@ -192,7 +218,12 @@ impl Counter {
     async fn send(&self, asked: &Asked) -> Result<Value, Refusal> {
         // A process that stands still takes nothing, and gives nothing.
         self.gate.pass().await;
-        let response = self.router.clone().oneshot(asked.request()).await;
+        if !self.is_open() {
+            let why = "the API on this host is being stopped: connection refused".to_owned();
+            return Err(Refusal { why, is_final: false });
+        }
+        let _taken = InFlight::of(&self.desk);
+        let response = self.desk.router.clone().oneshot(asked.request()).await;
         let Ok(response) = response;
         let status = response.status();
         let body = to_bytes(response.into_body(), REPLY_BYTES).await;
@@ -208,6 +239,14 @@ impl Counter {
                 Err(Refusal { why, is_final })
             }
         }
+    }
+
+    /// Whether its process still takes requests.
+    fn is_open(&self) -> bool {
+        self.gate.world.with(|state| {
+            let api = state.hosts[self.host].api.as_ref();
+            api.is_some_and(|api| api.daemon.pid == self.gate.pid && api.desk.is_some())
+        })
     }
 
     async fn until_over(&self, task: &str) -> Result<(), Refusal> {

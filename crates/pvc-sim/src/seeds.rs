@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::actions::{Action, Ask, Event, OnlyWay, StartFailure};
 use crate::chance::Chance;
 use crate::cluster::{Cluster, HostShape, Rules, Shape, VmShape, host_name, vm_name, vm_uuid};
+use crate::daemons::usual_rules;
 use crate::guests::Manner;
 use crate::host::Net;
 use crate::log::Log;
@@ -267,7 +268,7 @@ fn shape(chance: &mut Chance, seed: u64, mutation: Option<Mutation>) -> Shape {
         reset_after: chance.happens(300).then_some(30),
         mutation,
     };
-    Shape { nature, hosts, vms }
+    Shape { nature, fencing: usual_rules(), hosts, vms }
 }
 
 fn vm(chance: &mut Chance, index: usize, hosts: usize) -> VmShape {

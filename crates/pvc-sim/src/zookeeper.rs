@@ -16,6 +16,10 @@
 //! lost (a write may have been carried out or not), what it had not is sent on the next connection. The
 //! servers keep its session until they have not heard of it for the timeout, which stands still while
 //! there is no quorum.
+//!
+//! When the servers take no writes, as when the disks of most of them stand still, reads are answered. A write waits, and
+//! behind it whatever else its client asks for, pings as well: the client hangs up and comes back, and what it wrote is
+//! carried out once they take writes again.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -57,7 +61,25 @@ pub(crate) struct Ensemble {
     has_quorum: bool,
     pub lost_quorum_at: Option<Duration>,
     pub expiries: u64,
+    /// How often a program got a connection.
+    pub connections: u64,
+    /// What waits, in its order, while the servers take no writes; `None` if they do.
+    held: Option<Vec<Arrived>>,
+    /// Keys that nobody knows.
+    unknown: Vec<String>,
 }
+
+/// Something that a client asked a server for.
+struct Arrived {
+    client: usize,
+    connection: u64,
+    id: u64,
+    session: i64,
+    ask: Ask,
+}
+
+/// What unknown keys say.
+const UNKNOWN: &str = "of a version to come";
 
 /// A server that is told late of what was written.
 struct Follower {
@@ -178,6 +200,9 @@ impl Ensemble {
             has_quorum: true,
             lost_quorum_at: None,
             expiries: 0,
+            connections: 0,
+            held: None,
+            unknown: Vec::new(),
         }
     }
 }
@@ -269,6 +294,7 @@ impl State {
         let is_heard = known.is_connected
             && known.is_good
             && self.zookeeper.has_quorum
+            && self.zookeeper.held.is_none()
             && self.zookeeper.sessions.contains_key(&known.session);
         is_heard.then_some(known.good_since)
     }
@@ -311,6 +337,9 @@ impl State {
             self.zookeeper.has_quorum = quorum;
             self.note(if quorum { "zookeeper: there is a quorum" } else { "zookeeper: the quorum is lost" });
             self.zookeeper.lost_quorum_at = (!quorum).then_some(self.now);
+            if let Some(held) = &mut self.zookeeper.held {
+                held.clear(); // whoever leads next has not agreed on it
+            }
             if quorum {
                 // A new leader gives every session its whole timeout.
                 let now = self.now;
@@ -441,6 +470,9 @@ impl State {
         }
         if session == 0 {
             // A session is a change like any other: the server learns of it when it is told.
+            if self.zookeeper.held.is_some() {
+                return self.later(pause, move |state| state.try_to_connect(client, attempt + 1));
+            }
             if let Some(when) = self.when_told(server).filter(|when| *when > self.now) {
                 return self.at(when, move |state| state.begin_session(client, server, attempt));
             }
@@ -472,6 +504,7 @@ impl State {
         }
         let session = self.zookeeper.clients[client].session;
         self.zookeeper.sessions.insert(session, now);
+        self.zookeeper.connections += u64::from(server.is_some());
         let breaks = self.nature.broken_writes;
         let breaks = server.is_some() && self.chance.happens(breaks);
         let known = &mut self.zookeeper.clients[client];
@@ -573,6 +606,14 @@ impl State {
         if !self.zookeeper.sessions.contains_key(&session) {
             return self.answer(client, id, Err(Trouble::Expired));
         }
+        let arrived = Arrived { client, connection, id, session, ask };
+        if self.waits(&arrived) {
+            return self.hold(arrived);
+        }
+        self.serve(arrived);
+    }
+
+    fn serve(&mut self, Arrived { client, connection, id, session, ask }: Arrived) {
         let is_write = !ask.is_read();
         if !is_write && !matches!(ask, Ask::Sync) {
             return self.read_in_order(client, connection, id);
@@ -584,6 +625,9 @@ impl State {
             judged.iter().for_each(|node| self.truth_of_verdict(by, node));
         }
         let known = &mut self.zookeeper.clients[client];
+        if known.connection != connection {
+            return; // carried out, and nobody learns of it
+        }
         if is_write && std::mem::take(&mut known.breaks_after_write) {
             known.interruption += 1;
             let pid = known.pid;
@@ -595,6 +639,52 @@ impl State {
             });
         }
         self.answer_when_told(client, connection, id, answer);
+    }
+
+    // --- Servers that take no writes -----------------------------------------------------------
+
+    pub fn hold_writes(&mut self) {
+        self.zookeeper.held.get_or_insert_default();
+    }
+
+    /// What was held is carried out, in its order.
+    pub fn let_writes_go(&mut self) {
+        let Some(held) = self.zookeeper.held.take() else { return };
+        let now = self.now;
+        for client in &mut self.zookeeper.clients {
+            client.good_since = now;
+        }
+        for arrived in held {
+            let is_open = self.zookeeper.sessions.contains_key(&arrived.session);
+            let is_there = self.zookeeper.clients[arrived.client].connection == arrived.connection;
+            if is_open && (is_there || !arrived.ask.is_read()) {
+                self.serve(arrived);
+            }
+        }
+    }
+
+    /// Whether it has to wait until the servers take writes again: a change, or what its client asks for after one.
+    fn waits(&self, arrived: &Arrived) -> bool {
+        let Some(held) = &self.zookeeper.held else { return false };
+        let changes = !matches!(arrived.ask, Ask::Get(_) | Ask::Children(_));
+        let of_same =
+            |other: &Arrived| (other.client, other.connection) == (arrived.client, arrived.connection);
+        !self.is_onlooker(arrived.client) && (changes || held.iter().any(of_same))
+    }
+
+    fn hold(&mut self, arrived: Arrived) {
+        let (client, connection, id) = (arrived.client, arrived.connection, arrived.id);
+        self.zookeeper.held.get_or_insert_default().push(arrived);
+        // Its pings wait as well.
+        let notices = self.chance.millis(3400, 6700);
+        self.later(notices, move |state| {
+            state.in_process(state.zookeeper.clients[client].pid, move |state| {
+                let known = &state.zookeeper.clients[client];
+                if known.connection == connection && known.sent.contains_key(&id) {
+                    state.disconnect(client);
+                }
+            });
+        });
     }
 
     /// Answers when the client's server knows what the answer is about.
@@ -745,6 +835,56 @@ impl State {
         }
     }
 
+    // --- What others write ---------------------------------------------------------------------
+
+    /// Somebody from outside writes something.
+    fn write_from_outside(&mut self, ops: Vec<Op>) {
+        let onlooker = (0..self.zookeeper.clients.len()).find(|client| self.is_onlooker(*client));
+        let session = self.zookeeper.clients[onlooker.expect("somebody looks on")].session;
+        self.change_tree(&Work::Multi { session, ops }).expect("a story writes what can be written");
+    }
+
+    pub fn change_layout(&mut self, version: u32) {
+        let (path, data) = ("/schema/version".to_owned(), Bytes::from(version.to_string()));
+        self.write_from_outside(vec![Op::Set { path, data, version: None }]);
+    }
+
+    /// In the root, in the configuration, and in every node's and VM's record.
+    pub fn add_unknown_keys(&mut self) {
+        let mut places = vec![String::new(), "/config".to_owned()];
+        for parent in ["/nodes", "/domains"] {
+            let names = self.zookeeper.tree.children(parent).unwrap_or_default();
+            places.extend(names.iter().map(|name| format!("{parent}/{name}")));
+        }
+        let keys =
+            places.iter().flat_map(|place| [format!("{place}/future"), format!("{place}/future/deep")]);
+        let keys: Vec<String> = keys.filter(|key| self.zookeeper.tree.entry(key).is_none()).collect();
+        let create = |path: &String| Op::Create {
+            path: path.clone(),
+            data: Bytes::from_static(UNKNOWN.as_bytes()),
+            mode: CreateMode::Persistent,
+        };
+        self.write_from_outside(keys.iter().map(create).collect());
+        self.zookeeper.unknown.extend(keys);
+    }
+
+    /// What of the unknown keys is no longer as it was; those of a record that is gone have gone with it. And the root,
+    /// which holds nothing.
+    pub fn spoilt_keys(&self) -> Vec<String> {
+        let tree = &self.zookeeper.tree;
+        let holds = |path: &str, wanted: &str| {
+            tree.entry(path).is_some_and(|entry| entry.data == wanted && entry.stat.version == 0)
+        };
+        let record = |key: &str| key.split("/future").next().unwrap_or_default().to_owned();
+        let is_gone = |key: &str| !record(key).is_empty() && tree.entry(&record(key)).is_none();
+        let mut spoilt: Vec<String> = self.zookeeper.unknown.clone();
+        spoilt.retain(|key| !is_gone(key) && !holds(key, UNKNOWN));
+        if !holds("/", "") {
+            spoilt.push("/".to_owned());
+        }
+        spoilt
+    }
+
     fn end_session(&mut self, session: i64) {
         self.zookeeper.sessions.remove(&session);
         self.change_tree(&Work::End { session }).expect("the end of a session is never refused");
@@ -769,6 +909,9 @@ impl State {
                     *heard = now;
                 }
             }
+        }
+        if self.zookeeper.held.is_some() {
+            return; // the end of a session is a change, too
         }
         let silent = |heard: &Duration| now.saturating_sub(*heard) > SESSION_TIMEOUT;
         let over: Vec<i64> = self

@@ -83,6 +83,33 @@ fn an_ask_has_the_answer_that_is_told_or_the_story_fails() {
 }
 
 #[test]
+fn what_an_operator_chose_of_fencing_is_what_the_daemons_do() {
+    let chosen =
+        |choice: &str, fenced: &str, finally: &str| power_loss(fenced, &format!("world.{choice}"), finally);
+    assert_eq!(chosen("fence_intervals = 6", "\"pvchv2\"", "web runs on pvchv1 or pvchv3").0, Some(0));
+    let (code, said) = chosen("fence_intervals = 0", "\"pvchv2\"", "pvchv2 is off");
+    assert!(code == Some(1) && said.contains("expected: pvchv2 is fenced\nis so:    it never was"), "{said}");
+    let (code, said) = chosen("successful_fence = \"none\"", "\"pvchv2\"", "web runs on pvchv1 or pvchv3");
+    assert!(code == Some(1) && said.contains("is so:    it runs"), "{said}");
+}
+
+#[test]
+fn who_writes_where_nobody_knows_what_it_means_and_who_connects_anew_is_found() {
+    let quiet = |what: &str, holds: &str| {
+        play(&format!(
+            "{QUIET}[[happens]]\ndo = \"{what}\"\n[finally]\nwithin = \"20s\"\nholds = [\"{holds}\"]"
+        ))
+    };
+    assert_eq!(quiet("unknown keys appear", "unknown keys are untouched").0, Some(0));
+    let (code, said) = quiet("restart worker of pvchv1", "nobody connected anew");
+    assert!(code == Some(1) && said.contains("new connections"), "{said}");
+    let (code, said) = quiet("nothing", "web has 512 MiB");
+    assert!(code == Some(1) && said.contains("its guest has 1024 MiB"), "{said}");
+    let (code, said) = quiet("nothing", "pvchv2 has no figures");
+    assert!(code == Some(1) && said.contains("its record says"), "{said}");
+}
+
+#[test]
 fn a_story_that_is_known_to_fail_must() {
     let (code, said) = power_loss("\"pvchv2\"", "known = \"it rains\"", "web is disable");
     assert_eq!(code, Some(3));
@@ -161,6 +188,10 @@ fn what_is_wrong_in_the_file_is_told_with_its_line_and_what_is_known() {
         (
             "[[vm]]\nname = \"web\"\nmemory = \"much\"\n[finally]\nholds = []",
             ":3: `much` is no amount of memory",
+        ),
+        (
+            "[world]\nsuccessful_fence = \"maybe\"\n[finally]\nholds = []",
+            ":2: `maybe` is no fence action; there are migrate, none",
         ),
         ("[[vm]]\nname = \"pvchv1\"\n[finally]\nholds = []", "`pvchv1` is the name of more than one thing"),
         ("[finally]\nholds = [\"{vm} runs\"]", ":2: `{vm} runs`: no variant says what is in braces"),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use pvc_model::NodeName;
-use pvc_model::node::{CoordinatorState, NodeRecord};
+use pvc_model::node::{CoordinatorState, NodeFigures, NodeRecord};
 use pvc_model::vm::{VmRecord, VmState};
 use uuid::Uuid;
 
@@ -32,6 +32,8 @@ pub(super) enum Fact {
     /// A machine outside of the cluster has its volume.
     StrangerHasVolume(usize),
     IsUndefined(usize),
+    /// By its record, and if it runs so does its guest.
+    HasMemory(usize, u64),
     /// So many VMs run there.
     NodeRuns(usize, Number, usize),
     MemoryIsEnough,
@@ -39,6 +41,10 @@ pub(super) enum Fact {
     NodeIsNot(usize, Vec<NodeWord>),
     RunsVersion(usize, String),
     WasNeverOff(usize),
+    ApiTakesRequests(usize, bool),
+    WorkerRuns(usize, bool),
+    /// What its record says of its resources.
+    HasFigures(usize, bool),
     /// By one of these, as the record of the present fence says.
     FencedBy(usize, Vec<usize>),
     /// One of these, alone.
@@ -49,6 +55,9 @@ pub(super) enum Fact {
     Fault(String, bool),
     Quorum(bool),
     Maintenance(bool),
+    Layout(u32),
+    UnknownKeysAreUntouched,
+    NobodyConnectedAnew,
     AllIsWell,
     EveryVmRuns,
     LogSays(String, bool),
@@ -91,6 +100,7 @@ pub(super) const FORMS: &[Form<Fact>] = &[
     Form { form: "VM does not start with its node", means: |f| Fact::StartsWithItsNode(f.vm(), false) },
     Form { form: "a stranger has volume of VM", means: |f| Fact::StrangerHasVolume(f.vm()) },
     Form { form: "VM is undefined", means: |f| Fact::IsUndefined(f.vm()) },
+    Form { form: "VM has COUNT MiB", means: |f| Fact::HasMemory(f.vm(), u64::from(f.count)) },
     Form {
         form: "NODE runs COUNT VMs",
         means: |f| Fact::NodeRuns(f.node(), Number::Exactly, f.count as usize),
@@ -108,6 +118,12 @@ pub(super) const FORMS: &[Form<Fact>] = &[
     Form { form: "NODE is not NODE-STATES", means: |f| Fact::NodeIsNot(f.node(), f.node_words.clone()) },
     Form { form: "NODE runs version TEXT", means: |f| Fact::RunsVersion(f.node(), f.text.clone()) },
     Form { form: "NODE was never off", means: |f| Fact::WasNeverOff(f.node()) },
+    Form { form: "NODE has figures", means: |f| Fact::HasFigures(f.node(), true) },
+    Form { form: "NODE has no figures", means: |f| Fact::HasFigures(f.node(), false) },
+    Form { form: "api of NODE takes requests", means: |f| Fact::ApiTakesRequests(f.node(), true) },
+    Form { form: "api of NODE takes no requests", means: |f| Fact::ApiTakesRequests(f.node(), false) },
+    Form { form: "worker of NODE is there", means: |f| Fact::WorkerRuns(f.node(), true) },
+    Form { form: "worker of NODE is not there", means: |f| Fact::WorkerRuns(f.node(), false) },
     Form { form: "fencer of NODE is NODES", means: |f| Fact::FencedBy(f.node(), f.nodes[1..].to_vec()) },
     Form { form: "NODE has floating addresses", means: |f| Fact::HasAddresses(f.nodes.clone()) },
     Form { form: "one of NODES has floating addresses", means: |f| Fact::HasAddresses(f.nodes.clone()) },
@@ -120,6 +136,9 @@ pub(super) const FORMS: &[Form<Fact>] = &[
     Form { form: "there is no quorum", means: |_| Fact::Quorum(false) },
     Form { form: "maintenance is on", means: |_| Fact::Maintenance(true) },
     Form { form: "maintenance is off", means: |_| Fact::Maintenance(false) },
+    Form { form: "layout of store is COUNT", means: |f| Fact::Layout(f.count) },
+    Form { form: "unknown keys are untouched", means: |_| Fact::UnknownKeysAreUntouched },
+    Form { form: "nobody connected anew", means: |_| Fact::NobodyConnectedAnew },
     Form { form: "all is well", means: |_| Fact::AllIsWell },
     Form { form: "everything runs where it should", means: |_| Fact::EveryVmRuns },
     Form { form: "log says TEXT", means: |f| Fact::LogSays(f.text.clone(), true) },
@@ -130,13 +149,15 @@ pub(super) const FORMS: &[Form<Fact>] = &[
 pub(super) struct Beginning {
     pub at: Duration,
     pub log_lines: u64,
+    pub connections: u64,
     pub boots: BTreeMap<Uuid, u64>,
 }
 
 impl Beginning {
     pub fn of(cluster: &Cluster) -> Self {
-        let boots = cluster.world.with(|state| state.truth.boots.clone());
-        Beginning { at: cluster.now(), log_lines: cluster.log().lines(), boots }
+        let (boots, connections) =
+            cluster.world.with(|state| (state.truth.boots.clone(), state.zookeeper.connections));
+        Beginning { at: cluster.now(), log_lines: cluster.log().lines(), connections, boots }
     }
 }
 
@@ -205,6 +226,7 @@ impl Look<'_> {
             Fact::IsUndefined(vm) => {
                 so(!self.cluster.view().vms.contains_key(&vm_uuid(*vm)), || "it has a record".to_owned())
             }
+            Fact::HasMemory(vm, wanted) => self.has_memory(*vm, *wanted),
             Fact::NodeIs(node, words) => {
                 so(words.iter().any(|word| self.node_is(*node, word)), || self.states_of(*node))
             }
@@ -216,6 +238,18 @@ impl Look<'_> {
                 so(runs == *version, || format!("it runs `{runs}`"))
             }
             Fact::WasNeverOff(node) => self.was_never_off(*node),
+            Fact::ApiTakesRequests(node, wanted) => {
+                let takes = self
+                    .cluster
+                    .world
+                    .with(|state| state.hosts[*node].api.as_ref().is_some_and(|api| api.desk.is_some()));
+                so(takes == *wanted, || (if takes { "it takes them" } else { "it takes none" }).to_owned())
+            }
+            Fact::WorkerRuns(node, wanted) => {
+                let runs = self.cluster.world.with(|state| state.hosts[*node].worker.is_some());
+                so(runs == *wanted, || (if runs { "it is there" } else { "it is not there" }).to_owned())
+            }
+            Fact::HasFigures(node, wanted) => self.has_figures(*node, *wanted),
             Fact::FencedBy(node, by) => {
                 let fencer = self.fencer_of(*node);
                 so(fencer.is_some_and(|fencer| by.contains(&fencer)), || match fencer {
@@ -255,6 +289,19 @@ impl Look<'_> {
             Fact::Maintenance(wanted) => {
                 let is_on = self.cluster.view().config.maintenance;
                 so(is_on == *wanted, || (if is_on { "it is on" } else { "it is off" }).to_owned())
+            }
+            Fact::Layout(version) => {
+                let found = self.cluster.view().config.schema;
+                so(found == Some(*version), || format!("it is {found:?}"))
+            }
+            Fact::UnknownKeysAreUntouched => {
+                let spoilt = self.cluster.world.with(|state| state.spoilt_keys());
+                so(spoilt.is_empty(), || format!("no longer as they were: {}", spoilt.join(", ")))
+            }
+            Fact::NobodyConnectedAnew => {
+                let connections = self.cluster.world.with(|state| state.zookeeper.connections);
+                let anew = connections - self.beginning.connections;
+                so(anew == 0, || format!("there were {anew} new connections"))
             }
             Fact::AllIsWell => {
                 let unsettled = self.cluster.unsettled();
@@ -335,6 +382,31 @@ impl Look<'_> {
             })?;
         }
         Ok(())
+    }
+
+    fn has_memory(&self, vm: usize, wanted: u64) -> Result<(), String> {
+        let of_guests: Vec<u64> = self.cluster.world.with(|state| {
+            let guests = state.hosts.iter().filter_map(|host| host.guests.get(&vm_uuid(vm)));
+            guests.map(|guest| guest.memory_mib).collect()
+        });
+        if let Some(other) = of_guests.iter().find(|memory| **memory != wanted) {
+            return Err(format!("its guest has {other} MiB"));
+        }
+        self.record(
+            vm,
+            |record| record.memory_mib() == wanted,
+            |record| format!("one of {} MiB", record.memory_mib()),
+        )
+    }
+
+    fn has_figures(&self, node: usize, wanted: bool) -> Result<(), String> {
+        let said = self.with_node(node, |record| (record.figures, record.running.len(), record.health));
+        let (figures, running, health) = said.ok_or("it has no record")?;
+        let is_so = match wanted {
+            true => figures.memory_total_mib > 0,
+            false => figures == NodeFigures::default() && running == 0 && health.is_none(),
+        };
+        so(is_so, || format!("its record says {figures:?}, {running} VMs, health {health:?}"))
     }
 
     fn stranger_has_volume(&self, vm: usize) -> Result<(), String> {

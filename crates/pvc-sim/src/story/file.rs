@@ -60,6 +60,10 @@ struct WorldTable {
     seed: Option<u64>,
     /// Whether a node that lost the store gives its guests up, and after how long.
     reset_after: Option<Text>,
+    /// After how many missed keepalives a node is taken for dead; 0: never.
+    fence_intervals: Option<u32>,
+    /// What becomes of the VMs of a node that is proven dead: `migrate` or `none`.
+    successful_fence: Option<Text>,
     /// Whether the word of a migration's end gets lost, each time.
     #[serde(default)]
     loses_words: bool,
@@ -301,6 +305,10 @@ fn story(place: &Place, name: String, variant: Option<String>) -> Result<Story, 
         .map(|text| Ok::<_, String>(place.time(text)?.as_secs()))
         .transpose()?;
     shape.nature.mutation = file.world.mutation.as_ref().map(|name| mutation(place, name)).transpose()?;
+    shape.fencing.fence_intervals = file.world.fence_intervals.unwrap_or(shape.fencing.fence_intervals);
+    if let Some(action) = &file.world.successful_fence {
+        shape.fencing.recover_after_success = recovers(place, action)?;
+    }
     (shape.hosts, shape.vms) = (hosts, vms);
     Ok(Story {
         name,
@@ -317,6 +325,15 @@ fn story(place: &Place, name: String, variant: Option<String>) -> Result<Story, 
         stays: place.time_or(&file.finally.stays, STAYS)?,
         known: file.known.filter(|known| !known.is_empty()),
     })
+}
+
+/// As `fencing.actions.successful_fence` in the configuration.
+fn recovers(place: &Place, action: &Text) -> Result<bool, String> {
+    match action.get_ref().as_str() {
+        "migrate" => Ok(true),
+        "none" => Ok(false),
+        other => Err(place.wrong(action, &format!("`{other}` is no fence action; there are migrate, none"))),
+    }
 }
 
 fn mutation(place: &Place, name: &Text) -> Result<Mutation, String> {
