@@ -405,25 +405,38 @@ async fn hand_over(shared: &Shared, vacant_for: Duration) -> bool {
     }
 }
 
-/// At the start: what a former life of this daemon left here goes, unless this node is still the one that
-/// is to have it. Before the record says anything, because others believe the record.
+/// At the start: what a former life of this daemon left here goes, unless it was primary and is the one that is to be
+/// that. What it was about to give away another waits for, only as long as the kernel keeps it by itself. Before the
+/// record says anything, because others believe the record.
 pub(crate) async fn find_what_is_left(shared: &Shared) {
     role::adopt(shared).await;
-    drop_if_not_named(shared).await;
+    drop_unless(shared, |view| {
+        let was_primary = |own: &NodeRecord| own.coordinator_state == CoordinatorState::Primary;
+        is_named(shared, view) && view.nodes.get(shared.name()).is_some_and(|own| was_primary(own))
+    })
+    .await;
 }
 
 /// Lets go of what is here if the key names another, or this node cannot know.
 pub(crate) async fn drop_if_not_named(shared: &Shared) {
+    drop_unless(shared, |view| is_named(shared, view)).await;
+}
+
+fn is_named(shared: &Shared, view: &Cluster) -> bool {
+    view.config.primary.as_ref() == Some(shared.name())
+}
+
+async fn drop_unless(shared: &Shared, is_own: impl FnOnce(&Cluster) -> bool) {
     let sent = shared.now();
-    let is_named = match shared.within(DEADLINE, shared.store.fresh()).await {
+    let keeps = match shared.within(DEADLINE, shared.store.fresh()).await {
         Some(Ok(view)) => {
             shared.role.heard(sent);
-            view.config.primary.as_ref() == Some(shared.name())
+            is_own(&view)
         }
         _ => false,
     };
-    if shared.role.holds() && !is_named {
-        tracing::warn!("another node is to be primary; this one gives up what it has of the role");
+    if shared.role.holds() && !keeps {
+        tracing::warn!("this node is not primary; it gives up what it has of the role");
         role::leave_all(shared).await;
     }
 }

@@ -691,6 +691,7 @@ async fn every_start_records_the_role_that_is_configured() {
         let daemon = world.running().await;
         assert_eq!(world.node().unwrap().role, role);
         assert_eq!(daemon.stop().await, Outcome::Stopped);
+        world.until_daemon(DaemonState::Stop).await;
     }
 }
 

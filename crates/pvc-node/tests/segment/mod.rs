@@ -40,6 +40,7 @@ struct Seen {
     unowned_since: BTreeMap<IpAddr, Duration>,
     shared_since: BTreeMap<IpAddr, Duration>,
     longest_gap: Duration,
+    were_nowhere: BTreeSet<IpAddr>,
     longest_overlap: Duration,
     announced: BTreeSet<IpAddr>,
     two_allowed: bool,
@@ -111,6 +112,7 @@ impl Segment {
         let left = holders.len();
         if left == 0 {
             seen.unowned_since.insert(address, now);
+            seen.were_nowhere.insert(address);
         }
         if left < 2
             && let Some(since) = seen.shared_since.remove(&address)
@@ -149,6 +151,11 @@ impl Segment {
         self.seen().longest_gap
     }
 
+    /// Whether the address was nowhere since [`forget_gaps`](Segment::forget_gaps), if only for an instant.
+    pub fn was_nowhere(&self, address: &str) -> bool {
+        self.seen().were_nowhere.contains(&address.parse::<IpAddr>().unwrap())
+    }
+
     /// The longest time that an address was on two nodes.
     pub fn longest_overlap(&self) -> Duration {
         self.seen().longest_overlap
@@ -158,6 +165,7 @@ impl Segment {
         let mut seen = self.seen();
         seen.longest_gap = Duration::ZERO;
         seen.unowned_since.clear();
+        seen.were_nowhere.clear();
     }
 
     /// From now on two nodes may have one address.
