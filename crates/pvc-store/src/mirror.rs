@@ -199,18 +199,20 @@ impl Mirror {
 
     /// The whole tree, of one moment as [`read_whole`](Mirror::read_whole) has it. Until it is read all of it is dirty.
     async fn read_everything(&mut self) -> Result<Raw, TreeError> {
-        loop {
+        for _ in 0..ROUNDS {
             self.all_dirty = true;
             let mut raw = read_all(self.tree.as_ref()).await?;
             self.all_dirty = false;
             self.dirty.clear();
             self.take_waiting_events();
+            self.dirty.retain(|path| !(keys::is_left_out(path) && raw.contains(path)));
             let read = self.read_whole().await.inspect_err(|_| self.all_dirty = true)?;
             if !self.all_dirty {
                 read.iter().for_each(|(path, entry)| raw.take_over(path, entry.as_ref()));
                 return Ok(raw);
             }
         }
+        Err(TreeError::Unreachable { why: "the connection is made anew again and again".to_owned() })
     }
 
     /// Reads what is dirty, and what becomes so meanwhile. A change is announced before any answer that shows a part of
