@@ -13,6 +13,7 @@ pub fn store_error(error: StoreError) -> ApiError {
     let status = match &error {
         StoreError::AlreadyInitialized | StoreError::TooLarge { .. } => StatusCode::BAD_REQUEST,
         StoreError::NotInitialized
+        | StoreError::Unclear
         | StoreError::LockTimeout { .. }
         | StoreError::Tree(
             TreeError::Unreachable { .. }

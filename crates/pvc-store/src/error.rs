@@ -12,6 +12,10 @@ pub enum StoreError {
     Remains,
     #[error("the store holds no cluster")]
     NotInitialized,
+    #[error(
+        "the connection broke in the middle of the change, and others have written there since: it may have been made"
+    )]
+    Unclear,
     #[error("the store has layout {found}, and this program knows none after {known}")]
     LayoutTooNew { found: u32, known: u32 },
     #[error("the lock `{path}` could not be had within {seconds} s")]
@@ -29,6 +33,7 @@ impl StoreError {
                  stop, and restore it from a member that still has it or with `pvc cluster restore`"
                     .to_owned(),
             ),
+            StoreError::Unclear => Some("look at the present state before you repeat it".to_owned()),
             StoreError::LayoutTooNew { .. } => {
                 Some("install the version of PVC that the other nodes run".to_owned())
             }

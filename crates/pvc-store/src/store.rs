@@ -156,12 +156,12 @@ impl Store {
                 Err(MultiError::Tree(TreeError::OutcomeUnknown)) => {
                     self.tree.sync().await?;
                     let fate = fate(self.tree.as_ref(), &ops).await?;
-                    self.refresh(paths).await?;
+                    let seen = self.refresh(paths).await;
                     match fate {
                         Fate::Made => return Ok(outcome),
-                        Fate::NotMade => {}
+                        Fate::NotMade => seen?,
                         // To decide again would be to refuse what was done, or to do it twice.
-                        Fate::Unclear => return Err(TreeError::OutcomeUnknown.into()),
+                        Fate::Unclear => return Err(StoreError::Unclear.into()),
                     }
                 }
                 Err(MultiError::Refused { why, .. } | MultiError::Tree(why)) => return Err(why.into()),
@@ -385,45 +385,62 @@ pub(crate) fn flat(error: MultiError) -> StoreError {
 /// What became of a multi whose answer was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
-    /// Everything is as it would have made it.
     Made,
-    /// Something that it would have changed is as it was, and a multi does all or nothing.
     NotMade,
     /// Somebody has written there since, after it or instead of it.
     Unclear,
 }
 
+/// What is to be seen where one of its operations would have left a trace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Trace {
+    /// It is as the operation would have made it.
+    AsMade,
+    /// Nobody has written there: a multi does all or nothing.
+    Untouched,
+    /// Nothing is there that was to be made, or what was to go: as before, or as it is again.
+    AsBefore,
+    Other,
+}
+
 async fn fate(tree: &dyn Tree, ops: &[Op]) -> Result<Fate, StoreError> {
     let paths: Vec<String> = ops.iter().map(|op| op.path().to_owned()).collect();
     let entries = tree.get_many(&paths).await?;
-    // A check leaves no trace; the others decide.
-    let fates = ops.iter().zip(&entries).filter(|(op, _)| !matches!(op, Op::Check { .. }));
-    let fates: Vec<Fate> = fates.map(|(op, entry)| fate_of(op, entry.as_ref())).collect();
-    Ok(match fates.as_slice() {
-        fates if fates.contains(&Fate::NotMade) || fates.is_empty() => Fate::NotMade,
-        fates if fates.contains(&Fate::Unclear) => Fate::Unclear,
-        _ => Fate::Made,
+    // A check leaves none.
+    let writes = ops.iter().zip(&entries).filter(|(op, _)| !matches!(op, Op::Check { .. }));
+    let traces = writes.map(|(op, entry)| (op, trace(op, entry.as_ref())));
+    // What guards say nothing of who wrote them: others write the same key, and the same into it.
+    let (guards, own): (Vec<_>, Vec<_>) =
+        traces.partition(|(op, _)| [keys::PLACEMENT, keys::DOMAINS].contains(&op.path()));
+    let are_all = |wanted: Trace| own.iter().all(|(_, trace)| *trace == wanted);
+    Ok(if own.iter().chain(&guards).any(|(_, trace)| *trace == Trace::Untouched) {
+        Fate::NotMade
+    } else if guards.is_empty() && are_all(Trace::AsBefore) {
+        Fate::NotMade
+    } else if are_all(Trace::AsMade) && !own.is_empty() {
+        Fate::Made
+    } else {
+        Fate::Unclear
     })
 }
 
-/// By what stands where the operation would have left a trace.
-fn fate_of(op: &Op, entry: Option<&Entry>) -> Fate {
+fn trace(op: &Op, entry: Option<&Entry>) -> Trace {
     match (op, entry) {
-        (Op::Create { .. }, None) => Fate::NotMade,
+        (Op::Create { .. }, None) => Trace::AsBefore,
         (Op::Create { data, .. }, Some(entry)) if entry.data == *data && entry.stat.version == 0 => {
-            Fate::Made
+            Trace::AsMade
         }
         (Op::Set { data, version: Some(version), .. }, Some(entry)) => match entry.stat.version - version {
-            1 if entry.data == *data => Fate::Made,
-            0 => Fate::NotMade,
-            _ => Fate::Unclear,
+            1 if entry.data == *data => Trace::AsMade,
+            0 => Trace::Untouched,
+            _ => Trace::Other,
         },
-        (Op::Set { data, version: None, .. }, Some(entry)) if entry.data == *data => Fate::Made,
-        (Op::Delete { .. }, None) => Fate::Made,
+        (Op::Set { data, version: None, .. }, Some(entry)) if entry.data == *data => Trace::AsMade,
+        (Op::Delete { .. }, None) => Trace::AsMade,
         (Op::Delete { version, .. }, Some(entry)) if version.is_none_or(|old| entry.stat.version == old) => {
-            Fate::NotMade
+            Trace::AsBefore
         }
-        _ => Fate::Unclear,
+        _ => Trace::Other,
     }
 }
 
