@@ -157,10 +157,13 @@ impl Reporter {
         }
         // Before the record says `run`: whoever places a VM here counts what runs here already.
         let figures = shared.figures(&view, &shared.guests.borrow());
-        let reports = self.reports(&view, figures);
-        let written = shared.store.report(reports).await;
-        if let Err(error) = self.say_run().await {
-            tracing::warn!(error, "the node's state could not be written");
+        let counted = figures.clone().map(|figures| Report::Figures(shared.name().clone(), figures));
+        let mut written = shared.store.report(counted.into_iter().collect()).await;
+        if written.is_ok() {
+            if let Err(error) = self.say_run().await {
+                tracing::warn!(error, "the node's state could not be written");
+            }
+            written = shared.store.report(self.reports(&view)).await;
         }
         if let Err(error) = &written {
             tracing::warn!(
@@ -185,13 +188,12 @@ impl Reporter {
         }
     }
 
-    fn reports(&mut self, view: &Cluster, figures: Option<NodeFigures>) -> Vec<Report> {
+    /// What there is to say beside the figures.
+    fn reports(&mut self, view: &Cluster) -> Vec<Report> {
         let shared = self.shared.clone();
         let (name, guests) = (shared.name(), shared.guests.borrow().clone());
         let stats = shared.collected().stats.clone();
-        let mut reports: Vec<Report> =
-            figures.into_iter().map(|figures| Report::Figures(name.clone(), figures)).collect();
-        reports.push(shared.note());
+        let mut reports = vec![shared.note()];
         if let Some(json) = self.network_stats() {
             reports.push(Report::NetworkStats(name.clone(), json));
         }
