@@ -570,6 +570,23 @@ fn a_daemon_is_absent_when_its_silence_has_outlasted_what_the_kernel_was_told() 
 }
 
 #[test]
+fn an_older_daemon_in_the_place_of_ours_is_never_absent_by_its_silence() {
+    let ours = node("hv2", Primary, DaemonState::Run);
+    let note = pvc_model::node::DaemonNote { version: ours.pvc_version.clone(), ..Default::default() };
+    let ours = NodeRecord { daemon: Some(note), ..ours };
+    let older = NodeRecord { pvc_version: "1.0.3".to_owned(), ..ours.clone() };
+    for (then, absent) in [(ours.clone(), true), (older, false)] {
+        let mut peers = Peers::new(SESSION);
+        for second in 0..60 {
+            let node = if second == 0 { &ours } else { &then };
+            peers.look(&cluster(None, vec![node.clone()]), true, Duration::from_secs(second));
+            peers.heard(&node.name, Some((second == 0).then_some(1)));
+        }
+        assert_eq!(peers.is_absent(&then), absent, "{}", then.pvc_version);
+    }
+}
+
+#[test]
 fn what_no_record_says_is_waited_out() {
     use DaemonState::{Dead, Fenced, Init, Run, Shutdown, Stop};
     let up = Some(true);

@@ -158,6 +158,9 @@ impl Seen {
     }
 
     fn look(&mut self, node: &NodeRecord, heard: Duration) {
+        // An older daemon that was put in the place of ours does not let go by itself.
+        let is_older = node.daemon.as_ref().is_some_and(|note| note.version != node.pvc_version);
+        self.ours = self.announced.is_some() || node.runs_our_daemon() || (self.ours && !is_older);
         let is_new = self.stamp != node.keepalives;
         self.stamp = node.keepalives;
         self.silent = if is_new || self.announced.is_some() { Duration::ZERO } else { self.silent + heard };
