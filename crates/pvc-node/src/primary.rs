@@ -405,14 +405,15 @@ async fn hand_over(shared: &Shared, vacant_for: Duration) -> bool {
     }
 }
 
-/// At the start: what a former life of this daemon left here goes, unless it was primary and is the one that is to be
-/// that. What it was about to give away another waits for, only as long as the kernel keeps it by itself. Before the
-/// record says anything, because others believe the record.
+/// At the start: what a former life of this daemon left here goes, unless this node is still the one that is to have it.
+/// What that life was taking or giving away goes in any case: the other one of the two waits for it only as long as the
+/// kernel keeps it by itself. Before the record says anything, because others believe the record.
 pub(crate) async fn find_what_is_left(shared: &Shared) {
     role::adopt(shared).await;
     drop_unless(shared, |view| {
-        let was_primary = |own: &NodeRecord| own.coordinator_state == CoordinatorState::Primary;
-        is_named(shared, view) && view.nodes.get(shared.name()).is_some_and(|own| was_primary(own))
+        use CoordinatorState::{Relinquish, Takeover};
+        let moved = |own: &NodeRecord| matches!(own.coordinator_state, Takeover | Relinquish);
+        is_named(shared, view) && view.nodes.get(shared.name()).is_some_and(|own| !moved(own))
     })
     .await;
 }

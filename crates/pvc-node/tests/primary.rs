@@ -380,7 +380,13 @@ async fn what_a_killed_daemon_left_is_not_taken_by_another_before_it_is_gone() {
 /// Found by a seed: the lock under which it let go came free with its session, and the other one took that for its word.
 #[tokio::test(start_paused = true)]
 async fn what_a_primary_has_that_dies_while_it_lets_go_is_taken_when_its_kernel_has_taken_it_away() {
-    let Pair { segment, one, first, second: _second, .. } = pair().await;
+    for takers_session_ends in [false, true] {
+        dies_while_it_lets_go(takers_session_ends).await;
+    }
+}
+
+async fn dies_while_it_lets_go(takers_session_ends: bool) {
+    let Pair { segment, one, first, second, .. } = pair().await;
     first.kill().await;
     // Its part is played from here on, up to the moment at which it has to let go of the second address.
     let session = one.tree.connect();
@@ -413,6 +419,10 @@ async fn what_a_primary_has_that_dies_while_it_lets_go_is_taken_when_its_kernel_
     assert_eq!(segment.holders("10.0.0.250"), BTreeSet::from(["hv2".to_owned()]));
     assert_eq!(segment.holders("10.0.1.250"), BTreeSet::from(["hv1".to_owned()]));
     session.close().await;
+    if takers_session_ends {
+        one.pass(1).await;
+        second.session.expire().await; // and its right to take anything with it
+    }
     until_state(&one, "hv2", Primary).await;
     segment.assert_all_at("hv2");
 }

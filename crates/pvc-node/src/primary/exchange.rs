@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use pvc_model::NodeName;
 use pvc_model::primary::handover::{self, Action, Duty, Ending, Facts, HandOver, Part};
+use pvc_model::primary::let_go_after;
 use pvc_store::lock::{LockGuard, LockKind};
 use pvc_store::{ChangeError, Changes, ConfigChange, RoleLocks, StoreError};
 
@@ -20,6 +21,11 @@ const DATABASE: Duration = Duration::from_secs(10);
 const LEAVE_AGAIN: Duration = Duration::from_secs(2);
 
 const API: &str = "pvcapid.service";
+
+/// Whether the neighbours would see it in two places.
+fn is_of_addresses(duty: Duty) -> bool {
+    matches!(duty, Duty::Upstream | Duty::Inner)
+}
 
 /// One node's part in a hand-over.
 pub(crate) struct Exchange<'a> {
@@ -194,16 +200,28 @@ impl<'a> Exchange<'a> {
     }
 
     /// A lock of the holder's also comes free with its session: what it was about to let go of is there until its
-    /// kernel takes it away.
-    async fn until_let_go(&self) {
-        let Some(peer) = self.peer.as_ref().filter(|_| !self.peer_repairs) else { return };
-        while !self.claim.is_some_and(LockGuard::lost) && !peers::is_clear(self.shared, peer).await {
+    /// kernel takes it away. `false` if this node is to take nothing any more, or could not find out.
+    async fn has_let_go(&self) -> bool {
+        let Some(peer) = self.peer.as_ref().filter(|_| !self.peer_repairs) else { return true };
+        let until = self.shared.now() + 2 * let_go_after(self.shared.settings.session_timeout);
+        while self.may_take() && self.shared.now() < until {
+            if peers::is_clear(self.shared, peer).await {
+                return self.may_take();
+            }
             self.shared.sleep(super::POLL).await;
         }
+        false
+    }
+
+    fn may_take(&self) -> bool {
+        let is_claimed = self.claim.is_none_or(|claim| !claim.lost());
+        is_claimed && !role::is_cut_off(self.shared) && !self.shared.role.is_closed()
     }
 
     async fn take(&self, duty: Duty) -> bool {
-        self.until_let_go().await;
+        if is_of_addresses(duty) && !self.has_let_go().await {
+            return false;
+        }
         let taken = role::take(self.shared, duty).await;
         if duty != Duty::Services {
             // An address that the kernel refuses is tried again later; a right that was lost is lost.
