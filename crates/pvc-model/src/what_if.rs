@@ -66,7 +66,7 @@ pub enum Hindrance {
     #[error("nobody else is there to notice")]
     Alone,
     #[error(
-        "{} of {} coordinators are left, which is no quorum: nothing is decided until one is back, and what runs \
+        "only {} of {} coordinators would be left, which is no quorum: nothing is decided until one is back, and what runs \
          elsewhere runs on", .0.left, .0.all
     )]
     NoQuorum(Coordinators),
@@ -469,7 +469,7 @@ mod tests {
 
         let mut weak = three();
         edit(&mut weak, "hv2", |node| node.daemon_state = DaemonState::Stop);
-        let words = "1 of 3 coordinators are left, which is no quorum: nothing is decided until one is back, and \
+        let words = "only 1 of 3 coordinators would be left, which is no quorum: nothing is decided until one is back, and \
                      what runs elsewhere runs on";
         assert_eq!(said(&weak, &rules()), [words]);
 

@@ -311,6 +311,7 @@ impl State {
         self.ceph.silent = false;
         self.let_writes_go();
         self.calm_guests();
+        self.migrations.failing.clear();
         for host in 0..self.hosts.len() {
             self.lag_as_usual(host);
             let known = &mut self.hosts[host];

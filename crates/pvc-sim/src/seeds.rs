@@ -314,8 +314,8 @@ fn lasts(chance: &mut Chance) -> u64 {
 
 const KINDS: u64 = 21;
 
-/// Kinds below are faults of one host.
-const OF_ONE_HOST: u64 = 13;
+/// Faults of a lower kind are of one host, and may meet several in the same moment.
+const TOGETHER: u64 = 13;
 
 fn fault(chance: &mut Chance, shape: &Shape, kind: u64, host: usize) -> Fault {
     let vm = chance.below(shape.vms.len() as u64) as usize;
@@ -386,7 +386,7 @@ fn faults(chance: &mut Chance, shape: &Shape, minutes: u64) -> Vec<Event> {
         });
         let Some(kind) = kind else { return events };
         let kind = kind as u64;
-        let hosts = match kind < OF_ONE_HOST && chance.happens(together) {
+        let hosts = match kind < TOGETHER && chance.happens(together) {
             true => some_hosts(chance, shape.hosts.len()),
             false => vec![chance.below(shape.hosts.len() as u64) as usize],
         };

