@@ -574,6 +574,23 @@ async fn a_start_under_way_is_waited_for_before_a_removal() {
     assert!(world.store.view().vms.is_empty());
 }
 
+/// Found by a seed: a node stood still in the middle of a start, in maintenance, so that its record said `run`; the VM was
+/// undefined meanwhile, and its guest ran when the node went on.
+#[tokio::test(start_paused = true)]
+async fn a_vm_that_a_node_is_at_starting_is_not_taken_for_gone() {
+    let world = World::with_nodes(&["hv1", "hv2"]).await;
+    world.define("web1", UUID).await;
+    let at = async |vms: &[Uuid]| {
+        world.store.report(vec![Report::WorkingOn("hv2".into(), vms.to_vec())]).await.unwrap();
+        world.store.fresh().await.unwrap();
+    };
+    at(&[UUID]).await;
+    let refusal = refused(vm::remove(&world.store, world.clock.as_ref(), None, "web1").await);
+    assert!(matches!(refusal, RemoveRefusal::DoesNotStop { .. }), "{refusal}");
+    at(&[]).await;
+    vm::remove(&world.store, world.clock.as_ref(), None, "web1").await.unwrap();
+}
+
 /// Found by a story: the record went while the guest may have run on.
 #[tokio::test(start_paused = true)]
 async fn a_vm_whose_node_falls_silent_while_it_stops_is_not_taken_for_gone() {

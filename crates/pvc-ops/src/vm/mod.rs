@@ -27,18 +27,24 @@ fn name_taken(cluster: &Cluster, name: &str, own: Uuid) -> bool {
     cluster.vms.values().any(|vm| vm.name == name && vm.uuid != own)
 }
 
-/// A living node that says it runs the VM.
+/// A living node that [has](has) the VM.
 fn runner(cluster: &Cluster, vm: Uuid) -> Option<&NodeRecord> {
     let alive = |node: &&std::sync::Arc<NodeRecord>| node.daemon_state == DaemonState::Run;
-    cluster.nodes.values().filter(alive).find(|node| node.running.contains(&vm)).map(|node| &**node)
+    cluster.nodes.values().filter(alive).find(|node| has(node, vm)).map(|node| &**node)
 }
 
-/// A node that says it runs the VM, and is neither heard of nor proven dead: its guests may be well.
+/// Whether the node says that it runs the VM, or is at starting or ending it: one that stands still in the middle of a
+/// start has a guest when it goes on.
+fn has(node: &NodeRecord, vm: Uuid) -> bool {
+    node.running.contains(&vm) || node.working_on.contains(&vm)
+}
+
+/// A node that [has](has) the VM, and is neither heard of nor proven dead: its guests may be well.
 fn silent_runner(cluster: &Cluster, vm: Uuid) -> Option<&NodeRecord> {
     let is_silent = |node: &&std::sync::Arc<NodeRecord>| {
         !matches!(node.daemon_state, DaemonState::Run | DaemonState::Fenced)
     };
-    cluster.nodes.values().filter(is_silent).find(|node| node.running.contains(&vm)).map(|node| &**node)
+    cluster.nodes.values().filter(is_silent).find(|node| has(node, vm)).map(|node| &**node)
 }
 
 /// Whether the guest runs somewhere, or may for all that is known.
