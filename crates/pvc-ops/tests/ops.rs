@@ -621,6 +621,13 @@ async fn a_vm_whose_node_falls_silent_while_it_stops_is_not_taken_for_gone() {
     silent.await.unwrap();
     assert!(matches!(refusal, RemoveRefusal::NodeSilent { .. }), "{refusal}");
 
+    // Neither is one that was told to stop while its node's daemon was away.
+    running().await;
+    world.state(VmState::Stop).await;
+    daemon(DaemonState::Stop).await;
+    let outcome = vm::set_state(&world.store, "web1", StateRequest::Disable, false).await.unwrap();
+    assert_eq!(outcome.answer, Answer::AwaitStopThenDisable);
+
     running().await;
     let outcome = vm::set_state(&world.store, "web1", StateRequest::Disable, true).await.unwrap();
     daemon(DaemonState::Dead).await;
@@ -1220,6 +1227,19 @@ async fn a_vm_that_waits_for_its_node_is_started_by_the_one_that_it_is_given_to(
     let moved = vm::move_vm(&world.store, "web1", &ask).await.unwrap();
     assert_eq!((moved.to, moved.state), ("hv2".into(), None));
     assert_eq!((world.vm().state.clone(), world.vm().autostart), (VmState::Stop, true));
+
+    // One that is ready and whose daemon is away will never be asked to be ready.
+    world.domain_state("hv2", DomainState::Ready).await;
+    let daemon = |state: DaemonState| {
+        world.write(move |changes| {
+            changes.node(&"hv2".into(), NodeChange::Daemon(state.clone()));
+        })
+    };
+    daemon(DaemonState::Init).await;
+    waits().await;
+    let away = refused(vm::move_vm(&world.store, "web1", &ask).await).to_string();
+    assert_eq!(away, "node `hv2` is in daemon state `init`, not `run`");
+    daemon(DaemonState::Run).await;
 
     // An administrator's own mark on a VM that is off means the next time that its node becomes ready.
     world.domain_state("hv1", DomainState::Ready).await;

@@ -2,7 +2,7 @@
 //! nodes move it.
 
 use pvc_model::cluster::Cluster;
-use pvc_model::node::NodeRecord;
+use pvc_model::node::{DomainState, NodeRecord};
 use pvc_model::placement::{
     Need, NoPlace, Promises, Unfit, Weighed, check_node, check_size, place, selector_for, weigh,
 };
@@ -325,7 +325,8 @@ fn promises(cluster: &Cluster, record: &VmRecord) -> Promises {
 }
 
 /// A VM that does not run may be assigned to a node that takes no VMs at present (one that waits for its node
-/// waits for that one then), and one that runs there still has its memory.
+/// waits for that one then), and one that runs there still has its memory. It cannot wait for a node that is ready and
+/// whose daemon is away: that one will never be asked to be ready.
 fn fits(cluster: &Cluster, record: &VmRecord, node: &NodeRecord, need: Need<'_>) -> Result<(), MoveRefusal> {
     let is_called_back = is_moving(&record.state) && need.leaving == Some(&node.name);
     let is_up = need.runs && !matches!(record.state, VmState::Stop | VmState::Fail);
@@ -333,7 +334,9 @@ fn fits(cluster: &Cluster, record: &VmRecord, node: &NodeRecord, need: Need<'_>)
         true => Need { leaving: None, node_limit: &[], runs: false, ..need },
         false => need,
     };
+    let waits_in_vain = waits_to_start(cluster, record) && node.domain_state == DomainState::Ready;
     let unfit = match check_node(node, &need, &promises(cluster, record)) {
+        Err(unfit @ Unfit::Daemon(_)) if waits_in_vain => Err(unfit),
         Err(Unfit::Daemon(_) | Unfit::Domain(_)) if !is_up => check_size(node, need.memory_mib, need.vcpus),
         other => other,
     };

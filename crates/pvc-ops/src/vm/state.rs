@@ -107,7 +107,7 @@ pub async fn set_state(
             let answer = match answer {
                 // Its node has still to pull the plug, and would leave a disabled guest alone.
                 Answer::Write(VmState::Disable)
-                    if record.state == VmState::Stop && super::runner(cluster, record.uuid).is_some() =>
+                    if record.state == VmState::Stop && super::may_run(cluster, record.uuid) =>
                 {
                     Answer::AwaitStopThenDisable
                 }
