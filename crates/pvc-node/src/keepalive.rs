@@ -157,7 +157,7 @@ impl Reporter {
         }
         // Before the record says `run`: whoever places a VM here counts what runs here already.
         let figures = shared.figures(&view, &shared.guests.borrow());
-        let counted = figures.clone().map(|figures| Report::Figures(shared.name().clone(), figures));
+        let counted = figures.map(|figures| Report::Figures(shared.name().clone(), figures));
         let mut written = shared.store.report(counted.into_iter().collect()).await;
         if written.is_ok() {
             if let Err(error) = self.say_run().await {

@@ -413,9 +413,9 @@ async fn fate(tree: &dyn Tree, ops: &[Op]) -> Result<Fate, StoreError> {
     let (guards, own): (Vec<_>, Vec<_>) =
         traces.partition(|(op, _)| [keys::PLACEMENT, keys::DOMAINS].contains(&op.path()));
     let are_all = |wanted: Trace| own.iter().all(|(_, trace)| *trace == wanted);
-    Ok(if own.iter().chain(&guards).any(|(_, trace)| *trace == Trace::Untouched) {
-        Fate::NotMade
-    } else if guards.is_empty() && are_all(Trace::AsBefore) {
+    let is_untouched = own.iter().chain(&guards).any(|(_, trace)| *trace == Trace::Untouched);
+    let is_as_before = guards.is_empty() && are_all(Trace::AsBefore);
+    Ok(if is_untouched || is_as_before {
         Fate::NotMade
     } else if are_all(Trace::AsMade) && !own.is_empty() {
         Fate::Made
