@@ -101,7 +101,7 @@ pub fn what_if(arguments: &[String]) -> Result<ExitCode, String> {
 }
 
 fn say(reply: WhatIfReply) {
-    println!("{}", serde_json::to_string(&reply).expect("texts and numbers are JSON"));
+    say!("{}", serde_json::to_string(&reply).expect("texts and numbers are JSON"));
 }
 
 fn read(file: &str) -> std::io::Result<String> {

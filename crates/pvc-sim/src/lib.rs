@@ -52,3 +52,11 @@ pub use state::{Mutation, Nature, World};
 pub use story::{Failure, Story, folders, sentences};
 pub use truth::Violation;
 pub use what_if::{Death, Question, what_if};
+
+/// Writes a line for whoever reads. One who has read enough ends the program.
+pub fn say(line: std::fmt::Arguments<'_>) {
+    use std::io::Write;
+    if writeln!(std::io::stdout(), "{line}").is_err() {
+        std::process::exit(141); // as a shell names the end by a broken pipe
+    }
+}

@@ -54,7 +54,7 @@ impl Log {
             .bytes()
             .fold(inner.digest, |digest, byte| (digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
         if inner.echo {
-            println!("{line}");
+            crate::say(format_args!("{line}"));
         }
         if inner.tail.len() == TAIL {
             inner.tail.pop_front();

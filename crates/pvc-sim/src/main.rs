@@ -1,5 +1,10 @@
 //! `pvc-sim`: runs clusters from seeds, plays stories, and foretells what the death of a node would do.
 
+/// A line for whoever reads.
+macro_rules! say {
+    ($($line:tt)*) => { pvc_sim::say(format_args!($($line)*)) };
+}
+
 mod foretell;
 mod same_dice;
 mod stories;
@@ -100,6 +105,9 @@ fn mutation(options: &Options) -> Result<Option<Mutation>, String> {
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.iter().any(|argument| argument == "--help") {
+        return usage();
+    }
     let run = match arguments.first().map(String::as_str) {
         Some("seeds") => seeds,
         Some("one") => one,
@@ -107,12 +115,17 @@ fn main() -> ExitCode {
         Some("sentences") => return stories::sentences(),
         Some("story") => return ended(stories::story(&arguments[1..])),
         Some("what-if") => return ended(foretell::what_if(&arguments[1..])),
-        _ => {
-            print!("{USAGE}\n{}\n{}", stories::USAGE, foretell::USAGE);
-            return ExitCode::from(2);
+        Some("-h" | "help") | None => return usage(),
+        Some(other) => {
+            return ended(Err(format!("`{other}` is nothing that `pvc-sim` does; see `pvc-sim --help`")));
         }
     };
     ended(parse(&arguments[1..]).and_then(|options| run(&options)))
+}
+
+fn usage() -> ExitCode {
+    say!("{USAGE}\n{}\n{}", stories::USAGE, foretell::USAGE);
+    ExitCode::SUCCESS
 }
 
 fn ended(done: Result<ExitCode, String>) -> ExitCode {
@@ -143,11 +156,11 @@ fn one(options: &Options) -> Result<ExitCode, String> {
         pvc_sim::hear_panics(&log);
         let report = case.run(log.clone()).await;
         if report.violation.is_some() && !options.log {
-            log.tail(TAIL).iter().for_each(|line| println!("{line}"));
+            log.tail(TAIL).iter().for_each(|line| say!("{line}"));
         }
         report
     });
-    println!("{}", serde_json::to_string(&report).map_err(|error| error.to_string())?);
+    say!("{}", serde_json::to_string(&report).map_err(|error| error.to_string())?);
     // What a killed process left behind waits for ever; there is nothing to be put in order.
     std::process::exit(i32::from(report.violation.is_some()));
 }
@@ -254,13 +267,10 @@ fn seeds(options: &Options) -> Result<ExitCode, String> {
                         report: Report { violation: Some(("crash".to_owned(), why)), ..Report::default() },
                     });
                     if let Some((rule, what)) = &told.report.violation {
-                        println!("seed {seed}: {rule}: {what}");
+                        say!("seed {seed}: {rule}: {what}");
                         let flaw = options.mutation.as_ref();
                         let flaw = flaw.map(|name| format!(" --mutation {name}")).unwrap_or_default();
-                        println!(
-                            "  again: cargo xtask sim --minutes {} --seed {seed}{flaw}",
-                            options.minutes
-                        );
+                        say!("  again: cargo xtask sim --minutes {} --seed {seed}{flaw}", options.minutes);
                         enough
                             .fetch_or(options.until_found && is_by_mutation(options, seed), Ordering::SeqCst);
                     }
@@ -294,11 +304,11 @@ fn found(options: &Options, failed: &[&(u64, Told)], runs: usize) -> ExitCode {
     match failed.iter().find(|(seed, _)| is_by_mutation(options, *seed)) {
         Some((seed, told)) => {
             let (rule, _) = told.report.violation.clone().unwrap_or_default();
-            println!("{name}: found by seed {seed} ({rule}), after {runs} runs");
+            say!("{name}: found by seed {seed} ({rule}), after {runs} runs");
             ExitCode::SUCCESS
         }
         None => {
-            println!("{name}: not found in {runs} runs");
+            say!("{name}: not found in {runs} runs");
             ExitCode::FAILURE
         }
     }
@@ -311,17 +321,17 @@ fn show(options: &Options, seed: u64, told: &Told) -> Result<(), String> {
     let mut history = case.history;
     let mut lines = told.lines.clone();
     if rule != "crash" {
-        println!("\nshrinking the history of seed {seed}, {} events …", history.len());
+        say!("\nshrinking the history of seed {seed}, {} events …", history.len());
         let shrunk = shrink(options, seed, &rule, history)?;
         (history, lines) = (shrunk.0, shrunk.1.unwrap_or(lines));
     }
-    println!("\nthe end of the log:");
-    lines.iter().rev().skip(1).rev().for_each(|line| println!("{line}"));
-    println!("\nthe history, {} events:", history.len());
+    say!("\nthe end of the log:");
+    lines.iter().rev().skip(1).rev().for_each(|line| say!("{line}"));
+    say!("\nthe history, {} events:", history.len());
     let mut text = String::new();
     for event in &history {
         let line = serde_json::to_string(event).map_err(|error| error.to_string())?;
-        println!("  {line}");
+        say!("  {line}");
         text.push_str(&line);
         text.push('\n');
     }
@@ -329,7 +339,7 @@ fn show(options: &Options, seed: u64, told: &Told) -> Result<(), String> {
     let minutes = options.minutes;
     let file = std::env::temp_dir().join(format!("pvc-sim-{seed}.history"));
     std::fs::write(&file, text).map_err(|error| error.to_string())?;
-    println!(
+    say!(
         "\nagain: {} one --log --minutes {minutes} --seed {seed}{mutation} --history {}",
         std::env::current_exe().map_err(|error| error.to_string())?.display(),
         file.display()
@@ -373,11 +383,11 @@ fn summary(done: &[(u64, Told)], took: Duration) {
         *counts.entry(kind).or_default() += count;
     }
     let failed = done.iter().filter(|(_, told)| told.report.violation.is_some()).count();
-    println!("\n{} seeds, {failed} failed", done.len());
+    say!("\n{} seeds, {failed} failed", done.len());
     for (kind, count) in counts {
-        println!("{count:>9}  {}", kind.trim_start_matches("= "));
+        say!("{count:>9}  {}", kind.trim_start_matches("= "));
     }
     let hours = seconds as f64 / 3600.0;
     let rate = hours / took.as_secs_f64().max(0.001);
-    println!("{hours:.1} simulated hours in {:.1} s: {rate:.2} hours per second", took.as_secs_f64());
+    say!("{hours:.1} simulated hours in {:.1} s: {rate:.2} hours per second", took.as_secs_f64());
 }

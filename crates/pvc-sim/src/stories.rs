@@ -1,6 +1,6 @@
 //! `pvc-sim stories` and `pvc-sim story`: plays stories, each in a process of its own.
 
-use std::io::{Read, Write as _};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -24,10 +24,8 @@ pub const USAGE: &str = "\
 /// Prints the forms of all sentences.
 pub fn sentences() -> ExitCode {
     let [deeds, facts] = pvc_sim::sentences();
-    match writeln!(std::io::stdout(), "What can happen:\n\n{deeds}\n\nWhat can be so:\n\n{facts}") {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(_) => ExitCode::FAILURE, // whoever read it has read enough
-    }
+    say!("What can happen:\n\n{deeds}\n\nWhat can be so:\n\n{facts}");
+    ExitCode::SUCCESS
 }
 
 /// Plays one story in this process.
@@ -75,14 +73,14 @@ fn judge(story: &Story, failed: Option<(Failure, Vec<String>)>) -> i32 {
     match (failed, &story.known) {
         (None, None) => 0,
         (None, Some(known)) => {
-            println!("expected: it fails, as is known: {known}\nis so:    it does not; take `known` away");
+            say!("expected: it fails, as is known: {known}\nis so:    it does not; take `known` away");
             1
         }
         (Some((failure, lines)), known) => {
-            println!("expected: {}\nis so:    {}", failure.expected, failure.so);
+            say!("expected: {}\nis so:    {}", failure.expected, failure.so);
             match known {
-                Some(known) => println!("known:    {known}"),
-                None => lines.iter().for_each(|line| println!("  {line}")),
+                Some(known) => say!("known:    {known}"),
+                None => lines.iter().for_each(|line| say!("  {line}")),
             }
             if known.is_some() { 3 } else { 1 }
         }
@@ -114,7 +112,7 @@ pub fn stories(arguments: &[String]) -> Result<ExitCode, String> {
         all.extend(Story::read(&folder)?.into_iter().map(|story| (folder.clone(), story)));
     }
     let counts = run(&all, jobs);
-    println!("\n{} stories, {} failed, {} known to fail", all.len(), counts.failed, counts.known);
+    say!("\n{} stories, {} failed, {} known to fail", all.len(), counts.failed, counts.known);
     Ok(if counts.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -141,7 +139,7 @@ fn run(all: &[(PathBuf, Story)], jobs: usize) -> Counts {
             let mut counts = counts.lock().expect("nobody panics while holding it");
             counts.failed += usize::from(word == "FAILED");
             counts.known += usize::from(word == "KNOWN");
-            println!("{word:<6} {} ({took:.1} s)", story.title());
+            say!("{word:<6} {} ({took:.1} s)", story.title());
             print!("{said}");
         }
     };

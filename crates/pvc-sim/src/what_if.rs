@@ -127,13 +127,15 @@ fn answer(
         Err(why) => (None, why),
     };
     let Coordinators { all, left } = outlook.coordinators;
+    let recovered = outlook.is_made_up_for()
+        && simulation.as_ref().is_none_or(|run| planned_to_run(outlook).all(|vm| runs(run, vm)));
     let name = |vm: &pvc_model::Uuid| cluster.vms.get(vm).map(|vm| vm.name.clone());
     WhatIf {
         cluster: cluster.config.name.clone(),
         node: outlook.node.to_string(),
         death: question.death.as_str().to_owned(),
         summary: summary(outlook, simulation.as_ref()),
-        recovered: outlook.is_made_up_for(),
+        recovered,
         was_primary: outlook.was_primary,
         coordinators: WhatIfCoordinators { all, left, quorum: outlook.coordinators.are_a_quorum() },
         hindrances: outlook.hindrances.iter().map(ToString::to_string).collect(),
@@ -297,6 +299,16 @@ fn differences(outlook: &Outlook, run: &WhatIfRun) -> Vec<String> {
         more => said.push(format!("{more} VMs ran on other nodes: {listed}")),
     }
     said
+}
+
+/// The VMs of the dead node that are to run elsewhere.
+fn planned_to_run(outlook: &Outlook) -> impl Iterator<Item = &str> {
+    let runs = |fate: &&Fate| matches!(fate.end, End::Starts(_) | End::Stays(_));
+    outlook.fates.iter().filter(runs).map(|fate| fate.name.as_str())
+}
+
+fn runs(run: &WhatIfRun, vm: &str) -> bool {
+    run.vms.iter().any(|ran| ran.name == vm && !ran.node.is_empty())
 }
 
 /// What the answer rests on and nobody has recorded.
