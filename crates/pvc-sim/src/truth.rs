@@ -259,3 +259,314 @@ impl State {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    //! Each judge finds what it is there for, and nothing in the same world without the misdeed.
+
+    use pvc_model::storage::VolumeId;
+    use pvc_node::FloatingAddress;
+    use pvc_ports::{Bmc, Hypervisor, Migration, Network, Power, Storage};
+
+    use super::*;
+    use crate::actions::Action;
+    use crate::cluster::{Cluster, Shape, host_name};
+    use crate::daemons::ipmi;
+    use crate::guests::SimHypervisor;
+    use crate::host::Net;
+    use crate::log::Log;
+    use crate::network::floating;
+    use crate::power::{BmcManner, Bmcs};
+    use crate::process::Gate;
+    use crate::state::World;
+    use crate::storage::Volumes;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn found(world: &World) -> Option<String> {
+        let violation = world.with(|state| state.truth.violation.clone())?;
+        Some(format!("{}: {}", violation.rule, violation.what))
+    }
+
+    fn vm(number: u128) -> Uuid {
+        Uuid::from_u128(number)
+    }
+
+    fn volume(number: u128) -> VolumeId {
+        VolumeId::from_record(&format!("vms/web{number}")).expect("a volume's name")
+    }
+
+    /// Starts a guest with a volume of its own, as a hypervisor does when it is told to. Whether it runs.
+    fn start(world: &World, host: usize, number: u128) -> bool {
+        let (uuid, volume) = (vm(number), volume(number));
+        let xml = format!(
+            "<domain type='kvm'><name>web{number}</name><uuid>{uuid}</uuid><memory unit='MiB'>512</memory>\
+             <vcpu>1</vcpu><os><type>hvm</type></os><devices><disk type='network' device='disk'>\
+             <source protocol='rbd' name='{volume}'/><target dev='sda' bus='scsi'/></disk></devices></domain>"
+        );
+        world.with(|state| {
+            state.ceph.volumes.insert(&volume);
+            state.start_guest(host, uuid, &xml).is_ok()
+        })
+    }
+
+    fn end(world: &World, host: usize, number: u128) {
+        world.with(|state| state.guest_ends(host, vm(number), "it is not needed any more", false));
+    }
+
+    // --- Guests and their locks ----------------------------------------------------------------
+
+    /// As somebody on the host of the gate, the second, does.
+    async fn break_locks(gate: &Gate, number: u128) {
+        let (storage, volume) = (Volumes { gate: gate.clone(), host: 1 }, volume(number));
+        let locks = storage.locks(&volume).await.expect("it is there");
+        assert_eq!(locks.len(), 1, "a guest has it, or had it");
+        storage.break_lock(&volume, &locks[0]).await.expect("Ceph answers");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_vm_that_starts_while_it_runs_elsewhere_is_found() {
+        let (world, _) = World::of_hosts(2);
+        assert!(start(&world, 0, 1));
+        end(&world, 0, 1);
+        assert!(start(&world, 1, 1));
+        assert_eq!(found(&world), None, "it ended where it ran before");
+        assert!(!start(&world, 0, 1), "its lock is held");
+        assert_eq!(found(&world).as_deref(), Some("I1: VM web1 starts on hv1 while it runs on hv2"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_broken_lock_of_a_guest_that_runs_is_found() {
+        let (world, gates) = World::of_hosts(3);
+        assert!(start(&world, 0, 1) && start(&world, 2, 2));
+        world.with(|state| state.power_off(0, "somebody pulled the plug"));
+        break_locks(&gates[1], 1).await;
+        assert_eq!(found(&world), None, "its host is off");
+        break_locks(&gates[1], 2).await;
+        assert_eq!(found(&world).as_deref(), Some("I2: the lock of VM web2 is broken while it runs on hv3"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_vm_that_starts_while_the_guest_of_a_lying_bmc_may_still_write_is_found() {
+        let (world, gates) = World::of_hosts(2);
+        assert!(start(&world, 0, 1) && start(&world, 0, 2));
+        world.with(|state| state.hosts[0].bmc_lied = true);
+        break_locks(&gates[1], 1).await;
+        assert!(start(&world, 1, 1));
+        assert_eq!(found(&world), None, "what the other one writes is refused");
+        assert!(!start(&world, 1, 2), "its lock is held");
+        let found = found(&world).expect("nobody has shut the other one out");
+        assert!(found.starts_with("I2: VM web2 starts on hv2 while its guest on hv1"), "{found}");
+    }
+
+    // --- Resets --------------------------------------------------------------------------------
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_that_resets_itself_without_guests_is_found() {
+        let (world, _) = World::of_hosts(2);
+        assert!(start(&world, 0, 1));
+        world.with(|state| state.reset(0));
+        assert_eq!(found(&world), None, "it had one to give up");
+        world.with(|state| state.reset(1));
+        assert_eq!(found(&world).as_deref(), Some("I5: hv2 resets itself without having had guests"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_that_resets_itself_long_after_its_last_guest_is_found() {
+        let (world, gates) = World::of_hosts(2);
+        assert!(start(&world, 0, 1) && start(&world, 1, 2));
+        end(&world, 1, 2);
+        gates[1].sleep(RESET_AFTER_GUESTS - SECOND).await;
+        end(&world, 0, 1);
+        world.with(|state| state.reset(0));
+        assert_eq!(found(&world), None, "it ended its last one for that");
+        gates[1].sleep(2 * SECOND).await;
+        world.with(|state| state.reset(1));
+        assert_eq!(found(&world).as_deref(), Some("I5: hv2 resets itself without having had guests"));
+    }
+
+    // --- Fencing -------------------------------------------------------------------------------
+
+    fn bmc(host: usize) -> Bmc {
+        let key = ipmi(&host_name(host));
+        Bmc { host: key.hostname, user: key.username, password: key.password }
+    }
+
+    /// Three hosts, and the BMCs as the first two reach them.
+    fn fencers() -> (World, [Bmcs; 2]) {
+        let (world, gates) = World::of_hosts(3);
+        (world, [0, 1].map(|host| Bmcs { gate: gates[host].clone(), host }))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn two_who_cut_the_power_of_one_node_at_once_are_found() {
+        let (world, [one, two]) = fencers();
+        for fencer in [&one, &two] {
+            fencer.cut(&bmc(2)).await.expect("it obeys");
+        }
+        assert_eq!(found(&world), None, "one came after the other");
+        let victim = bmc(2);
+        let (first, second) = tokio::join!(one.cut(&victim), two.cut(&victim));
+        first.and(second).expect("it obeys");
+        assert_eq!(found(&world).as_deref(), Some("I6: hv2 cuts the power of hv3 while hv1 does"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_stopped_waiting_for_a_bmc_is_in_nobodys_way() {
+        let (world, [one, two]) = fencers();
+        world.with(|state| state.hosts[2].bmc = BmcManner::Slow(5));
+        let victim = bmc(2);
+        tokio::time::timeout(SECOND, one.cut(&victim)).await.expect_err("it takes longer");
+        two.cut(&victim).await.expect("it obeys");
+        assert_eq!(found(&world), None, "nobody else is at it any more");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_that_is_taken_for_dead_while_it_is_well_is_found() {
+        let cluster = Cluster::start(Shape::plain(3, 0), Log::new(false)).await.expect("all is well");
+        cluster.pass(2 * WELL).await.expect("all is well");
+        let suspect = |host: usize, by: usize| {
+            cluster.world.with(|state| state.truth_of_suspicion(host, Some(by), "hv2 takes for dead"));
+            found(&cluster.world)
+        };
+        cluster.world.with(|state| state.suffer(&Action::Unplug(2, Net::Cluster)));
+        assert_eq!(suspect(2, 1), None, "nobody hears it");
+        cluster.world.with(|state| state.hosts[1].is_older = true);
+        assert_eq!(suspect(0, 1), None, "PVC 1.0.3 is known for that");
+        cluster.world.with(|state| state.hosts[1].is_older = false);
+        let why = suspect(0, 1).expect("everybody hears it");
+        assert!(why.starts_with("I8: hv2 takes for dead hv1, which has been well for"), "{why}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_that_is_called_fenced_and_was_never_off_is_found() {
+        let (world, gates) = World::of_hosts(2);
+        world.with(|state| state.power_off(0, "somebody pulled the plug"));
+        gates[1].sleep(SECOND).await;
+        let silent_since = world.now();
+        world.with(|state| state.truth_of_fenced(0, silent_since));
+        assert_eq!(found(&world), None, "it is off");
+        world.with(|state| {
+            state.power_on(0, "the plug is back");
+            state.truth_of_fenced(0, silent_since);
+        });
+        assert_eq!(found(&world), None, "it was off until now");
+        world.with(|state| state.truth_of_fenced(1, silent_since));
+        let why = "I3: hv2 is called fenced and was never off since it fell silent";
+        assert_eq!(found(&world).as_deref(), Some(why));
+    }
+
+    // --- Without quorum ------------------------------------------------------------------------
+
+    /// Takes ZooKeeper's servers of all hosts but the first away, or gives them back.
+    fn set_servers(world: &World, up: bool) {
+        world.with(|state| {
+            for host in 1..state.hosts.len() {
+                state.suffer(&if up { Action::ServerUp(host) } else { Action::ServerDown(host) });
+            }
+            assert_eq!(state.has_quorum(), up);
+        });
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_start_long_after_the_loss_of_the_quorum_is_found() {
+        let (world, gates) = World::of_hosts(3);
+        set_servers(&world, false);
+        gates[0].sleep(STILL_DECIDED - SECOND).await;
+        assert!(start(&world, 0, 1));
+        assert_eq!(found(&world), None, "it was decided before");
+        gates[0].sleep(2 * SECOND).await;
+        set_servers(&world, true);
+        assert!(start(&world, 0, 2));
+        assert_eq!(found(&world), None, "there is a quorum again");
+        set_servers(&world, false);
+        gates[0].sleep(STILL_DECIDED + SECOND).await;
+        assert!(start(&world, 0, 3));
+        let why = format!("I7: hv1 starts VM {} without quorum", vm(3));
+        assert_eq!(found(&world), Some(why));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_fence_long_after_the_loss_of_the_quorum_is_found() {
+        let (world, gates) = World::of_hosts(3);
+        let bmcs = Bmcs { gate: gates[0].clone(), host: 0 };
+        bmcs.cut(&bmc(2)).await.expect("it obeys");
+        assert_eq!(found(&world), None, "two of three are left");
+        set_servers(&world, false);
+        gates[0].sleep(STILL_DECIDED + SECOND).await;
+        bmcs.cut(&bmc(1)).await.expect("it obeys");
+        assert_eq!(found(&world).as_deref(), Some("I7: hv1 cuts the power of hv2 without quorum"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_move_that_begins_long_after_the_loss_of_the_quorum_is_found() {
+        let (world, gates) = World::of_hosts(3);
+        assert!(start(&world, 0, 1) && start(&world, 0, 2));
+        let hypervisor = SimHypervisor { gate: gates[0].clone(), host: 0 };
+        let to = Migration { host: host_name(1), max_downtime: SECOND, encrypted: false };
+        let mut job = hypervisor.migrate(vm(1), &to).await.expect("both hosts answer");
+        set_servers(&world, false);
+        gates[0].sleep(STILL_DECIDED + SECOND).await;
+        job.outcome().await.expect("it was on its way");
+        assert_eq!(found(&world), None, "what was sent before may arrive");
+        assert!(hypervisor.migrate(vm(2), &to).await.is_ok(), "both hosts answer");
+        assert_eq!(found(&world).as_deref(), Some("I7: hv1 sends VM web2 without quorum"));
+    }
+
+    // --- Floating addresses --------------------------------------------------------------------
+
+    /// The host takes the first of the floating addresses.
+    async fn take_address(world: &World, host: usize) {
+        let FloatingAddress { link, address, .. } = &floating()[0];
+        let network = world.with(|state| state.hosts[host].network.clone());
+        network.add_address(link, *address).await.expect("every host has this link");
+    }
+
+    async fn let_address_go(world: &World, host: usize) {
+        let FloatingAddress { link, address, .. } = &floating()[0];
+        let network = world.with(|state| state.hosts[host].network.clone());
+        network.remove_address(link, *address).await.expect("every host has this link");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_address_on_two_hosts_is_found() {
+        let (world, _) = World::of_hosts(3);
+        take_address(&world, 0).await;
+        let_address_go(&world, 0).await;
+        take_address(&world, 1).await;
+        assert_eq!(found(&world), None, "one after the other has it");
+        world.with(|state| state.power_off(1, "somebody pulled the plug"));
+        take_address(&world, 2).await;
+        assert_eq!(found(&world), None, "a host without power has nothing");
+        take_address(&world, 0).await;
+        assert_eq!(found(&world).as_deref(), Some("I12: 192.0.2.100/24 is on hv1 and hv3"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_address_that_is_kept_long_after_an_older_peer_has_taken_it_is_found() {
+        for lets_go in [true, false] {
+            let (world, gates) = World::of_hosts(2);
+            world.with(|state| state.hosts[1].is_older = true);
+            take_address(&world, 0).await;
+            take_address(&world, 1).await;
+            assert_eq!(found(&world), None, "PVC 1.0.3 is known for that");
+            assert_eq!(world.with(|state| state.truth.by_older.get("I12").copied()), Some(1));
+            if lets_go {
+                let_address_go(&world, 0).await;
+            }
+            gates[0].sleep(LETS_GO + SECOND).await;
+            let why = "I12: 192.0.2.100/24 is on hv1 and hv2, still after 8 s";
+            assert_eq!(found(&world).as_deref(), (!lets_go).then_some(why));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_address_that_ours_takes_beside_an_older_peer_is_found() {
+        let (world, _) = World::of_hosts(2);
+        world.with(|state| state.hosts[1].is_older = true);
+        take_address(&world, 1).await;
+        assert_eq!(found(&world), None, "it is the only one");
+        take_address(&world, 0).await;
+        assert_eq!(found(&world).as_deref(), Some("I12: 192.0.2.100/24 is on hv1 and hv2"));
+    }
+}
