@@ -591,6 +591,22 @@ async fn a_vm_that_a_node_is_at_starting_is_not_taken_for_gone() {
     vm::remove(&world.store, world.clock.as_ref(), None, "web1").await.unwrap();
 }
 
+/// Found by a seed: the guest had arrived while its node's daemon was away, and nobody had counted it yet.
+#[tokio::test(start_paused = true)]
+async fn a_vm_whose_nodes_daemon_begins_anew_is_not_taken_for_gone_before_that_has_looked() {
+    let world = World::with_nodes(&["hv1"]).await;
+    world.define("web1", UUID).await;
+    for away in [DaemonState::Init, DaemonState::Stop, DaemonState::Dead] {
+        world.state(VmState::Start).await;
+        world.write(|changes| _ = changes.node(&"hv1".into(), NodeChange::Daemon(away.clone()))).await;
+        let refusal = refused(vm::remove(&world.store, world.clock.as_ref(), None, "web1").await);
+        assert!(matches!(refusal, RemoveRefusal::NodeSilent { .. }), "{away}: {refusal}");
+    }
+    world.state(VmState::Start).await;
+    world.write(|changes| _ = changes.node(&"hv1".into(), NodeChange::Daemon(DaemonState::Fenced))).await;
+    vm::remove(&world.store, world.clock.as_ref(), None, "web1").await.unwrap();
+}
+
 /// Found by a story: the record went while the guest may have run on.
 #[tokio::test(start_paused = true)]
 async fn a_vm_whose_node_falls_silent_while_it_stops_is_not_taken_for_gone() {

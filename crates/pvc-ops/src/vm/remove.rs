@@ -205,7 +205,15 @@ impl Notice {
             self.last = record.keepalive;
             self.seen += 1;
         }
-        record.daemon_state != DaemonState::Run || self.seen >= KEEPALIVES
+        match record.daemon_state {
+            DaemonState::Run => self.seen >= KEEPALIVES,
+            DaemonState::Fenced => true,
+            // A guest may have arrived while its daemon was away, or have been started before it fell silent.
+            _ => {
+                self.seen = 0;
+                false
+            }
+        }
     }
 }
 
@@ -218,7 +226,10 @@ impl Stopping {
 
 /// Why a guest that was told to stop is not gone: its node may have fallen silent in the middle.
 fn not_gone(cluster: &Cluster, stopping: Stopping) -> RemoveRefusal {
-    match silent_runner(cluster, stopping.uuid) {
+    let home =
+        stopping.notice.as_ref().and_then(|notice| cluster.node(notice.node.as_str())).map(|node| &**node);
+    let is_silent = |node: &&NodeRecord| !matches!(node.daemon_state, DaemonState::Run | DaemonState::Fenced);
+    match silent_runner(cluster, stopping.uuid).or(home.filter(is_silent)) {
         Some(node) => silent(stopping.name, node),
         None => RemoveRefusal::DoesNotStop { vm: stopping.name },
     }
