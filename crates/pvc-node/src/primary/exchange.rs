@@ -225,7 +225,7 @@ impl<'a> Exchange<'a> {
         let taken = role::take(self.shared, duty).await;
         if duty != Duty::Services {
             // An address that the kernel refuses is tried again later; a right that was lost is lost.
-            return taken || !(role::is_cut_off(self.shared) || self.shared.role.is_closed());
+            return taken || self.may_take();
         }
         if self.shared.settings.subsystems.api && self.shared.settings.start_services {
             self.start_api().await;
