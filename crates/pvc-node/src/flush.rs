@@ -284,9 +284,6 @@ async fn take_one_back(shared: &Shared, wanted: &TakeBack, tried: &BTreeSet<Uuid
         let mut changes = Changes::new();
         changes.expect(Expect::NodeDomain(shared.name().clone()));
         changes.expect(Expect::VmNode(vm)).expect(Expect::VmState(vm));
-        if !matches!(wanted, TakeBack::Unmark(_)) {
-            changes.expect(Expect::Placements);
-        }
         match wanted {
             TakeBack::Start(_) => _ = changes.vm(vm, VmChange::State(VmState::Start)),
             TakeBack::Move(_) => _ = changes.vm(vm, VmChange::State(VmState::Migrate)),
@@ -296,6 +293,7 @@ async fn take_one_back(shared: &Shared, wanted: &TakeBack, tried: &BTreeSet<Uuid
             changes.vm(vm, VmChange::Autostart(false));
         }
         if !matches!(wanted, TakeBack::Unmark(_)) {
+            changes.expect(Expect::Placements);
             changes.vm(vm, VmChange::Node(shared.name().clone())).vm(vm, VmChange::LastNode(None));
         }
         Ok((changes, ()))
