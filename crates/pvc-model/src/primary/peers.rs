@@ -206,8 +206,13 @@ impl Seen {
     /// One of ours whose session has ended while it let go of the role: how much of it is still there no record says.
     fn doubt_what_it_lets_go(&mut self, is_news: bool) {
         let lets_go = serves(&self.daemon_state) && self.coordinator_state == CoordinatorState::Relinquish;
-        if self.ours && lets_go && (is_news || self.announced.is_none()) {
-            self.doubted = Some(self.doubted.filter(|_| !is_news).unwrap_or_default());
+        if !self.ours || !lets_go {
+            return;
+        }
+        if is_news {
+            self.doubted = Some(Duration::ZERO);
+        } else if self.announced.is_none() {
+            self.doubted.get_or_insert(Duration::ZERO);
         }
     }
 
