@@ -167,8 +167,7 @@ mod tests {
     use crate::state::World;
 
     fn bmc(host: usize) -> Bmc {
-        let key = ipmi(&host_name(host));
-        Bmc { host: key.hostname, user: key.username, password: key.password }
+        ipmi(&host_name(host)).bmc()
     }
 
     #[tokio::test(start_paused = true)]
