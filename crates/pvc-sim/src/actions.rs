@@ -11,6 +11,7 @@ use crate::cluster::vm_uuid;
 use crate::guests::FailingStarts;
 use crate::host::Net;
 use crate::power::BmcManner;
+use crate::process::Process;
 use crate::state::State;
 
 /// One thing that happens. Hosts and VMs are numbers, from 0.
@@ -176,7 +177,97 @@ impl Event {
     }
 }
 
+impl Ask {
+    /// The hosts and the VMs that it is about.
+    fn about(&self) -> (Vec<usize>, Vec<usize>) {
+        match self {
+            Ask::Start(vm)
+            | Ask::Stop(vm)
+            | Ask::Shutdown(vm)
+            | Ask::Restart(vm)
+            | Ask::Disable(vm)
+            | Ask::Define(vm)
+            | Ask::Undefine(vm)
+            | Ask::Unmigrate(vm)
+            | Ask::FlushLocks(vm)
+            | Ask::Rename { vm, .. }
+            | Ask::Modify { vm, .. }
+            | Ask::Method { vm, .. } => (Vec::new(), vec![*vm]),
+            Ask::Move { vm, to, .. } | Ask::Migrate { vm, to } => (to.iter().copied().collect(), vec![*vm]),
+            Ask::Limit { vm, to } => (to.clone(), vec![*vm]),
+            Ask::Flush(host)
+            | Ask::Ready(host)
+            | Ask::FlushAndWait(host)
+            | Ask::ReadyAndWait(host)
+            | Ask::Primary(host)
+            | Ask::Secondary(host) => (vec![*host], Vec::new()),
+            Ask::Maintenance(_) => (Vec::new(), Vec::new()),
+        }
+    }
+}
+
 impl Action {
+    /// The hosts and the VMs that it is about.
+    fn about(&self) -> (Vec<usize>, Vec<usize>) {
+        match self {
+            Action::Ask(ask) => ask.about(),
+            Action::FailStarts { vm, host, .. } => (host.iter().copied().collect(), vec![*vm]),
+            Action::CrashGuest(vm)
+            | Action::DeafenGuest(vm)
+            | Action::CalmGuest(vm)
+            | Action::PauseGuest(vm)
+            | Action::ResumeGuest(vm)
+            | Action::LoseVolume(vm)
+            | Action::LockVolume(vm)
+            | Action::LoseLock(vm) => (Vec::new(), vec![*vm]),
+            Action::StoreTakesNoWrites
+            | Action::StoreTakesWrites
+            | Action::Layout(_)
+            | Action::UnknownKeys
+            | Action::CephSilent
+            | Action::CephAnswers => (Vec::new(), Vec::new()),
+            Action::PowerLoss(host)
+            | Action::PowerReturn(host)
+            | Action::Unplug(host, _)
+            | Action::Plug(host, _)
+            | Action::FreezeDaemon(host)
+            | Action::ThawDaemon(host)
+            | Action::FreezeHost(host)
+            | Action::ThawHost(host)
+            | Action::KillDaemon(host)
+            | Action::RestartDaemon(host)
+            | Action::StopDaemon(host)
+            | Action::StartDaemon(host)
+            | Action::Upgrade(host)
+            | Action::Downgrade(host)
+            | Action::KillApi(host)
+            | Action::RestartApi(host)
+            | Action::StopApi(host)
+            | Action::StartApi(host)
+            | Action::KillWorker(host)
+            | Action::RestartWorker(host)
+            | Action::StopWorker(host)
+            | Action::StartWorker(host)
+            | Action::Bmc(host, _)
+            | Action::ServerDown(host)
+            | Action::ServerUp(host)
+            | Action::ServerLags(host, _)
+            | Action::ServerKeepsUp(host)
+            | Action::DiskFills(host)
+            | Action::DiskHasRoom(host)
+            | Action::StepClock(host, _)
+            | Action::HypervisorDown(host)
+            | Action::HypervisorUp(host)
+            | Action::BreakAfterWrite(host) => (vec![*host], Vec::new()),
+        }
+    }
+
+    /// Whether all that it is about is there, of so many hosts and VMs.
+    pub fn is_possible(&self, hosts: usize, vms: usize) -> bool {
+        let (of_hosts, of_vms) = self.about();
+        of_hosts.iter().all(|host| *host < hosts) && of_vms.iter().all(|vm| *vm < vms)
+    }
+
     /// Its kind, for counting: the first word.
     pub fn kind(&self) -> String {
         let text = match self {
@@ -194,6 +285,9 @@ impl State {
     /// Has a fault happen. What does not apply has no effect.
     pub fn suffer(&mut self, action: &Action) {
         self.note(format!("-- {action:?}"));
+        if self.applies(action) {
+            self.count(action.kind());
+        }
         match *action {
             Action::PowerLoss(host) => self.power_off(host, "the plug is pulled"),
             Action::PowerReturn(host) => self.power_on(host, "the plug is back"),
@@ -275,6 +369,47 @@ impl State {
             Action::Ask(_) => unreachable!("operators ask by themselves"),
         }
         self.rearranged();
+    }
+
+    /// Whether there is anything that it changes: nothing loses the power that it has not.
+    fn applies(&self, action: &Action) -> bool {
+        match *action {
+            Action::PowerLoss(host) => self.hosts[host].on,
+            Action::PowerReturn(host) => !self.hosts[host].on,
+            Action::Unplug(host, net) => self.hosts[host].cables.are_plugged(net),
+            Action::Plug(host, net) => !self.hosts[host].cables.are_plugged(net),
+            Action::FreezeDaemon(host) => self.daemon(host).is_some_and(|daemon| !daemon.frozen),
+            Action::ThawDaemon(host) => self.daemon(host).is_some_and(|daemon| daemon.frozen),
+            Action::FreezeHost(host) => self.hosts[host].on && !self.hosts[host].frozen,
+            Action::ThawHost(host) => self.hosts[host].frozen,
+            Action::KillDaemon(host)
+            | Action::RestartDaemon(host)
+            | Action::StopDaemon(host)
+            | Action::BreakAfterWrite(host) => self.daemon(host).is_some(),
+            Action::StartDaemon(host) => self.hosts[host].on && self.daemon(host).is_none(),
+            Action::KillApi(host) | Action::RestartApi(host) | Action::StopApi(host) => {
+                self.hosts[host].api.is_some()
+            }
+            Action::KillWorker(host) | Action::RestartWorker(host) | Action::StopWorker(host) => {
+                self.hosts[host].worker.is_some()
+            }
+            Action::Bmc(host, manner) => self.hosts[host].bmc != manner,
+            Action::ServerDown(host) => self.hosts[host].on && self.hosts[host].server_up,
+            Action::ServerUp(host) => !self.hosts[host].server_up,
+            Action::ServerLags(host, _) => self.hosts[host].is_coordinator && self.hosts[host].on,
+            Action::DiskFills(host) => !self.hosts[host].disk_full,
+            Action::DiskHasRoom(host) => self.hosts[host].disk_full,
+            Action::HypervisorDown(host) => self.hosts[host].on && self.hosts[host].hypervisor_up,
+            Action::HypervisorUp(host) => !self.hosts[host].hypervisor_up,
+            Action::CephSilent => !self.ceph.silent,
+            Action::CephAnswers => self.ceph.silent,
+            Action::CrashGuest(vm) => self.hosts.iter().any(|host| host.guests.contains_key(&vm_uuid(vm))),
+            _ => true,
+        }
+    }
+
+    fn daemon(&self, host: usize) -> Option<&Process> {
+        self.hosts[host].daemon.as_ref().map(|daemon| &self.processes[daemon.pid])
     }
 
     fn volume(&self, vm: usize) -> VolumeId {

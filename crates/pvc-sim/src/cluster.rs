@@ -21,7 +21,7 @@ use crate::guests::Manner;
 use crate::host::Host;
 use crate::log::Log;
 use crate::older::in_older_words;
-use crate::operators::{Answer, Counter, Names, PATIENCE, Refusal, in_time, said};
+use crate::operators::{Answer, Counter, Names, PATIENCE, Refusal, in_time, kind_of, said};
 use crate::process::Gate;
 use crate::promises::{Promises, Wish};
 use crate::state::{Nature, World};
@@ -186,7 +186,7 @@ impl Cluster {
                 cluster.eyes.view().nodes.len() == wanted && runs(&cluster.eyes.view())
             })
             .await?;
-        cluster.furnish().await;
+        cluster.furnish().await?;
         let all = cluster.shape.vms.clone();
         cluster
             .until("every VM runs", limit, |cluster| {
@@ -197,7 +197,7 @@ impl Cluster {
     }
 
     /// Makes the nodes ready and defines the VMs, as whoever set the cluster up did.
-    async fn furnish(&self) {
+    async fn furnish(&self) -> Result<(), Violation> {
         let mut changes = Changes::new();
         for host in 0..self.shape.hosts.len() {
             changes.node(&NodeName::new(self.shape.host_name(host)), NodeChange::Domain(DomainState::Ready));
@@ -230,12 +230,16 @@ impl Cluster {
                 migration_method: rules.method.clone(),
                 ..Define::new(self.xml_of(vm, &shape.name, shape.memory_mib))
             };
-            pvc_ops::vm::define(&self.eyes, &define).await.expect("the shape fits");
+            if let Err(refusal) = pvc_ops::vm::define(&self.eyes, &define).await {
+                let what = format!("VM {} cannot be defined: {refusal}", shape.name);
+                return Err(Violation { rule: "scene".to_owned(), what });
+            }
             let wish = if shape.runs { Wish::Runs } else { Wish::IsOff };
             let wishes =
                 [wish, Wish::IsThere, Wish::IsCalled(shape.name.clone()), Wish::Has(shape.memory_mib)];
             self.promises().begin_with(vm, wishes);
         }
+        Ok(())
     }
 
     pub(crate) fn promises(&self) -> MutexGuard<'_, Promises> {
@@ -407,7 +411,10 @@ impl Cluster {
             self.world.with(|state| state.note(format!("operator {number}: {ask:?}: nobody hears it")));
             return None;
         };
-        self.world.with(|state| state.note(format!("operator {number}: {ask:?}")));
+        self.world.with(|state| {
+            state.note(format!("operator {number}: {ask:?}"));
+            state.count(Action::Ask(ask.clone()).kind());
+        });
         self.promises().asked(&ask);
         let (world, promises, names) = (self.world.clone(), self.promises.clone(), self.names(&ask));
         let shape = self.shape.clone();
@@ -424,7 +431,10 @@ impl Cluster {
                     }
                 },
             };
-            world.with(|state| state.note(format!("operator {number}: {}", said(&answer))));
+            world.with(|state| {
+                state.note(format!("operator {number}: {}", said(&answer)));
+                state.count(kind_of(&answer).to_owned());
+            });
             promises.lock().expect("nothing panics while it holds them").answered(&ask, &answer);
             let _ = hears.send(answer); // who asked may not wait for it
         });

@@ -39,6 +39,14 @@ pub(crate) struct Cables {
 }
 
 impl Cables {
+    pub fn are_plugged(&self, net: Net) -> bool {
+        match net {
+            Net::Cluster => self.cluster,
+            Net::Upstream => self.upstream,
+            Net::Storage => self.storage,
+        }
+    }
+
     pub fn set(&mut self, net: Net, plugged: bool) {
         match net {
             Net::Cluster => self.cluster = plugged,

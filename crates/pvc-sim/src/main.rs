@@ -144,6 +144,11 @@ fn one(options: &Options) -> Result<ExitCode, String> {
     let mut case = Case::from_seed(options.from, options.minutes, mutation(options)?);
     if let Some(file) = &options.history {
         case.history = read_history(file)?;
+        let (hosts, vms) = (case.shape.hosts.len(), case.shape.vms.len());
+        if let Some(event) = case.history.iter().find(|event| !event.action.is_possible(hosts, vms)) {
+            let (action, seed) = (&event.action, options.from);
+            return Err(format!("{action:?}: seed {seed} has {hosts} hosts and {vms} VMs, counted from 0"));
+        }
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()

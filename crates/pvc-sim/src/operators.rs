@@ -51,6 +51,15 @@ pub(crate) fn said(answer: &Answer) -> String {
     }
 }
 
+/// Its kind, for counting.
+pub(crate) fn kind_of(answer: &Answer) -> &'static str {
+    match answer {
+        Some(Ok(())) => "answered: done",
+        Some(Err(_)) => "answered: refused",
+        None => "answered by nobody in time",
+    }
+}
+
 /// The handlers of an API, and how many requests they have at the moment.
 #[derive(Clone)]
 pub(crate) struct Desk {

@@ -64,9 +64,6 @@ impl Case {
     /// Runs it in this process, which must do nothing else: see `same_dice`.
     pub async fn run(&self, log: Log) -> Report {
         let mut report = Report::default();
-        for event in &self.history {
-            *report.counts.entry(event.action.kind()).or_default() += 1;
-        }
         let cluster = match Cluster::start(self.shape.clone(), log.clone()).await {
             Ok(cluster) => cluster,
             Err(violation) => {
@@ -80,7 +77,7 @@ impl Case {
             log.note(&format!("ends: {rule}: {what}"));
         }
         report.seconds = cluster.now().as_secs();
-        report.counts.extend(cluster.counts());
+        report.counts = cluster.counts();
         (report.log_lines, report.log_digest) = log.digest();
         report
     }
@@ -215,15 +212,18 @@ impl Cluster {
 
     fn counts(&self) -> BTreeMap<String, u64> {
         self.world.with(|state| {
-            BTreeMap::from([
-                ("= fences".to_owned(), state.truth.fenced),
-                ("= power cuts".to_owned(), state.truth.cuts_begun),
-                ("= migrations".to_owned(), state.migrations.arrived),
-                ("= migrations with lost word".to_owned(), state.migrations.lost_words),
-                ("= VMs started elsewhere".to_owned(), state.truth.relocations),
-                ("= starts of guests".to_owned(), state.truth.starts),
-                ("= sessions expired".to_owned(), state.zookeeper.expiries),
-            ])
+            let outcomes = [
+                ("= fences", state.truth.fenced),
+                ("= power cuts", state.truth.cuts_begun),
+                ("= migrations", state.migrations.arrived),
+                ("= migrations with lost word", state.migrations.lost_words),
+                ("= VMs started elsewhere", state.truth.relocations),
+                ("= starts of guests", state.truth.starts),
+                ("= sessions expired", state.zookeeper.expiries),
+            ];
+            let mut counts = state.happened().clone();
+            counts.extend(outcomes.map(|(kind, count)| (kind.to_owned(), count)));
+            counts
         })
     }
 }

@@ -95,6 +95,8 @@ pub(crate) struct State {
     pub ceph: Ceph,
     pub migrations: Migrations,
     pub truth: Truth,
+    /// How often each kind of thing has happened.
+    happened: BTreeMap<String, u64>,
 }
 
 impl World {
@@ -116,6 +118,7 @@ impl World {
                 ceph: Ceph::new(),
                 migrations: Migrations::default(),
                 truth,
+                happened: BTreeMap::new(),
             }),
             sooner: Notify::new(),
             begun: Instant::now(),
@@ -177,6 +180,15 @@ impl World {
 }
 
 impl State {
+    /// Something of this kind has happened.
+    pub fn count(&mut self, kind: String) {
+        *self.happened.entry(kind).or_default() += 1;
+    }
+
+    pub fn happened(&self) -> &BTreeMap<String, u64> {
+        &self.happened
+    }
+
     pub fn world(&self) -> World {
         World(self.me.upgrade().expect("the state lies in the world"))
     }

@@ -25,7 +25,7 @@ use crate::log::Log;
 use backup::Backup;
 use play::{Scene, play};
 
-/// How long is looked on where something is expected to happen.
+/// How long is looked on, after the node can be suspected, where something is expected to happen.
 const HORIZON: Duration = Duration::from_secs(15 * 60);
 
 /// How long is looked on where nothing is.
@@ -80,6 +80,7 @@ pub async fn what_if(question: &Question, log: &Log) -> Result<WhatIf, WhatIfRef
     let run = match cannot_be_played(&cluster, &outlook) {
         Some(why) => Err(why),
         None => {
+            let silence = question.rules.keepalive_interval * question.rules.fence_intervals;
             let scene = Scene {
                 keys: &backup.keys,
                 cluster: &cluster,
@@ -87,7 +88,7 @@ pub async fn what_if(question: &Question, log: &Log) -> Result<WhatIf, WhatIfRef
                 death: question.death,
                 rules: &question.rules,
                 concerned: outlook.fates.iter().map(|fate| fate.vm).collect(),
-                horizon: if outlook.hindrances.is_empty() { HORIZON } else { IN_VAIN },
+                horizon: silence + if outlook.hindrances.is_empty() { HORIZON } else { IN_VAIN },
             };
             play(&scene, log).await
         }
@@ -151,7 +152,9 @@ fn answer(
 
 /// The answer in a sentence.
 fn summary(outlook: &Outlook, run: Option<&WhatIfRun>) -> String {
-    let (all, down) = (outlook.fates.len(), outlook.stranded().count());
+    let fails = |vm: &&str| run.is_some_and(|run| !runs(run, vm));
+    let down = outlook.stranded().count() + planned_to_run(outlook).filter(fails).count();
+    let all = outlook.fates.len();
     let last = run.and_then(|run| run.vms.iter().filter_map(|vm| vm.seconds).reduce(f64::max));
     let within = last.map(|last| format!(" within {last:.1} s")).unwrap_or_default();
     match (all, down) {
@@ -416,7 +419,9 @@ mod tests {
             "VM `d` was to be down and ran on hv1",
             "1 VM ran on another node: a on hv2 instead of hv1",
         ];
-        assert_eq!(differences(&outlook, &run(other)), said);
+        assert_eq!(differences(&outlook, &run(other.clone())), said);
         assert_eq!(summary(&outlook, None), "3 of its 4 VMs run elsewhere; 1 is down until the node is back");
+        let played = summary(&outlook, Some(&run(other)));
+        assert_eq!(played, "1 of its 4 VMs runs elsewhere; 3 are down until the node is back");
     }
 }

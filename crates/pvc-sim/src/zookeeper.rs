@@ -1245,10 +1245,10 @@ mod tests {
     use async_trait::async_trait;
     use bytes::Bytes;
     use pvc_contracts::tree::TreeFixture;
-    use pvc_ports::{CreateMode, SessionState, Tree, TreeEvent};
+    use pvc_ports::{CreateMode, Op, SessionState, Tree, TreeEvent};
 
     use super::Connection;
-    use crate::cluster::{Shape, host_name};
+    use crate::cluster::{Cluster, Shape, host_name};
     use crate::host::Host;
     use crate::log::Log;
     use crate::process::Gate;
@@ -1395,4 +1395,17 @@ mod tests {
     }
 
     pvc_contracts::tree_contract!(Simulated::servers());
+
+    #[tokio::test(start_paused = true)]
+    async fn who_touches_a_key_that_nobody_knows_is_found() {
+        let cluster = Cluster::start(Shape::plain(1, 1), Log::new(false)).await.expect("all is well");
+        let spoilt = cluster.world.with(|state| {
+            state.add_unknown_keys();
+            assert_eq!(state.spoilt_keys(), [""; 0]);
+            let path = "/nodes/hv1/future".to_owned();
+            state.write_from_outside(vec![Op::Set { path, data: Bytes::new(), version: None }]);
+            state.spoilt_keys()
+        });
+        assert_eq!(spoilt, ["/nodes/hv1/future"]);
+    }
 }

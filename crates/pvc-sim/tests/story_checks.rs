@@ -176,7 +176,10 @@ fn what_is_wrong_in_the_file_is_told_with_its_line_and_what_is_known() {
             "[finally]\nholds = [\n  \"all is wel\",\n]",
             "scenario.toml:3: `all is wel` is no fact. Known are:\n  VM runs",
         ),
-        ("[finally]\nholds = [\"pvchv9 is on\"]", "scenario.toml:2: `pvchv9 is on`"),
+        (
+            "[finally]\nholds = [\"pvchv9 is on\"]",
+            "scenario.toml:2: `pvchv9 is on`: `pvchv9` is no node; there are pvchv1, pvchv2, pvchv3",
+        ),
         (
             "[[happens]]\ndo = \"cut the storage network of hv1\"\n[finally]\nholds = []",
             "scenario.toml:2: `cut the storage network of hv1`: `hv1` is no node; there are pvchv1, pvchv2, pvchv3",
@@ -188,6 +191,24 @@ fn what_is_wrong_in_the_file_is_told_with_its_line_and_what_is_known() {
         (
             "[[vm]]\nname = \"web\"\nmemory = \"much\"\n[finally]\nholds = []",
             ":3: `much` is no amount of memory",
+        ),
+        (
+            "[[vm]]\nname = \"web\"\nmemory = \"99999999999 GiB\"\n[finally]\nholds = []",
+            ":3: `99999999999 GiB` is no amount of memory",
+        ),
+        (
+            "[[vm]]\nname = \"my vm\"\n[finally]\nholds = []",
+            ":2: VM name `my vm` contains a space; letters, digits, `.`, `-` and `_` are allowed",
+        ),
+        ("[[node]]\nname = \"\"\n[finally]\nholds = []", ":2: a node name cannot be empty"),
+        (
+            "[[vm]]\nname = \"9a3b6a7e-1111-4222-8333-444455556666\"\n[finally]\nholds = []",
+            ":2: `9a3b6a7e-1111-4222-8333-444455556666` is a UUID and no name",
+        ),
+        ("[[vm]]\nname = \"web\"\ncount = 0\n[finally]\nholds = []", ":3: `count` is 1 to 1000, not 0"),
+        (
+            "[[vm]]\nname = \"web\"\non = \"pvchv1\"\nlimit = [\"pvchv2\"]\n[finally]\nholds = []",
+            ":3: `pvchv1` is none of its `limit`",
         ),
         (
             "[world]\nsuccessful_fence = \"maybe\"\n[finally]\nholds = []",
@@ -206,4 +227,17 @@ fn what_is_wrong_in_the_file_is_told_with_its_line_and_what_is_known() {
         assert_eq!(code, Some(2), "{said}");
         assert!(said.contains(why), "{said}\nis not: {why}");
     }
+}
+
+#[test]
+fn a_history_of_hosts_that_a_seed_does_not_have_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("history");
+    fs::write(&file, "{\"at\": 1000, \"do\": {\"PowerLoss\": 99}}\n").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pvc-sim"));
+    command.args(["one", "--seed", "1", "--history"]).arg(&file);
+    let Output { status, stderr, .. } = command.output().unwrap();
+    let said = String::from_utf8_lossy(&stderr).into_owned();
+    assert_eq!(status.code(), Some(2), "{said}");
+    assert!(said.starts_with("error: PowerLoss(99): seed 1 has "), "{said}");
 }

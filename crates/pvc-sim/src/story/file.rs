@@ -5,9 +5,11 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use pvc_model::check_name;
 use pvc_model::vm::{MigrationMethod, Selector};
 use serde::Deserialize;
 use toml::Spanned;
+use uuid::Uuid;
 
 use super::words::{self, Form, Names};
 use super::{Expected, Said, Step, Story, deeds, facts};
@@ -20,6 +22,15 @@ const WITHIN: Duration = Duration::from_secs(300);
 
 /// How long what is true in the end has to stay so.
 const STAYS: Duration = Duration::from_secs(30);
+
+/// More memory than any machine has: 64 TiB.
+const MOST_MIB: u64 = 64 << 20;
+
+/// The longest name of a node or a VM.
+const MOST_LETTERS: usize = 63;
+
+/// More VMs of a kind than a story can be told of.
+const MOST_VMS: usize = 1_000;
 
 type Text = Spanned<String>;
 
@@ -106,7 +117,7 @@ enum BeginsIn {
 struct VmTable {
     name: Text,
     /// So many of its kind: `web` and 3 are web1, web2 and web3.
-    count: Option<usize>,
+    count: Option<Spanned<usize>>,
     on: Option<Text>,
     memory: Option<Text>,
     #[serde(default)]
@@ -216,7 +227,11 @@ impl Place {
     }
 
     fn wrong(&self, at: &Text, why: &str) -> String {
-        format!("{}:{}: {why}", self.file, self.line(at.span().start))
+        self.wrong_at(at.span().start, why)
+    }
+
+    fn wrong_at(&self, at: usize, why: &str) -> String {
+        format!("{}:{}: {why}", self.file, self.line(at))
     }
 
     fn toml(&self, error: &toml::de::Error) -> String {
@@ -245,7 +260,17 @@ impl Place {
             _ => None,
         };
         let why = || format!("`{}` is no amount of memory; say `512 MiB` or `8 GiB`", text.get_ref());
-        size.ok_or_else(|| self.wrong(text, &why()))
+        size.filter(|mib| (1..=MOST_MIB).contains(mib)).ok_or_else(|| self.wrong(text, &why()))
+    }
+
+    /// The name of something that is made.
+    fn name(&self, text: &Text, kind: &'static str) -> Result<String, String> {
+        let name = text.get_ref();
+        if Uuid::try_parse(name).is_ok() {
+            return Err(self.wrong(text, &format!("`{name}` is a UUID and no name")));
+        }
+        let checked = check_name(kind, name, MOST_LETTERS);
+        checked.map(|()| name.clone()).map_err(|why| self.wrong(text, &why.to_string()))
     }
 
     fn one_of(&self, list: &[String], name: &Text, kind: &str) -> Result<usize, String> {
@@ -354,7 +379,7 @@ fn hosts(place: &Place, tables: &[NodeTable]) -> Result<Vec<HostShape>, String> 
     }
     let host = |table: &NodeTable| {
         Ok(HostShape {
-            name: table.name.get_ref().clone(),
+            name: place.name(&table.name, "node")?,
             is_coordinator: table.role == Role::Coordinator,
             memory_mib: place.memory(&table.memory, 64 << 10)?,
             drift_ppm: 0,
@@ -379,12 +404,16 @@ fn vms(place: &Place, tables: &[VmTable], nodes: &[String]) -> Result<Vec<VmShap
     let mut vms = Vec::new();
     for table in tables {
         let one = vm(place, table, nodes)?;
-        match table.count {
-            None => vms.push(one),
-            Some(count) => vms.extend(
-                (1..=count).map(|number| VmShape { name: format!("{}{number}", one.name), ..one.clone() }),
-            ),
+        let Some(count) = &table.count else {
+            vms.push(one);
+            continue;
+        };
+        if !(1..=MOST_VMS).contains(count.get_ref()) {
+            let why = format!("`count` is 1 to {MOST_VMS}, not {}", count.get_ref());
+            return Err(place.wrong_at(count.span().start, &why));
         }
+        let named = |number| VmShape { name: format!("{}{number}", one.name), ..one.clone() };
+        vms.extend((1..=*count.get_ref()).map(named));
     }
     Ok(vms)
 }
@@ -411,9 +440,17 @@ fn vm(place: &Place, table: &VmTable, nodes: &[String]) -> Result<VmShape, Strin
             found.map(Some).ok_or_else(|| place.wrong(text, &why))
         }
     });
-    let limit = table.limit.iter().map(|name| place.one_of(nodes, name, "node"));
+    let limit: Vec<usize> =
+        table.limit.iter().map(|name| place.one_of(nodes, name, "node")).collect::<Result<_, _>>()?;
+    let host = table.on.as_ref().map(|name| place.one_of(nodes, name, "node")).transpose()?;
+    if let (Some(on), Some(host)) = (&table.on, host)
+        && !limit.is_empty()
+        && !limit.contains(&host)
+    {
+        return Err(place.wrong(on, &format!("`{}` is none of its `limit`", on.get_ref())));
+    }
     Ok(VmShape {
-        name: table.name.get_ref().clone(),
+        name: place.name(&table.name, "VM")?,
         memory_mib: place.memory(&table.memory, 1024)?,
         exists: table.state != BeginsIn::Undefined,
         runs: table.state == BeginsIn::Start,
@@ -426,9 +463,9 @@ fn vm(place: &Place, table: &VmTable, nodes: &[String]) -> Result<VmShape, Strin
             dies_at_start: 0,
         },
         rules: Rules {
-            host: table.on.as_ref().map(|name| place.one_of(nodes, name, "node")).transpose()?,
+            host,
             is_disabled: table.state == BeginsIn::Disable,
-            limit: limit.collect::<Result<_, _>>()?,
+            limit,
             selector: selector.transpose()?,
             method: method.transpose()?.flatten(),
         },

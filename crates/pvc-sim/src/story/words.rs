@@ -114,16 +114,26 @@ fn fill(sentence: &str, form: &str, names: &Names) -> Result<Filled, (usize, Opt
     let words = split(sentence);
     let mut rest = words.as_slice();
     let mut filled = Filled::default();
+    let mut misnamed = None;
     for wanted in form.split_whitespace() {
         let place = words.len() - rest.len();
         let taken = match take(sentence, rest, wanted, names, &mut filled) {
             Ok(taken) => taken,
+            // A sentence that begins with a name which nobody has may be of this form.
+            Err(Some(why)) if place == 0 && matches!(wanted, "NODE" | "VM") && !rest.is_empty() => {
+                misnamed = Some(why);
+                1
+            }
             // What is filled in may be anything; only after a word that is fixed it is surely meant so.
-            Err(why) => return Err((place, why)),
+            Err(why) => return Err((if misnamed.is_some() { 0 } else { place }, why)),
         };
         rest = &rest[taken..];
     }
-    if rest.is_empty() { Ok(filled) } else { Err((0, None)) }
+    match (rest.is_empty(), misnamed) {
+        (true, None) => Ok(filled),
+        (true, Some(why)) => Err((words.len(), Some(why))),
+        (false, _) => Err((0, None)),
+    }
 }
 
 /// How many words `wanted` takes.
@@ -292,6 +302,10 @@ mod tests {
         let said = understood("cut the cable of b").unwrap_err();
         assert_eq!(said, "`cut the cable of b`: `cable` is no network; there are cluster, upstream, storage");
         assert!(understood("cut the cluster network of").unwrap_err().contains("NODE is missing"));
+        assert_eq!(
+            understood("wbe runs on a").unwrap_err(),
+            "`wbe runs on a`: `wbe` is no VM; there are web"
+        );
         assert!(understood("pour coffee").unwrap_err().contains("Known are:\n  VM runs on NODES"));
         assert!(understood("web runs on a now").unwrap_err().contains("Known are"));
     }
