@@ -230,14 +230,14 @@ fn of_several_that_say_they_have_the_role_it_is_waited_until_only_one_is_left() 
     let mut listen = |peers: &mut Peers, for_seconds| {
         for _ in 0..for_seconds {
             peers.look(&cluster, true, Duration::from_secs(seconds));
-            peers.heard(&living, Some(Some(1)));
-            peers.heard(&silent, Some(None));
+            peers.heard(&living, Some(1));
+            peers.heard(&silent, None);
             seconds += 1;
         }
     };
     listen(&mut peers, 2);
     assert_eq!(holder(&cluster, &me, &peers), Holder::Unclear(&silent));
-    peers.heard(&silent, Some(Some(1)));
+    peers.heard(&silent, Some(1));
     assert_eq!(holder(&cluster, &me, &peers), Holder::Unclear(&silent), "both live");
     listen(&mut peers, 60);
     // Whose daemon announced itself once is known to have nothing left after a while.
@@ -528,7 +528,7 @@ fn seen(history: &[(CoordinatorState, DaemonState, Option<bool>, u64)]) -> (Peer
             now += Duration::from_secs(u64::from(second > 0));
             peers.look(&cluster, true, now);
             if let Some(announced) = announced {
-                peers.heard(&last.name, Some(announced.then_some(1)));
+                peers.heard(&last.name, announced.then_some(1));
             }
         }
     }
@@ -580,7 +580,7 @@ fn an_older_daemon_in_the_place_of_ours_is_never_absent_by_its_silence() {
         for second in 0..60 {
             let node = if second == 0 { &ours } else { &then };
             peers.look(&cluster(None, vec![node.clone()]), true, Duration::from_secs(second));
-            peers.heard(&node.name, Some((second == 0).then_some(1)));
+            peers.heard(&node.name, (second == 0).then_some(1));
         }
         assert_eq!(peers.is_absent(&then), absent, "{}", then.pvc_version);
     }
@@ -635,9 +635,9 @@ fn who_waits_for_a_silent_node_waits_longer_the_longer_its_session_lasts() {
         let silent = node("hv2", Primary, DaemonState::Run);
         let others = cluster(None, vec![silent.clone()]);
         peers.look(&others, true, now);
-        peers.heard(&silent.name, Some(Some(1)));
+        peers.heard(&silent.name, Some(1));
         peers.look(&others, true, now);
-        peers.heard(&silent.name, Some(None));
+        peers.heard(&silent.name, None);
         while !peers.is_absent(&silent) {
             now += Duration::from_secs(1);
             assert!(now <= gone, "{session:?}");

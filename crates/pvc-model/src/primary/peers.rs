@@ -80,14 +80,16 @@ impl Peers {
         }
     }
 
-    /// What the daemon of `name` is announced by in the store, another number with each session, if it is; `None` if
-    /// that could not be found out.
-    pub fn heard(&mut self, name: &NodeName, announced: Option<Option<i64>>) {
-        let Some(seen) = self.nodes.get_mut(name) else { return };
-        let Some(announced) = announced else {
+    /// Whether the daemon of `name` is announced could not be found out.
+    pub fn asked_in_vain(&mut self, name: &NodeName) {
+        if let Some(seen) = self.nodes.get_mut(name) {
             seen.silent = Duration::ZERO;
-            return;
-        };
+        }
+    }
+
+    /// What the daemon of `name` is announced by in the store, another number with each session; `None` if it is not.
+    pub fn heard(&mut self, name: &NodeName, announced: Option<i64>) {
+        let Some(seen) = self.nodes.get_mut(name) else { return };
         seen.ours |= announced.is_some();
         let is_news = std::mem::replace(&mut seen.announced, announced) != announced;
         if is_news {

@@ -53,15 +53,20 @@ async fn ask(shared: &Shared) {
     }
 }
 
-async fn ask_about(shared: &Shared, node: &NodeName) -> Option<Option<i64>> {
+/// Whether there was an answer.
+async fn ask_about(shared: &Shared, node: &NodeName) -> bool {
     let answer = shared.within(ASK, shared.store.announcement(node)).await.and_then(Result::ok);
-    shared.role.peers().heard(node, answer);
-    answer
+    let mut peers = shared.role.peers();
+    match answer {
+        Some(announced) => peers.heard(node, announced),
+        None => peers.asked_in_vain(node),
+    }
+    answer.is_some()
 }
 
 /// Whether it is known, by an answer of now, that the node has nothing of the role but what its record speaks of.
 pub(super) async fn is_clear(shared: &Shared, node: &NodeName) -> bool {
-    let answered = ask_about(shared, node).await.is_some();
+    let answered = ask_about(shared, node).await;
     let view = shared.store.view();
     let peers = seen(shared, &view);
     answered && !view.nodes.get(node).is_some_and(|record| peers.is_doubtful(record))
