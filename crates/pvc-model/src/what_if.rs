@@ -26,7 +26,7 @@ pub struct Outlook {
     pub coordinators: Coordinators,
     /// Why nobody makes up for it. Empty: somebody does.
     pub hindrances: Vec<Hindrance>,
-    /// The VMs that should run and cannot since the node is dead; those of much memory first, as they are placed.
+    /// The VMs that should run and cannot since the node is dead, in the order in which they are placed.
     pub fates: Vec<Fate>,
     /// The VMs that are assigned to the node and not to run.
     pub off: Vec<Uuid>,

@@ -36,8 +36,9 @@ pub enum Way {
 }
 
 /// Plans for all VMs at once that `victim` had; those that should run and cannot since it is dead are given other
-/// nodes, and no memory is promised twice (I11). The largest VMs choose first: a small one fits in what they
-/// leave, not the other way round.
+/// nodes, and no memory is promised twice (I11). What was on its way to a node keeps the memory that it has been
+/// promised there. Of the others the largest choose first: a small one fits in what they leave, not the other way
+/// round.
 pub fn rescues(cluster: &Cluster, victim: &NodeName) -> Vec<Rescue> {
     weighed_rescues(cluster, victim).into_iter().map(|(rescue, _)| rescue).collect()
 }
@@ -46,9 +47,13 @@ pub fn rescues(cluster: &Cluster, victim: &NodeName) -> Vec<Rescue> {
 pub fn weighed_rescues(cluster: &Cluster, victim: &NodeName) -> Vec<(Rescue, Option<Weighed>)> {
     let is_placed = |vm: &VmRecord| stake(cluster, vm, victim) == Some(Stake::Lost);
     let staked = |vm: &&VmRecord| stake(cluster, vm, victim).is_some();
-    let mut vms: Vec<&VmRecord> = cluster.vms.values().map(|vm| &**vm).filter(staked).collect();
-    vms.sort_by_key(|vm| (std::cmp::Reverse(vm.memory_mib()), vm.name.clone(), vm.uuid));
     let mut promises = Promises::under_way_but(cluster, is_placed);
+    let is_expected =
+        |vm: &VmRecord| is_moving(&vm.state) && destination(cluster, vm, victim, &promises).is_some();
+    let mut vms: Vec<&VmRecord> = cluster.vms.values().map(|vm| &**vm).filter(staked).collect();
+    vms.sort_by_cached_key(|vm| {
+        (!is_expected(vm), std::cmp::Reverse(vm.memory_mib()), vm.name.clone(), vm.uuid)
+    });
     let rescue = |vm: &VmRecord| {
         let (way, weighed) = match stake(cluster, vm, victim) {
             Some(Stake::Lost) => way(cluster, vm, victim, &mut promises),
@@ -126,6 +131,19 @@ fn runners<'a>(
     cluster.nodes.values().map(|node| &**node).filter(runs)
 }
 
+/// Where the VM was going, which is where somebody wanted it; if it still can.
+fn destination<'a>(
+    cluster: &'a Cluster,
+    vm: &VmRecord,
+    victim: &NodeName,
+    promises: &Promises,
+) -> Option<&'a NodeRecord> {
+    let need = Need { leaving: Some(victim), ..Need::of(vm) };
+    let check = if is_moving(&vm.state) { check_destination } else { check_node };
+    let node = vm.node.as_ref().and_then(|node| cluster.nodes.get(node))?;
+    check(node, &need, promises).is_ok().then_some(&**node)
+}
+
 fn way(
     cluster: &Cluster,
     vm: &VmRecord,
@@ -136,11 +154,7 @@ fn way(
         return (Way::Stay(runner.name.clone()), None);
     }
     let need = Need { leaving: Some(victim), ..Need::of(vm) };
-    // Where it was going is where somebody wanted it.
-    let destination = vm.node.as_ref().and_then(|node| cluster.nodes.get(node)).map(|node| &**node);
-    let check = if is_moving(&vm.state) { check_destination } else { check_node };
-    let fits = |node: &&NodeRecord| check(node, &need, promises).is_ok();
-    let (chosen, weighed) = match destination.filter(fits) {
+    let (chosen, weighed) = match destination(cluster, vm, victim, promises) {
         Some(node) => (Ok(node.name.clone()), None),
         None => {
             let selector = selector_for(vm.selector.as_ref(), cluster);
