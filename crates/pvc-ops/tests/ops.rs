@@ -137,6 +137,11 @@ impl World {
         self.store.fresh().await.unwrap();
     }
 
+    async fn working_on(&self, node: &str, vms: &[Uuid]) {
+        self.store.report(vec![Report::WorkingOn(node.into(), vms.to_vec())]).await.unwrap();
+        self.store.fresh().await.unwrap();
+    }
+
     async fn memory(&self, node: &str, free_mib: u64) {
         let figures =
             NodeFigures { memory_total_mib: 16_000, memory_free_mib: free_mib, ..NodeFigures::default() };
@@ -580,14 +585,10 @@ async fn a_start_under_way_is_waited_for_before_a_removal() {
 async fn a_vm_that_a_node_is_at_starting_is_not_taken_for_gone() {
     let world = World::with_nodes(&["hv1", "hv2"]).await;
     world.define("web1", UUID).await;
-    let at = async |vms: &[Uuid]| {
-        world.store.report(vec![Report::WorkingOn("hv2".into(), vms.to_vec())]).await.unwrap();
-        world.store.fresh().await.unwrap();
-    };
-    at(&[UUID]).await;
+    world.working_on("hv2", &[UUID]).await;
     let refusal = refused(vm::remove(&world.store, world.clock.as_ref(), None, "web1").await);
     assert!(matches!(refusal, RemoveRefusal::DoesNotStop { .. }), "{refusal}");
-    at(&[]).await;
+    world.working_on("hv2", &[]).await;
     vm::remove(&world.store, world.clock.as_ref(), None, "web1").await.unwrap();
 }
 
@@ -1180,6 +1181,20 @@ async fn a_vm_on_its_way_is_sent_elsewhere_or_called_back() {
     assert_eq!(place(), says("migrate-live", "hv2", ""));
     ask(moving(Movement::Move, Some("hv1"))).await.unwrap();
     assert_eq!(place(), says("migrate-live", "hv1", ""), "it is not shut down for a later order");
+
+    // A node that was only about to start it has no memory for it, and no right to it.
+    ask(moving(Movement::Move, Some("hv2"))).await.unwrap();
+    world.running("hv1", &[]).await;
+    world.working_on("hv1", &[UUID]).await;
+    let back = || async { refused(ask(moving(Movement::Move, Some("hv1"))).await).to_string() };
+    let crowded = back().await;
+    assert!(crowded.starts_with("node `hv1` has 1 MiB of memory free"), "{crowded}");
+    world
+        .write(|changes| {
+            changes.vm(UUID, VmChange::NodeLimit(vec!["hv2".into()]));
+        })
+        .await;
+    assert_eq!(back().await, "node `hv1` is not among the nodes the VM is limited to");
 }
 
 #[tokio::test]

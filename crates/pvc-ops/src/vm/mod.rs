@@ -27,10 +27,11 @@ fn name_taken(cluster: &Cluster, name: &str, own: Uuid) -> bool {
     cluster.vms.values().any(|vm| vm.name == name && vm.uuid != own)
 }
 
-/// A living node that [has](has) the VM.
+/// A living node that [has](has) the VM; one that says it runs there, if any does.
 fn runner(cluster: &Cluster, vm: Uuid) -> Option<&NodeRecord> {
-    let alive = |node: &&std::sync::Arc<NodeRecord>| node.daemon_state == DaemonState::Run;
-    cluster.nodes.values().filter(alive).find(|node| has(node, vm)).map(|node| &**node)
+    let alive = || cluster.nodes.values().filter(|node| node.daemon_state == DaemonState::Run);
+    let runs = alive().find(|node| node.running.contains(&vm));
+    runs.or_else(|| alive().find(|node| has(node, vm))).map(|node| &**node)
 }
 
 /// Whether the node says that it runs the VM, or is at starting or ending it: one that stands still in the middle of a

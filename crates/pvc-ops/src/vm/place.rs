@@ -330,9 +330,11 @@ fn promises(cluster: &Cluster, record: &VmRecord) -> Promises {
 fn fits(cluster: &Cluster, record: &VmRecord, node: &NodeRecord, need: Need<'_>) -> Result<(), MoveRefusal> {
     let is_called_back = is_moving(&record.state) && need.leaving == Some(&node.name);
     let is_up = need.runs && !matches!(record.state, VmState::Stop | VmState::Fail);
-    let need = match is_called_back {
-        true => Need { leaving: None, node_limit: &[], runs: false, ..need },
-        false => need,
+    let need = match (is_called_back, node.running.contains(&record.uuid)) {
+        (true, true) => Need { leaving: None, node_limit: &[], runs: false, ..need },
+        // It was about to start it.
+        (true, false) => Need { leaving: None, ..need },
+        (false, _) => need,
     };
     let waits_in_vain = waits_to_start(cluster, record) && node.domain_state == DomainState::Ready;
     let unfit = match check_node(node, &need, &promises(cluster, record)) {
