@@ -454,6 +454,7 @@ impl State {
             known.frozen = false;
             known.server_up = true;
             known.disk_full = false;
+            known.build.is_broken = false;
             known.bmc = BmcManner::Works;
             known.daemon_stopped = false;
             known.api_stopped = false;

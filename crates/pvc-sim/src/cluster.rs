@@ -112,6 +112,10 @@ impl Shape {
         self.hosts[host].name.clone()
     }
 
+    pub(crate) fn host_called(&self, name: &str) -> Option<usize> {
+        self.hosts.iter().position(|host| host.name == name)
+    }
+
     pub(crate) fn vm_name(&self, vm: usize) -> String {
         self.vms[vm].name.clone()
     }
@@ -495,6 +499,14 @@ impl Cluster {
 
     pub fn heal(&self) {
         self.world.with(crate::state::State::heal);
+    }
+
+    /// The host dies, and is not to be switched on again before everything heals.
+    pub(crate) fn breaks_down(&self, host: usize) {
+        self.world.with(|state| {
+            state.hosts[host].build.is_broken = true;
+            state.suffer(&Action::PowerLoss(host));
+        });
     }
 }
 

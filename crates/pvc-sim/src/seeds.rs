@@ -85,26 +85,64 @@ impl Case {
     async fn drama(&self, cluster: &Cluster) -> Result<(), Violation> {
         cluster.live(&self.history).await?;
         cluster.pass(Duration::from_secs(30)).await?;
+        self.bereave(cluster).await?;
         cluster.heal();
-        let end = cluster.now() + PROGRESS;
-        loop {
-            let unsettled = cluster.unsettled();
-            if unsettled.is_empty() {
-                break;
-            }
-            if cluster.now() >= end {
-                let what = unsettled.into_iter().take(12).collect::<Vec<_>>().join("; ");
-                return Err(Violation { rule: "progress".to_owned(), what });
-            }
-            cluster.care();
-            cluster.pass(CARE).await?;
-        }
+        settles(cluster, "progress", Cluster::unsettled, Cluster::care).await?;
         // It stays so.
         cluster.pass(Duration::from_secs(60)).await?;
         if let Some(what) = cluster.unsettled().first() {
             return Err(Violation { rule: "progress".to_owned(), what: format!("not for long: {what}") });
         }
         cluster.kept_promises(|_| true)
+    }
+
+    /// In every second run one machine dies for good while the others are still busy with all that was before: those
+    /// that are left make up for it, and nobody helps.
+    async fn bereave(&self, cluster: &Cluster) -> Result<(), Violation> {
+        let mut chance = Chance::for_purpose(self.shape.nature.seed, "bereavement");
+        let dispensable: Vec<usize> =
+            (0..self.shape.hosts.len()).filter(|host| self.is_dispensable(*host)).collect();
+        let dead = chance.pick(&dispensable).copied();
+        let Some(dead) = dead.filter(|_| chance.happens(500)) else { return Ok(()) };
+        cluster.heal();
+        cluster.pass(chance.seconds(0, 120)).await?;
+        cluster.breaks_down(dead);
+        let watched = |cluster: &Cluster| cluster.not_made_up_for(dead);
+        settles(cluster, "progress without", watched, Cluster::end_maintenance).await
+    }
+
+    /// Whether the others have a quorum without it.
+    fn is_dispensable(&self, host: usize) -> bool {
+        let coordinators =
+            |hosts: &mut dyn Iterator<Item = &HostShape>| hosts.filter(|host| host.is_coordinator).count();
+        let all = coordinators(&mut self.shape.hosts.iter());
+        let others = self.shape.hosts.iter().enumerate().filter(|(other, _)| *other != host);
+        2 * coordinators(&mut others.map(|(_, host)| host)) > all
+    }
+}
+
+/// Waits until nothing is `unsettled`, with somebody who looks after it.
+///
+/// # Errors
+/// If that takes too long.
+async fn settles(
+    cluster: &Cluster,
+    rule: &str,
+    unsettled: impl Fn(&Cluster) -> Vec<String>,
+    care: impl Fn(&Cluster),
+) -> Result<(), Violation> {
+    let end = cluster.now() + PROGRESS;
+    loop {
+        let left = unsettled(cluster);
+        if left.is_empty() {
+            return Ok(());
+        }
+        if cluster.now() >= end {
+            let what = left.into_iter().take(12).collect::<Vec<_>>().join("; ");
+            return Err(Violation { rule: rule.to_owned(), what });
+        }
+        care(cluster);
+        cluster.pass(CARE).await?;
     }
 }
 
@@ -114,27 +152,10 @@ impl Cluster {
         let view = self.view();
         let mut unsettled = Vec::new();
         for host in 0..self.shape.hosts.len() {
-            let name = self.shape.host_name(host);
-            match view.nodes.get(name.as_str()) {
-                None => unsettled.push(format!("{name} has no record")),
-                Some(node) => {
-                    if node.daemon_state != DaemonState::Run || node.domain_state != DomainState::Ready {
-                        unsettled.push(format!("{name} is {} and {}", node.daemon_state, node.domain_state));
-                    }
-                    let is_named = view.config.primary.as_ref().is_some_and(|primary| *primary == node.name);
-                    let wanted = match (self.shape.hosts[host].is_coordinator, is_named) {
-                        (true, true) => CoordinatorState::Primary,
-                        (true, false) => CoordinatorState::Secondary,
-                        (false, _) => CoordinatorState::Client,
-                    };
-                    if node.coordinator_state != wanted {
-                        unsettled.push(format!("{name} is {} instead of {wanted}", node.coordinator_state));
-                    }
-                    let addresses = self.world.with(|state| state.hosts[host].addresses.len());
-                    if is_named != (addresses == 3) || !is_named && addresses > 0 {
-                        unsettled.push(format!("{name} has {addresses} floating addresses"));
-                    }
-                }
+            unsettled.extend(self.unwell(host));
+            let node = view.nodes.get(self.shape.host_name(host).as_str());
+            if let Some(node) = node.filter(|node| node.domain_state != DomainState::Ready) {
+                unsettled.push(format!("{} is {}", node.name, node.domain_state));
             }
         }
         if view.config.primary.is_none() {
@@ -170,6 +191,83 @@ impl Cluster {
         unsettled
     }
 
+    /// What is wrong about a node whose machine is well, apart from its VMs.
+    fn unwell(&self, host: usize) -> Vec<String> {
+        let (view, name) = (self.view(), self.shape.host_name(host));
+        let Some(node) = view.nodes.get(name.as_str()) else { return vec![format!("{name} has no record")] };
+        let mut unwell = Vec::new();
+        if node.daemon_state != DaemonState::Run {
+            unwell.push(format!("{name} is {}", node.daemon_state));
+        }
+        let is_named = view.config.primary.as_ref().is_some_and(|primary| *primary == node.name);
+        let wanted = match (self.shape.hosts[host].is_coordinator, is_named) {
+            (true, true) => CoordinatorState::Primary,
+            (true, false) => CoordinatorState::Secondary,
+            (false, _) => CoordinatorState::Client,
+        };
+        if node.coordinator_state != wanted {
+            unwell.push(format!("{name} is {} instead of {wanted}", node.coordinator_state));
+        }
+        let addresses = self.world.with(|state| state.hosts[host].addresses.len());
+        if is_named != (addresses == 3) || !is_named && addresses > 0 {
+            unwell.push(format!("{name} has {addresses} floating addresses"));
+        }
+        unwell
+    }
+
+    /// What nobody has done yet about the death of one host, of all that is done without being asked for.
+    fn not_made_up_for(&self, dead: usize) -> Vec<String> {
+        let view = self.view();
+        let dead_name = self.shape.host_name(dead);
+        let Some(dead_node) = view.nodes.get(dead_name.as_str()) else { return Vec::new() };
+        let hosts = (0..self.shape.hosts.len()).filter(|host| *host != dead);
+        let mut left: Vec<String> = hosts.flat_map(|host| self.unwell(host)).collect();
+        if view.config.primary.as_ref().is_none_or(|primary| *primary == dead_node.name) {
+            left.push("nobody who lives is primary".to_owned());
+        }
+        // One that had said that it stops or starts is not taken for dead.
+        let may_stay = match dead_node.daemon_state {
+            DaemonState::Run | DaemonState::Dead => {
+                left.push(format!("{dead_name} is {}", dead_node.daemon_state));
+                return left;
+            }
+            DaemonState::Fenced => false,
+            _ => true,
+        };
+        if dead_node.domain_state == DomainState::FenceFlush {
+            left.push(format!("the VMs of {dead_name} are not recovered"));
+        }
+        for vm in 0..self.shape.vms.len() {
+            let Some(record) = view.vms.get(&vm_uuid(vm)) else { continue };
+            let is_of_the_dead = record.is_assigned_to(&dead_node.name);
+            let host = record.node.as_ref().and_then(|node| self.shape.host_called(node.as_str()));
+            let is_settled = match record.state {
+                VmState::Start if is_of_the_dead => may_stay,
+                VmState::Start => self.runs_on(vm) == host.into_iter().collect::<Vec<_>>(),
+                VmState::Stop | VmState::Disable | VmState::Fail | VmState::Delete => true,
+                _ => is_of_the_dead && may_stay,
+            };
+            if !is_settled {
+                let on = record.node.as_ref().map(ToString::to_string).unwrap_or_default();
+                let runs_on: Vec<String> =
+                    self.runs_on(vm).into_iter().map(|host| self.shape.host_name(host)).collect();
+                left.push(format!(
+                    "{} is {} on {on}; runs on {runs_on:?}",
+                    self.shape.vm_name(vm),
+                    record.state
+                ));
+            }
+        }
+        left
+    }
+
+    /// The cluster is to look after itself again.
+    fn end_maintenance(&self) {
+        if self.view().config.maintenance {
+            self.ask(Ask::Maintenance(false));
+        }
+    }
+
     /// What an operator does about what only operators can set right.
     pub fn care(&self) {
         let view = self.view();
@@ -181,9 +279,7 @@ impl Cluster {
                 self.ask(Ask::Ready(host));
             }
         }
-        if view.config.maintenance {
-            self.ask(Ask::Maintenance(false));
-        }
+        self.end_maintenance();
         for vm in 0..self.shape.vms.len() {
             let Some(record) = view.vms.get(&vm_uuid(vm)) else { continue };
             if record.state == VmState::Delete {
@@ -446,5 +542,27 @@ fn ask(chance: &mut Chance, shape: &Shape) -> Ask {
         32 => Ask::Limit { vm, to: Vec::new() },
         30 => Ask::Modify { vm, memory_mib: 256 << chance.below(3) },
         _ => Ask::Start(vm),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_death_is_made_up_for_when_the_vms_run_elsewhere_and_not_before() {
+        let cluster = Cluster::start(Shape::plain(3, 3), Log::new(false)).await.expect("all is well");
+        let left = cluster.not_made_up_for(0);
+        assert!(left.contains(&"hv1 is run".to_owned()), "nothing has happened yet: {left:?}");
+        cluster.breaks_down(0);
+        settles(&cluster, "progress", |cluster| cluster.not_made_up_for(0), |_| {}).await.expect("others do");
+        let host = cluster.runs_on(0);
+        assert!(host == [1] || host == [2], "vm0 ran on hv1: {host:?}");
+        cluster.world.with(|state| {
+            let vm = vm_uuid(0);
+            state.guest_ends(host[0], vm, "it is not needed any more", false);
+        });
+        let left = cluster.not_made_up_for(0);
+        assert!(left.len() == 1 && left[0].starts_with("vm0 is start on hv"), "{left:?}");
     }
 }
