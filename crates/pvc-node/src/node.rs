@@ -20,7 +20,7 @@ use crate::shared::{Heartbeat, Shared, id_of};
 use crate::startup::{self, NoFacts};
 use crate::vms::VmReconciler;
 use crate::{
-    ceph, collect, console, faults, fence, flush, inventory, keepalive, network, nodelog, primary, reset,
+    bmc, ceph, collect, console, faults, fence, flush, inventory, keepalive, network, nodelog, primary, reset,
 };
 
 /// How long the store may take for each of the last words.
@@ -223,6 +223,9 @@ fn start_tasks(shared: &Arc<Shared>, log_lines: Option<Receiver<String>>) -> Tas
     supervise(acting, shared, "flush", &end, flush::run);
     if shared.settings.role == NodeRole::Coordinator && !shared.settings.standalone {
         supervise(acting, shared, "fence", &end, fence::run);
+    }
+    if shared.settings.ipmi.is_some() {
+        supervise(acting, shared, "bmc", &end, bmc::run);
     }
     if let Some(limit) = shared.settings.reset_after.filter(|_| on.hypervisor) {
         supervise(acting, shared, "reset", &end, move |shared, end| reset::run(shared, limit, end));

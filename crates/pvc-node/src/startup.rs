@@ -11,10 +11,9 @@ use pvc_model::cluster::Cluster;
 use pvc_model::node::{CoordinatorState, DaemonState, DomainState, HypervisorNote, NodeRecord, NodeRole};
 use pvc_ports::{HostFacts, HypervisorError, HypervisorFacts};
 use pvc_store::schema::{SCHEMA_VERSION, SchemaStep, schema_step};
-use pvc_store::{
-    Announced, Change, ChangeError, Changes, ConfigChange, Ipmi, NewNode, NodeChange, StoreError,
-};
+use pvc_store::{Announced, Change, ChangeError, Changes, ConfigChange, NewNode, NodeChange, StoreError};
 
+use crate::bmc;
 use crate::network;
 use crate::node::{NodeError, Waiting};
 use crate::primary;
@@ -31,9 +30,6 @@ const SAY_EVERY: Duration = Duration::from_secs(10);
 
 /// How long the hypervisor may take to come up.
 const HYPERVISOR_CEILING: Duration = Duration::from_secs(30);
-
-/// How long the BMC may take to say that the power is on.
-const IPMI_DEADLINE: Duration = Duration::from_secs(2);
 
 /// Whether a step is to be taken, or why not.
 enum When {
@@ -125,7 +121,7 @@ pub(crate) async fn after_store(shared: &Arc<Shared>, waiting: &Waiting) -> Resu
     })
     .await?;
     step("IPMI self-test", When::only_if(settings.ipmi.is_some(), "no BMC is configured"), async {
-        test_ipmi(shared).await;
+        bmc::test(shared).await;
         Ok::<(), NodeError>(())
     })
     .await?;
@@ -323,45 +319,6 @@ async fn name_cluster(shared: &Shared) -> Result<(), NodeError> {
         Ok::<_, NoFacts>((changes, ()))
     };
     Ok(shared.store.change(decide).await?)
-}
-
-/// Asks the own BMC whether the power is on: if it does not answer now, nobody will be able to use it
-/// when this node must be shot. Either answer is logged, and neither stops the start.
-async fn test_ipmi(shared: &Shared) {
-    let Some(ipmi) = &shared.settings.ipmi else { return };
-    let asked = shared.within(IPMI_DEADLINE, shared.ports.power.is_on(&ipmi.bmc())).await;
-    let why = match asked {
-        Some(Ok(true)) => {
-            shared.bmc_answers.store(true, Ordering::Relaxed);
-            return tracing::info!(bmc = ipmi.hostname, "the BMC answers; this node can be fenced");
-        }
-        Some(Ok(false)) => {
-            forget_bmc(shared).await;
-            "it says that the power of this machine is off: it is another machine's, and is not recorded as this one's".to_owned()
-        }
-        Some(Err(error)) => error.to_string(),
-        None => format!("no answer within {} s", IPMI_DEADLINE.as_secs()),
-    };
-    tracing::error!(
-        bmc = ipmi.hostname,
-        why,
-        "the BMC cannot be used; this node cannot be fenced. Check `fencing.ipmi` in the configuration and the BMC's network"
-    );
-}
-
-/// Takes a BMC that is another machine's out of the record: a fencer would believe what it says.
-async fn forget_bmc(shared: &Shared) {
-    let decide = |_: &Cluster| {
-        let mut changes = Changes::new();
-        changes.node(shared.name(), NodeChange::Ipmi(Ipmi::default()));
-        Ok::<_, NoFacts>((changes, ()))
-    };
-    if let Err(error) = shared.store.change(decide).await {
-        tracing::error!(
-            error = &error as &dyn std::error::Error,
-            "the wrong BMC could not be taken out of the record"
-        );
-    }
 }
 
 /// Lets everybody see what guests run with here.

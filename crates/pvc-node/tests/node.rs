@@ -816,18 +816,60 @@ async fn the_first_steps_make_every_folder_also_below_one_that_is_there() {
     assert_eq!(error.to_string(), "the folder `/proc/nonexistent/folder` could not be made");
 }
 
+/// A world whose node has a BMC of this manner.
+async fn world_with_bmc(manner: BmcManner) -> world::World {
+    let mut world = world().await;
+    world.power.set_manner("hv1-ipmi", manner);
+    let (hostname, username) = ("hv1-ipmi".to_owned(), "admin".to_owned());
+    world.settings.ipmi = Some(pvc_store::Ipmi { hostname, username, password: "secret".to_owned() });
+    world
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_own_bmc_is_asked_once_and_a_dead_one_does_not_stop_the_start() {
     for dead in [false, true] {
-        let mut world = world().await;
-        world.power.set_manner("hv1-ipmi", BmcManner { dead, ..BmcManner::default() });
-        let (hostname, username) = ("hv1-ipmi".to_owned(), "admin".to_owned());
-        world.settings.ipmi = Some(pvc_store::Ipmi { hostname, username, password: "secret".to_owned() });
+        let world = world_with_bmc(BmcManner { dead, ..BmcManner::default() }).await;
         let _daemon = world.running().await;
         world.pass(60).await;
         assert_eq!(world.power.calls(), ["status hv1-ipmi"]);
         assert_eq!(world.node().unwrap().ipmi_hostname, "hv1-ipmi");
     }
+}
+
+/// Found by the simulation: nobody could fence the node until its daemon was restarted.
+#[tokio::test(start_paused = true)]
+async fn a_bmc_that_says_off_is_forgotten_until_it_says_on() {
+    let lies = BmcManner { lies: true, ..BmcManner::default() };
+    let world = world_with_bmc(lies.clone()).await;
+    let _daemon = world.running().await;
+    let recorded = |name: &'static str| {
+        let world = &world;
+        async move {
+            world
+                .until(&format!("recorded is `{name}`"), || world.node().unwrap().ipmi_hostname == name)
+                .await;
+        }
+    };
+    recorded("").await;
+    world.power.set_manner("hv1-ipmi", BmcManner::default());
+    world.pass(300).await;
+    recorded("hv1-ipmi").await;
+    world.power.set_manner("hv1-ipmi", lies);
+    world.pass(300).await;
+    recorded("").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bmc_that_stays_silent_is_a_fault_before_it_is_needed() {
+    let world = world_with_bmc(BmcManner::default()).await;
+    let _daemon = world.running().await;
+    world.power.set_manner("hv1-ipmi", BmcManner { dead: true, ..BmcManner::default() });
+    world.pass(330).await;
+    assert!(world.view().faults.is_empty(), "it may have been busy");
+    world.pass(300).await;
+    let message = world.view().faults["BMC_UNUSABLE_HV1"].message.clone();
+    assert!(message.starts_with("the BMC `hv1-ipmi` of node hv1 cannot be used: "), "{message}");
+    assert_eq!(world.node().unwrap().ipmi_hostname, "hv1-ipmi", "others may reach it");
 }
 
 #[tokio::test(start_paused = true)]

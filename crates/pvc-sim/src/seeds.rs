@@ -225,8 +225,10 @@ impl Cluster {
         if view.config.primary.as_ref().is_none_or(|primary| *primary == dead_node.name) {
             left.push("nobody who lives is primary".to_owned());
         }
-        // One that had said that it stops or starts is not taken for dead.
+        // One that had said that it stops or starts is not taken for dead; and one whose BMC had just said that it is
+        // another machine's is not proven dead.
         let may_stay = match dead_node.daemon_state {
+            DaemonState::Dead if dead_node.ipmi_hostname.is_empty() => true,
             DaemonState::Run | DaemonState::Dead => {
                 left.push(format!("{dead_name} is {}", dead_node.daemon_state));
                 return left;
