@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use pvc_model::storage::VolumeId;
+use pvc_model::vm::MigrationMethod;
 use pvc_ports::GuestRun;
 use serde::{Deserialize, Serialize};
 
@@ -108,6 +109,15 @@ pub enum StartFailure {
 pub enum OnlyWay {
     Live,
     Shutdown,
+}
+
+impl OnlyWay {
+    pub fn method(self) -> MigrationMethod {
+        match self {
+            OnlyWay::Live => MigrationMethod::Live,
+            OnlyWay::Shutdown => MigrationMethod::Shutdown,
+        }
+    }
 }
 
 /// What an operator asks for.

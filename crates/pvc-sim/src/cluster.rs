@@ -239,8 +239,14 @@ impl Cluster {
                 return Err(Violation { rule: "scene".to_owned(), what });
             }
             let wish = if shape.runs { Wish::Runs } else { Wish::IsOff };
-            let wishes =
-                [wish, Wish::IsThere, Wish::IsCalled(shape.name.clone()), Wish::Has(shape.memory_mib)];
+            let wishes = [
+                wish,
+                Wish::IsThere,
+                Wish::IsCalled(shape.name.clone()),
+                Wish::Has(shape.memory_mib),
+                Wish::IsLimitedTo(rules.limit.clone()),
+                Wish::MovesOnly(rules.method.clone()),
+            ];
             self.promises().begin_with(vm, wishes);
         }
         Ok(())

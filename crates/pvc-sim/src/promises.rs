@@ -4,13 +4,13 @@
 //! at once nobody knows which one came last; and one that was never answered may still be carried out at any time, for
 //! the process that took it may stand still. Then nothing is promised.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use pvc_model::cluster::Cluster as View;
-use pvc_model::vm::VmState;
+use pvc_model::vm::{MigrationMethod, VmState};
 
-use crate::actions::Ask;
-use crate::cluster::vm_uuid;
+use crate::actions::{Ask, OnlyWay};
+use crate::cluster::{Shape, vm_uuid};
 use crate::operators::Answer;
 
 /// Something about a VM that operators decide.
@@ -20,10 +20,13 @@ enum Aspect {
     Power,
     Name,
     Memory,
+    Limit,
+    Method,
 }
 
 impl Aspect {
-    const ALL: [Aspect; 4] = [Aspect::Existence, Aspect::Power, Aspect::Name, Aspect::Memory];
+    const ALL: [Aspect; 6] =
+        [Aspect::Existence, Aspect::Power, Aspect::Name, Aspect::Memory, Aspect::Limit, Aspect::Method];
 }
 
 /// How it is to be.
@@ -36,6 +39,10 @@ pub(crate) enum Wish {
     IsCalled(String),
     /// So much memory, in MiB.
     Has(u64),
+    /// Hosts; none: to any.
+    IsLimitedTo(Vec<usize>),
+    /// `None`: in whatever way does.
+    MovesOnly(Option<MigrationMethod>),
 }
 
 impl Wish {
@@ -49,6 +56,8 @@ impl Wish {
             Wish::Runs | Wish::IsOff => Aspect::Power,
             Wish::IsCalled(_) => Aspect::Name,
             Wish::Has(_) => Aspect::Memory,
+            Wish::IsLimitedTo(_) => Aspect::Limit,
+            Wish::MovesOnly(_) => Aspect::Method,
         }
     }
 }
@@ -71,6 +80,8 @@ fn stake(ask: &Ask) -> Option<Stake> {
         Ask::Stop(vm) | Ask::Shutdown(vm) | Ask::Disable(vm) => one(*vm, Wish::IsOff),
         Ask::Rename { vm, to } => one(*vm, Wish::IsCalled(to.clone())),
         Ask::Modify { vm, memory_mib } => one(*vm, Wish::Has(*memory_mib)),
+        Ask::Limit { vm, to } => one(*vm, Wish::IsLimitedTo(to.clone())),
+        Ask::Method { vm, only } => one(*vm, Wish::MovesOnly(only.map(OnlyWay::method))),
         Ask::Undefine(vm) => all(*vm, vec![Wish::IsGone]),
         Ask::Define(vm) => all(*vm, vec![Wish::IsThere, Wish::IsOff]),
         _ => None,
@@ -139,7 +150,12 @@ impl Promises {
     }
 
     /// The first promise of those that count that the records do not keep, with what they say.
-    pub fn broken(&self, view: &View, counts: impl Fn(&Wish) -> bool) -> Option<(usize, Wish, String)> {
+    pub fn broken(
+        &self,
+        view: &View,
+        shape: &Shape,
+        counts: impl Fn(&Wish) -> bool,
+    ) -> Option<(usize, Wish, String)> {
         self.0.iter().find_map(|((vm, _), promise)| {
             let wish = promise.wish.clone().filter(&counts)?;
             let record = view.vms.get(&vm_uuid(*vm));
@@ -152,6 +168,14 @@ impl Promises {
                 (Wish::IsCalled(name), Some(record)) => (record.name == *name, record.name.clone()),
                 (Wish::Has(mib), Some(record)) => {
                     (record.memory_mib() == *mib, format!("one with {} MiB", record.memory_mib()))
+                }
+                (Wish::IsLimitedTo(hosts), Some(record)) => {
+                    let names = hosts.iter().map(|host| shape.host_name(*host)).collect::<BTreeSet<_>>();
+                    let so = record.node_limit.iter().map(ToString::to_string).collect::<BTreeSet<_>>();
+                    (names == so, format!("limited to {so:?}"))
+                }
+                (Wish::MovesOnly(only), Some(record)) => {
+                    (record.migration_method == *only, format!("moved by {:?}", record.migration_method))
                 }
             };
             (!is_kept).then_some((*vm, wish, so))
@@ -219,9 +243,12 @@ mod tests {
         promises.answered(&Ask::Undefine(0), &DONE);
         assert_eq!(wish(&promises, Aspect::Existence), Some(Wish::IsGone));
         assert_eq!(wish(&promises, Aspect::Memory), None);
-        assert_eq!(promises.broken(&View::default(), |_| true), None);
+        assert_eq!(promises.broken(&View::default(), &Shape::plain(1, 1), |_| true), None);
         let mut promises = Promises::default();
         promises.begin_with(0, [Wish::Runs]);
-        assert_eq!(promises.broken(&View::default(), |_| true), Some((0, Wish::Runs, "gone".to_owned())));
+        assert_eq!(
+            promises.broken(&View::default(), &Shape::plain(1, 1), |_| true),
+            Some((0, Wish::Runs, "gone".to_owned()))
+        );
     }
 }

@@ -303,7 +303,7 @@ impl Cluster {
     /// The first promise that was not kept (I10).
     pub(crate) fn kept_promises(&self, counts: impl Fn(&Wish) -> bool) -> Result<(), Violation> {
         let view = self.view();
-        let Some((vm, wish, so)) = self.promises().broken(&view, counts) else { return Ok(()) };
+        let Some((vm, wish, so)) = self.promises().broken(&view, &self.shape, counts) else { return Ok(()) };
         let what = format!("{} is {so}, and an operator was promised: {wish:?}", self.shape.vm_name(vm));
         Err(Violation { rule: "I10".to_owned(), what })
     }
@@ -566,5 +566,24 @@ mod tests {
         });
         let left = cluster.not_made_up_for(0);
         assert!(left.len() == 1 && left[0].starts_with("vm0 is start on hv"), "{left:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_an_operator_was_promised_and_is_not_so_is_found() {
+        let cluster = Cluster::start(Shape::plain(2, 1), Log::new(false)).await.expect("all is well");
+        assert_eq!(cluster.kept_promises(|_| true), Ok(()));
+        for (wish, what) in [
+            (Wish::IsOff, "vm0 is start, and an operator was promised: IsOff"),
+            (Wish::IsCalled("web".to_owned()), "vm0 is vm0, and"),
+            (Wish::Has(512), "vm0 is one with 1024 MiB, and"),
+            (Wish::IsLimitedTo(vec![1]), "vm0 is limited to {}, and"),
+            (Wish::MovesOnly(Some(MigrationMethod::Live)), "vm0 is moved by None, and"),
+            (Wish::IsGone, "vm0 is there, and"),
+        ] {
+            let cluster = Cluster::start(Shape::plain(2, 1), Log::new(false)).await.expect("all is well");
+            cluster.promises().begin_with(0, [wish]);
+            let found = cluster.kept_promises(|_| true).expect_err("it is otherwise");
+            assert!(found.rule == "I10" && found.what.starts_with(what), "{found:?}");
+        }
     }
 }
