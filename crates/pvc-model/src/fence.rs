@@ -27,7 +27,7 @@ use crate::cluster::Cluster;
 use crate::node::{DaemonState, DomainState, NodeRecord, NodeRole};
 use crate::vm::backoff::Backoff;
 
-pub use rescue::{Rescue, Way, is_awaited, is_lock_of_the_dead, rescues, weighed_rescues};
+pub use rescue::{Rescue, Way, is_awaited, is_lock_of_the_dead, rescues, rescues_while, weighed_rescues};
 pub use sightings::Sightings;
 
 /// Chances of a suspected node to show that it lives before its power is cut, one interval each.

@@ -26,7 +26,7 @@ pub struct Outlook {
     pub coordinators: Coordinators,
     /// Why nobody makes up for it. Empty: somebody does.
     pub hindrances: Vec<Hindrance>,
-    /// The VMs that should run and cannot since the node is dead, in the order in which they are placed.
+    /// The VMs that should run and cannot since the node is dead; those of much memory first, as they are placed.
     pub fates: Vec<Fate>,
     /// The VMs that are assigned to the node and not to run.
     pub off: Vec<Uuid>,
@@ -242,9 +242,9 @@ fn fates(fenced: &Cluster, node: &NodeName, is_recovered: bool) -> Vec<Fate> {
             Way::Leave if !is_to_run(record) => return None,
             Way::Leave => End::Elsewhere,
             Way::Stay(on) => End::Stays(on),
-            Way::Start(_) | Way::Wait(_) if !is_recovered => End::Down,
+            Way::Start(_) | Way::Wait(_) | Way::Later(_) if !is_recovered => End::Down,
             Way::Start(on) => End::Starts(on),
-            Way::Wait(why) => End::Waits(why),
+            Way::Wait(why) | Way::Later(why) => End::Waits(why),
         };
         let weighed = weighed.filter(|_| is_recovered);
         let (memory_mib, cautions) = (record.memory_mib(), cautions(record));

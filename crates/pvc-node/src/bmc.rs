@@ -1,5 +1,10 @@
 //! The node's own BMC, by which others prove it dead. Whether it can be used is known before it is needed.
+//!
+//! One that says "off" while this machine runs is another machine's, or lies: a fencer would take that for a proof. It
+//! is taken out of the record, and stays out until the daemon starts anew. That it says "on" later proves nothing: another
+//! machine may have been switched on.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -14,111 +19,141 @@ use crate::shared::Shared;
 /// How long it may take to say that the power is on, while the daemon starts.
 const AT_THE_START: Duration = Duration::from_secs(2);
 
-/// How long later: as long as a fencer waits for a question.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long later: as long as a fencer waits for it.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How often it is asked. A fault that goes on is written again as often.
 const EVERY: Duration = faults::REFRESH;
 
-/// What the BMC said.
+/// After an "off" it is asked once more: one that restarts may say anything for a moment.
+const CONFIRM_AFTER: Duration = Duration::from_secs(5);
+
+/// How long the store may take, and how soon it is tried again.
+const STORE: Duration = Duration::from_secs(10);
+
+/// What the BMC says.
 enum Found {
     Usable,
-    /// It says that the power of this machine is off.
-    OfAnother,
     Silent(String),
+    /// Twice that the power of this machine is off.
+    Foreign,
 }
 
-impl Found {
-    fn trouble(&self) -> Option<String> {
-        match self {
-            Found::Usable => None,
-            Found::OfAnother => Some(
-                "it says that the power of this machine is off: it is another machine's, and is not recorded as this one's"
-                    .to_owned(),
-            ),
-            Found::Silent(why) => Some(why.clone()),
-        }
-    }
-}
-
-/// Asks for the first time, as the daemon starts. Either answer is logged, and neither stops the start.
+/// Asks for the first time, as the daemon starts. What it says is logged, and does not stop the start.
 pub(crate) async fn test(shared: &Shared) {
-    if let Some(ipmi) = &shared.settings.ipmi {
-        let found = ask(shared, ipmi, AT_THE_START).await;
-        note(shared, ipmi, &found).await;
-        tell(shared, ipmi, &found);
+    let Some(ipmi) = &shared.settings.ipmi else { return };
+    let found = ask(shared, ipmi, AT_THE_START).await;
+    shared.bmc_answers.store(matches!(found, Found::Usable), Ordering::Relaxed);
+    if matches!(found, Found::Foreign) {
+        shared.bmc_is_foreign.store(true, Ordering::Relaxed);
+        forget(shared).await;
     }
+    tell(ipmi, &found);
 }
 
 /// Asks again and again until `shutdown`.
 pub(crate) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
     let Some(ipmi) = shared.settings.ipmi.clone() else { return };
-    let mut was_usable = shared.bmc_answers.load(Ordering::Relaxed);
+    tokio::select! {
+        biased;
+        () = shutdown.cancelled() => {}
+        () = look_after(&shared, &ipmi) => {}
+    }
+}
+
+async fn look_after(shared: &Arc<Shared>, ipmi: &Ipmi) {
+    let mut answered = shared.bmc_answers.load(Ordering::Relaxed);
+    while !shared.bmc_is_foreign.load(Ordering::Relaxed) {
+        shared.sleep(EVERY).await;
+        let found = ask(shared, ipmi, PATIENCE).await;
+        match &found {
+            // The first time it may have been busy.
+            Found::Silent(why) if !answered => raise(shared, ipmi, why).await,
+            Found::Usable if answered => {}
+            _ => tell(ipmi, &found),
+        }
+        answered = matches!(found, Found::Usable);
+        if matches!(found, Found::Foreign) {
+            shared.bmc_is_foreign.store(true, Ordering::Relaxed);
+        }
+    }
     loop {
-        tokio::select! {
-            biased;
-            () = shutdown.cancelled() => return,
-            () = shared.sleep(EVERY) => {}
-        }
-        let found = ask(&shared, &ipmi, PATIENCE).await;
-        note(&shared, &ipmi, &found).await;
-        let trouble = found.trouble();
-        if trouble.is_none() != was_usable {
-            was_usable = trouble.is_none();
-            tell(&shared, &ipmi, &found);
-        } else if let Some(why) = trouble {
-            // Not for a moment in which it was busy.
-            let node = shared.name();
-            let message = format!(
-                "the BMC `{}` of node {node} cannot be used: {why}. If the node dies, nobody can prove it",
-                ipmi.hostname
-            );
-            faults::raise(&shared, &fault_id("BMC_UNUSABLE", node.as_str()), &message).await;
-        }
+        let is_out = forget(shared).await;
+        let why = "it says that the power is off while the node runs: it is another machine's, or broken, and is not \
+                   recorded as this node's until its daemon is restarted";
+        raise(shared, ipmi, why).await;
+        shared.sleep(if is_out { EVERY } else { STORE }).await;
     }
 }
 
 async fn ask(shared: &Shared, ipmi: &Ipmi, patience: Duration) -> Found {
-    match shared.within(patience, shared.ports.power.is_on(&ipmi.bmc())).await {
-        Some(Ok(true)) => Found::Usable,
-        Some(Ok(false)) => Found::OfAnother,
-        Some(Err(error)) => Found::Silent(error.to_string()),
-        None => Found::Silent(format!("no answer within {} s", patience.as_secs())),
+    let once = async || {
+        let answer = shared.within(patience, shared.ports.power.is_on(&ipmi.bmc())).await;
+        answer.ok_or_else(|| format!("no answer within {} s", patience.as_secs()))?.map_err(|e| e.to_string())
+    };
+    let first = once().await;
+    let last = match first {
+        Ok(false) => {
+            shared.sleep(CONFIRM_AFTER).await;
+            once().await
+        }
+        other => other,
+    };
+    match last {
+        Ok(true) => Found::Usable,
+        Ok(false) => Found::Foreign,
+        Err(why) => Found::Silent(why),
     }
 }
 
-/// Has the record name the BMC, and none that is another machine's: a fencer would believe what that one says.
-async fn note(shared: &Shared, ipmi: &Ipmi, found: &Found) {
-    shared.bmc_answers.store(matches!(found, Found::Usable), Ordering::Relaxed);
-    let recorded = match found {
-        Found::Usable => ipmi.clone(),
-        Found::OfAnother => Ipmi::default(),
-        Found::Silent(_) => return,
-    };
+/// Sees that the record names no BMC. Whether it is so.
+async fn forget(shared: &Shared) -> bool {
     let decide = |cluster: &Cluster| {
         let mut changes = Changes::new();
-        let own = cluster.nodes.get(shared.name());
-        if own.is_some_and(|own| own.ipmi_hostname != recorded.hostname) {
-            changes.node(shared.name(), NodeChange::Ipmi(recorded.clone()));
+        let own = cluster.nodes.get(shared.name()).filter(|_| shared.has_name());
+        if own.is_some_and(|own| !own.ipmi_hostname.is_empty()) {
+            changes.node(shared.name(), NodeChange::Ipmi(Ipmi::default()));
         }
-        Ok::<_, std::convert::Infallible>((changes, ()))
+        Ok::<_, Infallible>((changes, ()))
     };
-    if let Err(error) = shared.store.change(decide).await {
-        tracing::error!(
-            error = &error as &dyn std::error::Error,
-            "what the BMC says of itself could not be recorded"
-        );
+    match shared.within(STORE, shared.store.change(decide)).await {
+        Some(Ok(())) => true,
+        Some(Err(error)) => {
+            tracing::error!(
+                error = &error as &dyn std::error::Error,
+                "the wrong BMC could not be taken out of the record; it is tried again"
+            );
+            false
+        }
+        None => {
+            tracing::error!("the wrong BMC could not be taken out of the record in time; it is tried again");
+            false
+        }
     }
 }
 
-fn tell(shared: &Shared, ipmi: &Ipmi, found: &Found) {
-    match found.trouble() {
-        None => tracing::info!(bmc = ipmi.hostname, "the BMC answers; this node can be fenced"),
-        Some(why) => tracing::error!(
-            node = %shared.name(),
-            bmc = ipmi.hostname,
-            why,
-            "the BMC cannot be used; this node cannot be fenced. Check `fencing.ipmi` in the configuration and the BMC's network"
-        ),
-    }
+async fn raise(shared: &Arc<Shared>, ipmi: &Ipmi, why: &str) {
+    let node = shared.name();
+    let message = format!(
+        "the BMC `{}` of node {node} cannot be used: {why}. If the node dies, nobody can prove it",
+        ipmi.hostname
+    );
+    faults::raise(shared, &fault_id("BMC_UNUSABLE", node.as_str()), &message).await;
+}
+
+fn tell(ipmi: &Ipmi, found: &Found) {
+    let why = match found {
+        Found::Usable => {
+            return tracing::info!(bmc = ipmi.hostname, "the BMC answers; this node can be fenced");
+        }
+        Found::Silent(why) => why,
+        Found::Foreign => {
+            "it says that the power of this machine is off: it is another machine's, and is not recorded as this one's"
+        }
+    };
+    tracing::error!(
+        bmc = ipmi.hostname,
+        why,
+        "the BMC cannot be used; this node cannot be fenced. Check `fencing.ipmi` in the configuration and the BMC's network"
+    );
 }

@@ -49,7 +49,7 @@ pub struct NodeSettings {
     pub upstream_ip: Option<String>,
     /// What a primary has and others have not.
     pub floating: Vec<FloatingAddress>,
-    /// This node's BMC: recorded for the others, and asked once at the start.
+    /// This node's BMC: recorded for the others, and asked at the start and now and then.
     pub ipmi: Option<Ipmi>,
     /// When others are taken for dead, and what is done then.
     pub fencing: Rules,

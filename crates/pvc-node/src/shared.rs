@@ -40,6 +40,8 @@ pub(crate) struct Shared {
     pub role: Role,
     /// Whether this node's own BMC answered at the start.
     pub bmc_answers: AtomicBool,
+    /// Whether it has said that this machine is off.
+    pub bmc_is_foreign: AtomicBool,
     /// What guests run with here, once that is known.
     pub runs_with: OnceLock<HypervisorNote>,
     heartbeat: Mutex<Heartbeat>,
@@ -93,7 +95,7 @@ impl Shared {
         let (stamped, _) = watch::channel(0);
         let failed_moves = Mutex::default();
         let role = Role::new(settings.session_timeout);
-        let bmc_answers = AtomicBool::new(false);
+        let (bmc_answers, bmc_is_foreign) = (AtomicBool::new(false), AtomicBool::new(false));
         Shared {
             settings,
             ports,
@@ -104,6 +106,7 @@ impl Shared {
             unannounced: Notify::new(),
             announced_in: AtomicI64::new(0),
             bmc_answers,
+            bmc_is_foreign,
             runs_with: OnceLock::new(),
             role,
             heartbeat,

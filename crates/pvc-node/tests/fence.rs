@@ -718,6 +718,27 @@ async fn a_recovery_does_not_wait_for_ever_for_a_node_that_died_as_it_started() 
     eyes.until_state(vm, "stop").await;
 }
 
+/// Found by the simulation: others were given the memory that it was still promised where it went.
+#[tokio::test(start_paused = true)]
+async fn a_vm_on_its_way_that_has_no_place_yet_is_called_back_to_the_dead_node() {
+    let mut three = Three::start(|_| {}).await;
+    let vm = three.run_vm(1, 3).await;
+    three.lose(2, true).await;
+    let mut starts = Changes::new();
+    starts.node(&NodeName::new("hv2"), NodeChange::Daemon(DaemonState::Init));
+    three.eyes().change(starts).await;
+    let nodes = vec![NodeName::new("hv2"), NodeName::new("hv3")];
+    let away = [VmChange::NodeLimit(nodes), VmChange::State(VmState::Migrate), VmChange::Node("hv2".into())];
+    three.write(vm, away).await;
+    three.lose(3, true).await;
+    let eyes = three.eyes();
+    let is_back = || eyes.state(vm) == "start" && eyes.vm(vm).node.as_ref().unwrap().as_str() == "hv3";
+    eyes.until("it is called back", is_back).await;
+    assert_eq!(three.state("hv3"), (DaemonState::Fenced, DomainState::FenceFlush), "and not given up");
+    eyes.until_state(vm, "stop").await;
+    assert!(eyes.vm(vm).autostart);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_cut_off_node_without_vms_or_in_maintenance_does_not_reset_itself() {
     for in_maintenance in [false, true] {

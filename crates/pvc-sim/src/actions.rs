@@ -278,8 +278,12 @@ impl Action {
         of_hosts.iter().all(|host| *host < hosts) && of_vms.iter().all(|vm| *vm < vms)
     }
 
-    /// Its kind, for counting: the first word.
+    /// Its kind, for counting: the first word, and of a BMC how it is.
     pub fn kind(&self) -> String {
+        if let Action::Bmc(_, manner) = self {
+            let manner = format!("{manner:?}");
+            return format!("Bmc {}", manner.split('(').next().unwrap_or_default());
+        }
         let text = match self {
             Action::Ask(ask) => format!("ask {ask:?}"),
             other => format!("{other:?}"),
@@ -306,7 +310,10 @@ impl State {
             Action::FreezeDaemon(host) => self.freeze_daemon(host, true),
             Action::ThawDaemon(host) => self.freeze_daemon(host, false),
             Action::FreezeHost(host) => self.hosts[host].frozen = self.hosts[host].on,
-            Action::ThawHost(host) => self.hosts[host].frozen = false,
+            Action::ThawHost(host) => {
+                self.hosts[host].frozen = false;
+                self.truth_of_thaw(host);
+            }
             Action::KillDaemon(host) => self.kill_daemon(host),
             Action::RestartDaemon(host) => self.ask_daemon_to_stop(host),
             Action::StopDaemon(host) => {
@@ -413,8 +420,26 @@ impl State {
             Action::HypervisorUp(host) => !self.hosts[host].hypervisor_up,
             Action::CephSilent => !self.ceph.silent,
             Action::CephAnswers => self.ceph.silent,
-            Action::CrashGuest(vm) => self.hosts.iter().any(|host| host.guests.contains_key(&vm_uuid(vm))),
-            _ => true,
+            Action::CrashGuest(vm) | Action::PauseGuest(vm) | Action::ResumeGuest(vm) => {
+                self.hosts.iter().any(|host| host.guests.contains_key(&vm_uuid(vm)))
+            }
+            Action::StartApi(host) => self.hosts[host].on && self.hosts[host].api.is_none(),
+            Action::StartWorker(host) => self.hosts[host].on && self.hosts[host].worker.is_none(),
+            Action::ServerKeepsUp(_)
+            | Action::Upgrade(_)
+            | Action::Downgrade(_)
+            | Action::StepClock(..)
+            | Action::StoreTakesNoWrites
+            | Action::StoreTakesWrites
+            | Action::Layout(_)
+            | Action::UnknownKeys
+            | Action::FailStarts { .. }
+            | Action::DeafenGuest(_)
+            | Action::CalmGuest(_)
+            | Action::LoseVolume(_)
+            | Action::LockVolume(_)
+            | Action::LoseLock(_)
+            | Action::Ask(_) => true,
         }
     }
 

@@ -135,7 +135,7 @@ pub(crate) struct Host {
     /// Nothing more can be written to its disk: ZooKeeper stops, and a guest that begins has no file for its log.
     pub disk_full: bool,
     pub bmc: BmcManner,
-    /// Whether its BMC ever lied in this run.
+    /// Whether its BMC has lied to others since its power was last gone.
     pub bmc_lied: bool,
     pub hypervisor_up: bool,
     pub guests: BTreeMap<Uuid, SimGuest>,
@@ -245,6 +245,7 @@ impl State {
         known.frozen = false;
         known.life += 1;
         known.last_off = Some(now);
+        known.bmc_lied = false;
         known.daemon = None;
         known.api = None;
         known.older_api = None;

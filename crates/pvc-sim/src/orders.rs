@@ -14,6 +14,7 @@ use pvc_model::vm::{MigrationMethod, VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
 
 use crate::guests::SimGuest;
+use crate::host::Host;
 use crate::process::Pid;
 use crate::state::State;
 
@@ -109,7 +110,7 @@ impl State {
                 self.truth.orders.announced.insert(host, (pid, now));
             }
         }
-        let mut drained = Vec::new();
+        let (mut drained, mut given_up) = (Vec::new(), Vec::new());
         let mut placed: Vec<(Arc<VmRecord>, Option<Arc<VmRecord>>)> = Vec::new();
         for vm in view.vms.values() {
             let old = before.vms.get(&vm.uuid);
@@ -127,9 +128,15 @@ impl State {
             {
                 drained.push(vm.clone());
             }
+            if old.is_some_and(|old| comes(&old.state)) && vm.state == VmState::Stop && vm.autostart {
+                given_up.push(vm.clone());
+            }
         }
         for vm in drained {
             self.truth_of_drained(&vm);
+        }
+        for vm in given_up {
+            self.truth_of_given_up(&vm);
         }
         let gone: Vec<Uuid> =
             self.truth.orders.vms.keys().filter(|vm| !view.vms.contains_key(vm)).copied().collect();
@@ -139,8 +146,7 @@ impl State {
             }
         }
         for (vm, old) in placed {
-            let home = old.as_ref().and_then(|old| old.last_node.as_ref());
-            self.truth_of_placement(&vm, home);
+            self.truth_of_placement(&vm, old.as_deref());
             if let Some(old) = &old {
                 self.truth_of_recovery(old, &vm);
             }
@@ -196,27 +202,42 @@ impl State {
         // One on its way runs where it came from, and may be called back.
         let ran = matches!(old.state, VmState::Start | VmState::Restart);
         let Some(from) = old.node.as_ref().filter(|_| ran && vm.state == VmState::Start) else { return };
+        if self.has_older() || vm.node.as_ref() == Some(from) {
+            return;
+        }
         let is_unproven = |node: &Arc<NodeRecord>| node.daemon_state == DaemonState::Dead;
-        if !self.has_older() && self.truth.orders.view.nodes.get(from).is_some_and(is_unproven) {
+        if self.truth.orders.view.nodes.get(from).is_some_and(is_unproven) {
             let what =
                 format!("VM {} is taken from {from}, whose death is suspected and not proven", vm.name);
-            self.violate("I3", what);
+            return self.violate("I3", what);
+        }
+        let host = self.host_named(from).map(|host| &self.hosts[host]);
+        let runs = |host: &Host| host.guests.get(&vm.uuid).is_some_and(|guest| !guest.is_incoming);
+        if host.is_some_and(|host| !host.bmc_lied && runs(host)) {
+            self.violate("I3", format!("VM {} is taken from {from}, where it runs", vm.name));
         }
     }
 
     // --- I11 -----------------------------------------------------------------------------------
 
     /// A VM was given to a node, to run there. It may always return home.
-    fn truth_of_placement(&mut self, vm: &VmRecord, home: Option<&NodeName>) {
+    fn truth_of_placement(&mut self, vm: &VmRecord, old: Option<&VmRecord>) {
         if self.has_older() {
             return;
         }
         let Some(node) = &vm.node else { return };
         let Some(host) = self.host_named(node) else { return };
-        // One on its way may be called back to where its guest is, as far as anybody knows.
         let known = self.truth.orders.view.nodes.get(node);
+        // One that a recovery has called back runs there no more: it is placed anew later.
+        if known.is_some_and(|node| node.domain_state == DomainState::FenceFlush) {
+            return;
+        }
+        let home = old.and_then(|old| old.last_node.as_ref());
+        // One on its way may be called back to where its guest is, as far as anybody knows.
         let returns = home == Some(node) || known.is_some_and(|node| node.running.contains(&vm.uuid));
-        if !vm.node_limit.is_empty() && !vm.node_limit.contains(node) && !returns {
+        // What was limited in the same moment may have been limited afterwards.
+        let is_limited = old.is_none_or(|old| old.node_limit == vm.node_limit) && !vm.node_limit.is_empty();
+        if is_limited && !vm.node_limit.contains(node) && !returns {
             let what = format!("VM {} is given to {node}, which is none of those it is limited to", vm.name);
             self.violate("I11", what);
         }
@@ -276,7 +297,7 @@ impl State {
         if own.domain_state != DomainState::Flush || self.has_older() {
             return;
         }
-        let target = (0..self.hosts.len()).find(|host| self.could_have_taken(*host, vm));
+        let target = (0..self.hosts.len()).find(|host| self.could_have_taken(*host, vm, 0));
         if let Some(target) = target {
             let what = format!(
                 "{} shuts VM {} down to be empty, and {} has had room for it for {} s",
@@ -289,8 +310,35 @@ impl State {
         }
     }
 
-    /// Whether everybody has had time to know that this host can take the VM.
-    fn could_have_taken(&self, host: usize, vm: &VmRecord) -> bool {
+    // --- I4 ------------------------------------------------------------------------------------
+
+    /// Whoever recovers the VMs of a dead node found no place for this one, and lets it wait for its node.
+    fn truth_of_given_up(&mut self, vm: &VmRecord) {
+        let own = vm.node.as_ref().and_then(|node| self.truth.orders.view.nodes.get(node));
+        let is_recovered = own.is_some_and(|own| own.domain_state == DomainState::FenceFlush);
+        if !is_recovered || self.has_older() {
+            return;
+        }
+        // Those that choose before it may have left no room.
+        let others = self.truth.orders.view.vms.values();
+        let others_mib: u64 = others
+            .filter(|other| comes(&other.state) && other.node == vm.node)
+            .map(|other| other.memory_mib())
+            .sum();
+        if let Some(target) = (0..self.hosts.len()).find(|host| self.could_have_taken(*host, vm, others_mib))
+        {
+            let what = format!(
+                "VM {} of a dead node waits for it, and {} has had room for it for {} s",
+                vm.name,
+                self.hosts[target].name,
+                NEWS.as_secs()
+            );
+            self.violate("I4", what);
+        }
+    }
+
+    /// Whether everybody has had time to know that this host can take the VM, and so much memory besides.
+    fn could_have_taken(&self, host: usize, vm: &VmRecord, besides_mib: u64) -> bool {
         let (known, orders) = (&self.hosts[host], &self.truth.orders);
         let node = NodeName::new(&known.name);
         let is_another = vm.node.as_ref() != Some(&node);
@@ -300,7 +348,8 @@ impl State {
         let is_settled =
             is_long_ago(orders.freed.get(&node), self.now) && is_long_ago(known.had_guest.as_ref(), self.now);
         let room = known.room_mib();
-        let fits = self.claimed_mib(host, |_, _| true, |_, guest| guest.memory_mib) + vm.memory_mib() <= room;
+        let claimed = self.claimed_mib(host, |_, _| true, |_, guest| guest.memory_mib);
+        let fits = claimed + besides_mib + vm.memory_mib() <= room;
         let is_heard = self.well_since(host).is_some_and(|since| self.now.saturating_sub(since) >= NEWS);
         is_heard && is_another && is_allowed && takes && is_well && is_settled && fits
     }
@@ -392,6 +441,13 @@ mod tests {
         })
     }
 
+    /// The same cluster once the VM's guest is gone.
+    async fn calm_without_guest(host: usize, vm: usize) -> Cluster {
+        let cluster = calm().await;
+        cluster.world.with(|state| state.guest_ends(host, vm_uuid(vm), "it is not needed any more", false));
+        cluster
+    }
+
     async fn ended(cluster: &Cluster, host: usize, vm: usize) -> Option<String> {
         cluster.world.with(|state| state.truth_of_stop(host, vm_uuid(vm)));
         let violation = cluster.pass(2 * RESET).await.err()?;
@@ -400,13 +456,23 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_vm_that_is_given_more_memory_than_there_is_is_found() {
-        let cluster = calm().await;
+        let cluster = calm_without_guest(0, 0).await;
         let to_hv2 = |vm: &mut pvc_model::vm::VmRecord| vm.node = Some("hv2".into());
         assert_eq!(judged(&cluster, &[changed(&cluster, 0, to_hv2)]), None);
-        let cluster = calm().await;
+        let cluster = calm_without_guest(0, 0).await;
         cluster.world.with(|state| state.hosts[1].memory_mib = 2048 + 1536);
         let found = judged(&cluster, &[changed(&cluster, 0, to_hv2)]).expect("1 GiB and 1 GiB are more");
         assert!(found.starts_with("I11: VM vm0 is given to hv2, where 2048 MiB"), "{found}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_vm_that_is_taken_from_a_node_where_it_runs_is_found() {
+        let to_hv2 = |vm: &mut pvc_model::vm::VmRecord| vm.node = Some("hv2".into());
+        let cluster = calm_without_guest(0, 0).await;
+        assert_eq!(judged(&cluster, &[changed(&cluster, 0, to_hv2)]), None);
+        let cluster = calm().await;
+        let found = judged(&cluster, &[changed(&cluster, 0, to_hv2)]);
+        assert_eq!(found.as_deref(), Some("I3: VM vm0 is taken from hv1, where it runs"));
     }
 
     #[tokio::test(start_paused = true)]
@@ -452,6 +518,24 @@ mod tests {
         assert_eq!(shut_down(&calm().await, 2500), None);
         let found = shut_down(&calm().await, 64 << 10).expect("there is room");
         assert!(found.starts_with("I9: hv1 shuts VM vm0 down"), "{found}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_vm_of_a_dead_node_that_is_given_up_though_there_is_room_is_found() {
+        let given_up = |cluster: &Cluster, memory: u64| {
+            cluster.world.with(|state| {
+                state.hosts[1].memory_mib = memory;
+                state.hosts[2].memory_mib = memory;
+            });
+            let mut view =
+                (*changed(cluster, 0, |vm| (vm.state, vm.autostart) = (VmState::Stop, true))).clone();
+            let hv1 = Arc::make_mut(view.nodes.get_mut("hv1").expect("it is a node"));
+            (hv1.daemon_state, hv1.domain_state) = (DaemonState::Fenced, DomainState::FenceFlush);
+            judged(cluster, &[Arc::new(view)])
+        };
+        assert_eq!(given_up(&calm().await, 2500), None);
+        let found = given_up(&calm().await, 64 << 10).expect("there is room");
+        assert!(found.starts_with("I4: VM vm0 of a dead node waits for it, and hv2 has had room"), "{found}");
     }
 
     #[tokio::test(start_paused = true)]

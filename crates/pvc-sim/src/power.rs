@@ -79,6 +79,9 @@ impl State {
         let name = name.clone();
         // It acts in the middle, and answers at the end.
         self.later(takes / 2, move |state| {
+            if state.hosts[target].bmc == BmcManner::LiesOff && from != target {
+                state.hosts[target].bmc_lied = true;
+            }
             let (said, after) = state.bmc_acts(target, &name, ask);
             state.later(takes - takes / 2 + after, move |state| {
                 if ask == Ask::Switch(false) {
@@ -93,9 +96,6 @@ impl State {
     /// What comes of a command or a question, and how long the caller asks on until that is clear.
     fn bmc_acts(&mut self, target: usize, name: &str, ask: Ask) -> (Said, Duration) {
         let manner = self.hosts[target].bmc;
-        if manner == BmcManner::LiesOff {
-            self.hosts[target].bmc_lied = true;
-        }
         let done = (Ok(true), Duration::ZERO);
         let ignored = |wanted| (Err(PowerError::Ignored { host: name.to_owned(), wanted }), SWITCHING);
         match (ask, manner) {

@@ -226,6 +226,12 @@ impl State {
         format!("{address} is on {}", names.join(" and "))
     }
 
+    /// A host that stood still goes on, with the addresses that it has.
+    pub fn truth_of_thaw(&mut self, host: usize) {
+        let addresses: Vec<IpNet> = self.hosts[host].addresses.iter().copied().collect();
+        addresses.into_iter().for_each(|address| self.truth_of_address(host, address));
+    }
+
     /// The address was added on `host`.
     pub fn truth_of_address(&mut self, host: usize, address: IpNet) {
         let holders = self.holders(address);

@@ -128,8 +128,8 @@ fn answer(
         Err(why) => (None, why),
     };
     let Coordinators { all, left } = outlook.coordinators;
-    let recovered = outlook.is_made_up_for()
-        && simulation.as_ref().is_none_or(|run| planned_to_run(outlook).all(|vm| runs(run, vm)));
+    let is_possible = outlook.hindrances.is_empty() || outlook.fates.is_empty();
+    let recovered = is_possible && down(outlook, simulation.as_ref()) == 0;
     let name = |vm: &pvc_model::Uuid| cluster.vms.get(vm).map(|vm| vm.name.clone());
     WhatIf {
         cluster: cluster.config.name.clone(),
@@ -152,9 +152,7 @@ fn answer(
 
 /// The answer in a sentence.
 fn summary(outlook: &Outlook, run: Option<&WhatIfRun>) -> String {
-    let fails = |vm: &&str| run.is_some_and(|run| !runs(run, vm));
-    let down = outlook.stranded().count() + planned_to_run(outlook).filter(fails).count();
-    let all = outlook.fates.len();
+    let (all, down) = (outlook.fates.len(), down(outlook, run));
     let last = run.and_then(|run| run.vms.iter().filter_map(|vm| vm.seconds).reduce(f64::max));
     let within = last.map(|last| format!(" within {last:.1} s")).unwrap_or_default();
     match (all, down) {
@@ -304,14 +302,11 @@ fn differences(outlook: &Outlook, run: &WhatIfRun) -> Vec<String> {
     said
 }
 
-/// The VMs of the dead node that are to run elsewhere.
-fn planned_to_run(outlook: &Outlook) -> impl Iterator<Item = &str> {
-    let runs = |fate: &&Fate| matches!(fate.end, End::Starts(_) | End::Stays(_));
-    outlook.fates.iter().filter(runs).map(|fate| fate.name.as_str())
-}
-
-fn runs(run: &WhatIfRun, vm: &str) -> bool {
-    run.vms.iter().any(|ran| ran.name == vm && !ran.node.is_empty())
+/// How many VMs are down in the end: as it was played, or as it was planned if it was not.
+fn down(outlook: &Outlook, run: Option<&WhatIfRun>) -> usize {
+    let Some(run) = run else { return outlook.stranded().count() };
+    let runs = |vm: &str| run.vms.iter().any(|ran| ran.name == vm && !ran.node.is_empty());
+    outlook.fates.iter().filter(|fate| fate.end != End::Elsewhere && !runs(&fate.name)).count()
 }
 
 /// What the answer rests on and nobody has recorded.
@@ -422,6 +417,6 @@ mod tests {
         assert_eq!(differences(&outlook, &run(other.clone())), said);
         assert_eq!(summary(&outlook, None), "3 of its 4 VMs run elsewhere; 1 is down until the node is back");
         let played = summary(&outlook, Some(&run(other)));
-        assert_eq!(played, "1 of its 4 VMs runs elsewhere; 3 are down until the node is back");
+        assert_eq!(played, "2 of its 4 VMs run elsewhere; 2 are down until the node is back");
     }
 }

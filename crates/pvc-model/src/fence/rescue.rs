@@ -28,6 +28,8 @@ pub enum Way {
     Stay(NodeName),
     /// No node can take it: it is off until its own node is ready again.
     Wait(NoPlace),
+    /// No node can take it before others are placed that were on their way.
+    Later(NoPlace),
     /// It was on its way down on the dead node, and is off now.
     Off,
     /// Another node, that node's fence or an operator says what becomes of it. Only the dead node's locks are in
@@ -36,33 +38,47 @@ pub enum Way {
 }
 
 /// Plans for all VMs at once that `victim` had; those that should run and cannot since it is dead are given other
-/// nodes, and no memory is promised twice (I11). What was on its way to a node keeps the memory that it has been
-/// promised there. Of the others the largest choose first: a small one fits in what they leave, not the other way
-/// round.
+/// nodes, and no memory is promised twice (I11). The largest VMs choose first: a small one fits in what they
+/// leave, not the other way round.
 pub fn rescues(cluster: &Cluster, victim: &NodeName) -> Vec<Rescue> {
-    weighed_rescues(cluster, victim).into_iter().map(|(rescue, _)| rescue).collect()
+    rescues_while(cluster, victim, |_| true)
+}
+
+/// As [`rescues`], while the locks of some VMs are not free yet: only what `is_free` can be written. Of the others one
+/// that was on its way has what it was promised where it goes, by its record, and nobody else is given that.
+pub fn rescues_while(cluster: &Cluster, victim: &NodeName, is_free: impl Fn(Uuid) -> bool) -> Vec<Rescue> {
+    plan(cluster, victim, is_free).into_iter().map(|(rescue, _)| rescue).collect()
 }
 
 /// As [`rescues`], each with how every node did as a place for the VM, if one had to be looked for.
 pub fn weighed_rescues(cluster: &Cluster, victim: &NodeName) -> Vec<(Rescue, Option<Weighed>)> {
-    let is_placed = |vm: &VmRecord| stake(cluster, vm, victim) == Some(Stake::Lost);
+    plan(cluster, victim, |_| true)
+}
+
+fn plan(
+    cluster: &Cluster,
+    victim: &NodeName,
+    is_free: impl Fn(Uuid) -> bool,
+) -> Vec<(Rescue, Option<Weighed>)> {
+    let is_lost = |vm: &VmRecord| stake(cluster, vm, victim) == Some(Stake::Lost);
+    let is_expected = |vm: &VmRecord| is_lost(vm) && is_moving(&vm.state) && !is_free(vm.uuid);
     let staked = |vm: &&VmRecord| stake(cluster, vm, victim).is_some();
-    let mut promises = Promises::under_way_but(cluster, is_placed);
-    let is_expected =
-        |vm: &VmRecord| is_moving(&vm.state) && destination(cluster, vm, victim, &promises).is_some();
     let mut vms: Vec<&VmRecord> = cluster.vms.values().map(|vm| &**vm).filter(staked).collect();
-    vms.sort_by_cached_key(|vm| {
-        (!is_expected(vm), std::cmp::Reverse(vm.memory_mib()), vm.name.clone(), vm.uuid)
-    });
+    vms.sort_by_key(|vm| (std::cmp::Reverse(vm.memory_mib()), vm.name.clone(), vm.uuid));
+    let mut promises = Promises::under_way_but(cluster, |vm| is_lost(vm) && !is_expected(vm));
+    let some_are_expected = vms.iter().any(|vm| is_expected(vm));
     let rescue = |vm: &VmRecord| {
         let (way, weighed) = match stake(cluster, vm, victim) {
-            Some(Stake::Lost) => way(cluster, vm, victim, &mut promises),
+            Some(Stake::Lost) => match way(cluster, vm, victim, &mut promises) {
+                (Way::Wait(why), weighed) if some_are_expected => (Way::Later(why), weighed),
+                way => way,
+            },
             Some(Stake::Off) => (Way::Off, None),
             Some(Stake::Locks) | None => (Way::Leave, None),
         };
         (Rescue { vm: vm.uuid, name: vm.name.clone(), volumes: vm.volumes(), way }, weighed)
     };
-    vms.into_iter().map(rescue).collect()
+    vms.into_iter().filter(|vm| !is_expected(vm)).map(rescue).collect()
 }
 
 /// What a VM has to do with a dead node.
@@ -131,19 +147,6 @@ fn runners<'a>(
     cluster.nodes.values().map(|node| &**node).filter(runs)
 }
 
-/// Where the VM was going, which is where somebody wanted it; if it still can.
-fn destination<'a>(
-    cluster: &'a Cluster,
-    vm: &VmRecord,
-    victim: &NodeName,
-    promises: &Promises,
-) -> Option<&'a NodeRecord> {
-    let need = Need { leaving: Some(victim), ..Need::of(vm) };
-    let check = if is_moving(&vm.state) { check_destination } else { check_node };
-    let node = vm.node.as_ref().and_then(|node| cluster.nodes.get(node))?;
-    check(node, &need, promises).is_ok().then_some(&**node)
-}
-
 fn way(
     cluster: &Cluster,
     vm: &VmRecord,
@@ -154,7 +157,11 @@ fn way(
         return (Way::Stay(runner.name.clone()), None);
     }
     let need = Need { leaving: Some(victim), ..Need::of(vm) };
-    let (chosen, weighed) = match destination(cluster, vm, victim, promises) {
+    // Where it was going is where somebody wanted it.
+    let destination = vm.node.as_ref().and_then(|node| cluster.nodes.get(node)).map(|node| &**node);
+    let check = if is_moving(&vm.state) { check_destination } else { check_node };
+    let fits = |node: &&NodeRecord| check(node, &need, promises).is_ok();
+    let (chosen, weighed) = match destination.filter(fits) {
         Some(node) => (Ok(node.name.clone()), None),
         None => {
             let selector = selector_for(vm.selector.as_ref(), cluster);

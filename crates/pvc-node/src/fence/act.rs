@@ -330,7 +330,7 @@ impl Actor {
             cluster.nodes.get(victim).filter(is_fenced).ok_or(Moot)?;
             let mut changes = Changes::new();
             changes.expect(Expect::NodeDaemon(victim.clone())).expect(Expect::Placements);
-            let planned = fence::rescues(cluster, victim).into_iter();
+            let planned = fence::rescues_while(cluster, victim, |vm| ready.contains_key(&vm)).into_iter();
             let ours: Vec<Rescue> = planned.filter(|rescue| ready.contains_key(&rescue.vm)).collect();
             for rescue in &ours {
                 let Some(record) = cluster.vms.get(&rescue.vm) else { continue };
@@ -361,6 +361,7 @@ impl Actor {
                 (Way::Start(to) | Way::Stay(to), _) => note.recovered.push(format!("{name} on {to}")),
                 (Way::Wait(why), _) if fence::is_awaited(why, patient) => is_complete = false,
                 (Way::Wait(why), _) => note.stranded.push(format!("{name}: {why}")),
+                (Way::Later(_), _) => is_complete = false,
                 (Way::Off | Way::Leave, _) => {}
             }
         }
@@ -540,8 +541,9 @@ fn outcome(
         (Way::Leave, _) => Vec::new(),
         (Way::Off, _) => vec![VmChange::State(VmState::Stop)],
         (Way::Start(to) | Way::Stay(to), _) => runs_on(record, victim, to),
-        // Another node may have room for it in a moment.
-        (Way::Wait(why), _) if fence::is_awaited(why, patient) => Vec::new(),
+        // There may be room for it in a moment.
+        (Way::Later(_), _) => called_back(record, victim),
+        (Way::Wait(why), _) if fence::is_awaited(why, patient) => called_back(record, victim),
         (Way::Wait(_), _) => vec![
             VmChange::State(VmState::Stop),
             VmChange::Node(victim.clone()),
@@ -549,6 +551,15 @@ fn outcome(
             VmChange::Autostart(true),
         ],
     }
+}
+
+/// One that was on its way, and is to be placed anew later, keeps nothing where it went: others may be given that now.
+fn called_back(record: &VmRecord, victim: &NodeName) -> Vec<VmChange> {
+    if record.is_assigned_to(victim) {
+        return Vec::new();
+    }
+    let home = record.last_node.clone().filter(|home| home != victim);
+    vec![VmChange::State(VmState::Start), VmChange::Node(victim.clone()), VmChange::LastNode(home)]
 }
 
 /// A step that did not come to an end, in the words of its kind.

@@ -413,7 +413,11 @@ fn vms(place: &Place, tables: &[VmTable], nodes: &[String]) -> Result<Vec<VmShap
             return Err(place.wrong_at(count.span().start, &why));
         }
         let named = |number| VmShape { name: format!("{}{number}", one.name), ..one.clone() };
-        vms.extend((1..=*count.get_ref()).map(named));
+        let kind: Vec<VmShape> = (1..=*count.get_ref()).map(named).collect();
+        if let Some(Err(why)) = kind.last().map(|last| check_name("VM", &last.name, MOST_LETTERS)) {
+            return Err(place.wrong(&table.name, &why.to_string()));
+        }
+        vms.extend(kind);
     }
     Ok(vms)
 }
