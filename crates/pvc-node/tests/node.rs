@@ -11,12 +11,13 @@ use std::time::Duration;
 
 use pvc_embedded::EmbeddedTree;
 use pvc_model::node::{CoordinatorState, DaemonState, DomainState, NodeRole};
+use pvc_model::storage::RbdAccess;
 use pvc_model::vm::VmState;
 use pvc_model::{NodeName, Uuid};
 use pvc_node::{NodeError, Outcome};
 use pvc_ports::GuestRun;
 use pvc_store::{Announced, Change, Changes, ConfigChange, NodeChange, Store, VmChange};
-use pvc_testkit::{BmcManner, Manner, SeededRandom};
+use pvc_testkit::{BmcManner, Manner, MemoryStorage, ScriptedCluster, SeededRandom};
 use world::{INTERVAL, world};
 
 #[tokio::test(start_paused = true)]
@@ -426,6 +427,23 @@ async fn figures_that_never_come_do_not_delay_the_keepalive() {
         assert!(age - world.node().unwrap().keepalive <= 6, "the stamp is late");
     }
     assert!(world.node().unwrap().keepalive >= first + 95);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_ceph_that_never_answers_does_not_delay_the_keepalive() {
+    let mut world = world().await;
+    let access = RbdAccess { monitors: Vec::new(), port: 6789, user: "libvirt".to_owned(), secret: None };
+    let ceph = Arc::new(ScriptedCluster::new(access));
+    world.storage = Arc::new(MemoryStorage::of_cluster(ceph.clone()));
+    world.settings.subsystems.storage = true;
+    let _daemon = world.running().await;
+    ceph.say(|said| said.hangs = true);
+    for _ in 0..60 {
+        world.pass(5).await;
+        let age = i64::try_from(pvc_ports::Clock::wall(&*world.clock).as_secs()).unwrap();
+        assert!(age - world.node().unwrap().keepalive <= 6, "the stamp is late");
+    }
+    assert!(world.view().faults.contains_key("CEPH_SILENT_HV1"), "it was asked all the time");
 }
 
 #[tokio::test(start_paused = true)]

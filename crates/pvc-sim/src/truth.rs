@@ -549,6 +549,17 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn an_address_that_a_thawed_host_still_has_is_found() {
+        let (world, _) = World::of_hosts(2);
+        take_address(&world, 0).await;
+        world.with(|state| state.suffer(&Action::FreezeHost(0)));
+        take_address(&world, 1).await;
+        assert_eq!(found(&world), None, "nobody hears from a host that stands still");
+        world.with(|state| state.suffer(&Action::ThawHost(0)));
+        assert_eq!(found(&world).as_deref(), Some("I12: 192.0.2.100/24 is on hv1 and hv2"));
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn an_address_that_is_kept_long_after_an_older_peer_has_taken_it_is_found() {
         for lets_go in [true, false] {
             let (world, gates) = World::of_hosts(2);
