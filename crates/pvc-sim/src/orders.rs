@@ -349,7 +349,10 @@ impl State {
             is_long_ago(orders.freed.get(&node), self.now) && is_long_ago(known.had_guest.as_ref(), self.now);
         let room = known.room_mib();
         let claimed = self.claimed_mib(host, |_, _| true, |_, guest| guest.memory_mib);
-        let fits = claimed + besides_mib + vm.memory_mib() <= room;
+        // One that arrives counts twice for whoever decides: it has memory, and is promised all that it will have.
+        let arriving = known.guests.values().filter(|guest| guest.is_incoming);
+        let arriving: u64 = arriving.map(|guest| guest.memory_mib).sum();
+        let fits = claimed + arriving + besides_mib + vm.memory_mib() <= room;
         let is_heard = self.well_since(host).is_some_and(|since| self.now.saturating_sub(since) >= NEWS);
         is_heard && is_another && is_allowed && takes && is_well && is_settled && fits
     }
