@@ -15,6 +15,7 @@ pub fn stories(arguments: &[String]) -> Result<()> {
 }
 
 fn simulation(what: &str, arguments: &[String]) -> Result<()> {
+    eprintln!("building the simulation, optimised; the first time this takes some minutes");
     run::run(cargo().args(["build", "--quiet", "--profile", "sim", "--package", "pvc-sim"]))?;
     run::run(command(target().join("sim/pvc-sim")).arg(what).args(arguments))
 }

@@ -94,6 +94,9 @@ fn parse(arguments: &[String]) -> Result<Options, String> {
         }
     }
     mutation(&options)?;
+    if options.seeds == 0 {
+        return Err("`--seeds` must be at least 1".to_owned());
+    }
     Ok(options)
 }
 
@@ -132,7 +135,9 @@ fn ended(done: Result<ExitCode, String>) -> ExitCode {
     match done {
         Ok(code) => code,
         Err(why) => {
-            eprintln!("error: {why}");
+            use std::io::Write as _;
+            // Who reads may have gone.
+            let _ = writeln!(std::io::stderr(), "error: {why}");
             ExitCode::from(2)
         }
     }

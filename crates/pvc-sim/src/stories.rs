@@ -44,8 +44,12 @@ pub fn story(arguments: &[String]) -> Result<ExitCode, String> {
     let folder = folder.ok_or("which story? `pvc-sim story FOLDER`")?;
     let stories = Story::read(&folder)?;
     let known: Vec<&str> = stories.iter().filter_map(|story| story.variant.as_deref()).collect();
-    let why =
-        || format!("{}: which variant? `--variant` with one of: {}", folder.display(), known.join(", "));
+    let why = || match &variant {
+        Some(variant) => {
+            format!("{}: `{variant}` is no variant; there are {}", folder.display(), known.join(", "))
+        }
+        None => format!("{}: which variant? `--variant` with one of: {}", folder.display(), known.join(", ")),
+    };
     let chosen = stories.iter().find(|story| story.variant == variant).ok_or_else(why)?;
     let failed = play(chosen, log, debug)?;
     // What a killed process left behind waits for ever; there is nothing to be put in order.
@@ -108,12 +112,25 @@ pub fn stories(arguments: &[String]) -> Result<ExitCode, String> {
         folders = pvc_sim::folders(Path::new(FOLDER))?;
     }
     let mut all = Vec::new();
-    for folder in folders {
+    for folder in stories_in(folders)? {
         all.extend(Story::read(&folder)?.into_iter().map(|story| (folder.clone(), story)));
     }
     let counts = run(&all, jobs);
     say!("\n{} stories, {} failed, {} known to fail", all.len(), counts.failed, counts.known);
     Ok(if counts.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// A folder that is no story itself stands for those in it.
+fn stories_in(folders: Vec<PathBuf>) -> Result<Vec<PathBuf>, String> {
+    let mut stories = Vec::new();
+    for folder in folders {
+        if folder.is_dir() && !folder.join("scenario.toml").exists() {
+            stories.extend(pvc_sim::folders(&folder)?);
+        } else {
+            stories.push(folder);
+        }
+    }
+    Ok(stories)
 }
 
 #[derive(Default)]
@@ -140,7 +157,7 @@ fn run(all: &[(PathBuf, Story)], jobs: usize) -> Counts {
             counts.failed += usize::from(word == "FAILED");
             counts.known += usize::from(word == "KNOWN");
             say!("{word:<6} {} ({took:.1} s)", story.title());
-            print!("{said}");
+            said.lines().for_each(|line| say!("{line}"));
         }
     };
     std::thread::scope(|scope| (0..jobs).for_each(|_| drop(scope.spawn(work))));

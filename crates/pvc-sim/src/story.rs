@@ -93,7 +93,11 @@ pub struct Failure {
 
 impl From<Violation> for Failure {
     fn from(violation: Violation) -> Self {
-        Failure { expected: format!("{} holds", violation.rule), so: violation.what }
+        let expected = match violation.rule.as_str() {
+            "scene" => "the story can begin".to_owned(),
+            rule => format!("{rule} holds"),
+        };
+        Failure { expected, so: violation.what }
     }
 }
 
@@ -279,7 +283,10 @@ impl Play<'_> {
             let story = self.story;
             if !story.fenced.contains(&node) && !story.may_be_fenced.contains(&node) {
                 let who: Vec<&str> = self.story.fenced.iter().map(|node| self.name(*node)).collect();
-                let expected = format!("nobody is fenced but [{}]", who.join(", "));
+                let expected = match who.as_slice() {
+                    [] => "nobody is fenced".to_owned(),
+                    who => format!("nobody is fenced but {}", who.join(", ")),
+                };
                 return Err(Failure { expected, so: format!("{} is", self.name(node)) });
             }
             self.fenced.push(node);

@@ -129,7 +129,10 @@ fn program() -> Result<PathBuf, Failure> {
     }
     let beside = own.parent().unwrap_or(Path::new("/")).display().to_string();
     Err(Failure::failed(format!("the program `{PROGRAM}`, which simulates the cluster, is missing"))
-        .hint(format!("it belongs to `{beside}` and comes with the package `pvc-client-cli`")))
+        .hint(format!(
+            "it belongs to `{beside}` and comes with the package `pvc-client-cli`; in a checkout `cargo build --release -p \
+             pvc-sim` makes it"
+        )))
 }
 
 /// Has the program answer; the backup goes through a pipe and lies nowhere.

@@ -259,7 +259,10 @@ impl Place {
             (Some(number), Some("GiB"), None) => number.checked_mul(1024),
             _ => None,
         };
-        let why = || format!("`{}` is no amount of memory; say `512 MiB` or `8 GiB`", text.get_ref());
+        let most = MOST_MIB / 1024;
+        let why = || {
+            format!("`{}` is no amount of memory; say `512 MiB` or `8 GiB`, up to {most} GiB", text.get_ref())
+        };
         size.filter(|mib| (1..=MOST_MIB).contains(mib)).ok_or_else(|| self.wrong(text, &why()))
     }
 

@@ -11,6 +11,9 @@ use pvc_model::vm::VmState;
 
 use crate::host::Net;
 
+/// How many forms are shown to who said something else.
+const CLOSEST: usize = 5;
+
 /// One form of a sentence.
 pub(super) struct Form<T: 'static> {
     pub form: &'static str,
@@ -105,8 +108,19 @@ pub(super) fn read<T>(sentence: &str, kind: &str, forms: &[Form<T>], names: &Nam
     {
         return Err(format!("`{sentence}`: {why}"));
     }
-    let known: Vec<&str> = forms.iter().map(|form| form.form).collect();
-    Err(format!("`{sentence}` is no {kind}. Known are:\n  {}", known.join("\n  ")))
+    let mut known: Vec<&str> = forms.iter().map(|form| form.form).collect();
+    known.sort_by_key(|form| std::cmp::Reverse(likeness(sentence, form)));
+    known.truncate(CLOSEST);
+    let known = known.join("\n  ");
+    Err(format!("`{sentence}` is no {kind}. Closest are:\n  {known}\n`pvc-sim sentences` shows all"))
+}
+
+/// How many words of the form stand in the sentence, more or less: half of a word will do.
+fn likeness(sentence: &str, form: &str) -> usize {
+    let words: Vec<&str> = sentence.split_whitespace().collect();
+    let is_like =
+        |wanted: &&str| words.iter().any(|word| strsim::normalized_levenshtein(word, wanted) >= 0.5);
+    form.split_whitespace().filter(is_like).count()
 }
 
 /// Fits the sentence to one form, or says how many words fit, and what a word in capitals cannot be.
@@ -306,8 +320,11 @@ mod tests {
             understood("wbe runs on a").unwrap_err(),
             "`wbe runs on a`: `wbe` is no VM; there are web"
         );
-        assert!(understood("pour coffee").unwrap_err().contains("Known are:\n  VM runs on NODES"));
-        assert!(understood("web runs on a now").unwrap_err().contains("Known are"));
+        assert!(understood("pour coffee").unwrap_err().contains("Closest are:\n  VM runs on NODES"));
+        assert!(understood("web runs on a now").unwrap_err().contains("Closest are:\n  VM runs on NODES"));
+        assert!(
+            understood("cot network of a").unwrap_err().contains("Closest are:\n  cut NET network of NODE")
+        );
     }
 
     #[test]
