@@ -493,13 +493,17 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_vm_that_is_given_to_a_node_it_is_not_limited_to_is_found() {
-        let cluster = calm().await;
+        let cluster = calm_without_guest(0, 0).await;
+        let limit = |vm: &mut pvc_model::vm::VmRecord| vm.node_limit = vec!["hv1".into(), "hv3".into()];
+        let limited = changed(&cluster, 0, limit);
         let strayed = changed(&cluster, 0, |vm| {
-            vm.node_limit = vec!["hv1".into(), "hv3".into()];
+            limit(vm);
             vm.node = Some("hv2".into());
         });
-        let found = judged(&cluster, &[strayed]).expect("hv2 is not among them");
+        let found = judged(&cluster, &[limited, strayed.clone()]).expect("hv2 is not among them");
         assert!(found.starts_with("I11: VM vm0 is given to hv2, which is none"), "{found}");
+        let cluster = calm_without_guest(0, 0).await;
+        assert_eq!(judged(&cluster, &[strayed]), None, "it may have been limited afterwards");
     }
 
     #[tokio::test(start_paused = true)]
