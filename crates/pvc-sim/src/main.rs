@@ -46,6 +46,9 @@ const SHRINKING: usize = 150;
 /// How many lines of the log are shown of a run that failed.
 const TAIL: usize = 80;
 
+/// After how many runs somebody who waits is told how far it is.
+const PROGRESS: usize = 1000;
+
 #[derive(Debug, Clone)]
 struct Options {
     seeds: u64,
@@ -135,12 +138,17 @@ fn ended(done: Result<ExitCode, String>) -> ExitCode {
     match done {
         Ok(code) => code,
         Err(why) => {
-            use std::io::Write as _;
-            // Who reads may have gone.
-            let _ = writeln!(std::io::stderr(), "error: {why}");
+            aside(format_args!("error: {why}"));
             ExitCode::from(2)
         }
     }
+}
+
+/// A line beside what was asked for.
+fn aside(line: std::fmt::Arguments) {
+    use std::io::Write as _;
+    // Who reads may have gone.
+    let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 // --- One run, in this process --------------------------------------------------------------------
@@ -284,7 +292,12 @@ fn seeds(options: &Options) -> Result<ExitCode, String> {
                         enough
                             .fetch_or(options.until_found && is_by_mutation(options, seed), Ordering::SeqCst);
                     }
-                    done.lock().expect("nobody panics while holding it").push((seed, told));
+                    let mut done = done.lock().expect("nobody panics while holding it");
+                    done.push((seed, told));
+                    if done.len().is_multiple_of(PROGRESS) {
+                        let (so_far, minutes) = (done.len(), begun.elapsed().as_secs() / 60);
+                        aside(format_args!("{so_far} of {} seeds in {minutes} minutes", options.seeds));
+                    }
                 }
             });
         }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pvc_model::cluster::Cluster as View;
-use pvc_model::node::{DaemonState, DomainState, NodeRecord};
+use pvc_model::node::{DaemonState, DomainState};
 use pvc_model::vm::{MigrationMethod, VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
 
@@ -205,11 +205,14 @@ impl State {
         if self.has_older() || vm.node.as_ref() == Some(from) {
             return;
         }
-        let is_unproven = |node: &Arc<NodeRecord>| node.daemon_state == DaemonState::Dead;
-        if self.truth.orders.view.nodes.get(from).is_some_and(is_unproven) {
+        let own = self.truth.orders.view.nodes.get(from);
+        if own.is_some_and(|own| own.daemon_state == DaemonState::Dead) {
             let what =
                 format!("VM {} is taken from {from}, whose death is suspected and not proven", vm.name);
             return self.violate("I3", what);
+        }
+        if own.is_some_and(|own| own.domain_state == DomainState::FenceFlush) {
+            self.truth.recoveries += 1;
         }
         let host = self.host_named(from).map(|host| &self.hosts[host]);
         let runs = |host: &Host| host.guests.get(&vm.uuid).is_some_and(|guest| !guest.is_incoming);

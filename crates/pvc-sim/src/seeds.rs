@@ -320,6 +320,7 @@ impl Cluster {
                 ("= power cuts", state.truth.cuts_begun),
                 ("= migrations", state.migrations.arrived),
                 ("= migrations with lost word", state.migrations.lost_words),
+                ("= recoveries of VMs", state.truth.recoveries),
                 ("= VMs started elsewhere", state.truth.relocations),
                 ("= starts of guests", state.truth.starts),
                 ("= sessions expired", state.zookeeper.expiries),

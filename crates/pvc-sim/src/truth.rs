@@ -50,6 +50,8 @@ pub(crate) struct Truth {
     last_host: BTreeMap<Uuid, usize>,
     /// How often one was started on another host than before, without having been moved there.
     pub relocations: u64,
+    /// How often a VM of a node that was proven dead was given to another.
+    pub recoveries: u64,
     /// Who said last what state a node's daemon is in.
     said_of: BTreeMap<String, usize>,
     /// How often a peer of PVC 1.0.3 broke a rule as it is known to.
@@ -68,6 +70,7 @@ impl Truth {
             boots: BTreeMap::new(),
             last_host: BTreeMap::new(),
             relocations: 0,
+            recoveries: 0,
             said_of: BTreeMap::new(),
             by_older: BTreeMap::new(),
             orders: Orders::default(),
