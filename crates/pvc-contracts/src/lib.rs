@@ -5,6 +5,7 @@
 
 pub mod ceph_cluster;
 pub mod hypervisor;
+pub mod machine;
 pub mod network;
 pub mod power;
 pub mod proxy;

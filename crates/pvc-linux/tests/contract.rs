@@ -1,4 +1,4 @@
-//! The kernel's network keeps the contract, in network namespaces of the test's own.
+//! This machine keeps the contracts; its network does in network namespaces of the test's own.
 
 #![allow(clippy::disallowed_methods, reason = "a test waits, in real or in paused time")]
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
@@ -14,8 +14,9 @@ use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, setsockopt, socket, sockopt,
 };
 use nix::sys::time::TimeVal;
+use pvc_contracts::machine::{clock_contract, exec_contract, host_contract, random_contract};
 use pvc_contracts::network::{NetworkFixture, network_contract};
-use pvc_linux::LinuxNetwork;
+use pvc_linux::{LinuxExec, LinuxHost, LinuxNetwork, OsRandom, SystemClock};
 use pvc_ports::Network;
 
 /// Runs `test` on a thread in a network namespace of its own, which ends with it: whatever it does, this
@@ -44,6 +45,16 @@ fn tries_ip(args: &str) -> bool {
 fn ip_says(args: &str) -> String {
     let output = Command::new("ip").args(args.split_whitespace()).output().expect("iproute2 is installed");
     String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn this_machine_keeps_the_contracts() {
+    host_contract(&LinuxHost::new());
+    random_contract(&OsRandom);
+    wait(async {
+        clock_contract(&SystemClock).await;
+        exec_contract(&LinuxExec).await;
+    });
 }
 
 #[test]

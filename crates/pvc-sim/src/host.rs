@@ -388,11 +388,29 @@ impl Machine {
 
 #[cfg(test)]
 mod tests {
+    use pvc_contracts::machine::{clock_contract, exec_contract, host_contract, random_contract};
     use pvc_contracts::services::{ServicesFixture, services_contract};
     use pvc_testkit::UnitManner;
 
     use super::*;
+    use crate::process::{HostClock, random};
     use crate::state::World;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_simulated_machine_keeps_the_contracts() {
+        let (world, gates) = World::of_hosts(3);
+        // One clock runs fast, one slow.
+        for (host, drift_ppm) in [(1, 500), (2, -500)] {
+            world.with(|state| state.hosts[host].drift_ppm = drift_ppm);
+        }
+        for (host, gate) in gates.iter().enumerate() {
+            clock_contract(&HostClock { gate: gate.clone(), host: Some(host) }).await;
+            let machine = Machine { gate: gate.clone(), host };
+            host_contract(&machine);
+            exec_contract(&machine).await;
+            random_contract(&*random(1, host));
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn the_services_of_a_simulated_host_keep_the_contract() {

@@ -12,6 +12,7 @@ use async_trait::async_trait;
 use pvc_contracts::hypervisor::{
     HypervisorFixture, MigrationFixture, hypervisor_contract, migration_contract,
 };
+use pvc_contracts::machine::{clock_contract, exec_contract, host_contract, random_contract};
 use pvc_contracts::network::{NetworkFixture, network_contract};
 use pvc_contracts::power::{PowerFixture, power_contract};
 use pvc_contracts::services::{ServicesFixture, services_contract};
@@ -19,7 +20,8 @@ use pvc_contracts::storage::{StorageFixture, storage_contract};
 use pvc_model::storage::VolumeId;
 use pvc_ports::{Bmc, Storage};
 use pvc_testkit::{
-    BmcManner, MemoryNetwork, MemoryStorage, ScriptedHypervisor, ScriptedPower, ScriptedServices, UnitManner,
+    BmcManner, FakeHost, MemoryNetwork, MemoryStorage, ScriptedExec, ScriptedHypervisor, ScriptedPower,
+    ScriptedServices, SeededRandom, TokioClock, UnitManner,
 };
 
 #[tokio::test(start_paused = true)]
@@ -94,6 +96,14 @@ async fn the_scripted_services_keep_the_contract() {
         failing: "failing.service".to_owned(),
     };
     services_contract(Arc::new(services), fixture).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_doubles_of_a_machine_keep_the_contracts() {
+    clock_contract(&TokioClock::new()).await;
+    host_contract(&FakeHost::new());
+    random_contract(&SeededRandom::new(1));
+    exec_contract(&ScriptedExec::without_programs()).await;
 }
 
 struct InMemory {
