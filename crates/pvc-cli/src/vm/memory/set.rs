@@ -15,11 +15,16 @@ pub struct Set {
     vm: Which,
 
     /// The memory in MiB
-    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(value_parser = mebibytes)]
     memory: u64,
 
     #[command(flatten)]
     restart: Restart,
+}
+
+fn mebibytes(text: &str) -> Result<u64, String> {
+    let amount = text.parse().ok().filter(|amount| *amount > 0);
+    amount.ok_or_else(|| "a whole number of MiB, 1 or more, is needed, as in 1024 for 1 GiB".to_owned())
 }
 
 impl Set {
@@ -27,5 +32,18 @@ impl Set {
         let mut edit = Edit::of(pvc, &self.vm.domain)?;
         edit.domain.set_memory_mib(self.memory).map_err(|error| definition::unedited(&error))?;
         edit.apply(pvc, self.restart)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_a_whole_number_of_mib() {
+        assert_eq!(mebibytes("1024"), Ok(1024));
+        for wrong in ["1G", "0", "-1", "1.5", ""] {
+            assert!(mebibytes(wrong).is_err(), "{wrong}");
+        }
     }
 }

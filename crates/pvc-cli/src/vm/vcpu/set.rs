@@ -18,7 +18,7 @@ pub struct Set {
     vm: Which,
 
     /// How many
-    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(value_parser = count)]
     vcpus: u32,
 
     /// Sockets, cores of each, threads of each; one socket with all as its cores if not given
@@ -27,6 +27,11 @@ pub struct Set {
 
     #[command(flatten)]
     restart: Restart,
+}
+
+fn count(text: &str) -> Result<u32, String> {
+    let count = text.parse().ok().filter(|count| *count > 0);
+    count.ok_or_else(|| "a whole number, 1 or more, is needed".to_owned())
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
