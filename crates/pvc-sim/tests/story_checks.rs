@@ -241,3 +241,19 @@ fn a_history_of_hosts_that_a_seed_does_not_have_is_refused() {
     assert_eq!(status.code(), Some(2), "{said}");
     assert!(said.starts_with("error: PowerLoss(99): seed 1 has "), "{said}");
 }
+
+#[test]
+fn a_step_that_would_come_too_late_is_an_error() {
+    let steps = "
+        [[happens]]
+        at = \"20s\"
+        do = \"power off pvchv2\"
+        [[happens]]
+        at = \"10s\"
+        do = \"power on pvchv2\"
+        [finally]
+        holds = [\"all is well\"]";
+    let (code, said) = play(steps);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("scenario.toml:6: `10s` is over when its turn comes"), "{said}");
+}

@@ -345,7 +345,7 @@ fn story(place: &Place, name: String, variant: Option<String>) -> Result<Story, 
         primary,
         fenced: named(&file.fenced)?,
         may_be_fenced: named(&file.may_be_fenced)?,
-        steps: file.happens.iter().map(|table| step(place, table, &names)).collect::<Result<_, _>>()?,
+        steps: steps(place, &file.happens, &names)?,
         never: place.facts(&file.never, &names)?,
         always: place.facts(&file.always, &names)?,
         finally: place.facts(&file.finally.holds, &names)?,
@@ -489,6 +489,26 @@ fn check_names(place: &Place, names: &Names) -> Result<(), String> {
         Some((name, _)) => Err(format!("{}: `{name}` is the name of more than one thing", place.file)),
         None => Ok(()),
     }
+}
+
+/// What happens. Whatever is said to happen before the step that it follows would happen late, and nobody would know.
+fn steps(place: &Place, tables: &[HappensTable], names: &Names) -> Result<Vec<Step>, String> {
+    let mut steps: Vec<Step> = Vec::new();
+    let mut earliest = Duration::ZERO;
+    for table in tables {
+        let step = step(place, table, names)?;
+        if let (Some(at), Some(text)) = (step.at, &table.at) {
+            if at < earliest {
+                let why =
+                    format!("`{}` is over when its turn comes: steps happen in their order", text.get_ref());
+                return Err(place.wrong(text, &why));
+            }
+            earliest = at;
+        }
+        earliest += step.wait;
+        steps.push(step);
+    }
+    Ok(steps)
 }
 
 fn step(place: &Place, table: &HappensTable, names: &Names) -> Result<Step, String> {
