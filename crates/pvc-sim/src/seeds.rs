@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use pvc_model::node::{CoordinatorState, DaemonState, DomainState};
+use pvc_model::node::{CoordinatorState, DaemonState, DomainState, NodeRecord};
 use pvc_model::vm::{MigrationMethod, Selector, VmState};
 use serde::{Deserialize, Serialize};
 
@@ -120,7 +120,7 @@ impl Case {
 /// Waits until nothing is `unsettled`, with somebody who looks after it, and then whether it stays so.
 ///
 /// # Errors
-/// If that takes too long, or does not last.
+/// If that takes too long, or does not last although nobody was being flushed.
 async fn settles(
     cluster: &Cluster,
     rule: &str,
@@ -131,11 +131,12 @@ async fn settles(
     loop {
         let left = unsettled(cluster);
         if left.is_empty() {
+            let may_stir = cluster.is_being_flushed() && cluster.now() < end;
             cluster.pass(STAYS).await?;
             match unsettled(cluster).first() {
                 None => return Ok(()),
                 // A flush that could not go on tries again at any moment.
-                Some(_) if cluster.is_being_flushed() && cluster.now() < end => continue,
+                Some(_) if may_stir => continue,
                 Some(what) => {
                     return Err(Violation { rule: rule.to_owned(), what: format!("not for long: {what}") });
                 }
@@ -195,9 +196,12 @@ impl Cluster {
         unsettled
     }
 
-    /// Whether some node is giving its VMs away.
+    /// Whether some node whose daemon runs is giving its VMs away.
     fn is_being_flushed(&self) -> bool {
-        self.view().nodes.values().any(|node| node.domain_state == DomainState::Flush)
+        let gives_away = |node: &NodeRecord| {
+            node.domain_state == DomainState::Flush && node.daemon_state == DaemonState::Run
+        };
+        self.view().nodes.values().any(|node| gives_away(node))
     }
 
     /// What is wrong about a node whose machine is well, apart from its VMs.
