@@ -32,7 +32,7 @@ pub struct Checked {
 pub fn validate(xml: &str) -> Result<Checked, Vec<Problem>> {
     let document = parse(xml).map_err(|error| vec![problem_of(error)])?;
     let domain = domain_element(&document).map_err(|error| vec![problem_of(error)])?;
-    let mut findings = Findings::default();
+    let mut findings = Findings::of(xml);
     identity(domain, &mut findings);
     resources(domain, &mut findings);
     platform(domain, &mut findings);
@@ -40,7 +40,7 @@ pub fn validate(xml: &str) -> Result<Checked, Vec<Problem>> {
     disks(devices, &mut findings);
     nics(devices, &mut findings);
     if !findings.problems.is_empty() {
-        return Err(findings.problems);
+        return Err(findings.into_problems());
     }
     let summary = summary_of(domain).map_err(|error| vec![problem_of(error)])?;
     Ok(Checked { summary, warnings: findings.warnings })
@@ -56,19 +56,52 @@ fn problem_of(error: DomainError) -> Problem {
     }
 }
 
+/// The most problems and the most warnings that are told. To find the line of one takes a pass over the text.
+const FINDINGS: usize = 20;
+
 #[derive(Default)]
 struct Findings {
     problems: Vec<Problem>,
     warnings: Vec<Problem>,
+    /// How many problems were found when so many had been told already.
+    untold: usize,
+    /// Where the text has its line ends, in bytes.
+    line_ends: Vec<usize>,
 }
 
 impl Findings {
+    fn of(xml: &str) -> Self {
+        let line_ends =
+            xml.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(at, _)| at).collect();
+        Findings { line_ends, ..Findings::default() }
+    }
+
+    /// The line in which the element begins, counted from 1.
+    fn line(&self, node: Node<'_, '_>) -> usize {
+        1 + self.line_ends.partition_point(|end| *end < node.range().start)
+    }
+
     fn wrong(&mut self, at: Node<'_, '_>, what: impl Into<String>, hint: impl Into<Option<&'static str>>) {
-        self.problems.push(problem_at(at, what.into(), hint.into()));
+        if self.problems.len() < FINDINGS {
+            self.problems.push(problem_at(at, what.into(), hint.into()));
+        } else {
+            self.untold += 1;
+        }
     }
 
     fn doubtful(&mut self, at: Node<'_, '_>, what: impl Into<String>, hint: impl Into<Option<&'static str>>) {
-        self.warnings.push(problem_at(at, what.into(), hint.into()));
+        if self.warnings.len() < FINDINGS {
+            self.warnings.push(problem_at(at, what.into(), hint.into()));
+        }
+    }
+
+    /// All problems, with a last one that says how many more there are.
+    fn into_problems(mut self) -> Vec<Problem> {
+        if self.untold > 0 {
+            let what = format!("there are {} more mistakes", self.untold);
+            self.problems.push(Problem { line: 0, column: 0, what, hint: None });
+        }
+        self.problems
     }
 
     /// Keeps the error of a reader, with the place of the element it is about.
@@ -181,18 +214,17 @@ fn boot_order(domain: Node<'_, '_>, devices: Node<'_, '_>, findings: &mut Findin
     let mut orders = BTreeMap::new();
     for boot in elements(Some(devices)).filter_map(|device| child(device, "boot")) {
         if let Some(of_os) = path(domain, &["os", "boot"]) {
+            let line = findings.line(of_os);
             findings.wrong(
                 boot,
-                format!(
-                    "there is a boot order of devices, and `<os>` has a `<boot>` in line {}",
-                    place(of_os).0
-                ),
+                format!("there is a boot order of devices, and `<os>` has a `<boot>` in line {line}"),
                 "say the boot order in one of the two places",
             );
             return;
         }
         let order = boot.attribute("order").unwrap_or_default();
-        if let Some(line) = orders.insert(order, place(boot).0) {
+        if let Some(first) = orders.insert(order, boot) {
+            let line = findings.line(first);
             findings.wrong(boot, format!("boot order `{order}` is used already, in line {line}"), None);
         }
     }
@@ -205,7 +237,8 @@ fn disks(devices: Option<Node<'_, '_>>, findings: &mut Findings) {
         let found = disk(node);
         if found.target.is_empty() {
             findings.wrong(node, "the disk has no `<target dev='…'/>`", None);
-        } else if let Some(line) = targets.insert(found.target.clone(), place(node).0) {
+        } else if let Some(first) = targets.insert(found.target.clone(), node) {
+            let line = findings.line(first);
             findings.wrong(
                 node,
                 format!("disk target `{}` is used already, in line {line}", found.target),
@@ -264,7 +297,8 @@ fn nics(devices: Option<Node<'_, '_>>, findings: &mut Findings) {
                 format!("`{mac}` is not a MAC address of a network interface"),
                 "six pairs of hexadecimal digits with `:` between, the second digit even",
             );
-        } else if let Some(line) = macs.insert(mac.clone(), place(node).0) {
+        } else if let Some(first) = macs.insert(mac.clone(), node) {
+            let line = findings.line(first);
             findings.doubtful(node, format!("MAC address `{mac}` is used already, in line {line}"), None);
         }
     }

@@ -9,8 +9,12 @@ pub enum DomainError {
     TooLarge { bytes: usize, limit: usize },
     #[error("the XML has elements nested more than {limit} deep")]
     TooDeep { limit: usize },
-    #[error("the XML has more than {limit} attributes")]
+    #[error("the XML has more than {limit} elements")]
+    TooManyElements { limit: usize },
+    #[error("the XML has an element with more than {limit} attributes")]
     TooManyAttributes { limit: usize },
+    #[error("the XML declares more than {limit} namespaces")]
+    TooManyNamespaces { limit: usize },
     #[error("the XML has a document type; these are refused because of what entities can do")]
     DocumentType,
     #[error("line {line}, column {column}: not well-formed XML: {why}")]
@@ -29,6 +33,9 @@ impl DomainError {
         match self {
             DomainError::TooLarge { .. } => {
                 Some("a domain XML has a few kilobytes; remove comments and data from it")
+            }
+            DomainError::TooManyNamespaces { .. } => {
+                Some("declare a namespace once, at `<domain>`, and not at each element that uses it")
             }
             DomainError::DocumentType => {
                 Some("remove the `<!DOCTYPE …>` line and write out what its entities stand for")

@@ -11,10 +11,11 @@
 //!                         └──for_host()──▶ text  what the hypervisor of one host is given
 //! ```
 //!
-//! Document types, and with them entities, are refused everywhere; so are texts over
-//! [`MAX_XML_BYTES`] and elements nested absurdly deep.
+//! Document types, and with them entities, are refused everywhere; so is a text that costs more to parse than a
+//! domain XML is worth (`cost.rs`): by its size, depth, elements, attributes and namespaces.
 
 mod check;
+mod cost;
 mod edit;
 mod error;
 mod host;
@@ -23,17 +24,9 @@ mod text;
 mod write;
 
 pub use check::{Checked, VM_NAME_LIMIT, validate};
+pub use cost::{MAX_XML_BYTES, check_cost};
 pub use edit::{AddedDisk, Domain, NewDisk, NewNic, renamed_volume};
 pub use error::{DomainError, EditError, Problem};
 pub use host::{ForHost, Volumes, device_for_host};
 pub use read::{Device, device_summary, summary};
 pub use write::{one_line_single_quotes, pretty};
-
-/// The largest domain XML that is taken, in bytes: hundreds of times the size of a usual one.
-pub const MAX_XML_BYTES: usize = 1 << 20;
-
-/// The deepest nesting of elements that is taken.
-pub(crate) const MAX_DEPTH: usize = 128;
-
-/// The most attributes that are taken: parsing is quadratic in those of one element.
-pub(crate) const MAX_ATTRIBUTES: usize = 20_000;

@@ -5,7 +5,8 @@ use pvc_model::domain::{Controller, Disk, DiskSource, DomainSummary, Nic, NicKin
 use pvc_model::storage::VolumeId;
 use roxmltree::{Document, Node, ParsingOptions};
 
-use crate::{DomainError, MAX_ATTRIBUTES, MAX_DEPTH, MAX_XML_BYTES};
+use crate::DomainError;
+use crate::cost::check_cost;
 
 /// What the domain XML says. Strict about name, UUID, memory and vCPUs, without which a VM cannot be
 /// handled; what is only shown is left empty if it is missing.
@@ -38,38 +39,9 @@ pub fn device_summary(xml: &str) -> Result<Device, DomainError> {
 
 /// Parses within the limits of this crate.
 pub(crate) fn parse(xml: &str) -> Result<Document<'_>, DomainError> {
-    if xml.len() > MAX_XML_BYTES {
-        return Err(DomainError::TooLarge { bytes: xml.len(), limit: MAX_XML_BYTES });
-    }
-    if xml.bytes().filter(|byte| *byte == b'=').count() > MAX_ATTRIBUTES {
-        return Err(DomainError::TooManyAttributes { limit: MAX_ATTRIBUTES });
-    }
+    check_cost(xml)?;
     let options = ParsingOptions { allow_dtd: false, ..ParsingOptions::default() };
-    let document = Document::parse_with_options(xml, options).map_err(not_xml)?;
-    let mut depth = 0_usize;
-    let mut at = document.root_element();
-    // Walks without recursion: the point is to refuse what would overflow the stack later.
-    loop {
-        if let Some(child) = at.first_element_child() {
-            depth += 1;
-            at = child;
-        } else {
-            while at.next_sibling_element().is_none() {
-                match at.parent_element() {
-                    Some(parent) => at = parent,
-                    None => return Ok(document),
-                }
-                depth -= 1;
-            }
-            match at.next_sibling_element() {
-                Some(sibling) => at = sibling,
-                None => return Ok(document),
-            }
-        }
-        if depth > MAX_DEPTH {
-            return Err(DomainError::TooDeep { limit: MAX_DEPTH });
-        }
-    }
+    Document::parse_with_options(xml, options).map_err(not_xml)
 }
 
 fn not_xml(error: roxmltree::Error) -> DomainError {

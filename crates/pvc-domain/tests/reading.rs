@@ -208,3 +208,21 @@ fn pretty_is_stable_and_says_the_same() {
     assert!(once.contains("    <qemu:arg value=\"-fw_cfg\"/>\n"));
     assert_eq!(summary(&once), summary(WEB1));
 }
+
+#[test]
+fn a_thousand_mistakes_are_told_as_twenty_and_a_number() {
+    let xml = minimal(&"<disk type='file'><source file='/a'/><target dev='sda'/></disk>\n".repeat(1_001));
+    let problems = problems(&xml);
+    assert_eq!(problems.len(), 21);
+    assert_eq!(problems[20], "there are 980 more mistakes");
+    assert!(problems[19].ends_with("disk target `sda` is used already, in line 20"), "{}", problems[19]);
+}
+
+#[test]
+fn what_would_take_the_parser_minutes_is_refused_unread() {
+    let declared: String = (0..2_000).map(|number| format!(" xmlns:a{number}='u:{number}'")).collect();
+    let bomb = format!("<domain{declared}>{}</domain>", "<a xmlns:b='c'/>".repeat(2_000));
+    assert_eq!(summary(&bomb), Err(DomainError::TooManyNamespaces { limit: 32 }));
+    let nested: String = (0..100).map(|number| format!("<a xmlns:a{number}='u:{number}'>")).collect();
+    assert_eq!(summary(&nested), Err(DomainError::TooManyNamespaces { limit: 32 }));
+}

@@ -6,6 +6,7 @@ use uuid::Uuid;
 
 /// Where the first graphics element listens, if it is VNC and has got its port.
 pub(crate) fn vnc(xml: &str) -> Option<VncAddress> {
+    pvc_domain::check_cost(xml).ok()?;
     let document = Document::parse(xml).ok()?;
     let graphics = document.descendants().find(|node| node.has_tag_name("graphics"))?;
     if graphics.attribute("type") != Some("vnc") {
@@ -17,6 +18,7 @@ pub(crate) fn vnc(xml: &str) -> Option<VncAddress> {
 
 /// The UUID that the guest described by `xml` would get.
 pub(crate) fn uuid(xml: &str) -> Result<Uuid, String> {
+    pvc_domain::check_cost(xml).map_err(|error| format!("the guest's description is refused: {error}"))?;
     let document =
         Document::parse(xml).map_err(|error| format!("the guest's description is not XML: {error}"))?;
     let uuid = child(document.root_element(), "uuid").and_then(|node| node.text());
