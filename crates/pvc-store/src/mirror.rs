@@ -1,8 +1,9 @@
 //! The mirror: the whole tree in memory, fed by watches, so that a read costs no request.
 //!
 //! One task owns it. Events only say that something changed; the task reads what it is now, decodes
-//! the records concerned and publishes a new view. After a re-made connection it reads everything
-//! again, because ZooKeeper does not replay what a watch missed.
+//! the records concerned into a copy and puts that in the place of the view: nobody who reads waits for a record
+//! to be decoded. After a re-made connection it reads everything again, because ZooKeeper does not replay what a
+//! watch missed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::AssertUnwindSafe;
@@ -35,10 +36,39 @@ const PATIENCE: Duration = Duration::from_millis(200);
 /// How often in a row the mirror reads what has changed while it read. Readers wait for it no longer.
 const ROUNDS: u32 = 20;
 
-/// What the mirror shows: the tree as bytes and as records, both of one moment.
+/// So many bytes of values are decoded where they were read; more is decoded aside, where it keeps no other task
+/// of this process from its turn. Decoding takes a few milliseconds for each 64 KiB of XML.
+const ASIDE: usize = 128 << 10;
+
+/// What the mirror shows: the tree as bytes and as records, both of one moment. A copy costs little.
+#[derive(Clone, Default)]
 pub(crate) struct State {
     pub raw: Raw,
     pub cluster: Arc<Cluster>,
+}
+
+/// The state that everybody reads. Its lock is held for no longer than a copy or an exchange takes.
+#[derive(Clone, Default)]
+pub(crate) struct Shown(Arc<RwLock<State>>);
+
+impl Shown {
+    pub fn get(&self) -> State {
+        self.0.read().expect("readers do not panic").clone()
+    }
+
+    pub fn cluster(&self) -> Arc<Cluster> {
+        self.0.read().expect("readers do not panic").cluster.clone()
+    }
+
+    pub fn contains(&self, path: &str) -> bool {
+        self.0.read().expect("readers do not panic").raw.contains(path)
+    }
+
+    fn replace(&self, state: State) {
+        let old = std::mem::replace(&mut *self.0.write().expect("readers do not panic"), state);
+        // Whoever reads need not wait until it is taken apart.
+        drop(old);
+    }
 }
 
 pub(crate) enum Ask {
@@ -49,7 +79,7 @@ pub(crate) enum Ask {
 pub(crate) struct Mirror {
     tree: Arc<dyn Tree>,
     clock: Arc<dyn Clock>,
-    state: Arc<RwLock<State>>,
+    shown: Shown,
     revision: watch::Sender<u64>,
     feed: Feed,
     events: TreeWatch,
@@ -64,7 +94,7 @@ pub(crate) struct Mirror {
 
 /// What a started mirror gives to the store.
 pub(crate) struct Shared {
-    pub state: Arc<RwLock<State>>,
+    pub shown: Shown,
     pub revision: watch::Receiver<u64>,
     pub feed: Feed,
     pub asks: mpsc::UnboundedSender<Ask>,
@@ -76,12 +106,12 @@ impl Mirror {
         let events = tree.watch("/").await?;
         let (revision, revision_rx) = watch::channel(1);
         let feed = Feed::new(1, revision_rx.clone());
-        let state = Arc::new(RwLock::new(State { raw: Raw::default(), cluster: Arc::default() }));
+        let shown = Shown::default();
         let (asks_tx, asks) = mpsc::unbounded_channel();
         let mut mirror = Mirror {
             tree,
             clock,
-            state: state.clone(),
+            shown: shown.clone(),
             revision,
             feed: feed.clone(),
             events,
@@ -91,12 +121,11 @@ impl Mirror {
             due: None,
         };
         let raw = mirror.read_everything().await?;
-        let mut cluster = Cluster { revision: 1, ..Cluster::default() };
-        decode_all(&raw, &mut cluster);
-        *state.write().expect("readers do not panic") = State { raw, cluster: Arc::new(cluster) };
+        let cluster = Cluster { revision: 1, ..Cluster::default() };
+        shown.replace(aside(size_of(&raw), move || decode_all(raw, cluster)).await);
         mirror.read_soon();
         tokio::spawn(mirror.run());
-        Ok(Shared { state, revision: revision_rx, feed, asks: asks_tx })
+        Ok(Shared { shown, revision: revision_rx, feed, asks: asks_tx })
     }
 
     /// Works until the tree is closed or nobody holds the store any more.
@@ -151,8 +180,7 @@ impl Mirror {
             TreeEvent::Resync => self.all_dirty = true,
             TreeEvent::Changed { path } | TreeEvent::Deleted { path } => {
                 // What is left out of the mirror changes often and is large: that it is there is known already.
-                let known = keys::is_left_out(&path)
-                    && self.state.read().expect("readers do not panic").raw.contains(&path);
+                let known = keys::is_left_out(&path) && self.shown.contains(&path);
                 let lock = known && path.contains("lock__");
                 if !keys::is_foreign(&path) && (!known || lock) {
                     self.dirty.insert(path);
@@ -188,9 +216,9 @@ impl Mirror {
         // A connection that was made anew meanwhile leaves nothing certain of what was read.
         if self.all_dirty {
             let raw = self.read_everything().await?;
-            self.replace(raw);
+            self.replace(raw).await;
         } else if !read.is_empty() {
-            self.apply(read);
+            self.apply(read).await;
         }
         // Events were taken here as well.
         self.read_soon();
@@ -240,37 +268,30 @@ impl Mirror {
         Ok(read)
     }
 
-    fn apply(&mut self, read: BTreeMap<String, Option<Entry>>) {
-        let mut state = self.state.write().expect("readers do not panic");
-        let State { raw, cluster } = &mut *state;
-        let subjects: BTreeSet<Subject> = read.keys().filter_map(|path| Subject::of(path)).collect();
-        read.iter().for_each(|(path, entry)| raw.take_over(path, entry.as_ref()));
-        let revision = cluster.revision + 1;
-        let view = Arc::make_mut(cluster);
-        let events: Vec<Event> = subjects
-            .into_iter()
-            .filter_map(|subject| subject.decode_or_keep(raw, view))
-            .map(|(what, gone)| Event { revision, what, gone })
-            .collect();
+    async fn apply(&self, read: BTreeMap<String, Option<Entry>>) {
+        let size = read.values().flatten().map(|entry| entry.data.len()).sum();
+        let before = self.shown.get();
+        let (after, events) = aside(size, move || changed_by(before, &read)).await;
+        let revision = after.cluster.revision;
+        self.shown.replace(after);
         if !events.is_empty() {
-            view.revision = revision;
-            drop(state);
             self.publish(revision, events);
         }
     }
 
     /// Replaces everything, and tells of what differs.
-    fn replace(&mut self, mut raw: Raw) {
-        let before = {
-            let state = self.state.read().expect("readers do not panic");
-            raw.share(&state.raw);
-            state.cluster.clone()
-        };
-        let mut after = Cluster { revision: before.revision + 1, ..(*before).clone() };
-        decode_all(&raw, &mut after);
-        let revision = after.revision;
-        let events = differences(&before, &after);
-        *self.state.write().expect("readers do not panic") = State { raw, cluster: Arc::new(after) };
+    async fn replace(&self, mut raw: Raw) {
+        let before = self.shown.get();
+        let (after, events) = aside(size_of(&raw), move || {
+            raw.share(&before.raw);
+            let cluster = Cluster { revision: before.cluster.revision + 1, ..(*before.cluster).clone() };
+            let after = decode_all(raw, cluster);
+            let events = differences(&before.cluster, &after.cluster);
+            (after, events)
+        })
+        .await;
+        let revision = after.cluster.revision;
+        self.shown.replace(after);
         self.publish(revision, events);
     }
 
@@ -279,6 +300,45 @@ impl Mirror {
         // Nobody may be listening just now.
         let _ = self.revision.send(revision);
     }
+}
+
+/// Does `work`, which is about `size` bytes of values: here, or where it may take its time.
+async fn aside<T: Send + 'static>(size: usize, work: impl FnOnce() -> T + Send + 'static) -> T {
+    if size <= ASIDE {
+        return work();
+    }
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // The runtime ends, and nobody waits for a view any more.
+            Err(_) => std::future::pending().await,
+        },
+    }
+}
+
+/// How many bytes of values there are.
+fn size_of(raw: &Raw) -> usize {
+    let mut size = 0;
+    raw.each(|_, node| size += node.data.as_bytes().len());
+    size
+}
+
+/// `before` with what was `read`, and what that changed. The view keeps its revision if it shows nothing else.
+fn changed_by(before: State, read: &BTreeMap<String, Option<Entry>>) -> (State, Vec<Event>) {
+    let State { mut raw, cluster } = before;
+    let subjects: BTreeSet<Subject> = read.keys().filter_map(|path| Subject::of(path)).collect();
+    read.iter().for_each(|(path, entry)| raw.take_over(path, entry.as_ref()));
+    let revision = cluster.revision + 1;
+    let mut view = Cluster { revision, ..(*cluster).clone() };
+    let events: Vec<Event> = subjects
+        .into_iter()
+        .filter_map(|subject| subject.decode_or_keep(&raw, &mut view))
+        .map(|(what, gone)| Event { revision, what, gone })
+        .collect();
+    show_hidden(&mut view);
+    let cluster = if events.is_empty() { cluster } else { Arc::new(view) };
+    (State { raw, cluster }, events)
 }
 
 /// How many nodes are read before what was read is put away.
@@ -470,16 +530,13 @@ fn update<K: Ord, V: PartialEq>(map: &mut BTreeMap<K, Arc<V>>, key: K, record: O
     }
 }
 
-/// Brings the index of names up to date after VM `uuid` got another name, came or went.
+/// Brings the index of names up to date after VM `uuid` got another name, came or went. What it hid is
+/// [put back](show_hidden) when all that has changed is decoded.
 fn rename(view: &mut Cluster, uuid: Uuid, old: Option<String>) {
     if let Some(old) = old
         && view.vm_names.get(&old) == Some(&uuid)
     {
         view.vm_names.remove(&old);
-        // Another VM may have had the same name, shadowed by this one.
-        if let Some(other) = view.vms.values().find(|vm| vm.name == old) {
-            view.vm_names.insert(old, other.uuid);
-        }
     }
     if let Some(vm) = view.vms.get(&uuid) {
         let holder = view.vm_names.entry(vm.name.clone()).or_insert(uuid);
@@ -487,15 +544,27 @@ fn rename(view: &mut Cluster, uuid: Uuid, old: Option<String>) {
     }
 }
 
+/// Puts VMs into the index of names whose name another one had, which is gone or has another now.
+fn show_hidden(view: &mut Cluster) {
+    // As a rule each VM has a name of its own, and each name is there.
+    if view.vm_names.len() < view.vms.len() {
+        for (uuid, vm) in &view.vms {
+            view.vm_names.entry(vm.name.clone()).or_insert(*uuid);
+        }
+    }
+}
+
 /// Decodes everything over what `view` showed so far: what is gone goes, and XML that was parsed already
 /// is not parsed again.
-fn decode_all(raw: &Raw, view: &mut Cluster) {
+fn decode_all(raw: Raw, mut view: Cluster) -> State {
     let mut subjects = BTreeSet::new();
     raw.each(|path, _| subjects.extend(Subject::of(path)));
-    subjects.extend(Subject::shown_in(view));
+    subjects.extend(Subject::shown_in(&view));
     for subject in subjects {
-        subject.decode_or_keep(raw, view);
+        subject.decode_or_keep(&raw, &mut view);
     }
+    show_hidden(&mut view);
+    State { raw, cluster: Arc::new(view) }
 }
 
 fn differences(before: &Cluster, after: &Cluster) -> Vec<Event> {

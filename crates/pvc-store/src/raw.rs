@@ -2,7 +2,8 @@
 //!
 //! This is most of what a daemon keeps in memory, so it is kept small: a path is not written out for every
 //! node, the names that each record has stand in the program, and a text is the same one that the record
-//! made of it has.
+//! made of it has. A copy costs nothing but what is changed in it afterwards, so that the next view can be made
+//! beside the one that is read.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -102,22 +103,22 @@ pub(crate) struct RawNode {
     pub mzxid: i64,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Raw {
     root: Branch,
 }
 
 /// A place in the tree with everything below it.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct Branch {
     /// `None` where only something below was read.
     node: Option<RawNode>,
     /// `None` for most.
-    children: Option<Box<Children>>,
+    children: Option<Arc<Children>>,
 }
 
 /// What is one level below a place, by name, in order.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct Children(Vec<(Arc<str>, Branch)>);
 
 impl Children {
@@ -146,7 +147,7 @@ impl Branch {
 
     /// The child `name`, made if it is missing.
     fn child_mut(&mut self, name: &str) -> &mut Branch {
-        let children = self.children.get_or_insert_default();
+        let children = Arc::make_mut(self.children.get_or_insert_default());
         let at = children.find(name).unwrap_or_else(|at| {
             children.insert(at, name);
             at
@@ -175,7 +176,8 @@ impl Branch {
         {
             node.data = known.data.clone();
         }
-        for (name, child) in self.children.iter_mut().flat_map(|children| &mut children.0) {
+        let children = self.children.as_mut().map(Arc::make_mut);
+        for (name, child) in children.into_iter().flat_map(|children| &mut children.0) {
             if let Some(known) = other.child(name) {
                 child.share(known);
             }
@@ -271,7 +273,7 @@ impl Raw {
         if self.branch(parent).is_some_and(|parent| parent.child(name).is_some())
             && let Some(children) = &mut self.branch_mut(parent).children
         {
-            children.0.retain(|(other, _)| **other != *name);
+            Arc::make_mut(children).0.retain(|(other, _)| **other != *name);
         }
     }
 
@@ -335,6 +337,16 @@ mod tests {
         raw.remove("/never/there");
         raw.remove("/");
         assert_eq!(raw.subtree("/"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_copy_keeps_what_it_was_made_of() {
+        let mut raw = raw(&["/a", "/a/b", "/a/b/c", "/d"]);
+        let before = raw.clone();
+        raw.remove("/a/b");
+        raw.put("/e", &Entry { data: Bytes::from_static(b"y"), stat: Stat::default() });
+        assert_eq!(before.subtree("/"), ["/a", "/a/b", "/a/b/c", "/d"]);
+        assert_eq!(raw.subtree("/"), ["/a", "/d", "/e"]);
     }
 
     #[test]

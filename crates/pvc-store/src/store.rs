@@ -1,7 +1,7 @@
 //! The store: one view to read, one way to write.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -17,7 +17,7 @@ use crate::error::{ChangeError, StoreError};
 use crate::feed::{EventFeed, Feed};
 use crate::keys;
 use crate::lock::{LockKind, LockRecipe};
-use crate::mirror::{Ask, Mirror, Shared, State};
+use crate::mirror::{Ask, Mirror, Shared, Shown};
 use crate::outage;
 
 /// How often a change is decided anew when somebody else was faster.
@@ -32,7 +32,7 @@ pub struct Store {
     pub(crate) tree: Arc<dyn Tree>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) random: Arc<dyn Random>,
-    state: Arc<RwLock<State>>,
+    shown: Shown,
     revision: watch::Receiver<u64>,
     feed: Feed,
     asks: mpsc::UnboundedSender<Ask>,
@@ -74,9 +74,9 @@ impl Store {
         clock: Arc<dyn Clock>,
         random: Arc<dyn Random>,
     ) -> Result<Store, StoreError> {
-        let Shared { state, revision, feed, asks } = Mirror::start(tree.clone(), clock.clone()).await?;
+        let Shared { shown, revision, feed, asks } = Mirror::start(tree.clone(), clock.clone()).await?;
         let outage = outage::observe(tree.session(), clock.clone());
-        Ok(Store { tree, clock, random, state, revision, feed, asks, outage })
+        Ok(Store { tree, clock, random, shown, revision, feed, asks, outage })
     }
 
     pub fn tree(&self) -> &Arc<dyn Tree> {
@@ -86,7 +86,7 @@ impl Store {
     /// Everything recorded, as this process last saw it. Costs no request. While the tree cannot be
     /// reached it is as old as the outage.
     pub fn view(&self) -> Arc<Cluster> {
-        self.state.read().expect("readers do not panic").cluster.clone()
+        self.shown.cluster()
     }
 
     /// As [`view`](Store::view), but not older than this call.
@@ -174,7 +174,7 @@ impl Store {
         &self,
         decide: &mut impl FnMut(&Cluster) -> Result<(Changes, T), E>,
     ) -> Result<(Vec<Op>, T), ChangeError<E>> {
-        let state = self.state.read().expect("readers do not panic");
+        let state = self.shown.get();
         let (changes, outcome) = decide(&state.cluster).map_err(ChangeError::Refused)?;
         let mut draft = Draft::new(&state.raw);
         draft.changes(&changes);
@@ -213,7 +213,7 @@ impl Store {
 
     /// `None` if there is nothing to write.
     fn report_ops(&self, values: &BTreeMap<String, String>) -> Option<Vec<Op>> {
-        let state = self.state.read().expect("readers do not panic");
+        let state = self.shown.get();
         let op = |(path, value): (&String, &String)| {
             let data = Bytes::from(value.clone());
             match state.raw.get(path) {
@@ -278,7 +278,7 @@ impl Store {
 
     /// Creates `path`, whose parent exists, with nothing in it, unless it is there.
     pub(crate) async fn ensure_path(&self, path: &str) -> Result<(), StoreError> {
-        if self.state.read().expect("readers do not panic").raw.contains(path) {
+        if self.shown.contains(path) {
             return Ok(());
         }
         self.make_path(path).await
@@ -361,7 +361,7 @@ impl Store {
 
     /// What the mirror knows of the tree, for the parts of this crate that work on paths.
     pub(crate) fn with_raw<T>(&self, read: impl FnOnce(&crate::raw::Raw) -> T) -> T {
-        read(&self.state.read().expect("readers do not panic").raw)
+        read(&self.shown.get().raw)
     }
 }
 

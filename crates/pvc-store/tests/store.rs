@@ -244,6 +244,79 @@ async fn a_change_decided_on_an_old_view_is_decided_again() {
     assert_eq!(world.other.view().vm("web1").expect("defined").state, VmState::Start);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_decision_that_takes_its_time_holds_up_no_view() {
+    let world = cluster().await;
+    define(&world.store, new_vm("web1", UUID)).await;
+    let (path, runtime) = (format!("/domains/{UUID}/profile"), tokio::runtime::Handle::current());
+    let (store, tree) = (world.store.clone(), world.tree.connect());
+    let seen = AtomicU32::new(0);
+    let decide = |_: &Cluster| {
+        // Somebody else writes, and this process shows it, before the decision is taken.
+        let set = Op::Set { path: path.clone(), data: Bytes::from_static(b"other"), version: None };
+        tokio::task::block_in_place(|| {
+            runtime.block_on(async {
+                tree.multi(vec![set]).await.expect("writable");
+                let other = || store.view().vms[&UUID].profile.as_deref() == Some("other");
+                eventually("the view shows what another wrote", Duration::from_secs(20), other).await;
+            });
+        });
+        seen.fetch_add(1, Ordering::SeqCst);
+        let mut changes = Changes::new();
+        changes.vm(UUID, VmChange::Autostart(false));
+        Ok::<_, std::convert::Infallible>((changes, ()))
+    };
+    world.store.change(decide).await.expect("nobody else wrote the same key");
+    assert_eq!(seen.into_inner(), 1);
+}
+
+/// What it may cost to read, each in the record of a VM of its own.
+fn dear_documents() -> Vec<(&'static str, String)> {
+    let declared: String = (0..2_000).map(|number| format!(" xmlns:a{number}='u:{number}'")).collect();
+    let attributes: String = (0..50_000).map(|number| format!(" a{number}='1'")).collect();
+    vec![
+        ("namespaces", format!("<domain{declared}>{}</domain>", "<a xmlns:b='c'/>".repeat(2_000))),
+        ("attributes", format!("<domain{attributes}/>")),
+        ("elements", format!("<domain>{}</domain>", "<a/>".repeat(150_000))),
+        ("depth", "<a>".repeat(200_000)),
+        ("text", format!("<domain>{}</domain>", "a<![CDATA[b]]>&amp;".repeat(50_000))),
+        ("size", format!("<domain><!--{}--></domain>", "x".repeat(3 << 20))),
+    ]
+}
+
+#[tokio::test]
+async fn a_record_that_would_be_dear_to_read_is_shown_with_the_reason_and_hides_nobody() {
+    let world = cluster().await;
+    for (number, (name, xml)) in dear_documents().into_iter().enumerate() {
+        let vm = NewVm { xml, ..new_vm(name, Uuid::from_u128(number as u128 + 1)) };
+        define(&world.store, vm).await;
+    }
+    define(&world.store, new_vm("web1", UUID)).await;
+    let view = world.other.fresh().await.expect("readable");
+    for (name, _) in dear_documents() {
+        let vm = view.vm(name).expect("it is shown");
+        assert!(vm.domain.is_err(), "{name}");
+    }
+    assert!(view.vm("web1").expect("defined").domain.is_ok());
+    let reason = |name: &str| view.vm(name).expect("shown").domain.clone().expect_err("refused");
+    assert_eq!(reason("namespaces"), "the XML declares more than 32 namespaces");
+    assert_eq!(reason("attributes"), "the XML has an element with more than 64 attributes");
+}
+
+#[tokio::test]
+async fn a_name_that_two_vms_have_is_that_of_the_other_when_one_is_gone() {
+    let world = cluster().await;
+    let (first, second) = (Uuid::from_u128(1), Uuid::from_u128(2));
+    define(&world.store, new_vm("web1", second)).await;
+    define(&world.store, new_vm("web1", first)).await;
+    assert_eq!(world.store.view().vm("web1").expect("defined").uuid, first);
+    change(&world.store, |changes| {
+        changes.push(Change::RemoveVm(first));
+    })
+    .await;
+    assert_eq!(world.store.view().vm("web1").expect("defined").uuid, second);
+}
+
 #[tokio::test]
 async fn of_two_definitions_with_one_name_at_once_only_one_is_made() {
     let world = cluster().await;
