@@ -93,6 +93,9 @@ pub struct VmRecord {
     /// Counts the writes of `state`: one write, also of the same word, is one request. Compared with
     /// what a node last acted on.
     pub state_version: i32,
+    /// Which of the records that this UUID has had it is: the store's number of the transaction that made it. Versions
+    /// begin anew with a VM that is removed and defined again; this does not come again.
+    pub incarnation: i64,
     /// The node it is assigned to. Empty names are `None`.
     pub node: Option<NodeName>,
     /// The node to return to after a migration.

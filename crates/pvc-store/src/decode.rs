@@ -187,6 +187,7 @@ fn plugin_report(r: &mut Reader<'_>, plugin: &str) -> PluginReport {
 pub(crate) fn vm(raw: &Raw, uuid: Uuid, previous: Option<&VmRecord>) -> Option<VmRecord> {
     let root = keys::vm_root(uuid);
     let name = raw.text(&root)?.into_owned();
+    let incarnation = raw.get(&root).map_or(0, |node| node.czxid);
     let state_version = raw.get(&keys::vm(uuid, "state")).map_or(-1, |node| node.version);
     let mut r = Reader::new(raw, &root);
     let xml = r.shared("xml");
@@ -214,6 +215,7 @@ pub(crate) fn vm(raw: &Raw, uuid: Uuid, previous: Option<&VmRecord>) -> Option<V
         name,
         state,
         state_version,
+        incarnation,
         node: node_name(r.text("node")),
         last_node: node_name(r.text("lastnode")),
         failed_reason: r.text("failedreason"),

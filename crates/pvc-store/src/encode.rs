@@ -1,6 +1,6 @@
 //! From changes to one multi: strict. Every write carries the version that the decision was taken on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use pvc_model::fault::FaultRecord;
@@ -13,6 +13,7 @@ use pvc_ports::{CreateMode, Op};
 use crate::change::{
     Change, Changes, ConfigChange, Expect, Ipmi, NewNode, NewVm, NodeChange, Report, VmChange,
 };
+use crate::error::StoreError;
 use crate::job_codec;
 use crate::keys;
 use crate::move_codec;
@@ -27,11 +28,13 @@ pub(crate) struct Draft<'a> {
     ops: Vec<Op>,
     /// Where in `ops` a path is created or set: the last value given counts, a path appears once.
     written: BTreeMap<String, usize>,
+    /// What is checked already.
+    checked: BTreeSet<String>,
 }
 
 impl<'a> Draft<'a> {
     pub fn new(raw: &'a Raw) -> Self {
-        Draft { raw, ops: Vec::new(), written: BTreeMap::new() }
+        Draft { raw, ops: Vec::new(), written: BTreeMap::new(), checked: BTreeSet::new() }
     }
 
     pub fn into_ops(self) -> Vec<Op> {
@@ -87,13 +90,51 @@ impl<'a> Draft<'a> {
         }
     }
 
-    fn check(&mut self, path: String) {
+    /// Demands that `path` is as it was seen.
+    ///
+    /// # Errors
+    /// It was not there: what is not checked would be no demand at all.
+    fn check(&mut self, path: String) -> Result<(), StoreError> {
         // A path that this multi writes is checked by its write.
-        if let Some(node) = self.raw.get(&path)
-            && !self.written.contains_key(&path)
-        {
-            self.ops.push(Op::Check { path, version: node.version });
+        if self.written.contains_key(&path) || self.checked.contains(&path) {
+            return Ok(());
         }
+        let Some(node) = self.raw.get(&path) else { return Err(StoreError::NothingToExpect { path }) };
+        self.ops.push(Op::Check { path: path.clone(), version: node.version });
+        self.checked.insert(path);
+        Ok(())
+    }
+
+    /// Demands that a key that every such record has is as it was seen. A record of an older layout may lack it:
+    /// then it gets it here, as it would from [`repair`](crate::Store::repair), if nobody gave it one since.
+    fn check_key(&mut self, root: &str, key: &str, keys: &[(&str, &str)]) -> Result<(), StoreError> {
+        let path = format!("{root}/{key}");
+        if !self.raw.contains(&path)
+            && self.raw.contains(root)
+            && let Some((_, value)) = keys.iter().find(|(known, _)| *known == key)
+        {
+            // What this multi gives it itself counts, before or after this.
+            if !self.written.contains_key(&path) {
+                self.put(path, (*value).to_owned());
+            }
+            return Ok(());
+        }
+        self.check(path)
+    }
+
+    fn check_vm(&mut self, uuid: Uuid, key: &str) -> Result<(), StoreError> {
+        self.check_key(&keys::vm_root(uuid), key, keys::VM_KEYS)
+    }
+
+    fn check_node(&mut self, node: &NodeName, key: &str) -> Result<(), StoreError> {
+        self.check_key(&keys::node_root(node), key, keys::NODE_KEYS)
+    }
+
+    /// Demands that the records of VMs are those that were seen. Versions begin anew with a VM that is removed and
+    /// defined again with its UUID, so that the version of one of its keys may be right and the record another. The
+    /// version of the container grows with every definition and never begins anew.
+    fn check_incarnations(&mut self) -> Result<(), StoreError> {
+        self.check(keys::DOMAINS.to_owned())
     }
 
     /// Copies the subtree at `from` to `to` and deletes it, values as they are.
@@ -107,29 +148,37 @@ impl<'a> Draft<'a> {
         self.delete(from);
     }
 
-    pub fn changes(&mut self, changes: &Changes) {
+    /// # Errors
+    /// What is expected not to change was not there.
+    pub fn changes(&mut self, changes: &Changes) -> Result<(), StoreError> {
         for change in &changes.changes {
             self.change(change);
         }
         for expect in &changes.expectations {
-            self.expect(expect);
+            self.expect(expect)?;
         }
+        let of_vm = |change: &Change| matches!(change, Change::Vm(..) | Change::RemoveVm(_));
+        if changes.changes.iter().any(of_vm) {
+            self.check_incarnations()?;
+        }
+        Ok(())
     }
 
-    fn expect(&mut self, expect: &Expect) {
+    fn expect(&mut self, expect: &Expect) -> Result<(), StoreError> {
         match expect {
             // Its version grows with every definition and rename, whoever of us does it.
             Expect::VmNames => self.put(keys::DOMAINS.to_owned(), Bytes::new()),
-            Expect::VmExists(uuid) => self.check(keys::vm_root(*uuid)),
-            Expect::VmState(uuid) => self.check(keys::vm(*uuid, "state")),
-            Expect::VmNode(uuid) => self.check(keys::vm(*uuid, "node")),
-            Expect::VmXml(uuid) => self.check(keys::vm(*uuid, "xml")),
-            Expect::VmNodeLimit(uuid) => self.check(keys::vm(*uuid, "node_limit")),
-            Expect::Primary => self.check(keys::PRIMARY.to_owned()),
-            Expect::NodeDaemon(node) => self.check(keys::node(node, "daemonstate")),
-            Expect::NodeDomain(node) => self.check(keys::node(node, "domainstate")),
             Expect::Placements => self.put_deep(keys::PLACEMENT.to_owned(), Bytes::new()),
+            Expect::VmExists(uuid) => self.check(keys::vm_root(*uuid))?,
+            Expect::VmState(uuid) => self.check_vm(*uuid, "state")?,
+            Expect::VmNode(uuid) => self.check_vm(*uuid, "node")?,
+            Expect::VmXml(uuid) => self.check_vm(*uuid, "xml")?,
+            Expect::VmNodeLimit(uuid) => self.check_vm(*uuid, "node_limit")?,
+            Expect::Primary => self.check(keys::PRIMARY.to_owned())?,
+            Expect::NodeDaemon(node) => self.check_node(node, "daemonstate")?,
+            Expect::NodeDomain(node) => self.check_node(node, "domainstate")?,
         }
+        Ok(())
     }
 
     fn change(&mut self, change: &Change) {

@@ -16,6 +16,8 @@ pub enum StoreError {
         "the connection broke in the middle of the change, and others have written there since: it may have been made"
     )]
     Unclear,
+    #[error("the decision rests on `{path}`, which the store does not have")]
+    NothingToExpect { path: String },
     #[error("the store has layout {found}, and this program knows none after {known}")]
     LayoutTooNew { found: u32, known: u32 },
     #[error("the lock `{path}` could not be had within {seconds} s")]

@@ -100,6 +100,7 @@ pub(crate) struct RawNode {
     /// Empty for paths that the mirror leaves out.
     pub data: Value,
     pub version: i32,
+    pub czxid: i64,
     pub mzxid: i64,
 }
 
@@ -247,12 +248,13 @@ impl Raw {
         let read = if keys::is_left_out(path) { &[] } else { &entry.data[..] };
         let same = known.map(|known| known.data).filter(|known| known.as_bytes() == read);
         let data = same.unwrap_or_else(|| Value::new(read));
-        branch.node = Some(RawNode { data, version: entry.stat.version, mzxid: entry.stat.mzxid });
+        let stat = &entry.stat;
+        branch.node = Some(RawNode { data, version: stat.version, czxid: stat.czxid, mzxid: stat.mzxid });
     }
 
     /// Notes that `path` is there, without its value or version: it is left out of the mirror.
     pub fn put_unread(&mut self, path: &str) {
-        self.branch_mut(path).node = Some(RawNode { data: Value::default(), version: 0, mzxid: 0 });
+        self.branch_mut(path).node = Some(RawNode { data: Value::default(), version: 0, czxid: 0, mzxid: 0 });
     }
 
     /// Takes over what was read at `path`, also that nothing is there.

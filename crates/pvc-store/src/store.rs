@@ -177,7 +177,7 @@ impl Store {
         let state = self.shown.get();
         let (changes, outcome) = decide(&state.cluster).map_err(ChangeError::Refused)?;
         let mut draft = Draft::new(&state.raw);
-        draft.changes(&changes);
+        draft.changes(&changes)?;
         Ok((draft.into_ops(), outcome))
     }
 

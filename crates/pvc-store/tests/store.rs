@@ -344,6 +344,74 @@ async fn of_two_definitions_with_one_name_at_once_only_one_is_made() {
     assert_eq!(world.store.fresh().await.expect("readable").vms.len(), 1);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_decision_about_a_vm_does_not_hold_for_another_that_got_its_uuid() {
+    let world = cluster().await;
+    define(&world.store, new_vm("web1", UUID)).await;
+    let (tries, before) = (AtomicU32::new(0), world.store.view().vms[&UUID].incarnation);
+    let (other, runtime) = (&world.other, tokio::runtime::Handle::current());
+    let decide = |cluster: &Cluster| {
+        let vm = &cluster.vms[&UUID];
+        if tries.fetch_add(1, Ordering::SeqCst) == 0 {
+            // The same versions again, of another VM.
+            std::thread::scope(|scope| {
+                let anew = || {
+                    runtime.block_on(async {
+                        change(other, |changes| _ = changes.push(Change::RemoveVm(UUID))).await;
+                        define(other, new_vm("web2", UUID)).await;
+                    });
+                };
+                scope.spawn(anew).join().expect("removed and defined");
+            });
+        }
+        let mut changes = Changes::new();
+        changes.expect(Expect::VmState(UUID)).vm(UUID, VmChange::State(VmState::Start));
+        Ok::<_, std::convert::Infallible>((changes, (vm.incarnation, vm.state_version)))
+    };
+    let decided = world.store.change(decide).await.expect("the second try is on fresh data");
+    assert_eq!(tries.into_inner(), 2, "the first decision was about another VM");
+    assert_ne!(decided.0, before);
+    assert_eq!(decided.1, 0, "its version alone would not have said so");
+}
+
+#[tokio::test]
+async fn an_expectation_of_what_is_not_there_is_an_error() {
+    let world = cluster().await;
+    let gone = Uuid::from_u128(9);
+    for expect in [Expect::VmExists(gone), Expect::VmState(gone), Expect::NodeDaemon("hv9".into())] {
+        let decide = |_: &Cluster| {
+            let mut changes = Changes::new();
+            changes.expect(expect.clone()).config(ConfigChange::Maintenance(true));
+            Ok::<_, std::convert::Infallible>((changes, ()))
+        };
+        let refused = world.store.change(decide).await;
+        assert!(
+            matches!(&refused, Err(ChangeError::Store(StoreError::NothingToExpect { .. }))),
+            "{expect:?}: {refused:?}"
+        );
+    }
+    assert!(!world.store.view().config.maintenance);
+}
+
+#[tokio::test]
+async fn a_key_that_an_older_layout_lacks_is_made_by_whoever_rests_on_it() {
+    let world = cluster().await;
+    define(&world.store, new_vm("web1", UUID)).await;
+    let limit = format!("/domains/{UUID}/node_limit");
+    world
+        .tree
+        .connect()
+        .multi(vec![Op::Delete { path: limit.clone(), version: None }])
+        .await
+        .expect("writable");
+    world.store.fresh().await.expect("readable");
+    change(&world.store, |changes| {
+        changes.expect(Expect::VmNodeLimit(UUID)).vm(UUID, VmChange::Autostart(false));
+    })
+    .await;
+    assert_eq!(raw(&world, &limit).await.as_deref(), Some(""));
+}
+
 #[tokio::test]
 async fn writing_the_same_state_again_is_a_new_request() {
     let world = cluster().await;

@@ -50,6 +50,7 @@ pub fn vm(number: u128, state: VmState, on: Option<&str>) -> VmRecord {
         name: format!("vm{number}"),
         state,
         state_version: 1,
+        incarnation: 1,
         node: on.map(NodeName::new),
         last_node: None,
         failed_reason: String::new(),
