@@ -16,7 +16,7 @@ const RENAMED: [Renamed; 3] = [
 ];
 
 /// Global options that take the next word as their value.
-const WITH_VALUE: [&str; 2] = ["-c", "--connection"];
+const WITH_VALUE: [&str; 3] = ["-c", "--connection", "--timeout"];
 
 /// Renames options of several letters behind a single dash under the commands that have them.
 pub fn mend(args: Vec<OsString>) -> Vec<OsString> {

@@ -36,6 +36,11 @@ pub struct Global {
     /// Use colours even if the output is no terminal [env: PVC_COLOUR]
     #[arg(long = "colour", visible_alias = "color")]
     pub colour: bool,
+
+    /// How long the API may take to begin its answer, such as 30s or 5m: without it 10s to read, and
+    /// no limit to change something [env: PVC_TIMEOUT]
+    #[arg(long, value_name = "TIME", value_parser = crate::time::parse_limit)]
+    pub timeout: Option<Duration>,
 }
 
 impl Global {
@@ -49,6 +54,10 @@ impl Global {
             silent: self.silent || switch("PVC_SILENT")?,
             unsafe_: self.unsafe_ || switch("PVC_UNSAFE")?,
             colour: self.colour || switch("PVC_COLOUR")?,
+            timeout: match self.timeout {
+                Some(timeout) => Some(timeout),
+                None => timeout()?,
+            },
         })
     }
 }
@@ -67,6 +76,12 @@ fn switch(name: &str) -> Result<bool, Failure> {
         _ => Err(Failure::usage(format!("the variable `{name}` is `{word}`, which is neither on nor off"))
             .hint("allowed are 1, true, yes, on and 0, false, no, off")),
     }
+}
+
+/// The limit that the environment sets.
+fn timeout() -> Result<Option<Duration>, Failure> {
+    let parsed = text("PVC_TIMEOUT").map(|word| crate::time::parse_limit(&word)).transpose();
+    parsed.map_err(|why| Failure::usage(format!("the variable `PVC_TIMEOUT` is no limit: {why}")))
 }
 
 /// Whether exit codes shall be those of the first client.
@@ -104,7 +119,8 @@ impl Pvc {
             } else {
                 None
             };
-            self.client = Some(Client::new(Options { observer, ..options(&connection) }));
+            self.client =
+                Some(Client::new(Options { observer, timeout: self.global.timeout, ..options(&connection) }));
         }
         Ok(self.client.as_ref().expect("set just above"))
     }
@@ -168,6 +184,7 @@ pub fn options(connection: &Connection) -> Options {
         user_agent: concat!("pvc-client-cli/", env!("CARGO_PKG_VERSION")).to_owned(),
         verify: connection.verify,
         advice: connection.advice.map(str::to_owned),
+        timeout: None,
         observer: None,
     }
 }

@@ -25,6 +25,7 @@ mod outcome;
 mod output;
 mod plan;
 mod task;
+mod time;
 mod tree;
 mod vm;
 

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pvc_client::Kind;
 
@@ -14,8 +14,8 @@ use crate::outcome::{Failure, Outcome};
 /// cannot be told from a rotated log.
 const WINDOW: usize = 500;
 const PAUSE: Duration = Duration::from_millis(500);
-/// How often in a row nobody may answer: a minute.
-const MISSES: u32 = 120;
+/// How long nobody may answer before the following ends.
+const LONGEST_SILENCE: Duration = Duration::from_secs(60);
 pub const VIEWED: usize = 1000;
 pub const FOLLOWED: usize = 10;
 
@@ -47,12 +47,12 @@ pub fn follow(pvc: &mut Pvc, lines: usize, fetch: Fetch<'_>) -> Outcome {
     let mut seen = fetch(WINDOW.max(lines))?;
     let mut printer = Printer::default();
     printer.print(pvc, &tail(&seen, lines));
-    let mut misses = 0;
+    let mut heard = Instant::now();
     loop {
         interrupt::pause(PAUSE);
         match fetch(WINDOW) {
             Ok(now) => {
-                misses = 0;
+                heard = Instant::now();
                 let news = news(&seen, &now);
                 if news.gap {
                     printer.print(pvc, "\n");
@@ -64,9 +64,9 @@ pub fn follow(pvc: &mut Pvc, lines: usize, fetch: Fetch<'_>) -> Outcome {
                 seen = now;
             }
             // The API moves with the primary node; following a log outlives that.
-            Err(error) if matches!(error.kind(), Kind::Unreachable | Kind::Server) && misses < MISSES => {
-                misses += 1
-            }
+            Err(error)
+                if matches!(error.kind(), Kind::Unreachable | Kind::Server)
+                    && heard.elapsed() < LONGEST_SILENCE => {}
             Err(error) => return Err(Failure::from(error)),
         }
     }

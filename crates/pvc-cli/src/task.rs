@@ -1,6 +1,6 @@
 //! Following a task to its end.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use pvc_api_types::{TaskRef, TaskStatus};
@@ -71,15 +71,15 @@ pub fn follow(pvc: &mut Pvc, id: &str) -> Outcome {
 /// Looks until the task has ended, or until Ctrl-C: then there is no end to return.
 fn watch(client: &Client, id: &str, progress: &mut Progress) -> Result<Option<TaskStatus>, Failure> {
     let mut pause = FIRST_PAUSE;
-    let mut silence = Duration::ZERO;
+    let mut heard = Instant::now();
     while !interrupt::happened() {
         match client.task(id).and_then(|task| task.read()) {
             Ok(task) if task.is_finished() => return Ok(Some(task)),
             Ok(task) => {
-                silence = Duration::ZERO;
+                heard = Instant::now();
                 progress.show(&task);
             }
-            Err(error) if may_pass(error.kind()) && silence < LONGEST_SILENCE => silence += pause,
+            Err(error) if may_pass(error.kind()) && heard.elapsed() < LONGEST_SILENCE => {}
             Err(error) => return Err(Failure::from(error).context(format!("cannot follow task `{id}`"))),
         }
         interrupt::pause(pause);

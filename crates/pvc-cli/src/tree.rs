@@ -28,6 +28,7 @@ use crate::vm::Vm;
     arg_required_else_help = true,
     subcommand_required = true,
     disable_help_subcommand = true,
+    args_override_self = true,
     after_help = EPILOGUE
 )]
 struct Line {
@@ -54,7 +55,7 @@ task is 0.
 
 Variables:
   PVC_CONNECTION (or PVC_CLUSTER), PVC_DEBUG, PVC_QUIET, PVC_SILENT, PVC_UNSAFE,
-  PVC_COLOUR      what the options of these names do
+  PVC_COLOUR, PVC_TIMEOUT  what the options of these names do
   PVC_API_KEY     the key to use instead of the stored one
   PVC_CLIENT_DIR  the directory of the stored connections [default: ~/.config/pvc]
   PVC_CLIENT_DB_PERMS    their file mode, octal [default: 600]

@@ -1,23 +1,25 @@
 //! One server, and how it is spoken to.
 
 use std::io::Read;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pvc_api_types::{Message, TaskRef};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use ureq::http::{Method, Request, Response, StatusCode};
+use ureq::http::{HeaderValue, Method, Request, Response, StatusCode};
 use ureq::{Agent, Body};
 
 use crate::error::Error;
 use crate::payload::Payload;
 use crate::query::Query;
-use crate::tls;
+use crate::{page, tls};
 
 /// A host that does not answer within this time is down or filtered, not slow.
 const CONNECT: Duration = Duration::from_millis(2050);
-/// Some answers come only when the work is done: a disk export takes hours.
-const READ: Duration = Duration::from_secs(48 * 3600);
+/// Some changes are answered only when the work is done: a disk export takes hours.
+const WORK: Duration = Duration::from_secs(48 * 3600);
+/// A read is answered from memory, so a server that takes longer does not answer at all.
+const READ: Duration = Duration::from_secs(10);
 /// A reading request is tried this often; a changing one once, because a lost answer does not
 /// mean that nothing happened.
 const ATTEMPTS: u32 = 3;
@@ -36,6 +38,9 @@ pub struct Options {
     pub verify: bool,
     /// What to do if nobody answers, where more is known than the general.
     pub advice: Option<String>,
+    /// How long the first byte of an answer may take. Without it 10 s for a read, and as long as the
+    /// work takes for a change. A limit that a request has of its own wins.
+    pub timeout: Option<Duration>,
     /// Called after each exchange, for `--debug`.
     pub observer: Option<fn(&Exchange<'_>)>,
 }
@@ -57,6 +62,27 @@ pub enum Waiting {
     AtMost(Duration),
 }
 
+/// How long one exchange may take.
+#[derive(Debug, Clone, Copy)]
+struct Limits {
+    /// To the first byte of the answer.
+    first: Duration,
+    /// From there to its end.
+    body: Duration,
+    /// What it means that the first byte has not come.
+    late: Late,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Late {
+    /// Nothing has changed, and nothing was learned.
+    Unread,
+    /// The change may have been made.
+    Unknown,
+    /// The time has passed that the request itself names.
+    AsAsked,
+}
+
 /// A server that can be asked. Cheap to make: nothing is connected before the first call.
 pub struct Client {
     agent: Agent,
@@ -69,8 +95,8 @@ impl Client {
     pub fn new(options: Options) -> Self {
         let mut config = Agent::config_builder()
             .timeout_connect(Some(CONNECT))
-            .timeout_recv_response(Some(READ))
-            .timeout_recv_body(Some(READ))
+            .timeout_recv_response(Some(WORK))
+            .timeout_recv_body(Some(WORK))
             .http_status_as_error(false)
             .allow_non_standard_methods(true)
             .max_redirects(0)
@@ -101,12 +127,35 @@ impl Client {
 
     /// Reads something. Tried again where a second try may help.
     pub(crate) fn get<T: DeserializeOwned>(&self, path: &str, query: Query) -> Result<Payload<T>, Error> {
-        let uri = self.uri(path, &query);
+        self.read(path, &query, WORK)
+    }
+
+    /// Reads something small: its end, too, must come within the time for the first byte.
+    pub(crate) fn get_soon<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        query: Query,
+    ) -> Result<Payload<T>, Error> {
+        self.read(path, &query, self.patience())
+    }
+
+    /// All tries together have the time that one answer may take.
+    fn read<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        query: &Query,
+        body: Duration,
+    ) -> Result<Payload<T>, Error> {
+        let uri = self.uri(path, query);
+        let begun = Instant::now();
+        let left = || self.patience().saturating_sub(begun.elapsed());
         let mut attempt = 1;
         loop {
-            match self.exchange(Method::GET, &uri, None, Waiting::Forever) {
-                Ok(answer) if answer.is_passing() && attempt < self.attempts => {}
-                Err(error) if error.kind() == crate::Kind::Unreachable && attempt < self.attempts => {}
+            let limits = Limits { first: left(), body: body.min(WORK), late: Late::Unread };
+            let again = attempt < self.attempts && PAUSE * attempt < left();
+            match self.exchange(Method::GET, &uri, None, limits) {
+                Ok(answer) if answer.is_passing() && again => {}
+                Err(error) if error.may_pass() && again => {}
                 Ok(answer) => return Ok(Payload::new(answer.expect(StatusCode::OK)?)),
                 Err(error) => return Err(error),
             }
@@ -115,10 +164,16 @@ impl Client {
         }
     }
 
+    /// How long a read may take.
+    fn patience(&self) -> Duration {
+        self.options.timeout.unwrap_or(READ)
+    }
+
     /// Reads something once and tells the bare status, whatever it is.
     pub(crate) fn probe(&self, path: &str) -> Result<(u16, Value), Error> {
         let uri = self.uri(path, &Query::new());
-        let answer = self.exchange(Method::GET, &uri, None, Waiting::Forever)?;
+        let limits = Limits { first: self.patience(), body: self.patience(), late: Late::Unread };
+        let answer = self.exchange(Method::GET, &uri, None, limits)?;
         Ok((answer.status.as_u16(), answer.json().unwrap_or(Value::Null)))
     }
 
@@ -151,7 +206,12 @@ impl Client {
 
     fn send(&self, request: Change) -> Result<Answer, Error> {
         let uri = self.uri(&request.path, &request.query);
-        self.exchange(request.method, &uri, request.form, request.waiting)
+        let (first, late) = match request.waiting {
+            Some(Waiting::AtMost(limit)) => (limit, Late::AsAsked),
+            Some(Waiting::Forever) => (WORK, Late::Unknown),
+            None => (self.options.timeout.unwrap_or(WORK), Late::Unknown),
+        };
+        self.exchange(request.method, &uri, request.form, Limits { first, body: WORK, late })
     }
 
     fn uri(&self, path: &str, query: &Query) -> String {
@@ -165,10 +225,10 @@ impl Client {
         method: Method,
         uri: &str,
         form: Option<Query>,
-        waiting: Waiting,
+        limits: Limits,
     ) -> Result<Answer, Error> {
         let name = method.to_string();
-        let outcome = self.run(method, uri, form, waiting);
+        let outcome = self.run(method, uri, form, limits);
         if let Some(observe) = self.options.observer {
             let (status, headers) = match &outcome {
                 Ok(answer) => (Some(answer.status.as_u16()), answer.headers.clone()),
@@ -179,59 +239,90 @@ impl Client {
         outcome
     }
 
-    fn run(&self, method: Method, uri: &str, form: Option<Query>, waiting: Waiting) -> Result<Answer, Error> {
+    fn run(&self, method: Method, uri: &str, form: Option<Query>, limits: Limits) -> Result<Answer, Error> {
+        let response = self.ask(method, uri, form, limits)?;
+        Answer::read(response).map_err(|source| Error::Lost {
+            base: self.options.base.clone(),
+            source: source.into(),
+            changing: limits.late != Late::Unread,
+        })
+    }
+
+    /// One request, and the beginning of its answer.
+    fn ask(
+        &self,
+        method: Method,
+        uri: &str,
+        form: Option<Query>,
+        limits: Limits,
+    ) -> Result<Response<Body>, Error> {
         let mut request = Request::builder().method(method).uri(uri);
         if let Some(key) = &self.options.api_key {
-            request = request.header("X-Api-Key", key);
+            let value = HeaderValue::from_str(key).map_err(|_| unsendable_key())?;
+            request = request.header("X-Api-Key", value);
         }
         let response = match form {
-            Some(form) => {
-                let request =
-                    request.header("Content-Type", "application/x-www-form-urlencoded").body(form.encoded());
-                self.go(
-                    request.map_err(ureq::Error::from).map_err(|error| self.failed(error, waiting))?,
-                    waiting,
-                )
-            }
-            None => {
-                let request = request.body(());
-                self.go(
-                    request.map_err(ureq::Error::from).map_err(|error| self.failed(error, waiting))?,
-                    waiting,
-                )
-            }
+            Some(form) => request
+                .header("Content-Type", "application/x-www-form-urlencoded")
+                .body(form.encoded())
+                .map_err(ureq::Error::from)
+                .and_then(|request| self.go(request, limits)),
+            None => request.body(()).map_err(ureq::Error::from).and_then(|request| self.go(request, limits)),
         };
-        let response = response.map_err(|error| self.failed(error, waiting))?;
-        Answer::read(response)
-            .map_err(|source| Error::Lost { base: self.options.base.clone(), source: source.into() })
+        response.map_err(|error| self.failed(error, limits))
     }
 
     fn go<B: ureq::AsSendBody>(
         &self,
         request: Request<B>,
-        waiting: Waiting,
+        limits: Limits,
     ) -> Result<Response<Body>, ureq::Error> {
-        match waiting {
-            Waiting::Forever => self.agent.run(request),
-            Waiting::AtMost(limit) => {
-                let configured = self.agent.configure_request(request);
-                self.agent.run(configured.timeout_recv_response(Some(limit)).build())
-            }
-        }
+        let configured = self.agent.configure_request(request);
+        // A connection is never given more time than the whole answer.
+        let configured = configured
+            .timeout_connect(Some(CONNECT.min(limits.first)))
+            .timeout_recv_response(Some(limits.first))
+            .timeout_recv_body(Some(limits.body));
+        self.agent.run(configured.build())
     }
 
-    fn failed(&self, error: ureq::Error, waiting: Waiting) -> Error {
+    fn failed(&self, error: ureq::Error, limits: Limits) -> Error {
         let base = self.options.base.clone();
-        match (error, waiting) {
-            (ureq::Error::Timeout(ureq::Timeout::RecvResponse), Waiting::AtMost(after)) => {
-                Error::TimedOut { after }
-            }
-            (error, _) if was_sent(&error) => Error::Lost { base, source: cause(error) },
-            (error, _) => {
-                Error::Unreachable { base, advice: self.options.advice.clone(), source: cause(error) }
+        let after = limits.first;
+        if matches!(error, ureq::Error::Timeout(ureq::Timeout::RecvResponse)) {
+            match limits.late {
+                Late::AsAsked => return Error::TimedOut { after },
+                // What is left after failed tries says nothing to anybody.
+                Late::Unread => return Error::Silent { base, after: self.patience() },
+                Late::Unknown => {}
             }
         }
+        if tls::is_plain_answer(&error) {
+            return Error::Protocol { base, spoken: "plain HTTP", used: "TLS", advice: "`--no-ssl`" };
+        }
+        let sent = was_sent(&error);
+        if sent && !is_timeout(&error) && tls::is_spoken_at(&base) {
+            return Error::Protocol { base, spoken: "TLS", used: "plain HTTP", advice: "`--ssl`" };
+        }
+        let (advice, changing) = (self.options.advice.clone(), limits.late != Late::Unread);
+        match sent {
+            true => Error::Lost { base, source: cause(error), changing },
+            false => Error::Unreachable { base, advice, source: cause(error) },
+        }
     }
+}
+
+fn unsendable_key() -> Error {
+    Error::Unauthorised {
+        message: "the API key holds a character that cannot be sent, such as a line break".to_owned(),
+        hint: Some(
+            "look at `PVC_API_KEY`, or at the stored key with `pvc connection list --show-keys`".to_owned(),
+        ),
+    }
+}
+
+fn is_timeout(error: &ureq::Error) -> bool {
+    matches!(error, ureq::Error::Timeout(_))
 }
 
 /// An error of the system is told in its own words, without those of the library around it.
@@ -279,12 +370,13 @@ pub(crate) struct Change {
     path: String,
     query: Query,
     form: Option<Query>,
-    waiting: Waiting,
+    /// `None` for what all changes have.
+    waiting: Option<Waiting>,
 }
 
 impl Change {
     pub fn post(path: impl Into<String>, query: Query) -> Self {
-        Self { method: Method::POST, path: path.into(), query, form: None, waiting: Waiting::Forever }
+        Self { method: Method::POST, path: path.into(), query, form: None, waiting: None }
     }
 
     pub fn put(path: impl Into<String>, query: Query) -> Self {
@@ -300,7 +392,7 @@ impl Change {
         Self { form: Some(Query::new().text(name, value)), ..self }
     }
 
-    pub fn waiting(self, waiting: Waiting) -> Self {
+    pub fn waiting(self, waiting: Option<Waiting>) -> Self {
         Self { waiting, ..self }
     }
 }
@@ -342,7 +434,10 @@ impl Answer {
     fn refusal(self) -> Error {
         let status = self.status.as_u16();
         let Ok(body) = self.json() else {
-            let what = format!("is no JSON and has status {status}");
+            let what = match page::title(&self.body) {
+                Some(title) => format!("is a web page{title} with status {status}, not JSON"),
+                None => format!("is no JSON and has status {status}"),
+            };
             return Error::BadAnswer { what, source: None };
         };
         let hint = body.get("hint").and_then(Value::as_str).map(str::to_owned);

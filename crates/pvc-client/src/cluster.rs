@@ -14,8 +14,9 @@ fn really() -> Query {
 }
 
 impl Client {
+    /// Asked by login messages, which nobody waits for: the whole answer comes in time, or none.
     pub fn status(&self) -> Result<Payload<ClusterStatus>, Error> {
-        self.get("/status", Query::new())
+        self.get_soon("/status", Query::new())
     }
 
     pub fn set_maintenance(&self, on: bool) -> Result<String, Error> {

@@ -38,6 +38,18 @@ pub enum Error {
         base: String,
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
+        /// Whether the request would have changed something.
+        changing: bool,
+    },
+    #[error("`{base}` accepts connections, but has not answered within {} s", after.as_secs_f64())]
+    Silent { base: String, after: Duration },
+    #[error("the server at `{base}` speaks {spoken}, and was spoken to in {used}")]
+    Protocol {
+        base: String,
+        spoken: &'static str,
+        used: &'static str,
+        /// The option of `pvc connection add` that mends it.
+        advice: &'static str,
     },
     #[error("{message}")]
     Unauthorised { message: String, hint: Option<String> },
@@ -62,7 +74,10 @@ pub enum Error {
 impl Error {
     pub fn kind(&self) -> Kind {
         match self {
-            Error::Unreachable { .. } | Error::Lost { .. } => Kind::Unreachable,
+            Error::Unreachable { .. }
+            | Error::Lost { .. }
+            | Error::Silent { .. }
+            | Error::Protocol { .. } => Kind::Unreachable,
             Error::Unauthorised { .. } => Kind::Unauthorised,
             Error::Refused { .. } => Kind::Refused,
             Error::NotFound { .. } => Kind::NotFound,
@@ -73,6 +88,11 @@ impl Error {
         }
     }
 
+    /// Whether a read that failed so may succeed when it is repeated at once.
+    pub(crate) fn may_pass(&self) -> bool {
+        matches!(self, Error::Unreachable { .. } | Error::Lost { .. })
+    }
+
     /// What to do about it, if that can be said.
     pub fn hint(&self) -> Option<String> {
         match self {
@@ -81,6 +101,16 @@ impl Error {
                  `pvc connection list` shows them; during a change of the primary node wait some seconds"
                     .to_owned()
             })),
+            Error::Lost { changing: false, .. } => None,
+            Error::Silent { .. } => Some(
+                "is that the port of the API? `pvc --timeout 1m …` waits longer; on that machine `journalctl -u pvcapid` \
+                 tells more"
+                    .to_owned(),
+            ),
+            Error::Protocol { advice, .. } => Some(format!(
+                "`pvc connection add` stores it anew with {advice} and `--force`; for the connection `local` look at \
+                 `api.ssl.enabled` of its configuration"
+            )),
             Error::Lost { .. } => Some(
                 "the request may have been carried out; look at the present state before repeating it"
                     .to_owned(),

@@ -12,6 +12,7 @@ mod error;
 mod fault;
 mod network;
 mod node;
+mod page;
 mod payload;
 mod query;
 mod task;

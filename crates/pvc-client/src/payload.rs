@@ -8,6 +8,7 @@ use serde_json::error::Category;
 use serde_json::value::RawValue;
 
 use crate::error::Error;
+use crate::page;
 
 /// A body that can be read as a `T`, or passed on unmodified. Scripts rely on the second: what the
 /// API adds tomorrow must not vanish on its way through a client of today. Nothing is parsed before
@@ -25,7 +26,8 @@ impl<T: DeserializeOwned> Payload<T> {
 
     /// The body as it came. Fails if it is no JSON.
     pub fn text(&self) -> Result<&str, Error> {
-        let text: &RawValue = serde_json::from_slice(&self.body).map_err(misunderstood)?;
+        let text: &RawValue =
+            serde_json::from_slice(&self.body).map_err(|source| self.misunderstood(source))?;
         Ok(text.get())
     }
 
@@ -41,7 +43,18 @@ impl<T: DeserializeOwned> Payload<T> {
 
     /// The body as something with fewer members than a `T`, for those who need only these.
     pub fn read_as<U: DeserializeOwned>(&self) -> Result<U, Error> {
-        serde_json::from_slice(&self.body).map_err(misunderstood)
+        serde_json::from_slice(&self.body).map_err(|source| self.misunderstood(source))
+    }
+
+    fn misunderstood(&self, source: serde_json::Error) -> Error {
+        if let Some(title) = page::title(&self.body) {
+            return Error::BadAnswer { what: format!("is a web page{title}, not JSON"), source: None };
+        }
+        let what = match source.classify() {
+            Category::Data => "has an unexpected shape",
+            Category::Syntax | Category::Eof | Category::Io => "is no JSON",
+        };
+        Error::BadAnswer { what: what.to_owned(), source: Some(source.into()) }
     }
 }
 
@@ -66,12 +79,4 @@ impl<T: DeserializeOwned> Payload<Vec<T>> {
             _ => None,
         }
     }
-}
-
-fn misunderstood(source: serde_json::Error) -> Error {
-    let what = match source.classify() {
-        Category::Data => "has an unexpected shape",
-        Category::Syntax | Category::Eof | Category::Io => "is no JSON",
-    };
-    Error::BadAnswer { what: what.to_owned(), source: Some(source.into()) }
 }

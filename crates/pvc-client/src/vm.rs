@@ -90,7 +90,7 @@ fn placed(vm: &str, placement: &Placement, dry_run: bool) -> Change {
         .flag("wait", placement.wait)
         .flag("force_live", placement.force_live)
         .flag("dry_run", dry_run);
-    Change::post(path(vm, "/node"), query)
+    Change::post(path(vm, "/node"), query).waiting(placement.wait.then_some(Waiting::Forever))
 }
 
 impl Client {
@@ -179,9 +179,7 @@ impl Client {
             .text("state", request.state)
             .flag("force", request.force)
             .flag("wait", request.wait.is_some());
-        let change =
-            Change::post(path(vm, "/state"), query).waiting(request.wait.unwrap_or(Waiting::Forever));
-        self.change(change)
+        self.change(Change::post(path(vm, "/state"), query).waiting(request.wait))
     }
 
     pub fn place_vm(&self, vm: &str, placement: &Placement) -> Result<String, Error> {

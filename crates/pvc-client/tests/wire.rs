@@ -20,6 +20,7 @@ fn options(base: String) -> Options {
         user_agent: "pvc-client-cli/0.0.0".to_owned(),
         verify: true,
         advice: None,
+        timeout: None,
         observer: None,
     }
 }
@@ -114,6 +115,99 @@ fn a_server_that_is_no_pvc_api_is_recognised() {
     assert_eq!(client(stub.base()).status().unwrap().read().unwrap_err().kind(), Kind::BadAnswer);
     let stub = Stub::start(|_, _| status(404, "<html>not here</html>"));
     assert_eq!(client(stub.base()).status().unwrap_err().kind(), Kind::BadAnswer);
+}
+
+#[test]
+fn a_web_page_is_named_as_what_it_is() {
+    let page = "<!DOCTYPE html><html><head><title>502 Bad Gateway</title></head></html>";
+    let stub = Stub::start(move |_, _| ok(page));
+    let error = client(stub.base()).status().unwrap().read().unwrap_err();
+    assert_eq!(error.to_string(), "the server's answer is a web page (`502 Bad Gateway`), not JSON");
+    let stub = Stub::start(move |_, _| status(404, page));
+    let error = client(stub.base()).status().unwrap_err();
+    let words = "the server's answer is a web page (`502 Bad Gateway`) with status 404, not JSON";
+    assert_eq!((error.kind(), error.to_string().as_str()), (Kind::BadAnswer, words));
+}
+
+/// A listener that takes connections, and does with each what `serve` does.
+fn listener(serve: impl Fn(std::net::TcpStream) + Send + 'static) -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || listener.incoming().flatten().for_each(serve));
+    address.to_string()
+}
+
+#[test]
+fn a_server_that_speaks_tls_where_http_was_expected_is_named_as_such() {
+    let (provider, none) = (rustls::crypto::aws_lc_rs::default_provider(), NoCertificate);
+    let config = rustls::ServerConfig::builder_with_provider(provider.into())
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_cert_resolver(std::sync::Arc::new(none));
+    let config = std::sync::Arc::new(config);
+    let address = listener(move |mut stream| {
+        let mut server = rustls::ServerConnection::new(config.clone()).unwrap();
+        let _ = server.complete_io(&mut stream);
+    });
+    let error = client(format!("http://{address}/api/v1")).status().unwrap_err();
+    let words =
+        format!("the server at `http://{address}/api/v1` speaks TLS, and was spoken to in plain HTTP");
+    assert_eq!((error.kind(), error.to_string()), (Kind::Unreachable, words));
+    assert!(error.hint().unwrap().contains("`--ssl`"));
+}
+
+#[derive(Debug)]
+struct NoCertificate;
+
+impl rustls::server::ResolvesServerCert for NoCertificate {
+    fn resolve(
+        &self,
+        _: rustls::server::ClientHello<'_>,
+    ) -> Option<std::sync::Arc<rustls::sign::CertifiedKey>> {
+        None
+    }
+}
+
+#[test]
+fn a_server_that_speaks_http_where_tls_was_expected_is_named_as_such() {
+    let address = listener(|mut stream| {
+        let mut hello = [0; 64];
+        let _ = std::io::Read::read(&mut stream, &mut hello);
+        let _ = std::io::Write::write_all(&mut stream, b"HTTP/1.1 400 Bad Request\r\n\r\n");
+    });
+    let error = client(format!("https://{address}/api/v1")).status().unwrap_err();
+    let words =
+        format!("the server at `https://{address}/api/v1` speaks plain HTTP, and was spoken to in TLS");
+    assert_eq!((error.kind(), error.to_string()), (Kind::Unreachable, words));
+    assert!(error.hint().unwrap().contains("`--no-ssl`"));
+}
+
+#[test]
+fn a_server_that_accepts_and_is_silent_is_given_up_in_time() {
+    let kept = std::sync::Mutex::new(Vec::new());
+    let address = listener(move |stream| kept.lock().unwrap().push(stream));
+    let timeout = Some(Duration::from_millis(300));
+    let base = format!("http://{address}/api/v1");
+    let begun = std::time::Instant::now();
+    let client = Client::new(Options { timeout, ..options(base.clone()) });
+    let error = client.status().unwrap_err();
+    assert_eq!(error.kind(), Kind::Unreachable);
+    assert_eq!(error.to_string(), format!("`{base}` accepts connections, but has not answered within 0.3 s"));
+    assert!(client.vms(&VmFilter::default()).is_err());
+    let error = client.set_maintenance(true).unwrap_err();
+    assert!(matches!(error, Error::Lost { changing: true, .. }), "it may have been done: {error:?}");
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn a_key_that_cannot_be_sent_is_not_called_unreachable() {
+    let stub = Stub::start(|_, _| ok("{}"));
+    let api_key = Some("secret\n".to_owned());
+    let error = Client::new(Options { api_key, ..options(stub.base()) }).status().unwrap_err();
+    assert_eq!(error.kind(), Kind::Unauthorised);
+    assert!(error.to_string().contains("cannot be sent") && stub.lines().is_empty(), "{error}");
+    assert!(!error.to_string().contains("secret"));
 }
 
 #[test]

@@ -11,9 +11,10 @@ mod secondary;
 mod wait;
 
 use clap::{Args, Subcommand};
+use pvc_client::Kind;
 
 use crate::context::Pvc;
-use crate::outcome::Outcome;
+use crate::outcome::{Exit, Failure, Outcome};
 
 /// Look after the nodes
 ///
@@ -57,6 +58,26 @@ impl Which {
     pub fn name(self) -> String {
         self.node.unwrap_or_else(this_machine)
     }
+}
+
+/// The failure that an error is for a command that names nodes. An API calls a node that does not exist a
+/// parameter that makes no sense, where it is one of several; asked for it, it says so.
+pub fn unknown<'a>(
+    pvc: &mut Pvc,
+    error: pvc_client::Error,
+    named: impl IntoIterator<Item = &'a str>,
+) -> Failure {
+    let refused = error.kind() == Kind::Refused;
+    let failure = Failure::from(error);
+    let is_missing = |node: &str| {
+        let found = pvc.client().map(|client| client.node(node));
+        matches!(found, Ok(Err(error)) if error.kind() == Kind::NotFound)
+    };
+    let mut names = named.into_iter().map(str::trim).filter(|name| !name.is_empty());
+    if refused && names.any(is_missing) {
+        return Failure { exit: Exit::NotFound, ..failure };
+    }
+    failure
 }
 
 /// The name nodes go by: the host name up to its first dot.

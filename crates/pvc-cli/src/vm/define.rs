@@ -46,7 +46,7 @@ pub struct Define {
     method: String,
 
     /// How long a live migration may halt the guest, in milliseconds
-    #[arg(short = 'd', long, value_name = "MS", default_value_t = 300)]
+    #[arg(short = 'd', long, value_name = "MS", default_value_t = 300, value_parser = crate::time::downtime)]
     max_downtime: u32,
 
     /// A tag; may be given again
@@ -71,7 +71,9 @@ impl Define {
             user_tags: self.tags,
             protected_tags: self.protected_tags,
         };
-        let message = pvc.client()?.define_vm(&new)?;
+        let message = pvc.client()?.define_vm(&new);
+        let named = || new.node.iter().chain(&new.limit).flat_map(|names| names.split(','));
+        let message = message.map_err(|error| crate::node::unknown(pvc, error, named()))?;
         pvc.out.line(message);
         Ok(())
     }

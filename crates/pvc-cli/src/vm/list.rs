@@ -58,7 +58,9 @@ impl List {
         };
         let filtered =
             filter.limit.is_some() || filter.node.is_some() || filter.state.is_some() || filter.tag.is_some();
-        let vms = crate::format::or_empty(pvc.client()?.vms(&filter))?;
+        let vms = crate::format::or_empty(pvc.client()?.vms(&filter));
+        let named = filter.node.iter().map(String::as_str);
+        let vms = vms.map_err(|error| crate::node::unknown(pvc, error, named))?;
         if filtered && vms.is_empty() {
             return Err(Failure::not_found("no VM fits").hint("`pvc vm list` shows all of them"));
         }

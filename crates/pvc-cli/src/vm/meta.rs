@@ -43,7 +43,7 @@ pub struct Meta {
     method: Option<String>,
 
     /// How long a live migration may halt the guest, in milliseconds
-    #[arg(short = 'd', long, value_name = "MS")]
+    #[arg(short = 'd', long, value_name = "MS", value_parser = crate::time::downtime)]
     max_downtime: Option<u32>,
 
     /// The provisioner profile it is said to come from
@@ -66,7 +66,9 @@ impl Meta {
             return Err(Failure::usage("nothing to change was given")
                 .hint("`pvc vm meta --help` lists what can be changed"));
         }
-        let message = pvc.client()?.set_vm_metadata(&self.vm.domain, &metadata)?;
+        let message = pvc.client()?.set_vm_metadata(&self.vm.domain, &metadata);
+        let named = metadata.limit.iter().flat_map(|names| names.split(','));
+        let message = message.map_err(|error| crate::node::unknown(pvc, error, named))?;
         pvc.out.line(message);
         Ok(())
     }
