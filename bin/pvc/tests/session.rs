@@ -206,6 +206,107 @@ fn a_server_that_is_not_there_is_code_four_with_a_hint() {
     assert!(err(&output).contains("cannot connect to") && err(&output).contains("hint: "), "{output:?}");
 }
 
+/// A user of a server that takes every connection and says nothing.
+fn of_a_silent_server() -> User {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
+    std::thread::spawn(move || listener.incoming().collect::<Vec<_>>());
+    let user = User::without_connection().with("PVC_CONNECTION", "mute");
+    user.run(&["connection", "add", "mute", "-a", "127.0.0.1", "-p", &port]);
+    user
+}
+
+#[test]
+fn a_login_is_not_held_up_by_a_server_that_does_not_answer() {
+    let user = of_a_silent_server();
+    let begun = Instant::now();
+    let output = user.run(&["-q", "cluster", "status", "-f", "short"]);
+    assert!(begun.elapsed() < Duration::from_secs(12), "{:?}", begun.elapsed());
+    assert_eq!((code(&output), out(&output)), (4, String::new()));
+    assert!(err(&output).contains("accepts connections, but has not answered within 10 s"), "{output:?}");
+}
+
+#[test]
+fn a_limit_for_the_answer_can_be_given() {
+    let user = of_a_silent_server();
+    let begun = Instant::now();
+    for line in [&["--timeout", "1s", "vm", "list"][..], &["--timeout=1", "node", "info", "hv1"]] {
+        let output = user.run(line);
+        assert_eq!(code(&output), 4);
+        assert!(err(&output).contains("has not answered within 1 s"), "{output:?}");
+        assert!(err(&output).contains("hint: is that the port of the API? `pvc --timeout 1m …`"));
+    }
+    let user = user.with("PVC_TIMEOUT", "1s");
+    let output = user.run(&["-q", "vm", "start", "web1"]);
+    assert_eq!(code(&output), 4);
+    assert!(err(&output).contains("the request may have been carried out"), "{output:?}");
+    assert!(begun.elapsed() < Duration::from_secs(9), "{:?}", begun.elapsed());
+    assert_eq!(code(&user.with("PVC_TIMEOUT", "soon").run(&["status"])), 2);
+}
+
+#[test]
+fn a_web_page_and_a_key_that_cannot_be_sent_are_named() {
+    let stub = Stub::start(|_, _| status(404, "<html><head><title>nginx</title></head></html>"));
+    let user = User::of(&stub);
+    let output = user.run(&["-q", "vm", "list"]);
+    assert_eq!(code(&output), 7);
+    assert!(err(&output).starts_with("error: the server's answer is a web page (`nginx`) with status 404"));
+    let output = user.with("PVC_API_KEY", "line\nbreak").run(&["-q", "vm", "list"]);
+    assert_eq!(code(&output), 5);
+    assert!(err(&output).contains("the API key holds a character that cannot be sent"), "{output:?}");
+}
+
+#[test]
+fn a_node_that_does_not_exist_is_code_three_wherever_it_is_named() {
+    let stub = Stub::start(|request, before| match (request.method.as_str(), request.path()) {
+        ("GET", "/api/v1/vm") if request.target.contains("node=") => {
+            status(400, r#"{"message": "node: there is no node `hv9`"}"#)
+        }
+        ("POST", _) => status(400, r#"{"message": "there is no node `hv9`", "hint": "`pvc node list`"}"#),
+        ("GET", "/api/v1/node/hv1") => ok(NODES),
+        _ => cluster(request, before),
+    });
+    let user = User::of(&stub);
+    let file = user.home.path().join("web1.xml");
+    std::fs::write(&file, out(&user.run(&["-q", "vm", "dump", "web1"]))).unwrap();
+    let path = file.to_str().unwrap();
+    for line in [
+        &["vm", "list", "-t", "hv9"][..],
+        &["vm", "define", path, "-t", "hv9"],
+        &["vm", "define", path, "-l", "hv1,hv9"],
+        &["vm", "meta", "web1", "-l", "hv9"],
+    ] {
+        let output = user.run(&[&["-q"], line].concat());
+        assert_eq!(code(&output), 3, "{line:?}: {output:?}");
+        assert!(err(&output).contains("there is no node `hv9`"), "{output:?}");
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_a_mistake_in_the_command_line() {
+    let user = User::without_connection();
+    for line in [
+        &["vm", "define", "/nonexistent"][..],
+        &["cluster", "restore", "-y", "-f", "/nonexistent"],
+        &["vm", "meta", "web1", "--max-downtime", "abc"],
+    ] {
+        let output = user.run(line);
+        assert_eq!(code(&output), 2, "{line:?}: {output:?}");
+    }
+    let output = user.run(&["vm", "meta", "web1", "--max-downtime", "abc"]);
+    assert!(err(&output).contains("a whole number of milliseconds is needed, as in 300"), "{output:?}");
+}
+
+#[test]
+fn vcpus_are_texts_in_json() {
+    let stub = Stub::start(cluster);
+    let output = User::of(&stub).run(&["-q", "vm", "vcpu", "get", "web1", "-f", "json"]);
+    let value: serde_json::Value = serde_json::from_str(&out(&output)).unwrap();
+    let expected =
+        serde_json::json!({"name": "web1", "vcpus": "2", "sockets": "1", "cores": "2", "threads": "1"});
+    assert_eq!(value, expected);
+}
+
 #[test]
 fn a_group_without_a_command_shows_its_help_and_is_no_mistake() {
     let output = User::without_connection().run(&["vm"]);
@@ -280,13 +381,16 @@ fn a_reader_that_leaves_early_ends_the_program_quietly() {
 
 #[test]
 fn nothing_is_removed_without_somebody_to_say_yes() {
-    let stub = Stub::start(cluster);
+    let stub = Stub::start(|request, before| match request.line().as_str() {
+        "GET /vm?negate=False" => ok(one_vm(0)),
+        _ => cluster(request, before),
+    });
     let user = User::of(&stub);
     let nobody = user.run(&["-q", "vm", "remove", "web1"]);
     assert_eq!(code(&nobody), 1);
     assert!(err(&nobody).contains("hint: without a terminal say `--yes`"), "{nobody:?}");
     let no = user.answering("n\n", &["-q", "vm", "remove", "web1"]);
-    assert_eq!(code(&no), 1);
+    assert_eq!((code(&no), out(&no).as_str()), (0, "Aborted.\n"));
     assert_eq!(changes(&stub), [""; 0], "nothing was asked of the server");
     let yes = user.answering("y\n", &["-q", "vm", "remove", "web1"]);
     assert_eq!((code(&yes), out(&yes).trim()), (0, "done"));
@@ -294,6 +398,61 @@ fn nothing_is_removed_without_somebody_to_say_yes() {
     assert_eq!(code(&user.run(&["-q", "-u", "vm", "undefine", "web1"])), 0);
     let removed = "DELETE /vm/web1?delete_disks=True";
     assert_eq!(changes(&stub), [removed, removed, "DELETE /vm/web1?delete_disks=False"]);
+}
+
+#[test]
+fn a_piped_no_is_a_no() {
+    let stub = Stub::start(cluster);
+    let user = User::of(&stub);
+    for input in ["n\n", "no\n", "\n", "perhaps\n", "n"] {
+        let no = user.answering(input, &["-q", "vm", "stop", "web1"]);
+        assert_eq!((code(&no), out(&no).as_str()), (0, "Aborted.\n"), "{input:?}");
+        assert_eq!(err(&no), "Forcibly stop VM \"web1\" [y/N]? \n", "{input:?}");
+    }
+    let silent = user.answering("n\n", &["-s", "vm", "stop", "web1"]);
+    assert_eq!((code(&silent), out(&silent), err(&silent)), (0, String::new(), String::new()));
+    let nobody = user.answering("", &["-s", "vm", "stop", "web1"]);
+    assert_eq!((code(&nobody), out(&nobody), err(&nobody)), (1, String::new(), String::new()));
+    assert_eq!(changes(&stub), [""; 0]);
+}
+
+#[test]
+fn what_the_cluster_would_refuse_is_refused_before_anybody_is_asked() {
+    let stub = Stub::start(cluster);
+    let user = User::of(&stub);
+    for line in [
+        &["vm", "undefine", "nobody"][..],
+        &["vm", "remove", "nobody"],
+        &["vm", "rename", "nobody", "somebody"],
+        &["vm", "stop", "nobody"],
+        &["vm", "shutdown", "nobody"],
+        &["vm", "restart", "nobody"],
+        &["vm", "disable", "nobody"],
+    ] {
+        let output = user.answering("y\n", &[&["-q"], line].concat());
+        assert_eq!(code(&output), 3, "{line:?}: {output:?}");
+        assert_eq!(err(&output), "error: nothing of that name\n", "{line:?}");
+    }
+    for (line, words) in [
+        (&["vm", "restart", "db1"][..], "VM `db1` cannot be restarted: the VM is in state `fail`"),
+        (&["vm", "shutdown", "db1"], "VM `db1` cannot be shut down: the VM is in state `fail`"),
+        (&["vm", "rename", "web1", "web2"], "VM `web1` is in state `start`; it can be renamed in"),
+        (&["vm", "rename", "web1", "web 2"], "VM name `web 2`"),
+        (&["vm", "remove", "web1"], "volume `vms/web1_sda` of VM `web1` is used by VM `db1`, too"),
+    ] {
+        let output = user.answering("y\n", &[&["-q"], line].concat());
+        assert_eq!(code(&output), 1, "{line:?}: {output:?}");
+        assert!(err(&output).contains(words) && !err(&output).contains("[y/N]"), "{line:?}: {output:?}");
+    }
+    assert_eq!(changes(&stub), [""; 0]);
+}
+
+#[test]
+fn of_an_option_that_is_repeated_the_last_one_counts() {
+    let stub = Stub::start(cluster);
+    let user = User::of(&stub);
+    let output = user.run(&["-q", "-q", "-c", "gone", "-c", "lab", "vm", "list", "-f", "json", "-f", "raw"]);
+    assert_eq!((code(&output), out(&output).as_str()), (0, "db1\nweb1\n"), "{output:?}");
 }
 
 #[test]

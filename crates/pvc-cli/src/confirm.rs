@@ -74,7 +74,8 @@ enum Answer {
     Nobody,
 }
 
-/// An answer piped in counts if it is a clear yes: `echo y | pvc …` has always worked.
+/// An answer piped in counts as a typed one: `echo y | pvc …` has always worked. Without a terminal and
+/// without a line to read nobody is there.
 fn answer(pvc: &mut Pvc, sentence: &str) -> Answer {
     pvc.out.flush();
     if !pvc.global.silent {
@@ -82,15 +83,14 @@ fn answer(pvc: &mut Pvc, sentence: &str) -> Answer {
     }
     let line = read_line();
     let person = std::io::stdin().is_terminal();
-    let yes = line.as_deref().is_some_and(|line| matches!(line.trim().to_lowercase().as_str(), "y" | "yes"));
-    if !person || line.is_none() {
+    if (!person || line.is_none()) && !pvc.global.silent {
         // Nobody's Enter has ended the line of the question.
         let _ = writeln!(std::io::stderr());
     }
-    match (yes, person) {
-        (true, _) => Answer::Yes,
-        (false, true) => Answer::No,
-        (false, false) => Answer::Nobody,
+    match line {
+        Some(line) if matches!(line.trim().to_lowercase().as_str(), "y" | "yes") => Answer::Yes,
+        None if !person => Answer::Nobody,
+        _ => Answer::No,
     }
 }
 

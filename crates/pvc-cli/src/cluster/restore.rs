@@ -30,7 +30,7 @@ pub struct Restore {
 impl Restore {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         let text = read(&self.filename).map_err(|error| {
-            Failure::failed(format!("cannot read `{}`: {}", self.filename.display(), plain_io(&error)))
+            Failure::usage(format!("cannot read `{}`: {}", self.filename.display(), plain_io(&error)))
         })?;
         let backup: Value = serde_json::from_str(&text)
             .map_err(|error| Failure::failed(format!("`{}` is no JSON: {error}", self.filename.display())))?;

@@ -1,7 +1,7 @@
 use std::fmt::Write as _;
 
 use clap::{Args, ValueEnum};
-use pvc_api_types::{ClusterStatus, StateCounts};
+use pvc_api_types::{ClusterStatus, Resources, StateCounts};
 
 use crate::context::Pvc;
 use crate::format::{Json, MaybeJson};
@@ -71,21 +71,9 @@ impl View<'_> {
         self.line(&mut text, "Upstream IP", &status.upstream_ip);
         text.push('\n');
         self.health(&mut text);
-        let cpu = format!(
-            "{} ({} / {})",
-            units::percent(use_of.cpu.utilization),
-            use_of.cpu.load,
-            use_of.cpu.total
-        );
-        self.line(&mut text, "Total CPU", &cpu);
-        let memory = &use_of.memory;
-        self.line(
-            &mut text,
-            "Total memory",
-            &of_total(memory.utilization, memory.used << 20, memory.total << 20),
-        );
-        let disk = &use_of.disk;
-        self.line(&mut text, "Total disk", &of_total(disk.utilization, disk.used << 10, disk.total << 10));
+        self.line(&mut text, "Total CPU", &cpu(use_of));
+        self.line(&mut text, "Total memory", &memory(use_of));
+        self.line(&mut text, "Total disk", &disk(use_of));
         text.push('\n');
         self.line(&mut text, "Nodes", &self.counts(&status.nodes, paint::node_summary, &["run,ready"]));
         self.line(
@@ -105,9 +93,9 @@ impl View<'_> {
         let mut text = String::new();
         self.health(&mut text);
         let use_of = &self.status.resources;
-        self.line(&mut text, "CPU usage", &units::percent(use_of.cpu.utilization));
-        self.line(&mut text, "Memory usage", &units::percent(use_of.memory.utilization));
-        self.line(&mut text, "Disk usage", &units::percent(use_of.disk.utilization));
+        self.line(&mut text, "CPU usage", &cpu(use_of));
+        self.line(&mut text, "Memory usage", &memory(use_of));
+        self.line(&mut text, "Disk usage", &disk(use_of));
         text
     }
 
@@ -160,6 +148,23 @@ impl View<'_> {
 
 /// Where the values begin.
 const WIDTH: usize = 16;
+
+fn cpu(use_of: &Resources) -> String {
+    let cpu = &use_of.cpu;
+    format!("{} ({} / {})", units::percent(cpu.utilization), units::load(cpu.load), cpu.total)
+}
+
+/// The API counts memory in MiB.
+fn memory(use_of: &Resources) -> String {
+    let memory = &use_of.memory;
+    of_total(memory.utilization, memory.used << 20, memory.total << 20)
+}
+
+/// The API counts storage in KiB.
+fn disk(use_of: &Resources) -> String {
+    let disk = &use_of.disk;
+    of_total(disk.utilization, disk.used << 10, disk.total << 10)
+}
 
 fn of_total(percent: f64, used: i64, total: i64) -> String {
     format!("{} ({} / {})", units::percent(percent), units::bytes(used), units::bytes(total))

@@ -6,7 +6,7 @@ use crate::context::Pvc;
 use crate::format::{InfoFormat, MaybeJson};
 use crate::outcome::Outcome;
 use crate::output::labels::Labels;
-use crate::output::{Paint, paint};
+use crate::output::{Paint, paint, units};
 
 /// Show a node in detail
 #[derive(Debug, Args)]
@@ -67,7 +67,7 @@ fn view(node: &Node, long: bool, paint: Paint) -> String {
     lines.line("Active VM Count", node.domains_count.to_string());
     lines.line("Host CPUs", node.vcpu.total.to_string());
     lines.line("vCPUs", node.vcpu.allocated.to_string());
-    lines.line("Load", node.load.to_string());
+    lines.line("Load", units::load(node.load));
     lines.line("Total RAM (MiB)", node.memory.total.to_string());
     lines.line("Used RAM (MiB)", node.memory.used.to_string());
     lines.line("Free RAM (MiB)", node.memory.free.to_string());

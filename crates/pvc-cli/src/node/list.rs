@@ -5,7 +5,7 @@ use pvc_client::NodeFilter;
 use crate::context::Pvc;
 use crate::format::{ListFormat, MaybeJson};
 use crate::outcome::{Failure, Outcome};
-use crate::output::{Cell, Table, paint};
+use crate::output::{Cell, Table, paint, units};
 
 /// List the nodes
 ///
@@ -101,7 +101,7 @@ fn row(node: &Node) -> Vec<Cell> {
         Cell::coloured(&node.domain_state, paint::domain_state(&node.domain_state)),
         node.domains_count.to_string().into(),
         node.vcpu.allocated.to_string().into(),
-        node.load.to_string().into(),
+        units::load(node.load).into(),
         memory.total.to_string().into(),
         memory.used.to_string().into(),
         memory.free.to_string().into(),

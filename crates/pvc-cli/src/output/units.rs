@@ -41,9 +41,19 @@ pub fn percent(value: f64) -> String {
     format!("{value:.1}%")
 }
 
+/// A load average as it has always been written: with a decimal, also where it is whole.
+pub fn load(value: f64) -> String {
+    format!("{value:?}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_whole_load_has_a_decimal_as_well() {
+        assert_eq!((load(0.0), load(2.0), load(0.25)), ("0.0".into(), "2.0".into(), "0.25".into()));
+    }
 
     #[test]
     fn bytes_take_the_smallest_unit_below_ten_thousand_and_round_up() {

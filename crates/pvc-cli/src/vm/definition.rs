@@ -11,9 +11,8 @@ use crate::outcome::{Failure, plain_io};
 /// The definition in `file`, or on standard input for `-`, checked as far as a client can. All
 /// mistakes are reported at once; what is merely odd is warned of.
 pub fn read(pvc: &Pvc, file: &Path) -> Result<String, Failure> {
-    let bytes = read_bytes(file).map_err(|error| {
-        Failure::failed(format!("cannot read `{}`: {}", file.display(), plain_io(&error)))
-    })?;
+    let bytes = read_bytes(file)
+        .map_err(|error| Failure::usage(format!("cannot read `{}`: {}", file.display(), plain_io(&error))))?;
     let text = String::from_utf8(bytes).map_err(|_| {
         Failure::failed(format!("`{}` is not UTF-8", file.display()))
             .hint("`iconv -t utf-8` converts it; remove its `<?xml … encoding=…?>` line, too")

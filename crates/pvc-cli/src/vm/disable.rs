@@ -1,7 +1,8 @@
 use clap::Args;
+use pvc_model::request::StateRequest;
 
-use super::Which;
 use super::state::{self, Wait};
+use super::{Which, ahead};
 use crate::confirm::{self, Yes};
 use crate::context::Pvc;
 use crate::outcome::Outcome;
@@ -29,6 +30,7 @@ pub struct Disable {
 impl Disable {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         let vm = &self.vm.domain;
+        ahead::state(pvc, self.yes, vm, StateRequest::Disable, self.force)?;
         confirm::ask(pvc, self.yes, &format!("Shut down and disable VM \"{vm}\""))?;
         state::request(pvc, vm, "disable", self.force, self.wait)
     }

@@ -42,6 +42,9 @@ impl Info {
 /// Where the values begin, and the tables.
 const WIDTH: usize = 20;
 
+/// A device's property that its definition does not have, as it has always been shown.
+const NONE: &str = "None";
+
 struct View<'a> {
     vm: &'a Vm,
     known: Option<&'a BTreeSet<String>>,
@@ -82,8 +85,8 @@ impl View<'_> {
             lines.line("Topology (S/C/T)", &vm.vcpu_topology);
         }
         if self.long || vm.vnc.listen.is_some() {
-            lines.line("VNC listen", vm.vnc.listen.as_deref().unwrap_or("None"));
-            lines.line("VNC port", vm.vnc.port.as_deref().unwrap_or("None"));
+            lines.line("VNC listen", vm.vnc.listen.as_deref().unwrap_or(NONE));
+            lines.line("VNC port", vm.vnc.port.as_deref().unwrap_or(NONE));
         }
     }
 
@@ -217,9 +220,9 @@ impl View<'_> {
             interfaces.row(vec![
                 id.to_string().into(),
                 network.r#type.as_str().into(),
-                network.source.as_deref().unwrap_or("N/A").into(),
-                network.model.as_deref().unwrap_or("N/A").into(),
-                network.mac.as_deref().unwrap_or("N/A").into(),
+                network.source.as_deref().unwrap_or(NONE).into(),
+                network.model.as_deref().unwrap_or(NONE).into(),
+                network.mac.as_deref().unwrap_or(NONE).into(),
                 volume(network.rd_bytes, network.wr_bytes).into(),
                 rate(network.rd_packets, network.wr_packets).into(),
                 rate(network.rd_errors, network.wr_errors).into(),
@@ -231,7 +234,7 @@ impl View<'_> {
             controllers.row(vec![
                 id.to_string().into(),
                 controller.r#type.as_str().into(),
-                controller.model.as_deref().unwrap_or("N/A").into(),
+                controller.model.as_deref().unwrap_or(NONE).into(),
             ]);
         }
         self.table(lines, "Controllers", controllers);

@@ -1,5 +1,6 @@
 //! Virtual machines.
 
+mod ahead;
 mod define;
 mod definition;
 mod disable;

@@ -1,6 +1,6 @@
 use clap::Args;
 
-use super::Which;
+use super::{Which, ahead};
 use crate::confirm::{self, Yes};
 use crate::context::Pvc;
 use crate::outcome::Outcome;
@@ -20,6 +20,7 @@ pub struct Remove {
 impl Remove {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         let vm = &self.vm.domain;
+        ahead::removal(pvc, self.yes, vm, true)?;
         confirm::ask(pvc, self.yes, &format!("Undefine VM \"{vm}\" and remove all disks"))?;
         let message = pvc.client()?.delete_vm(vm, true)?;
         pvc.out.line(message);

@@ -1,6 +1,6 @@
 use clap::Args;
 
-use super::Which;
+use super::{Which, ahead};
 use crate::confirm::{self, Yes};
 use crate::context::Pvc;
 use crate::outcome::Outcome;
@@ -23,6 +23,7 @@ pub struct Rename {
 impl Rename {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         let (vm, new_name) = (&self.vm.domain, &self.new_name);
+        ahead::rename(pvc, self.yes, vm, new_name)?;
         confirm::ask(pvc, self.yes, &format!("Rename VM \"{vm}\" to \"{new_name}\""))?;
         let message = pvc.client()?.rename_vm(vm, new_name)?;
         pvc.out.line(message);

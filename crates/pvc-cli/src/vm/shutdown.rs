@@ -1,7 +1,8 @@
 use clap::Args;
+use pvc_model::request::StateRequest;
 
-use super::Which;
 use super::state::{self, Wait};
+use super::{Which, ahead};
 use crate::confirm::{self, Yes};
 use crate::context::Pvc;
 use crate::outcome::Outcome;
@@ -25,6 +26,7 @@ pub struct Shutdown {
 impl Shutdown {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         let vm = &self.vm.domain;
+        ahead::state(pvc, self.yes, vm, StateRequest::Shutdown, false)?;
         confirm::ask(pvc, self.yes, &format!("Shut down VM \"{vm}\""))?;
         state::request(pvc, vm, "shutdown", false, self.wait)
     }

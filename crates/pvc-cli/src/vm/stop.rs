@@ -1,7 +1,8 @@
 use clap::Args;
+use pvc_model::request::StateRequest;
 
-use super::Which;
 use super::state::{self, Wait};
+use super::{Which, ahead};
 use crate::confirm::{self, Yes};
 use crate::context::Pvc;
 use crate::outcome::Outcome;
@@ -30,6 +31,7 @@ pub struct Stop {
 impl Stop {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         let vm = &self.vm.domain;
+        ahead::state(pvc, self.yes, vm, StateRequest::Stop, self.force)?;
         confirm::ask(pvc, self.yes, &format!("Forcibly stop VM \"{vm}\""))?;
         state::request(pvc, vm, "stop", self.force, self.wait)
     }

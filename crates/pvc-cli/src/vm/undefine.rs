@@ -1,6 +1,6 @@
 use clap::Args;
 
-use super::Which;
+use super::{Which, ahead};
 use crate::confirm::{self, Yes};
 use crate::context::Pvc;
 use crate::outcome::Outcome;
@@ -21,6 +21,7 @@ pub struct Undefine {
 impl Undefine {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         let vm = &self.vm.domain;
+        ahead::removal(pvc, self.yes, vm, false)?;
         confirm::ask(pvc, self.yes, &format!("Undefine VM \"{vm}\""))?;
         let message = pvc.client()?.delete_vm(vm, false)?;
         pvc.out.line(message);

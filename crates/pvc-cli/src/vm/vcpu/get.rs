@@ -20,10 +20,10 @@ pub struct Get {
 impl Get {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         let vm = pvc.client()?.vm(&self.vm.domain)?.read()?;
-        let mut topology = vm.vcpu_topology.split('/').map(|count| count.parse::<u32>().ok());
-        let mut next = || topology.next().flatten();
-        let (sockets, cores, threads) = (next(), next(), next());
-        let value = json!({"name": vm.name, "vcpus": vm.vcpu, "sockets": sockets, "cores": cores, "threads": threads});
+        let mut topology = vm.vcpu_topology.split('/').filter(|count| count.parse::<u32>().is_ok());
+        let (sockets, cores, threads) = (topology.next(), topology.next(), topology.next());
+        // Texts, as the definition has them: scripts have always been given these.
+        let value = json!({"name": vm.name, "vcpus": vm.vcpu.to_string(), "sockets": sockets, "cores": cores, "threads": threads});
         if self.format.print(pvc, &value) {
             return Ok(());
         }
@@ -31,7 +31,7 @@ impl Get {
             pvc.out.line(vm.vcpu.to_string());
             return Ok(());
         }
-        let shown = |count: Option<u32>| count.map_or_else(|| "N/A".to_owned(), |count| count.to_string());
+        let shown = |count: Option<&str>| count.unwrap_or("N/A").to_owned();
         let mut table = Table::new().columns(&[("vCPUs", 6), ("Sockets", 8), ("Cores", 6), ("Threads", 8)]);
         table.row(vec![
             vm.vcpu.to_string().into(),
