@@ -46,6 +46,7 @@ pub async fn hypervisor_contract(hypervisor: Arc<dyn Hypervisor>, fixture: Hyper
     suite.an_absent_guest_is_named_in_the_error_and_destroying_it_succeeds().await;
     suite.a_description_that_is_no_guest_is_refused_and_leaves_nothing().await;
     suite.a_description_of_another_guest_is_refused_and_leaves_nothing().await;
+    suite.a_guest_that_is_made_waits_to_be_let_run().await;
     let uuid = suite.a_started_guest_runs_and_starting_it_again_changes_nothing().await;
     suite.a_running_guest_shows_its_xml_display_and_figures(uuid).await;
     suite.a_booted_guest_answers_on_its_console(uuid).await;
@@ -78,6 +79,7 @@ impl Suite {
         assert!(!self.guests().await.contains_key(&absent));
         self.hypervisor.destroy(absent).await.expect("what is not there is destroyed already");
         let hypervisor = &self.hypervisor;
+        is_no_guest(absent, hypervisor.resume(absent).await);
         is_no_guest(absent, hypervisor.shutdown(absent).await);
         is_no_guest(absent, hypervisor.live_xml(absent).await);
         is_no_guest(absent, hypervisor.vnc(absent).await);
@@ -100,6 +102,20 @@ impl Suite {
         is_refused(self.hypervisor.start(asked, &(self.fixture.guest)(described, "contract-other")).await);
         let guests = self.guests().await;
         assert!(!guests.contains_key(&asked) && !guests.contains_key(&described));
+    }
+
+    async fn a_guest_that_is_made_waits_to_be_let_run(&self) {
+        let guest = uuid(4);
+        self.make(guest).await;
+        let made = self.guests().await.remove(&guest).expect("it is there");
+        assert_eq!(made.run, GuestRun::Created);
+        self.make(guest).await;
+        assert_eq!(self.guests().await.remove(&guest), Some(made.clone()), "it waits on");
+        let xml = self.hypervisor.live_xml(guest).await.expect("a guest that waits has its XML");
+        assert!(xml.contains(&guest.to_string()), "{xml}");
+        assert_eq!(self.guests().await.remove(&guest), Some(made), "looking at it changes nothing");
+        self.hypervisor.destroy(guest).await.expect("what never ran can be ended");
+        assert!(!self.guests().await.contains_key(&guest));
     }
 
     async fn a_started_guest_runs_and_starting_it_again_changes_nothing(&self) -> Uuid {
@@ -183,8 +199,13 @@ impl Suite {
 
     // --- What the sentences are made of ----------------------------------------------------------
 
+    async fn make(&self, guest: Uuid) {
+        self.hypervisor.start(guest, &(self.fixture.guest)(guest, NAME)).await.expect("the guest is made");
+    }
+
     async fn start(&self, guest: Uuid) {
-        self.hypervisor.start(guest, &(self.fixture.guest)(guest, NAME)).await.expect("the guest starts");
+        self.make(guest).await;
+        self.hypervisor.resume(guest).await.expect("the guest is let run");
     }
 
     async fn guests(&self) -> BTreeMap<Uuid, Guest> {
@@ -266,7 +287,8 @@ impl Pair {
 
     async fn start(&self) {
         let xml = (self.fixture.guest)(self.guest, "contract-moves");
-        self.one.start(self.guest, &xml).await.expect("the guest starts");
+        self.one.start(self.guest, &xml).await.expect("the guest is made");
+        self.one.resume(self.guest).await.expect("the guest is let run");
         self.until_runs(&self.one).await;
     }
 

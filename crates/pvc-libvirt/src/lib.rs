@@ -11,6 +11,7 @@
 //! - `probe`: whether KVM works here, found out by running a guest
 //! - `migration`: guests on their way to another host
 //! - `stats`, `live_xml`: reading what libvirt answers
+//! - `mark`: how a guest that was never let run is told from one that somebody paused
 //!
 //! Above this file nobody knows that libvirt exists; this file translates and decides nothing.
 
@@ -18,6 +19,7 @@
 
 mod link;
 mod live_xml;
+mod mark;
 mod migration;
 mod probe;
 mod stats;
@@ -30,8 +32,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use pvc_ports::{
-    DeviceChange, Guest, GuestEvent, GuestStats, Hypervisor, HypervisorError, HypervisorFacts, Migration,
-    MigrationJob, VncAddress,
+    DeviceChange, Guest, GuestEvent, GuestRun, GuestStats, Hypervisor, HypervisorError, HypervisorFacts,
+    Migration, MigrationJob, VncAddress,
 };
 use tokio::sync::{Mutex, mpsc};
 use uuid::Uuid;
@@ -39,7 +41,7 @@ use uuid::Uuid;
 use link::{CallError, Link};
 use migration::{Job, Trip};
 use probe::{Memory, PROBE, Verdict};
-use virt::{Connection, Domain, Kind, VirtError};
+use virt::{Connection, Domain, Kind, Record, Then, VirtError};
 
 /// Reading: libvirt answers from memory.
 const READ: Duration = Duration::from_secs(10);
@@ -197,9 +199,12 @@ impl Hypervisor for LibvirtHypervisor {
     }
 
     async fn guests(&self) -> Result<BTreeMap<Uuid, Guest>, HypervisorError> {
-        let records = self.ask(READ, |connection| connection.all_stats(STATE_ONLY, stats::ACTIVE)).await?;
-        let guests = records.iter().filter_map(stats::guest).filter(|guest| guest.uuid != PROBE);
-        Ok(guests.map(|guest| (guest.uuid, guest)).collect())
+        let guests = self.ask(READ, |connection| {
+            let records = connection.all_stats(STATE_ONLY, stats::ACTIVE)?;
+            let guests = records.iter().filter(|record| record.uuid != PROBE);
+            guests.filter_map(|record| guest(connection, record).transpose()).collect()
+        });
+        Ok(guests.await?)
     }
 
     async fn start(&self, uuid: Uuid, xml: &str) -> Result<(), HypervisorError> {
@@ -208,14 +213,14 @@ impl Hypervisor for LibvirtHypervisor {
             let why = format!("the guest's description has the UUID `{described}` instead of `{uuid}`");
             return Err(HypervisorError::Refused { why });
         }
-        let xml = xml.to_owned();
-        let started = self.links().changing.call(START, move |connection| {
+        let xml = mark::marked(xml).map_err(|why| HypervisorError::Refused { why })?;
+        let started = self.links().changing.call_to_its_end(START, move |connection| {
             if is_active(connection, uuid)? {
                 return Ok(());
             }
-            match connection.create(&xml) {
+            match connection.create(&xml, Then::Hold) {
                 Ok(_) => Ok(()),
-                // Somebody else was faster, or it is there in spite of the error: what counts is that it runs.
+                // Somebody else was faster, or it is there in spite of the error: what counts is that it is there.
                 Err(_) if is_active(connection, uuid).unwrap_or(false) => Ok(()),
                 Err(error) => Err(error),
             }
@@ -224,6 +229,24 @@ impl Hypervisor for LibvirtHypervisor {
             CallError::Libvirt(error) if error.is_death() => HypervisorError::Died { why: error.to_string() },
             error => translate(error, uuid, START),
         })
+    }
+
+    async fn resume(&self, uuid: Uuid) -> Result<(), HypervisorError> {
+        let resumed = self.links().changing.call_to_its_end(CHANGE, move |connection| {
+            let guest = connection.lookup(uuid)?;
+            if guest.is_paused()? {
+                match guest.resume() {
+                    // Somebody else was faster.
+                    Err(_) if !guest.is_paused().unwrap_or(true) => {}
+                    other => other?,
+                }
+            }
+            if let Err(error) = mark::take_off(&guest) {
+                tracing::warn!(%uuid, %error, "a guest that was let run is still marked as new; that is tried again");
+            }
+            Ok(())
+        });
+        resumed.await.map_err(|error| translate(error, uuid, CHANGE))
     }
 
     async fn shutdown(&self, uuid: Uuid) -> Result<(), HypervisorError> {
@@ -239,7 +262,16 @@ impl Hypervisor for LibvirtHypervisor {
     }
 
     async fn live_xml(&self, uuid: Uuid) -> Result<String, HypervisorError> {
-        with_guest(&self.links().asking, uuid, READ, |_, guest| guest.xml()).await
+        with_guest(&self.links().asking, uuid, READ, |_, guest| {
+            let xml = guest.xml()?;
+            // Whoever let it run died before it took the mark off, or could not: a pause of it would be taken for
+            // the time before its first.
+            if mark::is_in(&xml) && !guest.is_paused()? {
+                mark::take_off(guest)?;
+            }
+            Ok(xml)
+        })
+        .await
     }
 
     async fn stats(&self) -> Result<BTreeMap<Uuid, GuestStats>, HypervisorError> {
@@ -327,6 +359,20 @@ async fn with_guest<T: Send + 'static>(
         }
     });
     answer.await.map_err(|error| translate(error, uuid, deadline))?
+}
+
+/// The guest behind a record, if it is active.
+fn guest(connection: &Connection, record: &Record) -> Result<Option<(Uuid, Guest)>, VirtError> {
+    let Some(mut guest) = stats::guest(record) else { return Ok(None) };
+    if guest.run == GuestRun::Paused && !stats::is_arriving(record) {
+        match connection.lookup(guest.uuid).and_then(|domain| mark::is_on(&domain)) {
+            Ok(true) => guest.run = GuestRun::Created,
+            Ok(false) => {}
+            Err(error) if matches!(error.kind(), Kind::NoDomain | Kind::NotRunning) => return Ok(None),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(Some((guest.uuid, guest)))
 }
 
 fn is_active(connection: &Connection, uuid: Uuid) -> Result<bool, VirtError> {

@@ -38,6 +38,13 @@ pub(crate) enum CallError {
     Libvirt(VirtError),
 }
 
+/// What a caller does when its call has begun and is late.
+#[derive(Clone, Copy)]
+enum Patience {
+    UntilDeadline,
+    ToItsEnd,
+}
+
 /// The handle on the supervisor. Dropping it lets the connection and all idle threads go.
 pub(crate) struct Link {
     state: watch::Receiver<State>,
@@ -96,6 +103,24 @@ impl Link {
         deadline: Duration,
         work: impl FnOnce(&Connection) -> Result<T, VirtError> + Send + 'static,
     ) -> Result<T, CallError> {
+        self.wait_for(deadline, Patience::UntilDeadline, work).await
+    }
+
+    /// As [`call`](Link::call), but once `work` has begun its end is waited for, however late.
+    pub(crate) async fn call_to_its_end<T: Send + 'static>(
+        &self,
+        deadline: Duration,
+        work: impl FnOnce(&Connection) -> Result<T, VirtError> + Send + 'static,
+    ) -> Result<T, CallError> {
+        self.wait_for(deadline, Patience::ToItsEnd, work).await
+    }
+
+    async fn wait_for<T: Send + 'static>(
+        &self,
+        deadline: Duration,
+        patience: Patience,
+        work: impl FnOnce(&Connection) -> Result<T, VirtError> + Send + 'static,
+    ) -> Result<T, CallError> {
         let late = tokio::time::sleep(deadline);
         tokio::pin!(late);
         let session = tokio::select! {
@@ -103,23 +128,31 @@ impl Link {
             session = self.session() => session?,
             () = &mut late => return Err(CallError::Unreachable(format!("libvirt at `{}` does not answer", self.shared.uri))),
         };
-        let (answer, answered) = oneshot::channel();
-        let begun = Arc::new(AtomicBool::new(false));
-        let ticket = session.submit(begun.clone(), answer, work)?;
-        tokio::select! {
+        let (answer, mut answered) = oneshot::channel();
+        let taken = Arc::new(AtomicBool::new(false));
+        let ticket = session.submit(taken.clone(), answer, work)?;
+        let answer = tokio::select! {
             biased;
-            answer = answered => match answer {
-                Ok(Ok(value)) => Ok(value),
-                Ok(Err(error)) => Err(self.blame(&session, error)),
-                Err(_) => Err(CallError::Unreachable("the connection to libvirt was given up".to_owned())),
-            },
+            answer = &mut answered => answer,
             () = &mut late => {
-                if begun.load(Ordering::SeqCst) && session.count_late(&ticket) >= MAX_LATE {
+                // Taken back before a thread has taken it: it does not begin any more.
+                if !taken.swap(true, Ordering::SeqCst) {
+                    return Err(CallError::Late);
+                }
+                if session.count_late(&ticket) >= MAX_LATE {
                     session.give_up();
                     self.shared.alarm.ring();
                 }
-                Err(CallError::Late)
+                match patience {
+                    Patience::UntilDeadline => return Err(CallError::Late),
+                    Patience::ToItsEnd => answered.await,
+                }
             }
+        };
+        match answer {
+            Ok(Ok(value)) => Ok(value),
+            Ok(Err(error)) => Err(self.blame(&session, error)),
+            Err(_) => Err(CallError::Unreachable("the connection to libvirt was given up".to_owned())),
         }
     }
 
@@ -190,17 +223,16 @@ impl Session {
 
     fn submit<T: Send + 'static>(
         &self,
-        begun: Arc<AtomicBool>,
+        taken: Arc<AtomicBool>,
         answer: oneshot::Sender<Result<T, VirtError>>,
         work: impl FnOnce(&Connection) -> Result<T, VirtError> + Send + 'static,
     ) -> Result<Ticket, CallError> {
         let counted = Arc::new(AtomicBool::new(false));
         let (ticket, late) = (Ticket(counted.clone()), self.late.clone());
         let job: Job = Box::new(move |connection| {
-            if answer.is_closed() {
+            if answer.is_closed() || taken.swap(true, Ordering::SeqCst) {
                 return; // nobody waits any more: it was late before it began
             }
-            begun.store(true, Ordering::SeqCst);
             let _ = answer.send(work(connection));
             if counted.swap(true, Ordering::SeqCst) {
                 late.fetch_sub(1, Ordering::SeqCst);

@@ -16,7 +16,7 @@ use uuid::Uuid;
 
 use crate::link::{CallError, Link};
 use crate::stats;
-use crate::virt::{Connection, Kind, VirtError};
+use crate::virt::{Connection, Kind, Then, VirtError};
 use crate::{DomainType, STATE_ONLY};
 
 /// The probe's own identity; it is not a guest that anybody else is told about.
@@ -131,7 +131,7 @@ fn create(connection: &Connection, disk: &Path, xml: &str) -> Result<(), VirtErr
     write_disk(disk).map_err(|error| {
         VirtError::ours(format!("the probe's disk `{}` cannot be written: {error}", disk.display()))
     })?;
-    connection.create(xml).map(|_| ())
+    connection.create(xml, Then::Run).map(|_| ())
 }
 
 /// A node of a cluster may never have needed the directory before.

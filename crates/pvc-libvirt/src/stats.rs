@@ -115,6 +115,12 @@ pub(crate) fn guest(record: &Record) -> Option<Guest> {
     (record.id >= 0).then(|| Guest { uuid: record.uuid, name: record.name.clone(), run, instance: record.id })
 }
 
+/// Whether the guest of a record is held because another host sends it, or because this host does.
+pub(crate) fn is_arriving(record: &Record) -> bool {
+    let reason = unsigned(&record.params, "state.reason").and_then(|reason| u32::try_from(reason).ok());
+    reason == Some(virt_sys::VIR_DOMAIN_PAUSED_MIGRATION)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

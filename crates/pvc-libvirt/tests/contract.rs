@@ -48,7 +48,7 @@ async fn a_guest_outlives_libvirtd_and_is_manageable_when_it_is_back() {
     let libvirt = Libvirt::start();
     let hypervisor = libvirt.hypervisor();
     let mut events = hypervisor.events();
-    hypervisor.start(UUID, &guest_xml(UUID, "survivor", None)).await.expect("the guest starts");
+    run(&hypervisor, UUID, &guest_xml(UUID, "survivor", None)).await;
     let before = hypervisor.guests().await.expect("guests")[&UUID].clone();
 
     libvirt.kill_libvirtd();
@@ -91,10 +91,46 @@ async fn a_libvirtd_that_dies_in_the_middle_of_a_start_leaves_no_guest_that_cann
     // must look again, as the node does.
     eventually("the guest running", || async {
         hypervisor.start(UUID, &guest_xml(UUID, "half", None)).await.ok()?;
+        hypervisor.resume(UUID).await.ok()?;
         let guests = hypervisor.guests().await.ok()?;
         (guests.get(&UUID)?.run == GuestRun::Running).then_some(())
     })
     .await;
+    hypervisor.destroy(UUID).await.expect("it is destroyed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guest_that_waits_to_be_let_run_is_known_as_such_by_whoever_comes_next() {
+    let libvirt = Libvirt::start();
+    libvirt.hypervisor().start(UUID, &guest_xml(UUID, "waits", None)).await.expect("the guest is made");
+    // The daemon that made it has died, and so has libvirtd.
+    libvirt.kill_libvirtd();
+    libvirt.start_again();
+    let hypervisor = libvirt.hypervisor();
+    let run = async |of: &LibvirtHypervisor| Some(of.guests().await.ok()?.get(&UUID)?.run);
+    eventually("the guest as it was", || async {
+        (run(&hypervisor).await? == GuestRun::Created).then_some(())
+    })
+    .await;
+    hypervisor.resume(UUID).await.expect("it is let run");
+    assert_eq!(run(&hypervisor).await, Some(GuestRun::Running));
+    libvirt.virsh(&["suspend", "waits"]);
+    assert_eq!(run(&hypervisor).await, Some(GuestRun::Paused), "an operator's pause is one");
+    hypervisor.resume(UUID).await.expect("it goes on");
+    assert_eq!(run(&hypervisor).await, Some(GuestRun::Running));
+    hypervisor.destroy(UUID).await.expect("it is destroyed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guest_that_an_operator_lets_run_loses_its_mark_when_it_is_looked_at() {
+    let libvirt = Libvirt::start();
+    let hypervisor = libvirt.hypervisor();
+    hypervisor.start(UUID, &guest_xml(UUID, "marked", None)).await.expect("the guest is made");
+    libvirt.virsh(&["resume", "marked"]);
+    hypervisor.live_xml(UUID).await.expect("its XML");
+    assert!(!hypervisor.live_xml(UUID).await.expect("its XML").contains("never-ran"));
+    libvirt.virsh(&["suspend", "marked"]);
+    assert_eq!(hypervisor.guests().await.expect("guests")[&UUID].run, GuestRun::Paused);
     hypervisor.destroy(UUID).await.expect("it is destroyed");
 }
 
@@ -114,7 +150,7 @@ async fn guests_move_between_two_libvirtds() {
 async fn a_migration_to_a_frozen_libvirtd_can_be_given_up_and_does_not_begin_later() {
     let (one, two) = Libvirt::pair();
     let hypervisor = one.hypervisor();
-    hypervisor.start(UUID, &guest_xml(UUID, "stays", None)).await.expect("the guest starts");
+    run(&hypervisor, UUID, &guest_xml(UUID, "stays", None)).await;
     two.signal_libvirtd(Signal::SIGSTOP);
     let mut job = hypervisor.migrate(UUID, &to(LOOPBACK)).await.expect("it begins");
     sleep(Duration::from_secs(1)).await;
@@ -132,7 +168,7 @@ async fn a_migration_to_a_frozen_libvirtd_can_be_given_up_and_does_not_begin_lat
 async fn a_target_that_dies_on_the_way_leaves_the_guest_where_it_was() {
     let (one, two) = Libvirt::pair();
     let hypervisor = one.hypervisor();
-    hypervisor.start(UUID, &guest_xml(UUID, "returns", None)).await.expect("the guest starts");
+    run(&hypervisor, UUID, &guest_xml(UUID, "returns", None)).await;
     let short = Migration { max_downtime: Duration::from_millis(77), ..to(LOOPBACK) };
     let mut job = hypervisor.migrate(UUID, &short).await.expect("it begins");
     // As soon as there is a QEMU to receive it, that stands still, and the copying with it.
@@ -161,7 +197,7 @@ async fn a_guest_whose_arrival_was_not_heard_of_runs_on_both_sides_and_the_other
     let proxy = before_a_libvirtd_that_is_cut_off_at_the_finish(two.port.expect("it listens"));
     one.target_uri = format!("qemu+tcp://{{host}}:{proxy}/system");
     let hypervisor = one.hypervisor();
-    hypervisor.start(UUID, &guest_xml(UUID, "twice", None)).await.expect("the guest starts");
+    run(&hypervisor, UUID, &guest_xml(UUID, "twice", None)).await;
     let mut job = hypervisor.migrate(UUID, &to(LOOPBACK)).await.expect("it begins");
     job.outcome().await.expect_err("its end was not heard of");
     assert!(hypervisor.runs_at(LOOPBACK, UUID).await.expect("an answer"));
@@ -216,7 +252,7 @@ fn before_a_libvirtd_that_is_cut_off_at_the_finish(port: u16) -> u16 {
 async fn a_migration_that_is_to_be_encrypted_is_refused_where_nothing_is_set_up_for_it() {
     let (one, _two) = Libvirt::pair();
     let hypervisor = one.hypervisor();
-    hypervisor.start(UUID, &guest_xml(UUID, "secret", None)).await.expect("the guest starts");
+    run(&hypervisor, UUID, &guest_xml(UUID, "secret", None)).await;
     let encrypted = Migration { encrypted: true, ..to(LOOPBACK) };
     let mut job = hypervisor.migrate(UUID, &encrypted).await.expect("it begins");
     let error = job.outcome().await.expect_err("there is no certificate");
@@ -231,7 +267,7 @@ async fn a_guest_is_encrypted_on_its_way() {
     make_certificates(certificates.path());
     let (one, two) = Libvirt::pair_with(Some(certificates.path()));
     let hypervisor = one.hypervisor();
-    hypervisor.start(UUID, &guest_xml(UUID, "secret", None)).await.expect("the guest starts");
+    run(&hypervisor, UUID, &guest_xml(UUID, "secret", None)).await;
     let encrypted = Migration { encrypted: true, ..to(LOOPBACK) };
     let mut job = hypervisor.migrate(UUID, &encrypted).await.expect("it begins");
     job.outcome().await.expect("it arrives");
@@ -257,6 +293,12 @@ fn make_certificates(directory: &Path) {
     let made =
         Command::new("bash").args(["-c", script, "certificates"]).arg(directory).output().expect("bash");
     assert!(made.status.success(), "this needs openssl: {}", String::from_utf8_lossy(&made.stderr));
+}
+
+/// Makes a guest and lets it run.
+async fn run(hypervisor: &LibvirtHypervisor, uuid: Uuid, xml: &str) {
+    hypervisor.start(uuid, xml).await.expect("the guest is made");
+    hypervisor.resume(uuid).await.expect("the guest is let run");
 }
 
 const LOOPBACK: &str = "127.0.0.1";
@@ -290,8 +332,8 @@ async fn figures_are_told_although_one_guest_does_not_answer() {
     let libvirt = Libvirt::start();
     let hypervisor = libvirt.hypervisor();
     let healthy = Uuid::from_u128(UUID.as_u128() + 1);
-    hypervisor.start(UUID, &guest_xml(UUID, "frozen", None)).await.expect("the guest starts");
-    hypervisor.start(healthy, &guest_xml(healthy, "healthy", None)).await.expect("the other guest starts");
+    run(&hypervisor, UUID, &guest_xml(UUID, "frozen", None)).await;
+    run(&hypervisor, healthy, &guest_xml(healthy, "healthy", None)).await;
     send(&libvirt.path("lv/run/qemu/frozen.pid"), Signal::SIGSTOP);
     let stats = hypervisor.stats().await.expect("figures");
     assert!(stats[&healthy].memory.contains_key("rss"), "with what QEMU knows: {stats:?}");
@@ -324,7 +366,7 @@ async fn the_probe_decides_between_kvm_and_emulation_and_is_remembered() {
     // What the probe says is true: a guest of that type starts here.
     let xml =
         guest_xml(UUID, "probed", None).replace("type='qemu'", &format!("type='{}'", facts.domain_type));
-    hypervisor.start(UUID, &xml).await.expect("the guest starts");
+    run(&hypervisor, UUID, &xml).await;
     hypervisor.destroy(UUID).await.expect("it is destroyed");
 }
 
@@ -413,6 +455,12 @@ impl Libvirt {
         let uri = self.script("uri");
         let asked = Command::new("virsh").args(["-c", &uri, "migrate-getmaxdowntime", guest]).output();
         String::from_utf8(asked.expect("virsh runs").stdout).expect("text").trim().to_owned()
+    }
+
+    fn virsh(&self, arguments: &[&str]) {
+        let uri = self.script("uri");
+        let done = Command::new("virsh").args(["-c", &uri]).args(arguments).output().expect("virsh runs");
+        assert!(done.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
     }
 
     fn kill_libvirtd(&self) {

@@ -213,6 +213,34 @@ fn a_guest_that_is_held_is_told_from_one_that_arrives_by_what_its_node_said_befo
 }
 
 #[test]
+fn a_guest_that_was_never_let_run_is_ended_and_its_vm_started_anew_without_being_counted_as_a_death() {
+    for (on, state) in [
+        ("hv1", VmState::Start),
+        ("hv1", VmState::Stop),
+        ("hv1", VmState::Shutdown),
+        ("hv1", VmState::Migrate),
+        ("hv2", VmState::Start),
+        ("hv2", VmState::Migrate),
+    ] {
+        let mut world = World::new(&["hv1", "hv2"]);
+        let uuid = world.put(vm(1, state.clone(), Some(on)));
+        world.run(uuid);
+        world.guests.get_mut(&uuid).unwrap().condition = Condition::Created;
+        let ended = vec![Step::Destroy(WhyDestroy::NeverRan)];
+        assert_eq!(steps(&world.after(0)), ended, "{state} on {on}");
+        // Whoever makes it is at it still.
+        world.minds.get_mut(&uuid).unwrap().busy = true;
+        assert_eq!(steps(&world.after(0)), []);
+        world.minds.get_mut(&uuid).unwrap().busy = false;
+        world.guests.remove(&uuid);
+        let anew = (on == "hv1" && state == VmState::Start).then_some(Step::Start);
+        let starts = steps(&world.after(0)).into_iter().find(|step| *step == Step::Start);
+        let deaths = world.minds.get(&uuid).map_or(0, Mind::deaths);
+        assert_eq!((starts, deaths), (anew, 0), "{state} on {on}");
+    }
+}
+
+#[test]
 fn a_guest_that_no_record_knows_is_left_alone_and_reported() {
     let mut world = World::new(&["hv1"]);
     world.run(Uuid::from_u128(9));
@@ -547,6 +575,7 @@ fn any_world() -> impl Strategy<Value = World> {
     let condition = proptest::sample::select(vec![
         Condition::Running,
         Condition::Paused,
+        Condition::Created,
         Condition::ShuttingDown,
         Condition::Other,
     ]);

@@ -11,8 +11,10 @@
 
 mod act;
 mod findings;
+mod locks;
 mod receive;
 mod send;
+mod start;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -422,10 +424,13 @@ fn starts_or_ends(step: &Step) -> bool {
 }
 
 /// Whether the guest has a record and is here, not just arriving: until it runs its sender has it. One that was
-/// here before and is held does not arrive.
+/// here before and is held does not arrive. One that was never let run is not here yet.
 fn is_ours(cluster: &Cluster, here: &NodeName, uuid: Uuid, guest: &Guest) -> bool {
     let was_here = cluster.nodes.get(here).is_some_and(|own| own.running.contains(&uuid));
     let is_here = |record: &VmRecord| !is_moving(&record.state) || was_here || guest.run == GuestRun::Running;
+    if guest.run == GuestRun::Created {
+        return false;
+    }
     cluster.vms.get(&uuid).is_some_and(|record| is_here(record))
 }
 
@@ -445,6 +450,7 @@ fn condition(run: GuestRun) -> Condition {
     match run {
         GuestRun::Running => Condition::Running,
         GuestRun::Paused => Condition::Paused,
+        GuestRun::Created => Condition::Created,
         GuestRun::ShuttingDown => Condition::ShuttingDown,
         GuestRun::Other => Condition::Other,
     }
@@ -465,6 +471,12 @@ fn announce(planned: &Planned, deaths: u32) {
         }
         Step::Destroy(WhyDestroy::AssignedElsewhere) => {
             tracing::warn!(vm, "the guest belongs to another node and is ended here");
+        }
+        Step::Destroy(WhyDestroy::NeverRan) => {
+            tracing::warn!(
+                vm,
+                "a guest was made and never let run; it is ended, and made anew if it should run"
+            );
         }
         Step::Fail(reason) => tracing::error!(vm, reason, "the VM cannot run"),
         Step::Send(to) => tracing::info!(vm, %to, "moving to another node"),

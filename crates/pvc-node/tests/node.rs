@@ -16,9 +16,9 @@ use pvc_model::vm::VmState;
 use pvc_model::{NodeName, Uuid};
 use pvc_node::{NodeError, Outcome};
 use pvc_ports::GuestRun;
-use pvc_store::{Announced, Change, Changes, ConfigChange, NodeChange, Store, VmChange};
+use pvc_store::{Announced, Change, Changes, ConfigChange, Ipmi, NodeChange, Store, VmChange};
 use pvc_testkit::{BmcManner, Manner, MemoryStorage, ScriptedCluster, SeededRandom};
-use world::{INTERVAL, world};
+use world::{INTERVAL, older_node, world};
 
 #[tokio::test(start_paused = true)]
 async fn a_new_node_registers_becomes_primary_and_stamps_regularly() {
@@ -158,20 +158,102 @@ async fn while_a_guest_is_brought_up_the_node_says_that_it_works_on_it() {
     let works_on_it = || world.node().is_some_and(|node| node.working_on.contains(&uuid));
     assert!(!works_on_it());
     world.request(uuid, VmState::Start).await;
-    let listed = || world.node().is_some_and(|node| node.running.contains(&uuid));
+    let is_listed = || world.node().is_some_and(|node| node.running.contains(&uuid));
     world
-        .until("it is listed", || {
+        .until("it is being made", || {
             assert!(world.hypervisor.count("start", uuid) == 0 || works_on_it(), "said before it begins");
-            listed()
+            world.hypervisor.is_there(uuid)
         })
         .await;
     world
         .until("the start has ended", || {
-            assert!(!listed() || works_on_it(), "it never ran");
+            assert!(!is_listed(), "it never ran");
+            assert!(!world.hypervisor.is_there(uuid) || works_on_it());
             !works_on_it()
         })
         .await;
     assert_eq!(world.state(uuid), "fail");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_start_that_outlives_its_order_never_lets_the_guest_run() {
+    for change in [VmChange::State(VmState::Stop), VmChange::Node(NodeName::new("hv2"))] {
+        let world = world().await;
+        world.change(older_node(&NodeName::new("hv2"), Ipmi::default())).await;
+        let uuid = world.define(1, VmState::Start).await;
+        let slow = Manner { start_takes: Duration::from_secs(60), ..Manner::default() };
+        world.hypervisor.set_manner(uuid, slow);
+        let _daemon = world.running().await;
+        world.until("it is being made", || world.hypervisor.is_there(uuid)).await;
+        let mut changes = Changes::new();
+        changes.vm(uuid, change).vm(uuid, VmChange::Autostart(false));
+        world.change(changes).await;
+        let works_on_it = || world.node().is_some_and(|node| node.working_on.contains(&uuid));
+        world
+            .until("it is gone", || {
+                assert!(!world.hypervisor.is_there(uuid) || works_on_it(), "nobody else may start it yet");
+                !world.hypervisor.is_there(uuid) && !works_on_it()
+            })
+            .await;
+        world.pass(200).await;
+        assert_eq!(world.hypervisor.count("resume", uuid), 0);
+        assert!(!world.hypervisor.is_there(uuid));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_works_on_a_vm_until_the_hypervisor_is_through_with_its_start() {
+    let world = world().await;
+    let uuid = world.define(1, VmState::Start).await;
+    // Longer than any patience, and deaf to being ended: until then somebody has to own it.
+    let endless =
+        Manner { start_takes: Duration::from_secs(400), is_deaf_at_start: true, ..Manner::default() };
+    world.hypervisor.set_manner(uuid, endless);
+    let _daemon = world.running().await;
+    world.until("it is being made", || world.hypervisor.count("start", uuid) == 1).await;
+    world.pass(1).await;
+    world.request(uuid, VmState::Stop).await;
+    for _ in 0..39 {
+        world.pass(10).await;
+        assert!(world.node().unwrap().working_on.contains(&uuid));
+    }
+    world.until("it is gone", || !world.hypervisor.is_there(uuid)).await;
+    world.until("nobody works on it", || world.node().unwrap().working_on.is_empty()).await;
+    assert_eq!((world.hypervisor.count("start", uuid), world.hypervisor.count("resume", uuid)), (1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_modify_during_a_start_is_in_the_guest_that_runs() {
+    let world = world().await;
+    let uuid = world.define(1, VmState::Start).await;
+    let slow = Manner { start_takes: Duration::from_secs(20), ..Manner::default() };
+    world.hypervisor.set_manner(uuid, slow);
+    let _daemon = world.running().await;
+    world.until("it is being made", || world.hypervisor.is_there(uuid)).await;
+    let bigger = world.vm(uuid).xml.replace(">256<", ">512<");
+    let mut changes = Changes::new();
+    changes.vm(uuid, VmChange::Xml(bigger));
+    world.change(changes).await;
+    world.until_runs(uuid).await;
+    assert!(world.hypervisor.started_with(uuid).unwrap().contains(">512<"));
+    assert_eq!(world.hypervisor.count("resume", uuid), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guest_that_a_dead_daemon_left_unstarted_is_made_anew_if_it_should_run_and_ended_if_not() {
+    let world = world().await;
+    let (wanted, unwanted) = (world.define(1, VmState::Start).await, world.define(2, VmState::Stop).await);
+    for (vm, name) in [(wanted, "vm1"), (unwanted, "vm2")] {
+        world.hypervisor.leave_created(vm, name);
+    }
+    let _daemon = world.running().await;
+    world.until_runs(wanted).await;
+    world.until("the other is gone", || !world.hypervisor.is_there(unwanted)).await;
+    let calls: Vec<String> =
+        world.hypervisor.calls().into_iter().filter(|call| call.ends_with(&wanted.to_string())).collect();
+    assert_eq!(calls, ["destroy", "start", "resume"].map(|call| format!("{call} {wanted}")));
+    assert_eq!(world.hypervisor.count("resume", unwanted), 0);
+    assert!(world.view().faults.is_empty(), "it is no pause of an operator's");
 }
 
 #[tokio::test(start_paused = true)]
@@ -674,7 +756,7 @@ async fn a_tree_that_was_made_anew_gets_the_node_again_and_guests_run_on() {
         .await;
     assert!(world.until_fault("VM_STRAY_VM1").await.contains("left alone"));
     assert!(world.hypervisor.is_there(uuid));
-    assert_eq!(world.hypervisor.calls().len(), 1);
+    assert_eq!(world.hypervisor.calls(), [format!("start {uuid}"), format!("resume {uuid}")]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -810,8 +892,9 @@ async fn three_hundred_vms_are_started_in_good_order() {
         vms.push(world.define(number, VmState::Start).await);
     }
     let daemon = world.running().await;
-    world.until("all run", || vms.iter().all(|vm| world.hypervisor.is_there(*vm))).await;
-    assert_eq!(world.hypervisor.calls().len(), 300);
+    let runs = |vm: &Uuid| world.hypervisor.run(*vm) == Some(GuestRun::Running);
+    world.until("all run", || vms.iter().all(runs)).await;
+    assert_eq!(world.hypervisor.calls().len(), 2 * 300, "each is made and let run, once");
     world.pass(60).await;
     let before = daemon.connection.requests();
     world.pass(50).await;

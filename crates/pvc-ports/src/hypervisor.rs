@@ -15,6 +15,8 @@ pub enum GuestRun {
     Running,
     /// There, but held (paused by somebody, by an I/O error, by a migration).
     Paused,
+    /// Made by [`Hypervisor::start`], and never let run: it has done nothing yet, whoever may have made it.
+    Created,
     /// Told to shut down and on its way.
     ShuttingDown,
     /// Being created, or crashed and kept, or anything else that is neither running nor gone.
@@ -147,7 +149,8 @@ pub enum HypervisorError {
 }
 
 /// The hypervisor of one node. Every method may be repeated: starting a running guest and destroying
-/// an absent one both succeed without effect. No method takes longer than its adapter's deadline.
+/// an absent one both succeed without effect. No method but [`start`](Hypervisor::start) takes longer than its
+/// adapter's deadline.
 #[async_trait]
 pub trait Hypervisor: Send + Sync {
     async fn facts(&self) -> Result<HypervisorFacts, HypervisorError>;
@@ -158,8 +161,19 @@ pub trait Hypervisor: Send + Sync {
     /// All guests there are here now, whoever started them, by UUID.
     async fn guests(&self) -> Result<BTreeMap<Uuid, Guest>, HypervisorError>;
 
-    /// Creates and starts a transient guest from `xml`. If one with this UUID runs already, nothing is done.
+    /// Makes a transient guest from `xml` and leaves it [`GuestRun::Created`]: none of its CPUs runs before
+    /// [`resume`](Hypervisor::resume), also if it comes into being after its caller has lost interest. If one with
+    /// this UUID is here already, nothing is done.
+    ///
+    /// Returns when the hypervisor is through with it, however long that takes: whoever waits knows from then on
+    /// that nothing more comes of it. [`destroy`](Hypervisor::destroy) ends one that takes too long.
+    ///
+    /// # Cancellation
+    /// Dropping the future leaves a start that has begun to itself.
     async fn start(&self, uuid: Uuid, xml: &str) -> Result<(), HypervisorError>;
+
+    /// Lets a guest run that is held, for whatever reason. One that runs is left as it is.
+    async fn resume(&self, uuid: Uuid) -> Result<(), HypervisorError>;
 
     /// Presses the power button, once. The guest may ignore it.
     async fn shutdown(&self, uuid: Uuid) -> Result<(), HypervisorError>;

@@ -318,7 +318,7 @@ impl Cluster {
     pub fn runs_on(&self, vm: usize) -> Vec<usize> {
         self.world.with(|state| {
             let here = |host: &usize| {
-                state.hosts[*host].guests.get(&vm_uuid(vm)).is_some_and(|guest| !guest.is_incoming)
+                state.hosts[*host].guests.get(&vm_uuid(vm)).is_some_and(|guest| guest.is_alive())
             };
             (0..state.hosts.len()).filter(here).collect()
         })

@@ -52,6 +52,13 @@ pub(crate) struct SimGuest {
     pub is_leftover: bool,
 }
 
+impl SimGuest {
+    /// Whether its CPUs have run on this host, or it is held after that: neither on its way here nor just made.
+    pub fn is_alive(&self) -> bool {
+        !self.is_incoming && self.run != GuestRun::Created
+    }
+}
+
 /// How a guest behaves, for the whole run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Manner {
@@ -88,6 +95,18 @@ pub(crate) struct Migrations {
     next: u64,
     pub arrived: u64,
     pub lost_words: u64,
+}
+
+/// A guest that is being made.
+struct Coming {
+    host: usize,
+    /// The life of the host in which that was asked for.
+    life: u64,
+    vm: Uuid,
+    xml: String,
+    dies: bool,
+    failure: Option<StartFailure>,
+    answer: oneshot::Sender<Result<(), HypervisorError>>,
 }
 
 /// The next starts of a VM that come to nothing.
@@ -165,7 +184,26 @@ impl State {
         }
     }
 
-    /// Starts a guest, or says why not.
+    /// What is being made is there, or comes to nothing.
+    fn comes_up(&mut self, coming: Coming) {
+        let known = &self.hosts[coming.host];
+        if known.life != coming.life {
+            return;
+        }
+        if known.frozen {
+            return self.later(Duration::from_secs(1), move |state| state.comes_up(coming));
+        }
+        let made = match coming.failure {
+            _ if !known.hypervisor_up => Err(away()),
+            Some(StartFailure::Refused) => Err(refused("internal error: the story wants it so")),
+            Some(StartFailure::Dies) => Err(HypervisorError::Died { why: "killed by the story".to_owned() }),
+            None if coming.dies => Err(HypervisorError::Died { why: "killed by chance".to_owned() }),
+            None => self.start_guest(coming.host, coming.vm, &coming.xml),
+        };
+        let _ = coming.answer.send(made); // whoever asked for it may have ended
+    }
+
+    /// Makes a guest that waits to be let run, or says why not.
     pub fn start_guest(&mut self, host: usize, vm: Uuid, xml: &str) -> Result<(), HypervisorError> {
         if self.hosts[host].guests.contains_key(&vm) {
             return Ok(());
@@ -176,20 +214,55 @@ impl State {
         }
         let name = domain.name.clone();
         self.log_file(host, &name)?;
-        self.truth_of_start(host, vm);
-        self.new_guest(host, vm, name.clone(), xml.to_owned(), GuestRun::Running);
-        let client = self.hosts[host].guests[&vm].client;
-        // Those that guests share are not locked.
+        for volume in domain.volumes() {
+            if self.ceph.volumes.locks(&volume).is_err() {
+                let why = format!("error opening image {volume}: No such file or directory");
+                self.note(format!("{}: guest {name} does not start: {why}", self.hosts[host].name));
+                return Err(refused(&why));
+            }
+        }
+        self.new_guest(host, vm, name, xml.to_owned(), GuestRun::Created);
+        self.announce(host, GuestEvent::Changed(vm));
+        Ok(())
+    }
+
+    /// What a guest writes to it locks, as soon as it runs. Those that guests share are not locked.
+    fn take_volumes(&mut self, host: usize, vm: Uuid) -> Result<(), HypervisorError> {
+        let guest = self.guest(host, vm)?;
+        let (client, name) = (guest.client, guest.name.clone());
+        let domain = pvc_domain::summary(&guest.xml).map_err(|error| refused(&error.to_string()))?;
         for volume in domain.own_volumes() {
             if let Err(why) = self.ceph.take(volume, &Lock { client, host }) {
                 self.note(format!("{}: guest {name} does not start: {why}", self.hosts[host].name));
-                self.hosts[host].guests.remove(&vm);
                 self.ceph.release(client);
                 return Err(refused(&why));
             }
         }
-        self.note(format!("{}: guest {name} runs (client.{client})", self.hosts[host].name));
-        *self.truth.boots.entry(vm).or_default() += 1;
+        Ok(())
+    }
+
+    /// Lets a guest run that was made, or is held. One that arrives is its sender's to let go.
+    pub fn resume_guest(&mut self, host: usize, vm: Uuid) -> Result<(), HypervisorError> {
+        let guest = self.guest(host, vm)?;
+        let (was, name, client) = (guest.run, guest.name.clone(), guest.client);
+        if was == GuestRun::Running {
+            return Ok(());
+        }
+        if guest.is_incoming {
+            return Err(refused("the guest is being received"));
+        }
+        if was == GuestRun::Created {
+            self.truth_of_start(host, vm, false);
+            self.take_volumes(host, vm)?;
+            self.note(format!("{}: guest {name} runs (client.{client})", self.hosts[host].name));
+            *self.truth.boots.entry(vm).or_default() += 1;
+        }
+        let now = self.now;
+        let guest = self.guest(host, vm)?;
+        guest.run = GuestRun::Running;
+        if was == GuestRun::Created {
+            guest.since = now;
+        }
         self.announce(host, GuestEvent::Changed(vm));
         Ok(())
     }
@@ -197,12 +270,14 @@ impl State {
     /// A guest is gone. With `leaves_lock` its volumes stay locked: nobody was there to let go of them.
     pub fn guest_ends(&mut self, host: usize, vm: Uuid, why: &str, leaves_lock: bool) {
         let Some(guest) = self.hosts[host].guests.remove(&vm) else { return };
-        self.hosts[host].had_guest = Some(self.now);
+        if guest.is_alive() || guest.is_incoming {
+            self.hosts[host].had_guest = Some(self.now);
+        }
         match leaves_lock {
             true => self.client_died(guest.client),
             false => self.ceph.release(guest.client),
         }
-        if !guest.is_incoming {
+        if guest.is_alive() {
             self.note(format!("{}: guest {} ends ({why})", self.hosts[host].name, guest.name));
         }
         self.announce(host, GuestEvent::Changed(vm));
@@ -211,7 +286,7 @@ impl State {
     /// The guest dies by itself, wherever it runs.
     pub fn crash_guest(&mut self, vm: Uuid) {
         let host = (0..self.hosts.len())
-            .find(|host| self.hosts[*host].guests.get(&vm).is_some_and(|guest| !guest.is_incoming));
+            .find(|host| self.hosts[*host].guests.get(&vm).is_some_and(SimGuest::is_alive));
         if let Some(host) = host.filter(|host| !self.hosts[*host].frozen) {
             let leaves_lock = self.chance.happens(300);
             self.guest_ends(host, vm, "crash", leaves_lock);
@@ -223,7 +298,7 @@ impl State {
             return Err(HypervisorError::NoGuest { uuid: vm });
         };
         let (instance, manner) = (guest.instance, self.manner(vm));
-        if !manner.ignores_shutdown {
+        if !manner.ignores_shutdown && guest.is_alive() {
             self.later(Duration::from_millis(manner.shutdown_ms), move |state| {
                 state.powers_off(host, vm, instance);
             });
@@ -353,7 +428,7 @@ impl State {
             self.hosts[from].guests.remove(&vm);
             self.hosts[from].had_guest = Some(self.now);
         }
-        self.truth_of_start(to, vm);
+        self.truth_of_start(to, vm, true);
         let guest = self.hosts[to].guests.get_mut(&vm).expect("it was looked for a moment ago");
         (guest.run, guest.is_incoming) = (GuestRun::Running, false);
         self.migrations.arrived += 1;
@@ -428,7 +503,7 @@ impl State {
     /// Has the guest stand still, or go on, wherever it is.
     pub fn hold_guest(&mut self, vm: Uuid, run: GuestRun) {
         for host in 0..self.hosts.len() {
-            if let Some(guest) = self.hosts[host].guests.get_mut(&vm).filter(|guest| !guest.is_incoming) {
+            if let Some(guest) = self.hosts[host].guests.get_mut(&vm).filter(|guest| guest.is_alive()) {
                 guest.run = run;
                 self.announce(host, GuestEvent::Changed(vm));
             }
@@ -512,26 +587,28 @@ impl Hypervisor for SimHypervisor {
 
     async fn start(&self, uuid: Uuid, xml: &str) -> Result<(), HypervisorError> {
         let host = self.host;
-        let (takes, dies, failure) = self
-            .reached(|state| {
+        let (answer, answered) = oneshot::channel();
+        let xml = xml.to_owned();
+        let takes = self
+            .reached(move |state| {
                 let manner = state.manner(uuid);
+                let takes = Duration::from_millis(manner.start_ms);
                 let dies = state.chance.happens(manner.dies_at_start);
                 let failure = state.takes_failure(host, uuid);
-                Ok((Duration::from_millis(manner.start_ms), dies, failure))
+                let coming =
+                    Coming { host, life: state.hosts[host].life, vm: uuid, xml, dies, failure, answer };
+                // Whether its caller waits for it or has ended meanwhile.
+                state.later(takes / 2, move |state| state.comes_up(coming));
+                Ok(takes)
             })
             .await?;
-        self.gate.sleep(takes / 2).await;
-        match failure {
-            Some(StartFailure::Refused) => return Err(refused("internal error: the story wants it so")),
-            Some(StartFailure::Dies) => {
-                return Err(HypervisorError::Died { why: "killed by the story".to_owned() });
-            }
-            None if dies => return Err(HypervisorError::Died { why: "killed by chance".to_owned() }),
-            None => {}
-        }
-        self.reached(|state| state.start_guest(host, uuid, xml)).await?;
+        self.gate.answer(answered).await?;
         self.gate.sleep(takes / 2).await;
         Ok(())
+    }
+
+    async fn resume(&self, uuid: Uuid) -> Result<(), HypervisorError> {
+        self.reached(|state| state.resume_guest(self.host, uuid)).await
     }
 
     async fn shutdown(&self, uuid: Uuid) -> Result<(), HypervisorError> {

@@ -156,9 +156,10 @@ impl State {
     /// Notes what is asked of the VM now. Whether it was given to another node to run there.
     fn note_order(&mut self, vm: &VmRecord, is_known: bool) -> bool {
         let now = self.now;
-        let is_there = vm.node.as_ref().and_then(|node| self.host_named(node)).is_some_and(|host| {
-            self.hosts[host].guests.get(&vm.uuid).is_some_and(|guest| !guest.is_incoming)
-        });
+        let is_there =
+            vm.node.as_ref().and_then(|node| self.host_named(node)).is_some_and(|host| {
+                self.hosts[host].guests.get(&vm.uuid).is_some_and(|guest| guest.is_alive())
+            });
         let orders = &mut self.truth.orders;
         let old = orders.vms.remove(&vm.uuid);
         let claims = vm.node.clone().filter(|_| comes(&vm.state));
@@ -215,7 +216,7 @@ impl State {
             self.truth.recoveries += 1;
         }
         let host = self.host_named(from).map(|host| &self.hosts[host]);
-        let runs = |host: &Host| host.guests.get(&vm.uuid).is_some_and(|guest| !guest.is_incoming);
+        let runs = |host: &Host| host.guests.get(&vm.uuid).is_some_and(|guest| guest.is_alive());
         if host.is_some_and(|host| !host.bmc_lied && runs(host)) {
             self.violate("I3", format!("VM {} is taken from {from}, where it runs", vm.name));
         }
@@ -371,10 +372,10 @@ impl State {
         let orders = &self.truth.orders;
         let (Some(order), Some(record)) = (orders.vms.get(&vm), orders.view.vms.get(&vm)) else { return };
         let runs_elsewhere = self.hosts.iter().any(|other| {
-            other.name != known.name && other.guests.get(&vm).is_some_and(|guest| !guest.is_incoming)
+            other.name != known.name && other.guests.get(&vm).is_some_and(|guest| guest.is_alive())
         });
         // Of two, one has to go, and an order to stop it may be one that its node has not heard the end of.
-        if guest.is_leftover || guest.is_incoming || runs_elsewhere || !is_long_ago(order.off.as_ref(), now) {
+        if guest.is_leftover || !guest.is_alive() || runs_elsewhere || !is_long_ago(order.off.as_ref(), now) {
             return;
         }
         let here = order.node.as_ref().is_some_and(|node| node.as_str() == known.name);

@@ -347,7 +347,10 @@ mod tests {
                  <vcpu>1</vcpu><os><type>hvm</type></os><devices><disk type='network' device='disk'>\
                  <source protocol='rbd' name='{volume}'/><target dev='sda' bus='scsi'/></disk></devices></domain>"
             );
-            let started = self.world.with(|state| state.start_guest(0, GUEST, &xml));
+            let started = self.world.with(|state| {
+                state.start_guest(0, GUEST, &xml)?;
+                state.resume_guest(0, GUEST)
+            });
             started.expect("nobody else has the volume");
             Box::new(Guest(self.world.clone()))
         }

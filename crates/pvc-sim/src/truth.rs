@@ -101,10 +101,9 @@ impl State {
         self.truth.said_of.insert(node.to_owned(), by);
     }
 
-    /// A guest is about to run on `host`, started or arrived.
-    pub fn truth_of_start(&mut self, host: usize, vm: Uuid) {
+    /// A guest is about to run on `host`, started, or arrived from another.
+    pub fn truth_of_start(&mut self, host: usize, vm: Uuid, arrives: bool) {
         self.truth.starts += 1;
-        let arrives = self.hosts[host].guests.contains_key(&vm);
         let before = self.truth.last_host.insert(vm, host);
         if !arrives && before.is_some_and(|before| before != host) {
             self.truth.relocations += 1;
@@ -115,7 +114,7 @@ impl State {
         }
         for other in (0..self.hosts.len()).filter(|other| *other != host) {
             let known = &self.hosts[other];
-            let Some(guest) = known.guests.get(&vm).filter(|guest| !guest.is_incoming) else { continue };
+            let Some(guest) = known.guests.get(&vm).filter(|guest| guest.is_alive()) else { continue };
             // Its hypervisor let it go on, and nobody can know better than the one who looks after that.
             if guest.is_leftover {
                 continue;
@@ -136,7 +135,7 @@ impl State {
     /// A guest loses its volumes: it must be one of a host that is off, or believed to be by a BMC that lied.
     pub fn truth_of_broken_lock(&mut self, client: ClientId) {
         let victim = self.hosts.iter().find_map(|host| {
-            let guest = host.guests.values().find(|guest| guest.client == client)?;
+            let guest = host.guests.values().find(|guest| guest.client == client && guest.is_alive())?;
             Some((host.name.clone(), guest.name.clone(), host.bmc_lied || guest.is_leftover))
         });
         if let Some((host, guest, false)) = victim {
@@ -315,7 +314,7 @@ mod tests {
         );
         world.with(|state| {
             state.ceph.volumes.insert(&volume);
-            state.start_guest(host, uuid, &xml).is_ok()
+            state.start_guest(host, uuid, &xml).and_then(|()| state.resume_guest(host, uuid)).is_ok()
         })
     }
 

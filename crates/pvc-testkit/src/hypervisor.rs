@@ -7,7 +7,7 @@ use pvc_ports::{
     DeviceChange, Guest, GuestEvent, GuestRun, GuestStats, Hypervisor, HypervisorError, HypervisorFacts,
     Migration, MigrationJob, MigrationProgress, VncAddress,
 };
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{broadcast, mpsc, watch};
 use uuid::Uuid;
 
 /// How guests with a certain UUID behave when the hypervisor is asked to do something with them.
@@ -19,13 +19,15 @@ pub struct Manner {
     pub monitor_hangs: bool,
     /// How long the guest takes to power off after the button was pressed.
     pub shutdown_takes: Duration,
-    /// How long the guest is brought up: it is listed already, paused.
+    /// How long the guest is brought up: it is listed already, and goes on coming up if nobody waits for it.
     pub start_takes: Duration,
+    /// A start that is under way cannot be ended: the guest is not listed before it is there.
+    pub is_deaf_at_start: bool,
     /// Starting is refused, with this reason.
     pub refuses_start: Option<String>,
     /// The guest dies while it is being started.
     pub dies_at_start: bool,
-    /// Starting never returns (until the future is dropped).
+    /// Starting never returns (until the future is dropped, or somebody destroys the guest).
     pub start_hangs: bool,
     /// The guest dies this long after its start.
     pub dies_after: Option<Duration>,
@@ -49,7 +51,6 @@ struct Running {
     plugged: BTreeMap<String, String>,
 }
 
-#[derive(Default)]
 struct Inner {
     guests: BTreeMap<Uuid, Running>,
     manners: BTreeMap<Uuid, Manner>,
@@ -65,6 +66,27 @@ struct Inner {
     /// The hypervisors that guests can be handed over to, by the name of their host.
     peers: BTreeMap<String, Weak<Mutex<Inner>>>,
     listeners: Vec<mpsc::UnboundedSender<GuestEvent>>,
+    /// Tells starts under way which guests are destroyed.
+    destroyed: broadcast::Sender<Uuid>,
+}
+
+impl Default for Inner {
+    fn default() -> Self {
+        Inner {
+            guests: BTreeMap::new(),
+            manners: BTreeMap::new(),
+            leaving: Vec::new(),
+            instances: 0,
+            unreachable: false,
+            stats_hang: false,
+            busy: None,
+            calls: Vec::new(),
+            migrations: BTreeMap::new(),
+            peers: BTreeMap::new(),
+            listeners: Vec::new(),
+            destroyed: broadcast::Sender::new(64),
+        }
+    }
 }
 
 /// A hypervisor in memory that keeps the contract of [`Hypervisor`] and misbehaves on request.
@@ -109,6 +131,11 @@ impl ScriptedHypervisor {
     /// As if somebody killed the QEMU process: the guest is gone, and an event says so.
     pub fn kill(&self, uuid: Uuid) {
         self.with(|inner| inner.remove(uuid));
+    }
+
+    /// As if a daemon had made a guest and died before it let it run.
+    pub fn leave_created(&self, uuid: Uuid, name: &str) {
+        self.with(|inner| inner.make(uuid, name, "<domain/>"));
     }
 
     /// As if somebody started a guest behind our back.
@@ -201,6 +228,21 @@ impl Inner {
         }
     }
 
+    /// Makes a guest that waits to be let run.
+    fn make(&mut self, uuid: Uuid, name: &str, xml: &str) {
+        self.insert(uuid, name, xml);
+        if let Some(made) = self.guests.get_mut(&uuid) {
+            made.guest.run = GuestRun::Created;
+        }
+    }
+
+    /// Takes away what a start left that came to nothing.
+    fn unmake(&mut self, uuid: Uuid) {
+        if self.guests.get(&uuid).is_some_and(|made| made.guest.run == GuestRun::Created) {
+            self.remove(uuid);
+        }
+    }
+
     fn insert(&mut self, uuid: Uuid, name: &str, xml: &str) {
         self.instances += 1;
         let guest = Guest { uuid, name: name.to_owned(), run: GuestRun::Running, instance: self.instances };
@@ -281,33 +323,65 @@ impl Hypervisor for ScriptedHypervisor {
             inner.calls.push(format!("start {uuid}"));
             Ok(inner.manners.get(&uuid).cloned().unwrap_or_default())
         })?;
+        let destroyed = self.with(|inner| inner.destroyed.clone());
+        let mut killed = destroyed.subscribe();
+        let kill = async {
+            if manner.is_deaf_at_start {
+                std::future::pending::<()>().await;
+            }
+            while killed.recv().await != Ok(uuid) {}
+        };
         if manner.start_hangs {
-            std::future::pending::<()>().await;
+            kill.await;
+            return Err(HypervisorError::Died { why: "killed while it was being started".to_owned() });
         }
         if !manner.start_takes.is_zero() {
-            let name = between(xml, "<name>", "</name>");
             self.reached(|inner| {
-                inner.insert(uuid, name, xml);
+                if !inner.guests.contains_key(&uuid) && !manner.is_deaf_at_start {
+                    inner.make(uuid, between(xml, "<name>", "</name>"), xml);
+                }
                 Ok(())
             })?;
-            self.set_run(uuid, GuestRun::Paused);
-            tokio::time::sleep(manner.start_takes).await;
-            self.with(|inner| inner.remove(uuid));
+            tokio::select! {
+                biased;
+                () = kill => {
+                    return Err(HypervisorError::Died { why: "killed while it was being started".to_owned() });
+                }
+                () = tokio::time::sleep(manner.start_takes) => {}
+            }
         }
-        if let Some(why) = manner.refuses_start {
-            return Err(HypervisorError::Refused { why });
-        }
-        check(uuid, xml)?;
-        if manner.dies_at_start {
-            return Err(HypervisorError::Died { why: "killed by the test".to_owned() });
+        let failed = match manner.refuses_start {
+            Some(why) => Err(HypervisorError::Refused { why }),
+            None if manner.dies_at_start => {
+                check(uuid, xml).and(Err(HypervisorError::Died { why: "killed by the test".to_owned() }))
+            }
+            None => check(uuid, xml),
+        };
+        if let Err(error) = failed {
+            self.with(|inner| inner.unmake(uuid));
+            return Err(error);
         }
         self.reached(|inner| {
             if !inner.guests.contains_key(&uuid) {
-                inner.insert(uuid, between(xml, "<name>", "</name>"), xml);
-                if let Some(life) = manner.dies_after {
-                    self.announce_after(life);
-                    inner.leave_after(uuid, life);
-                }
+                inner.make(uuid, between(xml, "<name>", "</name>"), xml);
+            }
+            Ok(())
+        })
+    }
+
+    async fn resume(&self, uuid: Uuid) -> Result<(), HypervisorError> {
+        self.reached(|inner| {
+            let running = inner.running(uuid)?;
+            let was = std::mem::replace(&mut running.guest.run, GuestRun::Running);
+            if was == GuestRun::Running {
+                return Ok(());
+            }
+            inner.calls.push(format!("resume {uuid}"));
+            inner.announce(GuestEvent::Changed(uuid));
+            let life = inner.manners.get(&uuid).and_then(|manner| manner.dies_after);
+            if let Some(life) = life.filter(|_| was == GuestRun::Created) {
+                self.announce_after(life);
+                inner.leave_after(uuid, life);
             }
             Ok(())
         })
@@ -333,6 +407,7 @@ impl Hypervisor for ScriptedHypervisor {
         self.reached(|inner| {
             inner.calls.push(format!("destroy {uuid}"));
             inner.remove(uuid);
+            let _ = inner.destroyed.send(uuid); // nobody may be starting anything
             Ok(())
         })
     }

@@ -30,6 +30,14 @@ pub(crate) struct Connection {
 unsafe impl Send for Connection {}
 unsafe impl Sync for Connection {}
 
+/// What becomes of a guest when it is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Then {
+    Run,
+    /// Its CPUs wait.
+    Hold,
+}
+
 impl Connection {
     /// Connects. What happens to guests is told to `listener`, on libvirt's event thread.
     pub(crate) fn open(
@@ -159,11 +167,15 @@ impl Connection {
         unsafe { Domain::own(library::virDomainLookupByUUIDString(self.pointer, text.as_ptr())) }
     }
 
-    /// Creates and starts a transient guest.
-    pub(crate) fn create(&self, xml: &str) -> Result<Domain, VirtError> {
+    /// Creates a transient guest.
+    pub(crate) fn create(&self, xml: &str, then: Then) -> Result<Domain, VirtError> {
         let xml = c_text(xml)?;
+        let flags = match then {
+            Then::Run => 0,
+            Then::Hold => virt_sys::VIR_DOMAIN_START_PAUSED,
+        };
         // SAFETY: as in `lookup`.
-        unsafe { Domain::own(library::virDomainCreateXML(self.pointer, xml.as_ptr(), 0)) }
+        unsafe { Domain::own(library::virDomainCreateXML(self.pointer, xml.as_ptr(), flags)) }
     }
 
     /// The asked-for groups of figures of many guests, in one call.

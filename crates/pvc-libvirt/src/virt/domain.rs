@@ -7,7 +7,7 @@ use pvc_ports::MigrationProgress;
 use uuid::Uuid;
 
 use super::stream::Stream;
-use super::{Connection, VirtError, c_text, library, owned_text};
+use super::{Connection, Kind, VirtError, c_text, library, owned_text};
 
 /// A reference to a guest, running or not.
 pub(crate) struct Domain {
@@ -28,6 +28,54 @@ impl Domain {
             0 => Ok(false),
             1 => Ok(true),
             _ => Err(VirtError::last()),
+        }
+    }
+
+    pub(crate) fn is_paused(&self) -> Result<bool, VirtError> {
+        let mut state = 0;
+        // SAFETY: the state is written during the call only; null: nobody wants the reason.
+        done(unsafe { library::virDomainGetState(self.pointer, &raw mut state, ptr::null_mut(), 0) })?;
+        Ok(state.cast_unsigned() == virt_sys::VIR_DOMAIN_PAUSED)
+    }
+
+    pub(crate) fn resume(&self) -> Result<(), VirtError> {
+        done(unsafe { library::virDomainResume(self.pointer) })
+    }
+
+    /// Whether the metadata of the guest as it is now have an element of the namespace `uri`.
+    pub(crate) fn has_metadata(&self, uri: &str) -> Result<bool, VirtError> {
+        let (kind, uri) = (virt_sys::VIR_DOMAIN_METADATA_ELEMENT.cast_signed(), c_text(uri)?);
+        // SAFETY: the text, if there is one, is ours.
+        let element = unsafe {
+            owned_text(library::virDomainGetMetadata(
+                self.pointer,
+                kind,
+                uri.as_ptr(),
+                virt_sys::VIR_DOMAIN_AFFECT_LIVE,
+            ))
+        };
+        match element {
+            Err(error) if error.kind() == Kind::NoMetadata => Ok(false),
+            other => other.map(|_| true),
+        }
+    }
+
+    /// Removes the element of the namespace `uri` from the metadata, if it is there.
+    pub(crate) fn remove_metadata(&self, uri: &str) -> Result<(), VirtError> {
+        let (kind, uri) = (virt_sys::VIR_DOMAIN_METADATA_ELEMENT.cast_signed(), c_text(uri)?);
+        let removed = done(unsafe {
+            library::virDomainSetMetadata(
+                self.pointer,
+                kind,
+                ptr::null(),
+                ptr::null(),
+                uri.as_ptr(),
+                virt_sys::VIR_DOMAIN_AFFECT_LIVE,
+            )
+        });
+        match removed {
+            Err(error) if error.kind() == Kind::NoMetadata => Ok(()),
+            other => other,
         }
     }
 

@@ -24,6 +24,8 @@ pub(crate) enum Kind {
     Busy,
     /// The thing exists already.
     Exists,
+    /// The guest has no such metadata.
+    NoMetadata,
     Other,
 }
 
@@ -56,6 +58,7 @@ impl VirtError {
             virt_sys::VIR_ERR_OPERATION_INVALID => Kind::NotRunning,
             virt_sys::VIR_ERR_OPERATION_TIMEOUT => Kind::Busy,
             virt_sys::VIR_ERR_DOM_EXIST => Kind::Exists,
+            virt_sys::VIR_ERR_NO_DOMAIN_METADATA => Kind::NoMetadata,
             virt_sys::VIR_ERR_NO_CONNECT | virt_sys::VIR_ERR_INVALID_CONN | virt_sys::VIR_ERR_RPC => {
                 Kind::Connection
             }

@@ -90,7 +90,9 @@ functions! {
     fn virDomainFree(domain: virDomainPtr) -> c_int;
     fn virDomainGetID(domain: virDomainPtr) -> c_uint;
     fn virDomainGetJobInfo(dom: virDomainPtr, info: virDomainJobInfoPtr) -> c_int;
+    fn virDomainGetMetadata(domain: virDomainPtr, type_: c_int, uri: *const c_char, flags: c_uint) -> *mut c_char;
     fn virDomainGetName(domain: virDomainPtr) -> *const c_char;
+    fn virDomainGetState(domain: virDomainPtr, state: *mut c_int, reason: *mut c_int, flags: c_uint) -> c_int;
     fn virDomainGetUUID(domain: virDomainPtr, uuid: *mut c_uchar) -> c_int;
     fn virDomainGetXMLDesc(domain: virDomainPtr, flags: c_uint) -> *mut c_char;
     fn virDomainIsActive(dom: virDomainPtr) -> c_int;
@@ -98,6 +100,8 @@ functions! {
     fn virDomainMigrate3(domain: virDomainPtr, dconn: virConnectPtr, params: virTypedParameterPtr, nparams: c_uint, flags: c_uint) -> virDomainPtr;
     fn virDomainMigrateSetMaxDowntime(domain: virDomainPtr, downtime: c_ulonglong, flags: c_uint) -> c_int;
     fn virDomainOpenConsole(dom: virDomainPtr, dev_name: *const c_char, st: virStreamPtr, flags: c_uint) -> c_int;
+    fn virDomainResume(domain: virDomainPtr) -> c_int;
+    fn virDomainSetMetadata(domain: virDomainPtr, type_: c_int, metadata: *const c_char, key: *const c_char, uri: *const c_char, flags: c_uint) -> c_int;
     fn virDomainShutdownFlags(domain: virDomainPtr, flags: c_uint) -> c_int;
     fn virDomainStatsRecordListFree(stats: *mut virDomainStatsRecordPtr);
     fn virEventAddTimeout(frequency: c_int, cb: virEventTimeoutCallback, opaque: *mut c_void, ff: virFreeCallback) -> c_int;

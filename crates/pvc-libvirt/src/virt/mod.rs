@@ -20,7 +20,7 @@ mod event_loop;
 mod library;
 mod stream;
 
-pub(crate) use connection::{Connection, DomainEvent};
+pub(crate) use connection::{Connection, DomainEvent, Then};
 pub(crate) use domain::{Domain, Param, Record};
 pub(crate) use error::{Kind, VirtError};
 

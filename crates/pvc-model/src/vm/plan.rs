@@ -17,6 +17,7 @@
 //!   elsewhere,     yes             send it there
 //!     migrate
 //!   elsewhere      yes             pull the plug
+//!   any            never let run   pull the plug: whoever made it is gone, or it came too late
 //!   none           yes             left alone and reported
 //! ```
 
@@ -35,6 +36,8 @@ use crate::{NodeName, Uuid};
 pub enum Condition {
     Running,
     Paused,
+    /// Made, and never let run.
+    Created,
     ShuttingDown,
     Other,
 }
@@ -146,6 +149,8 @@ impl Mind {
     }
 
     fn look(&mut self, node: &NodeName, record: Option<&VmRecord>, guest: Option<&Seen>, now: Duration) {
+        // What never ran does not live, and so does not die.
+        let guest = guest.filter(|guest| guest.condition != Condition::Created);
         let is_start_here = record.is_some_and(|r| r.is_assigned_to(node) && r.state == VmState::Start);
         if let Some(record) = record
             && self.request != Some(record.state_version)
@@ -228,6 +233,9 @@ pub enum WhyDestroy {
     IgnoredShutdown,
     /// It belongs to another node.
     AssignedElsewhere,
+    /// It was made and never let run: whoever made it has died, or has given up. What it was made from may be of
+    /// yesterday, and nobody has looked since whether it may run: if it should, it is made anew.
+    NeverRan,
 }
 
 /// A step with whom it is for and the request it obeys.
@@ -353,6 +361,9 @@ pub fn decide(view: &View<'_>, record: &VmRecord, mind: &Mind) -> Decision {
         return Decision::finding(Finding::NoOrder(format!("its state `{word}` is not known")));
     }
     match (place(view, record), guest) {
+        (Place::Here | Place::Elsewhere, Some(guest)) if guest.condition == Condition::Created => {
+            Decision::step(Step::Destroy(WhyDestroy::NeverRan))
+        }
         (Place::Here, Some(guest)) => decide_running(view, record, guest, mind),
         (Place::Here, None) => decide_absent(view, record, mind),
         (Place::Elsewhere, Some(guest)) => decide_foreign(view, record, guest, mind),

@@ -6,26 +6,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt as _;
-use pvc_domain::{Domain, ForHost, Volumes};
 use pvc_model::cluster::Cluster;
 use pvc_model::fault::fault_id;
-use pvc_model::fence;
 use pvc_model::network_core::{CoreNet, CoreNetworks};
 use pvc_model::storage::VolumeId;
 use pvc_model::vm::plan::{Planned, Step};
 use pvc_model::vm::{VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
-use pvc_ports::{Attachment, Guest, HypervisorError, StorageError};
+use pvc_ports::{Guest, HypervisorError, StorageError};
 use pvc_store::{ChangeError, Changes, VmChange};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
+use super::locks::free_own_locks;
 use super::receive::Receiver;
 use super::send::{self, Sender};
 use crate::shared::{GuestFacts, Shared};
 
 /// The longest any step may take. Adapters have deadlines of their own; this is for those that forget.
-const DEADLINE: Duration = Duration::from_secs(120);
+pub(super) const DEADLINE: Duration = Duration::from_secs(120);
 
 /// How long reading about a guest may take.
 const LEARN_DEADLINE: Duration = Duration::from_secs(15);
@@ -79,6 +78,9 @@ pub(super) enum Trouble {
         "RBD lock {lock} on volume {volume} may be freed in a moment: a dead node's VMs are being recovered"
     )]
     BeingFreed { lock: String, volume: VolumeId },
+    /// It may work the next time.
+    #[error("it took longer than {seconds} s")]
+    TooSlow { seconds: u64 },
     #[error(transparent)]
     Hypervisor(#[from] HypervisorError),
     #[error(transparent)]
@@ -169,15 +171,13 @@ impl Actor {
     }
 
     async fn act_in_turn(&self, planned: &Planned, record: &Arc<VmRecord>) -> Ended {
-        let slots = if planned.step == Step::Start { &self.starts } else { &self.others };
-        let _slot = slots.acquire().await.expect("the semaphore is never closed");
-        let Some(done) = self.shared.within(DEADLINE, self.try_step(planned, record)).await else {
-            tracing::warn!(
-                vm = planned.name,
-                "a step took longer than {} s and is tried again",
-                DEADLINE.as_secs()
-            );
-            return Ended::Later;
+        let done = match planned.step {
+            Step::Start => self.start(planned, record).await,
+            _ => {
+                let _slot = self.others.acquire().await.expect("the semaphore is never closed");
+                let done = self.shared.within(DEADLINE, self.try_step(planned, record)).await;
+                done.unwrap_or(Err(Trouble::TooSlow { seconds: DEADLINE.as_secs() }))
+            }
         };
         match done {
             Ok(ended) => ended,
@@ -204,7 +204,6 @@ impl Actor {
         }
         let hypervisor = &self.shared.ports.hypervisor;
         match &planned.step {
-            Step::Start => self.start(planned, record).await,
             Step::Destroy(_) => {
                 hypervisor.destroy(planned.vm).await?;
                 Ok(Ended::Done)
@@ -226,8 +225,8 @@ impl Actor {
             Step::Write(state) => Ok(self.write(planned, vec![VmChange::State(state.clone())]).await),
             Step::Fail(reason) => Ok(self.fail(planned, reason).await),
             Step::ClearFailure => Ok(self.write(planned, vec![VmChange::FailedReason(String::new())]).await),
-            Step::Send(_) | Step::Receive => {
-                unreachable!("moves have ways of their own, without this deadline")
+            Step::Start | Step::Send(_) | Step::Receive => {
+                unreachable!("starts and moves have ways of their own, without this deadline")
             }
         }
     }
@@ -238,7 +237,7 @@ impl Actor {
     }
 
     /// Writes to the VM's record if the request that was looked at is still the last one.
-    async fn write(&self, planned: &Planned, wanted: Vec<VmChange>) -> Ended {
+    pub(super) async fn write(&self, planned: &Planned, wanted: Vec<VmChange>) -> Ended {
         let (vm, request) = (planned.vm, planned.request);
         let decide = |cluster: &Cluster| {
             let record = cluster.vms.get(&vm).filter(|record| record.state_version == request).ok_or(Moot)?;
@@ -264,46 +263,6 @@ impl Actor {
                 Ended::Later
             }
         }
-    }
-
-    async fn start(&self, planned: &Planned, record: &Arc<VmRecord>) -> Result<Ended, Trouble> {
-        free_own_locks(&self.shared, record).await?;
-        let xml = self.xml_for_here(record).await?;
-        // The storage may have taken a minute: the VM may belong to another node by now.
-        if !still_ordered(&*self.shared.store.fresh().await?, record) {
-            return Ok(Ended::Moot);
-        }
-        self.shared.ports.hypervisor.start(record.uuid, &xml).await?;
-        tracing::info!(vm = record.name, "started");
-        if !record.failed_reason.is_empty() {
-            self.write(planned, vec![VmChange::FailedReason(String::new())]).await;
-        }
-        Ok(Ended::Started)
-    }
-
-    /// The record's XML with what only this host knows: its emulator, its volumes' places, its console log.
-    async fn xml_for_here(&self, record: &VmRecord) -> Result<String, Trouble> {
-        let facts = self.shared.ports.hypervisor.facts().await?;
-        let mut volumes = Volumes::default();
-        for volume in record.domain.as_ref().map(|domain| domain.volumes()).unwrap_or_default() {
-            match self.shared.ports.storage.attachment(&volume).await? {
-                Attachment::File { path } => _ = volumes.files.insert(volume, path),
-                Attachment::Rbd(access) => volumes.rbd = Some(access),
-            }
-        }
-        let console_log = console_log_path(&self.shared.settings.console_log_directory, &record.name);
-        let host = ForHost {
-            domain_type: &facts.domain_type,
-            emulator: &facts.emulator,
-            is_here: &|program| Path::new(program).exists(),
-            volumes: &volumes,
-            console_log: Some(&console_log),
-        };
-        let unusable = |error: &dyn std::fmt::Display| {
-            Trouble::Hopeless(format!("the domain XML cannot be used: {error}"))
-        };
-        let domain = Domain::parse(&record.xml).map_err(|error| unusable(&error))?;
-        domain.for_host(&host).map_err(|error| unusable(&error))
     }
 
     /// Reads what a running guest really has.
@@ -338,35 +297,6 @@ impl Actor {
     }
 }
 
-/// Frees the locks that guests which are gone left on the VM's volumes: an earlier life of this node, or one
-/// that ended on its way to another. A lock of somebody else means that the VM may run there: never freed here.
-pub(super) async fn free_own_locks(shared: &Shared, record: &VmRecord) -> Result<(), Trouble> {
-    let storage = &shared.ports.storage;
-    // Known before the locks are asked for: what is freed meanwhile is not taken for somebody's.
-    let is_recovering = fence::is_recovering(&shared.store.view());
-    for volume in record.volumes() {
-        let locks = match storage.locks(&volume).await {
-            // One that only an outdated list names; one of the XML is missed when it is attached.
-            Err(StorageError::NoVolume { .. } | StorageError::NoPool { .. }) => continue,
-            other => other?,
-        };
-        for lock in locks {
-            if shared.settings.storage_address.as_deref() != Some(lock.address.as_str()) {
-                if is_recovering {
-                    return Err(Trouble::BeingFreed { lock: lock.id, volume });
-                }
-                return Err(Trouble::Hopeless(format!(
-                    "Could not safely free RBD lock {} ({}) on volume {volume}; stop VM and flush locks manually",
-                    lock.id, lock.address
-                )));
-            }
-            tracing::info!(vm = record.name, %volume, lock = lock.id, "freeing a lock that this node left behind");
-            storage.break_lock(&volume, &lock).await?;
-        }
-    }
-    Ok(())
-}
-
 /// The end of the work for one step, also if that panics.
 async fn caught(planned: &Planned, work: impl Future<Output = Ended>) -> Done {
     let ended = AssertUnwindSafe(work).catch_unwind().await.unwrap_or_else(|_| {
@@ -381,7 +311,7 @@ async fn caught(planned: &Planned, work: impl Future<Output = Ended>) -> Done {
 struct Moot;
 
 /// Whether the record still gives the order that a step was planned for.
-fn still_ordered(cluster: &Cluster, planned_on: &VmRecord) -> bool {
+pub(super) fn still_ordered(cluster: &Cluster, planned_on: &VmRecord) -> bool {
     cluster.vms.get(&planned_on.uuid).is_some_and(|now| {
         (now.state_version, &now.state, &now.node)
             == (planned_on.state_version, &planned_on.state, &planned_on.node)
@@ -390,7 +320,7 @@ fn still_ordered(cluster: &Cluster, planned_on: &VmRecord) -> bool {
 
 /// Where the serial console of a VM is logged. The name is a record's and may be older than our rules
 /// for names: it must not lead out of the folder.
-fn console_log_path(folder: &Path, name: &str) -> PathBuf {
+pub(super) fn console_log_path(folder: &Path, name: &str) -> PathBuf {
     let safe: String = name.chars().map(|c| if c == '/' || c == '\0' { '_' } else { c }).collect();
     folder.join(format!("{safe}.log"))
 }

@@ -18,7 +18,8 @@ use pvc_ports::{GuestRun, HypervisorError, Migration, MigrationJob};
 use pvc_store::{ChangeError, Changes, Expect, MoveLocks, RecordLock, Report, StoreError, VmChange};
 use tokio_util::sync::CancellationToken;
 
-use super::act::{Ended, free_own_locks, one_line};
+use super::act::{Ended, one_line};
+use super::locks::free_own_locks;
 use crate::shared::Shared;
 
 /// How long each lock on the record may be somebody else's: an older API holds it for half a second.
@@ -213,7 +214,7 @@ impl Sender {
                 None => return Err(self.ended().await),
                 Some(GuestRun::Running) => return Ok(()),
                 Some(GuestRun::Paused) => "it is paused: by hand, or because its disk failed",
-                Some(GuestRun::ShuttingDown | GuestRun::Other) => "it does not run",
+                Some(GuestRun::Created | GuestRun::ShuttingDown | GuestRun::Other) => "it does not run",
             };
             if self.shared.now() >= until {
                 return Err(self.give_up(held).await);

@@ -14,7 +14,7 @@ use pvc_model::storage::VolumeId;
 use pvc_model::vm::{Selector, VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
 use pvc_node::{LogSwitches, MigrationSettings, Node, NodeError, NodeSettings, Outcome, Ports, Subsystems};
-use pvc_ports::{Clock, Database};
+use pvc_ports::{Clock, Database, GuestRun};
 use pvc_store::{Change, Changes, Ipmi, NewNode, NewVm, NodeChange, Store, VmChange};
 use pvc_testkit::{
     FakeHost, FlakyTree, MemoryNetwork, MemoryStorage, ScriptedExec, ScriptedHypervisor, ScriptedPower,
@@ -306,7 +306,8 @@ impl World {
     }
 
     pub async fn until_runs(&self, uuid: Uuid) {
-        self.until("the guest runs", || self.hypervisor.is_there(uuid)).await;
+        let runs = || self.hypervisor.run(uuid) == Some(GuestRun::Running);
+        self.until("the guest runs", runs).await;
     }
 
     pub async fn until_state(&self, uuid: Uuid, state: &str) {

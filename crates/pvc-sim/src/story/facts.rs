@@ -371,7 +371,7 @@ impl Look<'_> {
     fn guests_on(&self, node: usize) -> usize {
         self.cluster
             .world
-            .with(|state| state.hosts[node].guests.values().filter(|guest| !guest.is_incoming).count())
+            .with(|state| state.hosts[node].guests.values().filter(|guest| guest.is_alive()).count())
     }
 
     fn memory_is_enough(&self) -> Result<(), String> {

@@ -116,7 +116,7 @@ impl<'a> Stage<'a> {
         self.world.with(|state| {
             state.hosts[victim].build.is_broken = true;
             let guests = state.hosts[victim].guests.iter();
-            let ran = guests.filter(|(_, guest)| !guest.is_incoming).map(|(vm, _)| *vm).collect();
+            let ran = guests.filter(|(_, guest)| guest.is_alive()).map(|(vm, _)| *vm).collect();
             state.suffer(&match self.scene.death {
                 Death::Power => Action::PowerLoss(victim),
                 Death::Hang => Action::FreezeHost(victim),
@@ -236,7 +236,7 @@ impl<'a> Stage<'a> {
         self.world.with(|state| {
             let runs = |host: &usize| {
                 let guest = state.hosts[*host].guests.get(&vm);
-                *host != self.victim && guest.is_some_and(|guest| !guest.is_incoming)
+                *host != self.victim && guest.is_some_and(|guest| guest.is_alive())
             };
             (0..state.hosts.len()).find(runs)
         })
@@ -340,7 +340,8 @@ impl State {
             let says_so = |host: &usize| lives(nodes[*host]) && nodes[*host].running.contains(&vm.uuid);
             let own = (0..nodes.len()).filter(says_so).find(|host| vm.is_assigned_to(&nodes[*host].name));
             let Some(host) = own.or_else(|| (0..nodes.len()).find(says_so)) else { continue };
-            if let Err(error) = self.start_guest(host, vm.uuid, &vm.xml) {
+            let started = self.start_guest(host, vm.uuid, &vm.xml);
+            if let Err(error) = started.and_then(|()| self.resume_guest(host, vm.uuid)) {
                 self.note(format!("guest {} is not there: {error}", vm.name));
             }
         }

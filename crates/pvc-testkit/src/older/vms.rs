@@ -164,7 +164,12 @@ impl Older {
     async fn create(&self, vm: Uuid) -> Result<(), String> {
         self.free_own_locks(vm).await?;
         let xml = self.records.text(&Self::key(vm, "xml")).await;
-        self.ports.hypervisor.start(vm, &xml).await.map_err(|error| error.to_string())
+        // Its libvirt calls make a guest that runs at once.
+        let started = async {
+            self.ports.hypervisor.start(vm, &xml).await?;
+            self.ports.hypervisor.resume(vm).await
+        };
+        started.await.map_err(|error| error.to_string())
     }
 
     /// Its own, of an earlier life. Those of another host are left alone: seed:003.

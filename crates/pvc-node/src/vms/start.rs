@@ -1,0 +1,167 @@
+//! Starting a guest: it is made, and held; then it is looked once more whether it may run; then it is let run.
+//!
+//! What is made too late, or from yesterday's record, so never runs. And as long as the hypervisor is at it, the VM
+//! is one that this node works on: nobody else starts it meanwhile.
+
+use std::path::Path;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pvc_domain::{Domain, ForHost, Volumes};
+use pvc_model::Uuid;
+use pvc_model::cluster::Cluster;
+use pvc_model::vm::VmRecord;
+use pvc_model::vm::plan::Planned;
+use pvc_ports::{Attachment, HypervisorError};
+use pvc_store::VmChange;
+
+use super::act::{Actor, DEADLINE, Ended, Trouble, console_log_path, still_ordered};
+use super::locks::free_own_locks;
+
+/// How long the hypervisor may take to make a guest and to let it run; then it is ended.
+const MAKE: Duration = Duration::from_secs(120);
+
+/// How long the store may take to say whether the guest may run.
+const LOOK: Duration = Duration::from_secs(15);
+
+/// How often a guest is ended that is still being made although it is not wanted any more.
+const END_AGAIN: Duration = Duration::from_secs(30);
+
+impl Actor {
+    /// Starts the VM if `record` still says what it said. Returns when the hypervisor is through with it, however
+    /// long that takes.
+    pub(super) async fn start(&self, planned: &Planned, record: &Arc<VmRecord>) -> Result<Ended, Trouble> {
+        let slot = self.starts.acquire().await.expect("the semaphore is never closed");
+        let prepared = self.shared.within(DEADLINE, self.prepare(record)).await;
+        let prepared = prepared.unwrap_or(Err(Trouble::TooSlow { seconds: DEADLINE.as_secs() }))?;
+        let Some((record, xml)) = prepared else { return Ok(Ended::Moot) };
+        let hypervisor = &self.shared.ports.hypervisor;
+        // One that hangs holds up no other start.
+        let late = move || drop(slot);
+        self.to_its_end(&record, late, hypervisor.start(record.uuid, &xml)).await?;
+        let view = self.shared.within(LOOK, self.shared.store.fresh()).await;
+        let view = view.ok_or(Trouble::TooSlow { seconds: LOOK.as_secs() })??;
+        if !says_the_same(&view, &record) {
+            tracing::info!(vm = record.name, "its order changed while the guest was made, which is ended");
+            hypervisor.destroy(record.uuid).await?;
+            return Ok(Ended::Moot);
+        }
+        match self.to_its_end(&record, || (), hypervisor.resume(record.uuid)).await {
+            Err(Trouble::Hypervisor(HypervisorError::NoGuest { .. })) => {
+                let why = "it ended before it was let run".to_owned();
+                return Err(HypervisorError::Died { why }.into());
+            }
+            other => other?,
+        }
+        tracing::info!(vm = record.name, "started");
+        if !record.failed_reason.is_empty() {
+            self.write(planned, vec![VmChange::FailedReason(String::new())]).await;
+        }
+        Ok(Ended::Started)
+    }
+
+    /// The record as it is now and the guest's XML made of it; `None` if it asks for something else by now.
+    async fn prepare(&self, planned_on: &VmRecord) -> Result<Option<(Arc<VmRecord>, String)>, Trouble> {
+        let Some(mut record) = self.still_ordered(planned_on).await? else { return Ok(None) };
+        loop {
+            free_own_locks(&self.shared, &record).await?;
+            let xml = self.xml_for_here(&record).await?;
+            // The storage may have taken a minute: the VM may belong to another node by now, or be another.
+            let Some(now) = self.still_ordered(&record).await? else { return Ok(None) };
+            if now.xml == record.xml {
+                return Ok(Some((record, xml)));
+            }
+            record = now;
+        }
+    }
+
+    async fn still_ordered(&self, planned_on: &VmRecord) -> Result<Option<Arc<VmRecord>>, Trouble> {
+        let view = self.shared.store.fresh().await?;
+        Ok(view.vms.get(&planned_on.uuid).filter(|_| still_ordered(&view, planned_on)).cloned())
+    }
+
+    /// The end of `work` of the hypervisor on a guest that does not run yet, which is ended when it takes too long
+    /// or when its order changes; `late` is called then.
+    async fn to_its_end(
+        &self,
+        record: &VmRecord,
+        late: impl FnOnce(),
+        work: impl Future<Output = Result<(), HypervisorError>>,
+    ) -> Result<(), Trouble> {
+        let mut work = pin!(work);
+        let mut late = Some(late);
+        let mut patience = MAKE;
+        loop {
+            let why = tokio::select! {
+                biased;
+                done = &mut work => return match done {
+                    // It was ended by us.
+                    Err(_) if late.is_none() => Err(Trouble::TooSlow { seconds: MAKE.as_secs() }),
+                    done => Ok(done?),
+                },
+                () = self.until_changed(record), if late.is_some() => "its order changed",
+                () = self.shared.sleep(patience) => "it takes too long",
+            };
+            if let Some(late) = late.take() {
+                late();
+            }
+            patience = END_AGAIN;
+            tracing::warn!(vm = record.name, why, "a guest that does not run yet is ended");
+            self.end(record.uuid, &record.name).await;
+        }
+    }
+
+    async fn end(&self, vm: Uuid, name: &str) {
+        match self.shared.within(DEADLINE, self.shared.ports.hypervisor.destroy(vm)).await {
+            Some(Ok(())) => {}
+            Some(Err(error)) => tracing::warn!(vm = name, %error, "the guest could not be ended"),
+            None => tracing::warn!(vm = name, "the guest could not be ended in time"),
+        }
+    }
+
+    /// Returns when the record does not say any more what it said.
+    async fn until_changed(&self, record: &VmRecord) {
+        let mut changes = self.shared.store.changed();
+        loop {
+            changes.mark_unchanged();
+            if !says_the_same(&self.shared.store.view(), record) {
+                return;
+            }
+            if changes.changed().await.is_err() {
+                std::future::pending().await
+            }
+        }
+    }
+
+    /// The record's XML with what only this host knows: its emulator, its volumes' places, its console log.
+    async fn xml_for_here(&self, record: &VmRecord) -> Result<String, Trouble> {
+        let facts = self.shared.ports.hypervisor.facts().await?;
+        let mut volumes = Volumes::default();
+        for volume in record.domain.as_ref().map(|domain| domain.volumes()).unwrap_or_default() {
+            match self.shared.ports.storage.attachment(&volume).await? {
+                Attachment::File { path } => _ = volumes.files.insert(volume, path),
+                Attachment::Rbd(access) => volumes.rbd = Some(access),
+            }
+        }
+        let console_log = console_log_path(&self.shared.settings.console_log_directory, &record.name);
+        let host = ForHost {
+            domain_type: &facts.domain_type,
+            emulator: &facts.emulator,
+            is_here: &|program| Path::new(program).exists(),
+            volumes: &volumes,
+            console_log: Some(&console_log),
+        };
+        let unusable = |error: &dyn std::fmt::Display| {
+            Trouble::Hopeless(format!("the domain XML cannot be used: {error}"))
+        };
+        let domain = Domain::parse(&record.xml).map_err(|error| unusable(&error))?;
+        domain.for_host(&host).map_err(|error| unusable(&error))
+    }
+}
+
+/// Whether the record still gives the order that a guest was made for, and describes the same guest.
+fn says_the_same(cluster: &Cluster, made_from: &VmRecord) -> bool {
+    let now = cluster.vms.get(&made_from.uuid);
+    still_ordered(cluster, made_from) && now.is_some_and(|now| now.xml == made_from.xml)
+}
