@@ -49,7 +49,7 @@ pub async fn api(file: Option<PathBuf>) -> anyhow::Result<Ended> {
     let (config, log, shutdown) = begin(file, "pvcapid", false)?;
     let ended = with_store(&config, async |store| {
         store.check_layout()?;
-        let settings = settings::api(&config);
+        let settings = settings::api(&config)?;
         let (clock, random) = (Arc::new(SystemClock), Arc::new(OsRandom));
         let state =
             ApiState::new(store.clone(), clock, random, Some(ports::storage(&config)?), settings.clone());

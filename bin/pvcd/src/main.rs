@@ -9,6 +9,7 @@ mod settings;
 mod signals;
 mod standalone;
 mod supervise;
+mod token;
 mod volume;
 
 use std::os::unix::process::CommandExt;

@@ -5,8 +5,9 @@ use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use pvc_api::{ApiSettings, TlsFiles, Token};
+use pvc_api::{ApiSettings, Names, TlsFiles, Token};
 use pvc_config::{ClusterNetwork, Config, FenceAction, LocateError, Machine};
+use pvc_linux::OsRandom;
 use pvc_linux::log::LogSettings;
 use pvc_model::fence::Rules;
 use pvc_model::link::IpNet;
@@ -16,6 +17,8 @@ use pvc_model::primary::handover::Duty;
 use pvc_model::vm::Selector;
 use pvc_node::{FloatingAddress, LogSwitches, MigrationSettings, NodeSettings, Subsystems};
 use pvc_store::Ipmi;
+
+use crate::token;
 
 /// What ZooKeeper grants a client that asks for 10 s, as every PVC client does.
 pub const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
@@ -192,25 +195,45 @@ fn core_networks(config: &Config) -> Option<CoreNetworks> {
     })
 }
 
-pub fn api(config: &Config) -> ApiSettings {
+/// # Errors
+/// The token of a machine by itself can neither be read nor made.
+pub fn api(config: &Config) -> anyhow::Result<ApiSettings> {
     let api = &config.api;
-    let token = |token: &pvc_config::Token| Token {
+    let known = |token: &pvc_config::Token| Token {
         description: token.description.clone(),
         secret: token.token.reveal().to_owned(),
     };
-    let tokens = api.authentication.enabled.then(|| api.authentication.tokens.iter().map(token).collect());
+    let tokens = match &api.token_file {
+        Some(file) => {
+            let secret = token::of_this_machine(file, &OsRandom)?;
+            Some(vec![Token { description: "this machine".to_owned(), secret }])
+        }
+        None => api.authentication.enabled.then(|| api.authentication.tokens.iter().map(known).collect()),
+    };
     let files = |tls: &pvc_config::Tls| TlsFiles {
         certificate: tls.certificate.clone(),
         key: tls.private_key.clone(),
     };
     let is_listened_on = |floating: &FloatingAddress| floating.address.addr() == api.listen.ip();
-    ApiSettings {
+    Ok(ApiSettings {
         floating: floating(config).iter().any(is_listened_on),
         tokens,
+        names: names(config),
         tls: api.tls.as_ref().map(files),
         metrics: config.subsystems.prometheus,
         ..ApiSettings::new(api.listen, Vec::new())
-    }
+    })
+}
+
+/// The names that this machine and the nodes have, as far as the configuration says them.
+fn names(config: &Config) -> Names {
+    let networks = config.networks.as_ref();
+    let domains = networks.map(|networks| [&networks.upstream, &networks.cluster, &networks.storage]);
+    let domains = domains.into_iter().flatten().map(|network| network.domain.clone());
+    // The full name of the host, where it has one, is not the node's.
+    let host = Machine::this().map(|machine| machine.hostname).ok();
+    let own = host.into_iter().chain([config.node.name.clone()]).chain(config.api.names.iter().cloned());
+    Names { own: own.collect(), domains: domains.collect() }
 }
 
 /// Where the volumes are that belong to this machine alone.

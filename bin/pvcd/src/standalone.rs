@@ -55,7 +55,7 @@ async fn with_store(
         ports.storage.clone(),
         ports.clock.clone(),
     ));
-    let api_settings = settings::api(config);
+    let api_settings = settings::api(config)?;
     let api = ApiState::new(
         store.clone(),
         ports.clock.clone(),

@@ -1,5 +1,7 @@
 //! The access log: who asked for what, how it ended, how long it took. Never a query, a body, a token.
-//! Reads that went well are told only when debugging: clients that watch something make many of them.
+//! Reads that went well are told only when debugging: clients that watch something make many of them. What is
+//! refused to somebody who showed no key is told once a second for each address: whoever can reach the API could
+//! fill the disk.
 
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::{Method, StatusCode};
@@ -17,24 +19,29 @@ pub async fn log(State(api): State<ApiState>, request: Request, next: Next) -> R
     // The path of a request that matches nothing may be anything, also a secret in the wrong place.
     let path = route.as_ref().map(|_| request.uri().path().to_owned()).unwrap_or_default();
     let response = next.run(request).await;
-    let caller = response.extensions().get::<Caller>().map_or("-", |caller| &caller.description);
+    let caller = response.extensions().get::<Caller>();
+    let is_stranger = caller.is_none() || api.tokens().is_open();
+    let caller = caller.map_or("-", |caller| &caller.description);
     let taken = api.clock().monotonic().saturating_sub(begun);
     let route = route.as_ref().map_or("-", MatchedPath::as_str);
     let status = response.status();
     let milliseconds = u64::try_from(taken.as_millis()).unwrap_or(u64::MAX);
     // The level of an event is fixed where it is written, so there are two.
     macro_rules! line {
-        ($level:ident) => {
+        ($level:ident, $left_out:expr) => {
             tracing::$level!(
                 target: "pvc_api::access",
-                %method, route, path, status = status.as_u16(), milliseconds, caller, %remote,
+                %method, route, path, status = status.as_u16(), milliseconds, caller, %remote, left_out = $left_out,
                 "request"
             )
         };
     }
-    match is_routine(&method, status) {
-        true => line!(debug),
-        false => line!(info),
+    if is_routine(&method, status) {
+        line!(debug, 0);
+    } else if !(is_stranger && status.as_u16() >= 300) {
+        line!(info, 0);
+    } else if let Some(left_out) = api.throttle().tell(remote, api.clock().monotonic()) {
+        line!(info, left_out);
     }
     response
 }

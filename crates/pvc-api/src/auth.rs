@@ -1,9 +1,7 @@
-//! Who may come in: tokens, sessions of browsers, and patience with those who guess.
+//! Who may come in: tokens, and sessions of browsers.
 
-#![allow(clippy::disallowed_types, reason = "looked up by key, never walked")]
-
-use std::collections::{BTreeMap, HashMap};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -18,6 +16,7 @@ use subtle::ConstantTimeEq;
 use crate::error::{ApiError, Result};
 use crate::settings::Token;
 use crate::state::ApiState;
+use crate::throttle::Held;
 
 pub const API_KEY: &str = "x-api-key";
 const COOKIE: &str = "session";
@@ -117,103 +116,6 @@ impl Sessions {
     }
 }
 
-/// Failures of one address.
-#[derive(Default)]
-struct Failures {
-    count: u32,
-    last: Duration,
-    /// Refusals that are being held back now.
-    held: u32,
-}
-
-/// Slows down those who guess. A refusal is held back longer the more there were lately, and an
-/// address that lets many be held at once is not listened to until they are through. A client with the
-/// right token never waits unless somebody at its own address floods.
-#[derive(Default)]
-pub struct Throttle {
-    failures: Mutex<HashMap<IpAddr, Failures>>,
-}
-
-/// Failures are forgotten after this time without another.
-const MEMORY: Duration = Duration::from_secs(60);
-/// The first failures are answered at once: somebody is setting up a client.
-const FREE: u32 = 3;
-const FIRST_DELAY: Duration = Duration::from_millis(250);
-const LONGEST_DELAY: Duration = Duration::from_secs(4);
-const MAX_HELD: u32 = 16;
-const MAX_ADDRESSES: usize = 10_000;
-
-impl Throttle {
-    /// Refuses to listen to an address that has too many refusals outstanding.
-    fn admit(&self, address: IpAddr) -> Result<()> {
-        let failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
-        match failures.get(&group(address)) {
-            Some(failures) if failures.held >= MAX_HELD => {
-                let message = "too many requests with a wrong key came from this address";
-                Err(ApiError::new(StatusCode::TOO_MANY_REQUESTS, message)
-                    .retry_after(LONGEST_DELAY.as_secs()))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Notes a failure at `now` and says for how long the refusal is to be held back.
-    fn note(&self, address: IpAddr, now: Duration) -> Duration {
-        let mut all = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
-        if all.len() >= MAX_ADDRESSES {
-            all.retain(|_, failures| failures.held > 0 || failures.last + MEMORY > now);
-        }
-        if all.len() >= MAX_ADDRESSES {
-            // A flood from everywhere: remembering more helps nobody.
-            return FIRST_DELAY;
-        }
-        let failures = all.entry(group(address)).or_default();
-        if failures.last + MEMORY <= now {
-            failures.count = 0;
-        }
-        failures.count += 1;
-        failures.last = now;
-        match failures.count.checked_sub(FREE + 1) {
-            None => Duration::ZERO,
-            Some(over) => FIRST_DELAY.saturating_mul(1 << over.min(8)).min(LONGEST_DELAY),
-        }
-    }
-
-    fn hold(&self, address: IpAddr, change: i32) {
-        let mut all = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(failures) = all.get_mut(&group(address)) {
-            failures.held = failures.held.saturating_add_signed(change);
-        }
-    }
-}
-
-/// The addresses that are one client: an IPv6 host has its whole /64 to choose from.
-fn group(address: IpAddr) -> IpAddr {
-    match address {
-        IpAddr::V4(_) => address,
-        IpAddr::V6(address) => match address.to_ipv4_mapped() {
-            Some(address) => IpAddr::V4(address),
-            None => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX))),
-        },
-    }
-}
-
-/// Counts a refusal as held until it is dropped, also if its client goes away meanwhile.
-struct Held<'a>(&'a Throttle, IpAddr);
-
-impl<'a> Held<'a> {
-    fn new(throttle: &'a Throttle, address: IpAddr) -> Self {
-        throttle.hold(address, 1);
-        Held(throttle, address)
-    }
-}
-
-impl Drop for Held<'_> {
-    fn drop(&mut self) {
-        self.0.hold(self.1, -1);
-    }
-}
-
 /// Where the request comes from; unspecified outside of a server.
 pub fn remote(request: &Request) -> IpAddr {
     let remote = request.extensions().get::<ConnectInfo<SocketAddr>>();
@@ -252,18 +154,17 @@ async fn identify(api: &ApiState, headers: &HeaderMap, remote: IpAddr) -> Result
     check_secret(api, key.as_bytes(), remote).await.map(|description| Caller { description })
 }
 
-/// Whose secret this is. A wrong one is refused after a while.
+/// Whose secret this is. A wrong one is refused after a while, a right one never waits.
 pub async fn check_secret(api: &ApiState, secret: &[u8], remote: IpAddr) -> Result<Arc<str>> {
-    api.throttle().admit(remote)?;
     if let Some(description) = api.tokens().check(secret) {
         return Ok(description);
     }
+    api.throttle().admit(remote)?;
     let delay = api.throttle().note(remote, api.clock().monotonic());
     if !delay.is_zero() {
         let _held = Held::new(api.throttle(), remote);
         api.clock().sleep(delay).await;
     }
-    tracing::warn!(%remote, "a request was refused: its key is not one of ours");
     Err(unauthorised("the key is not one that this API knows"))
 }
 
@@ -310,31 +211,6 @@ mod tests {
     #[test]
     fn an_empty_token_in_the_settings_opens_nothing() {
         assert_eq!(Tokens::new(Some(&[token("broken", "")])).check(b""), None);
-    }
-
-    #[test]
-    fn refusals_are_held_back_longer_each_time_and_forgotten_after_a_minute() {
-        let throttle = Throttle::default();
-        let address = "192.0.2.1".parse().unwrap();
-        let mut now = Duration::from_secs(1000);
-        let delays: Vec<u128> = (0..10).map(|_| throttle.note(address, now).as_millis()).collect();
-        assert_eq!(delays, [0, 0, 0, 250, 500, 1000, 2000, 4000, 4000, 4000]);
-        assert_eq!(throttle.note("192.0.2.2".parse().unwrap(), now), Duration::ZERO);
-        now += MEMORY;
-        assert_eq!(throttle.note(address, now), Duration::ZERO);
-    }
-
-    #[test]
-    fn an_address_that_floods_is_not_listened_to_until_its_refusals_are_through() {
-        let throttle = Throttle::default();
-        let address: IpAddr = "2001:db8::1".parse().unwrap();
-        let neighbour: IpAddr = "2001:db8::2".parse().unwrap();
-        throttle.note(address, Duration::from_secs(1));
-        let held: Vec<_> = (0..MAX_HELD).map(|_| Held::new(&throttle, address)).collect();
-        assert_eq!(throttle.admit(neighbour).unwrap_err().status, StatusCode::TOO_MANY_REQUESTS);
-        assert!(throttle.admit("2001:db8:0:1::1".parse().unwrap()).is_ok());
-        drop(held);
-        assert!(throttle.admit(address).is_ok());
     }
 
     #[test]

@@ -1,11 +1,14 @@
-//! Connections: only so many at once, and none that stands still for ever.
+//! Connections: only so many at once, in all and of one address, and none that stands still for ever.
 
 #![allow(clippy::disallowed_methods, reason = "a socket's time is real")]
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::future::{Ready, ready};
 use std::io;
+use std::net::IpAddr;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -15,16 +18,57 @@ use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep, sleep};
 
+use crate::throttle::group;
+
 /// How long a client may refuse to take what it asked for.
 const STALL: Duration = Duration::from_secs(60);
 
-/// Lets in connections while there are places; those beyond are closed at once.
+/// Lets in connections while there are places, and only so many of one address; those beyond are closed at once.
 #[derive(Clone)]
-pub struct Places(Arc<Semaphore>);
+pub struct Places {
+    all: Arc<Semaphore>,
+    each: usize,
+    taken: Taken,
+}
+
+/// How many places each address has taken.
+type Taken = Arc<Mutex<BTreeMap<IpAddr, usize>>>;
 
 impl Places {
-    pub fn new(places: usize) -> Self {
-        Places(Arc::new(Semaphore::new(places)))
+    pub fn new(all: usize, each: usize) -> Self {
+        Places { all: Arc::new(Semaphore::new(all)), each, taken: Taken::default() }
+    }
+
+    /// A place for a client at `address`, if there is one.
+    fn take(&self, address: IpAddr) -> Option<Place> {
+        let place = self.all.clone().try_acquire_owned().ok()?;
+        let address = group(address);
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = taken.entry(address).or_default();
+        if *count >= self.each {
+            return None;
+        }
+        *count += 1;
+        Some(Place { _of_all: place, address, taken: self.taken.clone() })
+    }
+}
+
+/// A place, until it is dropped.
+struct Place {
+    _of_all: OwnedSemaphorePermit,
+    address: IpAddr,
+    taken: Taken,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Entry::Occupied(mut count) = taken.entry(self.address) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
     }
 }
 
@@ -34,9 +78,8 @@ impl<S> Accept<TcpStream, S> for Places {
     type Future = Ready<io::Result<(Connection, S)>>;
 
     fn accept(&self, stream: TcpStream, service: S) -> Self::Future {
-        let Ok(place) = self.0.clone().try_acquire_owned() else {
-            return ready(Err(io::Error::other("too many connections")));
-        };
+        let place = stream.peer_addr().ok().and_then(|peer| self.take(peer.ip()));
+        let Some(place) = place else { return ready(Err(io::Error::other("too many connections"))) };
         let connection = stream.set_nodelay(true).map(|()| Connection {
             stream,
             stall: Box::pin(sleep(STALL)),
@@ -53,7 +96,7 @@ pub struct Connection {
     stall: Pin<Box<Sleep>>,
     /// Whether the last write did not get on; `stall` runs since then.
     stalled: bool,
-    _place: OwnedSemaphorePermit,
+    _place: Place,
 }
 
 impl Connection {
@@ -113,5 +156,27 @@ impl AsyncWrite for Connection {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_has_its_share_and_gives_it_back() {
+        let places = Places::new(4, 2);
+        let (one, other) = ("192.0.2.1".parse().unwrap(), "192.0.2.2".parse().unwrap());
+        let mapped = "::ffff:192.0.2.1".parse().unwrap();
+        let taken: Vec<Place> =
+            [one, mapped].into_iter().filter_map(|address| places.take(address)).collect();
+        assert_eq!(taken.len(), 2);
+        assert!(places.take(one).is_none() && places.take(mapped).is_none());
+        let others: Vec<Place> = (0..2).filter_map(|_| places.take(other)).collect();
+        assert_eq!(others.len(), 2, "what one was refused is there for others");
+        assert!(places.take("192.0.2.3".parse().unwrap()).is_none(), "there are no more");
+        drop((taken, others));
+        assert!(places.take(one).is_some());
+        assert!(places.taken.lock().unwrap().len() <= 1, "who is gone is forgotten");
     }
 }

@@ -6,7 +6,8 @@
 //! ```text
 //!  connection ─▶ TLS, head in time, few enough      serve
 //!  request ─▶ access log ─▶ 304 if unchanged        access, etag, guard
-//!          ─▶ who is it?                            auth       before anything else is read
+//!          ─▶ no foreign web page, no foreign name  origin
+//!          ─▶ who is it?                            auth, throttle   before anything else is read
 //!          ─▶ parameters, a body within limits      params, body
 //!          ─▶ the view, or an operation             routes     reads never ask the tree
 //!          ─▶ objects of the wire                   view, metrics, cache
@@ -28,6 +29,7 @@ mod json;
 mod limit;
 mod metrics;
 mod openapi;
+mod origin;
 mod params;
 mod refuse;
 mod routes;
@@ -35,6 +37,7 @@ mod routes;
 mod serve;
 mod settings;
 mod state;
+mod throttle;
 #[cfg(feature = "server")]
 mod tls;
 mod view;
@@ -44,5 +47,5 @@ pub use openapi::document;
 pub use routes::router;
 #[cfg(feature = "server")]
 pub use serve::{ServeError, listen, serve, serve_on};
-pub use settings::{ApiSettings, Limits, TlsFiles, Token};
+pub use settings::{ApiSettings, Limits, Names, TlsFiles, Token};
 pub use state::ApiState;

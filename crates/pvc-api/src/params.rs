@@ -59,7 +59,7 @@ impl Given {
     /// What came in the body alone, of somebody who has not shown who they are yet.
     pub async fn from_stranger(request: Request, limits: &Limits) -> Result<Self> {
         let mut given = Given::default();
-        given.add_body(request, limits.body_bytes.min(STRANGERS_BYTES), limits.body_time).await?;
+        given.add_body(request, limits.body_bytes.min(STRANGERS_BYTES), limits.stranger_time).await?;
         Ok(given)
     }
 

@@ -9,6 +9,7 @@ use axum_server::{Handle, Server};
 use futures::FutureExt as _;
 use futures::future::{BoxFuture, try_join_all};
 use hyper_util::rt::TokioTimer;
+use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, SockaddrStorage, bind, setsockopt, socket, sockopt,
 };
@@ -123,8 +124,8 @@ pub async fn serve_on(
 ) -> Result<(), ServeError> {
     let tls = state.settings().tls.clone();
     let running = tls.as_ref().map(tls::read).transpose()?;
-    let places = Places::new(state.settings().limits.connections);
     let limits = state.settings().limits.clone();
+    let places = Places::new(limits.connections.min(half_of_all_files()), limits.connections_each);
     let handle = Handle::new();
     let service = router(state.clone()).into_make_service_with_connect_info::<SocketAddr>();
     let mut serving: Vec<BoxFuture<'static, io::Result<()>>> = Vec::new();
@@ -151,6 +152,13 @@ pub async fn serve_on(
     // A change whose client is gone is still a change.
     let _ = tokio::time::timeout(limits.drain_time, state.changes_done()).await;
     served.map_err(ServeError::Server)
+}
+
+/// Half of the files that this process may have open: the node's daemon may be part of it, and must not lack one
+/// because clients have them all.
+fn half_of_all_files() -> usize {
+    let (limit, _) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((1024, 1024));
+    usize::try_from(limit / 2).unwrap_or(usize::MAX).max(16)
 }
 
 fn prepare<A>(

@@ -44,8 +44,12 @@ pub struct Limits {
     pub waits: usize,
     /// How many event streams may be open at once.
     pub streams: usize,
-    /// How many connections may be open at once.
+    /// How many connections may be open at once; fewer if the process may not open so many files.
     pub connections: usize,
+    /// How many of them one address may have.
+    pub connections_each: usize,
+    /// How long somebody who has not shown a key may take to send a body.
+    pub stranger_time: Duration,
     /// How long requests in flight get to finish when the daemon stops.
     pub drain_time: Duration,
     /// How long a session of the browser lasts without a request.
@@ -64,10 +68,21 @@ impl Default for Limits {
             waits: 256,
             streams: 256,
             connections: 4096,
+            connections_each: 512,
+            stranger_time: Duration::from_secs(10),
             drain_time: Duration::from_secs(10),
             session_time: Duration::from_secs(8 * 3600),
         }
     }
+}
+
+/// By which names the API may be reached without a key, beside IP addresses and `localhost`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Names {
+    /// This machine's names, and what an operator has added.
+    pub own: Vec<String>,
+    /// In which each node has a name.
+    pub domains: Vec<String>,
 }
 
 /// Everything that is set about the API.
@@ -80,6 +95,7 @@ pub struct ApiSettings {
     pub floating: bool,
     /// The tokens that open the API, or `None` if it is open to everybody.
     pub tokens: Option<Vec<Token>>,
+    pub names: Names,
     /// Plain HTTP without.
     pub tls: Option<TlsFiles>,
     /// Whether the metrics endpoints exist.
@@ -94,6 +110,7 @@ impl ApiSettings {
             listen,
             floating: false,
             tokens: Some(tokens),
+            names: Names::default(),
             tls: None,
             metrics: true,
             limits: Limits::default(),

@@ -12,11 +12,12 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::auth::{Sessions, Throttle, Tokens};
+use crate::auth::{Sessions, Tokens};
 use crate::cache::{Memo, VmCache};
 use crate::error::{ApiError, Result};
 use crate::refuse::refused;
 use crate::settings::ApiSettings;
+use crate::throttle::Throttle;
 
 /// The API's state; cheap to clone.
 #[derive(Clone)]

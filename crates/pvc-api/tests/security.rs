@@ -12,7 +12,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::{Method, Request};
 use common::{KEY, empty, request, settings, start, with_vms};
-use pvc_api::{ApiSettings, Limits, TlsFiles};
+use pvc_api::{ApiSettings, Limits, Names, TlsFiles};
 use pvc_store::synthetic::Shape;
 use serde_json::json;
 use tokio::time::Instant;
@@ -78,6 +78,89 @@ async fn an_address_that_guesses_in_parallel_is_told_to_come_back_later() {
     assert!((20..37).contains(&refused), "{refused}");
     let reply = replies.iter().find(|reply| reply.status == 429).unwrap();
     assert_eq!(reply.headers["retry-after"], "4");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_has_the_right_key_never_waits_for_those_who_guess_at_the_same_address() {
+    let api = Arc::new(with_vms(1).await);
+    let guesses = (0..40).map(|_| {
+        let api = api.clone();
+        tokio::spawn(async move { api.send(with_key("wrong")).await.status })
+    });
+    let guesses: Vec<_> = guesses.collect();
+    let begun = Instant::now();
+    for _ in 0..20 {
+        assert_eq!(api.send(with_key(KEY)).await.status, 200);
+        assert_eq!(api.form(Method::POST, "/login", "token", KEY).await.status, 200);
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(begun.elapsed(), Duration::ZERO, "and the guesses are still held");
+    assert!(!guesses.iter().all(tokio::task::JoinHandle::is_finished));
+}
+
+fn open_to_everybody() -> ApiSettings {
+    ApiSettings { tokens: None, ..settings() }
+}
+
+/// A request that switches maintenance on.
+fn maintenance(headers: &[(&str, &str)]) -> Request<Body> {
+    let mut request = Request::post("/api/v1/status?state=true");
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    request.body(Body::empty()).unwrap()
+}
+
+#[tokio::test]
+async fn a_web_page_of_another_site_can_do_nothing_also_where_no_key_is_asked_for() {
+    let api = start(&Shape::with_vms(1).dump(), open_to_everybody()).await;
+    for foreign in [
+        &[("host", "127.0.0.1:7370"), ("origin", "http://evil.example")][..],
+        &[("host", "127.0.0.1:7370"), ("origin", "null")],
+        &[("host", "127.0.0.1:7370"), ("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "no-cors")],
+        // DNS rebinding: the page and this server have one name, which is not ours.
+        &[("host", "evil.example:7370"), ("origin", "http://evil.example:7370")],
+        &[("host", "evil.example:7370")],
+    ] {
+        let reply = api.send(maintenance(foreign)).await;
+        assert_eq!(reply.status, 403, "{foreign:?}: {}", reply.text());
+    }
+    let read = Request::get("/api/v1/vm").header("host", "evil.example").body(Body::empty()).unwrap();
+    assert_eq!(api.send(read).await.refused(403), "the name `evil.example` is not one of this server");
+    assert!(!api.store.view().config.maintenance);
+    api.send(maintenance(&[("host", "localhost:7370")])).await.ok();
+    assert!(api.store.view().config.maintenance);
+}
+
+#[tokio::test]
+async fn by_the_names_of_its_nodes_and_those_that_are_set_the_api_is_reached_without_a_key() {
+    let names = Names { own: vec!["pvc.example.org".into()], domains: vec!["pvc.local".into()] };
+    let api = start(&Shape::with_vms(1).dump(), ApiSettings { names, ..open_to_everybody() }).await;
+    let node = api.store.view().nodes.keys().next().unwrap().to_string();
+    for (host, status) in [
+        ("pvc.example.org:7370".to_owned(), 200),
+        (format!("{node}.pvc.local:7370"), 200),
+        (node.clone(), 200),
+        (format!("{node}.evil.example"), 403),
+        ("nobody.pvc.local".to_owned(), 403),
+        ("pvc.local".to_owned(), 403),
+    ] {
+        let read = Request::get("/api/v1/vm").header("host", &host).body(Body::empty()).unwrap();
+        assert_eq!(api.send(read).await.status, status, "{host}");
+    }
+}
+
+#[tokio::test]
+async fn a_right_key_is_enough_under_any_name_but_not_from_a_foreign_page() {
+    let api = with_vms(1).await;
+    let named = |key| {
+        let request = Request::get("/api/v1/vm").header("host", "vip.example.org").header("x-api-key", key);
+        request.body(Body::empty()).unwrap()
+    };
+    assert_eq!(api.send(named(KEY)).await.status, 200);
+    assert_eq!(api.send(named("wrong")).await.status, 403);
+    let page = maintenance(&[("host", "127.0.0.1"), ("origin", "http://evil.example"), ("x-api-key", KEY)]);
+    assert_eq!(api.send(page).await.status, 403);
 }
 
 #[tokio::test]
@@ -232,16 +315,45 @@ impl Write for Log {
     }
 }
 
-#[tokio::test]
-async fn the_access_log_says_who_did_what_and_keeps_secrets() {
+/// What is logged until the second is dropped.
+fn logged(level: tracing::Level) -> (Log, tracing::subscriber::DefaultGuard) {
     let log = Log::default();
     let writer = log.clone();
     let subscriber = tracing_subscriber::fmt()
-        .with_max_level(tracing::Level::DEBUG)
+        .with_max_level(level)
         .with_ansi(false)
         .with_writer(move || writer.clone())
         .finish();
-    let _guard = tracing::subscriber::set_default(subscriber);
+    (log, tracing::subscriber::set_default(subscriber))
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_strangers_are_refused_is_logged_once_a_second() {
+    let (log, _guard) = logged(tracing::Level::INFO);
+    let api = with_vms(1).await;
+    let lines = || String::from_utf8(log.0.lock().unwrap().clone()).unwrap().lines().count();
+    let before = lines();
+    for _ in 0..500 {
+        api.send(Request::get("/api/v1/vm").body(Body::empty()).unwrap()).await.refused(401);
+        api.get("/nowhere").await;
+        api.send(Request::get("/nowhere").body(Body::empty()).unwrap()).await;
+    }
+    let anonymous = Request::get("/api/v1/vm").body(Body::empty()).unwrap();
+    tokio::time::advance(Duration::from_secs(1)).await;
+    api.send(anonymous).await.refused(401);
+    assert_eq!(lines() - before, 2);
+    let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    assert!(text.lines().last().unwrap().contains("left_out=1499"), "{text}");
+    // A change by somebody with a key is always told.
+    for _ in 0..5 {
+        api.send(request(Method::POST, "/status?state=true").body(Body::empty()).unwrap()).await.ok();
+    }
+    assert_eq!(lines() - before, 7);
+}
+
+#[tokio::test]
+async fn the_access_log_says_who_did_what_and_keeps_secrets() {
+    let (log, _guard) = logged(tracing::Level::DEBUG);
     let api = with_vms(1).await;
     api.get("/vm/vm00000?limit=secret-in-query").await.ok();
     api.form(Method::POST, "/login", "token", KEY).await.ok();

@@ -170,18 +170,54 @@ async fn beyond_the_limit_of_connections_others_are_not_disturbed() {
     let mut held = Vec::new();
     for _ in 0..4 {
         let mut stream = server.connect().await;
-        stream.write_all(b"GET /api/v1/ HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+        stream.write_all(b"GET /api/v1/ HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
         read_until(&mut stream, "PVC API").await;
         held.push(stream);
     }
     assert_eq!(read_all(&mut server.connect().await).await, "", "the fifth is closed");
-    held[0].write_all(b"GET /api/v1/ HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    held[0].write_all(b"GET /api/v1/ HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
     read_until(&mut held[0], "PVC API").await;
     held.pop();
     let deadline = Instant::now() + Duration::from_secs(10);
     while !server.get("/api/v1/").await.contains("PVC API") {
         assert!(Instant::now() < deadline, "a place that was left is not given again");
         tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn slow_strangers_of_one_address_leave_places_to_others_and_are_let_go() {
+    let limits = Limits {
+        connections: 100,
+        connections_each: 3,
+        stranger_time: Duration::from_secs(1),
+        ..settings().limits
+    };
+    let server = start(ApiSettings { limits, ..settings() }).await;
+    let login = "POST /api/v1/login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\
+                 Content-Type: application/x-www-form-urlencoded\r\n\r\ntoken=";
+    let mut slow = Vec::new();
+    for _ in 0..3 {
+        let mut stream = server.connect().await;
+        stream.write_all(login.as_bytes()).await.unwrap();
+        slow.push(stream);
+    }
+    // Each loopback address is a client of its own.
+    let from = |address: &str| {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind(SocketAddr::new(address.parse().unwrap(), 0)).unwrap();
+        socket.connect(server.address)
+    };
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !read_all(&mut server.connect().await).await.is_empty() {
+        assert!(Instant::now() < deadline, "the fourth of one address is closed");
+    }
+    let mut other = from("127.0.0.2").await.unwrap();
+    let head = "GET /api/v1/ HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    other.write_all(head.as_bytes()).await.unwrap();
+    assert!(read_all(&mut other).await.contains("PVC API"));
+    for mut stream in slow {
+        assert!(read_until(&mut stream, "HTTP/1.1 408").await.contains("408"));
     }
 }
 

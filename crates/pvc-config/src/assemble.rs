@@ -53,9 +53,13 @@ pub(crate) fn config(reader: &mut Reader<'_>, node: NodeIdentity) -> Config {
 /// The API's section alone, for a client on this machine.
 pub(crate) fn api(reader: &mut Reader<'_>) -> Api {
     let ip = reader.get("api.listen.address").unwrap_or([127, 0, 0, 1].into());
+    let authentication = authentication(reader);
+    let makes_a_token = reader.standalone && !authentication.enabled;
     let api = Api {
         listen: SocketAddr::new(ip, reader.want("api.listen.port")),
-        authentication: authentication(reader),
+        names: reader.get("api.listen.names").unwrap_or_default(),
+        token_file: makes_a_token.then(|| reader.state.join("api-token")),
+        authentication,
         tls: tls(reader),
     };
     warn_of_open_api(reader, &api);
@@ -63,7 +67,8 @@ pub(crate) fn api(reader: &mut Reader<'_>) -> Api {
 }
 
 fn warn_of_open_api(reader: &mut Reader<'_>, api: &Api) {
-    let open = reader.is_on(keys::API) && !api.authentication.enabled && !api.listen.ip().is_loopback();
+    let is_open = !api.authentication.enabled && api.token_file.is_none();
+    let open = reader.is_on(keys::API) && is_open && !api.listen.ip().is_loopback();
     if open {
         let hint = "set `enabled: true` and give at least one token under `api.token`";
         let found = "is off: whoever reaches the API's address commands the cluster";

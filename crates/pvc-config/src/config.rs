@@ -333,7 +333,11 @@ pub struct Ceph {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Api {
     pub listen: SocketAddr,
+    /// Names by which clients without a key may reach it, beside those of the nodes.
+    pub names: Vec<String>,
     pub authentication: Authentication,
+    /// Where the daemon of a machine by itself keeps the token that it makes when none is set.
+    pub token_file: Option<PathBuf>,
     /// `None` serves plain HTTP.
     pub tls: Option<Tls>,
 }

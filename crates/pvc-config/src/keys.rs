@@ -481,7 +481,17 @@ pub(crate) const KEYS: &[Key] = &[
     .need(Need::ClusterWith(&[API]))
     .default("127.0.0.1"),
     key("api.listen.port", Kind::Port, "Its port.").need(Need::ClusterWith(&[API])).default("7370"),
-    key("api.authentication.enabled", Kind::Flag, "Ask for a token.").default("false"),
+    key(
+        "api.listen.names",
+        Kind::Hosts,
+        "Names by which clients without a token may reach the API over plain HTTP, beside those of the nodes (PVC 1.0 does not know this key).",
+    ),
+    key(
+        "api.authentication.enabled",
+        Kind::Flag,
+        "Ask for a token. In standalone mode a token is always asked for; where none is set, the daemon makes one.",
+    )
+    .default("false"),
     key(
         "api.authentication.secret_key",
         Kind::Secret,

@@ -134,7 +134,7 @@ impl Config {
         Ok(Config { warnings, ..config })
     }
 
-    /// The configuration of standalone mode without any file: API on 127.0.0.1:7370 without tokens,
+    /// The configuration of standalone mode without any file: API on 127.0.0.1:7370 with a token that the daemon makes,
     /// everything kept in `state_directory`, this machine the only node.
     pub fn standalone(state_directory: &Path, hostname: &str) -> Config {
         let machine = Machine {
@@ -154,6 +154,8 @@ pub fn read_api(path: &Path) -> Result<Api, ConfigErrors> {
     let document = parse_document(&text, &file)?;
     let mut reader = Reader::new(&file, &document.root, format_of(&document));
     reader.standalone = document.root.entry(keys::STANDALONE).is_some();
+    let machine = Machine::named("", |name| std::env::var_os(name));
+    reader.state = state_directory(&document.root, &machine.state_directory);
     let api = assemble::api(&mut reader);
     only_warnings(reader.into_problems())?;
     Ok(api)

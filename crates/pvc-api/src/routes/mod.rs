@@ -27,7 +27,7 @@ use utoipa_axum::routes;
 
 use crate::error::ApiError;
 use crate::state::ApiState;
-use crate::{access, auth, etag, guard, openapi};
+use crate::{access, auth, etag, guard, openapi, origin};
 
 /// What every handler is given.
 type Api = State<ApiState>;
@@ -44,6 +44,7 @@ pub fn router(state: ApiState) -> Router {
     }
     all.fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
+        .layer(middleware::from_fn_with_state(state.clone(), origin::check))
         .layer(middleware::from_fn(guard::catch_panics))
         .layer(middleware::from_fn_with_state(state.clone(), guard::mark_stale))
         .layer(middleware::from_fn(etag::not_modified))

@@ -22,6 +22,9 @@ const NO_DAEMON: &str = "no daemon is configured there: `./run` in the source ch
 const NOT_ALLOWED: &str = "the daemon's configuration holds keys, so it is root's; a connection of your own is \
      stored by `pvc connection add NAME --address HOST` and used by `pvc -c NAME …`";
 
+const NOT_IN_GROUP: &str = "the token commands this machine, so it is root's, and that of the group `pvc` if there was \
+     one when the daemon made it";
+
 /// The connection to the API that the daemon configured in `file` serves.
 pub fn read(name: &str, file: &Path) -> Result<Connection, Failure> {
     std::fs::File::open(file).map_err(|error| {
@@ -33,11 +36,11 @@ pub fn read(name: &str, file: &Path) -> Result<Connection, Failure> {
         Failure::failed(format!("no connection: `{}` cannot be used: {first}", file.display()))
             .hint("`pvcnoded --check-config FILE` shows every mistake in it")
     })?;
-    Ok(serves(name, &file.display().to_string(), &api, CONFIGURED))
+    serves(name, &file.display().to_string(), &api, CONFIGURED)
 }
 
 /// The connection to a standalone daemon that runs without a configuration.
-pub fn standalone(name: &str) -> Connection {
+pub fn standalone(name: &str) -> Result<Connection, Failure> {
     let config = pvc_config::Config::standalone(&standalone_state(), "standalone");
     serves(name, "pvc-standalone", &config.api, STANDALONE)
 }
@@ -47,19 +50,40 @@ pub fn standalone_state() -> PathBuf {
     std::env::var_os("PVC_STATE").filter(|path| !path.is_empty()).map_or("/var/lib/pvc".into(), PathBuf::from)
 }
 
-fn serves(name: &str, description: &str, api: &Api, advice: &'static str) -> Connection {
+fn serves(name: &str, description: &str, api: &Api, advice: &'static str) -> Result<Connection, Failure> {
     let address = api.local_address();
-    let token = api.authentication.tokens.first().filter(|_| api.authentication.enabled);
-    Connection {
+    let configured = api.authentication.tokens.first().filter(|_| api.authentication.enabled);
+    let api_key = match &api.token_file {
+        Some(file) => made(file)?,
+        None => configured.map(|token| token.token.reveal().to_owned()),
+    };
+    Ok(Connection {
         name: name.to_owned(),
         description: description.to_owned(),
         host: address.ip().to_string(),
         port: address.port(),
         scheme: if api.tls.is_some() { "https" } else { "http" }.to_owned(),
-        api_key: token.map(|token| token.token.reveal().to_owned()),
+        api_key,
         verify: false,
         advice: Some(advice),
         is_own: true,
+    })
+}
+
+/// The token that the daemon made; `None` if it has not run yet.
+fn made(file: &Path) -> Result<Option<String>, Failure> {
+    match std::fs::read_to_string(file) {
+        Ok(token) => Ok(Some(token.trim().to_owned()).filter(|token| !token.is_empty())),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => {
+            let message = format!("no connection: cannot read `{}`: {}", file.display(), plain_io(&error));
+            let failure = Failure::failed(message);
+            Err(if error.kind() == ErrorKind::PermissionDenied {
+                failure.hint(NOT_IN_GROUP)
+            } else {
+                failure
+            })
+        }
     }
 }
 
@@ -68,9 +92,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_standalone_daemon_without_configuration_is_on_loopback_without_a_key() {
-        let connection = standalone("local");
-        assert_eq!((connection.base().as_str(), connection.api_key), ("http://127.0.0.1:7370/api/v1", None));
+    fn a_standalone_daemon_without_configuration_is_on_loopback_with_the_token_that_it_made() {
+        let state = tempfile::tempdir().unwrap();
+        let config = pvc_config::Config::standalone(state.path(), "standalone");
+        let connection = || serves("local", "pvc-standalone", &config.api, STANDALONE).unwrap();
+        assert_eq!(connection().base().as_str(), "http://127.0.0.1:7370/api/v1");
+        assert_eq!(connection().api_key, None, "it has not run yet");
+        std::fs::write(state.path().join("api-token"), "0123456789abcdef\n").unwrap();
+        assert_eq!(connection().api_key.as_deref(), Some("0123456789abcdef"));
+    }
+
+    #[test]
+    fn a_configuration_of_one_machine_without_a_token_leads_to_the_one_that_was_made() {
+        let state = tempfile::tempdir().unwrap();
+        std::fs::write(state.path().join("api-token"), "0123456789abcdef").unwrap();
+        let connection =
+            read(&format!("standalone: {{state_directory: {}}}\n", state.path().display())).unwrap();
+        assert_eq!(connection.api_key.as_deref(), Some("0123456789abcdef"));
+        std::fs::remove_file(state.path().join("api-token")).unwrap();
+        std::fs::create_dir(state.path().join("api-token")).unwrap();
+        let failure =
+            read(&format!("standalone: {{state_directory: {}}}\n", state.path().display())).unwrap_err();
+        assert!(failure.message.starts_with("no connection: cannot read `"), "{}", failure.message);
     }
 
     fn read(text: &str) -> Result<Connection, Failure> {

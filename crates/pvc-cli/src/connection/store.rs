@@ -95,7 +95,7 @@ impl Entry {
         match &self.cfgfile {
             Some(cfgfile) => match config_file(cfgfile) {
                 Some(file) => local::read(name, &file),
-                None => Ok(local::standalone(name)),
+                None => local::standalone(name),
             },
             None => self.resolve_remote(name),
         }

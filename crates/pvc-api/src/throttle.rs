@@ -1,0 +1,196 @@
+//! Patience with those who guess keys, and with those whom the log should not be full of.
+
+#![allow(clippy::disallowed_types, reason = "looked up by key, never walked")]
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use axum::http::StatusCode;
+
+use crate::error::{ApiError, Result};
+
+/// What one address did that a client with a key does not.
+#[derive(Default)]
+struct Stranger {
+    /// Wrong keys, and when the last one came.
+    count: u32,
+    last: Duration,
+    /// Refusals that are being held back now.
+    held: u32,
+    /// When the log last told of it, and what it has not told since.
+    told: Option<Duration>,
+    untold: u64,
+}
+
+/// Slows down those who guess, and tells of them once a second. A refusal is held back longer the more there were
+/// lately, and an address that lets many be held at once gets no more of them until they are through. Whoever
+/// shows the right key is not concerned by any of it, also at the same address.
+#[derive(Default)]
+pub struct Throttle {
+    strangers: Mutex<HashMap<IpAddr, Stranger>>,
+}
+
+/// Failures are forgotten after this time without another.
+const MEMORY: Duration = Duration::from_secs(60);
+/// The first failures are answered at once: somebody is setting up a client.
+const FREE: u32 = 3;
+const FIRST_DELAY: Duration = Duration::from_millis(250);
+const LONGEST_DELAY: Duration = Duration::from_secs(4);
+const MAX_HELD: u32 = 16;
+const MAX_ADDRESSES: usize = 10_000;
+/// How often the log tells of one address.
+const TOLD_EVERY: Duration = Duration::from_secs(1);
+
+impl Throttle {
+    fn strangers(&self) -> MutexGuard<'_, HashMap<IpAddr, Stranger>> {
+        self.strangers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Refuses another refusal to an address that has too many of them outstanding.
+    pub fn admit(&self, address: IpAddr) -> Result<()> {
+        match self.strangers().get(&group(address)) {
+            Some(stranger) if stranger.held >= MAX_HELD => {
+                let message = "too many requests with a wrong key came from this address";
+                Err(ApiError::new(StatusCode::TOO_MANY_REQUESTS, message)
+                    .retry_after(LONGEST_DELAY.as_secs()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Notes a wrong key at `now` and says for how long the refusal is to be held back.
+    pub fn note(&self, address: IpAddr, now: Duration) -> Duration {
+        let mut strangers = self.strangers();
+        let Some(stranger) = known(&mut strangers, address, now) else {
+            // A flood from everywhere: remembering more helps nobody.
+            return FIRST_DELAY;
+        };
+        if stranger.last + MEMORY <= now {
+            stranger.count = 0;
+        }
+        stranger.count += 1;
+        stranger.last = now;
+        match stranger.count.checked_sub(FREE + 1) {
+            None => Duration::ZERO,
+            Some(over) => FIRST_DELAY.saturating_mul(1 << over.min(8)).min(LONGEST_DELAY),
+        }
+    }
+
+    /// Whether the log tells of what a stranger at `address` did at `now`, and how much like it was left out before.
+    pub fn tell(&self, address: IpAddr, now: Duration) -> Option<u64> {
+        let mut strangers = self.strangers();
+        let stranger = known(&mut strangers, address, now)?;
+        if stranger.told.is_some_and(|told| told + TOLD_EVERY > now) {
+            stranger.untold += 1;
+            return None;
+        }
+        stranger.told = Some(now);
+        Some(std::mem::take(&mut stranger.untold))
+    }
+
+    fn hold(&self, address: IpAddr, change: i32) {
+        if let Some(stranger) = self.strangers().get_mut(&group(address)) {
+            stranger.held = stranger.held.saturating_add_signed(change);
+        }
+    }
+}
+
+/// What is known of `address`; `None` if it is new and there are too many others.
+fn known(strangers: &mut HashMap<IpAddr, Stranger>, address: IpAddr, now: Duration) -> Option<&mut Stranger> {
+    let address = group(address);
+    if strangers.len() >= MAX_ADDRESSES && !strangers.contains_key(&address) {
+        let is_recent = |at: Duration| at + MEMORY > now;
+        strangers.retain(|_, stranger| {
+            stranger.held > 0 || is_recent(stranger.last) || stranger.told.is_some_and(is_recent)
+        });
+        if strangers.len() >= MAX_ADDRESSES {
+            return None;
+        }
+    }
+    Some(strangers.entry(address).or_default())
+}
+
+/// The addresses that are one client: an IPv6 host has its whole /64 to choose from.
+pub fn group(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(_) => address,
+        IpAddr::V6(address) => match address.to_ipv4_mapped() {
+            Some(address) => IpAddr::V4(address),
+            None => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX))),
+        },
+    }
+}
+
+/// Counts a refusal as held until it is dropped, also if its client goes away meanwhile.
+pub struct Held<'a>(&'a Throttle, IpAddr);
+
+impl<'a> Held<'a> {
+    pub fn new(throttle: &'a Throttle, address: IpAddr) -> Self {
+        throttle.hold(address, 1);
+        Held(throttle, address)
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.hold(self.1, -1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_are_held_back_longer_each_time_and_forgotten_after_a_minute() {
+        let throttle = Throttle::default();
+        let address = "192.0.2.1".parse().unwrap();
+        let mut now = Duration::from_secs(1000);
+        let delays: Vec<u128> = (0..10).map(|_| throttle.note(address, now).as_millis()).collect();
+        assert_eq!(delays, [0, 0, 0, 250, 500, 1000, 2000, 4000, 4000, 4000]);
+        assert_eq!(throttle.note("192.0.2.2".parse().unwrap(), now), Duration::ZERO);
+        now += MEMORY;
+        assert_eq!(throttle.note(address, now), Duration::ZERO);
+    }
+
+    #[test]
+    fn an_address_that_floods_is_told_to_come_back_until_its_refusals_are_through() {
+        let throttle = Throttle::default();
+        let address: IpAddr = "2001:db8::1".parse().unwrap();
+        let neighbour: IpAddr = "2001:db8::2".parse().unwrap();
+        throttle.note(address, Duration::from_secs(1));
+        let held: Vec<_> = (0..MAX_HELD).map(|_| Held::new(&throttle, address)).collect();
+        assert_eq!(throttle.admit(neighbour).unwrap_err().status, StatusCode::TOO_MANY_REQUESTS);
+        assert!(throttle.admit("2001:db8:0:1::1".parse().unwrap()).is_ok());
+        drop(held);
+        assert!(throttle.admit(address).is_ok());
+    }
+
+    #[test]
+    fn the_log_tells_of_an_address_once_a_second_and_how_much_it_left_out() {
+        let throttle = Throttle::default();
+        let (address, other) = ("192.0.2.1".parse().unwrap(), "192.0.2.2".parse().unwrap());
+        let at = Duration::from_millis;
+        assert_eq!(throttle.tell(address, at(5_000)), Some(0));
+        assert!((5_001..6_000).all(|now| throttle.tell(address, at(now)).is_none()));
+        assert_eq!(throttle.tell(other, at(5_500)), Some(0));
+        assert_eq!(throttle.tell(address, at(6_000)), Some(999));
+        assert_eq!(throttle.tell(address, at(7_000)), Some(0));
+    }
+
+    #[test]
+    fn a_flood_from_everywhere_is_not_remembered_for_ever() {
+        let throttle = Throttle::default();
+        let address = |number: u32| IpAddr::V4(number.into());
+        let now = Duration::from_secs(1000);
+        assert!(
+            (0..20_000).filter(|number| throttle.tell(address(*number), now).is_some()).count()
+                == MAX_ADDRESSES
+        );
+        assert_eq!(throttle.tell(address(30_000), now), None);
+        assert_eq!(throttle.tell(address(30_000), now + MEMORY), Some(0));
+        assert!(throttle.strangers().len() < MAX_ADDRESSES);
+    }
+}
