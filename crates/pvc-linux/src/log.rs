@@ -24,6 +24,9 @@ use tracing_subscriber::util::SubscriberInitExt;
 /// How many lines may wait for a slow disk or a slow store.
 const QUEUED_LINES: usize = 4096;
 
+/// How large the log file may become, in bytes. logrotate comes once a day; a day may have more than a disk.
+const LARGEST: u64 = 64 << 20;
+
 /// The API's access log. Whoever reads the log in the store asks the API for it: each look would be
 /// the next line, and they would soon be all there is.
 const ACCESS: &str = "pvc_api::access";
@@ -258,19 +261,30 @@ fn stdout_kind(has_journal_stream: bool) -> Stdout {
 struct LogFile {
     path: PathBuf,
     file: File,
+    /// In bytes; what others append is not counted.
+    size: u64,
 }
 
 impl LogFile {
     fn open(path: &Path) -> Result<LogFile, LogError> {
         let opened = path.parent().map_or(Ok(()), std::fs::create_dir_all).and_then(|()| append_to(path));
-        let failed = |source| LogError { path: path.to_owned(), source };
-        Ok(LogFile { path: path.to_owned(), file: opened.map_err(failed)? })
+        let (file, size) = opened.map_err(|source| LogError { path: path.to_owned(), source })?;
+        Ok(LogFile { path: path.to_owned(), file, size })
+    }
+
+    /// A file that has become too large is put aside as `….log.full`, in the place of the one before.
+    fn write(&mut self, line: &str) -> io::Result<()> {
+        if self.size >= LARGEST && std::fs::rename(&self.path, self.path.with_extension("log.full")).is_ok() {
+            self.reopen();
+        }
+        self.size += line.len() as u64;
+        self.file.write_all(line.as_bytes())
     }
 
     /// The old file stays in use if the new one cannot be opened.
     fn reopen(&mut self) {
         match append_to(&self.path) {
-            Ok(file) => self.file = file,
+            Ok((file, size)) => (self.file, self.size) = (file, size),
             Err(error) => {
                 eprintln!("the log file {} could not be opened again: {error}", self.path.display())
             }
@@ -278,9 +292,12 @@ impl LogFile {
     }
 }
 
-fn append_to(path: &Path) -> io::Result<File> {
+/// The file and its size.
+fn append_to(path: &Path) -> io::Result<(File, u64)> {
     use std::os::unix::fs::OpenOptionsExt as _;
-    OpenOptions::new().append(true).create(true).mode(0o640).open(path)
+    let file = OpenOptions::new().append(true).create(true).mode(0o640).open(path)?;
+    let size = file.metadata()?.len();
+    Ok((file, size))
 }
 
 /// Ends when every sender is gone. A line that cannot be written is lost: there is nowhere to say so.
@@ -289,7 +306,7 @@ fn write_lines(messages: &Receiver<Message>, mut file: Option<LogFile>, stdout: 
         match message {
             Message::Line(level, line) => {
                 if let Some(log) = &mut file {
-                    let _ = log.file.write_all(format!("{line}\n").as_bytes());
+                    let _ = log.write(&format!("{line}\n"));
                 }
                 if let Some(kind) = stdout {
                     let prefix = if kind == Stdout::Journal { priority(level) } else { "" };
@@ -392,6 +409,20 @@ mod tests {
         log.flush(SOON);
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "info    two\n");
         assert_eq!(std::fs::read_to_string(path.with_extension("1")).unwrap(), "info    one\n");
+    }
+
+    #[test]
+    fn a_file_that_has_become_too_large_is_put_aside_and_one_such_is_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pvcnoded.log");
+        std::fs::write(path.with_extension("log.full"), "older").unwrap();
+        File::create(&path).unwrap().set_len(LARGEST - 1).unwrap();
+        let mut log = LogFile::open(&path).unwrap();
+        log.write("one\n").unwrap();
+        log.write("two\n").unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "two\n");
+        assert_eq!(std::fs::metadata(path.with_extension("log.full")).unwrap().len(), LARGEST + 3);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
     }
 
     #[test]
