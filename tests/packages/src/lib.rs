@@ -1,5 +1,5 @@
 //! A machine to install packages on: this one's root below an overlay, so that nothing of it changes,
-//! with a `systemctl` that only writes down what it is told.
+//! with a `systemctl` that only writes down what it is told. A PVC that runs on this machine is not on it.
 //!
 //! The packages are those that `./test packages` made: the same twice, with two revisions.
 
@@ -22,10 +22,31 @@ case " $* " in
 esac
 "#;
 
-/// Runs `$2` on the machine below `$1`: mounts of its own, which end with it.
+/// What a PVC of this machine has outside of packages: all that `./run` makes, and what its daemons make.
+const OF_THIS_MACHINES_PVC: [&str; 8] = [
+    "/etc/pvc",
+    "/run/pvc",
+    "/var/lib/pvc",
+    "/var/lib/pvc-install",
+    "/var/log/pvc",
+    "/usr/local/bin/pvc",
+    "/usr/local/bin/pvcd",
+    "/usr/local/bin/pvc-sim",
+];
+
+/// Runs `$2` on the machine below `$1`: mounts of its own, which end with it. The paths `$4` of this machine
+/// are covered by whiteouts, devices 0:0, in a layer between it and what the test writes. That layer is a
+/// filesystem of its own, because one below `/` cannot lie over `/`.
 const INSIDE: &str = r#"
 set -e
-mount -t overlay overlay -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" "$1/root"
+mount -t tmpfs pvc-test "$1/layers"
+cp -a "$1/found" "$1/layers/found"
+for path in $4; do
+    mkdir -p "$1/layers/hidden${path%/*}"
+    mknod "$1/layers/hidden$path" c 0 0
+done
+lower=$1/layers/hidden:$1/layers/found:/
+mount -t overlay overlay -o "lowerdir=$lower,upperdir=$1/upper,workdir=$1/work" "$1/root"
 mount --rbind /dev "$1/root/dev"
 mount -t proc proc "$1/root/proc"
 mount --bind "$3" "$1/root/mnt"
@@ -46,7 +67,7 @@ impl Machine {
         let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tmp");
         fs::create_dir_all(&top).expect("the build directory can be written");
         let directory = TempDir::with_prefix_in("packages.", top).expect("a directory can be made");
-        for name in ["upper", "work", "root"] {
+        for name in ["upper", "work", "root", "found", "layers"] {
             fs::create_dir(directory.path().join(name)).expect("a directory can be made");
         }
         let machine = Machine { directory };
@@ -58,6 +79,18 @@ impl Machine {
         machine
     }
 
+    /// As [`Machine::new`], if this machine had a file at each of the paths.
+    pub fn copy_of_one_with(paths: &[&str]) -> Machine {
+        let machine = Machine::new();
+        for path in paths {
+            let file = machine.directory.path().join("found").join(path.trim_start_matches('/'));
+            let directory = file.parent().expect("a file lies in a directory");
+            fs::create_dir_all(directory).expect("a directory can be made");
+            fs::write(&file, "this machine's\n").expect("a file can be written");
+        }
+        machine
+    }
+
     /// Runs a shell's commands on the machine, whatever becomes of them.
     pub fn try_run(&self, script: &str) -> Output {
         let packages = packages();
@@ -66,6 +99,7 @@ impl Machine {
             .arg(self.directory.path())
             .arg(script)
             .arg(&packages)
+            .arg(OF_THIS_MACHINES_PVC.join(" "))
             .env_clear()
             .envs([("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"), ("LC_ALL", "C"), ("HOME", "/root")])
             .env("DEBIAN_FRONTEND", "noninteractive")

@@ -199,3 +199,23 @@ fn nothing_of_this_machine_is_changed_by_these_tests() {
     assert!(machine.has("/etc/pvc/made-by-a-test"), "it is still there in the next call");
     assert!(!std::path::Path::new("/etc/pvc/made-by-a-test").exists());
 }
+
+#[test]
+fn a_pvc_that_this_machine_runs_is_not_on_its_copies() {
+    let of_pvc = [
+        "/etc/pvc/pvc.conf",
+        "/var/lib/pvc/tree/tree.redb",
+        "/var/log/pvc/pvcnoded.log",
+        "/usr/local/bin/pvc",
+        "/usr/local/bin/pvcd",
+        "/usr/local/bin/pvc-sim",
+    ];
+    let machine = Machine::copy_of_one_with(&[&of_pvc[..], &["/etc/of-somebody-else"]].concat());
+    for path in of_pvc {
+        assert!(!machine.has(path), "{path}");
+    }
+    assert!(machine.has("/etc/of-somebody-else"), "all else is there");
+    machine.configure();
+    let configuration = machine.run("cat /etc/pvc/pvc.conf");
+    assert!(!configuration.contains("this machine's"), "the test's own is seen: {configuration}");
+}
