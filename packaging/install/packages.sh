@@ -10,6 +10,8 @@
 # /var/lib/pvc-install), which `./run --purge` hands to `undo`.
 set -euo pipefail
 
+. "$(dirname "${BASH_SOURCE[0]}")/progress.sh"
+
 STATE=${PVC_INSTALL_STATE:-/var/lib/pvc-install}
 RECORD=$STATE/changes            # one "<what> <name>" per line
 POLICY=/usr/sbin/policy-rc.d     # Debian asks this program before it starts a service
@@ -158,9 +160,9 @@ install_missing() {
     local before after package
     before=$(all_installed)
     deny_service_starts
-    DEBIAN_FRONTEND=noninteractive "${APT[@]}" "${APT_FROM[@]}" \
+    DEBIAN_FRONTEND=noninteractive packages "$STATE/apt.log" "${APT[@]}" "${APT_FROM[@]}" \
         -o Dpkg::Options::=--force-confdef -o Dpkg::Options::=--force-confold \
-        install "${packages[@]}" >"$STATE/apt.log" 2>&1 </dev/null 9>&- || {
+        install "${packages[@]}" 9>&- || {
         tail -n 20 "$STATE/apt.log" | sed 's/^/  apt: /' >&2
         die "apt failed to install: ${packages[*]}" "its whole answer is in $STATE/apt.log"
     }

@@ -130,8 +130,7 @@ fn program() -> Result<PathBuf, Failure> {
     let beside = own.parent().unwrap_or(Path::new("/")).display().to_string();
     Err(Failure::failed(format!("the program `{PROGRAM}`, which simulates the cluster, is missing"))
         .hint(format!(
-            "it belongs to `{beside}` and comes with the package `pvc-client-cli`; in a checkout `cargo build --release -p \
-             pvc-sim` makes it"
+            "it belongs to `{beside}` and comes with the package `pvc-client-cli`; in a checkout `./run` builds it"
         )))
 }
 

@@ -11,6 +11,7 @@ mod guest_deaths;
 mod http_life;
 mod layout;
 mod libvirt_deaths;
+mod progress;
 mod quick_start;
 mod run_script;
 mod signals;

@@ -8,10 +8,11 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use pvc_standalone_tests::{Keeper, Output, eventually, program, repository, run};
+use pvc_standalone_tests::{Keeper, Output, eventually, host_name, program, repository, run};
 
 /// What `./run --help` says that `--purge` removes, but for the state directory.
-const MADE: [&str; 4] = ["/etc/pvc", "/var/log/pvc", "/usr/local/bin/pvc", "/usr/local/bin/pvcd"];
+const MADE: [&str; 5] =
+    ["/etc/pvc", "/var/log/pvc", "/usr/local/bin/pvc", "/usr/local/bin/pvcd", "/usr/local/bin/pvc-sim"];
 
 /// Where `./run` writes outside its state directory, or would by mistake.
 const WRITTEN_TO: [&str; 4] = ["/etc", "/usr/local/bin", "/var/lib", "/var/log"];
@@ -25,7 +26,7 @@ for dir in "$@"; do
     mkdir -p "$0/over$dir".{upper,work}
     mount -t overlay overlay -o "lowerdir=$dir,upperdir=$0/over$dir.upper,workdir=$0/over$dir.work" "$dir"
 done
-rm -rf /etc/pvc /var/lib/pvc /var/lib/pvc-install /var/log/pvc /usr/local/bin/pvc /usr/local/bin/pvcd
+rm -rf /etc/pvc /var/lib/pvc /var/lib/pvc-install /var/log/pvc /usr/local/bin/pvc{,d,-sim}
 echo ready
 read -r _
 "#;
@@ -204,12 +205,17 @@ fn a_newcomer_runs_stops_and_purges_pvc_and_nothing_stays() {
     assert_eq!(newcomer.run(&["--nonsense"]).code, 1);
     assert_ne!(newcomer.run(&["--status"]).code, 0);
     newcomer.run(&[]).says(&[
+        "[1/4] packages",
+        "[2/4] building PVC (dev)",
+        "[4/4] PVC",
         "PVC runs",
         &newcomer.port.to_string(),
         "pvc vm define examples/hello/hello.xml",
     ]);
     newcomer.run(&["--status"]).says(&["PVC runs, pid", "answers"]);
     newcomer.pvc(&["status"]).says(&["Primary node"]);
+    let own = host_name();
+    newcomer.pvc(&["cluster", "what-if", "node", &own]).says(&[&own]);
     // Once more changes nothing.
     newcomer.run(&[]).says(&["runs already"]);
     // Nor does a second one beside it, which would find the store taken; the first is still known.
