@@ -41,6 +41,9 @@ pub(crate) struct Key {
     pub path: &'static str,
     /// Other spellings in pvc.conf, accepted alike.
     pub aliases: &'static [&'static str],
+    /// Where earlier versions of this program wanted it in pvc.conf and PVC 1.0.3 does not look: read, with a
+    /// warning.
+    pub former: &'static [&'static str],
     pub old: OldPlace,
     pub kind: Kind,
     pub need: Need,
@@ -55,6 +58,7 @@ const fn key(path: &'static str, kind: Kind, about: &'static str) -> Key {
     Key {
         path,
         aliases: &[],
+        former: &[],
         old: OldPlace::Same,
         kind,
         need: Need::Optional,
@@ -67,6 +71,11 @@ const fn key(path: &'static str, kind: Kind, about: &'static str) -> Key {
 impl Key {
     const fn alias(mut self, aliases: &'static [&'static str]) -> Self {
         self.aliases = aliases;
+        self
+    }
+
+    const fn former(mut self, places: &'static [&'static str]) -> Self {
+        self.former = places;
         self
     }
 
@@ -229,10 +238,11 @@ pub(crate) const KEYS: &[Key] = &[
     )
     .old(&["cluster.networks.{net}.gateway"]),
     key(
-        "cluster.networks.{net}.ipv4.node_ip_selection",
+        "cluster.networks.{net}.node_ip_selection",
         Kind::Selection,
-        "This node's address; `by-id` takes the host whose number ends the node's name.",
+        "This node's address; `by-id` takes the host whose number ends the node's name. It stands beside `ipv4`, not in it.",
     )
+    .former(&["cluster.networks.{net}.ipv4.node_ip_selection"])
     .old_within("system.configuration.networking.{net}.address")
     .need(WITH_NETWORKING),
     key(

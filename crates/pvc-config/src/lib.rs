@@ -14,6 +14,8 @@ mod config;
 mod keys;
 mod kind;
 mod networks;
+#[cfg(test)]
+mod original;
 mod problem;
 mod reader;
 mod reference;

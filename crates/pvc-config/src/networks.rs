@@ -26,7 +26,7 @@ struct Shape {
 const NEW: Shape = Shape {
     network: "cluster.networks.{net}.ipv4.network_address",
     floating: "cluster.networks.{net}.ipv4.floating_address",
-    selection: "cluster.networks.{net}.ipv4.node_ip_selection",
+    selection: "cluster.networks.{net}.node_ip_selection",
 };
 
 const OLD: Shape = Shape {

@@ -304,6 +304,7 @@ impl<'d> Reader<'d> {
         self.survey_node(self.document, Place::START, &known, "");
         for key in KEYS {
             self.survey_spellings(key);
+            self.survey_former(key);
         }
     }
 
@@ -404,6 +405,21 @@ impl<'d> Reader<'d> {
             }
         }
     }
+
+    /// Warns of keys where PVC 1.0.3 does not look for them: it would not start with such a file.
+    fn survey_former(&mut self, key: &Key) {
+        if self.format != Format::PvcConf {
+            return;
+        }
+        for at in every_at(self, key) {
+            for former in key.former.iter().map(|path| at.fill(path)) {
+                let Ok((_, place)) = walk_with_key(self.document, &former) else { continue };
+                let found = "is read here for now, and daemons of PVC 1.0.3 do not find it here";
+                let hint = format!("move it to `{}`", at.fill(key.path));
+                self.push(Severity::Warning, place, Some(former), found, None, Some(hint));
+            }
+        }
+    }
 }
 
 /// Empty text counts as not given where text could not be empty anyway: samples write `""` for "none".
@@ -440,7 +456,7 @@ pub(crate) fn places(key: &Key, format: Format) -> Vec<String> {
             paths.iter().map(|path| under_pvc(path)).collect()
         }
         (Format::PvcConf, _) | (Format::PvcnodedYaml, OldPlace::Same) => {
-            [key.path].iter().chain(key.aliases).map(|path| (*path).to_owned()).collect()
+            [key.path].iter().chain(key.aliases).chain(key.former).map(|path| (*path).to_owned()).collect()
         }
     }
 }

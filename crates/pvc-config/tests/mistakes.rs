@@ -268,7 +268,7 @@ fn networks_must_fit_together() {
         ("gateway_address: 10.0.0.254", "gateway_address: 10.0.0.1", "this node's own address"),
         ("gateway_address: 10.0.0.254", "gateway_address: 10.0.0.2", "gives to the node `pvchv2`"),
         ("gateway_address: 10.0.0.254", "gateway_address:", "is empty"),
-        ("node_ip_selection: by-id        #", "node_ip_selection: 10.4.0.1 #", "outside of the network"),
+        ("node_ip_selection: by-id          #", "node_ip_selection: 10.4.0.1 #", "outside of the network"),
         (
             "network_address: 10.2.0.0\n        netmask: 24\n        floating_address: 10.2.0.250",
             "network_address: 10.1.0.0\n        netmask: 24\n        floating_address: 10.1.0.250",

@@ -27,7 +27,7 @@ fn a_secret_in_the_wrong_place_is_not_shown() {
     let tokens = "  token:\n    - description: everyday use\n      token: replace-this-with-another-long-random-text\n";
     let credentials =
         "        database: pvcapi\n        username: pvcapi\n        password: change-this-password\n";
-    let automirror = "automirror:\n";
+    let automirror = "#automirror:\n";
     let cases = [
         (tokens, "  token: SESAME\n"),
         (tokens, "  token:\n    - SESAME\n"),

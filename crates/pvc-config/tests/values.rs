@@ -230,7 +230,13 @@ fn words_and_numbers_mean_what_yaml_1_1_says() {
 
 #[test]
 fn a_gateway_of_python_s_none_is_no_gateway() {
-    let config = parse(&SAMPLE.replace("gateway_address:\n", "gateway_address: None\n"), "pvchv1");
+    let config = parse(
+        &SAMPLE.replace(
+            "floating_address: 10.1.0.250\n",
+            "floating_address: 10.1.0.250\n        gateway_address: None\n",
+        ),
+        "pvchv1",
+    );
     assert_eq!(config.networks.unwrap().cluster.gateway, None);
     let text = SAMPLE.replace("gateway_address: 10.0.0.254", "gateway_address: None");
     let errors =
@@ -305,7 +311,7 @@ fn the_older_format_names_its_node() {
 
 #[test]
 fn a_section_for_the_worker_is_passed_on() {
-    let text = SAMPLE.replace("automirror:\n", "automirror:\n  destinations:\n    c2: {key: hunter2hunter2, ssl: yes, port: 7370}\n  keep_snapshots: 7\n");
+    let text = SAMPLE.replace("#automirror:\n", "automirror:\n  destinations:\n    c2: {key: hunter2hunter2, ssl: yes, port: 7370}\n  keep_snapshots: 7\n");
     let config = parse(&text, "pvchv1");
     let section = config.automirror.as_ref().expect("it is given");
     assert_eq!(section.value()["destinations"]["c2"]["ssl"], true);
