@@ -4,16 +4,25 @@ use pvc_packages_tests::Machine;
 
 const DAEMONS: [&str; 3] = ["pvcnoded.service", "pvcworkerd.service", "pvcapid.service"];
 
+/// What a boot starts.
+const OF_A_BOOT: [&str; 4] = ["pvcnoded.service", "pvcworkerd.service", "pvcautoready.service", "pvc.target"];
+
+/// The units of PVC that are enabled, one a line.
+fn started_at_boot(machine: &Machine) -> String {
+    machine.run("cd /etc/systemd/system && ls pvc.target.wants multi-user.target.wants | grep pvc")
+}
+
+fn not_among<'u>(enabled: &str, units: &[&'u str]) -> Vec<&'u str> {
+    units.iter().copied().filter(|unit| !enabled.lines().any(|line| line == *unit)).collect()
+}
+
 #[test]
 fn the_first_installation_enables_what_a_boot_starts_and_starts_nothing() {
     let machine = Machine::new();
     machine.install(1);
     assert_eq!(machine.told(), [""; 0]);
-    let enabled =
-        machine.run("cd /etc/systemd/system && ls pvc.target.wants multi-user.target.wants | grep pvc");
-    for unit in ["pvcnoded.service", "pvcworkerd.service", "pvcautoready.service", "pvc.target"] {
-        assert!(enabled.lines().any(|line| line == unit), "{enabled}");
-    }
+    let enabled = started_at_boot(&machine);
+    assert_eq!(not_among(&enabled, &OF_A_BOOT), [""; 0], "{enabled}");
     // The node daemon does that, on the primary.
     assert!(!enabled.contains("pvcapid"), "{enabled}");
     assert!(!machine.has("/etc/pvc/pvc.conf"), "the configuration is the administrator's to write");
@@ -138,27 +147,43 @@ fn a_removal_stops_our_daemons_and_a_purge_keeps_configuration_and_volumes() {
     assert!(!machine.has("/etc/systemd/system/pvc.target.wants/pvcnoded.service"));
 }
 
-/// Packages of the original's names, with files where it has them.
+/// Packages of the original's names, with files where it has them, and with what its scripts do to units: they
+/// enable them when they are set up, and disable them, without stopping a daemon, before they are replaced or
+/// removed.
 const ORIGINAL: &str = r#"
 set -e
-make() { # name file…
-    name=$1; shift
-    mkdir -p /tmp/original/$name/DEBIAN
-    printf 'Package: %s\nVersion: 1.0.3-0\nArchitecture: all\nMaintainer: x <x@y.z>\nDescription: x\n' "$name" \
-        >/tmp/original/$name/DEBIAN/control
+make() { # name "unit…" file…
+    name=$1 units=$2; shift 2
+    control=/tmp/original/$name/DEBIAN
+    mkdir -p $control
+    printf 'Package: %s\nVersion: 1.0.3-0\nArchitecture: all\nMaintainer: x <x@y.z>\nDescription: x\n' "$name" >$control/control
     for file; do
         mkdir -p /tmp/original/$name/$(dirname $file)
         echo old >/tmp/original/$name/$file
+        case $file in
+            *.target) printf '[Install]\nWantedBy=multi-user.target\n' >/tmp/original/$name/$file ;;
+            *.service) printf '[Install]\nWantedBy=pvc.target\n' >/tmp/original/$name/$file ;;
+        esac
     done
+    if [ -n "$units" ]; then
+        printf '#!/bin/sh\nset -e\nsystemctl daemon-reload\nsystemctl enable %s\n' "$units" >$control/postinst
+        printf '#!/bin/sh\nset -e\nsystemctl disable %s\n' "$units" >$control/prerm
+        chmod 755 $control/postinst $control/prerm
+    fi
     dpkg-deb --build /tmp/original/$name >/dev/null
-    dpkg --no-triggers --install /tmp/original/$name.deb
 }
-make pvc-daemon-common usr/share/pvc/daemon_lib/common.py
-make pvc-daemon-node usr/share/pvc/pvcnoded.py lib/systemd/system/pvcnoded.service lib/systemd/system/pvc.target
-make pvc-daemon-worker usr/share/pvc/pvcworkerd.py lib/systemd/system/pvcworkerd.service
-make pvc-daemon-api usr/share/pvc/pvcapid.py lib/systemd/system/pvcapid.service
-make pvc-client-cli usr/bin/pvc
+etc=lib/systemd/system
+make pvc-daemon-common '' usr/share/pvc/daemon_lib/common.py
+make pvc-daemon-node 'pvcnoded.service pvc.target' usr/share/pvc/pvcnoded.py $etc/pvcnoded.service $etc/pvc.target
+make pvc-daemon-worker pvcworkerd.service usr/share/pvc/pvcworkerd.py $etc/pvcworkerd.service
+make pvc-daemon-health pvchealthd.service usr/share/pvc/pvchealthd.py $etc/pvchealthd.service
+make pvc-daemon-api '' usr/share/pvc/pvcapid.py $etc/pvcapid.service
+make pvc-client-cli '' usr/bin/pvc
+dpkg --no-triggers --force-downgrade --auto-deconfigure --install /tmp/original/*.deb
 "#;
+
+/// What apt does on its own when ours comes: its common package breaks the original's health daemon.
+const WITHOUT_HEALTH: &str = "dpkg --no-triggers --force-depends --remove pvc-daemon-health";
 
 #[test]
 fn the_original_is_replaced_in_place_and_its_configuration_stays() {
@@ -167,6 +192,7 @@ fn the_original_is_replaced_in_place_and_its_configuration_stays() {
     machine.configure();
     machine.running(&["pvcnoded.service", "pvcworkerd.service"]);
     machine.told();
+    machine.run(WITHOUT_HEALTH);
     machine.install(1);
     let mut told = machine.told();
     told.sort();
@@ -183,6 +209,59 @@ fn the_original_is_replaced_in_place_and_its_configuration_stays() {
     let versions = machine.run("dpkg-query -W -f '${db:Status-Status} ${Version}\\n' 'pvc-*'");
     let versions: Vec<&str> = versions.lines().filter(|line| !line.starts_with("not-installed")).collect();
     assert_eq!(versions, [concat!("installed 1:", env!("CARGO_PKG_VERSION"), "-1"); 5]);
+}
+
+#[test]
+fn ours_the_original_and_ours_again_are_started_at_a_boot_each() {
+    let machine = Machine::new();
+    machine.install(1);
+    machine.run(ORIGINAL);
+    let of_the_original = started_at_boot(&machine);
+    let its_own = ["pvcnoded.service", "pvcworkerd.service", "pvchealthd.service", "pvc.target"];
+    assert_eq!(not_among(&of_the_original, &its_own), [""; 0], "{of_the_original}");
+    machine.run(WITHOUT_HEALTH);
+    machine.install(2);
+    let enabled = started_at_boot(&machine);
+    assert_eq!(not_among(&enabled, &OF_A_BOOT), [""; 0], "{enabled}");
+    assert!(!enabled.contains("pvchealthd"), "{enabled}");
+}
+
+#[test]
+fn what_an_administrator_disabled_stays_so_although_the_original_was_there() {
+    let machine = Machine::new();
+    machine.install(1);
+    machine.run("rm /etc/systemd/system/pvc.target.wants/pvcautoready.service");
+    machine.run(ORIGINAL);
+    machine.run(WITHOUT_HEALTH);
+    machine.install(2);
+    // The original disables other units than this one.
+    assert!(!machine.has("/etc/systemd/system/pvc.target.wants/pvcautoready.service"));
+}
+
+/// apt may set packages up one by one: the target is the common package's here, and was the node package's.
+#[test]
+fn the_target_is_enabled_although_the_original_disables_it_last() {
+    let machine = Machine::new();
+    machine.install(1);
+    machine.run(ORIGINAL);
+    machine.run(WITHOUT_HEALTH);
+    for package in ["pvc-daemon-common", "pvc-daemon-worker", "pvc-daemon-api", "pvc-daemon-node"] {
+        machine.dpkg(&format!("--force-depends --force-breaks --install /mnt/2/{package}_*.deb"));
+    }
+    let enabled = started_at_boot(&machine);
+    assert_eq!(not_among(&enabled, &OF_A_BOOT), [""; 0], "{enabled}");
+}
+
+#[test]
+fn the_health_daemon_of_the_original_ends_when_its_package_has_gone() {
+    let machine = Machine::new();
+    machine.run(ORIGINAL);
+    machine.configure();
+    machine.running(&["pvchealthd.service"]);
+    machine.run(WITHOUT_HEALTH);
+    assert_eq!(machine.told(), [""; 0], "its own package leaves it running");
+    machine.install(1);
+    assert_eq!(machine.told(), ["stop pvchealthd.service"]);
 }
 
 #[test]
