@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+/// The kind of the fault of a VM that was to be restarted and would not have started again.
+pub const VM_NOT_RESTARTED: &str = "VM_NOT_RESTARTED";
+
 /// The kind of the fault of a node whose hypervisor does not answer.
 pub const HYPERVISOR_UNREACHABLE: &str = "HYPERVISOR_UNREACHABLE";
 

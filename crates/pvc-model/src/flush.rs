@@ -48,7 +48,12 @@ fn fate(
     if !vm.is_assigned_to(node) {
         return (runs && is_moving(&vm.state)).then_some(Fate::UnderWay);
     }
+    let own = cluster.nodes.get(node);
     match vm.state {
+        // Off at this moment: it is moved when it runs, which a start that is under way soon sees to.
+        VmState::Start if !runs && own.is_some_and(|own| own.working_on.contains(&vm.uuid)) => {
+            return Some(Fate::UnderWay);
+        }
         VmState::Start => {}
         // A graceful stop under way is waited for; so is a restart, which ends in `start`.
         VmState::Shutdown | VmState::Restart | VmState::Migrate | VmState::MigrateLive => {
@@ -464,6 +469,26 @@ mod tests {
 
     fn moving(to: &str, note: Option<MoveNote>) -> VmRecord {
         VmRecord { moving: note, ..records::vm(1, VmState::Migrate, Some(to)) }
+    }
+
+    /// Between the two halves of a restart it is off, and would be sent without a guest.
+    #[test]
+    fn a_vm_that_is_just_being_started_is_moved_when_it_runs() {
+        let (hv1, vm) = (NodeName::new("hv1"), here(VmState::Start));
+        let mut cluster = cluster(DomainState::Flush, vm.clone());
+        let fate = |cluster: &Cluster| {
+            let mut promises = Promises::default();
+            fates(cluster, &hv1, &BTreeSet::new(), &mut promises).remove(0).1
+        };
+        assert_eq!(fate(&cluster), Fate::Move(NodeName::new("hv2")));
+        node(&mut cluster, "hv1", |hv1| {
+            hv1.running.clear();
+            hv1.working_on.push(vm.uuid);
+        });
+        assert_eq!(fate(&cluster), Fate::UnderWay);
+        // Nobody is at it: it may never start here.
+        node(&mut cluster, "hv1", |hv1| hv1.working_on.clear());
+        assert_eq!(fate(&cluster), Fate::Move(NodeName::new("hv2")));
     }
 
     /// The one thing that is waited for.

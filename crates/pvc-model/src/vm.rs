@@ -3,6 +3,7 @@
 pub mod backoff;
 pub mod moving;
 pub mod plan;
+pub mod volumes;
 
 use std::sync::Arc;
 

@@ -22,9 +22,10 @@ use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
 use pvc_model::fault;
-use pvc_model::vm::VmRecord;
 use pvc_model::vm::moving::is_moving;
 use pvc_model::vm::plan::{self, Condition, Mind, Planned, Seen, Step, View, WhyDestroy};
+use pvc_model::vm::volumes::started_elsewhere;
+use pvc_model::vm::{VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
 use pvc_ports::{Guest, GuestEvent, GuestRun, HypervisorError};
 use pvc_store::Report;
@@ -64,6 +65,9 @@ const SENDS_AT_ONCE: usize = 16;
 /// How long effects under way are waited for when the daemon stops.
 const FINISH: Duration = Duration::from_secs(15);
 
+/// How long another node may be at starting a VM before it is looked whether something here is in its way.
+const AWAITED: Duration = Duration::from_secs(5);
+
 /// How often what is known of a running guest is read again.
 const REREAD: Duration = Duration::from_secs(60);
 
@@ -76,6 +80,10 @@ pub(crate) struct VmReconciler {
     under_way: JoinSet<Done>,
     /// The VMs whose guests are being started or ended.
     working_on: BTreeSet<Uuid>,
+    /// The guests that were here at the last look and have been let run, with those whose end is still being seen to.
+    had: BTreeSet<Uuid>,
+    /// The VMs that other nodes are at starting, and when that was last a reason to look for what was left here. Monotonic.
+    awaited: BTreeMap<Uuid, Duration>,
     passes: u64,
     /// While no look works: said in the log once, not every second.
     blind: Option<Blind>,
@@ -112,6 +120,8 @@ impl VmReconciler {
             findings: Findings::default(),
             under_way: JoinSet::new(),
             working_on: BTreeSet::new(),
+            had: BTreeSet::new(),
+            awaited: BTreeMap::new(),
             passes: 0,
             blind: None,
         }
@@ -184,6 +194,8 @@ impl VmReconciler {
             self.free_what_is_left(&guests, &cluster);
         }
         let now = self.shared.now();
+        self.free_after_the_gone(&guests, &cluster);
+        self.free_what_others_wait_for(&guests, &cluster, now);
         let seen: BTreeMap<Uuid, Seen> = guests.iter().map(|(uuid, guest)| (*uuid, seen(guest))).collect();
         let view = View {
             node: self.shared.name(),
@@ -257,7 +269,63 @@ impl VmReconciler {
         findings::raise(&self.shared, vec![(id, message)]);
     }
 
-    /// Frees what guests of an earlier life of this node have left locked, if they are gone and their VMs belong to
+    /// Frees what a guest has left locked that was here a moment ago and is gone: killed, it had no time for it, and
+    /// whoever starts the VM elsewhere must not.
+    fn free_after_the_gone(&mut self, guests: &BTreeMap<Uuid, Guest>, cluster: &Cluster) {
+        let name = self.shared.name().clone();
+        let gone: Vec<Uuid> = self.had.iter().filter(|uuid| !guests.contains_key(uuid)).copied().collect();
+        self.had
+            .extend(guests.iter().filter(|(_, guest)| guest.run != GuestRun::Created).map(|(uuid, _)| *uuid));
+        for uuid in gone {
+            if self.minds.get(&uuid).is_some_and(|mind| mind.busy) {
+                continue;
+            }
+            self.had.remove(&uuid);
+            let Some(record) = cluster.vms.get(&uuid) else { continue };
+            // Those that are on their way, or have arrived, have their senders; and a start frees what is in its way.
+            let is_elsewhere =
+                is_moving(&record.state) || plan::runs_elsewhere(cluster, uuid, &name).is_some();
+            let is_started_here = record.is_assigned_to(&name) && is_to_start(record);
+            if !is_elsewhere && !is_started_here {
+                self.free_left(record);
+            }
+        }
+    }
+
+    /// Frees what guests of this node have left locked of VMs that other nodes have tried to start for a while. Nobody
+    /// has to ask: who is at starting a VM is seen by all.
+    fn free_what_others_wait_for(
+        &mut self,
+        guests: &BTreeMap<Uuid, Guest>,
+        cluster: &Cluster,
+        now: Duration,
+    ) {
+        if self.shared.settings.storage_address.is_none() {
+            return;
+        }
+        let name = self.shared.name().clone();
+        let started: BTreeSet<Uuid> =
+            started_elsewhere(cluster, &name).filter(|uuid| !guests.contains_key(uuid)).collect();
+        self.awaited.retain(|uuid, _| started.contains(uuid));
+        for uuid in started {
+            let since = *self.awaited.entry(uuid).or_insert(now);
+            let is_busy = self.minds.get(&uuid).is_some_and(|mind| mind.busy);
+            if is_busy || now.saturating_sub(since) < AWAITED {
+                continue;
+            }
+            self.awaited.insert(uuid, now);
+            if let Some(record) = cluster.vms.get(&uuid) {
+                self.free_left(record);
+            }
+        }
+    }
+
+    fn free_left(&mut self, record: &Arc<VmRecord>) {
+        self.minds.entry(record.uuid).or_default().busy = true;
+        self.under_way.spawn(self.actor.clone().free_left(record.clone()));
+    }
+
+    /// Frees what guests of an earlier life of this node have left locked, if they are gone and their VMs are off or belong to
     /// other nodes by now: these must not break the locks, for nobody but this node knows that the guests are gone.
     /// They wait as long as it says that it works on the VMs.
     fn free_what_is_left(&mut self, guests: &BTreeMap<Uuid, Guest>, cluster: &Cluster) {
@@ -265,11 +333,12 @@ impl VmReconciler {
         let Some(own) = cluster.nodes.get(&name) else { return };
         let left = own.running.iter().chain(&own.working_on).filter(|uuid| !guests.contains_key(uuid));
         for record in left.filter_map(|uuid| cluster.vms.get(uuid)) {
-            if record.is_assigned_to(&name) || !self.working_on.insert(record.uuid) {
+            // A start frees what is in its way.
+            let is_started_here = record.is_assigned_to(&name) && is_to_start(record);
+            if is_started_here || !self.working_on.insert(record.uuid) {
                 continue;
             }
-            self.minds.entry(record.uuid).or_default().busy = true;
-            self.under_way.spawn(self.actor.clone().free_left(record.clone()));
+            self.free_left(record);
         }
     }
 
@@ -418,9 +487,14 @@ impl VmReconciler {
     }
 }
 
-/// Whether there may be a guest before this step and none after it, or the other way round.
+/// Whether there may be a guest before this step and none after it, or the other way round; or whether it is a step
+/// between the two: who looks at a VM that is being restarted does not find it off and nobody at it.
 fn starts_or_ends(step: &Step) -> bool {
-    matches!(step, Step::Start | Step::Destroy(_))
+    matches!(step, Step::Start | Step::Destroy(_) | Step::Write(VmState::Start))
+}
+
+fn is_to_start(record: &VmRecord) -> bool {
+    matches!(record.state, VmState::Start | VmState::Restart)
 }
 
 /// Whether the guest has a record and is here, not just arriving: until it runs its sender has it. One that was

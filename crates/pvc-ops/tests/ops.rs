@@ -497,6 +497,48 @@ async fn of_two_vms_with_one_volume_the_second_hears_of_the_first() {
     start("db1").await.unwrap();
 }
 
+/// The guest would be ended, and then not start again.
+#[tokio::test]
+async fn a_restart_that_would_end_in_nothing_is_refused_before_the_guest_is_ended() {
+    let world = World::with_nodes(&["hv1"]).await;
+    world.define("web1", UUID).await;
+    let same = xml("db1", OTHER).replace("vms/db1_sda", "vms/web1_sda");
+    vm::define(&world.store, &Define::new(same)).await.unwrap();
+    for vm in [UUID, OTHER] {
+        world.write(|changes| _ = changes.vm(vm, VmChange::State(VmState::Start))).await;
+    }
+    let restart = vm::set_state(&world.store, "web1", StateRequest::Restart, false);
+    let refusal = refused(restart.await);
+    assert!(matches!(&refusal, StateRefusal::VolumeInUse { other, .. } if other == "db1"), "{refusal}");
+    let bigger = xml("web1", UUID).replace("</vcpu>", "</vcpu><!-- new -->");
+    let refusal = refused(vm::modify(&world.store, "web1", &bigger, true).await);
+    assert!(refusal.kind() == Kind::Conflict && refusal.to_string().contains("`db1`"), "{refusal}");
+    assert_eq!(world.vm().state, VmState::Start);
+    // Without a restart nobody is ended.
+    vm::modify(&world.store, "web1", &bigger, false).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_start_that_promises_more_memory_than_there_is_says_so() {
+    let world = World::with_nodes(&["hv1"]).await;
+    let large = |name: &str, uuid| {
+        let (before, rest) =
+            xml(name, uuid).split_once("<memory").map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap();
+        let after = rest.split_once("</memory>").unwrap().1.to_owned();
+        format!("{before}<memory unit='MiB'>10000</memory>{after}")
+    };
+    for (name, uuid) in [("web1", UUID), ("db1", OTHER)] {
+        vm::define(&world.store, &Define::new(large(name, uuid))).await.unwrap();
+    }
+    let start = |vm: &'static str| vm::set_state(&world.store, vm, StateRequest::Start, false);
+    assert!(start("web1").await.unwrap().warnings.is_empty());
+    let warnings = start("db1").await.unwrap().warnings;
+    assert!(
+        warnings[0].contains("node `hv1` has 16000 MiB") && warnings[0].contains("20000 MiB"),
+        "{warnings:?}"
+    );
+}
+
 #[tokio::test]
 async fn of_two_vms_with_one_volume_that_are_started_at_once_one_is() {
     let world = World::with_nodes(&["hv1"]).await;

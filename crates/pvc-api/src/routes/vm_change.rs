@@ -363,16 +363,16 @@ pub async fn post_vm_vm_state(
     let request = state.request();
     let set = move |api: ApiState| async move { vm::set_state(api.store(), &name, request, force.0).await };
     let outcome = api.carry_out(set).await?;
-    let name = outcome.name.clone();
+    let (name, warnings) = (outcome.name.clone(), outcome.warnings.clone());
     if matches!(outcome.answer, Answer::ThenDisable(_) | Answer::AwaitStopThenDisable) {
         disable(&api, outcome).await?;
         return Ok(json::done(format!("VM `{name}` is disabled")));
     }
     if wait.0 {
         wait::for_state(&api, outcome.uuid, &name, request).await?;
-        return Ok(json::done(reached(&name, request)));
+        return Ok(json::done(with_warnings(reached(&name, request), &warnings)));
     }
-    Ok(json::done(asked(&name, request)))
+    Ok(json::done(with_warnings(asked(&name, request), &warnings)))
 }
 
 /// Disables a VM when it has stopped; what is written by now stops it. Goes on without the client, but

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use pvc_model::cluster::Cluster;
-use pvc_model::fault::fault_id;
+use pvc_model::fault::{self, fault_id};
 use pvc_model::network_core::{CoreNet, CoreNetworks};
 use pvc_model::storage::VolumeId;
 use pvc_model::vm::plan::{Planned, Step};
@@ -18,9 +18,11 @@ use pvc_store::{ChangeError, Changes, VmChange};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use super::locks::free_own_locks;
+use super::findings;
+use super::locks::{check_rivals, free_own_locks};
 use super::receive::Receiver;
 use super::send::{self, Sender};
+use super::start::ASKED;
 use crate::shared::{GuestFacts, Shared};
 
 /// The longest any step may take. Adapters have deadlines of their own; this is for those that forget.
@@ -78,6 +80,9 @@ pub(super) enum Trouble {
         "RBD lock {lock} on volume {volume} may be freed in a moment: a dead node's VMs are being recovered"
     )]
     BeingFreed { lock: String, volume: VolumeId },
+    /// Its node is asked to free it, by being seen to need it.
+    #[error("RBD lock {lock} ({address}) on volume {volume} is one of node `{node}`, which is to free it")]
+    HeldBy { lock: String, address: String, volume: VolumeId, node: NodeName },
     /// It may work the next time.
     #[error("it took longer than {seconds} s")]
     TooSlow { seconds: u64 },
@@ -94,6 +99,11 @@ impl Trouble {
     fn reason(&self, shared: &Shared) -> Option<String> {
         match self {
             Trouble::Hopeless(reason) => Some(reason.clone()),
+            Trouble::HeldBy { lock, address, volume, node } => Some(format!(
+                "Could not safely free RBD lock {lock} ({address}) on volume {volume}: node {node}, whose it is, has not freed \
+                 it within {} s. Something else on {node} may use the volume; if not, flush the VM's locks by hand",
+                ASKED.as_secs()
+            )),
             Trouble::Hypervisor(HypervisorError::Refused { why }) => {
                 Some(with_advice(why, shared.settings.core_networks.as_ref(), shared.name()))
             }
@@ -152,7 +162,9 @@ impl Actor {
         loop {
             match self.shared.within(DEADLINE, free_own_locks(&self.shared, &record)).await {
                 // A lock of somebody else is that node's own affair.
-                Some(Ok(()) | Err(Trouble::Hopeless(_) | Trouble::BeingFreed { .. })) => break,
+                Some(
+                    Ok(()) | Err(Trouble::Hopeless(_) | Trouble::BeingFreed { .. } | Trouble::HeldBy { .. }),
+                ) => break,
                 Some(Err(error)) => {
                     tracing::warn!(vm = record.name, %error, "what the guest may have left locked could not be freed");
                 }
@@ -208,7 +220,10 @@ impl Actor {
                 hypervisor.destroy(planned.vm).await?;
                 Ok(Ended::Done)
             }
-            Step::PressPower { instance, .. } => {
+            Step::PressPower { instance, again } => {
+                if !again && let Some(why) = self.cannot_restart(record).await? {
+                    return Ok(self.stays_up(planned, &why).await);
+                }
                 let pressed = Ended::Pressed { instance: *instance, request: planned.request };
                 match hypervisor.shutdown(planned.vm).await {
                     Ok(()) => Ok(pressed),
@@ -229,6 +244,37 @@ impl Actor {
                 unreachable!("starts and moves have ways of their own, without this deadline")
             }
         }
+    }
+
+    /// Why the VM would not start again, if it is to be restarted: asked as long as its guest is well.
+    async fn cannot_restart(&self, record: &VmRecord) -> Result<Option<String>, Trouble> {
+        if record.state != VmState::Restart {
+            return Ok(None);
+        }
+        let checked = async {
+            check_rivals(&self.shared, &self.shared.store.view(), record).await?;
+            self.xml_for_here(record).await
+        };
+        match checked.await {
+            Ok(_) => Ok(None),
+            Err(trouble) => trouble.reason(&self.shared).map(Some).ok_or(trouble),
+        }
+    }
+
+    /// The guest runs on, and its record says so again.
+    async fn stays_up(&self, planned: &Planned, why: &str) -> Ended {
+        tracing::error!(
+            vm = planned.name,
+            why,
+            "the VM is not restarted, because it could not be started again"
+        );
+        let id = fault_id(fault::VM_NOT_RESTARTED, &planned.name);
+        let message = format!(
+            "VM {} was not restarted and runs on, because it could not be started again: {why}",
+            planned.name
+        );
+        findings::raise(&self.shared, vec![(id, message)]);
+        self.write(planned, vec![VmChange::State(VmState::Start)]).await
     }
 
     async fn fail(&self, planned: &Planned, reason: &str) -> Ended {
@@ -313,8 +359,8 @@ struct Moot;
 /// Whether the record still gives the order that a step was planned for.
 pub(super) fn still_ordered(cluster: &Cluster, planned_on: &VmRecord) -> bool {
     cluster.vms.get(&planned_on.uuid).is_some_and(|now| {
-        (now.state_version, &now.state, &now.node)
-            == (planned_on.state_version, &planned_on.state, &planned_on.node)
+        (now.incarnation, now.state_version, &now.state, &now.node)
+            == (planned_on.incarnation, planned_on.state_version, &planned_on.state, &planned_on.node)
     })
 }
 

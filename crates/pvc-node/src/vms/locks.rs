@@ -1,8 +1,17 @@
 //! The locks that guests hold on their volumes, and those that guests which are gone have left.
+//!
+//! A lock tells the address of the host that holds it, and nothing more. Those of another host are never broken here:
+//! that one knows whether its guest is gone, and frees what was left. Those of this host go if no guest here has them.
 
+use std::collections::BTreeMap;
+
+use pvc_model::Uuid;
+use pvc_model::cluster::Cluster;
 use pvc_model::fence;
+use pvc_model::storage::VolumeId;
 use pvc_model::vm::VmRecord;
-use pvc_ports::StorageError;
+use pvc_model::vm::volumes::{OwnLock, node_at, own_lock, rivals, runs_on};
+use pvc_ports::{Guest, GuestRun, HypervisorError, StorageError, VolumeLock};
 
 use super::act::Trouble;
 use crate::shared::Shared;
@@ -12,7 +21,8 @@ use crate::shared::Shared;
 pub(super) async fn free_own_locks(shared: &Shared, record: &VmRecord) -> Result<(), Trouble> {
     let storage = &shared.ports.storage;
     // Known before the locks are asked for: what is freed meanwhile is not taken for somebody's.
-    let is_recovering = fence::is_recovering(&shared.store.view());
+    let view = shared.store.view();
+    let mut here = None;
     for volume in record.volumes() {
         let locks = match storage.locks(&volume).await {
             // One that only an outdated list names; one of the XML is missed when it is attached.
@@ -21,17 +31,97 @@ pub(super) async fn free_own_locks(shared: &Shared, record: &VmRecord) -> Result
         };
         for lock in locks {
             if shared.settings.storage_address.as_deref() != Some(lock.address.as_str()) {
-                if is_recovering {
-                    return Err(Trouble::BeingFreed { lock: lock.id, volume });
-                }
-                return Err(Trouble::Hopeless(format!(
-                    "Could not safely free RBD lock {} ({}) on volume {volume}; stop VM and flush locks manually",
-                    lock.id, lock.address
-                )));
+                return Err(held_elsewhere(&view, volume, lock));
             }
-            tracing::info!(vm = record.name, %volume, lock = lock.id, "freeing a lock that this node left behind");
-            storage.break_lock(&volume, &lock).await?;
+            let here = match &here {
+                Some(here) => here,
+                None => here.insert(GuestsHere::look(shared).await?),
+            };
+            // Its own guest lives, and so does its lock.
+            if here.guests.contains_key(&record.uuid) {
+                return Ok(());
+            }
+            match own_lock(record, &volume, &here.users(&volume)) {
+                OwnLock::Shared => {}
+                OwnLock::InUse(other) => {
+                    let node = shared.name();
+                    return Err(Trouble::Hopeless(format!(
+                        "its volume `{volume}` is in use by VM `{other}`, which runs on node `{node}`"
+                    )));
+                }
+                OwnLock::Left => {
+                    tracing::info!(vm = record.name, %volume, lock = lock.id, "freeing a lock that this node left behind");
+                    storage.break_lock(&volume, &lock).await?;
+                }
+            }
         }
     }
     Ok(())
+}
+
+fn held_elsewhere(view: &Cluster, volume: VolumeId, lock: VolumeLock) -> Trouble {
+    let VolumeLock { id: lock, address, .. } = lock;
+    if fence::is_recovering(view) {
+        return Trouble::BeingFreed { lock, volume };
+    }
+    match node_at(view, &address) {
+        Some(node) => Trouble::HeldBy { lock, address, volume, node: node.name.clone() },
+        None => Trouble::Hopeless(format!(
+            "Could not safely free RBD lock {lock} ({address}) on volume {volume}; stop VM and flush locks manually: no node of \
+             this version has that address, and one of an older version cannot be asked to free it"
+        )),
+    }
+}
+
+/// Refuses a start while a volume that the VM needs for itself is used by a VM that runs, on this node or another.
+pub(super) async fn check_rivals(shared: &Shared, view: &Cluster, record: &VmRecord) -> Result<(), Trouble> {
+    let mut here = None;
+    for (other, volume) in rivals(view, record) {
+        let here: &BTreeMap<Uuid, Guest> = match &here {
+            Some(here) => here,
+            None => here.insert(shared.ports.hypervisor.guests().await?),
+        };
+        let runs_here = here.get(&other.uuid).is_some_and(|guest| guest.run != GuestRun::Created);
+        let there = runs_on(view, other.uuid).filter(|node| *node != shared.name());
+        if let Some(node) = runs_here.then_some(shared.name()).or(there) {
+            return Err(Trouble::Hopeless(format!(
+                "its volume `{volume}` is in use by VM `{}`, which runs on node `{node}`",
+                other.name
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// The guests here with the volumes that they have now, as the hypervisor tells: records may be of tomorrow.
+struct GuestsHere {
+    guests: BTreeMap<Uuid, Guest>,
+    live: BTreeMap<Uuid, String>,
+}
+
+impl GuestsHere {
+    async fn look(shared: &Shared) -> Result<Self, HypervisorError> {
+        let hypervisor = &shared.ports.hypervisor;
+        let guests = hypervisor.guests().await?;
+        let mut live = BTreeMap::new();
+        for uuid in guests.keys() {
+            match hypervisor.live_xml(*uuid).await {
+                Ok(xml) => _ = live.insert(*uuid, xml),
+                Err(HypervisorError::NoGuest { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(GuestsHere { guests, live })
+    }
+
+    /// The names of those that use the volume.
+    fn users(&self, volume: &VolumeId) -> Vec<String> {
+        let uses = |xml: &str| match pvc_domain::summary(xml) {
+            Ok(domain) => domain.volumes().contains(volume),
+            // What cannot be read is searched: better a lock too many than a guest without its disk.
+            Err(_) => xml.contains(&volume.to_string()),
+        };
+        let users = self.guests.iter().filter(|(uuid, _)| self.live.get(*uuid).is_some_and(|xml| uses(xml)));
+        users.map(|(_, guest)| guest.name.clone()).collect()
+    }
 }

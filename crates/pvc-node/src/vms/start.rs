@@ -17,7 +17,13 @@ use pvc_ports::{Attachment, HypervisorError};
 use pvc_store::VmChange;
 
 use super::act::{Actor, DEADLINE, Ended, Trouble, console_log_path, still_ordered};
-use super::locks::free_own_locks;
+use super::locks::{check_rivals, free_own_locks};
+
+/// How long a start waits for a node to free what a guest that is gone has left there. That node sees that this one
+/// has worked on the VM for a while.
+pub(super) const ASKED: Duration = Duration::from_secs(60);
+
+const ASK_AGAIN: Duration = Duration::from_secs(2);
 
 /// How long the hypervisor may take to make a guest and to let it run; then it is ended.
 const MAKE: Duration = Duration::from_secs(120);
@@ -32,9 +38,19 @@ impl Actor {
     /// Starts the VM if `record` still says what it said. Returns when the hypervisor is through with it, however
     /// long that takes.
     pub(super) async fn start(&self, planned: &Planned, record: &Arc<VmRecord>) -> Result<Ended, Trouble> {
-        let slot = self.starts.acquire().await.expect("the semaphore is never closed");
-        let prepared = self.shared.within(DEADLINE, self.prepare(record)).await;
-        let prepared = prepared.unwrap_or(Err(Trouble::TooSlow { seconds: DEADLINE.as_secs() }))?;
+        let asked_until = self.shared.now() + ASKED;
+        let (slot, prepared) = loop {
+            let slot = self.starts.acquire().await.expect("the semaphore is never closed");
+            let prepared = self.shared.within(DEADLINE, self.prepare(record)).await;
+            match prepared.unwrap_or(Err(Trouble::TooSlow { seconds: DEADLINE.as_secs() })) {
+                Err(held @ Trouble::HeldBy { .. }) if self.shared.now() < asked_until => {
+                    tracing::info!(vm = record.name, why = %held, "the start waits");
+                }
+                prepared => break (slot, prepared?),
+            }
+            drop(slot);
+            self.shared.sleep(ASK_AGAIN).await;
+        };
         let Some((record, xml)) = prepared else { return Ok(Ended::Moot) };
         let hypervisor = &self.shared.ports.hypervisor;
         // One that hangs holds up no other start.
@@ -65,6 +81,7 @@ impl Actor {
     async fn prepare(&self, planned_on: &VmRecord) -> Result<Option<(Arc<VmRecord>, String)>, Trouble> {
         let Some(mut record) = self.still_ordered(planned_on).await? else { return Ok(None) };
         loop {
+            check_rivals(&self.shared, &self.shared.store.view(), &record).await?;
             free_own_locks(&self.shared, &record).await?;
             let xml = self.xml_for_here(&record).await?;
             // The storage may have taken a minute: the VM may belong to another node by now, or be another.
@@ -135,7 +152,7 @@ impl Actor {
     }
 
     /// The record's XML with what only this host knows: its emulator, its volumes' places, its console log.
-    async fn xml_for_here(&self, record: &VmRecord) -> Result<String, Trouble> {
+    pub(super) async fn xml_for_here(&self, record: &VmRecord) -> Result<String, Trouble> {
         let facts = self.shared.ports.hypervisor.facts().await?;
         let mut volumes = Volumes::default();
         for volume in record.domain.as_ref().map(|domain| domain.volumes()).unwrap_or_default() {

@@ -1,17 +1,20 @@
 //! Recording a VM, and changing what is recorded of its hardware.
 
+use std::sync::Arc;
+
 use pvc_domain::{Domain, Problem};
 use pvc_model::cluster::Cluster;
 use pvc_model::domain::DomainSummary;
 use pvc_model::placement::{Need, NoPlace, Promises, Unfit, check_size, place, selector_for};
 use pvc_model::request::is_off;
 use pvc_model::storage::VolumeId;
-use pvc_model::vm::{DEFAULT_MAX_DOWNTIME_MS, MigrationMethod, Selector, Tag, VmState};
+use pvc_model::vm::{DEFAULT_MAX_DOWNTIME_MS, MigrationMethod, Selector, Tag, VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
 use pvc_store::{Change, ChangeError, Changes, Expect, NewVm, Store, VmChange};
 
 use super::meta::check_tag;
 use super::name_taken;
+use super::state::{StateRefusal, check_start};
 use crate::refusal::{Kind, NoNode, NoVm, Refusal, find_node, find_vm, shown};
 
 /// A VM as an operator gives it.
@@ -103,6 +106,9 @@ pub enum DefineRefusal {
     VolumeGoes { volume: VolumeId, vm: String },
     #[error("the name of VM `{name}` cannot be changed while it is in state `{state}`")]
     NameInUse { name: String, state: VmState },
+    /// It would be ended, and not start again.
+    #[error(transparent)]
+    Restart(#[from] StateRefusal),
 }
 
 fn joined(problems: &[Problem]) -> String {
@@ -113,6 +119,7 @@ impl Refusal for DefineRefusal {
     fn kind(&self) -> Kind {
         match self {
             DefineRefusal::NoVm(error) => error.kind(),
+            DefineRefusal::Restart(error) => error.kind(),
             DefineRefusal::NameTaken { .. }
             | DefineRefusal::UuidTaken { .. }
             | DefineRefusal::VolumeGoes { .. }
@@ -124,6 +131,7 @@ impl Refusal for DefineRefusal {
     fn hint(&self) -> Option<String> {
         match self {
             DefineRefusal::NoVm(error) => error.hint(),
+            DefineRefusal::Restart(error) => error.hint(),
             DefineRefusal::NoNode(error) => error.hint(),
             DefineRefusal::Xml(problems) => problems.iter().find_map(|problem| problem.hint.clone()),
             DefineRefusal::OtherVm { .. } => {
@@ -268,6 +276,8 @@ impl Hardware {
         changes.vm(record.uuid, VmChange::Volumes(volumes.clone()));
         let restarted = restart && record.state == VmState::Start;
         if restarted {
+            let anew = VmRecord { domain: Ok(Arc::new(summary.clone())), ..(**record).clone() };
+            check_start(cluster, &anew, &mut changes)?;
             changes.vm(record.uuid, VmChange::State(VmState::Restart));
         }
         let mut warnings = self.warnings.clone();

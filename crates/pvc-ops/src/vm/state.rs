@@ -7,6 +7,7 @@ use pvc_model::cluster::Cluster;
 use pvc_model::request::{Answer, StateRequest, request_state};
 use pvc_model::storage::VolumeId;
 use pvc_model::vm::moving::{is_moving, keeps_orders, movers};
+use pvc_model::vm::volumes::rivals;
 use pvc_model::vm::{VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
 use pvc_ports::Clock;
@@ -21,6 +22,8 @@ pub struct StateOutcome {
     pub uuid: Uuid,
     pub name: String,
     pub answer: Answer,
+    /// What the operator should know, as clauses.
+    pub warnings: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -114,11 +117,12 @@ pub async fn set_state(
                 answer => answer,
             };
             let mut changes = Changes::new();
-            if request == StateRequest::Start {
+            // What a start needs is asked before a guest that is well is ended.
+            if request == StateRequest::Start || answer == Answer::Write(VmState::Restart) {
                 check_start(cluster, record, &mut changes)?;
-                if record.node.is_none() {
-                    return Err(StateRefusal::Homeless { vm: record.name.clone() });
-                }
+            }
+            if request == StateRequest::Start && record.node.is_none() {
+                return Err(StateRefusal::Homeless { vm: record.name.clone() });
             }
             if let Answer::Write(state) | Answer::ThenDisable(state) = &answer {
                 changes.vm(record.uuid, VmChange::State(state.clone()));
@@ -126,9 +130,28 @@ pub async fn set_state(
             if record.autostart && wants_it_off(request) {
                 changes.vm(record.uuid, VmChange::Autostart(false));
             }
-            Ok((changes, StateOutcome { uuid: record.uuid, name: record.name.clone(), answer }))
+            let begins = request == StateRequest::Start && !is_up(record);
+            let warnings = crowding(cluster, record).filter(|_| begins).into_iter().collect();
+            Ok((changes, StateOutcome { uuid: record.uuid, name: record.name.clone(), answer, warnings }))
         })
         .await
+}
+
+/// Said when a VM's node has not the memory for all VMs that are to run there with this one.
+fn crowding(cluster: &Cluster, record: &VmRecord) -> Option<String> {
+    let node = cluster.nodes.get(record.node.as_ref()?)?;
+    let has_mib = node.figures.memory_total_mib;
+    let here = cluster.vms.values().filter(|vm| vm.is_assigned_to(&node.name));
+    let wanted = here.filter(|vm| vm.uuid == record.uuid || is_up(vm)).map(|vm| vm.memory_mib());
+    let wanted_mib: u64 = wanted.sum();
+    // A node that has never said how much it has is no reason to warn.
+    (has_mib > 0 && wanted_mib > has_mib).then(|| {
+        format!(
+            "node `{}` has {has_mib} MiB of memory, and the VMs that are to run there may take {wanted_mib} MiB: \
+             its kernel ends guests when there is no more (`pvc vm move {}` finds another node)",
+            node.name, record.name
+        )
+    })
 }
 
 /// Whether the VM is to be off from then on: what a flush or a fence noted for later must not start it again.
@@ -169,13 +192,7 @@ fn check_volumes_free(
     record: &VmRecord,
     changes: &mut Changes,
 ) -> Result<(), StateRefusal> {
-    let Ok(domain) = &record.domain else { return Ok(()) };
-    for other in cluster.vms.values().filter(|other| other.uuid != record.uuid) {
-        let Ok(their) = &other.domain else { continue };
-        let Some(volume) = domain.own_volumes().find(|own| their.own_volumes().any(|used| used == *own))
-        else {
-            continue;
-        };
+    for (other, volume) in rivals(cluster, record) {
         if is_up(other) || super::runner(cluster, other.uuid).is_some() {
             let (vm, volume) = (record.name.clone(), volume.clone());
             let (other, state) = (other.name.clone(), other.state.clone());
