@@ -110,6 +110,8 @@ fn cluster(request: &Received, _: usize) -> Reply {
         ("GET", "/api/v1/node") => ok(NODES),
         ("GET", "/api/v1/status") => ok(STATUS),
         ("GET", "/api/v1/network") => ok(r#"[{"vni": 1001}]"#),
+        ("GET", "/api/v1/faults") => ok(r#"[{"id": "NODE_FLUSH", "message": "hv1"}]"#),
+        ("GET", "/api/v1/tasks") => ok(r#"{"reserved": {"hv1": [{"id": "0a1b2c3d"}]}}"#),
         ("GET", _) => status(404, r#"{"message": "nothing of that name"}"#),
         _ => message("done"),
     }
@@ -185,9 +187,9 @@ fn every_kind_of_outcome_has_its_exit_code() {
     let user = User::of(&stub);
     assert_eq!(code(&user.run(&["vm", "dance"])), 2);
     assert_eq!(code(&user.run(&["vm", "start"])), 2);
-    let later = user.run(&["-q", "storage", "volume", "list"]);
+    let later = user.run(&["-q", "storage", "volume", "resize", "vms", "a", "2G"]);
     assert_eq!(code(&later), 6);
-    assert!(err(&later).contains("`pvc storage volume list` is not part of this release"), "{later:?}");
+    assert!(err(&later).contains("`pvc storage volume resize` is not part of this release"), "{later:?}");
     assert!(err(&later).contains("`pvcd volume list | create | import | record | remove`"), "{later:?}");
     let later = user.run(&["-q", "storage", "volume", "add"]);
     assert_eq!(code(&later), 6, "its arguments come second");
@@ -318,11 +320,16 @@ fn a_group_without_a_command_shows_its_help_and_is_no_mistake() {
 fn help_says_what_a_later_release_brings() {
     let user = User::without_connection();
     let top = out(&user.run(&["--help"]));
-    assert!(top.contains("  storage      Manage the storage [arrives with release "), "{top}");
+    assert!(top.contains("  provisioner  Make VMs from templates [arrives with release "), "{top}");
+    assert!(top.contains("  storage      Manage the storage\n"), "a part of it is here: {top}");
+    let storage = out(&user.run(&["storage", "--help"]));
+    assert!(storage.contains("Manage OSDs [arrives with release "), "{storage}");
     let vm = out(&user.run(&["vm", "--help"]));
     assert!(vm.contains("  snapshot     Manage snapshots of a VM [arrives with release "), "{vm}");
     assert!(!vm.contains("List the VMs [arrives"), "{vm}");
     let group = out(&user.run(&["storage", "volume"]));
+    assert!(group.contains("Add a volume [arrives with release "), "{group}");
+    let group = out(&user.run(&["storage", "osd"]));
     assert!(group.contains("Not part of this release: it arrives with release "), "{group}");
     assert!(group.contains("`pvcd volume list | create | import | record | remove`"), "{group}");
 }
@@ -398,6 +405,90 @@ fn nothing_is_removed_without_somebody_to_say_yes() {
     assert_eq!(code(&user.run(&["-q", "-u", "vm", "undefine", "web1"])), 0);
     let removed = "DELETE /vm/web1?delete_disks=True";
     assert_eq!(changes(&stub), [removed, removed, "DELETE /vm/web1?delete_disks=False"]);
+}
+
+#[test]
+fn networks_pools_and_volumes_are_listed() {
+    let networks = include_str!("../../../crates/pvc-cli/tests/wire/networks.json");
+    let pools = include_str!("../../../crates/pvc-cli/tests/wire/pools.json");
+    let stub = Stub::start(move |request, _| match request.path() {
+        "/api/v1/network" if request.target.contains("limit=none") => ok("[]"),
+        "/api/v1/network" | "/api/v1/network/1001" => ok(networks),
+        "/api/v1/network/test-net" => ok("[{\"vni\": 1001, \"type\": \"managed\"}]"),
+        "/api/v1/network/1001/lease" => ok("[{\"hostname\": \"web1\", \"ip4_address\": \"10.0.0.5\"}]"),
+        "/api/v1/network/1001/acl" => status(501, "{\"message\": \"not yet\"}"),
+        "/api/v1/storage/ceph/pool" => ok(pools),
+        "/api/v1/storage/ceph/volume" => {
+            ok(r#"[{"name": "b", "pool": "vms"}, {"name": "a", "pool": "vms"}]"#)
+        }
+        _ => status(404, r#"{"message": "nothing of that name"}"#),
+    });
+    let user = User::of(&stub);
+    let run = |line: &[&str]| user.run(&[&["-q"], line].concat());
+    assert_eq!(out(&run(&["network", "list", "-f", "raw"])), "100\n1001\n");
+    assert!(out(&run(&["network", "list"])).contains("1001  test-net"));
+    assert_eq!(code(&run(&["network", "list", "none"])), 3);
+    let info = run(&["network", "info", "test-net"]);
+    assert!(out(&info).contains("VNI:                1001\n") && out(&info).contains("web1"), "{info:?}");
+    assert_eq!(code(&run(&["network", "info", "nothing"])), 3);
+    assert_eq!(out(&run(&["storage", "pool", "list", "-f", "raw"])), "new\nvms\n");
+    assert_eq!(out(&run(&["storage", "volume", "list", "-p", "vms", "-f", "raw"])), "vms/a\nvms/b\n");
+    assert!(stub.lines().contains(&"GET /storage/ceph/volume?pool=vms".to_owned()), "{:?}", stub.lines());
+}
+
+#[test]
+fn help_and_version_are_found_by_whoever_looks_for_them() {
+    let user = User::without_connection();
+    let help = |line: &[&str]| out(&user.run(line));
+    assert_eq!(help(&["help"]), help(&["--help"]));
+    assert_eq!(help(&["help", "vm", "list"]), help(&["vm", "list", "--help"]));
+    assert_eq!(help(&["version"]), help(&["--version"]));
+    let ls = user.run(&["vm", "ls"]);
+    assert_eq!((code(&ls), out(&ls)), (2, String::new()));
+    assert_eq!(err(&ls), "error: there is no command `pvc vm ls`\nhint: `pvc vm list`: List the VMs\n");
+}
+
+#[test]
+fn a_task_can_be_cancelled() {
+    let stub = Stub::start(|_, _| message("task `0a1b2c3d` was asked to stop"));
+    let output = User::of(&stub).run(&["-q", "task", "cancel", "0a1b2c3d"]);
+    assert_eq!((code(&output), out(&output).as_str()), (0, "task `0a1b2c3d` was asked to stop\n"));
+    assert_eq!(stub.lines(), ["DELETE /tasks/0a1b2c3d"]);
+}
+
+#[test]
+fn a_change_can_be_answered_in_json() {
+    let stub = Stub::start(cluster);
+    let user = User::of(&stub);
+    let output = user.run(&["-q", "vm", "start", "web1", "-f", "json"]);
+    assert_eq!((code(&output), out(&output).as_str()), (0, "{\"message\": \"done\"}\n"));
+    let output = user.answering("y\n", &["-q", "vm", "stop", "web1", "--format", "json"]);
+    assert_eq!((code(&output), out(&output).as_str()), (0, "{\"message\": \"done\"}\n"));
+    let output = user.run(&["-q", "vm", "migrate", "web1", "-f", "--format", "json"]);
+    assert_eq!(out(&output), "{\"message\": \"done\"}\n", "there `-f` is `--force`: {output:?}");
+    let user = User::of(&Stub::start(task("SUCCESS")));
+    let output = user.run(&["-q", "vm", "flush-locks", "web1", "-f", "json"]);
+    let end: serde_json::Value = serde_json::from_str(&out(&output)).unwrap();
+    assert_eq!((end["state"].as_str(), end["status"].as_str()), (Some("SUCCESS"), Some("locks flushed")));
+}
+
+#[test]
+fn events_are_printed_as_they_come_and_gone_on_with_after_a_break() {
+    let stub = Stub::start(|request, before| {
+        let event = |id: &str| {
+            format!(
+                "id: a-{before}\nevent: vm\ndata: {{\"revision\":{before},\"kind\":\"vm\",\"id\":\"{id}\",\"change\":\"changed\"}}\n\n"
+            )
+        };
+        match (before, request.target.as_str()) {
+            (0, "/api/v1/events") => ok(format!(": hello\n\n{}", event("one"))),
+            (1, "/api/v1/events?cursor=a-0") => ok(event("two")),
+            _ => status(401, r#"{"message": "enough"}"#),
+        }
+    });
+    let output = User::of(&stub).run(&["-q", "events"]);
+    assert_eq!(out(&output), "vm       changed  one\nvm       changed  two\n", "{output:?}");
+    assert_eq!(code(&output), 5, "what does not pass ends it");
 }
 
 #[test]
@@ -1151,6 +1242,14 @@ fn tab_offers_the_names_of_the_vms_there_are() {
     assert!(offered.contains("web1") && offered.contains("db1"), "{offered}");
     let offered = out(&complete(&user, &["node", "flush", "h"]));
     assert!(offered.contains("hv2") && !offered.contains("pvchv1"), "{offered}");
+    let offered = out(&complete(&user, &["vm", "list", "--tag", ""]));
+    assert!(offered.contains("daily"), "{offered}");
+    let offered = out(&complete(&user, &["vm", "list", "--state", "st"]));
+    assert!(offered.contains("start") && offered.contains("stop"), "{offered}");
+    let offered = out(&complete(&user, &["cluster", "fault", "ack", ""]));
+    assert!(offered.contains("NODE_FLUSH"), "{offered}");
+    let offered = out(&complete(&user, &["task", "cancel", ""]));
+    assert!(offered.contains("0a1b2c3d"), "{offered}");
     let offered = out(&complete(&user, &["network", "sriov", ""]));
     assert!(offered.contains("vf"), "{offered}");
 }
@@ -1282,7 +1381,7 @@ fn what_if_of_a_file_needs_no_cluster() {
     let gone = run_there(&user, &place, &["cluster", "what-if", "node", "hv3", "--from", "/nonexistent"]);
     assert_eq!(
         (code(&gone), err(&gone).as_str()),
-        (1, "error: cannot read `/nonexistent`: no such file or directory\n")
+        (2, "error: cannot read `/nonexistent`: no such file or directory\n")
     );
 }
 

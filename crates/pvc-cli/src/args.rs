@@ -18,8 +18,10 @@ const RENAMED: [Renamed; 3] = [
 /// Global options that take the next word as their value.
 const WITH_VALUE: [&str; 3] = ["-c", "--connection", "--timeout"];
 
-/// Renames options of several letters behind a single dash under the commands that have them.
+/// Renames options of several letters behind a single dash under the commands that have them, and
+/// takes `help` and `version` in the place of a group for the options of these names.
 pub fn mend(args: Vec<OsString>) -> Vec<OsString> {
+    let args = asked_in_words(args);
     let Some((path, rest)) = command_path(&args) else { return args };
     let Some((_, renamed)) = RENAMED.iter().find(|(command, _)| path == *command) else { return args };
     let mut options_ended = false;
@@ -28,6 +30,21 @@ pub fn mend(args: Vec<OsString>) -> Vec<OsString> {
         if index < rest || options_ended { word } else { renamed_word(word, renamed) }
     };
     args.into_iter().enumerate().map(mend_word).collect()
+}
+
+/// `pvc help vm list` is `pvc vm list --help`.
+fn asked_in_words(mut args: Vec<OsString>) -> Vec<OsString> {
+    let Some((at, word)) = bare_words(&args).next() else { return args };
+    let option = match word {
+        "help" => "--help",
+        "version" => "--version",
+        _ => return args,
+    };
+    args.remove(at);
+    // `pvc version` alone: an option of that name behind a group means another thing.
+    let to = if option == "--help" { args.len() } else { at };
+    args.insert(to, option.into());
+    args
 }
 
 fn renamed_word(word: OsString, renamed: &[(&str, &str)]) -> OsString {
@@ -118,6 +135,14 @@ mod tests {
             mended("pvc network add 10 -i6 fd::/64 -g6=fd::1"),
             "pvc network add 10 --ipnet6 fd::/64 --gateway6=fd::1"
         );
+    }
+
+    #[test]
+    fn help_and_version_can_be_asked_for_in_words() {
+        assert_eq!(mended("pvc help"), "pvc --help");
+        assert_eq!(mended("pvc -q help vm list"), "pvc -q vm list --help");
+        assert_eq!(mended("pvc version"), "pvc --version");
+        assert_eq!(mended("pvc vm info help"), "pvc vm info help");
     }
 
     #[test]

@@ -1,5 +1,6 @@
-//! Completions, with the names of VMs and nodes as they are now.
+//! Completions, with the VMs, nodes, tags, faults and tasks there are now.
 
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::time::Duration;
@@ -7,7 +8,10 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use clap_complete::engine::{ArgValueCandidates, CompletionCandidate};
 use clap_complete::env::{Bash, CompleteEnv, EnvCompleter, Fish, Zsh};
+use pvc_api_types::Fault;
 use pvc_client::{Client, NodeFilter, VmFilter};
+use pvc_model::node::{CoordinatorState, DaemonState, DomainState};
+use pvc_model::vm::VmState;
 
 use crate::connection::store;
 use crate::context::{self, Pvc};
@@ -107,6 +111,55 @@ pub fn nodes() -> ArgValueCandidates {
         };
         candidates(names().into_iter().flatten())
     })
+}
+
+/// The tags that VMs have.
+pub fn tags() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| {
+        let vms = || client()?.vms(&VmFilter::default()).ok()?.read().ok();
+        let tags = vms().into_iter().flatten().flat_map(|vm| vm.tags).map(|tag| tag.name);
+        candidates(tags.collect::<BTreeSet<_>>().into_iter())
+    })
+}
+
+/// The ids of the faults, with what they say.
+pub fn faults() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| {
+        let faults = || client()?.faults().ok()?.read().ok();
+        let candidate = |fault: Fault| CompletionCandidate::new(fault.id).help(Some(fault.message.into()));
+        faults().into_iter().flatten().map(candidate).collect()
+    })
+}
+
+/// The ids of the tasks that have not ended, with what they do.
+pub fn tasks() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| {
+        let queues = || client()?.tasks().ok()?.read().ok();
+        let Some(queues) = queues() else { return Vec::new() };
+        let lists = [queues.active, queues.reserved, queues.scheduled];
+        let tasks = lists.into_iter().flat_map(|workers| workers.into_values().flatten());
+        tasks.map(|task| CompletionCandidate::new(task.id).help(Some(task.name.into()))).collect()
+    })
+}
+
+/// The states that a VM can be in.
+pub fn vm_states() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| candidates(VmState::ALL.iter().map(ToString::to_string)))
+}
+
+/// The states that a node's daemon can be in.
+pub fn daemon_states() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| candidates(DaemonState::ALL.iter().map(ToString::to_string)))
+}
+
+/// The parts that a coordinator can have.
+pub fn coordinator_states() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| candidates(CoordinatorState::ALL.iter().map(ToString::to_string)))
+}
+
+/// Whether a node takes VMs.
+pub fn domain_states() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| candidates(DomainState::ALL.iter().map(ToString::to_string)))
 }
 
 /// The names of the stored connections.

@@ -4,6 +4,7 @@ use std::io::{BufRead, IsTerminal, Write};
 
 use clap::Args;
 
+use crate::answer::Format;
 use crate::context::Pvc;
 use crate::outcome::{Exit, Failure, Outcome};
 
@@ -23,7 +24,9 @@ pub fn ask(pvc: &mut Pvc, yes: Yes, sentence: &str) -> Outcome {
     }
     match answer(pvc, sentence) {
         Answer::Yes => {
-            pvc.out.line("");
+            if pvc.answers == Format::Sentence {
+                pvc.out.line("");
+            }
             Ok(())
         }
         Answer::No => {

@@ -100,13 +100,15 @@ pub fn colour_wanted() -> bool {
 pub struct Pvc {
     pub global: Global,
     pub out: Output,
+    /// How the answer to a change is printed.
+    pub answers: crate::answer::Format,
     client: Option<Client>,
 }
 
 impl Pvc {
     pub fn new(global: Global) -> Self {
         let out = Output::stdout(global.silent, global.colour);
-        Self { global, out, client: None }
+        Self { global, out, answers: crate::answer::Format::default(), client: None }
     }
 
     /// The server to talk to. The first call chooses it and says so on standard error.

@@ -6,6 +6,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "no part of the simulated world: one thread, real time")]
 
+mod answer;
 mod args;
 mod audit;
 mod cluster;
@@ -13,6 +14,7 @@ mod completion;
 mod confirm;
 mod connection;
 mod context;
+mod events;
 mod format;
 #[cfg(test)]
 mod golden;
@@ -20,10 +22,12 @@ mod interrupt;
 mod later;
 mod log;
 mod man;
+mod network;
 mod node;
 mod outcome;
 mod output;
 mod plan;
+mod storage;
 mod task;
 mod time;
 mod tree;
@@ -78,6 +82,7 @@ fn run(args: Vec<OsString>, compat: bool) -> u8 {
         let command =
             tree::Command::from_arg_matches(&matches).map_err(|error| Failure::usage(error.to_string()))?;
         let mut pvc = Pvc::new(global);
+        pvc.answers = answer::format(&matches);
         let outcome = command.run(&mut pvc);
         pvc.out.flush();
         outcome
@@ -112,6 +117,11 @@ fn mistake(error: &clap::Error, args: &[OsString]) -> Option<Failure> {
     }
     if let Some(later) = later::find_in_words(args) {
         return Some(later::not_yet(&later));
+    }
+    if matches!(error.kind(), ErrorKind::InvalidSubcommand | ErrorKind::UnknownArgument)
+        && let Some(failure) = tree::other_word(args)
+    {
+        return Some(failure);
     }
     match (error.kind(), error.get(ContextKind::InvalidArg)) {
         (ErrorKind::UnknownArgument, Some(ContextValue::String(option))) => {

@@ -6,6 +6,9 @@ use crate::context::Pvc;
 use crate::output::Table;
 
 pub fn print_move(pvc: &mut Pvc, plan: &MovePlan) {
+    if pvc.done_as_json(plan) {
+        return;
+    }
     pvc.out.line(&plan.message);
     let (from, way) = (&plan.from, way(&plan.method));
     pvc.out.line(format!("from `{from}`, by {way}; the target is chosen by `{}`", plan.selector));
@@ -30,6 +33,9 @@ fn way(method: &str) -> &str {
 }
 
 pub fn print_flush(pvc: &mut Pvc, plan: &FlushPlan) {
+    if pvc.done_as_json(plan) {
+        return;
+    }
     pvc.out.line(&plan.message);
     if plan.vms.is_empty() {
         return;

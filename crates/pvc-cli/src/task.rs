@@ -7,6 +7,7 @@ use pvc_api_types::{TaskRef, TaskStatus};
 use pvc_client::{Client, Kind};
 use std::io::IsTerminal;
 
+use crate::answer::Format;
 use crate::context::Pvc;
 use crate::interrupt;
 use crate::outcome::{Exit, Failure, Outcome};
@@ -41,11 +42,17 @@ impl TaskWait {
 /// the command fail.
 pub fn finish(pvc: &mut Pvc, task: &TaskRef, wait: TaskWait) -> Outcome {
     if !wait.is_wanted() {
+        if pvc.done_as_json(task) {
+            return Ok(());
+        }
         pvc.out.line(format!("Task ID: {} assigned to node {}", task.task_id, task.run_on));
         return Ok(());
     }
-    pvc.out.line(format!("Task ID: {} ({}) assigned to node {}", task.task_id, task.task_name, task.run_on));
-    pvc.out.line("");
+    if pvc.answers == Format::Sentence {
+        let TaskRef { task_id, task_name, run_on } = task;
+        pvc.out.line(format!("Task ID: {task_id} ({task_name}) assigned to node {run_on}"));
+        pvc.out.line("");
+    }
     follow(pvc, &task.task_id)
 }
 
@@ -61,6 +68,10 @@ pub fn follow(pvc: &mut Pvc, id: &str) -> Outcome {
         return Err(Failure::interrupted("no longer waiting; the task goes on")
             .hint(format!("`pvc cluster task {id}` waits again")));
     };
+    let said = pvc.done_as_json(&end);
+    if end.is_success() && said {
+        return Ok(());
+    }
     if end.is_success() {
         pvc.out.line(format!("{}: {}", end.state, end.status));
         return Ok(());

@@ -4,16 +4,20 @@ use std::ffi::OsString;
 
 use clap::{Arg, CommandFactory, Parser, Subcommand};
 
+use crate::answer;
 use crate::args;
 use crate::audit;
 use crate::cluster::{self, Cluster};
 use crate::completion::Completion;
 use crate::connection::Connections;
 use crate::context::{Global, Pvc};
+use crate::events::Events;
 use crate::later;
 use crate::man::Man;
+use crate::network::Network;
 use crate::node::Node;
 use crate::outcome::{Failure, Outcome};
+use crate::storage::Storage;
 use crate::vm::Vm;
 
 /// Manage a Parallel Virtual Cluster
@@ -77,11 +81,16 @@ pub enum Command {
     Completion(Completion),
     #[command(subcommand, arg_required_else_help = true)]
     Connection(Connections),
+    Events(Events),
     #[command(hide = true)]
     Man(Man),
     #[command(subcommand, arg_required_else_help = true)]
+    Network(Network),
+    #[command(subcommand, arg_required_else_help = true)]
     Node(Node),
     Status(cluster::status::Status),
+    #[command(subcommand, arg_required_else_help = true)]
+    Storage(Storage),
     Task(cluster::task::Task),
     #[command(subcommand, arg_required_else_help = true)]
     Vm(Vm),
@@ -93,9 +102,12 @@ impl Command {
             Command::Cluster(command) => command.run(pvc),
             Command::Completion(command) => command.run(pvc),
             Command::Connection(command) => command.run(pvc),
+            Command::Events(command) => command.run(pvc),
             Command::Man(command) => command.run(pvc),
+            Command::Network(command) => command.run(pvc),
             Command::Node(command) => command.run(pvc),
             Command::Status(command) => command.run(pvc),
+            Command::Storage(command) => command.run(pvc),
             Command::Task(command) => command.run(pvc),
             Command::Vm(command) => command.run(pvc),
         }
@@ -104,8 +116,7 @@ impl Command {
 
 /// Everything there is, including what a later release brings.
 pub fn command() -> clap::Command {
-    let command = Line::command().mut_subcommand("vm", later::add_vm_groups);
-    later::add_groups(command)
+    later::add_groups(answer::add_format(Line::command()))
 }
 
 /// The failure of a line with a global option behind the group, with the line that was meant.
@@ -119,6 +130,46 @@ pub fn misplaced(option: &str, args: &[OsString]) -> Option<Failure> {
     let message = format!("`{option}` is a global option, and those stand before the group");
     Some(Failure::usage(message).hint(format!("`{meant}`")))
 }
+
+/// The failure of a line with a word that other programs have for a command of this one.
+pub fn other_word(args: &[OsString]) -> Option<Failure> {
+    let mut group = command();
+    let mut path = "pvc".to_owned();
+    for (_, word) in args::bare_words(args) {
+        if !group.has_subcommands() {
+            return None;
+        }
+        if let Some(below) = group.find_subcommand(word) {
+            group = below.clone();
+            path = format!("{path} {word}");
+            continue;
+        }
+        let (_, meant) = WORDS.iter().find(|(theirs, _)| *theirs == word)?;
+        let found = meant.iter().find_map(|name| group.find_subcommand(name))?;
+        let about = found.get_about().map(ToString::to_string).unwrap_or_default();
+        let hint = format!("`{path} {}`: {about}", found.get_name());
+        return Some(Failure::usage(format!("there is no command `{path} {word}`")).hint(hint));
+    }
+    None
+}
+
+/// What other programs call a command, and what it may be called here, the best first.
+const WORDS: [(&str, &[&str]); 14] = [
+    ("ls", &["list", "get"]),
+    ("ps", &["list", "get"]),
+    ("show", &["info", "get", "list", "status"]),
+    ("describe", &["info", "get", "status"]),
+    ("get", &["info", "list"]),
+    ("rm", &["remove", "delete"]),
+    ("del", &["remove", "delete"]),
+    ("delete", &["remove", "delete"]),
+    ("create", &["define", "add", "create", "init"]),
+    ("new", &["define", "add", "create", "init"]),
+    ("edit", &["modify", "meta", "set"]),
+    ("kill", &["stop", "cancel"]),
+    ("reboot", &["restart"]),
+    ("console", &["log"]),
+];
 
 fn is_called(argument: &Arg, option: &str) -> bool {
     match option.strip_prefix("--") {
@@ -135,6 +186,23 @@ fn is_called(argument: &Arg, option: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_word_of_another_program_leads_to_the_command() {
+        let said = |line: &str| {
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            other_word(&words).and_then(|failure| failure.hint)
+        };
+        assert_eq!(said("pvc vm ls").unwrap(), "`pvc vm list`: List the VMs");
+        assert!(said("pvc -q node show hv1").unwrap().starts_with("`pvc node info`: "));
+        assert!(said("pvc vm rm web1 -y").unwrap().starts_with("`pvc vm remove`: "));
+        assert!(said("pvc vm create web1").unwrap().starts_with("`pvc vm define`: "));
+        assert!(said("pvc vm tag rm web1 x").unwrap().starts_with("`pvc vm tag remove`: "));
+        assert!(said("pvc connection create x").unwrap().starts_with("`pvc connection add`: "));
+        assert!(said("pvc cluster show").unwrap().starts_with("`pvc cluster status`: "));
+        assert_eq!(said("pvc vm dance"), None);
+        assert_eq!(said("pvc vm info ls"), None, "a VM may be called so");
+    }
 
     fn meant(option: &str, line: &str) -> Option<String> {
         let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
@@ -201,7 +269,9 @@ mod tests {
         for below in command.get_subcommands().filter(|below| below.get_name() != "help") {
             if below.has_subcommands() {
                 describe(below, lines);
-                continue;
+                if below.is_subcommand_required_set() {
+                    continue;
+                }
             }
             let name = below.get_bin_name().unwrap_or_default();
             let words: Vec<String> =

@@ -164,6 +164,25 @@ impl Client {
         }
     }
 
+    /// An answer that goes on for as long as the server likes, in which something comes every so often.
+    pub(crate) fn stream(&self, path: &str, query: Query) -> Result<impl Read + use<>, Error> {
+        let uri = self.uri(path, &query);
+        let limits = Limits { first: self.patience(), body: WORK, late: Late::Unread };
+        let response = self.ask(Method::GET, &uri, None, limits)?;
+        if response.status() == StatusCode::OK {
+            return Ok(response.into_body().into_reader());
+        }
+        match Answer::read(response) {
+            Ok(answer) => Err(answer.refusal()),
+            Err(source) => Err(self.broken(source)),
+        }
+    }
+
+    /// The failure that the end of a stream in its midst is.
+    pub(crate) fn broken(&self, source: std::io::Error) -> Error {
+        Error::Lost { base: self.options.base.clone(), source: source.into(), changing: false }
+    }
+
     /// How long a read may take.
     fn patience(&self) -> Duration {
         self.options.timeout.unwrap_or(READ)

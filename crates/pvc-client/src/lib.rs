@@ -9,6 +9,7 @@
 mod client;
 mod cluster;
 mod error;
+mod event;
 mod fault;
 mod network;
 mod node;

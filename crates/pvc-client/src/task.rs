@@ -2,7 +2,7 @@
 
 use pvc_api_types::{TaskQueues, TaskStatus};
 
-use crate::client::Client;
+use crate::client::{Change, Client};
 use crate::error::Error;
 use crate::payload::Payload;
 use crate::query::{Query, escape};
@@ -11,6 +11,11 @@ impl Client {
     /// Every unfinished task.
     pub fn tasks(&self) -> Result<Payload<TaskQueues>, Error> {
         self.get("/tasks", Query::new())
+    }
+
+    /// Asks a task to stop: one that waits ends at once, one at work at its next step.
+    pub fn cancel_task(&self, id: &str) -> Result<String, Error> {
+        self.change(Change::delete(format!("/tasks/{}", escape(id)), Query::new()))
     }
 
     pub fn task(&self, id: &str) -> Result<Payload<TaskStatus>, Error> {

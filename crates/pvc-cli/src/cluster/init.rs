@@ -28,7 +28,7 @@ impl Init {
         };
         confirm::ask(pvc, self.yes, sentence)?;
         let message = pvc.client()?.initialize(self.overwrite)?;
-        pvc.out.line(message);
+        pvc.done(message);
         Ok(())
     }
 }

@@ -50,7 +50,7 @@ impl Restore {
         );
         confirm::type_name(pvc, self.yes, &sentence, &name)?;
         let message = pvc.client()?.restore(&text)?;
-        pvc.out.line(message);
+        pvc.done(message);
         Ok(())
     }
 }

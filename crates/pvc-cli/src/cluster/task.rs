@@ -1,4 +1,4 @@
-use clap::Args;
+use clap::{Args, Subcommand};
 use pvc_api_types::{QueuedTask, TaskQueues, TaskStatus};
 use serde_json::{Value, json};
 
@@ -18,9 +18,15 @@ use crate::task::{self, TaskWait};
 Examples:
   pvc cluster task
   pvc cluster task a3f4d9c1
-  pvc cluster task a3f4d9c1 --no-wait -f json")]
+  pvc cluster task a3f4d9c1 --no-wait -f json
+  pvc task cancel a3f4d9c1")]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct Task {
+    #[command(subcommand)]
+    action: Option<Action>,
+
     /// The task, as it was told when it started
+    #[arg(add = crate::completion::tasks())]
     task_id: Option<String>,
 
     #[command(flatten)]
@@ -28,6 +34,30 @@ pub struct Task {
 
     #[arg(short, long, value_enum, default_value_t = ListFormat::Pretty, help = "How to print it")]
     format: ListFormat,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    Cancel(Cancel),
+}
+
+/// Ask a task to stop
+///
+/// A task that waits ends at once, one at work at its next step; what it has done by then is
+/// taken back where that is possible. `pvc task ID` shows how it ended.
+#[derive(Debug, Args)]
+struct Cancel {
+    /// The task
+    #[arg(add = crate::completion::tasks())]
+    task_id: String,
+}
+
+impl Cancel {
+    fn run(self, pvc: &mut Pvc) -> Outcome {
+        let message = pvc.client()?.cancel_task(&self.task_id)?;
+        pvc.done(message);
+        Ok(())
+    }
 }
 
 /// A task of the list with what its place in the list says.
@@ -39,6 +69,9 @@ struct Listed<'a> {
 
 impl Task {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
+        if let Some(Action::Cancel(command)) = self.action {
+            return command.run(pvc);
+        }
         match self.task_id.as_deref() {
             None => self.list(pvc),
             Some(id) if self.wait.is_wanted() => wait_for(pvc, id),

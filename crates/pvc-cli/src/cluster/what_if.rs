@@ -84,7 +84,7 @@ impl Node {
         let program = program()?;
         let backup = match &self.from {
             Some(file) => restore::read(file).map_err(|error| {
-                Failure::failed(format!("cannot read `{}`: {}", file.display(), plain_io(&error)))
+                Failure::usage(format!("cannot read `{}`: {}", file.display(), plain_io(&error)))
             })?,
             None => pvc.client()?.backup()?.to_string(),
         };

@@ -18,18 +18,14 @@ use crate::outcome::{Exit, Failure};
 const TABLE: &str = include_str!("tree.txt");
 
 /// What the groups of the table are for.
-const ABOUTS: [(&str, &str); 26] = [
-    ("network", "Manage networks"),
+const ABOUTS: [(&str, &str); 22] = [
     ("network acl", "Manage the firewall rules of a network"),
     ("network dhcp", "Manage the static leases of a network"),
     ("network sriov", "Manage SR-IOV devices"),
     ("network sriov pf", "Show the SR-IOV physical functions of a node"),
     ("network sriov vf", "Manage the SR-IOV virtual functions of a node"),
-    ("storage", "Manage the storage"),
     ("storage benchmark", "Measure the storage"),
     ("storage osd", "Manage OSDs"),
-    ("storage pool", "Manage pools"),
-    ("storage volume", "Manage volumes"),
     ("storage volume snapshot", "Manage snapshots of volumes"),
     ("provisioner", "Make VMs from templates"),
     ("provisioner ova", "Manage OVA images"),
@@ -47,18 +43,16 @@ const ABOUTS: [(&str, &str); 26] = [
     ("provisioner userdata", "Manage userdata documents"),
 ];
 
-/// Adds what the table has on the top level.
-pub fn add_groups(command: Command) -> Command {
-    let top = |name| group(name, name);
-    command
-        .subcommand(top("network").defer(|group| fill(group, "network")))
-        .subcommand(top("storage").defer(|group| fill(group, "storage")))
-        .subcommand(top("provisioner").defer(|group| fill(group, "provisioner")))
-}
+/// Groups of which only a part is still in the table.
+const PARTLY_HERE: [&str; 5] = ["vm", "network", "storage", "storage pool", "storage volume"];
 
-/// Adds what the table has below `vm`.
-pub fn add_vm_groups(command: Command) -> Command {
-    fill(command, "vm")
+/// Adds what the table has.
+pub fn add_groups(command: Command) -> Command {
+    command
+        .mut_subcommand("network", |group| fill(group, "network"))
+        .mut_subcommand("storage", |group| fill(group, "storage"))
+        .mut_subcommand("vm", |group| fill(group, "vm"))
+        .subcommand(group("provisioner", "provisioner").defer(|group| fill(group, "provisioner")))
 }
 
 /// What the table has of the path of a command line.
@@ -72,6 +66,7 @@ pub struct Later {
 pub fn find(matches: &ArgMatches) -> Option<Later> {
     let path = path(matches);
     let release = release(&path)?;
+    TABLE.lines().map(path_of).find(|known| *known == path)?;
     Some(Later { path: path.join(" "), release })
 }
 
@@ -119,11 +114,16 @@ fn note(path: &str) -> String {
     format!("Not part of this release: it arrives with {release}{instead}.")
 }
 
-/// What a group or a command is for; where a release brings it as a whole, with that.
+/// What a group or a command is for; where what is around it is here already, with the release that
+/// brings it.
 fn about(path: &str, text: &str) -> String {
-    match arrival(path) {
-        Some(release) => format!("{text} [arrives with {release}]"),
-        None => text.to_owned(),
+    let words: Vec<&str> = path.split(' ').collect();
+    let around = words[..words.len() - 1].join(" ");
+    match release(&words) {
+        Some(release) if around.is_empty() || PARTLY_HERE.contains(&around.as_str()) => {
+            format!("{text} [arrives with {release}]")
+        }
+        _ => text.to_owned(),
     }
 }
 

@@ -22,15 +22,15 @@ pub struct List {
     limit: Option<String>,
 
     /// Only nodes in this daemon state, such as `run`; also `-ds`
-    #[arg(long, value_name = "STATE")]
+    #[arg(long, value_name = "STATE", add = crate::completion::daemon_states())]
     daemon_state: Option<String>,
 
     /// Only nodes in this coordinator state, such as `primary`; also `-cs`
-    #[arg(long, value_name = "STATE")]
+    #[arg(long, value_name = "STATE", add = crate::completion::coordinator_states())]
     coordinator_state: Option<String>,
 
     /// Only nodes in this domain state, such as `ready`; also `-vs`
-    #[arg(long, value_name = "STATE")]
+    #[arg(long, value_name = "STATE", add = crate::completion::domain_states())]
     domain_state: Option<String>,
 
     #[arg(short, long, value_enum, default_value_t = ListFormat::Pretty, help = "How to print it")]

@@ -50,7 +50,7 @@ impl Change {
 /// Prints the reply to a request and, if `wait`, waits until the node has followed it. A reply
 /// with the word `already` says there is nothing to wait for, unless it is being done already.
 pub fn finish(pvc: &mut Pvc, node: &str, reply: &str, wait: bool, change: &Change) -> Outcome {
-    pvc.out.line(reply);
+    pvc.done(reply);
     if !wait || (reply.contains("already") && !reply.contains("being")) {
         return Ok(());
     }

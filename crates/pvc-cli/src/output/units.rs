@@ -10,6 +10,14 @@ pub fn count(count: i64) -> String {
     scaled(count, 1000, &["", "K", "M", "B", "T", "Q"])
 }
 
+/// Counts of the storage, in full as long as that is short: `99999`, then `100K`.
+pub fn objects(count: i64) -> String {
+    if count.abs() < 100_000 {
+        return count.to_string();
+    }
+    scaled(count, 1000, &["", "K", "M", "G", "T", "P"])
+}
+
 fn scaled(value: i64, step: i64, units: &[&str]) -> String {
     let mut divisor = 1_i64;
     for (index, unit) in units.iter().enumerate() {

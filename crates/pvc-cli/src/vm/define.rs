@@ -74,7 +74,7 @@ impl Define {
         let message = pvc.client()?.define_vm(&new);
         let named = || new.node.iter().chain(&new.limit).flat_map(|names| names.split(','));
         let message = message.map_err(|error| crate::node::unknown(pvc, error, named()))?;
-        pvc.out.line(message);
+        pvc.done(message);
         Ok(())
     }
 }

@@ -32,11 +32,11 @@ pub struct List {
     target: Option<String>,
 
     /// Only VMs in this state
-    #[arg(short, long)]
+    #[arg(short, long, add = crate::completion::vm_states())]
     state: Option<String>,
 
     /// Only VMs with this tag
-    #[arg(short = 'g', long)]
+    #[arg(short = 'g', long, add = crate::completion::tags())]
     tag: Option<String>,
 
     /// Those that are not on the node, not in the state, without the tag

@@ -89,7 +89,7 @@ impl Edit {
     /// Records the changed definition.
     fn record(&self, pvc: &mut Pvc, restart: bool) -> Outcome {
         let message = pvc.client()?.modify_vm(&self.vm.uuid, self.domain.as_str(), restart)?;
-        pvc.out.line(message);
+        pvc.done(message);
         Ok(())
     }
 

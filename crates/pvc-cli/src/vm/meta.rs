@@ -69,7 +69,7 @@ impl Meta {
         let message = pvc.client()?.set_vm_metadata(&self.vm.domain, &metadata);
         let named = metadata.limit.iter().flat_map(|names| names.split(','));
         let message = message.map_err(|error| crate::node::unknown(pvc, error, named))?;
-        pvc.out.line(message);
+        pvc.done(message);
         Ok(())
     }
 }

@@ -7,6 +7,7 @@ use similar::{ChangeTag, TextDiff};
 
 use super::live::{Decision, Edit};
 use super::{Which, definition};
+use crate::answer::Format;
 use crate::confirm::{self, Yes};
 use crate::context::Pvc;
 use crate::interrupt;
@@ -79,9 +80,11 @@ impl Modify {
             pvc.out.line("Aborting with no modifications.");
             return Ok(());
         }
-        pvc.out.line("Pending modifications:");
-        pvc.out.line("");
-        pvc.out.line(changes);
+        if pvc.answers == Format::Sentence {
+            pvc.out.line("Pending modifications:");
+            pvc.out.line("");
+            pvc.out.line(changes);
+        }
         let name = edit.vm.name.clone();
         edit.domain = definition::stored(&name, new)?;
         if !self.confirm_diff && !pvc.unasked(self.yes) {

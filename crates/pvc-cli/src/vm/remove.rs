@@ -23,7 +23,7 @@ impl Remove {
         ahead::removal(pvc, self.yes, vm, true)?;
         confirm::ask(pvc, self.yes, &format!("Undefine VM \"{vm}\" and remove all disks"))?;
         let message = pvc.client()?.delete_vm(vm, true)?;
-        pvc.out.line(message);
+        pvc.done(message);
         Ok(())
     }
 }

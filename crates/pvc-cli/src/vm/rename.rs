@@ -26,7 +26,7 @@ impl Rename {
         ahead::rename(pvc, self.yes, vm, new_name)?;
         confirm::ask(pvc, self.yes, &format!("Rename VM \"{vm}\" to \"{new_name}\""))?;
         let message = pvc.client()?.rename_vm(vm, new_name)?;
-        pvc.out.line(message);
+        pvc.done(message);
         Ok(())
     }
 }

@@ -53,7 +53,7 @@ pub fn request(pvc: &mut Pvc, vm: &str, state: &'static str, force: bool, wait: 
     if wait.is_some() {
         trouble(pvc, vm)?;
     }
-    pvc.out.line(message);
+    pvc.done(message);
     Ok(())
 }
 
@@ -63,7 +63,7 @@ pub fn place(pvc: &mut Pvc, vm: &str, placement: &Placement) -> Outcome {
     let words = placement.wait.then(|| no_longer_waiting(pvc, vm));
     let message = pvc.client()?.place_vm(vm, placement);
     drop(words);
-    pvc.out.line(message?);
+    pvc.done(message?);
     Ok(())
 }
 

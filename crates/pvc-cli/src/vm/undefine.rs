@@ -24,7 +24,7 @@ impl Undefine {
         ahead::removal(pvc, self.yes, vm, false)?;
         confirm::ask(pvc, self.yes, &format!("Undefine VM \"{vm}\""))?;
         let message = pvc.client()?.delete_vm(vm, false)?;
-        pvc.out.line(message);
+        pvc.done(message);
         Ok(())
     }
 }

@@ -10,7 +10,7 @@ use crate::outcome::Outcome;
 #[derive(Debug, Args)]
 pub struct Ack {
     /// The faults, by their ids
-    #[arg(required = true, value_name = "FAULT_ID")]
+    #[arg(required = true, value_name = "FAULT_ID", add = crate::completion::faults())]
     fault_ids: Vec<String>,
 }
 
@@ -18,7 +18,7 @@ impl Ack {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         for id in &self.fault_ids {
             let message = pvc.client()?.acknowledge_fault(id)?;
-            pvc.out.line(message);
+            pvc.done(message);
         }
         Ok(())
     }

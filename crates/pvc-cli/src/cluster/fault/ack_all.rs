@@ -15,7 +15,7 @@ impl AckAll {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         confirm::ask(pvc, self.yes, "Acknowledge all faults")?;
         let message = pvc.client()?.acknowledge_all_faults()?;
-        pvc.out.line(message);
+        pvc.done(message);
         Ok(())
     }
 }

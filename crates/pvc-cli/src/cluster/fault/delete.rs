@@ -9,7 +9,7 @@ use crate::outcome::Outcome;
 #[derive(Debug, Args)]
 pub struct Delete {
     /// The faults, by their ids
-    #[arg(required = true, value_name = "FAULT_ID")]
+    #[arg(required = true, value_name = "FAULT_ID", add = crate::completion::faults())]
     fault_ids: Vec<String>,
 }
 
@@ -17,7 +17,7 @@ impl Delete {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         for id in &self.fault_ids {
             let message = pvc.client()?.delete_fault(id)?;
-            pvc.out.line(message);
+            pvc.done(message);
         }
         Ok(())
     }

@@ -17,7 +17,7 @@ impl DeleteAll {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         confirm::ask(pvc, self.yes, "Delete all faults")?;
         let message = pvc.client()?.delete_all_faults()?;
-        pvc.out.line(message);
+        pvc.done(message);
         Ok(())
     }
 }

@@ -13,6 +13,7 @@ use crate::output::{self, Cell, Paint, Table, paint};
 #[derive(Debug, Args)]
 pub struct List {
     /// Show only the fault of this id
+    #[arg(add = crate::completion::faults())]
     limit: Option<String>,
 
     #[arg(short, long, value_enum, default_value_t = Format::Short, help = "How to print it")]

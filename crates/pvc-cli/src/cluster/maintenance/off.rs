@@ -12,7 +12,7 @@ pub struct Off {}
 impl Off {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         let message = pvc.client()?.set_maintenance(false)?;
-        pvc.out.line(message);
+        pvc.done(message);
         Ok(())
     }
 }

@@ -13,7 +13,7 @@ pub struct On {}
 impl On {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         let message = pvc.client()?.set_maintenance(true)?;
-        pvc.out.line(message);
+        pvc.done(message);
         Ok(())
     }
 }

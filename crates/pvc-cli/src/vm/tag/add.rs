@@ -21,7 +21,7 @@ pub struct Add {
 impl Add {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         let message = pvc.client()?.add_vm_tag(&self.vm.domain, &self.tag, self.protected)?;
-        pvc.out.line(message);
+        pvc.done(message);
         Ok(())
     }
 }

@@ -13,13 +13,14 @@ pub struct Remove {
     vm: Which,
 
     /// The tag
+    #[arg(add = crate::completion::tags())]
     tag: String,
 }
 
 impl Remove {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         let message = pvc.client()?.remove_vm_tag(&self.vm.domain, &self.tag)?;
-        pvc.out.line(message);
+        pvc.done(message);
         Ok(())
     }
 }

@@ -1,0 +1,79 @@
+//! What a command that changes something prints: the API's sentence, or JSON for scripts.
+//!
+//! The option is added to all of these commands in one place. A command with an option `--format` of
+//! its own, and one that prints nothing of the API's, does not get it.
+
+use clap::{Arg, ArgMatches, Command};
+use serde::Serialize;
+use serde_json::json;
+
+use crate::context::Pvc;
+use crate::output::json;
+
+const ID: &str = "answer";
+/// Commands and groups whose output is not an answer of the API.
+const WITHOUT: [&str; 8] =
+    ["backup", "completion", "connection", "dump", "is-primary", "log", "man", "what-if"];
+
+/// How an answer is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Format {
+    #[default]
+    Sentence,
+    Json,
+    JsonPretty,
+}
+
+/// Adds the option to every command that lacks one of its name.
+pub fn add_format(command: Command) -> Command {
+    if WITHOUT.contains(&command.get_name()) {
+        return command;
+    }
+    let group = command.has_subcommands();
+    let command = if group { command.mut_subcommands(add_format) } else { command };
+    let own = command.get_arguments().any(|argument| argument.get_long() == Some("format"));
+    if group || own {
+        return command;
+    }
+    let taken = command.get_arguments().any(|argument| argument.get_short() == Some('f'));
+    let option = Arg::new(ID)
+        .long("format")
+        .value_name("FORMAT")
+        .value_parser(["pretty", "json", "json-pretty"])
+        .default_value("pretty")
+        .help("How to print the answer: as a sentence, or as JSON");
+    command.arg(if taken { option } else { option.short('f') })
+}
+
+/// The format that the line asks for.
+pub fn format(matches: &ArgMatches) -> Format {
+    let mut matches = matches;
+    while let Some((_, below)) = matches.subcommand() {
+        matches = below;
+    }
+    match matches.try_get_one::<String>(ID) {
+        Ok(Some(word)) if word == "json" => Format::Json,
+        Ok(Some(word)) if word == "json-pretty" => Format::JsonPretty,
+        _ => Format::Sentence,
+    }
+}
+
+impl Pvc {
+    /// Prints the API's sentence about a change.
+    pub fn done(&mut self, message: impl AsRef<str>) {
+        let message = message.as_ref();
+        if !self.done_as_json(&json!({ "message": message })) {
+            self.out.line(message);
+        }
+    }
+
+    /// Prints `value` if answers are JSON; returns whether they are.
+    pub fn done_as_json(&mut self, value: &impl Serialize) -> bool {
+        match self.answers {
+            Format::Sentence => return false,
+            Format::Json => self.out.line(json::compact(value)),
+            Format::JsonPretty => self.out.line(json::pretty(value)),
+        }
+        true
+    }
+}

@@ -1,0 +1,81 @@
+use clap::Args;
+use pvc_api_types::Volume;
+
+use crate::context::Pvc;
+use crate::format::{ListFormat, MaybeJson};
+use crate::outcome::{Failure, Outcome};
+use crate::output::Table;
+
+/// List the volumes
+///
+/// LIMIT is a regular expression for the name. If something is asked for and no volume
+/// fits, the command fails with exit code 3.
+#[derive(Debug, Args)]
+pub struct List {
+    /// Only volumes whose name fits
+    limit: Option<String>,
+
+    /// Only volumes of this pool
+    #[arg(short, long)]
+    pool: Option<String>,
+
+    #[arg(short, long, value_enum, default_value_t = ListFormat::Pretty, help = "How to print it")]
+    format: ListFormat,
+}
+
+impl List {
+    pub fn run(self, pvc: &mut Pvc) -> Outcome {
+        let (limit, pool) = (self.limit.as_deref(), self.pool.as_deref());
+        let volumes = crate::format::or_empty(pvc.client()?.volumes(limit, pool))?;
+        if (limit.is_some() || pool.is_some()) && volumes.is_empty() {
+            return Err(
+                Failure::not_found("no volume fits").hint("`pvc storage volume list` shows all of them")
+            );
+        }
+        if self.format.print_payload(pvc, &volumes)? {
+            return Ok(());
+        }
+        let mut volumes = volumes.read()?;
+        volumes.sort_by(|one, other| (&one.pool, &one.name).cmp(&(&other.pool, &other.name)));
+        if self.format == ListFormat::Raw {
+            volumes.iter().for_each(|volume| pvc.out.line(format!("{}/{}", volume.pool, volume.name)));
+        } else {
+            let table = table(&volumes).render(pvc.out.paint());
+            pvc.out.line(table);
+        }
+        Ok(())
+    }
+}
+
+fn table(volumes: &[Volume]) -> Table {
+    let mut table = Table::new()
+        .group("Volumes", &[("Name", 5), ("Pool", 5)])
+        .group("Details", &[("Size", 5), ("Objects", 8), ("Order", 6), ("Format", 7), ("Features", 10)]);
+    for volume in volumes {
+        let stats = &volume.stats;
+        table.row(vec![
+            volume.name.as_str().into(),
+            volume.pool.as_str().into(),
+            stats.size.as_str().into(),
+            stats.objects.to_string().into(),
+            stats.order.to_string().into(),
+            stats.format.to_string().into(),
+            stats.features.join(",").into(),
+        ]);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::output::Paint;
+
+    #[test]
+    fn the_table() {
+        let text = r#"[{"name": "web1_sda", "pool": "vms", "stats": {"size": "10G", "objects": 2560, "order": 22,
+            "format": 2, "features": ["layering", "exclusive-lock"]}}, {"name": "new", "pool": "ssd", "stats": {}}]"#;
+        let volumes: Vec<Volume> = serde_json::from_str(text).unwrap();
+        crate::golden::check("volume-list.txt", &(table(&volumes).render(Paint::OFF) + "\n"));
+    }
+}
