@@ -1,11 +1,12 @@
 //! Running programs, with a deadline each.
 
+use std::fmt;
 use std::time::Duration;
 
 use async_trait::async_trait;
 
 /// What to run. Arguments are a vector: nothing is ever parsed by a shell.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Command {
     pub program: String,
     pub args: Vec<String>,
@@ -14,6 +15,23 @@ pub struct Command {
     pub stdin: Option<Vec<u8>>,
     /// After this long the whole process group is killed and [`ExecError::TimedOut`] is returned.
     pub deadline: Duration,
+}
+
+/// What may be seen of a command by everybody on the machine. Variables are named without their values, and of the
+/// input its length is told: both may be secret, and what is printed with `{:?}` ends in logs.
+impl fmt::Debug for Command {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Command { program, args, env, stdin, deadline } = self;
+        let names: Vec<&str> = env.iter().map(|(name, _)| name.as_str()).collect();
+        let input_bytes = stdin.as_ref().map(Vec::len);
+        f.debug_struct("Command")
+            .field("program", program)
+            .field("args", args)
+            .field("env", &names)
+            .field("stdin_bytes", &input_bytes)
+            .field("deadline", deadline)
+            .finish()
+    }
 }
 
 /// What a program said, cut at 1 MiB each.
@@ -47,4 +65,23 @@ pub trait Exec: Send + Sync {
     /// # Cancellation
     /// Dropping the future kills the process group.
     async fn run(&self, command: Command) -> Result<Output, ExecError>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_printed_command_shows_neither_its_variables_nor_its_input() {
+        let command = Command {
+            program: "ipmitool".to_owned(),
+            args: vec!["-E".to_owned()],
+            env: vec![("IPMI_PASSWORD".to_owned(), "hunter2".to_owned())],
+            stdin: Some(b"swordfish".to_vec()),
+            deadline: Duration::from_secs(1),
+        };
+        let shown = format!("{command:?} {command:#?}");
+        assert!(!shown.contains("hunter2") && !shown.contains("swordfish"), "{shown}");
+        assert!(shown.contains("IPMI_PASSWORD") && shown.contains("Some(9)"), "{shown}");
+    }
 }

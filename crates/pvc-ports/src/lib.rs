@@ -7,6 +7,8 @@
 //! One contract suite per port (crate `pvc-contracts`) is run against every implementation, so that
 //! they cannot drift apart.
 
+#![forbid(unsafe_code)]
+
 mod clock;
 mod database;
 mod exec;

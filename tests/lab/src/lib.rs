@@ -3,6 +3,8 @@
 //! Tests share a few labs, each in its turn, and each finds its lab whole. What is true is asked of the QEMU
 //! processes, the devices and Ceph; what PVC says about it is compared with that, and what must never be is
 //! looked for all the time and once more when a story has ended.
+
+#![forbid(unsafe_code)]
 #![allow(
     clippy::disallowed_methods,
     reason = "nothing is simulated here: real time passes, real threads wait"

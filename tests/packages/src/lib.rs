@@ -3,6 +3,8 @@
 //!
 //! The packages are those that `./test packages` made: the same twice, with two revisions.
 
+#![forbid(unsafe_code)]
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

@@ -9,6 +9,8 @@
 //!
 //! Every process is started, and ended, by its number. The programs are the ones that cargo built
 //! into the directory that these tests were built into: `./test standalone` sees to it.
+
+#![forbid(unsafe_code)]
 #![allow(
     clippy::disallowed_methods,
     reason = "nothing is simulated here: real time passes, real threads wait"
