@@ -23,11 +23,11 @@ fn run_all(checks: Vec<(&'static str, Command)>) -> Result<()> {
 }
 
 pub fn run() -> Result<()> {
-    let mut checks = vec![("formatting", fmt()), ("clippy", clippy())];
+    let mut checks = vec![("formatting", fmt()), ("clippy", clippy()), ("dependency policy", own_deny())];
     if is_installed("deny") {
-        checks.push(("dependency policy", deny()));
+        checks.push(("dependency policy and advisories", deny()));
     } else {
-        println!("check: dependency policy left out; `cargo install cargo-deny` brings it");
+        println!("check: advisories left out; `cargo install --locked cargo-deny` brings them");
     }
     // The generated files are compared by tests of this ring.
     checks.push(("rules and generated files", rules()));
@@ -44,6 +44,12 @@ fn clippy() -> Command {
     let mut clippy = cargo();
     clippy.args(["clippy", "--quiet", "--workspace", "--all-targets", "--", "--deny", "warnings"]);
     clippy
+}
+
+fn own_deny() -> Command {
+    let mut deny = cargo();
+    deny.args(["xtask", "deny"]);
+    deny
 }
 
 fn deny() -> Command {

@@ -3,8 +3,11 @@
 //! It depends on almost nothing, so that it builds in seconds: what needs the project's own code is
 //! asked of the programs that have it.
 
+#![forbid(unsafe_code)]
+
 mod bench;
 mod check;
+mod dependencies;
 mod generated;
 mod lab;
 mod package;
@@ -18,6 +21,7 @@ Usage: cargo xtask COMMAND
 
   bench [--quick] [--json FILE] …   build the release programs and measure them; see docs/dev/benchmarks.md
   check                             formatting, clippy, dependency policy, generated files, the rules
+  deny                              licences, bans and sources of what we depend on; see docs/dev/dependencies.md
   generate                          write every generated file again: the two below
   config                            write docs/manual/configuration.md from the table of keys
   openapi                           write docs/api/openapi.json from the routes
@@ -52,6 +56,7 @@ fn main() -> ExitCode {
     let done = match (command, rest) {
         ("bench", rest) => bench::run(rest),
         ("check", []) => check::run(),
+        ("deny", []) => dependencies::run(),
         ("generate", []) => generated::config().and_then(|()| generated::openapi()),
         ("config", []) => generated::config(),
         ("openapi", []) => generated::openapi(),
