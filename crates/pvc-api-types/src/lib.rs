@@ -25,7 +25,7 @@ pub use cluster::{
     NodeHealth, PrimaryNode, Resources, StateCounts, StatusDetail, StatusNode, StatusOsd, StatusVm,
 };
 pub use event::{Change, Event, EventKind};
-pub use network::{Ipv4Settings, Ipv6Settings, Network};
+pub use network::{Acl, Ipv4Settings, Ipv6Settings, Lease, Network};
 pub use node::{
     FlushPlan, FlushStep, HealthDetail, Interface, Node, NodeCoordinatorState, NodeDaemonState,
     NodeDomainState, NodeFence, NodeHypervisor, NodeLog, NodeMemory, NodeVcpu, NodeWait,

@@ -30,4 +30,24 @@ wire! {
         pub dhcp_start: String,
         pub dhcp_end: String,
     }
+
+    /// An address that DHCP keeps for a MAC address, or has given to it.
+    pub struct Lease {
+        /// The text `None` if there is none.
+        pub hostname: String,
+        pub ip4_address: String,
+        pub mac_address: String,
+        /// When it ends, in seconds since the epoch, as text; `static` for a reservation.
+        pub timestamp: String,
+    }
+
+    /// A rule of a network's firewall.
+    pub struct Acl {
+        /// `in` or `out`.
+        pub direction: String,
+        pub order: i64,
+        pub description: String,
+        /// Match and verdict in nftables' words.
+        pub rule: String,
+    }
 }

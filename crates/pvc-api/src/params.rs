@@ -13,7 +13,7 @@ use std::collections::btree_map::Entry;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::{FromRequest, Multipart, Request};
+use axum::extract::{DefaultBodyLimit, FromRequest, Multipart, Request};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{Method, StatusCode};
 use utoipa::openapi::path::{Parameter, ParameterBuilder, ParameterIn};
@@ -48,6 +48,10 @@ impl Given {
     }
 
     fn add_urlencoded(&mut self, text: &[u8]) -> Result<()> {
+        // What is no text would be replaced: what is recorded would not be what was sent.
+        if std::str::from_utf8(&percent_decoded(text)).is_err() {
+            return Err(ApiError::refused("the parameters are not UTF-8 text"));
+        }
         form_urlencoded::parse(text).try_for_each(|(name, value)| self.add(name, value))
     }
 
@@ -66,6 +70,20 @@ impl Given {
     pub fn values(&self, name: &str) -> &[String] {
         self.0.get(name).map_or(&[], Vec::as_slice)
     }
+}
+
+/// The bytes that `text` stands for where it has `%` and two hexadecimal digits.
+fn percent_decoded(text: &[u8]) -> Vec<u8> {
+    let digit = |byte: Option<&u8>| char::from(*byte?).to_digit(16);
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut at = 0;
+    while let Some(byte) = text.get(at) {
+        let escaped = digit(text.get(at + 1)).zip(digit(text.get(at + 2))).filter(|_| *byte == b'%');
+        let escaped = escaped.and_then(|(high, low)| u8::try_from(high * 16 + low).ok());
+        bytes.push(escaped.unwrap_or(*byte));
+        at += if escaped.is_some() { 3 } else { 1 };
+    }
+    bytes
 }
 
 /// One value as text.
@@ -400,7 +418,9 @@ async fn read_multipart(request: Request, limit: usize, given: &mut Given) -> Re
     // Read as a whole first: the limit then counts every byte, whatever part it belongs to.
     let bytes = body::read(content, limit).await?;
     let bad = |text: String| ApiError::refused(format!("the multipart body cannot be read: {text}"));
-    let request = Request::from_parts(parts, Body::from(bytes));
+    let mut request = Request::from_parts(parts, Body::from(bytes));
+    // The limit is ours, and kept.
+    DefaultBodyLimit::disable().apply(&mut request);
     let mut form = Multipart::from_request(request, &()).await.map_err(|error| bad(error.body_text()))?;
     while let Some(field) = form.next_field().await.map_err(|error| bad(error.body_text()))? {
         let Some(name) = field.name().map(str::to_owned) else { continue };
@@ -408,7 +428,9 @@ async fn read_multipart(request: Request, limit: usize, given: &mut Given) -> Re
             StatusCode::PAYLOAD_TOO_LARGE => body::too_large(limit),
             _ => bad(error.body_text()),
         })?;
-        given.add(name, String::from_utf8_lossy(&value))?;
+        let value = String::from_utf8(value.into());
+        let value = value.map_err(|_| ApiError::parameter(&name, "is not UTF-8 text".to_owned()))?;
+        given.add(name, value)?;
     }
     Ok(())
 }

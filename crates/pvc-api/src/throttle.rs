@@ -29,7 +29,14 @@ struct Stranger {
 /// shows the right key is not concerned by any of it, also at the same address.
 #[derive(Default)]
 pub struct Throttle {
-    strangers: Mutex<HashMap<IpAddr, Stranger>>,
+    strangers: Mutex<Strangers>,
+}
+
+#[derive(Default)]
+struct Strangers {
+    known: HashMap<IpAddr, Stranger>,
+    /// When those were last looked for who may be forgotten.
+    tidied: Option<Duration>,
 }
 
 /// Failures are forgotten after this time without another.
@@ -44,13 +51,13 @@ const MAX_ADDRESSES: usize = 10_000;
 const TOLD_EVERY: Duration = Duration::from_secs(1);
 
 impl Throttle {
-    fn strangers(&self) -> MutexGuard<'_, HashMap<IpAddr, Stranger>> {
+    fn strangers(&self) -> MutexGuard<'_, Strangers> {
         self.strangers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Refuses another refusal to an address that has too many of them outstanding.
     pub fn admit(&self, address: IpAddr) -> Result<()> {
-        match self.strangers().get(&group(address)) {
+        match self.strangers().known.get(&group(address)) {
             Some(stranger) if stranger.held >= MAX_HELD => {
                 let message = "too many requests with a wrong key came from this address";
                 Err(ApiError::new(StatusCode::TOO_MANY_REQUESTS, message)
@@ -63,7 +70,7 @@ impl Throttle {
     /// Notes a wrong key at `now` and says for how long the refusal is to be held back.
     pub fn note(&self, address: IpAddr, now: Duration) -> Duration {
         let mut strangers = self.strangers();
-        let Some(stranger) = known(&mut strangers, address, now) else {
+        let Some(stranger) = strangers.find(address, now) else {
             // A flood from everywhere: remembering more helps nobody.
             return FIRST_DELAY;
         };
@@ -81,7 +88,7 @@ impl Throttle {
     /// Whether the log tells of what a stranger at `address` did at `now`, and how much like it was left out before.
     pub fn tell(&self, address: IpAddr, now: Duration) -> Option<u64> {
         let mut strangers = self.strangers();
-        let stranger = known(&mut strangers, address, now)?;
+        let stranger = strangers.find(address, now)?;
         if stranger.told.is_some_and(|told| told + TOLD_EVERY > now) {
             stranger.untold += 1;
             return None;
@@ -91,25 +98,36 @@ impl Throttle {
     }
 
     fn hold(&self, address: IpAddr, change: i32) {
-        if let Some(stranger) = self.strangers().get_mut(&group(address)) {
+        if let Some(stranger) = self.strangers().known.get_mut(&group(address)) {
             stranger.held = stranger.held.saturating_add_signed(change);
         }
     }
 }
 
-/// What is known of `address`; `None` if it is new and there are too many others.
-fn known(strangers: &mut HashMap<IpAddr, Stranger>, address: IpAddr, now: Duration) -> Option<&mut Stranger> {
-    let address = group(address);
-    if strangers.len() >= MAX_ADDRESSES && !strangers.contains_key(&address) {
+impl Strangers {
+    /// What is known of `address`; `None` if it is new and there are too many others.
+    fn find(&mut self, address: IpAddr, now: Duration) -> Option<&mut Stranger> {
+        let address = group(address);
+        if self.known.len() >= MAX_ADDRESSES && !self.known.contains_key(&address) {
+            self.tidy(now);
+            if self.known.len() >= MAX_ADDRESSES {
+                return None;
+            }
+        }
+        Some(self.known.entry(address).or_default())
+    }
+
+    /// Forgets who has done nothing lately; looks for them once a second at most.
+    fn tidy(&mut self, now: Duration) {
+        if self.tidied.is_some_and(|tidied| tidied + TOLD_EVERY > now) {
+            return;
+        }
+        self.tidied = Some(now);
         let is_recent = |at: Duration| at + MEMORY > now;
-        strangers.retain(|_, stranger| {
+        self.known.retain(|_, stranger| {
             stranger.held > 0 || is_recent(stranger.last) || stranger.told.is_some_and(is_recent)
         });
-        if strangers.len() >= MAX_ADDRESSES {
-            return None;
-        }
     }
-    Some(strangers.entry(address).or_default())
 }
 
 /// The addresses that are one client: an IPv6 host has its whole /64 to choose from.
@@ -191,6 +209,6 @@ mod tests {
         );
         assert_eq!(throttle.tell(address(30_000), now), None);
         assert_eq!(throttle.tell(address(30_000), now + MEMORY), Some(0));
-        assert!(throttle.strangers().len() < MAX_ADDRESSES);
+        assert!(throttle.strangers().known.len() < MAX_ADDRESSES);
     }
 }

@@ -369,6 +369,116 @@ async fn metrics_have_every_name_that_dashboards_know_and_no_sample_twice() {
 }
 
 #[tokio::test]
+async fn figures_of_vms_are_what_the_shipped_dashboards_expect() {
+    let mut dump = Shape::with_vms(1).dump();
+    let root = dump
+        .keys()
+        .find(|key| key.ends_with("/failedreason"))
+        .unwrap()
+        .rsplit_once('/')
+        .unwrap()
+        .0
+        .to_owned();
+    let mut put = |key: &str, value: &str| drop(dump.insert(format!("{root}/{key}"), value.to_owned()));
+    put("failedreason", "");
+    put("node_limit", "");
+    put("lastnode", "");
+    put("node_selector", "none");
+    put("migration_method", "");
+    put("stats", r#"{"cpu_stats": {"cpu_time": 9300000000, "user_time": 4000000, "system_time": 1500000}}"#);
+    let api = start(&dump, common::settings()).await;
+    let text = api.get("/metrics").await.text();
+    for line in [
+        "pvc_vm_vcpus_cpu_time{vm=\"vm00000\"} 9300\n",
+        "pvc_vm_vcpus_system_time{vm=\"vm00000\"} 1.5\n",
+        "pvc_vm_vcpus_cpu_time_seconds{vm=\"vm00000\"} 9.3\n",
+        "pvc_vm_failed_reason{vm=\"vm00000\",failed_reason=\"N/A\"} 1\n",
+        "pvc_vm_node_limit{vm=\"vm00000\",node_limit=\"None\"} 1\n",
+        "pvc_vm_node_selector{vm=\"vm00000\",node_selector=\"Default\"} 1\n",
+        "pvc_vm_migration_method{vm=\"vm00000\",migration_method=\"Default\"} 1\n",
+        "pvc_vm_migrated{vm=\"vm00000\",last_node=\"No\"} 0\n",
+        "pvc_vm_disk_rd_req{vm=\"vm00000\",disk=\"sda\"} ",
+        "pvc_vm_disk_source{vm=\"vm00000\",disk=\"sda\",source=\"vms/vm00000_sda\"} 1\n",
+    ] {
+        assert!(
+            text.contains(line),
+            "{line}: {}",
+            text.lines().filter(|have| have.starts_with(line.split('{').next().unwrap())).collect::<String>()
+        );
+    }
+}
+
+#[tokio::test]
+async fn leases_and_rules_of_a_network_are_read_as_they_are_recorded() {
+    let mut dump = Shape { seed: 1, nodes: 1, vms: 0, networks: 1, snapshots: 0 }.dump();
+    let vni =
+        dump.keys().find_map(|key| key.strip_prefix("/networks/")?.split('/').next()).unwrap().to_owned();
+    let mut put =
+        |key: &str, value: &str| drop(dump.insert(format!("/networks/{vni}/{key}"), value.to_owned()));
+    for (key, value) in [
+        ("dhcp4_leases/52:54:00:aa:bb:cc", ""),
+        ("dhcp4_leases/52:54:00:aa:bb:cc/ipaddr", "10.100.1.101"),
+        ("dhcp4_leases/52:54:00:aa:bb:cc/hostname", "web1"),
+        ("dhcp4_leases/52:54:00:aa:bb:cc/expiry", "1731672000"),
+        ("dhcp4_reservations/52:54:00:ff:00:01", "static"),
+        ("dhcp4_reservations/52:54:00:ff:00:01/ipaddr", "10.100.1.50"),
+        ("dhcp4_reservations/52:54:00:ff:00:01/hostname", ""),
+        ("firewall_rules/in/last", ""),
+        ("firewall_rules/in/last/order", "10"),
+        ("firewall_rules/in/last/rule", "drop"),
+        ("firewall_rules/in/allow-ssh", ""),
+        ("firewall_rules/in/allow-ssh/order", "2"),
+        ("firewall_rules/in/allow-ssh/rule", "tcp dport 22 accept"),
+        ("firewall_rules/out/all", ""),
+        ("firewall_rules/out/all/order", "0"),
+        ("firewall_rules/out/all/rule", "accept"),
+    ] {
+        put(key, value);
+    }
+    let api = start(&dump, common::settings()).await;
+    let at = |rest: &str| format!("/network/{vni}/{rest}");
+    let (reserved, given) = (
+        json!({"hostname": "None", "ip4_address": "10.100.1.50", "mac_address": "52:54:00:ff:00:01", "timestamp": "static"}),
+        json!({"hostname": "web1", "ip4_address": "10.100.1.101", "mac_address": "52:54:00:aa:bb:cc", "timestamp": "1731672000"}),
+    );
+    assert_eq!(api.get(&at("lease")).await.ok(), json!([reserved, given]));
+    assert_eq!(api.get(&at("lease?static=true")).await.ok(), json!([reserved]));
+    assert_eq!(api.get(&at("lease/aa:bb")).await.ok(), json!([given]));
+    let names = |list: &serde_json::Value| -> Vec<String> {
+        list.as_array()
+            .unwrap()
+            .iter()
+            .map(|acl| format!("{}:{}", acl["direction"], acl["description"]))
+            .collect()
+    };
+    let all = api.get(&at("acl")).await.ok();
+    assert_eq!(
+        all[0],
+        json!({"direction": "in", "order": 2, "description": "allow-ssh", "rule": "tcp dport 22 accept"})
+    );
+    assert_eq!(names(&all), ["\"in\":\"allow-ssh\"", "\"in\":\"last\"", "\"out\":\"all\""]);
+    assert_eq!(names(&api.get(&at("acl?direction=out")).await.ok()), ["\"out\":\"all\""]);
+    assert_eq!(names(&api.get(&at("acl/ssh")).await.ok()), ["\"in\":\"allow-ssh\""]);
+    assert_eq!(api.get("/network/nothing/acl").await.refused(400), "there is no network `nothing`");
+    assert_eq!(api.post(&at("acl?description=x&rule=drop")).await.status, 405);
+}
+
+#[tokio::test]
+async fn pools_are_listed_by_cephs_number_and_those_without_one_first() {
+    let mut dump = Shape::with_vms(0).dump();
+    dump.retain(|key, _| !key.starts_with("/ceph/pools/"));
+    for (name, stats) in [("aaa", r#"{"id": 12}"#), ("vms", r#"{"id": 2}"#), ("new", "{}")] {
+        dump.insert(format!("/ceph/pools/{name}"), String::new());
+        dump.insert(format!("/ceph/pools/{name}/stats"), stats.to_owned());
+    }
+    let api = start(&dump, common::settings()).await;
+    let list = api.get("/storage/ceph/pool").await.ok();
+    let names: Vec<&str> =
+        list.as_array().unwrap().iter().map(|pool| pool["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["new", "vms", "aaa"]);
+}
+
+#[tokio::test]
 async fn a_reply_that_the_client_has_is_not_sent_again() {
     let api = with_vms(5).await;
     for path in ["/vm", "/vm/vm00001", "/node", "/status", "/network"] {

@@ -287,6 +287,42 @@ async fn a_body_that_is_too_large_is_refused_announced_or_not() {
         .refused(413);
 }
 
+#[tokio::test]
+async fn a_multipart_body_has_the_same_limits_as_any_other() {
+    let api = with_vms(0).await;
+    let send = async |megabytes: usize| {
+        let part = "--x\r\nContent-Disposition: form-data; name=\"cluster_data\"\r\n\r\n";
+        let body = format!("{part}{}\r\n--x--\r\n", "a".repeat(megabytes << 20));
+        let request = request(Method::POST, "/restore?yes-i-really-mean-it=yes");
+        api.send(
+            request.header("Content-Type", "multipart/form-data; boundary=x").body(Body::from(body)).unwrap(),
+        )
+        .await
+    };
+    assert_eq!(send(7).await.status, 400, "it is no backup, and was read");
+    assert_eq!(send(9).await.status, 413);
+}
+
+#[tokio::test]
+async fn what_is_no_text_is_refused_and_not_recorded_as_something_else() {
+    let api = with_vms(1).await;
+    for path in ["/vm/vm00000/meta?profile=%ff%fe", "/vm/vm00000/meta?profile=a%c3"] {
+        assert_eq!(api.post(path).await.refused(400), "the parameters are not UTF-8 text");
+    }
+    let form =
+        request(Method::POST, "/vm/vm00000/meta").header("Content-Type", "application/x-www-form-urlencoded");
+    assert_eq!(api.send(form.body(Body::from(&b"profile=\xff"[..])).unwrap()).await.status, 400);
+    let part = b"--x\r\nContent-Disposition: form-data; name=\"profile\"\r\n\r\n\xff\r\n--x--\r\n";
+    let multipart =
+        request(Method::POST, "/vm/vm00000/meta").header("Content-Type", "multipart/form-data; boundary=x");
+    assert_eq!(
+        api.send(multipart.body(Body::from(&part[..])).unwrap()).await.refused(400),
+        "profile: is not UTF-8 text"
+    );
+    api.post("/vm/vm00000/meta?profile=%c3%bc%20%25ff+%EF%BF%BD").await.ok();
+    assert_eq!(api.store.view().vm("vm00000").unwrap().profile.as_deref(), Some("\u{fc} %ff \u{fffd}"));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_body_that_trickles_in_is_given_up() {
     let api = with_vms(0).await;

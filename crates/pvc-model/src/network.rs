@@ -18,4 +18,44 @@ pub struct NetworkRecord {
     pub ip6_network: String,
     pub ip6_gateway: String,
     pub dhcp6_flag: String,
+    /// By MAC address, reservations first.
+    pub leases: Vec<LeaseRecord>,
+    /// Those of packets that come in first, each direction by their order.
+    pub acls: Vec<AclRecord>,
+}
+
+/// An IPv4 address that a network's DHCP keeps for a MAC address, or has given to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeaseRecord {
+    pub mac: String,
+    pub address: String,
+    pub hostname: String,
+    /// When it ends, in seconds since the epoch, as text; `None` for a reservation.
+    pub expiry: Option<String>,
+}
+
+/// A rule of a network's firewall.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AclRecord {
+    pub direction: Direction,
+    pub order: u32,
+    pub description: String,
+    /// Match and verdict in nftables' words.
+    pub rule: String,
+}
+
+/// Which packets a rule is about, seen from the network's guests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Direction {
+    In,
+    Out,
+}
+
+impl Direction {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Direction::In => "in",
+            Direction::Out => "out",
+        }
+    }
 }

@@ -39,8 +39,9 @@ impl Store {
         Ok(paths.into_iter().zip(entries).filter_map(lasting).collect())
     }
 
-    /// Writes every key of `dump`, creating parents; keys that are not in it stay. A dump larger than
-    /// one request is written in several, the schema version last.
+    /// Writes every key of `dump`, creating parents; keys that are not in it stay, and so do those by which a node
+    /// says what is so now: what was so then would have others act on it. A dump larger than one request is written
+    /// in several, the schema version last.
     pub async fn restore(&self, dump: &BTreeMap<String, String>) -> Result<Restored, RestoreError> {
         self.check_dump(dump)?;
         let stopped = |written| move |source| RestoreError::Stopped { written, total: dump.len(), source };
@@ -100,7 +101,7 @@ impl Store {
         self.with_raw(|raw| {
             // In the order of the paths a parent comes before its children.
             let op = |(path, value): (&str, &str)| match raw.get(path) {
-                Some(_) if dump.contains_key(path) => Some(set(path, value)),
+                Some(_) if dump.contains_key(path) && !keys::is_observed(path) => Some(set(path, value)),
                 Some(_) => None,
                 None => Some(Op::Create {
                     path: path.to_owned(),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use pvc_model::cluster::ClusterRecord;
 use pvc_model::fault::FaultRecord;
 use pvc_model::job::{Job, JobId};
-use pvc_model::network::NetworkRecord;
+use pvc_model::network::{AclRecord, Direction, LeaseRecord, NetworkRecord};
 use pvc_model::node::{
     CoordinatorState, DaemonState, DomainState, NodeFigures, NodeRecord, NodeRole, PluginReport,
 };
@@ -275,7 +275,13 @@ pub(crate) fn network(raw: &Raw, vni: &str) -> Option<NetworkRecord> {
     let root = format!("/networks/{vni}");
     let description = raw.text(&root)?.into_owned();
     let mut r = Reader::new(raw, &root);
+    let mut leases = leases(&mut r, "dhcp4_reservations", false);
+    leases.extend(self::leases(&mut r, "dhcp4_leases", true));
+    let mut acls = acls(&mut r, Direction::In);
+    acls.extend(self::acls(&mut r, Direction::Out));
     Some(NetworkRecord {
+        leases,
+        acls,
         vni: vni.to_owned(),
         description,
         nettype: r.text("nettype"),
@@ -291,6 +297,31 @@ pub(crate) fn network(raw: &Raw, vni: &str) -> Option<NetworkRecord> {
         ip6_gateway: r.text("ip6_gateway"),
         dhcp6_flag: r.text("dhcp6_flag"),
     })
+}
+
+fn leases(r: &mut Reader<'_>, container: &str, is_dynamic: bool) -> Vec<LeaseRecord> {
+    let macs = r.children(container);
+    let lease = |mac: String| LeaseRecord {
+        address: r.text(&format!("{container}/{mac}/ipaddr")),
+        hostname: r.text(&format!("{container}/{mac}/hostname")),
+        expiry: is_dynamic.then(|| r.text(&format!("{container}/{mac}/expiry"))),
+        mac,
+    };
+    macs.into_iter().map(lease).collect()
+}
+
+fn acls(r: &mut Reader<'_>, direction: Direction) -> Vec<AclRecord> {
+    let container = format!("firewall_rules/{}", direction.as_str());
+    let names = r.children(&container);
+    let acl = |description: String| AclRecord {
+        direction,
+        order: r.number(&format!("{container}/{description}/order")),
+        rule: r.text(&format!("{container}/{description}/rule")),
+        description,
+    };
+    let mut acls: Vec<AclRecord> = names.into_iter().map(acl).collect();
+    acls.sort_by_key(|acl| acl.order);
+    acls
 }
 
 pub(crate) fn osd(raw: &Raw, id: &str) -> Option<OsdRecord> {

@@ -238,6 +238,27 @@ pub(crate) fn task(id: &str, key: &str) -> String {
     format!("/tasks/{id}/{key}")
 }
 
+/// What of a node's record its operators and their API write; all the rest of it the node observes.
+const NODE_INTENT: &[&str] = &["daemonmode", "domainstate", "ipmihostname", "ipmiusername", "ipmipassword"];
+
+/// What of a VM's record the node that runs it observes.
+const VM_OBSERVED: &[&str] = &["stats", "vnc", "consolelog", "failedreason"];
+
+/// Whether a node writes `path`, because it is so, and not an operator, because it is to be so. What a daemon
+/// needs to find its way (jobs, moves, notes) belongs to it.
+pub(crate) fn is_observed(path: &str) -> bool {
+    let parts: Vec<&str> = path.split('/').skip(1).collect();
+    match parts[..] {
+        ["pvcrs" | "tasks" | "logs" | "faults", _, ..] => true,
+        ["nodes", _, "sriov", ..] => false,
+        ["nodes", _, key, ..] => !NODE_INTENT.contains(&key),
+        ["domains", _, key] => VM_OBSERVED.contains(&key),
+        ["ceph"] | ["ceph", "util" | "health"] => true,
+        ["ceph", "osds" | "pools", _, "stats"] => true,
+        _ => path == PRIMARY,
+    }
+}
+
 /// The path of `path`'s parent; `/` for a top-level node.
 pub(crate) fn parent(path: &str) -> &str {
     match path.rfind('/') {
@@ -264,4 +285,58 @@ pub(crate) fn is_left_out(path: &str) -> bool {
     path.ends_with("/consolelog")
         || path.starts_with("/logs/")
         || path.rfind('/').is_some_and(|at| path[at..].contains("lock__"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The keys of all records that a node writes, below their record's root.
+    fn observed(kind: &str, keys: &[(&'static str, &str)]) -> Vec<&'static str> {
+        keys.iter().map(|(key, _)| *key).filter(|key| is_observed(&format!("/{kind}/x/{key}"))).collect()
+    }
+
+    #[test]
+    fn each_key_of_the_layout_is_an_order_or_an_observation() {
+        let nodes: Vec<&str> = NODE_KEYS.iter().map(|(key, _)| *key).collect();
+        let orders = ["daemonmode", "domainstate", "ipmihostname", "ipmiusername", "ipmipassword"];
+        let of_node = observed("nodes", NODE_KEYS);
+        for key in nodes {
+            let is_order = orders.contains(&key) || key.starts_with("sriov");
+            assert_eq!(of_node.contains(&key), !is_order, "{key}");
+        }
+        assert_eq!(observed("domains", VM_KEYS), ["stats", "failedreason", "consolelog", "vnc"]);
+        assert_eq!(observed("networks", NETWORK_KEYS), [""; 0]);
+        assert_eq!(observed("ceph/osds", OSD_KEYS), ["stats"]);
+        assert_eq!(observed("ceph/pools", POOL_KEYS), ["stats"]);
+        let base: Vec<&str> = BASE.iter().map(|(path, _)| *path).filter(|path| is_observed(path)).collect();
+        assert_eq!(
+            base,
+            [
+                "/config/primary_node",
+                "/ceph",
+                "/ceph/health",
+                "/ceph/util",
+                "/pvcrs/daemon",
+                "/pvcrs/nodes",
+                "/pvcrs/renamings",
+                "/pvcrs/working_on",
+                "/pvcrs/moves",
+                "/pvcrs/placement",
+                "/pvcrs/fences"
+            ]
+        );
+        for path in [
+            "/domains/x",
+            "/domains/x/tags/daily",
+            "/domains/x/snapshots/s/xml",
+            "/networks/1/mtu",
+            "/config",
+        ] {
+            assert!(!is_observed(path), "{path}");
+        }
+        for path in ["/nodes/hv1/monitoring_data/x/message", "/tasks/1/progress", "/pvcrs/working_on/hv1"] {
+            assert!(is_observed(path), "{path}");
+        }
+    }
 }

@@ -687,6 +687,41 @@ async fn a_backup_restores_into_an_empty_tree_to_the_letter() {
 }
 
 #[tokio::test]
+async fn a_restore_brings_back_orders_and_not_what_was_so_then() {
+    let world = empty().await;
+    let dump = Shape { seed: 3, nodes: 3, vms: 3, networks: 1, snapshots: 0 }.dump();
+    world.store.restore(&dump).await.expect("a valid dump");
+    let (node, vm) = {
+        let view = world.store.view();
+        (
+            view.nodes.keys().next().expect("there are nodes").clone(),
+            *view.vms.keys().next().expect("and VMs"),
+        )
+    };
+    let now = [
+        (format!("/nodes/{node}/daemonstate"), "dead"),
+        (format!("/nodes/{node}/runningdomains"), ""),
+        (format!("/pvcrs/working_on/{node}"), "now"),
+        ("/config/primary_node".to_owned(), "none"),
+    ];
+    write_raw(&world, &now[2].0, b"now").await;
+    for (path, value) in &now {
+        write_raw(&world, path, value.as_bytes()).await;
+    }
+    write_raw(&world, &format!("/domains/{vm}/profile"), b"changed since").await;
+    let mut dump = dump;
+    dump.insert(now[2].0.clone(), "then".to_owned());
+    world.store.restore(&dump).await.expect("a valid dump");
+    for (path, value) in &now {
+        assert_eq!(raw(&world, path).await.as_deref(), Some(*value), "{path}");
+    }
+    assert_eq!(
+        raw(&world, &format!("/domains/{vm}/profile")).await.as_ref(),
+        dump.get(&format!("/domains/{vm}/profile"))
+    );
+}
+
+#[tokio::test]
 async fn a_dump_that_does_not_fit_is_refused_before_anything_is_written() {
     let world = empty().await;
     let good: BTreeMap<String, String> = Shape::with_vms(1).dump();

@@ -50,17 +50,26 @@ const TEXTS: [Text; 10] = [
     ("uuid", "uuid", "UUID", |vm| vm.uuid.clone()),
     ("description", "description", "description", |vm| vm.description.clone()),
     ("profile", "profile", "profile", |vm| vm.profile.clone()),
-    ("failed_reason", "failed_reason", "reason of failure", |vm| vm.failed_reason.clone()),
-    ("node_limit", "node_limit", "node limit", |vm| vm.node_limit.clone().unwrap_or_default().join(",")),
-    ("node_selector", "node_selector", "node selector", |vm| word(&vm.node_selector)),
-    ("migration_method", "migration_method", "migration method", |vm| word(&vm.migration_method)),
+    ("failed_reason", "failed_reason", "reason of failure", |vm| or(vm.failed_reason.clone(), "N/A")),
+    ("node_limit", "node_limit", "node limit", |vm| {
+        or(vm.node_limit.clone().unwrap_or_default().join(","), "None")
+    }),
+    ("node_selector", "node_selector", "node selector", |vm| set(&vm.node_selector)),
+    ("migration_method", "migration_method", "migration method", |vm| set(&vm.migration_method)),
     ("active_node", "node", "active node", |vm| vm.node.clone()),
     ("machine_type", "machine_type", "machine type", |vm| vm.machine.clone()),
     ("vcpu_topology", "topology", "vCPU topology", |vm| vm.vcpu_topology.clone()),
 ];
 
-fn word(word: &Option<String>) -> String {
-    word.clone().unwrap_or_else(|| "None".into())
+/// `text`, or the word that dashboards have for its absence: to Prometheus an empty label is none.
+fn or(text: String, word: &str) -> String {
+    if text.is_empty() { word.to_owned() } else { text }
+}
+
+/// A setting, or the word for that of the cluster.
+fn set(setting: &Option<String>) -> String {
+    let given = setting.as_deref().filter(|word| !matches!(*word, "" | "none" | "None"));
+    given.unwrap_or("Default").to_owned()
 }
 
 fn infos(page: &mut Page, vms: &[Vm]) {
@@ -94,7 +103,8 @@ fn states(page: &mut Page, vms: &[Vm]) {
     });
     page.gauge("pvc_vm_migrated", "PVC VM away from its node", |samples| {
         for vm in vms {
-            samples.add(&[("vm", &vm.name), ("last_node", &vm.last_node)], yes(vm.migrated != "no"));
+            let last_node = or(vm.last_node.clone(), "No");
+            samples.add(&[("vm", &vm.name), ("last_node", &last_node)], yes(vm.migrated != "no"));
         }
     });
     page.gauge("pvc_vm_serial_console", "PVC VM with serial console", |samples| {
@@ -140,8 +150,10 @@ fn figures(page: &mut Page, vms: &[Vm]) {
     add("vcpus", "vCPUs", &|vm| vm.vcpu as f64);
     for kind in ["cpu", "user", "system"] {
         let member = format!("{kind}_time");
-        add(&format!("vcpus_{member}"), &format!("{kind} time in nanoseconds"), &|vm| {
-            vm.vcpu_stats.get(&member).copied().unwrap_or_default()
+        let nanoseconds = |vm: &Vm| vm.vcpu_stats.get(&member).copied().unwrap_or_default();
+        add(&format!("vcpus_{member}"), &format!("{kind} time in milliseconds"), &|vm| nanoseconds(vm) / 1e6);
+        add(&format!("vcpus_{member}_seconds"), &format!("{kind} time in seconds"), &|vm| {
+            nanoseconds(vm) / 1e9
         });
     }
     add("memory", "memory in MiB", &|vm| vm.memory as f64);
@@ -204,10 +216,23 @@ fn disks(page: &mut Page, vms: &[Vm]) {
     for (name, help, figure) in DISK_FIGURES {
         page.gauge(&format!("pvc_vm_disk_{name}"), &format!("PVC VM disk {help}"), |samples| {
             for vm in vms {
-                for disk in vm.disks.iter().filter(|disk| !disk.name.is_empty()) {
-                    samples.add(&[("vm", &vm.name), ("disk", &disk.name)], figure(disk));
-                }
+                disks_of(vm).values().for_each(|disk| {
+                    samples.add(&[("vm", &vm.name), ("disk", &disk.dev)], figure(disk));
+                });
             }
         });
     }
+    page.gauge("pvc_vm_disk_source", "PVC VM disk volume or path", |samples| {
+        for vm in vms {
+            disks_of(vm).values().for_each(|disk| {
+                samples.info(&[("vm", &vm.name), ("disk", &disk.dev), ("source", &disk.name)]);
+            });
+        }
+    });
+}
+
+/// The disks by their device in the guest. Two of one name would be one series given twice, which scrapers refuse.
+fn disks_of(vm: &Vm) -> BTreeMap<&str, &pvc_api_types::VmDisk> {
+    let named = vm.disks.iter().filter(|disk| !disk.name.is_empty() && !disk.dev.is_empty());
+    named.map(|disk| (disk.dev.as_str(), disk)).collect()
 }

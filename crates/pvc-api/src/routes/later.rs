@@ -31,7 +31,7 @@ impl FromRequestParts<ApiState> for AtNewVm {
 }
 
 /// Paths below `/api/v1` that nothing is behind yet.
-const PATHS: [&str; 27] = [
+const PATHS: [&str; 23] = [
     "/metrics/ceph",
     "/metrics/zookeeper",
     "/vm/{vm}/backup",
@@ -39,10 +39,6 @@ const PATHS: [&str; 27] = [
     "/vm/{vm}/snapshot",
     "/vm/{vm}/snapshot/{*rest}",
     "/vm/{vm}/mirror/{*rest}",
-    "/network/{vni}/lease",
-    "/network/{vni}/lease/{*rest}",
-    "/network/{vni}/acl",
-    "/network/{vni}/acl/{*rest}",
     "/sriov",
     "/sriov/{*rest}",
     "/storage",
@@ -67,7 +63,9 @@ pub fn router() -> Router<ApiState> {
 }
 
 async fn not_yet(request: Request) -> ApiError {
-    coming(request.uri().path())
+    let (method, path) = (request.method(), request.uri().path());
+    let message = if matches!(*method, Method::GET | Method::HEAD) { reading(path) } else { message(path) };
+    ApiError::new(StatusCode::NOT_IMPLEMENTED, message)
 }
 
 fn coming(path: &str) -> ApiError {
@@ -81,6 +79,14 @@ pub fn missing_method(method: &Method, path: &str) -> Option<String> {
     (changes && matches!(group, Some("network" | "storage"))).then(|| message(path))
 }
 
+/// What is said of what cannot be read yet.
+fn reading(path: &str) -> String {
+    match path.trim_start_matches("/api/v1/").split('/').next() {
+        Some(group @ ("storage" | "network" | "sriov")) => coming_with("reading this comes", group),
+        _ => message(path),
+    }
+}
+
 fn message(path: &str) -> String {
     let (what, group) = match path.trim_start_matches("/api/v1/").split('/').next() {
         Some("vm") => ("snapshots, backups and mirrors of VMs come", "vm snapshot"),
@@ -90,6 +96,11 @@ fn message(path: &str) -> String {
         Some("metrics") => ("the figures of Ceph and ZooKeeper come", "storage"),
         _ => ("this comes", ""),
     };
+    coming_with(what, group)
+}
+
+fn coming_with(what: &str, group: &str) -> String {
+    let group = if group == "sriov" { "network" } else { group };
     let release = arrival(group).unwrap_or("a later release");
     format!("{what} with {release}; this one is {}", env!("CARGO_PKG_VERSION"))
 }

@@ -3,8 +3,7 @@
 use axum::extract::State;
 use axum::response::Response;
 use pvc_api_types::{Pool, Volume};
-use pvc_model::storage::{PoolName, VolumeId, VolumeName, VolumeRecord};
-use pvc_ports::SnapshotInfo;
+use pvc_model::storage::{PoolName, VolumeId, VolumeName};
 
 use super::Api;
 use super::at::At;
@@ -13,7 +12,6 @@ use crate::json;
 use crate::limit::Limit;
 use crate::openapi::ReadRefused;
 use crate::params::{Params, params};
-use crate::state::ApiState;
 use crate::view::storage::{pool, volume};
 
 params! {
@@ -24,7 +22,7 @@ params! {
     }
 }
 
-/// The pools by name.
+/// The pools by Ceph's number; those that have no statistics yet come first.
 #[utoipa::path(
     get, path = "/api/v1/storage/ceph/pool", tag = "storage-pool", params(PoolFilter),
     responses((status = 200, body = Vec<Pool>), ReadRefused)
@@ -33,7 +31,9 @@ pub async fn get_storage_ceph_pool(State(api): Api, Params(filter): Params<PoolF
     let limit = Limit::new(filter.limit.as_deref())?;
     let cluster = api.view();
     let records = cluster.pools.values().filter(|record| limit.matches(record.name.as_str()));
-    Ok(json::ok(&records.map(|record| pool(record, &cluster)).collect::<Vec<_>>()))
+    let mut pools: Vec<Pool> = records.map(|record| pool(record, &cluster)).collect();
+    pools.sort_by_key(|pool| pool.stats.get("id").and_then(serde_json::Value::as_i64));
+    Ok(json::ok(&pools))
 }
 
 /// One pool.
@@ -101,27 +101,9 @@ pub async fn get_storage_ceph_volume_pool_volume(
     if let Some(record) = cluster.volumes.get(&id) {
         return Ok(json::ok(&[volume(record)]));
     }
-    if let Some(record) = unrecorded(&api, &id).await {
-        return Ok(json::ok(&[volume(&record)]));
-    }
     if !cluster.pools.contains_key(&id.pool) {
         return Err(ApiError::refused(format!("there is no pool `{}`", id.pool)));
     }
-    Err(ApiError::not_found(format!("there is no volume `{id}`")))
-}
-
-/// A volume that no record tells of, as the storage knows it: a standalone daemon's volumes are what
-/// lies in its directory.
-async fn unrecorded(api: &ApiState, id: &VolumeId) -> Option<VolumeRecord> {
-    let found = api.storage().ok()?.volume(id).await.ok()?;
-    let stats = serde_json::json!({ "size": found.size_bytes });
-    let snapshot = |snapshot: SnapshotInfo| {
-        let stats = serde_json::json!({ "size": snapshot.size_bytes });
-        (snapshot.name, stats.to_string().into())
-    };
-    Some(VolumeRecord {
-        id: found.id,
-        stats: stats.to_string().into(),
-        snapshots: found.snapshots.into_iter().map(snapshot).collect(),
-    })
+    Err(ApiError::not_found(format!("no volume `{id}` is recorded"))
+        .hint(Some("`pvcd volume record` on a node makes the records say what is there")))
 }

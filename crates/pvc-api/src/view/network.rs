@@ -1,7 +1,7 @@
 //! Networks on the wire.
 
 use pvc_api_types as api;
-use pvc_model::network::NetworkRecord;
+use pvc_model::network::{AclRecord, LeaseRecord, NetworkRecord};
 
 /// A network, or `None` if its record's VNI is no number: clients take it as one.
 pub fn network(record: &NetworkRecord) -> Option<api::Network> {
@@ -25,6 +25,24 @@ pub fn network(record: &NetworkRecord) -> Option<api::Network> {
             dhcp_end: unset(&record.dhcp4_end),
         },
     })
+}
+
+pub fn lease(record: &LeaseRecord) -> api::Lease {
+    api::Lease {
+        hostname: unset(&record.hostname),
+        ip4_address: record.address.clone(),
+        mac_address: record.mac.clone(),
+        timestamp: record.expiry.clone().unwrap_or_else(|| "static".to_owned()),
+    }
+}
+
+pub fn acl(record: &AclRecord) -> api::Acl {
+    api::Acl {
+        direction: record.direction.as_str().to_owned(),
+        order: record.order.into(),
+        description: record.description.clone(),
+        rule: record.rule.clone(),
+    }
 }
 
 /// The text, or the word `None`, which clients compare with.

@@ -85,8 +85,9 @@ pub async fn start_on(tree: Arc<dyn Tree>, dump: &BTreeMap<String, String>, sett
     let random = Arc::new(SeededRandom::new(7));
     let store = Store::open(tree.clone(), Arc::new(TokioClock::new()), random.clone()).await.unwrap();
     if !dump.is_empty() {
-        store.initialize(false).await.unwrap();
+        // Into nothing: what a node has observed is not restored over what is so now.
         store.restore(dump).await.unwrap();
+        store.repair().await.unwrap();
     }
     let storage = Arc::new(MemoryStorage::new());
     let state =
