@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use pvc_model::Uuid;
 use pvc_model::attention::Attention;
-use pvc_ports::Command;
+use pvc_ports::{Command, GuestRun};
 use tokio_util::sync::CancellationToken;
 
 use crate::shared::Shared;
@@ -50,11 +50,15 @@ pub(crate) async fn run(shared: Arc<Shared>, limit: Duration, shutdown: Cancella
     }
 }
 
-/// The guests here that have a record: as the hypervisor says, or as it last said.
+/// The guests here that have a record: as the hypervisor says, or as it last said. One that was made and never let run
+/// is none: without the store nobody lets it run.
 async fn running(shared: &Shared) -> Vec<Uuid> {
     let recorded = shared.store.view();
     match shared.within(END_GUESTS, shared.ports.hypervisor.guests()).await {
-        Some(Ok(guests)) => guests.into_keys().filter(|vm| recorded.vms.contains_key(vm)).collect(),
+        Some(Ok(guests)) => {
+            let ran = guests.into_values().filter(|guest| guest.run != GuestRun::Created);
+            ran.map(|guest| guest.uuid).filter(|vm| recorded.vms.contains_key(vm)).collect()
+        }
         _ => shared.guests.borrow().known.keys().copied().collect(),
     }
 }

@@ -756,7 +756,11 @@ async fn a_cut_off_node_without_vms_or_in_maintenance_does_not_reset_itself() {
             three.eyes().change(changes).await;
             three.eyes().pass(5).await;
         }
+        let never_ran = three.worlds[2].define(9, VmState::Stop).await;
+        three.eyes().pass(5).await;
         three.daemons[2].as_ref().unwrap().connection.cut();
+        // What was made and never let run is nobody's copy.
+        three.worlds[2].hypervisor.leave_created(never_ran, "vm9");
         three.eyes().pass(300).await;
         let ran = three.worlds[2].exec.ran();
         assert!(!ran.iter().any(|command| command.args.contains(&"reboot".to_owned())), "{ran:?}");
