@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use pvc_model::cluster::Cluster;
 use pvc_model::fault;
-use pvc_model::node::{DaemonState, DomainState};
+use pvc_model::node::{DaemonState, DomainState, NodeRecord};
 use pvc_model::request::StateRequest;
 use pvc_model::vm::{VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
@@ -134,13 +134,15 @@ fn look_at_state(cluster: &Cluster, vm: Uuid, name: &str, request: StateRequest)
     let record = cluster.vms.get(&vm).ok_or_else(|| removed(name))?;
     let alive = || cluster.nodes.values().filter(|node| node.daemon_state == DaemonState::Run);
     let runs = alive().any(|node| node.running.contains(&vm));
+    // What another node's list says of a VM that is to run may be old: only its own node's word counts.
+    let runs_at_home = alive().any(|node| record.is_assigned_to(&node.name) && node.running.contains(&vm));
     // A guest is listed while QEMU still brings it up, and may yet be given up.
     let is_settled = !alive().any(|node| node.working_on.contains(&vm));
     let once = |there: bool| Ok(if there && is_settled { Look::Done(()) } else { Look::NotYet });
     let wants_up = matches!(request, StateRequest::Start | StateRequest::Restart);
     match &record.state {
         Fail => Err(failed(name, &record.failed_reason)),
-        Start if wants_up => once(runs),
+        Start if wants_up => once(runs_at_home),
         Restart | Migrate | MigrateLive | Unmigrate if wants_up => Ok(Look::NotYet),
         Shutdown if request == StateRequest::Shutdown => Ok(Look::NotYet),
         Stop | Disable if !wants_up => once(!runs),
@@ -170,7 +172,10 @@ pub async fn for_move(api: &ApiState, moved: &Moved) -> Result<()> {
 }
 
 fn runs_on(cluster: &Cluster, moved: &Moved) -> bool {
-    cluster.nodes.get(&moved.to).is_some_and(|node| node.running.contains(&moved.uuid))
+    // A guest is listed while QEMU still brings it up, and may yet be given up.
+    let runs =
+        |node: &NodeRecord| node.running.contains(&moved.uuid) && !node.working_on.contains(&moved.uuid);
+    cluster.nodes.get(&moved.to).is_some_and(|node| runs(node))
 }
 
 /// Whether the VM's sender has shut it down, to be started by the other node.

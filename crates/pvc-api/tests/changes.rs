@@ -267,6 +267,36 @@ async fn who_waits_for_a_start_or_a_stop_waits_as_long_as_the_node_works_on_it()
 }
 
 #[tokio::test]
+async fn who_waits_for_a_start_believes_the_list_of_its_own_node_and_no_other() {
+    let api = with_web().await;
+    // As an older peer left it there.
+    api.write("/nodes/pvchv2/runningdomains", UUID).await;
+    let waiter = waiting(&api, "/vm/web/state?state=start&wait=True");
+    api.eventually("the start is asked for", |view| view.vm("web").unwrap().state == VmState::Start).await;
+    api.eventually("the old list is seen", |view| !view.nodes["pvchv2"].running.is_empty()).await;
+    assert!(!waiter.is_finished());
+    api.play("web", "start", true).await;
+    assert_eq!(waiter.await.unwrap().ok()["message"], "VM `web` runs");
+}
+
+#[tokio::test]
+async fn who_waits_for_a_move_waits_as_long_as_the_new_node_brings_the_guest_up() {
+    let api = with_web().await;
+    api.play("web", "start", true).await;
+    let waiter = waiting(&api, "/vm/web/node?action=move&node=pvchv2&wait=True");
+    api.eventually("the move is asked for", |view| view.vm("web").unwrap().state == VmState::Migrate).await;
+    // Shut down for the journey.
+    api.write("/nodes/pvchv1/runningdomains", "").await;
+    api.write("/pvcrs/working_on/pvchv2", UUID).await;
+    api.write(&format!("/domains/{UUID}/state"), "start").await;
+    api.write("/nodes/pvchv2/runningdomains", UUID).await;
+    api.eventually("the new node lists it", |view| !view.nodes["pvchv2"].running.is_empty()).await;
+    assert!(!waiter.is_finished());
+    api.write("/pvcrs/working_on/pvchv2", "").await;
+    assert_eq!(waiter.await.unwrap().ok()["message"], "VM `web` is on node `pvchv2` now");
+}
+
+#[tokio::test]
 async fn who_waits_for_a_start_that_fails_hears_why() {
     let api = with_web().await;
     let waiter = waiting(&api, "/vm/web/state?state=start&wait=True");

@@ -275,6 +275,12 @@ pub fn check_node(node: &NodeRecord, need: &Need<'_>, promises: &Promises) -> Re
     check_in(&[DomainState::Ready], node, need, promises)
 }
 
+/// As [`check_node`], for an operator who insists on this node although it was flushed, as to try it before it takes
+/// VMs again.
+pub fn check_insisted(node: &NodeRecord, need: &Need<'_>, promises: &Promises) -> Result<(), Unfit> {
+    check_in(&[DomainState::Ready, DomainState::Flushed], node, need, promises)
+}
+
 /// As [`check_node`], for a VM that is on its way to this node: one that takes its VMs back waits for it.
 pub fn check_destination(node: &NodeRecord, need: &Need<'_>, promises: &Promises) -> Result<(), Unfit> {
     check_in(&[DomainState::Ready, DomainState::Unflush], node, need, promises)

@@ -1240,6 +1240,36 @@ async fn a_vm_on_its_way_is_sent_elsewhere_or_called_back() {
 }
 
 #[tokio::test]
+async fn one_vm_tries_a_flushed_node_if_its_operator_insists() {
+    let world = World::with_nodes(&["hv1", "hv2"]).await;
+    world.define("web1", UUID).await;
+    world
+        .write(|changes| {
+            changes.vm(UUID, VmChange::Node("hv1".into())).vm(UUID, VmChange::State(VmState::Start));
+        })
+        .await;
+    let to = |movement, node| Move { force: true, ..moving(movement, node) };
+    for movement in [Movement::Move, Movement::Migrate] {
+        for (state, is_taken) in [(DomainState::Flush, false), (DomainState::Flushed, true)] {
+            world.domain_state("hv2", state).await;
+            let refused = vm::move_vm(&world.store, "web1", &moving(movement, Some("hv2"))).await;
+            let ChangeError::Refused(refusal) = refused.unwrap_err() else { panic!("it is refused") };
+            assert_eq!(refusal.hint().is_some_and(|hint| hint.contains("--force")), is_taken, "{refusal}");
+            // Of its own accord the cluster never chooses it.
+            assert!(vm::move_vm(&world.store, "web1", &to(movement, None)).await.is_err());
+            let moved = vm::move_vm(&world.store, "web1", &to(movement, Some("hv2"))).await;
+            assert_eq!(moved.is_ok(), is_taken, "{moved:?}");
+        }
+        world
+            .write(|changes| {
+                changes.vm(UUID, VmChange::Node("hv1".into())).vm(UUID, VmChange::State(VmState::Start));
+                changes.vm(UUID, VmChange::LastNode(None));
+            })
+            .await;
+    }
+}
+
+#[tokio::test]
 async fn a_vm_that_runs_is_sent_to_no_node_that_cannot_take_it() {
     let world = World::with_nodes(&["hv1", "hv2"]).await;
     world.define("web1", UUID).await;

@@ -429,7 +429,7 @@ params! {
         action: PlaceAction,
         /// The target; chosen without one.
         node: Option<String>,
-        /// Migrates a VM further that is migrated already.
+        /// Migrates a VM further that is migrated already, and takes a flushed node for its target.
         force: Flag,
         /// Reply when it is there.
         wait: Flag,

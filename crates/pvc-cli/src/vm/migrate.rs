@@ -19,7 +19,7 @@ pub struct Migrate {
     #[arg(short, long, value_name = "NODE", add = crate::completion::nodes())]
     target: Option<String>,
 
-    /// Migrate it on, even if it is away from its own node already
+    /// Migrate it on, even if it is away from its own node already, and also to a flushed node
     #[arg(short, long)]
     force: bool,
 

@@ -19,6 +19,10 @@ pub struct Move {
     #[arg(short, long, value_name = "NODE", add = crate::completion::nodes())]
     target: Option<String>,
 
+    /// Move it to a flushed node as well, to try that node before it takes VMs again
+    #[arg(short, long)]
+    force: bool,
+
     /// Return only when the VM has arrived
     #[arg(short, long)]
     wait: bool,
@@ -37,7 +41,7 @@ impl Move {
         let placement = Placement {
             action: Action::Move,
             node: self.target,
-            force: false,
+            force: self.force,
             wait: self.wait,
             force_live: self.force_live,
         };

@@ -4,7 +4,8 @@
 use pvc_model::cluster::Cluster;
 use pvc_model::node::{DomainState, NodeRecord};
 use pvc_model::placement::{
-    Need, NoPlace, Promises, Unfit, Weighed, check_node, check_size, place, selector_for, weigh,
+    Need, NoPlace, Promises, Unfit, Weighed, check_insisted, check_node, check_size, place, selector_for,
+    weigh,
 };
 use pvc_model::request::moving_state;
 use pvc_model::vm::moving::{is_moving, keeps_orders, ways};
@@ -41,7 +42,7 @@ pub struct Move {
     pub movement: Movement,
     /// The target; without one it is chosen. Not looked at by `Unmigrate`.
     pub node: Option<String>,
-    /// Migrates a VM that is migrated already; it keeps the node it returns to.
+    /// Migrates a VM that is migrated already; it keeps the node it returns to. A flushed node may be the target.
     pub force: bool,
     /// No fallback to a shutdown.
     pub live_only: bool,
@@ -121,6 +122,10 @@ impl Refusal for MoveRefusal {
             }
             MoveRefusal::NotMigrated { .. } => Some("`pvc vm move` moves it for good".to_owned()),
             MoveRefusal::State { .. } => Some("wait until its state is settled".to_owned()),
+            MoveRefusal::Unfit { unfit: Unfit::Domain(DomainState::Flushed), .. } => Some(
+                "`pvc node ready` makes it take VMs again; `--force` moves this one there before, as to try it"
+                    .to_owned(),
+            ),
             MoveRefusal::Unfit { unfit, .. } => unfit.size_hint(),
             MoveRefusal::OnItsWay { .. } => Some(
                 "`pvc vm move --target NODE` sends it elsewhere, or back to the node that it runs on"
@@ -276,7 +281,7 @@ fn target(cluster: &Cluster, record: &VmRecord, ask: &Move, runs: bool) -> Resul
         (Movement::Unmigrate, None, _) => return Err(MoveRefusal::NotMigrated { vm: vm() }),
         (Movement::Unmigrate, Some(back), _) => {
             let node = find_node(cluster, back.as_str())?;
-            fits(cluster, record, node, Need { node_limit: &[], ..need })?;
+            fits(cluster, record, node, Need { node_limit: &[], ..need }, false)?;
             node.name.clone()
         }
         (Movement::Migrate, Some(from), _) if !ask.force => {
@@ -292,7 +297,7 @@ fn target(cluster: &Cluster, record: &VmRecord, ask: &Move, runs: bool) -> Resul
             if record.is_assigned_to(&node.name) && !is_moving {
                 return Err(MoveRefusal::AlreadyThere { vm: vm(), node: node.name.clone() });
             }
-            fits(cluster, record, node, need)?;
+            fits(cluster, record, node, need, ask.force)?;
             node.name.clone()
         }
     };
@@ -327,7 +332,13 @@ fn promises(cluster: &Cluster, record: &VmRecord) -> Promises {
 /// A VM that does not run may be assigned to a node that takes no VMs at present (one that waits for its node
 /// waits for that one then), and one that runs there still has its memory. It cannot wait for a node that is ready and
 /// whose daemon is away: that one will never be asked to be ready.
-fn fits(cluster: &Cluster, record: &VmRecord, node: &NodeRecord, need: Need<'_>) -> Result<(), MoveRefusal> {
+fn fits(
+    cluster: &Cluster,
+    record: &VmRecord,
+    node: &NodeRecord,
+    need: Need<'_>,
+    insists: bool,
+) -> Result<(), MoveRefusal> {
     let is_called_back = is_moving(&record.state) && need.leaving == Some(&node.name);
     let is_up = need.runs && !matches!(record.state, VmState::Stop | VmState::Fail);
     let need = match (is_called_back, node.running.contains(&record.uuid)) {
@@ -337,7 +348,8 @@ fn fits(cluster: &Cluster, record: &VmRecord, node: &NodeRecord, need: Need<'_>)
         (false, _) => need,
     };
     let waits_in_vain = waits_to_start(cluster, record) && node.domain_state == DomainState::Ready;
-    let unfit = match check_node(node, &need, &promises(cluster, record)) {
+    let check = if insists { check_insisted } else { check_node };
+    let unfit = match check(node, &need, &promises(cluster, record)) {
         Err(unfit @ Unfit::Daemon(_)) if waits_in_vain => Err(unfit),
         Err(Unfit::Daemon(_) | Unfit::Domain(_)) if !is_up => check_size(node, need.memory_mib, need.vcpus),
         other => other,
