@@ -13,7 +13,7 @@ use pvc_worker::Worker;
 use tokio_util::sync::CancellationToken;
 
 use crate::standalone::finish;
-use crate::supervise::{while_beating, while_view_lives};
+use crate::supervise::{close, while_beating, while_view_lives};
 use crate::{Ended, ports, settings, signals};
 
 pub async fn node(file: Option<PathBuf>) -> anyhow::Result<Ended> {
@@ -30,14 +30,14 @@ async fn run_node(
 ) -> anyhow::Result<Ended> {
     let ports = ports::machine(config)?;
     let settings = settings::node(config);
-    pvc_node::before_store(&settings, &ports).await?;
-    with_store(config, async |store| {
+    pvc_node::before_store(&settings, &ports, &shutdown).await?;
+    with_store(config, &shutdown, async |store| {
         let node = Node::new(settings, ports, store)
             .with_log(log_lines)
             .when_waiting(|what| Notifier.waiting(what))
             .when_ready(|| Notifier.ready())
             .with_heartbeat(Notifier.watchdog_interval(), || Notifier.alive());
-        Ok(match node.run(shutdown).await? {
+        Ok(match node.run(shutdown.clone()).await? {
             Outcome::Stopped => Ended::Stopped,
             Outcome::Reexec => Ended::Reexec,
         })
@@ -47,7 +47,7 @@ async fn run_node(
 
 pub async fn api(file: Option<PathBuf>) -> anyhow::Result<Ended> {
     let (config, log, shutdown) = begin(file, "pvcapid", false)?;
-    let ended = with_store(&config, async |store| {
+    let ended = with_store(&config, &shutdown, async |store| {
         store.check_layout()?;
         let settings = settings::api(&config)?;
         let (clock, random) = (Arc::new(SystemClock), Arc::new(OsRandom));
@@ -64,7 +64,7 @@ pub async fn api(file: Option<PathBuf>) -> anyhow::Result<Ended> {
 
 pub async fn worker(file: Option<PathBuf>) -> anyhow::Result<Ended> {
     let (config, log, shutdown) = begin(file, "pvcworkerd", false)?;
-    let ended = with_store(&config, async |store| {
+    let ended = with_store(&config, &shutdown, async |store| {
         store.check_layout()?;
         let ports = ports::machine(&config)?;
         let name = settings::node(&config).name;
@@ -80,19 +80,26 @@ pub async fn worker(file: Option<PathBuf>) -> anyhow::Result<Ended> {
     finish(&log, ended.await)
 }
 
-/// Runs a role on a session of its own with the cluster's store, which is closed in the end.
+/// Runs a role on a session of its own with the cluster's store, which is closed in the end. A start that is asked to
+/// stop before the store has answered waits for it no longer.
 async fn with_store(
     config: &Config,
+    shutdown: &CancellationToken,
     role: impl AsyncFnOnce(Store) -> anyhow::Result<Ended>,
 ) -> anyhow::Result<Ended> {
-    let tree = ports::zookeeper(config).await?;
-    let store = ports::store(tree.clone()).await?;
+    let open = async {
+        let tree = ports::zookeeper(config).await?;
+        let store = ports::store(tree.clone()).await?;
+        anyhow::Ok((tree, store))
+    };
+    let Some(opened) = shutdown.run_until_cancelled(open).await else { return Ok(Ended::Stopped) };
+    let (tree, store) = opened?;
     let ended = while_view_lives(&store, role(store.clone())).await;
     // A service that says it stops is killed some time later, also if it has begun anew meanwhile.
     if !matches!(ended, Ok(Ended::Reexec)) {
         Notifier.stopping();
     }
-    tree.close().await;
+    close(tree.as_ref(), &SystemClock).await;
     ended
 }
 

@@ -30,6 +30,9 @@ pub enum Ended {
 /// a stack and caches of its own; what computes is the guests.
 const MOST_THREADS: usize = 4;
 
+/// How long threads that wait for the system, the name of a server that nobody resolves for one, may go on at the end.
+const LAST_THREADS: Duration = Duration::from_secs(1);
+
 /// How often memory that is free goes back to the system: some milliseconds of work each time.
 const TIDY_EVERY: Duration = Duration::from_secs(30);
 
@@ -73,7 +76,9 @@ fn on_runtime(role: Role) -> anyhow::Result<u8> {
         .enable_all()
         .build()?;
     runtime.spawn(give_memory_back());
-    runtime.block_on(play(role))
+    let ended = runtime.block_on(play(role));
+    runtime.shutdown_timeout(LAST_THREADS);
+    ended
 }
 
 /// What a start or a large reply needed for a moment is not this daemon's for ever.

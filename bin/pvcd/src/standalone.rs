@@ -43,7 +43,7 @@ async fn with_store(
 ) -> anyhow::Result<Ended> {
     let ports = ports::machine(config)?;
     let settings = settings::node(config);
-    pvc_node::before_store(&settings, &ports).await?;
+    pvc_node::before_store(&settings, &ports, &shutdown).await?;
     let store = ports::store(tree.connect()).await?;
 
     let name = settings.name.clone();

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::time::Duration;
 
-use pvc_ports::Clock;
+use pvc_ports::{Clock, Tree};
 use pvc_store::Store;
 use tokio_util::sync::CancellationToken;
 
@@ -47,6 +47,18 @@ pub async fn while_view_lives<T>(
 ) -> anyhow::Result<T> {
     let frozen = "the view of the store is kept up to date no more, by a bug of this program";
     store.while_alive(work).await.unwrap_or_else(|| Err(anyhow::anyhow!(frozen)))
+}
+
+/// How long a server may take for the last of its answers.
+const CLOSE: Duration = Duration::from_secs(2);
+
+/// Closes a session. A server that does not answer keeps no daemon from its end: it ends the session by itself.
+pub async fn close(tree: &dyn Tree, clock: &dyn Clock) {
+    tokio::select! {
+        biased;
+        () = tree.close() => {}
+        () = clock.sleep(CLOSE) => tracing::warn!("the store did not answer the end of the session"),
+    }
 }
 
 /// Runs `work`, and calls `beat` at once and then each `interval` while it does. Both are one task: work

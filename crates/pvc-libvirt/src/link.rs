@@ -156,6 +156,34 @@ impl Link {
         }
     }
 
+    /// As [`call`](Self::call) on the connection that is there now, waiting with this thread: for what has to be done
+    /// while a value is dropped.
+    pub(crate) fn call_while_dropped(
+        &self,
+        deadline: Duration,
+        work: impl FnOnce(&Connection) -> Result<(), VirtError> + Send + 'static,
+    ) -> Result<(), CallError> {
+        let session = match &*self.state.borrow() {
+            State::Up(session) if !session.is_lost() => session.clone(),
+            State::Up(_) | State::Connecting | State::Down(_) => {
+                return Err(CallError::Unreachable("the connection to libvirt is lost".to_owned()));
+            }
+        };
+        let (done, answered) = mpsc::channel();
+        // Whether anybody waits is asked of the one, and what comes is sent to the other, which needs no runtime.
+        let (answer, waits) = oneshot::channel();
+        session.submit(Arc::default(), answer, move |connection| {
+            let _ = done.send(work(connection));
+            Ok(())
+        })?;
+        let said = answered.recv_timeout(deadline);
+        drop(waits);
+        match said {
+            Ok(said) => said.map_err(CallError::Libvirt),
+            Err(_) => Err(CallError::Late),
+        }
+    }
+
     /// An error of a call is the connection's fault if the connection is gone by now.
     fn blame(&self, session: &Session, error: VirtError) -> CallError {
         if error.kind() == crate::virt::Kind::Connection || session.is_lost() {

@@ -9,6 +9,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use pvc_ports::HypervisorError;
@@ -26,6 +27,8 @@ const CPU_LIMIT: Duration = Duration::from_secs(5);
 const WALL_LIMIT: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 const CALL: Duration = Duration::from_secs(20);
+/// How long a probe that nobody waits for any more may take to end.
+const DROPPED: Duration = Duration::from_secs(3);
 
 const SECTOR: usize = 512;
 /// The code of the boot sector, which the BIOS loads to 0x7c00.
@@ -74,17 +77,69 @@ impl Verdict {
     }
 }
 
+/// The probe's guest for as long as somebody waits for the verdict. Whoever stops waiting, because the daemon is asked
+/// to stop, drops this, and the guest goes with it: nobody else would end it.
+struct Guest<'l> {
+    link: &'l Link,
+    /// Whether the guest is not to be any more. Held while it is created and while it is ended.
+    over: Arc<Mutex<bool>>,
+    disk: PathBuf,
+    has_ended: bool,
+}
+
+impl Guest<'_> {
+    fn creation(&self, xml: String) -> impl FnOnce(&Connection) -> Result<(), VirtError> + Send + use<> {
+        let (over, disk) = (self.over.clone(), self.disk.clone());
+        move |connection| {
+            let over = over.lock().unwrap_or_else(PoisonError::into_inner);
+            if *over {
+                return Err(VirtError::ours("nobody waits for the probe any more"));
+            }
+            create(connection, &disk, &xml)
+        }
+    }
+
+    /// Waits for a creation that is under way; one that has not begun does not begin any more.
+    fn end(&self) -> impl FnOnce(&Connection) -> Result<(), VirtError> + Send + use<> {
+        let (over, disk) = (self.over.clone(), self.disk.clone());
+        move |connection| {
+            let mut over = over.lock().unwrap_or_else(PoisonError::into_inner);
+            *over = true;
+            let ended = end(connection);
+            let _ = fs::remove_file(&disk); // scratch; what stays is overwritten by the next probe
+            ended
+        }
+    }
+}
+
+impl Drop for Guest<'_> {
+    fn drop(&mut self) {
+        if self.has_ended {
+            return;
+        }
+        // A thread of the runtime waits here, for once: the daemon is about to end, and the runtime with it.
+        if let Err(error) = self.link.call_while_dropped(DROPPED, self.end()) {
+            let error = crate::translate(error, PROBE, DROPPED);
+            tracing::warn!(%error, "the KVM probe's guest could not be ended");
+        }
+    }
+}
+
 /// Runs the probe guest, with its disk in the directory `scratch`.
 ///
 /// # Errors
 /// When libvirt cannot be reached. That it refuses the guest is a verdict.
+///
+/// # Cancellation
+/// Dropping the future ends the guest first, and waits for that up to 3 s with the thread that drops it.
 pub(crate) async fn probe(link: &Link, emulator: &str, scratch: &Path) -> Result<Verdict, HypervisorError> {
     if std::env::consts::ARCH != "x86_64" {
         return Ok(Verdict::refused("the KVM probe is x86-64 code, and this host is not x86-64", true));
     }
     let disk = scratch.join("pvc-kvm-probe.img");
-    let (xml, path) = (probe_xml(emulator, &disk), disk.clone());
-    let created = link.call(CALL, move |connection| create(connection, &path, &xml)).await;
+    let xml = probe_xml(emulator, &disk);
+    let mut guest = Guest { link, over: Arc::default(), disk, has_ended: false };
+    let created = link.call(CALL, guest.creation(xml)).await;
     let verdict = match created {
         Ok(()) => watch(link).await,
         Err(CallError::Libvirt(error)) => {
@@ -93,12 +148,9 @@ pub(crate) async fn probe(link: &Link, emulator: &str, scratch: &Path) -> Result
         }
         Err(error) => Err(crate::translate(error, PROBE, CALL)),
     };
-    let ended = link.call(CALL, move |connection| {
-        let ended = end(connection);
-        let _ = fs::remove_file(&disk); // scratch; what stays is overwritten by the next probe
-        ended
-    });
-    if let Err(error) = ended.await {
+    let ended = link.call(CALL, guest.end()).await;
+    guest.has_ended = true;
+    if let Err(error) = ended {
         tracing::warn!(error = %crate::translate(error, PROBE, CALL), "the KVM probe's guest could not be ended");
     }
     verdict

@@ -99,8 +99,9 @@ impl Rests {
 }
 
 /// Brings the networks up, for as long as it helps and at most for a while. What could not be done is
-/// logged, and done later by [`run`] if it becomes possible.
-pub(crate) async fn bring_up(networks: &CoreNetworks, ports: &Ports) {
+/// logged, and done later by [`run`] if it becomes possible. Once `shutdown` is cancelled the pass that has begun is
+/// the last one.
+pub(crate) async fn bring_up(networks: &CoreNetworks, ports: &Ports, shutdown: &CancellationToken) {
     let until = ports.clock.monotonic() + CEILING;
     let mut rests = Rests::default();
     loop {
@@ -108,7 +109,7 @@ pub(crate) async fn bring_up(networks: &CoreNetworks, ports: &Ports) {
         for step in &pass.done {
             tracing::info!("core networks: {step}");
         }
-        let in_time = ports.clock.monotonic() < until;
+        let in_time = ports.clock.monotonic() < until && !shutdown.is_cancelled();
         if (pass.is_idle() && !pass.waits()) || !in_time {
             Complaints::default().hear(&pass);
             break;
@@ -116,10 +117,10 @@ pub(crate) async fn bring_up(networks: &CoreNetworks, ports: &Ports) {
         // A first pass shows what the second has to set on the links that it made. One that failed may do
         // the same steps each time.
         if pass.done.is_empty() || !pass.failed.is_empty() {
-            ports.clock.sleep(POLL).await;
+            shutdown.run_until_cancelled(ports.clock.sleep(POLL)).await;
         }
     }
-    stop_foreign_dnsmasq(ports).await;
+    shutdown.run_until_cancelled(stop_foreign_dnsmasq(ports)).await;
 }
 
 async fn stop_foreign_dnsmasq(ports: &Ports) {
@@ -385,7 +386,7 @@ mod tests {
     async fn a_bare_machine_has_its_networks_at_once_and_a_second_start_changes_nothing() {
         let network = Arc::new(machine());
         let ports = on(&network);
-        bring_up(&networks(), &ports).await;
+        bring_up(&networks(), &ports, &CancellationToken::new()).await;
         assert_eq!(ports.clock.monotonic(), Duration::ZERO, "nothing is waited for");
         for (address, bridge) in
             [("10.0.0.1", "brupstream"), ("10.0.1.1", "brcluster"), ("10.0.2.1", "brstorage")]
@@ -397,7 +398,7 @@ mod tests {
         let rp_filter = network.setting("net/ipv4/conf/brcluster/rp_filter").await.unwrap();
         assert_eq!(rp_filter.as_deref(), Some("0"), "also on a bridge that was made a moment ago");
         let before = network.changes().len();
-        bring_up(&networks(), &ports).await;
+        bring_up(&networks(), &ports, &CancellationToken::new()).await;
         assert_eq!(network.changes().len(), before);
     }
 
@@ -411,16 +412,28 @@ mod tests {
             clock.sleep(Duration::from_secs(3)).await;
             plugged.insert_device("ens6");
         });
-        bring_up(&networks(), &ports).await;
+        bring_up(&networks(), &ports, &CancellationToken::new()).await;
         assert_eq!(network.links().await.unwrap()["ens6"].master.as_deref(), Some("brstorage"));
         assert!(ports.clock.monotonic() < Duration::from_secs(4));
 
         network.pull_out("ens6");
         let begun = ports.clock.monotonic();
-        bring_up(&networks(), &ports).await;
+        bring_up(&networks(), &ports, &CancellationToken::new()).await;
         let took = ports.clock.monotonic() - begun;
         assert!((CEILING..CEILING + POLL * 2).contains(&took), "{took:?}");
         assert_eq!(network.holder("10.0.2.1".parse().unwrap()).as_deref(), Some("brstorage"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_start_that_is_asked_to_stop_finishes_its_pass_and_waits_for_no_card() {
+        let network = Arc::new(MemoryNetwork::new().with_device("ens4").with_device("ens5"));
+        let ports = on(&network);
+        let shutdown = CancellationToken::new();
+        shutdown.cancel();
+        let begun = ports.clock.monotonic();
+        bring_up(&networks(), &ports, &shutdown).await;
+        assert_eq!(ports.clock.monotonic() - begun, Duration::ZERO);
+        assert_eq!(network.links().await.unwrap()["ens4"].master.as_deref(), Some("brupstream"));
     }
 
     #[tokio::test(start_paused = true)]
@@ -428,7 +441,7 @@ mod tests {
         let network = Arc::new(machine());
         network.set_failing(true);
         let ports = on(&network);
-        bring_up(&networks(), &ports).await;
+        bring_up(&networks(), &ports, &CancellationToken::new()).await;
         assert!(ports.clock.monotonic() < CEILING + POLL * 2);
     }
 
@@ -477,7 +490,7 @@ mod tests {
                 let network = reached_by_its_card(metric).await;
                 network.set_refusing(refuses);
                 let ports = on(&network);
-                bring_up(&networks(), &ports).await;
+                bring_up(&networks(), &ports, &CancellationToken::new()).await;
                 let links = network.links().await.unwrap();
                 assert!(links["ens4"].addresses.contains(&own()), "{case}: {:?}", network.changes());
                 let routes = network.routes().await.unwrap();
@@ -485,7 +498,7 @@ mod tests {
                 assert_eq!(network.holder("10.0.2.1".parse().unwrap()).as_deref(), Some("brstorage"));
 
                 network.set_refusing(|_| false);
-                bring_up(&networks(), &ports).await;
+                bring_up(&networks(), &ports, &CancellationToken::new()).await;
                 assert!(is_reached(&network).await, "{case}: {:?}", network.changes());
                 assert_eq!(network.links().await.unwrap()["ens4"].addresses, [].into());
                 assert_eq!(network.routes().await.unwrap(), [way_out("brupstream", 0)]);
@@ -508,7 +521,7 @@ mod tests {
                 }
                 lasting && first.as_ref() == Some(change)
             });
-            bring_up(&networks(), &on(&network)).await;
+            bring_up(&networks(), &on(&network), &CancellationToken::new()).await;
             let told = format!("change {at} of metric {metric}, lasting: {lasting}: {:?}", network.changes());
             assert!(network.holder(own().addr()).is_some(), "{told}");
             let routes = network.routes().await.unwrap();
@@ -523,7 +536,7 @@ mod tests {
     async fn what_fails_on_one_network_does_not_keep_another_from_moving_to_its_bridge() {
         let network = reached_by_its_card(0).await;
         network.set_refusing(|change| matches!(change, NetworkChange::Master { link, .. } if link == "ens6"));
-        bring_up(&networks(), &on(&network)).await;
+        bring_up(&networks(), &on(&network), &CancellationToken::new()).await;
         assert!(is_reached(&network).await);
         // With the address on both of them the kernel would send by the port, and hear no answer.
         assert_eq!(network.links().await.unwrap()["ens4"].addresses, [].into());
@@ -540,7 +553,7 @@ mod tests {
             let is_port = |change: &&NetworkChange| matches!(change, NetworkChange::Master { link, master: Some(_) } if link == "ens4");
             network.changes().iter().filter(is_port).count()
         };
-        bring_up(&networks(), &ports).await;
+        bring_up(&networks(), &ports, &CancellationToken::new()).await;
         assert_eq!(network.holder("10.0.2.1".parse().unwrap()).as_deref(), Some("brstorage"));
         let (mut keeper, at_start, mut told) = (Keeper::default(), enslaved(), Vec::new());
         for _ in 0..720 {
@@ -566,10 +579,10 @@ mod tests {
     async fn the_distributions_dnsmasq_is_stopped_and_left_alone_where_it_does_not_run() {
         let services = Arc::new(ScriptedServices::new().with(FOREIGN_DNSMASQ, UnitManner::Runs));
         let ports = Ports { services: services.clone(), ..on(&Arc::new(machine())) };
-        bring_up(&networks(), &ports).await;
+        bring_up(&networks(), &ports, &CancellationToken::new()).await;
         assert_eq!(services.calls(), []);
         services.set_state(FOREIGN_DNSMASQ, UnitState::Active);
-        bring_up(&networks(), &ports).await;
+        bring_up(&networks(), &ports, &CancellationToken::new()).await;
         assert_eq!(services.calls(), [UnitCall::Stop(FOREIGN_DNSMASQ.to_owned())]);
     }
 
@@ -577,7 +590,7 @@ mod tests {
     async fn what_somebody_removes_is_made_again_and_an_address_of_others_is_left_alone() {
         let network = Arc::new(machine());
         let ports = on(&network);
-        bring_up(&networks(), &ports).await;
+        bring_up(&networks(), &ports, &CancellationToken::new()).await;
         let floating = "10.0.0.250/24".parse().unwrap();
         network.add_address("brupstream", floating).await.unwrap();
         network.pull_out("brcluster");

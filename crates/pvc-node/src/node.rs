@@ -26,6 +26,10 @@ use crate::{
 /// How long the store may take for each of the last words.
 const LAST_WORD: Duration = Duration::from_secs(5);
 
+/// How long the store may take for the word that the start was given up: systemd and operators wait for it, and who
+/// starts a daemon that hangs often hangs on the store.
+const UNSTARTED_WORD: Duration = Duration::from_secs(2);
+
 /// How long each kind of task may take to end.
 const TASKS_END: Duration = Duration::from_secs(20);
 
@@ -427,7 +431,7 @@ async fn say_not_started(shared: &Shared) {
         shared.store.fresh().await?;
         shared.store.change(decide).await
     };
-    if !matches!(shared.within(LAST_WORD, work).await, Some(Ok(()))) {
+    if !matches!(shared.within(UNSTARTED_WORD, work).await, Some(Ok(()))) {
         tracing::warn!("it could not be written that the daemon ends");
     }
 }

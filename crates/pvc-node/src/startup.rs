@@ -12,6 +12,7 @@ use pvc_model::node::{CoordinatorState, DaemonState, DomainState, HypervisorNote
 use pvc_ports::{HostFacts, HypervisorError, HypervisorFacts};
 use pvc_store::schema::{SCHEMA_VERSION, SchemaStep, schema_step};
 use pvc_store::{Announced, Change, ChangeError, Changes, ConfigChange, NewNode, NodeChange, StoreError};
+use tokio_util::sync::CancellationToken;
 
 use crate::bmc;
 use crate::network;
@@ -57,25 +58,30 @@ async fn step<E>(name: &'static str, when: When, work: impl Future<Output = Resu
     }
 }
 
-/// The steps that make the store reachable: to be taken before it is opened.
+/// The steps that make the store reachable: to be taken before it is opened. Once `shutdown` is cancelled nothing is
+/// waited for any more; a step on the networks that has begun is finished, for it may hold this machine's address.
 ///
 /// # Errors
 /// If a folder that the daemon needs cannot be made. A service that does not start is only logged.
-pub async fn before_store(settings: &NodeSettings, ports: &Ports) -> Result<(), NodeError> {
+pub async fn before_store(
+    settings: &NodeSettings,
+    ports: &Ports,
+    shutdown: &CancellationToken,
+) -> Result<(), NodeError> {
     let on = settings.subsystems;
     step("folders", When::Always, make_folders(settings)).await?;
     tracing::info!(node = %settings.name, version = settings.version, role = %settings.role, "starting");
     step("SR-IOV", When::only_if(on.sriov && on.networking, "SR-IOV is off"), not_yet("SR-IOV")).await?;
     step("core networks", When::only_if(on.networking, "networking is off"), async {
         if let Some(networks) = &settings.core_networks {
-            network::bring_up(networks, ports).await;
+            network::bring_up(networks, ports, shutdown).await;
         }
         not_yet("networks of VMs").await
     })
     .await?;
     let units = services::needed(settings);
     let start = async {
-        services::start_all(ports, &units).await;
+        shutdown.run_until_cancelled(services::start_all(ports, &units)).await;
         Ok(())
     };
     step("services", When::only_if(settings.start_services, "services are not started by this daemon"), start)

@@ -100,7 +100,7 @@ fn a_bare_machine_has_its_networks_after_the_first_steps_and_keeps_them_after_th
     alone(|| async {
         plug_in(&["ens4", "ens5", "ens6"]);
         let (_world, settings, ports) = node(networks()).await;
-        before_store(&settings, &ports).await.unwrap();
+        before_store(&settings, &ports, &CancellationToken::new()).await.unwrap();
         assert!(all_stand(), "{}", ip_says("addr"));
         for key in ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"] {
             assert_eq!(setting(key), "1", "{key}");
@@ -111,7 +111,7 @@ fn a_bare_machine_has_its_networks_after_the_first_steps_and_keeps_them_after_th
         // A floating address is not ours to judge here, and outlives the own one.
         ip("addr add 10.0.0.250/24 dev brupstream");
         ip("addr del 10.0.0.1/24 dev brupstream");
-        before_store(&settings, &ports).await.unwrap();
+        before_store(&settings, &ports, &CancellationToken::new()).await.unwrap();
         assert!(all_stand(), "{}", ip_says("addr"));
         assert!(ip_says("addr show dev brupstream").contains("10.0.0.250/24"));
     });
@@ -126,7 +126,7 @@ fn a_machine_that_somebody_set_up_on_its_cards_is_taken_over() {
         ip("addr add 192.168.7.7/24 dev ens4");
         ip("route add default via 10.0.0.254");
         let (_world, settings, ports) = node(networks()).await;
-        before_store(&settings, &ports).await.unwrap();
+        before_store(&settings, &ports, &CancellationToken::new()).await.unwrap();
         assert!(all_stand(), "{}\n{}", ip_says("addr"), ip_says("route"));
         let card = ip_says("addr show dev ens4");
         assert!(!card.contains("10.0.0.1/24") && card.contains("192.168.7.7/24"), "{card}");
@@ -142,7 +142,7 @@ fn networks_on_one_card_share_a_bridge() {
             (network.device, network.mtu) = ("ens4".to_owned(), 1500);
         }
         let (_world, settings, ports) = node(networks).await;
-        before_store(&settings, &ports).await.unwrap();
+        before_store(&settings, &ports, &CancellationToken::new()).await.unwrap();
         for address in ["10.0.0.1/24", "10.0.1.1/24", "10.0.2.1/24"] {
             assert!(stands("brcluster", "ens4", 1500, address), "{}", ip_says("addr"));
         }
@@ -156,7 +156,7 @@ fn what_is_removed_while_the_node_runs_is_made_again() {
     alone(|| async {
         plug_in(&["ens4", "ens5", "ens6"]);
         let (world, settings, ports) = node(networks()).await;
-        before_store(&settings, &ports).await.unwrap();
+        before_store(&settings, &ports, &CancellationToken::new()).await.unwrap();
         let random = Arc::new(SeededRandom::new(3));
         let store = Store::open(world.tree.connect(), world.clock.clone(), random).await.unwrap();
         let shutdown = CancellationToken::new();

@@ -9,15 +9,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use pvc_embedded::EmbeddedTree;
 use pvc_model::node::{CoordinatorState, DaemonState, DomainState, NodeRole};
 use pvc_model::storage::{RbdAccess, VolumeId};
 use pvc_model::vm::VmState;
 use pvc_model::{NodeName, Uuid};
-use pvc_node::{NodeError, Outcome};
-use pvc_ports::{GuestRun, Storage};
+use pvc_node::{NodeError, Outcome, Ports};
+use pvc_ports::{GuestRun, Services, ServicesError, Storage, UnitState};
 use pvc_store::{Announced, Change, Changes, ConfigChange, Ipmi, NodeChange, Store, VmChange};
 use pvc_testkit::{BmcManner, Manner, MemoryStorage, ScriptedCluster, SeededRandom};
+use tokio_util::sync::CancellationToken;
 use world::{INTERVAL, older_node, world};
 
 #[tokio::test(start_paused = true)]
@@ -1051,15 +1053,57 @@ async fn three_hundred_vms_are_started_in_good_order() {
 async fn the_first_steps_make_every_folder_also_below_one_that_is_there() {
     let world = world().await;
     std::fs::create_dir_all(world.folder.path().join("run")).unwrap();
-    pvc_node::before_store(&world.settings, &world.ports()).await.unwrap();
+    pvc_node::before_store(&world.settings, &world.ports(), &CancellationToken::new()).await.unwrap();
     for folder in ["run/dnsmasq", "console"] {
         assert!(world.folder.path().join(folder).is_dir(), "{folder}");
     }
     assert!(world.exec.ran().is_empty(), "services are not for this daemon to start");
     let mut refused = world.settings.clone();
     refused.directories.push("/proc/nonexistent/folder".into());
-    let error = pvc_node::before_store(&refused, &world.ports()).await.unwrap_err();
+    let error =
+        pvc_node::before_store(&refused, &world.ports(), &CancellationToken::new()).await.unwrap_err();
     assert_eq!(error.to_string(), "the folder `/proc/nonexistent/folder` could not be made");
+}
+
+/// A service manager that never answers.
+struct Silent;
+
+#[async_trait]
+impl Services for Silent {
+    async fn state(&self, _: &str) -> Result<UnitState, ServicesError> {
+        std::future::pending().await
+    }
+
+    async fn start(&self, _: &str) -> Result<(), ServicesError> {
+        std::future::pending().await
+    }
+
+    async fn stop(&self, _: &str) -> Result<(), ServicesError> {
+        std::future::pending().await
+    }
+
+    async fn restart(&self, _: &str) -> Result<(), ServicesError> {
+        std::future::pending().await
+    }
+
+    async fn set_enabled(&self, _: &str, _: bool) -> Result<(), ServicesError> {
+        std::future::pending().await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_start_that_is_asked_to_stop_waits_for_no_service() {
+    let mut world = world().await;
+    world.settings.start_services = true;
+    let ports = Ports { services: Arc::new(Silent), ..world.ports() };
+    let shutdown = CancellationToken::new();
+    let start = pvc_node::before_store(&world.settings, &ports, &shutdown);
+    tokio::pin!(start);
+    let waited = tokio::time::timeout(Duration::from_secs(3), &mut start).await;
+    assert!(waited.is_err(), "the service manager is waited for");
+    shutdown.cancel();
+    let ended = tokio::time::timeout(Duration::from_millis(1), &mut start).await;
+    ended.expect("nothing is waited for any more").expect("it was no mistake");
 }
 
 /// A world whose node has a BMC of this manner.
