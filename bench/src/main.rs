@@ -2,6 +2,8 @@
 //!
 //! `docs/dev/benchmarks.md` says what each figure means.
 
+#![forbid(unsafe_code)]
+
 mod child;
 mod cli;
 mod counting;

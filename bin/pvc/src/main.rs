@@ -1,5 +1,7 @@
 //! The `pvc` command: everything is in `pvc-cli`.
 
+#![forbid(unsafe_code)]
+
 use std::process::ExitCode;
 
 fn main() -> ExitCode {

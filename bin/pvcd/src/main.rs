@@ -1,6 +1,8 @@
 //! Every PVC daemon in one program: wiring only. Start reading in `standalone.rs`, the list of what one
 //! machine needs, or `cluster.rs`, the same in pieces.
 
+#![forbid(unsafe_code)]
+
 mod args;
 mod cluster;
 mod ports;

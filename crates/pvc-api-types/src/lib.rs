@@ -7,6 +7,8 @@
 //! omits, or answers with `null` where a value belongs, reads as its empty value, so that one odd
 //! record never hides a whole list from an operator.
 
+#![forbid(unsafe_code)]
+
 #[macro_use]
 mod wire;
 

@@ -15,6 +15,8 @@
 //!
 //! Without the feature `server` nothing here opens a socket: the handlers are a `tower` service.
 
+#![forbid(unsafe_code)]
+
 mod access;
 mod auth;
 mod body;

@@ -4,6 +4,7 @@
 //! cannot afford one. The rules of the wire are kept in one place, [`Client`]; the modules beside
 //! it give each request a name and each answer a type.
 
+#![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "no part of the simulated world: one thread, real time")]
 
 mod client;

@@ -9,6 +9,8 @@
 //! other tools keep keys of their own in these files. And no message and no `Debug` output ever holds
 //! the text of a secret.
 
+#![forbid(unsafe_code)]
+
 mod assemble;
 mod config;
 mod keys;

@@ -3,6 +3,8 @@
 //! Beside the suites stand the things that their tests share: a real ZooKeeper server, a real Ceph, and a proxy
 //! that cuts connections.
 
+#![forbid(unsafe_code)]
+
 pub mod ceph_cluster;
 pub mod hypervisor;
 pub mod machine;

@@ -14,6 +14,8 @@
 //! Document types, and with them entities, are refused everywhere; so is a text that costs more to parse than a
 //! domain XML is worth (`cost.rs`): by its size, depth, elements, attributes and namespaces.
 
+#![forbid(unsafe_code)]
+
 mod check;
 mod cost;
 mod edit;

@@ -13,6 +13,8 @@
 //!
 //! Without the feature `disk` there are only the tree as a value and the one in memory.
 
+#![forbid(unsafe_code)]
+
 #[cfg(feature = "disk")]
 mod disk;
 #[cfg(feature = "disk")]

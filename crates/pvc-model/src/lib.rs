@@ -11,6 +11,8 @@
 //! - **record**: what the tree holds about one thing. **pass**: one round of a reconciler,
 //!   made of **steps**.
 
+#![forbid(unsafe_code)]
+
 pub mod attention;
 pub mod cluster;
 pub mod domain;

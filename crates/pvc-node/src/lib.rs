@@ -20,6 +20,8 @@
 //! Every task works from the present state and is only woken by changes, so start-up, normal change and
 //! recovery are one code path; a task that panics is started again.
 
+#![forbid(unsafe_code)]
+
 mod bmc;
 mod ceph;
 mod collect;

@@ -12,6 +12,8 @@
 //!
 //! A dropped future may leave such a longer ask half way: carry them out in tasks of their own.
 
+#![forbid(unsafe_code)]
+
 pub mod cluster;
 pub mod device;
 pub mod fault;

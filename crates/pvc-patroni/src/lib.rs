@@ -2,6 +2,8 @@
 //!
 //! The answers say who leads; what `patronictl` prints for people to read is not asked.
 
+#![forbid(unsafe_code)]
+
 use std::net::IpAddr;
 use std::time::Duration;
 

@@ -8,6 +8,8 @@
 //! a cipher suite that both sides know, and 12 s and more on a BMC that is not there; so the suite is
 //! given, and every call has a deadline. Which suite a BMC speaks is remembered.
 
+#![forbid(unsafe_code)]
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;

@@ -19,6 +19,8 @@
 //! Only the outside world is simulated. What runs in it are the node role, the API's handlers, the worker, the store
 //! and the operations as they are in the binaries.
 
+#![forbid(unsafe_code)]
+
 mod actions;
 mod chance;
 mod cluster;

@@ -9,6 +9,8 @@
 //!
 //! Observations (keepalive, statistics, console) have one writer each and are written without versions.
 
+#![forbid(unsafe_code)]
+
 mod backup;
 mod change;
 mod decode;

@@ -4,6 +4,7 @@
 //! real world does. None of them sleeps for real: a test that wants hours to pass pauses Tokio's time
 //! (`#[tokio::test(start_paused = true)]`).
 
+#![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "its clock is Tokio's, which tests pause")]
 
 mod clock;

@@ -10,6 +10,8 @@
 //! - `jobs`: the kinds of jobs, one file each
 //! - `worker`: the loop
 
+#![forbid(unsafe_code)]
+
 mod jobs;
 mod plan;
 mod progress;

@@ -13,6 +13,7 @@
 //! whether it was sent: a stamp of life that a library sends again later, when its sender has long
 //! given up, makes a dead node look alive.
 
+#![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "an adapter works in real time")]
 
 mod call;

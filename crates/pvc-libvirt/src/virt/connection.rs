@@ -28,6 +28,7 @@ pub(crate) struct Connection {
 
 // SAFETY: libvirt's connections may be used from any thread and from many at once.
 unsafe impl Send for Connection {}
+// SAFETY: as above.
 unsafe impl Sync for Connection {}
 
 /// What becomes of a guest when it is there.

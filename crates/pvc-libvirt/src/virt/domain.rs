@@ -21,9 +21,8 @@ impl Domain {
         if pointer.is_null() { Err(VirtError::last()) } else { Ok(Self { pointer }) }
     }
 
-    // In all calls below the guest's pointer is valid as long as `self` lives, and texts outlive the call.
-
     pub(crate) fn is_active(&self) -> Result<bool, VirtError> {
+        // SAFETY: the reference to the guest is ours until `self` is dropped.
         match unsafe { library::virDomainIsActive(self.pointer) } {
             0 => Ok(false),
             1 => Ok(true),
@@ -39,6 +38,7 @@ impl Domain {
     }
 
     pub(crate) fn resume(&self) -> Result<(), VirtError> {
+        // SAFETY: the reference to the guest is ours until `self` is dropped.
         done(unsafe { library::virDomainResume(self.pointer) })
     }
 
@@ -63,6 +63,7 @@ impl Domain {
     /// Removes the element of the namespace `uri` from the metadata, if it is there.
     pub(crate) fn remove_metadata(&self, uri: &str) -> Result<(), VirtError> {
         let (kind, uri) = (virt_sys::VIR_DOMAIN_METADATA_ELEMENT.cast_signed(), c_text(uri)?);
+        // SAFETY: `uri` is a C text that outlives the call; null removes the element.
         let removed = done(unsafe {
             library::virDomainSetMetadata(
                 self.pointer,
@@ -80,23 +81,27 @@ impl Domain {
     }
 
     pub(crate) fn press_power_button(&self) -> Result<(), VirtError> {
+        // SAFETY: the reference to the guest is ours until `self` is dropped.
         done(unsafe {
             library::virDomainShutdownFlags(self.pointer, virt_sys::VIR_DOMAIN_SHUTDOWN_ACPI_POWER_BTN)
         })
     }
 
     pub(crate) fn destroy(&self) -> Result<(), VirtError> {
+        // SAFETY: the reference to the guest is ours until `self` is dropped.
         done(unsafe { library::virDomainDestroyFlags(self.pointer, 0) })
     }
 
     /// The XML of the guest as it is now, without secrets.
     pub(crate) fn xml(&self) -> Result<String, VirtError> {
+        // SAFETY: the reference to the guest is ours; so is the text, which nobody else frees.
         unsafe { owned_text(library::virDomainGetXMLDesc(self.pointer, 0)) }
     }
 
     /// Plugs a device into the running guest.
     pub(crate) fn attach(&self, device: &str) -> Result<(), VirtError> {
         let device = c_text(device)?;
+        // SAFETY: the reference to the guest is ours, and the text outlives the call.
         done(unsafe {
             library::virDomainAttachDeviceFlags(
                 self.pointer,
@@ -109,6 +114,7 @@ impl Domain {
     /// Asks the running guest to let a device go, and waits a little for it.
     pub(crate) fn detach(&self, device: &str) -> Result<(), VirtError> {
         let device = c_text(device)?;
+        // SAFETY: the reference to the guest is ours, and the text outlives the call.
         done(unsafe {
             library::virDomainDetachDeviceFlags(
                 self.pointer,
@@ -120,6 +126,7 @@ impl Domain {
 
     pub(crate) fn resize_disk(&self, target: &str, bytes: u64) -> Result<(), VirtError> {
         let target = c_text(target)?;
+        // SAFETY: the reference to the guest is ours, and the text outlives the call.
         done(unsafe {
             library::virDomainBlockResize(
                 self.pointer,
@@ -133,6 +140,7 @@ impl Domain {
     /// How long the guest may stand still for the last copy of a migration.
     pub(crate) fn set_max_downtime(&self, most: Duration) -> Result<(), VirtError> {
         let milliseconds = u64::try_from(most.as_millis()).unwrap_or(u64::MAX);
+        // SAFETY: the reference to the guest is ours until `self` is dropped.
         done(unsafe { library::virDomainMigrateSetMaxDowntime(self.pointer, milliseconds, 0) })
     }
 
@@ -170,6 +178,7 @@ impl Domain {
     pub(crate) fn job_progress(&self) -> Result<Option<MigrationProgress>, VirtError> {
         // SAFETY: a record of numbers; libvirt fills it.
         let mut info: virt_sys::virDomainJobInfo = unsafe { std::mem::zeroed() };
+        // SAFETY: the reference to the guest is ours, and `info` is written during the call only.
         done(unsafe { library::virDomainGetJobInfo(self.pointer, &raw mut info) })?;
         let runs = matches!(
             info.type_.cast_unsigned(),
@@ -185,6 +194,7 @@ impl Domain {
 
     /// Ends the job that runs on the guest.
     pub(crate) fn abort_job(&self) -> Result<(), VirtError> {
+        // SAFETY: the reference to the guest is ours until `self` is dropped.
         done(unsafe { library::virDomainAbortJob(self.pointer) })
     }
 
