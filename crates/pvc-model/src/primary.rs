@@ -94,13 +94,18 @@ pub fn vacancy(cluster: &Cluster, peers: &Peers) -> Option<Vacancy> {
 
 /// Whether `node` is of the older kind and leaves the role where it is, which is nowhere.
 fn is_idle(cluster: &Cluster, node: &NodeRecord, peers: &Peers) -> bool {
-    use CoordinatorState::{Primary, Relinquish, Secondary, Takeover};
+    !node.runs_our_daemon()
+        && node.coordinator_state == CoordinatorState::Secondary
+        && !somebody_serves(cluster, peers)
+}
+
+/// Whether somebody who lives has the role, takes it or gives it away.
+fn somebody_serves(cluster: &Cluster, peers: &Peers) -> bool {
+    use CoordinatorState::{Primary, Relinquish, Takeover};
     let has_part = |node: &NodeRecord| {
         lives(node, peers) && matches!(node.coordinator_state, Primary | Relinquish | Takeover)
     };
-    !node.runs_our_daemon()
-        && node.coordinator_state == Secondary
-        && !cluster.nodes.values().any(|node| has_part(node))
+    cluster.nodes.values().any(|node| has_part(node))
 }
 
 /// Decides for one node.
@@ -164,7 +169,8 @@ fn wait_before_contending(cluster: &Cluster, own: &Own<'_>, why: &Vacancy) -> Du
     let alone = !cluster.nodes.values().any(|node| node.name != *own.name && lives(node, own.peers));
     match why {
         Vacancy::Asked => Duration::ZERO,
-        Vacancy::Stranger(_) | Vacancy::Gone(_) if alone => Duration::ZERO,
+        Vacancy::Stranger(_) if alone => Duration::ZERO,
+        Vacancy::Gone(_) if !somebody_serves(cluster, own.peers) => Duration::ZERO,
         // A primary that serves on puts its own name back first.
         Vacancy::Stranger(_) | Vacancy::Gone(_) => own.patience * 2,
         Vacancy::Idle(_) => own.patience * IDLE,

@@ -539,15 +539,16 @@ fn seen(history: &[(CoordinatorState, DaemonState, Option<bool>, u64)]) -> (Peer
 fn a_daemon_is_absent_when_its_silence_has_outlasted_what_the_kernel_was_told() {
     use DaemonState::{Dead, Run, Shutdown};
     for (daemon, was_announced, silent, absent) in [
-        (Run, true, 15, false),
-        (Run, true, 16, true),
+        // Its session has ended by itself.
+        (Run, true, 1, false),
+        (Run, true, 2, true),
         // Whoever suspected it may not have said that its role is free.
-        (Dead, true, 16, true),
+        (Dead, true, 2, true),
         (Dead, false, 3600, false),
-        (Shutdown, true, 15, false),
-        (Shutdown, true, 16, true),
-        (DaemonState::from_record("odd"), true, 15, false),
-        (DaemonState::from_record("odd"), true, 16, true),
+        (Shutdown, true, 11, false),
+        (Shutdown, true, 12, true),
+        (DaemonState::from_record("odd"), true, 11, false),
+        (DaemonState::from_record("odd"), true, 12, true),
         (DaemonState::from_record("odd"), false, 3600, false),
         // Older ones are not announced: one that runs is for the fence.
         (Run, false, 3600, false),
@@ -567,6 +568,59 @@ fn a_daemon_is_absent_when_its_silence_has_outlasted_what_the_kernel_was_told() 
     assert!(peers.is_absent(&node));
     peers.look(&cluster(None, vec![node.clone()]), false, Duration::from_secs(66));
     assert!(!peers.is_absent(&node), "who was cut off itself begins to listen anew");
+}
+
+/// How long after the end of its session hv2 is absent, if its last stamp was seen so many seconds before that.
+fn absent_after(state: DaemonState, last_stamp: u64) -> u64 {
+    let mut peers = Peers::new(SESSION);
+    let mut record = node("hv2", Primary, state);
+    let mut look = |second: u64, announced: bool, stamps: bool| {
+        record.keepalives += i32::from(stamps);
+        peers.look(&cluster(None, vec![record.clone()]), true, Duration::from_secs(second));
+        peers.heard(&record.name, announced.then_some(1));
+        peers.is_absent(&record)
+    };
+    for second in 0..60 {
+        assert!(!look(second, true, second <= 60 - last_stamp && second % 5 == 0), "it is announced");
+    }
+    (60..).find(|second| look(*second, false, false)).expect("it is absent some time") - 60
+}
+
+#[test]
+fn a_session_that_has_ended_by_itself_leaves_only_the_margin_to_be_waited_for() {
+    use DaemonState::{Dead, Run, Shutdown};
+    let rest = let_go_after(SESSION).as_secs() - SESSION.as_secs();
+    assert_eq!(rest, 2);
+    assert_eq!(absent_after(Run, 10), rest);
+    assert_eq!(absent_after(Run, 15), rest);
+    assert_eq!(absent_after(Dead, 40), rest);
+    assert_eq!(absent_after(Run, 5), rest + 5, "who stamped a moment ago has lost no session by silence");
+    let all = let_go_after(SESSION).as_secs();
+    assert_eq!(absent_after(Shutdown, 15), all, "who stops ends its session itself, at any moment");
+}
+
+#[test]
+fn the_role_of_one_that_is_gone_is_taken_at_once_unless_somebody_serves() {
+    let peers = Peers::new(SESSION);
+    let name = NodeName::new("hv1");
+    let own = Own {
+        name: &name,
+        holds: false,
+        holds_all: false,
+        vacant_for: Duration::ZERO,
+        patience: PATIENCE,
+        peers: &peers,
+    };
+    for (third, expected) in
+        [(Secondary, PrimaryStep::Contend), (Primary, PrimaryStep::Nothing), (Takeover, PrimaryStep::Nothing)]
+    {
+        let nodes = vec![
+            node("hv1", Secondary, DaemonState::Run),
+            node("hv2", Primary, DaemonState::Fenced),
+            node("hv3", third.clone(), DaemonState::Run),
+        ];
+        assert_eq!(primary_step(&cluster(Some("hv2"), nodes), &own), expected, "{third}");
+    }
 }
 
 #[test]
@@ -607,8 +661,8 @@ fn what_no_record_says_is_waited_out() {
         (vec![(Primary, Shutdown, up, 9), (Primary, Stop, down, limit)], false),
         (vec![(Primary, Run, up, 9), (Primary, Dead, up, 1)], true),
         // Whoever suspects it says that it has nothing: its silence must have lasted for long enough.
-        (vec![(Primary, Run, up, 9), (Primary, Run, down, 4), (Secondary, Dead, down, 0)], true),
-        (vec![(Primary, Run, up, 9), (Primary, Run, down, 4), (Secondary, Dead, down, limit - 4)], false),
+        (vec![(Primary, Run, up, 2), (Primary, Run, down, 4), (Secondary, Dead, down, 0)], true),
+        (vec![(Primary, Run, up, 2), (Primary, Run, down, 4), (Secondary, Dead, down, limit - 4)], false),
         (vec![(Primary, Run, up, 9), (Primary, Run, down, limit), (Secondary, Dead, down, 0)], false),
         (vec![(Primary, Run, up, 9), (Secondary, Dead, up, 1)], true),
         (vec![(Takeover, Run, up, 60), (Takeover, Run, down, 1)], true),

@@ -46,6 +46,9 @@ const STEP_DOWN: Duration = Duration::from_secs(60);
 
 const POLL: Duration = Duration::from_millis(100);
 
+/// How often it is looked whether the role of a silent node is free: nothing tells of that.
+const WATCHFUL: Duration = Duration::from_millis(250);
+
 /// How long a step that came to nothing is not tried again.
 const REST: Duration = Duration::from_secs(1);
 
@@ -61,7 +64,11 @@ pub(crate) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
         watcher.look(&shared, &view);
         let done = pass(&shared, &view, watcher.vacant_for(&shared)).await;
         tell_what_lacks(&shared, &mut told).await;
-        let rest = if done { shared.settings.keepalive_interval } else { REST };
+        let rest = match done {
+            true if is_awaited(&shared, &view) => WATCHFUL,
+            true => shared.settings.keepalive_interval.min(REST),
+            false => REST,
+        };
         tokio::select! {
             biased;
             () = shutdown.cancelled() => return,
@@ -69,6 +76,13 @@ pub(crate) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
             () = shared.sleep(rest) => {}
         }
     }
+}
+
+/// Whether the key names another coordinator of ours whose session has ended.
+fn is_awaited(shared: &Shared, view: &Cluster) -> bool {
+    let named = view.config.primary.as_ref().filter(|named| *named != shared.name());
+    let named = named.and_then(|named| view.nodes.get(named)).filter(|node| node.runs_our_daemon());
+    named.is_some_and(|node| !shared.role.peers().is_announced(&node.name))
 }
 
 /// Lets operators know of addresses that should be here and that the kernel refuses, at first and now and then.
@@ -291,6 +305,8 @@ async fn take_over(shared: &Shared, vacant_for: Duration) -> bool {
     };
     shared.role.peers().claimed();
     drop(peers::seen(shared, &view));
+    // A daemon that has just been started anew may have announced itself since that was last asked.
+    peers::ask(shared).await;
     let Some(peer) = who_has_it(shared, &claim).await else {
         claim.release().await;
         return settle(shared, CoordinatorState::Secondary, None).await;

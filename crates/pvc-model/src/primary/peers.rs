@@ -11,15 +11,21 @@ use crate::attention::Attention;
 use crate::cluster::Cluster;
 use crate::node::{CoordinatorState, DaemonState, NodeRecord, NodeRole};
 
-/// How much longer than a node's right to the addresses its kernel keeps them: for a renewal that is late by a
-/// moment.
-pub const LEASE_MARGIN: Duration = Duration::from_secs(5);
+/// How much longer than a node's right to the addresses its kernel keeps them: the node itself lets go first, in
+/// order. While the store answers they are renewed long before.
+pub const LEASE_MARGIN: Duration = Duration::from_secs(1);
 
 /// How often it is looked who lives.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// After this time without a word from a daemon, the kernel of its node has taken the addresses away, and that
 /// could be seen. All nodes have the same `session_timeout`: how long the store remembers a silent session.
+///
+/// With t the moment at which the daemon sent the last request that was answered, its kernel keeps the addresses
+/// until t + `session_timeout` + [`LEASE_MARGIN`], in whole seconds and late by a quarter of one at most. The
+/// store has heard of the session at t or later, and ends it no sooner than `session_timeout` after that. So a
+/// session that has ended of itself says that its daemon has been silent for `session_timeout` at least, to
+/// whomever hears of that however late; only the margin, and a look, are still to be waited for.
 pub const fn let_go_after(session_timeout: Duration) -> Duration {
     session_timeout.saturating_add(LEASE_MARGIN).saturating_add(LOOK)
 }
@@ -30,6 +36,7 @@ const OLDER_WAY_OUT: Duration = Duration::from_secs(120);
 /// What an observer knows of the others.
 #[derive(Debug, Clone)]
 pub struct Peers {
+    session_timeout: Duration,
     /// How long a silent daemon's kernel may keep what it has of the role.
     let_go: Duration,
     attention: Attention,
@@ -45,6 +52,8 @@ struct Seen {
     announced: Option<i64>,
     /// Since its last sign of life.
     silent: Duration,
+    /// Since its last stamp.
+    unstamped: Duration,
     daemon_state: DaemonState,
     coordinator_state: CoordinatorState,
     /// For how long it has been possible that it has what its record does not say.
@@ -55,6 +64,7 @@ impl Peers {
     /// Nothing is known yet of nodes whose sessions last for `session_timeout` after their last word.
     pub fn new(session_timeout: Duration) -> Self {
         Peers {
+            session_timeout,
             let_go: let_go_after(session_timeout),
             attention: Attention::default(),
             nodes: BTreeMap::new(),
@@ -97,6 +107,9 @@ impl Peers {
             seen.doubt_takeover();
         }
         seen.doubt_what_it_lets_go(is_news);
+        if seen.session_has_ended(self.session_timeout) {
+            seen.silent = seen.silent.max(self.session_timeout);
+        }
     }
 
     /// Whether a daemon of ours has announced itself there and was alive when that was last asked.
@@ -150,6 +163,7 @@ impl Seen {
             ours: node.runs_our_daemon(),
             announced: None,
             silent: Duration::ZERO,
+            unstamped: Duration::ZERO,
             daemon_state: node.daemon_state.clone(),
             coordinator_state: node.coordinator_state.clone(),
             doubted: None,
@@ -165,6 +179,7 @@ impl Seen {
         self.ours = self.announced.is_some() || node.runs_our_daemon() || (self.ours && !is_older);
         let is_new = self.stamp != node.keepalives;
         self.stamp = node.keepalives;
+        self.unstamped = if is_new { Duration::ZERO } else { self.unstamped + heard };
         self.silent = if is_new || self.announced.is_some() { Duration::ZERO } else { self.silent + heard };
         self.doubted = self.doubted.map(|since| since + heard);
         if self.daemon_state == node.daemon_state && self.coordinator_state == node.coordinator_state {
@@ -195,8 +210,17 @@ impl Seen {
     }
 
     fn begin_anew(&mut self, let_go: Duration) {
-        self.silent = Duration::ZERO;
+        (self.silent, self.unstamped) = (Duration::ZERO, Duration::ZERO);
         self.doubted = self.doubted.filter(|since| *since < let_go).map(|_| Duration::ZERO);
+    }
+
+    /// Whether the store has given its session up by itself. A daemon that runs does not end its own, as one on its way
+    /// out does; and if somebody else deleted what announces it, its stamps go on.
+    fn session_has_ended(&self, session_timeout: Duration) -> bool {
+        self.ours
+            && self.announced.is_none()
+            && matches!(self.daemon_state, DaemonState::Run | DaemonState::Dead)
+            && self.unstamped >= session_timeout
     }
 
     fn doubt_takeover(&mut self) {

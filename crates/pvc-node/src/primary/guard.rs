@@ -14,7 +14,11 @@ use crate::shared::Shared;
 const EVERY: Duration = Duration::from_secs(1);
 
 /// How often the kernel is told that the addresses may stay, and is asked again to let go of what is to go.
-const RENEW: Duration = Duration::from_secs(3);
+const RENEW: Duration = Duration::from_secs(1);
+
+/// After how long without a sign of life the store is asked for one. What the kernel is told is counted from the
+/// last, so this leaves it most of a session's time, should this program be held up.
+const ASK_AFTER: Duration = Duration::from_secs(3);
 
 /// How long the store may take to give a sign of life.
 const PROBE: Duration = Duration::from_secs(2);
@@ -49,7 +53,7 @@ async fn watch(shared: &Shared, renewed: &mut Duration) {
         return;
     }
     // The keepalive's stamps are signs of life; this is for when they are late, or rare.
-    if role::unheard_for(shared) > shared.settings.session_timeout / 2 + EVERY {
+    if role::unheard_for(shared) > ASK_AFTER.min(shared.settings.session_timeout / 3) {
         let sent = shared.now();
         if shared.within(PROBE, answers(shared)).await == Some(true) {
             shared.role.heard(sent);

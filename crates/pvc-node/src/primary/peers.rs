@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::shared::Shared;
 
 /// How often they are listened to, also when nothing changes.
-pub(super) const EVERY: Duration = Duration::from_secs(1);
+pub(super) const EVERY: Duration = Duration::from_millis(500);
 
 /// How long the store may take to say whether a daemon is announced.
 const ASK: Duration = Duration::from_secs(2);
@@ -45,7 +45,8 @@ pub(super) fn seen<'a>(shared: &'a Shared, cluster: &Cluster) -> MutexGuard<'a, 
     peers
 }
 
-async fn ask(shared: &Shared) {
+/// Asks whether the other coordinators' daemons are announced.
+pub(super) async fn ask(shared: &Shared) {
     let view = shared.store.view();
     let others = view.nodes.values().filter(|node| node.name != *shared.name());
     for node in others.filter(|node| node.role == NodeRole::Coordinator) {

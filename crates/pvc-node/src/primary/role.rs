@@ -25,6 +25,9 @@ const DUTIES: [Duty; 5] = [Duty::Upstream, Duty::Inner, Duty::Metadata, Duty::Ga
 /// How long the kernel may take for one address.
 const KERNEL: Duration = Duration::from_secs(3);
 
+/// What takes the kernel longer than this is done again: see [`lease`].
+const PROMPT: Duration = Duration::from_millis(500);
+
 /// How often an address that stays is asked to go.
 const TRIES: u32 = 3;
 
@@ -291,6 +294,20 @@ async fn bring(shared: &Shared, floating: &FloatingAddress) -> Result<(), Networ
 }
 
 async fn lease(shared: &Shared, floating: &FloatingAddress) -> Result<(), NetworkError> {
+    let begun = shared.now();
+    tell_kernel(shared, floating).await?;
+    // The kernel counts from the moment at which it does it. If that came late, or this program stood still on the
+    // way, it may keep the address for longer than it should.
+    if shared.now().saturating_sub(begun) <= PROMPT {
+        return Ok(());
+    }
+    if is_cut_off(shared) {
+        return remove(shared, floating).await;
+    }
+    tell_kernel(shared, floating).await
+}
+
+async fn tell_kernel(shared: &Shared, floating: &FloatingAddress) -> Result<(), NetworkError> {
     let right = shared.settings.session_timeout.saturating_sub(unheard_for(shared));
     let work = shared.ports.network.lease_address(&floating.link, floating.address, right + LEASE_MARGIN);
     bounded(shared, "add an address", work).await
