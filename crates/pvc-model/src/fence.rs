@@ -43,6 +43,11 @@ const ATTEMPTS: u32 = 4;
 /// How soon a BMC that says the power is off is asked again.
 const CONFIRM_AFTER: Duration = Duration::from_millis(500);
 
+/// A node that lives and has lost the store writes its next stamp at the latest so long after another one has found it
+/// again: it notices in two thirds of a session's 10 s, asks a dead server for a third of one, and tries again
+/// every second.
+const COMES_BACK: Duration = Duration::from_secs(15);
+
 /// How patient fencers are, and what they may do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rules {
@@ -57,6 +62,12 @@ impl Rules {
     /// Nobody is ever taken for dead: a cluster that is one machine.
     pub fn never(keepalive_interval: Duration) -> Self {
         Rules { keepalive_interval, fence_intervals: 0, recover_after_success: false }
+    }
+
+    /// How much of a suspicious silence may lie before a fencer's present connection to the store: all but what a node
+    /// that lives may need to come back itself.
+    fn carried(&self) -> Duration {
+        self.suspicious().unwrap_or_default().saturating_sub(COMES_BACK)
     }
 
     /// The silence that makes a node suspicious, if any does.

@@ -22,7 +22,7 @@ use pvc_store::{LockGuard, StoreError};
 use tokio::task::{self, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use crate::shared::Shared;
+use crate::shared::{Shared, id_of};
 use act::{Actor, Done, Ended};
 
 /// How often everybody's stamp is looked at.
@@ -61,8 +61,8 @@ impl Fencer {
     fn new(shared: Arc<Shared>) -> Self {
         Fencer {
             actor: Actor { shared: shared.clone() },
+            sightings: Sightings::new(&shared.settings.fencing),
             shared,
-            sightings: Sightings::default(),
             minds: BTreeMap::new(),
             lock: None,
             waiting_for_lock: JoinSet::new(),
@@ -95,14 +95,14 @@ impl Fencer {
         let shared = self.shared.clone();
         let cluster = shared.store.view();
         let now = shared.now();
-        let is_connected = shared.is_connected();
-        self.sightings.look(&cluster, is_connected, now);
+        let session = id_of(*shared.store.session().borrow());
+        self.sightings.look(&cluster, session, now);
         let is_held = self.lock.as_ref().is_some_and(|lock| lock.certain());
         if !is_held && self.lock.take().is_some() {
             tracing::warn!("the fence lock was lost; whoever has it next goes on");
             self.minds.retain(|_, mind| mind.busy);
         }
-        if !is_connected {
+        if session.is_none() {
             return;
         }
         let view = fence::View {

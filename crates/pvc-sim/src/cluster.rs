@@ -83,6 +83,7 @@ impl Shape {
             lost_words: 0,
             broken_writes: 0,
             reset_after: None,
+            elections: None,
             mutation: None,
         };
         let host = |index| HostShape {

@@ -25,8 +25,9 @@ Usage: pvc-sim seeds [OPTION]…   run clusters from many seeds
   --seeds N          how many seeds (100)
   --from S           the first seed (1)
   --seed S           only this one
-  --minutes M        minutes of faults in each run (30)
+  --minutes M        minutes of faults in each run (30; elections: 3)
   --hours H          as --minutes, in hours
+  --only elections   short worlds in which nothing happens but the loss of ZooKeeper's leaders, connections and machines
   --jobs N           how many runs at once (as many as there are processors)
   --no-shrink        only say what failed
   --mutation NAME    break the safety logic on purpose: unconfirmed, versionless, wall-clock,
@@ -54,6 +55,8 @@ struct Options {
     seeds: u64,
     from: u64,
     minutes: u64,
+    /// Nothing but elections and the like.
+    elections: bool,
     jobs: usize,
     shrink: bool,
     mutation: Option<String>,
@@ -63,11 +66,33 @@ struct Options {
     debug: bool,
 }
 
+impl Options {
+    fn case(&self, seed: u64, mutation: Option<Mutation>) -> Case {
+        match self.elections {
+            true => Case::of_elections(seed, self.minutes, mutation),
+            false => Case::from_seed(seed, self.minutes, mutation),
+        }
+    }
+
+    /// What a run has to be told beside its seed, to be the same.
+    fn kind(&self) -> Vec<String> {
+        let mut words = vec!["--minutes".to_owned(), self.minutes.to_string()];
+        if self.elections {
+            words.extend(["--only", "elections"].map(str::to_owned));
+        }
+        if let Some(mutation) = &self.mutation {
+            words.extend(["--mutation".to_owned(), mutation.clone()]);
+        }
+        words
+    }
+}
+
 fn parse(arguments: &[String]) -> Result<Options, String> {
     let mut options = Options {
         seeds: 100,
         from: 1,
-        minutes: 30,
+        minutes: 0,
+        elections: false,
         jobs: std::thread::available_parallelism().map_or(1, usize::from),
         shrink: true,
         mutation: None,
@@ -86,6 +111,10 @@ fn parse(arguments: &[String]) -> Result<Options, String> {
             "--seed" => (options.from, options.seeds) = (number(value()?)?, 1),
             "--minutes" => options.minutes = number(value()?)?,
             "--hours" => options.minutes = 60 * number(value()?)?,
+            "--only" => match value()?.as_str() {
+                "elections" => options.elections = true,
+                other => return Err(format!("`{other}` is nothing that can happen alone; `elections` is")),
+            },
             "--jobs" => options.jobs = (number(value()?)? as usize).max(1),
             "--no-shrink" => options.shrink = false,
             "--mutation" => options.mutation = Some(value()?),
@@ -97,6 +126,9 @@ fn parse(arguments: &[String]) -> Result<Options, String> {
         }
     }
     mutation(&options)?;
+    if options.minutes == 0 {
+        options.minutes = if options.elections { 3 } else { 30 };
+    }
     if options.seeds == 0 {
         return Err("`--seeds` must be at least 1".to_owned());
     }
@@ -154,7 +186,7 @@ fn aside(line: std::fmt::Arguments) {
 // --- One run, in this process --------------------------------------------------------------------
 
 fn one(options: &Options) -> Result<ExitCode, String> {
-    let mut case = Case::from_seed(options.from, options.minutes, mutation(options)?);
+    let mut case = options.case(options.from, mutation(options)?);
     if let Some(file) = &options.history {
         case.history = read_history(file)?;
         let (hosts, vms) = (case.shape.hosts.len(), case.shape.vms.len());
@@ -207,11 +239,7 @@ struct Told {
 fn run_child(options: &Options, seed: u64, history: Option<&[Event]>) -> Result<Told, String> {
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = Command::new(own);
-    let (seed, minutes) = (seed.to_string(), options.minutes.to_string());
-    command.args(["one", "--seed", &seed, "--minutes", &minutes]);
-    if let Some(mutation) = &options.mutation {
-        command.args(["--mutation", mutation]);
-    }
+    command.args(["one", "--seed", &seed.to_string()]).args(options.kind());
     if history.is_some() {
         command.args(["--history", "-"]);
     }
@@ -286,9 +314,7 @@ fn seeds(options: &Options) -> Result<ExitCode, String> {
                     });
                     if let Some((rule, what)) = &told.report.violation {
                         say!("seed {seed}: {rule}: {what}");
-                        let flaw = options.mutation.as_ref();
-                        let flaw = flaw.map(|name| format!(" --mutation {name}")).unwrap_or_default();
-                        say!("  again: cargo xtask sim --minutes {} --seed {seed}{flaw}", options.minutes);
+                        say!("  again: cargo xtask sim {} --seed {seed}", options.kind().join(" "));
                         enough
                             .fetch_or(options.until_found && is_by_mutation(options, seed), Ordering::SeqCst);
                     }
@@ -339,7 +365,7 @@ fn found(options: &Options, failed: &[&(u64, Told)], runs: usize) -> ExitCode {
 
 /// Shows a failure: what happened last, and the shortest history that still fails so.
 fn show(options: &Options, seed: u64, told: &Told) -> Result<(), String> {
-    let case = Case::from_seed(seed, options.minutes, None);
+    let case = options.case(seed, None);
     let (rule, _) = told.report.violation.clone().unwrap_or_default();
     let mut history = case.history;
     let mut lines = told.lines.clone();
@@ -358,13 +384,12 @@ fn show(options: &Options, seed: u64, told: &Told) -> Result<(), String> {
         text.push_str(&line);
         text.push('\n');
     }
-    let mutation = options.mutation.as_ref().map(|name| format!(" --mutation {name}")).unwrap_or_default();
-    let minutes = options.minutes;
     let file = std::env::temp_dir().join(format!("pvc-sim-{seed}.history"));
     std::fs::write(&file, text).map_err(|error| error.to_string())?;
     say!(
-        "\nagain: {} one --log --minutes {minutes} --seed {seed}{mutation} --history {}",
+        "\nagain: {} one --log {} --seed {seed} --history {}",
         std::env::current_exe().map_err(|error| error.to_string())?.display(),
+        options.kind().join(" "),
         file.display()
     );
     Ok(())

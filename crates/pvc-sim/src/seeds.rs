@@ -17,7 +17,7 @@ use crate::host::Net;
 use crate::log::Log;
 use crate::power::BmcManner;
 use crate::promises::Wish;
-use crate::state::{Mutation, Nature};
+use crate::state::{Elections, Mutation, Nature};
 use crate::truth::Violation;
 
 /// After everything is well again, all that should run has to run by then.
@@ -25,6 +25,9 @@ const PROGRESS: Duration = Duration::from_secs(15 * 60);
 
 /// How long it has to stay so.
 const STAYS: Duration = Duration::from_secs(60);
+
+/// How long elections are looked after once all is well: long enough for a fence of somebody who was accused meanwhile.
+const AFTER_ELECTIONS: Duration = Duration::from_secs(75);
 
 /// How often somebody looks after what only an operator can set right.
 const CARE: Duration = Duration::from_secs(20);
@@ -64,6 +67,28 @@ impl Case {
         Case { shape, history }
     }
 
+    /// A small cluster for a few minutes, in which servers and connections of ZooKeeper come and go, leaders are elected,
+    /// quickly or slowly, machines die, and nothing else happens: who is accused by mistake in that?
+    pub fn of_elections(seed: u64, minutes: u64, mutation: Option<Mutation>) -> Case {
+        let mut chance = Chance::for_purpose(seed, "elections");
+        let mut shape = Shape::plain(*chance.pick(&[3, 3, 3, 5]).expect("not empty"), 1);
+        shape.hosts.iter_mut().for_each(|host| host.drift_ppm = chance.below(600) as i64 - 300);
+        shape.nature = Nature {
+            seed,
+            latency_ms: *chance.pick(&[(1, 2), (2, 30), (5, 150)]).expect("not empty"),
+            lag_ms: *chance.pick(&[(0, 0), (0, 0), (5, 100), (20, 300)]).expect("not empty"),
+            broken_writes: *chance.pick(&[0, 0, 300]).expect("not empty"),
+            elections: Some(Elections {
+                first: chance.below(shape.hosts.len() as u64) as usize,
+                takes_ms: *chance.pick(&[(200, 500), (200, 8_000), (5_000, 25_000)]).expect("not empty"),
+            }),
+            mutation,
+            ..shape.nature
+        };
+        let history = troubles(&mut chance, &shape, minutes);
+        Case { shape, history }
+    }
+
     /// Runs it in this process, which must do nothing else: see `same_dice`.
     pub async fn run(&self, log: Log) -> Report {
         let mut report = Report::default();
@@ -87,6 +112,10 @@ impl Case {
 
     async fn drama(&self, cluster: &Cluster) -> Result<(), Violation> {
         cluster.live(&self.history).await?;
+        if self.shape.nature.elections.is_some() {
+            cluster.heal();
+            return cluster.pass(AFTER_ELECTIONS).await;
+        }
         cluster.pass(Duration::from_secs(30)).await?;
         self.bereave(cluster).await?;
         cluster.heal();
@@ -382,6 +411,7 @@ fn shape(chance: &mut Chance, seed: u64, mutation: Option<Mutation>) -> Shape {
         lost_words: *chance.pick(&[0, 20, 200]).expect("not empty"),
         broken_writes: *chance.pick(&[0, 100, 700]).expect("not empty"),
         reset_after: chance.happens(300).then_some(30),
+        elections: None,
         mutation,
     };
     Shape { nature, fencing: usual_rules(), hosts, vms }
@@ -515,6 +545,35 @@ fn faults(chance: &mut Chance, shape: &Shape, minutes: u64) -> Vec<Event> {
             events.extend(end.map(|action| Event { at: until, action }));
         }
     }
+}
+
+/// What befalls servers and connections of ZooKeeper: see [`Case::of_elections`].
+fn troubles(chance: &mut Chance, shape: &Shape, minutes: u64) -> Vec<Event> {
+    let between = *chance.pick(&[4_000, 12_000, 30_000]).expect("not empty");
+    // Servers flap; or machines die, and take the leader with them.
+    let deadly = *chance.pick(&[0, 0, 100, 300]).expect("not empty");
+    let mut events = Vec::new();
+    let mut at = 5_000;
+    while at < minutes * 60_000 {
+        let host = chance.below(shape.hosts.len() as u64) as usize;
+        let short = 200 + chance.below(12_000);
+        let (begin, end, lasts) = match chance.below(8) {
+            _ if chance.happens(deadly) => {
+                (Action::PowerLoss(host), Some(Action::PowerReturn(host)), 20_000 + chance.below(90_000))
+            }
+            0..=2 => (Action::ServerDown(host), Some(Action::ServerUp(host)), short),
+            3 => (Action::Unplug(host, Net::Cluster), Some(Action::Plug(host, Net::Cluster)), short),
+            4 => (Action::FreezeHost(host), Some(Action::ThawHost(host)), short),
+            5 => (Action::FreezeDaemon(host), Some(Action::ThawDaemon(host)), short),
+            6 => (Action::StoreTakesNoWrites, Some(Action::StoreTakesWrites), short),
+            _ => (Action::BreakAfterWrite(host), None, 0),
+        };
+        events.push(Event { at, action: begin });
+        events.extend(end.map(|action| Event { at: at + lasts, action }));
+        at += 1 + chance.below(2 * between);
+    }
+    events.sort_by_key(|event| event.at);
+    events
 }
 
 fn operators(chance: &mut Chance, shape: &Shape, minutes: u64) -> Vec<Event> {

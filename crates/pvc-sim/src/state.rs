@@ -50,8 +50,19 @@ pub struct Nature {
     pub broken_writes: u64,
     /// Whether a node that lost the store gives its guests up, and after how many seconds.
     pub reset_after: Option<u64>,
+    /// Whether ZooKeeper's servers need a leader; in worlds without, a majority of them serves at once.
+    pub elections: Option<Elections>,
     /// A deliberate flaw in the safety of the daemons' world.
     pub mutation: Option<Mutation>,
+}
+
+/// How ZooKeeper's servers come by a leader.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Elections {
+    /// The host of the one that leads at first.
+    pub first: usize,
+    /// How long they elect once they have noticed that there is no leader, in milliseconds: between these.
+    pub takes_ms: (u64, u64),
 }
 
 /// Ways to break the safety logic from outside, to see whether the simulation finds it.

@@ -21,6 +21,10 @@ const STILL_DECIDED: Duration = Duration::from_secs(30);
 /// For how long a node must have been well until nobody has a reason any more to take it for dead.
 const WELL: Duration = Duration::from_secs(60);
 
+/// The same where nothing happens but elections and the like: a stamp each 5 s, the time that its write may take, and a
+/// moment to be seen.
+const WELL_IN_ELECTIONS: Duration = Duration::from_secs(15);
+
 /// A process that stood still does next what it was about to do, and no check can be later than its last one.
 const ABOUT_TO: Duration = Duration::from_secs(5);
 
@@ -171,7 +175,8 @@ impl State {
     pub fn truth_of_suspicion(&mut self, host: usize, by: Option<usize>, does: &str) {
         let Some(since) = self.well_since(host) else { return };
         let seconds = self.now.saturating_sub(since).as_secs();
-        if seconds < WELL.as_secs() {
+        let well = if self.nature.elections.is_some() { WELL_IN_ELECTIONS } else { WELL };
+        if seconds < well.as_secs() {
             return;
         }
         let name = self.hosts[host].name.clone();

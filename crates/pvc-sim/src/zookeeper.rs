@@ -20,6 +20,9 @@
 //! When the servers take no writes, as when the disks of most of them stand still, reads are answered. A write waits, and
 //! behind it whatever else its client asks for, pings as well: the client hangs up and comes back, and what it wrote is
 //! carried out once they take writes again.
+//!
+//! Where there are elections, a majority of servers is none without a leader. When the leader's program ends the others
+//! know at once, when its machine falls silent after some seconds; then they elect another one for a while.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -60,6 +63,14 @@ pub(crate) struct Ensemble {
     clients: Vec<Client>,
     has_quorum: bool,
     pub lost_quorum_at: Option<Duration>,
+    /// The host of the server that leads, where one has to.
+    leader: Option<usize>,
+    /// Whether there has been one.
+    was_led: bool,
+    /// Whether an election is under way.
+    elects: bool,
+    /// When the servers have noticed that their leader is silent: until then they keep their clients.
+    followed_until: Duration,
     pub expiries: u64,
     /// How often a program got a connection.
     pub connections: u64,
@@ -77,6 +88,9 @@ struct Arrived {
     session: i64,
     ask: Ask,
 }
+
+/// How long servers wait for a leader that has fallen silent, in milliseconds: between half of `syncLimit` and all of it.
+const LEADER_SILENT_MS: (u64, u64) = (5_000, 10_000);
 
 /// What unknown keys say.
 const UNKNOWN: &str = "of a version to come";
@@ -199,6 +213,10 @@ impl Ensemble {
             clients: Vec::new(),
             has_quorum: true,
             lost_quorum_at: None,
+            leader: None,
+            was_led: false,
+            elects: false,
+            followed_until: Duration::ZERO,
             expiries: 0,
             connections: 0,
             held: None,
@@ -332,7 +350,8 @@ impl State {
 
     /// To be called whenever hosts, cables, servers or processes changed.
     pub fn review_zookeeper(&mut self) {
-        let quorum = self.counts_quorum();
+        let majority = self.counts_quorum();
+        let quorum = self.is_led(majority) && majority;
         if quorum != self.zookeeper.has_quorum {
             self.zookeeper.has_quorum = quorum;
             self.note(if quorum { "zookeeper: there is a quorum" } else { "zookeeper: the quorum is lost" });
@@ -349,6 +368,56 @@ impl State {
         for client in 0..self.zookeeper.clients.len() {
             self.review_client(client);
         }
+    }
+
+    // --- Elections -----------------------------------------------------------------------------
+
+    /// Whether the servers, of which there is a majority or not, have a leader if they need one. A majority without
+    /// one begins to elect.
+    fn is_led(&mut self, majority: bool) -> bool {
+        let Some(elections) = self.nature.elections else { return true };
+        if !self.zookeeper.was_led {
+            if !self.server_is_heard(elections.first) {
+                return true; // it begins once the first one leads
+            }
+            self.zookeeper.was_led = true;
+            self.zookeeper.leader = Some(elections.first);
+        }
+        let leader = self.zookeeper.leader;
+        if majority && leader.is_some_and(|leader| self.server_is_heard(leader)) {
+            return true;
+        }
+        if let Some(leader) = leader {
+            self.zookeeper.leader = None;
+            self.note("zookeeper: there is no leader");
+            let host = &self.hosts[leader];
+            let hangs_up = host.on && !host.frozen && host.cables.cluster;
+            let (least, most) = if hangs_up { (50, 500) } else { LEADER_SILENT_MS };
+            self.zookeeper.followed_until = self.now + self.chance.millis(least, most);
+        }
+        if majority && !self.zookeeper.elects {
+            self.zookeeper.elects = true;
+            let (least, most) = elections.takes_ms;
+            let notices = self.zookeeper.followed_until.saturating_sub(self.now);
+            let takes = notices + self.chance.millis(least, most);
+            self.later(takes, State::elect);
+        }
+        false
+    }
+
+    /// An election ends: with a leader, if there is a majority.
+    fn elect(&mut self) {
+        self.zookeeper.elects = false;
+        let heard: Vec<usize> = (0..self.hosts.len())
+            .filter(|host| self.hosts[*host].is_coordinator && self.server_is_heard(*host))
+            .collect();
+        if self.counts_quorum() {
+            self.zookeeper.leader = self.chance.pick(&heard).copied();
+        }
+        if let Some(leader) = self.zookeeper.leader {
+            self.note(format!("zookeeper: the server on {} leads", self.hosts[leader].name));
+        }
+        self.review_zookeeper();
     }
 
     fn review_client(&mut self, client: usize) {
@@ -380,7 +449,7 @@ impl State {
                 self.hosts[server].on && !self.hosts[server].frozen && self.hosts[server].cables.cluster
             });
             let notices = match hangs_up && self.hosts.iter().any(|host| host.on) {
-                true => self.chance.millis(0, 1000),
+                true => self.zookeeper.followed_until.saturating_sub(now) + self.chance.millis(0, 1000),
                 false => self.chance.millis(3400, 6700),
             };
             self.later(notices, move |state| state.notice(client, interruption));

@@ -6,12 +6,26 @@ use std::time::Duration;
 use crate::NodeName;
 use crate::attention::Attention;
 use crate::cluster::Cluster;
-use crate::node::DaemonState;
+use crate::fence::Rules;
+use crate::node::{DaemonState, NodeRecord};
 
 /// How long each node has been silent, in the time that this observer listened.
+///
+/// The observer may lose its connection and find its session again: then either nobody could write, because the
+/// store had no leader, or the observer alone was away, for less than a session lasts. What was written meanwhile
+/// it sees when it is back, so a stamp that is the same was not written in all that time. Of such a silence only
+/// a part counts. The rest has to be heard in the present connection, in time in which the stamps of others, or its
+/// own, show that the store took writes: so that a node that lives has had the time to come back as well.
 #[derive(Debug, Clone, Default)]
 pub struct Sightings {
+    /// How much silence from before the present connection counts at most.
+    carried: Duration,
+    /// Between stamps of whomever that are further apart, the store may have taken no writes.
+    writes_within: Duration,
     attention: Attention,
+    /// The session in which was listened last.
+    session: Option<i64>,
+    is_connected: bool,
     nodes: BTreeMap<NodeName, Sighting>,
 }
 
@@ -20,35 +34,99 @@ struct Sighting {
     stamp: i32,
     /// Whether its record said that it runs.
     runs: bool,
-    silent: Duration,
+    /// The silence before the present connection, as long as this observer ran; `None` if there is none.
+    before: Option<Duration>,
+    /// The silence in the present connection.
+    heard: Duration,
+    /// How much of that lies between stamps of others.
+    witnessed: Duration,
+    /// Since the last of these.
+    unwitnessed: Duration,
+}
+
+impl Sighting {
+    fn of(node: &NodeRecord) -> Self {
+        Sighting {
+            stamp: node.keepalives,
+            runs: runs(node),
+            before: None,
+            heard: Duration::ZERO,
+            witnessed: Duration::ZERO,
+            unwitnessed: Duration::ZERO,
+        }
+    }
+
+    /// The connection is lost, or was for a time: all silence so far lies before the next one.
+    fn interrupt(&mut self, passed: Duration) {
+        self.before = Some(self.before.unwrap_or_default() + self.heard + passed);
+        (self.heard, self.witnessed, self.unwitnessed) = Default::default();
+    }
+
+    fn listen(&mut self, listened: Duration, is_witnessed: bool, writes_within: Duration) {
+        self.heard += listened;
+        self.unwitnessed += listened;
+        if is_witnessed {
+            let unwitnessed = std::mem::take(&mut self.unwitnessed);
+            self.witnessed += if unwitnessed <= writes_within { unwitnessed } else { Duration::ZERO };
+        }
+    }
 }
 
 impl Sightings {
+    /// Nobody has been seen yet.
+    pub fn new(rules: &Rules) -> Self {
+        let writes_within = 2 * rules.keepalive_interval;
+        Sightings { carried: rules.carried(), writes_within, ..Sightings::default() }
+    }
+
     /// Looks at everybody's stamp at `now`, by the observer's monotonic clock. One that says it runs is heard with that:
     /// its first stamp may come a moment later.
     ///
-    /// Without a connection nobody is heard, and all silence is forgotten: whoever returns from an outage
-    /// waits the full time for everyone (I8).
-    pub fn look(&mut self, cluster: &Cluster, is_connected: bool, now: Duration) {
-        if !is_connected {
-            *self = Sightings::default();
+    /// `session` is the observer's with the store, while it is connected. Without a connection nobody is heard. In
+    /// another session than the last all silence is forgotten: the others may have been heard while this observer was
+    /// away, and whoever was away for so long waits the full time for everyone (I8).
+    pub fn look(&mut self, cluster: &Cluster, session: Option<i64>, now: Duration) {
+        let passed = self.attention.look(now);
+        let Some(session) = session else {
+            self.is_connected = false;
+            self.nodes.values_mut().for_each(|sighting| sighting.interrupt(passed));
             return;
+        };
+        if self.session != Some(session) {
+            self.nodes.clear();
+        } else if !self.is_connected {
+            self.nodes.values_mut().for_each(|sighting| sighting.interrupt(passed));
         }
-        let heard = self.attention.look(now);
+        let listened = if self.is_connected { passed } else { Duration::ZERO };
+        (self.session, self.is_connected) = (Some(session), true);
         self.nodes.retain(|name, _| cluster.nodes.contains_key(name));
+        let wrote = |(name, seen): (&NodeName, &Sighting)| cluster.nodes[name].keepalives != seen.stamp;
+        let is_witnessed = self.nodes.iter().any(wrote);
         for (name, node) in &cluster.nodes {
-            let (stamp, runs) = (node.keepalives, node.daemon_state == DaemonState::Run);
-            let new = Sighting { stamp, runs, silent: Duration::ZERO };
-            let sighting = self.nodes.entry(name.clone()).or_insert(new);
-            *sighting = match sighting.stamp == stamp && (sighting.runs || !runs) {
-                true => Sighting { silent: sighting.silent + heard, ..new },
-                false => new,
+            let is_same = |seen: &&mut Sighting| seen.stamp == node.keepalives && (seen.runs || !runs(node));
+            let Some(seen) = self.nodes.get_mut(name).filter(is_same) else {
+                self.nodes.insert(name.clone(), Sighting::of(node));
+                continue;
             };
+            seen.runs = runs(node);
+            seen.listen(listened, is_witnessed, self.writes_within);
+            // The client of an older daemon may rest for most of a minute before it looks for the store again.
+            if seen.before.is_some() && !node.runs_our_daemon() {
+                seen.before = Some(Duration::ZERO);
+            }
         }
     }
 
     /// How long `node` has been silent. A node that was never seen has not.
     pub fn silent(&self, node: &NodeName) -> Duration {
-        self.nodes.get(node).map_or(Duration::ZERO, |sighting| sighting.silent)
+        let Some(seen) = self.nodes.get(node) else { return Duration::ZERO };
+        match seen.before {
+            None => seen.heard,
+            Some(before) => before.min(self.carried) + seen.witnessed,
+        }
     }
+}
+
+fn runs(node: &NodeRecord) -> bool {
+    node.daemon_state == DaemonState::Run
 }

@@ -35,6 +35,7 @@ fn cluster(nodes: impl IntoIterator<Item = NodeRecord>) -> Cluster {
 struct Fencer {
     cluster: Cluster,
     sightings: Sightings,
+    session: i64,
     minds: BTreeMap<NodeName, Mind>,
     rules: Rules,
     now: Duration,
@@ -44,7 +45,8 @@ impl Fencer {
     fn watching(nodes: impl IntoIterator<Item = NodeRecord>) -> Fencer {
         let mut fencer = Fencer {
             cluster: cluster(nodes),
-            sightings: Sightings::default(),
+            sightings: Sightings::new(&rules()),
+            session: 1,
             minds: BTreeMap::new(),
             rules: rules(),
             now: Duration::from_secs(7_000),
@@ -54,7 +56,26 @@ impl Fencer {
     }
 
     fn look(&mut self, is_connected: bool) {
-        self.sightings.look(&self.cluster, is_connected, self.now);
+        self.sightings.look(&self.cluster, is_connected.then_some(self.session), self.now);
+    }
+
+    /// Is without a connection for so many seconds.
+    fn cut_off(&mut self, seconds: u64) {
+        for _ in 0..seconds {
+            self.now += LOOK;
+            self.look(false);
+        }
+    }
+
+    /// As [`Self::after`], while this fencer's own keepalive is written every five seconds.
+    fn after_stamping(&mut self, seconds: u64) -> Vec<(NodeName, Step)> {
+        for second in 1..=seconds {
+            if second % 5 == 1 {
+                self.edit("hv1", |node| node.keepalives += 1);
+            }
+            self.after(1);
+        }
+        self.plan().steps
     }
 
     fn plan(&mut self) -> Plan {
@@ -129,17 +150,94 @@ fn zero_intervals_mean_never() {
 }
 
 #[test]
-fn who_was_cut_off_or_frozen_has_not_listened() {
+fn who_lost_its_session_or_was_frozen_has_not_listened() {
     let mut fencer = Fencer::watching([node("hv1", DaemonState::Run), node("hv2", DaemonState::Run)]);
     fencer.after(29);
-    fencer.look(false);
-    assert_eq!(fencer.after(30), [], "the first look after an outage begins anew");
+    fencer.cut_off(11);
+    fencer.session += 1;
+    assert_eq!(fencer.after(30), [], "the first look in another session begins anew");
     assert_eq!(fencer.after(1).len(), 1);
     let mut fencer = Fencer::watching([node("hv1", DaemonState::Run), node("hv2", DaemonState::Run)]);
     fencer.now += Duration::from_secs(3600);
     fencer.look(true);
     assert_eq!(fencer.after(29), [], "an hour of its own sleep counts for nothing");
     assert_eq!(fencer.after(1).len(), 1);
+}
+
+/// `hv1` fences, `hv2` is one of ours.
+fn with_our_node() -> Fencer {
+    let note = |node: NodeRecord| NodeRecord {
+        daemon: Some(DaemonNote { version: "0.2.0".to_owned(), ..DaemonNote::default() }),
+        pvc_version: "0.2.0".to_owned(),
+        ..node
+    };
+    Fencer::watching([node("hv1", DaemonState::Run), note(node("hv2", DaemonState::Run))])
+}
+
+#[test]
+fn half_of_a_suspicious_silence_may_lie_before_an_election_and_the_rest_has_to_be_heard_after_it() {
+    for (heard, cut_off) in [(29, 1), (12, 3), (1, 14), (1, 300)] {
+        let mut fencer = with_our_node();
+        fencer.after_stamping(heard);
+        fencer.cut_off(cut_off);
+        assert_eq!(fencer.after_stamping(15), [], "{heard} s, then none for {cut_off} s");
+        assert_eq!(fencer.after_stamping(2).len(), 1, "{heard} s, then none for {cut_off} s");
+    }
+}
+
+#[test]
+fn one_stamp_after_an_election_takes_all_suspicion_away() {
+    let mut fencer = with_our_node();
+    fencer.after_stamping(29);
+    fencer.cut_off(10);
+    fencer.edit("hv2", |node| node.keepalives += 1);
+    assert_eq!(fencer.after_stamping(30), [], "it is seen after a second");
+    assert_eq!(fencer.after_stamping(1).len(), 1);
+}
+
+#[test]
+fn elections_one_after_another_accuse_nobody_however_many_they_are() {
+    let mut fencer = with_our_node();
+    for _ in 0..100 {
+        assert_eq!(fencer.after_stamping(14), []);
+        fencer.cut_off(20);
+    }
+}
+
+#[test]
+fn after_an_election_time_in_which_nobody_writes_counts_for_nothing() {
+    let mut fencer = with_our_node();
+    fencer.after_stamping(5);
+    fencer.cut_off(20);
+    assert_eq!(fencer.after(600), [], "the store is there, and takes no writes");
+    assert_eq!(fencer.after_stamping(15), [], "it does again: now one who lives could write");
+    assert_eq!(fencer.after_stamping(2).len(), 1);
+}
+
+#[test]
+fn of_the_silence_of_an_older_peer_nothing_counts_from_before_an_election() {
+    let mut fencer = Fencer::watching([node("hv1", DaemonState::Run), node("hv2", DaemonState::Run)]);
+    fencer.after_stamping(29);
+    fencer.cut_off(1);
+    assert_eq!(fencer.after_stamping(30), [], "its client may rest for long before it tries again");
+    assert_eq!(fencer.after_stamping(2).len(), 1);
+}
+
+#[test]
+fn who_stands_still_while_it_is_cut_off_does_not_count_that() {
+    let mut fencer = with_our_node();
+    fencer.after_stamping(1);
+    fencer.look(false);
+    fencer.now += Duration::from_secs(9);
+    fencer.look(false);
+    assert_eq!(fencer.after_stamping(28), []);
+}
+
+#[test]
+fn with_few_intervals_a_silence_has_to_be_heard_in_one_connection() {
+    assert_eq!(Rules { fence_intervals: 3, ..rules() }.carried(), Duration::ZERO);
+    assert_eq!(Rules { fence_intervals: 0, ..rules() }.carried(), Duration::ZERO);
+    assert_eq!(rules().carried(), Duration::from_secs(15));
 }
 
 #[test]

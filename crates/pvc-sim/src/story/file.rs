@@ -15,10 +15,13 @@ use super::words::{self, Form, Names};
 use super::{Expected, Said, Step, Story, deeds, facts};
 use crate::cluster::{HostShape, Rules, Shape, VmShape};
 use crate::guests::Manner;
-use crate::state::Mutation;
+use crate::state::{Elections, Mutation};
 
 /// How long something is waited for if the story does not say.
 const WITHIN: Duration = Duration::from_secs(300);
+
+/// How long ZooKeeper's servers elect a leader if the story does not say.
+const ELECTION_MS: u64 = 1_000;
 
 /// How long what is true in the end has to stay so.
 const STAYS: Duration = Duration::from_secs(30);
@@ -78,6 +81,10 @@ struct WorldTable {
     /// Whether the word of a migration's end gets lost, each time.
     #[serde(default)]
     loses_words: bool,
+    /// The node whose ZooKeeper server leads at first: the others need one, and elect another if it goes.
+    leader: Option<Text>,
+    /// How long they elect, once they have noticed.
+    elections_take: Option<Text>,
     /// A deliberate flaw, to see that a story finds it.
     mutation: Option<Text>,
 }
@@ -332,6 +339,15 @@ fn story(place: &Place, name: String, variant: Option<String>) -> Result<Story, 
         .as_ref()
         .map(|text| Ok::<_, String>(place.time(text)?.as_secs()))
         .transpose()?;
+    if let Some(leader) = &file.world.leader {
+        let takes = file.world.elections_take.as_ref().map(|text| place.time(text)).transpose()?;
+        let takes_ms =
+            takes.map_or(ELECTION_MS, |takes| u64::try_from(takes.as_millis()).unwrap_or(u64::MAX));
+        let first = place.one_of(&nodes, leader, "node")?;
+        shape.nature.elections = Some(Elections { first, takes_ms: (takes_ms, takes_ms) });
+    } else if let Some(takes) = &file.world.elections_take {
+        return Err(place.wrong(takes, "`elections_take` needs a `leader`"));
+    }
     shape.nature.mutation = file.world.mutation.as_ref().map(|name| mutation(place, name)).transpose()?;
     shape.fencing.fence_intervals = file.world.fence_intervals.unwrap_or(shape.fencing.fence_intervals);
     if let Some(action) = &file.world.successful_fence {
