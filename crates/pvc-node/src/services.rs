@@ -16,7 +16,9 @@ const POLL: Duration = Duration::from_millis(250);
 
 /// Units that only the original's packages bring. Older daemons in the cluster may need them; nothing of
 /// this one does, so their absence is no mistake.
-const OF_THE_ORIGINAL: [&str; 2] = ["keydb-server.service", "pvchealthd.service"];
+const OF_THE_ORIGINAL: [&str; 2] = ["keydb-server.service", HEALTH];
+
+const HEALTH: &str = "pvchealthd.service";
 
 /// A unit of the service manager, by its full name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,7 +40,7 @@ pub(crate) fn needed(settings: &NodeSettings) -> Vec<Service> {
         ("pvcworkerd.service".to_owned(), on.worker),
         // On every coordinator, though only the primary has the floating address: a new primary serves at once.
         ("pvcapid.service".to_owned(), on.api && coordinator),
-        ("pvchealthd.service".to_owned(), true),
+        (HEALTH.to_owned(), true),
     ];
     table.into_iter().filter(|(_, needed)| *needed).map(|(name, _)| Service(name)).collect()
 }
@@ -77,7 +79,12 @@ async fn start(services: &dyn Services, service: &Service) -> bool {
 
 fn complain(service: &Service, error: &ServicesError) {
     let Service(unit) = service;
-    if may_lack(service, error) {
+    if may_lack(service, error) && unit == HEALTH {
+        tracing::info!(
+            "this release has no health daemon: the health of this node is not judged, and shows as N/A. What is wrong \
+             with it is told by faults (`pvc cluster fault list`)"
+        );
+    } else if may_lack(service, error) {
         tracing::debug!(unit, "the service is not installed, and not needed by this release");
     } else {
         tracing::error!(unit, %error, hint = error.hint(), "the service cannot be started");

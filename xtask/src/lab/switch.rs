@@ -23,11 +23,8 @@ pub fn build(lab: &Lab) -> Result<()> {
         ip(&["netns", "add", &room])?;
     }
     ip(&["-n", &room, "link", "set", "lo", "up"])?;
-    for network in NETWORKS {
-        bridge(&room, network.name, network.mtu)?;
-    }
-    for vlan in VLANS {
-        bridge(&room, &format!("vlan{vlan}"), 1500)?;
+    for Bridge { name, mtu, mac } in bridges() {
+        bridge(&room, &name, mtu, &mac)?;
     }
     address(&room, "10.99.0.254/24")?;
     for node in lab.nodes() {
@@ -36,7 +33,28 @@ pub fn build(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-fn bridge(room: &str, name: &str, mtu: u16) -> Result<()> {
+/// A bridge of the switch room.
+struct Bridge {
+    name: String,
+    mtu: u16,
+    mac: String,
+}
+
+/// Each has an address of its own, since one that was given none takes the lowest of its ports': with the port of a machine that
+/// loses its power it would change, and whoever talks to the BMCs would look for them under the old one.
+fn bridges() -> Vec<Bridge> {
+    let mac = |number: u16| format!("02:99:01:00:00:{number:02x}");
+    let networks = NETWORKS.iter().map(|network| Bridge {
+        name: network.name.to_owned(),
+        mtu: network.mtu,
+        mac: mac(network.number.into()),
+    });
+    let vlans =
+        VLANS.iter().map(|vlan| Bridge { name: format!("vlan{vlan}"), mtu: 1500, mac: mac(0x80 + vlan) });
+    networks.chain(vlans).collect()
+}
+
+fn bridge(room: &str, name: &str, mtu: u16, mac: &str) -> Result<()> {
     if !link_exists(room, name) {
         ip(&[
             "-n",
@@ -52,7 +70,7 @@ fn bridge(room: &str, name: &str, mtu: u16) -> Result<()> {
             "0",
         ])?;
     }
-    ip(&["-n", room, "link", "set", name, "mtu", &mtu.to_string(), "up"])
+    ip(&["-n", room, "link", "set", name, "address", mac, "mtu", &mtu.to_string(), "up"])
 }
 
 fn address(room: &str, address: &str) -> Result<()> {
@@ -221,6 +239,18 @@ mod tests {
         for cable in cables(&node) {
             assert!(port(&node, &cable.device).len() <= 15);
         }
+    }
+
+    #[test]
+    fn every_bridge_has_an_address_that_no_other_bridge_or_cable_has() {
+        let ends = (1..=9).flat_map(|number| cables(&NodeName::numbered(number)));
+        let mut all: Vec<String> = ends.map(|cable| cable.mac).collect();
+        all.extend(bridges().into_iter().map(|bridge| bridge.mac));
+        let count = all.len();
+        all.sort();
+        all.dedup();
+        assert_eq!(all.len(), count, "{all:?}");
+        assert!(all.iter().all(|mac| mac.len() == 17), "{all:?}");
     }
 
     #[test]
