@@ -310,8 +310,8 @@ mod tests {
         let as_it_is = sample("parallel: 4", "parallel: 4");
         assert_eq!((as_it_is.migration.encrypted, as_it_is.migration.at_once), (false, 4));
         assert_eq!(as_it_is.migration.domain, "pvc.local");
-        assert_eq!(sample("parallel: 4", "parallel: 7").migration.at_once, 7);
-        assert!(sample("tls: no", "tls: yes").migration.encrypted);
+        assert_eq!(sample("#  parallel: 4", "  parallel: 7").migration.at_once, 7);
+        assert!(sample("#  tls: no", "  tls: yes").migration.encrypted);
         assert_eq!(sample("selector: mem ", "selector: vcpus ").selector, Some(Selector::Vcpus));
     }
 }
