@@ -220,6 +220,7 @@ pub fn api(config: &Config) -> anyhow::Result<ApiSettings> {
         tokens,
         names: names(config),
         tls: api.tls.as_ref().map(files),
+        storage_is_near: config.standalone.is_some(),
         metrics: config.subsystems.prometheus,
         ..ApiSettings::new(api.listen, Vec::new())
     })

@@ -98,6 +98,8 @@ pub struct ApiSettings {
     pub names: Names,
     /// Plain HTTP without.
     pub tls: Option<TlsFiles>,
+    /// Whether the storage can be looked at for a read, as a directory can: a cluster's takes a program each time, and may hang.
+    pub storage_is_near: bool,
     /// Whether the metrics endpoints exist.
     pub metrics: bool,
     pub limits: Limits,
@@ -112,6 +114,7 @@ impl ApiSettings {
             tokens: Some(tokens),
             names: Names::default(),
             tls: None,
+            storage_is_near: false,
             metrics: true,
             limits: Limits::default(),
         }

@@ -479,6 +479,21 @@ async fn pools_are_listed_by_cephs_number_and_those_without_one_first() {
 }
 
 #[tokio::test]
+async fn only_a_storage_that_is_near_is_looked_at_for_a_volume_that_no_record_tells_of() {
+    for (storage_is_near, status) in [(true, 200), (false, 404)] {
+        let settings = pvc_api::ApiSettings { storage_is_near, ..common::settings() };
+        let api = start(&Shape::with_vms(1).dump(), settings).await;
+        let id = pvc_model::storage::VolumeId::from_record("vms/extra").unwrap();
+        let storage: &dyn pvc_ports::Storage = api.storage.as_ref();
+        // The pool may be there already.
+        let _ = storage.create_pool(&id.pool).await;
+        storage.create(&id, 1 << 20, false).await.unwrap();
+        assert_eq!(api.get("/storage/ceph/volume/vms/extra").await.status, status);
+        assert_eq!(api.get("/storage/ceph/volume/vms/nothing").await.status, 404);
+    }
+}
+
+#[tokio::test]
 async fn a_reply_that_the_client_has_is_not_sent_again() {
     let api = with_vms(5).await;
     for path in ["/vm", "/vm/vm00001", "/node", "/status", "/network"] {

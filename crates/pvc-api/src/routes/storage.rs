@@ -1,9 +1,12 @@
 //! Pools and volumes, to read.
 
 use axum::extract::State;
+use axum::http::StatusCode;
 use axum::response::Response;
 use pvc_api_types::{Pool, Volume};
-use pvc_model::storage::{PoolName, VolumeId, VolumeName};
+use pvc_model::storage::{PoolName, VolumeId, VolumeName, VolumeRecord};
+use pvc_model::with_causes;
+use pvc_ports::{SnapshotInfo, StorageError};
 
 use super::Api;
 use super::at::At;
@@ -12,6 +15,7 @@ use crate::json;
 use crate::limit::Limit;
 use crate::openapi::ReadRefused;
 use crate::params::{Params, params};
+use crate::state::ApiState;
 use crate::view::storage::{pool, volume};
 
 params! {
@@ -101,9 +105,34 @@ pub async fn get_storage_ceph_volume_pool_volume(
     if let Some(record) = cluster.volumes.get(&id) {
         return Ok(json::ok(&[volume(record)]));
     }
+    if api.settings().storage_is_near
+        && let Some(record) = unrecorded(&api, &id).await?
+    {
+        return Ok(json::ok(&[volume(&record)]));
+    }
     if !cluster.pools.contains_key(&id.pool) {
         return Err(ApiError::refused(format!("there is no pool `{}`", id.pool)));
     }
     Err(ApiError::not_found(format!("no volume `{id}` is recorded"))
         .hint(Some("`pvcd volume record` on a node makes the records say what is there")))
+}
+
+/// A volume that no record tells of, as the storage knows it: a standalone daemon's volumes are what
+/// lies in its directory.
+async fn unrecorded(api: &ApiState, id: &VolumeId) -> Result<Option<VolumeRecord>> {
+    let found = match api.storage()?.volume(id).await {
+        Ok(found) => found,
+        Err(StorageError::NoVolume { .. } | StorageError::NoPool { .. }) => return Ok(None),
+        Err(error) => return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, with_causes(&error))),
+    };
+    let stats = serde_json::json!({ "size": found.size_bytes });
+    let snapshot = |snapshot: SnapshotInfo| {
+        let stats = serde_json::json!({ "size": snapshot.size_bytes });
+        (snapshot.name, stats.to_string().into())
+    };
+    Ok(Some(VolumeRecord {
+        id: found.id,
+        stats: stats.to_string().into(),
+        snapshots: found.snapshots.into_iter().map(snapshot).collect(),
+    }))
 }
