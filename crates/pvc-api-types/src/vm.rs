@@ -121,7 +121,7 @@ wire! {
     pub struct VmMigration {
         pub from: String,
         pub to: String,
-        /// `waiting copying shutting-down done failed`
+        /// `waiting copying shutting-down handed-over done failed`
         pub phase: String,
         /// Which live attempt it is.
         pub attempt: i64,

@@ -527,6 +527,9 @@ async fn what_a_flush_waits_for_is_told_with_the_node() {
     let note = pvc_model::vm::moving::MoveNote {
         from: "pvchv1".into(),
         to: "pvchv2".into(),
+        incarnation: 0,
+        request: 1,
+        held: true,
         phase: pvc_model::vm::moving::MovePhase::Copying,
         attempt: 1,
         seconds: 3,

@@ -270,6 +270,7 @@ pub async fn migration_contract(
     pair.a_target_that_does_not_answer_leaves_the_guest_as_it_is().await;
     pair.a_moved_guest_runs_there_and_is_gone_here().await;
     pair.it_comes_back_the_same_way().await;
+    pair.a_guest_that_is_sent_held_goes_on_when_it_is_told_to_and_not_before().await;
     pair.a_migration_that_is_given_up_leaves_the_guest_in_one_place().await;
 }
 
@@ -294,7 +295,7 @@ impl Pair {
 
     async fn a_target_that_does_not_answer_leaves_the_guest_as_it_is(&self) {
         let before = self.run(&self.one).await;
-        let asked = self.one.runs_at(&self.fixture.nobody, self.guest).await;
+        let asked = self.one.state_at(&self.fixture.nobody, self.guest).await;
         assert!(matches!(asked, Err(HypervisorError::Unreachable { .. })), "{asked:?}");
         let refused = match self.migrate(&self.one, &self.fixture.nobody).await {
             Ok(mut job) => job.outcome().await,
@@ -307,8 +308,8 @@ impl Pair {
     async fn a_moved_guest_runs_there_and_is_gone_here(&self) {
         let mut events = self.two.events();
         let (there, here) = &self.fixture.hosts;
-        assert!(!self.one.runs_at(there, self.guest).await.expect("an answer"));
-        assert!(self.two.runs_at(here, self.guest).await.expect("an answer"));
+        assert_eq!(self.one.state_at(there, self.guest).await.expect("an answer"), None);
+        assert_eq!(self.two.state_at(here, self.guest).await.expect("an answer"), Some(GuestRun::Running));
         let mut job = self.migrate(&self.one, &self.fixture.hosts.0).await.expect("it begins");
         // Told or not, as fast as it may be over: asking harms nothing.
         if let Some(progress) = job.progress().await.expect("an answer") {
@@ -317,8 +318,8 @@ impl Pair {
         job.outcome().await.expect("it arrives");
         assert_eq!(self.run(&self.one).await, None);
         self.until_runs(&self.two).await;
-        assert!(self.one.runs_at(there, self.guest).await.expect("an answer"));
-        assert!(!self.two.runs_at(here, self.guest).await.expect("an answer"));
+        assert_eq!(self.one.state_at(there, self.guest).await.expect("an answer"), Some(GuestRun::Running));
+        assert_eq!(self.two.state_at(here, self.guest).await.expect("an answer"), None);
         let told = timeout(self.fixture.patience, events.recv()).await;
         assert!(told.is_ok(), "nobody was told of its arrival");
         is_no_guest(self.guest, self.migrate(&self.one, &self.fixture.hosts.0).await.map(drop));
@@ -330,6 +331,26 @@ impl Pair {
         job.outcome().await.expect("it arrives");
         assert_eq!(self.run(&self.two).await, None);
         self.until_runs(&self.one).await;
+    }
+
+    async fn a_guest_that_is_sent_held_goes_on_when_it_is_told_to_and_not_before(&self) {
+        let max_downtime = Duration::from_millis(300);
+        let host = self.fixture.hosts.0.clone();
+        let held = Migration { host, max_downtime, held: true, encrypted: false };
+        let mut job = self.one.migrate(self.guest, &held).await.expect("it begins");
+        job.outcome().await.expect("it arrives");
+        assert_eq!(self.run(&self.one).await, None);
+        assert_eq!(self.run(&self.two).await, Some(GuestRun::Paused));
+        let there = self.one.state_at(&self.fixture.hosts.0, self.guest).await.expect("an answer");
+        assert_eq!(there, Some(GuestRun::Paused));
+        sleep(PAUSE).await;
+        assert_eq!(self.run(&self.two).await, Some(GuestRun::Paused), "nobody has told it to go on");
+        for _ in 0..2 {
+            self.two.resume(self.guest).await.expect("it goes on");
+            assert_eq!(self.run(&self.two).await, Some(GuestRun::Running));
+        }
+        is_no_guest(self.guest, self.one.resume(self.guest).await);
+        self.it_comes_back_the_same_way().await;
     }
 
     async fn a_migration_that_is_given_up_leaves_the_guest_in_one_place(&self) {
@@ -354,7 +375,7 @@ impl Pair {
         host: &str,
     ) -> Result<Box<dyn MigrationJob>, HypervisorError> {
         let max_downtime = Duration::from_millis(300);
-        let migration = Migration { host: host.to_owned(), max_downtime, encrypted: false };
+        let migration = Migration { host: host.to_owned(), max_downtime, held: false, encrypted: false };
         from.migrate(self.guest, &migration).await
     }
 

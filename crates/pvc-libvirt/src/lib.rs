@@ -318,8 +318,8 @@ impl Hypervisor for LibvirtHypervisor {
         Ok(Box::new(Job::begin(trip, self.links().asking.clone(), self.links().ending.clone()).await?))
     }
 
-    async fn runs_at(&self, host: &str, uuid: Uuid) -> Result<bool, HypervisorError> {
-        migration::runs_at(self.options.target_uri.replace("{host}", host), uuid).await
+    async fn state_at(&self, host: &str, uuid: Uuid) -> Result<Option<GuestRun>, HypervisorError> {
+        migration::state_at(self.options.target_uri.replace("{host}", host), uuid).await
     }
 
     async fn console_exchange(

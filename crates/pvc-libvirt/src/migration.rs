@@ -115,25 +115,25 @@ impl Trip {
                 why: "the migration was given up before it began".to_owned(),
             });
         }
-        guest.migrate(&to, &uri, self.migration.encrypted).map_err(translate)
+        guest.migrate(&to, &uri, &self.migration).map_err(translate)
     }
 }
 
-/// Whether the guest runs at the libvirt of another host. libvirt's own calls cannot be interrupted, so a
-/// thread asks, which may be left behind.
-pub(crate) async fn runs_at(uri: String, uuid: Uuid) -> Result<bool, HypervisorError> {
+/// How the guest is doing at the libvirt of another host, if it is there. libvirt's own calls cannot be
+/// interrupted, so a thread asks, which may be left behind.
+pub(crate) async fn state_at(uri: String, uuid: Uuid) -> Result<Option<GuestRun>, HypervisorError> {
     reach(&uri).await?;
     let (said, answer) = oneshot::channel();
     let ask = move || {
         let guests = connect(&uri)?.all_stats(STATE_ONLY, stats::ACTIVE).map_err(refused)?;
         let guest = guests.iter().filter_map(stats::guest).find(|guest| guest.uuid == uuid);
-        Ok(guest.is_some_and(|guest| guest.run == GuestRun::Running))
+        Ok(guest.map(|guest| guest.run))
     };
     let started = thread::Builder::new().name("libvirt-ask".to_owned()).spawn(move || drop(said.send(ask())));
     let unreachable = |why: String| HypervisorError::Unreachable { why };
     started.map_err(|error| unreachable(format!("the thread to ask could not be started: {error}")))?;
     match tokio::time::timeout(REACH, answer).await {
-        Ok(Ok(runs)) => runs,
+        Ok(Ok(state)) => state,
         Ok(Err(_)) => Err(unreachable("the thread that asks ended".to_owned())),
         Err(_) => Err(HypervisorError::TimedOut { seconds: REACH.as_secs() }),
     }

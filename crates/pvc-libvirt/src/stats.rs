@@ -106,9 +106,15 @@ fn unsigned(params: &BTreeMap<String, Param>, name: &str) -> Option<u64> {
 
 /// The guest behind a record that has its state; `None` once it is no longer active.
 pub(crate) fn guest(record: &Record) -> Option<Guest> {
-    let run = match unsigned(&record.params, "state.state").and_then(|state| u32::try_from(state).ok()) {
+    let number = |name| unsigned(&record.params, name).and_then(|number| u32::try_from(number).ok());
+    let run = match number("state.state") {
         Some(virt_sys::VIR_DOMAIN_RUNNING | virt_sys::VIR_DOMAIN_BLOCKED) => GuestRun::Running,
-        Some(virt_sys::VIR_DOMAIN_PAUSED | virt_sys::VIR_DOMAIN_PMSUSPENDED) => GuestRun::Paused,
+        Some(virt_sys::VIR_DOMAIN_PAUSED) => match number("state.reason") {
+            Some(virt_sys::VIR_DOMAIN_PAUSED_STARTING_UP) => GuestRun::Arriving,
+            Some(virt_sys::VIR_DOMAIN_PAUSED_MIGRATION) => GuestRun::Leaving,
+            _ => GuestRun::Paused,
+        },
+        Some(virt_sys::VIR_DOMAIN_PMSUSPENDED) => GuestRun::Paused,
         Some(virt_sys::VIR_DOMAIN_SHUTDOWN) => GuestRun::ShuttingDown,
         _ => GuestRun::Other,
     };

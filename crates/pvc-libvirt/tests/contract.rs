@@ -190,24 +190,95 @@ async fn a_target_that_dies_on_the_way_leaves_the_guest_where_it_was() {
     hypervisor.destroy(UUID).await.expect("it is destroyed");
 }
 
-/// What a sender has to reckon with: libvirt lets the guest go on here, although it runs there.
+/// What a sender to an older peer has to reckon with: libvirt lets the guest go on here, although it runs there.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_guest_whose_arrival_was_not_heard_of_runs_on_both_sides_and_the_other_one_says_so() {
     let (mut one, two) = Libvirt::pair();
-    let proxy = before_a_libvirtd_that_is_cut_off_at_the_finish(two.port.expect("it listens"));
+    let proxy = before_a_libvirtd_that_is_cut_off_at_the_finish(two.port.expect("it listens"), || {});
     one.target_uri = format!("qemu+tcp://{{host}}:{proxy}/system");
     let hypervisor = one.hypervisor();
     run(&hypervisor, UUID, &guest_xml(UUID, "twice", None)).await;
     let mut job = hypervisor.migrate(UUID, &to(LOOPBACK)).await.expect("it begins");
     job.outcome().await.expect_err("its end was not heard of");
-    assert!(hypervisor.runs_at(LOOPBACK, UUID).await.expect("an answer"));
+    let there = hypervisor.state_at(LOOPBACK, UUID).await.expect("an answer");
+    assert_eq!(there, Some(GuestRun::Running));
     assert_eq!(hypervisor.guests().await.expect("guests")[&UUID].run, GuestRun::Running);
     hypervisor.destroy(UUID).await.expect("it is destroyed");
     two.hypervisor().destroy(UUID).await.expect("it is destroyed");
 }
 
-/// The port of a proxy that passes everything on but the answer to the last call of a migration to that side.
-fn before_a_libvirtd_that_is_cut_off_at_the_finish(port: u16) -> u16 {
+/// The other libvirtd is cut off in the last call: what has come there stands still, and the guest goes on here.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guest_that_was_sent_held_runs_on_one_side_when_its_arrival_was_not_heard_of() {
+    let (mut one, two) = Libvirt::pair();
+    let proxy = before_a_libvirtd_that_is_cut_off_at_the_finish(two.port.expect("it listens"), || {});
+    one.target_uri = format!("qemu+tcp://{{host}}:{proxy}/system");
+    let (hypervisor, there) = (one.hypervisor(), two.hypervisor());
+    run(&hypervisor, UUID, &guest_xml(UUID, "once", None)).await;
+    let mut job = hypervisor.migrate(UUID, &held()).await.expect("it begins");
+    let both = async || (state_of(&hypervisor).await, state_of(&there).await);
+    let ended = async {
+        loop {
+            let seen = both().await;
+            assert_ne!(seen, (Some(GuestRun::Running), Some(GuestRun::Running)));
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::select! {
+        outcome = job.outcome() => drop(outcome.expect_err("its end was not heard of")),
+        () = ended => {}
+    }
+    eventually("the guest running here", || async {
+        (both().await == (Some(GuestRun::Running), Some(GuestRun::Paused))).then_some(())
+    })
+    .await;
+    assert_eq!(hypervisor.state_at(LOOPBACK, UUID).await.expect("an answer"), Some(GuestRun::Paused));
+    let mut again = hypervisor.migrate(UUID, &held()).await.expect("it begins");
+    again.outcome().await.expect_err("what has come there is in the way");
+    assert_eq!(both().await, (Some(GuestRun::Running), Some(GuestRun::Paused)));
+    there.destroy(UUID).await.expect("it is destroyed");
+    hypervisor.destroy(UUID).await.expect("it is destroyed");
+}
+
+/// The libvirtd here dies between the last two steps: the guest is held on both sides, and whoever knows where it
+/// belongs lets it go on there.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guest_that_was_sent_held_runs_nowhere_when_its_libvirtd_dies_before_the_end() {
+    let (mut one, two) = Libvirt::pair();
+    let pid_file = one.path("lv/libvirtd.pid");
+    let die = move || send(&pid_file, Signal::SIGKILL);
+    let proxy = before_a_libvirtd_that_is_cut_off_at_the_finish(two.port.expect("it listens"), die);
+    one.target_uri = format!("qemu+tcp://{{host}}:{proxy}/system");
+    let (hypervisor, there) = (one.hypervisor(), two.hypervisor());
+    run(&hypervisor, UUID, &guest_xml(UUID, "nowhere", None)).await;
+    let mut job = hypervisor.migrate(UUID, &held()).await.expect("it begins");
+    job.outcome().await.expect_err("libvirtd is gone");
+    one.start_again();
+    let both = async || (state_of(&hypervisor).await, state_of(&there).await);
+    eventually("libvirtd answering again", || async { hypervisor.guests().await.ok() }).await;
+    assert_eq!(both().await, (Some(GuestRun::Leaving), Some(GuestRun::Paused)));
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(both().await, (Some(GuestRun::Leaving), Some(GuestRun::Paused)), "nobody lets it go on");
+    there.destroy(UUID).await.expect("it is destroyed");
+    hypervisor.resume(UUID).await.expect("it goes on");
+    assert_eq!(both().await, (Some(GuestRun::Running), None));
+    hypervisor.destroy(UUID).await.expect("it is destroyed");
+}
+
+async fn state_of(hypervisor: &LibvirtHypervisor) -> Option<GuestRun> {
+    hypervisor.guests().await.expect("guests").get(&UUID).map(|guest| guest.run)
+}
+
+fn held() -> Migration {
+    Migration { held: true, ..to(LOOPBACK) }
+}
+
+/// The port of a proxy that passes everything on but the answer to the last call of a migration to that side, at
+/// which `at_finish` happens.
+fn before_a_libvirtd_that_is_cut_off_at_the_finish(
+    port: u16,
+    at_finish: impl Fn() + Clone + Send + 'static,
+) -> u16 {
     /// `REMOTE_PROC_DOMAIN_MIGRATE_FINISH3` and `…_FINISH3_PARAMS` of libvirt's protocol.
     const FINISH: [u32; 2] = [217, 306];
     const REPLY: u32 = 1;
@@ -222,6 +293,7 @@ fn before_a_libvirtd_that_is_cut_off_at_the_finish(port: u16) -> u16 {
                 let _ = std::io::copy(&mut from, &mut to);
                 let _ = to.shutdown(Shutdown::Both);
             });
+            let at_finish = at_finish.clone();
             std::thread::spawn(move || {
                 let (mut server, mut client) = (server, client);
                 // Each message: its length, program, version, procedure, type, and more.
@@ -230,6 +302,7 @@ fn before_a_libvirtd_that_is_cut_off_at_the_finish(port: u16) -> u16 {
                     let word =
                         |at: usize| u32::from_be_bytes(head[at..at + 4].try_into().expect("four bytes"));
                     if FINISH.contains(&word(12)) && word(16) == REPLY {
+                        at_finish();
                         break;
                     }
                     let mut rest = vec![0; word(0) as usize - head.len()];
@@ -304,7 +377,12 @@ async fn run(hypervisor: &LibvirtHypervisor, uuid: Uuid, xml: &str) {
 const LOOPBACK: &str = "127.0.0.1";
 
 fn to(host: &str) -> Migration {
-    Migration { host: host.to_owned(), max_downtime: Duration::from_millis(300), encrypted: false }
+    Migration {
+        host: host.to_owned(),
+        max_downtime: Duration::from_millis(300),
+        held: false,
+        encrypted: false,
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -133,6 +133,8 @@ pub struct DaemonNote {
     pub storage_address: Option<String>,
     /// Whether it looks after guests at all.
     pub runs_guests: bool,
+    /// Whether it lets a guest go on that came from another node held, and only then.
+    pub takes_held_guests: bool,
 }
 
 /// What the tree records about a node. Numbers that could not be read are 0 and named in `defects`.
@@ -186,6 +188,11 @@ impl NodeRecord {
     /// The fence of this node since its last sign of life, if there is one.
     pub fn present_fence(&self) -> Option<&FenceNote> {
         self.fence.as_ref().filter(|fence| fence.stamp.is_none_or(|stamp| stamp == self.keepalives))
+    }
+
+    /// Whether a guest that is sent here may be left held until it belongs here.
+    pub fn takes_held_guests(&self) -> bool {
+        self.runs_our_daemon() && self.daemon.as_ref().is_some_and(|note| note.takes_held_guests)
     }
 
     /// Whether guests can run here, as far as anybody has said.

@@ -11,6 +11,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use pvc_model::cluster::Cluster;
 use pvc_model::node::DaemonState;
+use pvc_model::vm::moving::{MoveNote, MovePhase};
 use pvc_model::vm::plan::{
     Condition, Finding, Mind, Plan, Planned, Seen, Step, View, WhyDestroy, observe, plan,
 };
@@ -106,6 +107,7 @@ impl World {
                     self.run(*vm);
                     self.request(*vm, VmState::Start);
                 }
+                Step::Resume => self.guests.get_mut(vm).unwrap().condition = Condition::Running,
             }
         }
     }
@@ -526,6 +528,65 @@ fn a_held_guest_is_reported_and_can_be_stopped() {
     assert_eq!(steps(&world.after(0)), [Step::Destroy(WhyDestroy::Stopped)]);
 }
 
+/// VM 1 in `state` for node `on`, held here, whose sender says `phase` of the order with this number.
+fn held(state: VmState, on: &str, condition: Condition, phase: MovePhase, request: i32) -> World {
+    let mut world = World::new(&["hv1", "hv2", "hv3"]);
+    let uuid = world.put(vm(1, state, Some(on)));
+    world.run(uuid);
+    world.guests.get_mut(&uuid).unwrap().condition = condition;
+    let note = MoveNote {
+        from: NodeName::new("hv2"),
+        to: NodeName::new("hv1"),
+        incarnation: 0,
+        request,
+        held: true,
+        phase,
+        attempt: 1,
+        seconds: 0,
+        total_bytes: 0,
+        processed_bytes: 0,
+        remaining_bytes: 0,
+        why: String::new(),
+    };
+    world.edit(uuid, |record| record.moving = Some(MoveNote { incarnation: record.incarnation, ..note }));
+    world
+}
+
+#[test]
+fn a_guest_that_a_move_has_left_held_goes_on_only_where_it_belongs() {
+    use Condition::{Arriving, Leaving, Paused};
+    use MovePhase::{Copying, Done, HandedOver};
+    use VmState::{Migrate, Start};
+    for (state, on, condition, phase, request, expected) in [
+        // Its daemon was restarted after it had said that the VM is its own; the record says so since write 1.
+        (Start, "hv1", Paused, HandedOver, 0, vec![Step::Resume]),
+        (Start, "hv1", Paused, Done, 0, vec![]),
+        // Its sender was fenced, and the VM given to this node.
+        (Start, "hv1", Paused, Copying, 0, vec![Step::Destroy(WhyDestroy::NeverHandedOver)]),
+        (Start, "hv1", Paused, MovePhase::Failed, 0, vec![]),
+        // Before it had.
+        (Migrate, "hv1", Paused, HandedOver, 1, vec![Step::Receive]),
+        (Migrate, "hv1", Paused, Copying, 1, vec![Step::Receive]),
+        (Migrate, "hv1", Arriving, Copying, 1, vec![Step::Receive]),
+        (Migrate, "hv1", Paused, HandedOver, 0, vec![]),
+        // It was sent on before it was taken over.
+        (Migrate, "hv3", Paused, HandedOver, 1, vec![Step::Resume]),
+        (Migrate, "hv3", Paused, Copying, 1, vec![]),
+        // It stayed, or was given back: what came here is worth nothing.
+        (Start, "hv2", Paused, Copying, 0, vec![Step::Destroy(WhyDestroy::AssignedElsewhere)]),
+        (Start, "hv2", Paused, HandedOver, 0, vec![Step::Destroy(WhyDestroy::AssignedElsewhere)]),
+        // Its hypervisor broke down in the last moment of a move away from here, which was then given up.
+        (Start, "hv1", Leaving, Done, 0, vec![Step::Resume]),
+    ] {
+        let mut world = held(state.clone(), on, condition, phase, request);
+        assert_eq!(
+            steps(&world.after(0)),
+            expected,
+            "{state} on {on}, {condition:?}, {phase:?} for {request}"
+        );
+    }
+}
+
 #[test]
 fn a_guest_that_is_being_received_is_not_yet_called_started() {
     let mut world = World::new(&["hv1", "hv2"]);
@@ -576,6 +637,8 @@ fn any_world() -> impl Strategy<Value = World> {
         Condition::Running,
         Condition::Paused,
         Condition::Created,
+        Condition::Arriving,
+        Condition::Leaving,
         Condition::ShuttingDown,
         Condition::Other,
     ]);

@@ -158,6 +158,7 @@ impl Shared {
             version: settings.version.clone(),
             storage_address: settings.storage_address.clone(),
             runs_guests: settings.subsystems.hypervisor,
+            takes_held_guests: true,
         };
         Report::Daemon(self.name().clone(), note, self.runs_with.get().cloned())
     }

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
 use pvc_model::fault;
-use pvc_model::vm::moving::is_moving;
+use pvc_model::vm::moving::{MoveNote, MovePhase, is_moving};
 use pvc_model::vm::plan::{self, Condition, Mind, Planned, Seen, Step, View, WhyDestroy};
 use pvc_model::vm::volumes::started_elsewhere;
 use pvc_model::vm::{VmRecord, VmState};
@@ -466,6 +466,7 @@ impl VmReconciler {
         let here = cluster.vms.values().filter(|record| record.is_assigned_to(&name));
         let off: Vec<Uuid> = here.map(|record| record.uuid).collect();
         reports.extend(off.iter().filter(has_stale_display).map(|vm| Report::Vnc(*vm, String::new())));
+        reports.extend(taken_over(cluster, &name, guests));
         let is_told = self.report(reports).await;
         self.passes += 1;
         self.shared.guests.send_replace(now);
@@ -487,24 +488,39 @@ impl VmReconciler {
     }
 }
 
+/// What is said of the guests that were sent to this node held, once they run: whoever holds one from then on
+/// means it.
+fn taken_over(cluster: &Cluster, here: &NodeName, guests: &BTreeMap<Uuid, Guest>) -> Vec<Report> {
+    let running = guests.values().filter(|guest| guest.run == GuestRun::Running);
+    let records = running.filter_map(|guest| cluster.vms.get(&guest.uuid));
+    let noted = records.filter(|record| !is_moving(&record.state)).filter_map(|record| {
+        let note =
+            record.moving.as_ref().filter(|note| note.held && note.to == *here && !note.phase.is_over())?;
+        Some(Report::Move(record.uuid, MoveNote { phase: MovePhase::Done, ..note.clone() }))
+    });
+    noted.collect()
+}
+
 /// Whether there may be a guest before this step and none after it, or the other way round; or whether it is a step
 /// between the two: who looks at a VM that is being restarted does not find it off and nobody at it.
 fn starts_or_ends(step: &Step) -> bool {
-    matches!(step, Step::Start | Step::Destroy(_) | Step::Write(VmState::Start))
+    matches!(step, Step::Start | Step::Destroy(_) | Step::Send(_) | Step::Write(VmState::Start))
 }
 
 fn is_to_start(record: &VmRecord) -> bool {
     matches!(record.state, VmState::Start | VmState::Restart)
 }
 
-/// Whether the guest has a record and is here, not just arriving: until it runs its sender has it. One that was
-/// here before and is held does not arrive. One that was never let run is not here yet.
+/// Whether the guest has a record and is here, not just arriving: until it runs, or is this node's, its sender has
+/// it. One that was here before and is held does not arrive. One that was never let run is not here yet.
 fn is_ours(cluster: &Cluster, here: &NodeName, uuid: Uuid, guest: &Guest) -> bool {
     let was_here = cluster.nodes.get(here).is_some_and(|own| own.running.contains(&uuid));
-    let is_here = |record: &VmRecord| !is_moving(&record.state) || was_here || guest.run == GuestRun::Running;
+    // What a broken move has left here of another node's VM never ran here.
+    let is_own = |record: &VmRecord| record.is_assigned_to(here) && !is_moving(&record.state);
     if guest.run == GuestRun::Created {
         return false;
     }
+    let is_here = |record: &VmRecord| is_own(record) || was_here || guest.run == GuestRun::Running;
     cluster.vms.get(&uuid).is_some_and(|record| is_here(record))
 }
 
@@ -525,6 +541,8 @@ fn condition(run: GuestRun) -> Condition {
         GuestRun::Running => Condition::Running,
         GuestRun::Paused => Condition::Paused,
         GuestRun::Created => Condition::Created,
+        GuestRun::Arriving => Condition::Arriving,
+        GuestRun::Leaving => Condition::Leaving,
         GuestRun::ShuttingDown => Condition::ShuttingDown,
         GuestRun::Other => Condition::Other,
     }
@@ -552,9 +570,13 @@ fn announce(planned: &Planned, deaths: u32) {
                 "a guest was made and never let run; it is ended, and made anew if it should run"
             );
         }
+        Step::Destroy(WhyDestroy::NeverHandedOver) => {
+            tracing::warn!(vm, "the guest came by a move that did not come to its end; it is started afresh");
+        }
         Step::Fail(reason) => tracing::error!(vm, reason, "the VM cannot run"),
         Step::Send(to) => tracing::info!(vm, %to, "moving to another node"),
         Step::Receive => tracing::info!(vm, "waiting to receive the VM"),
+        Step::Resume => tracing::info!(vm, "a move has left the guest held, and it belongs here: it goes on"),
         Step::Write(_) | Step::ClearFailure => {}
     }
 }

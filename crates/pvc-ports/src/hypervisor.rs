@@ -13,10 +13,16 @@ use uuid::Uuid;
 pub enum GuestRun {
     /// Its CPUs run, or are blocked waiting for something.
     Running,
-    /// There, but held (paused by somebody, by an I/O error, by a migration).
+    /// There, but held: by somebody, by an I/O error, or since it came from another host by a migration that
+    /// was to leave it [`held`](Migration::held).
     Paused,
     /// Made by [`Hypervisor::start`], and never let run: it has done nothing yet, whoever may have made it.
     Created,
+    /// Being started, or about to be copied to here.
+    Arriving,
+    /// Held by a migration. At its target: what has come so far is not whole. At its source: it is in its last
+    /// moment or broke off then, and whether the guest goes on at the target is not known here.
+    Leaving,
     /// Told to shut down and on its way.
     ShuttingDown,
     /// Being created, or crashed and kept, or anything else that is neither running nor gone.
@@ -98,6 +104,8 @@ pub struct Migration {
     pub host: String,
     /// How long the guest may stand still for the last copy.
     pub max_downtime: Duration,
+    /// Whether the guest stays held on the target until it is told to [resume](Hypervisor::resume) there.
+    pub held: bool,
     /// Whether what is copied is encrypted on its way.
     pub encrypted: bool,
 }
@@ -122,9 +130,9 @@ pub trait MigrationJob: Send + Sync {
     /// ended already is no error.
     async fn abort(&self) -> Result<(), HypervisorError>;
 
-    /// Waits for the end: `Ok` means that the guest runs on the target and is gone here, an error that it is
-    /// still here. It runs there as well if only the word of its arrival was lost on the way back:
-    /// [`Hypervisor::runs_at`] tells.
+    /// Waits for the end: `Ok` means that the guest is on the target, running or [held](Migration::held), and gone
+    /// here without having run since; an error that it is still here, and most likely runs. If only the word of its
+    /// arrival was lost on the way back, it is there as well: [`Hypervisor::state_at`] tells.
     ///
     /// # Cancellation
     /// May be dropped and called again; after it has returned once, it fails.
@@ -205,9 +213,8 @@ pub trait Hypervisor: Send + Sync {
         migration: &Migration,
     ) -> Result<Box<dyn MigrationJob>, HypervisorError>;
 
-    /// Whether the guest runs on another node's hypervisor, `host` as in [`Migration`]. One that is there
-    /// but held does not.
-    async fn runs_at(&self, host: &str, uuid: Uuid) -> Result<bool, HypervisorError>;
+    /// How the guest is doing on another node's hypervisor, `host` as in [`Migration`]; `None`: it is not there.
+    async fn state_at(&self, host: &str, uuid: Uuid) -> Result<Option<GuestRun>, HypervisorError>;
 
     /// Types `input` on the guest's serial console and returns what it prints within `wait`.
     async fn console_exchange(

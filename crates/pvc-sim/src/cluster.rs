@@ -10,6 +10,7 @@ use pvc_model::node::{DaemonState, DomainState};
 use pvc_model::storage::VolumeId;
 use pvc_model::vm::{MigrationMethod, Selector, VmState};
 use pvc_ops::vm::Define;
+use pvc_ports::GuestRun;
 use pvc_store::{Changes, NodeChange, Store};
 use pvc_testkit::older::OlderApi;
 use tokio::sync::oneshot;
@@ -157,6 +158,9 @@ fn xml(vm: usize, name: &str, memory_mib: u64, volume: &VolumeId) -> String {
          <serial type='pty'/><console type='pty'/></devices></domain>"
     )
 }
+
+/// How long a guest may be held until it goes on where it has come.
+const HANDED_OVER: Duration = Duration::from_millis(500);
 
 impl Cluster {
     /// Switches every host on and waits until the cluster is ready and its VMs run.
@@ -319,7 +323,12 @@ impl Cluster {
     pub fn runs_on(&self, vm: usize) -> Vec<usize> {
         self.world.with(|state| {
             let here = |host: &usize| {
-                state.hosts[*host].guests.get(&vm_uuid(vm)).is_some_and(|guest| guest.is_alive())
+                let guest = state.hosts[*host].guests.get(&vm_uuid(vm));
+                guest.is_some_and(|guest| match guest.is_incoming {
+                    false => guest.is_alive() && guest.run != GuestRun::Leaving,
+                    // At the end of a move it stands still for a moment, wherever that is.
+                    true => guest.is_whole && !guest.is_stale && state.now <= guest.since + HANDED_OVER,
+                })
             };
             (0..state.hosts.len()).filter(here).collect()
         })

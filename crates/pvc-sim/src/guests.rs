@@ -1,8 +1,11 @@
 //! The hypervisors: guests that boot, obey or do not, crash, and move between hosts.
 //!
 //! A guest that moves runs on its old host and is there on the new one, held, until the last moment; then it
-//! runs on the new one. If only the word of that gets lost, its old hypervisor lets it go on as well, and
-//! whoever sent it has to end one of the two: the one duplicate that is nobody's fault.
+//! runs on the new one, or is held there until it is told to go on. If only the word of that gets lost, its old
+//! hypervisor lets it go on as well: of one that runs there, whoever sent it has to end one of the two, the one
+//! duplicate that is nobody's fault. If the old hypervisor breaks down in that moment, or who talks to both is gone, the
+//! guest is held on its old host. What is held on the new one is older than the volumes once it has gone on at the
+//! old one.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -46,8 +49,12 @@ pub(crate) struct SimGuest {
     pub plugged: BTreeMap<String, String>,
     /// Who it is to Ceph.
     pub client: ClientId,
-    /// It is held until it arrives from another host.
+    /// It has come from another host, or is coming, and has not run here.
     pub is_incoming: bool,
+    /// Nothing of it is missing here any more.
+    pub is_whole: bool,
+    /// It has gone on elsewhere since it was copied to here.
+    pub is_stale: bool,
     /// It should have ended when it arrived elsewhere, and nobody knows.
     pub is_leftover: bool,
 }
@@ -124,6 +131,8 @@ struct Job {
     from_instance: i32,
     to_instance: i32,
     by: Pid,
+    /// It is to be held where it arrives.
+    held: bool,
     begun: Duration,
     takes: Duration,
     never_converges: bool,
@@ -156,7 +165,7 @@ impl State {
         let client = self.ceph.new_client();
         self.hosts[host].instances += 1;
         let instance = self.hosts[host].instances;
-        let is_incoming = run == GuestRun::Paused;
+        let is_incoming = run == GuestRun::Arriving;
         let guest = SimGuest {
             name,
             xml,
@@ -168,6 +177,8 @@ impl State {
             plugged: BTreeMap::new(),
             client,
             is_incoming,
+            is_whole: !is_incoming,
+            is_stale: false,
             is_leftover: false,
         };
         self.hosts[host].guests.insert(vm, guest);
@@ -241,30 +252,58 @@ impl State {
         Ok(())
     }
 
-    /// Lets a guest run that was made, or is held. One that arrives is its sender's to let go.
+    /// Lets a guest run that was made, or is held, by whomever. One that is not whole yet is its migration's.
     pub fn resume_guest(&mut self, host: usize, vm: Uuid) -> Result<(), HypervisorError> {
         let guest = self.guest(host, vm)?;
         let (was, name, client) = (guest.run, guest.name.clone(), guest.client);
-        if was == GuestRun::Running {
-            return Ok(());
+        let (is_incoming, is_stale) = (guest.is_incoming, guest.is_stale);
+        match was {
+            GuestRun::Running => return Ok(()),
+            GuestRun::Arriving => return Err(refused("a migration has the guest")),
+            GuestRun::Leaving if self.is_migrating(host, vm) => {
+                return Err(refused("a migration has the guest"));
+            }
+            _ => {}
         }
-        if guest.is_incoming {
-            return Err(refused("the guest is being received"));
+        if is_stale {
+            let here = self.hosts[host].name.clone();
+            self.violate(
+                "I1",
+                format!("VM {name} goes on at {here} with memory that is older than its volumes"),
+            );
         }
         if was == GuestRun::Created {
             self.truth_of_start(host, vm, false);
             self.take_volumes(host, vm)?;
             self.note(format!("{}: guest {name} runs (client.{client})", self.hosts[host].name));
             *self.truth.boots.entry(vm).or_default() += 1;
+            let now = self.now;
+            self.guest(host, vm)?.since = now;
+        } else {
+            if is_incoming || was == GuestRun::Leaving {
+                self.truth_of_start(host, vm, true);
+            }
+            self.note(format!("{}: guest {name} goes on", self.hosts[host].name));
         }
-        let now = self.now;
-        let guest = self.guest(host, vm)?;
-        guest.run = GuestRun::Running;
-        if was == GuestRun::Created {
-            guest.since = now;
+        self.goes_on(host, vm);
+        Ok(())
+    }
+
+    /// It runs, and what other hosts hold of it is worth nothing any more.
+    fn goes_on(&mut self, host: usize, vm: Uuid) {
+        for other in (0..self.hosts.len()).filter(|other| *other != host) {
+            if let Some(copy) = self.hosts[other].guests.get_mut(&vm).filter(|copy| copy.is_incoming) {
+                copy.is_stale = true;
+            }
+        }
+        if let Some(guest) = self.hosts[host].guests.get_mut(&vm) {
+            (guest.run, guest.is_incoming) = (GuestRun::Running, false);
         }
         self.announce(host, GuestEvent::Changed(vm));
-        Ok(())
+    }
+
+    fn is_migrating(&self, host: usize, vm: Uuid) -> bool {
+        self.migrations.jobs.values().any(|job| job.vm == vm && job.from == host && job.ended.is_none())
     }
 
     /// A guest is gone. With `leaves_lock` its volumes stay locked: nobody was there to let go of them.
@@ -329,8 +368,17 @@ impl State {
         self.hosts.iter().position(|host| host.name == name)
     }
 
-    fn begin_migration(&mut self, by: Pid, from: usize, vm: Uuid, to: &str) -> Result<u64, HypervisorError> {
-        let to = self.host_called(to).filter(|to| self.hypervisor_answers(from, *to)).ok_or_else(away)?;
+    fn begin_migration(
+        &mut self,
+        by: Pid,
+        from: usize,
+        vm: Uuid,
+        migration: &Migration,
+    ) -> Result<u64, HypervisorError> {
+        let to = self
+            .host_called(&migration.host)
+            .filter(|to| self.hypervisor_answers(from, *to))
+            .ok_or_else(away)?;
         let Some(guest) = self.hosts[from].guests.get(&vm) else {
             return Err(HypervisorError::NoGuest { uuid: vm });
         };
@@ -347,7 +395,7 @@ impl State {
         let plugged = guest.plugged.clone();
         self.log_file(to, &name)?;
         self.truth_of_decision(&format!("{} sends VM {name}", self.hosts[from].name), from);
-        let to_instance = self.new_guest(to, vm, name.clone(), xml, GuestRun::Paused);
+        let to_instance = self.new_guest(to, vm, name.clone(), xml, GuestRun::Arriving);
         self.guest(to, vm)?.plugged = plugged;
         self.announce(to, GuestEvent::Changed(vm));
         self.note(format!("{}: guest {name} is sent to {}", self.hosts[from].name, self.hosts[to].name));
@@ -361,6 +409,7 @@ impl State {
             from_instance,
             to_instance,
             by,
+            held: migration.held,
             begun: self.now,
             takes: Duration::from_millis(manner.migration_ms),
             never_converges: manner.never_converges,
@@ -407,39 +456,56 @@ impl State {
         self.later(Duration::from_millis(500), move |state| state.migration_goes_on(id));
     }
 
-    /// The last moment: it stops here and runs there.
+    /// The last moment: it stops here, and runs there or is held there.
     fn arrives(&mut self, id: u64) {
         let job = &self.migrations.jobs[&id];
-        let (vm, from, to) = (job.vm, job.from, job.to);
+        let (vm, from, to, held, by) = (job.vm, job.from, job.to, job.held, job.by);
         let lost_words = self.nature.lost_words;
         let loses_word = self.chance.happens(lost_words);
+        // Who talks to both hypervisors is gone, or the one here breaks down: nobody tells it how that ended.
+        let breaks = held && (self.processes[by].ended || (loses_word && self.chance.happens(500)));
+        let stays = loses_word || breaks;
+        let now = self.now;
         let old = self.hosts[from].guests[&vm].client;
         let (client, name) = {
             let guest = self.hosts[to].guests.get_mut(&vm).expect("it was looked for a moment ago");
+            (guest.is_whole, guest.since) = (true, now);
+            if held {
+                guest.run = GuestRun::Paused;
+            }
             (guest.client, guest.name.clone())
         };
-        self.ceph.hand_over(old, &Lock { client, host: to });
-        if loses_word {
+        if !(held && stays) {
+            self.ceph.hand_over(old, &Lock { client, host: to });
+        }
+        if stays {
             if let Some(guest) = self.hosts[from].guests.get_mut(&vm) {
-                guest.is_leftover = true;
+                guest.is_leftover = !held;
+                guest.run = if breaks { GuestRun::Leaving } else { GuestRun::Running };
             }
             self.migrations.lost_words += 1;
         } else {
             self.hosts[from].guests.remove(&vm);
             self.hosts[from].had_guest = Some(self.now);
         }
-        self.truth_of_start(to, vm, true);
-        let guest = self.hosts[to].guests.get_mut(&vm).expect("it was looked for a moment ago");
-        (guest.run, guest.is_incoming) = (GuestRun::Running, false);
+        match held {
+            true if stays && !breaks => self.goes_on(from, vm),
+            true => {}
+            false => {
+                self.truth_of_start(to, vm, true);
+                self.goes_on(to, vm);
+            }
+        }
         self.migrations.arrived += 1;
-        let lost = if loses_word { ", and the word of it is lost" } else { "" };
+        let lost = if stays { ", and the word of it is lost" } else { "" };
+        let how = if held { "is held, and came" } else { "arrives" };
         self.note(format!(
-            "{}: guest {name} arrives from {}{lost}",
+            "{}: guest {name} {how} from {}{lost}",
             self.hosts[to].name, self.hosts[from].name
         ));
         self.announce(to, GuestEvent::Changed(vm));
         self.announce(from, GuestEvent::Changed(vm));
-        let outcome = if loses_word { Err("the connection was closed".to_owned()) } else { Ok(()) };
+        let outcome = if stays { Err("the connection was closed".to_owned()) } else { Ok(()) };
         self.end_migration(id, outcome);
     }
 
@@ -460,7 +526,7 @@ impl State {
     /// What is held on the target ends when its hypervisor hears, or hears nothing any more.
     fn give_up_incoming(&mut self, to: usize, vm: Uuid, instance: i32) {
         let is_held = self.is_there(to, vm, instance)
-            && self.hosts[to].guests.get(&vm).is_some_and(|guest| guest.is_incoming);
+            && self.hosts[to].guests.get(&vm).is_some_and(|guest| guest.is_incoming && !guest.is_whole);
         if !is_held {
             return;
         }
@@ -708,6 +774,7 @@ impl Hypervisor for SimHypervisor {
         migration: &Migration,
     ) -> Result<Box<dyn MigrationJob>, HypervisorError> {
         let (from, by, to) = (self.host, self.gate.pid, migration.host.clone());
+        let migration = migration.clone();
         let answers = self
             .reached(|state| {
                 let to = state.host_called(&to);
@@ -720,7 +787,7 @@ impl Hypervisor for SimHypervisor {
             return Err(away());
         }
         let begin = |state: &mut State| {
-            let begun = state.begin_migration(by, from, uuid, &to);
+            let begun = state.begin_migration(by, from, uuid, &migration);
             if begun.is_err() {
                 state.truth.orders.move_failed(uuid, state.now);
             }
@@ -730,19 +797,17 @@ impl Hypervisor for SimHypervisor {
         Ok(Box::new(SimJob { gate: self.gate.clone(), id, uuid, told: false }))
     }
 
-    async fn runs_at(&self, host: &str, uuid: Uuid) -> Result<bool, HypervisorError> {
+    async fn state_at(&self, host: &str, uuid: Uuid) -> Result<Option<GuestRun>, HypervisorError> {
         let look = |state: &mut State| {
             let there = state.host_called(host).filter(|there| state.hypervisor_answers(self.host, *there));
-            there.map(|there| {
-                state.hosts[there].guests.get(&uuid).is_some_and(|guest| guest.run == GuestRun::Running)
-            })
+            there.map(|there| state.hosts[there].guests.get(&uuid).map(|guest| guest.run))
         };
         let takes = self.gate.call(State::latency).await;
         self.gate.sleep(takes).await;
         match self.gate.call(look).await {
-            Some(runs) => {
+            Some(there) => {
                 self.gate.sleep(takes).await;
-                Ok(runs)
+                Ok(there)
             }
             None => {
                 self.gate.sleep(PATIENCE).await;

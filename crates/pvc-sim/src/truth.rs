@@ -516,7 +516,7 @@ mod tests {
         let (world, gates) = World::of_hosts(3);
         assert!(start(&world, 0, 1) && start(&world, 0, 2));
         let hypervisor = SimHypervisor { gate: gates[0].clone(), host: 0 };
-        let to = Migration { host: host_name(1), max_downtime: SECOND, encrypted: false };
+        let to = Migration { host: host_name(1), max_downtime: SECOND, held: false, encrypted: false };
         let mut job = hypervisor.migrate(vm(1), &to).await.expect("both hosts answer");
         set_servers(&world, false);
         gates[0].sleep(STILL_DECIDED + SECOND).await;

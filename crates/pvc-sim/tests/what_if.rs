@@ -145,7 +145,12 @@ impl Records {
             memory_free_mib: node.free_mib,
             ..NodeFigures::default()
         };
-        let note = DaemonNote { version: "0.2.0".to_owned(), storage_address: None, runs_guests: true };
+        let note = DaemonNote {
+            version: "0.2.0".to_owned(),
+            storage_address: None,
+            runs_guests: true,
+            takes_held_guests: true,
+        };
         let reports = vec![Report::Figures(name.clone(), figures), Report::Daemon(name, note, None)];
         store.report(reports).await.unwrap();
     }

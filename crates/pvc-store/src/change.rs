@@ -92,6 +92,8 @@ pub enum Change {
     LeaveRenaming(Uuid),
     /// Removes the note, if it is as it was seen.
     EndRenaming(Uuid),
+    /// Says of the VM's move what others act upon.
+    MoveNote(Uuid, MoveNote),
     SubmitJob(JobSpec),
     JobProgress(JobId, JobProgress),
     CancelJob(JobId),

@@ -221,6 +221,7 @@ impl<'a> Draft<'a> {
             }
             Change::LeaveRenaming(vm) => self.delete(&keys::renaming_owner(*vm)),
             Change::EndRenaming(vm) => self.delete(&keys::renaming(*vm)),
+            Change::MoveNote(vm, note) => self.put_deep(keys::move_note(*vm), move_codec::text(note)),
             Change::SubmitJob(spec) => {
                 self.put_deep(format!("/tasks/{}", spec.id), job_codec::spec_text(spec));
                 let pending = job_codec::progress_text(&JobProgress::pending());

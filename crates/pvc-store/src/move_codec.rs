@@ -10,6 +10,9 @@ use serde::{Deserialize, Serialize};
 struct Note {
     from: String,
     to: String,
+    incarnation: i64,
+    request: i32,
+    held: bool,
     phase: String,
     attempt: u32,
     seconds: u64,
@@ -23,6 +26,9 @@ pub(crate) fn text(note: &MoveNote) -> String {
     let note = Note {
         from: note.from.to_string(),
         to: note.to.to_string(),
+        incarnation: note.incarnation,
+        request: note.request,
+        held: note.held,
         phase: note.phase.as_str().to_owned(),
         attempt: note.attempt,
         seconds: note.seconds,
@@ -34,12 +40,15 @@ pub(crate) fn text(note: &MoveNote) -> String {
     serde_json::to_string(&note).expect("strings and numbers always have a JSON form")
 }
 
-/// `None` if there is no such note, or none that can be read: it is for people only.
+/// `None` if there is no such note, or none that can be read: then nothing was handed over.
 pub(crate) fn read(text: &str) -> Option<MoveNote> {
     let note: Note = serde_json::from_str(text).ok()?;
     Some(MoveNote {
         from: NodeName::new(note.from),
         to: NodeName::new(note.to),
+        incarnation: note.incarnation,
+        request: note.request,
+        held: note.held,
         phase: MovePhase::parse(&note.phase)?,
         attempt: note.attempt,
         seconds: note.seconds,
@@ -59,6 +68,9 @@ mod tests {
         let note = MoveNote {
             from: NodeName::new("hv1"),
             to: NodeName::new("hv2"),
+            incarnation: 1 << 40,
+            request: 12,
+            held: true,
             phase: MovePhase::Copying,
             attempt: 2,
             seconds: 7,

@@ -12,6 +12,9 @@ struct Note {
     /// Not there in notes from before it was asked: only a hypervisor wrote those.
     #[serde(default)]
     runs_guests: Option<bool>,
+    /// Not there in notes of daemons that do not.
+    #[serde(default)]
+    takes_held_guests: bool,
     /// Not there while that is not known, as with all that follows.
     #[serde(default)]
     accelerator: Option<String>,
@@ -29,6 +32,7 @@ pub(crate) fn text(daemon: &DaemonNote, hypervisor: Option<&HypervisorNote>) -> 
         said_by: daemon.version.clone(),
         storage_address: daemon.storage_address.clone(),
         runs_guests: Some(daemon.runs_guests),
+        takes_held_guests: daemon.takes_held_guests,
         accelerator: hypervisor.map(|note| note.accelerator.clone()),
         kvm_refused: hypervisor.and_then(|note| note.kvm_refused.clone()),
         libvirt_version: version(|note| &note.libvirt_version),
@@ -44,6 +48,7 @@ pub(crate) fn read(text: &str) -> Option<(DaemonNote, Option<HypervisorNote>)> {
         version: note.said_by,
         storage_address: note.storage_address,
         runs_guests: note.runs_guests.unwrap_or(true),
+        takes_held_guests: note.takes_held_guests,
     };
     let hypervisor = note.accelerator.map(|accelerator| HypervisorNote {
         accelerator,

@@ -37,9 +37,11 @@ pub struct Manner {
     pub fails_migration: Option<String>,
     /// The guest writes to its memory faster than it can be copied: a migration ends only by being aborted.
     pub never_converges: bool,
-    /// The connection breaks in the last moment of a migration: the guest runs there, its sender is told that
-    /// this failed, and it runs on here as well.
+    /// The connection breaks in the last moment of a migration: the guest runs there, or is held if that was
+    /// asked for, its sender is told that this failed, and it runs on here as well.
     pub loses_finish: bool,
+    /// As `loses_finish`, and this hypervisor breaks down at the same moment: the guest here stays held.
+    pub breaks_at_finish: bool,
     /// A migration begins and then stands still, as when the other host has lost power.
     pub migration_stalls: bool,
 }
@@ -372,6 +374,9 @@ impl Hypervisor for ScriptedHypervisor {
     async fn resume(&self, uuid: Uuid) -> Result<(), HypervisorError> {
         self.reached(|inner| {
             let running = inner.running(uuid)?;
+            if running.guest.run == GuestRun::Arriving {
+                return Err(refused("a migration has the guest"));
+            }
             let was = std::mem::replace(&mut running.guest.run, GuestRun::Running);
             if was == GuestRun::Running {
                 return Ok(());
@@ -501,18 +506,18 @@ impl Hypervisor for ScriptedHypervisor {
             Ok((peer, inner.manners.get(&uuid).cloned().unwrap_or_default()))
         })?;
         let to = peer.ok_or_else(|| refuses_connections(&migration.host))?;
-        let handover = Handover { uuid, from: self.inner.clone(), to };
+        let handover = Handover { uuid, from: self.inner.clone(), to, held: migration.held };
         Ok(Box::new(ScriptedJob::begin(handover, manner)?))
     }
 
-    async fn runs_at(&self, host: &str, uuid: Uuid) -> Result<bool, HypervisorError> {
+    async fn state_at(&self, host: &str, uuid: Uuid) -> Result<Option<GuestRun>, HypervisorError> {
         let peer = self.with(|inner| inner.peers.get(host).and_then(Weak::upgrade));
         let peer = peer.ok_or_else(|| refuses_connections(host))?;
         let peer = locked(&peer);
         if peer.unreachable {
             return Err(refuses_connections(host));
         }
-        Ok(peer.guests.get(&uuid).is_some_and(|running| running.guest.run == GuestRun::Running))
+        Ok(peer.guests.get(&uuid).map(|running| running.guest.run))
     }
 
     async fn console_exchange(
@@ -549,6 +554,7 @@ struct Handover {
     uuid: Uuid,
     from: Arc<Mutex<Inner>>,
     to: Arc<Mutex<Inner>>,
+    held: bool,
 }
 
 impl Handover {
@@ -567,7 +573,7 @@ impl Handover {
         }
         to.insert(self.uuid, &name, &xml);
         if let Some(running) = to.guests.get_mut(&self.uuid) {
-            running.guest.run = GuestRun::Paused;
+            running.guest.run = GuestRun::Arriving;
         }
         Ok(())
     }
@@ -582,13 +588,13 @@ impl Handover {
     /// What is held on the target is gone.
     fn undo(&self) {
         let mut to = locked(&self.to);
-        if to.guests.get(&self.uuid).is_some_and(|running| running.guest.run == GuestRun::Paused) {
+        if to.guests.get(&self.uuid).is_some_and(|running| running.guest.run == GuestRun::Arriving) {
             to.remove(self.uuid);
         }
     }
 
-    /// It stops here and runs there; `word_is_lost`: its sender does not hear of it.
-    fn finish(&self, word_is_lost: bool) -> Result<(), HypervisorError> {
+    /// It stops here and runs there, or is held there.
+    fn finish(&self, manner: &Manner) -> Result<(), HypervisorError> {
         let is_here = locked(&self.from).guests.contains_key(&self.uuid);
         if !is_here {
             self.undo();
@@ -598,13 +604,21 @@ impl Handover {
             let mut to = locked(&self.to);
             let alive = !to.unreachable;
             let arrived = to.guests.get_mut(&self.uuid).filter(|_| alive);
-            arrived.map(|running| running.guest.run = GuestRun::Running).is_some()
+            let run = if self.held { GuestRun::Paused } else { GuestRun::Running };
+            arrived.map(|running| running.guest.run = run).is_some()
         };
         if !reached {
             return Err(refused("the target has lost the guest"));
         }
         locked(&self.to).announce(GuestEvent::Changed(self.uuid));
-        if word_is_lost {
+        if manner.breaks_at_finish {
+            let mut from = locked(&self.from);
+            if let Some(running) = from.guests.get_mut(&self.uuid) {
+                running.guest.run = GuestRun::Leaving;
+            }
+            from.announce(GuestEvent::Changed(self.uuid));
+        }
+        if manner.loses_finish || manner.breaks_at_finish {
             return Err(refused("the connection was closed"));
         }
         locked(&self.from).remove(self.uuid);
@@ -640,10 +654,10 @@ impl ScriptedJob {
                 () = handover.until_gone() => false,
                 () = copied => false,
             };
-            let outcome = match manner.fails_migration {
+            let outcome = match &manner.fails_migration {
                 _ if was_aborted => Err("the migration was aborted".to_owned()),
-                Some(why) => Err(why),
-                None => handover.finish(manner.loses_finish).map_err(|error| error.to_string()),
+                Some(why) => Err(why.clone()),
+                None => handover.finish(&manner).map_err(|error| error.to_string()),
             };
             if outcome.is_err() {
                 handover.undo();

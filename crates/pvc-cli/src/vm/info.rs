@@ -264,6 +264,7 @@ fn migration(migration: &VmMigration) -> Option<String> {
         "waiting" => Some(format!("{from} to {to}: waits for {to}{again}")),
         "copying" => Some(format!("{from} to {to}: {percent}% after {seconds}s{again}")),
         "shutting-down" => Some(format!("{from} to {to}: shuts down, to be started there{again}")),
+        "handed-over" => Some(format!("{from} to {to}: is there, and goes on when {to} has taken it over")),
         "failed" => Some(format!("{from} to {to} failed: {why}")),
         _ => None,
     }

@@ -3,7 +3,7 @@ use std::ffi::{CStr, c_int};
 use std::ptr;
 use std::time::Duration;
 
-use pvc_ports::MigrationProgress;
+use pvc_ports::{Migration, MigrationProgress};
 use uuid::Uuid;
 
 use super::stream::Stream;
@@ -144,11 +144,17 @@ impl Domain {
         done(unsafe { library::virDomainMigrateSetMaxDowntime(self.pointer, milliseconds, 0) })
     }
 
-    /// Moves the running guest to `target`, whose QEMU is sent the copy at `uri`. Returns when it runs
-    /// there and is gone here.
-    pub(crate) fn migrate(&self, target: &Connection, uri: &str, encrypted: bool) -> Result<(), VirtError> {
+    /// Moves the running guest to `target`, whose QEMU is sent the copy at `uri`. Returns when it is whole
+    /// there and gone here.
+    pub(crate) fn migrate(
+        &self,
+        target: &Connection,
+        uri: &str,
+        migration: &Migration,
+    ) -> Result<(), VirtError> {
         let uri = c_text(uri)?;
-        let tls = if encrypted { virt_sys::VIR_MIGRATE_TLS } else { 0 };
+        let tls = if migration.encrypted { virt_sys::VIR_MIGRATE_TLS } else { 0 };
+        let held = if migration.held { virt_sys::VIR_MIGRATE_PAUSED } else { 0 };
         let (mut params, mut count, mut room) = (ptr::null_mut(), 0, 0);
         // SAFETY: libvirt grows the list and copies name and text; it is freed once, below. Both connections
         // are open for the time of the call, and the reference to the guest over there is ours.
@@ -166,7 +172,7 @@ impl Domain {
                     target.pointer(),
                     params,
                     count.cast_unsigned(),
-                    virt_sys::VIR_MIGRATE_LIVE | tls,
+                    virt_sys::VIR_MIGRATE_LIVE | tls | held,
                 ))
             });
             library::virTypedParamsFree(params, count);

@@ -10,6 +10,20 @@
 //!   says what came of it, releases all       looks what has arrived, says so
 //! ```
 //!
+//! Between two of ours a guest that has been copied is held on the target until it belongs there (ADR 0021):
+//!
+//! ```text
+//!   sender                                   receiver
+//!   ─────────────────────────────────────────────────────────────────────────
+//!   copies; the guest is gone here           the guest is whole here, and held
+//!   writes `handed-over`, if the order
+//!   is still the one it obeys                sees it, writes `start`, if the order is still
+//!                                            the one it obeys, and lets the guest go on
+//! ```
+//!
+//! Until `handed-over` is written the guest is the sender's, whatever became of the last call of the migration:
+//! it goes on there, and what is held on the target is worth nothing.
+//!
 //! The locks are what older peers know of it (`spec/vm.md` §5). What is concluded is concluded from the
 //! records and the guests alone, so a side that loses its memory in the middle goes on from there, and a
 //! guest is never ended because of a lock.
@@ -158,9 +172,50 @@ pub fn movers<'a>(cluster: &'a Cluster, record: &'a VmRecord) -> impl Iterator<I
     cluster.nodes.values().filter(takes_part).map(|node| &node.name)
 }
 
+/// Whether the sender has written that the VM's guest is `here`'s now, for the order that still stands. The guest
+/// has not run since it was copied.
+pub fn is_handed_over(record: &VmRecord, here: &NodeName) -> bool {
+    is_moving(&record.state) && note_of_handover(record, here).is_some_and(|note| note.is_for(record))
+}
+
+/// Whether the VM was handed over to `here`, which has said that it is its own and has not seen its guest run
+/// since: one that is held waits for nobody else's word.
+pub fn is_taken_over(record: &VmRecord, here: &NodeName) -> bool {
+    record.state == VmState::Start
+        && record.is_assigned_to(here)
+        && note_of_handover(record, here).is_some_and(|note| !note.is_for(record))
+}
+
+/// Whether whoever obeys the order that stands has the guest held on `here` until it is handed over.
+pub fn is_sent_held(record: &VmRecord, here: &NodeName) -> bool {
+    record.moving.as_ref().is_some_and(|note| note.held && note.to == *here && note.is_for(record))
+}
+
+/// Whether a guest of the VM that is held on `here` is what a move has left there that did not come to its end: the
+/// VM was given to `here` in another way, as by those who fenced its sender.
+pub fn is_unclaimed(record: &VmRecord, here: &NodeName) -> bool {
+    record.moving.as_ref().is_some_and(|note| {
+        let is_left = !note.phase.is_over() && note.phase != MovePhase::HandedOver && !note.is_for(record);
+        note.held && note.to == *here && note.incarnation == record.incarnation && is_left
+    })
+}
+
+/// The note that says that the VM was handed over to `here`.
+pub fn note_of_handover<'a>(record: &'a VmRecord, here: &NodeName) -> Option<&'a MoveNote> {
+    let is_handover = |note: &&MoveNote| {
+        note.phase == MovePhase::HandedOver && note.to == *here && note.incarnation == record.incarnation
+    };
+    record.moving.as_ref().filter(is_handover)
+}
+
 /// What a receiver does when its turn has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arrival {
+    /// It is whole here, and was handed over: write `start` and let it go on.
+    TakeOver,
+    /// It is here and never was handed over, and its sender has it no more: end it, and start it afresh. What it
+    /// would go on with may be older than what its volumes hold.
+    Discard,
     /// It runs here, or is to be started here: write `start`.
     Start,
     /// It is here and does not run yet: look again in a moment.
@@ -171,17 +226,29 @@ pub enum Arrival {
     Moot,
 }
 
-/// What has become of a VM that `here` was to receive, with the sender out of its turn.
+/// What has become of a VM that `here` was to receive, with the sender out of its turn. `is_elsewhere`: another
+/// node may still have it.
 pub fn arrival(
     record: Option<&VmRecord>,
     here: &NodeName,
     guest: Option<Condition>,
     sender: Peer,
+    is_elsewhere: bool,
 ) -> Arrival {
     let Some(record) = record.filter(|_| is_received(record, here, sender)) else {
         return Arrival::Moot;
     };
     match (&record.state, guest) {
+        (VmState::Migrate | VmState::MigrateLive, Some(Condition::Paused))
+            if is_handed_over(record, here) =>
+        {
+            Arrival::TakeOver
+        }
+        (VmState::Migrate | VmState::MigrateLive, None) if is_handed_over(record, here) => Arrival::Start,
+        (
+            VmState::Migrate | VmState::MigrateLive,
+            Some(Condition::Paused | Condition::Arriving | Condition::Leaving),
+        ) if !is_elsewhere && is_sent_held(record, here) => Arrival::Discard,
         (VmState::Stop, Some(_)) => Arrival::Moot,
         (VmState::Stop, None) => Arrival::Start,
         (_, Some(Condition::Running)) => Arrival::Start,
@@ -198,6 +265,8 @@ pub enum MovePhase {
     Copying,
     /// The guest shuts down here, to be started there.
     ShuttingDown,
+    /// The guest is whole on the other node, held there, and from now on that node's.
+    HandedOver,
     /// It has left.
     Done,
     /// It stays where it was.
@@ -209,6 +278,7 @@ impl MovePhase {
         MovePhase::Waiting,
         MovePhase::Copying,
         MovePhase::ShuttingDown,
+        MovePhase::HandedOver,
         MovePhase::Done,
         MovePhase::Failed,
     ];
@@ -218,6 +288,7 @@ impl MovePhase {
             MovePhase::Waiting => "waiting",
             MovePhase::Copying => "copying",
             MovePhase::ShuttingDown => "shutting-down",
+            MovePhase::HandedOver => "handed-over",
             MovePhase::Done => "done",
             MovePhase::Failed => "failed",
         }
@@ -237,6 +308,11 @@ impl MovePhase {
 pub struct MoveNote {
     pub from: NodeName,
     pub to: NodeName,
+    /// The order that is obeyed: the record's `incarnation` and `state_version` then.
+    pub incarnation: i64,
+    pub request: i32,
+    /// Whether the guest is held on the other node until it is handed over; not by older peers.
+    pub held: bool,
     pub phase: MovePhase,
     /// Which live attempt it is; 0 before the first.
     pub attempt: u32,
@@ -250,6 +326,11 @@ pub struct MoveNote {
 }
 
 impl MoveNote {
+    /// Whether it is about the order that the record holds.
+    pub fn is_for(&self, record: &VmRecord) -> bool {
+        (self.incarnation, self.request) == (record.incarnation, record.state_version)
+    }
+
     /// Percent of what is known to be copied; memory that is written to meanwhile counts again.
     pub fn percent(&self) -> u8 {
         let whole = self.processed_bytes.saturating_add(self.remaining_bytes).max(self.total_bytes);
@@ -330,12 +411,68 @@ mod tests {
             (VmState::Disable, 8, None, older, Arrival::Moot),
         ] {
             let record = to_hv1(state.clone(), version);
-            let found = arrival(Some(&record), &here, guest, sender);
+            let found = arrival(Some(&record), &here, guest, sender, true);
             assert_eq!(found, expected, "{state} written {version} times, {guest:?}, {sender:?}");
         }
         let elsewhere = records::vm(1, VmState::Migrate, Some("hv2"));
-        assert_eq!(arrival(Some(&elsewhere), &here, Some(Running), ours), Arrival::Moot);
-        assert_eq!(arrival(None, &here, None, older), Arrival::Moot);
+        assert_eq!(arrival(Some(&elsewhere), &here, Some(Running), ours, true), Arrival::Moot);
+        assert_eq!(arrival(None, &here, None, older, true), Arrival::Moot);
+    }
+
+    /// A VM for `hv1` whose state was written seven times, and what its sender says of the order number `request`.
+    fn told(phase: MovePhase, request: i32, held: bool) -> VmRecord {
+        let to = NodeName::new("hv1");
+        let note = MoveNote { from: NodeName::new("hv2"), to, phase, request, held, ..note(0, 0, 0) };
+        let record = to_hv1(VmState::Migrate, 7);
+        let note = MoveNote { incarnation: record.incarnation, ..note };
+        VmRecord { moving: Some(note), ..record }
+    }
+
+    #[test]
+    fn a_held_guest_is_taken_over_only_when_it_was_handed_over_for_this_order() {
+        use Condition::{Arriving, Paused, Running};
+        use MovePhase::{Copying, HandedOver};
+        let here = NodeName::new("hv1");
+        for (phase, request, held, guest, elsewhere, expected) in [
+            (HandedOver, 7, true, Some(Paused), false, Arrival::TakeOver),
+            // The list of the node that had it may be late.
+            (HandedOver, 7, true, Some(Paused), true, Arrival::TakeOver),
+            (HandedOver, 7, true, None, false, Arrival::Start),
+            (HandedOver, 7, true, Some(Running), false, Arrival::Start),
+            (HandedOver, 6, true, Some(Paused), true, Arrival::NotYet),
+            (HandedOver, 6, true, Some(Paused), false, Arrival::NotYet),
+            // Never handed over: its sender may have gone on with it, and have ended since.
+            (Copying, 7, true, Some(Paused), true, Arrival::NotYet),
+            (Copying, 7, true, Some(Paused), false, Arrival::Discard),
+            (Copying, 7, true, Some(Arriving), false, Arrival::Discard),
+            // It came from a sender that does not hold guests, and is held because its disk failed, perhaps.
+            (Copying, 7, false, Some(Paused), false, Arrival::NotYet),
+        ] {
+            let record = told(phase, request, held);
+            let found = arrival(Some(&record), &here, guest, Peer::Ours, elsewhere);
+            assert_eq!(found, expected, "{phase:?} for {request}, {guest:?}, elsewhere: {elsewhere}");
+        }
+    }
+
+    #[test]
+    fn who_has_taken_over_lets_the_guest_go_on_after_a_restart_and_nobody_else_does() {
+        let here = NodeName::new("hv1");
+        let taken = |state: VmState, version: i32| {
+            let record = told(MovePhase::HandedOver, 7, true);
+            VmRecord { state, state_version: version, ..record }
+        };
+        assert!(is_taken_over(&taken(VmState::Start, 8), &here));
+        // Somebody asked for a start meanwhile.
+        assert!(is_taken_over(&taken(VmState::Start, 9), &here));
+        assert!(!is_taken_over(&taken(VmState::Start, 7), &here), "that is the note of another order");
+        assert!(!is_taken_over(&taken(VmState::Stop, 8), &here));
+        assert!(!is_taken_over(&taken(VmState::Start, 8), &NodeName::new("hv2")));
+        let elsewhere = VmRecord { node: Some(NodeName::new("hv2")), ..taken(VmState::Start, 8) };
+        assert!(!is_taken_over(&elsewhere, &here));
+        let anew = VmRecord { incarnation: -1, ..taken(VmState::Start, 8) };
+        assert!(!is_taken_over(&anew, &here), "it was removed and defined anew since");
+        let done = VmRecord { state: VmState::Start, state_version: 8, ..told(MovePhase::Done, 7, true) };
+        assert!(!is_taken_over(&done, &here), "who holds it now is an operator");
     }
 
     #[test]
@@ -370,6 +507,9 @@ mod tests {
         MoveNote {
             from: NodeName::new("hv1"),
             to: NodeName::new("hv2"),
+            incarnation: 0,
+            request: 7,
+            held: true,
             phase: MovePhase::Copying,
             attempt: 1,
             seconds: 1,

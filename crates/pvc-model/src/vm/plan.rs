@@ -12,6 +12,8 @@
 //!   here, shutdown yes / no        power button, then plug / write `stop`
 //!   here, stop     yes / no        pull the plug / (nothing)
 //!   here, migrate  yes             write `start`: it has arrived, or never left
+//!   here, start    held by a move  let it go on: it belongs here
+//!   here, migrate  held, of ours   receive it
 //!   here, migrate  arriving        (its receiver has it)
 //!   here, migrate  no              receive it
 //!   elsewhere,     yes             send it there
@@ -25,7 +27,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::backoff::{Backoff, DEATHS_TO_REPORT, WELL_AFTER};
-use super::moving::is_moving;
+use super::moving::{is_handed_over, is_moving, is_sent_held, is_taken_over, is_unclaimed};
 use super::{VmRecord, VmState};
 use crate::cluster::Cluster;
 use crate::node::DaemonState;
@@ -38,6 +40,10 @@ pub enum Condition {
     Paused,
     /// Made, and never let run.
     Created,
+    /// Being started, or about to be copied to here.
+    Arriving,
+    /// Held by a migration: not whole yet, or sent from here by one that is in its last moment or broke off then.
+    Leaving,
     ShuttingDown,
     Other,
 }
@@ -223,6 +229,8 @@ pub enum Step {
     Send(NodeName),
     /// Be there for a guest that another node hands over.
     Receive,
+    /// Let a guest go on that a move has left held.
+    Resume,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -236,6 +244,8 @@ pub enum WhyDestroy {
     /// It was made and never let run: whoever made it has died, or has given up. What it was made from may be of
     /// yesterday, and nobody has looked since whether it may run: if it should, it is made anew.
     NeverRan,
+    /// It came here by a move that did not come to its end, and may be older than its volumes.
+    NeverHandedOver,
 }
 
 /// A step with whom it is for and the request it obeys.
@@ -306,7 +316,7 @@ fn rank(step: &Step) -> u8 {
         Step::Destroy(_) => 0,
         Step::PressPower { .. } | Step::Send(_) => 1,
         Step::Write(_) | Step::Fail(_) | Step::ClearFailure => 2,
-        Step::Start | Step::Receive => 3,
+        Step::Start | Step::Receive | Step::Resume => 3,
     }
 }
 
@@ -380,6 +390,14 @@ pub fn decide(view: &View<'_>, record: &VmRecord, mind: &Mind) -> Decision {
 
 fn decide_running(view: &View<'_>, record: &VmRecord, guest: &Seen, mind: &Mind) -> Decision {
     match &record.state {
+        // libvirt refuses it as long as a migration has the guest.
+        VmState::Start if guest.condition == Condition::Leaving => Decision::step(Step::Resume),
+        VmState::Start if guest.condition == Condition::Paused && is_taken_over(record, view.node) => {
+            Decision::step(Step::Resume)
+        }
+        VmState::Start if guest.condition == Condition::Paused && is_unclaimed(record, view.node) => {
+            Decision::step(Step::Destroy(WhyDestroy::NeverHandedOver))
+        }
         VmState::Start if guest.condition == Condition::Paused => Decision::finding(Finding::Held),
         VmState::Start if !record.failed_reason.is_empty() => Decision::step(Step::ClearFailure),
         VmState::Start => Decision { finding: crash_loop(mind), ..Decision::default() },
@@ -388,6 +406,10 @@ fn decide_running(view: &View<'_>, record: &VmRecord, guest: &Seen, mind: &Mind)
             if guest.condition == Condition::Running || was_here(view, record) =>
         {
             Decision::step(Step::Write(VmState::Start))
+        }
+        // Left by a receiver that was restarted.
+        VmState::Migrate | VmState::MigrateLive if is_held_until_handed_over(view, record, guest) => {
+            Decision::step(Step::Receive)
         }
         // Held by whoever sends it, who decides: an operator who let it go on would have it twice.
         VmState::Migrate | VmState::MigrateLive => Decision::nothing(),
@@ -427,11 +449,21 @@ fn decide_foreign(view: &View<'_>, record: &VmRecord, guest: &Seen, mind: &Mind)
             Some(to) if guest.condition == Condition::Running || was_here(view, record) => {
                 Decision::step(Step::Send(to.clone()))
             }
+            // Sent on before it was taken over.
+            Some(_) if guest.condition == Condition::Paused && is_handed_over(record, view.node) => {
+                Decision::step(Step::Resume)
+            }
             _ => Decision::nothing(),
         },
         VmState::Shutdown => power_off(view, record, guest, mind),
         _ => Decision::step(Step::Destroy(WhyDestroy::AssignedElsewhere)),
     }
+}
+
+/// Whether a guest that arrives waits for the word of its sender: that of another of ours, if there still is one.
+fn is_held_until_handed_over(view: &View<'_>, record: &VmRecord, guest: &Seen) -> bool {
+    let is_held = matches!(guest.condition, Condition::Paused | Condition::Arriving | Condition::Leaving);
+    is_held && is_sent_held(record, view.node)
 }
 
 /// Whether the node says already that it runs the VM: of one that arrives it says so only when it runs.

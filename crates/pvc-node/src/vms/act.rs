@@ -238,6 +238,10 @@ impl Actor {
                 }
             }
             Step::Write(state) => Ok(self.write(planned, vec![VmChange::State(state.clone())]).await),
+            Step::Resume => match hypervisor.resume(planned.vm).await {
+                Ok(()) | Err(HypervisorError::NoGuest { .. }) => Ok(Ended::Done),
+                Err(error) => Err(error.into()),
+            },
             Step::Fail(reason) => Ok(self.fail(planned, reason).await),
             Step::ClearFailure => Ok(self.write(planned, vec![VmChange::FailedReason(String::new())]).await),
             Step::Start | Step::Send(_) | Step::Receive => {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
 use pvc_model::node::NodeRecord;
-use pvc_model::vm::moving::{Arrival, Peer, arrival, is_moving, is_received};
+use pvc_model::vm::moving::{Arrival, Peer, arrival, is_handed_over, is_moving, is_received};
 use pvc_model::vm::plan::{Planned, runs_elsewhere};
 use pvc_model::vm::{VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
@@ -69,7 +69,12 @@ impl Receiver {
             Err(error) => return self.later(&error),
         }
         self.say_receiving(true).await;
-        let ended = self.take_turns().await;
+        // What was handed over waits for nobody's turn: the guest stands still meanwhile.
+        let ended = tokio::select! {
+            biased;
+            () = self.until_handed_over() => self.take_over().await,
+            ended = self.take_turns() => ended,
+        };
         self.say_receiving(false).await;
         ended
     }
@@ -81,6 +86,41 @@ impl Receiver {
                 Ok(Peer::Older { asked: self.request })
             }
             _ => Ok(Peer::Ours),
+        }
+    }
+
+    /// Returns when its sender has said that the guest is this node's now.
+    async fn until_handed_over(&self) {
+        let mut changes = self.shared.store.changed();
+        loop {
+            changes.mark_unchanged();
+            let view = self.shared.store.view();
+            if self.record(&view).is_some_and(|record| self.is_handed_over(record)) {
+                return;
+            }
+            if changes.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    fn is_handed_over(&self, record: &VmRecord) -> bool {
+        record.is_assigned_to(self.shared.name()) && is_handed_over(record, self.shared.name())
+    }
+
+    /// Says that the VM is this node's, and lets its guest go on. If that is left undone, the next pass finds it.
+    async fn take_over(&self) -> Ended {
+        let write = |cluster: &Cluster| match self.record(cluster) {
+            Some(record) if self.is_handed_over(record) => Ok(self.change(VmState::Start, "")),
+            _ => Err(Moot),
+        };
+        let ended = self.write(write, "the VM was handed over to this node").await;
+        if !matches!(ended, Ended::Done) {
+            return ended;
+        }
+        match self.shared.ports.hypervisor.resume(self.vm).await {
+            Ok(()) | Err(HypervisorError::NoGuest { .. }) => Ended::Done,
+            Err(error) => self.later(&error),
         }
     }
 
@@ -120,6 +160,8 @@ impl Receiver {
             };
             match seen {
                 Arrival::Start => return self.start().await,
+                Arrival::TakeOver => return self.take_over().await,
+                Arrival::Discard => return self.start_afresh().await,
                 Arrival::Moot => return Ended::Moot,
                 Arrival::Again => return Ended::Done,
                 Arrival::NotYet if self.shared.now() < until => self.shared.sleep(LOOK).await,
@@ -137,7 +179,17 @@ impl Receiver {
         let guests = self.shared.ports.hypervisor.guests().await?;
         let guest = guests.get(&self.vm).map(|guest| condition(guest.run));
         let record = view.vms.get(&self.vm).map(|record| &**record);
-        Ok(arrival(record, self.shared.name(), guest, self.sender))
+        let is_elsewhere = runs_elsewhere(&view, self.vm, self.shared.name()).is_some();
+        Ok(arrival(record, self.shared.name(), guest, self.sender, is_elsewhere))
+    }
+
+    /// Ends what came and was never handed over, and has the VM started here: nobody has its guest any more.
+    async fn start_afresh(&self) -> Ended {
+        tracing::warn!(vm = self.name, "the guest has ended on its way here, and is started afresh");
+        match self.shared.ports.hypervisor.destroy(self.vm).await {
+            Ok(()) => self.start().await,
+            Err(error) => self.later(&error),
+        }
     }
 
     /// Nobody has queued to send it. If no node has it any more, it is started here: it was on its way here. A sender
@@ -148,6 +200,9 @@ impl Receiver {
             Err(error) => return self.later(&error),
         };
         let is_elsewhere = self.is_listed_elsewhere(&view);
+        if !is_elsewhere && let Ok(Arrival::Discard) = self.look().await {
+            return self.start_afresh().await;
+        }
         if is_elsewhere && self.sender == Peer::Ours {
             return Ended::Moot;
         }

@@ -15,7 +15,7 @@ use pvc_model::vm::plan::{Planned, runs_elsewhere};
 use pvc_model::vm::{VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
 use pvc_ports::{GuestRun, HypervisorError, Migration, MigrationJob};
-use pvc_store::{ChangeError, Changes, Expect, MoveLocks, RecordLock, Report, StoreError, VmChange};
+use pvc_store::{Change, ChangeError, Changes, Expect, MoveLocks, RecordLock, Report, StoreError, VmChange};
 use tokio_util::sync::CancellationToken;
 
 use super::act::{Ended, one_line};
@@ -61,6 +61,11 @@ const PRESS_EVERY: Duration = Duration::from_secs(15);
 /// How long the store may take for a word about it.
 const SAY: Duration = Duration::from_secs(5);
 
+/// How long the store may take no word of a move, and the other node's daemon be away, until the copying is given up:
+/// a guest that arrives would wait for them. A daemon that is restarted is back by then.
+const UNHEARD: Duration = Duration::from_secs(8);
+const AWAY: Duration = Duration::from_secs(15);
+
 /// How long the storage may take to free what a guest left behind that ended on its way.
 const FREE: Duration = Duration::from_secs(30);
 
@@ -87,6 +92,9 @@ pub(super) struct Sender {
     /// Where the VM returns to if it stays; `None`: not known.
     home: Option<Option<NodeName>>,
     note: MoveNote,
+    /// Since when the store takes no word of the move, and when the other node's daemon was last seen to run.
+    unheard: Option<Duration>,
+    seen_there: Duration,
 }
 
 /// How an attempt to copy the guest ended.
@@ -132,6 +140,9 @@ impl Sender {
         let note = MoveNote {
             from: shared.name().clone(),
             to: to.clone(),
+            incarnation: 0,
+            request: planned.request,
+            held: false,
             phase: MovePhase::Waiting,
             attempt: 0,
             seconds: 0,
@@ -141,7 +152,8 @@ impl Sender {
             why: String::new(),
         };
         let locks = shared.store.move_locks(planned.vm);
-        Sender { shared, ending, locks, vm: planned.vm, name: planned.name.clone(), to, home, note }
+        let (vm, name, now) = (planned.vm, planned.name.clone(), shared.now());
+        Sender { shared, ending, locks, vm, name, to, home, note, unheard: None, seen_there: now }
     }
 
     /// Moves the guest, or leaves it as it is and says so.
@@ -214,7 +226,13 @@ impl Sender {
                 None => return Err(self.ended().await),
                 Some(GuestRun::Running) => return Ok(()),
                 Some(GuestRun::Paused) => "it is paused: by hand, or because its disk failed",
-                Some(GuestRun::Created | GuestRun::ShuttingDown | GuestRun::Other) => "it does not run",
+                Some(GuestRun::Leaving) => {
+                    self.give_back().await?;
+                    continue;
+                }
+                Some(GuestRun::Created | GuestRun::Arriving | GuestRun::ShuttingDown | GuestRun::Other) => {
+                    "it does not run"
+                }
             };
             if self.shared.now() >= until {
                 return Err(self.give_up(held).await);
@@ -223,6 +241,25 @@ impl Sender {
                 return Err(Ended::Moot);
             }
         }
+    }
+
+    /// A migration broke off in its last moment and left the guest held: it goes on here when the other node was asked
+    /// and does not run it, or when it is told that the VM stays.
+    async fn give_back(&mut self) -> Result<(), Ended> {
+        match self.state_there().await {
+            Ok(Some(GuestRun::Running)) => Err(self.end_here().await),
+            Ok(_) => self.shared.ports.hypervisor.resume(self.vm).await.map_err(|error| self.later(&error)),
+            Err(error) if self.is_held_there() => Err(self.give_up(&self.unanswered(&error)).await),
+            Err(error) => Err(self.later(&error)),
+        }
+    }
+
+    /// Whether what has come of the guest on the other node waits for our word, or was never to run: so it runs
+    /// nowhere but here whatever has become of an attempt.
+    fn is_held_there(&self) -> bool {
+        let view = self.shared.store.view();
+        let target = view.nodes.get(&self.to);
+        target.is_some_and(|node| node.takes_held_guests() || node.daemon_state == DaemonState::Fenced)
     }
 
     async fn not_ready(&mut self, patience: Duration) -> Ended {
@@ -241,8 +278,17 @@ impl Sender {
             };
             let record = view.vms.get(&self.vm).filter(|record| self.is_sent(Some(record)));
             let Some(record) = record else { return Ended::Moot };
+            (self.note.incarnation, self.note.request) = (record.incarnation, record.state_version);
+            self.note.held = view.nodes.get(&self.to).is_some_and(|node| node.takes_held_guests());
             let ways = ways(record.migration_method.as_ref(), &record.state);
             let target = self.target(&view, answers);
+            if self.note.held && tried > 0 && ways.live && !runs_daemon(&view, &self.to) {
+                let why = format!(
+                    "the daemon of node `{}` does not run, and would not let it go on there",
+                    self.to
+                );
+                return self.give_up(&why).await;
+            }
             match next(ways, tried, target) {
                 Next::Copy { attempt } => {
                     tried = attempt;
@@ -253,38 +299,13 @@ impl Sender {
                         Copied::Lost => return Ended::Later,
                         Copied::Failed(failure) => failure,
                     };
-                    let why = failure.why;
                     if failure.is_final {
                         tried = LIVE_ATTEMPTS;
                     }
-                    tracing::warn!(vm = self.name, to = %self.to, attempt, why, "a live migration failed");
-                    let runs_there = self.runs_there().await;
-                    answers = runs_there.is_ok();
-                    self.note.why = match &runs_there {
-                        // The word of its arrival was lost: it was let go on here, too.
-                        Ok(true) => return self.end_here().await,
-                        Ok(false) => why,
-                        Err(error) => {
-                            format!(
-                                "{why}; the hypervisor of node `{}` does not answer: {}",
-                                self.to,
-                                said(error)
-                            )
-                        }
+                    answers = match self.after_failure(failure, attempt).await {
+                        Ok(answers) => answers,
+                        Err(ended) => return ended,
                     };
-                    match self.is_here().await {
-                        Err(error) => return self.later(&error),
-                        Ok(false) => return self.ended().await,
-                        // It may run there as well: that node ends its copy as soon as the VM is not its own.
-                        Ok(true) if failure.begun && !answers => {
-                            let why = self.note.why.clone();
-                            return self.give_up(&why).await;
-                        }
-                        Ok(true) if self.while_sent(self.shared.sleep(BETWEEN_ATTEMPTS)).await.is_err() => {
-                            return Ended::Moot;
-                        }
-                        Ok(true) => {}
-                    }
                 }
                 Next::PowerOff => return self.power_off().await,
                 Next::GiveUp => {
@@ -301,9 +322,46 @@ impl Sender {
         }
     }
 
+    /// Looks what a failed attempt has left, here and there. Whether the other hypervisor answers, if the guest is
+    /// still to be moved.
+    async fn after_failure(&mut self, failure: Failure, attempt: u32) -> Result<bool, Ended> {
+        let why = failure.why;
+        tracing::warn!(vm = self.name, to = %self.to, attempt, why, "a live migration failed");
+        let there = self.state_there().await;
+        self.note.why = match &there {
+            // The word of its arrival was lost: it was let go on here, too.
+            Ok(Some(GuestRun::Running)) => return Err(self.end_here().await),
+            Ok(_) => why,
+            Err(error) => format!("{why}; {}", self.unanswered(error)),
+        };
+        let why = self.note.why.clone();
+        match self.here().await {
+            Err(error) => Err(self.later(&error)),
+            Ok(None) => Err(self.ended().await),
+            // It may run there, and does not run here as long as that is not known.
+            Ok(Some(GuestRun::Leaving)) if there.is_err() && !self.note.held => Err(Ended::Later),
+            // The same, and it runs here already: that node ends its copy as soon as the VM is not its own.
+            Ok(Some(_)) if there.is_err() && failure.begun => Err(self.give_up(&why).await),
+            // The word of its arrival was lost, and it goes on here: what is held there is worth nothing any more.
+            Ok(Some(_)) if matches!(there, Ok(Some(GuestRun::Paused))) => Err(self.give_up(&why).await),
+            Ok(Some(run)) => {
+                if run == GuestRun::Leaving {
+                    self.give_back().await?;
+                }
+                match self.while_sent(self.shared.sleep(BETWEEN_ATTEMPTS)).await {
+                    Ok(()) => Ok(there.is_ok()),
+                    Err(Turned) => Err(Ended::Moot),
+                }
+            }
+        }
+    }
+
+    fn unanswered(&self, error: &HypervisorError) -> String {
+        format!("the hypervisor of node `{}` does not answer: {}", self.to, said(error))
+    }
+
     fn target(&self, view: &Cluster, answers: bool) -> Target {
-        let runs = view.nodes.get(&self.to).is_some_and(|node| node.daemon_state == DaemonState::Run);
-        if runs && answers { Target::Well } else { Target::Silent }
+        if runs_daemon(view, &self.to) && answers { Target::Well } else { Target::Silent }
     }
 
     /// One live attempt.
@@ -312,9 +370,11 @@ impl Sender {
         let migration = Migration {
             host: settings.host(&self.to),
             max_downtime: Duration::from_millis(u64::from(record.max_downtime_ms)),
+            held: self.note.held,
             encrypted: settings.encrypted,
         };
         self.tell(MovePhase::Copying).await;
+        self.seen_there = self.shared.now();
         let shared = self.shared.clone();
         let begun = shared.within(BEGIN, shared.ports.hypervisor.migrate(self.vm, &migration)).await;
         match begun {
@@ -336,6 +396,9 @@ impl Sender {
                 () = self.turned() => Copied::Turned,
                 () = record_lock.until_lost() => Copied::Lost,
                 () = self.shared.sleep(TELL_EVERY) => {
+                    if self.note.held && let Some(why) = self.would_be_held_long() {
+                        return self.abort(job, Copied::failed(why)).await;
+                    }
                     let now_copied = self.tell_progress(job.as_ref()).await;
                     let held = self.is_held().await;
                     let is_held = held.unwrap_or(was_held);
@@ -364,6 +427,20 @@ impl Sender {
             };
             return self.abort(job, stop).await;
         }
+    }
+
+    /// Why the guest, if it arrived now, would stand still there for longer than a moment: nobody takes the word that
+    /// hands it over.
+    fn would_be_held_long(&mut self) -> Option<String> {
+        let now = self.shared.now();
+        if self.unheard.is_some_and(|since| now.saturating_sub(since) >= UNHEARD) {
+            return Some("the store takes no word of the move".to_owned());
+        }
+        if runs_daemon(&self.shared.store.view(), &self.to) {
+            self.seen_there = now;
+        }
+        let is_away = now.saturating_sub(self.seen_there) >= AWAY;
+        is_away.then(|| format!("the daemon of node `{}` does not run any more", self.to))
     }
 
     async fn abort(&self, mut job: Box<dyn MigrationJob>, why: Copied) -> Copied {
@@ -395,10 +472,10 @@ impl Sender {
         let end = self.shared.now() + self.shared.settings.vm_shutdown_timeout;
         let mut press = self.shared.now();
         loop {
-            match self.is_here().await {
+            match self.here().await {
                 Err(error) => return self.later(&error),
-                Ok(false) => return self.ended().await,
-                Ok(true) => {}
+                Ok(None) => return self.ended().await,
+                Ok(Some(_)) => {}
             }
             let now = self.shared.now();
             if now >= end {
@@ -430,8 +507,12 @@ impl Sender {
         }
     }
 
-    /// The guest runs on the other node, which says so itself.
+    /// The guest is on the other node. If it runs there, that node says so itself; if it is held there, it belongs
+    /// here until that is written.
     async fn arrived(&mut self) -> Ended {
+        if self.note.held {
+            return self.hand_over().await;
+        }
         tracing::info!(vm = self.name, to = %self.to, "the guest runs on the other node now");
         self.note.why.clear();
         self.tell(MovePhase::Done).await;
@@ -439,8 +520,61 @@ impl Sender {
         Ended::Left { to: self.to.clone(), written: None }
     }
 
+    async fn hand_over(&mut self) -> Ended {
+        loop {
+            // The hypervisor has said so. But whoever goes on there must be the only one.
+            match self.here().await {
+                Ok(None) => {}
+                Ok(Some(run)) => {
+                    tracing::error!(
+                        vm = self.name,
+                        ?run,
+                        "the guest has left and is here nevertheless; it stays"
+                    );
+                    return Ended::Later;
+                }
+                Err(error) => tracing::debug!(vm = self.name, %error, "the guests could not be listed"),
+            }
+            match self.say_handed_over().await {
+                Ok(()) => {
+                    tracing::info!(vm = self.name, to = %self.to, "the guest was handed over to the other node");
+                    self.shared.forget_failed_move(self.vm);
+                    return Ended::Left { to: self.to.clone(), written: None };
+                }
+                Err(ChangeError::Refused(Moot)) => return Ended::Moot,
+                Err(error) if self.ending.is_cancelled() => return self.later(&error),
+                Err(error) => {
+                    tracing::warn!(vm = self.name, %error, "the hand-over could not be written; it is tried again");
+                    self.shared.sleep(LOOK).await;
+                }
+            }
+        }
+    }
+
+    /// As long as the VM is to be moved at all: who is to have it by now can be sent it by the other node.
+    async fn say_handed_over(&mut self) -> Result<(), ChangeError<Moot>> {
+        self.note.why.clear();
+        self.note.phase = MovePhase::HandedOver;
+        let write = |cluster: &Cluster| {
+            let record = cluster.vms.get(&self.vm).filter(|record| is_moving(&record.state)).ok_or(Moot)?;
+            let (incarnation, request) = (record.incarnation, record.state_version);
+            let note = MoveNote { incarnation, request, ..self.note.clone() };
+            let mut changes = Changes::new();
+            changes.expect(Expect::VmState(self.vm)).expect(Expect::VmNode(self.vm));
+            changes.push(Change::MoveNote(self.vm, note));
+            Ok((changes, ()))
+        };
+        self.shared.store.change(write).await
+    }
+
     /// The guest is off, without having arrived: it is to be started there.
     async fn ended(&mut self) -> Ended {
+        // What is held there may be older than what the guest did last here. Its receiver ends it, and starts it.
+        if self.note.held && !matches!(self.state_there().await, Ok(None)) {
+            self.free_locks().await;
+            tracing::warn!(vm = self.name, to = %self.to, "the guest has ended on its way");
+            return Ended::Left { to: self.to.clone(), written: None };
+        }
         self.free_locks().await;
         let ours = match self.shared.store.has_our_daemon(&self.to).await {
             Ok(ours) => ours,
@@ -505,6 +639,11 @@ impl Sender {
                 tracing::warn!(vm = self.name, to = %self.to, why, "the VM could not be moved and stays here");
                 self.note.why = one_line(why);
                 self.tell(MovePhase::Failed).await;
+                if matches!(self.here().await, Ok(Some(GuestRun::Leaving)))
+                    && let Err(error) = self.shared.ports.hypervisor.resume(self.vm).await
+                {
+                    tracing::warn!(vm = self.name, %error, "the guest could not be let go on; it is tried again");
+                }
                 Ended::Done
             }
             Err(ChangeError::Refused(Moot)) => Ended::Moot,
@@ -548,8 +687,8 @@ impl Sender {
         }
     }
 
-    async fn is_here(&self) -> Result<bool, HypervisorError> {
-        Ok(self.shared.ports.hypervisor.guests().await?.contains_key(&self.vm))
+    async fn here(&self) -> Result<Option<GuestRun>, HypervisorError> {
+        Ok(self.shared.ports.hypervisor.guests().await?.get(&self.vm).map(|guest| guest.run))
     }
 
     /// Whether the guest does not run here, being here or not; `None`: the hypervisor does not say.
@@ -561,13 +700,13 @@ impl Sender {
     /// Whether daemon and hypervisor of the other node give a sign of life.
     async fn answers_there(&self) -> bool {
         self.target(&self.shared.store.view(), true) == Target::Well
-            && matches!(self.shared.within(SAY, self.runs_there()).await, Some(Ok(_)))
+            && matches!(self.shared.within(SAY, self.state_there()).await, Some(Ok(_)))
     }
 
     /// Asks the other node's hypervisor, not the records: they may be older than the question.
-    async fn runs_there(&self) -> Result<bool, HypervisorError> {
+    async fn state_there(&self) -> Result<Option<GuestRun>, HypervisorError> {
         let host = self.shared.settings.migration.host(&self.to);
-        self.shared.ports.hypervisor.runs_at(&host, self.vm).await
+        self.shared.ports.hypervisor.state_at(&host, self.vm).await
     }
 
     fn later(&self, error: &(dyn std::error::Error + 'static)) -> Ended {
@@ -577,13 +716,18 @@ impl Sender {
 
     async fn tell(&mut self, phase: MovePhase) {
         self.note.phase = phase;
+        let begun = self.shared.now();
         let report = vec![Report::Move(self.vm, self.note.clone())];
-        if !matches!(self.shared.within(SAY, self.shared.store.report(report)).await, Some(Ok(()))) {
-            tracing::debug!(
-                vm = self.name,
-                phase = phase.as_str(),
-                "the move's progress is not in the store"
-            );
+        match self.shared.within(SAY, self.shared.store.report(report)).await {
+            Some(Ok(())) => self.unheard = None,
+            _ => {
+                self.unheard.get_or_insert(begun);
+                tracing::debug!(
+                    vm = self.name,
+                    phase = phase.as_str(),
+                    "the move's progress is not in the store"
+                );
+            }
         }
     }
 
@@ -604,6 +748,10 @@ impl Sender {
 #[derive(Debug, thiserror::Error)]
 #[error("the order changed meanwhile")]
 struct Moot;
+
+fn runs_daemon(cluster: &Cluster, node: &NodeName) -> bool {
+    cluster.nodes.get(node).is_some_and(|node| node.daemon_state == DaemonState::Run)
+}
 
 fn said(error: &HypervisorError) -> String {
     match error {

@@ -93,7 +93,7 @@ impl Older {
             if attempt > 0 {
                 self.pause(500).await;
             }
-            let migration = Migration { host: to.to_owned(), max_downtime, encrypted: false };
+            let migration = Migration { host: to.to_owned(), max_downtime, held: false, encrypted: false };
             if let Ok(mut job) = self.ports.hypervisor.migrate(vm, &migration).await
                 && job.outcome().await.is_ok()
             {
