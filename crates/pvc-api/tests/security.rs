@@ -158,9 +158,22 @@ async fn a_right_key_is_enough_under_any_name_but_not_from_a_foreign_page() {
         request.body(Body::empty()).unwrap()
     };
     assert_eq!(api.send(named(KEY)).await.status, 200);
-    assert_eq!(api.send(named("wrong")).await.status, 403);
+    assert_eq!(api.send(named("wrong")).await.status, 401);
     let page = maintenance(&[("host", "127.0.0.1"), ("origin", "http://evil.example"), ("x-api-key", KEY)]);
     assert_eq!(api.send(page).await.status, 403);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wrong_key_is_refused_as_slowly_under_a_foreign_name_as_under_one_of_ours() {
+    let api = with_vms(1).await;
+    for host in ["localhost", "evil.example"] {
+        let began = Instant::now();
+        for _ in 0..6 {
+            let request = Request::get("/api/v1/vm").header("host", host).header("x-api-key", "wrong");
+            assert_eq!(api.send(request.body(Body::empty()).unwrap()).await.status, 401, "{host}");
+        }
+        assert!(began.elapsed() >= Duration::from_millis(250 + 500 + 1000), "{host}");
+    }
 }
 
 #[tokio::test]

@@ -317,9 +317,11 @@ impl Lab {
 
     pub fn until_another_is_primary(&self, node: &str) {
         eventually(&format!("{node} is no longer primary"), 120, || {
-            match self.holders_of_floating_addresses().as_slice() {
-                [one] if one != node => Ok(()),
-                other => Err(format!("the floating address is on {other:?}")),
+            let (holders, primaries) = (self.holders_of_floating_addresses(), self.primaries()?);
+            match holders.as_slice() {
+                // It has the addresses a moment before it says that it is primary.
+                [one] if one != node && primaries == holders => Ok(()),
+                other => Err(format!("the floating address is on {other:?}, the primaries are {primaries:?}")),
             }
         });
     }
