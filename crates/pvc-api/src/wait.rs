@@ -80,6 +80,13 @@ fn too_long(what: &str, limit: Duration, trouble: Trouble) -> ApiError {
 
 /// What keeps a VM waiting that `node` has work with.
 fn vm_trouble(api: &ApiState, cluster: &Cluster, node: Option<&NodeName>) -> Trouble {
+    let silent = node.and_then(|node| cluster.nodes.get(node));
+    if let Some(node) = silent.filter(|node| node.daemon_state != DaemonState::Run) {
+        return Trouble {
+            why: format!(", because the daemon of node `{}` is in state `{}`", node.name, node.daemon_state),
+            hint: "start that node's daemon; what was asked for is done once it runs".to_owned(),
+        };
+    }
     let deaf = node.filter(|node| has_deaf_hypervisor(cluster, node, api.clock().wall()));
     let (why, hint) = match deaf {
         None => {
@@ -145,7 +152,12 @@ fn look_at_state(cluster: &Cluster, vm: Uuid, name: &str, request: StateRequest)
         Start if wants_up => once(runs_at_home),
         Restart | Migrate | MigrateLive | Unmigrate if wants_up => Ok(Look::NotYet),
         Shutdown if request == StateRequest::Shutdown => Ok(Look::NotYet),
-        Stop | Disable if !wants_up => once(!runs),
+        Stop | Disable if !wants_up => match pvc_ops::vm::silent_runner(cluster, vm) {
+            // It has just fallen silent, or begins anew.
+            Some(node) if node.daemon_state != DaemonState::Dead => Ok(Look::NotYet),
+            Some(node) => Err(may_run(name, node)),
+            None => once(!runs),
+        },
         other => Err(ApiError::refused(format!(
             "VM `{name}` is in state `{other}` now: somebody else asked for that meanwhile"
         ))),
@@ -214,6 +226,17 @@ pub async fn for_node(api: &ApiState, node: &str, request: DomainRequest) -> Res
         DomainRequest::Ready => format!("the return of node `{node}`"),
     };
     until(api, &what, |cluster| node_trouble(cluster, node), look).await
+}
+
+/// That nobody can say when the VM stops: its node is not heard of, and its guest may be well.
+fn may_run(name: &str, node: &NodeRecord) -> ApiError {
+    let (node, state) = (&node.name, &node.daemon_state);
+    let message = format!(
+        "VM `{name}` may still run on node `{node}`, whose daemon is in state `{state}`; it stays off from when \
+         that is heard of or fenced"
+    );
+    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message)
+        .hint(Some("the change itself was made; `pvc node info` of the node shows what is known of it"))
 }
 
 fn removed(name: &str) -> ApiError {

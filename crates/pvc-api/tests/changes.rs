@@ -12,7 +12,7 @@ use axum::http::Method;
 use common::{Api, Reply, empty, settings, start, start_on, with_vms};
 use pvc_api::{ApiSettings, Limits};
 use pvc_embedded::EmbeddedTree;
-use pvc_model::node::DomainState;
+use pvc_model::node::{DaemonState, DomainState};
 use pvc_model::vm::VmState;
 use pvc_store::synthetic::Shape;
 use pvc_store::{Changes, NodeChange, VmChange};
@@ -335,6 +335,20 @@ async fn who_waits_hears_when_somebody_else_wants_another_state_or_removes_the_v
     api.delete("/vm/web").await.ok();
     let reply = waiter.await.unwrap();
     assert!([400, 404].contains(&reply.status.as_u16()), "{}", reply.text());
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_a_stop_hears_at_once_that_the_guest_of_a_dead_node_may_run_on() {
+    let api = with_web().await;
+    api.play("web", "start", true).await;
+    api.write("/nodes/pvchv1/daemonstate", "dead").await;
+    api.eventually("it is seen", |view| view.nodes["pvchv1"].daemon_state == DaemonState::Dead).await;
+    api.post("/vm/web/state?state=disable&force=true").await.refused(400);
+    api.delete("/vm/web").await.refused(400);
+    assert_eq!(api.state("web"), VmState::Start, "what was refused has changed nothing");
+    let said = api.post("/vm/web/state?state=stop&wait=True").await.refused(503);
+    assert!(said.contains("may still run on node `pvchv1`, whose daemon is in state `dead`"), "{said}");
+    assert_eq!(api.state("web"), VmState::Stop);
 }
 
 #[tokio::test]

@@ -51,6 +51,14 @@ pub struct Nic {
 }
 
 impl Nic {
+    /// The function of a card (SR-IOV VF) that it takes for itself; empty if the XML does not name it.
+    pub fn function(&self) -> Option<&str> {
+        match &self.kind {
+            NicKind::Direct(function) | NicKind::Hostdev(function) => Some(function),
+            NicKind::Bridge(_) | NicKind::Other { .. } => None,
+        }
+    }
+
     /// The VNI, recovered from a bridge's name: optional letters `v`/`m`, then `br`, then the rest
     /// (`vmbr1001`, `br1001`, `brcluster`).
     pub fn vni(&self) -> String {

@@ -1,12 +1,13 @@
 //! Plugging devices into running guests, and pulling them out.
 
-use pvc_domain::{DomainError, device_summary};
+use pvc_domain::{Device, DomainError, device_summary};
 use pvc_model::job::JobSpec;
 use pvc_ports::{Clock, DeviceChange, Random};
 use pvc_store::{ChangeError, Store};
 
 use crate::job::{JobRequest, submit, submitted};
 use crate::refusal::{Kind, NoVm, Refusal, find_vm};
+use crate::vm::{FunctionTaken, check_functions};
 
 /// The names of the jobs.
 pub const ATTACH: &str = "vm.device_attach";
@@ -18,6 +19,8 @@ pub enum DeviceRefusal {
     NoVm(#[from] NoVm),
     #[error("the device's XML cannot be read: {0}")]
     Xml(DomainError),
+    #[error(transparent)]
+    FunctionTaken(#[from] FunctionTaken),
     #[error("VM `{vm}` is assigned to no node")]
     Homeless { vm: String },
 }
@@ -26,7 +29,7 @@ impl Refusal for DeviceRefusal {
     fn kind(&self) -> Kind {
         match self {
             DeviceRefusal::NoVm(error) => error.kind(),
-            DeviceRefusal::Xml(_) => Kind::Invalid,
+            DeviceRefusal::Xml(_) | DeviceRefusal::FunctionTaken(_) => Kind::Invalid,
             DeviceRefusal::Homeless { .. } => Kind::Conflict,
         }
     }
@@ -35,6 +38,7 @@ impl Refusal for DeviceRefusal {
         match self {
             DeviceRefusal::NoVm(error) => error.hint(),
             DeviceRefusal::Xml(error) => error.hint().map(str::to_owned),
+            DeviceRefusal::FunctionTaken(error) => Some(error.hint()),
             DeviceRefusal::Homeless { vm } => Some(format!("`pvc vm move {vm}` assigns a node")),
         }
     }
@@ -50,9 +54,13 @@ pub async fn submit_device(
     xml: &str,
     submitter: &str,
 ) -> Result<JobSpec, ChangeError<DeviceRefusal>> {
-    device_summary(xml).map_err(|error| ChangeError::Refused(DeviceRefusal::Xml(error)))?;
+    let device = device_summary(xml).map_err(|error| ChangeError::Refused(DeviceRefusal::Xml(error)))?;
     let cluster = store.view();
     let record = find_vm(&cluster, vm).map_err(|error| ChangeError::Refused(error.into()))?;
+    if let (DeviceChange::Attach, Device::Nic(nic)) = (change, &device) {
+        let known = record.domain.as_ref().map_or(&[][..], |domain| &domain.nics);
+        check_functions(known, std::slice::from_ref(nic)).map_err(|why| ChangeError::Refused(why.into()))?;
+    }
     let node = record.node.clone();
     let node =
         node.ok_or_else(|| ChangeError::Refused(DeviceRefusal::Homeless { vm: record.name.clone() }))?;

@@ -378,6 +378,34 @@ async fn a_modification_is_of_the_vm_it_says() {
 }
 
 #[tokio::test]
+async fn a_function_of_a_card_is_given_to_no_vm_and_taken_from_none() {
+    let world = World::with_nodes(&["hv1"]).await;
+    let with = |functions: &[&str]| {
+        let nic = |function: &&str| {
+            format!(
+                "<interface type='hostdev'><mac address='52:54:00:00:00:01'/><sriov_device>{function}</sriov_device></interface>"
+            )
+        };
+        let nics: String = functions.iter().map(nic).collect();
+        xml("web1", UUID).replace("<console", &format!("{nics}<console"))
+    };
+    let refusal = refused(vm::define(&world.store, &Define::new(with(&["ens1f0v3"]))).await);
+    assert!(
+        matches!(&refusal, DefineRefusal::FunctionTaken(taken) if taken.function == "ens1f0v3"),
+        "{refusal}"
+    );
+
+    world.define("web1", UUID).await;
+    refused(vm::modify(&world.store, "web1", &with(&["ens1f0v3"]), false).await);
+    // As one of PVC 1.0.3 has defined it.
+    world.write(|changes| _ = changes.vm(UUID, VmChange::Xml(with(&["ens1f0v3"])))).await;
+    vm::modify(&world.store, "web1", &with(&["ens1f0v3"]).replace(">512<", ">1024<"), false).await.unwrap();
+    assert_eq!(world.vm().memory_mib(), 1024);
+    refused(vm::modify(&world.store, "web1", &with(&["ens1f0v3", "ens1f0v4"]), false).await);
+    vm::modify(&world.store, "web1", &with(&[]), false).await.unwrap();
+}
+
+#[tokio::test]
 async fn states_are_asked_for_and_refused() {
     let world = World::with_nodes(&["hv1"]).await;
     world.define("web1", UUID).await;
@@ -684,16 +712,28 @@ async fn a_vm_whose_node_falls_silent_while_it_stops_is_not_taken_for_gone() {
     running().await;
     world.state(VmState::Stop).await;
     daemon(DaemonState::Stop).await;
-    let outcome = vm::set_state(&world.store, "web1", StateRequest::Disable, false).await.unwrap();
-    assert_eq!(outcome.answer, Answer::AwaitStopThenDisable);
+    refused(vm::set_state(&world.store, "web1", StateRequest::Disable, false).await);
 
     running().await;
     let outcome = vm::set_state(&world.store, "web1", StateRequest::Disable, true).await.unwrap();
     daemon(DaemonState::Dead).await;
     let patience = Duration::from_secs(30);
     let refusal = refused(vm::finish_disable(&world.store, world.clock.as_ref(), &outcome, patience).await);
-    assert!(matches!(refusal, StateRefusal::TooSlow { .. }), "{refusal}");
+    assert!(matches!(refusal, StateRefusal::NodeSilent { .. }), "{refusal}");
     assert_eq!(world.vm().state, VmState::Stop, "its node will pull the plug, if it still can");
+
+    // What cannot happen soon is refused at once, and nothing is written.
+    for (state, force) in [(VmState::Start, true), (VmState::Start, false), (VmState::Stop, true)] {
+        running().await;
+        world.state(state.clone()).await;
+        daemon(DaemonState::Dead).await;
+        let began = tokio::time::Instant::now();
+        let refusal = refused(vm::set_state(&world.store, "web1", StateRequest::Disable, force).await);
+        assert!(matches!(refusal, StateRefusal::NodeSilent { .. }), "{refusal}");
+        let refusal = refused(vm::remove(&world.store, world.clock.as_ref(), None, "web1").await);
+        assert!(matches!(refusal, RemoveRefusal::NodeSilent { .. }), "{refusal}");
+        assert_eq!((began.elapsed(), world.vm().state.clone()), (Duration::ZERO, state));
+    }
 
     running().await;
     let fenced = later(DaemonState::Fenced);
@@ -1438,6 +1478,8 @@ async fn jobs_are_recorded_for_the_node_of_the_vm_and_can_be_cancelled() {
     };
     assert_eq!(attach("<interface type='bridge'/>").await.unwrap().name, "vm.device_attach");
     assert_eq!(refused(attach("<interface").await).kind(), Kind::Invalid);
+    let function = refused(attach("<interface type='direct'><source dev='ens1f0v3'/></interface>").await);
+    assert!(matches!(function, device::DeviceRefusal::FunctionTaken(_)), "{function}");
     world.state(VmState::Start).await;
     let busy = refused(vm::submit_flush_locks(store, clock, &world.random, "web1", "tests").await);
     assert_eq!(busy.kind(), Kind::Conflict);

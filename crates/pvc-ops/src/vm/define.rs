@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pvc_domain::{Domain, Problem};
 use pvc_model::cluster::Cluster;
-use pvc_model::domain::DomainSummary;
+use pvc_model::domain::{DomainSummary, Nic};
 use pvc_model::placement::{Need, NoPlace, Promises, Unfit, check_size, place, selector_for};
 use pvc_model::request::is_off;
 use pvc_model::storage::VolumeId;
@@ -104,6 +104,8 @@ pub enum DefineRefusal {
     BadTag(String),
     #[error("volume `{volume}` belongs to VM `{vm}`, which is being removed")]
     VolumeGoes { volume: VolumeId, vm: String },
+    #[error(transparent)]
+    FunctionTaken(#[from] FunctionTaken),
     #[error("the name of VM `{name}` cannot be changed while it is in state `{state}`")]
     NameInUse { name: String, state: VmState },
     /// It would be ended, and not start again.
@@ -158,6 +160,7 @@ impl Refusal for DefineRefusal {
             DefineRefusal::NameInUse { .. } => {
                 Some("stop the VM first; `pvc vm rename` renames its volumes, too".to_owned())
             }
+            DefineRefusal::FunctionTaken(error) => Some(error.hint()),
             DefineRefusal::NameLikeUuid { .. } | DefineRefusal::BadTag(_) => None,
         }
     }
@@ -169,6 +172,7 @@ pub async fn define(store: &Store, ask: &Define) -> Result<Defined, ChangeError<
         .map_err(|problems| ChangeError::Refused(DefineRefusal::Xml(problems)))?;
     let xml = stored_text(&ask.xml).map_err(ChangeError::Refused)?;
     let (summary, own_warnings) = (checked.summary, checked.warnings);
+    check_functions(&[], &summary.nics).map_err(|why| ChangeError::Refused(why.into()))?;
     store
         .change(|cluster| {
             check_identity(cluster, ask, &summary)?;
@@ -251,6 +255,7 @@ impl Hardware {
                 expected,
             });
         }
+        check_functions(record.domain.as_ref().map_or(&[], |known| &known.nics), &summary.nics)?;
         let mut changes = Changes::new();
         if record.name != summary.name {
             check_new_name(cluster, &summary.name, record.uuid)?;
@@ -292,6 +297,31 @@ fn stored_text(xml: &str) -> Result<String, DefineRefusal> {
         let hint = error.hint().map(str::to_owned);
         DefineRefusal::Xml(vec![Problem { line: 0, column: 0, what: error.to_string(), hint }])
     })
+}
+
+/// That an interface would take a function of a card of which nobody keeps account.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "an interface takes the SR-IOV function `{function}`, and this version keeps no account yet of who uses which"
+)]
+pub struct FunctionTaken {
+    pub function: String,
+}
+
+impl FunctionTaken {
+    pub(crate) fn hint(&self) -> String {
+        "two guests could be given the same function; use an interface of type `bridge`".to_owned()
+    }
+}
+
+/// Whether the interfaces take no function of a card that those `before` do not take: a VM of an older cluster keeps
+/// what it has.
+pub(crate) fn check_functions(before: &[Nic], after: &[Nic]) -> Result<(), FunctionTaken> {
+    let had = |nic: &&Nic| before.iter().any(|known| known.kind == nic.kind);
+    match after.iter().filter(|nic| !had(nic)).find_map(Nic::function) {
+        None => Ok(()),
+        Some(function) => Err(FunctionTaken { function: function.to_owned() }),
+    }
 }
 
 fn check_identity(cluster: &Cluster, ask: &Define, summary: &DomainSummary) -> Result<(), DefineRefusal> {

@@ -8,7 +8,8 @@ mod remove;
 mod rename;
 mod state;
 
-pub use define::{Define, DefineRefusal, Defined, Modified, check_modify, define, modify};
+pub(crate) use define::check_functions;
+pub use define::{Define, DefineRefusal, Defined, FunctionTaken, Modified, check_modify, define, modify};
 pub use locks::{FLUSH_LOCKS, FlushRefusal, submit_flush_locks};
 pub use meta::{Meta, MetaRefusal, TagRefusal, add_tag, remove_tag, set_meta};
 pub use place::{How, Move, MovePlan, MoveRefusal, Moved, Movement, move_vm, plan_move};
@@ -16,11 +17,17 @@ pub use remove::{RemoveRefusal, Removed, remove};
 pub use rename::{RenameRefusal, Renamed, rename, take_back_renaming};
 pub use state::{StateOutcome, StateRefusal, finish_disable, set_state};
 
-use pvc_model::Uuid;
+use std::time::Duration;
+
 use pvc_model::cluster::Cluster;
 use pvc_model::node::{DaemonState, NodeRecord};
+use pvc_model::request::is_off;
 use pvc_model::storage::VolumeId;
 use pvc_model::vm::{VmRecord, VmState};
+use pvc_model::{NodeName, Uuid};
+
+/// How long a guest may take to be gone once its plug is to be pulled.
+const STOP_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Whether a VM other than `own` has the name.
 fn name_taken(cluster: &Cluster, name: &str, own: Uuid) -> bool {
@@ -40,12 +47,51 @@ fn has(node: &NodeRecord, vm: Uuid) -> bool {
     node.running.contains(&vm) || node.working_on.contains(&vm)
 }
 
-/// A node that [has](has) the VM, and is neither heard of nor proven dead: its guests may be well.
-fn silent_runner(cluster: &Cluster, vm: Uuid) -> Option<&NodeRecord> {
-    let is_silent = |node: &&std::sync::Arc<NodeRecord>| {
-        !matches!(node.daemon_state, DaemonState::Run | DaemonState::Fenced)
+/// A node that [has](has) the VM, and is [silent](is_silent).
+pub fn silent_runner(cluster: &Cluster, vm: Uuid) -> Option<&NodeRecord> {
+    cluster.nodes.values().map(|node| &**node).filter(|node| is_silent(node)).find(|node| has(node, vm))
+}
+
+/// Whether the node is neither heard of nor proven dead: its guests may be well, and are not ended by an order.
+fn is_silent(node: &NodeRecord) -> bool {
+    !matches!(node.daemon_state, DaemonState::Run | DaemonState::Fenced)
+}
+
+/// The silent node that keeps a VM from being ended soon: one that has it, or its own one if it may be starting it.
+fn silent_keeper<'a>(cluster: &'a Cluster, record: &VmRecord) -> Option<&'a NodeRecord> {
+    let home = || {
+        let name = record.node.as_ref().filter(|_| !may_be_off(record))?;
+        cluster.node(name.as_str()).map(|node| &**node).filter(|node| is_silent(node))
     };
-    cluster.nodes.values().filter(is_silent).find(|node| has(node, vm)).map(|node| &**node)
+    silent_runner(cluster, record.uuid).or_else(home)
+}
+
+/// Whether the VM is in a state in which no guest runs and none is being started.
+fn may_be_off(record: &VmRecord) -> bool {
+    use VmState::{Delete, Fail, Import, Provision, Restore};
+    is_off(&record.state) || matches!(record.state, Fail | Provision | Import | Restore | Delete)
+}
+
+/// That a VM cannot be ended, because nobody hears of the node that may have it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("VM `{vm}` may run on node `{node}`, whose daemon is in state `{state}`")]
+pub struct NodeSilent {
+    pub vm: String,
+    pub node: NodeName,
+    pub state: DaemonState,
+}
+
+impl NodeSilent {
+    fn new(vm: &str, node: &NodeRecord) -> Self {
+        NodeSilent { vm: vm.to_owned(), node: node.name.clone(), state: node.daemon_state.clone() }
+    }
+
+    fn hint(&self) -> String {
+        format!(
+            "start that node's daemon, or wait until the node is fenced; `pvc vm stop {}` has it stay off from then on",
+            self.vm
+        )
+    }
 }
 
 /// Whether the guest runs somewhere, or may for all that is known.

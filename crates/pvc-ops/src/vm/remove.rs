@@ -1,22 +1,19 @@
 //! Removing a VM, with its volumes or without.
 
-use std::time::Duration;
-
 use pvc_model::cluster::Cluster;
-use pvc_model::node::{DaemonState, NodeRecord};
-use pvc_model::request::is_off;
+use pvc_model::node::DaemonState;
 use pvc_model::storage::VolumeId;
-use pvc_model::vm::{VmRecord, VmState};
+use pvc_model::vm::VmState;
 use pvc_model::{NodeName, Uuid};
 use pvc_ports::{Clock, Storage, StorageError};
 use pvc_store::{Change, ChangeError, Changes, Expect, Store, VmChange};
 
-use super::{may_run, other_user, runner, silent_runner};
+use super::{
+    NodeSilent, STOP_PATIENCE, is_silent, may_be_off, may_run, other_user, runner, silent_keeper,
+    silent_runner,
+};
 use crate::refusal::{BeingRenamed, Kind, NoVm, Refusal, check_not_being_renamed, find_vm};
 use crate::wait::wait_for;
-
-/// How long a guest may take to be gone once its plug is to be pulled.
-const STOP_PATIENCE: Duration = Duration::from_secs(60);
 
 /// A VM that is gone.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,8 +29,8 @@ pub enum RemoveRefusal {
     NoVm(#[from] NoVm),
     #[error(transparent)]
     BeingRenamed(#[from] BeingRenamed),
-    #[error("VM `{vm}` may run on node `{node}`, whose daemon is in state `{state}`")]
-    NodeSilent { vm: String, node: NodeName, state: DaemonState },
+    #[error(transparent)]
+    NodeSilent(#[from] NodeSilent),
     #[error("volume `{volume}` of VM `{vm}` is used by VM `{other}`, too")]
     Shared { vm: String, volume: VolumeId, other: String },
     #[error("VM `{vm}` did not stop within {seconds} s", seconds = STOP_PATIENCE.as_secs())]
@@ -68,9 +65,7 @@ impl Refusal for RemoveRefusal {
         match self {
             RemoveRefusal::NoVm(error) => error.hint(),
             RemoveRefusal::BeingRenamed(error) => error.hint(),
-            RemoveRefusal::NodeSilent { .. } => {
-                Some("start that node's daemon, or wait until the node is fenced".to_owned())
-            }
+            RemoveRefusal::NodeSilent(error) => Some(error.hint()),
             RemoveRefusal::Shared { .. } => {
                 Some("`pvc vm undefine` removes the VM and leaves all volumes".to_owned())
             }
@@ -228,15 +223,10 @@ impl Stopping {
 fn not_gone(cluster: &Cluster, stopping: Stopping) -> RemoveRefusal {
     let home =
         stopping.notice.as_ref().and_then(|notice| cluster.node(notice.node.as_str())).map(|node| &**node);
-    let is_silent = |node: &&NodeRecord| !matches!(node.daemon_state, DaemonState::Run | DaemonState::Fenced);
-    match silent_runner(cluster, stopping.uuid).or(home.filter(is_silent)) {
-        Some(node) => silent(stopping.name, node),
+    match silent_runner(cluster, stopping.uuid).or(home.filter(|node| is_silent(node))) {
+        Some(node) => NodeSilent::new(&stopping.name, node).into(),
         None => RemoveRefusal::DoesNotStop { vm: stopping.name },
     }
-}
-
-fn silent(vm: String, node: &NodeRecord) -> RemoveRefusal {
-    RemoveRefusal::NodeSilent { vm, node: node.name.clone(), state: node.daemon_state.clone() }
 }
 
 fn begin(cluster: &Cluster, vm: &str, with_volumes: bool) -> Result<(Changes, Stopping), RemoveRefusal> {
@@ -246,8 +236,8 @@ fn begin(cluster: &Cluster, vm: &str, with_volumes: bool) -> Result<(Changes, St
     if with_volumes {
         check_unshared(cluster, record.uuid, &record.name, &record.volumes())?;
     }
-    if let Some(node) = silent_runner(cluster, uuid).filter(|_| !is_off(&record.state)) {
-        return Err(silent(name, node));
+    if let Some(node) = silent_keeper(cluster, record) {
+        return Err(NodeSilent::new(&name, node).into());
     }
     let runs = runner(cluster, uuid).is_some();
     let is_off = !runs && may_be_off(record);
@@ -275,15 +265,6 @@ fn check_unshared(
             other: other.name.clone(),
         }),
     }
-}
-
-/// States in which no guest runs and none is being started.
-fn may_be_off(record: &VmRecord) -> bool {
-    is_off(&record.state)
-        || matches!(
-            record.state,
-            VmState::Fail | VmState::Provision | VmState::Import | VmState::Restore | VmState::Delete
-        )
 }
 
 fn lock_out(

@@ -13,6 +13,7 @@ use pvc_model::{NodeName, Uuid};
 use pvc_ports::Clock;
 use pvc_store::{ChangeError, Changes, Expect, Store, StoreError, VmChange};
 
+use super::{NodeSilent, STOP_PATIENCE};
 use crate::refusal::{BeingRenamed, Kind, NoVm, Refusal, check_not_being_renamed, find_vm};
 use crate::wait::wait_for;
 
@@ -51,6 +52,8 @@ pub enum StateRefusal {
     Turned { vm: String, state: VmState },
     #[error("VM `{vm}` was not disabled: it did not stop within {seconds} s")]
     TooSlow { vm: String, seconds: u64 },
+    #[error(transparent)]
+    NodeSilent(#[from] NodeSilent),
 }
 
 impl Refusal for StateRefusal {
@@ -80,6 +83,7 @@ impl Refusal for StateRefusal {
             ),
             StateRefusal::Turned { .. } => Some("somebody else asked for another state meanwhile".to_owned()),
             StateRefusal::TooSlow { vm, .. } => Some(format!("`pvc vm disable --force {vm}` pulls the plug")),
+            StateRefusal::NodeSilent(error) => Some(error.hint()),
         }
     }
 }
@@ -116,6 +120,10 @@ pub async fn set_state(
                 }
                 answer => answer,
             };
+            let waits = matches!(answer, Answer::ThenDisable(_) | Answer::AwaitStopThenDisable);
+            if let Some(node) = super::silent_keeper(cluster, record).filter(|_| waits) {
+                return Err(NodeSilent::new(&record.name, node).into());
+            }
             let mut changes = Changes::new();
             // What a start needs is asked before a guest that is well is ended.
             if request == StateRequest::Start || answer == Answer::Write(VmState::Restart) {
@@ -209,8 +217,8 @@ fn is_up(record: &VmRecord) -> bool {
     matches!(record.state, Start | Restart | Shutdown | Migrate | MigrateLive)
 }
 
-/// Waits until the VM has stopped, at most for `patience`, and disables it. A VM that somebody starts
-/// again meanwhile is left to them.
+/// Waits until the VM has stopped, at most for `patience` if it was asked to shut down, and disables it. A VM that
+/// somebody starts again meanwhile is left to them.
 pub async fn finish_disable(
     store: &Store,
     clock: &dyn Clock,
@@ -221,6 +229,10 @@ pub async fn finish_disable(
         return Ok(());
     }
     let uuid = outcome.uuid;
+    let patience = match outcome.answer {
+        Answer::ThenDisable(VmState::Stop) => patience.min(STOP_PATIENCE),
+        _ => patience,
+    };
     let came_to_rest = |cluster: &pvc_model::cluster::Cluster| {
         let Some(record) = cluster.vms.get(&uuid) else { return Some(()) };
         let on_its_way = match record.state {
@@ -232,8 +244,12 @@ pub async fn finish_disable(
         (!on_its_way).then_some(())
     };
     if wait_for(store, clock, patience, came_to_rest).await.is_none() {
-        let seconds = patience.as_secs();
-        return Err(ChangeError::Refused(StateRefusal::TooSlow { vm: outcome.name.clone(), seconds }));
+        let (vm, seconds) = (outcome.name.clone(), patience.as_secs());
+        let why = match super::silent_runner(&store.view(), uuid) {
+            Some(node) => NodeSilent::new(&vm, node).into(),
+            None => StateRefusal::TooSlow { vm, seconds },
+        };
+        return Err(ChangeError::Refused(why));
     }
     store
         .change(|cluster| {
