@@ -1,5 +1,7 @@
 //! VMs on the wire.
 
+use std::time::Duration;
+
 use std::collections::BTreeMap;
 
 use pvc_api_types as api;
@@ -46,7 +48,8 @@ pub fn vm_without_texts(record: &VmRecord) -> api::Vm {
 
 /// Its snapshots with how their definitions differ from the present one; their ages are left 0.
 pub fn snapshots(record: &VmRecord) -> Vec<api::VmSnapshot> {
-    record.snapshots.iter().map(|found| snapshot(found, &record.xml)).collect()
+    let time = DIFF_TIME / u32::try_from(record.snapshots.len()).unwrap_or(u32::MAX).max(1);
+    record.snapshots.iter().map(|found| snapshot(found, &record.xml, time)).collect()
 }
 
 /// Its definition on one line, attributes in single quotes.
@@ -268,25 +271,25 @@ fn vnc(recorded: &str) -> api::VmVnc {
     }
 }
 
-fn snapshot(snapshot: &VmSnapshot, current_xml: &str) -> api::VmSnapshot {
+fn snapshot(snapshot: &VmSnapshot, current_xml: &str, time: Duration) -> api::VmSnapshot {
     api::VmSnapshot {
         name: snapshot.name.clone(),
         timestamp: snapshot.timestamp.clone(),
         age: 0,
-        xml_diff_lines: xml_diff(current_xml, &snapshot.xml),
+        xml_diff_lines: xml_diff(current_xml, &snapshot.xml, time),
         rbd_snapshots: snapshot.volumes.clone(),
     }
 }
 
-/// How long a diff may be thought about; a worse one comes afterwards.
-const DIFF_TIME: std::time::Duration = std::time::Duration::from_millis(100);
+/// How long the diffs of one VM may be looked for; after that a longer one than needed is given.
+const DIFF_TIME: Duration = Duration::from_millis(50);
 
 /// A unified diff from the present definition to the snapshot's, as lines; none if they are equal.
-fn xml_diff(current: &str, snapshot: &str) -> Vec<String> {
+fn xml_diff(current: &str, snapshot: &str, time: Duration) -> Vec<String> {
     if current == snapshot {
         return Vec::new();
     }
-    let diff = TextDiff::configure().timeout(DIFF_TIME).diff_lines(current, snapshot);
+    let diff = TextDiff::configure().timeout(time).diff_lines(current, snapshot);
     let text = diff
         .unified_diff()
         .context_radius(1)

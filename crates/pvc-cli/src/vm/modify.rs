@@ -1,6 +1,7 @@
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Duration;
 
 use clap::Args;
 use similar::{ChangeTag, TextDiff};
@@ -165,9 +166,12 @@ fn kept(text: &str, failure: Failure) -> Failure {
     }
 }
 
+/// How long a diff may be looked for; after that a longer one than needed is shown.
+const DIFF_TIME: Duration = Duration::from_secs(1);
+
 /// A unified diff in colours; empty if nothing differs.
 fn difference(old: &str, new: &str, paint: Paint) -> String {
-    let diff = TextDiff::from_lines(old, new);
+    let diff = TextDiff::configure().timeout(DIFF_TIME).diff_lines(old, new);
     let mut text = String::new();
     for group in diff.grouped_ops(3) {
         if !text.is_empty() {
