@@ -321,7 +321,9 @@ impl Lab {
             match holders.as_slice() {
                 // It has the addresses a moment before it says that it is primary.
                 [one] if one != node && primaries == holders => Ok(()),
-                other => Err(format!("the floating address is on {other:?}, the primaries are {primaries:?}")),
+                other => {
+                    Err(format!("the floating address is on {other:?}, the primaries are {primaries:?}"))
+                }
             }
         });
     }

@@ -253,6 +253,8 @@ pub enum WhyDestroy {
 pub struct Planned {
     pub vm: Uuid,
     pub name: String,
+    /// The record that was looked at: its `incarnation`, and its `state_version` then.
+    pub incarnation: i64,
     pub request: i32,
     pub step: Step,
 }
@@ -300,7 +302,8 @@ pub fn plan(view: &View<'_>, minds: &BTreeMap<Uuid, Mind>) -> Plan {
         let decision = decide(view, record, mind);
         if let Some(step) = decision.step {
             let (name, request) = (record.name.clone(), record.state_version);
-            plan.steps.push(Planned { vm: record.uuid, name, request, step });
+            let incarnation = record.incarnation;
+            plan.steps.push(Planned { vm: record.uuid, name, incarnation, request, step });
         }
         if let Some(finding) = decision.finding {
             plan.findings.insert(record.uuid, (record.name.clone(), finding));

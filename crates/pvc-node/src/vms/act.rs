@@ -288,9 +288,12 @@ impl Actor {
 
     /// Writes to the VM's record if the request that was looked at is still the last one.
     pub(super) async fn write(&self, planned: &Planned, wanted: Vec<VmChange>) -> Ended {
-        let (vm, request) = (planned.vm, planned.request);
+        let vm = planned.vm;
+        let was_looked_at = |record: &VmRecord| {
+            (record.incarnation, record.state_version) == (planned.incarnation, planned.request)
+        };
         let decide = |cluster: &Cluster| {
-            let record = cluster.vms.get(&vm).filter(|record| record.state_version == request).ok_or(Moot)?;
+            let record = cluster.vms.get(&vm).filter(|record| was_looked_at(record)).ok_or(Moot)?;
             let mut changes = Changes::new();
             changes.expect(pvc_store::Expect::VmState(vm)).expect(pvc_store::Expect::VmNode(vm));
             if !record.is_assigned_to(self.shared.name()) {
