@@ -445,12 +445,12 @@ async fn a_backup_is_json_inside_of_json_and_can_be_restored() {
 }
 
 #[tokio::test]
-async fn q23_a_cluster_that_is_restored_from_its_backup_can_fence() {
+async fn q23_a_cluster_that_is_restored_from_a_backup_with_its_secrets_can_fence() {
     let api = with_vms(0).await;
     api.write("/nodes/pvchv1/ipmihostname", "hv1-bmc").await;
     api.write("/nodes/pvchv1/ipmiusername", "root").await;
     api.write("/nodes/pvchv1/ipmipassword", "calvin").await;
-    let reply = api.get("/backup").await;
+    let reply = api.get("/backup?secrets=true").await;
     assert_eq!(reply.headers["cache-control"], "no-store");
     let inner = reply.ok().as_str().expect("a text").to_owned();
     let restore = async |text: &str| {
@@ -462,11 +462,17 @@ async fn q23_a_cluster_that_is_restored_from_its_backup_can_fence() {
     let (password, message) = restore(&inner).await;
     assert_eq!(password.unwrap().data, "calvin");
     assert!(!message.contains("note"), "{message}");
-    // Somebody took the secrets out to keep the rest elsewhere.
-    let mut dump: std::collections::BTreeMap<String, String> = serde_json::from_str(&inner).unwrap();
-    dump.retain(|key, _| !key.ends_with("/ipmiusername") && !key.ends_with("/ipmipassword"));
-    let (_, message) = restore(&serde_json::to_string(&dump).unwrap()).await;
+    let reply = api.get("/backup").await;
+    assert!(!reply.text().contains("calvin"));
+    let bare = reply.ok().as_str().expect("a text").to_owned();
+    let (password, message) = restore(&bare).await;
+    assert_eq!(password.expect("PVC 1.0.3 expects the key").data, "");
     assert!(message.contains("`pvchv1`") && message.contains("cannot be fenced"), "{message}");
+    // Where there is a password, it stays.
+    let really = "/restore?yes-i-really-mean-it=yes";
+    let message = api.form(Method::POST, really, "cluster_data", &bare).await.ok()["message"].to_string();
+    assert!(!message.contains("note"), "{message}");
+    assert_eq!(api.tree.get("/nodes/pvchv1/ipmipassword").await.unwrap().unwrap().data, "calvin");
 }
 
 #[tokio::test]

@@ -39,9 +39,10 @@ impl Client {
         self.change(Change::post("/initialize", really().flag("overwrite", overwrite)))
     }
 
-    /// Every record of the cluster by its path.
-    pub fn backup(&self) -> Result<Value, Error> {
-        let answer = self.get::<Value>("/backup", Query::new())?.value()?;
+    /// Every record of the cluster by its path; the passwords of the nodes' BMCs `with_secrets` only, unless the API is
+    /// that of PVC 1.0.3, which always sends them.
+    pub fn backup(&self, with_secrets: bool) -> Result<Value, Error> {
+        let answer = self.get::<Value>("/backup", Query::new().flag("secrets", with_secrets))?.value()?;
         match answer {
             // The API sends JSON inside a JSON text, and old clients decode it twice.
             Value::String(inner) => serde_json::from_str(&inner).map_err(|source| Error::BadAnswer {

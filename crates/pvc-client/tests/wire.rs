@@ -249,7 +249,7 @@ fn an_answer_lost_on_the_way_is_not_called_unreachable() {
 #[test]
 fn a_backup_is_decoded_twice() {
     let stub = Stub::start(|_, _| ok(r#""{\"/\": \"\", \"/schema/version\": \"15\"}""#));
-    assert_eq!(client(stub.base()).backup().unwrap()["/schema/version"], "15");
+    assert_eq!(client(stub.base()).backup(false).unwrap()["/schema/version"], "15");
 }
 
 #[test]

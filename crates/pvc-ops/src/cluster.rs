@@ -52,14 +52,13 @@ pub async fn initialize(store: &Store, overwrite: bool) -> crate::Outcome<(), Cl
     }
 }
 
-/// All that is recorded, by key, the nodes' IPMI credentials included: a restore of it makes a cluster
-/// that works, and a cluster that cannot fence does not.
-pub async fn backup(store: &Store) -> Result<BTreeMap<String, String>, StoreError> {
-    store.backup().await
+/// All that is recorded, by key; the passwords of the nodes' BMCs `with_secrets` only.
+pub async fn backup(store: &Store, with_secrets: bool) -> Result<BTreeMap<String, String>, StoreError> {
+    store.backup(with_secrets).await
 }
 
-/// Writes what [`backup`] gave, as JSON text. Keys that are not in it stay. A dump from which somebody
-/// took the credentials is taken, too, and the outcome says what is missing.
+/// Writes what [`backup`] gave, as JSON text. Keys that are not in it stay. Of a dump without the
+/// passwords of BMCs the outcome says whose are missing.
 pub async fn restore(store: &Store, dump: &str) -> crate::Outcome<Restored, ClusterRefusal> {
     let dump = read_dump(dump).map_err(ChangeError::Refused)?;
     store.restore(&dump).await.map_err(|error| ChangeError::Refused(ClusterRefusal::Restore(error)))

@@ -1004,7 +1004,7 @@ async fn a_rename_reaches_the_vms_snapshots() {
     let world = World::with_nodes(&["hv1"]).await;
     world.define("web1", UUID).await;
     world.storage.insert("vms/web1_sda");
-    let mut dump = cluster::backup(&world.store).await.unwrap();
+    let mut dump = cluster::backup(&world.store, true).await.unwrap();
     let root = format!("/domains/{UUID}/snapshots/before");
     let keys =
         [("", "before"), ("/timestamp", "1.5"), ("/rbdsnaplist", "vms/web1_sda@before,vms/data@before")];
@@ -1493,7 +1493,7 @@ async fn a_cluster_is_initialized_once_backed_up_and_restored() {
     assert!(refusal.hint().unwrap().contains("--overwrite"));
     assert!(cluster::set_maintenance(&world.store, true).await.unwrap());
     assert!(!cluster::set_maintenance(&world.store, true).await.unwrap());
-    let dump = cluster::backup(&world.store).await.unwrap();
+    let dump = cluster::backup(&world.store, true).await.unwrap();
     let text = serde_json::to_string(&dump).unwrap();
     cluster::initialize(&world.store, true).await.unwrap();
     assert!(world.store.view().vms.is_empty());

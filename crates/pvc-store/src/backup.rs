@@ -23,14 +23,15 @@ pub struct Restored {
 
 impl Store {
     /// Every key with its value, but for other programs' subtrees, lock nodes and what ends with a
-    /// session. Values that are not UTF-8 have the unreadable bytes replaced.
+    /// session; the passwords of the nodes' BMCs `with_secrets` only. Values that are not UTF-8 have the unreadable
+    /// bytes replaced.
     ///
-    /// The dump contains the nodes' IPMI credentials, as it always has: keep it like them. Without them a
-    /// restored cluster could not fence, least of all the node that is dead already and writes nothing.
-    pub async fn backup(&self) -> Result<BTreeMap<String, String>, StoreError> {
+    /// A restore of a dump without the passwords leaves those that are there. Where there are none, each node's daemon
+    /// writes its own at its start; until then nobody can fence it, least of all one that is dead already.
+    pub async fn backup(&self, with_secrets: bool) -> Result<BTreeMap<String, String>, StoreError> {
         self.fresh().await?;
         let mut paths = self.with_raw(|raw| raw.subtree("/"));
-        paths.retain(|path| !keys::is_foreign(path));
+        paths.retain(|path| !keys::is_foreign(path) && (with_secrets || !keys::is_secret(path)));
         let entries = self.tree.get_many(&paths).await?;
         let lasting = |(path, entry): (String, Option<pvc_ports::Entry>)| {
             let entry = entry.filter(|entry| entry.stat.ephemeral_owner == 0)?;
@@ -88,7 +89,13 @@ impl Store {
     }
 
     fn restore_ops(&self, dump: &BTreeMap<String, String>) -> Vec<Op> {
-        let mut wanted: BTreeMap<&str, &str> = BTreeMap::new();
+        // A record that is made anew has the key, also of a dump without passwords: PVC 1.0.3 reads no other.
+        let passwords: Vec<String> = dump
+            .keys()
+            .filter_map(|key| Some(format!("{}/ipmipassword", key.strip_suffix("/ipmihostname")?)))
+            .collect();
+        let mut wanted: BTreeMap<&str, &str> =
+            passwords.iter().filter(|key| keys::is_secret(key)).map(|key| (key.as_str(), "")).collect();
         for (key, value) in dump.iter().filter(|(key, _)| *key != "/") {
             let mut parent = keys::parent(key);
             while parent != "/" && !dump.contains_key(parent) {

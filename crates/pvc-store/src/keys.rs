@@ -244,6 +244,11 @@ const NODE_INTENT: &[&str] = &["daemonmode", "domainstate", "ipmihostname", "ipm
 /// What of a VM's record the node that runs it observes.
 const VM_OBSERVED: &[&str] = &["stats", "vnc", "consolelog", "failedreason"];
 
+/// Whether `path` holds what opens something else: the password of a node's BMC.
+pub(crate) fn is_secret(path: &str) -> bool {
+    matches!(path.split('/').skip(1).collect::<Vec<_>>()[..], ["nodes", _, "ipmipassword"])
+}
+
 /// Whether a node writes `path`, because it is so, and not an operator, because it is to be so. What a daemon
 /// needs to find its way (jobs, moves, notes) belongs to it.
 pub(crate) fn is_observed(path: &str) -> bool {

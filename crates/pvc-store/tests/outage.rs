@@ -65,7 +65,7 @@ async fn a_tree_that_lost_everything_is_shown_as_it_is_and_can_be_filled_again()
     let store = store_on(&server).await;
     store.initialize(false).await.expect("an empty tree can be initialized");
     set_maintenance(&store, true).await;
-    let backup = store.backup().await.expect("everything can be read");
+    let backup = store.backup(true).await.expect("everything can be read");
     server.restart_empty().expect("it starts again");
     wait_for_view(&store, "that nothing is left", |view| !view.config.initialized).await;
     store.restore(&backup).await.expect("everything can be written");

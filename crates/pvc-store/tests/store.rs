@@ -681,7 +681,7 @@ async fn a_backup_restores_into_an_empty_tree_to_the_letter() {
     assert!(
         view.vms.values().all(|vm| vm.defects.is_empty() && vm.domain.is_ok() && vm.snapshots.len() == 1)
     );
-    let mut backup = world.other.backup().await.expect("readable");
+    let mut backup = world.other.backup(true).await.expect("readable");
     backup.remove("/");
     assert_eq!(backup, dump);
 }

@@ -100,14 +100,23 @@ pub async fn post_initialize(State(api): Api, Params(request): Params<Initializa
     Ok(json::done("the cluster was initialized"))
 }
 
-/// Every record by its path, as a JSON text inside of a JSON text. The nodes' IPMI credentials are among
-/// them: keep it like a password.
+params! {
+    /// What to back up.
+    pub struct Saving {
+        /// The passwords of the nodes' BMCs as well: keep it like them.
+        secrets: Flag,
+    }
+}
+
+/// Every record by its path, as a JSON text inside of a JSON text. A restore of it leaves the passwords of BMCs that are
+/// there, unless they are in it.
 #[utoipa::path(
-    get, path = "/api/v1/backup", tag = "cluster",
+    get, path = "/api/v1/backup", tag = "cluster", params(Saving),
     responses((status = 200, body = String, content_type = "application/json"), ReadRefused)
 )]
-pub async fn get_backup(State(api): Api) -> Result<Response> {
-    let dump = api.ask(async { cluster::backup(api.store()).await.map_err(store_error) }).await?;
+pub async fn get_backup(State(api): Api, Params(saving): Params<Saving>) -> Result<Response> {
+    let secrets = saving.secrets.0;
+    let dump = api.ask(async { cluster::backup(api.store(), secrets).await.map_err(store_error) }).await?;
     let inner = serde_json::to_string(&dump).expect("a map of texts is JSON");
     let mut response = json::ok(&inner);
     response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));

@@ -86,7 +86,7 @@ impl Node {
             Some(file) => restore::read(file).map_err(|error| {
                 Failure::usage(format!("cannot read `{}`: {}", file.display(), plain_io(&error)))
             })?,
-            None => pvc.client()?.backup()?.to_string(),
+            None => pvc.client()?.backup(false)?.to_string(),
         };
         let said = ask(&program, &self.arguments(), &backup)?;
         let reply: WhatIfReply = serde_json::from_value(said.clone()).map_err(|_| strange(&program))?;
