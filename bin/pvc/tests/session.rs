@@ -75,11 +75,15 @@ impl User {
 
     /// A terminal in which the program runs; what is written to its input is typed there.
     fn terminal(&self, line: &str) -> Command {
-        let program = env!("CARGO_BIN_EXE_pvc");
+        self.typed(&format!("exec {} {line}", env!("CARGO_BIN_EXE_pvc")))
+    }
+
+    /// A terminal in which a shell runs a line.
+    fn typed(&self, line: &str) -> Command {
         let own = self.command(&[]);
         let environment = own.get_envs().filter_map(|(name, value)| Some((name, value?)));
         let mut command = Command::new("script");
-        command.args(["-qefc", &format!("exec {program} {line}"), "/dev/null"]).env_clear().envs(environment);
+        command.args(["-qefc", line, "/dev/null"]).env_clear().envs(environment);
         command.env("TERM", "xterm").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
@@ -489,6 +493,41 @@ fn events_are_printed_as_they_come_and_gone_on_with_after_a_break() {
     let output = User::of(&stub).run(&["-q", "events"]);
     assert_eq!(out(&output), "vm       changed  one\nvm       changed  two\n", "{output:?}");
     assert_eq!(code(&output), 5, "what does not pass ends it");
+}
+
+#[test]
+fn a_list_is_printed_as_it_was_asked_for() {
+    let stub = Stub::start(cluster);
+    let user = User::of(&stub);
+    let run = |line: &[&str]| user.run(&[&["-q", "vm", "list"], line].concat());
+    let csv = out(&run(&["--columns", "ram,name", "--sort", "-name", "-f", "csv"]));
+    assert!(csv.starts_with("ram,name\n2048,web1\n"), "{csv}");
+    let bare = out(&run(&["--columns=name", "--no-headers"]));
+    assert_eq!(bare, "db1\nweb1\n");
+    let yaml = out(&run(&["--columns", "name,state", "-f", "yaml"]));
+    assert_eq!(yaml, "- name: \"db1\"\n  state: \"fail\"\n- name: \"web1\"\n  state: \"start\"\n");
+    let wrong = run(&["--columns", "colour"]);
+    assert_eq!(code(&wrong), 2);
+    assert!(err(&wrong).contains("there are name, state, tags"), "{wrong:?}");
+    assert_eq!(code(&run(&["--sort", "ram", "-f", "json"])), 2);
+    assert_eq!(code(&user.run(&["-q", "task", "abc", "-f", "csv"])), 2, "one task is no list");
+    let wide = out(&run(&[]));
+    assert!(wide.contains("Snapshots") && wide.contains("Migrated"), "a pipe has room for all: {wide}");
+}
+
+#[test]
+fn on_a_narrow_terminal_columns_leave_and_no_line_is_broken() {
+    let stub = Stub::start(cluster);
+    let user = User::of(&stub);
+    let line = format!("stty cols 60 rows 24; exec {} vm list", env!("CARGO_BIN_EXE_pvc"));
+    let output = user.typed(&line).stdin(Stdio::null()).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let table: Vec<&str> =
+        text.lines().filter(|line| line.contains("web1") || line.contains("Name")).collect();
+    assert!(table.len() >= 2 && text.contains("Current"), "{text}");
+    assert!(text.contains("(no room for: ") && text.contains("snapshots"), "{text}");
+    let bare = |line: &str| line.replace("\x1b[1m", "").replace("\x1b[92m", "").replace("\x1b[0m", "");
+    assert!(table.iter().all(|line| bare(line).trim_end().chars().count() <= 60), "{text}");
 }
 
 #[test]

@@ -1,13 +1,13 @@
 //! The output formats, as each kind of command offers them.
 
-use clap::ValueEnum;
+use clap::{Args, ValueEnum};
 use pvc_client::{Kind, Payload};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::context::Pvc;
-use crate::outcome::Failure;
-use crate::output::json;
+use crate::outcome::{Failure, Outcome};
+use crate::output::{self, Table, json};
 
 /// For lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -20,6 +20,10 @@ pub enum ListFormat {
     Json,
     /// The same, indented
     JsonPretty,
+    /// The table's rows as comma-separated values
+    Csv,
+    /// The table's rows as YAML
+    Yaml,
 }
 
 /// For one thing in detail.
@@ -44,11 +48,20 @@ pub enum PlainFormat {
     Json,
     /// The same, indented
     JsonPretty,
+    /// The table's rows as comma-separated values
+    Csv,
+    /// The table's rows as YAML
+    Yaml,
 }
 
 /// Whether a format is JSON, and which.
 pub trait MaybeJson: Copy {
     fn json(self) -> Option<Json>;
+
+    /// How a list's rows are printed in this format; `None` if they are not.
+    fn form(self) -> Option<Form> {
+        None
+    }
 
     /// Prints `value` if the format is JSON; returns whether it did.
     fn print(self, pvc: &mut Pvc, value: &Value) -> bool {
@@ -75,6 +88,84 @@ pub trait MaybeJson: Copy {
     }
 }
 
+/// How the rows of a list are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    Table,
+    Csv,
+    Yaml,
+}
+
+/// Which of a list's columns are printed and how its rows are sorted: the options that all lists have.
+#[derive(Debug, Clone, Default, Args)]
+pub struct Shape {
+    /// Only these columns, in this order; a wrong one is answered with those there are
+    #[arg(long, value_name = "COLUMN,...", value_delimiter = ',')]
+    columns: Vec<String>,
+
+    /// Sort by this column; with `-` before it the other way round
+    #[arg(long, value_name = "COLUMN", allow_hyphen_values = true)]
+    sort: Option<String>,
+
+    /// Leave the headings out
+    #[arg(long)]
+    no_headers: bool,
+}
+
+impl Shape {
+    fn is_given(&self) -> bool {
+        !self.columns.is_empty() || self.sort.is_some() || self.no_headers
+    }
+
+    /// Fails if rows were asked for where a single thing is shown.
+    pub fn not_for_one(&self, format: impl MaybeJson) -> Outcome {
+        if self.is_given() || matches!(format.form(), Some(Form::Csv | Form::Yaml)) {
+            return Err(Failure::usage("columns, `csv` and `yaml` are for lists")
+                .hint("leave the ID out, or use `--format json`"));
+        }
+        Ok(())
+    }
+
+    /// Fails if something was said of rows where the format has none.
+    pub fn check(&self, format: impl MaybeJson) -> Outcome {
+        if self.is_given() && format.form().is_none() {
+            return Err(Failure::usage("`--columns`, `--sort` and `--no-headers` are for tables")
+                .hint("use them with `--format` `pretty`, `csv` or `yaml`; for JSON there is `jq`"));
+        }
+        Ok(())
+    }
+
+    /// Prints a list. Only a terminal makes columns leave: what reads a pipe has room.
+    pub fn print(&self, pvc: &mut Pvc, format: impl MaybeJson, mut table: Table) -> Outcome {
+        if let Some(column) = &self.sort {
+            table.sort(column).map_err(Failure::usage)?;
+        }
+        if !self.columns.is_empty() {
+            table.select(&self.columns).map_err(Failure::usage)?;
+        }
+        match format.form() {
+            Some(Form::Csv) => pvc.out.text(table.csv(!self.no_headers)),
+            Some(Form::Yaml) => pvc.out.text(table.yaml()),
+            Some(Form::Table) | None => self.draw(pvc, table),
+        }
+        Ok(())
+    }
+
+    fn draw(&self, pvc: &mut Pvc, mut table: Table) {
+        let room = output::width();
+        let narrow = pvc.out.is_terminal() && self.columns.is_empty();
+        let gone = if narrow { table.fit(room) } else { Vec::new() };
+        let text = table.text(pvc.out.paint(), !self.no_headers, Some(room));
+        if !text.is_empty() {
+            pvc.out.line(text);
+        }
+        if !gone.is_empty() {
+            pvc.out.flush();
+            pvc.note(&format!("(no room for: {}; `--columns` chooses)", gone.join(", ")));
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Json {
     Line,
@@ -86,7 +177,16 @@ impl MaybeJson for ListFormat {
         match self {
             ListFormat::Json => Some(Json::Line),
             ListFormat::JsonPretty => Some(Json::Indented),
-            ListFormat::Pretty | ListFormat::Raw => None,
+            ListFormat::Pretty | ListFormat::Raw | ListFormat::Csv | ListFormat::Yaml => None,
+        }
+    }
+
+    fn form(self) -> Option<Form> {
+        match self {
+            ListFormat::Pretty => Some(Form::Table),
+            ListFormat::Csv => Some(Form::Csv),
+            ListFormat::Yaml => Some(Form::Yaml),
+            ListFormat::Raw | ListFormat::Json | ListFormat::JsonPretty => None,
         }
     }
 }
@@ -106,7 +206,16 @@ impl MaybeJson for PlainFormat {
         match self {
             PlainFormat::Json => Some(Json::Line),
             PlainFormat::JsonPretty => Some(Json::Indented),
-            PlainFormat::Pretty => None,
+            PlainFormat::Pretty | PlainFormat::Csv | PlainFormat::Yaml => None,
+        }
+    }
+
+    fn form(self) -> Option<Form> {
+        match self {
+            PlainFormat::Pretty => Some(Form::Table),
+            PlainFormat::Csv => Some(Form::Csv),
+            PlainFormat::Yaml => Some(Form::Yaml),
+            PlainFormat::Json | PlainFormat::JsonPretty => None,
         }
     }
 }

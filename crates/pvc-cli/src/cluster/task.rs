@@ -3,7 +3,7 @@ use pvc_api_types::{QueuedTask, TaskQueues, TaskStatus};
 use serde_json::{Value, json};
 
 use crate::context::Pvc;
-use crate::format::{ListFormat, MaybeJson};
+use crate::format::{ListFormat, MaybeJson, Shape};
 use crate::outcome::{Failure, Outcome};
 use crate::output::{Cell, Table};
 use crate::task::{self, TaskWait};
@@ -34,6 +34,9 @@ pub struct Task {
 
     #[arg(short, long, value_enum, default_value_t = ListFormat::Pretty, help = "How to print it")]
     format: ListFormat,
+
+    #[command(flatten)]
+    shape: Shape,
 }
 
 #[derive(Debug, Subcommand)]
@@ -74,12 +77,15 @@ impl Task {
         }
         match self.task_id.as_deref() {
             None => self.list(pvc),
-            Some(id) if self.wait.is_wanted() => wait_for(pvc, id),
-            Some(id) => self.show(pvc, id),
+            Some(id) => {
+                self.shape.not_for_one(self.format)?;
+                if self.wait.is_wanted() { wait_for(pvc, id) } else { self.show(pvc, id) }
+            }
         }
     }
 
     fn list(&self, pvc: &mut Pvc) -> Outcome {
+        self.shape.check(self.format)?;
         let queues = pvc.client()?.tasks()?.read()?;
         let tasks = listed(&queues);
         if self.format.print(pvc, &tasks.iter().map(value).collect()) {
@@ -88,8 +94,7 @@ impl Task {
         if self.format == ListFormat::Raw {
             tasks.iter().for_each(|listed| pvc.out.line(&listed.task.id));
         } else {
-            let table = table(&tasks).render(pvc.out.paint());
-            pvc.out.line(table);
+            self.shape.print(pvc, self.format, table(&tasks))?;
         }
         Ok(())
     }
@@ -165,7 +170,7 @@ fn table(tasks: &[Listed<'_>]) -> Table {
         ]);
         for (name, data) in arguments {
             let blank = || Cell::from("");
-            table.row(vec![blank(), blank(), blank(), blank(), name.into(), data.into()]);
+            table.more(vec![blank(), blank(), blank(), blank(), name.into(), data.into()]);
         }
     }
     table

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::list;
 use super::store::Connection;
 use crate::context::{self, Pvc};
-use crate::format::{MaybeJson, PlainFormat};
+use crate::format::{MaybeJson, PlainFormat, Shape};
 use crate::outcome::{self, Outcome};
 use crate::output::{Cell, Colour, Table, paint};
 
@@ -25,17 +25,20 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub struct Detail {
     #[arg(short, long, value_enum, default_value_t = PlainFormat::Pretty, help = "How to print it")]
     format: PlainFormat,
+
+    #[command(flatten)]
+    shape: Shape,
 }
 
 impl Detail {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
+        self.shape.check(self.format)?;
         let connections = list::all(pvc);
         pvc.note(&format!("Gathering information from {} clusters...", connections.len()));
         let states = ask_all(&connections);
         let rows: Vec<Row<'_>> = connections.iter().zip(states).collect();
         if !self.format.print(pvc, &values(&rows)) {
-            let table = table(&rows).render(pvc.out.paint());
-            pvc.out.line(table);
+            self.shape.print(pvc, self.format, table(&rows))?;
         }
         Ok(())
     }
@@ -113,7 +116,7 @@ fn table(rows: &[Row<'_>]) -> Table {
     ]);
     let problems = rows.iter().any(|(_, status)| status.is_err());
     if problems {
-        table = table.columns(&[("Problem", 8)]);
+        table = table.columns(&[("Problem", 8)]).important(&["Name", "Health", "Problem"]);
     }
     for (connection, status) in rows {
         let mut cells: Vec<Cell> =

@@ -3,6 +3,7 @@ use serde_json::{Value, json};
 
 use super::store::{Connection, LOCAL, Store};
 use crate::context::Pvc;
+use crate::format::{Form, Json, MaybeJson, Shape};
 use crate::outcome::Outcome;
 use crate::output::{Table, json};
 
@@ -17,6 +18,9 @@ pub struct List {
 
     #[arg(short, long, value_enum, default_value_t = Format::Pretty, help = "How to print it")]
     format: Format,
+
+    #[command(flatten)]
+    shape: Shape,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -31,15 +35,38 @@ enum Format {
     JsonPretty,
     /// Targets for Prometheus' file-based service discovery
     JsonPrometheus,
+    /// The table's rows as comma-separated values
+    Csv,
+    /// The table's rows as YAML
+    Yaml,
+}
+
+impl MaybeJson for Format {
+    fn json(self) -> Option<Json> {
+        match self {
+            Format::Json => Some(Json::Line),
+            Format::JsonPretty => Some(Json::Indented),
+            Format::Pretty | Format::Raw | Format::JsonPrometheus | Format::Csv | Format::Yaml => None,
+        }
+    }
+
+    fn form(self) -> Option<Form> {
+        match self {
+            Format::Pretty => Some(Form::Table),
+            Format::Csv => Some(Form::Csv),
+            Format::Yaml => Some(Form::Yaml),
+            Format::Raw | Format::Json | Format::JsonPretty | Format::JsonPrometheus => None,
+        }
+    }
 }
 
 impl List {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
+        self.shape.check(self.format)?;
         let connections = all(pvc);
         match self.format {
-            Format::Pretty => {
-                let table = table(&connections, self.show_keys).render(pvc.out.paint());
-                pvc.out.line(table);
+            Format::Pretty | Format::Csv | Format::Yaml => {
+                self.shape.print(pvc, self.format, table(&connections, self.show_keys))?;
             }
             Format::Raw => connections.iter().for_each(|connection| pvc.out.line(&connection.name)),
             Format::Json => pvc.out.line(json::compact(&self.values(&connections))),

@@ -2,7 +2,7 @@ use clap::Args;
 use pvc_api_types::Network;
 
 use crate::context::Pvc;
-use crate::format::{ListFormat, MaybeJson};
+use crate::format::{ListFormat, MaybeJson, Shape};
 use crate::outcome::{Failure, Outcome};
 use crate::output::{Cell, Colour, Table};
 
@@ -17,10 +17,14 @@ pub struct List {
 
     #[arg(short, long, value_enum, default_value_t = ListFormat::Pretty, help = "How to print it")]
     format: ListFormat,
+
+    #[command(flatten)]
+    shape: Shape,
 }
 
 impl List {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
+        self.shape.check(self.format)?;
         let networks = crate::format::or_empty(pvc.client()?.networks_like(self.limit.as_deref()))?;
         if self.limit.is_some() && networks.is_empty() {
             return Err(Failure::not_found("no network fits").hint("`pvc network list` shows all of them"));
@@ -33,8 +37,7 @@ impl List {
         if self.format == ListFormat::Raw {
             networks.iter().for_each(|network| pvc.out.line(network.vni.to_string()));
         } else {
-            let table = table(&networks).render(pvc.out.paint());
-            pvc.out.line(table);
+            self.shape.print(pvc, self.format, table(&networks))?;
         }
         Ok(())
     }

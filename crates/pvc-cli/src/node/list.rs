@@ -3,7 +3,7 @@ use pvc_api_types::Node;
 use pvc_client::NodeFilter;
 
 use crate::context::Pvc;
-use crate::format::{ListFormat, MaybeJson};
+use crate::format::{ListFormat, MaybeJson, Shape};
 use crate::outcome::{Failure, Outcome};
 use crate::output::{Cell, Table, paint, units};
 
@@ -35,10 +35,14 @@ pub struct List {
 
     #[arg(short, long, value_enum, default_value_t = ListFormat::Pretty, help = "How to print it")]
     format: ListFormat,
+
+    #[command(flatten)]
+    shape: Shape,
 }
 
 impl List {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
+        self.shape.check(self.format)?;
         let filter = NodeFilter {
             limit: self.limit,
             daemon_state: self.daemon_state,
@@ -61,8 +65,7 @@ impl List {
         if self.format == ListFormat::Raw {
             nodes.iter().for_each(|node| pvc.out.line(&node.name));
         } else {
-            let table = table(&nodes).render(pvc.out.paint());
-            pvc.out.line(table);
+            self.shape.print(pvc, self.format, table(&nodes))?;
         }
         Ok(())
     }
@@ -73,7 +76,19 @@ fn table(nodes: &[Node]) -> Table {
         .group("Nodes", &[("Name", 5), ("Version", 8), ("Health", 7)])
         .group("States", &[("Daemon", 7), ("Coordinator", 12), ("Domain", 7)])
         .group("Resources", &[("VMs", 4), ("vCPUs", 6), ("Load", 5)])
-        .group("Memory (M)", &[("Total", 6), ("Used", 5), ("Free", 5), ("Alloc", 6), ("Prov", 5)]);
+        .group("Memory (M)", &[("Total", 6), ("Used", 5), ("Free", 5), ("Alloc", 6), ("Prov", 5)])
+        .important(&[
+            "Name",
+            "Daemon",
+            "Domain",
+            "Coordinator",
+            "Health",
+            "VMs",
+            "Free",
+            "Total",
+            "Load",
+            "Used",
+        ]);
     for node in nodes {
         table.row(row(node));
     }

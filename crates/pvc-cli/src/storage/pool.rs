@@ -2,7 +2,7 @@ use clap::Args;
 use pvc_api_types::Pool;
 
 use crate::context::Pvc;
-use crate::format::{ListFormat, MaybeJson};
+use crate::format::{ListFormat, MaybeJson, Shape};
 use crate::outcome::{Failure, Outcome};
 use crate::output::{Table, units};
 
@@ -17,10 +17,14 @@ pub struct List {
 
     #[arg(short, long, value_enum, default_value_t = ListFormat::Pretty, help = "How to print it")]
     format: ListFormat,
+
+    #[command(flatten)]
+    shape: Shape,
 }
 
 impl List {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
+        self.shape.check(self.format)?;
         let pools = crate::format::or_empty(pvc.client()?.pools(self.limit.as_deref()))?;
         if self.limit.is_some() && pools.is_empty() {
             return Err(Failure::not_found("no pool fits").hint("`pvc storage pool list` shows all of them"));
@@ -33,8 +37,7 @@ impl List {
         if self.format == ListFormat::Raw {
             pools.iter().for_each(|pool| pvc.out.line(&pool.name));
         } else {
-            let table = table(&pools).render(pvc.out.paint());
-            pvc.out.line(table);
+            self.shape.print(pvc, self.format, table(&pools))?;
         }
         Ok(())
     }
@@ -49,7 +52,8 @@ fn table(pools: &[Pool]) -> Table {
         )
         .group("Objects", &[("Count", 6), ("Clones", 7), ("Copies", 7), ("Degraded", 9)])
         .group("Read", &traffic)
-        .group("Write", &traffic);
+        .group("Write", &traffic)
+        .important(&["Name", "Used%", "Free", "Used", "Tier", "PGs", "ID"]);
     for pool in pools {
         let number = |name: &str| pool.stats.get(name).and_then(serde_json::Value::as_f64).unwrap_or(0.0);
         let whole = |name: &str| number(name) as i64;

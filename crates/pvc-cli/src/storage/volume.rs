@@ -2,7 +2,7 @@ use clap::Args;
 use pvc_api_types::Volume;
 
 use crate::context::Pvc;
-use crate::format::{ListFormat, MaybeJson};
+use crate::format::{ListFormat, MaybeJson, Shape};
 use crate::outcome::{Failure, Outcome};
 use crate::output::Table;
 
@@ -21,10 +21,14 @@ pub struct List {
 
     #[arg(short, long, value_enum, default_value_t = ListFormat::Pretty, help = "How to print it")]
     format: ListFormat,
+
+    #[command(flatten)]
+    shape: Shape,
 }
 
 impl List {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
+        self.shape.check(self.format)?;
         let (limit, pool) = (self.limit.as_deref(), self.pool.as_deref());
         let volumes = crate::format::or_empty(pvc.client()?.volumes(limit, pool))?;
         if (limit.is_some() || pool.is_some()) && volumes.is_empty() {
@@ -40,8 +44,7 @@ impl List {
         if self.format == ListFormat::Raw {
             volumes.iter().for_each(|volume| pvc.out.line(format!("{}/{}", volume.pool, volume.name)));
         } else {
-            let table = table(&volumes).render(pvc.out.paint());
-            pvc.out.line(table);
+            self.shape.print(pvc, self.format, table(&volumes))?;
         }
         Ok(())
     }

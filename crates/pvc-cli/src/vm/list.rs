@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use crate::context::Pvc;
-use crate::format::{ListFormat, MaybeJson};
+use crate::format::{ListFormat, MaybeJson, Shape};
 use crate::outcome::{Failure, Outcome};
 use crate::output::{Cell, Colour, Table, paint};
 
@@ -45,10 +45,14 @@ pub struct List {
 
     #[arg(short, long, value_enum, default_value_t = ListFormat::Pretty, help = "How to print it")]
     format: ListFormat,
+
+    #[command(flatten)]
+    shape: Shape,
 }
 
 impl List {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
+        self.shape.check(self.format)?;
         let filter = VmFilter {
             limit: self.limit,
             node: self.target,
@@ -75,8 +79,7 @@ impl List {
         }
         let paint = pvc.out.paint();
         let known = if paint.is_on() { known_networks(pvc.client()?) } else { None };
-        pvc.out.line(table(&vms, known.as_ref()).render(paint));
-        Ok(())
+        self.shape.print(pvc, self.format, table(&vms, known.as_ref()))
     }
 }
 
@@ -134,7 +137,8 @@ fn table(vms: &[Row], known: Option<&BTreeSet<String>>) -> Table {
     let mut table = Table::new()
         .group("VMs", &[("Name", 5), ("State", 6), ("Tags", 5), ("Snapshots", 10)])
         .group("Resources", &[("Networks", 9), ("RAM (M)", 8), ("vCPUs", 6)])
-        .group("Node", &[("Current", 8), ("Migrated", 9)]);
+        .group("Node", &[("Current", 8), ("Migrated", 9)])
+        .important(&["Name", "State", "Current", "RAM (M)", "vCPUs", "Migrated", "Networks", "Tags"]);
     for vm in vms {
         let tags: Vec<&str> = vm.tags.iter().map(|tag| tag.name.as_str()).collect();
         table.row(vec![

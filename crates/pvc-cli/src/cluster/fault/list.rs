@@ -5,9 +5,9 @@ use clap::{Args, ValueEnum};
 use pvc_api_types::Fault;
 
 use crate::context::Pvc;
-use crate::format::{Json, MaybeJson};
+use crate::format::{Form, Json, MaybeJson, Shape};
 use crate::outcome::Outcome;
-use crate::output::{self, Cell, Paint, Table, paint};
+use crate::output::{Cell, Paint, Table, paint};
 
 /// List the faults
 #[derive(Debug, Args)]
@@ -18,6 +18,9 @@ pub struct List {
 
     #[arg(short, long, value_enum, default_value_t = Format::Short, help = "How to print it")]
     format: Format,
+
+    #[command(flatten)]
+    shape: Shape,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -30,6 +33,10 @@ enum Format {
     Json,
     /// The same, indented
     JsonPretty,
+    /// The lines as comma-separated values
+    Csv,
+    /// The lines as YAML
+    Yaml,
 }
 
 impl MaybeJson for Format {
@@ -37,13 +44,23 @@ impl MaybeJson for Format {
         match self {
             Format::Json => Some(Json::Line),
             Format::JsonPretty => Some(Json::Indented),
-            Format::Short | Format::Long => None,
+            Format::Short | Format::Long | Format::Csv | Format::Yaml => None,
+        }
+    }
+
+    fn form(self) -> Option<Form> {
+        match self {
+            Format::Short => Some(Form::Table),
+            Format::Csv => Some(Form::Csv),
+            Format::Yaml => Some(Form::Yaml),
+            Format::Long | Format::Json | Format::JsonPretty => None,
         }
     }
 }
 
 impl List {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
+        self.shape.check(self.format)?;
         let faults = match &self.limit {
             Some(id) => pvc.client()?.fault(id)?,
             None => pvc.client()?.faults()?,
@@ -52,13 +69,12 @@ impl List {
             return Ok(());
         }
         let faults = faults.read()?;
-        let text = if self.format == Format::Long {
-            long(faults, pvc.out.paint())
-        } else {
-            short(faults, pvc.out.paint(), output::width())
-        };
-        pvc.out.line(text);
-        Ok(())
+        if self.format == Format::Long {
+            let text = long(faults, pvc.out.paint());
+            pvc.out.line(text);
+            return Ok(());
+        }
+        self.shape.print(pvc, self.format, short(faults))
     }
 }
 
@@ -67,32 +83,23 @@ fn health(fault: &Fault) -> Cell {
     Cell::coloured(format!("-{}%", fault.health_delta), colour)
 }
 
-fn short(mut faults: Vec<Fault>, paint: Paint, width: usize) -> String {
+fn short(mut faults: Vec<Fault>) -> Table {
     faults.sort_by_key(|fault| Reverse((fault.health_delta, fault.last_reported.clone())));
-    let longest = |least: usize, text: fn(&Fault) -> &String| {
-        faults.iter().map(|fault| text(fault).chars().count() + 1).max().unwrap_or(0).max(least) + 1
-    };
-    let margin = longest(3, |fault| &fault.id)
-        + longest(7, |fault| &fault.status)
-        + 8
-        + longest(14, |fault| &fault.last_reported);
     let mut table = Table::new()
         .group("Meta", &[("ID", 3), ("Status", 7), ("Health", 7)])
-        .group("Fault", &[("Last Reported", 14), ("Message", 8)]);
+        .group("Fault", &[("Last Reported", 14), ("Message", 8)])
+        .important(&["ID", "Message", "Health", "Status", "Last Reported"])
+        .wrapping();
     for fault in &faults {
-        let mut lines = wrapped(&fault.message, width.saturating_sub(margin).max(20)).into_iter();
         table.row(vec![
             fault.id.as_str().into(),
             fault.status.as_str().into(),
             health(fault),
             fault.last_reported.as_str().into(),
-            lines.next().unwrap_or_default().into(),
+            fault.message.as_str().into(),
         ]);
-        for line in lines {
-            table.row(vec!["".into(), "".into(), "".into(), "".into(), line.into()]);
-        }
     }
-    table.render(paint)
+    table
 }
 
 fn long(mut faults: Vec<Fault>, paint: Paint) -> String {
@@ -128,21 +135,6 @@ fn long(mut faults: Vec<Fault>, paint: Paint) -> String {
     text
 }
 
-/// Breaks a text at spaces so that no line is wider than `width`, unless a word alone is.
-fn wrapped(text: &str, width: usize) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    for word in text.split_whitespace() {
-        match lines.last_mut() {
-            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            _ => lines.push(word.to_owned()),
-        }
-    }
-    lines
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -153,7 +145,7 @@ mod tests {
 
     #[test]
     fn the_worst_comes_first_and_long_messages_hang() {
-        let text = short(faults(), Paint::OFF, 100) + "\n";
+        let text = short(faults()).text(Paint::OFF, true, Some(100)) + "\n";
         crate::golden::check("fault-list.txt", &(text));
     }
 

@@ -1,7 +1,7 @@
 use clap::Args;
 
 use crate::context::Pvc;
-use crate::format::{ListFormat, MaybeJson};
+use crate::format::{ListFormat, MaybeJson, Shape};
 use crate::outcome::Outcome;
 use crate::vm::Which;
 
@@ -13,10 +13,14 @@ pub struct Get {
 
     #[arg(short, long, value_enum, default_value_t = ListFormat::Pretty, help = "How to print it")]
     format: ListFormat,
+
+    #[command(flatten)]
+    shape: Shape,
 }
 
 impl Get {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
+        self.shape.check(self.format)?;
         let tags = pvc.client()?.vm_tags(&self.vm.domain)?;
         if self.format.print_payload(pvc, &tags)? {
             return Ok(());
@@ -24,11 +28,10 @@ impl Get {
         let tags = tags.read()?.tags;
         if self.format == ListFormat::Raw {
             tags.iter().for_each(|tag| pvc.out.line(&tag.name));
-        } else if tags.is_empty() {
+        } else if tags.is_empty() && self.format == ListFormat::Pretty {
             pvc.out.line("No tags found.");
         } else {
-            let table = super::table(&tags).render(pvc.out.paint());
-            pvc.out.line(table);
+            self.shape.print(pvc, self.format, super::table(&tags))?;
         }
         Ok(())
     }

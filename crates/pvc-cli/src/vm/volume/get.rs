@@ -2,7 +2,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use crate::context::Pvc;
-use crate::format::{ListFormat, MaybeJson};
+use crate::format::{ListFormat, MaybeJson, Shape};
 use crate::outcome::Outcome;
 use crate::output::Table;
 use crate::vm::Which;
@@ -15,10 +15,14 @@ pub struct Get {
 
     #[arg(short, long, value_enum, default_value_t = ListFormat::Pretty, help = "How to print it")]
     format: ListFormat,
+
+    #[command(flatten)]
+    shape: Shape,
 }
 
 impl Get {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
+        self.shape.check(self.format)?;
         let vm = pvc.client()?.vm(&self.vm.domain)?.read()?;
         let volumes: Value = vm
             .disks
@@ -43,8 +47,6 @@ impl Get {
                 disk.bus.as_str().into(),
             ]);
         }
-        let table = table.render(pvc.out.paint());
-        pvc.out.line(table);
-        Ok(())
+        self.shape.print(pvc, self.format, table)
     }
 }
