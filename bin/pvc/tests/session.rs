@@ -435,7 +435,8 @@ fn networks_pools_and_volumes_are_listed() {
     let info = run(&["network", "info", "test-net"]);
     assert!(out(&info).contains("VNI:                1001\n") && out(&info).contains("web1"), "{info:?}");
     assert_eq!(code(&run(&["network", "info", "nothing"])), 3);
-    assert_eq!(out(&run(&["storage", "pool", "list", "-f", "raw"])), "new\nvms\n");
+    let pools = out(&run(&["storage", "pool", "list", "-f", "raw"]));
+    assert_eq!(pools, "vms\nnew\n", "they stay in the order of the API, which is that of Ceph");
     assert_eq!(out(&run(&["storage", "volume", "list", "-p", "vms", "-f", "raw"])), "vms/a\nvms/b\n");
     assert!(stub.lines().contains(&"GET /storage/ceph/volume?pool=vms".to_owned()), "{:?}", stub.lines());
 }

@@ -166,6 +166,63 @@ impl Shape {
     }
 }
 
+/// How a list that the API answers is printed.
+#[derive(Debug, Args)]
+pub struct Listing {
+    #[arg(short, long, value_enum, default_value_t = ListFormat::Pretty, help = "How to print it")]
+    format: ListFormat,
+
+    #[command(flatten)]
+    shape: Shape,
+}
+
+impl Listing {
+    /// Fails if what was said of columns does not go with the format.
+    pub fn check(&self) -> Outcome {
+        self.shape.check(self.format)
+    }
+
+    /// Whether the names alone are printed.
+    pub fn is_bare(&self) -> bool {
+        self.format == ListFormat::Raw
+    }
+
+    /// What is to be printed of an answer; `None` if it is wanted as it came, and has been printed so.
+    /// Fails if something was `wanted` and nothing fits: `command` shows all.
+    pub fn read<T: DeserializeOwned, U: DeserializeOwned>(
+        &self,
+        pvc: &mut Pvc,
+        answer: &Payload<Vec<T>>,
+        wanted: bool,
+        (one, command): (&str, &str),
+    ) -> Result<Option<Vec<U>>, Failure> {
+        if wanted && answer.is_empty() {
+            return Err(
+                Failure::not_found(format!("no {one} fits")).hint(format!("`{command}` shows all of them"))
+            );
+        }
+        if self.format.print_payload(pvc, answer)? {
+            return Ok(None);
+        }
+        Ok(Some(answer.read_as()?))
+    }
+
+    /// Prints a list by its names alone or as rows.
+    pub fn print<T>(
+        &self,
+        pvc: &mut Pvc,
+        things: &[T],
+        name: impl Fn(&T) -> String,
+        table: impl FnOnce(&[T]) -> Table,
+    ) -> Outcome {
+        if self.is_bare() {
+            things.iter().for_each(|thing| pvc.out.line(name(thing)));
+            return Ok(());
+        }
+        self.shape.print(pvc, self.format, table(things))
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Json {
     Line,

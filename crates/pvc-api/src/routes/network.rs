@@ -59,9 +59,12 @@ fn find(cluster: &Cluster, vni: &str) -> Option<Arc<NetworkRecord>> {
     cluster.networks.get(vni).or_else(by_description).cloned()
 }
 
-/// The network that a list is about.
-fn whose(api: &ApiState, vni: &str) -> Result<Arc<NetworkRecord>> {
-    find(&api.view(), vni).ok_or_else(|| ApiError::refused(format!("there is no network `{vni}`")))
+/// The network that a list is about, and which of its entries are asked for.
+fn asked(api: &ApiState, vni: &str, limit: Option<&str>) -> Result<(Arc<NetworkRecord>, Limit)> {
+    let limit = Limit::new(limit)?;
+    let network = find(&api.view(), vni);
+    let network = network.ok_or_else(|| ApiError::refused(format!("there is no network `{vni}`")))?;
+    Ok((network, limit))
 }
 
 params! {
@@ -105,8 +108,7 @@ pub async fn get_network_vni_lease_mac(
 }
 
 fn leases(api: &ApiState, vni: &str, limit: Option<&str>, only_static: bool) -> Result<Response> {
-    let limit = Limit::new(limit)?;
-    let network = whose(api, vni)?;
+    let (network, limit) = asked(api, vni, limit)?;
     let wanted = |lease: &&LeaseRecord| !(only_static && lease.expiry.is_some()) && limit.matches(&lease.mac);
     Ok(json::ok(&network.leases.iter().filter(wanted).map(lease).collect::<Vec<Lease>>()))
 }
@@ -161,8 +163,7 @@ pub async fn get_network_vni_acl_description(
 }
 
 fn acls(api: &ApiState, vni: &str, limit: Option<&str>, direction: Option<Direction>) -> Result<Response> {
-    let limit = Limit::new(limit)?;
-    let network = whose(api, vni)?;
+    let (network, limit) = asked(api, vni, limit)?;
     let wanted = |acl: &&AclRecord| {
         direction.is_none_or(|direction| acl.direction == direction) && limit.matches(&acl.description)
     };

@@ -2,8 +2,8 @@ use clap::Args;
 use pvc_api_types::Network;
 
 use crate::context::Pvc;
-use crate::format::{ListFormat, MaybeJson, Shape};
-use crate::outcome::{Failure, Outcome};
+use crate::format::{Listing, or_empty};
+use crate::outcome::Outcome;
 use crate::output::{Cell, Colour, Table};
 
 /// List the networks
@@ -15,31 +15,19 @@ pub struct List {
     /// Only networks whose VNI or description fits
     limit: Option<String>,
 
-    #[arg(short, long, value_enum, default_value_t = ListFormat::Pretty, help = "How to print it")]
-    format: ListFormat,
-
     #[command(flatten)]
-    shape: Shape,
+    list: Listing,
 }
 
 impl List {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
-        self.shape.check(self.format)?;
-        let networks = crate::format::or_empty(pvc.client()?.networks_like(self.limit.as_deref()))?;
-        if self.limit.is_some() && networks.is_empty() {
-            return Err(Failure::not_found("no network fits").hint("`pvc network list` shows all of them"));
-        }
-        if self.format.print_payload(pvc, &networks)? {
-            return Ok(());
-        }
-        let mut networks = networks.read()?;
+        self.list.check()?;
+        let answer = or_empty(pvc.client()?.networks_like(self.limit.as_deref()))?;
+        let what = ("network", "pvc network list");
+        let networks: Option<Vec<Network>> = self.list.read(pvc, &answer, self.limit.is_some(), what)?;
+        let Some(mut networks) = networks else { return Ok(()) };
         networks.sort_by_key(|network| network.vni);
-        if self.format == ListFormat::Raw {
-            networks.iter().for_each(|network| pvc.out.line(network.vni.to_string()));
-        } else {
-            self.shape.print(pvc, self.format, table(&networks))?;
-        }
-        Ok(())
+        self.list.print(pvc, &networks, |network| network.vni.to_string(), table)
     }
 }
 

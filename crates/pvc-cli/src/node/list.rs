@@ -3,8 +3,8 @@ use pvc_api_types::Node;
 use pvc_client::NodeFilter;
 
 use crate::context::Pvc;
-use crate::format::{ListFormat, MaybeJson, Shape};
-use crate::outcome::{Failure, Outcome};
+use crate::format::{Listing, or_empty};
+use crate::outcome::Outcome;
 use crate::output::{Cell, Table, paint, units};
 
 /// List the nodes
@@ -33,16 +33,13 @@ pub struct List {
     #[arg(long, value_name = "STATE", add = crate::completion::domain_states())]
     domain_state: Option<String>,
 
-    #[arg(short, long, value_enum, default_value_t = ListFormat::Pretty, help = "How to print it")]
-    format: ListFormat,
-
     #[command(flatten)]
-    shape: Shape,
+    list: Listing,
 }
 
 impl List {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
-        self.shape.check(self.format)?;
+        self.list.check()?;
         let filter = NodeFilter {
             limit: self.limit,
             daemon_state: self.daemon_state,
@@ -53,21 +50,11 @@ impl List {
             || filter.daemon_state.is_some()
             || filter.coordinator_state.is_some()
             || filter.domain_state.is_some();
-        let nodes = crate::format::or_empty(pvc.client()?.nodes(&filter))?;
-        if filtered && nodes.is_empty() {
-            return Err(Failure::not_found("no node fits").hint("`pvc node list` shows all of them"));
-        }
-        if self.format.print_payload(pvc, &nodes)? {
-            return Ok(());
-        }
-        let mut nodes = nodes.read()?;
+        let answer = or_empty(pvc.client()?.nodes(&filter))?;
+        let what = ("node", "pvc node list");
+        let Some(mut nodes) = self.list.read::<_, Node>(pvc, &answer, filtered, what)? else { return Ok(()) };
         nodes.sort_by(|one, other| one.name.cmp(&other.name));
-        if self.format == ListFormat::Raw {
-            nodes.iter().for_each(|node| pvc.out.line(&node.name));
-        } else {
-            self.shape.print(pvc, self.format, table(&nodes))?;
-        }
-        Ok(())
+        self.list.print(pvc, &nodes, |node| node.name.clone(), table)
     }
 }
 

@@ -2,8 +2,8 @@ use clap::Args;
 use pvc_api_types::Pool;
 
 use crate::context::Pvc;
-use crate::format::{ListFormat, MaybeJson, Shape};
-use crate::outcome::{Failure, Outcome};
+use crate::format::{Listing, or_empty};
+use crate::outcome::Outcome;
 use crate::output::{Table, units};
 
 /// List the pools
@@ -15,31 +15,19 @@ pub struct List {
     /// Only pools whose name fits
     limit: Option<String>,
 
-    #[arg(short, long, value_enum, default_value_t = ListFormat::Pretty, help = "How to print it")]
-    format: ListFormat,
-
     #[command(flatten)]
-    shape: Shape,
+    list: Listing,
 }
 
 impl List {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
-        self.shape.check(self.format)?;
-        let pools = crate::format::or_empty(pvc.client()?.pools(self.limit.as_deref()))?;
-        if self.limit.is_some() && pools.is_empty() {
-            return Err(Failure::not_found("no pool fits").hint("`pvc storage pool list` shows all of them"));
-        }
-        if self.format.print_payload(pvc, &pools)? {
-            return Ok(());
-        }
-        let mut pools = pools.read()?;
-        pools.sort_by(|one, other| one.name.cmp(&other.name));
-        if self.format == ListFormat::Raw {
-            pools.iter().for_each(|pool| pvc.out.line(&pool.name));
-        } else {
-            self.shape.print(pvc, self.format, table(&pools))?;
-        }
-        Ok(())
+        self.list.check()?;
+        let answer = or_empty(pvc.client()?.pools(self.limit.as_deref()))?;
+        let what = ("pool", "pvc storage pool list");
+        // They stay in the API's order, which is that of Ceph's numbers.
+        let pools: Option<Vec<Pool>> = self.list.read(pvc, &answer, self.limit.is_some(), what)?;
+        let Some(pools) = pools else { return Ok(()) };
+        self.list.print(pvc, &pools, |pool| pool.name.clone(), table)
     }
 }
 

@@ -2,8 +2,8 @@ use clap::Args;
 use pvc_api_types::Volume;
 
 use crate::context::Pvc;
-use crate::format::{ListFormat, MaybeJson, Shape};
-use crate::outcome::{Failure, Outcome};
+use crate::format::{Listing, or_empty};
+use crate::outcome::Outcome;
 use crate::output::Table;
 
 /// List the volumes
@@ -19,34 +19,21 @@ pub struct List {
     #[arg(short, long)]
     pool: Option<String>,
 
-    #[arg(short, long, value_enum, default_value_t = ListFormat::Pretty, help = "How to print it")]
-    format: ListFormat,
-
     #[command(flatten)]
-    shape: Shape,
+    list: Listing,
 }
 
 impl List {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
-        self.shape.check(self.format)?;
+        self.list.check()?;
         let (limit, pool) = (self.limit.as_deref(), self.pool.as_deref());
-        let volumes = crate::format::or_empty(pvc.client()?.volumes(limit, pool))?;
-        if (limit.is_some() || pool.is_some()) && volumes.is_empty() {
-            return Err(
-                Failure::not_found("no volume fits").hint("`pvc storage volume list` shows all of them")
-            );
-        }
-        if self.format.print_payload(pvc, &volumes)? {
-            return Ok(());
-        }
-        let mut volumes = volumes.read()?;
+        let answer = or_empty(pvc.client()?.volumes(limit, pool))?;
+        let narrowed = limit.is_some() || pool.is_some();
+        let what = ("volume", "pvc storage volume list");
+        let volumes: Option<Vec<Volume>> = self.list.read(pvc, &answer, narrowed, what)?;
+        let Some(mut volumes) = volumes else { return Ok(()) };
         volumes.sort_by(|one, other| (&one.pool, &one.name).cmp(&(&other.pool, &other.name)));
-        if self.format == ListFormat::Raw {
-            volumes.iter().for_each(|volume| pvc.out.line(format!("{}/{}", volume.pool, volume.name)));
-        } else {
-            self.shape.print(pvc, self.format, table(&volumes))?;
-        }
-        Ok(())
+        self.list.print(pvc, &volumes, |volume| format!("{}/{}", volume.pool, volume.name), table)
     }
 }
 

@@ -7,8 +7,8 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use crate::context::Pvc;
-use crate::format::{ListFormat, MaybeJson, Shape};
-use crate::outcome::{Failure, Outcome};
+use crate::format::{Listing, or_empty};
+use crate::outcome::Outcome;
 use crate::output::{Cell, Colour, Table, paint};
 
 /// List the VMs
@@ -43,16 +43,13 @@ pub struct List {
     #[arg(short, long)]
     negate: bool,
 
-    #[arg(short, long, value_enum, default_value_t = ListFormat::Pretty, help = "How to print it")]
-    format: ListFormat,
-
     #[command(flatten)]
-    shape: Shape,
+    list: Listing,
 }
 
 impl List {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
-        self.shape.check(self.format)?;
+        self.list.check()?;
         let filter = VmFilter {
             limit: self.limit,
             node: self.target,
@@ -62,24 +59,15 @@ impl List {
         };
         let filtered =
             filter.limit.is_some() || filter.node.is_some() || filter.state.is_some() || filter.tag.is_some();
-        let vms = crate::format::or_empty(pvc.client()?.vms(&filter));
+        let vms = or_empty(pvc.client()?.vms(&filter));
         let named = filter.node.iter().map(String::as_str);
         let vms = vms.map_err(|error| crate::node::unknown(pvc, error, named))?;
-        if filtered && vms.is_empty() {
-            return Err(Failure::not_found("no VM fits").hint("`pvc vm list` shows all of them"));
-        }
-        if self.format.print_payload(pvc, &vms)? {
-            return Ok(());
-        }
-        let mut vms: Vec<Row> = vms.read_as()?;
+        let vms: Option<Vec<Row>> = self.list.read(pvc, &vms, filtered, ("VM", "pvc vm list"))?;
+        let Some(mut vms) = vms else { return Ok(()) };
         vms.sort_by(|one, other| one.name.cmp(&other.name));
-        if self.format == ListFormat::Raw {
-            vms.iter().for_each(|vm| pvc.out.line(&vm.name));
-            return Ok(());
-        }
         let paint = pvc.out.paint();
-        let known = if paint.is_on() { known_networks(pvc.client()?) } else { None };
-        self.shape.print(pvc, self.format, table(&vms, known.as_ref()))
+        let known = if paint.is_on() && !self.list.is_bare() { known_networks(pvc.client()?) } else { None };
+        self.list.print(pvc, &vms, |vm| vm.name.clone(), |vms| table(vms, known.as_ref()))
     }
 }
 
