@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use stub::{Received, Reply, Stub, ok, status};
 
+const DOCUMENT: &str = include_str!("../../../docs/api/openapi.json");
 const VMS: &str = include_str!("../../../crates/pvc-cli/tests/wire/vms.json");
 const NODES: &str = include_str!("../../../crates/pvc-cli/tests/wire/nodes.json");
 const STATUS: &str = include_str!("../../../crates/pvc-cli/tests/wire/status.json");
@@ -576,6 +577,65 @@ fn what_the_cluster_would_refuse_is_refused_before_anybody_is_asked() {
         assert!(err(&output).contains(words) && !err(&output).contains("[y/N]"), "{line:?}: {output:?}");
     }
     assert_eq!(changes(&stub), [""; 0]);
+}
+
+/// What only the server knows is asked of it, with what it says of itself: one that does not know `dry_run` of
+/// an operation would carry it out.
+#[test]
+fn a_server_that_can_tell_is_asked_whether_it_would_refuse() {
+    let told = |document: &'static str| {
+        Stub::start(move |request, _| match (request.path(), request.line().contains("dry_run=True")) {
+            ("/api/v1/openapi.json", _) => ok(document),
+            (_, true) => status(400, r#"{"message": "VM `web1` may run on node `hv2`", "hint": "wait"}"#),
+            (path, false) if request.method == "GET" && path.starts_with("/api/v1/vm/") => ok(one_vm(0)),
+            (_, false) => message("done"),
+        })
+    };
+    let lines: [&[&str]; 7] = [
+        &["vm", "undefine", "web1"],
+        &["vm", "remove", "web1"],
+        &["vm", "rename", "web1", "web2"],
+        &["vm", "stop", "web1"],
+        &["vm", "shutdown", "web1"],
+        &["vm", "restart", "web1"],
+        &["vm", "disable", "web1", "--force"],
+    ];
+    let stub = told(DOCUMENT);
+    let user = User::of(&stub);
+    for line in lines {
+        for more in [&[][..], &["--dry-run"]] {
+            let output = user.answering("y\n", &[&["-q"], line, more].concat());
+            assert_eq!(code(&output), 1, "{line:?}: {output:?}");
+            assert_eq!(err(&output), "error: VM `web1` may run on node `hv2`\nhint: wait\n", "{line:?}");
+        }
+    }
+    let asked = changes(&stub);
+    assert!(asked.len() == 14 && asked.iter().all(|line| line.contains("dry_run=True")), "{asked:?}");
+    assert!(asked[12].starts_with("POST /vm/web1/state?state=disable&force=True"), "{asked:?}");
+
+    // One that knows it of moves alone.
+    let stub =
+        told(r#"{"paths": {"/api/v1/vm/{vm}/node": {"post": {"parameters": [{"name": "dry_run"}]}}}}"#);
+    let user = User::of(&stub);
+    for line in lines {
+        let output = user.answering("", &[&["-q"], line, &["--dry-run"]].concat());
+        assert_eq!(code(&output), 6, "{line:?}: {output:?}");
+    }
+    let output = user.answering("n\n", &["-q", "vm", "stop", "web1"]);
+    assert!(err(&output).contains("[y/N]"), "{output:?}");
+    assert_eq!(changes(&stub), [""; 0], "it was not asked");
+}
+
+#[test]
+fn a_dry_run_says_what_would_be_done() {
+    let stub = Stub::start(|request, _| match request.path() {
+        "/api/v1/openapi.json" => ok(DOCUMENT),
+        _ => message("VM `web1` would be started"),
+    });
+    let user = User::of(&stub);
+    let output = user.run(&["-q", "vm", "start", "web1", "--dry-run", "--wait"]);
+    assert_eq!((code(&output), out(&output).as_str()), (0, "VM `web1` would be started\n"));
+    assert_eq!(changes(&stub), ["POST /vm/web1/state?state=start&force=False&wait=False&dry_run=True"]);
 }
 
 #[test]
@@ -1172,7 +1232,7 @@ fn a_quiet_wait_says_nothing_of_it() {
 fn a_refusal_is_printed_as_the_api_words_it_with_the_exit_code_of_its_kind() {
     for (reply, exit) in [(404, 3), (400, 1), (409, 1)] {
         let stub = Stub::start(move |request, _| match request.path() {
-            "/api/v1/openapi.json" => ok(r#"{"known": "dry_run"}"#),
+            "/api/v1/openapi.json" => ok(DOCUMENT),
             _ => status(reply, r#"{"message": "node `x` does not do", "hint": "try `y`"}"#),
         });
         let user = User::of(&stub);

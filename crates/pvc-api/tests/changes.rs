@@ -802,3 +802,41 @@ async fn what_a_flush_would_come_to_is_told_without_making_it() {
     api.post("/node/pvchv1/domain-state?state=ready&dry_run=true").await.refused(400);
     api.post("/node/nowhere/domain-state?state=flush&dry_run=true").await.refused(404);
 }
+
+#[tokio::test]
+async fn whether_a_state_a_name_or_a_removal_is_refused_is_told_without_a_change() {
+    let api = with_web().await;
+    let other = UUID.replace('2', "3");
+    api.define("?node=pvchv1", &xml("db", &other)).await.ok();
+    api.play("web", "start", true).await;
+    api.eventually("it runs", |view| view.vm("web").is_some_and(|vm| vm.state == VmState::Start)).await;
+    let told = |reply: Reply| async move { reply.ok()["message"].as_str().unwrap().to_owned() };
+    let stop = told(api.post("/vm/web/state?state=stop&dry_run=true&wait=true").await).await;
+    assert_eq!(stop, "VM `web` would be stopped");
+    assert_eq!(told(api.delete("/vm/web?dry_run=true").await).await, "VM `web` would be removed");
+    let rename = told(api.post("/vm/db/rename?new_name=shop&dry_run=true").await).await;
+    assert_eq!(rename, "VM `db` would be called `shop`");
+    for (path, status) in [
+        ("/vm/db/state?state=restart&dry_run=true", 400),
+        ("/vm/none/state?state=stop&dry_run=true", 404),
+        ("/vm/web/rename?new_name=shop&dry_run=true", 400),
+        ("/vm/db/rename?new_name=web&dry_run=true", 400),
+        ("/vm/db/rename?new_name=..%2fx&dry_run=true", 400),
+    ] {
+        let words = api.post(path).await.refused(status);
+        let made = api.post(&path.replace("&dry_run=true", "")).await.refused(status);
+        assert_eq!(words, made, "it is refused as the change would be: {path}");
+    }
+    api.delete("/vm/none?dry_run=true").await.refused(404);
+    api.write("/nodes/pvchv1/daemonstate", "dead".to_owned()).await;
+    let silent = |reply: Reply| reply.refused(400).contains("whose daemon is in state `dead`");
+    api.eventually("it is silent", |view| {
+        view.node("pvchv1").is_some_and(|node| node.daemon_state == pvc_model::node::DaemonState::Dead)
+    })
+    .await;
+    assert!(silent(api.delete("/vm/web?dry_run=true").await), "of the node nobody but the API knows");
+    assert_eq!(api.state("web"), VmState::Start, "nothing was changed");
+    assert_eq!(api.state("db"), VmState::Stop);
+    let view = api.store.view();
+    assert!(view.vm("shop").is_none() && view.renamings.is_empty());
+}

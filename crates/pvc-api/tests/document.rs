@@ -59,8 +59,13 @@ const NEW: [&str; 4] = [
 ];
 
 /// Parameters that version 1.0.3 does not know and leaves out of account.
-const ADDED: [(&str, &str); 2] =
-    [("POST /api/v1/node/{node}/domain-state", "dry_run"), ("POST /api/v1/vm/{vm}/node", "dry_run")];
+const ADDED: [(&str, &str); 5] = [
+    ("DELETE /api/v1/vm/{vm}", "dry_run"),
+    ("POST /api/v1/node/{node}/domain-state", "dry_run"),
+    ("POST /api/v1/vm/{vm}/node", "dry_run"),
+    ("POST /api/v1/vm/{vm}/rename", "dry_run"),
+    ("POST /api/v1/vm/{vm}/state", "dry_run"),
+];
 
 #[test]
 fn operations_have_the_names_and_parameters_of_the_recorded_interface() {

@@ -202,19 +202,28 @@ impl Client {
         Ok(answer.read()?.message)
     }
 
-    /// Asks what a change would come to. A server that does not know `dry_run` would make the change: it is
-    /// not asked.
-    pub(crate) fn plan<T: DeserializeOwned>(&self, request: Change) -> Result<T, Error> {
+    /// Asks what a change would come to; `operation` is its path in the server's document.
+    pub(crate) fn plan<T: DeserializeOwned>(&self, operation: &str, request: Change) -> Result<T, Error> {
+        self.dry_run(operation, request)?.ok_or_else(Error::too_old_to_tell)
+    }
+
+    /// The same; `None` if the server cannot tell. One that does not know `dry_run` of just this operation
+    /// would make the change: it is not asked.
+    pub(crate) fn dry_run<T: DeserializeOwned>(
+        &self,
+        operation: &str,
+        request: Change,
+    ) -> Result<Option<T>, Error> {
         let knows = match self.get::<Value>("/openapi.json", Query::new()) {
-            Ok(document) => document.read()?.to_string().contains("\"dry_run\""),
+            Ok(document) => knows_dry_run(&document.value()?, operation, &request.method),
             Err(error) if matches!(error.kind(), crate::Kind::NotFound | crate::Kind::BadAnswer) => false,
             Err(error) => return Err(error),
         };
         if !knows {
-            let message = "the server is too old to say what it would do".to_owned();
-            return Err(Error::NotYet { message, hint: Some("upgrade its API".to_owned()) });
+            return Ok(None);
         }
-        Payload::new(self.send(request)?.expect(StatusCode::OK)?).read()
+        let request = Change { query: request.query.flag("dry_run", true), ..request };
+        Payload::new(self.send(request)?.expect(StatusCode::OK)?).read().map(Some)
     }
 
     /// Starts a task.
@@ -381,6 +390,13 @@ fn hurry(config: ureq::config::Config, within: Duration) -> ureq::config::Config
         .tls_config(config.tls_config().clone())
         .proxy(config.proxy().cloned())
         .build()
+}
+
+/// Whether the server's document has the parameter for this operation.
+fn knows_dry_run(document: &Value, operation: &str, method: &Method) -> bool {
+    let method = method.as_str().to_ascii_lowercase();
+    let parameters = &document["paths"][format!("/api/v1{operation}")][method]["parameters"];
+    parameters.as_array().is_some_and(|all| all.iter().any(|parameter| parameter["name"] == "dry_run"))
 }
 
 /// A request that changes something.

@@ -72,6 +72,12 @@ pub enum Error {
 }
 
 impl Error {
+    /// The server does not know `dry_run`.
+    pub fn too_old_to_tell() -> Self {
+        let message = "the server is too old to say what it would do".to_owned();
+        Error::NotYet { message, hint: Some("upgrade its API".to_owned()) }
+    }
+
     pub fn kind(&self) -> Kind {
         match self {
             Error::Unreachable { .. }

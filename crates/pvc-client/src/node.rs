@@ -48,7 +48,7 @@ impl Client {
     /// What a flush of the node would do with each VM. Changes nothing.
     pub fn plan_flush(&self, node: &str) -> Result<FlushPlan, Error> {
         let path = format!("/node/{}/domain-state", escape(node));
-        self.plan(Change::post(path, Query::new().text("state", "flush").flag("dry_run", true)))
+        self.plan("/node/{node}/domain-state", Change::post(path, Query::new().text("state", "flush")))
     }
 
     /// The last lines of a node's log.

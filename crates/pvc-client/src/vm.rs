@@ -1,6 +1,6 @@
 //! Virtual machines.
 
-use pvc_api_types::{MovePlan, TaskRef, Vm, VmConsole, VmTags};
+use pvc_api_types::{Message, MovePlan, TaskRef, Vm, VmConsole, VmTags};
 
 use crate::client::{Change, Client, Waiting};
 use crate::error::{Error, Kind};
@@ -77,7 +77,7 @@ fn path(vm: &str, rest: &str) -> String {
     format!("/vm/{}{rest}", escape(vm))
 }
 
-fn placed(vm: &str, placement: &Placement, dry_run: bool) -> Change {
+fn placed(vm: &str, placement: &Placement) -> Change {
     let action = match placement.action {
         Action::Move => "move",
         Action::Migrate => "migrate",
@@ -88,9 +88,24 @@ fn placed(vm: &str, placement: &Placement, dry_run: bool) -> Change {
         .maybe("node", placement.node.as_deref())
         .flag("force", placement.force)
         .flag("wait", placement.wait)
-        .flag("force_live", placement.force_live)
-        .flag("dry_run", dry_run);
+        .flag("force_live", placement.force_live);
     Change::post(path(vm, "/node"), query).waiting(placement.wait.then_some(Waiting::Forever))
+}
+
+fn renaming(vm: &str, new_name: &str) -> Change {
+    Change::post(path(vm, "/rename"), Query::new().text("new_name", new_name))
+}
+
+fn deletion(vm: &str, delete_disks: bool) -> Change {
+    Change::delete(path(vm, ""), Query::new().flag("delete_disks", delete_disks))
+}
+
+fn state_change(vm: &str, request: &StateRequest) -> Change {
+    let query = Query::new()
+        .text("state", request.state)
+        .flag("force", request.force)
+        .flag("wait", request.wait.is_some());
+    Change::post(path(vm, "/state"), query).waiting(request.wait)
 }
 
 impl Client {
@@ -138,11 +153,26 @@ impl Client {
     }
 
     pub fn rename_vm(&self, vm: &str, new_name: &str) -> Result<String, Error> {
-        self.change(Change::post(path(vm, "/rename"), Query::new().text("new_name", new_name)))
+        self.change(renaming(vm, new_name))
+    }
+
+    /// Whether [`rename_vm`](Self::rename_vm) would be refused; `None` if the server cannot tell.
+    pub fn check_rename_vm(&self, vm: &str, new_name: &str) -> Result<Option<String>, Error> {
+        self.check("/vm/{vm}/rename", renaming(vm, new_name))
     }
 
     pub fn delete_vm(&self, vm: &str, delete_disks: bool) -> Result<String, Error> {
-        self.change(Change::delete(path(vm, ""), Query::new().flag("delete_disks", delete_disks)))
+        self.change(deletion(vm, delete_disks))
+    }
+
+    /// Whether [`delete_vm`](Self::delete_vm) would be refused; `None` if the server cannot tell.
+    pub fn check_delete_vm(&self, vm: &str, delete_disks: bool) -> Result<Option<String>, Error> {
+        self.check("/vm/{vm}", deletion(vm, delete_disks))
+    }
+
+    /// The server's sentence about what it would do.
+    fn check(&self, operation: &str, request: Change) -> Result<Option<String>, Error> {
+        Ok(self.dry_run::<Message>(operation, request)?.map(|answer| answer.message))
     }
 
     pub fn set_vm_metadata(&self, vm: &str, metadata: &Metadata) -> Result<String, Error> {
@@ -175,20 +205,21 @@ impl Client {
     }
 
     pub fn set_vm_state(&self, vm: &str, request: &StateRequest) -> Result<String, Error> {
-        let query = Query::new()
-            .text("state", request.state)
-            .flag("force", request.force)
-            .flag("wait", request.wait.is_some());
-        self.change(Change::post(path(vm, "/state"), query).waiting(request.wait))
+        self.change(state_change(vm, request))
+    }
+
+    /// Whether [`set_vm_state`](Self::set_vm_state) would be refused; `None` if the server cannot tell.
+    pub fn check_vm_state(&self, vm: &str, request: &StateRequest) -> Result<Option<String>, Error> {
+        self.check("/vm/{vm}/state", state_change(vm, &StateRequest { wait: None, ..request.clone() }))
     }
 
     pub fn place_vm(&self, vm: &str, placement: &Placement) -> Result<String, Error> {
-        self.change(placed(vm, placement, false))
+        self.change(placed(vm, placement))
     }
 
     /// Where the VM would go, and how every node does. Changes nothing.
     pub fn plan_placement(&self, vm: &str, placement: &Placement) -> Result<MovePlan, Error> {
-        self.plan(placed(vm, placement, true))
+        self.plan("/vm/{vm}/node", placed(vm, placement))
     }
 
     /// Removes what a dead node left locked on the VM's volumes.

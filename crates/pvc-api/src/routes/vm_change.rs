@@ -194,6 +194,8 @@ params! {
     pub struct Removal {
         /// Removes the VM's volumes with their snapshots as well.
         delete_disks: Flag,
+        /// Change nothing, and reply whether it would be refused.
+        dry_run: Flag,
     }
 }
 
@@ -205,16 +207,24 @@ pub async fn delete_vm_vm(
     Params(removal): Params<Removal>,
 ) -> Result<Response> {
     let storage = if removal.delete_disks.0 { Some(api.storage()?) } else { None };
+    if removal.dry_run.0 {
+        let checked = vm::check_remove(&api.view(), &name, storage.is_some());
+        let removed = checked.map_err(|why| refused(ChangeError::Refused(why)))?;
+        return Ok(json::done(format!("VM `{}` would be removed{}", removed.name, with_volumes(&removed))));
+    }
     let remove = |api: ApiState| async move {
         vm::remove(api.store(), api.clock().as_ref(), storage.as_deref(), &name).await
     };
     let removed = api.carry_out_within(api.settings().limits.wait_time, remove).await?;
-    let volumes = match removed.volumes.len() {
+    Ok(json::done(format!("VM `{}` was removed{}", removed.name, with_volumes(&removed))))
+}
+
+fn with_volumes(removed: &vm::Removed) -> String {
+    match removed.volumes.len() {
         0 => String::new(),
         1 => " with its volume".to_owned(),
         several => format!(" with its {several} volumes"),
-    };
-    Ok(json::done(format!("VM `{}` was removed{volumes}", removed.name)))
+    }
 }
 
 params! {
@@ -298,6 +308,8 @@ params! {
     pub struct Rename {
         /// The name it is to have.
         new_name: String,
+        /// Change nothing, and reply whether it would be refused.
+        dry_run: Flag,
     }
 }
 
@@ -306,9 +318,17 @@ params! {
 pub async fn post_vm_vm_rename(
     State(api): Api,
     AtVm(name): AtVm,
-    Params(Rename { new_name }): Params<Rename>,
+    Params(Rename { new_name, dry_run }): Params<Rename>,
 ) -> Result<Response> {
     let storage = api.storage()?;
+    if dry_run.0 {
+        let check = |api: ApiState| async move {
+            let cluster = api.view();
+            vm::check_rename(&cluster, storage.as_ref(), &name, &new_name).await.map_err(ChangeError::Refused)
+        };
+        let renamed = api.carry_out(check).await?;
+        return Ok(json::done(format!("VM `{}` would be called `{}`", renamed.from, renamed.to)));
+    }
     let rename = |api: ApiState| async move {
         vm::rename(api.store(), api.clock().as_ref(), storage.as_ref(), &name, &new_name).await
     };
@@ -344,6 +364,8 @@ params! {
         force: Flag,
         /// Reply when the state is reached.
         wait: Flag,
+        /// Change nothing, and reply whether it would be refused.
+        dry_run: Flag,
     }
 }
 
@@ -358,9 +380,16 @@ params! {
 pub async fn post_vm_vm_state(
     State(api): Api,
     AtVm(name): AtVm,
-    Params(StateChange { state, force, wait }): Params<StateChange>,
+    Params(StateChange { state, force, wait, dry_run }): Params<StateChange>,
 ) -> Result<Response> {
     let request = state.request();
+    if dry_run.0 {
+        let check =
+            move |api: ApiState| async move { vm::check_state(api.store(), &name, request, force.0).await };
+        let checked = api.carry_out(check).await?;
+        let message = format!("VM `{}` would be {}", checked.name, request.participle());
+        return Ok(json::done(with_warnings(message, &checked.warnings)));
+    }
     let set = move |api: ApiState| async move { vm::set_state(api.store(), &name, request, force.0).await };
     let outcome = api.carry_out(set).await?;
     let (name, warnings) = (outcome.name.clone(), outcome.warnings.clone());

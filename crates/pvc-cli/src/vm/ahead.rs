@@ -1,11 +1,12 @@
 //! What the cluster would refuse, said before somebody is asked.
 //!
-//! The VM is looked at and judged by the rule of the API itself. Only where a question follows: a request
-//! that nobody is asked about is judged by the API alone. What no look can tell, such as whether a node
-//! keeps to an order, is refused afterwards.
+//! The API says whether it would refuse. For one that is too old to tell, the VM is looked at and judged by
+//! the API's rule, as far as a look can tell. Only where a question follows: a request that nobody is asked
+//! about is judged when it is made.
 
+use clap::Args;
 use pvc_api_types::{Vm, VmDisk};
-use pvc_client::{Kind, VmFilter};
+use pvc_client::{Client, Kind, VmFilter};
 use pvc_domain::VM_NAME_LIMIT;
 use pvc_model::check_name;
 use pvc_model::request::{StateRequest, is_off, request_state};
@@ -15,9 +16,37 @@ use crate::confirm::Yes;
 use crate::context::Pvc;
 use crate::outcome::{Failure, Outcome};
 
+/// `--dry-run`
+#[derive(Debug, Clone, Copy, Args)]
+pub struct DryRun {
+    /// Change nothing; say whether it would be refused
+    #[arg(long)]
+    dry_run: bool,
+}
+
+impl DryRun {
+    pub fn is_wanted(self) -> bool {
+        self.dry_run
+    }
+}
+
+/// Prints what the server says it would do.
+pub fn tell(
+    pvc: &mut Pvc,
+    check: impl FnOnce(&Client) -> Result<Option<String>, pvc_client::Error>,
+) -> Outcome {
+    let message = check(pvc.client()?)?.ok_or_else(pvc_client::Error::too_old_to_tell)?;
+    pvc.done(message);
+    Ok(())
+}
+
 /// Fails as `request` would.
 pub fn state(pvc: &mut Pvc, yes: Yes, vm: &str, request: StateRequest, force: bool) -> Outcome {
     if pvc.unasked(yes.yes) {
+        return Ok(());
+    }
+    let wish = pvc_client::StateRequest { state: request.as_str(), force, wait: None };
+    if pvc.client()?.check_vm_state(vm, &wish)?.is_some() {
         return Ok(());
     }
     let vm = pvc.client()?.vm(vm)?.read()?;
@@ -44,6 +73,9 @@ pub fn rename(pvc: &mut Pvc, yes: Yes, vm: &str, to: &str) -> Outcome {
     if pvc.unasked(yes.yes) {
         return Ok(());
     }
+    if pvc.client()?.check_rename_vm(vm, to)?.is_some() {
+        return Ok(());
+    }
     check_name("VM", to, VM_NAME_LIMIT).map_err(|bad| Failure::failed(bad.to_string()))?;
     let vm = pvc.client()?.vm(vm)?.read()?;
     if known_state(&vm).is_some_and(|state| !is_off(&state)) {
@@ -64,6 +96,9 @@ pub fn rename(pvc: &mut Pvc, yes: Yes, vm: &str, to: &str) -> Outcome {
 /// Fails as a removal would, with the volumes or without.
 pub fn removal(pvc: &mut Pvc, yes: Yes, vm: &str, with_volumes: bool) -> Outcome {
     if pvc.unasked(yes.yes) {
+        return Ok(());
+    }
+    if pvc.client()?.check_delete_vm(vm, with_volumes)?.is_some() {
         return Ok(());
     }
     let vm = pvc.client()?.vm(vm)?.read()?;

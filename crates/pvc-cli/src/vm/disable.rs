@@ -1,9 +1,9 @@
 use clap::Args;
 use pvc_model::request::StateRequest;
 
-use super::state::{self, Wait};
-use super::{Which, ahead};
-use crate::confirm::{self, Yes};
+use super::Which;
+use super::state::{self, How, Wish};
+use crate::confirm::Yes;
 use crate::context::Pvc;
 use crate::outcome::Outcome;
 
@@ -21,7 +21,7 @@ pub struct Disable {
     force: bool,
 
     #[command(flatten)]
-    wait: Wait,
+    how: How,
 
     #[command(flatten)]
     yes: Yes,
@@ -30,8 +30,8 @@ pub struct Disable {
 impl Disable {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         let vm = &self.vm.domain;
-        ahead::state(pvc, self.yes, vm, StateRequest::Disable, self.force)?;
-        confirm::ask(pvc, self.yes, &format!("Shut down and disable VM \"{vm}\""))?;
-        state::request(pvc, vm, "disable", self.force, self.wait)
+        let question = Some((self.yes, format!("Shut down and disable VM \"{vm}\"")));
+        let wish = Wish { vm, state: StateRequest::Disable, force: self.force, question };
+        state::request(pvc, &wish, self.how)
     }
 }

@@ -1,6 +1,7 @@
 use clap::Args;
 
-use super::{Which, ahead};
+use super::Which;
+use super::ahead::{self, DryRun};
 use crate::confirm::{self, Yes};
 use crate::context::Pvc;
 use crate::outcome::Outcome;
@@ -14,12 +15,18 @@ pub struct Remove {
     vm: Which,
 
     #[command(flatten)]
+    dry_run: DryRun,
+
+    #[command(flatten)]
     yes: Yes,
 }
 
 impl Remove {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         let vm = &self.vm.domain;
+        if self.dry_run.is_wanted() {
+            return ahead::tell(pvc, |client| client.check_delete_vm(vm, true));
+        }
         ahead::removal(pvc, self.yes, vm, true)?;
         confirm::ask(pvc, self.yes, &format!("Undefine VM \"{vm}\" and remove all disks"))?;
         let message = pvc.client()?.delete_vm(vm, true)?;

@@ -1,6 +1,7 @@
 use clap::Args;
 
-use super::{Which, ahead};
+use super::Which;
+use super::ahead::{self, DryRun};
 use crate::confirm::{self, Yes};
 use crate::context::Pvc;
 use crate::outcome::Outcome;
@@ -17,12 +18,18 @@ pub struct Rename {
     new_name: String,
 
     #[command(flatten)]
+    dry_run: DryRun,
+
+    #[command(flatten)]
     yes: Yes,
 }
 
 impl Rename {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         let (vm, new_name) = (&self.vm.domain, &self.new_name);
+        if self.dry_run.is_wanted() {
+            return ahead::tell(pvc, |client| client.check_rename_vm(vm, new_name));
+        }
         ahead::rename(pvc, self.yes, vm, new_name)?;
         confirm::ask(pvc, self.yes, &format!("Rename VM \"{vm}\" to \"{new_name}\""))?;
         let message = pvc.client()?.rename_vm(vm, new_name)?;

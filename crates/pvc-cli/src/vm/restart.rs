@@ -1,9 +1,9 @@
 use clap::Args;
 use pvc_model::request::StateRequest;
 
-use super::state::{self, Wait};
-use super::{Which, ahead};
-use crate::confirm::{self, Yes};
+use super::Which;
+use super::state::{self, How, Wish};
+use crate::confirm::Yes;
 use crate::context::Pvc;
 use crate::outcome::Outcome;
 
@@ -17,7 +17,7 @@ pub struct Restart {
     vm: Which,
 
     #[command(flatten)]
-    wait: Wait,
+    how: How,
 
     #[command(flatten)]
     yes: Yes,
@@ -26,8 +26,8 @@ pub struct Restart {
 impl Restart {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         let vm = &self.vm.domain;
-        ahead::state(pvc, self.yes, vm, StateRequest::Restart, false)?;
-        confirm::ask(pvc, self.yes, &format!("Restart VM \"{vm}\""))?;
-        state::request(pvc, vm, "restart", false, self.wait)
+        let question = Some((self.yes, format!("Restart VM \"{vm}\"")));
+        let wish = Wish { vm, state: StateRequest::Restart, force: false, question };
+        state::request(pvc, &wish, self.how)
     }
 }

@@ -1,7 +1,8 @@
 use clap::Args;
+use pvc_model::request::StateRequest;
 
 use super::Which;
-use super::state::{self, Wait};
+use super::state::{self, How, Wish};
 use crate::context::Pvc;
 use crate::outcome::Outcome;
 
@@ -25,12 +26,13 @@ pub struct Start {
     force: bool,
 
     #[command(flatten)]
-    wait: Wait,
+    how: How,
 }
 
 impl Start {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         let vm = &self.vm.domain;
-        state::request(pvc, vm, "start", self.force, self.wait)
+        let wish = Wish { vm, state: StateRequest::Start, force: self.force, question: None };
+        state::request(pvc, &wish, self.how)
     }
 }

@@ -1,16 +1,19 @@
 //! Asking for another state of a VM.
 
 use clap::Args;
-use pvc_client::{Placement, StateRequest, Waiting};
+use pvc_client::{Placement, Waiting};
+use pvc_model::request::StateRequest;
 
+use super::ahead;
+use crate::confirm::{self, Yes};
 use crate::context::Pvc;
 use crate::interrupt::{self, Meanwhile, Stream};
 use crate::outcome::{Failure, Outcome};
 use crate::{task, time};
 
-/// `--wait[=TIME]`
+/// `--wait[=TIME]` or `--dry-run`.
 #[derive(Debug, Clone, Copy, Args)]
-pub struct Wait {
+pub struct How {
     /// Return only when it is done, and fail if it fails; with a TIME such as 90s or 2m also if it
     /// takes longer
     #[arg(
@@ -23,6 +26,24 @@ pub struct Wait {
         value_parser = limit
     )]
     wait: Option<Limit>,
+
+    #[command(flatten)]
+    dry_run: ahead::DryRun,
+}
+
+/// A wish for another state of a VM.
+pub struct Wish<'a> {
+    pub vm: &'a str,
+    pub state: StateRequest,
+    pub force: bool,
+    /// What is asked before, if anything is.
+    pub question: Option<(Yes, String)>,
+}
+
+impl Wish<'_> {
+    fn request(&self, wait: Option<Waiting>) -> pvc_client::StateRequest {
+        pvc_client::StateRequest { state: self.state.as_str(), force: self.force, wait }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,15 +57,23 @@ fn limit(text: &str) -> Result<Limit, String> {
     Ok(Limit(Waiting::AtMost(time::parse(text)?)))
 }
 
-/// Asks for `state` and, if wanted, waits until it is reached.
-pub fn request(pvc: &mut Pvc, vm: &str, state: &'static str, force: bool, wait: Wait) -> Outcome {
-    let wait = wait.wait.map(|limit| limit.0);
+/// Asks for another state and, if wanted, waits until it is reached.
+pub fn request(pvc: &mut Pvc, wish: &Wish<'_>, how: How) -> Outcome {
+    let vm = wish.vm;
+    if how.dry_run.is_wanted() {
+        return ahead::tell(pvc, |client| client.check_vm_state(vm, &wish.request(None)));
+    }
+    if let Some((yes, sentence)) = &wish.question {
+        ahead::state(pvc, *yes, vm, wish.state, wish.force)?;
+        confirm::ask(pvc, *yes, sentence)?;
+    }
+    let wait = how.wait.map(|limit| limit.0);
     pvc.client()?;
     if wait.is_some() {
         pvc.progress(&format!("Waiting for VM `{vm}`... "));
     }
     let words = wait.map(|_| no_longer_waiting(pvc, vm));
-    let message = pvc.client()?.set_vm_state(vm, &StateRequest { state, force, wait });
+    let message = pvc.client()?.set_vm_state(vm, &wish.request(wait));
     drop(words);
     if wait.is_some() {
         pvc.progress(if message.is_ok() { "done.\n" } else { "\n" });

@@ -1,9 +1,9 @@
 use clap::Args;
 use pvc_model::request::StateRequest;
 
-use super::state::{self, Wait};
-use super::{Which, ahead};
-use crate::confirm::{self, Yes};
+use super::Which;
+use super::state::{self, How, Wish};
+use crate::confirm::Yes;
 use crate::context::Pvc;
 use crate::outcome::Outcome;
 
@@ -22,7 +22,7 @@ pub struct Stop {
     force: bool,
 
     #[command(flatten)]
-    wait: Wait,
+    how: How,
 
     #[command(flatten)]
     yes: Yes,
@@ -31,8 +31,8 @@ pub struct Stop {
 impl Stop {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         let vm = &self.vm.domain;
-        ahead::state(pvc, self.yes, vm, StateRequest::Stop, self.force)?;
-        confirm::ask(pvc, self.yes, &format!("Forcibly stop VM \"{vm}\""))?;
-        state::request(pvc, vm, "stop", self.force, self.wait)
+        let question = Some((self.yes, format!("Forcibly stop VM \"{vm}\"")));
+        let wish = Wish { vm, state: StateRequest::Stop, force: self.force, question };
+        state::request(pvc, &wish, self.how)
     }
 }

@@ -1,6 +1,7 @@
 use clap::Args;
 
-use super::{Which, ahead};
+use super::Which;
+use super::ahead::{self, DryRun};
 use crate::confirm::{self, Yes};
 use crate::context::Pvc;
 use crate::outcome::Outcome;
@@ -15,12 +16,18 @@ pub struct Undefine {
     vm: Which,
 
     #[command(flatten)]
+    dry_run: DryRun,
+
+    #[command(flatten)]
     yes: Yes,
 }
 
 impl Undefine {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         let vm = &self.vm.domain;
+        if self.dry_run.is_wanted() {
+            return ahead::tell(pvc, |client| client.check_delete_vm(vm, false));
+        }
         ahead::removal(pvc, self.yes, vm, false)?;
         confirm::ask(pvc, self.yes, &format!("Undefine VM \"{vm}\""))?;
         let message = pvc.client()?.delete_vm(vm, false)?;

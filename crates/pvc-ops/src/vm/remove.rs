@@ -109,6 +109,14 @@ pub async fn remove(
     Ok(Removed { uuid: stopping.uuid, name: stopping.name, volumes: gone.removed })
 }
 
+/// What [`remove`] would come to on this view: its refusal, or what would be gone.
+pub fn check_remove(cluster: &Cluster, vm: &str, with_volumes: bool) -> Result<Removed, RemoveRefusal> {
+    let record = find_vm(cluster, vm)?;
+    let (_, stopping) = begin(cluster, vm, with_volumes)?;
+    let volumes = if with_volumes { record.volumes() } else { Vec::new() };
+    Ok(Removed { uuid: stopping.uuid, name: stopping.name, volumes })
+}
+
 /// What is not there any more.
 #[derive(Default)]
 struct Gone {

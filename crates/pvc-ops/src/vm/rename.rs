@@ -149,11 +149,8 @@ pub async fn rename(
     vm: &str,
     to: &str,
 ) -> Result<Renamed, ChangeError<RenameRefusal>> {
-    check_name("VM", to, VM_NAME_LIMIT).map_err(|bad| ChangeError::Refused(bad.into()))?;
     let cluster = store.fresh().await?;
-    let record = find_vm(&cluster, vm).map_err(|error| ChangeError::Refused(error.into()))?;
-    check(&cluster, record, to).map_err(ChangeError::Refused)?;
-    check_not_being_renamed(&cluster, record).map_err(|error| ChangeError::Refused(error.into()))?;
+    let record = may_be_renamed(&cluster, vm, to).map_err(ChangeError::Refused)?;
     let uuid = record.uuid;
     let gone = |cluster: &Cluster| runner(cluster, uuid).is_none().then_some(());
     if wait_for(store, clock, STOP_PATIENCE, gone).await.is_none() {
@@ -182,6 +179,28 @@ pub async fn rename(
             Err(ChangeError::Refused(RenameRefusal::Unknown { vm, renamed, source }))
         }
     }
+}
+
+/// What [`rename`] would come to on this view, as far as records and storage tell: whether a guest that
+/// was told to stop does so is seen only then.
+pub async fn check_rename(
+    cluster: &Cluster,
+    storage: &dyn Storage,
+    vm: &str,
+    to: &str,
+) -> Result<Renamed, RenameRefusal> {
+    let record = may_be_renamed(cluster, vm, to)?;
+    let volumes = volumes_to_rename(storage, cluster, record, to).await?;
+    Ok(Renamed { uuid: record.uuid, from: record.name.clone(), to: to.to_owned(), volumes })
+}
+
+/// The VM, if its record allows that it is called `to`.
+fn may_be_renamed<'a>(cluster: &'a Cluster, vm: &str, to: &str) -> Result<&'a VmRecord, RenameRefusal> {
+    check_name("VM", to, VM_NAME_LIMIT)?;
+    let record = find_vm(cluster, vm)?;
+    check(cluster, record, to)?;
+    check_not_being_renamed(cluster, record)?;
+    Ok(record)
 }
 
 fn renamed(Renaming { vm, from, to, volumes, .. }: Renaming) -> Renamed {

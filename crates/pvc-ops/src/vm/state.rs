@@ -98,51 +98,81 @@ pub async fn set_state(
     request: StateRequest,
     force: bool,
 ) -> Result<StateOutcome, ChangeError<StateRefusal>> {
-    let ours = match request == StateRequest::Stop && !force {
-        true => our_movers(store, vm).await?,
-        false => None,
+    let ours = movers_to_ask(store, vm, request, force).await?;
+    store.change(|cluster| decide(cluster, vm, request, force, ours.as_ref())).await
+}
+
+/// What [`set_state`] would do on the present view: its refusal, or what it would answer.
+pub async fn check_state(
+    store: &Store,
+    vm: &str,
+    request: StateRequest,
+    force: bool,
+) -> Result<StateOutcome, ChangeError<StateRefusal>> {
+    let ours = movers_to_ask(store, vm, request, force).await?;
+    let decided = decide(&store.view(), vm, request, force, ours.as_ref());
+    decided.map(|(_, outcome)| outcome).map_err(ChangeError::Refused)
+}
+
+async fn movers_to_ask(
+    store: &Store,
+    vm: &str,
+    request: StateRequest,
+    force: bool,
+) -> Result<Option<BTreeSet<NodeName>>, StoreError> {
+    match request == StateRequest::Stop && !force {
+        true => our_movers(store, vm).await,
+        false => Ok(None),
+    }
+}
+
+fn decide(
+    cluster: &Cluster,
+    vm: &str,
+    request: StateRequest,
+    force: bool,
+    ours: Option<&BTreeSet<NodeName>>,
+) -> Result<(Changes, StateOutcome), StateRefusal> {
+    let record = find_vm(cluster, vm)?;
+    if let Some(ours) = ours {
+        keeps_orders(cluster, record, |node| ours.contains(node))
+            .map_err(|node| StateRefusal::MovedByOlder { vm: record.name.clone(), node })?;
+    }
+    let answer = request_state(&record.state, request, force).map_err(|why| StateRefusal::Request {
+        vm: record.name.clone(),
+        request,
+        why,
+    })?;
+    let answer = match answer {
+        // Its node has still to pull the plug, and would leave a disabled guest alone.
+        Answer::Write(VmState::Disable)
+            if record.state == VmState::Stop && super::may_run(cluster, record.uuid) =>
+        {
+            Answer::AwaitStopThenDisable
+        }
+        answer => answer,
     };
-    store
-        .change(|cluster| {
-            let record = find_vm(cluster, vm)?;
-            if let Some(ours) = &ours {
-                keeps_orders(cluster, record, |node| ours.contains(node))
-                    .map_err(|node| StateRefusal::MovedByOlder { vm: record.name.clone(), node })?;
-            }
-            let answer = request_state(&record.state, request, force)
-                .map_err(|why| StateRefusal::Request { vm: record.name.clone(), request, why })?;
-            let answer = match answer {
-                // Its node has still to pull the plug, and would leave a disabled guest alone.
-                Answer::Write(VmState::Disable)
-                    if record.state == VmState::Stop && super::may_run(cluster, record.uuid) =>
-                {
-                    Answer::AwaitStopThenDisable
-                }
-                answer => answer,
-            };
-            let waits = matches!(answer, Answer::ThenDisable(_) | Answer::AwaitStopThenDisable);
-            if let Some(node) = super::silent_keeper(cluster, record).filter(|_| waits) {
-                return Err(NodeSilent::new(&record.name, node).into());
-            }
-            let mut changes = Changes::new();
-            // What a start needs is asked before a guest that is well is ended.
-            if request == StateRequest::Start || answer == Answer::Write(VmState::Restart) {
-                check_start(cluster, record, &mut changes)?;
-            }
-            if request == StateRequest::Start && record.node.is_none() {
-                return Err(StateRefusal::Homeless { vm: record.name.clone() });
-            }
-            if let Answer::Write(state) | Answer::ThenDisable(state) = &answer {
-                changes.vm(record.uuid, VmChange::State(state.clone()));
-            }
-            if record.autostart && wants_it_off(request) {
-                changes.vm(record.uuid, VmChange::Autostart(false));
-            }
-            let begins = request == StateRequest::Start && !is_up(record);
-            let warnings = crowding(cluster, record).filter(|_| begins).into_iter().collect();
-            Ok((changes, StateOutcome { uuid: record.uuid, name: record.name.clone(), answer, warnings }))
-        })
-        .await
+    let waits = matches!(answer, Answer::ThenDisable(_) | Answer::AwaitStopThenDisable);
+    if let Some(node) = super::silent_keeper(cluster, record).filter(|_| waits) {
+        return Err(NodeSilent::new(&record.name, node).into());
+    }
+    let mut changes = Changes::new();
+    // What a start needs is asked before a guest that is well is ended.
+    if request == StateRequest::Start || answer == Answer::Write(VmState::Restart) {
+        check_start(cluster, record, &mut changes)?;
+    }
+    if request == StateRequest::Start && record.node.is_none() {
+        return Err(StateRefusal::Homeless { vm: record.name.clone() });
+    }
+    if let Answer::Write(state) | Answer::ThenDisable(state) = &answer {
+        changes.vm(record.uuid, VmChange::State(state.clone()));
+    }
+    if record.autostart && wants_it_off(request) {
+        changes.vm(record.uuid, VmChange::Autostart(false));
+    }
+    let begins = request == StateRequest::Start && !is_up(record);
+    let warnings = crowding(cluster, record).filter(|_| begins).into_iter().collect();
+    Ok((changes, StateOutcome { uuid: record.uuid, name: record.name.clone(), answer, warnings }))
 }
 
 /// Said when a VM's node has not the memory for all VMs that are to run there with this one.
