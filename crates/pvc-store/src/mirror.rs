@@ -40,6 +40,10 @@ const ROUNDS: u32 = 20;
 /// of this process from its turn. Decoding takes a few milliseconds for each 64 KiB of XML.
 const ASIDE: usize = 128 << 10;
 
+/// What a place in the tree counts for beside its value, in bytes: to put it among a hundred thousand others, or to take
+/// it away, costs as much as to decode a short value.
+const PLACE: usize = 64;
+
 /// What the mirror shows: the tree as bytes and as records, both of one moment. A copy costs little.
 #[derive(Clone, Default)]
 pub(crate) struct State {
@@ -269,7 +273,8 @@ impl Mirror {
     }
 
     async fn apply(&self, read: BTreeMap<String, Option<Entry>>) {
-        let size = read.values().flatten().map(|entry| entry.data.len()).sum();
+        let size =
+            read.values().map(|entry| PLACE + entry.as_ref().map_or(0, |entry| entry.data.len())).sum();
         let before = self.shown.get();
         let (after, events) = aside(size, move || changed_by(before, &read)).await;
         let revision = after.cluster.revision;

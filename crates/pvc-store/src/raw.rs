@@ -272,10 +272,11 @@ impl Raw {
             return;
         }
         let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
-        if self.branch(parent).is_some_and(|parent| parent.child(name).is_some())
+        let place = self.branch(parent).and_then(|parent| parent.children.as_ref()?.find(name).ok());
+        if let Some(at) = place
             && let Some(children) = &mut self.branch_mut(parent).children
         {
-            Arc::make_mut(children).0.retain(|(other, _)| **other != *name);
+            Arc::make_mut(children).0.remove(at);
         }
     }
 
