@@ -15,6 +15,7 @@ use tokio_util::task::TaskTracker;
 use crate::auth::{Sessions, Tokens};
 use crate::cache::{Memo, VmCache};
 use crate::error::{ApiError, Result};
+use crate::metrics::VmShares;
 use crate::refuse::refused;
 use crate::settings::ApiSettings;
 use crate::throttle::Throttle;
@@ -34,7 +35,7 @@ struct Shared {
     throttle: Throttle,
     vms: VmCache,
     status: Memo,
-    metrics: tokio::sync::Mutex<()>,
+    metrics: Arc<tokio::sync::Mutex<VmShares>>,
     waits: Arc<Semaphore>,
     streams: Arc<Semaphore>,
     stopping: CancellationToken,
@@ -57,7 +58,7 @@ impl ApiState {
             throttle: Throttle::default(),
             vms: VmCache::default(),
             status: Memo::default(),
-            metrics: tokio::sync::Mutex::default(),
+            metrics: Arc::default(),
             waits: Arc::new(Semaphore::new(settings.limits.waits)),
             streams: Arc::new(Semaphore::new(settings.limits.streams)),
             stopping: CancellationToken::new(),
@@ -120,8 +121,8 @@ impl ApiState {
         &self.0.status
     }
 
-    /// Held by whoever makes the text of all metrics.
-    pub(crate) fn metrics(&self) -> &tokio::sync::Mutex<()> {
+    /// What metrics are made with, by one at a time.
+    pub(crate) fn metrics(&self) -> &Arc<tokio::sync::Mutex<VmShares>> {
         &self.0.metrics
     }
 

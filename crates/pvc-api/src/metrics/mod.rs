@@ -1,4 +1,5 @@
-//! Figures for monitoring, in the text format of Prometheus. Pure: a cluster in, a text out.
+//! Figures for monitoring, in the text format of Prometheus. Pure: a cluster in, a text out. What
+//! the last text had of each VM is kept, because most of it is the same in the next.
 
 mod health;
 mod node;
@@ -9,3 +10,4 @@ mod vm;
 
 pub use health::health;
 pub use resource::resource;
+pub use vm::VmShares;

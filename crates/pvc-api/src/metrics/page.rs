@@ -1,10 +1,34 @@
 //! The text format: every metric with its help, its type and all its samples in one block.
 
 use std::fmt::Write;
+use std::sync::Arc;
 
 #[derive(Default)]
 pub struct Page {
     text: String,
+    blocks: Vec<Block>,
+}
+
+/// Where in the text a metric has what.
+struct Block {
+    /// The end of its help and type.
+    head: usize,
+    /// The end of its samples.
+    end: usize,
+}
+
+/// The samples of a page without help and types, metric by metric: what one record adds to every page.
+pub struct Share {
+    text: Box<str>,
+    /// Where the samples of each metric end.
+    ends: Box<[usize]>,
+}
+
+impl Share {
+    fn of(&self, metric: usize) -> &str {
+        let start = metric.checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.text[start..self.ends[metric]]
+    }
 }
 
 /// The samples of one metric.
@@ -18,7 +42,34 @@ impl Page {
     pub fn gauge(&mut self, name: &str, help: &str, fill: impl FnOnce(&mut Samples)) {
         let text = &mut self.text;
         writeln!(text, "# HELP {name} {help}\n# TYPE {name} gauge").expect("memory takes every byte");
+        let head = text.len();
         fill(&mut Samples { text, name });
+        self.blocks.push(Block { head, end: self.text.len() });
+    }
+
+    /// What is kept of a page about one record.
+    pub fn into_share(self) -> Share {
+        let mut text = String::with_capacity(self.text.len());
+        let ends = self.blocks.iter().map(|block| {
+            text.push_str(&self.text[block.head..block.end]);
+            text.len()
+        });
+        let ends = ends.collect();
+        Share { text: text.into(), ends }
+    }
+
+    /// Adds the metrics of `heads`, a page without samples, each with the samples that `shares` have of it. The shares
+    /// are of pages with the same metrics in the same order.
+    pub fn gather(&mut self, heads: &Page, shares: &[Arc<Share>]) {
+        self.text.reserve(heads.text.len() + shares.iter().map(|share| share.text.len()).sum::<usize>());
+        let mut start = 0;
+        for (metric, block) in heads.blocks.iter().enumerate() {
+            self.text.push_str(&heads.text[start..block.head]);
+            let head = self.text.len();
+            shares.iter().for_each(|share| self.text.push_str(share.of(metric)));
+            self.blocks.push(Block { head, end: self.text.len() });
+            start = block.end;
+        }
     }
 
     /// Adds a gauge with one sample and no labels.

@@ -5,14 +5,16 @@ use pvc_model::node::NodeRecord;
 
 use super::node::Traffic;
 use super::page::Page;
+use super::vm::VmShares;
 use super::{node, storage, vm};
 use crate::view::status::{self, percent};
 
-pub fn resource(cluster: &Cluster) -> String {
+/// `known` are the samples of VMs of the last time.
+pub fn resource(cluster: &Cluster, known: &mut VmShares) -> String {
     let mut page = Page::default();
     utilization(&mut page, cluster);
     node::nodes(&mut page, cluster);
-    vm::vms(&mut page, cluster);
+    vm::vms(&mut page, cluster, known);
     storage::osds(&mut page, cluster);
     storage::pools(&mut page, cluster);
     page.finish()

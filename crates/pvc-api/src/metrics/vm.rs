@@ -1,11 +1,14 @@
 //! VMs in numbers.
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
 
 use pvc_api_types::Vm;
+use pvc_model::Uuid;
 use pvc_model::cluster::Cluster;
+use pvc_model::vm::VmRecord;
 
-use super::page::Page;
+use super::page::{Page, Share};
 use crate::view;
 
 /// The number that stands for a VM's state. Dashboards know them; the list is what they know.
@@ -34,14 +37,48 @@ fn state_number(state: &str) -> u32 {
     STATES.iter().find(|(word, _)| *word == known).map_or(8, |(_, number)| *number)
 }
 
-pub fn vms(page: &mut Page, cluster: &Cluster) {
-    let mut vms: Vec<Vm> = cluster.vms.values().map(|record| view::vm::vm_without_texts(record)).collect();
-    vms.sort_by(|a, b| a.name.cmp(&b.name));
-    infos(page, &vms);
-    states(page, &vms);
-    figures(page, &vms);
-    networks(page, &vms);
-    disks(page, &vms);
+/// The samples of all VMs that somebody asked for, each made when its record has changed. Scrapers come in pairs, and
+/// most VMs are what they were a moment ago.
+#[derive(Default)]
+pub struct VmShares {
+    entries: BTreeMap<Uuid, Entry>,
+}
+
+/// A share, and the record it was made of. The record is not kept alive, but its address is not given to another as
+/// long as this is here.
+type Entry = (Weak<VmRecord>, Arc<Share>);
+
+impl VmShares {
+    fn of(&mut self, record: &Arc<VmRecord>) -> Arc<Share> {
+        if let Some((known, share)) = self.entries.get(&record.uuid)
+            && std::ptr::eq(known.as_ptr(), Arc::as_ptr(record))
+        {
+            return share.clone();
+        }
+        let share = Arc::new(page_of(&[view::vm::vm_without_texts(record)]).into_share());
+        self.entries.insert(record.uuid, (Arc::downgrade(record), share.clone()));
+        share
+    }
+}
+
+/// Adds the metrics of all VMs, in the order of their names.
+pub fn vms(page: &mut Page, cluster: &Cluster, known: &mut VmShares) {
+    known.entries.retain(|uuid, _| cluster.vms.contains_key(uuid));
+    let mut records: Vec<&Arc<VmRecord>> = cluster.vms.values().collect();
+    records.sort_by(|a, b| a.name.cmp(&b.name));
+    let shares: Vec<Arc<Share>> = records.into_iter().map(|record| known.of(record)).collect();
+    page.gather(&page_of(&[]), &shares);
+}
+
+/// A page about `vms` alone. It has the same metrics whatever VMs there are.
+fn page_of(vms: &[Vm]) -> Page {
+    let mut page = Page::default();
+    infos(&mut page, vms);
+    states(&mut page, vms);
+    figures(&mut page, vms);
+    networks(&mut page, vms);
+    disks(&mut page, vms);
+    page
 }
 
 type Text = (&'static str, &'static str, &'static str, fn(&Vm) -> String);
@@ -235,4 +272,89 @@ fn disks(page: &mut Page, vms: &[Vm]) {
 fn disks_of(vm: &Vm) -> BTreeMap<&str, &pvc_api_types::VmDisk> {
     let named = vm.disks.iter().filter(|disk| !disk.name.is_empty() && !disk.dev.is_empty());
     named.map(|disk| (disk.dev.as_str(), disk)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use pvc_model::vm::VmState;
+
+    use super::*;
+
+    fn vm(name: &str) -> Vm {
+        let tag = pvc_api_types::VmTag { name: "web".into(), ..Default::default() };
+        let disk = pvc_api_types::VmDisk { name: format!("vms/{name}"), rd_req: 7, ..Default::default() };
+        let disks = if name == "a" {
+            vec![]
+        } else {
+            vec![disk.clone(), pvc_api_types::VmDisk { name: "x\"y".into(), ..disk }]
+        };
+        Vm { name: name.into(), tags: vec![tag], disks, ..Vm::default() }
+    }
+
+    #[test]
+    fn a_page_gathered_from_shares_is_the_page_made_at_once() {
+        let vms = ["a", "b", "c"].map(vm);
+        let shares: Vec<Arc<Share>> =
+            vms.iter().map(|vm| Arc::new(page_of(std::slice::from_ref(vm)).into_share())).collect();
+        let mut page = Page::default();
+        page.figure("before", "What comes first", 1.0);
+        page.gather(&page_of(&[]), &shares);
+        let mut expected = Page::default();
+        expected.figure("before", "What comes first", 1.0);
+        assert_eq!(page.finish(), expected.finish() + &page_of(&vms).finish());
+    }
+
+    fn record(number: u128, name: &str) -> Arc<VmRecord> {
+        Arc::new(VmRecord {
+            uuid: Uuid::from_u128(number),
+            name: name.into(),
+            state: VmState::Stop,
+            state_version: 0,
+            incarnation: 1,
+            node: None,
+            last_node: None,
+            failed_reason: String::new(),
+            xml: "".into(),
+            domain: Err("nobody wrote any".into()),
+            profile: None,
+            recorded_volumes: vec![],
+            stats: "".into(),
+            vnc: String::new(),
+            autostart: false,
+            migration_method: None,
+            max_downtime_ms: 300,
+            selector: None,
+            node_limit: vec![],
+            tags: vec![],
+            snapshots: vec![],
+            moving: None,
+            defects: vec![],
+        })
+    }
+
+    #[test]
+    fn the_samples_of_a_vm_are_made_again_only_when_its_record_has_changed() {
+        let vms_at_first = [record(1, "b"), record(2, "a")].map(|record| (record.uuid, record));
+        let mut cluster = Cluster { vms: vms_at_first.into(), ..Cluster::default() };
+        let mut known = VmShares::default();
+        let mut show = |cluster: &Cluster| {
+            let mut page = Page::default();
+            vms(&mut page, cluster, &mut known);
+            let shares = known.entries.iter().map(|(uuid, (_, share))| (*uuid, share.clone()));
+            (page.finish(), shares.collect::<BTreeMap<_, _>>())
+        };
+        let (text, first) = show(&cluster);
+        let [a, b] = ["a", "b"].map(|name| text.find(&format!("pvc_vm_vcpus{{vm=\"{name}\"}}")).unwrap());
+        assert!(a < b, "in the order of their names: {text}");
+
+        let [one, two] = [1, 2].map(Uuid::from_u128);
+        cluster.vms.insert(one, record(1, "c"));
+        let (text, second) = show(&cluster);
+        assert!(!Arc::ptr_eq(&first[&one], &second[&one]) && Arc::ptr_eq(&first[&two], &second[&two]));
+        assert!(text.contains("pvc_vm_vcpus{vm=\"c\"}") && !text.contains("vm=\"b\""), "{text}");
+
+        cluster.vms.remove(&two);
+        let (text, third) = show(&cluster);
+        assert!(third.keys().eq([&one]) && !text.contains("vm=\"a\""), "nothing stays of a VM that is gone");
+    }
 }

@@ -2,10 +2,12 @@
 
 use axum::extract::State;
 use axum::response::Response;
+use pvc_model::cluster::Cluster;
 
 use super::Api;
 use super::text;
-use crate::metrics::{health, resource};
+use crate::metrics::{VmShares, health, resource};
+use crate::state::ApiState;
 
 /// All metrics.
 #[utoipa::path(
@@ -13,11 +15,7 @@ use crate::metrics::{health, resource};
     responses((status = 200, body = String, content_type = "text/plain; charset=utf-8"))
 )]
 pub async fn get_metrics(State(api): Api) -> Response {
-    // Not kept: whoever asks does so less often than the records change, and it is megabytes. One at a time:
-    // they take milliseconds, and anybody may ask.
-    let _turn = api.metrics().lock().await;
-    let cluster = api.view();
-    text(health(&cluster) + &resource(&cluster))
+    text(made_aside(&api, |cluster, known| health(cluster) + &resource(cluster, known)).await)
 }
 
 /// How the cluster is doing.
@@ -35,5 +33,20 @@ pub async fn get_metrics_health(State(api): Api) -> Response {
     responses((status = 200, body = String, content_type = "text/plain; charset=utf-8"))
 )]
 pub async fn get_metrics_resource(State(api): Api) -> Response {
-    text(resource(&api.view()))
+    text(made_aside(&api, resource).await)
+}
+
+/// A text of metrics, made where it keeps no other request, and no keepalive, from its turn. One at a time: after a
+/// change of all records it takes milliseconds, and anybody may ask. Whoever goes away meanwhile gives the turn to the next
+/// only when the text is made.
+async fn made_aside(
+    api: &ApiState,
+    make: impl FnOnce(&Cluster, &mut VmShares) -> String + Send + 'static,
+) -> String {
+    let mut known = api.metrics().clone().lock_owned().await;
+    let cluster = api.view();
+    match tokio::task::spawn_blocking(move || make(&cluster, &mut known)).await {
+        Ok(made) => made,
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
 }
