@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use pvc_model::cluster::Cluster as View;
 use pvc_model::node::{DaemonState, DomainState};
+use pvc_model::vm::moving::is_moving;
 use pvc_model::vm::{MigrationMethod, VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
 
@@ -237,8 +238,14 @@ impl State {
             return;
         }
         let home = old.and_then(|old| old.last_node.as_ref());
-        // One on its way may be called back to where its guest is, as far as anybody knows.
-        let returns = home == Some(node) || known.is_some_and(|node| node.running.contains(&vm.uuid));
+        // One on its way may be called back to where its guest is, as far as anybody knows, and stays with who sends it
+        // if it cannot be moved, also if its guest has died meanwhile.
+        let is_sender = |old: &VmRecord| {
+            is_moving(&old.state) && old.moving.as_ref().is_some_and(|note| note.from == *node)
+        };
+        let returns = home == Some(node)
+            || old.is_some_and(is_sender)
+            || known.is_some_and(|node| node.running.contains(&vm.uuid));
         // What was limited in the same moment may have been limited afterwards.
         let is_limited = old.is_none_or(|old| old.node_limit == vm.node_limit) && !vm.node_limit.is_empty();
         if is_limited && !vm.node_limit.contains(node) && !returns {
@@ -353,8 +360,12 @@ impl State {
             is_long_ago(orders.freed.get(&node), self.now) && is_long_ago(known.had_guest.as_ref(), self.now);
         let room = known.room_mib();
         let claimed = self.claimed_mib(host, |_, _| true, |_, guest| guest.memory_mib);
-        // One that arrives counts twice for whoever decides: it has memory, and is promised all that it will have.
-        let arriving = known.guests.values().filter(|guest| guest.is_incoming);
+        // One that its node does not list yet counts twice for whoever decides: it has memory, and is promised all
+        // that it will have.
+        let listed = orders.view.nodes.get(&node).map(|node| &node.running);
+        let is_listed = |vm: &Uuid| listed.is_some_and(|listed| listed.contains(vm));
+        let arriving = known.guests.iter().filter(|(vm, guest)| guest.is_incoming || !is_listed(vm));
+        let arriving = arriving.map(|(_, guest)| guest);
         let arriving: u64 = arriving.map(|guest| guest.memory_mib).sum();
         let fits = claimed + arriving + besides_mib + vm.memory_mib() <= room;
         let is_heard = self.well_since(host).is_some_and(|since| self.now.saturating_sub(since) >= NEWS);
