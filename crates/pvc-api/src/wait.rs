@@ -149,6 +149,9 @@ fn look_at_state(cluster: &Cluster, vm: Uuid, name: &str, request: StateRequest)
     let wants_up = matches!(request, StateRequest::Start | StateRequest::Restart);
     match &record.state {
         Fail => Err(failed(name, &record.failed_reason)),
+        Start if request == StateRequest::Restart && record.not_restarted().is_some() => {
+            Err(not_restarted(name, record.not_restarted().unwrap_or_default()))
+        }
         Start if wants_up => once(runs_at_home),
         Restart | Migrate | MigrateLive | Unmigrate if wants_up => Ok(Look::NotYet),
         Shutdown if request == StateRequest::Shutdown => Ok(Look::NotYet),
@@ -237,6 +240,14 @@ fn may_run(name: &str, node: &NodeRecord) -> ApiError {
     );
     ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message)
         .hint(Some("the change itself was made; `pvc node info` of the node shows what is known of it"))
+}
+
+/// That the guest is the one that was to be restarted: its node would not have been able to start it again.
+fn not_restarted(name: &str, why: &str) -> ApiError {
+    ApiError::refused(format!(
+        "VM `{name}` was not restarted and runs on, because it could not be started again: {why}"
+    ))
+    .hint(Some("mend that, and restart it again"))
 }
 
 fn removed(name: &str) -> ApiError {

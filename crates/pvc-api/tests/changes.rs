@@ -337,6 +337,25 @@ async fn who_waits_hears_when_somebody_else_wants_another_state_or_removes_the_v
     assert!([400, 404].contains(&reply.status.as_u16()), "{}", reply.text());
 }
 
+#[tokio::test]
+async fn who_waits_for_a_restart_hears_that_the_guest_was_left_as_it_was() {
+    let api = with_web().await;
+    api.play("web", "start", true).await;
+    let waiter = waiting(&api, "/vm/web/state?state=restart&wait=True");
+    api.eventually("the restart is asked for", |view| view.vm("web").unwrap().state == VmState::Restart)
+        .await;
+    api.write(&format!("/domains/{UUID}/failedreason"), "not restarted: volume `vms/web` is gone").await;
+    api.write(&format!("/domains/{UUID}/state"), "start").await;
+    let said = waiter.await.unwrap().refused(400);
+    assert!(said.contains("was not restarted and runs on") && said.ends_with("`vms/web` is gone"), "{said}");
+    // The next one is not told of it.
+    let waiter = waiting(&api, "/vm/web/state?state=restart&wait=True");
+    api.eventually("it is asked for", |view| view.vm("web").unwrap().state == VmState::Restart).await;
+    assert_eq!(api.store.view().vm("web").unwrap().failed_reason, "");
+    api.play("web", "start", true).await;
+    waiter.await.unwrap().ok();
+}
+
 #[tokio::test(start_paused = true)]
 async fn who_waits_for_a_stop_hears_at_once_that_the_guest_of_a_dead_node_may_run_on() {
     let api = with_web().await;

@@ -59,8 +59,9 @@ const NEW: [&str; 4] = [
 ];
 
 /// Parameters that version 1.0.3 does not know and leaves out of account.
-const ADDED: [(&str, &str); 5] = [
+const ADDED: [(&str, &str); 6] = [
     ("DELETE /api/v1/vm/{vm}", "dry_run"),
+    ("GET /api/v1/backup", "secrets"),
     ("POST /api/v1/node/{node}/domain-state", "dry_run"),
     ("POST /api/v1/vm/{vm}/node", "dry_run"),
     ("POST /api/v1/vm/{vm}/rename", "dry_run"),

@@ -58,6 +58,7 @@ pub(crate) fn api(reader: &mut Reader<'_>) -> Api {
     let api = Api {
         listen: SocketAddr::new(ip, reader.want("api.listen.port")),
         names: reader.get("api.listen.names").unwrap_or_default(),
+        refuse_memory_overcommit: reader.want("api.refuse_memory_overcommit"),
         token_file: makes_a_token.then(|| reader.state.join("api-token")),
         authentication,
         tls: tls(reader),

@@ -335,6 +335,8 @@ pub struct Api {
     pub listen: SocketAddr,
     /// Names by which clients without a key may reach it, beside those of the nodes.
     pub names: Vec<String>,
+    /// Whether a start is refused that would take more memory than the VM's node has.
+    pub refuse_memory_overcommit: bool,
     pub authentication: Authentication,
     /// Where the daemon of a machine by itself keeps the token that it makes when none is set.
     pub token_file: Option<PathBuf>,

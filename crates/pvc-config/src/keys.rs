@@ -497,6 +497,12 @@ pub(crate) const KEYS: &[Key] = &[
         "Names by which clients without a token may reach the API over plain HTTP, beside those of the nodes (PVC 1.0 does not know this key).",
     ),
     key(
+        "api.refuse_memory_overcommit",
+        Kind::Flag,
+        "Refuse to start a VM when its node has not the memory for all VMs that are to run there; otherwise it is said and done (PVC 1.0 does not know this key).",
+    )
+    .default("false"),
+    key(
         "api.authentication.enabled",
         Kind::Flag,
         "Ask for a token. In standalone mode a token is always asked for; where none is set, the daemon makes one.",

@@ -85,6 +85,9 @@ pub struct VmSnapshot {
 /// How long a guest may stand still for the last copy of a live migration, if nobody said otherwise.
 pub const DEFAULT_MAX_DOWNTIME_MS: u32 = 300;
 
+/// How the reason begins why a VM was not restarted, and runs on as it was.
+pub const NOT_RESTARTED: &str = "not restarted: ";
+
 /// What the tree records about a VM. What could not be read is named in `defects`; the VM is never left out.
 #[derive(Debug, Clone, PartialEq)]
 pub struct VmRecord {
@@ -101,6 +104,7 @@ pub struct VmRecord {
     pub node: Option<NodeName>,
     /// The node to return to after a migration.
     pub last_node: Option<NodeName>,
+    /// Why it failed, or was [not restarted](NOT_RESTARTED); empty otherwise.
     pub failed_reason: String,
     pub xml: Arc<str>,
     /// What the XML says, or why it cannot be read.
@@ -129,6 +133,11 @@ pub struct VmRecord {
 impl VmRecord {
     pub fn is_assigned_to(&self, node: &NodeName) -> bool {
         self.node.as_ref() == Some(node)
+    }
+
+    /// Why its last restart was not carried out.
+    pub fn not_restarted(&self) -> Option<&str> {
+        self.failed_reason.strip_prefix(NOT_RESTARTED)
     }
 
     /// All volumes it may use: those of the XML and those recorded beside it, each once.

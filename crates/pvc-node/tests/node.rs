@@ -775,6 +775,8 @@ async fn a_restart_of_a_vm_that_would_not_start_again_leaves_its_guest_as_it_is(
     world.until_state(vm, "start").await;
     world.pass(60).await;
     assert_eq!((world.hypervisor.instance(vm), world.hypervisor.count("shutdown", vm)), (before, 0));
+    let why = world.vm(vm).not_restarted().map(str::to_owned);
+    assert!(why.as_ref().is_some_and(|why| why.contains("does not exist")), "whoever waits for it: {why:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -15,7 +15,7 @@ use pvc_model::{NodeName, Uuid};
 use pvc_ops::node::{CoordinatorRequest, DomainRequest, NodeRefusal, Requested};
 use pvc_ops::vm::{
     Define, DefineRefusal, Meta, MetaRefusal, Move, MoveRefusal, Movement, RemoveRefusal, RenameRefusal,
-    StateRefusal, TagRefusal,
+    StateAsk, StateRefusal, TagRefusal,
 };
 use pvc_ops::{ChangeError, Kind, Refusal, cluster, device, job, node, vm};
 use pvc_ports::{DeviceChange, Storage};
@@ -378,6 +378,25 @@ async fn a_modification_is_of_the_vm_it_says() {
 }
 
 #[tokio::test]
+async fn a_start_that_takes_more_memory_than_there_is_is_warned_of_or_refused() {
+    let world = World::with_nodes(&["hv1"]).await;
+    world.define("web1", UUID).await;
+    world.define("db1", OTHER).await;
+    let figures = NodeFigures { memory_total_mib: 1000, ..NodeFigures::default() };
+    world.store.report(vec![Report::Figures("hv1".into(), figures)]).await.unwrap();
+    let ask = StateAsk { keeps_memory: true, ..StateAsk::new(StateRequest::Start, false) };
+    vm::set_state(&world.store, "web1", ask).await.unwrap();
+    let refusal = refused(vm::set_state(&world.store, "db1", ask).await);
+    let StateRefusal::Crowded { crowding, .. } = &refusal else { panic!("{refusal}") };
+    assert_eq!((crowding.has_mib, crowding.wanted_mib), (1000, 1024));
+    for ask in [StateAsk { force: true, ..ask }, StateAsk { keeps_memory: false, ..ask }] {
+        let outcome = vm::set_state(&world.store, "db1", ask).await.unwrap();
+        assert!(outcome.warnings[0].contains("1000 MiB"), "{outcome:?}");
+        vm::set_state(&world.store, "db1", StateAsk::new(StateRequest::Stop, false)).await.unwrap();
+    }
+}
+
+#[tokio::test]
 async fn a_function_of_a_card_is_given_to_no_vm_and_taken_from_none() {
     let world = World::with_nodes(&["hv1"]).await;
     let with = |functions: &[&str]| {
@@ -409,7 +428,7 @@ async fn a_function_of_a_card_is_given_to_no_vm_and_taken_from_none() {
 async fn states_are_asked_for_and_refused() {
     let world = World::with_nodes(&["hv1"]).await;
     world.define("web1", UUID).await;
-    let ask = |request, force| vm::set_state(&world.store, "web1", request, force);
+    let ask = |request, force| vm::set_state(&world.store, "web1", StateAsk::new(request, force));
     let refusal = refused(ask(StateRequest::Restart, false).await);
     assert_eq!(refusal.to_string(), "VM `web1` cannot be restarted: the VM is in state `stop`, not `start`");
     let before = world.vm().state_version;
@@ -420,7 +439,8 @@ async fn states_are_asked_for_and_refused() {
     let outcome = ask(StateRequest::Shutdown, false).await.unwrap();
     assert_eq!(outcome.answer, Answer::Write(VmState::Shutdown));
     assert_eq!(ask(StateRequest::Shutdown, false).await.unwrap().answer, Answer::UnderWay);
-    let unknown = refused(vm::set_state(&world.store, "nope\u{7}", StateRequest::Start, false).await);
+    let unknown =
+        refused(vm::set_state(&world.store, "nope\u{7}", StateAsk::new(StateRequest::Start, false)).await);
     assert_eq!(
         (unknown.to_string().as_str(), unknown.kind()),
         ("there is no VM `nope\u{fffd}`", Kind::NotFound)
@@ -440,11 +460,11 @@ async fn a_vm_that_waits_for_its_node_and_is_to_be_off_waits_no_more() {
         world.state(state).await;
         let waits = |changes: &mut Changes| _ = changes.vm(UUID, VmChange::Autostart(true));
         world.write(waits).await;
-        vm::set_state(&world.store, "web1", request, false).await.unwrap();
+        vm::set_state(&world.store, "web1", StateAsk::new(request, false)).await.unwrap();
         assert!(!world.vm().autostart, "{request:?}");
     }
     world.write(|changes| _ = changes.vm(UUID, VmChange::Autostart(true))).await;
-    vm::set_state(&world.store, "web1", StateRequest::Start, false).await.unwrap();
+    vm::set_state(&world.store, "web1", StateAsk::new(StateRequest::Start, false)).await.unwrap();
     assert!(world.vm().autostart, "its node takes that back when it is ready");
 }
 
@@ -458,7 +478,7 @@ async fn a_stop_that_an_older_node_would_lose_is_refused_unless_forced() {
             changes.vm(UUID, VmChange::State(VmState::Migrate)).vm(UUID, VmChange::Node("hv2".into()));
         })
         .await;
-    let stop = |force| vm::set_state(&world.store, "web1", StateRequest::Stop, force);
+    let stop = |force| vm::set_state(&world.store, "web1", StateAsk::new(StateRequest::Stop, force));
     world.store.announce_daemon(&"hv1".into(), "test").await.unwrap();
     let refusal = refused(stop(false).await);
     assert_eq!(
@@ -486,7 +506,8 @@ async fn a_vm_whose_xml_cannot_be_read_does_not_start() {
             changes.vm(UUID, VmChange::Xml("<domain>".into()));
         })
         .await;
-    let refusal = refused(vm::set_state(&world.store, "web1", StateRequest::Start, true).await);
+    let refusal =
+        refused(vm::set_state(&world.store, "web1", StateAsk::new(StateRequest::Start, true)).await);
     assert!(matches!(refusal, StateRefusal::Unreadable { .. }), "{refusal}");
     assert_eq!(world.vm().state, VmState::Stop);
 }
@@ -497,7 +518,7 @@ async fn of_two_vms_with_one_volume_the_second_hears_of_the_first() {
     world.define("web1", UUID).await;
     let same = xml("db1", OTHER).replace("vms/db1_sda", "vms/web1_sda");
     vm::define(&world.store, &Define::new(same.clone())).await.unwrap();
-    let start = |vm: &'static str| vm::set_state(&world.store, vm, StateRequest::Start, false);
+    let start = |vm: &'static str| vm::set_state(&world.store, vm, StateAsk::new(StateRequest::Start, false));
     start("web1").await.unwrap();
     start("web1").await.unwrap();
     let refusal = refused(start("db1").await);
@@ -535,7 +556,7 @@ async fn a_restart_that_would_end_in_nothing_is_refused_before_the_guest_is_ende
     for vm in [UUID, OTHER] {
         world.write(|changes| _ = changes.vm(vm, VmChange::State(VmState::Start))).await;
     }
-    let restart = vm::set_state(&world.store, "web1", StateRequest::Restart, false);
+    let restart = vm::set_state(&world.store, "web1", StateAsk::new(StateRequest::Restart, false));
     let refusal = refused(restart.await);
     assert!(matches!(&refusal, StateRefusal::VolumeInUse { other, .. } if other == "db1"), "{refusal}");
     let bigger = xml("web1", UUID).replace("</vcpu>", "</vcpu><!-- new -->");
@@ -558,7 +579,7 @@ async fn a_start_that_promises_more_memory_than_there_is_says_so() {
     for (name, uuid) in [("web1", UUID), ("db1", OTHER)] {
         vm::define(&world.store, &Define::new(large(name, uuid))).await.unwrap();
     }
-    let start = |vm: &'static str| vm::set_state(&world.store, vm, StateRequest::Start, false);
+    let start = |vm: &'static str| vm::set_state(&world.store, vm, StateAsk::new(StateRequest::Start, false));
     assert!(start("web1").await.unwrap().warnings.is_empty());
     let warnings = start("db1").await.unwrap().warnings;
     assert!(
@@ -576,9 +597,9 @@ async fn of_two_vms_with_one_volume_that_are_started_at_once_one_is() {
     let (slow, connection) = world.slow_process().await;
     let faster = world.store.clone();
     connection.before_next_multi(async move {
-        vm::set_state(&faster, "web1", StateRequest::Start, false).await.unwrap();
+        vm::set_state(&faster, "web1", StateAsk::new(StateRequest::Start, false)).await.unwrap();
     });
-    let refusal = refused(vm::set_state(&slow, "db1", StateRequest::Start, false).await);
+    let refusal = refused(vm::set_state(&slow, "db1", StateAsk::new(StateRequest::Start, false)).await);
     assert!(matches!(refusal, StateRefusal::VolumeInUse { .. }), "{refusal}");
 }
 
@@ -589,7 +610,8 @@ async fn a_running_vm_is_disabled_after_it_stopped() {
     for force in [false, true] {
         world.state(VmState::Start).await;
         world.running("hv1", &[UUID]).await;
-        let outcome = vm::set_state(&world.store, "web1", StateRequest::Disable, force).await.unwrap();
+        let outcome =
+            vm::set_state(&world.store, "web1", StateAsk::new(StateRequest::Disable, force)).await.unwrap();
         world.is_disabled_when_its_guest_is_gone(&outcome).await;
     }
 }
@@ -601,7 +623,8 @@ async fn a_vm_that_is_being_stopped_is_disabled_when_its_guest_is_gone() {
     world.define("web1", UUID).await;
     world.state(VmState::Stop).await;
     world.running("hv1", &[UUID]).await;
-    let outcome = vm::set_state(&world.store, "web1", StateRequest::Disable, false).await.unwrap();
+    let outcome =
+        vm::set_state(&world.store, "web1", StateAsk::new(StateRequest::Disable, false)).await.unwrap();
     assert_eq!(world.vm().state, VmState::Stop);
     world.is_disabled_when_its_guest_is_gone(&outcome).await;
 }
@@ -611,7 +634,8 @@ async fn a_vm_that_does_not_stop_or_is_started_again_is_not_disabled() {
     let world = World::with_nodes(&["hv1"]).await;
     world.define("web1", UUID).await;
     world.state(VmState::Start).await;
-    let outcome = vm::set_state(&world.store, "web1", StateRequest::Disable, false).await.unwrap();
+    let outcome =
+        vm::set_state(&world.store, "web1", StateAsk::new(StateRequest::Disable, false)).await.unwrap();
     let patience = Duration::from_secs(200);
     let slow = refused(vm::finish_disable(&world.store, world.clock.as_ref(), &outcome, patience).await);
     assert!(matches!(slow, StateRefusal::TooSlow { seconds: 200, .. }));
@@ -712,10 +736,11 @@ async fn a_vm_whose_node_falls_silent_while_it_stops_is_not_taken_for_gone() {
     running().await;
     world.state(VmState::Stop).await;
     daemon(DaemonState::Stop).await;
-    refused(vm::set_state(&world.store, "web1", StateRequest::Disable, false).await);
+    refused(vm::set_state(&world.store, "web1", StateAsk::new(StateRequest::Disable, false)).await);
 
     running().await;
-    let outcome = vm::set_state(&world.store, "web1", StateRequest::Disable, true).await.unwrap();
+    let outcome =
+        vm::set_state(&world.store, "web1", StateAsk::new(StateRequest::Disable, true)).await.unwrap();
     daemon(DaemonState::Dead).await;
     let patience = Duration::from_secs(30);
     let refusal = refused(vm::finish_disable(&world.store, world.clock.as_ref(), &outcome, patience).await);
@@ -728,7 +753,8 @@ async fn a_vm_whose_node_falls_silent_while_it_stops_is_not_taken_for_gone() {
         world.state(state.clone()).await;
         daemon(DaemonState::Dead).await;
         let began = tokio::time::Instant::now();
-        let refusal = refused(vm::set_state(&world.store, "web1", StateRequest::Disable, force).await);
+        let refusal =
+            refused(vm::set_state(&world.store, "web1", StateAsk::new(StateRequest::Disable, force)).await);
         assert!(matches!(refusal, StateRefusal::NodeSilent { .. }), "{refusal}");
         let refusal = refused(vm::remove(&world.store, world.clock.as_ref(), None, "web1").await);
         assert!(matches!(refusal, RemoveRefusal::NodeSilent { .. }), "{refusal}");
@@ -1069,7 +1095,8 @@ async fn a_rename_whose_process_dies_is_taken_back_as_a_whole() {
         world.store.fresh().await.unwrap();
         let take_back = || vm::take_back_renaming(&world.store, world.clock.as_ref(), &world.storage, UUID);
         assert!(!take_back().await.unwrap(), "it may still live");
-        let start = refused(vm::set_state(&world.store, "web1", StateRequest::Start, false).await);
+        let start =
+            refused(vm::set_state(&world.store, "web1", StateAsk::new(StateRequest::Start, false)).await);
         assert_eq!(start.to_string(), "VM `web1` is being renamed to `shop`");
         refused(vm::remove(&world.store, world.clock.as_ref(), Some(&world.storage), "web1").await);
         let again = || vm::rename(&world.store, world.clock.as_ref(), &world.storage, "web1", "other");

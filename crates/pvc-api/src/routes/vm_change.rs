@@ -7,7 +7,7 @@ use axum::response::Response;
 use pvc_model::job::JobSpec;
 use pvc_model::request::{Answer, StateRequest};
 use pvc_model::vm::{MigrationMethod, Selector};
-use pvc_ops::vm::{self, Define, Meta, Move, Movement, StateOutcome};
+use pvc_ops::vm::{self, Define, Meta, Move, Movement, StateAsk, StateOutcome};
 use pvc_ports::DeviceChange;
 use pvc_store::ChangeError;
 
@@ -360,7 +360,7 @@ params! {
     pub struct StateChange {
         /// The state that is wanted.
         state: StateWord,
-        /// Also for a mirror; disables without a graceful shutdown.
+        /// Also for a mirror, and on a node without the memory for it; disables without a graceful shutdown.
         force: Flag,
         /// Reply when the state is reached.
         wait: Flag,
@@ -383,14 +383,14 @@ pub async fn post_vm_vm_state(
     Params(StateChange { state, force, wait, dry_run }): Params<StateChange>,
 ) -> Result<Response> {
     let request = state.request();
+    let ask = StateAsk { request, force: force.0, keeps_memory: api.settings().keeps_memory };
     if dry_run.0 {
-        let check =
-            move |api: ApiState| async move { vm::check_state(api.store(), &name, request, force.0).await };
+        let check = move |api: ApiState| async move { vm::check_state(api.store(), &name, ask).await };
         let checked = api.carry_out(check).await?;
         let message = format!("VM `{}` would be {}", checked.name, request.participle());
         return Ok(json::done(with_warnings(message, &checked.warnings)));
     }
-    let set = move |api: ApiState| async move { vm::set_state(api.store(), &name, request, force.0).await };
+    let set = move |api: ApiState| async move { vm::set_state(api.store(), &name, ask).await };
     let outcome = api.carry_out(set).await?;
     let (name, warnings) = (outcome.name.clone(), outcome.warnings.clone());
     if matches!(outcome.answer, Answer::ThenDisable(_) | Answer::AwaitStopThenDisable) {

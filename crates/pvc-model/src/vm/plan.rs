@@ -402,7 +402,9 @@ fn decide_running(view: &View<'_>, record: &VmRecord, guest: &Seen, mind: &Mind)
             Decision::step(Step::Destroy(WhyDestroy::NeverHandedOver))
         }
         VmState::Start if guest.condition == Condition::Paused => Decision::finding(Finding::Held),
-        VmState::Start if !record.failed_reason.is_empty() => Decision::step(Step::ClearFailure),
+        VmState::Start if !record.failed_reason.is_empty() && record.not_restarted().is_none() => {
+            Decision::step(Step::ClearFailure)
+        }
         VmState::Start => Decision { finding: crash_loop(mind), ..Decision::default() },
         // A guest that is being received is there before it runs.
         VmState::Migrate | VmState::MigrateLive

@@ -11,7 +11,7 @@ use pvc_model::fault::{self, fault_id};
 use pvc_model::network_core::{CoreNet, CoreNetworks};
 use pvc_model::storage::VolumeId;
 use pvc_model::vm::plan::{Planned, Step};
-use pvc_model::vm::{VmRecord, VmState};
+use pvc_model::vm::{NOT_RESTARTED, VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
 use pvc_ports::{Guest, HypervisorError, StorageError};
 use pvc_store::{ChangeError, Changes, VmChange};
@@ -278,7 +278,8 @@ impl Actor {
             planned.name
         );
         findings::raise(&self.shared, vec![(id, message)]);
-        self.write(planned, vec![VmChange::State(VmState::Start)]).await
+        let reason = format!("{NOT_RESTARTED}{}", one_line(why));
+        self.write(planned, vec![VmChange::State(VmState::Start), VmChange::FailedReason(reason)]).await
     }
 
     async fn fail(&self, planned: &Planned, reason: &str) -> Ended {

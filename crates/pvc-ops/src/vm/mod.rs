@@ -15,7 +15,7 @@ pub use meta::{Meta, MetaRefusal, TagRefusal, add_tag, remove_tag, set_meta};
 pub use place::{How, Move, MovePlan, MoveRefusal, Moved, Movement, move_vm, plan_move};
 pub use remove::{RemoveRefusal, Removed, check_remove, remove};
 pub use rename::{RenameRefusal, Renamed, check_rename, rename, take_back_renaming};
-pub use state::{StateOutcome, StateRefusal, check_state, finish_disable, set_state};
+pub use state::{Crowding, StateAsk, StateOutcome, StateRefusal, check_state, finish_disable, set_state};
 
 use std::time::Duration;
 

@@ -27,6 +27,34 @@ pub struct StateOutcome {
     pub warnings: Vec<String>,
 }
 
+/// What is asked of a VM.
+#[derive(Debug, Clone, Copy)]
+pub struct StateAsk {
+    pub request: StateRequest,
+    /// Also for a mirror, on a crowded node, and without a graceful shutdown.
+    pub force: bool,
+    /// Whether a start is refused that would take more memory than the VM's node has.
+    pub keeps_memory: bool,
+}
+
+impl StateAsk {
+    pub fn new(request: StateRequest, force: bool) -> Self {
+        StateAsk { request, force, keeps_memory: false }
+    }
+}
+
+/// A node that has not the memory for all VMs that are to run there, in MiB.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "node `{node}` has {has_mib} MiB of memory, and the VMs that are to run there may take {wanted_mib} MiB: its kernel \
+     ends guests when there is no more"
+)]
+pub struct Crowding {
+    pub node: NodeName,
+    pub has_mib: u64,
+    pub wanted_mib: u64,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StateRefusal {
     #[error(transparent)]
@@ -43,6 +71,8 @@ pub enum StateRefusal {
     VolumeInUse { vm: String, volume: VolumeId, other: String, state: VmState },
     #[error("VM `{vm}` cannot be started: it is assigned to no node")]
     Homeless { vm: String },
+    #[error("VM `{vm}` cannot be started: {crowding}")]
+    Crowded { vm: String, crowding: Crowding },
     #[error(
         "VM `{vm}` cannot be stopped while it is being moved: node `{node}` has a part in it, is of an older version, \
          and would not keep to it"
@@ -77,6 +107,9 @@ impl Refusal for StateRefusal {
                 "shut VM `{other}` down first; `<shareable/>` in both XMLs says that both may write the volume at once"
             )),
             StateRefusal::Homeless { vm } => Some(format!("`pvc vm move {vm}` assigns a node")),
+            StateRefusal::Crowded { vm, .. } => {
+                Some(format!("`pvc vm move {vm}` finds another node; with `--force` it is started all the same"))
+            }
             StateRefusal::MovedByOlder { .. } => Some(
                 "stop it when it has arrived and is in state `start`; with `--force` it is asked for now and may be lost"
                     .to_owned(),
@@ -95,32 +128,29 @@ impl Refusal for StateRefusal {
 pub async fn set_state(
     store: &Store,
     vm: &str,
-    request: StateRequest,
-    force: bool,
+    ask: StateAsk,
 ) -> Result<StateOutcome, ChangeError<StateRefusal>> {
-    let ours = movers_to_ask(store, vm, request, force).await?;
-    store.change(|cluster| decide(cluster, vm, request, force, ours.as_ref())).await
+    let ours = movers_to_ask(store, vm, ask).await?;
+    store.change(|cluster| decide(cluster, vm, ask, ours.as_ref())).await
 }
 
 /// What [`set_state`] would do on the present view: its refusal, or what it would answer.
 pub async fn check_state(
     store: &Store,
     vm: &str,
-    request: StateRequest,
-    force: bool,
+    ask: StateAsk,
 ) -> Result<StateOutcome, ChangeError<StateRefusal>> {
-    let ours = movers_to_ask(store, vm, request, force).await?;
-    let decided = decide(&store.view(), vm, request, force, ours.as_ref());
+    let ours = movers_to_ask(store, vm, ask).await?;
+    let decided = decide(&store.view(), vm, ask, ours.as_ref());
     decided.map(|(_, outcome)| outcome).map_err(ChangeError::Refused)
 }
 
 async fn movers_to_ask(
     store: &Store,
     vm: &str,
-    request: StateRequest,
-    force: bool,
+    ask: StateAsk,
 ) -> Result<Option<BTreeSet<NodeName>>, StoreError> {
-    match request == StateRequest::Stop && !force {
+    match ask.request == StateRequest::Stop && !ask.force {
         true => our_movers(store, vm).await,
         false => Ok(None),
     }
@@ -129,8 +159,7 @@ async fn movers_to_ask(
 fn decide(
     cluster: &Cluster,
     vm: &str,
-    request: StateRequest,
-    force: bool,
+    StateAsk { request, force, keeps_memory }: StateAsk,
     ours: Option<&BTreeSet<NodeName>>,
 ) -> Result<(Changes, StateOutcome), StateRefusal> {
     let record = find_vm(cluster, vm)?;
@@ -166,30 +195,37 @@ fn decide(
     }
     if let Answer::Write(state) | Answer::ThenDisable(state) = &answer {
         changes.vm(record.uuid, VmChange::State(state.clone()));
+        // What became of an earlier order is not what becomes of this one.
+        if record.not_restarted().is_some() {
+            changes.vm(record.uuid, VmChange::FailedReason(String::new()));
+        }
     }
     if record.autostart && wants_it_off(request) {
         changes.vm(record.uuid, VmChange::Autostart(false));
     }
     let begins = request == StateRequest::Start && !is_up(record);
-    let warnings = crowding(cluster, record).filter(|_| begins).into_iter().collect();
+    let crowding = crowding(cluster, record).filter(|_| begins);
+    if let Some(crowding) = crowding.clone().filter(|_| keeps_memory && !force) {
+        return Err(StateRefusal::Crowded { vm: record.name.clone(), crowding });
+    }
+    if begins && keeps_memory {
+        // Of two that are started at once, the later one decides again.
+        changes.expect(Expect::Placements);
+    }
+    let hint = |crowding| format!("{crowding} (`pvc vm move {}` finds another node)", record.name);
+    let warnings = crowding.map(hint).into_iter().collect();
     Ok((changes, StateOutcome { uuid: record.uuid, name: record.name.clone(), answer, warnings }))
 }
 
-/// Said when a VM's node has not the memory for all VMs that are to run there with this one.
-fn crowding(cluster: &Cluster, record: &VmRecord) -> Option<String> {
+/// Whether the VM's node has not the memory for all VMs that are to run there with this one.
+fn crowding(cluster: &Cluster, record: &VmRecord) -> Option<Crowding> {
     let node = cluster.nodes.get(record.node.as_ref()?)?;
     let has_mib = node.figures.memory_total_mib;
     let here = cluster.vms.values().filter(|vm| vm.is_assigned_to(&node.name));
     let wanted = here.filter(|vm| vm.uuid == record.uuid || is_up(vm)).map(|vm| vm.memory_mib());
-    let wanted_mib: u64 = wanted.sum();
+    let wanted_mib = wanted.fold(0, u64::saturating_add);
     // A node that has never said how much it has is no reason to warn.
-    (has_mib > 0 && wanted_mib > has_mib).then(|| {
-        format!(
-            "node `{}` has {has_mib} MiB of memory, and the VMs that are to run there may take {wanted_mib} MiB: \
-             its kernel ends guests when there is no more (`pvc vm move {}` finds another node)",
-            node.name, record.name
-        )
-    })
+    (has_mib > 0 && wanted_mib > has_mib).then(|| Crowding { node: node.name.clone(), has_mib, wanted_mib })
 }
 
 /// Whether the VM is to be off from then on: what a flush or a fence noted for later must not start it again.
