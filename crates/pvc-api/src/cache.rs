@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use bytes::Bytes;
 use pvc_model::Uuid;
@@ -56,11 +56,11 @@ const XML: &str = "\"xml\":\"\"}";
 const GAP: i64 = i64::MIN;
 
 impl Fragment {
-    /// The JSON of `record`; its texts are those of `before`, a former fragment of the same VM, if they
+    /// The JSON of `record`; its texts are those `before`, of a former fragment of the same VM, if they
     /// are the same.
-    fn new(record: &VmRecord, before: Option<&Fragment>) -> Self {
+    fn new(record: &VmRecord, before: Option<&Arc<Texts>>) -> Self {
         let source = source_of_texts(record);
-        let known = before.map(|before| &before.texts).filter(|texts| texts.source == source);
+        let known = before.filter(|texts| texts.source == source);
         let texts = known.cloned().unwrap_or_else(|| Arc::new(Texts::new(record, source)));
         let bytes = json::to_bytes(&view::vm::vm_without_texts(record));
         let at =
@@ -142,39 +142,72 @@ fn split(bytes: &[u8], gap: &[u8], kept: usize) -> Vec<Box<[u8]>> {
     parts
 }
 
-/// A fragment, and the record it was made of. The record is not kept alive, but its address is not
-/// given to another as long as this is here.
-type Entry = (Weak<VmRecord>, Arc<Fragment>);
+/// What a record is shown as, made once, by the first who needs it; whoever comes meanwhile waits for that.
+#[derive(Debug, Default)]
+struct Version {
+    /// The record. It is not kept alive, but its address is not given to another as long as this is here.
+    of: Weak<VmRecord>,
+    /// The texts of the version before.
+    before: Option<Arc<Texts>>,
+    made: OnceLock<Fragment>,
+}
 
-/// The fragments of all VMs that somebody asked for.
+impl Version {
+    fn is_of(&self, record: &Arc<VmRecord>) -> bool {
+        std::ptr::eq(self.of.as_ptr(), Arc::as_ptr(record))
+    }
+
+    /// The texts for the next version, if they are still the same.
+    fn texts(&self) -> Option<Arc<Texts>> {
+        self.made.get().map(|made| &made.texts).or(self.before.as_ref()).cloned()
+    }
+}
+
+/// A VM that somebody asks for.
+#[derive(Debug)]
+pub struct Asked {
+    record: Arc<VmRecord>,
+    version: Arc<Version>,
+}
+
+impl Asked {
+    pub fn is_made(&self) -> bool {
+        self.version.made.get().is_some()
+    }
+
+    /// Its JSON. Takes its time unless [it is made](Asked::is_made).
+    pub fn fragment(&self) -> &Fragment {
+        self.version.made.get_or_init(|| Fragment::new(&self.record, self.version.before.as_ref()))
+    }
+}
+
+/// All VMs that somebody asked for, as they were then. Nothing is made while they are locked: a VM whose
+/// texts take long holds up nobody who asks for another.
 #[derive(Default)]
 pub struct VmCache {
-    entries: Mutex<HashMap<Uuid, Entry>>,
+    versions: Mutex<HashMap<Uuid, Arc<Version>>>,
 }
 
 impl VmCache {
-    /// The fragments of `records`, in their order.
-    pub fn fragments<'a>(
+    /// The VMs of `records`, in their order.
+    pub fn ask<'a>(
         &self,
         cluster: &Cluster,
         records: impl IntoIterator<Item = &'a Arc<VmRecord>>,
-    ) -> Vec<Arc<Fragment>> {
-        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        if entries.len() > cluster.vms.len() {
-            entries.retain(|uuid, _| cluster.vms.contains_key(uuid));
+    ) -> Vec<Asked> {
+        let mut versions = self.versions.lock().unwrap_or_else(PoisonError::into_inner);
+        if versions.len() > cluster.vms.len() {
+            versions.retain(|uuid, _| cluster.vms.contains_key(uuid));
         }
-        let fragment = |record: &Arc<VmRecord>| {
-            let before = entries.get(&record.uuid);
-            if let Some((known, fragment)) = before
-                && std::ptr::eq(known.as_ptr(), Arc::as_ptr(record))
-            {
-                return fragment.clone();
+        let ask = |record: &Arc<VmRecord>| {
+            let known = versions.entry(record.uuid).or_default();
+            if !known.is_of(record) {
+                let of = Arc::downgrade(record);
+                *known = Arc::new(Version { of, before: known.texts(), made: OnceLock::new() });
             }
-            let fragment = Arc::new(Fragment::new(record, before.map(|(_, fragment)| &**fragment)));
-            entries.insert(record.uuid, (Arc::downgrade(record), fragment.clone()));
-            fragment
+            Asked { record: record.clone(), version: known.clone() }
         };
-        records.into_iter().map(fragment).collect()
+        records.into_iter().map(ask).collect()
     }
 }
 
@@ -195,5 +228,140 @@ impl Memo {
                 bytes
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::mpsc;
+
+    use pvc_embedded::EmbeddedTree;
+    use pvc_store::Store;
+    use pvc_store::synthetic::Shape;
+    use pvc_testkit::{SeededRandom, TokioClock};
+
+    use super::*;
+
+    /// Seconds since the epoch.
+    const NOW: f64 = 1_900_000_000.0;
+
+    async fn cluster(dump: &BTreeMap<String, String>) -> Arc<Cluster> {
+        let tree = EmbeddedTree::in_memory().connect();
+        let random = Arc::new(SeededRandom::new(7));
+        let store = Store::open(tree, Arc::new(TokioClock::new()), random).await.unwrap();
+        store.restore(dump).await.unwrap();
+        store.fresh().await.unwrap()
+    }
+
+    /// VMs with snapshots, some of whose texts look like what fragments are cut at, or are of no use.
+    fn dump() -> BTreeMap<String, String> {
+        let mut dump = Shape { snapshots: 2, ..Shape::with_vms(12) }.dump();
+        let hostile = format!(r#"{SNAPSHOTS}{XML}"age":{GAP} "é😀" \ <x/>"#);
+        for (index, (key, value)) in dump.iter_mut().enumerate() {
+            let is = |end: &str| key.starts_with("/domains/") && key.ends_with(end);
+            if (is("/description") || is("/failedreason") || is("/profile")) && index % 2 == 0 {
+                value.clone_from(&hostile);
+            } else if is("/snapshots/s0/timestamp") && index % 3 == 0 {
+                *value = if index % 2 == 0 { "soon".to_owned() } else { "2900000000.5".to_owned() };
+            } else if is("/snapshots/s1/xml") && index % 3 == 1 {
+                *value = value.replace("</name>", "</name><title>\"snapshots\":[]</title>");
+            } else if is("/stats") && index % 5 == 0 {
+                "{\"mem_stats\": 7".clone_into(value);
+            }
+        }
+        dump
+    }
+
+    /// The JSON as it is made of a whole value at once.
+    fn plain(record: &VmRecord) -> String {
+        let mut snapshots = view::vm::snapshots(record);
+        for snapshot in &mut snapshots {
+            let moment: Option<f64> = snapshot.timestamp.parse().ok();
+            snapshot.age = moment.map_or(0.0, |moment| (NOW - moment).max(0.0)) as i64;
+        }
+        let xml = view::vm::xml(record);
+        let vm = pvc_api_types::Vm { snapshots, xml, ..view::vm::vm_without_texts(record) };
+        String::from_utf8(json::to_bytes(&vm)).unwrap()
+    }
+
+    fn written(asked: &Asked) -> String {
+        let mut out = Vec::new();
+        asked.fragment().write(NOW, &mut out);
+        assert_eq!(out.len(), asked.fragment().size(NOW));
+        String::from_utf8(out).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_list_of_fragments_is_byte_for_byte_what_a_plain_encoding_is() {
+        let mut dump = dump();
+        let cache = VmCache::default();
+        for round in 0..3 {
+            let cluster = cluster(&dump).await;
+            let asked = cache.ask(&cluster, cluster.vms.values());
+            assert_eq!(asked.len(), 12);
+            let hostile = |asked: &&Asked| written(asked).contains(r#"\"snapshots\":[]\"xml\""#);
+            assert!(asked.iter().any(|asked| hostile(&asked)), "the hostile texts are shown somewhere");
+            for (asked, record) in asked.iter().zip(cluster.vms.values()) {
+                assert_eq!(written(asked), plain(record), "round {round}");
+            }
+            // Of some the statistics change, of some the definition, of some nothing.
+            for (index, (key, value)) in dump.iter_mut().enumerate() {
+                if key.ends_with("/stats") && index % 2 == 0 {
+                    *value = format!(r#"{{"mem_stats": {{"rss": {round}.5}}}}"#);
+                } else if key.ends_with("/xml") && index % 3 == 0 {
+                    *value = value.replace("</name>", "</name><title>ä</title>");
+                }
+            }
+        }
+    }
+
+    fn record_like(record: &VmRecord, stats: &str) -> Arc<VmRecord> {
+        Arc::new(VmRecord { stats: stats.into(), ..record.clone() })
+    }
+
+    #[tokio::test]
+    async fn a_version_is_made_once_and_its_texts_are_those_of_the_version_before() {
+        let cluster = cluster(&dump()).await;
+        let record = cluster.vms.values().find(|vm| !vm.stats.is_empty()).unwrap();
+        let cache = VmCache::default();
+        let ask = |record: &Arc<VmRecord>| cache.ask(&cluster, [record]).remove(0);
+        let first = ask(record);
+        assert!(!first.is_made());
+        let made = first.fragment();
+        let again = ask(record);
+        assert!(again.is_made() && std::ptr::eq(made, again.fragment()));
+
+        let changed = record_like(record, "{}");
+        let unread = ask(&changed);
+        let changed_again = record_like(record, "{\"mem_stats\": {\"rss\": 1}}");
+        let next = ask(&changed_again);
+        assert!(!unread.is_made() && !next.is_made());
+        assert!(Arc::ptr_eq(&next.fragment().texts, &made.texts), "also over a version that nobody read");
+        assert_ne!(next.fragment().hash, made.hash);
+    }
+
+    #[tokio::test]
+    async fn a_vm_that_takes_long_holds_up_nobody_who_asks_for_another() {
+        let cluster = cluster(&dump()).await;
+        let cache = VmCache::default();
+        let mut asked = cache.ask(&cluster, cluster.vms.values()).into_iter();
+        let (slow, other) = (asked.next().unwrap(), asked.next().unwrap());
+        let (begun, begins) = mpsc::channel();
+        let (end, ended) = mpsc::channel();
+        let slow = std::thread::spawn(move || {
+            slow.version.made.get_or_init(|| {
+                begun.send(()).unwrap();
+                ended.recv().unwrap();
+                Fragment::new(&slow.record, None)
+            });
+        });
+        begins.recv().unwrap();
+        assert_eq!(written(&other), plain(&other.record), "while the first is being made");
+        let all = cache.ask(&cluster, cluster.vms.values());
+        assert_eq!(all.iter().filter(|asked| asked.is_made()).count(), 1);
+        end.send(()).unwrap();
+        slow.join().unwrap();
+        assert!(all[0].is_made(), "who waited for it makes nothing");
     }
 }

@@ -4,8 +4,7 @@ use axum::extract::State;
 use axum::response::Response;
 use pvc_model::cluster::Cluster;
 
-use super::Api;
-use super::text;
+use super::{Api, aside, text};
 use crate::metrics::{VmShares, health, resource};
 use crate::state::ApiState;
 
@@ -45,8 +44,5 @@ async fn made_aside(
 ) -> String {
     let mut known = api.metrics().clone().lock_owned().await;
     let cluster = api.view();
-    match tokio::task::spawn_blocking(move || make(&cluster, &mut known)).await {
-        Ok(made) => made,
-        Err(error) => std::panic::resume_unwind(error.into_panic()),
-    }
+    aside(move || make(&cluster, &mut known)).await
 }

@@ -13,10 +13,10 @@ use pvc_model::Uuid;
 use pvc_model::cluster::Cluster;
 use pvc_model::vm::VmRecord;
 
-use super::Api;
 use super::at::AtVm;
 use super::node::{Lines, last_lines};
-use crate::cache::Fragment;
+use super::{Api, aside};
+use crate::cache::Asked;
 use crate::error::{ApiError, Result};
 use crate::json;
 use crate::limit::Limit;
@@ -111,24 +111,32 @@ pub async fn get_vm(State(api): Api, Params(filter): Params<VmFilter>) -> Result
     let mut records: Vec<&Arc<VmRecord>> =
         cluster.vms.values().filter(|record| named(record) && filter.matches(record)).collect();
     records.sort_by(|a, b| a.name.cmp(&b.name));
-    Ok(list(&api, &cluster, &records))
+    Ok(list(&api, &cluster, &records).await)
 }
 
 /// Lists are sent in pieces of about this many bytes: thousands of VMs are tens of megabytes, which
 /// nobody needs to hold at once.
 const PIECE: usize = 256 << 10;
 
-/// The VMs as a JSON array, made of what the cache holds.
-fn list(api: &ApiState, cluster: &Cluster, records: &[&Arc<VmRecord>]) -> Response {
-    let fragments = api.vms().fragments(cluster, records.iter().copied());
+/// The VMs as a JSON array, made of what the cache holds. What it does not hold yet is made where it keeps no other
+/// request, and no keepalive of the same process, from its turn.
+async fn list(api: &ApiState, cluster: &Cluster, records: &[&Arc<VmRecord>]) -> Response {
+    let mut vms = api.vms().ask(cluster, records.iter().copied());
+    if !vms.iter().all(Asked::is_made) {
+        vms = aside(move || {
+            vms.iter().for_each(|vm| _ = vm.fragment());
+            vms
+        })
+        .await;
+    }
     let now = api.clock().wall().as_secs_f64();
-    let hashes: Vec<u8> = fragments.iter().flat_map(|fragment| fragment.hash.to_ne_bytes()).collect();
+    let hashes: Vec<u8> = vms.iter().flat_map(|vm| vm.fragment().hash.to_ne_bytes()).collect();
     let tag = json::weak_tag(json::hash(&hashes));
-    let content: usize = fragments.iter().map(|fragment| fragment.size(now)).sum();
+    let content: usize = vms.iter().map(|vm| vm.fragment().size(now)).sum();
     // Brackets, commas and the line end.
-    let size = content + fragments.len().max(1) + 2;
+    let size = content + vms.len().max(1) + 2;
     let mut response =
-        (StatusCode::OK, Body::from_stream(stream::iter(pieces(fragments, now, size)))).into_response();
+        (StatusCode::OK, Body::from_stream(stream::iter(pieces(vms, now, size)))).into_response();
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(header::CONTENT_LENGTH, HeaderValue::from(size));
@@ -138,11 +146,11 @@ fn list(api: &ApiState, cluster: &Cluster, records: &[&Arc<VmRecord>]) -> Respon
 
 /// The text of the array, piece by piece.
 fn pieces(
-    fragments: Vec<Arc<Fragment>>,
+    vms: Vec<Asked>,
     now: f64,
     size: usize,
 ) -> impl Iterator<Item = std::result::Result<Vec<u8>, Infallible>> {
-    let mut rest = fragments.into_iter().enumerate().peekable();
+    let mut rest = vms.into_iter().enumerate().peekable();
     let mut begun = false;
     std::iter::from_fn(move || {
         if begun && rest.peek().is_none() {
@@ -154,12 +162,12 @@ fn pieces(
             begun = true;
         }
         while piece.len() < PIECE
-            && let Some((at, fragment)) = rest.next()
+            && let Some((at, vm)) = rest.next()
         {
             if at > 0 {
                 piece.push(b',');
             }
-            fragment.write(now, &mut piece);
+            vm.fragment().write(now, &mut piece);
         }
         if rest.peek().is_none() {
             piece.extend_from_slice(b"]\n");
@@ -184,7 +192,7 @@ pub fn find<'a>(cluster: &'a Cluster, name_or_uuid: &str) -> Result<&'a Arc<VmRe
 pub async fn get_vm_vm(State(api): Api, AtVm(name): AtVm) -> Result<Response> {
     let cluster = api.view();
     let record = find(&cluster, &name)?;
-    Ok(list(&api, &cluster, &[record]))
+    Ok(list(&api, &cluster, &[record]).await)
 }
 
 /// The state of a VM.
