@@ -8,8 +8,8 @@ use pvc_model::storage::VolumeId;
 use roxmltree::Node;
 
 use crate::read::{
-    child, child_text, disk, domain_element, each, elements, memory_mib, nic, parse, path, required_text,
-    summary_of, topology_product, uuid, vcpus,
+    child, child_text, disk, domain_element, each, elements, memory_mib, nic, open_address, parse, path,
+    required_text, summary_of, topology_product, uuid, vcpus,
 };
 use crate::{DomainError, Problem};
 
@@ -39,6 +39,7 @@ pub fn validate(xml: &str) -> Result<Checked, Vec<Problem>> {
     let devices = child(domain, "devices");
     disks(devices, &mut findings);
     nics(devices, &mut findings);
+    displays(devices, &mut findings);
     if !findings.problems.is_empty() {
         return Err(findings.into_problems());
     }
@@ -300,6 +301,21 @@ fn nics(devices: Option<Node<'_, '_>>, findings: &mut Findings) {
         } else if let Some(first) = macs.insert(mac.clone(), node) {
             let line = findings.line(first);
             findings.doubtful(node, format!("MAC address `{mac}` is used already, in line {line}"), None);
+        }
+    }
+}
+
+fn displays(devices: Option<Node<'_, '_>>, findings: &mut Findings) {
+    for node in each(devices, "graphics") {
+        let kind = node.attribute("type").unwrap_or_default();
+        if let Some(address) = open_address(node).filter(|_| matches!(kind, "vnc" | "spice")) {
+            findings.doubtful(
+                node,
+                format!(
+                    "the {kind} display on `{address}` asks for no password: who reaches it has the guest"
+                ),
+                "`listen='127.0.0.1'` and a tunnel by SSH, or `passwd='…'` (VNC compares 8 characters)",
+            );
         }
     }
 }

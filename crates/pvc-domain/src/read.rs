@@ -1,5 +1,7 @@
 //! From the text to what it says.
 
+use std::net::IpAddr;
+
 use pvc_model::Uuid;
 use pvc_model::domain::{Controller, Disk, DiskSource, DomainSummary, Nic, NicKind};
 use pvc_model::storage::VolumeId;
@@ -176,6 +178,30 @@ fn vnc(graphics: Node<'_, '_>) -> (String, Option<u16>) {
         .unwrap_or_else(|| "127.0.0.1".to_owned());
     let port = graphics.attribute("port").and_then(|port| port.parse().ok()).filter(|port| *port > 0);
     (listen, port)
+}
+
+/// The address, other than the loopback, on which a display lets everybody in who reaches it: it asks for no password.
+pub(crate) fn open_address(graphics: Node<'_, '_>) -> Option<String> {
+    if graphics.attribute("passwd").is_some_and(|password| !password.is_empty()) {
+        return None;
+    }
+    let inner = each(Some(graphics), "listen").filter_map(|node| attribute(node, "address"));
+    let mut addresses = attribute(graphics, "listen").into_iter().chain(inner);
+    addresses.find(|address| {
+        let is_near = address.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
+        !address.is_empty() && !is_near && address != "localhost"
+    })
+}
+
+/// Whether a VNC display of the guest is open to whoever reaches its node, as [`summary`] reads the domain.
+///
+/// # Errors
+/// As [`summary`].
+pub fn has_open_vnc(xml: &str) -> Result<bool, DomainError> {
+    let document = parse(xml)?;
+    let devices = child(document.root_element(), "devices");
+    let mut displays = each(devices, "graphics").filter(|node| node.attribute("type") == Some("vnc"));
+    Ok(displays.any(|display| open_address(display).is_some()))
 }
 
 pub(crate) fn disk(node: Node<'_, '_>) -> Disk {

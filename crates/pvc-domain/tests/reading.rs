@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
-use pvc_domain::{DomainError, one_line_single_quotes, pretty, summary, validate};
+use pvc_domain::{DomainError, has_open_vnc, one_line_single_quotes, pretty, summary, validate};
 use pvc_model::domain::{DiskSource, NicKind};
 
 const WEB1: &str = include_str!("web1.xml");
@@ -177,6 +177,31 @@ fn what_only_an_older_peer_needs_is_a_warning() {
     let warnings: Vec<_> =
         validate(&bare).unwrap().warnings.into_iter().map(|problem| problem.what).collect();
     assert_eq!(warnings, ["`<type>` has no `machine`", "`<console>` is missing"]);
+}
+
+#[test]
+fn a_display_that_is_open_to_a_network_is_a_warning() {
+    let listens = |attributes: &str, inner: &str| {
+        minimal(&format!("<graphics type='vnc' port='-1' {attributes}>{inner}</graphics>"))
+    };
+    let near = "<listen type='address' address='127.0.0.1'/>";
+    let open = "<listen type='address' address='0.0.0.0'/>";
+    for (attributes, inner, is_open) in [
+        ("", "", false),
+        ("listen='127.0.0.1'", near, false),
+        ("listen='::1'", "", false),
+        ("", "<listen type='socket'/>", false),
+        ("listen='0.0.0.0' passwd='secret'", open, false),
+        ("listen='0.0.0.0'", "", true),
+        ("listen='::'", "", true),
+        ("listen='10.0.0.1' passwd=''", "", true),
+        ("", &format!("{near}{open}"), true),
+    ] {
+        let xml = listens(attributes, inner);
+        let warnings = validate(&xml).unwrap().warnings;
+        assert_eq!(warnings.len(), usize::from(is_open), "{attributes} {inner}: {warnings:?}");
+        assert_eq!(has_open_vnc(&xml).unwrap(), is_open, "{attributes} {inner}");
+    }
 }
 
 #[test]

@@ -85,7 +85,10 @@ impl View<'_> {
             lines.line("Topology (S/C/T)", &vm.vcpu_topology);
         }
         if self.long || vm.vnc.listen.is_some() {
-            lines.line("VNC listen", vm.vnc.listen.as_deref().unwrap_or(NONE));
+            let listen = vm.vnc.listen.as_deref().unwrap_or(NONE);
+            let is_open = pvc_domain::has_open_vnc(&vm.xml).unwrap_or_default();
+            let listen = if is_open { format!("{listen} (no password)") } else { listen.to_owned() };
+            lines.line("VNC listen", listen);
             lines.line("VNC port", vm.vnc.port.as_deref().unwrap_or(NONE));
         }
     }
