@@ -1,14 +1,15 @@
 //! Replies that are made once and sent often.
 //!
-//! A VM's JSON is made when its record changes, not when somebody asks: a list of thousands of VMs is
-//! then a copy of bytes. A record is a shared value that is never modified, so its address says
-//! whether the JSON still fits.
+//! A VM's JSON is made once for each version of its record: a list of thousands of VMs is then a copy of
+//! bytes. While somebody asks for such lists it is made when the record changes, not when he asks. A
+//! record is a shared value that is never modified, so its address says whether the JSON still fits.
 
 #![allow(clippy::disallowed_types, reason = "looked up by key, never walked")]
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::time::Duration;
 
 use bytes::Bytes;
 use pvc_model::Uuid;
@@ -186,9 +187,26 @@ impl Asked {
 #[derive(Default)]
 pub struct VmCache {
     versions: Mutex<HashMap<Uuid, Arc<Version>>>,
+    /// When all VMs were last asked for, on the monotonic clock, while they are kept ready for the next who asks.
+    kept_since: Mutex<Option<Duration>>,
 }
 
+/// How long all VMs are kept ready after somebody has asked for them.
+const KEPT: Duration = Duration::from_secs(15);
+
 impl VmCache {
+    /// Notes that all VMs are asked for. Returns whether nobody keeps them ready yet: the caller has to.
+    pub fn begin_to_keep(&self, now: Duration) -> bool {
+        self.kept_since.lock().unwrap_or_else(PoisonError::into_inner).replace(now).is_none()
+    }
+
+    /// Whether they are still to be kept ready. Once they are not, the next who asks begins anew.
+    pub fn is_kept(&self, now: Duration) -> bool {
+        let mut since = self.kept_since.lock().unwrap_or_else(PoisonError::into_inner);
+        *since = since.filter(|since| now.saturating_sub(*since) < KEPT);
+        since.is_some()
+    }
+
     /// The VMs of `records`, in their order.
     pub fn ask<'a>(
         &self,
@@ -314,6 +332,18 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn vms_are_kept_ready_for_as_long_as_they_are_asked_for() {
+        let cache = VmCache::default();
+        let at = Duration::from_secs;
+        assert!(!cache.is_kept(at(1)));
+        assert!(cache.begin_to_keep(at(1)), "the first begins");
+        assert!(!cache.begin_to_keep(at(10)), "one is enough");
+        assert!(cache.is_kept(at(24)));
+        assert!(!cache.is_kept(at(25)));
+        assert!(cache.begin_to_keep(at(30)), "and it begins anew");
     }
 
     fn record_like(record: &VmRecord, stats: &str) -> Arc<VmRecord> {
