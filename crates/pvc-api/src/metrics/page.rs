@@ -1,12 +1,14 @@
 //! The text format: every metric with its help, its type and all its samples in one block.
 
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 use std::sync::Arc;
 
 #[derive(Default)]
 pub struct Page {
     text: String,
     blocks: Vec<Block>,
+    /// Without help and types.
+    is_bare: bool,
 }
 
 /// Where in the text a metric has what.
@@ -39,23 +41,25 @@ pub struct Samples<'a> {
 
 impl Page {
     /// Adds a gauge with the samples that `fill` gives it.
-    pub fn gauge(&mut self, name: &str, help: &str, fill: impl FnOnce(&mut Samples)) {
+    pub fn gauge(&mut self, name: &str, help: impl Display, fill: impl FnOnce(&mut Samples)) {
         let text = &mut self.text;
-        writeln!(text, "# HELP {name} {help}\n# TYPE {name} gauge").expect("memory takes every byte");
+        if !self.is_bare {
+            writeln!(text, "# HELP {name} {help}\n# TYPE {name} gauge").expect("memory takes every byte");
+        }
         let head = text.len();
         fill(&mut Samples { text, name });
         self.blocks.push(Block { head, end: self.text.len() });
     }
 
-    /// What is kept of a page about one record.
+    /// A page of samples alone, to be kept of one record.
+    pub fn bare() -> Self {
+        Page { is_bare: true, ..Page::default() }
+    }
+
+    /// What is kept of a bare page.
     pub fn into_share(self) -> Share {
-        let mut text = String::with_capacity(self.text.len());
-        let ends = self.blocks.iter().map(|block| {
-            text.push_str(&self.text[block.head..block.end]);
-            text.len()
-        });
-        let ends = ends.collect();
-        Share { text: text.into(), ends }
+        debug_assert!(self.is_bare, "help and types are those of the page it is gathered into");
+        Share { ends: self.blocks.iter().map(|block| block.end).collect(), text: self.text.into() }
     }
 
     /// Adds the metrics of `heads`, a page without samples, each with the samples that `shares` have of it. The shares

@@ -55,7 +55,7 @@ impl VmShares {
         {
             return share.clone();
         }
-        let share = Arc::new(page_of(&[view::vm::vm_without_texts(record)]).into_share());
+        let share = Arc::new(share_of(&view::vm::vm_without_texts(record)));
         self.entries.insert(record.uuid, (Arc::downgrade(record), share.clone()));
         share
     }
@@ -70,15 +70,27 @@ pub fn vms(page: &mut Page, cluster: &Cluster, known: &mut VmShares) {
     page.gather(&page_of(&[]), &shares);
 }
 
-/// A page about `vms` alone. It has the same metrics whatever VMs there are.
+/// What one VM adds to every page.
+fn share_of(vm: &Vm) -> Share {
+    let mut page = Page::bare();
+    fill(&mut page, std::slice::from_ref(vm));
+    page.into_share()
+}
+
+/// A page about `vms` alone.
 fn page_of(vms: &[Vm]) -> Page {
     let mut page = Page::default();
-    infos(&mut page, vms);
-    states(&mut page, vms);
-    figures(&mut page, vms);
-    networks(&mut page, vms);
-    disks(&mut page, vms);
+    fill(&mut page, vms);
     page
+}
+
+/// Adds the same metrics in the same order, whatever VMs there are.
+fn fill(page: &mut Page, vms: &[Vm]) {
+    infos(page, vms);
+    states(page, vms);
+    figures(page, vms);
+    networks(page, vms);
+    disks(page, vms);
 }
 
 type Text = (&'static str, &'static str, &'static str, fn(&Vm) -> String);
@@ -111,7 +123,7 @@ fn set(setting: &Option<String>) -> String {
 
 fn infos(page: &mut Page, vms: &[Vm]) {
     for (name, label, help, text) in TEXTS {
-        page.gauge(&format!("pvc_vm_{name}"), &format!("PVC VM {help}"), |samples| {
+        page.gauge(&format!("pvc_vm_{name}"), format_args!("PVC VM {help}"), |samples| {
             vms.iter().for_each(|vm| samples.info(&[("vm", &vm.name), (label, &text(vm))]));
         });
     }
@@ -180,7 +192,7 @@ const MEMORY: [&str; 12] = [
 
 fn figures(page: &mut Page, vms: &[Vm]) {
     let mut add = |name: &str, help: &str, figure: &dyn Fn(&Vm) -> f64| {
-        page.gauge(&format!("pvc_vm_{name}"), &format!("PVC VM {help}"), |samples| {
+        page.gauge(&format!("pvc_vm_{name}"), format_args!("PVC VM {help}"), |samples| {
             vms.iter().for_each(|vm| samples.add(&[("vm", &vm.name)], figure(vm)));
         });
     };
@@ -229,7 +241,7 @@ fn networks(page: &mut Page, vms: &[Vm]) {
         }
     });
     for (name, help, figure) in NIC_FIGURES {
-        page.gauge(&format!("pvc_vm_network_{name}"), &format!("PVC VM network {help}"), |samples| {
+        page.gauge(&format!("pvc_vm_network_{name}"), format_args!("PVC VM network {help}"), |samples| {
             for vm in vms {
                 // Two NICs on one network would be one series given twice, which scrapers refuse.
                 let mut sums: BTreeMap<&str, f64> = BTreeMap::new();
@@ -251,7 +263,7 @@ const DISK_FIGURES: [DiskFigure; 4] = [
 
 fn disks(page: &mut Page, vms: &[Vm]) {
     for (name, help, figure) in DISK_FIGURES {
-        page.gauge(&format!("pvc_vm_disk_{name}"), &format!("PVC VM disk {help}"), |samples| {
+        page.gauge(&format!("pvc_vm_disk_{name}"), format_args!("PVC VM disk {help}"), |samples| {
             for vm in vms {
                 disks_of(vm).values().for_each(|disk| {
                     samples.add(&[("vm", &vm.name), ("disk", &disk.dev)], figure(disk));
@@ -294,8 +306,7 @@ mod tests {
     #[test]
     fn a_page_gathered_from_shares_is_the_page_made_at_once() {
         let vms = ["a", "b", "c"].map(vm);
-        let shares: Vec<Arc<Share>> =
-            vms.iter().map(|vm| Arc::new(page_of(std::slice::from_ref(vm)).into_share())).collect();
+        let shares: Vec<Arc<Share>> = vms.iter().map(|vm| Arc::new(share_of(vm))).collect();
         let mut page = Page::default();
         page.figure("before", "What comes first", 1.0);
         page.gather(&page_of(&[]), &shares);
