@@ -38,7 +38,7 @@ pub enum Role {
     /// The worker: does the jobs of this node
     Worker(Start),
     /// All roles and the store in one process, on one machine
-    Standalone(Start),
+    Standalone(StandaloneStart),
     /// Look after the volumes of this machine's guests, also while the daemons run
     #[command(subcommand)]
     Volume(Volume),
@@ -59,6 +59,19 @@ pub struct Start {
     /// Print the version and leave
     #[arg(long)]
     pub version: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct StandaloneStart {
+    #[command(flatten)]
+    pub start: Start,
+
+    /// If the file of the records is damaged, go on from the newest dump of them that can be used
+    ///
+    /// The damaged file is put aside. What was changed since the dump is lost. A start without this option
+    /// says which dump that is, and changes nothing.
+    #[arg(long)]
+    pub recover: bool,
 }
 
 #[derive(Debug, Subcommand)]

@@ -5,6 +5,7 @@
 
 mod args;
 mod cluster;
+mod dump;
 mod ports;
 mod report;
 mod settings;
@@ -17,7 +18,7 @@ mod volume;
 use std::os::unix::process::CommandExt;
 use std::time::Duration;
 
-use args::{Arguments, Role, Start};
+use args::{Arguments, Role, StandaloneStart, Start};
 use pvc_linux::SystemClock;
 use pvc_ports::Clock;
 
@@ -49,8 +50,10 @@ fn main() {
 
 /// Returns the exit code.
 fn run(arguments: Arguments) -> anyhow::Result<u8> {
-    let (Role::Node(start) | Role::Api(start) | Role::Worker(start) | Role::Standalone(start)) =
-        &arguments.role
+    let (Role::Node(start)
+    | Role::Api(start)
+    | Role::Worker(start)
+    | Role::Standalone(StandaloneStart { start, .. })) = &arguments.role
     else {
         return on_runtime(arguments.role);
     };
@@ -99,7 +102,9 @@ async fn play(role: Role) -> anyhow::Result<u8> {
         Role::Node(Start { config, .. }) => cluster::node(config).await?,
         Role::Api(Start { config, .. }) => cluster::api(config).await?,
         Role::Worker(Start { config, .. }) => cluster::worker(config).await?,
-        Role::Standalone(Start { config, .. }) => standalone::run(config).await?,
+        Role::Standalone(StandaloneStart { start, recover }) => {
+            standalone::run(start.config, recover).await?
+        }
         Role::Volume(command) => {
             let config = settings::volumes()?;
             volume::run(command, &config).await?;

@@ -9,6 +9,7 @@ use pvc_node::NodeError;
 use pvc_ports::StorageError;
 use pvc_store::StoreError;
 
+use crate::dump::DamagedTree;
 use crate::settings::IsStandalone;
 
 /// Prints a line; a reader that has gone away is no error.
@@ -54,6 +55,7 @@ fn hint(error: &anyhow::Error) -> Option<String> {
         None.or_else(|| cause.downcast_ref::<NodeError>().and_then(NodeError::hint))
             .or_else(|| cause.downcast_ref::<StoreError>().and_then(StoreError::hint))
             .or_else(|| cause.downcast_ref::<ServeError>().and_then(ServeError::hint))
+            .or_else(|| cause.downcast_ref::<DamagedTree>().map(DamagedTree::hint))
             .or_else(|| cause.downcast_ref::<OpenError>().map(OpenError::hint))
             .or_else(|| cause.downcast_ref::<LocateError>().map(LocateError::hint))
             .or_else(|| cause.downcast_ref::<IsStandalone>().map(IsStandalone::hint))

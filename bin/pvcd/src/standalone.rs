@@ -6,21 +6,21 @@ use std::time::Duration;
 
 use anyhow::Context;
 use pvc_api::ApiState;
-use pvc_embedded::EmbeddedTree;
-use pvc_linux::Notifier;
+use pvc_embedded::{Dumps, EmbeddedTree};
 use pvc_linux::log::Log;
+use pvc_linux::{Notifier, SystemClock};
 use pvc_node::{Node, Outcome};
 use pvc_ports::Tree;
 use pvc_worker::Worker;
 use tokio_util::sync::CancellationToken;
 
 use crate::supervise::{keep_running, while_view_lives};
-use crate::{Ended, ports, report, settings, signals};
+use crate::{Ended, dump, ports, report, settings, signals};
 
 /// How long the last log lines may take to reach the disk.
 const LOG_FLUSH: Duration = Duration::from_secs(2);
 
-pub async fn run(file: Option<PathBuf>) -> anyhow::Result<Ended> {
+pub async fn run(file: Option<PathBuf>, recover: bool) -> anyhow::Result<Ended> {
     let config = settings::standalone(file)?;
     let own =
         config.standalone.clone().context("standalone mode without its own settings is a bug of ours")?;
@@ -29,8 +29,13 @@ pub async fn run(file: Option<PathBuf>) -> anyhow::Result<Ended> {
         tracing::warn!("configuration: {}", warning.message());
     }
     let shutdown = signals::shutdown_requested(log.reopener())?;
-    let tree = EmbeddedTree::open(&own.state_directory.join("tree"))?;
-    let ended = with_store(&config, &tree, log.store_lines.take(), shutdown).await;
+    let directory = own.state_directory.join("tree");
+    let tree = match dump::open(&directory, recover, &SystemClock).await {
+        Ok(tree) => tree,
+        Err(error) => return finish(&log, Err(error)),
+    };
+    let dumps = Dumps::of(&directory);
+    let ended = with_store(&config, &tree, dumps, log.store_lines.take(), shutdown).await;
     tree.close().await;
     finish(&log, ended)
 }
@@ -38,6 +43,7 @@ pub async fn run(file: Option<PathBuf>) -> anyhow::Result<Ended> {
 async fn with_store(
     config: &pvc_config::Config,
     tree: &EmbeddedTree,
+    dumps: Dumps,
     log_lines: Option<tokio::sync::mpsc::Receiver<String>>,
     shutdown: CancellationToken,
 ) -> anyhow::Result<Ended> {
@@ -81,8 +87,10 @@ async fn with_store(
             async move { worker.run(serving).await }
         };
         let api = keep_running("api", clock.as_ref(), &serving, serve);
+        let dump = || dump::keep(store.clone(), clock.clone(), dumps.clone(), serving.clone());
         let worker = keep_running("worker", clock.as_ref(), &serving, work);
-        let (served, _) = tokio::join!(stop_when_over(api, &serving), worker);
+        let dumps = keep_running("dumps", clock.as_ref(), &serving, dump);
+        let (served, ..) = tokio::join!(stop_when_over(api, &serving), worker, dumps);
         running.cancel();
         served.unwrap_or(Ok(()))
     };

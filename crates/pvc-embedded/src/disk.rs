@@ -11,12 +11,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
+use pvc_ports::Op;
 use redb::backends::FileBackend;
 use redb::{
     BackendError, Builder, Database, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition,
 };
 
-use crate::state::{Change, Node, TreeState};
+use crate::dumps::Dumps;
+use crate::state::{Change, Node, TreeState, Work};
 
 const FILE: &str = "tree.redb";
 const NEW_FILE: &str = "tree.redb.new";
@@ -64,15 +66,22 @@ impl Disk {
     pub(crate) fn open(dir: &Path) -> Result<(Disk, TreeState), DiskError> {
         let path = dir.join(FILE);
         if !path.try_exists()? {
-            begin(dir)?;
+            if !Dumps::of(dir).list()?.is_empty() {
+                return Err(DiskError::Corrupt("it is missing, and dumps of it are there".to_owned()));
+            }
+            begin(dir, None)?;
         }
         let mut disk = Disk { path, database: None, sync_failed: Arc::default() };
         let mut database = disk.open_file()?;
-        if !database.check_integrity().map_err(|error| damage(error.into()))? {
-            tracing::error!(file = %disk.path.display(), "the tree's file was damaged and has been repaired; the newest change may be missing");
-        }
-        let epoch = next_epoch(&database)?;
-        let nodes = read_nodes(&database)?;
+        let read = whole(|| read_all(&mut database, &disk.path)).flatten();
+        let (epoch, nodes) = match read {
+            Ok(read) => read,
+            Err(error) => {
+                // To close it, redb reads it once more.
+                let _ = whole(|| drop(database));
+                return Err(error);
+            }
+        };
         let state = TreeState::restore(epoch, nodes)
             .map_err(|orphan| DiskError::Corrupt(format!("the parent of `{orphan}` is missing")))?;
         disk.database = Some(database);
@@ -138,14 +147,49 @@ impl Disk {
     }
 }
 
-/// A file with the root alone, complete before it gets its name, so that a crash leaves no half one.
-fn begin(dir: &Path) -> Result<(), DiskError> {
+/// Puts a tree of `nodes`, parents first, in the place of the one kept in `dir`, at once or not at all. What was
+/// there stays under another name, which is returned.
+pub(crate) fn replace(dir: &Path, nodes: Vec<Op>) -> Result<Option<PathBuf>, DiskError> {
+    let mut tree = TreeState::new(1);
+    let session = tree.open_session();
+    let mut draft = tree.draft();
+    draft
+        .apply(&Work::Multi { session, ops: nodes })
+        .map_err(|error| DiskError::Io(io::Error::new(io::ErrorKind::InvalidInput, error)))?;
+    let content = draft.finish();
+    // A second name first: from the one to the other there is no moment without a tree.
+    let aside = put_aside(dir)?;
+    begin(dir, Some(&content))?;
+    Ok(aside)
+}
+
+/// Gives the file of the tree a second name that was free.
+fn put_aside(dir: &Path) -> io::Result<Option<PathBuf>> {
+    let mut number = 1_u64;
+    loop {
+        let aside = dir.join(format!("{FILE}.damaged-{number}"));
+        match std::fs::hard_link(dir.join(FILE), &aside) {
+            Ok(()) => return Ok(Some(aside)),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => number += 1,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// A file with the root alone, or with `content`, complete before it gets its name, so that a crash leaves no
+/// half one.
+fn begin(dir: &Path, content: Option<&Change>) -> Result<(), DiskError> {
     let new = dir.join(NEW_FILE);
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(true);
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     let database = open_database(options.open(&new)?, Arc::default())?;
     first_content(&database).map_err(damage)?;
+    if let Some(content) = content {
+        let filled = fill(&database, content).map_err(damage)?;
+        filled.commit().map_err(|error| damage(error.into()))?;
+    }
     drop(database);
     std::fs::rename(&new, dir.join(FILE))?;
     File::open(dir)?.sync_all()?;
@@ -163,17 +207,25 @@ fn first_content(database: &Database) -> Result<(), redb::Error> {
     Ok(transaction.commit()?)
 }
 
-/// redb answers some kinds of damage with a panic; here they are errors like the others.
 fn open_database(file: File, sync_failed: Arc<AtomicBool>) -> Result<Database, DiskError> {
     let inner = FileBackend::new(file.try_clone()?).map_err(|error| damage(error.into()))?;
     let backend = Backend { inner, file, sync_failed };
-    let open = std::panic::AssertUnwindSafe(|| {
-        Builder::new().set_cache_size(CACHE_BYTES).create_with_backend(backend)
-    });
-    match std::panic::catch_unwind(open) {
-        Ok(opened) => opened.map_err(|error| damage(error.into())),
-        Err(_) => Err(DiskError::Corrupt("its structure makes no sense".to_owned())),
+    let open = || Builder::new().set_cache_size(CACHE_BYTES).create_with_backend(backend);
+    whole(open)?.map_err(|error| damage(error.into()))
+}
+
+/// redb answers some kinds of damage with a panic; here they are errors like the others.
+fn whole<T>(look: impl FnOnce() -> T) -> Result<T, DiskError> {
+    let looked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(look));
+    looked.map_err(|_| DiskError::Corrupt("its structure makes no sense".to_owned()))
+}
+
+/// The number of the life that begins, and every node.
+fn read_all(database: &mut Database, path: &Path) -> Result<(i32, Vec<(String, Node)>), DiskError> {
+    if !database.check_integrity().map_err(|error| damage(error.into()))? {
+        tracing::error!(file = %path.display(), "the tree's file was damaged and has been repaired; the newest change may be missing");
     }
+    Ok((next_epoch(database)?, read_nodes(database)?))
 }
 
 fn fill(database: &Database, change: &Change) -> Result<redb::WriteTransaction, redb::Error> {

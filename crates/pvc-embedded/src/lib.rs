@@ -5,7 +5,7 @@
 //!       │                                   writer  a thread: drafts, makes durable, publishes, answers
 //!       ▼                                   disk    the redb file
 //!     Store ──── state (readers)            lock    one process per directory
-//!       └─────── writer (changes)
+//!       └─────── writer (changes)           dumps   copies as text, for a file that is damaged
 //! ```
 //!
 //! Everything is in memory; the file is read once. A reader sees a change only after it is on disk, so
@@ -18,6 +18,8 @@
 #[cfg(feature = "disk")]
 mod disk;
 #[cfg(feature = "disk")]
+mod dumps;
+#[cfg(feature = "disk")]
 mod lock;
 pub mod state;
 mod store;
@@ -25,6 +27,8 @@ mod tree;
 #[cfg(feature = "disk")]
 mod writer;
 
+#[cfg(feature = "disk")]
+pub use dumps::{Dump, DumpError, Dumps};
 #[cfg(feature = "disk")]
 pub use lock::OpenError;
 pub use tree::EmbeddedTree;

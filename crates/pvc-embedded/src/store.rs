@@ -1,14 +1,18 @@
 //! What the sessions of one tree share.
 
 #[cfg(feature = "disk")]
-use std::path::Path;
+use std::collections::BTreeMap;
+#[cfg(feature = "disk")]
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+#[cfg(feature = "disk")]
+use pvc_ports::{CreateMode, Op};
 use pvc_ports::{MultiError, TreeError, TreeEvent, TreeWatch};
 use tokio::sync::mpsc;
 
 #[cfg(feature = "disk")]
-use crate::disk::Disk;
+use crate::disk::{self, Disk};
 #[cfg(feature = "disk")]
 use crate::lock::{DirLock, OpenError};
 use crate::state::{Change, Outcome, TreeState, Work};
@@ -142,6 +146,20 @@ impl Store {
         let writer = Writer::start(disk, shared.clone())
             .map_err(|source| OpenError::Io { dir: dir.to_owned(), source })?;
         Ok(Store { shared, writer: Some(writer), _lock: Some(lock) })
+    }
+
+    #[cfg(feature = "disk")]
+    pub(crate) fn replace(
+        dir: &Path,
+        nodes: &BTreeMap<String, String>,
+    ) -> Result<Option<PathBuf>, OpenError> {
+        let _lock = DirLock::take(dir)?;
+        // In the order of the paths a parent comes before its children.
+        let op = |(path, data): (&String, &String)| match path.as_str() {
+            "/" => Op::Set { path: path.clone(), data: data.clone().into(), version: None },
+            _ => Op::Create { path: path.clone(), data: data.clone().into(), mode: CreateMode::Persistent },
+        };
+        disk::replace(dir, nodes.iter().map(op).collect()).map_err(|error| OpenError::of_disk(dir, error))
     }
 
     /// Carries out `work`. It is done even if the caller stops waiting.

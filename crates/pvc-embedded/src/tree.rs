@@ -41,6 +41,19 @@ impl EmbeddedTree {
         Ok(EmbeddedTree::first(Arc::new(Store::open(dir)?)))
     }
 
+    /// Puts a tree of `nodes`, data by path with every parent among them, in the place of the damaged one kept in
+    /// `dir`. What was there is put aside under another name, which is returned.
+    ///
+    /// # Errors
+    /// As [`open`](EmbeddedTree::open), and if a path is none or lacks its parent. Then nothing has changed.
+    #[cfg(feature = "disk")]
+    pub fn replace(
+        dir: &Path,
+        nodes: &std::collections::BTreeMap<String, String>,
+    ) -> Result<Option<std::path::PathBuf>, OpenError> {
+        Store::replace(dir, nodes)
+    }
+
     /// An empty tree that is kept nowhere. Its operations never wait and need no runtime.
     pub fn in_memory() -> EmbeddedTree {
         EmbeddedTree::first(Arc::new(Store::in_memory()))

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use pvc_embedded::{EmbeddedTree, OpenError};
+use pvc_embedded::{DumpError, Dumps, EmbeddedTree, OpenError};
 use pvc_ports::{CreateMode, MultiError, Op, Tree, TreeError};
 use tempfile::TempDir;
 
@@ -258,6 +258,31 @@ async fn a_flipped_byte_never_goes_unnoticed() {
     }
 }
 
+/// As above, with whole pages: zeros, as from a sector that was never written, and garbage.
+#[tokio::test]
+async fn a_lost_page_never_goes_unnoticed() {
+    const PAGE: usize = 4096;
+    let dir = TempDir::new().expect("a directory");
+    let tree = open(dir.path());
+    for number in 0..50_u8 {
+        tree.multi(vec![create(&format!("/{number}"), vec![number; 3_000])]).await.expect("a write succeeds");
+    }
+    drop(tree);
+    let path = dir.path().join("tree.redb");
+    let good = fs::read(&path).expect("it can be read");
+    let before = everything(&open(dir.path())).await;
+    for (round, page) in (0..good.len() / PAGE).step_by(1 + good.len() / PAGE / 120).enumerate() {
+        let mut bytes = good.clone();
+        bytes[page * PAGE..(page + 1) * PAGE].fill([0, 0xaa][round % 2]);
+        fs::write(&path, bytes).expect("it can be written");
+        match EmbeddedTree::open(dir.path()) {
+            Ok(tree) => assert_eq!(everything(&tree).await, before, "page {page}"),
+            Err(OpenError::Corrupt { .. } | OpenError::OtherVersion { .. }) => {}
+            Err(other) => panic!("page {page}: {other:?}"),
+        }
+    }
+}
+
 #[test]
 fn a_tree_of_a_later_version_is_refused() {
     let dir = TempDir::new().expect("a directory");
@@ -386,4 +411,106 @@ async fn many_clients_share_the_syncs_of_the_disk() {
     let all = tokio::time::timeout(Duration::from_secs(60), clients.join_all()).await;
     all.expect("1,280 changes do not take a minute");
     assert_eq!(tree.children("/").await.expect("a read").expect("it exists").len(), 1_280);
+}
+
+fn at(seconds: u64) -> Duration {
+    Duration::from_secs(1_795_000_000 + seconds)
+}
+
+#[test]
+fn the_newest_dump_comes_first_and_nobody_else_may_read_it() {
+    let dir = TempDir::new().expect("a directory");
+    let dumps = Dumps::of(dir.path());
+    assert_eq!(dumps.list().expect("no directory is no dump"), []);
+    dumps.write("one", at(60)).expect("there is room");
+    // The clock stepped back meanwhile.
+    let path = dumps.write("two: ü", at(0)).expect("there is room");
+    File::create(dir.path().join("dumps/notes.txt")).expect("a file of somebody else");
+    let found = dumps.list().expect("they can be read");
+    let texts: Vec<String> = found.iter().map(|dump| dump.read().expect("it is whole")).collect();
+    assert_eq!((texts, &found[0].path, found[0].taken), (vec!["two: ü".into(), "one".into()], &path, at(0)));
+    let mode = |path: &Path| fs::metadata(path).expect("it is there").permissions().mode() & 0o777;
+    assert_eq!((mode(&path), mode(&dir.path().join("dumps"))), (0o600, 0o700));
+}
+
+#[test]
+fn what_happens_to_a_dump_is_found_out() {
+    let dir = TempDir::new().expect("a directory");
+    let dumps = Dumps::of(dir.path());
+    let text = r#"{"/schema/version": "15", "/config": ""}"#;
+    let path = dumps.write(text, at(0)).expect("there is room");
+    let dump = dumps.list().expect("they can be read").remove(0);
+    for position in 0..text.len() {
+        for flipped in [0x01, 0x20, 0x80] {
+            let mut bytes = text.as_bytes().to_vec();
+            bytes[position] ^= flipped;
+            fs::write(&path, bytes).expect("it can be written");
+            assert!(matches!(dump.read(), Err(DumpError::Damaged)), "byte {position}");
+        }
+        fs::write(&path, &text[..position]).expect("it can be written");
+        assert!(matches!(dump.read(), Err(DumpError::Damaged)), "cut at {position}");
+    }
+    fs::remove_file(&path).expect("it goes");
+    assert!(matches!(dump.read(), Err(DumpError::Unreadable(_))));
+    fs::write(&path, text).expect("it can be written");
+    assert_eq!(dump.read().expect("it is whole again"), text);
+}
+
+#[tokio::test]
+async fn a_dump_takes_no_room_that_the_tree_needs() {
+    let disk = SmallDisk::mount("24m");
+    let dir = disk.dir.path().join("tree");
+    let tree = open(&dir);
+    let refused = Dumps::of(&dir).write("text", at(0)).expect_err("24 MB are less than is left free");
+    assert_eq!(refused.kind(), std::io::ErrorKind::StorageFull);
+    assert_eq!(fs::read_dir(dir.join("dumps")).expect("it was made").count(), 0, "nothing is left behind");
+    tree.multi(vec![create("/a", vec![0; 1 << 20])]).await.expect("the tree goes on");
+}
+
+fn nodes(nodes: &[(&str, &str)]) -> BTreeMap<String, String> {
+    nodes.iter().map(|(path, data)| ((*path).to_owned(), (*data).to_owned())).collect()
+}
+
+#[tokio::test]
+async fn a_damaged_tree_is_replaced_and_put_aside() {
+    let dir = TempDir::new().expect("a directory");
+    drop(open(dir.path()));
+    let file = dir.path().join("tree.redb");
+    let copy = nodes(&[("/", ""), ("/a", "1"), ("/a/ü", "2"), ("/a-b", "3")]);
+    for (round, damage) in [(1, &b"no tree"[..]), (2, b"")] {
+        fs::write(&file, damage).expect("it can be written");
+        let aside = EmbeddedTree::replace(dir.path(), &copy).expect("it is replaced").expect("one was there");
+        assert_eq!(aside, dir.path().join(format!("tree.redb.damaged-{round}")));
+        assert_eq!(fs::read(&aside).expect("it is there"), damage);
+        let tree = open(dir.path());
+        let mut found = everything(&tree).await;
+        found.remove("/");
+        let found: BTreeMap<String, String> = found
+            .into_iter()
+            .map(|(path, entry)| (path, String::from_utf8(entry.data.to_vec()).expect("text")))
+            .collect();
+        assert_eq!(found, nodes(&[("/a", "1"), ("/a/ü", "2"), ("/a-b", "3")]));
+        tree.multi(vec![set("/a", "4"), create("/a/new", "")]).await.expect("it is a tree like others");
+        drop(tree);
+        assert_eq!(data(&open(dir.path()), "/a").await.expect("it exists"), "4");
+    }
+    let orphan = EmbeddedTree::replace(dir.path(), &nodes(&[("/b/c", "")]));
+    assert!(matches!(orphan, Err(OpenError::Io { .. })), "{orphan:?}");
+    let tree = open(dir.path());
+    assert_eq!(data(&tree, "/a").await.expect("nothing has changed"), "4");
+    assert!(!dir.path().join("tree.redb.damaged-3").exists());
+    assert!(matches!(EmbeddedTree::replace(dir.path(), &copy), Err(OpenError::InUse { .. })));
+}
+
+#[test]
+fn a_tree_that_is_missing_beside_its_dumps_is_not_begun_anew() {
+    let dir = TempDir::new().expect("a directory");
+    drop(open(dir.path()));
+    Dumps::of(dir.path()).write("text", at(0)).expect("there is room");
+    fs::remove_file(dir.path().join("tree.redb")).expect("it goes");
+    let refused = EmbeddedTree::open(dir.path()).err().expect("it is refused");
+    assert!(matches!(refused, OpenError::Corrupt { .. }), "{refused:?}");
+    assert!(!dir.path().join("tree.redb").exists());
+    assert_eq!(EmbeddedTree::replace(dir.path(), &nodes(&[("/a", "")])).expect("it is replaced"), None);
+    open(dir.path());
 }

@@ -64,6 +64,18 @@ pub async fn restore(store: &Store, dump: &str) -> crate::Outcome<Restored, Clus
     store.restore(&dump).await.map_err(|error| ChangeError::Refused(ClusterRefusal::Restore(error)))
 }
 
+/// Writes what [`backup`] gave into an empty store that is to take the place of a lost one; what nodes said of
+/// themselves is left out.
+pub async fn recover(store: &Store, dump: &str) -> crate::Outcome<Restored, ClusterRefusal> {
+    let dump = read_dump(dump).map_err(ChangeError::Refused)?;
+    store.recover(dump).await.map_err(|error| ChangeError::Refused(ClusterRefusal::Restore(error)))
+}
+
+/// What [`backup`] gave, as the JSON text that [`restore`] and [`recover`] read.
+pub fn dump_text(dump: &BTreeMap<String, String>) -> String {
+    serde_json::to_string(dump).expect("a map of texts is JSON")
+}
+
 /// `GET /backup` answers with JSON in a JSON string, and people save either.
 fn read_dump(text: &str) -> Result<BTreeMap<String, String>, ClusterRefusal> {
     let bad = |error: serde_json::Error| ClusterRefusal::BadDump { why: error.to_string() };

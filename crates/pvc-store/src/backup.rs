@@ -60,6 +60,17 @@ impl Store {
         Ok(Restored { keys: dump.len(), unfenceable: self.unfenceable() })
     }
 
+    /// As [`restore`](Store::restore), for an empty tree that is to take the place of a lost one. What nodes said of
+    /// themselves is left out, although nothing else stands in its place: nobody knows how old it is. Each
+    /// of its keys is there and says nothing, as in a new record.
+    pub async fn recover(&self, mut dump: BTreeMap<String, String>) -> Result<Restored, RestoreError> {
+        dump.retain(|key, _| !keys::is_observed(key));
+        let restored = self.restore(&dump).await?;
+        let total = dump.len();
+        self.repair().await.map_err(|source| RestoreError::Stopped { written: total, total, source })?;
+        Ok(restored)
+    }
+
     fn unfenceable(&self) -> Vec<NodeName> {
         self.with_raw(|raw| {
             let given = |node: &NodeName, key| {

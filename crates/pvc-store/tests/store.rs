@@ -722,6 +722,33 @@ async fn a_restore_brings_back_orders_and_not_what_was_so_then() {
 }
 
 #[tokio::test]
+async fn a_tree_is_recovered_with_its_orders_and_without_what_was_so_then() {
+    let world = empty().await;
+    let mut dump = Shape { seed: 3, nodes: 1, vms: 3, networks: 1, snapshots: 1 }.dump();
+    let (node, vm) = ("/nodes/pvchv1", "/domains/");
+    dump.insert("/pvcrs/working_on/pvchv1".to_owned(), "then".to_owned());
+    dump.insert("/tasks/1/progress".to_owned(), "half".to_owned());
+    dump.insert("/config/primary_node".to_owned(), "pvchv1".to_owned());
+    assert!(!dump[&format!("{node}/runningdomains")].is_empty(), "it would have said so");
+    world.store.recover(dump.clone()).await.expect("a valid dump");
+    let recovered = world.other.backup(true).await.expect("readable");
+    for key in ["daemonstate", "runningdomains", "keepalive", "memfree"] {
+        assert_eq!(recovered[&format!("{node}/{key}")], "", "{key}");
+    }
+    assert_eq!(recovered["/config/primary_node"], "");
+    assert!(!recovered.keys().any(|key| key.starts_with("/tasks/1") || key.ends_with("working_on/pvchv1")));
+    let orders = |of: &BTreeMap<String, String>| -> BTreeMap<String, String> {
+        let ends = ["/xml", "/state", "/node", "/tags", "/profile", "/domainstate"];
+        let is_order = |key: &String| key.starts_with(vm) && ends.iter().any(|end| key.ends_with(end));
+        of.iter().filter(|(key, _)| is_order(key)).map(|(key, text)| (key.clone(), text.clone())).collect()
+    };
+    assert_eq!(orders(&recovered), orders(&dump));
+    let view = world.other.fresh().await.expect("readable");
+    assert!(view.vms.len() == 3 && view.vms.values().all(|vm| vm.domain.is_ok() && vm.snapshots.len() == 1));
+    assert_eq!(view.config.primary, None);
+}
+
+#[tokio::test]
 async fn a_dump_that_does_not_fit_is_refused_before_anything_is_written() {
     let world = empty().await;
     let good: BTreeMap<String, String> = Shape::with_vms(1).dump();

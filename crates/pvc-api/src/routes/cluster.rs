@@ -117,8 +117,7 @@ params! {
 pub async fn get_backup(State(api): Api, Params(saving): Params<Saving>) -> Result<Response> {
     let secrets = saving.secrets.0;
     let dump = api.ask(async { cluster::backup(api.store(), secrets).await.map_err(store_error) }).await?;
-    let inner = serde_json::to_string(&dump).expect("a map of texts is JSON");
-    let mut response = json::ok(&inner);
+    let mut response = json::ok(&cluster::dump_text(&dump));
     response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     Ok(response)
 }
