@@ -85,7 +85,7 @@ pub fn nodes(page: &mut Page, cluster: &Cluster) {
     let nodes = || cluster.nodes.values();
     let free: Figure = ("free_memory", "free memory in MiB", |node| node.figures.memory_free_mib as f64);
     for (name, help, figure) in FIGURES.into_iter().chain([free]) {
-        page.gauge(&format!("pvc_node_{name}"), &format!("PVC node {help}"), |samples| {
+        page.gauge(&format!("pvc_node_{name}"), format!("PVC node {help}"), |samples| {
             nodes().for_each(|node| samples.add(&[("node", node.name.as_str())], figure(node)));
         });
     }

@@ -50,7 +50,7 @@ pub fn osds(page: &mut Page, cluster: &Cluster) {
         }
     });
     for (name, help, member, factor) in OSD_FIGURES {
-        page.gauge(&format!("pvc_ceph_osd_{name}"), &format!("PVC OSD {help}"), |samples| {
+        page.gauge(&format!("pvc_ceph_osd_{name}"), format!("PVC OSD {help}"), |samples| {
             for (osd, stats) in &osds {
                 samples.add(&[("osd", &osd.id)], number(stats.get(member)) * factor);
             }
@@ -116,7 +116,7 @@ pub fn pools(page: &mut Page, cluster: &Cluster) {
         pools.iter().for_each(|pool| samples.add(&[("pool", &pool.name)], pool.volume_count as f64));
     });
     for (name, help, member, factor) in POOL_FIGURES {
-        page.gauge(&format!("pvc_ceph_pool_{name}"), &format!("PVC pool {help}"), |samples| {
+        page.gauge(&format!("pvc_ceph_pool_{name}"), format!("PVC pool {help}"), |samples| {
             for pool in &pools {
                 samples.add(&[("pool", &pool.name)], number(pool.stats.get(member)) * factor);
             }
