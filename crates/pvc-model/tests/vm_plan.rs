@@ -108,7 +108,6 @@ impl World {
                     self.request(*vm, VmState::Start);
                 }
                 Step::Resume => self.guests.get_mut(vm).unwrap().condition = Condition::Running,
-                Step::Ask(_) => {}
             }
         }
     }
@@ -279,8 +278,7 @@ fn an_unreadable_record_is_no_order() {
 #[test]
 fn a_vm_that_another_node_runs_is_not_started_here_unless_that_node_is_proven_dead() {
     for (daemon, expected) in [
-        // Of a legacy peer, whose list may be wrong for good.
-        (DaemonState::Run, vec![Step::Ask(NodeName::new("hv2"))]),
+        (DaemonState::Run, vec![]),
         (DaemonState::Stop, vec![]),
         (DaemonState::Fenced, vec![Step::Start]),
         (DaemonState::Dead, vec![]),
@@ -293,34 +291,6 @@ fn a_vm_that_another_node_runs_is_not_started_here_unless_that_node_is_proven_de
         world.cluster.nodes.insert(NodeName::new("hv2"), Arc::new(other));
         assert_eq!(steps(&world.after(0)), expected, "{daemon}");
     }
-}
-
-#[test]
-fn a_vm_that_a_legacy_peer_lists_is_started_when_its_hypervisor_does_not_have_it() {
-    let mut world = World::new(&["hv1", "hv2", "hv3"]);
-    let uuid = world.put(vm(1, VmState::Start, Some("hv1")));
-    let hv2 = NodeName::new("hv2");
-    for legacy in ["hv2", "hv3"] {
-        let mut other = node(legacy);
-        other.running.push(uuid);
-        world.cluster.nodes.insert(NodeName::new(legacy), Arc::new(other));
-    }
-    let ask = |node: &str| vec![Step::Ask(NodeName::new(node))];
-    assert_eq!(steps(&world.after(0)), ask("hv2"));
-    let answer = |world: &mut World, node: &NodeName, has_guest| {
-        let now = world.now;
-        world.minds.get_mut(&uuid).unwrap().answered(node.clone(), has_guest, now);
-    };
-    answer(&mut world, &hv2, true);
-    let plan = world.after(5);
-    assert_eq!((steps(&plan), findings(&plan)), (vec![], vec![Finding::RunsOn(hv2.clone())]));
-    assert_eq!(plan.wake_at, Some(world.now + Duration::from_secs(10)), "it is asked again");
-    assert_eq!(steps(&world.after(10)), ask("hv2"));
-    answer(&mut world, &hv2, false);
-    assert_eq!(steps(&world.after(1)), ask("hv3"), "each that lists it");
-    answer(&mut world, &NodeName::new("hv3"), false);
-    assert_eq!(steps(&world.after(1)), [Step::Start]);
-    assert_eq!(steps(&world.after(60)), ask("hv2"), "what was said long ago may be so no more");
 }
 
 #[test]

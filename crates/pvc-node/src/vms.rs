@@ -391,7 +391,6 @@ impl VmReconciler {
             Ended::Died => mind.died_at_start(now),
             Ended::Pressed { instance, request } => mind.pressed(instance, request, now),
             Ended::Later => mind.try_later(now),
-            Ended::Answered { node, has_guest } => mind.answered(node, has_guest, now),
             Ended::Done | Ended::Moot | Ended::Left { .. } | Ended::Learnt { .. } | Ended::Cared => {}
         }
     }
@@ -578,9 +577,6 @@ fn announce(planned: &Planned, deaths: u32) {
         Step::Send(to) => tracing::info!(vm, %to, "moving to another node"),
         Step::Receive => tracing::info!(vm, "waiting to receive the VM"),
         Step::Resume => tracing::info!(vm, "a move has left the guest held, and it belongs here: it goes on"),
-        Step::Ask(node) => {
-            tracing::debug!(vm, %node, "asking whether the guest that is listed there is there")
-        }
         Step::Write(_) | Step::ClearFailure => {}
     }
 }

@@ -169,36 +169,6 @@ async fn a_shutdown_on_the_way_from_an_older_node_ends_with_a_start_here() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_vm_that_an_older_node_lists_and_does_not_have_is_started() {
-    let (world, older, _daemon) = beside().await;
-    let _there = older.peer.listens(&world);
-    world.request(older.vm, VmState::Stop).await;
-    world.until("it is off", || !world.hypervisor.is_there(older.vm)).await;
-    // As one was seen to do for good.
-    older.lists(&older.vm.to_string()).await;
-    world.request(older.vm, VmState::Start).await;
-    world.until_runs(older.vm).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_vm_that_an_older_node_lists_and_has_or_cannot_be_asked_for_stays_where_it_is() {
-    for reachable in [true, false] {
-        let (world, older, _daemon) = beside().await;
-        let _there = older.peer.listens(&world);
-        world.request(older.vm, VmState::Stop).await;
-        world.until("it is off", || !world.hypervisor.is_there(older.vm)).await;
-        older.hypervisor.start(older.vm, &world.vm(older.vm).xml).await.unwrap();
-        older.hypervisor.set_unreachable(!reachable);
-        older.lists(&older.vm.to_string()).await;
-        world.request(older.vm, VmState::Start).await;
-        let message = world.until_fault("VM_BLOCKED_VM1").await;
-        assert!(message.contains("hv2"), "{message}");
-        world.pass(60).await;
-        assert!(!world.hypervisor.is_there(older.vm), "reachable: {reachable}");
-    }
-}
-
-#[tokio::test(start_paused = true)]
 async fn an_operators_stop_is_not_taken_for_that_of_an_older_sender() {
     let (world, older, _daemon) = beside().await;
     let there = older.peer.listens(&world);

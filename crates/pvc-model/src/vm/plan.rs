@@ -30,7 +30,7 @@ use super::backoff::{Backoff, DEATHS_TO_REPORT, WELL_AFTER};
 use super::moving::{is_handed_over, is_moving, is_sent_held, is_taken_over, is_unclaimed};
 use super::{VmRecord, VmState};
 use crate::cluster::Cluster;
-use crate::node::{DaemonState, NodeRecord};
+use crate::node::DaemonState;
 use crate::{NodeName, Uuid};
 
 /// How a guest on this node is doing.
@@ -86,20 +86,7 @@ pub struct Mind {
     pressed: Option<Pressed>,
     deaths: Backoff,
     retry: Backoff,
-    /// What the hypervisors of legacy peers that list the VM have said when they were asked for its guest.
-    answers: BTreeMap<NodeName, Answer>,
 }
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Answer {
-    at: Duration,
-    has_guest: bool,
-}
-
-/// How long it holds that a hypervisor does not have a guest: its node may be given the VM again.
-const DENIAL_HOLDS: Duration = Duration::from_secs(30);
-/// How often a hypervisor is asked that has the guest, or does not say.
-const ASK_AGAIN: Duration = Duration::from_secs(15);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Alive {
@@ -155,24 +142,6 @@ impl Mind {
         if let Some(alive) = &mut self.alive {
             alive.ending = true;
         }
-    }
-
-    /// The hypervisor of `node` has said whether it has the guest; one that did not answer may have it.
-    pub fn answered(&mut self, node: NodeName, has_guest: bool, now: Duration) {
-        self.answers.insert(node, Answer { at: now, has_guest });
-    }
-
-    fn is_denied_by(&self, node: &NodeName, now: Duration) -> bool {
-        let is_fresh = |answer: &Answer| now.saturating_sub(answer.at) < DENIAL_HOLDS;
-        self.answers.get(node).is_some_and(|answer| !answer.has_guest && is_fresh(answer))
-    }
-
-    /// When the hypervisor of `node` may be asked again.
-    fn ask_at(&self, node: &NodeName) -> Duration {
-        self.answers
-            .get(node)
-            .filter(|answer| answer.has_guest)
-            .map_or(Duration::ZERO, |last| last.at + ASK_AGAIN)
     }
 
     /// Quick deaths in a row.
@@ -262,8 +231,6 @@ pub enum Step {
     Receive,
     /// Let a guest go on that a move has left held.
     Resume,
-    /// Ask the hypervisor of a legacy peer that lists the VM whether it has its guest.
-    Ask(NodeName),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -352,7 +319,7 @@ fn rank(step: &Step) -> u8 {
         Step::Destroy(_) => 0,
         Step::PressPower { .. } | Step::Send(_) => 1,
         Step::Write(_) | Step::Fail(_) | Step::ClearFailure => 2,
-        Step::Start | Step::Receive | Step::Resume | Step::Ask(_) => 3,
+        Step::Start | Step::Receive | Step::Resume => 3,
     }
 }
 
@@ -460,11 +427,8 @@ fn decide_running(view: &View<'_>, record: &VmRecord, guest: &Seen, mind: &Mind)
 fn decide_absent(view: &View<'_>, record: &VmRecord, mind: &Mind) -> Decision {
     match record.state {
         VmState::Start | VmState::Restart | VmState::Shutdown => {
-            let is_denied = |node: &NodeName| mind.is_denied_by(node, view.now);
-            if let Some(node) =
-                listing(view.cluster, record.uuid, view.node).find(|node| !is_denied(&node.name))
-            {
-                return blocked(view, node, mind);
+            if let Some(node) = running_on(view, record) {
+                return Decision::finding(Finding::RunsOn(node));
             }
         }
         _ => {}
@@ -559,33 +523,21 @@ fn crash_loop(mind: &Mind) -> Option<Finding> {
     (deaths >= DEATHS_TO_REPORT).then_some(Finding::CrashLoop { deaths })
 }
 
-/// What is done about a VM that `node` lists. Two running copies would be worse than one that starts late: a node of
-/// ours ends its copy when it sees that the VM is not its own. A legacy peer may list for good what it does not have, and
-/// its hypervisor can be asked.
-fn blocked(view: &View<'_>, node: &NodeRecord, mind: &Mind) -> Decision {
-    let blocked = Decision::finding(Finding::RunsOn(node.name.clone()));
-    if node.runs_our_daemon() || node.daemon_state != DaemonState::Run {
-        return blocked;
-    }
-    match mind.ask_at(&node.name) {
-        at if at > view.now => Decision { wake_at: Some(at), ..blocked },
-        _ => Decision { step: Some(Step::Ask(node.name.clone())), ..blocked },
-    }
+/// Another node that says it runs the VM and has not been proven dead. Two running copies would be
+/// worse than one that starts late: that node ends its copy when it sees that the VM is not its own.
+fn running_on(view: &View<'_>, record: &VmRecord) -> Option<NodeName> {
+    runs_elsewhere(view.cluster, record.uuid, view.node)
 }
 
 /// The node other than `here` that says it runs the VM, or is at starting or ending it, and has not been
 /// proven dead: silence alone proves nothing.
 pub fn runs_elsewhere(cluster: &Cluster, vm: Uuid, here: &NodeName) -> Option<NodeName> {
-    listing(cluster, vm, here).next().map(|other| other.name.clone())
-}
-
-/// All nodes of [`runs_elsewhere`].
-fn listing<'a>(cluster: &'a Cluster, vm: Uuid, here: &'a NodeName) -> impl Iterator<Item = &'a NodeRecord> {
-    let others = cluster.nodes.values().map(|node| &**node).filter(move |other| other.name != *here);
-    others.filter(move |other| {
-        (other.running.contains(&vm) || other.working_on.contains(&vm))
+    let runs = |other: &&std::sync::Arc<crate::node::NodeRecord>| {
+        other.name != *here
+            && (other.running.contains(&vm) || other.working_on.contains(&vm))
             && other.daemon_state != DaemonState::Fenced
-    })
+    };
+    cluster.nodes.values().find(runs).map(|other| other.name.clone())
 }
 
 fn is_alone(view: &View<'_>) -> bool {

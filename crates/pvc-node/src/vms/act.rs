@@ -54,11 +54,6 @@ pub(super) enum Ended {
     Moot,
     /// It could not be tried, for a reason that may pass.
     Later,
-    /// The hypervisor of `node` was asked for the guest; one that does not answer may have it.
-    Answered {
-        node: NodeName,
-        has_guest: bool,
-    },
     /// It was handed over to this node, and is looked after until that has taken notice. `written` is the
     /// write that says so, if there was one.
     Left {
@@ -248,27 +243,11 @@ impl Actor {
                 Err(error) => Err(error.into()),
             },
             Step::Fail(reason) => Ok(self.fail(planned, reason).await),
-            Step::Ask(node) => Ok(self.ask(planned, node).await),
             Step::ClearFailure => Ok(self.write(planned, vec![VmChange::FailedReason(String::new())]).await),
             Step::Start | Step::Send(_) | Step::Receive => {
                 unreachable!("starts and moves have ways of their own, without this deadline")
             }
         }
-    }
-
-    async fn ask(&self, planned: &Planned, node: &NodeName) -> Ended {
-        let host = self.shared.settings.migration.host(node);
-        let has_guest = match self.shared.ports.hypervisor.state_at(&host, planned.vm).await {
-            Ok(there) => there.is_some(),
-            Err(error) => {
-                tracing::debug!(vm = planned.name, %node, %error, "the hypervisor does not say whether it has the guest");
-                true
-            }
-        };
-        if !has_guest {
-            tracing::warn!(vm = planned.name, %node, "the node lists the VM, and its hypervisor does not have it");
-        }
-        Ended::Answered { node: node.clone(), has_guest }
     }
 
     /// Why the VM would not start again, if it is to be restarted: asked as long as its guest is well.
