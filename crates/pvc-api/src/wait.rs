@@ -8,6 +8,7 @@ use pvc_model::cluster::Cluster;
 use pvc_model::fault;
 use pvc_model::node::{DaemonState, DomainState, NodeRecord};
 use pvc_model::request::StateRequest;
+use pvc_model::vm::plan::runs_elsewhere;
 use pvc_model::vm::{VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
 use pvc_ops::node::DomainRequest;
@@ -79,13 +80,21 @@ fn too_long(what: &str, limit: Duration, trouble: Trouble) -> ApiError {
 }
 
 /// What keeps a VM waiting that `node` has work with.
-fn vm_trouble(api: &ApiState, cluster: &Cluster, node: Option<&NodeName>) -> Trouble {
+fn vm_trouble(api: &ApiState, cluster: &Cluster, vm: Uuid, node: Option<&NodeName>) -> Trouble {
     let silent = node.and_then(|node| cluster.nodes.get(node));
     if let Some(node) = silent.filter(|node| node.daemon_state != DaemonState::Run) {
         return Trouble {
             why: format!(", because the daemon of node `{}` is in state `{}`", node.name, node.daemon_state),
             hint: "start that node's daemon; what was asked for is done once it runs".to_owned(),
         };
+    }
+    let other = node.and_then(|node| runs_elsewhere(cluster, vm, node));
+    if let Some(other) = other {
+        let why = format!(", because node `{other}` says that it runs the VM or works on it");
+        let hint = format!(
+            "see whether `virsh list` on `{other}` has it, and whether libvirtd and PVC's daemon run there"
+        );
+        return Trouble { why, hint };
     }
     let deaf = node.filter(|node| has_deaf_hypervisor(cluster, node, api.clock().wall()));
     let (why, hint) = match deaf {
@@ -131,7 +140,7 @@ fn has_deaf_hypervisor(cluster: &Cluster, node: &NodeName, now: Duration) -> boo
 pub async fn for_state(api: &ApiState, vm: Uuid, name: &str, request: StateRequest) -> Result<()> {
     let what = format!("the end of `{}` of VM `{name}`", request.as_str());
     let trouble = |cluster: &Cluster| {
-        vm_trouble(api, cluster, cluster.vms.get(&vm).and_then(|record| record.node.as_ref()))
+        vm_trouble(api, cluster, vm, cluster.vms.get(&vm).and_then(|record| record.node.as_ref()))
     };
     until(api, &what, trouble, |cluster| look_at_state(cluster, vm, name, request)).await
 }
@@ -183,7 +192,7 @@ pub async fn for_move(api: &ApiState, moved: &Moved) -> Result<()> {
         }
     };
     let what = format!("the arrival of VM `{name}` on node `{}`", moved.to);
-    until(api, &what, |cluster| vm_trouble(api, cluster, Some(&moved.to)), look).await
+    until(api, &what, |cluster| vm_trouble(api, cluster, moved.uuid, Some(&moved.to)), look).await
 }
 
 fn runs_on(cluster: &Cluster, moved: &Moved) -> bool {

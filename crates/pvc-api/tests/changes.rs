@@ -405,6 +405,18 @@ async fn who_waits_in_vain_hears_that_the_hypervisor_does_not_answer_if_that_is_
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_waits_in_vain_hears_which_other_node_says_that_it_runs_the_vm() {
+    let api = with_web().await;
+    api.write("/nodes/pvchv2/runningdomains", UUID).await;
+    api.eventually("the old list is seen", |view| !view.nodes["pvchv2"].running.is_empty()).await;
+    let why = "because node `pvchv2` says that it runs the VM or works on it; the change itself was made";
+    let said = api.post("/vm/web/state?state=start&wait=True").await.refused(504);
+    assert!(said.ends_with(why), "{said}");
+    let said = api.post("/vm/web/node?action=move&node=pvchv3&wait=True").await.refused(504);
+    assert!(said.ends_with(why), "{said}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn q59_a_wait_is_bounded_in_time_and_number_and_ends_with_the_daemon() {
     let limits = Limits { waits: 1, ..Limits::default() };
     let api = start(&Shape::with_vms(0).dump(), ApiSettings { limits, ..settings() }).await;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use pvc_model::cluster::Cluster;
-use pvc_model::node::DaemonState;
+use pvc_model::node::{DaemonNote, DaemonState};
 use pvc_model::vm::moving::{MoveNote, MovePhase};
 use pvc_model::vm::plan::{
     Condition, Finding, Mind, Plan, Planned, Seen, Step, View, WhyDestroy, observe, plan,
@@ -288,8 +288,60 @@ fn a_vm_that_another_node_runs_is_not_started_here_unless_that_node_is_proven_de
         let mut other = node("hv2");
         other.running.push(uuid);
         other.daemon_state = daemon.clone();
+        let version = other.pvc_version.clone();
+        other.daemon =
+            Some(DaemonNote { version, storage_address: None, runs_guests: true, takes_held_guests: false });
         world.cluster.nodes.insert(NodeName::new("hv2"), Arc::new(other));
         assert_eq!(steps(&world.after(0)), expected, "{daemon}");
+    }
+}
+
+#[test]
+fn whether_an_older_node_that_lives_really_runs_a_vm_is_asked_at_its_start_and_of_no_other() {
+    let note = || DaemonNote {
+        version: "0.2.0".to_owned(),
+        storage_address: None,
+        runs_guests: true,
+        takes_held_guests: false,
+    };
+    let other = |name: &str, is_ours: bool, state: DaemonState| {
+        let mut other = node(name);
+        other.running.push(Uuid::from_u128(1));
+        other.daemon_state = state;
+        other.pvc_version = if is_ours { "0.2.0" } else { "1.0.3" }.to_owned();
+        // Our note stays when a node is moved back to an older daemon.
+        other.daemon = Some(note());
+        other
+    };
+    let older = |state| other("hv2", false, state);
+    let ours = || other("hv3", true, DaemonState::Run);
+    for (others, state, expected, who) in [
+        (vec![older(DaemonState::Run)], VmState::Start, vec![Step::Start], "hv2"),
+        (vec![older(DaemonState::Run)], VmState::Restart, vec![], "hv2"),
+        (vec![older(DaemonState::Run)], VmState::Shutdown, vec![], "hv2"),
+        (vec![older(DaemonState::Stop)], VmState::Start, vec![], "hv2"),
+        (vec![older(DaemonState::Dead)], VmState::Start, vec![], "hv2"),
+        (vec![ours()], VmState::Start, vec![], "hv3"),
+        (vec![older(DaemonState::Run), ours()], VmState::Start, vec![], "hv3"),
+    ] {
+        let mut world = World::new(&["hv1", "hv2", "hv3"]);
+        let uuid = world.put(vm(1, state.clone(), Some("hv1")));
+        let about = format!("{state} {others:?}");
+        for other in others {
+            world.cluster.nodes.insert(other.name.clone(), Arc::new(other));
+        }
+        let blocked = vec![Finding::RunsOn(NodeName::new(who))];
+        let plan = world.after(0);
+        assert_eq!((steps(&plan), findings(&plan)), (expected, blocked.clone()), "{about}");
+        // While it is asked, and between two questions, it is still so that nothing runs here.
+        world.guests.clear();
+        world.minds.get_mut(&uuid).unwrap().busy = true;
+        assert_eq!(findings(&world.after(1)), blocked, "{about}");
+        let mind = world.minds.get_mut(&uuid).unwrap();
+        mind.busy = false;
+        mind.try_later(world.now);
+        let plan = world.after(0);
+        assert_eq!((steps(&plan), findings(&plan)), (vec![], blocked), "{about}");
     }
 }
 

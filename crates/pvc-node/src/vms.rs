@@ -10,6 +10,7 @@
 //! - Each effect is checked once more against a fresh view just before it happens.
 
 mod act;
+mod elsewhere;
 mod findings;
 mod locks;
 mod receive;

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use older::Peer;
 use pvc_model::vm::VmState;
 use pvc_model::{NodeName, Uuid};
-use pvc_ports::{Hypervisor, Op};
+use pvc_ports::{GuestRun, Hypervisor, Op};
 use pvc_store::lock::{LockKind, LockRecipe};
 use pvc_testkit::older::{Older as Daemon103, OlderAsk};
 use pvc_testkit::{Manner, ScriptedHypervisor, SeededRandom};
@@ -99,6 +99,52 @@ async fn hand_over(world: &World, older: &Older, daemon: &Daemon103) {
     older.order(world, "hv2").await;
     until_record(world, older, "start", "hv2").await;
     world.until("it listens on", || daemon.hears_of(older.vm)).await;
+}
+
+/// hv1, which is ours and is to start the VM, beside hv2, whose list names it.
+async fn listed_there(runs_there: bool) -> (World, Older) {
+    let world = world().await;
+    let vm = world.define(1, VmState::Start).await;
+    let older = Older::join(&world, vm).await;
+    if runs_there {
+        // Held is not gone.
+        older.hypervisor.insert(vm, "vm1");
+        older.hypervisor.set_run(vm, GuestRun::Paused);
+    }
+    older.lists(&vm.to_string()).await;
+    (world, older)
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_older_list_names_and_its_hypervisor_does_not_have_is_started_here() {
+    let (world, older) = listed_there(false).await;
+    let _daemon = world.running().await;
+    world.until_runs(older.vm).await;
+    world.until("it is listed", || world.node().unwrap().running == [older.vm]).await;
+    assert_eq!(world.hypervisor.count("start", older.vm), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_older_hypervisor_may_have_is_not_started_here() {
+    for is_deaf in [false, true] {
+        let (world, older) = listed_there(!is_deaf).await;
+        older.hypervisor.set_unreachable(is_deaf);
+        let _daemon = world.running().await;
+        world.until_fault("VM_BLOCKED_VM1").await;
+        assert_eq!(world.hypervisor.count("start", older.vm), 0, "{is_deaf}");
+        older.hypervisor.set_unreachable(false);
+        older.hypervisor.destroy(older.vm).await.unwrap();
+        world.until_runs(older.vm).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_vm_on_its_way_from_an_older_node_that_does_not_have_it_any_more_is_started_here() {
+    let (world, older) = listed_there(false).await;
+    older.write_order("hv1", "").await;
+    let _daemon = world.running().await;
+    until_record(&world, &older, "start", "hv1").await;
+    world.until_runs(older.vm).await;
 }
 
 async fn until_record(world: &World, older: &Older, state: &str, node: &str) {

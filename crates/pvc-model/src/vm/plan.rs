@@ -7,7 +7,7 @@
 //!   record         guest here      step
 //!   ──────────────────────────────────────────────────────────────────────────────
 //!   here, start    yes             (adopted; an old failure is forgotten)
-//!   here, start    no              Start, with back-off after deaths
+//!   here, start    no              Start, with back-off after deaths; not while another node has it
 //!   here, restart  yes / no        power button, then plug / write `start`
 //!   here, shutdown yes / no        power button, then plug / write `stop`
 //!   here, stop     yes / no        pull the plug / (nothing)
@@ -30,7 +30,7 @@ use super::backoff::{Backoff, DEATHS_TO_REPORT, WELL_AFTER};
 use super::moving::{is_handed_over, is_moving, is_sent_held, is_taken_over, is_unclaimed};
 use super::{VmRecord, VmState};
 use crate::cluster::Cluster;
-use crate::node::DaemonState;
+use crate::node::{DaemonState, NodeRecord};
 use crate::{NodeName, Uuid};
 
 /// How a guest on this node is doing.
@@ -364,10 +364,11 @@ fn place<'a>(view: &View<'_>, record: &'a VmRecord) -> Place<'a> {
 /// Decides about one VM. Nothing is decided while something that was begun has not ended.
 pub fn decide(view: &View<'_>, record: &VmRecord, mind: &Mind) -> Decision {
     if mind.busy {
-        return Decision { finding: crash_loop(mind), ..Decision::default() };
+        let finding = crash_loop(mind).or_else(|| blocked(view, record));
+        return Decision { finding, ..Decision::default() };
     }
     if let Some(until) = mind.retry.wait_until(view.now) {
-        return Decision::wait(until);
+        return Decision { finding: blocked(view, record), ..Decision::wait(until) };
     }
     let guest = view.guests.get(&record.uuid);
     if let (VmState::Unknown(word), Some(_)) = (&record.state, guest) {
@@ -425,13 +426,14 @@ fn decide_running(view: &View<'_>, record: &VmRecord, guest: &Seen, mind: &Mind)
 }
 
 fn decide_absent(view: &View<'_>, record: &VmRecord, mind: &Mind) -> Decision {
-    match record.state {
-        VmState::Start | VmState::Restart | VmState::Shutdown => {
-            if let Some(node) = running_on(view, record) {
-                return Decision::finding(Finding::RunsOn(node));
-            }
-        }
-        _ => {}
+    if let Some(finding) = blocked(view, record) {
+        // Whoever starts it asks the hypervisors of those that say so first.
+        let is_asked = record.state == VmState::Start
+            && runners(view.cluster, record.uuid, view.node).all(|other| may_be_outdated(other));
+        return match is_asked {
+            true => Decision { finding: Some(finding), ..start(view, record, mind) },
+            false => Decision::finding(finding),
+        };
     }
     match record.state {
         VmState::Start => start(view, record, mind),
@@ -523,21 +525,40 @@ fn crash_loop(mind: &Mind) -> Option<Finding> {
     (deaths >= DEATHS_TO_REPORT).then_some(Finding::CrashLoop { deaths })
 }
 
-/// Another node that says it runs the VM and has not been proven dead. Two running copies would be
-/// worse than one that starts late: that node ends its copy when it sees that the VM is not its own.
-fn running_on(view: &View<'_>, record: &VmRecord) -> Option<NodeName> {
-    runs_elsewhere(view.cluster, record.uuid, view.node)
+/// That another node says it runs the VM that should be done something about here, and has not been proven dead. Two
+/// running copies would be worse than one that starts late: that node ends its copy when it sees that the VM is not
+/// its own.
+fn blocked(view: &View<'_>, record: &VmRecord) -> Option<Finding> {
+    let is_here = record.is_assigned_to(view.node) && !view.guests.contains_key(&record.uuid);
+    let is_meant = matches!(record.state, VmState::Start | VmState::Restart | VmState::Shutdown);
+    let other = runs_elsewhere(view.cluster, record.uuid, view.node).filter(|_| is_here && is_meant);
+    other.map(Finding::RunsOn)
 }
 
 /// The node other than `here` that says it runs the VM, or is at starting or ending it, and has not been
-/// proven dead: silence alone proves nothing.
+/// proven dead: silence alone proves nothing. One of ours if there is one: its list is never outdated for long.
 pub fn runs_elsewhere(cluster: &Cluster, vm: Uuid, here: &NodeName) -> Option<NodeName> {
-    let runs = |other: &&std::sync::Arc<crate::node::NodeRecord>| {
+    runners(cluster, vm, here).min_by_key(|other| !other.runs_our_daemon()).map(|other| other.name.clone())
+}
+
+/// All nodes of which [`runs_elsewhere`] is one.
+pub fn runners<'a>(
+    cluster: &'a Cluster,
+    vm: Uuid,
+    here: &'a NodeName,
+) -> impl Iterator<Item = &'a NodeRecord> + use<'a> {
+    let all = cluster.nodes.values().map(|other| &**other);
+    all.filter(move |other| {
         other.name != *here
             && (other.running.contains(&vm) || other.working_on.contains(&vm))
             && other.daemon_state != DaemonState::Fenced
-    };
-    cluster.nodes.values().find(runs).map(|other| other.name.clone())
+    })
+}
+
+/// Whether what the node says it runs may be of long ago, so that its hypervisor has to be asked: a daemon of the older
+/// kind keeps in its list what is gone. One that is silent may be cut off with its guests, and is not asked.
+pub fn may_be_outdated(node: &NodeRecord) -> bool {
+    !node.runs_our_daemon() && node.daemon_state == DaemonState::Run
 }
 
 fn is_alone(view: &View<'_>) -> bool {

@@ -83,6 +83,9 @@ pub(super) enum Trouble {
     /// Its node is asked to free it, by being seen to need it.
     #[error("RBD lock {lock} ({address}) on volume {volume} is one of node `{node}`, which is to free it")]
     HeldBy { lock: String, address: String, volume: VolumeId, node: NodeName },
+    /// It may be running: never started a second time.
+    #[error("node `{node}` says that it runs the VM, {why}")]
+    Elsewhere { node: NodeName, why: String },
     /// It may work the next time.
     #[error("it took longer than {seconds} s")]
     TooSlow { seconds: u64 },

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::act::Ended;
 use super::condition;
+use super::elsewhere::check_elsewhere;
 use crate::shared::Shared;
 
 /// How long the turn may be somebody else's.
@@ -192,15 +193,17 @@ impl Receiver {
         }
     }
 
-    /// Nobody has queued to send it. If no node has it any more, it is started here: it was on its way here. A sender
+    /// Nobody has queued to send it. If no node has it any more, whatever a legacy peer lists, it is started here: it
+    /// was on its way here. A sender
     /// of the older kind may have been busy when it heard of it, and is told again.
     async fn nobody_sends(&self) -> Ended {
         let view = match self.shared.store.fresh().await {
             Ok(view) => view,
             Err(error) => return self.later(&error),
         };
-        let is_elsewhere = self.is_listed_elsewhere(&view);
-        if !is_elsewhere && let Ok(Arrival::Discard) = self.look().await {
+        let is_listed = self.is_listed_elsewhere(&view);
+        let is_elsewhere = is_listed && check_elsewhere(&self.shared, &view, self.vm).await.is_err();
+        if !is_listed && let Ok(Arrival::Discard) = self.look().await {
             return self.start_afresh().await;
         }
         if is_elsewhere && self.sender == Peer::Ours {
@@ -208,8 +211,7 @@ impl Receiver {
         }
         let write = |cluster: &Cluster| {
             let record = self.record(cluster).filter(|record| is_moving(&record.state)).ok_or(Moot)?;
-            if self.is_listed_elsewhere(cluster) != is_elsewhere || !record.is_assigned_to(self.shared.name())
-            {
+            if self.is_listed_elsewhere(cluster) != is_listed || !record.is_assigned_to(self.shared.name()) {
                 return Err(Moot);
             }
             let state = if is_elsewhere { record.state.clone() } else { VmState::Start };

@@ -17,6 +17,7 @@ use pvc_ports::{Attachment, HypervisorError};
 use pvc_store::VmChange;
 
 use super::act::{Actor, DEADLINE, Ended, Trouble, console_log_path, still_ordered};
+use super::elsewhere::check_elsewhere;
 use super::locks::{check_rivals, free_own_locks};
 
 /// How long a start waits for a node to free what a guest that is gone has left there. That node sees that this one
@@ -38,6 +39,8 @@ impl Actor {
     /// Starts the VM if `record` still says what it said. Returns when the hypervisor is through with it, however
     /// long that takes.
     pub(super) async fn start(&self, planned: &Planned, record: &Arc<VmRecord>) -> Result<Ended, Trouble> {
+        // Asking others takes its time, and no other start's turn.
+        check_elsewhere(&self.shared, &self.shared.store.view(), record.uuid).await?;
         let asked_until = self.shared.now() + ASKED;
         let (slot, prepared) = loop {
             let slot = self.starts.acquire().await.expect("the semaphore is never closed");
