@@ -583,6 +583,24 @@ async fn a_vm_whose_guest_ended_on_the_way_is_started_on_its_new_node() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_vm_that_is_moved_while_it_is_being_started_runs_once_on_its_new_node() {
+    for (state, takes) in [(VmState::Migrate, 5), (VmState::Migrate, 100), (VmState::MigrateLive, 100)] {
+        let two = two().await;
+        two.one.request(two.vm, VmState::Stop).await;
+        two.one.until("it is off", || two.runs_on() == (false, false)).await;
+        two.manner(Manner { start_takes: Duration::from_secs(takes), ..Manner::default() });
+        two.one.request(two.vm, VmState::Start).await;
+        two.one.until("it is being made", || two.one.hypervisor.is_there(two.vm)).await;
+        two.order(state.clone(), "hv2").await;
+        two.one.pass(40).await;
+        assert_eq!(two.runs_on(), (false, true), "{state}, a start of {takes} s");
+        two.until_place("start", "hv2", "hv1").await;
+        let resumed = |world: &World| world.hypervisor.count("resume", two.vm);
+        assert_eq!((resumed(&two.one), resumed(&two.two)), (1, 1), "the guest before, and this one");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_lock_that_is_not_the_senders_is_left_alone() {
     let world = two().await;
     world.manner(Manner { never_converges: true, ..Manner::default() });

@@ -99,7 +99,7 @@ impl Records {
             let running = here.map(|(number, _)| Uuid::from_u128(0x77_0000 + number as u128)).collect();
             store.report(vec![Report::Running(NodeName::new(node.name), running)]).await.unwrap();
         }
-        serde_json::to_string(&store.backup(false).await.unwrap()).unwrap()
+        serde_json::to_string(&store.backup(true).await.unwrap()).unwrap()
     }
 
     async fn write_node(&self, store: &Store, node: &Node) {
