@@ -24,7 +24,7 @@ RUN=(libvirt-daemon-system libvirt-clients qemu-system-x86 qemu-utils seabios bu
 # Without an slf4j binding on its class path a ZooKeeper server logs nothing at all.
 # A Ceph of one monitor, one manager and one OSD on the loopback is what volumes in a cluster are tested on.
 TEST=(zookeeper default-jre-headless libslf4j-java python3 python3-venv e2fsprogs strace
-    ceph-mon ceph-mgr ceph-osd ceph-common qemu-block-extra openipmi ipmitool)
+    ceph-mon ceph-mgr ceph-osd ceph-common qemu-block-extra openipmi ipmitool nftables)
 # What `cargo xtask package` packs with.
 PACKAGE=(dpkg-dev binutils)
 # The lab's nodes bring their own packages; this is what makes, boots, connects and unplugs them.

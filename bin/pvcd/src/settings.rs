@@ -10,6 +10,7 @@ use pvc_config::{ClusterNetwork, Config, FenceAction, LocateError, Machine};
 use pvc_linux::OsRandom;
 use pvc_linux::log::LogSettings;
 use pvc_model::fence::Rules;
+use pvc_model::host_filter::HostFilter;
 use pvc_model::link::IpNet;
 use pvc_model::network_core::{CoreNet, CoreNetwork, CoreNetworks};
 use pvc_model::node::NodeRole;
@@ -112,6 +113,7 @@ pub fn node(config: &Config) -> NodeSettings {
         console_log_lines: config.logging.console_log_lines as usize,
         node_log_lines: config.logging.node_log_lines as usize,
         core_networks: core_networks(config),
+        host_filter: host_filter(config),
         storage_address: storage.map(|address| address.addr().to_string()),
         migration: MigrationSettings {
             domain: cluster.map(|network| network.domain.clone()).unwrap_or_default(),
@@ -195,6 +197,18 @@ fn core_networks(config: &Config) -> Option<CoreNetworks> {
     })
 }
 
+/// Who may reach the ports that the nodes have for each other. Ports that the configuration does not name are known.
+fn host_filter(config: &Config) -> Option<HostFilter> {
+    let firewall = config.firewall.as_ref()?;
+    let database = &config.database;
+    let moved = [database.zookeeper_port]
+        .into_iter()
+        .chain(database.keydb.as_ref().map(|keydb| keydb.port))
+        .chain([&database.metadata, &database.dns].into_iter().flatten().map(|postgres| postgres.port));
+    let nodes = firewall.nodes.iter().copied().map(IpNet::V4).collect();
+    HostFilter::new(nodes, firewall.allow.clone(), moved)
+}
+
 /// # Errors
 /// The token of a machine by itself can neither be read nor made.
 pub fn api(config: &Config) -> anyhow::Result<ApiSettings> {
@@ -275,6 +289,27 @@ mod tests {
         let text = include_str!("../../../packaging/config/pvc.conf");
         assert!(text.contains(from), "the sample configuration says `{from}`");
         node(&Config::parse(&text.replace(from, to), "pvc.conf", "pvchv1").unwrap())
+    }
+
+    #[test]
+    fn the_filter_lets_all_nodes_and_floating_addresses_in_and_a_network_of_own_choices_whole() {
+        let let_in = |settings: NodeSettings| {
+            let filter = settings.host_filter.expect("the sample switches it on");
+            filter.nodes.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        let mut every_node = Vec::new();
+        for net in ["10.0.0", "10.1.0", "10.2.0"] {
+            every_node.extend([1, 2, 3, 250].map(|host| format!("{net}.{host}/32")));
+        }
+        assert_eq!(let_in(sample("enabled: yes\n    allow", "enabled: yes\n    allow")), every_node);
+        let (by_id, chosen) = ("node_ip_selection: by-id        #", "node_ip_selection: 10.0.0.1 #");
+        let some = let_in(sample(by_id, chosen));
+        assert_eq!(some[0], "10.0.0.0/24", "others may have any address there");
+        assert_eq!(some[1..], every_node[4..]);
+        let named = sample("allow: []", "allow: [192.0.2.7, 2001:db8::/48]").host_filter.unwrap().allowed;
+        assert_eq!(named, ["192.0.2.7/32", "2001:db8::/48"].map(|net| net.parse().unwrap()).into());
+        assert_eq!(sample("enabled: yes\n    allow", "enabled: no\n    allow").host_filter, None);
+        assert_eq!(sample("enable_networking: yes", "enable_networking: no").host_filter, None);
     }
 
     #[test]

@@ -25,8 +25,10 @@ pub(crate) fn config(reader: &mut Reader<'_>, node: NodeIdentity) -> Config {
     let (cluster, is_listed) = cluster(reader, &node);
     // Which address a machine would have that is no node of this cluster is no mistake of the file.
     let networks = networks::read(reader, is_listed.then_some(&node), &cluster.all_nodes);
+    let firewall = firewall(reader, networks.as_ref(), &cluster.all_nodes);
     Config {
         standalone: standalone(reader),
+        firewall,
         database: database(reader),
         timers: timers(reader),
         fencing: fencing(reader, &node.id),
@@ -48,6 +50,28 @@ pub(crate) fn config(reader: &mut Reader<'_>, node: NodeIdentity) -> Config {
         cluster,
         networks,
     }
+}
+
+/// Whom this node's packet filter lets in, if there is to be one.
+fn firewall(reader: &mut Reader<'_>, networks: Option<&Networks>, all_nodes: &[String]) -> Option<Firewall> {
+    let enabled: bool = reader.want(keys::FIREWALL);
+    let allow: Vec<ipnet::IpNet> = reader.get("cluster.firewall.allow").unwrap_or_default();
+    if !enabled || reader.standalone {
+        return None;
+    }
+    if !reader.is_on(keys::NETWORKING) {
+        let hint = "switch `subsystem.enable_networking` on, or filter with what manages the networks";
+        reader.warn_at(keys::FIREWALL, HERE, "is on and networking is off: there is no filter", hint);
+        return None;
+    }
+    let (nodes, whole) = networks::node_addresses(reader.format, networks?, all_nodes);
+    if !whole.is_empty() {
+        let found =
+            format!("lets all hosts of {} in: this file does not know each node's address", whole.join(", "));
+        let hint = "with `node_ip_selection: by-id` and `cluster.all_nodes` in a pvc.conf it does";
+        reader.warn_at(keys::FIREWALL, HERE, found, hint);
+    }
+    Some(Firewall { nodes, allow: allow.into_iter().collect() })
 }
 
 /// The API's section alone, for a client on this machine.

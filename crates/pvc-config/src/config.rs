@@ -1,12 +1,13 @@
 //! The configuration as the daemons use it.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ipnet::Ipv4Net;
+use ipnet::{IpNet, Ipv4Net};
 
 use crate::problem::Problem;
 use crate::secret::{RawSection, Secret};
@@ -40,6 +41,8 @@ pub struct Config {
     pub cluster: Cluster,
     /// Given whenever networking is on in a cluster.
     pub networks: Option<Networks>,
+    /// Given where the node is to keep strangers off the ports between the nodes.
+    pub firewall: Option<Firewall>,
     pub database: Database,
     pub timers: Timers,
     pub fencing: Fencing,
@@ -178,6 +181,14 @@ pub struct ClusterNetwork {
     pub selection: AddressSelection,
     /// This node's address and the network's mask; `None` if it has none.
     pub address: Option<Ipv4Net>,
+}
+
+/// Who may reach the services that the nodes have for each other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Firewall {
+    /// The nodes' addresses as far as this file knows them; else the networks they are in.
+    pub nodes: BTreeSet<Ipv4Net>,
+    pub allow: BTreeSet<IpNet>,
 }
 
 /// How a node gets its address on a network.

@@ -120,6 +120,7 @@ pub(crate) const NETWORKING: &str = "subsystem.enable_networking";
 pub(crate) const STORAGE: &str = "subsystem.enable_storage";
 pub(crate) const WORKER: &str = "subsystem.enable_worker";
 pub(crate) const API: &str = "subsystem.enable_api";
+pub(crate) const FIREWALL: &str = "cluster.firewall.enabled";
 pub(crate) const TLS: &str = "api.ssl.enabled";
 
 const WITH_NETWORKING: Need = Need::ClusterWith(&[NETWORKING]);
@@ -252,6 +253,14 @@ pub(crate) const KEYS: &[Key] = &[
     )
     .old_only()
     .need(WITH_NETWORKING),
+    // cluster.firewall
+    key(
+        FIREWALL,
+        Kind::Flag,
+        "Keep everybody but the nodes off the ports that the nodes have for each other: see the manual (security). Needs `subsystem.enable_networking`.",
+    )
+    .default("false"),
+    key("cluster.firewall.allow", Kind::Sources, "Who else may reach them."),
     // database
     key("database.zookeeper.port", Kind::Port, "Port of ZooKeeper on the coordinators.")
         .need(Need::Cluster)

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 
-use ipnet::Ipv4Net;
+use ipnet::{IpNet, Ipv4Net};
 
 use crate::config::AddressSelection;
 use crate::secret::{RawSection, Secret};
@@ -48,6 +48,8 @@ pub(crate) enum Kind {
     Choice(&'static [&'static str]),
     NodeNames,
     Hosts,
+    /// Addresses and networks, of either family.
+    Sources,
     Uuid,
     Secret,
     /// A section that is only passed on.
@@ -66,6 +68,7 @@ pub(crate) enum Value {
     /// With the mask it was written with, if any.
     Selection(AddressSelection, Option<u8>),
     Names(Vec<String>),
+    Sources(Vec<IpNet>),
     Secret(Secret),
     Section(RawSection),
 }
@@ -112,6 +115,7 @@ impl Kind {
             Kind::Choice(choices) => return one_of(choices),
             Kind::NodeNames => "a list of short host names",
             Kind::Hosts => "a list of host names or addresses",
+            Kind::Sources => "a list of addresses or networks, like `10.0.0.0/24` or `2001:db8::7`",
             Kind::Uuid => "a UUID, like `2f6d7b2e-8f0c-4d53-9b0e-3c8a5c1f9a10`",
             Kind::Secret => "text",
             Kind::Section => "a section of keys",
@@ -133,6 +137,7 @@ impl Kind {
         match self {
             Kind::NodeNames => list(node, node_name).map(Value::Names),
             Kind::Hosts => list(node, host).map(Value::Names),
+            Kind::Sources => list(node, source).map(Value::Sources),
             Kind::Section => match &node.data {
                 Data::Map(_) => Ok(Value::Section(RawSection::new(node.to_json()))),
                 Data::Scalar(_) | Data::List(_) => Err(Mismatch::default()),
@@ -166,7 +171,7 @@ impl Kind {
             Kind::Choice(choices) => choice(text, choices),
             Kind::Uuid => uuid(text).map(Value::Text),
             Kind::Secret => Ok(Value::Secret(Secret::new(text))),
-            Kind::NodeNames | Kind::Hosts | Kind::Section => Err(Mismatch::default()),
+            Kind::NodeNames | Kind::Hosts | Kind::Sources | Kind::Section => Err(Mismatch::default()),
         }
     }
 }
@@ -266,7 +271,7 @@ fn number_hint(text: &str) -> Mismatch {
     }
 }
 
-fn list(node: &Node, item: fn(&str) -> Read<String>) -> Read<Vec<String>> {
+fn list<T>(node: &Node, item: fn(&str) -> Read<T>) -> Read<Vec<T>> {
     let items = match &node.data {
         Data::List(items) => items,
         Data::Scalar(_) => {
@@ -428,6 +433,12 @@ fn old_selection(text: &str) -> Read<Value> {
     selection(text)
 }
 
+/// A single address stands for itself alone.
+fn source(text: &str) -> Read<IpNet> {
+    let address = text.parse::<IpAddr>().map(IpNet::from);
+    address.or_else(|_| text.parse::<IpNet>().map(|net| net.trunc())).map_err(|_| Mismatch::default())
+}
+
 fn choice(text: &str, choices: &'static [&'static str]) -> Read<Value> {
     if let Some(choice) = choices.iter().find(|choice| choice.eq_ignore_ascii_case(text)) {
         return Ok(Value::Text((*choice).into()));
@@ -475,6 +486,7 @@ typed! {
     Network(network) => Ipv4Net: Some(network);
     Prefix(prefix) => u8: Some(prefix);
     Names(names) => Vec<String>: Some(names);
+    Sources(sources) => Vec<IpNet>: Some(sources);
     Secret(secret) => Secret: Some(secret);
     Section(section) => RawSection: Some(section);
 }

@@ -1,5 +1,6 @@
 //! The three networks between the nodes, and whether they fit together.
 
+use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
 use ipnet::Ipv4Net;
@@ -164,6 +165,31 @@ fn own_address(
         },
     };
     Ipv4Net::new(address, network.prefix_len()).ok()
+}
+
+/// The addresses that the nodes of the cluster have, the floating ones too, and the networks that are let in whole
+/// because the file does not know who is in them: nodes choose their addresses there, or the older format is used,
+/// which lists no nodes but coordinators.
+pub(crate) fn node_addresses(
+    format: Format,
+    networks: &Networks,
+    all_nodes: &[String],
+) -> (BTreeSet<Ipv4Net>, Vec<String>) {
+    let (mut addresses, mut whole) = (BTreeSet::new(), Vec::new());
+    for (name, network) in
+        [("upstream", &networks.upstream), ("cluster", &networks.cluster), ("storage", &networks.storage)]
+    {
+        if format == Format::PvcConf && network.selection == AddressSelection::ById {
+            let numbers = all_nodes.iter().map(|name| NodeId::of(name).number);
+            addresses
+                .extend(numbers.filter_map(|number| host_by_id(network.network, number)).map(Ipv4Net::from));
+            addresses.insert(network.floating.addr().into());
+        } else {
+            addresses.insert(network.network);
+            whole.push(format!("the network `{name}`"));
+        }
+    }
+    (addresses, whole)
 }
 
 fn warn_of_no_id(reader: &mut Reader<'_>, path: &str, at: At, id: &NodeId, address: Ipv4Addr) {

@@ -311,7 +311,9 @@ fn dangerous_but_possible_settings_are_warnings() {
         ("fence_intervals: 6 ", "fence_intervals: 0 ", "no node is ever taken for dead"),
         ("failed_fence: none", "failed_fence: migrate", "its VMs could run twice"),
         ("suicide_intervals: 0", "suicide_intervals: 9", "only after others took it for dead"),
-        ("    enabled: yes\n", "    enabled: no\n", "commands the cluster"),
+        ("authentication:\n    enabled: yes\n", "authentication:\n    enabled: no\n", "commands the cluster"),
+        ("enable_networking: yes", "enable_networking: no", "there is no filter"),
+        ("node_ip_selection: by-id ", "node_ip_selection: 10.0.0.1 ", "all hosts of the network `upstream`"),
         (
             "      token: replace-this-with-another-long-random-text",
             "      token: short",

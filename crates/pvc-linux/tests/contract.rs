@@ -17,6 +17,7 @@ use nix::sys::time::TimeVal;
 use pvc_contracts::machine::{clock_contract, exec_contract, host_contract, random_contract};
 use pvc_contracts::network::{NetworkFixture, network_contract};
 use pvc_linux::{LinuxExec, LinuxHost, LinuxNetwork, OsRandom, SystemClock};
+use pvc_model::host_filter::HostFilter;
 use pvc_ports::Network;
 
 /// Runs `test` on a thread in a network namespace of its own, which ends with it: whatever it does, this
@@ -193,4 +194,99 @@ fn eventually(what: &str, is_so: impl Fn() -> bool) {
         std::thread::sleep(Duration::from_millis(50));
     }
     panic!("it did not come true in 30 s: {what}");
+}
+
+/// A node whose filter is loaded, in a namespace of its own, and a machine with several addresses in another, on one
+/// cable: what the other one can begin, and what it cannot.
+#[test]
+fn the_filter_keeps_strangers_off_the_ports_between_nodes_and_off_nothing_else() {
+    let (tell, hear) = mpsc::channel();
+    let (checked, done) = mpsc::channel::<()>();
+    let other = alone(move || {
+        tell.send(nix::unistd::gettid()).unwrap();
+        eventually("the other end is plugged in", || tries_ip("link show far4"));
+        ip("link set far4 up");
+        for address in ["10.0.1.2/24", "10.0.1.66/24", "192.0.2.7/24"] {
+            ip(&format!("addr add {address} dev far4"));
+        }
+        for address in ["2001:db8::66/64", "2001:db8::7/64"] {
+            ip(&format!("addr add {address} dev far4 nodad"));
+        }
+        tell.send(nix::unistd::gettid()).unwrap();
+        done.recv().unwrap();
+        let reaches = |from: &str, to: &str| connects(from, to);
+        eventually("the cable carries", || reaches("10.0.1.2", "10.0.1.1:22"));
+        assert!(reaches("10.0.1.2", "10.0.1.1:2181"), "a node reaches ZooKeeper");
+        assert!(reaches("10.0.1.2", "10.0.1.1:49160"), "and the migration's port");
+        assert!(reaches("2001:db8::7", "[2001:db8::1]:2181"), "whom the configuration names, too");
+        for port in [2181, 6801, 16509, 49160] {
+            assert!(!reaches("10.0.1.66", &format!("10.0.1.1:{port}")), "a stranger reaches {port}");
+        }
+        assert!(!reaches("2001:db8::66", "[2001:db8::1]:2181"), "a stranger reaches it over IPv6");
+        assert!(reaches("10.0.1.66", "10.0.1.1:22") && reaches("2001:db8::66", "[2001:db8::1]:22"));
+        let udp = std::net::UdpSocket::bind("10.0.1.66:0").unwrap();
+        udp.send_to(b"x", "10.0.1.1:6801").unwrap();
+        // The stranger serves: what the node begins from a port of these ranges is answered.
+        let served = std::net::TcpListener::bind("10.0.1.66:80").unwrap();
+        tell.send(nix::unistd::gettid()).unwrap();
+        served.accept().unwrap();
+        done.recv().unwrap();
+    });
+    let node = alone(move || {
+        let far = hear.recv().unwrap();
+        ip(&format!("link add ens4 type veth peer name far4 netns {far}"));
+        ip("addr add 10.0.1.1/24 dev ens4");
+        ip("addr add 2001:db8::1/64 dev ens4 nodad");
+        ip("link set ens4 up");
+        let _services: Vec<std::net::TcpListener> = [22, 2181, 6801, 16509, 49160]
+            .map(|port| std::net::TcpListener::bind(format!("[::]:{port}")).unwrap())
+            .into();
+        let udp = std::net::UdpSocket::bind("10.0.1.1:6801").unwrap();
+        let network = LinuxNetwork::new();
+        // Somebody else's table, which has to stay.
+        nft("add table inet theirs");
+        let nodes = ["10.0.1.1/32", "10.0.1.2/32"].map(|net| net.parse().unwrap());
+        let allowed = ["2001:db8::7/128"].map(|net| net.parse().unwrap());
+        let filter = HostFilter::new(nodes.into(), allowed.into(), [2181]).unwrap();
+        wait(network.set_filter(Some(&filter.ruleset()))).unwrap();
+        assert!(connects("10.0.1.1", "10.0.1.1:2181") && connects("127.0.0.1", "127.0.0.1:2181"));
+        hear.recv().unwrap();
+        checked.send(()).unwrap();
+        hear.recv().unwrap();
+        udp.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        udp.recv(&mut [0; 8]).expect("datagrams are not looked at");
+        assert!(connects_from("10.0.1.1:49170", "10.0.1.66:80"), "the answers to this node come in");
+        checked.send(()).unwrap();
+        wait(network.set_filter(None)).unwrap();
+        assert_eq!(wait(network.filter()).unwrap(), None);
+        let tables = Command::new("nft").args(["list", "tables"]).output().unwrap();
+        assert_eq!(String::from_utf8(tables.stdout).unwrap().trim(), "table inet theirs");
+    });
+    other.join().unwrap();
+    node.join().unwrap();
+}
+
+fn nft(command: &str) {
+    let status =
+        Command::new("nft").args(command.split_whitespace()).status().expect("nftables is installed");
+    assert!(status.success(), "`nft {command}` fails");
+}
+
+fn connects(from: &str, to: &str) -> bool {
+    let from = if from.contains(':') { format!("[{from}]:0") } else { format!("{from}:0") };
+    connects_from(&from, to)
+}
+
+/// Whether a connection from the address `from` stands within a second.
+fn connects_from(from: &str, to: &str) -> bool {
+    let (from, to): (std::net::SocketAddr, std::net::SocketAddr) =
+        (from.parse().unwrap(), to.parse().unwrap());
+    wait(async {
+        let socket =
+            if from.is_ipv4() { tokio::net::TcpSocket::new_v4() } else { tokio::net::TcpSocket::new_v6() };
+        let socket = socket.unwrap();
+        socket.set_reuseaddr(true).unwrap();
+        socket.bind(from).unwrap();
+        matches!(tokio::time::timeout(Duration::from_secs(1), socket.connect(to)).await, Ok(Ok(_)))
+    })
 }

@@ -19,6 +19,7 @@ pub mod domain;
 pub mod fault;
 pub mod fence;
 pub mod flush;
+pub mod host_filter;
 pub mod job;
 pub mod link;
 pub mod network;

@@ -29,6 +29,7 @@ mod console;
 mod faults;
 mod fence;
 mod figures;
+mod filter;
 mod flush;
 mod inventory;
 mod keepalive;

@@ -20,7 +20,8 @@ use crate::shared::{Heartbeat, Shared, id_of};
 use crate::startup::{self, NoFacts};
 use crate::vms::VmReconciler;
 use crate::{
-    bmc, ceph, collect, console, faults, fence, flush, inventory, keepalive, network, nodelog, primary, reset,
+    bmc, ceph, collect, console, faults, fence, filter, flush, inventory, keepalive, network, nodelog,
+    primary, reset,
 };
 
 /// How long the store may take for each of the last words.
@@ -246,6 +247,9 @@ fn start_tasks(shared: &Arc<Shared>, log_lines: Option<Receiver<String>>) -> Tas
     }
     if shared.settings.core_networks.is_some() {
         supervise(acting, shared, "networks", &end, network::run);
+    }
+    if shared.settings.host_filter.is_some() {
+        supervise(acting, shared, "filter", &end, filter::run);
     }
     if shared.settings.standalone {
         supervise(acting, shared, "inventory", &end, inventory::run);

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use pvc_model::NodeName;
 use pvc_model::fence::Rules;
+use pvc_model::host_filter::HostFilter;
 use pvc_model::link::IpNet;
 use pvc_model::network_core::CoreNetworks;
 use pvc_model::node::NodeRole;
@@ -40,6 +41,8 @@ pub struct NodeSettings {
     pub node_log_lines: usize,
     /// The networks between the nodes, as this node is to have them; `None` leaves them to the system.
     pub core_networks: Option<CoreNetworks>,
+    /// Who may reach the ports between the nodes; `None` takes away a filter that stands.
+    pub host_filter: Option<HostFilter>,
     /// This node's address on the storage network: locks that it left behind itself carry it.
     pub storage_address: Option<String>,
     pub migration: MigrationSettings,
@@ -185,6 +188,7 @@ pub(crate) mod tests {
             console_log_lines: 0,
             node_log_lines: 0,
             core_networks: None,
+            host_filter: None,
             storage_address: None,
             migration: MigrationSettings::default(),
             selector: None,

@@ -15,6 +15,7 @@ use pvc_store::{Announced, Change, ChangeError, Changes, ConfigChange, NewNode, 
 use tokio_util::sync::CancellationToken;
 
 use crate::bmc;
+use crate::filter;
 use crate::network;
 use crate::node::{NodeError, Waiting};
 use crate::primary;
@@ -77,6 +78,12 @@ pub async fn before_store(
             network::bring_up(networks, ports, shutdown).await;
         }
         not_yet("networks of VMs").await
+    })
+    .await?;
+    // Before a service listens that trusts whoever reaches it.
+    step("packet filter", When::only_if(on.networking, "networking is off"), async {
+        filter::apply(settings.host_filter.as_ref(), ports).await;
+        Ok::<(), NodeError>(())
     })
     .await?;
     let units = services::needed(settings);

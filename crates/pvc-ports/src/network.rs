@@ -25,6 +25,8 @@ pub enum NetworkError {
         #[source]
         source: std::io::Error,
     },
+    #[error("`{program}` is not installed")]
+    NoProgram { program: String, package: &'static str },
     #[error("the kernel did not {what} within {seconds} s")]
     TimedOut { what: String, seconds: u64 },
 }
@@ -39,6 +41,9 @@ impl NetworkError {
             }
             NetworkError::Unsupported { .. } => {
                 "is the kernel's module installed? A minimal kernel may lack it"
+            }
+            NetworkError::NoProgram { package, .. } => {
+                return Some(format!("`apt install {package}` brings it"));
             }
             NetworkError::Refused { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
                 "this needs root, and in a container CAP_NET_ADMIN and CAP_NET_RAW"
@@ -92,4 +97,11 @@ pub trait Network: Send + Sync {
     /// this kernel has no such setting. Slashes, because names of links may hold dots.
     async fn setting(&self, key: &str) -> Result<Option<String>, NetworkError>;
     async fn set_setting(&self, key: &str, value: &str) -> Result<(), NetworkError>;
+
+    /// The packet filter that is PVC's own (the table [`TABLE`](pvc_model::host_filter::TABLE)), in words that stay
+    /// the same as long as its rules do; `None` if there is none.
+    async fn filter(&self) -> Result<Option<String>, NetworkError>;
+    /// Replaces PVC's own filter by `ruleset`, which `nft -f` understands, or takes it away: in one step, and
+    /// without touching any other table.
+    async fn set_filter(&self, ruleset: Option<&str>) -> Result<(), NetworkError>;
 }

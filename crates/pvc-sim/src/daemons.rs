@@ -202,6 +202,7 @@ impl State {
             console_log_lines: 0,
             node_log_lines: 0,
             core_networks: None,
+            host_filter: None,
             storage_address: Some(storage_address(host)),
             migration: MigrationSettings::default(),
             selector: Some(Selector::Mem),

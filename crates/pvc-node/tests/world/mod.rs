@@ -115,6 +115,7 @@ pub async fn world() -> World {
         console_log_lines: 100,
         node_log_lines: 50,
         core_networks: None,
+        host_filter: None,
         storage_address: Some("10.0.1.1".to_owned()),
         migration: MigrationSettings::default(),
         selector: Some(Selector::Mem),

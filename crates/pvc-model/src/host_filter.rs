@@ -1,0 +1,169 @@
+//! The packet filter of a node: who may begin a connection with the services that the nodes have for each other.
+//!
+//! These services trust whoever reaches them. So a connection to one of their ports is begun by a node, by this
+//! machine itself, or by somebody whom the configuration names; a guest or a stranger is dropped. Nothing else is
+//! decided here: other ports, other protocols, what is forwarded, and the tables of others stay as they are.
+
+use std::collections::BTreeSet;
+use std::fmt::{self, Write as _};
+use std::ops::RangeInclusive;
+
+use crate::link::IpNet;
+
+/// The table of nftables that is ours, of the family `inet`.
+pub const TABLE: &str = "pvc-hosts";
+
+/// Who may reach which ports of a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostFilter {
+    /// The addresses of the nodes, floating ones too. Without one there is no filter: it would cut off every node.
+    pub nodes: BTreeSet<IpNet>,
+    /// Whom the configuration lets in besides.
+    pub allowed: BTreeSet<IpNet>,
+    /// The TCP ports that are for them alone.
+    pub ports: BTreeSet<Ports>,
+}
+
+/// Neighbouring TCP ports, the last one included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ports {
+    first: u16,
+    last: u16,
+}
+
+/// The ports of the services between nodes that no configuration of ours moves.
+const FIXED: [Ports; 8] = [
+    Ports::of(2888..=2888),   // ZooKeeper: from the followers to the leader
+    Ports::of(3888..=3888),   // ZooKeeper: elections
+    Ports::of(3300..=3300),   // Ceph: monitors
+    Ports::of(6789..=6789),   // Ceph: monitors, the older protocol
+    Ports::of(6800..=7568),   // Ceph: OSDs and managers; up to 7300 before its version 18
+    Ports::of(8008..=8008),   // Patroni
+    Ports::of(16509..=16509), // libvirt
+    Ports::of(16514..=16514), // libvirt with TLS
+];
+
+/// QEMU's own stream of a migration: `migration_port_min` and `_max` of libvirt's qemu.conf, as it comes.
+const MIGRATION: Ports = Ports::of(49152..=49215);
+
+impl Ports {
+    pub const fn one(port: u16) -> Ports {
+        Ports { first: port, last: port }
+    }
+
+    const fn of(range: RangeInclusive<u16>) -> Ports {
+        Ports { first: *range.start(), last: *range.end() }
+    }
+}
+
+impl fmt::Display for Ports {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Ports { first, last } = self;
+        if first == last { write!(f, "{first}") } else { write!(f, "{first}-{last}") }
+    }
+}
+
+impl HostFilter {
+    /// The filter for nodes at these addresses. `moved` are the ports of services that the configuration names:
+    /// ZooKeeper's, PostgreSQL's. `None` if no node has an address.
+    pub fn new(
+        nodes: BTreeSet<IpNet>,
+        allowed: BTreeSet<IpNet>,
+        moved: impl IntoIterator<Item = u16>,
+    ) -> Option<HostFilter> {
+        let ports = moved.into_iter().map(Ports::one).chain(FIXED).chain([MIGRATION]).collect();
+        (!nodes.is_empty()).then_some(HostFilter { nodes, allowed, ports })
+    }
+
+    /// What `nft -f` makes of nothing, or of any table of this name, in one step: no packet meets half of it.
+    ///
+    /// Connections are judged by the packet that begins them (SYN without ACK). Those that stand already go on, answers
+    /// to what this node asks from a port of these ranges come in, and Ceph's traffic needs no connection tracking.
+    pub fn ruleset(&self) -> String {
+        let sources = || self.nodes.iter().chain(&self.allowed);
+        let v4 = elements(sources().filter(|net| matches!(net, IpNet::V4(_))));
+        let v6 = elements(sources().filter(|net| matches!(net, IpNet::V6(_))));
+        let ports = join(&self.ports);
+        let mut text = removal();
+        write!(
+            text,
+            "\
+table inet {TABLE} {{
+	set sources4 {{
+		type ipv4_addr
+		flags interval
+		auto-merge
+{v4}	}}
+	set sources6 {{
+		type ipv6_addr
+		flags interval
+		auto-merge
+{v6}	}}
+	chain input {{
+		type filter hook input priority filter - 10; policy accept;
+		iifname \"lo\" accept
+		ip saddr @sources4 accept
+		ip6 saddr @sources6 accept
+		tcp flags & (syn | ack | rst) == syn tcp dport {{ {ports} }} counter drop
+	}}
+}}
+"
+        )
+        .expect("a string takes all that is written to it");
+        text
+    }
+}
+
+/// What `nft -f` takes our table away with, if there is one.
+pub fn removal() -> String {
+    format!("add table inet {TABLE}\ndelete table inet {TABLE}\n")
+}
+
+fn elements<'a>(nets: impl Iterator<Item = &'a IpNet>) -> String {
+    let list = join(&nets.map(IpNet::trunc).collect());
+    if list.is_empty() { String::new() } else { format!("\t\telements = {{ {list} }}\n") }
+}
+
+fn join<T: fmt::Display>(items: &BTreeSet<T>) -> String {
+    items.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nets(texts: &[&str]) -> BTreeSet<IpNet> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn the_rules_let_nodes_and_the_named_in_and_drop_the_beginnings_of_others() {
+        let nodes = nets(&["10.0.1.1/32", "10.0.1.2/32"]);
+        let allowed = nets(&["192.0.2.7/24", "2001:db8::/48"]);
+        let text = HostFilter::new(nodes, allowed, [2181, 5432]).unwrap().ruleset();
+        assert!(
+            text.starts_with(
+                "add table inet pvc-hosts\ndelete table inet pvc-hosts\ntable inet pvc-hosts {\n"
+            )
+        );
+        assert!(text.contains("elements = { 10.0.1.1/32, 10.0.1.2/32, 192.0.2.0/24 }"), "{text}");
+        assert!(text.contains("elements = { 2001:db8::/48 }"), "{text}");
+        for port in
+            ["2181,", "2888,", "3888,", "3300,", "6800-7568,", "8008,", "5432,", "16514,", "49152-49215"]
+        {
+            assert!(text.contains(port), "{port}: {text}");
+        }
+        assert_eq!(text.matches("drop").count(), 1, "nothing else is dropped: {text}");
+    }
+
+    #[test]
+    fn without_an_address_of_a_node_there_is_no_filter() {
+        assert_eq!(HostFilter::new(BTreeSet::new(), nets(&["10.0.0.0/8"]), [2181]), None);
+    }
+
+    #[test]
+    fn an_empty_family_has_no_list_of_elements() {
+        let text = HostFilter::new(nets(&["10.0.1.1/32"]), BTreeSet::new(), []).unwrap().ruleset();
+        assert_eq!(text.matches("elements").count(), 1, "{text}");
+    }
+}

@@ -1,0 +1,148 @@
+//! The packet filter of this node: loaded at the start, and again whenever it is not what was loaded. What it says is
+//! decided in `pvc_model::host_filter`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pvc_model::host_filter::HostFilter;
+use pvc_model::with_causes;
+use pvc_ports::{Network, NetworkError};
+use tokio_util::sync::CancellationToken;
+
+use crate::faults;
+use crate::settings::Ports;
+use crate::shared::Shared;
+
+/// How often the filter is looked at.
+const INTERVAL: Duration = Duration::from_secs(10);
+
+/// Loads the filter once, before the services that it is for. What fails is logged, and tried again by [`run`].
+pub(crate) async fn apply(wanted: Option<&HostFilter>, ports: &Ports) {
+    match Keeper::default().round(wanted, ports.network.as_ref()).await {
+        Ok(Some(done)) => tracing::info!("{done}"),
+        Ok(None) => {}
+        Err(error) => tracing::error!(hint = error.hint(), "{}", in_words(&error)),
+    }
+}
+
+/// Looks at the filter again and again. What keeps it from being what it should be is a fault.
+pub(crate) async fn run(shared: Arc<Shared>, end: CancellationToken) {
+    let node = shared.name();
+    let id = faults::fault_id("FIREWALL", node.as_str());
+    let mut keeper = Keeper::default();
+    let mut told = None;
+    loop {
+        let wanted = shared.settings.host_filter.as_ref();
+        match keeper.round(wanted, shared.ports.network.as_ref()).await {
+            Ok(done) => {
+                if let Some(done) = done {
+                    tracing::info!("{done}");
+                }
+                told = None;
+            }
+            Err(error) => {
+                let now = shared.ports.clock.monotonic();
+                if told.is_none_or(|told| now.saturating_sub(told) >= faults::REFRESH) {
+                    tracing::error!(hint = error.hint(), "{}", in_words(&error));
+                    let hint = error.hint().map(|hint| format!(" ({hint})")).unwrap_or_default();
+                    faults::raise(&shared, &id, &format!("node {node}: {}{hint}", in_words(&error))).await;
+                    told = Some(now);
+                }
+            }
+        }
+        tokio::select! {
+            biased;
+            () = end.cancelled() => return,
+            () = shared.sleep(INTERVAL) => {}
+        }
+    }
+}
+
+fn in_words(error: &NetworkError) -> String {
+    format!("packet filter: {}", with_causes(error))
+}
+
+/// What the kernel showed after it was loaded: the words are the kernel's, not those that were loaded.
+#[derive(Default)]
+struct Keeper {
+    loaded: Option<String>,
+}
+
+impl Keeper {
+    /// Looks, decides, acts. Returns what was done, if anything. Loading is one step for the kernel, so that the
+    /// first round after a start, which knows nothing of what stands, may as well load it anew.
+    async fn round(
+        &mut self,
+        wanted: Option<&HostFilter>,
+        network: &dyn Network,
+    ) -> Result<Option<&'static str>, NetworkError> {
+        let found = network.filter().await?;
+        let Some(wanted) = wanted else {
+            if found.is_none() {
+                return Ok(None);
+            }
+            network.set_filter(None).await?;
+            return Ok(Some("packet filter: switched off, and taken away"));
+        };
+        if found.is_some() && found == self.loaded {
+            return Ok(None);
+        }
+        network.set_filter(Some(&wanted.ruleset())).await?;
+        let before = self.loaded.take();
+        self.loaded = network.filter().await?;
+        Ok(Some(match before {
+            None => "packet filter: loaded; only nodes reach the ports between nodes",
+            Some(_) => "packet filter: it was changed or missing, and is loaded again",
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use pvc_testkit::{MemoryNetwork, NetworkChange};
+
+    use crate::settings::tests::ports;
+
+    fn filter() -> HostFilter {
+        HostFilter::new(["10.0.1.1/32".parse().unwrap()].into(), [].into(), [2181]).unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_filter_is_loaded_once_and_again_when_somebody_flushed_it() {
+        let network = MemoryNetwork::new();
+        let mut keeper = Keeper::default();
+        let wanted = filter();
+        assert!(keeper.round(Some(&wanted), &network).await.unwrap().unwrap().contains("loaded;"));
+        assert_eq!(keeper.round(Some(&wanted), &network).await.unwrap(), None);
+        network.flush_filter();
+        assert!(keeper.round(Some(&wanted), &network).await.unwrap().unwrap().contains("again"));
+        assert_eq!(network.filter().await.unwrap(), Some(wanted.ruleset()));
+        assert_eq!(keeper.round(Some(&wanted), &network).await.unwrap(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_filter_of_somebody_elses_making_is_replaced_and_one_not_wanted_is_taken_away() {
+        let network = Arc::new(MemoryNetwork::new());
+        let ports = Ports { network: network.clone(), ..ports() };
+        network.set_filter(Some("table inet pvc-hosts { }")).await.unwrap();
+        apply(Some(&filter()), &ports).await;
+        assert_eq!(network.filter().await.unwrap(), Some(filter().ruleset()));
+        apply(None, &ports).await;
+        assert_eq!(network.filter().await.unwrap(), None);
+        let before = network.changes().len();
+        apply(None, &ports).await;
+        assert_eq!(network.changes().len(), before);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_filter_that_is_refused_is_tried_again() {
+        let network = MemoryNetwork::new();
+        network.set_refusing(|change| matches!(change, NetworkChange::Filter { .. }));
+        let mut keeper = Keeper::default();
+        assert!(keeper.round(Some(&filter()), &network).await.is_err());
+        network.set_refusing(|_| false);
+        assert!(keeper.round(Some(&filter()), &network).await.unwrap().is_some());
+    }
+}
