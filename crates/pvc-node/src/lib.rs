@@ -14,6 +14,7 @@
 //!    primary     who is the primary coordinator, and what goes with that
 //!    fence       dead nodes: proof, recovery of their VMs (`pvc_model::fence`)
 //!    reset       ends the guests and the machine when the store was lost for too long, if configured
+//!    sweep       removes from the store what nobody needs any more
 //!    nodelog     the daemon's own log → the store
 //! ```
 //!
@@ -43,6 +44,7 @@ mod services;
 mod settings;
 mod shared;
 mod startup;
+mod sweep;
 mod vms;
 
 pub use node::{Node, NodeError, Outcome};

@@ -21,7 +21,7 @@ use crate::startup::{self, NoFacts};
 use crate::vms::VmReconciler;
 use crate::{
     bmc, ceph, collect, console, faults, fence, filter, flush, inventory, keepalive, network, nodelog,
-    primary, reset,
+    primary, reset, sweep,
 };
 
 /// How long the store may take for each of the last words.
@@ -226,6 +226,7 @@ fn start_tasks(shared: &Arc<Shared>, log_lines: Option<Receiver<String>>) -> Tas
     let end = tasks.end_acting.clone();
     let acting = &mut tasks.acting;
     supervise(acting, shared, "flush", &end, flush::run);
+    supervise(acting, shared, "sweep", &end, sweep::run);
     if shared.settings.role == NodeRole::Coordinator && !shared.settings.standalone {
         supervise(acting, shared, "fence", &end, fence::run);
     }

@@ -186,9 +186,11 @@ pub(crate) fn fence(name: &str) -> String {
     format!("/pvcrs/fences/{name}")
 }
 
+pub(crate) const MOVES: &str = "/pvcrs/moves";
+
 /// The latest move of a VM, as the node that sends it tells.
 pub(crate) fn move_note(vm: Uuid) -> String {
-    format!("/pvcrs/moves/{vm}")
+    format!("{MOVES}/{vm}")
 }
 
 /// There as long as one of our daemons is connected for the node.

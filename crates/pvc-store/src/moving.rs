@@ -9,7 +9,8 @@ use pvc_ports::Op;
 use crate::error::StoreError;
 use crate::keys;
 use crate::lock::{LockGuard, LockKind, LockRecipe};
-use crate::store::{Store, flat};
+use crate::raw::Raw;
+use crate::store::{Store, flat, is_conflict};
 
 /// The locks of one VM's move.
 pub struct MoveLocks {
@@ -60,6 +61,36 @@ impl Store {
         let is_announced = self.announcement(node).await?.is_some();
         Ok(is_announced || self.view().nodes.get(node).is_some_and(|record| record.runs_our_daemon()))
     }
+}
+
+impl Store {
+    /// Removes what is noted about moves of VMs that have no record any more: older peers remove a record without its
+    /// note, and a sender may write its last word late. Returns how many. The last move of a VM that is there stays.
+    pub async fn remove_lost_move_notes(&self) -> Result<usize, StoreError> {
+        if self.with_raw(lost_move_notes).is_empty() {
+            return Ok(0);
+        }
+        self.fresh().await?;
+        let mut removed = 0;
+        for (path, version) in self.with_raw(lost_move_notes) {
+            let delete = Op::Delete { path: path.clone(), version: Some(version) };
+            match self.tree.multi(vec![delete]).await.map_err(flat) {
+                Ok(_) => removed += 1,
+                // Somebody else was faster, or writes it anew.
+                Err(StoreError::Tree(error)) if is_conflict(&error) => {}
+                Err(error) => return Err(error),
+            }
+            self.refresh(vec![path]).await?;
+        }
+        Ok(removed)
+    }
+}
+
+/// With the versions that they have.
+fn lost_move_notes(raw: &Raw) -> Vec<(String, i32)> {
+    let vms = raw.children(keys::MOVES).into_iter().filter_map(|name| Uuid::try_parse(&name).ok());
+    let lost = vms.filter(|vm| !raw.contains(&keys::vm_root(*vm))).map(keys::move_note);
+    lost.filter_map(|path| raw.get(&path).map(|note| note.version).map(|version| (path, version))).collect()
 }
 
 impl MoveLocks {

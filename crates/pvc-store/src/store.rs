@@ -197,7 +197,12 @@ impl Store {
     /// Writes observations: those whose value differs from the mirror's, in one request, whatever
     /// their versions. What belongs to a record that is gone is dropped.
     pub async fn report(&self, reports: Vec<Report>) -> Result<(), StoreError> {
-        let mut values: BTreeMap<String, String> = reports.iter().flat_map(encode::report).collect();
+        let mut values: BTreeMap<String, String> = {
+            let state = self.shown.get();
+            // What is said of a VM's move goes with its record.
+            let is_gone = |report: &&Report| matches!(report, Report::Move(vm, _) if !state.raw.contains(&keys::vm_root(*vm)));
+            reports.iter().filter(|report| !is_gone(report)).flat_map(encode::report).collect()
+        };
         while let Some(ops) = self.report_ops(&values) {
             match self.tree.multi(ops.clone()).await {
                 Ok(_) => return Ok(()),

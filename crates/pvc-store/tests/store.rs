@@ -884,6 +884,31 @@ async fn missing_keys_are_filled_in_and_present_ones_left_alone() {
 }
 
 #[tokio::test]
+async fn what_is_noted_about_moves_of_vms_that_are_gone_is_removed_and_not_written() {
+    let world = cluster().await;
+    world.store.repair().await.expect("writable");
+    let note = |vm: Uuid| format!("/pvcrs/moves/{vm}");
+    let (here, gone) = (UUID, Uuid::from_u128(7));
+    const NOTE: &str = "{\"from\":\"pvchv1\",\"to\":\"pvchv2\",\"phase\":\"copying\"}";
+    define(&world.store, new_vm("web1", here)).await;
+    for path in [note(here), note(gone), "/pvcrs/moves/of-tomorrow".to_owned()] {
+        write_raw(&world, &path, NOTE.as_bytes()).await;
+    }
+    assert_eq!(world.store.remove_lost_move_notes().await.expect("writable"), 1);
+    assert_eq!(raw(&world, &note(gone)).await, None);
+    assert!(raw(&world, &note(here)).await.is_some(), "the last move of a VM that is there");
+    assert!(raw(&world, "/pvcrs/moves/of-tomorrow").await.is_some(), "nobody knows what it is");
+    assert_eq!(world.store.remove_lost_move_notes().await.expect("writable"), 0);
+    // What is told of a move goes with its record, also a sender's last word that comes late.
+    let told = world.store.fresh().await.expect("readable").vms[&here].moving.clone().expect("a note");
+    for vm in [gone, here] {
+        world.store.report(vec![Report::Move(vm, told.clone())]).await.expect("writable");
+    }
+    assert_eq!(raw(&world, &note(gone)).await, None);
+    assert_ne!(raw(&world, &note(here)).await.as_deref(), Some(NOTE));
+}
+
+#[tokio::test]
 async fn the_last_node_to_be_upgraded_raises_the_schema() {
     let world = cluster().await;
     let hv1 = NodeName::new("hv1");
