@@ -1,22 +1,22 @@
-//! A cluster's daemons, one role each, on the ensemble's ZooKeeper.
+//! A cluster's daemons, one role each, on the ensemble's ZooKeeper: what they are given. What they do with it is in
+//! `pvc-daemon`, as the simulation has it, too.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use pvc_api::ApiState;
 use pvc_config::Config;
+use pvc_daemon::ApiPorts;
 use pvc_linux::log::Log;
 use pvc_linux::{Notifier, OsRandom, SystemClock};
 use pvc_node::{Node, Outcome};
 use pvc_store::Store;
-use pvc_worker::Worker;
 use tokio_util::sync::CancellationToken;
 
 use crate::standalone::finish;
-use crate::supervise::{close, while_beating, while_view_lives};
-use crate::{Ended, ports, settings, signals};
+use crate::supervise::{close, frozen, while_beating};
+use crate::{ports, settings, signals};
 
-pub async fn node(file: Option<PathBuf>) -> anyhow::Result<Ended> {
+pub async fn node(file: Option<PathBuf>) -> anyhow::Result<Outcome> {
     let (config, mut log, shutdown) = begin(file, "pvcnoded", true)?;
     let lines = log.store_lines.take();
     let ended = run_node(&config, lines, shutdown).await;
@@ -27,55 +27,49 @@ async fn run_node(
     config: &Config,
     log_lines: Option<tokio::sync::mpsc::Receiver<String>>,
     shutdown: CancellationToken,
-) -> anyhow::Result<Ended> {
+) -> anyhow::Result<Outcome> {
     let ports = ports::machine(config)?;
     let settings = settings::node(config);
     pvc_node::before_store(&settings, &ports, &shutdown).await?;
     with_store(config, &shutdown, async |store| {
-        let node = Node::new(settings, ports, store)
-            .with_log(log_lines)
-            .when_waiting(|what| Notifier.waiting(what))
-            .when_ready(|| Notifier.ready())
-            .with_heartbeat(Notifier.watchdog_interval(), || Notifier.alive());
-        Ok(match node.run(shutdown.clone()).await? {
-            Outcome::Stopped => Ended::Stopped,
-            Outcome::Reexec => Ended::Reexec,
-        })
+        let dress = |node: Node| {
+            node.with_log(log_lines)
+                .when_waiting(|what| Notifier.waiting(what))
+                .when_ready(|| Notifier.ready())
+                .with_heartbeat(Notifier.watchdog_interval(), || Notifier.alive())
+        };
+        let ended = pvc_daemon::node(&store, settings, ports, dress, shutdown.clone()).await;
+        Ok(ended.ok_or_else(frozen)??)
     })
     .await
 }
 
-pub async fn api(file: Option<PathBuf>) -> anyhow::Result<Ended> {
+pub async fn api(file: Option<PathBuf>) -> anyhow::Result<Outcome> {
     let (config, log, shutdown) = begin(file, "pvcapid", false)?;
     let ended = with_store(&config, &shutdown, async |store| {
-        store.check_layout()?;
         let settings = settings::api(&config)?;
-        let (clock, random) = (Arc::new(SystemClock), Arc::new(OsRandom));
-        let state =
-            ApiState::new(store.clone(), clock, random, Some(ports::storage(&config)?), settings.clone());
-        let listeners = pvc_api::listen(&settings)?;
-        Notifier.ready();
-        let stop = shutdown.child_token();
-        let serve = async { Ok(pvc_api::serve_on(listeners, state, stop.clone()).await?) };
-        beating(until_layout_changes(&store, &stop, serve)).await
+        let storage = ports::storage(&config)?;
+        let ports = ApiPorts { clock: Arc::new(SystemClock), random: Arc::new(OsRandom), storage };
+        let where_to = settings.clone();
+        let serve = |state, stop| async move {
+            let listeners = pvc_api::listen(&where_to)?;
+            Notifier.ready();
+            Ok(pvc_api::serve_on(listeners, state, stop).await?)
+        };
+        let ended: Option<anyhow::Result<Outcome>> =
+            beating(pvc_daemon::api(&store, settings, ports, serve, &shutdown)).await;
+        ended.ok_or_else(frozen)?
     });
     finish(&log, ended.await)
 }
 
-pub async fn worker(file: Option<PathBuf>) -> anyhow::Result<Ended> {
+pub async fn worker(file: Option<PathBuf>) -> anyhow::Result<Outcome> {
     let (config, log, shutdown) = begin(file, "pvcworkerd", false)?;
     let ended = with_store(&config, &shutdown, async |store| {
-        store.check_layout()?;
         let ports = ports::machine(&config)?;
         let name = settings::node(&config).name;
-        let worker = Worker::new(name, store.clone(), ports.hypervisor, ports.storage, ports.clock);
-        Notifier.ready();
-        let stop = shutdown.child_token();
-        let work = async {
-            worker.run(stop.clone()).await;
-            Ok(())
-        };
-        beating(until_layout_changes(&store, &stop, work)).await
+        let ended = pvc_daemon::worker(&store, name, ports, || Notifier.ready(), &shutdown);
+        Ok(beating(ended).await.ok_or_else(frozen)??)
     });
     finish(&log, ended.await)
 }
@@ -85,18 +79,18 @@ pub async fn worker(file: Option<PathBuf>) -> anyhow::Result<Ended> {
 async fn with_store(
     config: &Config,
     shutdown: &CancellationToken,
-    role: impl AsyncFnOnce(Store) -> anyhow::Result<Ended>,
-) -> anyhow::Result<Ended> {
+    role: impl AsyncFnOnce(Store) -> anyhow::Result<Outcome>,
+) -> anyhow::Result<Outcome> {
     let open = async {
         let tree = ports::zookeeper(config).await?;
         let store = ports::store(tree.clone()).await?;
         anyhow::Ok((tree, store))
     };
-    let Some(opened) = shutdown.run_until_cancelled(open).await else { return Ok(Ended::Stopped) };
+    let Some(opened) = shutdown.run_until_cancelled(open).await else { return Ok(Outcome::Stopped) };
     let (tree, store) = opened?;
-    let ended = while_view_lives(&store, role(store.clone())).await;
+    let ended = role(store).await;
     // A service that says it stops is killed some time later, also if it has begun anew meanwhile.
-    if !matches!(ended, Ok(Ended::Reexec)) {
+    if !matches!(ended, Ok(Outcome::Reexec)) {
         Notifier.stopping();
     }
     close(tree.as_ref(), &SystemClock).await;
@@ -107,16 +101,6 @@ async fn with_store(
 /// says it itself: its life is its keepalive.)
 async fn beating<T>(role: impl Future<Output = T>) -> T {
     while_beating(Notifier.watchdog_interval(), &SystemClock, || Notifier.alive(), role).await
-}
-
-/// Runs a role until it ends or the layout of the store changes; `stop` asks it to end.
-async fn until_layout_changes(
-    store: &Store,
-    stop: &CancellationToken,
-    role: impl Future<Output = anyhow::Result<()>>,
-) -> anyhow::Result<Ended> {
-    let (ended, has_changed) = store.until_layout_changes(|| stop.cancel(), role).await;
-    ended.map(|()| if has_changed { Ended::Reexec } else { Ended::Stopped })
 }
 
 fn begin(

@@ -20,14 +20,8 @@ use std::time::Duration;
 
 use args::{Arguments, Role, StandaloneStart, Start};
 use pvc_linux::SystemClock;
+use pvc_node::Outcome;
 use pvc_ports::Clock;
-
-/// How a daemon's run ended.
-pub enum Ended {
-    Stopped,
-    /// Execute this program anew, in place.
-    Reexec,
-}
 
 /// The threads that a daemon's tasks share on a machine of any size. They wait most of the time, and each has
 /// a stack and caches of its own; what computes is the guests.
@@ -108,12 +102,12 @@ async fn play(role: Role) -> anyhow::Result<u8> {
         Role::Volume(command) => {
             let config = settings::volumes()?;
             volume::run(command, &config).await?;
-            Ended::Stopped
+            Outcome::Stopped
         }
     };
     match ended {
-        Ended::Stopped => Ok(0),
-        Ended::Reexec => Err(execute_anew()),
+        Outcome::Stopped => Ok(0),
+        Outcome::Reexec => Err(execute_anew()),
     }
 }
 

@@ -15,12 +15,12 @@ use pvc_worker::Worker;
 use tokio_util::sync::CancellationToken;
 
 use crate::supervise::{keep_running, while_view_lives};
-use crate::{Ended, dump, ports, report, settings, signals};
+use crate::{dump, ports, report, settings, signals};
 
 /// How long the last log lines may take to reach the disk.
 const LOG_FLUSH: Duration = Duration::from_secs(2);
 
-pub async fn run(file: Option<PathBuf>, recover: bool) -> anyhow::Result<Ended> {
+pub async fn run(file: Option<PathBuf>, recover: bool) -> anyhow::Result<Outcome> {
     let config = settings::standalone(file)?;
     let own =
         config.standalone.clone().context("standalone mode without its own settings is a bug of ours")?;
@@ -46,7 +46,7 @@ async fn with_store(
     dumps: Dumps,
     log_lines: Option<tokio::sync::mpsc::Receiver<String>>,
     shutdown: CancellationToken,
-) -> anyhow::Result<Ended> {
+) -> anyhow::Result<Outcome> {
     let ports = ports::machine(config)?;
     let settings = settings::node(config);
     pvc_node::before_store(&settings, &ports, &shutdown).await?;
@@ -105,10 +105,7 @@ async fn with_store(
             Notifier.stopping();
         }
         served?;
-        Ok(match node? {
-            Outcome::Stopped => Ended::Stopped,
-            Outcome::Reexec => Ended::Reexec,
-        })
+        Ok(node?)
     })
     .await
 }
@@ -120,7 +117,7 @@ async fn stop_when_over<T>(role: impl Future<Output = T>, others: &CancellationT
     ended
 }
 
-pub fn finish(log: &Log, ended: anyhow::Result<Ended>) -> anyhow::Result<Ended> {
+pub fn finish(log: &Log, ended: anyhow::Result<Outcome>) -> anyhow::Result<Outcome> {
     if let Err(error) = &ended {
         report::to_log(error);
     }

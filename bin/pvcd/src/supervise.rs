@@ -45,8 +45,12 @@ pub async fn while_view_lives<T>(
     store: &Store,
     work: impl Future<Output = anyhow::Result<T>>,
 ) -> anyhow::Result<T> {
-    let frozen = "the view of the store is kept up to date no more, by a bug of this program";
-    store.while_alive(work).await.unwrap_or_else(|| Err(anyhow::anyhow!(frozen)))
+    store.while_alive(work).await.unwrap_or_else(|| Err(frozen()))
+}
+
+/// That the view of the store is none any more.
+pub fn frozen() -> anyhow::Error {
+    anyhow::anyhow!("the view of the store is kept up to date no more, by a bug of this program")
 }
 
 /// How long a server may take for the last of its answers.

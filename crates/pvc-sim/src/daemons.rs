@@ -7,14 +7,14 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use pvc_api::{ApiSettings, ApiState};
+use pvc_daemon::ApiPorts;
 use pvc_model::NodeName;
 use pvc_model::fence::Rules;
 use pvc_model::node::NodeRole;
 use pvc_model::vm::Selector;
-use pvc_node::{LogSwitches, MigrationSettings, Node, NodeSettings, Ports, Subsystems};
+use pvc_node::{LogSwitches, MigrationSettings, NodeSettings, Ports, Subsystems};
 use pvc_ports::{Clock, Random, Storage, Tree};
-use pvc_store::{Ipmi, Store};
-use pvc_worker::Worker;
+use pvc_store::{Ipmi, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
 use crate::guests::SimHypervisor;
@@ -258,7 +258,7 @@ async fn run_daemon(
         Ok(store) => store,
         Err(error) => return error.to_string(),
     };
-    let ended = store.while_alive(Node::new(settings, ports, store.clone()).run(shutdown)).await;
+    let ended = pvc_daemon::node(&store, settings, ports, |node| node, shutdown).await;
     tree.close().await;
     match ended {
         Some(Ok(outcome)) => format!("{outcome:?}"),
@@ -278,31 +278,32 @@ async fn run_api(gate: Gate, host: usize, seed: u64, storage: Arc<dyn Storage>, 
         ..ApiSettings::new(SocketAddr::from(([0, 0, 0, 0], 7370)), Vec::new())
     };
     let drain_time = settings.limits.drain_time;
-    let api = ApiState::new(store.clone(), clock, random, Some(storage), settings);
-    let desk = Desk { router: pvc_api::router(api.clone()), in_flight: Arc::default() };
-    gate.call(|state| state.set_desk(host, Some(desk.clone()))).await;
-    let until_stopped = store.until_layout_changes(|| shutdown.cancel(), shutdown.cancelled());
-    if store.while_alive(until_stopped).await.is_none() {
-        return;
-    }
-    // As `pvc_api::serve` ends: nothing new is taken, what is in flight is finished.
-    gate.call(|state| state.set_desk(host, None)).await;
-    api.stopping().cancel();
-    let answered = async {
-        while desk.in_flight.load(Ordering::Relaxed) > 0 {
-            gate.sleep(Duration::from_millis(50)).await;
-        }
-        api.changes_done().await;
+    let (gate, ports) = (&gate, ApiPorts { clock, random, storage });
+    let serve = |api: ApiState, stop: CancellationToken| async move {
+        let desk = Desk { router: pvc_api::router(api.clone()), in_flight: Arc::default() };
+        gate.call(|state| state.set_desk(host, Some(desk.clone()))).await;
+        stop.cancelled().await;
+        // As `pvc_api::serve` ends: nothing new is taken, what is in flight is finished.
+        gate.call(|state| state.set_desk(host, None)).await;
+        api.stopping().cancel();
+        let answered = async {
+            while desk.in_flight.load(Ordering::Relaxed) > 0 {
+                gate.sleep(Duration::from_millis(50)).await;
+            }
+            api.changes_done().await;
+        };
+        in_time(drain_time, answered).await;
+        Ok::<_, StoreError>(())
     };
-    in_time(drain_time, answered).await;
-    tree.close().await;
+    if pvc_daemon::api(&store, settings, ports, serve, &shutdown).await.is_some() {
+        tree.close().await;
+    }
 }
 
 /// The worker as its binary runs it.
 async fn run_worker(gate: Gate, name: NodeName, ports: Ports, shutdown: CancellationToken) {
     let Some((tree, store)) = open_store(&gate, &ports.clock, &ports.random).await else { return };
-    let worker = Worker::new(name, store.clone(), ports.hypervisor, ports.storage, ports.clock);
-    store.while_alive(store.until_layout_changes(|| shutdown.cancel(), worker.run(shutdown.clone()))).await;
+    let _ = pvc_daemon::worker(&store, name, ports, || (), &shutdown).await;
     tree.close().await;
 }
 
@@ -314,10 +315,6 @@ async fn open_store(
 ) -> Option<(Arc<Connection>, Store)> {
     let tree = Arc::new(Connection::open(gate.clone()).await.ok()?);
     let store = Store::open(tree.clone(), clock.clone(), random.clone()).await.ok()?;
-    if store.check_layout().is_err() {
-        tree.close().await;
-        return None;
-    }
     Some((tree, store))
 }
 
