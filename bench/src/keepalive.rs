@@ -185,6 +185,7 @@ fn settings(name: &NodeName) -> NodeSettings {
         console_log_lines: 0,
         node_log_lines: 0,
         core_networks: None,
+        host_filter: None,
         storage_address: None,
         migration: MigrationSettings::default(),
         selector: None,

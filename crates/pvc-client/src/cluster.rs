@@ -42,7 +42,9 @@ impl Client {
     /// Every record of the cluster by its path; the passwords of the nodes' BMCs `with_secrets` only, unless the API is
     /// that of PVC 1.0.3, which always sends them.
     pub fn backup(&self, with_secrets: bool) -> Result<Value, Error> {
-        let answer = self.get::<Value>("/backup", Query::new().maybe_flag("secrets", with_secrets.then_some(true)))?.value()?;
+        let answer = self
+            .get::<Value>("/backup", Query::new().maybe_flag("secrets", with_secrets.then_some(true)))?
+            .value()?;
         match answer {
             // The API sends JSON inside a JSON text, and old clients decode it twice.
             Value::String(inner) => serde_json::from_str(&inner).map_err(|source| Error::BadAnswer {

@@ -429,7 +429,7 @@ fn decide_absent(view: &View<'_>, record: &VmRecord, mind: &Mind) -> Decision {
     if let Some(finding) = blocked(view, record) {
         // Whoever starts it asks the hypervisors of those that say so first.
         let is_asked = record.state == VmState::Start
-            && runners(view.cluster, record.uuid, view.node).all(|other| may_be_outdated(other));
+            && runners(view.cluster, record.uuid, view.node).all(may_be_outdated);
         return match is_asked {
             true => Decision { finding: Some(finding), ..start(view, record, mind) },
             false => Decision::finding(finding),
