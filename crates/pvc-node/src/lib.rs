@@ -10,6 +10,7 @@
 //!    network     the networks between the nodes, made again when something of them is missing
 //!    inventory   volumes of this machine alone → records of them
 //!    console     serial consoles → the store
+//!    database    this node's copy of the cluster's own database: does it follow?
 //!    flush       empties the node and takes its VMs back
 //!    primary     who is the primary coordinator, and what goes with that
 //!    fence       dead nodes: proof, recovery of their VMs (`pvc_model::fence`)
@@ -27,6 +28,7 @@ mod bmc;
 mod ceph;
 mod collect;
 mod console;
+mod database;
 mod faults;
 mod fence;
 mod figures;

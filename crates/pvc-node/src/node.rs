@@ -20,7 +20,8 @@ use crate::shared::{Heartbeat, Shared, id_of};
 use crate::startup::{self, NoFacts};
 use crate::vms::VmReconciler;
 use crate::{
-    bmc, ceph, collect, console, faults, fence, filter, flush, inventory, keepalive, network, nodelog,
+    bmc, ceph, collect, console, database, faults, fence, filter, flush, inventory, keepalive, network,
+    nodelog,
     primary, reset, sweep,
 };
 
@@ -245,6 +246,9 @@ fn start_tasks(shared: &Arc<Shared>, log_lines: Option<Receiver<String>>) -> Tas
     }
     if on.hypervisor && shared.settings.console_log_lines > 0 {
         supervise(acting, shared, "console", &end, console::run);
+    }
+    if shared.ports.database.is_some() {
+        supervise(acting, shared, "database", &end, database::run);
     }
     if shared.settings.core_networks.is_some() {
         supervise(acting, shared, "networks", &end, network::run);

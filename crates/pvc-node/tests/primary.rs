@@ -15,13 +15,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 use older::Peer;
 use pvc_model::NodeName;
+use pvc_model::database::Member;
 use pvc_model::fence::Rules;
 use pvc_model::node::{CoordinatorState, DaemonState, DomainState, NodeRole};
-use pvc_ports::{Database, DatabaseError, Network, SessionState};
+use pvc_ports::{Database, DatabaseError, Network, SessionState, UnitState};
 use pvc_store::lock::LockKind;
 use pvc_store::{Change, Changes, ConfigChange, Ipmi, NewNode, NodeChange, Store};
 use pvc_testkit::older::Older;
-use pvc_testkit::{NetworkChange, SeededRandom};
+use pvc_testkit::{NetworkChange, SeededRandom, UnitCall};
 use segment::{Segment, floating};
 use world::{Daemon, World, world};
 
@@ -505,12 +506,26 @@ async fn a_session_that_expired_is_noticed_before_anything_is_taken() {
 /// A database whose manager obeys after some refusals.
 struct Stubborn {
     leader: std::sync::Mutex<(NodeName, u32)>,
+    member: std::sync::Mutex<Member>,
+}
+
+impl Stubborn {
+    /// Led by hv1, with members that are well.
+    fn new(refusals: u32) -> Arc<Self> {
+        let member = Member { leads: false, state: Some("streaming".to_owned()), heard: None };
+        let leader = std::sync::Mutex::new((NodeName::new("hv1"), refusals));
+        Arc::new(Stubborn { leader, member: std::sync::Mutex::new(member) })
+    }
 }
 
 #[async_trait]
 impl Database for Stubborn {
     async fn leader(&self) -> Result<Option<NodeName>, DatabaseError> {
         Ok(Some(self.leader.lock().unwrap().0.clone()))
+    }
+
+    async fn member(&self, _node: &NodeName) -> Result<Member, DatabaseError> {
+        Ok(self.member.lock().unwrap().clone())
     }
 
     async fn switch_to(&self, node: &NodeName) -> Result<(), DatabaseError> {
@@ -527,7 +542,7 @@ impl Database for Stubborn {
 #[tokio::test(start_paused = true)]
 async fn the_database_follows_and_does_not_hold_up_the_role_when_it_refuses() {
     let (segment, mut one) = one().await;
-    let database = Arc::new(Stubborn { leader: std::sync::Mutex::new((NodeName::new("hv1"), 9)) });
+    let database = Stubborn::new(9);
     one.database = Some(database.clone());
     let mut two = one.another("hv2").await;
     two.database = Some(database.clone());
@@ -541,6 +556,28 @@ async fn the_database_follows_and_does_not_hold_up_the_role_when_it_refuses() {
     assert!(one.now() - asked < Duration::from_secs(3), "{:?}", one.now() - asked);
     let led_by = |name: &str| database.leader.lock().unwrap().0.as_str() == name;
     one.until("the leader has followed", || led_by("hv2")).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_copy_that_does_not_follow_is_a_fault_and_its_patroni_restarted_once_unless_it_leads() {
+    for leads in [false, true] {
+        let (_segment, mut one) = one().await;
+        let database = Stubborn::new(0);
+        one.database = Some(database.clone());
+        one.services.set_state("patroni.service", UnitState::Active);
+        let _daemon = one.running().await;
+        until_state(&one, "hv1", Primary).await;
+        one.pass(300).await;
+        assert!(one.view().faults.is_empty(), "it is well");
+        // Its Patroni loops without a ZooKeeper session, while this node has one.
+        *database.member.lock().unwrap() = Member { leads, state: None, heard: None };
+        let message = one.until_fault("DATABASE_MEMBER_HV1").await;
+        assert!(message.contains("systemctl restart patroni"), "{message}");
+        one.pass(1000).await;
+        let restarts = |call: &&UnitCall| **call == UnitCall::Restart("patroni.service".to_owned());
+        let count = one.services.calls().iter().filter(restarts).count();
+        assert_eq!(count, usize::from(!leads), "leads: {leads}");
+    }
 }
 
 /// A coordinator of PVC 1.0.3 on the same networks.

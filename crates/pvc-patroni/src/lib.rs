@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use pvc_model::NodeName;
+use pvc_model::database::Member;
 use pvc_ports::{Database, DatabaseError};
 use serde_json::{Value, json};
 use ureq::Agent;
@@ -68,10 +69,19 @@ fn request(url: &str, body: Option<Value>, limit: Duration) -> Result<Answer, Da
 
 /// The member that leads, in what Patroni says of the cluster.
 fn leader_of(cluster: &Value) -> Option<&str> {
-    let leads = |member: &&Value| {
-        matches!(member["role"].as_str(), Some("leader" | "master" | "primary" | "standby_leader"))
-    };
-    cluster["members"].as_array()?.iter().find(leads)?["name"].as_str()
+    cluster["members"].as_array()?.iter().find(|member| leads(member))?["name"].as_str()
+}
+
+fn leads(member: &Value) -> bool {
+    matches!(member["role"].as_str(), Some("leader" | "master" | "primary" | "standby_leader"))
+}
+
+/// What Patroni calls the member's state, in what it says of the cluster.
+fn state_of(cluster: &Value, member: &str) -> Option<String> {
+    let named = |known: &&Value| known["name"].as_str() == Some(member);
+    // It may be any text: a line of a fault is made of it.
+    let state = cluster["members"].as_array()?.iter().find(named)?["state"].as_str()?;
+    Some(state.chars().filter(|c| !c.is_control()).take(60).collect())
 }
 
 /// Where the member's own Patroni tells of it.
@@ -125,6 +135,17 @@ fn told(answer: Answer) -> Result<Value, DatabaseError> {
 impl Database for Patroni {
     async fn leader(&self) -> Result<Option<NodeName>, DatabaseError> {
         Ok(leader_of(&self.cluster().await?).map(NodeName::new))
+    }
+
+    async fn member(&self, node: &NodeName) -> Result<Member, DatabaseError> {
+        let own = told(self.ask(format!("{}/patroni", self.url), None, ASK).await?)?;
+        // One that has lost ZooKeeper may still answer for itself, and for nobody else.
+        let cluster = self.cluster().await.ok();
+        Ok(Member {
+            leads: leads(&own),
+            state: cluster.and_then(|cluster| state_of(&cluster, node.as_str())),
+            heard: own["dcs_last_seen"].as_u64().map(Duration::from_secs),
+        })
     }
 
     async fn switch_to(&self, node: &NodeName) -> Result<(), DatabaseError> {

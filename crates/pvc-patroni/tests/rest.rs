@@ -10,6 +10,7 @@ use axum::http::StatusCode;
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use pvc_model::NodeName;
+use pvc_model::database::Member;
 use pvc_patroni::Patroni;
 use pvc_ports::{Database, DatabaseError};
 use serde_json::{Value, json};
@@ -31,6 +32,7 @@ async fn serve(cluster: Cluster) -> Patroni {
     let router = Router::new()
         .route("/cluster", get(move |state: State<Cluster>| members(state, port)))
         .route("/{member}/patroni", get(member))
+        .route("/patroni", get(own))
         .route("/switchover", post(switchover))
         .with_state(cluster);
     tokio::spawn(async move { axum::serve(listener, router).await });
@@ -43,9 +45,26 @@ async fn members(State(cluster): State<Cluster>, port: u16) -> Json<Value> {
     // What Patroni says here of the timelines is as old as its last round.
     let members = ["hv1", "hv2"].map(|name| {
         let address = format!("http://{LOOPBACK}:{port}/{name}/patroni");
-        json!({"name": name, "role": role(name), "api_url": address, "timeline": 6})
+        json!({"name": name, "role": role(name), "state": "running", "api_url": address, "timeline": 6})
     });
     Json(json!({ "members": members, "scope": "pvc" }))
+}
+
+/// As the Patroni of `hv2` says of itself.
+async fn own(State(cluster): State<Cluster>) -> Json<Value> {
+    let role = if cluster.lock().unwrap().leader.as_deref() == Some("hv2") { "master" } else { "replica" };
+    Json(json!({ "state": "running", "role": role, "dcs_last_seen": 1_700_000_000 }))
+}
+
+#[tokio::test]
+async fn a_member_is_told_as_its_own_patroni_and_the_cluster_see_it() {
+    for (leader, leads) in [("hv1", false), ("hv2", true)] {
+        let patroni = serve(cluster(Some(leader), false)).await;
+        let heard = Some(std::time::Duration::from_secs(1_700_000_000));
+        let member = patroni.member(&NodeName::new("hv2")).await.unwrap();
+        assert_eq!(member, Member { leads, state: Some("running".to_owned()), heard });
+        assert_eq!(patroni.member(&NodeName::new("hv9")).await.unwrap().state, None);
+    }
 }
 
 async fn member(State(cluster): State<Cluster>, Path(name): Path<String>) -> Json<Value> {

@@ -2,6 +2,7 @@
 
 use async_trait::async_trait;
 use pvc_model::NodeName;
+use pvc_model::database::Member;
 
 #[derive(Debug, thiserror::Error)]
 pub enum DatabaseError {
@@ -34,6 +35,9 @@ impl DatabaseError {
 pub trait Database: Send + Sync {
     /// The node whose copy takes writes, or `None` if there is none at the moment.
     async fn leader(&self) -> Result<Option<NodeName>, DatabaseError>;
+
+    /// What the manager on this machine says of the member `node`, which is its own.
+    async fn member(&self, node: &NodeName) -> Result<Member, DatabaseError>;
 
     /// Has `node` become the leader. Nothing happens if it is. Returns when it is done.
     async fn switch_to(&self, node: &NodeName) -> Result<(), DatabaseError>;

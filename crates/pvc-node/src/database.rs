@@ -1,0 +1,65 @@
+//! Watches this node's copy of the database: one that does not follow is a fault, and its Patroni is started again,
+//! once (`pvc_model::database`). A Patroni that has lost its ZooKeeper session may loop for ever.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pvc_model::database::{Act, Trouble, Watch};
+use pvc_ports::{Database, UnitState};
+use tokio_util::sync::CancellationToken;
+
+use crate::faults;
+use crate::shared::Shared;
+
+const UNIT: &str = "patroni.service";
+
+const EVERY: Duration = Duration::from_secs(10);
+
+/// How long Patroni or systemd may take to answer.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// Works until `end`.
+pub(crate) async fn run(shared: Arc<Shared>, end: CancellationToken) {
+    let Some(database) = shared.ports.database.clone() else { return end.cancelled().await };
+    let mut watch = Watch::default();
+    loop {
+        tokio::select! {
+            biased;
+            () = end.cancelled() => return,
+            () = shared.sleep(EVERY) => {}
+        }
+        look(&shared, &*database, &mut watch).await;
+    }
+}
+
+async fn look(shared: &Arc<Shared>, database: &dyn Database, watch: &mut Watch) {
+    let services = &shared.ports.services;
+    let runs = shared.within(DEADLINE, services.state(UNIT)).await;
+    // Without ZooKeeper no copy follows, and whoever has stopped the unit knows why.
+    if !shared.is_connected() || !matches!(runs, Some(Ok(UnitState::Active))) {
+        return watch.pause();
+    }
+    // Whether it leads cannot be known then.
+    let deaf = |why: String| Some(Trouble { why, restart: false });
+    let trouble = match shared.within(DEADLINE, database.member(shared.name())).await {
+        Some(Ok(member)) => member.trouble(shared.ports.clock.wall()),
+        Some(Err(error)) => deaf(error.to_string()),
+        None => deaf(format!("its Patroni did not answer within {} s", DEADLINE.as_secs())),
+    };
+    let node = shared.name();
+    let (why, restart) = match watch.look(trouble, shared.now()) {
+        Act::Nothing => return,
+        Act::Tell(why) => (why, false),
+        Act::Restart(why) => (why, true),
+    };
+    let done = if restart { ". Its Patroni is started again, once" } else { "" };
+    let message = format!(
+        "the copy of the cluster's database on node {node} does not follow: {why}{done}. Look at `patronictl list` and \
+         `journalctl -u patroni` on {node}; `systemctl restart patroni` there begins its Patroni anew"
+    );
+    tracing::warn!("{message}");
+    faults::raise(shared, &faults::fault_id("DATABASE_MEMBER", node.as_str()), &message).await;
+    if restart && !matches!(shared.within(DEADLINE, services.restart(UNIT)).await, Some(Ok(()))) {
+        tracing::warn!(unit = UNIT, "the unit could not be started again");
+    }
+}
