@@ -894,6 +894,7 @@ async fn what_is_noted_about_moves_of_vms_that_are_gone_is_removed_and_not_writt
     for path in [note(here), note(gone), "/pvcrs/moves/of-tomorrow".to_owned()] {
         write_raw(&world, &path, NOTE.as_bytes()).await;
     }
+    world.store.fresh().await.expect("readable");
     assert_eq!(world.store.remove_lost_move_notes().await.expect("writable"), 1);
     assert_eq!(raw(&world, &note(gone)).await, None);
     assert!(raw(&world, &note(here)).await.is_some(), "the last move of a VM that is there");
