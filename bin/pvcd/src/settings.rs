@@ -302,7 +302,7 @@ mod tests {
             every_node.extend([1, 2, 3, 250].map(|host| format!("{net}.{host}/32")));
         }
         assert_eq!(let_in(sample("enabled: yes\n    allow", "enabled: yes\n    allow")), every_node);
-        let (by_id, chosen) = ("node_ip_selection: by-id        #", "node_ip_selection: 10.0.0.1 #");
+        let (by_id, chosen) = ("node_ip_selection: by-id          #", "node_ip_selection: 10.0.0.1 #");
         let some = let_in(sample(by_id, chosen));
         assert_eq!(some[0], "10.0.0.0/24", "others may have any address there");
         assert_eq!(some[1..], every_node[4..]);

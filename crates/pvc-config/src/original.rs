@@ -13,6 +13,9 @@ const MORE_KEYS: &str = include_str!("../tests/original/more-keys.txt");
 const SAMPLE: &str = include_str!("../../../packaging/config/pvc.conf");
 const LAB: &str = include_str!("../../../lab/node/files/etc/pvc/pvc.conf");
 
+/// What a file of ours says besides. PVC 1.0.3 looks up the keys that it knows and passes over others.
+const OURS: [&str; 1] = ["cluster.firewall.enabled"];
+
 /// A key of PVC 1.0.3.
 #[derive(Debug, PartialEq)]
 struct Known {
@@ -109,7 +112,7 @@ fn a_file_of_ours_is_read_by_the_original_as_well() {
     let known = known(&[KEYS, MORE_KEYS]);
     for (name, text) in [("packaging/config/pvc.conf", SAMPLE.to_owned()), ("the lab's", lab())] {
         let found = found(&text);
-        for (path, kind) in &found {
+        for (path, kind) in found.iter().filter(|(path, _)| !OURS.contains(&path.as_str())) {
             let there = known.get(path.as_str()).map(|known| known.kind);
             assert_eq!(there, Some(*kind), "{name}: `{path}`, as the original knows it and as it is");
         }

@@ -216,6 +216,7 @@ fn the_filter_keeps_strangers_off_the_ports_between_nodes_and_off_nothing_else()
         done.recv().unwrap();
         let reaches = |from: &str, to: &str| connects(from, to);
         eventually("the cable carries", || reaches("10.0.1.2", "10.0.1.1:22"));
+        eventually("the cable carries IPv6", || reaches("2001:db8::7", "[2001:db8::1]:22"));
         assert!(reaches("10.0.1.2", "10.0.1.1:2181"), "a node reaches ZooKeeper");
         assert!(reaches("10.0.1.2", "10.0.1.1:49160"), "and the migration's port");
         assert!(reaches("2001:db8::7", "[2001:db8::1]:2181"), "whom the configuration names, too");

@@ -21,8 +21,7 @@ use crate::startup::{self, NoFacts};
 use crate::vms::VmReconciler;
 use crate::{
     bmc, ceph, collect, console, database, faults, fence, filter, flush, inventory, keepalive, network,
-    nodelog,
-    primary, reset, sweep,
+    nodelog, primary, reset, sweep,
 };
 
 /// How long the store may take for each of the last words.
