@@ -587,6 +587,10 @@ fn a_server_that_can_tell_is_asked_whether_it_would_refuse() {
         Stub::start(move |request, _| match (request.path(), request.line().contains("dry_run=True")) {
             ("/api/v1/openapi.json", _) => ok(document),
             (_, true) => status(400, r#"{"message": "VM `web1` may run on node `hv2`", "hint": "wait"}"#),
+            ("/api/v1/vm/web1/removal", _) if document == DOCUMENT => {
+                status(400, r#"{"message": "VM `web1` may run on node `hv2`", "hint": "wait"}"#)
+            }
+            ("/api/v1/vm/web1/removal", _) => status(404, "{}"),
             (path, false) if request.method == "GET" && path.starts_with("/api/v1/vm/") => ok(one_vm(0)),
             (_, false) => message("done"),
         })
@@ -610,8 +614,8 @@ fn a_server_that_can_tell_is_asked_whether_it_would_refuse() {
         }
     }
     let asked = changes(&stub);
-    assert!(asked.len() == 14 && asked.iter().all(|line| line.contains("dry_run=True")), "{asked:?}");
-    assert!(asked[12].starts_with("POST /vm/web1/state?state=disable&force=True"), "{asked:?}");
+    assert!(asked.len() == 10 && asked.iter().all(|line| line.contains("dry_run=True")), "{asked:?}");
+    assert!(asked[8].starts_with("POST /vm/web1/state?state=disable&force=True"), "{asked:?}");
 
     // One that knows it of moves alone.
     let stub =

@@ -844,7 +844,7 @@ async fn whether_a_state_a_name_or_a_removal_is_refused_is_told_without_a_change
     let told = |reply: Reply| async move { reply.ok()["message"].as_str().unwrap().to_owned() };
     let stop = told(api.post("/vm/web/state?state=stop&dry_run=true&wait=true").await).await;
     assert_eq!(stop, "VM `web` would be stopped");
-    assert_eq!(told(api.delete("/vm/web?dry_run=true").await).await, "VM `web` would be removed");
+    assert_eq!(told(api.get("/vm/web/removal").await).await, "VM `web` would be removed");
     let rename = told(api.post("/vm/db/rename?new_name=shop&dry_run=true").await).await;
     assert_eq!(rename, "VM `db` would be called `shop`");
     for (path, status) in [
@@ -858,14 +858,14 @@ async fn whether_a_state_a_name_or_a_removal_is_refused_is_told_without_a_change
         let made = api.post(&path.replace("&dry_run=true", "")).await.refused(status);
         assert_eq!(words, made, "it is refused as the change would be: {path}");
     }
-    api.delete("/vm/none?dry_run=true").await.refused(404);
+    api.get("/vm/none/removal").await.refused(404);
     api.write("/nodes/pvchv1/daemonstate", "dead".to_owned()).await;
     let silent = |reply: Reply| reply.refused(400).contains("whose daemon is in state `dead`");
     api.eventually("it is silent", |view| {
         view.node("pvchv1").is_some_and(|node| node.daemon_state == pvc_model::node::DaemonState::Dead)
     })
     .await;
-    assert!(silent(api.delete("/vm/web?dry_run=true").await), "of the node nobody but the API knows");
+    assert!(silent(api.get("/vm/web/removal").await), "of the node nobody but the API knows");
     assert_eq!(api.state("web"), VmState::Start, "nothing was changed");
     assert_eq!(api.state("db"), VmState::Stop);
     let view = api.store.view();

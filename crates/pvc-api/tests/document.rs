@@ -51,16 +51,16 @@ fn parameters(document: &Value, operation: &Value) -> BTreeSet<String> {
 }
 
 /// Operations that version 1.0.3 does not have.
-const NEW: [&str; 4] = [
+const NEW: [&str; 5] = [
     "DELETE /api/v1/tasks/{task_id}",
     "GET /api/v1/events",
     "GET /api/v1/openapi.json",
+    "GET /api/v1/vm/{vm}/removal",
     "POST /api/v1/vm/{vm}/check",
 ];
 
 /// Parameters that version 1.0.3 does not know and leaves out of account.
-const ADDED: [(&str, &str); 6] = [
-    ("DELETE /api/v1/vm/{vm}", "dry_run"),
+const ADDED: [(&str, &str); 5] = [
     ("GET /api/v1/backup", "secrets"),
     ("POST /api/v1/node/{node}/domain-state", "dry_run"),
     ("POST /api/v1/vm/{vm}/node", "dry_run"),

@@ -96,10 +96,6 @@ fn renaming(vm: &str, new_name: &str) -> Change {
     Change::post(path(vm, "/rename"), Query::new().text("new_name", new_name))
 }
 
-fn deletion(vm: &str, delete_disks: bool) -> Change {
-    Change::delete(path(vm, ""), Query::new().flag("delete_disks", delete_disks))
-}
-
 fn state_change(vm: &str, request: &StateRequest) -> Change {
     let query = Query::new()
         .text("state", request.state)
@@ -162,12 +158,18 @@ impl Client {
     }
 
     pub fn delete_vm(&self, vm: &str, delete_disks: bool) -> Result<String, Error> {
-        self.change(deletion(vm, delete_disks))
+        self.change(Change::delete(path(vm, ""), Query::new().flag("delete_disks", delete_disks)))
     }
 
-    /// Whether [`delete_vm`](Self::delete_vm) would be refused; `None` if the server cannot tell.
+    /// Whether [`delete_vm`](Self::delete_vm) would be refused; `None` if the server cannot tell, or there is no such VM.
+    /// It is asked over a path of its own: a server that does not know a parameter would remove the VM.
     pub fn check_delete_vm(&self, vm: &str, delete_disks: bool) -> Result<Option<String>, Error> {
-        self.check("/vm/{vm}", deletion(vm, delete_disks))
+        let query = Query::new().flag("delete_disks", delete_disks);
+        match self.get::<Message>(&path(vm, "/removal"), query).and_then(Payload::read) {
+            Ok(answer) => Ok(Some(answer.message)),
+            Err(error) if matches!(error.kind(), Kind::NotFound | Kind::BadAnswer) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// The server's sentence about what it would do.

@@ -127,6 +127,7 @@ fn protected() -> OpenApiRouter<ApiState> {
         .routes(routes!(vm::get_vm_vm_node, vm_change::post_vm_vm_node))
         .routes(routes!(vm::get_vm_vm_console))
         .routes(routes!(vm_change::post_vm_vm_check))
+        .routes(routes!(vm_change::get_vm_vm_removal))
         .routes(routes!(vm_change::post_vm_vm_locks))
         .routes(routes!(vm_change::post_vm_vm_rename))
         .routes(routes!(vm_change::post_vm_vm_device, vm_change::delete_vm_vm_device))

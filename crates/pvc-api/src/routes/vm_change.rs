@@ -194,8 +194,6 @@ params! {
     pub struct Removal {
         /// Removes the VM's volumes with their snapshots as well.
         delete_disks: Flag,
-        /// Change nothing, and reply whether it would be refused.
-        dry_run: Flag,
     }
 }
 
@@ -207,16 +205,24 @@ pub async fn delete_vm_vm(
     Params(removal): Params<Removal>,
 ) -> Result<Response> {
     let storage = if removal.delete_disks.0 { Some(api.storage()?) } else { None };
-    if removal.dry_run.0 {
-        let checked = vm::check_remove(&api.view(), &name, storage.is_some());
-        let removed = checked.map_err(|why| refused(ChangeError::Refused(why)))?;
-        return Ok(json::done(format!("VM `{}` would be removed{}", removed.name, with_volumes(&removed))));
-    }
     let remove = |api: ApiState| async move {
         vm::remove(api.store(), api.clock().as_ref(), storage.as_deref(), &name).await
     };
     let removed = api.carry_out_within(api.settings().limits.wait_time, remove).await?;
     Ok(json::done(format!("VM `{}` was removed{}", removed.name, with_volumes(&removed))))
+}
+
+/// Says whether a `DELETE` of the VM would be refused, and why. Nothing is changed. A path of its own: a server that did
+/// not know a parameter for it would remove the VM.
+#[utoipa::path(get, path = "/api/v1/vm/{vm}/removal", tag = "vm", params(AtVm, Removal), responses(Changed))]
+pub async fn get_vm_vm_removal(
+    State(api): Api,
+    AtVm(name): AtVm,
+    Params(removal): Params<Removal>,
+) -> Result<Response> {
+    let checked = vm::check_remove(&api.view(), &name, removal.delete_disks.0);
+    let removed = checked.map_err(|why| refused(ChangeError::Refused(why)))?;
+    Ok(json::done(format!("VM `{}` would be removed{}", removed.name, with_volumes(&removed))))
 }
 
 fn with_volumes(removed: &vm::Removed) -> String {
