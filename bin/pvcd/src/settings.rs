@@ -206,7 +206,8 @@ fn host_filter(config: &Config) -> Option<HostFilter> {
         .chain(database.keydb.as_ref().map(|keydb| keydb.port))
         .chain([&database.metadata, &database.dns].into_iter().flatten().map(|postgres| postgres.port));
     let nodes = firewall.nodes.iter().copied().map(IpNet::V4).collect();
-    HostFilter::new(nodes, firewall.allow.clone(), moved)
+    let filter = HostFilter::new(nodes, firewall.allow.clone(), moved)?;
+    Some(filter.leaving_open(config.api.listen.port()))
 }
 
 /// # Errors

@@ -98,9 +98,6 @@ impl Dumps {
         }
         DirBuilder::new().recursive(true).mode(0o700).create(&self.dir)?;
         let dumps = self.list()?;
-        for dump in superfluous(&dumps, now, bytes) {
-            fs::remove_file(&dump.path)?;
-        }
         self.require_room(bytes)?;
         let sequence = dumps.first().map_or(1, |newest| newest.sequence.saturating_add(1));
         let (seconds, checksum) = (now.as_secs(), checksum(text));
@@ -112,6 +109,10 @@ impl Dumps {
             return Err(error);
         }
         File::open(&self.dir)?.sync_all()?;
+        // Only now: until there is a new one, none of the old is too many.
+        for dump in superfluous(&dumps, now, bytes) {
+            fs::remove_file(&dump.path)?;
+        }
         Ok(path)
     }
 

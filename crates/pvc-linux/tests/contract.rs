@@ -224,6 +224,7 @@ fn the_filter_keeps_strangers_off_the_ports_between_nodes_and_off_nothing_else()
             assert!(!reaches("10.0.1.66", &format!("10.0.1.1:{port}")), "a stranger reaches {port}");
         }
         assert!(!reaches("2001:db8::66", "[2001:db8::1]:2181"), "a stranger reaches it over IPv6");
+        assert!(reaches("10.0.1.66", "10.0.1.1:7370"), "the API's port, which is in Ceph's range");
         assert!(reaches("10.0.1.66", "10.0.1.1:22") && reaches("2001:db8::66", "[2001:db8::1]:22"));
         let udp = std::net::UdpSocket::bind("10.0.1.66:0").unwrap();
         udp.send_to(b"x", "10.0.1.1:6801").unwrap();
@@ -239,7 +240,7 @@ fn the_filter_keeps_strangers_off_the_ports_between_nodes_and_off_nothing_else()
         ip("addr add 10.0.1.1/24 dev ens4");
         ip("addr add 2001:db8::1/64 dev ens4 nodad");
         ip("link set ens4 up");
-        let _services: Vec<std::net::TcpListener> = [22, 2181, 6801, 16509, 49160]
+        let _services: Vec<std::net::TcpListener> = [22, 2181, 6801, 7370, 16509, 49160]
             .map(|port| std::net::TcpListener::bind(format!("[::]:{port}")).unwrap())
             .into();
         let udp = std::net::UdpSocket::bind("10.0.1.1:6801").unwrap();
@@ -248,7 +249,7 @@ fn the_filter_keeps_strangers_off_the_ports_between_nodes_and_off_nothing_else()
         nft("add table inet theirs");
         let nodes = ["10.0.1.1/32", "10.0.1.2/32"].map(|net| net.parse().unwrap());
         let allowed = ["2001:db8::7/128"].map(|net| net.parse().unwrap());
-        let filter = HostFilter::new(nodes.into(), allowed.into(), [2181]).unwrap();
+        let filter = HostFilter::new(nodes.into(), allowed.into(), [2181]).unwrap().leaving_open(7370);
         wait(network.set_filter(Some(&filter.ruleset()))).unwrap();
         assert!(connects("10.0.1.1", "10.0.1.1:2181") && connects("127.0.0.1", "127.0.0.1:2181"));
         hear.recv().unwrap();

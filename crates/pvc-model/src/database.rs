@@ -33,7 +33,7 @@ const UNHEARD: Duration = Duration::from_secs(90);
 
 impl Member {
     /// What is wrong with it at `wall`, since the epoch. One that leads is never started again: it may be the only one
-    /// that is well. Neither is one that is still being made: that would begin anew.
+    /// that is well. Neither is one that is still being made, which would begin anew, or that somebody has stopped.
     pub fn trouble(&self, wall: Duration) -> Option<Trouble> {
         let restart = !self.leads;
         if let Some(silence) = self.heard.map(|heard| wall.saturating_sub(heard)).filter(|s| *s > UNHEARD) {
@@ -41,11 +41,11 @@ impl Member {
             return Some(Trouble { why, restart });
         }
         match self.state.as_deref() {
-            Some("running" | "streaming") => None,
-            Some(state @ ("creating replica" | "starting" | "restarting" | "stopping")) => {
-                Some(Trouble { why: format!("it is {state}"), restart: false })
+            Some("running" | "streaming" | "in archive recovery") => None,
+            Some(state @ ("start failed" | "crashed")) => {
+                Some(Trouble { why: format!("its state is `{state}`"), restart })
             }
-            Some(state) => Some(Trouble { why: format!("its state is `{state}`"), restart }),
+            Some(state) => Some(Trouble { why: format!("its state is `{state}`"), restart: false }),
             None => Some(Trouble { why: "the database's cluster does not know it".to_owned(), restart }),
         }
     }

@@ -22,6 +22,8 @@ pub struct HostFilter {
     pub allowed: BTreeSet<IpNet>,
     /// The TCP ports that are for them alone.
     pub ports: BTreeSet<Ports>,
+    /// Of those ports the ones that are for everybody: Ceph's range has the API's port in it.
+    pub open: BTreeSet<u16>,
 }
 
 /// Neighbouring TCP ports, the last one included.
@@ -72,7 +74,13 @@ impl HostFilter {
         moved: impl IntoIterator<Item = u16>,
     ) -> Option<HostFilter> {
         let ports = moved.into_iter().map(Ports::one).chain(FIXED).chain([MIGRATION]).collect();
-        (!nodes.is_empty()).then_some(HostFilter { nodes, allowed, ports })
+        (!nodes.is_empty()).then_some(HostFilter { nodes, allowed, ports, open: BTreeSet::new() })
+    }
+
+    /// The same, with `port` left to whoever reaches it.
+    pub fn leaving_open(mut self, port: u16) -> Self {
+        self.open.insert(port);
+        self
     }
 
     /// What `nft -f` makes of nothing, or of any table of this name, in one step: no packet meets half of it.
@@ -84,6 +92,10 @@ impl HostFilter {
         let v4 = elements(sources().filter(|net| matches!(net, IpNet::V4(_))));
         let v6 = elements(sources().filter(|net| matches!(net, IpNet::V6(_))));
         let ports = join(&self.ports);
+        let open = match self.open.is_empty() {
+            true => String::new(),
+            false => format!("\t\ttcp dport {{ {} }} accept\n", join(&self.open)),
+        };
         let mut text = removal();
         write!(
             text,
@@ -104,7 +116,7 @@ table inet {TABLE} {{
 		iifname \"lo\" accept
 		ip saddr @sources4 accept
 		ip6 saddr @sources6 accept
-		tcp flags & (syn | ack | rst) == syn tcp dport {{ {ports} }} counter drop
+{open}		tcp flags & (syn | ack | rst) == syn tcp dport {{ {ports} }} counter drop
 	}}
 }}
 "
@@ -154,6 +166,15 @@ mod tests {
             assert!(text.contains(port), "{port}: {text}");
         }
         assert_eq!(text.matches("drop").count(), 1, "nothing else is dropped: {text}");
+    }
+
+    #[test]
+    fn a_port_in_the_midst_of_the_others_is_left_open() {
+        let filter = HostFilter::new(nets(&["10.0.1.1/32"]), BTreeSet::new(), []).unwrap();
+        assert!(!filter.ruleset().contains("tcp dport { 7370 }"));
+        let text = filter.leaving_open(7370).ruleset();
+        let (accept, drop) = (text.find("tcp dport { 7370 } accept"), text.find("drop"));
+        assert!(accept.is_some() && accept < drop, "{text}");
     }
 
     #[test]

@@ -9,11 +9,13 @@ use futures::FutureExt as _;
 use pvc_model::cluster::Cluster;
 use pvc_model::fault::{self, fault_id};
 use pvc_model::network_core::{CoreNet, CoreNetworks};
+use pvc_model::node::DaemonState;
 use pvc_model::storage::VolumeId;
+use pvc_model::vm::moving::MoveNote;
 use pvc_model::vm::plan::{Planned, Step};
 use pvc_model::vm::{NOT_RESTARTED, VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
-use pvc_ports::{Guest, HypervisorError, StorageError};
+use pvc_ports::{Guest, GuestRun, HypervisorError, StorageError};
 use pvc_store::{ChangeError, Changes, VmChange};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -241,6 +243,7 @@ impl Actor {
                 }
             }
             Step::Write(state) => Ok(self.write(planned, vec![VmChange::State(state.clone())]).await),
+            Step::Resume if !self.runs_nowhere_else(record).await => Ok(Ended::Later),
             Step::Resume => match hypervisor.resume(planned.vm).await {
                 Ok(()) | Err(HypervisorError::NoGuest { .. }) => Ok(Ended::Done),
                 Err(error) => Err(error.into()),
@@ -249,6 +252,25 @@ impl Actor {
             Step::ClearFailure => Ok(self.write(planned, vec![VmChange::FailedReason(String::new())]).await),
             Step::Start | Step::Send(_) | Step::Receive => {
                 unreachable!("starts and moves have ways of their own, without this deadline")
+            }
+        }
+    }
+
+    /// Whether a guest that a broken move has left held here may go on: what was sent to a legacy peer may run there.
+    async fn runs_nowhere_else(&self, record: &VmRecord) -> bool {
+        let is_own = |note: &&MoveNote| note.from == *self.shared.name() && !note.held;
+        let Some(note) = record.moving.as_ref().filter(is_own) else { return true };
+        let view = self.shared.store.view();
+        if view.nodes.get(&note.to).is_none_or(|target| target.daemon_state == DaemonState::Fenced) {
+            return true;
+        }
+        let host = self.shared.settings.migration.host(&note.to);
+        match self.shared.ports.hypervisor.state_at(&host, record.uuid).await {
+            Ok(there) if there != Some(GuestRun::Running) => true,
+            there => {
+                let (vm, to) = (&record.name, &note.to);
+                tracing::warn!(vm, %to, ?there, "the guest is held, and may run where it was sent; it stays held");
+                false
             }
         }
     }

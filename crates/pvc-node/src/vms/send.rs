@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
-use pvc_model::node::DaemonState;
+use pvc_model::node::{DaemonState, NodeRecord};
 use pvc_model::vm::moving::{
     LIVE_ATTEMPTS, MoveNote, MovePhase, Next, Target, ended_here, home_again, is_moving, is_sent, next, ways,
 };
@@ -137,12 +137,14 @@ impl Sender {
         to: NodeName,
         home: Option<Option<NodeName>>,
     ) -> Self {
+        // What an attempt before has left on the other node is what it was sent as.
+        let before = left_by(&shared.store.view(), planned.vm, shared.name(), &to);
         let note = MoveNote {
             from: shared.name().clone(),
             to: to.clone(),
-            incarnation: 0,
-            request: planned.request,
-            held: false,
+            incarnation: before.as_ref().map_or(0, |note| note.incarnation),
+            request: before.as_ref().map_or(planned.request, |note| note.request),
+            held: before.is_some_and(|note| note.held),
             phase: MovePhase::Waiting,
             attempt: 0,
             seconds: 0,
@@ -258,8 +260,8 @@ impl Sender {
     /// nowhere but here whatever has become of an attempt.
     fn is_held_there(&self) -> bool {
         let view = self.shared.store.view();
-        let target = view.nodes.get(&self.to);
-        target.is_some_and(|node| node.takes_held_guests() || node.daemon_state == DaemonState::Fenced)
+        let is_fenced = |node: &Arc<NodeRecord>| node.daemon_state == DaemonState::Fenced;
+        self.note.held || view.nodes.get(&self.to).is_some_and(is_fenced)
     }
 
     async fn not_ready(&mut self, patience: Duration) -> Ended {
@@ -748,6 +750,15 @@ impl Sender {
 #[derive(Debug, thiserror::Error)]
 #[error("the order changed meanwhile")]
 struct Moot;
+
+/// What the last sender from `here` to `to` has noted of the VM's move, if that is not over.
+fn left_by(cluster: &Cluster, vm: Uuid, here: &NodeName, to: &NodeName) -> Option<MoveNote> {
+    let record = cluster.vms.get(&vm)?;
+    let note = record.moving.as_ref()?;
+    let is_same = note.from == *here && note.to == *to && note.incarnation == record.incarnation;
+    let is_open = !note.phase.is_over() && note.phase != MovePhase::HandedOver;
+    (is_same && is_open).then(|| note.clone())
+}
 
 fn runs_daemon(cluster: &Cluster, node: &NodeName) -> bool {
     cluster.nodes.get(node).is_some_and(|node| node.daemon_state == DaemonState::Run)

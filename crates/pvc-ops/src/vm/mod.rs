@@ -63,7 +63,12 @@ fn silent_keeper<'a>(cluster: &'a Cluster, record: &VmRecord) -> Option<&'a Node
         let name = record.node.as_ref().filter(|_| !may_be_off(record))?;
         cluster.node(name.as_str()).map(|node| &**node).filter(|node| is_silent(node))
     };
-    silent_runner(cluster, record.uuid).or_else(home)
+    silent_runner(cluster, record.uuid).or_else(home).filter(|node| stays_silent(node))
+}
+
+/// Whether nothing says that the silent node will be heard of in a moment, as one whose daemon begins anew.
+fn stays_silent(node: &NodeRecord) -> bool {
+    matches!(node.daemon_state, DaemonState::Dead | DaemonState::Stop)
 }
 
 /// Whether the VM is in a state in which no guest runs and none is being started.
