@@ -165,7 +165,7 @@ impl Client {
     /// It is asked over a path of its own: a server that does not know a parameter would remove the VM.
     pub fn check_delete_vm(&self, vm: &str, delete_disks: bool) -> Result<Option<String>, Error> {
         let query = Query::new().flag("delete_disks", delete_disks);
-        match self.get::<Message>(&path(vm, "/removal"), query).and_then(Payload::read) {
+        match self.get::<Message>(&path(vm, "/removal"), query).and_then(|answer| answer.read()) {
             Ok(answer) => Ok(Some(answer.message)),
             Err(error) if matches!(error.kind(), Kind::NotFound | Kind::BadAnswer) => Ok(None),
             Err(error) => Err(error),
