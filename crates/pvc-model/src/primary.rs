@@ -83,7 +83,7 @@ pub fn vacancy(cluster: &Cluster, peers: &Peers) -> Option<Vacancy> {
     match node.daemon_state {
         _ if peers.is_absent(node) => Some(Vacancy::Gone(name.clone())),
         DaemonState::Run => is_idle(cluster, node, peers).then(|| Vacancy::Idle(name.clone())),
-        DaemonState::Init => Some(Vacancy::Starting(name.clone())),
+        DaemonState::Init => (!has_its_part(node)).then(|| Vacancy::Starting(name.clone())),
         // Of one in a state that nobody here knows it can only be told whether it lives.
         DaemonState::Shutdown | DaemonState::Dead | DaemonState::Unknown(_) => {
             Some(Vacancy::Undecided(name.clone()))
@@ -194,9 +194,19 @@ fn taken_for_dead(record: &NodeRecord) -> bool {
 
 /// Whether a node is a coordinator whose daemon serves, as far as anybody knows.
 fn lives(node: &NodeRecord, peers: &Peers) -> bool {
-    node.role == NodeRole::Coordinator
-        && matches!(node.daemon_state, DaemonState::Run | DaemonState::Shutdown | DaemonState::Unknown(_))
-        && !peers.is_absent(node)
+    let serves = match node.daemon_state {
+        DaemonState::Run | DaemonState::Shutdown | DaemonState::Unknown(_) => true,
+        DaemonState::Init => has_its_part(node),
+        DaemonState::Stop | DaemonState::Dead | DaemonState::Fenced => false,
+    };
+    node.role == NodeRole::Coordinator && serves && !peers.is_absent(node)
+}
+
+/// Whether a starting daemon of ours has, takes or gives away the role by now. With its first word it says that it has
+/// nothing; and it may not say `run` for long, when its hypervisor does not answer.
+fn has_its_part(node: &NodeRecord) -> bool {
+    use CoordinatorState::{Primary, Relinquish, Takeover};
+    node.runs_our_daemon() && matches!(node.coordinator_state, Primary | Relinquish | Takeover)
 }
 
 fn is_taken_over(cluster: &Cluster, peers: &Peers) -> bool {

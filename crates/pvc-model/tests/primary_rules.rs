@@ -105,12 +105,7 @@ fn a_running_coordinator_does_what_the_key_and_its_own_state_say() {
 fn an_older_daemon_that_does_not_take_what_it_was_given_is_replaced() {
     use DaemonState::Run;
     let older = || node("hv2", Secondary, Run);
-    let ours = |name: &str, state| {
-        let record = node(name, state, Run);
-        let daemon =
-            pvc_model::node::DaemonNote { version: record.pvc_version.clone(), ..Default::default() };
-        NodeRecord { daemon: Some(daemon), ..record }
-    };
+    let ours = |name: &str, state| of_ours(node(name, state, Run));
     let found = |nodes| vacancy(&cluster(Some("hv2"), nodes), &Peers::new(SESSION));
     let idle = Some(Vacancy::Idle(NodeName::new("hv2")));
     assert_eq!(found(vec![older(), ours("hv1", Secondary)]), idle);
@@ -154,6 +149,48 @@ fn a_name_that_stands_for_nobody_is_seen_for_what_it_is() {
     let stranger = Vacancy::Stranger(NodeName::new("hv9"));
     assert_eq!(vacancy(&cluster(Some("hv9"), Vec::new()), &Peers::new(SESSION)), Some(stranger.clone()));
     assert_eq!(vacancy(&cluster(Some("hv9"), vec![hypervisor]), &Peers::new(SESSION)), Some(stranger));
+}
+
+/// The record of a daemon of ours.
+fn of_ours(record: NodeRecord) -> NodeRecord {
+    let note = pvc_model::node::DaemonNote { version: record.pvc_version.clone(), ..Default::default() };
+    NodeRecord { daemon: Some(note), ..record }
+}
+
+/// Its hypervisor does not answer, say, and so it does not say `run`.
+#[test]
+fn a_starting_daemon_of_ours_that_has_the_role_by_now_is_asked_for_it() {
+    let name = NodeName::new("hv2");
+    for (part, serves) in [(Primary, true), (Takeover, true), (Relinquish, true), (Secondary, false)] {
+        let record = of_ours(node("hv2", part.clone(), DaemonState::Init));
+        let stale = node("hv2", part.clone(), DaemonState::Init);
+        let mut peers = Peers::new(SESSION);
+        for second in 0..3600 {
+            peers.look(&cluster(None, vec![record.clone()]), true, Duration::from_secs(second));
+            peers.heard(&name, Some(1));
+        }
+        let starting = Some(Vacancy::Starting(name.clone()));
+        let named = |record: &NodeRecord| cluster(Some("hv2"), vec![record.clone()]);
+        assert_eq!(vacancy(&named(&record), &peers), starting.clone().filter(|_| !serves), "{part}");
+        assert_eq!(
+            vacancy(&named(&stale), &peers),
+            starting,
+            "of an older daemon that is what it was: {part}"
+        );
+        let nodes = vec![node("hv1", Secondary, DaemonState::Run), record.clone()];
+        let holds = matches!(part, Primary | Relinquish);
+        let expected = if holds { Holder::One(&name) } else { Holder::Nobody };
+        assert_eq!(holder(&cluster(Some("hv1"), nodes), &NodeName::new("hv1"), &peers), expected, "{part}");
+        peers.heard(&name, None);
+        for second in 3600..3612 {
+            peers.look(&cluster(None, vec![record.clone()]), true, Duration::from_secs(second));
+        }
+        assert_eq!(
+            vacancy(&named(&record), &peers),
+            Some(Vacancy::Gone(name.clone())),
+            "it has died: {part}"
+        );
+    }
 }
 
 #[test]
@@ -625,9 +662,7 @@ fn the_role_of_one_that_is_gone_is_taken_at_once_unless_somebody_serves() {
 
 #[test]
 fn an_older_daemon_in_the_place_of_ours_is_never_absent_by_its_silence() {
-    let ours = node("hv2", Primary, DaemonState::Run);
-    let note = pvc_model::node::DaemonNote { version: ours.pvc_version.clone(), ..Default::default() };
-    let ours = NodeRecord { daemon: Some(note), ..ours };
+    let ours = of_ours(node("hv2", Primary, DaemonState::Run));
     let older = NodeRecord { pvc_version: "1.0.3".to_owned(), ..ours.clone() };
     for (then, absent) in [(ours.clone(), true), (older, false)] {
         let mut peers = Peers::new(SESSION);
@@ -670,6 +705,10 @@ fn what_no_record_says_is_waited_out() {
         (vec![(Relinquish, Run, up, 1), (Relinquish, Run, down, 1)], true),
         (vec![(Relinquish, Run, up, 1), (Relinquish, Run, down, 1), (Secondary, Run, up, 0)], false),
         (vec![(Relinquish, Run, up, 1), (Relinquish, Run, down, limit)], false),
+        // It has the role before it says that it runs, and gives it away.
+        (vec![(Secondary, Init, up, 60), (Takeover, Init, up, 60), (Primary, Init, up, 0)], false),
+        (vec![(Secondary, Init, up, 60), (Takeover, Init, up, 1)], true),
+        (vec![(Primary, Init, up, 60), (Secondary, Init, up, 1)], true),
         // Nobody knows what came before.
         (vec![(Secondary, Init, up, 1)], true),
         (vec![(Primary, Stop, down, 1)], true),

@@ -615,7 +615,8 @@ fn a_guest_that_a_move_has_left_held_goes_on_only_where_it_belongs() {
         (Start, "hv1", Paused, Done, 0, vec![]),
         // Its sender was fenced, and the VM given to this node.
         (Start, "hv1", Paused, Copying, 0, vec![Step::Destroy(WhyDestroy::NeverHandedOver)]),
-        (Start, "hv1", Paused, MovePhase::Failed, 0, vec![]),
+        // It was given to this node before this node had heard that it stayed where it was.
+        (Start, "hv1", Paused, MovePhase::Failed, 0, vec![Step::Destroy(WhyDestroy::NeverHandedOver)]),
         // Before it had.
         (Migrate, "hv1", Paused, HandedOver, 1, vec![Step::Receive]),
         (Migrate, "hv1", Paused, Copying, 1, vec![Step::Receive]),

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
 use pvc_model::fault;
-use pvc_model::vm::moving::{MoveNote, MovePhase, is_moving};
+use pvc_model::vm::moving::{MovePhase, is_moving};
 use pvc_model::vm::plan::{self, Condition, Mind, Planned, Seen, Step, View, WhyDestroy};
 use pvc_model::vm::volumes::started_elsewhere;
 use pvc_model::vm::{VmRecord, VmState};
@@ -494,12 +494,14 @@ impl VmReconciler {
 fn taken_over(cluster: &Cluster, here: &NodeName, guests: &BTreeMap<Uuid, Guest>) -> Vec<Report> {
     let running = guests.values().filter(|guest| guest.run == GuestRun::Running);
     let records = running.filter_map(|guest| cluster.vms.get(&guest.uuid));
-    let noted = records.filter(|record| !is_moving(&record.state)).filter_map(|record| {
-        let note =
-            record.moving.as_ref().filter(|note| note.held && note.to == *here && !note.phase.is_over())?;
-        Some(Report::Move(record.uuid, MoveNote { phase: MovePhase::Done, ..note.clone() }))
-    });
-    noted.collect()
+    records.filter_map(|record| is_here_for_good(record, here)).collect()
+}
+
+/// That the last move of the VM has left nothing held on this node, if there is a note that does not say so yet.
+fn is_here_for_good(record: &VmRecord, here: &NodeName) -> Option<Report> {
+    let note = record.moving.as_ref().filter(|note| note.held && note.to == *here)?;
+    let is_settled = record.is_assigned_to(here) && !is_moving(&record.state);
+    (is_settled && note.phase != MovePhase::Done).then(|| Report::Move(record.uuid, note.closed()))
 }
 
 /// Whether there may be a guest before this step and none after it, or the other way round; or whether it is a step

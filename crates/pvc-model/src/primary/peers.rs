@@ -128,7 +128,11 @@ impl Peers {
     pub fn is_absent(&self, node: &NodeRecord) -> bool {
         let Some(seen) = self.nodes.get(&node.name) else { return false };
         match node.daemon_state {
-            DaemonState::Run | DaemonState::Shutdown | DaemonState::Dead | DaemonState::Unknown(_)
+            DaemonState::Init
+            | DaemonState::Run
+            | DaemonState::Shutdown
+            | DaemonState::Dead
+            | DaemonState::Unknown(_)
                 if seen.ours =>
             {
                 seen.silent >= self.let_go
@@ -185,16 +189,16 @@ impl Seen {
         if self.daemon_state == node.daemon_state && self.coordinator_state == node.coordinator_state {
             return;
         }
-        let served = serves(&self.daemon_state);
+        let served = self.serves();
         let had = self.had_something();
         self.daemon_state = node.daemon_state.clone();
         self.coordinator_state = node.coordinator_state.clone();
         let begins_anew = node.daemon_state == DaemonState::Init && had;
-        if served && serves(&node.daemon_state) {
+        if self.serves() {
             // What a daemon that goes on says of itself is true, but for one that was started just now.
             self.doubted = match self.is_unclear() {
                 true => Some(Duration::ZERO),
-                false if had => None,
+                false if served && had => None,
                 false => self.doubted,
             };
         } else if node.daemon_state == DaemonState::Fenced {
@@ -224,14 +228,14 @@ impl Seen {
     }
 
     fn doubt_takeover(&mut self) {
-        if serves(&self.daemon_state) && self.coordinator_state == CoordinatorState::Takeover {
+        if self.serves() && self.coordinator_state == CoordinatorState::Takeover {
             self.doubted = Some(Duration::ZERO);
         }
     }
 
     /// One of ours whose session has ended while it let go of the role: how much of it is still there no record says.
     fn doubt_what_it_lets_go(&mut self, is_news: bool) {
-        let lets_go = serves(&self.daemon_state) && self.coordinator_state == CoordinatorState::Relinquish;
+        let lets_go = self.serves() && self.coordinator_state == CoordinatorState::Relinquish;
         if !self.ours || !lets_go {
             return;
         }
@@ -239,6 +243,16 @@ impl Seen {
             self.doubted = Some(Duration::ZERO);
         } else if self.announced.is_none() {
             self.doubted.get_or_insert(Duration::ZERO);
+        }
+    }
+
+    /// Whether what it says of the role is true while its daemon lives. One of ours that starts says at first that it
+    /// has nothing.
+    fn serves(&self) -> bool {
+        match self.daemon_state {
+            DaemonState::Run | DaemonState::Shutdown => true,
+            DaemonState::Init => self.ours && self.had_something(),
+            _ => false,
         }
     }
 
@@ -250,13 +264,9 @@ impl Seen {
     /// Whether the records leave open what the node has. A primary that serves is asked to give it up.
     fn is_unclear(&self) -> bool {
         match self.daemon_state {
-            DaemonState::Run | DaemonState::Shutdown => self.coordinator_state == CoordinatorState::Takeover,
-            DaemonState::Fenced => false,
+            _ if self.serves() => self.coordinator_state == CoordinatorState::Takeover,
+            DaemonState::Run | DaemonState::Shutdown | DaemonState::Fenced => false,
             _ => self.had_something(),
         }
     }
-}
-
-fn serves(state: &DaemonState) -> bool {
-    matches!(state, DaemonState::Run | DaemonState::Shutdown)
 }

@@ -195,8 +195,8 @@ pub fn is_sent_held(record: &VmRecord, here: &NodeName) -> bool {
 /// VM was given to `here` in another way, as by those who fenced its sender.
 pub fn is_unclaimed(record: &VmRecord, here: &NodeName) -> bool {
     record.moving.as_ref().is_some_and(|note| {
-        let is_left = !note.phase.is_over() && note.phase != MovePhase::HandedOver && !note.is_for(record);
-        note.held && note.to == *here && note.incarnation == record.incarnation && is_left
+        let is_of_it = note.to == *here && note.incarnation == record.incarnation;
+        is_of_it && note.leaves_held() && !note.is_for(record)
     })
 }
 
@@ -329,6 +329,19 @@ impl MoveNote {
     /// Whether it is about the order that the record holds.
     pub fn is_for(&self, record: &VmRecord) -> bool {
         (self.incarnation, self.request) == (record.incarnation, record.state_version)
+    }
+
+    /// Whether a guest may be held on the other node that was never handed over. Also of a move that has failed: that
+    /// node may not have heard yet that the VM stays.
+    pub fn leaves_held(&self) -> bool {
+        self.held && !matches!(self.phase, MovePhase::HandedOver | MovePhase::Done)
+    }
+
+    /// The same, once nothing is held on the other node any more that this move has left there.
+    #[must_use]
+    pub fn closed(&self) -> MoveNote {
+        let phase = if self.phase.is_over() { self.phase } else { MovePhase::Done };
+        MoveNote { phase, held: false, ..self.clone() }
     }
 
     /// Percent of what is known to be copied; memory that is written to meanwhile counts again.
@@ -517,6 +530,24 @@ mod tests {
             processed_bytes: processed,
             remaining_bytes: remaining,
             why: String::new(),
+        }
+    }
+
+    #[test]
+    fn what_may_be_held_on_the_other_node_is_known_until_somebody_says_that_it_is_not() {
+        use MovePhase::{Copying, Done, Failed, HandedOver, ShuttingDown, Waiting};
+        for (phase, leaves, closed) in [
+            (Waiting, true, Done),
+            (Copying, true, Done),
+            (ShuttingDown, true, Done),
+            (Failed, true, Failed),
+            (HandedOver, false, Done),
+            (Done, false, Done),
+        ] {
+            let held = MoveNote { phase, ..note(0, 0, 0) };
+            assert_eq!(held.leaves_held(), leaves, "{phase:?}");
+            assert!(!MoveNote { held: false, ..held.clone() }.leaves_held(), "{phase:?}");
+            assert_eq!((held.closed().phase, held.closed().held), (closed, false), "{phase:?}");
         }
     }
 

@@ -144,7 +144,7 @@ impl Sender {
             to: to.clone(),
             incarnation: before.as_ref().map_or(0, |note| note.incarnation),
             request: before.as_ref().map_or(planned.request, |note| note.request),
-            held: before.is_some_and(|note| note.held),
+            held: before.is_some(),
             phase: MovePhase::Waiting,
             attempt: 0,
             seconds: 0,
@@ -751,13 +751,12 @@ impl Sender {
 #[error("the order changed meanwhile")]
 struct Moot;
 
-/// What the last sender from `here` to `to` has noted of the VM's move, if that is not over.
+/// What the last sender from `here` to `to` has noted of the VM's move, if that may have left a held guest there.
 fn left_by(cluster: &Cluster, vm: Uuid, here: &NodeName, to: &NodeName) -> Option<MoveNote> {
     let record = cluster.vms.get(&vm)?;
     let note = record.moving.as_ref()?;
     let is_same = note.from == *here && note.to == *to && note.incarnation == record.incarnation;
-    let is_open = !note.phase.is_over() && note.phase != MovePhase::HandedOver;
-    (is_same && is_open).then(|| note.clone())
+    (is_same && note.leaves_held()).then(|| note.clone())
 }
 
 fn runs_daemon(cluster: &Cluster, node: &NodeName) -> bool {

@@ -18,6 +18,7 @@ use pvc_store::VmChange;
 
 use super::act::{Actor, DEADLINE, Ended, Trouble, console_log_path, still_ordered};
 use super::elsewhere::check_elsewhere;
+use super::is_here_for_good;
 use super::locks::{check_rivals, free_own_locks};
 
 /// How long a start waits for a node to free what a guest that is gone has left there. That node sees that this one
@@ -29,7 +30,7 @@ const ASK_AGAIN: Duration = Duration::from_secs(2);
 /// How long the hypervisor may take to make a guest and to let it run; then it is ended.
 const MAKE: Duration = Duration::from_secs(120);
 
-/// How long the store may take to say whether the guest may run.
+/// How long the store may take for a word about the guest, and to say whether it may run.
 const LOOK: Duration = Duration::from_secs(15);
 
 /// How often a guest is ended that is still being made although it is not wanted any more.
@@ -55,6 +56,7 @@ impl Actor {
             self.shared.sleep(ASK_AGAIN).await;
         };
         let Some((record, xml)) = prepared else { return Ok(Ended::Moot) };
+        self.nothing_is_held(&record).await;
         let hypervisor = &self.shared.ports.hypervisor;
         // One that hangs holds up no other start.
         let late = move || drop(slot);
@@ -78,6 +80,18 @@ impl Actor {
             self.write(planned, vec![VmChange::FailedReason(String::new())]).await;
         }
         Ok(Ended::Started)
+    }
+
+    /// Says that what a move has left held here is gone: a guest that stands still from now on was not left by it.
+    async fn nothing_is_held(&self, record: &VmRecord) {
+        let Some(report) = is_here_for_good(record, self.shared.name()) else { return };
+        let told = self.shared.within(LOOK, self.shared.store.report(vec![report])).await;
+        if !matches!(told, Some(Ok(()))) {
+            tracing::debug!(
+                vm = record.name,
+                "that the move is over is not in the store; the next pass says it"
+            );
+        }
     }
 
     /// The record as it is now and the guest's XML made of it; `None` if it asks for something else by now.
