@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-const CLASS_PATH: &str = "/usr/share/java/zookeeper.jar:/usr/share/java/slf4j-simple.jar";
+const CLASS_PATH: &str =
+    "/usr/share/java/zookeeper.jar:/usr/share/java/slf4j-simple.jar:/usr/share/java/netty-codec.jar";
 /// Five copies of the largest request fit. With less a server that takes one dies of it.
 const HEAP: &str = "-Xmx1536m";
 const START_LIMIT: Duration = Duration::from_secs(60);
@@ -28,7 +29,15 @@ pub(crate) const KEEPER: &str =
 pub struct ZookeeperServer {
     dir: PathBuf,
     port: u16,
+    secure: Option<Secure>,
     running: Option<Running>,
+}
+
+/// Where it speaks TLS, too.
+#[derive(Debug)]
+struct Secure {
+    port: u16,
+    certificates: PathBuf,
 }
 
 #[derive(Debug)]
@@ -44,12 +53,28 @@ impl ZookeeperServer {
     /// If the package is not installed (the message says so), or the server does not serve within a
     /// minute; its log is `zookeeper.log` in `dir`.
     pub fn start(dir: &Path) -> io::Result<ZookeeperServer> {
+        ZookeeperServer::start_with(dir, None)
+    }
+
+    /// As [`start`](ZookeeperServer::start); it also speaks TLS on a port of its own, shows `server.pem` of
+    /// `certificates`, a certificate with its key, and asks clients for one that `ca.pem` has signed.
+    ///
+    /// # Errors
+    /// As [`start`](ZookeeperServer::start).
+    pub fn start_with_tls(dir: &Path, certificates: &Path) -> io::Result<ZookeeperServer> {
+        ZookeeperServer::start_with(
+            dir,
+            Some(Secure { port: free_port()?, certificates: certificates.to_owned() }),
+        )
+    }
+
+    fn start_with(dir: &Path, secure: Option<Secure>) -> io::Result<ZookeeperServer> {
         if !Path::new("/usr/share/java/zookeeper.jar").exists() {
             let why = "the package `zookeeper` is missing; run `packaging/install/packages.sh test`";
             return Err(io::Error::new(io::ErrorKind::NotFound, why));
         }
         fs::create_dir_all(dir.join("data"))?;
-        let mut server = ZookeeperServer { dir: dir.to_owned(), port: free_port()?, running: None };
+        let mut server = ZookeeperServer { dir: dir.to_owned(), port: free_port()?, secure, running: None };
         server.resume()?;
         Ok(server)
     }
@@ -57,6 +82,11 @@ impl ZookeeperServer {
     /// The `host:port` for clients.
     pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
+    }
+
+    /// The `host:port` for clients that speak TLS; the certificate is for this name.
+    pub fn secure_address(&self) -> Option<String> {
+        self.secure.as_ref().map(|secure| format!("localhost:{}", secure.port))
     }
 
     /// The process number, while it runs.
@@ -143,7 +173,16 @@ impl ZookeeperServer {
             data.display(),
             self.port
         );
-        fs::write(self.dir.join("zoo.cfg"), text)
+        let secure = self.secure.as_ref().map(|Secure { port, certificates }| {
+            let certificates = certificates.display();
+            format!(
+                "secureClientPort={port}\nsecureClientPortAddress=127.0.0.1\n\
+                 serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory\n\
+                 ssl.keyStore.location={certificates}/server.pem\n\
+                 ssl.trustStore.location={certificates}/ca.pem\nssl.clientAuth=need\n"
+            )
+        });
+        fs::write(self.dir.join("zoo.cfg"), text + secure.as_deref().unwrap_or_default())
     }
 
     fn spawn(&self) -> io::Result<Running> {

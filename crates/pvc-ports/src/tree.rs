@@ -139,6 +139,9 @@ pub enum TreeError {
     Disk(#[source] std::io::Error),
     #[error("the tree on disk is full; nothing was changed")]
     DiskFull,
+    /// What is kept there is for those alone who know a password, and we do not, or not that one.
+    #[error("the tree does not allow the use of `{path}`")]
+    NotAllowed { path: String },
     #[error("the tree was closed")]
     Closed,
 }
@@ -233,6 +236,35 @@ pub trait Tree: Send + Sync {
 
     /// The largest request this tree takes, in bytes.
     fn max_request_bytes(&self) -> usize;
+
+    /// Who may use what the tree keeps; `None` where nobody else reaches it, or this client knows no password.
+    fn access_control(&self) -> Option<&dyn AccessControl> {
+        None
+    }
+}
+
+/// Who may read and write what the tree keeps at a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Whoever reaches the tree.
+    Anybody,
+    /// Whoever knows the tree's password.
+    Members,
+}
+
+/// The side of a tree on which it keeps out who does not know its password.
+#[async_trait]
+pub trait AccessControl: Send + Sync {
+    /// Who may use the node at `path`, or `None` if there is none. [`Access::Anybody`] whenever somebody may who
+    /// does not know the password.
+    async fn access(&self, path: &str) -> Result<Option<Access>, TreeError>;
+
+    /// Lets these alone use the node at `path`; not what lies below. What any member creates some seconds later
+    /// is for those who may use the root.
+    ///
+    /// # Errors
+    /// [`TreeError::NoNode`] if it is gone.
+    async fn set_access(&self, path: &str, access: Access) -> Result<(), TreeError>;
 }
 
 #[cfg(test)]

@@ -1,19 +1,22 @@
 //! ZooKeeper's requests and answers, as far as the Tree needs them.
 
 use bytes::{Bytes, BytesMut};
-use pvc_ports::{CreateMode, Done, Entry, Op, Stat, TreeError, TreeEvent, parent_path};
+use pvc_ports::{Access, CreateMode, Done, Entry, Op, Stat, TreeError, TreeEvent, parent_path};
 
 use crate::wire::{Garbled, Reader, Writer};
 
 /// The number before the body says which request an answer belongs to; these belong to none.
 pub(crate) const XID_NOTIFICATION: i32 = -1;
 pub(crate) const XID_PING: i32 = -2;
+pub(crate) const XID_AUTH: i32 = -4;
 
 const CREATE_IN_MULTI: i32 = 1;
 const CREATE: i32 = 15; // the variant that answers with the stat, which it does only outside a multi
 const DELETE: i32 = 2;
 const GET_DATA: i32 = 4;
 const SET_DATA: i32 = 5;
+const GET_ACL: i32 = 6;
+const SET_ACL: i32 = 7;
 const GET_CHILDREN: i32 = 8;
 const SYNC: i32 = 9;
 const PING: i32 = 11;
@@ -21,6 +24,7 @@ const CHECK: i32 = 13;
 const MULTI: i32 = 14;
 const REMOVE_WATCHES: i32 = 18;
 const MULTI_READ: i32 = 22;
+const AUTH: i32 = 100;
 const ADD_WATCH: i32 = 106;
 const CLOSE_SESSION: i32 = -11;
 const ERROR: i32 = -1;
@@ -28,6 +32,12 @@ const ERROR: i32 = -1;
 const ANY_WATCH: i32 = 3;
 const PERSISTENT_RECURSIVE: i32 = 1;
 const ALL_PERMISSIONS: i32 = 31;
+
+/// The scheme of ZooKeeper's access lists in which somebody is known by a password.
+const DIGEST: &str = "digest";
+
+/// As whom all of PVC's clients know the password.
+const MEMBER: &str = "pvc";
 
 /// The error codes that mean something to us.
 pub(crate) mod code {
@@ -95,6 +105,50 @@ pub(crate) fn ping() -> Bytes {
     frame.freeze()
 }
 
+/// Says that this client knows the password.
+pub(crate) fn auth(password: &str) -> Bytes {
+    let mut writer = request(AUTH, 32 + password.len());
+    writer.int(0).text(DIGEST).bytes(format!("{MEMBER}:{password}").as_bytes());
+    let mut frame = writer.finish();
+    set_xid(&mut frame, XID_AUTH);
+    frame.freeze()
+}
+
+pub(crate) fn get_acl(path: &str) -> BytesMut {
+    of_path(GET_ACL, path, |_| ())
+}
+
+pub(crate) fn set_acl(path: &str, access: Access) -> BytesMut {
+    of_path(SET_ACL, path, |writer| {
+        write_acl(writer, access);
+        writer.int(-1);
+    })
+}
+
+fn write_acl(writer: &mut Writer, access: Access) {
+    // The server puts in the place of `auth` as whom it knows the client.
+    let (scheme, id) = match access {
+        Access::Anybody => ("world", "anyone"),
+        Access::Members => ("auth", ""),
+    };
+    writer.int(1).int(ALL_PERMISSIONS).text(scheme).text(id);
+}
+
+/// Who may use a node, as the answer to [`get_acl`] says.
+pub(crate) fn acl(reader: &mut Reader) -> Result<Access, Garbled> {
+    let is_member = |scheme: &str, id: &str| {
+        scheme == DIGEST && id.strip_prefix(MEMBER).is_some_and(|hash| hash.starts_with(':'))
+    };
+    let mut access = Access::Members;
+    for _ in 0..reader.int()?.max(0) {
+        let (_permissions, scheme, id) = (reader.int()?, reader.text()?, reader.text()?);
+        if !is_member(&scheme, &id) {
+            access = Access::Anybody;
+        }
+    }
+    Ok(access)
+}
+
 pub(crate) fn close_session() -> BytesMut {
     request(CLOSE_SESSION, 0).finish()
 }
@@ -134,29 +188,29 @@ pub(crate) fn remove_watch(root: &str) -> BytesMut {
     })
 }
 
-pub(crate) fn create(path: &str, data: &[u8], mode: CreateMode) -> BytesMut {
+pub(crate) fn create(path: &str, data: &[u8], mode: CreateMode, access: Access) -> BytesMut {
     let mut writer = request(CREATE, path.len() + data.len() + 64);
-    create_body(&mut writer, path, data, mode);
+    create_body(&mut writer, path, data, mode, access);
     writer.finish()
 }
 
-fn create_body(writer: &mut Writer, path: &str, data: &[u8], mode: CreateMode) {
+fn create_body(writer: &mut Writer, path: &str, data: &[u8], mode: CreateMode, access: Access) {
     let flags = match mode {
         CreateMode::Persistent => 0,
         CreateMode::Ephemeral => 1,
         CreateMode::EphemeralSequential => 3,
     };
     writer.text(path).bytes(data);
-    writer.int(1).int(ALL_PERMISSIONS).text("world").text("anyone");
+    write_acl(writer, access);
     writer.int(flags);
 }
 
-pub(crate) fn multi(ops: &[Op]) -> BytesMut {
+pub(crate) fn multi(ops: &[Op], access: Access) -> BytesMut {
     let mut writer = request(MULTI, ops.iter().map(Op::request_bytes).sum());
     for op in ops {
         multi_header(&mut writer, op_code(op));
         match op {
-            Op::Create { path, data, mode } => create_body(&mut writer, path, data, *mode),
+            Op::Create { path, data, mode } => create_body(&mut writer, path, data, *mode, access),
             Op::Set { path, data, version } => {
                 writer.text(path).bytes(data).int(version.unwrap_or(-1));
             }
@@ -306,6 +360,7 @@ pub(crate) fn refusal(found: i32, path: &str, creating: bool) -> TreeError {
         code::BAD_VERSION => TreeError::BadVersion { path },
         code::NOT_EMPTY => TreeError::NotEmpty { path },
         code::NO_CHILDREN_FOR_EPHEMERALS => TreeError::NoChildrenForEphemerals { path },
+        code::NO_AUTH => TreeError::NotAllowed { path },
         code::BAD_ARGUMENTS => TreeError::BadPath { path },
         code::SESSION_EXPIRED => TreeError::SessionExpired,
         code::CONNECTION_LOSS => TreeError::OutcomeUnknown,
@@ -316,7 +371,6 @@ pub(crate) fn refusal(found: i32, path: &str, creating: bool) -> TreeError {
 fn describe(found: i32) -> String {
     match found {
         code::UNIMPLEMENTED => "the server is older than ZooKeeper 3.6".to_owned(),
-        code::NO_AUTH => "the server does not allow it".to_owned(),
         code::SESSION_MOVED => "the session was taken over by another connection".to_owned(),
         code::THROTTLED => "the server is overloaded".to_owned(),
         other => format!("the server answered with error {other}"),

@@ -2,17 +2,20 @@
 
 use std::fmt;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::StreamExt;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use pvc_ports::Access;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 use tokio_util::codec::{FramedRead, LengthDelimitedCodec};
 
-use crate::proto::{self, Credentials};
+use crate::proto::{self, Credentials, code};
+use crate::tls::Tls;
+use crate::wire::{Garbled, Reader};
 
 const DEFAULT_PORT: u16 = 2181;
 
@@ -63,15 +66,47 @@ fn parse_one(entry: &str) -> Result<String, String> {
     }
 }
 
-pub(crate) type Frames = FramedRead<OwnedReadHalf, LengthDelimitedCodec>;
+pub(crate) type Frames = FramedRead<Box<dyn AsyncRead + Send + Unpin>, LengthDelimitedCodec>;
+pub(crate) type Out = Box<dyn AsyncWrite + Send + Unpin>;
+
+/// What is said to a server before anything else.
+#[derive(Clone, Default)]
+pub(crate) struct Manners {
+    /// Without it, connections are not encrypted.
+    pub(crate) tls: Option<Tls>,
+    /// Of the tree, if we know one.
+    pub(crate) password: Option<Arc<str>>,
+}
+
+/// What is known of the tree's root, which says who may use what is created.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Root {
+    For(Access),
+    /// It is for others than us.
+    Refuses,
+}
+
+impl Root {
+    /// What the answer to a question for the root's access list says to one who does know a password, or does not.
+    pub(crate) fn heard(code: i32, rest: &mut Reader, knows_one: bool) -> Result<Root, Garbled> {
+        match code {
+            code::OK => Ok(match proto::acl(rest)? {
+                Access::Members if !knows_one => Root::Refuses,
+                access => Root::For(access),
+            }),
+            code::NO_AUTH => Ok(Root::Refuses),
+            _ => Err(Garbled("the root has no access list")),
+        }
+    }
+}
 
 /// A connection on which a session goes on.
-#[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) frames: Frames,
-    pub(crate) writer: OwnedWriteHalf,
+    pub(crate) writer: Out,
     pub(crate) credentials: Credentials,
     pub(crate) session_timeout: Duration,
+    pub(crate) root: Root,
 }
 
 /// Why there is no connection.
@@ -86,13 +121,16 @@ pub(crate) enum ConnectError {
     HungUp,
     #[error("the session has expired")]
     Expired,
+    #[error("it does not take our password")]
+    Password,
     #[error(transparent)]
-    Garbled(#[from] crate::wire::Garbled),
+    Garbled(#[from] Garbled),
 }
 
 /// What a session wants to go on with.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct Wish {
+    pub(crate) manners: Manners,
     pub(crate) credentials: Credentials,
     pub(crate) last_zxid: i64,
     pub(crate) session_timeout: Duration,
@@ -108,32 +146,64 @@ pub(crate) async fn connect(server: &str, wish: &Wish) -> Result<Connection, Con
     }
 }
 
-async fn shake_hands(server: &str, wish: &Wish) -> Result<Connection, ConnectError> {
+type Stream = (Box<dyn AsyncRead + Send + Unpin>, Out);
+
+async fn dial(server: &str, tls: Option<&Tls>) -> io::Result<Stream> {
     let stream = TcpStream::connect(server).await?;
     stream.set_nodelay(true)?;
-    let (reader, mut writer) = stream.into_split();
+    let Some(tls) = tls else {
+        let (reader, writer) = stream.into_split();
+        return Ok((Box::new(reader), Box::new(writer)));
+    };
+    let (reader, writer) = tokio::io::split(tls.over(server, stream).await?);
+    Ok((Box::new(reader), Box::new(writer)))
+}
+
+async fn shake_hands(server: &str, wish: &Wish) -> Result<Connection, ConnectError> {
+    let (reader, mut writer) = dial(server, wish.manners.tls.as_ref()).await?;
     let codec = LengthDelimitedCodec::builder().max_frame_length(MAX_FRAME).new_codec();
     let mut frames = FramedRead::new(reader, codec);
     let timeout_ms = i32::try_from(wish.session_timeout.as_millis()).unwrap_or(i32::MAX);
-    writer.write_all(&proto::connect(&wish.credentials, wish.last_zxid, timeout_ms)).await?;
-    let answer = match frames.next().await {
-        Some(Ok(answer)) => answer.freeze(),
-        Some(Err(error)) if error.kind() != io::ErrorKind::ConnectionReset => return Err(error.into()),
-        Some(Err(_)) | None => return Err(ConnectError::HungUp),
-    };
+    let begin = proto::connect(&wish.credentials, wish.last_zxid, timeout_ms);
+    let answer = exchange(&mut frames, &mut writer, &begin).await?;
     let (credentials, timeout_ms) = proto::connected(answer)?.ok_or(ConnectError::Expired)?;
     let session_timeout = Duration::from_millis(timeout_ms.unsigned_abs().into());
-    Ok(Connection { frames, writer, credentials, session_timeout })
+    let mut ask = async |request: &[u8]| -> Result<(i32, Reader), ConnectError> {
+        let mut answer = Reader::new(exchange(&mut frames, &mut writer, request).await?);
+        let code = proto::header(&mut answer)?.code;
+        Ok((code, answer))
+    };
+    let password = wish.manners.password.as_deref();
+    if let Some(password) = password
+        && ask(&proto::auth(password)).await?.0 != code::OK
+    {
+        return Err(ConnectError::Password);
+    }
+    let (code, mut rest) = ask(&proto::get_acl("/")).await?;
+    let root = Root::heard(code, &mut rest, password.is_some())?;
+    Ok(Connection { frames, writer, credentials, session_timeout, root })
+}
+
+/// Sends what nothing else may come before, and takes the answer.
+async fn exchange(frames: &mut Frames, writer: &mut Out, request: &[u8]) -> Result<Bytes, ConnectError> {
+    writer.write_all(request).await?;
+    writer.flush().await?;
+    match frames.next().await {
+        Some(Ok(answer)) => Ok(answer.freeze()),
+        Some(Err(error)) if error.kind() != io::ErrorKind::ConnectionReset => Err(error.into()),
+        Some(Err(_)) | None => Err(ConnectError::HungUp),
+    }
 }
 
 /// Whether `server` decides for its ensemble and its history ends before `zxid`: it was restarted
 /// empty, or from an old copy, and will never let a session go on that has seen more.
-pub(crate) async fn history_is_gone(server: &str, zxid: i64, patience: Duration) -> bool {
+pub(crate) async fn history_is_gone(server: &str, zxid: i64, tls: Option<&Tls>, patience: Duration) -> bool {
     let ask = async {
-        let mut stream = TcpStream::connect(server).await?;
-        stream.write_all(b"srvr").await?;
+        let (reader, mut writer) = dial(server, tls).await?;
+        writer.write_all(b"srvr").await?;
+        writer.flush().await?;
         let mut answer = Vec::new();
-        stream.take(1 << 16).read_to_end(&mut answer).await?;
+        reader.take(1 << 16).read_to_end(&mut answer).await?;
         io::Result::Ok(Bytes::from(answer))
     };
     match timeout(patience, ask).await {

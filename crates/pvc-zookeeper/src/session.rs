@@ -17,19 +17,23 @@ use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use pvc_ports::{SessionState, TreeEvent};
 use tokio::io::AsyncWriteExt;
-use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
 use crate::call::{Answer, Call, CallError, call};
 use crate::proto::{self, Credentials, Header, code};
-use crate::servers::{ConnectError, Connection, Frames, Servers, Wish, connect, history_is_gone};
+use crate::servers::{
+    ConnectError, Connection, Frames, Manners, Out, Root, Servers, Wish, connect, history_is_gone,
+};
 use crate::wire::{Garbled, Reader};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_GOODBYE: Duration = Duration::from_secs(2);
+
+/// How often it is looked who may use the root: nothing tells of a change.
+pub(crate) const ROOT: Duration = Duration::from_secs(3);
 
 /// What the clients of a session want of it.
 #[derive(Debug)]
@@ -50,10 +54,12 @@ pub(crate) struct Faces {
     pub(crate) state: watch::Sender<SessionState>,
     /// Why there is no connection, for people.
     pub(crate) trouble: watch::Sender<String>,
+    pub(crate) root: watch::Sender<Root>,
 }
 
 pub(crate) struct Session {
     servers: Servers,
+    manners: Manners,
     /// What we ask for; the server may grant another.
     asked_timeout: Duration,
     granted_timeout: Duration,
@@ -91,12 +97,14 @@ enum End {
 impl Session {
     pub(crate) fn new(
         servers: Servers,
+        manners: Manners,
         timeout: Duration,
         wanted: mpsc::UnboundedReceiver<Wanted>,
         faces: Faces,
     ) -> Session {
         Session {
             servers,
+            manners,
             asked_timeout: timeout,
             granted_timeout: timeout,
             credentials: Credentials::none(),
@@ -186,6 +194,7 @@ impl Session {
 
     fn wish(&self) -> Wish {
         Wish {
+            manners: self.manners.clone(),
             credentials: self.credentials.clone(),
             last_zxid: self.last_zxid,
             session_timeout: self.asked_timeout,
@@ -217,7 +226,8 @@ impl Session {
     }
 
     async fn serve(&mut self, connection: Connection) -> End {
-        let Connection { mut frames, writer, credentials, session_timeout } = connection;
+        let Connection { mut frames, writer, credentials, session_timeout, root } = connection;
+        self.learn(root);
         self.credentials = credentials;
         self.granted_timeout = session_timeout;
         let session = format!("{:#x}", self.credentials.id);
@@ -254,10 +264,15 @@ impl Session {
         }
     }
 
+    fn learn(&self, root: Root) {
+        self.faces.root.send_if_modified(|known| std::mem::replace(known, root) != root);
+    }
+
     async fn converse(&mut self, frames: &mut Frames, line: &mut Line) -> End {
         let mut tick = interval(self.granted_timeout / 6);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut last_heard = Instant::now();
+        let mut looked = Instant::now();
         loop {
             tokio::select! {
                 // What the server says comes first: it may free what the clients wait for.
@@ -288,6 +303,10 @@ impl Session {
                         return End::Lost(format!("nothing heard for {:?}", last_heard.elapsed()));
                     }
                     line.ping_if_quiet(self.granted_timeout / 3);
+                    if looked.elapsed() >= ROOT {
+                        looked = Instant::now();
+                        line.send(Sent::Root, proto::get_acl("/"));
+                    }
                     self.drop_unheard_watches(line);
                 }
             }
@@ -315,6 +334,16 @@ impl Session {
 
     fn hear_answer(&mut self, line: &mut Line, header: &Header, rest: Reader) -> Result<(), End> {
         let sent = line.answered(header.xid)?;
+        if let Sent::Root = sent {
+            let knows_one = self.manners.password.is_some();
+            match Root::heard(header.code, &mut Reader::new(rest.rest()), knows_one) {
+                Ok(root) => self.learn(root),
+                Err(error) => {
+                    tracing::debug!(%error, code = header.code, "who may use the root is not known")
+                }
+            }
+            return if header.code == code::SESSION_EXPIRED { Err(End::Expired) } else { Ok(()) };
+        }
         let result = match header.code {
             code::OK => {
                 let session = self.credentials.id;
@@ -329,7 +358,7 @@ impl Session {
             Sent::Rewatch(root) => {
                 return Err(End::Lost(format!("the watch of `{root}` was refused with {}", header.code)));
             }
-            Sent::Nobody => {}
+            Sent::Root | Sent::Nobody => {}
         }
         if header.code == code::SESSION_EXPIRED { Err(End::Expired) } else { Ok(()) }
     }
@@ -374,7 +403,7 @@ impl Session {
                 }
                 Sent::Call(call, _) if expired => call.answer(Err(CallError::Expired)),
                 Sent::Call(call, _) => call.answer(Err(CallError::Lost)),
-                Sent::Rewatch(_) | Sent::Nobody => {}
+                Sent::Rewatch(_) | Sent::Root | Sent::Nobody => {}
             }
         }
         again.append(&mut self.waiting);
@@ -393,7 +422,9 @@ async fn try_server(server: String, wish: Wish) -> Result<Connection, Refused> {
     match connect(&server, &wish).await {
         Ok(connection) => Ok(connection),
         Err(ConnectError::Expired) => Err(Refused::Expired),
-        Err(ConnectError::HungUp) if history_is_gone(&server, wish.last_zxid, wish.patience).await => {
+        Err(ConnectError::HungUp)
+            if history_is_gone(&server, wish.last_zxid, wish.manners.tls.as_ref(), wish.patience).await =>
+        {
             Err(Refused::HistoryGone { server })
         }
         Err(error) => Err(Refused::Other(format!("`{server}`: {error}"))),
@@ -406,6 +437,8 @@ enum Sent {
     Call(Call, Option<BytesMut>),
     /// A watch of an earlier connection, set again.
     Rewatch(String),
+    /// The access list of the root.
+    Root,
     Nobody,
 }
 
@@ -419,7 +452,7 @@ struct Line {
 }
 
 impl Line {
-    fn new(writer: OwnedWriteHalf) -> Line {
+    fn new(writer: Out) -> Line {
         let (frames, queue) = mpsc::unbounded_channel();
         let writer = tokio::spawn(write_frames(writer, queue));
         Line { frames, writer, sent: VecDeque::new(), next_xid: 1, last_said: Instant::now() }
@@ -486,10 +519,7 @@ impl Drop for Line {
     }
 }
 
-async fn write_frames(
-    mut writer: OwnedWriteHalf,
-    mut queue: mpsc::UnboundedReceiver<Bytes>,
-) -> std::io::Result<()> {
+async fn write_frames(mut writer: Out, mut queue: mpsc::UnboundedReceiver<Bytes>) -> std::io::Result<()> {
     const TOGETHER: usize = 64 * 1024;
     let mut buffer = BytesMut::new();
     while let Some(mut frame) = queue.recv().await {
@@ -506,6 +536,7 @@ async fn write_frames(
         }
         writer.write_all(&buffer).await?;
         writer.write_all(&frame).await?;
+        writer.flush().await?;
         buffer.clear();
     }
     Ok(())

@@ -1,23 +1,30 @@
 //! The Tree on a session.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 use pvc_ports::{
-    CreateMode, Done, Entry, MultiError, Op, SessionState, Stat, Tree, TreeError, TreeWatch, check_path,
+    Access, AccessControl, CreateMode, Done, Entry, MultiError, Op, SessionState, Stat, Tree, TreeError,
+    TreeWatch, check_path,
 };
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::call::{Answer, CallError, call};
 use crate::proto::{self, code};
-use crate::servers::Servers;
+use crate::servers::{Manners, Root, Servers};
 use crate::session::{Faces, Session, Wanted, watch_call};
+use crate::tls::Tls;
 use crate::wire::{Garbled, Reader};
 
 /// How a session behaves. The defaults are those of PVC's other clients.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct ZookeeperOptions {
+    /// That of the tree, with which it is kept from everybody else. ZooKeeper's user is `pvc`, scheme `digest`.
+    pub password: Option<Arc<str>>,
+    /// Without it what is said is not encrypted, and anybody who is reached is believed.
+    pub tls: Option<Tls>,
     /// How long the servers keep the session of a client of which they hear nothing. They may grant
     /// another time than asked for.
     pub session_timeout: Duration,
@@ -33,6 +40,8 @@ pub struct ZookeeperOptions {
 impl Default for ZookeeperOptions {
     fn default() -> ZookeeperOptions {
         ZookeeperOptions {
+            password: None,
+            tls: None,
             session_timeout: Duration::from_secs(10),
             connect_timeout: Duration::from_secs(15),
             operation_timeout: Duration::from_secs(15),
@@ -51,6 +60,7 @@ pub struct ZookeeperTree {
     wanted: mpsc::UnboundedSender<Wanted>,
     state: watch::Receiver<SessionState>,
     trouble: watch::Receiver<String>,
+    root: watch::Receiver<Root>,
     servers: String,
     options: ZookeeperOptions,
 }
@@ -66,16 +76,37 @@ impl ZookeeperTree {
         let (wanted, requests) = mpsc::unbounded_channel();
         let (state_face, mut state) = watch::channel(SessionState::Disconnected);
         let (trouble_face, trouble) = watch::channel("no server has answered yet".to_owned());
-        let faces = Faces { state: state_face, trouble: trouble_face };
+        let (root_face, root) = watch::channel(Root::For(Access::Anybody));
+        let faces = Faces { state: state_face, trouble: trouble_face, root: root_face };
         let names = servers.to_string();
-        tokio::spawn(Session::new(servers, options.session_timeout, requests, faces).run());
-        let tree = ZookeeperTree { wanted, state: state.clone(), trouble, servers: names, options };
+        let manners = Manners { tls: options.tls.clone(), password: options.password.clone() };
+        tokio::spawn(Session::new(servers, manners, options.session_timeout, requests, faces).run());
+        let tree = ZookeeperTree { wanted, state: state.clone(), trouble, root, servers: names, options };
         let connected = state.wait_for(|state| matches!(state, SessionState::Connected { .. }));
         match tokio::time::timeout(tree.options.connect_timeout, connected).await {
             Ok(Ok(_)) => {}
             Ok(Err(_)) | Err(_) => return Err(tree.unreachable()),
         }
         Ok(tree)
+    }
+
+    /// Returns when the tree is for others than us: no password, or another one than was used to close it.
+    pub fn until_refused(&self) -> impl Future<Output = ()> + Send + 'static {
+        let mut root = self.root.clone();
+        async move {
+            if root.wait_for(|root| *root == Root::Refuses).await.is_err() {
+                std::future::pending().await // the session was closed
+            }
+        }
+    }
+
+    /// For whom what we create is: for those who may use the root.
+    fn access_of_new(&self) -> Access {
+        match *self.root.borrow() {
+            Root::For(access) => access,
+            // It is refused all the same.
+            Root::Refuses => Access::Anybody,
+        }
     }
 
     fn unreachable(&self) -> TreeError {
@@ -224,7 +255,7 @@ impl Tree for ZookeeperTree {
         let op = Op::Create { path: path.to_owned(), data, mode };
         self.check_size(std::slice::from_ref(&op))?;
         let Op::Create { data, .. } = op else { unreachable!("it was just made") };
-        let frame = proto::create(path, &data, mode);
+        let frame = proto::create(path, &data, mode, self.access_of_new());
         let answer = self.write(frame).await;
         let answer = answer.map_err(|error| self.write_failed(error, path, true))?;
         proto::created(&mut Reader::new(answer.body)).map_err(|_| TreeError::OutcomeUnknown)
@@ -236,7 +267,7 @@ impl Tree for ZookeeperTree {
         if ops.is_empty() {
             return if self.wanted.is_closed() { Err(TreeError::Closed.into()) } else { Ok(Vec::new()) };
         }
-        let answer = self.write(proto::multi(&ops)).await;
+        let answer = self.write(proto::multi(&ops, self.access_of_new())).await;
         let answer = answer.map_err(|error| self.write_failed(error, "/", false))?;
         let done = proto::multi_done(&mut Reader::new(answer.body), answer.zxid);
         match done.map_err(|_| TreeError::OutcomeUnknown)? {
@@ -284,6 +315,24 @@ impl Tree for ZookeeperTree {
 
     fn max_request_bytes(&self) -> usize {
         self.options.max_request_bytes
+    }
+
+    fn access_control(&self) -> Option<&dyn AccessControl> {
+        self.options.password.is_some().then_some(self)
+    }
+}
+
+#[async_trait]
+impl AccessControl for ZookeeperTree {
+    async fn access(&self, path: &str) -> Result<Option<Access>, TreeError> {
+        check_path(path)?;
+        self.read_one(path, proto::get_acl(path), proto::acl).await
+    }
+
+    async fn set_access(&self, path: &str, access: Access) -> Result<(), TreeError> {
+        check_path(path)?;
+        let answer = self.write(proto::set_acl(path, access)).await;
+        answer.map(drop).map_err(|error| self.write_failed(error, path, false))
     }
 }
 

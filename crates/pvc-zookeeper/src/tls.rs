@@ -1,0 +1,73 @@
+//! ZooKeeper over TLS: the servers' `secureClientPort`.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+/// How the servers are known, and we to them.
+#[derive(Clone)]
+pub struct Tls(TlsConnector);
+
+/// Why the files are of no use.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    #[error("cannot read `{path}`: {why}")]
+    File { path: String, why: String },
+    #[error("`{path}` holds no certificate")]
+    Empty { path: String },
+    #[error("the certificate and its key cannot be used: {0}")]
+    Unusable(#[from] rustls::Error),
+}
+
+impl Tls {
+    /// Believes servers whose certificates, for the names by which they are reached, are signed by one of those in
+    /// `authorities`; shows `own` to them, a certificate with its key. All are files in PEM.
+    ///
+    /// # Errors
+    /// If a file cannot be read, holds nothing, or the key is of another certificate.
+    pub fn load(authorities: &Path, own: Option<(&Path, &Path)>) -> Result<Tls, TlsError> {
+        let mut roots = RootCertStore::empty();
+        for certificate in certificates(authorities)? {
+            roots.add(certificate)?;
+        }
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+        let builder = builder.with_root_certificates(roots);
+        let config = match own {
+            None => builder.with_no_client_auth(),
+            Some((certificate, key)) => {
+                let read = PrivateKeyDer::from_pem_file(key).map_err(|error| unreadable(key, &error))?;
+                builder.with_client_auth_cert(certificates(certificate)?, read)?
+            }
+        };
+        Ok(Tls(TlsConnector::from(Arc::new(config))))
+    }
+
+    /// Speaks TLS with `server`, which is `host:port`, on `stream`.
+    pub(crate) async fn over(&self, server: &str, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+        let host = server.rsplit_once(':').map_or(server, |(host, _)| host);
+        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        let name = ServerName::try_from(host).map_err(io::Error::other)?;
+        self.0.connect(name, stream).await
+    }
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
+    let found: Vec<_> = read.map_err(|error| unreadable(path, &error))?;
+    match found.is_empty() {
+        true => Err(TlsError::Empty { path: path.display().to_string() }),
+        false => Ok(found),
+    }
+}
+
+fn unreadable(path: &Path, error: &rustls::pki_types::pem::Error) -> TlsError {
+    TlsError::File { path: path.display().to_string(), why: error.to_string() }
+}
