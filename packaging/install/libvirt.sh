@@ -13,8 +13,9 @@
 # directories below DIR: a libvirt of the machine's own is neither used nor disturbed. Console logs
 # (/var/log/libvirt/NAME.log) are ordinary files of the host. Two libvirtds choose the same VNC port
 # once in a while: PVC_VNC_PORT, from 5900 to 65000, is where this one begins. With PVC_LIBVIRT_PORT it
-# also listens there on 127.0.0.1, for guests that other libvirtds of this machine send. PVC_QEMU_CERTS is a
-# directory with certificates for guests that are encrypted on their way.
+# also listens there on 127.0.0.1, for guests that other libvirtds of this machine send; over TLS, with the
+# certificates in the directory PVC_LIBVIRT_CERTS, if that is given. PVC_QEMU_CERTS is a directory with certificates
+# for guests that are encrypted on their way.
 set -euo pipefail
 
 die() {
@@ -68,13 +69,25 @@ CONF
     if [[ -n ${PVC_LIBVIRT_PORT:-} ]]; then
         # Each is a host of its own, or libvirt would say that a guest is there already.
         [[ -s $DIR/host-uuid ]] || cat /proc/sys/kernel/random/uuid >"$DIR/host-uuid"
-        sed -i 's/^listen_tcp = 0/listen_tcp = 1/' "$DIR/libvirtd.conf"
         cat >>"$DIR/libvirtd.conf" <<CONF
 listen_addr = "127.0.0.1"
-tcp_port = "$PVC_LIBVIRT_PORT"
-auth_tcp = "none"
 host_uuid = "$(cat "$DIR/host-uuid")"
 CONF
+        if [[ -n ${PVC_LIBVIRT_CERTS:-} ]]; then
+            sed -i 's/^listen_tls = 0/listen_tls = 1/' "$DIR/libvirtd.conf"
+            cat >>"$DIR/libvirtd.conf" <<CONF
+tls_port = "$PVC_LIBVIRT_PORT"
+ca_file = "$PVC_LIBVIRT_CERTS/cacert.pem"
+cert_file = "$PVC_LIBVIRT_CERTS/servercert.pem"
+key_file = "$PVC_LIBVIRT_CERTS/serverkey.pem"
+CONF
+        else
+            sed -i 's/^listen_tcp = 0/listen_tcp = 1/' "$DIR/libvirtd.conf"
+            cat >>"$DIR/libvirtd.conf" <<CONF
+tcp_port = "$PVC_LIBVIRT_PORT"
+auth_tcp = "none"
+CONF
+        fi
     fi
     # Console logs belong to whoever reads them; PVC cuts them itself, so virtlogd must not.
     cat >"$DIR/virtlogd.conf" <<CONF

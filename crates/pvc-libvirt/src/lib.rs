@@ -92,6 +92,14 @@ pub struct LibvirtOptions {
 impl LibvirtOptions {
     /// Where the nodes of a cluster listen.
     pub const TARGET_URI: &str = "qemu+tcp://{host}/system";
+
+    /// Where they listen with certificates, those of libvirt's own places (`/etc/pki`).
+    pub const TARGET_URI_TLS: &str = "qemu+tls://{host}/system";
+
+    /// Where they are spoken to, encrypted or not.
+    pub fn target_uri(encrypted: bool) -> &'static str {
+        if encrypted { LibvirtOptions::TARGET_URI_TLS } else { LibvirtOptions::TARGET_URI }
+    }
 }
 
 /// The hypervisor of this host, through libvirt. Connects by itself, for the first call and whenever the

@@ -23,6 +23,7 @@ const REACH: Duration = Duration::from_secs(5);
 
 /// Where libvirt listens if its URI does not say.
 const PORT: u16 = 16509;
+const TLS_PORT: u16 = 16514;
 
 type Outcome = Result<(), HypervisorError>;
 
@@ -145,7 +146,7 @@ fn connect(uri: &str) -> Result<Connection, HypervisorError> {
 }
 
 async fn reach(uri: &str) -> Result<(), HypervisorError> {
-    let Some(address) = tcp_address(uri) else { return Ok(()) };
+    let Some(address) = address(uri) else { return Ok(()) };
     let unreachable =
         |why: String| HypervisorError::Unreachable { why: format!("libvirt at `{uri}`: {why}") };
     match tokio::time::timeout(REACH, TcpStream::connect(&address)).await {
@@ -155,12 +156,13 @@ async fn reach(uri: &str) -> Result<(), HypervisorError> {
     }
 }
 
-/// `host:port` of a libvirt that is reached over TCP.
-fn tcp_address(uri: &str) -> Option<String> {
-    let (_, rest) = uri.split_once("+tcp://")?;
+/// `host:port` of a libvirt that is reached over TCP or TLS.
+fn address(uri: &str) -> Option<String> {
+    let over = |transport: &str, port: u16| uri.split_once(transport).map(|(_, rest)| (rest, port));
+    let (rest, port) = over("+tcp://", PORT).or_else(|| over("+tls://", TLS_PORT))?;
     let authority = rest.split('/').next().filter(|authority| !authority.is_empty())?;
     let has_port = authority.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-    Some(if has_port { authority.to_owned() } else { format!("{authority}:{PORT}") })
+    Some(if has_port { authority.to_owned() } else { format!("{authority}:{port}") })
 }
 
 #[cfg(test)]
@@ -173,9 +175,11 @@ mod tests {
             ("qemu+tcp://hv2.cluster.local/system", Some("hv2.cluster.local:16509")),
             ("qemu+tcp://127.0.0.1:16600/system", Some("127.0.0.1:16600")),
             ("qemu+tcp:///system", None),
+            ("qemu+tls://hv2.cluster.local/system", Some("hv2.cluster.local:16514")),
+            ("qemu+tls://hv2:16600/system?pkipath=/etc/pki/pvc", Some("hv2:16600")),
             ("qemu+unix:///system?socket=/x", None),
         ] {
-            assert_eq!(tcp_address(uri).as_deref(), expected, "{uri}");
+            assert_eq!(address(uri).as_deref(), expected, "{uri}");
         }
     }
 }

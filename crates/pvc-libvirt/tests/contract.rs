@@ -341,7 +341,7 @@ async fn a_migration_that_is_to_be_encrypted_is_refused_where_nothing_is_set_up_
 async fn a_guest_is_encrypted_on_its_way() {
     let certificates = tempfile::tempdir().expect("a directory");
     make_certificates(certificates.path());
-    let (one, two) = Libvirt::pair_with(Some(certificates.path()));
+    let (one, two) = Libvirt::pair_with(Some(certificates.path()), None);
     let hypervisor = one.hypervisor();
     run(&hypervisor, UUID, &guest_xml(UUID, "secret", None)).await;
     let encrypted = Migration { encrypted: true, ..to(LOOPBACK) };
@@ -352,7 +352,36 @@ async fn a_guest_is_encrypted_on_its_way() {
     there.destroy(UUID).await.expect("it is destroyed");
 }
 
-/// An authority, and what it says of 127.0.0.1, as server and as client.
+#[tokio::test(flavor = "multi_thread")]
+async fn orders_are_given_to_another_libvirt_over_tls_and_taken_from_nobody_whom_it_does_not_know() {
+    let (known, foreign) =
+        (tempfile::tempdir().expect("a directory"), tempfile::tempdir().expect("a directory"));
+    for certificates in [&known, &foreign] {
+        make_certificates(certificates.path());
+    }
+    let (one, two) = Libvirt::pair_with(None, Some(known.path()));
+    let hypervisor = one.hypervisor();
+    run(&hypervisor, UUID, &guest_xml(UUID, "ordered", None)).await;
+    let mut job = hypervisor.migrate(UUID, &to(LOOPBACK)).await.expect("it begins");
+    job.outcome().await.expect("it arrives");
+    assert_eq!(hypervisor.state_at(LOOPBACK, UUID).await.expect("it says so"), Some(GuestRun::Running));
+    let port = two.port.expect("it listens");
+    for uri in [
+        format!("qemu+tls://{{host}}:{port}/system?pkipath={}", foreign.path().display()),
+        format!("qemu+tcp://{{host}}:{port}/system"),
+    ] {
+        let mut stranger = Libvirt::prepare();
+        stranger.target_uri = uri;
+        let asked = stranger.hypervisor().state_at(LOOPBACK, UUID).await;
+        assert!(
+            matches!(asked, Err(HypervisorError::Unreachable { .. } | HypervisorError::TimedOut { .. })),
+            "{asked:?}"
+        );
+    }
+    two.hypervisor().destroy(UUID).await.expect("it is destroyed");
+}
+
+/// An authority, and what it says of 127.0.0.1, as server and as client; by QEMU's names for them and by libvirt's.
 fn make_certificates(directory: &Path) {
     let script = r#"
         set -eu
@@ -364,6 +393,7 @@ fn make_certificates(directory: &Path) {
             -extfile <(echo "subjectAltName=IP:127.0.0.1")
         cp server-key.pem client-key.pem
         cp server-cert.pem client-cert.pem
+        for name in ca-cert server-cert server-key client-cert client-key; do cp $name.pem "${name/-/}.pem"; done
         chmod 755 . && chmod 644 ./*
     "#;
     let made =
@@ -496,6 +526,8 @@ struct Libvirt {
     port: Option<u16>,
     target_uri: String,
     certificates: Option<PathBuf>,
+    /// Those with which it speaks TLS to others, if it does.
+    control: Option<PathBuf>,
 }
 
 impl Libvirt {
@@ -503,23 +535,28 @@ impl Libvirt {
         // A socket's path is short; the usual place for temporary files may not be.
         let directory = tempfile::Builder::new().prefix("pvc-lv.").tempdir_in("/tmp").expect("a directory");
         let target_uri = LibvirtOptions::TARGET_URI.to_owned();
-        Self { directory, port: None, target_uri, certificates: None }
+        Self { directory, port: None, target_uri, certificates: None, control: None }
     }
 
     /// Two that send each other guests, as if each were on a host of its own.
     fn pair() -> (Self, Self) {
-        Self::pair_with(None)
+        Self::pair_with(None, None)
     }
 
-    fn pair_with(certificates: Option<&Path>) -> (Self, Self) {
+    /// With certificates for the guests on their way, and for the orders that they give each other.
+    fn pair_with(certificates: Option<&Path>, control: Option<&Path>) -> (Self, Self) {
         let (mut one, mut two) = (Self::prepare(), Self::prepare());
         let free = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
         let [first, second] = free.map(|listener| listener.local_addr().expect("its address").port());
         (one.port, two.port) = (Some(first), Some(second));
-        one.target_uri = format!("qemu+tcp://{{host}}:{second}/system");
-        two.target_uri = format!("qemu+tcp://{{host}}:{first}/system");
+        let uri = |port: u16| match control {
+            None => format!("qemu+tcp://{{host}}:{port}/system"),
+            Some(own) => format!("qemu+tls://{{host}}:{port}/system?pkipath={}", own.display()),
+        };
+        (one.target_uri, two.target_uri) = (uri(second), uri(first));
         for libvirt in [&mut one, &mut two] {
             libvirt.certificates = certificates.map(Path::to_owned);
+            libvirt.control = control.map(Path::to_owned);
             libvirt.start_with_what_is_known();
         }
         (one, two)
@@ -592,6 +629,7 @@ impl Libvirt {
         let mut command = Command::new(script);
         command.envs(self.port.map(|port| ("PVC_LIBVIRT_PORT", port.to_string())));
         command.envs(self.certificates.as_ref().map(|directory| ("PVC_QEMU_CERTS", directory)));
+        command.envs(self.control.as_ref().map(|directory| ("PVC_LIBVIRT_CERTS", directory)));
         command
     }
 
