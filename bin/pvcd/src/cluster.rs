@@ -4,12 +4,14 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use anyhow::anyhow;
 use pvc_config::Config;
 use pvc_daemon::ApiPorts;
 use pvc_linux::log::Log;
 use pvc_linux::{Notifier, OsRandom, SystemClock};
 use pvc_node::{Node, Outcome};
 use pvc_store::Store;
+use pvc_zookeeper::ZookeeperTree;
 use tokio_util::sync::CancellationToken;
 
 use crate::standalone::finish;
@@ -83,18 +85,34 @@ async fn with_store(
 ) -> anyhow::Result<Outcome> {
     let open = async {
         let tree = ports::zookeeper(config).await?;
-        let store = ports::store(tree.clone()).await?;
+        let store = unless_refused(&tree, ports::store(tree.clone())).await?;
         anyhow::Ok((tree, store))
     };
     let Some(opened) = shutdown.run_until_cancelled(open).await else { return Ok(Outcome::Stopped) };
     let (tree, store) = opened?;
-    let ended = role(store).await;
+    let ended = unless_refused(&tree, role(store)).await;
     // A service that says it stops is killed some time later, also if it has begun anew meanwhile.
     if !matches!(ended, Ok(Outcome::Reexec)) {
         Notifier.stopping();
     }
     close(tree.as_ref(), &SystemClock).await;
     ended
+}
+
+/// What comes of `work`, unless the store lets this process in no more. It has read its configuration before the records
+/// were closed; the service manager starts it again, with what the configuration says by then.
+async fn unless_refused<T>(
+    tree: &ZookeeperTree,
+    work: impl Future<Output = anyhow::Result<T>>,
+) -> anyhow::Result<T> {
+    tokio::select! {
+        biased;
+        () = tree.until_refused() => Err(anyhow!(
+            "the cluster's records are closed to who does not know their password: set \
+             `database.zookeeper.password` to that of the other nodes"
+        )),
+        done = work => done,
+    }
 }
 
 /// Tells the service manager, if it watches, that this daemon lives while `role` runs. (The node daemon

@@ -5,17 +5,17 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use pvc_ceph::{CephOptions, RbdStorage};
-use pvc_config::{Ceph, Config};
+use pvc_config::{Ceph, Config, Zookeeper, ZookeeperTls};
 use pvc_directory::DirectoryStorage;
 use pvc_libvirt::{LibvirtHypervisor, LibvirtOptions};
 use pvc_linux::{LinuxExec, LinuxHost, LinuxNetwork, OsRandom, SystemClock, Systemctl};
 use pvc_model::storage::RbdAccess;
 use pvc_node::Ports;
 use pvc_patroni::Patroni;
-use pvc_ports::{Database, Storage, Tree, TreeError};
+use pvc_ports::{Database, Storage, Tree};
 use pvc_power::Ipmitool;
 use pvc_store::Store;
-use pvc_zookeeper::{ZookeeperOptions, ZookeeperTree};
+use pvc_zookeeper::{Tls, ZookeeperOptions, ZookeeperTree};
 
 use crate::settings;
 
@@ -81,16 +81,24 @@ fn libvirt(config: &Config) -> LibvirtOptions {
         scratch,
         verdict,
         domain_type: None,
-        target_uri: LibvirtOptions::TARGET_URI.to_owned(),
+        target_uri: LibvirtOptions::target_uri(config.migration.libvirt_tls).to_owned(),
     }
 }
 
 /// A session with the cluster's ZooKeeper.
-pub async fn zookeeper(config: &Config) -> Result<Arc<dyn Tree>, TreeError> {
+pub async fn zookeeper(config: &Config) -> anyhow::Result<Arc<ZookeeperTree>> {
     let servers = config.zookeeper_servers().join(",");
-    tracing::info!(%servers, "connecting to ZooKeeper");
-    let options =
-        ZookeeperOptions { session_timeout: settings::SESSION_TIMEOUT, ..ZookeeperOptions::default() };
+    let Zookeeper { password, tls, .. } = &config.database.zookeeper;
+    tracing::info!(%servers, encrypted = tls.is_some(), "connecting to ZooKeeper");
+    let own = tls.as_ref().and_then(|tls| tls.own.as_ref());
+    let own = own.map(|(certificate, key)| (certificate.as_path(), key.as_path()));
+    let load = |tls: &ZookeeperTls| Tls::load(&tls.authority, own);
+    let options = ZookeeperOptions {
+        password: password.as_ref().map(|password| Arc::from(password.reveal())),
+        tls: tls.as_ref().map(load).transpose().context("TLS to ZooKeeper cannot be spoken")?,
+        session_timeout: settings::SESSION_TIMEOUT,
+        ..ZookeeperOptions::default()
+    };
     Ok(Arc::new(ZookeeperTree::connect(&servers, options).await?))
 }
 

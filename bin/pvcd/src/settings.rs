@@ -201,8 +201,10 @@ fn core_networks(config: &Config) -> Option<CoreNetworks> {
 fn host_filter(config: &Config) -> Option<HostFilter> {
     let firewall = config.firewall.as_ref()?;
     let database = &config.database;
-    let moved = [database.zookeeper_port]
+    let zookeeper = &database.zookeeper;
+    let moved = [zookeeper.port]
         .into_iter()
+        .chain(zookeeper.tls.as_ref().map(|tls| tls.port))
         .chain(database.keydb.as_ref().map(|keydb| keydb.port))
         .chain([&database.metadata, &database.dns].into_iter().flatten().map(|postgres| postgres.port));
     let nodes = firewall.nodes.iter().copied().map(IpNet::V4).collect();
@@ -350,6 +352,12 @@ mod tests {
         assert_eq!(as_it_is.migration.domain, "pvc.local");
         assert_eq!(sample("#  parallel: 4", "  parallel: 7").migration.at_once, 7);
         assert!(sample("#  tls: no", "  tls: yes").migration.encrypted);
+        let ports = |from: &str, to: &str| sample(from, to).host_filter.expect("the sample has one").ports;
+        let tls = "    port: 2181\n    ssl: { enabled: yes, port: 2299, authority: /ca.pem }";
+        assert!(
+            ports("    port: 2181", tls).contains(&pvc_model::host_filter::Ports::one(2299)),
+            "TLS is for nodes as well"
+        );
         assert_eq!(sample("selector: mem ", "selector: vcpus ").selector, Some(Selector::Vcpus));
     }
 }

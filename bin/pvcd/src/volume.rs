@@ -53,7 +53,7 @@ async fn record(config: &Config, storage: &dyn Storage, volume: &VolumeId) -> an
             Ok(store) => record_volume(&store, storage, volume).await.map_err(anyhow::Error::from),
             Err(error) => Err(error),
         };
-        tree.close().await;
+        pvc_ports::Tree::close(&*tree).await;
         recorded
     };
     let what_then =

@@ -18,6 +18,18 @@ wire! {
         pub primary_node: String,
     }
 
+    /// Who may use the records in ZooKeeper.
+    pub struct StoreAccess {
+        /// For whom what is created is: `anybody` who reaches ZooKeeper, or `members`, who know the password.
+        pub access: String,
+        /// How many keys anybody may use.
+        pub open: usize,
+        /// How many keys are for members alone.
+        pub closed: usize,
+        /// The nodes that are not known to know the password.
+        pub without_password: Vec<String>,
+    }
+
     /// A condition somebody should look at.
     pub struct Fault {
         pub id: String,

@@ -25,6 +25,7 @@ pub mod what_if;
 pub use cluster::{
     BadRequest, ClusterHealth, ClusterStatus, CpuUse, DiskUse, Fault, HealthMessage, MemoryUse, Message,
     NodeHealth, PrimaryNode, Resources, StateCounts, StatusDetail, StatusNode, StatusOsd, StatusVm,
+    StoreAccess,
 };
 pub use event::{Change, Event, EventKind};
 pub use network::{Acl, Ipv4Settings, Ipv6Settings, Lease, Network};

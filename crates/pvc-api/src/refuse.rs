@@ -11,7 +11,9 @@ use crate::error::ApiError;
 /// A refusal of the store.
 pub fn store_error(error: StoreError) -> ApiError {
     let status = match &error {
-        StoreError::AlreadyInitialized | StoreError::TooLarge { .. } => StatusCode::BAD_REQUEST,
+        StoreError::AlreadyInitialized | StoreError::NoPassword | StoreError::TooLarge { .. } => {
+            StatusCode::BAD_REQUEST
+        }
         StoreError::NotInitialized
         | StoreError::Unclear
         | StoreError::LockTimeout { .. }

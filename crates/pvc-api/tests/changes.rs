@@ -871,3 +871,28 @@ async fn whether_a_state_a_name_or_a_removal_is_refused_is_told_without_a_change
     let view = api.store.view();
     assert!(view.vm("shop").is_none() && view.renamings.is_empty());
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_store_is_closed_and_opened_by_those_who_know_its_password() {
+    let stranger = with_vms(1).await;
+    assert!(stranger.get("/store/access").await.refused(400).contains("knows no password"));
+    assert!(stranger.post("/store/access?access=members").await.refused(400).contains("knows no password"));
+
+    let member = FlakyTree::with_password(EmbeddedTree::in_memory().connect());
+    let api = start_on(member, &Shape::with_vms(1).dump(), settings()).await;
+    let before = api.get("/store/access").await.ok();
+    assert_eq!((&before["access"], &before["closed"]), (&json!("anybody"), &json!(0)));
+    let nodes = before["without_password"].as_array().unwrap().len();
+    assert_eq!(nodes, 3, "their daemons have said nothing");
+    assert!(api.post("/store/access?access=members").await.refused(400).contains("would be locked out"));
+    assert!(api.post("/store/access?access=nobody").await.refused(400).contains("access"));
+    let done = api.post("/store/access?access=members&force=true").await.ok();
+    assert!(done["message"].as_str().unwrap().ends_with(" 0 are open"), "{done}");
+    let closed = api.get("/store/access").await.ok();
+    assert_eq!(
+        (&closed["access"], &closed["open"], &closed["closed"]),
+        (&json!("members"), &json!(0), &before["open"])
+    );
+    api.post("/store/access?access=anybody").await.ok();
+    assert_eq!(api.get("/store/access").await.ok(), before);
+}

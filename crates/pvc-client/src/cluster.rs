@@ -1,6 +1,6 @@
 //! The cluster as a whole.
 
-use pvc_api_types::{ClusterStatus, PrimaryNode};
+use pvc_api_types::{ClusterStatus, PrimaryNode, StoreAccess};
 use serde_json::Value;
 
 use crate::client::{Change, Client};
@@ -32,6 +32,18 @@ impl Client {
         }
         let primary: PrimaryNode = serde_json::from_value(body).ok()?;
         Some(primary.primary_node)
+    }
+
+    /// Who may use the records in ZooKeeper.
+    pub fn store_access(&self) -> Result<Payload<StoreAccess>, Error> {
+        self.get("/store/access", Query::new())
+    }
+
+    /// Closes the records to whoever does not know their password, or opens them; `force` although nodes are locked out
+    /// by that.
+    pub fn set_store_access(&self, closed: bool, force: bool) -> Result<String, Error> {
+        let access = if closed { "members" } else { "anybody" };
+        self.change(Change::post("/store/access", Query::new().text("access", access).flag("force", force)))
     }
 
     /// Creates the records of an empty cluster; `overwrite` destroys those of an existing one.

@@ -14,8 +14,8 @@ use crate::secret::{RawSection, Secret};
 
 const HERE: At = At { net: "", item: 0 };
 
-/// Tokens shorter than this can be guessed.
-const SHORT_TOKEN: usize = 16;
+/// Tokens and passwords shorter than this can be guessed.
+const SHORT_SECRET: usize = 16;
 
 /// Reads the whole document. The value counts only if the reader noted no error.
 pub(crate) fn config(reader: &mut Reader<'_>, node: NodeIdentity) -> Config {
@@ -36,6 +36,7 @@ pub(crate) fn config(reader: &mut Reader<'_>, node: NodeIdentity) -> Config {
             target_selector: target_selector(reader),
             parallel: reader.want("migration.parallel"),
             tls: reader.want("migration.tls"),
+            libvirt_tls: reader.want("migration.libvirt_tls"),
         },
         logging: logging(reader),
         guest_networking: guest_networking(reader, subsystems),
@@ -127,14 +128,19 @@ fn token(reader: &mut Reader<'_>, item: usize) -> Option<Token> {
     let at = At { net: "", item };
     let description = reader.get_at("api.token[].description", at).unwrap_or_default();
     let token: Secret = reader.get_at("api.token[].token", at)?;
-    let length = token.reveal().chars().count();
+    check_secret(reader, "api.token[].token", at, &token);
+    Some(Token { description, token })
+}
+
+/// Whoever has it commands the cluster, and may try as often as he likes.
+fn check_secret(reader: &mut Reader<'_>, key: &str, at: At, secret: &Secret) {
+    let length = secret.reveal().chars().count();
     let hint = "use a long random text, for example from `openssl rand -hex 32`";
     if length == 0 {
-        reader.error_at("api.token[].token", at, "is empty text: it would let everybody in", "a token", hint);
-    } else if length < SHORT_TOKEN {
-        reader.warn_at("api.token[].token", at, "is short enough to be guessed", hint);
+        reader.error_at(key, at, "is empty text: it would let everybody in", "a long random text", hint);
+    } else if length < SHORT_SECRET {
+        reader.warn_at(key, at, "is short enough to be guessed", hint);
     }
-    Some(Token { description, token })
 }
 
 fn tls(reader: &mut Reader<'_>) -> Option<Tls> {
@@ -259,11 +265,35 @@ fn database(reader: &mut Reader<'_>) -> Database {
         }
     };
     Database {
-        zookeeper_port: reader.want("database.zookeeper.port"),
+        zookeeper: zookeeper(reader),
         keydb: keydb(reader),
         metadata: postgres(reader, hostname, port, ["api.database", "api.username", "api.password"]),
         dns: postgres(reader, dns_hostname, dns_port, ["dns.database", "dns.username", "dns.password"]),
     }
+}
+
+fn zookeeper(reader: &mut Reader<'_>) -> Zookeeper {
+    let password = reader.get::<Secret>(keys::ZOOKEEPER_PASSWORD);
+    if let Some(password) = &password {
+        check_secret(reader, keys::ZOOKEEPER_PASSWORD, HERE, password);
+    }
+    let enabled: bool = reader.want(keys::ZOOKEEPER_TLS);
+    let port = reader.want("database.zookeeper.ssl.port");
+    let authority = reader.get("database.zookeeper.ssl.authority");
+    let certificate = reader.get("database.zookeeper.ssl.certificate");
+    let key = reader.get("database.zookeeper.ssl.private_key");
+    if certificate.is_some() != key.is_some() {
+        let hint = "give both, or neither where the servers do not ask for it";
+        let found = "stands without the other of `certificate` and `private_key`";
+        let given = if certificate.is_some() { "certificate" } else { "private_key" };
+        reader.error_at(&format!("database.zookeeper.ssl.{given}"), HERE, found, "", hint);
+    }
+    let tls = authority.filter(|_| enabled).map(|authority| ZookeeperTls {
+        port,
+        authority,
+        own: certificate.zip(key),
+    });
+    Zookeeper { port: reader.want("database.zookeeper.port"), password, tls }
 }
 
 fn keydb(reader: &mut Reader<'_>) -> Option<Keydb> {

@@ -66,9 +66,10 @@ impl Config {
         self.cluster.coordinators.contains(&self.node.name)
     }
 
-    /// The ZooKeeper servers, `host:port` each.
+    /// The ZooKeeper servers, `host:port` each: the port on which they speak TLS, if that is wanted.
     pub fn zookeeper_servers(&self) -> Vec<String> {
-        let port = self.database.zookeeper_port;
+        let zookeeper = &self.database.zookeeper;
+        let port = zookeeper.tls.as_ref().map_or(zookeeper.port, |tls| tls.port);
         self.cluster.coordinators.iter().map(|host| format!("{host}:{port}")).collect()
     }
 }
@@ -203,13 +204,30 @@ pub enum AddressSelection {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Database {
-    pub zookeeper_port: u16,
+    pub zookeeper: Zookeeper,
     /// The original's task queue. Kept so that one file serves both; nothing here uses it.
     pub keydb: Option<Keydb>,
     /// For the metadata service and the provisioner.
     pub metadata: Option<Postgres>,
     /// For the DNS aggregator.
     pub dns: Option<Postgres>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Zookeeper {
+    /// Where it speaks without TLS.
+    pub port: u16,
+    /// Of the cluster's records.
+    pub password: Option<Secret>,
+    pub tls: Option<ZookeeperTls>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ZookeeperTls {
+    pub port: u16,
+    pub authority: PathBuf,
+    /// What this node shows, and the key of it.
+    pub own: Option<(PathBuf, PathBuf)>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -270,6 +288,8 @@ pub struct Migration {
     pub parallel: u32,
     /// Whether guests are encrypted on their way.
     pub tls: bool,
+    /// Whether the libvirt of other nodes is given orders over TLS.
+    pub libvirt_tls: bool,
 }
 
 /// How the next node of a VM is chosen.

@@ -122,6 +122,8 @@ pub(crate) const WORKER: &str = "subsystem.enable_worker";
 pub(crate) const API: &str = "subsystem.enable_api";
 pub(crate) const FIREWALL: &str = "cluster.firewall.enabled";
 pub(crate) const TLS: &str = "api.ssl.enabled";
+pub(crate) const ZOOKEEPER_PASSWORD: &str = "database.zookeeper.password";
+pub(crate) const ZOOKEEPER_TLS: &str = "database.zookeeper.ssl.enabled";
 
 const WITH_NETWORKING: Need = Need::ClusterWith(&[NETWORKING]);
 const WITH_STORAGE: Need = Need::ClusterWith(&[STORAGE]);
@@ -266,6 +268,17 @@ pub(crate) const KEYS: &[Key] = &[
         .need(Need::Cluster)
         .default("2181"),
     key(
+        ZOOKEEPER_PASSWORD,
+        Kind::Secret,
+        "With which the cluster's records can be closed to everybody else: see the manual (security). The same on every node.",
+    ),
+    key(ZOOKEEPER_TLS, Kind::Flag, "Speak TLS with ZooKeeper.").default("false"),
+    key("database.zookeeper.ssl.port", Kind::Port, "Its `secureClientPort` on the coordinators.").default("2281"),
+    key("database.zookeeper.ssl.authority", Kind::File, "Who signs the certificates of the servers, PEM.")
+        .need(Need::ClusterWith(&[ZOOKEEPER_TLS])),
+    key("database.zookeeper.ssl.certificate", Kind::File, "What this node shows to them, PEM. Needed where they ask for it."),
+    key("database.zookeeper.ssl.private_key", Kind::File, "Its private key, PEM."),
+    key(
         "database.keydb.hostname",
         Kind::Host,
         "Task queue of the original PVC; this one keeps jobs in ZooKeeper.",
@@ -401,6 +414,12 @@ pub(crate) const KEYS: &[Key] = &[
         "migration.tls",
         Kind::Flag,
         "Encrypt guests on their way. QEMU of every node needs its certificates for it (`migrate_tls_x509_cert_dir` in `/etc/libvirt/qemu.conf`).",
+    )
+    .default("false"),
+    key(
+        "migration.libvirt_tls",
+        Kind::Flag,
+        "Give orders to the libvirt of other nodes over TLS (`qemu+tls`), with certificates on both sides: see the manual (security).",
     )
     .default("false"),
     // logging

@@ -319,6 +319,11 @@ fn dangerous_but_possible_settings_are_warnings() {
             "      token: short",
             "short enough to be guessed",
         ),
+        (
+            "  zookeeper:\n    port: 2181",
+            "  zookeeper:\n    port: 2181\n    password: short",
+            "short enough to be guessed",
+        ),
         ("  node_log_lines: 2000", "  node_log_lines: 0", "stays empty"),
         ("sriov_device:\n    - phy: ens1f1\n      mtu: 9000\n      vfcount: 4", "sriov_device:", ""),
         ("  vm_shutdown_timeout: 180", "  vm_shutdown_timeout: \"180\"", "number in quotes"),
@@ -516,4 +521,35 @@ fn nesting_without_end_is_refused() {
     for text in ["[".repeat(100_000), "a: ".repeat(50_000), "- ".repeat(100_000), "{a: ".repeat(50_000)] {
         assert_eq!(errors_of(&text).errors.len(), 1);
     }
+}
+
+#[test]
+fn how_zookeeper_is_spoken_to_is_said_whole_or_not_at_all() {
+    let with = |lines: &str| {
+        let below: String = lines.lines().map(|line| format!("\n    {line}")).collect();
+        SAMPLE.replacen("  zookeeper:\n    port: 2181", &format!("  zookeeper:\n    port: 2181{below}"), 1)
+    };
+    for (lines, message) in [
+        ("password: \"\"", "`database.zookeeper.password` is empty text: it would let everybody in"),
+        ("ssl:\n  enabled: yes", "`database.zookeeper.ssl.authority` is missing"),
+        (
+            "ssl:\n  enabled: yes\n  authority: /ca.pem\n  certificate: /own.pem",
+            "`database.zookeeper.ssl.certificate` stands without the other of `certificate` and `private_key`",
+        ),
+    ] {
+        let errors = errors_of(&with(lines)).errors;
+        let all: Vec<_> = errors.iter().map(Problem::message).collect();
+        assert!(all.iter().any(|found| found.contains(message)), "{lines}: {all:?}");
+    }
+    let parse =
+        |lines: &str| Config::parse(&with(lines), "pvc.conf", "pvchv1").unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(parse("").zookeeper_servers()[0], "pvchv1:2181");
+    let whole =
+        "ssl:\n  enabled: yes\n  authority: /ca.pem\n  certificate: /own.pem\n  private_key: /own.key";
+    let config = parse(whole);
+    assert_eq!(config.zookeeper_servers(), ["pvchv1:2281", "pvchv2:2281", "pvchv3:2281"]);
+    let own = config.database.zookeeper.tls.and_then(|tls| tls.own).expect("both are given");
+    assert_eq!(own, ("/own.pem".into(), "/own.key".into()));
+    let off = parse(&whole.replace("enabled: yes", "enabled: no"));
+    assert_eq!(off.zookeeper_servers()[0], "pvchv1:2181");
 }

@@ -84,7 +84,15 @@ fencing: {disable_on_ipmi_failure: no, ipmi: {hostname: lom, username: u, passwo
     assert_eq!((config.migration.parallel, config.migration.tls), (4, false));
     assert_eq!(config.logging, Logging::default());
     assert_eq!(config.guest_networking, GuestNetworking::default());
-    assert_eq!(config.database, Database { zookeeper_port: 2181, keydb: None, metadata: None, dns: None });
+    assert_eq!(
+        config.database,
+        Database {
+            zookeeper: Zookeeper { port: 2181, password: None, tls: None },
+            keydb: None,
+            metadata: None,
+            dns: None
+        }
+    );
     assert_eq!(config.api.listen.to_string(), "127.0.0.1:7370");
     assert_eq!(config.api.authentication, Authentication::default());
     assert_eq!((config.networks, config.ceph), (None, None));

@@ -289,8 +289,7 @@ fn a_vm_that_another_node_runs_is_not_started_here_unless_that_node_is_proven_de
         other.running.push(uuid);
         other.daemon_state = daemon.clone();
         let version = other.pvc_version.clone();
-        other.daemon =
-            Some(DaemonNote { version, storage_address: None, runs_guests: true, takes_held_guests: false });
+        other.daemon = Some(DaemonNote { version, runs_guests: true, ..DaemonNote::default() });
         world.cluster.nodes.insert(NodeName::new("hv2"), Arc::new(other));
         assert_eq!(steps(&world.after(0)), expected, "{daemon}");
     }
@@ -298,12 +297,7 @@ fn a_vm_that_another_node_runs_is_not_started_here_unless_that_node_is_proven_de
 
 #[test]
 fn whether_an_older_node_that_lives_really_runs_a_vm_is_asked_at_its_start_and_of_no_other() {
-    let note = || DaemonNote {
-        version: "0.2.0".to_owned(),
-        storage_address: None,
-        runs_guests: true,
-        takes_held_guests: false,
-    };
+    let note = || DaemonNote { version: "0.2.0".to_owned(), runs_guests: true, ..DaemonNote::default() };
     let other = |name: &str, is_ours: bool, state: DaemonState| {
         let mut other = node(name);
         other.running.push(Uuid::from_u128(1));

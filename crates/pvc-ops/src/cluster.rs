@@ -2,11 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use pvc_store::{ChangeError, Changes, ConfigChange, RestoreError, Restored, Store, StoreError};
+use pvc_model::NodeName;
+use pvc_ports::Access;
+use pvc_store::{
+    ChangeError, Changes, ConfigChange, Protection, RestoreError, Restored, Store, StoreError,
+    without_password,
+};
 
 use crate::refusal::{Kind, Refusal};
 
-/// Why the cluster was not created, backed up or restored.
+/// Why the cluster was not created, backed up, restored or closed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterRefusal {
     #[error("the store holds a cluster already, or remains of one")]
@@ -15,12 +20,19 @@ pub enum ClusterRefusal {
     BadDump { why: String },
     #[error(transparent)]
     Restore(#[from] RestoreError),
+    #[error("{} would be locked out: not known to know the store's password", named(nodes))]
+    WithoutPassword { nodes: Vec<NodeName> },
+}
+
+fn named(nodes: &[NodeName]) -> String {
+    let nodes: Vec<String> = nodes.iter().map(|node| format!("`{node}`")).collect();
+    if let [one] = &nodes[..] { format!("node {one}") } else { format!("nodes {}", nodes.join(", ")) }
 }
 
 impl Refusal for ClusterRefusal {
     fn kind(&self) -> Kind {
         match self {
-            ClusterRefusal::AlreadyInitialized => Kind::Conflict,
+            ClusterRefusal::AlreadyInitialized | ClusterRefusal::WithoutPassword { .. } => Kind::Conflict,
             ClusterRefusal::BadDump { .. } => Kind::Invalid,
             ClusterRefusal::Restore(RestoreError::Stopped { .. }) => Kind::Unavailable,
             ClusterRefusal::Restore(_) => Kind::Invalid,
@@ -36,6 +48,11 @@ impl Refusal for ClusterRefusal {
                 "give the file that `pvc cluster backup` wrote: one JSON object of keys and texts".to_owned(),
             ),
             ClusterRefusal::Restore(error) => error.hint(),
+            ClusterRefusal::WithoutPassword { .. } => Some(
+                "set `database.zookeeper.password` in the configuration of every node and restart its daemons; nodes of \
+                 PVC 1.0.3 cannot know one. `force` closes the store all the same"
+                    .to_owned(),
+            ),
         }
     }
 }
@@ -99,4 +116,24 @@ pub async fn set_maintenance(store: &Store, on: bool) -> Result<bool, ChangeErro
             Ok((changes, differs))
         })
         .await
+}
+
+/// Who may use the store's records, and the nodes that could not if they were closed.
+pub async fn protection(store: &Store) -> Result<(Protection, Vec<NodeName>), StoreError> {
+    let protection = store.protection().await?;
+    Ok((protection, without_password(&store.view())))
+}
+
+/// Closes the store's records to everybody who does not know their password, or opens them to whoever reaches the
+/// store. It is not closed to one of the cluster's nodes, unless that is forced.
+pub async fn protect(
+    store: &Store,
+    access: Access,
+    force: bool,
+) -> crate::Outcome<Protection, ClusterRefusal> {
+    let nodes = without_password(&*store.fresh().await?);
+    if access == Access::Members && !nodes.is_empty() && !force && store.has_password() {
+        return Err(ChangeError::Refused(ClusterRefusal::WithoutPassword { nodes }));
+    }
+    Ok(store.protect(access).await?)
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pvc_embedded::EmbeddedTree;
-use pvc_model::node::{CoordinatorState, DaemonState, DomainState, NodeFigures, NodeRole};
+use pvc_model::node::{CoordinatorState, DaemonNote, DaemonState, DomainState, NodeFigures, NodeRole};
 use pvc_model::request::{Answer, StateRequest};
 use pvc_model::storage::{VolumeId, VolumeName};
 use pvc_model::vm::{Selector, VmRecord, VmState};
@@ -18,7 +18,7 @@ use pvc_ops::vm::{
     StateAsk, StateRefusal, TagRefusal,
 };
 use pvc_ops::{ChangeError, Kind, Refusal, cluster, device, job, node, vm};
-use pvc_ports::{DeviceChange, Storage};
+use pvc_ports::{Access, DeviceChange, Storage};
 use pvc_store::{Change, Changes, Ipmi, NewNode, NodeChange, Report, Store, VmChange};
 use pvc_testkit::{FlakyTree, MemoryStorage, SeededRandom, TokioClock};
 
@@ -1647,4 +1647,29 @@ mod stubborn {
             self.inner.break_lock(volume, lock).await
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn records_are_not_closed_to_a_node_of_the_cluster_unless_that_is_forced() {
+    let world = World::with_nodes(&["hv1", "hv2", "hv3"]).await;
+    let refused = cluster::protect(&world.store, Access::Members, true).await.unwrap_err();
+    assert!(matches!(refused, ChangeError::Store(pvc_store::StoreError::NoPassword)), "{refused}");
+    let tree = FlakyTree::with_password(world.tree.connect());
+    let store = Store::open(tree, world.clock.clone(), Arc::new(SeededRandom::new(3))).await.unwrap();
+    for (node, version, has_store_password) in
+        [("hv1", "0.2.0", true), ("hv2", "0.2.0", false), ("hv3", "0.1.9", true)]
+    {
+        let version = version.to_owned();
+        let note = DaemonNote { version, has_store_password, ..DaemonNote::default() };
+        store.report(vec![Report::Daemon(node.into(), note, None)]).await.unwrap();
+    }
+    let refused = cluster::protect(&store, Access::Members, false).await.unwrap_err();
+    assert!(refused.to_string().starts_with("nodes `hv2`, `hv3` would be locked out"), "{refused}");
+    let (before, without) = cluster::protection(&store).await.unwrap();
+    assert_eq!((before.closed, without), (0, vec!["hv2".into(), "hv3".into()]));
+    let closed = cluster::protect(&store, Access::Members, true).await.unwrap();
+    assert_eq!((closed.access, closed.open), (Access::Members, 0));
+    // Nobody is locked out by opening them.
+    let opened = cluster::protect(&store, Access::Anybody, false).await.unwrap();
+    assert_eq!((opened.access, opened.closed), (Access::Anybody, 0));
 }

@@ -147,9 +147,9 @@ impl Records {
         };
         let note = DaemonNote {
             version: "0.2.0".to_owned(),
-            storage_address: None,
             runs_guests: true,
             takes_held_guests: true,
+            ..DaemonNote::default()
         };
         let reports = vec![Report::Figures(name.clone(), figures), Report::Daemon(name, note, None)];
         store.report(reports).await.unwrap();

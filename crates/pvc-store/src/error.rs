@@ -22,6 +22,8 @@ pub enum StoreError {
     LayoutTooNew { found: u32, known: u32 },
     #[error("the lock `{path}` could not be had within {seconds} s")]
     LockTimeout { path: String, seconds: f64 },
+    #[error("this process knows no password of the tree")]
+    NoPassword,
     #[error("the record is larger than the store takes: {size} bytes, at most {limit} are allowed")]
     TooLarge { size: usize, limit: usize },
 }
@@ -48,6 +50,15 @@ impl StoreError {
             StoreError::Tree(TreeError::Unreachable { .. } | TreeError::SessionExpired | TreeError::OutcomeUnknown) => {
                 Some("is a majority of the coordinators' ZooKeeper servers running?".to_owned())
             }
+            StoreError::NoPassword => Some(
+                "set `database.zookeeper.password` in the configuration of every node, and restart PVC's daemons there"
+                    .to_owned(),
+            ),
+            StoreError::Tree(TreeError::NotAllowed { .. }) => Some(
+                "the records are closed to who does not know their password: is `database.zookeeper.password` that of \
+                 the other nodes?"
+                    .to_owned(),
+            ),
             StoreError::Tree(TreeError::DiskFull) => Some("free some space on the disk that holds the store".to_owned()),
             _ => None,
         }

@@ -11,6 +11,7 @@
 
 #![forbid(unsafe_code)]
 
+mod access;
 mod backup;
 mod change;
 mod decode;
@@ -34,6 +35,7 @@ pub mod schema;
 mod store;
 pub mod synthetic;
 
+pub use access::{Protection, without_password};
 pub use backup::Restored;
 pub use change::{Change, Changes, ConfigChange, Expect, Ipmi, NewNode, NewVm, NodeChange, Report, VmChange};
 pub use error::{ChangeError, RestoreError, StoreError};

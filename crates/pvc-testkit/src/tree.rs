@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -5,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use bytes::Bytes;
 use pvc_ports::{
-    CreateMode, Done, Entry, MultiError, Op, SessionState, Stat, Tree, TreeError, TreeEvent, TreeWatch,
+    Access, AccessControl, CreateMode, Done, Entry, MultiError, Op, SessionState, Stat, Tree, TreeError,
+    TreeEvent, TreeWatch,
 };
 use tokio::sync::{mpsc, watch};
 
@@ -25,6 +27,27 @@ pub struct FlakyTree {
     before_sync: Interlude,
     session: watch::Sender<SessionState>,
     watches: Mutex<Vec<mpsc::UnboundedSender<TreeEvent>>>,
+    closed: Option<Closed>,
+}
+
+/// What is for those alone who know the tree's password.
+#[derive(Default)]
+struct Closed(Mutex<BTreeSet<String>>);
+
+impl Closed {
+    fn has(&self, path: &str) -> bool {
+        self.0.lock().expect("no test panics while holding it").contains(path)
+    }
+
+    fn set(&self, path: &str, is_closed: bool) {
+        let mut paths = self.0.lock().expect("no test panics while holding it");
+        _ = if is_closed { paths.insert(path.to_owned()) } else { paths.remove(path) };
+    }
+
+    /// What is new is for those who may use the root.
+    fn made(&self, path: &str) {
+        self.set(path, self.has("/"));
+    }
 }
 
 /// What happens before a call is carried out, once.
@@ -46,6 +69,15 @@ impl Interlude {
 
 impl FlakyTree {
     pub fn new(inner: Arc<dyn Tree>) -> Arc<Self> {
+        FlakyTree::begin(inner, None)
+    }
+
+    /// As [`new`](FlakyTree::new), for one who knows the tree's password.
+    pub fn with_password(inner: Arc<dyn Tree>) -> Arc<Self> {
+        FlakyTree::begin(inner, Some(Closed::default()))
+    }
+
+    fn begin(inner: Arc<dyn Tree>, closed: Option<Closed>) -> Arc<Self> {
         let mut states = inner.session();
         let (session, _) = watch::channel(*states.borrow_and_update());
         let tree = Arc::new(FlakyTree {
@@ -62,6 +94,7 @@ impl FlakyTree {
             before_sync: Interlude::default(),
             session,
             watches: Mutex::new(Vec::new()),
+            closed,
         });
         let weak = Arc::downgrade(&tree);
         tokio::spawn(async move {
@@ -189,6 +222,9 @@ impl Tree for FlakyTree {
         self.before_create.happen().await;
         self.majority().await;
         let created = self.reach()?.create(path, data, mode).await;
+        if let (Ok((path, _)), Some(closed)) = (&created, &self.closed) {
+            closed.made(path);
+        }
         self.answer(created)
     }
 
@@ -198,7 +234,12 @@ impl Tree for FlakyTree {
         if self.loses_multi.swap(false, Ordering::SeqCst) {
             return Err(TreeError::OutcomeUnknown.into());
         }
+        let made = |op: &Op| matches!(op, Op::Create { .. }).then(|| op.path().to_owned());
+        let made: Vec<String> = ops.iter().filter_map(made).collect();
         let done = self.reach()?.multi(ops).await;
+        if let (Ok(_), Some(closed)) = (&done, &self.closed) {
+            made.iter().for_each(|path| closed.made(path));
+        }
         self.answer(done)
     }
 
@@ -234,5 +275,28 @@ impl Tree for FlakyTree {
 
     fn max_request_bytes(&self) -> usize {
         self.inner.max_request_bytes()
+    }
+
+    fn access_control(&self) -> Option<&dyn AccessControl> {
+        self.closed.is_some().then_some(self)
+    }
+}
+
+#[async_trait]
+impl AccessControl for FlakyTree {
+    async fn access(&self, path: &str) -> Result<Option<Access>, TreeError> {
+        let is_there = self.reach()?.get(path).await?.is_some();
+        let is_closed = self.closed.as_ref().is_some_and(|closed| closed.has(path));
+        Ok(is_there.then_some(if is_closed { Access::Members } else { Access::Anybody }))
+    }
+
+    async fn set_access(&self, path: &str, access: Access) -> Result<(), TreeError> {
+        if self.reach()?.get(path).await?.is_none() {
+            return Err(TreeError::NoNode { path: path.to_owned() });
+        }
+        if let Some(closed) = &self.closed {
+            closed.set(path, access == Access::Members);
+        }
+        Ok(())
     }
 }

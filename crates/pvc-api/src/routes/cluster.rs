@@ -3,9 +3,10 @@
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use pvc_api_types::{ClusterStatus, PrimaryNode};
+use pvc_api_types::{ClusterStatus, PrimaryNode, StoreAccess};
 use pvc_model::NodeName;
 use pvc_ops::cluster;
+use pvc_ports::Access;
 
 use super::Api;
 use crate::error::{ApiError, Result};
@@ -13,6 +14,7 @@ use crate::json;
 use crate::openapi::{Changed, ReadRefused};
 use crate::params::{Flag, Params, choice, params};
 use crate::refuse::store_error;
+use crate::state::ApiState;
 use crate::view::status;
 
 /// The cluster at a glance.
@@ -159,4 +161,72 @@ fn unfenceable(nodes: &[NodeName]) -> String {
     format!(
         "; note: no IPMI password is known of {nodes}: start the daemon there, until then it cannot be fenced"
     )
+}
+
+fn access_word(access: Access) -> &'static str {
+    match access {
+        Access::Anybody => "anybody",
+        Access::Members => "members",
+    }
+}
+
+/// Who may use the records in ZooKeeper: whoever reaches it, or those alone who know their password.
+#[utoipa::path(
+    get, path = "/api/v1/store/access", tag = "cluster",
+    responses((status = 200, body = StoreAccess), ReadRefused)
+)]
+pub async fn get_store_access(State(api): Api) -> Result<Response> {
+    let looked = api.ask(async { cluster::protection(api.store()).await.map_err(store_error) });
+    let (protection, without_password) = looked.await?;
+    Ok(json::ok(&StoreAccess {
+        access: access_word(protection.access).to_owned(),
+        open: protection.open,
+        closed: protection.closed,
+        without_password: without_password.iter().map(ToString::to_string).collect(),
+    }))
+}
+
+choice! {
+    /// Who may use the records.
+    pub enum AccessWord { Anybody = "anybody", Members = "members" }
+}
+
+params! {
+    /// Who may use the records.
+    pub struct AccessRequest {
+        /// `members` closes them to everybody who does not know the password, `anybody` opens them.
+        access: AccessWord,
+        /// Closes them although nodes would be locked out.
+        force: Flag,
+    }
+}
+
+/// Closes the records in ZooKeeper to whoever does not know their password, or opens them. What is created later is
+/// for the same. Daemons that do not know the password yet end, and begin anew with what their configuration says.
+#[utoipa::path(
+    post,
+    path = "/api/v1/store/access",
+    tag = "cluster",
+    params(AccessRequest),
+    responses(Changed)
+)]
+pub async fn post_store_access(State(api): Api, Params(request): Params<AccessRequest>) -> Result<Response> {
+    let access = match request.access {
+        AccessWord::Anybody => Access::Anybody,
+        AccessWord::Members => Access::Members,
+    };
+    let force = request.force.0;
+    // Each key is asked for, some of them changed, twice.
+    let time = api.settings().limits.change_time * 10;
+    let protect = move |api: ApiState| async move { cluster::protect(api.store(), access, force).await };
+    let protection = api.carry_out_within(time, protect).await?;
+    Ok(json::done(match access {
+        Access::Members => format!(
+            "the store is closed: {} keys are for those who know the password, {} are open",
+            protection.closed, protection.open
+        ),
+        Access::Anybody => {
+            format!("the store is open: whoever reaches ZooKeeper may use all {} keys", protection.open)
+        }
+    }))
 }

@@ -104,6 +104,7 @@ fn protected() -> OpenApiRouter<ApiState> {
         .routes(routes!(cluster::post_initialize))
         .routes(routes!(cluster::get_backup))
         .routes(routes!(cluster::post_restore))
+        .routes(routes!(cluster::get_store_access, cluster::post_store_access))
         .routes(routes!(event::get_events))
         .routes(routes!(task::get_tasks))
         .routes(routes!(task::get_tasks_task_id, task::delete_tasks_task_id))

@@ -6,6 +6,7 @@ mod init;
 mod maintenance;
 mod restore;
 pub mod status;
+mod store;
 pub mod task;
 mod what_if;
 
@@ -34,6 +35,12 @@ pub enum Cluster {
     Maintenance(maintenance::Maintenance),
     Restore(restore::Restore),
     Status(status::Status),
+    /// Say who may read and write the cluster's records in ZooKeeper
+    ///
+    /// They are open to whoever reaches ZooKeeper, until they are closed to those alone
+    /// who know their password.
+    #[command(subcommand)]
+    Store(store::Store),
     Task(task::Task),
     /// Say what would happen to the cluster, and change nothing
     #[command(subcommand)]
@@ -49,6 +56,7 @@ impl Cluster {
             Cluster::Maintenance(command) => command.run(pvc),
             Cluster::Restore(command) => command.run(pvc),
             Cluster::Status(command) => command.run(pvc),
+            Cluster::Store(command) => command.run(pvc),
             Cluster::Task(command) => command.run(pvc),
             Cluster::WhatIf(command) => command.run(pvc),
         }

@@ -1,0 +1,41 @@
+use clap::Args;
+
+use crate::confirm::{self, Yes};
+use crate::context::Pvc;
+use crate::outcome::Outcome;
+
+/// Close the records to whoever does not know their password
+///
+/// The password is `database.zookeeper.password` in the configuration of every node;
+/// set it there first, and restart PVC's daemons node by node. A daemon that was
+/// started before ends when the records are closed, and begins anew. A cluster in
+/// which a node of PVC 1.0.3 is left cannot be closed: that node would be locked out.
+///
+/// Databases and other programs that use the same ZooKeeper keep their own keys as
+/// they are.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  pvc cluster store show
+  pvc cluster store close")]
+pub struct Close {
+    /// Close them although nodes are locked out by that
+    #[arg(long)]
+    force: bool,
+
+    #[command(flatten)]
+    yes: Yes,
+}
+
+impl Close {
+    pub fn run(self, pvc: &mut Pvc) -> Outcome {
+        confirm::ask(
+            pvc,
+            self.yes,
+            "Close the records of this cluster to whoever does not know their password",
+        )?;
+        let message = pvc.client()?.set_store_access(true, self.force)?;
+        pvc.done(message);
+        Ok(())
+    }
+}

@@ -1,0 +1,24 @@
+use clap::Args;
+
+use crate::confirm::{self, Yes};
+use crate::context::Pvc;
+use crate::outcome::Outcome;
+
+/// Open the records to whoever reaches ZooKeeper
+///
+/// This is needed before a node goes back to PVC 1.0.3, and before the password is
+/// changed. The passwords of the nodes' BMCs are among the records.
+#[derive(Debug, Args)]
+pub struct Open {
+    #[command(flatten)]
+    yes: Yes,
+}
+
+impl Open {
+    pub fn run(self, pvc: &mut Pvc) -> Outcome {
+        confirm::ask(pvc, self.yes, "Open the records of this cluster to whoever reaches ZooKeeper")?;
+        let message = pvc.client()?.set_store_access(false, false)?;
+        pvc.done(message);
+        Ok(())
+    }
+}
