@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods, reason = "nothing is simulated here: real time passes")]
 
 mod bring_up;
+mod database;
 mod disasters;
 mod fencing;
 mod flushes;
@@ -13,4 +14,5 @@ mod outages;
 mod primary;
 mod refusals;
 mod services;
+mod trust;
 mod upgrades;

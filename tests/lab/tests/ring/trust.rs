@@ -1,0 +1,203 @@
+//! A running cluster is closed to strangers, step by step as `docs/manual/security.md` says, under its guests.
+
+use std::path::Path;
+use std::process::Command;
+
+use pvc_lab_tests::{Lab, NODES};
+use pvc_standalone_tests::eventually;
+
+const CONFIGURATION: &str = "/etc/pvc/pvc.conf";
+
+/// What a program does that knows no password.
+const STRANGER: &str = "
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoAuthError
+tree = KazooClient(hosts='pvchv1:2181,pvchv2:2181,pvchv3:2181')
+tree.start(30)
+try: print(tree.get('/config')[0].decode(), end='')
+except NoAuthError: print('kept out', end='')
+tree.stop()
+";
+
+/// An authority in `$1`, and a certificate for each of the other arguments.
+const CERTIFICATES: &str = r#"
+set -e
+cd "$1"; shift
+openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 3650 -subj '/CN=PVC authority' \
+    -keyout ca-key.pem -out ca.pem
+for node in "$@"; do
+    openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj "/CN=$node" -keyout "$node-key.pem" -out "$node.csr"
+    openssl x509 -req -in "$node.csr" -CA ca.pem -CAkey ca-key.pem -CAcreateserial -days 825 -out "$node.pem" \
+        -extfile <(echo "subjectAltName=DNS:$node,DNS:$node.cluster.lab,IP:10.99.1.${node#pvchv}")
+done
+"#;
+
+#[test]
+fn a_running_cluster_is_closed_by_a_password_and_goes_over_to_tls_under_its_guests() {
+    let lab = Lab::whole();
+    lab.goes_with_this_story();
+    lab.start("web1", "pvchv1");
+    let process = lab.processes_of("web1");
+    let refused = lab.pvc(&["cluster", "store", "close", "--yes"]).fails_with_hint();
+    assert!(refused.contains("knows no password"), "{refused}");
+    let seen = stranger(&lab);
+    assert_eq!(seen, lab.key("/config"), "whoever reaches it reads it");
+
+    the_store_is_closed(&lab);
+    assert_eq!(lab.processes_of("web1"), process, "the guest has noticed nothing");
+    let certificates = tempfile::tempdir().expect("a directory");
+    make_certificates(certificates.path());
+    zookeeper_speaks_tls(&lab, certificates.path());
+    libvirt_speaks_tls(&lab, certificates.path());
+    assert_eq!(lab.processes_of("web1"), process, "the guest has noticed nothing");
+
+    lab.pvc(&["vm", "migrate", "web1", "--target", "pvchv2", "--wait"]).ok();
+    assert_eq!(lab.running_on("web1"), ["pvchv2"]);
+    let to = if lab.primary() == "pvchv3" { "pvchv2" } else { "pvchv3" };
+    lab.pvc(&["node", "primary", to]).ok();
+    lab.until_primary(to);
+    for node in NODES {
+        lab.node_is(node, "run", "ready");
+        assert!(lab.fence(node).is_err(), "somebody was taken for dead: {:?}", lab.fence(node));
+    }
+    // And back, as before a node of 1.0.3 comes in.
+    for node in NODES {
+        let listens = "sed -i 's/listen_tcp = 0/listen_tcp = 1/' /etc/libvirt/libvirtd.conf";
+        lab.on(node, &format!("{listens} && systemctl restart libvirtd")).ok();
+    }
+    lab.pvc(&["cluster", "store", "open", "--yes"]).ok();
+    assert_eq!(stranger(&lab), seen);
+}
+
+fn stranger(lab: &Lab) -> String {
+    lab.does(&["exec", "pvchv3", "--", "python3", "-c", STRANGER]).ok().to_owned()
+}
+
+fn the_store_is_closed(lab: &Lab) {
+    let password = "s/^    port: 2181$/&\\n    password: 0123456789abcdef0123456789abcdef/";
+    for node in NODES {
+        lab.on(node, &format!("sed -i '{password}' {CONFIGURATION} && systemctl restart pvcnoded")).ok();
+        lab.node_is(node, "run", "ready");
+    }
+    // The other APIs, and all workers, have not been told of it.
+    lab.on(NODES[0], "systemctl restart pvcapid").ok();
+    eventually("every node knows the password", 30, || {
+        let show = lab.pvc(&["cluster", "store", "show"]);
+        if show.stdout.contains("Nodes without password: none") { Ok(()) } else { Err(show) }
+    });
+    let workers = || NODES.map(|node| lab.on(node, "systemctl show -P MainPID pvcworkerd").ok().to_owned());
+    let before = workers();
+    let closed = lab.pvc(&["cluster", "store", "close", "--yes"]).ok().to_owned();
+    assert!(closed.contains(" 0 are open"), "{closed}");
+    assert_eq!(stranger(lab), "kept out");
+    for (node, before) in NODES.into_iter().zip(before) {
+        let script = "systemctl is-active pvcapid pvcworkerd && systemctl show -P MainPID pvcworkerd";
+        eventually(&format!("the worker of {node} has begun anew"), 60, || {
+            let now = lab.on(node, script);
+            let is_new = now.code == 0 && !now.stdout.ends_with(&before);
+            if is_new { Ok(()) } else { Err(now) }
+        });
+        eventually(&format!("the API of {node} answers"), 60, || {
+            let status = lab.pvc_on(node, &["vm", "list"]);
+            if status.stdout.contains("web1") { Ok(()) } else { Err(status) }
+        });
+        lab.node_is(node, "run", "ready");
+    }
+}
+
+fn make_certificates(directory: &Path) {
+    let made = Command::new("bash").args(["-c", CERTIFICATES, "make"]).arg(directory).args(NODES).output();
+    let made = made.expect("there is a bash");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+}
+
+/// Puts a file of the story on a node.
+fn put(lab: &Lab, node: &str, content: &str, place: &str) {
+    let write = format!("mkdir -p $(dirname {place}) && cat >{place}");
+    lab.does_with(&["exec", node, "--", "bash", "-c", &write], content).ok();
+}
+
+fn zookeeper_speaks_tls(lab: &Lab, certificates: &Path) {
+    let read = |name: &str| std::fs::read_to_string(certificates.join(name)).expect("it was made");
+    for node in NODES {
+        let (certificate, key) = (read(&format!("{node}.pem")), read(&format!("{node}-key.pem")));
+        put(lab, node, &read("ca.pem"), "/etc/zookeeper/tls/ca.pem");
+        put(lab, node, &(key.clone() + &certificate), "/etc/zookeeper/tls/server.pem");
+        for (content, name) in [(read("ca.pem"), "ca"), (certificate, node), (key, &format!("{node}-key"))] {
+            put(lab, node, &content, &format!("/etc/pvc/tls/{name}.pem"));
+        }
+        let settings = "secureClientPort=2281\n\
+            serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory\n\
+            ssl.keyStore.location=/etc/zookeeper/tls/server.pem\n\
+            ssl.trustStore.location=/etc/zookeeper/tls/ca.pem\nssl.clientAuth=need\n";
+        lab.on(
+            node,
+            &format!(
+                "chown -R zookeeper /etc/zookeeper/tls && chmod -R go= /etc/zookeeper/tls /etc/pvc/tls
+                printf '\\n{settings}' >>/etc/zookeeper/conf/zoo.cfg
+                sed -i 's#slf4j-simple.jar#&:/usr/share/java/netty-codec.jar#' /etc/systemd/system/zookeeper.service
+                systemctl daemon-reload"
+            ),
+        )
+        .ok();
+    }
+    let mode = |node: &str| lab.on(node, "echo srvr | nc -w 2 10.99.1.${HOSTNAME#pvchv} 2181 | grep Mode:");
+    let (leader, others): (Vec<_>, Vec<_>) =
+        NODES.into_iter().partition(|node| mode(node).stdout.contains("leader"));
+    for node in others.into_iter().chain(leader) {
+        lab.on(node, "systemctl restart zookeeper").ok();
+        eventually(&format!("ZooKeeper of {node} serves"), 60, || match mode(node) {
+            serves if serves.code == 0 => Ok(()),
+            not => Err(not),
+        });
+    }
+    for node in NODES {
+        let ssl = format!(
+            "    ssl:\\n      enabled: yes\\n      authority: /etc/pvc/tls/ca.pem\\n      \
+             certificate: /etc/pvc/tls/{node}.pem\\n      private_key: /etc/pvc/tls/{node}-key.pem"
+        );
+        let restart = "systemctl restart pvcnoded pvcapid pvcworkerd";
+        lab.on(node, &format!("sed -i 's#^    password: 0123.*#&\\n{ssl}#' {CONFIGURATION} && {restart}"))
+            .ok();
+        lab.node_is(node, "run", "ready");
+        let plain = "ss -Htnp state established '( dport = :2181 )' | grep pvc";
+        eventually(&format!("{node} speaks TLS alone"), 30, || match lab.on(node, plain) {
+            none if none.code == 1 => Ok(()),
+            some => Err(some),
+        });
+        lab.on(node, "ss -Htnp state established '( dport = :2281 )' | grep pvcnoded").ok();
+    }
+}
+
+fn libvirt_speaks_tls(lab: &Lab, certificates: &Path) {
+    let read = |name: &str| std::fs::read_to_string(certificates.join(name)).expect("it was made");
+    for node in NODES {
+        put(lab, node, &read("ca.pem"), "/etc/pki/CA/cacert.pem");
+        for side in ["server", "client"] {
+            put(lab, node, &read(&format!("{node}.pem")), &format!("/etc/pki/libvirt/{side}cert.pem"));
+            put(
+                lab,
+                node,
+                &read(&format!("{node}-key.pem")),
+                &format!("/etc/pki/libvirt/private/{side}key.pem"),
+            );
+        }
+        let listens = "sed -i 's/listen_tls = 0/listen_tls = 1/' /etc/libvirt/libvirtd.conf";
+        lab.on(node, &format!("{listens} && systemctl restart libvirtd")).ok();
+    }
+    for node in NODES {
+        let asks = format!("sed -i 's/^  target_selector: mem$/&\\n  libvirt_tls: yes/' {CONFIGURATION}");
+        lab.on(node, &format!("{asks} && systemctl restart pvcnoded")).ok();
+        lab.node_is(node, "run", "ready");
+    }
+    for node in NODES {
+        let silent = "sed -i 's/listen_tcp = 1/listen_tcp = 0/' /etc/libvirt/libvirtd.conf";
+        lab.on(node, &format!("{silent} && systemctl restart libvirtd")).ok();
+        eventually(&format!("libvirt of {node} listens with TLS alone"), 30, || {
+            let listens = lab.on(node, "ss -Htln '( sport = :16509 or sport = :16514 )'");
+            let alone = listens.stdout.contains(":16514") && !listens.stdout.contains(":16509");
+            if alone { Ok(()) } else { Err(listens) }
+        });
+        lab.node_is(node, "run", "ready");
+    }
+}
