@@ -62,12 +62,16 @@ const NEW: [&str; 7] = [
 ];
 
 /// Parameters that version 1.0.3 does not know and leaves out of account.
-const ADDED: [(&str, &str); 5] = [
+const ADDED: [(&str, &str); 9] = [
     ("GET /api/v1/backup", "secrets"),
     ("POST /api/v1/node/{node}/domain-state", "dry_run"),
+    ("POST /api/v1/vm", "force"),
+    ("POST /api/v1/vm/{vm}", "force"),
+    ("POST /api/v1/vm/{vm}/device", "force"),
     ("POST /api/v1/vm/{vm}/node", "dry_run"),
     ("POST /api/v1/vm/{vm}/rename", "dry_run"),
     ("POST /api/v1/vm/{vm}/state", "dry_run"),
+    ("PUT /api/v1/vm/{vm}", "force"),
 ];
 
 #[test]

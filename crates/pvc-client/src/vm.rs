@@ -31,6 +31,8 @@ pub struct Definition {
     pub migration_max_downtime: u32,
     pub user_tags: Vec<String>,
     pub protected_tags: Vec<String>,
+    /// Take it also if it is plugged into a network between the nodes.
+    pub force: bool,
 }
 
 /// Changes of a VM's metadata; what is `None` stays as it is.
@@ -130,19 +132,23 @@ impl Client {
             .text("migration_method", &new.migration_method)
             .text("migration_max_downtime", new.migration_max_downtime.to_string())
             .list("user_tags", &new.user_tags)
-            .list("protected_tags", &new.protected_tags);
+            .list("protected_tags", &new.protected_tags)
+            .maybe_flag("force", new.force.then_some(true));
         self.change(Change::post("/vm", query).form("xml", &new.xml))
     }
 
-    /// Replaces a VM's definition; a running guest sees it after its next start.
-    pub fn modify_vm(&self, vm: &str, xml: &str, restart: bool) -> Result<String, Error> {
-        self.change(Change::put(path(vm, ""), Query::new().flag("restart", restart)).form("xml", xml))
+    /// Replaces a VM's definition; a running guest sees it after its next start. `force` takes one that is plugged
+    /// into a network between the nodes as well.
+    pub fn modify_vm(&self, vm: &str, xml: &str, restart: bool, force: bool) -> Result<String, Error> {
+        let query = Query::new().flag("restart", restart).maybe_flag("force", force.then_some(true));
+        self.change(Change::put(path(vm, ""), query).form("xml", xml))
     }
 
     /// Whether [`modify_vm`](Self::modify_vm) would be refused, for who asks somebody before it. A
     /// server that cannot tell does not know the path, and is taken for one that would not refuse.
-    pub fn check_modify_vm(&self, vm: &str, xml: &str) -> Result<(), Error> {
-        match self.change(Change::post(path(vm, "/check"), Query::new()).form("xml", xml)) {
+    pub fn check_modify_vm(&self, vm: &str, xml: &str, force: bool) -> Result<(), Error> {
+        let query = Query::new().maybe_flag("force", force.then_some(true));
+        match self.change(Change::post(path(vm, "/check"), query).form("xml", xml)) {
             Err(error) if !matches!(error.kind(), Kind::NotFound | Kind::BadAnswer) => Err(error),
             _ => Ok(()),
         }

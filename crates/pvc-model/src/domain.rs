@@ -29,6 +29,9 @@ pub struct Disk {
     pub shared: bool,
 }
 
+/// The bridges on which the nodes speak to each other: to ZooKeeper, libvirt and Ceph.
+const CORE_BRIDGES: [&str; 2] = ["brcluster", "brstorage"];
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NicKind {
     /// Plugged into a bridge, by the bridge's name.
@@ -56,6 +59,14 @@ impl Nic {
         match &self.kind {
             NicKind::Direct(function) | NicKind::Hostdev(function) => Some(function),
             NicKind::Bridge(_) | NicKind::Other { .. } => None,
+        }
+    }
+
+    /// The bridge of a network between the nodes that it is plugged into. The upstream network is for guests as well.
+    pub fn core_bridge(&self) -> Option<&str> {
+        match &self.kind {
+            NicKind::Bridge(bridge) if CORE_BRIDGES.contains(&bridge.as_str()) => Some(bridge),
+            _ => None,
         }
     }
 

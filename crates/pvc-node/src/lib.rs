@@ -10,6 +10,8 @@
 //!    network     the networks between the nodes, made again when something of them is missing
 //!    inventory   volumes of this machine alone → records of them
 //!    console     serial consoles → the store
+//!    filter      the packet filter for the ports between the nodes
+//!    among_nodes VMs that are plugged into a network between the nodes
 //!    database    this node's copy of the cluster's own database: does it follow?
 //!    flush       empties the node and takes its VMs back
 //!    primary     who is the primary coordinator, and what goes with that
@@ -24,6 +26,7 @@
 
 #![forbid(unsafe_code)]
 
+mod among_nodes;
 mod bmc;
 mod ceph;
 mod collect;

@@ -20,8 +20,8 @@ use crate::shared::{Heartbeat, Shared, id_of};
 use crate::startup::{self, NoFacts};
 use crate::vms::VmReconciler;
 use crate::{
-    bmc, ceph, collect, console, database, faults, fence, filter, flush, inventory, keepalive, network,
-    nodelog, primary, reset, sweep,
+    among_nodes, bmc, ceph, collect, console, database, faults, fence, filter, flush, inventory, keepalive,
+    network, nodelog, primary, reset, sweep,
 };
 
 /// How long the store may take for each of the last words.
@@ -239,6 +239,9 @@ fn start_tasks(shared: &Arc<Shared>, log_lines: Option<Receiver<String>>) -> Tas
     if on.hypervisor {
         supervise(acting, shared, "vms", &end, |shared, end| VmReconciler::new(shared).run(end));
         supervise(acting, shared, "collect", &end, collect::run);
+    }
+    if !shared.settings.standalone {
+        supervise(acting, shared, "VMs among nodes", &end, among_nodes::run);
     }
     if on.storage {
         supervise(acting, shared, "ceph", &end, ceph::run);

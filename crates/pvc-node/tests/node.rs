@@ -392,6 +392,24 @@ async fn a_guest_without_record_is_left_alone_reported_and_forgotten_when_it_goe
     assert_eq!(world.node().unwrap().figures.domains, 1);
 }
 
+/// As an older cluster may have it: what is asked of our API is refused.
+#[tokio::test(start_paused = true)]
+async fn a_vm_on_a_network_between_the_nodes_is_a_fault_that_names_it() {
+    let mut world = world().await;
+    world.settings.standalone = false;
+    let uuids = [world.define(1, VmState::Stop).await, world.define(2, VmState::Stop).await];
+    let _daemon = world.running().await;
+    world.pass(900).await;
+    assert!(world.view().faults.is_empty(), "{:?}", world.view().faults);
+    let xml = world.vm(uuids[1]).xml.clone();
+    let interface = "<interface type='bridge'><source bridge='brstorage'/></interface></devices>";
+    let mut changes = Changes::new();
+    changes.vm(uuids[1], VmChange::Xml(xml.replace("</devices>", interface)));
+    world.change(changes).await;
+    let message = world.until_fault("VMS_ON_CORE_NETWORKS").await;
+    assert!(message.contains("vm2 (brstorage)") && !message.contains("vm1"), "{message}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn in_maintenance_no_fault_is_recorded() {
     let world = world().await;

@@ -7,7 +7,7 @@ use pvc_store::{ChangeError, Store};
 
 use crate::job::{JobRequest, submit, submitted};
 use crate::refusal::{Kind, NoVm, Refusal, find_vm};
-use crate::vm::{FunctionTaken, check_functions};
+use crate::vm::{NicRefusal, check_nics};
 
 /// The names of the jobs.
 pub const ATTACH: &str = "vm.device_attach";
@@ -20,7 +20,7 @@ pub enum DeviceRefusal {
     #[error("the device's XML cannot be read: {0}")]
     Xml(DomainError),
     #[error(transparent)]
-    FunctionTaken(#[from] FunctionTaken),
+    Nic(#[from] NicRefusal),
     #[error("VM `{vm}` is assigned to no node")]
     Homeless { vm: String },
 }
@@ -29,7 +29,7 @@ impl Refusal for DeviceRefusal {
     fn kind(&self) -> Kind {
         match self {
             DeviceRefusal::NoVm(error) => error.kind(),
-            DeviceRefusal::Xml(_) | DeviceRefusal::FunctionTaken(_) => Kind::Invalid,
+            DeviceRefusal::Xml(_) | DeviceRefusal::Nic(_) => Kind::Invalid,
             DeviceRefusal::Homeless { .. } => Kind::Conflict,
         }
     }
@@ -38,28 +38,39 @@ impl Refusal for DeviceRefusal {
         match self {
             DeviceRefusal::NoVm(error) => error.hint(),
             DeviceRefusal::Xml(error) => error.hint().map(str::to_owned),
-            DeviceRefusal::FunctionTaken(error) => Some(error.hint()),
+            DeviceRefusal::Nic(error) => Some(error.hint()),
             DeviceRefusal::Homeless { vm } => Some(format!("`pvc vm move {vm}` assigns a node")),
         }
     }
 }
 
-/// Has the worker of the VM's node plug the device `xml`, one element, in or pull it out.
+/// A device of VM `vm`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceAsk {
+    pub vm: String,
+    pub change: DeviceChange,
+    /// One element of libvirt's domain XML.
+    pub xml: String,
+    /// Plugs it in also into a network between the nodes.
+    pub force: bool,
+    pub submitter: String,
+}
+
+/// Has the worker of the VM's node plug the device in or pull it out.
 pub async fn submit_device(
     store: &Store,
     clock: &dyn Clock,
     random: &dyn Random,
-    vm: &str,
-    change: DeviceChange,
-    xml: &str,
-    submitter: &str,
+    ask: &DeviceAsk,
 ) -> Result<JobSpec, ChangeError<DeviceRefusal>> {
+    let DeviceAsk { vm, change, xml, force, submitter } = ask;
     let device = device_summary(xml).map_err(|error| ChangeError::Refused(DeviceRefusal::Xml(error)))?;
     let cluster = store.view();
     let record = find_vm(&cluster, vm).map_err(|error| ChangeError::Refused(error.into()))?;
     if let (DeviceChange::Attach, Device::Nic(nic)) = (change, &device) {
         let known = record.domain.as_ref().map_or(&[][..], |domain| &domain.nics);
-        check_functions(known, std::slice::from_ref(nic)).map_err(|why| ChangeError::Refused(why.into()))?;
+        let checked = check_nics(known, std::slice::from_ref(nic), *force);
+        checked.map_err(|why| ChangeError::Refused(why.into()))?;
     }
     let node = record.node.clone();
     let node =
@@ -73,8 +84,8 @@ pub async fn submit_device(
         run_on: node.to_string(),
         node,
         vm: Some(record.uuid),
-        args: vec![("domain".to_owned(), record.name.clone()), ("xml".to_owned(), xml.to_owned())],
-        submitter: submitter.to_owned(),
+        args: vec![("domain".to_owned(), record.name.clone()), ("xml".to_owned(), xml.clone())],
+        submitter: submitter.clone(),
     };
     submitted(submit(store, clock, random, request).await)
 }

@@ -14,8 +14,8 @@ use pvc_model::vm::{Selector, VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
 use pvc_ops::node::{CoordinatorRequest, DomainRequest, NodeRefusal, Requested};
 use pvc_ops::vm::{
-    Define, DefineRefusal, Meta, MetaRefusal, Move, MoveRefusal, Movement, RemoveRefusal, RenameRefusal,
-    StateAsk, StateRefusal, TagRefusal,
+    Define, DefineRefusal, Meta, MetaRefusal, Modify, Move, MoveRefusal, Movement, NicRefusal, RemoveRefusal,
+    RenameRefusal, StateAsk, StateRefusal, TagRefusal,
 };
 use pvc_ops::{ChangeError, Kind, Refusal, cluster, device, job, node, vm};
 use pvc_ports::{Access, DeviceChange, Storage};
@@ -31,6 +31,15 @@ struct World {
     clock: Arc<TokioClock>,
     random: SeededRandom,
     storage: MemoryStorage,
+}
+
+async fn modify(
+    world: &World,
+    vm: &str,
+    xml: &str,
+    restart: bool,
+) -> Result<vm::Modified, ChangeError<DefineRefusal>> {
+    vm::modify(&world.store, vm, &Modify { restart, ..Modify::new(xml) }).await
 }
 
 impl World {
@@ -358,22 +367,22 @@ async fn a_modification_is_of_the_vm_it_says() {
     let world = World::with_nodes(&["hv1"]).await;
     world.define("web1", UUID).await;
     world.define("db1", OTHER).await;
-    let refusal = refused(vm::modify(&world.store, "db1", &xml("web1", UUID), false).await);
+    let refusal = refused(modify(&world, "db1", &xml("web1", UUID), false).await);
     assert!(matches!(refusal, DefineRefusal::OtherVm { .. }));
     let cluster = world.store.view();
-    assert_eq!(vm::check_modify(&cluster, "db1", &xml("web1", UUID)).unwrap_err(), refusal);
-    assert_eq!(vm::check_modify(&cluster, "web1", &xml("web1", UUID)).unwrap().name, "web1");
+    assert_eq!(vm::check_modify(&cluster, "db1", &Modify::new(xml("web1", UUID))).unwrap_err(), refusal);
+    assert_eq!(vm::check_modify(&cluster, "web1", &Modify::new(xml("web1", UUID))).unwrap().name, "web1");
 
     let larger = xml("web1", UUID).replace("'MiB'>512", "'MiB'>1024").replace("web1_sda", "web1_root");
-    let modified = vm::modify(&world.store, "web1", &larger, true).await.unwrap();
+    let modified = modify(&world, "web1", &larger, true).await.unwrap();
     assert!(!modified.restarted, "a stopped VM is not started by a modification");
     assert_eq!(world.vm().memory_mib(), 1024);
     assert_eq!(world.vm().recorded_volumes, [id("vms/web1_root")]);
 
     world.state(VmState::Start).await;
-    assert!(vm::modify(&world.store, &UUID.to_string(), &larger, true).await.unwrap().restarted);
+    assert!(modify(&world, &UUID.to_string(), &larger, true).await.unwrap().restarted);
     assert_eq!(world.vm().state, VmState::Restart);
-    let renamed = refused(vm::modify(&world.store, "web1", &xml("web2", UUID), false).await);
+    let renamed = refused(modify(&world, "web1", &xml("web2", UUID), false).await);
     assert!(matches!(renamed, DefineRefusal::NameInUse { .. }), "{renamed}");
 }
 
@@ -410,18 +419,18 @@ async fn a_function_of_a_card_is_given_to_no_vm_and_taken_from_none() {
     };
     let refusal = refused(vm::define(&world.store, &Define::new(with(&["ens1f0v3"]))).await);
     assert!(
-        matches!(&refusal, DefineRefusal::FunctionTaken(taken) if taken.function == "ens1f0v3"),
+        matches!(&refusal, DefineRefusal::Nic(NicRefusal::FunctionTaken { function }) if function == "ens1f0v3"),
         "{refusal}"
     );
 
     world.define("web1", UUID).await;
-    refused(vm::modify(&world.store, "web1", &with(&["ens1f0v3"]), false).await);
+    refused(modify(&world, "web1", &with(&["ens1f0v3"]), false).await);
     // As one of PVC 1.0.3 has defined it.
     world.write(|changes| _ = changes.vm(UUID, VmChange::Xml(with(&["ens1f0v3"])))).await;
-    vm::modify(&world.store, "web1", &with(&["ens1f0v3"]).replace(">512<", ">1024<"), false).await.unwrap();
+    modify(&world, "web1", &with(&["ens1f0v3"]).replace(">512<", ">1024<"), false).await.unwrap();
     assert_eq!(world.vm().memory_mib(), 1024);
-    refused(vm::modify(&world.store, "web1", &with(&["ens1f0v3", "ens1f0v4"]), false).await);
-    vm::modify(&world.store, "web1", &with(&[]), false).await.unwrap();
+    refused(modify(&world, "web1", &with(&["ens1f0v3", "ens1f0v4"]), false).await);
+    modify(&world, "web1", &with(&[]), false).await.unwrap();
 }
 
 #[tokio::test]
@@ -540,8 +549,8 @@ async fn of_two_vms_with_one_volume_the_second_hears_of_the_first() {
     let both = |text: &str| {
         text.replace("<target dev='sda' bus='scsi'/>", "<target dev='sda' bus='scsi'/><shareable/>")
     };
-    vm::modify(&world.store, "web1", &both(&xml("web1", UUID)), false).await.unwrap();
-    vm::modify(&world.store, "db1", &both(&same), false).await.unwrap();
+    modify(&world, "web1", &both(&xml("web1", UUID)), false).await.unwrap();
+    modify(&world, "db1", &both(&same), false).await.unwrap();
     start("web1").await.unwrap();
     start("db1").await.unwrap();
 }
@@ -560,11 +569,11 @@ async fn a_restart_that_would_end_in_nothing_is_refused_before_the_guest_is_ende
     let refusal = refused(restart.await);
     assert!(matches!(&refusal, StateRefusal::VolumeInUse { other, .. } if other == "db1"), "{refusal}");
     let bigger = xml("web1", UUID).replace("</vcpu>", "</vcpu><!-- new -->");
-    let refusal = refused(vm::modify(&world.store, "web1", &bigger, true).await);
+    let refusal = refused(modify(&world, "web1", &bigger, true).await);
     assert!(refusal.kind() == Kind::Conflict && refusal.to_string().contains("`db1`"), "{refusal}");
     assert_eq!(world.vm().state, VmState::Start);
     // Without a restart nobody is ended.
-    vm::modify(&world.store, "web1", &bigger, false).await.unwrap();
+    modify(&world, "web1", &bigger, false).await.unwrap();
 }
 
 #[tokio::test]
@@ -831,7 +840,7 @@ async fn nobody_takes_a_volume_that_goes_with_its_vm() {
     world.define("db1", OTHER).await;
     world.state(VmState::Delete).await;
     let taking = xml("db1", OTHER).replace("vms/db1_sda", "vms/web1_sda");
-    let refusal = refused(vm::modify(&world.store, "db1", &taking, false).await);
+    let refusal = refused(modify(&world, "db1", &taking, false).await);
     assert!(matches!(&refusal, DefineRefusal::VolumeGoes { vm, .. } if vm == "web1"), "{refusal}");
     vm::remove(&world.store, world.clock.as_ref(), None, "db1").await.unwrap();
     let refusal = refused(vm::define(&world.store, &Define::new(taking.clone())).await);
@@ -852,7 +861,7 @@ async fn of_a_removal_and_a_taking_at_the_same_moment_one_is_refused() {
         }
         let take = async {
             match by_modifying {
-                true => vm::modify(&world.store, "db1", &taking, false).await.is_ok(),
+                true => modify(&world, "db1", &taking, false).await.is_ok(),
                 false => vm::define(&world.store, &Define::new(taking.clone())).await.is_ok(),
             }
         };
@@ -1500,13 +1509,15 @@ async fn jobs_are_recorded_for_the_node_of_the_vm_and_can_be_cancelled() {
     assert!(store.view().jobs[&spec.id].cancel_requested);
     assert_eq!(refused(job::cancel(store, "nonsense").await).kind(), Kind::NotFound);
 
-    let attach = |xml: &'static str| {
-        device::submit_device(store, clock, &world.random, "web1", DeviceChange::Attach, xml, "tests")
+    let attach = async |xml: &str| {
+        let (vm, xml, submitter) = ("web1".to_owned(), xml.to_owned(), "tests".to_owned());
+        let ask = device::DeviceAsk { vm, change: DeviceChange::Attach, xml, force: false, submitter };
+        device::submit_device(store, clock, &world.random, &ask).await
     };
     assert_eq!(attach("<interface type='bridge'/>").await.unwrap().name, "vm.device_attach");
     assert_eq!(refused(attach("<interface").await).kind(), Kind::Invalid);
     let function = refused(attach("<interface type='direct'><source dev='ens1f0v3'/></interface>").await);
-    assert!(matches!(function, device::DeviceRefusal::FunctionTaken(_)), "{function}");
+    assert!(matches!(function, device::DeviceRefusal::Nic(_)), "{function}");
     world.state(VmState::Start).await;
     let busy = refused(vm::submit_flush_locks(store, clock, &world.random, "web1", "tests").await);
     assert_eq!(busy.kind(), Kind::Conflict);
@@ -1647,6 +1658,52 @@ mod stubborn {
             self.inner.break_lock(volume, lock).await
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_vm_is_plugged_in_among_the_nodes_unless_that_is_forced_or_was_so_before() {
+    let world = World::with_nodes(&["hv1"]).await;
+    let on = |bridges: &[&str]| {
+        let nic = |bridge: &&str| format!("<interface type='bridge'><source bridge='{bridge}'/></interface>");
+        let nics: String = bridges.iter().map(nic).collect();
+        xml("web1", UUID).replace("<console", &format!("{nics}<console"))
+    };
+    let is_refused = |refusal: &DefineRefusal, name: &str| {
+        let hint = refusal.hint().unwrap_or_default();
+        matches!(refusal, DefineRefusal::Nic(NicRefusal::AmongNodes { bridge }) if bridge == name)
+            && hint.contains("--force")
+    };
+    let refusal = refused(vm::define(&world.store, &Define::new(on(&["brupstream", "brcluster"]))).await);
+    assert!(is_refused(&refusal, "brcluster"), "{refusal}");
+    vm::define(&world.store, &Define::new(on(&["brupstream", "vmbr1001"]))).await.unwrap();
+    let refusal = refused(modify(&world, "web1", &on(&["brstorage"]), false).await);
+    assert!(is_refused(&refusal, "brstorage"), "{refusal}");
+    let ask = Modify::new(on(&["brstorage"]));
+    let checked = vm::check_modify(&world.store.fresh().await.unwrap(), "web1", &ask).unwrap_err();
+    assert_eq!(checked, refusal);
+    let forced = Modify { force: true, ..ask };
+    vm::modify(&world.store, "web1", &forced).await.unwrap();
+    // It stays editable, and gets no other of them by that.
+    modify(&world, "web1", &on(&["brstorage"]).replace(">512<", ">1024<"), false).await.unwrap();
+    refused(modify(&world, "web1", &on(&["brstorage", "brcluster"]), false).await);
+
+    let interface = "<interface type='bridge'><source bridge='brcluster'/></interface>";
+    let mut ask = device::DeviceAsk {
+        vm: "web1".to_owned(),
+        change: DeviceChange::Attach,
+        xml: interface.to_owned(),
+        force: false,
+        submitter: "tests".to_owned(),
+    };
+    let submit = async |ask: &device::DeviceAsk| {
+        device::submit_device(&world.store, world.clock.as_ref(), &world.random, ask).await
+    };
+    let refusal = refused(submit(&ask).await);
+    assert!(matches!(refusal, device::DeviceRefusal::Nic(NicRefusal::AmongNodes { .. })), "{refusal}");
+    ask.force = true;
+    submit(&ask).await.unwrap();
+    ask = device::DeviceAsk { force: false, change: DeviceChange::Detach, ..ask };
+    submit(&ask).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

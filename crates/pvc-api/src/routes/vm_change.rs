@@ -7,7 +7,8 @@ use axum::response::Response;
 use pvc_model::job::JobSpec;
 use pvc_model::request::{Answer, StateRequest};
 use pvc_model::vm::{MigrationMethod, Selector};
-use pvc_ops::vm::{self, Define, Meta, Move, Movement, StateAsk, StateOutcome};
+use pvc_ops::device::DeviceAsk;
+use pvc_ops::vm::{self, Define, Meta, Modify, Move, Movement, StateAsk, StateOutcome};
 use pvc_ports::DeviceChange;
 use pvc_store::ChangeError;
 
@@ -83,6 +84,8 @@ params! {
         user_tags: Vec<String>,
         /// Tags that cannot be removed.
         protected_tags: Vec<String>,
+        /// Takes it also if it is plugged into a network between the nodes.
+        force: Flag,
         @form
         /// The libvirt domain XML, with name and UUID.
         xml: String,
@@ -100,6 +103,7 @@ async fn define(api: &ApiState, expected: Option<String>, definition: Definition
         max_downtime_ms: definition.migration_max_downtime.0,
         user_tags: definition.user_tags,
         protected_tags: definition.protected_tags,
+        force: definition.force.0,
         ..Define::new(definition.xml)
     };
     let defined = api.carry_out(|api| async move { vm::define(api.store(), &ask).await }).await?;
@@ -137,9 +141,17 @@ params! {
     pub struct Modification {
         /// Restarts a running guest, so that it gets the new hardware.
         restart: Flag,
+        /// Takes it also if it is plugged into a network between the nodes.
+        force: Flag,
         @form
         /// The libvirt domain XML, of the same name and UUID.
         xml: String,
+    }
+}
+
+impl Modification {
+    fn ask(self) -> Modify {
+        Modify { xml: self.xml, restart: self.restart.0, force: self.force.0 }
     }
 }
 
@@ -155,7 +167,7 @@ pub async fn put_vm_vm(
     AtVm(name): AtVm,
     Params(ask): Params<Modification>,
 ) -> Result<Response> {
-    let modify = |api: ApiState| async move { vm::modify(api.store(), &name, &ask.xml, ask.restart.0).await };
+    let modify = |api: ApiState| async move { vm::modify(api.store(), &name, &ask.ask()).await };
     let modified = api.carry_out(modify).await?;
     let restarted = if modified.restarted { " and is being restarted" } else { "" };
     let message = format!("VM `{}` was modified{restarted}", modified.name);
@@ -165,6 +177,8 @@ pub async fn put_vm_vm(
 params! {
     /// Other hardware, to be judged.
     pub struct Proposal {
+        /// Whether it would be forced.
+        force: Flag,
         @form
         /// The libvirt domain XML, of the same name and UUID.
         xml: String,
@@ -183,7 +197,8 @@ pub async fn post_vm_vm_check(
     AtVm(name): AtVm,
     Params(ask): Params<Proposal>,
 ) -> Result<Response> {
-    let checked = vm::check_modify(&api.view(), &name, &ask.xml);
+    let ask = Modify { force: ask.force.0, ..Modify::new(ask.xml) };
+    let checked = vm::check_modify(&api.view(), &name, &ask);
     let modified = checked.map_err(|why| refused(ChangeError::Refused(why)))?;
     let message = format!("VM `{}` can be modified so", modified.name);
     Ok(json::done(with_warnings(message, &modified.warnings)))
@@ -525,6 +540,17 @@ pub async fn post_vm_vm_locks(
 }
 
 params! {
+    /// A device to plug in.
+    pub struct Attachment {
+        /// Plugs it in also into a network between the nodes.
+        force: Flag,
+        @form
+        /// One element of libvirt's domain XML, as below `<devices>`.
+        xml: String,
+    }
+}
+
+params! {
     /// A device.
     pub struct DeviceRequest {
         @form
@@ -533,17 +559,10 @@ params! {
     }
 }
 
-async fn device(
-    api: &ApiState,
-    caller: Caller,
-    name: String,
-    change: DeviceChange,
-    xml: String,
-) -> Result<Response> {
+async fn device(api: &ApiState, ask: DeviceAsk) -> Result<Response> {
     let submit = move |api: ApiState| async move {
         let (clock, random) = (api.clock().as_ref(), api.random().as_ref());
-        let by = &caller.description;
-        pvc_ops::device::submit_device(api.store(), clock, random, &name, change, &xml, by).await
+        pvc_ops::device::submit_device(api.store(), clock, random, &ask).await
     };
     Ok(submitted(&api.carry_out(submit).await?))
 }
@@ -551,17 +570,18 @@ async fn device(
 /// Plugs a device into a running guest.
 #[utoipa::path(
     post, path = "/api/v1/vm/{vm}/device", tag = "vm",
-    params(AtVm),
-    request_body(content = DeviceRequest, content_type = "application/x-www-form-urlencoded"),
+    params(AtVm, Attachment),
+    request_body(content = Attachment, content_type = "application/x-www-form-urlencoded"),
     responses(Submitted)
 )]
 pub async fn post_vm_vm_device(
     State(api): Api,
     AtVm(name): AtVm,
     Extension(caller): Extension<Caller>,
-    Params(DeviceRequest { xml }): Params<DeviceRequest>,
+    Params(Attachment { force, xml }): Params<Attachment>,
 ) -> Result<Response> {
-    device(&api, caller, name, DeviceChange::Attach, xml).await
+    let (change, submitter) = (DeviceChange::Attach, caller.description.to_string());
+    device(&api, DeviceAsk { vm: name, change, xml, force: force.0, submitter }).await
 }
 
 /// Unplugs a device from a running guest.
@@ -577,5 +597,6 @@ pub async fn delete_vm_vm_device(
     Extension(caller): Extension<Caller>,
     Params(DeviceRequest { xml }): Params<DeviceRequest>,
 ) -> Result<Response> {
-    device(&api, caller, name, DeviceChange::Detach, xml).await
+    let (change, submitter) = (DeviceChange::Detach, caller.description.to_string());
+    device(&api, DeviceAsk { vm: name, change, xml, force: false, submitter }).await
 }

@@ -56,6 +56,10 @@ pub struct Define {
     /// A tag that cannot be removed by `pvc vm tag remove`; may be given again
     #[arg(short = 'G', long = "protected-tag", value_name = "TAG")]
     protected_tags: Vec<String>,
+
+    /// Take it also if it is plugged into a network between the nodes
+    #[arg(long)]
+    force: bool,
 }
 
 impl Define {
@@ -70,6 +74,7 @@ impl Define {
             migration_max_downtime: self.max_downtime,
             user_tags: self.tags,
             protected_tags: self.protected_tags,
+            force: self.force,
         };
         let message = pvc.client()?.define_vm(&new);
         let named = || new.node.iter().chain(&new.limit).flat_map(|names| names.split(','));

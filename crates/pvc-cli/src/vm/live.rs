@@ -41,13 +41,15 @@ pub struct Live {
 pub struct Edit {
     pub vm: Vm,
     pub domain: Domain,
+    /// Whether what is refused for good reasons is done all the same.
+    pub force: bool,
 }
 
 impl Edit {
     pub fn of(pvc: &mut Pvc, vm: &str) -> Result<Self, Failure> {
         let vm = pvc.client()?.vm(vm)?.read()?;
         let domain = definition::stored(&vm.name, &vm.xml)?;
-        Ok(Self { vm, domain })
+        Ok(Self { vm, domain, force: false })
     }
 
     /// Whether a restart can be asked of the VM.
@@ -62,7 +64,7 @@ impl Edit {
 
     /// Fails if the cluster would refuse the changed definition: a refusal comes before questions.
     pub fn check(&self, pvc: &mut Pvc) -> Outcome {
-        Ok(pvc.client()?.check_modify_vm(&self.vm.uuid, self.domain.as_str())?)
+        Ok(pvc.client()?.check_modify_vm(&self.vm.uuid, self.domain.as_str(), self.force)?)
     }
 
     /// Records the changed definition, and restarts the guest if that was decided. If not, it is told
@@ -88,7 +90,7 @@ impl Edit {
 
     /// Records the changed definition.
     fn record(&self, pvc: &mut Pvc, restart: bool) -> Outcome {
-        let message = pvc.client()?.modify_vm(&self.vm.uuid, self.domain.as_str(), restart)?;
+        let message = pvc.client()?.modify_vm(&self.vm.uuid, self.domain.as_str(), restart, self.force)?;
         pvc.done(message);
         Ok(())
     }
@@ -116,8 +118,9 @@ impl Edit {
 
     /// Records the definition as it was before the change.
     fn taken_back(&self, pvc: &mut Pvc, failure: Failure) -> Failure {
-        let undone =
-            pvc.client().is_ok_and(|client| client.modify_vm(&self.vm.uuid, &self.vm.xml, false).is_ok());
+        let undone = pvc
+            .client()
+            .is_ok_and(|client| client.modify_vm(&self.vm.uuid, &self.vm.xml, false, self.force).is_ok());
         failure.hint(if undone {
             "the definition is as it was; with `--no-live` it changes, and the guest with its next start"
         } else {

@@ -52,6 +52,10 @@ pub struct Modify {
     /// Ask neither
     #[arg(short, long)]
     yes: bool,
+
+    /// Take it also if it is plugged into a network between the nodes
+    #[arg(long)]
+    force: bool,
 }
 
 impl Modify {
@@ -88,6 +92,7 @@ impl Modify {
         }
         let name = edit.vm.name.clone();
         edit.domain = definition::stored(&name, new)?;
+        edit.force = self.force;
         if !self.confirm_diff && !pvc.unasked(self.yes) {
             edit.check(pvc)?;
             confirm::ask(pvc, Yes::default(), &format!("Write modifications to VM \"{name}\""))

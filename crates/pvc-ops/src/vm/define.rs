@@ -35,6 +35,8 @@ pub struct Define {
     /// The state to begin with.
     pub state: VmState,
     pub profile: Option<String>,
+    /// Takes it also if it is plugged into a network between the nodes.
+    pub force: bool,
 }
 
 impl Define {
@@ -53,7 +55,25 @@ impl Define {
             protected_tags: Vec::new(),
             state: VmState::Stop,
             profile: None,
+            force: false,
         }
+    }
+}
+
+/// Other hardware for a VM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Modify {
+    pub xml: String,
+    /// Asks a started one to restart, so that it has it.
+    pub restart: bool,
+    /// Takes it also if it is plugged into a network between the nodes.
+    pub force: bool,
+}
+
+impl Modify {
+    /// A running guest is as it was until its next start.
+    pub fn new(xml: impl Into<String>) -> Self {
+        Modify { xml: xml.into(), restart: false, force: false }
     }
 }
 
@@ -105,7 +125,7 @@ pub enum DefineRefusal {
     #[error("volume `{volume}` belongs to VM `{vm}`, which is being removed")]
     VolumeGoes { volume: VolumeId, vm: String },
     #[error(transparent)]
-    FunctionTaken(#[from] FunctionTaken),
+    Nic(#[from] NicRefusal),
     #[error("the name of VM `{name}` cannot be changed while it is in state `{state}`")]
     NameInUse { name: String, state: VmState },
     /// It would be ended, and not start again.
@@ -160,7 +180,7 @@ impl Refusal for DefineRefusal {
             DefineRefusal::NameInUse { .. } => {
                 Some("stop the VM first; `pvc vm rename` renames its volumes, too".to_owned())
             }
-            DefineRefusal::FunctionTaken(error) => Some(error.hint()),
+            DefineRefusal::Nic(error) => Some(error.hint()),
             DefineRefusal::NameLikeUuid { .. } | DefineRefusal::BadTag(_) => None,
         }
     }
@@ -172,7 +192,7 @@ pub async fn define(store: &Store, ask: &Define) -> Result<Defined, ChangeError<
         .map_err(|problems| ChangeError::Refused(DefineRefusal::Xml(problems)))?;
     let xml = stored_text(&ask.xml).map_err(ChangeError::Refused)?;
     let (summary, own_warnings) = (checked.summary, checked.warnings);
-    check_functions(&[], &summary.nics).map_err(|why| ChangeError::Refused(why.into()))?;
+    check_nics(&[], &summary.nics, ask.force).map_err(|why| ChangeError::Refused(why.into()))?;
     store
         .change(|cluster| {
             check_identity(cluster, ask, &summary)?;
@@ -207,21 +227,16 @@ pub async fn define(store: &Store, ask: &Define) -> Result<Defined, ChangeError<
         .await
 }
 
-/// Replaces the XML of VM `vm`. What is recorded beside it and follows from it is recorded anew. A
-/// running guest is as it was until its next start; with `restart` a started one is asked to restart.
-pub async fn modify(
-    store: &Store,
-    vm: &str,
-    xml: &str,
-    restart: bool,
-) -> Result<Modified, ChangeError<DefineRefusal>> {
-    let hardware = Hardware::read(xml).map_err(ChangeError::Refused)?;
-    store.change(|cluster| hardware.replace(cluster, vm, restart)).await
+/// Replaces the XML of VM `vm`. What is recorded beside it and follows from it is recorded anew.
+pub async fn modify(store: &Store, vm: &str, ask: &Modify) -> Result<Modified, ChangeError<DefineRefusal>> {
+    let hardware = Hardware::read(&ask.xml).map_err(ChangeError::Refused)?;
+    store.change(|cluster| hardware.replace(cluster, vm, ask)).await
 }
 
-/// What [`modify`] would say of this XML at present. Nothing is changed.
-pub fn check_modify(cluster: &Cluster, vm: &str, xml: &str) -> Result<Modified, DefineRefusal> {
-    let (_, modified) = Hardware::read(xml)?.replace(cluster, vm, false)?;
+/// What [`modify`] would say of this at present, whether it restarts or not. Nothing is changed.
+pub fn check_modify(cluster: &Cluster, vm: &str, ask: &Modify) -> Result<Modified, DefineRefusal> {
+    let ask = Modify { restart: false, ..ask.clone() };
+    let (_, modified) = Hardware::read(&ask.xml)?.replace(cluster, vm, &ask)?;
     Ok(modified)
 }
 
@@ -244,7 +259,7 @@ impl Hardware {
         &self,
         cluster: &Cluster,
         vm: &str,
-        restart: bool,
+        ask: &Modify,
     ) -> Result<(Changes, Modified), DefineRefusal> {
         let summary = &self.summary;
         let record = find_vm(cluster, vm)?;
@@ -255,7 +270,7 @@ impl Hardware {
                 expected,
             });
         }
-        check_functions(record.domain.as_ref().map_or(&[], |known| &known.nics), &summary.nics)?;
+        check_nics(record.domain.as_ref().map_or(&[], |known| &known.nics), &summary.nics, ask.force)?;
         let mut changes = Changes::new();
         if record.name != summary.name {
             check_new_name(cluster, &summary.name, record.uuid)?;
@@ -279,7 +294,7 @@ impl Hardware {
         }
         changes.vm(record.uuid, VmChange::Xml(self.xml.clone()));
         changes.vm(record.uuid, VmChange::Volumes(volumes.clone()));
-        let restarted = restart && record.state == VmState::Start;
+        let restarted = ask.restart && record.state == VmState::Start;
         if restarted {
             let anew = VmRecord { domain: Ok(Arc::new(summary.clone())), ..(**record).clone() };
             check_start(cluster, &anew, &mut changes)?;
@@ -299,28 +314,43 @@ fn stored_text(xml: &str) -> Result<String, DefineRefusal> {
     })
 }
 
-/// That an interface would take a function of a card of which nobody keeps account.
+/// Why interfaces are not taken.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "an interface takes the SR-IOV function `{function}`, and this version keeps no account yet of who uses which"
-)]
-pub struct FunctionTaken {
-    pub function: String,
+pub enum NicRefusal {
+    #[error(
+        "an interface takes the SR-IOV function `{function}`, and this version keeps no account yet of who uses which"
+    )]
+    FunctionTaken { function: String },
+    #[error("an interface is plugged into `{bridge}`, on which the nodes speak to each other")]
+    AmongNodes { bridge: String },
 }
 
-impl FunctionTaken {
+impl NicRefusal {
     pub(crate) fn hint(&self) -> String {
-        "two guests could be given the same function; use an interface of type `bridge`".to_owned()
+        let hint = match self {
+            NicRefusal::FunctionTaken { .. } => {
+                "two guests could be given the same function; use an interface of type `bridge`"
+            }
+            NicRefusal::AmongNodes { .. } => {
+                "whoever is there reaches ZooKeeper, libvirt and Ceph as a node does; use a network of VMs or \
+                 `upstream`, or say `--force`"
+            }
+        };
+        hint.to_owned()
     }
 }
 
-/// Whether the interfaces take no function of a card that those `before` do not take: a VM of an older cluster keeps
-/// what it has.
-pub(crate) fn check_functions(before: &[Nic], after: &[Nic]) -> Result<(), FunctionTaken> {
+/// Whether the interfaces take no function of a card, and are in no network between the nodes unless that is forced, that
+/// those `before` do not take or are not in: a VM of an older cluster keeps what it has.
+pub(crate) fn check_nics(before: &[Nic], after: &[Nic], force: bool) -> Result<(), NicRefusal> {
     let had = |nic: &&Nic| before.iter().any(|known| known.kind == nic.kind);
-    match after.iter().filter(|nic| !had(nic)).find_map(Nic::function) {
+    let new = || after.iter().filter(|nic| !had(nic));
+    if let Some(function) = new().find_map(Nic::function) {
+        return Err(NicRefusal::FunctionTaken { function: function.to_owned() });
+    }
+    match new().find_map(Nic::core_bridge).filter(|_| !force) {
         None => Ok(()),
-        Some(function) => Err(FunctionTaken { function: function.to_owned() }),
+        Some(bridge) => Err(NicRefusal::AmongNodes { bridge: bridge.to_owned() }),
     }
 }
 

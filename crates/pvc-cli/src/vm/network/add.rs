@@ -45,6 +45,10 @@ pub struct Add {
     #[arg(short = 'd', long, default_value = "macvtap", value_parser = ["hostdev", "macvtap"])]
     sriov_mode: String,
 
+    /// Add it also to `cluster` or `storage`, on which the nodes speak to each other
+    #[arg(long)]
+    force: bool,
+
     #[command(flatten)]
     live: Live,
 
@@ -54,7 +58,7 @@ pub struct Add {
 
 impl Add {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
-        let mut edit = Edit::of(pvc, &self.vm.domain)?;
+        let mut edit = Edit { force: self.force, ..Edit::of(pvc, &self.vm.domain)? };
         let mac = match &self.macaddr {
             Some(mac) => mac.clone(),
             None => random_mac()?,
