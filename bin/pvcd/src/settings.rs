@@ -238,7 +238,7 @@ pub fn api(config: &Config) -> anyhow::Result<ApiSettings> {
         names: names(config),
         tls: api.tls.as_ref().map(files),
         storage_is_near: config.standalone.is_some(),
-        keeps_memory: api.refuse_memory_overcommit,
+        refuse_memory_overcommit: api.refuse_memory_overcommit,
         metrics: config.subsystems.prometheus,
         ..ApiSettings::new(api.listen, Vec::new())
     })

@@ -101,7 +101,7 @@ pub struct ApiSettings {
     /// Whether the storage can be looked at for a read, as a directory can: a cluster's takes a program each time, and may hang.
     pub storage_is_near: bool,
     /// Whether a start is refused that would take more memory than the VM's node has.
-    pub keeps_memory: bool,
+    pub refuse_memory_overcommit: bool,
     /// Whether the metrics endpoints exist.
     pub metrics: bool,
     pub limits: Limits,
@@ -117,7 +117,7 @@ impl ApiSettings {
             names: Names::default(),
             tls: None,
             storage_is_near: false,
-            keeps_memory: false,
+            refuse_memory_overcommit: false,
             metrics: true,
             limits: Limits::default(),
         }

@@ -156,11 +156,11 @@ fn look_at_state(cluster: &Cluster, vm: Uuid, name: &str, request: StateRequest)
     let is_settled = !alive().any(|node| node.working_on.contains(&vm));
     let once = |there: bool| Ok(if there && is_settled { Look::Done(()) } else { Look::NotYet });
     let wants_up = matches!(request, StateRequest::Start | StateRequest::Restart);
+    if let (Start, StateRequest::Restart, Some(why)) = (&record.state, request, record.not_restarted()) {
+        return Err(not_restarted(name, why));
+    }
     match &record.state {
         Fail => Err(failed(name, &record.failed_reason)),
-        Start if request == StateRequest::Restart && record.not_restarted().is_some() => {
-            Err(not_restarted(name, record.not_restarted().unwrap_or_default()))
-        }
         Start if wants_up => once(runs_at_home),
         Restart | Migrate | MigrateLive | Unmigrate if wants_up => Ok(Look::NotYet),
         Shutdown if request == StateRequest::Shutdown => Ok(Look::NotYet),

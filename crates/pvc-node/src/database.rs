@@ -19,8 +19,7 @@ const EVERY: Duration = Duration::from_secs(10);
 const DEADLINE: Duration = Duration::from_secs(10);
 
 /// Works until `end`.
-pub(crate) async fn run(shared: Arc<Shared>, end: CancellationToken) {
-    let Some(database) = shared.ports.database.clone() else { return end.cancelled().await };
+pub(crate) async fn run(shared: Arc<Shared>, database: Arc<dyn Database>, end: CancellationToken) {
     let mut watch = Watch::default();
     loop {
         tokio::select! {

@@ -249,8 +249,9 @@ fn start_tasks(shared: &Arc<Shared>, log_lines: Option<Receiver<String>>) -> Tas
     if on.hypervisor && shared.settings.console_log_lines > 0 {
         supervise(acting, shared, "console", &end, console::run);
     }
-    if shared.ports.database.is_some() {
-        supervise(acting, shared, "database", &end, database::run);
+    if let Some(database) = shared.ports.database.clone() {
+        let run = move |shared, end| database::run(shared, database.clone(), end);
+        supervise(acting, shared, "database", &end, run);
     }
     if shared.settings.core_networks.is_some() {
         supervise(acting, shared, "networks", &end, network::run);

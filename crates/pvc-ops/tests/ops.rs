@@ -393,12 +393,12 @@ async fn a_start_that_takes_more_memory_than_there_is_is_warned_of_or_refused() 
     world.define("db1", OTHER).await;
     let figures = NodeFigures { memory_total_mib: 1000, ..NodeFigures::default() };
     world.store.report(vec![Report::Figures("hv1".into(), figures)]).await.unwrap();
-    let ask = StateAsk { keeps_memory: true, ..StateAsk::new(StateRequest::Start, false) };
+    let ask = StateAsk { refuse_memory_overcommit: true, ..StateAsk::new(StateRequest::Start, false) };
     vm::set_state(&world.store, "web1", ask).await.unwrap();
     let refusal = refused(vm::set_state(&world.store, "db1", ask).await);
     let StateRefusal::Crowded { crowding, .. } = &refusal else { panic!("{refusal}") };
     assert_eq!((crowding.has_mib, crowding.wanted_mib), (1000, 1024));
-    for ask in [StateAsk { force: true, ..ask }, StateAsk { keeps_memory: false, ..ask }] {
+    for ask in [StateAsk { force: true, ..ask }, StateAsk { refuse_memory_overcommit: false, ..ask }] {
         let outcome = vm::set_state(&world.store, "db1", ask).await.unwrap();
         assert!(outcome.warnings[0].contains("1000 MiB"), "{outcome:?}");
         vm::set_state(&world.store, "db1", StateAsk::new(StateRequest::Stop, false)).await.unwrap();
@@ -708,6 +708,39 @@ async fn a_vm_whose_nodes_daemon_begins_anew_is_not_taken_for_gone_before_that_h
     }
     world.state(VmState::Start).await;
     world.write(|changes| _ = changes.node(&"hv1".into(), NodeChange::Daemon(DaemonState::Fenced))).await;
+    vm::remove(&world.store, world.clock.as_ref(), None, "web1").await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_several_silent_nodes_that_list_a_vm_the_one_that_stays_silent_decides() {
+    let world = World::with_nodes(&["hv1", "hv2"]).await;
+    world.define("web1", UUID).await;
+    for node in ["hv1", "hv2"] {
+        world.running(node, &[UUID]).await;
+    }
+    let daemon = |node: &'static str, state: DaemonState| {
+        world.write(move |changes| _ = changes.node(&node.into(), NodeChange::Daemon(state.clone())))
+    };
+    daemon("hv1", DaemonState::Init).await;
+    daemon("hv2", DaemonState::Dead).await;
+    let refusal = refused(vm::remove(&world.store, world.clock.as_ref(), None, "web1").await);
+    assert!(
+        matches!(&refusal, RemoveRefusal::NodeSilent(silent) if silent.node == "hv2".into()),
+        "{refusal}"
+    );
+
+    // Off by its record, and listed by a node whose daemon begins anew: its word is waited for.
+    world.running("hv2", &[]).await;
+    world.state(VmState::Disable).await;
+    let early = vm::check_remove(&world.store.fresh().await.unwrap(), "web1", false);
+    early.unwrap();
+    let refusal = refused(vm::remove(&world.store, world.clock.as_ref(), None, "web1").await);
+    assert!(
+        matches!(&refusal, RemoveRefusal::NodeSilent(silent) if silent.node == "hv1".into()),
+        "{refusal}"
+    );
+    world.running("hv1", &[]).await;
+    daemon("hv1", DaemonState::Run).await;
     vm::remove(&world.store, world.clock.as_ref(), None, "web1").await.unwrap();
 }
 

@@ -404,7 +404,11 @@ pub async fn post_vm_vm_state(
     Params(StateChange { state, force, wait, dry_run }): Params<StateChange>,
 ) -> Result<Response> {
     let request = state.request();
-    let ask = StateAsk { request, force: force.0, keeps_memory: api.settings().keeps_memory };
+    let ask = StateAsk {
+        request,
+        force: force.0,
+        refuse_memory_overcommit: api.settings().refuse_memory_overcommit,
+    };
     if dry_run.0 {
         let check = move |api: ApiState| async move { vm::check_state(api.store(), &name, ask).await };
         let checked = api.carry_out(check).await?;

@@ -194,8 +194,7 @@ impl Receiver {
     }
 
     /// Nobody has queued to send it. If no node has it any more, whatever a legacy peer lists, it is started here: it
-    /// was on its way here. A sender
-    /// of the older kind may have been busy when it heard of it, and is told again.
+    /// was on its way here. A sender of the older kind may have been busy when it heard of it, and is told again.
     async fn nobody_sends(&self) -> Ended {
         let view = match self.shared.store.fresh().await {
             Ok(view) => view,

@@ -51,7 +51,12 @@ fn has(node: &NodeRecord, vm: Uuid) -> bool {
 
 /// A node that [has](has) the VM, and is [silent](is_silent).
 pub fn silent_runner(cluster: &Cluster, vm: Uuid) -> Option<&NodeRecord> {
-    cluster.nodes.values().map(|node| &**node).filter(|node| is_silent(node)).find(|node| has(node, vm))
+    silent_runners(cluster, vm).next()
+}
+
+fn silent_runners(cluster: &Cluster, vm: Uuid) -> impl Iterator<Item = &NodeRecord> {
+    let silent = cluster.nodes.values().map(|node| &**node).filter(|node| is_silent(node));
+    silent.filter(move |node| has(node, vm))
 }
 
 /// Whether the node is neither heard of nor proven dead: its guests may be well, and are not ended by an order.
@@ -63,9 +68,9 @@ fn is_silent(node: &NodeRecord) -> bool {
 fn silent_keeper<'a>(cluster: &'a Cluster, record: &VmRecord) -> Option<&'a NodeRecord> {
     let home = || {
         let name = record.node.as_ref().filter(|_| !may_be_off(record))?;
-        cluster.node(name.as_str()).map(|node| &**node).filter(|node| is_silent(node))
+        cluster.node(name.as_str()).map(|node| &**node).filter(|node| stays_silent(node))
     };
-    silent_runner(cluster, record.uuid).or_else(home).filter(|node| stays_silent(node))
+    silent_runners(cluster, record.uuid).find(|node| stays_silent(node)).or_else(home)
 }
 
 /// Whether nothing says that the silent node will be heard of in a moment, as one whose daemon begins anew.

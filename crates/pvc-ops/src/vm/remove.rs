@@ -248,7 +248,8 @@ fn begin(cluster: &Cluster, vm: &str, with_volumes: bool) -> Result<(Changes, St
         return Err(NodeSilent::new(&name, node).into());
     }
     let runs = runner(cluster, uuid).is_some();
-    let is_off = !runs && may_be_off(record);
+    // One whose daemon begins anew is heard of first.
+    let is_off = !may_run(cluster, uuid) && may_be_off(record);
     let mut changes = Changes::new();
     if !matches!(record.state, VmState::Stop | VmState::Delete) && !is_off {
         changes.vm(uuid, VmChange::State(VmState::Stop));

@@ -18,7 +18,7 @@ use crate::refusal::{BeingRenamed, Kind, NoVm, Refusal, check_not_being_renamed,
 use crate::wait::wait_for;
 
 /// How long a VM whose stop was written may take to be gone.
-const STOP_PATIENCE: Duration = Duration::from_secs(20);
+const OFF_PATIENCE: Duration = Duration::from_secs(20);
 
 /// How often, and after which pauses, the store is asked what became of a change whose answer was lost.
 const LOOKS: u32 = 60;
@@ -153,7 +153,7 @@ pub async fn rename(
     let record = may_be_renamed(&cluster, vm, to).map_err(ChangeError::Refused)?;
     let uuid = record.uuid;
     let gone = |cluster: &Cluster| runner(cluster, uuid).is_none().then_some(());
-    if wait_for(store, clock, STOP_PATIENCE, gone).await.is_none() {
+    if wait_for(store, clock, OFF_PATIENCE, gone).await.is_none() {
         return Err(ChangeError::Refused(RenameRefusal::StillRuns { vm: record.name.clone() }));
     }
     let volumes = volumes_to_rename(storage, &cluster, record, to).await.map_err(ChangeError::Refused)?;

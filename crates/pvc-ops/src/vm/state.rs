@@ -34,12 +34,12 @@ pub struct StateAsk {
     /// Also for a mirror, on a crowded node, and without a graceful shutdown.
     pub force: bool,
     /// Whether a start is refused that would take more memory than the VM's node has.
-    pub keeps_memory: bool,
+    pub refuse_memory_overcommit: bool,
 }
 
 impl StateAsk {
     pub fn new(request: StateRequest, force: bool) -> Self {
-        StateAsk { request, force, keeps_memory: false }
+        StateAsk { request, force, refuse_memory_overcommit: false }
     }
 }
 
@@ -159,7 +159,7 @@ async fn movers_to_ask(
 fn decide(
     cluster: &Cluster,
     vm: &str,
-    StateAsk { request, force, keeps_memory }: StateAsk,
+    StateAsk { request, force, refuse_memory_overcommit }: StateAsk,
     ours: Option<&BTreeSet<NodeName>>,
 ) -> Result<(Changes, StateOutcome), StateRefusal> {
     let record = find_vm(cluster, vm)?;
@@ -205,10 +205,10 @@ fn decide(
     }
     let begins = request == StateRequest::Start && !is_up(record);
     let crowding = crowding(cluster, record).filter(|_| begins);
-    if let Some(crowding) = crowding.clone().filter(|_| keeps_memory && !force) {
+    if let Some(crowding) = crowding.clone().filter(|_| refuse_memory_overcommit && !force) {
         return Err(StateRefusal::Crowded { vm: record.name.clone(), crowding });
     }
-    if begins && keeps_memory {
+    if begins && refuse_memory_overcommit {
         // Of two that are started at once, the later one decides again.
         changes.expect(Expect::Placements);
     }
