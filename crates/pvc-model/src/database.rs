@@ -46,7 +46,11 @@ impl Member {
                 Some(Trouble { why: format!("its state is `{state}`"), restart })
             }
             Some(state) => Some(Trouble { why: format!("its state is `{state}`"), restart: false }),
-            None => Some(Trouble { why: "the database's cluster does not know it".to_owned(), restart }),
+            // One that has heard of ZooKeeper lately makes the database's cluster just now, or waits until another has.
+            None => {
+                let restart = restart && self.heard.is_none();
+                Some(Trouble { why: "the database's cluster does not know it".to_owned(), restart })
+            }
         }
     }
 }
@@ -136,7 +140,10 @@ mod tests {
             (member(false, "start failed"), 1010, Some(true)),
             (member(true, "start failed"), 1010, Some(false)),
             (member(false, "creating replica"), 1010, Some(false)),
-            (Member { state: None, ..member(false, "") }, 1010, Some(true)),
+            // As in a cluster that is being made, which took more than two minutes on a busy machine.
+            (Member { state: None, ..member(false, "") }, 1010, Some(false)),
+            (Member { state: None, ..member(false, "") }, 1100, Some(true)),
+            (Member { state: None, heard: None, ..member(false, "") }, 1010, Some(true)),
         ] {
             assert_eq!(restart(&member, wall), expected, "{member:?} {wall}");
         }
