@@ -51,7 +51,8 @@ impl StoreError {
                 Some("is a majority of the coordinators' ZooKeeper servers running?".to_owned())
             }
             StoreError::NoPassword => Some(
-                "set `database.zookeeper.password` in the configuration of every node, and restart PVC's daemons there"
+                "set `database.zookeeper.password` in the configuration of every node, and restart PVC's daemons there; \
+                 on one machine alone there is no ZooKeeper, and the records are files of root's"
                     .to_owned(),
             ),
             StoreError::Tree(TreeError::NotAllowed { .. }) => Some(
