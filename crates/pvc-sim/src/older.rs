@@ -25,6 +25,7 @@ impl State {
             name: known.name.clone(),
             is_coordinator: known.is_coordinator,
             cluster_name: "sim".to_owned(),
+            cluster_domain: String::new(),
             storage_address: storage_address(host),
             floating: floating.collect(),
             bmc: ipmi(&known.name).bmc(),

@@ -44,6 +44,8 @@ pub struct OlderSettings {
     pub name: String,
     pub is_coordinator: bool,
     pub cluster_name: String,
+    /// `py2.DOMAIN` is where another node's hypervisor listens. Empty where bare names do.
+    pub cluster_domain: String,
     /// Its own address on the storage network: whose locks it frees when it starts a VM.
     pub storage_address: String,
     /// What goes with the primary role: with which phase, on which link.
@@ -406,6 +408,7 @@ mod tests {
                 name: "py1".to_owned(),
                 is_coordinator: true,
                 cluster_name: "test".to_owned(),
+                cluster_domain: String::new(),
                 storage_address: "10.0.1.1".to_owned(),
                 floating: Vec::new(),
                 bmc: Bmc { host: "bmc-py1".to_owned(), user: String::new(), password: String::new() },

@@ -74,6 +74,7 @@ impl Peer {
             name: self.name.clone(),
             is_coordinator: true,
             cluster_name: "test".to_owned(),
+            cluster_domain: String::new(),
             storage_address: "10.0.1.2".to_owned(),
             floating: floating.map(|floating| (floating.duty, floating.link, floating.address)).collect(),
             bmc: Bmc { host: String::new(), user: String::new(), password: String::new() },

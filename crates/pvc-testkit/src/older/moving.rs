@@ -89,11 +89,15 @@ impl Older {
         let max_downtime = self.records.text(&Self::key(vm, "migration_max_downtime")).await;
         // A missing one is the text `None`, which virsh refuses.
         let Ok(max_downtime) = max_downtime.parse().map(Duration::from_millis) else { return false };
+        let host = match self.settings.cluster_domain.as_str() {
+            "" => to.to_owned(),
+            domain => format!("{to}.{domain}"),
+        };
         for attempt in 0..3 {
             if attempt > 0 {
                 self.pause(500).await;
             }
-            let migration = Migration { host: to.to_owned(), max_downtime, held: false, encrypted: false };
+            let migration = Migration { host: host.clone(), max_downtime, held: false, encrypted: false };
             if let Ok(mut job) = self.ports.hypervisor.migrate(vm, &migration).await
                 && job.outcome().await.is_ok()
             {
