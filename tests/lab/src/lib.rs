@@ -14,6 +14,7 @@ mod audit;
 mod deaths;
 mod foretold;
 mod inside;
+mod older;
 mod truth;
 
 use std::cell::{Cell, RefCell};
@@ -376,6 +377,7 @@ impl Lab {
             self.does(&["heal", &node]);
             self.does(&["thaw", &node]);
             self.on(&node, deaths::NOTHING_HANGS);
+            self.on(&node, older::ALL_IS_OURS);
             if self.wrong_clocks.borrow().contains(&node) {
                 self.does(&["clock", &node, "0"]);
             }

@@ -19,6 +19,10 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// No move lasts so long: a copy that stands still is given up before.
 const LONGEST_MOVE: Duration = Duration::from_secs(100);
 
+/// How long an address that a node of PVC 1.0.3 has taken may still be where it was: it takes each before the holder
+/// may let go.
+const LETS_GO: Duration = Duration::from_secs(8);
+
 /// Part of the BMCs' password, which no process may be told in its arguments.
 const PASSWORD: &str = "o'Neil";
 
@@ -134,6 +138,8 @@ struct Seen {
     ends: AtomicBool,
     /// A BMC that says "off" of a machine that runs is believed: then two may run, and the storage decides.
     may_run_twice: AtomicBool,
+    /// The node that runs PVC 1.0.3, if one does.
+    older: Mutex<Option<String>>,
     /// Whether somebody spoke to a BMC.
     ipmitool: AtomicBool,
     wrong: Mutex<Vec<String>>,
@@ -152,6 +158,11 @@ impl Watch {
 
     pub fn allow_two_instances(&self) {
         self.seen.may_run_twice.store(true, Ordering::Relaxed);
+    }
+
+    /// Says which node runs PVC 1.0.3.
+    pub fn is_older(&self, node: Option<&str>) {
+        *self.seen.older.lock().expect("no watcher panics") = node.map(str::to_owned);
     }
 
     /// Whether a node was seen to speak to a BMC.
@@ -189,6 +200,7 @@ impl Seen {
         };
         let (mut before, mut holders_before) = (String::new(), String::new());
         let mut moving: BTreeMap<String, Instant> = BTreeMap::new();
+        let mut held = FLOATING.map(|_| Held::default());
         while !self.ends.load(Ordering::Relaxed) {
             let (now, ipmitools) = processes(lab);
             let shown = now.iter().map(Qemu::to_string).collect::<Vec<_>>().join(", ");
@@ -216,21 +228,43 @@ impl Seen {
                     note(&self.wrong, "a password is in the arguments of `ipmitool`".to_owned());
                 }
             }
-            for address in FLOATING {
+            for (address, held) in FLOATING.into_iter().zip(&mut held) {
                 let has = holders(lab, nodes, address);
                 if address == FLOATING[0] && holders_before != has.join(", ") {
                     holders_before = has.join(", ");
                     note(&self.history, format!("{address} is on: {holders_before}"));
                 }
-                if has.len() > 1 {
-                    let again = holders(lab, nodes, address);
-                    if again.len() > 1 {
-                        note(&self.wrong, format!("I12: {} hold {address}", again.join(" and ")));
-                    }
+                // One look is not one instant here either.
+                let again = if has.len() > 1 { holders(lab, nodes, address) } else { has };
+                let older = self.older.lock().expect("no watcher panics").clone();
+                if !held.may_be_by(&again, older.as_deref(), Instant::now()) {
+                    note(&self.wrong, format!("I12: {} hold {address}", again.join(" and ")));
                 }
             }
             std::thread::sleep(PAUSE);
         }
+    }
+}
+
+/// Who has had an address.
+#[derive(Default)]
+struct Held {
+    by: Option<String>,
+    /// Since when a node of PVC 1.0.3 has it as well.
+    shared: Option<Instant>,
+}
+
+impl Held {
+    /// Whether these may have it now. A candidate of PVC 1.0.3 may take it beside the holder, who then lets go.
+    fn may_be_by(&mut self, holders: &[String], older: Option<&str>, now: Instant) -> bool {
+        if let [] | [_] = holders {
+            *self = Held { by: holders.first().cloned().or(self.by.take()), shared: None };
+            return true;
+        }
+        let has_come =
+            |older: &str| holders.iter().any(|holder| holder == older) && self.by.as_deref() != Some(older);
+        let since = *self.shared.get_or_insert(now);
+        holders.len() == 2 && older.is_some_and(has_come) && now - since < LETS_GO
     }
 }
 
@@ -269,6 +303,21 @@ mod tests {
     fn a_guest_started_beside_a_running_one_runs_twice() {
         assert_eq!(twice(&[qemu("a", "n1", 1, false), qemu("a", "n2", 2, false)]), ["a"]);
         assert_eq!(twice(&[qemu("a", "n1", 1, true), qemu("a", "n2", 2, false)]), ["a"]);
+    }
+
+    #[test]
+    fn an_address_is_on_two_nodes_only_where_an_older_one_has_come_a_moment_ago() {
+        let (ours, both) = (["n1".to_owned()], ["n1".to_owned(), "n3".to_owned()]);
+        let now = Instant::now();
+        for (older, first, later) in
+            [(None, false, false), (Some("n1"), false, false), (Some("n3"), true, false)]
+        {
+            let mut held = Held::default();
+            assert!(held.may_be_by(&ours, older, now));
+            assert_eq!(held.may_be_by(&both, older, now), first, "{older:?}");
+            assert_eq!(held.may_be_by(&both, older, now + LETS_GO), later, "{older:?}");
+            assert!(held.may_be_by(&both[1..], older, now + LETS_GO));
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod fencing;
 mod flushes;
 mod growth;
 mod migrations;
+mod mixed;
 mod moving;
 mod outages;
 mod primary;

@@ -1,0 +1,102 @@
+//! A cluster on its way from PVC 1.0.3 to ours: one node still runs the older daemon, as its specification has it.
+
+use pvc_lab_tests::Lab;
+use pvc_standalone_tests::eventually;
+
+const OLDER: &str = "pvchv3";
+
+#[test]
+fn guests_and_the_primary_role_go_to_a_node_of_1_0_3_and_come_back() {
+    let lab = Lab::whole();
+    lab.start_all(&[("web1", "pvchv1"), ("web2", OLDER)]);
+    lab.define("web3");
+    lab.pvc(&["vm", "move", "web3", "--target", "pvchv2"]);
+    lab.vm_is("web3", "/node", "pvchv2");
+    let process = lab.processes_of("web2");
+
+    // What it reads here when it begins it goes on saying.
+    lab.downgrade(OLDER);
+    let list = format!("/nodes/{OLDER}/runningdomains");
+    lab.write_key(&list, &format!("{} {}", lab.key(&list), lab.vm("web3", "/uuid")));
+    lab.begins_as_older(OLDER);
+    assert_eq!(lab.processes_of("web2"), process);
+    lab.pvc(&["vm", "start", "web3", "--wait"]).ok();
+    assert_eq!(lab.running_on("web3"), ["pvchv2"]);
+    assert!(lab.key(&list).contains(&lab.vm("web3", "/uuid")));
+    lab.is_in_order();
+
+    lab.pvc(&["vm", "migrate", "web1", "--target", OLDER, "--wait"]).ok();
+    has_moved(&lab, "web1", OLDER, "boot 1");
+    lab.is_in_order();
+    lab.pvc(&["vm", "unmigrate", "web1", "--wait"]).ok();
+    has_moved(&lab, "web1", "pvchv1", "boot 1");
+    lab.is_in_order();
+
+    // Each side chooses and sends by itself here, and no API has the record locked meanwhile.
+    lab.pvc(&["node", "flush", OLDER, "--wait"]).ok();
+    let elsewhere = lab.running_on("web2");
+    assert_ne!(elsewhere, [OLDER]);
+    has_moved(&lab, "web2", &elsewhere[0], "boot 1");
+    lab.is_in_order();
+    lab.pvc(&["node", "ready", OLDER, "--wait"]).ok();
+    has_moved(&lab, "web2", OLDER, "boot 1");
+    lab.is_in_order();
+
+    let ours = lab.primary();
+    has_the_role(&lab, OLDER);
+    lab.is_in_order();
+    has_the_role(&lab, &ours);
+    lab.api_answers_within(3);
+    lab.is_in_order();
+
+    let process = lab.processes_of("web2");
+    lab.upgrade(OLDER);
+    assert_eq!(lab.processes_of("web2"), process);
+}
+
+#[test]
+fn a_primary_of_1_0_3_is_fenced_comes_back_and_is_upgraded_under_its_guests() {
+    let lab = Lab::whole();
+    lab.start("web1", OLDER);
+    lab.downgrade(OLDER);
+    lab.begins_as_older(OLDER);
+    has_the_role(&lab, OLDER);
+
+    lab.does(&["power", OLDER, "off"]).ok();
+    let elsewhere = lab.recovered("web1", OLDER);
+    lab.hears(&elsewhere, "web1", "boot 2, counted on");
+    lab.proven_dead(OLDER, "its BMC said twice that the power is off");
+    lab.until_another_is_primary(OLDER);
+
+    // It is switched on again, still the older one, and takes its guest back when it is told to.
+    lab.node_is(OLDER, "run", "flushed");
+    assert_eq!(lab.running_on("web1"), [elsewhere]);
+    lab.pvc(&["node", "ready", OLDER, "--wait"]).ok();
+    has_moved(&lab, "web1", OLDER, "boot 2");
+    lab.is_in_order();
+
+    let process = lab.processes_of("web1");
+    lab.upgrade(OLDER);
+    assert_eq!(lab.processes_of("web1"), process);
+}
+
+/// Has the role handed over, and waits until the floating address is there alone.
+fn has_the_role(lab: &Lab, node: &str) {
+    lab.pvc(&["node", "primary", node, "--wait"]).ok();
+    lab.until_primary(node);
+    eventually(&format!("the floating address is on {node}"), 30, || {
+        match lab.holders_of_floating_addresses().as_slice() {
+            [only] if only == node => Ok(()),
+            holders => Err(format!("it is on {holders:?}")),
+        }
+    });
+}
+
+/// It was not booted again: the same boot goes on beating, on the console of `node`.
+fn has_moved(lab: &Lab, guest: &str, node: &str, boot: &str) {
+    assert_eq!(lab.running_on(guest), [node]);
+    lab.vm_is(guest, "/state", "start");
+    let arrived = lab.beat(node, guest);
+    lab.beats_on(node, guest, arrived);
+    lab.hears(node, guest, boot);
+}
