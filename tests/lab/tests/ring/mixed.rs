@@ -96,7 +96,49 @@ fn has_the_role(lab: &Lab, node: &str) {
 fn has_moved(lab: &Lab, guest: &str, node: &str, boot: &str) {
     assert_eq!(lab.running_on(guest), [node]);
     lab.vm_is(guest, "/state", "start");
+    // What an earlier boot has said there is older.
+    lab.hears(node, guest, boot);
     let arrived = lab.beat(node, guest);
     lab.beats_on(node, guest, arrived);
-    lab.hears(node, guest, boot);
+}
+
+#[test]
+fn a_node_of_ours_dies_and_its_guest_is_recovered_on_one_of_1_0_3() {
+    let lab = Lab::whole();
+    lab.start("web1", "pvchv2");
+    lab.pvc(&["vm", "meta", "web1", "--limit", &format!("pvchv2,{OLDER}")]).ok();
+    lab.downgrade(OLDER);
+    lab.begins_as_older(OLDER);
+    has_the_role(&lab, "pvchv2");
+    lab.does(&["power", "pvchv2", "off"]).ok();
+    assert_eq!(lab.recovered("web1", "pvchv2"), OLDER);
+    lab.hears(OLDER, "web1", "boot 2, counted on");
+    lab.until_another_is_primary("pvchv2");
+    lab.node_is("pvchv2", "run", "flushed");
+    lab.is_in_order();
+}
+
+#[test]
+fn what_a_node_of_1_0_3_has_fenced_is_believed_and_comes_back() {
+    let lab = Lab::whole();
+    lab.start("web1", "pvchv2");
+    lab.downgrade(OLDER);
+    lab.begins_as_older(OLDER);
+    has_the_role(&lab, OLDER);
+    // Nobody else is there to do it. It believes only in a machine that does not come on again.
+    lab.on("pvchv1", "systemctl stop pvcnoded").ok();
+    lab.does(&["bmc", "pvchv2", "refuses-on"]).ok();
+    lab.does(&["power", "pvchv2", "off"]).ok();
+    lab.node_is("pvchv2", "fenced", "flushed");
+    assert_eq!(lab.recovered("web1", "pvchv2"), OLDER);
+    lab.on("pvchv1", "systemctl start pvcnoded").ok();
+    lab.node_is("pvchv1", "run", "ready");
+    assert_eq!(lab.primary(), OLDER);
+    assert_eq!(lab.running_on("web1"), [OLDER]);
+    lab.does(&["bmc", "pvchv2", "ok"]).ok();
+    lab.does(&["power", "pvchv2", "on"]).ok();
+    lab.node_is("pvchv2", "run", "flushed");
+    lab.pvc(&["node", "ready", "pvchv2", "--wait"]).ok();
+    has_moved(&lab, "web1", "pvchv2", "boot 2");
+    lab.is_in_order();
 }
