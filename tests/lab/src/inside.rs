@@ -8,7 +8,7 @@ use crate::{Lab, NODES, truth};
 pub const LIBVIRT: &str = "16509";
 pub const GUESTS: &str = "49152-49215";
 
-/// Reads, writes or makes keys, as a peer that keeps to no rule.
+/// Reads, writes, makes or deletes keys, as a peer that keeps to no rule.
 const TREE: &str = "
 import sys
 from kazoo.client import KazooClient
@@ -17,6 +17,7 @@ tree = KazooClient(hosts='pvchv1:2181,pvchv2:2181,pvchv3:2181')
 tree.start(30)
 if order == 'read': print(tree.get(path)[0].decode(), end='')
 if order == 'write': tree.ensure_path(path); tree.set(path, value.encode())
+if order == 'delete' and tree.exists(path): tree.delete(path)
 if order == 'locks':
     for uuid in tree.get_children(path):
         for key in ['node', 'state', 'migrate_sync_lock']:
@@ -33,6 +34,11 @@ impl Lab {
     /// Writes a key of the tree, whatever PVC would say to it.
     pub fn write_key(&self, path: &str, value: &str) {
         self.tree(&["write", path, value]);
+    }
+
+    /// Takes a key of the tree away.
+    pub fn delete_key(&self, path: &str) {
+        self.tree(&["delete", path, ""]);
     }
 
     /// The locks that somebody has, or waits for, on the records of VMs.
