@@ -408,7 +408,7 @@ mod tests {
                 name: "py1".to_owned(),
                 is_coordinator: true,
                 cluster_name: "test".to_owned(),
-                cluster_domain: String::new(),
+                cluster_domain: "cluster.lab".to_owned(),
                 storage_address: "10.0.1.1".to_owned(),
                 floating: Vec::new(),
                 bmc: Bmc { host: "bmc-py1".to_owned(), user: String::new(), password: String::new() },
@@ -536,7 +536,7 @@ mod tests {
         stage.node(other, &[("daemonstate", "run"), ("domainstate", "ready"), ("memfree", "1000")]).await;
         stage.make("/config/migration_target_selector", "mem").await;
         let there = Arc::new(ScriptedHypervisor::new());
-        stage.hypervisor.add_peer(other, &there);
+        stage.hypervisor.add_peer("py2.cluster.lab", &there);
         stage.hypervisor.insert(VM, "web");
         let takes = Manner { migration_takes: Duration::from_secs(20), ..Manner::default() };
         stage.hypervisor.set_manner(VM, takes);
@@ -559,6 +559,7 @@ mod tests {
         api.ask(&OlderAsk::Ready("py1".to_owned())).await.unwrap();
         stage.ports.clock.sleep(Duration::from_secs(300)).await;
         assert_eq!(stage.text("/nodes/py1/domainstate").await, "flushed", "[T9]");
+        assert!(there.is_there(VM), "by the name that the cluster's network has for it");
         api.ask(&OlderAsk::Ready("py1".to_owned())).await.unwrap();
         stage.ports.clock.sleep(Duration::from_secs(300)).await;
         assert_eq!(stage.text("/nodes/py1/domainstate").await, "unflush", "and it hears of nothing any more");
