@@ -15,7 +15,8 @@
 # once in a while: PVC_VNC_PORT, from 5900 to 65000, is where this one begins. With PVC_LIBVIRT_PORT it
 # also listens there on 127.0.0.1, for guests that other libvirtds of this machine send; over TLS, with the
 # certificates in the directory PVC_LIBVIRT_CERTS, if that is given. PVC_QEMU_CERTS is a directory with certificates
-# for guests that are encrypted on their way.
+# for guests that are encrypted on their way. QEMU runs as PVC_QEMU_USER, to whom libvirt then gives the guests' files;
+# as root if that is not said.
 set -euo pipefail
 
 die() {
@@ -95,10 +96,12 @@ log_outputs = "2:file:$DIR/virtlogd.log"
 max_size = 0
 CONF
     # A machine that needs this script often is a container: no cgroup to write, no security driver.
-    cat >"$DIR/etc/qemu.conf" <<'CONF'
-user = "root"
-group = "root"
-dynamic_ownership = 0
+    local user=${PVC_QEMU_USER:-root} owns=0
+    [[ $user == root ]] || owns=1
+    cat >"$DIR/etc/qemu.conf" <<CONF
+user = "$user"
+group = "$(id -gn "$user")"
+dynamic_ownership = $owns
 remember_owner = 0
 security_driver = "none"
 namespaces = []
