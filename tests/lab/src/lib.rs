@@ -303,10 +303,13 @@ impl Lab {
     }
 
     fn primaries(&self) -> Result<Vec<String>, String> {
-        let list = self.json(&["node", "list"])?;
-        let primaries = list.as_array().into_iter().flatten();
-        let primaries = primaries.filter(|node| node["coordinator_state"] == "primary");
-        Ok(primaries.filter_map(|node| node["name"].as_str().map(str::to_owned)).collect())
+        Ok(Self::primaries_of(&self.json(&["node", "list"])?))
+    }
+
+    fn primaries_of(list: &Value) -> Vec<String> {
+        let nodes = list.as_array().into_iter().flatten();
+        let primaries = nodes.filter(|node| node["coordinator_state"] == "primary");
+        primaries.filter_map(|node| node["name"].as_str().map(str::to_owned)).collect()
     }
 
     pub fn until_primary(&self, node: &str) {
@@ -318,7 +321,10 @@ impl Lab {
 
     pub fn until_another_is_primary(&self, node: &str) {
         eventually(&format!("{node} is no longer primary"), 120, || {
-            let (holders, primaries) = (self.holders_of_floating_addresses(), self.primaries()?);
+            // The node itself may be cut off, and show what was so before.
+            let other = NODES.into_iter().find(|other| *other != node).expect("there are three nodes");
+            let primaries = Self::primaries_of(&self.json_on(other, &["node", "list"])?);
+            let holders = self.holders_of_floating_addresses();
             match holders.as_slice() {
                 // It has the addresses a moment before it says that it is primary.
                 [one] if one != node && primaries == holders => Ok(()),
