@@ -1,8 +1,8 @@
 //! ZooKeeper over TLS: the servers' `secureClientPort`.
 
 use std::io;
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -11,9 +11,19 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// How the servers are known, and we to them.
+/// How the servers are known, and we to them. The files are read anew for each connection, so that renewed ones count
+/// without a restart; while they cannot be used, the last good ones do.
 #[derive(Clone)]
-pub struct Tls(TlsConnector);
+pub struct Tls {
+    files: Arc<Files>,
+    last_good: Arc<Mutex<TlsConnector>>,
+}
+
+struct Files {
+    authorities: PathBuf,
+    /// A certificate with its key.
+    own: Option<(PathBuf, PathBuf)>,
+}
 
 /// Why the files are of no use.
 #[derive(Debug, thiserror::Error)]
@@ -33,21 +43,10 @@ impl Tls {
     /// # Errors
     /// If a file cannot be read, holds nothing, or the key is of another certificate.
     pub fn load(authorities: &Path, own: Option<(&Path, &Path)>) -> Result<Tls, TlsError> {
-        let mut roots = RootCertStore::empty();
-        for certificate in certificates(authorities)? {
-            roots.add(certificate)?;
-        }
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
-        let builder = builder.with_root_certificates(roots);
-        let config = match own {
-            None => builder.with_no_client_auth(),
-            Some((certificate, key)) => {
-                let read = PrivateKeyDer::from_pem_file(key).map_err(|error| unreadable(key, &error))?;
-                builder.with_client_auth_cert(certificates(certificate)?, read)?
-            }
-        };
-        Ok(Tls(TlsConnector::from(Arc::new(config))))
+        let own = own.map(|(certificate, key)| (certificate.to_owned(), key.to_owned()));
+        let files = Files { authorities: authorities.to_owned(), own };
+        let last_good = Arc::new(Mutex::new(files.read()?));
+        Ok(Tls { files: Arc::new(files), last_good })
     }
 
     /// Speaks TLS with `server`, which is `host:port`, on `stream`.
@@ -55,7 +54,41 @@ impl Tls {
         let host = server.rsplit_once(':').map_or(server, |(host, _)| host);
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
         let name = ServerName::try_from(host).map_err(io::Error::other)?;
-        self.0.connect(name, stream).await
+        self.connector().await.connect(name, stream).await
+    }
+
+    async fn connector(&self) -> TlsConnector {
+        let files = self.files.clone();
+        let read = tokio::task::spawn_blocking(move || files.read()).await;
+        let mut last_good = self.last_good.lock().unwrap_or_else(PoisonError::into_inner);
+        match read {
+            Ok(Ok(connector)) => *last_good = connector,
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "the files for TLS to ZooKeeper are of no use; those read before are used");
+            }
+            Err(error) => tracing::debug!(%error, "the files for TLS to ZooKeeper were not read"),
+        }
+        last_good.clone()
+    }
+}
+
+impl Files {
+    fn read(&self) -> Result<TlsConnector, TlsError> {
+        let mut roots = RootCertStore::empty();
+        for certificate in certificates(&self.authorities)? {
+            roots.add(certificate)?;
+        }
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+        let builder = builder.with_root_certificates(roots);
+        let config = match &self.own {
+            None => builder.with_no_client_auth(),
+            Some((certificate, key)) => {
+                let read = PrivateKeyDer::from_pem_file(key).map_err(|error| unreadable(key, &error))?;
+                builder.with_client_auth_cert(certificates(certificate)?, read)?
+            }
+        };
+        Ok(TlsConnector::from(Arc::new(config)))
     }
 }
 
