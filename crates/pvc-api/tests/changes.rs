@@ -16,7 +16,7 @@ use pvc_model::node::{DaemonState, DomainState};
 use pvc_model::vm::VmState;
 use pvc_store::synthetic::Shape;
 use pvc_store::{Changes, NodeChange, VmChange};
-use pvc_testkit::FlakyTree;
+use pvc_testkit::{Closed, FlakyTree};
 use serde_json::json;
 
 const UUID: &str = "2c2b8f4e-0d3e-4b6f-9d6d-0c9b6cf3f2a1";
@@ -878,7 +878,7 @@ async fn the_store_is_closed_and_opened_by_those_who_know_its_password() {
     assert!(stranger.get("/store/access").await.refused(400).contains("knows no password"));
     assert!(stranger.post("/store/access?access=members").await.refused(400).contains("knows no password"));
 
-    let member = FlakyTree::with_password(EmbeddedTree::in_memory().connect());
+    let member = FlakyTree::with_password(EmbeddedTree::in_memory().connect(), "secret", &Closed::default());
     let api = start_on(member, &Shape::with_vms(1).dump(), settings()).await;
     let before = api.get("/store/access").await.ok();
     assert_eq!((&before["access"], &before["closed"]), (&json!("anybody"), &json!(0)));
@@ -886,8 +886,13 @@ async fn the_store_is_closed_and_opened_by_those_who_know_its_password() {
     assert_eq!(nodes, 3, "their daemons have said nothing");
     assert!(api.post("/store/access?access=members").await.refused(400).contains("would be locked out"));
     assert!(api.post("/store/access?access=nobody").await.refused(400).contains("access"));
-    let done = api.post("/store/access?access=members&force=true").await.ok();
-    assert!(done["message"].as_str().unwrap().ends_with(" 0 are open"), "{done}");
+    let forced = "/store/access?access=members&force=true";
+    assert!(api.post(forced).await.refused(400).contains("every node would be locked out"));
+    api.store.announce_daemon(&"pvchv1".into(), "a test").await.unwrap();
+    let before = api.get("/store/access").await.ok();
+    assert_eq!(before["without_password"], json!(["pvchv2", "pvchv3"]));
+    let done = api.post(forced).await.ok();
+    assert!(done["message"].as_str().unwrap().starts_with("the store is closed: all "), "{done}");
     let closed = api.get("/store/access").await.ok();
     assert_eq!(
         (&closed["access"], &closed["open"], &closed["closed"]),

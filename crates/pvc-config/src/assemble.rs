@@ -276,6 +276,10 @@ fn zookeeper(reader: &mut Reader<'_>) -> Zookeeper {
     let password = reader.get::<Secret>(keys::ZOOKEEPER_PASSWORD);
     if let Some(password) = &password {
         check_secret(reader, keys::ZOOKEEPER_PASSWORD, HERE, password);
+        if !password.reveal().is_ascii() {
+            let hint = "each ZooKeeper server reads it in the character set of its own locale; use ASCII";
+            reader.error_at(keys::ZOOKEEPER_PASSWORD, HERE, "is not ASCII", "ASCII text", hint);
+        }
     }
     let enabled: bool = reader.want(keys::ZOOKEEPER_TLS);
     let port = reader.want("database.zookeeper.ssl.port");

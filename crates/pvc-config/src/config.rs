@@ -217,7 +217,7 @@ pub struct Database {
 pub struct Zookeeper {
     /// Where it speaks without TLS.
     pub port: u16,
-    /// Of the cluster's records.
+    /// The password with which the cluster's records can be closed; ASCII.
     pub password: Option<Secret>,
     pub tls: Option<ZookeeperTls>,
 }

@@ -531,6 +531,7 @@ fn how_zookeeper_is_spoken_to_is_said_whole_or_not_at_all() {
     };
     for (lines, message) in [
         ("password: \"\"", "`database.zookeeper.password` is empty text: it would let everybody in"),
+        ("password: geheim-für-alle-die-es-nichts-angeht", "`database.zookeeper.password` is not ASCII"),
         ("ssl:\n  enabled: yes", "`database.zookeeper.ssl.authority` is missing"),
         (
             "ssl:\n  enabled: yes\n  authority: /ca.pem\n  certificate: /own.pem",

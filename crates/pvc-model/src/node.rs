@@ -135,8 +135,6 @@ pub struct DaemonNote {
     pub runs_guests: bool,
     /// Whether it lets a guest go on that came from another node held, and only then.
     pub takes_held_guests: bool,
-    /// Whether it knows the password with which the records can be closed.
-    pub has_store_password: bool,
 }
 
 /// What the tree records about a node. Numbers that could not be read are 0 and named in `defects`.

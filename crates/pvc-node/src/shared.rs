@@ -159,7 +159,6 @@ impl Shared {
             storage_address: settings.storage_address.clone(),
             runs_guests: settings.subsystems.hypervisor,
             takes_held_guests: true,
-            has_store_password: self.store.has_password(),
         };
         Report::Daemon(self.name().clone(), note, self.runs_with.get().cloned())
     }

@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use pvc_model::NodeName;
 use pvc_ports::Access;
 use pvc_store::{
-    ChangeError, Changes, ConfigChange, Protection, RestoreError, Restored, Store, StoreError,
-    without_password,
+    ChangeError, Changes, ConfigChange, KnownPassword, Protection, RestoreError, Restored, Store, StoreError,
 };
 
 use crate::refusal::{Kind, Refusal};
@@ -22,6 +21,13 @@ pub enum ClusterRefusal {
     Restore(#[from] RestoreError),
     #[error("{} would be locked out: not known to know the store's password", named(nodes))]
     WithoutPassword { nodes: Vec<NodeName> },
+    #[error(
+        "{} would be locked out: another password of the store is known there than to this API",
+        named(nodes)
+    )]
+    OtherPassword { nodes: Vec<NodeName> },
+    #[error("every node would be locked out: none is known to know the password that this API knows")]
+    Nobody,
 }
 
 fn named(nodes: &[NodeName]) -> String {
@@ -32,7 +38,10 @@ fn named(nodes: &[NodeName]) -> String {
 impl Refusal for ClusterRefusal {
     fn kind(&self) -> Kind {
         match self {
-            ClusterRefusal::AlreadyInitialized | ClusterRefusal::WithoutPassword { .. } => Kind::Conflict,
+            ClusterRefusal::AlreadyInitialized
+            | ClusterRefusal::WithoutPassword { .. }
+            | ClusterRefusal::OtherPassword { .. }
+            | ClusterRefusal::Nobody => Kind::Conflict,
             ClusterRefusal::BadDump { .. } => Kind::Invalid,
             ClusterRefusal::Restore(RestoreError::Stopped { .. }) => Kind::Unavailable,
             ClusterRefusal::Restore(_) => Kind::Invalid,
@@ -51,6 +60,10 @@ impl Refusal for ClusterRefusal {
             ClusterRefusal::WithoutPassword { .. } => Some(
                 "set `database.zookeeper.password` in the configuration of every node and restart its daemons; nodes of \
                  PVC 1.0.3 cannot know one. `force` closes the store all the same"
+                    .to_owned(),
+            ),
+            ClusterRefusal::OtherPassword { .. } | ClusterRefusal::Nobody => Some(
+                "compare `database.zookeeper.password` in the configuration of the nodes, and restart the daemons that were                  started before it was changed, this API included"
                     .to_owned(),
             ),
         }
@@ -118,22 +131,40 @@ pub async fn set_maintenance(store: &Store, on: bool) -> Result<bool, ChangeErro
         .await
 }
 
-/// Who may use the store's records, and the nodes that could not if they were closed.
-pub async fn protection(store: &Store) -> Result<(Protection, Vec<NodeName>), StoreError> {
-    let protection = store.protection().await?;
-    Ok((protection, without_password(&store.view())))
+/// Who may use the store's records, and which password of the store each node's daemon is known to know.
+pub async fn protection(
+    store: &Store,
+) -> Result<(Protection, BTreeMap<NodeName, KnownPassword>), StoreError> {
+    Ok((store.protection().await?, store.known_passwords().await?))
 }
 
 /// Closes the store's records to everybody who does not know their password, or opens them to whoever reaches the
-/// store. It is not closed to one of the cluster's nodes, unless that is forced.
+/// store. It is not closed to one of the cluster's nodes, unless that is forced; and never to one that knows another
+/// password, which may as well be the right one, nor to all.
 pub async fn protect(
     store: &Store,
     access: Access,
     force: bool,
 ) -> crate::Outcome<Protection, ClusterRefusal> {
-    let nodes = without_password(&*store.fresh().await?);
-    if access == Access::Members && !nodes.is_empty() && !force && store.has_password() {
-        return Err(ChangeError::Refused(ClusterRefusal::WithoutPassword { nodes }));
+    if access == Access::Members {
+        check_passwords(&store.known_passwords().await?, force).map_err(ChangeError::Refused)?;
     }
     Ok(store.protect(access).await?)
+}
+
+fn check_passwords(known: &BTreeMap<NodeName, KnownPassword>, force: bool) -> Result<(), ClusterRefusal> {
+    let with = |wanted| -> Vec<NodeName> {
+        known.iter().filter(|(_, found)| **found == wanted).map(|(node, _)| node.clone()).collect()
+    };
+    let (others, without) = (with(KnownPassword::Another), with(KnownPassword::Unproven));
+    if !others.is_empty() {
+        return Err(ClusterRefusal::OtherPassword { nodes: others });
+    }
+    if !without.is_empty() && !force {
+        return Err(ClusterRefusal::WithoutPassword { nodes: without });
+    }
+    if !known.is_empty() && without.len() == known.len() {
+        return Err(ClusterRefusal::Nobody);
+    }
+    Ok(())
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pvc_embedded::EmbeddedTree;
-use pvc_model::node::{CoordinatorState, DaemonNote, DaemonState, DomainState, NodeFigures, NodeRole};
+use pvc_model::node::{CoordinatorState, DaemonState, DomainState, NodeFigures, NodeRole};
 use pvc_model::request::{Answer, StateRequest};
 use pvc_model::storage::{VolumeId, VolumeName};
 use pvc_model::vm::{Selector, VmRecord, VmState};
@@ -18,9 +18,9 @@ use pvc_ops::vm::{
     RenameRefusal, StateAsk, StateRefusal, TagRefusal,
 };
 use pvc_ops::{ChangeError, Kind, Refusal, cluster, device, job, node, vm};
-use pvc_ports::{Access, DeviceChange, Storage};
-use pvc_store::{Change, Changes, Ipmi, NewNode, NodeChange, Report, Store, VmChange};
-use pvc_testkit::{FlakyTree, MemoryStorage, SeededRandom, TokioClock};
+use pvc_ports::{Access, AccessList, DeviceChange, Storage, Tree};
+use pvc_store::{Change, Changes, Ipmi, KnownPassword, NewNode, NodeChange, Report, Store, VmChange};
+use pvc_testkit::{Closed, FlakyTree, MemoryStorage, SeededRandom, TokioClock};
 
 const UUID: Uuid = Uuid::from_u128(0x2c2b8f4e_0d3e_4b6f_9d6d_0c9b6cf3f2a1);
 const OTHER: Uuid = Uuid::from_u128(0x7b1f8e1c_5d0f_4c2e_8a77_3f0b6a3e9d52);
@@ -1739,27 +1739,58 @@ async fn no_vm_is_plugged_in_among_the_nodes_unless_that_is_forced_or_was_so_bef
     submit(&ask).await.unwrap();
 }
 
+/// The store of one who knows this password, on a connection of his own.
+async fn member(world: &World, password: &str, closed: &Closed) -> (Store, Arc<FlakyTree>) {
+    let tree = FlakyTree::with_password(world.tree.connect(), password, closed);
+    let random = Arc::new(SeededRandom::new(3));
+    (Store::open(tree.clone(), world.clock.clone(), random).await.unwrap(), tree)
+}
+
 #[tokio::test(start_paused = true)]
 async fn records_are_not_closed_to_a_node_of_the_cluster_unless_that_is_forced() {
-    let world = World::with_nodes(&["hv1", "hv2", "hv3"]).await;
+    let world = World::with_nodes(&["hv1", "hv2"]).await;
     let refused = cluster::protect(&world.store, Access::Members, true).await.unwrap_err();
     assert!(matches!(refused, ChangeError::Store(pvc_store::StoreError::NoPassword)), "{refused}");
-    let tree = FlakyTree::with_password(world.tree.connect());
-    let store = Store::open(tree, world.clock.clone(), Arc::new(SeededRandom::new(3))).await.unwrap();
-    for (node, version, has_store_password) in
-        [("hv1", "0.2.0", true), ("hv2", "0.2.0", false), ("hv3", "0.1.9", true)]
-    {
-        let version = version.to_owned();
-        let note = DaemonNote { version, has_store_password, ..DaemonNote::default() };
-        store.report(vec![Report::Daemon(node.into(), note, None)]).await.unwrap();
-    }
+    world.store.announce_daemon(&"hv2".into(), "knows none").await.unwrap();
+    let (store, _) = member(&world, "secret", &Closed::default()).await;
     let refused = cluster::protect(&store, Access::Members, false).await.unwrap_err();
-    assert!(refused.to_string().starts_with("nodes `hv2`, `hv3` would be locked out"), "{refused}");
-    let (before, without) = cluster::protection(&store).await.unwrap();
-    assert_eq!((before.closed, without), (0, vec!["hv2".into(), "hv3".into()]));
+    assert!(refused.to_string().starts_with("nodes `hv1`, `hv2` would be locked out"), "{refused}");
+    let refused = cluster::protect(&store, Access::Members, true).await.unwrap_err();
+    assert!(refused.to_string().starts_with("every node would be locked out"), "{refused}");
+
+    store.announce_daemon(&"hv1".into(), "knows it").await.unwrap();
+    let refused = cluster::protect(&store, Access::Members, false).await.unwrap_err();
+    assert!(refused.to_string().starts_with("node `hv2` would be locked out"), "{refused}");
+    let (before, known) = cluster::protection(&store).await.unwrap();
+    assert_eq!((before.access, before.closed), (AccessList::Anybody, 0));
+    assert_eq!(known["hv1"], KnownPassword::Ours);
+    assert_eq!(known["hv2"], KnownPassword::Unproven);
     let closed = cluster::protect(&store, Access::Members, true).await.unwrap();
-    assert_eq!((closed.access, closed.open), (Access::Members, 0));
+    assert_eq!((closed.access, closed.open), (AccessList::Members, 0));
     // Nobody is locked out by opening them.
     let opened = cluster::protect(&store, Access::Anybody, false).await.unwrap();
-    assert_eq!((opened.access, opened.closed), (Access::Anybody, 0));
+    assert_eq!((opened.access, opened.closed), (AccessList::Anybody, 0));
+    assert_eq!(store.known_passwords().await.unwrap(), known, "what is proven stays so");
+}
+
+#[tokio::test(start_paused = true)]
+async fn records_are_never_closed_to_a_node_that_knows_another_password() {
+    let world = World::with_nodes(&["hv1", "hv2"]).await;
+    let closed = Closed::default();
+    let (right, _) = member(&world, "secret", &closed).await;
+    let (typo, session) = member(&world, "secert", &closed).await;
+    right.announce_daemon(&"hv1".into(), "one").await.unwrap();
+    typo.announce_daemon(&"hv2".into(), "other").await.unwrap();
+    for (store, locked_out) in [(&right, "hv2"), (&typo, "hv1")] {
+        for force in [false, true] {
+            let refused = cluster::protect(store, Access::Members, force).await.unwrap_err();
+            let expected = format!("node `{locked_out}` would be locked out: another password");
+            assert!(refused.to_string().starts_with(&expected), "{refused}");
+        }
+        assert_eq!(store.protection().await.unwrap().closed, 0);
+    }
+    session.close().await;
+    let (mended, _) = member(&world, "secret", &closed).await;
+    mended.announce_daemon(&"hv2".into(), "mended").await.unwrap();
+    cluster::protect(&right, Access::Members, false).await.unwrap();
 }

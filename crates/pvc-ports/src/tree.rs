@@ -252,12 +252,34 @@ pub enum Access {
     Members,
 }
 
+/// Who may use a node, as it is recorded there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AccessList {
+    /// Whoever reaches the tree, with whatever else.
+    Anybody,
+    /// Whoever knows the tree's password, and nobody else.
+    Members,
+    /// Others, too, or others alone.
+    Other,
+}
+
+impl From<Access> for AccessList {
+    fn from(access: Access) -> AccessList {
+        match access {
+            Access::Anybody => AccessList::Anybody,
+            Access::Members => AccessList::Members,
+        }
+    }
+}
+
 /// The side of a tree on which it keeps out who does not know its password.
 #[async_trait]
 pub trait AccessControl: Send + Sync {
-    /// Who may use the node at `path`, or `None` if there is none. [`Access::Anybody`] whenever somebody may who
-    /// does not know the password.
-    async fn access(&self, path: &str) -> Result<Option<Access>, TreeError>;
+    /// Who may use the node at `path`, or `None` if there is none.
+    ///
+    /// # Errors
+    /// [`TreeError::NotAllowed`] if we may not: it is for those who know another password.
+    async fn access(&self, path: &str) -> Result<Option<AccessList>, TreeError>;
 
     /// Lets these alone use the node at `path`; not what lies below. What any member creates some seconds later
     /// is for those who may use the root.

@@ -24,6 +24,16 @@ pub enum StoreError {
     LockTimeout { path: String, seconds: f64 },
     #[error("this process knows no password of the tree")]
     NoPassword,
+    #[error("somebody else changes who may use the records at the same time")]
+    AccessChanged,
+    #[error("the root of the tree is for others, too, than those who know the password")]
+    AccessUnknown,
+    #[error("keys that are still for others: {keys}{}", such.as_ref().map(|path| format!(", among them `{path}`")).unwrap_or_default())]
+    AccessDiffers {
+        keys: usize,
+        /// One that is for others alone, or for them as well: those who know an earlier password.
+        such: Option<String>,
+    },
     #[error("the record is larger than the store takes: {size} bytes, at most {limit} are allowed")]
     TooLarge { size: usize, limit: usize },
 }
@@ -53,6 +63,18 @@ impl StoreError {
             StoreError::NoPassword => Some(
                 "set `database.zookeeper.password` in the configuration of every node, and restart PVC's daemons there; \
                  on one machine alone there is no ZooKeeper, and the records are files of root's"
+                    .to_owned(),
+            ),
+            StoreError::AccessChanged => Some("look at `pvc cluster store show`, and say once more what is wanted".to_owned()),
+            StoreError::AccessUnknown => Some(
+                "somebody has set the access list of `/` by other means than PVC; `pvc cluster store close` or `open` sets it anew"
+                    .to_owned(),
+            ),
+            StoreError::AccessDiffers { such: None, .. } => {
+                Some("repeat it; until it succeeds, leave the password as it is".to_owned())
+            }
+            StoreError::AccessDiffers { such: Some(_), .. } => Some(
+                "keys that are for those who know an earlier password are opened with that one, or with ZooKeeper's                  `superDigest`; leave the password as it is until then"
                     .to_owned(),
             ),
             StoreError::Tree(TreeError::NotAllowed { .. }) => Some(

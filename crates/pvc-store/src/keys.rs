@@ -198,6 +198,18 @@ pub(crate) fn daemon(node: &NodeName) -> String {
     format!("/pvcrs/daemon/{node}")
 }
 
+pub(crate) const PASSWORDS: &str = "/pvcrs/passwords";
+
+/// There as long as a daemon that knows a password is connected for the node, for those alone who know the same one.
+pub(crate) fn password(node: &NodeName) -> String {
+    format!("{PASSWORDS}/{node}")
+}
+
+/// Whether `path` proves which password a daemon knows: it stays for those alone who know that one.
+pub(crate) fn is_proof(path: &str) -> bool {
+    path.strip_prefix(PASSWORDS).is_some_and(|rest| rest.starts_with('/'))
+}
+
 /// Whoever chooses a node for a VM writes it, so that two who choose at once do not promise the same
 /// memory twice.
 pub(crate) const PLACEMENT: &str = "/pvcrs/placement";
@@ -287,9 +299,10 @@ pub(crate) fn is_stamp(path: &str) -> bool {
 }
 
 /// Whether the mirror keeps only the existence of `path`, not its value: large texts that few read
-/// (console and node logs), and lock nodes.
+/// (console and node logs), lock nodes, and what not everybody can read.
 pub(crate) fn is_left_out(path: &str) -> bool {
     path.ends_with("/consolelog")
+        || is_proof(path)
         || path.starts_with("/logs/")
         || path.rfind('/').is_some_and(|at| path[at..].contains("lock__"))
 }

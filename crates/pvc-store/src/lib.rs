@@ -35,7 +35,7 @@ pub mod schema;
 mod store;
 pub mod synthetic;
 
-pub use access::{Protection, without_password};
+pub use access::{KnownPassword, Protection};
 pub use backup::Restored;
 pub use change::{Change, Changes, ConfigChange, Expect, Ipmi, NewNode, NewVm, NodeChange, Report, VmChange};
 pub use error::{ChangeError, RestoreError, StoreError};

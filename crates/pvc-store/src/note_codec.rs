@@ -15,8 +15,6 @@ struct Note {
     /// Not there in notes of daemons that do not.
     #[serde(default)]
     takes_held_guests: bool,
-    #[serde(default)]
-    has_store_password: bool,
     /// Not there while that is not known, as with all that follows.
     #[serde(default)]
     accelerator: Option<String>,
@@ -35,7 +33,6 @@ pub(crate) fn text(daemon: &DaemonNote, hypervisor: Option<&HypervisorNote>) -> 
         storage_address: daemon.storage_address.clone(),
         runs_guests: Some(daemon.runs_guests),
         takes_held_guests: daemon.takes_held_guests,
-        has_store_password: daemon.has_store_password,
         accelerator: hypervisor.map(|note| note.accelerator.clone()),
         kvm_refused: hypervisor.and_then(|note| note.kvm_refused.clone()),
         libvirt_version: version(|note| &note.libvirt_version),
@@ -52,7 +49,6 @@ pub(crate) fn read(text: &str) -> Option<(DaemonNote, Option<HypervisorNote>)> {
         storage_address: note.storage_address,
         runs_guests: note.runs_guests.unwrap_or(true),
         takes_held_guests: note.takes_held_guests,
-        has_store_password: note.has_store_password,
     };
     let hypervisor = note.accelerator.map(|accelerator| HypervisorNote {
         accelerator,

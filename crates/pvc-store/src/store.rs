@@ -343,17 +343,21 @@ impl Store {
         self.ensure_path(&format!("{}/daemon", keys::PRIVATE)).await?;
         let path = keys::daemon(node);
         match self.tree.create(&path, Bytes::from(who.to_owned()), CreateMode::Ephemeral).await {
-            Ok(_) => Ok(Announced::Now),
+            Ok(_) => {}
             // An answer got lost, now or the last time: it is announced, and nobody else is.
-            Err(TreeError::OutcomeUnknown | TreeError::NodeExists { .. }) if self.is_own(&path).await? => {
-                Ok(Announced::Now)
-            }
+            Err(TreeError::OutcomeUnknown | TreeError::NodeExists { .. }) if self.is_own(&path).await? => {}
             Err(TreeError::NodeExists { .. }) => {
                 let holder = self.tree.get(&path).await?.map(|entry| entry.data).unwrap_or_default();
-                Ok(Announced::Taken { by: String::from_utf8_lossy(&holder).into_owned() })
+                return Ok(Announced::Taken { by: String::from_utf8_lossy(&holder).into_owned() });
             }
-            Err(error) => Err(error.into()),
+            Err(error) => return Err(error.into()),
         }
+        if let Err(error) = self.prove_password(node).await {
+            // The records cannot be closed then; all else goes on.
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(error, "this daemon could not prove that it knows the store's password");
+        }
+        Ok(Announced::Now)
     }
 
     /// Reads `paths` again now, and whatever else is known to have changed.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pvc_contracts::zookeeper_server::ZookeeperServer;
-use pvc_ports::{Access, CreateMode, Tree, TreeError};
+use pvc_ports::{Access, AccessList, CreateMode, Tree, TreeError};
 use pvc_store::{Store, StoreError};
 use pvc_testkit::{SeededRandom, TokioClock};
 use pvc_zookeeper::{ZookeeperOptions, ZookeeperTree};
@@ -33,7 +33,7 @@ async fn the_records_of_a_running_cluster_are_closed_and_opened_and_those_of_oth
     stranger.create("/patroni/leader", Bytes::new(), CreateMode::Persistent).await.unwrap();
     one.initialize(false).await.unwrap();
     let open = one.protection().await.unwrap();
-    assert_eq!((open.access, open.closed), (Access::Anybody, 0));
+    assert_eq!((open.access, open.closed), (AccessList::Anybody, 0));
     assert!(open.open > 20, "all that a new cluster has: {}", open.open);
 
     // What is being created meanwhile is not forgotten.
@@ -43,7 +43,7 @@ async fn the_records_of_a_running_cluster_are_closed_and_opened_and_those_of_oth
         locks.candidate(std::time::Duration::from_secs(5)).await
     });
     let closed = closed.unwrap();
-    assert_eq!((closed.access, closed.open), (Access::Members, 0));
+    assert_eq!((closed.access, closed.open), (AccessList::Members, 0));
     assert!(closed.closed >= open.open);
     lock.unwrap().release().await;
     assert!(two.fresh().await.unwrap().config.schema.is_some(), "members go on");
@@ -59,7 +59,7 @@ async fn the_records_of_a_running_cluster_are_closed_and_opened_and_those_of_oth
     assert_eq!(one.protection().await.unwrap().open, 0);
 
     let opened = two.protect(Access::Anybody).await.unwrap();
-    assert_eq!((opened.access, opened.closed), (Access::Anybody, 0));
+    assert_eq!((opened.access, opened.closed), (AccessList::Anybody, 0));
     assert!(stranger.get("/config").await.unwrap().is_some());
 
     let unknowing = store(&server, None).await;

@@ -34,6 +34,6 @@ pub use random::SeededRandom;
 pub use services::{ScriptedServices, UnitCall, UnitManner};
 pub use storage::MemoryStorage;
 pub use storage_cluster::{Said, ScriptedCluster};
-pub use tree::FlakyTree;
+pub use tree::{Closed, FlakyTree};
 pub use volumes::MemoryVolumes;
 pub use wait::{eventually, eventually_some};

@@ -1,4 +1,4 @@
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use bytes::Bytes;
 use pvc_ports::{
-    Access, AccessControl, CreateMode, Done, Entry, MultiError, Op, SessionState, Stat, Tree, TreeError,
-    TreeEvent, TreeWatch,
+    Access, AccessControl, AccessList, CreateMode, Done, Entry, MultiError, Op, SessionState, Stat, Tree,
+    TreeError, TreeEvent, TreeWatch,
 };
 use tokio::sync::{mpsc, watch};
 
@@ -27,26 +27,35 @@ pub struct FlakyTree {
     before_sync: Interlude,
     session: watch::Sender<SessionState>,
     watches: Mutex<Vec<mpsc::UnboundedSender<TreeEvent>>>,
-    closed: Option<Closed>,
+    member: Option<Member>,
 }
 
-/// What is for those alone who know the tree's password.
-#[derive(Default)]
-struct Closed(Mutex<BTreeSet<String>>);
+/// What is for those alone who know a password of the tree, and which that is.
+pub type Closed = Arc<Mutex<BTreeMap<String, String>>>;
 
-impl Closed {
-    fn has(&self, path: &str) -> bool {
-        self.0.lock().expect("no test panics while holding it").contains(path)
+/// One who knows a password of the tree.
+struct Member {
+    password: String,
+    closed: Closed,
+}
+
+impl Member {
+    /// The password of those for whom `path` is.
+    fn of(&self, path: &str) -> Option<String> {
+        self.closed.lock().expect("no test panics while holding it").get(path).cloned()
     }
 
-    fn set(&self, path: &str, is_closed: bool) {
-        let mut paths = self.0.lock().expect("no test panics while holding it");
-        _ = if is_closed { paths.insert(path.to_owned()) } else { paths.remove(path) };
+    fn set(&self, path: &str, password: Option<String>) {
+        let mut closed = self.closed.lock().expect("no test panics while holding it");
+        _ = match password {
+            Some(password) => closed.insert(path.to_owned(), password),
+            None => closed.remove(path),
+        };
     }
 
     /// What is new is for those who may use the root.
     fn made(&self, path: &str) {
-        self.set(path, self.has("/"));
+        self.set(path, self.of("/"));
     }
 }
 
@@ -72,12 +81,13 @@ impl FlakyTree {
         FlakyTree::begin(inner, None)
     }
 
-    /// As [`new`](FlakyTree::new), for one who knows the tree's password.
-    pub fn with_password(inner: Arc<dyn Tree>) -> Arc<Self> {
-        FlakyTree::begin(inner, Some(Closed::default()))
+    /// As [`new`](FlakyTree::new), for one who knows a password of the tree. What is closed by one is so for all who
+    /// share `closed`.
+    pub fn with_password(inner: Arc<dyn Tree>, password: &str, closed: &Closed) -> Arc<Self> {
+        FlakyTree::begin(inner, Some(Member { password: password.to_owned(), closed: closed.clone() }))
     }
 
-    fn begin(inner: Arc<dyn Tree>, closed: Option<Closed>) -> Arc<Self> {
+    fn begin(inner: Arc<dyn Tree>, member: Option<Member>) -> Arc<Self> {
         let mut states = inner.session();
         let (session, _) = watch::channel(*states.borrow_and_update());
         let tree = Arc::new(FlakyTree {
@@ -94,7 +104,7 @@ impl FlakyTree {
             before_sync: Interlude::default(),
             session,
             watches: Mutex::new(Vec::new()),
-            closed,
+            member,
         });
         let weak = Arc::downgrade(&tree);
         tokio::spawn(async move {
@@ -190,6 +200,16 @@ impl FlakyTree {
         }
     }
 
+    /// Who may use `path`, if we may.
+    fn allowed(&self, path: &str) -> Result<AccessList, TreeError> {
+        let Some(member) = &self.member else { return Ok(AccessList::Anybody) };
+        match member.of(path) {
+            None => Ok(AccessList::Anybody),
+            Some(password) if password == member.password => Ok(AccessList::Members),
+            Some(_) => Err(TreeError::NotAllowed { path: path.to_owned() }),
+        }
+    }
+
     fn reach(&self) -> Result<&dyn Tree, TreeError> {
         self.requests.fetch_add(1, Ordering::SeqCst);
         match self.cut.load(Ordering::SeqCst) {
@@ -222,8 +242,8 @@ impl Tree for FlakyTree {
         self.before_create.happen().await;
         self.majority().await;
         let created = self.reach()?.create(path, data, mode).await;
-        if let (Ok((path, _)), Some(closed)) = (&created, &self.closed) {
-            closed.made(path);
+        if let (Ok((path, _)), Some(member)) = (&created, &self.member) {
+            member.made(path);
         }
         self.answer(created)
     }
@@ -237,8 +257,8 @@ impl Tree for FlakyTree {
         let made = |op: &Op| matches!(op, Op::Create { .. }).then(|| op.path().to_owned());
         let made: Vec<String> = ops.iter().filter_map(made).collect();
         let done = self.reach()?.multi(ops).await;
-        if let (Ok(_), Some(closed)) = (&done, &self.closed) {
-            made.iter().for_each(|path| closed.made(path));
+        if let (Ok(_), Some(member)) = (&done, &self.member) {
+            made.iter().for_each(|path| member.made(path));
         }
         self.answer(done)
     }
@@ -278,24 +298,24 @@ impl Tree for FlakyTree {
     }
 
     fn access_control(&self) -> Option<&dyn AccessControl> {
-        self.closed.is_some().then_some(self)
+        self.member.is_some().then_some(self)
     }
 }
 
 #[async_trait]
 impl AccessControl for FlakyTree {
-    async fn access(&self, path: &str) -> Result<Option<Access>, TreeError> {
+    async fn access(&self, path: &str) -> Result<Option<AccessList>, TreeError> {
         let is_there = self.reach()?.get(path).await?.is_some();
-        let is_closed = self.closed.as_ref().is_some_and(|closed| closed.has(path));
-        Ok(is_there.then_some(if is_closed { Access::Members } else { Access::Anybody }))
+        Ok(is_there.then_some(self.allowed(path)?))
     }
 
     async fn set_access(&self, path: &str, access: Access) -> Result<(), TreeError> {
         if self.reach()?.get(path).await?.is_none() {
             return Err(TreeError::NoNode { path: path.to_owned() });
         }
-        if let Some(closed) = &self.closed {
-            closed.set(path, access == Access::Members);
+        self.allowed(path)?;
+        if let Some(member) = &self.member {
+            member.set(path, (access == Access::Members).then(|| member.password.clone()));
         }
         Ok(())
     }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use pvc_ports::Access;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -42,6 +43,8 @@ pub(crate) struct Call {
     pub(crate) frame: BytesMut,
     /// Whether it may be sent again after a connection was lost: it changes nothing.
     pub(crate) repeatable: bool,
+    /// For whom what it creates is, if it creates something.
+    pub(crate) creates_for: Option<Access>,
     state: Arc<AtomicU8>,
     answer: oneshot::Sender<Result<Answer, CallError>>,
 }
@@ -56,7 +59,7 @@ pub(crate) struct Pending {
 pub(crate) fn call(frame: BytesMut, repeatable: bool) -> (Call, Pending) {
     let state = Arc::new(AtomicU8::new(WAITING));
     let (sender, receiver) = oneshot::channel();
-    let call = Call { frame, repeatable, state: state.clone(), answer: sender };
+    let call = Call { frame, repeatable, creates_for: None, state: state.clone(), answer: sender };
     (call, Pending { state, answer: receiver })
 }
 

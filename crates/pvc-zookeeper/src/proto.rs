@@ -1,7 +1,10 @@
 //! ZooKeeper's requests and answers, as far as the Tree needs them.
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use bytes::{Bytes, BytesMut};
-use pvc_ports::{Access, CreateMode, Done, Entry, Op, Stat, TreeError, TreeEvent, parent_path};
+use pvc_ports::{AccessList, CreateMode, Done, Entry, Op, Stat, TreeError, TreeEvent, parent_path};
+use sha1::{Digest, Sha1};
 
 use crate::wire::{Garbled, Reader, Writer};
 
@@ -13,6 +16,7 @@ pub(crate) const XID_AUTH: i32 = -4;
 const CREATE_IN_MULTI: i32 = 1;
 const CREATE: i32 = 15; // the variant that answers with the stat, which it does only outside a multi
 const DELETE: i32 = 2;
+const EXISTS: i32 = 3;
 const GET_DATA: i32 = 4;
 const SET_DATA: i32 = 5;
 const GET_ACL: i32 = 6;
@@ -33,7 +37,10 @@ const ANY_WATCH: i32 = 3;
 const PERSISTENT_RECURSIVE: i32 = 1;
 const ALL_PERMISSIONS: i32 = 31;
 
-/// The scheme of ZooKeeper's access lists in which somebody is known by a password.
+/// The scheme of ZooKeeper's access lists that means everybody.
+const WORLD: &str = "world";
+
+/// The scheme in which somebody is known by a password.
 const DIGEST: &str = "digest";
 
 /// As whom all of PVC's clients know the password.
@@ -118,35 +125,49 @@ pub(crate) fn get_acl(path: &str) -> BytesMut {
     of_path(GET_ACL, path, |_| ())
 }
 
-pub(crate) fn set_acl(path: &str, access: Access) -> BytesMut {
+pub(crate) fn set_acl(path: &str, users: Users<'_>) -> BytesMut {
     of_path(SET_ACL, path, |writer| {
-        write_acl(writer, access);
+        write_acl(writer, users);
         writer.int(-1);
     })
 }
 
-fn write_acl(writer: &mut Writer, access: Access) {
-    // The server puts in the place of `auth` as whom it knows the client.
-    let (scheme, id) = match access {
-        Access::Anybody => ("world", "anyone"),
-        Access::Members => ("auth", ""),
+/// Who alone may use a node.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Users<'a> {
+    Anybody,
+    /// As the server [knows](member) who knows the password. Not the scheme `auth`: in its place the server puts all as
+    /// whom it knows the client, and over TLS that is its certificate as well.
+    Member(&'a str),
+}
+
+/// As whom the server knows a client that has said this password.
+pub(crate) fn member(password: &str) -> String {
+    format!("{MEMBER}:{}", STANDARD.encode(Sha1::digest(format!("{MEMBER}:{password}"))))
+}
+
+fn write_acl(writer: &mut Writer, users: Users<'_>) {
+    let (scheme, id) = match users {
+        Users::Anybody => (WORLD, "anyone"),
+        Users::Member(id) => (DIGEST, id),
     };
     writer.int(1).int(ALL_PERMISSIONS).text(scheme).text(id);
 }
 
-/// Who may use a node, as the answer to [`get_acl`] says.
-pub(crate) fn acl(reader: &mut Reader) -> Result<Access, Garbled> {
-    let is_member = |scheme: &str, id: &str| {
-        scheme == DIGEST && id.strip_prefix(MEMBER).is_some_and(|hash| hash.starts_with(':'))
-    };
-    let mut access = Access::Members;
-    for _ in 0..reader.int()?.max(0) {
-        let (_permissions, scheme, id) = (reader.int()?, reader.text()?, reader.text()?);
-        if !is_member(&scheme, &id) {
-            access = Access::Anybody;
-        }
+/// Who may use a node, as the answer to [`get_acl`] says to one who is `member`, or knows no password.
+pub(crate) fn acl(reader: &mut Reader, member: Option<&str>) -> Result<AccessList, Garbled> {
+    let (mut others, mut anybody) = (false, false);
+    let entries = reader.int()?.max(0);
+    for _ in 0..entries {
+        let (permissions, scheme, id) = (reader.int()?, reader.text()?, reader.text()?);
+        anybody |= scheme == WORLD;
+        others |= !(scheme == DIGEST && Some(id.as_str()) == member && permissions == ALL_PERMISSIONS);
     }
-    Ok(access)
+    Ok(match (anybody, others || entries == 0) {
+        (true, _) => AccessList::Anybody,
+        (false, true) => AccessList::Other,
+        (false, false) => AccessList::Members,
+    })
 }
 
 pub(crate) fn close_session() -> BytesMut {
@@ -162,6 +183,13 @@ fn of_path(code: i32, path: &str, finish: impl FnOnce(&mut Writer)) -> BytesMut 
 
 pub(crate) fn get_data(path: &str) -> BytesMut {
     of_path(GET_DATA, path, |writer| {
+        writer.bool(false);
+    })
+}
+
+/// Asks for the stat of a node, which is answered to everybody.
+pub(crate) fn exists(path: &str) -> BytesMut {
+    of_path(EXISTS, path, |writer| {
         writer.bool(false);
     })
 }
@@ -188,29 +216,29 @@ pub(crate) fn remove_watch(root: &str) -> BytesMut {
     })
 }
 
-pub(crate) fn create(path: &str, data: &[u8], mode: CreateMode, access: Access) -> BytesMut {
+pub(crate) fn create(path: &str, data: &[u8], mode: CreateMode, users: Users<'_>) -> BytesMut {
     let mut writer = request(CREATE, path.len() + data.len() + 64);
-    create_body(&mut writer, path, data, mode, access);
+    create_body(&mut writer, path, data, mode, users);
     writer.finish()
 }
 
-fn create_body(writer: &mut Writer, path: &str, data: &[u8], mode: CreateMode, access: Access) {
+fn create_body(writer: &mut Writer, path: &str, data: &[u8], mode: CreateMode, users: Users<'_>) {
     let flags = match mode {
         CreateMode::Persistent => 0,
         CreateMode::Ephemeral => 1,
         CreateMode::EphemeralSequential => 3,
     };
     writer.text(path).bytes(data);
-    write_acl(writer, access);
+    write_acl(writer, users);
     writer.int(flags);
 }
 
-pub(crate) fn multi(ops: &[Op], access: Access) -> BytesMut {
+pub(crate) fn multi(ops: &[Op], users: Users<'_>) -> BytesMut {
     let mut writer = request(MULTI, ops.iter().map(Op::request_bytes).sum());
     for op in ops {
         multi_header(&mut writer, op_code(op));
         match op {
-            Op::Create { path, data, mode } => create_body(&mut writer, path, data, *mode, access),
+            Op::Create { path, data, mode } => create_body(&mut writer, path, data, *mode, users),
             Op::Set { path, data, version } => {
                 writer.text(path).bytes(data).int(version.unwrap_or(-1));
             }

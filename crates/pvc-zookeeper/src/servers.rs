@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::StreamExt;
-use pvc_ports::Access;
+use pvc_ports::{Access, AccessList};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -69,13 +69,28 @@ fn parse_one(entry: &str) -> Result<String, String> {
 pub(crate) type Frames = FramedRead<Box<dyn AsyncRead + Send + Unpin>, LengthDelimitedCodec>;
 pub(crate) type Out = Box<dyn AsyncWrite + Send + Unpin>;
 
-/// What is said to a server before anything else.
+/// How we make ourselves known to a server, before anything else.
 #[derive(Clone, Default)]
-pub(crate) struct Manners {
-    /// Without it, connections are not encrypted.
+pub(crate) struct Identity {
+    /// Certificates; without them, connections are not encrypted.
     pub(crate) tls: Option<Tls>,
-    /// Of the tree, if we know one.
-    pub(crate) password: Option<Arc<str>>,
+    /// The tree's password, if we know one.
+    pub(crate) member: Option<Member>,
+}
+
+/// One who knows the tree's password.
+#[derive(Clone)]
+pub(crate) struct Member {
+    pub(crate) password: Arc<str>,
+    /// As whom the server knows him.
+    pub(crate) id: Arc<str>,
+}
+
+impl Member {
+    pub(crate) fn new(password: Arc<str>) -> Member {
+        let id = proto::member(&password).into();
+        Member { password, id }
+    }
 }
 
 /// What is known of the tree's root, which says who may use what is created.
@@ -87,12 +102,13 @@ pub(crate) enum Root {
 }
 
 impl Root {
-    /// What the answer to a question for the root's access list says to one who does know a password, or does not.
-    pub(crate) fn heard(code: i32, rest: &mut Reader, knows_one: bool) -> Result<Root, Garbled> {
+    /// What the answer to a question for the root's access list says to `member`, or to one who knows no password.
+    pub(crate) fn heard(code: i32, rest: &mut Reader, member: Option<&Member>) -> Result<Root, Garbled> {
         match code {
-            code::OK => Ok(match proto::acl(rest)? {
-                Access::Members if !knows_one => Root::Refuses,
-                access => Root::For(access),
+            code::OK => Ok(match (proto::acl(rest, member.map(|member| &*member.id))?, member) {
+                // What others may use as well is no reason to let everybody use what is new.
+                (AccessList::Members | AccessList::Other, Some(_)) => Root::For(Access::Members),
+                (AccessList::Anybody, _) | (_, None) => Root::For(Access::Anybody),
             }),
             code::NO_AUTH => Ok(Root::Refuses),
             _ => Err(Garbled("the root has no access list")),
@@ -130,7 +146,7 @@ pub(crate) enum ConnectError {
 /// What a session wants to go on with.
 #[derive(Clone)]
 pub(crate) struct Wish {
-    pub(crate) manners: Manners,
+    pub(crate) identity: Identity,
     pub(crate) credentials: Credentials,
     pub(crate) last_zxid: i64,
     pub(crate) session_timeout: Duration,
@@ -160,7 +176,7 @@ async fn dial(server: &str, tls: Option<&Tls>) -> io::Result<Stream> {
 }
 
 async fn shake_hands(server: &str, wish: &Wish) -> Result<Connection, ConnectError> {
-    let (reader, mut writer) = dial(server, wish.manners.tls.as_ref()).await?;
+    let (reader, mut writer) = dial(server, wish.identity.tls.as_ref()).await?;
     let codec = LengthDelimitedCodec::builder().max_frame_length(MAX_FRAME).new_codec();
     let mut frames = FramedRead::new(reader, codec);
     let timeout_ms = i32::try_from(wish.session_timeout.as_millis()).unwrap_or(i32::MAX);
@@ -173,14 +189,14 @@ async fn shake_hands(server: &str, wish: &Wish) -> Result<Connection, ConnectErr
         let code = proto::header(&mut answer)?.code;
         Ok((code, answer))
     };
-    let password = wish.manners.password.as_deref();
-    if let Some(password) = password
-        && ask(&proto::auth(password)).await?.0 != code::OK
+    let member = wish.identity.member.as_ref();
+    if let Some(member) = member
+        && ask(&proto::auth(&member.password)).await?.0 != code::OK
     {
         return Err(ConnectError::Password);
     }
     let (code, mut rest) = ask(&proto::get_acl("/")).await?;
-    let root = Root::heard(code, &mut rest, password.is_some())?;
+    let root = Root::heard(code, &mut rest, member)?;
     Ok(Connection { frames, writer, credentials, session_timeout, root })
 }
 

@@ -24,7 +24,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use crate::call::{Answer, Call, CallError, call};
 use crate::proto::{self, Credentials, Header, code};
 use crate::servers::{
-    ConnectError, Connection, Frames, Manners, Out, Root, Servers, Wish, connect, history_is_gone,
+    ConnectError, Connection, Frames, Identity, Out, Root, Servers, Wish, connect, history_is_gone,
 };
 use crate::wire::{Garbled, Reader};
 
@@ -59,7 +59,7 @@ pub(crate) struct Faces {
 
 pub(crate) struct Session {
     servers: Servers,
-    manners: Manners,
+    identity: Identity,
     /// What we ask for; the server may grant another.
     asked_timeout: Duration,
     granted_timeout: Duration,
@@ -97,14 +97,14 @@ enum End {
 impl Session {
     pub(crate) fn new(
         servers: Servers,
-        manners: Manners,
+        identity: Identity,
         timeout: Duration,
         wanted: mpsc::UnboundedReceiver<Wanted>,
         faces: Faces,
     ) -> Session {
         Session {
             servers,
-            manners,
+            identity,
             asked_timeout: timeout,
             granted_timeout: timeout,
             credentials: Credentials::none(),
@@ -194,7 +194,7 @@ impl Session {
 
     fn wish(&self) -> Wish {
         Wish {
-            manners: self.manners.clone(),
+            identity: self.identity.clone(),
             credentials: self.credentials.clone(),
             last_zxid: self.last_zxid,
             session_timeout: self.asked_timeout,
@@ -260,7 +260,17 @@ impl Session {
             line.send(Sent::Rewatch(root.to_owned()), proto::add_watch(root));
         }
         for call in std::mem::take(&mut self.waiting) {
-            line.send_call(call);
+            self.send(line, call);
+        }
+    }
+
+    /// Sends what a client asks for, unless it is to create something for those who could use the root then: it waited
+    /// for a connection, and the root is for others now.
+    fn send(&self, line: &mut Line, call: Call) {
+        let root = *self.faces.root.borrow();
+        match (call.creates_for, root) {
+            (Some(users), Root::For(access)) if users != access => call.answer(Err(CallError::NotSent)),
+            _ => line.send_call(call),
         }
     }
 
@@ -289,7 +299,7 @@ impl Session {
                     }
                 }
                 wanted = self.wanted.recv() => match wanted {
-                    Some(Wanted::Call(call)) => line.send_call(call),
+                    Some(Wanted::Call(call)) => self.send(line, call),
                     Some(Wanted::Watch { root, events, set }) => {
                         self.watches.push(Watched { root, events });
                         line.send_call(set);
@@ -335,8 +345,8 @@ impl Session {
     fn hear_answer(&mut self, line: &mut Line, header: &Header, rest: Reader) -> Result<(), End> {
         let sent = line.answered(header.xid)?;
         if let Sent::Root = sent {
-            let knows_one = self.manners.password.is_some();
-            match Root::heard(header.code, &mut Reader::new(rest.rest()), knows_one) {
+            let member = self.identity.member.as_ref();
+            match Root::heard(header.code, &mut Reader::new(rest.rest()), member) {
                 Ok(root) => self.learn(root),
                 Err(error) => {
                     tracing::debug!(%error, code = header.code, "who may use the root is not known")
@@ -423,7 +433,7 @@ async fn try_server(server: String, wish: Wish) -> Result<Connection, Refused> {
         Ok(connection) => Ok(connection),
         Err(ConnectError::Expired) => Err(Refused::Expired),
         Err(ConnectError::HungUp)
-            if history_is_gone(&server, wish.last_zxid, wish.manners.tls.as_ref(), wish.patience).await =>
+            if history_is_gone(&server, wish.last_zxid, wish.identity.tls.as_ref(), wish.patience).await =>
         {
             Err(Refused::HistoryGone { server })
         }

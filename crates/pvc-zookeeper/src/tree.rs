@@ -6,14 +6,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 use pvc_ports::{
-    Access, AccessControl, CreateMode, Done, Entry, MultiError, Op, SessionState, Stat, Tree, TreeError,
-    TreeWatch, check_path,
+    Access, AccessControl, AccessList, CreateMode, Done, Entry, MultiError, Op, SessionState, Stat, Tree,
+    TreeError, TreeWatch, check_path,
 };
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::call::{Answer, CallError, call};
-use crate::proto::{self, code};
-use crate::servers::{Manners, Root, Servers};
+use crate::call::{Answer, Call, CallError, Pending, call};
+use crate::proto::{self, Users, code};
+use crate::servers::{Identity, Member, Root, Servers};
 use crate::session::{Faces, Session, Wanted, watch_call};
 use crate::tls::Tls;
 use crate::wire::{Garbled, Reader};
@@ -21,9 +21,10 @@ use crate::wire::{Garbled, Reader};
 /// How a session behaves. The defaults are those of PVC's other clients.
 #[derive(Clone)]
 pub struct ZookeeperOptions {
-    /// That of the tree, with which it is kept from everybody else. ZooKeeper's user is `pvc`, scheme `digest`.
+    /// The tree's password, with which it is kept from everybody else: that of ZooKeeper's user `pvc` in the scheme
+    /// `digest`. In ASCII: servers read it in the character set of their locale.
     pub password: Option<Arc<str>>,
-    /// Without it what is said is not encrypted, and anybody who is reached is believed.
+    /// Certificates. Without them what is said is not encrypted, and anybody who is reached is believed.
     pub tls: Option<Tls>,
     /// How long the servers keep the session of a client of which they hear nothing. They may grant
     /// another time than asked for.
@@ -62,6 +63,7 @@ pub struct ZookeeperTree {
     trouble: watch::Receiver<String>,
     root: watch::Receiver<Root>,
     servers: String,
+    member: Option<Member>,
     options: ZookeeperOptions,
 }
 
@@ -79,9 +81,11 @@ impl ZookeeperTree {
         let (root_face, root) = watch::channel(Root::For(Access::Anybody));
         let faces = Faces { state: state_face, trouble: trouble_face, root: root_face };
         let names = servers.to_string();
-        let manners = Manners { tls: options.tls.clone(), password: options.password.clone() };
-        tokio::spawn(Session::new(servers, manners, options.session_timeout, requests, faces).run());
-        let tree = ZookeeperTree { wanted, state: state.clone(), trouble, root, servers: names, options };
+        let member = options.password.clone().map(Member::new);
+        let identity = Identity { tls: options.tls.clone(), member: member.clone() };
+        tokio::spawn(Session::new(servers, identity, options.session_timeout, requests, faces).run());
+        let tree =
+            ZookeeperTree { wanted, state: state.clone(), trouble, root, servers: names, member, options };
         let connected = state.wait_for(|state| matches!(state, SessionState::Connected { .. }));
         match tokio::time::timeout(tree.options.connect_timeout, connected).await {
             Ok(Ok(_)) => {}
@@ -109,6 +113,14 @@ impl ZookeeperTree {
         }
     }
 
+    /// Those as the server knows them. Who knows no password lets everybody use what is his.
+    fn users(&self, access: Access) -> Users<'_> {
+        match (access, &self.member) {
+            (Access::Members, Some(member)) => Users::Member(&member.id),
+            (Access::Anybody, _) | (_, None) => Users::Anybody,
+        }
+    }
+
     fn unreachable(&self) -> TreeError {
         let why = format!("no ZooKeeper server of `{}` answers; {}", self.servers, *self.trouble.borrow());
         TreeError::Unreachable { why }
@@ -119,18 +131,25 @@ impl ZookeeperTree {
         if size > limit { Err(TreeError::TooLarge { size, limit }) } else { Ok(()) }
     }
 
-    async fn ask(&self, frame: BytesMut, repeatable: bool) -> Result<Answer, CallError> {
-        let (request, pending) = call(frame, repeatable);
+    async fn ask(&self, (request, pending): (Call, Pending)) -> Result<Answer, CallError> {
         self.wanted.send(Wanted::Call(request)).map_err(|_| CallError::Closed)?;
         pending.wait(self.options.operation_timeout).await
     }
 
     async fn read(&self, frame: BytesMut) -> Result<Answer, CallError> {
-        self.ask(frame, true).await
+        self.ask(call(frame, true)).await
     }
 
     async fn write(&self, frame: BytesMut) -> Result<Answer, CallError> {
-        self.ask(frame, false).await
+        self.ask(call(frame, false)).await
+    }
+
+    /// Sends what creates something, made for those who may use the root.
+    async fn create_by(&self, frame: impl FnOnce(Users<'_>) -> BytesMut) -> Result<Answer, CallError> {
+        let access = self.access_of_new();
+        let (mut request, pending) = call(frame(self.users(access)), false);
+        request.creates_for = Some(access);
+        self.ask((request, pending)).await
     }
 
     fn read_failed(&self, error: CallError, path: &str) -> TreeError {
@@ -152,12 +171,27 @@ impl ZookeeperTree {
         }
     }
 
+    /// Whether the tree is for us, although something in it is not.
+    async fn may_use_root(&self) -> Result<bool, TreeError> {
+        match self.read(proto::get_data("/")).await {
+            Ok(_) => Ok(true),
+            Err(CallError::Code(code::NO_AUTH)) => Ok(false),
+            Err(error) => Err(self.read_failed(error, "/")),
+        }
+    }
+
+    /// What the server tells of `path` to everybody.
+    async fn stat(&self, path: &str) -> Result<Option<Stat>, TreeError> {
+        tracing::debug!(path, "a key is for others than us; it is read as empty");
+        self.read_one(path, proto::exists(path), Reader::stat).await
+    }
+
     /// `None` if `path` does not exist.
     async fn read_one<T>(
         &self,
         path: &str,
         frame: BytesMut,
-        decode: fn(&mut Reader) -> Result<T, Garbled>,
+        decode: impl FnOnce(&mut Reader) -> Result<T, Garbled>,
     ) -> Result<Option<T>, TreeError> {
         match self.read(frame).await {
             Ok(answer) => decode(&mut Reader::new(answer.body)).map(Some).map_err(garbled),
@@ -171,7 +205,7 @@ impl ZookeeperTree {
         paths: &[String],
         encode: fn(&[String]) -> BytesMut,
         decode: fn(&mut Reader) -> Result<T, Garbled>,
-    ) -> Result<Vec<Option<T>>, TreeError> {
+    ) -> Result<Vec<Read<T>>, TreeError> {
         paths.iter().try_for_each(|path| check_path(path))?;
         let mut results = Vec::with_capacity(paths.len());
         let mut batches = Batches::new();
@@ -187,8 +221,9 @@ impl ZookeeperTree {
             }
             for (path, value) in batch.iter().zip(values) {
                 results.push(match value {
-                    Ok(value) => Some(value),
-                    Err(code::NO_NODE) => None,
+                    Ok(value) => Read::Found(value),
+                    Err(code::NO_NODE) => Read::Absent,
+                    Err(code::NO_AUTH) if self.may_use_root().await? => Read::Refused,
                     Err(other) => return Err(self.read_failed(CallError::Code(other), path)),
                 });
             }
@@ -196,6 +231,14 @@ impl ZookeeperTree {
         }
         Ok(results)
     }
+}
+
+/// What became of the reading of one of many.
+enum Read<T> {
+    Found(T),
+    Absent,
+    /// It is there, and for others, although the tree is for us.
+    Refused,
 }
 
 fn garbled(error: Garbled) -> TreeError {
@@ -238,7 +281,16 @@ impl Tree for ZookeeperTree {
     }
 
     async fn get_many(&self, paths: &[String]) -> Result<Vec<Option<Entry>>, TreeError> {
-        self.read_many(paths, proto::multi_get_data, proto::entry).await
+        let read = self.read_many(paths, proto::multi_get_data, proto::entry).await?;
+        let mut entries = Vec::with_capacity(read.len());
+        for (path, read) in paths.iter().zip(read) {
+            entries.push(match read {
+                Read::Found(entry) => Some(entry),
+                Read::Absent => None,
+                Read::Refused => self.stat(path).await?.map(|stat| Entry { data: Bytes::new(), stat }),
+            });
+        }
+        Ok(entries)
     }
 
     async fn children(&self, path: &str) -> Result<Option<Vec<String>>, TreeError> {
@@ -247,7 +299,13 @@ impl Tree for ZookeeperTree {
     }
 
     async fn children_many(&self, paths: &[String]) -> Result<Vec<Option<Vec<String>>>, TreeError> {
-        self.read_many(paths, proto::multi_get_children, proto::children).await
+        let read = self.read_many(paths, proto::multi_get_children, proto::children).await?;
+        let shown = read.into_iter().map(|read| match read {
+            Read::Found(children) => Some(children),
+            Read::Absent => None,
+            Read::Refused => Some(Vec::new()),
+        });
+        Ok(shown.collect())
     }
 
     async fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> Result<(String, Stat), TreeError> {
@@ -255,8 +313,7 @@ impl Tree for ZookeeperTree {
         let op = Op::Create { path: path.to_owned(), data, mode };
         self.check_size(std::slice::from_ref(&op))?;
         let Op::Create { data, .. } = op else { unreachable!("it was just made") };
-        let frame = proto::create(path, &data, mode, self.access_of_new());
-        let answer = self.write(frame).await;
+        let answer = self.create_by(|users| proto::create(path, &data, mode, users)).await;
         let answer = answer.map_err(|error| self.write_failed(error, path, true))?;
         proto::created(&mut Reader::new(answer.body)).map_err(|_| TreeError::OutcomeUnknown)
     }
@@ -267,7 +324,11 @@ impl Tree for ZookeeperTree {
         if ops.is_empty() {
             return if self.wanted.is_closed() { Err(TreeError::Closed.into()) } else { Ok(Vec::new()) };
         }
-        let answer = self.write(proto::multi(&ops, self.access_of_new())).await;
+        let creates = ops.iter().any(|op| matches!(op, Op::Create { .. }));
+        let answer = match creates {
+            true => self.create_by(|users| proto::multi(&ops, users)).await,
+            false => self.write(proto::multi(&ops, Users::Anybody)).await,
+        };
         let answer = answer.map_err(|error| self.write_failed(error, "/", false))?;
         let done = proto::multi_done(&mut Reader::new(answer.body), answer.zxid);
         match done.map_err(|_| TreeError::OutcomeUnknown)? {
@@ -324,14 +385,15 @@ impl Tree for ZookeeperTree {
 
 #[async_trait]
 impl AccessControl for ZookeeperTree {
-    async fn access(&self, path: &str) -> Result<Option<Access>, TreeError> {
+    async fn access(&self, path: &str) -> Result<Option<AccessList>, TreeError> {
         check_path(path)?;
-        self.read_one(path, proto::get_acl(path), proto::acl).await
+        let member = self.member.as_ref().map(|member| &*member.id);
+        self.read_one(path, proto::get_acl(path), |reader| proto::acl(reader, member)).await
     }
 
     async fn set_access(&self, path: &str, access: Access) -> Result<(), TreeError> {
         check_path(path)?;
-        let answer = self.write(proto::set_acl(path, access)).await;
+        let answer = self.write(proto::set_acl(path, self.users(access))).await;
         answer.map(drop).map_err(|error| self.write_failed(error, path, false))
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pvc_contracts::zookeeper_server::ZookeeperServer;
-use pvc_ports::{Access, CreateMode, Op, SessionState, Tree, TreeError, TreeEvent};
+use pvc_ports::{Access, AccessList, CreateMode, Op, SessionState, Tree, TreeError, TreeEvent};
 use pvc_zookeeper::{Tls, ZookeeperOptions, ZookeeperTree};
 use tempfile::TempDir;
 
@@ -28,7 +28,7 @@ fn is_kept_from(found: Result<impl Sized, TreeError>) -> bool {
 }
 
 /// Who may use `path`, as one sees it who knows the password.
-async fn access(tree: &ZookeeperTree, path: &str) -> Option<Access> {
+async fn access(tree: &ZookeeperTree, path: &str) -> Option<AccessList> {
     tree.access_control().unwrap().access(path).await.unwrap()
 }
 
@@ -41,7 +41,7 @@ async fn until_new_ones_are_for(tree: &ZookeeperTree, wanted: Access) {
     for number in 0..200 {
         let path = format!("/try-{wanted:?}-{number}");
         create(tree, &path).await;
-        if access(tree, &path).await == Some(wanted) {
+        if access(tree, &path).await == Some(wanted.into()) {
             return;
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -58,13 +58,13 @@ async fn what_is_closed_is_kept_from_strangers_and_members_notice_nothing() {
     let (stranger, other) = (connect(&address, None).await, connect(&address, Some("wrong")).await);
     assert!(stranger.access_control().is_none());
     create(&one, "/a").await;
-    assert_eq!(access(&one, "/a").await, Some(Access::Anybody), "a password alone closes nothing");
+    assert_eq!(access(&one, "/a").await, Some(AccessList::Anybody), "a password alone closes nothing");
     assert_eq!(access(&one, "/absent").await, None);
     assert!(stranger.get("/a").await.unwrap().is_some());
 
     for path in ["/", "/a"] {
         set_access(&one, path, Access::Members).await;
-        assert_eq!(access(&one, path).await, Some(Access::Members), "{path}");
+        assert_eq!(access(&one, path).await, Some(AccessList::Members), "{path}");
     }
     let gone = one.access_control().unwrap().set_access("/absent", Access::Members).await;
     assert!(matches!(gone, Err(TreeError::NoNode { .. })), "{gone:?}");
@@ -72,7 +72,7 @@ async fn what_is_closed_is_kept_from_strangers_and_members_notice_nothing() {
     let op =
         |path: &str| Op::Create { path: path.to_owned(), data: Bytes::new(), mode: CreateMode::Persistent };
     two.multi(vec![op("/a/b"), op("/a/c")]).await.unwrap();
-    assert_eq!(access(&one, "/a/c").await, Some(Access::Members));
+    assert_eq!(access(&one, "/a/c").await, Some(AccessList::Members));
     for tree in [&stranger, &other] {
         tree.until_refused().await;
         assert!(is_kept_from(tree.get("/a").await));
@@ -80,7 +80,7 @@ async fn what_is_closed_is_kept_from_strangers_and_members_notice_nothing() {
         assert!(is_kept_from(tree.children("/a").await));
         assert!(is_kept_from(tree.create("/d", Bytes::new(), CreateMode::Persistent).await));
     }
-    assert!(other.access_control().unwrap().access("/a").await.is_err());
+    assert!(is_kept_from(other.access_control().unwrap().access("/a").await));
 
     // A connection that is made again is a member's, too, before its watches are set.
     let mut watch = two.watch("/a").await.unwrap();
@@ -91,10 +91,18 @@ async fn what_is_closed_is_kept_from_strangers_and_members_notice_nothing() {
     session.wait_for(connected).await.unwrap();
     create(&one, "/a/b/d").await;
     assert_eq!(watch.recv().await, Some(TreeEvent::Changed { path: "/a/b/d".to_owned() }));
-    assert_eq!(access(&two, "/a/b/d").await, Some(Access::Members));
+    assert_eq!(access(&two, "/a/b/d").await, Some(AccessList::Members));
 
     set_access(&two, "/", Access::Anybody).await;
     until_new_ones_are_for(&one, Access::Anybody).await;
+    // What nobody opened hurts nothing but itself.
+    let paths = ["/", "/a", "/absent"].map(str::to_owned);
+    let read = other.get_many(&paths).await.unwrap();
+    assert!(read[0].is_some() && read[2].is_none());
+    let unreadable = read[1].as_ref().unwrap();
+    let stat = one.get("/a").await.unwrap().unwrap().stat;
+    assert_eq!((&unreadable.data[..], unreadable.stat), (&b""[..], stat));
+    assert_eq!(other.children_many(&paths[1..]).await.unwrap(), [Some(Vec::new()), None]);
     create(&stranger, "/e").await;
     assert!(is_kept_from(stranger.get("/a").await), "what was closed is not open by that");
 }
@@ -123,6 +131,22 @@ async fn a_server_is_spoken_to_over_tls_when_its_certificate_is_good_and_it_take
     tree.create("/large", large.clone(), CreateMode::Persistent).await.unwrap();
     assert_eq!(tree.get("/large").await.unwrap().unwrap().data, large);
     tree.close().await;
+
+    // The server knows us by our certificate as well: what is closed is not for everybody who has it.
+    let with_password =
+        |password: &str| ZookeeperOptions { password: Some(password.into()), ..tls("good", Some("good")) };
+    let member = ZookeeperTree::connect(&address, with_password("secret")).await.unwrap();
+    for path in ["/", "/large"] {
+        set_access(&member, path, Access::Members).await;
+        assert_eq!(access(&member, path).await, Some(AccessList::Members), "{path}");
+    }
+    until_new_ones_are_for(&member, Access::Members).await;
+    for options in [tls("good", Some("good")), with_password("wrong")] {
+        let other = ZookeeperTree::connect(&address, options).await.unwrap();
+        other.until_refused().await;
+        assert!(is_kept_from(other.get("/large").await));
+    }
+    member.close().await;
     for (options, why) in [
         (tls("foreign", Some("good")), "somebody else has signed the server's certificate"),
         (tls("good", None), "the server asks for a certificate of ours"),
@@ -131,6 +155,22 @@ async fn a_server_is_spoken_to_over_tls_when_its_certificate_is_good_and_it_take
     ] {
         assert!(ZookeeperTree::connect(&address, options).await.is_err(), "{why}");
     }
+
+    // Renewed files count from the next connection on; while they are of no use the last good ones do.
+    let own = dir.path().join("renewed");
+    let copy = |from: &str| {
+        for name in ["ca.pem", "client.crt", "client.key"] {
+            std::fs::copy(file(from, name), own.join(name)).unwrap();
+        }
+    };
+    std::fs::create_dir(&own).unwrap();
+    copy("foreign");
+    let options = tls("renewed", Some("renewed"));
+    assert!(ZookeeperTree::connect(&address, options.clone()).await.is_err());
+    copy("good");
+    ZookeeperTree::connect(&address, options.clone()).await.unwrap();
+    std::fs::write(own.join("client.key"), "half written").unwrap();
+    ZookeeperTree::connect(&address, options).await.unwrap();
     drop(server);
 
     let misnamed =

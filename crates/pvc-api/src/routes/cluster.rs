@@ -6,7 +6,8 @@ use axum::response::{IntoResponse, Response};
 use pvc_api_types::{ClusterStatus, PrimaryNode, StoreAccess};
 use pvc_model::NodeName;
 use pvc_ops::cluster;
-use pvc_ports::Access;
+use pvc_ports::{Access, AccessList};
+use pvc_store::KnownPassword;
 
 use super::Api;
 use crate::error::{ApiError, Result};
@@ -163,10 +164,11 @@ fn unfenceable(nodes: &[NodeName]) -> String {
     )
 }
 
-fn access_word(access: Access) -> &'static str {
+fn access_word(access: AccessList) -> &'static str {
     match access {
-        Access::Anybody => "anybody",
-        Access::Members => "members",
+        AccessList::Anybody => "anybody",
+        AccessList::Members => "members",
+        AccessList::Other => "other",
     }
 }
 
@@ -177,12 +179,17 @@ fn access_word(access: Access) -> &'static str {
 )]
 pub async fn get_store_access(State(api): Api) -> Result<Response> {
     let looked = api.ask(async { cluster::protection(api.store()).await.map_err(store_error) });
-    let (protection, without_password) = looked.await?;
+    let (protection, passwords) = looked.await?;
+    let nodes = |with| -> Vec<String> {
+        passwords.iter().filter(|(_, found)| **found == with).map(|(node, _)| node.to_string()).collect()
+    };
     Ok(json::ok(&StoreAccess {
         access: access_word(protection.access).to_owned(),
         open: protection.open,
         closed: protection.closed,
-        without_password: without_password.iter().map(ToString::to_string).collect(),
+        others: protection.others.len(),
+        without_password: nodes(KnownPassword::Unproven),
+        other_password: nodes(KnownPassword::Another),
     }))
 }
 
@@ -196,7 +203,7 @@ params! {
     pub struct AccessRequest {
         /// `members` closes them to everybody who does not know the password, `anybody` opens them.
         access: AccessWord,
-        /// Closes them although nodes would be locked out.
+        /// Closes them although nodes would be locked out that are not known to know a password.
         force: Flag,
     }
 }
@@ -221,10 +228,9 @@ pub async fn post_store_access(State(api): Api, Params(request): Params<AccessRe
     let protect = move |api: ApiState| async move { cluster::protect(api.store(), access, force).await };
     let protection = api.carry_out_within(time, protect).await?;
     Ok(json::done(match access {
-        Access::Members => format!(
-            "the store is closed: {} keys are for those who know the password, {} are open",
-            protection.closed, protection.open
-        ),
+        Access::Members => {
+            format!("the store is closed: all {} keys are for those who know the password", protection.closed)
+        }
         Access::Anybody => {
             format!("the store is open: whoever reaches ZooKeeper may use all {} keys", protection.open)
         }

@@ -177,7 +177,7 @@ pub async fn put_vm_vm(
 params! {
     /// Other hardware, to be judged.
     pub struct Proposal {
-        /// Whether it would be forced.
+        /// As if the definition were changed with `force`.
         force: Flag,
         @form
         /// The libvirt domain XML, of the same name and UUID.

@@ -333,15 +333,15 @@ impl NicRefusal {
             }
             NicRefusal::AmongNodes { .. } => {
                 "whoever is there reaches ZooKeeper, libvirt and Ceph as a node does; use a network of VMs or \
-                 `upstream`, or say `--force`"
+                 `upstream`, or say `--force` (API: `force`)"
             }
         };
         hint.to_owned()
     }
 }
 
-/// Whether the interfaces take no function of a card, and are in no network between the nodes unless that is forced, that
-/// those `before` do not take or are not in: a VM of an older cluster keeps what it has.
+/// Refuses interfaces that take a function of a card, and those in a network between the nodes unless that is forced.
+/// What a VM had `before` it keeps: that of an older cluster may have either.
 pub(crate) fn check_nics(before: &[Nic], after: &[Nic], force: bool) -> Result<(), NicRefusal> {
     let had = |nic: &&Nic| before.iter().any(|known| known.kind == nic.kind);
     let new = || after.iter().filter(|nic| !had(nic));

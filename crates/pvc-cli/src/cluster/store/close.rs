@@ -10,16 +10,18 @@ use crate::outcome::Outcome;
 /// set it there first, and restart PVC's daemons node by node. A daemon that was
 /// started before ends when the records are closed, and begins anew. A cluster in
 /// which a node of PVC 1.0.3 is left cannot be closed: that node would be locked out.
+/// Nor are they closed while a node knows another password than the API that is asked;
+/// `pvc cluster store show` names it.
 ///
-/// Databases and other programs that use the same ZooKeeper keep their own keys as
-/// they are.
+/// Patroni's keys in the same ZooKeeper stay as they are. Those of other programs are
+/// closed to them.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
   pvc cluster store show
   pvc cluster store close")]
 pub struct Close {
-    /// Close them although nodes are locked out by that
+    /// Close them although nodes are locked out by that which have shown no password
     #[arg(long)]
     force: bool,
 

@@ -33,15 +33,20 @@ fn view(store: &StoreAccess, paint: Paint) -> String {
     lines.blank();
     let whose = match store.access.as_str() {
         "members" => "those who know the password",
+        "other" => "others: somebody has set the access list of `/`",
         _ => "whoever reaches ZooKeeper",
     };
     lines.line("For", whose);
     lines.line("Open keys", store.open.to_string());
     lines.line("Closed keys", store.closed.to_string());
-    let without = match store.without_password.is_empty() {
-        true => "none".to_owned(),
-        false => store.without_password.join(", "),
+    if store.others > 0 {
+        lines.line("Keys for others", store.others.to_string());
+    }
+    let named = |nodes: &[String]| match nodes {
+        [] => "none".to_owned(),
+        nodes => nodes.join(", "),
     };
-    lines.line("Nodes without password", without);
+    lines.line("Nodes without password", named(&store.without_password));
+    lines.line("With another password", named(&store.other_password));
     lines.finish()
 }
