@@ -190,6 +190,11 @@ impl NodeRecord {
         self.fence.as_ref().filter(|fence| fence.stamp.is_none_or(|stamp| stamp == self.keepalives))
     }
 
+    /// Whether others have proven the node dead, or are at giving its VMs away.
+    pub fn is_given_up(&self) -> bool {
+        self.daemon_state == DaemonState::Fenced || self.domain_state == DomainState::FenceFlush
+    }
+
     /// Whether a guest that is sent here may be left held until it belongs here.
     pub fn takes_held_guests(&self) -> bool {
         self.runs_our_daemon() && self.daemon.as_ref().is_some_and(|note| note.takes_held_guests)

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use pvc_model::cluster::Cluster;
-use pvc_model::node::{DaemonNote, DaemonState};
+use pvc_model::node::{DaemonNote, DaemonState, DomainState};
 use pvc_model::vm::moving::{MoveNote, MovePhase};
 use pvc_model::vm::plan::{
     Condition, Finding, Mind, Plan, Planned, Seen, Step, View, WhyDestroy, observe, plan,
@@ -188,6 +188,23 @@ fn every_cell_of_the_table_of_states_has_its_step() {
     for (nodes, state, on, runs, expected) in table {
         let what = format!("{state} on {on:?}, runs here: {runs}");
         assert_eq!(first(nodes, state, on, runs).0, expected, "{what}");
+    }
+}
+
+#[test]
+fn a_node_that_was_proven_dead_and_lives_ends_its_guests_whatever_is_wanted_of_those_that_others_started() {
+    for (daemon, domain) in
+        [(DaemonState::Fenced, DomainState::FenceFlush), (DaemonState::Run, DomainState::FenceFlush)]
+    {
+        for state in [VmState::Migrate, VmState::MigrateLive, VmState::Shutdown, VmState::Start] {
+            let mut world = World::new(&["hv1", "hv2", "hv3"]);
+            let own = Arc::make_mut(world.cluster.nodes.get_mut("hv1").unwrap());
+            (own.daemon_state, own.domain_state) = (daemon.clone(), domain.clone());
+            let uuid = world.put(vm(1, state.clone(), Some("hv2")));
+            world.run(uuid);
+            let ended = vec![Step::Destroy(WhyDestroy::AssignedElsewhere)];
+            assert_eq!(steps(&world.after(0)), ended, "{state}");
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
-use pvc_model::node::{DaemonState, DomainState, NodeFigures, NodeRecord};
+use pvc_model::node::{DaemonState, DomainState, NodeFigures};
 use pvc_model::with_causes;
 use pvc_store::{ChangeError, Changes, NodeChange, Report};
 use tokio_util::sync::CancellationToken;
@@ -252,7 +252,7 @@ impl Reporter {
     async fn say_run(&mut self) -> Result<(), String> {
         let shared = self.shared.clone();
         let guests = shared.guests.borrow().clone();
-        let was_fenced = shared.record().is_some_and(|record| is_fenced(&record));
+        let was_fenced = shared.record().is_some_and(|record| record.is_given_up());
         self.fenced_at = was_fenced.then(|| *self.fenced_at.get_or_insert(guests.passes));
         let fenced_at = self.fenced_at;
         let name = shared.name();
@@ -262,7 +262,7 @@ impl Reporter {
             let knows_its_guests = !shared.settings.subsystems.hypervisor
                 || match &record.daemon_state {
                     // Others have started what it ran: it looks anew at every guest.
-                    _ if is_fenced(record) => {
+                    _ if record.is_given_up() => {
                         fenced_at.is_some_and(|at| guests.passes >= at + 2) && guests.foreign == 0
                     }
                     // Nothing was started elsewhere yet. It says that it lives before its power is cut.
@@ -285,9 +285,4 @@ impl Reporter {
             Err(error) => Err(with_causes(&error)),
         }
     }
-}
-
-/// Whether others proved the node dead, or are at giving its VMs away.
-fn is_fenced(record: &NodeRecord) -> bool {
-    record.daemon_state == DaemonState::Fenced || record.domain_state == DomainState::FenceFlush
 }

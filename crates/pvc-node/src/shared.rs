@@ -66,6 +66,8 @@ pub(crate) struct Guests {
     pub total: u64,
     /// Guests here that belong to another node and have not been ended yet.
     pub foreign: usize,
+    /// Whether the hypervisor has not answered since: guests that are gone may be among them.
+    pub outdated: bool,
 }
 
 /// What is learnt once about each instance of a guest.
@@ -192,7 +194,14 @@ impl Shared {
             return None;
         }
         match self.ports.host.load() {
-            Ok(load) => Some(node_figures(self.name(), view, guests, &self.collected().stats, &load)),
+            Ok(load) => {
+                let mut figures = node_figures(self.name(), view, guests, &self.collected().stats, &load);
+                if let Some(said) = view.nodes.get(self.name()).filter(|_| guests.outdated) {
+                    // What a guest had that is gone is its own still: it is listed, and nobody counts it besides.
+                    figures.memory_free_mib = figures.memory_free_mib.min(said.figures.memory_free_mib);
+                }
+                Some(figures)
+            }
             Err(error) => {
                 tracing::warn!(%error, "this machine's figures cannot be read");
                 None

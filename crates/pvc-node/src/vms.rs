@@ -246,6 +246,7 @@ impl VmReconciler {
                         "the guests cannot be listed; nothing is started or stopped until they can (is libvirtd running?)"
                     );
                 }
+                self.shared.guests.send_if_modified(|guests| !std::mem::replace(&mut guests.outdated, true));
                 self.tell_blind(begun, &error);
                 None
             }
@@ -449,7 +450,8 @@ impl VmReconciler {
         let running: Vec<Uuid> = ours.map(|(uuid, _)| *uuid).collect();
         let foreign = guests.keys().filter(|uuid| is_foreign(cluster, &name, **uuid)).count();
         let known = self.facts.iter().map(|(uuid, known)| (*uuid, known.facts.clone())).collect();
-        let now = Guests { passes: self.passes + 1, known, total: guests.len() as u64, foreign };
+        let now =
+            Guests { passes: self.passes + 1, known, total: guests.len() as u64, foreign, outdated: false };
         let mut reports = Vec::new();
         let working_on: Vec<Uuid> = self.working_on.iter().copied().collect();
         if let Some(record) = cluster.nodes.get(&name) {

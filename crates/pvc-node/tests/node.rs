@@ -16,7 +16,7 @@ use pvc_model::storage::{RbdAccess, VolumeId};
 use pvc_model::vm::VmState;
 use pvc_model::{NodeName, Uuid};
 use pvc_node::{NodeError, Outcome, Ports};
-use pvc_ports::{GuestRun, Services, ServicesError, Storage, UnitState};
+use pvc_ports::{GuestRun, HostLoad, Services, ServicesError, Storage, UnitState};
 use pvc_store::{Announced, Change, Changes, ConfigChange, Ipmi, NodeChange, Store, VmChange};
 use pvc_testkit::{BmcManner, Manner, MemoryStorage, ScriptedCluster, SeededRandom};
 use tokio_util::sync::CancellationToken;
@@ -480,6 +480,22 @@ async fn a_hypervisor_that_is_away_is_no_reason_to_think_that_nothing_runs() {
     assert_eq!(world.state(down), "start", "it has not failed, it waits");
     assert!(world.node().unwrap().keepalive >= before + 295, "the keepalive goes on");
     assert_eq!(world.node().unwrap().running, [up]);
+    // What a guest leaves that dies meanwhile is not offered to others: it is listed still, and started again.
+    let free = world.node().unwrap().figures.memory_free_mib;
+    let load = |memory_free_mib| HostLoad {
+        memory_total_mib: 16_384,
+        memory_used_mib: 4096,
+        memory_free_mib,
+        load: 0.5,
+    };
+    world.host.set_load(load(free + 4096));
+    world.pass(10).await;
+    assert_eq!(world.node().unwrap().figures.memory_free_mib, free);
+    world.host.set_load(load(free - 1024));
+    world
+        .until("what is taken is told", || world.node().unwrap().figures.memory_free_mib == free - 1024)
+        .await;
+    world.host.set_load(load(free));
     let message = world.until_fault("HYPERVISOR_UNREACHABLE_HV1").await;
     assert!(
         message.contains("connection refused") && message.contains("systemctl status libvirtd"),
@@ -487,6 +503,7 @@ async fn a_hypervisor_that_is_away_is_no_reason_to_think_that_nothing_runs() {
     );
     world.hypervisor.set_unreachable(false);
     world.until_runs(down).await;
+    world.until("what is free is told", || world.node().unwrap().figures.memory_free_mib == free).await;
     world.until("the other is off", || !world.hypervisor.is_there(up)).await;
     let last = world.view().faults["HYPERVISOR_UNREACHABLE_HV1"].last_reported.clone();
     world.pass(300).await;

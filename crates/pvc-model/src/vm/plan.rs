@@ -450,7 +450,10 @@ fn decide_absent(view: &View<'_>, record: &VmRecord, mind: &Mind) -> Decision {
 
 /// Runs here, belongs to another node.
 fn decide_foreign(view: &View<'_>, record: &VmRecord, guest: &Seen, mind: &Mind) -> Decision {
+    let is_given_up = view.cluster.nodes.get(view.node).is_some_and(|own| own.is_given_up());
     match record.state {
+        // Others have started it since, so that it is another one that is to be moved or shut down.
+        _ if is_given_up => Decision::step(Step::Destroy(WhyDestroy::AssignedElsewhere)),
         // One that was arriving when it was given another node is still its sender's.
         VmState::Migrate | VmState::MigrateLive => match &record.node {
             Some(to) if guest.condition == Condition::Running || was_here(view, record) => {
