@@ -174,7 +174,7 @@ impl Store {
                 let parent = parent.trim_end_matches('/');
                 names.unwrap_or_default().into_iter().map(move |name| format!("{parent}/{name}"))
             });
-            level = below.filter(|path| !keys::is_foreign(path) && !keys::is_proof(path)).collect();
+            level = below.filter(|path| !keys::is_foreign(path)).collect();
         }
         Ok(accesses)
     }

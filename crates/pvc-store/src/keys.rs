@@ -205,8 +205,8 @@ pub(crate) fn password(node: &NodeName) -> String {
     format!("{PASSWORDS}/{node}")
 }
 
-/// Whether `path` proves which password a daemon knows: it stays for those alone who know that one.
-pub(crate) fn is_proof(path: &str) -> bool {
+/// Whether `path` proves which password a daemon knows.
+fn is_proof(path: &str) -> bool {
     path.strip_prefix(PASSWORDS).is_some_and(|rest| rest.starts_with('/'))
 }
 
@@ -286,11 +286,12 @@ pub(crate) fn parent(path: &str) -> &str {
     }
 }
 
-/// Whether `path` lies in a subtree that belongs to another program.
+/// Whether `path` lies in a subtree that belongs to another program, or is for those alone who know what one daemon knows.
 pub(crate) fn is_foreign(path: &str) -> bool {
-    FOREIGN
-        .iter()
-        .any(|root| path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
+    is_proof(path)
+        || FOREIGN
+            .iter()
+            .any(|root| path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
 }
 
 /// Whether `path` holds a node's keepalive stamp: it changes all the time, and its age counts in seconds.
@@ -299,10 +300,9 @@ pub(crate) fn is_stamp(path: &str) -> bool {
 }
 
 /// Whether the mirror keeps only the existence of `path`, not its value: large texts that few read
-/// (console and node logs), lock nodes, and what not everybody can read.
+/// (console and node logs), and lock nodes.
 pub(crate) fn is_left_out(path: &str) -> bool {
     path.ends_with("/consolelog")
-        || is_proof(path)
         || path.starts_with("/logs/")
         || path.rfind('/').is_some_and(|at| path[at..].contains("lock__"))
 }

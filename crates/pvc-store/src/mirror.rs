@@ -92,6 +92,8 @@ pub(crate) struct Mirror {
     dirty: BTreeSet<String>,
     /// Whether everything has to be read again.
     all_dirty: bool,
+    /// Whether it was said that something in the tree is for others alone.
+    is_refused: bool,
     /// When what is dirty has to be read at the latest, by the monotonic clock; `None` if nothing is.
     due: Option<Duration>,
 }
@@ -122,6 +124,7 @@ impl Mirror {
             asks,
             dirty: BTreeSet::new(),
             all_dirty: true,
+            is_refused: false,
             due: None,
         };
         let raw = mirror.read_everything().await?;
@@ -201,8 +204,15 @@ impl Mirror {
     }
 
     async fn read_dirty_or_log(&mut self) {
-        if let Err(error) = self.read_dirty().await {
-            tracing::debug!(%error, "the mirror could not be refreshed; it will be tried again");
+        match self.read_dirty().await {
+            Err(error @ TreeError::NotAllowed { .. }) if !self.is_refused => {
+                tracing::error!(%error, "the store cannot be read any more; it is tried again");
+                self.is_refused = true;
+            }
+            Err(error) => {
+                tracing::debug!(%error, "the mirror could not be refreshed; it will be tried again")
+            }
+            Ok(()) => self.is_refused = false,
         }
     }
 

@@ -110,6 +110,8 @@ impl Store {
     }
 
     async fn wipe(&self) -> Result<(), StoreError> {
+        let proofs = self.tree.children(keys::PASSWORDS).await?.unwrap_or_default();
+        let proofs = proofs.into_iter().map(|node| keys::password(&NodeName::new(node)));
         let mut ops = self.with_raw(|raw| {
             raw.children("/")
                 .iter()
@@ -119,6 +121,7 @@ impl Store {
                 .map(|path| Op::Delete { path, version: None })
                 .collect::<Vec<_>>()
         });
+        ops.splice(..0, proofs.map(|path| Op::Delete { path, version: None }));
         // The version goes first: a tree that was wiped half way is no cluster any more.
         let is_version = |op: &Op| op.path() == keys::SCHEMA_VERSION || op.path() == keys::PRIMARY;
         ops.sort_by_key(|op| !is_version(op) && !op.path().starts_with(keys::PRIMARY));

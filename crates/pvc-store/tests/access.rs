@@ -62,7 +62,14 @@ async fn the_records_of_a_running_cluster_are_closed_and_opened_and_those_of_oth
     assert_eq!((opened.access, opened.closed), (AccessList::Anybody, 0));
     assert!(stranger.get("/config").await.unwrap().is_some());
 
+    // What proves which password a daemon knows is for those who know it, and hinders nobody else.
+    one.announce_daemon(&"hv1".into(), "knows it").await.unwrap();
+    let proof = "/pvcrs/passwords/hv1";
+    assert_eq!(member.access_control().unwrap().access(proof).await.unwrap(), Some(AccessList::Members));
     let unknowing = store(&server, None).await;
     assert!(matches!(unknowing.protect(Access::Members).await, Err(StoreError::NoPassword)));
     assert_eq!(unknowing.repair_protection().await.unwrap(), 0);
+    assert!(matches!(stranger.get(proof).await, Err(TreeError::NotAllowed { .. })));
+    one.initialize(true).await.unwrap();
+    assert!(stranger.get(proof).await.unwrap().is_none());
 }

@@ -16,7 +16,6 @@ pub(crate) const XID_AUTH: i32 = -4;
 const CREATE_IN_MULTI: i32 = 1;
 const CREATE: i32 = 15; // the variant that answers with the stat, which it does only outside a multi
 const DELETE: i32 = 2;
-const EXISTS: i32 = 3;
 const GET_DATA: i32 = 4;
 const SET_DATA: i32 = 5;
 const GET_ACL: i32 = 6;
@@ -183,13 +182,6 @@ fn of_path(code: i32, path: &str, finish: impl FnOnce(&mut Writer)) -> BytesMut 
 
 pub(crate) fn get_data(path: &str) -> BytesMut {
     of_path(GET_DATA, path, |writer| {
-        writer.bool(false);
-    })
-}
-
-/// Asks for the stat of a node, which is answered to everybody.
-pub(crate) fn exists(path: &str) -> BytesMut {
-    of_path(EXISTS, path, |writer| {
         writer.bool(false);
     })
 }

@@ -171,21 +171,6 @@ impl ZookeeperTree {
         }
     }
 
-    /// Whether the tree is for us, although something in it is not.
-    async fn may_use_root(&self) -> Result<bool, TreeError> {
-        match self.read(proto::get_data("/")).await {
-            Ok(_) => Ok(true),
-            Err(CallError::Code(code::NO_AUTH)) => Ok(false),
-            Err(error) => Err(self.read_failed(error, "/")),
-        }
-    }
-
-    /// What the server tells of `path` to everybody.
-    async fn stat(&self, path: &str) -> Result<Option<Stat>, TreeError> {
-        tracing::debug!(path, "a key is for others than us; it is read as empty");
-        self.read_one(path, proto::exists(path), Reader::stat).await
-    }
-
     /// `None` if `path` does not exist.
     async fn read_one<T>(
         &self,
@@ -205,7 +190,7 @@ impl ZookeeperTree {
         paths: &[String],
         encode: fn(&[String]) -> BytesMut,
         decode: fn(&mut Reader) -> Result<T, Garbled>,
-    ) -> Result<Vec<Read<T>>, TreeError> {
+    ) -> Result<Vec<Option<T>>, TreeError> {
         paths.iter().try_for_each(|path| check_path(path))?;
         let mut results = Vec::with_capacity(paths.len());
         let mut batches = Batches::new();
@@ -221,9 +206,8 @@ impl ZookeeperTree {
             }
             for (path, value) in batch.iter().zip(values) {
                 results.push(match value {
-                    Ok(value) => Read::Found(value),
-                    Err(code::NO_NODE) => Read::Absent,
-                    Err(code::NO_AUTH) if self.may_use_root().await? => Read::Refused,
+                    Ok(value) => Some(value),
+                    Err(code::NO_NODE) => None,
                     Err(other) => return Err(self.read_failed(CallError::Code(other), path)),
                 });
             }
@@ -231,14 +215,6 @@ impl ZookeeperTree {
         }
         Ok(results)
     }
-}
-
-/// What became of the reading of one of many.
-enum Read<T> {
-    Found(T),
-    Absent,
-    /// It is there, and for others, although the tree is for us.
-    Refused,
 }
 
 fn garbled(error: Garbled) -> TreeError {
@@ -281,16 +257,7 @@ impl Tree for ZookeeperTree {
     }
 
     async fn get_many(&self, paths: &[String]) -> Result<Vec<Option<Entry>>, TreeError> {
-        let read = self.read_many(paths, proto::multi_get_data, proto::entry).await?;
-        let mut entries = Vec::with_capacity(read.len());
-        for (path, read) in paths.iter().zip(read) {
-            entries.push(match read {
-                Read::Found(entry) => Some(entry),
-                Read::Absent => None,
-                Read::Refused => self.stat(path).await?.map(|stat| Entry { data: Bytes::new(), stat }),
-            });
-        }
-        Ok(entries)
+        self.read_many(paths, proto::multi_get_data, proto::entry).await
     }
 
     async fn children(&self, path: &str) -> Result<Option<Vec<String>>, TreeError> {
@@ -299,13 +266,7 @@ impl Tree for ZookeeperTree {
     }
 
     async fn children_many(&self, paths: &[String]) -> Result<Vec<Option<Vec<String>>>, TreeError> {
-        let read = self.read_many(paths, proto::multi_get_children, proto::children).await?;
-        let shown = read.into_iter().map(|read| match read {
-            Read::Found(children) => Some(children),
-            Read::Absent => None,
-            Read::Refused => Some(Vec::new()),
-        });
-        Ok(shown.collect())
+        self.read_many(paths, proto::multi_get_children, proto::children).await
     }
 
     async fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> Result<(String, Stat), TreeError> {
