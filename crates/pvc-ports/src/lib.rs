@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+mod aside;
 mod clock;
 mod database;
 mod exec;
@@ -22,6 +23,7 @@ mod storage;
 mod storage_cluster;
 mod tree;
 
+pub use aside::aside;
 pub use clock::Clock;
 pub use database::{Database, DatabaseError};
 pub use exec::{Command, Exec, ExecError, Output};

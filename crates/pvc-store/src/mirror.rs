@@ -14,7 +14,7 @@ use pvc_model::cluster::Cluster;
 use pvc_model::job::JobId;
 use pvc_model::storage::{PoolName, VolumeId, VolumeName};
 use pvc_model::{NodeName, Uuid};
-use pvc_ports::{Clock, Entry, Tree, TreeError, TreeEvent, TreeWatch};
+use pvc_ports::{Clock, Entry, Tree, TreeError, TreeEvent, TreeWatch, aside};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::decode;
@@ -129,7 +129,7 @@ impl Mirror {
         };
         let raw = mirror.read_everything().await?;
         let cluster = Cluster { revision: 1, ..Cluster::default() };
-        shown.replace(aside(size_of(&raw), move || decode_all(raw, cluster)).await);
+        shown.replace(by_size(size_of(&raw), move || decode_all(raw, cluster)).await);
         mirror.read_soon();
         tokio::spawn(mirror.run());
         Ok(Shared { shown, revision: revision_rx, feed, asks: asks_tx })
@@ -286,7 +286,7 @@ impl Mirror {
         let size =
             read.values().map(|entry| PLACE + entry.as_ref().map_or(0, |entry| entry.data.len())).sum();
         let before = self.shown.get();
-        let (after, events) = aside(size, move || changed_by(before, &read)).await;
+        let (after, events) = by_size(size, move || changed_by(before, &read)).await;
         let revision = after.cluster.revision;
         self.shown.replace(after);
         if !events.is_empty() {
@@ -297,7 +297,7 @@ impl Mirror {
     /// Replaces everything, and tells of what differs.
     async fn replace(&self, mut raw: Raw) {
         let before = self.shown.get();
-        let (after, events) = aside(size_of(&raw), move || {
+        let (after, events) = by_size(size_of(&raw), move || {
             raw.share(&before.raw);
             let cluster = Cluster { revision: before.cluster.revision + 1, ..(*before.cluster).clone() };
             let after = decode_all(raw, cluster);
@@ -318,18 +318,8 @@ impl Mirror {
 }
 
 /// Does `work`, which is about `size` bytes of values: here, or where it may take its time.
-async fn aside<T: Send + 'static>(size: usize, work: impl FnOnce() -> T + Send + 'static) -> T {
-    if size <= ASIDE {
-        return work();
-    }
-    match tokio::task::spawn_blocking(work).await {
-        Ok(done) => done,
-        Err(error) => match error.try_into_panic() {
-            Ok(panic) => std::panic::resume_unwind(panic),
-            // The runtime ends, and nobody waits for a view any more.
-            Err(_) => std::future::pending().await,
-        },
-    }
+async fn by_size<T: Send + 'static>(size: usize, work: impl FnOnce() -> T + Send + 'static) -> T {
+    if size <= ASIDE { work() } else { aside(work).await }
 }
 
 /// How many bytes of values there are.

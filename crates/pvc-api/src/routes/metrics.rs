@@ -3,8 +3,9 @@
 use axum::extract::State;
 use axum::response::Response;
 use pvc_model::cluster::Cluster;
+use pvc_ports::aside;
 
-use super::{Api, aside, text};
+use super::{Api, text};
 use crate::metrics::{VmShares, health, resource};
 use crate::state::ApiState;
 

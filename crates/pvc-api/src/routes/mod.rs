@@ -162,19 +162,6 @@ async fn wrong_method(request: Request) -> Response {
         .into_response()
 }
 
-/// Does `work` where it keeps no other request, and no keepalive of the same process, from its turn. It goes on if
-/// nobody waits for it any more.
-async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(done) => done,
-        Err(error) => match error.try_into_panic() {
-            Ok(panic) => std::panic::resume_unwind(panic),
-            // The runtime ends, and nobody waits for a reply any more.
-            Err(_) => std::future::pending().await,
-        },
-    }
-}
-
 /// A reply of plain text, as scrapers take it.
 pub fn text(body: impl Into<axum::body::Body>) -> Response {
     ([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], body.into()).into_response()

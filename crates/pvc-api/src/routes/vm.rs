@@ -13,10 +13,11 @@ use pvc_api_types::{Vm, VmConsole, VmMeta, VmNode, VmState, VmTags};
 use pvc_model::Uuid;
 use pvc_model::cluster::Cluster;
 use pvc_model::vm::VmRecord;
+use pvc_ports::aside;
 
+use super::Api;
 use super::at::AtVm;
 use super::node::{Lines, last_lines};
-use super::{Api, aside};
 use crate::cache::Asked;
 use crate::error::{ApiError, Result};
 use crate::json;
