@@ -1266,6 +1266,14 @@ fn a_yes_that_nobody_asked_for_is_explained() {
 }
 
 #[test]
+fn faults_are_deleted_by_scripts_that_say_yes_to_an_older_client() {
+    let stub = Stub::start(cluster);
+    let output = User::of(&stub).run(&["cluster", "fault", "delete", "NODE_FLUSH", "-y"]);
+    assert_eq!(code(&output), 0, "{}", err(&output));
+    assert_eq!(changes(&stub), ["DELETE /faults/NODE_FLUSH"]);
+}
+
+#[test]
 fn a_stored_connection_is_replaced_only_by_force() {
     let user = User::without_connection();
     let add = |host: &str, more: &[&str]| {

@@ -11,11 +11,16 @@ pub struct Delete {
     /// The faults, by their ids
     #[arg(required = true, value_name = "FAULT_ID", add = crate::completion::faults())]
     fault_ids: Vec<String>,
+
+    /// What PVC 1.0.3 wants, which asks; here it says nothing
+    #[arg(short, long, hide = true)]
+    yes: bool,
 }
 
 impl Delete {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
-        for id in &self.fault_ids {
+        let Delete { fault_ids, yes: _ } = self;
+        for id in &fault_ids {
             let message = pvc.client()?.delete_fault(id)?;
             pvc.done(message);
         }
