@@ -10,6 +10,7 @@ use pvc_model::vm::{MigrationMethod, Selector};
 use pvc_ops::device::DeviceAsk;
 use pvc_ops::vm::{self, Define, Meta, Modify, Move, Movement, StateAsk, StateOutcome};
 use pvc_ports::DeviceChange;
+use pvc_ports::aside;
 use pvc_store::ChangeError;
 
 use super::Api;
@@ -198,7 +199,8 @@ pub async fn post_vm_vm_check(
     Params(ask): Params<Proposal>,
 ) -> Result<Response> {
     let ask = Modify { force: ask.force.0, ..Modify::new(ask.xml) };
-    let checked = vm::check_modify(&api.view(), &name, &ask);
+    let cluster = api.view();
+    let checked = aside(move || vm::check_modify(&cluster, &name, &ask)).await;
     let modified = checked.map_err(|why| refused(ChangeError::Refused(why)))?;
     let message = format!("VM `{}` can be modified so", modified.name);
     Ok(json::done(with_warnings(message, &modified.warnings)))

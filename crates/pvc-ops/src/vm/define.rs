@@ -10,6 +10,7 @@ use pvc_model::request::is_off;
 use pvc_model::storage::VolumeId;
 use pvc_model::vm::{DEFAULT_MAX_DOWNTIME_MS, MigrationMethod, Selector, Tag, VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
+use pvc_ports::aside;
 use pvc_store::{Change, ChangeError, Changes, Expect, NewVm, Store, VmChange};
 
 use super::meta::check_tag;
@@ -188,8 +189,9 @@ impl Refusal for DefineRefusal {
 
 /// Records a VM.
 pub async fn define(store: &Store, ask: &Define) -> Result<Defined, ChangeError<DefineRefusal>> {
-    let checked = pvc_domain::validate(&ask.xml)
-        .map_err(|problems| ChangeError::Refused(DefineRefusal::Xml(problems)))?;
+    let text = ask.xml.clone();
+    let checked = aside(move || pvc_domain::validate(&text)).await;
+    let checked = checked.map_err(|problems| ChangeError::Refused(DefineRefusal::Xml(problems)))?;
     let xml = stored_text(&ask.xml).map_err(ChangeError::Refused)?;
     let (summary, own_warnings) = (checked.summary, checked.warnings);
     check_nics(&[], &summary.nics, ask.force).map_err(|why| ChangeError::Refused(why.into()))?;
@@ -229,7 +231,8 @@ pub async fn define(store: &Store, ask: &Define) -> Result<Defined, ChangeError<
 
 /// Replaces the XML of VM `vm`. What is recorded beside it and follows from it is recorded anew.
 pub async fn modify(store: &Store, vm: &str, ask: &Modify) -> Result<Modified, ChangeError<DefineRefusal>> {
-    let hardware = Hardware::read(&ask.xml).map_err(ChangeError::Refused)?;
+    let text = ask.xml.clone();
+    let hardware = aside(move || Hardware::read(&text)).await.map_err(ChangeError::Refused)?;
     store.change(|cluster| hardware.replace(cluster, vm, ask)).await
 }
 
