@@ -231,6 +231,12 @@ fn a_newcomer_runs_stops_and_purges_pvc_and_nothing_stays() {
     newcomer.pvc(&["vm", "define", "examples/hello/hello.xml"]).ok();
     newcomer.pvc(&["vm", "start", "hello", "--wait"]).ok();
     let qemu = newcomer.qemu().expect("QEMU runs");
+    let status = fs::read_to_string(format!("/proc/{qemu}/status")).expect("it runs still");
+    let users = status.lines().find_map(|line| line.strip_prefix("Uid:")).expect("every process has a user");
+    assert!(
+        users.split_whitespace().all(|user| user != "0"),
+        "whoever breaks out of a guest is root: {users}"
+    );
 
     newcomer.run(&["--stop"]).says(&["stopping PVC", "guests keep running"]);
     newcomer.run(&["--stop"]).says(&["PVC does not run"]);
