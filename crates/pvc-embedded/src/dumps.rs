@@ -76,9 +76,14 @@ impl Dumps {
         let mut dumps = Vec::new();
         for entry in entries {
             let entry = entry?;
-            let metadata = entry.metadata()?;
-            if metadata.is_file() {
-                dumps.extend(Dump::parse(entry.path(), metadata.len()));
+            match entry.metadata() {
+                // It got its name, or was one too many, since the directory was read.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                metadata => {
+                    let metadata = metadata?;
+                    let dump = metadata.is_file().then(|| Dump::parse(entry.path(), metadata.len()));
+                    dumps.extend(dump.flatten());
+                }
             }
         }
         dumps.sort_by_key(|dump| std::cmp::Reverse((dump.sequence, dump.taken)));
