@@ -632,9 +632,12 @@ fn a_guest_that_a_move_has_left_held_goes_on_only_where_it_belongs() {
         (Migrate, "hv1", Paused, HandedOver, 1, vec![Step::Receive]),
         (Migrate, "hv1", Paused, Copying, 1, vec![Step::Receive]),
         (Migrate, "hv1", Arriving, Copying, 1, vec![Step::Receive]),
-        (Migrate, "hv1", Paused, HandedOver, 0, vec![]),
+        // Other orders came between.
+        (Migrate, "hv1", Paused, HandedOver, 0, vec![Step::Write(Start)]),
+        (Migrate, "hv1", Paused, Copying, 0, vec![]),
         // It was sent on before it was taken over.
         (Migrate, "hv3", Paused, HandedOver, 1, vec![Step::Resume]),
+        (Migrate, "hv3", Paused, HandedOver, 0, vec![Step::Resume]),
         (Migrate, "hv3", Paused, Copying, 1, vec![]),
         // It stayed, or was given back: what came here is worth nothing.
         (Start, "hv2", Paused, Copying, 0, vec![Step::Destroy(WhyDestroy::AssignedElsewhere)]),
@@ -648,6 +651,16 @@ fn a_guest_that_a_move_has_left_held_goes_on_only_where_it_belongs() {
             expected,
             "{state} on {on}, {condition:?}, {phase:?} for {request}"
         );
+    }
+}
+
+#[test]
+fn a_guest_that_was_handed_over_goes_on_for_no_later_order_while_another_node_has_the_vm() {
+    for on in ["hv1", "hv3"] {
+        let mut world = held(VmState::Migrate, on, Condition::Paused, MovePhase::HandedOver, 0);
+        let (uuid, hv2) = (*world.guests.keys().next().unwrap(), NodeName::new("hv2"));
+        Arc::make_mut(world.cluster.nodes.get_mut(&hv2).unwrap()).working_on.push(uuid);
+        assert_eq!(steps(&world.after(0)), [], "{on}");
     }
 }
 

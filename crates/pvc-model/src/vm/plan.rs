@@ -27,7 +27,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::backoff::{Backoff, DEATHS_TO_REPORT, WELL_AFTER};
-use super::moving::{is_handed_over, is_moving, is_sent_held, is_taken_over, is_unclaimed};
+use super::moving::{is_handed_over, is_moving, is_sent_held, is_taken_over, is_unclaimed, note_of_handover};
 use super::{VmRecord, VmState};
 use crate::cluster::Cluster;
 use crate::node::{DaemonState, NodeRecord};
@@ -417,6 +417,9 @@ fn decide_running(view: &View<'_>, record: &VmRecord, guest: &Seen, mind: &Mind)
         VmState::Migrate | VmState::MigrateLive if is_held_until_handed_over(view, record, guest) => {
             Decision::step(Step::Receive)
         }
+        VmState::Migrate | VmState::MigrateLive if is_left_with(view, record, guest) => {
+            Decision::step(Step::Write(VmState::Start))
+        }
         // Held by whoever sends it, who decides: an operator who let it go on would have it twice.
         VmState::Migrate | VmState::MigrateLive => Decision::nothing(),
         VmState::Restart | VmState::Shutdown => power_off(view, record, guest, mind),
@@ -460,9 +463,7 @@ fn decide_foreign(view: &View<'_>, record: &VmRecord, guest: &Seen, mind: &Mind)
                 Decision::step(Step::Send(to.clone()))
             }
             // Sent on before it was taken over.
-            Some(_) if guest.condition == Condition::Paused && is_handed_over(record, view.node) => {
-                Decision::step(Step::Resume)
-            }
+            Some(_) if is_left_with(view, record, guest) => Decision::step(Step::Resume),
             _ => Decision::nothing(),
         },
         VmState::Shutdown => power_off(view, record, guest, mind),
@@ -474,6 +475,15 @@ fn decide_foreign(view: &View<'_>, record: &VmRecord, guest: &Seen, mind: &Mind)
 fn is_held_until_handed_over(view: &View<'_>, record: &VmRecord, guest: &Seen) -> bool {
     let is_held = matches!(guest.condition, Condition::Paused | Condition::Arriving | Condition::Leaving);
     is_held && is_sent_held(record, view.node)
+}
+
+/// Whether the guest was handed over to this node, which has not let it go on. If another order has been given since, its
+/// sender has it no more, and any other that sent it here after that would have said so.
+fn is_left_with(view: &View<'_>, record: &VmRecord, guest: &Seen) -> bool {
+    let is_nowhere_else = || runners(view.cluster, record.uuid, view.node).next().is_none();
+    guest.condition == Condition::Paused
+        && (is_handed_over(record, view.node)
+            || note_of_handover(record, view.node).is_some() && is_nowhere_else())
 }
 
 /// Whether the node says already that it runs the VM: of one that arrives it says so only when it runs.
