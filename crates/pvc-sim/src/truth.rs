@@ -156,12 +156,18 @@ impl State {
             self.truth_of_suspicion(target, Some(by), &format!("{fencer} cuts the power of"));
         }
         let in_flight = self.truth.cuts[target].as_ref().filter(|(_, caller)| caller.strong_count() > 0);
-        if let Some((other, _)) = in_flight {
+        // One that has stood still since cannot take back what it had begun by right.
+        if let Some((other, _)) = in_flight.filter(|(other, _)| !self.stands_still(*other)) {
             let other = self.hosts[*other].name.clone();
             self.violate("I6", format!("{fencer} cuts the power of {victim} while {other} does"));
         }
         self.truth.cuts[target] = Some((by, caller));
         self.truth.cuts_begun += 1;
+    }
+
+    fn stands_still(&self, host: usize) -> bool {
+        let daemon = self.hosts[host].daemon.as_ref();
+        self.hosts[host].frozen || daemon.is_some_and(|daemon| !self.runs(daemon.pid))
     }
 
     /// When the daemon of the host was last thawed.
@@ -422,6 +428,21 @@ mod tests {
         let (first, second) = tokio::join!(one.cut(&victim), two.cut(&victim));
         first.and(second).expect("it obeys");
         assert_eq!(found(&world).as_deref(), Some("I6: hv2 cuts the power of hv3 while hv1 does"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_stands_still_cannot_take_back_what_it_told_a_bmc() {
+        let (world, [one, two]) = fencers();
+        world.with(|state| state.hosts[2].bmc = BmcManner::Slow(5));
+        let victim = bmc(2);
+        let freeze = async {
+            two.gate.sleep(SECOND).await;
+            world.with(|state| state.suffer(&Action::FreezeHost(0)));
+            two.cut(&victim).await.expect("it obeys");
+            world.with(|state| state.suffer(&Action::ThawHost(0)));
+        };
+        _ = tokio::join!(one.cut(&victim), freeze);
+        assert_eq!(found(&world), None, "the second had the right to it by then");
     }
 
     #[tokio::test(start_paused = true)]
