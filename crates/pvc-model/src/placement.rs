@@ -6,6 +6,7 @@ use std::fmt;
 use crate::NodeName;
 use crate::cluster::Cluster;
 use crate::node::{DaemonState, DomainState, NodeRecord};
+use crate::vm::moving::{MovePhase, is_moving};
 use crate::vm::{Selector, VmRecord, VmState};
 
 /// What a VM asks of the node it is to be placed on.
@@ -66,6 +67,12 @@ impl Promises {
             {
                 promises.reserve(&node.name, &Need::of(vm));
             }
+            // One that was shut down to be moved is started where it was if the move fails.
+            if let Some(from) = sender(vm).and_then(|from| cluster.nodes.get(from))
+                && !from.running.contains(&vm.uuid)
+            {
+                promises.reserve(&from.name, &Need::of(vm));
+            }
         }
         promises
     }
@@ -95,6 +102,15 @@ impl Promises {
     fn of(&self, node: &NodeName) -> Promise {
         self.by_node.get(node).copied().unwrap_or_default()
     }
+}
+
+/// The node that sends the VM and has not given it away yet.
+fn sender(vm: &VmRecord) -> Option<&NodeName> {
+    use MovePhase::{Copying, ShuttingDown, Waiting};
+    let note = vm.moving.as_ref().filter(|note| is_moving(&vm.state) && note.is_for(vm))?;
+    let has_it =
+        matches!(note.phase, Waiting | Copying | ShuttingDown) && vm.node.as_ref() != Some(&note.from);
+    has_it.then_some(&note.from)
 }
 
 /// Why a node does not do.
@@ -309,12 +325,17 @@ fn check_in(
         return Err(Unfit::Domain(node.domain_state.clone()));
     }
     check_size(node, need.memory_mib, need.vcpus)?;
+    if need.runs { check_room(node, need.memory_mib, promises) } else { Ok(()) }
+}
+
+/// Whether there is as much memory free on the node at present. One that has not said anything yet is given the benefit
+/// of the doubt.
+pub fn check_room(node: &NodeRecord, memory_mib: u64, promises: &Promises) -> Result<(), Unfit> {
     let free_mib = node.figures.memory_free_mib.saturating_sub(promises.of(&node.name).memory_mib);
-    // A node that has not said anything yet is given the benefit of the doubt.
-    if need.runs && node.figures.memory_total_mib > 0 && need.memory_mib > free_mib {
-        return Err(Unfit::NotEnoughFree { free_mib, needed_mib: need.memory_mib });
+    match node.figures.memory_total_mib > 0 && memory_mib > free_mib {
+        true => Err(Unfit::NotEnoughFree { free_mib, needed_mib: memory_mib }),
+        false => Ok(()),
     }
-    Ok(())
 }
 
 /// Whether a VM of this size can ever run on this node, however empty. What the node has not said yet

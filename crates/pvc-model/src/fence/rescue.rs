@@ -3,7 +3,7 @@
 use crate::cluster::Cluster;
 use crate::node::{DaemonState, NodeRecord};
 use crate::placement::{
-    Need, NoPlace, Promises, Unfit, Weighed, check_destination, check_node, selector_for, weigh,
+    Need, NoPlace, Promises, Unfit, Weighed, check_destination, check_node, check_room, selector_for, weigh,
 };
 use crate::storage::VolumeId;
 use crate::vm::moving::is_moving;
@@ -28,7 +28,7 @@ pub enum Way {
     Stay(NodeName),
     /// No node can take it: it is off until its own node is ready again.
     Wait(NoPlace),
-    /// No node can take it before others are placed that were on their way.
+    /// No node can take it before others are placed that were on their way, or before the node that sent it has done with it.
     Later(NoPlace),
     /// It was on its way down on the dead node, and is off now.
     Off,
@@ -64,7 +64,13 @@ fn plan(
     let is_expected = |vm: &VmRecord| is_lost(vm) && is_moving(&vm.state) && !is_free(vm.uuid);
     let staked = |vm: &&VmRecord| stake(cluster, vm, victim).is_some();
     let mut vms: Vec<&VmRecord> = cluster.vms.values().map(|vm| &**vm).filter(staked).collect();
-    vms.sort_by_key(|vm| (std::cmp::Reverse(vm.memory_mib()), vm.name.clone(), vm.uuid));
+    // Those that stay where they are have what they need there before others are given the rest.
+    let staying = |vm: &VmRecord| {
+        let runner = runner(cluster, vm, victim)?;
+        Some(runner.running.contains(&vm.uuid) || vm.is_assigned_to(&runner.name))
+    };
+    let size = |vm: &VmRecord| (std::cmp::Reverse(vm.memory_mib()), vm.name.clone(), vm.uuid);
+    vms.sort_by_key(|vm| (std::cmp::Reverse(staying(vm)), size(vm)));
     let mut promises = Promises::under_way_but(cluster, |vm| is_lost(vm) && !is_expected(vm));
     let some_are_expected = vms.iter().any(|vm| is_expected(vm));
     let rescue = |vm: &VmRecord| {
@@ -154,7 +160,7 @@ fn way(
     promises: &mut Promises,
 ) -> (Way, Option<Weighed>) {
     if let Some(runner) = runner(cluster, vm, victim) {
-        return (Way::Stay(runner.name.clone()), None);
+        return (stay(vm, runner, promises), None);
     }
     let need = Need { leaving: Some(victim), ..Need::of(vm) };
     // Where it was going is where somebody wanted it.
@@ -176,6 +182,21 @@ fn way(
         }
         Err(no_place) => (Way::Wait(no_place), weighed),
     }
+}
+
+/// What becomes of a VM that `runner` says it runs, or is at starting or ending.
+fn stay(vm: &VmRecord, runner: &NodeRecord, promises: &mut Promises) -> Way {
+    if runner.running.contains(&vm.uuid) {
+        return Way::Stay(runner.name.clone());
+    }
+    // Its guest has ended there, to go to the dead node, and others may have been given its memory since.
+    if !vm.is_assigned_to(&runner.name)
+        && let Err(unfit) = check_room(runner, vm.memory_mib(), promises)
+    {
+        return Way::Later(NoPlace { reasons: [(runner.name.clone(), unfit)].into() });
+    }
+    promises.reserve(&runner.name, &Need::of(vm));
+    Way::Stay(runner.name.clone())
 }
 
 /// Whether a node that does not take the VM now may do so in a moment: one that starts or takes back its own

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::node::{DaemonNote, NodeFigures};
+use crate::vm::moving::{MoveNote, MovePhase};
 use crate::vm::{VmRecord, VmState};
 use crate::{Uuid, domain::DomainSummary, records};
 
@@ -536,7 +537,7 @@ fn a_vm_that_moved_for_good_is_found_by_what_the_nodes_list() {
     for (name, number) in [("dead", 1), ("hv1", 2)] {
         Arc::make_mut(cluster.nodes.get_mut(name).unwrap()).running.push(Uuid::from_u128(number));
     }
-    assert_eq!(ways(&cluster), pairs(&[("vm1", "start hv2"), ("vm2", "stay hv1")]));
+    assert_eq!(ways(&cluster), pairs(&[("vm2", "stay hv1"), ("vm1", "start hv2")]));
 }
 
 #[test]
@@ -563,10 +564,10 @@ fn a_vm_that_was_on_its_way_is_started_where_it_was_going_or_stays_where_it_runs
     runs("dead", 5);
     runs("dead", 6);
     let expected = [
-        ("vm1", "start hv2"),
         ("vm2", "stay hv1"),
-        ("vm3", "start hv1"),
         ("vm4", "stay hv2"),
+        ("vm1", "start hv2"),
+        ("vm3", "start hv1"),
         ("vm5", "start hv1"),
         ("vm6", "start hv1"),
     ];
@@ -670,6 +671,44 @@ fn a_vm_that_was_given_to_another_node_is_freed_of_the_dead_nodes_locks_and_stay
 fn what_is_promised_to_others_on_their_way_is_not_promised_again() {
     let cluster = with_vms([vm(1, VmState::Start, "dead", 3000), vm(2, VmState::Start, "hv1", 3000)]);
     assert_eq!(ways(&cluster), pairs(&[("vm1", "wait")]), "vm2 is about to start on hv1");
+}
+
+/// VM `number` on its way between two nodes, in obedience to its present order.
+fn sent(number: u128, from: &str, to: &str, memory_mib: u64) -> VmRecord {
+    let record = vm(number, VmState::Migrate, to, memory_mib);
+    let note = MoveNote {
+        from: NodeName::new(from),
+        to: NodeName::new(to),
+        incarnation: record.incarnation,
+        request: record.state_version,
+        held: true,
+        phase: MovePhase::ShuttingDown,
+        attempt: 0,
+        seconds: 0,
+        total_bytes: 0,
+        processed_bytes: 0,
+        remaining_bytes: 0,
+        why: String::new(),
+    };
+    VmRecord { moving: Some(note), ..record }
+}
+
+/// Found by the simulation.
+#[test]
+fn a_vm_that_was_shut_down_to_be_moved_keeps_its_memory_where_it_may_be_called_back_to() {
+    let lost = vm(1, VmState::Start, "dead", 3000);
+    let mut cluster = with_vms([lost.clone(), sent(2, "hv1", "hv2", 2000)]);
+    assert_eq!(ways(&cluster), pairs(&[("vm1", "wait")]), "it may be back on hv1 in a moment");
+    Arc::make_mut(cluster.nodes.get_mut("hv1").unwrap()).running.push(Uuid::from_u128(2));
+    assert_eq!(ways(&cluster), pairs(&[("vm1", "start hv1")]), "it is counted where it runs");
+
+    let mut cluster = with_vms([lost, sent(2, "hv1", "dead", 2000)]);
+    let stays = pairs(&[("vm2", "stay hv1"), ("vm1", "wait")]);
+    Arc::make_mut(cluster.nodes.get_mut("hv1").unwrap()).working_on.push(Uuid::from_u128(2));
+    assert_eq!(ways(&cluster), stays, "and also if it is called back now");
+    cluster.vms.insert(Uuid::from_u128(3), Arc::new(vm(3, VmState::Start, "hv1", 2500)));
+    let waits = pairs(&[("vm2", "later"), ("vm1", "wait")]);
+    assert_eq!(ways(&cluster), waits, "others have been given its memory since");
 }
 
 fn tells(cluster: &mut Cluster, name: &str, address: &str) {
