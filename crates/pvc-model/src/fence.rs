@@ -1,9 +1,9 @@
 //! Dead nodes: who is taken for dead, what is done to make sure, and in what order.
 //!
 //! ```text
-//!  run ──silent──▶ dead ──proof──▶ fenced, fence-flush ──VMs placed──▶ fenced, flushed ──▶ power on
-//!                   │                                                                        │
-//!                   └── a new stamp, or another state: it lives, nothing more is done ◀──────┘
+//!  init, run ──silent──▶ dead ──proof──▶ fenced, fence-flush ──VMs placed──▶ fenced, flushed ──▶ power on
+//!                         │                                                                        │
+//!                         └── a new stamp, or another state: it lives, nothing more is done ◀──────┘
 //! ```
 //!
 //! The state that everybody sees is the node's record; what one fencer knows beside it is a [`Mind`]
@@ -16,6 +16,7 @@
 //! - Nothing is recovered without a proof of death (I3): a BMC that says the power is off, twice or after
 //!   it was told to cut it.
 
+mod cuts;
 mod rescue;
 mod sightings;
 
@@ -27,6 +28,7 @@ use crate::cluster::Cluster;
 use crate::node::{DaemonState, DomainState, NodeRecord, NodeRole};
 use crate::vm::backoff::Backoff;
 
+pub use cuts::Cuts;
 pub use rescue::{Rescue, Way, is_awaited, is_lock_of_the_dead, rescues, rescues_while, weighed_rescues};
 pub use sightings::Sightings;
 
@@ -164,6 +166,12 @@ impl Mind {
         self.may_be_off = true;
     }
 
+    /// It has stamped since it was taken up.
+    fn has_stamped(&mut self) {
+        let switching_on = std::mem::take(&mut self.switching_on);
+        *self = Mind { may_be_off: self.may_be_off, switching_on, ..Mind::default() };
+    }
+
     /// It was switched on again.
     pub fn was_switched_on(&mut self) {
         (self.cut_off, self.may_be_off) = (false, false);
@@ -202,9 +210,11 @@ pub struct Plan {
 /// Forgets what no longer holds: a node that has stamped since, or has another state, is no concern.
 pub fn observe(view: &View<'_>, minds: &mut BTreeMap<NodeName, Mind>) {
     minds.retain(|name, mind| {
-        let Some(node) = view.cluster.nodes.get(name) else { return mind.busy };
-        let same_stamp = mind.taken_up.is_none_or(|(stamp, _)| stamp == node.keepalives);
-        mind.busy || (same_stamp && is_concern(view, node, Some(mind)))
+        let Some(node) = view.cluster.nodes.get(name).filter(|_| !mind.busy) else { return mind.busy };
+        if mind.taken_up.is_some_and(|(stamp, _)| stamp != node.keepalives) {
+            mind.has_stamped();
+        }
+        is_concern(view, node, Some(mind))
     });
     // A daemon that says it runs has begun after all that was known of the power.
     let runs = |name: &NodeName| {
@@ -263,8 +273,9 @@ fn is_concern(view: &View<'_>, node: &NodeRecord, mind: Option<&Mind>) -> bool {
     let is_silent = view.sightings.silent(&node.name) >= suspicious;
     match node.daemon_state {
         // It started again in the moment in which its power was cut: nobody else knows that it is off.
-        DaemonState::Init => mind.is_some_and(|mind| mind.may_be_off),
-        DaemonState::Run | DaemonState::Dead => is_silent,
+        DaemonState::Init if mind.is_some_and(|mind| mind.may_be_off) => true,
+        DaemonState::Init | DaemonState::Run => node.owes_stamps() && is_silent,
+        DaemonState::Dead => is_silent,
         DaemonState::Fenced => is_silent && (is_being_recovered(node) || wants_power(node)),
         _ => false,
     }
@@ -294,9 +305,9 @@ pub fn is_recovering(cluster: &Cluster) -> bool {
 fn decide(view: &View<'_>, node: &NodeRecord, mind: &Mind) -> Option<Step> {
     let due = |backoff: &Backoff| backoff.wait_until(view.now).is_none();
     match node.daemon_state {
-        DaemonState::Run => Some(Step::Suspect { stamp: node.keepalives }),
+        DaemonState::Init if mind.may_be_off => due(&mind.switching_on).then_some(Step::PowerOn),
+        DaemonState::Init | DaemonState::Run => Some(Step::Suspect { stamp: node.keepalives }),
         DaemonState::Dead => prove(view, node, mind),
-        DaemonState::Init => (mind.may_be_off && due(&mind.switching_on)).then_some(Step::PowerOn),
         // A recovery that does not work out may need what stands still in the dead machine: its disks.
         DaemonState::Fenced
             if wants_power(node)

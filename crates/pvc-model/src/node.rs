@@ -52,7 +52,7 @@ word! {
 }
 
 word! {
-    /// The node daemon's own state. Only a node in `run` can be suspected of being dead.
+    /// The node daemon's own state. Whether it can be suspected of being dead says [`NodeRecord::owes_stamps`].
     DaemonState {
         Init = "init",
         Run = "run",
@@ -135,6 +135,8 @@ pub struct DaemonNote {
     pub runs_guests: bool,
     /// Whether it lets a guest go on that came from another node held, and only then.
     pub takes_held_guests: bool,
+    /// Whether it stamps from the moment on at which it says that it starts.
+    pub stamps_while_starting: bool,
 }
 
 /// What the tree records about a node. Numbers that could not be read are 0 and named in `defects`.
@@ -198,6 +200,17 @@ impl NodeRecord {
     /// Whether a guest that is sent here may be left held until it belongs here.
     pub fn takes_held_guests(&self) -> bool {
         self.runs_our_daemon() && self.daemon.as_ref().is_some_and(|note| note.takes_held_guests)
+    }
+
+    /// Whether its daemon writes stamps in its present state: if none comes for long, it may be dead. An older peer that
+    /// starts writes none.
+    pub fn owes_stamps(&self) -> bool {
+        let stamps_while_starting = || self.daemon.as_ref().is_some_and(|note| note.stamps_while_starting);
+        match self.daemon_state {
+            DaemonState::Run => true,
+            DaemonState::Init => self.runs_our_daemon() && stamps_while_starting(),
+            _ => false,
+        }
     }
 
     /// Whether guests can run here, as far as anybody has said.

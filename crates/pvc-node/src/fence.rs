@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use pvc_model::NodeName;
-use pvc_model::fence::{self, Mind, Plan, Sightings, Step};
+use pvc_model::fence::{self, Cuts, Mind, Plan, Sightings, Step};
 use pvc_store::{LockGuard, StoreError};
 use tokio::task::{self, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -39,6 +39,7 @@ struct Fencer {
     actor: Actor,
     sightings: Sightings,
     minds: BTreeMap<NodeName, Mind>,
+    cuts: Cuts,
     lock: Option<Arc<LockGuard>>,
     waiting_for_lock: JoinSet<Result<LockGuard, StoreError>>,
     under_way: JoinSet<Done>,
@@ -64,6 +65,7 @@ impl Fencer {
             sightings: Sightings::new(&shared.settings.fencing),
             shared,
             minds: BTreeMap::new(),
+            cuts: Cuts::default(),
             lock: None,
             waiting_for_lock: JoinSet::new(),
             under_way: JoinSet::new(),
@@ -103,8 +105,9 @@ impl Fencer {
             self.minds.retain(|_, mind| mind.busy);
         }
         if session.is_none() {
-            return;
+            return self.cuts.due(now).into_iter().for_each(|node| self.switch_on_without_store(node));
         }
+        self.cuts.observe(&cluster);
         let view = fence::View {
             me: shared.name(),
             cluster: &cluster,
@@ -137,6 +140,13 @@ impl Fencer {
         self.watch(node, step, work);
     }
 
+    fn switch_on_without_store(&mut self, node: NodeName) {
+        if self.minds.get(&node).is_none_or(|mind| !mind.busy) {
+            let work = self.actor.clone().switch_on_without_store(node.clone());
+            self.watch(node, Step::PowerOn, work);
+        }
+    }
+
     fn watch(&mut self, node: NodeName, step: Step, work: impl Future<Output = Done> + Send + 'static) {
         self.minds.entry(node.clone()).or_default().busy = true;
         self.steps.push((self.under_way.spawn(work).id(), node, step));
@@ -156,6 +166,9 @@ impl Fencer {
         let id = done.as_ref().map_or_else(JoinError::id, |(id, _)| *id);
         let begun =
             self.steps.iter().position(|(other, ..)| *other == id).map(|at| self.steps.swap_remove(at));
+        if let Some((_, node, Step::CutPower { stamp })) = &begun {
+            self.cuts.cut(node.clone(), *stamp, self.shared.now());
+        }
         let Done { node, ended } = match (done, begun) {
             (Ok((_, done)), _) => done,
             // The actor catches the panics of its steps; this one is of what it did about one.
@@ -168,6 +181,11 @@ impl Fencer {
         };
         let now = self.shared.now();
         let interval = self.shared.settings.fencing.keepalive_interval;
+        match ended {
+            Ended::SwitchedOn => self.cuts.was_switched_on(&node),
+            Ended::NotSwitchedOn => self.cuts.could_not_switch_on(&node, now),
+            _ => {}
+        }
         let mind = self.minds.entry(node).or_default();
         mind.busy = false;
         match ended {

@@ -38,6 +38,16 @@ pub(crate) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
     }
 }
 
+/// Stamps while the daemon starts, for as long as it is polled: one that dies then is missed as any other is.
+pub(crate) async fn while_starting(shared: &Shared) {
+    let interval = shared.settings.keepalive_interval;
+    loop {
+        let stamp = shared.store.stamp(shared.name(), shared.ports.clock.wall().as_secs());
+        let was_written = matches!(shared.within(interval, stamp).await, Some(Ok(())));
+        shared.sleep(if was_written { interval } else { RETRY.min(interval) }).await;
+    }
+}
+
 async fn stamp_regularly(shared: &Shared, shutdown: &CancellationToken) {
     let interval = shared.settings.keepalive_interval;
     let mut session = shared.store.session();

@@ -161,6 +161,7 @@ impl Shared {
             storage_address: settings.storage_address.clone(),
             runs_guests: settings.subsystems.hypervisor,
             takes_held_guests: true,
+            stamps_while_starting: true,
         };
         Report::Daemon(self.name().clone(), note, self.runs_with.get().cloned())
     }

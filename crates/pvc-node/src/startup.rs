@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::bmc;
 use crate::filter;
+use crate::keepalive;
 use crate::network;
 use crate::node::{NodeError, Waiting};
 use crate::primary;
@@ -111,8 +112,6 @@ async fn make_folders(settings: &NodeSettings) -> Result<(), NodeError> {
 
 /// The steps with the store at hand, up to where the tasks begin.
 pub(crate) async fn after_store(shared: &Arc<Shared>, waiting: &Waiting) -> Result<(), NodeError> {
-    let settings = &shared.settings;
-    let coordinator = settings.role == NodeRole::Coordinator;
     step("cluster", When::Always, require_cluster(shared, waiting)).await?;
     step("only daemon", When::Always, claim_name(shared)).await?;
     step("schema", When::Always, agree_on_schema(shared)).await?;
@@ -122,6 +121,17 @@ pub(crate) async fn after_store(shared: &Arc<Shared>, waiting: &Waiting) -> Resu
     })
     .await?;
     step("node record", When::Always, async { set_up_node(shared).await.map_err(NodeError::from) }).await?;
+    tokio::select! {
+        biased;
+        done = with_record(shared) => done,
+        () = keepalive::while_starting(shared) => unreachable!("it stamps without an end"),
+    }
+}
+
+/// The steps of a node that the others know to be starting.
+async fn with_record(shared: &Arc<Shared>) -> Result<(), NodeError> {
+    let settings = &shared.settings;
+    let coordinator = settings.role == NodeRole::Coordinator;
     step(
         "cluster name",
         When::only_if(!settings.cluster_name.is_empty(), "it has no name"),

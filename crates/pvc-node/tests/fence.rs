@@ -703,12 +703,14 @@ async fn a_node_that_takes_its_vms_back_and_the_recovery_of_their_sender_do_not_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_recovery_does_not_wait_for_ever_for_a_node_that_died_as_it_started() {
+async fn a_recovery_does_not_wait_for_ever_for_an_older_node_that_died_as_it_started() {
     let mut three = Three::start(|_| {}).await;
     let vm = three.run_vm(1, 3).await;
     three.write(vm, [VmChange::NodeLimit(vec![NodeName::new("hv2"), NodeName::new("hv3")])]).await;
     three.lose(2, true).await;
     let mut starts = Changes::new();
+    // An older daemon does not stamp while it starts, so nobody takes it for dead.
+    starts.node(&NodeName::new("hv2"), NodeChange::Version("1.0.3".to_owned()));
     starts.node(&NodeName::new("hv2"), NodeChange::Daemon(DaemonState::Init));
     three.eyes().change(starts).await;
     three.lose(3, true).await;
@@ -725,6 +727,8 @@ async fn a_vm_on_its_way_that_has_no_place_yet_is_called_back_to_the_dead_node()
     let vm = three.run_vm(1, 3).await;
     three.lose(2, true).await;
     let mut starts = Changes::new();
+    // An older daemon does not stamp while it starts, so nobody takes it for dead.
+    starts.node(&NodeName::new("hv2"), NodeChange::Version("1.0.3".to_owned()));
     starts.node(&NodeName::new("hv2"), NodeChange::Daemon(DaemonState::Init));
     three.eyes().change(starts).await;
     let nodes = vec![NodeName::new("hv2"), NodeName::new("hv3")];

@@ -517,6 +517,21 @@ impl Cluster {
         self.world.with(crate::state::State::heal);
     }
 
+    /// Whether the coordinators without `host` that have power, and that nobody takes for dead, are a quorum.
+    pub(crate) fn have_quorum_without(&self, host: usize) -> bool {
+        let view = self.view();
+        let taken_for_dead = |host: usize| {
+            let node = view.nodes.get(self.shape.host_name(host).as_str());
+            node.is_none_or(|node| matches!(node.daemon_state, DaemonState::Dead | DaemonState::Fenced))
+        };
+        let coordinators: Vec<usize> =
+            (0..self.shape.hosts.len()).filter(|host| self.shape.hosts[*host].is_coordinator).collect();
+        let is_well = |other: &&usize| {
+            **other != host && self.world.with(|state| state.hosts[**other].on) && !taken_for_dead(**other)
+        };
+        2 * coordinators.iter().filter(is_well).count() > coordinators.len()
+    }
+
     /// The host dies, and is not to be switched on again before everything heals.
     pub(crate) fn breaks_down(&self, host: usize) {
         self.world.with(|state| {

@@ -23,6 +23,9 @@ use crate::truth::Violation;
 /// After everything is well again, all that should run has to run by then.
 const PROGRESS: Duration = Duration::from_secs(15 * 60);
 
+/// The others are given so long to have a quorum without the machine that is to die.
+const RECOVERS: Duration = Duration::from_secs(5 * 60);
+
 /// How long it has to stay so.
 const STAYS: Duration = Duration::from_secs(60);
 
@@ -133,13 +136,21 @@ impl Case {
         let Some(dead) = dead.filter(|_| chance.happens(500)) else { return Ok(()) };
         cluster.heal();
         cluster.pass(chance.seconds(0, 120)).await?;
+        // Without a quorum nobody makes up for anything.
+        let end = cluster.now() + RECOVERS;
+        while !cluster.have_quorum_without(dead) {
+            if cluster.now() >= end {
+                return Ok(());
+            }
+            cluster.pass(Duration::from_secs(1)).await?;
+        }
         cluster.breaks_down(dead);
         let name = self.shape.host_name(dead);
         let watched = |cluster: &Cluster| cluster.not_made_up_for(dead);
         settles(cluster, &format!("progress without {name}"), watched, Cluster::end_maintenance).await
     }
 
-    /// Whether the others have a quorum without it.
+    /// Whether the others can have a quorum without it.
     fn is_dispensable(&self, host: usize) -> bool {
         let all = self.shape.hosts.iter().filter(|host| host.is_coordinator).count();
         2 * (all - usize::from(self.shape.hosts[host].is_coordinator)) > all
@@ -269,11 +280,13 @@ impl Cluster {
         if view.config.primary.as_ref().is_none_or(|primary| *primary == dead_node.name) {
             left.push("nobody who lives is primary".to_owned());
         }
-        // One that had said that it stops or starts is not taken for dead; and one whose BMC has said that it is another
+        // One that had said that it stops is not taken for dead, nor an older one that starts; and one whose BMC has said that it is another
         // machine's is not proven dead.
         let may_stay = match dead_node.daemon_state {
             DaemonState::Dead if dead_node.ipmi_hostname.is_empty() => true,
-            DaemonState::Run | DaemonState::Dead => {
+            DaemonState::Run | DaemonState::Dead | DaemonState::Init
+                if dead_node.daemon_state == DaemonState::Dead || dead_node.owes_stamps() =>
+            {
                 left.push(format!("{dead_name} is {}", dead_node.daemon_state));
                 return left;
             }

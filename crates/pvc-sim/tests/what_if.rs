@@ -149,6 +149,7 @@ impl Records {
             version: "0.2.0".to_owned(),
             runs_guests: true,
             takes_held_guests: true,
+            stamps_while_starting: true,
             ..DaemonNote::default()
         };
         let reports = vec![Report::Figures(name.clone(), figures), Report::Daemon(name, note, None)];

@@ -15,6 +15,8 @@ struct Note {
     /// Not there in notes of daemons that do not.
     #[serde(default)]
     takes_held_guests: bool,
+    #[serde(default)]
+    stamps_while_starting: bool,
     /// Not there while that is not known, as with all that follows.
     #[serde(default)]
     accelerator: Option<String>,
@@ -33,6 +35,7 @@ pub(crate) fn text(daemon: &DaemonNote, hypervisor: Option<&HypervisorNote>) -> 
         storage_address: daemon.storage_address.clone(),
         runs_guests: Some(daemon.runs_guests),
         takes_held_guests: daemon.takes_held_guests,
+        stamps_while_starting: daemon.stamps_while_starting,
         accelerator: hypervisor.map(|note| note.accelerator.clone()),
         kvm_refused: hypervisor.and_then(|note| note.kvm_refused.clone()),
         libvirt_version: version(|note| &note.libvirt_version),
@@ -49,6 +52,7 @@ pub(crate) fn read(text: &str) -> Option<(DaemonNote, Option<HypervisorNote>)> {
         storage_address: note.storage_address,
         runs_guests: note.runs_guests.unwrap_or(true),
         takes_held_guests: note.takes_held_guests,
+        stamps_while_starting: note.stamps_while_starting,
     };
     let hypervisor = note.accelerator.map(|accelerator| HypervisorNote {
         accelerator,

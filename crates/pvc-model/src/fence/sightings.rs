@@ -29,11 +29,11 @@ pub struct Sightings {
     nodes: BTreeMap<NodeName, Sighting>,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Sighting {
     stamp: i32,
-    /// Whether its record said that it runs.
-    runs: bool,
+    /// What its record said of its daemon.
+    state: DaemonState,
     /// The silence before the present connection, as long as this observer ran; `None` if there is none.
     before: Option<Duration>,
     /// The silence in the present connection.
@@ -48,7 +48,7 @@ impl Sighting {
     fn of(node: &NodeRecord) -> Self {
         Sighting {
             stamp: node.keepalives,
-            runs: runs(node),
+            state: node.daemon_state.clone(),
             before: None,
             heard: Duration::ZERO,
             witnessed: Duration::ZERO,
@@ -79,8 +79,8 @@ impl Sightings {
         Sightings { carried: rules.carried(), writes_within, ..Sightings::default() }
     }
 
-    /// Looks at everybody's stamp at `now`, by the observer's monotonic clock. One that says it runs is heard with that:
-    /// its first stamp may come a moment later.
+    /// Looks at everybody's stamp at `now`, by the observer's monotonic clock. One that says that it starts or runs is heard with
+    /// that: its first stamp may come a moment later.
     ///
     /// `session` is the observer's with the store, while it is connected. Without a connection nobody is heard. In
     /// another session than the last all silence is forgotten: the others may have been heard while this observer was
@@ -103,12 +103,13 @@ impl Sightings {
         let wrote = |(name, seen): (&NodeName, &Sighting)| cluster.nodes[name].keepalives != seen.stamp;
         let is_witnessed = self.nodes.iter().any(wrote);
         for (name, node) in &cluster.nodes {
-            let is_same = |seen: &&mut Sighting| seen.stamp == node.keepalives && (seen.runs || !runs(node));
+            let is_same =
+                |seen: &&mut Sighting| seen.stamp == node.keepalives && !says_it_lives(&seen.state, node);
             let Some(seen) = self.nodes.get_mut(name).filter(is_same) else {
                 self.nodes.insert(name.clone(), Sighting::of(node));
                 continue;
             };
-            seen.runs = runs(node);
+            seen.state = node.daemon_state.clone();
             seen.listen(listened, is_witnessed, self.writes_within);
             // The client of an older daemon may rest for most of a minute before it looks for the store again.
             if seen.before.is_some() && !node.runs_our_daemon() {
@@ -127,6 +128,7 @@ impl Sightings {
     }
 }
 
-fn runs(node: &NodeRecord) -> bool {
-    node.daemon_state == DaemonState::Run
+/// Whether `node` has said that it starts or runs since its state was `before`.
+fn says_it_lives(before: &DaemonState, node: &NodeRecord) -> bool {
+    node.daemon_state != *before && matches!(node.daemon_state, DaemonState::Init | DaemonState::Run)
 }

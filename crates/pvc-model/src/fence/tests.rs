@@ -144,6 +144,32 @@ fn only_a_running_node_is_suspected_and_never_oneself() {
 }
 
 #[test]
+fn one_of_ours_that_starts_is_suspected_once_it_has_been_silent_since_it_said_so() {
+    let mut fencer = Fencer::watching([node("hv1", DaemonState::Run), our_node("hv2", DaemonState::Stop)]);
+    fencer.after(300);
+    fencer.edit("hv2", |node| node.daemon_state = DaemonState::Init);
+    assert_eq!(fencer.after(30), []);
+    assert_eq!(fencer.after(2), [(NodeName::new("hv2"), Step::Suspect { stamp: 7 })]);
+    fencer.edit("hv2", |node| node.keepalives += 1);
+    assert_eq!(fencer.after(29), [], "it stamps: it only takes its time");
+}
+
+#[test]
+fn of_a_daemon_that_does_not_stamp_while_it_starts_silence_says_nothing() {
+    let older: [fn(&mut NodeRecord); 3] = [
+        |node| node.daemon = None,
+        |node| node.pvc_version = "1.0.3".to_owned(),
+        |node| node.daemon.as_mut().expect("it is ours").stamps_while_starting = false,
+    ];
+    for older in older {
+        let mut starting = our_node("hv2", DaemonState::Init);
+        older(&mut starting);
+        let mut fencer = Fencer::watching([node("hv1", DaemonState::Run), starting]);
+        assert_eq!(fencer.after(600), []);
+    }
+}
+
+#[test]
 fn zero_intervals_mean_never() {
     let mut fencer = Fencer::watching([node("hv1", DaemonState::Run), node("hv2", DaemonState::Run)]);
     fencer.rules.fence_intervals = 0;
@@ -165,14 +191,15 @@ fn who_lost_its_session_or_was_frozen_has_not_listened() {
     assert_eq!(fencer.after(1).len(), 1);
 }
 
+fn our_node(name: &str, daemon_state: DaemonState) -> NodeRecord {
+    let version = "0.2.0".to_owned();
+    let note = DaemonNote { version: version.clone(), stamps_while_starting: true, ..DaemonNote::default() };
+    NodeRecord { daemon: Some(note), pvc_version: version, ..node(name, daemon_state) }
+}
+
 /// `hv1` fences, `hv2` is one of ours.
 fn with_our_node() -> Fencer {
-    let note = |node: NodeRecord| NodeRecord {
-        daemon: Some(DaemonNote { version: "0.2.0".to_owned(), ..DaemonNote::default() }),
-        pvc_version: "0.2.0".to_owned(),
-        ..node
-    };
-    Fencer::watching([node("hv1", DaemonState::Run), note(node("hv2", DaemonState::Run))])
+    Fencer::watching([node("hv1", DaemonState::Run), our_node("hv2", DaemonState::Run)])
 }
 
 #[test]
@@ -826,6 +853,15 @@ fn a_node_that_starts_while_its_power_is_cut_is_switched_on_again() {
 }
 
 #[test]
+fn a_stamp_of_a_starting_node_does_not_say_that_its_power_stayed_on() {
+    let mut fencer = with_dead_node();
+    fencer.after(30);
+    fencer.mind("hv2").may_be_cut_off();
+    fencer.edit("hv2", |node| (node.daemon_state, node.keepalives) = (DaemonState::Init, 8));
+    assert_eq!(fencer.after(1), [(NodeName::new("hv2"), Step::PowerOn)]);
+}
+
+#[test]
 fn what_is_recorded_of_an_earlier_fence_is_not_this_ones() {
     let due = |stamp| FenceNote { stamp, proven_at: Some(5), power: PowerAfter::Due, ..FenceNote::default() };
     for (stamp, expected) in [(Some(7), Some(Step::PowerOn)), (Some(6), None), (None, Some(Step::PowerOn))] {
@@ -883,4 +919,27 @@ fn of_a_fenced_node_that_lives_nobody_says_that_it_is_to_be_switched_on() {
     assert_eq!(power(8, PowerAfter::Due), None);
     assert_eq!(power(8, PowerAfter::SwitchedOn), Some(PowerAfter::SwitchedOn));
     assert_eq!(power(8, PowerAfter::Untouched), Some(PowerAfter::Untouched));
+}
+
+#[test]
+fn what_was_cut_off_is_switched_on_without_the_store_until_a_record_says_more() {
+    let (hv2, second) = (NodeName::new("hv2"), Duration::from_secs(1));
+    let mut cuts = Cuts::default();
+    cuts.cut(hv2.clone(), 7, 100 * second);
+    let silent = cluster([node("hv2", DaemonState::Dead)]);
+    cuts.observe(&silent);
+    assert_eq!(cuts.due(129 * second), []);
+    assert_eq!(cuts.due(130 * second), [hv2.clone()]);
+    cuts.could_not_switch_on(&hv2, 130 * second);
+    assert_eq!(cuts.due(130 * second), [], "its BMC is left alone for a moment");
+    assert_eq!(cuts.due(131 * second), [hv2.clone()]);
+    let mut switched_on = cuts.clone();
+    switched_on.was_switched_on(&hv2);
+    assert_eq!(switched_on.due(200 * second), []);
+    let lives = NodeRecord { keepalives: 8, ..node("hv2", DaemonState::Dead) };
+    for says_more in [node("hv2", DaemonState::Fenced), node("hv2", DaemonState::Init), lives] {
+        let mut cuts = cuts.clone();
+        cuts.observe(&cluster([says_more]));
+        assert_eq!(cuts.due(200 * second), []);
+    }
 }

@@ -91,6 +91,30 @@ impl Actor {
         Done { node, ended }
     }
 
+    /// Switches on what this fencer has cut off, perhaps with the store's quorum: nothing of it can be recorded.
+    pub async fn switch_on_without_store(self, node: NodeName) -> Done {
+        let work = async {
+            let bmc = self.bmc(&node)?;
+            Some(self.shared.ports.power.switch_on(&bmc).await)
+        };
+        let ended = match self.shared.within(BMC_DEADLINE, work).await.flatten() {
+            Some(Ok(())) => {
+                tracing::warn!(
+                    %node,
+                    "the store has not answered since the power of this node was cut; it is switched on again, in case \
+                     that its server is needed"
+                );
+                Ended::SwitchedOn
+            }
+            Some(Err(error)) => {
+                tracing::error!(%node, %error, "a node that was cut off could not be switched on again; it is tried again");
+                Ended::NotSwitchedOn
+            }
+            None => Ended::NotSwitchedOn,
+        };
+        Done { node, ended }
+    }
+
     async fn step(&self, node: &NodeName, step: &Step, lock: &LockGuard) -> Ended {
         let now = match self.shared.store.fresh().await {
             Ok(cluster) => cluster,
@@ -117,7 +141,8 @@ impl Actor {
     async fn suspect(&self, record: &NodeRecord, stamp: i32) -> Ended {
         let node = &record.name;
         let decide = |cluster: &Cluster| {
-            let record = at_stamp(cluster, node, DaemonState::Run, stamp).ok_or(Moot)?;
+            let is_silent = |record: &&Arc<NodeRecord>| record.owes_stamps() && record.keepalives == stamp;
+            let record = cluster.nodes.get(node).filter(is_silent).ok_or(Moot)?;
             let mut changes = Changes::new();
             changes.expect(Expect::NodeDaemon(node.clone()));
             changes.node(node, NodeChange::Daemon(DaemonState::Dead));
