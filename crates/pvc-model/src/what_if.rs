@@ -72,7 +72,7 @@ pub enum Hindrance {
     NoQuorum(Coordinators),
     #[error("the cluster is in maintenance: no fence begins until that ends")]
     Maintenance,
-    #[error("its daemon is in state `{0}`: only a node in `run` is ever taken for dead")]
+    #[error("its daemon is in state `{0}`: only the death of a node in `run` is foretold")]
     NotInRun(DaemonState),
     #[error("no BMC is recorded for it: its death cannot be proven")]
     NoBmc,
@@ -464,7 +464,7 @@ mod tests {
 
         let mut starting = three();
         edit(&mut starting, "hv3", |node| node.daemon_state = DaemonState::Init);
-        let words = "its daemon is in state `init`: only a node in `run` is ever taken for dead";
+        let words = "its daemon is in state `init`: only the death of a node in `run` is foretold";
         assert_eq!(said(&starting, &rules()), [words]);
 
         let mut weak = three();

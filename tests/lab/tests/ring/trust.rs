@@ -32,6 +32,61 @@ for node in "$@"; do
 done
 "#;
 
+/// What nodes have for each other, as network and port: ZooKeeper, libvirt, Patroni; Ceph's monitors and OSDs.
+const BETWEEN_NODES: &str = "1:2181 1:3888 1:16509 1:8008 2:3300 2:6789 2:6800";
+
+/// A machine of somebody else's on the networks of the cluster and of its storage, in the switch room.
+const STRANGE_MACHINE: &str =
+    "ip address replace 10.99.1.77/24 dev cluster && ip address replace 10.99.2.77/24 dev storage";
+const NO_STRANGE_MACHINE: &str =
+    "ip address del 10.99.1.77/24 dev cluster; ip address del 10.99.2.77/24 dev storage; true";
+
+/// As a guest is attached to the bridges of these networks: another machine's stack behind a port of each.
+const STRANGE_GUEST: &str = "set -e
+ip netns add guest
+for network in 1:brcluster 2:brstorage; do
+    number=${network%:*} bridge=${network#*:}
+    ip link add tap-$number type veth peer name eth$number netns guest
+    ip link set tap-$number master $bridge up
+    ip -n guest address add 10.99.$number.78/24 dev eth$number
+    ip -n guest link set eth$number up
+done";
+const NO_STRANGE_GUEST: &str = "ip netns del guest || true";
+
+#[test]
+fn a_stranger_and_a_guest_on_the_clusters_networks_reach_nothing_that_nodes_have_for_each_other() {
+    let lab = Lab::whole();
+    lab.on("pvchv1", NO_STRANGE_GUEST).ok();
+    lab.on("switch", STRANGE_MACHINE).ok();
+    lab.on("pvchv1", STRANGE_GUEST).ok();
+    for node in NODES {
+        let number = node.trim_start_matches("pvchv");
+        // Those that take a connection, in the order of the list.
+        let knock = format!(
+            "for at in {BETWEEN_NODES}; do
+                timeout 3 bash -c \"</dev/tcp/10.99.${{at%:*}}.{number}/${{at#*:}}\" 2>/dev/null && touch /tmp/$at &
+            done
+            wait
+            for at in {BETWEEN_NODES}; do rm /tmp/$at 2>/dev/null && echo -n \"$at \"; done; true"
+        );
+        assert_eq!(lab.on(lab.witness(node), &knock).ok().trim(), BETWEEN_NODES, "a node reaches {node}");
+        assert_eq!(lab.on("switch", &knock).ok(), "", "a stranger reaches {node}");
+        let guest = format!("ip netns exec guest bash -c '{knock}'");
+        assert_eq!(lab.on("pvchv1", &guest).ok(), "", "a guest on pvchv1 reaches {node}");
+        // It is the port that is shut, not the way.
+        for network in [1, 2] {
+            let ping = format!("ping -c 1 -W 2 10.99.{network}.{number}");
+            lab.on("switch", &ping).ok();
+            lab.on("pvchv1", &format!("ip netns exec guest {ping}")).ok();
+        }
+        lab.on(node, "nft list table inet pvc-hosts | grep -q 'counter packets [1-9]'").ok();
+    }
+    lab.on("pvchv1", NO_STRANGE_GUEST).ok();
+    lab.on("switch", NO_STRANGE_MACHINE).ok();
+    let faults = lab.json(&["cluster", "fault", "list"]).expect("the API answers").to_string();
+    assert!(!faults.contains("FIREWALL"), "{faults}");
+}
+
 #[test]
 fn a_running_cluster_is_closed_by_a_password_and_goes_over_to_tls_under_its_guests() {
     let lab = Lab::whole();
