@@ -638,6 +638,20 @@ async fn a_vm_that_is_being_stopped_is_disabled_when_its_guest_is_gone() {
     world.is_disabled_when_its_guest_is_gone(&outcome).await;
 }
 
+/// Found by a seed: a disabled VM was to be started with its node, which never does that.
+#[tokio::test(start_paused = true)]
+async fn a_vm_that_a_flush_shut_down_before_the_order_was_heard_waits_for_nothing_once_it_is_disabled() {
+    let world = World::with_nodes(&["hv1"]).await;
+    world.define("web1", UUID).await;
+    world.state(VmState::Start).await;
+    world.running("hv1", &[UUID]).await;
+    let outcome =
+        vm::set_state(&world.store, "web1", StateAsk::new(StateRequest::Disable, false)).await.unwrap();
+    world.write(|changes| _ = changes.vm(UUID, VmChange::Autostart(true))).await;
+    world.is_disabled_when_its_guest_is_gone(&outcome).await;
+    assert!(!world.vm().autostart);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_vm_that_does_not_stop_or_is_started_again_is_not_disabled() {
     let world = World::with_nodes(&["hv1"]).await;

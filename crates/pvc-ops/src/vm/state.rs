@@ -326,6 +326,10 @@ pub async fn finish_disable(
                 VmState::Disable => {}
                 VmState::Stop | VmState::Fail => {
                     changes.vm(uuid, VmChange::State(VmState::Disable));
+                    // A flush may have shut it down before the order was heard.
+                    if record.autostart {
+                        changes.vm(uuid, VmChange::Autostart(false));
+                    }
                 }
                 state => return Err(StateRefusal::Turned { vm, state: state.clone() }),
             }
