@@ -459,11 +459,12 @@ fn decide_foreign(view: &View<'_>, record: &VmRecord, guest: &Seen, mind: &Mind)
         _ if is_given_up => Decision::step(Step::Destroy(WhyDestroy::AssignedElsewhere)),
         // One that was arriving when it was given another node is still its sender's.
         VmState::Migrate | VmState::MigrateLive => match &record.node {
+            // Sent on before it was let go on: what stands still cannot be sent.
+            Some(_) if is_left_with(view, record, guest) => Decision::step(Step::Resume),
+            Some(_) if is_held_since_handover(view, record, guest) => Decision::nothing(),
             Some(to) if guest.condition == Condition::Running || was_here(view, record) => {
                 Decision::step(Step::Send(to.clone()))
             }
-            // Sent on before it was taken over.
-            Some(_) if is_left_with(view, record, guest) => Decision::step(Step::Resume),
             _ => Decision::nothing(),
         },
         VmState::Shutdown => power_off(view, record, guest, mind),
@@ -481,9 +482,13 @@ fn is_held_until_handed_over(view: &View<'_>, record: &VmRecord, guest: &Seen) -
 /// sender has it no more, and any other that sent it here after that would have said so.
 fn is_left_with(view: &View<'_>, record: &VmRecord, guest: &Seen) -> bool {
     let is_nowhere_else = || runners(view.cluster, record.uuid, view.node).next().is_none();
-    guest.condition == Condition::Paused
-        && (is_handed_over(record, view.node)
-            || note_of_handover(record, view.node).is_some() && is_nowhere_else())
+    is_held_since_handover(view, record, guest) && (is_handed_over(record, view.node) || is_nowhere_else())
+}
+
+/// Whether the guest stands still since it was handed over to this node: as soon as it has been seen to run here the
+/// note of that is closed.
+fn is_held_since_handover(view: &View<'_>, record: &VmRecord, guest: &Seen) -> bool {
+    guest.condition == Condition::Paused && note_of_handover(record, view.node).is_some()
 }
 
 /// Whether the node says already that it runs the VM: of one that arrives it says so only when it runs.
