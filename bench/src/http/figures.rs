@@ -84,13 +84,15 @@ fn lists_after_changes(
     server: &mut ApiServer,
     plain: &mut PlainServer,
     scale: &Scale,
-) -> Result<[Figure; 2]> {
+) -> Result<[Figure; 3]> {
     let budget = Budget::P99(Duration::from_millis(20));
     let vms = grouped(scale.usual());
     let one = after_changes(server, plain, LIST, 1, scale.requests)?;
+    let quarter = after_changes(server, plain, LIST, scale.usual() / 4, scale.requests.div_ceil(5))?;
     let all = after_changes(server, plain, LIST, scale.usual(), scale.requests.div_ceil(5))?;
     Ok([
         one.figure(format_args!("list {vms} VMs, one changed before")).budget(budget),
+        quarter.figure(format_args!("list {vms} VMs, a quarter changed before")).budget(budget),
         all.figure(format_args!("list {vms} VMs, all running changed before")).budget(budget),
     ])
 }
