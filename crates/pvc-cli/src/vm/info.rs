@@ -322,6 +322,18 @@ mod tests {
     }
 
     #[test]
+    fn a_console_that_everybody_reaches_without_a_password_is_marked() {
+        let mut vm = vm();
+        vm.vnc.listen = Some("0.0.0.0".to_owned());
+        for (password, shown) in [("", "0.0.0.0 (no password)\n"), (" passwd='s3cret'", "0.0.0.0\n")] {
+            let graphics = format!("<graphics type='vnc' listen='0.0.0.0'{password}/>");
+            vm.xml = format!("<domain><devices>{graphics}</devices></domain>");
+            let text = text(&vm, false);
+            assert!(text.contains(&format!("VNC listen:         {shown}")), "{text}");
+        }
+    }
+
+    #[test]
     fn a_vm_of_which_nothing_is_known_is_shown_all_the_same() {
         let text = text(&Vm::default(), true);
         assert!(
