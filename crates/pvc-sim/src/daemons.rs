@@ -99,7 +99,7 @@ impl State {
 
     pub fn start_api(&mut self, host: usize) {
         let known = &self.hosts[host];
-        let is_wanted = known.is_coordinator && !known.api_stopped;
+        let is_wanted = known.is_coordinator && !known.api_stopped && self.has_more_than_nodes();
         if !known.on || !known.booted || !is_wanted || known.api.is_some() {
             return;
         }
@@ -120,6 +120,12 @@ impl State {
         });
     }
 
+    /// Whether there is somebody to ask the API and the workers for anything: in elections nobody does, and there are
+    /// many of those worlds.
+    fn has_more_than_nodes(&self) -> bool {
+        self.nature.elections.is_none()
+    }
+
     /// From now on operators are heard there; or nobody is any more.
     fn set_desk(&mut self, host: usize, desk: Option<Desk>) {
         if let Some(api) = &mut self.hosts[host].api {
@@ -129,7 +135,7 @@ impl State {
 
     pub fn start_worker(&mut self, host: usize) {
         let known = &self.hosts[host];
-        let is_wanted = !known.is_older && !known.worker_stopped;
+        let is_wanted = !known.is_older && !known.worker_stopped && self.has_more_than_nodes();
         if !known.on || !known.booted || !is_wanted || known.worker.is_some() {
             return;
         }
