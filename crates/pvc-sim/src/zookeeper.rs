@@ -679,6 +679,8 @@ impl State {
         if self.waits(&arrived) {
             return self.hold(arrived);
         }
+        // Whoever asks is heard, also between two pings.
+        self.zookeeper.sessions.insert(session, self.now);
         self.serve(arrived);
     }
 
