@@ -235,7 +235,12 @@ impl Machine {
 
     /// Starts the daemon of one role, and waits for nothing.
     pub fn spawn(&mut self, role: &'static str) {
-        let daemon = Daemon::start(&self.keeper, role, &mut self.daemon_command(role));
+        self.spawn_with(role, &[]);
+    }
+
+    /// The same, with more arguments.
+    pub fn spawn_with(&mut self, role: &'static str, args: &[&str]) {
+        let daemon = Daemon::start(&self.keeper, role, self.daemon_command(role).args(args));
         self.daemons.insert(role, daemon);
     }
 

@@ -6,6 +6,7 @@ mod bad_input;
 mod bad_starts;
 mod cluster;
 mod daemon_deaths;
+mod damaged_tree;
 mod full_disk;
 mod guest_deaths;
 mod http_life;
