@@ -924,15 +924,16 @@ fn of_a_fenced_node_that_lives_nobody_says_that_it_is_to_be_switched_on() {
 #[test]
 fn what_was_cut_off_is_switched_on_without_the_store_until_a_record_says_more() {
     let (hv2, second) = (NodeName::new("hv2"), Duration::from_secs(1));
+    let due = |cuts: &Cuts, at: u32| cuts.due(at * second) == [hv2.clone()];
     let mut cuts = Cuts::default();
     cuts.cut(hv2.clone(), 7, 100 * second);
     let silent = cluster([node("hv2", DaemonState::Dead)]);
     cuts.observe(&silent);
     assert_eq!(cuts.due(129 * second), []);
-    assert_eq!(cuts.due(130 * second), [hv2.clone()]);
+    assert!(due(&cuts, 130));
     cuts.could_not_switch_on(&hv2, 130 * second);
     assert_eq!(cuts.due(130 * second), [], "its BMC is left alone for a moment");
-    assert_eq!(cuts.due(131 * second), [hv2.clone()]);
+    assert!(due(&cuts, 131));
     let mut switched_on = cuts.clone();
     switched_on.was_switched_on(&hv2);
     assert_eq!(switched_on.due(200 * second), []);
