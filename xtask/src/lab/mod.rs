@@ -218,7 +218,8 @@ fn add(lab: &Lab) -> Result<()> {
     let count = u8::try_from(old.len() + 1).context("there are too many nodes")?;
     lab.set_count(count)?;
     let new = NodeName::numbered(count);
-    each_node(&old, |node| pvc::introduce(lab, node, &new))?;
+    // One after another, so that there always is somebody to be primary.
+    old.iter().try_for_each(|node| pvc::introduce(lab, node, &new))?;
     println!("the others know `{new}`");
     up(lab, &Up { keeps_packages: true, ..Up::parse(&[])? })
 }

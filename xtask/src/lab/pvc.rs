@@ -88,10 +88,12 @@ const INTRODUCE: &str = r#"
     pvcnoded --check-config /etc/pvc/pvc.conf >/dev/null
     grep -q "$peer" /etc/frr/frr.conf || sed -i "s/^ neighbor nodes timers connect 3/&\n $peer/" /etc/frr/frr.conf
     ! systemctl is-active --quiet frr || vtysh -c 'configure terminal' -c 'router bgp 65500' -c "$peer"
+    # Its packet filter is to let the new node in.
+    systemctl restart pvcnoded
 "#;
 
-/// Has a running `node` know of another one, as an operator would. No daemon is restarted for it. May be
-/// repeated.
+/// Has a running `node` know of another one, as an operator would, and its daemon started again under its guests. May
+/// be repeated.
 pub fn introduce(lab: &Lab, node: &NodeName, new: &NodeName) -> Result<()> {
     let number = new.number.to_string();
     let words = ["bash", "-c", INTRODUCE, "introduce", &new.text, &number].map(String::from);
