@@ -1,6 +1,5 @@
 //! The whole cluster at one moment, as the tree records it.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::fault::FaultRecord;
@@ -8,6 +7,7 @@ use crate::job::{Job, JobId};
 use crate::network::NetworkRecord;
 use crate::node::NodeRecord;
 use crate::renaming::Renaming;
+use crate::shared_map::SharedMap;
 use crate::storage::{OsdRecord, PoolName, PoolRecord, VolumeId, VolumeRecord};
 use crate::vm::{Selector, VmRecord};
 use crate::{NodeName, Uuid};
@@ -31,24 +31,24 @@ pub struct ClusterRecord {
     pub storage_health: Arc<str>,
 }
 
-/// Everything recorded, at one moment. Cheap to clone: the records are shared.
+/// Everything recorded, at one moment. Cheap to clone: the records are shared, and so are the maps of them.
 #[derive(Debug, Clone, Default)]
 pub struct Cluster {
     /// Grows with every change that this process has seen; what events and ETags count by.
     pub revision: u64,
     pub config: ClusterRecord,
-    pub nodes: BTreeMap<NodeName, Arc<NodeRecord>>,
-    pub vms: BTreeMap<Uuid, Arc<VmRecord>>,
+    pub nodes: SharedMap<NodeName, Arc<NodeRecord>>,
+    pub vms: SharedMap<Uuid, Arc<VmRecord>>,
     /// VM names to UUIDs; of two VMs with one name, the one with the smaller UUID.
-    pub vm_names: BTreeMap<String, Uuid>,
-    pub networks: BTreeMap<String, Arc<NetworkRecord>>,
-    pub osds: BTreeMap<String, Arc<OsdRecord>>,
-    pub pools: BTreeMap<PoolName, Arc<PoolRecord>>,
-    pub volumes: BTreeMap<VolumeId, Arc<VolumeRecord>>,
-    pub faults: BTreeMap<String, Arc<FaultRecord>>,
-    pub jobs: BTreeMap<JobId, Arc<Job>>,
+    pub vm_names: SharedMap<String, Uuid>,
+    pub networks: SharedMap<String, Arc<NetworkRecord>>,
+    pub osds: SharedMap<String, Arc<OsdRecord>>,
+    pub pools: SharedMap<PoolName, Arc<PoolRecord>>,
+    pub volumes: SharedMap<VolumeId, Arc<VolumeRecord>>,
+    pub faults: SharedMap<String, Arc<FaultRecord>>,
+    pub jobs: SharedMap<JobId, Arc<Job>>,
     /// The VMs that are getting another name at this moment.
-    pub renamings: BTreeMap<Uuid, Arc<Renaming>>,
+    pub renamings: SharedMap<Uuid, Arc<Renaming>>,
 }
 
 impl Cluster {

@@ -31,6 +31,7 @@ pub mod primary;
 pub mod qcow2;
 pub mod renaming;
 pub mod request;
+pub mod shared_map;
 pub mod size;
 pub mod space;
 pub mod storage;

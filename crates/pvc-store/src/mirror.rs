@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
 use pvc_model::job::JobId;
+use pvc_model::shared_map::SharedMap;
 use pvc_model::storage::{PoolName, VolumeId, VolumeName};
 use pvc_model::{NodeName, Uuid};
 use pvc_ports::{Clock, Entry, Tree, TreeError, TreeEvent, TreeWatch, aside};
@@ -524,8 +525,14 @@ impl Subject {
 }
 
 /// Puts `record` in the place of what was at `key`. Whether it is gone, if anything changed.
-fn update<K: Ord, V: PartialEq>(map: &mut BTreeMap<K, Arc<V>>, key: K, record: Option<V>) -> Option<bool> {
+fn update<K: Ord + Clone, V: PartialEq>(
+    map: &mut SharedMap<K, Arc<V>>,
+    key: K,
+    record: Option<V>,
+) -> Option<bool> {
     match record {
+        // What is not there is not taken away: that would copy a map in which nothing changes.
+        None if !map.contains_key(&key) => None,
         None => map.remove(&key).map(|_| true),
         Some(record) if map.get(&key).is_some_and(|old| **old == record) => None,
         Some(record) => {
