@@ -312,9 +312,7 @@ fn check_in(
     if need.leaving == Some(&node.name) {
         return Err(Unfit::Leaving);
     }
-    if !need.node_limit.is_empty() && !need.node_limit.contains(&node.name) {
-        return Err(Unfit::NotInLimit);
-    }
+    check_limit(&node.name, need.node_limit)?;
     if node.daemon_state != DaemonState::Run {
         return Err(Unfit::Daemon(node.daemon_state.clone()));
     }
@@ -326,6 +324,11 @@ fn check_in(
     }
     check_size(node, need.memory_mib, need.vcpus)?;
     if need.runs { check_room(node, need.memory_mib, promises) } else { Ok(()) }
+}
+
+/// Whether a VM limited to the nodes `limit` may run on this one. An empty limit is none.
+pub fn check_limit(node: &NodeName, limit: &[NodeName]) -> Result<(), Unfit> {
+    if limit.is_empty() || limit.contains(node) { Ok(()) } else { Err(Unfit::NotInLimit) }
 }
 
 /// Whether there is as much memory free on the node at present. One that has not said anything yet is given the benefit

@@ -3,7 +3,8 @@
 use crate::cluster::Cluster;
 use crate::node::{DaemonState, NodeRecord};
 use crate::placement::{
-    Need, NoPlace, Promises, Unfit, Weighed, check_destination, check_node, check_room, selector_for, weigh,
+    Need, NoPlace, Promises, Unfit, Weighed, check_destination, check_limit, check_node,
+    check_room, selector_for, weigh,
 };
 use crate::storage::VolumeId;
 use crate::vm::moving::is_moving;
@@ -189,9 +190,14 @@ fn stay(vm: &VmRecord, runner: &NodeRecord, promises: &mut Promises) -> Way {
     if runner.running.contains(&vm.uuid) {
         return Way::Stay(runner.name.clone());
     }
-    // Its guest has ended there, to go to the dead node, and others may have been given its memory since.
+    // Its guest has ended there, to go to the dead node. It may have been limited to other nodes since, and others may
+    // have been given its memory.
+    let check = || {
+        check_limit(&runner.name, &vm.node_limit)?;
+        check_room(runner, vm.memory_mib(), promises)
+    };
     if !vm.is_assigned_to(&runner.name)
-        && let Err(unfit) = check_room(runner, vm.memory_mib(), promises)
+        && let Err(unfit) = check()
     {
         return Way::Later(NoPlace { reasons: [(runner.name.clone(), unfit)].into() });
     }

@@ -738,6 +738,19 @@ fn a_vm_that_was_shut_down_to_be_moved_keeps_its_memory_where_it_may_be_called_b
     assert_eq!(ways(&cluster), waits, "others have been given its memory since");
 }
 
+/// Found by the simulation.
+#[test]
+fn a_vm_whose_guest_has_ended_on_its_way_is_not_kept_where_it_may_no_longer_run() {
+    let limited = VmRecord { node_limit: vec!["dead".into()], ..sent(1, "hv1", "dead", 2000) };
+    let mut cluster = with_vms([limited]);
+    Arc::make_mut(cluster.nodes.get_mut("hv1").unwrap()).working_on.push(Uuid::from_u128(1));
+    assert_eq!(ways(&cluster), pairs(&[("vm1", "later")]), "hv1 is not done with it yet");
+    Arc::make_mut(cluster.nodes.get_mut("hv1").unwrap()).working_on.clear();
+    assert_eq!(ways(&cluster), pairs(&[("vm1", "wait")]));
+    Arc::make_mut(cluster.nodes.get_mut("hv1").unwrap()).running.push(Uuid::from_u128(1));
+    assert_eq!(ways(&cluster), pairs(&[("vm1", "stay hv1")]), "its guest runs there");
+}
+
 fn tells(cluster: &mut Cluster, name: &str, address: &str) {
     let storage_address = Some(address.to_owned());
     Arc::make_mut(cluster.nodes.get_mut(name).unwrap()).daemon =
