@@ -3,8 +3,8 @@
 use crate::cluster::Cluster;
 use crate::node::{DaemonState, NodeRecord};
 use crate::placement::{
-    Need, NoPlace, Promises, Unfit, Weighed, check_destination, check_limit, check_node,
-    check_room, selector_for, weigh,
+    Need, NoPlace, Promises, Unfit, Weighed, check_destination, check_limit, check_node, check_room,
+    selector_for, weigh,
 };
 use crate::storage::VolumeId;
 use crate::vm::moving::is_moving;
