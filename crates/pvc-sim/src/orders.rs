@@ -252,9 +252,11 @@ impl State {
             let what = format!("VM {} is given to {node}, which is none of those it is limited to", vm.name);
             self.violate("I11", what);
         }
-        // One that was given less memory while it ran comes with what it has, which others learn when it is there.
+        // One that was given less memory while it ran comes with what it has, which others learn when it is there and
+        // its node says so.
+        let heard = self.well_since(host).map_or(Duration::ZERO, |since| self.now.saturating_sub(since));
         let memory = |vm: &Uuid, guest: &SimGuest| match self.truth.orders.view.vms.get(vm) {
-            Some(record) if self.now.saturating_sub(guest.since) < NEWS => {
+            Some(record) if self.now.saturating_sub(guest.since).min(heard) < NEWS => {
                 guest.memory_mib.min(record.memory_mib())
             }
             _ => guest.memory_mib,
@@ -394,8 +396,9 @@ impl State {
         let is_heard = self.well_since(host).is_some_and(has_settled);
         // Whoever tried for an earlier target may not have heard of this one.
         let has_failed = orders.failed_moves.get(&vm).is_some_and(|failed| *failed + NEWS >= order.since);
-        // What began in another way ends so.
-        let shuts_down = order.method == Some(MigrationMethod::Shutdown) || order.method_since > order.since;
+        // What began in another way ends so, and whoever tried may not have heard of this way.
+        let is_another_way = order.method_since > order.since || !has_settled(order.method_since);
+        let shuts_down = order.method == Some(MigrationMethod::Shutdown) || is_another_way;
         let is_to_stay = here && has_settled(order.since) && has_settled(guest.since);
         let why = match order.state {
             // Without quorum guests run on, unless the node is to give itself up.

@@ -200,6 +200,12 @@ pub fn is_unclaimed(record: &VmRecord, here: &NodeName) -> bool {
     })
 }
 
+/// Whether a guest of the VM that is held on `here` may be gone on with only when it is handed over, whichever order it
+/// was sent for.
+pub fn waits_for_handover(record: &VmRecord, here: &NodeName) -> bool {
+    is_sent_held(record, here) || is_unclaimed(record, here)
+}
+
 /// The note that says that the VM was handed over to `here`.
 pub fn note_of_handover<'a>(record: &'a VmRecord, here: &NodeName) -> Option<&'a MoveNote> {
     let is_handover = |note: &&MoveNote| {
@@ -248,7 +254,7 @@ pub fn arrival(
         (
             VmState::Migrate | VmState::MigrateLive,
             Some(Condition::Paused | Condition::Arriving | Condition::Leaving),
-        ) if !is_elsewhere && is_sent_held(record, here) => Arrival::Discard,
+        ) if !is_elsewhere && waits_for_handover(record, here) => Arrival::Discard,
         (VmState::Stop, Some(_)) => Arrival::Moot,
         (VmState::Stop, None) => Arrival::Start,
         (_, Some(Condition::Running)) => Arrival::Start,
@@ -458,6 +464,10 @@ mod tests {
             (Copying, 7, true, Some(Paused), true, Arrival::NotYet),
             (Copying, 7, true, Some(Paused), false, Arrival::Discard),
             (Copying, 7, true, Some(Arriving), false, Arrival::Discard),
+            // It is left of an order before, and whoever sent it has it no more either.
+            (Copying, 6, true, Some(Paused), true, Arrival::NotYet),
+            (Copying, 6, true, Some(Paused), false, Arrival::Discard),
+            (MovePhase::Failed, 6, true, Some(Paused), false, Arrival::Discard),
             // It came from a sender that does not hold guests, and is held because its disk failed, perhaps.
             (Copying, 7, false, Some(Paused), false, Arrival::NotYet),
         ] {

@@ -27,7 +27,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::backoff::{Backoff, DEATHS_TO_REPORT, WELL_AFTER};
-use super::moving::{is_handed_over, is_moving, is_sent_held, is_taken_over, is_unclaimed, note_of_handover};
+use super::moving::{
+    is_handed_over, is_moving, is_taken_over, is_unclaimed, note_of_handover, waits_for_handover,
+};
 use super::{VmRecord, VmState};
 use crate::cluster::Cluster;
 use crate::node::{DaemonState, NodeRecord};
@@ -475,7 +477,7 @@ fn decide_foreign(view: &View<'_>, record: &VmRecord, guest: &Seen, mind: &Mind)
 /// Whether a guest that arrives waits for the word of its sender: that of another of ours, if there still is one.
 fn is_held_until_handed_over(view: &View<'_>, record: &VmRecord, guest: &Seen) -> bool {
     let is_held = matches!(guest.condition, Condition::Paused | Condition::Arriving | Condition::Leaving);
-    is_held && is_sent_held(record, view.node)
+    is_held && waits_for_handover(record, view.node)
 }
 
 /// Whether the guest was handed over to this node, which has not let it go on. If another order has been given since, its
