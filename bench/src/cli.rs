@@ -22,7 +22,11 @@ const TURN: usize = 10;
 
 /// The figures of `pvc`, which speaks to the API of `place`.
 pub fn figures(place: &Place, pvc: &Path, scale: &Scale) -> Result<Vec<Figure>> {
-    ensure!(pvc.exists(), "`{}` is not built; `cargo build --release -p pvc` makes it", pvc.display());
+    ensure!(
+        pvc.exists(),
+        "`{}` is not built; `cargo build --release -p pvc` makes it",
+        pvc.display()
+    );
     let pvc = pvc.to_str().context("the path of `pvc` is not UTF-8 text")?;
     let server = ApiServer::start(&place.source)?;
     let home = tempfile::Builder::new().prefix("pvc-bench-").tempdir()?;
@@ -40,12 +44,15 @@ pub fn figures(place: &Place, pvc: &Path, scale: &Scale) -> Result<Vec<Figure>> 
             all.extend(turn);
         }
         for _ in 0..rounds {
-            let (time, done) = timed(|| Client::connect(server.api_port)?.get("/api/v1/vm").map(<[u8]>::len));
+            let (time, done) =
+                timed(|| Client::connect(server.api_port)?.get("/api/v1/vm").map(<[u8]>::len));
             done?;
             requests.push(time);
         }
     }
-    let memory = |program: &[&str]| Ok::<_, anyhow::Error>(Quantity::Bytes(programs.start(3, &[program])?.1));
+    let memory = |program: &[&str]| {
+        Ok::<_, anyhow::Error>(Quantity::Bytes(programs.start(3, &[program])?.1))
+    };
     let [of_nothing, of_help, of_list] = [memory(&nothing)?, memory(&help)?, memory(&list)?];
 
     let [nothing, help, list] = times.map(Spread::of);
@@ -84,8 +91,8 @@ struct Programs {
 }
 
 impl Programs {
-    /// Starts each of `programs` `rounds` times, in turn. Their times, and the most memory that any of
-    /// them took.
+    /// Starts each of `programs` `rounds` times, in turn. Their times, and the most memory that any
+    /// of them took.
     fn start(&self, rounds: usize, programs: &[&[&str]]) -> Result<(Vec<Vec<Duration>>, u64)> {
         let output = Command::new(std::env::current_exe()?)
             .arg("start")
@@ -99,7 +106,8 @@ impl Programs {
         let said: Value = serde_json::from_slice(&output.stdout)?;
         let times: Vec<Vec<u64>> = serde_json::from_value(said["nanoseconds"].clone())?;
         let memory = said["memory"].as_u64().context("no memory was measured")?;
-        let times = times.into_iter().map(|times| times.into_iter().map(Duration::from_nanos).collect());
+        let times =
+            times.into_iter().map(|times| times.into_iter().map(Duration::from_nanos).collect());
         Ok((times.collect(), memory))
     }
 }

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use pvc_ports::{CreateMode, Done, Entry, MultiError, Op, SessionState, Stat, Tree, TreeError, TreeWatch};
+use pvc_ports::{
+    CreateMode, Done, Entry, MultiError, Op, SessionState, Stat, Tree, TreeError, TreeWatch,
+};
 use tokio::sync::watch;
 
 /// How many requests of each kind were made. A request for many paths is one.
@@ -39,7 +41,10 @@ impl CountingTree {
     }
 
     pub fn requests(&self) -> Requests {
-        Requests { reads: self.reads.load(Ordering::Relaxed), writes: self.writes.load(Ordering::Relaxed) }
+        Requests {
+            reads: self.reads.load(Ordering::Relaxed),
+            writes: self.writes.load(Ordering::Relaxed),
+        }
     }
 
     fn reading(&self) -> &dyn Tree {
@@ -71,7 +76,12 @@ impl Tree for CountingTree {
         self.reading().children_many(paths).await
     }
 
-    async fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> Result<(String, Stat), TreeError> {
+    async fn create(
+        &self,
+        path: &str,
+        data: Bytes,
+        mode: CreateMode,
+    ) -> Result<(String, Stat), TreeError> {
         self.writing().create(path, data, mode).await
     }
 

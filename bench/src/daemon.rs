@@ -1,5 +1,5 @@
-//! The daemons themselves, as they are installed: all roles in one process on one machine, and one process
-//! for each role of a cluster's node.
+//! The daemons themselves, as they are installed: all roles in one process on one machine, and one
+//! process for each role of a cluster's node.
 
 mod configuration;
 mod process;
@@ -43,7 +43,11 @@ struct Taken {
 
 /// The memory of the daemons with a cluster of the usual size, against that with a small one.
 pub fn figures(kind: Kind, pvcd: &Path, scale: &Scale) -> Result<Vec<Figure>> {
-    ensure!(pvcd.exists(), "`{}` is not built; `cargo build --release -p pvcd` makes it", pvcd.display());
+    ensure!(
+        pvcd.exists(),
+        "`{}` is not built; `cargo build --release -p pvcd` makes it",
+        pvcd.display()
+    );
     let measure = |vms: usize| {
         let place = Place::make(kind, Shape::with_vms(vms))?;
         match kind {
@@ -62,7 +66,8 @@ pub fn figures(kind: Kind, pvcd: &Path, scale: &Scale) -> Result<Vec<Figure>> {
             let name = |when: &str| format!("memory of `pvcd standalone`, {vms} VMs, {when}");
             vec![
                 figure(name("just started"), usual.fresh.all, small.fresh.all).budget(BUDGET),
-                figure(name("after lists and metrics"), usual.used.all, small.used.all).budget(BUDGET),
+                figure(name("after lists and metrics"), usual.used.all, small.used.all)
+                    .budget(BUDGET),
             ]
         }
         Kind::Zookeeper => {
@@ -70,7 +75,8 @@ pub fn figures(kind: Kind, pvcd: &Path, scale: &Scale) -> Result<Vec<Figure>> {
             let alone = format!("{}, each as if it were alone", name("after changes and lists"));
             vec![
                 figure(name("just started"), usual.fresh.share, small.fresh.share).budget(BUDGET),
-                figure(name("after changes and lists"), usual.used.share, small.used.share).budget(BUDGET),
+                figure(name("after changes and lists"), usual.used.share, small.used.share)
+                    .budget(BUDGET),
                 figure(alone, usual.used.all, small.used.all),
             ]
         }
@@ -93,7 +99,9 @@ fn standalone(pvcd: &Path, place: &Place, scale: &Scale) -> Result<Taken> {
 }
 
 fn cluster(pvcd: &Path, place: &Place, scale: &Scale) -> Result<Taken> {
-    let Source::Zookeeper(zookeeper) = &place.source else { unreachable!("a cluster is on ZooKeeper") };
+    let Source::Zookeeper(zookeeper) = &place.source else {
+        unreachable!("a cluster is on ZooKeeper")
+    };
     let zookeeper_port = zookeeper.rsplit_once(':').context("ZooKeeper has no port")?.1.parse()?;
     let (directory, port) = (place.directory(), free_port()?);
     let host = nix::unistd::gethostname()?.to_string_lossy().into_owned();

@@ -15,7 +15,8 @@ use pvc_ports::{Clock, HostLoad};
 use pvc_store::synthetic::Shape;
 use pvc_store::{Changes, Store, VmChange};
 use pvc_testkit::{
-    FakeHost, MemoryNetwork, MemoryStorage, ScriptedExec, ScriptedHypervisor, ScriptedPower, ScriptedServices,
+    FakeHost, MemoryNetwork, MemoryStorage, ScriptedExec, ScriptedHypervisor, ScriptedPower,
+    ScriptedServices,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -49,13 +50,15 @@ fn asked(kind: Kind, vms: usize, scale: &Scale) -> Result<Requests> {
     runtime()?.block_on(async {
         let tree = Arc::new(CountingTree::new(place.source.open().await?));
         let store = open_store(tree.clone()).await?;
-        let name = store.view().nodes.keys().next().context("the made-up cluster has no node")?.clone();
+        let name =
+            store.view().nodes.keys().next().context("the made-up cluster has no node")?.clone();
         start_all(&store).await?;
         let hypervisor = hypervisor(&store);
         let shutdown = CancellationToken::new();
         let host = Arc::new(FakeHost::new());
         let work = tokio::spawn(work(host.clone()));
-        let node = Node::new(settings(&name), ports(hypervisor, host), store.clone()).run(shutdown.clone());
+        let node = Node::new(settings(&name), ports(hypervisor, host), store.clone())
+            .run(shutdown.clone());
         let node = tokio::spawn(node);
         let asked = count(&tree, &store, &name, scale.keepalives).await;
         shutdown.cancel();
@@ -65,9 +68,15 @@ fn asked(kind: Kind, vms: usize, scale: &Scale) -> Result<Requests> {
     })
 }
 
-/// Counts while the node keeps itself alive `keepalives` times, each from the middle between two, and
-/// gives the median: where others take the processor, what belongs together may be torn apart once.
-async fn count(tree: &CountingTree, store: &Store, name: &NodeName, keepalives: usize) -> Result<Requests> {
+/// Counts while the node keeps itself alive `keepalives` times, each from the middle between two,
+/// and gives the median: where others take the processor, what belongs together may be torn apart
+/// once.
+async fn count(
+    tree: &CountingTree,
+    store: &Store,
+    name: &NodeName,
+    keepalives: usize,
+) -> Result<Requests> {
     at_rest(store, name).await?;
     let mut counted = Vec::new();
     let mut before = tree.requests();

@@ -97,8 +97,11 @@ fn measure_all(arguments: &Arguments) -> Result<()> {
         pvc: arguments.pvc.clone().map_or_else(|| beside("pvc"), Ok)?,
         pvcd: arguments.pvcd.clone().map_or_else(|| beside("pvcd"), Ok)?,
     };
-    let kinds =
-        if arguments.tree.is_empty() { &[Kind::Embedded, Kind::Zookeeper] } else { &arguments.tree[..] };
+    let kinds = if arguments.tree.is_empty() {
+        &[Kind::Embedded, Kind::Zookeeper]
+    } else {
+        &arguments.tree[..]
+    };
     println!("{}; load average at the beginning: {}\n", machine(), load());
     let mut sections = Vec::new();
     for kind in kinds {
@@ -107,7 +110,8 @@ fn measure_all(arguments: &Arguments) -> Result<()> {
     println!("load average at the end: {}", load());
     if let Some(path) = &arguments.json {
         let text = format!("{:#}\n", report::to_json(&sections));
-        std::fs::write(path, text).with_context(|| format!("`{}` cannot be written", path.display()))?;
+        std::fs::write(path, text)
+            .with_context(|| format!("`{}` cannot be written", path.display()))?;
     }
     Ok(())
 }
@@ -141,14 +145,16 @@ fn measure_on(
     scale: &Scale,
     sections: &mut Vec<Section>,
 ) {
-    let wanted =
-        |title: &str| arguments.only.is_empty() || arguments.only.iter().any(|word| title.contains(word));
+    let wanted = |title: &str| {
+        arguments.only.is_empty() || arguments.only.iter().any(|word| title.contains(word))
+    };
     let mut finish = |title: &str, figures: Result<Vec<Figure>>| {
         if figures.as_ref().is_ok_and(Vec::is_empty) {
             return;
         }
-        let failed =
-            |error: anyhow::Error| vec![Figure::missing(format!("all of: {title}"), format!("{error:#}"))];
+        let failed = |error: anyhow::Error| {
+            vec![Figure::missing(format!("all of: {title}"), format!("{error:#}"))]
+        };
         let figures = figures.unwrap_or_else(failed);
         let section = Section { title: format!("{title}, {}", kind.title()), figures };
         println!("{}", report::table(std::slice::from_ref(&section)));
@@ -158,7 +164,10 @@ fn measure_on(
     let size = |index: usize| Ok::<_, anyhow::Error>(&places.all()?[index]);
     let measurements: [Measurement<'_>; 6] = [
         ("mirror", Box::new(|| mirror::figures(size(3)?, scale))),
-        ("memory of the mirror", Box::new(|| Ok(vec![memory::mirror(size(2)?)?, memory::mirror(size(3)?)?]))),
+        (
+            "memory of the mirror",
+            Box::new(|| Ok(vec![memory::mirror(size(2)?)?, memory::mirror(size(3)?)?])),
+        ),
         ("HTTP", Box::new(|| http::figures(kind, places.all()?, scale))),
         ("keepalive", Box::new(|| keepalive::figures(kind, scale))),
         ("daemon", Box::new(|| daemon::figures(kind, &programs.pvcd, scale))),

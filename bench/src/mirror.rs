@@ -34,7 +34,8 @@ async fn measure(tree: Arc<dyn Tree>, shape: &Shape, scale: &Scale) -> Result<Ve
     let (change, change_raw) = one_change(&store, shape, scale).await?;
     let raw = |reference: Spread| Quantity::Time(reference);
     Ok(vec![
-        Figure::time(format!("mirror: one VM of {vms}"), one).against("raw read of its keys", raw(one_raw)),
+        Figure::time(format!("mirror: one VM of {vms}"), one)
+            .against("raw read of its keys", raw(one_raw)),
         Figure::time(format!("mirror: name and state of {vms} VMs"), list)
             .against("raw read of their keys", raw(list_raw)),
         Figure::time(format!("mirror filled, {vms} VMs"), open)
@@ -44,7 +45,12 @@ async fn measure(tree: Arc<dyn Tree>, shape: &Shape, scale: &Scale) -> Result<Ve
     ])
 }
 
-async fn one_vm(store: &Store, paths: &[String], shape: &Shape, scale: &Scale) -> Result<(Spread, Spread)> {
+async fn one_vm(
+    store: &Store,
+    paths: &[String],
+    shape: &Shape,
+    scale: &Scale,
+) -> Result<(Spread, Spread)> {
     let name = Shape::vm_name(shape.vms / 2);
     let uuid = store.view().vm(&name).context("the made-up VM is missing")?.uuid.to_string();
     let keys: Vec<String> = paths.iter().filter(|path| path.contains(&uuid)).cloned().collect();
@@ -64,7 +70,8 @@ async fn one_vm(store: &Store, paths: &[String], shape: &Shape, scale: &Scale) -
 }
 
 async fn whole_list(store: &Store, paths: &[String], scale: &Scale) -> Result<(Spread, Spread)> {
-    let uuids = store.view().vms.keys().map(ToString::to_string).collect::<std::collections::BTreeSet<_>>();
+    let uuids =
+        store.view().vms.keys().map(ToString::to_string).collect::<std::collections::BTreeSet<_>>();
     let of_a_vm = |path: &&String| path.split('/').any(|part| uuids.contains(part));
     let keys: Vec<String> = paths.iter().filter(of_a_vm).cloned().collect();
     let mut pair = Pair::default();
@@ -82,7 +89,11 @@ async fn whole_list(store: &Store, paths: &[String], scale: &Scale) -> Result<(S
     Ok(pair.spreads())
 }
 
-async fn opening(tree: &Arc<dyn Tree>, paths: &[String], scale: &Scale) -> Result<(Spread, Spread)> {
+async fn opening(
+    tree: &Arc<dyn Tree>,
+    paths: &[String],
+    scale: &Scale,
+) -> Result<(Spread, Spread)> {
     let mut pair = Pair::default();
     for _ in 0..scale.sweeps.div_ceil(3) {
         let (time, store) = timed_async(open_store(tree.clone())).await;
@@ -97,7 +108,8 @@ async fn opening(tree: &Arc<dyn Tree>, paths: &[String], scale: &Scale) -> Resul
 
 async fn one_change(store: &Store, shape: &Shape, scale: &Scale) -> Result<(Spread, Spread)> {
     const SCRATCH: &str = "/pvc-bench";
-    let uuid = store.view().vm(&Shape::vm_name(shape.vms / 2)).context("the made-up VM is missing")?.uuid;
+    let uuid =
+        store.view().vm(&Shape::vm_name(shape.vms / 2)).context("the made-up VM is missing")?.uuid;
     store.tree().create(SCRATCH, Bytes::new(), CreateMode::Persistent).await?;
     let mut pair = Pair::default();
     for round in 0..scale.requests {
@@ -110,7 +122,8 @@ async fn one_change(store: &Store, shape: &Shape, scale: &Scale) -> Result<(Spre
         let (time, changed) = timed_async(store.change(decide)).await;
         changed?;
         pair.measured.push(time);
-        let write = Op::Set { path: SCRATCH.to_owned(), data: profile.clone().into(), version: None };
+        let write =
+            Op::Set { path: SCRATCH.to_owned(), data: profile.clone().into(), version: None };
         let (time, written) = timed_async(store.tree().multi(vec![write])).await;
         written?;
         pair.reference.push(time);

@@ -85,7 +85,8 @@ impl Place {
         let (source, server) = match kind {
             Kind::Embedded => (Source::Embedded(directory.path().join("tree")), None),
             Kind::Zookeeper => {
-                let server = ZookeeperServer::start(directory.path()).context("ZooKeeper does not start")?;
+                let server =
+                    ZookeeperServer::start(directory.path()).context("ZooKeeper does not start")?;
                 (Source::Zookeeper(server.address()), Some(server))
             }
         };
@@ -125,7 +126,9 @@ mod tests {
 
     #[test]
     fn a_source_survives_the_way_to_a_child_process() {
-        for source in [Source::Embedded("/tmp/a:b".into()), Source::Zookeeper("127.0.0.1:2181".into())] {
+        for source in
+            [Source::Embedded("/tmp/a:b".into()), Source::Zookeeper("127.0.0.1:2181".into())]
+        {
             assert_eq!(source.to_string().parse::<Source>().unwrap(), source);
         }
         assert!("redis:6379".parse::<Source>().is_err());

@@ -133,7 +133,12 @@ enum Outcome {
 
 impl Figure {
     pub fn new(name: impl Into<String>, measured: Quantity) -> Self {
-        Figure { name: name.into(), outcome: Outcome::Measured(measured), reference: None, budget: None }
+        Figure {
+            name: name.into(),
+            outcome: Outcome::Measured(measured),
+            reference: None,
+            budget: None,
+        }
     }
 
     pub fn time(name: impl Into<String>, spread: Spread) -> Self {
@@ -158,7 +163,8 @@ impl Figure {
 
     /// How many times the reference it is.
     pub fn ratio(&self) -> Option<f64> {
-        let (Outcome::Measured(measured), Some((_, reference))) = (&self.outcome, &self.reference) else {
+        let (Outcome::Measured(measured), Some((_, reference))) = (&self.outcome, &self.reference)
+        else {
             return None;
         };
         (reference.scalar() > 0.0).then(|| measured.scalar() / reference.scalar())
@@ -177,7 +183,8 @@ impl Figure {
             Outcome::Measured(measured) => measured.to_string(),
             Outcome::Missing(why) => format!("not measured: {why}"),
         };
-        let reference = self.reference.as_ref().map(|(what, quantity)| format!("{what}: {quantity}"));
+        let reference =
+            self.reference.as_ref().map(|(what, quantity)| format!("{what}: {quantity}"));
         let ratio = self.ratio().map(|ratio| format!("{} ×", significant(ratio)));
         let budget = self.budget.map(|budget| match self.is_within() {
             Some(true) => format!("{budget}: within"),
@@ -227,15 +234,18 @@ pub fn table(sections: &[Section]) -> String {
     let head = ["", "measured", "ratio", "to", "budget"].map(str::to_owned);
     let mut text = String::new();
     for section in sections {
-        let rows: Vec<[String; 5]> =
-            std::iter::once(head.clone()).chain(section.figures.iter().map(Figure::cells)).collect();
-        let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+        let rows: Vec<[String; 5]> = std::iter::once(head.clone())
+            .chain(section.figures.iter().map(Figure::cells))
+            .collect();
+        let width =
+            |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
         let widths = [width(0), width(1), width(2), width(3), width(4)];
         text.push_str(&format!("{}\n", section.title));
         for row in rows {
             let [name, measured, ratio, reference, budget] = row;
             let [w0, w1, w2, w3, _] = widths;
-            let line = format!("  {name:w0$}  {measured:w1$}  {ratio:>w2$}  {reference:w3$}  {budget}");
+            let line =
+                format!("  {name:w0$}  {measured:w1$}  {ratio:>w2$}  {reference:w3$}  {budget}");
             text.push_str(line.trim_end());
             text.push('\n');
         }

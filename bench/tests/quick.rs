@@ -30,12 +30,17 @@ fn figures(sections: &Value) -> Vec<&Value> {
 #[test]
 fn a_quick_run_makes_every_figure() {
     // Any program that is quiet and succeeds will do: which it is, is not the question here.
-    let sections = ["mirror", "HTTP", "keepalive", "command line"].map(|section| ["--only", section]);
-    let (printed, sections) = quick_run(&[&["--pvc", "/bin/true"], sections.as_flattened()].concat());
+    let sections =
+        ["mirror", "HTTP", "keepalive", "command line"].map(|section| ["--only", section]);
+    let (printed, sections) =
+        quick_run(&[&["--pvc", "/bin/true"], sections.as_flattened()].concat());
     let figures = figures(&sections);
     for figure in &figures {
         assert!(figure["not_measured"].is_null(), "{figure}");
-        assert!(printed.contains(figure["figure"].as_str().unwrap()), "{figure} is not in:\n{printed}");
+        assert!(
+            printed.contains(figure["figure"].as_str().unwrap()),
+            "{figure} is not in:\n{printed}"
+        );
     }
     for begin in [
         "mirror: one VM of",
@@ -57,7 +62,10 @@ fn a_quick_run_makes_every_figure() {
         "memory of `pvc --help`",
     ] {
         let is_made = |figure: &&&Value| figure["figure"].as_str().unwrap().starts_with(begin);
-        assert!(figures.iter().find(is_made).is_some(), "no figure begins with `{begin}`:\n{printed}");
+        assert!(
+            figures.iter().find(is_made).is_some(),
+            "no figure begins with `{begin}`:\n{printed}"
+        );
     }
 }
 
@@ -76,8 +84,12 @@ fn what_cannot_be_measured_is_said_and_the_rest_is_measured() {
     let programs = ["--pvc", "/nowhere/pvc", "--pvcd", "/nowhere/pvcd"];
     let (printed, sections) = quick_run(&[&programs, sections.as_flattened()].concat());
     for program in ["pvc", "pvcd"] {
-        assert!(printed.contains(&format!("not measured: `/nowhere/{program}` is not built")), "{printed}");
+        assert!(
+            printed.contains(&format!("not measured: `/nowhere/{program}` is not built")),
+            "{printed}"
+        );
     }
-    let measured = figures(&sections).into_iter().filter(|figure| !figure["measured"].is_null()).count();
+    let measured =
+        figures(&sections).into_iter().filter(|figure| !figure["measured"].is_null()).count();
     assert!(measured > 0, "{printed}");
 }

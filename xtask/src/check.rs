@@ -23,7 +23,8 @@ fn run_all(checks: Vec<(&'static str, Command)>) -> Result<()> {
 }
 
 pub fn run() -> Result<()> {
-    let mut checks = vec![("formatting", fmt()), ("clippy", clippy()), ("dependency policy", own_deny())];
+    let mut checks =
+        vec![("formatting", fmt()), ("clippy", clippy()), ("dependency policy", own_deny())];
     if is_installed("deny") {
         checks.push(("dependency policy and advisories", deny()));
     } else {

@@ -1,8 +1,10 @@
-//! What we depend on, against the rules of `deny.toml`: licences, banned crates, and where crates come from.
+//! What we depend on, against the rules of `deny.toml`: licences, banned crates, and where crates
+//! come from.
 //!
-//! The rules are written for `cargo deny check`, whose own build takes minutes and whose advisories come from a
-//! repository that a machine for tests may not reach. So these three of its four checks are made here as well, for
-//! the keys that our file has; any other key is an error and not passed over. See docs/dev/dependencies.md.
+//! The rules are written for `cargo deny check`, whose own build takes minutes and whose advisories
+//! come from a repository that a machine for tests may not reach. So these three of its four checks
+//! are made here as well, for the keys that our file has; any other key is an error and not passed
+//! over. See docs/dev/dependencies.md.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -111,19 +113,34 @@ pub fn run() -> Result<()> {
         let mut cargo = run::cargo();
         cargo.args(["metadata", "--format-version", "1", "--locked", "--filter-platform", target]);
         let metadata: Metadata = serde_json::from_slice(&run::output(&mut cargo)?)?;
-        packages.extend(metadata.packages.into_iter().map(|it| ((it.name.clone(), it.version.clone()), it)));
+        packages.extend(
+            metadata.packages.into_iter().map(|it| ((it.name.clone(), it.version.clone()), it)),
+        );
     }
-    let found: Vec<String> = packages.values().flat_map(|package| broken(&rules, package)).collect();
-    ensure!(found.is_empty(), "{} rules of deny.toml are broken:\n  {}", found.len(), found.join("\n  "));
+    let found: Vec<String> =
+        packages.values().flat_map(|package| broken(&rules, package)).collect();
+    ensure!(
+        found.is_empty(),
+        "{} rules of deny.toml are broken:\n  {}",
+        found.len(),
+        found.join("\n  ")
+    );
     println!("{} crates: licences, bans and sources are as deny.toml wants them", packages.len());
-    println!("advisories were not looked at: that takes `cargo deny check advisories` and its database");
+    println!(
+        "advisories were not looked at: that takes `cargo deny check advisories` and its database"
+    );
     Ok(())
 }
 
 fn read(text: &str) -> Result<Rules> {
-    let rules: Rules = toml::from_str(text).context("deny.toml says something that is not checked here")?;
-    for name in
-        rules.bans.deny.iter().map(|ban| &ban.name).chain(rules.licenses.exceptions.iter().map(|it| &it.name))
+    let rules: Rules =
+        toml::from_str(text).context("deny.toml says something that is not checked here")?;
+    for name in rules
+        .bans
+        .deny
+        .iter()
+        .map(|ban| &ban.name)
+        .chain(rules.licenses.exceptions.iter().map(|it| &it.name))
     {
         if name.contains(['@', ':', '=', '<', '>']) {
             bail!("deny.toml: `{name}` names versions, which is not checked here");
@@ -150,14 +167,21 @@ fn broken(rules: &Rules, package: &Package) -> Vec<String> {
 fn unlicensed(rules: &Rules, package: &Package) -> Option<String> {
     let Some(text) = &package.license else { return Some("names no licence".to_owned()) };
     // What crates have: names that SPDX has given up since, and `/` for a choice.
-    let mode = ParseMode { allow_deprecated: true, allow_slash_as_or_operator: true, ..ParseMode::STRICT };
+    let mode =
+        ParseMode { allow_deprecated: true, allow_slash_as_or_operator: true, ..ParseMode::STRICT };
     let expression = match Expression::parse_mode(text, mode) {
         Ok(expression) => expression,
-        Err(error) => return Some(format!("has a licence that cannot be read, `{text}`: {}", error.reason)),
+        Err(error) => {
+            return Some(format!("has a licence that cannot be read, `{text}`: {}", error.reason));
+        }
     };
     let exceptions = rules.licenses.exceptions.iter().filter(|it| it.name == package.name);
-    let allowed: Vec<&String> =
-        rules.licenses.allow.iter().chain(exceptions.flat_map(|exception| &exception.allow)).collect();
+    let allowed: Vec<&String> = rules
+        .licenses
+        .allow
+        .iter()
+        .chain(exceptions.flat_map(|exception| &exception.allow))
+        .collect();
     let is_allowed = expression.evaluate(|license| allowed.contains(&&license.to_string()));
     (!is_allowed).then(|| format!("has the licence `{text}`, which is not allowed"))
 }
@@ -182,17 +206,24 @@ mod tests {
 
     fn found(name: &str, license: Option<&str>, source: Option<&str>) -> Vec<String> {
         let (license, source) = (license.map(str::to_owned), source.map(str::to_owned));
-        let package = Package { name: name.to_owned(), version: "1.0.0".to_owned(), license, source };
+        let package =
+            Package { name: name.to_owned(), version: "1.0.0".to_owned(), license, source };
         broken(&read(RULES).unwrap(), &package)
     }
 
     #[test]
     fn one_licence_of_a_choice_is_enough_and_of_a_sum_all_are_needed() {
-        for good in ["MIT", "MIT/Apache-2.0", "GPL-3.0-only OR MIT", "Apache-2.0 WITH LLVM-exception AND MIT"]
-        {
+        for good in [
+            "MIT",
+            "MIT/Apache-2.0",
+            "GPL-3.0-only OR MIT",
+            "Apache-2.0 WITH LLVM-exception AND MIT",
+        ] {
             assert_eq!(found("a", Some(good), Some(CRATES_IO)), [""; 0], "{good}");
         }
-        for bad in ["GPL-3.0-only", "MIT AND GPL-3.0-only", "LGPL-2.1", "MIT WITH LLVM-exception", "mine"] {
+        for bad in
+            ["GPL-3.0-only", "MIT AND GPL-3.0-only", "LGPL-2.1", "MIT WITH LLVM-exception", "mine"]
+        {
             assert_eq!(found("a", Some(bad), Some(CRATES_IO)).len(), 1, "{bad}");
         }
         assert_eq!(found("a", None, None), ["`a` 1.0.0 names no licence"]);

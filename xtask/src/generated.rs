@@ -45,7 +45,8 @@ pub fn completions(directory: &str) -> Result<()> {
 
 /// Writes what `pvc` prints for each shell to `directory`, under the name that the shell looks for.
 pub fn write_completions(pvc: impl Fn() -> Command, directory: &Path) -> Result<Vec<PathBuf>> {
-    fs::create_dir_all(directory).with_context(|| format!("cannot create `{}`", directory.display()))?;
+    fs::create_dir_all(directory)
+        .with_context(|| format!("cannot create `{}`", directory.display()))?;
     let mut paths = Vec::new();
     for (shell, name) in [("bash", "pvc"), ("zsh", "_pvc"), ("fish", "pvc.fish")] {
         let script = output(pvc().args(["completion", shell]))?;

@@ -19,17 +19,22 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 Usage: cargo xtask COMMAND
 
-  bench [--quick] [--json FILE] …   build the release programs and measure them; see docs/dev/benchmarks.md
-  check                             formatting, clippy, dependency policy, generated files, the rules
-  deny                              licences, bans and sources of what we depend on; see docs/dev/dependencies.md
+  bench [--quick] [--json FILE] …   build the release programs and measure them; see \
+  docs/dev/benchmarks.md
+  check                             formatting, clippy, dependency policy, generated files, the \
+  rules
+  deny                              licences, bans and sources of what we depend on; see \
+  docs/dev/dependencies.md
   generate                          write every generated file again: the two below
   config                            write docs/manual/configuration.md from the table of keys
   openapi                           write docs/api/openapi.json from the routes
   lab COMMAND …                     three real nodes on this machine; see docs/dev/lab.md
   package [--debug] [--no-build] [--revision N] [--output DIRECTORY]
-                                    make Debian packages in target/debian; see docs/manual/install.md
+                                    make Debian packages in target/debian; see \
+                                    docs/manual/install.md
   sim [--seeds N] [--seed S] [--hours H] …
-                                    clusters in a simulated world, from seeds; see docs/dev/simulation.md
+                                    clusters in a simulated world, from seeds; see \
+                                    docs/dev/simulation.md
   stories [FOLDER]… [--jobs N]      stories of a cluster in that world; see docs/dev/scenarios.md
   man [DIRECTORY]                   write the man pages of `pvc` to target/man
   completions [DIRECTORY]           write the shell completions of `pvc` to target/completions
@@ -39,7 +44,8 @@ Usage: cargo xtask COMMAND
 fn end_when_nobody_reads() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        if panic.payload_as_str().is_some_and(|text| text.starts_with("failed printing to stdout")) {
+        if panic.payload_as_str().is_some_and(|text| text.starts_with("failed printing to stdout"))
+        {
             std::process::exit(141); // as if SIGPIPE had ended us
         }
         usual(panic);

@@ -1,4 +1,5 @@
-//! Clusters in a simulated world: an optimised build of the simulation, then many seeds, or stories.
+//! Clusters in a simulated world: an optimised build of the simulation, then many seeds, or
+//! stories.
 
 use anyhow::Result;
 

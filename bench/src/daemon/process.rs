@@ -24,8 +24,8 @@ const LOOK: Duration = Duration::from_millis(500);
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Memory {
     pub all: u64,
-    /// As `all`, but what several processes share is divided among them: the only number that may be added
-    /// up over copies of one program.
+    /// As `all`, but what several processes share is divided among them: the only number that may
+    /// be added up over copies of one program.
     pub share: u64,
 }
 
@@ -33,7 +33,8 @@ impl Memory {
     fn of(pid: u32) -> Result<Memory> {
         let rollup = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
         let bytes = |name| {
-            crate::child::bytes(&rollup, name).with_context(|| format!("the kernel does not say `{name}`"))
+            crate::child::bytes(&rollup, name)
+                .with_context(|| format!("the kernel does not say `{name}`"))
         };
         Ok(Memory { all: bytes("Rss:")?, share: bytes("Pss:")? })
     }
@@ -41,7 +42,10 @@ impl Memory {
 
 impl Sum for Memory {
     fn sum<I: Iterator<Item = Memory>>(memories: I) -> Memory {
-        let add = |sum: Memory, one: Memory| Memory { all: sum.all + one.all, share: sum.share + one.share };
+        let add = |sum: Memory, one: Memory| Memory {
+            all: sum.all + one.all,
+            share: sum.share + one.share,
+        };
         memories.fold(Memory::default(), add)
     }
 }
@@ -56,9 +60,11 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts `pvcd` in `role` with the configuration file `config`; what it says goes to a file in `directory`.
+    /// Starts `pvcd` in `role` with the configuration file `config`; what it says goes to a file in
+    /// `directory`.
     pub fn start(pvcd: &Path, role: &str, config: &Path, directory: &Path) -> Result<Daemon> {
-        let (socket, log) = (directory.join(format!("{role}.notify")), directory.join(format!("{role}.log")));
+        let (socket, log) =
+            (directory.join(format!("{role}.notify")), directory.join(format!("{role}.log")));
         let told = UnixDatagram::bind(&socket)?;
         told.set_read_timeout(Some(LOOK))?;
         let output = File::create(&log)?;
@@ -82,7 +88,8 @@ impl Daemon {
             match self.told.recv(&mut message) {
                 Ok(size) if message[..size].starts_with(b"READY=1") => return Ok(()),
                 Ok(_) => {}
-                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
                 Err(error) => return Err(error.into()),
             }
             if self.child.try_wait()?.is_some() || now() > deadline {

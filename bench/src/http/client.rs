@@ -31,7 +31,8 @@ impl Client {
 
     fn request(&mut self, method: &str, path: &str) -> Result<&[u8]> {
         let request = format!(
-            "{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Api-Key: {}\r\nContent-Length: 0\r\n\r\n",
+            "{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Api-Key: {}\r\nContent-Length: \
+             0\r\n\r\n",
             super::KEY
         );
         self.stream.get_mut().write_all(request.as_bytes())?;
@@ -39,7 +40,11 @@ impl Client {
         self.body.resize(head.length, 0);
         self.stream.read_exact(&mut self.body)?;
         if head.status != 200 {
-            bail!("`{method} {path}` was answered {}: {}", head.status, String::from_utf8_lossy(&self.body));
+            bail!(
+                "`{method} {path}` was answered {}: {}",
+                head.status,
+                String::from_utf8_lossy(&self.body)
+            );
         }
         Ok(&self.body)
     }
@@ -52,7 +57,10 @@ impl Client {
         let mut length = None;
         loop {
             line.clear();
-            ensure!(self.stream.read_line(&mut line)? > 0, "the connection was closed inside a reply");
+            ensure!(
+                self.stream.read_line(&mut line)? > 0,
+                "the connection was closed inside a reply"
+            );
             let Some((name, value)) = line.trim_end().split_once(':') else { break };
             if name.eq_ignore_ascii_case("content-length") {
                 length = Some(value.trim().parse()?);

@@ -38,7 +38,9 @@ pub fn figures(kind: Kind, places: &[Place], scale: &Scale) -> Result<Vec<Figure
     let mut plain = PlainServer::start()?;
     let plain = &mut plain;
     let mut figures = lists(&mut servers, plain, scale)?;
-    let [small, _, usual, large] = servers.as_mut_slice() else { unreachable!("a scale has four sizes") };
+    let [small, _, usual, large] = servers.as_mut_slice() else {
+        unreachable!("a scale has four sizes")
+    };
     figures.extend(lists_after_changes(usual, plain, scale)?);
     figures.push(one_vm(large, plain, scale)?);
     figures.extend(overviews(usual, plain, scale)?);
@@ -73,7 +75,8 @@ fn lists(servers: &mut [ApiServer], plain: &mut PlainServer, scale: &Scale) -> R
     for index in 1..scale.vms.len() {
         let name = format!("list {} VMs, for each VM", grouped(scale.vms[index]));
         figures.push(
-            Figure::new(name, each(index)).against(format!("each of {}", grouped(scale.small())), each(0)),
+            Figure::new(name, each(index))
+                .against(format!("each of {}", grouped(scale.small())), each(0)),
         );
     }
     Ok(figures)
@@ -88,7 +91,8 @@ fn lists_after_changes(
     let budget = Budget::P99(Duration::from_millis(20));
     let vms = grouped(scale.usual());
     let one = after_changes(server, plain, LIST, 1, scale.requests)?;
-    let quarter = after_changes(server, plain, LIST, scale.usual() / 4, scale.requests.div_ceil(5))?;
+    let quarter =
+        after_changes(server, plain, LIST, scale.usual() / 4, scale.requests.div_ceil(5))?;
     let all = after_changes(server, plain, LIST, scale.usual(), scale.requests.div_ceil(5))?;
     Ok([
         one.figure(format_args!("list {vms} VMs, one changed before")).budget(budget),
@@ -104,7 +108,11 @@ fn one_vm(server: &mut ApiServer, plain: &mut PlainServer, scale: &Scale) -> Res
     Ok(replies.figure(name).budget(Budget::P99(Duration::from_millis(2))))
 }
 
-fn overviews(server: &mut ApiServer, plain: &mut PlainServer, scale: &Scale) -> Result<Vec<Figure>> {
+fn overviews(
+    server: &mut ApiServer,
+    plain: &mut PlainServer,
+    scale: &Scale,
+) -> Result<Vec<Figure>> {
     let vms = grouped(scale.usual());
     let budget = |milliseconds| Budget::P99(Duration::from_millis(milliseconds));
     let status = unchanged(server, plain, STATUS, scale.requests)?;
@@ -113,7 +121,9 @@ fn overviews(server: &mut ApiServer, plain: &mut PlainServer, scale: &Scale) -> 
     let metrics = unchanged(server, plain, METRICS, scale.requests)?;
     Ok(vec![
         status.figure(format_args!("cluster status, {vms} VMs")).budget(budget(5)),
-        status_after.figure(format_args!("cluster status, {vms} VMs, one changed before")).budget(budget(5)),
+        status_after
+            .figure(format_args!("cluster status, {vms} VMs, one changed before"))
+            .budget(budget(5)),
         metrics.figure(format_args!("metrics, {vms} VMs")).budget(budget(50)),
     ])
 }
@@ -150,7 +160,12 @@ fn memory_figures(kind: Kind, servers: [&mut ApiServer; 3], scale: &Scale) -> Re
     Ok([figure(scale.usual(), usual), figure(scale.large(), large)])
 }
 
-fn unchanged(server: &mut ApiServer, plain: &mut PlainServer, path: &str, rounds: usize) -> Result<Replies> {
+fn unchanged(
+    server: &mut ApiServer,
+    plain: &mut PlainServer,
+    path: &str,
+    rounds: usize,
+) -> Result<Replies> {
     for _ in 0..WARM_UP {
         both(server, plain, path)?;
     }
@@ -185,7 +200,11 @@ fn after_changes(
 }
 
 /// The size of the reply, and the times that it and a plain one took.
-fn both(server: &mut ApiServer, plain: &mut PlainServer, path: &str) -> Result<(usize, Duration, Duration)> {
+fn both(
+    server: &mut ApiServer,
+    plain: &mut PlainServer,
+    path: &str,
+) -> Result<(usize, Duration, Duration)> {
     let (reply, size) = timed(|| server.api.get(path).map(<[u8]>::len));
     let size = size?;
     let (of_plain, done) = timed(|| plain.get(size));

@@ -40,7 +40,9 @@ impl ApiServer {
         let holder = Holder::start(["serve", "--source", &source.to_string()])?;
         let ports: Value = serde_json::from_str(&holder.said)?;
         let port = |name: &str| -> Result<u16> {
-            let port = ports[name].as_u64().with_context(|| format!("the server names no port `{name}`"))?;
+            let port = ports[name]
+                .as_u64()
+                .with_context(|| format!("the server names no port `{name}`"))?;
             Ok(u16::try_from(port)?)
         };
         let api_port = port("api")?;
@@ -55,7 +57,9 @@ impl ApiServer {
     /// What the process has asked of its tree.
     pub fn tree_requests(&mut self) -> Result<Requests> {
         let counted: Value = serde_json::from_slice(self.side.get("/requests")?)?;
-        let count = |name: &str| counted[name].as_u64().with_context(|| format!("`{name}` was not counted"));
+        let count = |name: &str| {
+            counted[name].as_u64().with_context(|| format!("`{name}` was not counted"))
+        };
         Ok(Requests { reads: count("reads")?, writes: count("writes")? })
     }
 
@@ -66,8 +70,8 @@ impl ApiServer {
     }
 }
 
-/// Replies without an API: what no reply of the same size can be faster than. In a process of its own,
-/// so that its memory is not the API's.
+/// Replies without an API: what no reply of the same size can be faster than. In a process of its
+/// own, so that its memory is not the API's.
 pub struct PlainServer {
     _holder: Holder,
     client: Client,
@@ -116,7 +120,8 @@ fn api(store: &Store, shutdown: CancellationToken) -> Result<(u16, Serving<pvc_a
     let address: SocketAddr = listener.local_addr()?;
     let token = Token { description: "bench".to_owned(), secret: KEY.to_owned() };
     let settings = ApiSettings::new(address, vec![token]);
-    let state = ApiState::new(store.clone(), Arc::new(SystemClock), Arc::new(OsRandom), None, settings);
+    let state =
+        ApiState::new(store.clone(), Arc::new(SystemClock), Arc::new(OsRandom), None, settings);
     Ok((address.port(), tokio::spawn(pvc_api::serve_on(vec![listener], state, shutdown))))
 }
 
@@ -165,12 +170,16 @@ async fn requests(State(side): State<Side>) -> String {
     json!({ "reads": reads, "writes": writes }).to_string()
 }
 
-async fn touch(State(side): State<Side>, Path(vms): Path<usize>) -> Result<(), (StatusCode, String)> {
+async fn touch(
+    State(side): State<Side>,
+    Path(vms): Path<usize>,
+) -> Result<(), (StatusCode, String)> {
     let round = {
         let mut touched = side.touched.lock().unwrap_or_else(PoisonError::into_inner);
         *touched += 1;
         *touched
     };
-    let failed = |error: pvc_store::StoreError| (StatusCode::INTERNAL_SERVER_ERROR, error.to_string());
+    let failed =
+        |error: pvc_store::StoreError| (StatusCode::INTERNAL_SERVER_ERROR, error.to_string());
     statistics::renew(&side.store, vms, round).await.map_err(failed)
 }

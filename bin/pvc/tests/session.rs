@@ -1,7 +1,11 @@
 //! The program as its users meet it: arguments in, text and an exit code out, against a small
 //! server that answers with what the API answers.
 
-#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test that cannot go on has failed")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test that cannot go on has failed"
+)]
 
 #[path = "../../../crates/pvc-client/tests/stub/mod.rs"]
 mod stub;
@@ -29,7 +33,8 @@ impl User {
     fn of(stub: &Stub) -> Self {
         let user = Self::without_connection();
         let (host, port) = (stub.address.ip().to_string(), stub.address.port().to_string());
-        let added = user.run(&["connection", "add", "lab", "-a", &host, "-p", &port, "-k", "secret"]);
+        let added =
+            user.run(&["connection", "add", "lab", "-a", &host, "-p", &port, "-k", "secret"]);
         assert_eq!(code(&added), 0, "{added:?}");
         user.with("PVC_CONNECTION", "lab")
     }
@@ -85,7 +90,11 @@ impl User {
         let environment = own.get_envs().filter_map(|(name, value)| Some((name, value?)));
         let mut command = Command::new("script");
         command.args(["-qefc", line, "/dev/null"]).env_clear().envs(environment);
-        command.env("TERM", "xterm").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .env("TERM", "xterm")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         command
     }
 }
@@ -110,7 +119,9 @@ fn message(text: &str) -> Reply {
 fn cluster(request: &Received, _: usize) -> Reply {
     match (request.method.as_str(), request.path()) {
         ("GET", "/api/v1/vm") => ok(VMS),
-        ("GET", "/api/v1/vm/web1" | "/api/v1/vm/2c2b8f4e-0d3e-4b6f-9d6d-0c9b6cf3f2a1") => ok(one_vm(0)),
+        ("GET", "/api/v1/vm/web1" | "/api/v1/vm/2c2b8f4e-0d3e-4b6f-9d6d-0c9b6cf3f2a1") => {
+            ok(one_vm(0))
+        }
         ("GET", "/api/v1/vm/db1") => ok(one_vm(1)),
         ("GET", "/api/v1/node") => ok(NODES),
         ("GET", "/api/v1/status") => ok(STATUS),
@@ -138,8 +149,11 @@ fn a_list_is_data_on_standard_output_and_a_banner_on_standard_error() {
     let stub = Stub::start(cluster);
     let output = User::of(&stub).run(&["vm", "list"]);
     assert_eq!(code(&output), 0);
-    let names: Vec<String> =
-        out(&output).lines().skip(2).map(|line| line.split(' ').next().unwrap().to_owned()).collect();
+    let names: Vec<String> = out(&output)
+        .lines()
+        .skip(2)
+        .map(|line| line.split(' ').next().unwrap().to_owned())
+        .collect();
     assert_eq!(names, ["db1", "web1"], "sorted by name");
     assert!(!out(&output).contains('\x1b'));
     let banner = format!(
@@ -185,7 +199,10 @@ fn every_kind_of_outcome_has_its_exit_code() {
         let stub = Stub::start(move |_, _| status(reply, r#"{"message": "no, because"}"#));
         let output = User::of(&stub).run(&["-q", "vm", "start", "web1"]);
         assert_eq!(code(&output), exit);
-        assert!(err(&output).starts_with("error: ") && err(&output).contains("no, because"), "{output:?}");
+        assert!(
+            err(&output).starts_with("error: ") && err(&output).contains("no, because"),
+            "{output:?}"
+        );
         assert_eq!(out(&output), "");
     }
     let stub = Stub::start(cluster);
@@ -194,8 +211,14 @@ fn every_kind_of_outcome_has_its_exit_code() {
     assert_eq!(code(&user.run(&["vm", "start"])), 2);
     let later = user.run(&["-q", "storage", "volume", "resize", "vms", "a", "2G"]);
     assert_eq!(code(&later), 6);
-    assert!(err(&later).contains("`pvc storage volume resize` is not part of this release"), "{later:?}");
-    assert!(err(&later).contains("`pvcd volume list | create | import | record | remove`"), "{later:?}");
+    assert!(
+        err(&later).contains("`pvc storage volume resize` is not part of this release"),
+        "{later:?}"
+    );
+    assert!(
+        err(&later).contains("`pvcd volume list | create | import | record | remove`"),
+        "{later:?}"
+    );
     let later = user.run(&["-q", "storage", "volume", "add"]);
     assert_eq!(code(&later), 6, "its arguments come second");
     assert_eq!(code(&user.run(&["-c", "nowhere", "vm", "list"])), 3);
@@ -210,7 +233,10 @@ fn a_server_that_is_not_there_is_code_four_with_a_hint() {
     user.run(&["connection", "add", "gone", "-a", "127.0.0.1", "-p", &free.port().to_string()]);
     let output = user.run(&["-q", "status"]);
     assert_eq!(code(&output), 4);
-    assert!(err(&output).contains("cannot connect to") && err(&output).contains("hint: "), "{output:?}");
+    assert!(
+        err(&output).contains("cannot connect to") && err(&output).contains("hint: "),
+        "{output:?}"
+    );
 }
 
 /// A user of a server that takes every connection and says nothing.
@@ -230,7 +256,10 @@ fn a_login_is_not_held_up_by_a_server_that_does_not_answer() {
     let output = user.run(&["-q", "cluster", "status", "-f", "short"]);
     assert!(begun.elapsed() < Duration::from_secs(12), "{:?}", begun.elapsed());
     assert_eq!((code(&output), out(&output)), (4, String::new()));
-    assert!(err(&output).contains("accepts connections, but has not answered within 10 s"), "{output:?}");
+    assert!(
+        err(&output).contains("accepts connections, but has not answered within 10 s"),
+        "{output:?}"
+    );
 }
 
 #[test]
@@ -257,10 +286,16 @@ fn a_web_page_and_a_key_that_cannot_be_sent_are_named() {
     let user = User::of(&stub);
     let output = user.run(&["-q", "vm", "list"]);
     assert_eq!(code(&output), 7);
-    assert!(err(&output).starts_with("error: the server's answer is a web page (`nginx`) with status 404"));
+    assert!(
+        err(&output)
+            .starts_with("error: the server's answer is a web page (`nginx`) with status 404")
+    );
     let output = user.with("PVC_API_KEY", "line\nbreak").run(&["-q", "vm", "list"]);
     assert_eq!(code(&output), 5);
-    assert!(err(&output).contains("the API key holds a character that cannot be sent"), "{output:?}");
+    assert!(
+        err(&output).contains("the API key holds a character that cannot be sent"),
+        "{output:?}"
+    );
 }
 
 #[test]
@@ -269,7 +304,9 @@ fn a_node_that_does_not_exist_is_code_three_wherever_it_is_named() {
         ("GET", "/api/v1/vm") if request.target.contains("node=") => {
             status(400, r#"{"message": "node: there is no node `hv9`"}"#)
         }
-        ("POST", _) => status(400, r#"{"message": "there is no node `hv9`", "hint": "`pvc node list`"}"#),
+        ("POST", _) => {
+            status(400, r#"{"message": "there is no node `hv9`", "hint": "`pvc node list`"}"#)
+        }
         ("GET", "/api/v1/node/hv1") => ok(NODES),
         _ => cluster(request, before),
     });
@@ -301,7 +338,10 @@ fn a_file_that_cannot_be_read_is_a_mistake_in_the_command_line() {
         assert_eq!(code(&output), 2, "{line:?}: {output:?}");
     }
     let output = user.run(&["vm", "meta", "web1", "--max-downtime", "abc"]);
-    assert!(err(&output).contains("a whole number of milliseconds is needed, as in 300"), "{output:?}");
+    assert!(
+        err(&output).contains("a whole number of milliseconds is needed, as in 300"),
+        "{output:?}"
+    );
 }
 
 #[test]
@@ -309,8 +349,7 @@ fn vcpus_are_texts_in_json() {
     let stub = Stub::start(cluster);
     let output = User::of(&stub).run(&["-q", "vm", "vcpu", "get", "web1", "-f", "json"]);
     let value: serde_json::Value = serde_json::from_str(&out(&output)).unwrap();
-    let expected =
-        serde_json::json!({"name": "web1", "vcpus": "2", "sockets": "1", "cores": "2", "threads": "1"});
+    let expected = serde_json::json!({"name": "web1", "vcpus": "2", "sockets": "1", "cores": "2", "threads": "1"});
     assert_eq!(value, expected);
 }
 
@@ -353,13 +392,19 @@ fn a_global_option_behind_the_group_is_shown_where_it_belongs() {
 fn an_output_that_cannot_be_written_is_one_clear_error() {
     let stub = Stub::start(cluster);
     let user = User::of(&stub);
-    for line in
-        [&["-q", "vm", "list"][..], &["--help"], &["completion", "bash"], &["-q", "vm", "dump", "web1"]]
-    {
+    for line in [
+        &["-q", "vm", "list"][..],
+        &["--help"],
+        &["completion", "bash"],
+        &["-q", "vm", "dump", "web1"],
+    ] {
         let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
         let output = user.command(line).stdout(full).output().unwrap();
         assert_eq!(code(&output), 1, "{line:?}");
-        assert_eq!(err(&output), "error: cannot write to standard output: no space left on device\n");
+        assert_eq!(
+            err(&output),
+            "error: cannot write to standard output: no space left on device\n"
+        );
     }
 }
 
@@ -420,7 +465,9 @@ fn networks_pools_and_volumes_are_listed() {
         "/api/v1/network" if request.target.contains("limit=none") => ok("[]"),
         "/api/v1/network" | "/api/v1/network/1001" => ok(networks),
         "/api/v1/network/test-net" => ok("[{\"vni\": 1001, \"type\": \"managed\"}]"),
-        "/api/v1/network/1001/lease" => ok("[{\"hostname\": \"web1\", \"ip4_address\": \"10.0.0.5\"}]"),
+        "/api/v1/network/1001/lease" => {
+            ok("[{\"hostname\": \"web1\", \"ip4_address\": \"10.0.0.5\"}]")
+        }
         "/api/v1/network/1001/acl" => status(501, "{\"message\": \"not yet\"}"),
         "/api/v1/storage/ceph/pool" => ok(pools),
         "/api/v1/storage/ceph/volume" => {
@@ -434,12 +481,22 @@ fn networks_pools_and_volumes_are_listed() {
     assert!(out(&run(&["network", "list"])).contains("1001  test-net"));
     assert_eq!(code(&run(&["network", "list", "none"])), 3);
     let info = run(&["network", "info", "test-net"]);
-    assert!(out(&info).contains("VNI:                1001\n") && out(&info).contains("web1"), "{info:?}");
+    assert!(
+        out(&info).contains("VNI:                1001\n") && out(&info).contains("web1"),
+        "{info:?}"
+    );
     assert_eq!(code(&run(&["network", "info", "nothing"])), 3);
     let pools = out(&run(&["storage", "pool", "list", "-f", "raw"]));
     assert_eq!(pools, "vms\nnew\n", "they stay in the order of the API, which is that of Ceph");
-    assert_eq!(out(&run(&["storage", "volume", "list", "-p", "vms", "-f", "raw"])), "vms/a\nvms/b\n");
-    assert!(stub.lines().contains(&"GET /storage/ceph/volume?pool=vms".to_owned()), "{:?}", stub.lines());
+    assert_eq!(
+        out(&run(&["storage", "volume", "list", "-p", "vms", "-f", "raw"])),
+        "vms/a\nvms/b\n"
+    );
+    assert!(
+        stub.lines().contains(&"GET /storage/ceph/volume?pool=vms".to_owned()),
+        "{:?}",
+        stub.lines()
+    );
 }
 
 #[test]
@@ -451,7 +508,10 @@ fn help_and_version_are_found_by_whoever_looks_for_them() {
     assert_eq!(help(&["version"]), help(&["--version"]));
     let ls = user.run(&["vm", "ls"]);
     assert_eq!((code(&ls), out(&ls)), (2, String::new()));
-    assert_eq!(err(&ls), "error: there is no command `pvc vm ls`\nhint: `pvc vm list`: List the VMs\n");
+    assert_eq!(
+        err(&ls),
+        "error: there is no command `pvc vm ls`\nhint: `pvc vm list`: List the VMs\n"
+    );
 }
 
 #[test]
@@ -475,7 +535,10 @@ fn a_change_can_be_answered_in_json() {
     let user = User::of(&Stub::start(task("SUCCESS")));
     let output = user.run(&["-q", "vm", "flush-locks", "web1", "-f", "json"]);
     let end: serde_json::Value = serde_json::from_str(&out(&output)).unwrap();
-    assert_eq!((end["state"].as_str(), end["status"].as_str()), (Some("SUCCESS"), Some("locks flushed")));
+    assert_eq!(
+        (end["state"].as_str(), end["status"].as_str()),
+        (Some("SUCCESS"), Some("locks flushed"))
+    );
 }
 
 #[test]
@@ -483,7 +546,8 @@ fn events_are_printed_as_they_come_and_gone_on_with_after_a_break() {
     let stub = Stub::start(|request, before| {
         let event = |id: &str| {
             format!(
-                "id: a-{before}\nevent: vm\ndata: {{\"revision\":{before},\"kind\":\"vm\",\"id\":\"{id}\",\"change\":\"changed\"}}\n\n"
+                "id: a-{before}\nevent: vm\ndata: \
+                 {{\"revision\":{before},\"kind\":\"vm\",\"id\":\"{id}\",\"change\":\"changed\"}}\n\n"
             )
         };
         match (before, request.target.as_str()) {
@@ -514,7 +578,10 @@ fn a_list_is_printed_as_it_was_asked_for() {
     assert_eq!(code(&run(&["--sort", "ram", "-f", "json"])), 2);
     assert_eq!(code(&user.run(&["-q", "task", "abc", "-f", "csv"])), 2, "one task is no list");
     let wide = out(&run(&[]));
-    assert!(wide.contains("Snapshots") && wide.contains("Migrated"), "a pipe has room for all: {wide}");
+    assert!(
+        wide.contains("Snapshots") && wide.contains("Migrated"),
+        "a pipe has room for all: {wide}"
+    );
 }
 
 #[test]
@@ -528,7 +595,8 @@ fn on_a_narrow_terminal_columns_leave_and_no_line_is_broken() {
         text.lines().filter(|line| line.contains("web1") || line.contains("Name")).collect();
     assert!(table.len() >= 2 && text.contains("Current"), "{text}");
     assert!(text.contains("(no room for: ") && text.contains("snapshots"), "{text}");
-    let bare = |line: &str| line.replace("\x1b[1m", "").replace("\x1b[92m", "").replace("\x1b[0m", "");
+    let bare =
+        |line: &str| line.replace("\x1b[1m", "").replace("\x1b[92m", "").replace("\x1b[0m", "");
     assert!(table.iter().all(|line| bare(line).trim_end().chars().count() <= 60), "{text}");
 }
 
@@ -574,25 +642,34 @@ fn what_the_cluster_would_refuse_is_refused_before_anybody_is_asked() {
     ] {
         let output = user.answering("y\n", &[&["-q"], line].concat());
         assert_eq!(code(&output), 1, "{line:?}: {output:?}");
-        assert!(err(&output).contains(words) && !err(&output).contains("[y/N]"), "{line:?}: {output:?}");
+        assert!(
+            err(&output).contains(words) && !err(&output).contains("[y/N]"),
+            "{line:?}: {output:?}"
+        );
     }
     assert_eq!(changes(&stub), [""; 0]);
 }
 
-/// What only the server knows is asked of it, with what it says of itself: one that does not know `dry_run` of
-/// an operation would carry it out.
+/// What only the server knows is asked of it, with what it says of itself: one that does not know
+/// `dry_run` of an operation would carry it out.
 #[test]
 fn a_server_that_can_tell_is_asked_whether_it_would_refuse() {
     let told = |document: &'static str| {
-        Stub::start(move |request, _| match (request.path(), request.line().contains("dry_run=True")) {
-            ("/api/v1/openapi.json", _) => ok(document),
-            (_, true) => status(400, r#"{"message": "VM `web1` may run on node `hv2`", "hint": "wait"}"#),
-            ("/api/v1/vm/web1/removal", _) if document == DOCUMENT => {
-                status(400, r#"{"message": "VM `web1` may run on node `hv2`", "hint": "wait"}"#)
+        Stub::start(move |request, _| {
+            match (request.path(), request.line().contains("dry_run=True")) {
+                ("/api/v1/openapi.json", _) => ok(document),
+                (_, true) => {
+                    status(400, r#"{"message": "VM `web1` may run on node `hv2`", "hint": "wait"}"#)
+                }
+                ("/api/v1/vm/web1/removal", _) if document == DOCUMENT => {
+                    status(400, r#"{"message": "VM `web1` may run on node `hv2`", "hint": "wait"}"#)
+                }
+                ("/api/v1/vm/web1/removal", _) => status(404, "{}"),
+                (path, false) if request.method == "GET" && path.starts_with("/api/v1/vm/") => {
+                    ok(one_vm(0))
+                }
+                (_, false) => message("done"),
             }
-            ("/api/v1/vm/web1/removal", _) => status(404, "{}"),
-            (path, false) if request.method == "GET" && path.starts_with("/api/v1/vm/") => ok(one_vm(0)),
-            (_, false) => message("done"),
         })
     };
     let lines: [&[&str]; 7] = [
@@ -610,16 +687,24 @@ fn a_server_that_can_tell_is_asked_whether_it_would_refuse() {
         for more in [&[][..], &["--dry-run"]] {
             let output = user.answering("y\n", &[&["-q"], line, more].concat());
             assert_eq!(code(&output), 1, "{line:?}: {output:?}");
-            assert_eq!(err(&output), "error: VM `web1` may run on node `hv2`\nhint: wait\n", "{line:?}");
+            assert_eq!(
+                err(&output),
+                "error: VM `web1` may run on node `hv2`\nhint: wait\n",
+                "{line:?}"
+            );
         }
     }
     let asked = changes(&stub);
-    assert!(asked.len() == 10 && asked.iter().all(|line| line.contains("dry_run=True")), "{asked:?}");
+    assert!(
+        asked.len() == 10 && asked.iter().all(|line| line.contains("dry_run=True")),
+        "{asked:?}"
+    );
     assert!(asked[8].starts_with("POST /vm/web1/state?state=disable&force=True"), "{asked:?}");
 
     // One that knows it of moves alone.
-    let stub =
-        told(r#"{"paths": {"/api/v1/vm/{vm}/node": {"post": {"parameters": [{"name": "dry_run"}]}}}}"#);
+    let stub = told(
+        r#"{"paths": {"/api/v1/vm/{vm}/node": {"post": {"parameters": [{"name": "dry_run"}]}}}}"#,
+    );
     let user = User::of(&stub);
     for line in lines {
         let output = user.answering("", &[&["-q"], line, &["--dry-run"]].concat());
@@ -639,14 +724,18 @@ fn a_dry_run_says_what_would_be_done() {
     let user = User::of(&stub);
     let output = user.run(&["-q", "vm", "start", "web1", "--dry-run", "--wait"]);
     assert_eq!((code(&output), out(&output).as_str()), (0, "VM `web1` would be started\n"));
-    assert_eq!(changes(&stub), ["POST /vm/web1/state?state=start&force=False&wait=False&dry_run=True"]);
+    assert_eq!(
+        changes(&stub),
+        ["POST /vm/web1/state?state=start&force=False&wait=False&dry_run=True"]
+    );
 }
 
 #[test]
 fn of_an_option_that_is_repeated_the_last_one_counts() {
     let stub = Stub::start(cluster);
     let user = User::of(&stub);
-    let output = user.run(&["-q", "-q", "-c", "gone", "-c", "lab", "vm", "list", "-f", "json", "-f", "raw"]);
+    let output =
+        user.run(&["-q", "-q", "-c", "gone", "-c", "lab", "vm", "list", "-f", "json", "-f", "raw"]);
     assert_eq!((code(&output), out(&output).as_str()), (0, "db1\nweb1\n"), "{output:?}");
 }
 
@@ -682,13 +771,18 @@ fn task(end: &'static str) -> impl Fn(&Received, usize) -> Reply + Send + Sync {
     let looks = std::sync::atomic::AtomicUsize::new(0);
     move |request, _| {
         if request.method == "POST" {
-            return status(202, r#"{"task_id": "0a1b2c3d", "task_name": "vm.flush_locks", "run_on": "hv1"}"#);
+            return status(
+                202,
+                r#"{"task_id": "0a1b2c3d", "task_name": "vm.flush_locks", "run_on": "hv1"}"#,
+            );
         }
         match looks.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
             0 => ok(r#"{"state": "PENDING", "current": 0, "total": 1, "status": "waiting"}"#),
             1 => ok(r#"{"state": "RUNNING", "current": 1, "total": 2, "status": "looking"}"#),
             2 => status(503, "{}"),
-            _ => ok(format!(r#"{{"state": "{end}", "current": 2, "total": 2, "status": "locks flushed"}}"#)),
+            _ => ok(format!(
+                r#"{{"state": "{end}", "current": 2, "total": 2, "status": "locks flushed"}}"#
+            )),
         }
     }
 }
@@ -708,7 +802,10 @@ fn a_task_is_followed_without_a_terminal_line_by_line() {
 fn a_failed_task_fails_the_command_unless_old_codes_are_wanted() {
     let output = User::of(&Stub::start(task("FAILURE"))).run(&["-q", "vm", "flush-locks", "web1"]);
     assert_eq!(code(&output), 1);
-    assert!(err(&output).contains("task `0a1b2c3d` ended with FAILURE: locks flushed"), "{output:?}");
+    assert!(
+        err(&output).contains("task `0a1b2c3d` ended with FAILURE: locks flushed"),
+        "{output:?}"
+    );
     let user = User::of(&Stub::start(task("FAILURE"))).with("PVC_COMPAT_EXIT", "yes");
     assert_eq!(code(&user.run(&["-q", "vm", "flush-locks", "web1"])), 0);
 }
@@ -716,7 +813,10 @@ fn a_failed_task_fails_the_command_unless_old_codes_are_wanted() {
 #[test]
 fn interrupting_the_waiting_does_not_interrupt_the_task_and_says_so() {
     let stub = Stub::start(|request, _| match request.method.as_str() {
-        "POST" => status(202, r#"{"task_id": "0a1b2c3d", "task_name": "vm.flush_locks", "run_on": "hv1"}"#),
+        "POST" => status(
+            202,
+            r#"{"task_id": "0a1b2c3d", "task_name": "vm.flush_locks", "run_on": "hv1"}"#,
+        ),
         _ => ok(r#"{"state": "RUNNING", "current": 1, "total": 2, "status": "looking"}"#),
     });
     let user = User::of(&stub);
@@ -752,9 +852,13 @@ fn interrupting_the_waiting_for_a_vm_says_that_the_request_stands() {
     let output = interrupted(child, || !stub.lines().is_empty());
     assert_eq!(output.status.signal(), Some(2));
     assert!(
-        err(&output).contains("\nerror: no longer waiting; a request that the API has received stands\n")
+        err(&output)
+            .contains("\nerror: no longer waiting; a request that the API has received stands\n")
     );
-    assert!(err(&output).ends_with("hint: `pvc vm info web1` shows the present state\n"), "{output:?}");
+    assert!(
+        err(&output).ends_with("hint: `pvc vm info web1` shows the present state\n"),
+        "{output:?}"
+    );
     let user = user.with("PVC_COMPAT_EXIT", "1");
     let child = user.command(&["-q", "vm", "shutdown", "web1", "--wait", "-y"]).spawn().unwrap();
     let asked = stub.lines().len();
@@ -786,7 +890,8 @@ fn a_followed_log_gives_the_terminal_back_in_its_own_colours() {
 #[test]
 fn ctrl_c_in_a_pager_is_the_pagers() {
     let stub = Stub::start(|_, _| ok(r#"{"name": "web1", "data": "login: "}"#));
-    let user = User::of(&stub).with("PAGER", "trap '' INT; cat; read key < /dev/tty; echo left by $key");
+    let user =
+        User::of(&stub).with("PAGER", "trap '' INT; cat; read key < /dev/tty; echo left by $key");
     let mut terminal = user.terminal("-q vm log web1").spawn().unwrap();
     let mut keyboard = terminal.stdin.take().unwrap();
     let mut screen = BufReader::new(terminal.stdout.take().unwrap());
@@ -821,16 +926,22 @@ fn a_task_that_does_not_exist_is_not_waited_for_for_ever() {
 #[test]
 fn a_key_is_kept_and_shown_only_on_demand() {
     let user = User::without_connection();
-    let added =
-        user.answering("2c2b8f4e-0D3e\n", &["connection", "add", "a", "-a", "10.0.0.1", "-s", "-k", "-"]);
+    let added = user.answering(
+        "2c2b8f4e-0D3e\n",
+        &["connection", "add", "a", "-a", "10.0.0.1", "-s", "-k", "-"],
+    );
     assert_eq!(code(&added), 0, "{added:?}");
     let list = out(&user.run(&["connection", "list"]));
     assert!(list.contains("xxxxxxxx-xxxx") && !list.contains("2c2b"), "{list}");
     assert!(out(&user.run(&["connection", "list", "-k"])).contains("2c2b8f4e-0D3e"));
     let targets = out(&user.run(&["connection", "list", "--format", "json-prometheus"]));
     let targets: serde_json::Value = serde_json::from_str(&targets).unwrap();
-    let target =
-        targets.as_array().unwrap().iter().find(|target| target["labels"]["pvc_cluster_id"] == "a").unwrap();
+    let target = targets
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|target| target["labels"]["pvc_cluster_id"] == "a")
+        .unwrap();
     assert_eq!(target["targets"][0], "10.0.0.1:7370");
     assert_eq!(target["labels"]["pvc_cluster_name"], "a: N/A");
     assert_eq!(code(&user.run(&["connection", "remove", "a"])), 0);
@@ -916,7 +1027,10 @@ fn clusters_that_cannot_be_reached_are_shown_as_such_beside_the_others() {
     assert_eq!(rows[2]["problem"], "the key is not accepted: unknown key");
     assert_eq!(code(&output), 0);
     let table = out(&user.run(&["-q", "connection", "detail"]));
-    assert!(table.contains("Problem\n") && table.contains(" unreachable: connection refused\n"), "{table}");
+    assert!(
+        table.contains("Problem\n") && table.contains(" unreachable: connection refused\n"),
+        "{table}"
+    );
     user.run(&["connection", "remove", "gone"]);
     user.run(&["connection", "remove", "locked"]);
     let table = out(&user.run(&["-q", "connection", "detail"]));
@@ -928,8 +1042,10 @@ fn the_local_connection_is_read_from_the_daemons_configuration() {
     let stub = Stub::start(cluster);
     let user = User::without_connection();
     let file = user.home.path().join("pvc.conf");
-    let text =
-        format!("api:\n  enabled: yes\n  listen:\n    address: 0.0.0.0\n    port: {}\n", stub.address.port());
+    let text = format!(
+        "api:\n  enabled: yes\n  listen:\n    address: 0.0.0.0\n    port: {}\n",
+        stub.address.port()
+    );
     std::fs::write(&file, text).unwrap();
     let user = user.with("PVC_CONFIG_FILE", file.to_str().unwrap());
     let output = user.run(&["-c", "local", "vm", "list", "-f", "raw"]);
@@ -958,7 +1074,18 @@ fn options_of_two_letters_work_where_they_always_have() {
         ["GET /node?limit=x&daemon_state=run&coordinator_state=primary&domain_state=ready"]
     );
     assert_eq!(
-        code(&user.run(&["-q", "network", "add", "10", "-d", "x", "-p", "managed", "-i6", "fd00::/64"])),
+        code(&user.run(&[
+            "-q",
+            "network",
+            "add",
+            "10",
+            "-d",
+            "x",
+            "-p",
+            "managed",
+            "-i6",
+            "fd00::/64"
+        ])),
         6
     );
 }
@@ -977,8 +1104,11 @@ fn a_definition_with_mistakes_is_refused_with_all_of_them_and_never_sent() {
     let stub = Stub::start(cluster);
     let user = User::of(&stub);
     let file = user.home.path().join("vm.xml");
-    std::fs::write(&file, "<domain type='kvm'>\n<name>a b</name><memory unit='MiB'>x</memory>\n</domain>")
-        .unwrap();
+    std::fs::write(
+        &file,
+        "<domain type='kvm'>\n<name>a b</name><memory unit='MiB'>x</memory>\n</domain>",
+    )
+    .unwrap();
     let output = user.run(&["-q", "vm", "define", file.to_str().unwrap()]);
     assert_eq!(code(&output), 1);
     assert!(err(&output).contains("mistakes:\n") && err(&output).contains("uuid"), "{output:?}");
@@ -995,7 +1125,10 @@ fn a_definition_is_sent_with_everything_that_was_said() {
     assert!(xml.starts_with("<domain type=\"kvm\">\n  <name>web1</name>\n"), "{xml}");
     let output = user.answering(
         &xml,
-        &["-q", "vm", "define", "-", "-t", "hv2", "-l", "hv1,hv2", "-a", "-g", "x", "-g", "y", "-G", "z"],
+        &[
+            "-q", "vm", "define", "-", "-t", "hv2", "-l", "hv1,hv2", "-a", "-g", "x", "-g", "y",
+            "-G", "z",
+        ],
     );
     assert_eq!(code(&output), 0, "{output:?}");
     let wanted = "POST /vm?node=hv2&limit=hv1%2Chv2&selector=none&autostart=True&migration_method=none&migration_max_downtime=300&user_tags=x&user_tags=y&protected_tags=z";
@@ -1024,7 +1157,10 @@ fn memory_is_set_in_the_definition_and_a_restart_only_on_demand() {
     assert!(err(&unasked).contains("hint: `pvc vm restart web1`"), "{unasked:?}");
     user.run(&["-q", "vm", "vcpu", "set", "web1", "4", "-t", "2,2,1", "-r", "-y"]);
     let path = "/vm/2c2b8f4e-0d3e-4b6f-9d6d-0c9b6cf3f2a1";
-    assert_eq!(changes(&stub), [format!("PUT {path}?restart=False"), format!("PUT {path}?restart=True")]);
+    assert_eq!(
+        changes(&stub),
+        [format!("PUT {path}?restart=False"), format!("PUT {path}?restart=True")]
+    );
     let bodies: Vec<String> = stub
         .received()
         .into_iter()
@@ -1042,12 +1178,15 @@ fn memory_is_set_in_the_definition_and_a_restart_only_on_demand() {
 #[test]
 fn a_change_that_would_be_refused_is_not_asked_about() {
     let stub = Stub::start(|request, before| match request.path().ends_with("/check") {
-        true => status(400, r#"{"message": "node `hv1` takes VMs of up to 2 vCPUs", "hint": "fewer"}"#),
+        true => {
+            status(400, r#"{"message": "node `hv1` takes VMs of up to 2 vCPUs", "hint": "fewer"}"#)
+        }
         false => cluster(request, before),
     });
     let user = User::of(&stub);
     let file = user.home.path().join("web1.xml");
-    std::fs::write(&file, out(&user.run(&["-q", "vm", "dump", "web1"])).replace("2048", "1024")).unwrap();
+    std::fs::write(&file, out(&user.run(&["-q", "vm", "dump", "web1"])).replace("2048", "1024"))
+        .unwrap();
     let path = file.to_str().unwrap();
     for line in [
         &["vm", "vcpu", "set", "web1", "99"][..],
@@ -1057,7 +1196,9 @@ fn a_change_that_would_be_refused_is_not_asked_about() {
     ] {
         let output = user.answering("y\n", &[&["-q"], line].concat());
         assert_eq!(code(&output), 1);
-        assert!(err(&output).ends_with("error: node `hv1` takes VMs of up to 2 vCPUs\nhint: fewer\n"));
+        assert!(
+            err(&output).ends_with("error: node `hv1` takes VMs of up to 2 vCPUs\nhint: fewer\n")
+        );
         assert!(!err(&output).contains("[y/N]"), "{line:?}: {output:?}");
     }
     assert_eq!(changes(&stub), [""; 0]);
@@ -1077,9 +1218,10 @@ fn a_server_that_cannot_judge_a_change_is_asked_to_make_it() {
 #[test]
 fn a_removed_card_is_detached_by_its_own_address() {
     let stub = Stub::start(|request, before| match (request.method.as_str(), request.path()) {
-        ("DELETE", _) => {
-            status(202, r#"{"task_id": "0a1b2c3d", "task_name": "vm.device_detach", "run_on": "hv1"}"#)
-        }
+        ("DELETE", _) => status(
+            202,
+            r#"{"task_id": "0a1b2c3d", "task_name": "vm.device_detach", "run_on": "hv1"}"#,
+        ),
         ("GET", "/api/v1/tasks/0a1b2c3d") => {
             ok(r#"{"state": "SUCCESS", "current": 1, "total": 1, "status": "detached"}"#)
         }
@@ -1097,23 +1239,34 @@ fn a_removed_card_is_detached_by_its_own_address() {
 #[test]
 fn a_device_that_the_guest_does_not_take_is_taken_back_from_the_definition() {
     let stub = Stub::start(|request, before| match (request.method.as_str(), request.path()) {
-        ("POST", _) => {
-            status(202, r#"{"task_id": "0a1b2c3d", "task_name": "vm.device_attach", "run_on": "hv1"}"#)
-        }
+        ("POST", _) => status(
+            202,
+            r#"{"task_id": "0a1b2c3d", "task_name": "vm.device_attach", "run_on": "hv1"}"#,
+        ),
         ("GET", "/api/v1/network/1001") => ok(r#"[{"vni": 1001}]"#),
         ("GET", "/api/v1/tasks/0a1b2c3d") => {
             ok(r#"{"state": "FAILURE", "current": 1, "total": 1, "status": "no such bridge"}"#)
         }
         _ => cluster(request, before),
     });
-    let output =
-        User::of(&stub).run(&["-q", "vm", "network", "add", "web1", "1001", "-a", "52:54:00:11:22:33"]);
+    let output = User::of(&stub).run(&[
+        "-q",
+        "vm",
+        "network",
+        "add",
+        "web1",
+        "1001",
+        "-a",
+        "52:54:00:11:22:33",
+    ]);
     assert_eq!(code(&output), 1);
     assert!(
-        err(&output).contains("no such bridge") && err(&output).contains("the definition is as it was"),
+        err(&output).contains("no such bridge")
+            && err(&output).contains("the definition is as it was"),
         "{output:?}"
     );
-    let puts: Vec<Received> = stub.received().into_iter().filter(|request| request.method == "PUT").collect();
+    let puts: Vec<Received> =
+        stub.received().into_iter().filter(|request| request.method == "PUT").collect();
     assert!(puts[0].body.contains("52%3A54%3A00%3A11%3A22%3A33"), "{puts:?}");
     assert!(!puts[1].body.contains("52%3A54%3A00%3A11%3A22%3A33"), "{puts:?}");
 }
@@ -1131,10 +1284,15 @@ fn a_modification_is_shown_before_it_is_made() {
     std::fs::write(&file, present.replace("2048", "1024")).unwrap();
     let unconfirmed = user.run(&["-q", "vm", "modify", "web1", path]);
     assert_eq!(code(&unconfirmed), 1);
-    assert_eq!(err(&unconfirmed).matches("warning: ").count(), 1, "each is said once: {unconfirmed:?}");
+    assert_eq!(
+        err(&unconfirmed).matches("warning: ").count(),
+        1,
+        "each is said once: {unconfirmed:?}"
+    );
     assert!(
-        out(&unconfirmed)
-            .contains("-  <memory unit=\"MiB\">2048</memory>\n+  <memory unit=\"MiB\">1024</memory>")
+        out(&unconfirmed).contains(
+            "-  <memory unit=\"MiB\">2048</memory>\n+  <memory unit=\"MiB\">1024</memory>"
+        )
     );
     assert_eq!(changes(&stub), [""; 0]);
     assert_eq!(code(&user.run(&["-q", "vm", "modify", "web1", path, "-y"])), 0);
@@ -1145,7 +1303,10 @@ fn a_modification_is_shown_before_it_is_made() {
 fn a_modification_without_a_source_is_told_both() {
     let output = User::without_connection().run(&["vm", "modify", "web1"]);
     assert_eq!(code(&output), 2);
-    assert!(err(&output).contains("`pvc vm modify web1 --editor` edits the present one"), "{output:?}");
+    assert!(
+        err(&output).contains("`pvc vm modify web1 --editor` edits the present one"),
+        "{output:?}"
+    );
     assert!(err(&output).contains("`pvc vm modify web1 FILE` takes it from a file"), "{output:?}");
 }
 
@@ -1399,7 +1560,10 @@ fn the_first_clients_way_to_activate_completions_works() {
         assert!(out(&output).contains(expected), "{word}: {}", out(&output));
     }
     let question = user.command(&[]).env("_PVC_COMPLETE", "bash_complete").output().unwrap();
-    assert_eq!((code(&question), out(&question), err(&question)), (0, String::new(), String::new()));
+    assert_eq!(
+        (code(&question), out(&question), err(&question)),
+        (0, String::new(), String::new())
+    );
     let odd = user.command(&[]).env("_PVC_COMPLETE", "tcsh_source").output().unwrap();
     assert_eq!(code(&odd), 2);
     assert!(err(&odd).contains("hint: `pvc completion bash`"), "{odd:?}");
@@ -1443,7 +1607,8 @@ fn with_simulator(user: &User, reply: &str) -> tempfile::TempDir {
     let place = tempfile::tempdir_in(user.home.path()).unwrap();
     std::fs::copy(env!("CARGO_BIN_EXE_pvc"), place.path().join("pvc")).unwrap();
     let program = place.path().join("pvc-sim");
-    let script = format!("#!/bin/sh\ncat >$0.input\necho \"$@\" >$0.arguments\ncat <<'END'\n{reply}\nEND\n");
+    let script =
+        format!("#!/bin/sh\ncat >$0.input\necho \"$@\" >$0.arguments\ncat <<'END'\n{reply}\nEND\n");
     std::fs::write(&program, script).unwrap();
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
     place
@@ -1466,12 +1631,15 @@ fn what_if_asks_the_program_beside_it_about_a_backup_made_at_that_moment() {
     });
     let user = User::of(&stub);
     let place = with_simulator(&user, WHAT_IF.trim_end());
-    let output = run_there(&user, &place, &["-q", "cluster", "what-if", "node", "hv3", "--death", "hang"]);
+    let output =
+        run_there(&user, &place, &["-q", "cluster", "what-if", "node", "hv3", "--death", "hang"]);
     assert_eq!(code(&output), 0, "{output:?}");
     assert!(out(&output).starts_with("If node `"), "{output:?}");
-    let kept = |what: &str| std::fs::read_to_string(place.path().join(format!("pvc-sim.{what}"))).unwrap();
+    let kept =
+        |what: &str| std::fs::read_to_string(place.path().join(format!("pvc-sim.{what}"))).unwrap();
     assert_eq!(kept("input"), r#"{"/schema/version":"15"}"#);
-    let arguments = "what-if - --node hv3 --death hang --keepalive-interval 5 --fence-intervals 6\n";
+    let arguments =
+        "what-if - --node hv3 --death hang --keepalive-interval 5 --fence-intervals 6\n";
     assert_eq!(kept("arguments"), arguments);
     assert_eq!(stub.lines(), ["GET /backup"], "nothing is changed");
 
@@ -1490,7 +1658,8 @@ fn what_if_of_a_file_needs_no_cluster() {
     let file = file.to_str().unwrap();
     let output = run_there(&user, &place, &["cluster", "what-if", "node", "hv3", "--from", file]);
     assert_eq!(code(&output), 0, "{output:?}");
-    let gone = run_there(&user, &place, &["cluster", "what-if", "node", "hv3", "--from", "/nonexistent"]);
+    let gone =
+        run_there(&user, &place, &["cluster", "what-if", "node", "hv3", "--from", "/nonexistent"]);
     assert_eq!(
         (code(&gone), err(&gone).as_str()),
         (2, "error: cannot read `/nonexistent`: no such file or directory\n")

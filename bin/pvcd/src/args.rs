@@ -8,8 +8,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 /// Every PVC daemon in one program
 ///
-/// Installed as `pvcnoded`, `pvcapid`, `pvcworkerd` and `pvc-standalone` it plays that role; as `pvcd`
-/// it takes the role as its first word.
+/// Installed as `pvcnoded`, `pvcapid`, `pvcworkerd` and `pvc-standalone` it plays that role; as
+/// `pvcd` it takes the role as its first word.
 #[derive(Debug, Parser)]
 #[command(
     name = "pvcd",
@@ -68,8 +68,8 @@ pub struct StandaloneStart {
 
     /// If the file of the records is damaged, go on from the newest dump of them that can be used
     ///
-    /// The damaged file is put aside. What was changed since the dump is lost. A start without this option
-    /// says which dump that is, and changes nothing.
+    /// The damaged file is put aside. What was changed since the dump is lost. A start without this
+    /// option says which dump that is, and changes nothing.
     #[arg(long)]
     pub recover: bool,
 }
@@ -100,8 +100,8 @@ pub enum Volume {
     },
     /// Make the cluster's records say whether a volume is there
     ///
-    /// For one that was made or removed by other means, such as `rbd`. Needs nothing on one machine, whose
-    /// daemon looks by itself.
+    /// For one that was made or removed by other means, such as `rbd`. Needs nothing on one
+    /// machine, whose daemon looks by itself.
     Record {
         #[arg(value_name = "POOL/VOLUME")]
         volume: String,
@@ -120,7 +120,8 @@ pub enum Format {
 }
 
 impl Arguments {
-    /// The arguments of this process, with the role taken from the program's name where that says it.
+    /// The arguments of this process, with the role taken from the program's name where that says
+    /// it.
     pub fn from_process() -> Self {
         Arguments::parse_from(with_role(std::env::args_os().collect()))
     }
@@ -129,7 +130,8 @@ impl Arguments {
 /// The name by which this program was called.
 pub fn program() -> String {
     let called = std::env::args_os().next();
-    let name = called.as_deref().map(Path::new).and_then(Path::file_name).and_then(|name| name.to_str());
+    let name =
+        called.as_deref().map(Path::new).and_then(Path::file_name).and_then(|name| name.to_str());
     name.unwrap_or("pvcd").to_owned()
 }
 
@@ -159,7 +161,10 @@ mod tests {
     #[test]
     fn the_name_of_the_program_is_its_role() {
         assert!(matches!(parse(&["/usr/bin/pvcnoded"]).role, Role::Node(_)));
-        assert!(matches!(parse(&["pvcapid", "--version"]).role, Role::Api(Start { version: true, .. })));
+        assert!(matches!(
+            parse(&["pvcapid", "--version"]).role,
+            Role::Api(Start { version: true, .. })
+        ));
         assert!(matches!(parse(&["pvcd", "standalone"]).role, Role::Standalone(_)));
     }
 

@@ -1,5 +1,5 @@
-//! A cluster's daemons, one role each, on the ensemble's ZooKeeper: what they are given. What they do with it is in
-//! `pvc-daemon`, as the simulation has it, too.
+//! A cluster's daemons, one role each, on the ensemble's ZooKeeper: what they are given. What they
+//! do with it is in `pvc-daemon`, as the simulation has it, too.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -76,8 +76,8 @@ pub async fn worker(file: Option<PathBuf>) -> anyhow::Result<Outcome> {
     finish(&log, ended.await)
 }
 
-/// Runs a role on a session of its own with the cluster's store, which is closed in the end. A start that is asked to
-/// stop before the store has answered waits for it no longer.
+/// Runs a role on a session of its own with the cluster's store, which is closed in the end. A
+/// start that is asked to stop before the store has answered waits for it no longer.
 async fn with_store(
     config: &Config,
     shutdown: &CancellationToken,
@@ -88,7 +88,9 @@ async fn with_store(
         let store = unless_refused(&tree, ports::store(tree.clone())).await?;
         anyhow::Ok((tree, store))
     };
-    let Some(opened) = shutdown.run_until_cancelled(open).await else { return Ok(Outcome::Stopped) };
+    let Some(opened) = shutdown.run_until_cancelled(open).await else {
+        return Ok(Outcome::Stopped);
+    };
     let (tree, store) = opened?;
     let ended = unless_refused(&tree, role(store)).await;
     // A service that says it stops is killed some time later, also if it has begun anew meanwhile.
@@ -99,8 +101,9 @@ async fn with_store(
     ended
 }
 
-/// What comes of `work`, unless the store lets this process in no more. It has read its configuration before the records
-/// were closed; the service manager starts it again, with what the configuration says by then.
+/// What comes of `work`, unless the store lets this process in no more. It has read its
+/// configuration before the records were closed; the service manager starts it again, with what the
+/// configuration says by then.
 async fn unless_refused<T>(
     tree: &ZookeeperTree,
     work: impl Future<Output = anyhow::Result<T>>,
@@ -115,8 +118,8 @@ async fn unless_refused<T>(
     }
 }
 
-/// Tells the service manager, if it watches, that this daemon lives while `role` runs. (The node daemon
-/// says it itself: its life is its keepalive.)
+/// Tells the service manager, if it watches, that this daemon lives while `role` runs. (The node
+/// daemon says it itself: its life is its keepalive.)
 async fn beating<T>(role: impl Future<Output = T>) -> T {
     while_beating(Notifier.watchdog_interval(), &SystemClock, || Notifier.alive(), role).await
 }

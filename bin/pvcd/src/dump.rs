@@ -1,5 +1,6 @@
-//! Dumps of the records that one machine keeps by itself: taken while it runs, and gone on from when the file
-//! of the records is damaged. They are what `pvc cluster backup` writes, and `pvc cluster restore` reads them.
+//! Dumps of the records that one machine keeps by itself: taken while it runs, and gone on from
+//! when the file of the records is damaged. They are what `pvc cluster backup` writes, and `pvc
+//! cluster restore` reads them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -41,8 +42,8 @@ impl DamagedTree {
     }
 }
 
-/// Opens the tree kept in `dir`. One that is damaged is replaced by the newest dump that can be used, if
-/// `recover` says so.
+/// Opens the tree kept in `dir`. One that is damaged is replaced by the newest dump that can be
+/// used, if `recover` says so.
 pub async fn open(dir: &Path, recover: bool, clock: &dyn Clock) -> anyhow::Result<EmbeddedTree> {
     let damage = match EmbeddedTree::open(dir) {
         Err(damage @ OpenError::Corrupt { .. }) => damage,
@@ -59,7 +60,8 @@ pub async fn open(dir: &Path, recover: bool, clock: &dyn Clock) -> anyhow::Resul
     let about = describe(&copy, clock.wall());
     if !recover {
         let hint = format!(
-            "`pvc-standalone --recover` goes on from this dump and puts the damaged file aside; what was changed \
+            "`pvc-standalone --recover` goes on from this dump and puts the damaged file aside; \
+             what was changed \
              since then is lost: {}",
             "a VM that was started or stopped since is as it was then, so look at the guests first"
         );
@@ -118,11 +120,15 @@ fn without_dump(damage: OpenError, unusable: &[String]) -> DamagedTree {
 
 fn describe(copy: &Copy, now: Duration) -> String {
     let Dump { path, taken, .. } = &copy.dump;
-    let time = i64::try_from(taken.as_secs()).ok().and_then(|at| jiff::Timestamp::from_second(at).ok());
+    let time =
+        i64::try_from(taken.as_secs()).ok().and_then(|at| jiff::Timestamp::from_second(at).ok());
     let time = time.map_or_else(|| "an unknown time".to_owned(), |time| time.to_string());
     let (records, vms) = (copy.records.len(), copy.vms);
     let age = age(*taken, now);
-    format!("`{}` of {time} ({age}), with {records} records and {vms} VMs among them", path.display())
+    format!(
+        "`{}` of {time} ({age}), with {records} records and {vms} VMs among them",
+        path.display()
+    )
 }
 
 fn age(taken: Duration, now: Duration) -> String {
@@ -137,14 +143,16 @@ fn age(taken: Duration, now: Duration) -> String {
     }
 }
 
-/// Takes a dump now, or as soon as the store holds a cluster, and then each hour until `stop`. One that fails is
-/// told in the log and is no reason to end.
+/// Takes a dump now, or as soon as the store holds a cluster, and then each hour until `stop`. One
+/// that fails is told in the log and is no reason to end.
 pub async fn keep(store: Store, clock: Arc<dyn Clock>, dumps: Dumps, stop: CancellationToken) {
     let each_hour = async {
         until_initialized(&store).await;
         loop {
             match take(&store, clock.wall(), dumps.clone()).await {
-                Ok(path) => tracing::debug!(file = %path.display(), "a dump of the records was written"),
+                Ok(path) => {
+                    tracing::debug!(file = %path.display(), "a dump of the records was written")
+                }
                 Err(error) => tracing::warn!("no dump of the records could be written: {error:#}"),
             }
             clock.sleep(EVERY).await;
@@ -165,7 +173,8 @@ async fn until_initialized(store: &Store) {
 async fn take(store: &Store, now: Duration, dumps: Dumps) -> anyhow::Result<PathBuf> {
     let records = cluster::backup(store, true).await?;
     // Writing to a slow disk is not to hold up the roles.
-    let written = tokio::task::spawn_blocking(move || dumps.write(&cluster::dump_text(&records), now)).await;
+    let written =
+        tokio::task::spawn_blocking(move || dumps.write(&cluster::dump_text(&records), now)).await;
     written.context("the thread that writes it failed")?.context("the disk refused it")
 }
 
@@ -193,8 +202,8 @@ mod tests {
         Store::open(tree.connect(), Arc::new(SystemClock), Arc::new(OsRandom)).await.unwrap()
     }
 
-    /// A tree with two dumps: in the older one the cluster is in maintenance, in the newer one it is not. In
-    /// the tree itself, which was changed since, it is again.
+    /// A tree with two dumps: in the older one the cluster is in maintenance, in the newer one it
+    /// is not. In the tree itself, which was changed since, it is again.
     async fn with_two_dumps() -> TempDir {
         let dir = TempDir::new().unwrap();
         let (tree, store) = begin(dir.path()).await;
@@ -243,7 +252,8 @@ mod tests {
             ("at the head", [vec![0xaa; 512], good[512..].to_vec()].concat()),
             (
                 "in the middle",
-                [&good[..4096], &vec![0xaa; good.len() - 8192], &good[good.len() - 4096..]].concat(),
+                [&good[..4096], &vec![0xaa; good.len() - 8192], &good[good.len() - 4096..]]
+                    .concat(),
             ),
             ("cut", good[..good.len() / 2].to_vec()),
             ("empty", Vec::new()),
@@ -253,7 +263,10 @@ mod tests {
             fs::write(file(&dir), &bytes).unwrap();
             let said = refused(&dir, false).await;
             let text = said.to_string();
-            assert!(text.contains("damaged") && text.contains("(10 minutes old), with "), "{damage}: {text}");
+            assert!(
+                text.contains("damaged") && text.contains("(10 minutes old), with "),
+                "{damage}: {text}"
+            );
             assert!(text.contains(" records and 0 VMs among them"), "{damage}: {text}");
             assert!(said.hint().contains("--recover"), "{damage}");
             let again = refused(&dir, false).await.to_string();
@@ -287,8 +300,12 @@ mod tests {
     async fn a_dump_that_is_whole_and_no_backup_is_passed_over() {
         let dir = with_two_dumps().await;
         let dumps = Dumps::of(dir.path());
-        for text in ["no JSON", "{}", r#"{"/schema/version": "14"}"#, r#"{"/schema/version": "15", "x": ""}"#]
-        {
+        for text in [
+            "no JSON",
+            "{}",
+            r#"{"/schema/version": "14"}"#,
+            r#"{"/schema/version": "15", "x": ""}"#,
+        ] {
             dumps.write(text, SystemClock.wall()).unwrap();
         }
         fs::write(file(&dir), "").unwrap();
@@ -308,7 +325,11 @@ mod tests {
         fs::remove_dir_all(dir.path().join("dumps")).unwrap();
         let said = refused(&dir, true).await;
         assert!(said.to_string().ends_with("there is no dump of it"), "{said}");
-        assert!(said.hint().contains("put a backup of the directory in its place"), "{}", said.hint());
+        assert!(
+            said.hint().contains("put a backup of the directory in its place"),
+            "{}",
+            said.hint()
+        );
         assert_eq!(fs::read(file(&dir)).unwrap(), b"", "the file is left alone");
     }
 
@@ -323,8 +344,10 @@ mod tests {
     async fn a_dump_is_taken_as_soon_as_there_is_a_cluster() {
         let dir = TempDir::new().unwrap();
         let tree = EmbeddedTree::open(dir.path()).unwrap();
-        let (store, dumps, stop) = (open_store(&tree).await, Dumps::of(dir.path()), CancellationToken::new());
-        let keeper = tokio::spawn(keep(store.clone(), Arc::new(SystemClock), dumps.clone(), stop.clone()));
+        let (store, dumps, stop) =
+            (open_store(&tree).await, Dumps::of(dir.path()), CancellationToken::new());
+        let keeper =
+            tokio::spawn(keep(store.clone(), Arc::new(SystemClock), dumps.clone(), stop.clone()));
         store.initialize(false).await.unwrap();
         let taken = async {
             loop {
@@ -342,8 +365,9 @@ mod tests {
 
     #[test]
     fn an_age_is_told_in_one_unit() {
-        let told =
-            |seconds: u64| age(Duration::from_secs(1_000_000 - seconds), Duration::from_secs(1_000_000));
+        let told = |seconds: u64| {
+            age(Duration::from_secs(1_000_000 - seconds), Duration::from_secs(1_000_000))
+        };
         assert_eq!(
             [told(5), told(300), told(9_000), told(200_000)].join(", "),
             "5 seconds old, 5 minutes old, 2 hours old, 2 days old"

@@ -1,5 +1,5 @@
-//! Every PVC daemon in one program: wiring only. Start reading in `standalone.rs`, the list of what one
-//! machine needs, or `cluster.rs`, the same in pieces.
+//! Every PVC daemon in one program: wiring only. Start reading in `standalone.rs`, the list of what
+//! one machine needs, or `cluster.rs`, the same in pieces.
 
 #![forbid(unsafe_code)]
 
@@ -23,11 +23,12 @@ use pvc_linux::SystemClock;
 use pvc_node::Outcome;
 use pvc_ports::Clock;
 
-/// The threads that a daemon's tasks share on a machine of any size. They wait most of the time, and each has
-/// a stack and caches of its own; what computes is the guests.
+/// The threads that a daemon's tasks share on a machine of any size. They wait most of the time,
+/// and each has a stack and caches of its own; what computes is the guests.
 const MOST_THREADS: usize = 4;
 
-/// How long threads that wait for the system, the name of a server that nobody resolves for one, may go on at the end.
+/// How long threads that wait for the system, the name of a server that nobody resolves for one,
+/// may go on at the end.
 const LAST_THREADS: Duration = Duration::from_secs(1);
 
 /// How often memory that is free goes back to the system: some milliseconds of work each time.
@@ -111,12 +112,13 @@ async fn play(role: Role) -> anyhow::Result<u8> {
     }
 }
 
-/// Replaces this process by a new run of the same program: same pid, same arguments. Returns only if
-/// that failed.
+/// Replaces this process by a new run of the same program: same pid, same arguments. Returns only
+/// if that failed.
 fn execute_anew() -> anyhow::Error {
     let mut args = std::env::args_os();
     let name = args.next().unwrap_or_default();
-    // The name under which it was called is its role; the file may have been replaced by an upgrade.
+    // The name under which it was called is its role; the file may have been replaced by an
+    // upgrade.
     let error = std::process::Command::new(&name).arg0(&name).args(args).exec();
     anyhow::Error::new(error).context("the daemon could not be executed anew")
 }

@@ -37,7 +37,8 @@ pub fn machine(config: &Config) -> anyhow::Result<Ports> {
 
 /// The database of a coordinator, where Patroni is among the services that PVC starts.
 fn database(config: &Config) -> Option<Arc<dyn Database>> {
-    let has_one = config.subsystems.networking && config.is_coordinator() && config.standalone.is_none();
+    let has_one =
+        config.subsystems.networking && config.is_coordinator() && config.standalone.is_none();
     let address = config.networks.as_ref().filter(|_| has_one)?.cluster.address?;
     Some(Arc::new(Patroni::new(address.addr().into(), pvc_patroni::PORT)))
 }
@@ -72,9 +73,12 @@ fn ceph_options(ceph: &Ceph) -> CephOptions {
 
 fn libvirt(config: &Config) -> LibvirtOptions {
     let own = config.standalone.as_ref();
-    let uri = own.and_then(|own| own.libvirt_uri.clone()).unwrap_or_else(|| "qemu:///system".to_owned());
-    let scratch = own.map_or_else(|| PathBuf::from("/var/lib/pvc"), |own| own.state_directory.clone());
-    // Kept until the machine restarts: a probe takes seconds, and its answer changes with the kernel only.
+    let uri =
+        own.and_then(|own| own.libvirt_uri.clone()).unwrap_or_else(|| "qemu:///system".to_owned());
+    let scratch =
+        own.map_or_else(|| PathBuf::from("/var/lib/pvc"), |own| own.state_directory.clone());
+    // Kept until the machine restarts: a probe takes seconds, and its answer changes with the
+    // kernel only.
     let verdict = Some(config.paths.dynamic.join("kvm-verdict"));
     LibvirtOptions {
         uri,

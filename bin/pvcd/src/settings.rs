@@ -42,7 +42,8 @@ pub fn cluster(file: Option<PathBuf>) -> anyhow::Result<Config> {
 
 /// A cluster's daemon was started with the configuration of one machine by itself.
 #[derive(Debug, thiserror::Error)]
-#[error("`{}` is the configuration of one machine by itself, and this daemon is part of a cluster", file.display())]
+#[error("`{}` is the configuration of one machine by itself, and this daemon is part of a \
+         cluster", file.display())]
 pub struct IsStandalone {
     file: PathBuf,
 }
@@ -160,9 +161,12 @@ fn fencing(config: &Config) -> Rules {
     }
 }
 
-/// What goes with the primary role, and on which links of this node, where networks are PVC's to manage.
+/// What goes with the primary role, and on which links of this node, where networks are PVC's to
+/// manage.
 fn floating(config: &Config) -> Vec<FloatingAddress> {
-    let (Some(core), Some(networks)) = (core_networks(config), &config.networks) else { return Vec::new() };
+    let (Some(core), Some(networks)) = (core_networks(config), &config.networks) else {
+        return Vec::new();
+    };
     let mut floating: Vec<FloatingAddress> = Vec::new();
     for (net, duty, network) in [
         (CoreNet::Upstream, Duty::Upstream, &networks.upstream),
@@ -176,7 +180,11 @@ fn floating(config: &Config) -> Vec<FloatingAddress> {
         }
     }
     let metadata = IpNet::from(IpAddr::from(METADATA));
-    floating.push(FloatingAddress { duty: Duty::Metadata, link: "lo".to_owned(), address: metadata });
+    floating.push(FloatingAddress {
+        duty: Duty::Metadata,
+        link: "lo".to_owned(),
+        address: metadata,
+    });
     floating
 }
 
@@ -197,7 +205,8 @@ fn core_networks(config: &Config) -> Option<CoreNetworks> {
     })
 }
 
-/// Who may reach the ports that the nodes have for each other. Ports that the configuration does not name are known.
+/// Who may reach the ports that the nodes have for each other. Ports that the configuration does
+/// not name are known.
 fn host_filter(config: &Config) -> Option<HostFilter> {
     let firewall = config.firewall.as_ref()?;
     let database = &config.database;
@@ -206,7 +215,9 @@ fn host_filter(config: &Config) -> Option<HostFilter> {
         .into_iter()
         .chain(zookeeper.tls.as_ref().map(|tls| tls.port))
         .chain(database.keydb.as_ref().map(|keydb| keydb.port))
-        .chain([&database.metadata, &database.dns].into_iter().flatten().map(|postgres| postgres.port));
+        .chain(
+            [&database.metadata, &database.dns].into_iter().flatten().map(|postgres| postgres.port),
+        );
     let nodes = firewall.nodes.iter().copied().map(IpNet::V4).collect();
     let filter = HostFilter::new(nodes, firewall.allow.clone(), moved)?;
     Some(filter.leaving_open(config.api.listen.port()))
@@ -225,7 +236,10 @@ pub fn api(config: &Config) -> anyhow::Result<ApiSettings> {
             let secret = token::of_this_machine(file, &OsRandom)?;
             Some(vec![Token { description: "this machine".to_owned(), secret }])
         }
-        None => api.authentication.enabled.then(|| api.authentication.tokens.iter().map(known).collect()),
+        None => api
+            .authentication
+            .enabled
+            .then(|| api.authentication.tokens.iter().map(known).collect()),
     };
     let files = |tls: &pvc_config::Tls| TlsFiles {
         certificate: tls.certificate.clone(),
@@ -247,11 +261,13 @@ pub fn api(config: &Config) -> anyhow::Result<ApiSettings> {
 /// The names that this machine and the nodes have, as far as the configuration says them.
 fn names(config: &Config) -> Names {
     let networks = config.networks.as_ref();
-    let domains = networks.map(|networks| [&networks.upstream, &networks.cluster, &networks.storage]);
+    let domains =
+        networks.map(|networks| [&networks.upstream, &networks.cluster, &networks.storage]);
     let domains = domains.into_iter().flatten().map(|network| network.domain.clone());
     // The full name of the host, where it has one, is not the node's.
     let host = Machine::this().map(|machine| machine.hostname).ok();
-    let own = host.into_iter().chain([config.node.name.clone()]).chain(config.api.names.iter().cloned());
+    let own =
+        host.into_iter().chain([config.node.name.clone()]).chain(config.api.names.iter().cloned());
     Names { own: own.collect(), domains: domains.collect() }
 }
 
@@ -278,7 +294,8 @@ mod tests {
         assert_eq!(
             refused.to_string(),
             format!(
-                "`{shown}` is the configuration of one machine by itself, and this daemon is part of a cluster"
+                "`{shown}` is the configuration of one machine by itself, and this daemon is part \
+                 of a cluster"
             )
         );
         assert_eq!(
@@ -304,12 +321,17 @@ mod tests {
         for net in ["10.0.0", "10.1.0", "10.2.0"] {
             every_node.extend([1, 2, 3, 250].map(|host| format!("{net}.{host}/32")));
         }
-        assert_eq!(let_in(sample("enabled: yes\n    allow", "enabled: yes\n    allow")), every_node);
-        let (by_id, chosen) = ("node_ip_selection: by-id          #", "node_ip_selection: 10.0.0.1 #");
+        assert_eq!(
+            let_in(sample("enabled: yes\n    allow", "enabled: yes\n    allow")),
+            every_node
+        );
+        let (by_id, chosen) =
+            ("node_ip_selection: by-id          #", "node_ip_selection: 10.0.0.1 #");
         let some = let_in(sample(by_id, chosen));
         assert_eq!(some[0], "10.0.0.0/24", "others may have any address there");
         assert_eq!(some[1..], every_node[4..]);
-        let named = sample("allow: []", "allow: [192.0.2.7, 2001:db8::/48]").host_filter.unwrap().allowed;
+        let named =
+            sample("allow: []", "allow: [192.0.2.7, 2001:db8::/48]").host_filter.unwrap().allowed;
         assert_eq!(named, ["192.0.2.7/32", "2001:db8::/48"].map(|net| net.parse().unwrap()).into());
         assert_eq!(sample("enabled: yes\n    allow", "enabled: no\n    allow").host_filter, None);
         assert_eq!(sample("enable_networking: yes", "enable_networking: no").host_filter, None);
@@ -323,9 +345,14 @@ mod tests {
         assert_eq!(as_it_is.reset_after, None);
         assert!(!as_it_is.fence_only_with_own_bmc);
         assert!(
-            sample("disable_on_ipmi_failure: no", "disable_on_ipmi_failure: yes").fence_only_with_own_bmc
+            sample("disable_on_ipmi_failure: no", "disable_on_ipmi_failure: yes")
+                .fence_only_with_own_bmc
         );
-        assert!(!sample("successful_fence: migrate", "successful_fence: none").fencing.recover_after_success);
+        assert!(
+            !sample("successful_fence: migrate", "successful_fence: none")
+                .fencing
+                .recover_after_success
+        );
         assert_eq!(sample("fence_intervals: 6", "fence_intervals: 0").fencing.fence_intervals, 0);
         let resets = sample("suicide_intervals: 0", "suicide_intervals: 3");
         assert_eq!(resets.reset_after, Some(3 * resets.keepalive_interval));
@@ -335,7 +362,8 @@ mod tests {
     fn a_floating_address_goes_to_the_bridge_that_carries_its_network() {
         let links = |settings: &NodeSettings| -> Vec<(String, String)> {
             let all = settings.floating.iter();
-            all.map(|floating| (floating.address.addr().to_string(), floating.link.clone())).collect()
+            all.map(|floating| (floating.address.addr().to_string(), floating.link.clone()))
+                .collect()
         };
         let on = |address: &str, link: &str| (address.to_owned(), link.to_owned());
         let apart = links(&sample("device: ens6", "device: ens6"));
@@ -352,7 +380,8 @@ mod tests {
         assert_eq!(as_it_is.migration.domain, "pvc.local");
         assert_eq!(sample("#  parallel: 4", "  parallel: 7").migration.at_once, 7);
         assert!(sample("#  tls: no", "  tls: yes").migration.encrypted);
-        let ports = |from: &str, to: &str| sample(from, to).host_filter.expect("the sample has one").ports;
+        let ports =
+            |from: &str, to: &str| sample(from, to).host_filter.expect("the sample has one").ports;
         let tls = "    port: 2181\n    ssl: { enabled: yes, port: 2299, authority: /ca.pem }";
         assert!(
             ports("    port: 2181", tls).contains(&pvc_model::host_filter::Ports::one(2299)),

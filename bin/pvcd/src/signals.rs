@@ -3,8 +3,11 @@
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// A token that is cancelled once the process is asked to stop. `on_hangup` is called for each SIGHUP.
-pub fn shutdown_requested(on_hangup: impl Fn() + Send + 'static) -> std::io::Result<CancellationToken> {
+/// A token that is cancelled once the process is asked to stop. `on_hangup` is called for each
+/// SIGHUP.
+pub fn shutdown_requested(
+    on_hangup: impl Fn() + Send + 'static,
+) -> std::io::Result<CancellationToken> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut quit = signal(SignalKind::quit())?;

@@ -22,8 +22,10 @@ const LOG_FLUSH: Duration = Duration::from_secs(2);
 
 pub async fn run(file: Option<PathBuf>, recover: bool) -> anyhow::Result<Outcome> {
     let config = settings::standalone(file)?;
-    let own =
-        config.standalone.clone().context("standalone mode without its own settings is a bug of ours")?;
+    let own = config
+        .standalone
+        .clone()
+        .context("standalone mode without its own settings is a bug of ours")?;
     let mut log = pvc_linux::log::start(&settings::log(&config, "pvcnoded", true))?;
     for warning in &config.warnings {
         tracing::warn!("configuration: {}", warning.message());

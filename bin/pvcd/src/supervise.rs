@@ -11,7 +11,8 @@ use tokio_util::sync::CancellationToken;
 /// How long a role that panicked rests before it is started again.
 const AFTER_PANIC: Duration = Duration::from_secs(5);
 
-/// Runs a role to its end, and starts it again whenever it panics. `None` if `shutdown` came while it rested.
+/// Runs a role to its end, and starts it again whenever it panics. `None` if `shutdown` came while
+/// it rested.
 pub async fn keep_running<Role>(
     name: &'static str,
     clock: &dyn Clock,
@@ -26,7 +27,8 @@ where
         match tokio::spawn(start()).await {
             Ok(ended) => return Some(ended),
             Err(error) => {
-                tracing::error!(role = name, %error, "a role failed by a bug of this program and is started again")
+                tracing::error!(role = name, %error, "a role failed by a bug of this program and \
+                                                      is started again")
             }
         }
         tokio::select! {
@@ -56,17 +58,19 @@ pub fn frozen() -> anyhow::Error {
 /// How long a server may take for the last of its answers.
 const CLOSE: Duration = Duration::from_secs(2);
 
-/// Closes a session. A server that does not answer keeps no daemon from its end: it ends the session by itself.
+/// Closes a session. A server that does not answer keeps no daemon from its end: it ends the
+/// session by itself.
 pub async fn close(tree: &dyn Tree, clock: &dyn Clock) {
     tokio::select! {
         biased;
         () = tree.close() => {}
-        () = clock.sleep(CLOSE) => tracing::warn!("the store did not answer the end of the session"),
+        () = clock.sleep(CLOSE) => tracing::warn!("the store did not answer the end of the \
+                                                   session"),
     }
 }
 
-/// Runs `work`, and calls `beat` at once and then each `interval` while it does. Both are one task: work
-/// that blocks its thread, or a runtime that turns no more, is heard of as silence.
+/// Runs `work`, and calls `beat` at once and then each `interval` while it does. Both are one task:
+/// work that blocks its thread, or a runtime that turns no more, is heard of as silence.
 pub async fn while_beating<T>(
     interval: Option<Duration>,
     clock: &dyn Clock,

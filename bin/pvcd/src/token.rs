@@ -1,5 +1,5 @@
-//! The token that a standalone daemon makes where nobody has set one: its API commands this machine as root, and
-//! is within reach of every program on it.
+//! The token that a standalone daemon makes where nobody has set one: its API commands this machine
+//! as root, and is within reach of every program on it.
 
 use std::fs::{self, File, Permissions};
 use std::io::{ErrorKind, Read, Write};
@@ -19,7 +19,8 @@ const LONGEST: u64 = 1024;
 /// The token in `file`; made there if there is none yet.
 ///
 /// # Errors
-/// The file cannot be read or written: an API whose token nobody can know is of no use, and one without is open.
+/// The file cannot be read or written: an API whose token nobody can know is of no use, and one
+/// without is open.
 pub fn of_this_machine(file: &Path, random: &dyn Random) -> anyhow::Result<String> {
     match read(file) {
         Ok(token) if !token.is_empty() => return Ok(token),
@@ -31,8 +32,10 @@ pub fn of_this_machine(file: &Path, random: &dyn Random) -> anyhow::Result<Strin
         }
     }
     let token: String = (0..4).map(|_| format!("{:016x}", random.next_u64())).collect();
-    write(file, &token).with_context(|| format!("the API's token `{}` cannot be written", file.display()))?;
-    tracing::info!(file = %file.display(), group = GROUP, "a token for the API was made: root may read it, and the group");
+    write(file, &token)
+        .with_context(|| format!("the API's token `{}` cannot be written", file.display()))?;
+    tracing::info!(file = %file.display(), group = GROUP, "a token for the API was made: root may \
+                                                           read it, and the group");
     Ok(token)
 }
 
@@ -76,7 +79,11 @@ mod tests {
         assert_eq!(of_this_machine(&file, &OsRandom).unwrap(), token);
         let mode = fs::metadata(&file).unwrap().permissions().mode();
         assert_eq!(mode & 0o007, 0, "{mode:o}");
-        assert_eq!(fs::read_dir(file.parent().unwrap()).unwrap().count(), 1, "nothing else is left");
+        assert_eq!(
+            fs::read_dir(file.parent().unwrap()).unwrap().count(),
+            1,
+            "nothing else is left"
+        );
     }
 
     #[test]

@@ -1,5 +1,6 @@
-//! `pvcd volume`: the volumes of this machine's guests from the shell, on the same files as the daemon of
-//! standalone mode, or on the cluster's Ceph and in its records. The daemons may run meanwhile.
+//! `pvcd volume`: the volumes of this machine's guests from the shell, on the same files as the
+//! daemon of standalone mode, or on the cluster's Ceph and in its records. The daemons may run
+//! meanwhile.
 
 use anyhow::Context;
 use pvc_config::Config;
@@ -56,8 +57,9 @@ async fn record(config: &Config, storage: &dyn Storage, volume: &VolumeId) -> an
         pvc_ports::Tree::close(&*tree).await;
         recorded
     };
-    let what_then =
-        || format!("the cluster's records are not up to date; `pvcd volume record {volume}` does that");
+    let what_then = || {
+        format!("the cluster's records are not up to date; `pvcd volume record {volume}` does that")
+    };
     recorded.await.with_context(what_then)
 }
 

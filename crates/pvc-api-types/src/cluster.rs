@@ -20,14 +20,15 @@ wire! {
 
     /// Who may use the records in ZooKeeper.
     pub struct StoreAccess {
-        /// For whom what is created is: `anybody` who reaches ZooKeeper, `members`, who know the password, or `other`, if
-        /// somebody has set it by other means.
+        /// For whom what is created is: `anybody` who reaches ZooKeeper, `members`, who know the
+        /// password, or `other`, if somebody has set it by other means.
         pub access: String,
         /// How many keys anybody may use.
         pub open: usize,
         /// How many keys are for members alone.
         pub closed: usize,
-        /// How many keys are for others as well, or for others alone: for those who know an earlier password.
+        /// How many keys are for others as well, or for others alone: for those who know an earlier
+        /// password.
         pub others: usize,
         /// The nodes that are not known to know a password.
         pub without_password: Vec<String>,

@@ -23,9 +23,9 @@ pub mod vm;
 pub mod what_if;
 
 pub use cluster::{
-    BadRequest, ClusterHealth, ClusterStatus, CpuUse, DiskUse, Fault, HealthMessage, MemoryUse, Message,
-    NodeHealth, PrimaryNode, Resources, StateCounts, StatusDetail, StatusNode, StatusOsd, StatusVm,
-    StoreAccess,
+    BadRequest, ClusterHealth, ClusterStatus, CpuUse, DiskUse, Fault, HealthMessage, MemoryUse,
+    Message, NodeHealth, PrimaryNode, Resources, StateCounts, StatusDetail, StatusNode, StatusOsd,
+    StatusVm, StoreAccess,
 };
 pub use event::{Change, Event, EventKind};
 pub use network::{Acl, Ipv4Settings, Ipv6Settings, Lease, Network};
@@ -36,10 +36,11 @@ pub use node::{
 pub use storage::{Pool, Volume, VolumeStats};
 pub use task::{DeliveryInfo, QueuedTask, TaskQueues, TaskRef, TaskStatus};
 pub use vm::{
-    MoveCandidate, MovePlan, Vm, VmConsole, VmController, VmDisk, VmMeta, VmMigration, VmNetwork, VmNode,
-    VmSnapshot, VmState, VmTag, VmTags, VmVnc,
+    MoveCandidate, MovePlan, Vm, VmConsole, VmController, VmDisk, VmMeta, VmMigration, VmNetwork,
+    VmNode, VmSnapshot, VmState, VmTag, VmTags, VmVnc,
 };
 pub use what_if::{
-    WhatIf, WhatIfCoordinators, WhatIfNode, WhatIfRan, WhatIfRefusal, WhatIfReply, WhatIfRun, WhatIfVm,
+    WhatIf, WhatIfCoordinators, WhatIfNode, WhatIfRan, WhatIfRefusal, WhatIfReply, WhatIfRun,
+    WhatIfVm,
 };
 pub use wire::{Health, or_default};

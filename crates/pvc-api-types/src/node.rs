@@ -43,7 +43,8 @@ wire! {
     /// One VM that a node being flushed or made ready waits for.
     pub struct NodeWait {
         pub name: String,
-        /// `move`, `shutdown`, `wait` or `blocked`; `stay` if it does not come back, which keeps nobody waiting.
+        /// `move`, `shutdown`, `wait` or `blocked`; `stay` if it does not come back, which keeps
+        /// nobody waiting.
         pub action: String,
         /// For people; goes on after the name.
         pub reason: String,
@@ -51,7 +52,8 @@ wire! {
         pub percent: Option<i64>,
     }
 
-    /// How a silent node was, or is being, cut off. Times are local `YYYY-MM-DD HH:MM:SS`, as in faults.
+    /// How a silent node was, or is being, cut off. Times are local `YYYY-MM-DD HH:MM:SS`, as in
+    /// faults.
     pub struct NodeFence {
         /// The node that did it.
         pub by: String,
@@ -67,8 +69,8 @@ wire! {
         pub recovered: Vec<String>,
         /// VMs that no node could take, as `name: why`.
         pub stranded: Vec<String>,
-        /// `untouched`, `to be switched on`, `switched on`; or `on` of a node that lives, though no fencer has said
-        /// that it switched it on.
+        /// `untouched`, `to be switched on`, `switched on`; or `on` of a node that lives, though no
+        /// fencer has said that it switched it on.
         pub power: String,
     }
 

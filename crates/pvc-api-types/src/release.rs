@@ -6,7 +6,9 @@
 pub fn arrival(group: &str) -> Option<&'static str> {
     match group {
         "network" | "storage" => Some("release 0.4"),
-        "vm snapshot" | "vm backup" | "vm mirror" | "vm autobackup" | "vm automirror" => Some("release 0.5"),
+        "vm snapshot" | "vm backup" | "vm mirror" | "vm autobackup" | "vm automirror" => {
+            Some("release 0.5")
+        }
         "provisioner" => Some("release 0.6"),
         _ => None,
     }

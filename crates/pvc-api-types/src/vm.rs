@@ -142,8 +142,8 @@ wire! {
         pub from: String,
         /// Empty if no node can take the VM.
         pub to: String,
-        /// `live live-or-shutdown shutdown none`; `off` for a VM that does not run, and `start` for one that waits for
-        /// its own node and is started by the other.
+        /// `live live-or-shutdown shutdown none`; `off` for a VM that does not run, and `start` for
+        /// one that waits for its own node and is started by the other.
         pub method: String,
         /// How the target is chosen.
         pub selector: String,

@@ -1,6 +1,7 @@
 //! What `pvc-sim what-if` answers and `pvc cluster what-if --format json` prints.
 //!
-//! It goes over no network, but from one program to another and to scripts, and is kept stable like the API.
+//! It goes over no network, but from one program to another and to scripts, and is kept stable like
+//! the API.
 
 use crate::vm::MoveCandidate;
 
@@ -87,7 +88,8 @@ wire! {
         pub next: String,
     }
 
-    /// What happened in the simulated cluster. Times are seconds since the death; `null`: it did not happen.
+    /// What happened in the simulated cluster. Times are seconds since the death; `null`: it did
+    /// not happen.
     pub struct WhatIfRun {
         /// How long it was watched.
         pub watched_s: f64,

@@ -1,6 +1,10 @@
 //! The objects of the wire against the recorded interface and against real answers.
 
-#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test that cannot go on has failed")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test that cannot go on has failed"
+)]
 
 use pvc_api_types::*;
 use serde_json::{Value, json};

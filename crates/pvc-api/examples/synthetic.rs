@@ -1,5 +1,6 @@
-//! Serves the API over a made-up cluster in memory: `cargo run -p pvc-api --example synthetic -- 17370 1000`
-//! listens on port 17370 with 1,000 VMs and the key `synthetic`. Nobody plays the nodes.
+//! Serves the API over a made-up cluster in memory: `cargo run -p pvc-api --example synthetic --
+//! 17370 1000` listens on port 17370 with 1,000 VMs and the key `synthetic`. Nobody plays the
+//! nodes.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,7 +21,8 @@ async fn main() -> Result<(), Failure> {
     let port = numbers.next().transpose()?.unwrap_or(17370);
     let vms = numbers.next().transpose()?.unwrap_or(1000);
     let (clock, random) = (Arc::new(TokioClock::new()), Arc::new(SeededRandom::new(1)));
-    let store = Store::open(EmbeddedTree::in_memory().connect(), clock.clone(), random.clone()).await?;
+    let store =
+        Store::open(EmbeddedTree::in_memory().connect(), clock.clone(), random.clone()).await?;
     store.initialize(false).await?;
     store.restore(&Shape::with_vms(vms.into()).dump()).await?;
     let token = Token { description: "synthetic".into(), secret: "synthetic".into() };

@@ -1,7 +1,7 @@
-//! The access log: who asked for what, how it ended, how long it took. Never a query, a body, a token.
-//! Reads that went well are told only when debugging: clients that watch something make many of them. What is
-//! refused to somebody who showed no key is told once a second for each address: whoever can reach the API could
-//! fill the disk.
+//! The access log: who asked for what, how it ended, how long it took. Never a query, a body, a
+//! token. Reads that went well are told only when debugging: clients that watch something make many
+//! of them. What is refused to somebody who showed no key is told once a second for each address:
+//! whoever can reach the API could fill the disk.
 
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::{Method, StatusCode};

@@ -42,10 +42,13 @@ pub struct Tokens {
 
 impl Tokens {
     pub fn new(tokens: Option<&[Token]>) -> Self {
-        let known = |token: &Token| (Arc::from(token.description.as_str()), digest(token.secret.as_bytes()));
+        let known = |token: &Token| {
+            (Arc::from(token.description.as_str()), digest(token.secret.as_bytes()))
+        };
         // An empty secret would let in whoever says nothing.
-        let usable =
-            |tokens: &[Token]| tokens.iter().filter(|token| !token.secret.is_empty()).map(known).collect();
+        let usable = |tokens: &[Token]| {
+            tokens.iter().filter(|token| !token.secret.is_empty()).map(known).collect()
+        };
         Tokens { known: tokens.map(usable) }
     }
 
@@ -73,8 +76,8 @@ struct Session {
     expires: Duration,
 }
 
-/// The sessions of browsers: an identifier that only the browser and this process know, bound to the
-/// token it was opened with. They end with the process.
+/// The sessions of browsers: an identifier that only the browser and this process know, bound to
+/// the token it was opened with. They end with the process.
 pub struct Sessions {
     lifetime: Duration,
     open: Mutex<BTreeMap<Digest, Session>>,
@@ -94,7 +97,8 @@ impl Sessions {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|_, session| session.expires > now);
         if open.len() >= MAX_SESSIONS
-            && let Some(first) = open.iter().min_by_key(|(_, session)| session.expires).map(|(id, _)| *id)
+            && let Some(first) =
+                open.iter().min_by_key(|(_, session)| session.expires).map(|(id, _)| *id)
         {
             open.remove(&first);
         }
@@ -106,7 +110,8 @@ impl Sessions {
     pub fn check(&self, id: &str, now: Duration) -> Option<Arc<str>> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         // Found by the digest: how far a guess agrees with an identifier cannot be timed.
-        let session = open.get_mut(&digest(id.as_bytes())).filter(|session| session.expires > now)?;
+        let session =
+            open.get_mut(&digest(id.as_bytes())).filter(|session| session.expires > now)?;
         session.expires = now + self.lifetime;
         Some(session.description.clone())
     }
@@ -174,9 +179,11 @@ fn unauthorised(message: &str) -> ApiError {
 
 /// The session's identifier among the cookies.
 pub fn session_of(headers: &HeaderMap) -> Option<&str> {
-    let cookies = headers.get_all(header::COOKIE).iter().filter_map(|cookies| cookies.to_str().ok());
-    let mut pairs =
-        cookies.flat_map(|cookies| cookies.split(';')).filter_map(|pair| pair.trim().split_once('='));
+    let cookies =
+        headers.get_all(header::COOKIE).iter().filter_map(|cookies| cookies.to_str().ok());
+    let mut pairs = cookies
+        .flat_map(|cookies| cookies.split(';'))
+        .filter_map(|pair| pair.trim().split_once('='));
     pairs.find(|(name, _)| *name == COOKIE).map(|(_, id)| id)
 }
 

@@ -15,7 +15,8 @@ pub async fn read(body: Body, limit: usize) -> Result<Bytes> {
     let mut stream = body.into_data_stream();
     let mut whole = BytesMut::new();
     while let Some(chunk) = stream.next().await {
-        let chunk = chunk.map_err(|_| ApiError::refused("the request ended before its body was complete"))?;
+        let chunk = chunk
+            .map_err(|_| ApiError::refused("the request ended before its body was complete"))?;
         if whole.len() + chunk.len() > limit {
             linger(stream);
             return Err(too_large(limit));
@@ -55,7 +56,11 @@ fn linger(mut stream: BodyDataStream) {
 }
 
 pub fn too_large(limit: usize) -> ApiError {
-    let shown = if limit < 1 << 20 { format!("{} KiB", limit >> 10) } else { format!("{} MiB", limit >> 20) };
+    let shown = if limit < 1 << 20 {
+        format!("{} KiB", limit >> 10)
+    } else {
+        format!("{} MiB", limit >> 20)
+    };
     let message = format!("the request body is larger than {shown}");
     ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message)
 }

@@ -1,8 +1,9 @@
 //! Replies that are made once and sent often.
 //!
-//! A VM's JSON is made once for each version of its record: a list of thousands of VMs is then a copy of
-//! bytes. While somebody asks for such lists it is made when the record changes, not when he asks. A
-//! record is a shared value that is never modified, so its address says whether the JSON still fits.
+//! A VM's JSON is made once for each version of its record: a list of thousands of VMs is then a
+//! copy of bytes. While somebody asks for such lists it is made when the record changes, not when
+//! he asks. A record is a shared value that is never modified, so its address says whether the JSON
+//! still fits.
 
 #![allow(clippy::disallowed_types, reason = "looked up by key, never walked")]
 
@@ -26,8 +27,8 @@ use crate::view;
 ///  └───────── front ──────┘ texts └──────── back ────────────┘   texts
 /// ```
 ///
-/// Statistics change every few seconds and are in front and back; texts change when an operator does
-/// something, and take most of the time to make.
+/// Statistics change every few seconds and are in front and back; texts change when an operator
+/// does something, and take most of the time to make.
 #[derive(Debug)]
 pub struct Fragment {
     front: Box<[u8]>,
@@ -42,8 +43,8 @@ pub struct Fragment {
 struct Texts {
     /// What they were made of.
     source: u64,
-    /// The list of snapshots, cut where their ages belong, which change by themselves: one part more
-    /// than there are moments.
+    /// The list of snapshots, cut where their ages belong, which change by themselves: one part
+    /// more than there are moments.
     snapshots: Vec<Box<[u8]>>,
     /// The moments whose ages belong between the parts, in seconds since the epoch.
     moments: Vec<f64>,
@@ -57,18 +58,23 @@ const XML: &str = "\"xml\":\"\"}";
 const GAP: i64 = i64::MIN;
 
 impl Fragment {
-    /// The JSON of `record`; its texts are those `before`, of a former fragment of the same VM, if they
-    /// are the same.
+    /// The JSON of `record`; its texts are those `before`, of a former fragment of the same VM, if
+    /// they are the same.
     fn new(record: &VmRecord, before: Option<&Arc<Texts>>) -> Self {
         let source = source_of_texts(record);
         let known = before.filter(|texts| texts.source == source);
         let texts = known.cloned().unwrap_or_else(|| Arc::new(Texts::new(record, source)));
         let bytes = json::to_bytes(&view::vm::vm_without_texts(record));
-        let at =
-            find(&bytes, SNAPSHOTS.as_bytes()).expect("a VM has a list of snapshots, and it was left empty");
+        let at = find(&bytes, SNAPSHOTS.as_bytes())
+            .expect("a VM has a list of snapshots, and it was left empty");
         let (front, rest) = bytes.split_at(at + SNAPSHOTS.len() - 2);
         let end = rest.len() - XML.len() + "\"xml\":".len();
-        Fragment { hash: json::hash(&bytes) ^ source, front: front.into(), back: rest[2..end].into(), texts }
+        Fragment {
+            hash: json::hash(&bytes) ^ source,
+            front: front.into(),
+            back: rest[2..end].into(),
+            texts,
+        }
     }
 
     /// The JSON at `now`, in seconds since the epoch, appended to `out`.
@@ -86,7 +92,9 @@ impl Fragment {
     fn pieces(&self, now: f64, mut take: impl FnMut(&[u8])) {
         take(&self.front);
         let texts = &self.texts;
-        for (part, moment) in texts.snapshots.iter().zip(texts.moments.iter().map(Some).chain([None])) {
+        for (part, moment) in
+            texts.snapshots.iter().zip(texts.moments.iter().map(Some).chain([None]))
+        {
             take(part);
             if let Some(moment) = moment {
                 // A snapshot whose time cannot be read, or lies ahead of this clock, is new.
@@ -106,7 +114,8 @@ impl Texts {
         snapshots.iter_mut().for_each(|snapshot| snapshot.age = GAP);
         let gap = format!("\"age\":{GAP}");
         let list = json::to_bytes(&snapshots);
-        let moment = |snapshot: &pvc_model::vm::VmSnapshot| snapshot.timestamp.parse().unwrap_or(f64::NAN);
+        let moment =
+            |snapshot: &pvc_model::vm::VmSnapshot| snapshot.timestamp.parse().unwrap_or(f64::NAN);
         Texts {
             source,
             snapshots: split(&list, gap.as_bytes(), "\"age\":".len()),
@@ -130,8 +139,8 @@ fn find(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
     bytes.windows(wanted.len()).position(|window| window == wanted)
 }
 
-/// The pieces of `bytes` between occurrences of `gap`, each but the last with the first `kept` bytes
-/// of the gap behind it.
+/// The pieces of `bytes` between occurrences of `gap`, each but the last with the first `kept`
+/// bytes of the gap behind it.
 fn split(bytes: &[u8], gap: &[u8], kept: usize) -> Vec<Box<[u8]>> {
     let mut parts = Vec::new();
     let mut rest = bytes;
@@ -143,10 +152,12 @@ fn split(bytes: &[u8], gap: &[u8], kept: usize) -> Vec<Box<[u8]>> {
     parts
 }
 
-/// What a record is shown as, made once, by the first who needs it; whoever comes meanwhile waits for that.
+/// What a record is shown as, made once, by the first who needs it; whoever comes meanwhile waits
+/// for that.
 #[derive(Debug, Default)]
 struct Version {
-    /// The record. It is not kept alive, but its address is not given to another as long as this is here.
+    /// The record. It is not kept alive, but its address is not given to another as long as this is
+    /// here.
     of: Weak<VmRecord>,
     /// The texts of the version before.
     before: Option<Arc<Texts>>,
@@ -182,12 +193,13 @@ impl Asked {
     }
 }
 
-/// All VMs that somebody asked for, as they were then. Nothing is made while they are locked: a VM whose
-/// texts take long holds up nobody who asks for another.
+/// All VMs that somebody asked for, as they were then. Nothing is made while they are locked: a VM
+/// whose texts take long holds up nobody who asks for another.
 #[derive(Default)]
 pub struct VmCache {
     versions: Mutex<HashMap<Uuid, Arc<Version>>>,
-    /// When all VMs were last asked for, on the monotonic clock, while they are kept ready for the next who asks.
+    /// When all VMs were last asked for, on the monotonic clock, while they are kept ready for the
+    /// next who asks.
     kept_since: Mutex<Option<Duration>>,
 }
 
@@ -195,7 +207,8 @@ pub struct VmCache {
 const KEPT: Duration = Duration::from_secs(15);
 
 impl VmCache {
-    /// Notes that all VMs are asked for. Returns whether nobody keeps them ready yet: the caller has to.
+    /// Notes that all VMs are asked for. Returns whether nobody keeps them ready yet: the caller
+    /// has to.
     pub fn begin_to_keep(&self, now: Duration) -> bool {
         self.kept_since.lock().unwrap_or_else(PoisonError::into_inner).replace(now).is_none()
     }
@@ -272,7 +285,8 @@ mod tests {
         store.fresh().await.unwrap()
     }
 
-    /// VMs with snapshots, some of whose texts look like what fragments are cut at, or are of no use.
+    /// VMs with snapshots, some of whose texts look like what fragments are cut at, or are of no
+    /// use.
     fn dump() -> BTreeMap<String, String> {
         let mut dump = Shape { snapshots: 2, ..Shape::with_vms(12) }.dump();
         let hostile = format!(r#"{SNAPSHOTS}{XML}"age":{GAP} "é😀" \ <x/>"#);
@@ -319,7 +333,10 @@ mod tests {
             let asked = cache.ask(&cluster, cluster.vms.values());
             assert_eq!(asked.len(), 12);
             let hostile = |asked: &&Asked| written(asked).contains(r#"\"snapshots\":[]\"xml\""#);
-            assert!(asked.iter().any(|asked| hostile(&asked)), "the hostile texts are shown somewhere");
+            assert!(
+                asked.iter().any(|asked| hostile(&asked)),
+                "the hostile texts are shown somewhere"
+            );
             for (asked, record) in asked.iter().zip(cluster.vms.values()) {
                 assert_eq!(written(asked), plain(record), "round {round}");
             }
@@ -367,7 +384,10 @@ mod tests {
         let changed_again = record_like(record, "{\"mem_stats\": {\"rss\": 1}}");
         let next = ask(&changed_again);
         assert!(!unread.is_made() && !next.is_made());
-        assert!(Arc::ptr_eq(&next.fragment().texts, &made.texts), "also over a version that nobody read");
+        assert!(
+            Arc::ptr_eq(&next.fragment().texts, &made.texts),
+            "also over a version that nobody read"
+        );
         assert_ne!(next.fragment().hash, made.hash);
     }
 

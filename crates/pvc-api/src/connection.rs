@@ -1,4 +1,5 @@
-//! Connections: only so many at once, in all and of one address, and none that stands still for ever.
+//! Connections: only so many at once, in all and of one address, and none that stands still for
+//! ever.
 
 #![allow(clippy::disallowed_methods, reason = "a socket's time is real")]
 
@@ -23,7 +24,8 @@ use crate::throttle::group;
 /// How long a client may refuse to take what it asked for.
 const STALL: Duration = Duration::from_secs(60);
 
-/// Lets in connections while there are places, and only so many of one address; those beyond are closed at once.
+/// Lets in connections while there are places, and only so many of one address; those beyond are
+/// closed at once.
 #[derive(Clone)]
 pub struct Places {
     all: Arc<Semaphore>,
@@ -79,7 +81,9 @@ impl<S> Accept<TcpStream, S> for Places {
 
     fn accept(&self, stream: TcpStream, service: S) -> Self::Future {
         let place = stream.peer_addr().ok().and_then(|peer| self.take(peer.ip()));
-        let Some(place) = place else { return ready(Err(io::Error::other("too many connections"))) };
+        let Some(place) = place else {
+            return ready(Err(io::Error::other("too many connections")));
+        };
         let connection = stream.set_nodelay(true).map(|()| Connection {
             stream,
             stall: Box::pin(sleep(STALL)),
@@ -101,7 +105,11 @@ pub struct Connection {
 
 impl Connection {
     /// The outcome of a write, or an error if writes have stood still for too long.
-    fn watched<T>(&mut self, outcome: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
+    fn watched<T>(
+        &mut self,
+        outcome: Poll<io::Result<T>>,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<T>> {
         if outcome.is_ready() {
             self.stalled = false;
             return outcome;

@@ -21,8 +21,8 @@ const HEARTBEAT: Duration = Duration::from_secs(15);
 
 /// The stream of events after the client's cursor, or from now on.
 ///
-/// A cursor is `<process>-<revision>`: revisions are counted by each process for itself, and one that
-/// another process gave cannot be continued.
+/// A cursor is `<process>-<revision>`: revisions are counted by each process for itself, and one
+/// that another process gave cannot be continued.
 pub fn events(api: &ApiState, headers: &HeaderMap, cursor: Option<String>) -> Result<Response> {
     let place = Arc::clone(api.streams()).try_acquire_owned().map_err(|_| {
         ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "too many event streams are open already")
@@ -35,7 +35,8 @@ pub fn events(api: &ApiState, headers: &HeaderMap, cursor: Option<String>) -> Re
         Some(cursor) => revision_of(api, &cursor).map_or(Begin::Lost, Begin::After),
     };
     let stopping = api.stopping().clone();
-    let stream = stream_from(api, begin, place).take_until(async move { stopping.cancelled().await });
+    let stream =
+        stream_from(api, begin, place).take_until(async move { stopping.cancelled().await });
     let heartbeat = KeepAlive::new().interval(HEARTBEAT).text("alive");
     Ok(Sse::new(stream).keep_alive(heartbeat).into_response())
 }
@@ -70,7 +71,12 @@ fn stream_from(
     // The first line of every stream says where it begins: what is read after it is not older.
     let hello = Sent::default().comment("events of the cluster").id(format!("{process}-{cursor}"));
     let reset = reset.then(|| {
-        let event = Event { revision: cursor, kind: Kind::Reset, id: String::new(), change: Change::Changed };
+        let event = Event {
+            revision: cursor,
+            kind: Kind::Reset,
+            id: String::new(),
+            change: Change::Changed,
+        };
         sent(&process, &event, true)
     });
     let first = stream::iter([Some(hello), reset].into_iter().flatten().map(Ok));

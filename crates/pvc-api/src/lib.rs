@@ -1,7 +1,8 @@
 //! The HTTP API: routes, authentication, events.
 //!
-//! A handler takes its parameters, calls one function of `pvc-ops` or shows a piece of the view, and
-//! turns the outcome into a reply. What may be done and what it means is decided there, not here.
+//! A handler takes its parameters, calls one function of `pvc-ops` or shows a piece of the view,
+//! and turns the outcome into a reply. What may be done and what it means is decided there, not
+//! here.
 //!
 //! ```text
 //!  connection ─▶ TLS, head in time, few enough      serve

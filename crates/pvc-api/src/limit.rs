@@ -19,9 +19,14 @@ impl Limit {
     /// The limit that `text` describes: `web` is found anywhere in a name, `^web` at its beginning,
     /// `web$` at its end, and `^web$` is the whole name. Nothing, or an empty text, limits nothing.
     pub fn new(text: Option<&str>) -> Result<Self> {
-        let Some(text) = text.filter(|text| !text.is_empty()) else { return Ok(Limit { pattern: None }) };
+        let Some(text) = text.filter(|text| !text.is_empty()) else {
+            return Ok(Limit { pattern: None });
+        };
         if text.chars().count() > MAX_PATTERN {
-            return Err(ApiError::parameter("limit", format!("is longer than {MAX_PATTERN} characters")));
+            return Err(ApiError::parameter(
+                "limit",
+                format!("is longer than {MAX_PATTERN} characters"),
+            ));
         }
         let pattern = RegexBuilder::new(text).size_limit(MAX_COMPILED_BYTES).nest_limit(50).build();
         let pattern = pattern.map_err(|error| bad_pattern(text, &error))?;
@@ -44,10 +49,13 @@ fn bad_pattern(text: &str, error: &regex::Error) -> ApiError {
         }
     };
     let shown: String = text.chars().take(80).filter(|c| !c.is_control()).collect();
-    ApiError::parameter("limit", format!("`{shown}` is not a regular expression that can be used: {why}"))
-        .hint(Some(
-            "look-around and back-references are not supported; a plain part of the name always works",
-        ))
+    ApiError::parameter(
+        "limit",
+        format!("`{shown}` is not a regular expression that can be used: {why}"),
+    )
+    .hint(Some(
+        "look-around and back-references are not supported; a plain part of the name always works",
+    ))
 }
 
 #[cfg(test)]

@@ -21,7 +21,8 @@ pub fn document() -> OpenApi {
 pub fn frame() -> OpenApi {
     let mut info = Info::new("PVC", env!("CARGO_PKG_VERSION"));
     info.description = Some(
-        "Parallel Virtual Cluster. Every parameter is taken from the query and from an urlencoded or multipart \
+        "Parallel Virtual Cluster. Every parameter is taken from the query and from an urlencoded \
+         or multipart \
          body alike; parameters that an operation does not know are ignored."
             .to_owned(),
     );
@@ -49,7 +50,9 @@ pub fn frame() -> OpenApi {
 
 /// Either of the two ways in.
 pub fn protection() -> Vec<SecurityRequirement> {
-    ["ApiKey", "Session"].map(|scheme| SecurityRequirement::new(scheme, Vec::<String>::new())).to_vec()
+    ["ApiKey", "Session"]
+        .map(|scheme| SecurityRequirement::new(scheme, Vec::<String>::new()))
+        .to_vec()
 }
 
 fn refusal(description: &str) -> Response {
@@ -58,7 +61,9 @@ fn refusal(description: &str) -> Response {
 }
 
 fn refusals(list: &[(&str, &str)]) -> BTreeMap<String, RefOr<Response>> {
-    list.iter().map(|(status, description)| ((*status).to_owned(), RefOr::T(refusal(description)))).collect()
+    list.iter()
+        .map(|(status, description)| ((*status).to_owned(), RefOr::T(refusal(description))))
+        .collect()
 }
 
 /// How a read may be refused.

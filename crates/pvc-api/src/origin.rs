@@ -1,10 +1,10 @@
 //! From where a request may come: what a web page of somebody else can have a browser do.
 //!
-//! A page from anywhere can send requests to this API through the browser of somebody who may reach it. It cannot
-//! read the key, but it does not need one where the API is open, or where the browser has a session. Two things
-//! betray it. The browser says which page asks (`Origin`, `Sec-Fetch-Site`), and a page that had its own name
-//! point here (DNS rebinding) sends that name as `Host`. Whoever shows a right key is no such page, whatever name
-//! they reach this server by.
+//! A page from anywhere can send requests to this API through the browser of somebody who may reach
+//! it. It cannot read the key, but it does not need one where the API is open, or where the browser
+//! has a session. Two things betray it. The browser says which page asks (`Origin`,
+//! `Sec-Fetch-Site`), and a page that had its own name point here (DNS rebinding) sends that name
+//! as `Host`. Whoever shows a right key is no such page, whatever name they reach this server by.
 
 use std::net::IpAddr;
 
@@ -31,7 +31,9 @@ pub async fn check(State(api): State<ApiState>, request: Request, next: Next) ->
         if let Err(why) = name(host.unwrap_or_default(), |name| is_ours(&api, name)) {
             // A wrong key is refused here as slowly as under a name of ours.
             let refused = match headers.get(API_KEY).filter(|_| !api.tokens().is_open()) {
-                Some(key) => auth::check_secret(&api, key.as_bytes(), auth::remote(&request)).await.err(),
+                Some(key) => {
+                    auth::check_secret(&api, key.as_bytes(), auth::remote(&request)).await.err()
+                }
                 None => return why.refusal(),
             };
             if let Some(error) = refused {
@@ -58,7 +60,8 @@ impl Foreign {
             ),
             Foreign::Name(name) => (
                 format!("the name `{name}` is not one of this server"),
-                "use its IP address or a node's name, send a key, or add the name to `api.listen.names`",
+                "use its IP address or a node's name, send a key, or add the name to \
+                 `api.listen.names`",
             ),
         };
         ApiError::new(StatusCode::FORBIDDEN, message).hint(Some(hint)).into_response()
@@ -86,7 +89,8 @@ fn page(headers: &HeaderMap, method: &Method) -> Result<(), Foreign> {
 /// Whether `host`, as the header has it, is an address, or a name of ours.
 fn name(host: &str, is_ours: impl Fn(&str) -> bool) -> Result<(), Foreign> {
     let (name, _) = split(host);
-    // An address cannot be made to point elsewhere. HTTP/1.0 names nobody, and no browser speaks it.
+    // An address cannot be made to point elsewhere. HTTP/1.0 names nobody, and no browser speaks
+    // it.
     if name.is_empty() || name.parse::<IpAddr>().is_ok() {
         return Ok(());
     }
@@ -149,7 +153,11 @@ mod tests {
             &[("origin", "http://")],
             &[("host", "hv1:7370"), ("sec-fetch-site", "cross-site")],
             &[("host", "hv1:7370"), ("sec-fetch-site", "same-site")],
-            &[("host", "hv1:7370"), ("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "no-cors")],
+            &[
+                ("host", "hv1:7370"),
+                ("sec-fetch-site", "cross-site"),
+                ("sec-fetch-mode", "no-cors"),
+            ],
         ] {
             for method in [Method::GET, Method::POST] {
                 assert_eq!(page(&headers(foreign), &method), Err(Foreign::Page), "{foreign:?}");
@@ -161,7 +169,11 @@ mod tests {
     fn a_link_from_another_site_may_be_followed_and_changes_nothing() {
         let link = headers(&[("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "navigate")]);
         assert_eq!(page(&link, &Method::GET), Ok(()));
-        assert_eq!(page(&link, &Method::POST), Err(Foreign::Page), "a form that another site sends");
+        assert_eq!(
+            page(&link, &Method::POST),
+            Err(Foreign::Page),
+            "a form that another site sends"
+        );
     }
 
     #[test]

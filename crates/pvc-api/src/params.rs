@@ -38,7 +38,9 @@ const STRANGERS_BYTES: usize = 64 << 10;
 impl Given {
     fn add(&mut self, name: impl Into<String>, value: impl Into<String>) -> Result<()> {
         if self.0.values().map(Vec::len).sum::<usize>() >= MAX_PARAMETERS {
-            return Err(ApiError::refused(format!("more than {MAX_PARAMETERS} parameters were sent")));
+            return Err(ApiError::refused(format!(
+                "more than {MAX_PARAMETERS} parameters were sent"
+            )));
         }
         match self.0.entry(name.into()) {
             Entry::Vacant(entry) => drop(entry.insert(vec![value.into()])),
@@ -63,7 +65,9 @@ impl Given {
     /// What came in the body alone, of somebody who has not shown who they are yet.
     pub async fn from_stranger(request: Request, limits: &Limits) -> Result<Self> {
         let mut given = Given::default();
-        given.add_body(request, limits.body_bytes.min(STRANGERS_BYTES), limits.stranger_time).await?;
+        given
+            .add_body(request, limits.body_bytes.min(STRANGERS_BYTES), limits.stranger_time)
+            .await?;
         Ok(given)
     }
 
@@ -78,7 +82,8 @@ fn percent_decoded(text: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut at = 0;
     while let Some(byte) = text.get(at) {
-        let escaped = digit(text.get(at + 1)).zip(digit(text.get(at + 2))).filter(|_| *byte == b'%');
+        let escaped =
+            digit(text.get(at + 1)).zip(digit(text.get(at + 2))).filter(|_| *byte == b'%');
         let escaped = escaped.and_then(|(high, low)| u8::try_from(high * 16 + low).ok());
         bytes.push(escaped.unwrap_or(*byte));
         at += if escaped.is_some() { 3 } else { 1 };
@@ -180,7 +185,9 @@ impl<const DEFAULT: u32> Param for Or<DEFAULT> {
         Option::<u32>::read(values).map(|number| Or(number.unwrap_or(DEFAULT)))
     }
     fn schema() -> Schema {
-        let Schema::Object(mut object) = <u32 as Scalar>::schema() else { return <u32 as Scalar>::schema() };
+        let Schema::Object(mut object) = <u32 as Scalar>::schema() else {
+            return <u32 as Scalar>::schema();
+        };
         object.default = Some(DEFAULT.into());
         Schema::Object(object)
     }
@@ -209,18 +216,25 @@ impl Scalar for bool {
     }
     fn schema() -> Schema {
         let words = ["True", "False", "true", "false", "yes", "no", "on", "off", "1", "0"];
-        Schema::Object(ObjectBuilder::new().schema_type(Type::String).enum_values(Some(words)).build())
+        Schema::Object(
+            ObjectBuilder::new().schema_type(Type::String).enum_values(Some(words)).build(),
+        )
     }
 }
 
 impl Scalar for u32 {
     fn parse(text: &str) -> std::result::Result<Self, String> {
-        text.parse().map_err(|_| format!("`{}` is not a whole number from 0 to {}", shown(text), u32::MAX))
+        text.parse()
+            .map_err(|_| format!("`{}` is not a whole number from 0 to {}", shown(text), u32::MAX))
     }
     fn schema() -> Schema {
         let number = SchemaType::from(Type::Integer);
         Schema::Object(
-            ObjectBuilder::new().schema_type(number).minimum(Some(0)).maximum(Some(u32::MAX)).build(),
+            ObjectBuilder::new()
+                .schema_type(number)
+                .minimum(Some(0))
+                .maximum(Some(u32::MAX))
+                .build(),
         )
     }
 }
@@ -310,21 +324,24 @@ pub fn describe<T: Param>(name: &str, doc: &str) -> Parameter {
 
 /// The description of a form body in the API document: its members with schema, description, need.
 pub fn describe_form(members: Vec<(&str, Schema, &str, bool)>) -> RefOr<Schema> {
-    let object =
-        members.into_iter().fold(ObjectBuilder::new(), |object, (name, mut schema, doc, required)| {
+    let object = members.into_iter().fold(
+        ObjectBuilder::new(),
+        |object, (name, mut schema, doc, required)| {
             if let Schema::Object(object) = &mut schema {
                 object.description = Some(doc.trim().to_owned());
             }
             let object = object.property(name, schema);
             if required { object.required(name) } else { object }
-        });
+        },
+    );
     RefOr::T(Schema::Object(object.build()))
 }
 
 /// Declares what an endpoint takes.
 ///
-/// Members behind `@form` are documented as members of a form body, because they are long or secret;
-/// they are found in the query as well. `= "name"` names a parameter that is no Rust identifier.
+/// Members behind `@form` are documented as members of a form body, because they are long or
+/// secret; they are found in the query as well. `= "name"` names a parameter that is no Rust
+/// identifier.
 macro_rules! params {
     (
         $(#[doc = $type_doc:literal])*
@@ -397,11 +414,12 @@ impl<T: Parameters + Send> FromRequest<ApiState> for Params<T> {
     }
 }
 
-/// Adds what the body holds, if it is a form. Any other body is left unread: old clients send content
-/// types that mean nothing.
+/// Adds what the body holds, if it is a form. Any other body is left unread: old clients send
+/// content types that mean nothing.
 async fn read_form(request: Request, limit: usize, given: &mut Given) -> Result<()> {
     let request = body::check_announced(request, limit)?;
-    let kind = request.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    let kind =
+        request.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     match kind.as_str() {
         "application/x-www-form-urlencoded" => {
@@ -417,11 +435,13 @@ async fn read_multipart(request: Request, limit: usize, given: &mut Given) -> Re
     let (parts, content) = request.into_parts();
     // Read as a whole first: the limit then counts every byte, whatever part it belongs to.
     let bytes = body::read(content, limit).await?;
-    let bad = |text: String| ApiError::refused(format!("the multipart body cannot be read: {text}"));
+    let bad =
+        |text: String| ApiError::refused(format!("the multipart body cannot be read: {text}"));
     let mut request = Request::from_parts(parts, Body::from(bytes));
     // The limit is ours, and kept.
     DefaultBodyLimit::disable().apply(&mut request);
-    let mut form = Multipart::from_request(request, &()).await.map_err(|error| bad(error.body_text()))?;
+    let mut form =
+        Multipart::from_request(request, &()).await.map_err(|error| bad(error.body_text()))?;
     while let Some(field) = form.next_field().await.map_err(|error| bad(error.body_text()))? {
         let Some(name) = field.name().map(str::to_owned) else { continue };
         let value = field.bytes().await.map_err(|error| match error.status() {
@@ -429,7 +449,8 @@ async fn read_multipart(request: Request, limit: usize, given: &mut Given) -> Re
             _ => bad(error.body_text()),
         })?;
         let value = String::from_utf8(value.into());
-        let value = value.map_err(|_| ApiError::parameter(&name, "is not UTF-8 text".to_owned()))?;
+        let value =
+            value.map_err(|_| ApiError::parameter(&name, "is not UTF-8 text".to_owned()))?;
         given.add(name, value)?;
     }
     Ok(())
@@ -532,7 +553,10 @@ mod tests {
         assert_eq!(names, ["colour", "yes-i-really-mean-it", "flag", "lines", "names"]);
         let json = serde_json::to_value(&documented[0]).unwrap();
         assert_eq!(json["schema"]["enum"], serde_json::json!(["red", "green"]));
-        assert_eq!((&json["required"], &json["description"]), (&true.into(), &"One of two.".into()));
+        assert_eq!(
+            (&json["required"], &json["description"]),
+            (&true.into(), &"One of two.".into())
+        );
         let form = serde_json::to_value(<Sample as utoipa::PartialSchema>::schema()).unwrap();
         assert_eq!(form["properties"]["text"]["description"], "Long.");
     }

@@ -46,7 +46,8 @@ pub fn refused<R: Refusal>(error: ChangeError<R>) -> ApiError {
         }
         ChangeError::Store(error) => store_error(error),
         ChangeError::Conflict { tries } => {
-            let message = format!("the records were changed by somebody else {tries} times in a row");
+            let message =
+                format!("the records were changed by somebody else {tries} times in a row");
             ApiError::new(StatusCode::CONFLICT, message).hint(Some("try it again"))
         }
     }

@@ -45,18 +45,25 @@ impl ServeError {
     pub fn hint(&self) -> Option<String> {
         match self {
             ServeError::AddressInUse { address } => Some(format!(
-                "another program listens there, perhaps another API daemon: `ss -ltnp sport = :{}` shows it",
+                "another program listens there, perhaps another API daemon: `ss -ltnp sport = :{}` \
+                 shows it",
                 address.port()
             )),
-            ServeError::Listen { source, .. } if source.kind() == io::ErrorKind::AddrNotAvailable => {
-                Some("no interface of this host has that address; is it the one of another node?".to_owned())
+            ServeError::Listen { source, .. }
+                if source.kind() == io::ErrorKind::AddrNotAvailable =>
+            {
+                Some(
+                    "no interface of this host has that address; is it the one of another node?"
+                        .to_owned(),
+                )
             }
             _ => None,
         }
     }
 }
 
-/// Serves the API on the address of `settings` until `shutdown`, then lets what is in flight finish.
+/// Serves the API on the address of `settings` until `shutdown`, then lets what is in flight
+/// finish.
 ///
 /// # Errors
 /// At once if it cannot listen or its certificate cannot be used; see [`ServeError::hint`].
@@ -68,24 +75,27 @@ pub async fn serve(
     serve_on(listen(settings)?, state, shutdown).await
 }
 
-/// Takes the address of `settings`, and its port on the loopback: from here on clients can connect, and wait
-/// for [`serve_on`].
+/// Takes the address of `settings`, and its port on the loopback: from here on clients can connect,
+/// and wait for [`serve_on`].
 ///
-/// On the loopback, because this machine's own clients must reach the API also while a floating address is
-/// nowhere, as it is before a cluster has begun. Where that port is somebody else's, a warning says so.
+/// On the loopback, because this machine's own clients must reach the API also while a floating
+/// address is nowhere, as it is before a cluster has begun. Where that port is somebody else's, a
+/// warning says so.
 pub fn listen(settings: &ApiSettings) -> Result<Vec<TcpListener>, ServeError> {
     let address = settings.listen;
     let refused = |source: io::Error| match source.kind() {
         io::ErrorKind::AddrInUse => ServeError::AddressInUse { address },
         _ => ServeError::Listen { address, source },
     };
-    let listener = if settings.floating { listen_ahead(address) } else { TcpListener::bind(address) };
+    let listener =
+        if settings.floating { listen_ahead(address) } else { TcpListener::bind(address) };
     let listener = listener.map_err(refused)?;
     let port = listener.local_addr().map_err(refused)?.port();
     let mut listeners = vec![listener];
     if !address.ip().is_loopback() && !address.ip().is_unspecified() {
         let loopback = [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()];
-        listeners.extend(loopback.into_iter().filter_map(|ip| listen_here(SocketAddr::new(ip, port))));
+        listeners
+            .extend(loopback.into_iter().filter_map(|ip| listen_here(SocketAddr::new(ip, port))));
     }
     Ok(listeners)
 }
@@ -94,7 +104,8 @@ fn listen_here(address: SocketAddr) -> Option<TcpListener> {
     match TcpListener::bind(address) {
         Ok(listener) => Some(listener),
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-            tracing::warn!(%address, "the API does not listen on the loopback, too: another program does");
+            tracing::warn!(%address, "the API does not listen on the loopback, too: another \
+                                      program does");
             None
         }
         Err(error) => {
@@ -143,7 +154,8 @@ pub async fn serve_on(
             None => prepare(server.acceptor(places), &handle, &limits).serve(service).boxed(),
         });
     }
-    let reloads = tls.zip(running).map(|(files, config)| tokio::spawn(reload_on_hangup(files, config)));
+    let reloads =
+        tls.zip(running).map(|(files, config)| tokio::spawn(reload_on_hangup(files, config)));
     let serving = try_join_all(serving).map(|served| served.map(drop)).boxed();
     let served = until_stopped(serving, &handle, &state, &shutdown).await;
     if let Some(reloads) = reloads {
@@ -154,8 +166,8 @@ pub async fn serve_on(
     served.map_err(ServeError::Server)
 }
 
-/// Half of the files that this process may have open: the node's daemon may be part of it, and must not lack one
-/// because clients have them all.
+/// Half of the files that this process may have open: the node's daemon may be part of it, and must
+/// not lack one because clients have them all.
 fn half_of_all_files() -> usize {
     let (limit, _) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((1024, 1024));
     usize::try_from(limit / 2).unwrap_or(usize::MAX).max(16)

@@ -90,15 +90,16 @@ pub struct Names {
 pub struct ApiSettings {
     /// Where it listens, besides this port on the loopback.
     pub listen: SocketAddr,
-    /// Whether the address comes and goes, as a floating one does: it is listened on also while it is
-    /// elsewhere.
+    /// Whether the address comes and goes, as a floating one does: it is listened on also while it
+    /// is elsewhere.
     pub floating: bool,
     /// The tokens that open the API, or `None` if it is open to everybody.
     pub tokens: Option<Vec<Token>>,
     pub names: Names,
     /// Plain HTTP without.
     pub tls: Option<TlsFiles>,
-    /// Whether the storage can be looked at for a read, as a directory can: a cluster's takes a program each time, and may hang.
+    /// Whether the storage can be looked at for a read, as a directory can: a cluster's takes a
+    /// program each time, and may hang.
     pub storage_is_near: bool,
     /// Whether a start is refused that would take more memory than the VM's node has.
     pub refuse_memory_overcommit: bool,

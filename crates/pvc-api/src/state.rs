@@ -150,8 +150,8 @@ impl ApiState {
         self.0.changes.wait().await;
     }
 
-    /// Refuses at once what would only wait for a store that is known to be gone: without a quorum no
-    /// decision is taken, and whoever asked should not hang until that is said.
+    /// Refuses at once what would only wait for a store that is known to be gone: without a quorum
+    /// no decision is taken, and whoever asked should not hang until that is said.
     fn check_reachable(&self) -> Result<()> {
         match self.store().outage() {
             Some(outage) if outage >= HICCUP => Err(out_of_reach(outage)),
@@ -218,17 +218,22 @@ const HICCUP: Duration = Duration::from_secs(3);
 const RETRY_AFTER: u64 = 5;
 
 fn out_of_reach(outage: Duration) -> ApiError {
-    let message =
-        format!("the cluster's store has not been reachable for {} s; nothing was changed", outage.as_secs());
+    let message = format!(
+        "the cluster's store has not been reachable for {} s; nothing was changed",
+        outage.as_secs()
+    );
     ApiError::new(axum::http::StatusCode::SERVICE_UNAVAILABLE, message)
         .hint(Some("is a majority of the coordinators' ZooKeeper servers running?"))
         .retry_after(RETRY_AFTER)
 }
 
 fn open_outcome(time: Duration) -> ApiError {
-    let message =
-        format!("the store did not confirm the change within {} s; it may still be made", time.as_secs());
+    let message = format!(
+        "the store did not confirm the change within {} s; it may still be made",
+        time.as_secs()
+    );
     ApiError::new(axum::http::StatusCode::SERVICE_UNAVAILABLE, message).hint(Some(
-        "look at the present state before repeating it; is a majority of the coordinators' ZooKeeper servers running?",
+        "look at the present state before repeating it; is a majority of the coordinators' \
+         ZooKeeper servers running?",
     ))
 }

@@ -24,9 +24,10 @@ struct Stranger {
     untold: u64,
 }
 
-/// Slows down those who guess, and tells of them once a second. A refusal is held back longer the more there were
-/// lately, and an address that lets many be held at once gets no more of them until they are through. Whoever
-/// shows the right key is not concerned by any of it, also at the same address.
+/// Slows down those who guess, and tells of them once a second. A refusal is held back longer the
+/// more there were lately, and an address that lets many be held at once gets no more of them until
+/// they are through. Whoever shows the right key is not concerned by any of it, also at the same
+/// address.
 #[derive(Default)]
 pub struct Throttle {
     strangers: Mutex<Strangers>,
@@ -85,7 +86,8 @@ impl Throttle {
         }
     }
 
-    /// Whether the log tells of what a stranger at `address` did at `now`, and how much like it was left out before.
+    /// Whether the log tells of what a stranger at `address` did at `now`, and how much like it was
+    /// left out before.
     pub fn tell(&self, address: IpAddr, now: Duration) -> Option<u64> {
         let mut strangers = self.strangers();
         let stranger = strangers.find(address, now)?;

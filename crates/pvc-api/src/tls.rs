@@ -21,7 +21,8 @@ pub enum TlsError {
     },
     #[error("the certificate file `{}` holds no certificate", path.display())]
     Empty { path: std::path::PathBuf },
-    #[error("the certificate `{}` and the key `{}` cannot be used", certificate.display(), key.display())]
+    #[error("the certificate `{}` and the key `{}` cannot be \
+             used", certificate.display(), key.display())]
     Unusable {
         certificate: std::path::PathBuf,
         key: std::path::PathBuf,
@@ -53,7 +54,8 @@ fn server_config(files: &TlsFiles) -> Result<ServerConfig, TlsError> {
         return Err(TlsError::Empty { path: files.certificate.clone() });
     }
     let key = PrivateKeyDer::from_pem_file(&files.key);
-    let key = key.map_err(|source| TlsError::File { what: "key", path: files.key.clone(), source })?;
+    let key =
+        key.map_err(|source| TlsError::File { what: "key", path: files.key.clone(), source })?;
     let unusable = |source| TlsError::Unusable {
         certificate: files.certificate.clone(),
         key: files.key.clone(),

@@ -31,8 +31,8 @@ struct Trouble {
     hint: String,
 }
 
-/// Returns when `look` says so; it is asked now and after every change that this process sees. `trouble`
-/// is asked when it takes too long.
+/// Returns when `look` says so; it is asked now and after every change that this process sees.
+/// `trouble` is asked when it takes too long.
 ///
 /// # Errors
 /// 503 when the daemon stops or too many wait already, 504 when it takes too long; otherwise what
@@ -68,8 +68,9 @@ fn crowded() -> ApiError {
 }
 
 fn stopping(what: &str) -> ApiError {
-    let message =
-        format!("the API is being stopped; the change was made, but nobody waits for {what} any more");
+    let message = format!(
+        "the API is being stopped; the change was made, but nobody waits for {what} any more"
+    );
     ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message)
 }
 
@@ -84,7 +85,10 @@ fn vm_trouble(api: &ApiState, cluster: &Cluster, vm: Uuid, node: Option<&NodeNam
     let silent = node.and_then(|node| cluster.nodes.get(node));
     if let Some(node) = silent.filter(|node| node.daemon_state != DaemonState::Run) {
         return Trouble {
-            why: format!(", because the daemon of node `{}` is in state `{}`", node.name, node.daemon_state),
+            why: format!(
+                ", because the daemon of node `{}` is in state `{}`",
+                node.name, node.daemon_state
+            ),
             hint: "start that node's daemon; what was asked for is done once it runs".to_owned(),
         };
     }
@@ -92,18 +96,21 @@ fn vm_trouble(api: &ApiState, cluster: &Cluster, vm: Uuid, node: Option<&NodeNam
     if let Some(other) = other {
         let why = format!(", because node `{other}` says that it runs the VM or works on it");
         let hint = format!(
-            "see whether `virsh list` on `{other}` has it, and whether libvirtd and PVC's daemon run there"
+            "see whether `virsh list` on `{other}` has it, and whether libvirtd and PVC's daemon \
+             run there"
         );
         return Trouble { why, hint };
     }
     let deaf = node.filter(|node| has_deaf_hypervisor(cluster, node, api.clock().wall()));
     let (why, hint) = match deaf {
-        None => {
-            (String::new(), "look at the VM with `pvc vm info` and at its node's log with `pvc node log`")
-        }
+        None => (
+            String::new(),
+            "look at the VM with `pvc vm info` and at its node's log with `pvc node log`",
+        ),
         Some(node) => (
             format!(", because the hypervisor of node `{node}` does not answer"),
-            "start libvirtd there (`systemctl status libvirtd`); what was asked for is done once it answers",
+            "start libvirtd there (`systemctl status libvirtd`); what was asked for is done once \
+             it answers",
         ),
     };
     Trouble { why, hint: hint.to_owned() }
@@ -128,8 +135,8 @@ fn node_trouble(cluster: &Cluster, node: &str) -> Trouble {
     Trouble { why, hint }
 }
 
-/// Whether the node has said lately that its hypervisor does not answer. Faults stay when their cause
-/// has gone, so their age counts.
+/// Whether the node has said lately that its hypervisor does not answer. Faults stay when their
+/// cause has gone, so their age counts.
 fn has_deaf_hypervisor(cluster: &Cluster, node: &NodeName, now: Duration) -> bool {
     let oldest = local_time(now.saturating_sub(2 * fault::HYPERVISOR_REFRESH));
     let id = fault::fault_id(fault::HYPERVISOR_UNREACHABLE, node.as_str());
@@ -145,18 +152,27 @@ pub async fn for_state(api: &ApiState, vm: Uuid, name: &str, request: StateReque
     until(api, &what, trouble, |cluster| look_at_state(cluster, vm, name, request)).await
 }
 
-fn look_at_state(cluster: &Cluster, vm: Uuid, name: &str, request: StateRequest) -> Result<Look<()>> {
+fn look_at_state(
+    cluster: &Cluster,
+    vm: Uuid,
+    name: &str,
+    request: StateRequest,
+) -> Result<Look<()>> {
     use VmState::{Disable, Fail, Migrate, MigrateLive, Restart, Shutdown, Start, Stop, Unmigrate};
     let record = cluster.vms.get(&vm).ok_or_else(|| removed(name))?;
     let alive = || cluster.nodes.values().filter(|node| node.daemon_state == DaemonState::Run);
     let runs = alive().any(|node| node.running.contains(&vm));
-    // What another node's list says of a VM that is to run may be old: only its own node's word counts.
-    let runs_at_home = alive().any(|node| record.is_assigned_to(&node.name) && node.running.contains(&vm));
+    // What another node's list says of a VM that is to run may be old: only its own node's word
+    // counts.
+    let runs_at_home =
+        alive().any(|node| record.is_assigned_to(&node.name) && node.running.contains(&vm));
     // A guest is listed while QEMU still brings it up, and may yet be given up.
     let is_settled = !alive().any(|node| node.working_on.contains(&vm));
     let once = |there: bool| Ok(if there && is_settled { Look::Done(()) } else { Look::NotYet });
     let wants_up = matches!(request, StateRequest::Start | StateRequest::Restart);
-    if let (Start, StateRequest::Restart, Some(why)) = (&record.state, request, record.not_restarted()) {
+    if let (Start, StateRequest::Restart, Some(why)) =
+        (&record.state, request, record.not_restarted())
+    {
         return Err(not_restarted(name, why));
     }
     match &record.state {
@@ -185,7 +201,8 @@ pub async fn for_move(api: &ApiState, moved: &Moved) -> Result<()> {
             VmState::Migrate | VmState::MigrateLive | VmState::Unmigrate => Ok(Look::NotYet),
             VmState::Fail => Err(failed(name, &record.failed_reason)),
             _ if !record.is_assigned_to(&moved.to) => Err(not_moved(record, moved)),
-            // Shut down for the journey: its new node starts it, which an older one is told by `stop`.
+            // Shut down for the journey: its new node starts it, which an older one is told by
+            // `stop`.
             VmState::Stop if is_ended_for(record, moved) => Ok(Look::NotYet),
             VmState::Start if moved.state.is_some() && !runs_on(cluster, moved) => Ok(Look::NotYet),
             _ => Ok(Look::Done(())),
@@ -197,8 +214,9 @@ pub async fn for_move(api: &ApiState, moved: &Moved) -> Result<()> {
 
 fn runs_on(cluster: &Cluster, moved: &Moved) -> bool {
     // A guest is listed while QEMU still brings it up, and may yet be given up.
-    let runs =
-        |node: &NodeRecord| node.running.contains(&moved.uuid) && !node.working_on.contains(&moved.uuid);
+    let runs = |node: &NodeRecord| {
+        node.running.contains(&moved.uuid) && !node.working_on.contains(&moved.uuid)
+    };
     cluster.nodes.get(&moved.to).is_some_and(|node| runs(node))
 }
 
@@ -223,8 +241,9 @@ pub async fn for_node(api: &ApiState, node: &str, request: DomainRequest) -> Res
         DomainRequest::Ready => (DomainState::Unflush, DomainState::Ready),
     };
     let look = |cluster: &Cluster| {
-        let record =
-            cluster.node(node).ok_or_else(|| ApiError::not_found(format!("there is no node `{node}`")))?;
+        let record = cluster
+            .node(node)
+            .ok_or_else(|| ApiError::not_found(format!("there is no node `{node}`")))?;
         match &record.domain_state {
             state if *state == reached => Ok(Look::Done(())),
             state if *state == passing => Ok(Look::NotYet),
@@ -244,14 +263,17 @@ pub async fn for_node(api: &ApiState, node: &str, request: DomainRequest) -> Res
 fn may_run(name: &str, node: &NodeRecord) -> ApiError {
     let (node, state) = (&node.name, &node.daemon_state);
     let message = format!(
-        "VM `{name}` may still run on node `{node}`, whose daemon is in state `{state}`; it stays off from when \
+        "VM `{name}` may still run on node `{node}`, whose daemon is in state `{state}`; it stays \
+         off from when \
          that is heard of or fenced"
     );
-    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message)
-        .hint(Some("the change itself was made; `pvc node info` of the node shows what is known of it"))
+    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message).hint(Some(
+        "the change itself was made; `pvc node info` of the node shows what is known of it",
+    ))
 }
 
-/// That the guest is the one that was to be restarted: its node would not have been able to start it again.
+/// That the guest is the one that was to be restarted: its node would not have been able to start
+/// it again.
 fn not_restarted(name: &str, why: &str) -> ApiError {
     ApiError::refused(format!(
         "VM `{name}` was not restarted and runs on, because it could not be started again: {why}"

@@ -23,9 +23,12 @@ const UUID: &str = "2c2b8f4e-0d3e-4b6f-9d6d-0c9b6cf3f2a1";
 
 fn xml(name: &str, uuid: &str) -> String {
     format!(
-        "<domain type='kvm'>\n  <name>{name}</name>\n  <uuid>{uuid}</uuid>\n  <memory unit='MiB'>64</memory>\n  <vcpu>1</vcpu>\n  \
-         <os><type arch='x86_64' machine='pc-i440fx-2.7'>hvm</type></os>\n  <devices>\n    <emulator>/usr/bin/kvm</emulator>\n    \
-         <serial type='pty'><log file='/var/log/libvirt/{name}.log' append='on'/></serial>\n    <console type='pty'/>\n  \
+        "<domain type='kvm'>\n  <name>{name}</name>\n  <uuid>{uuid}</uuid>\n  <memory \
+         unit='MiB'>64</memory>\n  <vcpu>1</vcpu>\n  \
+         <os><type arch='x86_64' \
+         machine='pc-i440fx-2.7'>hvm</type></os>\n  <devices>\n    <emulator>/usr/bin/kvm</emulator>\n    \
+         <serial type='pty'><log file='/var/log/libvirt/{name}.log' \
+         append='on'/></serial>\n    <console type='pty'/>\n  \
          </devices>\n</domain>\n"
     )
 }
@@ -60,7 +63,8 @@ async fn a_vm_is_defined_with_all_that_is_said_about_it() {
     let api = with_vms(0).await;
     let query = "?node=pvchv2&limit=pvchv2,pvchv3&selector=vms&autostart=True&migration_method=live\
                  &migration_max_downtime=500&user_tags=a&user_tags=b&protected_tags=c";
-    let message = api.define(query, &xml("web", UUID)).await.ok()["message"].as_str().unwrap().to_owned();
+    let message =
+        api.define(query, &xml("web", UUID)).await.ok()["message"].as_str().unwrap().to_owned();
     assert!(message.starts_with("VM `web` was defined on node `pvchv2`"), "{message}");
     let vm = &api.get("/vm/web").await.ok()[0];
     assert_eq!(vm["uuid"], UUID);
@@ -103,9 +107,18 @@ async fn bad_definitions_are_refused_with_a_reason_and_leave_nothing() {
         (good.replace(&format!("<uuid>{UUID}</uuid>"), ""), "uuid"),
         (good.replace("<name>web</name>", "<name>we b</name>"), "space"),
         (good.replace("<name>web</name>", "<name>../../etc</name>"), "`/`"),
-        (good.replace("<name>web</name>", &format!("<name>{}</name>", "x".repeat(300))), "300 characters"),
+        (
+            good.replace("<name>web</name>", &format!("<name>{}</name>", "x".repeat(300))),
+            "300 characters",
+        ),
         (format!("<!DOCTYPE d [<!ENTITY e 'x'>]>{good}"), ""),
-        (good.replace("<devices>", &format!("<!--{}--><devices>", "c".repeat(600_000).repeat(2))), ""),
+        (
+            good.replace(
+                "<devices>",
+                &format!("<!--{}--><devices>", "c".repeat(600_000).repeat(2)),
+            ),
+            "",
+        ),
         (xml("vm00000", UUID), "vm00000"),
     ] {
         let reply = api.define("", &bad).await;
@@ -183,7 +196,9 @@ async fn q51_tags_are_checked_and_unprotected_unless_said_otherwise() {
     api.post("/vm/web/tags?action=remove&tag=daily").await.ok();
     api.post("/vm/web/tags?action=remove&tag=daily").await.refused(404);
     api.post("/vm/web/tags?action=remove&tag=kept").await.refused(400);
-    for bad in ["action=add", "tag=x", "action=add&tag=", "action=add&tag=a%2Fb", "action=paint&tag=x"] {
+    for bad in
+        ["action=add", "tag=x", "action=add&tag=", "action=add&tag=a%2Fb", "action=paint&tag=x"]
+    {
         api.post(&format!("/vm/web/tags?{bad}")).await.refused(400);
     }
     api.post("/vm/nothing/tags?action=add&tag=x").await.refused(404);
@@ -192,7 +207,10 @@ async fn q51_tags_are_checked_and_unprotected_unless_said_otherwise() {
 #[tokio::test]
 async fn q03_a_vm_gets_another_name_or_a_refusal_that_can_be_read() {
     let api = with_web().await;
-    assert_eq!(api.post("/vm/web/rename").await.refused(400), "new_name: is required and was not given");
+    assert_eq!(
+        api.post("/vm/web/rename").await.refused(400),
+        "new_name: is required and was not given"
+    );
     for bad in ["we%20b", "..%2Fx", "", "web", UUID] {
         api.post(&format!("/vm/web/rename?new_name={bad}")).await.refused(400);
     }
@@ -206,7 +224,10 @@ async fn q03_a_vm_gets_another_name_or_a_refusal_that_can_be_read() {
 #[tokio::test]
 async fn a_vm_is_removed() {
     let api = with_web().await;
-    assert_eq!(api.delete("/vm/web?delete_disks=true").await.ok()["message"], "VM `web` was removed");
+    assert_eq!(
+        api.delete("/vm/web?delete_disks=true").await.ok()["message"],
+        "VM `web` was removed"
+    );
     api.get("/vm/web").await.refused(404);
     api.delete("/vm/web").await.refused(404);
 }
@@ -227,7 +248,12 @@ async fn a_state_is_asked_for_and_the_reply_comes_at_once() {
     assert_eq!(api.state("web"), VmState::Disable);
     api.post("/vm/nothing/state?state=start").await.refused(404);
     assert!(api.post("/vm/web/state").await.refused(400).starts_with("state: is required"));
-    assert!(api.post("/vm/web/state?state=fly").await.refused(400).starts_with("state: `fly` is not one of"));
+    assert!(
+        api.post("/vm/web/state?state=fly")
+            .await
+            .refused(400)
+            .starts_with("state: `fly` is not one of")
+    );
 }
 
 /// Sends a request and lets it wait.
@@ -240,7 +266,10 @@ fn waiting(api: &Arc<Api>, path: &'static str) -> tokio::task::JoinHandle<Reply>
 async fn who_waits_for_a_start_hears_when_the_guest_runs() {
     let api = with_web().await;
     let waiter = waiting(&api, "/vm/web/state?state=start&wait=True");
-    api.eventually("the start is asked for", |view| view.vm("web").unwrap().state == VmState::Start).await;
+    api.eventually("the start is asked for", |view| {
+        view.vm("web").unwrap().state == VmState::Start
+    })
+    .await;
     assert!(!waiter.is_finished());
     api.play("web", "start", true).await;
     assert_eq!(waiter.await.unwrap().ok()["message"], "VM `web` runs");
@@ -256,10 +285,13 @@ async fn who_waits_for_a_start_or_a_stop_waits_as_long_as_the_node_works_on_it()
     for (state, request, runs, said) in cases {
         api.write("/pvcrs/working_on/pvchv1", UUID).await;
         let waiter = waiting(&api, request);
-        api.eventually("it is asked for", |view| view.vm("web").unwrap().state.as_str() == state).await;
-        api.play("web", state, runs).await;
-        api.eventually("the node's list is seen", |view| view.nodes["pvchv1"].running.is_empty() != runs)
+        api.eventually("it is asked for", |view| view.vm("web").unwrap().state.as_str() == state)
             .await;
+        api.play("web", state, runs).await;
+        api.eventually("the node's list is seen", |view| {
+            view.nodes["pvchv1"].running.is_empty() != runs
+        })
+        .await;
         assert!(!waiter.is_finished(), "{state}");
         api.write("/pvcrs/working_on/pvchv1", "").await;
         assert_eq!(waiter.await.unwrap().ok()["message"], said);
@@ -272,7 +304,10 @@ async fn who_waits_for_a_start_believes_the_list_of_its_own_node_and_no_other() 
     // As an older peer left it there.
     api.write("/nodes/pvchv2/runningdomains", UUID).await;
     let waiter = waiting(&api, "/vm/web/state?state=start&wait=True");
-    api.eventually("the start is asked for", |view| view.vm("web").unwrap().state == VmState::Start).await;
+    api.eventually("the start is asked for", |view| {
+        view.vm("web").unwrap().state == VmState::Start
+    })
+    .await;
     api.eventually("the old list is seen", |view| !view.nodes["pvchv2"].running.is_empty()).await;
     assert!(!waiter.is_finished());
     api.play("web", "start", true).await;
@@ -284,7 +319,10 @@ async fn who_waits_for_a_move_waits_as_long_as_the_new_node_brings_the_guest_up(
     let api = with_web().await;
     api.play("web", "start", true).await;
     let waiter = waiting(&api, "/vm/web/node?action=move&node=pvchv2&wait=True");
-    api.eventually("the move is asked for", |view| view.vm("web").unwrap().state == VmState::Migrate).await;
+    api.eventually("the move is asked for", |view| {
+        view.vm("web").unwrap().state == VmState::Migrate
+    })
+    .await;
     // Shut down for the journey.
     api.write("/nodes/pvchv1/runningdomains", "").await;
     api.write("/pvcrs/working_on/pvchv2", UUID).await;
@@ -300,7 +338,10 @@ async fn who_waits_for_a_move_waits_as_long_as_the_new_node_brings_the_guest_up(
 async fn who_waits_for_a_start_that_fails_hears_why() {
     let api = with_web().await;
     let waiter = waiting(&api, "/vm/web/state?state=start&wait=True");
-    api.eventually("the start is asked for", |view| view.vm("web").unwrap().state == VmState::Start).await;
+    api.eventually("the start is asked for", |view| {
+        view.vm("web").unwrap().state == VmState::Start
+    })
+    .await;
     let uuid = api.uuid("web");
     let mut changes = Changes::new();
     changes
@@ -315,8 +356,10 @@ async fn who_waits_for_a_stop_hears_when_no_guest_is_left() {
     let api = with_web().await;
     api.play("web", "start", true).await;
     let waiter = waiting(&api, "/vm/web/state?state=shutdown&wait=True");
-    api.eventually("the shutdown is asked for", |view| view.vm("web").unwrap().state == VmState::Shutdown)
-        .await;
+    api.eventually("the shutdown is asked for", |view| {
+        view.vm("web").unwrap().state == VmState::Shutdown
+    })
+    .await;
     api.write(&format!("/domains/{UUID}/state"), "stop").await;
     api.play("web", "stop", false).await;
     assert_eq!(waiter.await.unwrap().ok()["message"], "VM `web` was shut down");
@@ -326,11 +369,17 @@ async fn who_waits_for_a_stop_hears_when_no_guest_is_left() {
 async fn who_waits_hears_when_somebody_else_wants_another_state_or_removes_the_vm() {
     let api = with_web().await;
     let waiter = waiting(&api, "/vm/web/state?state=start&wait=True");
-    api.eventually("the start is asked for", |view| view.vm("web").unwrap().state == VmState::Start).await;
+    api.eventually("the start is asked for", |view| {
+        view.vm("web").unwrap().state == VmState::Start
+    })
+    .await;
     api.post("/vm/web/state?state=stop").await.ok();
     assert!(waiter.await.unwrap().refused(400).contains("somebody else"));
     let waiter = waiting(&api, "/vm/web/state?state=start&wait=True");
-    api.eventually("the start is asked for", |view| view.vm("web").unwrap().state == VmState::Start).await;
+    api.eventually("the start is asked for", |view| {
+        view.vm("web").unwrap().state == VmState::Start
+    })
+    .await;
     api.post("/vm/web/state?state=stop").await.ok();
     api.delete("/vm/web").await.ok();
     let reply = waiter.await.unwrap();
@@ -342,15 +391,22 @@ async fn who_waits_for_a_restart_hears_that_the_guest_was_left_as_it_was() {
     let api = with_web().await;
     api.play("web", "start", true).await;
     let waiter = waiting(&api, "/vm/web/state?state=restart&wait=True");
-    api.eventually("the restart is asked for", |view| view.vm("web").unwrap().state == VmState::Restart)
+    api.eventually("the restart is asked for", |view| {
+        view.vm("web").unwrap().state == VmState::Restart
+    })
+    .await;
+    api.write(&format!("/domains/{UUID}/failedreason"), "not restarted: volume `vms/web` is gone")
         .await;
-    api.write(&format!("/domains/{UUID}/failedreason"), "not restarted: volume `vms/web` is gone").await;
     api.write(&format!("/domains/{UUID}/state"), "start").await;
     let said = waiter.await.unwrap().refused(400);
-    assert!(said.contains("was not restarted and runs on") && said.ends_with("`vms/web` is gone"), "{said}");
+    assert!(
+        said.contains("was not restarted and runs on") && said.ends_with("`vms/web` is gone"),
+        "{said}"
+    );
     // The next one is not told of it.
     let waiter = waiting(&api, "/vm/web/state?state=restart&wait=True");
-    api.eventually("it is asked for", |view| view.vm("web").unwrap().state == VmState::Restart).await;
+    api.eventually("it is asked for", |view| view.vm("web").unwrap().state == VmState::Restart)
+        .await;
     assert_eq!(api.store.view().vm("web").unwrap().failed_reason, "");
     api.play("web", "start", true).await;
     waiter.await.unwrap().ok();
@@ -361,12 +417,16 @@ async fn who_waits_for_a_stop_hears_at_once_that_the_guest_of_a_dead_node_may_ru
     let api = with_web().await;
     api.play("web", "start", true).await;
     api.write("/nodes/pvchv1/daemonstate", "dead").await;
-    api.eventually("it is seen", |view| view.nodes["pvchv1"].daemon_state == DaemonState::Dead).await;
+    api.eventually("it is seen", |view| view.nodes["pvchv1"].daemon_state == DaemonState::Dead)
+        .await;
     api.post("/vm/web/state?state=disable&force=true").await.refused(400);
     api.delete("/vm/web").await.refused(400);
     assert_eq!(api.state("web"), VmState::Start, "what was refused has changed nothing");
     let said = api.post("/vm/web/state?state=stop&wait=True").await.refused(503);
-    assert!(said.contains("may still run on node `pvchv1`, whose daemon is in state `dead`"), "{said}");
+    assert!(
+        said.contains("may still run on node `pvchv1`, whose daemon is in state `dead`"),
+        "{said}"
+    );
     assert_eq!(api.state("web"), VmState::Stop);
 }
 
@@ -375,11 +435,14 @@ async fn q58_disabling_shuts_down_first_and_goes_on_without_its_client() {
     let api = with_web().await;
     api.play("web", "start", true).await;
     let waiter = waiting(&api, "/vm/web/state?state=disable");
-    api.eventually("the shutdown is asked for", |view| view.vm("web").unwrap().state == VmState::Shutdown)
-        .await;
+    api.eventually("the shutdown is asked for", |view| {
+        view.vm("web").unwrap().state == VmState::Shutdown
+    })
+    .await;
     waiter.abort();
     api.play("web", "stop", false).await;
-    api.eventually("it is disabled", |view| view.vm("web").unwrap().state == VmState::Disable).await;
+    api.eventually("it is disabled", |view| view.vm("web").unwrap().state == VmState::Disable)
+        .await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -387,7 +450,8 @@ async fn who_waits_in_vain_hears_that_the_hypervisor_does_not_answer_if_that_is_
     let api = with_web().await;
     let root = "/faults/HYPERVISOR_UNREACHABLE_PVCHV1";
     api.write(root, "").await;
-    for (key, value) in [("first_time", "2026-11-01 00:00:00"), ("ack_time", ""), ("status", "new")] {
+    for (key, value) in [("first_time", "2026-11-01 00:00:00"), ("ack_time", ""), ("status", "new")]
+    {
         api.write(&format!("{root}/{key}"), value).await;
     }
     api.write(&format!("{root}/delta"), "10").await;
@@ -400,7 +464,11 @@ async fn who_waits_in_vain_hears_that_the_hypervisor_does_not_answer_if_that_is_
         };
         api.eventually("the fault is seen", seen).await;
         let said = api.post("/vm/web/state?state=start&wait=True").await.refused(504);
-        assert_eq!(said.contains("the hypervisor of node `pvchv1` does not answer"), is_told, "{said}");
+        assert_eq!(
+            said.contains("the hypervisor of node `pvchv1` does not answer"),
+            is_told,
+            "{said}"
+        );
     }
 }
 
@@ -409,7 +477,8 @@ async fn who_waits_in_vain_hears_which_other_node_says_that_it_runs_the_vm() {
     let api = with_web().await;
     api.write("/nodes/pvchv2/runningdomains", UUID).await;
     api.eventually("the old list is seen", |view| !view.nodes["pvchv2"].running.is_empty()).await;
-    let why = "because node `pvchv2` says that it runs the VM or works on it; the change itself was made";
+    let why =
+        "because node `pvchv2` says that it runs the VM or works on it; the change itself was made";
     let said = api.post("/vm/web/state?state=start&wait=True").await.refused(504);
     assert!(said.ends_with(why), "{said}");
     let said = api.post("/vm/web/node?action=move&node=pvchv3&wait=True").await.refused(504);
@@ -426,7 +495,9 @@ async fn q59_a_wait_is_bounded_in_time_and_number_and_ends_with_the_daemon() {
     assert!(reply.refused(504).contains("900 s"));
     let waiter = waiting(&api, "/vm/web/state?state=start&wait=True");
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert!(api.post("/vm/web/state?state=start&wait=True").await.refused(503).contains("too many"));
+    assert!(
+        api.post("/vm/web/state?state=start&wait=True").await.refused(503).contains("too many")
+    );
     api.state.stopping().cancel();
     assert!(waiter.await.unwrap().refused(503).contains("is being stopped"));
 }
@@ -445,11 +516,14 @@ async fn a_vm_is_moved_and_whoever_waits_hears_of_its_arrival() {
     );
     api.write(&format!("/domains/{UUID}/state"), "start").await;
     let waiter = waiting(&api, "/vm/web/node?action=migrate&node=pvchv3&wait=True");
-    api.eventually("the migration is asked for", |view| view.vm("web").unwrap().state == VmState::Migrate)
-        .await;
+    api.eventually("the migration is asked for", |view| {
+        view.vm("web").unwrap().state == VmState::Migrate
+    })
+    .await;
     assert_eq!(api.get("/vm/web").await.ok()[0]["migrated"], "from pvchv2");
     api.write(&format!("/domains/{UUID}/state"), "start").await;
-    api.eventually("its state is seen", |view| view.vm("web").unwrap().state == VmState::Start).await;
+    api.eventually("its state is seen", |view| view.vm("web").unwrap().state == VmState::Start)
+        .await;
     assert!(!waiter.is_finished(), "its node does not say yet that it runs");
     api.write("/nodes/pvchv3/runningdomains", UUID).await;
     waiter.await.unwrap().ok();
@@ -475,7 +549,9 @@ async fn nodes_are_flushed_and_made_ready_and_a_repetition_says_already() {
     let again = api.post("/node/pvchv2/domain-state?state=ready").await.ok();
     assert_eq!(again["message"], "node `pvchv2` is ready already");
     api.post("/node/nowhere/domain-state?state=flush").await.refused(404);
-    assert!(api.post("/node/pvchv2/domain-state?state=x").await.refused(400).starts_with("state: "));
+    assert!(
+        api.post("/node/pvchv2/domain-state?state=x").await.refused(400).starts_with("state: ")
+    );
 }
 
 #[tokio::test]
@@ -484,8 +560,10 @@ async fn each_place_that_does_not_do_is_refused_with_its_reason() {
     let uuid = api.uuid("web");
     api.play("web", "start", true).await;
     let to = async |node: &str, status| {
-        let moved = api.post(&format!("/vm/web/node?action=migrate&node={node}")).await.refused(status);
-        let planned = api.post(&format!("/vm/web/node?action=migrate&node={node}&dry_run=true")).await;
+        let moved =
+            api.post(&format!("/vm/web/node?action=migrate&node={node}")).await.refused(status);
+        let planned =
+            api.post(&format!("/vm/web/node?action=migrate&node={node}&dry_run=true")).await;
         assert_eq!(planned.refused(status), moved, "a dry run says the same");
         moved
     };
@@ -511,9 +589,15 @@ async fn each_place_that_does_not_do_is_refused_with_its_reason() {
     );
     api.write("/nodes/pvchv3/memtotal", "4096").await;
     api.write("/nodes/pvchv3/memfree", "60").await;
-    assert_eq!(to("pvchv3", 400).await, "node `pvchv3` has 60 MiB of memory free, and the VM needs 64 MiB");
+    assert_eq!(
+        to("pvchv3", 400).await,
+        "node `pvchv3` has 60 MiB of memory free, and the VM needs 64 MiB"
+    );
     api.post("/vm/web/meta?limit=pvchv1,pvchv2").await.ok();
-    assert_eq!(to("pvchv3", 400).await, "node `pvchv3` is not among the nodes the VM is limited to");
+    assert_eq!(
+        to("pvchv3", 400).await,
+        "node `pvchv3` is not among the nodes the VM is limited to"
+    );
     assert_eq!(
         api.post("/vm/web/node?action=migrate").await.refused(400),
         "no node can take the VM: `pvchv1` is where the VM is now; \
@@ -563,7 +647,8 @@ async fn what_a_flush_waits_for_is_told_with_the_node() {
     assert_eq!(
         api.waits_for("pvchv1").await,
         json!([{
-            "name": "web", "action": "shutdown", "reason": format!("it is to be shut down: {why}"), "percent": null
+            "name": "web", "action": "shutdown", "reason": format!("it is to be shut down: \
+                                                                    {why}"), "percent": null
         }])
     );
     let uuid = api.uuid("web");
@@ -587,7 +672,8 @@ async fn what_a_flush_waits_for_is_told_with_the_node() {
     api.store.fresh().await.unwrap();
     assert_eq!(
         api.waits_for("pvchv1").await,
-        json!([{"name": "web", "action": "move", "reason": "it is being moved to node `pvchv2`", "percent": 43}])
+        json!([{"name": "web", "action": "move", "reason": "it is being moved to node \
+                                                            `pvchv2`", "percent": 43}])
     );
     assert_eq!(api.waits_for("pvchv2").await, json!([]));
 }
@@ -601,13 +687,15 @@ async fn who_waits_for_a_flush_in_vain_hears_what_keeps_it() {
     let path = "/node/pvchv1/domain-state?state=flush&wait=yes";
     assert_eq!(
         api.post(path).await.refused(504),
-        "the end of the flush of node `pvchv1` did not come within 1 s (VM `web`: it is being restarted); \
+        "the end of the flush of node `pvchv1` did not come within 1 s (VM `web`: it is being \
+         restarted); \
          the change itself was made"
     );
     api.write("/nodes/pvchv1/daemonstate", "dead").await;
     assert_eq!(
         api.post(path).await.refused(504),
-        "the end of the flush of node `pvchv1` did not come within 1 s, because its daemon is in state `dead`; \
+        "the end of the flush of node `pvchv1` did not come within 1 s, because its daemon is in \
+         state `dead`; \
          the change itself was made"
     );
 }
@@ -617,8 +705,10 @@ async fn who_waits_for_a_flush_hears_when_somebody_turns_it_round() {
     let api = Arc::new(with_web().await);
     api.store.announce_daemon(&"pvchv1".into(), "test").await.unwrap();
     let waiter = waiting(&api, "/node/pvchv1/domain-state?state=flush&wait=yes");
-    api.eventually("it is asked for", |view| view.node("pvchv1").unwrap().domain_state == DomainState::Flush)
-        .await;
+    api.eventually("it is asked for", |view| {
+        view.node("pvchv1").unwrap().domain_state == DomainState::Flush
+    })
+    .await;
     api.store.announce_daemon(&"pvchv1".into(), "test").await.unwrap();
     api.post("/node/pvchv1/domain-state?state=ready").await.ok();
     assert_eq!(
@@ -660,26 +750,33 @@ async fn a_flush_says_which_vms_it_leaves_behind() {
     }
     for number in 1..=7_u128 {
         let name = format!("x{number}");
-        api.define("?node=pvchv1", &xml(&name, &uuid::Uuid::from_u128(number).to_string())).await.ok();
+        api.define("?node=pvchv1", &xml(&name, &uuid::Uuid::from_u128(number).to_string()))
+            .await
+            .ok();
         let uuid = api.uuid(&name);
         api.write(&format!("/domains/{uuid}/state"), "start").await;
     }
     assert_eq!(
         flush("pvchv1").await,
-        "node `pvchv1` is being flushed; note: no other node takes VMs: VMs `x1`, `x2`, `x3`, `x4`, `x5` \
+        "node `pvchv1` is being flushed; note: no other node takes VMs: VMs `x1`, `x2`, `x3`, \
+         `x4`, `x5` \
          and 3 more are shut down, and started again when the node is ready"
     );
     for name in ["web", "x1", "x2", "x3", "x4", "x5", "x6", "x7"] {
         let uuid = api.uuid(name);
         api.write(&format!("/domains/{uuid}/state"), "stop").await;
     }
-    assert_eq!(flush("pvchv1").await, "node `pvchv1` is being flushed; note: no node takes VMs from now on");
+    assert_eq!(
+        flush("pvchv1").await,
+        "node `pvchv1` is being flushed; note: no node takes VMs from now on"
+    );
 }
 
 #[tokio::test]
 async fn the_primary_role_is_handed_over() {
     let api = with_vms(0).await;
-    let message = async |path: &str| api.post(path).await.ok()["message"].as_str().unwrap().to_owned();
+    let message =
+        async |path: &str| api.post(path).await.ok()["message"].as_str().unwrap().to_owned();
     assert!(message("/node/pvchv1/coordinator-state?state=primary").await.contains("already"));
     assert!(message("/node/pvchv2/coordinator-state?state=secondary").await.contains("already"));
     message("/node/pvchv2/coordinator-state?state=primary").await;
@@ -726,15 +823,19 @@ async fn q32_a_task_that_never_was_is_not_there() {
         api.get(&format!("/tasks/{id}")).await.refused(404);
         api.delete(&format!("/tasks/{id}")).await.refused(404);
     }
-    assert_eq!(api.get("/tasks").await.ok(), json!({"scheduled": {}, "active": {}, "reserved": {}}));
+    assert_eq!(
+        api.get("/tasks").await.ok(),
+        json!({"scheduled": {}, "active": {}, "reserved": {}})
+    );
 }
 
 #[tokio::test]
 async fn devices_are_plugged_by_tasks_also_with_a_body_of_delete() {
     let api = with_web().await;
-    let device =
-        "<interface type='bridge'><mac address='52:54:00:aa:bb:cc'/><source bridge='vmbr1000'/></interface>";
-    for (method, name) in [(Method::POST, "vm.device_attach"), (Method::DELETE, "vm.device_detach")] {
+    let device = "<interface type='bridge'><mac address='52:54:00:aa:bb:cc'/><source \
+                  bridge='vmbr1000'/></interface>";
+    for (method, name) in [(Method::POST, "vm.device_attach"), (Method::DELETE, "vm.device_detach")]
+    {
         let reply = api.form(method.clone(), "/vm/web/device", "xml", device).await;
         assert_eq!((reply.status.as_u16(), &reply.json()["task_name"]), (202, &json!(name)));
         api.form(method.clone(), "/vm/web/device", "xml", "<interface").await.refused(400);
@@ -752,7 +853,10 @@ async fn q24_another_clusters_key_is_not_shown_among_the_tasks() {
         node: "pvchv1".into(),
         run_on: "primary".into(),
         vm: None,
-        args: vec![("destination_api_key".into(), "top-secret".into()), ("domain".into(), "web".into())],
+        args: vec![
+            ("destination_api_key".into(), "top-secret".into()),
+            ("domain".into(), "web".into()),
+        ],
         submitter: "admin".into(),
         submitted_at: 0,
     };
@@ -760,7 +864,10 @@ async fn q24_another_clusters_key_is_not_shown_among_the_tasks() {
     changes.push(pvc_store::Change::SubmitJob(spec));
     api.store.change(|_| Ok::<_, std::convert::Infallible>((changes.clone(), ()))).await.unwrap();
     let text = api.get("/tasks").await.text();
-    assert!(text.contains("\"destination_api_key\":\"***\"") && !text.contains("top-secret"), "{text}");
+    assert!(
+        text.contains("\"destination_api_key\":\"***\"") && !text.contains("top-secret"),
+        "{text}"
+    );
 }
 
 #[tokio::test]
@@ -807,10 +914,17 @@ async fn what_a_move_would_come_to_is_told_without_making_it() {
         (&plan["from"], &plan["to"], &plan["method"]),
         (&json!("pvchv1"), &json!("pvchv2"), &json!("off"))
     );
-    let reasons: Vec<&str> =
-        plan["nodes"].as_array().unwrap().iter().map(|node| node["reason"].as_str().unwrap()).collect();
+    let reasons: Vec<&str> = plan["nodes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|node| node["reason"].as_str().unwrap())
+        .collect();
     assert_eq!(reasons[0], "is where the VM is now");
-    assert!(reasons[1].starts_with("has ") && reasons[1].ends_with("MiB of memory free"), "{reasons:?}");
+    assert!(
+        reasons[1].starts_with("has ") && reasons[1].ends_with("MiB of memory free"),
+        "{reasons:?}"
+    );
     assert_eq!(reasons[2], "is not among the nodes the VM is limited to");
     assert_eq!(api.get("/vm/web/node").await.ok()["node"], "pvchv1", "nothing was changed");
     api.post("/vm/web/node?action=migrate&node=pvchv3&dry_run=true").await.refused(400);
@@ -822,7 +936,10 @@ async fn what_a_flush_would_come_to_is_told_without_making_it() {
     let api = with_vms(20).await;
     let before = api.get("/node/pvchv1/domain-state").await.ok();
     let plan = api.post("/node/pvchv1/domain-state?state=flush&dry_run=true").await.ok();
-    assert!(plan["message"].as_str().unwrap().starts_with("a flush of node `pvchv1` would move "), "{plan}");
+    assert!(
+        plan["message"].as_str().unwrap().starts_with("a flush of node `pvchv1` would move "),
+        "{plan}"
+    );
     for step in plan["vms"].as_array().unwrap() {
         assert!(
             ["move", "shutdown", "wait", "blocked"].contains(&step["action"].as_str().unwrap()),
@@ -840,7 +957,8 @@ async fn whether_a_state_a_name_or_a_removal_is_refused_is_told_without_a_change
     let other = UUID.replace('2', "3");
     api.define("?node=pvchv1", &xml("db", &other)).await.ok();
     api.play("web", "start", true).await;
-    api.eventually("it runs", |view| view.vm("web").is_some_and(|vm| vm.state == VmState::Start)).await;
+    api.eventually("it runs", |view| view.vm("web").is_some_and(|vm| vm.state == VmState::Start))
+        .await;
     let told = |reply: Reply| async move { reply.ok()["message"].as_str().unwrap().to_owned() };
     let stop = told(api.post("/vm/web/state?state=stop&dry_run=true&wait=true").await).await;
     assert_eq!(stop, "VM `web` would be stopped");
@@ -862,7 +980,8 @@ async fn whether_a_state_a_name_or_a_removal_is_refused_is_told_without_a_change
     api.write("/nodes/pvchv1/daemonstate", "dead".to_owned()).await;
     let silent = |reply: Reply| reply.refused(400).contains("whose daemon is in state `dead`");
     api.eventually("it is silent", |view| {
-        view.node("pvchv1").is_some_and(|node| node.daemon_state == pvc_model::node::DaemonState::Dead)
+        view.node("pvchv1")
+            .is_some_and(|node| node.daemon_state == pvc_model::node::DaemonState::Dead)
     })
     .await;
     assert!(silent(api.get("/vm/web/removal").await), "of the node nobody but the API knows");
@@ -876,15 +995,24 @@ async fn whether_a_state_a_name_or_a_removal_is_refused_is_told_without_a_change
 async fn the_store_is_closed_and_opened_by_those_who_know_its_password() {
     let stranger = with_vms(1).await;
     assert!(stranger.get("/store/access").await.refused(400).contains("knows no password"));
-    assert!(stranger.post("/store/access?access=members").await.refused(400).contains("knows no password"));
+    assert!(
+        stranger
+            .post("/store/access?access=members")
+            .await
+            .refused(400)
+            .contains("knows no password")
+    );
 
-    let member = FlakyTree::with_password(EmbeddedTree::in_memory().connect(), "secret", &Closed::default());
+    let member =
+        FlakyTree::with_password(EmbeddedTree::in_memory().connect(), "secret", &Closed::default());
     let api = start_on(member, &Shape::with_vms(1).dump(), settings()).await;
     let before = api.get("/store/access").await.ok();
     assert_eq!((&before["access"], &before["closed"]), (&json!("anybody"), &json!(0)));
     let nodes = before["without_password"].as_array().unwrap().len();
     assert_eq!(nodes, 3, "their daemons have said nothing");
-    assert!(api.post("/store/access?access=members").await.refused(400).contains("would be locked out"));
+    assert!(
+        api.post("/store/access?access=members").await.refused(400).contains("would be locked out")
+    );
     assert!(api.post("/store/access?access=nobody").await.refused(400).contains("access"));
     let forced = "/store/access?access=members&force=true";
     assert!(api.post(forced).await.refused(400).contains("every node would be locked out"));

@@ -33,16 +33,20 @@ fn operations(document: &Value) -> BTreeMap<String, Value> {
     let operation = |(path, item): (&String, &Value)| {
         let path = path.clone();
         let item = item.as_object().unwrap().clone();
-        item.into_iter()
-            .map(move |(method, operation)| (format!("{} {path}", method.to_uppercase()), operation))
+        item.into_iter().map(move |(method, operation)| {
+            (format!("{} {path}", method.to_uppercase()), operation)
+        })
     };
     paths.iter().flat_map(operation).collect()
 }
 
 fn parameters(document: &Value, operation: &Value) -> BTreeSet<String> {
     let listed = operation["parameters"].as_array().into_iter().flatten();
-    let mut names: BTreeSet<String> = listed.map(|p| p["name"].as_str().unwrap().to_owned()).collect();
-    for content in operation["requestBody"]["content"].as_object().into_iter().flat_map(|c| c.values()) {
+    let mut names: BTreeSet<String> =
+        listed.map(|p| p["name"].as_str().unwrap().to_owned()).collect();
+    for content in
+        operation["requestBody"]["content"].as_object().into_iter().flat_map(|c| c.values())
+    {
         let reference = content["schema"]["$ref"].as_str().expect("a body that has a name");
         let schema = &document["components"]["schemas"][reference.rsplit('/').next().unwrap()];
         names.extend(schema["properties"].as_object().unwrap().keys().cloned());
@@ -125,7 +129,8 @@ async fn every_described_operation_is_routed_and_every_other_recorded_one_says_w
     let names: BTreeSet<String> = ours.keys().cloned().chain(recorded().into_keys()).collect();
     for name in names {
         let (method, path) = name.split_once(' ').unwrap();
-        let path = path.replace("{vm}", "nothing").replace("{node}", "nothing").replace(['{', '}'], "");
+        let path =
+            path.replace("{vm}", "nothing").replace("{node}", "nothing").replace(['{', '}'], "");
         // A stream does not end.
         if path.ends_with("/events") {
             continue;
@@ -138,7 +143,11 @@ async fn every_described_operation_is_routed_and_every_other_recorded_one_says_w
             assert!(!reply.text().contains("no such path"), "{name}");
             let documented = ours[&name]["responses"].as_object().unwrap();
             let status = reply.status.as_str().to_owned();
-            assert!(documented.contains_key(&status), "{name} does not document {status}: {}", reply.text());
+            assert!(
+                documented.contains_key(&status),
+                "{name} does not document {status}: {}",
+                reply.text()
+            );
         } else {
             assert!([405, 501].contains(&reply.status.as_u16()), "{name}: {}", reply.text());
             assert!(reply.message().contains(" with release 0."), "{name}: {}", reply.text());
@@ -149,17 +158,22 @@ async fn every_described_operation_is_routed_and_every_other_recorded_one_says_w
 #[tokio::test]
 async fn the_document_is_served_and_complete_in_itself() {
     let api = with_vms(0).await;
-    let served = api.send(Request::get("/api/v1/openapi.json").body(Body::empty()).unwrap()).await.ok();
+    let served =
+        api.send(Request::get("/api/v1/openapi.json").body(Body::empty()).unwrap()).await.ok();
     assert!(operations(&served) == operations(&document()), "what is served is another document");
     for (name, operation) in operations(&served) {
         for (status, reply) in operation["responses"].as_object().unwrap() {
-            assert!(!reply["description"].as_str().unwrap_or_default().is_empty(), "{name} {status}");
+            assert!(
+                !reply["description"].as_str().unwrap_or_default().is_empty(),
+                "{name} {status}"
+            );
         }
     }
     assert!(served["openapi"].as_str().unwrap().starts_with("3.1"));
     let text = served.to_string();
     let schemas = served["components"]["schemas"].as_object().unwrap();
-    for reference in text.split("\"#/components/schemas/").skip(1).map(|rest| rest.split('"').next().unwrap())
+    for reference in
+        text.split("\"#/components/schemas/").skip(1).map(|rest| rest.split('"').next().unwrap())
     {
         assert!(schemas.contains_key(reference), "{reference} is not described");
     }

@@ -17,7 +17,10 @@ async fn the_root_says_what_this_is_to_everybody() {
     assert_eq!(reply.headers["content-type"], "application/json");
     assert!(reply.text().ends_with("}\n"));
     let reply = api.send(axum::http::Request::get("/api/v1").body(Body::empty()).unwrap()).await;
-    assert_eq!((reply.status.as_u16(), &reply.headers["location"]), (308, &"/api/v1/".parse().unwrap()));
+    assert_eq!(
+        (reply.status.as_u16(), &reply.headers["location"]),
+        (308, &"/api/v1/".parse().unwrap())
+    );
 }
 
 #[tokio::test]
@@ -46,7 +49,8 @@ async fn the_status_of_no_cluster_says_how_one_begins() {
     assert_eq!(health["health"], 0);
     assert_eq!(
         health["messages"][0]["text"],
-        "no node has joined the cluster yet: start the node daemon of the first one (pvcnoded.service)"
+        "no node has joined the cluster yet: start the node daemon of the first one \
+         (pvcnoded.service)"
     );
     let api = with_vms(0).await;
     assert_eq!(api.get("/status").await.ok()["cluster_health"]["health"], 100);
@@ -55,8 +59,10 @@ async fn the_status_of_no_cluster_says_how_one_begins() {
 #[tokio::test]
 async fn options_needs_no_key_and_head_works_like_get() {
     let api = with_vms(1).await;
-    let options =
-        axum::http::Request::builder().method(Method::OPTIONS).uri("/api/v1/vm").body(Body::empty());
+    let options = axum::http::Request::builder()
+        .method(Method::OPTIONS)
+        .uri("/api/v1/vm")
+        .body(Body::empty());
     let reply = api.send(options.unwrap()).await;
     assert_eq!(reply.status, 200);
     assert!(reply.headers["allow"].to_str().unwrap().contains("GET") && reply.body.is_empty());
@@ -93,7 +99,8 @@ async fn a_vm_that_is_called_like_a_later_operation_is_a_vm() {
 async fn the_list_of_vms_is_sorted_and_every_member_is_there() {
     let api = with_vms(20).await;
     let list = api.get("/vm").await.ok();
-    let names: Vec<&str> = list.as_array().unwrap().iter().map(|vm| vm["name"].as_str().unwrap()).collect();
+    let names: Vec<&str> =
+        list.as_array().unwrap().iter().map(|vm| vm["name"].as_str().unwrap()).collect();
     assert_eq!(names, (0..20).map(Shape::vm_name).collect::<Vec<_>>());
     let vm = &api.get(&format!("/vm/{}", api.vm_in("start"))).await.ok()[0];
     assert_eq!(vm["migrated"], "no");
@@ -105,7 +112,10 @@ async fn the_list_of_vms_is_sorted_and_every_member_is_there() {
     assert_eq!(vm["disks"][0]["rd_req"], json!(10231));
     assert_eq!(vm["vnc"]["listen"], "127.0.0.1");
     let xml = vm["xml"].as_str().unwrap();
-    assert!(!xml.contains('"') && !xml.contains('\n') && xml.contains("<memory unit='MiB'>"), "{xml}");
+    assert!(
+        !xml.contains('"') && !xml.contains('\n') && xml.contains("<memory unit='MiB'>"),
+        "{xml}"
+    );
 }
 
 #[tokio::test]
@@ -120,7 +130,8 @@ async fn a_vm_that_is_off_shows_no_counters_of_its_last_run() {
 #[tokio::test]
 async fn vms_are_found_by_filters_and_their_opposite() {
     let api = with_vms(40).await;
-    let count = async |query: &str| api.get(&format!("/vm?{query}")).await.ok().as_array().unwrap().len();
+    let count =
+        async |query: &str| api.get(&format!("/vm?{query}")).await.ok().as_array().unwrap().len();
     assert_eq!(count("limit=vm0000").await, 10);
     assert_eq!(count("limit=%5Evm0000%24").await, 0);
     assert_eq!(count("limit=00003%24").await, 1);
@@ -139,7 +150,9 @@ async fn vms_are_found_by_filters_and_their_opposite() {
 #[tokio::test]
 async fn q06_an_empty_list_is_a_list() {
     let api = empty().await;
-    for path in ["/vm", "/node", "/network", "/faults", "/storage/ceph/volume", "/storage/ceph/pool"] {
+    for path in
+        ["/vm", "/node", "/network", "/faults", "/storage/ceph/volume", "/storage/ceph/pool"]
+    {
         assert_eq!(api.get(path).await.ok(), json!([]), "{path}");
     }
 }
@@ -156,7 +169,10 @@ async fn q41_one_thing_is_found_by_its_exact_name_in_a_list_of_one() {
     assert_eq!(api.get("/network/1000").await.ok()[0]["vni"], json!(1000));
     assert_eq!(api.get("/network/network-1000").await.ok()[0]["vni"], json!(1000));
     assert_eq!(api.get("/network/1").await.status, 404);
-    assert_eq!(api.get("/storage/ceph/volume/vms/vm00001_sda").await.ok()[0]["stats"]["size"], "20G");
+    assert_eq!(
+        api.get("/storage/ceph/volume/vms/vm00001_sda").await.ok()[0]["stats"]["size"],
+        "20G"
+    );
     assert_eq!(api.get("/storage/ceph/volume/vms/nothing").await.status, 404);
     assert_eq!(api.get("/storage/ceph/volume/nothing/x").await.status, 400);
 }
@@ -165,7 +181,8 @@ async fn q41_one_thing_is_found_by_its_exact_name_in_a_list_of_one() {
 async fn q20_the_parts_of_a_vm_can_be_read() {
     let api = with_vms(1).await;
     let uuid = api.uuid("vm00000");
-    for (key, value) in [("node_selector", "None"), ("migration_method", "None"), ("node_autostart", "True")]
+    for (key, value) in
+        [("node_selector", "None"), ("migration_method", "None"), ("node_autostart", "True")]
     {
         api.write(&format!("/domains/{uuid}/{key}"), value).await;
     }
@@ -216,7 +233,10 @@ async fn the_state_filters_of_nodes_are_alternatives() {
     assert_eq!(names("daemon_state=dead&limit=1").await, [] as [&str; 0]);
     let states = api.get("/node/pvchv2/daemon-state").await.ok();
     assert_eq!(states, json!({"name": "pvchv2", "daemon_state": "dead"}));
-    assert_eq!(api.get("/node/pvchv1/coordinator-state").await.ok()["coordinator_state"], "primary");
+    assert_eq!(
+        api.get("/node/pvchv1/coordinator-state").await.ok()["coordinator_state"],
+        "primary"
+    );
     assert_eq!(api.get("/node/pvchv1/domain-state").await.ok()["domain_state"], "ready");
 }
 
@@ -297,7 +317,10 @@ async fn faults_lower_the_clusters_health_until_somebody_acknowledges_them() {
     assert_eq!(api.get("/faults?sort_key=health_delta").await.ok()[1]["id"], "B_FAULT");
     assert!(api.get("/faults?sort_key=x").await.refused(400).starts_with("sort_key: "));
 
-    assert_eq!(api.put("/faults/A_FAULT").await.ok()["message"], "fault `A_FAULT` was acknowledged");
+    assert_eq!(
+        api.put("/faults/A_FAULT").await.ok()["message"],
+        "fault `A_FAULT` was acknowledged"
+    );
     let fault = api.get("/faults/A_FAULT").await.ok();
     assert_eq!(
         (&fault[0]["status"], fault[0]["acknowledged_at"].as_str().unwrap().len()),
@@ -317,7 +340,8 @@ async fn faults_lower_the_clusters_health_until_somebody_acknowledges_them() {
 #[tokio::test]
 async fn q31_primary_node_is_open_and_204_while_there_is_none() {
     let api = with_vms(0).await;
-    let ask = || axum::http::Request::get("/api/v1/status/primary_node").body(Body::empty()).unwrap();
+    let ask =
+        || axum::http::Request::get("/api/v1/status/primary_node").body(Body::empty()).unwrap();
     assert_eq!(api.send(ask()).await.ok(), json!({"primary_node": "pvchv1"}));
     api.write("/config/primary_node", "none").await;
     let reply = api.send(ask()).await;
@@ -329,7 +353,8 @@ async fn q31_primary_node_is_open_and_204_while_there_is_none() {
 async fn q22_metrics_answer_also_when_everything_is_missing() {
     for api in [empty().await, with_vms(5).await] {
         for path in ["/metrics", "/metrics/health", "/metrics/resource"] {
-            let open = axum::http::Request::get(format!("/api/v1{path}")).body(Body::empty()).unwrap();
+            let open =
+                axum::http::Request::get(format!("/api/v1{path}")).body(Body::empty()).unwrap();
             let reply = api.send(open).await;
             assert_eq!(reply.status, 200);
             assert_eq!(reply.headers["content-type"], "text/plain; charset=utf-8");
@@ -337,7 +362,10 @@ async fn q22_metrics_answer_also_when_everything_is_missing() {
     }
     let mut dump = Shape::with_vms(1).dump();
     dump.insert("/ceph/osds/0".into(), String::new());
-    dump.insert("/ceph/osds/0/stats".into(), r#"{"up": 0, "in": 0, "utilization": "|", "kb": "|"}"#.into());
+    dump.insert(
+        "/ceph/osds/0/stats".into(),
+        r#"{"up": 0, "in": 0, "utilization": "|", "kb": "|"}"#.into(),
+    );
     let api = start(&dump, common::settings()).await;
     let text = api.get("/metrics").await.text();
     assert!(text.contains("pvc_ceph_osd_up_states{state=\"down\"} 1\n"), "{text}");
@@ -348,7 +376,10 @@ async fn q22_metrics_answer_also_when_everything_is_missing() {
 async fn metrics_have_every_name_that_dashboards_know_and_no_sample_twice() {
     let mut dump = Shape::with_vms(3).dump();
     dump.insert("/ceph/osds/0".into(), String::new());
-    dump.insert("/ceph/osds/0/stats".into(), r#"{"up": 1, "in": 1, "kb": 1024, "wr_data": "94.3k"}"#.into());
+    dump.insert(
+        "/ceph/osds/0/stats".into(),
+        r#"{"up": 1, "in": 1, "kb": 1024, "wr_data": "94.3k"}"#.into(),
+    );
     let api = start(&dump, common::settings()).await;
     let text = api.get("/metrics").await.text();
     for name in include_str!("metric-names.txt").split_whitespace() {
@@ -381,13 +412,17 @@ async fn figures_of_vms_are_what_the_shipped_dashboards_expect() {
         .unwrap()
         .0
         .to_owned();
-    let mut put = |key: &str, value: &str| drop(dump.insert(format!("{root}/{key}"), value.to_owned()));
+    let mut put =
+        |key: &str, value: &str| drop(dump.insert(format!("{root}/{key}"), value.to_owned()));
     put("failedreason", "");
     put("node_limit", "");
     put("lastnode", "");
     put("node_selector", "none");
     put("migration_method", "");
-    put("stats", r#"{"cpu_stats": {"cpu_time": 9300000000, "user_time": 4000000, "system_time": 1500000}}"#);
+    put(
+        "stats",
+        r#"{"cpu_stats": {"cpu_time": 9300000000, "user_time": 4000000, "system_time": 1500000}}"#,
+    );
     let api = start(&dump, common::settings()).await;
     let text = api.get("/metrics").await.text();
     for line in [
@@ -405,7 +440,9 @@ async fn figures_of_vms_are_what_the_shipped_dashboards_expect() {
         assert!(
             text.contains(line),
             "{line}: {}",
-            text.lines().filter(|have| have.starts_with(line.split('{').next().unwrap())).collect::<String>()
+            text.lines()
+                .filter(|have| have.starts_with(line.split('{').next().unwrap()))
+                .collect::<String>()
         );
     }
 }
@@ -413,10 +450,14 @@ async fn figures_of_vms_are_what_the_shipped_dashboards_expect() {
 #[tokio::test]
 async fn leases_and_rules_of_a_network_are_read_as_they_are_recorded() {
     let mut dump = Shape { seed: 1, nodes: 1, vms: 0, networks: 1, snapshots: 0 }.dump();
-    let vni =
-        dump.keys().find_map(|key| key.strip_prefix("/networks/")?.split('/').next()).unwrap().to_owned();
-    let mut put =
-        |key: &str, value: &str| drop(dump.insert(format!("/networks/{vni}/{key}"), value.to_owned()));
+    let vni = dump
+        .keys()
+        .find_map(|key| key.strip_prefix("/networks/")?.split('/').next())
+        .unwrap()
+        .to_owned();
+    let mut put = |key: &str, value: &str| {
+        drop(dump.insert(format!("/networks/{vni}/{key}"), value.to_owned()))
+    };
     for (key, value) in [
         ("dhcp4_leases/52:54:00:aa:bb:cc", ""),
         ("dhcp4_leases/52:54:00:aa:bb:cc/ipaddr", "10.100.1.101"),
@@ -456,7 +497,8 @@ async fn leases_and_rules_of_a_network_are_read_as_they_are_recorded() {
     let all = api.get(&at("acl")).await.ok();
     assert_eq!(
         all[0],
-        json!({"direction": "in", "order": 2, "description": "allow-ssh", "rule": "tcp dport 22 accept"})
+        json!({"direction": "in", "order": 2, "description": "allow-ssh", "rule": "tcp dport 22 \
+                                                                                   accept"})
     );
     assert_eq!(names(&all), ["\"in\":\"allow-ssh\"", "\"in\":\"last\"", "\"out\":\"all\""]);
     assert_eq!(names(&api.get(&at("acl?direction=out")).await.ok()), ["\"out\":\"all\""]);
@@ -501,14 +543,16 @@ async fn a_reply_that_the_client_has_is_not_sent_again() {
     for path in ["/vm", "/vm/vm00001", "/node", "/status", "/network"] {
         let first = api.get(path).await;
         let tag = first.headers["etag"].clone();
-        let again = request(Method::GET, path).header("If-None-Match", &tag).body(Body::empty()).unwrap();
+        let again =
+            request(Method::GET, path).header("If-None-Match", &tag).body(Body::empty()).unwrap();
         let reply = api.send(again).await;
         assert_eq!((reply.status.as_u16(), reply.body.len()), (304, 0), "{path}");
         assert_eq!(reply.headers["etag"], tag);
     }
     let tag = api.get("/vm").await.headers["etag"].clone();
     api.write(&format!("/domains/{}/state", api.uuid("vm00001")), "fail").await;
-    let again = request(Method::GET, "/vm").header("If-None-Match", &tag).body(Body::empty()).unwrap();
+    let again =
+        request(Method::GET, "/vm").header("If-None-Match", &tag).body(Body::empty()).unwrap();
     assert_eq!(api.send(again).await.status, 200);
 }
 
@@ -524,7 +568,10 @@ async fn snapshots_show_their_age_and_how_their_definition_differs() {
     let api = start(&dump, common::settings()).await;
     let vm = &api.get("/vm/vm00000").await.ok()[0];
     let snapshots = vm["snapshots"].as_array().unwrap();
-    assert_eq!((snapshots[0]["name"].as_str(), snapshots[1]["name"].as_str()), (Some("s1"), Some("s0")));
+    assert_eq!(
+        (snapshots[0]["name"].as_str(), snapshots[1]["name"].as_str()),
+        (Some("s1"), Some("s0"))
+    );
     let age = snapshots[0]["age"].as_i64().unwrap();
     assert!((95_000_000..96_000_000).contains(&age), "{age}");
     assert_eq!(snapshots[0]["xml_diff_lines"], json!([]));
@@ -535,11 +582,16 @@ async fn snapshots_show_their_age_and_how_their_definition_differs() {
 
 #[tokio::test]
 async fn a_long_list_is_sent_in_pieces_and_is_as_long_as_announced() {
-    let api = start(&Shape { snapshots: 3, ..Shape::with_vms(400) }.dump(), common::settings()).await;
+    let api =
+        start(&Shape { snapshots: 3, ..Shape::with_vms(400) }.dump(), common::settings()).await;
     let mut sizes = Vec::new();
     for query in ["", "?limit=vm0000", "?limit=vm00007", "?limit=none"] {
         let reply = api.get(&format!("/vm{query}")).await;
-        assert_eq!(reply.headers["content-length"], reply.body.len().to_string().as_str(), "{query}");
+        assert_eq!(
+            reply.headers["content-length"],
+            reply.body.len().to_string().as_str(),
+            "{query}"
+        );
         sizes.push(reply.ok().as_array().unwrap().len());
     }
     assert_eq!(sizes, [400, 10, 1, 0]);

@@ -44,9 +44,12 @@ async fn q25_who_is_not_let_in_learns_nothing_about_parameters_and_sends_no_body
     let bad = Request::get("/api/v1/vm?state=odd&limit=(").body(Body::empty()).unwrap();
     assert_eq!(api.send(bad).await.status, 401);
     let body = Body::from_stream(futures::stream::poll_fn(
-        |_| -> std::task::Poll<Option<Result<bytes::Bytes, std::io::Error>>> { panic!("the body was read") },
+        |_| -> std::task::Poll<Option<Result<bytes::Bytes, std::io::Error>>> {
+            panic!("the body was read")
+        },
     ));
-    let upload = Request::post("/api/v1/restore").header("Content-Type", "application/x-www-form-urlencoded");
+    let upload = Request::post("/api/v1/restore")
+        .header("Content-Type", "application/x-www-form-urlencoded");
     assert_eq!(api.send(upload.body(body).unwrap()).await.status, 401);
 }
 
@@ -117,7 +120,11 @@ async fn a_web_page_of_another_site_can_do_nothing_also_where_no_key_is_asked_fo
     for foreign in [
         &[("host", "127.0.0.1:7370"), ("origin", "http://evil.example")][..],
         &[("host", "127.0.0.1:7370"), ("origin", "null")],
-        &[("host", "127.0.0.1:7370"), ("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "no-cors")],
+        &[
+            ("host", "127.0.0.1:7370"),
+            ("sec-fetch-site", "cross-site"),
+            ("sec-fetch-mode", "no-cors"),
+        ],
         // DNS rebinding: the page and this server have one name, which is not ours.
         &[("host", "evil.example:7370"), ("origin", "http://evil.example:7370")],
         &[("host", "evil.example:7370")],
@@ -125,8 +132,12 @@ async fn a_web_page_of_another_site_can_do_nothing_also_where_no_key_is_asked_fo
         let reply = api.send(maintenance(foreign)).await;
         assert_eq!(reply.status, 403, "{foreign:?}: {}", reply.text());
     }
-    let read = Request::get("/api/v1/vm").header("host", "evil.example").body(Body::empty()).unwrap();
-    assert_eq!(api.send(read).await.refused(403), "the name `evil.example` is not one of this server");
+    let read =
+        Request::get("/api/v1/vm").header("host", "evil.example").body(Body::empty()).unwrap();
+    assert_eq!(
+        api.send(read).await.refused(403),
+        "the name `evil.example` is not one of this server"
+    );
     assert!(!api.store.view().config.maintenance);
     api.send(maintenance(&[("host", "localhost:7370")])).await.ok();
     assert!(api.store.view().config.maintenance);
@@ -154,12 +165,17 @@ async fn by_the_names_of_its_nodes_and_those_that_are_set_the_api_is_reached_wit
 async fn a_right_key_is_enough_under_any_name_but_not_from_a_foreign_page() {
     let api = with_vms(1).await;
     let named = |key| {
-        let request = Request::get("/api/v1/vm").header("host", "vip.example.org").header("x-api-key", key);
+        let request =
+            Request::get("/api/v1/vm").header("host", "vip.example.org").header("x-api-key", key);
         request.body(Body::empty()).unwrap()
     };
     assert_eq!(api.send(named(KEY)).await.status, 200);
     assert_eq!(api.send(named("wrong")).await.status, 401);
-    let page = maintenance(&[("host", "127.0.0.1"), ("origin", "http://evil.example"), ("x-api-key", KEY)]);
+    let page = maintenance(&[
+        ("host", "127.0.0.1"),
+        ("origin", "http://evil.example"),
+        ("x-api-key", KEY),
+    ]);
     assert_eq!(api.send(page).await.status, 403);
 }
 
@@ -169,7 +185,8 @@ async fn a_wrong_key_is_refused_as_slowly_under_a_foreign_name_as_under_one_of_o
     for host in ["localhost", "evil.example"] {
         let began = Instant::now();
         for _ in 0..6 {
-            let request = Request::get("/api/v1/vm").header("host", host).header("x-api-key", "wrong");
+            let request =
+                Request::get("/api/v1/vm").header("host", host).header("x-api-key", "wrong");
             assert_eq!(api.send(request.body(Body::empty()).unwrap()).await.status, 401, "{host}");
         }
         assert!(began.elapsed() >= Duration::from_millis(250 + 500 + 1000), "{host}");
@@ -193,7 +210,8 @@ async fn q02_a_session_is_a_random_word_that_ends_at_logout() {
     let forged = format!("{}0", &pair[..pair.len() - 1]);
     assert_eq!(api.send(with_cookie(&forged)).await.status, 401);
 
-    let logout = Request::post("/api/v1/logout").header("Cookie", &pair).body(Body::empty()).unwrap();
+    let logout =
+        Request::post("/api/v1/logout").header("Cookie", &pair).body(Body::empty()).unwrap();
     let reply = api.send(logout).await;
     assert!(reply.headers["set-cookie"].to_str().unwrap().contains("Max-Age=0"));
     assert_eq!(api.send(with_cookie(&pair)).await.status, 401);
@@ -205,9 +223,14 @@ async fn q29_a_login_with_a_wrong_token_is_refused_and_one_without_is_a_mistake(
     let reply = api.form(Method::POST, "/login", "token", "c").await;
     reply.refused(401);
     assert!(!reply.headers.contains_key("set-cookie"));
-    assert!(api.form(Method::POST, "/login", "other", "x").await.refused(400).starts_with("token: "));
+    assert!(
+        api.form(Method::POST, "/login", "other", "x").await.refused(400).starts_with("token: ")
+    );
     let query = Request::post(format!("/api/v1/login?token={KEY}")).body(Body::empty()).unwrap();
-    assert!(api.send(query).await.refused(400).starts_with("token: "), "a token in the address is not taken");
+    assert!(
+        api.send(query).await.refused(400).starts_with("token: "),
+        "a token in the address is not taken"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -237,8 +260,12 @@ async fn without_authentication_everything_is_open_and_logging_in_leads_home() {
     let get = Request::get("/api/v1/vm").body(Body::empty()).unwrap();
     assert_eq!(api.send(get).await.status, 200);
     for path in ["/login", "/logout"] {
-        let reply = api.send(Request::post(format!("/api/v1{path}")).body(Body::empty()).unwrap()).await;
-        assert_eq!((reply.status.as_u16(), &reply.headers["location"]), (302, &"/api/v1/".parse().unwrap()));
+        let reply =
+            api.send(Request::post(format!("/api/v1{path}")).body(Body::empty()).unwrap()).await;
+        assert_eq!(
+            (reply.status.as_u16(), &reply.headers["location"]),
+            (302, &"/api/v1/".parse().unwrap())
+        );
     }
 }
 
@@ -253,17 +280,25 @@ async fn parameters_come_from_query_and_form_alike_also_with_delete() {
     let api = with_vms(3).await;
     let kind = "multipart/form-data; boundary=b";
     let body = "--b\r\nContent-Disposition: form-data; name=\"state\"\r\n\r\ntrue\r\n--b--\r\n";
-    let multipart = request(Method::POST, "/status").header("Content-Type", kind).body(Body::from(body));
-    assert_eq!(api.send(multipart.unwrap()).await.ok(), json!({"message": "the cluster is in maintenance"}));
+    let multipart =
+        request(Method::POST, "/status").header("Content-Type", kind).body(Body::from(body));
+    assert_eq!(
+        api.send(multipart.unwrap()).await.ok(),
+        json!({"message": "the cluster is in maintenance"})
+    );
     assert_eq!(api.get("/status").await.ok()["maintenance"], "true");
     api.form(Method::POST, "/status", "state", "false").await.ok();
     assert_eq!(api.get("/status").await.ok()["maintenance"], "false");
     assert!(
-        api.post("/status?state=perhaps").await.refused(400).starts_with("state: `perhaps` is not one of")
+        api.post("/status?state=perhaps")
+            .await
+            .refused(400)
+            .starts_with("state: `perhaps` is not one of")
     );
     let both = api.form(Method::POST, "/status?state=true", "state", "false").await;
     assert_eq!(both.refused(400), "state: was given 2 times, one value is taken");
-    let json_body = request(Method::POST, "/status?state=true").header("Content-Type", "application/json");
+    let json_body =
+        request(Method::POST, "/status?state=true").header("Content-Type", "application/json");
     assert_eq!(api.send(json_body.body(Body::from("{\"state\":1}")).unwrap()).await.status, 200);
 }
 
@@ -273,7 +308,12 @@ async fn a_body_that_is_no_form_is_refused_with_a_reason() {
     let torn = "--b\r\nContent-Disposition: form-data; name=\"state\"\r\n\r\ntr";
     let kind = "multipart/form-data; boundary=b";
     let reply = api
-        .send(request(Method::POST, "/status").header("Content-Type", kind).body(Body::from(torn)).unwrap())
+        .send(
+            request(Method::POST, "/status")
+                .header("Content-Type", kind)
+                .body(Body::from(torn))
+                .unwrap(),
+        )
         .await;
     assert!(reply.refused(400).starts_with("the multipart body cannot be read"));
     let unbounded = request(Method::POST, "/status").header("Content-Type", "multipart/form-data");
@@ -284,16 +324,23 @@ async fn a_body_that_is_no_form_is_refused_with_a_reason() {
 async fn a_body_that_is_too_large_is_refused_announced_or_not() {
     let api = with_vms(0).await;
     let kind = "application/x-www-form-urlencoded";
-    let announced =
-        request(Method::POST, "/status").header("Content-Type", kind).header("Content-Length", 2_u64 << 30);
-    let endless =
-        || Body::from_stream(futures::stream::repeat_with(|| Ok::<_, std::io::Error>(vec![b'a'; 1 << 16])));
+    let announced = request(Method::POST, "/status")
+        .header("Content-Type", kind)
+        .header("Content-Length", 2_u64 << 30);
+    let endless = || {
+        Body::from_stream(futures::stream::repeat_with(|| {
+            Ok::<_, std::io::Error>(vec![b'a'; 1 << 16])
+        }))
+    };
     let reply = api.send(announced.body(endless()).unwrap()).await;
     assert_eq!(reply.refused(413), "the request body is larger than 1 MiB");
-    let chunked = request(Method::POST, "/status").header("Content-Type", kind).body(endless()).unwrap();
+    let chunked =
+        request(Method::POST, "/status").header("Content-Type", kind).body(endless()).unwrap();
     api.send(chunked).await.refused(413);
     let larger = "a".repeat(2 << 20);
-    api.form(Method::POST, "/restore?yes-i-really-mean-it=yes", "cluster_data", &larger).await.refused(400);
+    api.form(Method::POST, "/restore?yes-i-really-mean-it=yes", "cluster_data", &larger)
+        .await
+        .refused(400);
     let far_larger = "a".repeat(9 << 20);
     api.form(Method::POST, "/restore?yes-i-really-mean-it=yes", "cluster_data", &far_larger)
         .await
@@ -308,7 +355,10 @@ async fn a_multipart_body_has_the_same_limits_as_any_other() {
         let body = format!("{part}{}\r\n--x--\r\n", "a".repeat(megabytes << 20));
         let request = request(Method::POST, "/restore?yes-i-really-mean-it=yes");
         api.send(
-            request.header("Content-Type", "multipart/form-data; boundary=x").body(Body::from(body)).unwrap(),
+            request
+                .header("Content-Type", "multipart/form-data; boundary=x")
+                .body(Body::from(body))
+                .unwrap(),
         )
         .await
     };
@@ -322,18 +372,21 @@ async fn what_is_no_text_is_refused_and_not_recorded_as_something_else() {
     for path in ["/vm/vm00000/meta?profile=%ff%fe", "/vm/vm00000/meta?profile=a%c3"] {
         assert_eq!(api.post(path).await.refused(400), "the parameters are not UTF-8 text");
     }
-    let form =
-        request(Method::POST, "/vm/vm00000/meta").header("Content-Type", "application/x-www-form-urlencoded");
+    let form = request(Method::POST, "/vm/vm00000/meta")
+        .header("Content-Type", "application/x-www-form-urlencoded");
     assert_eq!(api.send(form.body(Body::from(&b"profile=\xff"[..])).unwrap()).await.status, 400);
     let part = b"--x\r\nContent-Disposition: form-data; name=\"profile\"\r\n\r\n\xff\r\n--x--\r\n";
-    let multipart =
-        request(Method::POST, "/vm/vm00000/meta").header("Content-Type", "multipart/form-data; boundary=x");
+    let multipart = request(Method::POST, "/vm/vm00000/meta")
+        .header("Content-Type", "multipart/form-data; boundary=x");
     assert_eq!(
         api.send(multipart.body(Body::from(&part[..])).unwrap()).await.refused(400),
         "profile: is not UTF-8 text"
     );
     api.post("/vm/vm00000/meta?profile=%c3%bc%20%25ff+%EF%BF%BD").await.ok();
-    assert_eq!(api.store.view().vm("vm00000").unwrap().profile.as_deref(), Some("\u{fc} %ff \u{fffd}"));
+    assert_eq!(
+        api.store.view().vm("vm00000").unwrap().profile.as_deref(),
+        Some("\u{fc} %ff \u{fffd}")
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -344,7 +397,8 @@ async fn a_body_that_trickles_in_is_given_up() {
         Some((Ok::<_, std::io::Error>("a"), ()))
     });
     let kind = "application/x-www-form-urlencoded";
-    let slow = request(Method::POST, "/status").header("Content-Type", kind).body(Body::from_stream(slow));
+    let slow =
+        request(Method::POST, "/status").header("Content-Type", kind).body(Body::from_stream(slow));
     let begun = Instant::now();
     api.send(slow.unwrap()).await.refused(408);
     assert!(begun.elapsed() < Limits::default().body_time + Duration::from_secs(1));
@@ -395,7 +449,9 @@ async fn what_strangers_are_refused_is_logged_once_a_second() {
     assert!(text.lines().last().unwrap().contains("left_out=1499"), "{text}");
     // A change by somebody with a key is always told.
     for _ in 0..5 {
-        api.send(request(Method::POST, "/status?state=true").body(Body::empty()).unwrap()).await.ok();
+        api.send(request(Method::POST, "/status?state=true").body(Body::empty()).unwrap())
+            .await
+            .ok();
     }
     assert_eq!(lines() - before, 7);
 }
@@ -406,12 +462,16 @@ async fn the_access_log_says_who_did_what_and_keeps_secrets() {
     let api = with_vms(1).await;
     api.get("/vm/vm00000?limit=secret-in-query").await.ok();
     api.form(Method::POST, "/login", "token", KEY).await.ok();
-    api.send(Request::get("/api/v1/vm").header("X-Api-Key", "wrong-secret").body(Body::empty()).unwrap())
-        .await;
+    api.send(
+        Request::get("/api/v1/vm").header("X-Api-Key", "wrong-secret").body(Body::empty()).unwrap(),
+    )
+    .await;
     api.get("/path-that-holds-a-secret").await;
     let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
     let line = text.lines().find(|line| line.contains("vm00000")).expect("the request is logged");
-    for part in ["GET", "/api/v1/vm/{vm}", "status=200", "caller=\"admin\"", "192.0.2.1", "milliseconds="] {
+    for part in
+        ["GET", "/api/v1/vm/{vm}", "status=200", "caller=\"admin\"", "192.0.2.1", "milliseconds="]
+    {
         assert!(line.contains(part), "{part} in {line}");
     }
     assert!(!text.contains("secret") && !text.contains(KEY), "{text}");
@@ -426,10 +486,17 @@ async fn a_backup_is_json_inside_of_json_and_can_be_restored() {
     assert_eq!(dump["/config"], "synthetic");
     let other = empty().await;
     assert!(
-        other.post("/restore?cluster_data=%7B%7D").await.refused(400).starts_with("yes-i-really-mean-it: ")
+        other
+            .post("/restore?cluster_data=%7B%7D")
+            .await
+            .refused(400)
+            .starts_with("yes-i-really-mean-it: ")
     );
     for text in [inner, reply.text()] {
-        other.form(Method::POST, "/restore?yes-i-really-mean-it=yes", "cluster_data", &text).await.ok();
+        other
+            .form(Method::POST, "/restore?yes-i-really-mean-it=yes", "cluster_data", &text)
+            .await
+            .ok();
         assert_eq!(other.get("/vm").await.ok().as_array().unwrap().len(), 3);
     }
     for bad in [
@@ -440,7 +507,10 @@ async fn a_backup_is_json_inside_of_json_and_can_be_restored() {
         "{\"/schema/version\": \"14\"}",
         "{\"/schema/version\": \"15\", \"a\": \"\"}",
     ] {
-        other.form(Method::POST, "/restore?yes-i-really-mean-it=yes", "cluster_data", bad).await.refused(400);
+        other
+            .form(Method::POST, "/restore?yes-i-really-mean-it=yes", "cluster_data", bad)
+            .await
+            .refused(400);
     }
 }
 
@@ -456,7 +526,8 @@ async fn q23_a_cluster_that_is_restored_from_a_backup_with_its_secrets_can_fence
     let restore = async |text: &str| {
         let other = empty().await;
         let path = "/restore?yes-i-really-mean-it=yes";
-        let message = other.form(Method::POST, path, "cluster_data", text).await.ok()["message"].to_string();
+        let message =
+            other.form(Method::POST, path, "cluster_data", text).await.ok()["message"].to_string();
         (other.tree.get("/nodes/pvchv1/ipmipassword").await.unwrap(), message)
     };
     let (password, message) = restore(&inner).await;
@@ -470,7 +541,8 @@ async fn q23_a_cluster_that_is_restored_from_a_backup_with_its_secrets_can_fence
     assert!(message.contains("`pvchv1`") && message.contains("cannot be fenced"), "{message}");
     // Where there is a password, it stays.
     let really = "/restore?yes-i-really-mean-it=yes";
-    let message = api.form(Method::POST, really, "cluster_data", &bare).await.ok()["message"].to_string();
+    let message =
+        api.form(Method::POST, really, "cluster_data", &bare).await.ok()["message"].to_string();
     assert!(!message.contains("note"), "{message}");
     assert_eq!(api.tree.get("/nodes/pvchv1/ipmipassword").await.unwrap().unwrap().data, "calvin");
 }
@@ -478,7 +550,12 @@ async fn q23_a_cluster_that_is_restored_from_a_backup_with_its_secrets_can_fence
 #[tokio::test]
 async fn q45_a_cluster_is_initialized_once_and_overwritten_only_when_told_so() {
     let api = empty().await;
-    assert!(api.post("/initialize?yes-i-really-mean-it=maybe").await.refused(400).contains("must be `yes`"));
+    assert!(
+        api.post("/initialize?yes-i-really-mean-it=maybe")
+            .await
+            .refused(400)
+            .contains("must be `yes`")
+    );
     api.post("/initialize?yes-i-really-mean-it=yes").await.ok();
     assert!(api.store.view().config.initialized);
     let again = api.post("/initialize?yes-i-really-mean-it=yes&overwrite=False").await;

@@ -69,7 +69,8 @@ async fn say(address: SocketAddr, text: &str) -> String {
 }
 
 async fn get(address: SocketAddr, path: &str) -> String {
-    let head = format!("GET {path} HTTP/1.1\r\nHost: x\r\nX-Api-Key: {KEY}\r\nConnection: close\r\n\r\n");
+    let head =
+        format!("GET {path} HTTP/1.1\r\nHost: x\r\nX-Api-Key: {KEY}\r\nConnection: close\r\n\r\n");
     say(address, &head).await
 }
 
@@ -110,7 +111,10 @@ async fn a_port_in_use_is_told_with_its_address() {
     let api = with_vms(0).await;
     let taken = ApiSettings { listen: address, ..settings() };
     let error = serve(&taken, api.state, CancellationToken::new()).await.unwrap_err();
-    assert_eq!(error.to_string(), format!("the API cannot listen on {address}: the address is in use"));
+    assert_eq!(
+        error.to_string(),
+        format!("the API cannot listen on {address}: the address is in use")
+    );
     assert!(error.hint().unwrap().contains(&address.port().to_string()));
 }
 
@@ -119,7 +123,8 @@ async fn two_gigabytes_are_refused_at_once_and_the_client_hears_why() {
     let server = start(settings()).await;
     let mut stream = server.connect().await;
     let head = format!(
-        "POST /api/v1/status HTTP/1.1\r\nHost: x\r\nX-Api-Key: {KEY}\r\nContent-Length: 2147483648\r\n\
+        "POST /api/v1/status HTTP/1.1\r\nHost: x\r\nX-Api-Key: {KEY}\r\nContent-Length: \
+         2147483648\r\n\
          Content-Type: application/x-www-form-urlencoded\r\n\r\n"
     );
     let begun = Instant::now();
@@ -259,7 +264,11 @@ async fn a_request_that_never_ends_does_not_keep_the_daemon_from_stopping() {
     upload.write_all(head.as_bytes()).await.unwrap();
     read_until(&mut upload, "100 Continue").await;
     server.shutdown.cancel();
-    tokio::time::timeout(Duration::from_secs(10), server.task).await.expect("it stops").unwrap().unwrap();
+    tokio::time::timeout(Duration::from_secs(10), server.task)
+        .await
+        .expect("it stops")
+        .unwrap()
+        .unwrap();
 }
 
 /// Makes a certificate for `localhost` with the `openssl` program.
@@ -295,8 +304,12 @@ fn make_certificate(dir: &Path) -> TlsFiles {
     files
 }
 
-/// One exchange over TLS, trusting the certificate in `files`; with the protocol that was agreed on.
-fn ask_over_tls(address: SocketAddr, files: &TlsFiles) -> std::io::Result<(String, Option<Vec<u8>>)> {
+/// One exchange over TLS, trusting the certificate in `files`; with the protocol that was agreed
+/// on.
+fn ask_over_tls(
+    address: SocketAddr,
+    files: &TlsFiles,
+) -> std::io::Result<(String, Option<Vec<u8>>)> {
     use rustls::pki_types::pem::PemObject;
     use rustls::pki_types::{CertificateDer, ServerName};
     use std::io::{Read, Write};
@@ -312,7 +325,8 @@ fn ask_over_tls(address: SocketAddr, files: &TlsFiles) -> std::io::Result<(Strin
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     let name = ServerName::try_from("localhost").unwrap();
     let connection = rustls::ClientConnection::new(Arc::new(config), name).unwrap();
-    let mut stream = rustls::StreamOwned::new(connection, std::net::TcpStream::connect(address).unwrap());
+    let mut stream =
+        rustls::StreamOwned::new(connection, std::net::TcpStream::connect(address).unwrap());
     stream.write_all(b"GET /api/v1/ HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
     let mut reply = Vec::new();
     stream.read_to_end(&mut reply)?;
@@ -350,10 +364,13 @@ async fn a_certificate_that_cannot_be_used_is_told_with_its_path() {
     ];
     for tls in cases {
         let api =
-            common::start(&Shape::with_vms(0).dump(), ApiSettings { tls: Some(tls), ..settings() }).await;
+            common::start(&Shape::with_vms(0).dump(), ApiSettings { tls: Some(tls), ..settings() })
+                .await;
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let error = serve_on(vec![listener], api.state, CancellationToken::new()).await.unwrap_err();
-        let cause = std::error::Error::source(&error).expect("the file is named in the cause").to_string();
+        let error =
+            serve_on(vec![listener], api.state, CancellationToken::new()).await.unwrap_err();
+        let cause =
+            std::error::Error::source(&error).expect("the file is named in the cause").to_string();
         assert!(cause.contains(".pem"), "{cause}");
     }
 }
@@ -367,7 +384,8 @@ async fn a_new_certificate_is_taken_on_sighup_and_a_broken_one_is_not() {
     let works = |files: TlsFiles| async move {
         tokio::task::spawn_blocking(move || ask_over_tls(address, &files)).await.unwrap().is_ok()
     };
-    let hang_up = || Command::new("kill").args(["-HUP", &std::process::id().to_string()]).status().unwrap();
+    let hang_up =
+        || Command::new("kill").args(["-HUP", &std::process::id().to_string()]).status().unwrap();
     assert!(works(files.clone()).await);
 
     // The files of the running server now hold another certificate.
@@ -392,7 +410,8 @@ async fn a_floating_address_is_listened_on_before_it_is_here_and_the_loopback_me
     let settings = ApiSettings { floating: true, ..fixed };
     // Another test may have the port on the loopback that nobody has there.
     let on_both = |listeners: &Vec<TcpListener>| listeners.len() > 1;
-    let listeners = (0..20).map(|_| pvc_api::listen(&settings).unwrap()).find(on_both).expect("a free port");
+    let listeners =
+        (0..20).map(|_| pvc_api::listen(&settings).unwrap()).find(on_both).expect("a free port");
     let addresses: Vec<SocketAddr> =
         listeners.iter().map(|listener| listener.local_addr().unwrap()).collect();
     assert_eq!(addresses[0].ip(), elsewhere.ip());
@@ -406,7 +425,11 @@ async fn a_floating_address_is_listened_on_before_it_is_here_and_the_loopback_me
         assert!(reply.starts_with("HTTP/1.1 200"), "{address}: {reply}");
     }
     shutdown.cancel();
-    tokio::time::timeout(Duration::from_secs(20), task).await.expect("all of them end").unwrap().unwrap();
+    tokio::time::timeout(Duration::from_secs(20), task)
+        .await
+        .expect("all of them end")
+        .unwrap()
+        .unwrap();
 }
 
 #[test]
@@ -418,8 +441,14 @@ fn the_loopback_is_listened_on_once_and_not_at_any_price() {
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = SocketAddr::new("192.0.2.7".parse().unwrap(), other.local_addr().unwrap().port());
     let settings = ApiSettings { listen: address, floating: true, ..settings() };
-    let addresses: Vec<_> =
-        pvc_api::listen(&settings).unwrap().iter().map(|listener| listener.local_addr().unwrap()).collect();
-    assert_eq!(addresses[0], address, "somebody else's port on the loopback keeps the API from nothing");
+    let addresses: Vec<_> = pvc_api::listen(&settings)
+        .unwrap()
+        .iter()
+        .map(|listener| listener.local_addr().unwrap())
+        .collect();
+    assert_eq!(
+        addresses[0], address,
+        "somebody else's port on the loopback keeps the API from nothing"
+    );
     assert!(!addresses[1..].iter().any(SocketAddr::is_ipv4), "{addresses:?}");
 }

@@ -71,8 +71,14 @@ async fn the_stream_tells_where_it_begins_and_then_what_changes() {
     let uuid = api.uuid("vm00001");
     api.write(&format!("/domains/{uuid}/state"), "fail").await;
     let seen = events.next().await.unwrap();
-    assert_eq!((seen.name.as_str(), seen.data["id"].as_str()), ("vm", Some(uuid.to_string().as_str())));
-    assert_eq!((seen.data["kind"].as_str(), seen.data["change"].as_str()), (Some("vm"), Some("changed")));
+    assert_eq!(
+        (seen.name.as_str(), seen.data["id"].as_str()),
+        ("vm", Some(uuid.to_string().as_str()))
+    );
+    assert_eq!(
+        (seen.data["kind"].as_str(), seen.data["change"].as_str()),
+        (Some("vm"), Some("changed"))
+    );
     assert!(seen.id.unwrap().ends_with(&format!("-{}", seen.data["revision"])));
 }
 
@@ -84,8 +90,10 @@ async fn a_reader_continues_where_it_was_by_header_or_parameter() {
     api.write("/config/maintenance", "true").await;
     let missed = first.next().await.unwrap();
     drop(first);
-    let by_header =
-        request(Method::GET, "/events").header("Last-Event-ID", &cursor).body(Body::empty()).unwrap();
+    let by_header = request(Method::GET, "/events")
+        .header("Last-Event-ID", &cursor)
+        .body(Body::empty())
+        .unwrap();
     for request in [by_header, ask(&format!("/events?cursor={cursor}"))] {
         let mut events = Events::open(&api, request).await;
         assert_eq!(events.next().await.unwrap().id.as_deref(), Some(cursor.as_str()));

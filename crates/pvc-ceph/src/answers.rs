@@ -71,8 +71,10 @@ struct LockOfId {
 
 pub(crate) fn snapshots(text: &[u8]) -> Result<Vec<SnapshotInfo>, String> {
     let found: Vec<Snapshot> = json(text)?;
-    let snapshot =
-        |found: Snapshot| SnapshotInfo { name: SnapshotName::new(found.name), size_bytes: found.size };
+    let snapshot = |found: Snapshot| SnapshotInfo {
+        name: SnapshotName::new(found.name),
+        size_bytes: found.size,
+    };
     Ok(found.into_iter().map(snapshot).collect())
 }
 
@@ -89,7 +91,9 @@ pub(crate) fn volumes(pool: &PoolName, text: &[u8]) -> Result<Vec<VolumeInfo>, S
         match line.snapshot {
             None => known.size_bytes = line.size,
             Some(name) => {
-                known.snapshots.push(SnapshotInfo { name: SnapshotName::new(name), size_bytes: line.size });
+                known
+                    .snapshots
+                    .push(SnapshotInfo { name: SnapshotName::new(name), size_bytes: line.size });
             }
         }
     }
@@ -109,17 +113,20 @@ pub(crate) fn watchers(text: &[u8]) -> Result<Vec<String>, String> {
 pub(crate) fn locks(text: &[u8]) -> Result<Vec<VolumeLock>, String> {
     let of = |id, locker, address: &str| VolumeLock { id, locker, address: host_of(address) };
     Ok(match json(text)? {
-        Locks::List(list) => list.into_iter().map(|lock| of(lock.id, lock.locker, &lock.address)).collect(),
+        Locks::List(list) => {
+            list.into_iter().map(|lock| of(lock.id, lock.locker, &lock.address)).collect()
+        }
         Locks::ById(locks) => {
             locks.into_iter().map(|(id, lock)| of(id, lock.locker, &lock.address)).collect()
         }
     })
 }
 
-/// The host in one of Ceph's addresses: `10.0.0.1:0/325`, `[fd00::1]:0/325`, either with `v1:` or `v2:`
-/// before it.
+/// The host in one of Ceph's addresses: `10.0.0.1:0/325`, `[fd00::1]:0/325`, either with `v1:` or
+/// `v2:` before it.
 fn host_of(address: &str) -> String {
-    let plain = address.strip_prefix("v1:").or_else(|| address.strip_prefix("v2:")).unwrap_or(address);
+    let plain =
+        address.strip_prefix("v1:").or_else(|| address.strip_prefix("v2:")).unwrap_or(address);
     match plain.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((host, _)) => host.to_owned(),
         None => plain.split_once(':').map_or(plain, |(host, _)| host).to_owned(),
@@ -177,7 +184,8 @@ mod tests {
     #[test]
     fn watchers_are_read_as_both_old_and_new_releases_print_them() {
         let new = br#"{"watchers":[{"address":"127.0.0.1:0/32","client":4248,"cookie":14}]}"#;
-        let old = br#"{"watchers":{"watcher":{"address":"127.0.0.1:0/32","client":4248,"cookie":14}}}"#;
+        let old =
+            br#"{"watchers":{"watcher":{"address":"127.0.0.1:0/32","client":4248,"cookie":14}}}"#;
         assert_eq!(watchers(new).unwrap(), ["127.0.0.1"]);
         assert_eq!(watchers(old).unwrap(), ["127.0.0.1"]);
         assert!(watchers(br#"{"watchers":[]}"#).unwrap().is_empty());

@@ -65,8 +65,8 @@ pub(crate) fn fullness(df: &[u8]) -> Result<Vec<PoolInfo>, String> {
     Ok(df.pools.into_iter().map(info).collect())
 }
 
-/// `df` and `pg dump pools`, joined by the pools' numbers. A pool that only one of them has is left out:
-/// it was made or removed this moment.
+/// `df` and `pg dump pools`, joined by the pools' numbers. A pool that only one of them has is left
+/// out: it was made or removed this moment.
 pub(crate) fn pool_figures(df: &[u8], pg_dump: &[u8]) -> Result<Vec<PoolFigures>, String> {
     let (df, dump): (Df, PgDump) = (json(df)?, json(pg_dump)?);
     let mut sums: BTreeMap<u64, PgSum> =
@@ -161,11 +161,12 @@ struct DfOsd {
     pgs: u64,
 }
 
-/// `osd dump`, `osd df` and `osd status`, joined by the OSDs' numbers. One that any of them lacks is left
-/// out: half of an OSD's figures would be read as its figures.
+/// `osd dump`, `osd df` and `osd status`, joined by the OSDs' numbers. One that any of them lacks
+/// is left out: half of an OSD's figures would be read as its figures.
 pub(crate) fn osd_figures(dump: &[u8], df: &[u8], status: &str) -> Result<Vec<OsdFigures>, String> {
     let (dump, df): (OsdDump, OsdDf) = (json(dump)?, json(df)?);
-    let rows: BTreeMap<u64, Row> = status.lines().filter_map(row).map(|row| (row.id, row)).collect();
+    let rows: BTreeMap<u64, Row> =
+        status.lines().filter_map(row).map(|row| (row.id, row)).collect();
     let by_id: BTreeMap<i64, DfOsd> = df.nodes.into_iter().map(|osd| (osd.id, osd)).collect();
     let joined = |osd: &DumpedOsd| {
         let fullness = by_id.get(&i64::try_from(osd.osd).ok()?)?;
@@ -204,8 +205,8 @@ fn osd_of(osd: &DumpedOsd, df: &DfOsd, row: &Row) -> OsdFigures {
     }
 }
 
-/// A row of `osd status`. Up to Ceph 17 it comes as a table for people only: drawn with `|` up to 14, in
-/// columns since.
+/// A row of `osd status`. Up to Ceph 17 it comes as a table for people only: drawn with `|` up to
+/// 14, in columns since.
 #[derive(Debug, Clone, PartialEq)]
 struct Row {
     id: u64,
@@ -230,7 +231,8 @@ fn row(line: &str) -> Option<Row> {
     if cells.len() == 8 {
         cells.insert(1, "");
     }
-    let [id, node, used, available, write_ops, write_data, read_ops, read_data, state] = cells[..] else {
+    let [id, node, used, available, write_ops, write_data, read_ops, read_data, state] = cells[..]
+    else {
         return None;
     };
     Some(Row {
@@ -282,14 +284,18 @@ mod tests {
         let found = pool_figures(DF, PG_DUMP).unwrap();
         assert_eq!(found.len(), 1, "one that only `df` has is left out");
         let vms = &found[0];
-        assert_eq!((vms.name.as_str(), vms.id, vms.stored_bytes, vms.used_bytes), ("vms", 2, 35, 8192));
+        assert_eq!(
+            (vms.name.as_str(), vms.id, vms.stored_bytes, vms.used_bytes),
+            ("vms", 2, 35, 8192)
+        );
         assert_eq!((vms.object_copies, vms.read_bytes, vms.write_ops), (12, 26 * 1024, 6));
         assert_eq!(vms.objects_degraded, 0, "no pool has less than nothing degraded");
     }
 
     #[test]
     fn an_osd_of_which_something_is_unknown_is_left_out() {
-        let status = "ID  HOST   USED  AVAIL  WR OPS  WR DATA  RD OPS  RD DATA  STATE      \n 0  hv1.example.com     290M  9949M      1     124k       3       55   exists,up  \n 1            0      0       0        0       0        0   exists     \n";
+        let status = "ID  HOST   USED  AVAIL  WR OPS  WR DATA  RD OPS  RD DATA  STATE      \n \
+                      0  hv1.example.com     290M  9949M      1     124k       3       55   exists,up  \n 1            0      0       0        0       0        0   exists     \n";
         let found = osd_figures(OSD_DUMP, OSD_DF, status).unwrap();
         assert_eq!(found.iter().map(|osd| osd.id).collect::<Vec<_>>(), [0, 1]);
         let first = &found[0];
@@ -303,11 +309,15 @@ mod tests {
 
     #[test]
     fn a_drawn_and_coloured_table_is_read_too() {
-        let line = "| \x1b[1;31m3\x1b[0m  | hv2.example.com | 10.1G | 100G  |    0   |     0   |    1   |   124k  | exists,up |";
+        let line = "| \x1b[1;31m3\x1b[0m  | hv2.example.com | 10.1G | \
+                    100G  |    0   |     0   |    1   |   124k  | exists,up |";
         let found = row(line).unwrap();
         assert_eq!((found.id, found.node.as_str(), found.read_data.as_str()), (3, "hv2", "124k"));
         assert_eq!(row("+----+------+-------+"), None);
-        assert_eq!(row("| id | host | used | avail | wr ops | wr data | rd ops | rd data | state |"), None);
+        assert_eq!(
+            row("| id | host | used | avail | wr ops | wr data | rd ops | rd data | state |"),
+            None
+        );
         assert_eq!(row(""), None);
     }
 
@@ -317,8 +327,11 @@ mod tests {
             br#"[{"pool_name":"device_health_metrics","application_metadata":{"mgr_devicehealth":{}}},
             {"pool_name":"vms","application_metadata":{"rbd":{}}},{"pool_name":"bare"}]"#;
         let found = pools(detail).unwrap();
-        let ours: Vec<_> =
-            found.iter().filter(|pool| pool.is_for_volumes).map(|pool| pool.name.as_str()).collect();
+        let ours: Vec<_> = found
+            .iter()
+            .filter(|pool| pool.is_for_volumes)
+            .map(|pool| pool.name.as_str())
+            .collect();
         assert_eq!((found.len(), ours), (3, vec!["vms"]));
     }
 

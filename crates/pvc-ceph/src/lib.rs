@@ -7,9 +7,9 @@
 //!  figures      from Ceph's answers to pools and OSDs in numbers
 //! ```
 //!
-//! Ceph hangs rather than fails: without an OSD, a manager or a quorum it does not answer at all. So
-//! nothing here waits without a deadline, and a program that missed its deadline is killed with all it
-//! started.
+//! Ceph hangs rather than fails: without an OSD, a manager or a quorum it does not answer at all.
+//! So nothing here waits without a deadline, and a program that missed its deadline is killed with
+//! all it started.
 
 #![expect(clippy::disallowed_methods, reason = "an adapter of a real cluster: its waits are real")]
 

@@ -1,4 +1,5 @@
-//! Questions to Ceph's monitors (which pass on what is for a manager), asked one after the other on a thread of their own.
+//! Questions to Ceph's monitors (which pass on what is for a manager), asked one after the other on
+//! a thread of their own.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -11,13 +12,15 @@ use tokio::sync::oneshot;
 use crate::CephOptions;
 use crate::rados::{Answer, Errno, Rados, RadosError};
 
-/// How long Ceph may take to let us in, and for each answer. librados gives up by itself after this.
+/// How long Ceph may take to let us in, and for each answer. librados gives up by itself after
+/// this.
 const ANSWER: Duration = Duration::from_secs(5);
 
 /// How long a question may wait in all: for the connection, those before it, and its answer.
 const DEADLINE: Duration = Duration::from_secs(12);
 
-/// A thread that is busy for so long with one question has met something that librados does not end.
+/// A thread that is busy for so long with one question has met something that librados does not
+/// end.
 const STUCK: Duration = Duration::from_secs(60);
 
 /// So many threads may be stuck before no more are begun.
@@ -194,7 +197,9 @@ fn answer(
 ) -> Result<Answer, RadosError> {
     let rados = match connection {
         Some(rados) => rados,
-        None => connection.insert(Rados::connect(&options.config, &options.user, &settings(options))?),
+        None => {
+            connection.insert(Rados::connect(&options.config, &options.user, &settings(options))?)
+        }
     };
     let answered = rados.command(&question.command);
     if answered.as_ref().is_err_and(has_lost_touch) {
@@ -203,8 +208,8 @@ fn answer(
     answered
 }
 
-/// Whether a new connection may do better: librados finds other monitors by itself, but not its way out of
-/// a session that was taken from it.
+/// Whether a new connection may do better: librados finds other monitors by itself, but not its way
+/// out of a session that was taken from it.
 fn has_lost_touch(error: &RadosError) -> bool {
     const NOT_CONNECTED: i32 = 107;
     const SHUT_DOWN: i32 = 108;

@@ -1,7 +1,8 @@
 //! The few functions of librados that send commands to monitors.
 //!
 //! The library is opened when it is first needed, so that a machine without Ceph builds and runs
-//! everything else. Polling by the `ceph` program would cost a tenth of a second of CPU per question.
+//! everything else. Polling by the `ceph` program would cost a tenth of a second of CPU per
+//! question.
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::path::Path;
@@ -47,8 +48,8 @@ fn library() -> Result<&'static Librados, RadosError> {
 
 fn open() -> Result<Librados, libloading::Error> {
     let name = format!("{}.2", library_filename("rados").to_string_lossy());
-    // SAFETY: librados has no initializers that expect anything of the process, and the types above are
-    // those of `rados/librados.h`, unchanged since its version 2.
+    // SAFETY: librados has no initializers that expect anything of the process, and the types above
+    // are those of `rados/librados.h`, unchanged since its version 2.
     unsafe {
         let library = Box::leak(Box::new(Library::new(name)?));
         Ok(Librados {
@@ -97,7 +98,8 @@ pub(crate) struct Answer {
     pub said: String,
 }
 
-/// A connection with a cluster. Every call blocks, for as long as the configuration's deadlines let it.
+/// A connection with a cluster. Every call blocks, for as long as the configuration's deadlines let
+/// it.
 pub(crate) struct Rados {
     library: &'static Librados,
     handle: Handle,
@@ -105,7 +107,11 @@ pub(crate) struct Rados {
 
 impl Rados {
     /// Connects as `user`; `settings` go over what the file `config` says.
-    pub fn connect(config: &Path, user: &str, settings: &[(&str, String)]) -> Result<Rados, RadosError> {
+    pub fn connect(
+        config: &Path,
+        user: &str,
+        settings: &[(&str, String)],
+    ) -> Result<Rados, RadosError> {
         let library = library()?;
         let mut handle: Handle = std::ptr::null_mut();
         let user = text(user)?;
@@ -133,8 +139,8 @@ impl Rados {
         let command = text(command)?;
         let commands = [command.as_ptr()];
         let (mut output, mut said) = (Buffer::new(self.library), Buffer::new(self.library));
-        // SAFETY: the array and the string in it live through the call; both buffers are written by it and
-        // freed by their own drop.
+        // SAFETY: the array and the string in it live through the call; both buffers are written by
+        // it and freed by their own drop.
         let code = unsafe {
             (self.library.mon_command)(
                 self.handle,
@@ -218,7 +224,8 @@ mod tests {
             Some(RadosError::NoLibrary { why }) => assert!(why.contains("librados"), "{why}"),
             Some(error) => assert_eq!(
                 error.to_string(),
-                "`/nonexistent/ceph.conf` is not a Ceph configuration that can be used (No such file or directory (os error 2))"
+                "`/nonexistent/ceph.conf` is not a Ceph configuration that can be used (No such \
+                 file or directory (os error 2))"
             ),
             None => panic!("there is nothing to connect to"),
         }

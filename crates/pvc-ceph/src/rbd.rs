@@ -21,7 +21,8 @@ pub(crate) fn long(bytes: u64) -> Duration {
 }
 
 /// What every new image can do: clones of snapshots, and one writer at a time.
-pub(crate) const FEATURES: [&str; 2] = ["--image-feature=layering", "--image-feature=exclusive-lock"];
+pub(crate) const FEATURES: [&str; 2] =
+    ["--image-feature=layering", "--image-feature=exclusive-lock"];
 
 const NOT_FOUND: i32 = 2;
 const BUSY: i32 = 16;
@@ -60,7 +61,12 @@ impl Failure {
     }
 
     /// As [`of`](Failure::of), for an act on a snapshot of the volume.
-    pub fn of_snapshot(self, volume: &VolumeId, snapshot: &SnapshotName, doing: &str) -> StorageError {
+    pub fn of_snapshot(
+        self,
+        volume: &VolumeId,
+        snapshot: &SnapshotName,
+        doing: &str,
+    ) -> StorageError {
         let (id, name) = (volume.clone(), snapshot.clone());
         match self {
             Failure::Exists => StorageError::SnapshotExists { volume: id, snapshot: name },
@@ -73,8 +79,8 @@ pub(crate) fn io_error(doing: &str, said: String) -> StorageError {
     StorageError::Io { doing: doing.to_owned(), source: std::io::Error::other(said) }
 }
 
-/// What `--pool` and `--image` mean to `rbd`: a name with one of these in it would mean something else.
-/// Nothing in a cluster of PVC is called so.
+/// What `--pool` and `--image` mean to `rbd`: a name with one of these in it would mean something
+/// else. Nothing in a cluster of PVC is called so.
 pub(crate) fn is_addressable(name: &str) -> bool {
     !name.is_empty() && !name.contains(['/', '@', '\0'])
 }
@@ -145,7 +151,8 @@ impl Programs {
         deadline: Duration,
         good: &[i32],
     ) -> Result<Vec<u8>, Failure> {
-        let command = Command { program: program.to_owned(), args, env: Vec::new(), stdin: None, deadline };
+        let command =
+            Command { program: program.to_owned(), args, env: Vec::new(), stdin: None, deadline };
         let output = match self.exec.run(command).await {
             Ok(output) => output,
             Err(ExecError::TimedOut { deadline, .. }) => {
@@ -170,14 +177,17 @@ fn with_cause(error: &ExecError) -> String {
 /// `rbd` ends with the number of the error it met.
 fn failure(program: &str, code: Option<i32>, stderr: &str) -> Failure {
     match code {
-        Some(NOT_FOUND) if program == "rbd" => Failure::NotFound { pool: stderr.contains("opening pool") },
+        Some(NOT_FOUND) if program == "rbd" => {
+            Failure::NotFound { pool: stderr.contains("opening pool") }
+        }
         Some(BUSY) if program == "rbd" => Failure::Busy,
         Some(EXISTS) if program == "rbd" => Failure::Exists,
         _ => Failure::Other(said(program, code, stderr)),
     }
 }
 
-/// What a program said last of itself. Between its own lines stand progress bars and the library's log.
+/// What a program said last of itself. Between its own lines stand progress bars and the library's
+/// log.
 fn said(program: &str, code: Option<i32>, stderr: &str) -> String {
     let own = format!("{program}: ");
     let mut lines = stderr.split(['\n', '\r']).map(str::trim).filter(|line| !line.is_empty());
@@ -206,7 +216,8 @@ mod tests {
 
     #[test]
     fn what_rbd_says_is_found_between_its_progress() {
-        let stderr = "Image copy: 0% complete...\rImage copy: 41% complete...failed.\nrbd: copy failed: (5) Input/output error\n2026-11-20T13:54:09 7ff5 -1 noise\n";
+        let stderr = "Image copy: 0% complete...\rImage copy: 41% complete...failed.\nrbd: copy \
+                      failed: (5) Input/output error\n2026-11-20T13:54:09 7ff5 -1 noise\n";
         assert_eq!(said("rbd", Some(5), stderr), "copy failed: (5) Input/output error");
         assert_eq!(said("rbd", Some(1), "2026 noise\n"), "2026 noise");
         assert_eq!(said("rbd", Some(1), ""), "`rbd` ended with status 1");
@@ -220,7 +231,10 @@ mod tests {
             of(2, "rbd: error opening image x: (2) No such"),
             Failure::NotFound { pool: false }
         ));
-        assert!(matches!(of(2, "rbd: error opening pool 'x': (2) No"), Failure::NotFound { pool: true }));
+        assert!(matches!(
+            of(2, "rbd: error opening pool 'x': (2) No"),
+            Failure::NotFound { pool: true }
+        ));
         assert!(matches!(of(16, ""), Failure::Busy));
         assert!(matches!(of(17, ""), Failure::Exists));
         assert!(matches!(failure("qemu-img", Some(2), "no"), Failure::Other(_)));

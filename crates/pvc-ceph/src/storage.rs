@@ -10,8 +10,8 @@ use pvc_model::qcow2;
 use pvc_model::space::{Lack, check_room};
 use pvc_model::storage::{PoolName, RbdAccess, SnapshotName, VolumeId, VolumeName};
 use pvc_ports::{
-    Attachment, Exec, ImageFormat, PoolInfo, SnapshotInfo, Storage, StorageCluster, StorageError, VolumeInfo,
-    VolumeLock,
+    Attachment, Exec, ImageFormat, PoolInfo, SnapshotInfo, Storage, StorageCluster, StorageError,
+    VolumeInfo, VolumeLock,
 };
 use serde_json::json;
 use tokio::io::AsyncReadExt;
@@ -21,13 +21,14 @@ use crate::answers;
 use crate::figures;
 use crate::monitors::Monitors;
 use crate::rbd::{
-    FEATURES, Failure, Programs, QUICK, image_args, io_error, is_addressable, long, pool_arg, target_args,
+    FEATURES, Failure, Programs, QUICK, image_args, io_error, is_addressable, long, pool_arg,
+    target_args,
 };
 
 const LOOKING: &str = "looking at a volume";
 
-/// What a copy is called until it is whole. It takes its own name in one step then; what a crash leaves
-/// under this one is removed by the next copy to the same name.
+/// What a copy is called until it is whole. It takes its own name in one step then; what a crash
+/// leaves under this one is removed by the next copy to the same name.
 const PARTIAL: &str = ".partial";
 
 /// How long the managers may take to have figures of a new pool.
@@ -68,7 +69,11 @@ impl RbdStorage {
     async fn snapshots(&self, volume: &VolumeId) -> Result<Vec<SnapshotInfo>, StorageError> {
         let doing = "listing snapshots";
         let args = with_json(image_args(volume));
-        let text = self.programs.rbd(&["snap", "ls"], args, QUICK).await.map_err(|f| f.of(volume, doing))?;
+        let text = self
+            .programs
+            .rbd(&["snap", "ls"], args, QUICK)
+            .await
+            .map_err(|f| f.of(volume, doing))?;
         answers::snapshots(&text).map_err(|why| io_error(doing, why))
     }
 
@@ -79,15 +84,20 @@ impl RbdStorage {
     ) -> Result<SnapshotInfo, StorageError> {
         require_addressable(volume)?;
         let found = self.snapshots(volume).await?.into_iter().find(|found| found.name == *snapshot);
-        found.ok_or_else(|| StorageError::NoSnapshot { volume: volume.clone(), snapshot: snapshot.clone() })
+        found.ok_or_else(|| StorageError::NoSnapshot {
+            volume: volume.clone(),
+            snapshot: snapshot.clone(),
+        })
     }
 
-    /// Who has the volume open, if anybody has. Ceph notices within half a minute that a client died.
+    /// Who has the volume open, if anybody has. Ceph notices within half a minute that a client
+    /// died.
     async fn holder(&self, volume: &VolumeId) -> Result<Option<String>, StorageError> {
         require_addressable(volume)?;
         let doing = "looking who uses a volume";
         let args = with_json(image_args(volume));
-        let text = self.programs.rbd(&["status"], args, QUICK).await.map_err(|f| f.of(volume, doing))?;
+        let text =
+            self.programs.rbd(&["status"], args, QUICK).await.map_err(|f| f.of(volume, doing))?;
         let watchers = answers::watchers(&text).map_err(|why| io_error(doing, why))?;
         Ok(watchers.into_iter().next())
     }
@@ -109,9 +119,11 @@ impl RbdStorage {
         let info = self.pool(pool).await?;
         let lack = check_room(info.stored_bytes, info.free_bytes, needed_bytes, force);
         lack.map_err(|lack| match lack {
-            Lack::NoRoom => {
-                StorageError::NoRoom { pool: pool.clone(), free_bytes: info.free_bytes, needed_bytes }
-            }
+            Lack::NoRoom => StorageError::NoRoom {
+                pool: pool.clone(),
+                free_bytes: info.free_bytes,
+                needed_bytes,
+            },
             Lack::BeyondSafe { safe_bytes } => {
                 StorageError::BeyondSafe { pool: pool.clone(), safe_bytes, needed_bytes }
             }
@@ -129,17 +141,19 @@ impl RbdStorage {
     /// Every pool there is now, also those that hold other things than volumes.
     async fn all_pools(&self) -> Result<Vec<figures::Pool>, StorageError> {
         let doing = "listing pools";
-        let detail = self.monitors.json(json!({ "prefix": "osd pool ls", "detail": "detail" })).await;
+        let detail =
+            self.monitors.json(json!({ "prefix": "osd pool ls", "detail": "detail" })).await;
         let detail = detail.map_err(|error| error.while_doing(doing))?;
         figures::pools(&detail).map_err(|why| io_error(doing, why))
     }
 
-    /// How full pools are. Figures follow what is there by seconds: a new pool has none yet, and one that
-    /// is gone may still have some.
+    /// How full pools are. Figures follow what is there by seconds: a new pool has none yet, and
+    /// one that is gone may still have some.
     async fn fullness(&self) -> Result<Vec<PoolInfo>, StorageError> {
         let doing = "looking how full pools are";
         let df = self.monitors.json(json!({ "prefix": "df" })).await;
-        figures::fullness(&df.map_err(|error| error.while_doing(doing))?).map_err(|why| io_error(doing, why))
+        figures::fullness(&df.map_err(|error| error.while_doing(doing))?)
+            .map_err(|why| io_error(doing, why))
     }
 
     async fn exists(&self, pool: &PoolName) -> Result<bool, StorageError> {
@@ -150,8 +164,8 @@ impl RbdStorage {
         self.monitors.ask(&command).await.map(drop).map_err(|error| error.while_doing(doing))
     }
 
-    /// Makes `volume` by `fill`, which is given another name in the same pool to work under: whatever
-    /// becomes of it, `volume` is there as asked or not at all.
+    /// Makes `volume` by `fill`, which is given another name in the same pool to work under:
+    /// whatever becomes of it, `volume` is there as asked or not at all.
     async fn publish<Fill>(
         &self,
         volume: &VolumeId,
@@ -169,9 +183,11 @@ impl RbdStorage {
         };
         let published = published.await;
         if published.is_err() {
-            // What went wrong first is what is told; the next copy to this name tries again to remove it.
+            // What went wrong first is what is told; the next copy to this name tries again to
+            // remove it.
             if let Err(error) = self.remove_partial(&partial).await {
-                tracing::warn!(volume = %partial, %error, "a volume that was not completed could not be removed");
+                tracing::warn!(volume = %partial, %error, "a volume that was not completed could \
+                                                           not be removed");
             }
         }
         published.map_err(|error| named(error, &partial, volume))
@@ -184,7 +200,12 @@ impl RbdStorage {
         }
     }
 
-    async fn move_to(&self, volume: &VolumeId, to: &VolumeName, doing: &str) -> Result<(), StorageError> {
+    async fn move_to(
+        &self,
+        volume: &VolumeId,
+        to: &VolumeName,
+        doing: &str,
+    ) -> Result<(), StorageError> {
         let args = [image_args(volume), target_args(&volume.pool, to)].concat();
         let moved = self.programs.rbd(&["rename"], args, QUICK).await;
         moved.map(drop).map_err(|failure| match failure {
@@ -202,7 +223,9 @@ impl RbdStorage {
         volume: &VolumeId,
         to: &VolumeId,
     ) -> Result<(), StorageError> {
-        let args = [source, target_args(&to.pool, &to.volume), FEATURES.map(str::to_owned).to_vec()].concat();
+        let args =
+            [source, target_args(&to.pool, &to.volume), FEATURES.map(str::to_owned).to_vec()]
+                .concat();
         let copied = self.programs.rbd(&["copy"], args, long(size_bytes)).await;
         copied.map(drop).map_err(|failure| match failure {
             Failure::Exists => StorageError::VolumeExists { volume: to.clone() },
@@ -229,7 +252,11 @@ impl RbdStorage {
         copied.and(removed)
     }
 
-    async fn make_snapshot(&self, volume: &VolumeId, snapshot: &SnapshotName) -> Result<(), StorageError> {
+    async fn make_snapshot(
+        &self,
+        volume: &VolumeId,
+        snapshot: &SnapshotName,
+    ) -> Result<(), StorageError> {
         require_addressable(volume)?;
         let args = [image_args(volume), vec![format!("--snap={snapshot}")]].concat();
         let made = self.programs.rbd(&["snap", "create"], args, QUICK).await;
@@ -344,7 +371,8 @@ fn bad_image(path: &Path, format: ImageFormat, why: impl Into<String>) -> Storag
 
 /// The size of the disk that an image file describes.
 async fn size_of_image(path: &Path, format: ImageFormat) -> Result<u64, StorageError> {
-    let opening = |source| StorageError::Io { doing: format!("opening `{}`", path.display()), source };
+    let opening =
+        |source| StorageError::Io { doing: format!("opening `{}`", path.display()), source };
     let mut file = tokio::fs::File::open(path).await.map_err(opening)?;
     let metadata = file.metadata().await.map_err(opening)?;
     if !metadata.is_file() {
@@ -363,10 +391,13 @@ async fn size_of_image(path: &Path, format: ImageFormat) -> Result<u64, StorageE
 
 #[async_trait]
 impl Storage for RbdStorage {
-    /// Pools that hold other things than volumes are none of ours, and one without figures is not listed yet.
+    /// Pools that hold other things than volumes are none of ours, and one without figures is not
+    /// listed yet.
     async fn pools(&self) -> Result<Vec<PoolInfo>, StorageError> {
         let there = self.all_pools().await?;
-        let ours = |info: &PoolInfo| there.iter().any(|pool| pool.name == info.name && pool.is_for_volumes);
+        let ours = |info: &PoolInfo| {
+            there.iter().any(|pool| pool.name == info.name && pool.is_for_volumes)
+        };
         Ok(self.fullness().await?.into_iter().filter(ours).collect())
     }
 
@@ -376,7 +407,9 @@ impl Storage for RbdStorage {
         }
         let known = async {
             loop {
-                if let Some(found) = self.fullness().await?.into_iter().find(|found| found.name == *pool) {
+                if let Some(found) =
+                    self.fullness().await?.into_iter().find(|found| found.name == *pool)
+                {
                     return Ok(found);
                 }
                 tokio::time::sleep(FIGURES_POLL).await;
@@ -395,7 +428,8 @@ impl Storage for RbdStorage {
         }
         let doing = "making a pool";
         self.order(json!({ "prefix": "osd pool create", "pool": pool.as_str() }), doing).await?;
-        let enable = json!({ "prefix": "osd pool application enable", "pool": pool.as_str(), "app": "rbd" });
+        let enable =
+            json!({ "prefix": "osd pool application enable", "pool": pool.as_str(), "app": "rbd" });
         self.order(enable, doing).await?;
         self.pool(&pool).await.map(drop)
     }
@@ -417,12 +451,15 @@ impl Storage for RbdStorage {
         }
         let doing = "listing volumes";
         let args = with_json(vec!["--long".to_owned(), pool_arg(pool)]);
-        let text = self.programs.rbd(&["ls"], args, long(0)).await.map_err(|failure| match failure {
-            Failure::NotFound { .. } => no_pool(),
-            Failure::TimedOut { seconds } => StorageError::TimedOut { seconds },
-            Failure::Other(said) => io_error(doing, said),
-            Failure::Exists | Failure::Busy => io_error(doing, "an answer that makes no sense".to_owned()),
-        })?;
+        let text =
+            self.programs.rbd(&["ls"], args, long(0)).await.map_err(|failure| match failure {
+                Failure::NotFound { .. } => no_pool(),
+                Failure::TimedOut { seconds } => StorageError::TimedOut { seconds },
+                Failure::Other(said) => io_error(doing, said),
+                Failure::Exists | Failure::Busy => {
+                    io_error(doing, "an answer that makes no sense".to_owned())
+                }
+            })?;
         answers::volumes(pool, &text).map_err(|why| io_error(doing, why))
     }
 
@@ -432,15 +469,26 @@ impl Storage for RbdStorage {
         Ok(VolumeInfo { id: volume.clone(), size_bytes, used_bytes: None, snapshots })
     }
 
-    async fn create(&self, volume: &VolumeId, size_bytes: u64, force: bool) -> Result<(), StorageError> {
+    async fn create(
+        &self,
+        volume: &VolumeId,
+        size_bytes: u64,
+        force: bool,
+    ) -> Result<(), StorageError> {
         let volume = good_volume(&volume.pool, &volume.volume)?;
         self.require_absent(&volume).await?;
         self.require_room(&volume.pool, size_bytes, force).await?;
         self.make_empty(&volume, size_bytes).await
     }
 
-    /// Growing is allowed while the volume is in use: Ceph tells its user. What it grows by must have room.
-    async fn resize(&self, volume: &VolumeId, size_bytes: u64, force: bool) -> Result<(), StorageError> {
+    /// Growing is allowed while the volume is in use: Ceph tells its user. What it grows by must
+    /// have room.
+    async fn resize(
+        &self,
+        volume: &VolumeId,
+        size_bytes: u64,
+        force: bool,
+    ) -> Result<(), StorageError> {
         let from_bytes = self.image(volume).await?.size;
         let mut args = [image_args(volume), vec![format!("--size={size_bytes}B")]].concat();
         match size_bytes.cmp(&from_bytes) {
@@ -452,7 +500,11 @@ impl Storage for RbdStorage {
                 self.require_unused(volume).await?;
                 if !force {
                     let volume = volume.clone();
-                    return Err(StorageError::WouldShrink { volume, from_bytes, to_bytes: size_bytes });
+                    return Err(StorageError::WouldShrink {
+                        volume,
+                        from_bytes,
+                        to_bytes: size_bytes,
+                    });
                 }
                 args.push("--allow-shrink".to_owned());
             }
@@ -492,14 +544,19 @@ impl Storage for RbdStorage {
         let size_bytes = self.image(volume).await?.size;
         let doing = "removing a volume";
         if !self.snapshots(volume).await?.is_empty() {
-            let purged = self.programs.rbd(&["snap", "purge"], image_args(volume), long(size_bytes)).await;
+            let purged =
+                self.programs.rbd(&["snap", "purge"], image_args(volume), long(size_bytes)).await;
             purged.map_err(|failure| failure.of(volume, doing))?;
         }
         let removed = self.programs.rbd(&["rm"], image_args(volume), long(size_bytes)).await;
         removed.map(drop).map_err(|failure| failure.of(volume, doing))
     }
 
-    async fn snapshot(&self, volume: &VolumeId, snapshot: &SnapshotName) -> Result<(), StorageError> {
+    async fn snapshot(
+        &self,
+        volume: &VolumeId,
+        snapshot: &SnapshotName,
+    ) -> Result<(), StorageError> {
         let snapshot = SnapshotName::parse(snapshot.as_str())?;
         self.make_snapshot(volume, &snapshot).await
     }
@@ -518,7 +575,11 @@ impl Storage for RbdStorage {
         renamed.map(drop).map_err(|failure| failure.of_snapshot(volume, &to, "renaming a snapshot"))
     }
 
-    async fn remove_snapshot(&self, volume: &VolumeId, snapshot: &SnapshotName) -> Result<(), StorageError> {
+    async fn remove_snapshot(
+        &self,
+        volume: &VolumeId,
+        snapshot: &SnapshotName,
+    ) -> Result<(), StorageError> {
         require_snapshot_name(volume, snapshot)?;
         self.require_snapshot(volume, snapshot).await?;
         let args = [image_args(volume), vec![format!("--snap={snapshot}")]].concat();
@@ -526,7 +587,11 @@ impl Storage for RbdStorage {
         removed.map(drop).map_err(|failure| failure.of(volume, "removing a snapshot"))
     }
 
-    async fn roll_back(&self, volume: &VolumeId, snapshot: &SnapshotName) -> Result<(), StorageError> {
+    async fn roll_back(
+        &self,
+        volume: &VolumeId,
+        snapshot: &SnapshotName,
+    ) -> Result<(), StorageError> {
         require_snapshot_name(volume, snapshot)?;
         let size_bytes = self.require_snapshot(volume, snapshot).await?.size_bytes;
         self.require_unused(volume).await?;
@@ -561,8 +626,11 @@ impl Storage for RbdStorage {
         require_addressable(volume)?;
         let doing = "listing locks";
         let args = with_json(image_args(volume));
-        let text =
-            self.programs.rbd(&["lock", "list"], args, QUICK).await.map_err(|f| f.of(volume, doing))?;
+        let text = self
+            .programs
+            .rbd(&["lock", "list"], args, QUICK)
+            .await
+            .map_err(|f| f.of(volume, doing))?;
         answers::locks(&text).map_err(|why| io_error(doing, why))
     }
 
@@ -594,7 +662,12 @@ mod tests {
         script: impl Fn(&Command) -> Answer + Send + Sync + 'static,
     ) -> (RbdStorage, Arc<ScriptedExec>) {
         let exec = Arc::new(ScriptedExec::new(script));
-        let access = RbdAccess { monitors: Vec::new(), port: 6789, user: "libvirt".to_owned(), secret: None };
+        let access = RbdAccess {
+            monitors: Vec::new(),
+            port: 6789,
+            user: "libvirt".to_owned(),
+            secret: None,
+        };
         let options = CephOptions {
             config: "/etc/ceph/ceph.conf".into(),
             keyring: "/etc/ceph/my keyring".into(),
@@ -615,7 +688,10 @@ mod tests {
     #[tokio::test]
     async fn a_ceph_that_hangs_is_a_missed_deadline() {
         let (storage, exec) = storage(|command| {
-            Err(ExecError::TimedOut { program: command.program.clone(), deadline: command.deadline })
+            Err(ExecError::TimedOut {
+                program: command.program.clone(),
+                deadline: command.deadline,
+            })
         });
         let error = storage.locks(&id("vms/a")).await.unwrap_err();
         assert_eq!(error.to_string(), "the storage did not answer within 30 s");
@@ -654,9 +730,10 @@ mod tests {
             "info" | "status" if command.args.contains(&"--image=b.partial".to_owned()) => {
                 failure(2, "rbd: error opening image b.partial: (2) No such file or directory")
             }
-            "copy" => {
-                failure(5, "Image copy: 1% complete...failed.\nrbd: copy failed: (5) Input/output error")
-            }
+            "copy" => failure(
+                5,
+                "Image copy: 1% complete...failed.\nrbd: copy failed: (5) Input/output error",
+            ),
             "info" => Ok(ScriptedExec::success(r#"{"size":4096}"#)),
             "status" => Ok(ScriptedExec::success(r#"{"watchers":[]}"#)),
             _ => Ok(ScriptedExec::success("[]")),
@@ -670,7 +747,10 @@ mod tests {
         let cause = std::error::Error::source(&error).unwrap().to_string();
         assert_eq!(
             (error.to_string().as_str(), cause.as_str()),
-            ("the storage failed while it was copying a volume", "copy failed: (5) Input/output error")
+            (
+                "the storage failed while it was copying a volume",
+                "copy failed: (5) Input/output error"
+            )
         );
         let acts: Vec<_> = exec.ran().iter().map(|command| command.args[0].clone()).collect();
         assert_eq!(acts, ["status", "copy", "status"], "looked for what is left before and after");
@@ -689,7 +769,11 @@ mod tests {
                 _ => failure(code, "rbd: releasing lock failed"),
             });
             assert_eq!(storage.break_lock(&id("vms/a"), &lock).await.is_ok(), freed, "{code}");
-            assert_eq!(exec.ran()[1].args[4..6], ["auto 1", "client.2"], "arguments, not words of a line");
+            assert_eq!(
+                exec.ran()[1].args[4..6],
+                ["auto 1", "client.2"],
+                "arguments, not words of a line"
+            );
         }
     }
 }

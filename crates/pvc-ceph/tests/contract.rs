@@ -139,8 +139,22 @@ struct Machine(Child);
 impl Machine {
     fn of(config: &str, volume: &VolumeId) -> Self {
         let mut child = Command::new("qemu-system-x86_64")
-            .args(["-S", "-accel", "tcg", "-m", "16", "-nodefaults", "-display", "none", "-qmp", "stdio"])
-            .args(["-drive", &format!("file=rbd:{volume}:id=libvirt:conf={config},format=raw,if=virtio")])
+            .args([
+                "-S",
+                "-accel",
+                "tcg",
+                "-m",
+                "16",
+                "-nodefaults",
+                "-display",
+                "none",
+                "-qmp",
+                "stdio",
+            ])
+            .args([
+                "-drive",
+                &format!("file=rbd:{volume}:id=libvirt:conf={config},format=raw,if=virtio"),
+            ])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -225,7 +239,11 @@ async fn a_broken_lock_stops_its_holder(ceph: &Ceph) {
     let locks = ceph.storage.locks(&disk).await.unwrap();
     assert_eq!(locks.len(), 1);
     assert_eq!(locks[0].address, "127.0.0.1");
-    assert!(locks[0].id.starts_with("auto ") && locks[0].locker.starts_with("client."), "{:?}", locks[0]);
+    assert!(
+        locks[0].id.starts_with("auto ") && locks[0].locker.starts_with("client."),
+        "{:?}",
+        locks[0]
+    );
 
     ceph.storage.break_lock(&disk, &locks[0]).await.unwrap();
     assert_eq!(ceph.storage.locks(&disk).await.unwrap(), []);
@@ -245,11 +263,18 @@ async fn a_clone_of_a_volume_in_use_is_of_one_moment(ceph: &Ceph) {
     assert_eq!(guest.write(0, b"new"), "ok", "its user has not noticed");
     assert_eq!(Guest::of(&ceph.config(), "libvirt", &copy).read(0, 3), b"now");
     for volume in [&disk, &copy] {
-        assert_eq!(ceph.storage.volume(volume).await.unwrap().snapshots, [], "nothing is left behind");
+        assert_eq!(
+            ceph.storage.volume(volume).await.unwrap().snapshots,
+            [],
+            "nothing is left behind"
+        );
     }
     let names: Vec<_> = ceph.storage.volumes(&disk.pool).await.unwrap();
     assert!(names.iter().all(|volume| !volume.id.volume.as_str().contains("partial")), "{names:?}");
-    ceph.storage.snapshot(&disk, &SnapshotName::new("s")).await.expect("a volume in use can be remembered");
+    ceph.storage
+        .snapshot(&disk, &SnapshotName::new("s"))
+        .await
+        .expect("a volume in use can be remembered");
 }
 
 async fn the_cluster_says_how_it_is(ceph: &Ceph) {
@@ -270,7 +295,10 @@ async fn the_cluster_says_how_it_is(ceph: &Ceph) {
         assert!(Instant::now() < deadline, "the pool has no figures");
         tokio::time::sleep(Duration::from_millis(200)).await;
     };
-    assert!(vms.free_bytes > 1 << 30 && vms.write_ops > 0 && vms.object_copies == vms.objects, "{vms:?}");
+    assert!(
+        vms.free_bytes > 1 << 30 && vms.write_ops > 0 && vms.object_copies == vms.objects,
+        "{vms:?}"
+    );
 
     let osds = cluster.osd_figures().await.unwrap();
     assert_eq!(osds.len(), 1);
@@ -280,7 +308,10 @@ async fn the_cluster_says_how_it_is(ceph: &Ceph) {
     assert!(osd.uuid.len() == 36 && osd.kib_used > 0 && osd.crush_weight > 0.0, "{osd:?}");
 
     let record = cluster.volume_record(&id("vms/busy")).await.unwrap();
-    assert!(record.contains("\"size\":1048576") && record.contains("\"block_name_prefix\""), "{record}");
+    assert!(
+        record.contains("\"size\":1048576") && record.contains("\"block_name_prefix\""),
+        "{record}"
+    );
 
     let key = cluster.hypervisor_key().await.unwrap().unwrap();
     assert!(std::fs::read_to_string(ceph.cluster.keyring()).unwrap().contains(&key));
@@ -295,7 +326,8 @@ async fn monitors_that_hang_are_not_waited_for(ceph: &Ceph) {
     let took = began.elapsed();
     ceph.cluster.cont(Daemon::Monitor).unwrap();
     use StorageError::TimedOut;
-    let late = matches!(answers, (Err(TimedOut { .. }), Err(TimedOut { .. }), Err(TimedOut { .. })));
+    let late =
+        matches!(answers, (Err(TimedOut { .. }), Err(TimedOut { .. }), Err(TimedOut { .. })));
     assert!(late, "{answers:?}");
     assert!(took < Duration::from_secs(20), "{took:?}");
 

@@ -1,7 +1,7 @@
 //! What a command that changes something prints: the API's sentence, or JSON for scripts.
 //!
-//! The option is added to all of these commands in one place. A command with an option `--format` of
-//! its own, and one that prints nothing of the API's, does not get it.
+//! The option is added to all of these commands in one place. A command with an option `--format`
+//! of its own, and one that prints nothing of the API's, does not get it.
 
 use clap::{Arg, ArgMatches, Command};
 use serde::Serialize;

@@ -23,7 +23,9 @@ const WITH_VALUE: [&str; 3] = ["-c", "--connection", "--timeout"];
 pub fn mend(args: Vec<OsString>) -> Vec<OsString> {
     let args = asked_in_words(args);
     let Some((path, rest)) = command_path(&args) else { return args };
-    let Some((_, renamed)) = RENAMED.iter().find(|(command, _)| path == *command) else { return args };
+    let Some((_, renamed)) = RENAMED.iter().find(|(command, _)| path == *command) else {
+        return args;
+    };
     let mut options_ended = false;
     let mend_word = |(index, word): (usize, OsString)| {
         options_ended = options_ended || (index >= rest && word == "--");
@@ -49,7 +51,8 @@ fn asked_in_words(mut args: Vec<OsString>) -> Vec<OsString> {
 
 fn renamed_word(word: OsString, renamed: &[(&str, &str)]) -> OsString {
     let Some(text) = word.to_str() else { return word };
-    let (name, value) = text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value)));
+    let (name, value) =
+        text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value)));
     match (renamed.iter().find(|(short, _)| *short == name), value) {
         (Some((_, long)), Some(value)) => format!("{long}={value}").into(),
         (Some((_, long)), None) => (*long).into(),
@@ -82,12 +85,13 @@ pub fn bare_words(args: &[OsString]) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// The line with an option, and its value if it takes one, moved to its beginning; `None` if it does
-/// not stand there as a word of its own.
+/// The line with an option, and its value if it takes one, moved to its beginning; `None` if it
+/// does not stand there as a word of its own.
 pub fn moved_ahead(args: &[OsString], option: &str, takes_value: bool) -> Option<Vec<OsString>> {
     let joined = format!("{option}=");
     let is_joined = |word: &OsString| word.to_str().is_some_and(|word| word.starts_with(&joined));
-    let at = args.iter().position(|word| *word == *option || is_joined(word)).filter(|at| *at > 0)?;
+    let at =
+        args.iter().position(|word| *word == *option || is_joined(word)).filter(|at| *at > 0)?;
     let words = if takes_value && !is_joined(&args[at]) { 2 } else { 1 };
     let mut moved = args.to_vec();
     let taken: Vec<OsString> = moved.drain(at..args.len().min(at + words)).collect();
@@ -102,7 +106,10 @@ pub fn for_a_shell(words: &[String]) -> String {
         word if !word.is_empty() && word.chars().all(plain) => word.clone(),
         word => format!("'{}'", word.replace('\'', "'\\''")),
     };
-    std::iter::once("pvc".to_owned()).chain(words.iter().skip(1).map(quoted)).collect::<Vec<_>>().join(" ")
+    std::iter::once("pvc".to_owned())
+        .chain(words.iter().skip(1).map(quoted))
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 #[cfg(test)]
@@ -117,7 +124,8 @@ mod tests {
 
     fn mended(line: &str) -> String {
         let words = line.split(' ').map(OsString::from).collect();
-        let words: Vec<String> = mend(words).into_iter().map(|word| word.into_string().unwrap()).collect();
+        let words: Vec<String> =
+            mend(words).into_iter().map(|word| word.into_string().unwrap()).collect();
         words.join(" ")
     }
 
@@ -147,8 +155,12 @@ mod tests {
 
     #[test]
     fn the_same_letters_elsewhere_stay_what_they_are() {
-        for line in ["pvc vm list -ds", "pvc node list -- -ds", "pvc node info -ds x", "pvc -c node list -ds"]
-        {
+        for line in [
+            "pvc vm list -ds",
+            "pvc node list -- -ds",
+            "pvc node info -ds x",
+            "pvc -c node list -ds",
+        ] {
             assert_eq!(mended(line), line);
         }
     }

@@ -12,7 +12,8 @@ const SECRET: [&str; 3] = ["-k", "--api-key", "--destination-api-key"];
 /// Writes the line, if there is a system log that takes it without waiting.
 pub fn record(args: &[OsString]) {
     let user = std::env::var("USER").unwrap_or_else(|_| "unknown".to_owned());
-    let line = format!("<{PRIORITY}>pvc[{}]: user={user} command={}", std::process::id(), redacted(args));
+    let line =
+        format!("<{PRIORITY}>pvc[{}]: user={user} command={}", std::process::id(), redacted(args));
     let Ok(socket) = UnixDatagram::unbound() else { return };
     if socket.set_nonblocking(true).is_ok() {
         let _ = socket.send_to(line.as_bytes(), "/dev/log");

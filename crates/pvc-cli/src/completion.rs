@@ -97,8 +97,17 @@ pub fn answer(args: &[OsString]) -> bool {
 /// The names of all VMs.
 pub fn vms() -> ArgValueCandidates {
     ArgValueCandidates::new(|| {
-        let names =
-            || Some(client()?.vms(&VmFilter::default()).ok()?.read().ok()?.into_iter().map(|vm| vm.name));
+        let names = || {
+            Some(
+                client()?
+                    .vms(&VmFilter::default())
+                    .ok()?
+                    .read()
+                    .ok()?
+                    .into_iter()
+                    .map(|vm| vm.name),
+            )
+        };
         candidates(names().into_iter().flatten())
     })
 }
@@ -107,7 +116,15 @@ pub fn vms() -> ArgValueCandidates {
 pub fn nodes() -> ArgValueCandidates {
     ArgValueCandidates::new(|| {
         let names = || {
-            Some(client()?.nodes(&NodeFilter::default()).ok()?.read().ok()?.into_iter().map(|node| node.name))
+            Some(
+                client()?
+                    .nodes(&NodeFilter::default())
+                    .ok()?
+                    .read()
+                    .ok()?
+                    .into_iter()
+                    .map(|node| node.name),
+            )
         };
         candidates(names().into_iter().flatten())
     })
@@ -126,7 +143,8 @@ pub fn tags() -> ArgValueCandidates {
 pub fn faults() -> ArgValueCandidates {
     ArgValueCandidates::new(|| {
         let faults = || client()?.faults().ok()?.read().ok();
-        let candidate = |fault: Fault| CompletionCandidate::new(fault.id).help(Some(fault.message.into()));
+        let candidate =
+            |fault: Fault| CompletionCandidate::new(fault.id).help(Some(fault.message.into()));
         faults().into_iter().flatten().map(candidate).collect()
     })
 }
@@ -174,7 +192,8 @@ fn candidates(names: impl Iterator<Item = String>) -> Vec<CompletionCandidate> {
 /// The cluster that the command line being typed is about.
 fn client() -> Option<Client> {
     let typed: Vec<OsString> = std::env::args_os().collect();
-    let environment = ["PVC_CONNECTION", "PVC_CLUSTER"].into_iter().find_map(|name| std::env::var(name).ok());
+    let environment =
+        ["PVC_CONNECTION", "PVC_CLUSTER"].into_iter().find_map(|name| std::env::var(name).ok());
     let name = typed_connection(&typed).or(environment).filter(|name| !name.is_empty());
     let connection = store::select(name.as_deref()).ok()?;
     Some(context::hurried(&connection, PATIENCE))
@@ -182,6 +201,8 @@ fn client() -> Option<Client> {
 
 /// The value of `-c` among the words typed so far.
 fn typed_connection(words: &[OsString]) -> Option<String> {
-    let at = words.iter().position(|word| word == OsStr::new("-c") || word == OsStr::new("--connection"))?;
+    let at = words
+        .iter()
+        .position(|word| word == OsStr::new("-c") || word == OsStr::new("--connection"))?;
     words.get(at + 1)?.to_str().map(str::to_owned)
 }

@@ -77,8 +77,8 @@ enum Answer {
     Nobody,
 }
 
-/// An answer piped in counts as a typed one: `echo y | pvc …` has always worked. Without a terminal and
-/// without a line to read nobody is there.
+/// An answer piped in counts as a typed one: `echo y | pvc …` has always worked. Without a terminal
+/// and without a line to read nobody is there.
 fn answer(pvc: &mut Pvc, sentence: &str) -> Answer {
     pvc.out.flush();
     if !pvc.global.silent {

@@ -37,8 +37,8 @@ pub struct Global {
     #[arg(long = "colour", visible_alias = "color")]
     pub colour: bool,
 
-    /// How long the API may take to begin its answer, such as 30s or 5m: without it 10s to read, and
-    /// no limit to change something [env: PVC_TIMEOUT]
+    /// How long the API may take to begin its answer, such as 30s or 5m: without it 10s to read,
+    /// and no limit to change something [env: PVC_TIMEOUT]
     #[arg(long, value_name = "TIME", value_parser = crate::time::parse_limit)]
     pub timeout: Option<Duration>,
 }
@@ -73,8 +73,10 @@ fn switch(name: &str) -> Result<bool, Failure> {
     match word.trim().to_lowercase().as_str() {
         "1" | "true" | "t" | "yes" | "y" | "on" => Ok(true),
         "0" | "false" | "f" | "no" | "n" | "off" => Ok(false),
-        _ => Err(Failure::usage(format!("the variable `{name}` is `{word}`, which is neither on nor off"))
-            .hint("allowed are 1, true, yes, on and 0, false, no, off")),
+        _ => Err(Failure::usage(format!(
+            "the variable `{name}` is `{word}`, which is neither on nor off"
+        ))
+        .hint("allowed are 1, true, yes, on and 0, false, no, off")),
     }
 }
 
@@ -121,8 +123,11 @@ impl Pvc {
             } else {
                 None
             };
-            self.client =
-                Some(Client::new(Options { observer, timeout: self.global.timeout, ..options(&connection) }));
+            self.client = Some(Client::new(Options {
+                observer,
+                timeout: self.global.timeout,
+                ..options(&connection)
+            }));
         }
         Ok(self.client.as_ref().expect("set just above"))
     }
@@ -197,7 +202,8 @@ pub fn hurried(connection: &Connection, within: Duration) -> Client {
 }
 
 fn banner(connection: &Connection) -> String {
-    let unverified = if connection.scheme == "https" && !connection.verify { " (unverified)" } else { "" };
+    let unverified =
+        if connection.scheme == "https" && !connection.verify { " (unverified)" } else { "" };
     format!(
         "Using connection \"{}\" - Host: \"{}\"  Scheme: \"{}{unverified}\"  Prefix: \"/api/v1\"",
         connection.name,

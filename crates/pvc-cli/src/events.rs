@@ -118,7 +118,12 @@ mod tests {
 
     #[test]
     fn a_line_names_sort_change_and_object() {
-        let event = |kind, id: &str| Event { revision: 7, kind, id: id.to_owned(), change: Change::Removed };
+        let event = |kind, id: &str| Event {
+            revision: 7,
+            kind,
+            id: id.to_owned(),
+            change: Change::Removed,
+        };
         assert_eq!(line(&event(EventKind::Vm, "2c2b8f4e")), "vm       removed  2c2b8f4e");
         assert_eq!(line(&event(EventKind::Cluster, "")), "cluster  removed");
         assert!(line(&event(EventKind::Reset, "")).starts_with("reset "));

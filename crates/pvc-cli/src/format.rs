@@ -96,7 +96,8 @@ pub enum Form {
     Yaml,
 }
 
-/// Which of a list's columns are printed and how its rows are sorted: the options that all lists have.
+/// Which of a list's columns are printed and how its rows are sorted: the options that all lists
+/// have.
 #[derive(Debug, Clone, Default, Args)]
 pub struct Shape {
     /// Only these columns, in this order; a wrong one is answered with those there are
@@ -130,7 +131,9 @@ impl Shape {
     pub fn check(&self, format: impl MaybeJson) -> Outcome {
         if self.is_given() && format.form().is_none() {
             return Err(Failure::usage("`--columns`, `--sort` and `--no-headers` are for tables")
-                .hint("use them with `--format` `pretty`, `csv` or `yaml`; for JSON there is `jq`"));
+                .hint(
+                    "use them with `--format` `pretty`, `csv` or `yaml`; for JSON there is `jq`",
+                ));
         }
         Ok(())
     }
@@ -187,8 +190,8 @@ impl Listing {
         self.format == ListFormat::Raw
     }
 
-    /// What is to be printed of an answer; `None` if it is wanted as it came, and has been printed so.
-    /// Fails if something was `wanted` and nothing fits: `command` shows all.
+    /// What is to be printed of an answer; `None` if it is wanted as it came, and has been printed
+    /// so. Fails if something was `wanted` and nothing fits: `command` shows all.
     pub fn read<T: DeserializeOwned, U: DeserializeOwned>(
         &self,
         pvc: &mut Pvc,
@@ -197,9 +200,8 @@ impl Listing {
         (one, command): (&str, &str),
     ) -> Result<Option<Vec<U>>, Failure> {
         if wanted && answer.is_empty() {
-            return Err(
-                Failure::not_found(format!("no {one} fits")).hint(format!("`{command}` shows all of them"))
-            );
+            return Err(Failure::not_found(format!("no {one} fits"))
+                .hint(format!("`{command}` shows all of them")));
         }
         if self.format.print_payload(pvc, answer)? {
             return Ok(None);

@@ -4,7 +4,10 @@
 //! the command's own file says what it does, [`Pvc`] gives it a connection and a place to print,
 //! and `outcome` turns the end into an exit code.
 
-#![allow(clippy::disallowed_methods, reason = "no part of the simulated world: one thread, real time")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "no part of the simulated world: one thread, real time"
+)]
 
 mod answer;
 mod args;
@@ -70,7 +73,8 @@ fn run(args: Vec<OsString>, compat: bool) -> u8 {
         Ok(matches) => matches,
         Err(error) => return misread(&error, &args).code(compat),
     };
-    let global = match context::Global::from_arg_matches(&matches).map_err(|error| explain(&error)) {
+    let global = match context::Global::from_arg_matches(&matches).map_err(|error| explain(&error))
+    {
         Ok(global) => global.with_environment(),
         Err(exit) => return exit.code(compat),
     };
@@ -79,8 +83,8 @@ fn run(args: Vec<OsString>, compat: bool) -> u8 {
         if let Some(later) = later::find(&matches) {
             return Err(later::not_yet(&later));
         }
-        let command =
-            tree::Command::from_arg_matches(&matches).map_err(|error| Failure::usage(error.to_string()))?;
+        let command = tree::Command::from_arg_matches(&matches)
+            .map_err(|error| Failure::usage(error.to_string()))?;
         let mut pvc = Pvc::new(global);
         pvc.answers = answer::format(&matches);
         let outcome = command.run(&mut pvc);
@@ -135,8 +139,9 @@ fn mistake(error: &clap::Error, args: &[OsString]) -> Option<Failure> {
 fn unasked(option: &str) -> Option<Failure> {
     let answer = matches!(option, "-y" | "--yes");
     answer.then(|| {
-        Failure::usage(format!("unexpected `{option}`: this command asks no question"))
-            .hint(format!("leave `{option}` out; where a command asks, `{option}` stands behind it"))
+        Failure::usage(format!("unexpected `{option}`: this command asks no question")).hint(
+            format!("leave `{option}` out; where a command asks, `{option}` stands behind it"),
+        )
     })
 }
 

@@ -57,7 +57,8 @@ pub fn follow(pvc: &mut Pvc, lines: usize, fetch: Fetch<'_>) -> Outcome {
                 if news.gap {
                     printer.print(pvc, "\n");
                     pvc.note(
-                        "(lines are missing here: more came than one look shows, or the log was rotated)",
+                        "(lines are missing here: more came than one look shows, or the log was \
+                         rotated)",
                     );
                 }
                 printer.print(pvc, news.text);
@@ -106,8 +107,11 @@ impl Printer {
             self.closed = self.closed || !line.is_empty();
             return if line.is_empty() { line } else { line + "\n" };
         }
-        let text =
-            if std::mem::take(&mut self.closed) { text.strip_prefix('\n').unwrap_or(text) } else { text };
+        let text = if std::mem::take(&mut self.closed) {
+            text.strip_prefix('\n').unwrap_or(text)
+        } else {
+            text
+        };
         self.open.push_str(text);
         let complete = self.open.rfind('\n').map_or(0, |newline| newline + 1);
         let rest = self.open.split_off(complete);

@@ -78,7 +78,8 @@ fn write_below(command: &clap::Command, name: &str, directory: &Path) -> std::io
     let titled = command.clone().name(name.to_owned()).display_name(name.to_owned());
     std::fs::write(directory.join(format!("{name}.1")), page(titled)?)?;
     let mut pages = 1;
-    for below in command.get_subcommands().filter(|below| !below.is_hide_set() && below.get_name() != "help")
+    for below in
+        command.get_subcommands().filter(|below| !below.is_hide_set() && below.get_name() != "help")
     {
         pages += write_below(below, &format!("{name}-{}", below.get_name()), directory)?;
     }

@@ -76,11 +76,16 @@ pub fn follow(pvc: &mut Pvc, id: &str) -> Outcome {
         pvc.out.line(format!("{}: {}", end.state, end.status));
         return Ok(());
     }
-    Err(Failure::failed(format!("task `{id}` ended with {}: {}", end.state, end.status)).once_a_success())
+    Err(Failure::failed(format!("task `{id}` ended with {}: {}", end.state, end.status))
+        .once_a_success())
 }
 
 /// Looks until the task has ended, or until Ctrl-C: then there is no end to return.
-fn watch(client: &Client, id: &str, progress: &mut Progress) -> Result<Option<TaskStatus>, Failure> {
+fn watch(
+    client: &Client,
+    id: &str,
+    progress: &mut Progress,
+) -> Result<Option<TaskStatus>, Failure> {
     let mut pause = FIRST_PAUSE;
     let mut heard = Instant::now();
     while !interrupt::happened() {
@@ -91,7 +96,9 @@ fn watch(client: &Client, id: &str, progress: &mut Progress) -> Result<Option<Ta
                 progress.show(&task);
             }
             Err(error) if may_pass(error.kind()) && heard.elapsed() < LONGEST_SILENCE => {}
-            Err(error) => return Err(Failure::from(error).context(format!("cannot follow task `{id}`"))),
+            Err(error) => {
+                return Err(Failure::from(error).context(format!("cannot follow task `{id}`")));
+            }
         }
         interrupt::pause(pause);
         pause = (pause * 2).min(LONGEST_PAUSE);
@@ -114,7 +121,12 @@ struct Progress {
 
 impl Progress {
     fn new(shown: bool) -> Self {
-        Self { shown, terminal: std::io::stderr().is_terminal(), last: String::new(), waited: false }
+        Self {
+            shown,
+            terminal: std::io::stderr().is_terminal(),
+            last: String::new(),
+            waited: false,
+        }
     }
 
     fn show(&mut self, task: &TaskStatus) {

@@ -10,8 +10,9 @@ pub fn parse(text: &str) -> Result<Duration, String> {
         Some(b'h') => (&text[..text.len() - 1], 3600),
         _ => (text, 1),
     };
-    let number: u32 =
-        number.parse().map_err(|_| "a time is a number with s, m or h behind it, as in 90s".to_owned())?;
+    let number: u32 = number
+        .parse()
+        .map_err(|_| "a time is a number with s, m or h behind it, as in 90s".to_owned())?;
     Ok(Duration::from_secs(u64::from(number) * seconds))
 }
 
@@ -33,7 +34,10 @@ mod tests {
     #[test]
     fn a_time_is_a_number_with_a_unit() {
         let seconds = |text| parse(text).unwrap().as_secs();
-        assert_eq!((seconds("90"), seconds("90s"), seconds("2m"), seconds("1h")), (90, 90, 120, 3600));
+        assert_eq!(
+            (seconds("90"), seconds("90s"), seconds("2m"), seconds("1h")),
+            (90, 90, 120, 3600)
+        );
         assert!(parse("soon").is_err() && parse("").is_err() && parse("-1s").is_err());
         assert!(parse_limit("0").is_err() && parse_limit("1").is_ok());
     }

@@ -177,9 +177,9 @@ fn is_called(argument: &Arg, option: &str) -> bool {
             let aliases = argument.get_all_aliases().unwrap_or_default();
             argument.get_long() == Some(long) || aliases.contains(&long)
         }
-        None => {
-            argument.get_short().is_some_and(|short| option.strip_prefix('-') == Some(&short.to_string()))
-        }
+        None => argument
+            .get_short()
+            .is_some_and(|short| option.strip_prefix('-') == Some(&short.to_string())),
     }
 }
 
@@ -217,9 +217,19 @@ mod tests {
             meant("-c", "/usr/bin/pvc vm info web1 -c office -f json"),
             said("pvc -c office vm info web1 -f json")
         );
-        assert_eq!(meant("--connection", "pvc status --connection=x"), said("pvc --connection=x status"));
-        assert_eq!(meant("--color", "pvc vm list --color ^web"), said("pvc --color vm list '^web'"));
-        assert_eq!(meant("-q", "pvc vm list -qf json"), said("pvc -q GROUP …"), "letters in one word stay");
+        assert_eq!(
+            meant("--connection", "pvc status --connection=x"),
+            said("pvc --connection=x status")
+        );
+        assert_eq!(
+            meant("--color", "pvc vm list --color ^web"),
+            said("pvc --color vm list '^web'")
+        );
+        assert_eq!(
+            meant("-q", "pvc vm list -qf json"),
+            said("pvc -q GROUP …"),
+            "letters in one word stay"
+        );
         assert_eq!(meant("-z", "pvc vm list -z"), None);
     }
 
@@ -274,8 +284,11 @@ mod tests {
                 }
             }
             let name = below.get_bin_name().unwrap_or_default();
-            let words: Vec<String> =
-                below.get_arguments().filter(|argument| argument.get_id() != "help").map(word).collect();
+            let words: Vec<String> = below
+                .get_arguments()
+                .filter(|argument| argument.get_id() != "help")
+                .map(word)
+                .collect();
             lines.push(format!("{name} {}", words.join(" ")).trim_end().to_owned());
         }
     }

@@ -38,8 +38,8 @@ pub struct Options {
     pub verify: bool,
     /// What to do if nobody answers, where more is known than the general.
     pub advice: Option<String>,
-    /// How long the first byte of an answer may take. Without it 10 s for a read, and as long as the
-    /// work takes for a change. A limit that a request has of its own wins.
+    /// How long the first byte of an answer may take. Without it 10 s for a read, and as long as
+    /// the work takes for a change. A limit that a request has of its own wins.
     pub timeout: Option<Duration>,
     /// Called after each exchange, for `--debug`.
     pub observer: Option<fn(&Exchange<'_>)>,
@@ -126,7 +126,11 @@ impl Client {
     }
 
     /// Reads something. Tried again where a second try may help.
-    pub(crate) fn get<T: DeserializeOwned>(&self, path: &str, query: Query) -> Result<Payload<T>, Error> {
+    pub(crate) fn get<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        query: Query,
+    ) -> Result<Payload<T>, Error> {
         self.read(path, &query, WORK)
     }
 
@@ -164,7 +168,8 @@ impl Client {
         }
     }
 
-    /// An answer that goes on for as long as the server likes, in which something comes every so often.
+    /// An answer that goes on for as long as the server likes, in which something comes every so
+    /// often.
     pub(crate) fn stream(&self, path: &str, query: Query) -> Result<impl Read + use<>, Error> {
         let uri = self.uri(path, &query);
         let limits = Limits { first: self.patience(), body: WORK, late: Late::Unread };
@@ -203,12 +208,16 @@ impl Client {
     }
 
     /// Asks what a change would come to; `operation` is its path in the server's document.
-    pub(crate) fn plan<T: DeserializeOwned>(&self, operation: &str, request: Change) -> Result<T, Error> {
+    pub(crate) fn plan<T: DeserializeOwned>(
+        &self,
+        operation: &str,
+        request: Change,
+    ) -> Result<T, Error> {
         self.dry_run(operation, request)?.ok_or_else(Error::too_old_to_tell)
     }
 
-    /// The same; `None` if the server cannot tell. One that does not know `dry_run` of just this operation
-    /// would make the change: it is not asked.
+    /// The same; `None` if the server cannot tell. One that does not know `dry_run` of just this
+    /// operation would make the change: it is not asked.
     pub(crate) fn dry_run<T: DeserializeOwned>(
         &self,
         operation: &str,
@@ -216,7 +225,11 @@ impl Client {
     ) -> Result<Option<T>, Error> {
         let knows = match self.get::<Value>("/openapi.json", Query::new()) {
             Ok(document) => knows_dry_run(&document.value()?, operation, &request.method),
-            Err(error) if matches!(error.kind(), crate::Kind::NotFound | crate::Kind::BadAnswer) => false,
+            Err(error)
+                if matches!(error.kind(), crate::Kind::NotFound | crate::Kind::BadAnswer) =>
+            {
+                false
+            }
             Err(error) => return Err(error),
         };
         if !knows {
@@ -244,7 +257,11 @@ impl Client {
 
     fn uri(&self, path: &str, query: &Query) -> String {
         let base = &self.options.base;
-        if query.is_empty() { format!("{base}{path}") } else { format!("{base}{path}?{}", query.encoded()) }
+        if query.is_empty() {
+            format!("{base}{path}")
+        } else {
+            format!("{base}{path}?{}", query.encoded())
+        }
     }
 
     /// One request, one answer.
@@ -267,7 +284,13 @@ impl Client {
         outcome
     }
 
-    fn run(&self, method: Method, uri: &str, form: Option<Query>, limits: Limits) -> Result<Answer, Error> {
+    fn run(
+        &self,
+        method: Method,
+        uri: &str,
+        form: Option<Query>,
+        limits: Limits,
+    ) -> Result<Answer, Error> {
         let response = self.ask(method, uri, form, limits)?;
         Answer::read(response).map_err(|source| Error::Lost {
             base: self.options.base.clone(),
@@ -295,7 +318,10 @@ impl Client {
                 .body(form.encoded())
                 .map_err(ureq::Error::from)
                 .and_then(|request| self.go(request, limits)),
-            None => request.body(()).map_err(ureq::Error::from).and_then(|request| self.go(request, limits)),
+            None => request
+                .body(())
+                .map_err(ureq::Error::from)
+                .and_then(|request| self.go(request, limits)),
         };
         response.map_err(|error| self.failed(error, limits))
     }
@@ -326,7 +352,12 @@ impl Client {
             }
         }
         if tls::is_plain_answer(&error) {
-            return Error::Protocol { base, spoken: "plain HTTP", used: "TLS", advice: "`--no-ssl`" };
+            return Error::Protocol {
+                base,
+                spoken: "plain HTTP",
+                used: "TLS",
+                advice: "`--no-ssl`",
+            };
         }
         let sent = was_sent(&error);
         if sent && !is_timeout(&error) && tls::is_spoken_at(&base) {
@@ -342,9 +373,11 @@ impl Client {
 
 fn unsendable_key() -> Error {
     Error::Unauthorised {
-        message: "the API key holds a character that cannot be sent, such as a line break".to_owned(),
+        message: "the API key holds a character that cannot be sent, such as a line break"
+            .to_owned(),
         hint: Some(
-            "look at `PVC_API_KEY`, or at the stored key with `pvc connection list --show-keys`".to_owned(),
+            "look at `PVC_API_KEY`, or at the stored key with `pvc connection list --show-keys`"
+                .to_owned(),
         ),
     }
 }
@@ -396,7 +429,9 @@ fn hurry(config: ureq::config::Config, within: Duration) -> ureq::config::Config
 fn knows_dry_run(document: &Value, operation: &str, method: &Method) -> bool {
     let method = method.as_str().to_ascii_lowercase();
     let parameters = &document["paths"][format!("/api/v1{operation}")][method]["parameters"];
-    parameters.as_array().is_some_and(|all| all.iter().any(|parameter| parameter["name"] == "dry_run"))
+    parameters
+        .as_array()
+        .is_some_and(|all| all.iter().any(|parameter| parameter["name"] == "dry_run"))
 }
 
 /// A request that changes something.
@@ -444,7 +479,9 @@ impl Answer {
         let headers = response
             .headers()
             .iter()
-            .map(|(name, value)| (name.to_string(), String::from_utf8_lossy(value.as_bytes()).into_owned()))
+            .map(|(name, value)| {
+                (name.to_string(), String::from_utf8_lossy(value.as_bytes()).into_owned())
+            })
             .collect();
         let announced = response.body().content_length().unwrap_or(0).min(LARGEST_BODY);
         let mut body = Vec::with_capacity(usize::try_from(announced).unwrap_or(0));
@@ -483,7 +520,10 @@ impl Answer {
             400..=499 => Error::Refused { status, message, hint },
             501 => Error::NotYet { message, hint },
             500..=599 => Error::Server { status, message, hint },
-            _ => Error::BadAnswer { what: format!("has the unexpected status {status}"), source: None },
+            _ => Error::BadAnswer {
+                what: format!("has the unexpected status {status}"),
+                source: None,
+            },
         }
     }
 
@@ -497,8 +537,9 @@ fn complaint(body: &Value) -> Option<String> {
     match body.get("message")? {
         Value::String(message) => Some(message.clone()),
         Value::Object(errors) => {
-            let sentence =
-                |(name, text): (&String, &Value)| format!("{name}: {}", text.as_str().unwrap_or_default());
+            let sentence = |(name, text): (&String, &Value)| {
+                format!("{name}: {}", text.as_str().unwrap_or_default())
+            };
             let errors: Vec<String> = errors.iter().map(sentence).collect();
             Some(errors.join("; "))
         }

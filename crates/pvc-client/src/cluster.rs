@@ -39,11 +39,14 @@ impl Client {
         self.get("/store/access", Query::new())
     }
 
-    /// Closes the records to whoever does not know their password, or opens them; `force` although nodes are locked out
-    /// by that.
+    /// Closes the records to whoever does not know their password, or opens them; `force` although
+    /// nodes are locked out by that.
     pub fn set_store_access(&self, closed: bool, force: bool) -> Result<String, Error> {
         let access = if closed { "members" } else { "anybody" };
-        self.change(Change::post("/store/access", Query::new().text("access", access).flag("force", force)))
+        self.change(Change::post(
+            "/store/access",
+            Query::new().text("access", access).flag("force", force),
+        ))
     }
 
     /// Creates the records of an empty cluster; `overwrite` destroys those of an existing one.
@@ -51,17 +54,19 @@ impl Client {
         self.change(Change::post("/initialize", really().flag("overwrite", overwrite)))
     }
 
-    /// Every record of the cluster by its path; the passwords of the nodes' BMCs `with_secrets` only, unless the API is
-    /// that of PVC 1.0.3, which always sends them.
+    /// Every record of the cluster by its path; the passwords of the nodes' BMCs `with_secrets`
+    /// only, unless the API is that of PVC 1.0.3, which always sends them.
     pub fn backup(&self, with_secrets: bool) -> Result<Value, Error> {
         let answer = self
-            .get::<Value>("/backup", Query::new().maybe_flag("secrets", with_secrets.then_some(true)))?
+            .get::<Value>(
+                "/backup",
+                Query::new().maybe_flag("secrets", with_secrets.then_some(true)),
+            )?
             .value()?;
         match answer {
             // The API sends JSON inside a JSON text, and old clients decode it twice.
-            Value::String(inner) => serde_json::from_str(&inner).map_err(|source| Error::BadAnswer {
-                what: "holds no backup".to_owned(),
-                source: Some(source.into()),
+            Value::String(inner) => serde_json::from_str(&inner).map_err(|source| {
+                Error::BadAnswer { what: "holds no backup".to_owned(), source: Some(source.into()) }
             }),
             value => Ok(value),
         }

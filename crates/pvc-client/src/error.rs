@@ -104,21 +104,25 @@ impl Error {
         match self {
             Error::Unreachable { advice, .. } => Some(advice.clone().unwrap_or_else(|| {
                 "is the API daemon running, and are address, port and scheme right? \
-                 `pvc connection list` shows them; during a change of the primary node wait some seconds"
+                 `pvc connection list` shows them; during a change of the primary node wait some \
+                 seconds"
                     .to_owned()
             })),
             Error::Lost { changing: false, .. } => None,
             Error::Silent { .. } => Some(
-                "is that the port of the API? `pvc --timeout 1m …` waits longer; on that machine `journalctl -u pvcapid` \
+                "is that the port of the API? `pvc --timeout 1m …` waits longer; on that machine \
+                 `journalctl -u pvcapid` \
                  tells more"
                     .to_owned(),
             ),
             Error::Protocol { advice, .. } => Some(format!(
-                "`pvc connection add` stores it anew with {advice} and `--force`; for the connection `local` look at \
+                "`pvc connection add` stores it anew with {advice} and `--force`; for the \
+                 connection `local` look at \
                  `api.ssl.enabled` of its configuration"
             )),
             Error::Lost { .. } => Some(
-                "the request may have been carried out; look at the present state before repeating it"
+                "the request may have been carried out; look at the present state before repeating \
+                 it"
                     .to_owned(),
             ),
             Error::Unauthorised { hint, .. } => Some(hint.clone().unwrap_or_else(|| {

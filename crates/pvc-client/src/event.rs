@@ -12,8 +12,8 @@ use crate::query::Query;
 const LONGEST_LINE: u64 = 1 << 20;
 
 impl Client {
-    /// Calls `seen` for each event until the stream ends, which it does when the API does. `cursor` is where to
-    /// go on, and is moved along; without one the stream begins now.
+    /// Calls `seen` for each event until the stream ends, which it does when the API does. `cursor`
+    /// is where to go on, and is moved along; without one the stream begins now.
     ///
     /// # Errors
     /// As for every read. A stream that breaks is [`Error::Lost`]; the cursor says where to go on.
@@ -33,7 +33,10 @@ impl Client {
             }
             let line = String::from_utf8_lossy(&line);
             let line = line.trim_end_matches(['\r', '\n']);
-            match line.split_once(':').map_or((line, ""), |(name, value)| (name, value.trim_start())) {
+            match line
+                .split_once(':')
+                .map_or((line, ""), |(name, value)| (name, value.trim_start()))
+            {
                 ("id", value) => *cursor = Some(value.to_owned()),
                 ("data", value) => data.push_str(value),
                 ("", _) if line.is_empty() => {
@@ -45,7 +48,10 @@ impl Client {
                 _ => {}
             }
             if data.len() as u64 > LONGEST_LINE {
-                return Err(Error::BadAnswer { what: "is no stream of events".to_owned(), source: None });
+                return Err(Error::BadAnswer {
+                    what: "is no stream of events".to_owned(),
+                    source: None,
+                });
             }
         }
     }

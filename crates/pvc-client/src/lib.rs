@@ -5,7 +5,10 @@
 //! it give each request a name and each answer a type.
 
 #![forbid(unsafe_code)]
-#![allow(clippy::disallowed_methods, reason = "no part of the simulated world: one thread, real time")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "no part of the simulated world: one thread, real time"
+)]
 
 mod client;
 mod cluster;

@@ -21,7 +21,8 @@ impl Client {
     /// The network of that VNI or description.
     pub fn network_only(&self, vni: &str) -> Result<Payload<Network>, Error> {
         let list = self.network(vni)?;
-        list.only().ok_or_else(|| Error::NotFound { message: format!("no network `{vni}`"), hint: None })
+        list.only()
+            .ok_or_else(|| Error::NotFound { message: format!("no network `{vni}`"), hint: None })
     }
 
     /// What belongs to a network: `lease` or `acl`.
@@ -35,7 +36,11 @@ impl Client {
     }
 
     /// The volumes whose name fits, of one pool or of all.
-    pub fn volumes(&self, limit: Option<&str>, pool: Option<&str>) -> Result<Payload<Vec<Volume>>, Error> {
+    pub fn volumes(
+        &self,
+        limit: Option<&str>,
+        pool: Option<&str>,
+    ) -> Result<Payload<Vec<Volume>>, Error> {
         self.get("/storage/ceph/volume", Query::new().maybe("limit", limit).maybe("pool", pool))
     }
 
@@ -48,8 +53,10 @@ impl Client {
     pub fn sriov_vf(&self, node: &str, vf: &str) -> Result<Payload<Value>, Error> {
         let path = format!("/sriov/vf/{}/{}", escape(node), escape(vf));
         let list: Payload<Vec<Value>> = self.get(&path, Query::new())?;
-        list.only()
-            .ok_or_else(|| Error::NotFound { message: format!("no VF `{vf}` on node `{node}`"), hint: None })
+        list.only().ok_or_else(|| Error::NotFound {
+            message: format!("no VF `{vf}` on node `{node}`"),
+            hint: None,
+        })
     }
 
     /// The volume of that name, as a list of one.

@@ -28,8 +28,10 @@ impl Client {
 
     /// The node of that name.
     pub fn node(&self, name: &str) -> Result<Payload<Node>, Error> {
-        let list: Payload<Vec<Node>> = self.get(&format!("/node/{}", escape(name)), Query::new())?;
-        list.only().ok_or_else(|| Error::NotFound { message: format!("no node `{name}`"), hint: None })
+        let list: Payload<Vec<Node>> =
+            self.get(&format!("/node/{}", escape(name)), Query::new())?;
+        list.only()
+            .ok_or_else(|| Error::NotFound { message: format!("no node `{name}`"), hint: None })
     }
 
     /// Asks for `primary` or `secondary`. The reply holds the word `already` if there is nothing
@@ -48,13 +50,17 @@ impl Client {
     /// What a flush of the node would do with each VM. Changes nothing.
     pub fn plan_flush(&self, node: &str) -> Result<FlushPlan, Error> {
         let path = format!("/node/{}/domain-state", escape(node));
-        self.plan("/node/{node}/domain-state", Change::post(path, Query::new().text("state", "flush")))
+        self.plan(
+            "/node/{node}/domain-state",
+            Change::post(path, Query::new().text("state", "flush")),
+        )
     }
 
     /// The last lines of a node's log.
     pub fn node_log(&self, node: &str, lines: usize) -> Result<String, Error> {
         let path = format!("/node/{}/log", escape(node));
-        let log: Payload<NodeLog> = self.get(&path, Query::new().text("lines", lines.to_string()))?;
+        let log: Payload<NodeLog> =
+            self.get(&path, Query::new().text("lines", lines.to_string()))?;
         Ok(log.read()?.data)
     }
 }

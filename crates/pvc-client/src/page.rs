@@ -1,11 +1,14 @@
 //! Web pages: what a proxy, a login portal or some other server answers where the API should.
 
-/// The title of a web page, quoted behind a space, or nothing for one without a title. `None` if the
-/// body is no web page.
+/// The title of a web page, quoted behind a space, or nothing for one without a title. `None` if
+/// the body is no web page.
 pub fn title(body: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(&body[..body.len().min(4096)]);
     let small = text.trim_start().to_ascii_lowercase();
-    if !["<!doctype html", "<html", "<head", "<h1", "<?xml"].iter().any(|start| small.starts_with(start)) {
+    if !["<!doctype html", "<html", "<head", "<h1", "<?xml"]
+        .iter()
+        .any(|start| small.starts_with(start))
+    {
         return None;
     }
     let inside = |open: &str, close: &str| {

@@ -48,7 +48,10 @@ impl<T: DeserializeOwned> Payload<T> {
 
     fn misunderstood(&self, source: serde_json::Error) -> Error {
         if let Some(title) = page::title(&self.body) {
-            return Error::BadAnswer { what: format!("is a web page{title}, not JSON"), source: None };
+            return Error::BadAnswer {
+                what: format!("is a web page{title}, not JSON"),
+                source: None,
+            };
         }
         let what = match source.classify() {
             Category::Data => "has an unexpected shape",
@@ -68,8 +71,8 @@ impl<T: DeserializeOwned> Payload<Vec<T>> {
         self.read_as::<Vec<IgnoredAny>>().is_ok_and(|list| list.is_empty())
     }
 
-    /// The only element of a list, or `None` if there is not exactly one: the API answers a question
-    /// for one object with a list. An object outside any list counts as one.
+    /// The only element of a list, or `None` if there is not exactly one: the API answers a
+    /// question for one object with a list. An object outside any list counts as one.
     pub fn only(self) -> Option<Payload<T>> {
         if self.body.trim_ascii_start().starts_with(b"{") {
             return Some(Payload::new(self.body));

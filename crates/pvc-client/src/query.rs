@@ -53,8 +53,11 @@ impl Query {
 
     /// The parameters as they stand behind `?` or in a form body.
     pub fn encoded(&self) -> String {
-        let pairs: Vec<String> =
-            self.pairs.iter().map(|(name, value)| format!("{}={}", escape(name), escape(value))).collect();
+        let pairs: Vec<String> = self
+            .pairs
+            .iter()
+            .map(|(name, value)| format!("{}={}", escape(name), escape(value)))
+            .collect();
         pairs.join("&")
     }
 }

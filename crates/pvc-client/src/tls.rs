@@ -26,13 +26,15 @@ pub fn is_plain_answer(error: &ureq::Error) -> bool {
     };
     match error {
         ureq::Error::Rustls(error) => is_it(error),
-        ureq::Error::Io(error) => error.get_ref().and_then(|error| error.downcast_ref()).is_some_and(is_it),
+        ureq::Error::Io(error) => {
+            error.get_ref().and_then(|error| error.downcast_ref()).is_some_and(is_it)
+        }
         _ => false,
     }
 }
 
-/// Whether the server of a base that begins with `http:` answers a TLS greeting with TLS. For a server
-/// whose answer was no HTTP.
+/// Whether the server of a base that begins with `http:` answers a TLS greeting with TLS. For a
+/// server whose answer was no HTTP.
 pub fn is_spoken_at(base: &str) -> bool {
     let Some(rest) = base.strip_prefix("http://") else { return false };
     greeted(rest.split('/').next().unwrap_or(rest)).unwrap_or(false)

@@ -137,10 +137,17 @@ impl Client {
         self.change(Change::post("/vm", query).form("xml", &new.xml))
     }
 
-    /// Replaces a VM's definition; a running guest sees it after its next start. `force` takes one that is plugged
-    /// into a network between the nodes as well.
-    pub fn modify_vm(&self, vm: &str, xml: &str, restart: bool, force: bool) -> Result<String, Error> {
-        let query = Query::new().flag("restart", restart).maybe_flag("force", force.then_some(true));
+    /// Replaces a VM's definition; a running guest sees it after its next start. `force` takes one
+    /// that is plugged into a network between the nodes as well.
+    pub fn modify_vm(
+        &self,
+        vm: &str,
+        xml: &str,
+        restart: bool,
+        force: bool,
+    ) -> Result<String, Error> {
+        let query =
+            Query::new().flag("restart", restart).maybe_flag("force", force.then_some(true));
         self.change(Change::put(path(vm, ""), query).form("xml", xml))
     }
 
@@ -167,8 +174,9 @@ impl Client {
         self.change(Change::delete(path(vm, ""), Query::new().flag("delete_disks", delete_disks)))
     }
 
-    /// Whether [`delete_vm`](Self::delete_vm) would be refused; `None` if the server cannot tell, or there is no such VM.
-    /// It is asked over a path of its own: a server that does not know a parameter would remove the VM.
+    /// Whether [`delete_vm`](Self::delete_vm) would be refused; `None` if the server cannot tell,
+    /// or there is no such VM. It is asked over a path of its own: a server that does not know a
+    /// parameter would remove the VM.
     pub fn check_delete_vm(&self, vm: &str, delete_disks: bool) -> Result<Option<String>, Error> {
         let query = Query::new().flag("delete_disks", delete_disks);
         match self.get::<Message>(&path(vm, "/removal"), query).and_then(|answer| answer.read()) {
@@ -207,8 +215,15 @@ impl Client {
         self.change_tag(vm, "remove", tag, false)
     }
 
-    fn change_tag(&self, vm: &str, action: &str, tag: &str, protected: bool) -> Result<String, Error> {
-        let query = Query::new().text("action", action).text("tag", tag).flag("protected", protected);
+    fn change_tag(
+        &self,
+        vm: &str,
+        action: &str,
+        tag: &str,
+        protected: bool,
+    ) -> Result<String, Error> {
+        let query =
+            Query::new().text("action", action).text("tag", tag).flag("protected", protected);
         self.change(Change::post(path(vm, "/tags"), query))
     }
 
@@ -216,9 +231,17 @@ impl Client {
         self.change(state_change(vm, request))
     }
 
-    /// Whether [`set_vm_state`](Self::set_vm_state) would be refused; `None` if the server cannot tell.
-    pub fn check_vm_state(&self, vm: &str, request: &StateRequest) -> Result<Option<String>, Error> {
-        self.check("/vm/{vm}/state", state_change(vm, &StateRequest { wait: None, ..request.clone() }))
+    /// Whether [`set_vm_state`](Self::set_vm_state) would be refused; `None` if the server cannot
+    /// tell.
+    pub fn check_vm_state(
+        &self,
+        vm: &str,
+        request: &StateRequest,
+    ) -> Result<Option<String>, Error> {
+        self.check(
+            "/vm/{vm}/state",
+            state_change(vm, &StateRequest { wait: None, ..request.clone() }),
+        )
     }
 
     pub fn place_vm(&self, vm: &str, placement: &Placement) -> Result<String, Error> {

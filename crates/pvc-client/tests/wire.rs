@@ -1,6 +1,10 @@
 //! What the client puts on the wire, and what it makes of the answers.
 
-#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test that cannot go on has failed")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test that cannot go on has failed"
+)]
 
 mod stub;
 
@@ -105,7 +109,9 @@ fn each_status_has_its_kind() {
 fn both_shapes_of_a_parameter_error_become_a_sentence() {
     let stub = Stub::start(|_, _| status(400, r#"{"message": {"lines": "must be a number"}}"#));
     assert_eq!(client(stub.base()).status().unwrap_err().to_string(), "lines: must be a number");
-    let stub = Stub::start(|_, _| status(400, r#"{"message": "lines: must be a number", "hint": "try 10"}"#));
+    let stub = Stub::start(|_, _| {
+        status(400, r#"{"message": "lines: must be a number", "hint": "try 10"}"#)
+    });
     assert_eq!(client(stub.base()).status().unwrap_err().hint().as_deref(), Some("try 10"));
 }
 
@@ -122,7 +128,10 @@ fn a_web_page_is_named_as_what_it_is() {
     let page = "<!DOCTYPE html><html><head><title>502 Bad Gateway</title></head></html>";
     let stub = Stub::start(move |_, _| ok(page));
     let error = client(stub.base()).status().unwrap().read().unwrap_err();
-    assert_eq!(error.to_string(), "the server's answer is a web page (`502 Bad Gateway`), not JSON");
+    assert_eq!(
+        error.to_string(),
+        "the server's answer is a web page (`502 Bad Gateway`), not JSON"
+    );
     let stub = Stub::start(move |_, _| status(404, page));
     let error = client(stub.base()).status().unwrap_err();
     let words = "the server's answer is a web page (`502 Bad Gateway`) with status 404, not JSON";
@@ -151,8 +160,9 @@ fn a_server_that_speaks_tls_where_http_was_expected_is_named_as_such() {
         let _ = server.complete_io(&mut stream);
     });
     let error = client(format!("http://{address}/api/v1")).status().unwrap_err();
-    let words =
-        format!("the server at `http://{address}/api/v1` speaks TLS, and was spoken to in plain HTTP");
+    let words = format!(
+        "the server at `http://{address}/api/v1` speaks TLS, and was spoken to in plain HTTP"
+    );
     assert_eq!((error.kind(), error.to_string()), (Kind::Unreachable, words));
     assert!(error.hint().unwrap().contains("`--ssl`"));
 }
@@ -177,8 +187,9 @@ fn a_server_that_speaks_http_where_tls_was_expected_is_named_as_such() {
         let _ = std::io::Write::write_all(&mut stream, b"HTTP/1.1 400 Bad Request\r\n\r\n");
     });
     let error = client(format!("https://{address}/api/v1")).status().unwrap_err();
-    let words =
-        format!("the server at `https://{address}/api/v1` speaks plain HTTP, and was spoken to in TLS");
+    let words = format!(
+        "the server at `https://{address}/api/v1` speaks plain HTTP, and was spoken to in TLS"
+    );
     assert_eq!((error.kind(), error.to_string()), (Kind::Unreachable, words));
     assert!(error.hint().unwrap().contains("`--no-ssl`"));
 }
@@ -193,10 +204,16 @@ fn a_server_that_accepts_and_is_silent_is_given_up_in_time() {
     let client = Client::new(Options { timeout, ..options(base.clone()) });
     let error = client.status().unwrap_err();
     assert_eq!(error.kind(), Kind::Unreachable);
-    assert_eq!(error.to_string(), format!("`{base}` accepts connections, but has not answered within 0.3 s"));
+    assert_eq!(
+        error.to_string(),
+        format!("`{base}` accepts connections, but has not answered within 0.3 s")
+    );
     assert!(client.vms(&VmFilter::default()).is_err());
     let error = client.set_maintenance(true).unwrap_err();
-    assert!(matches!(error, Error::Lost { changing: true, .. }), "it may have been done: {error:?}");
+    assert!(
+        matches!(error, Error::Lost { changing: true, .. }),
+        "it may have been done: {error:?}"
+    );
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
 }
 

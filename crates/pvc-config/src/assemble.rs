@@ -54,21 +54,33 @@ pub(crate) fn config(reader: &mut Reader<'_>, node: NodeIdentity) -> Config {
 }
 
 /// Whom this node's packet filter lets in, if there is to be one.
-fn firewall(reader: &mut Reader<'_>, networks: Option<&Networks>, all_nodes: &[String]) -> Option<Firewall> {
+fn firewall(
+    reader: &mut Reader<'_>,
+    networks: Option<&Networks>,
+    all_nodes: &[String],
+) -> Option<Firewall> {
     let enabled: bool = reader.want(keys::FIREWALL);
     let allow: Vec<ipnet::IpNet> = reader.get("cluster.firewall.allow").unwrap_or_default();
     if !enabled || reader.standalone {
         return None;
     }
     if !reader.is_on(keys::NETWORKING) {
-        let hint = "switch `subsystem.enable_networking` on, or filter with what manages the networks";
-        reader.warn_at(keys::FIREWALL, HERE, "is on and networking is off: there is no filter", hint);
+        let hint =
+            "switch `subsystem.enable_networking` on, or filter with what manages the networks";
+        reader.warn_at(
+            keys::FIREWALL,
+            HERE,
+            "is on and networking is off: there is no filter",
+            hint,
+        );
         return None;
     }
     let (nodes, whole) = networks::node_addresses(reader.format, networks?, all_nodes);
     if !whole.is_empty() {
-        let found =
-            format!("lets all hosts of {} in: this file does not know each node's address", whole.join(", "));
+        let found = format!(
+            "lets all hosts of {} in: this file does not know each node's address",
+            whole.join(", ")
+        );
         let hint = "with `node_ip_selection: by-id` and `cluster.all_nodes` in a pvc.conf it does";
         reader.warn_at(keys::FIREWALL, HERE, found, hint);
     }
@@ -112,12 +124,14 @@ fn warn_of_open_api(reader: &mut Reader<'_>, api: &Api) {
 
 fn authentication(reader: &mut Reader<'_>) -> Authentication {
     let enabled = reader.want("api.authentication.enabled");
-    let secret_key = reader.get::<Secret>("api.authentication.secret_key").filter(|key| !key.is_empty());
+    let secret_key =
+        reader.get::<Secret>("api.authentication.secret_key").filter(|key| !key.is_empty());
     reader.get::<String>("api.authentication.source");
-    let tokens: Vec<_> = (0..reader.items(keys::TOKENS)).filter_map(|item| token(reader, item)).collect();
+    let tokens: Vec<_> =
+        (0..reader.items(keys::TOKENS)).filter_map(|item| token(reader, item)).collect();
     if enabled && reader.items(keys::TOKENS) == 0 {
-        let hint =
-            "add an item with `description` and `token` under `api.token`, or switch authentication off";
+        let hint = "add an item with `description` and `token` under `api.token`, or switch \
+                    authentication off";
         let found = "is on and there is no token: nobody could log in";
         reader.error_at("api.authentication.enabled", HERE, found, "", hint);
     }
@@ -137,7 +151,13 @@ fn check_secret(reader: &mut Reader<'_>, key: &str, at: At, secret: &Secret) {
     let length = secret.reveal().chars().count();
     let hint = "use a long random text, for example from `openssl rand -hex 32`";
     if length == 0 {
-        reader.error_at(key, at, "is empty text: it would let everybody in", "a long random text", hint);
+        reader.error_at(
+            key,
+            at,
+            "is empty text: it would let everybody in",
+            "a long random text",
+            hint,
+        );
     } else if length < SHORT_SECRET {
         reader.warn_at(key, at, "is short enough to be guessed", hint);
     }
@@ -193,14 +213,16 @@ fn cluster(reader: &mut Reader<'_>, node: &NodeIdentity) -> (Cluster, bool) {
     }
     let coordinators: Vec<String> = reader.want(COORDINATORS);
     let all: Option<Vec<String>> = reader.get(ALL);
-    for (path, nodes) in [(COORDINATORS, &coordinators), (ALL, all.as_ref().unwrap_or(&coordinators))] {
+    for (path, nodes) in
+        [(COORDINATORS, &coordinators), (ALL, all.as_ref().unwrap_or(&coordinators))]
+    {
         check_node_list(reader, path, nodes);
     }
     if reader.standalone {
         if coordinators.iter().any(|name| *name != node.name) {
             let found = "names other nodes, and standalone mode has only this one";
-            let hint =
-                "leave it out, or remove the section `standalone` and run the node as part of the cluster";
+            let hint = "leave it out, or remove the section `standalone` and run the node as part \
+                        of the cluster";
             reader.error_at(COORDINATORS, HERE, found, "", hint);
         }
     } else if !coordinators.is_empty() && coordinators.len().is_multiple_of(2) {
@@ -211,12 +233,19 @@ fn cluster(reader: &mut Reader<'_>, node: &NodeIdentity) -> (Cluster, bool) {
         reader.warn_at(COORDINATORS, HERE, found, "use three or five coordinators");
     }
     // The older format has no list of all nodes: there, any machine may be a hypervisor.
-    let is_listed = all.as_ref().is_none_or(|all| check_membership(reader, node, all, &coordinators));
-    (Cluster { name, all_nodes: all.unwrap_or_else(|| coordinators.clone()), coordinators }, is_listed)
+    let is_listed =
+        all.as_ref().is_none_or(|all| check_membership(reader, node, all, &coordinators));
+    (
+        Cluster { name, all_nodes: all.unwrap_or_else(|| coordinators.clone()), coordinators },
+        is_listed,
+    )
 }
 
 fn check_node_list(reader: &mut Reader<'_>, path: &str, nodes: &[String]) {
-    if nodes.is_empty() && reader.is_given(path, HERE) && reader.items(&reader.shown(path, HERE)) == 0 {
+    if nodes.is_empty()
+        && reader.is_given(path, HERE)
+        && reader.items(&reader.shown(path, HERE)) == 0
+    {
         reader.error_at(path, HERE, "is an empty list", "at least one node", "");
     }
     let mut seen = BTreeSet::new();
@@ -228,8 +257,8 @@ fn check_node_list(reader: &mut Reader<'_>, path: &str, nodes: &[String]) {
     }
 }
 
-/// Whether the lists name this machine. One that they do not name would join the cluster without anybody
-/// having meant it, as a clone of a server does that kept its configuration.
+/// Whether the lists name this machine. One that they do not name would join the cluster without
+/// anybody having meant it, as a clone of a server does that kept its configuration.
 fn check_membership(
     reader: &mut Reader<'_>,
     node: &NodeIdentity,
@@ -245,7 +274,8 @@ fn check_membership(
         let found = format!("lacks this node, `{}`", node.name);
         let hint = match all.first() {
             Some(first) => format!(
-                "add it if it is a new node; if this machine is one of those that are listed, give it that \
+                "add it if it is a new node; if this machine is one of those that are listed, give \
+                 it that \
                  host name, as in `hostnamectl hostname {first}`"
             ),
             None => "add it".to_owned(),
@@ -260,15 +290,26 @@ fn database(reader: &mut Reader<'_>) -> Database {
     let port = reader.get("database.postgres.port");
     let (dns_hostname, dns_port) = match reader.format {
         Format::PvcConf => (hostname.clone(), port),
-        Format::PvcnodedYaml => {
-            (reader.get("coordinator.dns.database.host"), reader.get("coordinator.dns.database.port"))
-        }
+        Format::PvcnodedYaml => (
+            reader.get("coordinator.dns.database.host"),
+            reader.get("coordinator.dns.database.port"),
+        ),
     };
     Database {
         zookeeper: zookeeper(reader),
         keydb: keydb(reader),
-        metadata: postgres(reader, hostname, port, ["api.database", "api.username", "api.password"]),
-        dns: postgres(reader, dns_hostname, dns_port, ["dns.database", "dns.username", "dns.password"]),
+        metadata: postgres(
+            reader,
+            hostname,
+            port,
+            ["api.database", "api.username", "api.password"],
+        ),
+        dns: postgres(
+            reader,
+            dns_hostname,
+            dns_port,
+            ["dns.database", "dns.username", "dns.password"],
+        ),
     }
 }
 
@@ -277,7 +318,8 @@ fn zookeeper(reader: &mut Reader<'_>) -> Zookeeper {
     if let Some(password) = &password {
         check_secret(reader, keys::ZOOKEEPER_PASSWORD, HERE, password);
         if !password.reveal().is_ascii() {
-            let hint = "each ZooKeeper server reads it in the character set of its own locale; use ASCII";
+            let hint =
+                "each ZooKeeper server reads it in the character set of its own locale; use ASCII";
             reader.error_at(keys::ZOOKEEPER_PASSWORD, HERE, "is not ASCII", "ASCII text", hint);
         }
     }
@@ -312,7 +354,8 @@ fn postgres(
     port: Option<u16>,
     keys: [&str; 3],
 ) -> Option<Postgres> {
-    let [database, username, password] = keys.map(|key| format!("database.postgres.credentials.{key}"));
+    let [database, username, password] =
+        keys.map(|key| format!("database.postgres.credentials.{key}"));
     let (database, username) = (reader.get(&database), reader.get(&username));
     let password = reader.get(&password);
     Some(Postgres {
@@ -346,21 +389,24 @@ fn fencing(reader: &mut Reader<'_>, id: &NodeId) -> Fencing {
         ipmi: ipmi(reader, id),
     };
     if fence == Some(0) {
-        let found = "is 0: no node is ever taken for dead, and its VMs stay down until somebody acts";
-        let hint =
-            "6 is usual; daemons of the original PVC do not know that 0 means never, and fence at once";
+        let found =
+            "is 0: no node is ever taken for dead, and its VMs stay down until somebody acts";
+        let hint = "6 is usual; daemons of the original PVC do not know that 0 means never, and \
+                    fence at once";
         reader.warn_at(FENCE, HERE, found, hint);
     }
     if fencing.failed_fence == FenceAction::Migrate {
-        let found =
-            "is `migrate`, which has no effect: without a proof that a node is dead its VMs could run twice";
-        let hint = "use `none`; docs/manual/fencing.md says what helps when a node cannot be fenced";
+        let found = "is `migrate`, which has no effect: without a proof that a node is dead its \
+                     VMs could run twice";
+        let hint =
+            "use `none`; docs/manual/fencing.md says what helps when a node cannot be fenced";
         reader.warn_at("fencing.actions.failed_fence", HERE, found, hint);
     }
     if let (Some(fence), Some(suicide)) = (fencing.fence_intervals, fencing.suicide_intervals)
         && suicide > fence
     {
-        let found = format!("is {suicide}: a node would reset itself only after others took it for dead");
+        let found =
+            format!("is {suicide}: a node would reset itself only after others took it for dead");
         reader.warn_at(SUICIDE, HERE, found, &format!("use at most {fence}, the fence intervals"));
     }
     fencing
@@ -375,10 +421,12 @@ fn fence_action(reader: &mut Reader<'_>, path: &str) -> FenceAction {
 
 fn ipmi(reader: &mut Reader<'_>, id: &NodeId) -> Option<Ipmi> {
     const HOSTNAME: &str = "fencing.ipmi.hostname";
-    let hostname = reader.get::<String>(HOSTNAME).map(|template| template.replace("{node_id}", &id.text));
+    let hostname =
+        reader.get::<String>(HOSTNAME).map(|template| template.replace("{node_id}", &id.text));
     let username = reader.get("fencing.ipmi.username");
     let password = reader.get("fencing.ipmi.password");
-    let allowed = "a host name or address, with `{node_id}` for the number of the node if it is in it";
+    let allowed =
+        "a host name or address, with `{node_id}` for the number of the node if it is in it";
     let wrong = |found: &str, hint: &str, reader: &mut Reader<'_>| {
         reader.error_at(HOSTNAME, HERE, found, allowed, hint);
     };
@@ -454,7 +502,12 @@ fn guest_networking(reader: &mut Reader<'_>, subsystems: Subsystems) -> GuestNet
     }
     let sriov_enabled: bool = reader.want(ENABLE);
     if sriov_enabled && reader.items(&list) == 0 {
-        reader.warn_at(ENABLE, HERE, "is on, but no card is named", "name the cards under `sriov_device`");
+        reader.warn_at(
+            ENABLE,
+            HERE,
+            "is on, but no card is named",
+            "name the cards under `sriov_device`",
+        );
     }
     if sriov_enabled && !subsystems.networking {
         reader.warn_at(
@@ -472,7 +525,12 @@ fn guest_networking(reader: &mut Reader<'_>, subsystems: Subsystems) -> GuestNet
     }
 }
 
-fn ceph(reader: &mut Reader<'_>, paths: &Paths, subsystems: Subsystems, cluster: &Cluster) -> Option<Ceph> {
+fn ceph(
+    reader: &mut Reader<'_>,
+    paths: &Paths,
+    subsystems: Subsystems,
+    cluster: &Cluster,
+) -> Option<Ceph> {
     const HOSTS: &str = "ceph.monitor_hosts";
     let config_file: PathBuf = reader.want("ceph.ceph_config_file");
     let keyring_file: PathBuf = reader.want("ceph.ceph_keyring_file");
@@ -483,11 +541,12 @@ fn ceph(reader: &mut Reader<'_>, paths: &Paths, subsystems: Subsystems, cluster:
     if !subsystems.storage {
         return None;
     }
-    let derived =
-        domain.map(|domain| cluster.coordinators.iter().map(|host| format!("{host}.{domain}")).collect());
+    let derived = domain
+        .map(|domain| cluster.coordinators.iter().map(|host| format!("{host}.{domain}")).collect());
     let monitor_hosts = named.or(derived).unwrap_or_else(|| {
         if !reader.is_given(HOSTS, HERE) && !reader.is_on(keys::NETWORKING) {
-            let found = "is missing, and without a storage network it cannot be told from the coordinators";
+            let found =
+                "is missing, and without a storage network it cannot be told from the coordinators";
             reader.error_at(HOSTS, HERE, found, "a list of host names or addresses", "");
         }
         Vec::new()
@@ -516,15 +575,19 @@ mod tests {
     fn asked(text: &str, format: Format) -> BTreeSet<&'static str> {
         let document = yaml::parse(text).unwrap_or_else(|fault| panic!("{}", fault.what));
         let mut reader = Reader::new("test", &document.root, format);
-        let node = NodeIdentity { name: "hv1".into(), domain: String::new(), id: NodeId::of("hv1") };
+        let node =
+            NodeIdentity { name: "hv1".into(), domain: String::new(), id: NodeId::of("hv1") };
         config(&mut reader, node);
         reader.asked
     }
 
     #[test]
     fn the_table_has_no_key_that_nobody_reads() {
-        let new = format!("api: {{token: [{{token: x}}]}}\nguest_networking: {{sriov_device: {ITEMS}}}");
-        let old = format!("pvc: {{system: {{configuration: {{networking: {{sriov_device: {ITEMS}}}}}}}}}");
+        let new =
+            format!("api: {{token: [{{token: x}}]}}\nguest_networking: {{sriov_device: {ITEMS}}}");
+        let old = format!(
+            "pvc: {{system: {{configuration: {{networking: {{sriov_device: {ITEMS}}}}}}}}}"
+        );
         let mut read = asked(&new, Format::PvcConf);
         read.extend(asked(&old, Format::PvcnodedYaml));
         // Read before the rest, with the node's name.

@@ -66,7 +66,8 @@ impl Config {
         self.cluster.coordinators.contains(&self.node.name)
     }
 
-    /// The ZooKeeper servers, `host:port` each: the port on which they speak TLS, if that is wanted.
+    /// The ZooKeeper servers, `host:port` each: the port on which they speak TLS, if that is
+    /// wanted.
     pub fn zookeeper_servers(&self) -> Vec<String> {
         let zookeeper = &self.database.zookeeper;
         let port = zookeeper.tls.as_ref().map_or(zookeeper.port, |tls| tls.port);
@@ -105,7 +106,8 @@ impl NodeId {
     /// The number in a short host name.
     pub fn of(name: &str) -> Self {
         let end = name.rfind(|c: char| c.is_ascii_digit()).map_or(0, |last| last + 1);
-        let start = name[..end].rfind(|c: char| !c.is_ascii_digit()).map_or(0, |c| c + char_len(name, c));
+        let start =
+            name[..end].rfind(|c: char| !c.is_ascii_digit()).map_or(0, |c| c + char_len(name, c));
         let digits = &name[start..end];
         let text = if digits.is_empty() { "0" } else { digits };
         Self { text: text.into(), number: text.parse().unwrap_or(u32::MAX) }

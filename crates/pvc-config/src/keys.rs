@@ -1,5 +1,5 @@
-//! Every key of both formats, as data: what the reader accepts, what the checker knows, and what the
-//! reference page (`docs/manual/configuration.md`) says are this one table.
+//! Every key of both formats, as data: what the reader accepts, what the checker knows, and what
+//! the reference page (`docs/manual/configuration.md`) says are this one table.
 //!
 //! `{net}` stands for each of [`NETWORKS`], `[]` for the items of a list of sections.
 
@@ -41,15 +41,16 @@ pub(crate) struct Key {
     pub path: &'static str,
     /// Other spellings in pvc.conf, accepted alike.
     pub aliases: &'static [&'static str],
-    /// Where earlier versions of this program wanted it in pvc.conf and PVC 1.0.3 does not look: read, with a
-    /// warning.
+    /// Where earlier versions of this program wanted it in pvc.conf and PVC 1.0.3 does not look:
+    /// read, with a warning.
     pub former: &'static [&'static str],
     pub old: OldPlace,
     pub kind: Kind,
     pub need: Need,
     /// As it would be written. `{node}` is this node's name.
     pub default: Option<&'static str>,
-    /// The default in standalone mode, where it differs. `{state}/` begins a path in the state directory.
+    /// The default in standalone mode, where it differs. `{state}/` begins a path in the state
+    /// directory.
     pub alone: Option<&'static str>,
     pub about: &'static str,
 }
@@ -135,7 +136,13 @@ pub(crate) const FENCE_ACTIONS: &[&str] = &["migrate", "none"];
 pub(crate) const SELECTORS: &[&str] = &["mem", "memprov", "vcpus", "load", "vms"];
 
 pub(crate) const KEYS: &[Key] = &[
-    key("node", Kind::NodeName, "Name of this node. In pvc.conf it is the short host name.").old_only(),
+    key(
+        "node",
+        Kind::NodeName,
+        "Name of this node. In pvc.conf it is the short host \
+                                 name.",
+    )
+    .old_only(),
     // path
     key("path.plugin_directory", Kind::Directory, "Plugins of the health daemon.")
         .old(&["system.configuration.directories.plugin_directory"])
@@ -164,20 +171,33 @@ pub(crate) const KEYS: &[Key] = &[
         .need(WITH_STORAGE)
         .default("/etc/ceph"),
     // subsystem
-    key(HYPERVISOR, Kind::Flag, "Run VMs here.").old(&["functions.enable_hypervisor"]).default("true"),
+    key(HYPERVISOR, Kind::Flag, "Run VMs here.")
+        .old(&["functions.enable_hypervisor"])
+        .default("true"),
     key(NETWORKING, Kind::Flag, "Manage the networks between the nodes; those of VMs not yet.")
         .old(&["functions.enable_networking"])
         .default("true")
         .alone("false"),
-    key(STORAGE, Kind::Flag, "Manage Ceph. Standalone mode keeps volumes in a directory whatever this says.")
-        .old(&["functions.enable_storage"])
-        .default("true")
-        .alone("false"),
+    key(
+        STORAGE,
+        Kind::Flag,
+        "Manage Ceph. Standalone mode keeps volumes in a directory whatever \
+                              this says.",
+    )
+    .old(&["functions.enable_storage"])
+    .default("true")
+    .alone("false"),
     key(WORKER, Kind::Flag, "Run long jobs here.").default("true"),
     key(API, Kind::Flag, "Serve the API here, if this node is a coordinator.")
         .old(&["functions.enable_api"])
         .default("true"),
-    key("subsystem.enable_prometheus", Kind::Flag, "Offer metrics under `/metrics`.").default("true"),
+    key(
+        "subsystem.enable_prometheus",
+        Kind::Flag,
+        "Offer metrics under \
+                                                    `/metrics`.",
+    )
+    .default("true"),
     // cluster
     key("cluster.name", Kind::Text, "Name of the cluster, shown everywhere.")
         .need(Need::Cluster)
@@ -185,7 +205,8 @@ pub(crate) const KEYS: &[Key] = &[
     key(
         "cluster.all_nodes",
         Kind::NodeNames,
-        "Short names of all nodes; daemons on any other machine refuse to start. If not given, the coordinators.",
+        "Short names of all nodes; daemons on any other machine refuse to start. If not given, the \
+         coordinators.",
     )
     .need(Need::Cluster)
     .alone("[\"{node}\"]"),
@@ -214,9 +235,14 @@ pub(crate) const KEYS: &[Key] = &[
     key("cluster.networks.{net}.ipv4.network_address", Kind::Ipv4, "Address of the network.")
         .old_within("cluster.networks.{net}.network")
         .need(WITH_NETWORKING),
-    key("cluster.networks.{net}.ipv4.netmask", Kind::Netmask, "Its mask, as a prefix length or dotted.")
-        .old_within("cluster.networks.{net}.network")
-        .need(WITH_NETWORKING),
+    key(
+        "cluster.networks.{net}.ipv4.netmask",
+        Kind::Netmask,
+        "Its mask, as a prefix length or \
+                                                               dotted.",
+    )
+    .old_within("cluster.networks.{net}.network")
+    .need(WITH_NETWORKING),
     key("cluster.networks.{net}.network", Kind::Network, "Network and mask.")
         .old_only()
         .need(WITH_NETWORKING),
@@ -243,7 +269,8 @@ pub(crate) const KEYS: &[Key] = &[
     key(
         "cluster.networks.{net}.node_ip_selection",
         Kind::Selection,
-        "This node's address; `by-id` takes the host whose number ends the node's name. It stands beside `ipv4`, not in it.",
+        "This node's address; `by-id` takes the host whose number ends the node's name. It stands \
+         beside `ipv4`, not in it.",
     )
     .former(&["cluster.networks.{net}.ipv4.node_ip_selection"])
     .old_within("system.configuration.networking.{net}.address")
@@ -259,7 +286,8 @@ pub(crate) const KEYS: &[Key] = &[
     key(
         FIREWALL,
         Kind::Flag,
-        "Keep everybody but the nodes off the ports that the nodes have for each other: see the manual (security). Needs `subsystem.enable_networking`.",
+        "Keep everybody but the nodes off the ports that the nodes have for each other: see the \
+         manual (security). Needs `subsystem.enable_networking`.",
     )
     .default("false"),
     key("cluster.firewall.allow", Kind::Sources, "Who else may reach them."),
@@ -270,13 +298,30 @@ pub(crate) const KEYS: &[Key] = &[
     key(
         ZOOKEEPER_PASSWORD,
         Kind::Secret,
-        "With which the cluster's records can be closed to everybody else: see the manual (security). The same on every node.",
+        "With which the cluster's records can be closed to everybody else: see the manual \
+         (security). The same on every node.",
     ),
     key(ZOOKEEPER_TLS, Kind::Flag, "Speak TLS with ZooKeeper.").default("false"),
-    key("database.zookeeper.ssl.port", Kind::Port, "Its `secureClientPort` on the coordinators.").default("2281"),
-    key("database.zookeeper.ssl.authority", Kind::File, "Who signs the certificates of the servers, PEM.")
-        .need(Need::ClusterWith(&[ZOOKEEPER_TLS])),
-    key("database.zookeeper.ssl.certificate", Kind::File, "What this node shows to them, PEM. Needed where they ask for it."),
+    key(
+        "database.zookeeper.ssl.port",
+        Kind::Port,
+        "Its `secureClientPort` on the \
+                                                    coordinators.",
+    )
+    .default("2281"),
+    key(
+        "database.zookeeper.ssl.authority",
+        Kind::File,
+        "Who signs the certificates of the \
+                                                         servers, PEM.",
+    )
+    .need(Need::ClusterWith(&[ZOOKEEPER_TLS])),
+    key(
+        "database.zookeeper.ssl.certificate",
+        Kind::File,
+        "What this node shows to them, PEM. \
+                                                           Needed where they ask for it.",
+    ),
     key("database.zookeeper.ssl.private_key", Kind::File, "Its private key, PEM."),
     key(
         "database.keydb.hostname",
@@ -317,9 +362,13 @@ pub(crate) const KEYS: &[Key] = &[
     key("database.postgres.credentials.api.password", Kind::Secret, "Password for it.")
         .old(&["coordinator.metadata.database.pass"])
         .need(WITH_DATABASE),
-    key("database.postgres.credentials.dns.database", Kind::Text, "Database of the DNS aggregator.")
-        .old(&["coordinator.dns.database.name"])
-        .need(WITH_NETWORKING),
+    key(
+        "database.postgres.credentials.dns.database",
+        Kind::Text,
+        "Database of the DNS aggregator.",
+    )
+    .old(&["coordinator.dns.database.name"])
+    .need(WITH_NETWORKING),
     key("database.postgres.credentials.dns.username", Kind::Text, "User for it.")
         .old(&["coordinator.dns.database.user"])
         .need(WITH_NETWORKING),
@@ -334,7 +383,10 @@ pub(crate) const KEYS: &[Key] = &[
     )
     .default("180"),
     key("timer.keepalive_interval", Kind::Seconds, "Seconds from one keepalive to the next.")
-        .old(&["system.fencing.intervals.keepalive_interval", "system.intervals.keepalive_interval"])
+        .old(&[
+            "system.fencing.intervals.keepalive_interval",
+            "system.intervals.keepalive_interval",
+        ])
         .default("5"),
     key(
         "timer.monitoring_interval",
@@ -379,7 +431,8 @@ pub(crate) const KEYS: &[Key] = &[
     key(
         "fencing.actions.failed_fence",
         Kind::Choice(FENCE_ACTIONS),
-        "What happens to the VMs of a node that could not be fenced. `migrate` has no effect: without a proof they stay down.",
+        "What happens to the VMs of a node that could not be fenced. `migrate` has no effect: \
+         without a proof they stay down.",
     )
     .old(&["system.fencing.actions.failed_fence"])
     .default("none"),
@@ -413,13 +466,15 @@ pub(crate) const KEYS: &[Key] = &[
     key(
         "migration.tls",
         Kind::Flag,
-        "Encrypt guests on their way. QEMU of every node needs its certificates for it (`migrate_tls_x509_cert_dir` in `/etc/libvirt/qemu.conf`).",
+        "Encrypt guests on their way. QEMU of every node needs its certificates for it \
+         (`migrate_tls_x509_cert_dir` in `/etc/libvirt/qemu.conf`).",
     )
     .default("false"),
     key(
         "migration.libvirt_tls",
         Kind::Flag,
-        "Give orders to the libvirt of other nodes over TLS (`qemu+tls`), with certificates on both sides: see the manual (security).",
+        "Give orders to the libvirt of other nodes over TLS (`qemu+tls`), with certificates on \
+         both sides: see the manual (security).",
     )
     .default("false"),
     // logging
@@ -431,9 +486,14 @@ pub(crate) const KEYS: &[Key] = &[
     key("logging.stdout_logging", Kind::Flag, "Log to the standard output, which systemd keeps.")
         .old(&["system.configuration.logging.stdout_logging"])
         .default("false"),
-    key("logging.zookeeper_logging", Kind::Flag, "Keep the last lines in ZooKeeper, for `pvc node log`.")
-        .default("false")
-        .alone("true"),
+    key(
+        "logging.zookeeper_logging",
+        Kind::Flag,
+        "Keep the last lines in ZooKeeper, for `pvc node \
+                                                  log`.",
+    )
+    .default("false")
+    .alone("true"),
     key("logging.log_colours", Kind::Flag, "Colour the lines.")
         .old(&["system.configuration.logging.log_colours"])
         .default("false"),
@@ -441,18 +501,28 @@ pub(crate) const KEYS: &[Key] = &[
         .old(&["system.configuration.logging.log_dates"])
         .default("false")
         .alone("true"),
-    key("logging.log_keepalives", Kind::Flag, "Log each keepalive, and how long it took (`took_ms`, in milliseconds).")
-        .old(&["system.configuration.logging.log_keepalives"])
-        .default("false"),
+    key(
+        "logging.log_keepalives",
+        Kind::Flag,
+        "Log each keepalive, and how long it took \
+                                               (`took_ms`, in milliseconds).",
+    )
+    .old(&["system.configuration.logging.log_keepalives"])
+    .default("false"),
     key("logging.log_cluster_details", Kind::Flag, "With each keepalive, the node's figures.")
         .old(&["system.configuration.logging.log_keepalive_cluster_details"])
         .default("false"),
-    key("logging.log_monitoring_details", Kind::Flag, "With each run of the health plugins, their results.")
-        .old(&[
-            "system.configuration.logging.log_keepalive_plugin_details",
-            "system.configuration.logging.log_keepalive_storage_details",
-        ])
-        .default("false"),
+    key(
+        "logging.log_monitoring_details",
+        Kind::Flag,
+        "With each run of the health plugins, their \
+                                                       results.",
+    )
+    .old(&[
+        "system.configuration.logging.log_keepalive_plugin_details",
+        "system.configuration.logging.log_keepalive_storage_details",
+    ])
+    .default("false"),
     key(
         "logging.console_log_lines",
         Kind::Count { min: 0, unit: "lines" },
@@ -469,22 +539,36 @@ pub(crate) const KEYS: &[Key] = &[
     .default("0")
     .alone("2000"),
     // guest_networking
-    key("guest_networking.bridge_device", Kind::Device, "Device that carries the VLANs of bridged networks.")
-        .old_optional(&["system.configuration.networking.bridge_device"])
-        .need(WITH_NETWORKING),
+    key(
+        "guest_networking.bridge_device",
+        Kind::Device,
+        "Device that carries the VLANs of bridged \
+                                                         networks.",
+    )
+    .old_optional(&["system.configuration.networking.bridge_device"])
+    .need(WITH_NETWORKING),
     key("guest_networking.bridge_mtu", Kind::Mtu, "Largest MTU of a bridged network.")
         .old_optional(&["system.configuration.networking.bridge_mtu"])
         .need(WITH_NETWORKING),
-    key("guest_networking.sriov_enable", Kind::Flag, "Hand out virtual functions of network cards (SR-IOV).")
-        .old(&["system.configuration.networking.sriov_enable"])
-        .default("false"),
-    key("guest_networking.sriov_device[].phy", Kind::Device, "Card whose functions are handed out.")
-        .alias(&["guest_networking.sriov_device[].device"])
-        .old(&[
-            "system.configuration.networking.sriov_device[].phy",
-            "system.configuration.networking.sriov_device[].device",
-        ])
-        .need(Need::Always),
+    key(
+        "guest_networking.sriov_enable",
+        Kind::Flag,
+        "Hand out virtual functions of network cards \
+                                                      (SR-IOV).",
+    )
+    .old(&["system.configuration.networking.sriov_enable"])
+    .default("false"),
+    key(
+        "guest_networking.sriov_device[].phy",
+        Kind::Device,
+        "Card whose functions are handed out.",
+    )
+    .alias(&["guest_networking.sriov_device[].device"])
+    .old(&[
+        "system.configuration.networking.sriov_device[].phy",
+        "system.configuration.networking.sriov_device[].device",
+    ])
+    .need(Need::Always),
     key("guest_networking.sriov_device[].mtu", Kind::Mtu, "Its MTU; unchanged if not given.")
         .old(&["system.configuration.networking.sriov_device[].mtu"]),
     key(
@@ -495,16 +579,31 @@ pub(crate) const KEYS: &[Key] = &[
     .old(&["system.configuration.networking.sriov_device[].vfcount"])
     .need(Need::Always),
     // ceph
-    key("ceph.ceph_config_file", Kind::FileName, "Configuration of Ceph, in `path.ceph_directory`.")
-        .need(WITH_STORAGE)
-        .default("ceph.conf"),
-    key("ceph.ceph_keyring_file", Kind::FileName, "Keyring of its administrator, in `path.ceph_directory`.")
-        .need(WITH_STORAGE)
-        .default("ceph.client.admin.keyring"),
+    key(
+        "ceph.ceph_config_file",
+        Kind::FileName,
+        "Configuration of Ceph, in `path.ceph_directory`.",
+    )
+    .need(WITH_STORAGE)
+    .default("ceph.conf"),
+    key(
+        "ceph.ceph_keyring_file",
+        Kind::FileName,
+        "Keyring of its administrator, in \
+                                                   `path.ceph_directory`.",
+    )
+    .need(WITH_STORAGE)
+    .default("ceph.client.admin.keyring"),
     key("ceph.monitor_port", Kind::Port, "Port of the monitors, as VMs are told.")
         .need(WITH_STORAGE)
         .default("6789"),
-    key("ceph.secret_uuid", Kind::Uuid, "libvirt's secret with the key for RBD.").need(WITH_STORAGE),
+    key(
+        "ceph.secret_uuid",
+        Kind::Uuid,
+        "libvirt's secret with the key for \
+                                         RBD.",
+    )
+    .need(WITH_STORAGE),
     key(
         "ceph.monitor_hosts",
         Kind::Hosts,
@@ -514,7 +613,8 @@ pub(crate) const KEYS: &[Key] = &[
     key(
         "api.listen.address",
         Kind::Address,
-        "Where the API listens besides the loopback, usually the upstream network's floating address.",
+        "Where the API listens besides the loopback, usually the upstream network's floating \
+         address.",
     )
     .need(Need::ClusterWith(&[API]))
     .default("127.0.0.1"),
@@ -522,26 +622,36 @@ pub(crate) const KEYS: &[Key] = &[
     key(
         "api.listen.names",
         Kind::Hosts,
-        "Names by which clients without a token may reach the API over plain HTTP, beside those of the nodes (PVC 1.0 does not know this key).",
+        "Names by which clients without a token may reach the API over plain HTTP, beside those of \
+         the nodes (PVC 1.0 does not know this key).",
     ),
     key(
         "api.refuse_memory_overcommit",
         Kind::Flag,
-        "Refuse to start a VM when its node has not the memory for all VMs that are to run there; otherwise it is said and done (PVC 1.0 does not know this key).",
+        "Refuse to start a VM when its node has not the memory for all VMs that are to run there; \
+         otherwise it is said and done (PVC 1.0 does not know this key).",
     )
     .default("false"),
     key(
         "api.authentication.enabled",
         Kind::Flag,
-        "Ask for a token. In standalone mode a token is always asked for; where none is set, the daemon makes one.",
+        "Ask for a token. In standalone mode a token is always asked for; where none is set, the \
+         daemon makes one.",
     )
     .default("false"),
     key(
         "api.authentication.secret_key",
         Kind::Secret,
-        "Signed the sessions of browsers. Without effect: sessions are random and kept by the API that made them.",
+        "Signed the sessions of browsers. Without effect: sessions are random and kept by the API \
+         that made them.",
     ),
-    key("api.authentication.source", Kind::Choice(&["token"]), "Where accounts come from.").default("token"),
+    key(
+        "api.authentication.source",
+        Kind::Choice(&["token"]),
+        "Where accounts come \
+                                                                from.",
+    )
+    .default("token"),
     key("api.token[].description", Kind::Text, "Who has it.").default("\"\""),
     key("api.token[].token", Kind::Secret, "What clients send as `X-Api-Key`.").need(Need::Always),
     key(TLS, Kind::Flag, "Serve HTTPS.").default("false"),
@@ -549,16 +659,27 @@ pub(crate) const KEYS: &[Key] = &[
     key("api.ssl.private_key", Kind::File, "Its private key, PEM.").need(Need::With(TLS)),
     // jobs
     key("autobackup", Kind::Section, "Scheduled backups; none if empty or absent."),
-    key("automirror", Kind::Section, "Scheduled mirrors to another cluster; none if empty or absent."),
+    key(
+        "automirror",
+        Kind::Section,
+        "Scheduled mirrors to another cluster; none if empty or \
+                                      absent.",
+    ),
     // standalone
     key(
         "standalone.state_directory",
         Kind::Directory,
-        "Where standalone mode keeps everything. If not given, what `PVC_STATE` says, else `/var/lib/pvc`.",
+        "Where standalone mode keeps everything. If not given, what `PVC_STATE` says, else \
+         `/var/lib/pvc`.",
     ),
     key("standalone.volume_directory", Kind::Directory, "Where standalone mode keeps volumes.")
         .alone("{state}/volumes"),
-    key("standalone.libvirt_uri", Kind::Text, "Which libvirt to use; this machine's own if not given."),
+    key(
+        "standalone.libvirt_uri",
+        Kind::Text,
+        "Which libvirt to use; this machine's own if not \
+                                               given.",
+    ),
 ];
 
 /// The sections and lists that mean something by being there, besides those that keys are in.
@@ -568,7 +689,9 @@ pub(crate) const OLD_SRIOV_DEVICES: &str = "system.configuration.networking.srio
 pub(crate) const TOKENS: &str = "api.token";
 
 pub(crate) fn find(path: &str) -> &'static Key {
-    KEYS.iter().find(|key| key.path == path).expect("every key that the code asks for is in the table")
+    KEYS.iter()
+        .find(|key| key.path == path)
+        .expect("every key that the code asks for is in the table")
 }
 
 /// The name in the middle of a path or the number of an item, for the keys that need one.

@@ -104,14 +104,20 @@ impl Kind {
             Kind::Mtu => "a whole number of bytes from 68 to 65535",
             Kind::Port => "a port number from 1 to 65535",
             Kind::Seconds => "a whole number of seconds (1 or more)",
-            Kind::Count { min, unit } => return format!("a whole number of {unit} ({min} or more)"),
+            Kind::Count { min, unit } => {
+                return format!("a whole number of {unit} ({min} or more)");
+            }
             Kind::Address => "an IP address",
             Kind::Ipv4 => "an IPv4 address",
             Kind::Network => "an IPv4 network with its mask, like `10.0.0.0/24`",
-            Kind::AddressInNetwork => "an IPv4 address with its network's mask, like `10.0.0.250/24`",
+            Kind::AddressInNetwork => {
+                "an IPv4 address with its network's mask, like `10.0.0.250/24`"
+            }
             Kind::Netmask => "a prefix length from 1 to 32, or a netmask like `255.255.255.0`",
             Kind::Selection => "`by-id` or an IPv4 address without mask",
-            Kind::OldSelection => "`by-id`, `None`, or an IPv4 address with its mask, like `10.0.0.1/24`",
+            Kind::OldSelection => {
+                "`by-id`, `None`, or an IPv4 address with its mask, like `10.0.0.1/24`"
+            }
             Kind::Choice(choices) => return one_of(choices),
             Kind::NodeNames => "a list of short host names",
             Kind::Hosts => "a list of host names or addresses",
@@ -171,7 +177,9 @@ impl Kind {
             Kind::Choice(choices) => choice(text, choices),
             Kind::Uuid => uuid(text).map(Value::Text),
             Kind::Secret => Ok(Value::Secret(Secret::new(text))),
-            Kind::NodeNames | Kind::Hosts | Kind::Sources | Kind::Section => Err(Mismatch::default()),
+            Kind::NodeNames | Kind::Hosts | Kind::Sources | Kind::Section => {
+                Err(Mismatch::default())
+            }
         }
     }
 }
@@ -183,9 +191,13 @@ const MAX_SECONDS: u64 = 366 * 24 * 3600;
 pub(crate) fn describe(node: &Node, secret: bool) -> String {
     match &node.data {
         _ if node.is_null() => "is empty".into(),
-        Data::Scalar(scalar) if secret => format!("is text of {} characters", scalar.text.chars().count()),
+        Data::Scalar(scalar) if secret => {
+            format!("is text of {} characters", scalar.text.chars().count())
+        }
         Data::Scalar(scalar) if scalar.text.is_empty() => "is empty text".into(),
-        Data::Scalar(scalar) if scalar.quoted => format!("is the text `\"{}\"`", shown(&scalar.text)),
+        Data::Scalar(scalar) if scalar.quoted => {
+            format!("is the text `\"{}\"`", shown(&scalar.text))
+        }
         Data::Scalar(scalar) => format!("is `{}`", shown(&scalar.text)),
         Data::List(items) => match items.len() {
             1 => "is a list of 1 item".into(),
@@ -196,8 +208,11 @@ pub(crate) fn describe(node: &Node, secret: bool) -> String {
 }
 
 pub(crate) fn shown(text: &str) -> String {
-    let mut shown: String =
-        text.chars().take(SHOWN_CHARS).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
+    let mut shown: String = text
+        .chars()
+        .take(SHOWN_CHARS)
+        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
+        .collect();
     if text.chars().nth(SHOWN_CHARS).is_some() {
         shown.push('…');
     }
@@ -220,7 +235,8 @@ fn flag(scalar: &Scalar) -> Read<bool> {
     let bare = Scalar { text: scalar.text.clone(), quoted: false };
     match bare.flag() {
         Some(flag) => Err(Mismatch::hint(format!(
-            "write {flag} without quotes: in quotes it is text, which the original PVC takes for true"
+            "write {flag} without quotes: in quotes it is text, which the original PVC takes for \
+             true"
         ))),
         None => Err(Mismatch::default()),
     }
@@ -242,7 +258,8 @@ fn number(text: &str, min: u64, max: u64) -> Read<u64> {
         };
         let decimal = if decimal.is_empty() { "0" } else { decimal };
         return Err(Mismatch::hint(format!(
-            "numbers that begin with 0 are octal{meaning}, which is seldom wanted: write {decimal} for the decimal number"
+            "numbers that begin with 0 are octal{meaning}, which is seldom wanted: write {decimal} \
+             for the decimal number"
         )));
     }
     let plain = digits.replace('_', "");
@@ -262,9 +279,9 @@ fn number_hint(text: &str) -> Mismatch {
     let digits: String = text.chars().take_while(char::is_ascii_digit).collect();
     match text[digits.len()..].chars().next() {
         _ if digits.is_empty() => Mismatch::default(),
-        Some(':') => {
-            Mismatch::hint("a number with colons counts by sixties in YAML 1.1: write a plain number")
-        }
+        Some(':') => Mismatch::hint(
+            "a number with colons counts by sixties in YAML 1.1: write a plain number",
+        ),
         Some('.') => Mismatch::hint(format!("write it without a fraction, for example {digits}")),
         Some(_) => Mismatch::hint(format!("write the number alone, without a unit: {digits}")),
         None => Mismatch::hint("the number is too large"),
@@ -275,7 +292,9 @@ fn list<T>(node: &Node, item: fn(&str) -> Read<T>) -> Read<Vec<T>> {
     let items = match &node.data {
         Data::List(items) => items,
         Data::Scalar(_) => {
-            return Err(Mismatch::hint("write each on a line of its own, after a hyphen: `- name`"));
+            return Err(Mismatch::hint(
+                "write each on a line of its own, after a hyphen: `- name`",
+            ));
         }
         Data::Map(_) => return Err(Mismatch::default()),
     };
@@ -287,8 +306,10 @@ fn list<T>(node: &Node, item: fn(&str) -> Read<T>) -> Read<Vec<T>> {
                 found: Some(format!("has an item {} that {}", index + 1, describe(node, false))),
                 ..mismatch
             };
-            let scalar =
-                node.scalar().filter(|_| !node.is_null()).ok_or_else(|| wrong(Mismatch::default()))?;
+            let scalar = node
+                .scalar()
+                .filter(|_| !node.is_null())
+                .ok_or_else(|| wrong(Mismatch::default()))?;
             item(&scalar.text).map_err(wrong)
         })
         .collect()
@@ -406,10 +427,9 @@ fn with_mask(text: &str) -> Read<Ipv4Net> {
 
 fn netmask(text: &str) -> Read<u8> {
     if let Ok(mask) = text.parse::<Ipv4Addr>() {
-        return ipnet::ipv4_mask_to_prefix(mask)
-            .ok()
-            .filter(|prefix| *prefix > 0)
-            .ok_or_else(|| Mismatch::hint("a netmask is ones followed by zeros, like `255.255.255.0`"));
+        return ipnet::ipv4_mask_to_prefix(mask).ok().filter(|prefix| *prefix > 0).ok_or_else(
+            || Mismatch::hint("a netmask is ones followed by zeros, like `255.255.255.0`"),
+        );
     }
     let text = text.strip_prefix('/').unwrap_or(text);
     number(text, 1, 32).map(|prefix| u8::try_from(prefix).expect("at most 32"))
@@ -436,7 +456,9 @@ fn old_selection(text: &str) -> Read<Value> {
 /// A single address stands for itself alone.
 fn source(text: &str) -> Read<IpNet> {
     let address = text.parse::<IpAddr>().map(IpNet::from);
-    address.or_else(|_| text.parse::<IpNet>().map(|net| net.trunc())).map_err(|_| Mismatch::default())
+    address
+        .or_else(|_| text.parse::<IpNet>().map(|net| net.trunc()))
+        .map_err(|_| Mismatch::default())
 }
 
 fn choice(text: &str, choices: &'static [&'static str]) -> Read<Value> {
@@ -453,10 +475,15 @@ fn uuid(text: &str) -> Read<String> {
     let groups: Vec<_> = text.split('-').collect();
     let lengths: Vec<_> = groups.iter().map(|group| group.len()).collect();
     let hex = groups.iter().all(|group| group.chars().all(|c| c.is_ascii_hexdigit()));
-    if hex && lengths == [8, 4, 4, 4, 12] { Ok(text.to_ascii_lowercase()) } else { Err(Mismatch::default()) }
+    if hex && lengths == [8, 4, 4, 4, 12] {
+        Ok(text.to_ascii_lowercase())
+    } else {
+        Err(Mismatch::default())
+    }
 }
 
-/// A Rust type that holds one of the values; `None` would mean that the table and the code disagree.
+/// A Rust type that holds one of the values; `None` would mean that the table and the code
+/// disagree.
 pub(crate) trait Typed: Sized {
     fn typed(value: Value) -> Option<Self>;
 }

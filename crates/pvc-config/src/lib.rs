@@ -1,13 +1,13 @@
 //! Both configuration formats into one typed value, every mistake at once.
 //!
 //! [`Config::read`] takes a `pvc.conf` or an older `pvcnoded.yaml` and tells which it is from its
-//! content. What each key is called, may be and defaults to is the table in `keys`; the reference page
-//! `docs/manual/configuration.md` is made from the same table.
+//! content. What each key is called, may be and defaults to is the table in `keys`; the reference
+//! page `docs/manual/configuration.md` is made from the same table.
 //!
-//! Three rules hold for mistakes. All are reported, not only the first. An unknown key is an error if
-//! it is clearly a slip of a known one (at most two letters away), and a warning otherwise, because
-//! other tools keep keys of their own in these files. And no message and no `Debug` output ever holds
-//! the text of a secret.
+//! Three rules hold for mistakes. All are reported, not only the first. An unknown key is an error
+//! if it is clearly a slip of a known one (at most two letters away), and a warning otherwise,
+//! because other tools keep keys of their own in these files. And no message and no `Debug` output
+//! ever holds the text of a secret.
 
 #![forbid(unsafe_code)]
 

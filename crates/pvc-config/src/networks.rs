@@ -15,7 +15,8 @@ const MTU: &str = "cluster.networks.{net}.mtu";
 const GATEWAY: &str = "cluster.networks.{net}.ipv4.gateway_address";
 
 /// What helps a node to an address of its own that has none by its number.
-const NUMBER_IT: &str = "let the node's name end with its number, as in `hostnamectl hostname NAME1`, or write its address in place of `by-id`";
+const NUMBER_IT: &str = "let the node's name end with its number, as in `hostnamectl hostname \
+                         NAME1`, or write its address in place of `by-id`";
 
 /// The keys that the two formats have in different shapes.
 struct Shape {
@@ -36,8 +37,8 @@ const OLD: Shape = Shape {
     selection: "system.configuration.networking.{net}.address",
 };
 
-/// The networks, if networking is on or all three are described. `node` is this one, if it is a node of the
-/// cluster; any other machine has no addresses on them.
+/// The networks, if networking is on or all three are described. `node` is this one, if it is a
+/// node of the cluster; any other machine has no addresses on them.
 pub(crate) fn read(
     reader: &mut Reader<'_>,
     node: Option<&NodeIdentity>,
@@ -51,7 +52,8 @@ pub(crate) fn read(
     Some(Networks { upstream: upstream?, cluster: cluster?, storage: storage? })
 }
 
-/// The domain of the storage network, which names the Ceph monitors even where PVC manages no networks.
+/// The domain of the storage network, which names the Ceph monitors even where PVC manages no
+/// networks.
 pub(crate) fn storage_domain(reader: &mut Reader<'_>) -> Option<String> {
     reader.get_at(DOMAIN, At { net: "storage", item: 0 })
 }
@@ -70,7 +72,8 @@ fn network(reader: &mut Reader<'_>, at: At, node: Option<&NodeIdentity>) -> Opti
     let network = range(reader, at);
     let floating = floating(reader, at, network);
     let gateway = gateway(reader, at, network);
-    let selection: Option<(AddressSelection, Option<u8>)> = reader.get_at(shape(reader).selection, at);
+    let selection: Option<(AddressSelection, Option<u8>)> =
+        reader.get_at(shape(reader).selection, at);
     let address = match (network, selection, node) {
         (Some(network), Some((selection, mask)), Some(node)) => {
             own_address(reader, at, network, selection, mask, &node.id)
@@ -100,7 +103,11 @@ fn range(reader: &mut Reader<'_>, at: At) -> Option<Ipv4Net> {
     let prefix: Option<u8> = reader.get_at("cluster.networks.{net}.ipv4.netmask", at);
     let network = Ipv4Net::new(address?, prefix?).ok()?;
     if network.addr() != network.network() {
-        let found = format!("is `{}`, which is a host of the network `{}`", network.addr(), network.trunc());
+        let found = format!(
+            "is `{}`, which is a host of the network `{}`",
+            network.addr(),
+            network.trunc()
+        );
         let hint = format!("write `{}`, or check the netmask", network.network());
         reader.error_at(NEW.network, at, found, "the address of the network itself", &hint);
         return None;
@@ -157,8 +164,10 @@ fn own_address(
                 address
             }
             None => {
-                let found = format!("is `by-id`, and the network `{network}` has no host number {id}");
-                let hint = "the number ends the node's name: give the node another name, an address in place of `by-id`, or a larger network";
+                let found =
+                    format!("is `by-id`, and the network `{network}` has no host number {id}");
+                let hint = "the number ends the node's name: give the node another name, an \
+                            address in place of `by-id`, or a larger network";
                 reader.error_at(path, at, found, "", hint);
                 return None;
             }
@@ -167,22 +176,25 @@ fn own_address(
     Ipv4Net::new(address, network.prefix_len()).ok()
 }
 
-/// The addresses that the nodes of the cluster have, the floating ones too, and the networks that are let in whole
-/// because the file does not know who is in them: nodes choose their addresses there, or the older format is used,
-/// which lists no nodes but coordinators.
+/// The addresses that the nodes of the cluster have, the floating ones too, and the networks that
+/// are let in whole because the file does not know who is in them: nodes choose their addresses
+/// there, or the older format is used, which lists no nodes but coordinators.
 pub(crate) fn node_addresses(
     format: Format,
     networks: &Networks,
     all_nodes: &[String],
 ) -> (BTreeSet<Ipv4Net>, Vec<String>) {
     let (mut addresses, mut whole) = (BTreeSet::new(), Vec::new());
-    for (name, network) in
-        [("upstream", &networks.upstream), ("cluster", &networks.cluster), ("storage", &networks.storage)]
-    {
+    for (name, network) in [
+        ("upstream", &networks.upstream),
+        ("cluster", &networks.cluster),
+        ("storage", &networks.storage),
+    ] {
         if format == Format::PvcConf && network.selection == AddressSelection::ById {
             let numbers = all_nodes.iter().map(|name| NodeId::of(name).number);
-            addresses
-                .extend(numbers.filter_map(|number| host_by_id(network.network, number)).map(Ipv4Net::from));
+            addresses.extend(
+                numbers.filter_map(|number| host_by_id(network.network, number)).map(Ipv4Net::from),
+            );
             addresses.insert(network.floating.addr().into());
         } else {
             addresses.insert(network.network);
@@ -195,7 +207,8 @@ pub(crate) fn node_addresses(
 fn warn_of_no_id(reader: &mut Reader<'_>, path: &str, at: At, id: &NodeId, address: Ipv4Addr) {
     if id.number == 0 {
         let found = format!(
-            "is `by-id`, and the node's name ends with no number: it gets the last address, {address}"
+            "is `by-id`, and the node's name ends with no number: it gets the last address, \
+             {address}"
         );
         reader.warn_at(path, at, found, NUMBER_IT);
     }
@@ -250,7 +263,9 @@ fn check_distinct(
     if let Some(floating) = floating.filter(|floating| Some(*floating) == own) {
         taken_by_floating(reader, at, floating, "this node's own address", number_it);
     }
-    if let Some(gateway) = gateway.filter(|gateway| Some(*gateway) == floating || Some(*gateway) == own) {
+    if let Some(gateway) =
+        gateway.filter(|gateway| Some(*gateway) == floating || Some(*gateway) == own)
+    {
         let is_own = Some(gateway) == own;
         let whose = if is_own { "this node's own address" } else { "the floating address" };
         taken_by_gateway(reader, at, gateway, whose, if is_own { number_it } else { "" });
@@ -273,8 +288,8 @@ fn taken_by_gateway(reader: &mut Reader<'_>, at: At, gateway: Ipv4Addr, whose: &
     );
 }
 
-/// Refuses floating addresses and gateways that are the address of a node: of another one, or this one's on
-/// another of the networks where two are one.
+/// Refuses floating addresses and gateways that are the address of a node: of another one, or this
+/// one's on another of the networks where two are one.
 fn check_others(
     reader: &mut Reader<'_>,
     networks: &[Option<ClusterNetwork>; 3],
@@ -298,7 +313,8 @@ fn check_others(
     }
 }
 
-/// Whose `address` is, and what helps if that is not obvious; this node's own on `net` is not looked at.
+/// Whose `address` is, and what helps if that is not obvious; this node's own on `net` is not
+/// looked at.
 fn holder(
     address: Ipv4Addr,
     net: &str,
@@ -333,28 +349,42 @@ fn check_pairs(reader: &mut Reader<'_>, networks: &[Option<ClusterNetwork>; 3]) 
         && upstream.device == storage.device
         && upstream.device != cluster.device
     {
-        let found = format!("is `{}`, as for `upstream`, while `cluster` has another", storage.device);
-        let hint = "daemons of the original PVC cannot bridge one device twice: give each network its own, or all one";
+        let found =
+            format!("is `{}`, as for `upstream`, while `cluster` has another", storage.device);
+        let hint = "daemons of the original PVC cannot bridge one device twice: give each network \
+                    its own, or all one";
         reader.warn_at(DEVICE, At { net: "storage", item: 0 }, found, hint);
     }
 }
 
-fn check_pair(reader: &mut Reader<'_>, at: At, other: &str, a: &ClusterNetwork, b: &ClusterNetwork) {
+fn check_pair(
+    reader: &mut Reader<'_>,
+    at: At,
+    other: &str,
+    a: &ClusterNetwork,
+    b: &ClusterNetwork,
+) {
     let same_device = a.device == b.device;
     let overlap = a.network.contains(&b.network) || b.network.contains(&a.network);
     if overlap && !(same_device && a.network == b.network) {
-        let found = format!("is `{}`, which overlaps the network `{}` of `{other}`", b.network, a.network);
+        let found =
+            format!("is `{}`, which overlaps the network `{}` of `{other}`", b.network, a.network);
         let hint = "use separate networks, or the same network on the same device";
         reader.error_at(shape(reader).network, at, found, "", hint);
     }
     if same_device && a.mtu != b.mtu {
-        let found = format!("is {}, and `{other}` sets {} on the same device `{}`", b.mtu, a.mtu, b.device);
+        let found =
+            format!("is {}, and `{other}` sets {} on the same device `{}`", b.mtu, a.mtu, b.device);
         reader.warn_at(MTU, at, found, "use one MTU for networks that share a device");
     }
 }
 
 /// Warns of nodes whose names end in the same number, which `by-id` gives the same address.
-fn check_ids(reader: &mut Reader<'_>, networks: &[Option<ClusterNetwork>; 3], all_nodes: &[String]) {
+fn check_ids(
+    reader: &mut Reader<'_>,
+    networks: &[Option<ClusterNetwork>; 3],
+    all_nodes: &[String],
+) {
     let by_id = |network: &Option<ClusterNetwork>| {
         network.as_ref().is_some_and(|network| network.selection == AddressSelection::ById)
     };
@@ -369,7 +399,8 @@ fn check_ids(reader: &mut Reader<'_>, networks: &[Option<ClusterNetwork>; 3], al
             all_nodes[..index].iter().find(|other| *other != name && NodeId::of(other).number == id)
         {
             let found = format!("is `by-id`, which gives `{other}` and `{name}` the same address");
-            let hint = "their names end in the same number: rename one, or give each an address of its own";
+            let hint = "their names end in the same number: rename one, or give each an address of \
+                        its own";
             reader.warn_at(shape(reader).selection, At { net, item: 0 }, found, hint);
         }
     }
@@ -393,7 +424,8 @@ mod tests {
             ("10.0.0.0/8", u32::MAX, None),
         ];
         for (network, id, host) in cases {
-            let found = host_by_id(network.parse().expect(network), id).map(|host| host.to_string());
+            let found =
+                host_by_id(network.parse().expect(network), id).map(|host| host.to_string());
             assert_eq!(found.as_deref(), host, "{network} {id}");
         }
     }

@@ -1,4 +1,5 @@
-//! One file for PVC 1.0.3 and for this one: what it wrote is read here, and what we ship is read there.
+//! One file for PVC 1.0.3 and for this one: what it wrote is read here, and what we ship is read
+//! there.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +14,8 @@ const MORE_KEYS: &str = include_str!("../tests/original/more-keys.txt");
 const SAMPLE: &str = include_str!("../../../packaging/config/pvc.conf");
 const LAB: &str = include_str!("../../../lab/node/files/etc/pvc/pvc.conf");
 
-/// What a file of ours says besides. PVC 1.0.3 looks up the keys that it knows and passes over others.
+/// What a file of ours says besides. PVC 1.0.3 looks up the keys that it knows and passes over
+/// others.
 const OURS: [&str; 1] = ["cluster.firewall.enabled"];
 
 /// A key of PVC 1.0.3.
@@ -80,16 +82,18 @@ fn a_file_with_every_key_of_the_original_is_taken_as_it_is() {
         known(&[KEYS]).into_iter().map(|(path, known)| (path.to_owned(), known.kind)).collect();
     assert_eq!(written, all, "the file has each key of the original, with its type, and no other");
 
-    let config = Config::parse(ORIGINAL, "pvc.conf", "node2.example.com").unwrap_or_else(|e| panic!("{e}"));
+    let config =
+        Config::parse(ORIGINAL, "pvc.conf", "node2.example.com").unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(config.warnings, [], "no key is ignored");
 }
 
 #[test]
 fn what_a_file_of_the_original_says_holds() {
-    let config = Config::parse(ORIGINAL, "pvc.conf", "node2.example.com").unwrap_or_else(|e| panic!("{e}"));
+    let config =
+        Config::parse(ORIGINAL, "pvc.conf", "node2.example.com").unwrap_or_else(|e| panic!("{e}"));
     let networks = config.networks.expect("networking is on");
-    let own =
-        [&networks.upstream, &networks.cluster, &networks.storage].map(|network| network.address.unwrap());
+    let own = [&networks.upstream, &networks.cluster, &networks.storage]
+        .map(|network| network.address.unwrap());
     assert_eq!(own.map(|own| own.to_string()), ["192.0.2.12/24", "10.0.1.2/24", "10.0.2.2/24"]);
     assert_eq!(networks.storage.selection, AddressSelection::ById);
     assert_eq!(networks.storage.device, "bond1");
@@ -114,12 +118,22 @@ fn a_file_of_ours_is_read_by_the_original_as_well() {
         let found = found(&text);
         for (path, kind) in found.iter().filter(|(path, _)| !OURS.contains(&path.as_str())) {
             let there = known.get(path.as_str()).map(|known| known.kind);
-            assert_eq!(there, Some(*kind), "{name}: `{path}`, as the original knows it and as it is");
+            assert_eq!(
+                there,
+                Some(*kind),
+                "{name}: `{path}`, as the original knows it and as it is"
+            );
         }
         for (path, known) in &known {
-            assert!(!known.required || found.contains_key(*path), "{name}: the original needs `{path}`");
+            assert!(
+                !known.required || found.contains_key(*path),
+                "{name}: the original needs `{path}`"
+            );
         }
-        assert!(Config::parse(&text, "pvc.conf", "hv1").is_ok() || name.starts_with("packaging"), "{name}");
+        assert!(
+            Config::parse(&text, "pvc.conf", "hv1").is_ok() || name.starts_with("packaging"),
+            "{name}"
+        );
     }
 }
 
@@ -127,11 +141,16 @@ fn a_file_of_ours_is_read_by_the_original_as_well() {
 fn where_earlier_versions_had_a_key_it_is_read_with_a_warning() {
     let beside = "      node_ip_selection: by-id\n    storage:";
     let within = "        node_ip_selection: by-id\n    storage:";
-    assert!(SAMPLE.contains("      node_ip_selection: by-id\n    # Ceph's replication.\n    storage:"));
+    assert!(
+        SAMPLE.contains("      node_ip_selection: by-id\n    # Ceph's replication.\n    storage:")
+    );
     let text = SAMPLE.replace("    # Ceph's replication.\n", "").replace(beside, within);
-    let config = Config::parse(&text, "pvc.conf", "pvchv2").unwrap_or_else(|errors| panic!("{errors}"));
+    let config =
+        Config::parse(&text, "pvc.conf", "pvchv2").unwrap_or_else(|errors| panic!("{errors}"));
     assert_eq!(config.networks.unwrap().cluster.address.unwrap().to_string(), "10.1.0.2/24");
-    let [warning] = config.warnings.as_slice() else { panic!("one warning: {:?}", config.warnings) };
+    let [warning] = config.warnings.as_slice() else {
+        panic!("one warning: {:?}", config.warnings)
+    };
     let said = warning.to_string();
     assert!(
         said.contains("`cluster.networks.cluster.ipv4.node_ip_selection` is read here for now"),

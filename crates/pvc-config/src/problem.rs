@@ -33,8 +33,11 @@ impl Problem {
     /// The mistake in one clause, without its place and hint.
     pub fn message(&self) -> String {
         let key = self.key.as_ref().map(|key| format!("`{key}` ")).unwrap_or_default();
-        let allowed =
-            self.allowed.as_ref().map(|allowed| format!(", expected {allowed}")).unwrap_or_default();
+        let allowed = self
+            .allowed
+            .as_ref()
+            .map(|allowed| format!(", expected {allowed}"))
+            .unwrap_or_default();
         format!("{key}{}{allowed}", self.found)
     }
 
@@ -100,8 +103,12 @@ pub fn render<'p>(problems: impl IntoIterator<Item = &'p Problem>) -> String {
 }
 
 /// The known word that `word` most likely stands for, if it is clearly a slip: at most two letters
-/// added, dropped, changed or swapped, and fewer in short words, where two letters are another word.
-pub(crate) fn misspelling<'k>(word: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
+/// added, dropped, changed or swapped, and fewer in short words, where two letters are another
+/// word.
+pub(crate) fn misspelling<'k>(
+    word: &str,
+    known: impl IntoIterator<Item = &'k str>,
+) -> Option<&'k str> {
     let plain = |text: &str| text.to_lowercase().replace(['-', ' '], "_");
     let word = plain(word);
     known
@@ -125,8 +132,9 @@ fn distance(a: &str, b: &str) -> usize {
                 (0, n) | (n, 0) => n,
                 (i, j) => {
                     let changed = usize::from(a[i - 1] != b[j - 1]);
-                    let mut best =
-                        (rows[i - 1][j] + 1).min(rows[i][j - 1] + 1).min(rows[i - 1][j - 1] + changed);
+                    let mut best = (rows[i - 1][j] + 1)
+                        .min(rows[i][j - 1] + 1)
+                        .min(rows[i - 1][j - 1] + changed);
                     if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
                         best = best.min(rows[i - 2][j - 2] + 1);
                     }
@@ -145,7 +153,9 @@ mod tests {
     #[test]
     fn a_slip_of_one_or_two_letters_is_recognised() {
         let known = ["keepalive_interval", "monitoring_interval", "mtu"];
-        for word in ["keepalive_intervall", "kepalive_interval", "keepalive-interval", "Keepalive_Interval"] {
+        for word in
+            ["keepalive_intervall", "kepalive_interval", "keepalive-interval", "Keepalive_Interval"]
+        {
             assert_eq!(misspelling(word, known), Some("keepalive_interval"), "{word}");
         }
         assert_eq!(misspelling("mut", known), Some("mtu"));

@@ -65,8 +65,8 @@ impl<'d> Reader<'d> {
         }
     }
 
-    /// The key's value or its default. `None` if it has neither, or if what is there is wrong, which
-    /// is then noted.
+    /// The key's value or its default. `None` if it has neither, or if what is there is wrong,
+    /// which is then noted.
     pub fn get<T: Typed>(&mut self, path: &str) -> Option<T> {
         self.get_at(path, At::default())
     }
@@ -142,7 +142,10 @@ impl<'d> Reader<'d> {
         }
     }
 
-    fn needed_while<'f>(&self, flags: impl IntoIterator<Item = &'f &'static str>) -> Option<String> {
+    fn needed_while<'f>(
+        &self,
+        flags: impl IntoIterator<Item = &'f &'static str>,
+    ) -> Option<String> {
         let flags: Vec<_> = flags.into_iter().map(|flag| self.shown(flag, At::default())).collect();
         let flags: Vec<_> = flags.iter().map(String::as_str).collect();
         (!flags.is_empty()).then(|| format!("needed while {} is on", kind::one_of(&flags)))
@@ -250,7 +253,13 @@ impl<'d> Reader<'d> {
             let path = at.fill(&path);
             match walk_with_key(self.document, &path) {
                 Ok((node, place)) => {
-                    return Spot { shown: path, place, node: Some(node), blocked: false, absent: None };
+                    return Spot {
+                        shown: path,
+                        place,
+                        node: Some(node),
+                        blocked: false,
+                        absent: None,
+                    };
                 }
                 Err(near) => missing = missing.or(Some((path, near))),
             }
@@ -262,7 +271,14 @@ impl<'d> Reader<'d> {
     }
 
     /// Notes an error about a key that was read without one.
-    pub fn error_at(&mut self, path: &str, at: At, found: impl Into<String>, allowed: &str, hint: &str) {
+    pub fn error_at(
+        &mut self,
+        path: &str,
+        at: At,
+        found: impl Into<String>,
+        allowed: &str,
+        hint: &str,
+    ) {
         let spot = self.spot(keys::find(path), at);
         let hint = Some(hint.to_owned()).filter(|hint| !hint.is_empty());
         let allowed = Some(allowed.to_owned()).filter(|allowed| !allowed.is_empty());
@@ -271,7 +287,14 @@ impl<'d> Reader<'d> {
 
     pub fn warn_at(&mut self, path: &str, at: At, found: impl Into<String>, hint: &str) {
         let spot = self.spot(keys::find(path), at);
-        self.push(Severity::Warning, spot.place, Some(spot.shown), found, None, Some(hint.to_owned()));
+        self.push(
+            Severity::Warning,
+            spot.place,
+            Some(spot.shown),
+            found,
+            None,
+            Some(hint.to_owned()),
+        );
     }
 
     pub fn push(
@@ -318,12 +341,16 @@ impl<'d> Reader<'d> {
                     let path = format!("{path}[{index}]");
                     match &item.data {
                         Data::Map(_) => self.survey_section(item, known, &path),
-                        Data::Scalar(_) | Data::List(_) => self.not_a_section(item, item.place, known, &path),
+                        Data::Scalar(_) | Data::List(_) => {
+                            self.not_a_section(item, item.place, known, &path)
+                        }
                     }
                 }
             }
             Data::Map(_) if !known.list => self.survey_section(node, known, path),
-            Data::Scalar(_) | Data::List(_) | Data::Map(_) => self.not_a_section(node, place, known, path),
+            Data::Scalar(_) | Data::List(_) | Data::Map(_) => {
+                self.not_a_section(node, place, known, path)
+            }
         }
     }
 
@@ -356,7 +383,8 @@ impl<'d> Reader<'d> {
     }
 
     fn unknown_key(&mut self, section: &Node, entry: &yaml::Entry, known: &Known, path: &str) {
-        let absent = known.children.keys().map(String::as_str).filter(|name| section.entry(name).is_none());
+        let absent =
+            known.children.keys().map(String::as_str).filter(|name| section.entry(name).is_none());
         if let Some(name) = misspelling(&entry.key, absent) {
             let hint = format!("did you mean `{name}`?");
             let section = path.strip_suffix(entry.key.as_str()).unwrap_or_default();
@@ -373,13 +401,15 @@ impl<'d> Reader<'d> {
         }
         let begins_alike =
             |name: &&String| name.starts_with(&entry.key) || entry.key.starts_with(name.as_str());
-        let hint = match (elsewhere(&entry.key, self.format), known.children.keys().find(begins_alike)) {
-            (Some(place), _) => format!("it is ignored here: the key belongs at `{place}`"),
-            (None, Some(name)) => format!("it is ignored; perhaps `{name}` is meant"),
-            (None, None) => "it is ignored".into(),
-        };
-        // Among tokens, a word out of place may be the token itself; and where a line break was lost, what
-        // stands before the colon may begin with a secret. What looks like a key is shown.
+        let hint =
+            match (elsewhere(&entry.key, self.format), known.children.keys().find(begins_alike)) {
+                (Some(place), _) => format!("it is ignored here: the key belongs at `{place}`"),
+                (None, Some(name)) => format!("it is ignored; perhaps `{name}` is meant"),
+                (None, None) => "it is ignored".into(),
+            };
+        // Among tokens, a word out of place may be the token itself; and where a line break was
+        // lost, what stands before the colon may begin with a secret. What looks like a key is
+        // shown.
         let key = (!known.list && looks_like_a_key(&entry.key)).then(|| kind::shown(path));
         let found = match key {
             _ if known.list => "an item of the list has a key that is not known",
@@ -394,7 +424,9 @@ impl<'d> Reader<'d> {
             let given: Vec<_> = places(key, self.format)
                 .into_iter()
                 .map(|path| at.fill(&path))
-                .filter_map(|path| walk_with_key(self.document, &path).ok().map(|found| (path, found)))
+                .filter_map(|path| {
+                    walk_with_key(self.document, &path).ok().map(|found| (path, found))
+                })
                 .collect();
             if let [(first, (value, _)), (second, (other, place)), ..] = given.as_slice()
                 && value.to_json() != other.to_json()
@@ -422,15 +454,19 @@ impl<'d> Reader<'d> {
     }
 }
 
-/// Empty text counts as not given where text could not be empty anyway: samples write `""` for "none".
-/// So does Python's `None` in place of an address, which templates put there.
+/// Empty text counts as not given where text could not be empty anyway: samples write `""` for
+/// "none". So does Python's `None` in place of an address, which templates put there.
 fn counts_as_absent(node: &Node, kind: Kind) -> bool {
     // An empty flag is refused instead: Python takes it for false whatever the default is.
     let empty_text = node.scalar().is_some_and(|scalar| scalar.text.is_empty());
     match kind {
         Kind::Flag => false,
         Kind::Text | Kind::Secret => node.is_null(),
-        Kind::Ipv4 if node.scalar().is_some_and(|scalar| scalar.text.eq_ignore_ascii_case("none")) => true,
+        Kind::Ipv4
+            if node.scalar().is_some_and(|scalar| scalar.text.eq_ignore_ascii_case("none")) =>
+        {
+            true
+        }
         _ => node.is_null() || empty_text,
     }
 }
@@ -450,21 +486,27 @@ fn every_at(reader: &Reader<'_>, key: &Key) -> Vec<At> {
 pub(crate) fn places(key: &Key, format: Format) -> Vec<String> {
     let under_pvc = |path: &str| format!("pvc.{path}");
     match (format, key.old) {
-        (Format::PvcConf, OldPlace::Only) | (Format::PvcnodedYaml, OldPlace::Within(_)) => Vec::new(),
+        (Format::PvcConf, OldPlace::Only) | (Format::PvcnodedYaml, OldPlace::Within(_)) => {
+            Vec::new()
+        }
         (Format::PvcnodedYaml, OldPlace::Only) => vec![under_pvc(key.path)],
         (Format::PvcnodedYaml, OldPlace::At(paths) | OldPlace::Maybe(paths)) => {
             paths.iter().map(|path| under_pvc(path)).collect()
         }
-        (Format::PvcConf, _) | (Format::PvcnodedYaml, OldPlace::Same) => {
-            [key.path].iter().chain(key.aliases).chain(key.former).map(|path| (*path).to_owned()).collect()
-        }
+        (Format::PvcConf, _) | (Format::PvcnodedYaml, OldPlace::Same) => [key.path]
+            .iter()
+            .chain(key.aliases)
+            .chain(key.former)
+            .map(|path| (*path).to_owned())
+            .collect(),
     }
 }
 
 /// The place of a key whose last word is `word`, for keys that were put into the wrong section.
 fn elsewhere(word: &str, format: Format) -> Option<String> {
     let mut all = KEYS.iter().flat_map(|key| places(key, format));
-    all.find(|path| path.rsplit('.').next() == Some(word)).map(|path| path.replace("{net}", "<network>"))
+    all.find(|path| path.rsplit('.').next() == Some(word))
+        .map(|path| path.replace("{net}", "<network>"))
 }
 
 fn join(path: &str, key: &str) -> String {
@@ -490,7 +532,8 @@ fn walk<'d>(document: &'d Node, path: &str) -> Result<&'d Node, ()> {
     walk_with_key(document, path).map(|(node, _)| node).map_err(|_| ())
 }
 
-/// The node at `path`, with the place to point at: that of a plain value itself, that of its key else.
+/// The node at `path`, with the place to point at: that of a plain value itself, that of its key
+/// else.
 fn walk_with_key<'d>(document: &'d Node, path: &str) -> Result<(&'d Node, Place), Near> {
     let (mut node, mut place) = (document, Place::START);
     for (depth, word) in path.split('.').enumerate() {
@@ -502,7 +545,9 @@ fn walk_with_key<'d>(document: &'d Node, path: &str) -> Result<(&'d Node, Place)
         let entry = node.entry(name).ok_or(Near { place, blocked, depth })?;
         (node, place) = (&entry.value, entry.place);
         if let Some(item) = item {
-            let Data::List(items) = &node.data else { return Err(Near { place, blocked: true, depth }) };
+            let Data::List(items) = &node.data else {
+                return Err(Near { place, blocked: true, depth });
+            };
             node = items.get(item).ok_or(Near { place, blocked: true, depth })?;
             place = node.place;
         }
@@ -526,7 +571,9 @@ impl Known {
         for key in KEYS {
             let nets: &[&'static str] = if key.path.contains("{net}") { &NETWORKS } else { &[""] };
             for net in nets {
-                places(key, format).iter().for_each(|path| root.insert(&path.replace("{net}", net)));
+                places(key, format)
+                    .iter()
+                    .for_each(|path| root.insert(&path.replace("{net}", net)));
             }
         }
         root
@@ -551,8 +598,11 @@ pub(crate) fn state_directory(document: &Node, otherwise: &Path) -> PathBuf {
     }
 }
 
-/// Whether `text` has the shape that all keys of these files have: lower-case words joined by `_` or `-`.
+/// Whether `text` has the shape that all keys of these files have: lower-case words joined by `_`
+/// or `-`.
 fn looks_like_a_key(text: &str) -> bool {
     text.len() <= 40
-        && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'_' | b'-'))
+        && text
+            .bytes()
+            .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'_' | b'-'))
 }

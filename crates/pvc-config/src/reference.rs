@@ -26,8 +26,8 @@ pub fn reference_page() -> String {
 }
 
 fn heading(page: &mut String, title: &str) {
-    let columns =
-        "| key | value | default | required | in `pvcnoded.yaml` | meaning |\n|---|---|---|---|---|---|\n";
+    let columns = "| key | value | default | required | in `pvcnoded.yaml` | meaning \
+                   |\n|---|---|---|---|---|---|\n";
     write!(page, "\n## {title}\n\n{columns}").expect("writing to a string does not fail");
 }
 
@@ -67,8 +67,11 @@ fn need(key: &Key) -> String {
 
 /// The flags by their last words, which are unique.
 fn any_of(flags: &[&str]) -> String {
-    let words: Vec<_> =
-        flags.iter().filter_map(|path| path.rsplit('.').next()).map(|word| format!("`{word}`")).collect();
+    let words: Vec<_> = flags
+        .iter()
+        .filter_map(|path| path.rsplit('.').next())
+        .map(|word| format!("`{word}`"))
+        .collect();
     words.join(" or ")
 }
 

@@ -79,7 +79,8 @@ impl LocateError {
                 format!("set `{variable}` to the path of the configuration file")
             }
             LocateError::NoFile => {
-                "write one (a sample comes with the package), or name another file with `PVC_CONFIG_FILE`; \
+                "write one (a sample comes with the package), or name another file with \
+                 `PVC_CONFIG_FILE`; \
                  to try PVC on one machine without any, run `pvc-standalone`"
                     .into()
             }
@@ -88,8 +89,8 @@ impl LocateError {
 }
 
 impl Config {
-    /// The file to read: what `PVC_CONFIG_FILE` or else `PVCD_CONFIG_FILE` names, or `/etc/pvc/pvc.conf`,
-    /// or `/etc/pvc/pvcnoded.yaml` where only that exists.
+    /// The file to read: what `PVC_CONFIG_FILE` or else `PVCD_CONFIG_FILE` names, or
+    /// `/etc/pvc/pvc.conf`, or `/etc/pvc/pvcnoded.yaml` where only that exists.
     pub fn locate(env: impl Fn(&str) -> Option<OsString>) -> Result<PathBuf, LocateError> {
         locate(env, |path| path.exists())
     }
@@ -97,7 +98,11 @@ impl Config {
     /// Reads a file for this machine.
     pub fn read(path: &Path) -> Result<Config, ConfigErrors> {
         let machine = Machine::this().map_err(|error| {
-            ConfigErrors::whole_file("/proc/sys/kernel/hostname", format!("cannot be read: {error}"), None)
+            ConfigErrors::whole_file(
+                "/proc/sys/kernel/hostname",
+                format!("cannot be read: {error}"),
+                None,
+            )
         })?;
         Self::read_for(path, &machine)
     }
@@ -134,8 +139,8 @@ impl Config {
         Ok(Config { warnings, ..config })
     }
 
-    /// The configuration of standalone mode without any file: API on 127.0.0.1:7370 with a token that the daemon makes,
-    /// everything kept in `state_directory`, this machine the only node.
+    /// The configuration of standalone mode without any file: API on 127.0.0.1:7370 with a token
+    /// that the daemon makes, everything kept in `state_directory`, this machine the only node.
     pub fn standalone(state_directory: &Path, hostname: &str) -> Config {
         let machine = Machine {
             hostname: usable_host_name(hostname),
@@ -147,7 +152,8 @@ impl Config {
     }
 }
 
-/// The API's settings in a file, for a client on the same machine. Mistakes elsewhere do not matter to it.
+/// The API's settings in a file, for a client on the same machine. Mistakes elsewhere do not matter
+/// to it.
 pub fn read_api(path: &Path) -> Result<Api, ConfigErrors> {
     let file = path.display().to_string();
     let text = read_file(path, &file)?;
@@ -195,8 +201,12 @@ impl fmt::Display for Report {
             writeln!(f, "{}", render(errors.iter().chain(warnings)))?;
         }
         match &self.outcome {
-            Ok(config) => write!(f, "{}: good for {}{}", self.file, role(config), tail(warnings.len())),
-            Err(_) => write!(f, "{}: {}{}", self.file, count(errors.len(), "error"), tail(warnings.len())),
+            Ok(config) => {
+                write!(f, "{}: good for {}{}", self.file, role(config), tail(warnings.len()))
+            }
+            Err(_) => {
+                write!(f, "{}: {}{}", self.file, count(errors.len(), "error"), tail(warnings.len()))
+            }
         }
     }
 }
@@ -240,8 +250,9 @@ fn locate(
 }
 
 fn read_file(path: &Path, file: &str) -> Result<String, ConfigErrors> {
-    let whole =
-        |found: String, hint: Option<&str>| ConfigErrors::whole_file(file, found, hint.map(Into::into));
+    let whole = |found: String, hint: Option<&str>| {
+        ConfigErrors::whole_file(file, found, hint.map(Into::into))
+    };
     let unreadable = |error: io::Error| {
         let hint = match error.kind() {
             io::ErrorKind::PermissionDenied => {
@@ -263,7 +274,10 @@ fn read_file(path: &Path, file: &str) -> Result<String, ConfigErrors> {
     String::from_utf8(bytes).map_err(|error| {
         let before = &error.as_bytes()[..error.utf8_error().valid_up_to()];
         let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
-        whole(format!("is not UTF-8 text: line {line} holds other bytes"), Some("save the file as UTF-8"))
+        whole(
+            format!("is not UTF-8 text: line {line} holds other bytes"),
+            Some("save the file as UTF-8"),
+        )
     })
 }
 
@@ -294,7 +308,14 @@ fn format_of(document: &Document) -> Format {
 
 fn note_faults(reader: &mut Reader<'_>, document: &Document) {
     for fault in &document.faults {
-        reader.push(Severity::Error, fault.place, None, fault.what.clone(), None, fault.hint.clone());
+        reader.push(
+            Severity::Error,
+            fault.place,
+            None,
+            fault.what.clone(),
+            None,
+            fault.hint.clone(),
+        );
     }
 }
 
@@ -305,16 +326,22 @@ fn identity(reader: &mut Reader<'_>, machine: &Machine) -> NodeIdentity {
         && let Some(name) = reader.get::<String>("node")
     {
         if name != identity.name {
-            let found = format!("is `{name}`, and this machine is called `{}`", kind::shown(&identity.name));
-            let hint = "1.0 tells the name from the host name: make them agree before you change to pvc.conf";
+            let found = format!(
+                "is `{name}`, and this machine is called `{}`",
+                kind::shown(&identity.name)
+            );
+            let hint = "1.0 tells the name from the host name: make them agree before you change \
+                        to pvc.conf";
             reader.warn_at("node", keys::At::default(), found, hint);
         }
         identity.id = NodeId::of(&name);
         identity.name = name;
     }
     if !is_node_name(&identity.name) {
-        let found =
-            format!("this machine's host name, `{}`, cannot be a node's name", kind::shown(&identity.name));
+        let found = format!(
+            "this machine's host name, `{}`, cannot be a node's name",
+            kind::shown(&identity.name)
+        );
         let hint = "set one of letters, digits and hyphens: hostnamectl set-hostname hv1";
         reader.push(Severity::Error, Place::START, None, found, None, Some(hint.into()));
     }

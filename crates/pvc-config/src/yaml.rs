@@ -1,7 +1,8 @@
 //! YAML as a tree that remembers where everything stood.
 //!
-//! The files were written for PyYAML, which reads YAML 1.1: `yes` and `on` are booleans, `<<` merges
-//! mappings. A scalar is kept as written, because what it means depends on the key that it belongs to.
+//! The files were written for PyYAML, which reads YAML 1.1: `yes` and `on` are booleans, `<<`
+//! merges mappings. A scalar is kept as written, because what it means depends on the key that it
+//! belongs to.
 
 use std::collections::BTreeMap;
 
@@ -70,7 +71,8 @@ impl Node {
     pub fn is_null(&self) -> bool {
         match &self.data {
             Data::Scalar(scalar) => {
-                !scalar.quoted && matches!(scalar.text.as_str(), "" | "~" | "null" | "Null" | "NULL")
+                !scalar.quoted
+                    && matches!(scalar.text.as_str(), "" | "~" | "null" | "Null" | "NULL")
             }
             Data::List(_) | Data::Map(_) => false,
         }
@@ -94,7 +96,9 @@ impl Node {
         match &self.data {
             Data::Scalar(_) => 1,
             Data::List(items) => 1 + items.iter().map(Node::count).sum::<usize>(),
-            Data::Map(entries) => 1 + entries.iter().map(|entry| entry.value.count()).sum::<usize>(),
+            Data::Map(entries) => {
+                1 + entries.iter().map(|entry| entry.value.count()).sum::<usize>()
+            }
         }
     }
 
@@ -133,7 +137,9 @@ impl Scalar {
             if let Ok(number) = self.text.parse::<i64>() {
                 return number.into();
             }
-            if let Some(number) = self.text.parse::<f64>().ok().and_then(serde_json::Number::from_f64) {
+            if let Some(number) =
+                self.text.parse::<f64>().ok().and_then(serde_json::Number::from_f64)
+            {
                 return number.into();
             }
         }
@@ -200,8 +206,9 @@ impl<'t> Loader<'t> {
         let (data, anchor) = match event {
             Event::Alias(id) => return self.alias(id, place),
             Event::Scalar(text, style, anchor, tag) => {
-                let text_tag =
-                    tag.as_ref().is_some_and(|tag| tag.is_yaml_core_schema() && tag.suffix() == "str");
+                let text_tag = tag
+                    .as_ref()
+                    .is_some_and(|tag| tag.is_yaml_core_schema() && tag.suffix() == "str");
                 self.refuse_tag(tag.as_deref(), place);
                 let quoted = style != ScalarStyle::Plain || text_tag;
                 (Data::Scalar(Scalar { text: text.into_owned(), quoted }), anchor)
@@ -281,7 +288,9 @@ impl<'t> Loader<'t> {
                 }
             }
             Data::List(items) => items.into_iter().for_each(|item| self.merge(entries, item)),
-            Data::Scalar(_) => self.fault(value.place, "merges (`<<`) something that is not a section", None),
+            Data::Scalar(_) => {
+                self.fault(value.place, "merges (`<<`) something that is not a section", None)
+            }
         }
     }
 
@@ -307,8 +316,8 @@ impl<'t> Loader<'t> {
     fn refuse_tag(&mut self, tag: Option<&granit_parser::Tag>, place: Place) {
         if tag.is_some_and(|tag| !tag.is_yaml_core_schema()) {
             // The tag is not shown: a password that begins with `!` looks like one.
-            let hint =
-                "put the value in quotes if it begins with `!`; encrypted values must be decrypted first";
+            let hint = "put the value in quotes if it begins with `!`; encrypted values must be \
+                        decrypted first";
             self.fault(place, "has a YAML tag (a word that begins with `!`)", Some(hint));
         }
     }
@@ -320,7 +329,11 @@ impl<'t> Loader<'t> {
     fn syntax(&self, error: &ScanError) -> Fault {
         let place = Place { line: error.marker().line().max(1), column: error.marker().col() + 1 };
         let hint = self.text.lines().nth(place.line - 1).and_then(syntax_hint);
-        Fault { place, what: format!("is not valid YAML: {}", error.info()), hint: hint.map(Into::into) }
+        Fault {
+            place,
+            what: format!("is not valid YAML: {}", error.info()),
+            hint: hint.map(Into::into),
+        }
     }
 }
 
@@ -340,7 +353,9 @@ fn syntax_hint(line: &str) -> Option<&'static str> {
     } else if content.matches(['"', '\'']).count() % 2 == 1 {
         Some("a quotation mark is opened and not closed")
     } else {
-        Some("look at the indentation and the quotation marks of this line and of the one before it")
+        Some(
+            "look at the indentation and the quotation marks of this line and of the one before it",
+        )
     }
 }
 

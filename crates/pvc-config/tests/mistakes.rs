@@ -14,7 +14,9 @@ fn only_error(sample: &str, from: &str, to: &str) -> Problem {
     assert_eq!(sample.matches(from).count(), 1, "`{from}` must be in the sample once");
     let text = sample.replace(from, to);
     let errors = errors_of(&text).errors;
-    let [error] = errors.as_slice() else { panic!("one error expected:\n{}", pvc_config::render(&errors)) };
+    let [error] = errors.as_slice() else {
+        panic!("one error expected:\n{}", pvc_config::render(&errors))
+    };
     // At the change, or at the section that now lacks something.
     let change = sample.lines().zip(text.lines()).take_while(|(a, b)| a == b).count() + 1;
     let line = error.place.expect("it has a place").line;
@@ -25,8 +27,8 @@ fn only_error(sample: &str, from: &str, to: &str) -> Problem {
 
 fn only_warning(sample: &str, from: &str, to: &str) -> Problem {
     assert_eq!(sample.matches(from).count(), 1, "`{from}` must be in the sample once");
-    let config =
-        Config::parse(&sample.replace(from, to), "pvc.conf", "pvchv1").unwrap_or_else(|e| panic!("{e}"));
+    let config = Config::parse(&sample.replace(from, to), "pvc.conf", "pvchv1")
+        .unwrap_or_else(|e| panic!("{e}"));
     let [warning] = config.warnings.as_slice() else {
         panic!("one warning expected:\n{}", pvc_config::render(&config.warnings))
     };
@@ -49,12 +51,14 @@ fn ten_mistakes_are_all_reported_with_their_lines() {
         (
             "      device: ens5\n      mtu: 9000",
             "      device: ens5\n      mtu: 90000",
-            "`cluster.networks.cluster.mtu` is `90000`, expected a whole number of bytes from 68 to 65535",
+            "`cluster.networks.cluster.mtu` is `90000`, expected a whole number of bytes from 68 \
+             to 65535",
         ),
         (
             "floating_address: 10.2.0.250",
             "floating_address: 10.3.0.250",
-            "`cluster.networks.storage.ipv4.floating_address` is `10.3.0.250`, which is outside of the network `10.2.0.0/24`, expected an address from 10.2.0.1 to 10.2.0.254",
+            "`cluster.networks.storage.ipv4.floating_address` is `10.3.0.250`, which is outside of \
+             the network `10.2.0.0/24`, expected an address from 10.2.0.1 to 10.2.0.254",
         ),
         (
             "    port: 5432",
@@ -69,7 +73,8 @@ fn ten_mistakes_are_all_reported_with_their_lines() {
         (
             "    fence_intervals: 6 ",
             "    fence_intervals: 010 ",
-            "`fencing.intervals.fence_intervals` is `010`, expected a whole number of keepalive intervals (0 or more)",
+            "`fencing.intervals.fence_intervals` is `010`, expected a whole number of keepalive \
+             intervals (0 or more)",
         ),
         (
             "    successful_fence: migrate",
@@ -84,7 +89,8 @@ fn ten_mistakes_are_all_reported_with_their_lines() {
         (
             "  target_selector: mem  ",
             "  target_selector: memory  ",
-            "`migration.target_selector` is `memory`, expected `mem`, `memprov`, `vcpus`, `load` or `vms`",
+            "`migration.target_selector` is `memory`, expected `mem`, `memprov`, `vcpus`, `load` \
+             or `vms`",
         ),
     ];
     let mut text = SAMPLE.to_owned();
@@ -125,7 +131,8 @@ fn a_problem_is_printed_with_place_and_hint() {
         error.to_string(),
         format!(
             "error: /etc/pvc/pvc.conf:{line}:23: `timer.keepalive_interval` is `5s`, \
-             expected a whole number of seconds (1 or more)\n  hint: write the number alone, without a unit: 5"
+             expected a whole number of seconds (1 or more)\n  hint: write the number alone, \
+             without a unit: 5"
         )
     );
 }
@@ -182,13 +189,17 @@ fn structure_gone_wrong_is_reported_once() {
         "timer: 5",
     );
     assert_eq!(error.message(), "`timer` is a plain value, expected a section of keys");
-    let error = only_error(SAMPLE, "    - phy: ens1f1\n      mtu: 9000\n      vfcount: 4", "    - ens1f1");
+    let error =
+        only_error(SAMPLE, "    - phy: ens1f1\n      mtu: 9000\n      vfcount: 4", "    - ens1f1");
     assert_eq!(
         error.message(),
         "`guest_networking.sriov_device[0]` is a plain value, expected a section of keys"
     );
-    let error =
-        only_error(SAMPLE, "    - phy: ens1f1\n      mtu: 9000", "      phy: ens1f1\n      mtu: 9000");
+    let error = only_error(
+        SAMPLE,
+        "    - phy: ens1f1\n      mtu: 9000",
+        "      phy: ens1f1\n      mtu: 9000",
+    );
     assert_eq!(
         error.message(),
         "`guest_networking.sriov_device` is a section of keys, expected a list of sections"
@@ -217,10 +228,15 @@ fn yaml_that_is_none_is_reported_with_its_position() {
 
 #[test]
 fn a_key_written_twice_is_refused() {
-    let error =
-        only_error(SAMPLE, "  monitoring_interval: 60", "  monitoring_interval: 60\n  keepalive_interval: 7");
+    let error = only_error(
+        SAMPLE,
+        "  monitoring_interval: 60",
+        "  monitoring_interval: 60\n  keepalive_interval: 7",
+    );
     assert!(
-        error.message().contains("`keepalive_interval` is written twice in one section, first in line"),
+        error
+            .message()
+            .contains("`keepalive_interval` is written twice in one section, first in line"),
         "{error}"
     );
 }
@@ -240,16 +256,24 @@ fn aliases_that_explode_are_refused() {
 fn a_slip_in_a_key_is_an_error_and_another_unknown_key_a_warning() {
     let error = only_error(SAMPLE, "  log_colours: yes", "  log_colors: yes");
     assert_eq!(error.hint(), Some("did you mean `log_colours`?"));
-    let warning = only_warning(SAMPLE, "  log_colours: yes", "  log_colours: yes\n  site_note: rack 4");
+    let warning =
+        only_warning(SAMPLE, "  log_colours: yes", "  log_colours: yes\n  site_note: rack 4");
     assert_eq!(warning.message(), "`logging.site_note` is not a known key");
     let warning = only_warning(SAMPLE, "  debug_logging: no", "  debug: yes");
     assert!(warning.hint().unwrap().contains("perhaps `debug_logging` is meant"), "{warning}");
     // Next to the key that it resembles, it is somebody's own.
-    let warning = only_warning(SAMPLE, "  log_colours: yes", "  log_colours: yes\n  log_colour: yes");
-    assert_eq!(warning.message(), "`logging.log_colour` is not a known key");
     let warning =
-        only_warning(SAMPLE, "  monitoring_interval: 60", "  monitoring_interval: 60\n  fence_intervals: 4");
-    assert!(warning.hint().unwrap().contains("belongs at `fencing.intervals.fence_intervals`"), "{warning}");
+        only_warning(SAMPLE, "  log_colours: yes", "  log_colours: yes\n  log_colour: yes");
+    assert_eq!(warning.message(), "`logging.log_colour` is not a known key");
+    let warning = only_warning(
+        SAMPLE,
+        "  monitoring_interval: 60",
+        "  monitoring_interval: 60\n  fence_intervals: 4",
+    );
+    assert!(
+        warning.hint().unwrap().contains("belongs at `fencing.intervals.fence_intervals`"),
+        "{warning}"
+    );
 }
 
 #[test]
@@ -268,7 +292,11 @@ fn networks_must_fit_together() {
         ("gateway_address: 10.0.0.254", "gateway_address: 10.0.0.1", "this node's own address"),
         ("gateway_address: 10.0.0.254", "gateway_address: 10.0.0.2", "gives to the node `pvchv2`"),
         ("gateway_address: 10.0.0.254", "gateway_address:", "is empty"),
-        ("node_ip_selection: by-id          #", "node_ip_selection: 10.4.0.1 #", "outside of the network"),
+        (
+            "node_ip_selection: by-id          #",
+            "node_ip_selection: 10.4.0.1 #",
+            "outside of the network",
+        ),
         (
             "network_address: 10.2.0.0\n        netmask: 24\n        floating_address: 10.2.0.250",
             "network_address: 10.1.0.0\n        netmask: 24\n        floating_address: 10.1.0.250",
@@ -299,8 +327,9 @@ fn one_network_may_serve_two_purposes_on_one_device() {
 #[test]
 fn a_host_number_beyond_the_network_is_refused() {
     let text = SAMPLE.replacen("    - pvchv3\n", "    - pvchv3\n    - pvchv300\n", 1);
-    let errors =
-        Config::parse(&text, "pvc.conf", "pvchv300").expect_err("there is no host 300 in a /24").errors;
+    let errors = Config::parse(&text, "pvc.conf", "pvchv300")
+        .expect_err("there is no host 300 in a /24")
+        .errors;
     assert_eq!(errors.len(), 3);
     assert!(errors[0].message().contains("has no host number 300"), "{}", errors[0]);
 }
@@ -311,9 +340,17 @@ fn dangerous_but_possible_settings_are_warnings() {
         ("fence_intervals: 6 ", "fence_intervals: 0 ", "no node is ever taken for dead"),
         ("failed_fence: none", "failed_fence: migrate", "its VMs could run twice"),
         ("suicide_intervals: 0", "suicide_intervals: 9", "only after others took it for dead"),
-        ("authentication:\n    enabled: yes\n", "authentication:\n    enabled: no\n", "commands the cluster"),
+        (
+            "authentication:\n    enabled: yes\n",
+            "authentication:\n    enabled: no\n",
+            "commands the cluster",
+        ),
         ("enable_networking: yes", "enable_networking: no", "there is no filter"),
-        ("node_ip_selection: by-id ", "node_ip_selection: 10.0.0.1 ", "all hosts of the network `upstream`"),
+        (
+            "node_ip_selection: by-id ",
+            "node_ip_selection: 10.0.0.1 ",
+            "all hosts of the network `upstream`",
+        ),
         (
             "      token: replace-this-with-another-long-random-text",
             "      token: short",
@@ -325,7 +362,11 @@ fn dangerous_but_possible_settings_are_warnings() {
             "short enough to be guessed",
         ),
         ("  node_log_lines: 2000", "  node_log_lines: 0", "stays empty"),
-        ("sriov_device:\n    - phy: ens1f1\n      mtu: 9000\n      vfcount: 4", "sriov_device:", ""),
+        (
+            "sriov_device:\n    - phy: ens1f1\n      mtu: 9000\n      vfcount: 4",
+            "sriov_device:",
+            "",
+        ),
         ("  vm_shutdown_timeout: 180", "  vm_shutdown_timeout: \"180\"", "number in quotes"),
         ("  coordinator_nodes:\n    - pvchv1\n", "  coordinator_nodes:\n", "even number"),
         (
@@ -348,9 +389,13 @@ fn dangerous_but_possible_settings_are_warnings() {
     for (from, to, message) in cases {
         let text = SAMPLE.replacen(from, to, 1);
         assert_ne!(text, SAMPLE, "`{from}` must be in the sample");
-        let text =
-            if message.is_empty() { text.replace("sriov_enable: no", "sriov_enable: yes") } else { text };
-        let config = Config::parse(&text, "pvc.conf", "pvchv1").unwrap_or_else(|e| panic!("{to}: {e}"));
+        let text = if message.is_empty() {
+            text.replace("sriov_enable: no", "sriov_enable: yes")
+        } else {
+            text
+        };
+        let config =
+            Config::parse(&text, "pvc.conf", "pvchv1").unwrap_or_else(|e| panic!("{to}: {e}"));
         let all = pvc_config::render(&config.warnings);
         assert!(!config.warnings.is_empty() && all.contains(message), "{to}: {all}");
     }
@@ -362,22 +407,24 @@ fn an_address_of_a_node_on_a_network_that_serves_two_purposes_is_its_own_on_both
         .replace("device: ens6", "device: ens5")
         .replace("10.2.0.0", "10.1.0.0")
         .replace("floating_address: 10.2.0.250", "floating_address: 10.1.0.77");
-    let (before, storage) = text.split_once("    storage:").expect("the sample has a storage network");
+    let (before, storage) =
+        text.split_once("    storage:").expect("the sample has a storage network");
     let storage = storage.replacen("node_ip_selection: by-id", "node_ip_selection: 10.1.0.250", 1);
     let errors = errors_of(&format!("{before}    storage:{storage}")).errors;
     let messages: Vec<_> = errors.iter().map(Problem::message).collect();
     assert_eq!(
         messages,
-        [
-            "`cluster.networks.cluster.ipv4.floating_address` is 10.1.0.250, which is this node's own address on \
-          the network `storage`, expected an address that no node has"
-        ]
+        ["`cluster.networks.cluster.ipv4.floating_address` is 10.1.0.250, which is this node's \
+             own address on \
+          the network `storage`, expected an address that no node has"]
     );
 }
 
 #[test]
 fn a_machine_that_no_list_names_is_refused_and_that_is_all_that_is_said() {
-    for (hostname, name) in [("pvchv9", "pvchv9"), ("vm", "vm"), ("pvchv300.mydomain.net", "pvchv300")] {
+    for (hostname, name) in
+        [("pvchv9", "pvchv9"), ("vm", "vm"), ("pvchv300.mydomain.net", "pvchv300")]
+    {
         let errors = Config::parse(SAMPLE, "pvc.conf", hostname).expect_err(hostname);
         let [error] = errors.errors.as_slice() else { panic!("{hostname}: {errors}") };
         assert_eq!(error.message(), format!("`cluster.all_nodes` lacks this node, `{name}`"));
@@ -401,7 +448,10 @@ fn a_name_that_is_listed_twice_is_refused() {
     let twice = "    - pvchv1\n    - pvchv2\n    - pvchv2\n    - pvchv3\n";
     for (from, key) in [
         ("  all_nodes:\n    - pvchv1\n    - pvchv2\n    - pvchv3\n", "cluster.all_nodes"),
-        ("  coordinator_nodes:\n    - pvchv1\n    - pvchv2\n    - pvchv3\n", "cluster.coordinator_nodes"),
+        (
+            "  coordinator_nodes:\n    - pvchv1\n    - pvchv2\n    - pvchv3\n",
+            "cluster.coordinator_nodes",
+        ),
     ] {
         let list = format!("{}{twice}", &from[..from.find('\n').unwrap() + 1]);
         let error = errors_of(&SAMPLE.replace(from, &list)).errors.remove(0);
@@ -418,11 +468,13 @@ fn a_node_without_a_number_is_told_how_to_get_an_address() {
     let free = text.replace("gateway_address: 10.0.0.254", "gateway_address: 10.0.0.253");
     let config = Config::parse(&free, "pvc.conf", "backup").unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(config.networks.unwrap().upstream.address.unwrap().to_string(), "10.0.0.254/24");
-    let told = |hint: Option<&str>| hint.is_some_and(|hint| hint.contains("`hostnamectl hostname NAME1`"));
+    let told =
+        |hint: Option<&str>| hint.is_some_and(|hint| hint.contains("`hostnamectl hostname NAME1`"));
     assert!(config.warnings.iter().all(|warning| told(warning.hint())), "{:?}", config.warnings);
     // Where the last address has another use, on this node as on the others.
     for hostname in ["backup", "pvchv1"] {
-        let errors = Config::parse(&text, "pvc.conf", hostname).expect_err("it is the gateway's").errors;
+        let errors =
+            Config::parse(&text, "pvc.conf", hostname).expect_err("it is the gateway's").errors;
         let [error] = errors.as_slice() else { panic!("{errors:?}") };
         assert!(error.message().contains("gateway_address` is 10.0.0.254, which is"), "{error}");
         assert!(told(error.hint()), "{error}");
@@ -439,12 +491,14 @@ fn nodes_that_by_id_confuses_are_warned_of() {
 
 #[test]
 fn authentication_without_a_token_and_tls_without_a_key_are_refused() {
-    let tokens = "  token:\n    - description: everyday use\n      token: replace-this-with-another-long-random-text\n";
+    let tokens = "  token:\n    - description: everyday use\n      token: \
+                  replace-this-with-another-long-random-text\n";
     let error = errors_of(&SAMPLE.replace(tokens, "")).errors.remove(0);
     assert!(error.message().contains("nobody could log in"), "{error}");
-    let errors =
-        errors_of(&SAMPLE.replace("    enabled: no\n    certificate", "    enabled: yes\n    certificate"))
-            .errors;
+    let errors = errors_of(
+        &SAMPLE.replace("    enabled: no\n    certificate", "    enabled: yes\n    certificate"),
+    )
+    .errors;
     let messages: Vec<_> = errors.iter().map(Problem::message).collect();
     assert_eq!(
         messages,
@@ -469,9 +523,21 @@ fn mistakes_in_the_older_format_name_its_own_keys() {
             "`pvc.cluster.networks.cluster.network` is the text",
         ),
         ("floating_ip: \"10.1.0.250/24\"", "floating_ip: \"10.1.0.250/16\"", "has the mask /16"),
-        ("floating_ip: \"10.1.0.250/24\"", "floating_ip: \"10.7.0.250/24\"", "outside of the network"),
-        ("        gateway: \"10.0.0.254\"", "", "`pvc.cluster.networks.upstream.gateway` is missing"),
-        ("      - pvchv1\n", "      - pvchv1.mydomain.net\n", "has an item 1 that is `pvchv1.mydomain.net`"),
+        (
+            "floating_ip: \"10.1.0.250/24\"",
+            "floating_ip: \"10.7.0.250/24\"",
+            "outside of the network",
+        ),
+        (
+            "        gateway: \"10.0.0.254\"",
+            "",
+            "`pvc.cluster.networks.upstream.gateway` is missing",
+        ),
+        (
+            "      - pvchv1\n",
+            "      - pvchv1.mydomain.net\n",
+            "has an item 1 that is `pvchv1.mydomain.net`",
+        ),
         (
             "device: ens4\n          mtu: 1500\n          address: by-id",
             "device: ens4\n          mtu: 1500\n          address: byid",
@@ -488,9 +554,15 @@ fn mistakes_in_the_older_format_name_its_own_keys() {
 
 #[test]
 fn two_spellings_that_disagree_are_refused() {
-    let error =
-        only_error(SAMPLE, "    suicide_intervals: 0 ", "    suicide_interval: 3\n    suicide_intervals: 0 ");
-    assert!(error.message().contains("is given besides `fencing.intervals.suicide_intervals`"), "{error}");
+    let error = only_error(
+        SAMPLE,
+        "    suicide_intervals: 0 ",
+        "    suicide_interval: 3\n    suicide_intervals: 0 ",
+    );
+    assert!(
+        error.message().contains("is given besides `fencing.intervals.suicide_intervals`"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -518,7 +590,9 @@ proptest::proptest! {
 
 #[test]
 fn nesting_without_end_is_refused() {
-    for text in ["[".repeat(100_000), "a: ".repeat(50_000), "- ".repeat(100_000), "{a: ".repeat(50_000)] {
+    for text in
+        ["[".repeat(100_000), "a: ".repeat(50_000), "- ".repeat(100_000), "{a: ".repeat(50_000)]
+    {
         assert_eq!(errors_of(&text).errors.len(), 1);
     }
 }
@@ -527,26 +601,38 @@ fn nesting_without_end_is_refused() {
 fn how_zookeeper_is_spoken_to_is_said_whole_or_not_at_all() {
     let with = |lines: &str| {
         let below: String = lines.lines().map(|line| format!("\n    {line}")).collect();
-        SAMPLE.replacen("  zookeeper:\n    port: 2181", &format!("  zookeeper:\n    port: 2181{below}"), 1)
+        SAMPLE.replacen(
+            "  zookeeper:\n    port: 2181",
+            &format!("  zookeeper:\n    port: 2181{below}"),
+            1,
+        )
     };
     for (lines, message) in [
-        ("password: \"\"", "`database.zookeeper.password` is empty text: it would let everybody in"),
-        ("password: geheim-für-alle-die-es-nichts-angeht", "`database.zookeeper.password` is not ASCII"),
+        (
+            "password: \"\"",
+            "`database.zookeeper.password` is empty text: it would let everybody in",
+        ),
+        (
+            "password: geheim-für-alle-die-es-nichts-angeht",
+            "`database.zookeeper.password` is not ASCII",
+        ),
         ("ssl:\n  enabled: yes", "`database.zookeeper.ssl.authority` is missing"),
         (
             "ssl:\n  enabled: yes\n  authority: /ca.pem\n  certificate: /own.pem",
-            "`database.zookeeper.ssl.certificate` stands without the other of `certificate` and `private_key`",
+            "`database.zookeeper.ssl.certificate` stands without the other of `certificate` and \
+             `private_key`",
         ),
     ] {
         let errors = errors_of(&with(lines)).errors;
         let all: Vec<_> = errors.iter().map(Problem::message).collect();
         assert!(all.iter().any(|found| found.contains(message)), "{lines}: {all:?}");
     }
-    let parse =
-        |lines: &str| Config::parse(&with(lines), "pvc.conf", "pvchv1").unwrap_or_else(|e| panic!("{e}"));
+    let parse = |lines: &str| {
+        Config::parse(&with(lines), "pvc.conf", "pvchv1").unwrap_or_else(|e| panic!("{e}"))
+    };
     assert_eq!(parse("").zookeeper_servers()[0], "pvchv1:2181");
-    let whole =
-        "ssl:\n  enabled: yes\n  authority: /ca.pem\n  certificate: /own.pem\n  private_key: /own.key";
+    let whole = "ssl:\n  enabled: yes\n  authority: /ca.pem\n  certificate: \
+                 /own.pem\n  private_key: /own.key";
     let config = parse(whole);
     assert_eq!(config.zookeeper_servers(), ["pvchv1:2281", "pvchv2:2281", "pvchv3:2281"]);
     let own = config.database.zookeeper.tls.and_then(|tls| tls.own).expect("both are given");

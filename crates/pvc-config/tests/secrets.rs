@@ -24,9 +24,10 @@ fn a_secret_prints_as_stars() {
 
 #[test]
 fn a_secret_in_the_wrong_place_is_not_shown() {
-    let tokens = "  token:\n    - description: everyday use\n      token: replace-this-with-another-long-random-text\n";
-    let credentials =
-        "        database: pvcapi\n        username: pvcapi\n        password: change-this-password\n";
+    let tokens = "  token:\n    - description: everyday use\n      token: \
+                  replace-this-with-another-long-random-text\n";
+    let credentials = "        database: pvcapi\n        username: pvcapi\n        password: \
+                       change-this-password\n";
     let automirror = "#automirror:\n";
     let cases = [
         (tokens, "  token: SESAME\n"),
@@ -135,7 +136,8 @@ proptest! {
         let text = lines.join("\n");
 
         let shown = match Config::parse(&text, "pvc.conf", "pvchv1") {
-            Ok(config) => format!("{config:?} {config:#?} {}", pvc_config::render(&config.warnings)),
+            Ok(config) => format!("{config:?} {config:#?} \
+                                   {}", pvc_config::render(&config.warnings)),
             Err(errors) => format!("{errors} {errors:?}"),
         };
 

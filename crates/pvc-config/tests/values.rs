@@ -30,7 +30,8 @@ fn both_formats_say_the_same_about_the_same_cluster() {
            database:\n  keydb:\n    hostname: 10.1.0.250\n";
 
     let (mut new, old) = (parse(SAMPLE, "pvchv1.mydomain.net"), parse(&old, "pvchv1.mydomain.net"));
-    // The older format knows nothing of a filter, unless it is given at its 1.0 place; then it cannot name all nodes.
+    // The older format knows nothing of a filter, unless it is given at its 1.0 place; then it
+    // cannot name all nodes.
     assert!(new.firewall.take().is_some() && old.firewall.is_none());
 
     assert_eq!(new, old);
@@ -63,7 +64,8 @@ fn the_sample_reads_as_written() {
 #[test]
 fn a_cluster_file_of_the_required_keys_alone_gets_every_default() {
     let text = "
-path: {dynamic_directory: /run/pvc, system_log_directory: /var/log/pvc, console_log_directory: /var/log/libvirt}
+path: {dynamic_directory: /run/pvc, system_log_directory: /var/log/pvc, console_log_directory: \
+/var/log/libvirt}
 subsystem: {enable_networking: no, enable_storage: no, enable_api: no, enable_worker: no}
 cluster: {name: c1, all_nodes: [hv1], coordinator_nodes: [hv1]}
 database: {zookeeper: {port: 2181}}
@@ -98,11 +100,14 @@ fencing: {disable_on_ipmi_failure: no, ipmi: {hostname: lom, username: u, passwo
     assert_eq!((config.networks, config.ceph), (None, None));
     assert_eq!((config.autobackup, config.automirror), (None, None));
 
-    let with_subsystems =
-        text.replace("enable_networking: no, enable_storage: no, enable_api: no, enable_worker: no", "");
-    let errors =
-        Config::parse(&with_subsystems, "pvc.conf", "hv1").expect_err("each subsystem needs its keys");
-    let missing: Vec<_> = errors.errors.iter().map(|error| error.key.clone().unwrap_or_default()).collect();
+    let with_subsystems = text.replace(
+        "enable_networking: no, enable_storage: no, enable_api: no, enable_worker: no",
+        "",
+    );
+    let errors = Config::parse(&with_subsystems, "pvc.conf", "hv1")
+        .expect_err("each subsystem needs its keys");
+    let missing: Vec<_> =
+        errors.errors.iter().map(|error| error.key.clone().unwrap_or_default()).collect();
     let expected = [
         "api",
         "ceph",
@@ -115,7 +120,8 @@ fencing: {disable_on_ipmi_failure: no, ipmi: {hostname: lom, username: u, passwo
     assert_eq!(missing, expected, "{errors}");
     assert_eq!(
         errors.errors[2].to_string(),
-        "error: pvc.conf:1:1: `guest_networking` is missing, expected a section with `bridge_device`, `bridge_mtu`\n  \
+        "error: pvc.conf:1:1: `guest_networking` is missing, expected a section with \
+         `bridge_device`, `bridge_mtu`\n  \
          hint: needed while `subsystem.enable_networking` is on"
     );
     assert!(errors.errors[4].message().contains("`upstream.ipv4.gateway_address`"), "{errors}");
@@ -179,7 +185,10 @@ fn standalone_mode_needs_no_file() {
     assert_eq!(config.timers.vm_shutdown_timeout, Duration::from_secs(180));
     assert_eq!(config.api.listen.to_string(), "127.0.0.1:7370");
     assert!(!config.api.authentication.enabled);
-    assert_eq!((config.api.tls, config.fencing.ipmi, config.networks, config.ceph), (None, None, None, None));
+    assert_eq!(
+        (config.api.tls, config.fencing.ipmi, config.networks, config.ceph),
+        (None, None, None, None)
+    );
 }
 
 #[test]
@@ -196,7 +205,8 @@ fn standalone_mode_takes_any_host_name_and_a_relative_directory() {
 
 #[test]
 fn a_standalone_file_may_say_as_little_as_it_likes() {
-    let text = "standalone:\n  state_directory: /data\napi:\n  authentication: {enabled: yes, secret_key: abcdefghijklmnop}\n  token:\n  - {token: abcdefghijklmnop}\n";
+    let text = "standalone:\n  state_directory: /data\napi:\n  authentication: {enabled: yes, \
+                secret_key: abcdefghijklmnop}\n  token:\n  - {token: abcdefghijklmnop}\n";
     let config = parse(text, "box");
     assert_eq!(config.warnings, []);
     assert_eq!(config.paths.dynamic, Path::new("/data/run"));
@@ -204,8 +214,8 @@ fn a_standalone_file_may_say_as_little_as_it_likes() {
     assert_eq!(config.api.authentication.tokens[0].token.reveal(), "abcdefghijklmnop");
 
     let machine = Machine::named("box", |name| (name == "PVC_STATE").then(|| "/elsewhere".into()));
-    let config =
-        Config::parse_for("standalone:\n", "pvc.conf", &machine).expect("an empty section is enough");
+    let config = Config::parse_for("standalone:\n", "pvc.conf", &machine)
+        .expect("an empty section is enough");
     assert_eq!(config.paths.log, Path::new("/elsewhere/log"));
     let config = Config::parse_for("", "pvc.conf", &machine.standalone()).expect("and so is none");
     assert!(config.standalone.is_some());
@@ -213,8 +223,12 @@ fn a_standalone_file_may_say_as_little_as_it_likes() {
 
 #[test]
 fn a_standalone_machine_has_no_other_coordinators() {
-    let errors = Config::parse("standalone:\ncluster:\n  coordinator_nodes: [hv1, hv2]\n", "pvc.conf", "hv1")
-        .unwrap_err();
+    let errors = Config::parse(
+        "standalone:\ncluster:\n  coordinator_nodes: [hv1, hv2]\n",
+        "pvc.conf",
+        "hv1",
+    )
+    .unwrap_err();
     assert!(errors.to_string().contains("standalone mode has only this one"), "{errors}");
 }
 
@@ -249,15 +263,17 @@ fn a_gateway_of_python_s_none_is_no_gateway() {
     );
     assert_eq!(config.networks.unwrap().cluster.gateway, None);
     let text = SAMPLE.replace("gateway_address: 10.0.0.254", "gateway_address: None");
-    let errors =
-        Config::parse(&text, "pvc.conf", "pvchv1").expect_err("the upstream network needs one").errors;
+    let errors = Config::parse(&text, "pvc.conf", "pvchv1")
+        .expect_err("the upstream network needs one")
+        .errors;
     assert_eq!(errors.len(), 1);
 }
 
 #[test]
 fn anchors_and_merges_work() {
     let text = SAMPLE.replace("      api:\n", "      api: &account\n").replace(
-        "        database: pvcdns\n        username: pvcdns\n        password: change-this-password-too",
+        "        database: pvcdns\n        username: pvcdns\n        password: \
+         change-this-password-too",
         "        <<: *account\n        database: pvcdns",
     );
     let dns = parse(&text, "pvchv1").database.dns.unwrap();
@@ -298,8 +314,10 @@ fn old_spellings_are_accepted() {
 #[test]
 fn the_intervals_of_the_manual_s_headings_are_found_too() {
     let text = OLD_SAMPLE.replace(
-        "    fencing:\n      intervals:\n        keepalive_interval: 5\n        fence_intervals: 6\n        suicide_intervals: 0\n",
-        "    intervals:\n      keepalive_interval: 7\n      fence_intervals: 3\n      suicide_intervals: 2\n    fencing:\n",
+        "    fencing:\n      intervals:\n        keepalive_interval: 5\n        fence_intervals: \
+         6\n        suicide_intervals: 0\n",
+        "    intervals:\n      keepalive_interval: 7\n      fence_intervals: \
+         3\n      suicide_intervals: 2\n    fencing:\n",
     );
     let config = parse(&text, "pvchv1");
     assert_eq!(config.warnings, []);
@@ -316,12 +334,21 @@ fn the_older_format_names_its_node() {
     let config = parse(without_api, "pvchv1");
     assert_eq!(config.api.listen.to_string(), "127.0.0.1:7370");
     assert_eq!(config.cluster.name, None);
-    assert!(config.warnings[0].to_string().contains("listens on 127.0.0.1 only"), "{:?}", config.warnings);
+    assert!(
+        config.warnings[0].to_string().contains("listens on 127.0.0.1 only"),
+        "{:?}",
+        config.warnings
+    );
 }
 
 #[test]
 fn a_section_for_the_worker_is_passed_on() {
-    let text = SAMPLE.replace("#automirror:\n", "automirror:\n  destinations:\n    c2: {key: hunter2hunter2, ssl: yes, port: 7370}\n  keep_snapshots: 7\n");
+    let text = SAMPLE.replace(
+        "#automirror:\n",
+        "automirror:\n  destinations:\n    c2: {key: \
+                                                 hunter2hunter2, ssl: yes, port: \
+                                                 7370}\n  keep_snapshots: 7\n",
+    );
     let config = parse(&text, "pvchv1");
     let section = config.automirror.as_ref().expect("it is given");
     assert_eq!(section.value()["destinations"]["c2"]["ssl"], true);
@@ -340,7 +367,10 @@ fn the_file_is_found_through_variables_and_defaults() {
     assert_eq!(Config::locate(set("PVC_CONFIG_FILE", file.clone())), Ok(file.clone()));
     assert_eq!(Config::locate(set("PVCD_CONFIG_FILE", file.clone())), Ok(file));
     let error = Config::locate(set("PVC_CONFIG_FILE", "/nowhere/pvc.conf".into())).unwrap_err();
-    assert_eq!(error.to_string(), "`PVC_CONFIG_FILE` names `/nowhere/pvc.conf`, which does not exist");
+    assert_eq!(
+        error.to_string(),
+        "`PVC_CONFIG_FILE` names `/nowhere/pvc.conf`, which does not exist"
+    );
 }
 
 #[test]
@@ -361,7 +391,9 @@ fn a_check_tells_what_it_found_and_ends_with_a_verdict() {
     let report = check(&file, "pvchv1");
     assert_eq!(report.exit_code(), 0);
     assert!(
-        report.to_string().ends_with("good for coordinator `pvchv1` of cluster `cluster1`, 1 warning"),
+        report
+            .to_string()
+            .ends_with("good for coordinator `pvchv1` of cluster `cluster1`, 1 warning"),
         "{report}"
     );
     assert!(report.to_string().contains("chmod 0640"), "{report}");
@@ -386,7 +418,9 @@ fn a_client_reads_the_api_of_a_file_whose_rest_is_broken() {
     let file = directory.path().join("pvc.conf");
     std::fs::write(
         &file,
-        SAMPLE.replace("name: cluster1", "name:").replace("address: 10.0.0.250", "address: 0.0.0.0"),
+        SAMPLE
+            .replace("name: cluster1", "name:")
+            .replace("address: 10.0.0.250", "address: 0.0.0.0"),
     )
     .unwrap();
     let api = read_api(&file).expect("the API's section is fine");
@@ -397,8 +431,13 @@ fn a_client_reads_the_api_of_a_file_whose_rest_is_broken() {
 #[test]
 fn every_directory_to_create_is_named() {
     let paths = parse(SAMPLE, "pvchv1").paths.to_create();
-    for path in ["/run/pvc", "/run/pvc/nft", "/var/log/pvc/dnsmasq", "/var/log/pvc/pdns", "/var/log/libvirt"]
-    {
+    for path in [
+        "/run/pvc",
+        "/run/pvc/nft",
+        "/var/log/pvc/dnsmasq",
+        "/var/log/pvc/pdns",
+        "/var/log/libvirt",
+    ] {
         assert!(paths.contains(&PathBuf::from(path)), "{path}");
     }
 }

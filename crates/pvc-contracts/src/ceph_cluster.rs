@@ -1,7 +1,10 @@
 //! A real Ceph for tests: one monitor, one manager and one OSD from Debian's packages, run as plain
 //! processes on the loopback with their own configuration, keys and data.
 
-#![expect(clippy::disallowed_methods, reason = "a real cluster takes real time, and nobody simulates it")]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "a real cluster takes real time, and nobody simulates it"
+)]
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read};
@@ -46,12 +49,12 @@ struct Running {
 }
 
 impl CephCluster {
-    /// Starts a cluster that keeps everything in `dir`, and waits until its OSD is up and its manager knows
-    /// it. That takes a quarter of a minute.
+    /// Starts a cluster that keeps everything in `dir`, and waits until its OSD is up and its
+    /// manager knows it. That takes a quarter of a minute.
     ///
     /// # Errors
-    /// If the packages are not installed (the message says so), or the cluster is not there within two
-    /// minutes; the logs are in `dir`.
+    /// If the packages are not installed (the message says so), or the cluster is not there within
+    /// two minutes; the logs are in `dir`.
     pub fn start(dir: &Path) -> io::Result<CephCluster> {
         if !["ceph-mon", "ceph-mgr", "ceph-osd", "ceph"].iter().all(|name| is_installed(name)) {
             let why = "the packages of Ceph are missing; run `packaging/install/packages.sh test`";
@@ -80,7 +83,8 @@ impl CephCluster {
         self.dir.join("ceph.conf")
     }
 
-    /// The keys of `client.admin`, who may do everything, and of `client.libvirt`, who may do what guests do.
+    /// The keys of `client.admin`, who may do everything, and of `client.libvirt`, who may do what
+    /// guests do.
     pub fn keyring(&self) -> PathBuf {
         self.dir.join("keyring")
     }
@@ -107,7 +111,8 @@ impl CephCluster {
         kill(running.process, signal).map_err(io::Error::from)
     }
 
-    /// Small and quick: one copy, one placement group per pool, little memory, and figures every second.
+    /// Small and quick: one copy, one placement group per pool, little memory, and figures every
+    /// second.
     fn configuration(&self, id: &str, port: u16) -> String {
         let dir = self.dir.display();
         format!(
@@ -166,7 +171,8 @@ impl CephCluster {
 
     fn make_keys(&self) -> io::Result<()> {
         let everything = ["mon", "allow *", "osd", "allow *", "mgr", "allow *"];
-        // What the project's own installation gives to hypervisors: they cannot break a dead host's locks.
+        // What the project's own installation gives to hypervisors: they cannot break a dead host's
+        // locks.
         let guests = ["mon", "allow r", "osd", "allow rwx"];
         let keys: [(&str, &[&str]); 5] = [
             ("mon.", &["mon", "allow *"]),
@@ -193,9 +199,14 @@ impl CephCluster {
     fn make_monitor(&self, id: &str, port: u16) -> io::Result<()> {
         let (map, keyring) = (self.dir.join("monmap"), self.keyring());
         let address = format!("[v2:127.0.0.1:{port}]");
-        tool(Command::new("monmaptool").args(["--create", "--fsid", id, "--addv", "a", &address]).arg(&map))?;
+        tool(
+            Command::new("monmaptool")
+                .args(["--create", "--fsid", id, "--addv", "a", &address])
+                .arg(&map),
+        )?;
         let (map, keyring) = (map.display().to_string(), keyring.display().to_string());
-        self.run("ceph-mon", &["-i", "a", "--mkfs", "--monmap", &map, "--keyring", &keyring]).map(drop)
+        self.run("ceph-mon", &["-i", "a", "--mkfs", "--monmap", &map, "--keyring", &keyring])
+            .map(drop)
     }
 
     fn run(&self, program: &str, args: &[&str]) -> io::Result<String> {
@@ -233,7 +244,9 @@ impl CephCluster {
             if served.is_ok_and(|df| df.contains(&format!("\"total_bytes\":{DISK_BYTES}"))) {
                 return Ok(());
             }
-            if let Some(gone) = self.running.iter().find(|running| kill(running.process, None).is_err()) {
+            if let Some(gone) =
+                self.running.iter().find(|running| kill(running.process, None).is_err())
+            {
                 return Err(self.failed(&format!("{:?} ended", gone.daemon)));
             }
             std::thread::sleep(Duration::from_millis(200));
@@ -245,7 +258,8 @@ impl CephCluster {
         let mut said = String::new();
         for log in ["ceph-mon.out", "ceph-mgr.out", "ceph-osd.out"] {
             let mut text = String::new();
-            let read = fs::File::open(self.dir.join(log)).and_then(|mut file| file.read_to_string(&mut text));
+            let read = fs::File::open(self.dir.join(log))
+                .and_then(|mut file| file.read_to_string(&mut text));
             if read.is_ok() {
                 said.extend(text.lines().rev().take(3).map(|line| format!(" | {log}: {line}")));
             }

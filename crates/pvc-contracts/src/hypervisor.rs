@@ -1,4 +1,5 @@
-//! What every [`Hypervisor`] keeps to, with a guest that really runs (or is simulated as if it did).
+//! What every [`Hypervisor`] keeps to, with a guest that really runs (or is simulated as if it
+//! did).
 
 #![allow(clippy::disallowed_methods, reason = "real adapters work in real time")]
 
@@ -22,8 +23,8 @@ pub type GuestXml = Box<dyn Fn(Uuid, &str) -> String + Send + Sync>;
 
 /// What the suite needs from whoever runs it.
 pub struct HypervisorFixture {
-    /// The guest has a VNC display, obeys its power button once it has booted, and answers `pong` to a
-    /// line `ping` on its serial console.
+    /// The guest has a VNC display, obeys its power button once it has booted, and answers `pong`
+    /// to a line `ping` on its serial console.
     pub guest: GuestXml,
     /// The XML of a disk of [`SPARE_BYTES`] bytes that can be plugged into it, with target `sdb`.
     pub spare_disk: String,
@@ -84,7 +85,10 @@ impl Suite {
         is_no_guest(absent, hypervisor.live_xml(absent).await);
         is_no_guest(absent, hypervisor.vnc(absent).await);
         is_no_guest(absent, hypervisor.resize_disk(absent, "sda", GROWN_BYTES).await);
-        is_no_guest(absent, hypervisor.device(absent, DeviceChange::Attach, &self.fixture.spare_disk).await);
+        is_no_guest(
+            absent,
+            hypervisor.device(absent, DeviceChange::Attach, &self.fixture.spare_disk).await,
+        );
         is_no_guest(absent, hypervisor.console_exchange(absent, b"ping\n", PAUSE).await);
     }
 
@@ -99,7 +103,9 @@ impl Suite {
 
     async fn a_description_of_another_guest_is_refused_and_leaves_nothing(&self) {
         let (asked, described) = (uuid(2), uuid(3));
-        is_refused(self.hypervisor.start(asked, &(self.fixture.guest)(described, "contract-other")).await);
+        is_refused(
+            self.hypervisor.start(asked, &(self.fixture.guest)(described, "contract-other")).await,
+        );
         let guests = self.guests().await;
         assert!(!guests.contains_key(&asked) && !guests.contains_key(&described));
     }
@@ -133,8 +139,12 @@ impl Suite {
     async fn a_running_guest_shows_its_xml_display_and_figures(&self, guest: Uuid) {
         let xml = self.hypervisor.live_xml(guest).await.expect("a running guest has its XML");
         assert!(xml.contains(&guest.to_string()), "{xml}");
-        let vnc =
-            self.hypervisor.vnc(guest).await.expect("asking succeeds").expect("the guest has a display");
+        let vnc = self
+            .hypervisor
+            .vnc(guest)
+            .await
+            .expect("asking succeeds")
+            .expect("the guest has a display");
         assert!(!vnc.listen.is_empty() && vnc.port > 0, "{vnc:?}");
         let stats = self
             .eventually("figures of the running guest", || async {
@@ -153,23 +163,41 @@ impl Suite {
 
     async fn a_booted_guest_answers_on_its_console(&self, guest: Uuid) {
         self.eventually("an answer on the console", || async {
-            let answer = self.hypervisor.console_exchange(guest, b"ping\n", Duration::from_millis(500)).await;
-            String::from_utf8_lossy(&answer.expect("the console opens")).contains("pong").then_some(())
+            let answer = self
+                .hypervisor
+                .console_exchange(guest, b"ping\n", Duration::from_millis(500))
+                .await;
+            String::from_utf8_lossy(&answer.expect("the console opens"))
+                .contains("pong")
+                .then_some(())
         })
         .await;
     }
 
     async fn a_disk_is_plugged_in_grown_and_pulled_out_while_the_guest_runs(&self, guest: Uuid) {
         let device = &self.fixture.spare_disk;
-        let plugged = || async { self.hypervisor.live_xml(guest).await.expect("XML").contains(SPARE_TARGET) };
+        let plugged =
+            || async { self.hypervisor.live_xml(guest).await.expect("XML").contains(SPARE_TARGET) };
         assert!(!plugged().await);
-        self.hypervisor.device(guest, DeviceChange::Attach, device).await.expect("the disk is plugged in");
+        self.hypervisor
+            .device(guest, DeviceChange::Attach, device)
+            .await
+            .expect("the disk is plugged in");
         assert!(plugged().await);
         is_refused(self.hypervisor.device(guest, DeviceChange::Attach, device).await);
-        self.hypervisor.resize_disk(guest, SPARE_TARGET, GROWN_BYTES).await.expect("the disk grows");
+        self.hypervisor
+            .resize_disk(guest, SPARE_TARGET, GROWN_BYTES)
+            .await
+            .expect("the disk grows");
         is_refused(self.hypervisor.resize_disk(guest, "nosuchdisk", GROWN_BYTES).await);
-        self.hypervisor.device(guest, DeviceChange::Detach, device).await.expect("the disk is pulled out");
-        self.eventually("the guest without the disk", || async { (!plugged().await).then_some(()) }).await;
+        self.hypervisor
+            .device(guest, DeviceChange::Detach, device)
+            .await
+            .expect("the disk is pulled out");
+        self.eventually("the guest without the disk", || async {
+            (!plugged().await).then_some(())
+        })
+        .await;
         is_refused(self.hypervisor.device(guest, DeviceChange::Detach, device).await);
         is_refused(self.hypervisor.device(guest, DeviceChange::Attach, "<disk").await);
     }
@@ -200,7 +228,10 @@ impl Suite {
     // --- What the sentences are made of ----------------------------------------------------------
 
     async fn make(&self, guest: Uuid) {
-        self.hypervisor.start(guest, &(self.fixture.guest)(guest, NAME)).await.expect("the guest is made");
+        self.hypervisor
+            .start(guest, &(self.fixture.guest)(guest, NAME))
+            .await
+            .expect("the guest is made");
     }
 
     async fn start(&self, guest: Uuid) {
@@ -232,13 +263,21 @@ impl Suite {
         told.await.expect("a hint that the guest changed");
     }
 
-    async fn eventually<T, F: Future<Output = Option<T>>>(&self, what: &str, look: impl Fn() -> F) -> T {
+    async fn eventually<T, F: Future<Output = Option<T>>>(
+        &self,
+        what: &str,
+        look: impl Fn() -> F,
+    ) -> T {
         let until = Instant::now() + self.fixture.patience;
         loop {
             if let Some(found) = look().await {
                 return found;
             }
-            assert!(Instant::now() < until, "waited {:?} in vain for {what}", self.fixture.patience);
+            assert!(
+                Instant::now() < until,
+                "waited {:?} in vain for {what}",
+                self.fixture.patience
+            );
             sleep(PAUSE).await;
         }
     }
@@ -309,7 +348,10 @@ impl Pair {
         let mut events = self.two.events();
         let (there, here) = &self.fixture.hosts;
         assert_eq!(self.one.state_at(there, self.guest).await.expect("an answer"), None);
-        assert_eq!(self.two.state_at(here, self.guest).await.expect("an answer"), Some(GuestRun::Running));
+        assert_eq!(
+            self.two.state_at(here, self.guest).await.expect("an answer"),
+            Some(GuestRun::Running)
+        );
         let mut job = self.migrate(&self.one, &self.fixture.hosts.0).await.expect("it begins");
         // Told or not, as fast as it may be over: asking harms nothing.
         if let Some(progress) = job.progress().await.expect("an answer") {
@@ -318,7 +360,10 @@ impl Pair {
         job.outcome().await.expect("it arrives");
         assert_eq!(self.run(&self.one).await, None);
         self.until_runs(&self.two).await;
-        assert_eq!(self.one.state_at(there, self.guest).await.expect("an answer"), Some(GuestRun::Running));
+        assert_eq!(
+            self.one.state_at(there, self.guest).await.expect("an answer"),
+            Some(GuestRun::Running)
+        );
         assert_eq!(self.two.state_at(here, self.guest).await.expect("an answer"), None);
         let told = timeout(self.fixture.patience, events.recv()).await;
         assert!(told.is_ok(), "nobody was told of its arrival");
@@ -344,7 +389,11 @@ impl Pair {
         let there = self.one.state_at(&self.fixture.hosts.0, self.guest).await.expect("an answer");
         assert_eq!(there, Some(GuestRun::Paused));
         sleep(PAUSE).await;
-        assert_eq!(self.run(&self.two).await, Some(GuestRun::Paused), "nobody has told it to go on");
+        assert_eq!(
+            self.run(&self.two).await,
+            Some(GuestRun::Paused),
+            "nobody has told it to go on"
+        );
         for _ in 0..2 {
             self.two.resume(self.guest).await.expect("it goes on");
             assert_eq!(self.run(&self.two).await, Some(GuestRun::Running));
@@ -375,7 +424,8 @@ impl Pair {
         host: &str,
     ) -> Result<Box<dyn MigrationJob>, HypervisorError> {
         let max_downtime = Duration::from_millis(300);
-        let migration = Migration { host: host.to_owned(), max_downtime, held: false, encrypted: false };
+        let migration =
+            Migration { host: host.to_owned(), max_downtime, held: false, encrypted: false };
         from.migrate(self.guest, &migration).await
     }
 
@@ -399,9 +449,15 @@ fn uuid(number: u128) -> Uuid {
 }
 
 fn is_no_guest<T: Debug>(uuid: Uuid, answer: Result<T, HypervisorError>) {
-    assert!(matches!(&answer, Err(HypervisorError::NoGuest { uuid: named }) if *named == uuid), "{answer:?}");
+    assert!(
+        matches!(&answer, Err(HypervisorError::NoGuest { uuid: named }) if *named == uuid),
+        "{answer:?}"
+    );
 }
 
 fn is_refused<T: Debug>(answer: Result<T, HypervisorError>) {
-    assert!(matches!(&answer, Err(HypervisorError::Refused { why }) if !why.is_empty()), "{answer:?}");
+    assert!(
+        matches!(&answer, Err(HypervisorError::Refused { why }) if !why.is_empty()),
+        "{answer:?}"
+    );
 }

@@ -1,7 +1,7 @@
 //! One suite per port, run against every adapter.
 //!
-//! Beside the suites stand the things that their tests share: a real ZooKeeper server, a real Ceph, and a proxy
-//! that cuts connections.
+//! Beside the suites stand the things that their tests share: a real ZooKeeper server, a real Ceph,
+//! and a proxy that cuts connections.
 
 #![forbid(unsafe_code)]
 

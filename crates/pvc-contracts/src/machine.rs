@@ -29,7 +29,11 @@ pub async fn clock_contract(clock: &dyn Clock) {
         let before = clock.monotonic();
         clock.sleep(MOMENT * moments).await;
         let slept = clock.monotonic() - before;
-        assert!(slept + ROUNDING >= MOMENT * moments, "slept {slept:?} instead of {:?}", MOMENT * moments);
+        assert!(
+            slept + ROUNDING >= MOMENT * moments,
+            "slept {slept:?} instead of {:?}",
+            MOMENT * moments
+        );
     }
     assert!(clock.wall() > LONG_AGO, "the wall clock says {:?} since 1970", clock.wall());
 
@@ -46,7 +50,10 @@ pub async fn clock_contract(clock: &dyn Clock) {
 pub fn host_contract(host: &dyn Host) {
     let facts = host.facts().expect("a machine knows what it is");
     assert!(facts.cpus > 0);
-    assert!(![&facts.kernel, &facts.os, &facts.arch].into_iter().any(String::is_empty), "{facts:?}");
+    assert!(
+        ![&facts.kernel, &facts.os, &facts.arch].into_iter().any(String::is_empty),
+        "{facts:?}"
+    );
     assert_eq!(facts, host.facts().expect("and says so again"), "what does not change has changed");
 
     let load = host.load().expect("a machine knows how busy it is");

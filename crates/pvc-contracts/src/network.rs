@@ -97,7 +97,8 @@ impl Suite {
     }
 
     async fn what_exists_as_something_else_is_not_made(&self) {
-        let error = self.network.create_bridge(&self.fixture.device).await.expect_err("it is no bridge");
+        let error =
+            self.network.create_bridge(&self.fixture.device).await.expect_err("it is no bridge");
         assert!(
             matches!(&error, NetworkError::OtherKind { link, .. } if *link == self.fixture.device),
             "{error}"
@@ -107,7 +108,10 @@ impl Suite {
     async fn odd_names_and_absent_links_are_named(&self) {
         for odd in ["", "a/b", "a b", "sixteen-letters-"] {
             let error = self.network.create_bridge(odd).await.expect_err(odd);
-            assert!(matches!(&error, NetworkError::BadName { name } if name == odd), "{odd}: {error}");
+            assert!(
+                matches!(&error, NetworkError::BadName { name } if name == odd),
+                "{odd}: {error}"
+            );
         }
         let (network, address) = (&self.network, net("192.0.2.1/24"));
         is_no_link(network.set_mtu("absent", 1500).await);
@@ -146,7 +150,8 @@ impl Suite {
     }
 
     async fn addresses_come_and_go_without_their_neighbours(&self) {
-        let (own, floating, other) = (net("192.0.2.1/24"), net("192.0.2.250/24"), net("2001:db8::1/64"));
+        let (own, floating, other) =
+            (net("192.0.2.1/24"), net("192.0.2.250/24"), net("2001:db8::1/64"));
         ok(self.network.set_up(BRIDGE, true).await);
         for address in [own, floating, floating, other, other] {
             ok(self.network.add_address(BRIDGE, address).await);
@@ -196,7 +201,8 @@ impl Suite {
             let address: IpAddr = address.parse().expect("an address");
             ok(self.network.announce(BRIDGE, address).await);
             ok(self.network.set_up(BRIDGE, false).await);
-            let error = self.network.announce(BRIDGE, address).await.expect_err("nobody would hear it");
+            let error =
+                self.network.announce(BRIDGE, address).await.expect_err("nobody would hear it");
             assert!(matches!(error, NetworkError::Refused { .. }), "{error}");
             ok(self.network.set_up(BRIDGE, true).await);
         }
@@ -240,10 +246,16 @@ impl Suite {
         let vlan = self.link("vlcontract").await;
         assert_eq!(vlan.kind, LinkKind::Vlan { lower: Some(device.clone()), id: 7 });
         assert!(!vlan.up, "{vlan:?}");
-        let error =
-            self.network.create_vlan("vlcontract", device, 8).await.expect_err("it has another number");
+        let error = self
+            .network
+            .create_vlan("vlcontract", device, 8)
+            .await
+            .expect_err("it has another number");
         assert!(matches!(error, NetworkError::OtherKind { .. }), "{error}");
-        assert!(self.network.create_vlan("vlother", device, 4095).await.is_err(), "4094 is the last");
+        assert!(
+            self.network.create_vlan("vlother", device, 4095).await.is_err(),
+            "4094 is the last"
+        );
         ok(self.network.remove_link("vlcontract").await);
         assert!(!self.links().await.contains_key("vlcontract"));
     }
@@ -256,7 +268,8 @@ impl Suite {
         }
         let absent = "net/ipv4/conf/absent/rp_filter";
         assert_eq!(ok(self.network.setting(absent).await), None);
-        let error = self.network.set_setting(absent, "1").await.expect_err("there is no such setting");
+        let error =
+            self.network.set_setting(absent, "1").await.expect_err("there is no such setting");
         assert!(matches!(&error, NetworkError::NoSetting { key } if key == absent), "{error}");
     }
 
@@ -267,7 +280,8 @@ impl Suite {
             assert!(!self.links().await.contains_key(BRIDGE));
         }
         assert_eq!(self.device().await.master, None);
-        let error = self.network.remove_link(&self.fixture.device).await.expect_err("a card is not ours");
+        let error =
+            self.network.remove_link(&self.fixture.device).await.expect_err("a card is not ours");
         assert!(matches!(error, NetworkError::OtherKind { .. }), "{error}");
     }
 

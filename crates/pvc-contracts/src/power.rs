@@ -83,7 +83,10 @@ impl Suite {
             self.power.cut(bmc).await.expect_err("nobody does so"),
             self.power.switch_on(bmc).await.expect_err("nobody does so"),
         ] {
-            assert!(matches!(&error, PowerError::Unusable { host, .. } if *host == bmc.host), "{error}");
+            assert!(
+                matches!(&error, PowerError::Unusable { host, .. } if *host == bmc.host),
+                "{error}"
+            );
         }
     }
 }

@@ -86,7 +86,8 @@ async fn forward(
         if length == 0 {
             return Ok(());
         }
-        let swallow = traffic.as_ref().is_some_and(|traffic| *traffic.borrow() == Traffic::SwallowAnswers);
+        let swallow =
+            traffic.as_ref().is_some_and(|traffic| *traffic.borrow() == Traffic::SwallowAnswers);
         if !swallow {
             to.write_all(&buffer[..length]).await?;
         }

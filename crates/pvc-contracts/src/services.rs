@@ -46,7 +46,8 @@ impl Suite {
         assert_eq!(self.services.state(absent).await.expect("asking succeeds"), UnitState::Missing);
         let error = self.services.start(absent).await.expect_err("there is nothing to start");
         assert!(matches!(&error, ServicesError::Missing { unit } if unit == absent), "{error}");
-        let error = self.services.set_enabled(absent, true).await.expect_err("there is nothing to enable");
+        let error =
+            self.services.set_enabled(absent, true).await.expect_err("there is nothing to enable");
         assert!(matches!(&error, ServicesError::Missing { unit } if unit == absent), "{error}");
     }
 
@@ -88,8 +89,14 @@ impl Suite {
 
     async fn enabling_starts_nothing(&self) {
         for enabled in [true, true, false, false] {
-            self.services.set_enabled(&self.fixture.good, enabled).await.expect("it can be enabled");
-            assert_eq!(self.services.state(&self.fixture.good).await.expect("a state"), UnitState::Inactive);
+            self.services
+                .set_enabled(&self.fixture.good, enabled)
+                .await
+                .expect("it can be enabled");
+            assert_eq!(
+                self.services.state(&self.fixture.good).await.expect("a state"),
+                UnitState::Inactive
+            );
         }
     }
 

@@ -1,7 +1,7 @@
 //! What every Storage must do.
 //!
-//! A test of an adapter implements [`StorageFixture`] and calls [`storage_contract`]. Each rule is a
-//! function of its own and works in pools of its own, so that one can be run alone.
+//! A test of an adapter implements [`StorageFixture`] and calls [`storage_contract`]. Each rule is
+//! a function of its own and works in pools of its own, so that one can be run alone.
 
 use std::any::Any;
 use std::path::Path;
@@ -136,7 +136,10 @@ pub async fn what_is_absent_is_said_to_be(fixture: &dyn StorageFixture) {
     storage.create(&id, 4096, false).await.expect("there is room");
     refused!(storage.roll_back(&id, &snap).await, StorageError::NoSnapshot { .. });
     refused!(storage.remove_snapshot(&id, &snap).await, StorageError::NoSnapshot { .. });
-    refused!(storage.rename_snapshot(&id, &snap, &snapshot("t")).await, StorageError::NoSnapshot { .. });
+    refused!(
+        storage.rename_snapshot(&id, &snap, &snapshot("t")).await,
+        StorageError::NoSnapshot { .. }
+    );
 }
 
 pub async fn names_that_leave_their_place_are_refused(fixture: &dyn StorageFixture) {
@@ -152,9 +155,15 @@ pub async fn names_that_leave_their_place_are_refused(fixture: &dyn StorageFixtu
         refused!(storage.pool(&PoolName::new(name)).await, StorageError::NoPool { .. });
         refused!(storage.remove_pool(&PoolName::new(name)).await, StorageError::NoPool { .. });
         refused!(storage.rename(&inside, &VolumeName::new(name)).await, StorageError::BadName(_));
-        refused!(storage.clone_volume(&inside, &VolumeName::new(name), true).await, StorageError::BadName(_));
+        refused!(
+            storage.clone_volume(&inside, &VolumeName::new(name), true).await,
+            StorageError::BadName(_)
+        );
         refused!(storage.snapshot(&inside, &snapshot(name)).await, StorageError::BadName(_));
-        refused!(storage.remove_snapshot(&inside, &snapshot(name)).await, StorageError::NoSnapshot { .. });
+        refused!(
+            storage.remove_snapshot(&inside, &snapshot(name)).await,
+            StorageError::NoSnapshot { .. }
+        );
     }
     assert_eq!(storage.volumes(&pool).await.expect("volumes are listed").len(), 1);
 }
@@ -194,7 +203,10 @@ pub async fn a_clone_is_independent(fixture: &dyn StorageFixture) {
     assert_eq!(fixture.read(&copy, 2_999_000, 4).await, b"tail");
     let info = storage.volume(&copy).await.expect("the clone is there");
     assert_eq!((info.size_bytes, info.snapshots.len()), (3_000_001, 0));
-    refused!(storage.clone_volume(&id, &copy.volume, true).await, StorageError::VolumeExists { .. });
+    refused!(
+        storage.clone_volume(&id, &copy.volume, true).await,
+        StorageError::VolumeExists { .. }
+    );
     storage.remove(&id).await.expect("the source can go");
     assert_eq!(fixture.read(&copy, 2_999_000, 4).await, b"tail");
 }
@@ -246,9 +258,13 @@ pub async fn snapshots_are_told_apart(fixture: &dyn StorageFixture) {
         storage.rename_snapshot(&id, &snapshot("s1"), &snapshot("s2")).await,
         StorageError::SnapshotExists { .. }
     );
-    storage.rename_snapshot(&id, &snapshot("s1"), &snapshot("first")).await.expect("the name is free");
+    storage
+        .rename_snapshot(&id, &snapshot("s1"), &snapshot("first"))
+        .await
+        .expect("the name is free");
     let info = storage.volume(&id).await.expect("it is there");
-    let names: Vec<_> = info.snapshots.iter().map(|found| (found.name.as_str(), found.size_bytes)).collect();
+    let names: Vec<_> =
+        info.snapshots.iter().map(|found| (found.name.as_str(), found.size_bytes)).collect();
     assert!(
         names.contains(&("first", 5000)) && names.contains(&("s2", 5000)) && names.len() == 2,
         "{names:?}"
@@ -298,10 +314,16 @@ pub async fn raw_images_are_imported(fixture: &dyn StorageFixture) {
     let mut image = vec![0_u8; 3_000_001];
     image[2_000_000..2_000_005].copy_from_slice(b"hello");
     tokio::fs::write(&path, &image).await.expect("the scratch folder can be written");
-    storage.import(&id, &path, ImageFormat::Raw, false).await.expect("a raw image is taken as it is");
+    storage
+        .import(&id, &path, ImageFormat::Raw, false)
+        .await
+        .expect("a raw image is taken as it is");
     assert_eq!(storage.volume(&id).await.expect("it is there").size_bytes, 3_000_001);
     assert_eq!(fixture.read(&id, 0, 3_000_001).await, image);
-    refused!(storage.import(&id, &path, ImageFormat::Raw, false).await, StorageError::VolumeExists { .. });
+    refused!(
+        storage.import(&id, &path, ImageFormat::Raw, false).await,
+        StorageError::VolumeExists { .. }
+    );
     let absent = fixture.scratch().join("absent.raw");
     assert!(storage.import(&volume(&pool, "b"), &absent, ImageFormat::Raw, false).await.is_err());
     refused!(storage.volume(&volume(&pool, "b")).await, StorageError::NoVolume { .. });
@@ -309,9 +331,16 @@ pub async fn raw_images_are_imported(fixture: &dyn StorageFixture) {
 
 /// Runs `qemu-img`, which the packages of this project bring along.
 async fn qemu_img(args: &[&str]) {
-    let output =
-        tokio::process::Command::new("qemu-img").args(args).output().await.expect("qemu-img is installed");
-    assert!(output.status.success(), "qemu-img {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    let output = tokio::process::Command::new("qemu-img")
+        .args(args)
+        .output()
+        .await
+        .expect("qemu-img is installed");
+    assert!(
+        output.status.success(),
+        "qemu-img {args:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
 }
 
 pub async fn qcow2_images_are_imported(fixture: &dyn StorageFixture) {
@@ -321,7 +350,8 @@ pub async fn qcow2_images_are_imported(fixture: &dyn StorageFixture) {
     image[1_500_000..1_500_005].copy_from_slice(b"hello");
     tokio::fs::write(&raw, &image).await.expect("the scratch folder can be written");
     let qcow2 = fixture.scratch().join("image.qcow2").display().to_string();
-    qemu_img(&["convert", "-f", "raw", "-O", "qcow2", "-c", &raw.display().to_string(), &qcow2]).await;
+    qemu_img(&["convert", "-f", "raw", "-O", "qcow2", "-c", &raw.display().to_string(), &qcow2])
+        .await;
     let id = volume(&pool, "a");
     storage
         .import(&id, Path::new(&qcow2), ImageFormat::Qcow2, false)
@@ -341,14 +371,24 @@ pub async fn images_that_are_not_what_they_say_are_refused(fixture: &dyn Storage
     qemu_img(&["create", "-f", "qcow2", &huge, "100T"]).await;
     tokio::fs::write(&text, "no image at all").await.expect("the scratch folder can be written");
     let external = at("external.qcow2");
-    qemu_img(&["create", "-f", "qcow2", "-o", &format!("data_file={}", at("data.raw")), &external, "1M"])
-        .await;
+    qemu_img(&[
+        "create",
+        "-f",
+        "qcow2",
+        "-o",
+        &format!("data_file={}", at("data.raw")),
+        &external,
+        "1M",
+    ])
+    .await;
     let cut = at("cut.qcow2");
     let (data, full) = (at("data"), at("full.qcow2"));
     tokio::fs::write(&data, vec![9_u8; 1 << 20]).await.expect("the scratch folder can be written");
     qemu_img(&["convert", "-f", "raw", "-O", "qcow2", &data, &full]).await;
     let whole = tokio::fs::read(&full).await.expect("it was made");
-    tokio::fs::write(&cut, &whole[..whole.len() / 2]).await.expect("the scratch folder can be written");
+    tokio::fs::write(&cut, &whole[..whole.len() / 2])
+        .await
+        .expect("the scratch folder can be written");
 
     for bad in [&backed, &text, &external, &cut, &fixture.scratch().display().to_string()] {
         let id = volume(&pool, "a");
@@ -356,7 +396,8 @@ pub async fn images_that_are_not_what_they_say_are_refused(fixture: &dyn Storage
         refused!(result, StorageError::BadImage { .. });
         refused!(storage.volume(&id).await, StorageError::NoVolume { .. });
     }
-    let result = storage.import(&volume(&pool, "a"), Path::new(&huge), ImageFormat::Qcow2, true).await;
+    let result =
+        storage.import(&volume(&pool, "a"), Path::new(&huge), ImageFormat::Qcow2, true).await;
     refused!(result, StorageError::NoRoom { .. });
 }
 

@@ -1,7 +1,8 @@
 //! What every Tree must do, whoever keeps it.
 //!
-//! [`tree_contract!`](crate::tree_contract) makes a test of each rule; [`all`] runs them one after the
-//! other, for trees that are slow to start. The rules share a tree: each works below a root of its own.
+//! [`tree_contract!`](crate::tree_contract) makes a test of each rule; [`all`] runs them one after
+//! the other, for trees that are slow to start. The rules share a tree: each works below a root of
+//! its own.
 
 #![allow(clippy::disallowed_methods, reason = "real adapters work in real time")]
 
@@ -98,7 +99,8 @@ async fn make(tree: &dyn Tree, path: &str, data: &[u8]) {
 }
 
 async fn entry(tree: &dyn Tree, path: &str) -> Entry {
-    let found = tree.get(path).await.unwrap_or_else(|error| panic!("cannot read `{path}`: {error}"));
+    let found =
+        tree.get(path).await.unwrap_or_else(|error| panic!("cannot read `{path}`: {error}"));
     found.unwrap_or_else(|| panic!("`{path}` does not exist"))
 }
 
@@ -200,9 +202,11 @@ pub async fn a_write_with_a_version_is_refused_after_another_write(fixture: &dyn
     let path = format!("{root}/node");
     make(&*one, &path, b"").await;
     two.multi(vec![set(&path, b"theirs", Some(0))]).await.expect("the version is right");
-    for stale in
-        [set(&path, b"ours", Some(0)), delete(&path, Some(0)), Op::Check { path: path.clone(), version: 0 }]
-    {
+    for stale in [
+        set(&path, b"ours", Some(0)),
+        delete(&path, Some(0)),
+        Op::Check { path: path.clone(), version: 0 },
+    ] {
         let (index, why) = refusal(&*one, vec![stale]).await;
         assert_eq!(index, 0);
         assert!(matches!(why, TreeError::BadVersion { path: which } if which == path));
@@ -252,7 +256,11 @@ pub async fn the_stat_counts_what_happened(fixture: &dyn TreeFixture) {
     assert_eq!((written.version, written.cversion, written.pzxid), (1, 4, after.pzxid));
     assert!(written.mzxid > after.pzxid);
     tree.multi(vec![set(format!("{parent}/a"), b"x", None)]).await.expect("a write succeeds");
-    assert_eq!(entry(&*tree, &parent).await.stat, written, "a child's data is not the parent's affair");
+    assert_eq!(
+        entry(&*tree, &parent).await.stat,
+        written,
+        "a child's data is not the parent's affair"
+    );
 }
 
 pub async fn a_multi_is_done_as_a_whole(fixture: &dyn TreeFixture) {
@@ -268,7 +276,8 @@ pub async fn a_multi_is_done_as_a_whole(fixture: &dyn TreeFixture) {
         delete(path("old"), Some(0)),
     ];
     let done = tree.multi(ops).await.expect("each operation sees those before it");
-    let [Done::Created(new), Done::Created(child), Done::Set(set), Done::Checked, Done::Deleted] = done[..]
+    let [Done::Created(new), Done::Created(child), Done::Set(set), Done::Checked, Done::Deleted] =
+        done[..]
     else {
         panic!("got {done:?}")
     };
@@ -332,10 +341,11 @@ pub async fn an_ephemeral_node_goes_with_its_session(fixture: &dyn TreeFixture) 
     assert_eq!(entry(&*other, &alone).await.stat.ephemeral_owner, id);
     let mut watch = other.watch(&root).await.expect("a watch is set");
     owner.close().await;
-    let gone = BTreeSet::from([next_event(&mut watch).await, next_event(&mut watch).await].map(|event| {
-        let TreeEvent::Deleted { path } = event else { panic!("got {event:?}") };
-        path
-    }));
+    let gone =
+        BTreeSet::from([next_event(&mut watch).await, next_event(&mut watch).await].map(|event| {
+            let TreeEvent::Deleted { path } = event else { panic!("got {event:?}") };
+            path
+        }));
     assert_eq!(gone, BTreeSet::from([alone, together]));
     assert_eq!(children(&*other, &root).await, BTreeSet::from(["stays".to_owned()]));
 }
@@ -409,7 +419,10 @@ pub async fn a_watch_tells_of_every_change_below_its_root_in_order(fixture: &dyn
     ];
     writer.multi(ops).await.expect("a multi succeeds");
     writer.multi(vec![delete(inside("/a"), None)]).await.expect("a deletion succeeds");
-    writer.multi(vec![delete(inside(""), None), create(inside(""), b"")]).await.expect("made again");
+    writer
+        .multi(vec![delete(inside(""), None), create(inside(""), b"")])
+        .await
+        .expect("made again");
     let expected = [
         changed(inside("/a")),
         changed(inside("/a/b")),
@@ -548,7 +561,9 @@ pub async fn large_values_come_back_whole(fixture: &dyn TreeFixture) {
     });
     tree.multi(ops.collect()).await.expect("48 MiB in one change");
     assert!(entry(&*tree, &paths[2]).await.data == value(3));
-    tree.multi(paths.iter().map(|path| delete(path, None)).collect()).await.expect("a deletion succeeds");
+    tree.multi(paths.iter().map(|path| delete(path, None)).collect())
+        .await
+        .expect("a deletion succeeds");
 }
 
 pub async fn a_request_that_is_too_large_is_refused_and_harms_nothing(fixture: &dyn TreeFixture) {
@@ -560,7 +575,8 @@ pub async fn a_request_that_is_too_large_is_refused_and_harms_nothing(fixture: &
     let path = format!("{root}/large");
     let refused = tree.create(&path, too_large.clone(), CreateMode::Persistent).await;
     assert!(matches!(refused, Err(TreeError::TooLarge { limit: named, .. }) if named == limit));
-    let refused = tree.multi(vec![Op::Set { path: root.clone(), data: too_large, version: None }]).await;
+    let refused =
+        tree.multi(vec![Op::Set { path: root.clone(), data: too_large, version: None }]).await;
     assert!(matches!(refused, Err(MultiError::Tree(TreeError::TooLarge { .. }))));
     let largest = Bytes::from(vec![7; limit - 1_024]);
     let made = tree.create(&path, largest, CreateMode::Persistent).await;
@@ -592,7 +608,9 @@ pub async fn any_bytes_and_any_letters_are_kept(fixture: &dyn TreeFixture) {
         assert!(children(&*tree, &root).await.contains(name));
     }
     let text = "VM 🚀 größer\0\n";
-    tree.create(&format!("{root}/text"), Bytes::from(text), CreateMode::Persistent).await.expect("made");
+    tree.create(&format!("{root}/text"), Bytes::from(text), CreateMode::Persistent)
+        .await
+        .expect("made");
     assert_eq!(entry(&*tree, &format!("{root}/text")).await.data, text);
     make(&*tree, &format!("{root}/empty"), b"").await;
     assert_eq!(entry(&*tree, &format!("{root}/empty")).await.data, "");
@@ -601,16 +619,30 @@ pub async fn any_bytes_and_any_letters_are_kept(fixture: &dyn TreeFixture) {
 pub async fn an_invalid_path_is_refused_everywhere(fixture: &dyn TreeFixture) {
     let tree = fixture.connect().await;
     let root = fresh_root(&*tree).await;
-    let bad =
-        ["", "a", "/a/", "//a", "/a//b", "/a/../b", "/./a", "/a\0b", "/a\n", "/\u{85}", "/😀", "/\u{e000}"];
+    let bad = [
+        "",
+        "a",
+        "/a/",
+        "//a",
+        "/a//b",
+        "/a/../b",
+        "/./a",
+        "/a\0b",
+        "/a\n",
+        "/\u{85}",
+        "/😀",
+        "/\u{e000}",
+    ];
     for path in bad {
-        let bad_path =
-            |error: &TreeError| matches!(error, TreeError::BadPath { path: named } if named == path);
+        let bad_path = |error: &TreeError| matches!(error, TreeError::BadPath { path: named } if named == path);
         let many = [root.clone(), path.to_owned()];
         assert!(tree.get(path).await.as_ref().is_err_and(bad_path), "get of {path:?}");
         assert!(tree.get_many(&many).await.as_ref().is_err_and(bad_path), "get_many of {path:?}");
         assert!(tree.children(path).await.as_ref().is_err_and(bad_path), "children of {path:?}");
-        assert!(tree.children_many(&many).await.as_ref().is_err_and(bad_path), "children_many of {path:?}");
+        assert!(
+            tree.children_many(&many).await.as_ref().is_err_and(bad_path),
+            "children_many of {path:?}"
+        );
         assert!(tree.watch(path).await.as_ref().is_err_and(bad_path), "watch of {path:?}");
         let created = tree.create(path, Bytes::new(), CreateMode::Persistent).await;
         assert!(created.as_ref().is_err_and(bad_path), "create of {path:?}");
@@ -661,7 +693,11 @@ async fn increment_both(tree: &dyn Tree, root: &str) {
             let Entry { data, stat } = entry(tree, &path).await;
             let text = std::str::from_utf8(&data).expect("a counter is text");
             let next = text.parse::<i32>().expect("a counter is a number") + 1;
-            ops.push(Op::Set { path, data: Bytes::from(next.to_string()), version: Some(stat.version) });
+            ops.push(Op::Set {
+                path,
+                data: Bytes::from(next.to_string()),
+                version: Some(stat.version),
+            });
         }
         match tree.multi(ops).await {
             Ok(_) => return,
@@ -685,7 +721,10 @@ pub async fn a_closed_tree_answers_nothing_more(fixture: &dyn TreeFixture) {
     assert!(matches!(tree.get(&root).await, Err(TreeError::Closed)));
     assert!(matches!(tree.get_many(std::slice::from_ref(&root)).await, Err(TreeError::Closed)));
     assert!(matches!(tree.children(&root).await, Err(TreeError::Closed)));
-    assert!(matches!(tree.children_many(std::slice::from_ref(&root)).await, Err(TreeError::Closed)));
+    assert!(matches!(
+        tree.children_many(std::slice::from_ref(&root)).await,
+        Err(TreeError::Closed)
+    ));
     assert!(matches!(tree.sync().await, Err(TreeError::Closed)));
     assert!(matches!(tree.watch(&root).await, Err(TreeError::Closed)));
     let path = format!("{root}/late");

@@ -1,8 +1,8 @@
 //! Two trees that are told the same things say the same things.
 //!
-//! The rules of [`crate::tree`] are what we thought of. Here a random walk through operations, good and
-//! bad, is done on two trees side by side, and every answer and the trees at the end are compared. What
-//! may differ is the numbering of changes, and nothing else.
+//! The rules of [`crate::tree`] are what we thought of. Here a random walk through operations, good
+//! and bad, is done on two trees side by side, and every answer and the trees at the end are
+//! compared. What may differ is the numbering of changes, and nothing else.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,11 @@ pub async fn agree(one: &dyn Tree, other: &dyn Tree, root: &str, seed: u64, step
             let name = |made: Result<(String, Stat), TreeError>| {
                 made.map(|(path, _)| path).map_err(|error| error.to_string())
             };
-            assert_eq!(name(left), name(right), "seed {seed}, step {step}: a sequence at `{prefix}`");
+            assert_eq!(
+                name(left),
+                name(right),
+                "seed {seed}, step {step}: a sequence at `{prefix}`"
+            );
         }
     }
     let (left, right) = (snapshot(one, root).await, snapshot(other, root).await);
@@ -113,7 +117,10 @@ async fn snapshot(tree: &dyn Tree, root: &str) -> BTreeMap<String, String> {
         let entry = tree.get(&path).await.expect("a read succeeds").expect("it exists");
         let mut names = tree.children(&path).await.expect("a read succeeds").expect("it exists");
         names.sort();
-        found.insert(path.clone(), format!("{:?} {:?} {names:?}", entry.data, comparable(&entry.stat)));
+        found.insert(
+            path.clone(),
+            format!("{:?} {:?} {names:?}", entry.data, comparable(&entry.stat)),
+        );
         open.extend(names.iter().map(|name| format!("{path}/{name}")));
     }
     found

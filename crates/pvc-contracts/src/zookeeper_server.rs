@@ -1,7 +1,10 @@
 //! A real ZooKeeper server for tests and measurements: Debian's package `zookeeper`, run as a plain
 //! process on the loopback with its own configuration and data.
 
-#![expect(clippy::disallowed_methods, reason = "a real server takes real time, and nobody simulates it")]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "a real server takes real time, and nobody simulates it"
+)]
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -13,8 +16,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-const CLASS_PATH: &str =
-    "/usr/share/java/zookeeper.jar:/usr/share/java/slf4j-simple.jar:/usr/share/java/netty-codec.jar";
+const CLASS_PATH: &str = "/usr/share/java/zookeeper.jar:/usr/share/java/slf4j-simple.jar:/usr/share/java/netty-codec.jar";
 /// Five copies of the largest request fit. With less a server that takes one dies of it.
 const HEAP: &str = "-Xmx1536m";
 const START_LIMIT: Duration = Duration::from_secs(60);
@@ -56,8 +58,9 @@ impl ZookeeperServer {
         ZookeeperServer::start_with(dir, None)
     }
 
-    /// As [`start`](ZookeeperServer::start); it also speaks TLS on a port of its own, shows `server.pem` of
-    /// `certificates`, a certificate with its key, and asks clients for one that `ca.pem` has signed.
+    /// As [`start`](ZookeeperServer::start); it also speaks TLS on a port of its own, shows
+    /// `server.pem` of `certificates`, a certificate with its key, and asks clients for one that
+    /// `ca.pem` has signed.
     ///
     /// # Errors
     /// As [`start`](ZookeeperServer::start).
@@ -70,11 +73,13 @@ impl ZookeeperServer {
 
     fn start_with(dir: &Path, secure: Option<Secure>) -> io::Result<ZookeeperServer> {
         if !Path::new("/usr/share/java/zookeeper.jar").exists() {
-            let why = "the package `zookeeper` is missing; run `packaging/install/packages.sh test`";
+            let why =
+                "the package `zookeeper` is missing; run `packaging/install/packages.sh test`";
             return Err(io::Error::new(io::ErrorKind::NotFound, why));
         }
         fs::create_dir_all(dir.join("data"))?;
-        let mut server = ZookeeperServer { dir: dir.to_owned(), port: free_port()?, secure, running: None };
+        let mut server =
+            ZookeeperServer { dir: dir.to_owned(), port: free_port()?, secure, running: None };
         server.resume()?;
         Ok(server)
     }
@@ -124,8 +129,8 @@ impl ZookeeperServer {
         self.resume()
     }
 
-    /// Freezes the server: connections stay open, nothing is answered. Returns once all its threads stand:
-    /// the signal reaches them one after the other.
+    /// Freezes the server: connections stay open, nothing is answered. Returns once all its threads
+    /// stand: the signal reaches them one after the other.
     pub fn stop(&self) -> io::Result<()> {
         self.signal(Signal::SIGSTOP)?;
         let server = self.pid().ok_or_else(|| io::Error::other("the server does not run"))?;
@@ -212,19 +217,23 @@ impl ZookeeperServer {
             if self.ask("srvr").is_ok_and(|answer| answer.contains("Mode: standalone")) {
                 return Ok(());
             }
-            let gone = matches!(&self.running, Some(running) if kill(running.server, None).is_err());
+            let gone =
+                matches!(&self.running, Some(running) if kill(running.server, None).is_err());
             if gone {
                 break;
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        Err(io::Error::other(format!("the server does not serve; its log ends with: {}", self.log_end())))
+        Err(io::Error::other(format!(
+            "the server does not serve; its log ends with: {}",
+            self.log_end()
+        )))
     }
 
     fn log_end(&self) -> String {
         let mut log = String::new();
-        let read =
-            File::open(self.dir.join("zookeeper.log")).and_then(|mut file| file.read_to_string(&mut log));
+        let read = File::open(self.dir.join("zookeeper.log"))
+            .and_then(|mut file| file.read_to_string(&mut log));
         match read {
             Ok(_) => log.lines().rev().take(5).collect::<Vec<_>>().join(" | "),
             Err(error) => error.to_string(),

@@ -1,9 +1,9 @@
-//! The roles of a cluster as daemons: what each of them does with the ports it is given, from its first look at
-//! the store to its end. The programs give them the adapters of a machine, the simulation those of its world, so
-//! that what is simulated is what runs.
+//! The roles of a cluster as daemons: what each of them does with the ports it is given, from its
+//! first look at the store to its end. The programs give them the adapters of a machine, the
+//! simulation those of its world, so that what is simulated is what runs.
 //!
-//! The session with the store is its owner's to open and to close. `None` says that the view of the store is kept up
-//! to date no more, by a bug: the process is better started anew.
+//! The session with the store is its owner's to open and to close. `None` says that the view of the
+//! store is kept up to date no more, by a bug: the process is better started anew.
 
 #![forbid(unsafe_code)]
 
@@ -36,7 +36,8 @@ pub struct ApiPorts {
     pub storage: Arc<dyn Storage>,
 }
 
-/// The API's daemon. `serve` takes requests until it is told to stop, and then finishes those that it has.
+/// The API's daemon. `serve` takes requests until it is told to stop, and then finishes those that
+/// it has.
 ///
 /// # Errors
 /// Those of `serve`, and if this program cannot read what is in the store.
@@ -118,7 +119,10 @@ mod tests {
         tree.multi(vec![set]).await.expect("a write succeeds");
     }
 
-    async fn run_api(store: &Store, shutdown: &CancellationToken) -> Option<Result<Outcome, StoreError>> {
+    async fn run_api(
+        store: &Store,
+        shutdown: &CancellationToken,
+    ) -> Option<Result<Outcome, StoreError>> {
         let settings = ApiSettings::new(([127, 0, 0, 1], 0).into(), Vec::new());
         let ports = ApiPorts {
             clock: Arc::new(TokioClock::new()),
@@ -150,6 +154,9 @@ mod tests {
         assert!(!shutdown.is_cancelled(), "that is its owner's");
         store.fresh().await.expect("it can be read");
         let ended = run_api(&store, &shutdown).await;
-        assert!(matches!(ended, Some(Err(StoreError::LayoutTooNew { found: 16, .. }))), "{ended:?}");
+        assert!(
+            matches!(ended, Some(Err(StoreError::LayoutTooNew { found: 16, .. }))),
+            "{ended:?}"
+        );
     }
 }

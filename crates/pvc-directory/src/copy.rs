@@ -28,11 +28,11 @@ impl Copying {
         Copying { stop }
     }
 
-    /// Lets `to` share the contents of `from` as they are at this moment. `false` if the file system
-    /// cannot do that; then nothing was changed.
+    /// Lets `to` share the contents of `from` as they are at this moment. `false` if the file
+    /// system cannot do that; then nothing was changed.
     pub fn reflink(&self, from: &File, to: &File) -> bool {
-        let source =
-            u64::try_from(from.as_raw_fd()).expect("an open file has a descriptor that is not negative");
+        let source = u64::try_from(from.as_raw_fd())
+            .expect("an open file has a descriptor that is not negative");
         // SAFETY: both descriptors are open for the duration of the call, and the ioctl takes the
         // source's number as its argument; no memory is handed over.
         unsafe { ficlone(to.as_raw_fd(), source) }.is_ok()
@@ -40,14 +40,17 @@ impl Copying {
 
     fn check(&self) -> io::Result<()> {
         if self.stop.load(Ordering::Relaxed) {
-            return Err(io::Error::new(io::ErrorKind::Interrupted, "nobody waits for the copy any longer"));
+            return Err(io::Error::new(
+                io::ErrorKind::Interrupted,
+                "nobody waits for the copy any longer",
+            ));
         }
         Ok(())
     }
 }
 
-/// Makes the empty file `to` equal to `from`: as a reflink where the file system can, else as a copy
-/// in which runs of zeros take no room. `to` is on disk when this returns.
+/// Makes the empty file `to` equal to `from`: as a reflink where the file system can, else as a
+/// copy in which runs of zeros take no room. `to` is on disk when this returns.
 pub(crate) fn copy_contents(from: &File, to: &File, copying: &Copying) -> io::Result<()> {
     if !copying.reflink(from, to) {
         let length = from.metadata()?.len();

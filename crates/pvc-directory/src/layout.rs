@@ -29,7 +29,8 @@ const FOLDER_MODE: u32 = 0o711;
 /// libvirt gives an image to the user of its QEMU while the guest runs.
 const IMAGE_MODE: u32 = 0o600;
 
-/// Turns an error of the operating system into ours. `doing` completes "the storage failed while it was …".
+/// Turns an error of the operating system into ours. `doing` completes "the storage failed while it
+/// was …".
 pub(crate) fn failed(doing: impl Into<String>) -> impl FnOnce(io::Error) -> StorageError {
     let doing = doing.into();
     move |source| StorageError::Io { doing, source }
@@ -121,7 +122,8 @@ impl Root {
     fn discard(&self, name: &str) {
         let path = self.path.join(WORK).join(name);
         if let Err(error) = std::fs::remove_dir_all(&path) {
-            tracing::warn!(path = %path.display(), %error, "leftovers cannot be removed; they take up room");
+            tracing::warn!(path = %path.display(), %error, "leftovers cannot be removed; they take \
+                                                            up room");
         }
     }
 
@@ -138,7 +140,8 @@ impl Root {
         let mut pools = Vec::new();
         for name in names(&self.folder)? {
             let name = PoolName::new(name);
-            // What is no folder with a proper name is not ours, and a pool may be removed meanwhile.
+            // What is no folder with a proper name is not ours, and a pool may be removed
+            // meanwhile.
             if PoolName::parse(name.as_str()).is_ok() && self.pool_folder(&name).is_ok() {
                 pools.push(self.pool(&name)?);
             }
@@ -220,7 +223,8 @@ impl Root {
 
     /// An empty folder of its own under `.work`, gone when the result is dropped.
     pub fn work_folder(&self) -> Result<WorkFolder, StorageError> {
-        // Another process that opens the directory may take a folder for a leftover before it is locked.
+        // Another process that opens the directory may take a folder for a leftover before it is
+        // locked.
         loop {
             if let Some(folder) = self.try_work_folder()? {
                 return Ok(folder);
@@ -231,7 +235,8 @@ impl Root {
     fn try_work_folder(&self) -> Result<Option<WorkFolder>, StorageError> {
         let name = uuid::Uuid::new_v4().simple().to_string();
         let making = || errno("making a work folder");
-        mkdirat(&self.work, name.as_str(), Mode::from_bits_truncate(FOLDER_MODE)).map_err(making())?;
+        mkdirat(&self.work, name.as_str(), Mode::from_bits_truncate(FOLDER_MODE))
+            .map_err(making())?;
         let folder = match open_folder(&self.work, &name) {
             Ok(folder) => folder,
             Err(Errno::ENOENT) => return Ok(None),
@@ -252,8 +257,8 @@ impl Root {
         mkdirat(&work.folder, "volume", Mode::from_bits_truncate(FOLDER_MODE)).map_err(making())?;
         let folder = open_folder(&work.folder, "volume").map_err(making())?;
         mkdirat(&folder, SNAPSHOTS, Mode::from_bits_truncate(FOLDER_MODE)).map_err(making())?;
-        let image =
-            open_file(&folder, IMAGE, OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL).map_err(making())?;
+        let image = open_file(&folder, IMAGE, OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL)
+            .map_err(making())?;
         let root = self.folder.try_clone().map_err(failed("making a volume"))?;
         Ok(NewVolume { work, folder, image, root })
     }
@@ -333,13 +338,16 @@ impl Volume {
     }
 
     pub fn image(&self) -> Result<File, StorageError> {
-        open_image(&self.folder, IMAGE).map_err(errno(format!("opening the image of volume `{}`", self.id)))
+        open_image(&self.folder, IMAGE)
+            .map_err(errno(format!("opening the image of volume `{}`", self.id)))
     }
 
     pub fn info(&self) -> Result<VolumeInfo, StorageError> {
         let image = self.stat(IMAGE)?;
-        let snapshots =
-            self.snapshots()?.into_iter().map(|(name, size_bytes, _)| SnapshotInfo { name, size_bytes });
+        let snapshots = self
+            .snapshots()?
+            .into_iter()
+            .map(|(name, size_bytes, _)| SnapshotInfo { name, size_bytes });
         Ok(VolumeInfo {
             id: self.id.clone(),
             size_bytes: image.0,
@@ -355,7 +363,8 @@ impl Volume {
     }
 
     fn stat(&self, name: &str) -> Result<(u64, u64), StorageError> {
-        size_and_stored(&self.folder, name).map_err(errno(format!("looking at volume `{}`", self.id)))
+        size_and_stored(&self.folder, name)
+            .map_err(errno(format!("looking at volume `{}`", self.id)))
     }
 
     /// Name, size and what it takes up, in the order of the names.
@@ -413,7 +422,11 @@ impl Volume {
             .map_err(|error| taken(error, || self.snapshot_exists(name)))
     }
 
-    pub fn rename_snapshot(&self, from: &SnapshotName, to: &SnapshotName) -> Result<(), StorageError> {
+    pub fn rename_snapshot(
+        &self,
+        from: &SnapshotName,
+        to: &SnapshotName,
+    ) -> Result<(), StorageError> {
         SnapshotName::parse(to.as_str())?;
         self.snapshot_file(from)?;
         let folder = self.snapshots_folder()?;
@@ -473,7 +486,8 @@ impl WorkFolder {
 impl Drop for WorkFolder {
     fn drop(&mut self) {
         if let Err(error) = std::fs::remove_dir_all(&self.path) {
-            tracing::warn!(path = %self.path.display(), %error, "leftovers cannot be removed; they take up room");
+            tracing::warn!(path = %self.path.display(), %error, "leftovers cannot be removed; they \
+                                                                 take up room");
         }
     }
 }

@@ -7,13 +7,13 @@
 //!  DIR/.work/RANDOM/                  things being made or removed
 //! ```
 //!
-//! Whatever is made is made under `.work`, synced, and renamed into its place; whatever is removed is
-//! renamed away first. A crash therefore leaves volumes that are whole, and leftovers under `.work`,
-//! which the next [`DirectoryStorage::open`] removes.
+//! Whatever is made is made under `.work`, synced, and renamed into its place; whatever is removed
+//! is renamed away first. A crash therefore leaves volumes that are whole, and leftovers under
+//! `.work`, which the next [`DirectoryStorage::open`] removes.
 //!
-//! Several processes may use one directory at a time (a daemon and an import from the command line):
-//! they keep out of each other's way with `flock` on the folders of volumes, and out of QEMU's way with
-//! the very locks that QEMU takes on its images.
+//! Several processes may use one directory at a time (a daemon and an import from the command
+//! line): they keep out of each other's way with `flock` on the folders of volumes, and out of
+//! QEMU's way with the very locks that QEMU takes on its images.
 
 #![allow(
     clippy::disallowed_methods,
@@ -94,7 +94,12 @@ impl Drop for StopOnDrop {
 }
 
 /// Refuses what the pool has no room for.
-fn require_room(root: &Root, pool: &PoolName, needed_bytes: u64, force: bool) -> Result<(), StorageError> {
+fn require_room(
+    root: &Root,
+    pool: &PoolName,
+    needed_bytes: u64,
+    force: bool,
+) -> Result<(), StorageError> {
     let info = root.pool(pool)?;
     check_room(info.stored_bytes, info.free_bytes, needed_bytes, force).map_err(|lack| match lack {
         Lack::NoRoom => {
@@ -108,7 +113,12 @@ fn require_room(root: &Root, pool: &PoolName, needed_bytes: u64, force: bool) ->
 
 /// Copies an image whose contents a guest may be writing at this moment: only a reflink shows it at
 /// one moment, so without reflinks an image in use is refused.
-fn copy_image(root: &Root, from: &Volume, to: &std::fs::File, copying: &Copying) -> Result<(), StorageError> {
+fn copy_image(
+    root: &Root,
+    from: &Volume,
+    to: &std::fs::File,
+    copying: &Copying,
+) -> Result<(), StorageError> {
     let image = from.image()?;
     let guard = ImageGuard::take(&image)?;
     if copying.reflink(&image, to) {
@@ -163,7 +173,12 @@ impl Storage for DirectoryStorage {
         self.work(move |root, _| root.volume(&id)?.info()).await
     }
 
-    async fn create(&self, volume: &VolumeId, size_bytes: u64, force: bool) -> Result<(), StorageError> {
+    async fn create(
+        &self,
+        volume: &VolumeId,
+        size_bytes: u64,
+        force: bool,
+    ) -> Result<(), StorageError> {
         let id = volume.clone();
         self.work(move |root, _| {
             root.require_absent(&id)?;
@@ -176,7 +191,12 @@ impl Storage for DirectoryStorage {
     }
 
     /// Growing is allowed while the volume is in use: the guest is told of it afterwards.
-    async fn resize(&self, volume: &VolumeId, size_bytes: u64, force: bool) -> Result<(), StorageError> {
+    async fn resize(
+        &self,
+        volume: &VolumeId,
+        size_bytes: u64,
+        force: bool,
+    ) -> Result<(), StorageError> {
         let id = volume.clone();
         self.work(move |root, _| {
             let volume = root.locked(&id)?;
@@ -189,13 +209,21 @@ impl Storage for DirectoryStorage {
                 }
                 if !force {
                     let from_bytes = info.size_bytes;
-                    return Err(StorageError::WouldShrink { volume: id, from_bytes, to_bytes: size_bytes });
+                    return Err(StorageError::WouldShrink {
+                        volume: id,
+                        from_bytes,
+                        to_bytes: size_bytes,
+                    });
                 }
             } else if size_bytes > info.size_bytes {
-                let may_come = size_bytes.saturating_sub(info.used_bytes.unwrap_or(info.size_bytes));
+                let may_come =
+                    size_bytes.saturating_sub(info.used_bytes.unwrap_or(info.size_bytes));
                 require_room(root, &id.pool, may_come, force)?;
             }
-            image.set_len(size_bytes).and_then(|()| image.sync_all()).map_err(failed("resizing a volume"))
+            image
+                .set_len(size_bytes)
+                .and_then(|()| image.sync_all())
+                .map_err(failed("resizing a volume"))
         })
         .await
     }
@@ -238,7 +266,11 @@ impl Storage for DirectoryStorage {
         .await
     }
 
-    async fn snapshot(&self, volume: &VolumeId, snapshot: &SnapshotName) -> Result<(), StorageError> {
+    async fn snapshot(
+        &self,
+        volume: &VolumeId,
+        snapshot: &SnapshotName,
+    ) -> Result<(), StorageError> {
         let (id, name) = (volume.clone(), snapshot.clone());
         self.work(move |root, copying| {
             let volume = root.locked(&id)?;
@@ -261,12 +293,20 @@ impl Storage for DirectoryStorage {
         self.work(move |root, _| root.locked(&id)?.rename_snapshot(&from, &to)).await
     }
 
-    async fn remove_snapshot(&self, volume: &VolumeId, snapshot: &SnapshotName) -> Result<(), StorageError> {
+    async fn remove_snapshot(
+        &self,
+        volume: &VolumeId,
+        snapshot: &SnapshotName,
+    ) -> Result<(), StorageError> {
         let (id, name) = (volume.clone(), snapshot.clone());
         self.work(move |root, _| root.locked(&id)?.remove_snapshot(&name)).await
     }
 
-    async fn roll_back(&self, volume: &VolumeId, snapshot: &SnapshotName) -> Result<(), StorageError> {
+    async fn roll_back(
+        &self,
+        volume: &VolumeId,
+        snapshot: &SnapshotName,
+    ) -> Result<(), StorageError> {
         let (id, name) = (volume.clone(), snapshot.clone());
         self.work(move |root, copying| {
             let volume = root.locked(&id)?;
@@ -315,7 +355,12 @@ impl Storage for DirectoryStorage {
 }
 
 impl DirectoryStorage {
-    async fn import_raw(&self, volume: &VolumeId, source: &Path, force: bool) -> Result<(), StorageError> {
+    async fn import_raw(
+        &self,
+        volume: &VolumeId,
+        source: &Path,
+        force: bool,
+    ) -> Result<(), StorageError> {
         let (id, source) = (volume.clone(), source.to_owned());
         self.work(move |root, copying| {
             root.require_absent(&id)?;
@@ -329,13 +374,19 @@ impl DirectoryStorage {
         .await
     }
 
-    async fn import_qcow2(&self, volume: &VolumeId, source: &Path, force: bool) -> Result<(), StorageError> {
+    async fn import_qcow2(
+        &self,
+        volume: &VolumeId,
+        source: &Path,
+        force: bool,
+    ) -> Result<(), StorageError> {
         let (id, path) = (volume.clone(), source.to_owned());
         let (source, size, new) = self
             .work(move |root, _| {
                 root.require_absent(&id)?;
                 let file = open_source(&path, ImageFormat::Qcow2)?;
-                let size = virtual_size(&file).map_err(|why| bad_image(&path, ImageFormat::Qcow2, why))?;
+                let size =
+                    virtual_size(&file).map_err(|why| bad_image(&path, ImageFormat::Qcow2, why))?;
                 require_room(root, &id.pool, size, force)?;
                 let source = path.canonicalize().map_err(failed("reading an image"))?;
                 Ok((source, size, root.new_volume()?))
@@ -357,7 +408,8 @@ impl DirectoryStorage {
 
 fn virtual_size(file: &std::fs::File) -> Result<u64, String> {
     let mut header = [0_u8; qcow2::HEADER];
-    file.read_exact_at(&mut header, 0).map_err(|_| "it is too short for a qcow2 image".to_owned())?;
+    file.read_exact_at(&mut header, 0)
+        .map_err(|_| "it is too short for a qcow2 image".to_owned())?;
     qcow2::virtual_size(&header)
 }
 
@@ -366,7 +418,8 @@ fn bad_image(path: &Path, format: ImageFormat, why: impl Into<String>) -> Storag
 }
 
 fn open_source(path: &Path, format: ImageFormat) -> Result<std::fs::File, StorageError> {
-    let file = std::fs::File::open(path).map_err(failed(format!("opening `{}`", path.display())))?;
+    let file =
+        std::fs::File::open(path).map_err(failed(format!("opening `{}`", path.display())))?;
     let metadata = file.metadata().map_err(failed("reading an image"))?;
     if !metadata.is_file() {
         return Err(bad_image(path, format, "it is not a file"));
@@ -381,11 +434,14 @@ fn no_room<'a>(
     needed_bytes: u64,
 ) -> impl FnOnce(io::Error) -> StorageError + 'a {
     move |error| {
-        let full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+        let full =
+            matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
         match root.pool(pool) {
-            Ok(info) if full => {
-                StorageError::NoRoom { pool: pool.clone(), free_bytes: info.free_bytes, needed_bytes }
-            }
+            Ok(info) if full => StorageError::NoRoom {
+                pool: pool.clone(),
+                free_bytes: info.free_bytes,
+                needed_bytes,
+            },
             _ => failed("copying an image")(error),
         }
     }
@@ -396,8 +452,8 @@ async fn convert(source: &Path, target: PathBuf, size_bytes: u64) -> Result<(), 
     let deadline = CONVERT_START + Duration::from_secs(size_bytes / CONVERT_BYTES_PER_SECOND);
     let mut check = tokio::process::Command::new("qemu-img");
     check.args(["check", "-q", "-f", "qcow2", "--"]).arg(source);
-    // An image that was cut short converts without complaint, to zeros. 3 is for room that is wasted
-    // inside the image, which harms nobody.
+    // An image that was cut short converts without complaint, to zeros. 3 is for room that is
+    // wasted inside the image, which harms nobody.
     run_qemu_img(check, source, deadline, &[0, 3]).await?;
     let mut convert = tokio::process::Command::new("qemu-img");
     convert.args(["convert", "-q", "-f", "qcow2", "-O", "raw", "--"]).arg(source).arg(target);
@@ -420,6 +476,9 @@ async fn run_qemu_img(
         return Ok(());
     }
     let said = String::from_utf8_lossy(&output.stderr);
-    let first = said.lines().find(|line| !line.trim().is_empty()).unwrap_or("`qemu-img` finds errors in it");
+    let first = said
+        .lines()
+        .find(|line| !line.trim().is_empty())
+        .unwrap_or("`qemu-img` finds errors in it");
     Err(bad_image(source, ImageFormat::Qcow2, first.trim_start_matches("qemu-img: ")))
 }

@@ -47,7 +47,8 @@ impl ImageGuard {
     }
 }
 
-/// The program that has the image open, for people: its name and process number, if it can be found.
+/// The program that has the image open, for people: its name and process number, if it can be
+/// found.
 pub(crate) fn holder(image: &File) -> String {
     let unknown = || "another program".to_owned();
     let Ok(wanted) = image.metadata() else { return unknown() };
@@ -66,7 +67,8 @@ pub(crate) fn holder(image: &File) -> String {
 
 fn has_open(process: &Path, wanted: &std::fs::Metadata) -> bool {
     let Ok(files) = std::fs::read_dir(process.join("fd")) else { return false };
-    let same = |found: std::fs::Metadata| (found.dev(), found.ino()) == (wanted.dev(), wanted.ino());
+    let same =
+        |found: std::fs::Metadata| (found.dev(), found.ino()) == (wanted.dev(), wanted.ino());
     files.flatten().any(|file| std::fs::metadata(file.path()).is_ok_and(same))
 }
 

@@ -136,7 +136,8 @@ async fn an_image_in_use_names_the_program_that_has_it() {
     let _held = directory.hold(&id("vms/a")).await;
     let error = directory.storage.remove(&id("vms/a")).await.unwrap_err().to_string();
     assert!(
-        error.starts_with("volume `vms/a` is in use by `qemu-system") && error.contains("(process "),
+        error.starts_with("volume `vms/a` is in use by `qemu-system")
+            && error.contains("(process "),
         "{error}"
     );
 }
@@ -155,7 +156,10 @@ async fn symbolic_links_are_no_pools_no_volumes_and_no_images() {
     symlink(outside.join("victim/disk.raw"), root.join("vms/a/disk.raw")).unwrap();
 
     assert!(directory.storage.pool(&PoolName::new("linked")).await.is_err());
-    assert!(matches!(directory.storage.volume(&id("vms/linked")).await, Err(StorageError::NoVolume { .. })));
+    assert!(matches!(
+        directory.storage.volume(&id("vms/linked")).await,
+        Err(StorageError::NoVolume { .. })
+    ));
     assert!(directory.storage.remove(&id("vms/linked")).await.is_err());
     assert!(directory.storage.remove(&id("vms/a")).await.is_err());
     assert!(directory.storage.resize(&id("vms/a"), 1, true).await.is_err());

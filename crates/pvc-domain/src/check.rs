@@ -8,12 +8,13 @@ use pvc_model::storage::VolumeId;
 use roxmltree::Node;
 
 use crate::read::{
-    child, child_text, disk, domain_element, each, elements, memory_mib, nic, open_address, parse, path,
-    required_text, summary_of, topology_product, uuid, vcpus,
+    child, child_text, disk, domain_element, each, elements, memory_mib, nic, open_address, parse,
+    path, required_text, summary_of, topology_product, uuid, vcpus,
 };
 use crate::{DomainError, Problem};
 
-/// The most characters of a VM's name: with `_sda` and the like behind it, it still is a volume's name.
+/// The most characters of a VM's name: with `_sda` and the like behind it, it still is a volume's
+/// name.
 pub const VM_NAME_LIMIT: usize = 100;
 
 /// A domain XML that may be defined.
@@ -57,7 +58,8 @@ fn problem_of(error: DomainError) -> Problem {
     }
 }
 
-/// The most problems and the most warnings that are told. To find the line of one takes a pass over the text.
+/// The most problems and the most warnings that are told. To find the line of one takes a pass over
+/// the text.
 const FINDINGS: usize = 20;
 
 #[derive(Default)]
@@ -82,7 +84,12 @@ impl Findings {
         1 + self.line_ends.partition_point(|end| *end < node.range().start)
     }
 
-    fn wrong(&mut self, at: Node<'_, '_>, what: impl Into<String>, hint: impl Into<Option<&'static str>>) {
+    fn wrong(
+        &mut self,
+        at: Node<'_, '_>,
+        what: impl Into<String>,
+        hint: impl Into<Option<&'static str>>,
+    ) {
         if self.problems.len() < FINDINGS {
             self.problems.push(problem_at(at, what.into(), hint.into()));
         } else {
@@ -90,7 +97,12 @@ impl Findings {
         }
     }
 
-    fn doubtful(&mut self, at: Node<'_, '_>, what: impl Into<String>, hint: impl Into<Option<&'static str>>) {
+    fn doubtful(
+        &mut self,
+        at: Node<'_, '_>,
+        what: impl Into<String>,
+        hint: impl Into<Option<&'static str>>,
+    ) {
         if self.warnings.len() < FINDINGS {
             self.warnings.push(problem_at(at, what.into(), hint.into()));
         }
@@ -106,7 +118,12 @@ impl Findings {
     }
 
     /// Keeps the error of a reader, with the place of the element it is about.
-    fn keep<T>(&mut self, domain: Node<'_, '_>, element: &str, result: Result<T, DomainError>) -> Option<T> {
+    fn keep<T>(
+        &mut self,
+        domain: Node<'_, '_>,
+        element: &str,
+        result: Result<T, DomainError>,
+    ) -> Option<T> {
         match result {
             Ok(value) => Some(value),
             Err(error) => {
@@ -153,7 +170,11 @@ fn resources(domain: Node<'_, '_>, findings: &mut Findings) {
         if mib == 0 {
             findings.wrong(memory, "`<memory>` is less than 1 MiB", unit_hint);
         } else if memory.attribute("unit").is_none() {
-            findings.doubtful(memory, format!("`<memory>` has no unit and means {mib} MiB"), unit_hint);
+            findings.doubtful(
+                memory,
+                format!("`<memory>` has no unit and means {mib} MiB"),
+                unit_hint,
+            );
         }
     }
     let vcpus = findings.keep(domain, "vcpu", vcpus(domain));
@@ -205,7 +226,8 @@ fn platform(domain: Node<'_, '_>, findings: &mut Findings) {
         findings.doubtful(
             devices,
             "`<console>` is missing",
-            "add `<console type='pty'/>`; without one there is no console log, and PVC 1.0 cannot show the VM",
+            "add `<console type='pty'/>`; without one there is no console log, and PVC 1.0 cannot \
+             show the VM",
         );
     }
 }
@@ -218,7 +240,9 @@ fn boot_order(domain: Node<'_, '_>, devices: Node<'_, '_>, findings: &mut Findin
             let line = findings.line(of_os);
             findings.wrong(
                 boot,
-                format!("there is a boot order of devices, and `<os>` has a `<boot>` in line {line}"),
+                format!(
+                    "there is a boot order of devices, and `<os>` has a `<boot>` in line {line}"
+                ),
                 "say the boot order in one of the two places",
             );
             return;
@@ -226,7 +250,11 @@ fn boot_order(domain: Node<'_, '_>, devices: Node<'_, '_>, findings: &mut Findin
         let order = boot.attribute("order").unwrap_or_default();
         if let Some(first) = orders.insert(order, boot) {
             let line = findings.line(first);
-            findings.wrong(boot, format!("boot order `{order}` is used already, in line {line}"), None);
+            findings.wrong(
+                boot,
+                format!("boot order `{order}` is used already, in line {line}"),
+                None,
+            );
         }
     }
 }
@@ -260,7 +288,8 @@ fn disks(devices: Option<Node<'_, '_>>, findings: &mut Findings) {
                 if let Some(other) = volumes.insert(id.clone(), found.target.clone())
                     && !shared
                 {
-                    findings.wrong(node, format!("volume `{id}` is attached already, as `{other}`"), None);
+                    findings.wrong(node, format!("volume `{id}` is attached already, as \
+                                                  `{other}`"), None);
                 }
             }
             DiskSource::Other(kind) if kind == "network" => {
@@ -300,7 +329,11 @@ fn nics(devices: Option<Node<'_, '_>>, findings: &mut Findings) {
             );
         } else if let Some(first) = macs.insert(mac.clone(), node) {
             let line = findings.line(first);
-            findings.doubtful(node, format!("MAC address `{mac}` is used already, in line {line}"), None);
+            findings.doubtful(
+                node,
+                format!("MAC address `{mac}` is used already, in line {line}"),
+                None,
+            );
         }
     }
 }
@@ -312,9 +345,11 @@ fn displays(devices: Option<Node<'_, '_>>, findings: &mut Findings) {
             findings.doubtful(
                 node,
                 format!(
-                    "the {kind} display on `{address}` asks for no password: who reaches it has the guest"
+                    "the {kind} display on `{address}` asks for no password: who reaches it has \
+                     the guest"
                 ),
-                "`listen='127.0.0.1'` and a tunnel by SSH, or `passwd='…'` (VNC compares 8 characters)",
+                "`listen='127.0.0.1'` and a tunnel by SSH, or `passwd='…'` (VNC compares 8 \
+                 characters)",
             );
         }
     }

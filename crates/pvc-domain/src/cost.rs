@@ -1,12 +1,12 @@
 //! What an XML text would cost to parse, counted before it is parsed.
 //!
-//! roxmltree takes time that grows with the square of one element's attributes, and with the cube of the
-//! namespaces: each element that declares one compares all that its parent knows with all of its own. So a
-//! text of 70 KB can take half a minute. One pass over the bytes counts what makes a text dear, and what is
-//! over a limit is refused unparsed.
+//! roxmltree takes time that grows with the square of one element's attributes, and with the cube
+//! of the namespaces: each element that declares one compares all that its parent knows with all of
+//! its own. So a text of 70 KB can take half a minute. One pass over the bytes counts what makes a
+//! text dear, and what is over a limit is refused unparsed.
 //!
-//! A text is split here as the parser splits it, up to the first place that is not well-formed; there the
-//! parser ends, and everything that it has read was counted.
+//! A text is split here as the parser splits it, up to the first place that is not well-formed;
+//! there the parser ends, and everything that it has read was counted.
 
 use crate::DomainError;
 
@@ -22,8 +22,8 @@ pub(crate) const MAX_ELEMENTS: usize = 20_000;
 /// The most attributes of one element that are taken; the richest of libvirt's have about twenty.
 pub(crate) const MAX_ATTRIBUTES: usize = 64;
 
-/// The most namespaces that a text may declare, all elements together. libvirt, QEMU's command line and
-/// what management tools write into `<metadata>` need five or six.
+/// The most namespaces that a text may declare, all elements together. libvirt, QEMU's command line
+/// and what management tools write into `<metadata>` need five or six.
 pub(crate) const MAX_NAMESPACES: usize = 32;
 
 /// What has been counted so far.
@@ -159,9 +159,14 @@ mod tests {
     #[test]
     fn what_follows_a_misleading_quote_or_comment_is_counted() {
         let many = "<b xmlns:c='d'/>".repeat(MAX_NAMESPACES + 1);
-        for begin in
-            ["<a b='-->'>", "<a b='\"'>", "<a><!-- ' -->", "<a><![CDATA[ \" ]]>", "<a>'", "<?x '?><a>"]
-        {
+        for begin in [
+            "<a b='-->'>",
+            "<a b='\"'>",
+            "<a><!-- ' -->",
+            "<a><![CDATA[ \" ]]>",
+            "<a>'",
+            "<?x '?><a>",
+        ] {
             assert!(said(&format!("{begin}{many}</a>")).contains("namespaces"), "{begin}");
         }
     }

@@ -9,12 +9,13 @@ use roxmltree::{Document, Node};
 use crate::check::is_mac;
 use crate::read::{child, disk, domain_element, each, nic, parse, path, summary_of};
 use crate::text::{
-    Element, Splice, append, apply, escape_text, insert_after, is_xml_text, remove, remove_attribute,
-    set_attribute, set_content,
+    Element, Splice, append, apply, escape_text, insert_after, is_xml_text, remove,
+    remove_attribute, set_attribute, set_content,
 };
 use crate::{DomainError, EditError};
 
-/// A domain XML that can be edited. Every edit is made whole or not at all, and touches nothing else.
+/// A domain XML that can be edited. Every edit is made whole or not at all, and touches nothing
+/// else.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Domain {
     /// Well-formed, its outermost element is `<domain>`.
@@ -38,8 +39,9 @@ pub struct AddedDisk {
     /// Its element, as it can be attached to the running guest.
     pub xml: String,
     pub target: String,
-    /// The target of the disk of the same kind that it was modelled on: where the hosts and the secret
-    /// of an RBD disk come from. Without one they are left to the host's own Ceph configuration.
+    /// The target of the disk of the same kind that it was modelled on: where the hosts and the
+    /// secret of an RBD disk come from. Without one they are left to the host's own Ceph
+    /// configuration.
     pub modelled_on: Option<String>,
 }
 
@@ -54,13 +56,14 @@ pub struct NewNic {
 }
 
 impl Domain {
-    /// Takes a domain XML as it is. An XML declaration and a byte order mark are dropped: they say how
-    /// bytes were encoded, and this is text. Older peers cannot read a record that has one.
+    /// Takes a domain XML as it is. An XML declaration and a byte order mark are dropped: they say
+    /// how bytes were encoded, and this is text. Older peers cannot read a record that has one.
     pub fn parse(xml: &str) -> Result<Self, DomainError> {
         let document = parse(xml)?;
         domain_element(&document)?;
         let body = xml.trim_start_matches('\u{feff}');
-        let declared = body.starts_with("<?xml") && body[5..].starts_with(|c: char| c.is_ascii_whitespace());
+        let declared =
+            body.starts_with("<?xml") && body[5..].starts_with(|c: char| c.is_ascii_whitespace());
         let text = match body.find("?>").filter(|_| declared) {
             Some(end) => body[end + 2..].trim_start(),
             None => body,
@@ -82,7 +85,8 @@ impl Domain {
     }
 
     pub(crate) fn document(&self) -> Document<'_> {
-        parse(&self.text).expect("a domain is parsed before it is kept, and edits leave it well-formed")
+        parse(&self.text)
+            .expect("a domain is parsed before it is kept, and edits leave it well-formed")
     }
 
     /// Makes the splices, unless the result would be beyond the limits of a domain XML.
@@ -93,7 +97,8 @@ impl Domain {
         Ok(())
     }
 
-    /// Sets the content of a child of `<domain>`, which is made after the first of `after` that there is.
+    /// Sets the content of a child of `<domain>`, which is made after the first of `after` that
+    /// there is.
     fn set_child(&mut self, name: &str, value: &str, after: &[&str]) -> Result<(), EditError> {
         allowed(name, value)?;
         let document = self.document();
@@ -135,17 +140,22 @@ impl Domain {
         self.splice(splices)
     }
 
-    /// Sets the number of vCPUs and how they are arranged: (sockets, cores, threads), without which one
-    /// socket has them all as cores. A topology is written if one is given or the XML has one.
+    /// Sets the number of vCPUs and how they are arranged: (sockets, cores, threads), without which
+    /// one socket has them all as cores. A topology is written if one is given or the XML has one.
     ///
     /// # Errors
     /// If the topology does not make `vcpus` vCPUs.
-    pub fn set_vcpus(&mut self, vcpus: u32, topology: Option<(u32, u32, u32)>) -> Result<(), EditError> {
+    pub fn set_vcpus(
+        &mut self,
+        vcpus: u32,
+        topology: Option<(u32, u32, u32)>,
+    ) -> Result<(), EditError> {
         if vcpus == 0 {
             return Err(EditError::Zero { what: "the number of vCPUs" });
         }
         let (sockets, cores, threads) = topology.unwrap_or((1, vcpus, 1));
-        let product = u64::from(sockets).saturating_mul(u64::from(cores)).saturating_mul(u64::from(threads));
+        let product =
+            u64::from(sockets).saturating_mul(u64::from(cores)).saturating_mul(u64::from(threads));
         if product != u64::from(vcpus) {
             return Err(EditError::TopologyMismatch { sockets, cores, threads, product, vcpus });
         }
@@ -172,9 +182,14 @@ impl Domain {
         self.splice(splices)
     }
 
-    /// Gives the VM another name, and with it whatever in the XML is named after it: the disks whose
-    /// volumes are keys of `volumes`, and a console log called `<old name>.log`. Nothing else.
-    pub fn rename(&mut self, name: &str, volumes: &BTreeMap<VolumeId, VolumeId>) -> Result<(), EditError> {
+    /// Gives the VM another name, and with it whatever in the XML is named after it: the disks
+    /// whose volumes are keys of `volumes`, and a console log called `<old name>.log`. Nothing
+    /// else.
+    pub fn rename(
+        &mut self,
+        name: &str,
+        volumes: &BTreeMap<VolumeId, VolumeId>,
+    ) -> Result<(), EditError> {
         allowed("name", name)?;
         let document = self.document();
         let domain = document.root_element();
@@ -207,12 +222,16 @@ impl Domain {
             disk.device == "disk"
                 && std::mem::discriminant(&disk.source) == std::mem::discriminant(&new.source)
         });
-        let bus =
-            new.bus.clone().or_else(|| model.map(|(_, disk)| disk.bus.clone()).filter(|bus| !bus.is_empty()));
+        let bus = new
+            .bus
+            .clone()
+            .or_else(|| model.map(|(_, disk)| disk.bus.clone()).filter(|bus| !bus.is_empty()));
         let bus = bus.unwrap_or_else(|| "scsi".to_owned());
         let target = target_for(new.target.as_deref(), &bus, &disks)?;
         let element = match model {
-            Some((node, _)) => Element::verbatim(&disk_like(&self.text, *node, &new.source, &target, &bus)),
+            Some((node, _)) => {
+                Element::verbatim(&disk_like(&self.text, *node, &new.source, &target, &bus))
+            }
             None => new_disk(&new.source, &target, &bus),
         };
         let splice = match disks.last() {
@@ -225,8 +244,8 @@ impl Domain {
         Ok(AddedDisk { xml, target, modelled_on })
     }
 
-    /// Takes the disk out, which is named by its target (`sda`), its volume (`pool/volume`) or its file.
-    /// Returns its element, as it can be detached from the running guest.
+    /// Takes the disk out, which is named by its target (`sda`), its volume (`pool/volume`) or its
+    /// file. Returns its element, as it can be detached from the running guest.
     pub fn remove_disk(&mut self, which: &str) -> Result<String, EditError> {
         let document = self.document();
         let devices = child(document.root_element(), "devices");
@@ -252,7 +271,8 @@ impl Domain {
         }
         let document = self.document();
         let devices = child(document.root_element(), "devices").ok_or(EditError::NoDevices)?;
-        if each(Some(devices), "interface").any(|node| nic(node).mac.eq_ignore_ascii_case(&new.mac)) {
+        if each(Some(devices), "interface").any(|node| nic(node).mac.eq_ignore_ascii_case(&new.mac))
+        {
             return Err(EditError::MacTaken { address: new.mac.clone() });
         }
         let element = new_nic(new)?;
@@ -267,14 +287,20 @@ impl Domain {
         Ok(xml)
     }
 
-    /// Takes out every network interface in the network `vni` (as [`Nic::vni`](pvc_model::domain::Nic::vni)
-    /// says it), or with `mac` the one that has it; with both, the one that fits both. Returns their elements.
-    pub fn remove_nics(&mut self, vni: Option<&str>, mac: Option<&str>) -> Result<Vec<String>, EditError> {
+    /// Takes out every network interface in the network `vni` (as
+    /// [`Nic::vni`](pvc_model::domain::Nic::vni) says it), or with `mac` the one that has it; with
+    /// both, the one that fits both. Returns their elements.
+    pub fn remove_nics(
+        &mut self,
+        vni: Option<&str>,
+        mac: Option<&str>,
+    ) -> Result<Vec<String>, EditError> {
         let document = self.document();
         let devices = child(document.root_element(), "devices");
         let fits = |node: &Node<'_, '_>| {
             let nic = nic(*node);
-            vni.is_none_or(|vni| nic.vni() == vni) && mac.is_none_or(|mac| nic.mac.eq_ignore_ascii_case(mac))
+            vni.is_none_or(|vni| nic.vni() == vni)
+                && mac.is_none_or(|mac| nic.mac.eq_ignore_ascii_case(mac))
         };
         let nodes: Vec<_> = each(devices, "interface").filter(fits).collect();
         if nodes.is_empty() || (vni.is_none() && mac.is_none()) {
@@ -295,7 +321,10 @@ impl Domain {
 pub fn renamed_volume(old: &str, new: &str, volume: &VolumeId) -> Option<VolumeId> {
     let rest = volume.volume.as_str().strip_prefix(old)?;
     let own = rest.is_empty() || rest.starts_with(['_', '-', '.']);
-    own.then(|| VolumeId { pool: volume.pool.clone(), volume: VolumeName::new(format!("{new}{rest}")) })
+    own.then(|| VolumeId {
+        pool: volume.pool.clone(),
+        volume: VolumeName::new(format!("{new}{rest}")),
+    })
 }
 
 fn allowed(what: &str, value: &str) -> Result<(), EditError> {
@@ -337,21 +366,28 @@ fn log_renames(text: &str, devices: Option<Node<'_, '_>>, old: &str, new: &str) 
         .collect()
 }
 
-/// Has the first serial device (or console) log into the file at `path`. Without such a device nothing
-/// happens.
+/// Has the first serial device (or console) log into the file at `path`. Without such a device
+/// nothing happens.
 pub(crate) fn console_log(text: &str, domain: Node<'_, '_>, path: &str) -> Vec<Splice> {
     let devices = child(domain, "devices");
-    let Some(port) = each(devices, "serial").next().or_else(|| each(devices, "console").next()) else {
+    let Some(port) = each(devices, "serial").next().or_else(|| each(devices, "console").next())
+    else {
         return Vec::new();
     };
     match child(port, "log") {
         Some(log) => vec![set_attribute(text, log, "file", path)],
-        None => vec![append(text, port, &Element::new("log").with("file", path).with("append", "on"))],
+        None => {
+            vec![append(text, port, &Element::new("log").with("file", path).with("append", "on"))]
+        }
     }
 }
 
 /// The disk's name: the one asked for, if it can be had, or else the next free one.
-fn target_for(asked: Option<&str>, bus: &str, disks: &[(Node<'_, '_>, Disk)]) -> Result<String, EditError> {
+fn target_for(
+    asked: Option<&str>,
+    bus: &str,
+    disks: &[(Node<'_, '_>, Disk)],
+) -> Result<String, EditError> {
     let taken = |target: &str| disks.iter().any(|(_, disk)| disk.target == target);
     if let Some(target) = asked {
         let shaped = target.len() >= 3 && target.bytes().all(|byte| byte.is_ascii_lowercase());
@@ -377,12 +413,20 @@ fn target_for(asked: Option<&str>, bus: &str, disks: &[(Node<'_, '_>, Disk)]) ->
 
 /// A copy of the disk's element for another source: what belongs to that one disk only (addresses,
 /// boot order, serial numbers) is left out.
-fn disk_like(text: &str, node: Node<'_, '_>, source: &DiskSource, target: &str, bus: &str) -> String {
+fn disk_like(
+    text: &str,
+    node: Node<'_, '_>,
+    source: &DiskSource,
+    target: &str,
+    bus: &str,
+) -> String {
     let mut splices = Vec::new();
     for child in node.children().filter(Node::is_element) {
         match child.tag_name().name() {
             "source" => match source {
-                DiskSource::Volume(id) => splices.push(set_attribute(text, child, "name", &id.to_string())),
+                DiskSource::Volume(id) => {
+                    splices.push(set_attribute(text, child, "name", &id.to_string()))
+                }
                 DiskSource::File(file) => splices.push(set_attribute(text, child, "file", file)),
                 DiskSource::Empty | DiskSource::Other(_) => {}
             },
@@ -406,9 +450,10 @@ fn disk_like(text: &str, node: Node<'_, '_>, source: &DiskSource, target: &str, 
 
 fn new_disk(source: &DiskSource, target: &str, bus: &str) -> Element {
     let (kind, source) = match source {
-        DiskSource::Volume(id) => {
-            ("network", Element::new("source").with("protocol", "rbd").with("name", &id.to_string()))
-        }
+        DiskSource::Volume(id) => (
+            "network",
+            Element::new("source").with("protocol", "rbd").with("name", &id.to_string()),
+        ),
         DiskSource::File(file) => ("file", Element::new("source").with("file", file)),
         DiskSource::Empty | DiskSource::Other(_) => ("file", Element::new("source")),
     };
@@ -432,7 +477,10 @@ fn new_nic(new: &NewNic) -> Result<Element, EditError> {
     Ok(match &new.kind {
         NicKind::Bridge(bridge) => {
             allowed("value", bridge)?;
-            interface("bridge").child(mac).child(Element::new("source").with("bridge", bridge)).child(model)
+            interface("bridge")
+                .child(mac)
+                .child(Element::new("source").with("bridge", bridge))
+                .child(model)
         }
         NicKind::Direct(device) => {
             allowed("value", device)?;

@@ -34,17 +34,21 @@ impl DomainError {
             DomainError::TooLarge { .. } => {
                 Some("a domain XML has a few kilobytes; remove comments and data from it")
             }
-            DomainError::TooManyNamespaces { .. } => {
-                Some("declare a namespace once, at `<domain>`, and not at each element that uses it")
-            }
+            DomainError::TooManyNamespaces { .. } => Some(
+                "declare a namespace once, at `<domain>`, and not at each element that uses it",
+            ),
             DomainError::DocumentType => {
                 Some("remove the `<!DOCTYPE …>` line and write out what its entities stand for")
             }
             DomainError::NotXml { .. } => {
                 Some("`virt-xml-validate FILE domain` and `xmllint FILE` show such mistakes, too")
             }
-            DomainError::Missing { element: "uuid" } => Some("add `<uuid>…</uuid>`; `uuidgen` makes one"),
-            DomainError::Missing { element: "memory" } => Some("add `<memory unit='MiB'>1024</memory>`"),
+            DomainError::Missing { element: "uuid" } => {
+                Some("add `<uuid>…</uuid>`; `uuidgen` makes one")
+            }
+            DomainError::Missing { element: "memory" } => {
+                Some("add `<memory unit='MiB'>1024</memory>`")
+            }
             DomainError::Missing { element: "vcpu" } => Some("add `<vcpu>1</vcpu>`"),
             _ => None,
         }
@@ -94,7 +98,8 @@ pub enum EditError {
     #[error("the VM has no network interface {what}")]
     NoNic { what: String },
     #[error(
-        "a topology of {sockets} sockets, {cores} cores and {threads} threads has {product} vCPUs, not {vcpus}"
+        "a topology of {sockets} sockets, {cores} cores and {threads} threads has {product} vCPUs, \
+         not {vcpus}"
     )]
     TopologyMismatch { sockets: u32, cores: u32, threads: u32, product: u64, vcpus: u32 },
     #[error("{what} must be at least 1")]
@@ -113,7 +118,8 @@ impl EditError {
         match self {
             EditError::NoDevices => Some("add `<devices>` with an emulator and a console"),
             EditError::BadMac { .. } => Some(
-                "six pairs of hexadecimal digits with `:` between, the second digit even: `52:54:00:12:34:56`",
+                "six pairs of hexadecimal digits with `:` between, the second digit even: \
+                 `52:54:00:12:34:56`",
             ),
             EditError::TopologyMismatch { .. } => {
                 Some("sockets times cores times threads must be the number of vCPUs")

@@ -61,8 +61,8 @@ impl Domain {
 }
 
 /// The element of a device, as the hypervisor of one host is given it to plug into a running guest:
-/// a disk whose volume is a file on this host becomes that file, one of RBD gets what it leaves out,
-/// anything else stays as written.
+/// a disk whose volume is a file on this host becomes that file, one of RBD gets what it leaves
+/// out, anything else stays as written.
 ///
 /// # Errors
 /// If `device` is not exactly one well-formed element.
@@ -85,19 +85,20 @@ pub fn device_for_host(device: &str, volumes: &Volumes) -> Result<String, EditEr
 
 fn only_device<'a, 'input>(domain: Node<'a, 'input>) -> Option<Node<'a, 'input>> {
     // An element that closes `<devices>` itself would leave a sibling behind.
-    let devices =
-        child(domain, "devices").filter(|_| domain.children().filter(Node::is_element).count() == 1)?;
+    let devices = child(domain, "devices")
+        .filter(|_| domain.children().filter(Node::is_element).count() == 1)?;
     let mut elements = devices.children().filter(Node::is_element);
     elements.next().filter(|_| elements.next().is_none())
 }
 
-/// What only KVM can do is left out: its paravirtual features and clocks, and the host's CPU, in place
-/// of which the guest gets all that the emulation has.
+/// What only KVM can do is left out: its paravirtual features and clocks, and the host's CPU, in
+/// place of which the guest gets all that the emulation has.
 fn without_kvm(text: &str, domain: Node<'_, '_>) -> Vec<Splice> {
     let features = child(domain, "features");
     let clock = child(domain, "clock");
-    let of_kvm =
-        |timer: &Node<'_, '_>| matches!(timer.attribute("name"), Some("kvmclock" | "hypervclock" | "tsc"));
+    let of_kvm = |timer: &Node<'_, '_>| {
+        matches!(timer.attribute("name"), Some("kvmclock" | "hypervclock" | "tsc"))
+    };
     let mut splices: Vec<_> = ["kvm", "hyperv", "pmu"]
         .iter()
         .flat_map(|name| each(features, name))
@@ -109,16 +110,25 @@ fn without_kvm(text: &str, domain: Node<'_, '_>) -> Vec<Splice> {
     if let Some(cpu) = cpu {
         splices.push(set_attribute(text, cpu, "mode", "maximum"));
         splices.extend(
-            ["check", "match", "migratable"].iter().filter_map(|name| remove_attribute(text, cpu, name)),
+            ["check", "match", "migratable"]
+                .iter()
+                .filter_map(|name| remove_attribute(text, cpu, name)),
         );
         let of_host = ["model", "vendor", "feature", "cache", "maxphysaddr"];
-        splices.extend(of_host.iter().flat_map(|name| each(Some(cpu), name)).map(|node| remove(text, node)));
+        splices.extend(
+            of_host.iter().flat_map(|name| each(Some(cpu), name)).map(|node| remove(text, node)),
+        );
     }
     splices
 }
 
 /// The emulator stays as written if it is here and is not a name for KVM on a host without.
-fn emulator(text: &str, domain: Node<'_, '_>, host: &ForHost<'_>, emulated: bool) -> Option<Splice> {
+fn emulator(
+    text: &str,
+    domain: Node<'_, '_>,
+    host: &ForHost<'_>,
+    emulated: bool,
+) -> Option<Splice> {
     let devices = child(domain, "devices")?;
     let foreign = || {
         let own = host.emulator.rsplit_once("qemu-system-").map(|(_, arch)| arch);
@@ -153,16 +163,17 @@ fn disk_of_volume(text: &str, node: Node<'_, '_>, volumes: &Volumes) -> Vec<Spli
     }
 }
 
-/// An RBD disk gets the monitors and the user that it does not name. What it names stays: it may be of
-/// another cluster.
+/// An RBD disk gets the monitors and the user that it does not name. What it names stays: it may be
+/// of another cluster.
 fn rbd_disk(text: &str, node: Node<'_, '_>, access: &RbdAccess) -> Vec<Splice> {
     let Some(source) = child(node, "source") else { return Vec::new() };
     let mut splices = Vec::new();
     let names_cluster = ["host", "config"].iter().any(|name| child(source, name).is_some());
     if !names_cluster {
         let port = access.port.to_string();
-        let monitor =
-            |name: &String| Element::new("host").with("name", name).with("port", &port).render(None);
+        let monitor = |name: &String| {
+            Element::new("host").with("name", name).with("port", &port).render(None)
+        };
         let monitors: String = access.monitors.iter().map(monitor).collect();
         if !monitors.is_empty() {
             splices.push(append(text, source, &Element::verbatim(&monitors)));
@@ -177,7 +188,8 @@ fn rbd_disk(text: &str, node: Node<'_, '_>, access: &RbdAccess) -> Vec<Splice> {
     splices
 }
 
-/// An RBD disk becomes a raw file; what the XML says about caching, discarding and encryption stays.
+/// An RBD disk becomes a raw file; what the XML says about caching, discarding and encryption
+/// stays.
 fn disk_as_file(text: &str, node: Node<'_, '_>, file: &str) -> Vec<Splice> {
     let mut splices = vec![set_attribute(text, node, "type", "file")];
     splices.extend(each(Some(node), "auth").map(|auth| remove(text, auth)));

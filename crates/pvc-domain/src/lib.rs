@@ -1,8 +1,8 @@
 //! Domain XML: a summary to read, a text to edit.
 //!
 //! What is edited is the operator's text itself. An edit finds its place in the parsed document and
-//! replaces a few bytes of the text there, so that everything it is not about (comments, namespaces,
-//! elements that only libvirt knows, order, white space, quotes) stays to the byte.
+//! replaces a few bytes of the text there, so that everything it is not about (comments,
+//! namespaces, elements that only libvirt knows, order, white space, quotes) stays to the byte.
 //!
 //! ```text
 //!  text ──summary()──▶ DomainSummary             what PVC shows and decides on; the fast path
@@ -11,8 +11,9 @@
 //!                         └──for_host()──▶ text  what the hypervisor of one host is given
 //! ```
 //!
-//! Document types, and with them entities, are refused everywhere; so is a text that costs more to parse than a
-//! domain XML is worth (`cost.rs`): by its size, depth, elements, attributes and namespaces.
+//! Document types, and with them entities, are refused everywhere; so is a text that costs more to
+//! parse than a domain XML is worth (`cost.rs`): by its size, depth, elements, attributes and
+//! namespaces.
 
 #![forbid(unsafe_code)]
 

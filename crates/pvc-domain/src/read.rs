@@ -10,8 +10,8 @@ use roxmltree::{Document, Node, ParsingOptions};
 use crate::DomainError;
 use crate::cost::check_cost;
 
-/// What the domain XML says. Strict about name, UUID, memory and vCPUs, without which a VM cannot be
-/// handled; what is only shown is left empty if it is missing.
+/// What the domain XML says. Strict about name, UUID, memory and vCPUs, without which a VM cannot
+/// be handled; what is only shown is left empty if it is missing.
 pub fn summary(xml: &str) -> Result<DomainSummary, DomainError> {
     summary_of(domain_element(&parse(xml)?)?)
 }
@@ -68,7 +68,9 @@ fn not_xml(error: roxmltree::Error) -> DomainError {
     DomainError::NotXml { line: position.row, column: position.col, why }
 }
 
-pub(crate) fn domain_element<'a, 'i>(document: &'a Document<'i>) -> Result<Node<'a, 'i>, DomainError> {
+pub(crate) fn domain_element<'a, 'i>(
+    document: &'a Document<'i>,
+) -> Result<Node<'a, 'i>, DomainError> {
     let root = document.root_element();
     let found = root.tag_name().name();
     if found == "domain" {
@@ -97,7 +99,9 @@ pub(crate) fn summary_of(domain: Node<'_, '_>) -> Result<DomainSummary, DomainEr
             .map(|node| node.attribute("type").unwrap_or_default().to_owned()),
         console_log: console_log(devices),
         vnc: graphics.map(vnc),
-        features: elements(child(domain, "features")).map(|node| node.tag_name().name().to_owned()).collect(),
+        features: elements(child(domain, "features"))
+            .map(|node| node.tag_name().name().to_owned())
+            .collect(),
         disks: each(devices, "disk").map(disk).collect(),
         nics: each(devices, "interface").map(nic).collect(),
         controllers: each(devices, "controller").map(controller).collect(),
@@ -116,7 +120,8 @@ pub(crate) fn uuid(domain: Node<'_, '_>) -> Result<Uuid, DomainError> {
 /// libvirt's own units: without one, a memory is in KiB.
 pub(crate) fn memory_mib(domain: Node<'_, '_>) -> Result<u64, DomainError> {
     let found = required_text(domain, "memory")?;
-    let invalid = |expected| DomainError::Invalid { element: "memory", found: shortened(found), expected };
+    let invalid =
+        |expected| DomainError::Invalid { element: "memory", found: shortened(found), expected };
     let amount: u64 = found.parse().map_err(|_| invalid("a whole number"))?;
     let unit = child(domain, "memory").and_then(|node| node.attribute("unit")).unwrap_or("KiB");
     let bytes = unit_bytes(unit).ok_or_else(|| DomainError::Invalid {
@@ -125,7 +130,10 @@ pub(crate) fn memory_mib(domain: Node<'_, '_>) -> Result<u64, DomainError> {
         expected: "a unit of bytes, KB, KiB, MB, MiB, GB, GiB, TB, TiB",
     })?;
     let mib = u128::from(amount) * u128::from(bytes) / (1 << 20);
-    u64::try_from(mib).ok().filter(|mib| *mib < 1 << 40).ok_or_else(|| invalid("less than an exbibyte"))
+    u64::try_from(mib)
+        .ok()
+        .filter(|mib| *mib < 1 << 40)
+        .ok_or_else(|| invalid("less than an exbibyte"))
 }
 
 /// The bytes of one of libvirt's memory units.
@@ -167,8 +175,9 @@ pub(crate) fn topology_product(node: Node<'_, '_>) -> u64 {
 }
 
 fn console_log(devices: Option<Node<'_, '_>>) -> Option<String> {
-    let mut logs =
-        each(devices, "serial").chain(each(devices, "console")).filter_map(|node| child(node, "log"));
+    let mut logs = each(devices, "serial")
+        .chain(each(devices, "console"))
+        .filter_map(|node| child(node, "log"));
     logs.find_map(|log| attribute(log, "file"))
 }
 
@@ -176,11 +185,13 @@ fn vnc(graphics: Node<'_, '_>) -> (String, Option<u16>) {
     let listen = attribute(graphics, "listen")
         .or_else(|| child(graphics, "listen").and_then(|node| attribute(node, "address")))
         .unwrap_or_else(|| "127.0.0.1".to_owned());
-    let port = graphics.attribute("port").and_then(|port| port.parse().ok()).filter(|port| *port > 0);
+    let port =
+        graphics.attribute("port").and_then(|port| port.parse().ok()).filter(|port| *port > 0);
     (listen, port)
 }
 
-/// The address, other than the loopback, on which a display lets everybody in who reaches it: it asks for no password.
+/// The address, other than the loopback, on which a display lets everybody in who reaches it: it
+/// asks for no password.
 pub(crate) fn open_address(graphics: Node<'_, '_>) -> Option<String> {
     if graphics.attribute("passwd").is_some_and(|password| !password.is_empty()) {
         return None;
@@ -193,14 +204,16 @@ pub(crate) fn open_address(graphics: Node<'_, '_>) -> Option<String> {
     })
 }
 
-/// Whether a VNC display of the guest is open to whoever reaches its node, as [`summary`] reads the domain.
+/// Whether a VNC display of the guest is open to whoever reaches its node, as [`summary`] reads the
+/// domain.
 ///
 /// # Errors
 /// As [`summary`].
 pub fn has_open_vnc(xml: &str) -> Result<bool, DomainError> {
     let document = parse(xml)?;
     let devices = child(document.root_element(), "devices");
-    let mut displays = each(devices, "graphics").filter(|node| node.attribute("type") == Some("vnc"));
+    let mut displays =
+        each(devices, "graphics").filter(|node| node.attribute("type") == Some("vnc"));
     Ok(displays.any(|display| open_address(display).is_some()))
 }
 
@@ -236,7 +249,9 @@ pub(crate) fn nic(node: Node<'_, '_>) -> Nic {
     let kind = match node.attribute("type").unwrap_or_default() {
         "bridge" => NicKind::Bridge(of_source("bridge")),
         "direct" => NicKind::Direct(of_source("dev")),
-        "hostdev" => NicKind::Hostdev(child_text(node, "sriov_device").unwrap_or_default().to_owned()),
+        "hostdev" => {
+            NicKind::Hostdev(child_text(node, "sriov_device").unwrap_or_default().to_owned())
+        }
         kind => NicKind::Other {
             kind: kind.to_owned(),
             source: source
@@ -255,7 +270,10 @@ pub(crate) fn nic(node: Node<'_, '_>) -> Nic {
 }
 
 fn controller(node: Node<'_, '_>) -> Controller {
-    Controller { kind: attribute(node, "type").unwrap_or_default(), model: attribute(node, "model") }
+    Controller {
+        kind: attribute(node, "type").unwrap_or_default(),
+        model: attribute(node, "model"),
+    }
 }
 
 /// The first child element of that name. Elements of foreign namespaces are not libvirt's.
@@ -298,7 +316,10 @@ fn attribute(node: Node<'_, '_>, name: &str) -> Option<String> {
     node.attribute(name).map(str::to_owned)
 }
 
-pub(crate) fn required_text<'a>(node: Node<'a, '_>, element: &'static str) -> Result<&'a str, DomainError> {
+pub(crate) fn required_text<'a>(
+    node: Node<'a, '_>,
+    element: &'static str,
+) -> Result<&'a str, DomainError> {
     child_text(node, element).ok_or(DomainError::Missing { element })
 }
 

@@ -185,7 +185,9 @@ pub(crate) fn indentation<'t>(text: &'t str, node: Node<'_, '_>) -> Option<&'t s
 pub(crate) fn insert_after(text: &str, node: Node<'_, '_>, element: &Element) -> Splice {
     let end = node.range().end;
     match indentation(text, node) {
-        Some(indent) => Splice::new(end..end, format!("\n{indent}{}", element.render(Some(indent)))),
+        Some(indent) => {
+            Splice::new(end..end, format!("\n{indent}{}", element.render(Some(indent))))
+        }
         None => Splice::new(end..end, element.render(None)),
     }
 }
@@ -198,7 +200,11 @@ pub(crate) fn append(text: &str, parent: Node<'_, '_>, element: &Element) -> Spl
     match indentation(text, parent) {
         Some(outer) => {
             let inner = format!("{outer}  ");
-            set_content(text, parent, &format!("\n{inner}{}\n{outer}", element.render(Some(&inner))))
+            set_content(
+                text,
+                parent,
+                &format!("\n{inner}{}\n{outer}", element.render(Some(&inner))),
+            )
         }
         None => set_content(text, parent, &element.render(None)),
     }

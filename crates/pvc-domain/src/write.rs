@@ -6,8 +6,8 @@ use crate::DomainError;
 use crate::read::parse;
 use crate::text::{content, escape, start_tag, written_attributes, written_name};
 
-/// The XML on one line with `'` around attribute values, as the API's member `xml` carries it: white
-/// space between elements is left out, line ends inside values become `&#10;`.
+/// The XML on one line with `'` around attribute values, as the API's member `xml` carries it:
+/// white space between elements is left out, line ends inside values become `&#10;`.
 ///
 /// # Errors
 /// If `xml` is not well-formed.
@@ -122,7 +122,8 @@ impl Writer<'_> {
         self.out.push_str(&text);
     }
 
-    /// A comment or processing instruction. Their line ends cannot be written otherwise: they become spaces.
+    /// A comment or processing instruction. Their line ends cannot be written otherwise: they
+    /// become spaces.
     fn markup(&mut self, raw: &str) {
         if self.style.indented {
             self.out.push_str(raw);
@@ -133,7 +134,8 @@ impl Writer<'_> {
 }
 
 fn has_text(node: Node<'_, '_>) -> bool {
-    node.children().any(|child| child.is_text() && child.text().is_some_and(|text| !text.trim().is_empty()))
+    node.children()
+        .any(|child| child.is_text() && child.text().is_some_and(|text| !text.trim().is_empty()))
 }
 
 /// Character data without line ends of its own.

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
 use pvc_domain::{
-    Domain, EditError, ForHost, NewDisk, NewNic, Volumes, device_for_host, renamed_volume, summary, validate,
+    Domain, EditError, ForHost, NewDisk, NewNic, Volumes, device_for_host, renamed_volume, summary,
+    validate,
 };
 use pvc_model::domain::{DiskSource, NicKind};
 use pvc_model::storage::{RbdAccess, VolumeId};
@@ -74,7 +75,10 @@ fn vcpus_bring_their_topology() {
         ]
     );
     let error = web1().set_vcpus(8, Some((1, 2, 2))).unwrap_err();
-    assert_eq!(error.to_string(), "a topology of 1 sockets, 2 cores and 2 threads has 4 vCPUs, not 8");
+    assert_eq!(
+        error.to_string(),
+        "a topology of 1 sockets, 2 cores and 2 threads has 4 vCPUs, not 8"
+    );
 }
 
 #[test]
@@ -131,9 +135,13 @@ fn a_disk_is_modelled_on_the_last_of_its_kind() {
     assert_eq!(summary(domain.as_str()).unwrap().disks.len(), 4);
     assert_eq!(
         domain.add_disk(&new),
-        Err(EditError::SourceTaken { source_name: "vms/web1_data".to_owned(), target: "sdb".to_owned() })
+        Err(EditError::SourceTaken {
+            source_name: "vms/web1_data".to_owned(),
+            target: "sdb".to_owned()
+        })
     );
-    let taken = NewDisk { source: DiskSource::File("/x".into()), target: Some("sda".into()), bus: None };
+    let taken =
+        NewDisk { source: DiskSource::File("/x".into()), target: Some("sda".into()), bus: None };
     assert_eq!(domain.add_disk(&taken), Err(EditError::TargetTaken { target: "sda".to_owned() }));
     assert!(validate(domain.as_str()).is_ok());
 }
@@ -141,7 +149,11 @@ fn a_disk_is_modelled_on_the_last_of_its_kind() {
 #[test]
 fn adding_and_removing_leaves_what_was() {
     let mut domain = web1();
-    let new = NewDisk { source: DiskSource::Volume(id("vms/b")), target: None, bus: Some("virtio".into()) };
+    let new = NewDisk {
+        source: DiskSource::Volume(id("vms/b")),
+        target: None,
+        bus: Some("virtio".into()),
+    };
     let added = domain.add_disk(&new).unwrap();
     assert_eq!(added.target, "vda");
     assert_eq!(domain.remove_disk("vms/b").unwrap(), added.xml);
@@ -156,13 +168,12 @@ fn adding_and_removing_leaves_what_was() {
     let xml = domain.add_nic(&nic).unwrap();
     assert_eq!(
         xml,
-        "<interface type='bridge'><mac address='52:54:00:00:00:09'/><source bridge='vmbr200'/><model type='virtio'/></interface>"
+        "<interface type='bridge'><mac address='52:54:00:00:00:09'/><source \
+         bridge='vmbr200'/><model type='virtio'/></interface>"
     );
-    assert!(
-        domain.as_str().contains(
-            "</interface>\n    <interface type='bridge'>\n      <mac address='52:54:00:00:00:09'/>\n"
-        )
-    );
+    assert!(domain.as_str().contains(
+        "</interface>\n    <interface type='bridge'>\n      <mac address='52:54:00:00:00:09'/>\n"
+    ));
     assert_eq!(domain.remove_nics(Some("200"), None).unwrap().len(), 1);
     assert_eq!(domain, web1());
     assert!(domain.remove_nics(Some("200"), None).is_err());
@@ -238,7 +249,11 @@ fn a_host_without_kvm_and_rbd_gets_emulation_and_files() {
             "+<log file='/tmp/log &amp; more/web1.log' append='on'/>",
         ]
     );
-    assert_eq!(Domain::parse(&xml).unwrap().for_host(&host).unwrap(), xml, "a second time changes nothing");
+    assert_eq!(
+        Domain::parse(&xml).unwrap().for_host(&host).unwrap(),
+        xml,
+        "a second time changes nothing"
+    );
 }
 
 #[test]
@@ -250,24 +265,31 @@ fn an_rbd_disk_gets_what_it_leaves_out_and_keeps_what_it_says() {
         secret: Some("c416032b-2ce9-457f-a5dc-18704a3485f4".to_owned()),
     };
     let volumes = Volumes { files: BTreeMap::new(), rbd: Some(access) };
-    let bare = "<disk type='network'><source protocol='rbd' name='vms/a'/><target dev='sda'/></disk>";
+    let bare =
+        "<disk type='network'><source protocol='rbd' name='vms/a'/><target dev='sda'/></disk>";
     let complete = device_for_host(bare, &volumes).unwrap();
     assert_eq!(
         complete,
         "<disk type='network'><source protocol='rbd' name='vms/a'>\
-         <host name='hv1.storage' port='6789'/><host name='10.0.0.2' port='6789'/></source><target dev='sda'/>\
-         <auth username='libvirt'><secret type='ceph' uuid='c416032b-2ce9-457f-a5dc-18704a3485f4'/></auth></disk>"
+         <host name='hv1.storage' port='6789'/><host name='10.0.0.2' port='6789'/></source><target \
+         dev='sda'/>\
+         <auth username='libvirt'><secret type='ceph' \
+         uuid='c416032b-2ce9-457f-a5dc-18704a3485f4'/></auth></disk>"
     );
     for disk in [
         complete.as_str(),
-        "<disk type='network'><source protocol='rbd' name='vms/a'><config file='/etc/x.conf'/></source><target dev='sda'/></disk>",
-        "<disk type='network'><source protocol='rbd' name='vms/a'><host name='other'/></source><target dev='sda'/></disk>",
+        "<disk type='network'><source protocol='rbd' name='vms/a'><config \
+         file='/etc/x.conf'/></source><target dev='sda'/></disk>",
+        "<disk type='network'><source protocol='rbd' name='vms/a'><host \
+         name='other'/></source><target dev='sda'/></disk>",
         "<disk type='file'><source file='/srv/a.iso'/><target dev='sda'/></disk>",
         "<interface type='bridge'><source bridge='br0'/></interface>",
     ] {
         assert_eq!(device_for_host(disk, &volumes).unwrap(), disk);
     }
-    let own_user = "<disk type='network'><auth username='me'><secret type='ceph' usage='x'/></auth><source protocol='rbd' name='vms/a'/><target dev='sda'/></disk>";
+    let own_user = "<disk type='network'><auth username='me'><secret type='ceph' \
+                    usage='x'/></auth><source protocol='rbd' name='vms/a'/><target \
+                    dev='sda'/></disk>";
     let with_own = device_for_host(own_user, &volumes).unwrap();
     assert!(with_own.contains("username='me'") && !with_own.contains("'libvirt'"), "{with_own}");
     assert!(with_own.contains("<host name='hv1.storage' port='6789'/>"), "{with_own}");
@@ -301,7 +323,8 @@ fn edits() -> impl Strategy<Value = Vec<Edit>> {
         "[a-z][a-z0-9-]{0,9}".prop_map(Edit::Name),
         (0_u64..100_000).prop_map(Edit::Memory),
         (0_u32..200).prop_map(Edit::Vcpus),
-        ("[a-c]{1,2}", proptest::option::of("sd[a-e]")).prop_map(|(name, target)| Edit::Disk(name, target)),
+        ("[a-c]{1,2}", proptest::option::of("sd[a-e]"))
+            .prop_map(|(name, target)| Edit::Disk(name, target)),
         any::<u8>().prop_map(Edit::Nic),
         prop_oneof![Just("sda".to_owned()), "sd[a-e]"].prop_map(Edit::RemoveDisk),
         prop_oneof![Just("1001".to_owned()), "[0-9]"].prop_map(Edit::RemoveNic),
@@ -343,7 +366,10 @@ fn untouched(text: &str) -> Vec<String> {
         "emulator",
         "graphics",
     ];
-    text.lines().filter(|line| kept.iter().any(|word| line.contains(word))).map(str::to_owned).collect()
+    text.lines()
+        .filter(|line| kept.iter().any(|word| line.contains(word)))
+        .map(str::to_owned)
+        .collect()
 }
 
 proptest! {

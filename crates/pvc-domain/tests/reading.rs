@@ -10,7 +10,8 @@ const WEB1: &str = include_str!("web1.xml");
 fn minimal(inner: &str) -> String {
     format!(
         "<domain type='kvm'><name>a</name><uuid>2c2b8f4e-0d3e-4b6f-9d6d-0c9b6cf3f2a1</uuid>\
-         <memory unit='MiB'>512</memory><vcpu>1</vcpu><os><type arch='x86_64' machine='pc'>hvm</type></os>\
+         <memory unit='MiB'>512</memory><vcpu>1</vcpu><os><type arch='x86_64' \
+         machine='pc'>hvm</type></os>\
          <devices><emulator>/usr/bin/kvm</emulator><console type='pty'/>{inner}</devices></domain>"
     )
 }
@@ -36,7 +37,10 @@ fn a_usual_domain_is_summed_up() {
     let disks: Vec<_> =
         web1.disks.iter().map(|d| (d.target.as_str(), d.bus.as_str(), d.device.as_str())).collect();
     assert_eq!(disks, [("sda", "scsi", "disk"), ("sdz", "usb", "disk"), ("hdc", "ide", "cdrom")]);
-    assert_eq!(web1.volumes().iter().map(ToString::to_string).collect::<Vec<_>>(), ["vms/web1_sda"]);
+    assert_eq!(
+        web1.volumes().iter().map(ToString::to_string).collect::<Vec<_>>(),
+        ["vms/web1_sda"]
+    );
     assert_eq!(web1.disks[1].source, DiskSource::File("/dev/shm/vhostmd0".to_owned()));
     assert_eq!(web1.disks[2].source, DiskSource::Empty);
     let vnis: Vec<_> = web1.nics.iter().map(|nic| nic.vni()).collect();
@@ -63,7 +67,8 @@ fn memory_is_read_in_libvirts_units() {
 
 #[test]
 fn what_is_only_shown_may_be_missing() {
-    let xml = "<domain><name>a b</name><uuid>2C2B8F4E0D3E4B6F9D6D0C9B6CF3F2A1</uuid><memory>1024</memory><vcpu>1</vcpu></domain>";
+    let xml = "<domain><name>a \
+               b</name><uuid>2C2B8F4E0D3E4B6F9D6D0C9B6CF3F2A1</uuid><memory>1024</memory><vcpu>1</vcpu></domain>";
     let found = summary(xml).unwrap();
     assert_eq!((found.name.as_str(), found.os_type.as_str(), found.console), ("a b", "", None));
 }
@@ -81,7 +86,8 @@ fn what_is_no_xml_is_refused_with_its_place() {
 
 #[test]
 fn entities_and_document_types_are_refused() {
-    let laughs = "<!DOCTYPE l [<!ENTITY a 'ha'><!ENTITY b '&a;&a;&a;'>]><domain><name>&b;</name></domain>";
+    let laughs =
+        "<!DOCTYPE l [<!ENTITY a 'ha'><!ENTITY b '&a;&a;&a;'>]><domain><name>&b;</name></domain>";
     assert_eq!(summary(laughs), Err(DomainError::DocumentType));
     assert_eq!(
         summary("<!DOCTYPE domain SYSTEM 'file:///etc/passwd'><domain/>"),
@@ -95,11 +101,17 @@ fn entities_and_document_types_are_refused() {
 fn what_is_absurdly_large_is_refused_quickly() {
     let comment = minimal(&format!("<!--{}-->", "x".repeat(5_000_000)));
     let error = summary(&comment).unwrap_err();
-    assert_eq!(error.to_string(), format!("the XML has {} bytes, at most 1048576 are taken", comment.len()));
+    assert_eq!(
+        error.to_string(),
+        format!("the XML has {} bytes, at most 1048576 are taken", comment.len())
+    );
     let deep = format!("<domain>{}{}</domain>", "<a>".repeat(100_000), "</a>".repeat(100_000));
     assert_eq!(summary(&deep), Err(DomainError::TooDeep { limit: 128 }));
     let attributes: String = (0..80_000).map(|n| format!(" a{n}=''")).collect();
-    assert!(matches!(summary(&format!("<domain{attributes}/>")), Err(DomainError::TooManyAttributes { .. })));
+    assert!(matches!(
+        summary(&format!("<domain{attributes}/>")),
+        Err(DomainError::TooManyAttributes { .. })
+    ));
 }
 
 #[test]
@@ -119,7 +131,8 @@ fn every_mistake_is_reported_at_once() {
     assert_eq!(
         problems(xml),
         [
-            "line 2, column 3: VM name `a b` contains a space; letters, digits, `.`, `-` and `_` are allowed",
+            "line 2, column 3: VM name `a b` contains a space; letters, digits, `.`, `-` and `_` \
+             are allowed",
             "`<uuid>` is missing",
             "line 3, column 3: `<memory>` is `lots`, a whole number is needed",
             "line 4, column 3: `<vcpu>` is `0`, a whole number of at least 1 is needed",
@@ -133,7 +146,10 @@ fn every_mistake_is_reported_at_once() {
 #[test]
 fn one_rule_at_a_time() {
     let rbd = |name: &str, target: &str| {
-        format!("<disk type='network'><source protocol='rbd' name='{name}'/><target dev='{target}'/></disk>")
+        format!(
+            "<disk type='network'><source protocol='rbd' name='{name}'/><target \
+             dev='{target}'/></disk>"
+        )
     };
     for (xml, expected) in [
         (
@@ -143,8 +159,11 @@ fn one_rule_at_a_time() {
             "`<topology>` makes 2 vCPUs, `<vcpu>` says 3",
         ),
         (
-            minimal("<interface type='user'><mac address='52:54:00:00:00:01'/><boot order='1'/></interface>")
-                .replace("</os>", "<boot dev='hd'/></os>"),
+            minimal(
+                "<interface type='user'><mac address='52:54:00:00:00:01'/><boot \
+                     order='1'/></interface>",
+            )
+            .replace("</os>", "<boot dev='hd'/></os>"),
             "`<os>` has a `<boot>` in line 1",
         ),
         (minimal(&rbd("vms/x/y", "sda")), "contains a `/`"),
@@ -155,11 +174,17 @@ fn one_rule_at_a_time() {
         ),
         (minimal("").replace("MiB'>512", "KiB'>512"), "`<memory>` is less than 1 MiB"),
         (minimal("").replace("MiB'>512", "parsec'>512"), "a unit of bytes"),
-        (minimal("").replace("<name>a</name>", "<name>a</name><name>b</name>"), "there is a second `<name>`"),
+        (
+            minimal("").replace("<name>a</name>", "<name>a</name><name>b</name>"),
+            "there is a second \
+                                                                                 `<name>`",
+        ),
         (minimal("").replace("<name>a</name>", "<name/>"), "`<name>` is missing"),
         (
-            minimal("")
-                .replace("2c2b8f4e-0d3e-4b6f-9d6d-0c9b6cf3f2a1", "00000000-0000-0000-0000-000000000000"),
+            minimal("").replace(
+                "2c2b8f4e-0d3e-4b6f-9d6d-0c9b6cf3f2a1",
+                "00000000-0000-0000-0000-000000000000",
+            ),
             "a UUID such as",
         ),
         (minimal("").replace("<name>a", &format!("<name>{}", "a".repeat(300))), "at most 100"),
@@ -217,9 +242,9 @@ fn one_line_has_single_quotes_only_as_delimiters_and_says_the_same() {
     assert!(!line.contains('\n'));
     assert!(line.contains("<vcpu placement='static'>2</vcpu>"));
     assert!(line.contains("value='name=opt/a,string=&apos;x&apos; &gt; y'"));
-    assert!(
-        line.contains("<domain type='kvm' xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'><name>")
-    );
+    assert!(line.contains(
+        "<domain type='kvm' xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'><name>"
+    ));
     assert_eq!(summary(&line), summary(WEB1));
     let text = minimal("<a>one\n\"two\"</a>");
     assert!(one_line_single_quotes(&text).unwrap().contains("<a>one&#10;\"two\"</a>"));
@@ -236,18 +261,25 @@ fn pretty_is_stable_and_says_the_same() {
 
 #[test]
 fn a_thousand_mistakes_are_told_as_twenty_and_a_number() {
-    let xml = minimal(&"<disk type='file'><source file='/a'/><target dev='sda'/></disk>\n".repeat(1_001));
+    let xml =
+        minimal(&"<disk type='file'><source file='/a'/><target dev='sda'/></disk>\n".repeat(1_001));
     let problems = problems(&xml);
     assert_eq!(problems.len(), 21);
     assert_eq!(problems[20], "there are 980 more mistakes");
-    assert!(problems[19].ends_with("disk target `sda` is used already, in line 20"), "{}", problems[19]);
+    assert!(
+        problems[19].ends_with("disk target `sda` is used already, in line 20"),
+        "{}",
+        problems[19]
+    );
 }
 
 #[test]
 fn what_would_take_the_parser_minutes_is_refused_unread() {
-    let declared: String = (0..2_000).map(|number| format!(" xmlns:a{number}='u:{number}'")).collect();
+    let declared: String =
+        (0..2_000).map(|number| format!(" xmlns:a{number}='u:{number}'")).collect();
     let bomb = format!("<domain{declared}>{}</domain>", "<a xmlns:b='c'/>".repeat(2_000));
     assert_eq!(summary(&bomb), Err(DomainError::TooManyNamespaces { limit: 32 }));
-    let nested: String = (0..100).map(|number| format!("<a xmlns:a{number}='u:{number}'>")).collect();
+    let nested: String =
+        (0..100).map(|number| format!("<a xmlns:a{number}='u:{number}'>")).collect();
     assert_eq!(summary(&nested), Err(DomainError::TooManyNamespaces { limit: 32 }));
 }

@@ -1,7 +1,7 @@
 //! The tree's persistent nodes in a redb file.
 //!
-//! One [`Change`] is one transaction of the file, on disk when [`Disk::write`] returns. A failed write
-//! leaves redb unusable until the file is opened again, which is done before the next write.
+//! One [`Change`] is one transaction of the file, on disk when [`Disk::write`] returns. A failed
+//! write leaves redb unusable until the file is opened again, which is done before the next write.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -14,7 +14,8 @@ use bytes::Bytes;
 use pvc_ports::Op;
 use redb::backends::FileBackend;
 use redb::{
-    BackendError, Builder, Database, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition,
+    BackendError, Builder, Database, ReadableDatabase, ReadableTable, StorageBackend,
+    TableDefinition,
 };
 
 use crate::dumps::Dumps;
@@ -25,10 +26,12 @@ const NEW_FILE: &str = "tree.redb.new";
 const NODES: TableDefinition<&str, &[u8]> = TableDefinition::new("nodes");
 const META: TableDefinition<&str, i64> = TableDefinition::new("meta");
 
-/// The layout of the two tables. Raised when an older program could not read what a newer one wrote.
+/// The layout of the two tables. Raised when an older program could not read what a newer one
+/// wrote.
 const FORMAT: i64 = 1;
 
-/// All nodes are in memory anyway: redb need not keep them a second time. Writing is not faster with more.
+/// All nodes are in memory anyway: redb need not keep them a second time. Writing is not faster
+/// with more.
 const CACHE_BYTES: usize = 1 << 20;
 
 /// Why the file could not be opened.
@@ -56,18 +59,21 @@ pub(crate) enum WriteError {
 pub(crate) struct Disk {
     path: PathBuf,
     database: Option<Database>,
-    /// A sync failed, so what the kernel shows of the file may never have reached the disk. Only a new
-    /// process, after somebody looked at the disk, may trust it again.
+    /// A sync failed, so what the kernel shows of the file may never have reached the disk. Only a
+    /// new process, after somebody looked at the disk, may trust it again.
     sync_failed: Arc<AtomicBool>,
 }
 
 impl Disk {
-    /// Opens the tree kept in `dir`, or begins one there. The caller holds the lock of the directory.
+    /// Opens the tree kept in `dir`, or begins one there. The caller holds the lock of the
+    /// directory.
     pub(crate) fn open(dir: &Path) -> Result<(Disk, TreeState), DiskError> {
         let path = dir.join(FILE);
         if !path.try_exists()? {
             if !Dumps::of(dir).list()?.is_empty() {
-                return Err(DiskError::Corrupt("it is missing, and dumps of it are there".to_owned()));
+                return Err(DiskError::Corrupt(
+                    "it is missing, and dumps of it are there".to_owned(),
+                ));
             }
             begin(dir, None)?;
         }
@@ -147,8 +153,8 @@ impl Disk {
     }
 }
 
-/// Puts a tree of `nodes`, parents first, in the place of the one kept in `dir`, at once or not at all. What was
-/// there stays under another name, which is returned.
+/// Puts a tree of `nodes`, parents first, in the place of the one kept in `dir`, at once or not at
+/// all. What was there stays under another name, which is returned.
 pub(crate) fn replace(dir: &Path, nodes: Vec<Op>) -> Result<Option<PathBuf>, DiskError> {
     let mut tree = TreeState::new(1);
     let session = tree.open_session();
@@ -177,8 +183,8 @@ fn put_aside(dir: &Path) -> io::Result<Option<PathBuf>> {
     }
 }
 
-/// A file with the root alone, or with `content`, complete before it gets its name, so that a crash leaves no
-/// half one.
+/// A file with the root alone, or with `content`, complete before it gets its name, so that a crash
+/// leaves no half one.
 fn begin(dir: &Path, content: Option<&Change>) -> Result<(), DiskError> {
     let new = dir.join(NEW_FILE);
     let mut options = OpenOptions::new();
@@ -223,7 +229,8 @@ fn whole<T>(look: impl FnOnce() -> T) -> Result<T, DiskError> {
 /// The number of the life that begins, and every node.
 fn read_all(database: &mut Database, path: &Path) -> Result<(i32, Vec<(String, Node)>), DiskError> {
     if !database.check_integrity().map_err(|error| damage(error.into()))? {
-        tracing::error!(file = %path.display(), "the tree's file was damaged and has been repaired; the newest change may be missing");
+        tracing::error!(file = %path.display(), "the tree's file was damaged and has been \
+                                                 repaired; the newest change may be missing");
     }
     Ok((next_epoch(database)?, read_nodes(database)?))
 }
@@ -243,16 +250,17 @@ fn fill(database: &Database, change: &Change) -> Result<redb::WriteTransaction, 
     Ok(transaction)
 }
 
-/// The number of this life of the tree: one more than that of the newest change on disk. Taken without
-/// a write, so that a tree on a full disk opens. A life in which nothing durable happened leaves no
-/// trace, and its number is given out again.
+/// The number of this life of the tree: one more than that of the newest change on disk. Taken
+/// without a write, so that a tree on a full disk opens. A life in which nothing durable happened
+/// leaves no trace, and its number is given out again.
 fn next_epoch(database: &Database) -> Result<i32, DiskError> {
     let format = read_meta(database, "format").map_err(damage)?;
     if format != FORMAT {
         return Err(DiskError::Format { found: format });
     }
     let last = read_meta(database, "zxid").map_err(damage)? >> 32;
-    i32::try_from(last + 1).map_err(|_| DiskError::Corrupt(format!("its epoch {last} is impossible")))
+    i32::try_from(last + 1)
+        .map_err(|_| DiskError::Corrupt(format!("its epoch {last} is impossible")))
 }
 
 fn read_meta(database: &Database, key: &str) -> Result<i64, redb::Error> {
@@ -318,7 +326,9 @@ fn plain(error: redb::Error) -> io::Error {
 /// An error while the file is read: of the system, or of what it holds.
 fn damage(error: redb::Error) -> DiskError {
     match error {
-        redb::Error::Io(error) if error.kind() != io::ErrorKind::InvalidData => DiskError::Io(error),
+        redb::Error::Io(error) if error.kind() != io::ErrorKind::InvalidData => {
+            DiskError::Io(error)
+        }
         redb::Error::Io(_) => DiskError::Corrupt("it is not a tree".to_owned()),
         redb::Error::Corrupted(what) => DiskError::Corrupt(what),
         other => DiskError::Corrupt(other.to_string()),
@@ -342,9 +352,9 @@ fn refused(error: io::Error) -> WriteError {
 
 /// The file as redb sees it.
 ///
-/// Differs from redb's own in two ways. Growing takes the blocks from the file system at once, so that
-/// a full disk is found while a transaction is being prepared and never in the middle of its commit. A
-/// failed sync is remembered.
+/// Differs from redb's own in two ways. Growing takes the blocks from the file system at once, so
+/// that a full disk is found while a transaction is being prepared and never in the middle of its
+/// commit. A failed sync is remembered.
 #[derive(Debug)]
 struct Backend {
     inner: FileBackend,

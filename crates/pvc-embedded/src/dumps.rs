@@ -1,7 +1,9 @@
-//! Dumps of a tree: texts in a directory beside its file, for the day on which that file is damaged.
+//! Dumps of a tree: texts in a directory beside its file, for the day on which that file is
+//! damaged.
 //!
 //! What is in the text is its writer's business. The name of a file says the rest:
-//! `tree-SEQUENCE-SECONDS-CHECKSUM.json`. The sequence orders the dumps also when the clock stepped back.
+//! `tree-SEQUENCE-SECONDS-CHECKSUM.json`. The sequence orders the dumps also when the clock stepped
+//! back.
 
 use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -16,11 +18,12 @@ const PART: &str = "dump.part";
 /// How long a dump is kept.
 const KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// The newest are kept whatever their age and size: a machine that was off for a month has not lost them.
+/// The newest are kept whatever their age and size: a machine that was off for a month has not lost
+/// them.
 const ALWAYS: usize = 2;
 
-/// Of so many of the newest each is kept; of older ones the last of each hour. A daemon that is started over
-/// and over writes many, and they must not drive out those from before its trouble.
+/// Of so many of the newest each is kept; of older ones the last of each hour. A daemon that is
+/// started over and over writes many, and they must not drive out those from before its trouble.
 const EACH: usize = 8;
 
 /// As many are kept at most, and as many bytes.
@@ -81,7 +84,8 @@ impl Dumps {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 metadata => {
                     let metadata = metadata?;
-                    let dump = metadata.is_file().then(|| Dump::parse(entry.path(), metadata.len()));
+                    let dump =
+                        metadata.is_file().then(|| Dump::parse(entry.path(), metadata.len()));
                     dumps.extend(dump.flatten());
                 }
             }
@@ -90,15 +94,17 @@ impl Dumps {
         Ok(dumps)
     }
 
-    /// Keeps `text` as the newest dump, complete before it gets its name, and removes what is superfluous.
+    /// Keeps `text` as the newest dump, complete before it gets its name, and removes what is
+    /// superfluous.
     ///
     /// # Errors
-    /// There is no room, also if there would be too little left for the tree, or the disk fails. What is there
-    /// of older dumps stays.
+    /// There is no room, also if there would be too little left for the tree, or the disk fails.
+    /// What is there of older dumps stays.
     pub fn write(&self, text: &str, now: Duration) -> io::Result<PathBuf> {
         let bytes = text.len() as u64;
         if bytes > LARGEST {
-            let why = format!("a dump of {bytes} bytes is more than the {LARGEST} that one may have");
+            let why =
+                format!("a dump of {bytes} bytes is more than the {LARGEST} that one may have");
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
         }
         DirBuilder::new().recursive(true).mode(0o700).create(&self.dir)?;
@@ -124,9 +130,12 @@ impl Dumps {
     fn require_room(&self, bytes: u64) -> io::Result<()> {
         let disk = nix::sys::statvfs::statvfs(&self.dir)?;
         #[allow(clippy::useless_conversion, reason = "their widths differ between platforms")]
-        let free = u64::from(disk.blocks_available()).saturating_mul(u64::from(disk.fragment_size()));
+        let free =
+            u64::from(disk.blocks_available()).saturating_mul(u64::from(disk.fragment_size()));
         if free < bytes + LEFT_FREE {
-            let why = format!("{free} bytes are free, and {bytes} and {LEFT_FREE} for the tree are needed");
+            let why = format!(
+                "{free} bytes are free, and {bytes} and {LEFT_FREE} for the tree are needed"
+            );
             return Err(io::Error::new(io::ErrorKind::StorageFull, why));
         }
         Ok(())
@@ -183,8 +192,8 @@ fn write_whole(path: &Path, text: &str) -> io::Result<()> {
     file.sync_all()
 }
 
-/// FNV-1a with 64 bits: against disks, not against people. Each step can be undone, so that a single wrong
-/// byte is always found.
+/// FNV-1a with 64 bits: against disks, not against people. Each step can be undone, so that a
+/// single wrong byte is always found.
 fn checksum(text: &str) -> u64 {
     let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
     text.bytes().fold(0xcbf2_9ce4_8422_2325, step)
@@ -197,12 +206,19 @@ mod tests {
     const HOUR: u64 = 3600;
 
     fn dump(sequence: u64, taken: u64, bytes: u64) -> Dump {
-        Dump { path: PathBuf::new(), taken: Duration::from_secs(taken), sequence, checksum: 0, bytes }
+        Dump {
+            path: PathBuf::new(),
+            taken: Duration::from_secs(taken),
+            sequence,
+            checksum: 0,
+            bytes,
+        }
     }
 
     /// The sequences that stay when the dumps of `taken`, the newest first, are thinned out.
     fn staying(taken: &[u64], now: u64, bytes: u64) -> Vec<u64> {
-        let dumps: Vec<Dump> = (0..).zip(taken).map(|(at, taken)| dump(at, *taken, bytes)).collect();
+        let dumps: Vec<Dump> =
+            (0..).zip(taken).map(|(at, taken)| dump(at, *taken, bytes)).collect();
         let gone = superfluous(&dumps, Duration::from_secs(now), bytes);
         dumps.iter().filter(|dump| !gone.contains(dump)).map(|dump| dump.sequence).collect()
     }
@@ -241,9 +257,13 @@ mod tests {
     fn a_name_that_nobody_gave_here_is_no_dump() {
         let named = |name: &str| Dump::parse(PathBuf::from(name), 0).map(|dump| dump.sequence);
         assert_eq!(named("/d/tree-00000007-12-00000000000000ff.json"), Some(7));
-        for name in
-            ["dump.part", "tree-7-12.json", "tree-7-12-ff-1.json", "tree-x-12-ff.json", "tree-7-12-ff"]
-        {
+        for name in [
+            "dump.part",
+            "tree-7-12.json",
+            "tree-7-12-ff-1.json",
+            "tree-x-12-ff.json",
+            "tree-7-12-ff",
+        ] {
             assert_eq!(named(name), None, "{name}");
         }
     }

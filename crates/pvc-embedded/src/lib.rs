@@ -8,8 +8,9 @@
 //!       └─────── writer (changes)           dumps   copies as text, for a file that is damaged
 //! ```
 //!
-//! Everything is in memory; the file is read once. A reader sees a change only after it is on disk, so
-//! nothing that anybody was told can be lost. Several changes that wait for the disk share one sync.
+//! Everything is in memory; the file is read once. A reader sees a change only after it is on disk,
+//! so nothing that anybody was told can be lost. Several changes that wait for the disk share one
+//! sync.
 //!
 //! Without the feature `disk` there are only the tree as a value and the one in memory.
 

@@ -37,7 +37,8 @@ impl OpenError {
                 "stop the other program first, or choose another directory".to_owned()
             }
             OpenError::Corrupt { dir, .. } => format!(
-                "put a backup of the directory in its place, or move `{}` away to begin with an empty tree",
+                "put a backup of the directory in its place, or move `{}` away to begin with an \
+                 empty tree",
                 dir.display()
             ),
             OpenError::OtherVersion { .. } => "start the version that wrote it".to_owned(),
@@ -63,8 +64,8 @@ fn holder(pid: Option<u32>) -> String {
 
 /// The right to use a directory, for as long as this value lives.
 ///
-/// The kernel gives it back when the process ends, however it ends. The file itself stays; the number
-/// in it is only for people.
+/// The kernel gives it back when the process ends, however it ends. The file itself stays; the
+/// number in it is only for people.
 #[derive(Debug)]
 pub(crate) struct DirLock {
     _file: File,
@@ -87,7 +88,8 @@ impl DirLock {
         }
         // A full disk is no reason to refuse: the number is only for people.
         if let Err(error) = write_pid(&mut file) {
-            tracing::warn!(dir = %dir.display(), %error, "cannot note the process in the lock file");
+            tracing::warn!(dir = %dir.display(), %error, "cannot note the process in the lock \
+                                                          file");
         }
         Ok(DirLock { _file: file })
     }

@@ -1,9 +1,9 @@
 //! The tree as a value: no input or output, no clock, no chance.
 //!
-//! A change is first worked out as a [`Draft`], which sees the state below it and its own changes but
-//! alters nothing. Its [`Change`] is then put in force by [`TreeState::publish`]. Between the two the
-//! caller may make the change durable, or drop it when that fails; readers meanwhile see the state
-//! before it.
+//! A change is first worked out as a [`Draft`], which sees the state below it and its own changes
+//! but alters nothing. Its [`Change`] is then put in force by [`TreeState::publish`]. Between the
+//! two the caller may make the change durable, or drop it when that fails; readers meanwhile see
+//! the state before it.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -114,8 +114,8 @@ pub struct Change {
 #[derive(Debug, Clone)]
 struct Touched {
     node: Option<Node>,
-    /// Whether this must survive the process. An ephemeral node, and what it does to the counters of
-    /// its parent, need not.
+    /// Whether this must survive the process. An ephemeral node, and what it does to the counters
+    /// of its parent, need not.
     durable: bool,
 }
 
@@ -125,12 +125,13 @@ impl Change {
         self.zxid
     }
 
-    /// What must be on disk before anybody may see this change: each path with its new node, or with
-    /// `None` if it is no longer there, or only for as long as a session.
+    /// What must be on disk before anybody may see this change: each path with its new node, or
+    /// with `None` if it is no longer there, or only for as long as a session.
     pub fn durable(&self) -> impl Iterator<Item = (&str, Option<&Node>)> {
         let durable = self.nodes.iter().filter(|(_, touched)| touched.durable);
-        durable
-            .map(|(place, touched)| (place.0.as_str(), touched.node.as_ref().filter(|node| node.owner == 0)))
+        durable.map(|(place, touched)| {
+            (place.0.as_str(), touched.node.as_ref().filter(|node| node.owner == 0))
+        })
     }
 }
 
@@ -153,11 +154,15 @@ impl TreeState {
         TreeState { nodes, sessions: BTreeMap::new(), zxid: first, next_session: first + 1 }
     }
 
-    /// A tree of the given persistent nodes, in any order. The counts of children are worked out anew.
+    /// A tree of the given persistent nodes, in any order. The counts of children are worked out
+    /// anew.
     ///
     /// # Errors
     /// The path of a node whose parent is missing.
-    pub fn restore(epoch: i32, nodes: impl IntoIterator<Item = (String, Node)>) -> Result<TreeState, String> {
+    pub fn restore(
+        epoch: i32,
+        nodes: impl IntoIterator<Item = (String, Node)>,
+    ) -> Result<TreeState, String> {
         let mut state = TreeState::new(epoch);
         for (path, node) in nodes {
             state.nodes.insert(Place(path), Node { num_children: 0, ..node });
@@ -188,7 +193,8 @@ impl TreeState {
         self.node(path)?;
         let first = Place::before_children_of(path);
         let parent = first.parts().0;
-        let children = self.nodes.range(&first..).take_while(|(place, _)| place.parts().0 == parent);
+        let children =
+            self.nodes.range(&first..).take_while(|(place, _)| place.parts().0 == parent);
         let names = children.map(|(place, _)| place.parts().1).filter(|name| !name.is_empty());
         Some(names.map(str::to_owned).collect())
     }
@@ -320,7 +326,9 @@ impl Draft<'_> {
             return Err(TreeError::NoNode { path: path.to_owned() });
         };
         match version {
-            Some(version) if version != node.version => Err(TreeError::BadVersion { path: path.to_owned() }),
+            Some(version) if version != node.version => {
+                Err(TreeError::BadVersion { path: path.to_owned() })
+            }
             _ => Ok(node.clone()),
         }
     }
@@ -343,7 +351,9 @@ impl Draft<'_> {
             }
             Op::Set { path, data, version } => self.set(path, data, *version).map(Done::Set),
             Op::Delete { path, version } => self.delete(path, *version).map(|()| Done::Deleted),
-            Op::Check { path, version } => self.existing(path, Some(*version)).map(|_| Done::Checked),
+            Op::Check { path, version } => {
+                self.existing(path, Some(*version)).map(|_| Done::Checked)
+            }
         }
     }
 
@@ -374,8 +384,14 @@ impl Draft<'_> {
         let zxid = self.change.zxid;
         let durable = mode == CreateMode::Persistent;
         let owner = if durable { 0 } else { session };
-        let node =
-            Node { data: data.clone(), czxid: zxid, mzxid: zxid, pzxid: zxid, owner, ..Node::default() };
+        let node = Node {
+            data: data.clone(),
+            czxid: zxid,
+            mzxid: zxid,
+            pzxid: zxid,
+            owner,
+            ..Node::default()
+        };
         let stat = node.stat();
         let parent = Node {
             created: parent.created.wrapping_add(1),
@@ -428,7 +444,8 @@ impl Draft<'_> {
         if !self.change.ended.insert(session) {
             return;
         }
-        let is_own = |touched: &Touched| touched.node.as_ref().is_some_and(|node| node.owner == session);
+        let is_own =
+            |touched: &Touched| touched.node.as_ref().is_some_and(|node| node.owner == session);
         let drafted = self.change.nodes.iter().filter(|(_, touched)| is_own(touched));
         let drafted = drafted.map(|(place, _)| place.0.clone());
         let candidates: BTreeSet<String> = owned.iter().cloned().chain(drafted).collect();
@@ -480,7 +497,8 @@ mod tests {
         let mut tree = TreeState::new(1);
         let session = tree.open_session();
         let mut draft = tree.draft();
-        let good = vec![create("/a", CreateMode::Persistent), create("/a/b", CreateMode::Persistent)];
+        let good =
+            vec![create("/a", CreateMode::Persistent), create("/a/b", CreateMode::Persistent)];
         draft.apply(&Work::Multi { session, ops: good }).unwrap();
         let delete = |path: &str| Op::Delete { path: path.to_owned(), version: None };
         let bad = vec![delete("/a/b"), create("/a/c", CreateMode::Persistent), delete("/nothing")];
@@ -498,8 +516,10 @@ mod tests {
         let mut tree = TreeState::new(1);
         let session = tree.open_session();
         multi(&mut tree, session, vec![create("/a", CreateMode::Persistent)]).unwrap();
-        let ops =
-            vec![Op::Delete { path: "/a".to_owned(), version: None }, create("/a", CreateMode::Ephemeral)];
+        let ops = vec![
+            Op::Delete { path: "/a".to_owned(), version: None },
+            create("/a", CreateMode::Ephemeral),
+        ];
         let mut draft = tree.draft();
         draft.apply(&Work::Multi { session, ops }).unwrap();
         let change = draft.finish();

@@ -157,9 +157,14 @@ impl Store {
         // In the order of the paths a parent comes before its children.
         let op = |(path, data): (&String, &String)| match path.as_str() {
             "/" => Op::Set { path: path.clone(), data: data.clone().into(), version: None },
-            _ => Op::Create { path: path.clone(), data: data.clone().into(), mode: CreateMode::Persistent },
+            _ => Op::Create {
+                path: path.clone(),
+                data: data.clone().into(),
+                mode: CreateMode::Persistent,
+            },
         };
-        disk::replace(dir, nodes.iter().map(op).collect()).map_err(|error| OpenError::of_disk(dir, error))
+        disk::replace(dir, nodes.iter().map(op).collect())
+            .map_err(|error| OpenError::of_disk(dir, error))
     }
 
     /// Carries out `work`. It is done even if the caller stops waiting.

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use async_trait::async_trait;
 use bytes::Bytes;
 use pvc_ports::{
-    CreateMode, Done, Entry, MultiError, Op, SessionState, Stat, Tree, TreeError, TreeWatch, check_path,
+    CreateMode, Done, Entry, MultiError, Op, SessionState, Stat, Tree, TreeError, TreeWatch,
+    check_path,
 };
 use tokio::sync::watch;
 
@@ -21,9 +22,9 @@ use crate::store::Store;
 /// that whatever fits here fits there.
 const MAX_REQUEST_BYTES: usize = 63 << 20;
 
-/// The embedded tree, as one of its clients. [`connect`](EmbeddedTree::connect) makes more clients, each
-/// with its own session; the session ends when the value is closed or dropped. The directory is free
-/// again when the last client is gone.
+/// The embedded tree, as one of its clients. [`connect`](EmbeddedTree::connect) makes more clients,
+/// each with its own session; the session ends when the value is closed or dropped. The directory
+/// is free again when the last client is gone.
 pub struct EmbeddedTree {
     store: Arc<Store>,
     id: AtomicI64,
@@ -34,18 +35,20 @@ impl EmbeddedTree {
     /// Opens the tree kept in `dir`, or begins an empty one there.
     ///
     /// # Errors
-    /// If another process (or this one) has it open, if its file is damaged, or if the disk fails. An
-    /// empty or damaged file is never taken for an empty tree.
+    /// If another process (or this one) has it open, if its file is damaged, or if the disk fails.
+    /// An empty or damaged file is never taken for an empty tree.
     #[cfg(feature = "disk")]
     pub fn open(dir: &Path) -> Result<EmbeddedTree, OpenError> {
         Ok(EmbeddedTree::first(Arc::new(Store::open(dir)?)))
     }
 
-    /// Puts a tree of `nodes`, data by path with every parent among them, in the place of the damaged one kept in
-    /// `dir`. What was there is put aside under another name, which is returned.
+    /// Puts a tree of `nodes`, data by path with every parent among them, in the place of the
+    /// damaged one kept in `dir`. What was there is put aside under another name, which is
+    /// returned.
     ///
     /// # Errors
-    /// As [`open`](EmbeddedTree::open), and if a path is none or lacks its parent. Then nothing has changed.
+    /// As [`open`](EmbeddedTree::open), and if a path is none or lacks its parent. Then nothing has
+    /// changed.
     #[cfg(feature = "disk")]
     pub fn replace(
         dir: &Path,
@@ -69,9 +72,10 @@ impl EmbeddedTree {
         EmbeddedTree::first(self.store.clone())
     }
 
-    /// Loses the session as a ZooKeeper client may: what was ephemeral is gone, a new session begins,
-    /// watches continue after a [`Resync`](pvc_ports::TreeEvent::Resync). The embedded tree itself
-    /// never does this; it lets tests and simulations see what an expiry does to their subject.
+    /// Loses the session as a ZooKeeper client may: what was ephemeral is gone, a new session
+    /// begins, watches continue after a [`Resync`](pvc_ports::TreeEvent::Resync). The embedded tree
+    /// itself never does this; it lets tests and simulations see what an expiry does to their
+    /// subject.
     pub async fn expire(&self) {
         let Ok(old) = self.open_session() else { return };
         self.session.send_replace(SessionState::Expired);
@@ -147,7 +151,12 @@ impl Tree for EmbeddedTree {
         self.read_many(paths, TreeState::children)
     }
 
-    async fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> Result<(String, Stat), TreeError> {
+    async fn create(
+        &self,
+        path: &str,
+        data: Bytes,
+        mode: CreateMode,
+    ) -> Result<(String, Stat), TreeError> {
         let session = self.open_session()?;
         check_path(path)?;
         let op = Op::Create { path: path.to_owned(), data, mode };

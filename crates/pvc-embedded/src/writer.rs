@@ -12,7 +12,8 @@ use crate::disk::{Disk, WriteError};
 use crate::state::{Change, Outcome, Work};
 use crate::store::Shared;
 
-/// As many pieces of work as one sync of the disk may answer. More would only make a failure larger.
+/// As many pieces of work as one sync of the disk may answer. More would only make a failure
+/// larger.
 const BATCH: usize = 256;
 
 struct Request {
@@ -78,8 +79,8 @@ fn writer_is_gone() -> TreeError {
 struct Worker {
     disk: Disk,
     shared: Arc<Shared>,
-    /// A change of which nobody knows yet whether the disk has it. Nothing else may be written before
-    /// that is known.
+    /// A change of which nobody knows yet whether the disk has it. Nothing else may be written
+    /// before that is known.
     unsettled: Option<Change>,
 }
 
@@ -94,13 +95,18 @@ impl Worker {
 
     fn carry_out(&mut self, batch: Vec<Request>) {
         if !self.settle() {
-            return batch.into_iter().for_each(|request| request.answer(Err(still_unknown().into())));
+            return batch
+                .into_iter()
+                .for_each(|request| request.answer(Err(still_unknown().into())));
         }
         let (change, outcomes) = self.draft(&batch);
         match self.disk.write(&change) {
             Ok(()) => {
                 self.shared.publish(change);
-                batch.into_iter().zip(outcomes).for_each(|(request, outcome)| request.answer(outcome));
+                batch
+                    .into_iter()
+                    .zip(outcomes)
+                    .for_each(|(request, outcome)| request.answer(outcome));
             }
             // What is too much together may find room one by one, and what needs no disk succeeds.
             Err(WriteError::Full | WriteError::Failed(_)) if batch.len() > 1 => {
@@ -148,7 +154,9 @@ fn still_unknown() -> TreeError {
 fn describe(error: &WriteError) -> TreeError {
     match error {
         WriteError::Full => TreeError::DiskFull,
-        WriteError::Failed(error) => TreeError::Disk(io::Error::new(error.kind(), error.to_string())),
+        WriteError::Failed(error) => {
+            TreeError::Disk(io::Error::new(error.kind(), error.to_string()))
+        }
         WriteError::Unknown => TreeError::OutcomeUnknown,
     }
 }

@@ -55,18 +55,26 @@ async fn everything(tree: &dyn Tree) -> BTreeMap<String, pvc_ports::Entry> {
 async fn what_was_written_is_there_after_a_restart_and_ephemeral_nodes_are_not() {
     let dir = TempDir::new().expect("a directory");
     let tree = open(dir.path());
-    let ops = vec![create("/a", "1"), create("/a/ü", "2"), set("/a", "3"), create("/b", vec![0; 1 << 20])];
+    let ops = vec![
+        create("/a", "1"),
+        create("/a/ü", "2"),
+        set("/a", "3"),
+        create("/b", vec![0; 1 << 20]),
+    ];
     tree.multi(ops).await.expect("a multi succeeds");
     tree.multi(vec![Op::Delete { path: "/a/ü".to_owned(), version: Some(0) }, create("/a/c", "")])
         .await
         .expect("a multi succeeds");
     let before = everything(&tree).await;
-    tree.create("/a/brief", Bytes::new(), CreateMode::Ephemeral).await.expect("a creation succeeds");
+    tree.create("/a/brief", Bytes::new(), CreateMode::Ephemeral)
+        .await
+        .expect("a creation succeeds");
     drop(tree);
     let tree = open(dir.path());
     assert_eq!(everything(&tree).await, before);
     tree.multi(vec![set("/a", "4")]).await.expect("a write succeeds");
-    let (old, new) = (before["/a"].stat, tree.get("/a").await.expect("a read").expect("it exists").stat);
+    let (old, new) =
+        (before["/a"].stat, tree.get("/a").await.expect("a read").expect("it exists").stat);
     assert_eq!(new.version, old.version + 1);
     assert!(new.mzxid > before.values().map(|entry| entry.stat.mzxid).max().expect("not empty"));
 }
@@ -95,7 +103,9 @@ async fn write_for_ever(dir: &Path) {
 async fn write_numbers(tree: Arc<dyn Tree>, client: usize) {
     let nodes: Vec<String> = (0..NODES).map(|node| format!("/{client}-{node}")).collect();
     let first = match data(&*tree, &nodes[0]).await {
-        Some(data) => std::str::from_utf8(&data).expect("text").parse::<u64>().expect("a number") + 1,
+        Some(data) => {
+            std::str::from_utf8(&data).expect("text").parse::<u64>().expect("a number") + 1
+        }
         None => 0,
     };
     for number in first.. {
@@ -105,13 +115,18 @@ async fn write_numbers(tree: Arc<dyn Tree>, client: usize) {
             0 => nodes.iter().map(|node| create(node, value.clone())).collect(),
             _ => nodes.iter().map(|node| set(node, value.clone())).collect(),
         };
-        ops.push(create(&format!("/{client}-at-{number}"), vec![7; (number as usize * 977) % 9_000]));
+        ops.push(create(
+            &format!("/{client}-at-{number}"),
+            vec![7; (number as usize * 977) % 9_000],
+        ));
         if number >= 20 {
             ops.push(Op::Delete { path: format!("/{client}-at-{}", number - 20), version: None });
         }
         tree.multi(ops).await.expect("a write succeeds");
         let mut out = std::io::stdout().lock();
-        writeln!(out, "ACK {client} {number}").and_then(|()| out.flush()).expect("the parent listens");
+        writeln!(out, "ACK {client} {number}")
+            .and_then(|()| out.flush())
+            .expect("the parent listens");
     }
 }
 
@@ -151,14 +166,17 @@ async fn a_killed_process_loses_no_acknowledged_change_and_leaves_no_half_one() 
     const ROUNDS: usize = 24;
     let dir = TempDir::new().expect("a directory");
     for round in 0..ROUNDS {
-        // Different moments: in the first change of a fresh file, in a burst, in the middle of growth.
+        // Different moments: in the first change of a fresh file, in a burst, in the middle of
+        // growth.
         let acknowledged = write_and_kill(dir.path(), 1 + (round * 37) % 150);
         let tree = open(dir.path());
         for (client, newest) in acknowledged {
             let mut numbers = Vec::new();
             for node in 0..NODES {
                 let data = data(&tree, &format!("/{client}-{node}")).await.expect("it exists");
-                numbers.push(std::str::from_utf8(&data).expect("text").parse::<u64>().expect("a number"));
+                numbers.push(
+                    std::str::from_utf8(&data).expect("text").parse::<u64>().expect("a number"),
+                );
             }
             let found = numbers[0];
             assert_eq!(numbers, vec![found; NODES], "a change was half done in round {round}");
@@ -180,7 +198,8 @@ fn a_second_process_is_refused_and_told_who_has_the_tree() {
     let mut lines = BufReader::new(writer.stdout.take().expect("piped")).lines();
     assert!(lines.any(|line| line.expect("it writes").contains("ACK")), "the writer works");
     let refused = EmbeddedTree::open(dir.path()).err().expect("it is in use");
-    let expected = format!("the tree in `{}` is in use by process {}", dir.path().display(), writer.id());
+    let expected =
+        format!("the tree in `{}` is in use by process {}", dir.path().display(), writer.id());
     assert_eq!(refused.to_string(), expected);
     assert!(refused.hint().contains(&writer.id().to_string()));
     writer.kill().expect("it is killed");
@@ -193,7 +212,9 @@ fn the_same_process_cannot_open_it_twice_either() {
     let dir = TempDir::new().expect("a directory");
     let tree = open(dir.path());
     let refused = EmbeddedTree::open(dir.path()).err();
-    assert!(matches!(refused, Some(OpenError::InUse { pid: Some(pid), .. }) if pid == std::process::id()));
+    assert!(
+        matches!(refused, Some(OpenError::InUse { pid: Some(pid), .. }) if pid == std::process::id())
+    );
     let other = tree.connect();
     drop(tree);
     assert!(EmbeddedTree::open(dir.path()).is_err(), "a client is left");
@@ -206,7 +227,9 @@ async fn a_damaged_file_is_reported_and_left_alone() {
     let dir = TempDir::new().expect("a directory");
     let tree = open(dir.path());
     for number in 0..50 {
-        tree.multi(vec![create(&format!("/{number}"), vec![number; 3_000])]).await.expect("a write succeeds");
+        tree.multi(vec![create(&format!("/{number}"), vec![number; 3_000])])
+            .await
+            .expect("a write succeeds");
     }
     drop(tree);
     let file = dir.path().join("tree.redb");
@@ -222,7 +245,8 @@ async fn a_damaged_file_is_reported_and_left_alone() {
     ];
     for (damage, bytes) in damages {
         fs::write(&file, &bytes).expect("it can be written");
-        let refused = EmbeddedTree::open(dir.path()).err().unwrap_or_else(|| panic!("{damage} was taken"));
+        let refused =
+            EmbeddedTree::open(dir.path()).err().unwrap_or_else(|| panic!("{damage} was taken"));
         assert!(matches!(refused, OpenError::Corrupt { .. }), "{damage}: {refused:?}");
         assert!(refused.to_string().contains("damaged"), "{damage}: {refused}");
         assert!(refused.hint().contains("backup"), "{damage}");
@@ -233,14 +257,16 @@ async fn a_damaged_file_is_reported_and_left_alone() {
     assert_eq!(data(&open(dir.path()), "/49").await.expect("it exists").len(), 3_000);
 }
 
-/// Flips bytes all over the file: whatever they hit, the tree either opens with every node as it was
-/// or says that it is damaged. It never shows wrong data.
+/// Flips bytes all over the file: whatever they hit, the tree either opens with every node as it
+/// was or says that it is damaged. It never shows wrong data.
 #[tokio::test]
 async fn a_flipped_byte_never_goes_unnoticed() {
     let dir = TempDir::new().expect("a directory");
     let tree = open(dir.path());
     for number in 0..50_u8 {
-        tree.multi(vec![create(&format!("/{number}"), vec![number; 3_000])]).await.expect("a write succeeds");
+        tree.multi(vec![create(&format!("/{number}"), vec![number; 3_000])])
+            .await
+            .expect("a write succeeds");
     }
     drop(tree);
     let path = dir.path().join("tree.redb");
@@ -265,7 +291,9 @@ async fn a_lost_page_never_goes_unnoticed() {
     let dir = TempDir::new().expect("a directory");
     let tree = open(dir.path());
     for number in 0..50_u8 {
-        tree.multi(vec![create(&format!("/{number}"), vec![number; 3_000])]).await.expect("a write succeeds");
+        tree.multi(vec![create(&format!("/{number}"), vec![number; 3_000])])
+            .await
+            .expect("a write succeeds");
     }
     drop(tree);
     let path = dir.path().join("tree.redb");
@@ -353,7 +381,10 @@ async fn a_full_disk_refuses_writes_keeps_reading_and_recovers() {
     let refused = loop {
         round += 1;
         assert!(round < 200, "the disk does not fill up");
-        match tree.multi(vec![set("/a", value(round)), create(&format!("/{round}"), value(round))]).await {
+        match tree
+            .multi(vec![set("/a", value(round)), create(&format!("/{round}"), value(round))])
+            .await
+        {
             Ok(_) => {}
             Err(refused) => break refused,
         }
@@ -363,8 +394,10 @@ async fn a_full_disk_refuses_writes_keeps_reading_and_recovers() {
     assert_eq!(before["/a"].data, value(round - 1), "nothing of the refused change is there");
     assert!(!before.contains_key(&format!("/{round}")));
     // Locks and sessions need no disk.
-    let (brief, _) =
-        tree.create("/b/x__lock__", Bytes::new(), CreateMode::EphemeralSequential).await.expect("a lock");
+    let (brief, _) = tree
+        .create("/b/x__lock__", Bytes::new(), CreateMode::EphemeralSequential)
+        .await
+        .expect("a lock");
     tree.multi(vec![Op::Delete { path: brief, version: None }]).await.expect("it is released");
     for _ in 0..3 {
         let refused = tree.multi(vec![create("/large", vec![1; 4 << 20])]).await;
@@ -373,7 +406,9 @@ async fn a_full_disk_refuses_writes_keeps_reading_and_recovers() {
     // Among many that wait together, those that fit are done.
     let crowd = (0..8).map(|number| {
         let tree = tree.connect();
-        async move { tree.multi(vec![create(&format!("/crowd-{number}"), vec![1; 2 << 20])]).await.is_ok() }
+        async move {
+            tree.multi(vec![create(&format!("/crowd-{number}"), vec![1; 2 << 20])]).await.is_ok()
+        }
     });
     let mut waiting = tokio::task::JoinSet::new();
     crowd.for_each(|client| drop(waiting.spawn(client)));
@@ -428,7 +463,10 @@ fn the_newest_dump_comes_first_and_nobody_else_may_read_it() {
     File::create(dir.path().join("dumps/notes.txt")).expect("a file of somebody else");
     let found = dumps.list().expect("they can be read");
     let texts: Vec<String> = found.iter().map(|dump| dump.read().expect("it is whole")).collect();
-    assert_eq!((texts, &found[0].path, found[0].taken), (vec!["two: ü".into(), "one".into()], &path, at(0)));
+    assert_eq!(
+        (texts, &found[0].path, found[0].taken),
+        (vec!["two: ü".into(), "one".into()], &path, at(0))
+    );
     let mode = |path: &Path| fs::metadata(path).expect("it is there").permissions().mode() & 0o777;
     assert_eq!((mode(&path), mode(&dir.path().join("dumps"))), (0o600, 0o700));
 }
@@ -461,9 +499,14 @@ async fn a_dump_takes_no_room_that_the_tree_needs() {
     let disk = SmallDisk::mount("24m");
     let dir = disk.dir.path().join("tree");
     let tree = open(&dir);
-    let refused = Dumps::of(&dir).write("text", at(0)).expect_err("24 MB are less than is left free");
+    let refused =
+        Dumps::of(&dir).write("text", at(0)).expect_err("24 MB are less than is left free");
     assert_eq!(refused.kind(), std::io::ErrorKind::StorageFull);
-    assert_eq!(fs::read_dir(dir.join("dumps")).expect("it was made").count(), 0, "nothing is left behind");
+    assert_eq!(
+        fs::read_dir(dir.join("dumps")).expect("it was made").count(),
+        0,
+        "nothing is left behind"
+    );
     tree.multi(vec![create("/a", vec![0; 1 << 20])]).await.expect("the tree goes on");
 }
 
@@ -479,7 +522,9 @@ async fn a_damaged_tree_is_replaced_and_put_aside() {
     let copy = nodes(&[("/", ""), ("/a", "1"), ("/a/ü", "2"), ("/a-b", "3")]);
     for (round, damage) in [(1, &b"no tree"[..]), (2, b"")] {
         fs::write(&file, damage).expect("it can be written");
-        let aside = EmbeddedTree::replace(dir.path(), &copy).expect("it is replaced").expect("one was there");
+        let aside = EmbeddedTree::replace(dir.path(), &copy)
+            .expect("it is replaced")
+            .expect("one was there");
         assert_eq!(aside, dir.path().join(format!("tree.redb.damaged-{round}")));
         assert_eq!(fs::read(&aside).expect("it is there"), damage);
         let tree = open(dir.path());
@@ -490,7 +535,9 @@ async fn a_damaged_tree_is_replaced_and_put_aside() {
             .map(|(path, entry)| (path, String::from_utf8(entry.data.to_vec()).expect("text")))
             .collect();
         assert_eq!(found, nodes(&[("/a", "1"), ("/a/ü", "2"), ("/a-b", "3")]));
-        tree.multi(vec![set("/a", "4"), create("/a/new", "")]).await.expect("it is a tree like others");
+        tree.multi(vec![set("/a", "4"), create("/a/new", "")])
+            .await
+            .expect("it is a tree like others");
         drop(tree);
         assert_eq!(data(&open(dir.path()), "/a").await.expect("it exists"), "4");
     }
@@ -511,6 +558,9 @@ fn a_tree_that_is_missing_beside_its_dumps_is_not_begun_anew() {
     let refused = EmbeddedTree::open(dir.path()).err().expect("it is refused");
     assert!(matches!(refused, OpenError::Corrupt { .. }), "{refused:?}");
     assert!(!dir.path().join("tree.redb").exists());
-    assert_eq!(EmbeddedTree::replace(dir.path(), &nodes(&[("/a", "")])).expect("it is replaced"), None);
+    assert_eq!(
+        EmbeddedTree::replace(dir.path(), &nodes(&[("/a", "")])).expect("it is replaced"),
+        None
+    );
     open(dir.path());
 }

@@ -32,8 +32,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use pvc_ports::{
-    DeviceChange, Guest, GuestEvent, GuestRun, GuestStats, Hypervisor, HypervisorError, HypervisorFacts,
-    Migration, MigrationJob, VncAddress,
+    DeviceChange, Guest, GuestEvent, GuestRun, GuestStats, Hypervisor, HypervisorError,
+    HypervisorFacts, Migration, MigrationJob, VncAddress,
 };
 use tokio::sync::{Mutex, mpsc};
 use uuid::Uuid;
@@ -102,17 +102,17 @@ impl LibvirtOptions {
     }
 }
 
-/// The hypervisor of this host, through libvirt. Connects by itself, for the first call and whenever the
-/// connection is lost; dropping it leaves all guests as they are.
+/// The hypervisor of this host, through libvirt. Connects by itself, for the first call and
+/// whenever the connection is lost; dropping it leaves all guests as they are.
 pub struct LibvirtHypervisor {
     links: OnceLock<Links>,
     options: LibvirtOptions,
     verdict: Mutex<Option<Verdict>>,
 }
 
-/// There are three connections, so that what only asks never waits behind what changes, and what ends a
-/// guest behind neither: a few starts on slow storage would otherwise hold up the list of guests, and a few
-/// guests whose monitors hang every stop.
+/// There are three connections, so that what only asks never waits behind what changes, and what
+/// ends a guest behind neither: a few starts on slow storage would otherwise hold up the list of
+/// guests, and a few guests whose monitors hang every stop.
 struct Links {
     asking: Arc<Link>,
     changing: Link,
@@ -120,8 +120,8 @@ struct Links {
 }
 
 impl LibvirtHypervisor {
-    /// Returns at once; whoever calls first waits for the connections. Who never calls has no threads and none
-    /// of libvirt's libraries.
+    /// Returns at once; whoever calls first waits for the connections. Who never calls has no
+    /// threads and none of libvirt's libraries.
     pub fn new(options: LibvirtOptions) -> Self {
         Self { links: OnceLock::new(), options, verdict: Mutex::new(None) }
     }
@@ -149,7 +149,11 @@ impl LibvirtHypervisor {
     }
 
     /// Whether KVM works here. Probed once; one probe at a time.
-    async fn verdict(&self, emulator: &str, qemu_version: &str) -> Result<Verdict, HypervisorError> {
+    async fn verdict(
+        &self,
+        emulator: &str,
+        qemu_version: &str,
+    ) -> Result<Verdict, HypervisorError> {
         let mut known = self.verdict.lock().await;
         if let Some(verdict) = &*known {
             return Ok(verdict.clone());
@@ -159,10 +163,14 @@ impl LibvirtHypervisor {
         Ok(verdict)
     }
 
-    async fn find_verdict(&self, emulator: &str, qemu_version: &str) -> Result<Verdict, HypervisorError> {
+    async fn find_verdict(
+        &self,
+        emulator: &str,
+        qemu_version: &str,
+    ) -> Result<Verdict, HypervisorError> {
         if let Some(domain_type) = self.options.domain_type {
-            let refused =
-                (domain_type == DomainType::Qemu).then(|| "switched off by configuration".to_owned());
+            let refused = (domain_type == DomainType::Qemu)
+                .then(|| "switched off by configuration".to_owned());
             return Ok(Verdict { domain_type, refused, lasting: false });
         }
         let memory = Memory::new(self.options.verdict.clone(), qemu_version);
@@ -218,7 +226,8 @@ impl Hypervisor for LibvirtHypervisor {
     async fn start(&self, uuid: Uuid, xml: &str) -> Result<(), HypervisorError> {
         let described = live_xml::uuid(xml).map_err(|why| HypervisorError::Refused { why })?;
         if described != uuid {
-            let why = format!("the guest's description has the UUID `{described}` instead of `{uuid}`");
+            let why =
+                format!("the guest's description has the UUID `{described}` instead of `{uuid}`");
             return Err(HypervisorError::Refused { why });
         }
         let xml = mark::marked(xml).map_err(|why| HypervisorError::Refused { why })?;
@@ -228,13 +237,16 @@ impl Hypervisor for LibvirtHypervisor {
             }
             match connection.create(&xml, Then::Hold) {
                 Ok(_) => Ok(()),
-                // Somebody else was faster, or it is there in spite of the error: what counts is that it is there.
+                // Somebody else was faster, or it is there in spite of the error: what counts is
+                // that it is there.
                 Err(_) if is_active(connection, uuid).unwrap_or(false) => Ok(()),
                 Err(error) => Err(error),
             }
         });
         started.await.map_err(|error| match error {
-            CallError::Libvirt(error) if error.is_death() => HypervisorError::Died { why: error.to_string() },
+            CallError::Libvirt(error) if error.is_death() => {
+                HypervisorError::Died { why: error.to_string() }
+            }
             error => translate(error, uuid, START),
         })
     }
@@ -250,7 +262,8 @@ impl Hypervisor for LibvirtHypervisor {
                 }
             }
             if let Err(error) = mark::take_off(&guest) {
-                tracing::warn!(%uuid, %error, "a guest that was let run is still marked as new; that is tried again");
+                tracing::warn!(%uuid, %error, "a guest that was let run is still marked as new; \
+                                               that is tried again");
             }
             Ok(())
         });
@@ -262,7 +275,8 @@ impl Hypervisor for LibvirtHypervisor {
     }
 
     async fn destroy(&self, uuid: Uuid) -> Result<(), HypervisorError> {
-        let destroyed = with_guest(&self.links().ending, uuid, DESTROY, |_, guest| guest.destroy()).await;
+        let destroyed =
+            with_guest(&self.links().ending, uuid, DESTROY, |_, guest| guest.destroy()).await;
         match destroyed {
             Err(HypervisorError::NoGuest { .. }) => Ok(()),
             other => other,
@@ -272,8 +286,8 @@ impl Hypervisor for LibvirtHypervisor {
     async fn live_xml(&self, uuid: Uuid) -> Result<String, HypervisorError> {
         with_guest(&self.links().asking, uuid, READ, |_, guest| {
             let xml = guest.xml()?;
-            // Whoever let it run died before it took the mark off, or could not: a pause of it would be taken for
-            // the time before its first.
+            // Whoever let it run died before it took the mark off, or could not: a pause of it
+            // would be taken for the time before its first.
             if mark::is_in(&xml) && !guest.is_paused()? {
                 mark::take_off(guest)?;
             }
@@ -283,7 +297,8 @@ impl Hypervisor for LibvirtHypervisor {
     }
 
     async fn stats(&self) -> Result<BTreeMap<Uuid, GuestStats>, HypervisorError> {
-        let ask = || self.ask(STATS, |connection| connection.all_stats(stats::GROUPS, stats::WHICH));
+        let ask =
+            || self.ask(STATS, |connection| connection.all_stats(stats::GROUPS, stats::WHICH));
         let records = match ask().await {
             // A guest that stopped answering holds up the first question about it. The second one
             // passes it over, because libvirt now knows that it is busy.
@@ -298,7 +313,12 @@ impl Hypervisor for LibvirtHypervisor {
         Ok(live_xml::vnc(&self.live_xml(uuid).await?))
     }
 
-    async fn device(&self, uuid: Uuid, change: DeviceChange, device: &str) -> Result<(), HypervisorError> {
+    async fn device(
+        &self,
+        uuid: Uuid,
+        change: DeviceChange,
+        device: &str,
+    ) -> Result<(), HypervisorError> {
         let device = device.to_owned();
         with_guest(&self.links().changing, uuid, CHANGE, move |_, guest| match change {
             DeviceChange::Attach => guest.attach(&device),
@@ -307,10 +327,17 @@ impl Hypervisor for LibvirtHypervisor {
         .await
     }
 
-    async fn resize_disk(&self, uuid: Uuid, target: &str, bytes: u64) -> Result<(), HypervisorError> {
+    async fn resize_disk(
+        &self,
+        uuid: Uuid,
+        target: &str,
+        bytes: u64,
+    ) -> Result<(), HypervisorError> {
         let target = target.to_owned();
-        with_guest(&self.links().changing, uuid, CHANGE, move |_, guest| guest.resize_disk(&target, bytes))
-            .await
+        with_guest(&self.links().changing, uuid, CHANGE, move |_, guest| {
+            guest.resize_disk(&target, bytes)
+        })
+        .await
     }
 
     async fn migrate(
@@ -323,7 +350,9 @@ impl Hypervisor for LibvirtHypervisor {
         }
         let to = self.options.target_uri.replace("{host}", &migration.host);
         let trip = Trip { uuid, from: self.options.uri.clone(), to, migration: migration.clone() };
-        Ok(Box::new(Job::begin(trip, self.links().asking.clone(), self.links().ending.clone()).await?))
+        Ok(Box::new(
+            Job::begin(trip, self.links().asking.clone(), self.links().ending.clone()).await?,
+        ))
     }
 
     async fn state_at(&self, host: &str, uuid: Uuid) -> Result<Option<GuestRun>, HypervisorError> {
@@ -376,7 +405,9 @@ fn guest(connection: &Connection, record: &Record) -> Result<Option<(Uuid, Guest
         match connection.lookup(guest.uuid).and_then(|domain| mark::is_on(&domain)) {
             Ok(true) => guest.run = GuestRun::Created,
             Ok(false) => {}
-            Err(error) if matches!(error.kind(), Kind::NoDomain | Kind::NotRunning) => return Ok(None),
+            Err(error) if matches!(error.kind(), Kind::NoDomain | Kind::NotRunning) => {
+                return Ok(None);
+            }
             Err(error) => return Err(error),
         }
     }
@@ -399,7 +430,9 @@ fn translate(error: CallError, uuid: Uuid, deadline: Duration) -> HypervisorErro
         CallError::Unreachable(why) => HypervisorError::Unreachable { why },
         CallError::Late => HypervisorError::TimedOut { seconds: deadline.as_secs() },
         CallError::Libvirt(error) => match error.kind() {
-            Kind::NoDomain | Kind::NotRunning if !uuid.is_nil() => HypervisorError::NoGuest { uuid },
+            Kind::NoDomain | Kind::NotRunning if !uuid.is_nil() => {
+                HypervisorError::NoGuest { uuid }
+            }
             Kind::Busy => HypervisorError::TimedOut { seconds: deadline.as_secs() },
             _ => refused(error),
         },
@@ -431,7 +464,10 @@ mod tests {
             target_uri: LibvirtOptions::TARGET_URI.to_owned(),
         });
         let error = hypervisor.guests().await.expect_err("there is none").to_string();
-        assert!(error.starts_with("the hypervisor cannot be reached: libvirt at `qemu+unix://"), "{error}");
+        assert!(
+            error.starts_with("the hypervisor cannot be reached: libvirt at `qemu+unix://"),
+            "{error}"
+        );
         assert!(error.contains("No such file or directory"), "{error}");
     }
 }

@@ -17,8 +17,8 @@ use tokio::sync::{mpsc as tokio_mpsc, oneshot, watch};
 
 use crate::virt::{Connection, DomainEvent, VirtError};
 
-/// Threads, and therefore calls under way, per connection. libvirtd serves five calls of one client at
-/// a time by default and stops reading from it, keepalive included, when there are more.
+/// Threads, and therefore calls under way, per connection. libvirtd serves five calls of one client
+/// at a time by default and stops reading from it, keepalive included, when there are more.
 const THREADS: usize = 4;
 /// So many late calls are not bad luck any more.
 const MAX_LATE: usize = 3;
@@ -80,7 +80,8 @@ impl Link {
         });
         let (state, receiver) = watch::channel(State::Connecting);
         let supervisor = Supervisor { shared: shared.clone(), state, given_up: Vec::new() };
-        let started = thread::Builder::new().name("libvirt-link".to_owned()).spawn(move || supervisor.run());
+        let started =
+            thread::Builder::new().name("libvirt-link".to_owned()).spawn(move || supervisor.run());
         if let Err(error) = started {
             // The closure, and the sender in it, are gone: every call will say so.
             tracing::error!(%error, "the thread that connects to libvirt could not be started");
@@ -126,7 +127,8 @@ impl Link {
         let session = tokio::select! {
             biased;
             session = self.session() => session?,
-            () = &mut late => return Err(CallError::Unreachable(format!("libvirt at `{}` does not answer", self.shared.uri))),
+            () = &mut late => return Err(CallError::Unreachable(format!("libvirt at `{}` does not \
+                                                                         answer", self.shared.uri))),
         };
         let (answer, mut answered) = oneshot::channel();
         let taken = Arc::new(AtomicBool::new(false));
@@ -152,12 +154,14 @@ impl Link {
         match answer {
             Ok(Ok(value)) => Ok(value),
             Ok(Err(error)) => Err(self.blame(&session, error)),
-            Err(_) => Err(CallError::Unreachable("the connection to libvirt was given up".to_owned())),
+            Err(_) => {
+                Err(CallError::Unreachable("the connection to libvirt was given up".to_owned()))
+            }
         }
     }
 
-    /// As [`call`](Self::call) on the connection that is there now, waiting with this thread: for what has to be done
-    /// while a value is dropped.
+    /// As [`call`](Self::call) on the connection that is there now, waiting with this thread: for
+    /// what has to be done while a value is dropped.
     pub(crate) fn call_while_dropped(
         &self,
         deadline: Duration,
@@ -170,7 +174,8 @@ impl Link {
             }
         };
         let (done, answered) = mpsc::channel();
-        // Whether anybody waits is asked of the one, and what comes is sent to the other, which needs no runtime.
+        // Whether anybody waits is asked of the one, and what comes is sent to the other, which
+        // needs no runtime.
         let (answer, waits) = oneshot::channel();
         session.submit(Arc::default(), answer, move |connection| {
             let _ = done.send(work(connection));
@@ -203,7 +208,9 @@ impl Link {
                 State::Up(_) | State::Connecting => {}
             }
             if state.changed().await.is_err() {
-                return Err(CallError::Unreachable("nobody connects to libvirt any more".to_owned()));
+                return Err(CallError::Unreachable(
+                    "nobody connects to libvirt any more".to_owned(),
+                ));
             }
         }
     }
@@ -241,7 +248,8 @@ impl Session {
             let (connection, queue) = (connection.clone(), queue.clone());
             thread::Builder::new().name(format!("libvirt-{number}")).spawn(move || {
                 while let Some(job) = next(&queue) {
-                    // A call that panics answers nobody; it must not cost the connection a thread as well.
+                    // A call that panics answers nobody; it must not cost the connection a thread
+                    // as well.
                     let _ = panic::catch_unwind(panic::AssertUnwindSafe(|| job(&connection)));
                 }
             })?;
@@ -266,9 +274,9 @@ impl Session {
                 late.fetch_sub(1, Ordering::SeqCst);
             }
         });
-        self.jobs
-            .send(job)
-            .map_err(|_| CallError::Unreachable("the connection to libvirt was given up".to_owned()))?;
+        self.jobs.send(job).map_err(|_| {
+            CallError::Unreachable("the connection to libvirt was given up".to_owned())
+        })?;
         Ok(ticket)
     }
 
@@ -293,7 +301,8 @@ fn next(queue: &Mutex<mpsc::Receiver<Job>>) -> Option<Job> {
     lock(queue).recv().ok()
 }
 
-/// A panic inside one call must not make the others fail: nothing behind these locks is ever half done.
+/// A panic inside one call must not make the others fail: nothing behind these locks is ever half
+/// done.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -366,7 +375,9 @@ impl Supervisor {
         lost.store(true, Ordering::SeqCst);
         self.state.send_replace(State::Connecting);
         if !self.stopped() {
-            tracing::warn!(uri = %self.shared.uri, purpose = self.shared.purpose, "the connection to libvirt was lost");
+            tracing::warn!(uri = %self.shared.uri, purpose = self.shared.purpose, "the connection \
+                                                                                   to libvirt was \
+                                                                                   lost");
         }
         self.shared.hub.send(GuestEvent::Resync);
     }
@@ -375,7 +386,8 @@ impl Supervisor {
     fn retire(&mut self, connection: Arc<Connection>) {
         self.given_up.push(Arc::downgrade(&connection));
         // Should no thread be had, the closure is dropped right here, and the connection with it.
-        let _ = thread::Builder::new().name("libvirt-close".to_owned()).spawn(move || drop(connection));
+        let _ =
+            thread::Builder::new().name("libvirt-close".to_owned()).spawn(move || drop(connection));
     }
 
     fn report_down(&self, why: String) {

@@ -13,20 +13,25 @@ pub(crate) fn vnc(xml: &str) -> Option<VncAddress> {
         return None;
     }
     let port = graphics.attribute("port")?.parse().ok()?;
-    Some(VncAddress { listen: graphics.attribute("listen").unwrap_or("127.0.0.1").to_owned(), port })
+    Some(VncAddress {
+        listen: graphics.attribute("listen").unwrap_or("127.0.0.1").to_owned(),
+        port,
+    })
 }
 
 /// The UUID that the guest described by `xml` would get.
 pub(crate) fn uuid(xml: &str) -> Result<Uuid, String> {
-    pvc_domain::check_cost(xml).map_err(|error| format!("the guest's description is refused: {error}"))?;
-    let document =
-        Document::parse(xml).map_err(|error| format!("the guest's description is not XML: {error}"))?;
+    pvc_domain::check_cost(xml)
+        .map_err(|error| format!("the guest's description is refused: {error}"))?;
+    let document = Document::parse(xml)
+        .map_err(|error| format!("the guest's description is not XML: {error}"))?;
     let uuid = child(document.root_element(), "uuid").and_then(|node| node.text());
     let uuid = uuid.ok_or("the guest's description has no `uuid`")?.trim();
     uuid.parse().map_err(|_| format!("`{uuid}` is not a UUID"))
 }
 
-/// The emulator and the machine's kind of CPUs, from libvirt's description of what is possible here.
+/// The emulator and the machine's kind of CPUs, from libvirt's description of what is possible
+/// here.
 pub(crate) fn emulator(capabilities: &str) -> Option<String> {
     let document = Document::parse(capabilities).ok()?;
     Some(child(document.root_element(), "path")?.text()?.trim().to_owned())
@@ -42,17 +47,24 @@ mod tests {
 
     #[test]
     fn the_display_is_found_in_live_xml() {
-        let xml = "<domain><devices><graphics type='vnc' port='5903' autoport='yes' listen='127.0.0.1'>\
+        let xml = "<domain><devices><graphics type='vnc' port='5903' autoport='yes' \
+                   listen='127.0.0.1'>\
                    <listen type='address' address='127.0.0.1'/></graphics></devices></domain>";
         assert_eq!(vnc(xml), Some(VncAddress { listen: "127.0.0.1".to_owned(), port: 5903 }));
     }
 
     #[test]
     fn a_display_without_a_port_or_of_another_kind_is_none() {
-        for graphics in
-            ["<graphics type='vnc' port='-1' autoport='yes'/>", "<graphics type='spice' port='5900'/>", ""]
-        {
-            assert_eq!(vnc(&format!("<domain><devices>{graphics}</devices></domain>")), None, "{graphics}");
+        for graphics in [
+            "<graphics type='vnc' port='-1' autoport='yes'/>",
+            "<graphics type='spice' port='5900'/>",
+            "",
+        ] {
+            assert_eq!(
+                vnc(&format!("<domain><devices>{graphics}</devices></domain>")),
+                None,
+                "{graphics}"
+            );
         }
     }
 
@@ -64,7 +76,9 @@ mod tests {
         );
         assert_eq!(uuid("<domain><uuid>7</uuid></domain>"), Err("`7` is not a UUID".to_owned()));
         assert!(
-            uuid("<domain>").expect_err("not closed").starts_with("the guest's description is not XML: ")
+            uuid("<domain>")
+                .expect_err("not closed")
+                .starts_with("the guest's description is not XML: ")
         );
     }
 }

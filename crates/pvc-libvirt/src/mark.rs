@@ -1,9 +1,9 @@
 //! What tells a guest that was made and never let run from one that somebody paused.
 //!
-//! libvirt gives the same reason for both. So a guest is made with an element of our own among its metadata, which
-//! is taken off as soon as it runs: it outlives this program and libvirtd, and nobody else writes it. Whoever dies
-//! between letting a guest run and taking the element off leaves a running guest that wears it; reading that guest's
-//! XML takes it off.
+//! libvirt gives the same reason for both. So a guest is made with an element of our own among its
+//! metadata, which is taken off as soon as it runs: it outlives this program and libvirtd, and
+//! nobody else writes it. Whoever dies between letting a guest run and taking the element off
+//! leaves a running guest that wears it; reading that guest's XML takes it off.
 
 use std::ops::Range;
 
@@ -16,8 +16,8 @@ const ELEMENT: &str = "<pvc:never-ran xmlns:pvc='urn:pvc:never-ran'/>";
 
 /// The description of a guest, with the mark.
 pub(crate) fn marked(xml: &str) -> Result<String, String> {
-    let document =
-        Document::parse(xml).map_err(|error| format!("the guest's description is not XML: {error}"))?;
+    let document = Document::parse(xml)
+        .map_err(|error| format!("the guest's description is not XML: {error}"))?;
     let root = document.root_element();
     let metadata = root.children().find(|node| node.has_tag_name("metadata"));
     let (place, text) = match metadata.map(|metadata| (metadata, inside(metadata))) {
@@ -59,7 +59,10 @@ mod tests {
     #[test]
     fn a_description_gets_the_mark_among_its_own_metadata() {
         for (before, after) in [
-            ("<domain><uuid>1</uuid></domain>", "<domain><metadata>M</metadata><uuid>1</uuid></domain>"),
+            (
+                "<domain><uuid>1</uuid></domain>",
+                "<domain><metadata>M</metadata><uuid>1</uuid></domain>",
+            ),
             ("<domain><metadata/><a/></domain>", "<domain><metadata>M</metadata><a/></domain>"),
             ("<domain><metadata></metadata></domain>", "<domain><metadata>M</metadata></domain>"),
             (
@@ -67,7 +70,11 @@ mod tests {
                 "<domain>\n <metadata>M\n <x:y xmlns:x='z'/></metadata></domain>",
             ),
         ] {
-            assert_eq!(marked(before).as_deref(), Ok(after.replace('M', ELEMENT).as_str()), "{before}");
+            assert_eq!(
+                marked(before).as_deref(),
+                Ok(after.replace('M', ELEMENT).as_str()),
+                "{before}"
+            );
         }
         assert!(is_in(&marked("<domain><a/></domain>").expect("it is XML")));
         marked("<domain>").expect_err("not closed");

@@ -1,7 +1,7 @@
 //! Moving a guest to the libvirt of another host.
 //!
-//! Managed migration: this process talks to both sides. libvirt takes one call for all of it, which lasts
-//! as long as the copying, so each has a thread and two connections of its own.
+//! Managed migration: this process talks to both sides. libvirt takes one call for all of it, which
+//! lasts as long as the copying, so each has a thread and two connections of its own.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -77,13 +77,15 @@ impl MigrationJob for Job {
     }
 
     async fn abort(&self) -> Result<(), HypervisorError> {
-        // For a thread that still waits for the other host to say hello, there is no job to end yet.
+        // For a thread that still waits for the other host to say hello, there is no job to end
+        // yet.
         self.given_up.store(true, Ordering::SeqCst);
-        let aborted = with_guest(&self.ending, self.uuid, CHANGE, |_, guest| match guest.abort_job() {
-            // It has ended, or is past the point where it could be.
-            Err(error) if error.kind() == Kind::NotRunning => Ok(()),
-            other => other,
-        });
+        let aborted =
+            with_guest(&self.ending, self.uuid, CHANGE, |_, guest| match guest.abort_job() {
+                // It has ended, or is past the point where it could be.
+                Err(error) if error.kind() == Kind::NotRunning => Ok(()),
+                other => other,
+            });
         match aborted.await {
             Err(HypervisorError::NoGuest { .. }) => Ok(()),
             other => other,
@@ -91,7 +93,8 @@ impl MigrationJob for Job {
     }
 
     async fn outcome(&mut self) -> Outcome {
-        let lost = || HypervisorError::Unreachable { why: "the migration's thread ended".to_owned() };
+        let lost =
+            || HypervisorError::Unreachable { why: "the migration's thread ended".to_owned() };
         (&mut self.outcome).await.unwrap_or_else(|_| Err(lost()))
     }
 }
@@ -120,8 +123,8 @@ impl Trip {
     }
 }
 
-/// How the guest is doing at the libvirt of another host, if it is there. libvirt's own calls cannot be
-/// interrupted, so a thread asks, which may be left behind.
+/// How the guest is doing at the libvirt of another host, if it is there. libvirt's own calls
+/// cannot be interrupted, so a thread asks, which may be left behind.
 pub(crate) async fn state_at(uri: String, uuid: Uuid) -> Result<Option<GuestRun>, HypervisorError> {
     reach(&uri).await?;
     let (said, answer) = oneshot::channel();
@@ -130,9 +133,11 @@ pub(crate) async fn state_at(uri: String, uuid: Uuid) -> Result<Option<GuestRun>
         let guest = guests.iter().filter_map(stats::guest).find(|guest| guest.uuid == uuid);
         Ok(guest.map(|guest| guest.run))
     };
-    let started = thread::Builder::new().name("libvirt-ask".to_owned()).spawn(move || drop(said.send(ask())));
+    let started =
+        thread::Builder::new().name("libvirt-ask".to_owned()).spawn(move || drop(said.send(ask())));
     let unreachable = |why: String| HypervisorError::Unreachable { why };
-    started.map_err(|error| unreachable(format!("the thread to ask could not be started: {error}")))?;
+    started
+        .map_err(|error| unreachable(format!("the thread to ask could not be started: {error}")))?;
     match tokio::time::timeout(REACH, answer).await {
         Ok(Ok(state)) => state,
         Ok(Err(_)) => Err(unreachable("the thread that asks ended".to_owned())),
@@ -141,8 +146,9 @@ pub(crate) async fn state_at(uri: String, uuid: Uuid) -> Result<Option<GuestRun>
 }
 
 fn connect(uri: &str) -> Result<Connection, HypervisorError> {
-    Connection::open(uri, |_| {})
-        .map_err(|error| HypervisorError::Unreachable { why: format!("libvirt at `{uri}`: {error}") })
+    Connection::open(uri, |_| {}).map_err(|error| HypervisorError::Unreachable {
+        why: format!("libvirt at `{uri}`: {error}"),
+    })
 }
 
 async fn reach(uri: &str) -> Result<(), HypervisorError> {

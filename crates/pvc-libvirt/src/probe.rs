@@ -1,10 +1,10 @@
 //! Whether KVM works on this host, found out by running a guest under it.
 //!
-//! `/dev/kvm` being there proves little: nested or emulated KVM may accept a guest and then run it a
-//! thousand times too slowly to be of any use. So the probe guest has work to do: its disk is one boot
-//! sector that counts to 200 million in protected mode and then resets the machine, which ends the
-//! guest. A working KVM needs well under a second of CPU time for it, software emulation about one;
-//! a guest that has used up [`CPU_LIMIT`] without getting there is not being run, it is being
+//! `/dev/kvm` being there proves little: nested or emulated KVM may accept a guest and then run it
+//! a thousand times too slowly to be of any use. So the probe guest has work to do: its disk is one
+//! boot sector that counts to 200 million in protected mode and then resets the machine, which ends
+//! the guest. A working KVM needs well under a second of CPU time for it, software emulation about
+//! one; a guest that has used up [`CPU_LIMIT`] without getting there is not being run, it is being
 //! interpreted. CPU time decides and not the wall clock, so that a busy host is not misjudged.
 
 use std::fs;
@@ -37,10 +37,12 @@ const CODE: &[u8] = &[
     0x31, 0xc0, 0x8e, 0xd8, //                           ax = 0; ds = ax
     0x0f, 0x01, 0x16, 0x38, 0x7c, //                     lgdt [0x7c38]
     0x0f, 0x20, 0xc0, 0x0c, 0x01, 0x0f, 0x22, 0xc0, //   cr0 |= 1: protected mode
-    0xea, 0x17, 0x7c, 0x08, 0x00, //                     jump to the next instruction, as 32-bit code
+    0xea, 0x17, 0x7c, 0x08,
+    0x00, //                     jump to the next instruction, as 32-bit code
     0xb9, 0x00, 0xc2, 0xeb, 0x0b, //                     ecx = 200,000,000
     0x49, 0x75, 0xfd, //                                 ecx -= 1, again until it is 0
-    0xb0, 0xfe, 0xe6, 0x64, 0xeb, 0xfc, //               reset through the keyboard controller, for ever
+    0xb0, 0xfe, 0xe6, 0x64, 0xeb,
+    0xfc, //               reset through the keyboard controller, for ever
 ];
 /// At 0x7c28: a null segment, a flat 32-bit code segment, and at 0x7c38 where both are.
 const SEGMENTS: (usize, &[u8]) = (
@@ -77,8 +79,8 @@ impl Verdict {
     }
 }
 
-/// The probe's guest for as long as somebody waits for the verdict. Whoever stops waiting, because the daemon is asked
-/// to stop, drops this, and the guest goes with it: nobody else would end it.
+/// The probe's guest for as long as somebody waits for the verdict. Whoever stops waiting, because
+/// the daemon is asked to stop, drops this, and the guest goes with it: nobody else would end it.
 struct Guest<'l> {
     link: &'l Link,
     /// Whether the guest is not to be any more. Held while it is created and while it is ended.
@@ -88,7 +90,10 @@ struct Guest<'l> {
 }
 
 impl Guest<'_> {
-    fn creation(&self, xml: String) -> impl FnOnce(&Connection) -> Result<(), VirtError> + Send + use<> {
+    fn creation(
+        &self,
+        xml: String,
+    ) -> impl FnOnce(&Connection) -> Result<(), VirtError> + Send + use<> {
         let (over, disk) = (self.over.clone(), self.disk.clone());
         move |connection| {
             let over = over.lock().unwrap_or_else(PoisonError::into_inner);
@@ -117,7 +122,8 @@ impl Drop for Guest<'_> {
         if self.has_ended {
             return;
         }
-        // A thread of the runtime waits here, for once: the daemon is about to end, and the runtime with it.
+        // A thread of the runtime waits here, for once: the daemon is about to end, and the runtime
+        // with it.
         if let Err(error) = self.link.call_while_dropped(DROPPED, self.end()) {
             let error = crate::translate(error, PROBE, DROPPED);
             tracing::warn!(%error, "the KVM probe's guest could not be ended");
@@ -131,10 +137,18 @@ impl Drop for Guest<'_> {
 /// When libvirt cannot be reached. That it refuses the guest is a verdict.
 ///
 /// # Cancellation
-/// Dropping the future ends the guest first, and waits for that up to 3 s with the thread that drops it.
-pub(crate) async fn probe(link: &Link, emulator: &str, scratch: &Path) -> Result<Verdict, HypervisorError> {
+/// Dropping the future ends the guest first, and waits for that up to 3 s with the thread that
+/// drops it.
+pub(crate) async fn probe(
+    link: &Link,
+    emulator: &str,
+    scratch: &Path,
+) -> Result<Verdict, HypervisorError> {
     if std::env::consts::ARCH != "x86_64" {
-        return Ok(Verdict::refused("the KVM probe is x86-64 code, and this host is not x86-64", true));
+        return Ok(Verdict::refused(
+            "the KVM probe is x86-64 code, and this host is not x86-64",
+            true,
+        ));
     }
     let disk = scratch.join("pvc-kvm-probe.img");
     let xml = probe_xml(emulator, &disk);
@@ -151,7 +165,8 @@ pub(crate) async fn probe(link: &Link, emulator: &str, scratch: &Path) -> Result
     let ended = link.call(CALL, guest.end()).await;
     guest.has_ended = true;
     if let Err(error) = ended {
-        tracing::warn!(error = %crate::translate(error, PROBE, CALL), "the KVM probe's guest could not be ended");
+        tracing::warn!(error = %crate::translate(error, PROBE, CALL), "the KVM probe's guest could \
+                                                                       not be ended");
     }
     verdict
 }
@@ -159,18 +174,27 @@ pub(crate) async fn probe(link: &Link, emulator: &str, scratch: &Path) -> Result
 async fn watch(link: &Link) -> Result<Verdict, HypervisorError> {
     let begun = tokio::time::Instant::now();
     loop {
-        let used = link.call(CALL, cpu_time).await.map_err(|error| crate::translate(error, PROBE, CALL))?;
+        let used = link
+            .call(CALL, cpu_time)
+            .await
+            .map_err(|error| crate::translate(error, PROBE, CALL))?;
         match used {
-            None => return Ok(Verdict { domain_type: DomainType::Kvm, refused: None, lasting: true }),
+            None => {
+                return Ok(Verdict { domain_type: DomainType::Kvm, refused: None, lasting: true });
+            }
             Some(used) if used >= CPU_LIMIT => {
                 let why = format!(
-                    "a probe guest used {} s of CPU time under KVM without finishing what takes less than 1 s",
+                    "a probe guest used {} s of CPU time under KVM without finishing what takes \
+                     less than 1 s",
                     CPU_LIMIT.as_secs()
                 );
                 return Ok(Verdict::refused(why, true));
             }
             Some(_) if begun.elapsed() >= WALL_LIMIT => {
-                let why = format!("a probe guest did not finish under KVM within {} s", WALL_LIMIT.as_secs());
+                let why = format!(
+                    "a probe guest did not finish under KVM within {} s",
+                    WALL_LIMIT.as_secs()
+                );
                 return Ok(Verdict::refused(why, false));
             }
             Some(_) => tokio::time::sleep(LOOK_EVERY).await,
@@ -203,7 +227,8 @@ fn end(connection: &Connection) -> Result<(), VirtError> {
 
 /// The CPU time that the probe has used, or `None` once it has ended.
 fn cpu_time(connection: &Connection) -> Result<Option<Duration>, VirtError> {
-    let figures = connection.all_stats(STATE_ONLY | virt_sys::VIR_DOMAIN_STATS_CPU_TOTAL, stats::ACTIVE)?;
+    let figures =
+        connection.all_stats(STATE_ONLY | virt_sys::VIR_DOMAIN_STATS_CPU_TOTAL, stats::ACTIVE)?;
     let probe = figures.iter().find(|record| record.uuid == PROBE && record.id >= 0);
     Ok(probe.map(|record| Duration::from_nanos(stats::guest_stats(record).cpu_time_ns)))
 }
@@ -215,7 +240,8 @@ fn probe_xml(emulator: &str, disk: &Path) -> String {
          <memory unit='MiB'>32</memory><vcpu>1</vcpu>\
          <os><type arch='x86_64' machine='pc'>hvm</type><boot dev='hd'/></os>\
          <features><acpi/></features><on_reboot>destroy</on_reboot>\
-         <devices><emulator>{}</emulator><controller type='usb' model='none'/><memballoon model='none'/>\
+         <devices><emulator>{}</emulator><controller type='usb' model='none'/><memballoon \
+         model='none'/>\
          <disk type='file' device='disk'><driver name='qemu' type='raw'/><source file='{}'/>\
          <target dev='hda' bus='ide'/></disk></devices></domain>",
         escape(emulator),
@@ -262,7 +288,8 @@ impl Memory {
         let refused = verdict.refused.as_deref().unwrap_or_default().replace('\n', " ");
         let text = format!("{}\n{}\n{refused}\n", self.key, verdict.domain_type.as_str());
         if let Err(error) = fs::write(file, text) {
-            tracing::warn!(file = %file.display(), %error, "the verdict on KVM cannot be remembered");
+            tracing::warn!(file = %file.display(), %error, "the verdict on KVM cannot be \
+                                                            remembered");
         }
     }
 }
@@ -312,7 +339,8 @@ mod tests {
     fn a_strange_path_stays_one_attribute() {
         let xml = probe_xml("/usr/bin/qemu", Path::new("/a'b<c&d/x.img"));
         let document = roxmltree::Document::parse(&xml).expect("well-formed");
-        let source = document.descendants().find(|node| node.has_tag_name("source")).expect("a disk");
+        let source =
+            document.descendants().find(|node| node.has_tag_name("source")).expect("a disk");
         assert_eq!(source.attribute("file"), Some("/a'b<c&d/x.img"));
     }
 }

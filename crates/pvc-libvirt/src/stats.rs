@@ -15,8 +15,8 @@ pub(crate) const GROUPS: u32 = virt_sys::VIR_DOMAIN_STATS_STATE
     | virt_sys::VIR_DOMAIN_STATS_BLOCK;
 
 /// Running guests only, and none that is busy: a held guest must not hold up the others' figures.
-pub(crate) const WHICH: u32 =
-    virt_sys::VIR_CONNECT_GET_ALL_DOMAINS_STATS_RUNNING | virt_sys::VIR_CONNECT_GET_ALL_DOMAINS_STATS_NOWAIT;
+pub(crate) const WHICH: u32 = virt_sys::VIR_CONNECT_GET_ALL_DOMAINS_STATS_RUNNING
+    | virt_sys::VIR_CONNECT_GET_ALL_DOMAINS_STATS_NOWAIT;
 
 /// All that are there, also busy ones: for figures that need no answer from QEMU.
 pub(crate) const ACTIVE: u32 = virt_sys::VIR_CONNECT_GET_ALL_DOMAINS_STATS_ACTIVE;
@@ -67,7 +67,9 @@ pub(crate) fn guest_stats(record: &Record) -> GuestStats {
     GuestStats {
         max_memory_kib: unsigned(params, "balloon.maximum").unwrap_or(0),
         memory_kib: unsigned(params, "balloon.current").unwrap_or(0),
-        vcpus: unsigned(params, "vcpu.current").and_then(|count| u32::try_from(count).ok()).unwrap_or(0),
+        vcpus: unsigned(params, "vcpu.current")
+            .and_then(|count| u32::try_from(count).ok())
+            .unwrap_or(0),
         cpu_time_ns: unsigned(params, "cpu.time").unwrap_or(0),
         memory: pick(&BALLOON),
         cpu: pick(&CPU),
@@ -76,8 +78,8 @@ pub(crate) fn guest_stats(record: &Record) -> GuestStats {
     }
 }
 
-/// The figures of `kind.0`, `kind.1`, …, by the devices' names. One that libvirt cannot count is -1,
-/// as in libvirt's older interface, from which the record's format comes.
+/// The figures of `kind.0`, `kind.1`, …, by the devices' names. One that libvirt cannot count is
+/// -1, as in libvirt's older interface, from which the record's format comes.
 fn devices(
     params: &BTreeMap<String, Param>,
     kind: &str,
@@ -86,10 +88,15 @@ fn devices(
     let count = unsigned(params, &format!("{kind}.count")).unwrap_or(0);
     (0..count)
         .filter_map(|at| {
-            let Some(Param::Text(name)) = params.get(&format!("{kind}.{at}.name")) else { return None };
+            let Some(Param::Text(name)) = params.get(&format!("{kind}.{at}.name")) else {
+                return None;
+            };
             let figures = names.iter().map(|(theirs, ours)| {
                 let figure = unsigned(params, &format!("{kind}.{at}.{theirs}"));
-                ((*ours).to_owned(), figure.map_or(-1, |figure| i64::try_from(figure).unwrap_or(i64::MAX)))
+                (
+                    (*ours).to_owned(),
+                    figure.map_or(-1, |figure| i64::try_from(figure).unwrap_or(i64::MAX)),
+                )
             });
             Some((name.clone(), figures.collect()))
         })
@@ -106,7 +113,8 @@ fn unsigned(params: &BTreeMap<String, Param>, name: &str) -> Option<u64> {
 
 /// The guest behind a record that has its state; `None` once it is no longer active.
 pub(crate) fn guest(record: &Record) -> Option<Guest> {
-    let number = |name| unsigned(&record.params, name).and_then(|number| u32::try_from(number).ok());
+    let number =
+        |name| unsigned(&record.params, name).and_then(|number| u32::try_from(number).ok());
     let run = match number("state.state") {
         Some(virt_sys::VIR_DOMAIN_RUNNING | virt_sys::VIR_DOMAIN_BLOCKED) => GuestRun::Running,
         Some(virt_sys::VIR_DOMAIN_PAUSED) => match number("state.reason") {
@@ -118,12 +126,18 @@ pub(crate) fn guest(record: &Record) -> Option<Guest> {
         Some(virt_sys::VIR_DOMAIN_SHUTDOWN) => GuestRun::ShuttingDown,
         _ => GuestRun::Other,
     };
-    (record.id >= 0).then(|| Guest { uuid: record.uuid, name: record.name.clone(), run, instance: record.id })
+    (record.id >= 0).then(|| Guest {
+        uuid: record.uuid,
+        name: record.name.clone(),
+        run,
+        instance: record.id,
+    })
 }
 
 /// Whether the guest of a record is held because another host sends it, or because this host does.
 pub(crate) fn is_arriving(record: &Record) -> bool {
-    let reason = unsigned(&record.params, "state.reason").and_then(|reason| u32::try_from(reason).ok());
+    let reason =
+        unsigned(&record.params, "state.reason").and_then(|reason| u32::try_from(reason).ok());
     reason == Some(virt_sys::VIR_DOMAIN_PAUSED_MIGRATION)
 }
 
@@ -136,7 +150,10 @@ mod tests {
             uuid: uuid::Uuid::from_u128(1),
             name: "hello".to_owned(),
             id: 4,
-            params: params.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect(),
+            params: params
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), value.clone()))
+                .collect(),
         }
     }
 
@@ -178,8 +195,9 @@ mod tests {
 
     #[test]
     fn a_guest_that_waits_for_its_disk_counts_as_running() {
-        let state =
-            |number| guest(&record(&[("state.state", Param::Signed(number))])).expect("it has an id").run;
+        let state = |number| {
+            guest(&record(&[("state.state", Param::Signed(number))])).expect("it has an id").run
+        };
         assert_eq!(state(2), GuestRun::Running);
         assert_eq!(state(3), GuestRun::Paused);
         assert_eq!(state(4), GuestRun::ShuttingDown);

@@ -52,13 +52,16 @@ async fn a_guest_outlives_libvirtd_and_is_manageable_when_it_is_back() {
     let before = hypervisor.guests().await.expect("guests")[&UUID].clone();
 
     libvirt.kill_libvirtd();
-    let error =
-        eventually("an error about the lost connection", || async { hypervisor.guests().await.err() }).await;
+    let error = eventually("an error about the lost connection", || async {
+        hypervisor.guests().await.err()
+    })
+    .await;
     assert!(matches!(error, HypervisorError::Unreachable { .. }), "{error:?}");
     while events.try_recv().is_ok() {}
 
     libvirt.start_again();
-    let after = eventually("libvirtd answering again", || async { hypervisor.guests().await.ok() }).await;
+    let after =
+        eventually("libvirtd answering again", || async { hypervisor.guests().await.ok() }).await;
     assert_eq!(after.get(&UUID), Some(&before), "the same guest, in the same run");
     let resync = eventually("the hint to look at everything", || {
         let event = events.try_recv().ok();
@@ -69,8 +72,9 @@ async fn a_guest_outlives_libvirtd_and_is_manageable_when_it_is_back() {
     eventually("the end of the guest", || async {
         match hypervisor.destroy(UUID).await {
             Ok(()) | Err(HypervisorError::NoGuest { .. }) => Some(()),
-            // libvirtd 11.3 dies at times when it ends a guest that it has found again ("qemu-event: segfault", with a
-            // null pointer of its own). Elsewhere systemd starts it anew, and whoever was refused tries again.
+            // libvirtd 11.3 dies at times when it ends a guest that it has found again
+            // ("qemu-event: segfault", with a null pointer of its own). Elsewhere systemd starts it
+            // anew, and whoever was refused tries again.
             Err(HypervisorError::Unreachable { .. }) => {
                 libvirt.start_again();
                 None
@@ -79,7 +83,8 @@ async fn a_guest_outlives_libvirtd_and_is_manageable_when_it_is_back() {
         }
     })
     .await;
-    let gone = eventually("the guests that are left", || async { hypervisor.guests().await.ok() }).await;
+    let gone =
+        eventually("the guests that are left", || async { hypervisor.guests().await.ok() }).await;
     assert!(!gone.contains_key(&UUID));
 }
 
@@ -100,8 +105,8 @@ async fn a_libvirtd_that_dies_in_the_middle_of_a_start_leaves_no_guest_that_cann
     libvirt.kill_libvirtd();
     let _ = starting.await.expect("the call returns"); // started or not: both may be
     libvirt.start_again();
-    // libvirtd ends what it finds half started, a moment after it is back: what wants the guest to run
-    // must look again, as the node does.
+    // libvirtd ends what it finds half started, a moment after it is back: what wants the guest to
+    // run must look again, as the node does.
     eventually("the guest running", || async {
         // One that was whole already is kept, and was never let run.
         if !hypervisor.guests().await.ok()?.contains_key(&UUID) {
@@ -118,7 +123,11 @@ async fn a_libvirtd_that_dies_in_the_middle_of_a_start_leaves_no_guest_that_cann
 #[tokio::test(flavor = "multi_thread")]
 async fn a_guest_that_waits_to_be_let_run_is_known_as_such_by_whoever_comes_next() {
     let libvirt = Libvirt::start();
-    libvirt.hypervisor().start(UUID, &guest_xml(UUID, "waits", None)).await.expect("the guest is made");
+    libvirt
+        .hypervisor()
+        .start(UUID, &guest_xml(UUID, "waits", None))
+        .await
+        .expect("the guest is made");
     // The daemon that made it has died, and so has libvirtd.
     libvirt.kill_libvirtd();
     libvirt.start_again();
@@ -188,8 +197,10 @@ async fn a_target_that_dies_on_the_way_leaves_the_guest_where_it_was() {
     let short = Migration { max_downtime: Duration::from_millis(77), ..to(LOOPBACK) };
     let mut job = hypervisor.migrate(UUID, &short).await.expect("it begins");
     // As soon as there is a QEMU to receive it, that stands still, and the copying with it.
-    eventually("the other QEMU", || async { two.path("lv/run/qemu/returns.pid").exists().then_some(()) })
-        .await;
+    eventually("the other QEMU", || async {
+        two.path("lv/run/qemu/returns.pid").exists().then_some(())
+    })
+    .await;
     send(&two.path("lv/run/qemu/returns.pid"), Signal::SIGSTOP);
     let early = tokio::time::timeout(Duration::from_secs(2), job.outcome()).await;
     send(&two.path("lv/run/qemu/returns.pid"), Signal::SIGKILL);
@@ -206,11 +217,13 @@ async fn a_target_that_dies_on_the_way_leaves_the_guest_where_it_was() {
     hypervisor.destroy(UUID).await.expect("it is destroyed");
 }
 
-/// What a sender to an older peer has to reckon with: libvirt lets the guest go on here, although it runs there.
+/// What a sender to an older peer has to reckon with: libvirt lets the guest go on here, although
+/// it runs there.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_guest_whose_arrival_was_not_heard_of_runs_on_both_sides_and_the_other_one_says_so() {
     let (mut one, two) = Libvirt::pair();
-    let proxy = before_a_libvirtd_that_is_cut_off_at_the_finish(two.port.expect("it listens"), || {});
+    let proxy =
+        before_a_libvirtd_that_is_cut_off_at_the_finish(two.port.expect("it listens"), || {});
     one.target_uri = format!("qemu+tcp://{{host}}:{proxy}/system");
     let hypervisor = one.hypervisor();
     run(&hypervisor, UUID, &guest_xml(UUID, "twice", None)).await;
@@ -223,11 +236,13 @@ async fn a_guest_whose_arrival_was_not_heard_of_runs_on_both_sides_and_the_other
     two.hypervisor().destroy(UUID).await.expect("it is destroyed");
 }
 
-/// The other libvirtd is cut off in the last call: what has come there stands still, and the guest goes on here.
+/// The other libvirtd is cut off in the last call: what has come there stands still, and the guest
+/// goes on here.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_guest_that_was_sent_held_runs_on_one_side_when_its_arrival_was_not_heard_of() {
     let (mut one, two) = Libvirt::pair();
-    let proxy = before_a_libvirtd_that_is_cut_off_at_the_finish(two.port.expect("it listens"), || {});
+    let proxy =
+        before_a_libvirtd_that_is_cut_off_at_the_finish(two.port.expect("it listens"), || {});
     one.target_uri = format!("qemu+tcp://{{host}}:{proxy}/system");
     let (hypervisor, there) = (one.hypervisor(), two.hypervisor());
     run(&hypervisor, UUID, &guest_xml(UUID, "once", None)).await;
@@ -248,7 +263,10 @@ async fn a_guest_that_was_sent_held_runs_on_one_side_when_its_arrival_was_not_he
         (both().await == (Some(GuestRun::Running), Some(GuestRun::Paused))).then_some(())
     })
     .await;
-    assert_eq!(hypervisor.state_at(LOOPBACK, UUID).await.expect("an answer"), Some(GuestRun::Paused));
+    assert_eq!(
+        hypervisor.state_at(LOOPBACK, UUID).await.expect("an answer"),
+        Some(GuestRun::Paused)
+    );
     let mut again = hypervisor.migrate(UUID, &held()).await.expect("it begins");
     again.outcome().await.expect_err("what has come there is in the way");
     assert_eq!(both().await, (Some(GuestRun::Running), Some(GuestRun::Paused)));
@@ -256,8 +274,8 @@ async fn a_guest_that_was_sent_held_runs_on_one_side_when_its_arrival_was_not_he
     hypervisor.destroy(UUID).await.expect("it is destroyed");
 }
 
-/// The libvirtd here dies between the last two steps: the guest is held on both sides, and whoever knows where it
-/// belongs lets it go on there.
+/// The libvirtd here dies between the last two steps: the guest is held on both sides, and whoever
+/// knows where it belongs lets it go on there.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_guest_that_was_sent_held_runs_nowhere_when_its_libvirtd_dies_before_the_end() {
     let (mut one, two) = Libvirt::pair();
@@ -274,7 +292,11 @@ async fn a_guest_that_was_sent_held_runs_nowhere_when_its_libvirtd_dies_before_t
     eventually("libvirtd answering again", || async { hypervisor.guests().await.ok() }).await;
     assert_eq!(both().await, (Some(GuestRun::Leaving), Some(GuestRun::Paused)));
     sleep(Duration::from_secs(1)).await;
-    assert_eq!(both().await, (Some(GuestRun::Leaving), Some(GuestRun::Paused)), "nobody lets it go on");
+    assert_eq!(
+        both().await,
+        (Some(GuestRun::Leaving), Some(GuestRun::Paused)),
+        "nobody lets it go on"
+    );
     there.destroy(UUID).await.expect("it is destroyed");
     hypervisor.resume(UUID).await.expect("it goes on");
     assert_eq!(both().await, (Some(GuestRun::Running), None));
@@ -289,8 +311,8 @@ fn held() -> Migration {
     Migration { held: true, ..to(LOOPBACK) }
 }
 
-/// The port of a proxy that passes everything on but the answer to the last call of a migration to that side, at
-/// which `at_finish` happens.
+/// The port of a proxy that passes everything on but the answer to the last call of a migration to
+/// that side, at which `at_finish` happens.
 fn before_a_libvirtd_that_is_cut_off_at_the_finish(
     port: u16,
     at_finish: impl Fn() + Clone + Send + 'static,
@@ -315,8 +337,9 @@ fn before_a_libvirtd_that_is_cut_off_at_the_finish(
                 // Each message: its length, program, version, procedure, type, and more.
                 let mut head = [0; 20];
                 while server.read_exact(&mut head).is_ok() {
-                    let word =
-                        |at: usize| u32::from_be_bytes(head[at..at + 4].try_into().expect("four bytes"));
+                    let word = |at: usize| {
+                        u32::from_be_bytes(head[at..at + 4].try_into().expect("four bytes"))
+                    };
                     if FINISH.contains(&word(12)) && word(16) == REPLY {
                         at_finish();
                         break;
@@ -366,7 +389,8 @@ async fn a_guest_is_encrypted_on_its_way() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn orders_are_given_to_another_libvirt_over_tls_and_taken_from_nobody_whom_it_does_not_know() {
+async fn orders_are_given_to_another_libvirt_over_tls_and_taken_from_nobody_whom_it_does_not_know()
+{
     let (known, foreign) =
         (tempfile::tempdir().expect("a directory"), tempfile::tempdir().expect("a directory"));
     for certificates in [&known, &foreign] {
@@ -377,7 +401,10 @@ async fn orders_are_given_to_another_libvirt_over_tls_and_taken_from_nobody_whom
     run(&hypervisor, UUID, &guest_xml(UUID, "ordered", None)).await;
     let mut job = hypervisor.migrate(UUID, &to(LOOPBACK)).await.expect("it begins");
     job.outcome().await.expect("it arrives");
-    assert_eq!(hypervisor.state_at(LOOPBACK, UUID).await.expect("it says so"), Some(GuestRun::Running));
+    assert_eq!(
+        hypervisor.state_at(LOOPBACK, UUID).await.expect("it says so"),
+        Some(GuestRun::Running)
+    );
     let port = two.port.expect("it listens");
     for uri in [
         format!("qemu+tls://{{host}}:{port}/system?pkipath={}", foreign.path().display()),
@@ -387,14 +414,18 @@ async fn orders_are_given_to_another_libvirt_over_tls_and_taken_from_nobody_whom
         stranger.target_uri = uri;
         let asked = stranger.hypervisor().state_at(LOOPBACK, UUID).await;
         assert!(
-            matches!(asked, Err(HypervisorError::Unreachable { .. } | HypervisorError::TimedOut { .. })),
+            matches!(
+                asked,
+                Err(HypervisorError::Unreachable { .. } | HypervisorError::TimedOut { .. })
+            ),
             "{asked:?}"
         );
     }
     two.hypervisor().destroy(UUID).await.expect("it is destroyed");
 }
 
-/// An authority, and what it says of 127.0.0.1, as server and as client; by QEMU's names for them and by libvirt's.
+/// An authority, and what it says of 127.0.0.1, as server and as client; by QEMU's names for them
+/// and by libvirt's.
 fn make_certificates(directory: &Path) {
     let script = r#"
         set -eu
@@ -409,8 +440,11 @@ fn make_certificates(directory: &Path) {
         for name in ca-cert server-cert server-key client-cert client-key; do cp $name.pem "${name/-/}.pem"; done
         chmod 755 . && chmod 644 ./*
     "#;
-    let made =
-        Command::new("bash").args(["-c", script, "certificates"]).arg(directory).output().expect("bash");
+    let made = Command::new("bash")
+        .args(["-c", script, "certificates"])
+        .arg(directory)
+        .output()
+        .expect("bash");
     assert!(made.status.success(), "this needs openssl: {}", String::from_utf8_lossy(&made.stderr));
 }
 
@@ -461,7 +495,11 @@ async fn figures_are_told_although_one_guest_does_not_answer() {
     send(&libvirt.path("lv/run/qemu/frozen.pid"), Signal::SIGSTOP);
     let stats = hypervisor.stats().await.expect("figures");
     assert!(stats[&healthy].memory.contains_key("rss"), "with what QEMU knows: {stats:?}");
-    assert_eq!(hypervisor.guests().await.expect("guests").len(), 2, "the list needs no answer from QEMU");
+    assert_eq!(
+        hypervisor.guests().await.expect("guests").len(),
+        2,
+        "the list needs no answer from QEMU"
+    );
     hypervisor.destroy(UUID).await.expect("a frozen guest is destroyed all the same");
     hypervisor.destroy(healthy).await.expect("it is destroyed");
 }
@@ -493,7 +531,8 @@ async fn a_probe_that_nobody_waits_for_any_more_leaves_no_guest() {
     let hypervisor = libvirt.probing_hypervisor();
     let disk = libvirt.path("pvc-kvm-probe.img");
     // While the guest is being created, and while it runs.
-    let moments: [&dyn Fn() -> bool; 2] = [&|| disk.exists(), &|| probe_runs(libvirt.directory.path())];
+    let moments: [&dyn Fn() -> bool; 2] =
+        [&|| disk.exists(), &|| probe_runs(libvirt.directory.path())];
     for has_come in moments {
         let the_moment = async {
             while !has_come() {
@@ -506,8 +545,10 @@ async fn a_probe_that_nobody_waits_for_any_more_leaves_no_guest() {
             // Where KVM works, the guest may have ended before anybody saw it.
             facts = hypervisor.facts() => assert_eq!(facts.expect("facts").domain_type, "kvm"),
         }
-        // On a machine that is busy the creation may be waited for longer than whoever drops the probe waits.
-        let is_gone = || async { (!probe_runs(libvirt.directory.path()) && !disk.exists()).then_some(()) };
+        // On a machine that is busy the creation may be waited for longer than whoever drops the
+        // probe waits.
+        let is_gone =
+            || async { (!probe_runs(libvirt.directory.path()) && !disk.exists()).then_some(()) };
         eventually("no guest and no disk", is_gone).await;
     }
 }
@@ -518,14 +559,21 @@ async fn the_probe_decides_between_kvm_and_emulation_and_is_remembered() {
     let hypervisor = libvirt.probing_hypervisor();
     let facts = hypervisor.facts().await.expect("facts");
     assert_eq!(facts.kvm_refused.is_none(), facts.domain_type == "kvm", "{facts:?}");
-    assert!(hypervisor.guests().await.expect("guests").is_empty(), "the probe is no guest of anybody's");
+    assert!(
+        hypervisor.guests().await.expect("guests").is_empty(),
+        "the probe is no guest of anybody's"
+    );
     assert!(!libvirt.path("pvc-kvm-probe.img").exists(), "the probe leaves nothing behind");
     let begun = Instant::now();
     assert_eq!(libvirt.probing_hypervisor().facts().await.expect("facts again"), facts);
-    assert!(begun.elapsed() < Duration::from_secs(3), "remembered, not probed again: {:?}", begun.elapsed());
+    assert!(
+        begun.elapsed() < Duration::from_secs(3),
+        "remembered, not probed again: {:?}",
+        begun.elapsed()
+    );
     // What the probe says is true: a guest of that type starts here.
-    let xml =
-        guest_xml(UUID, "probed", None).replace("type='qemu'", &format!("type='{}'", facts.domain_type));
+    let xml = guest_xml(UUID, "probed", None)
+        .replace("type='qemu'", &format!("type='{}'", facts.domain_type));
     run(&hypervisor, UUID, &xml).await;
     hypervisor.destroy(UUID).await.expect("it is destroyed");
 }
@@ -546,7 +594,8 @@ struct Libvirt {
 impl Libvirt {
     fn prepare() -> Self {
         // A socket's path is short; the usual place for temporary files may not be.
-        let directory = tempfile::Builder::new().prefix("pvc-lv.").tempdir_in("/tmp").expect("a directory");
+        let directory =
+            tempfile::Builder::new().prefix("pvc-lv.").tempdir_in("/tmp").expect("a directory");
         let target_uri = LibvirtOptions::TARGET_URI.to_owned();
         Self { directory, port: None, target_uri, certificates: None, control: None }
     }
@@ -560,7 +609,8 @@ impl Libvirt {
     fn pair_with(certificates: Option<&Path>, control: Option<&Path>) -> (Self, Self) {
         let (mut one, mut two) = (Self::prepare(), Self::prepare());
         let free = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
-        let [first, second] = free.map(|listener| listener.local_addr().expect("its address").port());
+        let [first, second] =
+            free.map(|listener| listener.local_addr().expect("its address").port());
         (one.port, two.port) = (Some(first), Some(second));
         let uri = |port: u16| match control {
             None => format!("qemu+tcp://{{host}}:{port}/system"),
@@ -575,8 +625,8 @@ impl Libvirt {
         (one, two)
     }
 
-    /// What libvirt finds out about QEMU takes it seconds, so the tests pass it on to each other; it
-    /// checks by itself whether it still holds.
+    /// What libvirt finds out about QEMU takes it seconds, so the tests pass it on to each other;
+    /// it checks by itself whether it still holds.
     fn start() -> Self {
         let libvirt = Self::prepare();
         libvirt.start_with_what_is_known();
@@ -620,13 +670,15 @@ impl Libvirt {
     /// How long the guest may stand still for a migration, in milliseconds, as its QEMU knows it.
     fn max_downtime(&self, guest: &str) -> String {
         let uri = self.script("uri");
-        let asked = Command::new("virsh").args(["-c", &uri, "migrate-getmaxdowntime", guest]).output();
+        let asked =
+            Command::new("virsh").args(["-c", &uri, "migrate-getmaxdowntime", guest]).output();
         String::from_utf8(asked.expect("virsh runs").stdout).expect("text").trim().to_owned()
     }
 
     fn virsh(&self, arguments: &[&str]) {
         let uri = self.script("uri");
-        let done = Command::new("virsh").args(["-c", &uri]).args(arguments).output().expect("virsh runs");
+        let done =
+            Command::new("virsh").args(["-c", &uri]).args(arguments).output().expect("virsh runs");
         assert!(done.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
     }
 
@@ -648,8 +700,12 @@ impl Libvirt {
 
     fn script(&self, command: &str) -> String {
         let script = repository().join("packaging/install/libvirt.sh");
-        let output =
-            self.command(script).arg(command).arg(self.path("lv")).output().expect("the script runs");
+        let output = self
+            .command(script)
+            .arg(command)
+            .arg(self.path("lv"))
+            .output()
+            .expect("the script runs");
         assert!(
             output.status.success(),
             "these tests need libvirt, QEMU and root (packaging/install/packages.sh run):\n{}",
@@ -700,7 +756,8 @@ fn hello_image() -> PathBuf {
     let sources = ["build", "init"].map(|name| repository().join("examples/hello").join(name));
     let built = |path: &Path| fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
     if built(&image).is_none_or(|image| sources.iter().any(|source| built(source) > Some(image))) {
-        let output = Command::new(&sources[0]).arg("--image").arg(&image).output().expect("the build runs");
+        let output =
+            Command::new(&sources[0]).arg("--image").arg(&image).output().expect("the build runs");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
     image
@@ -715,17 +772,23 @@ fn guest_xml(uuid: Uuid, name: &str, disk: Option<&Path>) -> String {
         )
     });
     format!(
-        "<domain type='qemu'><name>{name}</name><uuid>{uuid}</uuid><memory unit='MiB'>160</memory><vcpu>1</vcpu>\
-         <os><type arch='x86_64' machine='pc'>hvm</type><boot dev='hd'/></os><features><acpi/><apic/></features>\
+        "<domain type='qemu'><name>{name}</name><uuid>{uuid}</uuid><memory \
+         unit='MiB'>160</memory><vcpu>1</vcpu>\
+         <os><type arch='x86_64' machine='pc'>hvm</type><boot \
+         dev='hd'/></os><features><acpi/><apic/></features>\
          <on_reboot>restart</on_reboot><devices><emulator>/usr/bin/qemu-system-x86_64</emulator>\
          <controller type='usb' model='none'/><controller type='scsi' model='virtio-scsi'/>{disk}\
          <serial type='pty'/><console type='pty'/>\
-         <graphics type='vnc' port='-1' autoport='yes' listen='127.0.0.1'/><video><model type='vga'/></video>\
+         <graphics type='vnc' port='-1' autoport='yes' listen='127.0.0.1'/><video><model \
+         type='vga'/></video>\
          </devices></domain>"
     )
 }
 
-async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut look: impl FnMut() -> F) -> T {
+async fn eventually<T, F: Future<Output = Option<T>>>(
+    what: &str,
+    mut look: impl FnMut() -> F,
+) -> T {
     let until = Instant::now() + PATIENCE;
     loop {
         if let Some(found) = look().await {
@@ -748,7 +811,11 @@ async fn futures_of<F: Future>(calls: impl Iterator<Item = F>) -> Vec<F::Output>
                 *slot = Some(output);
             }
         }
-        if done.iter().all(Option::is_some) { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+        if done.iter().all(Option::is_some) {
+            std::task::Poll::Ready(())
+        } else {
+            std::task::Poll::Pending
+        }
     })
     .await;
     done.into_iter().flatten().collect()

@@ -8,8 +8,8 @@ use pvc_ports::{Command, Exec, ExecError, Output};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::Child;
 
-/// How much of a program's output is kept, per stream. The rest is read and thrown away, so that the
-/// program is not stopped by a full pipe.
+/// How much of a program's output is kept, per stream. The rest is read and thrown away, so that
+/// the program is not stopped by a full pipe.
 const KEPT_BYTES: u64 = 1 << 20;
 
 /// How long after a program's end its pipes are read to the end: something that it left in the
@@ -61,7 +61,8 @@ async fn talk(child: &mut Child, stdin: Option<&[u8]>) -> std::io::Result<Output
     let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
     let write = async {
         if let (Some(mut pipe), Some(bytes)) = (input, stdin) {
-            // A program that does not want its input may close the pipe: its exit status tells the rest.
+            // A program that does not want its input may close the pipe: its exit status tells the
+            // rest.
             let _ = pipe.write_all(bytes).await;
         }
     };
@@ -131,8 +132,8 @@ mod tests {
 
     async fn is_gone(pid: i32) -> bool {
         for _ in 0..500 {
-            let alive =
-                std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "));
+            let alive = std::fs::read_to_string(format!("/proc/{pid}/stat"))
+                .is_ok_and(|stat| !stat.contains(") Z "));
             if !alive {
                 return true;
             }
@@ -143,7 +144,8 @@ mod tests {
 
     #[tokio::test]
     async fn what_a_program_says_comes_back_with_its_status() {
-        let output = LinuxExec.run(shell("printf %s \"$SECRET\"; echo no >&2; exit 3", LONG)).await.unwrap();
+        let output =
+            LinuxExec.run(shell("printf %s \"$SECRET\"; echo no >&2; exit 3", LONG)).await.unwrap();
         assert_eq!(output.code, Some(3));
         assert_eq!(output.stdout, b"it's \"quoted\" $HOME");
         assert_eq!(output.stderr, b"no\n");
@@ -169,7 +171,8 @@ mod tests {
 
     #[tokio::test]
     async fn too_much_output_is_cut_and_does_not_stop_the_program() {
-        let output = LinuxExec.run(shell("head -c 3000000 /dev/zero; echo end >&2", LONG)).await.unwrap();
+        let output =
+            LinuxExec.run(shell("head -c 3000000 /dev/zero; echo end >&2", LONG)).await.unwrap();
         assert_eq!(output.stdout.len() as u64, KEPT_BYTES);
         assert_eq!(output.stderr, b"end\n");
     }
@@ -193,7 +196,9 @@ mod tests {
         let run = tokio::spawn(async move { LinuxExec.run(shell(&script, LONG)).await });
         let mut pid = None;
         while pid.is_none() {
-            pid = std::fs::read_to_string(&note).ok().and_then(|text| text.trim().parse::<i32>().ok());
+            pid = std::fs::read_to_string(&note)
+                .ok()
+                .and_then(|text| text.trim().parse::<i32>().ok());
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         run.abort();
@@ -202,7 +207,8 @@ mod tests {
 
     #[tokio::test]
     async fn something_left_in_the_background_does_not_hold_up_the_answer() {
-        let output = LinuxExec.run(shell("sleep 30 & echo $!", Duration::from_secs(15))).await.unwrap();
+        let output =
+            LinuxExec.run(shell("sleep 30 & echo $!", Duration::from_secs(15))).await.unwrap();
         assert_eq!(output.code, Some(0));
         let left: i32 = String::from_utf8(output.stdout).unwrap().trim().parse().unwrap();
         nix::sys::signal::kill(Pid::from_raw(left), Signal::SIGKILL).unwrap();

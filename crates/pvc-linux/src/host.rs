@@ -30,7 +30,8 @@ impl Default for LinuxHost {
 }
 
 fn read(path: &Path) -> Result<String, HostError> {
-    fs::read_to_string(path).map_err(|source| HostError { what: path.display().to_string(), source })
+    fs::read_to_string(path)
+        .map_err(|source| HostError { what: path.display().to_string(), source })
 }
 
 fn odd(path: &Path, why: &str) -> HostError {
@@ -40,10 +41,12 @@ fn odd(path: &Path, why: &str) -> HostError {
 
 impl Host for LinuxHost {
     fn facts(&self) -> Result<HostFacts, HostError> {
-        let names = uname().map_err(|errno| HostError { what: "uname".to_owned(), source: errno.into() })?;
+        let names = uname()
+            .map_err(|errno| HostError { what: "uname".to_owned(), source: errno.into() })?;
         let stat = read(&self.proc.join("stat"))?;
         let is_cpu = |line: &&str| {
-            line.strip_prefix("cpu").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+            line.strip_prefix("cpu")
+                .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
         };
         Ok(HostFacts {
             cpus: u32::try_from(stat.lines().filter(is_cpu).count()).unwrap_or(u32::MAX).max(1),
@@ -55,7 +58,8 @@ impl Host for LinuxHost {
 
     fn load(&self) -> Result<HostLoad, HostError> {
         let path = self.proc.join("meminfo");
-        let memory = Memory::parse(&read(&path)?).ok_or_else(|| odd(&path, "`MemTotal` is missing"))?;
+        let memory =
+            Memory::parse(&read(&path)?).ok_or_else(|| odd(&path, "`MemTotal` is missing"))?;
         let path = self.proc.join("loadavg");
         let text = read(&path)?;
         let first = text.split_whitespace().next().and_then(|word| word.parse().ok());
@@ -131,8 +135,8 @@ impl Memory {
         })
     }
 
-    /// What is neither free nor a cache, as `free` counts. In some containers the caches are those of
-    /// the host and larger than the rest: then only what is free is subtracted.
+    /// What is neither free nor a cache, as `free` counts. In some containers the caches are those
+    /// of the host and larger than the rest: then only what is free is subtracted.
     fn used(&self) -> u64 {
         let idle = self.free + self.buffers + self.cached;
         self.total.checked_sub(idle).unwrap_or_else(|| self.total.saturating_sub(self.free))
@@ -157,7 +161,8 @@ mod tests {
     #[test]
     fn memory_is_counted_as_free_counts_it() {
         let meminfo = "MemTotal: 16384000 kB\nMemFree: 1024000 kB\nMemAvailable: 9216000 kB\n\
-                       Buffers: 102400 kB\nCached: 8192000 kB\nSwapCached: 5 kB\nSReclaimable: 409600 kB\n";
+                       Buffers: 102400 kB\nCached: 8192000 kB\nSwapCached: 5 kB\nSReclaimable: \
+                       409600 kB\n";
         let (_root, host) =
             machine(&[("proc/meminfo", meminfo), ("proc/loadavg", "0.50 0.25 0.10 1/99 4711\n")]);
         let load = host.load().unwrap();
@@ -177,12 +182,16 @@ mod tests {
         all.push(("sys/class/net/eth0/speed".to_owned(), "-1\n"));
         all.push(("sys/class/net/eth0/operstate".to_owned(), "down\n"));
         all.push(("sys/class/net/lo/operstate".to_owned(), "unknown\n"));
-        let borrowed: Vec<(&str, &str)> = all.iter().map(|(path, text)| (path.as_str(), *text)).collect();
+        let borrowed: Vec<(&str, &str)> =
+            all.iter().map(|(path, text)| (path.as_str(), *text)).collect();
         let (_root, host) = machine(&borrowed);
         let interfaces = host.interfaces().unwrap();
         assert_eq!(interfaces.len(), 1);
         assert_eq!(interfaces[0].name, "eth0");
-        assert_eq!((interfaces[0].speed_mbit, interfaces[0].up, interfaces[0].rx_bytes), (None, false, 7));
+        assert_eq!(
+            (interfaces[0].speed_mbit, interfaces[0].up, interfaces[0].rx_bytes),
+            (None, false, 7)
+        );
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! Where the daemon's own log lines go: a file, the standard output, the store.
 //!
-//! Formatting happens where the line is logged; everything that may block happens elsewhere. One thread
-//! writes to the file and the standard output, one task of the node daemon to the store. Both are fed
-//! by bounded queues: a full disk or a lost connection costs lines, which are counted and named in the
-//! log itself, and never holds up whoever logs.
+//! Formatting happens where the line is logged; everything that may block happens elsewhere. One
+//! thread writes to the file and the standard output, one task of the node daemon to the store.
+//! Both are fed by bounded queues: a full disk or a lost connection costs lines, which are counted
+//! and named in the log itself, and never holds up whoever logs.
 
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
@@ -24,7 +24,8 @@ use tracing_subscriber::util::SubscriberInitExt;
 /// How many lines may wait for a slow disk or a slow store.
 const QUEUED_LINES: usize = 4096;
 
-/// How large the log file may become, in bytes. logrotate comes once a day; a day may have more than a disk.
+/// How large the log file may become, in bytes. logrotate comes once a day; a day may have more
+/// than a disk.
 const LARGEST: u64 = 64 << 20;
 
 /// The API's access log. Whoever reads the log in the store asks the API for it: each look would be
@@ -71,7 +72,8 @@ enum Message {
 /// Starts logging for the whole process.
 ///
 /// # Errors
-/// If the log file cannot be opened: a daemon whose operator asked for a log must not run without one.
+/// If the log file cannot be opened: a daemon whose operator asked for a log must not run without
+/// one.
 pub fn start(settings: &LogSettings) -> Result<Log, LogError> {
     let (log, layer) = build(settings)?;
     let ours = if settings.debug { LevelFilter::DEBUG } else { LevelFilter::INFO };
@@ -127,7 +129,8 @@ impl Log {
     }
 }
 
-// ---- the layer: an event becomes a line ----------------------------------------------------------
+// ---- the layer: an event becomes a line
+// ----------------------------------------------------------
 
 struct Lines {
     colours: bool,
@@ -158,7 +161,13 @@ impl<S: Subscriber> Layer<S> for Lines {
 impl Lines {
     /// Hands `line` to a queue; if lines were lost before, says so first. `is_full` sends, and says
     /// whether it could not.
-    fn send(&self, lost: &AtomicU64, level: Level, line: String, is_full: impl Fn(Level, String) -> bool) {
+    fn send(
+        &self,
+        lost: &AtomicU64,
+        level: Level,
+        line: String,
+        is_full: impl Fn(Level, String) -> bool,
+    ) {
         let missing = lost.swap(0, Ordering::Relaxed);
         let gap = || self.line(Level::WARN, &format!("{missing} log lines were lost here"));
         if missing > 0 && is_full(Level::WARN, gap()) {
@@ -240,7 +249,8 @@ impl Visit for Text {
     }
 }
 
-// ---- the thread: lines become bytes --------------------------------------------------------------
+// ---- the thread: lines become bytes
+// --------------------------------------------------------------
 
 /// What reads our standard output.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -267,14 +277,18 @@ struct LogFile {
 
 impl LogFile {
     fn open(path: &Path) -> Result<LogFile, LogError> {
-        let opened = path.parent().map_or(Ok(()), std::fs::create_dir_all).and_then(|()| append_to(path));
+        let opened =
+            path.parent().map_or(Ok(()), std::fs::create_dir_all).and_then(|()| append_to(path));
         let (file, size) = opened.map_err(|source| LogError { path: path.to_owned(), source })?;
         Ok(LogFile { path: path.to_owned(), file, size })
     }
 
-    /// A file that has become too large is put aside as `….log.full`, in the place of the one before.
+    /// A file that has become too large is put aside as `….log.full`, in the place of the one
+    /// before.
     fn write(&mut self, line: &str) -> io::Result<()> {
-        if self.size >= LARGEST && std::fs::rename(&self.path, self.path.with_extension("log.full")).is_ok() {
+        if self.size >= LARGEST
+            && std::fs::rename(&self.path, self.path.with_extension("log.full")).is_ok()
+        {
             self.reopen();
         }
         self.size += line.len() as u64;
@@ -300,7 +314,8 @@ fn append_to(path: &Path) -> io::Result<(File, u64)> {
     Ok((file, size))
 }
 
-/// Ends when every sender is gone. A line that cannot be written is lost: there is nowhere to say so.
+/// Ends when every sender is gone. A line that cannot be written is lost: there is nowhere to say
+/// so.
 fn write_lines(messages: &Receiver<Message>, mut file: Option<LogFile>, stdout: Option<Stdout>) {
     for message in messages {
         match message {
@@ -373,7 +388,8 @@ mod tests {
         });
         assert_eq!(
             text,
-            "warning could not start vm=web1 reason=\"it is late\" error=cannot start: disk on fire\n"
+            "warning could not start vm=web1 reason=\"it is late\" error=cannot start: disk on \
+             fire\n"
         );
     }
 
@@ -442,7 +458,10 @@ mod tests {
         while let Ok(line) = lines.try_recv() {
             rest.push(line);
         }
-        assert_eq!(rest[rest.len() - 2..], ["warning 10 log lines were lost here", "info    later"]);
+        assert_eq!(
+            rest[rest.len() - 2..],
+            ["warning 10 log lines were lost here", "info    later"]
+        );
     }
 
     #[test]
@@ -460,7 +479,8 @@ mod tests {
 
     #[test]
     fn a_log_file_that_cannot_be_opened_is_named() {
-        let refused = LogSettings { file: Some("/proc/nonexistent/x.log".into()), ..LogSettings::default() };
+        let refused =
+            LogSettings { file: Some("/proc/nonexistent/x.log".into()), ..LogSettings::default() };
         let Err(error) = build(&refused) else { panic!("it was opened") };
         assert_eq!(error.to_string(), "the log file `/proc/nonexistent/x.log` could not be opened");
     }

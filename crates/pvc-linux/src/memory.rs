@@ -1,17 +1,18 @@
 //! How this process takes memory of the system, and gives it back.
 
-/// A block of so many bytes, or so much that is free at the heap's end, goes back to the system at once.
+/// A block of so many bytes, or so much that is free at the heap's end, goes back to the system at
+/// once.
 #[cfg(target_env = "gnu")]
 const KEPT_AT_MOST: nix::libc::c_int = 1 << 20;
 
-/// One heap for all threads of this process, which keeps little that is not used. To be called before the
-/// process has more than one thread.
+/// One heap for all threads of this process, which keeps little that is not used. To be called
+/// before the process has more than one thread.
 ///
-/// The C library makes a heap for each thread, up to eight for each CPU, and each keeps what it once
-/// took: a daemon that answers requests of megabytes on whatever thread is free then holds those
-/// megabytes many times. Threads still have their own small caches, so nothing here waits for it. It also
-/// learns from the first large block that is given back to keep the next ones, and twice as much at the heap's
-/// end: each daemon would hold the largest of its replies for ever.
+/// The C library makes a heap for each thread, up to eight for each CPU, and each keeps what it
+/// once took: a daemon that answers requests of megabytes on whatever thread is free then holds
+/// those megabytes many times. Threads still have their own small caches, so nothing here waits for
+/// it. It also learns from the first large block that is given back to keep the next ones, and
+/// twice as much at the heap's end: each daemon would hold the largest of its replies for ever.
 pub fn one_heap() {
     #[cfg(target_env = "gnu")]
     {
@@ -26,8 +27,8 @@ pub fn one_heap() {
     }
 }
 
-/// Gives back whole pages that are free in the middle of the heap: worth it now and then, and after something
-/// that took much and kept little of it between, such as reading a whole tree.
+/// Gives back whole pages that are free in the middle of the heap: worth it now and then, and after
+/// something that took much and kept little of it between, such as reading a whole tree.
 pub fn give_back_memory() {
     #[cfg(target_env = "gnu")]
     // SAFETY: the allocator locks itself; nobody holds pointers into what is free.

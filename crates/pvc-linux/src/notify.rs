@@ -2,10 +2,12 @@ use std::time::Duration;
 
 use sd_notify::NotifyState;
 
-/// How long the service manager is to wait for the next word of a start that waits, in microseconds: a minute.
+/// How long the service manager is to wait for the next word of a start that waits, in
+/// microseconds: a minute.
 const EXTENSION: u32 = 60_000_000;
 
-/// What the daemon tells the service manager that started it. Without one, nothing is told to nobody.
+/// What the daemon tells the service manager that started it. Without one, nothing is told to
+/// nobody.
 ///
 /// A message that cannot be delivered is dropped: the daemon's work does not depend on being heard.
 #[derive(Debug, Clone, Copy, Default)]
@@ -17,8 +19,9 @@ impl Notifier {
         self.send(&[NotifyState::Ready, NotifyState::Status("")]);
     }
 
-    /// The start-up waits for something outside of this machine's power, and says what. It is to be said again
-    /// within a minute for as long as that lasts; it then does not count as a start that takes too long.
+    /// The start-up waits for something outside of this machine's power, and says what. It is to be
+    /// said again within a minute for as long as that lasts; it then does not count as a start that
+    /// takes too long.
     pub fn waiting(self, what: &str) {
         // One line is one variable.
         let what = what.replace('\n', " ");
@@ -35,8 +38,8 @@ impl Notifier {
         self.send(&[NotifyState::Watchdog]);
     }
 
-    /// How often [`alive`](Notifier::alive) should be called, if the service manager watches: twice in
-    /// the time after which it would kill the daemon.
+    /// How often [`alive`](Notifier::alive) should be called, if the service manager watches: twice
+    /// in the time after which it would kill the daemon.
     pub fn watchdog_interval(self) -> Option<Duration> {
         sd_notify::watchdog_enabled().map(|time| time / 2)
     }

@@ -1,7 +1,7 @@
 use std::fs;
 
-/// Which process of which machine this is, in words that no other process says: the ids are those that
-/// `hostnamectl` shows. Of servers that were cloned, at least the boots differ.
+/// Which process of which machine this is, in words that no other process says: the ids are those
+/// that `hostnamectl` shows. Of servers that were cloned, at least the boots differ.
 pub fn this_process() -> String {
     let pid = std::process::id();
     let host = read("/proc/sys/kernel/hostname").unwrap_or_else(|| "this machine".to_owned());
@@ -26,7 +26,8 @@ mod tests {
     #[test]
     fn a_process_says_which_it_is_of_which_boot_of_which_machine() {
         let said = this_process();
-        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap().trim().replace('-', "");
+        let boot =
+            fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap().trim().replace('-', "");
         assert!(said.starts_with(&format!("process {} of ", std::process::id())), "{said}");
         assert!(said.ends_with(&format!("boot id {boot})")), "{said}");
         assert_eq!(said, this_process());

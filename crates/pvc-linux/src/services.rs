@@ -7,7 +7,8 @@ use pvc_ports::{Command, Exec, ExecError, Output, Services, ServicesError, UnitS
 /// How long `systemctl` may take. It is never told to wait for a unit.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// systemd, asked through `systemctl`: it is there wherever systemd is, and says what a person would see.
+/// systemd, asked through `systemctl`: it is there wherever systemd is, and says what a person
+/// would see.
 pub struct Systemctl {
     exec: Arc<dyn Exec>,
     /// Options before the command: `--user`, `--root`.
@@ -44,13 +45,19 @@ impl Systemctl {
         })
     }
 
-    async fn order(&self, what: &'static str, args: &[&str], unit: &str) -> Result<(), ServicesError> {
+    async fn order(
+        &self,
+        what: &'static str,
+        args: &[&str],
+        unit: &str,
+    ) -> Result<(), ServicesError> {
         let output = self.run(args, unit).await?;
         if output.code == Some(0) {
             return Ok(());
         }
         let why = said(&output);
-        // 5: no such unit (systemctl(1), EXIT STATUS). Units that are not installed are named in words, too.
+        // 5: no such unit (systemctl(1), EXIT STATUS). Units that are not installed are named in
+        // words, too.
         let is_missing =
             output.code == Some(5) || why.contains("not found") || why.contains("does not exist");
         Err(match (is_missing, is_absent(&why)) {
@@ -87,7 +94,8 @@ fn is_absent(why: &str) -> bool {
 
 /// From what `systemctl show` prints for `LoadState` and `ActiveState`.
 fn state(shown: &str) -> Option<UnitState> {
-    let value = |name: &str| shown.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+    let value =
+        |name: &str| shown.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
     let active = value("ActiveState")?;
     Some(match (active, value("LoadState")?) {
         ("active" | "reloading" | "refreshing", _) => UnitState::Active,
@@ -192,10 +200,14 @@ mod tests {
         let error = systemctl.start("x.service").await.unwrap_err();
         assert_eq!(
             error.to_string(),
-            "the service manager did not start `x.service`: Failed to start x.service: Unit x.service is masked."
+            "the service manager did not start `x.service`: Failed to start x.service: Unit \
+             x.service is masked."
         );
-        let (_, systemctl) =
-            says(1, "", "System has not been booted with systemd as init system (PID 1). Can't operate.\n");
+        let (_, systemctl) = says(
+            1,
+            "",
+            "System has not been booted with systemd as init system (PID 1). Can't operate.\n",
+        );
         let error = systemctl.state("x.service").await.unwrap_err();
         assert!(matches!(error, ServicesError::Unreachable { .. }), "{error}");
     }

@@ -20,9 +20,11 @@ use pvc_linux::{LinuxExec, LinuxHost, LinuxNetwork, OsRandom, SystemClock};
 use pvc_model::host_filter::HostFilter;
 use pvc_ports::Network;
 
-/// Runs `test` on a thread in a network namespace of its own, which ends with it: whatever it does, this
-/// machine's network is not touched.
-fn alone<T: Send + 'static>(test: impl FnOnce() -> T + Send + 'static) -> std::thread::JoinHandle<T> {
+/// Runs `test` on a thread in a network namespace of its own, which ends with it: whatever it does,
+/// this machine's network is not touched.
+fn alone<T: Send + 'static>(
+    test: impl FnOnce() -> T + Send + 'static,
+) -> std::thread::JoinHandle<T> {
     std::thread::spawn(|| {
         unshare(CloneFlags::CLONE_NEWNET).expect("root may have a network namespace");
         ip("link set lo up");
@@ -40,11 +42,17 @@ fn ip(args: &str) {
 }
 
 fn tries_ip(args: &str) -> bool {
-    Command::new("ip").args(args.split_whitespace()).output().expect("iproute2 is installed").status.success()
+    Command::new("ip")
+        .args(args.split_whitespace())
+        .output()
+        .expect("iproute2 is installed")
+        .status
+        .success()
 }
 
 fn ip_says(args: &str) -> String {
-    let output = Command::new("ip").args(args.split_whitespace()).output().expect("iproute2 is installed");
+    let output =
+        Command::new("ip").args(args.split_whitespace()).output().expect("iproute2 is installed");
     String::from_utf8(output.stdout).unwrap()
 }
 
@@ -68,7 +76,8 @@ fn the_network_of_this_machine_keeps_the_contract() {
             ip("link del probe");
         } else {
             eprintln!(
-                "this kernel has no VLANs: that they are refused by name is all that is tested of them"
+                "this kernel has no VLANs: that they are refused by name is all that is tested of \
+                 them"
             );
         }
         let fixture = NetworkFixture { device: "ens4".to_owned(), vlans };
@@ -91,7 +100,10 @@ fn what_ip_makes_is_seen_as_it_is() {
         ip("route add default via 10.0.0.254");
         ip("route add 10.9.0.0/16 via 10.0.0.253 metric 7 table 99");
         let (links, routes) = wait(async {
-            (LinuxNetwork::new().links().await.unwrap(), LinuxNetwork::new().routes().await.unwrap())
+            (
+                LinuxNetwork::new().links().await.unwrap(),
+                LinuxNetwork::new().routes().await.unwrap(),
+            )
         });
         let (port, bridge) = (&links["ens4"], &links["br7"]);
         assert_eq!(
@@ -106,7 +118,10 @@ fn what_ip_makes_is_seen_as_it_is() {
         }
         let shown: Vec<String> = routes.iter().map(ToString::to_string).collect();
         assert!(shown.contains(&"default via 10.0.0.254 on br7".to_owned()), "{shown:?}");
-        assert!(!shown.iter().any(|route| route.contains("10.9.0.0")), "of another table: {shown:?}");
+        assert!(
+            !shown.iter().any(|route| route.contains("10.9.0.0")),
+            "of another table: {shown:?}"
+        );
     });
     test.join().unwrap();
 }
@@ -166,14 +181,18 @@ fn an_announcement_is_sent_twice_in_both_forms_and_leaves_through_the_port() {
         ip("link set far4 up");
         ip("link set ens4 up");
         let listener =
-            socket(AddressFamily::Packet, SockType::Raw, SockFlag::empty(), SockProtocol::EthAll).unwrap();
+            socket(AddressFamily::Packet, SockType::Raw, SockFlag::empty(), SockProtocol::EthAll)
+                .unwrap();
         setsockopt(&listener, sockopt::ReceiveTimeout, &TimeVal::new(20, 0)).unwrap();
-        wait(async { LinuxNetwork::new().announce("ens4", "10.99.0.250".parse().unwrap()).await.unwrap() });
+        wait(async {
+            LinuxNetwork::new().announce("ens4", "10.99.0.250".parse().unwrap()).await.unwrap()
+        });
         let mut operations = Vec::new();
         let mut buffer = [0; 2048];
         // Each frame is seen where it leaves and where it arrives.
         while operations.len() < 8 {
-            let length = recv(listener.as_raw_fd(), &mut buffer, MsgFlags::empty()).expect("a frame in time");
+            let length = recv(listener.as_raw_fd(), &mut buffer, MsgFlags::empty())
+                .expect("a frame in time");
             let frame = &buffer[..length];
             if frame[12..14] == [8, 6] && frame[6..12] == [2, 0, 0, 0, 0, 0x42] {
                 assert_eq!(frame[28..32], [10, 99, 0, 250]);
@@ -196,8 +215,8 @@ fn eventually(what: &str, is_so: impl Fn() -> bool) {
     panic!("it did not come true in 30 s: {what}");
 }
 
-/// A node whose filter is loaded, in a namespace of its own, and a machine with several addresses in another, on one
-/// cable: what the other one can begin, and what it cannot.
+/// A node whose filter is loaded, in a namespace of its own, and a machine with several addresses
+/// in another, on one cable: what the other one can begin, and what it cannot.
 #[test]
 fn the_filter_keeps_strangers_off_the_ports_between_nodes_and_off_nothing_else() {
     let (tell, hear) = mpsc::channel();
@@ -221,7 +240,10 @@ fn the_filter_keeps_strangers_off_the_ports_between_nodes_and_off_nothing_else()
         assert!(reaches("10.0.1.2", "10.0.1.1:49160"), "and the migration's port");
         assert!(reaches("2001:db8::7", "[2001:db8::1]:2181"), "whom the configuration names, too");
         for port in [2181, 6801, 16509, 49160] {
-            assert!(!reaches("10.0.1.66", &format!("10.0.1.1:{port}")), "a stranger reaches {port}");
+            assert!(
+                !reaches("10.0.1.66", &format!("10.0.1.1:{port}")),
+                "a stranger reaches {port}"
+            );
         }
         assert!(!reaches("2001:db8::66", "[2001:db8::1]:2181"), "a stranger reaches it over IPv6");
         assert!(reaches("10.0.1.66", "10.0.1.1:7370"), "the API's port, which is in Ceph's range");
@@ -249,7 +271,8 @@ fn the_filter_keeps_strangers_off_the_ports_between_nodes_and_off_nothing_else()
         nft("add table inet theirs");
         let nodes = ["10.0.1.1/32", "10.0.1.2/32"].map(|net| net.parse().unwrap());
         let allowed = ["2001:db8::7/128"].map(|net| net.parse().unwrap());
-        let filter = HostFilter::new(nodes.into(), allowed.into(), [2181]).unwrap().leaving_open(7370);
+        let filter =
+            HostFilter::new(nodes.into(), allowed.into(), [2181]).unwrap().leaving_open(7370);
         wait(network.set_filter(Some(&filter.ruleset()))).unwrap();
         assert!(connects("10.0.1.1", "10.0.1.1:2181") && connects("127.0.0.1", "127.0.0.1:2181"));
         hear.recv().unwrap();
@@ -257,7 +280,10 @@ fn the_filter_keeps_strangers_off_the_ports_between_nodes_and_off_nothing_else()
         hear.recv().unwrap();
         udp.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
         udp.recv(&mut [0; 8]).expect("datagrams are not looked at");
-        assert!(connects_from("10.0.1.1:49170", "10.0.1.66:80"), "the answers to this node come in");
+        assert!(
+            connects_from("10.0.1.1:49170", "10.0.1.66:80"),
+            "the answers to this node come in"
+        );
         checked.send(()).unwrap();
         wait(network.set_filter(None)).unwrap();
         assert_eq!(wait(network.filter()).unwrap(), None);
@@ -269,8 +295,10 @@ fn the_filter_keeps_strangers_off_the_ports_between_nodes_and_off_nothing_else()
 }
 
 fn nft(command: &str) {
-    let status =
-        Command::new("nft").args(command.split_whitespace()).status().expect("nftables is installed");
+    let status = Command::new("nft")
+        .args(command.split_whitespace())
+        .status()
+        .expect("nftables is installed");
     assert!(status.success(), "`nft {command}` fails");
 }
 
@@ -284,8 +312,11 @@ fn connects_from(from: &str, to: &str) -> bool {
     let (from, to): (std::net::SocketAddr, std::net::SocketAddr) =
         (from.parse().unwrap(), to.parse().unwrap());
     wait(async {
-        let socket =
-            if from.is_ipv4() { tokio::net::TcpSocket::new_v4() } else { tokio::net::TcpSocket::new_v6() };
+        let socket = if from.is_ipv4() {
+            tokio::net::TcpSocket::new_v4()
+        } else {
+            tokio::net::TcpSocket::new_v6()
+        };
         let socket = socket.unwrap();
         socket.set_reuseaddr(true).unwrap();
         socket.bind(from).unwrap();

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// Looks that are further apart were no looking: who was frozen, or starved of processor time, did not
-/// listen.
+/// Looks that are further apart were no looking: who was frozen, or starved of processor time, did
+/// not listen.
 pub const LONGEST_GAP: Duration = Duration::from_secs(3);
 
 /// Counts the time between looks, by the observer's own monotonic clock (I8).
@@ -15,7 +15,8 @@ pub struct Attention {
 impl Attention {
     /// The time since the last look, if that was not longer ago than [`LONGEST_GAP`]; else nothing.
     pub fn look(&mut self, now: Duration) -> Duration {
-        let passed = self.last_look.replace(now).map_or(Duration::ZERO, |last| now.saturating_sub(last));
+        let passed =
+            self.last_look.replace(now).map_or(Duration::ZERO, |last| now.saturating_sub(last));
         if passed <= LONGEST_GAP { passed } else { Duration::ZERO }
     }
 

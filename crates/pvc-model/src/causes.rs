@@ -1,6 +1,7 @@
 //! Errors in one line.
 
-/// An error and its causes in one line, for a place that shows nothing else of it: a log, a fault, a job's result.
+/// An error and its causes in one line, for a place that shows nothing else of it: a log, a fault,
+/// a job's result.
 pub fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

@@ -31,7 +31,8 @@ pub struct ClusterRecord {
     pub storage_health: Arc<str>,
 }
 
-/// Everything recorded, at one moment. Cheap to clone: the records are shared, and so are the maps of them.
+/// Everything recorded, at one moment. Cheap to clone: the records are shared, and so are the maps
+/// of them.
 #[derive(Debug, Clone, Default)]
 pub struct Cluster {
     /// Grows with every change that this process has seen; what events and ETags count by.
@@ -58,7 +59,11 @@ impl Cluster {
 
     /// The VM with this name, or with this UUID in any case, with or without dashes.
     pub fn vm(&self, name_or_uuid: &str) -> Option<&Arc<VmRecord>> {
-        let uuid = self.vm_names.get(name_or_uuid).copied().or_else(|| Uuid::try_parse(name_or_uuid).ok())?;
+        let uuid = self
+            .vm_names
+            .get(name_or_uuid)
+            .copied()
+            .or_else(|| Uuid::try_parse(name_or_uuid).ok())?;
         self.vms.get(&uuid)
     }
 

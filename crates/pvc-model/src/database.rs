@@ -13,10 +13,11 @@ use std::time::Duration;
 pub struct Member {
     /// Its copy takes writes.
     pub leads: bool,
-    /// As the manager calls it; `None` if the cluster of the database does not know the member, or the manager not
-    /// the cluster.
+    /// As the manager calls it; `None` if the cluster of the database does not know the member, or
+    /// the manager not the cluster.
     pub state: Option<String>,
-    /// When the manager last heard of ZooKeeper, since the epoch by this machine's clock, if it says so.
+    /// When the manager last heard of ZooKeeper, since the epoch by this machine's clock, if it
+    /// says so.
     pub heard: Option<Duration>,
 }
 
@@ -32,11 +33,14 @@ pub struct Trouble {
 const UNHEARD: Duration = Duration::from_secs(90);
 
 impl Member {
-    /// What is wrong with it at `wall`, since the epoch. One that leads is never started again: it may be the only one
-    /// that is well. Neither is one that is still being made, which would begin anew, or that somebody has stopped.
+    /// What is wrong with it at `wall`, since the epoch. One that leads is never started again: it
+    /// may be the only one that is well. Neither is one that is still being made, which would begin
+    /// anew, or that somebody has stopped.
     pub fn trouble(&self, wall: Duration) -> Option<Trouble> {
         let restart = !self.leads;
-        if let Some(silence) = self.heard.map(|heard| wall.saturating_sub(heard)).filter(|s| *s > UNHEARD) {
+        if let Some(silence) =
+            self.heard.map(|heard| wall.saturating_sub(heard)).filter(|s| *s > UNHEARD)
+        {
             let why = format!("its Patroni has not heard of ZooKeeper for {} s", silence.as_secs());
             return Some(Trouble { why, restart });
         }
@@ -46,7 +50,8 @@ impl Member {
                 Some(Trouble { why: format!("its state is `{state}`"), restart })
             }
             Some(state) => Some(Trouble { why: format!("its state is `{state}`"), restart: false }),
-            // One that has heard of ZooKeeper lately makes the database's cluster just now, or waits until another has.
+            // One that has heard of ZooKeeper lately makes the database's cluster just now, or
+            // waits until another has.
             None => {
                 let restart = restart && self.heard.is_none();
                 Some(Trouble { why: "the database's cluster does not know it".to_owned(), restart })
@@ -126,21 +131,25 @@ mod tests {
     }
 
     #[test]
-    fn a_member_that_does_not_stream_or_hears_nothing_is_in_trouble_and_a_leader_is_not_restarted() {
-        let restart = |member: &Member, wall| member.trouble(seconds(wall)).map(|trouble| trouble.restart);
+    fn a_member_that_does_not_stream_or_hears_nothing_is_in_trouble_and_a_leader_is_not_restarted()
+    {
+        let restart =
+            |member: &Member, wall| member.trouble(seconds(wall)).map(|trouble| trouble.restart);
         for (member, wall, expected) in [
             (member(false, "streaming"), 1010, None),
             (member(false, "running"), 1010, None),
             (member(true, "running"), 1010, None),
             (Member { heard: None, ..member(false, "running") }, 9000, None),
             (member(false, "running"), 900, None),
-            // Its manager lost its session and loops; what it says of the cluster is what it last knew.
+            // Its manager lost its session and loops; what it says of the cluster is what it last
+            // knew.
             (member(false, "running"), 1100, Some(true)),
             (member(true, "running"), 1100, Some(false)),
             (member(false, "start failed"), 1010, Some(true)),
             (member(true, "start failed"), 1010, Some(false)),
             (member(false, "creating replica"), 1010, Some(false)),
-            // As in a cluster that is being made, which took more than two minutes on a busy machine.
+            // As in a cluster that is being made, which took more than two minutes on a busy
+            // machine.
             (Member { state: None, ..member(false, "") }, 1010, Some(false)),
             (Member { state: None, ..member(false, "") }, 1100, Some(true)),
             (Member { state: None, heard: None, ..member(false, "") }, 1010, Some(true)),

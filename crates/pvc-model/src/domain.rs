@@ -1,4 +1,5 @@
-//! What a VM's domain XML says, in the words that PVC needs. Reading and editing it: crate `pvc-domain`.
+//! What a VM's domain XML says, in the words that PVC needs. Reading and editing it: crate
+//! `pvc-domain`.
 
 use crate::Uuid;
 use crate::storage::VolumeId;
@@ -54,7 +55,8 @@ pub struct Nic {
 }
 
 impl Nic {
-    /// The function of a card (SR-IOV VF) that it takes for itself; empty if the XML does not name it.
+    /// The function of a card (SR-IOV VF) that it takes for itself; empty if the XML does not name
+    /// it.
     pub fn function(&self) -> Option<&str> {
         match &self.kind {
             NicKind::Direct(function) | NicKind::Hostdev(function) => Some(function),
@@ -62,7 +64,8 @@ impl Nic {
         }
     }
 
-    /// The bridge of a network between the nodes that it is plugged into. The upstream network is for guests as well.
+    /// The bridge of a network between the nodes that it is plugged into. The upstream network is
+    /// for guests as well.
     pub fn core_bridge(&self) -> Option<&str> {
         match &self.kind {
             NicKind::Bridge(bridge) if CORE_BRIDGES.contains(&bridge.as_str()) => Some(bridge),

@@ -8,13 +8,15 @@ pub const VM_NOT_RESTARTED: &str = "VM_NOT_RESTARTED";
 /// The kind of the fault of a node whose hypervisor does not answer.
 pub const HYPERVISOR_UNREACHABLE: &str = "HYPERVISOR_UNREACHABLE";
 
-/// How often that fault is written again while it lasts: soon enough to tell one that is over from one
-/// that goes on.
+/// How often that fault is written again while it lasts: soon enough to tell one that is over from
+/// one that goes on.
 pub const HYPERVISOR_REFRESH: Duration = Duration::from_secs(60);
 
-/// An identifier of a fault: upper-case words joined by `_`. What cannot be part of a key is replaced.
+/// An identifier of a fault: upper-case words joined by `_`. What cannot be part of a key is
+/// replaced.
 pub fn fault_id(kind: &str, name: &str) -> String {
-    let replaced = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '-' | '.') { c } else { '_' };
+    let replaced =
+        |c: char| if c.is_ascii_alphanumeric() || matches!(c, '-' | '.') { c } else { '_' };
     format!("{kind}_{}", name.chars().map(replaced).collect::<String>().to_ascii_uppercase())
 }
 

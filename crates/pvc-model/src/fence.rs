@@ -6,15 +6,15 @@
 //!                         └── a new stamp, or another state: it lives, nothing more is done ◀──────┘
 //! ```
 //!
-//! The state that everybody sees is the node's record; what one fencer knows beside it is a [`Mind`]
-//! that another can begin anew with at any moment. So a fence whose fencer dies is finished by whoever
-//! gets the lock next (I6).
+//! The state that everybody sees is the node's record; what one fencer knows beside it is a
+//! [`Mind`] that another can begin anew with at any moment. So a fence whose fencer dies is
+//! finished by whoever gets the lock next (I6).
 //!
 //! Invariants:
-//! - Nobody is suspected by a clock that is not the observer's own, nor for a time in which the observer
-//!   did not listen (I8).
-//! - Nothing is recovered without a proof of death (I3): a BMC that says the power is off, twice or after
-//!   it was told to cut it.
+//! - Nobody is suspected by a clock that is not the observer's own, nor for a time in which the
+//!   observer did not listen (I8).
+//! - Nothing is recovered without a proof of death (I3): a BMC that says the power is off, twice or
+//!   after it was told to cut it.
 
 mod cuts;
 mod rescue;
@@ -29,14 +29,16 @@ use crate::node::{DaemonState, DomainState, NodeRecord, NodeRole};
 use crate::vm::backoff::Backoff;
 
 pub use cuts::Cuts;
-pub use rescue::{Rescue, Way, is_awaited, is_lock_of_the_dead, rescues, rescues_while, weighed_rescues};
+pub use rescue::{
+    Rescue, Way, is_awaited, is_lock_of_the_dead, rescues, rescues_while, weighed_rescues,
+};
 pub use sightings::Sightings;
 
 /// Chances of a suspected node to show that it lives before its power is cut, one interval each.
 pub const SAVING_THROWS: u32 = 6;
 
-/// So many recoveries wait for nodes that may take VMs in a moment: about as long as the saving throws of one
-/// that is only suspected last.
+/// So many recoveries wait for nodes that may take VMs in a moment: about as long as the saving
+/// throws of one that is only suspected last.
 const PATIENT_RECOVERIES: u32 = 5;
 
 /// So often one coordinator tries to cut a node off before it lets another one try.
@@ -45,9 +47,9 @@ const ATTEMPTS: u32 = 4;
 /// How soon a BMC that says the power is off is asked again.
 const CONFIRM_AFTER: Duration = Duration::from_millis(500);
 
-/// A node that lives and has lost the store writes its next stamp at the latest so long after another one has found it
-/// again: it notices in two thirds of a session's 10 s, asks a dead server for a third of one, and tries again
-/// every second.
+/// A node that lives and has lost the store writes its next stamp at the latest so long after
+/// another one has found it again: it notices in two thirds of a session's 10 s, asks a dead server
+/// for a third of one, and tries again every second.
 const COMES_BACK: Duration = Duration::from_secs(15);
 
 /// How patient fencers are, and what they may do.
@@ -66,8 +68,8 @@ impl Rules {
         Rules { keepalive_interval, fence_intervals: 0, recover_after_success: false }
     }
 
-    /// How much of a suspicious silence may lie before a fencer's present connection to the store: all but what a node
-    /// that lives may need to come back itself.
+    /// How much of a suspicious silence may lie before a fencer's present connection to the store:
+    /// all but what a node that lives may need to come back itself.
     fn carried(&self) -> Duration {
         self.suspicious().unwrap_or_default().saturating_sub(COMES_BACK)
     }
@@ -100,8 +102,8 @@ pub enum Step {
     CutPower { stamp: i32 },
     /// Record that it is dead, and how that is known.
     Prove { stamp: i32, proof: Proof, recover: bool },
-    /// Give its VMs to other nodes; with patience, those that only a node could take which starts, takes back its
-    /// own VMs or is suspected wait for it.
+    /// Give its VMs to other nodes; with patience, those that only a node could take which starts,
+    /// takes back its own VMs or is suspected wait for it.
     Recover { patient: bool },
     /// Its power has been off; switch it on again.
     PowerOn,
@@ -202,15 +204,18 @@ impl Mind {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
     pub steps: Vec<(NodeName, Step)>,
-    /// Nodes that need this fencer's attention, also those that only wait for their time. As long as
-    /// there are any, the fence lock is held.
+    /// Nodes that need this fencer's attention, also those that only wait for their time. As long
+    /// as there are any, the fence lock is held.
     pub concerns: Vec<NodeName>,
 }
 
-/// Forgets what no longer holds: a node that has stamped since, or has another state, is no concern.
+/// Forgets what no longer holds: a node that has stamped since, or has another state, is no
+/// concern.
 pub fn observe(view: &View<'_>, minds: &mut BTreeMap<NodeName, Mind>) {
     minds.retain(|name, mind| {
-        let Some(node) = view.cluster.nodes.get(name).filter(|_| !mind.busy) else { return mind.busy };
+        let Some(node) = view.cluster.nodes.get(name).filter(|_| !mind.busy) else {
+            return mind.busy;
+        };
         if mind.taken_up.is_some_and(|(stamp, _)| stamp != node.keepalives) {
             mind.has_stamped();
         }
@@ -247,8 +252,9 @@ pub fn plan(view: &View<'_>, minds: &BTreeMap<NodeName, Mind>) -> Plan {
     plan
 }
 
-/// Whether the fence lock should go to another coordinator: this one could not cut a node off, time and again, and
-/// another one may reach its BMC. What has begun in maintenance nobody else would take up.
+/// Whether the fence lock should go to another coordinator: this one could not cut a node off, time
+/// and again, and another one may reach its BMC. What has begun in maintenance nobody else would
+/// take up.
 pub fn gives_way(view: &View<'_>, minds: &BTreeMap<NodeName, Mind>) -> bool {
     let is_other = |node: &NodeRecord| {
         node.name != *view.me
@@ -272,7 +278,8 @@ fn is_concern(view: &View<'_>, node: &NodeRecord, mind: Option<&Mind>) -> bool {
     }
     let is_silent = view.sightings.silent(&node.name) >= suspicious;
     match node.daemon_state {
-        // It started again in the moment in which its power was cut: nobody else knows that it is off.
+        // It started again in the moment in which its power was cut: nobody else knows that it is
+        // off.
         DaemonState::Init if mind.is_some_and(|mind| mind.may_be_off) => true,
         DaemonState::Init | DaemonState::Run => node.owes_stamps() && is_silent,
         DaemonState::Dead => is_silent,
@@ -287,17 +294,19 @@ fn is_being_recovered(node: &NodeRecord) -> bool {
 
 /// Whether a fencer of ours cut the node's power and nobody has switched it on since.
 pub fn wants_power(node: &NodeRecord) -> bool {
-    node.present_fence().is_some_and(|fence| fence.proven_at.is_some() && fence.power == PowerAfter::Due)
+    node.present_fence()
+        .is_some_and(|fence| fence.proven_at.is_some() && fence.power == PowerAfter::Due)
 }
 
-/// What has become of the power of a node that was fenced; `None` if it lives, and no fencer has said that it switched it
-/// on: somebody did, or its BMC never confirmed it, or it was never off.
+/// What has become of the power of a node that was fenced; `None` if it lives, and no fencer has
+/// said that it switched it on: somebody did, or its BMC never confirmed it, or it was never off.
 pub fn power_after(node: &NodeRecord) -> Option<PowerAfter> {
     let power = node.fence.as_ref()?.power;
     (power != PowerAfter::Due || wants_power(node)).then_some(power)
 }
 
-/// Whether locks of a dead node are being freed somewhere: a lock that is in the way may be gone in a moment.
+/// Whether locks of a dead node are being freed somewhere: a lock that is in the way may be gone in
+/// a moment.
 pub fn is_recovering(cluster: &Cluster) -> bool {
     cluster.nodes.values().any(|node| is_being_recovered(node))
 }
@@ -308,7 +317,8 @@ fn decide(view: &View<'_>, node: &NodeRecord, mind: &Mind) -> Option<Step> {
         DaemonState::Init if mind.may_be_off => due(&mind.switching_on).then_some(Step::PowerOn),
         DaemonState::Init | DaemonState::Run => Some(Step::Suspect { stamp: node.keepalives }),
         DaemonState::Dead => prove(view, node, mind),
-        // A recovery that does not work out may need what stands still in the dead machine: its disks.
+        // A recovery that does not work out may need what stands still in the dead machine: its
+        // disks.
         DaemonState::Fenced
             if wants_power(node)
                 && due(&mind.switching_on)
@@ -339,7 +349,8 @@ fn prove(view: &View<'_>, node: &NodeRecord, mind: &Mind) -> Option<Step> {
     let throws = rules.keepalive_interval * SAVING_THROWS;
     let thrown = silent >= silent_then + throws;
     if mind.found_off > 0 || !thrown {
-        return (view.now >= mind.ask_at && !node.ipmi_hostname.is_empty()).then_some(Step::AskPower);
+        return (view.now >= mind.ask_at && !node.ipmi_hostname.is_empty())
+            .then_some(Step::AskPower);
     }
     mind.attempts.wait_until(view.now).is_none().then_some(Step::CutPower { stamp })
 }
@@ -348,7 +359,8 @@ fn prove(view: &View<'_>, node: &NodeRecord, mind: &Mind) -> Option<Step> {
 /// seconds since the epoch by the fencer's wall clock, and for people only.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FenceNote {
-    /// The last stamp of the node before it fell silent: a later one begins another life, with fences of its own.
+    /// The last stamp of the node before it fell silent: a later one begins another life, with
+    /// fences of its own.
     pub stamp: Option<i32>,
     /// The node that fenced, or tries to.
     pub by: String,

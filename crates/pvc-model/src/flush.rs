@@ -1,7 +1,8 @@
 //! Emptying a node of VMs, and taking them back.
 //!
-//! Both are decided from the present records every time, so either can be turned into the other at any
-//! moment: what is on its way is called back by giving it its old node again, wherever it is by then.
+//! Both are decided from the present records every time, so either can be turned into the other at
+//! any moment: what is on its way is called back by giving it its old node again, wherever it is by
+//! then.
 
 use std::collections::BTreeSet;
 
@@ -25,15 +26,16 @@ pub enum Fate {
     Blocked(String),
 }
 
-/// What becomes of every VM of `node`, in order, if all of them went at once; `promises` is kept up.
-/// Those in `failed` could not be moved a moment ago.
+/// What becomes of every VM of `node`, in order, if all of them went at once; `promises` is kept
+/// up. Those in `failed` could not be moved a moment ago.
 pub fn fates(
     cluster: &Cluster,
     node: &NodeName,
     failed: &BTreeSet<Uuid>,
     promises: &mut Promises,
 ) -> Vec<(Uuid, Fate)> {
-    let decide = |vm: &std::sync::Arc<VmRecord>| Some((vm.uuid, fate(cluster, node, vm, failed, promises)?));
+    let decide =
+        |vm: &std::sync::Arc<VmRecord>| Some((vm.uuid, fate(cluster, node, vm, failed, promises)?));
     cluster.vms.values().filter_map(decide).collect()
 }
 
@@ -50,7 +52,8 @@ fn fate(
     }
     let own = cluster.nodes.get(node);
     match vm.state {
-        // Off at this moment: it is moved when it runs, which a start that is under way soon sees to.
+        // Off at this moment: it is moved when it runs, which a start that is under way soon sees
+        // to.
         VmState::Start if !runs && own.is_some_and(|own| own.working_on.contains(&vm.uuid)) => {
             return Some(Fate::UnderWay);
         }
@@ -72,13 +75,16 @@ fn fate(
             promises.add(&target, &need);
             Some(Fate::Move(target))
         }
-        Err(no) if no.is_starting() => Some(Fate::Blocked(format!("it waits for a node that starts: {no}"))),
+        Err(no) if no.is_starting() => {
+            Some(Fate::Blocked(format!("it waits for a node that starts: {no}")))
+        }
         Err(no) => Some(Fate::ShutDown(no)),
     }
 }
 
 fn failure(vm: &VmRecord) -> String {
-    let note = vm.moving.as_ref().filter(|note| note.phase == MovePhase::Failed && !note.why.is_empty());
+    let note =
+        vm.moving.as_ref().filter(|note| note.phase == MovePhase::Failed && !note.why.is_empty());
     match note {
         Some(note) => format!("it could not be moved to node `{}`: {}", note.to, note.why),
         None => "it could not be moved".to_owned(),
@@ -132,8 +138,11 @@ pub fn flush(
             Fate::Blocked(why) => left.blocked.push((uuid, why)),
             Fate::UnderWay => left.waiting.push(uuid),
             _ if slots == 0 => left.waiting.push(uuid),
-            // What the others are promised may be more than they take: looked at again when they are there.
-            Fate::ShutDown(no) if others_move && is_only_crowded(cluster, &no) => left.waiting.push(uuid),
+            // What the others are promised may be more than they take: looked at again when they
+            // are there.
+            Fate::ShutDown(no) if others_move && is_only_crowded(cluster, &no) => {
+                left.waiting.push(uuid)
+            }
             Fate::ShutDown(_) => {
                 slots -= 1;
                 left.shut_down.push(uuid);
@@ -190,9 +199,14 @@ impl Unflush {
     }
 }
 
-/// What `node` takes back when it becomes ready, with at most `at_once` VMs on their way together. Those in
-/// `tried` were moved back already, and are not once more.
-pub fn unflush(cluster: &Cluster, node: &NodeName, tried: &BTreeSet<Uuid>, at_once: usize) -> Unflush {
+/// What `node` takes back when it becomes ready, with at most `at_once` VMs on their way together.
+/// Those in `tried` were moved back already, and are not once more.
+pub fn unflush(
+    cluster: &Cluster,
+    node: &NodeName,
+    tried: &BTreeSet<Uuid>,
+    at_once: usize,
+) -> Unflush {
     let mut back = Unflush::default();
     let Some(own) = cluster.nodes.get(node) else { return back };
     let comes = |vm: &&std::sync::Arc<VmRecord>| is_moving(&vm.state) && vm.is_assigned_to(node);
@@ -220,8 +234,8 @@ pub fn unflush(cluster: &Cluster, node: &NodeName, tried: &BTreeSet<Uuid>, at_on
     back
 }
 
-/// How much of the node's memory is promised to VMs that are on their way to it, and to those that are started
-/// on it now: these belong there, what comes from elsewhere may stay.
+/// How much of the node's memory is promised to VMs that are on their way to it, and to those that
+/// are started on it now: these belong there, what comes from elsewhere may stay.
 fn promised_mib(cluster: &Cluster, own: &NodeRecord) -> u64 {
     let mut promises = Promises::under_way(cluster);
     for vm in cluster.vms.values().filter(|vm| !own.running.contains(&vm.uuid)) {
@@ -314,8 +328,8 @@ impl Wait {
     }
 }
 
-/// What `node` waits for to be flushed or ready, whichever it is asked for, in order. Judged by the records
-/// alone: whatever its daemon is.
+/// What `node` waits for to be flushed or ready, whichever it is asked for, in order. Judged by the
+/// records alone: whatever its daemon is.
 pub fn waits(cluster: &Cluster, node: &NodeName) -> Vec<Wait> {
     match cluster.nodes.get(node).map(|own| &own.domain_state) {
         Some(DomainState::Flush) => waits_to_empty(cluster, node),
@@ -325,7 +339,8 @@ pub fn waits(cluster: &Cluster, node: &NodeName) -> Vec<Wait> {
 }
 
 fn waits_to_empty(cluster: &Cluster, node: &NodeName) -> Vec<Wait> {
-    let could_not_go = |vm: &&std::sync::Arc<VmRecord>| failed_move(vm).is_some_and(|(from, _)| from == node);
+    let could_not_go =
+        |vm: &&std::sync::Arc<VmRecord>| failed_move(vm).is_some_and(|(from, _)| from == node);
     let failed = cluster.vms.values().filter(could_not_go).map(|vm| vm.uuid).collect();
     let fates = fates(cluster, node, &failed, &mut Promises::under_way(cluster));
     let wait = |(uuid, fate): (Uuid, Fate)| {
@@ -336,7 +351,9 @@ fn waits_to_empty(cluster: &Cluster, node: &NodeName) -> Vec<Wait> {
                 WaitKind::Moves,
                 format!("it is to be moved to node `{to}`, and waits for its turn"),
             ),
-            Fate::ShutDown(no) => Wait::of(vm, WaitKind::ShutsDown, format!("it is to be shut down: {no}")),
+            Fate::ShutDown(no) => {
+                Wait::of(vm, WaitKind::ShutsDown, format!("it is to be shut down: {no}"))
+            }
             Fate::Blocked(why) => Wait::of(vm, WaitKind::Blocked, why),
             Fate::UnderWay => under_way(cluster, node, vm),
         }
@@ -352,9 +369,11 @@ fn failed_move(vm: &VmRecord) -> Option<(&NodeName, &NodeName)> {
 
 fn under_way(cluster: &Cluster, node: &NodeName, vm: &VmRecord) -> Wait {
     match vm.state {
-        VmState::Migrate | VmState::MigrateLive if vm.is_assigned_to(node) => {
-            Wait::of(vm, WaitKind::Busy, "it is on its way to this node, and is moved on when it has arrived")
-        }
+        VmState::Migrate | VmState::MigrateLive if vm.is_assigned_to(node) => Wait::of(
+            vm,
+            WaitKind::Busy,
+            "it is on its way to this node, and is moved on when it has arrived",
+        ),
         VmState::Migrate | VmState::MigrateLive => on_its_way(vm),
         VmState::Restart => Wait::of(vm, WaitKind::Busy, "it is being restarted"),
         VmState::Stop => Wait::of(vm, WaitKind::ShutsDown, "it is being stopped"),
@@ -372,7 +391,10 @@ fn under_way(cluster: &Cluster, node: &NodeName, vm: &VmRecord) -> Wait {
 
 fn on_its_way(vm: &VmRecord) -> Wait {
     let to = vm.node.as_ref().map_or_else(String::new, |node| format!(" to node `{node}`"));
-    let note = vm.moving.as_ref().filter(|note| Some(&note.to) == vm.node.as_ref() && !note.phase.is_over());
+    let note = vm
+        .moving
+        .as_ref()
+        .filter(|note| Some(&note.to) == vm.node.as_ref() && !note.phase.is_over());
     let how = match note.map(|note| note.phase) {
         Some(MovePhase::Waiting) => ", which gets ready for it",
         Some(MovePhase::ShuttingDown) => ": it is shut down here and started there",
@@ -388,9 +410,11 @@ fn on_its_way(vm: &VmRecord) -> Wait {
 
 fn waits_to_fill(cluster: &Cluster, node: &NodeName) -> Vec<Wait> {
     let back = unflush(cluster, node, &BTreeSet::new(), usize::MAX);
-    let place =
-        |vm: &VmRecord| vm.node.as_ref().map_or_else(String::new, |node| format!(" on node `{node}`"));
-    let mut waits: Vec<Wait> = back.waiting.iter().map(|uuid| on_its_way(&cluster.vms[uuid])).collect();
+    let place = |vm: &VmRecord| {
+        vm.node.as_ref().map_or_else(String::new, |node| format!(" on node `{node}`"))
+    };
+    let mut waits: Vec<Wait> =
+        back.waiting.iter().map(|uuid| on_its_way(&cluster.vms[uuid])).collect();
     for wanted in &back.now {
         match wanted {
             TakeBack::Start(uuid) => {
@@ -399,10 +423,16 @@ fn waits_to_fill(cluster: &Cluster, node: &NodeName) -> Vec<Wait> {
             TakeBack::Move(uuid) => {
                 let vm = &cluster.vms[uuid];
                 waits.push(match failed_move(vm) {
-                    Some((_, to)) if to == node => {
-                        Wait::of(vm, WaitKind::Stays, format!("it stays{}: {}", place(vm), failure(vm)))
-                    }
-                    _ => Wait::of(vm, WaitKind::Moves, "it is to be moved back, and waits for its turn"),
+                    Some((_, to)) if to == node => Wait::of(
+                        vm,
+                        WaitKind::Stays,
+                        format!("it stays{}: {}", place(vm), failure(vm)),
+                    ),
+                    _ => Wait::of(
+                        vm,
+                        WaitKind::Moves,
+                        "it is to be moved back, and waits for its turn",
+                    ),
                 });
             }
             TakeBack::Unmark(_) | TakeBack::Assign(_) => {}
@@ -431,8 +461,11 @@ mod tests {
         let mut cluster = Cluster::default();
         for name in ["hv1", "hv2"] {
             let mut node = records::node(name);
-            node.figures =
-                NodeFigures { memory_total_mib: 4000, memory_free_mib: 1000, ..NodeFigures::default() };
+            node.figures = NodeFigures {
+                memory_total_mib: 4000,
+                memory_free_mib: 1000,
+                ..NodeFigures::default()
+            };
             if name == "hv1" {
                 node.domain_state = state.clone();
                 node.running.push(vm.uuid);
@@ -506,14 +539,20 @@ mod tests {
     #[test]
     fn each_vm_that_keeps_a_node_from_being_flushed_has_its_reason() {
         use WaitKind::{Blocked, Busy, Moves, ShutsDown};
-        let failed = MoveNote { why: "host CPU differs".to_owned(), ..note("hv2", MovePhase::Failed) };
+        let failed =
+            MoveNote { why: "host CPU differs".to_owned(), ..note("hv2", MovePhase::Failed) };
         let second = MoveNote {
             attempt: 2,
             why: "the copying did not begin within 60 s".to_owned(),
             ..note("hv2", MovePhase::Copying)
         };
         for (vm, kind, why, percent) in [
-            (here(VmState::Start), Moves, "it is to be moved to node `hv2`, and waits for its turn", None),
+            (
+                here(VmState::Start),
+                Moves,
+                "it is to be moved to node `hv2`, and waits for its turn",
+                None,
+            ),
             (here(VmState::Shutdown), ShutsDown, "it is being shut down", None),
             (here(VmState::Restart), Busy, "it is being restarted", None),
             (here(VmState::Stop), ShutsDown, "it is being stopped", None),
@@ -539,7 +578,8 @@ mod tests {
             (
                 moving("hv2", Some(second)),
                 Moves,
-                "it is being moved to node `hv2` (attempt 2; the one before failed: the copying did not begin within 60 s)",
+                "it is being moved to node `hv2` (attempt 2; the one before failed: the copying \
+                 did not begin within 60 s)",
                 Some(25),
             ),
             (
@@ -592,7 +632,8 @@ mod tests {
             waits_for(&cluster),
             (
                 WaitKind::Blocked,
-                "it waits for a node that starts: no node can take the VM: `hv1` is where the VM is now; \
+                "it waits for a node that starts: no node can take the VM: `hv1` is where the VM \
+                 is now; \
                  `hv2` is in daemon state `init`, not `run`"
                     .to_owned(),
                 None
@@ -607,9 +648,15 @@ mod tests {
             last_node: Some(NodeName::new("hv1")),
             ..records::vm(1, VmState::Start, Some("hv2"))
         };
-        let failed = MoveNote { why: "host CPU differs".to_owned(), ..note("hv1", MovePhase::Failed) };
+        let failed =
+            MoveNote { why: "host CPU differs".to_owned(), ..note("hv1", MovePhase::Failed) };
         for (vm, kind, why, percent) in [
-            (VmRecord { autostart: true, ..here(VmState::Stop) }, Busy, "it is to be started", None),
+            (
+                VmRecord { autostart: true, ..here(VmState::Stop) },
+                Busy,
+                "it is to be started",
+                None,
+            ),
             (away(), Moves, "it is to be moved back, and waits for its turn", None),
             (
                 moving("hv1", Some(note("hv1", MovePhase::Copying))),
@@ -633,7 +680,8 @@ mod tests {
             node.running.clear();
             node.figures.memory_free_mib = 100;
         });
-        let why = "it stays on node `hv2`: node `hv1` has 100 MiB of memory free, and the VM needs 512 MiB";
+        let why = "it stays on node `hv2`: node `hv1` has 100 MiB of memory free, and the VM needs \
+                   512 MiB";
         assert_eq!(waits_for(&cluster), (Stays, why.to_owned(), None));
     }
 

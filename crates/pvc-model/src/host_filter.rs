@@ -1,8 +1,10 @@
-//! The packet filter of a node: who may begin a connection with the services that the nodes have for each other.
+//! The packet filter of a node: who may begin a connection with the services that the nodes have
+//! for each other.
 //!
-//! These services trust whoever reaches them. So a connection to one of their ports is begun by a node, by this
-//! machine itself, or by somebody whom the configuration names; a guest or a stranger is dropped. Nothing else is
-//! decided here: other ports, other protocols, what is forwarded, and the tables of others stay as they are.
+//! These services trust whoever reaches them. So a connection to one of their ports is begun by a
+//! node, by this machine itself, or by somebody whom the configuration names; a guest or a stranger
+//! is dropped. Nothing else is decided here: other ports, other protocols, what is forwarded, and
+//! the tables of others stay as they are.
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Write as _};
@@ -16,7 +18,8 @@ pub const TABLE: &str = "pvc-hosts";
 /// Who may reach which ports of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostFilter {
-    /// The addresses of the nodes, floating ones too. Without one there is no filter: it would cut off every node.
+    /// The addresses of the nodes, floating ones too. Without one there is no filter: it would cut
+    /// off every node.
     pub nodes: BTreeSet<IpNet>,
     /// Whom the configuration lets in besides.
     pub allowed: BTreeSet<IpNet>,
@@ -45,7 +48,8 @@ const FIXED: [Ports; 8] = [
     Ports::of(16514..=16514), // libvirt with TLS
 ];
 
-/// QEMU's own stream of a migration: `migration_port_min` and `_max` of libvirt's qemu.conf, as it comes.
+/// QEMU's own stream of a migration: `migration_port_min` and `_max` of libvirt's qemu.conf, as it
+/// comes.
 const MIGRATION: Ports = Ports::of(49152..=49215);
 
 impl Ports {
@@ -66,8 +70,8 @@ impl fmt::Display for Ports {
 }
 
 impl HostFilter {
-    /// The filter for nodes at these addresses. `moved` are the ports of services that the configuration names:
-    /// ZooKeeper's, PostgreSQL's. `None` if no node has an address.
+    /// The filter for nodes at these addresses. `moved` are the ports of services that the
+    /// configuration names: ZooKeeper's, PostgreSQL's. `None` if no node has an address.
     pub fn new(
         nodes: BTreeSet<IpNet>,
         allowed: BTreeSet<IpNet>,
@@ -83,10 +87,12 @@ impl HostFilter {
         self
     }
 
-    /// What `nft -f` makes of nothing, or of any table of this name, in one step: no packet meets half of it.
+    /// What `nft -f` makes of nothing, or of any table of this name, in one step: no packet meets
+    /// half of it.
     ///
-    /// Connections are judged by the packet that begins them (SYN without ACK). Those that stand already go on, answers
-    /// to what this node asks from a port of these ranges come in, and Ceph's traffic needs no connection tracking.
+    /// Connections are judged by the packet that begins them (SYN without ACK). Those that stand
+    /// already go on, answers to what this node asks from a port of these ranges come in, and
+    /// Ceph's traffic needs no connection tracking.
     pub fn ruleset(&self) -> String {
         let sources = || self.nodes.iter().chain(&self.allowed);
         let v4 = elements(sources().filter(|net| matches!(net, IpNet::V4(_))));
@@ -153,16 +159,22 @@ mod tests {
         let nodes = nets(&["10.0.1.1/32", "10.0.1.2/32"]);
         let allowed = nets(&["192.0.2.7/24", "2001:db8::/48"]);
         let text = HostFilter::new(nodes, allowed, [2181, 5432]).unwrap().ruleset();
-        assert!(
-            text.starts_with(
-                "add table inet pvc-hosts\ndelete table inet pvc-hosts\ntable inet pvc-hosts {\n"
-            )
-        );
+        assert!(text.starts_with(
+            "add table inet pvc-hosts\ndelete table inet pvc-hosts\ntable inet pvc-hosts {\n"
+        ));
         assert!(text.contains("elements = { 10.0.1.1/32, 10.0.1.2/32, 192.0.2.0/24 }"), "{text}");
         assert!(text.contains("elements = { 2001:db8::/48 }"), "{text}");
-        for port in
-            ["2181,", "2888,", "3888,", "3300,", "6800-7568,", "8008,", "5432,", "16514,", "49152-49215"]
-        {
+        for port in [
+            "2181,",
+            "2888,",
+            "3888,",
+            "3300,",
+            "6800-7568,",
+            "8008,",
+            "5432,",
+            "16514,",
+            "49152-49215",
+        ] {
             assert!(text.contains(port), "{port}: {text}");
         }
         assert_eq!(text.matches("drop").count(), 1, "nothing else is dropped: {text}");

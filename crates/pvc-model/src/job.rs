@@ -63,8 +63,8 @@ pub struct JobSpec {
     pub node: NodeName,
     /// What the listing shows as `run_on`: `primary`, or the node's name.
     pub run_on: String,
-    /// The VM it is about, whatever that is called by the time the job is done. The argument `domain` is
-    /// the name it had, for people.
+    /// The VM it is about, whatever that is called by the time the job is done. The argument
+    /// `domain` is the name it had, for people.
     pub vm: Option<Uuid>,
     /// The arguments by name. Values whose name ends in `_key` are secrets.
     pub args: Vec<(String, String)>,

@@ -15,7 +15,8 @@ pub struct Link {
     pub name: String,
     pub kind: LinkKind,
     pub mtu: u32,
-    /// Switched on by the administrator; whether a cable is plugged in is [`carrier`](Link::carrier).
+    /// Switched on by the administrator; whether a cable is plugged in is
+    /// [`carrier`](Link::carrier).
     pub up: bool,
     pub carrier: bool,
     /// The link that this one is a port of: a bridge, a bond.
@@ -95,7 +96,11 @@ pub const LINK_NAME_BYTES: usize = 15;
 /// Whether the kernel takes `name` for a link.
 pub fn is_link_name(name: &str) -> bool {
     let odd = |c: char| c == '/' || c == ':' || c.is_whitespace() || c.is_control();
-    !name.is_empty() && name.len() <= LINK_NAME_BYTES && name != "." && name != ".." && !name.contains(odd)
+    !name.is_empty()
+        && name.len() <= LINK_NAME_BYTES
+        && name != "."
+        && name != ".."
+        && !name.contains(odd)
 }
 
 #[cfg(test)]

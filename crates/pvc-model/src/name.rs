@@ -6,7 +6,9 @@ use std::sync::Arc;
 /// Why a text cannot be a name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadName {
-    #[error("volume `{name}` is named without its pool: `POOL/{name}` is wanted, such as `vms/{name}`")]
+    #[error(
+        "volume `{name}` is named without its pool: `POOL/{name}` is wanted, such as `vms/{name}`"
+    )]
     NoPool { name: String },
     #[error("a {what} name cannot be empty")]
     Empty { what: &'static str },
@@ -46,7 +48,8 @@ pub fn check_name(what: &'static str, name: &str, limit: usize) -> Result<(), Ba
     Ok(())
 }
 
-/// The short host name of a node. Taken as it stands in a record: the record may be older than our rules.
+/// The short host name of a node. Taken as it stands in a record: the record may be older than our
+/// rules.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeName(Arc<str>);
 
@@ -106,7 +109,8 @@ mod tests {
         let refused = |text: &str| crate::storage::VolumeId::parse(text).unwrap_err().to_string();
         assert_eq!(
             refused("web1_sda"),
-            "volume `web1_sda` is named without its pool: `POOL/web1_sda` is wanted, such as `vms/web1_sda`"
+            "volume `web1_sda` is named without its pool: `POOL/web1_sda` is wanted, such as \
+             `vms/web1_sda`"
         );
         assert_eq!(refused("vms/"), "a volume name cannot be empty");
         assert_eq!(refused("/web1_sda"), "a pool name cannot be empty");
@@ -126,7 +130,8 @@ mod tests {
         let message = check_name("VM", "a\u{7}b", 63).unwrap_err().to_string();
         assert_eq!(
             message,
-            "VM name `a\u{fffd}b` contains the control character U+0007; letters, digits, `.`, `-` and `_` are allowed"
+            "VM name `a\u{fffd}b` contains the control character U+0007; letters, digits, `.`, `-` \
+             and `_` are allowed"
         );
         let long = check_name("VM", &"\u{1b}[31m".repeat(100), 63).unwrap_err().to_string();
         assert!(!long.contains('\u{1b}'), "{long:?}");

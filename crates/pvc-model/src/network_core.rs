@@ -1,4 +1,5 @@
-//! The networks between the nodes, as a node is to have them: devices, bridges, addresses, the way out.
+//! The networks between the nodes, as a node is to have them: devices, bridges, addresses, the way
+//! out.
 //!
 //! ```text
 //!  what the configuration says ─┐
@@ -6,8 +7,8 @@
 //!  what the machine has ────────┘
 //! ```
 //!
-//! What stands already is adopted, what is missing is made, and what belongs to somebody else is left alone
-//! and reported. The plan for a machine on which every step was taken is empty.
+//! What stands already is adopted, what is missing is made, and what belongs to somebody else is
+//! left alone and reported. The plan for a machine on which every step was taken is empty.
 
 mod plan;
 
@@ -78,8 +79,8 @@ impl CoreNetworks {
         }
     }
 
-    /// The network whose bridge carries `net`: the first one on the same device. Networks that share a
-    /// device share a bridge, because a device can be a port of one bridge only.
+    /// The network whose bridge carries `net`: the first one on the same device. Networks that
+    /// share a device share a bridge, because a device can be a port of one bridge only.
     pub fn carrier(&self, net: CoreNet) -> CoreNet {
         let device = &self.get(net).device;
         CoreNet::ALL.into_iter().find(|other| self.get(*other).device == *device).unwrap_or(net)
@@ -117,9 +118,9 @@ pub enum NetworkStep {
 }
 
 impl NetworkStep {
-    /// Whether this step must not be taken while `undone`, an earlier one of the same plan, is not done:
-    /// it would move an address or the way out to a bridge that cannot carry them. Steps for other bridges
-    /// go on: an address that stays on the port of a bridge makes the machine deaf.
+    /// Whether this step must not be taken while `undone`, an earlier one of the same plan, is not
+    /// done: it would move an address or the way out to a bridge that cannot carry them. Steps for
+    /// other bridges go on: an address that stays on the port of a bridge makes the machine deaf.
     pub fn waits_for(&self, undone: &NetworkStep, networks: &CoreNetworks) -> bool {
         match undone {
             NetworkStep::CreateBridge { link } => self.moves_to(link, networks),
@@ -127,7 +128,8 @@ impl NetworkStep {
                 self.moves_to(networks.bridge_on(link).unwrap_or(link), networks)
             }
             NetworkStep::SetMaster { link, master } => {
-                let is_on_it = matches!(self, NetworkStep::RemoveAddress { link: own, .. } if own == link);
+                let is_on_it =
+                    matches!(self, NetworkStep::RemoveAddress { link: own, .. } if own == link);
                 is_on_it || self.moves_to(master, networks)
             }
             NetworkStep::AddAddress { link, address } => match self {
@@ -161,12 +163,18 @@ impl NetworkStep {
 impl fmt::Display for NetworkStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            NetworkStep::CreateVlan { link, lower, id } => write!(f, "make `{link}`, VLAN {id} on `{lower}`"),
+            NetworkStep::CreateVlan { link, lower, id } => {
+                write!(f, "make `{link}`, VLAN {id} on `{lower}`")
+            }
             NetworkStep::CreateBridge { link } => write!(f, "make the bridge `{link}`"),
             NetworkStep::SetMtu { link, mtu } => write!(f, "set the MTU of `{link}` to {mtu}"),
             NetworkStep::SwitchOn { link } => write!(f, "switch `{link}` on"),
-            NetworkStep::SetMaster { link, master } => write!(f, "make `{link}` a port of `{master}`"),
-            NetworkStep::AddAddress { link, address } => write!(f, "give `{link}` the address {address}"),
+            NetworkStep::SetMaster { link, master } => {
+                write!(f, "make `{link}` a port of `{master}`")
+            }
+            NetworkStep::AddAddress { link, address } => {
+                write!(f, "give `{link}` the address {address}")
+            }
             NetworkStep::RemoveAddress { link, address } => {
                 write!(f, "take the address {address} off `{link}`")
             }
@@ -203,13 +211,15 @@ impl fmt::Display for NetworkFinding {
             NetworkFinding::DeviceIsBridge { net, device } => {
                 write!(
                     f,
-                    "the device `{device}` of the {net} network is a bridge, which cannot be a port of another"
+                    "the device `{device}` of the {net} network is a bridge, which cannot be a \
+                     port of another"
                 )
             }
             NetworkFinding::Taken { net, device, master } => {
                 write!(
                     f,
-                    "the device `{device}` of the {net} network is a port of `{master}`, which is not PVC's"
+                    "the device `{device}` of the {net} network is a port of `{master}`, which is \
+                     not PVC's"
                 )
             }
             NetworkFinding::NoBridge { link, kind } => {
@@ -218,11 +228,15 @@ impl fmt::Display for NetworkFinding {
             NetworkFinding::AddressElsewhere { address, link, bridge } => {
                 write!(
                     f,
-                    "this node's address {address} stands on `{link}`, too, and belongs on `{bridge}` alone"
+                    "this node's address {address} stands on `{link}`, too, and belongs on \
+                     `{bridge}` alone"
                 )
             }
             NetworkFinding::OtherWayOut { found, gateway } => {
-                write!(f, "the default route is `{found}` and not by the configured gateway {gateway}")
+                write!(
+                    f,
+                    "the default route is `{found}` and not by the configured gateway {gateway}"
+                )
             }
         }
     }
@@ -244,17 +258,23 @@ impl NetworkFinding {
     pub fn hint(&self) -> String {
         match self {
             NetworkFinding::NoDevice { net, .. } => format!(
-                "check `cluster.networks.{net}.device` against `ip link`; it is taken up as soon as it appears"
+                "check `cluster.networks.{net}.device` against `ip link`; it is taken up as soon \
+                 as it appears"
             ),
             NetworkFinding::DeviceIsBridge { net, .. } => format!(
-                "name the network card, bond or VLAN below it in `cluster.networks.{net}.device`, and remove the bridge"
+                "name the network card, bond or VLAN below it in `cluster.networks.{net}.device`, \
+                 and remove the bridge"
             ),
             NetworkFinding::Taken { device, master, .. } => format!(
-                "take it off (`ip link set {device} nomaster`) and out of what sets up `{master}` at boot"
+                "take it off (`ip link set {device} nomaster`) and out of what sets up `{master}` \
+                 at boot"
             ),
             NetworkFinding::NoBridge { link, .. } => format!("remove or rename the link `{link}`"),
             NetworkFinding::AddressElsewhere { address, link, .. } => {
-                format!("remove it (`ip address del {address} dev {link}`) and from what sets it up at boot")
+                format!(
+                    "remove it (`ip address del {address} dev {link}`) and from what sets it up at \
+                     boot"
+                )
             }
             NetworkFinding::OtherWayOut { .. } => {
                 "remove it from what sets it up at boot, or give it a metric above 0".to_owned()

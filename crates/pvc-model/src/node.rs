@@ -52,7 +52,8 @@ word! {
 }
 
 word! {
-    /// The node daemon's own state. Whether it can be suspected of being dead says [`NodeRecord::owes_stamps`].
+    /// The node daemon's own state. Whether it can be suspected of being dead says
+    /// [`NodeRecord::owes_stamps`].
     DaemonState {
         Init = "init",
         Run = "run",
@@ -147,7 +148,8 @@ pub struct NodeRecord {
     pub daemon_state: DaemonState,
     pub coordinator_state: CoordinatorState,
     pub domain_state: DomainState,
-    /// Seconds since the epoch by that node's wall clock. Its value means nothing here; that it changes does.
+    /// Seconds since the epoch by that node's wall clock. Its value means nothing here; that it
+    /// changes does.
     pub keepalive: i64,
     /// Counts the writes of `keepalive`: one write is one sign of life, whatever it says.
     pub keepalives: i32,
@@ -181,8 +183,8 @@ pub struct NodeRecord {
 }
 
 impl NodeRecord {
-    /// Whether a daemon of ours started last on this node. Our note stays where it is when a node is moved
-    /// back to an older daemon, which writes another version.
+    /// Whether a daemon of ours started last on this node. Our note stays where it is when a node
+    /// is moved back to an older daemon, which writes another version.
     pub fn runs_our_daemon(&self) -> bool {
         self.daemon.as_ref().is_some_and(|note| note.version == self.pvc_version)
     }
@@ -202,10 +204,11 @@ impl NodeRecord {
         self.runs_our_daemon() && self.daemon.as_ref().is_some_and(|note| note.takes_held_guests)
     }
 
-    /// Whether its daemon writes stamps in its present state: if none comes for long, it may be dead. An older peer that
-    /// starts writes none.
+    /// Whether its daemon writes stamps in its present state: if none comes for long, it may be
+    /// dead. An older peer that starts writes none.
     pub fn owes_stamps(&self) -> bool {
-        let stamps_while_starting = || self.daemon.as_ref().is_some_and(|note| note.stamps_while_starting);
+        let stamps_while_starting =
+            || self.daemon.as_ref().is_some_and(|note| note.stamps_while_starting);
         match self.daemon_state {
             DaemonState::Run => true,
             DaemonState::Init => self.runs_our_daemon() && stamps_while_starting(),

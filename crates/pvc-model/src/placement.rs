@@ -49,7 +49,8 @@ struct Promise {
 }
 
 impl Promises {
-    /// What VMs were promised that belong to a node and do not run there yet. Their figures say nothing of it.
+    /// What VMs were promised that belong to a node and do not run there yet. Their figures say
+    /// nothing of it.
     pub fn under_way(cluster: &Cluster) -> Self {
         Promises::under_way_but(cluster, |_| false)
     }
@@ -62,7 +63,8 @@ impl Promises {
                 vm.state,
                 VmState::Start | VmState::Restart | VmState::Migrate | VmState::MigrateLive
             );
-            if let Some(node) = vm.node.as_ref().and_then(|node| cluster.nodes.get(node)).filter(|_| comes)
+            if let Some(node) =
+                vm.node.as_ref().and_then(|node| cluster.nodes.get(node)).filter(|_| comes)
                 && !node.running.contains(&vm.uuid)
             {
                 promises.reserve(&node.name, &Need::of(vm));
@@ -108,8 +110,8 @@ impl Promises {
 fn sender(vm: &VmRecord) -> Option<&NodeName> {
     use MovePhase::{Copying, ShuttingDown, Waiting};
     let note = vm.moving.as_ref().filter(|note| is_moving(&vm.state) && note.is_for(vm))?;
-    let has_it =
-        matches!(note.phase, Waiting | Copying | ShuttingDown) && vm.node.as_ref() != Some(&note.from);
+    let has_it = matches!(note.phase, Waiting | Copying | ShuttingDown)
+        && vm.node.as_ref() != Some(&note.from);
     has_it.then_some(&note.from)
 }
 
@@ -151,7 +153,11 @@ impl fmt::Display for Unfit {
             Unfit::NoGuests => write!(f, "runs no guests: its hypervisor is switched off"),
             Unfit::Domain(state) => write!(f, "is in domain state `{state}`, not `ready`"),
             Unfit::TooLittleMemory { total_mib, needed_mib } => {
-                write!(f, "has {total_mib} MiB of memory in all, and the VM's {needed_mib} MiB must be less")
+                write!(
+                    f,
+                    "has {total_mib} MiB of memory in all, and the VM's {needed_mib} MiB must be \
+                     less"
+                )
             }
             Unfit::TooFewCpus { cpus, most, needed } => {
                 let rule = if most + HOST_CPUS == *cpus {
@@ -161,7 +167,8 @@ impl fmt::Display for Unfit {
                 };
                 write!(
                     f,
-                    "has {cpus} CPUs, of which a VM may have {most} ({rule}), and this one has {needed} vCPUs"
+                    "has {cpus} CPUs, of which a VM may have {most} ({rule}), and this one has \
+                     {needed} vCPUs"
                 )
             }
             Unfit::NotEnoughFree { free_mib, needed_mib } => {
@@ -175,9 +182,9 @@ impl Unfit {
     /// What to do about a VM that can never run there; `None` if the VM's size is not the reason.
     pub fn size_hint(&self) -> Option<String> {
         match self {
-            Unfit::TooLittleMemory { total_mib, .. } => {
-                Some(format!("give the VM less than {total_mib} MiB of memory, or choose a larger node"))
-            }
+            Unfit::TooLittleMemory { total_mib, .. } => Some(format!(
+                "give the VM less than {total_mib} MiB of memory, or choose a larger node"
+            )),
             Unfit::TooFewCpus { most, .. } => {
                 let unit = if *most == 1 { "vCPU" } else { "vCPUs" };
                 Some(format!("give the VM at most {most} {unit}, or choose a node with more CPUs"))
@@ -194,7 +201,8 @@ pub struct NoPlace {
 }
 
 impl NoPlace {
-    /// Whether a node may take the VM as soon as its daemon has started, or has taken back its own VMs.
+    /// Whether a node may take the VM as soon as its daemon has started, or has taken back its own
+    /// VMs.
     pub fn is_starting(&self) -> bool {
         let starts = |unfit: &Unfit| {
             matches!(unfit, Unfit::Daemon(DaemonState::Init) | Unfit::Domain(DomainState::Unflush))
@@ -260,12 +268,17 @@ impl Weighed {
 }
 
 /// Weighs every node as a place for the VM by `selector`.
-pub fn weigh(cluster: &Cluster, selector: &Selector, need: &Need<'_>, promises: &Promises) -> Weighed {
+pub fn weigh(
+    cluster: &Cluster,
+    selector: &Selector,
+    need: &Need<'_>,
+    promises: &Promises,
+) -> Weighed {
     let mut best: Option<(f64, &NodeName)> = None;
     let mut nodes = BTreeMap::new();
     for (name, node) in &cluster.nodes {
-        let weighed =
-            check_node(node, need, promises).map(|()| merit(cluster, node, selector, promises.of(name)));
+        let weighed = check_node(node, need, promises)
+            .map(|()| merit(cluster, node, selector, promises.of(name)));
         if let Ok(merit) = weighed
             && best.is_none_or(|(most, _)| merit > most)
         {
@@ -291,14 +304,23 @@ pub fn check_node(node: &NodeRecord, need: &Need<'_>, promises: &Promises) -> Re
     check_in(&[DomainState::Ready], node, need, promises)
 }
 
-/// As [`check_node`], for an operator who insists on this node although it was flushed, as to try it before it takes
-/// VMs again.
-pub fn check_insisted(node: &NodeRecord, need: &Need<'_>, promises: &Promises) -> Result<(), Unfit> {
+/// As [`check_node`], for an operator who insists on this node although it was flushed, as to try
+/// it before it takes VMs again.
+pub fn check_insisted(
+    node: &NodeRecord,
+    need: &Need<'_>,
+    promises: &Promises,
+) -> Result<(), Unfit> {
     check_in(&[DomainState::Ready, DomainState::Flushed], node, need, promises)
 }
 
-/// As [`check_node`], for a VM that is on its way to this node: one that takes its VMs back waits for it.
-pub fn check_destination(node: &NodeRecord, need: &Need<'_>, promises: &Promises) -> Result<(), Unfit> {
+/// As [`check_node`], for a VM that is on its way to this node: one that takes its VMs back waits
+/// for it.
+pub fn check_destination(
+    node: &NodeRecord,
+    need: &Need<'_>,
+    promises: &Promises,
+) -> Result<(), Unfit> {
     check_in(&[DomainState::Ready, DomainState::Unflush], node, need, promises)
 }
 
@@ -331,8 +353,8 @@ pub fn check_limit(node: &NodeName, limit: &[NodeName]) -> Result<(), Unfit> {
     if limit.is_empty() || limit.contains(node) { Ok(()) } else { Err(Unfit::NotInLimit) }
 }
 
-/// Whether there is as much memory free on the node at present. One that has not said anything yet is given the benefit
-/// of the doubt.
+/// Whether there is as much memory free on the node at present. One that has not said anything yet
+/// is given the benefit of the doubt.
 pub fn check_room(node: &NodeRecord, memory_mib: u64, promises: &Promises) -> Result<(), Unfit> {
     let free_mib = node.figures.memory_free_mib.saturating_sub(promises.of(&node.name).memory_mib);
     match node.figures.memory_total_mib > 0 && memory_mib > free_mib {
@@ -341,8 +363,8 @@ pub fn check_room(node: &NodeRecord, memory_mib: u64, promises: &Promises) -> Re
     }
 }
 
-/// Whether a VM of this size can ever run on this node, however empty. What the node has not said yet
-/// refuses nothing.
+/// Whether a VM of this size can ever run on this node, however empty. What the node has not said
+/// yet refuses nothing.
 pub fn check_size(node: &NodeRecord, memory_mib: u64, vcpus: u32) -> Result<(), Unfit> {
     let total_mib = node.figures.memory_total_mib;
     if total_mib > 0 && memory_mib >= total_mib {
@@ -358,8 +380,8 @@ pub fn check_size(node: &NodeRecord, memory_mib: u64, vcpus: u32) -> Result<(), 
 /// How many CPUs stay with the host.
 const HOST_CPUS: u32 = 3;
 
-/// The largest VM that a host with `cpus` CPUs takes: some stay with the host, but of a small one no
-/// more than half.
+/// The largest VM that a host with `cpus` CPUs takes: some stay with the host, but of a small one
+/// no more than half.
 fn most_vcpus(cpus: u32) -> u32 {
     cpus.saturating_sub(HOST_CPUS).max(cpus.div_ceil(2))
 }
@@ -381,12 +403,14 @@ fn merit(cluster: &Cluster, node: &NodeRecord, selector: &Selector, promise: Pro
             let here = |vm: &&std::sync::Arc<VmRecord>| vm.is_assigned_to(&node.name);
             -(cluster.vms.values().filter(here).count() as f64) - promise.vms as f64
         }
-        Selector::Mem | Selector::Unknown(_) => figures.memory_free_mib as f64 - promise.memory_mib as f64,
+        Selector::Mem | Selector::Unknown(_) => {
+            figures.memory_free_mib as f64 - promise.memory_mib as f64
+        }
     }
 }
 
-/// The selector to use: the VM's own, else the cluster's, else free memory. Older records say `none`
-/// for "not given".
+/// The selector to use: the VM's own, else the cluster's, else free memory. Older records say
+/// `none` for "not given".
 pub fn selector_for(vm: Option<&Selector>, cluster: &Cluster) -> Selector {
     let known = |selector: &&Selector| !matches!(selector, Selector::Unknown(_));
     let chosen = vm.filter(known).or(cluster.config.selector.as_ref().filter(known));
@@ -452,7 +476,8 @@ mod tests {
 
     #[test]
     fn the_fewest_vms_are_counted_by_the_records() {
-        let mut cluster = cluster(["hv1", "hv2", "hv3"].map(|name| node(name, 30_000, 0, 0, 0.0)).to_vec());
+        let mut cluster =
+            cluster(["hv1", "hv2", "hv3"].map(|name| node(name, 30_000, 0, 0, 0.0)).to_vec());
         for (number, node) in [(1, "hv1"), (2, "hv1"), (3, "hv2"), (4, "hv3"), (5, "hv3")] {
             on(&mut cluster, number, node);
         }
@@ -486,7 +511,10 @@ mod tests {
             (Unfit::Daemon(DaemonState::Stop), "is in daemon state `stop`, not `run`"),
             (Unfit::Daemon(DaemonState::from_record("odd")), "is in daemon state `odd`, not `run`"),
             (Unfit::Domain(DomainState::Flush), "is in domain state `flush`, not `ready`"),
-            (Unfit::Domain(DomainState::from_record("odd")), "is in domain state `odd`, not `ready`"),
+            (
+                Unfit::Domain(DomainState::from_record("odd")),
+                "is in domain state `odd`, not `ready`",
+            ),
             (
                 Unfit::TooLittleMemory { total_mib: 1000, needed_mib: 1000 },
                 "has 1000 MiB of memory in all, and the VM's 1000 MiB must be less",
@@ -506,7 +534,8 @@ mod tests {
 
     #[test]
     fn a_choice_is_explained_in_the_words_of_its_selector() {
-        let cluster = cluster(vec![node("hv1", 30_000, 40_000, 9, 1.25), node("hv2", 100, 0, 9, 2.0)]);
+        let cluster =
+            cluster(vec![node("hv1", 30_000, 40_000, 9, 1.25), node("hv2", 100, 0, 9, 2.0)]);
         let need = Need { memory_mib: 1024, vcpus: 1, runs: true, ..Need::default() };
         for (selector, seen) in [
             (Selector::Mem, "30000 MiB of memory free"),
@@ -518,14 +547,18 @@ mod tests {
             let weighed = weigh(&cluster, &selector, &need, &Promises::default());
             let merit = weighed.nodes["hv1"].clone().unwrap();
             assert_eq!(weighed.seen(merit), seen);
-            assert_eq!(weighed.nodes["hv2"], Err(Unfit::NotEnoughFree { free_mib: 100, needed_mib: 1024 }));
+            assert_eq!(
+                weighed.nodes["hv2"],
+                Err(Unfit::NotEnoughFree { free_mib: 100, needed_mib: 1024 })
+            );
             assert_eq!(weighed.best, Some(NodeName::new("hv1")));
         }
     }
 
     #[test]
     fn of_over_provisioned_nodes_the_least_is_chosen() {
-        let cluster = cluster(vec![node("hv1", 10, 100_000, 0, 0.0), node("hv2", 10, 90_000, 0, 0.0)]);
+        let cluster =
+            cluster(vec![node("hv1", 10, 100_000, 0, 0.0), node("hv2", 10, 90_000, 0, 0.0)]);
         assert_eq!(placed(&cluster, Selector::Memprov, &Need::default()), "hv2");
     }
 
@@ -540,11 +573,19 @@ mod tests {
         idle.daemon = Some(DaemonNote { runs_guests: false, ..DaemonNote::default() });
         let cluster = cluster(vec![node("hv1", 64_000, 0, 0, 0.0), flushed, dead, full, idle]);
         let here = NodeName::new("hv1");
-        let need = Need { memory_mib: 4096, vcpus: 2, leaving: Some(&here), runs: true, ..Need::default() };
+        let need = Need {
+            memory_mib: 4096,
+            vcpus: 2,
+            leaving: Some(&here),
+            runs: true,
+            ..Need::default()
+        };
         assert_eq!(
             placed(&cluster, Selector::Mem, &need),
-            "no node can take the VM: `hv1` is where the VM is now; `hv2` is in domain state `flushed`, not `ready`; \
-             `hv3` is in daemon state `dead`, not `run`; `hv4` has 100 MiB of memory free, and the VM needs 4096 MiB; \
+            "no node can take the VM: `hv1` is where the VM is now; `hv2` is in domain state \
+             `flushed`, not `ready`; \
+             `hv3` is in daemon state `dead`, not `run`; `hv4` has 100 MiB of memory free, and the \
+             VM needs 4096 MiB; \
              `hv5` runs no guests: its hypervisor is switched off"
         );
         assert_eq!(placed(&Cluster::default(), Selector::Mem, &need), "there are no nodes");
@@ -558,7 +599,10 @@ mod tests {
             check_size(&big, 64_000, 1),
             Err(Unfit::TooLittleMemory { total_mib: 64_000, needed_mib: 64_000 })
         );
-        assert_eq!(check_size(&big, 1, 14), Err(Unfit::TooFewCpus { cpus: 16, most: 13, needed: 14 }));
+        assert_eq!(
+            check_size(&big, 1, 14),
+            Err(Unfit::TooFewCpus { cpus: 16, most: 13, needed: 14 })
+        );
         for (cpus, most) in [(1, 1), (2, 1), (4, 2), (6, 3), (8, 5), (32, 29)] {
             assert_eq!(most_vcpus(cpus), most, "{cpus}");
         }
@@ -572,7 +616,8 @@ mod tests {
         );
         assert_eq!(
             refused(3, 4),
-            "has 3 CPUs, of which a VM may have 2 (half of them, rounded up), and this one has 4 vCPUs"
+            "has 3 CPUs, of which a VM may have 2 (half of them, rounded up), and this one has 4 \
+             vCPUs"
         );
         let silent = NodeRecord { cpus: 0, figures: NodeFigures::default(), ..big };
         assert_eq!(check_size(&silent, 64_000, 100), Ok(()));
@@ -589,15 +634,14 @@ mod tests {
     }
 
     fn nodes() -> impl Strategy<Value = Vec<NodeRecord>> {
-        let node = (0..64_000_u64, 0..100_000_u64, 0..50_u64, 0.0..20.0_f64, any::<bool>()).prop_map(
-            |(free, provisioned, vcpus, load, ready)| {
+        let node = (0..64_000_u64, 0..100_000_u64, 0..50_u64, 0.0..20.0_f64, any::<bool>())
+            .prop_map(|(free, provisioned, vcpus, load, ready)| {
                 let mut node = node("x", free, provisioned, vcpus, load);
                 if !ready {
                     node.domain_state = DomainState::Flush;
                 }
                 node
-            },
-        );
+            });
         proptest::collection::vec(node, 0..6).prop_map(|mut nodes| {
             for (index, node) in nodes.iter_mut().enumerate() {
                 node.name = NodeName::new(format!("hv{index}"));

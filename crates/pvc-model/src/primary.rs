@@ -1,8 +1,9 @@
 //! Who is the primary coordinator.
 //!
-//! The key in the store names who should be; each node makes that true of itself. Between two living
-//! coordinators the role goes over in lock step: see [`handover`]. At most one of them has the floating
-//! addresses (I12), so whoever cannot know whether it still has the role lets go of them.
+//! The key in the store names who should be; each node makes that true of itself. Between two
+//! living coordinators the role goes over in lock step: see [`handover`]. At most one of them has
+//! the floating addresses (I12), so whoever cannot know whether it still has the role lets go of
+//! them.
 
 pub mod handover;
 mod peers;
@@ -60,11 +61,11 @@ pub enum Vacancy {
     Gone(NodeName),
     /// It names a coordinator whose daemon is starting.
     Starting(NodeName),
-    /// It names an older daemon that runs and does nothing about it, while nobody has the role: that one acts on what
-    /// it hears once, and may not have heard.
+    /// It names an older daemon that runs and does nothing about it, while nobody has the role:
+    /// that one acts on what it hears once, and may not have heard.
     Idle(NodeName),
-    /// It names a coordinator that is leaving, is suspected of being dead, or says of itself what nobody here
-    /// understands: that one, or who fences it, says when the role is free.
+    /// It names a coordinator that is leaving, is suspected of being dead, or says of itself what
+    /// nobody here understands: that one, or who fences it, says when the role is free.
     Undecided(NodeName),
 }
 
@@ -77,7 +78,8 @@ const IDLE: u32 = 3;
 /// Why the key names nobody who could have the role; `None` if it names a coordinator that runs.
 pub fn vacancy(cluster: &Cluster, peers: &Peers) -> Option<Vacancy> {
     let Some(name) = cluster.config.primary.as_ref() else { return Some(Vacancy::Asked) };
-    let Some(node) = cluster.nodes.get(name).filter(|node| node.role == NodeRole::Coordinator) else {
+    let Some(node) = cluster.nodes.get(name).filter(|node| node.role == NodeRole::Coordinator)
+    else {
         return Some(Vacancy::Stranger(name.clone()));
     };
     match node.daemon_state {
@@ -150,14 +152,21 @@ fn other_is_named(record: &NodeRecord, own: &Own<'_>) -> PrimaryStep {
     }
 }
 
-fn nobody_is_named(cluster: &Cluster, record: &NodeRecord, own: &Own<'_>, why: &Vacancy) -> PrimaryStep {
+fn nobody_is_named(
+    cluster: &Cluster,
+    record: &NodeRecord,
+    own: &Own<'_>,
+    why: &Vacancy,
+) -> PrimaryStep {
     let runs = record.daemon_state == DaemonState::Run;
     if record.coordinator_state == CoordinatorState::Primary && !taken_for_dead(record) {
         let in_vain = own.vacant_for >= own.patience && !is_taken_over(cluster, own.peers);
         return if runs && in_vain { PrimaryStep::Reclaim } else { PrimaryStep::Nothing };
     }
     match settle(record, own, CoordinatorState::Secondary) {
-        PrimaryStep::Nothing if runs && own.vacant_for >= wait_before_contending(cluster, own, why) => {
+        PrimaryStep::Nothing
+            if runs && own.vacant_for >= wait_before_contending(cluster, own, why) =>
+        {
             PrimaryStep::Contend
         }
         settled => settled,
@@ -166,7 +175,8 @@ fn nobody_is_named(cluster: &Cluster, record: &NodeRecord, own: &Own<'_>, why: &
 
 /// How long a vacancy must last before a node that does not have the role contends for it.
 fn wait_before_contending(cluster: &Cluster, own: &Own<'_>, why: &Vacancy) -> Duration {
-    let alone = !cluster.nodes.values().any(|node| node.name != *own.name && lives(node, own.peers));
+    let alone =
+        !cluster.nodes.values().any(|node| node.name != *own.name && lives(node, own.peers));
     match why {
         Vacancy::Asked => Duration::ZERO,
         Vacancy::Stranger(_) if alone => Duration::ZERO,
@@ -202,8 +212,9 @@ fn lives(node: &NodeRecord, peers: &Peers) -> bool {
     node.role == NodeRole::Coordinator && serves && !peers.is_absent(node)
 }
 
-/// Whether a starting daemon of ours has, takes or gives away the role by now. With its first word it says that it has
-/// nothing; and it may not say `run` for long, when its hypervisor does not answer.
+/// Whether a starting daemon of ours has, takes or gives away the role by now. With its first word
+/// it says that it has nothing; and it may not say `run` for long, when its hypervisor does not
+/// answer.
 fn has_its_part(node: &NodeRecord) -> bool {
     use CoordinatorState::{Primary, Relinquish, Takeover};
     node.runs_our_daemon() && matches!(node.coordinator_state, Primary | Relinquish | Takeover)
@@ -226,14 +237,18 @@ pub enum Holder<'a> {
     Unclear(&'a NodeName),
 }
 
-/// The other coordinator that has the role. One that died while it let go still says so until its silence has lasted
-/// long enough, beside the one that has the role since: then it is waited until only one is left.
+/// The other coordinator that has the role. One that died while it let go still says so until its
+/// silence has lasted long enough, beside the one that has the role since: then it is waited until
+/// only one is left.
 pub fn holder<'a>(cluster: &'a Cluster, me: &NodeName, peers: &Peers) -> Holder<'a> {
     use CoordinatorState::{Primary, Relinquish};
     let holds = |node: &&NodeRecord| {
-        node.name != *me && lives(node, peers) && matches!(node.coordinator_state, Primary | Relinquish)
+        node.name != *me
+            && lives(node, peers)
+            && matches!(node.coordinator_state, Primary | Relinquish)
     };
-    let holders: Vec<&NodeRecord> = cluster.nodes.values().map(|node| &**node).filter(holds).collect();
+    let holders: Vec<&NodeRecord> =
+        cluster.nodes.values().map(|node| &**node).filter(holds).collect();
     match holders[..] {
         [] => Holder::Nobody,
         [one] => Holder::One(&one.name),
@@ -244,8 +259,8 @@ pub fn holder<'a>(cluster: &'a Cluster, me: &NodeName, peers: &Peers) -> Holder<
     }
 }
 
-/// How long a primary may go on without word from the store: the store may give its session up after
-/// that long, and the role to somebody else.
+/// How long a primary may go on without word from the store: the store may give its session up
+/// after that long, and the role to somebody else.
 ///
 /// `unheard_for` counts from the moment at which the last request that was answered was *sent*.
 pub fn must_let_go(unheard_for: Duration, session_timeout: Duration) -> bool {

@@ -1,7 +1,7 @@
 //! What must be known of a qcow2 image before any program may open it.
 //!
-//! An image can name other files of this host that a program opening it would read (a backing file, an
-//! external data file). An image from elsewhere that does is refused by its header alone.
+//! An image can name other files of this host that a program opening it would read (a backing file,
+//! an external data file). An image from elsewhere that does is refused by its header alone.
 
 const MAGIC: &[u8; 4] = b"QFI\xfb";
 
@@ -30,10 +30,15 @@ pub fn virtual_size(header: &[u8; HEADER]) -> Result<u64, String> {
     }
     let features = if version >= 3 { u64_at(header, 72) } else { 0 };
     if features & EXTERNAL_DATA_FILE != 0 {
-        return Err("its data is in another file; flatten it with `qemu-img convert -O qcow2`".to_owned());
+        return Err(
+            "its data is in another file; flatten it with `qemu-img convert -O qcow2`".to_owned()
+        );
     }
     if features & !HARMLESS_FEATURES != 0 {
-        return Err(format!("it uses features {:#x} that are not known here", features & !HARMLESS_FEATURES));
+        return Err(format!(
+            "it uses features {:#x} that are not known here",
+            features & !HARMLESS_FEATURES
+        ));
     }
     Ok(u64_at(header, 24))
 }

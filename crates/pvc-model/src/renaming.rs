@@ -9,8 +9,8 @@ use crate::{NodeName, Uuid};
 
 /// What has to be known to take a renaming back that was left half way.
 ///
-/// The note is written before the first volume gets its new name and removed together with the change of
-/// the record. While it is there the record has the old names.
+/// The note is written before the first volume gets its new name and removed together with the
+/// change of the record. While it is there the record has the old names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Renaming {
     pub vm: Uuid,
@@ -26,9 +26,12 @@ pub struct Renaming {
     pub held: bool,
 }
 
-/// The renamings that nobody works on any more and that the worker of `node` is to take back: those of
-/// its VMs, and on the primary those whose node does not run.
-pub fn abandoned<'a>(cluster: &'a Cluster, node: &'a NodeName) -> impl Iterator<Item = &'a Renaming> {
+/// The renamings that nobody works on any more and that the worker of `node` is to take back: those
+/// of its VMs, and on the primary those whose node does not run.
+pub fn abandoned<'a>(
+    cluster: &'a Cluster,
+    node: &'a NodeName,
+) -> impl Iterator<Item = &'a Renaming> {
     let is_primary = cluster.config.primary.as_ref() == Some(node);
     let is_ours = move |home: Option<&NodeName>| {
         let runs = |home: &NodeName| {
@@ -60,9 +63,13 @@ mod tests {
 
     #[test]
     fn a_renaming_that_nobody_holds_is_taken_back_by_its_node_or_the_primary() {
+        let renamings = [
+            renaming(1, Some("hv1"), false),
+            renaming(2, Some("hv1"), true),
+            renaming(3, None, false),
+        ];
         let renamings =
-            [renaming(1, Some("hv1"), false), renaming(2, Some("hv1"), true), renaming(3, None, false)];
-        let renamings = renamings.into_iter().map(|renaming| (renaming.vm, Arc::new(renaming))).collect();
+            renamings.into_iter().map(|renaming| (renaming.vm, Arc::new(renaming))).collect();
         let mut cluster = Cluster { renamings, ..Cluster::default() };
         let taken = |cluster: &Cluster, node: &str| -> Vec<u128> {
             abandoned(cluster, &node.into()).map(|renaming| renaming.vm.as_u128()).collect()

@@ -85,13 +85,16 @@ impl Refusal {
     pub fn hint(&self) -> &'static str {
         match self {
             Refusal::Mirror => {
-                "promote the mirror with `pvc vm mirror promote` on the cluster that has the VM, or use `--force`"
+                "promote the mirror with `pvc vm mirror promote` on the cluster that has the VM, \
+                 or use `--force`"
             }
             Refusal::NotStarted { .. } => {
-                "only a started VM can be restarted or shut down; `pvc vm start` starts it, `pvc vm stop` stops it in any state"
+                "only a started VM can be restarted or shut down; `pvc vm start` starts it, `pvc \
+                 vm stop` stops it in any state"
             }
             Refusal::Moving => {
-                "wait until the VM is in state `start` again; `pvc vm move --target NODE` sends it elsewhere, or back"
+                "wait until the VM is in state `start` again; `pvc vm move --target NODE` sends it \
+                 elsewhere, or back"
             }
             Refusal::BeingRemoved => "look again in a moment: the VM will be gone",
         }
@@ -99,11 +102,17 @@ impl Refusal {
 }
 
 /// What `request` comes to for a VM in state `current`. Every request may be repeated.
-pub fn request_state(current: &VmState, request: StateRequest, force: bool) -> Result<Answer, Refusal> {
+pub fn request_state(
+    current: &VmState,
+    request: StateRequest,
+    force: bool,
+) -> Result<Answer, Refusal> {
     let moving = matches!(current, VmState::Migrate | VmState::MigrateLive | VmState::Unmigrate);
     match (request, current) {
         (_, VmState::Delete) => Err(Refusal::BeingRemoved),
-        (StateRequest::Start | StateRequest::Stop | StateRequest::Disable, VmState::Mirror) if !force => {
+        (StateRequest::Start | StateRequest::Stop | StateRequest::Disable, VmState::Mirror)
+            if !force =>
+        {
             Err(Refusal::Mirror)
         }
         (StateRequest::Start, _) if moving => Err(Refusal::Moving),
@@ -148,8 +157,9 @@ pub fn may_flush_locks(state: &VmState) -> bool {
     is_off(state) || *state == VmState::Fail
 }
 
-/// The state that moves the VM elsewhere: only a started one needs more than another node in its record. One
-/// that is on its way may be sent elsewhere, or back, and stays live or not at all if that was asked for.
+/// The state that moves the VM elsewhere: only a started one needs more than another node in its
+/// record. One that is on its way may be sent elsewhere, or back, and stays live or not at all if
+/// that was asked for.
 pub fn moving_state(current: &VmState, live_only: bool) -> Result<Option<VmState>, Refusal> {
     match current {
         VmState::Delete => Err(Refusal::BeingRemoved),
@@ -219,7 +229,9 @@ mod tests {
 
     #[test]
     fn the_table_of_moves() {
-        use VmState::{Delete, Fail, Migrate, MigrateLive, Restart, Shutdown, Start, Stop, Unmigrate};
+        use VmState::{
+            Delete, Fail, Migrate, MigrateLive, Restart, Shutdown, Start, Stop, Unmigrate,
+        };
         let not_started = |state| Err(Refusal::NotStarted { state });
         for (current, live_only, expected) in [
             (Start, false, Ok(Some(Migrate))),
@@ -245,7 +257,8 @@ mod tests {
                 Ok(Answer::Write(next) | Answer::ThenDisable(next)) => next,
                 Ok(Answer::UnderWay | Answer::AwaitStopThenDisable) | Err(_) => return Ok(()),
             };
-            prop_assert!(request_state(&next, request, force).is_ok(), "{request:?} in {state}, then in {next}");
+            prop_assert!(request_state(&next, request, force).is_ok(), "{request:?} in {state}, \
+                                                                        then in {next}");
         }
 
         #[test]

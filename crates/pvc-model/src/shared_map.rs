@@ -5,8 +5,9 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-/// A [`BTreeMap`] that is copied when it is changed while others hold it, not when it is cloned: of a large cluster that
-/// changes in one place, only the map with that place is made anew. It reads and changes as a `BTreeMap` does.
+/// A [`BTreeMap`] that is copied when it is changed while others hold it, not when it is cloned: of
+/// a large cluster that changes in one place, only the map with that place is made anew. It reads
+/// and changes as a `BTreeMap` does.
 pub struct SharedMap<K, V>(Arc<BTreeMap<K, V>>);
 
 impl<K, V> Deref for SharedMap<K, V> {

@@ -6,7 +6,8 @@ pub enum BadSize {
     #[error("size `{text}` does not begin with a number")]
     NoNumber { text: String },
     #[error(
-        "size `{text}` has an unknown unit; B, K, M, G, T, P and E are known, each 1024 of the one before"
+        "size `{text}` has an unknown unit; B, K, M, G, T, P and E are known, each 1024 of the one \
+         before"
     )]
     UnknownUnit { text: String },
     #[error("size `{text}` is larger than {} bytes", u64::MAX)]

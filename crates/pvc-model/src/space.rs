@@ -1,5 +1,5 @@
-//! Whether a pool has room for more. The rule keeps a fifth of every pool free: storage that is full
-//! stops all of its VMs, not only the one that filled it.
+//! Whether a pool has room for more. The rule keeps a fifth of every pool free: storage that is
+//! full stops all of its VMs, not only the one that filled it.
 
 /// What of a pool may be filled without force, in percent.
 pub const SAFE_PERCENT: u64 = 80;
@@ -13,8 +13,14 @@ pub enum Lack {
     BeyondSafe { safe_bytes: u64 },
 }
 
-/// Whether `needed_bytes` may be added to a pool that stores `stored_bytes` and has `free_bytes` left.
-pub fn check_room(stored_bytes: u64, free_bytes: u64, needed_bytes: u64, force: bool) -> Result<(), Lack> {
+/// Whether `needed_bytes` may be added to a pool that stores `stored_bytes` and has `free_bytes`
+/// left.
+pub fn check_room(
+    stored_bytes: u64,
+    free_bytes: u64,
+    needed_bytes: u64,
+    force: bool,
+) -> Result<(), Lack> {
     if needed_bytes == 0 {
         return Ok(());
     }
@@ -49,7 +55,11 @@ mod tests {
             (0, 0, 1, true, Err(Lack::NoRoom)),
             (u64::MAX, u64::MAX, 1, false, Err(Lack::BeyondSafe { safe_bytes: 0 })),
         ] {
-            assert_eq!(check_room(stored, free, needed, force), expected, "{stored} {free} {needed} {force}");
+            assert_eq!(
+                check_room(stored, free, needed, force),
+                expected,
+                "{stored} {free} {needed} {force}"
+            );
         }
     }
 }

@@ -65,7 +65,9 @@ impl VolumeId {
     /// `pool/volume` as an operator gives it for something that is to be created.
     pub fn parse(text: &str) -> Result<Self, BadName> {
         let Some((pool, volume)) = text.split_once('/') else {
-            return Err(VolumeName::parse(text).err().unwrap_or(BadName::NoPool { name: text.to_owned() }));
+            return Err(VolumeName::parse(text)
+                .err()
+                .unwrap_or(BadName::NoPool { name: text.to_owned() }));
         };
         Ok(VolumeId { pool: PoolName::parse(pool)?, volume: VolumeName::parse(volume)? })
     }
@@ -80,7 +82,8 @@ impl fmt::Display for VolumeId {
 /// How a hypervisor reaches RBD volumes: what the `<source>` and `<auth>` of a disk say.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RbdAccess {
-    /// The monitors, by name or address; none leaves the choice to the hypervisor's own `ceph.conf`.
+    /// The monitors, by name or address; none leaves the choice to the hypervisor's own
+    /// `ceph.conf`.
     pub monitors: Vec<String>,
     pub port: u16,
     /// Who the hypervisor is to Ceph.

@@ -82,23 +82,26 @@ pub struct VmSnapshot {
     pub volumes: Vec<String>,
 }
 
-/// How long a guest may stand still for the last copy of a live migration, if nobody said otherwise.
+/// How long a guest may stand still for the last copy of a live migration, if nobody said
+/// otherwise.
 pub const DEFAULT_MAX_DOWNTIME_MS: u32 = 300;
 
 /// How the reason begins why a VM was not restarted, and runs on as it was.
 pub const NOT_RESTARTED: &str = "not restarted: ";
 
-/// What the tree records about a VM. What could not be read is named in `defects`; the VM is never left out.
+/// What the tree records about a VM. What could not be read is named in `defects`; the VM is never
+/// left out.
 #[derive(Debug, Clone, PartialEq)]
 pub struct VmRecord {
     pub uuid: Uuid,
     pub name: String,
     pub state: VmState,
-    /// Counts the writes of `state`: one write, also of the same word, is one request. Compared with
-    /// what a node last acted on.
+    /// Counts the writes of `state`: one write, also of the same word, is one request. Compared
+    /// with what a node last acted on.
     pub state_version: i32,
-    /// Which of the records that this UUID has had it is: the store's number of the transaction that made it. Versions
-    /// begin anew with a VM that is removed and defined again; this does not come again.
+    /// Which of the records that this UUID has had it is: the store's number of the transaction
+    /// that made it. Versions begin anew with a VM that is removed and defined again; this does not
+    /// come again.
     pub incarnation: i64,
     /// The node it is assigned to. Empty names are `None`.
     pub node: Option<NodeName>,

@@ -4,9 +4,9 @@
 //!  records ──proven dead──▶ records of a fence ──weighed_rescues──▶ fates ──carried out──▶ records after it
 //! ```
 //!
-//! Nothing is decided here: the VMs' new places are chosen by the very function that the fencer calls. What is
-//! added is everything for which that function is never called at all ([`Hindrance`]), and what it does not look
-//! at ([`Caution`]).
+//! Nothing is decided here: the VMs' new places are chosen by the very function that the fencer
+//! calls. What is added is everything for which that function is never called at all
+//! ([`Hindrance`]), and what it does not look at ([`Caution`]).
 
 use std::sync::Arc;
 
@@ -26,7 +26,8 @@ pub struct Outlook {
     pub coordinators: Coordinators,
     /// Why nobody makes up for it. Empty: somebody does.
     pub hindrances: Vec<Hindrance>,
-    /// The VMs that should run and cannot since the node is dead; those of much memory first, as they are placed.
+    /// The VMs that should run and cannot since the node is dead; those of much memory first, as
+    /// they are placed.
     pub fates: Vec<Fate>,
     /// The VMs that are assigned to the node and not to run.
     pub off: Vec<Uuid>,
@@ -38,7 +39,8 @@ pub struct Outlook {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Coordinators {
     pub all: usize,
-    /// Those whose daemons run. One that was stopped may or may not serve the store; it is not counted on.
+    /// Those whose daemons run. One that was stopped may or may not serve the store; it is not
+    /// counted on.
     pub left: usize,
 }
 
@@ -66,7 +68,8 @@ pub enum Hindrance {
     #[error("nobody else is there to notice")]
     Alone,
     #[error(
-        "only {} of {} coordinators would be left, which is no quorum: nothing is decided until one is back, and what runs \
+        "only {} of {} coordinators would be left, which is no quorum: nothing is decided until \
+         one is back, and what runs \
          elsewhere runs on", .0.left, .0.all
     )]
     NoQuorum(Coordinators),
@@ -111,11 +114,17 @@ pub enum End {
 /// What may keep a VM from running at its new place, and is not looked at when that is chosen.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Caution {
-    #[error("it uses the network device `{0}` of its host; nobody looks whether the new one has it to spare")]
+    #[error(
+        "it uses the network device `{0}` of its host; nobody looks whether the new one has it to \
+         spare"
+    )]
     Device(String),
     #[error("it uses the file `{0}` of its host; nobody looks whether the new one has it")]
     File(String),
-    #[error("its XML cannot be read ({0}): it counts for nothing when a place is chosen, and does not start")]
+    #[error(
+        "its XML cannot be read ({0}): it counts for nothing when a place is chosen, and does not \
+         start"
+    )]
     Unreadable(String),
 }
 
@@ -136,7 +145,9 @@ impl Refusal {
                 format!("the nodes are: {}", known.join(", "))
             }
             Refusal::DeadAlready { node, .. } => {
-                format!("`pvc node info {node}` says what became of it; ask about a node that lives")
+                format!(
+                    "`pvc node info {node}` says what became of it; ask about a node that lives"
+                )
             }
         }
     }
@@ -161,9 +172,11 @@ pub fn node_dies(cluster: &Cluster, node: &str, rules: &Rules) -> Result<Outlook
     let hindrances = hindrances(cluster, record, rules);
     let fenced = proven_dead(cluster, node);
     let fates: Vec<Fate> = fates(&fenced, node, hindrances.is_empty());
-    let is_off =
-        |vm: &&Arc<VmRecord>| vm.is_assigned_to(node) && !fates.iter().any(|fate| fate.vm == vm.uuid);
-    let after = if hindrances.is_empty() { carried_out(fenced, node, &fates) } else { cluster.clone() };
+    let is_off = |vm: &&Arc<VmRecord>| {
+        vm.is_assigned_to(node) && !fates.iter().any(|fate| fate.vm == vm.uuid)
+    };
+    let after =
+        if hindrances.is_empty() { carried_out(fenced, node, &fates) } else { cluster.clone() };
     Ok(Outlook {
         node: node.clone(),
         was_primary: cluster.config.primary.as_ref() == Some(node),
@@ -186,7 +199,8 @@ impl Outlook {
         self.fates.iter().filter(|fate| matches!(fate.end, End::Waits(_) | End::Down))
     }
 
-    /// What happens if yet another node dies then, and this one has not come back; for each node that is left.
+    /// What happens if yet another node dies then, and this one has not come back; for each node
+    /// that is left.
     pub fn deaths_after(&self, rules: &Rules) -> Vec<Outlook> {
         let left = self.after.nodes.values().filter(|node| lives(node) && node.name != self.node);
         left.filter_map(|node| node_dies(&self.after, node.name.as_str(), rules).ok()).collect()
@@ -275,7 +289,8 @@ fn cautions(vm: &VmRecord) -> Vec<Caution> {
     devices.chain(files).collect()
 }
 
-/// The records once every VM is where `fates` say. The figures are those that the nodes will report.
+/// The records once every VM is where `fates` say. The figures are those that the nodes will
+/// report.
 fn carried_out(mut cluster: Cluster, dead: &NodeName, fates: &[Fate]) -> Cluster {
     for fate in fates {
         let Some(vm) = cluster.vms.get_mut(&fate.vm).map(Arc::make_mut) else { continue };
@@ -326,7 +341,11 @@ mod tests {
     use crate::records;
 
     fn rules() -> Rules {
-        Rules { keepalive_interval: Duration::from_secs(5), fence_intervals: 6, recover_after_success: true }
+        Rules {
+            keepalive_interval: Duration::from_secs(5),
+            fence_intervals: 6,
+            recover_after_success: true,
+        }
     }
 
     fn node(name: &str, free_mib: u64) -> NodeRecord {
@@ -367,7 +386,12 @@ mod tests {
         let nodes = vec![node("hv1", 10_000), node("hv2", 6_000), node("hv3", 40_000)];
         cluster(
             nodes,
-            vec![vm(1, 4_000, "hv3"), vm(2, 8_000, "hv3"), vm(3, 5_000, "hv3"), vm(4, 1_000, "hv1")],
+            vec![
+                vm(1, 4_000, "hv3"),
+                vm(2, 8_000, "hv3"),
+                vm(3, 5_000, "hv3"),
+                vm(4, 1_000, "hv1"),
+            ],
         )
     }
 
@@ -460,7 +484,10 @@ mod tests {
 
         let mut bare = three();
         edit(&mut bare, "hv3", |node| node.ipmi_hostname.clear());
-        assert_eq!(said(&bare, &rules()), ["no BMC is recorded for it: its death cannot be proven"]);
+        assert_eq!(
+            said(&bare, &rules()),
+            ["no BMC is recorded for it: its death cannot be proven"]
+        );
 
         let mut starting = three();
         edit(&mut starting, "hv3", |node| node.daemon_state = DaemonState::Init);
@@ -469,7 +496,8 @@ mod tests {
 
         let mut weak = three();
         edit(&mut weak, "hv2", |node| node.daemon_state = DaemonState::Stop);
-        let words = "only 1 of 3 coordinators would be left, which is no quorum: nothing is decided until one is back, and \
+        let words = "only 1 of 3 coordinators would be left, which is no quorum: nothing is \
+                     decided until one is back, and \
                      what runs elsewhere runs on";
         assert_eq!(said(&weak, &rules()), [words]);
 
@@ -490,7 +518,10 @@ mod tests {
         let mut cluster = three();
         edit(&mut cluster, "hv3", |node| node.daemon_state = DaemonState::Fenced);
         let refusal = |name| node_dies(&cluster, name, &rules()).unwrap_err();
-        assert_eq!(refusal("hv3").to_string(), "node `hv3` is dead already: its daemon is in state `fenced`");
+        assert_eq!(
+            refusal("hv3").to_string(),
+            "node `hv3` is dead already: its daemon is in state `fenced`"
+        );
         assert_eq!(refusal("hv9").to_string(), "there is no node `hv9`");
         assert_eq!(refusal("hv9").hint(), "the nodes are: hv1, hv2, hv3");
     }
@@ -507,16 +538,21 @@ mod tests {
             device: "cdrom".to_owned(),
             shared: true,
         };
-        let nics =
-            vec![nic(NicKind::Hostdev("eth2v1".to_owned())), nic(NicKind::Bridge("vmbr10".to_owned()))];
+        let nics = vec![
+            nic(NicKind::Hostdev("eth2v1".to_owned())),
+            nic(NicKind::Bridge("vmbr10".to_owned())),
+        ];
         let domain = DomainSummary { nics, disks: vec![disk], ..records::domain(uuid) };
         Arc::make_mut(cluster.vms.get_mut(&uuid).unwrap()).domain = Ok(Arc::new(domain));
         let other = Uuid::from_u128(3);
-        Arc::make_mut(cluster.vms.get_mut(&other).unwrap()).domain = Err("no XML is recorded".to_owned());
+        Arc::make_mut(cluster.vms.get_mut(&other).unwrap()).domain =
+            Err("no XML is recorded".to_owned());
         let outlook = node_dies(&cluster, "hv3", &rules()).unwrap();
-        let cautions =
-            |name: &str| outlook.fates.iter().find(|fate| fate.name == name).unwrap().cautions.clone();
-        let expected = [Caution::Device("eth2v1".to_owned()), Caution::File("/srv/tools.iso".to_owned())];
+        let cautions = |name: &str| {
+            outlook.fates.iter().find(|fate| fate.name == name).unwrap().cautions.clone()
+        };
+        let expected =
+            [Caution::Device("eth2v1".to_owned()), Caution::File("/srv/tools.iso".to_owned())];
         assert_eq!(cautions("vm1"), expected);
         assert_eq!(cautions("vm3"), [Caution::Unreadable("no XML is recorded".to_owned())]);
         assert_eq!(cautions("vm2"), []);

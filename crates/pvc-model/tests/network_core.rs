@@ -68,7 +68,12 @@ fn net(text: &str) -> IpNet {
 }
 
 fn default_route(via: &str, on: &str, metric: u32) -> Route {
-    Route { to: net("0.0.0.0/0"), via: Some(via.parse().unwrap()), link: Some(on.to_owned()), metric }
+    Route {
+        to: net("0.0.0.0/0"),
+        via: Some(via.parse().unwrap()),
+        link: Some(on.to_owned()),
+        metric,
+    }
 }
 
 /// What the machine has once the steps were taken. Panics where the kernel would refuse.
@@ -81,7 +86,10 @@ fn after(mut seen: Seen, steps: &[NetworkStep]) -> Seen {
                 assert!(seen.links.insert(name.clone(), link(name, kind)).is_none(), "{step}");
             }
             NetworkStep::CreateBridge { link: name } => {
-                assert!(seen.links.insert(name.clone(), link(name, LinkKind::Bridge)).is_none(), "{step}");
+                assert!(
+                    seen.links.insert(name.clone(), link(name, LinkKind::Bridge)).is_none(),
+                    "{step}"
+                );
                 for key in ["net/ipv4/conf/{}/rp_filter", "net/ipv6/conf/{}/accept_ra"] {
                     seen.settings.insert(key.replace("{}", name), "1".to_owned());
                 }
@@ -108,8 +116,10 @@ fn after(mut seen: Seen, steps: &[NetworkStep]) -> Seen {
             }
             NetworkStep::AddRoute(route) => {
                 assert!(seen.links[route.link.as_ref().unwrap()].up, "{step}");
-                let rivals =
-                    seen.routes.iter().filter(|other| other.to == route.to && other.metric == route.metric);
+                let rivals = seen
+                    .routes
+                    .iter()
+                    .filter(|other| other.to == route.to && other.metric == route.metric);
                 assert_eq!(rivals.count(), 0, "{step}");
                 seen.routes.push(route.clone());
             }
@@ -126,8 +136,8 @@ fn after(mut seen: Seen, steps: &[NetworkStep]) -> Seen {
     seen
 }
 
-/// Takes plan after plan until there is nothing left to do: settings of links that are made by the first
-/// plan are seen by the second.
+/// Takes plan after plan until there is nothing left to do: settings of links that are made by the
+/// first plan are seen by the second.
 fn settled(networks: &CoreNetworks, mut seen: Seen) -> Seen {
     for _ in 0..2 {
         let steps = plan(networks, &seen).steps;
@@ -172,7 +182,10 @@ fn a_bare_machine_gets_all_three_networks_in_order() {
     assert_eq!(words(&three(), &seen), wanted);
     assert!(plan(&three(), &seen).findings.is_empty());
     let stands = settled(&three(), seen);
-    assert_eq!(stands.settings["net/ipv6/conf/brupstream/accept_ra"], "2", "routers are still listened to");
+    assert_eq!(
+        stands.settings["net/ipv6/conf/brupstream/accept_ra"], "2",
+        "routers are still listened to"
+    );
     assert_eq!(stands.settings["net/ipv4/conf/brcluster/rp_filter"], "0");
 }
 
@@ -195,7 +208,10 @@ fn upstream_and_storage_on_one_device_share_the_upstream_bridge() {
     networks.storage.device = "ens4".to_owned();
     assert_eq!(networks.bridge_of(CoreNet::Storage), "brupstream");
     let stands = settled(&networks, machine(&["ens4", "ens5"]));
-    assert_eq!(stands.links["brupstream"].addresses, [net("10.0.0.1/24"), net("10.0.2.1/24")].into());
+    assert_eq!(
+        stands.links["brupstream"].addresses,
+        [net("10.0.0.1/24"), net("10.0.2.1/24")].into()
+    );
 }
 
 /// What somebody did to the machine.
@@ -247,7 +263,8 @@ fn a_vlan_is_made_on_the_link_it_is_named_after_and_one_that_stands_is_adopted()
     let stands = settled(&networks, seen.clone());
     assert_eq!(stands.links["bond0.100"].master.as_deref(), Some("brstorage"));
     // Whatever a link of that name is, it is taken: a veth in place of a VLAN, for one.
-    seen.links.insert("bond0.100".to_owned(), link("bond0.100", LinkKind::Other("veth".to_owned())));
+    seen.links
+        .insert("bond0.100".to_owned(), link("bond0.100", LinkKind::Other("veth".to_owned())));
     assert!(!words(&networks, &seen).iter().any(|step| step.contains("VLAN")));
 }
 
@@ -270,7 +287,10 @@ fn the_link_below_two_vlans_lets_the_larger_through() {
     networks.storage.device = "bond0.200".to_owned();
     (networks.cluster.mtu, networks.storage.mtu) = (9000, 4000);
     let seen = machine(&["ens4", "bond0"]);
-    assert_eq!(words(&networks, &seen)[..2], ["set the MTU of `bond0` to 9000", "switch `bond0` on"]);
+    assert_eq!(
+        words(&networks, &seen)[..2],
+        ["set the MTU of `bond0` to 9000", "switch `bond0` on"]
+    );
     settled(&networks, seen);
 }
 
@@ -328,19 +348,29 @@ fn what_belongs_to_others_is_reported_and_left_alone() {
     };
     let (said, steps) = finds(&|seen| drop(seen.links.remove("ens6")));
     assert_eq!(said, "the device `ens6` of the storage network is not there");
-    assert!(
-        steps.contains(&NetworkStep::AddAddress { link: "brstorage".into(), address: net("10.0.2.1/24") })
-    );
+    assert!(steps.contains(&NetworkStep::AddAddress {
+        link: "brstorage".into(),
+        address: net("10.0.2.1/24")
+    }));
 
-    let (said, steps) = finds(&|seen| seen.links.get_mut("ens6").unwrap().master = Some("br0".to_owned()));
-    assert_eq!(said, "the device `ens6` of the storage network is a port of `br0`, which is not PVC's");
-    assert!(!steps.iter().any(|step| matches!(step, NetworkStep::SetMaster { link, .. } if link == "ens6")));
+    let (said, steps) =
+        finds(&|seen| seen.links.get_mut("ens6").unwrap().master = Some("br0".to_owned()));
+    assert_eq!(
+        said,
+        "the device `ens6` of the storage network is a port of `br0`, which is not PVC's"
+    );
+    assert!(
+        !steps
+            .iter()
+            .any(|step| matches!(step, NetworkStep::SetMaster { link, .. } if link == "ens6"))
+    );
 
     let (said, _) = finds(&|seen| seen.links.get_mut("ens6").unwrap().kind = LinkKind::Bridge);
     assert!(said.contains("is a bridge, which cannot be a port"), "{said}");
 
     let (said, steps) = finds(&|seen| {
-        seen.links.insert("brstorage".to_owned(), link("brstorage", LinkKind::Other("veth".to_owned())));
+        seen.links
+            .insert("brstorage".to_owned(), link("brstorage", LinkKind::Other("veth".to_owned())));
     });
     assert_eq!(said, "`brstorage` should be a bridge and is a veth");
     assert!(!steps.iter().any(|step| step.to_string().contains("brstorage")), "{steps:?}");
@@ -348,9 +378,14 @@ fn what_belongs_to_others_is_reported_and_left_alone() {
     let (said, steps) = finds(&|seen| seen.routes = vec![default_route("192.168.1.1", "eno9", 0)]);
     assert_eq!(
         said,
-        "the default route is `default via 192.168.1.1 on eno9` and not by the configured gateway 10.0.0.254"
+        "the default route is `default via 192.168.1.1 on eno9` and not by the configured gateway \
+         10.0.0.254"
     );
-    assert!(!steps.iter().any(|step| matches!(step, NetworkStep::AddRoute(_) | NetworkStep::RemoveRoute(_))));
+    assert!(
+        !steps
+            .iter()
+            .any(|step| matches!(step, NetworkStep::AddRoute(_) | NetworkStep::RemoveRoute(_)))
+    );
 
     let (said, _) = finds(&|seen| {
         let mut other = link("eno9", LinkKind::Device);
@@ -360,7 +395,8 @@ fn what_belongs_to_others_is_reported_and_left_alone() {
     assert!(said.contains("stands on `eno9`, too"), "{said}");
 }
 
-/// A machine that works by DHCP on the upstream network, and to whose upstream card something has happened.
+/// A machine that works by DHCP on the upstream network, and to whose upstream card something has
+/// happened.
 fn leased(card: &str, change: impl FnOnce(&mut Seen)) -> Seen {
     let mut seen = machine(&[card, "ens5", "ens6"]);
     seen.links.get_mut(card).unwrap().addresses = [net("10.0.0.1/24")].into();
@@ -392,7 +428,8 @@ fn a_bridge_that_gets_no_port_takes_neither_the_way_out_nor_the_address_from_wha
             assert!(!text.contains("default") && !text.contains("10.0.0."), "{text}");
         }
         // To take it away where it works is no good advice.
-        let elsewhere = |finding: &NetworkFinding| matches!(finding, NetworkFinding::AddressElsewhere { .. });
+        let elsewhere =
+            |finding: &NetworkFinding| matches!(finding, NetworkFinding::AddressElsewhere { .. });
         assert!(!plan.findings.iter().any(elsewhere), "{:?}", plan.findings);
         settled(&three(), seen);
     }
@@ -446,9 +483,11 @@ fn settings_that_the_kernel_does_not_have_are_not_wanted() {
     seen.settings.clear();
     assert!(!words(&three(), &seen).iter().any(|step| step.starts_with("set `net/")));
     let asked = settings(&three());
-    for key in
-        ["net/ipv4/ip_forward", "net/ipv4/conf/brcluster/rp_filter", "net/ipv6/conf/brupstream/accept_ra"]
-    {
+    for key in [
+        "net/ipv4/ip_forward",
+        "net/ipv4/conf/brcluster/rp_filter",
+        "net/ipv6/conf/brupstream/accept_ra",
+    ] {
         assert!(asked.contains(&key.to_owned()), "{key}");
     }
 }
@@ -457,20 +496,21 @@ fn settings_that_the_kernel_does_not_have_are_not_wanted() {
 fn any_networks() -> impl Strategy<Value = CoreNetworks> {
     let device = || prop_oneof![Just("ens4"), Just("ens5"), Just("ens6"), Just("ens4.7")];
     let network = |address: &'static str| {
-        (device(), any::<bool>())
-            .prop_map(move |(device, has)| self::network(device, 1500, if has { address } else { "" }))
+        (device(), any::<bool>()).prop_map(move |(device, has)| {
+            self::network(device, 1500, if has { address } else { "" })
+        })
     };
-    (network("10.0.0.1/24"), network("10.0.1.1/24"), network("10.0.2.1/24"), any::<bool>()).prop_map(
-        |(upstream, cluster, storage, routed)| {
+    (network("10.0.0.1/24"), network("10.0.1.1/24"), network("10.0.2.1/24"), any::<bool>())
+        .prop_map(|(upstream, cluster, storage, routed)| {
             let gateway = routed.then(|| "10.0.0.254".parse().expect("an address"));
             CoreNetworks { cluster, upstream: CoreNetwork { gateway, ..upstream }, storage }
-        },
-    )
+        })
 }
 
 /// A machine that somebody else has set up, sensibly or not.
 fn any_machine() -> impl Strategy<Value = Seen> {
-    let names = ["ens4", "ens5", "ens6", "ens4.7", "brcluster", "brupstream", "brstorage", "br0", "eno9"];
+    let names =
+        ["ens4", "ens5", "ens6", "ens4.7", "brcluster", "brupstream", "brstorage", "br0", "eno9"];
     let one = |name: &'static str| {
         let addresses = proptest::sample::subsequence(
             vec!["10.0.0.1/24", "10.0.1.1/24", "10.0.2.1/24", "192.168.9.9/24", "10.0.0.250/24"],
@@ -502,7 +542,8 @@ fn any_machine() -> impl Strategy<Value = Seen> {
         let mut seen = machine(&[]);
         seen.links = links.into_iter().flatten().map(|link| (link.name.clone(), link)).collect();
         let links = seen.links.clone();
-        let exists = |master: &String| links.get(master).is_some_and(|link| link.kind == LinkKind::Bridge);
+        let exists =
+            |master: &String| links.get(master).is_some_and(|link| link.kind == LinkKind::Bridge);
         for link in seen.links.values_mut() {
             link.master = link.master.take().filter(exists);
         }
@@ -534,7 +575,8 @@ proptest! {
                     prop_assert!(has_port(&before, route.link.as_deref().unwrap()), "{}: {:?}", step, steps);
                 }
                 NetworkStep::RemoveRoute(route) => {
-                    // One of the same metric can only come right after, and those that go before it go with it.
+                    // One of the same metric can only come right after, and those that go before it
+                    // go with it.
                     let mut rest = steps[at..].iter().skip_while(|step| matches!(step, NetworkStep::RemoveRoute(_)));
                     let comes = matches!(rest.next(), Some(NetworkStep::AddRoute(new)) if new.to == route.to);
                     let is_there = before.routes.iter().any(|other| {

@@ -81,8 +81,11 @@ fn a_flush_waits_for_what_is_under_way_and_does_not_care_for_what_is_off() {
 }
 
 fn with_memory(name: &str, free_mib: u64) -> NodeRecord {
-    let figures =
-        NodeFigures { memory_total_mib: 64_000, memory_free_mib: free_mib, ..NodeFigures::default() };
+    let figures = NodeFigures {
+        memory_total_mib: 64_000,
+        memory_free_mib: free_mib,
+        ..NodeFigures::default()
+    };
     NodeRecord { figures, ..node(name) }
 }
 
@@ -92,10 +95,15 @@ fn leave(number: u128, to: &str) -> Leave {
 
 #[test]
 fn no_memory_is_promised_twice_while_a_node_takes_its_vms_back() {
-    let from_here = |number| VmRecord { last_node: Some(me()), ..vm(number, VmState::Start, "hv2") };
+    let from_here =
+        |number| VmRecord { last_node: Some(me()), ..vm(number, VmState::Start, "hv2") };
     let vms = (1..=3).map(from_here).collect();
     let mut cluster = cluster(vec![with_memory("hv1", 1100), node("hv2")], vms);
-    assert_eq!(taken_back(&cluster).now, [TakeBack::Move(id(1)), TakeBack::Move(id(2))], "512 MiB each");
+    assert_eq!(
+        taken_back(&cluster).now,
+        [TakeBack::Move(id(1)), TakeBack::Move(id(2))],
+        "512 MiB each"
+    );
     for number in [1, 2] {
         let record = Arc::make_mut(cluster.vms.get_mut(&id(number)).unwrap());
         (record.state, record.node, record.last_node) = (VmState::Migrate, Some(me()), None);
@@ -116,7 +124,8 @@ fn no_memory_is_promised_twice_while_a_node_takes_its_vms_back() {
 fn what_a_node_starts_again_comes_before_what_could_stay_elsewhere() {
     let marked = VmRecord { autostart: true, ..vm(2, VmState::Stop, "hv1") };
     let from_here = VmRecord { last_node: Some(me()), ..vm(1, VmState::Start, "hv2") };
-    let back = taken_back(&cluster(vec![with_memory("hv1", 600), node("hv2")], vec![from_here, marked]));
+    let back =
+        taken_back(&cluster(vec![with_memory("hv1", 600), node("hv2")], vec![from_here, marked]));
     assert_eq!((back.now, back.stay.len()), (vec![TakeBack::Start(id(2))], 1));
 }
 
@@ -144,11 +153,14 @@ fn a_migrated_vm_keeps_its_home_and_is_at_home_there() {
 #[test]
 fn no_memory_is_promised_twice_while_a_node_is_emptied() {
     let vms = (1..=6).map(|number| vm(number, VmState::Start, "hv1")).collect();
-    let mut cluster =
-        cluster(vec![with_memory("hv1", 0), with_memory("hv2", 1100), with_memory("hv3", 600)], vms);
+    let mut cluster = cluster(
+        vec![with_memory("hv1", 0), with_memory("hv2", 1100), with_memory("hv3", 600)],
+        vms,
+    );
     let mut promises = Promises::under_way(&cluster);
     let all = fates(&cluster, &me(), &BTreeSet::new(), &mut promises);
-    let moved = |to: &str| all.iter().filter(|(_, fate)| *fate == Fate::Move(NodeName::new(to))).count();
+    let moved =
+        |to: &str| all.iter().filter(|(_, fate)| *fate == Fate::Move(NodeName::new(to))).count();
     assert_eq!((moved("hv2"), moved("hv3")), (2, 1), "512 MiB each");
     let left = emptied(&cluster);
     assert_eq!(
@@ -186,14 +198,18 @@ fn what_could_not_be_moved_blocks_and_is_named() {
 fn a_node_that_starts_is_waited_for_before_a_vm_is_shut_down() {
     let starting = NodeRecord { daemon_state: DaemonState::Init, ..node("hv2") };
     let taking_back = NodeRecord { domain_state: DomainState::Unflush, ..node("hv2") };
-    for (other, named) in
-        [(starting, "`hv2` is in daemon state `init`"), (taking_back, "`hv2` is in domain state `unflush`")]
-    {
+    for (other, named) in [
+        (starting, "`hv2` is in daemon state `init`"),
+        (taking_back, "`hv2` is in domain state `unflush`"),
+    ] {
         let left = emptied(&cluster(vec![node("hv1"), other], vec![vm(1, VmState::Start, "hv1")]));
         assert!(left.shut_down.is_empty() && left.blocked[0].1.contains(named), "{left:?}");
     }
-    let dead =
-        NodeRecord { daemon_state: DaemonState::Dead, domain_state: DomainState::Unflush, ..node("hv2") };
+    let dead = NodeRecord {
+        daemon_state: DaemonState::Dead,
+        domain_state: DomainState::Unflush,
+        ..node("hv2")
+    };
     let left = emptied(&cluster(vec![node("hv1"), dead], vec![vm(1, VmState::Start, "hv1")]));
     assert_eq!(left.shut_down, [id(1)], "it does not come by waiting");
 }
@@ -213,14 +229,23 @@ fn a_node_takes_back_what_is_marked_and_only_what_may_run() {
     ];
     assert_eq!(
         taken_back(&cluster(vec![node("hv1"), node("hv2")], vms)).now,
-        [TakeBack::Start(id(1)), TakeBack::Start(id(2)), TakeBack::Start(id(3)), TakeBack::Unmark(id(4))]
+        [
+            TakeBack::Start(id(1)),
+            TakeBack::Start(id(2)),
+            TakeBack::Start(id(3)),
+            TakeBack::Unmark(id(4))
+        ]
     );
 }
 
 #[test]
 fn a_vm_that_came_from_here_belongs_here_again_and_stays_off_if_it_was() {
     let from_here = |number, state| VmRecord { last_node: Some(me()), ..vm(number, state, "hv2") };
-    let vms = vec![from_here(1, VmState::Stop), from_here(2, VmState::Start), from_here(3, VmState::Migrate)];
+    let vms = vec![
+        from_here(1, VmState::Stop),
+        from_here(2, VmState::Start),
+        from_here(3, VmState::Migrate),
+    ];
     assert_eq!(
         taken_back(&cluster(vec![node("hv1"), node("hv2")], vms)).now,
         [TakeBack::Assign(id(1)), TakeBack::Move(id(2))]
@@ -229,7 +254,8 @@ fn a_vm_that_came_from_here_belongs_here_again_and_stays_off_if_it_was() {
 
 #[test]
 fn a_vm_that_came_from_here_and_was_shut_down_where_it_went_is_started_here() {
-    let from_here = VmRecord { last_node: Some(me()), autostart: true, ..vm(1, VmState::Stop, "hv2") };
+    let from_here =
+        VmRecord { last_node: Some(me()), autostart: true, ..vm(1, VmState::Stop, "hv2") };
     assert_eq!(
         taken_back(&cluster(vec![node("hv1"), node("hv2")], vec![from_here])).now,
         [TakeBack::Start(id(1))]
@@ -239,8 +265,11 @@ fn a_vm_that_came_from_here_and_was_shut_down_where_it_went_is_started_here() {
 #[test]
 fn what_has_not_left_yet_is_called_back_and_what_does_not_fit_stays() {
     let from_here = |number, state| VmRecord { last_node: Some(me()), ..vm(number, state, "hv2") };
-    let vms =
-        vec![from_here(1, VmState::Migrate), from_here(2, VmState::Migrate), from_here(3, VmState::Start)];
+    let vms = vec![
+        from_here(1, VmState::Migrate),
+        from_here(2, VmState::Migrate),
+        from_here(3, VmState::Start),
+    ];
     let own = NodeRecord { running: vec![id(1)], ..with_memory("hv1", 100) };
     let mut cluster = cluster(vec![own, node("hv2")], vms);
     let back = taken_back(&cluster);

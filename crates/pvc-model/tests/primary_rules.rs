@@ -10,10 +10,12 @@ use std::time::Duration;
 use pvc_model::NodeName;
 use pvc_model::cluster::Cluster;
 use pvc_model::node::{CoordinatorState, DaemonState, NodeRecord, NodeRole};
-use pvc_model::primary::handover::{Action, Duty, Ending, Facts, HandOver, Lock, Named, Part, Peer, facts};
+use pvc_model::primary::handover::{
+    Action, Duty, Ending, Facts, HandOver, Lock, Named, Part, Peer, facts,
+};
 use pvc_model::primary::{
-    Holder, LEASE_MARGIN, Own, Peers, PrimaryStep, Vacancy, holder, let_go_after, must_let_go, primary_step,
-    vacancy,
+    Holder, LEASE_MARGIN, Own, Peers, PrimaryStep, Vacancy, holder, let_go_after, must_let_go,
+    primary_step, vacancy,
 };
 
 use CoordinatorState::{Client, Primary, Relinquish, Secondary, Takeover};
@@ -94,8 +96,10 @@ fn a_running_coordinator_does_what_the_key_and_its_own_state_say() {
         (Secondary, false, Some("nobody"), Primary, 19, Nothing),
         (Secondary, false, Some("nobody"), Primary, 20, Contend),
     ] {
-        let nodes =
-            vec![node("hv1", own.clone(), DaemonState::Run), node("hv2", other.clone(), DaemonState::Run)];
+        let nodes = vec![
+            node("hv1", own.clone(), DaemonState::Run),
+            node("hv2", other.clone(), DaemonState::Run),
+        ];
         let found = step(&cluster(named, nodes), holds, vacant);
         assert_eq!(found, expected, "{own} holds={holds} {named:?} {other} {vacant}");
     }
@@ -115,7 +119,11 @@ fn an_older_daemon_that_does_not_take_what_it_was_given_is_replaced() {
         "ours looks again and again"
     );
     for state in [Primary, Relinquish, Takeover] {
-        assert_eq!(found(vec![older(), ours("hv1", state.clone())]), None, "{state}: it is on its way");
+        assert_eq!(
+            found(vec![older(), ours("hv1", state.clone())]),
+            None,
+            "{state}: it is on its way"
+        );
         assert_eq!(found(vec![node("hv2", state, Run), ours("hv1", Secondary)]), None);
     }
     for (seconds, expected) in [(29, PrimaryStep::Nothing), (30, PrimaryStep::Contend)] {
@@ -147,13 +155,20 @@ fn a_name_that_stands_for_nobody_is_seen_for_what_it_is() {
     }
     assert_eq!(vacancy(&cluster(None, Vec::new()), &Peers::new(SESSION)), Some(Vacancy::Asked));
     let stranger = Vacancy::Stranger(NodeName::new("hv9"));
-    assert_eq!(vacancy(&cluster(Some("hv9"), Vec::new()), &Peers::new(SESSION)), Some(stranger.clone()));
-    assert_eq!(vacancy(&cluster(Some("hv9"), vec![hypervisor]), &Peers::new(SESSION)), Some(stranger));
+    assert_eq!(
+        vacancy(&cluster(Some("hv9"), Vec::new()), &Peers::new(SESSION)),
+        Some(stranger.clone())
+    );
+    assert_eq!(
+        vacancy(&cluster(Some("hv9"), vec![hypervisor]), &Peers::new(SESSION)),
+        Some(stranger)
+    );
 }
 
 /// The record of a daemon of ours.
 fn of_ours(record: NodeRecord) -> NodeRecord {
-    let note = pvc_model::node::DaemonNote { version: record.pvc_version.clone(), ..Default::default() };
+    let note =
+        pvc_model::node::DaemonNote { version: record.pvc_version.clone(), ..Default::default() };
     NodeRecord { daemon: Some(note), ..record }
 }
 
@@ -161,7 +176,9 @@ fn of_ours(record: NodeRecord) -> NodeRecord {
 #[test]
 fn a_starting_daemon_of_ours_that_has_the_role_by_now_is_asked_for_it() {
     let name = NodeName::new("hv2");
-    for (part, serves) in [(Primary, true), (Takeover, true), (Relinquish, true), (Secondary, false)] {
+    for (part, serves) in
+        [(Primary, true), (Takeover, true), (Relinquish, true), (Secondary, false)]
+    {
         let record = of_ours(node("hv2", part.clone(), DaemonState::Init));
         let stale = node("hv2", part.clone(), DaemonState::Init);
         let mut peers = Peers::new(SESSION);
@@ -171,7 +188,11 @@ fn a_starting_daemon_of_ours_that_has_the_role_by_now_is_asked_for_it() {
         }
         let starting = Some(Vacancy::Starting(name.clone()));
         let named = |record: &NodeRecord| cluster(Some("hv2"), vec![record.clone()]);
-        assert_eq!(vacancy(&named(&record), &peers), starting.clone().filter(|_| !serves), "{part}");
+        assert_eq!(
+            vacancy(&named(&record), &peers),
+            starting.clone().filter(|_| !serves),
+            "{part}"
+        );
         assert_eq!(
             vacancy(&named(&stale), &peers),
             starting,
@@ -180,7 +201,11 @@ fn a_starting_daemon_of_ours_that_has_the_role_by_now_is_asked_for_it() {
         let nodes = vec![node("hv1", Secondary, DaemonState::Run), record.clone()];
         let holds = matches!(part, Primary | Relinquish);
         let expected = if holds { Holder::One(&name) } else { Holder::Nobody };
-        assert_eq!(holder(&cluster(Some("hv1"), nodes), &NodeName::new("hv1"), &peers), expected, "{part}");
+        assert_eq!(
+            holder(&cluster(Some("hv1"), nodes), &NodeName::new("hv1"), &peers),
+            expected,
+            "{part}"
+        );
         peers.heard(&name, None);
         for second in 3600..3612 {
             peers.look(&cluster(None, vec![record.clone()]), true, Duration::from_secs(second));
@@ -204,7 +229,11 @@ fn who_is_gone_is_replaced_and_who_may_be_dead_is_left_to_the_fence() {
         (Dead, 3600, PrimaryStep::Nothing),
     ] {
         let nodes = vec![node("hv1", Secondary, Run), node("hv2", Primary, daemon.clone())];
-        assert_eq!(step(&cluster(Some("hv2"), nodes), false, vacant), expected, "{daemon} {vacant}");
+        assert_eq!(
+            step(&cluster(Some("hv2"), nodes), false, vacant),
+            expected,
+            "{daemon} {vacant}"
+        );
     }
 }
 
@@ -256,7 +285,8 @@ fn of_several_that_say_they_have_the_role_it_is_waited_until_only_one_is_left() 
         Some("hv1"),
         vec![
             node("hv1", Takeover, DaemonState::Run),
-            // It lost its power in the middle of a hand-over, or is an older one that never announces itself.
+            // It lost its power in the middle of a hand-over, or is an older one that never
+            // announces itself.
             node("hv2", Relinquish, DaemonState::Run),
             node("hv3", Relinquish, DaemonState::Run),
         ],
@@ -374,7 +404,10 @@ fn a_lock_is_given_back_before_a_takeover_is_abandoned() {
 fn a_takeover_that_is_called_off_while_it_waits_for_its_lock_comes_to_an_end() {
     for named in [Named::Another, Named::Peer] {
         let mut machine = HandOver::new(Part::Candidate, SESSION);
-        assert!(matches!(machine.next(&BOTH, true, Duration::ZERO), Action::Lock { kind: Lock::Write, .. }));
+        assert!(matches!(
+            machine.next(&BOTH, true, Duration::ZERO),
+            Action::Lock { kind: Lock::Write, .. }
+        ));
         let elsewhere = Facts { named, ..BOTH };
         assert_eq!(machine.next(&elsewhere, true, Duration::ZERO), Action::Unlock);
         let ending = Action::End(Ending::Abandoned { give_back: false });
@@ -387,10 +420,19 @@ fn a_living_holder_that_does_not_answer_keeps_the_role() {
     let mut machine = HandOver::new(Part::Candidate, SESSION);
     let idle = Facts { peer: Peer::Idle, ..BOTH };
     machine.next(&idle, true, Duration::ZERO);
-    let Action::AwaitReader { until } = machine.next(&idle, true, Duration::ZERO) else { panic!("it waits") };
-    assert_eq!(machine.next(&idle, false, until / 2), Action::AwaitReader { until }, "woken too early");
+    let Action::AwaitReader { until } = machine.next(&idle, true, Duration::ZERO) else {
+        panic!("it waits")
+    };
+    assert_eq!(
+        machine.next(&idle, false, until / 2),
+        Action::AwaitReader { until },
+        "woken too early"
+    );
     assert_eq!(machine.next(&idle, false, until), Action::Unlock);
-    assert_eq!(machine.next(&idle, true, until), Action::End(Ending::Abandoned { give_back: true }));
+    assert_eq!(
+        machine.next(&idle, true, until),
+        Action::End(Ending::Abandoned { give_back: true })
+    );
 }
 
 #[test]
@@ -412,11 +454,17 @@ fn a_holder_whose_candidate_dies_before_anything_moved_stays() {
     let facts = Facts { named: Named::Peer, ..BOTH };
     machine.next(&facts, true, Duration::ZERO);
     let gone = Facts { peer: Peer::Gone, ..facts };
-    assert_eq!(machine.next(&gone, false, Duration::ZERO), Action::End(Ending::Stayed { reclaim: true }));
+    assert_eq!(
+        machine.next(&gone, false, Duration::ZERO),
+        Action::End(Ending::Stayed { reclaim: true })
+    );
     let mut machine = HandOver::new(Part::Holder, SESSION);
     machine.next(&facts, true, Duration::ZERO);
     let mine = Facts { named: Named::Me, ..facts };
-    assert_eq!(machine.next(&mine, false, Duration::ZERO), Action::End(Ending::Stayed { reclaim: false }));
+    assert_eq!(
+        machine.next(&mine, false, Duration::ZERO),
+        Action::End(Ending::Stayed { reclaim: false })
+    );
 }
 
 #[test]
@@ -533,7 +581,8 @@ fn each_part_reads_in_the_records_what_the_other_does() {
     let other = NodeName::new("hv2");
     let seen = |part, named, state: CoordinatorState, daemon| {
         let nodes = vec![node("hv1", Takeover, DaemonState::Run), node("hv2", state, daemon)];
-        let facts = facts(&cluster(named, nodes), &me, part, Some(&other), false, &Peers::new(SESSION));
+        let facts =
+            facts(&cluster(named, nodes), &me, part, Some(&other), false, &Peers::new(SESSION));
         (facts.named, facts.peer)
     };
     use DaemonState::{Dead, Init, Run, Shutdown};
@@ -549,7 +598,11 @@ fn each_part_reads_in_the_records_what_the_other_does() {
         (Part::Holder, Some("hv2"), Primary, Run, (Named::Peer, Peer::Finished)),
         (Part::Holder, Some("hv2"), Takeover, Dead, (Named::Peer, Peer::Gone)),
     ] {
-        assert_eq!(seen(part, named, state.clone(), daemon), expected, "{part:?} {named:?} {state}");
+        assert_eq!(
+            seen(part, named, state.clone(), daemon),
+            expected,
+            "{part:?} {named:?} {state}"
+        );
     }
 }
 
@@ -607,7 +660,8 @@ fn a_daemon_is_absent_when_its_silence_has_outlasted_what_the_kernel_was_told() 
     assert!(!peers.is_absent(&node), "who was cut off itself begins to listen anew");
 }
 
-/// How long after the end of its session hv2 is absent, if its last stamp was seen so many seconds before that.
+/// How long after the end of its session hv2 is absent, if its last stamp was seen so many seconds
+/// before that.
 fn absent_after(state: DaemonState, last_stamp: u64) -> u64 {
     let mut peers = Peers::new(SESSION);
     let mut record = node("hv2", Primary, state);
@@ -618,7 +672,10 @@ fn absent_after(state: DaemonState, last_stamp: u64) -> u64 {
         peers.is_absent(&record)
     };
     for second in 0..60 {
-        assert!(!look(second, true, second <= 60 - last_stamp && second % 5 == 0), "it is announced");
+        assert!(
+            !look(second, true, second <= 60 - last_stamp && second % 5 == 0),
+            "it is announced"
+        );
     }
     (60..).find(|second| look(*second, false, false)).expect("it is absent some time") - 60
 }
@@ -631,7 +688,11 @@ fn a_session_that_has_ended_by_itself_leaves_only_the_margin_to_be_waited_for() 
     assert_eq!(absent_after(Run, 10), rest);
     assert_eq!(absent_after(Run, 15), rest);
     assert_eq!(absent_after(Dead, 40), rest);
-    assert_eq!(absent_after(Run, 5), rest + 5, "who stamped a moment ago has lost no session by silence");
+    assert_eq!(
+        absent_after(Run, 5),
+        rest + 5,
+        "who stamped a moment ago has lost no session by silence"
+    );
     let all = let_go_after(SESSION).as_secs();
     assert_eq!(absent_after(Shutdown, 15), all, "who stops ends its session itself, at any moment");
 }
@@ -648,9 +709,11 @@ fn the_role_of_one_that_is_gone_is_taken_at_once_unless_somebody_serves() {
         patience: PATIENCE,
         peers: &peers,
     };
-    for (third, expected) in
-        [(Secondary, PrimaryStep::Contend), (Primary, PrimaryStep::Nothing), (Takeover, PrimaryStep::Nothing)]
-    {
+    for (third, expected) in [
+        (Secondary, PrimaryStep::Contend),
+        (Primary, PrimaryStep::Nothing),
+        (Takeover, PrimaryStep::Nothing),
+    ] {
         let nodes = vec![
             node("hv1", Secondary, DaemonState::Run),
             node("hv2", Primary, DaemonState::Fenced),
@@ -684,7 +747,14 @@ fn what_no_record_says_is_waited_out() {
     for (history, doubtful) in [
         // It said itself, while it ran, that it has let go.
         (vec![(Primary, Run, up, 9), (Relinquish, Run, up, 1), (Secondary, Run, up, 0)], false),
-        (vec![(Relinquish, Shutdown, up, 1), (Secondary, Shutdown, up, 0), (Secondary, Stop, up, 0)], false),
+        (
+            vec![
+                (Relinquish, Shutdown, up, 1),
+                (Secondary, Shutdown, up, 0),
+                (Secondary, Stop, up, 0),
+            ],
+            false,
+        ),
         (vec![(Takeover, Run, up, 1), (Secondary, Run, up, 0)], false),
         (vec![(Secondary, Stop, down, 1), (Secondary, Init, up, 0)], false),
         (vec![(Secondary, Run, up, 0)], false),
@@ -695,15 +765,29 @@ fn what_no_record_says_is_waited_out() {
         (vec![(Primary, Shutdown, up, 9), (Primary, Stop, down, limit - 1)], true),
         (vec![(Primary, Shutdown, up, 9), (Primary, Stop, down, limit)], false),
         (vec![(Primary, Run, up, 9), (Primary, Dead, up, 1)], true),
-        // Whoever suspects it says that it has nothing: its silence must have lasted for long enough.
+        // Whoever suspects it says that it has nothing: its silence must have lasted for long
+        // enough.
         (vec![(Primary, Run, up, 2), (Primary, Run, down, 4), (Secondary, Dead, down, 0)], true),
-        (vec![(Primary, Run, up, 2), (Primary, Run, down, 4), (Secondary, Dead, down, limit - 4)], false),
-        (vec![(Primary, Run, up, 9), (Primary, Run, down, limit), (Secondary, Dead, down, 0)], false),
+        (
+            vec![
+                (Primary, Run, up, 2),
+                (Primary, Run, down, 4),
+                (Secondary, Dead, down, limit - 4),
+            ],
+            false,
+        ),
+        (
+            vec![(Primary, Run, up, 9), (Primary, Run, down, limit), (Secondary, Dead, down, 0)],
+            false,
+        ),
         (vec![(Primary, Run, up, 9), (Secondary, Dead, up, 1)], true),
         (vec![(Takeover, Run, up, 60), (Takeover, Run, down, 1)], true),
         (vec![(Takeover, Run, up, 60), (Takeover, Run, down, limit)], false),
         (vec![(Relinquish, Run, up, 1), (Relinquish, Run, down, 1)], true),
-        (vec![(Relinquish, Run, up, 1), (Relinquish, Run, down, 1), (Secondary, Run, up, 0)], false),
+        (
+            vec![(Relinquish, Run, up, 1), (Relinquish, Run, down, 1), (Secondary, Run, up, 0)],
+            false,
+        ),
         (vec![(Relinquish, Run, up, 1), (Relinquish, Run, down, limit)], false),
         // It has the role before it says that it runs, and gives it away.
         (vec![(Secondary, Init, up, 60), (Takeover, Init, up, 60), (Primary, Init, up, 0)], false),

@@ -66,7 +66,11 @@ impl World {
 
     fn run(&mut self, uuid: Uuid) {
         self.instances += 1;
-        let seen = Seen { name: "guest".to_owned(), condition: Condition::Running, instance: self.instances };
+        let seen = Seen {
+            name: "guest".to_owned(),
+            condition: Condition::Running,
+            instance: self.instances,
+        };
         self.guests.insert(uuid, seen);
     }
 
@@ -122,7 +126,12 @@ fn findings(plan: &Plan) -> Vec<Finding> {
 }
 
 /// The first thing done about a VM in `state`, assigned to `on`, running here or not.
-fn first(nodes: &[&str], state: VmState, on: Option<&str>, runs: bool) -> (Vec<Step>, Vec<Finding>) {
+fn first(
+    nodes: &[&str],
+    state: VmState,
+    on: Option<&str>,
+    runs: bool,
+) -> (Vec<Step>, Vec<Finding>) {
     let mut world = World::new(nodes);
     let uuid = world.put(vm(1, state, on));
     if runs {
@@ -192,10 +201,12 @@ fn every_cell_of_the_table_of_states_has_its_step() {
 }
 
 #[test]
-fn a_node_that_was_proven_dead_and_lives_ends_its_guests_whatever_is_wanted_of_those_that_others_started() {
-    for (daemon, domain) in
-        [(DaemonState::Fenced, DomainState::FenceFlush), (DaemonState::Run, DomainState::FenceFlush)]
-    {
+fn a_node_that_was_proven_dead_and_lives_ends_its_guests_whatever_is_wanted_of_those_that_others_started()
+ {
+    for (daemon, domain) in [
+        (DaemonState::Fenced, DomainState::FenceFlush),
+        (DaemonState::Run, DomainState::FenceFlush),
+    ] {
         for state in [VmState::Migrate, VmState::MigrateLive, VmState::Shutdown, VmState::Start] {
             let mut world = World::new(&["hv1", "hv2", "hv3"]);
             let own = Arc::make_mut(world.cluster.nodes.get_mut("hv1").unwrap());
@@ -232,7 +243,8 @@ fn a_guest_that_is_held_is_told_from_one_that_arrives_by_what_its_node_said_befo
 }
 
 #[test]
-fn a_guest_that_was_never_let_run_is_ended_and_its_vm_started_anew_without_being_counted_as_a_death() {
+fn a_guest_that_was_never_let_run_is_ended_and_its_vm_started_anew_without_being_counted_as_a_death()
+ {
     for (on, state) in [
         ("hv1", VmState::Start),
         ("hv1", VmState::Stop),
@@ -314,7 +326,8 @@ fn a_vm_that_another_node_runs_is_not_started_here_unless_that_node_is_proven_de
 
 #[test]
 fn whether_an_older_node_that_lives_really_runs_a_vm_is_asked_at_its_start_and_of_no_other() {
-    let note = || DaemonNote { version: "0.2.0".to_owned(), runs_guests: true, ..DaemonNote::default() };
+    let note =
+        || DaemonNote { version: "0.2.0".to_owned(), runs_guests: true, ..DaemonNote::default() };
     let other = |name: &str, is_ours: bool, state: DaemonState| {
         let mut other = node(name);
         other.running.push(Uuid::from_u128(1));
@@ -543,7 +556,11 @@ fn a_guest_that_dies_while_it_is_started_has_died_once_seen_or_not() {
     }
     assert_eq!(waits, [0, 5, 10, 20, 40, 80]);
     world.minds.get_mut(&uuid).unwrap().busy = true;
-    assert_eq!(findings(&world.after(0)), [Finding::CrashLoop { deaths: 6 }], "also while it is started");
+    assert_eq!(
+        findings(&world.after(0)),
+        [Finding::CrashLoop { deaths: 6 }],
+        "also while it is started"
+    );
 }
 
 #[test]
@@ -591,7 +608,8 @@ fn a_held_guest_is_reported_and_can_be_stopped() {
     assert_eq!(steps(&world.after(0)), [Step::Destroy(WhyDestroy::Stopped)]);
 }
 
-/// VM 1 in `state` for node `on`, held here, whose sender says `phase` of the order with this number.
+/// VM 1 in `state` for node `on`, held here, whose sender says `phase` of the order with this
+/// number.
 fn held(state: VmState, on: &str, condition: Condition, phase: MovePhase, request: i32) -> World {
     let mut world = World::new(&["hv1", "hv2", "hv3"]);
     let uuid = world.put(vm(1, state, Some(on)));
@@ -611,7 +629,9 @@ fn held(state: VmState, on: &str, condition: Condition, phase: MovePhase, reques
         remaining_bytes: 0,
         why: String::new(),
     };
-    world.edit(uuid, |record| record.moving = Some(MoveNote { incarnation: record.incarnation, ..note }));
+    world.edit(uuid, |record| {
+        record.moving = Some(MoveNote { incarnation: record.incarnation, ..note })
+    });
     world
 }
 
@@ -621,20 +641,29 @@ fn a_guest_that_a_move_has_left_held_goes_on_only_where_it_belongs() {
     use MovePhase::{Copying, Done, HandedOver};
     use VmState::{Migrate, Start};
     for (state, on, condition, phase, request, expected) in [
-        // Its daemon was restarted after it had said that the VM is its own; the record says so since write 1.
+        // Its daemon was restarted after it had said that the VM is its own; the record says so
+        // since write 1.
         (Start, "hv1", Paused, HandedOver, 0, vec![Step::Resume]),
         (Start, "hv1", Paused, Done, 0, vec![]),
         // Its sender was fenced, and the VM given to this node.
         (Start, "hv1", Paused, Copying, 0, vec![Step::Destroy(WhyDestroy::NeverHandedOver)]),
         // It was given to this node before this node had heard that it stayed where it was.
-        (Start, "hv1", Paused, MovePhase::Failed, 0, vec![Step::Destroy(WhyDestroy::NeverHandedOver)]),
+        (
+            Start,
+            "hv1",
+            Paused,
+            MovePhase::Failed,
+            0,
+            vec![Step::Destroy(WhyDestroy::NeverHandedOver)],
+        ),
         // Before it had.
         (Migrate, "hv1", Paused, HandedOver, 1, vec![Step::Receive]),
         (Migrate, "hv1", Paused, Copying, 1, vec![Step::Receive]),
         (Migrate, "hv1", Arriving, Copying, 1, vec![Step::Receive]),
         // Other orders came between.
         (Migrate, "hv1", Paused, HandedOver, 0, vec![Step::Write(Start)]),
-        // Found by the simulation: its sender had the same order again, and died before it obeyed it.
+        // Found by the simulation: its sender had the same order again, and died before it obeyed
+        // it.
         (Migrate, "hv1", Paused, Copying, 0, vec![Step::Receive]),
         (Migrate, "hv1", Paused, MovePhase::Failed, 0, vec![Step::Receive]),
         // It was sent on before it was taken over.
@@ -644,7 +673,8 @@ fn a_guest_that_a_move_has_left_held_goes_on_only_where_it_belongs() {
         // It stayed, or was given back: what came here is worth nothing.
         (Start, "hv2", Paused, Copying, 0, vec![Step::Destroy(WhyDestroy::AssignedElsewhere)]),
         (Start, "hv2", Paused, HandedOver, 0, vec![Step::Destroy(WhyDestroy::AssignedElsewhere)]),
-        // Its hypervisor broke down in the last moment of a move away from here, which was then given up.
+        // Its hypervisor broke down in the last moment of a move away from here, which was then
+        // given up.
         (Start, "hv1", Leaving, Done, 0, vec![Step::Resume]),
     ] {
         let mut world = held(state.clone(), on, condition, phase, request);
@@ -666,11 +696,13 @@ fn a_guest_that_was_handed_over_goes_on_for_no_later_order_while_another_node_ha
     }
 }
 
-/// Found by the simulation: the list may be of an earlier stay, and what stands still cannot be sent.
+/// Found by the simulation: the list may be of an earlier stay, and what stands still cannot be
+/// sent.
 #[test]
 fn a_guest_that_was_handed_over_is_let_go_on_before_it_is_sent_on_also_where_the_node_lists_it() {
     for request in [0, 1] {
-        let mut world = held(VmState::Migrate, "hv3", Condition::Paused, MovePhase::HandedOver, request);
+        let mut world =
+            held(VmState::Migrate, "hv3", Condition::Paused, MovePhase::HandedOver, request);
         let (uuid, hv1) = (*world.guests.keys().next().unwrap(), NodeName::new("hv1"));
         Arc::make_mut(world.cluster.nodes.get_mut(&hv1).unwrap()).running.push(uuid);
         assert_eq!(steps(&world.after(0)), [Step::Resume]);
@@ -733,29 +765,32 @@ fn any_world() -> impl Strategy<Value = World> {
         Condition::Other,
     ]);
     let one = (any_state(), place, proptest::option::of(condition), any::<bool>(), any::<bool>());
-    (proptest::collection::vec(one, 0..6), 0..3_usize, any::<bool>()).prop_map(|(vms, strays, alone)| {
-        let mut world = World::new(if alone { &["hv1"] } else { &["hv1", "hv2"] });
-        for (number, (state, on, guest, busy, broken)) in vms.into_iter().enumerate() {
-            let uuid = world.put(vm(number as u128 + 1, state, on));
-            if broken {
-                world.edit(uuid, |record| record.domain = Err("broken".to_owned()));
+    (proptest::collection::vec(one, 0..6), 0..3_usize, any::<bool>()).prop_map(
+        |(vms, strays, alone)| {
+            let mut world = World::new(if alone { &["hv1"] } else { &["hv1", "hv2"] });
+            for (number, (state, on, guest, busy, broken)) in vms.into_iter().enumerate() {
+                let uuid = world.put(vm(number as u128 + 1, state, on));
+                if broken {
+                    world.edit(uuid, |record| record.domain = Err("broken".to_owned()));
+                }
+                if let Some(condition) = guest {
+                    world.run(uuid);
+                    world.guests.get_mut(&uuid).unwrap().condition = condition;
+                }
+                world.minds.entry(uuid).or_default().busy = busy;
             }
-            if let Some(condition) = guest {
-                world.run(uuid);
-                world.guests.get_mut(&uuid).unwrap().condition = condition;
+            for number in 0..strays {
+                world.run(Uuid::from_u128(100 + number as u128));
             }
-            world.minds.entry(uuid).or_default().busy = busy;
-        }
-        for number in 0..strays {
-            world.run(Uuid::from_u128(100 + number as u128));
-        }
-        world
-    })
+            world
+        },
+    )
 }
 
 impl std::fmt::Debug for World {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let vms: Vec<_> = self.cluster.vms.values().map(|vm| (&vm.name, &vm.state, &vm.node)).collect();
+        let vms: Vec<_> =
+            self.cluster.vms.values().map(|vm| (&vm.name, &vm.state, &vm.node)).collect();
         f.debug_struct("World").field("vms", &vms).field("guests", &self.guests).finish()
     }
 }

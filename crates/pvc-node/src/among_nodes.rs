@@ -1,5 +1,6 @@
-//! Tells of VMs that are plugged into a network between the nodes, as the primary: whoever is in such a guest reaches
-//! ZooKeeper, libvirt and Ceph as a node does. New ones are refused; those of an older cluster are there.
+//! Tells of VMs that are plugged into a network between the nodes, as the primary: whoever is in
+//! such a guest reaches ZooKeeper, libvirt and Ceph as a node does. New ones are refused; those of
+//! an older cluster are there.
 
 use std::sync::Arc;
 
@@ -46,8 +47,10 @@ fn message(cluster: &Cluster) -> Option<String> {
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     (!found.is_empty()).then(|| {
         format!(
-            "VMs are plugged into a network on which the nodes speak to each other: {named}{more}. Whoever is in such a \
-             guest reaches ZooKeeper, libvirt and Ceph as a node does. Give them another network (`pvc vm network \
+            "VMs are plugged into a network on which the nodes speak to each other: {named}{more}. \
+             Whoever is in such a \
+             guest reaches ZooKeeper, libvirt and Ceph as a node does. Give them another network \
+             (`pvc vm network \
              remove` and `add`), or acknowledge this if they are trusted like the nodes"
         )
     })

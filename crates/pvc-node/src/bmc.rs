@@ -1,8 +1,9 @@
-//! The node's own BMC, by which others prove it dead. Whether it can be used is known before it is needed.
+//! The node's own BMC, by which others prove it dead. Whether it can be used is known before it is
+//! needed.
 //!
-//! One that says "off" while this machine runs is another machine's, or lies: a fencer would take that for a proof. It
-//! is taken out of the record, and stays out until the daemon starts anew. That it says "on" later proves nothing: another
-//! machine may have been switched on.
+//! One that says "off" while this machine runs is another machine's, or lies: a fencer would take
+//! that for a proof. It is taken out of the record, and stays out until the daemon starts anew.
+//! That it says "on" later proves nothing: another machine may have been switched on.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -39,7 +40,8 @@ enum Found {
     Foreign,
 }
 
-/// Asks for the first time, as the daemon starts. What it says is logged, and does not stop the start.
+/// Asks for the first time, as the daemon starts. What it says is logged, and does not stop the
+/// start.
 pub(crate) async fn test(shared: &Shared) {
     let Some(ipmi) = &shared.settings.ipmi else { return };
     let found = ask(shared, ipmi, AT_THE_START).await;
@@ -79,7 +81,8 @@ async fn look_after(shared: &Arc<Shared>, ipmi: &Ipmi) {
     }
     loop {
         let is_out = forget(shared).await;
-        let why = "it says that the power is off while the node runs: it is another machine's, or broken, and is not \
+        let why = "it says that the power is off while the node runs: it is another machine's, or \
+                   broken, and is not \
                    recorded as this node's until its daemon is restarted";
         raise(shared, ipmi, why).await;
         shared.sleep(if is_out { EVERY } else { STORE }).await;
@@ -89,7 +92,9 @@ async fn look_after(shared: &Arc<Shared>, ipmi: &Ipmi) {
 async fn ask(shared: &Shared, ipmi: &Ipmi, patience: Duration) -> Found {
     let once = async || {
         let answer = shared.within(patience, shared.ports.power.is_on(&ipmi.bmc())).await;
-        answer.ok_or_else(|| format!("no answer within {} s", patience.as_secs()))?.map_err(|e| e.to_string())
+        answer
+            .ok_or_else(|| format!("no answer within {} s", patience.as_secs()))?
+            .map_err(|e| e.to_string())
     };
     let first = once().await;
     let last = match first {
@@ -126,7 +131,9 @@ async fn forget(shared: &Shared) -> bool {
             false
         }
         None => {
-            tracing::error!("the wrong BMC could not be taken out of the record in time; it is tried again");
+            tracing::error!(
+                "the wrong BMC could not be taken out of the record in time; it is tried again"
+            );
             false
         }
     }
@@ -148,12 +155,14 @@ fn tell(ipmi: &Ipmi, found: &Found) {
         }
         Found::Silent(why) => why,
         Found::Foreign => {
-            "it says that the power of this machine is off: it is another machine's, and is not recorded as this one's"
+            "it says that the power of this machine is off: it is another machine's, and is not \
+             recorded as this one's"
         }
     };
     tracing::error!(
         bmc = ipmi.hostname,
         why,
-        "the BMC cannot be used; this node cannot be fenced. Check `fencing.ipmi` in the configuration and the BMC's network"
+        "the BMC cannot be used; this node cannot be fenced. Check `fencing.ipmi` in the \
+         configuration and the BMC's network"
     );
 }

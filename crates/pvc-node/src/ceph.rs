@@ -1,8 +1,8 @@
-//! How Ceph is doing, published by the primary: status, health and usage as Ceph says them, and pools and
-//! OSDs in numbers.
+//! How Ceph is doing, published by the primary: status, health and usage as Ceph says them, and
+//! pools and OSDs in numbers.
 //!
-//! Ceph that is unwell hangs. So this is a task of its own: nothing waits for it, each question is asked
-//! beside the others, and what gets no answer keeps its last good one in the store.
+//! Ceph that is unwell hangs. So this is a task of its own: nothing waits for it, each question is
+//! asked beside the others, and what gets no answer keeps its last good one in the store.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,8 +19,8 @@ use crate::faults;
 use crate::secret;
 use crate::shared::Shared;
 
-/// How long the answer to one question is waited for. Adapters have deadlines of their own; this is for
-/// those that forget.
+/// How long the answer to one question is waited for. Adapters have deadlines of their own; this is
+/// for those that forget.
 const DEADLINE: Duration = Duration::from_secs(30);
 
 /// How long Ceph may be silent before operators are told.
@@ -33,7 +33,8 @@ const SILENT: &str = "CEPH_SILENT";
 pub(crate) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
     if shared.ports.storage.cluster().is_some() && shared.settings.storage_address.is_none() {
         tracing::warn!(
-            "this node has no address on the storage network (`cluster.networks.storage`): locks that it leaves behind cannot be told from another's, and their VMs fail to start"
+            "this node has no address on the storage network (`cluster.networks.storage`): locks \
+             that it leaves behind cannot be told from another's, and their VMs fail to start"
         );
     }
     let work = async {
@@ -79,7 +80,11 @@ struct Answers {
 async fn ask(shared: &Shared, cluster: &dyn StorageCluster) -> Answers {
     let osds = async {
         // A Ceph without any OSD may never say how its OSDs are.
-        if shared.store.view().osds.is_empty() { Ok(Vec::new()) } else { cluster.osd_figures().await }
+        if shared.store.view().osds.is_empty() {
+            Ok(Vec::new())
+        } else {
+            cluster.osd_figures().await
+        }
     };
     let (status, health, usage, pools, osds) = tokio::join!(
         timely(shared, cluster.status()),
@@ -180,7 +185,8 @@ impl Silence {
         self.told = Some(now);
         let node = shared.name();
         let message = format!(
-            "Ceph does not answer the primary node {node} ({error}); VMs may hang on their volumes, and what is shown of the storage is old. Look at the monitors: `ceph status`"
+            "Ceph does not answer the primary node {node} ({error}); VMs may hang on their \
+             volumes, and what is shown of the storage is old. Look at the monitors: `ceph status`"
         );
         faults::raise(shared, &faults::fault_id(SILENT, node.as_str()), &message).await;
     }
@@ -277,7 +283,12 @@ mod tests {
     fn view() -> Cluster {
         let mut view = Cluster::default();
         let text = || "x".to_owned();
-        let vms = PoolRecord { name: PoolName::new("vms"), pgs: text(), tier: text(), stats: "{}".into() };
+        let vms = PoolRecord {
+            name: PoolName::new("vms"),
+            pgs: text(),
+            tier: text(),
+            stats: "{}".into(),
+        };
         view.pools.insert(vms.name.clone(), Arc::new(vms));
         let osd = OsdRecord { id: "0".to_owned(), ..OsdRecord::default() };
         view.osds.insert("0".to_owned(), Arc::new(osd));
@@ -294,7 +305,10 @@ mod tests {
             pools: Ok(vec![pool("vms"), pool("of-somebody-else")]),
             osds: Ok(vec![osd(0), osd(7)]),
         };
-        assert_eq!(answers.failures().iter().map(|(what, _)| *what).collect::<Vec<_>>(), ["health", "usage"]);
+        assert_eq!(
+            answers.failures().iter().map(|(what, _)| *what).collect::<Vec<_>>(),
+            ["health", "usage"]
+        );
         let reports = answers.reports(&view());
         assert_eq!(
             reports,
@@ -316,16 +330,21 @@ mod tests {
             ),
             "{text}"
         );
-        let osd = OsdFigures { is_in: true, write_data: "124k".to_owned(), ..OsdFigures::default() };
+        let osd =
+            OsdFigures { is_in: true, write_data: "124k".to_owned(), ..OsdFigures::default() };
         let text = osd_stats(&osd);
-        assert!(text.contains(r#""up":0,"in":1,"#) && text.contains(r#""wr_data":"124k""#), "{text}");
+        assert!(
+            text.contains(r#""up":0,"in":1,"#) && text.contains(r#""wr_data":"124k""#),
+            "{text}"
+        );
     }
 
     async fn primary(storage: MemoryStorage) -> Arc<Shared> {
         let clock = Arc::new(TokioClock::new());
         let random = Arc::new(SeededRandom::new(1));
-        let store =
-            Store::open(EmbeddedTree::in_memory().connect(), clock.clone(), random.clone()).await.unwrap();
+        let store = Store::open(EmbeddedTree::in_memory().connect(), clock.clone(), random.clone())
+            .await
+            .unwrap();
         store.initialize(false).await.unwrap();
         let ports = Ports { storage: Arc::new(storage), clock, random, ..settings::tests::ports() };
         let shared = Arc::new(Shared::new(settings::tests::settings("hv1"), ports, store));
@@ -334,7 +353,11 @@ mod tests {
         changes.node(shared.name(), NodeChange::Coordinator(CoordinatorState::Primary));
         let (pgs, tier) = ("32".to_owned(), "default".to_owned());
         changes.push(Change::PutPool { name: PoolName::new("vms"), pgs, tier });
-        shared.store.change(|_| Ok::<_, std::convert::Infallible>((changes.clone(), ()))).await.unwrap();
+        shared
+            .store
+            .change(|_| Ok::<_, std::convert::Infallible>((changes.clone(), ())))
+            .await
+            .unwrap();
         shared
     }
 
@@ -351,16 +374,23 @@ mod tests {
         let task = tokio::spawn(run(shared.clone(), end.clone()));
         let view = || shared.store.view();
         let patience = Duration::from_secs(300);
-        eventually("it is published", patience, || &*view().config.storage_health == "HEALTH_OK").await;
-        eventually("with the pools", patience, || view().pools.values().any(|p| p.stats.contains("1000")))
+        eventually("it is published", patience, || &*view().config.storage_health == "HEALTH_OK")
             .await;
+        eventually("with the pools", patience, || {
+            view().pools.values().any(|p| p.stats.contains("1000"))
+        })
+        .await;
 
         cluster.say(|said| said.hangs = true);
-        eventually("it is a fault", patience, || view().faults.contains_key("CEPH_SILENT_HV1")).await;
+        eventually("it is a fault", patience, || view().faults.contains_key("CEPH_SILENT_HV1"))
+            .await;
         assert_eq!(&*view().config.storage_status, "HEALTH_OK");
 
         cluster.say(|said| (said.hangs, said.text) = (false, "HEALTH_WARN".to_owned()));
-        eventually("it is heard again", patience, || &*view().config.storage_health == "HEALTH_WARN").await;
+        eventually("it is heard again", patience, || {
+            &*view().config.storage_health == "HEALTH_WARN"
+        })
+        .await;
         end.cancel();
         task.await.unwrap();
     }
@@ -372,7 +402,11 @@ mod tests {
         let shared = primary(MemoryStorage::of_cluster(cluster)).await;
         let mut changes = Changes::new();
         changes.node(shared.name(), NodeChange::Coordinator(CoordinatorState::Secondary));
-        shared.store.change(|_| Ok::<_, std::convert::Infallible>((changes.clone(), ()))).await.unwrap();
+        shared
+            .store
+            .change(|_| Ok::<_, std::convert::Infallible>((changes.clone(), ())))
+            .await
+            .unwrap();
         let end = CancellationToken::new();
         let task = tokio::spawn(run(shared.clone(), end.clone()));
         shared.sleep(Duration::from_secs(60)).await;

@@ -1,8 +1,8 @@
 //! The guests' serial consoles, from their log files to the store.
 //!
-//! One task looks at all files: a watcher is an entry in a map and cannot leak. A file is read only when
-//! it has changed and its guest's turn has come, so a guest that prints without end costs one bounded
-//! write every two seconds.
+//! One task looks at all files: a watcher is an entry in a map and cannot leak. A file is read only
+//! when it has changed and its guest's turn has come, so a guest that prints without end costs one
+//! bounded write every two seconds.
 
 use std::collections::BTreeMap;
 use std::io::{self, SeekFrom};
@@ -26,8 +26,8 @@ const LEAST: Duration = Duration::from_secs(2);
 /// The most that is kept of one console.
 const MOST_BYTES: usize = 256 * 1024;
 
-/// A file that has grown beyond this is cut to its end: not every machine has somebody who rotates it,
-/// and a guest that prints without end must not fill the disk.
+/// A file that has grown beyond this is cut to its end: not every machine has somebody who rotates
+/// it, and a guest that prints without end must not fill the disk.
 const CUT_BEYOND: u64 = 8 << 20;
 
 /// How long the store may take for the consoles.
@@ -71,11 +71,12 @@ struct Consoles {
 }
 
 impl Consoles {
-    /// One watcher for each guest whose console is known. One that went is read a last time: the last
-    /// lines of a guest that died are the interesting ones.
+    /// One watcher for each guest whose console is known. One that went is read a last time: the
+    /// last lines of a guest that died are the interesting ones.
     async fn follow_guests(&mut self) {
         let known = self.shared.guests.borrow().known.clone();
-        let gone: Vec<Uuid> = self.watchers.keys().filter(|vm| !known.contains_key(vm)).copied().collect();
+        let gone: Vec<Uuid> =
+            self.watchers.keys().filter(|vm| !known.contains_key(vm)).copied().collect();
         for vm in gone {
             if let Some(mut watcher) = self.watchers.remove(&vm) {
                 let report = self.text(vm, &mut watcher).await;
@@ -86,7 +87,8 @@ impl Consoles {
             let Some(path) = facts.console else { continue };
             if self.watchers.get(&vm).is_none_or(|watcher| watcher.path != path) {
                 let not_before = Duration::ZERO;
-                let watcher = Watcher { path, seen: None, written: None, not_before, complained: false };
+                let watcher =
+                    Watcher { path, seen: None, written: None, not_before, complained: false };
                 self.watchers.insert(vm, watcher);
             }
         }
@@ -109,7 +111,9 @@ impl Consoles {
         self.watchers = watchers;
         if !self.write(reports).await {
             // What did not arrive is read and written again.
-            self.watchers.values_mut().for_each(|watcher| (watcher.seen, watcher.written) = (None, None));
+            self.watchers
+                .values_mut()
+                .for_each(|watcher| (watcher.seen, watcher.written) = (None, None));
         }
     }
 
@@ -142,7 +146,10 @@ impl Consoles {
         if reports.is_empty() {
             return true;
         }
-        matches!(self.shared.within(DEADLINE, self.shared.store.report(reports)).await, Some(Ok(())))
+        matches!(
+            self.shared.within(DEADLINE, self.shared.store.report(reports)).await,
+            Some(Ok(()))
+        )
     }
 }
 
@@ -158,8 +165,11 @@ async fn read_if_changed(
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
     };
-    let fingerprint =
-        Fingerprint { inode: metadata.ino(), length: metadata.len(), modified: metadata.modified().ok() };
+    let fingerprint = Fingerprint {
+        inode: metadata.ino(),
+        length: metadata.len(),
+        modified: metadata.modified().ok(),
+    };
     if seen == Some(fingerprint) {
         return Ok(None);
     }
@@ -171,8 +181,8 @@ async fn read_if_changed(
     Ok(Some((fingerprint, bytes)))
 }
 
-/// Leaves nothing in the file but `end`. Whoever writes it appends, and goes on behind that; what is
-/// written in the moment of the cut may come out of order.
+/// Leaves nothing in the file but `end`. Whoever writes it appends, and goes on behind that; what
+/// is written in the moment of the cut may come out of order.
 async fn cut(vm: Uuid, path: &Path, end: &[u8]) {
     let rewrite = async {
         let mut file = tokio::fs::OpenOptions::new().append(true).open(path).await?;
@@ -182,12 +192,14 @@ async fn cut(vm: Uuid, path: &Path, end: &[u8]) {
     };
     match rewrite.await {
         Ok(()) => tracing::debug!(%vm, path = %path.display(), "a console log was cut to its end"),
-        Err(error) => tracing::warn!(%vm, %error, path = %path.display(), "a console log could not be cut"),
+        Err(error) => {
+            tracing::warn!(%vm, %error, path = %path.display(), "a console log could not be cut")
+        }
     }
 }
 
-/// The last `count` lines of what a guest printed. Guests print anything: what is not text is replaced,
-/// and what is cut at the front is cut at a line, or at least at a character.
+/// The last `count` lines of what a guest printed. Guests print anything: what is not text is
+/// replaced, and what is cut at the front is cut at a line, or at least at a character.
 fn last_lines(bytes: &[u8], count: usize) -> String {
     let text = String::from_utf8_lossy(bytes);
     let body = text.strip_suffix('\n').unwrap_or(&text);

@@ -1,5 +1,6 @@
-//! Watches this node's copy of the database: one that does not follow is a fault, and its Patroni is started again,
-//! once (`pvc_model::database`). A Patroni that has lost its ZooKeeper session may loop for ever.
+//! Watches this node's copy of the database: one that does not follow is a fault, and its Patroni
+//! is started again, once (`pvc_model::database`). A Patroni that has lost its ZooKeeper session
+//! may loop for ever.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,8 +54,10 @@ async fn look(shared: &Arc<Shared>, database: &dyn Database, watch: &mut Watch) 
     };
     let done = if restart { ". Its Patroni is started again, once" } else { "" };
     let message = format!(
-        "the copy of the cluster's database on node {node} does not follow: {why}{done}. Look at `patronictl list` and \
-         `journalctl -u patroni` on {node}; `systemctl restart patroni` there begins its Patroni anew"
+        "the copy of the cluster's database on node {node} does not follow: {why}{done}. Look at \
+         `patronictl list` and \
+         `journalctl -u patroni` on {node}; `systemctl restart patroni` there begins its Patroni \
+         anew"
     );
     tracing::warn!("{message}");
     faults::raise(shared, &faults::fault_id("DATABASE_MEMBER", node.as_str()), &message).await;

@@ -13,14 +13,15 @@ use crate::shared::Shared;
 /// What a fault takes from the cluster's 100 points.
 pub(crate) const DELTA: i64 = 10;
 
-/// How often a fault that goes on is written again, so that its time of last report means something.
+/// How often a fault that goes on is written again, so that its time of last report means
+/// something.
 pub(crate) const REFRESH: Duration = Duration::from_secs(300);
 
 /// How long the store may take for it.
 const DEADLINE: Duration = Duration::from_secs(5);
 
-/// Records the fault, or that it is still there. An acknowledged one stays quiet; in maintenance nothing
-/// is recorded. Whatever fails here is logged and not more: the work goes on.
+/// Records the fault, or that it is still there. An acknowledged one stays quiet; in maintenance
+/// nothing is recorded. Whatever fails here is logged and not more: the work goes on.
 pub(crate) async fn raise(shared: &Arc<Shared>, id: &str, message: &str) {
     let now = local_time(shared.ports.clock.wall());
     let decide = |cluster: &Cluster| -> Result<_, std::convert::Infallible> {
@@ -78,9 +79,14 @@ mod tests {
             delta: 10,
             message: "old".to_owned(),
         };
-        let cluster =
-            Cluster { faults: [("X".to_owned(), Arc::new(old.clone()))].into(), ..Cluster::default() };
+        let cluster = Cluster {
+            faults: [("X".to_owned(), Arc::new(old.clone()))].into(),
+            ..Cluster::default()
+        };
         let new = renewed(&cluster, "X", "new", "now");
-        assert_eq!(new, FaultRecord { last_reported: "now".to_owned(), message: "new".to_owned(), ..old });
+        assert_eq!(
+            new,
+            FaultRecord { last_reported: "now".to_owned(), message: "new".to_owned(), ..old }
+        );
     }
 }

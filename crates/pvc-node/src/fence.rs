@@ -1,13 +1,14 @@
 //! Fencing: coordinators watch each other's nodes, and one of them deals with the dead.
 //!
-//! What is done next is decided in [`pvc_model::fence`], from the records and from what this node has seen
-//! itself. Here the steps are done: each in a task of its own, so that a BMC that hangs, or a storage that
-//! does, holds up neither the looking nor another node's recovery.
+//! What is done next is decided in [`pvc_model::fence`], from the records and from what this node
+//! has seen itself. Here the steps are done: each in a task of its own, so that a BMC that hangs,
+//! or a storage that does, holds up neither the looking nor another node's recovery.
 //!
 //! Invariants:
-//! - Only the holder of the fence lock acts (I6). It holds the lock as long as any node concerns it, as
-//!   older peers do, and asks whether it still has it before each step.
-//! - Each step is checked once more against a fresh view, and each write names what it was decided on.
+//! - Only the holder of the fence lock acts (I6). It holds the lock as long as any node concerns
+//!   it, as older peers do, and asks whether it still has it before each step.
+//! - Each step is checked once more against a fresh view, and each write names what it was decided
+//!   on.
 
 mod act;
 
@@ -51,7 +52,8 @@ struct Fencer {
 pub(crate) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
     if shared.settings.fence_only_with_own_bmc && !shared.bmc_answers.load(Ordering::Relaxed) {
         tracing::error!(
-            "this node fences nobody: its own BMC did not answer (`fencing.disable_on_ipmi_failure`)"
+            "this node fences nobody: its own BMC did not answer \
+             (`fencing.disable_on_ipmi_failure`)"
         );
         return;
     }
@@ -105,7 +107,11 @@ impl Fencer {
             self.minds.retain(|_, mind| mind.busy);
         }
         if session.is_none() {
-            return self.cuts.due(now).into_iter().for_each(|node| self.switch_on_without_store(node));
+            return self
+                .cuts
+                .due(now)
+                .into_iter()
+                .for_each(|node| self.switch_on_without_store(node));
         }
         self.cuts.observe(&cluster);
         let view = fence::View {
@@ -118,7 +124,9 @@ impl Fencer {
         if is_held {
             fence::observe(&view, &mut self.minds);
             if self.under_way.is_empty() && fence::gives_way(&view, &self.minds) {
-                tracing::warn!("this node cannot cut the dead node off; another coordinator may try");
+                tracing::warn!(
+                    "this node cannot cut the dead node off; another coordinator may try"
+                );
                 return self.let_go().await;
             }
         }
@@ -147,7 +155,12 @@ impl Fencer {
         }
     }
 
-    fn watch(&mut self, node: NodeName, step: Step, work: impl Future<Output = Done> + Send + 'static) {
+    fn watch(
+        &mut self,
+        node: NodeName,
+        step: Step,
+        work: impl Future<Output = Done> + Send + 'static,
+    ) {
         self.minds.entry(node.clone()).or_default().busy = true;
         self.steps.push((self.under_way.spawn(work).id(), node, step));
     }
@@ -157,15 +170,20 @@ impl Fencer {
             Ok(Ok(lock)) => self.lock = Some(Arc::new(lock)),
             // Another coordinator is at it.
             Ok(Err(StoreError::LockTimeout { .. })) => {}
-            Ok(Err(error)) => tracing::warn!(%error, "the fence lock cannot be had; it is tried again"),
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "the fence lock cannot be had; it is tried again")
+            }
             Err(error) => tracing::error!(%error, "waiting for the fence lock ended by a bug"),
         }
     }
 
     fn joined(&mut self, done: Result<(task::Id, Done), JoinError>) {
         let id = done.as_ref().map_or_else(JoinError::id, |(id, _)| *id);
-        let begun =
-            self.steps.iter().position(|(other, ..)| *other == id).map(|at| self.steps.swap_remove(at));
+        let begun = self
+            .steps
+            .iter()
+            .position(|(other, ..)| *other == id)
+            .map(|at| self.steps.swap_remove(at));
         if let Some((_, node, Step::CutPower { stamp })) = &begun {
             self.cuts.cut(node.clone(), *stamp, self.shared.now());
         }
@@ -173,11 +191,14 @@ impl Fencer {
             (Ok((_, done)), _) => done,
             // The actor catches the panics of its steps; this one is of what it did about one.
             (Err(error), Some((_, node, step))) => {
-                tracing::error!(%node, ?step, %error, "a step of a fence failed by a bug of this program");
+                tracing::error!(%node, ?step, %error, "a step of a fence failed by a bug of this \
+                                                       program");
                 let ended = act::late(&step);
                 Done { node, ended }
             }
-            (Err(error), None) => return tracing::error!(%error, "a task ended that was no step of a fence"),
+            (Err(error), None) => {
+                return tracing::error!(%error, "a task ended that was no step of a fence");
+            }
         };
         let now = self.shared.now();
         let interval = self.shared.settings.fencing.keepalive_interval;
@@ -232,9 +253,12 @@ mod tests {
     async fn a_step_that_panics_is_over_and_counts_as_one_that_failed() {
         let (mut fencer, node) = (fencer().await, NodeName::new("hv2"));
         fencer.watch(NodeName::new("hv3"), Step::AskPower, std::future::pending());
-        for step in
-            [Step::AskPower, Step::CutPower { stamp: 7 }, Step::Recover { patient: true }, Step::PowerOn]
-        {
+        for step in [
+            Step::AskPower,
+            Step::CutPower { stamp: 7 },
+            Step::Recover { patient: true },
+            Step::PowerOn,
+        ] {
             let before = format!("{:?}", fencer.minds.get(&node).cloned().unwrap_or_default());
             fencer.watch(node.clone(), step.clone(), async { panic!("a bug") });
             assert!(fencer.minds[&node].busy);
@@ -242,7 +266,11 @@ mod tests {
             assert!(done.is_err());
             fencer.joined(done);
             assert!(!fencer.minds[&node].busy, "{step:?}");
-            assert_ne!(format!("{:?}", fencer.minds[&node]), before, "{step:?} is remembered as failed");
+            assert_ne!(
+                format!("{:?}", fencer.minds[&node]),
+                before,
+                "{step:?} is remembered as failed"
+            );
         }
         assert!(fencer.minds[&NodeName::new("hv3")].busy, "what goes on goes on");
     }

@@ -32,12 +32,14 @@ pub(crate) fn node_figures(
             }
             None => {
                 allocated += record.map_or(0, |vm| vm.memory_mib());
-                vcpus += record.and_then(|vm| vm.domain.as_ref().ok()).map_or(0, |d| u64::from(d.vcpus));
+                vcpus +=
+                    record.and_then(|vm| vm.domain.as_ref().ok()).map_or(0, |d| u64::from(d.vcpus));
             }
         }
     }
-    let is_off_here =
-        |vm: &&std::sync::Arc<VmRecord>| vm.is_assigned_to(node) && !guests.known.contains_key(&vm.uuid);
+    let is_off_here = |vm: &&std::sync::Arc<VmRecord>| {
+        vm.is_assigned_to(node) && !guests.known.contains_key(&vm.uuid)
+    };
     let off: u64 = cluster.vms.values().filter(is_off_here).map(|vm| vm.memory_mib()).sum();
     NodeFigures {
         memory_total_mib: load.memory_total_mib,
@@ -51,15 +53,18 @@ pub(crate) fn node_figures(
     }
 }
 
-/// A VM's statistics as JSON text. Disks go by the volume or file that the record names, networks by
-/// their bridge: that is what readers match them with.
+/// A VM's statistics as JSON text. Disks go by the volume or file that the record names, networks
+/// by their bridge: that is what readers match them with.
 pub(crate) fn vm_stats_json(
     stats: &GuestStats,
     recorded: &DomainSummary,
     live: Option<&DomainSummary>,
 ) -> String {
-    let disks: Vec<Value> =
-        stats.disks.iter().map(|(target, counters)| disk_json(target, counters, recorded, live)).collect();
+    let disks: Vec<Value> = stats
+        .disks
+        .iter()
+        .map(|(target, counters)| disk_json(target, counters, recorded, live))
+        .collect();
     let nets: Vec<Value> = live
         .map(|live| {
             live.nics.iter().filter_map(|nic| {
@@ -93,8 +98,9 @@ fn disk_json(
     recorded: &DomainSummary,
     live: Option<&DomainSummary>,
 ) -> Value {
-    let find =
-        |summary: &DomainSummary| summary.disks.iter().find(|disk| disk.target == target).map(disk_name);
+    let find = |summary: &DomainSummary| {
+        summary.disks.iter().find(|disk| disk.target == target).map(disk_name)
+    };
     let name = find(recorded).or_else(|| live.and_then(find)).unwrap_or_else(|| target.to_owned());
     let mut disk = Map::from_iter([("name".to_owned(), json!(name))]);
     for counter in ["rd_req", "rd_bytes", "wr_req", "wr_bytes", "err"] {
@@ -113,7 +119,8 @@ fn disk_name(disk: &Disk) -> String {
 }
 
 fn net_json(device: &str, bridge: &str, counters: &BTreeMap<String, i64>) -> Value {
-    let mut net = Map::from_iter([("name".to_owned(), json!(device)), ("bridge".to_owned(), json!(bridge))]);
+    let mut net =
+        Map::from_iter([("name".to_owned(), json!(device)), ("bridge".to_owned(), json!(bridge))]);
     let names = [
         "rd_bytes",
         "rd_packets",
@@ -148,8 +155,10 @@ pub(crate) fn network_stats_json(before: &Sample, after: &Sample) -> String {
     let mut all = Map::new();
     for new in &after.interfaces {
         let old = before.interfaces.iter().find(|old| old.name == new.name).unwrap_or(new);
-        let (rx_bps, tx_bps) = (rate(old.rx_bytes, new.rx_bytes) * 8, rate(old.tx_bytes, new.tx_bytes) * 8);
-        let (rx_pps, tx_pps) = (rate(old.rx_packets, new.rx_packets), rate(old.tx_packets, new.tx_packets));
+        let (rx_bps, tx_bps) =
+            (rate(old.rx_bytes, new.rx_bytes) * 8, rate(old.tx_bytes, new.tx_bytes) * 8);
+        let (rx_pps, tx_pps) =
+            (rate(old.rx_packets, new.rx_packets), rate(old.tx_packets, new.tx_packets));
         let stats = json!({
             "rx_bps": rx_bps,
             "rx_pps": rx_pps,
@@ -189,14 +198,21 @@ mod tests {
         };
         let after = Sample {
             at: Duration::from_secs(15),
-            interfaces: vec![interface("eth0", 6000, 60), interface("eth1", 0, 0), interface("eth2", 77, 7)],
+            interfaces: vec![
+                interface("eth0", 6000, 60),
+                interface("eth1", 0, 0),
+                interface("eth2", 77, 7),
+            ],
         };
         let stats: Value = serde_json::from_str(&network_stats_json(&before, &after)).unwrap();
         let expected = json!({"rx_bps": 8000, "rx_pps": 10, "tx_bps": 4000, "tx_pps": 5, "total_bps": 12000,
             "total_pps": 15, "link_speed": 10_000_000_000_u64, "state": "up"});
         assert_eq!(stats["eth0"], expected);
         for quiet in ["eth1", "eth2"] {
-            assert_eq!((&stats[quiet]["total_bps"], &stats[quiet]["link_speed"]), (&json!(0), &json!(0)));
+            assert_eq!(
+                (&stats[quiet]["total_bps"], &stats[quiet]["link_speed"]),
+                (&json!(0), &json!(0))
+            );
             assert_eq!(stats[quiet]["state"], "down");
         }
         assert_eq!(network_stats_json(&after, &after.clone()), network_stats_json(&after, &after));
@@ -207,14 +223,19 @@ mod tests {
         let xml = |disk: &str, nic: &str| {
             format!(
                 "<domain><name>a</name><uuid>00000000-0000-0000-0000-000000000001</uuid>\
-                 <memory unit='MiB'>1</memory><vcpu>1</vcpu><os><type arch='x86_64' machine='pc'>hvm</type></os><devices>\
-                 <emulator>/x</emulator>{disk}<disk type='file' device='cdrom'><target dev='sdb' bus='scsi'/></disk>\
-                 <interface type='bridge'><mac address='52:54:00:00:00:01'/><source bridge='vmbr100'/>{nic}</interface>\
+                 <memory unit='MiB'>1</memory><vcpu>1</vcpu><os><type arch='x86_64' \
+                 machine='pc'>hvm</type></os><devices>\
+                 <emulator>/x</emulator>{disk}<disk type='file' device='cdrom'><target dev='sdb' \
+                 bus='scsi'/></disk>\
+                 <interface type='bridge'><mac address='52:54:00:00:00:01'/><source \
+                 bridge='vmbr100'/>{nic}</interface>\
                  <console type='pty'/></devices></domain>"
             )
         };
-        let rbd = "<disk type='network'><source protocol='rbd' name='vms/a_sda'/><target dev='sda' bus='scsi'/></disk>";
-        let file = "<disk type='file'><source file='/store/vms/a_sda/disk.raw'/><target dev='sda' bus='scsi'/></disk>";
+        let rbd = "<disk type='network'><source protocol='rbd' name='vms/a_sda'/><target dev='sda' \
+                   bus='scsi'/></disk>";
+        let file = "<disk type='file'><source file='/store/vms/a_sda/disk.raw'/><target dev='sda' \
+                    bus='scsi'/></disk>";
         let recorded = pvc_domain::summary(&xml(rbd, "")).unwrap();
         let live = pvc_domain::summary(&xml(file, "<target dev='vnet3'/>")).unwrap();
         let counters = |name: &str, value| BTreeMap::from([(name.to_owned(), value)]);
@@ -231,7 +252,8 @@ mod tests {
             ]),
             interfaces: BTreeMap::from([("vnet3".to_owned(), counters("rd_drops", 2))]),
         };
-        let json: Value = serde_json::from_str(&vm_stats_json(&stats, &recorded, Some(&live))).unwrap();
+        let json: Value =
+            serde_json::from_str(&vm_stats_json(&stats, &recorded, Some(&live))).unwrap();
         let expected = json!({
             "state": "RUNNING", "maxmem": 2048, "livemem": 1024, "cpus": 2, "cputime": 9,
             "mem_stats": {"rss": 7},

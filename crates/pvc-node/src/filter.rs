@@ -1,5 +1,5 @@
-//! The packet filter of this node: loaded at the start, and again whenever it is not what was loaded. What it says is
-//! decided in `pvc_model::host_filter`.
+//! The packet filter of this node: loaded at the start, and again whenever it is not what was
+//! loaded. What it says is decided in `pvc_model::host_filter`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,8 @@ use crate::shared::Shared;
 /// How often the filter is looked at.
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// Loads the filter once, before the services that it is for. What fails is logged, and tried again by [`run`].
+/// Loads the filter once, before the services that it is for. What fails is logged, and tried again
+/// by [`run`].
 pub(crate) async fn apply(wanted: Option<&HostFilter>, ports: &Ports) {
     match Keeper::default().round(wanted, ports.network.as_ref()).await {
         Ok(Some(done)) => tracing::info!("{done}"),
@@ -45,7 +46,12 @@ pub(crate) async fn run(shared: Arc<Shared>, end: CancellationToken) {
                 if told.is_none_or(|told| now.saturating_sub(told) >= faults::REFRESH) {
                     tracing::error!(hint = error.hint(), "{}", in_words(&error));
                     let hint = error.hint().map(|hint| format!(" ({hint})")).unwrap_or_default();
-                    faults::raise(&shared, &id, &format!("node {node}: {}{hint}", in_words(&error))).await;
+                    faults::raise(
+                        &shared,
+                        &id,
+                        &format!("node {node}: {}{hint}", in_words(&error)),
+                    )
+                    .await;
                     told = Some(now);
                 }
             }
@@ -62,15 +68,17 @@ fn in_words(error: &NetworkError) -> String {
     format!("packet filter: {}", with_causes(error))
 }
 
-/// What the kernel showed after it was loaded: the words are the kernel's, not those that were loaded.
+/// What the kernel showed after it was loaded: the words are the kernel's, not those that were
+/// loaded.
 #[derive(Default)]
 struct Keeper {
     loaded: Option<String>,
 }
 
 impl Keeper {
-    /// Looks, decides, acts. Returns what was done, if anything. Loading is one step for the kernel, so that the
-    /// first round after a start, which knows nothing of what stands, may as well load it anew.
+    /// Looks, decides, acts. Returns what was done, if anything. Loading is one step for the
+    /// kernel, so that the first round after a start, which knows nothing of what stands, may as
+    /// well load it anew.
     async fn round(
         &mut self,
         wanted: Option<&HostFilter>,

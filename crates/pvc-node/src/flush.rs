@@ -1,7 +1,7 @@
 //! Empties this node of VMs and takes them back: what [`pvc_model::flush`] decides, made true.
 //!
-//! Every pass decides anew from the records, so a flush that is turned into a ready in its last moment,
-//! or the other way round, is simply continued the other way.
+//! Every pass decides anew from the records, so a flush that is turned into a ready in its last
+//! moment, or the other way round, is simply continued the other way.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -51,7 +51,8 @@ struct Memory {
     raised: Option<Duration>,
     /// Where VMs were sent lately: their new node's figures do not show them yet.
     sent: BTreeMap<Uuid, Sent>,
-    /// Until when figures may count what was promised as well: VMs move somewhere, or did a moment ago. Monotonic.
+    /// Until when figures may count what was promised as well: VMs move somewhere, or did a moment
+    /// ago. Monotonic.
     unsettled: Option<Duration>,
     /// What was moved back since the node was asked to be ready.
     tried: BTreeSet<Uuid>,
@@ -87,7 +88,8 @@ async fn pass(shared: &Arc<Shared>, memory: &mut Memory) {
     }
     match request {
         DomainState::Flush => empty(shared, &view, memory).await,
-        // Before that the record does not know the guests that came or went while no daemon was here.
+        // Before that the record does not know the guests that came or went while no daemon was
+        // here.
         DomainState::Unflush if own.daemon_state == DaemonState::Run => {
             take_back(shared, &view, memory).await
         }
@@ -100,7 +102,9 @@ impl Memory {
         let now = shared.now();
         let lasting = shared.settings.keepalive_interval * 2;
         self.sent.retain(|uuid, sent| {
-            let Some(vm) = view.vms.get(uuid).filter(|vm| vm.is_assigned_to(&sent.to)) else { return false };
+            let Some(vm) = view.vms.get(uuid).filter(|vm| vm.is_assigned_to(&sent.to)) else {
+                return false;
+            };
             if is_moving(&vm.state) {
                 sent.until = now + lasting;
             }
@@ -168,8 +172,9 @@ fn plan(shared: &Shared, cluster: &Cluster, news: &News) -> Flush {
     }
 }
 
-/// What is on its way, or has only just arrived, may be counted twice: by its node's figures and by what was promised
-/// to it. Reason enough to move nothing more there, but none to shut down a VM that has a place `by_figures`.
+/// What is on its way, or has only just arrived, may be counted twice: by its node's figures and by
+/// what was promised to it. Reason enough to move nothing more there, but none to shut down a VM
+/// that has a place `by_figures`.
 fn wait_for_room(mut left: Flush, by_figures: &Flush) -> Flush {
     let (now, later) = left.shut_down.into_iter().partition(|vm| by_figures.shut_down.contains(vm));
     left.shut_down = now;
@@ -187,7 +192,9 @@ async fn send(shared: &Shared, leave: &Leave, news: &News) -> bool {
         }
         let mut changes = Changes::new();
         changes.expect(Expect::NodeDomain(shared.name().clone())).expect(Expect::Placements);
-        changes.expect(Expect::NodeDaemon(leave.to.clone())).expect(Expect::NodeDomain(leave.to.clone()));
+        changes
+            .expect(Expect::NodeDaemon(leave.to.clone()))
+            .expect(Expect::NodeDomain(leave.to.clone()));
         changes.expect(Expect::VmNodeLimit(vm));
         changes.vm(vm, VmChange::State(VmState::Migrate)).vm(vm, VmChange::Node(leave.to.clone()));
         changes.vm(vm, VmChange::LastNode(leave.home.clone()));
@@ -240,7 +247,8 @@ async fn tell_blockers(shared: &Arc<Shared>, blocked: &[(Uuid, String)], memory:
     memory.raised = Some(now);
     let node = shared.name();
     let message = format!(
-        "node {node} cannot be flushed: {}. Move or shut them down by hand, or take the flush back with `pvc node ready {node}`",
+        "node {node} cannot be flushed: {}. Move or shut them down by hand, or take the flush back \
+         with `pvc node ready {node}`",
         said.join("; ")
     );
     faults::raise(shared, &fault_id("FLUSH_BLOCKED", node.as_str()), &message).await;
@@ -258,7 +266,10 @@ async fn take_back(shared: &Shared, view: &Cluster, memory: &mut Memory) {
     }
     for (vm, unfit) in &back.stay {
         if memory.stay.insert(*vm) {
-            tracing::warn!(vm = name_of(shared, *vm), "the VM is not taken back: this node {unfit}");
+            tracing::warn!(
+                vm = name_of(shared, *vm),
+                "the VM is not taken back: this node {unfit}"
+            );
         }
     }
     let tried = memory.tried.clone();
@@ -274,7 +285,8 @@ async fn take_back(shared: &Shared, view: &Cluster, memory: &mut Memory) {
 
 /// Whether the record was changed.
 async fn take_one_back(shared: &Shared, wanted: &TakeBack, tried: &BTreeSet<Uuid>) -> bool {
-    let (TakeBack::Start(vm) | TakeBack::Unmark(vm) | TakeBack::Assign(vm) | TakeBack::Move(vm)) = *wanted;
+    let (TakeBack::Start(vm) | TakeBack::Unmark(vm) | TakeBack::Assign(vm) | TakeBack::Move(vm)) =
+        *wanted;
     let decide = |cluster: &Cluster| {
         let asked = is_asked(cluster, shared, &DomainState::Unflush);
         let back = unflush(cluster, shared.name(), tried, shared.settings.migration.at_once);
@@ -300,7 +312,9 @@ async fn take_one_back(shared: &Shared, wanted: &TakeBack, tried: &BTreeSet<Uuid
     };
     let done = told(shared, shared.store.change(decide)).await;
     match wanted {
-        TakeBack::Start(_) if done => tracing::info!(vm = name_of(shared, vm), "the VM is started again"),
+        TakeBack::Start(_) if done => {
+            tracing::info!(vm = name_of(shared, vm), "the VM is started again")
+        }
         TakeBack::Move(_) if done => tracing::info!(vm = name_of(shared, vm), "the VM comes back"),
         _ => {}
     }
@@ -329,7 +343,10 @@ fn name_of(shared: &Shared, vm: Uuid) -> String {
 }
 
 /// Whether the change was made. A refusal is quiet: the next pass decides anew.
-async fn told(shared: &Shared, change: impl Future<Output = Result<(), ChangeError<Moot>>>) -> bool {
+async fn told(
+    shared: &Shared,
+    change: impl Future<Output = Result<(), ChangeError<Moot>>>,
+) -> bool {
     match shared.within(DEADLINE, change).await {
         Some(Ok(())) => true,
         Some(Err(ChangeError::Refused(Moot))) => false,
@@ -341,7 +358,9 @@ async fn told(shared: &Shared, change: impl Future<Output = Result<(), ChangeErr
             false
         }
         None => {
-            tracing::warn!("the node's VMs could not be given away or taken back in time; it is tried again");
+            tracing::warn!(
+                "the node's VMs could not be given away or taken back in time; it is tried again"
+            );
             false
         }
     }

@@ -1,5 +1,5 @@
-//! Records of the volumes that belong to this machine alone. In a cluster the primary keeps them, of
-//! Ceph's pools; where one machine is everything, what lies in its directory is what there is.
+//! Records of the volumes that belong to this machine alone. In a cluster the primary keeps them,
+//! of Ceph's pools; where one machine is everything, what lies in its directory is what there is.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -45,15 +45,21 @@ async fn pass(shared: &Shared) {
         Some(Ok(found)) => found,
         Some(Err(error)) => return tracing::warn!(%error, "the volumes cannot be looked at"),
         None => {
-            return tracing::warn!("the storage did not list its volumes within {} s", DEADLINE.as_secs());
+            return tracing::warn!(
+                "the storage did not list its volumes within {} s",
+                DEADLINE.as_secs()
+            );
         }
     };
-    let recorded =
-        shared.store.change(|cluster| Ok::<_, Infallible>((differences(cluster, &found), ()))).await;
+    let recorded = shared
+        .store
+        .change(|cluster| Ok::<_, Infallible>((differences(cluster, &found), ())))
+        .await;
     let stats = |pool: &PoolInfo| Report::PoolStats(pool.name.clone(), pool_stats(pool, &found));
     let stats = found.pools.iter().map(stats).collect();
     if let Err(error) = recorded {
-        tracing::debug!(%error, "the records of the volumes could not be brought up to date; it is tried again");
+        tracing::debug!(%error, "the records of the volumes could not be brought up to date; it is \
+                                 tried again");
     } else if let Err(error) = shared.store.report(stats).await {
         tracing::debug!(%error, "the figures of the pools could not be written");
     }
@@ -84,7 +90,9 @@ fn differences(cluster: &Cluster, found: &Found) -> Changes {
     }
     let is_there = |pool: &PoolName| found.pools.iter().any(|found| found.name == *pool);
     // A pool that is gone takes the records of its volumes with it.
-    for id in cluster.volumes.keys().filter(|id| is_there(&id.pool) && !found.volumes.contains_key(*id)) {
+    for id in
+        cluster.volumes.keys().filter(|id| is_there(&id.pool) && !found.volumes.contains_key(*id))
+    {
         changes.push(Change::RemoveVolume(id.clone()));
     }
     for name in cluster.pools.keys().filter(|name| !is_there(name)) {
@@ -164,14 +172,19 @@ mod tests {
 
     #[test]
     fn what_is_there_is_recorded_and_what_is_gone_is_not() {
-        let changes = differences(&cluster(&["vms/gone", "vms/kept"]), &found(&["vms/kept", "vms/new"]));
+        let changes =
+            differences(&cluster(&["vms/gone", "vms/kept"]), &found(&["vms/kept", "vms/new"]));
         let text = format!("{changes:?}");
         assert!(
-            text.contains("PutVolume { id: VolumeId { pool: PoolName(\"vms\"), volume: VolumeName(\"new\")"),
+            text.contains(
+                "PutVolume { id: VolumeId { pool: PoolName(\"vms\"), volume: VolumeName(\"new\")"
+            ),
             "{text}"
         );
         assert!(
-            text.contains("RemoveVolume(VolumeId { pool: PoolName(\"vms\"), volume: VolumeName(\"gone\")"),
+            text.contains(
+                "RemoveVolume(VolumeId { pool: PoolName(\"vms\"), volume: VolumeName(\"gone\")"
+            ),
             "{text}"
         );
         assert!(!text.contains("kept"), "{text}");

@@ -1,9 +1,9 @@
 //! The keepalive: "this node is alive", and how it is doing.
 //!
-//! The stamp is written first, alone, and whatever happens elsewhere: other nodes judge by it whether
-//! this one must be shot. Everything else follows in a task of its own, in one report, and may be late
-//! or fail.
-//! Neither asks the hypervisor or the storage anything; both use what was last heard.
+//! The stamp is written first, alone, and whatever happens elsewhere: other nodes judge by it
+//! whether this one must be shot. Everything else follows in a task of its own, in one report, and
+//! may be late or fail. Neither asks the hypervisor or the storage anything; both use what was last
+//! heard.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,7 +38,8 @@ pub(crate) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
     }
 }
 
-/// Stamps while the daemon starts, for as long as it is polled: one that dies then is missed as any other is.
+/// Stamps while the daemon starts, for as long as it is polled: one that dies then is missed as any
+/// other is.
 pub(crate) async fn while_starting(shared: &Shared) {
     let interval = shared.settings.keepalive_interval;
     loop {
@@ -79,13 +80,15 @@ async fn stamp_regularly(shared: &Shared, shutdown: &CancellationToken) {
                     failing_since = Some(now);
                     tracing::error!(
                         error,
-                        "the keepalive cannot be written; other nodes may think that this one is dead"
+                        "the keepalive cannot be written; other nodes may think that this one is \
+                         dead"
                     );
                 }
                 next = now + RETRY.min(interval);
             }
         }
-        // Also after a failure: the record that a stamp cannot be written to may have to be made again.
+        // Also after a failure: the record that a stamp cannot be written to may have to be made
+        // again.
         shared.stamps.send_replace(was_written.then_some(sent));
         if next <= now {
             let missed = now.saturating_sub(next).as_millis() / interval.as_millis().max(1) + 1;
@@ -102,8 +105,8 @@ async fn stamp_regularly(shared: &Shared, shutdown: &CancellationToken) {
     }
 }
 
-/// Says that the daemon lives, at least as often as whoever listens wants to hear it. Whether the store
-/// answers does not matter: only that the keepalive goes on.
+/// Says that the daemon lives, at least as often as whoever listens wants to hear it. Whether the
+/// store answers does not matter: only that the keepalive goes on.
 pub(crate) async fn beat(shared: Arc<Shared>, shutdown: CancellationToken) {
     let interval = shared.settings.keepalive_interval;
     let every = shared.heartbeat().wanted.map_or(interval, |wanted| wanted.min(interval));
@@ -149,7 +152,8 @@ pub(crate) async fn report(shared: Arc<Shared>, shutdown: CancellationToken) {
 struct Reporter {
     shared: Arc<Shared>,
     sample: Option<Sample>,
-    /// Others proved this node dead: how many passes over its guests there had been when that was seen.
+    /// Others proved this node dead: how many passes over its guests there had been when that was
+    /// seen.
     fenced_at: Option<u64>,
 }
 
@@ -182,7 +186,8 @@ impl Reporter {
             );
         }
         // Only of a keepalive that was one.
-        let took = begun.filter(|_| written.is_ok()).map(|begun| shared.now().saturating_sub(begun));
+        let took =
+            begun.filter(|_| written.is_ok()).map(|begun| shared.now().saturating_sub(begun));
         self.log(took, figures.as_ref());
     }
 
@@ -194,7 +199,10 @@ impl Reporter {
         // What announces this daemon went with the rest. First, because this work may be cut off.
         self.shared.unannounced.notify_one();
         if let Err(error) = startup::set_up_node(&self.shared).await {
-            tracing::error!(error = &error as &dyn std::error::Error, "the node's record could not be made");
+            tracing::error!(
+                error = &error as &dyn std::error::Error,
+                "the node's record could not be made"
+            );
         }
     }
 
@@ -241,9 +249,11 @@ impl Reporter {
             tracing::info!(role, state = daemon, domains, took_ms, "keepalive");
         }
         if let Some(f) = figures.filter(|_| switches.keepalives && switches.cluster_details) {
-            let age = self.shared.collected().at.map(|at| self.shared.now().saturating_sub(at).as_secs());
+            let age =
+                self.shared.collected().at.map(|at| self.shared.now().saturating_sub(at).as_secs());
             tracing::info!(
-                "VMs: {} | load: {:.2} | memory MiB: {} total, {} used, {} free, {} allocated, {} provisioned | vCPUs allocated: {} | guest figures: {}",
+                "VMs: {} | load: {:.2} | memory MiB: {} total, {} used, {} free, {} allocated, {} \
+                 provisioned | vCPUs allocated: {} | guest figures: {}",
                 self.shared.guests.borrow().known.len(),
                 f.load,
                 f.memory_total_mib,
@@ -257,8 +267,8 @@ impl Reporter {
         }
     }
 
-    /// Writes `run` unless the node says it already, or is on its way down, or may run a VM that belongs to
-    /// somebody else now.
+    /// Writes `run` unless the node says it already, or is on its way down, or may run a VM that
+    /// belongs to somebody else now.
     async fn say_run(&mut self) -> Result<(), String> {
         let shared = self.shared.clone();
         let guests = shared.guests.borrow().clone();
@@ -275,14 +285,18 @@ impl Reporter {
                     _ if record.is_given_up() => {
                         fenced_at.is_some_and(|at| guests.passes >= at + 2) && guests.foreign == 0
                     }
-                    // Nothing was started elsewhere yet. It says that it lives before its power is cut.
-                    DaemonState::Dead => !guests.known.keys().any(|vm| is_foreign(cluster, name, *vm)),
+                    // Nothing was started elsewhere yet. It says that it lives before its power is
+                    // cut.
+                    DaemonState::Dead => {
+                        !guests.known.keys().any(|vm| is_foreign(cluster, name, *vm))
+                    }
                     _ => guests.passes >= 1 && guests.foreign == 0,
                 };
             let says_so = matches!(record.daemon_state, DaemonState::Run | DaemonState::Shutdown);
             if !says_so && knows_its_guests {
                 changes.node(name, NodeChange::Daemon(DaemonState::Run));
-                // Its VMs that were not recovered are its own again; `ready` is for an operator to say.
+                // Its VMs that were not recovered are its own again; `ready` is for an operator to
+                // say.
                 if record.domain_state == DomainState::FenceFlush {
                     changes.node(name, NodeChange::Domain(DomainState::Flushed));
                 }

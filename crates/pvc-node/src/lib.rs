@@ -21,8 +21,8 @@
 //!    nodelog     the daemon's own log → the store
 //! ```
 //!
-//! Every task works from the present state and is only woken by changes, so start-up, normal change and
-//! recovery are one code path; a task that panics is started again.
+//! Every task works from the present state and is only woken by changes, so start-up, normal change
+//! and recovery are one code path; a task that panics is started again.
 
 #![forbid(unsafe_code)]
 
@@ -54,5 +54,7 @@ mod vms;
 
 pub use node::{Node, NodeError, Outcome};
 pub use services::Service;
-pub use settings::{FloatingAddress, LogSwitches, MigrationSettings, NodeSettings, Ports, Subsystems};
+pub use settings::{
+    FloatingAddress, LogSwitches, MigrationSettings, NodeSettings, Ports, Subsystems,
+};
 pub use startup::before_store;

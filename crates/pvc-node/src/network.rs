@@ -1,5 +1,6 @@
-//! The networks between the nodes: brought up at the start, and made again whenever something of them is
-//! missing. What is to be done is decided in `pvc_model::network_core`; here it is done and logged.
+//! The networks between the nodes: brought up at the start, and made again whenever something of
+//! them is missing. What is to be done is decided in `pvc_model::network_core`; here it is done and
+//! logged.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,8 +16,8 @@ use crate::faults;
 use crate::settings::Ports;
 use crate::shared::Shared;
 
-/// How long the networks may take to stand. Then the start goes on without what is missing: a node with a
-/// broken cable is better off with a daemon.
+/// How long the networks may take to stand. Then the start goes on without what is missing: a node
+/// with a broken cable is better off with a daemon.
 const CEILING: Duration = Duration::from_secs(10);
 
 /// How long a pass waits for the one before to take effect, or for a device to appear.
@@ -25,8 +26,8 @@ const POLL: Duration = Duration::from_millis(500);
 /// How often the networks are looked at while the node runs.
 const INTERVAL: Duration = Duration::from_secs(5);
 
-/// How long a step that had to be taken back is not tried again, and at most: each time takes a card out of
-/// service for a moment.
+/// How long a step that had to be taken back is not tried again, and at most: each time takes a
+/// card out of service for a moment.
 const FIRST_REST: Duration = Duration::from_secs(10);
 const LONGEST_REST: Duration = Duration::from_secs(300);
 
@@ -55,14 +56,16 @@ impl Pass {
 
     /// Why a network does not stand, if one does not.
     fn trouble(&self) -> Option<String> {
-        let cut_off = self.findings.iter().filter(|finding| finding.cuts_off()).map(ToString::to_string);
+        let cut_off =
+            self.findings.iter().filter(|finding| finding.cuts_off()).map(ToString::to_string);
         let all: Vec<String> = cut_off.chain(self.failed.iter().cloned()).collect();
         (!all.is_empty()).then(|| all.join("; "))
     }
 
     /// Whether something may come that is not there yet.
     fn waits(&self) -> bool {
-        let is_missing = |finding: &NetworkFinding| matches!(finding, NetworkFinding::NoDevice { .. });
+        let is_missing =
+            |finding: &NetworkFinding| matches!(finding, NetworkFinding::NoDevice { .. });
         !self.failed.is_empty() || self.findings.iter().any(is_missing)
     }
 }
@@ -91,16 +94,17 @@ impl Rests {
     fn learn(&mut self, pass: &Pass, now: Duration) {
         self.0.retain(|rest| !pass.done.contains(&rest.step));
         for (step, why) in &pass.taken_back {
-            let known = self.0.iter().position(|rest| rest.step == *step).map(|at| self.0.swap_remove(at));
+            let known =
+                self.0.iter().position(|rest| rest.step == *step).map(|at| self.0.swap_remove(at));
             let pause = known.map_or(FIRST_REST, |rest| (rest.pause * 2).min(LONGEST_REST));
             self.0.push(Rest { step: step.clone(), why: why.clone(), pause, until: now + pause });
         }
     }
 }
 
-/// Brings the networks up, for as long as it helps and at most for a while. What could not be done is
-/// logged, and done later by [`run`] if it becomes possible. Once `shutdown` is cancelled the pass that has begun is
-/// the last one.
+/// Brings the networks up, for as long as it helps and at most for a while. What could not be done
+/// is logged, and done later by [`run`] if it becomes possible. Once `shutdown` is cancelled the
+/// pass that has begun is the last one.
 pub(crate) async fn bring_up(networks: &CoreNetworks, ports: &Ports, shutdown: &CancellationToken) {
     let until = ports.clock.monotonic() + CEILING;
     let mut rests = Rests::default();
@@ -114,8 +118,8 @@ pub(crate) async fn bring_up(networks: &CoreNetworks, ports: &Ports, shutdown: &
             Complaints::default().hear(&pass);
             break;
         }
-        // A first pass shows what the second has to set on the links that it made. One that failed may do
-        // the same steps each time.
+        // A first pass shows what the second has to set on the links that it made. One that failed
+        // may do the same steps each time.
         if pass.done.is_empty() || !pass.failed.is_empty() {
             shutdown.run_until_cancelled(ports.clock.sleep(POLL)).await;
         }
@@ -124,16 +128,21 @@ pub(crate) async fn bring_up(networks: &CoreNetworks, ports: &Ports, shutdown: &
 }
 
 async fn stop_foreign_dnsmasq(ports: &Ports) {
-    let runs =
-        matches!(ports.services.state(FOREIGN_DNSMASQ).await, Ok(UnitState::Active | UnitState::Starting));
+    let runs = matches!(
+        ports.services.state(FOREIGN_DNSMASQ).await,
+        Ok(UnitState::Active | UnitState::Starting)
+    );
     if !runs {
         return;
     }
     match ports.services.stop(FOREIGN_DNSMASQ).await {
         Ok(()) => tracing::warn!(
-            "{FOREIGN_DNSMASQ} is stopped: it takes the ports that PVC's networks need; `systemctl disable` it"
+            "{FOREIGN_DNSMASQ} is stopped: it takes the ports that PVC's networks need; `systemctl \
+             disable` it"
         ),
-        Err(error) => tracing::error!(%error, "{FOREIGN_DNSMASQ} takes the ports that PVC's networks need"),
+        Err(error) => {
+            tracing::error!(%error, "{FOREIGN_DNSMASQ} takes the ports that PVC's networks need")
+        }
     }
 }
 
@@ -168,11 +177,14 @@ impl Keeper {
     async fn round(&mut self, networks: &CoreNetworks, ports: &Ports) -> Option<String> {
         let pass = pass(networks, ports, &mut self.rests).await;
         for step in &pass.done {
-            tracing::warn!("core networks: something of them was missing or changed; repaired: {step}");
+            tracing::warn!(
+                "core networks: something of them was missing or changed; repaired: {step}"
+            );
         }
         if pass.done.iter().any(|step| matches!(step, NetworkStep::CreateBridge { .. })) {
             tracing::warn!(
-                "VMs that were plugged into a bridge made anew are cut off until they are restarted or moved"
+                "VMs that were plugged into a bridge made anew are cut off until they are \
+                 restarted or moved"
             );
         }
         self.complaints.hear(&pass);
@@ -230,8 +242,8 @@ impl Complaints {
     }
 }
 
-/// Looks, decides, acts: once. A step that fails keeps those back that wait for it, which the next pass plans
-/// again, and no other. So does one that rests, whose failure is told again meanwhile.
+/// Looks, decides, acts: once. A step that fails keeps those back that wait for it, which the next
+/// pass plans again, and no other. So does one that rests, whose failure is told again meanwhile.
 async fn pass(networks: &CoreNetworks, ports: &Ports, rests: &mut Rests) -> Pass {
     let (network, now) = (ports.network.as_ref(), ports.clock.monotonic());
     let mut pass = Pass::default();
@@ -271,8 +283,8 @@ async fn pass(networks: &CoreNetworks, ports: &Ports, rests: &mut Rests) -> Pass
     pass
 }
 
-/// Takes back what was done for the sake of `failed` alone and leaves the machine cut off without it. Returns
-/// the steps that are no longer done.
+/// Takes back what was done for the sake of `failed` alone and leaves the machine cut off without
+/// it. Returns the steps that are no longer done.
 async fn put_back(
     network: &dyn Network,
     seen: &Seen,
@@ -282,7 +294,10 @@ async fn put_back(
     let is_vain = |step: &NetworkStep| match (failed, step) {
         (NetworkStep::AddRoute(new), NetworkStep::RemoveRoute(old)) => old.to == new.to,
         // A card that is a port hears nothing under its own address.
-        (NetworkStep::AddAddress { link: bridge, address }, NetworkStep::SetMaster { link, master }) => {
+        (
+            NetworkStep::AddAddress { link: bridge, address },
+            NetworkStep::SetMaster { link, master },
+        ) => {
             let has = |card: &Link| card.addresses.contains(address);
             master == bridge && seen.links.get(link).is_some_and(has)
         }
@@ -315,7 +330,8 @@ fn in_words(what: &str, error: &NetworkError) -> String {
 }
 
 async fn look(networks: &CoreNetworks, network: &dyn Network) -> Result<Seen, NetworkError> {
-    let mut seen = Seen { links: network.links().await?, routes: network.routes().await?, ..Seen::default() };
+    let mut seen =
+        Seen { links: network.links().await?, routes: network.routes().await?, ..Seen::default() };
     for key in network_core::settings(networks) {
         if let Some(value) = network.setting(&key).await? {
             seen.settings.insert(key, value);
@@ -339,7 +355,9 @@ async fn act(network: &dyn Network, step: &NetworkStep) -> Result<(), NetworkErr
             }
             Ok(())
         }
-        NetworkStep::RemoveAddress { link, address } => network.remove_address(link, *address).await,
+        NetworkStep::RemoveAddress { link, address } => {
+            network.remove_address(link, *address).await
+        }
         NetworkStep::AddRoute(route) => network.add_route(route).await,
         NetworkStep::RemoveRoute(route) => network.remove_route(route).await,
         NetworkStep::Set { key, value } => network.set_setting(key, value).await,
@@ -463,11 +481,12 @@ mod tests {
         Route { to: "0.0.0.0/0".parse().unwrap(), via, link: Some(link.to_owned()), metric }
     }
 
-    /// Whether the machine is reached: its address and the best default route are on one link, and that is a
-    /// card of its own or a bridge with the card as its port.
+    /// Whether the machine is reached: its address and the best default route are on one link, and
+    /// that is a card of its own or a bridge with the card as its port.
     async fn is_reached(network: &MemoryNetwork) -> bool {
         let (links, routes) = (network.links().await.unwrap(), network.routes().await.unwrap());
-        let way = routes.iter().min_by_key(|route| route.metric).and_then(|route| route.link.clone());
+        let way =
+            routes.iter().min_by_key(|route| route.metric).and_then(|route| route.link.clone());
         let Some(link) = way.and_then(|way| links.get(&way).cloned()) else { return false };
         let port = links["ens4"].master.clone();
         link.addresses.contains(&own())
@@ -492,10 +511,17 @@ mod tests {
                 let ports = on(&network);
                 bring_up(&networks(), &ports, &CancellationToken::new()).await;
                 let links = network.links().await.unwrap();
-                assert!(links["ens4"].addresses.contains(&own()), "{case}: {:?}", network.changes());
+                assert!(
+                    links["ens4"].addresses.contains(&own()),
+                    "{case}: {:?}",
+                    network.changes()
+                );
                 let routes = network.routes().await.unwrap();
                 assert_eq!(routes, [way_out("ens4", metric)], "{case}: {:?}", network.changes());
-                assert_eq!(network.holder("10.0.2.1".parse().unwrap()).as_deref(), Some("brstorage"));
+                assert_eq!(
+                    network.holder("10.0.2.1".parse().unwrap()).as_deref(),
+                    Some("brstorage")
+                );
 
                 network.set_refusing(|_| false);
                 bring_up(&networks(), &ports, &CancellationToken::new()).await;
@@ -508,8 +534,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn whichever_change_fails_once_or_for_ever_the_address_and_a_way_out_stay() {
-        for (metric, at, lasting) in
-            (0..32).flat_map(|at| [(0, at, false), (0, at, true), (100, at, false), (100, at, true)])
+        for (metric, at, lasting) in (0..32)
+            .flat_map(|at| [(0, at, false), (0, at, true), (100, at, false), (100, at, true)])
         {
             let network = reached_by_its_card(metric).await;
             let (asked, first) = (AtomicUsize::new(0), Mutex::new(None));
@@ -522,7 +548,10 @@ mod tests {
                 lasting && first.as_ref() == Some(change)
             });
             bring_up(&networks(), &on(&network), &CancellationToken::new()).await;
-            let told = format!("change {at} of metric {metric}, lasting: {lasting}: {:?}", network.changes());
+            let told = format!(
+                "change {at} of metric {metric}, lasting: {lasting}: {:?}",
+                network.changes()
+            );
             assert!(network.holder(own().addr()).is_some(), "{told}");
             let routes = network.routes().await.unwrap();
             assert!(routes.iter().any(Route::is_default), "{told}");
@@ -535,7 +564,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_fails_on_one_network_does_not_keep_another_from_moving_to_its_bridge() {
         let network = reached_by_its_card(0).await;
-        network.set_refusing(|change| matches!(change, NetworkChange::Master { link, .. } if link == "ens6"));
+        network.set_refusing(
+            |change| matches!(change, NetworkChange::Master { link, .. } if link == "ens6"),
+        );
         bring_up(&networks(), &on(&network), &CancellationToken::new()).await;
         assert!(is_reached(&network).await);
         // With the address on both of them the kernel would send by the port, and hear no answer.
@@ -543,7 +574,8 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_address_that_is_refused_for_ever_does_not_take_the_card_out_of_service_every_few_seconds() {
+    async fn an_address_that_is_refused_for_ever_does_not_take_the_card_out_of_service_every_few_seconds()
+     {
         let network = reached_by_its_card(0).await;
         network.set_refusing(
             |change| matches!(change, NetworkChange::AddressAdded { link, .. } if link == "brupstream"),
@@ -562,7 +594,10 @@ mod tests {
         }
         let times = enslaved() - at_start;
         assert!((5..=20).contains(&times), "{times} times in an hour");
-        assert!(told.len() >= 10 && told.iter().all(|told| told.contains("brupstream")), "{told:?}");
+        assert!(
+            told.len() >= 10 && told.iter().all(|told| told.contains("brupstream")),
+            "{told:?}"
+        );
         assert!(is_reached(&network).await, "{:?}", network.changes());
 
         network.set_refusing(|_| false);
@@ -601,7 +636,8 @@ mod tests {
         for (address, bridge) in [("10.0.1.1", "brcluster"), ("10.0.2.1", "brstorage")] {
             assert_eq!(network.holder(address.parse().unwrap()).as_deref(), Some(bridge));
         }
-        let removed = NetworkChange::AddressRemoved { link: "brupstream".to_owned(), address: floating };
+        let removed =
+            NetworkChange::AddressRemoved { link: "brupstream".to_owned(), address: floating };
         assert!(!network.changes().contains(&removed));
     }
 

@@ -20,15 +20,15 @@ use crate::shared::{Heartbeat, Shared, id_of};
 use crate::startup::{self, NoFacts};
 use crate::vms::VmReconciler;
 use crate::{
-    among_nodes, bmc, ceph, collect, console, database, faults, fence, filter, flush, inventory, keepalive,
-    network, nodelog, primary, reset, sweep,
+    among_nodes, bmc, ceph, collect, console, database, faults, fence, filter, flush, inventory,
+    keepalive, network, nodelog, primary, reset, sweep,
 };
 
 /// How long the store may take for each of the last words.
 const LAST_WORD: Duration = Duration::from_secs(5);
 
-/// How long the store may take for the word that the start was given up: systemd and operators wait for it, and who
-/// starts a daemon that hangs often hangs on the store.
+/// How long the store may take for the word that the start was given up: systemd and operators wait
+/// for it, and who starts a daemon that hangs often hangs on the store.
 const UNSTARTED_WORD: Duration = Duration::from_secs(2);
 
 /// How long each kind of task may take to end.
@@ -78,14 +78,18 @@ impl NodeError {
     /// What to do about it.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
-            NodeError::Folder { .. } => "the daemon runs as root; is the disk full or mounted read-only?",
+            NodeError::Folder { .. } => {
+                "the daemon runs as root; is the disk full or mounted read-only?"
+            }
             NodeError::SecondDaemon { .. } => {
-                "two servers with one host name, or a daemon that was started by hand beside the service: stop one of \
+                "two servers with one host name, or a daemon that was started by hand beside the \
+                 service: stop one of \
                  them (`hostnamectl` shows the ids of a machine)"
             }
             NodeError::SchemaTooNew { .. } => "install the version of PVC that the other nodes run",
             NodeError::Hypervisor(_) => {
-                "start libvirtd (`systemctl status libvirtd`), or switch the hypervisor off in the configuration"
+                "start libvirtd (`systemctl status libvirtd`), or switch the hypervisor off in the \
+                 configuration"
             }
             NodeError::Facts(_) | NodeError::Conflict => return None,
             NodeError::Store(error) => return error.hint(),
@@ -149,15 +153,16 @@ impl Node {
         self
     }
 
-    /// Calls `waiting` with what is waited for while the start-up waits for an operator, every few seconds: such
-    /// a start is not one that hangs.
+    /// Calls `waiting` with what is waited for while the start-up waits for an operator, every few
+    /// seconds: such a start is not one that hangs.
     pub fn when_waiting(mut self, waiting: impl Fn(&str) + Send + Sync + 'static) -> Self {
         self.waiting = Box::new(waiting);
         self
     }
 
-    /// Calls `heartbeat` as often as keepalives are written, or as `wanted` if that is more often, while
-    /// the keepalive goes on. Whether the store could be reached does not matter: the daemon lives.
+    /// Calls `heartbeat` as often as keepalives are written, or as `wanted` if that is more often,
+    /// while the keepalive goes on. Whether the store could be reached does not matter: the daemon
+    /// lives.
     pub fn with_heartbeat(
         self,
         wanted: Option<Duration>,
@@ -272,15 +277,16 @@ fn start_tasks(shared: &Arc<Shared>, log_lines: Option<Receiver<String>>) -> Tas
     supervise(&mut tasks.keepalive, shared, "heartbeat", &end, keepalive::beat);
     supervise(&mut tasks.keepalive, shared, "figures", &end, keepalive::report);
     if let Some(lines) = log_lines.filter(|_| shared.settings.node_log_lines > 0) {
-        // Its queue has one end, so it cannot be started twice; it has nothing in it that panics on input.
+        // Its queue has one end, so it cannot be started twice; it has nothing in it that panics on
+        // input.
         tasks.log.spawn(nodelog::run(shared.clone(), lines, tasks.end_log.clone()));
     }
     tasks
 }
 
-/// Runs the task `name` and starts it again whenever it panics; the node is called degraded meanwhile.
-/// The daemon must not die of it: a silent daemon gets a healthy host shot, and a record that panics
-/// this node would, after the failover, panic the next.
+/// Runs the task `name` and starts it again whenever it panics; the node is called degraded
+/// meanwhile. The daemon must not die of it: a silent daemon gets a healthy host shot, and a record
+/// that panics this node would, after the failover, panic the next.
 fn supervise<Work>(
     tasks: &mut JoinSet<()>,
     shared: &Arc<Shared>,
@@ -313,11 +319,16 @@ async fn degraded(shared: &Arc<Shared>, task: &str, panic: JoinError) {
         .map(|text| (*text).to_owned())
         .or_else(|| panic.downcast_ref::<String>().cloned())
         .unwrap_or_else(|| "no message".to_owned());
-    tracing::error!(task, panic = said, "a task failed by a bug of this program and is started again");
+    tracing::error!(
+        task,
+        panic = said,
+        "a task failed by a bug of this program and is started again"
+    );
     let node = shared.name();
     let id = faults::fault_id("NODE_DEGRADED", node.as_str());
     let message = format!(
-        "node {node}: task {task} failed by a bug of this program and was started again ({said}); please report it with the node's log"
+        "node {node}: task {task} failed by a bug of this program and was started again ({said}); \
+         please report it with the node's log"
     );
     faults::raise(shared, &id, &message).await;
     shared.sleep(AFTER_PANIC).await;
@@ -338,8 +349,8 @@ async fn layout_change(shared: &Shared, known: Option<u32>) {
     }
 }
 
-/// Announces the daemon again whenever a new session begins or the tree was made anew. Returns only if another
-/// one has the name.
+/// Announces the daemon again whenever a new session begins or the tree was made anew. Returns only
+/// if another one has the name.
 async fn stay_the_only_one(shared: &Shared) -> Result<(), NodeError> {
     let mut session = shared.store.session();
     let mut announced = Some(shared.announced_in.load(Ordering::Relaxed));
@@ -358,7 +369,8 @@ async fn stay_the_only_one(shared: &Shared) -> Result<(), NodeError> {
             Err(error) if error.is_about_another_daemon() => return Err(error),
             Err(error) => {
                 if !std::mem::replace(&mut failing, true) {
-                    tracing::warn!(%error, "the daemon cannot be announced anew; it is tried again");
+                    tracing::warn!(%error, "the daemon cannot be announced anew; it is tried \
+                                            again");
                 }
                 shared.sleep(Duration::from_secs(1)).await;
                 session.mark_changed();
@@ -397,15 +409,16 @@ async fn join(shared: &Shared, tasks: &mut JoinSet<()>, what: &str) {
     }
 }
 
-/// The way out, in the order of `spec/startup.md` §7. Guests, networks and addresses stay as they are.
+/// The way out, in the order of `spec/startup.md` §7. Guests, networks and addresses stay as they
+/// are.
 async fn shut_down(shared: &Arc<Shared>, mut tasks: Tasks) {
     tracing::info!("shutting down; VMs run on");
     say(shared, DaemonState::Shutdown).await;
     tasks.end_acting(shared).await;
     primary::step_down(shared).await;
     tasks.end_primary(shared).await;
-    // The keepalive goes on until here: a slow way out is no death. It must have ended before the last
-    // word, which it would take for a reason to say that the node runs.
+    // The keepalive goes on until here: a slow way out is no death. It must have ended before the
+    // last word, which it would take for a reason to say that the node runs.
     tasks.end_keepalive(shared).await;
     let nothing = Report::NetworkStats(shared.name().clone(), "{}".to_owned());
     if shared.within(LAST_WORD, shared.store.report(vec![nothing])).await.is_none() {
@@ -416,7 +429,8 @@ async fn shut_down(shared: &Arc<Shared>, mut tasks: Tasks) {
     tasks.end_log(shared).await;
 }
 
-/// The way out without a last word: what the record says of the node is no longer for this process to say.
+/// The way out without a last word: what the record says of the node is no longer for this process
+/// to say.
 async fn fall_silent(shared: &Arc<Shared>, mut tasks: Tasks) {
     tasks.end_acting(shared).await;
     tasks.end_primary(shared).await;
@@ -424,14 +438,15 @@ async fn fall_silent(shared: &Arc<Shared>, mut tasks: Tasks) {
     tasks.end_log(shared).await;
 }
 
-/// The record of a daemon that ends before it has begun. Where others take the node for dead they go on: nothing
-/// that they wait for has happened.
+/// The record of a daemon that ends before it has begun. Where others take the node for dead they
+/// go on: nothing that they wait for has happened.
 async fn say_not_started(shared: &Shared) {
     let decide = |cluster: &Cluster| {
         let mut changes = Changes::new();
         let record = cluster.nodes.get(shared.name());
-        let is_given_up =
-            |record: &NodeRecord| matches!(record.daemon_state, DaemonState::Dead | DaemonState::Fenced);
+        let is_given_up = |record: &NodeRecord| {
+            matches!(record.daemon_state, DaemonState::Dead | DaemonState::Fenced)
+        };
         if record.is_some_and(|record| !is_given_up(record)) {
             changes.expect(Expect::NodeDaemon(shared.name().clone()));
             changes.node(shared.name(), NodeChange::Daemon(DaemonState::Stop));
@@ -496,7 +511,8 @@ mod tests {
                 end.cancelled().await;
             }
         });
-        eventually("it runs again", Duration::from_secs(60), || starts.load(Ordering::SeqCst) == 3).await;
+        eventually("it runs again", Duration::from_secs(60), || starts.load(Ordering::SeqCst) == 3)
+            .await;
         let fault = shared.store.view().faults["NODE_DEGRADED_HV1"].clone();
         assert!(
             fault.message.contains("task odd") && fault.message.contains("a bad record"),

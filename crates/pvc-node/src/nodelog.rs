@@ -25,7 +25,11 @@ const BATCH: usize = 2000;
 
 /// Writes `lines` to the store until `shutdown`, then what is left. Nothing here logs about each
 /// failure: that would be another line.
-pub(crate) async fn run(shared: Arc<Shared>, mut lines: Receiver<String>, shutdown: CancellationToken) {
+pub(crate) async fn run(
+    shared: Arc<Shared>,
+    mut lines: Receiver<String>,
+    shutdown: CancellationToken,
+) {
     let mut batch: Vec<String> = Vec::new();
     loop {
         if batch.is_empty() {
@@ -51,7 +55,8 @@ pub(crate) async fn run(shared: Arc<Shared>, mut lines: Receiver<String>, shutdo
     }
 }
 
-/// Writes the batch and whatever waits. Says whether that worked; if not, the lines stay in the batch.
+/// Writes the batch and whatever waits. Says whether that worked; if not, the lines stay in the
+/// batch.
 async fn write(shared: &Shared, lines: &mut Receiver<String>, batch: &mut Vec<String>) -> bool {
     while let Ok(line) = lines.try_recv() {
         batch.push(line);

@@ -34,14 +34,15 @@ use exchange::Exchange;
 /// How long the store may take for a change.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// How long a contender waits for the lock of those who contend, at first: as long as older ones do, so that a
-/// takeover, which holds the same lock, ends the contention.
+/// How long a contender waits for the lock of those who contend, at first: as long as older ones
+/// do, so that a takeover, which holds the same lock, ends the contention.
 const CONTEND: Duration = Duration::from_millis(400);
 
 /// How long a candidate waits for that lock before it looks again whether it is still wanted.
 const CANDIDATE: Duration = Duration::from_secs(20);
 
-/// How long a daemon on its way out waits for somebody to take the role: less than systemd waits for it.
+/// How long a daemon on its way out waits for somebody to take the role: less than systemd waits
+/// for it.
 const STEP_DOWN: Duration = Duration::from_secs(60);
 
 const POLL: Duration = Duration::from_millis(100);
@@ -85,7 +86,8 @@ fn is_awaited(shared: &Shared, view: &Cluster) -> bool {
     named.is_some_and(|node| !shared.role.peers().is_announced(&node.name))
 }
 
-/// Lets operators know of addresses that should be here and that the kernel refuses, at first and now and then.
+/// Lets operators know of addresses that should be here and that the kernel refuses, at first and
+/// now and then.
 async fn tell_what_lacks(shared: &Arc<Shared>, told: &mut Option<Duration>) {
     let Some(lacks) = shared.role.lacks() else {
         *told = None;
@@ -97,7 +99,8 @@ async fn tell_what_lacks(shared: &Arc<Shared>, told: &mut Option<Duration>) {
     *told = Some(shared.now());
     let node = shared.name();
     let message = format!(
-        "node {node} is primary and lacks floating addresses, which are tried again every few seconds ({lacks}). \
+        "node {node} is primary and lacks floating addresses, which are tried again every few \
+         seconds ({lacks}). \
          `pvc node primary` gives the role to another node meanwhile"
     );
     faults::raise(shared, &faults::fault_id("FLOATING_ADDRESS", node.as_str()), &message).await;
@@ -132,7 +135,8 @@ impl Watcher {
         }
         if self.vacancy != found {
             if let Some(Vacancy::Stranger(name)) = &found {
-                tracing::warn!(%name, "the primary is to be a node that is no coordinator of this cluster");
+                tracing::warn!(%name, "the primary is to be a node that is no coordinator of this \
+                                       cluster");
             }
             if let Some(Vacancy::Undecided(name)) = &found
                 && let Some(DaemonState::Unknown(state)) =
@@ -141,7 +145,8 @@ impl Watcher {
                 tracing::warn!(
                     %name,
                     %state,
-                    "the primary's daemon is in a state that this version does not know; the role stays there \
+                    "the primary's daemon is in a state that this version does not know; the role \
+                     stays there \
                      while the daemon lives"
                 );
             }
@@ -222,13 +227,14 @@ pub(crate) async fn claim_if_vacant(shared: &Shared) {
 #[error("somebody else decided meanwhile")]
 struct Moot;
 
-/// How long to try for the lock of those who contend. Where ZooKeeper is slow nobody gets it in the usual time, however
-/// often all of them try: the longer nobody is primary, the longer they wait.
+/// How long to try for the lock of those who contend. Where ZooKeeper is slow nobody gets it in the
+/// usual time, however often all of them try: the longer nobody is primary, the longer they wait.
 fn contend_for(vacant_for: Duration) -> Duration {
     (vacant_for / 8).clamp(CONTEND, CANDIDATE / 2)
 }
 
-/// Claims the role against others who do the same: one of them has the lock, and only the first write counts.
+/// Claims the role against others who do the same: one of them has the lock, and only the first
+/// write counts.
 async fn contend(shared: &Shared, vacant_for: Duration) -> bool {
     let Ok(lock) = shared.store.role_locks().candidate(contend_for(vacant_for)).await else {
         tracing::debug!("another coordinator contends for the primary role");
@@ -243,7 +249,10 @@ async fn contend(shared: &Shared, vacant_for: Duration) -> bool {
 async fn claim(shared: &Shared, vacant_for: Duration, why: &'static str) -> bool {
     let change = |cluster: &Cluster| {
         let mut changes = Changes::new();
-        if !matches!(decide(shared, cluster, vacant_for), PrimaryStep::Contend | PrimaryStep::Reclaim) {
+        if !matches!(
+            decide(shared, cluster, vacant_for),
+            PrimaryStep::Contend | PrimaryStep::Reclaim
+        ) {
             return Err(Moot);
         }
         changes.config(ConfigChange::Primary(Some(shared.name().clone())));
@@ -262,7 +271,12 @@ async fn become_state(shared: &Shared, state: CoordinatorState, vacant_for: Dura
 }
 
 /// Writes `state` as the own one, if `step` is still the one to take.
-async fn begin(shared: &Shared, step: &PrimaryStep, state: CoordinatorState, vacant_for: Duration) -> bool {
+async fn begin(
+    shared: &Shared,
+    step: &PrimaryStep,
+    state: CoordinatorState,
+    vacant_for: Duration,
+) -> bool {
     let change = |cluster: &Cluster| match decide(shared, cluster, vacant_for) == *step {
         true => Ok((own_state(shared, &state), ())),
         false => Err(Moot),
@@ -340,8 +354,8 @@ async fn claim_to_take_over(shared: &Shared) -> Option<LockGuard> {
     }
 }
 
-/// Who has the role, if anybody: waits until that is known for sure. `None` if this node is not to have
-/// it any more, or lost its claim.
+/// Who has the role, if anybody: waits until that is known for sure. `None` if this node is not to
+/// have it any more, or lost its claim.
 async fn who_has_it(shared: &Shared, claim: &LockGuard) -> Option<Option<NodeName>> {
     let mut said = false;
     loop {
@@ -360,7 +374,8 @@ async fn who_has_it(shared: &Shared, claim: &LockGuard) -> Option<Option<NodeNam
         match unclear {
             None if shared.is_connected() => return Some(None),
             Some(node) if !std::mem::replace(&mut said, true) => {
-                tracing::info!(%node, "waits until that node has none of the role's addresses left");
+                tracing::info!(%node, "waits until that node has none of the role's addresses \
+                                       left");
             }
             _ => {}
         }
@@ -368,13 +383,17 @@ async fn who_has_it(shared: &Shared, claim: &LockGuard) -> Option<Option<NodeNam
     }
 }
 
-/// Whether a holder is one of the older kind, which takes every change of the key for a mistake for as long
-/// as its keepalive finds it primary.
+/// Whether a holder is one of the older kind, which takes every change of the key for a mistake for
+/// as long as its keepalive finds it primary.
 async fn puts_its_name_back(shared: &Shared, peer: &NodeName) -> bool {
     matches!(shared.within(DEADLINE, shared.store.has_our_daemon(peer)).await, Some(Ok(false)))
 }
 
-async fn conclude_takeover(shared: &Shared, ending: Option<Ending>, peer: Option<NodeName>) -> bool {
+async fn conclude_takeover(
+    shared: &Shared,
+    ending: Option<Ending>,
+    peer: Option<NodeName>,
+) -> bool {
     use CoordinatorState::{Primary, Relinquish, Secondary};
     match ending {
         Some(Ending::Primary) => settle(shared, Primary, None).await,
@@ -414,16 +433,18 @@ async fn hand_over(shared: &Shared, vacant_for: Duration) -> bool {
                 to = to.as_ref().map(NodeName::as_str),
                 "the role was not taken over; this node stays primary"
             );
-            let name = to.filter(|_| reclaim).map(|from| Rename { from, to: shared.name().clone() });
+            let name =
+                to.filter(|_| reclaim).map(|from| Rename { from, to: shared.name().clone() });
             settle(shared, CoordinatorState::Primary, name).await
         }
         _ => settle(shared, CoordinatorState::Secondary, None).await,
     }
 }
 
-/// At the start: what a former life of this daemon left here goes, unless this node is still the one that is to have it.
-/// What that life was taking or giving away goes in any case: the other one of the two waits for it only as long as the
-/// kernel keeps it by itself. Before the record says anything, because others believe the record.
+/// At the start: what a former life of this daemon left here goes, unless this node is still the
+/// one that is to have it. What that life was taking or giving away goes in any case: the other one
+/// of the two waits for it only as long as the kernel keeps it by itself. Before the record says
+/// anything, because others believe the record.
 pub(crate) async fn find_what_is_left(shared: &Shared) {
     role::adopt(shared).await;
     drop_unless(shared, |view| {
@@ -458,17 +479,20 @@ async fn drop_unless(shared: &Shared, is_own: impl FnOnce(&Cluster) -> bool) {
     }
 }
 
-/// When the start failed: the record will say that this daemon has ended, and nobody renews anything.
+/// When the start failed: the record will say that this daemon has ended, and nobody renews
+/// anything.
 pub(crate) async fn let_go(shared: &Shared) {
     if shared.role.holds() {
         role::leave_all(shared).await;
     }
 }
 
-/// On the way out: gives the role to whoever contends for it, if anybody can, and waits until it is gone.
-/// Without an heir it is let go of all the same, and the record says so: whoever comes later takes it at once.
+/// On the way out: gives the role to whoever contends for it, if anybody can, and waits until it is
+/// gone. Without an heir it is let go of all the same, and the record says so: whoever comes later
+/// takes it at once.
 pub(crate) async fn step_down(shared: &Shared) {
-    // A takeover may be waiting for what another node has left: nobody would let go of what it took.
+    // A takeover may be waiting for what another node has left: nobody would let go of what it
+    // took.
     shared.role.close();
     let decide = |cluster: &Cluster| {
         let mut changes = Changes::new();
@@ -518,8 +542,8 @@ struct Rename {
     to: NodeName,
 }
 
-/// Writes the state in which a hand-over ended, whatever the key says by now: it is a fact. The key is
-/// changed with it only if nobody has asked for something else since.
+/// Writes the state in which a hand-over ended, whatever the key says by now: it is a fact. The key
+/// is changed with it only if nobody has asked for something else since.
 async fn settle(shared: &Shared, state: CoordinatorState, primary: Option<Rename>) -> bool {
     let change = |cluster: &Cluster| {
         let mut changes = Changes::new();
@@ -545,7 +569,8 @@ async fn publish(shared: &Shared) {
     let decide = |cluster: &Cluster| {
         let mut changes = Changes::new();
         let (settings, config) = (&shared.settings, &cluster.config);
-        if let Some(selector) = settings.selector.as_ref().filter(|own| config.selector.as_ref() != Some(own))
+        if let Some(selector) =
+            settings.selector.as_ref().filter(|own| config.selector.as_ref() != Some(own))
         {
             changes.config(ConfigChange::Selector(selector.clone()));
         }
@@ -558,12 +583,18 @@ async fn publish(shared: &Shared) {
 }
 
 /// Whether the change was made. A refusal is quiet: the next pass sees why.
-async fn told(shared: &Shared, change: impl Future<Output = Result<(), ChangeError<Moot>>>) -> bool {
+async fn told(
+    shared: &Shared,
+    change: impl Future<Output = Result<(), ChangeError<Moot>>>,
+) -> bool {
     match shared.within(DEADLINE, change).await {
         Some(Ok(())) => true,
         Some(Err(ChangeError::Refused(Moot))) => false,
         Some(Err(error)) => {
-            tracing::warn!(error = &error as &dyn std::error::Error, "the primary role could not be settled");
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "the primary role could not be settled"
+            );
             false
         }
         None => {

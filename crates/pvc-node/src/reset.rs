@@ -1,8 +1,8 @@
 //! A node that has lost the store for `suicide_intervals` gives its VMs up.
 //!
-//! It does so for its own VMs' sake, which others may start as soon as its death is proven. That it does is
-//! no such proof: whether a silent node resets itself, and whether it has, nobody can see from outside. A
-//! node without running VMs has nothing to give up and never resets itself (I5).
+//! It does so for its own VMs' sake, which others may start as soon as its death is proven. That it
+//! does is no such proof: whether a silent node resets itself, and whether it has, nobody can see
+//! from outside. A node without running VMs has nothing to give up and never resets itself (I5).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,8 @@ const END_GUESTS: Duration = Duration::from_secs(10);
 /// How long the reset itself may take until it is tried again.
 const RESET: Duration = Duration::from_secs(30);
 
-/// Watches the own keepalive until `shutdown`; after `limit` without one that could be written, resets.
+/// Watches the own keepalive until `shutdown`; after `limit` without one that could be written,
+/// resets.
 pub(crate) async fn run(shared: Arc<Shared>, limit: Duration, shutdown: CancellationToken) {
     let stamped = shared.stamped.subscribe();
     let (mut attention, mut last_stamp, mut silent) =
@@ -50,8 +51,8 @@ pub(crate) async fn run(shared: Arc<Shared>, limit: Duration, shutdown: Cancella
     }
 }
 
-/// The guests here that have a record: as the hypervisor says, or as it last said. One that was made and never let run
-/// is none: without the store nobody lets it run.
+/// The guests here that have a record: as the hypervisor says, or as it last said. One that was
+/// made and never let run is none: without the store nobody lets it run.
 async fn running(shared: &Shared) -> Vec<Uuid> {
     let recorded = shared.store.view();
     match shared.within(END_GUESTS, shared.ports.hypervisor.guests()).await {
@@ -67,7 +68,8 @@ async fn running(shared: &Shared) -> Vec<Uuid> {
 async fn give_up(shared: &Shared, guests: &[Uuid], silent: Duration) {
     tracing::error!(
         vms = guests.len(),
-        "no keepalive could be written for {} s (`suicide_intervals`): others may start the VMs of this node, so they \
+        "no keepalive could be written for {} s (`suicide_intervals`): others may start the VMs of \
+         this node, so they \
          are ended here and the machine is reset",
         silent.as_secs()
     );
@@ -80,7 +82,8 @@ async fn give_up(shared: &Shared, guests: &[Uuid], silent: Duration) {
         }
     };
     shared.within(END_GUESTS, join_all(guests.iter().map(end))).await;
-    // Twice `--force`: at once, without stopping services, which would wait for a store that is not there.
+    // Twice `--force`: at once, without stopping services, which would wait for a store that is not
+    // there.
     let command = Command {
         program: "systemctl".to_owned(),
         args: ["reboot", "--force", "--force"].map(str::to_owned).to_vec(),

@@ -1,5 +1,5 @@
-//! The key with which this node's hypervisor opens volumes, as libvirt keeps it: a secret with the UUID
-//! that the disks of VMs name.
+//! The key with which this node's hypervisor opens volumes, as libvirt keeps it: a secret with the
+//! UUID that the disks of VMs name.
 //!
 //! The key goes from Ceph to libvirt through pipes; it stands in no argument and no log.
 
@@ -24,7 +24,8 @@ const RETRY: Duration = Duration::from_secs(10);
 #[derive(Debug, thiserror::Error)]
 enum SecretError {
     #[error(
-        "Ceph has no user `client.{user}`; `ceph auth get-or-create client.{user} mon 'profile rbd' osd 'profile rbd'` makes it"
+        "Ceph has no user `client.{user}`; `ceph auth get-or-create client.{user} mon 'profile \
+         rbd' osd 'profile rbd'` makes it"
     )]
     NoUser { user: String },
     #[error(transparent)]
@@ -35,8 +36,8 @@ enum SecretError {
     Refused(String),
 }
 
-/// At the start: makes sure that libvirt has some key, so that the first VM can be started. An outdated one
-/// is replaced by [`keep`].
+/// At the start: makes sure that libvirt has some key, so that the first VM can be started. An
+/// outdated one is replaced by [`keep`].
 pub(crate) async fn require(shared: &Arc<Shared>) {
     let Some((cluster, access, uuid)) = wanted(shared) else { return };
     if matches!(value(shared, uuid).await, Ok(Some(_))) {
@@ -48,7 +49,9 @@ pub(crate) async fn require(shared: &Arc<Shared>) {
             error = &error as &dyn std::error::Error,
             "libvirt has no key for volumes yet; it is tried again"
         ),
-        None => tracing::warn!("libvirt has no key for volumes yet: no answer in time; it is tried again"),
+        None => tracing::warn!(
+            "libvirt has no key for volumes yet: no answer in time; it is tried again"
+        ),
     }
 }
 
@@ -60,7 +63,8 @@ pub(crate) async fn keep(shared: &Arc<Shared>) {
         if !std::mem::replace(&mut said, true) {
             tracing::warn!(
                 error = &error as &dyn std::error::Error,
-                "it could not be made sure that libvirt has the right key for volumes; it is tried again"
+                "it could not be made sure that libvirt has the right key for volumes; it is tried \
+                 again"
             );
         }
         shared.sleep(RETRY).await;
@@ -69,7 +73,8 @@ pub(crate) async fn keep(shared: &Arc<Shared>) {
 
 /// The secret that this node needs, if it needs one.
 fn wanted(shared: &Shared) -> Option<(&dyn StorageCluster, &RbdAccess, &str)> {
-    let cluster = shared.ports.storage.cluster().filter(|_| shared.settings.subsystems.hypervisor)?;
+    let cluster =
+        shared.ports.storage.cluster().filter(|_| shared.settings.subsystems.hypervisor)?;
     let access = cluster.access();
     Some((cluster, access, access.secret.as_deref()?))
 }
@@ -91,7 +96,8 @@ async fn ensure(
         access.user
     );
     virsh(shared, &["secret-define", "--file", "/dev/stdin"], Some(xml)).await?;
-    virsh(shared, &["secret-set-value", "--secret", uuid, "--file", "/dev/stdin"], Some(key)).await?;
+    virsh(shared, &["secret-set-value", "--secret", uuid, "--file", "/dev/stdin"], Some(key))
+        .await?;
     tracing::info!(secret = uuid, "libvirt has the key for volumes now");
     Ok(())
 }
@@ -106,7 +112,11 @@ async fn value(shared: &Shared, uuid: &str) -> Result<Option<String>, SecretErro
     }
 }
 
-async fn virsh(shared: &Shared, args: &[&str], stdin: Option<String>) -> Result<String, SecretError> {
+async fn virsh(
+    shared: &Shared,
+    args: &[&str],
+    stdin: Option<String>,
+) -> Result<String, SecretError> {
     let args = ["--quiet", "--connect", "qemu:///system"].iter().chain(args);
     let command = Command {
         program: "virsh".to_owned(),
@@ -141,7 +151,8 @@ mod tests {
         let value = Mutex::new(value.map(str::to_owned));
         ScriptedExec::new(move |command| {
             let mut value = value.lock().unwrap();
-            let refused = Output { code: Some(1), stdout: Vec::new(), stderr: b"error: no secret".to_vec() };
+            let refused =
+                Output { code: Some(1), stdout: Vec::new(), stderr: b"error: no secret".to_vec() };
             Ok(match command.args[3].as_str() {
                 "secret-get-value" => value.as_deref().map_or(refused, ScriptedExec::success),
                 "secret-set-value" => {
@@ -153,13 +164,18 @@ mod tests {
         })
     }
 
-    async fn node(exec: Arc<ScriptedExec>, key: Option<&str>) -> (Arc<Shared>, Arc<ScriptedCluster>) {
+    async fn node(
+        exec: Arc<ScriptedExec>,
+        key: Option<&str>,
+    ) -> (Arc<Shared>, Arc<ScriptedCluster>) {
         let secret = Some(UUID.to_owned());
-        let access = RbdAccess { monitors: Vec::new(), port: 6789, user: "libvirt".to_owned(), secret };
+        let access =
+            RbdAccess { monitors: Vec::new(), port: 6789, user: "libvirt".to_owned(), secret };
         let cluster = Arc::new(ScriptedCluster::new(access));
         cluster.say(|said| said.key = key.map(str::to_owned));
         let (clock, random) = (Arc::new(TokioClock::new()), Arc::new(SeededRandom::new(1)));
-        let store = Store::open(EmbeddedTree::in_memory().connect(), clock.clone(), random).await.unwrap();
+        let store =
+            Store::open(EmbeddedTree::in_memory().connect(), clock.clone(), random).await.unwrap();
         let storage = Arc::new(MemoryStorage::of_cluster(cluster.clone()));
         let ports = Ports { storage, exec, clock, ..settings::tests::ports() };
         (Arc::new(Shared::new(settings::tests::settings("hv1"), ports, store)), cluster)

@@ -8,14 +8,15 @@ use pvc_ports::{Services, ServicesError, UnitState};
 
 use crate::settings::{NodeSettings, Ports};
 
-/// How long the services may take to run. Then the start goes on without them: what needs one says so.
+/// How long the services may take to run. Then the start goes on without them: what needs one says
+/// so.
 const CEILING: Duration = Duration::from_secs(10);
 
 /// How often a service is asked whether it runs.
 const POLL: Duration = Duration::from_millis(250);
 
-/// Units that only the original's packages bring. Older daemons in the cluster may need them; nothing of
-/// this one does, so their absence is no mistake.
+/// Units that only the original's packages bring. Older daemons in the cluster may need them;
+/// nothing of this one does, so their absence is no mistake.
 const OF_THE_ORIGINAL: [&str; 2] = ["keydb-server.service", HEALTH];
 
 const HEALTH: &str = "pvchealthd.service";
@@ -38,7 +39,8 @@ pub(crate) fn needed(settings: &NodeSettings) -> Vec<Service> {
         (format!("ceph-mgr@{host}.service"), on.storage && coordinator),
         ("keydb-server.service".to_owned(), (on.api || on.worker) && coordinator),
         ("pvcworkerd.service".to_owned(), on.worker),
-        // On every coordinator, though only the primary has the floating address: a new primary serves at once.
+        // On every coordinator, though only the primary has the floating address: a new primary
+        // serves at once.
         ("pvcapid.service".to_owned(), on.api && coordinator),
         (HEALTH.to_owned(), true),
     ];
@@ -46,18 +48,24 @@ pub(crate) fn needed(settings: &NodeSettings) -> Vec<Service> {
 }
 
 /// Starts all of `services` and returns when they run, or after a ceiling. A service that does not
-/// start is named in the log and nothing more: the node can be mended while its daemon runs. One that
-/// the service manager does not even begin to start (it has no such unit, or there is no manager) is
-/// not waited for.
+/// start is named in the log and nothing more: the node can be mended while its daemon runs. One
+/// that the service manager does not even begin to start (it has no such unit, or there is no
+/// manager) is not waited for.
 pub(crate) async fn start_all(ports: &Ports, services: &[Service]) {
-    let begun = join_all(services.iter().map(|service| start(ports.services.as_ref(), service))).await;
+    let begun =
+        join_all(services.iter().map(|service| start(ports.services.as_ref(), service))).await;
     let until = ports.clock.monotonic() + CEILING;
-    let mut waiting: Vec<Service> =
-        services.iter().zip(begun).filter(|(_, begun)| *begun).map(|(service, _)| service.clone()).collect();
+    let mut waiting: Vec<Service> = services
+        .iter()
+        .zip(begun)
+        .filter(|(_, begun)| *begun)
+        .map(|(service, _)| service.clone())
+        .collect();
     while !waiting.is_empty() {
         let asked = waiting.iter().map(|service| runs(ports.services.as_ref(), service));
         let answers = join_all(asked).await;
-        waiting = waiting.into_iter().zip(answers).filter(|(_, runs)| !runs).map(|(s, _)| s).collect();
+        waiting =
+            waiting.into_iter().zip(answers).filter(|(_, runs)| !runs).map(|(s, _)| s).collect();
         if waiting.is_empty() || ports.clock.monotonic() >= until {
             break;
         }
@@ -81,7 +89,8 @@ fn complain(service: &Service, error: &ServicesError) {
     let Service(unit) = service;
     if may_lack(service, error) && unit == HEALTH {
         tracing::info!(
-            "this release has no health daemon: the health of this node is not judged, and shows as N/A. What is wrong \
+            "this release has no health daemon: the health of this node is not judged, and shows \
+             as N/A. What is wrong \
              with it is told by faults (`pvc cluster fault list`)"
         );
     } else if may_lack(service, error) {
@@ -122,8 +131,12 @@ mod tests {
     #[test]
     fn a_node_needs_what_its_part_and_its_switches_say() {
         let mut settings = settings("hv1");
-        let names = |settings: &NodeSettings| needed(settings).into_iter().map(|s| s.0).collect::<Vec<_>>();
-        assert_eq!(names(&settings), ["zookeeper.service", "libvirtd.service", "pvchealthd.service"]);
+        let names =
+            |settings: &NodeSettings| needed(settings).into_iter().map(|s| s.0).collect::<Vec<_>>();
+        assert_eq!(
+            names(&settings),
+            ["zookeeper.service", "libvirtd.service", "pvchealthd.service"]
+        );
         settings.role = NodeRole::Hypervisor;
         settings.subsystems = Subsystems {
             hypervisor: true,
@@ -133,7 +146,10 @@ mod tests {
             worker: true,
             api: true,
         };
-        assert_eq!(names(&settings), ["libvirtd.service", "pvcworkerd.service", "pvchealthd.service"]);
+        assert_eq!(
+            names(&settings),
+            ["libvirtd.service", "pvcworkerd.service", "pvchealthd.service"]
+        );
         settings.role = NodeRole::Coordinator;
         assert_eq!(
             names(&settings),
@@ -191,7 +207,10 @@ mod tests {
         assert!(!may_lack("libvirtd.service").await);
         assert!(!may_lack("pvcapid.service").await);
         services.set_unreachable(true);
-        assert!(!may_lack("pvchealthd.service").await, "one that is there and does not start is a mistake");
+        assert!(
+            !may_lack("pvchealthd.service").await,
+            "one that is there and does not start is a mistake"
+        );
     }
 
     #[tokio::test(start_paused = true)]

@@ -12,15 +12,18 @@ use pvc_model::network_core::CoreNetworks;
 use pvc_model::node::NodeRole;
 use pvc_model::primary::handover::Duty;
 use pvc_model::vm::Selector;
-use pvc_ports::{Clock, Database, Exec, Host, Hypervisor, Network, Power, Random, Services, Storage};
+use pvc_ports::{
+    Clock, Database, Exec, Host, Hypervisor, Network, Power, Random, Services, Storage,
+};
 use pvc_store::Ipmi;
 
-/// Everything the node role wants to know. Whoever wires the daemon fills it from the configuration.
+/// Everything the node role wants to know. Whoever wires the daemon fills it from the
+/// configuration.
 #[derive(Debug, Clone)]
 pub struct NodeSettings {
     pub name: NodeName,
-    /// Which process of which machine this is, in words: for another daemon that finds its name taken. No
-    /// two processes say the same.
+    /// Which process of which machine this is, in words: for another daemon that finds its name
+    /// taken. No two processes say the same.
     pub process: String,
     pub role: NodeRole,
     pub cluster_name: String,
@@ -39,7 +42,8 @@ pub struct NodeSettings {
     pub console_log_lines: usize,
     /// 0: the daemon's log is not kept in the store.
     pub node_log_lines: usize,
-    /// The networks between the nodes, as this node is to have them; `None` leaves them to the system.
+    /// The networks between the nodes, as this node is to have them; `None` leaves them to the
+    /// system.
     pub core_networks: Option<CoreNetworks>,
     /// Who may reach the ports between the nodes; `None` takes away a filter that stands.
     pub host_filter: Option<HostFilter>,
@@ -58,13 +62,14 @@ pub struct NodeSettings {
     pub fencing: Rules,
     /// Whether a node whose own BMC did not answer at the start fences nobody.
     pub fence_only_with_own_bmc: bool,
-    /// How long this node may be without a written keepalive until it ends its guests and resets itself.
+    /// How long this node may be without a written keepalive until it ends its guests and resets
+    /// itself.
     pub reset_after: Option<Duration>,
-    /// Whether the services that PVC needs are started here (`systemctl start`). Off where one process is
-    /// everything.
+    /// Whether the services that PVC needs are started here (`systemctl start`). Off where one
+    /// process is everything.
     pub start_services: bool,
-    /// Whether an empty store is made a cluster, and a new node is ready from the start: for a cluster
-    /// that is one machine.
+    /// Whether an empty store is made a cluster, and a new node is ready from the start: for a
+    /// cluster that is one machine.
     pub standalone: bool,
     pub log: LogSwitches,
 }
@@ -72,8 +77,8 @@ pub struct NodeSettings {
 /// How guests are moved to other nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MigrationSettings {
-    /// The domain of the cluster's network: `hv2.DOMAIN` is where another node's hypervisor listens. Empty
-    /// where bare names do.
+    /// The domain of the cluster's network: `hv2.DOMAIN` is where another node's hypervisor
+    /// listens. Empty where bare names do.
     pub domain: String,
     /// Whether guests are encrypted on their way.
     pub encrypted: bool,

@@ -26,15 +26,15 @@ pub(crate) struct Shared {
     pub store: Store,
     /// The guests of this node, as the VM reconciler last saw them.
     pub guests: watch::Sender<Guests>,
-    /// Tells of each stamp of the keepalive: when it was begun, on the monotonic clock; `None` if it could not
-    /// be written.
+    /// Tells of each stamp of the keepalive: when it was begun, on the monotonic clock; `None` if
+    /// it could not be written.
     pub stamps: watch::Sender<Option<Duration>>,
     /// How often a stamp was written.
     pub stamped: watch::Sender<u64>,
     /// What announces this daemon in the store may be gone, though its session lasts.
     pub unannounced: Notify,
-    /// The session in which this daemon was last announced as the node's only one; 0 before. In any other session
-    /// the node's record may be another daemon's.
+    /// The session in which this daemon was last announced as the node's only one; 0 before. In any
+    /// other session the node's record may be another daemon's.
     pub announced_in: AtomicI64,
     /// This node's part in the primary role.
     pub role: Role,
@@ -170,7 +170,8 @@ impl Shared {
         self.heartbeat.lock().expect("nothing panics while it holds the hook")
     }
 
-    /// Notes that a VM could not be moved from here: whoever wants that anew waits a little, ever longer.
+    /// Notes that a VM could not be moved from here: whoever wants that anew waits a little, ever
+    /// longer.
     pub fn note_failed_move(&self, vm: Uuid) {
         let now = self.now();
         self.failed_moves().entry(vm).or_default().move_failed(now);
@@ -188,18 +189,21 @@ impl Shared {
         self.collected.lock().expect("nothing panics while it holds the figures")
     }
 
-    /// How this node is doing with these guests, as far as its machine can say. Before it has looked at its guests
-    /// nothing is said, so that nobody takes it for empty.
+    /// How this node is doing with these guests, as far as its machine can say. Before it has
+    /// looked at its guests nothing is said, so that nobody takes it for empty.
     pub fn figures(&self, view: &Cluster, guests: &Guests) -> Option<NodeFigures> {
         if self.settings.subsystems.hypervisor && guests.passes == 0 {
             return None;
         }
         match self.ports.host.load() {
             Ok(load) => {
-                let mut figures = node_figures(self.name(), view, guests, &self.collected().stats, &load);
+                let mut figures =
+                    node_figures(self.name(), view, guests, &self.collected().stats, &load);
                 if let Some(said) = view.nodes.get(self.name()).filter(|_| guests.outdated) {
-                    // What a guest had that is gone is its own still: it is listed, and nobody counts it besides.
-                    figures.memory_free_mib = figures.memory_free_mib.min(said.figures.memory_free_mib);
+                    // What a guest had that is gone is its own still: it is listed, and nobody
+                    // counts it besides.
+                    figures.memory_free_mib =
+                        figures.memory_free_mib.min(said.figures.memory_free_mib);
                 }
                 Some(figures)
             }

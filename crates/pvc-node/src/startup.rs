@@ -1,17 +1,22 @@
 //! The start-up, in the order of `spec/startup.md` §2.
 //!
-//! Each step has a name and a condition; one that is skipped says why at debug level. Steps up to the
-//! store are [`before_store`], because one of them starts ZooKeeper; the others are [`after_store`].
+//! Each step has a name and a condition; one that is skipped says why at debug level. Steps up to
+//! the store are [`before_store`], because one of them starts ZooKeeper; the others are
+//! [`after_store`].
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
-use pvc_model::node::{CoordinatorState, DaemonState, DomainState, HypervisorNote, NodeRecord, NodeRole};
+use pvc_model::node::{
+    CoordinatorState, DaemonState, DomainState, HypervisorNote, NodeRecord, NodeRole,
+};
 use pvc_ports::{HostFacts, HypervisorError, HypervisorFacts};
 use pvc_store::schema::{SCHEMA_VERSION, SchemaStep, schema_step};
-use pvc_store::{Announced, Change, ChangeError, Changes, ConfigChange, NewNode, NodeChange, StoreError};
+use pvc_store::{
+    Announced, Change, ChangeError, Changes, ConfigChange, NewNode, NodeChange, StoreError,
+};
 use tokio_util::sync::CancellationToken;
 
 use crate::bmc;
@@ -47,7 +52,11 @@ impl When {
 }
 
 /// Takes the step if it is to be taken.
-async fn step<E>(name: &'static str, when: When, work: impl Future<Output = Result<(), E>>) -> Result<(), E> {
+async fn step<E>(
+    name: &'static str,
+    when: When,
+    work: impl Future<Output = Result<(), E>>,
+) -> Result<(), E> {
     match when {
         When::Skip(why) => {
             tracing::debug!(step = name, why, "skipped");
@@ -60,8 +69,9 @@ async fn step<E>(name: &'static str, when: When, work: impl Future<Output = Resu
     }
 }
 
-/// The steps that make the store reachable: to be taken before it is opened. Once `shutdown` is cancelled nothing is
-/// waited for any more; a step on the networks that has begun is finished, for it may hold this machine's address.
+/// The steps that make the store reachable: to be taken before it is opened. Once `shutdown` is
+/// cancelled nothing is waited for any more; a step on the networks that has begun is finished, for
+/// it may hold this machine's address.
 ///
 /// # Errors
 /// If a folder that the daemon needs cannot be made. A service that does not start is only logged.
@@ -73,7 +83,8 @@ pub async fn before_store(
     let on = settings.subsystems;
     step("folders", When::Always, make_folders(settings)).await?;
     tracing::info!(node = %settings.name, version = settings.version, role = %settings.role, "starting");
-    step("SR-IOV", When::only_if(on.sriov && on.networking, "SR-IOV is off"), not_yet("SR-IOV")).await?;
+    step("SR-IOV", When::only_if(on.sriov && on.networking, "SR-IOV is off"), not_yet("SR-IOV"))
+        .await?;
     step("core networks", When::only_if(on.networking, "networking is off"), async {
         if let Some(networks) = &settings.core_networks {
             network::bring_up(networks, ports, shutdown).await;
@@ -92,11 +103,16 @@ pub async fn before_store(
         shutdown.run_until_cancelled(services::start_all(ports, &units)).await;
         Ok(())
     };
-    step("services", When::only_if(settings.start_services, "services are not started by this daemon"), start)
-        .await
+    step(
+        "services",
+        When::only_if(settings.start_services, "services are not started by this daemon"),
+        start,
+    )
+    .await
 }
 
-/// A part of the machine that is configured to be managed and that this version leaves as it finds it.
+/// A part of the machine that is configured to be managed and that this version leaves as it finds
+/// it.
 async fn not_yet(what: &str) -> Result<(), NodeError> {
     tracing::warn!("{what}: this version leaves that as the system has set it up");
     Ok(())
@@ -105,7 +121,8 @@ async fn not_yet(what: &str) -> Result<(), NodeError> {
 async fn make_folders(settings: &NodeSettings) -> Result<(), NodeError> {
     let console = settings.subsystems.hypervisor.then_some(&settings.console_log_directory);
     for path in settings.directories.iter().chain(console) {
-        std::fs::create_dir_all(path).map_err(|source| NodeError::Folder { path: path.clone(), source })?;
+        std::fs::create_dir_all(path)
+            .map_err(|source| NodeError::Folder { path: path.clone(), source })?;
     }
     Ok(())
 }
@@ -120,7 +137,8 @@ pub(crate) async fn after_store(shared: &Arc<Shared>, waiting: &Waiting) -> Resu
         Ok::<(), NodeError>(())
     })
     .await?;
-    step("node record", When::Always, async { set_up_node(shared).await.map_err(NodeError::from) }).await?;
+    step("node record", When::Always, async { set_up_node(shared).await.map_err(NodeError::from) })
+        .await?;
     tokio::select! {
         biased;
         done = with_record(shared) => done,
@@ -164,7 +182,8 @@ async fn with_record(shared: &Arc<Shared>) -> Result<(), NodeError> {
     .await
 }
 
-/// Waits until the store holds a cluster, for as long as it takes; where one machine is everything, makes one.
+/// Waits until the store holds a cluster, for as long as it takes; where one machine is everything,
+/// makes one.
 async fn require_cluster(shared: &Shared, waiting: &Waiting) -> Result<(), NodeError> {
     let mut said: Option<Duration> = None;
     while !shared.store.is_initialized() {
@@ -189,14 +208,16 @@ async fn require_cluster(shared: &Shared, waiting: &Waiting) -> Result<(), NodeE
     Ok(())
 }
 
-/// Announces this process as the node's daemon. After a daemon that was killed, its session is waited out.
+/// Announces this process as the node's daemon. After a daemon that was killed, its session is
+/// waited out.
 pub(crate) async fn claim_name(shared: &Shared) -> Result<(), NodeError> {
     let until = shared.now() + shared.settings.session_timeout + Duration::from_secs(5);
     let mut said = false;
     loop {
         // If it ends meanwhile, the daemon is announced once more.
         let session = id_of(*shared.store.session().borrow()).unwrap_or_default();
-        let by = match shared.store.announce_daemon(shared.name(), &shared.settings.process).await? {
+        let by = match shared.store.announce_daemon(shared.name(), &shared.settings.process).await?
+        {
             Announced::Now => {
                 shared.announced_in.store(session, Ordering::Relaxed);
                 return Ok(());
@@ -206,12 +227,16 @@ pub(crate) async fn claim_name(shared: &Shared) -> Result<(), NodeError> {
         // After a lost session it is this process itself that is still announced.
         let is_other = by != shared.settings.process;
         if shared.now() >= until && is_other {
-            return Err(NodeError::SecondDaemon { node: shared.name().clone(), holder: holder(by) });
+            return Err(NodeError::SecondDaemon {
+                node: shared.name().clone(),
+                holder: holder(by),
+            });
         }
         if is_other && !std::mem::replace(&mut said, true) {
             tracing::warn!(
                 holder = holder(by),
-                "another daemon is announced for this node; if it was killed, its session ends within {} s",
+                "another daemon is announced for this node; if it was killed, its session ends \
+                 within {} s",
                 shared.settings.session_timeout.as_secs()
             );
         }
@@ -229,12 +254,18 @@ async fn agree_on_schema(shared: &Shared) -> Result<(), NodeError> {
         SchemaStep::Current => {}
         SchemaStep::Raise => {
             shared.store.raise_schema().await?;
-            tracing::info!(version = SCHEMA_VERSION, "the store's layout was raised: this was the last node");
+            tracing::info!(
+                version = SCHEMA_VERSION,
+                "the store's layout was raised: this was the last node"
+            );
             shared.store.advertise_schema(shared.name()).await?;
         }
         SchemaStep::Wait { behind } => {
             let nodes = behind.iter().map(|node| node.as_str()).collect::<Vec<_>>().join(", ");
-            tracing::warn!(nodes, "the store has an older layout until these nodes are upgraded, too");
+            tracing::warn!(
+                nodes,
+                "the store has an older layout until these nodes are upgraded, too"
+            );
         }
         SchemaStep::TooNew { found } => {
             return Err(NodeError::SchemaTooNew { found, known: SCHEMA_VERSION });
@@ -307,7 +338,8 @@ fn refreshed(settings: &NodeSettings, facts: &HostFacts, known: &NodeRecord) -> 
     ] {
         changes.node(&settings.name, change);
     }
-    // Nobody goes on with the recovery of a node whose daemon starts: the VMs that are left are its own again.
+    // Nobody goes on with the recovery of a node whose daemon starts: the VMs that are left are its
+    // own again.
     if known.domain_state == DomainState::FenceFlush {
         changes.node(&settings.name, NodeChange::Domain(DomainState::Flushed));
     }
@@ -355,7 +387,8 @@ async fn note_hypervisor(shared: &Shared, facts: HypervisorFacts) {
     if shared.runs_with.set(note).is_ok()
         && let Err(error) = shared.store.report(vec![shared.note()]).await
     {
-        tracing::debug!(%error, "what guests run with here is not in the store yet; it goes there with the figures");
+        tracing::debug!(%error, "what guests run with here is not in the store yet; it goes there \
+                                 with the figures");
     }
 }
 

@@ -1,12 +1,14 @@
 //! Makes the VMs of this node what their records say.
 //!
-//! A pass looks (guests, records), decides ([`pvc_model::vm::plan`]) and begins what was decided; it
-//! waits for nothing that may take long. What was begun runs beside the others and reports back, so a
-//! guest that takes minutes to shut down, or a hypervisor that hangs on one VM, holds up nobody else.
+//! A pass looks (guests, records), decides ([`pvc_model::vm::plan`]) and begins what was decided;
+//! it waits for nothing that may take long. What was begun runs beside the others and reports back,
+//! so a guest that takes minutes to shut down, or a hypervisor that hangs on one VM, holds up
+//! nobody else.
 //!
 //! Invariants:
 //! - Without a connection to the store nothing is decided, and guests run on (I7).
-//! - If the hypervisor does not answer, nothing is decided: not knowing is not the same as nothing running.
+//! - If the hypervisor does not answer, nothing is decided: not knowing is not the same as nothing
+//!   running.
 //! - Each effect is checked once more against a fresh view just before it happens.
 
 mod act;
@@ -56,8 +58,8 @@ const LOOK_DEADLINE: Duration = Duration::from_secs(15);
 /// How many guests may be started at once.
 const STARTS_AT_ONCE: usize = 8;
 
-/// How many other effects may be under way at once: apart from the starts, so that stopping never waits
-/// behind starts that hang.
+/// How many other effects may be under way at once: apart from the starts, so that stopping never
+/// waits behind starts that hang.
 const OTHERS_AT_ONCE: usize = 32;
 
 /// How many guests may be on their way from here at once.
@@ -66,7 +68,8 @@ const SENDS_AT_ONCE: usize = 16;
 /// How long effects under way are waited for when the daemon stops.
 const FINISH: Duration = Duration::from_secs(15);
 
-/// How long another node may be at starting a VM before it is looked whether something here is in its way.
+/// How long another node may be at starting a VM before it is looked whether something here is in
+/// its way.
 const AWAITED: Duration = Duration::from_secs(5);
 
 /// How often what is known of a running guest is read again.
@@ -81,9 +84,11 @@ pub(crate) struct VmReconciler {
     under_way: JoinSet<Done>,
     /// The VMs whose guests are being started or ended.
     working_on: BTreeSet<Uuid>,
-    /// The guests that were here at the last look and have been let run, with those whose end is still being seen to.
+    /// The guests that were here at the last look and have been let run, with those whose end is
+    /// still being seen to.
     had: BTreeSet<Uuid>,
-    /// The VMs that other nodes are at starting, and when that was last a reason to look for what was left here. Monotonic.
+    /// The VMs that other nodes are at starting, and when that was last a reason to look for what
+    /// was left here. Monotonic.
     awaited: BTreeMap<Uuid, Duration>,
     passes: u64,
     /// While no look works: said in the log once, not every second.
@@ -146,7 +151,8 @@ impl VmReconciler {
                 Some(event) = events.recv() => self.hear(event, &mut events),
                 () = shared.sleep(rest) => {}
             }
-            // A burst of changes is one pass, and whatever wakes without end does not take the processor.
+            // A burst of changes is one pass, and whatever wakes without end does not take the
+            // processor.
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => break,
@@ -161,7 +167,9 @@ impl VmReconciler {
         let shared = self.shared.clone();
         let all = async { while self.under_way.join_next().await.is_some() {} };
         if shared.within(FINISH, all).await.is_none() {
-            tracing::warn!("some VMs were still being worked on; the next start looks at them again");
+            tracing::warn!(
+                "some VMs were still being worked on; the next start looks at them again"
+            );
         }
     }
 
@@ -175,7 +183,9 @@ impl VmReconciler {
                         known.due = Duration::ZERO;
                     }
                 }
-                GuestEvent::Resync => self.facts.values_mut().for_each(|known| known.due = Duration::ZERO),
+                GuestEvent::Resync => {
+                    self.facts.values_mut().for_each(|known| known.due = Duration::ZERO)
+                }
             }
             next = events.try_recv().ok();
         }
@@ -197,7 +207,8 @@ impl VmReconciler {
         let now = self.shared.now();
         self.free_after_the_gone(&guests, &cluster);
         self.free_what_others_wait_for(&guests, &cluster, now);
-        let seen: BTreeMap<Uuid, Seen> = guests.iter().map(|(uuid, guest)| (*uuid, seen(guest))).collect();
+        let seen: BTreeMap<Uuid, Seen> =
+            guests.iter().map(|(uuid, guest)| (*uuid, seen(guest))).collect();
         let view = View {
             node: self.shared.name(),
             cluster: &cluster,
@@ -210,7 +221,8 @@ impl VmReconciler {
         let moving = plan.steps.iter().filter(|planned| starts_or_ends(&planned.step));
         self.working_on.extend(moving.map(|planned| planned.vm));
         self.learn(&guests, &cluster, now);
-        // Before anything begins: who then sees that a VM is not worked on sees what became of the work.
+        // Before anything begins: who then sees that a VM is not worked on sees what became of the
+        // work.
         let is_told = self.publish(&guests, &cluster).await;
         for planned in &plan.steps {
             match is_told || !starts_or_ends(&planned.step) {
@@ -224,7 +236,9 @@ impl VmReconciler {
         }
         // A dead guest is to be back within one interval even if nobody announces its death.
         let longest = REST.min(self.shared.settings.keepalive_interval);
-        plan.wake_at.map_or(longest, |at| at.saturating_sub(now)).clamp(SHORTEST, longest.max(SHORTEST))
+        plan.wake_at
+            .map_or(longest, |at| at.saturating_sub(now))
+            .clamp(SHORTEST, longest.max(SHORTEST))
     }
 
     async fn look(&mut self) -> Option<BTreeMap<Uuid, Guest>> {
@@ -243,10 +257,13 @@ impl VmReconciler {
                 if self.blind.is_none() {
                     tracing::error!(
                         %error,
-                        "the guests cannot be listed; nothing is started or stopped until they can (is libvirtd running?)"
+                        "the guests cannot be listed; nothing is started or stopped until they can \
+                         (is libvirtd running?)"
                     );
                 }
-                self.shared.guests.send_if_modified(|guests| !std::mem::replace(&mut guests.outdated, true));
+                self.shared
+                    .guests
+                    .send_if_modified(|guests| !std::mem::replace(&mut guests.outdated, true));
                 self.tell_blind(begun, &error);
                 None
             }
@@ -257,34 +274,42 @@ impl VmReconciler {
     fn tell_blind(&mut self, begun: Duration, error: &HypervisorError) {
         let now = self.shared.now();
         let blind = self.blind.get_or_insert(Blind { since: begun, told: None });
-        let is_due = blind.told.is_none_or(|at| now.saturating_sub(at) >= fault::HYPERVISOR_REFRESH);
+        let is_due =
+            blind.told.is_none_or(|at| now.saturating_sub(at) >= fault::HYPERVISOR_REFRESH);
         if now.saturating_sub(blind.since) < BLIND_PATIENCE || !is_due {
             return;
         }
         blind.told = Some(now);
         let node = self.shared.name();
         let message = format!(
-            "node {node} does not know its guests: {error}. They run on, but nothing is started, stopped or \
+            "node {node} does not know its guests: {error}. They run on, but nothing is started, \
+             stopped or \
              watched there. Look at `systemctl status libvirtd` and the log of libvirtd on {node}"
         );
         let id = fault::fault_id(fault::HYPERVISOR_UNREACHABLE, node.as_str());
         findings::raise(&self.shared, vec![(id, message)]);
     }
 
-    /// Frees what a guest has left locked that was here a moment ago and is gone: killed, it had no time for it, and
-    /// whoever starts the VM elsewhere must not.
+    /// Frees what a guest has left locked that was here a moment ago and is gone: killed, it had no
+    /// time for it, and whoever starts the VM elsewhere must not.
     fn free_after_the_gone(&mut self, guests: &BTreeMap<Uuid, Guest>, cluster: &Cluster) {
         let name = self.shared.name().clone();
-        let gone: Vec<Uuid> = self.had.iter().filter(|uuid| !guests.contains_key(uuid)).copied().collect();
-        self.had
-            .extend(guests.iter().filter(|(_, guest)| guest.run != GuestRun::Created).map(|(uuid, _)| *uuid));
+        let gone: Vec<Uuid> =
+            self.had.iter().filter(|uuid| !guests.contains_key(uuid)).copied().collect();
+        self.had.extend(
+            guests
+                .iter()
+                .filter(|(_, guest)| guest.run != GuestRun::Created)
+                .map(|(uuid, _)| *uuid),
+        );
         for uuid in gone {
             if self.minds.get(&uuid).is_some_and(|mind| mind.busy) {
                 continue;
             }
             self.had.remove(&uuid);
             let Some(record) = cluster.vms.get(&uuid) else { continue };
-            // Those that are on their way, or have arrived, have their senders; and a start frees what is in its way.
+            // Those that are on their way, or have arrived, have their senders; and a start frees
+            // what is in its way.
             let is_elsewhere =
                 is_moving(&record.state) || plan::runs_elsewhere(cluster, uuid, &name).is_some();
             let is_started_here = record.is_assigned_to(&name) && is_to_start(record);
@@ -294,8 +319,8 @@ impl VmReconciler {
         }
     }
 
-    /// Frees what guests of this node have left locked of VMs that other nodes have tried to start for a while. Nobody
-    /// has to ask: who is at starting a VM is seen by all.
+    /// Frees what guests of this node have left locked of VMs that other nodes have tried to start
+    /// for a while. Nobody has to ask: who is at starting a VM is seen by all.
     fn free_what_others_wait_for(
         &mut self,
         guests: &BTreeMap<Uuid, Guest>,
@@ -327,13 +352,15 @@ impl VmReconciler {
         self.under_way.spawn(self.actor.clone().free_left(record.clone()));
     }
 
-    /// Frees what guests of an earlier life of this node have left locked, if they are gone and their VMs are off or belong to
-    /// other nodes by now: these must not break the locks, for nobody but this node knows that the guests are gone.
-    /// They wait as long as it says that it works on the VMs.
+    /// Frees what guests of an earlier life of this node have left locked, if they are gone and
+    /// their VMs are off or belong to other nodes by now: these must not break the locks, for
+    /// nobody but this node knows that the guests are gone. They wait as long as it says that it
+    /// works on the VMs.
     fn free_what_is_left(&mut self, guests: &BTreeMap<Uuid, Guest>, cluster: &Cluster) {
         let name = self.shared.name().clone();
         let Some(own) = cluster.nodes.get(&name) else { return };
-        let left = own.running.iter().chain(&own.working_on).filter(|uuid| !guests.contains_key(uuid));
+        let left =
+            own.running.iter().chain(&own.working_on).filter(|uuid| !guests.contains_key(uuid));
         for record in left.filter_map(|uuid| cluster.vms.get(uuid)) {
             // A start frees what is in its way.
             let is_started_here = record.is_assigned_to(&name) && is_to_start(record);
@@ -393,7 +420,11 @@ impl VmReconciler {
             Ended::Died => mind.died_at_start(now),
             Ended::Pressed { instance, request } => mind.pressed(instance, request, now),
             Ended::Later => mind.try_later(now),
-            Ended::Done | Ended::Moot | Ended::Left { .. } | Ended::Learnt { .. } | Ended::Cared => {}
+            Ended::Done
+            | Ended::Moot
+            | Ended::Left { .. }
+            | Ended::Learnt { .. }
+            | Ended::Cared => {}
         }
     }
 
@@ -405,7 +436,9 @@ impl VmReconciler {
         });
         let is_first = self.passes == 0;
         let name = self.shared.name().clone();
-        for (uuid, guest) in guests.iter().filter(|(uuid, guest)| is_ours(cluster, &name, **uuid, guest)) {
+        for (uuid, guest) in
+            guests.iter().filter(|(uuid, guest)| is_ours(cluster, &name, **uuid, guest))
+        {
             if is_first {
                 tracing::info!(vm = guest.name, "runs already and is looked after from now on");
             }
@@ -450,8 +483,13 @@ impl VmReconciler {
         let running: Vec<Uuid> = ours.map(|(uuid, _)| *uuid).collect();
         let foreign = guests.keys().filter(|uuid| is_foreign(cluster, &name, **uuid)).count();
         let known = self.facts.iter().map(|(uuid, known)| (*uuid, known.facts.clone())).collect();
-        let now =
-            Guests { passes: self.passes + 1, known, total: guests.len() as u64, foreign, outdated: false };
+        let now = Guests {
+            passes: self.passes + 1,
+            known,
+            total: guests.len() as u64,
+            foreign,
+            outdated: false,
+        };
         let mut reports = Vec::new();
         let working_on: Vec<Uuid> = self.working_on.iter().copied().collect();
         if let Some(record) = cluster.nodes.get(&name) {
@@ -465,10 +503,12 @@ impl VmReconciler {
                 reports.push(Report::WorkingOn(name.clone(), working_on));
             }
         }
-        let has_stale_display = |vm: &&Uuid| !guests.contains_key(vm) && !cluster.vms[*vm].vnc.is_empty();
+        let has_stale_display =
+            |vm: &&Uuid| !guests.contains_key(vm) && !cluster.vms[*vm].vnc.is_empty();
         let here = cluster.vms.values().filter(|record| record.is_assigned_to(&name));
         let off: Vec<Uuid> = here.map(|record| record.uuid).collect();
-        reports.extend(off.iter().filter(has_stale_display).map(|vm| Report::Vnc(*vm, String::new())));
+        reports
+            .extend(off.iter().filter(has_stale_display).map(|vm| Report::Vnc(*vm, String::new())));
         reports.extend(taken_over(cluster, &name, guests));
         let is_told = self.report(reports).await;
         self.passes += 1;
@@ -491,23 +531,25 @@ impl VmReconciler {
     }
 }
 
-/// What is said of the guests that were sent to this node held, once they run: whoever holds one from then on
-/// means it.
+/// What is said of the guests that were sent to this node held, once they run: whoever holds one
+/// from then on means it.
 fn taken_over(cluster: &Cluster, here: &NodeName, guests: &BTreeMap<Uuid, Guest>) -> Vec<Report> {
     let running = guests.values().filter(|guest| guest.run == GuestRun::Running);
     let records = running.filter_map(|guest| cluster.vms.get(&guest.uuid));
     records.filter_map(|record| is_here_for_good(record, here)).collect()
 }
 
-/// That the last move of the VM has left nothing held on this node, if there is a note that does not say so yet.
+/// That the last move of the VM has left nothing held on this node, if there is a note that does
+/// not say so yet.
 fn is_here_for_good(record: &VmRecord, here: &NodeName) -> Option<Report> {
     let note = record.moving.as_ref().filter(|note| note.held && note.to == *here)?;
     let is_settled = record.is_assigned_to(here) && !is_moving(&record.state);
     (is_settled && note.phase != MovePhase::Done).then(|| Report::Move(record.uuid, note.closed()))
 }
 
-/// Whether there may be a guest before this step and none after it, or the other way round; or whether it is a step
-/// between the two: who looks at a VM that is being restarted does not find it off and nobody at it.
+/// Whether there may be a guest before this step and none after it, or the other way round; or
+/// whether it is a step between the two: who looks at a VM that is being restarted does not find it
+/// off and nobody at it.
 fn starts_or_ends(step: &Step) -> bool {
     matches!(step, Step::Start | Step::Destroy(_) | Step::Send(_) | Step::Write(VmState::Start))
 }
@@ -516,8 +558,9 @@ fn is_to_start(record: &VmRecord) -> bool {
     matches!(record.state, VmState::Start | VmState::Restart)
 }
 
-/// Whether the guest has a record and is here, not just arriving: until it runs, or is this node's, its sender has
-/// it. One that was here before and is held does not arrive. One that was never let run is not here yet.
+/// Whether the guest has a record and is here, not just arriving: until it runs, or is this node's,
+/// its sender has it. One that was here before and is held does not arrive. One that was never let
+/// run is not here yet.
 fn is_ours(cluster: &Cluster, here: &NodeName, uuid: Uuid, guest: &Guest) -> bool {
     let was_here = cluster.nodes.get(here).is_some_and(|own| own.running.contains(&uuid));
     // What a broken move has left here of another node's VM never ran here.
@@ -557,11 +600,17 @@ fn announce(planned: &Planned, deaths: u32) {
     let vm = planned.name.as_str();
     match &planned.step {
         Step::Start if deaths > 0 => {
-            tracing::warn!(vm, deaths, "the guest is gone although it should run; it is started again");
+            tracing::warn!(
+                vm,
+                deaths,
+                "the guest is gone although it should run; it is started again"
+            );
         }
         Step::Start => tracing::info!(vm, "starting"),
         Step::PressPower { again: false, .. } => tracing::info!(vm, "shutting down"),
-        Step::PressPower { again: true, .. } => tracing::debug!(vm, "the power button is pressed again"),
+        Step::PressPower { again: true, .. } => {
+            tracing::debug!(vm, "the power button is pressed again")
+        }
         Step::Destroy(WhyDestroy::Stopped) => tracing::info!(vm, "stopping"),
         Step::Destroy(WhyDestroy::IgnoredShutdown) => {
             tracing::warn!(vm, "the guest did not shut down in time and is powered off");
@@ -576,12 +625,17 @@ fn announce(planned: &Planned, deaths: u32) {
             );
         }
         Step::Destroy(WhyDestroy::NeverHandedOver) => {
-            tracing::warn!(vm, "the guest came by a move that did not come to its end; it is started afresh");
+            tracing::warn!(
+                vm,
+                "the guest came by a move that did not come to its end; it is started afresh"
+            );
         }
         Step::Fail(reason) => tracing::error!(vm, reason, "the VM cannot run"),
         Step::Send(to) => tracing::info!(vm, %to, "moving to another node"),
         Step::Receive => tracing::info!(vm, "waiting to receive the VM"),
-        Step::Resume => tracing::info!(vm, "a move has left the guest held, and it belongs here: it goes on"),
+        Step::Resume => {
+            tracing::info!(vm, "a move has left the guest held, and it belongs here: it goes on")
+        }
         Step::Write(_) | Step::ClearFailure => {}
     }
 }

@@ -17,7 +17,8 @@ use tokio_util::sync::CancellationToken;
 
 mod world;
 
-/// Runs `test` on a thread in a network namespace of its own: this machine's network is not touched.
+/// Runs `test` on a thread in a network namespace of its own: this machine's network is not
+/// touched.
 fn alone<Test: Future<Output = ()>>(test: impl FnOnce() -> Test + Send + 'static) {
     let thread = std::thread::spawn(|| {
         unshare(CloneFlags::CLONE_NEWNET).expect("root may have a network namespace");

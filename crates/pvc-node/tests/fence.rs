@@ -27,7 +27,8 @@ fn server(mut world: World, number: u32) -> World {
     let hostname = format!("bmc-hv{number}");
     world.settings.standalone = false;
     world.settings.fencing = rules();
-    world.settings.ipmi = Some(Ipmi { hostname, username: "admin".to_owned(), password: "$ \"'".to_owned() });
+    world.settings.ipmi =
+        Some(Ipmi { hostname, username: "admin".to_owned(), password: "$ \"'".to_owned() });
     world.settings.storage_address = Some(format!("10.0.1.{number}"));
     world
 }
@@ -51,8 +52,13 @@ impl Three {
         for world in &worlds {
             daemons.push(Some(world.start().await));
             let name = world.settings.name.clone();
-            let runs =
-                || world.view().nodes.get(&name).is_some_and(|node| node.daemon_state == DaemonState::Run);
+            let runs = || {
+                world
+                    .view()
+                    .nodes
+                    .get(&name)
+                    .is_some_and(|node| node.daemon_state == DaemonState::Run)
+            };
             world.until("the node runs", runs).await;
             world.request_node_of(name.as_str(), DomainState::Ready).await;
         }
@@ -132,7 +138,10 @@ async fn an_older_primary_keeps_its_role_until_its_power_is_off_and_its_vms_run_
         three.write(vm, [VmChange::Node(older.clone()), VmChange::State(VmState::Start)]).await;
         let eyes = three.eyes();
         let fault = eyes.until_fault("FENCE_FAILED_OLDER").await;
-        assert!(fault.ends_with("once you know that it is off, `pvc node primary NODE`"), "{fault}");
+        assert!(
+            fault.ends_with("once you know that it is off, `pvc node primary NODE`"),
+            "{fault}"
+        );
         eyes.pass(300).await;
         assert_eq!(eyes.view().config.primary, Some(older.clone()));
         assert_eq!(three.runs_on(vm), Vec::<usize>::new());
@@ -182,8 +191,10 @@ async fn a_node_that_an_older_peer_left_dead_is_fenced_and_has_a_record_of_its_o
     three.eyes().change(changes).await;
     let eyes = three.eyes();
     eyes.until("its VM runs elsewhere", || three.runs_on(vm).len() == 1).await;
-    eyes.until("the fence is over", || three.state("hv3") == (DaemonState::Fenced, DomainState::Flushed))
-        .await;
+    eyes.until("the fence is over", || {
+        three.state("hv3") == (DaemonState::Fenced, DomainState::Flushed)
+    })
+    .await;
     let note = eyes.view().nodes["hv3"].fence.clone().unwrap();
     assert_eq!((note.failed_attempts, note.recovered.len()), (0, 1), "{note:?}");
     assert!(note.recovered[0].starts_with("vm1 on "), "{note:?}");
@@ -206,8 +217,8 @@ async fn a_vm_given_to_another_node_while_its_own_was_silent_starts_there_once_t
     assert_eq!(eyes.state(vm), "start");
 }
 
-/// Its locks stayed, and its next start on any other node failed because of them; one that was on its way down stayed
-/// so, and could be given to nobody.
+/// Its locks stayed, and its next start on any other node failed because of them; one that was on
+/// its way down stayed so, and could be given to nobody.
 #[tokio::test(start_paused = true)]
 async fn a_vm_that_was_to_be_off_when_its_node_died_is_off_and_can_start_elsewhere() {
     let mut three = Three::start(|_| {}).await;
@@ -217,11 +228,15 @@ async fn a_vm_that_was_to_be_off_when_its_node_died_is_off_and_can_start_elsewhe
     three.write(stopped, [VmChange::State(VmState::Stop)]).await;
     three.write(ending, [VmChange::State(VmState::Shutdown)]).await;
     let eyes = three.eyes();
-    eyes.until("the fence is over", || three.state("hv3") == (DaemonState::Fenced, DomainState::Flushed))
-        .await;
+    eyes.until("the fence is over", || {
+        three.state("hv3") == (DaemonState::Fenced, DomainState::Flushed)
+    })
+    .await;
     assert_eq!((eyes.state(stopped), eyes.state(ending)), ("stop".to_owned(), "stop".to_owned()));
     for vm in [stopped, ending] {
-        three.write(vm, [VmChange::State(VmState::Start), VmChange::Node(NodeName::new("hv1"))]).await;
+        three
+            .write(vm, [VmChange::State(VmState::Start), VmChange::Node(NodeName::new("hv1"))])
+            .await;
         eyes.until("it runs there", || three.runs_on(vm) == [1]).await;
     }
 }
@@ -246,11 +261,17 @@ async fn a_vm_without_a_place_is_off_until_its_node_is_ready_and_keeps_its_home(
     assert!(fault.contains("VMs that wait for a place: vm1: no node can take the VM"), "{fault}");
     three.daemons[2] = Some(three.worlds[2].start().await);
     let eyes = three.eyes();
-    eyes.until("it is back", || three.state("hv3") == (DaemonState::Run, DomainState::Flushed)).await;
+    eyes.until("it is back", || three.state("hv3") == (DaemonState::Run, DomainState::Flushed))
+        .await;
     eyes.pass(60).await;
-    assert_eq!(three.runs_on(there), Vec::<usize>::new(), "that it is well is for an operator to say");
+    assert_eq!(
+        three.runs_on(there),
+        Vec::<usize>::new(),
+        "that it is well is for an operator to say"
+    );
     eyes.request_node_of("hv3", DomainState::Unflush).await;
-    eyes.until("they run again", || three.runs_on(there) == [3] && three.runs_on(away) == [3]).await;
+    eyes.until("they run again", || three.runs_on(there) == [3] && three.runs_on(away) == [3])
+        .await;
     assert!(!eyes.vm(there).autostart);
 }
 
@@ -265,7 +286,8 @@ async fn a_fenced_node_whose_daemon_ends_as_soon_as_it_starts_can_be_made_ready(
     assert_eq!(three.state("hv3"), (DaemonState::Fenced, DomainState::FenceFlush));
     three.worlds[2].hypervisor.set_unreachable(true);
     assert!(three.worlds[2].start().await.task.await.unwrap().is_err());
-    eyes.until("it says so", || three.state("hv3") == (DaemonState::Stop, DomainState::Flushed)).await;
+    eyes.until("it says so", || three.state("hv3") == (DaemonState::Stop, DomainState::Flushed))
+        .await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -279,9 +301,15 @@ async fn a_volume_that_is_gone_holds_up_no_other_vm() {
     let eyes = three.eyes();
     eyes.until("the one runs elsewhere", || three.runs_on(well).len() == 1).await;
     eyes.until_state(gone, "fail").await;
-    assert!(eyes.vm(gone).failed_reason.contains("does not exist"), "{}", eyes.vm(gone).failed_reason);
-    eyes.until("the fence is over", || three.state("hv3") == (DaemonState::Fenced, DomainState::Flushed))
-        .await;
+    assert!(
+        eyes.vm(gone).failed_reason.contains("does not exist"),
+        "{}",
+        eyes.vm(gone).failed_reason
+    );
+    eyes.until("the fence is over", || {
+        three.state("hv3") == (DaemonState::Fenced, DomainState::Flushed)
+    })
+    .await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -291,12 +319,16 @@ async fn a_vm_without_a_disk_is_recovered() {
     let with_disk = three.eyes().vm(vm).xml.to_string();
     let (before, rest) = with_disk.split_once("<disk").unwrap();
     let (_, after) = rest.split_once("</disk>").unwrap();
-    three.write(vm, [VmChange::Xml(format!("{before}{after}")), VmChange::Volumes(Vec::new())]).await;
+    three
+        .write(vm, [VmChange::Xml(format!("{before}{after}")), VmChange::Volumes(Vec::new())])
+        .await;
     three.lose(3, true).await;
     let eyes = three.eyes();
     eyes.until("it runs elsewhere", || three.runs_on(vm).len() == 1).await;
-    eyes.until("the fence is over", || three.state("hv3") == (DaemonState::Fenced, DomainState::Flushed))
-        .await;
+    eyes.until("the fence is over", || {
+        three.state("hv3") == (DaemonState::Fenced, DomainState::Flushed)
+    })
+    .await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -359,15 +391,24 @@ async fn a_dead_node_is_fenced_and_its_vms_run_elsewhere_within_seconds_of_the_d
     eyes.until("its VM runs elsewhere", || !three.runs_on(up).is_empty()).await;
     let took = eyes.now() - detected;
     assert!(took <= Duration::from_secs(3), "{took:?}");
-    eyes.until("the fence is over", || three.state("hv3") == (DaemonState::Fenced, DomainState::Flushed))
-        .await;
+    eyes.until("the fence is over", || {
+        three.state("hv3") == (DaemonState::Fenced, DomainState::Flushed)
+    })
+    .await;
     eyes.until("it is switched on again", || eyes.power.is_really_on("bmc-hv3")).await;
     assert_eq!(three.calls("off bmc-hv3"), 0, "it was off already");
     let vm = eyes.vm(up);
     assert_eq!((vm.state.as_str(), vm.last_node.as_ref().unwrap().as_str()), ("start", "hv3"));
-    assert_eq!(eyes.vm(off).node.as_ref().unwrap().as_str(), "hv3", "what is off stays where it is");
+    assert_eq!(
+        eyes.vm(off).node.as_ref().unwrap().as_str(),
+        "hv3",
+        "what is off stays where it is"
+    );
     eyes.until("how it ended is recorded", || {
-        eyes.view().nodes["hv3"].fence.as_ref().is_some_and(|note| note.power == PowerAfter::SwitchedOn)
+        eyes.view().nodes["hv3"]
+            .fence
+            .as_ref()
+            .is_some_and(|note| note.power == PowerAfter::SwitchedOn)
     })
     .await;
     eyes.pass(30).await;
@@ -384,7 +425,8 @@ async fn a_dead_node_is_fenced_and_its_vms_run_elsewhere_within_seconds_of_the_d
 #[tokio::test(start_paused = true)]
 async fn the_role_of_a_dead_primary_is_free_when_it_is_suspected_whatever_that_node_ran() {
     for hypervisor in [true, false] {
-        let mut three = Three::start(|world| world.settings.subsystems.hypervisor = hypervisor).await;
+        let mut three =
+            Three::start(|world| world.settings.subsystems.hypervisor = hypervisor).await;
         let eyes = three.eyes();
         let primary = || eyes.view().config.primary.as_ref().map(|name| name.as_str().to_owned());
         eyes.until("hv1 is primary", || primary().as_deref() == Some("hv1")).await;
@@ -393,7 +435,8 @@ async fn the_role_of_a_dead_primary_is_free_when_it_is_suspected_whatever_that_n
         let eyes = three.eyes();
         eyes.until("it is taken for dead", || three.state("hv1").0 == DaemonState::Dead).await;
         let suspected = eyes.now();
-        let serves = |name: &str| eyes.view().nodes[name].coordinator_state == CoordinatorState::Primary;
+        let serves =
+            |name: &str| eyes.view().nodes[name].coordinator_state == CoordinatorState::Primary;
         eyes.until("another is primary", || serves("hv2") || serves("hv3")).await;
         let took = eyes.now() - suspected;
         assert!(took <= Duration::from_secs(5), "hypervisor: {hypervisor}, {took:?}");
@@ -456,17 +499,20 @@ async fn the_fence_is_finished_by_another_when_the_fencer_dies() {
         let vm = three.run_vm(1, 3).await;
         match step {
             // Whoever fences is killed as soon as there is something to see of it.
-            "cut" => three
-                .eyes()
-                .power
-                .set_manner("bmc-hv3", BmcManner { takes: Duration::from_secs(60), ..BmcManner::default() }),
+            "cut" => three.eyes().power.set_manner(
+                "bmc-hv3",
+                BmcManner { takes: Duration::from_secs(60), ..BmcManner::default() },
+            ),
             "recovering" => three.eyes().storage.set_failing(true),
             _ => {}
         }
         three.lose(3, step == "recovering").await;
         let wanted = if step == "recovering" { DaemonState::Fenced } else { DaemonState::Dead };
         let by = || three.eyes().view().nodes["hv3"].fence.as_ref().map(|note| note.by.clone());
-        three.eyes().until("it has begun", || three.state("hv3").0 == wanted && by().is_some()).await;
+        three
+            .eyes()
+            .until("it has begun", || three.state("hv3").0 == wanted && by().is_some())
+            .await;
         if step == "cut" {
             three.eyes().until("its power is being cut", || three.calls("off bmc-hv3") > 0).await;
         }
@@ -525,7 +571,10 @@ async fn a_fencer_that_does_not_reach_the_bmc_lets_another_one_try() {
         let vm = three.run_vm(1, 3).await;
         three.lose(3, false).await;
         three.eyes().until("its VM runs elsewhere", || !three.runs_on(vm).is_empty()).await;
-        assert_eq!(three.eyes().view().nodes["hv3"].fence.as_ref().unwrap().by, format!("hv{}", 3 - unlucky));
+        assert_eq!(
+            three.eyes().view().nodes["hv3"].fence.as_ref().unwrap().by,
+            format!("hv{}", 3 - unlucky)
+        );
     }
 }
 
@@ -537,7 +586,8 @@ async fn two_dead_nodes_do_not_wait_for_each_other() {
     three.lose(2, true).await;
     three.lose(3, true).await;
     let eyes = three.eyes();
-    eyes.until("the one that can be proven dead is recovered", || three.runs_on(other) == [1]).await;
+    eyes.until("the one that can be proven dead is recovered", || three.runs_on(other) == [1])
+        .await;
     assert_eq!(three.runs_on(one), Vec::<usize>::new());
     eyes.power.set_manner("bmc-hv2", BmcManner::default());
     eyes.until("and the other when it can", || three.runs_on(one) == [1]).await;
@@ -603,12 +653,14 @@ async fn who_could_not_be_fenced_does_not_fence_if_that_is_wanted() {
 
 #[tokio::test(start_paused = true)]
 async fn where_a_fence_is_not_to_move_vms_the_node_is_cut_off_and_nothing_else() {
-    let mut three = Three::start(|world| world.settings.fencing.recover_after_success = false).await;
+    let mut three =
+        Three::start(|world| world.settings.fencing.recover_after_success = false).await;
     let vm = three.run_vm(1, 3).await;
     three.lose(3, true).await;
     let eyes = three.eyes();
     eyes.until("it is fenced and switched on", || {
-        three.state("hv3") == (DaemonState::Fenced, DomainState::Ready) && eyes.power.is_really_on("bmc-hv3")
+        three.state("hv3") == (DaemonState::Fenced, DomainState::Ready)
+            && eyes.power.is_really_on("bmc-hv3")
     })
     .await;
     eyes.pass(60).await;
@@ -628,8 +680,9 @@ async fn a_cut_off_node_gives_its_vms_up_and_that_alone_proves_nothing() {
     three.daemons[2].as_ref().unwrap().connection.cut();
     let eyes = three.eyes();
     eyes.until("the node gives its VM up", || !three.worlds[2].hypervisor.is_there(vm)).await;
-    let resets =
-        || three.worlds[2].exec.ran().iter().any(|command| command.args.contains(&"reboot".to_owned()));
+    let resets = || {
+        three.worlds[2].exec.ran().iter().any(|command| command.args.contains(&"reboot".to_owned()))
+    };
     eyes.until("and resets itself", resets).await;
     eyes.pass(600).await;
     assert_eq!(three.runs_on(vm), Vec::<usize>::new());
@@ -653,7 +706,8 @@ async fn the_locks_of_a_node_that_came_back_are_those_of_its_guests() {
     .await;
     three.daemons[2] = Some(three.worlds[2].start().await);
     let eyes = three.eyes();
-    eyes.until("it runs again", || three.state("hv3") == (DaemonState::Run, DomainState::Flushed)).await;
+    eyes.until("it runs again", || three.state("hv3") == (DaemonState::Run, DomainState::Flushed))
+        .await;
     eyes.storage.set_failing(false);
     eyes.until("with its VM", || three.runs_on(vm) == [3]).await;
     eyes.pass(300).await;
@@ -674,8 +728,10 @@ async fn a_vm_on_its_way_home_stays_where_it_runs_when_its_home_dies() {
     three.eyes().pass(5).await;
     three.lose(3, true).await;
     let eyes = three.eyes();
-    eyes.until("the fence is over", || three.state("hv3") == (DaemonState::Fenced, DomainState::Flushed))
-        .await;
+    eyes.until("the fence is over", || {
+        three.state("hv3") == (DaemonState::Fenced, DomainState::Flushed)
+    })
+    .await;
     eyes.until_state(vm, "start").await;
     eyes.pass(60).await;
     assert_eq!(three.runs_on(vm), [1]);
@@ -684,7 +740,8 @@ async fn a_vm_on_its_way_home_stays_where_it_runs_when_its_home_dies() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_takes_its_vms_back_and_the_recovery_of_their_sender_do_not_wait_for_each_other() {
+async fn a_node_that_takes_its_vms_back_and_the_recovery_of_their_sender_do_not_wait_for_each_other()
+ {
     let mut three = Three::start(|_| {}).await;
     let (on_its_way, other) = (three.run_vm(1, 3).await, three.run_vm(2, 3).await);
     let limit = || VmChange::NodeLimit(vec![NodeName::new("hv1"), NodeName::new("hv3")]);
@@ -693,12 +750,18 @@ async fn a_node_that_takes_its_vms_back_and_the_recovery_of_their_sender_do_not_
     let manner = Manner { migration_takes: Duration::from_secs(600), ..Manner::default() };
     three.worlds[2].hypervisor.set_manner(on_its_way, manner);
     three.eyes().request_node_of("hv1", DomainState::Unflush).await;
-    three.eyes().until("it is moved back", || three.eyes().state(on_its_way).starts_with("migrate")).await;
+    three
+        .eyes()
+        .until("it is moved back", || three.eyes().state(on_its_way).starts_with("migrate"))
+        .await;
     three.lose(3, true).await;
     let eyes = three.eyes();
-    eyes.until("both run", || three.runs_on(on_its_way) == [1] && three.runs_on(other) == [1]).await;
-    eyes.until("the fence is over", || three.state("hv3") == (DaemonState::Fenced, DomainState::Flushed))
+    eyes.until("both run", || three.runs_on(on_its_way) == [1] && three.runs_on(other) == [1])
         .await;
+    eyes.until("the fence is over", || {
+        three.state("hv3") == (DaemonState::Fenced, DomainState::Flushed)
+    })
+    .await;
     assert_eq!(three.state("hv1"), (DaemonState::Run, DomainState::Ready));
 }
 
@@ -732,13 +795,22 @@ async fn a_vm_on_its_way_that_has_no_place_yet_is_called_back_to_the_dead_node()
     starts.node(&NodeName::new("hv2"), NodeChange::Daemon(DaemonState::Init));
     three.eyes().change(starts).await;
     let nodes = vec![NodeName::new("hv2"), NodeName::new("hv3")];
-    let away = [VmChange::NodeLimit(nodes), VmChange::State(VmState::Migrate), VmChange::Node("hv2".into())];
+    let away = [
+        VmChange::NodeLimit(nodes),
+        VmChange::State(VmState::Migrate),
+        VmChange::Node("hv2".into()),
+    ];
     three.write(vm, away).await;
     three.lose(3, true).await;
     let eyes = three.eyes();
-    let is_back = || eyes.state(vm) == "start" && eyes.vm(vm).node.as_ref().unwrap().as_str() == "hv3";
+    let is_back =
+        || eyes.state(vm) == "start" && eyes.vm(vm).node.as_ref().unwrap().as_str() == "hv3";
     eyes.until("it is called back", is_back).await;
-    assert_eq!(three.state("hv3"), (DaemonState::Fenced, DomainState::FenceFlush), "and not given up");
+    assert_eq!(
+        three.state("hv3"),
+        (DaemonState::Fenced, DomainState::FenceFlush),
+        "and not given up"
+    );
     eyes.until_state(vm, "stop").await;
     assert!(eyes.vm(vm).autostart);
 }
@@ -777,7 +849,8 @@ async fn a_start_that_waited_long_for_the_storage_looks_again_whose_the_vm_is() 
     three.eyes().storage.set_locks_take(Duration::from_secs(40));
     let vm = three.worlds[0].define(1, VmState::Start).await;
     let eyes = three.eyes();
-    eyes.until("the start is under way", || eyes.view().nodes["hv1"].working_on.contains(&vm)).await;
+    eyes.until("the start is under way", || eyes.view().nodes["hv1"].working_on.contains(&vm))
+        .await;
     let mut changes = Changes::new();
     changes.vm(vm, VmChange::State(VmState::Start)).vm(vm, VmChange::Node(NodeName::new("hv2")));
     eyes.change(changes).await;

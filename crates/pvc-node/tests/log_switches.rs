@@ -11,7 +11,8 @@ use std::sync::{Arc, Mutex};
 use pvc_node::LogSwitches;
 use world::{INTERVAL, world};
 
-const OFF: LogSwitches = LogSwitches { keepalives: false, cluster_details: false, monitoring_details: false };
+const OFF: LogSwitches =
+    LogSwitches { keepalives: false, cluster_details: false, monitoring_details: false };
 
 /// Collects what is logged.
 #[derive(Clone, Default)]
@@ -31,7 +32,8 @@ impl Write for Log {
 async fn lines_with(switches: LogSwitches) -> [usize; 3] {
     let log = Log::default();
     let writer = log.clone();
-    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+    let subscriber =
+        tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
     let _guard = tracing::subscriber::set_default(subscriber);
     let mut world = world().await;
     world.settings.log = switches;
@@ -40,11 +42,18 @@ async fn lines_with(switches: LogSwitches) -> [usize; 3] {
     daemon.stop().await;
     let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
     assert!(text.contains("started"), "the log is heard: {text}");
-    let count =
-        |words: &[&str]| text.lines().filter(|line| words.iter().all(|word| line.contains(word))).count();
+    let count = |words: &[&str]| {
+        text.lines().filter(|line| words.iter().all(|word| line.contains(word))).count()
+    };
     [
         count(&["keepalive", "state=\"run\"", "role=", "domains=\"ready\""]),
-        count(&["VMs: 0", "load: ", "memory MiB: 16384 total", "vCPUs allocated: 0", "guest figures: "]),
+        count(&[
+            "VMs: 0",
+            "load: ",
+            "memory MiB: 16384 total",
+            "vCPUs allocated: 0",
+            "guest figures: ",
+        ]),
         count(&["figures of guests read", "guests=0", "milliseconds="]),
     ]
 }
@@ -64,7 +73,8 @@ async fn each_switch_brings_its_own_line_with_every_keepalive() {
     let [keepalives, figures, looks] = lines_with(with_figures).await;
     assert!(each(keepalives) && each(figures) && looks == 0, "{keepalives} {figures} {looks}");
 
-    let [keepalives, figures, looks] = lines_with(LogSwitches { monitoring_details: true, ..OFF }).await;
+    let [keepalives, figures, looks] =
+        lines_with(LogSwitches { monitoring_details: true, ..OFF }).await;
     assert!(keepalives == 0 && figures == 0 && each(looks), "{keepalives} {figures} {looks}");
 }
 

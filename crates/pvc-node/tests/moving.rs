@@ -48,8 +48,11 @@ impl Two {
         let record = self.one.vm(self.vm);
         let mut changes = Changes::new();
         changes.vm(self.vm, VmChange::State(state)).vm(self.vm, VmChange::Node(NodeName::new(to)));
-        let home =
-            record.last_node.clone().or_else(|| record.node.clone()).filter(|home| home.as_str() != to);
+        let home = record
+            .last_node
+            .clone()
+            .or_else(|| record.node.clone())
+            .filter(|home| home.as_str() != to);
         changes.vm(self.vm, VmChange::LastNode(home));
         self.one.change(changes).await;
     }
@@ -62,7 +65,8 @@ impl Two {
 
     fn place(&self) -> (String, String, String) {
         let record = self.one.vm(self.vm);
-        let name = |node: &Option<NodeName>| node.as_ref().map_or_else(String::new, NodeName::to_string);
+        let name =
+            |node: &Option<NodeName>| node.as_ref().map_or_else(String::new, NodeName::to_string);
         (record.state.to_string(), name(&record.node), name(&record.last_node))
     }
 
@@ -124,7 +128,10 @@ async fn a_vm_moves_live_and_back_and_its_progress_is_told() {
     let took = world.one.now() - begun;
     assert!(took < Duration::from_millis(22_500), "20 s of copying took {took:?}");
     assert_eq!(world.runs_on(), (false, true));
-    world.one.until("its new node lists it", || world.two.node().unwrap().running == [world.vm]).await;
+    world
+        .one
+        .until("its new node lists it", || world.two.node().unwrap().running == [world.vm])
+        .await;
     world.one.until("its old node does not", || world.one.node().unwrap().running.is_empty()).await;
     assert_eq!(world.phase(), Some(MovePhase::Done));
     world.nothing_is_left_behind().await;
@@ -149,7 +156,10 @@ async fn a_guest_stands_still_for_as_long_as_its_record_allows() {
 #[tokio::test(start_paused = true)]
 async fn a_vm_that_cannot_be_copied_is_shut_down_and_started_there() {
     let world = two().await;
-    world.manner(Manner { fails_migration: Some("host CPU differs".to_owned()), ..Manner::default() });
+    world.manner(Manner {
+        fails_migration: Some("host CPU differs".to_owned()),
+        ..Manner::default()
+    });
     world.migrate("hv2").await;
     world.until_place("start", "hv2", "hv1").await;
     world.one.until("it runs there", || world.runs_on() == (false, true)).await;
@@ -161,10 +171,15 @@ async fn a_vm_that_cannot_be_copied_is_shut_down_and_started_there() {
 
 #[tokio::test(start_paused = true)]
 async fn live_or_not_at_all_never_shuts_a_guest_down() {
-    for (method, state) in [(None, VmState::MigrateLive), (Some(MigrationMethod::Live), VmState::Migrate)] {
+    for (method, state) in
+        [(None, VmState::MigrateLive), (Some(MigrationMethod::Live), VmState::Migrate)]
+    {
         let world = two().await;
         world.set(VmChange::MigrationMethod(method)).await;
-        world.manner(Manner { fails_migration: Some("host CPU differs".to_owned()), ..Manner::default() });
+        world.manner(Manner {
+            fails_migration: Some("host CPU differs".to_owned()),
+            ..Manner::default()
+        });
         world.order(state, "hv2").await;
         world.until_place("start", "hv1", "").await;
         world.one.until("it says so", || world.phase() == Some(MovePhase::Failed)).await;
@@ -189,12 +204,17 @@ async fn by_shutdown_only_means_that_nothing_is_copied() {
     world.until_place("start", "hv2", "hv1").await;
     world.one.until("it runs there", || world.runs_on() == (false, true)).await;
     assert_eq!(world.one.hypervisor.count("migrate", world.vm), 0);
-    assert_eq!(world.one.hypervisor.count("destroy", world.vm), 1, "it did not listen for three minutes");
+    assert_eq!(
+        world.one.hypervisor.count("destroy", world.vm),
+        1,
+        "it did not listen for three minutes"
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_order_that_changes_on_the_way_ends_the_copying() {
-    let stop = |world: &Two| (VmState::Stop, world.one.vm(world.vm).node.clone().unwrap().to_string());
+    let stop =
+        |world: &Two| (VmState::Stop, world.one.vm(world.vm).node.clone().unwrap().to_string());
     for case in ["back", "stop", "shutdown"] {
         let world = two().await;
         world.manner(Manner { never_converges: true, ..Manner::default() });
@@ -265,7 +285,10 @@ async fn a_guest_is_not_shut_down_for_a_target_that_does_not_answer() {
         }
         let before = world.one.hypervisor.count("migrate", world.vm);
         world.migrate("hv2").await;
-        world.one.until("it begins", || world.one.hypervisor.count("migrate", world.vm) > before).await;
+        world
+            .one
+            .until("it begins", || world.one.hypervisor.count("migrate", world.vm) > before)
+            .await;
         world.two.hypervisor.set_unreachable(was_reached);
         world.until_place("start", "hv1", "").await;
         world.one.until("it says so", || world.phase() == Some(MovePhase::Failed)).await;
@@ -331,7 +354,11 @@ async fn a_guest_that_writes_as_fast_as_it_is_copied_is_not_copied_for_ever() {
         }
         let took = (world.one.now() - begun).as_secs();
         assert!((300..330).contains(&took), "{took} s");
-        assert_eq!(world.one.hypervisor.count("migrate", world.vm), 1, "another try would do no better");
+        assert_eq!(
+            world.one.hypervisor.count("migrate", world.vm),
+            1,
+            "another try would do no better"
+        );
         if method.is_some() {
             assert_eq!(world.one.hypervisor.count("shutdown", world.vm), 0);
             world.one.until("it is told", || world.phase() == Some(MovePhase::Failed)).await;
@@ -427,8 +454,8 @@ async fn a_guest_stands_still_until_it_was_handed_over_and_goes_on_once_its_node
     assert_eq!(world.two.hypervisor.run(world.vm), Some(GuestRun::Paused));
 }
 
-/// Its sender's daemon dies between the last two steps: the guest may have gone on at the sender for all that its
-/// receiver knows, and what it has itself may be older than the volumes.
+/// Its sender's daemon dies between the last two steps: the guest may have gone on at the sender
+/// for all that its receiver knows, and what it has itself may be older than the volumes.
 #[tokio::test(start_paused = true)]
 async fn a_guest_that_was_never_handed_over_is_started_afresh_when_nobody_has_it_any_more() {
     let one = world().await;
@@ -452,7 +479,10 @@ async fn a_guest_that_was_never_handed_over_is_started_afresh_when_nobody_has_it
     world._daemons.push(world.one.start().await);
     world.until_place("start", "hv2", "hv1").await;
     world.one.until("it runs there", || runs(&world.two, vm)).await;
-    assert_eq!((world.two.hypervisor.count("start", vm), world.two.hypervisor.count("resume", vm)), (1, 1));
+    assert_eq!(
+        (world.two.hypervisor.count("start", vm), world.two.hypervisor.count("resume", vm)),
+        (1, 1)
+    );
     world.nothing_is_left_behind().await;
 }
 
@@ -544,7 +574,8 @@ async fn a_vm_whose_source_dies_in_the_middle_waits_for_the_proof_of_that_and_ru
     assert_eq!(world.two.hypervisor.count("start", vm), 1);
 }
 
-/// Found by a story, in which both nodes lost their power: the lock was left, and the VM failed because of it.
+/// Found by a story, in which both nodes lost their power: the lock was left, and the VM failed
+/// because of it.
 #[tokio::test(start_paused = true)]
 async fn a_node_that_comes_back_frees_what_it_left_locked_of_vms_that_are_others_by_now() {
     let mut one = world().await;
@@ -584,7 +615,9 @@ async fn a_vm_whose_guest_ended_on_the_way_is_started_on_its_new_node() {
 
 #[tokio::test(start_paused = true)]
 async fn a_vm_that_is_moved_while_it_is_being_started_runs_once_on_its_new_node() {
-    for (state, takes) in [(VmState::Migrate, 5), (VmState::Migrate, 100), (VmState::MigrateLive, 100)] {
+    for (state, takes) in
+        [(VmState::Migrate, 5), (VmState::Migrate, 100), (VmState::MigrateLive, 100)]
+    {
         let two = two().await;
         two.one.request(two.vm, VmState::Stop).await;
         two.one.until("it is off", || two.runs_on() == (false, false)).await;
@@ -596,7 +629,11 @@ async fn a_vm_that_is_moved_while_it_is_being_started_runs_once_on_its_new_node(
         assert_eq!(two.runs_on(), (false, true), "{state}, a start of {takes} s");
         two.until_place("start", "hv2", "hv1").await;
         let resumed = |world: &World| world.hypervisor.count("resume", two.vm);
-        assert_eq!((resumed(&two.one), resumed(&two.two)), (1, 1), "the guest before, and this one");
+        assert_eq!(
+            (resumed(&two.one), resumed(&two.two)),
+            (1, 1),
+            "the guest before, and this one"
+        );
     }
 }
 
@@ -645,7 +682,9 @@ async fn twenty_vms_cross_each_other_and_each_runs_once() {
         let all: Vec<Uuid> = there.iter().skip(round * 3).step_by(2).copied().collect();
         let mut changes = Changes::new();
         for vm in &all {
-            changes.vm(*vm, VmChange::State(VmState::Migrate)).vm(*vm, VmChange::Node(NodeName::new(to)));
+            changes
+                .vm(*vm, VmChange::State(VmState::Migrate))
+                .vm(*vm, VmChange::Node(NodeName::new(to)));
         }
         one.change(changes).await;
         one.until("all have arrived", || {
@@ -681,7 +720,8 @@ async fn how_much_memory_is_left_is_told_as_soon_as_a_guest_has_come() {
     assert!(world.one.now() - since < Duration::from_millis(500), "{:?}", world.one.now() - since);
 }
 
-/// Others start a VM where they are told to, unless a node has said before that it is at starting it.
+/// Others start a VM where they are told to, unless a node has said before that it is at starting
+/// it.
 #[tokio::test(start_paused = true)]
 async fn nothing_is_started_that_could_not_be_announced() {
     let world = world().await;
@@ -740,10 +780,9 @@ async fn a_flushed_node_has_given_its_vms_away_in_parallel_and_ready_brings_them
     one.request_node(DomainState::Unflush).await;
     one.until("it is ready", || domain_state(&one) == DomainState::Ready).await;
     assert!(vms.iter().all(|vm| runs(&one, *vm) && one.vm(*vm).last_node.is_none()));
-    assert!(
-        vms.iter()
-            .all(|vm| one.hypervisor.count("start", *vm) == 1 && two.hypervisor.count("start", *vm) == 0)
-    );
+    assert!(vms.iter().all(
+        |vm| one.hypervisor.count("start", *vm) == 1 && two.hypervisor.count("start", *vm) == 0
+    ));
 }
 
 #[tokio::test(start_paused = true)]
@@ -757,7 +796,10 @@ async fn a_flush_is_turned_round_at_any_moment() {
         for vm in &vms {
             assert!(runs(&one, *vm) && !two.hypervisor.is_there(*vm), "after {after} s");
             assert_eq!(one.hypervisor.count("start", *vm), 1, "after {after} s");
-            assert_eq!(one.hypervisor.count("destroy", *vm) + two.hypervisor.count("destroy", *vm), 0);
+            assert_eq!(
+                one.hypervisor.count("destroy", *vm) + two.hypervisor.count("destroy", *vm),
+                0
+            );
         }
         one.request_node(DomainState::Flush).await;
         one.until("it is flushed", || domain_state(&one) == DomainState::Flushed).await;
@@ -771,11 +813,15 @@ async fn what_keeps_a_node_from_being_flushed_is_named_and_tried_again() {
     let mut changes = Changes::new();
     changes.vm(vms[0], VmChange::MigrationMethod(Some(MigrationMethod::Live)));
     one.change(changes).await;
-    let fails = Manner { fails_migration: Some("host CPU differs".to_owned()), ..Manner::default() };
+    let fails =
+        Manner { fails_migration: Some("host CPU differs".to_owned()), ..Manner::default() };
     one.hypervisor.set_manner(vms[0], fails);
     one.request_node(DomainState::Flush).await;
     let message = one.until_fault("FLUSH_BLOCKED_HV1").await;
-    assert!(message.contains("VM vm1: it could not be moved to node `hv2`: host CPU differs"), "{message}");
+    assert!(
+        message.contains("VM vm1: it could not be moved to node `hv2`: host CPU differs"),
+        "{message}"
+    );
     one.pass(20).await;
     assert_eq!(one.hypervisor.count("migrate", vms[0]), 3, "it is not sent again at once");
     one.pass(100).await;
@@ -791,12 +837,16 @@ async fn what_keeps_a_node_from_being_flushed_is_named_and_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_paused_guest_is_named_as_what_keeps_a_flush_from_its_end_and_does_not_keep_the_node_from_ready() {
+async fn a_paused_guest_is_named_as_what_keeps_a_flush_from_its_end_and_does_not_keep_the_node_from_ready()
+ {
     let (one, two, vms, _daemons) = full(2).await;
     one.hypervisor.set_run(vms[0], pvc_ports::GuestRun::Paused);
     one.request_node(DomainState::Flush).await;
     let message = one.until_fault("FLUSH_BLOCKED_HV1").await;
-    assert!(message.contains("VM vm1: it could not be moved to node `hv2`: it is paused"), "{message}");
+    assert!(
+        message.contains("VM vm1: it could not be moved to node `hv2`: it is paused"),
+        "{message}"
+    );
     // In the middle of the next try, and while nothing is tried.
     for state in ["migrate", "start"] {
         one.until_state(vms[0], state).await;
@@ -806,7 +856,11 @@ async fn a_paused_guest_is_named_as_what_keeps_a_flush_from_its_end_and_does_not
             (one.state(vms[0]), one.vm(vms[0]).node.clone()),
             ("start".to_owned(), one.settings.name.clone().into())
         );
-        assert_eq!(one.hypervisor.run(vms[0]), Some(pvc_ports::GuestRun::Paused), "it is as it was");
+        assert_eq!(
+            one.hypervisor.run(vms[0]),
+            Some(pvc_ports::GuestRun::Paused),
+            "it is as it was"
+        );
         assert!(one.node().unwrap().running.contains(&vms[0]), "it is still told of");
         one.request_node(DomainState::Flush).await;
     }

@@ -27,11 +27,16 @@ async fn a_new_node_registers_becomes_primary_and_stamps_regularly() {
     let world = world().await;
     let daemon = world.running().await;
     let node = world.node().unwrap();
-    assert_eq!((node.cpus, node.kernel.as_str(), node.pvc_version.as_str()), (8, "6.12.0-test", "0.2.0"));
+    assert_eq!(
+        (node.cpus, node.kernel.as_str(), node.pvc_version.as_str()),
+        (8, "6.12.0-test", "0.2.0")
+    );
     assert_eq!(node.domain_state, DomainState::Ready);
     assert_eq!((node.active_schema, node.latest_schema), (Some(15), Some(15)));
     world
-        .until("it is primary", || world.node().unwrap().coordinator_state == CoordinatorState::Primary)
+        .until("it is primary", || {
+            world.node().unwrap().coordinator_state == CoordinatorState::Primary
+        })
         .await;
     let config = world.view().config.clone();
     assert_eq!((config.name.as_str(), config.primary), ("test", Some(NodeName::new("hv1"))));
@@ -50,7 +55,8 @@ async fn a_vm_that_should_run_is_started_with_what_only_this_host_knows() {
     let _daemon = world.running().await;
     world.until_runs(uuid).await;
     let xml = world.hypervisor.started_with(uuid).unwrap();
-    for expected in ["type='qemu'", "/volumes/vms/vm1_sda", "qemu-system-x86_64", "console/vm1.log"] {
+    for expected in ["type='qemu'", "/volumes/vms/vm1_sda", "qemu-system-x86_64", "console/vm1.log"]
+    {
         assert!(xml.contains(expected), "{expected} in {xml}");
     }
     world.until("its display is known", || world.vm(uuid).vnc == "127.0.0.1:5901").await;
@@ -60,7 +66,8 @@ async fn a_vm_that_should_run_is_started_with_what_only_this_host_knows() {
     world
         .until("the figures count it", || {
             let figures = world.node().unwrap().figures;
-            (figures.memory_allocated_mib, figures.memory_provisioned_mib, figures.domains) == (1024, 1024, 1)
+            (figures.memory_allocated_mib, figures.memory_provisioned_mib, figures.domains)
+                == (1024, 1024, 1)
         })
         .await;
     world.request(uuid, VmState::Stop).await;
@@ -69,7 +76,8 @@ async fn a_vm_that_should_run_is_started_with_what_only_this_host_knows() {
     world
         .until("the figures count it as off", || {
             let figures = world.node().unwrap().figures;
-            (figures.memory_allocated_mib, figures.memory_provisioned_mib, figures.domains) == (0, 256, 0)
+            (figures.memory_allocated_mib, figures.memory_provisioned_mib, figures.domains)
+                == (0, 256, 0)
         })
         .await;
 }
@@ -128,13 +136,17 @@ async fn a_guest_that_is_killed_while_it_starts_has_died_and_has_not_failed() {
 async fn a_start_that_is_refused_fails_with_the_reason_and_a_later_one_forgets_it() {
     let world = world().await;
     let uuid = world.define(1, VmState::Start).await;
-    let refuses = Manner { refuses_start: Some("no such\nmachine".to_owned()), ..Manner::default() };
+    let refuses =
+        Manner { refuses_start: Some("no such\nmachine".to_owned()), ..Manner::default() };
     world.hypervisor.set_manner(uuid, refuses);
     let _daemon = world.running().await;
     world.until_state(uuid, "fail").await;
     assert_eq!(world.vm(uuid).failed_reason, "no such machine");
     let message = world.until_fault("VM_FAILED_VM1").await;
-    assert!(message.contains("no such machine") && message.contains("pvc vm start vm1"), "{message}");
+    assert!(
+        message.contains("no such machine") && message.contains("pvc vm start vm1"),
+        "{message}"
+    );
     world.pass(600).await;
     assert_eq!(world.hypervisor.count("start", uuid), 1, "nobody asked for it again");
     world.hypervisor.set_manner(uuid, Manner::default());
@@ -143,7 +155,11 @@ async fn a_start_that_is_refused_fails_with_the_reason_and_a_later_one_forgets_i
     world.until("the reason is forgotten", || world.vm(uuid).failed_reason.is_empty()).await;
     let last = world.view().faults["VM_FAILED_VM1"].last_reported.clone();
     world.pass(600).await;
-    assert_eq!(world.view().faults["VM_FAILED_VM1"].last_reported, last, "it is no longer reported");
+    assert_eq!(
+        world.view().faults["VM_FAILED_VM1"].last_reported,
+        last,
+        "it is no longer reported"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -163,7 +179,10 @@ async fn while_a_guest_is_brought_up_the_node_says_that_it_works_on_it() {
     let is_listed = || world.node().is_some_and(|node| node.running.contains(&uuid));
     world
         .until("it is being made", || {
-            assert!(world.hypervisor.count("start", uuid) == 0 || works_on_it(), "said before it begins");
+            assert!(
+                world.hypervisor.count("start", uuid) == 0 || works_on_it(),
+                "said before it begins"
+            );
             world.hypervisor.is_there(uuid)
         })
         .await;
@@ -193,7 +212,10 @@ async fn a_start_that_outlives_its_order_never_lets_the_guest_run() {
         let works_on_it = || world.node().is_some_and(|node| node.working_on.contains(&uuid));
         world
             .until("it is gone", || {
-                assert!(!world.hypervisor.is_there(uuid) || works_on_it(), "nobody else may start it yet");
+                assert!(
+                    !world.hypervisor.is_there(uuid) || works_on_it(),
+                    "nobody else may start it yet"
+                );
                 !world.hypervisor.is_there(uuid) && !works_on_it()
             })
             .await;
@@ -208,8 +230,11 @@ async fn a_node_works_on_a_vm_until_the_hypervisor_is_through_with_its_start() {
     let world = world().await;
     let uuid = world.define(1, VmState::Start).await;
     // Longer than any patience, and deaf to being ended: until then somebody has to own it.
-    let endless =
-        Manner { start_takes: Duration::from_secs(400), is_deaf_at_start: true, ..Manner::default() };
+    let endless = Manner {
+        start_takes: Duration::from_secs(400),
+        is_deaf_at_start: true,
+        ..Manner::default()
+    };
     world.hypervisor.set_manner(uuid, endless);
     let _daemon = world.running().await;
     world.until("it is being made", || world.hypervisor.count("start", uuid) == 1).await;
@@ -221,7 +246,10 @@ async fn a_node_works_on_a_vm_until_the_hypervisor_is_through_with_its_start() {
     }
     world.until("it is gone", || !world.hypervisor.is_there(uuid)).await;
     world.until("nobody works on it", || world.node().unwrap().working_on.is_empty()).await;
-    assert_eq!((world.hypervisor.count("start", uuid), world.hypervisor.count("resume", uuid)), (1, 0));
+    assert_eq!(
+        (world.hypervisor.count("start", uuid), world.hypervisor.count("resume", uuid)),
+        (1, 0)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -242,17 +270,23 @@ async fn a_modify_during_a_start_is_in_the_guest_that_runs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_guest_that_a_dead_daemon_left_unstarted_is_made_anew_if_it_should_run_and_ended_if_not() {
+async fn a_guest_that_a_dead_daemon_left_unstarted_is_made_anew_if_it_should_run_and_ended_if_not()
+{
     let world = world().await;
-    let (wanted, unwanted) = (world.define(1, VmState::Start).await, world.define(2, VmState::Stop).await);
+    let (wanted, unwanted) =
+        (world.define(1, VmState::Start).await, world.define(2, VmState::Stop).await);
     for (vm, name) in [(wanted, "vm1"), (unwanted, "vm2")] {
         world.hypervisor.leave_created(vm, name);
     }
     let _daemon = world.running().await;
     world.until_runs(wanted).await;
     world.until("the other is gone", || !world.hypervisor.is_there(unwanted)).await;
-    let calls: Vec<String> =
-        world.hypervisor.calls().into_iter().filter(|call| call.ends_with(&wanted.to_string())).collect();
+    let calls: Vec<String> = world
+        .hypervisor
+        .calls()
+        .into_iter()
+        .filter(|call| call.ends_with(&wanted.to_string()))
+        .collect();
     assert_eq!(calls, ["destroy", "start", "resume"].map(|call| format!("{call} {wanted}")));
     assert_eq!(world.hypervisor.count("resume", unwanted), 0);
     assert!(world.view().faults.is_empty(), "it is no pause of an operator's");
@@ -312,7 +346,8 @@ async fn a_guest_whose_monitor_hangs_is_powered_off_when_its_time_is_over() {
 #[tokio::test(start_paused = true)]
 async fn a_shutdown_can_be_taken_back_or_made_a_stop() {
     let world = world().await;
-    let (kept, ended) = (world.define(1, VmState::Start).await, world.define(2, VmState::Start).await);
+    let (kept, ended) =
+        (world.define(1, VmState::Start).await, world.define(2, VmState::Start).await);
     for vm in [kept, ended] {
         world.hypervisor.set_manner(vm, Manner { ignores_shutdown: true, ..Manner::default() });
     }
@@ -430,7 +465,9 @@ async fn a_daemon_that_stops_leaves_its_guests_and_the_next_one_adopts_them() {
     world.until_runs(uuid).await;
     assert_eq!(daemon.stop().await, Outcome::Stopped);
     world
-        .until("others see that it stopped", || world.node().unwrap().daemon_state == DaemonState::Stop)
+        .until("others see that it stopped", || {
+            world.node().unwrap().daemon_state == DaemonState::Stop
+        })
         .await;
     assert!(world.hypervisor.is_there(uuid));
     assert_eq!(&*world.node().unwrap().network_stats, "{}");
@@ -480,7 +517,8 @@ async fn a_hypervisor_that_is_away_is_no_reason_to_think_that_nothing_runs() {
     assert_eq!(world.state(down), "start", "it has not failed, it waits");
     assert!(world.node().unwrap().keepalive >= before + 295, "the keepalive goes on");
     assert_eq!(world.node().unwrap().running, [up]);
-    // What a guest leaves that dies meanwhile is not offered to others: it is listed still, and started again.
+    // What a guest leaves that dies meanwhile is not offered to others: it is listed still, and
+    // started again.
     let free = world.node().unwrap().figures.memory_free_mib;
     let load = |memory_free_mib| HostLoad {
         memory_total_mib: 16_384,
@@ -493,7 +531,9 @@ async fn a_hypervisor_that_is_away_is_no_reason_to_think_that_nothing_runs() {
     assert_eq!(world.node().unwrap().figures.memory_free_mib, free);
     world.host.set_load(load(free - 1024));
     world
-        .until("what is taken is told", || world.node().unwrap().figures.memory_free_mib == free - 1024)
+        .until("what is taken is told", || {
+            world.node().unwrap().figures.memory_free_mib == free - 1024
+        })
         .await;
     world.host.set_load(load(free));
     let message = world.until_fault("HYPERVISOR_UNREACHABLE_HV1").await;
@@ -503,11 +543,17 @@ async fn a_hypervisor_that_is_away_is_no_reason_to_think_that_nothing_runs() {
     );
     world.hypervisor.set_unreachable(false);
     world.until_runs(down).await;
-    world.until("what is free is told", || world.node().unwrap().figures.memory_free_mib == free).await;
+    world
+        .until("what is free is told", || world.node().unwrap().figures.memory_free_mib == free)
+        .await;
     world.until("the other is off", || !world.hypervisor.is_there(up)).await;
     let last = world.view().faults["HYPERVISOR_UNREACHABLE_HV1"].last_reported.clone();
     world.pass(300).await;
-    assert_eq!(world.view().faults["HYPERVISOR_UNREACHABLE_HV1"].last_reported, last, "that is over");
+    assert_eq!(
+        world.view().faults["HYPERVISOR_UNREACHABLE_HV1"].last_reported,
+        last,
+        "that is over"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -530,7 +576,9 @@ async fn without_a_hypervisor_the_daemon_does_not_start_and_says_why() {
     assert!(matches!(error, NodeError::Hypervisor(_)), "{error}");
     assert!(error.hint().unwrap().contains("libvirtd"));
     world
-        .until("others see that it stopped", || world.node().unwrap().daemon_state == DaemonState::Stop)
+        .until("others see that it stopped", || {
+            world.node().unwrap().daemon_state == DaemonState::Stop
+        })
         .await;
 }
 
@@ -551,7 +599,8 @@ async fn figures_that_never_come_do_not_delay_the_keepalive() {
 #[tokio::test(start_paused = true)]
 async fn a_ceph_that_never_answers_does_not_delay_the_keepalive() {
     let mut world = world().await;
-    let access = RbdAccess { monitors: Vec::new(), port: 6789, user: "libvirt".to_owned(), secret: None };
+    let access =
+        RbdAccess { monitors: Vec::new(), port: 6789, user: "libvirt".to_owned(), secret: None };
     let ceph = Arc::new(ScriptedCluster::new(access));
     world.storage = Arc::new(MemoryStorage::of_cluster(ceph.clone()));
     world.settings.subsystems.storage = true;
@@ -628,7 +677,9 @@ async fn a_start_that_waits_for_a_cluster_says_so_again_and_again_and_goes_on_wh
     assert!(!daemon.task.is_finished());
     world.operator.initialize(false).await.unwrap();
     world
-        .until("the node runs", || world.node().is_some_and(|node| node.daemon_state == DaemonState::Run))
+        .until("the node runs", || {
+            world.node().is_some_and(|node| node.daemon_state == DaemonState::Run)
+        })
         .await;
     let last = hear.borrow().0;
     world.pass(120).await;
@@ -643,13 +694,22 @@ async fn a_second_daemon_for_the_node_waits_a_little_and_gives_up() {
     let error = second.task.await.unwrap().unwrap_err();
     assert!(matches!(error, NodeError::SecondDaemon { .. }), "{error}");
     let name = NodeName::new("hv1");
-    let Announced::Taken { by } = world.operator.announce_daemon(&name, "an operator").await.unwrap() else {
+    let Announced::Taken { by } =
+        world.operator.announce_daemon(&name, "an operator").await.unwrap()
+    else {
         panic!("the first one has the name");
     };
-    assert!(by.starts_with("process ") && error.to_string().ends_with(&by), "it says who has it: {error}");
+    assert!(
+        by.starts_with("process ") && error.to_string().ends_with(&by),
+        "it says who has it: {error}"
+    );
     assert!(error.hint().unwrap().contains("stop one of them"));
     assert!(!first.task.is_finished());
-    assert_eq!(world.node().unwrap().daemon_state, DaemonState::Run, "the record is the first one's");
+    assert_eq!(
+        world.node().unwrap().daemon_state,
+        DaemonState::Run,
+        "the record is the first one's"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -663,14 +723,18 @@ async fn own_locks_are_freed_and_those_of_others_are_not() {
     world.until_runs(own).await;
     world.until_state(foreign, "fail").await;
     let reason = world.vm(foreign).failed_reason.clone();
-    assert!(reason.contains("Could not safely free RBD lock") && reason.contains("10.0.1.2"), "{reason}");
+    assert!(
+        reason.contains("Could not safely free RBD lock") && reason.contains("10.0.1.2"),
+        "{reason}"
+    );
     assert!(!world.hypervisor.is_there(foreign));
 }
 
 /// A world with Ceph, whose volumes keep their names in the guests' XML.
 async fn world_with_ceph() -> world::World {
     let mut world = world().await;
-    let access = RbdAccess { monitors: Vec::new(), port: 6789, user: "libvirt".to_owned(), secret: None };
+    let access =
+        RbdAccess { monitors: Vec::new(), port: 6789, user: "libvirt".to_owned(), secret: None };
     world.storage = Arc::new(MemoryStorage::of_cluster(Arc::new(ScriptedCluster::new(access))));
     world
 }
@@ -710,7 +774,8 @@ async fn a_start_asks_the_other_guests_before_a_lock_goes() {
                 "{reason}"
             );
         }
-        let locks = Storage::locks(&*world.storage, &VolumeId::from_record("vms/vm2_sda").unwrap()).await;
+        let locks =
+            Storage::locks(&*world.storage, &VolumeId::from_record("vms/vm2_sda").unwrap()).await;
         assert_eq!(locks.unwrap().len(), 1, "the living guest keeps its lock");
     }
 }
@@ -762,8 +827,13 @@ async fn a_lock_of_a_guest_that_lives_on_another_node_is_never_broken_and_the_st
     let (one, two) = two_with_ceph().await;
     let _daemons = [one.running().await, two.running().await];
     let other = one.define(2, VmState::Stop).await;
-    modified(&one, other, "<target dev='sda' bus='scsi'/>", "<target dev='sda' bus='scsi'/><shareable/>")
-        .await;
+    modified(
+        &one,
+        other,
+        "<target dev='sda' bus='scsi'/>",
+        "<target dev='sda' bus='scsi'/><shareable/>",
+    )
+    .await;
     one.request(other, VmState::Start).await;
     one.until_runs(other).await;
     one.storage.lock("vms/vm2_sda", "10.0.1.1");
@@ -809,9 +879,15 @@ async fn a_restart_of_a_vm_that_would_not_start_again_leaves_its_guest_as_it_is(
     );
     world.until_state(vm, "start").await;
     world.pass(60).await;
-    assert_eq!((world.hypervisor.instance(vm), world.hypervisor.count("shutdown", vm)), (before, 0));
+    assert_eq!(
+        (world.hypervisor.instance(vm), world.hypervisor.count("shutdown", vm)),
+        (before, 0)
+    );
     let why = world.vm(vm).not_restarted().map(str::to_owned);
-    assert!(why.as_ref().is_some_and(|why| why.contains("does not exist")), "whoever waits for it: {why:?}");
+    assert!(
+        why.as_ref().is_some_and(|why| why.contains("does not exist")),
+        "whoever waits for it: {why:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -836,9 +912,10 @@ async fn flushing_the_only_node_shuts_its_vms_down_and_ready_brings_them_back() 
     let off = world.define(7, VmState::Stop).await;
     let _daemon = world.running().await;
     for vm in &vms {
-        world
-            .hypervisor
-            .set_manner(*vm, Manner { shutdown_takes: Duration::from_secs(9), ..Manner::default() });
+        world.hypervisor.set_manner(
+            *vm,
+            Manner { shutdown_takes: Duration::from_secs(9), ..Manner::default() },
+        );
         world.until_runs(*vm).await;
     }
     world.until("all are listed", || world.node().unwrap().running.len() == 6).await;
@@ -846,7 +923,9 @@ async fn flushing_the_only_node_shuts_its_vms_down_and_ready_brings_them_back() 
     world.pass(5).await;
     let down = vms.iter().filter(|vm| world.state(**vm) == "shutdown").count();
     assert_eq!(down, 4, "not all at once");
-    world.until("it is flushed", || world.node().unwrap().domain_state == DomainState::Flushed).await;
+    world
+        .until("it is flushed", || world.node().unwrap().domain_state == DomainState::Flushed)
+        .await;
     assert!(vms.iter().all(|vm| !world.hypervisor.is_there(*vm) && world.vm(*vm).autostart));
     world.pass(30).await;
     world.request_node(DomainState::Unflush).await;
@@ -904,7 +983,9 @@ async fn a_node_that_was_taken_for_dead_ends_the_copies_of_others_before_it_says
         world.change(changes).await;
         let mut changes = Changes::new();
         changes.node(&NodeName::new("hv1"), NodeChange::Daemon(DaemonState::Fenced));
-        changes.vm(moved, VmChange::Node(NodeName::new("hv2"))).vm(moved, VmChange::State(VmState::Start));
+        changes
+            .vm(moved, VmChange::Node(NodeName::new("hv2")))
+            .vm(moved, VmChange::State(VmState::Start));
         world.change(changes).await;
         let _daemon = if daemon_dies {
             daemon.kill().await;
@@ -936,7 +1017,9 @@ async fn a_tree_that_was_made_anew_gets_the_node_again_and_guests_run_on() {
     world.until_runs(uuid).await;
     world.operator.initialize(true).await.unwrap();
     world
-        .until("the node is back", || world.node().is_some_and(|n| n.daemon_state == DaemonState::Run))
+        .until("the node is back", || {
+            world.node().is_some_and(|n| n.daemon_state == DaemonState::Run)
+        })
         .await;
     assert!(world.until_fault("VM_STRAY_VM1").await.contains("left alone"));
     assert!(world.hypervisor.is_there(uuid));
@@ -944,12 +1027,14 @@ async fn a_tree_that_was_made_anew_gets_the_node_again_and_guests_run_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tree_that_was_made_anew_gets_the_announcement_again_or_ends_the_daemon_that_lost_its_name() {
+async fn a_tree_that_was_made_anew_gets_the_announcement_again_or_ends_the_daemon_that_lost_its_name()
+ {
     for is_taken in [false, true] {
         let world = world().await;
         let name = NodeName::new("hv1");
         let daemon = world.running().await;
-        // A daemon's session outlives the tree: nothing but the announcement itself says that it is gone.
+        // A daemon's session outlives the tree: nothing but the announcement itself says that it is
+        // gone.
         world.operator.initialize(true).await.unwrap();
         let other = "process 9 of hv1.elsewhere";
         if is_taken {
@@ -962,7 +1047,10 @@ async fn a_tree_that_was_made_anew_gets_the_announcement_again_or_ends_the_daemo
         }
         world.pass(30).await;
         let found = world.operator.announce_daemon(&name, other).await.unwrap();
-        assert!(matches!(found, Announced::Taken { ref by } if by != other), "it is announced again");
+        assert!(
+            matches!(found, Announced::Taken { ref by } if by != other),
+            "it is announced again"
+        );
         assert!(!daemon.task.is_finished());
     }
 }
@@ -983,7 +1071,8 @@ async fn every_start_records_the_role_that_is_configured() {
 async fn a_changed_layout_ends_the_run_for_a_new_execution() {
     let world = world().await;
     let daemon = world.running().await;
-    let set = pvc_ports::Op::Set { path: "/schema/version".to_owned(), data: "16".into(), version: None };
+    let set =
+        pvc_ports::Op::Set { path: "/schema/version".to_owned(), data: "16".into(), version: None };
     world.operator.tree().multi(vec![set]).await.unwrap();
     assert_eq!(daemon.task.await.unwrap().unwrap(), Outcome::Reexec);
     assert_eq!(world.node().unwrap().daemon_state, DaemonState::Run);
@@ -1025,7 +1114,9 @@ async fn log_lines_reach_the_store_in_order_and_the_last_ones_at_the_end() {
     let world = world().await;
     let (sender, receiver) = tokio::sync::mpsc::channel(10);
     let daemon = world.start_as(|node| node.with_log(Some(receiver))).await;
-    world.until("it runs", || world.node().is_some_and(|node| node.daemon_state == DaemonState::Run)).await;
+    world
+        .until("it runs", || world.node().is_some_and(|node| node.daemon_state == DaemonState::Run))
+        .await;
     for number in 0..60 {
         sender.send(format!("line {number}")).await.unwrap();
     }
@@ -1041,7 +1132,8 @@ async fn log_lines_reach_the_store_in_order_and_the_last_ones_at_the_end() {
 #[tokio::test(start_paused = true)]
 async fn a_paused_guest_is_reported_and_does_not_stop_the_figures() {
     let world = world().await;
-    let (paused, other) = (world.define(1, VmState::Start).await, world.define(2, VmState::Start).await);
+    let (paused, other) =
+        (world.define(1, VmState::Start).await, world.define(2, VmState::Start).await);
     let _daemon = world.running().await;
     for vm in [paused, other] {
         world.until_runs(vm).await;
@@ -1057,13 +1149,17 @@ async fn a_primary_that_is_asked_to_step_back_stays_if_nobody_else_is_there() {
     let world = world().await;
     let _daemon = world.running().await;
     world
-        .until("it is primary", || world.node().unwrap().coordinator_state == CoordinatorState::Primary)
+        .until("it is primary", || {
+            world.node().unwrap().coordinator_state == CoordinatorState::Primary
+        })
         .await;
     let mut changes = Changes::new();
     changes.config(ConfigChange::Primary(None));
     world.change(changes).await;
     world
-        .until("its name is there again", || world.view().config.primary == Some(NodeName::new("hv1")))
+        .until("its name is there again", || {
+            world.view().config.primary == Some(NodeName::new("hv1"))
+        })
         .await;
     assert_eq!(world.node().unwrap().coordinator_state, CoordinatorState::Primary);
 }
@@ -1090,15 +1186,18 @@ async fn three_hundred_vms_are_started_in_good_order() {
 async fn the_first_steps_make_every_folder_also_below_one_that_is_there() {
     let world = world().await;
     std::fs::create_dir_all(world.folder.path().join("run")).unwrap();
-    pvc_node::before_store(&world.settings, &world.ports(), &CancellationToken::new()).await.unwrap();
+    pvc_node::before_store(&world.settings, &world.ports(), &CancellationToken::new())
+        .await
+        .unwrap();
     for folder in ["run/dnsmasq", "console"] {
         assert!(world.folder.path().join(folder).is_dir(), "{folder}");
     }
     assert!(world.exec.ran().is_empty(), "services are not for this daemon to start");
     let mut refused = world.settings.clone();
     refused.directories.push("/proc/nonexistent/folder".into());
-    let error =
-        pvc_node::before_store(&refused, &world.ports(), &CancellationToken::new()).await.unwrap_err();
+    let error = pvc_node::before_store(&refused, &world.ports(), &CancellationToken::new())
+        .await
+        .unwrap_err();
     assert_eq!(error.to_string(), "the folder `/proc/nonexistent/folder` could not be made");
 }
 
@@ -1148,7 +1247,8 @@ async fn world_with_bmc(manner: BmcManner) -> world::World {
     let mut world = world().await;
     world.power.set_manner("hv1-ipmi", manner);
     let (hostname, username) = ("hv1-ipmi".to_owned(), "admin".to_owned());
-    world.settings.ipmi = Some(pvc_store::Ipmi { hostname, username, password: "secret".to_owned() });
+    world.settings.ipmi =
+        Some(pvc_store::Ipmi { hostname, username, password: "secret".to_owned() });
     world
 }
 
@@ -1279,7 +1379,9 @@ async fn a_daemon_told_to_stop_in_the_middle_of_its_start_leaves_no_record_that_
     world.hypervisor.set_unreachable(true);
     let daemon = world.start().await;
     world
-        .until("it starts", || world.node().is_some_and(|node| node.daemon_state == DaemonState::Init))
+        .until("it starts", || {
+            world.node().is_some_and(|node| node.daemon_state == DaemonState::Init)
+        })
         .await;
     assert_eq!(daemon.stop().await, Outcome::Stopped);
     world.until_daemon(DaemonState::Stop).await;
@@ -1299,12 +1401,15 @@ async fn a_daemon_told_to_stop_while_another_has_its_name_leaves_the_record_to_t
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_session_that_ends_during_the_start_is_followed_by_one_in_which_the_daemon_is_announced() {
+async fn a_session_that_ends_during_the_start_is_followed_by_one_in_which_the_daemon_is_announced()
+{
     let world = world().await;
     world.hypervisor.set_unreachable(true);
     let daemon = world.start().await;
     world
-        .until("it starts", || world.node().is_some_and(|node| node.daemon_state == DaemonState::Init))
+        .until("it starts", || {
+            world.node().is_some_and(|node| node.daemon_state == DaemonState::Init)
+        })
         .await;
     daemon.session.expire().await;
     world.hypervisor.set_unreachable(false);

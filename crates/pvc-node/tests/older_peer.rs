@@ -1,5 +1,6 @@
-//! A VM moves between a node of ours and one of PVC 1.0.3 (`spec/vm.md` §5), step by step and with the older one's
-//! timing: it acts on events once, holds its turn for a second, and queues again at once.
+//! A VM moves between a node of ours and one of PVC 1.0.3 (`spec/vm.md` §5), step by step and with
+//! the older one's timing: it acts on events once, holds its turn for a second, and queues again at
+//! once.
 
 #![allow(clippy::disallowed_methods, reason = "a test waits, in real or in paused time")]
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
@@ -52,14 +53,19 @@ impl Older {
 
     /// As its API orders a move: under the lock on the state, held for half a second.
     async fn order(&self, world: &World, to: &str) {
-        let ask =
-            OlderAsk::Move { vm: self.vm, to: Some(to.to_owned()), returns: to == "hv2", live_only: false };
+        let ask = OlderAsk::Move {
+            vm: self.vm,
+            to: Some(to.to_owned()),
+            returns: to == "hv2",
+            live_only: false,
+        };
         self.peer.api(world).ask(&ask).await.unwrap();
     }
 
     /// As its flush does: without any lock.
     async fn write_order(&self, to: &str, last: &str) {
-        let values = [(self.key("state"), "migrate"), (self.key("node"), to), (self.key("lastnode"), last)];
+        let values =
+            [(self.key("state"), "migrate"), (self.key("node"), to), (self.key("lastnode"), last)];
         self.set(&values).await;
     }
 
@@ -233,8 +239,11 @@ async fn an_older_node_that_missed_its_turn_is_told_what_became_of_the_vm() {
     let (world, older, _daemon) = beside().await;
     // It holds its first turn, and dies before the second; its hypervisor lives on.
     let turn = older.key("migrate_sync_lock");
-    let locks =
-        LockRecipe::new(older.peer.tree.clone(), world.clock.clone(), Arc::new(SeededRandom::new(78)));
+    let locks = LockRecipe::new(
+        older.peer.tree.clone(),
+        world.clock.clone(),
+        Arc::new(SeededRandom::new(78)),
+    );
     let first = tokio::spawn(async move {
         let first = locks.acquire(&turn, LockKind::Exclusive, None).await.unwrap();
         sleep(Duration::from_secs(1)).await;
@@ -257,7 +266,11 @@ async fn an_older_node_that_never_listens_costs_nothing_but_time() {
     until_record(&world, &older, "start", "hv1").await;
     assert_eq!(world.vm(older.vm).last_node, None);
     assert!(world.hypervisor.is_there(older.vm));
-    assert_eq!(world.hypervisor.count("migrate", older.vm), 0, "nothing was begun before it had its turn");
+    assert_eq!(
+        world.hypervisor.count("migrate", older.vm),
+        0,
+        "nothing was begun before it had its turn"
+    );
     // It listens, and the next one works.
     let there = older.peer.listens(&world);
     hand_over(&world, &older, &there).await;
@@ -283,7 +296,10 @@ async fn an_older_node_that_gives_up_leaves_us_ready_for_the_next() {
     older.order(&world, "hv1").await;
     until_record(&world, &older, "start", "hv1").await;
     assert!(world.hypervisor.is_there(older.vm));
-    assert_eq!(older.hypervisor.count("start", older.vm) + world.hypervisor.count("start", older.vm), 1);
+    assert_eq!(
+        older.hypervisor.count("start", older.vm) + world.hypervisor.count("start", older.vm),
+        1
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,5 +1,5 @@
-//! The primary role between nodes: the real tasks of two or three coordinators on one tree, with a record
-//! of who had which address when.
+//! The primary role between nodes: the real tasks of two or three coordinators on one tree, with a
+//! record of who had which address when.
 
 #![allow(clippy::disallowed_methods, reason = "a test waits, in real or in paused time")]
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
@@ -61,7 +61,8 @@ fn state(world: &World, node: &str) -> CoordinatorState {
 }
 
 async fn until_state(world: &World, node: &str, wanted: CoordinatorState) {
-    let there = || world.view().nodes.get(node).is_some_and(|node| node.coordinator_state == wanted);
+    let there =
+        || world.view().nodes.get(node).is_some_and(|node| node.coordinator_state == wanted);
     world.until(&format!("{node} is {wanted}"), there).await;
 }
 
@@ -107,8 +108,10 @@ async fn of_several_contenders_one_wins_and_the_others_keep_quiet() {
         ask(&one, None).await;
         let settled = || {
             let view = one.view();
-            let primaries = view.nodes.values().filter(|node| node.coordinator_state == Primary).count();
-            let idle = view.nodes.values().filter(|node| node.coordinator_state == Secondary).count();
+            let primaries =
+                view.nodes.values().filter(|node| node.coordinator_state == Primary).count();
+            let idle =
+                view.nodes.values().filter(|node| node.coordinator_state == Secondary).count();
             view.config.primary.is_some() && (primaries, idle) == (1, 2)
         };
         one.until("one is primary", settled).await;
@@ -312,7 +315,10 @@ async fn a_daemon_that_comes_back_to_find_another_primary_drops_what_it_left() {
     let _again = one.start().await;
     let at_the_first_word = || {
         let starts = one.node().is_some_and(|node| node.daemon_state != DaemonState::Fenced);
-        assert!(!starts || segment.has_none("hv1"), "the record must not speak before they are gone");
+        assert!(
+            !starts || segment.has_none("hv1"),
+            "the record must not speak before they are gone"
+        );
         starts
     };
     one.until("hv1 has a word in its record", at_the_first_word).await;
@@ -321,8 +327,8 @@ async fn a_daemon_that_comes_back_to_find_another_primary_drops_what_it_left() {
     assert_eq!(state(&one, "hv1"), Secondary);
 }
 
-/// Found by a seed: it was asked to be primary again, kept what it had, and the other one, which was at taking it,
-/// waited only until the kernel would have taken it away.
+/// Found by a seed: it was asked to be primary again, kept what it had, and the other one, which
+/// was at taking it, waited only until the kernel would have taken it away.
 #[tokio::test(start_paused = true)]
 async fn what_a_killed_daemon_was_about_to_give_away_is_not_kept_by_the_next_one() {
     let Pair { segment, one, first, second: _second, .. } = pair().await;
@@ -378,9 +384,11 @@ async fn what_a_killed_daemon_left_is_not_taken_by_another_before_it_is_gone() {
     }
 }
 
-/// Found by a seed: the lock under which it let go came free with its session, and the other one took that for its word.
+/// Found by a seed: the lock under which it let go came free with its session, and the other one
+/// took that for its word.
 #[tokio::test(start_paused = true)]
-async fn what_a_primary_has_that_dies_while_it_lets_go_is_taken_when_its_kernel_has_taken_it_away() {
+async fn what_a_primary_has_that_dies_while_it_lets_go_is_taken_when_its_kernel_has_taken_it_away()
+{
     for takers_session_ends in [false, true] {
         dies_while_it_lets_go(takers_session_ends).await;
     }
@@ -389,7 +397,8 @@ async fn what_a_primary_has_that_dies_while_it_lets_go_is_taken_when_its_kernel_
 async fn dies_while_it_lets_go(takers_session_ends: bool) {
     let Pair { segment, one, first, second, .. } = pair().await;
     first.kill().await;
-    // Its part is played from here on, up to the moment at which it has to let go of the second address.
+    // Its part is played from here on, up to the moment at which it has to let go of the second
+    // address.
     let session = one.tree.connect();
     let random = Arc::new(SeededRandom::new(3));
     let store = Store::open(session.clone(), one.clock.clone(), random).await.unwrap();
@@ -411,7 +420,11 @@ async fn dies_while_it_lets_go(takers_session_ends: bool) {
         locks.until_writer().await.unwrap();
         let lock = locks.phase(LockKind::Read, limit).await.unwrap();
         match phase {
-            "C" => one.network.remove_address("brupstream", "10.0.0.250/24".parse().unwrap()).await.unwrap(),
+            "C" => one
+                .network
+                .remove_address("brupstream", "10.0.0.250/24".parse().unwrap())
+                .await
+                .unwrap(),
             "D" => break,
             _ => {}
         }
@@ -434,7 +447,10 @@ async fn a_key_that_names_a_stranger_is_put_right_by_the_primary() {
     for stranger in ["nowhere", "hv9"] {
         segment.forget_gaps();
         ask(&one, Some(stranger)).await;
-        one.until("the key is right again", || one.view().config.primary == Some(NodeName::new("hv1"))).await;
+        one.until("the key is right again", || {
+            one.view().config.primary == Some(NodeName::new("hv1"))
+        })
+        .await;
         assert_eq!(state(&one, "hv1"), Primary);
         segment.assert_all_at("hv1");
         assert_eq!(segment.longest_gap(), Duration::ZERO);
@@ -447,7 +463,8 @@ async fn a_candidate_that_dies_before_it_begins_leaves_the_role_where_it_is() {
     second.connection.cut();
     segment.forget_gaps();
     ask(&one, Some("hv2")).await;
-    one.until("hv1 has its name back", || one.view().config.primary == Some(NodeName::new("hv1"))).await;
+    one.until("hv1 has its name back", || one.view().config.primary == Some(NodeName::new("hv1")))
+        .await;
     until_state(&one, "hv1", Primary).await;
     segment.assert_all_at("hv1");
     assert_eq!(segment.longest_gap(), Duration::ZERO);
@@ -495,7 +512,10 @@ async fn a_session_that_expired_is_noticed_before_anything_is_taken() {
     until_state(&one, "hv2", Primary).await;
     first.connection.mend();
     one.until("it is connected", || {
-        matches!(*pvc_ports::Tree::session(&*first.connection).borrow(), SessionState::Connected { .. })
+        matches!(
+            *pvc_ports::Tree::session(&*first.connection).borrow(),
+            SessionState::Connected { .. }
+        )
     })
     .await;
     one.pass(30).await;
@@ -639,7 +659,11 @@ async fn this_primary_hands_over_to_an_older_one_that_adds_before_it_removes() {
         let took = one.now() - asked;
         assert!(took < Duration::from_secs(8), "{took:?}");
         segment.assert_all_at("py1");
-        assert!(segment.longest_overlap() < Duration::from_millis(100), "{:?}", segment.longest_overlap());
+        assert!(
+            segment.longest_overlap() < Duration::from_millis(100),
+            "{:?}",
+            segment.longest_overlap()
+        );
         assert!(segment.longest_gap() < Duration::from_millis(300), "{:?}", segment.longest_gap());
     }
 }
@@ -697,20 +721,28 @@ async fn a_living_primary_whose_state_nobody_knows_keeps_the_role_and_is_not_fen
     one.change(changes).await;
     let mut prudent = one.settings.clone();
     prudent.standalone = false;
-    prudent.fencing =
-        Rules { keepalive_interval: world::INTERVAL, fence_intervals: 6, recover_after_success: true };
+    prudent.fencing = Rules {
+        keepalive_interval: world::INTERVAL,
+        fence_intervals: 6,
+        recover_after_success: true,
+    };
     let one = World { settings: prudent, ..one };
     let _first = one.running().await;
     one.pass(900).await;
     let view = one.view();
-    assert_eq!(view.nodes["hv3"].daemon_state.as_str(), "meditating", "it is neither suspected nor fenced");
+    assert_eq!(
+        view.nodes["hv3"].daemon_state.as_str(),
+        "meditating",
+        "it is neither suspected nor fenced"
+    );
     assert_eq!(one.power.calls(), Vec::<String>::new());
     assert_eq!(view.config.primary, Some(NodeName::new("hv3")));
     assert_eq!(state(&one, "hv1"), Secondary);
     segment.assert_nobody_has_any();
     // Whoever asks for it does not get it either while the other one lives.
     ask(&one, Some("hv1")).await;
-    one.until("the role is given back", || one.view().config.primary == Some(NodeName::new("hv3"))).await;
+    one.until("the role is given back", || one.view().config.primary == Some(NodeName::new("hv3")))
+        .await;
     segment.assert_nobody_has_any();
     three.operator.tree().close().await;
     until_state(&one, "hv1", Primary).await;

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use pvc_model::NodeName;
 use pvc_ports::Access;
 use pvc_store::{
-    ChangeError, Changes, ConfigChange, KnownPassword, Protection, RestoreError, Restored, Store, StoreError,
+    ChangeError, Changes, ConfigChange, KnownPassword, Protection, RestoreError, Restored, Store,
+    StoreError,
 };
 
 use crate::refusal::{Kind, Refusal};
@@ -26,13 +27,19 @@ pub enum ClusterRefusal {
         named(nodes)
     )]
     OtherPassword { nodes: Vec<NodeName> },
-    #[error("every node would be locked out: none is known to know the password that this API knows")]
+    #[error(
+        "every node would be locked out: none is known to know the password that this API knows"
+    )]
     Nobody,
 }
 
 fn named(nodes: &[NodeName]) -> String {
     let nodes: Vec<String> = nodes.iter().map(|node| format!("`{node}`")).collect();
-    if let [one] = &nodes[..] { format!("node {one}") } else { format!("nodes {}", nodes.join(", ")) }
+    if let [one] = &nodes[..] {
+        format!("node {one}")
+    } else {
+        format!("nodes {}", nodes.join(", "))
+    }
 }
 
 impl Refusal for ClusterRefusal {
@@ -54,16 +61,21 @@ impl Refusal for ClusterRefusal {
                 Some("say `--overwrite` to destroy all that is recorded about it".to_owned())
             }
             ClusterRefusal::BadDump { .. } => Some(
-                "give the file that `pvc cluster backup` wrote: one JSON object of keys and texts".to_owned(),
+                "give the file that `pvc cluster backup` wrote: one JSON object of keys and \
+                 texts"
+                    .to_owned(),
             ),
             ClusterRefusal::Restore(error) => error.hint(),
             ClusterRefusal::WithoutPassword { .. } => Some(
-                "set `database.zookeeper.password` in the configuration of every node and restart its daemons; nodes of \
+                "set `database.zookeeper.password` in the configuration of every node and restart \
+                 its daemons; nodes of \
                  PVC 1.0.3 cannot know one. `force` closes the store all the same"
                     .to_owned(),
             ),
             ClusterRefusal::OtherPassword { .. } | ClusterRefusal::Nobody => Some(
-                "compare `database.zookeeper.password` in the configuration of the nodes, and restart the daemons that were                  started before it was changed, this API included"
+                "compare `database.zookeeper.password` in the configuration of the nodes, and \
+                 restart the daemons that were                  started before it was changed, \
+                 this API included"
                     .to_owned(),
             ),
         }
@@ -83,7 +95,10 @@ pub async fn initialize(store: &Store, overwrite: bool) -> crate::Outcome<(), Cl
 }
 
 /// All that is recorded, by key; the passwords of the nodes' BMCs `with_secrets` only.
-pub async fn backup(store: &Store, with_secrets: bool) -> Result<BTreeMap<String, String>, StoreError> {
+pub async fn backup(
+    store: &Store,
+    with_secrets: bool,
+) -> Result<BTreeMap<String, String>, StoreError> {
     store.backup(with_secrets).await
 }
 
@@ -94,8 +109,8 @@ pub async fn restore(store: &Store, dump: &str) -> crate::Outcome<Restored, Clus
     store.restore(&dump).await.map_err(|error| ChangeError::Refused(ClusterRefusal::Restore(error)))
 }
 
-/// Writes what [`backup`] gave into an empty store that is to take the place of a lost one; what nodes said of
-/// themselves is left out.
+/// Writes what [`backup`] gave into an empty store that is to take the place of a lost one; what
+/// nodes said of themselves is left out.
 pub async fn recover(store: &Store, dump: &str) -> crate::Outcome<Restored, ClusterRefusal> {
     let dump = read_dump(dump).map_err(ChangeError::Refused)?;
     store.recover(dump).await.map_err(|error| ChangeError::Refused(ClusterRefusal::Restore(error)))
@@ -116,9 +131,12 @@ fn read_dump(text: &str) -> Result<BTreeMap<String, String>, ClusterRefusal> {
     }
 }
 
-/// Switches maintenance on or off: while it is on, no node is taken for dead and no fault is recorded.
-/// Returns whether that changed anything.
-pub async fn set_maintenance(store: &Store, on: bool) -> Result<bool, ChangeError<std::convert::Infallible>> {
+/// Switches maintenance on or off: while it is on, no node is taken for dead and no fault is
+/// recorded. Returns whether that changed anything.
+pub async fn set_maintenance(
+    store: &Store,
+    on: bool,
+) -> Result<bool, ChangeError<std::convert::Infallible>> {
     store
         .change(|cluster| {
             let mut changes = Changes::new();
@@ -131,16 +149,18 @@ pub async fn set_maintenance(store: &Store, on: bool) -> Result<bool, ChangeErro
         .await
 }
 
-/// Who may use the store's records, and which password of the store each node's daemon is known to know.
+/// Who may use the store's records, and which password of the store each node's daemon is known to
+/// know.
 pub async fn protection(
     store: &Store,
 ) -> Result<(Protection, BTreeMap<NodeName, KnownPassword>), StoreError> {
     Ok((store.protection().await?, store.known_passwords().await?))
 }
 
-/// Closes the store's records to everybody who does not know their password, or opens them to whoever reaches the
-/// store. It is not closed to one of the cluster's nodes, unless that is forced; and never to one that knows another
-/// password, which may as well be the right one, nor to all.
+/// Closes the store's records to everybody who does not know their password, or opens them to
+/// whoever reaches the store. It is not closed to one of the cluster's nodes, unless that is
+/// forced; and never to one that knows another password, which may as well be the right one, nor to
+/// all.
 pub async fn protect(
     store: &Store,
     access: Access,
@@ -152,7 +172,10 @@ pub async fn protect(
     Ok(store.protect(access).await?)
 }
 
-fn check_passwords(known: &BTreeMap<NodeName, KnownPassword>, force: bool) -> Result<(), ClusterRefusal> {
+fn check_passwords(
+    known: &BTreeMap<NodeName, KnownPassword>,
+    force: bool,
+) -> Result<(), ClusterRefusal> {
     let with = |wanted| -> Vec<NodeName> {
         known.iter().filter(|(_, found)| **found == wanted).map(|(node, _)| node.clone()).collect()
     };

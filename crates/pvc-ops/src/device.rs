@@ -64,7 +64,8 @@ pub async fn submit_device(
     ask: &DeviceAsk,
 ) -> Result<JobSpec, ChangeError<DeviceRefusal>> {
     let DeviceAsk { vm, change, xml, force, submitter } = ask;
-    let device = device_summary(xml).map_err(|error| ChangeError::Refused(DeviceRefusal::Xml(error)))?;
+    let device =
+        device_summary(xml).map_err(|error| ChangeError::Refused(DeviceRefusal::Xml(error)))?;
     let cluster = store.view();
     let record = find_vm(&cluster, vm).map_err(|error| ChangeError::Refused(error.into()))?;
     if let (DeviceChange::Attach, Device::Nic(nic)) = (change, &device) {
@@ -73,8 +74,8 @@ pub async fn submit_device(
         checked.map_err(|why| ChangeError::Refused(why.into()))?;
     }
     let node = record.node.clone();
-    let node =
-        node.ok_or_else(|| ChangeError::Refused(DeviceRefusal::Homeless { vm: record.name.clone() }))?;
+    let node = node
+        .ok_or_else(|| ChangeError::Refused(DeviceRefusal::Homeless { vm: record.name.clone() }))?;
     let name = match change {
         DeviceChange::Attach => ATTACH,
         DeviceChange::Detach => DETACH,

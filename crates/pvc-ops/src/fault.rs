@@ -32,10 +32,15 @@ impl Refusal for FaultRefusal {
 
 /// Notes that somebody knows of the faults: they no longer lower the cluster's health. `at` is the
 /// local time, as faults have it. What was acknowledged before keeps its time.
-pub async fn acknowledge(store: &Store, which: &Which, at: &str) -> Result<(), ChangeError<FaultRefusal>> {
+pub async fn acknowledge(
+    store: &Store,
+    which: &Which,
+    at: &str,
+) -> Result<(), ChangeError<FaultRefusal>> {
     store
         .change(|cluster| {
-            let known = |id: &String| cluster.faults.get(id).is_some_and(|fault| fault.acknowledged);
+            let known =
+                |id: &String| cluster.faults.get(id).is_some_and(|fault| fault.acknowledged);
             let mut changes = Changes::new();
             for id in meant(cluster, which)?.into_iter().filter(|id| !known(id)) {
                 changes.push(Change::AckFault { id, at: at.to_owned() });

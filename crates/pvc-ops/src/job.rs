@@ -53,7 +53,8 @@ pub async fn submit(
     store
         .change(|cluster| {
             let id = loop {
-                let bits = u32::try_from(random.next_u64() >> 32).expect("a shifted number has 32 bits");
+                let bits =
+                    u32::try_from(random.next_u64() >> 32).expect("a shifted number has 32 bits");
                 let id = JobId::from_bits(bits);
                 if !cluster.jobs.contains_key(&id) {
                     break id;
@@ -69,7 +70,8 @@ pub async fn submit(
         .await
 }
 
-/// Asks a job to stop. It ends when its worker has come to a place where it can. Asking twice is fine.
+/// Asks a job to stop. It ends when its worker has come to a place where it can. Asking twice is
+/// fine.
 pub async fn cancel(store: &Store, job: &str) -> Result<JobId, ChangeError<JobRefusal>> {
     store
         .change(|cluster| {

@@ -2,8 +2,8 @@
 //!
 //! All of them are built alike:
 //!
-//! - Everything that can be refused is refused before the first effect, with a reason of the ask's own
-//!   [`Refusal`] type and a hint what to do about it.
+//! - Everything that can be refused is refused before the first effect, with a reason of the ask's
+//!   own [`Refusal`] type and a hint what to do about it.
 //! - A change of records is decided on a view of the cluster and written as one multi; if somebody
 //!   else was faster it is decided again ([`Store::change`]).
 //! - What cannot be one multi (volumes and records together) is undone when it fails half way, and

@@ -49,7 +49,8 @@ pub enum NodeRefusal {
     #[error("node `{node}` is being fenced")]
     Fenced { node: NodeName },
     #[error(
-        "node `{node}` is in domain state `{state}`, is of an older version, and cannot be turned round on its way"
+        "node `{node}` is in domain state `{state}`, is of an older version, and cannot be turned \
+         round on its way"
     )]
     OlderIsBusy { node: NodeName, state: DomainState },
 }
@@ -72,7 +73,9 @@ impl Refusal for NodeRefusal {
             NodeRefusal::NotCoordinator { .. } => {
                 Some("coordinators are named in the configuration of all nodes".to_owned())
             }
-            NodeRefusal::NotRunning { .. } => Some("`pvc node list` shows the nodes that run".to_owned()),
+            NodeRefusal::NotRunning { .. } => {
+                Some("`pvc node list` shows the nodes that run".to_owned())
+            }
             NodeRefusal::NobodyElse { .. } => {
                 Some("start the daemon of another coordinator first".to_owned())
             }
@@ -107,9 +110,13 @@ pub async fn set_coordinator_state(
             let is_primary = cluster.config.primary.as_ref() == Some(name);
             let mut changes = Changes::new();
             let wish = match request {
-                CoordinatorRequest::Primary if is_primary => return Ok((changes, Requested::Already)),
+                CoordinatorRequest::Primary if is_primary => {
+                    return Ok((changes, Requested::Already));
+                }
                 CoordinatorRequest::Primary => Some(name.clone()),
-                CoordinatorRequest::Secondary if !is_primary && settled(&record.coordinator_state) => {
+                CoordinatorRequest::Secondary
+                    if !is_primary && settled(&record.coordinator_state) =>
+                {
                     return Ok((changes, Requested::Already));
                 }
                 CoordinatorRequest::Secondary if !somebody_else(cluster, name) => {
@@ -130,11 +137,14 @@ fn settled(state: &CoordinatorState) -> bool {
 
 fn somebody_else(cluster: &Cluster, node: &NodeName) -> bool {
     cluster.nodes.values().any(|other| {
-        other.name != *node && other.role == NodeRole::Coordinator && other.daemon_state == DaemonState::Run
+        other.name != *node
+            && other.role == NodeRole::Coordinator
+            && other.daemon_state == DaemonState::Run
     })
 }
 
-/// What a flush of `node` would come to on this view: what becomes of each VM that runs there, by its name.
+/// What a flush of `node` would come to on this view: what becomes of each VM that runs there, by
+/// its name.
 pub fn plan_flush(cluster: &Cluster, node: &str) -> Result<Vec<(String, Fate)>, NodeRefusal> {
     let record = find_node(cluster, node)?;
     if record.domain_state == DomainState::FenceFlush {
@@ -175,18 +185,23 @@ pub async fn set_domain_state(
             let mut changes = Changes::new();
             let is_older = !is_ours && record.daemon_state == DaemonState::Run;
             let wish = match (request, &record.domain_state) {
-                (_, DomainState::FenceFlush) => return Err(NodeRefusal::Fenced { node: name.clone() }),
+                (_, DomainState::FenceFlush) => {
+                    return Err(NodeRefusal::Fenced { node: name.clone() });
+                }
                 // It would wait for ever for its last VM, and hear nothing of the cluster any more.
-                (DomainRequest::Ready, DomainState::Flush) | (DomainRequest::Flush, DomainState::Unflush)
+                (DomainRequest::Ready, DomainState::Flush)
+                | (DomainRequest::Flush, DomainState::Unflush)
                     if is_older =>
                 {
                     let state = record.domain_state.clone();
                     return Err(NodeRefusal::OlderIsBusy { node: name.clone(), state });
                 }
-                (DomainRequest::Ready, DomainState::Unflush) | (DomainRequest::Flush, DomainState::Flush) => {
+                (DomainRequest::Ready, DomainState::Unflush)
+                | (DomainRequest::Flush, DomainState::Flush) => {
                     return Ok((changes, Requested::UnderWay));
                 }
-                (DomainRequest::Ready, DomainState::Ready) | (DomainRequest::Flush, DomainState::Flushed) => {
+                (DomainRequest::Ready, DomainState::Ready)
+                | (DomainRequest::Flush, DomainState::Flushed) => {
                     return Ok((changes, Requested::Already));
                 }
                 (DomainRequest::Ready, _) => DomainState::Unflush,

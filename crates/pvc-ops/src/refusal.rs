@@ -83,13 +83,17 @@ impl Refusal for BeingRenamed {
 
     fn hint(&self) -> Option<String> {
         Some(
-            "try it again in a moment; a renaming that a crash left is taken back by the worker of its node"
+            "try it again in a moment; a renaming that a crash left is taken back by the worker of \
+             its node"
                 .to_owned(),
         )
     }
 }
 
-pub(crate) fn check_not_being_renamed(cluster: &Cluster, vm: &VmRecord) -> Result<(), BeingRenamed> {
+pub(crate) fn check_not_being_renamed(
+    cluster: &Cluster,
+    vm: &VmRecord,
+) -> Result<(), BeingRenamed> {
     match cluster.renamings.get(&vm.uuid) {
         None => Ok(()),
         Some(renaming) => Err(BeingRenamed { vm: vm.name.clone(), to: renaming.to.clone() }),
@@ -101,7 +105,10 @@ pub(crate) fn find_vm<'a>(cluster: &'a Cluster, vm: &str) -> Result<&'a Arc<VmRe
     cluster.vm(vm).ok_or_else(|| NoVm { vm: shown(vm) })
 }
 
-pub(crate) fn find_node<'a>(cluster: &'a Cluster, node: &str) -> Result<&'a Arc<NodeRecord>, NoNode> {
+pub(crate) fn find_node<'a>(
+    cluster: &'a Cluster,
+    node: &str,
+) -> Result<&'a Arc<NodeRecord>, NoNode> {
     cluster.node(node).ok_or_else(|| NoNode { node: shown(node) })
 }
 

@@ -16,8 +16,9 @@ pub enum RecordError {
     Store(#[from] ChangeError<Infallible>),
 }
 
-/// Makes the records say whether `volume` is there; its pool gets a record with it if it has none yet.
-/// Nothing to do where the volumes are this machine's own: its node daemon looks after their records.
+/// Makes the records say whether `volume` is there; its pool gets a record with it if it has none
+/// yet. Nothing to do where the volumes are this machine's own: its node daemon looks after their
+/// records.
 ///
 /// # Errors
 /// If the store holds no cluster, whose records these would be: a record does not begin one.
@@ -67,7 +68,12 @@ mod tests {
 
     #[tokio::test]
     async fn a_volume_is_recorded_with_its_pool_and_forgotten_without_it() {
-        let access = RbdAccess { monitors: Vec::new(), port: 6789, user: "libvirt".to_owned(), secret: None };
+        let access = RbdAccess {
+            monitors: Vec::new(),
+            port: 6789,
+            user: "libvirt".to_owned(),
+            secret: None,
+        };
         let cluster = Arc::new(ScriptedCluster::new(access));
         cluster.say(|said| said.text = r#"{"size":4096}"#.to_owned());
         let storage = MemoryStorage::of_cluster(cluster.clone());

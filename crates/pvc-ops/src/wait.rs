@@ -6,8 +6,8 @@ use pvc_model::cluster::Cluster;
 use pvc_ports::Clock;
 use pvc_store::Store;
 
-/// What `look` finds in the view, now or after one of the changes to come; `None` if it found nothing
-/// for as long as `patience`.
+/// What `look` finds in the view, now or after one of the changes to come; `None` if it found
+/// nothing for as long as `patience`.
 pub(crate) async fn wait_for<T>(
     store: &Store,
     clock: &dyn Clock,

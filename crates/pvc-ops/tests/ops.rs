@@ -14,12 +14,14 @@ use pvc_model::vm::{Selector, VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
 use pvc_ops::node::{CoordinatorRequest, DomainRequest, NodeRefusal, Requested};
 use pvc_ops::vm::{
-    Define, DefineRefusal, Meta, MetaRefusal, Modify, Move, MoveRefusal, Movement, NicRefusal, RemoveRefusal,
-    RenameRefusal, StateAsk, StateRefusal, TagRefusal,
+    Define, DefineRefusal, Meta, MetaRefusal, Modify, Move, MoveRefusal, Movement, NicRefusal,
+    RemoveRefusal, RenameRefusal, StateAsk, StateRefusal, TagRefusal,
 };
 use pvc_ops::{ChangeError, Kind, Refusal, cluster, device, job, node, vm};
 use pvc_ports::{Access, AccessList, DeviceChange, Storage, Tree};
-use pvc_store::{Change, Changes, Ipmi, KnownPassword, NewNode, NodeChange, Report, Store, VmChange};
+use pvc_store::{
+    Change, Changes, Ipmi, KnownPassword, NewNode, NodeChange, Report, Store, VmChange,
+};
 use pvc_testkit::{Closed, FlakyTree, MemoryStorage, SeededRandom, TokioClock};
 
 const UUID: Uuid = Uuid::from_u128(0x2c2b8f4e_0d3e_4b6f_9d6d_0c9b6cf3f2a1);
@@ -46,9 +48,17 @@ impl World {
     async fn with_nodes(names: &[&str]) -> World {
         let tree = EmbeddedTree::in_memory();
         let clock = Arc::new(TokioClock::new());
-        let store = Store::open(tree.connect(), clock.clone(), Arc::new(SeededRandom::new(1))).await.unwrap();
+        let store = Store::open(tree.connect(), clock.clone(), Arc::new(SeededRandom::new(1)))
+            .await
+            .unwrap();
         cluster::initialize(&store, false).await.unwrap();
-        let world = World { tree, store, clock, random: SeededRandom::new(2), storage: MemoryStorage::new() };
+        let world = World {
+            tree,
+            store,
+            clock,
+            random: SeededRandom::new(2),
+            storage: MemoryStorage::new(),
+        };
         for name in names {
             world.add_node(name).await;
         }
@@ -89,8 +99,8 @@ impl World {
     /// With the VM `web1` that has the volumes `web1_sda` and `web1_sdb`.
     async fn with_two_volumes() -> World {
         let world = World::with_nodes(&["hv1"]).await;
-        let disk =
-            "<disk type='network'><source protocol='rbd' name='vms/web1_sdb'/><target dev='sdb'/></disk>";
+        let disk = "<disk type='network'><source protocol='rbd' name='vms/web1_sdb'/><target \
+                    dev='sdb'/></disk>";
         let two = xml("web1", UUID).replace("<console", &format!("{disk}<console"));
         vm::define(&world.store, &Define::new(two)).await.unwrap();
         for volume in ["vms/web1_sda", "vms/web1_sdb"] {
@@ -152,8 +162,11 @@ impl World {
     }
 
     async fn memory(&self, node: &str, free_mib: u64) {
-        let figures =
-            NodeFigures { memory_total_mib: 16_000, memory_free_mib: free_mib, ..NodeFigures::default() };
+        let figures = NodeFigures {
+            memory_total_mib: 16_000,
+            memory_free_mib: free_mib,
+            ..NodeFigures::default()
+        };
         self.store.report(vec![Report::Figures(node.into(), figures)]).await.unwrap();
         self.store.fresh().await.unwrap();
     }
@@ -218,11 +231,15 @@ impl World {
 
 fn xml(name: &str, uuid: Uuid) -> String {
     format!(
-        "<?xml version='1.0' encoding='UTF-8'?>\n<domain type='kvm'>\n  <!-- {name}'s own -->\n  <name>{name}</name>\n  \
+        "<?xml version='1.0' encoding='UTF-8'?>\n<domain type='kvm'>\n  <!-- {name}'s own \
+         -->\n  <name>{name}</name>\n  \
          <uuid>{uuid}</uuid>\n  <memory unit='MiB'>512</memory>\n  <vcpu>1</vcpu>\n  \
-         <os><type arch='x86_64' machine='pc'>hvm</type></os>\n  <devices>\n    <emulator>/usr/bin/kvm</emulator>\n    \
-         <disk type='network' device='disk'>\n      <source protocol='rbd' name='vms/{name}_sda'/>\n      \
-         <target dev='sda' bus='scsi'/>\n    </disk>\n    <console type='pty'/>\n  </devices>\n</domain>"
+         <os><type arch='x86_64' \
+         machine='pc'>hvm</type></os>\n  <devices>\n    <emulator>/usr/bin/kvm</emulator>\n    \
+         <disk type='network' device='disk'>\n      <source protocol='rbd' \
+         name='vms/{name}_sda'/>\n      \
+         <target dev='sda' bus='scsi'/>\n    </disk>\n    <console \
+         type='pty'/>\n  </devices>\n</domain>"
     )
 }
 
@@ -284,9 +301,18 @@ async fn a_definition_that_cannot_be_is_refused_and_leaves_nothing() {
         (with(|ask| ask.node = Some("hv9".into())), "there is no node `hv9`"),
         (with(|ask| ask.node_limit = vec!["hv9".into()]), "there is no node `hv9`"),
         (with(|ask| ask.user_tags = vec!["a/b".into()]), "tag `a/b` can have"),
-        (with(|ask| ask.expected = Some("web2".into())), "the XML is that of VM `db1`, not of `web2`"),
-        (with(|ask| ask.xml = ask.xml.replace("'MiB'>512", "'GiB'>512")), "has 16000 MiB of memory in all"),
-        (with(|ask| ask.xml = ask.xml.replace("<vcpu>1", "<vcpu>6")), "of which a VM may have 5 (all but 3)"),
+        (
+            with(|ask| ask.expected = Some("web2".into())),
+            "the XML is that of VM `db1`, not of `web2`",
+        ),
+        (
+            with(|ask| ask.xml = ask.xml.replace("'MiB'>512", "'GiB'>512")),
+            "has 16000 MiB of memory in all",
+        ),
+        (
+            with(|ask| ask.xml = ask.xml.replace("<vcpu>1", "<vcpu>6")),
+            "of which a VM may have 5 (all but 3)",
+        ),
     ] {
         let refusal = refused(vm::define(&world.store, &ask).await);
         assert!(refusal.to_string().contains(expected), "{expected}: {refusal}");
@@ -301,7 +327,8 @@ async fn a_definition_that_cannot_be_is_refused_and_leaves_nothing() {
 async fn of_two_definitions_with_one_name_one_is_made() {
     let world = World::with_nodes(&["hv1"]).await;
     let (first, second) = (Define::new(xml("web1", UUID)), Define::new(xml("web1", OTHER)));
-    let outcomes = tokio::join!(vm::define(&world.store, &first), vm::define(&world.store, &second));
+    let outcomes =
+        tokio::join!(vm::define(&world.store, &first), vm::define(&world.store, &second));
     let made = [outcomes.0.is_ok(), outcomes.1.is_ok()];
     assert!(made[0] != made[1], "{outcomes:?}");
     assert_eq!(world.store.view().vms.len(), 1);
@@ -312,13 +339,17 @@ async fn without_a_node_the_reason_is_told_for_each() {
     let world = World::with_nodes(&["hv1"]).await;
     node::set_domain_state(&world.store, "hv1", DomainRequest::Flush).await.unwrap();
     let refusal = refused(vm::define(&world.store, &Define::new(xml("web1", UUID))).await);
-    assert_eq!(refusal.to_string(), "no node can take the VM: `hv1` is in domain state `flush`, not `ready`");
+    assert_eq!(
+        refusal.to_string(),
+        "no node can take the VM: `hv1` is in domain state `flush`, not `ready`"
+    );
     assert!(refusal.hint().unwrap().contains("pvc node ready"));
 }
 
 /// A VM of 10,000 MiB on nodes that have 15,000 MiB free, to run at once.
 fn large(number: u128) -> Define {
-    let text = xml(&format!("large{number}"), Uuid::from_u128(number)).replace("'MiB'>512", "'MiB'>10000");
+    let text =
+        xml(&format!("large{number}"), Uuid::from_u128(number)).replace("'MiB'>512", "'MiB'>10000");
     Define { state: VmState::Start, ..Define::new(text) }
 }
 
@@ -342,7 +373,11 @@ async fn what_is_promised_to_one_vm_is_not_promised_to_the_next() {
 async fn who_is_faster_gets_the_memory_and_the_slower_chooses_again() {
     for faster_migrates in [false, true] {
         let world = World::with_nodes(&["hv1", "hv2", "hv3"]).await;
-        let full = NodeFigures { memory_total_mib: 16_000, memory_free_mib: 1000, ..NodeFigures::default() };
+        let full = NodeFigures {
+            memory_total_mib: 16_000,
+            memory_free_mib: 1000,
+            ..NodeFigures::default()
+        };
         world.store.report(vec![Report::Figures("hv1".into(), full)]).await.unwrap();
         let here = Define { node: Some("hv1".to_owned()), ..large(1) };
         vm::define(&world.store, &here).await.unwrap();
@@ -358,7 +393,11 @@ async fn who_is_faster_gets_the_memory_and_the_slower_chooses_again() {
             }
         });
         let defined = vm::define(&slow, &large(2)).await.unwrap();
-        assert_eq!(defined.node.as_str(), "hv3", "hv2 was promised meanwhile, migrates: {faster_migrates}");
+        assert_eq!(
+            defined.node.as_str(),
+            "hv3",
+            "hv2 was promised meanwhile, migrates: {faster_migrates}"
+        );
     }
 }
 
@@ -370,10 +409,17 @@ async fn a_modification_is_of_the_vm_it_says() {
     let refusal = refused(modify(&world, "db1", &xml("web1", UUID), false).await);
     assert!(matches!(refusal, DefineRefusal::OtherVm { .. }));
     let cluster = world.store.view();
-    assert_eq!(vm::check_modify(&cluster, "db1", &Modify::new(xml("web1", UUID))).unwrap_err(), refusal);
-    assert_eq!(vm::check_modify(&cluster, "web1", &Modify::new(xml("web1", UUID))).unwrap().name, "web1");
+    assert_eq!(
+        vm::check_modify(&cluster, "db1", &Modify::new(xml("web1", UUID))).unwrap_err(),
+        refusal
+    );
+    assert_eq!(
+        vm::check_modify(&cluster, "web1", &Modify::new(xml("web1", UUID))).unwrap().name,
+        "web1"
+    );
 
-    let larger = xml("web1", UUID).replace("'MiB'>512", "'MiB'>1024").replace("web1_sda", "web1_root");
+    let larger =
+        xml("web1", UUID).replace("'MiB'>512", "'MiB'>1024").replace("web1_sda", "web1_root");
     let modified = modify(&world, "web1", &larger, true).await.unwrap();
     assert!(!modified.restarted, "a stopped VM is not started by a modification");
     assert_eq!(world.vm().memory_mib(), 1024);
@@ -393,12 +439,15 @@ async fn a_start_that_takes_more_memory_than_there_is_is_warned_of_or_refused() 
     world.define("db1", OTHER).await;
     let figures = NodeFigures { memory_total_mib: 1000, ..NodeFigures::default() };
     world.store.report(vec![Report::Figures("hv1".into(), figures)]).await.unwrap();
-    let ask = StateAsk { refuse_memory_overcommit: true, ..StateAsk::new(StateRequest::Start, false) };
+    let ask =
+        StateAsk { refuse_memory_overcommit: true, ..StateAsk::new(StateRequest::Start, false) };
     vm::set_state(&world.store, "web1", ask).await.unwrap();
     let refusal = refused(vm::set_state(&world.store, "db1", ask).await);
     let StateRefusal::Crowded { crowding, .. } = &refusal else { panic!("{refusal}") };
     assert_eq!((crowding.has_mib, crowding.wanted_mib), (1000, 1024));
-    for ask in [StateAsk { force: true, ..ask }, StateAsk { refuse_memory_overcommit: false, ..ask }] {
+    for ask in
+        [StateAsk { force: true, ..ask }, StateAsk { refuse_memory_overcommit: false, ..ask }]
+    {
         let outcome = vm::set_state(&world.store, "db1", ask).await.unwrap();
         assert!(outcome.warnings[0].contains("1000 MiB"), "{outcome:?}");
         vm::set_state(&world.store, "db1", StateAsk::new(StateRequest::Stop, false)).await.unwrap();
@@ -411,7 +460,8 @@ async fn a_function_of_a_card_is_given_to_no_vm_and_taken_from_none() {
     let with = |functions: &[&str]| {
         let nic = |function: &&str| {
             format!(
-                "<interface type='hostdev'><mac address='52:54:00:00:00:01'/><sriov_device>{function}</sriov_device></interface>"
+                "<interface type='hostdev'><mac \
+                 address='52:54:00:00:00:01'/><sriov_device>{function}</sriov_device></interface>"
             )
         };
         let nics: String = functions.iter().map(nic).collect();
@@ -439,7 +489,10 @@ async fn states_are_asked_for_and_refused() {
     world.define("web1", UUID).await;
     let ask = |request, force| vm::set_state(&world.store, "web1", StateAsk::new(request, force));
     let refusal = refused(ask(StateRequest::Restart, false).await);
-    assert_eq!(refusal.to_string(), "VM `web1` cannot be restarted: the VM is in state `stop`, not `start`");
+    assert_eq!(
+        refusal.to_string(),
+        "VM `web1` cannot be restarted: the VM is in state `stop`, not `start`"
+    );
     let before = world.vm().state_version;
     ask(StateRequest::Start, false).await.unwrap();
     ask(StateRequest::Start, false).await.unwrap();
@@ -448,8 +501,9 @@ async fn states_are_asked_for_and_refused() {
     let outcome = ask(StateRequest::Shutdown, false).await.unwrap();
     assert_eq!(outcome.answer, Answer::Write(VmState::Shutdown));
     assert_eq!(ask(StateRequest::Shutdown, false).await.unwrap().answer, Answer::UnderWay);
-    let unknown =
-        refused(vm::set_state(&world.store, "nope\u{7}", StateAsk::new(StateRequest::Start, false)).await);
+    let unknown = refused(
+        vm::set_state(&world.store, "nope\u{7}", StateAsk::new(StateRequest::Start, false)).await,
+    );
     assert_eq!(
         (unknown.to_string().as_str(), unknown.kind()),
         ("there is no VM `nope\u{fffd}`", Kind::NotFound)
@@ -484,15 +538,19 @@ async fn a_stop_that_an_older_node_would_lose_is_refused_unless_forced() {
     world.running("hv1", &[UUID]).await;
     world
         .write(|changes| {
-            changes.vm(UUID, VmChange::State(VmState::Migrate)).vm(UUID, VmChange::Node("hv2".into()));
+            changes
+                .vm(UUID, VmChange::State(VmState::Migrate))
+                .vm(UUID, VmChange::Node("hv2".into()));
         })
         .await;
-    let stop = |force| vm::set_state(&world.store, "web1", StateAsk::new(StateRequest::Stop, force));
+    let stop =
+        |force| vm::set_state(&world.store, "web1", StateAsk::new(StateRequest::Stop, force));
     world.store.announce_daemon(&"hv1".into(), "test").await.unwrap();
     let refusal = refused(stop(false).await);
     assert_eq!(
         refusal.to_string(),
-        "VM `web1` cannot be stopped while it is being moved: node `hv2` has a part in it, is of an older version, \
+        "VM `web1` cannot be stopped while it is being moved: node `hv2` has a part in it, is of \
+         an older version, \
          and would not keep to it"
     );
     assert!(refusal.kind() == Kind::Conflict && refusal.hint().unwrap().contains("`--force`"));
@@ -515,8 +573,9 @@ async fn a_vm_whose_xml_cannot_be_read_does_not_start() {
             changes.vm(UUID, VmChange::Xml("<domain>".into()));
         })
         .await;
-    let refusal =
-        refused(vm::set_state(&world.store, "web1", StateAsk::new(StateRequest::Start, true)).await);
+    let refusal = refused(
+        vm::set_state(&world.store, "web1", StateAsk::new(StateRequest::Start, true)).await,
+    );
     assert!(matches!(refusal, StateRefusal::Unreadable { .. }), "{refusal}");
     assert_eq!(world.vm().state, VmState::Stop);
 }
@@ -527,16 +586,20 @@ async fn of_two_vms_with_one_volume_the_second_hears_of_the_first() {
     world.define("web1", UUID).await;
     let same = xml("db1", OTHER).replace("vms/db1_sda", "vms/web1_sda");
     vm::define(&world.store, &Define::new(same.clone())).await.unwrap();
-    let start = |vm: &'static str| vm::set_state(&world.store, vm, StateAsk::new(StateRequest::Start, false));
+    let start = |vm: &'static str| {
+        vm::set_state(&world.store, vm, StateAsk::new(StateRequest::Start, false))
+    };
     start("web1").await.unwrap();
     start("web1").await.unwrap();
     let refusal = refused(start("db1").await);
     assert_eq!(
         refusal.to_string(),
-        "VM `db1` cannot be started: its volume `vms/web1_sda` is in use by VM `web1`, which is in state `start`"
+        "VM `db1` cannot be started: its volume `vms/web1_sda` is in use by VM `web1`, which is in \
+         state `start`"
     );
     assert!(
-        refusal.kind() == Kind::Conflict && refusal.hint().unwrap().starts_with("shut VM `web1` down first")
+        refusal.kind() == Kind::Conflict
+            && refusal.hint().unwrap().starts_with("shut VM `web1` down first")
     );
     // Off by its record, and its guest is not gone yet.
     world.state(VmState::Stop).await;
@@ -567,7 +630,10 @@ async fn a_restart_that_would_end_in_nothing_is_refused_before_the_guest_is_ende
     }
     let restart = vm::set_state(&world.store, "web1", StateAsk::new(StateRequest::Restart, false));
     let refusal = refused(restart.await);
-    assert!(matches!(&refusal, StateRefusal::VolumeInUse { other, .. } if other == "db1"), "{refusal}");
+    assert!(
+        matches!(&refusal, StateRefusal::VolumeInUse { other, .. } if other == "db1"),
+        "{refusal}"
+    );
     let bigger = xml("web1", UUID).replace("</vcpu>", "</vcpu><!-- new -->");
     let refusal = refused(modify(&world, "web1", &bigger, true).await);
     assert!(refusal.kind() == Kind::Conflict && refusal.to_string().contains("`db1`"), "{refusal}");
@@ -580,15 +646,19 @@ async fn a_restart_that_would_end_in_nothing_is_refused_before_the_guest_is_ende
 async fn a_start_that_promises_more_memory_than_there_is_says_so() {
     let world = World::with_nodes(&["hv1"]).await;
     let large = |name: &str, uuid| {
-        let (before, rest) =
-            xml(name, uuid).split_once("<memory").map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap();
+        let (before, rest) = xml(name, uuid)
+            .split_once("<memory")
+            .map(|(a, b)| (a.to_owned(), b.to_owned()))
+            .unwrap();
         let after = rest.split_once("</memory>").unwrap().1.to_owned();
         format!("{before}<memory unit='MiB'>10000</memory>{after}")
     };
     for (name, uuid) in [("web1", UUID), ("db1", OTHER)] {
         vm::define(&world.store, &Define::new(large(name, uuid))).await.unwrap();
     }
-    let start = |vm: &'static str| vm::set_state(&world.store, vm, StateAsk::new(StateRequest::Start, false));
+    let start = |vm: &'static str| {
+        vm::set_state(&world.store, vm, StateAsk::new(StateRequest::Start, false))
+    };
     assert!(start("web1").await.unwrap().warnings.is_empty());
     let warnings = start("db1").await.unwrap().warnings;
     assert!(
@@ -608,7 +678,8 @@ async fn of_two_vms_with_one_volume_that_are_started_at_once_one_is() {
     connection.before_next_multi(async move {
         vm::set_state(&faster, "web1", StateAsk::new(StateRequest::Start, false)).await.unwrap();
     });
-    let refusal = refused(vm::set_state(&slow, "db1", StateAsk::new(StateRequest::Start, false)).await);
+    let refusal =
+        refused(vm::set_state(&slow, "db1", StateAsk::new(StateRequest::Start, false)).await);
     assert!(matches!(refusal, StateRefusal::VolumeInUse { .. }), "{refusal}");
 }
 
@@ -620,7 +691,9 @@ async fn a_running_vm_is_disabled_after_it_stopped() {
         world.state(VmState::Start).await;
         world.running("hv1", &[UUID]).await;
         let outcome =
-            vm::set_state(&world.store, "web1", StateAsk::new(StateRequest::Disable, force)).await.unwrap();
+            vm::set_state(&world.store, "web1", StateAsk::new(StateRequest::Disable, force))
+                .await
+                .unwrap();
         world.is_disabled_when_its_guest_is_gone(&outcome).await;
     }
 }
@@ -632,21 +705,24 @@ async fn a_vm_that_is_being_stopped_is_disabled_when_its_guest_is_gone() {
     world.define("web1", UUID).await;
     world.state(VmState::Stop).await;
     world.running("hv1", &[UUID]).await;
-    let outcome =
-        vm::set_state(&world.store, "web1", StateAsk::new(StateRequest::Disable, false)).await.unwrap();
+    let outcome = vm::set_state(&world.store, "web1", StateAsk::new(StateRequest::Disable, false))
+        .await
+        .unwrap();
     assert_eq!(world.vm().state, VmState::Stop);
     world.is_disabled_when_its_guest_is_gone(&outcome).await;
 }
 
 /// Found by a seed: a disabled VM was to be started with its node, which never does that.
 #[tokio::test(start_paused = true)]
-async fn a_vm_that_a_flush_shut_down_before_the_order_was_heard_waits_for_nothing_once_it_is_disabled() {
+async fn a_vm_that_a_flush_shut_down_before_the_order_was_heard_waits_for_nothing_once_it_is_disabled()
+ {
     let world = World::with_nodes(&["hv1"]).await;
     world.define("web1", UUID).await;
     world.state(VmState::Start).await;
     world.running("hv1", &[UUID]).await;
-    let outcome =
-        vm::set_state(&world.store, "web1", StateAsk::new(StateRequest::Disable, false)).await.unwrap();
+    let outcome = vm::set_state(&world.store, "web1", StateAsk::new(StateRequest::Disable, false))
+        .await
+        .unwrap();
     world.write(|changes| _ = changes.vm(UUID, VmChange::Autostart(true))).await;
     world.is_disabled_when_its_guest_is_gone(&outcome).await;
     assert!(!world.vm().autostart);
@@ -657,13 +733,16 @@ async fn a_vm_that_does_not_stop_or_is_started_again_is_not_disabled() {
     let world = World::with_nodes(&["hv1"]).await;
     world.define("web1", UUID).await;
     world.state(VmState::Start).await;
-    let outcome =
-        vm::set_state(&world.store, "web1", StateAsk::new(StateRequest::Disable, false)).await.unwrap();
+    let outcome = vm::set_state(&world.store, "web1", StateAsk::new(StateRequest::Disable, false))
+        .await
+        .unwrap();
     let patience = Duration::from_secs(200);
-    let slow = refused(vm::finish_disable(&world.store, world.clock.as_ref(), &outcome, patience).await);
+    let slow =
+        refused(vm::finish_disable(&world.store, world.clock.as_ref(), &outcome, patience).await);
     assert!(matches!(slow, StateRefusal::TooSlow { seconds: 200, .. }));
     world.state(VmState::Start).await;
-    let turned = refused(vm::finish_disable(&world.store, world.clock.as_ref(), &outcome, patience).await);
+    let turned =
+        refused(vm::finish_disable(&world.store, world.clock.as_ref(), &outcome, patience).await);
     assert!(matches!(turned, StateRefusal::Turned { state: VmState::Start, .. }));
 }
 
@@ -675,7 +754,8 @@ async fn a_running_vm_is_stopped_before_it_is_removed_with_its_volumes() {
     world.state(VmState::Start).await;
     world.running("hv1", &[UUID]).await;
     let node = world.play_node();
-    let removed = vm::remove(&world.store, world.clock.as_ref(), Some(&world.storage), "web1").await.unwrap();
+    let removed =
+        vm::remove(&world.store, world.clock.as_ref(), Some(&world.storage), "web1").await.unwrap();
     node.abort();
     assert_eq!(removed.volumes, [id("vms/web1_sda")]);
     assert!(world.store.view().vms.is_empty());
@@ -696,8 +776,8 @@ async fn a_start_under_way_is_waited_for_before_a_removal() {
     assert!(world.store.view().vms.is_empty());
 }
 
-/// Found by a seed: a node stood still in the middle of a start, in maintenance, so that its record said `run`; the VM was
-/// undefined meanwhile, and its guest ran when the node went on.
+/// Found by a seed: a node stood still in the middle of a start, in maintenance, so that its record
+/// said `run`; the VM was undefined meanwhile, and its guest ran when the node went on.
 #[tokio::test(start_paused = true)]
 async fn a_vm_that_a_node_is_at_starting_is_not_taken_for_gone() {
     let world = World::with_nodes(&["hv1", "hv2"]).await;
@@ -709,19 +789,24 @@ async fn a_vm_that_a_node_is_at_starting_is_not_taken_for_gone() {
     vm::remove(&world.store, world.clock.as_ref(), None, "web1").await.unwrap();
 }
 
-/// Found by a seed: the guest had arrived while its node's daemon was away, and nobody had counted it yet.
+/// Found by a seed: the guest had arrived while its node's daemon was away, and nobody had counted
+/// it yet.
 #[tokio::test(start_paused = true)]
 async fn a_vm_whose_nodes_daemon_begins_anew_is_not_taken_for_gone_before_that_has_looked() {
     let world = World::with_nodes(&["hv1"]).await;
     world.define("web1", UUID).await;
     for away in [DaemonState::Init, DaemonState::Stop, DaemonState::Dead] {
         world.state(VmState::Start).await;
-        world.write(|changes| _ = changes.node(&"hv1".into(), NodeChange::Daemon(away.clone()))).await;
+        world
+            .write(|changes| _ = changes.node(&"hv1".into(), NodeChange::Daemon(away.clone())))
+            .await;
         let refusal = refused(vm::remove(&world.store, world.clock.as_ref(), None, "web1").await);
         assert!(matches!(refusal, RemoveRefusal::NodeSilent { .. }), "{away}: {refusal}");
     }
     world.state(VmState::Start).await;
-    world.write(|changes| _ = changes.node(&"hv1".into(), NodeChange::Daemon(DaemonState::Fenced))).await;
+    world
+        .write(|changes| _ = changes.node(&"hv1".into(), NodeChange::Daemon(DaemonState::Fenced)))
+        .await;
     vm::remove(&world.store, world.clock.as_ref(), None, "web1").await.unwrap();
 }
 
@@ -733,7 +818,8 @@ async fn of_several_silent_nodes_that_list_a_vm_the_one_that_stays_silent_decide
         world.running(node, &[UUID]).await;
     }
     let daemon = |node: &'static str, state: DaemonState| {
-        world.write(move |changes| _ = changes.node(&node.into(), NodeChange::Daemon(state.clone())))
+        world
+            .write(move |changes| _ = changes.node(&node.into(), NodeChange::Daemon(state.clone())))
     };
     daemon("hv1", DaemonState::Init).await;
     daemon("hv2", DaemonState::Dead).await;
@@ -779,7 +865,10 @@ async fn a_vm_whose_node_falls_silent_while_it_stops_is_not_taken_for_gone() {
             tokio::time::sleep(Duration::from_secs(5)).await;
             let mut changes = Changes::new();
             changes.node(&"hv1".into(), daemon);
-            store.change(|_| Ok::<_, std::convert::Infallible>((changes.clone(), ()))).await.unwrap();
+            store
+                .change(|_| Ok::<_, std::convert::Infallible>((changes.clone(), ())))
+                .await
+                .unwrap();
         })
     };
     running().await;
@@ -795,11 +884,13 @@ async fn a_vm_whose_node_falls_silent_while_it_stops_is_not_taken_for_gone() {
     refused(vm::set_state(&world.store, "web1", StateAsk::new(StateRequest::Disable, false)).await);
 
     running().await;
-    let outcome =
-        vm::set_state(&world.store, "web1", StateAsk::new(StateRequest::Disable, true)).await.unwrap();
+    let outcome = vm::set_state(&world.store, "web1", StateAsk::new(StateRequest::Disable, true))
+        .await
+        .unwrap();
     daemon(DaemonState::Dead).await;
     let patience = Duration::from_secs(30);
-    let refusal = refused(vm::finish_disable(&world.store, world.clock.as_ref(), &outcome, patience).await);
+    let refusal =
+        refused(vm::finish_disable(&world.store, world.clock.as_ref(), &outcome, patience).await);
     assert!(matches!(refusal, StateRefusal::NodeSilent { .. }), "{refusal}");
     assert_eq!(world.vm().state, VmState::Stop, "its node will pull the plug, if it still can");
 
@@ -809,8 +900,9 @@ async fn a_vm_whose_node_falls_silent_while_it_stops_is_not_taken_for_gone() {
         world.state(state.clone()).await;
         daemon(DaemonState::Dead).await;
         let began = tokio::time::Instant::now();
-        let refusal =
-            refused(vm::set_state(&world.store, "web1", StateAsk::new(StateRequest::Disable, force)).await);
+        let refusal = refused(
+            vm::set_state(&world.store, "web1", StateAsk::new(StateRequest::Disable, force)).await,
+        );
         assert!(matches!(refusal, StateRefusal::NodeSilent { .. }), "{refusal}");
         let refusal = refused(vm::remove(&world.store, world.clock.as_ref(), None, "web1").await);
         assert!(matches!(refusal, RemoveRefusal::NodeSilent { .. }), "{refusal}");
@@ -839,8 +931,12 @@ async fn a_removal_whose_volumes_resist_leaves_the_vm() {
     let world = World::with_nodes(&["hv1"]).await;
     world.define("web1", UUID).await;
     world.storage.set_failing(true);
-    let refusal = refused(vm::remove(&world.store, world.clock.as_ref(), Some(&world.storage), "web1").await);
-    assert!(matches!(&refusal, RemoveRefusal::Volume { removed, .. } if removed.is_empty()), "{refusal}");
+    let refusal =
+        refused(vm::remove(&world.store, world.clock.as_ref(), Some(&world.storage), "web1").await);
+    assert!(
+        matches!(&refusal, RemoveRefusal::Volume { removed, .. } if removed.is_empty()),
+        "{refusal}"
+    );
     assert_eq!(world.vm().state, VmState::Stop, "and can be started again");
     world.storage.set_failing(false);
     vm::remove(&world.store, world.clock.as_ref(), Some(&world.storage), "web1").await.unwrap();
@@ -854,7 +950,8 @@ async fn a_volume_that_another_vm_uses_is_not_removed_with_the_first() {
     let shared = Define::new(xml("db1", OTHER).replace("vms/db1_sda", "vms/web1_sda"));
     let defined = vm::define(&world.store, &shared).await.unwrap();
     assert!(defined.warnings[0].contains("is used by VM `web1`, too"), "{:?}", defined.warnings);
-    let refusal = refused(vm::remove(&world.store, world.clock.as_ref(), Some(&world.storage), "web1").await);
+    let refusal =
+        refused(vm::remove(&world.store, world.clock.as_ref(), Some(&world.storage), "web1").await);
     assert!(matches!(refusal, RemoveRefusal::Shared { .. }), "{refusal}");
 }
 
@@ -1007,7 +1104,8 @@ async fn the_record_of_a_volume_that_is_gone_already_goes_with_its_vm() {
             changes.push(Change::PutVolume { id: id("vms/web1_sda"), stats: "{}".into() });
         })
         .await;
-    let removed = vm::remove(&world.store, world.clock.as_ref(), Some(&world.storage), "web1").await.unwrap();
+    let removed =
+        vm::remove(&world.store, world.clock.as_ref(), Some(&world.storage), "web1").await.unwrap();
     assert_eq!(removed.volumes, []);
     assert!(!world.store.view().volumes.contains_key(&id("vms/web1_sda")));
 }
@@ -1065,8 +1163,9 @@ async fn a_rename_takes_the_volumes_along() {
             changes.push(Change::PutVolume { id: id("vms/web1_sda"), stats: "{}".into() });
         })
         .await;
-    let rename =
-        |to: &'static str| vm::rename(&world.store, world.clock.as_ref(), &world.storage, "web1", to);
+    let rename = |to: &'static str| {
+        vm::rename(&world.store, world.clock.as_ref(), &world.storage, "web1", to)
+    };
     let renamed = rename("shop").await.unwrap();
     assert_eq!(renamed.volumes[&id("vms/web1_sda")], id("vms/shop_sda"));
     let record = world.vm();
@@ -1088,8 +1187,11 @@ async fn a_rename_reaches_the_vms_snapshots() {
     world.storage.insert("vms/web1_sda");
     let mut dump = cluster::backup(&world.store, true).await.unwrap();
     let root = format!("/domains/{UUID}/snapshots/before");
-    let keys =
-        [("", "before"), ("/timestamp", "1.5"), ("/rbdsnaplist", "vms/web1_sda@before,vms/data@before")];
+    let keys = [
+        ("", "before"),
+        ("/timestamp", "1.5"),
+        ("/rbdsnaplist", "vms/web1_sda@before,vms/data@before"),
+    ];
     dump.extend(keys.map(|(key, value)| (format!("{root}{key}"), value.to_owned())));
     dump.insert(format!("{root}/xml"), world.vm().xml.to_string());
     cluster::restore(&world.store, &serde_json::to_string(&dump).unwrap()).await.unwrap();
@@ -1109,8 +1211,9 @@ async fn a_rename_that_cannot_be_leaves_everything() {
     for volume in ["vms/web1_sda", "vms/taken_sda"] {
         world.storage.insert(volume);
     }
-    let rename =
-        |to: &'static str| vm::rename(&world.store, world.clock.as_ref(), &world.storage, "web1", to);
+    let rename = |to: &'static str| {
+        vm::rename(&world.store, world.clock.as_ref(), &world.storage, "web1", to)
+    };
     assert!(matches!(refused(rename("a b").await), RenameRefusal::BadName(_)));
     assert!(matches!(refused(rename("db1").await), RenameRefusal::NameTaken { .. }));
     assert!(matches!(refused(rename("web1").await), RenameRefusal::NameTaken { .. }));
@@ -1128,8 +1231,10 @@ async fn a_rename_that_cannot_be_leaves_everything() {
 #[tokio::test]
 async fn a_rename_that_fails_half_way_is_taken_back() {
     let world = World::with_two_volumes().await;
-    let storage = Stubborn { inner: &world.storage, volume: id("vms/web1_sdb"), manner: Manner::Refuses };
-    let refusal = refused(vm::rename(&world.store, world.clock.as_ref(), &storage, "web1", "shop").await);
+    let storage =
+        Stubborn { inner: &world.storage, volume: id("vms/web1_sdb"), manner: Manner::Refuses };
+    let refusal =
+        refused(vm::rename(&world.store, world.clock.as_ref(), &storage, "web1", "shop").await);
     assert!(matches!(refusal, RenameRefusal::Volume { .. }), "{refusal}");
     world.assert_not_renamed().await;
 }
@@ -1149,13 +1254,16 @@ async fn a_rename_whose_process_dies_is_taken_back_as_a_whole() {
         tokio::time::timeout(Duration::from_secs(1), rename).await.unwrap_err();
 
         world.store.fresh().await.unwrap();
-        let take_back = || vm::take_back_renaming(&world.store, world.clock.as_ref(), &world.storage, UUID);
+        let take_back =
+            || vm::take_back_renaming(&world.store, world.clock.as_ref(), &world.storage, UUID);
         assert!(!take_back().await.unwrap(), "it may still live");
-        let start =
-            refused(vm::set_state(&world.store, "web1", StateAsk::new(StateRequest::Start, false)).await);
+        let start = refused(
+            vm::set_state(&world.store, "web1", StateAsk::new(StateRequest::Start, false)).await,
+        );
         assert_eq!(start.to_string(), "VM `web1` is being renamed to `shop`");
         refused(vm::remove(&world.store, world.clock.as_ref(), Some(&world.storage), "web1").await);
-        let again = || vm::rename(&world.store, world.clock.as_ref(), &world.storage, "web1", "other");
+        let again =
+            || vm::rename(&world.store, world.clock.as_ref(), &world.storage, "web1", "other");
         refused(again().await);
 
         dying.tree().close().await;
@@ -1178,7 +1286,8 @@ async fn a_rename_that_was_taken_back_by_another_is_not_finished() {
     let storage = Stubborn { inner: &world.storage, volume: id("vms/web1_sdb"), manner };
     let rename = vm::rename(&slow, world.clock.as_ref(), &storage, "web1", "shop");
     let meanwhile = async {
-        let begun = || world.store.view().renamings.get(&UUID).is_some_and(|renaming| renaming.held);
+        let begun =
+            || world.store.view().renamings.get(&UUID).is_some_and(|renaming| renaming.held);
         pvc_testkit::eventually("it is noted", Duration::from_secs(10), begun).await;
         // Its session expires without its knowing.
         world
@@ -1187,7 +1296,9 @@ async fn a_rename_that_was_taken_back_by_another_is_not_finished() {
             })
             .await;
         assert!(
-            vm::take_back_renaming(&world.store, world.clock.as_ref(), &world.storage, UUID).await.unwrap()
+            vm::take_back_renaming(&world.store, world.clock.as_ref(), &world.storage, UUID)
+                .await
+                .unwrap()
         );
         signal.notify_one();
     };
@@ -1215,9 +1326,12 @@ async fn metadata_is_changed_where_it_is_given_and_checked() {
         (record.node_limit.len(), record.autostart, &record.selector),
         (1, true, &Some(Selector::Vms))
     );
-    set(Meta { node_limit: Some(Vec::new()), selector: Some(None), ..Meta::default() }).await.unwrap();
+    set(Meta { node_limit: Some(Vec::new()), selector: Some(None), ..Meta::default() })
+        .await
+        .unwrap();
     assert_eq!((world.vm().node_limit.len(), world.vm().autostart), (0, true));
-    let unknown = refused(set(Meta { node_limit: Some(vec!["hv9".into()]), ..Meta::default() }).await);
+    let unknown =
+        refused(set(Meta { node_limit: Some(vec!["hv9".into()]), ..Meta::default() }).await);
     assert!(matches!(unknown, MetaRefusal::NoNode(_)));
     assert_eq!(
         refused(set(Meta { max_downtime_ms: Some(0), ..Meta::default() }).await),
@@ -1263,10 +1377,15 @@ async fn on_one_node_there_is_nowhere_to_move_to() {
     world.define("web1", UUID).await;
     let refusal = refused(vm::move_vm(&world.store, "web1", &moving(Movement::Move, None)).await);
     assert_eq!(refusal.to_string(), "no node can take the VM: `hv1` is where the VM is now");
-    assert_eq!(refusal.hint().as_deref(), Some("a VM can be moved in a cluster of two nodes or more"));
-    let refusal = refused(vm::move_vm(&world.store, "web1", &moving(Movement::Migrate, Some("hv1"))).await);
+    assert_eq!(
+        refusal.hint().as_deref(),
+        Some("a VM can be moved in a cluster of two nodes or more")
+    );
+    let refusal =
+        refused(vm::move_vm(&world.store, "web1", &moving(Movement::Migrate, Some("hv1"))).await);
     assert!(matches!(refusal, MoveRefusal::AlreadyThere { .. }));
-    let refusal = refused(vm::move_vm(&world.store, "web1", &moving(Movement::Unmigrate, None)).await);
+    let refusal =
+        refused(vm::move_vm(&world.store, "web1", &moving(Movement::Unmigrate, None)).await);
     assert!(matches!(refusal, MoveRefusal::NotMigrated { .. }));
 }
 
@@ -1301,17 +1420,21 @@ async fn a_vm_on_its_way_is_sent_elsewhere_or_called_back() {
     };
     world
         .write(|changes| {
-            changes.vm(UUID, VmChange::Node("hv1".into())).vm(UUID, VmChange::State(VmState::Start));
+            changes
+                .vm(UUID, VmChange::Node("hv1".into()))
+                .vm(UUID, VmChange::State(VmState::Start));
         })
         .await;
     world.running("hv1", &[UUID]).await;
     world.memory("hv3", 4096).await;
     let place = || {
         let vm = world.vm();
-        let name = |node: &Option<NodeName>| node.as_ref().map_or_else(String::new, NodeName::to_string);
+        let name =
+            |node: &Option<NodeName>| node.as_ref().map_or_else(String::new, NodeName::to_string);
         (vm.state.to_string(), name(&vm.node), name(&vm.last_node))
     };
-    let says = |state: &str, node: &str, last: &str| (state.to_owned(), node.to_owned(), last.to_owned());
+    let says =
+        |state: &str, node: &str, last: &str| (state.to_owned(), node.to_owned(), last.to_owned());
     ask(moving(Movement::Migrate, Some("hv2"))).await.unwrap();
     assert_eq!(place(), says("migrate", "hv2", "hv1"));
 
@@ -1368,7 +1491,9 @@ async fn one_vm_tries_a_flushed_node_if_its_operator_insists() {
     world.define("web1", UUID).await;
     world
         .write(|changes| {
-            changes.vm(UUID, VmChange::Node("hv1".into())).vm(UUID, VmChange::State(VmState::Start));
+            changes
+                .vm(UUID, VmChange::Node("hv1".into()))
+                .vm(UUID, VmChange::State(VmState::Start));
         })
         .await;
     let to = |movement, node| Move { force: true, ..moving(movement, node) };
@@ -1376,8 +1501,14 @@ async fn one_vm_tries_a_flushed_node_if_its_operator_insists() {
         for (state, is_taken) in [(DomainState::Flush, false), (DomainState::Flushed, true)] {
             world.domain_state("hv2", state).await;
             let refused = vm::move_vm(&world.store, "web1", &moving(movement, Some("hv2"))).await;
-            let ChangeError::Refused(refusal) = refused.unwrap_err() else { panic!("it is refused") };
-            assert_eq!(refusal.hint().is_some_and(|hint| hint.contains("--force")), is_taken, "{refusal}");
+            let ChangeError::Refused(refusal) = refused.unwrap_err() else {
+                panic!("it is refused")
+            };
+            assert_eq!(
+                refusal.hint().is_some_and(|hint| hint.contains("--force")),
+                is_taken,
+                "{refusal}"
+            );
             // Of its own accord the cluster never chooses it.
             assert!(vm::move_vm(&world.store, "web1", &to(movement, None)).await.is_err());
             let moved = vm::move_vm(&world.store, "web1", &to(movement, Some("hv2"))).await;
@@ -1385,7 +1516,9 @@ async fn one_vm_tries_a_flushed_node_if_its_operator_insists() {
         }
         world
             .write(|changes| {
-                changes.vm(UUID, VmChange::Node("hv1".into())).vm(UUID, VmChange::State(VmState::Start));
+                changes
+                    .vm(UUID, VmChange::Node("hv1".into()))
+                    .vm(UUID, VmChange::State(VmState::Start));
                 changes.vm(UUID, VmChange::LastNode(None));
             })
             .await;
@@ -1398,11 +1531,14 @@ async fn a_vm_that_runs_is_sent_to_no_node_that_cannot_take_it() {
     world.define("web1", UUID).await;
     world
         .write(|changes| {
-            changes.vm(UUID, VmChange::Node("hv1".into())).vm(UUID, VmChange::State(VmState::Start));
+            changes
+                .vm(UUID, VmChange::Node("hv1".into()))
+                .vm(UUID, VmChange::State(VmState::Start));
         })
         .await;
     let to_hv2 = || async {
-        let refusal = refused(vm::move_vm(&world.store, "web1", &moving(Movement::Move, Some("hv2"))).await);
+        let refusal =
+            refused(vm::move_vm(&world.store, "web1", &moving(Movement::Move, Some("hv2"))).await);
         assert_eq!(refusal.kind(), Kind::Conflict);
         refusal.to_string()
     };
@@ -1418,7 +1554,10 @@ async fn a_vm_that_runs_is_sent_to_no_node_that_cannot_take_it() {
         })
         .await;
     assert_eq!(to_hv2().await, "node `hv2` is not among the nodes the VM is limited to");
-    assert_eq!((world.vm().state.clone(), world.vm().node.clone()), (VmState::Start, Some("hv1".into())));
+    assert_eq!(
+        (world.vm().state.clone(), world.vm().node.clone()),
+        (VmState::Start, Some("hv1".into()))
+    );
 }
 
 /// Found by the simulation: it stayed off for ever, on a node that was ready already.
@@ -1467,7 +1606,8 @@ async fn a_vm_that_waits_for_its_node_is_started_by_the_one_that_it_is_given_to(
     assert_eq!(away, "node `hv2` is in daemon state `init`, not `run`");
     daemon(DaemonState::Run).await;
 
-    // An administrator's own mark on a VM that is off means the next time that its node becomes ready.
+    // An administrator's own mark on a VM that is off means the next time that its node becomes
+    // ready.
     world.domain_state("hv1", DomainState::Ready).await;
     world.domain_state("hv2", DomainState::Ready).await;
     world.memory("hv2", 8192).await;
@@ -1519,7 +1659,8 @@ async fn an_older_node_is_not_turned_round_in_the_middle() {
 #[tokio::test]
 async fn the_primary_role_is_handed_on_only_to_somebody() {
     let world = World::with_nodes(&["hv1"]).await;
-    let ask = |node: &'static str, request| node::set_coordinator_state(&world.store, node, request);
+    let ask =
+        |node: &'static str, request| node::set_coordinator_state(&world.store, node, request);
     assert_eq!(ask("hv1", CoordinatorRequest::Primary).await.unwrap(), Requested::Yes);
     assert_eq!(ask("hv1", CoordinatorRequest::Primary).await.unwrap(), Requested::Already);
     assert!(matches!(
@@ -1536,7 +1677,10 @@ async fn the_primary_role_is_handed_on_only_to_somebody() {
             changes.node(&"hv2".into(), NodeChange::Coordinator(CoordinatorState::Secondary));
         })
         .await;
-    assert!(matches!(refused(ask("hv2", CoordinatorRequest::Primary).await), NodeRefusal::NotRunning { .. }));
+    assert!(matches!(
+        refused(ask("hv2", CoordinatorRequest::Primary).await),
+        NodeRefusal::NotRunning { .. }
+    ));
 }
 
 #[tokio::test]
@@ -1558,12 +1702,14 @@ async fn jobs_are_recorded_for_the_node_of_the_vm_and_can_be_cancelled() {
 
     let attach = async |xml: &str| {
         let (vm, xml, submitter) = ("web1".to_owned(), xml.to_owned(), "tests".to_owned());
-        let ask = device::DeviceAsk { vm, change: DeviceChange::Attach, xml, force: false, submitter };
+        let ask =
+            device::DeviceAsk { vm, change: DeviceChange::Attach, xml, force: false, submitter };
         device::submit_device(store, clock, &world.random, &ask).await
     };
     assert_eq!(attach("<interface type='bridge'/>").await.unwrap().name, "vm.device_attach");
     assert_eq!(refused(attach("<interface").await).kind(), Kind::Invalid);
-    let function = refused(attach("<interface type='direct'><source dev='ens1f0v3'/></interface>").await);
+    let function =
+        refused(attach("<interface type='direct'><source dev='ens1f0v3'/></interface>").await);
     assert!(matches!(function, device::DeviceRefusal::Nic(_)), "{function}");
     world.state(VmState::Start).await;
     let busy = refused(vm::submit_flush_locks(store, clock, &world.random, "web1", "tests").await);
@@ -1583,7 +1729,11 @@ async fn a_cluster_is_initialized_once_backed_up_and_restored() {
     cluster::initialize(&world.store, true).await.unwrap();
     assert!(world.store.view().vms.is_empty());
     for bad in ["", "[]", "{\"/a\": 1}", "\"no\"", "{}"] {
-        assert_eq!(refused(cluster::restore(&world.store, bad).await).kind(), Kind::Invalid, "{bad}");
+        assert_eq!(
+            refused(cluster::restore(&world.store, bad).await).kind(),
+            Kind::Invalid,
+            "{bad}"
+        );
     }
     let twice = serde_json::to_string(&text).unwrap();
     cluster::restore(&world.store, &twice).await.unwrap();
@@ -1663,7 +1813,12 @@ mod stubborn {
         async fn resize(&self, volume: &VolumeId, size_bytes: u64, force: bool) -> Result<()> {
             self.inner.resize(volume, size_bytes, force).await
         }
-        async fn clone_volume(&self, volume: &VolumeId, to: &VolumeName, force: bool) -> Result<()> {
+        async fn clone_volume(
+            &self,
+            volume: &VolumeId,
+            to: &VolumeName,
+            force: bool,
+        ) -> Result<()> {
             self.inner.clone_volume(volume, to, force).await
         }
         async fn remove(&self, volume: &VolumeId) -> Result<()> {
@@ -1711,7 +1866,9 @@ mod stubborn {
 async fn no_vm_is_plugged_in_among_the_nodes_unless_that_is_forced_or_was_so_before() {
     let world = World::with_nodes(&["hv1"]).await;
     let on = |bridges: &[&str]| {
-        let nic = |bridge: &&str| format!("<interface type='bridge'><source bridge='{bridge}'/></interface>");
+        let nic = |bridge: &&str| {
+            format!("<interface type='bridge'><source bridge='{bridge}'/></interface>")
+        };
         let nics: String = bridges.iter().map(nic).collect();
         xml("web1", UUID).replace("<console", &format!("{nics}<console"))
     };
@@ -1720,7 +1877,8 @@ async fn no_vm_is_plugged_in_among_the_nodes_unless_that_is_forced_or_was_so_bef
         matches!(refusal, DefineRefusal::Nic(NicRefusal::AmongNodes { bridge }) if bridge == name)
             && hint.contains("--force")
     };
-    let refusal = refused(vm::define(&world.store, &Define::new(on(&["brupstream", "brcluster"]))).await);
+    let refusal =
+        refused(vm::define(&world.store, &Define::new(on(&["brupstream", "brcluster"]))).await);
     assert!(is_refused(&refusal, "brcluster"), "{refusal}");
     vm::define(&world.store, &Define::new(on(&["brupstream", "vmbr1001"]))).await.unwrap();
     let refusal = refused(modify(&world, "web1", &on(&["brstorage"]), false).await);
@@ -1746,7 +1904,10 @@ async fn no_vm_is_plugged_in_among_the_nodes_unless_that_is_forced_or_was_so_bef
         device::submit_device(&world.store, world.clock.as_ref(), &world.random, ask).await
     };
     let refusal = refused(submit(&ask).await);
-    assert!(matches!(refusal, device::DeviceRefusal::Nic(NicRefusal::AmongNodes { .. })), "{refusal}");
+    assert!(
+        matches!(refusal, device::DeviceRefusal::Nic(NicRefusal::AmongNodes { .. })),
+        "{refusal}"
+    );
     ask.force = true;
     submit(&ask).await.unwrap();
     ask = device::DeviceAsk { force: false, change: DeviceChange::Detach, ..ask };

@@ -1,4 +1,5 @@
-//! [`Database`] on Patroni's REST API, as each coordinator has one on its address in the cluster network.
+//! [`Database`] on Patroni's REST API, as each coordinator has one on its address in the cluster
+//! network.
 //!
 //! The answers say who leads; what `patronictl` prints for people to read is not asked.
 
@@ -39,9 +40,15 @@ impl Patroni {
     }
 
     /// Asks in a thread of its own: the client blocks.
-    async fn ask(&self, url: String, body: Option<Value>, limit: Duration) -> Result<Answer, DatabaseError> {
+    async fn ask(
+        &self,
+        url: String,
+        body: Option<Value>,
+        limit: Duration,
+    ) -> Result<Answer, DatabaseError> {
         let work = tokio::task::spawn_blocking(move || request(&url, body, limit));
-        work.await.unwrap_or_else(|failed| Err(DatabaseError::Unreachable { why: failed.to_string() }))
+        work.await
+            .unwrap_or_else(|failed| Err(DatabaseError::Unreachable { why: failed.to_string() }))
     }
 }
 
@@ -96,22 +103,30 @@ impl Patroni {
         told(self.ask(format!("{}/cluster", self.url), None, ASK).await?)
     }
 
-    /// The history that the member's database is in, as it says itself: what the cluster knows of it may be old.
+    /// The history that the member's database is in, as it says itself: what the cluster knows of
+    /// it may be old.
     async fn timeline(&self, cluster: &Value, member: &str) -> Result<Option<i64>, DatabaseError> {
         let Some(address) = address_of(cluster, member) else { return Ok(None) };
         Ok(told(self.ask(address.to_owned(), None, ASK).await?)?["timeline"].as_i64())
     }
 
-    /// Refuses a candidate that has not followed the leader's own promotion yet. Patroni would promote it, and both
-    /// would have written a history of the same number: what the old leader wrote is lost, and it never
-    /// follows again. Two hand-overs within a second are enough for that (Patroni 3.0.2, PostgreSQL 15).
-    async fn must_follow(&self, cluster: &Value, leader: &str, candidate: &str) -> Result<(), DatabaseError> {
+    /// Refuses a candidate that has not followed the leader's own promotion yet. Patroni would
+    /// promote it, and both would have written a history of the same number: what the old leader
+    /// wrote is lost, and it never follows again. Two hand-overs within a second are enough for
+    /// that (Patroni 3.0.2, PostgreSQL 15).
+    async fn must_follow(
+        &self,
+        cluster: &Value,
+        leader: &str,
+        candidate: &str,
+    ) -> Result<(), DatabaseError> {
         let wanted = self.timeline(cluster, leader).await?;
         let had = self.timeline(cluster, candidate).await?;
         match (had, wanted) {
             (Some(had), Some(wanted)) if had != wanted => {
                 let why = format!(
-                    "the copy on `{candidate}` is in timeline {had} and does not follow `{leader}` into \
+                    "the copy on `{candidate}` is in timeline {had} and does not follow `{leader}` \
+                     into \
                      timeline {wanted} yet"
                 );
                 Err(DatabaseError::Refused { why })
@@ -153,7 +168,11 @@ impl Database for Patroni {
         let leader = match leader_of(&cluster) {
             Some(leader) if leader == node.as_str() => return Ok(()),
             Some(leader) => leader,
-            None => return Err(DatabaseError::Refused { why: "it has no leader at the moment".to_owned() }),
+            None => {
+                return Err(DatabaseError::Refused {
+                    why: "it has no leader at the moment".to_owned(),
+                });
+            }
         };
         self.must_follow(&cluster, leader, node.as_str()).await?;
         let wish = json!({ "leader": leader, "candidate": node.as_str() });
@@ -175,8 +194,7 @@ mod tests {
     #[test]
     fn the_leader_is_found_whatever_the_version_calls_it() {
         for role in ["leader", "master", "primary"] {
-            let cluster =
-                json!({"members": [{"name": "hv1", "role": "replica"}, {"name": "hv2", "role": role}]});
+            let cluster = json!({"members": [{"name": "hv1", "role": "replica"}, {"name": "hv2", "role": role}]});
             assert_eq!(leader_of(&cluster), Some("hv2"), "{role}");
         }
         assert_eq!(leader_of(&json!({"members": [{"name": "hv1", "role": "sync_standby"}]})), None);

@@ -52,7 +52,8 @@ async fn members(State(cluster): State<Cluster>, port: u16) -> Json<Value> {
 
 /// As the Patroni of `hv2` says of itself.
 async fn own(State(cluster): State<Cluster>) -> Json<Value> {
-    let role = if cluster.lock().unwrap().leader.as_deref() == Some("hv2") { "master" } else { "replica" };
+    let role =
+        if cluster.lock().unwrap().leader.as_deref() == Some("hv2") { "master" } else { "replica" };
     Json(json!({ "state": "running", "role": role, "dcs_last_seen": 1_700_000_000 }))
 }
 
@@ -72,13 +73,19 @@ async fn member(State(cluster): State<Cluster>, Path(name): Path<String>) -> Jso
     Json(json!({ "state": "running", "timeline": timelines[usize::from(name == "hv2")] }))
 }
 
-async fn switchover(State(cluster): State<Cluster>, Json(wish): Json<Value>) -> (StatusCode, String) {
+async fn switchover(
+    State(cluster): State<Cluster>,
+    Json(wish): Json<Value>,
+) -> (StatusCode, String) {
     let mut cluster = cluster.lock().unwrap();
     if wish["leader"].as_str() != cluster.leader.as_deref() {
         return (StatusCode::PRECONDITION_FAILED, "leader name does not match".to_owned());
     }
     if cluster.lags {
-        return (StatusCode::PRECONDITION_FAILED, "candidate does not match with sync_standby".to_owned());
+        return (
+            StatusCode::PRECONDITION_FAILED,
+            "candidate does not match with sync_standby".to_owned(),
+        );
     }
     cluster.leader = wish["candidate"].as_str().map(str::to_owned);
     (StatusCode::OK, "Successfully switched over to \"hv2\"".to_owned())
@@ -95,10 +102,15 @@ async fn a_copy_that_has_not_followed_the_leader_yet_does_not_become_the_leader(
     cluster.lock().unwrap().timelines[1] = json!(6);
     let patroni = serve(cluster.clone()).await;
     let error = patroni.switch_to(&NodeName::new("hv2")).await.unwrap_err();
-    let expected = "the database's leader was not changed: the copy on `hv2` is in timeline 6 and does not \
+    let expected = "the database's leader was not changed: the copy on `hv2` is in timeline 6 and \
+                    does not \
                     follow `hv1` into timeline 7 yet";
     assert_eq!(error.to_string(), expected);
-    assert_eq!(cluster.lock().unwrap().leader.as_deref(), Some("hv1"), "nobody was asked to switch");
+    assert_eq!(
+        cluster.lock().unwrap().leader.as_deref(),
+        Some("hv1"),
+        "nobody was asked to switch"
+    );
 
     cluster.lock().unwrap().timelines[1] = json!(7);
     patroni.switch_to(&NodeName::new("hv2")).await.unwrap();
@@ -126,12 +138,15 @@ async fn the_leader_is_switched_and_a_switch_to_the_leader_is_none() {
 async fn a_refusal_says_why() {
     let patroni = serve(cluster(Some("hv1"), true)).await;
     let error = patroni.switch_to(&NodeName::new("hv2")).await.unwrap_err();
-    let expected =
-        "the database's leader was not changed: candidate does not match with sync_standby (status 412)";
+    let expected = "the database's leader was not changed: candidate does not match with \
+                    sync_standby (status 412)";
     assert_eq!(error.to_string(), expected);
     let patroni = serve(cluster(None, false)).await;
     assert_eq!(patroni.leader().await.unwrap(), None);
-    assert!(matches!(patroni.switch_to(&NodeName::new("hv2")).await, Err(DatabaseError::Refused { .. })));
+    assert!(matches!(
+        patroni.switch_to(&NodeName::new("hv2")).await,
+        Err(DatabaseError::Refused { .. })
+    ));
 }
 
 #[tokio::test]

@@ -2,10 +2,11 @@
 
 use tokio::runtime::{Handle, RuntimeFlavor};
 
-/// Does `work` where it keeps no other task of this process from its turn. It goes on if nobody waits for it any more.
+/// Does `work` where it keeps no other task of this process from its turn. It goes on if nobody
+/// waits for it any more.
 ///
-/// On a runtime of a single thread it is done at once, here: a simulated world has one, and what happens in it must not
-/// depend on when another thread is through.
+/// On a runtime of a single thread it is done at once, here: a simulated world has one, and what
+/// happens in it must not depend on when another thread is through.
 pub async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     if Handle::current().runtime_flavor() == RuntimeFlavor::CurrentThread {
         return work();

@@ -20,9 +20,10 @@ impl DatabaseError {
     /// What to do about it.
     pub fn hint(&self) -> Option<String> {
         match self {
-            DatabaseError::Unreachable { .. } => {
-                Some("does Patroni run? `systemctl status patroni` and `patronictl list` show it".to_owned())
-            }
+            DatabaseError::Unreachable { .. } => Some(
+                "does Patroni run? `systemctl status patroni` and `patronictl list` show it"
+                    .to_owned(),
+            ),
             DatabaseError::Refused { .. } | DatabaseError::TimedOut { .. } => {
                 Some("`patronictl list` shows the members and how far they lag behind".to_owned())
             }

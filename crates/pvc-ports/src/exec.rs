@@ -17,8 +17,9 @@ pub struct Command {
     pub deadline: Duration,
 }
 
-/// What may be seen of a command by everybody on the machine. Variables are named without their values, and of the
-/// input its length is told: both may be secret, and what is printed with `{:?}` ends in logs.
+/// What may be seen of a command by everybody on the machine. Variables are named without their
+/// values, and of the input its length is told: both may be secret, and what is printed with `{:?}`
+/// ends in logs.
 impl fmt::Debug for Command {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Command { program, args, env, stdin, deadline } = self;

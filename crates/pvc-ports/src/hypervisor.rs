@@ -13,15 +13,17 @@ use uuid::Uuid;
 pub enum GuestRun {
     /// Its CPUs run, or are blocked waiting for something.
     Running,
-    /// There, but held: by somebody, by an I/O error, or since it came from another host by a migration that
-    /// was to leave it [`held`](Migration::held).
+    /// There, but held: by somebody, by an I/O error, or since it came from another host by a
+    /// migration that was to leave it [`held`](Migration::held).
     Paused,
-    /// Made by [`Hypervisor::start`], and never let run: it has done nothing yet, whoever may have made it.
+    /// Made by [`Hypervisor::start`], and never let run: it has done nothing yet, whoever may have
+    /// made it.
     Created,
     /// Being started, or about to be copied to here.
     Arriving,
-    /// Held by a migration. At its target: what has come so far is not whole. At its source: it is in its last
-    /// moment or broke off then, and whether the guest goes on at the target is not known here.
+    /// Held by a migration. At its target: what has come so far is not whole. At its source: it is
+    /// in its last moment or broke off then, and whether the guest goes on at the target is not
+    /// known here.
     Leaving,
     /// Told to shut down and on its way.
     ShuttingDown,
@@ -50,7 +52,8 @@ pub enum GuestEvent {
 /// What the hypervisor of this host is and can.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HypervisorFacts {
-    /// `kvm` if a probe guest ran under it, else `qemu` (software emulation): the `type` of a domain.
+    /// `kvm` if a probe guest ran under it, else `qemu` (software emulation): the `type` of a
+    /// domain.
     pub domain_type: String,
     /// Why not KVM, if so; for people.
     pub kvm_refused: Option<String>,
@@ -104,14 +107,15 @@ pub struct Migration {
     pub host: String,
     /// How long the guest may stand still for the last copy.
     pub max_downtime: Duration,
-    /// Whether the guest stays held on the target until it is told to [resume](Hypervisor::resume) there.
+    /// Whether the guest stays held on the target until it is told to [resume](Hypervisor::resume)
+    /// there.
     pub held: bool,
     /// Whether what is copied is encrypted on its way.
     pub encrypted: bool,
 }
 
-/// How far a migration is, in bytes and in all copied so far: memory that a guest writes to is copied
-/// again, so `remaining` also grows.
+/// How far a migration is, in bytes and in all copied so far: memory that a guest writes to is
+/// copied again, so `remaining` also grows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MigrationProgress {
     pub elapsed: Duration,
@@ -126,13 +130,15 @@ pub trait MigrationJob: Send + Sync {
     /// How far it is; `None` before it has begun to copy, and once it has ended.
     async fn progress(&self) -> Result<Option<MigrationProgress>, HypervisorError>;
 
-    /// Asks for the end of it; may have to be asked again for one that was just about to begin. Whether it came in time tells [`outcome`](MigrationJob::outcome); one that has
-    /// ended already is no error.
+    /// Asks for the end of it; may have to be asked again for one that was just about to begin.
+    /// Whether it came in time tells [`outcome`](MigrationJob::outcome); one that has ended already
+    /// is no error.
     async fn abort(&self) -> Result<(), HypervisorError>;
 
-    /// Waits for the end: `Ok` means that the guest is on the target, running or [held](Migration::held), and gone
-    /// here without having run since; an error that it is still here, and most likely runs. If only the word of its
-    /// arrival was lost on the way back, it is there as well: [`Hypervisor::state_at`] tells.
+    /// Waits for the end: `Ok` means that the guest is on the target, running or
+    /// [held](Migration::held), and gone here without having run since; an error that it is still
+    /// here, and most likely runs. If only the word of its arrival was lost on the way back, it is
+    /// there as well: [`Hypervisor::state_at`] tells.
     ///
     /// # Cancellation
     /// May be dropped and called again; after it has returned once, it fails.
@@ -149,16 +155,17 @@ pub enum HypervisorError {
     Unreachable { why: String },
     #[error("the hypervisor did not answer within {seconds} s")]
     TimedOut { seconds: u64 },
-    /// The guest was ended from outside while it was being started: nothing says that it cannot run.
+    /// The guest was ended from outside while it was being started: nothing says that it cannot
+    /// run.
     #[error("the guest died while it was being started: {why}")]
     Died { why: String },
     #[error("guest `{uuid}` does not run here")]
     NoGuest { uuid: Uuid },
 }
 
-/// The hypervisor of one node. Every method may be repeated: starting a running guest and destroying
-/// an absent one both succeed without effect. No method but [`start`](Hypervisor::start) takes longer than its
-/// adapter's deadline.
+/// The hypervisor of one node. Every method may be repeated: starting a running guest and
+/// destroying an absent one both succeed without effect. No method but [`start`](Hypervisor::start)
+/// takes longer than its adapter's deadline.
 #[async_trait]
 pub trait Hypervisor: Send + Sync {
     async fn facts(&self) -> Result<HypervisorFacts, HypervisorError>;
@@ -169,12 +176,13 @@ pub trait Hypervisor: Send + Sync {
     /// All guests there are here now, whoever started them, by UUID.
     async fn guests(&self) -> Result<BTreeMap<Uuid, Guest>, HypervisorError>;
 
-    /// Makes a transient guest from `xml` and leaves it [`GuestRun::Created`]: none of its CPUs runs before
-    /// [`resume`](Hypervisor::resume), also if it comes into being after its caller has lost interest. If one with
-    /// this UUID is here already, nothing is done.
+    /// Makes a transient guest from `xml` and leaves it [`GuestRun::Created`]: none of its CPUs
+    /// runs before [`resume`](Hypervisor::resume), also if it comes into being after its caller has
+    /// lost interest. If one with this UUID is here already, nothing is done.
     ///
-    /// Returns when the hypervisor is through with it, however long that takes: whoever waits knows from then on
-    /// that nothing more comes of it. [`destroy`](Hypervisor::destroy) ends one that takes too long.
+    /// Returns when the hypervisor is through with it, however long that takes: whoever waits knows
+    /// from then on that nothing more comes of it. [`destroy`](Hypervisor::destroy) ends one that
+    /// takes too long.
     ///
     /// # Cancellation
     /// Dropping the future leaves a start that has begun to itself.
@@ -192,28 +200,40 @@ pub trait Hypervisor: Send + Sync {
     /// The guest's XML as it runs, with everything the hypervisor filled in.
     async fn live_xml(&self, uuid: Uuid) -> Result<String, HypervisorError>;
 
-    /// Counters of every running guest. One that does not answer is not waited for: it is left out, or
-    /// has only the figures that the hypervisor knows without it.
+    /// Counters of every running guest. One that does not answer is not waited for: it is left out,
+    /// or has only the figures that the hypervisor knows without it.
     async fn stats(&self) -> Result<BTreeMap<Uuid, GuestStats>, HypervisorError>;
 
     /// Where the guest's display listens, or `None` if it has none.
     async fn vnc(&self, uuid: Uuid) -> Result<Option<VncAddress>, HypervisorError>;
 
-    /// Plugs the device described by the XML element `device` into the running guest, or pulls it out.
-    async fn device(&self, uuid: Uuid, change: DeviceChange, device: &str) -> Result<(), HypervisorError>;
+    /// Plugs the device described by the XML element `device` into the running guest, or pulls it
+    /// out.
+    async fn device(
+        &self,
+        uuid: Uuid,
+        change: DeviceChange,
+        device: &str,
+    ) -> Result<(), HypervisorError>;
 
     /// Tells a running guest that the disk `target` (`sda`) now has `bytes` bytes.
-    async fn resize_disk(&self, uuid: Uuid, target: &str, bytes: u64) -> Result<(), HypervisorError>;
+    async fn resize_disk(
+        &self,
+        uuid: Uuid,
+        target: &str,
+        bytes: u64,
+    ) -> Result<(), HypervisorError>;
 
-    /// Begins to move the running guest to another node's hypervisor, without stopping it. The guest keeps
-    /// its name, its UUID and its XML; its volumes must be reachable from both.
+    /// Begins to move the running guest to another node's hypervisor, without stopping it. The
+    /// guest keeps its name, its UUID and its XML; its volumes must be reachable from both.
     async fn migrate(
         &self,
         uuid: Uuid,
         migration: &Migration,
     ) -> Result<Box<dyn MigrationJob>, HypervisorError>;
 
-    /// How the guest is doing on another node's hypervisor, `host` as in [`Migration`]; `None`: it is not there.
+    /// How the guest is doing on another node's hypervisor, `host` as in [`Migration`]; `None`: it
+    /// is not there.
     async fn state_at(&self, host: &str, uuid: Uuid) -> Result<Option<GuestRun>, HypervisorError>;
 
     /// Types `input` on the guest's serial console and returns what it prints within `wait`.

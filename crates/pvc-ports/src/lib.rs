@@ -41,6 +41,6 @@ pub use storage::{
 };
 pub use storage_cluster::{OsdFigures, PoolFigures, StorageCluster};
 pub use tree::{
-    Access, AccessControl, AccessList, CreateMode, Done, Entry, MultiError, Op, SessionState, Stat, Tree,
-    TreeError, TreeEvent, TreeWatch, check_path, parent_path,
+    Access, AccessControl, AccessList, CreateMode, Done, Entry, MultiError, Op, SessionState, Stat,
+    Tree, TreeError, TreeEvent, TreeWatch, check_path, parent_path,
 };

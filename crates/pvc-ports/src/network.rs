@@ -37,7 +37,9 @@ impl NetworkError {
         let hint = match self {
             NetworkError::NoLink { .. } => "`ip link` shows the links of this machine",
             NetworkError::OtherKind { link, .. } => {
-                return Some(format!("`ip -d link show {link}` shows what it is; give it another name"));
+                return Some(format!(
+                    "`ip -d link show {link}` shows what it is; give it another name"
+                ));
             }
             NetworkError::Unsupported { .. } => {
                 "is the kernel's module installed? A minimal kernel may lack it"
@@ -45,7 +47,9 @@ impl NetworkError {
             NetworkError::NoProgram { package, .. } => {
                 return Some(format!("`apt install {package}` brings it"));
             }
-            NetworkError::Refused { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
+            NetworkError::Refused { source, .. }
+                if source.kind() == std::io::ErrorKind::PermissionDenied =>
+            {
                 "this needs root, and in a container CAP_NET_ADMIN and CAP_NET_RAW"
             }
             _ => return None,
@@ -56,8 +60,9 @@ impl NetworkError {
 
 /// The network of this machine.
 ///
-/// Every change may be repeated: what is there already is not an error, and neither is the absence of
-/// what is to be removed. Changes touch what they name and nothing else. A call returns within seconds.
+/// Every change may be repeated: what is there already is not an error, and neither is the absence
+/// of what is to be removed. Changes touch what they name and nothing else. A call returns within
+/// seconds.
 #[async_trait]
 pub trait Network: Send + Sync {
     /// Every link with its addresses, in one look.
@@ -67,7 +72,8 @@ pub trait Network: Send + Sync {
     async fn create_bridge(&self, link: &str) -> Result<(), NetworkError>;
     /// What is tagged `id` on the link `lower`, as a link of its own, switched off.
     async fn create_vlan(&self, link: &str, lower: &str, id: u16) -> Result<(), NetworkError>;
-    /// Removes a bridge or a VLAN; any other kind is not ours to remove. Its ports are left without a bridge.
+    /// Removes a bridge or a VLAN; any other kind is not ours to remove. Its ports are left without
+    /// a bridge.
     async fn remove_link(&self, link: &str) -> Result<(), NetworkError>;
 
     async fn set_mtu(&self, link: &str, mtu: u32) -> Result<(), NetworkError>;
@@ -77,15 +83,20 @@ pub trait Network: Send + Sync {
 
     /// Adds an address, usable at once: an IPv6 address is not probed for duplicates first.
     async fn add_address(&self, link: &str, address: IpNet) -> Result<(), NetworkError>;
-    /// As [`add_address`](Network::add_address), but the kernel itself takes the address away again once
-    /// `lifetime` has passed, within a second or two, unless it was leased anew by then: also when this program can
-    /// do nothing any more. An address that stands for ever is leased from now on.
-    async fn lease_address(&self, link: &str, address: IpNet, lifetime: Duration)
-    -> Result<(), NetworkError>;
+    /// As [`add_address`](Network::add_address), but the kernel itself takes the address away again
+    /// once `lifetime` has passed, within a second or two, unless it was leased anew by then: also
+    /// when this program can do nothing any more. An address that stands for ever is leased from
+    /// now on.
+    async fn lease_address(
+        &self,
+        link: &str,
+        address: IpNet,
+        lifetime: Duration,
+    ) -> Result<(), NetworkError>;
     /// Removes the address with this prefix length. Other addresses of the same network stay.
     async fn remove_address(&self, link: &str, address: IpNet) -> Result<(), NetworkError>;
-    /// Tells the neighbours on `link` that the address is here now: gratuitous ARP for IPv4, unsolicited
-    /// neighbour advertisements for IPv6, twice within 20 ms. The link must be up.
+    /// Tells the neighbours on `link` that the address is here now: gratuitous ARP for IPv4,
+    /// unsolicited neighbour advertisements for IPv6, twice within 20 ms. The link must be up.
     async fn announce(&self, link: &str, address: IpAddr) -> Result<(), NetworkError>;
 
     /// The unicast routes of the main table.
@@ -93,15 +104,15 @@ pub trait Network: Send + Sync {
     async fn add_route(&self, route: &Route) -> Result<(), NetworkError>;
     async fn remove_route(&self, route: &Route) -> Result<(), NetworkError>;
 
-    /// A setting of the kernel by its path below `/proc/sys`, such as `net/ipv4/ip_forward`; `None` if
-    /// this kernel has no such setting. Slashes, because names of links may hold dots.
+    /// A setting of the kernel by its path below `/proc/sys`, such as `net/ipv4/ip_forward`; `None`
+    /// if this kernel has no such setting. Slashes, because names of links may hold dots.
     async fn setting(&self, key: &str) -> Result<Option<String>, NetworkError>;
     async fn set_setting(&self, key: &str, value: &str) -> Result<(), NetworkError>;
 
-    /// The packet filter that is PVC's own (the table [`TABLE`](pvc_model::host_filter::TABLE)), in words that stay
-    /// the same as long as its rules do; `None` if there is none.
+    /// The packet filter that is PVC's own (the table [`TABLE`](pvc_model::host_filter::TABLE)), in
+    /// words that stay the same as long as its rules do; `None` if there is none.
     async fn filter(&self) -> Result<Option<String>, NetworkError>;
-    /// Replaces PVC's own filter by `ruleset`, which `nft -f` understands, or takes it away: in one step, and
-    /// without touching any other table.
+    /// Replaces PVC's own filter by `ruleset`, which `nft -f` understands, or takes it away: in one
+    /// step, and without touching any other table.
     async fn set_filter(&self, ruleset: Option<&str>) -> Result<(), NetworkError>;
 }

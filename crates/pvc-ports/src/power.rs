@@ -13,7 +13,10 @@ pub struct Bmc {
 
 impl std::fmt::Debug for Bmc {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Bmc").field("host", &self.host).field("user", &self.user).finish_non_exhaustive()
+        f.debug_struct("Bmc")
+            .field("host", &self.host)
+            .field("user", &self.user)
+            .finish_non_exhaustive()
     }
 }
 
@@ -24,7 +27,8 @@ pub enum PowerError {
     #[error("the BMC at `{host}` cannot be used: {why}")]
     Unusable { host: String, why: String },
     /// It accepted the command, and nothing came of it.
-    #[error("the BMC at `{host}` was told to switch the power {}, but says that it is {}", on_off(*wanted), on_off(!*wanted))]
+    #[error("the BMC at `{host}` was told to switch the power {}, but says that it is \
+             {}", on_off(*wanted), on_off(!*wanted))]
     Ignored { host: String, wanted: bool },
 }
 
@@ -38,16 +42,18 @@ pub trait Power: Send + Sync {
     /// Whether the power is on, as the BMC says now.
     async fn is_on(&self, bmc: &Bmc) -> Result<bool, PowerError>;
 
-    /// Cuts the power at once, without asking the operating system, and returns when the BMC says that
-    /// it is off.
+    /// Cuts the power at once, without asking the operating system, and returns when the BMC says
+    /// that it is off.
     ///
     /// # Errors
     /// [`PowerError::Ignored`] if it stays on. Whatever the error, the power may be off by then.
     async fn cut(&self, bmc: &Bmc) -> Result<(), PowerError>;
 
-    /// Switches the power on and returns when the BMC says that it is; the server may take minutes to start.
+    /// Switches the power on and returns when the BMC says that it is; the server may take minutes
+    /// to start.
     ///
     /// # Errors
-    /// [`PowerError::Ignored`] if it stays off. Whatever the error, the power may be on by then, or later.
+    /// [`PowerError::Ignored`] if it stays off. Whatever the error, the power may be on by then, or
+    /// later.
     async fn switch_on(&self, bmc: &Bmc) -> Result<(), PowerError>;
 }

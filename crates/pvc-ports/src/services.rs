@@ -49,9 +49,9 @@ impl ServicesError {
 
 /// Services of this machine, by the full names of their units (`zookeeper.service`).
 ///
-/// Starting and stopping only begin: a unit that hangs while it starts holds up nobody. Whoever wants to
-/// know how it went asks for the [`state`](Services::state). Every call may be repeated, and returns
-/// within seconds.
+/// Starting and stopping only begin: a unit that hangs while it starts holds up nobody. Whoever
+/// wants to know how it went asks for the [`state`](Services::state). Every call may be repeated,
+/// and returns within seconds.
 #[async_trait]
 pub trait Services: Send + Sync {
     async fn state(&self, unit: &str) -> Result<UnitState, ServicesError>;
@@ -63,6 +63,7 @@ pub trait Services: Send + Sync {
     /// Begins to stop and start it; one that does not run is only started.
     async fn restart(&self, unit: &str) -> Result<(), ServicesError>;
 
-    /// Whether it is started when the machine boots, from the next boot on; it is neither started nor stopped now.
+    /// Whether it is started when the machine boots, from the next boot on; it is neither started
+    /// nor stopped now.
     async fn set_enabled(&self, unit: &str, enabled: bool) -> Result<(), ServicesError>;
 }

@@ -22,8 +22,8 @@ pub struct PoolInfo {
 pub struct VolumeInfo {
     pub id: VolumeId,
     pub size_bytes: u64,
-    /// What it occupies now; less than its size if parts were never written. `None` if the storage would
-    /// have to look at every part of the volume to tell.
+    /// What it occupies now; less than its size if parts were never written. `None` if the storage
+    /// would have to look at every part of the volume to tell.
     pub used_bytes: Option<u64>,
     pub snapshots: Vec<SnapshotInfo>,
 }
@@ -82,10 +82,14 @@ pub enum StorageError {
     NoRoom { pool: PoolName, free_bytes: u64, needed_bytes: u64 },
     /// Lifted by force.
     #[error(
-        "pool `{pool}` would be filled beyond 80 %: {needed_bytes} bytes are needed, {safe_bytes} bytes are left below that mark"
+        "pool `{pool}` would be filled beyond 80 %: {needed_bytes} bytes are needed, {safe_bytes} \
+         bytes are left below that mark"
     )]
     BeyondSafe { pool: PoolName, safe_bytes: u64, needed_bytes: u64 },
-    #[error("shrinking volume `{volume}` from {from_bytes} to {to_bytes} bytes destroys what lies beyond")]
+    #[error(
+        "shrinking volume `{volume}` from {from_bytes} to {to_bytes} bytes destroys what lies \
+         beyond"
+    )]
     WouldShrink { volume: VolumeId, from_bytes: u64, to_bytes: u64 },
     #[error("`{source_path}` is not a valid {format:?} image: {why}")]
     BadImage { source_path: String, format: ImageFormat, why: String },
@@ -103,8 +107,8 @@ pub enum StorageError {
 
 /// The storage that this node's guests use.
 ///
-/// Sizes are exact bytes. Whatever fails leaves nothing half done: a volume is there as asked or not
-/// at all. `force` lifts the 80 % rule and the refusal to shrink, and nothing else.
+/// Sizes are exact bytes. Whatever fails leaves nothing half done: a volume is there as asked or
+/// not at all. `force` lifts the 80 % rule and the refusal to shrink, and nothing else.
 #[async_trait]
 pub trait Storage: Send + Sync {
     async fn pools(&self) -> Result<Vec<PoolInfo>, StorageError>;
@@ -115,25 +119,51 @@ pub trait Storage: Send + Sync {
 
     async fn volumes(&self, pool: &PoolName) -> Result<Vec<VolumeInfo>, StorageError>;
     async fn volume(&self, volume: &VolumeId) -> Result<VolumeInfo, StorageError>;
-    async fn create(&self, volume: &VolumeId, size_bytes: u64, force: bool) -> Result<(), StorageError>;
-    async fn resize(&self, volume: &VolumeId, size_bytes: u64, force: bool) -> Result<(), StorageError>;
+    async fn create(
+        &self,
+        volume: &VolumeId,
+        size_bytes: u64,
+        force: bool,
+    ) -> Result<(), StorageError>;
+    async fn resize(
+        &self,
+        volume: &VolumeId,
+        size_bytes: u64,
+        force: bool,
+    ) -> Result<(), StorageError>;
     /// A full, independent copy under a new name in the same pool.
-    async fn clone_volume(&self, volume: &VolumeId, to: &VolumeName, force: bool)
-    -> Result<(), StorageError>;
+    async fn clone_volume(
+        &self,
+        volume: &VolumeId,
+        to: &VolumeName,
+        force: bool,
+    ) -> Result<(), StorageError>;
     async fn rename(&self, volume: &VolumeId, to: &VolumeName) -> Result<(), StorageError>;
     /// Removes the volume with its snapshots. An absent one is [`StorageError::NoVolume`].
     async fn remove(&self, volume: &VolumeId) -> Result<(), StorageError>;
 
-    async fn snapshot(&self, volume: &VolumeId, snapshot: &SnapshotName) -> Result<(), StorageError>;
+    async fn snapshot(
+        &self,
+        volume: &VolumeId,
+        snapshot: &SnapshotName,
+    ) -> Result<(), StorageError>;
     async fn rename_snapshot(
         &self,
         volume: &VolumeId,
         snapshot: &SnapshotName,
         to: &SnapshotName,
     ) -> Result<(), StorageError>;
-    async fn remove_snapshot(&self, volume: &VolumeId, snapshot: &SnapshotName) -> Result<(), StorageError>;
+    async fn remove_snapshot(
+        &self,
+        volume: &VolumeId,
+        snapshot: &SnapshotName,
+    ) -> Result<(), StorageError>;
     /// Makes the volume what it was at the snapshot; the snapshot stays.
-    async fn roll_back(&self, volume: &VolumeId, snapshot: &SnapshotName) -> Result<(), StorageError>;
+    async fn roll_back(
+        &self,
+        volume: &VolumeId,
+        snapshot: &SnapshotName,
+    ) -> Result<(), StorageError>;
 
     /// Creates `volume` from the image file at `source`, with the size the image describes.
     async fn import(

@@ -67,8 +67,8 @@ pub struct OsdFigures {
     pub state: String,
 }
 
-/// The monitors of a storage cluster. Every answer is one of a moment; every call has a deadline of its
-/// own, so that one part of the cluster that hangs keeps nothing else from being asked.
+/// The monitors of a storage cluster. Every answer is one of a moment; every call has a deadline of
+/// its own, so that one part of the cluster that hangs keeps nothing else from being asked.
 #[async_trait]
 pub trait StorageCluster: Send + Sync {
     /// How it is doing, as text for people.
@@ -78,7 +78,8 @@ pub trait StorageCluster: Send + Sync {
     /// How full it is, as text for people.
     async fn usage(&self) -> Result<String, StorageError>;
     async fn pool_figures(&self) -> Result<Vec<PoolFigures>, StorageError>;
-    /// Only OSDs of which everything is known. Not to be asked of a cluster without any OSD: it may never answer.
+    /// Only OSDs of which everything is known. Not to be asked of a cluster without any OSD: it may
+    /// never answer.
     async fn osd_figures(&self) -> Result<Vec<OsdFigures>, StorageError>;
     /// What is recorded of a volume: JSON, as the cluster says it itself.
     async fn volume_record(&self, volume: &VolumeId) -> Result<String, StorageError>;

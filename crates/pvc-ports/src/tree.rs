@@ -15,7 +15,8 @@ pub struct Stat {
     pub version: i32,
     /// How often the set of children changed.
     pub cversion: i32,
-    /// The zxid of the creation, of the last change of the data, of the last change of the children.
+    /// The zxid of the creation, of the last change of the data, of the last change of the
+    /// children.
     pub czxid: i64,
     pub mzxid: i64,
     pub pzxid: i64,
@@ -36,8 +37,8 @@ pub enum CreateMode {
     Persistent,
     /// Gone with the session that made it.
     Ephemeral,
-    /// As `Ephemeral`, with ten digits appended to the name: the number that this creation has among
-    /// the parent's changes of children. Not allowed in a [`Tree::multi`].
+    /// As `Ephemeral`, with ten digits appended to the name: the number that this creation has
+    /// among the parent's changes of children. Not allowed in a [`Tree::multi`].
     EphemeralSequential,
 }
 
@@ -71,14 +72,17 @@ impl Op {
     }
 }
 
-/// Refuses what no tree takes as a path: ZooKeeper's own rules, so that every tree has the same ones.
+/// Refuses what no tree takes as a path: ZooKeeper's own rules, so that every tree has the same
+/// ones.
 ///
 /// Absolute, no `/` at the end (but for the root), no empty part, no `.` or `..`, and no character
 /// that is a control, for private use, or outside the Basic Multilingual Plane.
 pub fn check_path(path: &str) -> Result<(), TreeError> {
-    let is_part =
-        |part: &str| !part.is_empty() && part != "." && part != ".." && part.chars().all(is_allowed);
-    let is_path = path == "/" || path.strip_prefix('/').is_some_and(|parts| parts.split('/').all(is_part));
+    let is_part = |part: &str| {
+        !part.is_empty() && part != "." && part != ".." && part.chars().all(is_allowed)
+    };
+    let is_path =
+        path == "/" || path.strip_prefix('/').is_some_and(|parts| parts.split('/').all(is_part));
     if is_path { Ok(()) } else { Err(TreeError::BadPath { path: path.to_owned() }) }
 }
 
@@ -127,7 +131,8 @@ pub enum TreeError {
     /// Sent by us before anything goes out: the other side would drop the connection.
     #[error("a request of {size} bytes is larger than the tree takes, which is {limit} bytes")]
     TooLarge { size: usize, limit: usize },
-    /// The connection broke after the request was sent. It may have been carried out or not: read back.
+    /// The connection broke after the request was sent. It may have been carried out or not: read
+    /// back.
     #[error("the connection to the tree was lost, and what became of the request is unknown")]
     OutcomeUnknown,
     #[error("the session with the tree has expired")]
@@ -195,27 +200,35 @@ pub type TreeWatch = mpsc::UnboundedReceiver<TreeEvent>;
 ///
 /// # Guarantees
 /// Writes are linearizable. Reads never go back in time within one client and are followed by the
-/// events of later changes; they may lag behind other clients unless [`sync`](Tree::sync) was called.
+/// events of later changes; they may lag behind other clients unless [`sync`](Tree::sync) was
+/// called.
 #[async_trait]
 pub trait Tree: Send + Sync {
     /// The node at `path`, or `None` if there is none.
     async fn get(&self, path: &str) -> Result<Option<Entry>, TreeError>;
 
-    /// As [`get`](Tree::get) for each path, in order, in as few requests as possible. Not one moment:
-    /// other clients' changes may fall between two entries.
+    /// As [`get`](Tree::get) for each path, in order, in as few requests as possible. Not one
+    /// moment: other clients' changes may fall between two entries.
     async fn get_many(&self, paths: &[String]) -> Result<Vec<Option<Entry>>, TreeError>;
 
-    /// The names (not paths) of the children of `path` in no order, or `None` if `path` does not exist.
+    /// The names (not paths) of the children of `path` in no order, or `None` if `path` does not
+    /// exist.
     async fn children(&self, path: &str) -> Result<Option<Vec<String>>, TreeError>;
 
     /// As [`children`](Tree::children) for each path, in as few requests as possible.
     async fn children_many(&self, paths: &[String]) -> Result<Vec<Option<Vec<String>>>, TreeError>;
 
-    /// Creates `path`, whose parent must exist. Returns the path made, with its number if sequential.
+    /// Creates `path`, whose parent must exist. Returns the path made, with its number if
+    /// sequential.
     ///
     /// # Errors
     /// On [`TreeError::OutcomeUnknown`] the node may exist: look for it.
-    async fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> Result<(String, Stat), TreeError>;
+    async fn create(
+        &self,
+        path: &str,
+        data: Bytes,
+        mode: CreateMode,
+    ) -> Result<(String, Stat), TreeError>;
 
     /// Carries out all of `ops` or none, as one change with one zxid. An empty list succeeds.
     async fn multi(&self, ops: Vec<Op>) -> Result<Vec<Done>, MultiError>;
@@ -224,8 +237,9 @@ pub trait Tree: Send + Sync {
     async fn sync(&self) -> Result<(), TreeError>;
 
     /// Watches the whole subtree at `root` (which need not exist), beginning at some moment before
-    /// this call returns: whatever is read afterwards and then changes is announced. The first event
-    /// is not a snapshot: read after watching. A [`TreeEvent::Resync`] follows every re-made connection.
+    /// this call returns: whatever is read afterwards and then changes is announced. The first
+    /// event is not a snapshot: read after watching. A [`TreeEvent::Resync`] follows every re-made
+    /// connection.
     async fn watch(&self, root: &str) -> Result<TreeWatch, TreeError>;
 
     /// The state of the session, now and from now on.
@@ -237,7 +251,8 @@ pub trait Tree: Send + Sync {
     /// The largest request this tree takes, in bytes.
     fn max_request_bytes(&self) -> usize;
 
-    /// Who may use what the tree keeps; `None` where nobody else reaches it, or this client knows no password.
+    /// Who may use what the tree keeps; `None` where nobody else reaches it, or this client knows
+    /// no password.
     fn access_control(&self) -> Option<&dyn AccessControl> {
         None
     }
@@ -281,8 +296,8 @@ pub trait AccessControl: Send + Sync {
     /// [`TreeError::NotAllowed`] if we may not: it is for those who know another password.
     async fn access(&self, path: &str) -> Result<Option<AccessList>, TreeError>;
 
-    /// Lets these alone use the node at `path`; not what lies below. What any member creates some seconds later
-    /// is for those who may use the root.
+    /// Lets these alone use the node at `path`; not what lies below. What any member creates some
+    /// seconds later is for those who may use the root.
     ///
     /// # Errors
     /// [`TreeError::NoNode`] if it is gone.

@@ -1,12 +1,12 @@
 //! Servers are switched off and on through IPMI over LAN, by `ipmitool`.
 //!
-//! `ipmitool` and not a library: it is what every vendor tests against, and it knows the quirks of twenty
-//! years of BMCs. Its password goes through the environment, where other users cannot read it; arguments
-//! are for everybody to see.
+//! `ipmitool` and not a library: it is what every vendor tests against, and it knows the quirks of
+//! twenty years of BMCs. Its password goes through the environment, where other users cannot read
+//! it; arguments are for everybody to see.
 //!
-//! Times, measured with `ipmitool` 1.8.19: an answer takes 0.05 to 2 s. By itself it spends 6 s on finding
-//! a cipher suite that both sides know, and 12 s and more on a BMC that is not there; so the suite is
-//! given, and every call has a deadline. Which suite a BMC speaks is remembered.
+//! Times, measured with `ipmitool` 1.8.19: an answer takes 0.05 to 2 s. By itself it spends 6 s on
+//! finding a cipher suite that both sides know, and 12 s and more on a BMC that is not there; so
+//! the suite is given, and every call has a deadline. Which suite a BMC speaks is remembered.
 
 #![forbid(unsafe_code)]
 
@@ -26,8 +26,8 @@ const SWITCHING: Duration = Duration::from_secs(10);
 /// How often it is asked meanwhile.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
-/// HMAC-SHA256 with AES-128, what current BMCs speak; and HMAC-SHA1 with AES-128, which every IPMI 2.0 BMC
-/// must. Source: IPMI 2.0 revision 1.1, table 22-20.
+/// HMAC-SHA256 with AES-128, what current BMCs speak; and HMAC-SHA1 with AES-128, which every IPMI
+/// 2.0 BMC must. Source: IPMI 2.0 revision 1.1, table 22-20.
 const CIPHER_SUITES: [&str; 2] = ["17", "3"];
 
 /// BMCs that speak IPMI.
@@ -51,7 +51,9 @@ impl Ipmitool {
         let mut suite = first;
         loop {
             match self.call(bmc, suite, word).await {
-                Err(Trouble::OtherSuite(why)) => suite = other.take().ok_or(Trouble::Refused(why))?,
+                Err(Trouble::OtherSuite(why)) => {
+                    suite = other.take().ok_or(Trouble::Refused(why))?
+                }
                 Ok(said) => {
                     self.suites().insert(bmc.host.clone(), suite);
                     return Ok(said);
@@ -62,8 +64,10 @@ impl Ipmitool {
     }
 
     async fn call(&self, bmc: &Bmc, suite: &str, word: &str) -> Result<String, Trouble> {
-        let args =
-            ["-I", "lanplus", "-C", suite, "-N", "1", "-R", "2", "-H", &bmc.host, "-U", &bmc.user, "-E"];
+        let args = [
+            "-I", "lanplus", "-C", suite, "-N", "1", "-R", "2", "-H", &bmc.host, "-U", &bmc.user,
+            "-E",
+        ];
         let command = Command {
             program: "ipmitool".to_owned(),
             args: args.into_iter().chain(["chassis", "power", word]).map(str::to_owned).collect(),
@@ -71,7 +75,8 @@ impl Ipmitool {
             stdin: None,
             deadline: CALL,
         };
-        let output = self.exec.run(command).await.map_err(|error| Trouble::Silent(error.to_string()))?;
+        let output =
+            self.exec.run(command).await.map_err(|error| Trouble::Silent(error.to_string()))?;
         if output.code == Some(0) {
             return Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned());
         }
@@ -91,7 +96,8 @@ impl Ipmitool {
     /// Tells the BMC to switch, and asks until it has.
     async fn switch(&self, bmc: &Bmc, on: bool) -> Result<(), PowerError> {
         let told = match self.power(bmc, if on { "on" } else { "off" }).await {
-            // Each question would be waited for as long again, and the next attempt is sure to come.
+            // Each question would be waited for as long again, and the next attempt is sure to
+            // come.
             Err(Trouble::Silent(why)) => return Err(unusable(bmc, why)),
             // Some BMCs refuse to switch off what is off: what counts is what they say afterwards.
             told => told,
@@ -148,10 +154,11 @@ fn unusable(bmc: &Bmc, why: String) -> PowerError {
     PowerError::Unusable { host: bmc.host.clone(), why }
 }
 
-/// What `ipmitool` complained about, in one line. It never prints the password; if a version does, nobody
-/// sees it here.
+/// What `ipmitool` complained about, in one line. It never prints the password; if a version does,
+/// nobody sees it here.
 fn complaint(text: &str, password: &str) -> String {
-    let line = text.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or("it does not say why");
+    let line =
+        text.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or("it does not say why");
     let line = if password.is_empty() { line.to_owned() } else { line.replace(password, "…") };
     short(&line)
 }
@@ -168,7 +175,11 @@ mod tests {
     use super::*;
 
     fn bmc() -> Bmc {
-        Bmc { host: "10.0.0.1".to_owned(), user: "admin".to_owned(), password: "a'b \"c\" $d".to_owned() }
+        Bmc {
+            host: "10.0.0.1".to_owned(),
+            user: "admin".to_owned(),
+            password: "a'b \"c\" $d".to_owned(),
+        }
     }
 
     fn refused(text: &str) -> Output {
@@ -186,7 +197,9 @@ mod tests {
 
     #[tokio::test]
     async fn the_power_is_what_the_bmc_says_and_nothing_else() {
-        for (said, is_on) in [("Chassis Power is on\n", Some(true)), ("chassis power is off", Some(false))] {
+        for (said, is_on) in
+            [("Chassis Power is on\n", Some(true)), ("chassis power is off", Some(false))]
+        {
             let (ipmitool, _) = ipmitool(|_| Ok(ScriptedExec::success(said)));
             assert_eq!(ipmitool.is_on(&bmc()).await.ok(), is_on);
         }
@@ -198,8 +211,11 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn garbage_instead_of_an_answer_is_neither_on_nor_off_and_is_told_in_one_short_line() {
-        let garbage = format!("\u{1b}[2J\0{}\nChassis Power is off\n", "\u{fffd}\r\n#".repeat(10_000));
-        for (code, said) in [(0, garbage.clone()), (1, garbage.clone()), (0, "power:off".to_owned())] {
+        let garbage =
+            format!("\u{1b}[2J\0{}\nChassis Power is off\n", "\u{fffd}\r\n#".repeat(10_000));
+        for (code, said) in
+            [(0, garbage.clone()), (1, garbage.clone()), (0, "power:off".to_owned())]
+        {
             let (ipmitool, exec) = ipmitool(move |_| {
                 let bytes = said.clone().into_bytes();
                 Ok(Output { code: Some(code), stdout: bytes.clone(), stderr: bytes })
@@ -233,7 +249,9 @@ mod tests {
     async fn an_old_bmc_is_spoken_to_with_the_suite_it_knows_from_the_second_time_on_at_once() {
         let (ipmitool, exec) = ipmitool(|args| match args.contains(&"3") && args[3] == "3" {
             true => Ok(ScriptedExec::success("Chassis Power is on")),
-            false => Ok(refused("Error in open session response message : no matching cipher suite")),
+            false => {
+                Ok(refused("Error in open session response message : no matching cipher suite"))
+            }
         });
         assert!(ipmitool.is_on(&bmc()).await.unwrap());
         assert_eq!(exec.ran().len(), 2);
@@ -243,8 +261,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_bmc_that_is_not_there_is_tried_once() {
-        let (ipmitool, exec) =
-            ipmitool(|_| Err(ExecError::TimedOut { program: "ipmitool".to_owned(), deadline: CALL }));
+        let (ipmitool, exec) = ipmitool(|_| {
+            Err(ExecError::TimedOut { program: "ipmitool".to_owned(), deadline: CALL })
+        });
         let error = ipmitool.cut(&bmc()).await.unwrap_err();
         assert_eq!(
             error.to_string(),
@@ -271,7 +290,8 @@ mod tests {
         let (ipmitool, _) = ipmitool(|args| match args.last() {
             Some(&"status") => Ok(ScriptedExec::success("Chassis Power is off")),
             _ => Ok(refused(
-                "Set Chassis Power Control to Down/Off failed: Command not supported in present state",
+                "Set Chassis Power Control to Down/Off failed: Command not supported in present \
+                 state",
             )),
         });
         ipmitool.cut(&bmc()).await.unwrap();

@@ -26,10 +26,12 @@ struct Simulator {
 const PASSWORD: &str = "a'b$dx";
 
 impl Simulator {
-    /// `program` is what switches: it is called as `PROGRAM get|set power [0|1]` beside the file `power`.
+    /// `program` is what switches: it is called as `PROGRAM get|set power [0|1]` beside the file
+    /// `power`.
     fn start(program: &str) -> Simulator {
         let folder = tempfile::tempdir().unwrap();
-        let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+        let write =
+            |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
         static COUNT: AtomicU8 = AtomicU8::new(1);
         let pid = std::process::id();
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -40,15 +42,18 @@ impl Simulator {
         std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
         write(
             "emu",
-            "mc_setbmc 0x20\nmc_add 0x20 0 no-device-sdrs 0x23 9 8 0x9f 0x1291 0xf02\nmc_enable 0x20\n",
+            "mc_setbmc 0x20\nmc_add 0x20 0 no-device-sdrs 0x23 9 8 0x9f 0x1291 0xf02\nmc_enable \
+             0x20\n",
         );
         let methods = "none md2 md5 straight";
         write(
             "lan",
             &format!(
-                "name \"t\"\nset_working_mc 0x20\n startlan 1\n  addr {address} 623\n  priv_limit admin\n  \
+                "name \"t\"\nset_working_mc 0x20\n startlan 1\n  addr {address} 623\n  priv_limit \
+                 admin\n  \
                  allowed_auths_admin {methods}\n  guid a123456789abcdefa123456789abcdef\n endlan\n \
-                 chassis_control \"{}\"\n user 2 true \"admin\" \"{PASSWORD}\" admin 10 {methods}\n",
+                 chassis_control \"{}\"\n user 2 true \"admin\" \"{PASSWORD}\" admin 10 \
+                 {methods}\n",
                 script.display()
             ),
         );
@@ -80,8 +85,7 @@ fn ipmitool() -> Ipmitool {
 }
 
 /// What switches as it is told.
-const OBEDIENT: &str =
-    r#"case "$1 $2" in "get power") echo "power:$(cat power)";; "set power") echo "$3" >power;; esac"#;
+const OBEDIENT: &str = r#"case "$1 $2" in "get power") echo "power:$(cat power)";; "set power") echo "$3" >power;; esac"#;
 
 /// Waits until the simulator answers.
 async fn started(program: &str) -> Simulator {

@@ -1,5 +1,5 @@
-//! What happens to a cluster: faults, and what operators ask for. A history is a list of them, each with its
-//! time.
+//! What happens to a cluster: faults, and what operators ask for. A history is a list of them, each
+//! with its time.
 
 use std::time::Duration;
 
@@ -203,7 +203,9 @@ impl Ask {
             | Ask::Rename { vm, .. }
             | Ask::Modify { vm, .. }
             | Ask::Method { vm, .. } => (Vec::new(), vec![*vm]),
-            Ask::Move { vm, to, .. } | Ask::Migrate { vm, to } => (to.iter().copied().collect(), vec![*vm]),
+            Ask::Move { vm, to, .. } | Ask::Migrate { vm, to } => {
+                (to.iter().copied().collect(), vec![*vm])
+            }
             Ask::Limit { vm, to } => (to.clone(), vec![*vm]),
             Ask::Flush(host)
             | Ask::Ready(host)
@@ -326,7 +328,9 @@ impl State {
             }
             Action::Upgrade(host) => self.install(host, false),
             Action::Downgrade(host) => self.install(host, true),
-            Action::KillApi(host) => self.kill(self.hosts[host].api.as_ref().map(|api| api.daemon.pid)),
+            Action::KillApi(host) => {
+                self.kill(self.hosts[host].api.as_ref().map(|api| api.daemon.pid))
+            }
             Action::RestartApi(host) => self.ask_api_to_stop(host),
             Action::StopApi(host) => {
                 self.hosts[host].api_stopped = true;
@@ -336,7 +340,9 @@ impl State {
                 self.hosts[host].api_stopped = false;
                 self.start_api(host);
             }
-            Action::KillWorker(host) => self.kill(self.hosts[host].worker.as_ref().map(|worker| worker.pid)),
+            Action::KillWorker(host) => {
+                self.kill(self.hosts[host].worker.as_ref().map(|worker| worker.pid))
+            }
             Action::RestartWorker(host) => self.ask_worker_to_stop(host),
             Action::StopWorker(host) => {
                 self.hosts[host].worker_stopped = true;

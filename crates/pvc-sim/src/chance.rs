@@ -11,7 +11,8 @@ impl Chance {
         Chance(seed)
     }
 
-    /// A source of its own for one purpose: what one part of the world draws leaves the others alone.
+    /// A source of its own for one purpose: what one part of the world draws leaves the others
+    /// alone.
     pub fn for_purpose(seed: u64, purpose: &str) -> Self {
         let hash = purpose.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)

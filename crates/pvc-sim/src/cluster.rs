@@ -73,8 +73,8 @@ pub(crate) struct Rules {
 }
 
 impl Shape {
-    /// So many coordinators with 64 GiB each and so many VMs that run, in a world where everything takes a moment
-    /// and nothing fails by itself.
+    /// So many coordinators with 64 GiB each and so many VMs that run, in a world where everything
+    /// takes a moment and nothing fails by itself.
     pub fn plain(hosts: usize, vms: usize) -> Shape {
         let nature = Nature {
             seed: 1,
@@ -151,9 +151,12 @@ pub(crate) fn host_name(host: usize) -> String {
 fn xml(vm: usize, name: &str, memory_mib: u64, volume: &VolumeId) -> String {
     let uuid = vm_uuid(vm);
     format!(
-        "<domain type='kvm'><name>{name}</name><uuid>{uuid}</uuid><memory unit='MiB'>{memory_mib}</memory><vcpu>1</vcpu>\
-         <os><type arch='x86_64' machine='pc'>hvm</type></os><devices><emulator>/usr/bin/kvm</emulator>\
-         <disk type='network' device='disk'><driver name='qemu'/><source protocol='rbd' name='{volume}'/>\
+        "<domain type='kvm'><name>{name}</name><uuid>{uuid}</uuid><memory \
+         unit='MiB'>{memory_mib}</memory><vcpu>1</vcpu>\
+         <os><type arch='x86_64' \
+         machine='pc'>hvm</type></os><devices><emulator>/usr/bin/kvm</emulator>\
+         <disk type='network' device='disk'><driver name='qemu'/><source protocol='rbd' \
+         name='{volume}'/>\
          <target dev='sda' bus='scsi'/></disk>\
          <serial type='pty'/><console type='pty'/></devices></domain>"
     )
@@ -169,7 +172,12 @@ impl Cluster {
     /// If something is violated on the way, or it takes longer than ten minutes.
     pub async fn start(shape: Shape, log: Log) -> Result<Cluster, Violation> {
         let host = |shape: &HostShape| {
-            let host = Host::new(shape.name.clone(), shape.is_coordinator, shape.memory_mib, shape.drift_ppm);
+            let host = Host::new(
+                shape.name.clone(),
+                shape.is_coordinator,
+                shape.memory_mib,
+                shape.drift_ppm,
+            );
             Host { is_older: shape.is_older, wants_older: shape.is_older, ..host }
         };
         let hosts = shape.hosts.iter().map(host);
@@ -185,10 +193,13 @@ impl Cluster {
             }
         });
         let (promises, asks) = (Arc::default(), Arc::default());
-        let cluster = Cluster { world, eyes, shape, promises, asks, flushed: Mutex::default(), log };
+        let cluster =
+            Cluster { world, eyes, shape, promises, asks, flushed: Mutex::default(), log };
         cluster.watch_records();
         let limit = Duration::from_secs(600);
-        let runs = |cluster: &View| cluster.nodes.values().all(|node| node.daemon_state == DaemonState::Run);
+        let runs = |cluster: &View| {
+            cluster.nodes.values().all(|node| node.daemon_state == DaemonState::Run)
+        };
         let wanted = cluster.shape.hosts.len();
         cluster
             .until("every node runs", limit, |cluster| {
@@ -199,7 +210,9 @@ impl Cluster {
         let all = cluster.shape.vms.clone();
         cluster
             .until("every VM runs", limit, |cluster| {
-                all.iter().enumerate().all(|(vm, shape)| !shape.runs || cluster.runs_on(vm).len() == 1)
+                all.iter()
+                    .enumerate()
+                    .all(|(vm, shape)| !shape.runs || cluster.runs_on(vm).len() == 1)
             })
             .await?;
         Ok(cluster)
@@ -209,12 +222,16 @@ impl Cluster {
     async fn furnish(&self) -> Result<(), Violation> {
         let mut changes = Changes::new();
         for host in 0..self.shape.hosts.len() {
-            changes.node(&NodeName::new(self.shape.host_name(host)), NodeChange::Domain(DomainState::Ready));
+            changes.node(
+                &NodeName::new(self.shape.host_name(host)),
+                NodeChange::Domain(DomainState::Ready),
+            );
         }
         let ready = self.eyes.change(|_| Ok::<_, std::convert::Infallible>((changes.clone(), ())));
         ready.await.expect("an onlooker can write");
         for (vm, shape) in self.shape.vms.iter().enumerate() {
-            let volume = VolumeId::from_record(&format!("vms/{}_sda", shape.name)).expect("a volume's name");
+            let volume =
+                VolumeId::from_record(&format!("vms/{}_sda", shape.name)).expect("a volume's name");
             self.world.with(|state| {
                 state.ceph.volumes.insert(&volume);
                 state.migrations.volumes.insert(vm_uuid(vm), volume);
@@ -327,7 +344,9 @@ impl Cluster {
                 guest.is_some_and(|guest| match guest.is_incoming {
                     false => guest.is_alive() && guest.run != GuestRun::Leaving,
                     // At the end of a move it stands still for a moment, wherever that is.
-                    true => guest.is_whole && !guest.is_stale && state.now <= guest.since + HANDED_OVER,
+                    true => {
+                        guest.is_whole && !guest.is_stale && state.now <= guest.since + HANDED_OVER
+                    }
                 })
             };
             (0..state.hosts.len()).filter(here).collect()
@@ -400,7 +419,8 @@ impl Cluster {
         }
     }
 
-    /// Whether it takes for off what runs where nobody can say so: there operators have to look first.
+    /// Whether it takes for off what runs where nobody can say so: there operators have to look
+    /// first.
     fn may_harm(&self, ask: &Ask) -> bool {
         let (Ask::FlushLocks(vm) | Ask::Undefine(vm)) = ask else { return false };
         let view = self.view();
@@ -418,9 +438,13 @@ impl Cluster {
         }
     }
 
-    /// As [`ask`](Cluster::ask), of the coordinator `through` if one is named. What comes of it, or `None` if nobody
-    /// hears it.
-    pub(crate) fn ask_and_hear(&self, ask: Ask, through: Option<usize>) -> Option<oneshot::Receiver<Answer>> {
+    /// As [`ask`](Cluster::ask), of the coordinator `through` if one is named. What comes of it, or
+    /// `None` if nobody hears it.
+    pub(crate) fn ask_and_hear(
+        &self,
+        ask: Ask,
+        through: Option<usize>,
+    ) -> Option<oneshot::Receiver<Answer>> {
         let number = {
             let mut asks = self.asks.lock().expect("nothing panics while it holds the number");
             *asks += 1;
@@ -428,7 +452,8 @@ impl Cluster {
         };
         let api = self.api_to_ask(through);
         let Some(api) = api else {
-            self.world.with(|state| state.note(format!("operator {number}: {ask:?}: nobody hears it")));
+            self.world
+                .with(|state| state.note(format!("operator {number}: {ask:?}: nobody hears it")));
             return None;
         };
         self.world.with(|state| {
@@ -436,19 +461,20 @@ impl Cluster {
             state.count(Action::Ask(ask.clone()).kind());
         });
         self.promises().asked(&ask);
-        let (world, promises, names) = (self.world.clone(), self.promises.clone(), self.names(&ask));
+        let (world, promises, names) =
+            (self.world.clone(), self.promises.clone(), self.names(&ask));
         let shape = self.shape.clone();
         let (hears, heard) = oneshot::channel();
         tokio::spawn(async move {
             let answer = match api {
                 Api::Ours(counter) => counter.ask(&ask, &names).await,
                 Api::Older(api) => match in_older_words(&shape, &ask) {
-                    Some(words) => {
-                        in_time(PATIENCE, api.ask(&words)).await.map(|said| said.map_err(Refusal::new))
-                    }
-                    None => {
-                        Some(Err(Refusal::new("the peer of PVC 1.0.3 that is played here cannot do that")))
-                    }
+                    Some(words) => in_time(PATIENCE, api.ask(&words))
+                        .await
+                        .map(|said| said.map_err(Refusal::new)),
+                    None => Some(Err(Refusal::new(
+                        "the peer of PVC 1.0.3 that is played here cannot do that",
+                    ))),
                 },
             };
             world.with(|state| {
@@ -488,7 +514,8 @@ impl Cluster {
     /// What everything is called now, and the XML that the ask brings along.
     fn names(&self, ask: &Ask) -> Names {
         let (view, shape) = (self.view(), &self.shape);
-        let name = |vm| view.vms.get(&vm_uuid(vm)).map_or_else(|| shape.vm_name(vm), |vm| vm.name.clone());
+        let name =
+            |vm| view.vms.get(&vm_uuid(vm)).map_or_else(|| shape.vm_name(vm), |vm| vm.name.clone());
         let xml = match ask {
             Ask::Define(vm) => self.xml_of(*vm, &shape.vm_name(*vm), shape.vms[*vm].memory_mib),
             Ask::Modify { vm, memory_mib } => self.xml_of(*vm, &name(*vm), *memory_mib),
@@ -517,17 +544,23 @@ impl Cluster {
         self.world.with(crate::state::State::heal);
     }
 
-    /// Whether the coordinators without `host` that have power, and that nobody takes for dead, are a quorum.
+    /// Whether the coordinators without `host` that have power, and that nobody takes for dead, are
+    /// a quorum.
     pub(crate) fn have_quorum_without(&self, host: usize) -> bool {
         let view = self.view();
         let taken_for_dead = |host: usize| {
             let node = view.nodes.get(self.shape.host_name(host).as_str());
-            node.is_none_or(|node| matches!(node.daemon_state, DaemonState::Dead | DaemonState::Fenced))
+            node.is_none_or(|node| {
+                matches!(node.daemon_state, DaemonState::Dead | DaemonState::Fenced)
+            })
         };
-        let coordinators: Vec<usize> =
-            (0..self.shape.hosts.len()).filter(|host| self.shape.hosts[*host].is_coordinator).collect();
+        let coordinators: Vec<usize> = (0..self.shape.hosts.len())
+            .filter(|host| self.shape.hosts[*host].is_coordinator)
+            .collect();
         let is_well = |other: &&usize| {
-            **other != host && self.world.with(|state| state.hosts[**other].on) && !taken_for_dead(**other)
+            **other != host
+                && self.world.with(|state| state.hosts[**other].on)
+                && !taken_for_dead(**other)
         };
         2 * coordinators.iter().filter(is_well).count() > coordinators.len()
     }

@@ -70,7 +70,12 @@ impl State {
         });
     }
 
-    fn daemon_ended(&mut self, host: usize, pid: Pid, ended: Result<String, tokio::task::JoinError>) {
+    fn daemon_ended(
+        &mut self,
+        host: usize,
+        pid: Pid,
+        ended: Result<String, tokio::task::JoinError>,
+    ) {
         let why = match ended {
             Ok(why) => why,
             Err(error) if error.is_panic() => {
@@ -79,7 +84,10 @@ impl State {
             }
             Err(_) => "killed".to_owned(),
         };
-        self.note(format!("{}: the daemon (process {pid}) has ended: {why}", self.hosts[host].name));
+        self.note(format!(
+            "{}: the daemon (process {pid}) has ended: {why}",
+            self.hosts[host].name
+        ));
         self.end_process(pid);
         if self.hosts[host].daemon.as_ref().is_some_and(|daemon| daemon.pid == pid) {
             self.hosts[host].daemon = None;
@@ -120,8 +128,8 @@ impl State {
         });
     }
 
-    /// Whether there is somebody to ask the API and the workers for anything: in elections nobody does, and there are
-    /// many of those worlds.
+    /// Whether there is somebody to ask the API and the workers for anything: in elections nobody
+    /// does, and there are many of those worlds.
     fn has_more_than_nodes(&self) -> bool {
         self.nature.elections.is_none()
     }
@@ -230,7 +238,10 @@ impl State {
         Ports {
             hypervisor: Arc::new(SimHypervisor { gate: gate.clone(), host }),
             storage: Arc::new(Volumes { gate: gate.clone(), host }),
-            network: Arc::new(HostNetwork { gate: gate.clone(), inner: self.hosts[host].network.clone() }),
+            network: Arc::new(HostNetwork {
+                gate: gate.clone(),
+                inner: self.hosts[host].network.clone(),
+            }),
             services: machine.clone(),
             host: machine.clone(),
             power: Arc::new(Bmcs { gate: gate.clone(), host }),
@@ -273,8 +284,15 @@ async fn run_daemon(
     }
 }
 
-/// The API's daemon as its binary runs it, but for the sockets: whoever reaches the host asks its handlers.
-async fn run_api(gate: Gate, host: usize, seed: u64, storage: Arc<dyn Storage>, shutdown: CancellationToken) {
+/// The API's daemon as its binary runs it, but for the sockets: whoever reaches the host asks its
+/// handlers.
+async fn run_api(
+    gate: Gate,
+    host: usize,
+    seed: u64,
+    storage: Arc<dyn Storage>,
+    shutdown: CancellationToken,
+) {
     let clock: Arc<dyn Clock> = Arc::new(HostClock { gate: gate.clone(), host: Some(host) });
     let random = random(seed, gate.pid);
     let Some((tree, store)) = open_store(&gate, &clock, &random).await else { return };
@@ -330,5 +348,7 @@ pub(crate) async fn eyes(world: &crate::state::World, seed: u64) -> Store {
     let gate = Gate { world: world.clone(), pid };
     let tree = Connection::open(gate.clone()).await.expect("an onlooker always gets a connection");
     let clock = Arc::new(HostClock { gate, host: None });
-    Store::open(Arc::new(tree), clock, random(seed, pid)).await.expect("an onlooker can read everything")
+    Store::open(Arc::new(tree), clock, random(seed, pid))
+        .await
+        .expect("an onlooker can read everything")
 }

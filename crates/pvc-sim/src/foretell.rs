@@ -1,4 +1,5 @@
-//! `pvc-sim what-if`: what happens if a node of a recorded cluster dies, as JSON for `pvc cluster what-if`.
+//! `pvc-sim what-if`: what happens if a node of a recorded cluster dies, as JSON for `pvc cluster
+//! what-if`.
 
 use std::io::Read;
 use std::process::ExitCode;
@@ -29,8 +30,11 @@ struct Asked {
 
 fn parse(arguments: &[String]) -> Result<Asked, String> {
     let (mut file, mut node) = (None, None);
-    let rules =
-        Rules { keepalive_interval: Duration::from_secs(5), fence_intervals: 6, recover_after_success: true };
+    let rules = Rules {
+        keepalive_interval: Duration::from_secs(5),
+        fence_intervals: 6,
+        recover_after_success: true,
+    };
     let mut asked = Asked {
         file: String::new(),
         node: String::new(),
@@ -41,7 +45,8 @@ fn parse(arguments: &[String]) -> Result<Asked, String> {
     };
     let mut rest = arguments.iter();
     while let Some(argument) = rest.next() {
-        let mut value = || rest.next().cloned().ok_or_else(|| format!("`{argument}` needs a value"));
+        let mut value =
+            || rest.next().cloned().ok_or_else(|| format!("`{argument}` needs a value"));
         match argument.as_str() {
             "--node" => node = Some(value()?),
             "--death" => asked.death = death(&value()?)?,
@@ -117,7 +122,8 @@ fn read(file: &str) -> std::io::Result<String> {
 fn give_up_in_time() {
     std::thread::spawn(|| {
         std::thread::sleep(PATIENCE);
-        let message = format!("the simulation has not come to an end within {} s", PATIENCE.as_secs());
+        let message =
+            format!("the simulation has not come to an end within {} s", PATIENCE.as_secs());
         let hint = "please report it with the backup, without the passwords in it".to_owned();
         let refused = WhatIfRefusal { not_found: false, message, hint };
         say(WhatIfReply { answer: None, refused: Some(refused) });

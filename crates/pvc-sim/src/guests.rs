@@ -1,11 +1,12 @@
 //! The hypervisors: guests that boot, obey or do not, crash, and move between hosts.
 //!
-//! A guest that moves runs on its old host and is there on the new one, held, until the last moment; then it
-//! runs on the new one, or is held there until it is told to go on. If only the word of that gets lost, its old
-//! hypervisor lets it go on as well: of one that runs there, whoever sent it has to end one of the two, the one
-//! duplicate that is nobody's fault. If the old hypervisor breaks down in that moment, or who talks to both is gone, the
-//! guest is held on its old host. What is held on the new one is older than the volumes once it has gone on at the
-//! old one.
+//! A guest that moves runs on its old host and is there on the new one, held, until the last
+//! moment; then it runs on the new one, or is held there until it is told to go on. If only the
+//! word of that gets lost, its old hypervisor lets it go on as well: of one that runs there,
+//! whoever sent it has to end one of the two, the one duplicate that is nobody's fault. If the old
+//! hypervisor breaks down in that moment, or who talks to both is gone, the guest is held on its
+//! old host. What is held on the new one is older than the volumes once it has gone on at the old
+//! one.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,8 +15,8 @@ use async_trait::async_trait;
 use pvc_domain::Device;
 use pvc_model::storage::VolumeId;
 use pvc_ports::{
-    DeviceChange, Guest, GuestEvent, GuestRun, GuestStats, Hypervisor, HypervisorError, HypervisorFacts,
-    Migration, MigrationJob, MigrationProgress, VncAddress,
+    DeviceChange, Guest, GuestEvent, GuestRun, GuestStats, Hypervisor, HypervisorError,
+    HypervisorFacts, Migration, MigrationJob, MigrationProgress, VncAddress,
 };
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
@@ -60,7 +61,8 @@ pub(crate) struct SimGuest {
 }
 
 impl SimGuest {
-    /// Whether its CPUs have run on this host, or it is held after that: neither on its way here nor just made.
+    /// Whether its CPUs have run on this host, or it is held after that: neither on its way here
+    /// nor just made.
     pub fn is_alive(&self) -> bool {
         !self.is_incoming && self.run != GuestRun::Created
     }
@@ -159,9 +161,17 @@ impl State {
         self.hosts[host].listeners.retain(|listener| listener.send(event).is_ok());
     }
 
-    fn new_guest(&mut self, host: usize, vm: Uuid, name: String, xml: String, run: GuestRun) -> i32 {
+    fn new_guest(
+        &mut self,
+        host: usize,
+        vm: Uuid,
+        name: String,
+        xml: String,
+        run: GuestRun,
+    ) -> i32 {
         let summary = pvc_domain::summary(&xml).ok();
-        let (memory_mib, vcpus) = summary.map_or((0, 1), |domain| (domain.memory_mib, domain.vcpus));
+        let (memory_mib, vcpus) =
+            summary.map_or((0, 1), |domain| (domain.memory_mib, domain.vcpus));
         let client = self.ceph.new_client();
         self.hosts[host].instances += 1;
         let instance = self.hosts[host].instances;
@@ -207,8 +217,12 @@ impl State {
         let made = match coming.failure {
             _ if !known.hypervisor_up => Err(away()),
             Some(StartFailure::Refused) => Err(refused("internal error: the story wants it so")),
-            Some(StartFailure::Dies) => Err(HypervisorError::Died { why: "killed by the story".to_owned() }),
-            None if coming.dies => Err(HypervisorError::Died { why: "killed by chance".to_owned() }),
+            Some(StartFailure::Dies) => {
+                Err(HypervisorError::Died { why: "killed by the story".to_owned() })
+            }
+            None if coming.dies => {
+                Err(HypervisorError::Died { why: "killed by chance".to_owned() })
+            }
             None => self.start_guest(coming.host, coming.vm, &coming.xml),
         };
         let _ = coming.answer.send(made); // whoever asked for it may have ended
@@ -241,7 +255,8 @@ impl State {
     fn take_volumes(&mut self, host: usize, vm: Uuid) -> Result<(), HypervisorError> {
         let guest = self.guest(host, vm)?;
         let (client, name) = (guest.client, guest.name.clone());
-        let domain = pvc_domain::summary(&guest.xml).map_err(|error| refused(&error.to_string()))?;
+        let domain =
+            pvc_domain::summary(&guest.xml).map_err(|error| refused(&error.to_string()))?;
         for volume in domain.own_volumes() {
             if let Err(why) = self.ceph.take(volume, &Lock { client, host }) {
                 self.note(format!("{}: guest {name} does not start: {why}", self.hosts[host].name));
@@ -252,7 +267,8 @@ impl State {
         Ok(())
     }
 
-    /// Lets a guest run that was made, or is held, by whomever. One that is not whole yet is its migration's.
+    /// Lets a guest run that was made, or is held, by whomever. One that is not whole yet is its
+    /// migration's.
     pub fn resume_guest(&mut self, host: usize, vm: Uuid) -> Result<(), HypervisorError> {
         let guest = self.guest(host, vm)?;
         let (was, name, client) = (guest.run, guest.name.clone(), guest.client);
@@ -292,7 +308,9 @@ impl State {
     /// It runs, and what other hosts hold of it is worth nothing any more.
     fn goes_on(&mut self, host: usize, vm: Uuid) {
         for other in (0..self.hosts.len()).filter(|other| *other != host) {
-            if let Some(copy) = self.hosts[other].guests.get_mut(&vm).filter(|copy| copy.is_incoming) {
+            if let Some(copy) =
+                self.hosts[other].guests.get_mut(&vm).filter(|copy| copy.is_incoming)
+            {
                 copy.is_stale = true;
             }
         }
@@ -303,10 +321,14 @@ impl State {
     }
 
     fn is_migrating(&self, host: usize, vm: Uuid) -> bool {
-        self.migrations.jobs.values().any(|job| job.vm == vm && job.from == host && job.ended.is_none())
+        self.migrations
+            .jobs
+            .values()
+            .any(|job| job.vm == vm && job.from == host && job.ended.is_none())
     }
 
-    /// A guest is gone. With `leaves_lock` its volumes stay locked: nobody was there to let go of them.
+    /// A guest is gone. With `leaves_lock` its volumes stay locked: nobody was there to let go of
+    /// them.
     pub fn guest_ends(&mut self, host: usize, vm: Uuid, why: &str, leaves_lock: bool) {
         let Some(guest) = self.hosts[host].guests.remove(&vm) else { return };
         if guest.is_alive() || guest.is_incoming {
@@ -346,12 +368,14 @@ impl State {
     }
 
     fn powers_off(&mut self, host: usize, vm: Uuid, instance: i32) {
-        let still = self.hosts[host].guests.get(&vm).is_some_and(|guest| guest.instance == instance);
+        let still =
+            self.hosts[host].guests.get(&vm).is_some_and(|guest| guest.instance == instance);
         if !still {
             return;
         }
         if self.hosts[host].frozen {
-            return self.later(Duration::from_secs(1), move |state| state.powers_off(host, vm, instance));
+            return self
+                .later(Duration::from_secs(1), move |state| state.powers_off(host, vm, instance));
         }
         self.guest_ends(host, vm, "shut down", false);
     }
@@ -388,7 +412,12 @@ impl State {
         if self.hosts[to].guests.contains_key(&vm) {
             return Err(refused("the target has such a guest already"));
         }
-        if self.migrations.jobs.values().any(|job| job.vm == vm && job.from == from && job.ended.is_none()) {
+        if self
+            .migrations
+            .jobs
+            .values()
+            .any(|job| job.vm == vm && job.from == from && job.ended.is_none())
+        {
             return Err(refused("another migration job is already running for the domain"));
         }
         let (name, xml, from_instance) = (guest.name.clone(), guest.xml.clone(), guest.instance);
@@ -398,7 +427,10 @@ impl State {
         let to_instance = self.new_guest(to, vm, name.clone(), xml, GuestRun::Arriving);
         self.guest(to, vm)?.plugged = plugged;
         self.announce(to, GuestEvent::Changed(vm));
-        self.note(format!("{}: guest {name} is sent to {}", self.hosts[from].name, self.hosts[to].name));
+        self.note(format!(
+            "{}: guest {name} is sent to {}",
+            self.hosts[from].name, self.hosts[to].name
+        ));
         let manner = self.manner(vm);
         self.migrations.next += 1;
         let id = self.migrations.next;
@@ -427,7 +459,9 @@ impl State {
     }
 
     fn migration_goes_on(&mut self, id: u64) {
-        let Some(job) = self.migrations.jobs.get(&id).filter(|job| job.ended.is_none()) else { return };
+        let Some(job) = self.migrations.jobs.get(&id).filter(|job| job.ended.is_none()) else {
+            return;
+        };
         let (vm, from, to) = (job.vm, job.from, job.to);
         let here = self.is_there(from, vm, job.from_instance);
         let there = self.is_there(to, vm, job.to_instance);
@@ -462,7 +496,8 @@ impl State {
         let (vm, from, to, held, by) = (job.vm, job.from, job.to, job.held, job.by);
         let lost_words = self.nature.lost_words;
         let loses_word = self.chance.happens(lost_words);
-        // Who talks to both hypervisors is gone, or the one here breaks down: nobody tells it how that ended.
+        // Who talks to both hypervisors is gone, or the one here breaks down: nobody tells it how
+        // that ended.
         let breaks = held && (self.processes[by].ended || (loses_word && self.chance.happens(500)));
         let stays = loses_word || breaks;
         let now = self.now;
@@ -510,7 +545,9 @@ impl State {
     }
 
     fn end_migration(&mut self, id: u64, outcome: Result<(), String>) {
-        let Some(job) = self.migrations.jobs.get_mut(&id).filter(|job| job.ended.is_none()) else { return };
+        let Some(job) = self.migrations.jobs.get_mut(&id).filter(|job| job.ended.is_none()) else {
+            return;
+        };
         let has_failed = outcome.is_err();
         job.ended = Some(outcome);
         for waiting in std::mem::take(&mut job.waiting) {
@@ -526,7 +563,10 @@ impl State {
     /// What is held on the target ends when its hypervisor hears, or hears nothing any more.
     fn give_up_incoming(&mut self, to: usize, vm: Uuid, instance: i32) {
         let is_held = self.is_there(to, vm, instance)
-            && self.hosts[to].guests.get(&vm).is_some_and(|guest| guest.is_incoming && !guest.is_whole);
+            && self.hosts[to]
+                .guests
+                .get(&vm)
+                .is_some_and(|guest| guest.is_incoming && !guest.is_whole);
         if !is_held {
             return;
         }
@@ -537,7 +577,8 @@ impl State {
         self.guest_ends(to, vm, "it never arrived", false);
     }
 
-    /// A migration ends with the program that asked for it, which talks to both hypervisors; unless it just got through.
+    /// A migration ends with the program that asked for it, which talks to both hypervisors; unless
+    /// it just got through.
     pub fn migrations_of_ended(&mut self, pid: Pid) {
         let now = self.now;
         let own: Vec<(u64, bool)> = self
@@ -545,7 +586,9 @@ impl State {
             .jobs
             .iter()
             .filter(|(_, job)| job.by == pid && job.ended.is_none())
-            .map(|(id, job)| (*id, !job.never_converges && now + NEARLY_THERE >= job.begun + job.takes))
+            .map(|(id, job)| {
+                (*id, !job.never_converges && now + NEARLY_THERE >= job.begun + job.takes)
+            })
             .collect();
         for (id, is_nearly_there) in own {
             if !is_nearly_there || self.chance.happens(500) {
@@ -569,7 +612,9 @@ impl State {
     /// Has the guest stand still, or go on, wherever it is.
     pub fn hold_guest(&mut self, vm: Uuid, run: GuestRun) {
         for host in 0..self.hosts.len() {
-            if let Some(guest) = self.hosts[host].guests.get_mut(&vm).filter(|guest| guest.is_alive()) {
+            if let Some(guest) =
+                self.hosts[host].guests.get_mut(&vm).filter(|guest| guest.is_alive())
+            {
                 guest.run = run;
                 self.announce(host, GuestEvent::Changed(vm));
             }
@@ -661,8 +706,15 @@ impl Hypervisor for SimHypervisor {
                 let takes = Duration::from_millis(manner.start_ms);
                 let dies = state.chance.happens(manner.dies_at_start);
                 let failure = state.takes_failure(host, uuid);
-                let coming =
-                    Coming { host, life: state.hosts[host].life, vm: uuid, xml, dies, failure, answer };
+                let coming = Coming {
+                    host,
+                    life: state.hosts[host].life,
+                    vm: uuid,
+                    xml,
+                    dies,
+                    failure,
+                    answer,
+                };
                 // Whether its caller waits for it or has ended meanwhile.
                 state.later(takes / 2, move |state| state.comes_up(coming));
                 Ok(takes)
@@ -707,8 +759,8 @@ impl Hypervisor for SimHypervisor {
         self.reached(|state| {
             let running = state.hosts[self.host].guests.iter();
             let running = running.filter(|(_, guest)| guest.run == GuestRun::Running);
-            let figures =
-                ["rd_req", "rd_bytes", "wr_req", "wr_bytes", "err"].map(|name| (name.to_owned(), 0));
+            let figures = ["rd_req", "rd_bytes", "wr_req", "wr_bytes", "err"]
+                .map(|name| (name.to_owned(), 0));
             let disks = BTreeMap::from([("sda".to_owned(), BTreeMap::from(figures))]);
             let stats = |guest: &SimGuest| GuestStats {
                 max_memory_kib: guest.memory_mib * 1024,
@@ -734,7 +786,12 @@ impl Hypervisor for SimHypervisor {
         .await
     }
 
-    async fn device(&self, uuid: Uuid, change: DeviceChange, device: &str) -> Result<(), HypervisorError> {
+    async fn device(
+        &self,
+        uuid: Uuid,
+        change: DeviceChange,
+        device: &str,
+    ) -> Result<(), HypervisorError> {
         self.reached(|state| {
             let plugged = &mut state.guest(self.host, uuid)?.plugged;
             let target = match pvc_domain::device_summary(device) {
@@ -757,12 +814,18 @@ impl Hypervisor for SimHypervisor {
         .await
     }
 
-    async fn resize_disk(&self, uuid: Uuid, target: &str, _bytes: u64) -> Result<(), HypervisorError> {
+    async fn resize_disk(
+        &self,
+        uuid: Uuid,
+        target: &str,
+        _bytes: u64,
+    ) -> Result<(), HypervisorError> {
         self.reached(|state| {
             let guest = state.guest(self.host, uuid)?;
-            let domain = pvc_domain::summary(&guest.xml).map_err(|error| refused(&error.to_string()))?;
-            let has =
-                guest.plugged.contains_key(target) || domain.disks.iter().any(|disk| disk.target == target);
+            let domain =
+                pvc_domain::summary(&guest.xml).map_err(|error| refused(&error.to_string()))?;
+            let has = guest.plugged.contains_key(target)
+                || domain.disks.iter().any(|disk| disk.target == target);
             if has { Ok(()) } else { Err(refused(&format!("invalid path: {target}"))) }
         })
         .await
@@ -799,7 +862,8 @@ impl Hypervisor for SimHypervisor {
 
     async fn state_at(&self, host: &str, uuid: Uuid) -> Result<Option<GuestRun>, HypervisorError> {
         let look = |state: &mut State| {
-            let there = state.host_called(host).filter(|there| state.hypervisor_answers(self.host, *there));
+            let there =
+                state.host_called(host).filter(|there| state.hypervisor_answers(self.host, *there));
             there.map(|there| state.hosts[there].guests.get(&uuid).map(|guest| guest.run))
         };
         let takes = self.gate.call(State::latency).await;
@@ -850,7 +914,8 @@ impl MigrationJob for SimJob {
         let (id, uuid) = (self.id, self.uuid);
         self.gate
             .call(|state| {
-                let job = state.migrations.jobs.get(&id).ok_or(HypervisorError::NoGuest { uuid })?;
+                let job =
+                    state.migrations.jobs.get(&id).ok_or(HypervisorError::NoGuest { uuid })?;
                 if job.ended.is_some() {
                     return Ok(None);
                 }
@@ -872,7 +937,9 @@ impl MigrationJob for SimJob {
 
     async fn abort(&self) -> Result<(), HypervisorError> {
         let id = self.id;
-        self.gate.call(|state| state.end_migration(id, Err("the migration was aborted".to_owned()))).await;
+        self.gate
+            .call(|state| state.end_migration(id, Err("the migration was aborted".to_owned())))
+            .await;
         Ok(())
     }
 
@@ -885,7 +952,11 @@ impl MigrationJob for SimJob {
             let looked = self
                 .gate
                 .call(|state| {
-                    let job = state.migrations.jobs.get_mut(&id).ok_or(HypervisorError::NoGuest { uuid })?;
+                    let job = state
+                        .migrations
+                        .jobs
+                        .get_mut(&id)
+                        .ok_or(HypervisorError::NoGuest { uuid })?;
                     Ok::<_, HypervisorError>(match job.ended.clone() {
                         Some(ended) => Ok(ended),
                         None => {
@@ -935,7 +1006,8 @@ mod tests {
 
     fn guest(uuid: uuid::Uuid, name: &str) -> String {
         format!(
-            "<domain type='kvm'><name>{name}</name><uuid>{uuid}</uuid><memory unit='MiB'>512</memory><vcpu>1</vcpu>\
+            "<domain type='kvm'><name>{name}</name><uuid>{uuid}</uuid><memory \
+             unit='MiB'>512</memory><vcpu>1</vcpu>\
              <os><type>hvm</type></os><devices><disk type='network' device='disk'>\
              <source protocol='rbd' name='vms/contract'/><target dev='sda' bus='scsi'/></disk>\
              <graphics type='vnc' port='-1' autoport='yes' listen='127.0.0.1'/></devices></domain>"
@@ -947,9 +1019,9 @@ mod tests {
         let [hypervisor, _] = hypervisors();
         let fixture = HypervisorFixture {
             guest: Box::new(guest),
-            spare_disk:
-                "<disk type='network'><source protocol='rbd' name='vms/spare'/><target dev='sdb'/></disk>"
-                    .to_owned(),
+            spare_disk: "<disk type='network'><source protocol='rbd' name='vms/spare'/><target \
+                 dev='sdb'/></disk>"
+                .to_owned(),
             patience: Duration::from_secs(20),
         };
         hypervisor_contract(hypervisor, fixture).await;

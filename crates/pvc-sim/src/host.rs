@@ -103,8 +103,10 @@ pub(crate) struct Measured {
 impl Measured {
     /// The figures with guests of so much memory.
     fn with_guests(&self, guests_mib: u64) -> HostLoad {
-        let (more, less) =
-            (guests_mib.saturating_sub(self.guests_mib), self.guests_mib.saturating_sub(guests_mib));
+        let (more, less) = (
+            guests_mib.saturating_sub(self.guests_mib),
+            self.guests_mib.saturating_sub(guests_mib),
+        );
         HostLoad {
             memory_total_mib: self.total_mib,
             memory_used_mib: (self.used_mib + more).saturating_sub(less),
@@ -132,7 +134,8 @@ pub(crate) struct Host {
     pub last_on: Option<Duration>,
     pub cables: Cables,
     pub server_up: bool,
-    /// Nothing more can be written to its disk: ZooKeeper stops, and a guest that begins has no file for its log.
+    /// Nothing more can be written to its disk: ZooKeeper stops, and a guest that begins has no
+    /// file for its log.
     pub disk_full: bool,
     pub bmc: BmcManner,
     /// Whether its BMC has lied to others since its power was last gone.
@@ -229,8 +232,9 @@ impl State {
             return;
         }
         self.note(format!("{}: power off ({why})", self.hosts[host].name));
-        let pids: Vec<Pid> =
-            (0..self.processes.len()).filter(|pid| self.processes[*pid].host == Some(host)).collect();
+        let pids: Vec<Pid> = (0..self.processes.len())
+            .filter(|pid| self.processes[*pid].host == Some(host))
+            .collect();
         for pid in pids {
             self.end_process(pid);
         }

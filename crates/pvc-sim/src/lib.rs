@@ -16,8 +16,8 @@
 //!  log        what happened, the same bytes for the same seed
 //! ```
 //!
-//! Only the outside world is simulated. What runs in it are the node role, the API's handlers, the worker, the store
-//! and the operations as they are in the binaries.
+//! Only the outside world is simulated. What runs in it are the node role, the API's handlers, the
+//! worker, the store and the operations as they are in the binaries.
 
 #![forbid(unsafe_code)]
 

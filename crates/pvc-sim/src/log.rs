@@ -50,9 +50,9 @@ impl Log {
         let line = format!("{:>9}.{:03} {line}", at.as_secs(), at.subsec_millis());
         let mut inner = self.inner();
         inner.lines += 1;
-        inner.digest = line
-            .bytes()
-            .fold(inner.digest, |digest, byte| (digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+        inner.digest = line.bytes().fold(inner.digest, |digest, byte| {
+            (digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
         if inner.echo {
             crate::say(format_args!("{line}"));
         }

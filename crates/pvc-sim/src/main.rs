@@ -1,4 +1,5 @@
-//! `pvc-sim`: runs clusters from seeds, plays stories, and foretells what the death of a node would do.
+//! `pvc-sim`: runs clusters from seeds, plays stories, and foretells what the death of a node would
+//! do.
 
 /// A line for whoever reads.
 macro_rules! say {
@@ -27,7 +28,8 @@ Usage: pvc-sim seeds [OPTION]…   run clusters from many seeds
   --seed S           only this one
   --minutes M        minutes of faults in each run (30; elections: 3)
   --hours H          as --minutes, in hours
-  --only elections   short worlds in which nothing happens but the loss of ZooKeeper's leaders, connections and machines
+  --only elections   short worlds in which nothing happens but the loss of ZooKeeper's leaders, \
+  connections and machines
   --jobs N           how many runs at once (as many as there are processors)
   --no-shrink        only say what failed
   --mutation NAME    break the safety logic on purpose: unconfirmed, versionless, wall-clock,
@@ -104,7 +106,8 @@ fn parse(arguments: &[String]) -> Result<Options, String> {
     let mut rest = arguments.iter();
     while let Some(option) = rest.next() {
         let mut value = || rest.next().cloned().ok_or_else(|| format!("`{option}` needs a value"));
-        let number = |text: String| text.parse::<u64>().map_err(|_| format!("`{text}` is no number"));
+        let number =
+            |text: String| text.parse::<u64>().map_err(|_| format!("`{text}` is no number"));
         match option.as_str() {
             "--seeds" => options.seeds = number(value()?)?,
             "--from" => options.from = number(value()?)?,
@@ -113,7 +116,11 @@ fn parse(arguments: &[String]) -> Result<Options, String> {
             "--hours" => options.minutes = 60 * number(value()?)?,
             "--only" => match value()?.as_str() {
                 "elections" => options.elections = true,
-                other => return Err(format!("`{other}` is nothing that can happen alone; `elections` is")),
+                other => {
+                    return Err(format!(
+                        "`{other}` is nothing that can happen alone; `elections` is"
+                    ));
+                }
             },
             "--jobs" => options.jobs = (number(value()?)? as usize).max(1),
             "--no-shrink" => options.shrink = false,
@@ -155,7 +162,9 @@ fn main() -> ExitCode {
         Some("what-if") => return ended(foretell::what_if(&arguments[1..])),
         Some("-h" | "help") | None => return usage(),
         Some(other) => {
-            return ended(Err(format!("`{other}` is nothing that `pvc-sim` does; see `pvc-sim --help`")));
+            return ended(Err(format!(
+                "`{other}` is nothing that `pvc-sim` does; see `pvc-sim --help`"
+            )));
         }
     };
     ended(parse(&arguments[1..]).and_then(|options| run(&options)))
@@ -190,9 +199,12 @@ fn one(options: &Options) -> Result<ExitCode, String> {
     if let Some(file) = &options.history {
         case.history = read_history(file)?;
         let (hosts, vms) = (case.shape.hosts.len(), case.shape.vms.len());
-        if let Some(event) = case.history.iter().find(|event| !event.action.is_possible(hosts, vms)) {
+        if let Some(event) = case.history.iter().find(|event| !event.action.is_possible(hosts, vms))
+        {
             let (action, seed) = (&event.action, options.from);
-            return Err(format!("{action:?}: seed {seed} has {hosts} hosts and {vms} VMs, counted from 0"));
+            return Err(format!(
+                "{action:?}: seed {seed} has {hosts} hosts and {vms} VMs, counted from 0"
+            ));
         }
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -225,7 +237,9 @@ fn read_history(file: &str) -> Result<Vec<Event>, String> {
         file => std::fs::read_to_string(file).map_err(|error| format!("`{file}`: {error}"))?,
     };
     let lines = text.lines().filter(|line| !line.trim().is_empty());
-    lines.map(|line| serde_json::from_str(line).map_err(|error| format!("`{line}`: {error}"))).collect()
+    lines
+        .map(|line| serde_json::from_str(line).map_err(|error| format!("`{line}`: {error}")))
+        .collect()
 }
 
 // --- Many runs, each in a process of its own -----------------------------------------------------
@@ -264,8 +278,10 @@ fn run_child(options: &Options, seed: u64, history: Option<&[Event]>) -> Result<
     let _ = child.lock().expect("nobody panics while holding it").wait();
     let hung = hung.join().unwrap_or(false);
     let report = lines.last().and_then(|line| serde_json::from_str(line).ok());
-    let failed =
-        |why: &str| Report { violation: Some(("crash".to_owned(), why.to_owned())), ..Report::default() };
+    let failed = |why: &str| Report {
+        violation: Some(("crash".to_owned(), why.to_owned())),
+        ..Report::default()
+    };
     let report = report.unwrap_or_else(|| {
         failed(if hung { "it hung in real time and was ended" } else { "it ended without a word" })
     });
@@ -310,19 +326,27 @@ fn seeds(options: &Options) -> Result<ExitCode, String> {
                     }
                     let told = run_child(options, seed, None).unwrap_or_else(|why| Told {
                         lines: Vec::new(),
-                        report: Report { violation: Some(("crash".to_owned(), why)), ..Report::default() },
+                        report: Report {
+                            violation: Some(("crash".to_owned(), why)),
+                            ..Report::default()
+                        },
                     });
                     if let Some((rule, what)) = &told.report.violation {
                         say!("seed {seed}: {rule}: {what}");
                         say!("  again: cargo xtask sim {} --seed {seed}", options.kind().join(" "));
-                        enough
-                            .fetch_or(options.until_found && is_by_mutation(options, seed), Ordering::SeqCst);
+                        enough.fetch_or(
+                            options.until_found && is_by_mutation(options, seed),
+                            Ordering::SeqCst,
+                        );
                     }
                     let mut done = done.lock().expect("nobody panics while holding it");
                     done.push((seed, told));
                     if done.len().is_multiple_of(PROGRESS) {
                         let (so_far, minutes) = (done.len(), begun.elapsed().as_secs() / 60);
-                        aside(format_args!("{so_far} of {} seeds in {minutes} minutes", options.seeds));
+                        aside(format_args!(
+                            "{so_far} of {} seeds in {minutes} minutes",
+                            options.seeds
+                        ));
                     }
                 }
             });
@@ -330,7 +354,8 @@ fn seeds(options: &Options) -> Result<ExitCode, String> {
     });
     let mut done = done.into_inner().expect("nobody panicked while holding it");
     done.sort_by_key(|(seed, _)| *seed);
-    let failed: Vec<&(u64, Told)> = done.iter().filter(|(_, told)| told.report.violation.is_some()).collect();
+    let failed: Vec<&(u64, Told)> =
+        done.iter().filter(|(_, told)| told.report.violation.is_some()).collect();
     if options.until_found {
         return Ok(found(options, &failed, done.len()));
     }

@@ -181,6 +181,10 @@ mod tests {
         let inner = world.with(|state| state.hosts[0].network.clone());
         inner.insert_device("ens4");
         let network = HostNetwork { gate: gates[0].clone(), inner };
-        network_contract(Arc::new(network), NetworkFixture { device: "ens4".to_owned(), vlans: true }).await;
+        network_contract(
+            Arc::new(network),
+            NetworkFixture { device: "ens4".to_owned(), vlans: true },
+        )
+        .await;
     }
 }

@@ -1,4 +1,5 @@
-//! Hosts that run PVC 1.0.3: the daemon and the API that `pvc_testkit::older` plays, on the ports of their host.
+//! Hosts that run PVC 1.0.3: the daemon and the API that `pvc_testkit::older` plays, on the ports
+//! of their host.
 
 use std::sync::Arc;
 
@@ -41,7 +42,8 @@ impl State {
         }
     }
 
-    /// The next start of the daemon is one of PVC 1.0.3, or one of ours: somebody has changed the package.
+    /// The next start of the daemon is one of PVC 1.0.3, or one of ours: somebody has changed the
+    /// package.
     pub fn install(&mut self, host: usize, older: bool) {
         self.hosts[host].wants_older = older;
         self.ask_daemon_to_stop(host);
@@ -126,7 +128,9 @@ async fn run_older_api(gate: Gate, host: usize, outside: Ports) {
     loop {
         if let Ok(tree) = Connection::open(gate.clone()).await {
             let api = Arc::new(OlderApi::new(&ports(Arc::new(tree), outside)));
-            return gate.call(|state| state.hosts[host].older_api = Some((gate.pid, Some(api)))).await;
+            return gate
+                .call(|state| state.hosts[host].older_api = Some((gate.pid, Some(api))))
+                .await;
         }
         gate.sleep(RESTART).await;
     }

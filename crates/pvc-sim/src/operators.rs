@@ -155,13 +155,16 @@ fn encoded<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> String {
 fn asked(ask: &Ask, names: &Names) -> Asked {
     let vm = |vm: &usize| format!("vm/{}", names.vms[*vm]);
     let node = |host: &usize| format!("node/{}", names.hosts[*host]);
-    let state = |which: &usize, state: &str| Asked::post(format!("{}/state", vm(which))).with("state", state);
+    let state = |which: &usize, state: &str| {
+        Asked::post(format!("{}/state", vm(which))).with("state", state)
+    };
     let place = |which: &usize, action: &str, to: Option<usize>| {
         let to = to.map(|host| &names.hosts[host]);
         Asked::post(format!("{}/node", vm(which))).with("action", action).with_any("node", to)
     };
-    let duty =
-        |host: &usize, duty: &str| Asked::post(format!("{}/domain-state", node(host))).with("state", duty);
+    let duty = |host: &usize, duty: &str| {
+        Asked::post(format!("{}/domain-state", node(host))).with("state", duty)
+    };
     let part = |host: &usize, part: &str| {
         Asked::post(format!("{}/coordinator-state", node(host))).with("state", part)
     };
@@ -173,10 +176,14 @@ fn asked(ask: &Ask, names: &Names) -> Asked {
         Ask::Disable(which) => state(which, "disable"),
         Ask::Define(_) => Asked::post("vm".to_owned()).with_xml(&names.xml),
         Ask::Modify { vm: which, .. } => Asked::new(Method::PUT, vm(which)).with_xml(&names.xml),
-        Ask::Rename { vm: which, to } => Asked::post(format!("{}/rename", vm(which))).with("new_name", to),
+        Ask::Rename { vm: which, to } => {
+            Asked::post(format!("{}/rename", vm(which))).with("new_name", to)
+        }
         Ask::Undefine(which) => Asked::new(Method::DELETE, vm(which)),
         Ask::FlushLocks(which) => Asked::post(format!("{}/locks", vm(which))),
-        Ask::Move { vm, to, live_only } => place(vm, "move", *to).with("force_live", live_only.to_string()),
+        Ask::Move { vm, to, live_only } => {
+            place(vm, "move", *to).with("force_live", live_only.to_string())
+        }
         Ask::Migrate { vm, to } => place(vm, "migrate", *to),
         Ask::Method { vm: which, only } => {
             let method = match only {
@@ -283,7 +290,11 @@ mod tests {
     use super::*;
 
     fn names() -> Names {
-        Names { hosts: vec!["hv1".into(), "hv2".into()], vms: vec!["web1".into()], xml: "<domain/>".into() }
+        Names {
+            hosts: vec!["hv1".into(), "hv2".into()],
+            vms: vec!["web1".into()],
+            xml: "<domain/>".into(),
+        }
     }
 
     fn line(ask: &Ask) -> String {
@@ -297,7 +308,10 @@ mod tests {
             (Ask::Start(0), "POST /api/v1/vm/web1/state?state=start"),
             (Ask::Define(0), "POST /api/v1/vm?"),
             (Ask::Modify { vm: 0, memory_mib: 512 }, "PUT /api/v1/vm/web1?"),
-            (Ask::Rename { vm: 0, to: "web2".to_owned() }, "POST /api/v1/vm/web1/rename?new_name=web2"),
+            (
+                Ask::Rename { vm: 0, to: "web2".to_owned() },
+                "POST /api/v1/vm/web1/rename?new_name=web2",
+            ),
             (Ask::Undefine(0), "DELETE /api/v1/vm/web1?"),
             (
                 Ask::Move { vm: 0, to: Some(1), live_only: true },

@@ -1,8 +1,9 @@
-//! What is done with the VMs against what their records ask for: no memory is promised twice (I11), and nothing is
-//! stopped that nobody wants stopped or that could have moved (I9).
+//! What is done with the VMs against what their records ask for: no memory is promised twice (I11),
+//! and nothing is stopped that nobody wants stopped or that could have moved (I9).
 //!
-//! Whoever decides knows the others by their last keepalive, on a view that may be some seconds old. So what has only
-//! just begun or ended counts neither way: [`NEWS`] is how long a daemon may take to hear of something.
+//! Whoever decides knows the others by their last keepalive, on a view that may be some seconds
+//! old. So what has only just begun or ended counts neither way: [`NEWS`] is how long a daemon may
+//! take to hear of something.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -71,7 +72,11 @@ fn comes(state: &VmState) -> bool {
 fn may_end(state: &VmState) -> bool {
     !matches!(
         state,
-        VmState::Start | VmState::Migrate | VmState::MigrateLive | VmState::Unmigrate | VmState::Provision
+        VmState::Start
+            | VmState::Migrate
+            | VmState::MigrateLive
+            | VmState::Unmigrate
+            | VmState::Provision
     )
 }
 
@@ -96,14 +101,18 @@ impl State {
         let now = self.now;
         let before = std::mem::replace(&mut self.truth.orders.view, view.clone());
         for node in view.nodes.values() {
-            let takes = node.daemon_state == DaemonState::Run && node.domain_state == DomainState::Ready;
+            let takes =
+                node.daemon_state == DaemonState::Run && node.domain_state == DomainState::Ready;
             match takes {
                 true => _ = self.truth.orders.takes_vms.entry(node.name.clone()).or_insert(now),
                 false => _ = self.truth.orders.takes_vms.remove(&node.name),
             }
         }
         for node in view.nodes.values().filter(|node| node.daemon_state == DaemonState::Init) {
-            let begins = before.nodes.get(&node.name).is_none_or(|old| old.daemon_state != DaemonState::Init);
+            let begins = before
+                .nodes
+                .get(&node.name)
+                .is_none_or(|old| old.daemon_state != DaemonState::Init);
             let host = self.host_named(&node.name).filter(|_| begins);
             if let Some((host, pid)) =
                 host.and_then(|host| Some((host, self.hosts[host].daemon.as_ref()?.pid)))
@@ -129,7 +138,8 @@ impl State {
             {
                 drained.push(vm.clone());
             }
-            if old.is_some_and(|old| comes(&old.state)) && vm.state == VmState::Stop && vm.autostart {
+            if old.is_some_and(|old| comes(&old.state)) && vm.state == VmState::Stop && vm.autostart
+            {
                 given_up.push(vm.clone());
             }
         }
@@ -175,10 +185,13 @@ impl State {
         }
         let unchanged = old.as_ref().filter(|old| old.state == vm.state && old.node == vm.node);
         let since = unchanged.map_or(now, |old| old.since);
-        let same_method =
-            old.as_ref().filter(|old| old.method == vm.migration_method).map(|old| old.method_since);
+        let same_method = old
+            .as_ref()
+            .filter(|old| old.method == vm.migration_method)
+            .map(|old| old.method_since);
         let was_off = old.as_ref().is_some_and(|old| may_end(&old.state));
-        let off = if was_off || may_end(&vm.state) { Some(now) } else { old.and_then(|old| old.off) };
+        let off =
+            if was_off || may_end(&vm.state) { Some(now) } else { old.and_then(|old| old.off) };
         let claim = stays.or_else(|| claims.map(|node| Claim { node, since: now, is_placed }));
         let method = vm.migration_method.clone();
         let method_since = same_method.unwrap_or(now);
@@ -203,14 +216,18 @@ impl State {
     fn truth_of_recovery(&mut self, old: &VmRecord, vm: &VmRecord) {
         // One on its way runs where it came from, and may be called back.
         let ran = matches!(old.state, VmState::Start | VmState::Restart);
-        let Some(from) = old.node.as_ref().filter(|_| ran && vm.state == VmState::Start) else { return };
+        let Some(from) = old.node.as_ref().filter(|_| ran && vm.state == VmState::Start) else {
+            return;
+        };
         if self.has_older() || vm.node.as_ref() == Some(from) {
             return;
         }
         let own = self.truth.orders.view.nodes.get(from);
         if own.is_some_and(|own| own.daemon_state == DaemonState::Dead) {
-            let what =
-                format!("VM {} is taken from {from}, whose death is suspected and not proven", vm.name);
+            let what = format!(
+                "VM {} is taken from {from}, whose death is suspected and not proven",
+                vm.name
+            );
             return self.violate("I3", what);
         }
         if own.is_some_and(|own| own.domain_state == DomainState::FenceFlush) {
@@ -238,8 +255,8 @@ impl State {
             return;
         }
         let home = old.and_then(|old| old.last_node.as_ref());
-        // One on its way may be called back to where its guest is, as far as anybody knows, and stays with who sends it
-        // if it cannot be moved, also if its guest has died meanwhile.
+        // One on its way may be called back to where its guest is, as far as anybody knows, and
+        // stays with who sends it if it cannot be moved, also if its guest has died meanwhile.
         let is_sender = |old: &VmRecord| {
             is_moving(&old.state) && old.moving.as_ref().is_some_and(|note| note.from == *node)
         };
@@ -247,14 +264,19 @@ impl State {
             || old.is_some_and(is_sender)
             || known.is_some_and(|node| node.running.contains(&vm.uuid));
         // What was limited in the same moment may have been limited afterwards.
-        let is_limited = old.is_none_or(|old| old.node_limit == vm.node_limit) && !vm.node_limit.is_empty();
+        let is_limited =
+            old.is_none_or(|old| old.node_limit == vm.node_limit) && !vm.node_limit.is_empty();
         if is_limited && !vm.node_limit.contains(node) && !returns {
-            let what = format!("VM {} is given to {node}, which is none of those it is limited to", vm.name);
+            let what = format!(
+                "VM {} is given to {node}, which is none of those it is limited to",
+                vm.name
+            );
             self.violate("I11", what);
         }
-        // One that was given less memory while it ran comes with what it has, which others learn when it is there and
-        // its node says so.
-        let heard = self.well_since(host).map_or(Duration::ZERO, |since| self.now.saturating_sub(since));
+        // One that was given less memory while it ran comes with what it has, which others learn
+        // when it is there and its node says so.
+        let heard =
+            self.well_since(host).map_or(Duration::ZERO, |since| self.now.saturating_sub(since));
         let memory = |vm: &Uuid, guest: &SimGuest| match self.truth.orders.view.vms.get(vm) {
             Some(record) if self.now.saturating_sub(guest.since).min(heard) < NEWS => {
                 guest.memory_mib.min(record.memory_mib())
@@ -264,9 +286,16 @@ impl State {
         let claimed = self.claimed_mib(host, |age, is_placed| is_placed || age >= NEWS, memory);
         let room = self.hosts[host].room_mib();
         if claimed > room {
-            let said = self.truth.orders.view.nodes.get(node).map_or(0, |node| node.figures.memory_free_mib);
+            let said = self
+                .truth
+                .orders
+                .view
+                .nodes
+                .get(node)
+                .map_or(0, |node| node.figures.memory_free_mib);
             let what = format!(
-                "VM {} is given to {node}, where {claimed} MiB are promised with it and there are {room} MiB; its \
+                "VM {} is given to {node}, where {claimed} MiB are promised with it and there are \
+                 {room} MiB; its \
                  record says that {said} MiB are free",
                 vm.name
             );
@@ -274,8 +303,8 @@ impl State {
         }
     }
 
-    /// How much memory of a host is in use, as `memory` says of each guest, or promised, of what `counts` by its age and
-    /// whether it was placed.
+    /// How much memory of a host is in use, as `memory` says of each guest, or promised, of what
+    /// `counts` by its age and whether it was placed.
     fn claimed_mib(
         &self,
         host: usize,
@@ -290,12 +319,13 @@ impl State {
         };
         let age = |since: Duration| self.now.saturating_sub(since);
         let guests = &self.hosts[host].guests;
-        let there = guests
-            .iter()
-            .filter(|(vm, guest)| counts(age(guest.since), claim(vm).is_some_and(|claim| claim.is_placed)));
+        let there = guests.iter().filter(|(vm, guest)| {
+            counts(age(guest.since), claim(vm).is_some_and(|claim| claim.is_placed))
+        });
         let there: u64 = there.map(|(vm, guest)| memory(vm, guest)).sum();
         let promised = orders.view.vms.values().filter(|vm| {
-            let claimed = claim(&vm.uuid).is_some_and(|claim| counts(age(claim.since), claim.is_placed));
+            let claimed =
+                claim(&vm.uuid).is_some_and(|claim| counts(age(claim.since), claim.is_placed));
             claimed && !guests.contains_key(&vm.uuid)
         });
         there + promised.map(|vm| vm.memory_mib()).sum::<u64>()
@@ -306,7 +336,9 @@ impl State {
     /// A node that gives its VMs away has one shut down until it takes VMs again.
     fn truth_of_drained(&mut self, vm: &VmRecord) {
         let orders = &self.truth.orders;
-        let Some(own) = vm.node.as_ref().and_then(|node| orders.view.nodes.get(node)) else { return };
+        let Some(own) = vm.node.as_ref().and_then(|node| orders.view.nodes.get(node)) else {
+            return;
+        };
         if own.domain_state != DomainState::Flush || self.has_older() {
             return;
         }
@@ -325,7 +357,8 @@ impl State {
 
     // --- I4 ------------------------------------------------------------------------------------
 
-    /// Whoever recovers the VMs of a dead node found no place for this one, and lets it wait for its node.
+    /// Whoever recovers the VMs of a dead node found no place for this one, and lets it wait for
+    /// its node.
     fn truth_of_given_up(&mut self, vm: &VmRecord) {
         let own = vm.node.as_ref().and_then(|node| self.truth.orders.view.nodes.get(node));
         let is_recovered = own.is_some_and(|own| own.domain_state == DomainState::FenceFlush);
@@ -338,7 +371,8 @@ impl State {
             .filter(|other| comes(&other.state) && other.node == vm.node)
             .map(|other| other.memory_mib())
             .sum();
-        if let Some(target) = (0..self.hosts.len()).find(|host| self.could_have_taken(*host, vm, others_mib))
+        if let Some(target) =
+            (0..self.hosts.len()).find(|host| self.could_have_taken(*host, vm, others_mib))
         {
             let what = format!(
                 "VM {} of a dead node waits for it, and {} has had room for it for {} s",
@@ -350,27 +384,33 @@ impl State {
         }
     }
 
-    /// Whether everybody has had time to know that this host can take the VM, and so much memory besides.
+    /// Whether everybody has had time to know that this host can take the VM, and so much memory
+    /// besides.
     fn could_have_taken(&self, host: usize, vm: &VmRecord, besides_mib: u64) -> bool {
         let (known, orders) = (&self.hosts[host], &self.truth.orders);
         let node = NodeName::new(&known.name);
         let is_another = vm.node.as_ref() != Some(&node);
         let is_allowed = vm.node_limit.is_empty() || vm.node_limit.contains(&node);
-        let takes = orders.takes_vms.get(&node).is_some_and(|since| self.now.saturating_sub(*since) >= NEWS);
+        let takes = orders
+            .takes_vms
+            .get(&node)
+            .is_some_and(|since| self.now.saturating_sub(*since) >= NEWS);
         let is_well = known.on && known.hypervisor_up && !known.disk_full;
-        let is_settled =
-            is_long_ago(orders.freed.get(&node), self.now) && is_long_ago(known.had_guest.as_ref(), self.now);
+        let is_settled = is_long_ago(orders.freed.get(&node), self.now)
+            && is_long_ago(known.had_guest.as_ref(), self.now);
         let room = known.room_mib();
         let claimed = self.claimed_mib(host, |_, _| true, |_, guest| guest.memory_mib);
-        // One that its node does not list yet counts twice for whoever decides: it has memory, and is promised all
-        // that it will have.
+        // One that its node does not list yet counts twice for whoever decides: it has memory, and
+        // is promised all that it will have.
         let listed = orders.view.nodes.get(&node).map(|node| &node.running);
         let is_listed = |vm: &Uuid| listed.is_some_and(|listed| listed.contains(vm));
-        let arriving = known.guests.iter().filter(|(vm, guest)| guest.is_incoming || !is_listed(vm));
+        let arriving =
+            known.guests.iter().filter(|(vm, guest)| guest.is_incoming || !is_listed(vm));
         let arriving = arriving.map(|(_, guest)| guest);
         let arriving: u64 = arriving.map(|guest| guest.memory_mib).sum();
         let fits = claimed + arriving + besides_mib + vm.memory_mib() <= room;
-        let is_heard = self.well_since(host).is_some_and(|since| self.now.saturating_sub(since) >= NEWS);
+        let is_heard =
+            self.well_since(host).is_some_and(|since| self.now.saturating_sub(since) >= NEWS);
         is_heard && is_another && is_allowed && takes && is_well && is_settled && fits
     }
 
@@ -383,19 +423,27 @@ impl State {
         }
         let Some(guest) = known.guests.get(&vm) else { return };
         let orders = &self.truth.orders;
-        let (Some(order), Some(record)) = (orders.vms.get(&vm), orders.view.vms.get(&vm)) else { return };
+        let (Some(order), Some(record)) = (orders.vms.get(&vm), orders.view.vms.get(&vm)) else {
+            return;
+        };
         let runs_elsewhere = self.hosts.iter().any(|other| {
             other.name != known.name && other.guests.get(&vm).is_some_and(|guest| guest.is_alive())
         });
-        // Of two, one has to go, and an order to stop it may be one that its node has not heard the end of.
-        if guest.is_leftover || !guest.is_alive() || runs_elsewhere || !is_long_ago(order.off.as_ref(), now) {
+        // Of two, one has to go, and an order to stop it may be one that its node has not heard the
+        // end of.
+        if guest.is_leftover
+            || !guest.is_alive()
+            || runs_elsewhere
+            || !is_long_ago(order.off.as_ref(), now)
+        {
             return;
         }
         let here = order.node.as_ref().is_some_and(|node| node.as_str() == known.name);
         let has_settled = |since: Duration| now.saturating_sub(since) >= NEWS;
         let is_heard = self.well_since(host).is_some_and(has_settled);
         // Whoever tried for an earlier target may not have heard of this one.
-        let has_failed = orders.failed_moves.get(&vm).is_some_and(|failed| *failed + NEWS >= order.since);
+        let has_failed =
+            orders.failed_moves.get(&vm).is_some_and(|failed| *failed + NEWS >= order.since);
         // What began in another way ends so, and whoever tried may not have heard of this way.
         let is_another_way = order.method_since > order.since || !has_settled(order.method_since);
         let shuts_down = order.method == Some(MigrationMethod::Shutdown) || is_another_way;
@@ -416,7 +464,8 @@ impl State {
         };
         let what = format!("{} ends the guest of VM {}, which {why}", known.name, record.name);
         let life = known.life;
-        // A node that takes itself for lost ends its guests, and then the machine in the same breath.
+        // A node that takes itself for lost ends its guests, and then the machine in the same
+        // breath.
         self.later(RESET, move |state| {
             if state.hosts[host].life == life {
                 state.violate("I9", what);
@@ -439,15 +488,21 @@ mod tests {
     use crate::cluster::{Cluster, Shape, vm_uuid};
     use crate::log::Log;
 
-    /// A cluster of three in which nothing has changed for a while, with two VMs: vm0 on hv1, vm1 on hv2.
+    /// A cluster of three in which nothing has changed for a while, with two VMs: vm0 on hv1, vm1
+    /// on hv2.
     async fn calm() -> Cluster {
-        let cluster = Cluster::start(Shape::plain(3, 2), Log::new(false)).await.expect("all is well");
+        let cluster =
+            Cluster::start(Shape::plain(3, 2), Log::new(false)).await.expect("all is well");
         cluster.pass(NEWS + Duration::from_secs(30)).await.expect("all is well");
         cluster
     }
 
     /// The records of the cluster, with another record of one VM.
-    fn changed(cluster: &Cluster, vm: usize, change: impl FnOnce(&mut pvc_model::vm::VmRecord)) -> Arc<View> {
+    fn changed(
+        cluster: &Cluster,
+        vm: usize,
+        change: impl FnOnce(&mut pvc_model::vm::VmRecord),
+    ) -> Arc<View> {
         let mut view = (*cluster.view()).clone();
         let record = view.vms.get_mut(&vm_uuid(vm)).expect("it is defined");
         change(Arc::make_mut(record));
@@ -458,14 +513,20 @@ mod tests {
     fn judged(cluster: &Cluster, views: &[Arc<View>]) -> Option<String> {
         cluster.world.with(|state| {
             views.iter().for_each(|view| state.records_changed(view.clone()));
-            state.truth.violation.clone().map(|violation| format!("{}: {}", violation.rule, violation.what))
+            state
+                .truth
+                .violation
+                .clone()
+                .map(|violation| format!("{}: {}", violation.rule, violation.what))
         })
     }
 
     /// The same cluster once the VM's guest is gone.
     async fn calm_without_guest(host: usize, vm: usize) -> Cluster {
         let cluster = calm().await;
-        cluster.world.with(|state| state.guest_ends(host, vm_uuid(vm), "it is not needed any more", false));
+        cluster
+            .world
+            .with(|state| state.guest_ends(host, vm_uuid(vm), "it is not needed any more", false));
         cluster
     }
 
@@ -482,7 +543,8 @@ mod tests {
         assert_eq!(judged(&cluster, &[changed(&cluster, 0, to_hv2)]), None);
         let cluster = calm_without_guest(0, 0).await;
         cluster.world.with(|state| state.hosts[1].memory_mib = 2048 + 1536);
-        let found = judged(&cluster, &[changed(&cluster, 0, to_hv2)]).expect("1 GiB and 1 GiB are more");
+        let found =
+            judged(&cluster, &[changed(&cluster, 0, to_hv2)]).expect("1 GiB and 1 GiB are more");
         assert!(found.starts_with("I11: VM vm0 is given to hv2, where 2048 MiB"), "{found}");
     }
 
@@ -505,14 +567,16 @@ mod tests {
         let mut taken = suspected.clone();
         let vm = taken.vms.get_mut(&vm_uuid(0)).expect("it is defined");
         Arc::make_mut(vm).node = Some("hv2".into());
-        let found = judged(&cluster, &[Arc::new(suspected), Arc::new(taken)]).expect("nothing is proven");
+        let found =
+            judged(&cluster, &[Arc::new(suspected), Arc::new(taken)]).expect("nothing is proven");
         assert!(found.starts_with("I3: VM vm0 is taken from hv1"), "{found}");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_vm_that_is_given_to_a_node_it_is_not_limited_to_is_found() {
         let cluster = calm_without_guest(0, 0).await;
-        let limit = |vm: &mut pvc_model::vm::VmRecord| vm.node_limit = vec!["hv1".into(), "hv3".into()];
+        let limit =
+            |vm: &mut pvc_model::vm::VmRecord| vm.node_limit = vec!["hv1".into(), "hv3".into()];
         let limited = changed(&cluster, 0, limit);
         let strayed = changed(&cluster, 0, |vm| {
             limit(vm);
@@ -553,26 +617,37 @@ mod tests {
                 state.hosts[2].memory_mib = memory;
             });
             let mut view =
-                (*changed(cluster, 0, |vm| (vm.state, vm.autostart) = (VmState::Stop, true))).clone();
+                (*changed(cluster, 0, |vm| (vm.state, vm.autostart) = (VmState::Stop, true)))
+                    .clone();
             let hv1 = Arc::make_mut(view.nodes.get_mut("hv1").expect("it is a node"));
             (hv1.daemon_state, hv1.domain_state) = (DaemonState::Fenced, DomainState::FenceFlush);
             judged(cluster, &[Arc::new(view)])
         };
         assert_eq!(given_up(&calm().await, 2500), None);
         let found = given_up(&calm().await, 64 << 10).expect("there is room");
-        assert!(found.starts_with("I4: VM vm0 of a dead node waits for it, and hv2 has had room"), "{found}");
+        assert!(
+            found.starts_with("I4: VM vm0 of a dead node waits for it, and hv2 has had room"),
+            "{found}"
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_guest_that_is_ended_while_it_is_to_run_is_found() {
         let cluster = calm().await;
         let found = ended(&cluster, 0, 0).await.expect("nobody asked for it");
-        assert!(found.starts_with("I9: hv1 ends the guest of VM vm0, which is to run there"), "{found}");
+        assert!(
+            found.starts_with("I9: hv1 ends the guest of VM vm0, which is to run there"),
+            "{found}"
+        );
         let cluster = calm().await;
         let stopped = changed(&cluster, 0, |vm| vm.state = VmState::Stop);
         let started = changed(&cluster, 0, |vm| vm.state_version += 2);
         judged(&cluster, &[stopped, started]);
-        assert_eq!(ended(&cluster, 0, 0).await, None, "its node has not heard yet that it is to run again");
+        assert_eq!(
+            ended(&cluster, 0, 0).await,
+            None,
+            "its node has not heard yet that it is to run again"
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -592,7 +667,8 @@ mod tests {
             assert_eq!(found.is_some(), is_wrong, "{what}: {found:?}");
         }
         let cluster = calm().await;
-        let moved = changed(&cluster, 0, |vm| (vm.node, vm.state) = (Some("hv2".into()), VmState::Migrate));
+        let moved =
+            changed(&cluster, 0, |vm| (vm.node, vm.state) = (Some("hv2".into()), VmState::Migrate));
         judged(&cluster, &[moved]);
         cluster.world.with(|state| state.truth.orders.move_failed(vm_uuid(0), state.now));
         assert_eq!(ended(&cluster, 0, 0).await, None, "it was tried");

@@ -52,7 +52,8 @@ enum Ask {
 type Said = Result<bool, PowerError>;
 
 impl State {
-    /// The host whose BMC answers to this name and lets this user in. A wrong password looks like silence.
+    /// The host whose BMC answers to this name and lets this user in. A wrong password looks like
+    /// silence.
     fn reached_bmc(&self, from: usize, bmc: &Bmc) -> Option<usize> {
         let target = self.hosts.iter().position(|host| bmc_name(&host.name) == bmc.host)?;
         let key = ipmi(&self.hosts[target].name);
@@ -61,7 +62,13 @@ impl State {
         (lets_in && answers && self.hosts[from].cables.upstream).then_some(target)
     }
 
-    fn ask_bmc(&mut self, from: usize, bmc: &Bmc, ask: Ask, caller: Weak<()>) -> oneshot::Receiver<Said> {
+    fn ask_bmc(
+        &mut self,
+        from: usize,
+        bmc: &Bmc,
+        ask: Ask,
+        caller: Weak<()>,
+    ) -> oneshot::Receiver<Said> {
         let (answer, answered) = oneshot::channel();
         let (name, target) = (&bmc.host, self.reached_bmc(from, bmc));
         let Some(target) = target else {
@@ -97,7 +104,8 @@ impl State {
     fn bmc_acts(&mut self, target: usize, name: &str, ask: Ask) -> (Said, Duration) {
         let manner = self.hosts[target].bmc;
         let done = (Ok(true), Duration::ZERO);
-        let ignored = |wanted| (Err(PowerError::Ignored { host: name.to_owned(), wanted }), SWITCHING);
+        let ignored =
+            |wanted| (Err(PowerError::Ignored { host: name.to_owned(), wanted }), SWITCHING);
         match (ask, manner) {
             (Ask::IsOn, BmcManner::LiesOff) => (Ok(false), Duration::ZERO),
             (Ask::IsOn, _) => (Ok(self.hosts[target].on), Duration::ZERO),

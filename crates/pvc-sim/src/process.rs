@@ -33,9 +33,9 @@ enum Knock {
     Never,
 }
 
-/// What every port call and every sleep of a process goes through: open while it runs, closed while it is
-/// frozen, and shut for ever once it has ended. So nothing that a killed process left behind touches the
-/// world.
+/// What every port call and every sleep of a process goes through: open while it runs, closed while
+/// it is frozen, and shut for ever once it has ended. So nothing that a killed process left behind
+/// touches the world.
 #[derive(Clone)]
 pub(crate) struct Gate {
     pub world: World,
@@ -128,7 +128,8 @@ impl State {
     /// Lets every process go on that can again.
     pub fn open_gates(&mut self) {
         for pid in 0..self.processes.len() {
-            let waits = !self.processes[pid].knocking.is_empty() || !self.processes[pid].held.is_empty();
+            let waits =
+                !self.processes[pid].knocking.is_empty() || !self.processes[pid].held.is_empty();
             if !waits || !self.runs(pid) {
                 continue;
             }
@@ -174,7 +175,8 @@ pub(crate) struct HostClock {
 
 impl HostClock {
     fn drift(&self) -> f64 {
-        let ppm = self.host.map_or(0, |host| self.gate.world.with(|state| state.hosts[host].drift_ppm));
+        let ppm =
+            self.host.map_or(0, |host| self.gate.world.with(|state| state.hosts[host].drift_ppm));
         1.0 + ppm as f64 / 1e6
     }
 }

@@ -1,8 +1,9 @@
 //! What operators were promised, to be held against the records in the end (I10).
 //!
-//! An ask that was answered "done" is a promise until the next one about the same thing. Of two that were under way
-//! at once nobody knows which one came last; and one that was never answered may still be carried out at any time, for
-//! the process that took it may stand still. Then nothing is promised.
+//! An ask that was answered "done" is a promise until the next one about the same thing. Of two
+//! that were under way at once nobody knows which one came last; and one that was never answered
+//! may still be carried out at any time, for the process that took it may stand still. Then nothing
+//! is promised.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,8 +26,14 @@ enum Aspect {
 }
 
 impl Aspect {
-    const ALL: [Aspect; 6] =
-        [Aspect::Existence, Aspect::Power, Aspect::Name, Aspect::Memory, Aspect::Limit, Aspect::Method];
+    const ALL: [Aspect; 6] = [
+        Aspect::Existence,
+        Aspect::Power,
+        Aspect::Name,
+        Aspect::Memory,
+        Aspect::Limit,
+        Aspect::Method,
+    ];
 }
 
 /// How it is to be.
@@ -74,7 +81,8 @@ fn stake(ask: &Ask) -> Option<Stake> {
         let aspects = vec![wish.aspect()];
         Some(Stake { vm, aspects, wishes: vec![wish] })
     };
-    let all = |vm: usize, wishes: Vec<Wish>| Some(Stake { vm, aspects: Aspect::ALL.to_vec(), wishes });
+    let all =
+        |vm: usize, wishes: Vec<Wish>| Some(Stake { vm, aspects: Aspect::ALL.to_vec(), wishes });
     match ask {
         Ask::Start(vm) | Ask::Restart(vm) => one(*vm, Wish::Runs),
         Ask::Stop(vm) | Ask::Shutdown(vm) | Ask::Disable(vm) => one(*vm, Wish::IsOff),
@@ -131,9 +139,15 @@ impl Promises {
             let before = promise.before.take();
             if !promise.is_mixed && !promise.is_open {
                 promise.wish = match answer {
-                    Some(Ok(())) => stake.wishes.iter().find(|wish| wish.aspect() == aspect).cloned(),
+                    Some(Ok(())) => {
+                        stake.wishes.iter().find(|wish| wish.aspect() == aspect).cloned()
+                    }
                     // It may have been stopped before it could not be undefined.
-                    _ if aspect == Aspect::Power && matches!(ask, Ask::Undefine(_) | Ask::Disable(_)) => None,
+                    _ if aspect == Aspect::Power
+                        && matches!(ask, Ask::Undefine(_) | Ask::Disable(_)) =>
+                    {
+                        None
+                    }
                     _ => before,
                 };
             }
@@ -163,20 +177,27 @@ impl Promises {
                 (Wish::IsGone, record) => (record.is_none(), "there".to_owned()),
                 (_, None) => (false, "gone".to_owned()),
                 (Wish::IsThere, Some(_)) => (true, String::new()),
-                (Wish::Runs, Some(record)) => (record.state == VmState::Start, record.state.to_string()),
-                (Wish::IsOff, Some(record)) => (record.state != VmState::Start, record.state.to_string()),
+                (Wish::Runs, Some(record)) => {
+                    (record.state == VmState::Start, record.state.to_string())
+                }
+                (Wish::IsOff, Some(record)) => {
+                    (record.state != VmState::Start, record.state.to_string())
+                }
                 (Wish::IsCalled(name), Some(record)) => (record.name == *name, record.name.clone()),
                 (Wish::Has(mib), Some(record)) => {
                     (record.memory_mib() == *mib, format!("one with {} MiB", record.memory_mib()))
                 }
                 (Wish::IsLimitedTo(hosts), Some(record)) => {
-                    let names = hosts.iter().map(|host| shape.host_name(*host)).collect::<BTreeSet<_>>();
-                    let so = record.node_limit.iter().map(ToString::to_string).collect::<BTreeSet<_>>();
+                    let names =
+                        hosts.iter().map(|host| shape.host_name(*host)).collect::<BTreeSet<_>>();
+                    let so =
+                        record.node_limit.iter().map(ToString::to_string).collect::<BTreeSet<_>>();
                     (names == so, format!("limited to {so:?}"))
                 }
-                (Wish::MovesOnly(only), Some(record)) => {
-                    (record.migration_method == *only, format!("moved by {:?}", record.migration_method))
-                }
+                (Wish::MovesOnly(only), Some(record)) => (
+                    record.migration_method == *only,
+                    format!("moved by {:?}", record.migration_method),
+                ),
             };
             (!is_kept).then_some((*vm, wish, so))
         })
@@ -220,7 +241,10 @@ mod tests {
         let done = |ask: &Ask| ("done", ask.clone(), DONE);
         assert_eq!(power_after(&[asked(&start), done(&start)]), Some(Wish::Runs));
         assert_eq!(power_after(&[asked(&start), done(&start), asked(&stop)]), None);
-        assert_eq!(power_after(&[asked(&start), done(&start), asked(&stop), done(&stop)]), Some(Wish::IsOff));
+        assert_eq!(
+            power_after(&[asked(&start), done(&start), asked(&stop), done(&stop)]),
+            Some(Wish::IsOff)
+        );
     }
 
     #[test]
@@ -231,7 +255,8 @@ mod tests {
         let lost = |ask: &Ask| ("lost", ask.clone(), None);
         assert_eq!(power_after(&[asked(&start), asked(&stop), done(&start), done(&stop)]), None);
         assert_eq!(power_after(&[asked(&stop), lost(&stop), asked(&start), done(&start)]), None);
-        let quiet = [asked(&start), asked(&stop), done(&start), done(&stop), asked(&stop), done(&stop)];
+        let quiet =
+            [asked(&start), asked(&stop), done(&start), done(&stop), asked(&stop), done(&stop)];
         assert_eq!(power_after(&quiet), Some(Wish::IsOff));
     }
 

@@ -1,10 +1,10 @@
 //! Has Tokio draw the same numbers in every process.
 //!
-//! Tokio seeds a generator of its own from the hash maps of the standard library, which ask the operating
-//! system for randomness, and uses it to choose in which order the waiters of a `watch` channel wake. With
-//! what stands here the operating system always says the same, so that one seed gives one run. It is part of
-//! the programs that run simulations, each run in a process of its own, and not of the library: nothing
-//! that links the library loses its randomness.
+//! Tokio seeds a generator of its own from the hash maps of the standard library, which ask the
+//! operating system for randomness, and uses it to choose in which order the waiters of a `watch`
+//! channel wake. With what stands here the operating system always says the same, so that one seed
+//! gives one run. It is part of the programs that run simulations, each run in a process of its
+//! own, and not of the library: nothing that links the library loses its randomness.
 
 /// What the standard library calls for random bytes. It gets the same ones each time.
 ///

@@ -1,5 +1,5 @@
-//! A cluster and its history from a seed; and the run of it: first only safety is demanded, then everything is
-//! well again and progress is.
+//! A cluster and its history from a seed; and the run of it: first only safety is demanded, then
+//! everything is well again and progress is.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -29,7 +29,8 @@ const RECOVERS: Duration = Duration::from_secs(5 * 60);
 /// How long it has to stay so.
 const STAYS: Duration = Duration::from_secs(60);
 
-/// How long elections are looked after once all is well: long enough for a fence of somebody who was accused meanwhile.
+/// How long elections are looked after once all is well: long enough for a fence of somebody who
+/// was accused meanwhile.
 const AFTER_ELECTIONS: Duration = Duration::from_secs(75);
 
 /// How often somebody looks after what only an operator can set right.
@@ -59,7 +60,8 @@ struct Fault {
 }
 
 impl Case {
-    /// The cluster and the history that belong to `seed`, with faults and operators for so many minutes.
+    /// The cluster and the history that belong to `seed`, with faults and operators for so many
+    /// minutes.
     pub fn from_seed(seed: u64, minutes: u64, mutation: Option<Mutation>) -> Case {
         let mut chance = Chance::for_purpose(seed, "shape");
         let shape = shape(&mut chance, seed, mutation);
@@ -70,8 +72,9 @@ impl Case {
         Case { shape, history }
     }
 
-    /// A small cluster for a few minutes, in which servers and connections of ZooKeeper come and go, leaders are elected,
-    /// quickly or slowly, machines die, and nothing else happens: who is accused by mistake in that?
+    /// A small cluster for a few minutes, in which servers and connections of ZooKeeper come and
+    /// go, leaders are elected, quickly or slowly, machines die, and nothing else happens: who is
+    /// accused by mistake in that?
     pub fn of_elections(seed: u64, minutes: u64, mutation: Option<Mutation>) -> Case {
         let mut chance = Chance::for_purpose(seed, "elections");
         let mut shape = Shape::plain(*chance.pick(&[3, 3, 3, 5]).expect("not empty"), 1);
@@ -83,7 +86,9 @@ impl Case {
             broken_writes: *chance.pick(&[0, 0, 300]).expect("not empty"),
             elections: Some(Elections {
                 first: chance.below(shape.hosts.len() as u64) as usize,
-                takes_ms: *chance.pick(&[(200, 500), (200, 8_000), (5_000, 25_000)]).expect("not empty"),
+                takes_ms: *chance
+                    .pick(&[(200, 500), (200, 8_000), (5_000, 25_000)])
+                    .expect("not empty"),
             }),
             mutation,
             ..shape.nature
@@ -126,8 +131,9 @@ impl Case {
         cluster.kept_promises(|_| true)
     }
 
-    /// In every second run one machine dies for good while the others are still busy with all that was before: those
-    /// that are left make up for it. Nobody helps, but for the end of maintenance.
+    /// In every second run one machine dies for good while the others are still busy with all that
+    /// was before: those that are left make up for it. Nobody helps, but for the end of
+    /// maintenance.
     async fn bereave(&self, cluster: &Cluster) -> Result<(), Violation> {
         let mut chance = Chance::for_purpose(self.shape.nature.seed, "bereavement");
         let dispensable: Vec<usize> =
@@ -147,7 +153,8 @@ impl Case {
         cluster.breaks_down(dead);
         let name = self.shape.host_name(dead);
         let watched = |cluster: &Cluster| cluster.not_made_up_for(dead);
-        settles(cluster, &format!("progress without {name}"), watched, Cluster::end_maintenance).await
+        settles(cluster, &format!("progress without {name}"), watched, Cluster::end_maintenance)
+            .await
     }
 
     /// Whether the others can have a quorum without it.
@@ -157,7 +164,8 @@ impl Case {
     }
 }
 
-/// Waits until nothing is `unsettled`, with somebody who looks after it, and then whether it stays so.
+/// Waits until nothing is `unsettled`, with somebody who looks after it, and then whether it stays
+/// so.
 ///
 /// # Errors
 /// If that takes too long, or does not last although nobody was being flushed.
@@ -178,7 +186,10 @@ async fn settles(
                 // A flush that could not go on tries again at any moment.
                 Some(_) if may_stir => continue,
                 Some(what) => {
-                    return Err(Violation { rule: rule.to_owned(), what: format!("not for long: {what}") });
+                    return Err(Violation {
+                        rule: rule.to_owned(),
+                        what: format!("not for long: {what}"),
+                    });
                 }
             }
         }
@@ -209,10 +220,12 @@ impl Cluster {
         for vm in 0..self.shape.vms.len() {
             let name = self.shape.vm_name(vm);
             let hosts = self.runs_on(vm);
-            let runs_on: Vec<String> = hosts.iter().map(|host| self.shape.host_name(*host)).collect();
+            let runs_on: Vec<String> =
+                hosts.iter().map(|host| self.shape.host_name(*host)).collect();
             let Some(record) = view.vms.get(&vm_uuid(vm)) else {
                 // Where a BMC has lied, a VM was undefined that was thought to be dead.
-                let is_excused = |host: &usize| self.world.with(|state| state.hosts[*host].bmc_lied);
+                let is_excused =
+                    |host: &usize| self.world.with(|state| state.hosts[*host].bmc_lied);
                 if self.promises().is_there(vm) || !hosts.iter().all(is_excused) {
                     unsettled.push(format!("{name} has no record; runs on {runs_on:?}"));
                 }
@@ -224,13 +237,18 @@ impl Cluster {
                 VmState::Stop | VmState::Disable if !record.autostart => Vec::new(),
                 _ => {
                     let why = &record.failed_reason;
-                    unsettled
-                        .push(format!("{name} is {} on {node} ({why}); runs on {runs_on:?}", record.state));
+                    unsettled.push(format!(
+                        "{name} is {} on {node} ({why}); runs on {runs_on:?}",
+                        record.state
+                    ));
                     continue;
                 }
             };
             if runs_on != wanted {
-                unsettled.push(format!("{name} is {}; runs on {runs_on:?}, not {wanted:?}", record.state));
+                unsettled.push(format!(
+                    "{name} is {}; runs on {runs_on:?}, not {wanted:?}",
+                    record.state
+                ));
             }
         }
         unsettled
@@ -247,7 +265,9 @@ impl Cluster {
     /// What is wrong about a node whose machine is well, apart from its VMs.
     fn unwell(&self, host: usize) -> Vec<String> {
         let (view, name) = (self.view(), self.shape.host_name(host));
-        let Some(node) = view.nodes.get(name.as_str()) else { return vec![format!("{name} has no record")] };
+        let Some(node) = view.nodes.get(name.as_str()) else {
+            return vec![format!("{name} has no record")];
+        };
         let mut unwell = Vec::new();
         if node.daemon_state != DaemonState::Run {
             unwell.push(format!("{name} is {}", node.daemon_state));
@@ -268,7 +288,8 @@ impl Cluster {
         unwell
     }
 
-    /// What nobody has done yet about the death of one host, of all that is done without being asked for.
+    /// What nobody has done yet about the death of one host, of all that is done without being
+    /// asked for.
     fn not_made_up_for(&self, dead: usize) -> Vec<String> {
         let view = self.view();
         let dead_name = self.shape.host_name(dead);
@@ -280,8 +301,8 @@ impl Cluster {
         if view.config.primary.as_ref().is_none_or(|primary| *primary == dead_node.name) {
             left.push("nobody who lives is primary".to_owned());
         }
-        // One that had said that it stops is not taken for dead, nor an older one that starts; and one whose BMC has said that it is another
-        // machine's is not proven dead.
+        // One that had said that it stops is not taken for dead, nor an older one that starts; and
+        // one whose BMC has said that it is another machine's is not proven dead.
         let may_stay = match dead_node.daemon_state {
             DaemonState::Dead if dead_node.ipmi_hostname.is_empty() => true,
             DaemonState::Run | DaemonState::Dead | DaemonState::Init
@@ -362,8 +383,11 @@ impl Cluster {
     /// The first promise that was not kept (I10).
     pub(crate) fn kept_promises(&self, counts: impl Fn(&Wish) -> bool) -> Result<(), Violation> {
         let view = self.view();
-        let Some((vm, wish, so)) = self.promises().broken(&view, &self.shape, counts) else { return Ok(()) };
-        let what = format!("{} is {so}, and an operator was promised: {wish:?}", self.shape.vm_name(vm));
+        let Some((vm, wish, so)) = self.promises().broken(&view, &self.shape, counts) else {
+            return Ok(());
+        };
+        let what =
+            format!("{} is {so}, and an operator was promised: {wish:?}", self.shape.vm_name(vm));
         Err(Violation { rule: "I10".to_owned(), what })
     }
 
@@ -452,8 +476,10 @@ fn rules(chance: &mut Chance, hosts: usize) -> Rules {
         true => MigrationMethod::Live,
         false => MigrationMethod::Shutdown,
     });
-    let selectors = [Selector::Mem, Selector::Memprov, Selector::Load, Selector::Vcpus, Selector::Vms];
-    let selector = chance.happens(200).then(|| chance.pick(&selectors).cloned().expect("not empty"));
+    let selectors =
+        [Selector::Mem, Selector::Memprov, Selector::Load, Selector::Vcpus, Selector::Vms];
+    let selector =
+        chance.happens(200).then(|| chance.pick(&selectors).cloned().expect("not empty"));
     Rules { host: limit.first().copied(), is_disabled: false, limit, selector, method }
 }
 
@@ -515,15 +541,16 @@ fn fault(chance: &mut Chance, shape: &Shape, kind: u64, host: usize) -> Fault {
         19 => sudden(Action::KillWorker(host)),
         20 => lasting(Action::StoreTakesNoWrites, Action::StoreTakesWrites),
         _ => {
-            let how = *chance.pick(&[StartFailure::Refused, StartFailure::Dies]).expect("not empty");
+            let how =
+                *chance.pick(&[StartFailure::Refused, StartFailure::Dies]).expect("not empty");
             let host = chance.happens(500).then_some(host);
             sudden(Action::FailStarts { vm, host, times: 1 + chance.below(6) as u32, how })
         }
     }
 }
 
-/// Some kinds of faults, each as often as this cluster's luck has it: a run in which everything happens shows
-/// less than runs that each have their own plague.
+/// Some kinds of faults, each as often as this cluster's luck has it: a run in which everything
+/// happens shows less than runs that each have their own plague.
 fn faults(chance: &mut Chance, shape: &Shape, minutes: u64) -> Vec<Event> {
     let weights: Vec<u64> =
         (0..KINDS).map(|_| if chance.happens(450) { 0 } else { 1 + chance.below(10) }).collect();
@@ -571,11 +598,15 @@ fn troubles(chance: &mut Chance, shape: &Shape, minutes: u64) -> Vec<Event> {
         let host = chance.below(shape.hosts.len() as u64) as usize;
         let short = 200 + chance.below(12_000);
         let (begin, end, lasts) = match chance.below(8) {
-            _ if chance.happens(deadly) => {
-                (Action::PowerLoss(host), Some(Action::PowerReturn(host)), 20_000 + chance.below(90_000))
-            }
+            _ if chance.happens(deadly) => (
+                Action::PowerLoss(host),
+                Some(Action::PowerReturn(host)),
+                20_000 + chance.below(90_000),
+            ),
             0..=2 => (Action::ServerDown(host), Some(Action::ServerUp(host)), short),
-            3 => (Action::Unplug(host, Net::Cluster), Some(Action::Plug(host, Net::Cluster)), short),
+            3 => {
+                (Action::Unplug(host, Net::Cluster), Some(Action::Plug(host, Net::Cluster)), short)
+            }
             4 => (Action::FreezeHost(host), Some(Action::ThawHost(host)), short),
             5 => (Action::FreezeDaemon(host), Some(Action::ThawDaemon(host)), short),
             6 => (Action::StoreTakesNoWrites, Some(Action::StoreTakesWrites), short),
@@ -645,7 +676,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_death_is_made_up_for_when_the_vms_run_elsewhere_and_not_before() {
-        let cluster = Cluster::start(Shape::plain(3, 3), Log::new(false)).await.expect("all is well");
+        let cluster =
+            Cluster::start(Shape::plain(3, 3), Log::new(false)).await.expect("all is well");
         let left = cluster.not_made_up_for(0);
         assert!(left.contains(&"hv1 is run".to_owned()), "nothing has happened yet: {left:?}");
         cluster.breaks_down(0);
@@ -664,7 +696,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_an_operator_was_promised_and_is_not_so_is_found() {
-        let cluster = Cluster::start(Shape::plain(2, 1), Log::new(false)).await.expect("all is well");
+        let cluster =
+            Cluster::start(Shape::plain(2, 1), Log::new(false)).await.expect("all is well");
         assert_eq!(cluster.kept_promises(|_| true), Ok(()));
         for (wish, what) in [
             (Wish::IsOff, "vm0 is start, and an operator was promised: IsOff"),
@@ -674,7 +707,8 @@ mod tests {
             (Wish::MovesOnly(Some(MigrationMethod::Live)), "vm0 is moved by None, and"),
             (Wish::IsGone, "vm0 is there, and"),
         ] {
-            let cluster = Cluster::start(Shape::plain(2, 1), Log::new(false)).await.expect("all is well");
+            let cluster =
+                Cluster::start(Shape::plain(2, 1), Log::new(false)).await.expect("all is well");
             cluster.promises().begin_with(0, [wish]);
             let found = cluster.kept_promises(|_| true).expect_err("it is otherwise");
             assert!(found.rule == "I10" && found.what.starts_with(what), "{found:?}");

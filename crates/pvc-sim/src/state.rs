@@ -1,7 +1,8 @@
 //! The world as one value, and time.
 //!
-//! Everything that is simulated lies in one [`State`] behind one lock, and what happens later waits in its
-//! agenda. The ports of the daemons look at it and change it; nobody holds it while they wait.
+//! Everything that is simulated lies in one [`State`] behind one lock, and what happens later waits
+//! in its agenda. The ports of the daemons look at it and change it; nobody holds it while they
+//! wait.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, Weak};
@@ -46,11 +47,13 @@ pub struct Nature {
     pub lag_ms: (u64, u64),
     /// How often, in a thousand, the word of a migration's end gets lost.
     pub lost_words: u64,
-    /// How often, in a thousand, a connection to ZooKeeper breaks right after a write was carried out.
+    /// How often, in a thousand, a connection to ZooKeeper breaks right after a write was carried
+    /// out.
     pub broken_writes: u64,
     /// Whether a node that lost the store gives its guests up, and after how many seconds.
     pub reset_after: Option<u64>,
-    /// Whether ZooKeeper's servers need a leader; in worlds without, a majority of them serves at once.
+    /// Whether ZooKeeper's servers need a leader; in worlds without, a majority of them serves at
+    /// once.
     pub elections: Option<Elections>,
     /// A deliberate flaw in the safety of the daemons' world.
     pub mutation: Option<Mutation>,
@@ -61,7 +64,8 @@ pub struct Nature {
 pub struct Elections {
     /// The host of the one that leads at first.
     pub first: usize,
-    /// How long they elect once they have noticed that there is no leader, in milliseconds: between these.
+    /// How long they elect once they have noticed that there is no leader, in milliseconds: between
+    /// these.
     pub takes_ms: (u64, u64),
 }
 
@@ -144,8 +148,11 @@ impl World {
     pub(crate) fn of_hosts(count: usize) -> (World, Vec<crate::process::Gate>) {
         use crate::cluster::{Shape, host_name};
         let host = |index| Host::new(host_name(index), true, 4096, 0);
-        let world =
-            World::new(Shape::plain(count, 0).nature, Log::new(false), (0..count).map(host).collect());
+        let world = World::new(
+            Shape::plain(count, 0).nature,
+            Log::new(false),
+            (0..count).map(host).collect(),
+        );
         let gates = (0..count).map(|host| {
             world.with(|state| {
                 (state.hosts[host].on, state.hosts[host].booted) = (true, true);

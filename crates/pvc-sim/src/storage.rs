@@ -77,7 +77,8 @@ impl Ceph {
             return Err(format!("error opening image {volume}: No such file or directory"));
         };
         let (mine, is_blocked) = (lock.shown(), |locker| self.is_blocked(locker));
-        let other = locks.iter().find(|held| held.locker != mine.locker && !is_blocked(&held.locker));
+        let other =
+            locks.iter().find(|held| held.locker != mine.locker && !is_blocked(&held.locker));
         if let Some(other) = other {
             return Err(format!("image {volume} is locked by {}", other.locker));
         }
@@ -110,7 +111,8 @@ impl Ceph {
         self.blocked.insert(client);
         let name = client_name(client);
         self.volumes.close_all(&name);
-        let held = self.volumes.locks(volume).unwrap_or_default().iter().find(|lock| lock.locker == name);
+        let held =
+            self.volumes.locks(volume).unwrap_or_default().iter().find(|lock| lock.locker == name);
         match held.cloned() {
             Some(lock) => self.volumes.break_lock(volume, &lock).is_ok(),
             None => false,
@@ -126,13 +128,14 @@ impl State {
         self.ceph.volumes.hold(volume, Lock { client, host }.shown());
     }
 
-    /// A client is gone and could let go of nothing: its locks stay, and it is missed after a while.
+    /// A client is gone and could let go of nothing: its locks stay, and it is missed after a
+    /// while.
     pub fn client_died(&mut self, client: ClientId) {
         self.later(MISSED, move |state| state.ceph.volumes.close_all(&client_name(client)));
     }
 
-    /// The number of the host that has the VM's volume for writing; of a machine outside of the cluster, one more
-    /// than there are hosts.
+    /// The number of the host that has the VM's volume for writing; of a machine outside of the
+    /// cluster, one more than there are hosts.
     pub fn holder_of_volume(&self, vm: usize) -> Option<usize> {
         let volume = self.migrations.volumes.get(&crate::cluster::vm_uuid(vm))?;
         let holder = self.ceph.volumes.locks(volume).ok()?.first()?;
@@ -155,8 +158,10 @@ impl Volumes {
         &self,
         act: impl FnOnce(&mut State) -> Result<T, StorageError>,
     ) -> Result<T, StorageError> {
-        let (takes, answers) =
-            self.gate.call(|state| (state.chance.millis(5, 60), state.reaches_ceph(self.host))).await;
+        let (takes, answers) = self
+            .gate
+            .call(|state| (state.chance.millis(5, 60), state.reaches_ceph(self.host)))
+            .await;
         if answers {
             self.gate.sleep(takes).await;
             if self.gate.call(|state| state.reaches_ceph(self.host)).await {
@@ -201,11 +206,21 @@ impl Storage for Volumes {
         self.kept(|kept| kept.volume(volume)).await
     }
 
-    async fn create(&self, volume: &VolumeId, size_bytes: u64, force: bool) -> Result<(), StorageError> {
+    async fn create(
+        &self,
+        volume: &VolumeId,
+        size_bytes: u64,
+        force: bool,
+    ) -> Result<(), StorageError> {
         self.kept(|kept| kept.create(volume, size_bytes, force)).await
     }
 
-    async fn resize(&self, volume: &VolumeId, size_bytes: u64, force: bool) -> Result<(), StorageError> {
+    async fn resize(
+        &self,
+        volume: &VolumeId,
+        size_bytes: u64,
+        force: bool,
+    ) -> Result<(), StorageError> {
         self.kept(|kept| kept.resize(volume, size_bytes, force)).await
     }
 
@@ -235,7 +250,11 @@ impl Storage for Volumes {
         self.kept(|kept| kept.remove(volume)).await
     }
 
-    async fn snapshot(&self, volume: &VolumeId, snapshot: &SnapshotName) -> Result<(), StorageError> {
+    async fn snapshot(
+        &self,
+        volume: &VolumeId,
+        snapshot: &SnapshotName,
+    ) -> Result<(), StorageError> {
         self.kept(|kept| kept.snapshot(volume, snapshot)).await
     }
 
@@ -248,11 +267,19 @@ impl Storage for Volumes {
         self.kept(|kept| kept.rename_snapshot(volume, snapshot, to)).await
     }
 
-    async fn remove_snapshot(&self, volume: &VolumeId, snapshot: &SnapshotName) -> Result<(), StorageError> {
+    async fn remove_snapshot(
+        &self,
+        volume: &VolumeId,
+        snapshot: &SnapshotName,
+    ) -> Result<(), StorageError> {
         self.kept(|kept| kept.remove_snapshot(volume, snapshot)).await
     }
 
-    async fn roll_back(&self, volume: &VolumeId, snapshot: &SnapshotName) -> Result<(), StorageError> {
+    async fn roll_back(
+        &self,
+        volume: &VolumeId,
+        snapshot: &SnapshotName,
+    ) -> Result<(), StorageError> {
         self.kept(|kept| kept.roll_back(volume, snapshot)).await
     }
 
@@ -312,7 +339,8 @@ mod tests {
 
     const GUEST: Uuid = Uuid::from_u128(4711);
 
-    /// A guest that runs with a volume, and whose machine is switched off in an orderly way when this is dropped.
+    /// A guest that runs with a volume, and whose machine is switched off in an orderly way when
+    /// this is dropped.
     struct Guest(World);
 
     impl Drop for Guest {
@@ -343,9 +371,12 @@ mod tests {
 
         async fn hold(&self, volume: &VolumeId) -> Box<dyn Any + Send> {
             let xml = format!(
-                "<domain type='kvm'><name>guest</name><uuid>{GUEST}</uuid><memory unit='MiB'>512</memory>\
-                 <vcpu>1</vcpu><os><type>hvm</type></os><devices><disk type='network' device='disk'>\
-                 <source protocol='rbd' name='{volume}'/><target dev='sda' bus='scsi'/></disk></devices></domain>"
+                "<domain type='kvm'><name>guest</name><uuid>{GUEST}</uuid><memory \
+                 unit='MiB'>512</memory>\
+                 <vcpu>1</vcpu><os><type>hvm</type></os><devices><disk type='network' \
+                 device='disk'>\
+                 <source protocol='rbd' name='{volume}'/><target dev='sda' \
+                 bus='scsi'/></disk></devices></domain>"
             );
             let started = self.world.with(|state| {
                 state.start_guest(0, GUEST, &xml)?;

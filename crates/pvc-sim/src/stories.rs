@@ -15,7 +15,8 @@ const FOLDER: &str = "scenarios";
 const TAIL: usize = 60;
 
 pub const USAGE: &str = "\
-       pvc-sim stories [FOLDER]… [--jobs N]   play the stories in these folders; all below `scenarios`
+       pvc-sim stories [FOLDER]… [--jobs N]   play the stories in these folders; all below \
+       `scenarios`
        pvc-sim story FOLDER [--variant NAME] [--log] [--debug]
                                               play one
        pvc-sim sentences                      what can happen in a story, and what can be so
@@ -46,9 +47,17 @@ pub fn story(arguments: &[String]) -> Result<ExitCode, String> {
     let known: Vec<&str> = stories.iter().filter_map(|story| story.variant.as_deref()).collect();
     let why = || match &variant {
         Some(variant) => {
-            format!("{}: `{variant}` is no variant; there are {}", folder.display(), known.join(", "))
+            format!(
+                "{}: `{variant}` is no variant; there are {}",
+                folder.display(),
+                known.join(", ")
+            )
         }
-        None => format!("{}: which variant? `--variant` with one of: {}", folder.display(), known.join(", ")),
+        None => format!(
+            "{}: which variant? `--variant` with one of: {}",
+            folder.display(),
+            known.join(", ")
+        ),
     };
     let chosen = stories.iter().find(|story| story.variant == variant).ok_or_else(why)?;
     let failed = play(chosen, log, debug)?;
@@ -77,7 +86,9 @@ fn judge(story: &Story, failed: Option<(Failure, Vec<String>)>) -> i32 {
     match (failed, &story.known) {
         (None, None) => 0,
         (None, Some(known)) => {
-            say!("expected: it fails, as is known: {known}\nis so:    it does not; take `known` away");
+            say!(
+                "expected: it fails, as is known: {known}\nis so:    it does not; take `known` away"
+            );
             1
         }
         (Some((failure, lines)), known) => {

@@ -6,8 +6,8 @@
 //!                                 deeds, facts: the forms that there are
 //! ```
 //!
-//! A story runs in a world in which nothing fails by itself. What must never be true anywhere (`truth`) is
-//! watched here as well, without being asked for.
+//! A story runs in a world in which nothing fails by itself. What must never be true anywhere
+//! (`truth`) is watched here as well, without being asked for.
 
 mod deeds;
 mod facts;
@@ -127,8 +127,13 @@ impl Story {
         set_the_scene(&cluster, self.primary).await?;
         let beginning = Beginning::of(&cluster);
         cluster.log().note("-- the story begins");
-        let mut play =
-            Play { story: self, cluster: &cluster, beginning, answers: Vec::new(), fenced: Vec::new() };
+        let mut play = Play {
+            story: self,
+            cluster: &cluster,
+            beginning,
+            answers: Vec::new(),
+            fenced: Vec::new(),
+        };
         for step in &self.steps {
             play.step(step).await?;
         }
@@ -166,7 +171,9 @@ async fn set_the_scene(cluster: &Cluster, primary: usize) -> Result<(), Violatio
     let settled = |cluster: &Cluster| cluster.unsettled().is_empty();
     cluster.until("everything is well", SETTLED, settled).await?;
     let name = cluster.shape.host_name(primary);
-    let asked = pvc_ops::node::set_coordinator_state(&cluster.eyes, &name, CoordinatorRequest::Primary).await;
+    let asked =
+        pvc_ops::node::set_coordinator_state(&cluster.eyes, &name, CoordinatorRequest::Primary)
+            .await;
     if let Err(error) = asked {
         return Err(Violation { rule: "scene".to_owned(), what: error.to_string() });
     }
@@ -174,7 +181,9 @@ async fn set_the_scene(cluster: &Cluster, primary: usize) -> Result<(), Violatio
         cluster.view().config.primary.as_ref().is_some_and(|primary| primary.as_str() == name)
     };
     cluster
-        .until("the primary is who it should be", SETTLED, |cluster| named(cluster) && settled(cluster))
+        .until("the primary is who it should be", SETTLED, |cluster| {
+            named(cluster) && settled(cluster)
+        })
         .await?;
     // The figures that nodes place VMs by are those of the next keepalive.
     cluster.pass(Duration::from_secs(10)).await
@@ -275,14 +284,17 @@ impl Play<'_> {
 
     fn look_for_fences(&mut self) -> Result<(), Failure> {
         for node in 0..self.story.shape.hosts.len() {
-            let is_fenced =
-                Fact::NodeIs(node, vec![words::NodeWord::Daemon(pvc_model::node::DaemonState::Fenced)]);
+            let is_fenced = Fact::NodeIs(
+                node,
+                vec![words::NodeWord::Daemon(pvc_model::node::DaemonState::Fenced)],
+            );
             if self.fenced.contains(&node) || self.look().holds(&is_fenced).is_err() {
                 continue;
             }
             let story = self.story;
             if !story.fenced.contains(&node) && !story.may_be_fenced.contains(&node) {
-                let who: Vec<&str> = self.story.fenced.iter().map(|node| self.name(*node)).collect();
+                let who: Vec<&str> =
+                    self.story.fenced.iter().map(|node| self.name(*node)).collect();
                 let expected = match who.as_slice() {
                     [] => "nobody is fenced".to_owned(),
                     who => format!("nobody is fenced but {}", who.join(", ")),
@@ -312,14 +324,19 @@ impl Play<'_> {
 
     /// What is not so of `facts`.
     fn wrong(&self, facts: &[Said<Fact>]) -> Option<(String, String)> {
-        facts.iter().find_map(|said| Some((said.words.clone(), self.look().holds(&said.what).err()?)))
+        facts
+            .iter()
+            .find_map(|said| Some((said.words.clone(), self.look().holds(&said.what).err()?)))
     }
 
     async fn until(&mut self, facts: &[Said<Fact>], within: Duration) -> Result<(), Failure> {
         let end = self.cluster.now() + within;
         while let Some((words, so)) = self.wrong(facts) {
             if self.cluster.now() >= end {
-                return Err(Failure { expected: format!("within {} s: {words}", within.as_secs()), so });
+                return Err(Failure {
+                    expected: format!("within {} s: {words}", within.as_secs()),
+                    so,
+                });
             }
             self.tick().await?;
         }
@@ -338,11 +355,13 @@ impl Play<'_> {
         while !self.answers.is_empty() {
             self.tick().await?;
         }
-        // Whether VMs run the story says itself; and a peer of PVC 1.0.3 forgets what it was asked now and then.
+        // Whether VMs run the story says itself; and a peer of PVC 1.0.3 forgets what it was asked
+        // now and then.
         if !story.shape.hosts.iter().any(|host| host.is_older) {
-            self.cluster
-                .kept_promises(|wish| !wish.is_power())
-                .map_err(|broken| Failure { expected: format!("{} holds", broken.rule), so: broken.what })?;
+            self.cluster.kept_promises(|wish| !wish.is_power()).map_err(|broken| Failure {
+                expected: format!("{} holds", broken.rule),
+                so: broken.what,
+            })?;
         }
         match story.fenced.iter().find(|node| !self.fenced.contains(node)) {
             Some(node) => Err(Failure {
@@ -376,9 +395,14 @@ fn judge(words: &str, expected: &Expected, answer: &Answer, so: &str) -> Result<
         (Expected::Anything, _) => (true, String::new()),
         (Expected::Done, answer) => (matches!(answer, Some(Ok(()))), "is done".to_owned()),
         (Expected::Nothing, answer) => (answer.is_none(), "has no answer".to_owned()),
-        (Expected::Refused(why), answer) => {
-            (matches!(answer, Some(Err(refusal)) if refusal.why.contains(why)), format!("is refused: {why}"))
-        }
+        (Expected::Refused(why), answer) => (
+            matches!(answer, Some(Err(refusal)) if refusal.why.contains(why)),
+            format!("is refused: {why}"),
+        ),
     };
-    if is_so { Ok(()) } else { Err(Failure { expected: format!("`{words}` {wanted}"), so: so.to_owned() }) }
+    if is_so {
+        Ok(())
+    } else {
+        Err(Failure { expected: format!("`{words}` {wanted}"), so: so.to_owned() })
+    }
 }

@@ -11,8 +11,8 @@ use crate::orders::Orders;
 use crate::state::State;
 use crate::storage::ClientId;
 
-/// How long a host may have been without guests until a reset of it is one without need: ending the last ones
-/// is part of it.
+/// How long a host may have been without guests until a reset of it is one without need: ending the
+/// last ones is part of it.
 const RESET_AFTER_GUESTS: Duration = Duration::from_secs(60);
 
 /// How long after the loss of the quorum something may still happen that was decided before.
@@ -21,15 +21,16 @@ const STILL_DECIDED: Duration = Duration::from_secs(30);
 /// For how long a node must have been well until nobody has a reason any more to take it for dead.
 const WELL: Duration = Duration::from_secs(60);
 
-/// The same where nothing happens but elections and the like: a stamp each 5 s, the time that its write may take, and a
-/// moment to be seen.
+/// The same where nothing happens but elections and the like: a stamp each 5 s, the time that its
+/// write may take, and a moment to be seen.
 const WELL_IN_ELECTIONS: Duration = Duration::from_secs(15);
 
-/// A process that stood still does next what it was about to do, and no check can be later than its last one.
+/// A process that stood still does next what it was about to do, and no check can be later than its
+/// last one.
 const ABOUT_TO: Duration = Duration::from_secs(5);
 
-/// How long after an older peer has taken an address a holder of ours may still have it: a phase of the hand-over,
-/// and the stall that the older one's locks are known for ([T3]).
+/// How long after an older peer has taken an address a holder of ours may still have it: a phase of
+/// the hand-over, and the stall that the older one's locks are known for ([T3]).
 const LETS_GO: Duration = Duration::from_secs(8);
 
 /// Something that must never happen has happened.
@@ -94,7 +95,8 @@ impl State {
         }
     }
 
-    /// A rule is broken by a peer of PVC 1.0.3 in a way that `spec/` tells of: that is counted, and told in the log.
+    /// A rule is broken by a peer of PVC 1.0.3 in a way that `spec/` tells of: that is counted, and
+    /// told in the log.
     fn broken_by_older(&mut self, rule: &'static str, what: &str) {
         self.note(format!("PVC 1.0.3 breaks {rule}: {what}"));
         *self.truth.by_older.entry(rule).or_default() += 1;
@@ -118,28 +120,43 @@ impl State {
         }
         for other in (0..self.hosts.len()).filter(|other| *other != host) {
             let known = &self.hosts[other];
-            let Some(guest) = known.guests.get(&vm).filter(|guest| guest.is_alive()) else { continue };
-            // Its hypervisor let it go on, and nobody can know better than the one who looks after that.
+            let Some(guest) = known.guests.get(&vm).filter(|guest| guest.is_alive()) else {
+                continue;
+            };
+            // Its hypervisor let it go on, and nobody can know better than the one who looks after
+            // that.
             if guest.is_leftover {
                 continue;
             }
             let shut_out = self.ceph.blocked.contains(&guest.client);
-            let (name, here, there) = (guest.name.clone(), self.hosts[host].name.clone(), known.name.clone());
+            let (name, here, there) =
+                (guest.name.clone(), self.hosts[host].name.clone(), known.name.clone());
             match (known.bmc_lied, shut_out) {
-                (false, _) => self.violate("I1", format!("VM {name} starts on {here} while it runs on {there}")),
+                (false, _) => self.violate(
+                    "I1",
+                    format!(
+                        "VM {name} starts on {here} while it runs \
+                                                          on {there}"
+                    ),
+                ),
                 (true, true) => {}
                 (true, false) => self.violate(
                     "I2",
-                    format!("VM {name} starts on {here} while its guest on {there}, whose BMC lied, may still write"),
+                    format!(
+                        "VM {name} starts on {here} while its guest on {there}, whose BMC \
+                             lied, may still write"
+                    ),
                 ),
             }
         }
     }
 
-    /// A guest loses its volumes: it must be one of a host that is off, or believed to be by a BMC that lied.
+    /// A guest loses its volumes: it must be one of a host that is off, or believed to be by a BMC
+    /// that lied.
     pub fn truth_of_broken_lock(&mut self, client: ClientId) {
         let victim = self.hosts.iter().find_map(|host| {
-            let guest = host.guests.values().find(|guest| guest.client == client && guest.is_alive())?;
+            let guest =
+                host.guests.values().find(|guest| guest.client == client && guest.is_alive())?;
             Some((host.name.clone(), guest.name.clone(), host.bmc_lied || guest.is_leftover))
         });
         if let Some((host, guest, false)) = victim {
@@ -151,11 +168,13 @@ impl State {
         let (fencer, victim) = (self.hosts[by].name.clone(), self.hosts[target].name.clone());
         self.note(format!("{fencer}: tells the BMC of {victim} to cut the power"));
         self.truth_of_decision(&format!("{fencer} cuts the power of {victim}"), by);
-        let thawed = self.thawed(by).is_some_and(|thawed| self.now.saturating_sub(thawed) < ABOUT_TO);
+        let thawed =
+            self.thawed(by).is_some_and(|thawed| self.now.saturating_sub(thawed) < ABOUT_TO);
         if !thawed {
             self.truth_of_suspicion(target, Some(by), &format!("{fencer} cuts the power of"));
         }
-        let in_flight = self.truth.cuts[target].as_ref().filter(|(_, caller)| caller.strong_count() > 0);
+        let in_flight =
+            self.truth.cuts[target].as_ref().filter(|(_, caller)| caller.strong_count() > 0);
         // One that has stood still since cannot take back what it had begun by right.
         if let Some((other, _)) = in_flight.filter(|(other, _)| !self.stands_still(*other)) {
             let other = self.hosts[*other].name.clone();
@@ -176,8 +195,9 @@ impl State {
         self.processes[daemon.pid].thawed
     }
 
-    /// Somebody takes the node for dead, and so `does` something about it; `by`: whoever wrote that of it, if nobody
-    /// is named. A peer of PVC 1.0.3 compares the wall clocks of two hosts (`spec/coordination.md` §5.5).
+    /// Somebody takes the node for dead, and so `does` something about it; `by`: whoever wrote that
+    /// of it, if nobody is named. A peer of PVC 1.0.3 compares the wall clocks of two hosts
+    /// (`spec/coordination.md` §5.5).
     pub fn truth_of_suspicion(&mut self, host: usize, by: Option<usize>, does: &str) {
         let Some(since) = self.well_since(host) else { return };
         let seconds = self.now.saturating_sub(since).as_secs();
@@ -217,7 +237,9 @@ impl State {
     pub fn truth_of_reset(&mut self, host: usize) {
         let known = &self.hosts[host];
         let had = !known.guests.is_empty()
-            || known.had_guest.is_some_and(|had| self.now.saturating_sub(had) <= RESET_AFTER_GUESTS);
+            || known
+                .had_guest
+                .is_some_and(|had| self.now.saturating_sub(had) <= RESET_AFTER_GUESTS);
         let name = known.name.clone();
         self.note(format!("{name}: resets itself"));
         // While its hypervisor does not answer, the daemon has to believe what it saw last.
@@ -255,7 +277,8 @@ impl State {
         if !self.hosts[host].is_older {
             return self.violate("I12", what);
         }
-        // It adds each address before the holder may let go (`spec/coordination.md` §3); ours does so then.
+        // It adds each address before the holder may let go (`spec/coordination.md` §3); ours does
+        // so then.
         self.broken_by_older("I12", &what);
         self.later(LETS_GO, move |state| {
             let holders = state.holders(address);
@@ -274,7 +297,10 @@ impl State {
         let was_off = !known.on || since(known.last_off) || since(known.last_on);
         if !was_off && !known.bmc_lied {
             let name = known.name.clone();
-            self.violate("I3", format!("{name} is called fenced and was never off since it fell silent"));
+            self.violate(
+                "I3",
+                format!("{name} is called fenced and was never off since it fell silent"),
+            );
         }
     }
 }
@@ -315,17 +341,23 @@ mod tests {
         VolumeId::from_record(&format!("vms/web{number}")).expect("a volume's name")
     }
 
-    /// Starts a guest with a volume of its own, as a hypervisor does when it is told to. Whether it runs.
+    /// Starts a guest with a volume of its own, as a hypervisor does when it is told to. Whether it
+    /// runs.
     fn start(world: &World, host: usize, number: u128) -> bool {
         let (uuid, volume) = (vm(number), volume(number));
         let xml = format!(
-            "<domain type='kvm'><name>web{number}</name><uuid>{uuid}</uuid><memory unit='MiB'>512</memory>\
+            "<domain type='kvm'><name>web{number}</name><uuid>{uuid}</uuid><memory \
+             unit='MiB'>512</memory>\
              <vcpu>1</vcpu><os><type>hvm</type></os><devices><disk type='network' device='disk'>\
-             <source protocol='rbd' name='{volume}'/><target dev='sda' bus='scsi'/></disk></devices></domain>"
+             <source protocol='rbd' name='{volume}'/><target dev='sda' \
+             bus='scsi'/></disk></devices></domain>"
         );
         world.with(|state| {
             state.ceph.volumes.insert(&volume);
-            state.start_guest(host, uuid, &xml).and_then(|()| state.resume_guest(host, uuid)).is_ok()
+            state
+                .start_guest(host, uuid, &xml)
+                .and_then(|()| state.resume_guest(host, uuid))
+                .is_ok()
         })
     }
 
@@ -351,7 +383,10 @@ mod tests {
         assert!(start(&world, 1, 1));
         assert_eq!(found(&world), None, "it ended where it ran before");
         assert!(!start(&world, 0, 1), "its lock is held");
-        assert_eq!(found(&world).as_deref(), Some("I1: VM web1 starts on hv1 while it runs on hv2"));
+        assert_eq!(
+            found(&world).as_deref(),
+            Some("I1: VM web1 starts on hv1 while it runs on hv2")
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -362,7 +397,10 @@ mod tests {
         break_locks(&gates[1], 1).await;
         assert_eq!(found(&world), None, "its host is off");
         break_locks(&gates[1], 2).await;
-        assert_eq!(found(&world).as_deref(), Some("I2: the lock of VM web2 is broken while it runs on hv3"));
+        assert_eq!(
+            found(&world).as_deref(),
+            Some("I2: the lock of VM web2 is broken while it runs on hv3")
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -387,7 +425,10 @@ mod tests {
         world.with(|state| state.reset(0));
         assert_eq!(found(&world), None, "it had one to give up");
         world.with(|state| state.reset(1));
-        assert_eq!(found(&world).as_deref(), Some("I5: hv2 resets itself without having had guests"));
+        assert_eq!(
+            found(&world).as_deref(),
+            Some("I5: hv2 resets itself without having had guests")
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -401,7 +442,10 @@ mod tests {
         assert_eq!(found(&world), None, "it ended its last one for that");
         gates[1].sleep(2 * SECOND).await;
         world.with(|state| state.reset(1));
-        assert_eq!(found(&world).as_deref(), Some("I5: hv2 resets itself without having had guests"));
+        assert_eq!(
+            found(&world).as_deref(),
+            Some("I5: hv2 resets itself without having had guests")
+        );
     }
 
     // --- Fencing -------------------------------------------------------------------------------
@@ -457,10 +501,13 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_node_that_is_taken_for_dead_while_it_is_well_is_found() {
-        let cluster = Cluster::start(Shape::plain(3, 0), Log::new(false)).await.expect("all is well");
+        let cluster =
+            Cluster::start(Shape::plain(3, 0), Log::new(false)).await.expect("all is well");
         cluster.pass(2 * WELL).await.expect("all is well");
         let suspect = |host: usize, by: usize| {
-            cluster.world.with(|state| state.truth_of_suspicion(host, Some(by), "hv2 takes for dead"));
+            cluster
+                .world
+                .with(|state| state.truth_of_suspicion(host, Some(by), "hv2 takes for dead"));
             found(&cluster.world)
         };
         cluster.world.with(|state| state.suffer(&Action::Unplug(2, Net::Cluster)));
@@ -537,7 +584,8 @@ mod tests {
         let (world, gates) = World::of_hosts(3);
         assert!(start(&world, 0, 1) && start(&world, 0, 2));
         let hypervisor = SimHypervisor { gate: gates[0].clone(), host: 0 };
-        let to = Migration { host: host_name(1), max_downtime: SECOND, held: false, encrypted: false };
+        let to =
+            Migration { host: host_name(1), max_downtime: SECOND, held: false, encrypted: false };
         let mut job = hypervisor.migrate(vm(1), &to).await.expect("both hosts answer");
         set_servers(&world, false);
         gates[0].sleep(STILL_DECIDED + SECOND).await;

@@ -1,4 +1,5 @@
-//! What happens if a node of a recorded cluster dies: foretold by the rules, and played in the world.
+//! What happens if a node of a recorded cluster dies: foretold by the rules, and played in the
+//! world.
 //!
 //! ```text
 //!  backup ──▶ records ──pvc_model::what_if──▶ plan ──┐
@@ -102,12 +103,15 @@ fn cannot_be_played(cluster: &Cluster, outlook: &Outlook) -> Option<String> {
         _ => None,
     });
     if let Some(state) = passing {
-        return Some(format!("the node is in `{state}`; only the death of one in `run` can be played"));
+        return Some(format!(
+            "the node is in `{state}`; only the death of one in `run` can be played"
+        ));
     }
     let coordinators = Coordinators::of(cluster, None);
     (!coordinators.are_a_quorum()).then(|| {
         format!(
-            "{} of {} coordinators run by these records, which is no quorum: such a cluster does nothing even now",
+            "{} of {} coordinators run by these records, which is no quorum: such a cluster does \
+             nothing even now",
             coordinators.left, coordinators.all
         )
     })
@@ -166,7 +170,8 @@ fn summary(outlook: &Outlook, run: Option<&WhatIfRun>) -> String {
             let run = all - down;
             let verb = if run == 1 { "runs" } else { "run" };
             format!(
-                "{run} of its {all} VMs {verb} elsewhere{within}; {down} {are} down until the node is back"
+                "{run} of its {all} VMs {verb} elsewhere{within}; {down} {are} down until the node \
+                 is back"
             )
         }
     }
@@ -219,7 +224,9 @@ fn candidates(weighed: &Weighed) -> Vec<MoveCandidate> {
 fn nodes(cluster: &Cluster, outlook: &Outlook, rules: &Rules) -> Vec<WhatIfNode> {
     let is_made_up_for = outlook.hindrances.is_empty();
     let next: BTreeMap<_, _> = match is_made_up_for {
-        true => outlook.deaths_after(rules).into_iter().map(|next| (next.node.clone(), next)).collect(),
+        true => {
+            outlook.deaths_after(rules).into_iter().map(|next| (next.node.clone(), next)).collect()
+        }
         false => BTreeMap::new(),
     };
     let left = cluster.nodes.values().filter(|node| node.name != outlook.node);
@@ -272,8 +279,9 @@ fn listed(names: &[&str]) -> String {
     }
 }
 
-/// Where the simulated cluster did something else than the plan says. That VMs are started on other nodes is one
-/// line: they are placed as their volumes' locks are freed, in no fixed order, and each choice changes the next.
+/// Where the simulated cluster did something else than the plan says. That VMs are started on other
+/// nodes is one line: they are placed as their volumes' locks are freed, in no fixed order, and
+/// each choice changes the next.
 fn differences(outlook: &Outlook, run: &WhatIfRun) -> Vec<String> {
     let (mut said, mut swapped) = (Vec::new(), Vec::new());
     for fate in &outlook.fates {
@@ -282,7 +290,8 @@ fn differences(outlook: &Outlook, run: &WhatIfRun) -> Vec<String> {
             End::Waits(_) | End::Down => "",
             End::Elsewhere => continue,
         };
-        let Some(ran) = run.vms.iter().find(|ran| ran.name == fate.name && ran.node != planned) else {
+        let Some(ran) = run.vms.iter().find(|ran| ran.name == fate.name && ran.node != planned)
+        else {
             continue;
         };
         let name = &fate.name;
@@ -314,21 +323,27 @@ fn assumptions(question: &Question, cluster: &Cluster, outlook: &Outlook) -> Vec
     let Rules { keepalive_interval, fence_intervals, .. } = &question.rules;
     let seconds = keepalive_interval.as_secs();
     let has_bmc = !outlook.hindrances.contains(&Hindrance::NoBmc);
-    let mut said = vec![
+    let mut said =
+        vec![
         format!(
-            "`keepalive_interval` is {seconds} s, `fence_intervals` is {fence_intervals} and `successful_fence` is \
+            "`keepalive_interval` is {seconds} s, `fence_intervals` is {fence_intervals} and \
+             `successful_fence` is \
              `migrate` on every node: the cluster does not record them"
         ),
         match (question.death, has_bmc) {
-            (Death::Power, true) => "the node loses its power; its BMC does not, and answers in 0.1 to 1.5 s",
-            (Death::Hang, true) => "the node stands still with its power on; its BMC answers in 0.1 to 1.5 s",
+            (Death::Power, true) => "the node loses its power; its BMC does not, and answers in \
+                                     0.1 to 1.5 s",
+            (Death::Hang, true) => "the node stands still with its power on; its BMC answers in \
+                                    0.1 to 1.5 s",
             (Death::Power, false) => "the node loses its power",
             (Death::Hang, false) => "the node stands still with its power on",
         }
         .to_owned(),
-        format!("how soon it is noticed differs by up to {seconds} s, with the moment at which it dies"),
+        format!("how soon it is noticed differs by up to {seconds} s, with the moment at which it \
+                 dies"),
         "the node does not come back, and nobody steps in".to_owned(),
-        "in the simulation, what was under way (starts, moves, flushes) goes on for half a minute before"
+        "in the simulation, what was under way (starts, moves, flushes) goes on for half a minute \
+         before"
             .to_owned(),
         "QEMU needs 0.3 s to start; how long the guests then boot is their affair".to_owned(),
         "a VM needs all of its memory, and nodes have as much free as they said last".to_owned(),
@@ -349,8 +364,9 @@ fn assumptions(question: &Question, cluster: &Cluster, outlook: &Outlook) -> Vec
         let older = listed(&older);
         said.push(format!("{older}: of another PVC, and taken to do what this one does"));
     }
-    let stopped =
-        named(&|node| !lives(node) && !matches!(node.daemon_state, DaemonState::Dead | DaemonState::Fenced));
+    let stopped = named(&|node| {
+        !lives(node) && !matches!(node.daemon_state, DaemonState::Dead | DaemonState::Fenced)
+    });
     if !stopped.is_empty() {
         said.push(format!(
             "{}: its daemon does not run, and it is taken to be switched off",
@@ -395,8 +411,12 @@ mod tests {
     fn what_ran_otherwise_than_planned_is_said_vm_by_vm_unless_only_the_node_differs() {
         let starts = |on: &str| End::Starts(NodeName::new(on));
         let nowhere = End::Waits(pvc_model::placement::NoPlace { reasons: BTreeMap::new() });
-        let outlook =
-            outlook([("a", starts("hv1")), ("b", starts("hv1")), ("c", starts("hv2")), ("d", nowhere)]);
+        let outlook = outlook([
+            ("a", starts("hv1")),
+            ("b", starts("hv1")),
+            ("c", starts("hv2")),
+            ("d", nowhere),
+        ]);
         let ran = |name: &str, node: &str, why: &str| WhatIfRan {
             name: name.to_owned(),
             node: node.to_owned(),
@@ -404,10 +424,15 @@ mod tests {
             ..WhatIfRan::default()
         };
         let run = |vms: [WhatIfRan; 4]| WhatIfRun { vms: vms.to_vec(), ..WhatIfRun::default() };
-        let same = [ran("a", "hv1", ""), ran("b", "hv1", ""), ran("c", "hv2", ""), ran("d", "", "")];
+        let same =
+            [ran("a", "hv1", ""), ran("b", "hv1", ""), ran("c", "hv2", ""), ran("d", "", "")];
         assert_eq!(differences(&outlook, &run(same)), [""; 0]);
-        let other =
-            [ran("a", "hv2", ""), ran("b", "", "no such image"), ran("c", "", ""), ran("d", "hv1", "")];
+        let other = [
+            ran("a", "hv2", ""),
+            ran("b", "", "no such image"),
+            ran("c", "", ""),
+            ran("d", "hv1", ""),
+        ];
         let said = [
             "VM `b` was to run on hv1 and failed: no such image",
             "VM `c` was to run on hv2 and ran nowhere",
@@ -415,7 +440,10 @@ mod tests {
             "1 VM ran on another node: a on hv2 instead of hv1",
         ];
         assert_eq!(differences(&outlook, &run(other.clone())), said);
-        assert_eq!(summary(&outlook, None), "3 of its 4 VMs run elsewhere; 1 is down until the node is back");
+        assert_eq!(
+            summary(&outlook, None),
+            "3 of its 4 VMs run elsewhere; 1 is down until the node is back"
+        );
         let played = summary(&outlook, Some(&run(other)));
         assert_eq!(played, "2 of its 4 VMs run elsewhere; 2 are down until the node is back");
     }

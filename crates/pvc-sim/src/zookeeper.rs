@@ -1,4 +1,5 @@
-//! ZooKeeper, simulated: servers on the coordinators, sessions, and connections that take time and break.
+//! ZooKeeper, simulated: servers on the coordinators, sessions, and connections that take time and
+//! break.
 //!
 //! ```text
 //!  process ── Connection ──(up, takes a while)──▶ the tree ──(told late)──▶ a server that lags
@@ -6,23 +7,25 @@
 //!                 └───────────(down, takes a while)──┴───────────────────────────────┘
 //! ```
 //!
-//! What is written is written at once, for the quorum. A server that lags shows it, announces it and answers whoever
-//! wrote it when it is told of it: so its clients read what was, and never what was before what they know already.
-//! A client that comes from another server and has seen more than this one shows is refused. One that is out of
-//! date for longer than ZooKeeper allows is no part of the quorum.
+//! What is written is written at once, for the quorum. A server that lags shows it, announces it
+//! and answers whoever wrote it when it is told of it: so its clients read what was, and never what
+//! was before what they know already. A client that comes from another server and has seen more
+//! than this one shows is refused. One that is out of date for longer than ZooKeeper allows is no
+//! part of the quorum.
 //!
-//! What is sent while the way is interrupted stands still, as TCP has it, and goes on when the way is mended in
-//! time. Otherwise the client notices after up to two thirds of the session's timeout: what it had sent is
-//! lost (a write may have been carried out or not), what it had not is sent on the next connection. The
-//! servers keep its session until they have not heard of it for the timeout, which stands still while
-//! there is no quorum.
+//! What is sent while the way is interrupted stands still, as TCP has it, and goes on when the way
+//! is mended in time. Otherwise the client notices after up to two thirds of the session's timeout:
+//! what it had sent is lost (a write may have been carried out or not), what it had not is sent on
+//! the next connection. The servers keep its session until they have not heard of it for the
+//! timeout, which stands still while there is no quorum.
 //!
-//! When the servers take no writes, as when the disks of most of them stand still, reads are answered. A write waits, and
-//! behind it whatever else its client asks for, pings as well: the client hangs up and comes back, and what it wrote is
-//! carried out once they take writes again.
+//! When the servers take no writes, as when the disks of most of them stand still, reads are
+//! answered. A write waits, and behind it whatever else its client asks for, pings as well: the
+//! client hangs up and comes back, and what it wrote is carried out once they take writes again.
 //!
-//! Where there are elections, a majority of servers is none without a leader. When the leader's program ends the others
-//! know at once, when its machine falls silent after some seconds; then they elect another one for a while.
+//! Where there are elections, a majority of servers is none without a leader. When the leader's
+//! program ends the others know at once, when its machine falls silent after some seconds; then
+//! they elect another one for a while.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -32,8 +35,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use pvc_embedded::state::{Change, Outcome, TreeState, Work};
 use pvc_ports::{
-    CreateMode, Done, Entry, MultiError, Op, SessionState, Stat, Tree, TreeError, TreeEvent, TreeWatch,
-    check_path,
+    CreateMode, Done, Entry, MultiError, Op, SessionState, Stat, Tree, TreeError, TreeEvent,
+    TreeWatch, check_path,
 };
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -56,7 +59,8 @@ const SYNC_LIMIT: Duration = Duration::from_secs(10);
 pub(crate) struct Ensemble {
     /// What the quorum has agreed on.
     tree: TreeState,
-    /// The servers that are behind, or once were, by their hosts. All others show the tree as it is.
+    /// The servers that are behind, or once were, by their hosts. All others show the tree as it
+    /// is.
     followers: BTreeMap<usize, Follower>,
     /// The open sessions, and when the servers last heard of each.
     sessions: BTreeMap<i64, Duration>,
@@ -69,7 +73,8 @@ pub(crate) struct Ensemble {
     was_led: bool,
     /// Whether an election is under way.
     elects: bool,
-    /// When the servers have noticed that their leader is silent: until then they keep their clients.
+    /// When the servers have noticed that their leader is silent: until then they keep their
+    /// clients.
     followed_until: Duration,
     pub expiries: u64,
     /// How often a program got a connection.
@@ -89,7 +94,8 @@ struct Arrived {
     ask: Ask,
 }
 
-/// How long servers wait for a leader that has fallen silent, in milliseconds: between half of `syncLimit` and all of it.
+/// How long servers wait for a leader that has fallen silent, in milliseconds: between half of
+/// `syncLimit` and all of it.
 const LEADER_SILENT_MS: (u64, u64) = (5_000, 10_000);
 
 /// What unknown keys say.
@@ -101,7 +107,8 @@ struct Follower {
     tree: TreeState,
     /// How late, in milliseconds: between these.
     lag_ms: (u64, u64),
-    /// When it will have been told of everything that was written until now: nothing overtakes anything.
+    /// When it will have been told of everything that was written until now: nothing overtakes
+    /// anything.
     told: Duration,
     /// Counts the times that it was given the whole tree: what was to be told before is void.
     copies: u64,
@@ -132,14 +139,16 @@ struct Client {
     /// No packet overtakes another one.
     last_up: Duration,
     last_down: Duration,
-    /// When its server will have answered everything that it was asked: a read waits for the write before it.
+    /// When its server will have answered everything that it was asked: a read waits for the write
+    /// before it.
     answered: Duration,
     /// The last change that it has seen the tree with.
     seen: i64,
     watches: Vec<Watched>,
     breaks_after_write: bool,
     next_call: u64,
-    /// With the deliberate flaw of comparing wall clocks: the last stamp of each node that was taken for a sign of life.
+    /// With the deliberate flaw of comparing wall clocks: the last stamp of each node that was
+    /// taken for a sign of life.
     believed: BTreeMap<String, Entry>,
 }
 
@@ -230,13 +239,18 @@ impl State {
 
     fn server_lives(&self, host: usize) -> bool {
         let host = &self.hosts[host];
-        host.is_coordinator && host.on && host.booted && !host.frozen && host.server_up && !host.disk_full
+        host.is_coordinator
+            && host.on
+            && host.booted
+            && !host.frozen
+            && host.server_up
+            && !host.disk_full
     }
 
     // --- Servers that lag ----------------------------------------------------------------------
 
-    /// From now on the server on `host` is told of what is written so many milliseconds late. One that is alone has
-    /// nobody to be behind.
+    /// From now on the server on `host` is told of what is written so many milliseconds late. One
+    /// that is alone has nobody to be behind.
     pub fn set_lag(&mut self, host: usize, lag_ms: (u64, u64)) {
         if !self.hosts[host].is_coordinator || self.coordinators() < 2 {
             return;
@@ -260,7 +274,8 @@ impl State {
         follower.lag_ms = lag_ms;
     }
 
-    /// The server on `host` is as far behind as it usually is. The first is the one that the others learn from.
+    /// The server on `host` is as far behind as it usually is. The first is the one that the others
+    /// learn from.
     pub fn lag_as_usual(&mut self, host: usize) {
         let is_first = self.hosts[..host].iter().all(|other| !other.is_coordinator);
         let lag_ms = if is_first { (0, 0) } else { self.nature.lag_ms };
@@ -295,7 +310,9 @@ impl State {
 
     /// The tree as the client is shown it.
     fn tree_of(&self, client: usize) -> &TreeState {
-        self.zookeeper.clients[client].server.map_or(&self.zookeeper.tree, |server| self.tree_at(server))
+        self.zookeeper.clients[client]
+            .server
+            .map_or(&self.zookeeper.tree, |server| self.tree_at(server))
     }
 
     fn server_is_heard(&self, host: usize) -> bool {
@@ -306,7 +323,8 @@ impl State {
         self.zookeeper.has_quorum
     }
 
-    /// Since when nothing has been in the way between the process and a server of the quorum; `None` if something is.
+    /// Since when nothing has been in the way between the process and a server of the quorum;
+    /// `None` if something is.
     pub fn heard_since(&self, pid: Pid) -> Option<Duration> {
         let known = &self.zookeeper.clients[self.processes[pid].client?];
         let is_heard = known.is_connected
@@ -327,12 +345,14 @@ impl State {
         heard > servers / 2
     }
 
-    /// Whether packets of the process reach the server on `server`, and that one is part of the quorum.
+    /// Whether packets of the process reach the server on `server`, and that one is part of the
+    /// quorum.
     fn reaches_server(&self, pid: Pid, server: usize) -> bool {
         let Some(host) = self.processes[pid].host else { return true };
         let from = &self.hosts[host];
         let wired = host == server || (from.cables.cluster && self.hosts[server].cables.cluster);
-        let serves = self.server_is_heard(server) || (self.server_lives(server) && self.coordinators() == 1);
+        let serves =
+            self.server_is_heard(server) || (self.server_lives(server) && self.coordinators() == 1);
         from.on && !from.frozen && wired && serves && self.zookeeper.has_quorum
     }
 
@@ -354,7 +374,11 @@ impl State {
         let quorum = self.is_led(majority) && majority;
         if quorum != self.zookeeper.has_quorum {
             self.zookeeper.has_quorum = quorum;
-            self.note(if quorum { "zookeeper: there is a quorum" } else { "zookeeper: the quorum is lost" });
+            self.note(if quorum {
+                "zookeeper: there is a quorum"
+            } else {
+                "zookeeper: the quorum is lost"
+            });
             self.zookeeper.lost_quorum_at = (!quorum).then_some(self.now);
             if let Some(held) = &mut self.zookeeper.held {
                 held.clear(); // whoever leads next has not agreed on it
@@ -372,8 +396,8 @@ impl State {
 
     // --- Elections -----------------------------------------------------------------------------
 
-    /// Whether the servers, of which there is a majority or not, have a leader if they need one. A majority without
-    /// one begins to elect.
+    /// Whether the servers, of which there is a majority or not, have a leader if they need one. A
+    /// majority without one begins to elect.
     fn is_led(&mut self, majority: bool) -> bool {
         let Some(elections) = self.nature.elections else { return true };
         if !self.zookeeper.was_led {
@@ -443,13 +467,18 @@ impl State {
             known.is_good = false;
             known.interruption += 1;
             let interruption = known.interruption;
-            // A server that ended, or a live one that lost the quorum, hangs up; silence takes longer to notice.
+            // A server that ended, or a live one that lost the quorum, hangs up; silence takes
+            // longer to notice.
             let server = known.server;
             let hangs_up = server.is_some_and(|server| {
-                self.hosts[server].on && !self.hosts[server].frozen && self.hosts[server].cables.cluster
+                self.hosts[server].on
+                    && !self.hosts[server].frozen
+                    && self.hosts[server].cables.cluster
             });
             let notices = match hangs_up && self.hosts.iter().any(|host| host.on) {
-                true => self.zookeeper.followed_until.saturating_sub(now) + self.chance.millis(0, 1000),
+                true => {
+                    self.zookeeper.followed_until.saturating_sub(now) + self.chance.millis(0, 1000)
+                }
                 false => self.chance.millis(3400, 6700),
             };
             self.later(notices, move |state| state.notice(client, interruption));
@@ -562,7 +591,10 @@ impl State {
     }
 
     fn tree_at(&self, server: usize) -> &TreeState {
-        self.zookeeper.followers.get(&server).map_or(&self.zookeeper.tree, |follower| &follower.tree)
+        self.zookeeper
+            .followers
+            .get(&server)
+            .map_or(&self.zookeeper.tree, |follower| &follower.tree)
     }
 
     fn connected(&mut self, client: usize, server: Option<usize>) {
@@ -702,7 +734,10 @@ impl State {
         if is_write && std::mem::take(&mut known.breaks_after_write) {
             known.interruption += 1;
             let pid = known.pid;
-            self.note(format!("zookeeper: {} loses its connection after a write", self.processes[pid].name));
+            self.note(format!(
+                "zookeeper: {} loses its connection after a write",
+                self.processes[pid].name
+            ));
             return self.in_process(pid, move |state| {
                 if state.zookeeper.clients[client].connection == connection {
                     state.disconnect(client);
@@ -734,12 +769,14 @@ impl State {
         }
     }
 
-    /// Whether it has to wait until the servers take writes again: a change, or what its client asks for after one.
+    /// Whether it has to wait until the servers take writes again: a change, or what its client
+    /// asks for after one.
     fn waits(&self, arrived: &Arrived) -> bool {
         let Some(held) = &self.zookeeper.held else { return false };
         let changes = !matches!(arrived.ask, Ask::Get(_) | Ask::Children(_));
-        let of_same =
-            |other: &Arrived| (other.client, other.connection) == (arrived.client, arrived.connection);
+        let of_same = |other: &Arrived| {
+            (other.client, other.connection) == (arrived.client, arrived.connection)
+        };
         !self.is_onlooker(arrived.client) && (changes || held.iter().any(of_same))
     }
 
@@ -759,7 +796,13 @@ impl State {
     }
 
     /// Answers when the client's server knows what the answer is about.
-    fn answer_when_told(&mut self, client: usize, connection: u64, id: u64, answer: Result<Answer, Trouble>) {
+    fn answer_when_told(
+        &mut self,
+        client: usize,
+        connection: u64,
+        id: u64,
+        answer: Result<Answer, Trouble>,
+    ) {
         let server = self.zookeeper.clients[client].server;
         let Some(when) = server.and_then(|server| self.when_told(server)) else {
             return self.answer(client, id, answer);
@@ -784,7 +827,9 @@ impl State {
 
     fn read_now(&mut self, client: usize, connection: u64, id: u64) {
         let known = &self.zookeeper.clients[client];
-        let Some(call) = known.sent.get(&id).filter(|_| known.connection == connection) else { return };
+        let Some(call) = known.sent.get(&id).filter(|_| known.connection == connection) else {
+            return;
+        };
         let tree = self.tree_of(client);
         let answer = match &call.ask {
             Ask::Get(paths) => {
@@ -794,7 +839,9 @@ impl State {
                     _ => entries,
                 })
             }
-            Ask::Children(paths) => Answer::Names(paths.iter().map(|path| tree.children(path)).collect()),
+            Ask::Children(paths) => {
+                Answer::Names(paths.iter().map(|path| tree.children(path)).collect())
+            }
             _ => unreachable!("what changes something is no read"),
         };
         self.answer(client, id, Ok(answer));
@@ -852,8 +899,8 @@ impl State {
         Ask::Multi(ops.into_iter().map(flawed).collect())
     }
 
-    /// With the deliberate flaw of comparing wall clocks: a stamp that is old by the reader's clock is no sign of life,
-    /// as if it had not been written.
+    /// With the deliberate flaw of comparing wall clocks: a stamp that is old by the reader's clock
+    /// is no sign of life, as if it had not been written.
     fn disbelieved(
         &mut self,
         client: usize,
@@ -864,7 +911,9 @@ impl State {
         let now = self.wall(Some(host));
         let believed = &mut self.zookeeper.clients[client].believed;
         for (path, entry) in paths.iter().zip(&mut entries) {
-            let Some(known) = entry.as_mut().filter(|_| path.ends_with("/keepalive")) else { continue };
+            let Some(known) = entry.as_mut().filter(|_| path.ends_with("/keepalive")) else {
+                continue;
+            };
             let stamp = std::str::from_utf8(&known.data).ok().and_then(|text| text.parse().ok());
             let is_old = stamp.is_some_and(|stamp| now > Duration::from_secs(stamp) + BELIEVED);
             match believed.get(path).filter(|_| is_old) {
@@ -888,7 +937,9 @@ impl State {
             }
         }
         let events = self.zookeeper.tree.publish(change);
-        self.announce_changes(events, |server| server.is_none_or(|server| !followers.contains(&server)));
+        self.announce_changes(events, |server| {
+            server.is_none_or(|server| !followers.contains(&server))
+        });
         Ok(outcome)
     }
 
@@ -912,7 +963,8 @@ impl State {
     fn write_from_outside(&mut self, ops: Vec<Op>) {
         let onlooker = (0..self.zookeeper.clients.len()).find(|client| self.is_onlooker(*client));
         let session = self.zookeeper.clients[onlooker.expect("somebody looks on")].session;
-        self.change_tree(&Work::Multi { session, ops }).expect("a story writes what can be written");
+        self.change_tree(&Work::Multi { session, ops })
+            .expect("a story writes what can be written");
     }
 
     pub fn change_layout(&mut self, version: u32) {
@@ -927,9 +979,11 @@ impl State {
             let names = self.zookeeper.tree.children(parent).unwrap_or_default();
             places.extend(names.iter().map(|name| format!("{parent}/{name}")));
         }
-        let keys =
-            places.iter().flat_map(|place| [format!("{place}/future"), format!("{place}/future/deep")]);
-        let keys: Vec<String> = keys.filter(|key| self.zookeeper.tree.entry(key).is_none()).collect();
+        let keys = places
+            .iter()
+            .flat_map(|place| [format!("{place}/future"), format!("{place}/future/deep")]);
+        let keys: Vec<String> =
+            keys.filter(|key| self.zookeeper.tree.entry(key).is_none()).collect();
         let create = |path: &String| Op::Create {
             path: path.clone(),
             data: Bytes::from_static(UNKNOWN.as_bytes()),
@@ -939,8 +993,8 @@ impl State {
         self.zookeeper.unknown.extend(keys);
     }
 
-    /// What of the unknown keys is no longer as it was; those of a record that is gone have gone with it. And the root,
-    /// which holds nothing.
+    /// What of the unknown keys is no longer as it was; those of a record that is gone have gone
+    /// with it. And the root, which holds nothing.
     pub fn spoilt_keys(&self) -> Vec<String> {
         let tree = &self.zookeeper.tree;
         let holds = |path: &str, wanted: &str| {
@@ -996,7 +1050,10 @@ impl State {
             let known = self.zookeeper.clients.iter().position(|client| client.session == session);
             if let Some(client) = known {
                 let pid = self.zookeeper.clients[client].pid;
-                self.note(format!("zookeeper: the session of {} has expired", self.processes[pid].name));
+                self.note(format!(
+                    "zookeeper: the session of {} has expired",
+                    self.processes[pid].name
+                ));
             }
             self.zookeeper.expiries += 1;
             self.end_session(session);
@@ -1093,7 +1150,8 @@ impl State {
         known.watches.clear();
         known.stalled.clear();
         known.state.send_replace(SessionState::Closed);
-        let calls = std::mem::take(&mut known.sent).into_values().chain(std::mem::take(&mut known.waiting));
+        let calls =
+            std::mem::take(&mut known.sent).into_values().chain(std::mem::take(&mut known.waiting));
         for call in calls.collect::<Vec<_>>() {
             let _ = call.answer.send(Err(Trouble::Closed)); // whoever asked may have gone
         }
@@ -1117,7 +1175,9 @@ impl State {
 fn judged(ask: &Ask) -> Vec<String> {
     let Ask::Multi(ops) = ask else { return Vec::new() };
     let node = |op: &Op| match op {
-        Op::Set { path, .. } => path.strip_prefix("/nodes/")?.strip_suffix("/daemonstate").map(str::to_owned),
+        Op::Set { path, .. } => {
+            path.strip_prefix("/nodes/")?.strip_suffix("/daemonstate").map(str::to_owned)
+        }
         _ => None,
     };
     ops.iter().filter_map(node).collect()
@@ -1153,8 +1213,9 @@ impl Connection {
             })
             .await;
         let connection = Connection { gate: gate.clone(), client, session: session.clone() };
-        let connected =
-            async { session.wait_for(|state| matches!(state, SessionState::Connected { .. })).await.is_ok() };
+        let connected = async {
+            session.wait_for(|state| matches!(state, SessionState::Connected { .. })).await.is_ok()
+        };
         let is_connected = tokio::select! {
             biased;
             connected = connected => connected,
@@ -1242,7 +1303,12 @@ impl Tree for Connection {
         }
     }
 
-    async fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> Result<(String, Stat), TreeError> {
+    async fn create(
+        &self,
+        path: &str,
+        data: Bytes,
+        mode: CreateMode,
+    ) -> Result<(String, Stat), TreeError> {
         check_path(path)?;
         check_size(&[Op::Create { path: path.to_owned(), data: data.clone(), mode }])?;
         match self.write(Ask::Create(path.to_owned(), data, mode)).await {
@@ -1427,11 +1493,20 @@ mod tests {
             state.rearranged();
         });
         let mut session = client.session();
-        session.wait_for(|state| *state == SessionState::Disconnected).await.expect("the world goes on");
-        session.wait_for(|state| matches!(state, SessionState::Connected { .. })).await.expect("it goes on");
+        session
+            .wait_for(|state| *state == SessionState::Disconnected)
+            .await
+            .expect("the world goes on");
+        session
+            .wait_for(|state| matches!(state, SessionState::Connected { .. }))
+            .await
+            .expect("it goes on");
         let server = servers.0.with(|state| state.zookeeper.clients[client.client].server);
         assert_eq!(server, Some(2), "the one that does not lag");
-        assert!(data(&client, "/a").await.is_some(), "nobody sees what was before what they have seen");
+        assert!(
+            data(&client, "/a").await.is_some(),
+            "nobody sees what was before what they have seen"
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -1469,7 +1544,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn who_touches_a_key_that_nobody_knows_is_found() {
-        let cluster = Cluster::start(Shape::plain(1, 1), Log::new(false)).await.expect("all is well");
+        let cluster =
+            Cluster::start(Shape::plain(1, 1), Log::new(false)).await.expect("all is well");
         let spoilt = cluster.world.with(|state| {
             state.add_unknown_keys();
             assert_eq!(state.spoilt_keys(), [""; 0]);

@@ -7,8 +7,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The lessons of `lessons.md` that the simulated world can have to do with: how many rows each part has.
-const ROWS: [(char, usize); 7] = [('A', 29), ('B', 18), ('C', 16), ('D', 16), ('E', 8), ('F', 16), ('G', 12)];
+/// The lessons of `lessons.md` that the simulated world can have to do with: how many rows each
+/// part has.
+const ROWS: [(char, usize); 7] =
+    [('A', 29), ('B', 18), ('C', 16), ('D', 16), ('E', 8), ('F', 16), ('G', 12)];
 
 fn top() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -37,9 +39,16 @@ fn the_pages_example_is_a_story_that_is_true() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("README.md"), "The example of the page.\n").unwrap();
     fs::write(folder.path().join("scenario.toml"), example).unwrap();
-    let played =
-        Command::new(env!("CARGO_BIN_EXE_pvc-sim")).arg("story").arg(folder.path()).output().unwrap();
-    assert!(played.status.success(), "{}", String::from_utf8_lossy(&[played.stdout, played.stderr].concat()));
+    let played = Command::new(env!("CARGO_BIN_EXE_pvc-sim"))
+        .arg("story")
+        .arg(folder.path())
+        .output()
+        .unwrap();
+    assert!(
+        played.status.success(),
+        "{}",
+        String::from_utf8_lossy(&[played.stdout, played.stderr].concat())
+    );
 }
 
 /// The rows of the table of lessons: the number, and what shows it.
@@ -88,10 +97,12 @@ fn every_lesson_is_shown_somewhere_and_what_shows_it_exists() {
     for (part, rows) in ROWS {
         for row in 1..=rows {
             let number = format!("{part}{row}");
-            let shown = lessons.get(&number).unwrap_or_else(|| panic!("lesson {number} has no row"));
+            let shown =
+                lessons.get(&number).unwrap_or_else(|| panic!("lesson {number} has no row"));
             assert!(!shown.is_empty(), "lesson {number} is shown nowhere");
             for name in names(shown) {
-                let exists = if name.contains('-') { stories.contains(name) } else { tests.contains(name) };
+                let exists =
+                    if name.contains('-') { stories.contains(name) } else { tests.contains(name) };
                 assert!(exists, "lesson {number}: there is no `{name}`");
             }
         }

@@ -13,7 +13,8 @@ fn one_seed_gives_one_log_to_the_byte() {
     let many_vms = |seed: &u64| pvc_sim::Case::from_seed(*seed, 1, None).shape.vms.len() >= 100;
     let crowded = (1..).find(many_vms).unwrap().to_string();
     for (seed, minutes) in [("5", "15"), ("9", "15"), (crowded.as_str(), "3")] {
-        let run = || pvc_sim(&["one", "--seed", seed, "--minutes", minutes, "--log", "--debug"]).stdout;
+        let run =
+            || pvc_sim(&["one", "--seed", seed, "--minutes", minutes, "--log", "--debug"]).stdout;
         let (first, second) = (run(), run());
         assert!(first.split(|byte| *byte == b'\n').count() > 200, "something happens");
         assert!(first == second, "seed {seed} has two logs");
@@ -30,10 +31,19 @@ fn a_run_of_seeds_says_what_happened() {
 
 #[test]
 fn a_failure_is_shrunk_and_can_be_replayed() {
-    let flawed =
-        ["--mutation", "unconfirmed", "--minutes", "10", "--until-found", "--no-shrink", "--jobs", "1"];
+    let flawed = [
+        "--mutation",
+        "unconfirmed",
+        "--minutes",
+        "10",
+        "--until-found",
+        "--no-shrink",
+        "--jobs",
+        "1",
+    ];
     let found =
-        String::from_utf8(pvc_sim(&[&["seeds", "--seeds", "1000"][..], &flawed].concat()).stdout).unwrap();
+        String::from_utf8(pvc_sim(&[&["seeds", "--seeds", "1000"][..], &flawed].concat()).stdout)
+            .unwrap();
     let seed = found.split("found by seed ").nth(1).unwrap().split(' ').next().unwrap();
     let shown = pvc_sim(&["seeds", "--seed", seed, "--mutation", "unconfirmed", "--minutes", "10"]);
     let shown = String::from_utf8(shown.stdout).unwrap();
@@ -49,7 +59,8 @@ fn a_failure_is_shrunk_and_can_be_replayed() {
     assert!(!replayed.status.success() && said.contains("VIOLATION"), "{again}: {said}");
 }
 
-/// A flaw breaks one of `rules` in one of the first thousand seeds, in which nothing is wrong without it.
+/// A flaw breaks one of `rules` in one of the first thousand seeds, in which nothing is wrong
+/// without it.
 fn is_found(mutation: &str, rules: &[&str]) {
     let mutated = ["--mutation", mutation, "--until-found", "--no-shrink", "--jobs", "1"];
     let ran = pvc_sim(&[&["seeds", "--seeds", "1000", "--minutes", "15"][..], &mutated].concat());

@@ -36,7 +36,10 @@ fn trials(folder: PathBuf) -> Vec<Trial> {
             stories.into_iter().map(trial).collect()
         }
         Err(why) => {
-            let name = folder.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+            let name = folder
+                .file_name()
+                .map(|name| name.to_string_lossy().into_owned())
+                .unwrap_or_default();
             vec![Trial::test(name, move || Err(Failed::from(why.clone())))]
         }
     }

@@ -11,7 +11,8 @@ fn play(scenario: &str) -> (Option<i32>, String) {
     fs::write(folder.path().join("README.md"), "A story.\n").unwrap();
     fs::write(folder.path().join("scenario.toml"), scenario).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_pvc-sim"));
-    let Output { status, stdout, stderr } = command.arg("story").arg(folder.path()).output().unwrap();
+    let Output { status, stdout, stderr } =
+        command.arg("story").arg(folder.path()).output().unwrap();
     (status.code(), String::from_utf8_lossy(&[stdout, stderr].concat()).into_owned())
 }
 
@@ -42,7 +43,10 @@ fn a_story_that_is_true_passes() {
 fn what_does_not_hold_in_the_end_fails_the_story_with_what_is_so() {
     let (code, said) = power_loss("\"pvchv2\"", "", "web is disable");
     assert_eq!(code, Some(1));
-    assert!(said.contains("expected: within 300 s: web is disable\nis so:    it is start\n"), "{said}");
+    assert!(
+        said.contains("expected: within 300 s: web is disable\nis so:    it is start\n"),
+        "{said}"
+    );
     assert!(said.contains("-- power off pvchv2"), "the end of the log: {said}");
 }
 
@@ -71,7 +75,8 @@ fn an_ask_has_the_answer_that_is_told_or_the_story_fails() {
     let asks = |answer: &str| {
         let what = "do = \"vm restart web\"\n".to_owned() + answer;
         play(&format!(
-            "{QUIET}state = \"stop\"\n[[happens]]\n{what}\n[finally]\nholds = [\"web runs nowhere\"]"
+            "{QUIET}state = \"stop\"\n[[happens]]\n{what}\n[finally]\nholds = [\"web runs \
+             nowhere\"]"
         ))
     };
     let (code, said) = asks("");
@@ -84,12 +89,20 @@ fn an_ask_has_the_answer_that_is_told_or_the_story_fails() {
 
 #[test]
 fn what_an_operator_chose_of_fencing_is_what_the_daemons_do() {
-    let chosen =
-        |choice: &str, fenced: &str, finally: &str| power_loss(fenced, &format!("world.{choice}"), finally);
-    assert_eq!(chosen("fence_intervals = 6", "\"pvchv2\"", "web runs on pvchv1 or pvchv3").0, Some(0));
+    let chosen = |choice: &str, fenced: &str, finally: &str| {
+        power_loss(fenced, &format!("world.{choice}"), finally)
+    };
+    assert_eq!(
+        chosen("fence_intervals = 6", "\"pvchv2\"", "web runs on pvchv1 or pvchv3").0,
+        Some(0)
+    );
     let (code, said) = chosen("fence_intervals = 0", "\"pvchv2\"", "pvchv2 is off");
-    assert!(code == Some(1) && said.contains("expected: pvchv2 is fenced\nis so:    it never was"), "{said}");
-    let (code, said) = chosen("successful_fence = \"none\"", "\"pvchv2\"", "web runs on pvchv1 or pvchv3");
+    assert!(
+        code == Some(1) && said.contains("expected: pvchv2 is fenced\nis so:    it never was"),
+        "{said}"
+    );
+    let (code, said) =
+        chosen("successful_fence = \"none\"", "\"pvchv2\"", "web runs on pvchv1 or pvchv3");
     assert!(code == Some(1) && said.contains("is so:    it runs"), "{said}");
 }
 
@@ -97,7 +110,8 @@ fn what_an_operator_chose_of_fencing_is_what_the_daemons_do() {
 fn who_writes_where_nobody_knows_what_it_means_and_who_connects_anew_is_found() {
     let quiet = |what: &str, holds: &str| {
         play(&format!(
-            "{QUIET}[[happens]]\ndo = \"{what}\"\n[finally]\nwithin = \"20s\"\nholds = [\"{holds}\"]"
+            "{QUIET}[[happens]]\ndo = \"{what}\"\n[finally]\nwithin = \"20s\"\nholds = \
+             [\"{holds}\"]"
         ))
     };
     assert_eq!(quiet("unknown keys appear", "unknown keys are untouched").0, Some(0));
@@ -161,7 +175,10 @@ fn stories_that_are_true_find_a_broken_safety_logic() {
         ("a-clock-is-an-hour-off", "primary-ahead", "wall-clock", "expected: I8 holds"),
     ] {
         let (code, said) = play_flawed(name, variant, mutation);
-        assert!(code == Some(1) && said.contains(found), "{name}/{variant} with {mutation}: {said}");
+        assert!(
+            code == Some(1) && said.contains(found),
+            "{name}/{variant} with {mutation}: {said}"
+        );
     }
 }
 
@@ -178,11 +195,13 @@ fn what_is_wrong_in_the_file_is_told_with_its_line_and_what_is_known() {
         ),
         (
             "[finally]\nholds = [\"pvchv9 is on\"]",
-            "scenario.toml:2: `pvchv9 is on`: `pvchv9` is no node; there are pvchv1, pvchv2, pvchv3",
+            "scenario.toml:2: `pvchv9 is on`: `pvchv9` is no node; there are pvchv1, pvchv2, \
+             pvchv3",
         ),
         (
             "[[happens]]\ndo = \"cut the storage network of hv1\"\n[finally]\nholds = []",
-            "scenario.toml:2: `cut the storage network of hv1`: `hv1` is no node; there are pvchv1, pvchv2, pvchv3",
+            "scenario.toml:2: `cut the storage network of hv1`: `hv1` is no node; there are \
+             pvchv1, pvchv2, pvchv3",
         ),
         (
             "[[happens]]\nat = \"soon\"\ndo = \"nothing\"\n[finally]\nholds = []",
@@ -205,7 +224,10 @@ fn what_is_wrong_in_the_file_is_told_with_its_line_and_what_is_known() {
             "[[vm]]\nname = \"9a3b6a7e-1111-4222-8333-444455556666\"\n[finally]\nholds = []",
             ":2: `9a3b6a7e-1111-4222-8333-444455556666` is a UUID and no name",
         ),
-        ("[[vm]]\nname = \"web\"\ncount = 0\n[finally]\nholds = []", ":3: `count` is 1 to 1000, not 0"),
+        (
+            "[[vm]]\nname = \"web\"\ncount = 0\n[finally]\nholds = []",
+            ":3: `count` is 1 to 1000, not 0",
+        ),
         (
             "[[vm]]\nname = \"web\"\non = \"pvchv1\"\nlimit = [\"pvchv2\"]\n[finally]\nholds = []",
             ":3: `pvchv1` is none of its `limit`",
@@ -214,13 +236,22 @@ fn what_is_wrong_in_the_file_is_told_with_its_line_and_what_is_known() {
             "[world]\nsuccessful_fence = \"maybe\"\n[finally]\nholds = []",
             ":2: `maybe` is no fence action; there are migrate, none",
         ),
-        ("[[vm]]\nname = \"pvchv1\"\n[finally]\nholds = []", "`pvchv1` is the name of more than one thing"),
-        ("[finally]\nholds = [\"{vm} runs\"]", ":2: `{vm} runs`: no variant says what is in braces"),
+        (
+            "[[vm]]\nname = \"pvchv1\"\n[finally]\nholds = []",
+            "`pvchv1` is the name of more than one thing",
+        ),
+        (
+            "[finally]\nholds = [\"{vm} runs\"]",
+            ":2: `{vm} runs`: no variant says what is in braces",
+        ),
         (
             "[finally]\nholds = []\n[[variant]]\nname = \"x\"\na = \"y\"",
             "no sentence uses `{a}` of variant x",
         ),
-        ("[[happens]]\ndo = \"nothing\"\nanswer = \"42\"\n[finally]\nholds = []", ":3: `42` is no answer"),
+        (
+            "[[happens]]\ndo = \"nothing\"\nanswer = \"42\"\n[finally]\nholds = []",
+            ":3: `42` is no answer",
+        ),
         ("holds = [", "scenario.toml:1: "),
     ] {
         let (code, said) = play(scenario);

@@ -1,5 +1,5 @@
-//! `pvc-sim what-if` as `pvc cluster what-if` runs it: a backup in, an answer out; and the plan in the answer
-//! holds against what the daemons really do in the world.
+//! `pvc-sim what-if` as `pvc cluster what-if` runs it: a backup in, an answer out; and the plan in
+//! the answer holds against what the daemons really do in the world.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -10,7 +10,9 @@ use std::sync::Arc;
 use pvc_api_types::{WhatIf, WhatIfRefusal, WhatIfReply, WhatIfRun};
 use pvc_embedded::EmbeddedTree;
 use pvc_model::NodeName;
-use pvc_model::node::{CoordinatorState, DaemonNote, DaemonState, DomainState, NodeFigures, NodeRole};
+use pvc_model::node::{
+    CoordinatorState, DaemonNote, DaemonState, DomainState, NodeFigures, NodeRole,
+};
 use pvc_model::vm::{Selector, VmState};
 use pvc_ops::vm::Define;
 use pvc_store::{Change, Changes, ConfigChange, Ipmi, NewNode, NodeChange, Report, Store};
@@ -53,7 +55,8 @@ struct Records {
 fn xml(number: usize, vm: &Vm) -> String {
     let (uuid, memory_mib) = (Uuid::from_u128(0x77_0000 + number as u128), vm.memory_mib);
     format!(
-        "<domain type='kvm'><name>vm{number}</name><uuid>{uuid}</uuid><memory unit='MiB'>{memory_mib}</memory>\
+        "<domain type='kvm'><name>vm{number}</name><uuid>{uuid}</uuid><memory \
+         unit='MiB'>{memory_mib}</memory>\
          <vcpu>2</vcpu><os><type arch='x86_64' machine='pc'>hvm</type></os><devices>\
          <emulator>/usr/bin/kvm</emulator><disk type='network' device='disk'><driver name='qemu'/>\
          <source protocol='rbd' name='vms/vm{number}_sda'/><target dev='sda' bus='scsi'/></disk>\
@@ -96,7 +99,8 @@ impl Records {
         }
         for node in &self.nodes {
             let here = self.vms.iter().enumerate().filter(|(_, vm)| vm.on == node.name);
-            let running = here.map(|(number, _)| Uuid::from_u128(0x77_0000 + number as u128)).collect();
+            let running =
+                here.map(|(number, _)| Uuid::from_u128(0x77_0000 + number as u128)).collect();
             store.report(vec![Report::Running(NodeName::new(node.name), running)]).await.unwrap();
         }
         serde_json::to_string(&store.backup(true).await.unwrap()).unwrap()
@@ -152,7 +156,8 @@ impl Records {
             stamps_while_starting: true,
             ..DaemonNote::default()
         };
-        let reports = vec![Report::Figures(name.clone(), figures), Report::Daemon(name, note, None)];
+        let reports =
+            vec![Report::Figures(name.clone(), figures), Report::Daemon(name, note, None)];
         store.report(reports).await.unwrap();
     }
 }
@@ -214,7 +219,8 @@ fn nothing_recovered(answer: &WhatIf) -> &WhatIfRun {
 #[test]
 fn the_vms_of_a_primary_that_dies_run_elsewhere_and_another_is_primary() {
     let nodes = vec![node("hv1", 30_000), node("hv2", 19_000), node("hv3", 9_000)];
-    let vms = vec![vm(4096, "hv3"), vm(8192, "hv3"), vm(2048, "hv3"), vm(1024, "hv1"), vm(6000, "hv3")];
+    let vms =
+        vec![vm(4096, "hv3"), vm(8192, "hv3"), vm(2048, "hv3"), vm(1024, "hv1"), vm(6000, "hv3")];
     let records = Records { primary: "hv3", ..Records::new(nodes, vms) };
     let answer = dies(&records, "hv3");
     assert_eq!(planned(&answer), ["vm1 on hv1", "vm4 on hv1", "vm0 on hv2", "vm2 on hv1"]);
@@ -224,13 +230,17 @@ fn the_vms_of_a_primary_that_dies_run_elsewhere_and_another_is_primary() {
     assert!(in_order.is_sorted() && in_order[0] > 20.0 && in_order[2] < 60.0, "{in_order:?}");
     assert_eq!(run.proof, "its BMC said twice that the power is off");
     assert!(["hv1", "hv2"].contains(&run.primary.as_str()) && run.primary_s.is_some());
-    let free: Vec<(u64, u64)> =
-        answer.nodes.iter().map(|node| (node.memory_free_mib, node.memory_free_after_mib)).collect();
+    let free: Vec<(u64, u64)> = answer
+        .nodes
+        .iter()
+        .map(|node| (node.memory_free_mib, node.memory_free_after_mib))
+        .collect();
     assert_eq!(free, [(30_000, 30_000 - 8192 - 6000 - 2048), (19_000, 19_000 - 4096)]);
     let next: Vec<(bool, &str)> =
         answer.nodes.iter().map(|node| (node.may_die_next, node.next.as_str())).collect();
     assert!(
-        next.iter().all(|(may, why)| !may && *why == "no quorum: 1 of 3 coordinators would be left"),
+        next.iter()
+            .all(|(may, why)| !may && *why == "no quorum: 1 of 3 coordinators would be left"),
         "{next:?}"
     );
     assert_eq!(answer.defects, [""; 0]);
@@ -245,9 +255,17 @@ fn a_vm_that_fits_nowhere_is_off_in_plan_and_world() {
     assert_eq!(planned(&answer), ["vm0 on hv1", "vm1: wait", "vm2 on hv2", "vm3: wait"]);
     let run = run_as_planned(&answer);
     assert!(!answer.recovered && run.recovered_s.is_some());
-    assert!(answer.vms[1].reason.contains("`hv2` has 3000 MiB of memory free, and the VM needs 4000 MiB"));
+    assert!(
+        answer.vms[1]
+            .reason
+            .contains("`hv2` has 3000 MiB of memory free, and the VM needs 4000 MiB")
+    );
     assert!(answer.vms[3].reason.contains("`hv1` is not among the nodes the VM is limited to"));
-    assert!(answer.summary.starts_with("2 of its 4 VMs run elsewhere within "), "{}", answer.summary);
+    assert!(
+        answer.summary.starts_with("2 of its 4 VMs run elsewhere within "),
+        "{}",
+        answer.summary
+    );
 }
 
 #[test]
@@ -338,7 +356,10 @@ fn a_cluster_without_a_quorum_is_planned_for_and_not_played() {
     records.primary = "hv3";
     let answer = dies(&records, "hv3");
     assert_eq!(answer.simulation, None);
-    assert!(answer.not_simulated.starts_with("1 of 3 coordinators run by these records"), "{answer:?}");
+    assert!(
+        answer.not_simulated.starts_with("1 of 3 coordinators run by these records"),
+        "{answer:?}"
+    );
     assert_eq!(planned(&answer), ["vm0: down"]);
     assert!(answer.assumptions.iter().any(|said| said.starts_with("hv1: dead without a proof")));
     assert!(answer.assumptions.iter().any(|said| said.starts_with("hv2: its daemon does not run")));
@@ -353,7 +374,10 @@ fn a_node_that_starts_is_nobodys_suspect_and_its_death_is_not_played() {
     records.nodes[2].daemon = DaemonState::Init;
     let answer = dies(&records, "hv3");
     assert_eq!(planned(&answer), ["vm0: down"]);
-    assert_eq!(answer.not_simulated, "the node is in `init`; only the death of one in `run` can be played");
+    assert_eq!(
+        answer.not_simulated,
+        "the node is in `init`; only the death of one in `run` can be played"
+    );
 }
 
 #[test]

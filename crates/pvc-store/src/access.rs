@@ -1,10 +1,13 @@
-//! Who may read and write the records: anybody who reaches the tree, or those alone who know its password.
+//! Who may read and write the records: anybody who reaches the tree, or those alone who know its
+//! password.
 //!
-//! The access of the root is what is wanted of all. Whatever a client creates is for those who may use the root; so
-//! the root is changed first, and then what is there already, twice: in between, others create by what they knew.
+//! The access of the root is what is wanted of all. Whatever a client creates is for those who may
+//! use the root; so the root is changed first, and then what is there already, twice: in between,
+//! others create by what they knew.
 //!
-//! Before the records are closed it is asked who could still use them. To know *a* password is not enough, so each
-//! node's daemon that knows one keeps a proof in the tree: an ephemeral key of its own for those who know that password.
+//! Before the records are closed it is asked who could still use them. To know *a* password is not
+//! enough, so each node's daemon that knows one keeps a proof in the tree: an ephemeral key of its
+//! own for those who know that password.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -36,7 +39,8 @@ pub struct Protection {
     pub open: usize,
     /// Keys for those alone who know the password.
     pub closed: usize,
-    /// Keys that are for others, too, or for others alone, as for those who know an earlier password.
+    /// Keys that are for others, too, or for others alone, as for those who know an earlier
+    /// password.
     pub others: Vec<String>,
 }
 
@@ -73,8 +77,12 @@ impl Store {
     /// [`StoreError::NoPassword`] if this client knows none.
     pub async fn protection(&self) -> Result<Protection, StoreError> {
         let control = self.control()?;
-        let mut found =
-            Protection { access: root_access(control).await?, open: 0, closed: 0, others: Vec::new() };
+        let mut found = Protection {
+            access: root_access(control).await?,
+            open: 0,
+            closed: 0,
+            others: Vec::new(),
+        };
         for (path, access) in self.accesses(control).await? {
             match access {
                 AccessList::Anybody => found.open += 1,
@@ -85,8 +93,9 @@ impl Store {
         Ok(found)
     }
 
-    /// Lets these alone use what is recorded, and what is created from now on. If it is broken off, part of it is done:
-    /// it can be repeated, and the primary's daemon goes on with it within the hour.
+    /// Lets these alone use what is recorded, and what is created from now on. If it is broken off,
+    /// part of it is done: it can be repeated, and the primary's daemon goes on with it within the
+    /// hour.
     ///
     /// # Errors
     /// - [`StoreError::NoPassword`] if this client knows none.
@@ -104,11 +113,14 @@ impl Store {
         }
         match protection.differing(access) {
             0 => Ok(protection),
-            keys => Err(StoreError::AccessDiffers { keys, such: protection.others.into_iter().next() }),
+            keys => {
+                Err(StoreError::AccessDiffers { keys, such: protection.others.into_iter().next() })
+            }
         }
     }
 
-    /// Makes alike the root what is not, and returns how many keys that were. Nothing, if this client knows no password.
+    /// Makes alike the root what is not, and returns how many keys that were. Nothing, if this
+    /// client knows no password.
     pub async fn repair_protection(&self) -> Result<usize, StoreError> {
         match self.control() {
             Ok(control) => self.follow_root(control).await,
@@ -121,7 +133,8 @@ impl Store {
         let mut changed = 0;
         for _ in 0..ROUNDS {
             let found = self.accesses(control).await?;
-            // Looked at after the keys were, which takes its time: what was wanted before is not done any more.
+            // Looked at after the keys were, which takes its time: what was wanted before is not
+            // done any more.
             let wanted = root_access(control).await?;
             let access = match wanted {
                 AccessList::Anybody => Access::Anybody,
@@ -143,8 +156,10 @@ impl Store {
                     Err(error) => Err(error),
                 }
             });
-            changed +=
-                set.buffer_unordered(AT_ONCE).try_fold(0, |sum, one| async move { Ok(sum + one) }).await?;
+            changed += set
+                .buffer_unordered(AT_ONCE)
+                .try_fold(0, |sum, one| async move { Ok(sum + one) })
+                .await?;
             if root_access(control).await? == wanted {
                 return Ok(changed);
             }
@@ -153,7 +168,10 @@ impl Store {
     }
 
     /// The keys of ours with who may use them. What goes meanwhile is left out.
-    async fn accesses(&self, control: &dyn AccessControl) -> Result<Vec<(String, AccessList)>, StoreError> {
+    async fn accesses(
+        &self,
+        control: &dyn AccessControl,
+    ) -> Result<Vec<(String, AccessList)>, StoreError> {
         self.tree.sync().await?;
         let mut accesses = Vec::new();
         let mut level = vec!["/".to_owned()];
@@ -179,12 +197,14 @@ impl Store {
         Ok(accesses)
     }
 
-    /// Proves to whoever knows it, too, which password the daemon of `node` knows, for as long as its session lasts.
+    /// Proves to whoever knows it, too, which password the daemon of `node` knows, for as long as
+    /// its session lasts.
     pub(crate) async fn prove_password(&self, node: &NodeName) -> Result<(), StoreError> {
         let Ok(control) = self.control() else { return Ok(()) };
         self.ensure_path(keys::PASSWORDS).await?;
         let path = keys::password(node);
-        let create = Op::Create { path: path.clone(), data: Bytes::new(), mode: CreateMode::Ephemeral };
+        let create =
+            Op::Create { path: path.clone(), data: Bytes::new(), mode: CreateMode::Ephemeral };
         match self.tree.multi(vec![create.clone()]).await.map_err(flat) {
             Err(StoreError::Tree(TreeError::NodeExists { .. })) => {
                 // Of an earlier session, or made by us when the answer got lost.

@@ -16,18 +16,19 @@ use crate::store::{Store, chunks, flat, paths_of};
 pub struct Restored {
     /// How many keys were written.
     pub keys: usize,
-    /// Nodes with a BMC whose password neither the dump nor the store has: nobody can fence them until
-    /// their daemons have written it.
+    /// Nodes with a BMC whose password neither the dump nor the store has: nobody can fence them
+    /// until their daemons have written it.
     pub unfenceable: Vec<NodeName>,
 }
 
 impl Store {
     /// Every key with its value, but for other programs' subtrees, lock nodes and what ends with a
-    /// session; the passwords of the nodes' BMCs `with_secrets` only. Values that are not UTF-8 have the unreadable
-    /// bytes replaced.
+    /// session; the passwords of the nodes' BMCs `with_secrets` only. Values that are not UTF-8
+    /// have the unreadable bytes replaced.
     ///
-    /// A restore of a dump without the passwords leaves those that are there. Where there are none, each node's daemon
-    /// writes its own at its start; until then nobody can fence it, least of all one that is dead already.
+    /// A restore of a dump without the passwords leaves those that are there. Where there are none,
+    /// each node's daemon writes its own at its start; until then nobody can fence it, least of all
+    /// one that is dead already.
     pub async fn backup(&self, with_secrets: bool) -> Result<BTreeMap<String, String>, StoreError> {
         self.fresh().await?;
         let mut paths = self.with_raw(|raw| raw.subtree("/"));
@@ -40,12 +41,13 @@ impl Store {
         Ok(paths.into_iter().zip(entries).filter_map(lasting).collect())
     }
 
-    /// Writes every key of `dump`, creating parents; keys that are not in it stay, and so do those by which a node
-    /// says what is so now: what was so then would have others act on it. A dump larger than one request is written
-    /// in several, the schema version last.
+    /// Writes every key of `dump`, creating parents; keys that are not in it stay, and so do those
+    /// by which a node says what is so now: what was so then would have others act on it. A dump
+    /// larger than one request is written in several, the schema version last.
     pub async fn restore(&self, dump: &BTreeMap<String, String>) -> Result<Restored, RestoreError> {
         self.check_dump(dump)?;
-        let stopped = |written| move |source| RestoreError::Stopped { written, total: dump.len(), source };
+        let stopped =
+            |written| move |source| RestoreError::Stopped { written, total: dump.len(), source };
         self.fresh().await.map_err(stopped(0))?;
         let ops = self.restore_ops(dump);
         let mut written = 0;
@@ -60,14 +62,21 @@ impl Store {
         Ok(Restored { keys: dump.len(), unfenceable: self.unfenceable() })
     }
 
-    /// As [`restore`](Store::restore), for an empty tree that is to take the place of a lost one. What nodes said of
-    /// themselves is left out, although nothing else stands in its place: nobody knows how old it is. Each
-    /// of its keys is there and says nothing, as in a new record.
-    pub async fn recover(&self, mut dump: BTreeMap<String, String>) -> Result<Restored, RestoreError> {
+    /// As [`restore`](Store::restore), for an empty tree that is to take the place of a lost one.
+    /// What nodes said of themselves is left out, although nothing else stands in its place: nobody
+    /// knows how old it is. Each of its keys is there and says nothing, as in a new record.
+    pub async fn recover(
+        &self,
+        mut dump: BTreeMap<String, String>,
+    ) -> Result<Restored, RestoreError> {
         dump.retain(|key, _| !keys::is_observed(key));
         let restored = self.restore(&dump).await?;
         let total = dump.len();
-        self.repair().await.map_err(|source| RestoreError::Stopped { written: total, total, source })?;
+        self.repair().await.map_err(|source| RestoreError::Stopped {
+            written: total,
+            total,
+            source,
+        })?;
         Ok(restored)
     }
 
@@ -77,7 +86,9 @@ impl Store {
                 raw.get(&keys::node(node, key)).is_some_and(|key| !key.data.is_empty())
             };
             let nodes = raw.children(keys::NODES).into_iter().map(NodeName::new);
-            nodes.filter(|node| given(node, "ipmihostname") && !given(node, "ipmipassword")).collect()
+            nodes
+                .filter(|node| given(node, "ipmihostname") && !given(node, "ipmipassword"))
+                .collect()
         })
     }
 
@@ -100,13 +111,17 @@ impl Store {
     }
 
     fn restore_ops(&self, dump: &BTreeMap<String, String>) -> Vec<Op> {
-        // A record that is made anew has the key, also of a dump without passwords: PVC 1.0.3 reads no other.
+        // A record that is made anew has the key, also of a dump without passwords: PVC 1.0.3 reads
+        // no other.
         let passwords: Vec<String> = dump
             .keys()
             .filter_map(|key| Some(format!("{}/ipmipassword", key.strip_suffix("/ipmihostname")?)))
             .collect();
-        let mut wanted: BTreeMap<&str, &str> =
-            passwords.iter().filter(|key| keys::is_secret(key)).map(|key| (key.as_str(), "")).collect();
+        let mut wanted: BTreeMap<&str, &str> = passwords
+            .iter()
+            .filter(|key| keys::is_secret(key))
+            .map(|key| (key.as_str(), ""))
+            .collect();
         for (key, value) in dump.iter().filter(|(key, _)| *key != "/") {
             let mut parent = keys::parent(key);
             while parent != "/" && !dump.contains_key(parent) {
@@ -119,7 +134,9 @@ impl Store {
         self.with_raw(|raw| {
             // In the order of the paths a parent comes before its children.
             let op = |(path, value): (&str, &str)| match raw.get(path) {
-                Some(_) if dump.contains_key(path) && !keys::is_observed(path) => Some(set(path, value)),
+                Some(_) if dump.contains_key(path) && !keys::is_observed(path) => {
+                    Some(set(path, value))
+                }
                 Some(_) => None,
                 None => Some(Op::Create {
                     path: path.to_owned(),
@@ -139,7 +156,7 @@ fn set(path: &str, value: &str) -> Op {
 fn is_path(key: &str) -> bool {
     key == "/"
         || (key.starts_with('/')
-            && key[1..]
-                .split('/')
-                .all(|part| !matches!(part, "" | "." | "..") && !part.chars().any(char::is_control)))
+            && key[1..].split('/').all(|part| {
+                !matches!(part, "" | "." | "..") && !part.chars().any(char::is_control)
+            }))
 }

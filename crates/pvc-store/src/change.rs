@@ -42,8 +42,8 @@ impl Changes {
         self.push(Change::Config(change))
     }
 
-    /// Demands that what was read for the decision has not changed by the time of the write. What is
-    /// written is always guarded so; this is for what was only read.
+    /// Demands that what was read for the decision has not changed by the time of the write. What
+    /// is written is always guarded so; this is for what was only read.
     pub fn expect(&mut self, expect: Expect) -> &mut Self {
         self.expectations.push(expect);
         self
@@ -152,7 +152,11 @@ pub struct Ipmi {
 impl Ipmi {
     /// The BMC that is reached so.
     pub fn bmc(&self) -> Bmc {
-        Bmc { host: self.hostname.clone(), user: self.username.clone(), password: self.password.clone() }
+        Bmc {
+            host: self.hostname.clone(),
+            user: self.username.clone(),
+            password: self.password.clone(),
+        }
     }
 }
 
@@ -186,7 +190,8 @@ pub enum Expect {
     Primary,
     NodeDaemon(NodeName),
     NodeDomain(NodeName),
-    /// Where VMs were placed: of two who choose nodes at once, one chooses again and sees the other's choice.
+    /// Where VMs were placed: of two who choose nodes at once, one chooses again and sees the
+    /// other's choice.
     Placements,
 }
 

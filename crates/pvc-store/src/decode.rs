@@ -12,7 +12,9 @@ use pvc_model::node::{
 };
 use pvc_model::renaming::Renaming;
 use pvc_model::storage::{OsdRecord, PoolName, PoolRecord, SnapshotName, VolumeId, VolumeRecord};
-use pvc_model::vm::{DEFAULT_MAX_DOWNTIME_MS, MigrationMethod, Selector, Tag, VmRecord, VmSnapshot, VmState};
+use pvc_model::vm::{
+    DEFAULT_MAX_DOWNTIME_MS, MigrationMethod, Selector, Tag, VmRecord, VmSnapshot, VmState,
+};
 use pvc_model::{NodeName, Uuid};
 
 use crate::job_codec;
@@ -155,7 +157,9 @@ pub(crate) fn node(raw: &Raw, name: &str) -> Option<NodeRecord> {
         },
         running,
         working_on: raw.text(&keys::working_on(name)).map(|text| uuids(&text)).unwrap_or_default(),
-        health: set(&health).and_then(|health| health.parse().ok()).map(|health: u8| health.min(100)),
+        health: set(&health)
+            .and_then(|health| health.parse().ok())
+            .map(|health: u8| health.min(100)),
         plugins,
         network_stats: r.shared("network_stats"),
         ipmi_hostname: r.text("ipmihostname"),
@@ -209,7 +213,9 @@ pub(crate) fn vm(raw: &Raw, uuid: Uuid, previous: Option<&VmRecord>) -> Option<V
     let tags = r.children("tags").iter().map(|tag| vm_tag(&mut r, tag)).collect();
     let mut snapshots: Vec<_> =
         r.children("snapshots").iter().map(|name| vm_snapshot(&mut r, name)).collect();
-    snapshots.sort_by(|a: &VmSnapshot, b| b.timestamp.cmp(&a.timestamp).then_with(|| a.name.cmp(&b.name)));
+    snapshots.sort_by(|a: &VmSnapshot, b| {
+        b.timestamp.cmp(&a.timestamp).then_with(|| a.name.cmp(&b.name))
+    });
     Some(VmRecord {
         uuid,
         name,
@@ -222,7 +228,9 @@ pub(crate) fn vm(raw: &Raw, uuid: Uuid, previous: Option<&VmRecord>) -> Option<V
         xml,
         domain,
         profile: set(&r.text("profile")).map(str::to_owned),
-        recorded_volumes: comma_list(&r.text("rbdlist")).filter_map(VolumeId::from_record).collect(),
+        recorded_volumes: comma_list(&r.text("rbdlist"))
+            .filter_map(VolumeId::from_record)
+            .collect(),
         stats: r.shared("stats"),
         vnc: r.text("vnc"),
         autostart: r.flag("node_autostart"),
@@ -230,7 +238,9 @@ pub(crate) fn vm(raw: &Raw, uuid: Uuid, previous: Option<&VmRecord>) -> Option<V
             .filter(|method| !matches!(*method, "none" | "default"))
             .map(MigrationMethod::from_record),
         max_downtime_ms: if max_downtime == 0 { DEFAULT_MAX_DOWNTIME_MS } else { max_downtime },
-        selector: set(&selector.to_lowercase()).filter(|word| *word != "none").map(Selector::from_record),
+        selector: set(&selector.to_lowercase())
+            .filter(|word| *word != "none")
+            .map(Selector::from_record),
         node_limit: comma_list(&r.text("node_limit"))
             .filter(|name| *name != "None")
             .map(NodeName::new)
@@ -267,7 +277,9 @@ fn vm_snapshot(r: &mut Reader<'_>, name: &str) -> VmSnapshot {
         name: name.to_owned(),
         timestamp: r.text(&format!("snapshots/{name}/timestamp")),
         xml: r.shared(&format!("snapshots/{name}/xml")),
-        volumes: comma_list(&r.text(&format!("snapshots/{name}/rbdsnaplist"))).map(str::to_owned).collect(),
+        volumes: comma_list(&r.text(&format!("snapshots/{name}/rbdsnaplist")))
+            .map(str::to_owned)
+            .collect(),
     }
 }
 
@@ -363,8 +375,10 @@ pub(crate) fn volume(raw: &Raw, id: &VolumeId) -> Option<VolumeRecord> {
     let snapshots = keys::volume_snapshots(id);
     let names = raw.children(&snapshots);
     let mut r = Reader::new(raw, &snapshots);
-    let snapshots =
-        names.iter().map(|name| (SnapshotName::new(name), r.shared(&format!("{name}/stats")))).collect();
+    let snapshots = names
+        .iter()
+        .map(|name| (SnapshotName::new(name), r.shared(&format!("{name}/stats"))))
+        .collect();
     let stats = Reader::new(raw, &root).shared("stats");
     Some(VolumeRecord { id: id.clone(), stats, snapshots })
 }

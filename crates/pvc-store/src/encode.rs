@@ -1,4 +1,5 @@
-//! From changes to one multi: strict. Every write carries the version that the decision was taken on.
+//! From changes to one multi: strict. Every write carries the version that the decision was taken
+//! on.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -99,15 +100,23 @@ impl<'a> Draft<'a> {
         if self.written.contains_key(&path) || self.checked.contains(&path) {
             return Ok(());
         }
-        let Some(node) = self.raw.get(&path) else { return Err(StoreError::NothingToExpect { path }) };
+        let Some(node) = self.raw.get(&path) else {
+            return Err(StoreError::NothingToExpect { path });
+        };
         self.ops.push(Op::Check { path: path.clone(), version: node.version });
         self.checked.insert(path);
         Ok(())
     }
 
-    /// Demands that a key that every such record has is as it was seen. A record of an older layout may lack it:
-    /// then it gets it here, as it would from [`repair`](crate::Store::repair), if nobody gave it one since.
-    fn check_key(&mut self, root: &str, key: &str, keys: &[(&str, &str)]) -> Result<(), StoreError> {
+    /// Demands that a key that every such record has is as it was seen. A record of an older layout
+    /// may lack it: then it gets it here, as it would from [`repair`](crate::Store::repair), if
+    /// nobody gave it one since.
+    fn check_key(
+        &mut self,
+        root: &str,
+        key: &str,
+        keys: &[(&str, &str)],
+    ) -> Result<(), StoreError> {
         let path = format!("{root}/{key}");
         if !self.raw.contains(&path)
             && self.raw.contains(root)
@@ -130,9 +139,10 @@ impl<'a> Draft<'a> {
         self.check_key(&keys::node_root(node), key, keys::NODE_KEYS)
     }
 
-    /// Demands that the records of VMs are those that were seen. Versions begin anew with a VM that is removed and
-    /// defined again with its UUID, so that the version of one of its keys may be right and the record another. The
-    /// version of the container grows with every definition and never begins anew.
+    /// Demands that the records of VMs are those that were seen. Versions begin anew with a VM that
+    /// is removed and defined again with its UUID, so that the version of one of its keys may be
+    /// right and the record another. The version of the container grows with every definition and
+    /// never begins anew.
     fn check_incarnations(&mut self) -> Result<(), StoreError> {
         self.check(keys::DOMAINS.to_owned())
     }
@@ -221,7 +231,9 @@ impl<'a> Draft<'a> {
             }
             Change::LeaveRenaming(vm) => self.delete(&keys::renaming_owner(*vm)),
             Change::EndRenaming(vm) => self.delete(&keys::renaming(*vm)),
-            Change::MoveNote(vm, note) => self.put_deep(keys::move_note(*vm), move_codec::text(note)),
+            Change::MoveNote(vm, note) => {
+                self.put_deep(keys::move_note(*vm), move_codec::text(note))
+            }
             Change::SubmitJob(spec) => {
                 self.put_deep(format!("/tasks/{}", spec.id), job_codec::spec_text(spec));
                 let pending = job_codec::progress_text(&JobProgress::pending());
@@ -261,7 +273,9 @@ impl<'a> Draft<'a> {
 
     fn vm(&mut self, uuid: Uuid, change: &VmChange) {
         // A VM that was removed meanwhile must not come back as a half record.
-        if !self.written.contains_key(&keys::vm_root(uuid)) && !self.raw.contains(&keys::vm_root(uuid)) {
+        if !self.written.contains_key(&keys::vm_root(uuid))
+            && !self.raw.contains(&keys::vm_root(uuid))
+        {
             self.ops.push(Op::Check { path: keys::vm_root(uuid), version: -1 });
             return;
         }
@@ -351,12 +365,15 @@ impl<'a> Draft<'a> {
                 self.put(key("daemonmode"), role.as_str().to_owned());
             }
             NodeChange::Daemon(state) => self.put(key("daemonstate"), state.as_str().to_owned()),
-            NodeChange::Coordinator(state) => self.put(key("routerstate"), state.as_str().to_owned()),
+            NodeChange::Coordinator(state) => {
+                self.put(key("routerstate"), state.as_str().to_owned())
+            }
             NodeChange::Domain(state) => self.put(key("domainstate"), state.as_str().to_owned()),
             NodeChange::StaticData { cpus, kernel, os, arch } => {
                 // Four words separated by spaces: a space within one would shift the others.
-                let word =
-                    |text: &str| if text.is_empty() { "unknown".to_owned() } else { text.replace(' ', "_") };
+                let word = |text: &str| {
+                    if text.is_empty() { "unknown".to_owned() } else { text.replace(' ', "_") }
+                };
                 let text = format!("{cpus} {} {} {}", word(kernel), word(os), word(arch));
                 self.put(key("staticdata"), text);
             }
@@ -426,7 +443,9 @@ pub(crate) fn report(report: &Report) -> Vec<(String, String)> {
         Report::Daemon(node, note, hypervisor) => {
             vec![(keys::node_note(node.as_str()), note_codec::text(note, hypervisor.as_ref()))]
         }
-        Report::Fence(node, note) => vec![(keys::fence(node.as_str()), note_codec::fence_text(note))],
+        Report::Fence(node, note) => {
+            vec![(keys::fence(node.as_str()), note_codec::fence_text(note))]
+        }
         Report::NodeHealth(node, health) => {
             let text = health.map_or_else(|| "None".to_owned(), |health| health.to_string());
             vec![(keys::node(node, "monitoring_health"), text)]
@@ -440,7 +459,9 @@ pub(crate) fn report(report: &Report) -> Vec<(String, String)> {
         Report::StorageUsage(text) => vec![("/ceph/util".to_owned(), text.clone())],
         Report::OsdStats(osd, json) => vec![(format!("/ceph/osds/{osd}/stats"), json.clone())],
         Report::PoolStats(pool, json) => vec![(format!("/ceph/pools/{pool}/stats"), json.clone())],
-        Report::VolumeStats(id, json) => vec![(format!("{}/stats", keys::volume(id)), json.clone())],
+        Report::VolumeStats(id, json) => {
+            vec![(format!("{}/stats", keys::volume(id)), json.clone())]
+        }
     }
 }
 
@@ -481,9 +502,14 @@ mod tests {
 
     #[test]
     fn the_load_has_two_decimals_at_most_as_older_peers_write_it() {
-        for (load, text) in
-            [(0.0, "0.0"), (0.5, "0.5"), (1.25, "1.25"), (3.0, "3.0"), (0.129, "0.13"), (11.999, "12.0")]
-        {
+        for (load, text) in [
+            (0.0, "0.0"),
+            (0.5, "0.5"),
+            (1.25, "1.25"),
+            (3.0, "3.0"),
+            (0.129, "0.13"),
+            (11.999, "12.0"),
+        ] {
             assert_eq!(load_text(load), text);
         }
     }

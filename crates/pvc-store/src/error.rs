@@ -13,7 +13,8 @@ pub enum StoreError {
     #[error("the store holds no cluster")]
     NotInitialized,
     #[error(
-        "the connection broke in the middle of the change, and others have written there since: it may have been made"
+        "the connection broke in the middle of the change, and others have written there since: it \
+         may have been made"
     )]
     Unclear,
     #[error("the decision rests on `{path}`, which the store does not have")]
@@ -28,7 +29,9 @@ pub enum StoreError {
     AccessChanged,
     #[error("the root of the tree is for others, too, than those who know the password")]
     AccessUnknown,
-    #[error("keys that are still for others: {keys}{}", such.as_ref().map(|path| format!(", among them `{path}`")).unwrap_or_default())]
+    #[error("keys that are still for others: \
+             {keys}{}", such.as_ref().map(|path| format!(", among them \
+                                                          `{path}`")).unwrap_or_default())]
     AccessDiffers {
         keys: usize,
         /// One that is for others alone, or for them as well: those who know an earlier password.
@@ -43,16 +46,19 @@ impl StoreError {
     pub fn hint(&self) -> Option<String> {
         match self {
             StoreError::NotInitialized => Some(
-                "if this is a new cluster, create it with `pvc cluster init`; if it is not, ZooKeeper has lost its data: \
+                "if this is a new cluster, create it with `pvc cluster init`; if it is not, \
+                 ZooKeeper has lost its data: \
                  stop, and restore it from a member that still has it or with `pvc cluster restore`"
                     .to_owned(),
             ),
-            StoreError::Unclear => Some("look at the present state before you repeat it".to_owned()),
+            StoreError::Unclear => Some("look at the present state before you repeat \
+                                         it".to_owned()),
             StoreError::LayoutTooNew { .. } => {
                 Some("install the version of PVC that the other nodes run".to_owned())
             }
             StoreError::Remains => Some(
-                "`pvc cluster restore` makes it whole from a backup, `pvc cluster init --overwrite` destroys it; \
+                "`pvc cluster restore` makes it whole from a backup, `pvc cluster init \
+                 --overwrite` destroys it; \
                  on one machine alone, move the directory `tree` in the state directory away"
                     .to_owned(),
             ),
@@ -61,28 +67,35 @@ impl StoreError {
                 Some("is a majority of the coordinators' ZooKeeper servers running?".to_owned())
             }
             StoreError::NoPassword => Some(
-                "set `database.zookeeper.password` in the configuration of every node, and restart PVC's daemons there; \
+                "set `database.zookeeper.password` in the configuration of every node, and restart \
+                 PVC's daemons there; \
                  on one machine alone there is no ZooKeeper, and the records are files of root's"
                     .to_owned(),
             ),
-            StoreError::AccessChanged => Some("look at `pvc cluster store show`, and say once more what is wanted".to_owned()),
+            StoreError::AccessChanged => Some("look at `pvc cluster store show`, and say once more \
+                                               what is wanted".to_owned()),
             StoreError::AccessUnknown => Some(
-                "somebody has set the access list of `/` by other means than PVC; `pvc cluster store close` or `open` sets it anew"
+                "somebody has set the access list of `/` by other means than PVC; `pvc cluster \
+                 store close` or `open` sets it anew"
                     .to_owned(),
             ),
             StoreError::AccessDiffers { such: None, .. } => {
                 Some("repeat it; until it succeeds, leave the password as it is".to_owned())
             }
             StoreError::AccessDiffers { such: Some(_), .. } => Some(
-                "keys that are for those who know an earlier password are opened with that one, or with ZooKeeper's                  `superDigest`; leave the password as it is until then"
+                "keys that are for those who know an earlier password are opened with that one, or \
+                 with ZooKeeper's                  `superDigest`; leave the password as it is \
+                 until then"
                     .to_owned(),
             ),
             StoreError::Tree(TreeError::NotAllowed { .. }) => Some(
-                "the records are closed to who does not know their password: is `database.zookeeper.password` that of \
+                "the records are closed to who does not know their password: is \
+                 `database.zookeeper.password` that of \
                  the other nodes?"
                     .to_owned(),
             ),
-            StoreError::Tree(TreeError::DiskFull) => Some("free some space on the disk that holds the store".to_owned()),
+            StoreError::Tree(TreeError::DiskFull) => Some("free some space on the disk that holds \
+                                                           the store".to_owned()),
             _ => None,
         }
     }
@@ -130,9 +143,9 @@ pub enum RestoreError {
 impl RestoreError {
     pub fn hint(&self) -> Option<String> {
         match self {
-            RestoreError::Stopped { .. } => {
-                Some("repeat the restore: keys that are as in the dump already do no harm".to_owned())
-            }
+            RestoreError::Stopped { .. } => Some(
+                "repeat the restore: keys that are as in the dump already do no harm".to_owned(),
+            ),
             _ => None,
         }
     }

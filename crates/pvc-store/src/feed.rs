@@ -62,7 +62,8 @@ impl Feed {
     pub fn push(&self, events: impl IntoIterator<Item = Event>) {
         let mut kept = self.kept.lock().expect("nothing panics while it holds the feed");
         if !kept.wanted {
-            kept.forgotten = events.into_iter().last().map_or(kept.forgotten, |event| event.revision);
+            kept.forgotten =
+                events.into_iter().last().map_or(kept.forgotten, |event| event.revision);
             return;
         }
         kept.events.extend(events);
@@ -82,7 +83,8 @@ impl Feed {
     /// The events after `cursor`, whole revisions only; `Reset` if some of them are forgotten.
     fn after(&self, cursor: u64, now: u64) -> VecDeque<Event> {
         let kept = self.kept.lock().expect("nothing panics while it holds the feed");
-        // A cursor from the future was given by another process, or by this one before it restarted.
+        // A cursor from the future was given by another process, or by this one before it
+        // restarted.
         if cursor < kept.forgotten || cursor > now {
             return VecDeque::from([Event { revision: now, what: EventKind::Reset, gone: false }]);
         }

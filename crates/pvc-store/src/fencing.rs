@@ -11,8 +11,8 @@ use crate::lock::{LockGuard, LockKind, LockRecipe};
 use crate::store::Store;
 
 impl Store {
-    /// The lock of whoever fences, waited for at most `limit`. Older peers hold it from the first look to
-    /// the end of the recovery.
+    /// The lock of whoever fences, waited for at most `limit`. Older peers hold it from the first
+    /// look to the end of the recovery.
     pub async fn fence_lock(&self, limit: Duration) -> Result<LockGuard, StoreError> {
         let recipe = LockRecipe::new(self.tree.clone(), self.clock.clone(), self.random.clone());
         recipe.acquire(keys::FENCE_LOCK, LockKind::Exclusive, Some(limit)).await

@@ -200,7 +200,8 @@ pub(crate) fn daemon(node: &NodeName) -> String {
 
 pub(crate) const PASSWORDS: &str = "/pvcrs/passwords";
 
-/// There as long as a daemon that knows a password is connected for the node, for those alone who know the same one.
+/// There as long as a daemon that knows a password is connected for the node, for those alone who
+/// know the same one.
 pub(crate) fn password(node: &NodeName) -> String {
     format!("{PASSWORDS}/{node}")
 }
@@ -210,8 +211,8 @@ fn is_proof(path: &str) -> bool {
     path.strip_prefix(PASSWORDS).is_some_and(|rest| rest.starts_with('/'))
 }
 
-/// Whoever chooses a node for a VM writes it, so that two who choose at once do not promise the same
-/// memory twice.
+/// Whoever chooses a node for a VM writes it, so that two who choose at once do not promise the
+/// same memory twice.
 pub(crate) const PLACEMENT: &str = "/pvcrs/placement";
 
 pub(crate) fn vm(uuid: Uuid, key: &str) -> String {
@@ -253,7 +254,8 @@ pub(crate) fn task(id: &str, key: &str) -> String {
 }
 
 /// What of a node's record its operators and their API write; all the rest of it the node observes.
-const NODE_INTENT: &[&str] = &["daemonmode", "domainstate", "ipmihostname", "ipmiusername", "ipmipassword"];
+const NODE_INTENT: &[&str] =
+    &["daemonmode", "domainstate", "ipmihostname", "ipmiusername", "ipmipassword"];
 
 /// What of a VM's record the node that runs it observes.
 const VM_OBSERVED: &[&str] = &["stats", "vnc", "consolelog", "failedreason"];
@@ -263,8 +265,8 @@ pub(crate) fn is_secret(path: &str) -> bool {
     matches!(path.split('/').skip(1).collect::<Vec<_>>()[..], ["nodes", _, "ipmipassword"])
 }
 
-/// Whether a node writes `path`, because it is so, and not an operator, because it is to be so. What a daemon
-/// needs to find its way (jobs, moves, notes) belongs to it.
+/// Whether a node writes `path`, because it is so, and not an operator, because it is to be so.
+/// What a daemon needs to find its way (jobs, moves, notes) belongs to it.
 pub(crate) fn is_observed(path: &str) -> bool {
     let parts: Vec<&str> = path.split('/').skip(1).collect();
     match parts[..] {
@@ -286,15 +288,17 @@ pub(crate) fn parent(path: &str) -> &str {
     }
 }
 
-/// Whether `path` lies in a subtree that belongs to another program, or is for those alone who know what one daemon knows.
+/// Whether `path` lies in a subtree that belongs to another program, or is for those alone who know
+/// what one daemon knows.
 pub(crate) fn is_foreign(path: &str) -> bool {
     is_proof(path)
-        || FOREIGN
-            .iter()
-            .any(|root| path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
+        || FOREIGN.iter().any(|root| {
+            path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        })
 }
 
-/// Whether `path` holds a node's keepalive stamp: it changes all the time, and its age counts in seconds.
+/// Whether `path` holds a node's keepalive stamp: it changes all the time, and its age counts in
+/// seconds.
 pub(crate) fn is_stamp(path: &str) -> bool {
     path.starts_with("/nodes/") && path.ends_with("/keepalive")
 }
@@ -313,7 +317,10 @@ mod tests {
 
     /// The keys of all records that a node writes, below their record's root.
     fn observed(kind: &str, keys: &[(&'static str, &str)]) -> Vec<&'static str> {
-        keys.iter().map(|(key, _)| *key).filter(|key| is_observed(&format!("/{kind}/x/{key}"))).collect()
+        keys.iter()
+            .map(|(key, _)| *key)
+            .filter(|key| is_observed(&format!("/{kind}/x/{key}")))
+            .collect()
     }
 
     #[test]
@@ -329,7 +336,8 @@ mod tests {
         assert_eq!(observed("networks", NETWORK_KEYS), [""; 0]);
         assert_eq!(observed("ceph/osds", OSD_KEYS), ["stats"]);
         assert_eq!(observed("ceph/pools", POOL_KEYS), ["stats"]);
-        let base: Vec<&str> = BASE.iter().map(|(path, _)| *path).filter(|path| is_observed(path)).collect();
+        let base: Vec<&str> =
+            BASE.iter().map(|(path, _)| *path).filter(|path| is_observed(path)).collect();
         assert_eq!(
             base,
             [
@@ -355,7 +363,9 @@ mod tests {
         ] {
             assert!(!is_observed(path), "{path}");
         }
-        for path in ["/nodes/hv1/monitoring_data/x/message", "/tasks/1/progress", "/pvcrs/working_on/hv1"] {
+        for path in
+            ["/nodes/hv1/monitoring_data/x/message", "/tasks/1/progress", "/pvcrs/working_on/hv1"]
+        {
             assert!(is_observed(path), "{path}");
         }
     }

@@ -3,11 +3,13 @@
 //! Three rules hold this crate together:
 //!
 //! 1. Where things lie in the tree, and how, is known here and nowhere else.
-//! 2. Reading is tolerant, writing is strict. What older peers leave behind is shown with its defects.
-//! 3. A change is decided on a [view](Store::view) and written as one multi that carries the versions
-//!    of that view; on a conflict it is decided again. Nobody holds a lock while thinking.
+//! 2. Reading is tolerant, writing is strict. What older peers leave behind is shown with its
+//!    defects.
+//! 3. A change is decided on a [view](Store::view) and written as one multi that carries the
+//!    versions of that view; on a conflict it is decided again. Nobody holds a lock while thinking.
 //!
-//! Observations (keepalive, statistics, console) have one writer each and are written without versions.
+//! Observations (keepalive, statistics, console) have one writer each and are written without
+//! versions.
 
 #![forbid(unsafe_code)]
 
@@ -37,7 +39,9 @@ pub mod synthetic;
 
 pub use access::{KnownPassword, Protection};
 pub use backup::Restored;
-pub use change::{Change, Changes, ConfigChange, Expect, Ipmi, NewNode, NewVm, NodeChange, Report, VmChange};
+pub use change::{
+    Change, Changes, ConfigChange, Expect, Ipmi, NewNode, NewVm, NodeChange, Report, VmChange,
+};
 pub use error::{ChangeError, RestoreError, StoreError};
 pub use feed::{Event, EventFeed, EventKind};
 pub use lock::LockGuard;

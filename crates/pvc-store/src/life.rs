@@ -1,11 +1,11 @@
-//! How long a role may work on a view of the store. The binaries and the simulation ask here, so that a program ends
-//! for the same reasons in both.
+//! How long a role may work on a view of the store. The binaries and the simulation ask here, so
+//! that a program ends for the same reasons in both.
 
 use crate::Store;
 
 impl Store {
-    /// Runs `work` for as long as the view is kept up to date. `None` if the view froze: the process is better
-    /// started anew.
+    /// Runs `work` for as long as the view is kept up to date. `None` if the view froze: the
+    /// process is better started anew.
     pub async fn while_alive<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;
@@ -14,8 +14,8 @@ impl Store {
         }
     }
 
-    /// Runs a role until it ends, or until the layout of the store changes: then `stop` has to make it end. Also
-    /// says whether that is why.
+    /// Runs a role until it ends, or until the layout of the store changes: then `stop` has to make
+    /// it end. Also says whether that is why.
     pub async fn until_layout_changes<T>(
         &self,
         stop: impl FnOnce(),
@@ -25,7 +25,8 @@ impl Store {
         tokio::select! {
             biased;
             ended = &mut role => return (ended, false),
-            () = self.layout_changed() => tracing::warn!("the store's layout changed; the daemon starts anew"),
+            () = self.layout_changed() => tracing::warn!("the store's layout changed; the daemon \
+                                                          starts anew"),
         }
         stop();
         (role.await, true)

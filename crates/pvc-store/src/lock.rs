@@ -1,28 +1,28 @@
 //! Locks that Python peers (kazoo) understand: exclusive, write and read.
 //!
-//! A contender is an ephemeral sequential child of the locked path, named
-//! `<32 hex digits><marker><10 digits>`; the lowest number wins, where an exclusive contender waits for
-//! writers and exclusive ones, a writer also for readers, and a reader for writers and exclusive ones.
-//! Facts: `spec/zookeeper.md` §6. These are for the protocols shared with older peers and nothing
-//! else: our own changes are versioned writes.
+//! A contender is an ephemeral sequential child of the locked path, named `<32 hex
+//! digits><marker><10 digits>`; the lowest number wins, where an exclusive contender waits for
+//! writers and exclusive ones, a writer also for readers, and a reader for writers and exclusive
+//! ones. Facts: `spec/zookeeper.md` §6. These are for the protocols shared with older peers and
+//! nothing else: our own changes are versioned writes.
 //!
 //! # What goes wrong on the way
 //! - The answer to a creation is lost: the 32 digits tell whether the contender was made.
 //! - The session expires while waiting: the contender went with it, and queues again at the end.
-//! - There is no connection: waiting goes on, and so does giving up a lock, which is never forgotten
-//!   while the session in which it was taken may live.
-//! - The caller stops waiting in the middle of a request: the request is seen through by a task of its
-//!   own, which removes what nobody wants any more.
-//! - A reader of kazoo 2.8 waits for the *last* writer in the queue, also for one that came after it
-//!   and waits for it in turn. See [`LockRecipe::breaking_stalls`].
+//! - There is no connection: waiting goes on, and so does giving up a lock, which is never
+//!   forgotten while the session in which it was taken may live.
+//! - The caller stops waiting in the middle of a request: the request is seen through by a task of
+//!   its own, which removes what nobody wants any more.
+//! - A reader of kazoo 2.8 waits for the *last* writer in the queue, also for one that came after
+//!   it and waits for it in turn. See [`LockRecipe::breaking_stalls`].
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use pvc_ports::{
-    Clock, CreateMode, MultiError, Op, Random, SessionState, Stat, Tree, TreeError, TreeEvent, TreeWatch,
-    parent_path,
+    Clock, CreateMode, MultiError, Op, Random, SessionState, Stat, Tree, TreeError, TreeEvent,
+    TreeWatch, parent_path,
 };
 use tokio::sync::{oneshot, watch};
 
@@ -149,14 +149,14 @@ impl LockRecipe {
         LockRecipe { break_stalls_after: Some(after), ..self }
     }
 
-    /// For locks on what must be there already: a path that is missing is an error. So a tree that was emptied
-    /// while the lock was waited for is not begun anew by it.
+    /// For locks on what must be there already: a path that is missing is an error. So a tree that
+    /// was emptied while the lock was waited for is not begun anew by it.
     pub fn on_what_exists(self) -> Self {
         LockRecipe { makes_path: false, ..self }
     }
 
-    /// Takes the lock on `path`, waiting at most `timeout` in all (for ever if `None`). Waits through
-    /// lost connections and expired sessions. `path` is made if it does not exist.
+    /// Takes the lock on `path`, waiting at most `timeout` in all (for ever if `None`). Waits
+    /// through lost connections and expired sessions. `path` is made if it does not exist.
     ///
     /// # Errors
     /// [`StoreError::LockTimeout`] if somebody else held it, or the tree was away, all the time.
@@ -181,12 +181,16 @@ impl LockRecipe {
         }
     }
 
-    /// Returns when somebody else than `own` stands in the queue of `path` to write, or holds it. Waits
-    /// through lost connections.
+    /// Returns when somebody else than `own` stands in the queue of `path` to write, or holds it.
+    /// Waits through lost connections.
     ///
     /// # Errors
     /// When the tree is closed.
-    pub async fn until_others_queue(&self, path: &str, own: Option<&LockGuard>) -> Result<(), StoreError> {
+    pub async fn until_others_queue(
+        &self,
+        path: &str,
+        own: Option<&LockGuard>,
+    ) -> Result<(), StoreError> {
         let mut changes = None;
         loop {
             match self.others_queue(path, own).await {
@@ -203,14 +207,20 @@ impl LockRecipe {
     }
 
     /// Whether somebody else than `own` stands in the queue of `path` to write, or holds it.
-    pub async fn others_queue(&self, path: &str, own: Option<&LockGuard>) -> Result<bool, StoreError> {
+    pub async fn others_queue(
+        &self,
+        path: &str,
+        own: Option<&LockGuard>,
+    ) -> Result<bool, StoreError> {
         let children = self.tree.children(path).await?.unwrap_or_default();
         let is_other = |name: &&String| own.is_none_or(|own| own.name() != name.as_str());
-        let writes = |name: &String| Contender::parse(name).is_some_and(|it| it.marker == "__lock__");
+        let writes =
+            |name: &String| Contender::parse(name).is_some_and(|it| it.marker == "__lock__");
         Ok(children.iter().filter(is_other).any(writes))
     }
 
-    /// Returns when a reader stands in the queue of `path` behind `own`. Waits through lost connections.
+    /// Returns when a reader stands in the queue of `path` behind `own`. Waits through lost
+    /// connections.
     ///
     /// # Errors
     /// When the tree is closed.
@@ -276,7 +286,12 @@ impl LockRecipe {
         }
     }
 
-    async fn wait_in(&self, place: &LockGuard, path: &str, kind: LockKind) -> Result<Turn, StoreError> {
+    async fn wait_in(
+        &self,
+        place: &LockGuard,
+        path: &str,
+        kind: LockKind,
+    ) -> Result<Turn, StoreError> {
         let mut changes = None;
         let mut behind_readers_since = None;
         loop {
@@ -364,7 +379,10 @@ struct Entry {
 
 impl Entry {
     /// `None` if nobody wants the place any more.
-    async fn enter<T>(self, wanted: &mut oneshot::Sender<T>) -> Option<Result<LockGuard, StoreError>> {
+    async fn enter<T>(
+        self,
+        wanted: &mut oneshot::Sender<T>,
+    ) -> Option<Result<LockGuard, StoreError>> {
         while !wanted.is_closed() {
             match self.try_enter().await {
                 Ok(Some((made, stat))) => return Some(Ok(self.guard(made, &stat))),
@@ -381,7 +399,9 @@ impl Entry {
         let mode = CreateMode::EphemeralSequential;
         match self.tree.create(&contender, self.data.clone(), mode).await {
             Ok(made) => Ok(Some(made)),
-            Err(TreeError::NoNode { .. }) if self.makes_path => self.make_path().await.map(|()| None),
+            Err(TreeError::NoNode { .. }) if self.makes_path => {
+                self.make_path().await.map(|()| None)
+            }
             Err(error @ TreeError::NoNode { .. }) => Err(error.into()),
             Err(TreeError::OutcomeUnknown) => self.find_own().await,
             Err(error) => patience(&*self.tree, &*self.clock, error).await.map(|()| None),
@@ -467,8 +487,8 @@ async fn wait_for_connection(tree: &dyn Tree, clock: &dyn Clock) {
     }
 }
 
-/// A lock, or a place in its queue. Dropping it gives it up in the background; [`release`](LockGuard::release)
-/// does so before it returns.
+/// A lock, or a place in its queue. Dropping it gives it up in the background;
+/// [`release`](LockGuard::release) does so before it returns.
 pub struct LockGuard {
     /// `None` once it was given up.
     tree: Option<Arc<dyn Tree>>,
@@ -487,7 +507,8 @@ impl LockGuard {
         self.tree = None;
     }
 
-    /// Whether it is known that the session in which the lock was taken is over, and the lock with it.
+    /// Whether it is known that the session in which the lock was taken is over, and the lock with
+    /// it.
     pub fn lost(&self) -> bool {
         is_over(*self.session.borrow(), self.held_in)
     }
@@ -505,8 +526,8 @@ impl LockGuard {
         let _ = session.wait_for(|state| is_over(*state, self.held_in)).await;
     }
 
-    /// Gives the lock up. One that is lost already is no error. If the tree cannot be told now, it is
-    /// told later, for as long as the lock might otherwise stay.
+    /// Gives the lock up. One that is lost already is no error. If the tree cannot be told now, it
+    /// is told later, for as long as the lock might otherwise stay.
     pub async fn release(mut self) {
         if let Some(goodbye) = self.goodbye()
             && !goodbye.say().await
@@ -550,11 +571,14 @@ impl Goodbye {
         match self.tree.multi(vec![delete]).await {
             Ok(_) | Err(MultiError::Refused { .. }) => true,
             Err(MultiError::Tree(
-                TreeError::OutcomeUnknown | TreeError::Unreachable { .. } | TreeError::SessionExpired,
+                TreeError::OutcomeUnknown
+                | TreeError::Unreachable { .. }
+                | TreeError::SessionExpired,
             )) => false,
             Err(MultiError::Tree(error)) => {
                 let path = &self.path;
-                tracing::warn!(%error, path, "a lock could not be given up; it ends with the session");
+                tracing::warn!(%error, path, "a lock could not be given up; it ends with the \
+                                              session");
                 true
             }
         }
@@ -612,14 +636,24 @@ mod tests {
         ]);
         let of = |own, kind| position(&names, own, kind);
         assert_eq!(of("a__lock__0000000001", LockKind::Write), Position::First);
-        assert_eq!(of("c__rlock__0000000003", LockKind::Read), behind("a__lock__0000000001", false));
-        assert_eq!(of("d__lock__0000000004", LockKind::Write), behind("c__rlock__0000000003", false));
-        assert_eq!(of("d__lock__0000000004", LockKind::Exclusive), behind("a__lock__0000000001", false));
+        assert_eq!(
+            of("c__rlock__0000000003", LockKind::Read),
+            behind("a__lock__0000000001", false)
+        );
+        assert_eq!(
+            of("d__lock__0000000004", LockKind::Write),
+            behind("c__rlock__0000000003", false)
+        );
+        assert_eq!(
+            of("d__lock__0000000004", LockKind::Exclusive),
+            behind("a__lock__0000000001", false)
+        );
     }
 
     #[test]
     fn a_writer_behind_readers_alone_knows_that_it_may_be_in_their_way() {
-        let names = children(&["a__rlock__0000000001", "b__rlock__0000000002", "w__lock__0000000003"]);
+        let names =
+            children(&["a__rlock__0000000001", "b__rlock__0000000002", "w__lock__0000000003"]);
         let found = position(&names, "w__lock__0000000003", LockKind::Write);
         assert_eq!(found, behind("b__rlock__0000000002", true));
     }
@@ -632,7 +666,8 @@ mod tests {
 
     #[test]
     fn a_writer_sees_the_reader_behind_it_and_not_the_one_before() {
-        let names = children(&["a__rlock__0000000001", "w__lock__0000000002", "x__lock__0000000003"]);
+        let names =
+            children(&["a__rlock__0000000001", "w__lock__0000000002", "x__lock__0000000003"]);
         assert!(!has_reader_behind(&names, "w__lock__0000000002"));
         let names = children(&["w__lock__0000000002", "b__rlock__0000000004"]);
         assert!(has_reader_behind(&names, "w__lock__0000000002"));

@@ -1,9 +1,9 @@
 //! The mirror: the whole tree in memory, fed by watches, so that a read costs no request.
 //!
 //! One task owns it. Events only say that something changed; the task reads what it is now, decodes
-//! the records concerned into a copy and puts that in the place of the view: nobody who reads waits for a record
-//! to be decoded. After a re-made connection it reads everything again, because ZooKeeper does not replay what a
-//! watch missed.
+//! the records concerned into a copy and puts that in the place of the view: nobody who reads waits
+//! for a record to be decoded. After a re-made connection it reads everything again, because
+//! ZooKeeper does not replay what a watch missed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::AssertUnwindSafe;
@@ -26,26 +26,29 @@ use crate::raw::Raw;
 /// How long the mirror waits before it tries again to read a tree that cannot be reached.
 const RETRY: Duration = Duration::from_millis(500);
 
-/// How long the mirror waits after a change: one change of many keys, or two that follow each other, are
-/// announced key by key and read in one request.
+/// How long the mirror waits after a change: one change of many keys, or two that follow each
+/// other, are announced key by key and read in one request.
 const GATHER: Duration = Duration::from_millis(5);
 
-/// How long a change that nobody acts on may stay unread, to share a request with what comes next: a
-/// keepalive's stamp is followed by its figures.
+/// How long a change that nobody acts on may stay unread, to share a request with what comes next:
+/// a keepalive's stamp is followed by its figures.
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// How often in a row the mirror reads what has changed while it read. Readers wait for it no longer.
+/// How often in a row the mirror reads what has changed while it read. Readers wait for it no
+/// longer.
 const ROUNDS: u32 = 20;
 
-/// So many bytes of values are decoded where they were read; more is decoded aside, where it keeps no other task
-/// of this process from its turn. Decoding takes a few milliseconds for each 64 KiB of XML.
+/// So many bytes of values are decoded where they were read; more is decoded aside, where it keeps
+/// no other task of this process from its turn. Decoding takes a few milliseconds for each 64 KiB
+/// of XML.
 const ASIDE: usize = 128 << 10;
 
-/// What a place in the tree counts for beside its value, in bytes: to put it among a hundred thousand others, or to take
-/// it away, costs as much as to decode a short value.
+/// What a place in the tree counts for beside its value, in bytes: to put it among a hundred
+/// thousand others, or to take it away, costs as much as to decode a short value.
 const PLACE: usize = 64;
 
-/// What the mirror shows: the tree as bytes and as records, both of one moment. A copy costs little.
+/// What the mirror shows: the tree as bytes and as records, both of one moment. A copy costs
+/// little.
 #[derive(Clone, Default)]
 pub(crate) struct State {
     pub raw: Raw,
@@ -95,7 +98,8 @@ pub(crate) struct Mirror {
     all_dirty: bool,
     /// Whether it was said that something in the tree is for others alone.
     is_refused: bool,
-    /// When what is dirty has to be read at the latest, by the monotonic clock; `None` if nothing is.
+    /// When what is dirty has to be read at the latest, by the monotonic clock; `None` if nothing
+    /// is.
     due: Option<Duration>,
 }
 
@@ -187,7 +191,8 @@ impl Mirror {
         match event {
             TreeEvent::Resync => self.all_dirty = true,
             TreeEvent::Changed { path } | TreeEvent::Deleted { path } => {
-                // What is left out of the mirror changes often and is large: that it is there is known already.
+                // What is left out of the mirror changes often and is large: that it is there is
+                // known already.
                 let known = keys::is_left_out(&path) && self.shown.contains(&path);
                 let lock = known && path.contains("lock__");
                 if !keys::is_foreign(&path) && (!known || lock) {
@@ -240,7 +245,8 @@ impl Mirror {
         Ok(())
     }
 
-    /// The whole tree, of one moment as [`read_whole`](Mirror::read_whole) has it. Until it is read all of it is dirty.
+    /// The whole tree, of one moment as [`read_whole`](Mirror::read_whole) has it. Until it is read
+    /// all of it is dirty.
     async fn read_everything(&mut self) -> Result<Raw, TreeError> {
         for _ in 0..ROUNDS {
             self.all_dirty = true;
@@ -255,12 +261,15 @@ impl Mirror {
                 return Ok(raw);
             }
         }
-        Err(TreeError::Unreachable { why: "the connection is made anew again and again".to_owned() })
+        Err(TreeError::Unreachable {
+            why: "the connection is made anew again and again".to_owned(),
+        })
     }
 
-    /// Reads what is dirty, and what becomes so meanwhile. A change is announced before any answer that shows a part of
-    /// it, so when nothing more is announced no change is shown by half: whoever decides on the new version of one key
-    /// has seen what the change did to the others. Stamps stand for themselves.
+    /// Reads what is dirty, and what becomes so meanwhile. A change is announced before any answer
+    /// that shows a part of it, so when nothing more is announced no change is shown by half:
+    /// whoever decides on the new version of one key has seen what the change did to the others.
+    /// Stamps stand for themselves.
     async fn read_whole(&mut self) -> Result<BTreeMap<String, Option<Entry>>, TreeError> {
         let mut read = BTreeMap::new();
         for _ in 0..ROUNDS {
@@ -284,8 +293,10 @@ impl Mirror {
     }
 
     async fn apply(&self, read: BTreeMap<String, Option<Entry>>) {
-        let size =
-            read.values().map(|entry| PLACE + entry.as_ref().map_or(0, |entry| entry.data.len())).sum();
+        let size = read
+            .values()
+            .map(|entry| PLACE + entry.as_ref().map_or(0, |entry| entry.data.len()))
+            .sum();
         let before = self.shown.get();
         let (after, events) = by_size(size, move || changed_by(before, &read)).await;
         let revision = after.cluster.revision;
@@ -300,7 +311,8 @@ impl Mirror {
         let before = self.shown.get();
         let (after, events) = by_size(size_of(&raw), move || {
             raw.share(&before.raw);
-            let cluster = Cluster { revision: before.cluster.revision + 1, ..(*before.cluster).clone() };
+            let cluster =
+                Cluster { revision: before.cluster.revision + 1, ..(*before.cluster).clone() };
             let after = decode_all(raw, cluster);
             let events = differences(&before.cluster, &after.cluster);
             (after, events)
@@ -330,7 +342,8 @@ fn size_of(raw: &Raw) -> usize {
     size
 }
 
-/// `before` with what was `read`, and what that changed. The view keeps its revision if it shows nothing else.
+/// `before` with what was `read`, and what that changed. The view keeps its revision if it shows
+/// nothing else.
 fn changed_by(before: State, read: &BTreeMap<String, Option<Entry>>) -> (State, Vec<Event>) {
     let State { mut raw, cluster } = before;
     let subjects: BTreeSet<Subject> = read.keys().filter_map(|path| Subject::of(path)).collect();
@@ -365,7 +378,11 @@ async fn read_all(tree: &dyn Tree) -> Result<Raw, TreeError> {
 }
 
 /// Reads `paths` into `raw`. The paths of their children, in order.
-async fn read_piece(tree: &dyn Tree, paths: &[String], raw: &mut Raw) -> Result<Vec<String>, TreeError> {
+async fn read_piece(
+    tree: &dyn Tree,
+    paths: &[String],
+    raw: &mut Raw,
+) -> Result<Vec<String>, TreeError> {
     let (mut parents, wanted): (Vec<_>, Vec<_>) =
         paths.iter().cloned().partition(|path| keys::is_left_out(path));
     parents.iter().for_each(|path| raw.put_unread(path));
@@ -412,7 +429,9 @@ impl Subject {
         let first = next()?;
         let second = next();
         match (first, second) {
-            ("config" | "schema", _) | ("ceph", None | Some("health" | "util")) => Some(Subject::Config),
+            ("config" | "schema", _) | ("ceph", None | Some("health" | "util")) => {
+                Some(Subject::Config)
+            }
             ("nodes", Some(name)) => Some(Subject::Node(name.to_owned())),
             ("domains", Some(uuid)) => Uuid::try_parse(uuid).ok().map(Subject::Vm),
             ("networks", Some(vni)) => Some(Subject::Network(vni.to_owned())),
@@ -456,18 +475,20 @@ impl Subject {
         std::iter::once(Subject::Config).chain(named).collect()
     }
 
-    /// As [`decode`](Subject::decode). A record that makes our decoder panic keeps its last good reading:
-    /// it must not take the view of all others with it.
+    /// As [`decode`](Subject::decode). A record that makes our decoder panic keeps its last good
+    /// reading: it must not take the view of all others with it.
     fn decode_or_keep(self, raw: &Raw, view: &mut Cluster) -> Option<(EventKind, bool)> {
         let subject = self.clone();
         let decoded = std::panic::catch_unwind(AssertUnwindSafe(|| self.decode(raw, view)));
         decoded.unwrap_or_else(|_| {
-            tracing::error!(record = ?subject, "a record could not be read by a bug of this program; it is shown as it was");
+            tracing::error!(record = ?subject, "a record could not be read by a bug of this \
+                                                program; it is shown as it was");
             None
         })
     }
 
-    /// Decodes the record anew into `view`. What it is called in an event and whether it is gone, if it changed.
+    /// Decodes the record anew into `view`. What it is called in an event and whether it is gone,
+    /// if it changed.
     fn decode(self, raw: &Raw, view: &mut Cluster) -> Option<(EventKind, bool)> {
         match self {
             Subject::Config => {
@@ -479,12 +500,14 @@ impl Subject {
             Subject::Node(name) => {
                 let record = decode::node(raw, &name);
                 let name = NodeName::new(name);
-                update(&mut view.nodes, name.clone(), record).map(|gone| (EventKind::Node(name), gone))
+                update(&mut view.nodes, name.clone(), record)
+                    .map(|gone| (EventKind::Node(name), gone))
             }
             Subject::Vm(uuid) => {
                 let previous = view.vms.get(&uuid).cloned();
                 let record = decode::vm(raw, uuid, previous.as_deref());
-                let renamed = previous.as_ref().map(|vm| &vm.name) != record.as_ref().map(|vm| &vm.name);
+                let renamed =
+                    previous.as_ref().map(|vm| &vm.name) != record.as_ref().map(|vm| &vm.name);
                 let gone = update(&mut view.vms, uuid, record);
                 if renamed {
                     rename(view, uuid, previous.map(|vm| vm.name.clone()));
@@ -493,7 +516,8 @@ impl Subject {
             }
             Subject::Network(vni) => {
                 let record = decode::network(raw, &vni);
-                update(&mut view.networks, vni.clone(), record).map(|gone| (EventKind::Network(vni), gone))
+                update(&mut view.networks, vni.clone(), record)
+                    .map(|gone| (EventKind::Network(vni), gone))
             }
             Subject::Osd(id) => {
                 let record = decode::osd(raw, &id);
@@ -506,11 +530,13 @@ impl Subject {
             }
             Subject::Volume(id) => {
                 let record = decode::volume(raw, &id);
-                update(&mut view.volumes, id.clone(), record).map(|gone| (EventKind::Volume(id), gone))
+                update(&mut view.volumes, id.clone(), record)
+                    .map(|gone| (EventKind::Volume(id), gone))
             }
             Subject::Fault(id) => {
                 let record = decode::fault(raw, &id);
-                update(&mut view.faults, id.clone(), record).map(|gone| (EventKind::Fault(id), gone))
+                update(&mut view.faults, id.clone(), record)
+                    .map(|gone| (EventKind::Fault(id), gone))
             }
             Subject::Job(id) => {
                 let record = decode::job(raw, &id);
@@ -542,8 +568,8 @@ fn update<K: Ord + Clone, V: PartialEq>(
     }
 }
 
-/// Brings the index of names up to date after VM `uuid` got another name, came or went. What it hid is
-/// [put back](show_hidden) when all that has changed is decoded.
+/// Brings the index of names up to date after VM `uuid` got another name, came or went. What it hid
+/// is [put back](show_hidden) when all that has changed is decoded.
 fn rename(view: &mut Cluster, uuid: Uuid, old: Option<String>) {
     if let Some(old) = old
         && view.vm_names.get(&old) == Some(&uuid)
@@ -566,8 +592,8 @@ fn show_hidden(view: &mut Cluster) {
     }
 }
 
-/// Decodes everything over what `view` showed so far: what is gone goes, and XML that was parsed already
-/// is not parsed again.
+/// Decodes everything over what `view` showed so far: what is gone goes, and XML that was parsed
+/// already is not parsed again.
 fn decode_all(raw: Raw, mut view: Cluster) -> State {
     let mut subjects = BTreeSet::new();
     raw.each(|path, _| subjects.extend(Subject::of(path)));
@@ -588,9 +614,13 @@ fn differences(before: &Cluster, after: &Cluster) -> Vec<Event> {
     }
     changed(&before.nodes, &after.nodes, |name, gone| tell(EventKind::Node(name.clone()), gone));
     changed(&before.vms, &after.vms, |uuid, gone| tell(EventKind::Vm(*uuid), gone));
-    changed(&before.networks, &after.networks, |vni, gone| tell(EventKind::Network(vni.clone()), gone));
+    changed(&before.networks, &after.networks, |vni, gone| {
+        tell(EventKind::Network(vni.clone()), gone)
+    });
     changed(&before.osds, &after.osds, |id, gone| tell(EventKind::Osd(id.clone()), gone));
-    changed(&before.pools, &after.pools, |name, gone| tell(EventKind::Pool(name.to_string()), gone));
+    changed(&before.pools, &after.pools, |name, gone| {
+        tell(EventKind::Pool(name.to_string()), gone)
+    });
     changed(&before.volumes, &after.volumes, |id, gone| tell(EventKind::Volume(id.clone()), gone));
     changed(&before.faults, &after.faults, |id, gone| tell(EventKind::Fault(id.clone()), gone));
     changed(&before.jobs, &after.jobs, |id, gone| tell(EventKind::Job(id.clone()), gone));

@@ -44,28 +44,30 @@ impl RecordLock {
 impl Store {
     pub fn move_locks(&self, vm: Uuid) -> MoveLocks {
         // A daemon that stood still would make anew what was removed meanwhile.
-        let recipe =
-            LockRecipe::new(self.tree.clone(), self.clock.clone(), self.random.clone()).on_what_exists();
+        let recipe = LockRecipe::new(self.tree.clone(), self.clock.clone(), self.random.clone())
+            .on_what_exists();
         MoveLocks { store: self.clone(), recipe, vm }
     }
 
-    /// What the daemon of `node` is announced by while it is connected, if it is one of ours: another number with
-    /// each session. Older peers do not say.
+    /// What the daemon of `node` is announced by while it is connected, if it is one of ours:
+    /// another number with each session. Older peers do not say.
     pub async fn announcement(&self, node: &NodeName) -> Result<Option<i64>, StoreError> {
         Ok(self.tree.get(&keys::daemon(node)).await?.map(|entry| entry.stat.czxid))
     }
 
-    /// Whether the daemon of `node` is one of ours, also while its session is being made anew: its record says so
-    /// until an older one is started there.
+    /// Whether the daemon of `node` is one of ours, also while its session is being made anew: its
+    /// record says so until an older one is started there.
     pub async fn has_our_daemon(&self, node: &NodeName) -> Result<bool, StoreError> {
         let is_announced = self.announcement(node).await?.is_some();
-        Ok(is_announced || self.view().nodes.get(node).is_some_and(|record| record.runs_our_daemon()))
+        Ok(is_announced
+            || self.view().nodes.get(node).is_some_and(|record| record.runs_our_daemon()))
     }
 }
 
 impl Store {
-    /// Removes what is noted about moves of VMs that have no record any more: older peers remove a record without its
-    /// note, and a sender may write its last word late. Returns how many. The last move of a VM that is there stays.
+    /// Removes what is noted about moves of VMs that have no record any more: older peers remove a
+    /// record without its note, and a sender may write its last word late. Returns how many. The
+    /// last move of a VM that is there stays.
     pub async fn remove_lost_move_notes(&self) -> Result<usize, StoreError> {
         if self.with_raw(lost_move_notes).is_empty() {
             return Ok(0);
@@ -90,11 +92,13 @@ impl Store {
 fn lost_move_notes(raw: &Raw) -> Vec<(String, i32)> {
     let vms = raw.children(keys::MOVES).into_iter().filter_map(|name| Uuid::try_parse(&name).ok());
     let lost = vms.filter(|vm| !raw.contains(&keys::vm_root(*vm))).map(keys::move_note);
-    lost.filter_map(|path| raw.get(&path).map(|note| note.version).map(|version| (path, version))).collect()
+    lost.filter_map(|path| raw.get(&path).map(|note| note.version).map(|version| (path, version)))
+        .collect()
 }
 
 impl MoveLocks {
-    /// Locks the VM's record against older peers, waiting at most `timeout` for each of its two locks.
+    /// Locks the VM's record against older peers, waiting at most `timeout` for each of its two
+    /// locks.
     pub async fn record(&self, timeout: Duration) -> Result<RecordLock, StoreError> {
         let node = self.acquire("node", Some(timeout)).await?;
         let state = self.acquire("state", Some(timeout)).await?;

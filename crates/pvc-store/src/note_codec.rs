@@ -1,4 +1,5 @@
-//! What a daemon says of itself and of what its guests run with, and how a node was fenced: JSON, ours alone.
+//! What a daemon says of itself and of what its guests run with, and how a node was fenced: JSON,
+//! ours alone.
 
 use pvc_model::fence::{FenceNote, PowerAfter};
 use pvc_model::node::{DaemonNote, HypervisorNote};
@@ -29,7 +30,8 @@ struct Note {
 }
 
 pub(crate) fn text(daemon: &DaemonNote, hypervisor: Option<&HypervisorNote>) -> String {
-    let version = |of: fn(&HypervisorNote) -> &String| hypervisor.map(of).cloned().unwrap_or_default();
+    let version =
+        |of: fn(&HypervisorNote) -> &String| hypervisor.map(of).cloned().unwrap_or_default();
     let note = Note {
         said_by: daemon.version.clone(),
         storage_address: daemon.storage_address.clone(),
@@ -137,7 +139,8 @@ mod tests {
     #[test]
     fn a_note_from_before_it_said_whether_guests_run_there_is_a_hypervisors() {
         let (daemon, hypervisor) =
-            read(r#"{"said_by": "0.2.0", "storage_address": "10.0.1.1", "accelerator": "kvm"}"#).unwrap();
+            read(r#"{"said_by": "0.2.0", "storage_address": "10.0.1.1", "accelerator": "kvm"}"#)
+                .unwrap();
         assert!(daemon.runs_guests);
         assert_eq!(hypervisor.unwrap().accelerator, "kvm");
         for runs_guests in [true, false] {

@@ -24,7 +24,9 @@ async fn keep(
     loop {
         let connected = matches!(*session.borrow_and_update(), SessionState::Connected { .. });
         // From one way of being without a connection to another, the outage goes on.
-        since.send_modify(|since| *since = (!connected).then(|| since.unwrap_or_else(|| clock.monotonic())));
+        since.send_modify(|since| {
+            *since = (!connected).then(|| since.unwrap_or_else(|| clock.monotonic()))
+        });
         tokio::select! {
             biased;
             () = since.closed() => return,

@@ -1,9 +1,9 @@
 //! The tree as this process last saw it: names, values, versions.
 //!
-//! This is most of what a daemon keeps in memory, so it is kept small: a path is not written out for every
-//! node, the names that each record has stand in the program, and a text is the same one that the record
-//! made of it has. A copy costs nothing but what is changed in it afterwards, so that the next view can be made
-//! beside the one that is read.
+//! This is most of what a daemon keeps in memory, so it is kept small: a path is not written out
+//! for every node, the names that each record has stand in the program, and a text is the same one
+//! that the record made of it has. A copy costs nothing but what is changed in it afterwards, so
+//! that the next view can be made beside the one that is read.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -23,7 +23,8 @@ pub(crate) enum Value {
 }
 
 impl Value {
-    /// Always a copy: what was read may be a small part of a large answer, and would keep all of it.
+    /// Always a copy: what was read may be a small part of a large answer, and would keep all of
+    /// it.
     fn new(data: &[u8]) -> Value {
         match std::str::from_utf8(data) {
             Ok("") => Value::default(),
@@ -68,7 +69,8 @@ impl Default for Value {
     }
 }
 
-/// Up to so many bytes a text may be one that many records hold: a state, a flag, a node's name, a small number.
+/// Up to so many bytes a text may be one that many records hold: a state, a flag, a node's name, a
+/// small number.
 const SHORT: usize = 12;
 
 /// How many of those are known at most.
@@ -156,7 +158,8 @@ impl Branch {
         &mut children.0[at].1
     }
 
-    /// Calls `visit` for this place, which has the path `path`, and all below it, parents before children.
+    /// Calls `visit` for this place, which has the path `path`, and all below it, parents before
+    /// children.
     fn walk<'a>(&'a self, path: &mut String, visit: &mut impl FnMut(&str, &'a RawNode)) {
         if let Some(node) = &self.node {
             visit(if path.is_empty() { "/" } else { path }, node);
@@ -186,7 +189,8 @@ impl Branch {
     }
 }
 
-/// A place to read from, by paths below it: records are read key by key, and the way to them is the same.
+/// A place to read from, by paths below it: records are read key by key, and the way to them is the
+/// same.
 #[derive(Clone, Copy)]
 pub(crate) struct Place<'a>(Option<&'a Branch>);
 
@@ -249,12 +253,14 @@ impl Raw {
         let same = known.map(|known| known.data).filter(|known| known.as_bytes() == read);
         let data = same.unwrap_or_else(|| Value::new(read));
         let stat = &entry.stat;
-        branch.node = Some(RawNode { data, version: stat.version, czxid: stat.czxid, mzxid: stat.mzxid });
+        branch.node =
+            Some(RawNode { data, version: stat.version, czxid: stat.czxid, mzxid: stat.mzxid });
     }
 
     /// Notes that `path` is there, without its value or version: it is left out of the mirror.
     pub fn put_unread(&mut self, path: &str) {
-        self.branch_mut(path).node = Some(RawNode { data: Value::default(), version: 0, czxid: 0, mzxid: 0 });
+        self.branch_mut(path).node =
+            Some(RawNode { data: Value::default(), version: 0, czxid: 0, mzxid: 0 });
     }
 
     /// Takes over what was read at `path`, also that nothing is there.
@@ -272,7 +278,8 @@ impl Raw {
             return;
         }
         let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
-        let place = self.branch(parent).and_then(|parent| parent.children.as_ref()?.find(name).ok());
+        let place =
+            self.branch(parent).and_then(|parent| parent.children.as_ref()?.find(name).ok());
         if let Some(at) = place
             && let Some(children) = &mut self.branch_mut(parent).children
         {
@@ -284,8 +291,9 @@ impl Raw {
     pub fn subtree(&self, path: &str) -> Vec<String> {
         let mut found = Vec::new();
         if let Some(branch) = self.branch(path) {
-            branch
-                .walk(&mut path.trim_end_matches('/').to_owned(), &mut |path, _| found.push(path.to_owned()));
+            branch.walk(&mut path.trim_end_matches('/').to_owned(), &mut |path, _| {
+                found.push(path.to_owned())
+            });
         }
         found
     }
@@ -300,7 +308,8 @@ impl Raw {
         self.root.walk(&mut String::new(), &mut visit);
     }
 
-    /// Takes the values of `other` where they are the same: who has made something of those keeps them anyway.
+    /// Takes the values of `other` where they are the same: who has made something of those keeps
+    /// them anyway.
     pub fn share(&mut self, other: &Raw) {
         self.root.share(&other.root);
     }
@@ -319,14 +328,18 @@ mod tests {
     fn raw_with(paths: &[&str], data: &'static str) -> Raw {
         let mut raw = Raw::default();
         for path in paths {
-            raw.put(path, &Entry { data: Bytes::from_static(data.as_bytes()), stat: Stat::default() });
+            raw.put(
+                path,
+                &Entry { data: Bytes::from_static(data.as_bytes()), stat: Stat::default() },
+            );
         }
         raw
     }
 
     #[test]
     fn children_are_the_direct_ones_only_also_beside_look_alikes() {
-        let raw = raw(&["/a", "/a/b", "/a/b/c", "/a/b/c/d", "/a/b-2", "/a/b.x/orphan", "/a/b0", "/ab"]);
+        let raw =
+            raw(&["/a", "/a/b", "/a/b/c", "/a/b/c/d", "/a/b-2", "/a/b.x/orphan", "/a/b0", "/ab"]);
         assert_eq!(raw.children("/a"), ["b", "b-2", "b0"]);
         assert_eq!(raw.children("/"), ["a", "ab"]);
     }
@@ -393,7 +406,8 @@ mod tests {
         let raw = raw(&["/a", "/b"]);
         assert!(Arc::ptr_eq(&text(&raw, "/a"), &text(&raw, "/b")));
         // However many there are that only one record holds.
-        let many: Vec<Arc<str>> = (0..2 * KNOWN).map(|number| shared_text(&format!("n{number}"))).collect();
+        let many: Vec<Arc<str>> =
+            (0..2 * KNOWN).map(|number| shared_text(&format!("n{number}"))).collect();
         assert_eq!(many.len(), 2 * KNOWN);
         assert!(Arc::ptr_eq(&shared_text("x"), &text(&raw, "/a")));
         assert!(Arc::ptr_eq(&shared_text("y"), &shared_text("y")), "there is room for another");
@@ -402,7 +416,8 @@ mod tests {
     #[test]
     fn a_second_reading_of_the_same_text_is_no_second_text() {
         let data = "a text that is too long to be looked up";
-        let (first, mut second) = (raw_with(&["/a", "/b/c"], data), raw_with(&["/b/c", "/d"], data));
+        let (first, mut second) =
+            (raw_with(&["/a", "/b/c"], data), raw_with(&["/b/c", "/d"], data));
         second.share(&first);
         assert!(Arc::ptr_eq(&text(&first, "/b/c"), &text(&second, "/b/c")));
         let before = text(&second, "/d");

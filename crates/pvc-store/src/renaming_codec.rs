@@ -32,8 +32,9 @@ pub(crate) fn text(renaming: &Renaming) -> String {
 /// `None` if it cannot be read as a whole: half of the names would be worse than none.
 pub(crate) fn read(vm: Uuid, text: &str, held: bool) -> Option<Renaming> {
     let Note { from, to, node, volumes, taken_back } = serde_json::from_str(text).ok()?;
-    let names =
-        |(old, new): &(String, String)| Some((VolumeId::from_record(old)?, VolumeId::from_record(new)?));
+    let names = |(old, new): &(String, String)| {
+        Some((VolumeId::from_record(old)?, VolumeId::from_record(new)?))
+    };
     let volumes = volumes.iter().map(names).collect::<Option<_>>()?;
     Some(Renaming { vm, from, to, node: node.map(NodeName::new), volumes, taken_back, held })
 }

@@ -29,8 +29,8 @@ impl RoleLocks {
         self.recipe.acquire(keys::PRIMARY, LockKind::Exclusive, Some(limit)).await
     }
 
-    /// The lock of one phase of a hand-over. A writer steps aside for readers of older peers that wait
-    /// for it by mistake.
+    /// The lock of one phase of a hand-over. A writer steps aside for readers of older peers that
+    /// wait for it by mistake.
     pub async fn phase(&self, kind: LockKind, limit: Duration) -> Result<LockGuard, StoreError> {
         let recipe = self.recipe.clone().breaking_stalls(STALL);
         recipe.acquire(keys::HAND_OVER, kind, Some(limit)).await

@@ -1,7 +1,8 @@
-//! The version of the tree's layout: making a tree, agreeing on a version, filling in what is missing.
+//! The version of the tree's layout: making a tree, agreeing on a version, filling in what is
+//! missing.
 //!
-//! Facts: `spec/zookeeper.md` §5. Every node advertises the latest version it can; the last one to be
-//! upgraded raises the version; everybody else sees that and starts anew.
+//! Facts: `spec/zookeeper.md` §5. Every node advertises the latest version it can; the last one to
+//! be upgraded raises the version; everybody else sees that and starts anew.
 
 use std::time::Duration;
 
@@ -49,7 +50,8 @@ pub fn schema_step(cluster: &Cluster, node: &NodeName) -> SchemaStep {
     if found > SCHEMA_VERSION {
         return SchemaStep::TooNew { found };
     }
-    // A node whose version cannot be read counts as behind: it may be an older one that just started.
+    // A node whose version cannot be read counts as behind: it may be an older one that just
+    // started.
     let others = cluster.nodes.values().filter(|other| other.name != *node);
     let behind: Vec<NodeName> = others
         .filter(|other| other.latest_schema.is_none_or(|latest| latest < SCHEMA_VERSION))
@@ -68,8 +70,8 @@ impl Store {
     /// Whether this program may read and write what is there. (A node says more: [`schema_step`].)
     ///
     /// # Errors
-    /// [`StoreError::LayoutTooNew`] if somebody newer has changed the layout: what this program wrote would be
-    /// in places, or mean things, that nobody knows any more.
+    /// [`StoreError::LayoutTooNew`] if somebody newer has changed the layout: what this program
+    /// wrote would be in places, or mean things, that nobody knows any more.
     pub fn check_layout(&self) -> Result<(), StoreError> {
         match self.view().config.schema {
             Some(found) if found > SCHEMA_VERSION => {
@@ -82,8 +84,9 @@ impl Store {
     /// Makes the tree that of a new, empty cluster.
     ///
     /// # Errors
-    /// [`StoreError::AlreadyInitialized`] if there is one, [`StoreError::Remains`] if there was one, and
-    /// `overwrite` is false. With `overwrite` everything but other programs' subtrees is destroyed first.
+    /// [`StoreError::AlreadyInitialized`] if there is one, [`StoreError::Remains`] if there was
+    /// one, and `overwrite` is false. With `overwrite` everything but other programs' subtrees is
+    /// destroyed first.
     pub async fn initialize(&self, overwrite: bool) -> Result<(), StoreError> {
         self.fresh().await?;
         if overwrite {
@@ -147,7 +150,8 @@ impl Store {
             return Ok(()); // The node's record is made with these keys in it.
         }
         let mut ops = Vec::new();
-        for (key, value) in [("activeschema", active), ("latestschema", SCHEMA_VERSION.to_string())] {
+        for (key, value) in [("activeschema", active), ("latestschema", SCHEMA_VERSION.to_string())]
+        {
             let path = keys::node(node, key);
             let present = self.with_raw(|raw| raw.text(&path).map(|text| text.into_owned()));
             match present {
@@ -159,15 +163,18 @@ impl Store {
         self.write_and_read(ops).await
     }
 
-    /// Raises the tree to our version: the version key, and what older versions had and ours has not.
-    /// Missing keys are created by [`repair`](Store::repair).
+    /// Raises the tree to our version: the version key, and what older versions had and ours has
+    /// not. Missing keys are created by [`repair`](Store::repair).
     pub async fn raise_schema(&self) -> Result<(), StoreError> {
         let ops = self.with_raw(|raw| {
             let version = raw.get(keys::SCHEMA_VERSION).map(|node| node.version);
             let data = Bytes::from(SCHEMA_VERSION.to_string());
             let set = Op::Set { path: keys::SCHEMA_VERSION.to_owned(), data, version };
-            let commands =
-                raw.subtree("/cmd").into_iter().rev().map(|path| Op::Delete { path, version: None });
+            let commands = raw
+                .subtree("/cmd")
+                .into_iter()
+                .rev()
+                .map(|path| Op::Delete { path, version: None });
             std::iter::once(set).chain(commands).collect::<Vec<_>>()
         });
         match self.tree.multi(ops).await {
@@ -183,7 +190,8 @@ impl Store {
     /// Returns how many. Nothing that is there is touched.
     pub async fn repair(&self) -> Result<usize, StoreError> {
         let recipe = LockRecipe::new(self.tree.clone(), self.clock.clone(), self.random.clone());
-        let lock = recipe.acquire(keys::SCHEMA_VERSION, LockKind::Write, Some(REPAIR_TIMEOUT)).await?;
+        let lock =
+            recipe.acquire(keys::SCHEMA_VERSION, LockKind::Write, Some(REPAIR_TIMEOUT)).await?;
         let repaired = self.repair_locked().await;
         lock.release().await;
         repaired

@@ -62,7 +62,8 @@ impl JobClaim {
     pub async fn release(self) {
         let release = vec![Op::Delete { path: self.path, version: None }];
         if let Err(error) = self.tree.multi(release).await {
-            tracing::debug!(%error, "a claim on a job could not be released; it ends with the session");
+            tracing::debug!(%error, "a claim on a job could not be released; it ends with the \
+                                     session");
         }
     }
 }
@@ -74,7 +75,8 @@ impl Store {
         clock: Arc<dyn Clock>,
         random: Arc<dyn Random>,
     ) -> Result<Store, StoreError> {
-        let Shared { shown, revision, feed, asks } = Mirror::start(tree.clone(), clock.clone()).await?;
+        let Shared { shown, revision, feed, asks } =
+            Mirror::start(tree.clone(), clock.clone()).await?;
         let outage = outage::observe(tree.session(), clock.clone());
         Ok(Store { tree, clock, random, shown, revision, feed, asks, outage })
     }
@@ -101,8 +103,8 @@ impl Store {
         self.revision.clone()
     }
 
-    /// Returns once the view is kept up to date no more: the tree was closed, or the mirror has failed
-    /// by a bug. A daemon that goes on with a frozen view would look alive and do nothing.
+    /// Returns once the view is kept up to date no more: the tree was closed, or the mirror has
+    /// failed by a bug. A daemon that goes on with a frozen view would look alive and do nothing.
     pub async fn ended(&self) {
         let mut revision = self.revision.clone();
         while revision.changed().await.is_ok() {}
@@ -112,19 +114,21 @@ impl Store {
         self.tree.session()
     }
 
-    /// How long the tree has not been reached; `None` while there is a connection. Costs no request.
+    /// How long the tree has not been reached; `None` while there is a connection. Costs no
+    /// request.
     pub fn outage(&self) -> Option<Duration> {
         self.outage.borrow().map(|since| self.clock.monotonic().saturating_sub(since))
     }
 
-    /// The events after revision `cursor`, or from now on. Of those before the first call nothing is known: whoever
-    /// asks for them is told to read everything again.
+    /// The events after revision `cursor`, or from now on. Of those before the first call nothing
+    /// is known: whoever asks for them is told to read everything again.
     pub fn events(&self, cursor: Option<u64>) -> EventFeed {
         self.feed.from(cursor)
     }
 
     /// Decides on the present view and writes what was decided as one change; on a conflict decides
-    /// again on a fresh view. No lock is held meanwhile. Returns when the own view shows the change.
+    /// again on a fresh view. No lock is held meanwhile. Returns when the own view shows the
+    /// change.
     ///
     /// # Errors
     /// [`ChangeError::Refused`] with what `decide` said; nothing was written. After
@@ -164,7 +168,9 @@ impl Store {
                         Fate::Unclear => return Err(StoreError::Unclear.into()),
                     }
                 }
-                Err(MultiError::Refused { why, .. } | MultiError::Tree(why)) => return Err(why.into()),
+                Err(MultiError::Refused { why, .. } | MultiError::Tree(why)) => {
+                    return Err(why.into());
+                }
             }
         }
         Err(ChangeError::Conflict { tries: TRIES })
@@ -258,21 +264,26 @@ impl Store {
         keep: usize,
     ) -> Result<(), StoreError> {
         let path = keys::log_messages(node);
-        // Asked of the tree itself: a tree that was emptied is not begun anew by a line of a log, and the
-        // view may not have noticed yet.
+        // Asked of the tree itself: a tree that was emptied is not begun anew by a line of a log,
+        // and the view may not have noticed yet.
         if self.tree.get(&path).await?.is_none() {
             self.make_path(&keys::logs(node)).await?;
             self.make_path(&path).await?;
         }
-        let recipe =
-            LockRecipe::new(self.tree.clone(), self.clock.clone(), self.random.clone()).on_what_exists();
+        let recipe = LockRecipe::new(self.tree.clone(), self.clock.clone(), self.random.clone())
+            .on_what_exists();
         let lock = recipe.acquire(&path, LockKind::Write, Some(LOG_LOCK_TIMEOUT)).await?;
         let written = self.append_locked(&path, lines, keep).await;
         lock.release().await;
         written
     }
 
-    async fn append_locked(&self, path: &str, lines: &[String], keep: usize) -> Result<(), StoreError> {
+    async fn append_locked(
+        &self,
+        path: &str,
+        lines: &[String],
+        keep: usize,
+    ) -> Result<(), StoreError> {
         let old = self.read_text(path).await?.unwrap_or_default();
         let kept: Vec<&str> = old.lines().chain(lines.iter().map(String::as_str)).collect();
         let from = kept.len().saturating_sub(keep);
@@ -297,18 +308,19 @@ impl Store {
         }
     }
 
-    /// Claims a job for this process. `None` if another holds it, or there is no such job. From then on
-    /// the view shows the job as it was at the claim or later.
+    /// Claims a job for this process. `None` if another holds it, or there is no such job. From
+    /// then on the view shows the job as it was at the claim or later.
     ///
     /// # Errors
-    /// The job may be claimed all the same if the connection was lost twice; the claim then goes with the
-    /// session.
+    /// The job may be claimed all the same if the connection was lost twice; the claim then goes
+    /// with the session.
     pub async fn claim_job(&self, id: &JobId) -> Result<Option<JobClaim>, StoreError> {
         let key = |key| keys::task(id.as_str(), key);
         let path = key("owner");
         match self.tree.create(&path, Bytes::new(), CreateMode::Ephemeral).await {
             Ok(_) => {}
-            // A claim of ours that we do not know of would keep the job from everybody, us included.
+            // A claim of ours that we do not know of would keep the job from everybody, us
+            // included.
             Err(TreeError::OutcomeUnknown) if self.is_own(&path).await? => {}
             Err(TreeError::NodeExists { .. } | TreeError::NoNode { .. }) => return Ok(None),
             Err(error) => return Err(error.into()),
@@ -329,12 +341,16 @@ impl Store {
         Ok(matches!(session, SessionState::Connected { id } if owner == Some(id)))
     }
 
-    /// Announces this process as the daemon of `node`, for as long as its session lasts. `who` says to others
-    /// which process of which machine it is.
+    /// Announces this process as the daemon of `node`, for as long as its session lasts. `who` says
+    /// to others which process of which machine it is.
     ///
     /// # Errors
     /// [`StoreError::NotInitialized`] if the tree holds no cluster: nothing begins one by the way.
-    pub async fn announce_daemon(&self, node: &NodeName, who: &str) -> Result<Announced, StoreError> {
+    pub async fn announce_daemon(
+        &self,
+        node: &NodeName,
+        who: &str,
+    ) -> Result<Announced, StoreError> {
         self.fresh().await?;
         if !self.is_initialized() {
             return Err(StoreError::NotInitialized);
@@ -345,9 +361,11 @@ impl Store {
         match self.tree.create(&path, Bytes::from(who.to_owned()), CreateMode::Ephemeral).await {
             Ok(_) => {}
             // An answer got lost, now or the last time: it is announced, and nobody else is.
-            Err(TreeError::OutcomeUnknown | TreeError::NodeExists { .. }) if self.is_own(&path).await? => {}
+            Err(TreeError::OutcomeUnknown | TreeError::NodeExists { .. })
+                if self.is_own(&path).await? => {}
             Err(TreeError::NodeExists { .. }) => {
-                let holder = self.tree.get(&path).await?.map(|entry| entry.data).unwrap_or_default();
+                let holder =
+                    self.tree.get(&path).await?.map(|entry| entry.data).unwrap_or_default();
                 return Ok(Announced::Taken { by: String::from_utf8_lossy(&holder).into_owned() });
             }
             Err(error) => return Err(error.into()),
@@ -436,17 +454,23 @@ async fn fate(tree: &dyn Tree, ops: &[Op]) -> Result<Fate, StoreError> {
 fn trace(op: &Op, entry: Option<&Entry>) -> Trace {
     match (op, entry) {
         (Op::Create { .. }, None) => Trace::AsBefore,
-        (Op::Create { data, .. }, Some(entry)) if entry.data == *data && entry.stat.version == 0 => {
+        (Op::Create { data, .. }, Some(entry))
+            if entry.data == *data && entry.stat.version == 0 =>
+        {
             Trace::AsMade
         }
-        (Op::Set { data, version: Some(version), .. }, Some(entry)) => match entry.stat.version - version {
-            1 if entry.data == *data => Trace::AsMade,
-            0 => Trace::Untouched,
-            _ => Trace::Other,
-        },
+        (Op::Set { data, version: Some(version), .. }, Some(entry)) => {
+            match entry.stat.version - version {
+                1 if entry.data == *data => Trace::AsMade,
+                0 => Trace::Untouched,
+                _ => Trace::Other,
+            }
+        }
         (Op::Set { data, version: None, .. }, Some(entry)) if entry.data == *data => Trace::AsMade,
         (Op::Delete { .. }, None) => Trace::AsMade,
-        (Op::Delete { version, .. }, Some(entry)) if version.is_none_or(|old| entry.stat.version == old) => {
+        (Op::Delete { version, .. }, Some(entry))
+            if version.is_none_or(|old| entry.stat.version == old) =>
+        {
             Trace::AsBefore
         }
         _ => Trace::Other,

@@ -27,8 +27,10 @@ impl Shape {
 
     /// Every key with its value, as [`Store::restore`](crate::Store::restore) takes it.
     pub fn dump(&self) -> BTreeMap<String, String> {
-        let mut tree: BTreeMap<String, String> =
-            keys::BASE.iter().map(|(path, value)| ((*path).to_owned(), (*value).to_owned())).collect();
+        let mut tree: BTreeMap<String, String> = keys::BASE
+            .iter()
+            .map(|(path, value)| ((*path).to_owned(), (*value).to_owned()))
+            .collect();
         tree.insert(keys::SCHEMA_VERSION.to_owned(), SCHEMA_VERSION.to_string());
         tree.insert(keys::CONFIG.to_owned(), "synthetic".to_owned());
         tree.insert(keys::PRIMARY.to_owned(), node_name(0));
@@ -67,7 +69,9 @@ impl Shape {
         for (key, value) in keys::NETWORK_KEYS {
             tree.insert(format!("{root}/{key}"), (*value).to_owned());
         }
-        for (key, value) in [("nettype", "bridged"), ("ip4_network", "None"), ("ip6_network", "None")] {
+        for (key, value) in
+            [("nettype", "bridged"), ("ip4_network", "None"), ("ip6_network", "None")]
+        {
             tree.insert(format!("{root}/{key}"), value.to_owned());
         }
     }
@@ -86,7 +90,13 @@ impl Shape {
         if starts {
             running[home].push(uuid);
         }
-        let xml = vm_xml(&name, uuid, 512 << random.below(4), 1 + random.below(4), 1000 + random.below(4));
+        let xml = vm_xml(
+            &name,
+            uuid,
+            512 << random.below(4),
+            1 + random.below(4),
+            1000 + random.below(4),
+        );
         let values = [
             ("xml", xml.clone()),
             ("state", if starts { "start" } else { "stop" }.to_owned()),
@@ -129,7 +139,12 @@ fn node_name(index: usize) -> String {
     format!("pvchv{}", index + 1)
 }
 
-fn node(tree: &mut BTreeMap<String, String>, random: &mut SplitMix, index: usize, running: &[Uuid]) {
+fn node(
+    tree: &mut BTreeMap<String, String>,
+    random: &mut SplitMix,
+    index: usize,
+    running: &[Uuid],
+) {
     let root = format!("/nodes/{}", node_name(index));
     tree.insert(root.clone(), "coordinator".to_owned());
     for (key, value) in keys::NODE_KEYS {
@@ -176,19 +191,33 @@ fn volume_stats(vm: &str) -> String {
 
 fn vm_xml(name: &str, uuid: Uuid, memory: u64, vcpus: u64, vni: u64) -> String {
     format!(
-        "<domain type='kvm'>\n  <name>{name}</name>\n  <uuid>{uuid}</uuid>\n  <description>Made-up VM</description>\n  \
-         <memory unit='MiB'>{memory}</memory>\n  <vcpu>{vcpus}</vcpu>\n  <cpu>\n    <topology sockets='1' cores='{vcpus}' threads='1'/>\n  </cpu>\n  \
-         <os>\n    <type arch='x86_64' machine='pc-i440fx-2.7'>hvm</type>\n    <bootmenu enable='yes'/>\n    <boot dev='hd'/>\n  </os>\n  \
-         <features>\n    <acpi/>\n    <apic/>\n    <pae/>\n  </features>\n  <clock offset='utc'/>\n  \
+        "<domain type='kvm'>\n  <name>{name}</name>\n  <uuid>{uuid}</uuid>\n  <description>Made-up \
+         VM</description>\n  \
+         <memory unit='MiB'>{memory}</memory>\n  <vcpu>{vcpus}</vcpu>\n  <cpu>\n    <topology \
+         sockets='1' cores='{vcpus}' threads='1'/>\n  </cpu>\n  \
+         <os>\n    <type arch='x86_64' machine='pc-i440fx-2.7'>hvm</type>\n    <bootmenu \
+         enable='yes'/>\n    <boot dev='hd'/>\n  </os>\n  \
+         <features>\n    <acpi/>\n    <apic/>\n    <pae/>\n  </features>\n  <clock \
+         offset='utc'/>\n  \
          <on_poweroff>destroy</on_poweroff>\n  <on_reboot>restart</on_reboot>\n  <on_crash>restart</on_crash>\n  <devices>\n    \
-         <emulator>/usr/bin/kvm</emulator>\n    <controller type='usb' index='0'/>\n    <controller type='pci' index='0' model='pci-root'/>\n    \
+         <emulator>/usr/bin/kvm</emulator>\n    <controller type='usb' \
+         index='0'/>\n    <controller type='pci' index='0' model='pci-root'/>\n    \
          <controller type='scsi' index='0' model='virtio-scsi'/>\n    \
-         <serial type='pty'>\n      <log file='/var/log/libvirt/{name}.log' append='on'/>\n    </serial>\n    <console type='pty'/>\n    \
-         <graphics type='vnc' port='-1' listen='127.0.0.1'/>\n    <rng model='virtio'>\n      <backend model='random'>/dev/random</backend>\n    </rng>\n    \
-         <disk type='network' device='disk'>\n      <driver name='qemu' discard='unmap' cache='none'/>\n      \
-         <source protocol='rbd' name='vms/{name}_sda'>\n        <host name='pvchv1.storage.local' port='6789'/>\n        <host name='pvchv2.storage.local' port='6789'/>\n      </source>\n      \
-         <auth username='libvirt'>\n        <secret type='ceph' uuid='1d3c3a6d-95a3-4d44-a8e7-1d7a2e9d2a6a'/>\n      </auth>\n      <target dev='sda' bus='scsi'/>\n    </disk>\n    \
-         <interface type='bridge'>\n      <mac address='52:54:00:{:02x}:{:02x}:{:02x}'/>\n      <source bridge='vmbr{vni}'/>\n      <model type='virtio'/>\n    </interface>\n  \
+         <serial type='pty'>\n      <log file='/var/log/libvirt/{name}.log' \
+         append='on'/>\n    </serial>\n    <console type='pty'/>\n    \
+         <graphics type='vnc' port='-1' listen='127.0.0.1'/>\n    <rng \
+         model='virtio'>\n      <backend model='random'>/dev/random</backend>\n    </rng>\n    \
+         <disk type='network' device='disk'>\n      <driver name='qemu' discard='unmap' \
+         cache='none'/>\n      \
+         <source protocol='rbd' name='vms/{name}_sda'>\n        <host name='pvchv1.storage.local' \
+         port='6789'/>\n        <host name='pvchv2.storage.local' \
+         port='6789'/>\n      </source>\n      \
+         <auth username='libvirt'>\n        <secret type='ceph' \
+         uuid='1d3c3a6d-95a3-4d44-a8e7-1d7a2e9d2a6a'/>\n      </auth>\n      <target dev='sda' \
+         bus='scsi'/>\n    </disk>\n    \
+         <interface type='bridge'>\n      <mac \
+         address='52:54:00:{:02x}:{:02x}:{:02x}'/>\n      <source \
+         bridge='vmbr{vni}'/>\n      <model type='virtio'/>\n    </interface>\n  \
          </devices>\n</domain>\n",
         uuid.as_bytes()[0],
         uuid.as_bytes()[1],

@@ -1,4 +1,5 @@
-//! The records on a real ZooKeeper, closed to whoever does not know their password and opened again.
+//! The records on a real ZooKeeper, closed to whoever does not know their password and opened
+//! again.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -13,7 +14,8 @@ use pvc_zookeeper::{ZookeeperOptions, ZookeeperTree};
 use tempfile::TempDir;
 
 async fn tree(server: &ZookeeperServer, password: Option<&str>) -> Arc<ZookeeperTree> {
-    let options = ZookeeperOptions { password: password.map(Arc::from), ..ZookeeperOptions::default() };
+    let options =
+        ZookeeperOptions { password: password.map(Arc::from), ..ZookeeperOptions::default() };
     Arc::new(ZookeeperTree::connect(&server.address(), options).await.unwrap())
 }
 
@@ -65,7 +67,10 @@ async fn the_records_of_a_running_cluster_are_closed_and_opened_and_those_of_oth
     // What proves which password a daemon knows is for those who know it, and hinders nobody else.
     one.announce_daemon(&"hv1".into(), "knows it").await.unwrap();
     let proof = "/pvcrs/passwords/hv1";
-    assert_eq!(member.access_control().unwrap().access(proof).await.unwrap(), Some(AccessList::Members));
+    assert_eq!(
+        member.access_control().unwrap().access(proof).await.unwrap(),
+        Some(AccessList::Members)
+    );
     let unknowing = store(&server, None).await;
     assert!(matches!(unknowing.protect(Access::Members).await, Err(StoreError::NoPassword)));
     assert_eq!(unknowing.repair_protection().await.unwrap(), 0);

@@ -1,4 +1,5 @@
-//! The lock recipe over the embedded tree, in simulated time. How it gets on with kazoo is in `kazoo`.
+//! The lock recipe over the embedded tree, in simulated time. How it gets on with kazoo is in
+//! `kazoo`.
 
 #![allow(clippy::disallowed_methods, reason = "a test waits, in real or in paused time")]
 
@@ -36,13 +37,17 @@ async fn the_locked_path_is_made_with_everything_above_it() {
     let lock = recipe(&tree, 1).acquire("/a/b/c", LockKind::Write, None).await.expect("it is free");
     assert!(lock.certain() && !lock.lost());
     lock.release().await;
-    assert_eq!(tree.children("/a/b/c").await.expect("a read").expect("it exists"), Vec::<String>::new());
+    assert_eq!(
+        tree.children("/a/b/c").await.expect("a read").expect("it exists"),
+        Vec::<String>::new()
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_timeout_counts_in_all_and_leaves_nobody_in_the_queue() {
     let tree = Arc::new(EmbeddedTree::in_memory());
-    let first = recipe(&tree, 1).acquire(PATH, LockKind::Exclusive, None).await.expect("it is free");
+    let first =
+        recipe(&tree, 1).acquire(PATH, LockKind::Exclusive, None).await.expect("it is free");
     let second = recipe(&tree, 2);
     let second = tokio::spawn(async move { second.acquire(PATH, LockKind::Exclusive, None).await });
     settle().await;
@@ -52,7 +57,8 @@ async fn a_timeout_counts_in_all_and_leaves_nobody_in_the_queue() {
         first.release().await;
     });
     let begin = Instant::now();
-    let refused = recipe(&tree, 3).acquire(PATH, LockKind::Exclusive, Some(Duration::from_millis(400))).await;
+    let refused =
+        recipe(&tree, 3).acquire(PATH, LockKind::Exclusive, Some(Duration::from_millis(400))).await;
     let Err(error @ StoreError::LockTimeout { .. }) = refused else { panic!("it is held") };
     assert_eq!(begin.elapsed(), Duration::from_millis(400));
     assert_eq!(error.to_string(), format!("the lock `{PATH}` could not be had within 0.4 s"));
@@ -76,7 +82,8 @@ async fn whoever_gives_up_at_any_moment_leaves_the_queue() {
     let held = recipe(&tree, 1).acquire(PATH, LockKind::Write, None).await.expect("it is free");
     for polls in 0..20 {
         let recipe = recipe(&tree, 2);
-        let waiting = tokio::spawn(async move { recipe.acquire(PATH, LockKind::Write, None).await.is_ok() });
+        let waiting =
+            tokio::spawn(async move { recipe.acquire(PATH, LockKind::Write, None).await.is_ok() });
         for _ in 0..polls {
             tokio::task::yield_now().await;
         }
@@ -92,9 +99,11 @@ async fn whoever_gives_up_at_any_moment_leaves_the_queue() {
 async fn an_expiry_loses_the_lock_and_only_the_place_of_a_waiter() {
     let store = EmbeddedTree::in_memory();
     let (holder, waiter) = (Arc::new(store.connect_concrete()), Arc::new(store.connect_concrete()));
-    let held = recipe(&holder, 1).acquire(PATH, LockKind::Exclusive, None).await.expect("it is free");
+    let held =
+        recipe(&holder, 1).acquire(PATH, LockKind::Exclusive, None).await.expect("it is free");
     let second = recipe(&waiter, 2);
-    let waiting = tokio::spawn(async move { second.acquire(PATH, LockKind::Exclusive, None).await });
+    let waiting =
+        tokio::spawn(async move { second.acquire(PATH, LockKind::Exclusive, None).await });
     settle().await;
     let before = contenders(&store).await;
     waiter.expire().await;
@@ -109,16 +118,22 @@ async fn an_expiry_loses_the_lock_and_only_the_place_of_a_waiter() {
     let got = waiting.await.expect("no panic").expect("it is the waiter's turn");
     assert!(got.certain());
     held.release().await;
-    assert_eq!(contenders(&store).await.len(), 1, "giving up a lost lock takes nothing from anybody");
+    assert_eq!(
+        contenders(&store).await.len(),
+        1,
+        "giving up a lost lock takes nothing from anybody"
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_closed_tree_ends_the_waiting() {
     let store = EmbeddedTree::in_memory();
     let (holder, waiter) = (Arc::new(store.connect_concrete()), Arc::new(store.connect_concrete()));
-    let _held = recipe(&holder, 1).acquire(PATH, LockKind::Exclusive, None).await.expect("it is free");
+    let _held =
+        recipe(&holder, 1).acquire(PATH, LockKind::Exclusive, None).await.expect("it is free");
     let second = recipe(&waiter, 2);
-    let waiting = tokio::spawn(async move { second.acquire(PATH, LockKind::Exclusive, None).await });
+    let waiting =
+        tokio::spawn(async move { second.acquire(PATH, LockKind::Exclusive, None).await });
     settle().await;
     waiter.close().await;
     assert!(matches!(waiting.await.expect("no panic"), Err(StoreError::Tree(_))));
@@ -127,12 +142,15 @@ async fn a_closed_tree_ends_the_waiting() {
 #[tokio::test(start_paused = true)]
 async fn a_writer_that_breaks_stalls_steps_aside_for_readers_alone() {
     let tree = Arc::new(EmbeddedTree::in_memory());
-    tree.create("/config", Bytes::new(), CreateMode::Persistent).await.expect("a creation succeeds");
+    tree.create("/config", Bytes::new(), CreateMode::Persistent)
+        .await
+        .expect("a creation succeeds");
     let reader = recipe(&tree, 1).acquire(PATH, LockKind::Read, None).await.expect("it is free");
     let patient = recipe(&tree, 2).breaking_stalls(Duration::from_millis(500));
     let writing = tokio::spawn(async move { patient.acquire(PATH, LockKind::Write, None).await });
     settle().await;
-    let number = async || contenders(&*tree).await.into_iter().find(|name| name.contains("__lock__"));
+    let number =
+        async || contenders(&*tree).await.into_iter().find(|name| name.contains("__lock__"));
     let before = number().await.expect("the writer waits");
     tokio::time::sleep(Duration::from_millis(600)).await;
     let after = number().await.expect("the writer waits again");

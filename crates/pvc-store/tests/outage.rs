@@ -52,8 +52,10 @@ async fn a_view_outlives_the_server_and_catches_up_with_what_it_missed() {
         assert!(store.is_initialized());
         server.resume().expect("it starts again");
         set_maintenance(&store_on(&server).await, on).await;
-        wait_for_view(&store, "what another wrote after the outage", |view| view.config.maintenance == on)
-            .await;
+        wait_for_view(&store, "what another wrote after the outage", |view| {
+            view.config.maintenance == on
+        })
+        .await;
         set_maintenance(&store, on).await;
     }
 }

@@ -54,8 +54,11 @@ const UUID: Uuid = Uuid::from_u128(0x2c2b8f4e_0d3e_4b6f_9d6d_0c9b6cf3f2a1);
 
 fn new_vm(name: &str, uuid: Uuid) -> NewVm {
     let xml = format!(
-        "<domain type='kvm'><name>{name}</name><uuid>{uuid}</uuid><memory unit='MiB'>256</memory><vcpu>1</vcpu>\
-         <os><type arch='x86_64' machine='pc'>hvm</type></os><devices><emulator>/usr/bin/kvm</emulator><console type='pty'/></devices></domain>"
+        "<domain type='kvm'><name>{name}</name><uuid>{uuid}</uuid><memory \
+         unit='MiB'>256</memory><vcpu>1</vcpu>\
+         <os><type arch='x86_64' \
+         machine='pc'>hvm</type></os><devices><emulator>/usr/bin/kvm</emulator><console \
+         type='pty'/></devices></domain>"
     );
     NewVm {
         uuid,
@@ -161,9 +164,15 @@ async fn a_vm_reads_back_as_it_was_written_in_every_daemon() {
     define(&world.store, new_vm("web1", UUID)).await;
     for view in [world.store.view(), world.other.fresh().await.expect("readable")] {
         let vm = view.vm("web1").expect("just defined");
-        assert_eq!((vm.uuid, &vm.state, vm.memory_mib(), vm.autostart), (UUID, &VmState::Stop, 256, true));
+        assert_eq!(
+            (vm.uuid, &vm.state, vm.memory_mib(), vm.autostart),
+            (UUID, &VmState::Stop, 256, true)
+        );
         assert_eq!(vm.node_limit, vec![NodeName::new("hv1"), NodeName::new("hv2")]);
-        assert_eq!(vm.tags, vec![Tag { name: "daily".into(), kind: "user".into(), protected: true }]);
+        assert_eq!(
+            vm.tags,
+            vec![Tag { name: "daily".into(), kind: "user".into(), protected: true }]
+        );
         assert!(vm.defects.is_empty(), "{:?}", vm.defects);
     }
     assert!(world.store.view().vm(&UUID.simple().to_string().to_uppercase()).is_some());
@@ -195,7 +204,8 @@ async fn values_are_stored_as_older_peers_read_them() {
     })
     .await;
     let figures = NodeFigures { memory_total_mib: 2048, load: 0.5, ..NodeFigures::default() };
-    let reports = vec![Report::Figures("hv1".into(), figures), Report::Running("hv1".into(), vec![UUID])];
+    let reports =
+        vec![Report::Figures("hv1".into(), figures), Report::Running("hv1".into(), vec![UUID])];
     world.store.report(reports).await.expect("the node is there");
     let expected = [
         (format!("/domains/{UUID}"), "web1"),
@@ -230,8 +240,11 @@ async fn a_change_decided_on_an_old_view_is_decided_again() {
             let vm = view.vm("web1").expect("defined");
             if tries.fetch_add(1, Ordering::SeqCst) == 0 {
                 // Between the look and the write somebody else writes.
-                let set =
-                    Op::Set { path: format!("/domains/{UUID}/state"), data: "disable".into(), version: None };
+                let set = Op::Set {
+                    path: format!("/domains/{UUID}/state"),
+                    data: "disable".into(),
+                    version: None,
+                };
                 futures::executor::block_on(world_tree.multi(vec![set])).expect("writable");
             }
             let mut changes = Changes::new();
@@ -258,7 +271,8 @@ async fn a_decision_that_takes_its_time_holds_up_no_view() {
             runtime.block_on(async {
                 tree.multi(vec![set]).await.expect("writable");
                 let other = || store.view().vms[&UUID].profile.as_deref() == Some("other");
-                eventually("the view shows what another wrote", Duration::from_secs(20), other).await;
+                eventually("the view shows what another wrote", Duration::from_secs(20), other)
+                    .await;
             });
         });
         seen.fetch_add(1, Ordering::SeqCst);
@@ -272,7 +286,8 @@ async fn a_decision_that_takes_its_time_holds_up_no_view() {
 
 /// What it may cost to read, each in the record of a VM of its own.
 fn dear_documents() -> Vec<(&'static str, String)> {
-    let declared: String = (0..2_000).map(|number| format!(" xmlns:a{number}='u:{number}'")).collect();
+    let declared: String =
+        (0..2_000).map(|number| format!(" xmlns:a{number}='u:{number}'")).collect();
     let attributes: String = (0..50_000).map(|number| format!(" a{number}='1'")).collect();
     vec![
         ("namespaces", format!("<domain{declared}>{}</domain>", "<a xmlns:b='c'/>".repeat(2_000))),
@@ -327,7 +342,9 @@ async fn of_two_definitions_with_one_name_at_once_only_one_is_made() {
                     return Err("taken");
                 }
                 let mut changes = Changes::new();
-                changes.expect(Expect::VmNames).push(Change::DefineVm(Box::new(new_vm("web1", uuid))));
+                changes
+                    .expect(Expect::VmNames)
+                    .push(Change::DefineVm(Box::new(new_vm("web1", uuid))));
                 Ok((changes, ()))
             })
             .await
@@ -378,7 +395,8 @@ async fn a_decision_about_a_vm_does_not_hold_for_another_that_got_its_uuid() {
 async fn an_expectation_of_what_is_not_there_is_an_error() {
     let world = cluster().await;
     let gone = Uuid::from_u128(9);
-    for expect in [Expect::VmExists(gone), Expect::VmState(gone), Expect::NodeDaemon("hv9".into())] {
+    for expect in [Expect::VmExists(gone), Expect::VmState(gone), Expect::NodeDaemon("hv9".into())]
+    {
         let decide = |_: &Cluster| {
             let mut changes = Changes::new();
             changes.expect(expect.clone()).config(ConfigChange::Maintenance(true));
@@ -441,7 +459,11 @@ async fn a_change_to_a_vm_that_was_removed_does_not_bring_back_half_of_it() {
         Ok::<_, std::convert::Infallible>((changes, ()))
     });
     assert!(matches!(late.await, Err(ChangeError::Conflict { .. })));
-    world.store.report(vec![Report::VmStats(UUID, "{}".into())]).await.expect("dropped, not failed");
+    world
+        .store
+        .report(vec![Report::VmStats(UUID, "{}".into())])
+        .await
+        .expect("dropped, not failed");
     assert_eq!(raw(&world, &format!("/domains/{UUID}")).await, None);
     assert!(world.store.view().vms.is_empty() && world.store.view().vm_names.is_empty());
 }
@@ -585,19 +607,25 @@ async fn a_job_is_claimed_by_one_worker_only_and_let_go_with_its_session() {
         ..JobProgress::pending()
     };
     change(&world.store, |changes| {
-        changes.push(Change::JobProgress(id.clone(), done.clone())).push(Change::CancelJob(id.clone()));
+        changes
+            .push(Change::JobProgress(id.clone(), done.clone()))
+            .push(Change::CancelJob(id.clone()));
     })
     .await;
     let view = world.other.fresh().await.expect("readable");
     let job = &view.jobs[&id];
-    assert_eq!((&job.spec, &job.progress, job.cancel_requested, job.owned), (&spec, &done, true, true));
+    assert_eq!(
+        (&job.spec, &job.progress, job.cancel_requested, job.owned),
+        (&spec, &done, true, true)
+    );
     claim.release().await;
     world.store.claim_job(&id).await.expect("reachable").expect("free again");
     world.store.tree().close().await;
     assert!(world.other.claim_job(&id).await.expect("reachable").is_some());
 }
 
-/// Found by a seed: a daemon that had stood still locked a VM that was removed meanwhile, and half of its record was back.
+/// Found by a seed: a daemon that had stood still locked a VM that was removed meanwhile, and half
+/// of its record was back.
 #[tokio::test]
 async fn a_lock_of_a_vm_that_was_removed_does_not_bring_back_half_of_it() {
     let world = cluster().await;
@@ -677,9 +705,14 @@ async fn a_backup_restores_into_an_empty_tree_to_the_letter() {
     let dump = Shape { seed: 3, nodes: 3, vms: 20, networks: 2, snapshots: 1 }.dump();
     world.store.restore(&dump).await.expect("a valid dump");
     let view = world.store.view();
-    assert_eq!((view.vms.len(), view.nodes.len(), view.networks.len(), view.volumes.len()), (20, 3, 2, 20));
+    assert_eq!(
+        (view.vms.len(), view.nodes.len(), view.networks.len(), view.volumes.len()),
+        (20, 3, 2, 20)
+    );
     assert!(
-        view.vms.values().all(|vm| vm.defects.is_empty() && vm.domain.is_ok() && vm.snapshots.len() == 1)
+        view.vms
+            .values()
+            .all(|vm| vm.defects.is_empty() && vm.domain.is_ok() && vm.snapshots.len() == 1)
     );
     let mut backup = world.other.backup(true).await.expect("readable");
     backup.remove("/");
@@ -736,15 +769,26 @@ async fn a_tree_is_recovered_with_its_orders_and_without_what_was_so_then() {
         assert_eq!(recovered[&format!("{node}/{key}")], "", "{key}");
     }
     assert_eq!(recovered["/config/primary_node"], "");
-    assert!(!recovered.keys().any(|key| key.starts_with("/tasks/1") || key.ends_with("working_on/pvchv1")));
+    assert!(
+        !recovered
+            .keys()
+            .any(|key| key.starts_with("/tasks/1") || key.ends_with("working_on/pvchv1"))
+    );
     let orders = |of: &BTreeMap<String, String>| -> BTreeMap<String, String> {
         let ends = ["/xml", "/state", "/node", "/tags", "/profile", "/domainstate"];
-        let is_order = |key: &String| key.starts_with(vm) && ends.iter().any(|end| key.ends_with(end));
-        of.iter().filter(|(key, _)| is_order(key)).map(|(key, text)| (key.clone(), text.clone())).collect()
+        let is_order =
+            |key: &String| key.starts_with(vm) && ends.iter().any(|end| key.ends_with(end));
+        of.iter()
+            .filter(|(key, _)| is_order(key))
+            .map(|(key, text)| (key.clone(), text.clone()))
+            .collect()
     };
     assert_eq!(orders(&recovered), orders(&dump));
     let view = world.other.fresh().await.expect("readable");
-    assert!(view.vms.len() == 3 && view.vms.values().all(|vm| vm.domain.is_ok() && vm.snapshots.len() == 1));
+    assert!(
+        view.vms.len() == 3
+            && view.vms.values().all(|vm| vm.domain.is_ok() && vm.snapshots.len() == 1)
+    );
     assert_eq!(view.config.primary, None);
 }
 
@@ -781,7 +825,11 @@ async fn a_tree_larger_than_one_request_is_restored_in_parts() {
 #[tokio::test(start_paused = true)]
 async fn an_outage_counts_from_its_begin_until_the_connection_is_back() {
     let connection = FlakyTree::new(EmbeddedTree::in_memory().connect());
-    let store = Store::open(connection.clone(), Arc::new(TokioClock::new()), Arc::new(SeededRandom::new(1)));
+    let store = Store::open(
+        connection.clone(),
+        Arc::new(TokioClock::new()),
+        Arc::new(SeededRandom::new(1)),
+    );
     let store = store.await.expect("reachable");
     assert_eq!(store.outage(), None);
     connection.cut();
@@ -796,19 +844,23 @@ async fn an_outage_counts_from_its_begin_until_the_connection_is_back() {
     eventually("the connection is back", Duration::from_secs(1), || store.outage().is_none()).await;
 }
 
-/// Found by a story: of two keys that were changed at once the one was read and the other was not, and who decided on
-/// the new version of the first promised the same memory twice.
+/// Found by a story: of two keys that were changed at once the one was read and the other was not,
+/// and who decided on the new version of the first promised the same memory twice.
 #[tokio::test]
 async fn no_change_is_shown_by_half() {
     let world = cluster().await;
     let tree = FlakyTree::new(world.tree.connect());
     let clock = Arc::new(TokioClock::new());
-    let store = Store::open(tree.clone(), clock, Arc::new(SeededRandom::new(8))).await.expect("readable");
+    let store =
+        Store::open(tree.clone(), clock, Arc::new(SeededRandom::new(8))).await.expect("readable");
     let mut changed = store.changed();
     let other = world.tree.connect();
     tree.before_next_read(async move {
-        let set =
-            |path: &str, data: &'static str| Op::Set { path: path.into(), data: data.into(), version: None };
+        let set = |path: &str, data: &'static str| Op::Set {
+            path: path.into(),
+            data: data.into(),
+            version: None,
+        };
         let both = vec![set("/config/maintenance", "true"), set("/config/primary_node", "hv1")];
         other.multi(both).await.expect("nobody else writes");
         // It is announced before anything is answered that shows a part of it.
@@ -823,8 +875,8 @@ async fn no_change_is_shown_by_half() {
     assert_eq!(store.view().config.primary, Some("hv1".into()));
 }
 
-/// Has maintenance begin by a change that is lost on its way, or its answer is, while another one writes there or
-/// not. Says what came of it and how often it was decided.
+/// Has maintenance begin by a change that is lost on its way, or its answer is, while another one
+/// writes there or not. Says what came of it and how often it was decided.
 async fn a_change_is_lost(
     lose: fn(&FlakyTree),
     is_written_since: bool,
@@ -832,12 +884,14 @@ async fn a_change_is_lost(
     let world = cluster().await;
     let tree = FlakyTree::new(world.tree.connect());
     let clock = Arc::new(TokioClock::new());
-    let store = Store::open(tree.clone(), clock, Arc::new(SeededRandom::new(8))).await.expect("readable");
+    let store =
+        Store::open(tree.clone(), clock, Arc::new(SeededRandom::new(8))).await.expect("readable");
     let other = world.tree.connect();
     lose(&tree);
     if is_written_since {
         tree.before_next_sync(async move {
-            let set = Op::Set { path: "/config/maintenance".into(), data: "false".into(), version: None };
+            let set =
+                Op::Set { path: "/config/maintenance".into(), data: "false".into(), version: None };
             other.multi(vec![set]).await.expect("nobody else writes");
         });
     }
@@ -851,8 +905,8 @@ async fn a_change_is_lost(
     (made.await, decisions)
 }
 
-/// Found by a seed: a start whose answer got lost was carried out, was decided again, and was refused because of what
-/// it had done itself.
+/// Found by a seed: a start whose answer got lost was carried out, was decided again, and was
+/// refused because of what it had done itself.
 #[tokio::test]
 async fn a_change_is_not_decided_again_if_nobody_knows_whether_it_was_made() {
     let (made, decisions) = a_change_is_lost(FlakyTree::lose_next_answer, true).await;
@@ -878,7 +932,10 @@ async fn missing_keys_are_filled_in_and_present_ones_left_alone() {
     write_raw(&world, &format!("/domains/{UUID}"), b"web1").await;
     write_raw(&world, &format!("/domains/{UUID}/state"), b"start").await;
     assert!(world.store.repair().await.expect("writable") > 40);
-    assert_eq!(raw(&world, &format!("/domains/{UUID}/migration_max_downtime")).await.as_deref(), Some("300"));
+    assert_eq!(
+        raw(&world, &format!("/domains/{UUID}/migration_max_downtime")).await.as_deref(),
+        Some("300")
+    );
     assert_eq!(raw(&world, &format!("/domains/{UUID}/state")).await.as_deref(), Some("start"));
     assert_eq!(world.store.repair().await.expect("writable"), 0);
 }
@@ -901,7 +958,8 @@ async fn what_is_noted_about_moves_of_vms_that_are_gone_is_removed_and_not_writt
     assert!(raw(&world, "/pvcrs/moves/of-tomorrow").await.is_some(), "nobody knows what it is");
     assert_eq!(world.store.remove_lost_move_notes().await.expect("writable"), 0);
     // What is told of a move goes with its record, also a sender's last word that comes late.
-    let told = world.store.fresh().await.expect("readable").vms[&here].moving.clone().expect("a note");
+    let told =
+        world.store.fresh().await.expect("readable").vms[&here].moving.clone().expect("a note");
     for vm in [gone, here] {
         world.store.report(vec![Report::Move(vm, told.clone())]).await.expect("writable");
     }
@@ -964,7 +1022,10 @@ async fn several_daemons_write_one_log_without_losing_lines() {
     let log = world.store.node_log(&hv1).await.expect("readable").expect("written");
     assert_eq!(log.lines().count(), 40);
     world.store.append_node_log(&hv1, &["last".into()], 3).await.expect("writable");
-    assert_eq!(world.store.node_log(&hv1).await.expect("readable").expect("written").lines().count(), 3);
+    assert_eq!(
+        world.store.node_log(&hv1).await.expect("readable").expect("written").lines().count(),
+        3
+    );
 }
 
 #[tokio::test]
@@ -976,7 +1037,10 @@ async fn the_password_of_a_bmc_is_in_no_debug_output() {
 async fn only_one_daemon_of_a_node_is_announced_at_a_time() {
     let world = cluster().await;
     let hv1 = NodeName::new("hv1");
-    assert_eq!(world.store.announce_daemon(&hv1, "process 7").await.expect("reachable"), Announced::Now);
+    assert_eq!(
+        world.store.announce_daemon(&hv1, "process 7").await.expect("reachable"),
+        Announced::Now
+    );
     let taken = Announced::Taken { by: "process 7".to_owned() };
     assert_eq!(world.other.announce_daemon(&hv1, "process 8").await.expect("reachable"), taken);
     world.store.tree().close().await;
@@ -995,7 +1059,8 @@ async fn a_daemon_whose_announcement_lost_its_answer_is_announced() {
     let hv1 = NodeName::new("hv1");
     let tree = FlakyTree::new(world.tree.connect());
     let clock = Arc::new(TokioClock::new());
-    let store = Store::open(tree.clone(), clock, Arc::new(SeededRandom::new(8))).await.expect("readable");
+    let store =
+        Store::open(tree.clone(), clock, Arc::new(SeededRandom::new(8))).await.expect("readable");
     tree.lose_next_answer();
     assert_eq!(store.announce_daemon(&hv1, "process 7").await.expect("reachable"), Announced::Now);
     assert_eq!(store.announce_daemon(&hv1, "process 7").await.expect("reachable"), Announced::Now);
@@ -1004,17 +1069,23 @@ async fn a_daemon_whose_announcement_lost_its_answer_is_announced() {
 /// A store of one who knows the password, with its connection.
 async fn member(world: &World, closed: &Closed) -> (Store, Arc<FlakyTree>) {
     let tree = FlakyTree::with_password(world.tree.connect(), "secret", closed);
-    let store = Store::open(tree.clone(), Arc::new(TokioClock::new()), Arc::new(SeededRandom::new(8))).await;
+    let store =
+        Store::open(tree.clone(), Arc::new(TokioClock::new()), Arc::new(SeededRandom::new(8)))
+            .await;
     (store.expect("readable"), tree)
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_close_that_was_broken_off_is_gone_on_with() {
     let (world, closed) = (cluster().await, Closed::default());
-    let ((store, tree), (other, _)) = (member(&world, &closed).await, member(&world, &closed).await);
+    let ((store, tree), (other, _)) =
+        (member(&world, &closed).await, member(&world, &closed).await);
     let connection = tree.clone();
     tree.before_next_sync(async move { connection.cut() });
-    store.protect(Access::Members).await.expect_err("the connection breaks after the root is closed");
+    store
+        .protect(Access::Members)
+        .await
+        .expect_err("the connection breaks after the root is closed");
     let half = other.protection().await.expect("reachable");
     assert_eq!((half.access, half.closed), (AccessList::Members, 1), "the root alone");
     assert_eq!(other.repair_protection().await.expect("reachable"), half.open);
@@ -1044,7 +1115,10 @@ async fn a_key_that_is_for_who_knows_an_earlier_password_is_named_and_all_others
     store.protect(Access::Members).await.expect("all keys are ours");
     closed.lock().unwrap().insert("/config/maintenance".to_owned(), "an earlier one".to_owned());
     let refused = store.protect(Access::Anybody).await.expect_err("one key stays closed");
-    assert_eq!(refused.to_string(), "keys that are still for others: 1, among them `/config/maintenance`");
+    assert_eq!(
+        refused.to_string(),
+        "keys that are still for others: 1, among them `/config/maintenance`"
+    );
     let left: Vec<_> = closed.lock().unwrap().keys().cloned().collect();
     assert_eq!(left, ["/config/maintenance"]);
 }
@@ -1054,27 +1128,32 @@ async fn no_daemon_is_announced_in_a_store_without_a_cluster_and_nothing_is_writ
     let world = empty().await;
     let announced = world.store.announce_daemon(&NodeName::new("hv1"), "").await;
     assert!(matches!(announced, Err(StoreError::NotInitialized)), "{announced:?}");
-    let children = world.store.tree().children("/").await.expect("reachable").expect("the root is there");
+    let children =
+        world.store.tree().children("/").await.expect("reachable").expect("the root is there");
     assert!(!children.iter().any(|name| name == "pvcrs"), "{children:?}");
 }
 
 #[tokio::test]
 async fn a_line_of_a_log_does_not_begin_a_cluster_in_an_empty_store() {
     let world = empty().await;
-    let written = world.store.append_node_log(&NodeName::new("hv1"), &["a line".to_owned()], 10).await;
+    let written =
+        world.store.append_node_log(&NodeName::new("hv1"), &["a line".to_owned()], 10).await;
     assert!(matches!(written, Err(StoreError::Tree(_))), "{written:?}");
-    let children = world.store.tree().children("/").await.expect("reachable").expect("the root is there");
+    let children =
+        world.store.tree().children("/").await.expect("reachable").expect("the root is there");
     assert!(!children.iter().any(|name| name == "logs"), "{children:?}");
 }
 
 #[tokio::test]
-async fn a_line_of_a_log_does_not_begin_a_cluster_in_a_store_that_is_emptied_while_it_waits_for_its_lock() {
+async fn a_line_of_a_log_does_not_begin_a_cluster_in_a_store_that_is_emptied_while_it_waits_for_its_lock()
+ {
     let world = cluster().await;
     let hv1 = NodeName::new("hv1");
     world.store.append_node_log(&hv1, &["first".to_owned()], 10).await.expect("writable");
     let tree = FlakyTree::new(world.tree.connect());
     let clock = Arc::new(TokioClock::new());
-    let store = Store::open(tree.clone(), clock, Arc::new(SeededRandom::new(8))).await.expect("readable");
+    let store =
+        Store::open(tree.clone(), clock, Arc::new(SeededRandom::new(8))).await.expect("readable");
     let other = world.tree.connect();
     tree.before_next_create(async move {
         let gone = ["/logs/hv1/messages", "/logs/hv1", "/logs"];
@@ -1083,7 +1162,8 @@ async fn a_line_of_a_log_does_not_begin_a_cluster_in_a_store_that_is_emptied_whi
     });
     let written = store.append_node_log(&hv1, &["a line".to_owned()], 10).await;
     assert!(matches!(written, Err(StoreError::Tree(_))), "{written:?}");
-    let children = world.store.tree().children("/").await.expect("reachable").expect("the root is there");
+    let children =
+        world.store.tree().children("/").await.expect("reachable").expect("the root is there");
     assert!(!children.iter().any(|name| name == "logs"), "{children:?}");
 }
 
@@ -1102,11 +1182,17 @@ mod any {
     }
 
     fn node() -> impl Strategy<Value = NodeName> {
-        word().prop_filter("`None` is the word for nothing", |word| word != "None").prop_map(NodeName::new)
+        word()
+            .prop_filter("`None` is the word for nothing", |word| word != "None")
+            .prop_map(NodeName::new)
     }
 
     fn tag() -> impl Strategy<Value = Tag> {
-        (word(), any::<bool>()).prop_map(|(name, protected)| Tag { name, kind: "user".into(), protected })
+        (word(), any::<bool>()).prop_map(|(name, protected)| Tag {
+            name,
+            kind: "user".into(),
+            protected,
+        })
     }
 
     pub fn vm() -> impl Strategy<Value = NewVm> {
@@ -1119,7 +1205,16 @@ mod any {
         let selector = option::of(proptest::sample::select(Selector::ALL));
         let method = option::of(proptest::sample::select(MigrationMethod::ALL));
         let places = (option::of(node()), vec(node(), 0..3), selector, method);
-        (word(), state, volumes, any::<bool>(), 1..100_000_u32, places, vec(tag(), 0..3), "\\PC{0,40}")
+        (
+            word(),
+            state,
+            volumes,
+            any::<bool>(),
+            1..100_000_u32,
+            places,
+            vec(tag(), 0..3),
+            "\\PC{0,40}",
+        )
             .prop_map(
                 |(
                     name,
@@ -1133,7 +1228,8 @@ mod any {
                 )| {
                     tags.sort_by(|a, b| a.name.cmp(&b.name));
                     tags.dedup_by(|a, b| a.name == b.name);
-                    let profile = Some(profile).filter(|profile| !profile.is_empty() && profile != "None");
+                    let profile =
+                        Some(profile).filter(|profile| !profile.is_empty() && profile != "None");
                     NewVm {
                         name,
                         state,
@@ -1187,11 +1283,16 @@ async fn a_stamp_and_the_figures_after_it_cost_another_daemon_one_read() {
     let hv1 = add_node(&world.store).await;
     let tree = FlakyTree::new(world.tree.connect());
     let clock = Arc::new(TokioClock::new());
-    let watching = Store::open(tree.clone(), clock, Arc::new(SeededRandom::new(8))).await.expect("readable");
+    let watching =
+        Store::open(tree.clone(), clock, Arc::new(SeededRandom::new(8))).await.expect("readable");
     let before = tree.requests();
     world.store.stamp(&hv1, 1_700_000_123).await.expect("the node is there");
     let figures = NodeFigures { domains: 7, ..NodeFigures::default() };
-    world.store.report(vec![Report::Figures(hv1.clone(), figures)]).await.expect("the node is there");
+    world
+        .store
+        .report(vec![Report::Figures(hv1.clone(), figures)])
+        .await
+        .expect("the node is there");
     eventually("the figures are seen", Duration::from_secs(5), || {
         watching.view().nodes[&hv1].figures.domains == 7
     })
@@ -1236,7 +1337,8 @@ async fn a_role_is_asked_to_end_when_the_layout_is_another_than_it_began_with() 
 }
 
 #[tokio::test]
-async fn a_role_that_ends_by_itself_ends_for_that_and_one_whose_view_is_frozen_ends_without_a_word() {
+async fn a_role_that_ends_by_itself_ends_for_that_and_one_whose_view_is_frozen_ends_without_a_word()
+{
     let world = cluster().await;
     let ended = world.store.until_layout_changes(|| panic!("nothing changed"), async { 7 }).await;
     assert_eq!(ended, (7, false));

@@ -5,8 +5,8 @@ use async_trait::async_trait;
 use pvc_ports::Clock;
 use tokio::time::Instant;
 
-/// Tokio's clock as a [`Clock`]: under paused time it stands still while anybody has something to do,
-/// and jumps to the next timer when nobody has. The wall clock can be set by the test.
+/// Tokio's clock as a [`Clock`]: under paused time it stands still while anybody has something to
+/// do, and jumps to the next timer when nobody has. The wall clock can be set by the test.
 pub struct TokioClock {
     start: Instant,
     wall_at_start: Mutex<Duration>,
@@ -20,7 +20,8 @@ impl TokioClock {
         TokioClock { start: Instant::now(), wall_at_start: Mutex::new(Self::WALL_START) }
     }
 
-    /// Steps the wall clock by `seconds`, as an administrator or NTP does. The monotonic clock does not care.
+    /// Steps the wall clock by `seconds`, as an administrator or NTP does. The monotonic clock does
+    /// not care.
     pub fn step_wall(&self, seconds: i64) {
         let mut wall = self.wall_at_start.lock().expect("no test panics while holding it");
         let step = Duration::from_secs(seconds.unsigned_abs());

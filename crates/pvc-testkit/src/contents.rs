@@ -3,7 +3,8 @@ use std::sync::Arc;
 
 const BLOCK: usize = 4096;
 
-/// What is written on a volume: blocks, shared with its copies until one of them writes. The rest is zeros.
+/// What is written on a volume: blocks, shared with its copies until one of them writes. The rest
+/// is zeros.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Contents {
     blocks: BTreeMap<u64, Arc<[u8; BLOCK]>>,
@@ -58,9 +59,12 @@ impl Contents {
     }
 }
 
-/// The blocks that a stretch lies in: the number of each, where in it the stretch begins, and which bytes of the
-/// stretch those are.
-fn pieces(offset: u64, length: usize) -> impl Iterator<Item = (u64, usize, std::ops::Range<usize>)> {
+/// The blocks that a stretch lies in: the number of each, where in it the stretch begins, and which
+/// bytes of the stretch those are.
+fn pieces(
+    offset: u64,
+    length: usize,
+) -> impl Iterator<Item = (u64, usize, std::ops::Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {
         let here = offset + done as u64;

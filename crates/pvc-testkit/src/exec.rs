@@ -12,7 +12,9 @@ pub struct ScriptedExec {
 }
 
 impl ScriptedExec {
-    pub fn new(script: impl Fn(&Command) -> Result<Output, ExecError> + Send + Sync + 'static) -> Self {
+    pub fn new(
+        script: impl Fn(&Command) -> Result<Output, ExecError> + Send + Sync + 'static,
+    ) -> Self {
         ScriptedExec { script: Box::new(script), ran: Mutex::new(Vec::new()) }
     }
 

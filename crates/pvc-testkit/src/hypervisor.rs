@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use pvc_ports::{
-    DeviceChange, Guest, GuestEvent, GuestRun, GuestStats, Hypervisor, HypervisorError, HypervisorFacts,
-    Migration, MigrationJob, MigrationProgress, VncAddress,
+    DeviceChange, Guest, GuestEvent, GuestRun, GuestStats, Hypervisor, HypervisorError,
+    HypervisorFacts, Migration, MigrationJob, MigrationProgress, VncAddress,
 };
 use tokio::sync::{broadcast, mpsc, watch};
 use uuid::Uuid;
@@ -19,7 +19,8 @@ pub struct Manner {
     pub monitor_hangs: bool,
     /// How long the guest takes to power off after the button was pressed.
     pub shutdown_takes: Duration,
-    /// How long the guest is brought up: it is listed already, and goes on coming up if nobody waits for it.
+    /// How long the guest is brought up: it is listed already, and goes on coming up if nobody
+    /// waits for it.
     pub start_takes: Duration,
     /// A start that is under way cannot be ended: the guest is not listed before it is there.
     pub is_deaf_at_start: bool,
@@ -35,12 +36,14 @@ pub struct Manner {
     pub migration_takes: Duration,
     /// A migration is begun and then fails with this reason.
     pub fails_migration: Option<String>,
-    /// The guest writes to its memory faster than it can be copied: a migration ends only by being aborted.
+    /// The guest writes to its memory faster than it can be copied: a migration ends only by being
+    /// aborted.
     pub never_converges: bool,
-    /// The connection breaks in the last moment of a migration: the guest runs there, or is held if that was
-    /// asked for, its sender is told that this failed, and it runs on here as well.
+    /// The connection breaks in the last moment of a migration: the guest runs there, or is held if
+    /// that was asked for, its sender is told that this failed, and it runs on here as well.
     pub loses_finish: bool,
-    /// As `loses_finish`, and this hypervisor breaks down at the same moment: the guest here stays held.
+    /// As `loses_finish`, and this hypervisor breaks down at the same moment: the guest here stays
+    /// held.
     pub breaks_at_finish: bool,
     /// A migration begins and then stands still, as when the other host has lost power.
     pub migration_stalls: bool,
@@ -195,7 +198,8 @@ impl ScriptedHypervisor {
         act(&mut inner)
     }
 
-    /// Looks after `delay` whether a guest has gone, so that its event is sent then and not at the next call.
+    /// Looks after `delay` whether a guest has gone, so that its event is sent then and not at the
+    /// next call.
     fn announce_after(&self, delay: Duration) {
         let inner = Arc::clone(&self.inner);
         tokio::spawn(async move {
@@ -247,7 +251,8 @@ impl Inner {
 
     fn insert(&mut self, uuid: Uuid, name: &str, xml: &str) {
         self.instances += 1;
-        let guest = Guest { uuid, name: name.to_owned(), run: GuestRun::Running, instance: self.instances };
+        let guest =
+            Guest { uuid, name: name.to_owned(), run: GuestRun::Running, instance: self.instances };
         self.guests.insert(uuid, Running { guest, xml: xml.to_owned(), plugged: BTreeMap::new() });
         self.announce(GuestEvent::Changed(uuid));
     }
@@ -335,7 +340,9 @@ impl Hypervisor for ScriptedHypervisor {
         };
         if manner.start_hangs {
             kill.await;
-            return Err(HypervisorError::Died { why: "killed while it was being started".to_owned() });
+            return Err(HypervisorError::Died {
+                why: "killed while it was being started".to_owned(),
+            });
         }
         if !manner.start_takes.is_zero() {
             self.reached(|inner| {
@@ -347,16 +354,16 @@ impl Hypervisor for ScriptedHypervisor {
             tokio::select! {
                 biased;
                 () = kill => {
-                    return Err(HypervisorError::Died { why: "killed while it was being started".to_owned() });
+                    return Err(HypervisorError::Died { why: "killed while it was being \
+                                                             started".to_owned() });
                 }
                 () = tokio::time::sleep(manner.start_takes) => {}
             }
         }
         let failed = match manner.refuses_start {
             Some(why) => Err(HypervisorError::Refused { why }),
-            None if manner.dies_at_start => {
-                check(uuid, xml).and(Err(HypervisorError::Died { why: "killed by the test".to_owned() }))
-            }
+            None if manner.dies_at_start => check(uuid, xml)
+                .and(Err(HypervisorError::Died { why: "killed by the test".to_owned() })),
             None => check(uuid, xml),
         };
         if let Err(error) = failed {
@@ -459,7 +466,12 @@ impl Hypervisor for ScriptedHypervisor {
         })
     }
 
-    async fn device(&self, uuid: Uuid, change: DeviceChange, device: &str) -> Result<(), HypervisorError> {
+    async fn device(
+        &self,
+        uuid: Uuid,
+        change: DeviceChange,
+        device: &str,
+    ) -> Result<(), HypervisorError> {
         self.reached(|inner| {
             let plugged = &mut inner.running(uuid)?.plugged;
             if !(device.starts_with('<') && device.ends_with('>')) {
@@ -482,10 +494,17 @@ impl Hypervisor for ScriptedHypervisor {
         })
     }
 
-    async fn resize_disk(&self, uuid: Uuid, target: &str, bytes: u64) -> Result<(), HypervisorError> {
+    async fn resize_disk(
+        &self,
+        uuid: Uuid,
+        target: &str,
+        bytes: u64,
+    ) -> Result<(), HypervisorError> {
         self.reached(|inner| {
             let running = inner.running(uuid)?;
-            if !running.plugged.contains_key(target) && !running.xml.contains(&format!("dev='{target}'")) {
+            if !running.plugged.contains_key(target)
+                && !running.xml.contains(&format!("dev='{target}'"))
+            {
                 return Err(refused("there is no such disk"));
             }
             inner.calls.push(format!("resize {uuid} {target} {bytes}"));
@@ -549,7 +568,8 @@ fn locked(inner: &Mutex<Inner>) -> std::sync::MutexGuard<'_, Inner> {
     inner.lock().expect("no test panics while holding it")
 }
 
-/// A guest between two hypervisors: it runs on one, and is there on the other, held, until it arrives.
+/// A guest between two hypervisors: it runs on one, and is there on the other, held, until it
+/// arrives.
 struct Handover {
     uuid: Uuid,
     from: Arc<Mutex<Inner>>,
@@ -566,7 +586,9 @@ impl Handover {
         };
         let mut to = locked(&self.to);
         if to.unreachable {
-            return Err(HypervisorError::Unreachable { why: "the target does not answer".to_owned() });
+            return Err(HypervisorError::Unreachable {
+                why: "the target does not answer".to_owned(),
+            });
         }
         if to.guests.contains_key(&self.uuid) {
             return Err(refused("the target has such a guest already"));
@@ -588,7 +610,8 @@ impl Handover {
     /// What is held on the target is gone.
     fn undo(&self) {
         let mut to = locked(&self.to);
-        if to.guests.get(&self.uuid).is_some_and(|running| running.guest.run == GuestRun::Arriving) {
+        if to.guests.get(&self.uuid).is_some_and(|running| running.guest.run == GuestRun::Arriving)
+        {
             to.remove(self.uuid);
         }
     }
@@ -714,7 +737,10 @@ mod tests {
         let uuid = Uuid::from_u128(1);
         let takes = Manner { shutdown_takes: Duration::from_secs(3), ..Manner::default() };
         hypervisor.set_manner(uuid, takes);
-        hypervisor.start(uuid, &format!("<domain><name>a</name><uuid>{uuid}</uuid></domain>")).await.unwrap();
+        hypervisor
+            .start(uuid, &format!("<domain><name>a</name><uuid>{uuid}</uuid></domain>"))
+            .await
+            .unwrap();
         let mut events = hypervisor.events();
         hypervisor.shutdown(uuid).await.unwrap();
         assert!(hypervisor.is_there(uuid));

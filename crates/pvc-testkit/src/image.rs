@@ -21,25 +21,29 @@ pub(crate) fn size_of(source: &Path, format: ImageFormat) -> Result<u64, Storage
         return Ok(metadata.len());
     }
     let mut header = [0; qcow2::HEADER];
-    file.read_exact(&mut header).map_err(|_| bad(source, format, "it is too short for a qcow2 image"))?;
+    file.read_exact(&mut header)
+        .map_err(|_| bad(source, format, "it is too short for a qcow2 image"))?;
     qcow2::virtual_size(&header).map_err(|why| bad(source, format, why))
 }
 
-/// What is in it. `qemu-img` knows the other formats; it writes files alone, so there is one for a moment.
+/// What is in it. `qemu-img` knows the other formats; it writes files alone, so there is one for a
+/// moment.
 pub(crate) fn contents_of(source: &Path, format: ImageFormat) -> Result<Contents, StorageError> {
     if format == ImageFormat::Raw {
         return std::fs::read(source).map(|image| Contents::of(&image)).map_err(unread(source));
     }
     let raw = source.with_added_extension("converted");
     qemu_img(source, &["check", "-q", "-f", "qcow2", "--"], &[source])?;
-    let converted = qemu_img(source, &["convert", "-q", "-f", "qcow2", "-O", "raw", "--"], &[source, &raw]);
+    let converted =
+        qemu_img(source, &["convert", "-q", "-f", "qcow2", "-O", "raw", "--"], &[source, &raw]);
     let contents = converted.and_then(|()| contents_of(&raw, ImageFormat::Raw));
     let _ = std::fs::remove_file(&raw); // there is none if it failed early
     contents
 }
 
 fn qemu_img(source: &Path, words: &[&str], files: &[&Path]) -> Result<(), StorageError> {
-    let output = Command::new("qemu-img").args(words).args(files).output().map_err(unread(source))?;
+    let output =
+        Command::new("qemu-img").args(words).args(files).output().map_err(unread(source))?;
     // 3 is for room that is wasted inside the image, which harms nobody.
     match output.status.code() {
         Some(0 | 3) => Ok(()),
@@ -48,7 +52,10 @@ fn qemu_img(source: &Path, words: &[&str], files: &[&Path]) -> Result<(), Storag
 }
 
 fn unread(source: &Path) -> impl Fn(std::io::Error) -> StorageError {
-    move |error| StorageError::Io { doing: format!("reading `{}`", source.display()), source: error }
+    move |error| StorageError::Io {
+        doing: format!("reading `{}`", source.display()),
+        source: error,
+    }
 }
 
 fn bad(source: &Path, format: ImageFormat, why: impl Into<String>) -> StorageError {

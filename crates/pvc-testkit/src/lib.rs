@@ -1,8 +1,8 @@
 //! What several crates' tests share: the outside world, played.
 //!
-//! The doubles keep the contracts of their ports (`pvc-ports`) and can be told to misbehave the way the
-//! real world does. None of them sleeps for real: a test that wants hours to pass pauses Tokio's time
-//! (`#[tokio::test(start_paused = true)]`).
+//! The doubles keep the contracts of their ports (`pvc-ports`) and can be told to misbehave the way
+//! the real world does. None of them sleeps for real: a test that wants hours to pass pauses
+//! Tokio's time (`#[tokio::test(start_paused = true)]`).
 
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "its clock is Tokio's, which tests pause")]

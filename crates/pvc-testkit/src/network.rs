@@ -40,8 +40,8 @@ struct Inner {
 
 type Refuses = Arc<dyn Fn(&NetworkChange) -> bool + Send + Sync>;
 
-/// A machine's network without packets: links, addresses, routes and settings as the [`Network`] contract
-/// says, and a list of what was changed, in order.
+/// A machine's network without packets: links, addresses, routes and settings as the [`Network`]
+/// contract says, and a list of what was changed, in order.
 pub struct MemoryNetwork {
     board: Arc<Board>,
 }
@@ -187,11 +187,16 @@ impl Board {
         }
     }
 
-    /// Takes away what was leased until now or earlier: the kernel does, whoever asks it for nothing else.
+    /// Takes away what was leased until now or earlier: the kernel does, whoever asks it for
+    /// nothing else.
     fn expire(&self) {
         let (mut inner, now) = (self.inner(), Instant::now());
-        let over: Vec<(String, IpNet)> =
-            inner.leases.iter().filter(|(_, until)| **until <= now).map(|(lease, _)| lease.clone()).collect();
+        let over: Vec<(String, IpNet)> = inner
+            .leases
+            .iter()
+            .filter(|(_, until)| **until <= now)
+            .map(|(lease, _)| lease.clone())
+            .collect();
         for (link, address) in over {
             let change = inner.remove_address(&link, address);
             self.note(&mut inner, change);
@@ -235,7 +240,11 @@ impl Inner {
         }
     }
 
-    fn add_address(&mut self, link: &str, address: IpNet) -> Result<Option<NetworkChange>, NetworkError> {
+    fn add_address(
+        &mut self,
+        link: &str,
+        address: IpNet,
+    ) -> Result<Option<NetworkChange>, NetworkError> {
         let is_new = self.link(link)?.addresses.insert(address);
         self.leases.remove(&(link.to_owned(), address));
         Ok(is_new.then(|| NetworkChange::AddressAdded { link: link.to_owned(), address }))
@@ -250,8 +259,7 @@ impl Inner {
     /// Removes a link and what cannot be without it.
     fn take(&mut self, name: &str) {
         self.links.remove(name);
-        let on_it =
-            |kind: &LinkKind| matches!(kind, LinkKind::Vlan { lower: Some(lower), .. } if lower == name);
+        let on_it = |kind: &LinkKind| matches!(kind, LinkKind::Vlan { lower: Some(lower), .. } if lower == name);
         self.links.retain(|_, link| !on_it(&link.kind));
         for link in self.links.values_mut().filter(|link| link.master.as_deref() == Some(name)) {
             link.master = None;
@@ -270,7 +278,9 @@ impl Inner {
         match self.links.get(name) {
             None => Ok(true),
             Some(link) if link.kind == *kind => Ok(false),
-            Some(_) => Err(NetworkError::OtherKind { link: name.to_owned(), wanted: kind.to_string() }),
+            Some(_) => {
+                Err(NetworkError::OtherKind { link: name.to_owned(), wanted: kind.to_string() })
+            }
         }
     }
 }
@@ -319,9 +329,10 @@ impl Network for MemoryNetwork {
                 inner.take(link);
                 Ok(Some(NetworkChange::Removed { link: link.to_owned() }))
             }
-            Some(_) => {
-                Err(NetworkError::OtherKind { link: link.to_owned(), wanted: "bridge or VLAN".to_owned() })
-            }
+            Some(_) => Err(NetworkError::OtherKind {
+                link: link.to_owned(),
+                wanted: "bridge or VLAN".to_owned(),
+            }),
         })
     }
 
@@ -352,7 +363,10 @@ impl Network for MemoryNetwork {
             if let Some(master) = master
                 && inner.link(master)?.kind != LinkKind::Bridge
             {
-                return Err(NetworkError::OtherKind { link: master.to_owned(), wanted: "bridge".to_owned() });
+                return Err(NetworkError::OtherKind {
+                    link: master.to_owned(),
+                    wanted: "bridge".to_owned(),
+                });
             }
             let master = master.map(str::to_owned);
             let before = std::mem::replace(&mut inner.link(link)?.master, master.clone());
@@ -430,8 +444,10 @@ impl Network for MemoryNetwork {
 
     async fn set_setting(&self, key: &str, value: &str) -> Result<(), NetworkError> {
         self.change(|inner| {
-            let found =
-                inner.settings.get_mut(key).ok_or_else(|| NetworkError::NoSetting { key: key.to_owned() })?;
+            let found = inner
+                .settings
+                .get_mut(key)
+                .ok_or_else(|| NetworkError::NoSetting { key: key.to_owned() })?;
             let before = std::mem::replace(found, value.to_owned());
             let (key, value) = (key.to_owned(), value.to_owned());
             Ok((before != value).then_some(NetworkChange::Setting { key, value }))

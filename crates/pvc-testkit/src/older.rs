@@ -1,4 +1,5 @@
-//! A node daemon of PVC 1.0.3, played: what it does, in which order and how fast, with the races that it has.
+//! A node daemon of PVC 1.0.3, played: what it does, in which order and how fast, with the races
+//! that it has.
 //!
 //! ```text
 //!  events of the tree ──callback thread──▶ a thread per event: dispatch ──▶ vms, moving
@@ -8,12 +9,13 @@
 //!  a timer ──▶ keepalive ──▶ fencing
 //! ```
 //!
-//! Facts: `spec/coordination.md`, `spec/vm.md`, `spec/zookeeper.md`, `spec/startup.md`; each part names its section.
-//! It knows the tree's keys by itself, on purpose: what our codecs write must be what *this* reads. What it does
-//! to guests, volumes, addresses and power goes through the ports of its host, so whoever watches the world sees it.
+//! Facts: `spec/coordination.md`, `spec/vm.md`, `spec/zookeeper.md`, `spec/startup.md`; each part
+//! names its section. It knows the tree's keys by itself, on purpose: what our codecs write must be
+//! what *this* reads. What it does to guests, volumes, addresses and power goes through the ports
+//! of its host, so whoever watches the world sees it.
 //!
-//! Not here, because nobody's peers can tell: networks of VMs, DHCP and DNS, Ceph's figures, Patroni, console logs,
-//! health, SR-IOV, and schemas other than 15.
+//! Not here, because nobody's peers can tell: networks of VMs, DHCP and DNS, Ceph's figures,
+//! Patroni, console logs, health, SR-IOV, and schemas other than 15.
 
 mod api;
 mod fencing;
@@ -115,8 +117,8 @@ struct Vm {
     busy: BTreeSet<&'static str>,
 }
 
-/// From the start of its unit until it asks for the store: a pause before it, the core networks, the services
-/// (`spec/startup.md` §2, steps 0 to 8).
+/// From the start of its unit until it asks for the store: a pause before it, the core networks,
+/// the services (`spec/startup.md` §2, steps 0 to 8).
 pub const BEFORE_THE_STORE: Duration = Duration::from_secs(15);
 
 /// How long systemd lets it leave (`spec/startup.md` §1).
@@ -195,7 +197,9 @@ impl Older {
         self.records.write(&[("/config".to_owned(), self.settings.cluster_name.clone())]).await;
         let primary = self.records.text("/config/primary_node").await;
         if self.settings.is_coordinator && matches!(primary.as_str(), "" | "none") {
-            self.records.write(&[("/config/primary_node".to_owned(), self.settings.name.clone())]).await;
+            self.records
+                .write(&[("/config/primary_node".to_owned(), self.settings.name.clone())])
+                .await;
         }
         // Steps 16 to 19, of which only the hypervisor can keep it from starting.
         if self.ports.hypervisor.ping().await.is_err() {
@@ -225,7 +229,8 @@ impl Older {
     /// The node's entry: `spec/startup.md` §5, in one multi.
     async fn set_up_node(&self) {
         let facts = self.ports.host.facts().ok();
-        let facts = facts.map(|facts| format!("{} {} {} {}", facts.cpus, facts.kernel, facts.os, facts.arch));
+        let facts = facts
+            .map(|facts| format!("{} {} {} {}", facts.cpus, facts.kernel, facts.os, facts.arch));
         let (mode, role) = match self.settings.is_coordinator {
             true => ("coordinator", "secondary"),
             false => ("hypervisor", "client"),
@@ -244,8 +249,15 @@ impl Older {
         if is_new {
             put("keepalive", &self.wall_seconds().to_string());
             put("domainstate", "flushed");
-            for key in ["memtotal", "memused", "memfree", "memalloc", "memprov", "vcpualloc", "domainscount"]
-            {
+            for key in [
+                "memtotal",
+                "memused",
+                "memfree",
+                "memalloc",
+                "memprov",
+                "vcpualloc",
+                "domainscount",
+            ] {
                 put(key, "0");
             }
             put("networkscount", "0");
@@ -294,7 +306,9 @@ impl Older {
         self.see_everything().await;
         while let Some(event) = events.recv().await {
             match event {
-                TreeEvent::Changed { path } | TreeEvent::Deleted { path } => self.heard_of(&path).await,
+                TreeEvent::Changed { path } | TreeEvent::Deleted { path } => {
+                    self.heard_of(&path).await
+                }
                 // What happened in between is delivered once, with its newest value.
                 TreeEvent::Resync => self.see_everything().await,
             }
@@ -302,7 +316,9 @@ impl Older {
     }
 
     async fn see_everything(self: &Arc<Self>) {
-        for path in [self.own("routerstate"), self.own("domainstate"), "/config/primary_node".to_owned()] {
+        for path in
+            [self.own("routerstate"), self.own("domainstate"), "/config/primary_node".to_owned()]
+        {
             self.see(&path).await;
         }
         for name in self.records.children("/domains").await {
@@ -332,7 +348,8 @@ impl Older {
             return;
         }
         if !self.memory().vms.contains_key(&vm) {
-            // Only of a VM that belongs here the hypervisor is asked, and only now: `spec/vm.md` §1.
+            // Only of a VM that belongs here the hypervisor is asked, and only now: `spec/vm.md`
+            // §1.
             let is_own = self.records.text(&format!("/domains/{vm}/node")).await == self.name();
             let has_handle = is_own && self.condition(vm).await.is_some();
             self.memory().vms.insert(vm, Vm { has_handle, ..Vm::default() });
@@ -340,8 +357,8 @@ impl Older {
         self.see(&format!("/domains/{vm}/state")).await;
     }
 
-    /// One watch: reads what is there now and acts, unless it has acted on that change already. A write of the same
-    /// value is a change.
+    /// One watch: reads what is there now and acts, unless it has acted on that change already. A
+    /// write of the same value is a change.
     async fn see(self: &Arc<Self>, path: &str) {
         let Some(entry) = self.records.entry(path).await else { return };
         if self.memory().seen.insert(path.to_owned(), entry.stat.mzxid) == Some(entry.stat.mzxid) {
@@ -375,8 +392,8 @@ mod tests {
     use super::records::Kind;
     use super::{Older, OlderApi, OlderAsk, OlderPorts, OlderSettings};
     use crate::{
-        BmcManner, FakeHost, Manner, MemoryNetwork, MemoryStorage, ScriptedHypervisor, ScriptedPower,
-        SeededRandom, TokioClock, eventually,
+        BmcManner, FakeHost, Manner, MemoryNetwork, MemoryStorage, ScriptedHypervisor,
+        ScriptedPower, SeededRandom, TokioClock, eventually,
     };
 
     const VM: Uuid = Uuid::from_u128(1);
@@ -393,7 +410,8 @@ mod tests {
     impl Stage {
         async fn new(kazoo_28: bool) -> Stage {
             let tree = EmbeddedTree::in_memory();
-            let (hypervisor, power) = (Arc::new(ScriptedHypervisor::new()), Arc::new(ScriptedPower::new()));
+            let (hypervisor, power) =
+                (Arc::new(ScriptedHypervisor::new()), Arc::new(ScriptedPower::new()));
             let ports = OlderPorts {
                 tree: tree.connect(),
                 hypervisor: hypervisor.clone(),
@@ -411,7 +429,11 @@ mod tests {
                 cluster_domain: "cluster.lab".to_owned(),
                 storage_address: "10.0.1.1".to_owned(),
                 floating: Vec::new(),
-                bmc: Bmc { host: "bmc-py1".to_owned(), user: String::new(), password: String::new() },
+                bmc: Bmc {
+                    host: "bmc-py1".to_owned(),
+                    user: String::new(),
+                    password: String::new(),
+                },
                 keepalive_interval: Duration::from_secs(5),
                 fence_intervals: 6,
                 vm_shutdown_timeout: Duration::from_secs(60),
@@ -428,9 +450,13 @@ mod tests {
                 hypervisor,
                 power,
             };
-            for path in
-                ["/config", "/config/primary_node", "/config/primary_node/sync_lock", "/nodes", "/domains"]
-            {
+            for path in [
+                "/config",
+                "/config/primary_node",
+                "/config/primary_node/sync_lock",
+                "/nodes",
+                "/domains",
+            ] {
                 stage.make(path, "").await;
             }
             stage
@@ -457,12 +483,13 @@ mod tests {
     async fn a_write_that_is_refused_changes_nothing_and_nobody_notices() {
         let stage = Stage::new(true).await;
         // [T2]: a parent that is missing takes the rest down with it.
-        let values =
-            [("/config", "a"), ("/nowhere/at/all", "b")].map(|(path, value)| (path.into(), value.into()));
+        let values = [("/config", "a"), ("/nowhere/at/all", "b")]
+            .map(|(path, value)| (path.into(), value.into()));
         stage.older.records.write(&values).await;
         assert_eq!(stage.text("/config").await, "");
         // [T11]: and so does whoever writes one of the keys meanwhile.
-        let keys = ["/config", "/nodes", "/domains"].map(|path| (path.to_owned(), "mine".to_owned()));
+        let keys =
+            ["/config", "/nodes", "/domains"].map(|path| (path.to_owned(), "mine".to_owned()));
         let other = async {
             stage.ports.clock.sleep(Duration::from_millis(5)).await;
             let data = Bytes::from_static(b"theirs");
@@ -530,10 +557,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_flush_that_is_turned_round_at_its_last_vm_leaves_a_daemon_that_hears_nothing() {
         let stage = Stage::new(true).await;
-        let (me, other) =
-            ([("daemonstate", "run"), ("domainstate", "ready"), ("routerstate", "secondary")], "py2");
+        let (me, other) = (
+            [("daemonstate", "run"), ("domainstate", "ready"), ("routerstate", "secondary")],
+            "py2",
+        );
         stage.node("py1", &me).await;
-        stage.node(other, &[("daemonstate", "run"), ("domainstate", "ready"), ("memfree", "1000")]).await;
+        stage
+            .node(other, &[("daemonstate", "run"), ("domainstate", "ready"), ("memfree", "1000")])
+            .await;
         stage.make("/config/migration_target_selector", "mem").await;
         let there = Arc::new(ScriptedHypervisor::new());
         stage.hypervisor.add_peer("py2.cluster.lab", &there);
@@ -551,8 +582,10 @@ mod tests {
             stage.make(&format!("/domains/{VM}/{key}"), value).await;
         }
         tokio::spawn(stage.older.clone().listen_only());
-        eventually("the VM is listed", Duration::from_secs(60), || stage.older.list() == VM.to_string())
-            .await;
+        eventually("the VM is listed", Duration::from_secs(60), || {
+            stage.older.list() == VM.to_string()
+        })
+        .await;
         let api = OlderApi::new(&stage.ports);
         api.ask(&OlderAsk::Flush("py1".to_owned())).await.unwrap();
         stage.ports.clock.sleep(Duration::from_secs(5)).await;
@@ -562,6 +595,10 @@ mod tests {
         assert!(there.is_there(VM), "by the name that the cluster's network has for it");
         api.ask(&OlderAsk::Ready("py1".to_owned())).await.unwrap();
         stage.ports.clock.sleep(Duration::from_secs(300)).await;
-        assert_eq!(stage.text("/nodes/py1/domainstate").await, "unflush", "and it hears of nothing any more");
+        assert_eq!(
+            stage.text("/nodes/py1/domainstate").await,
+            "unflush",
+            "and it hears of nothing any more"
+        );
     }
 }

@@ -70,7 +70,8 @@ impl ScriptedPower {
         });
         tokio::time::sleep(manner.takes).await;
         assert!(!manner.panics, "a bug of the adapter");
-        let unusable = |why: &str| PowerError::Unusable { host: bmc.host.clone(), why: why.to_owned() };
+        let unusable =
+            |why: &str| PowerError::Unusable { host: bmc.host.clone(), why: why.to_owned() };
         if manner.dead {
             return Err(unusable("no answer"));
         }

@@ -42,8 +42,8 @@ struct Inner {
     unreachable: bool,
 }
 
-/// A service manager whose units do as they are told by the test. A unit that it was not told of does
-/// not exist.
+/// A service manager whose units do as they are told by the test. A unit that it was not told of
+/// does not exist.
 #[derive(Default)]
 pub struct ScriptedServices {
     inner: Mutex<Inner>,
@@ -113,7 +113,8 @@ impl Unit {
 
     fn look(&mut self) -> UnitState {
         self.asked += 1;
-        if let (UnitManner::RunsAfter(times), Some(UnitState::Starting)) = (self.manner, &self.state)
+        if let (UnitManner::RunsAfter(times), Some(UnitState::Starting)) =
+            (self.manner, &self.state)
             && self.asked > times
         {
             self.state = Some(UnitState::Active);
@@ -140,7 +141,9 @@ impl Services for ScriptedServices {
     }
 
     async fn stop(&self, unit: &str) -> Result<(), ServicesError> {
-        self.unit(unit, Some(UnitCall::Stop(unit.to_owned())), |unit| unit.state = Some(UnitState::Inactive))
+        self.unit(unit, Some(UnitCall::Stop(unit.to_owned())), |unit| {
+            unit.state = Some(UnitState::Inactive)
+        })
     }
 
     async fn restart(&self, unit: &str) -> Result<(), ServicesError> {

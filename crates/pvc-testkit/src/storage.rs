@@ -5,7 +5,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use pvc_model::storage::{PoolName, SnapshotName, VolumeId, VolumeName};
 use pvc_ports::{
-    Attachment, ImageFormat, PoolInfo, Storage, StorageCluster, StorageError, VolumeInfo, VolumeLock,
+    Attachment, ImageFormat, PoolInfo, Storage, StorageCluster, StorageError, VolumeInfo,
+    VolumeLock,
 };
 
 use crate::{MemoryVolumes, ScriptedCluster};
@@ -52,8 +53,8 @@ impl MemoryStorage {
             address: address.to_owned(),
         };
         self.insert(volume);
-        let pushed =
-            self.with_volumes(|volumes| volumes.locks_mut(&id(volume)).map(|locks| locks.push(lock)));
+        let pushed = self
+            .with_volumes(|volumes| volumes.locks_mut(&id(volume)).map(|locks| locks.push(lock)));
         pushed.expect("it was just inserted");
     }
 
@@ -122,11 +123,21 @@ impl Storage for MemoryStorage {
         self.reached(|volumes| volumes.volume(volume))
     }
 
-    async fn create(&self, volume: &VolumeId, size_bytes: u64, force: bool) -> Result<(), StorageError> {
+    async fn create(
+        &self,
+        volume: &VolumeId,
+        size_bytes: u64,
+        force: bool,
+    ) -> Result<(), StorageError> {
         self.reached(|volumes| volumes.create(volume, size_bytes, force))
     }
 
-    async fn resize(&self, volume: &VolumeId, size_bytes: u64, force: bool) -> Result<(), StorageError> {
+    async fn resize(
+        &self,
+        volume: &VolumeId,
+        size_bytes: u64,
+        force: bool,
+    ) -> Result<(), StorageError> {
         self.reached(|volumes| volumes.resize(volume, size_bytes, force))
     }
 
@@ -151,7 +162,11 @@ impl Storage for MemoryStorage {
         self.reached(|volumes| volumes.remove(volume))
     }
 
-    async fn snapshot(&self, volume: &VolumeId, snapshot: &SnapshotName) -> Result<(), StorageError> {
+    async fn snapshot(
+        &self,
+        volume: &VolumeId,
+        snapshot: &SnapshotName,
+    ) -> Result<(), StorageError> {
         self.reached(|volumes| volumes.snapshot(volume, snapshot))
     }
 
@@ -164,11 +179,19 @@ impl Storage for MemoryStorage {
         self.reached(|volumes| volumes.rename_snapshot(volume, snapshot, to))
     }
 
-    async fn remove_snapshot(&self, volume: &VolumeId, snapshot: &SnapshotName) -> Result<(), StorageError> {
+    async fn remove_snapshot(
+        &self,
+        volume: &VolumeId,
+        snapshot: &SnapshotName,
+    ) -> Result<(), StorageError> {
         self.reached(|volumes| volumes.remove_snapshot(volume, snapshot))
     }
 
-    async fn roll_back(&self, volume: &VolumeId, snapshot: &SnapshotName) -> Result<(), StorageError> {
+    async fn roll_back(
+        &self,
+        volume: &VolumeId,
+        snapshot: &SnapshotName,
+    ) -> Result<(), StorageError> {
         self.reached(|volumes| volumes.roll_back(volume, snapshot))
     }
 

@@ -65,7 +65,11 @@ impl StorageCluster for ScriptedCluster {
 
     async fn volume_record(&self, volume: &VolumeId) -> Result<String, StorageError> {
         let text = self.said().await.text;
-        if text.is_empty() { Err(StorageError::NoVolume { volume: volume.clone() }) } else { Ok(text) }
+        if text.is_empty() {
+            Err(StorageError::NoVolume { volume: volume.clone() })
+        } else {
+            Ok(text)
+        }
     }
 
     fn access(&self) -> &RbdAccess {

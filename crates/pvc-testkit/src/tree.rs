@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use bytes::Bytes;
 use pvc_ports::{
-    Access, AccessControl, AccessList, CreateMode, Done, Entry, MultiError, Op, SessionState, Stat, Tree,
-    TreeError, TreeEvent, TreeWatch,
+    Access, AccessControl, AccessList, CreateMode, Done, Entry, MultiError, Op, SessionState, Stat,
+    Tree, TreeError, TreeEvent, TreeWatch,
 };
 use tokio::sync::{mpsc, watch};
 
-/// Another tree seen through a connection that the test can cut and mend. While it is cut every call
-/// fails, events are lost, and what was ephemeral stays: the session survives.
+/// Another tree seen through a connection that the test can cut and mend. While it is cut every
+/// call fails, events are lost, and what was ephemeral stays: the session survives.
 pub struct FlakyTree {
     inner: Arc<dyn Tree>,
     cut: Arc<AtomicBool>,
@@ -81,10 +81,13 @@ impl FlakyTree {
         FlakyTree::begin(inner, None)
     }
 
-    /// As [`new`](FlakyTree::new), for one who knows a password of the tree. What is closed by one is so for all who
-    /// share `closed`.
+    /// As [`new`](FlakyTree::new), for one who knows a password of the tree. What is closed by one
+    /// is so for all who share `closed`.
     pub fn with_password(inner: Arc<dyn Tree>, password: &str, closed: &Closed) -> Arc<Self> {
-        FlakyTree::begin(inner, Some(Member { password: password.to_owned(), closed: closed.clone() }))
+        FlakyTree::begin(
+            inner,
+            Some(Member { password: password.to_owned(), closed: closed.clone() }),
+        )
     }
 
     fn begin(inner: Arc<dyn Tree>, member: Option<Member>) -> Arc<Self> {
@@ -163,18 +166,20 @@ impl FlakyTree {
         self.before_multi.set(interlude);
     }
 
-    /// Has something happen when the next reading of several nodes is on its way, before it is carried out.
+    /// Has something happen when the next reading of several nodes is on its way, before it is
+    /// carried out.
     pub fn before_next_read(&self, interlude: impl Future<Output = ()> + Send + 'static) {
         self.before_read.set(interlude);
     }
 
-    /// Has something happen when somebody next asks to be shown everything that was written, before it is carried out.
+    /// Has something happen when somebody next asks to be shown everything that was written, before
+    /// it is carried out.
     pub fn before_next_sync(&self, interlude: impl Future<Output = ()> + Send + 'static) {
         self.before_sync.set(interlude);
     }
 
-    /// From now on this is a connection to a server that leads nobody any more and has not noticed: it
-    /// answers whoever reads, and `sync`, and what is to be written waits for ever.
+    /// From now on this is a connection to a server that leads nobody any more and has not noticed:
+    /// it answers whoever reads, and `sync`, and what is to be written waits for ever.
     pub fn lose_majority(&self) {
         self.has_majority.store(false, Ordering::SeqCst);
     }
@@ -238,7 +243,12 @@ impl Tree for FlakyTree {
         self.reach()?.children_many(paths).await
     }
 
-    async fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> Result<(String, Stat), TreeError> {
+    async fn create(
+        &self,
+        path: &str,
+        data: Bytes,
+        mode: CreateMode,
+    ) -> Result<(String, Stat), TreeError> {
         self.before_create.happen().await;
         self.majority().await;
         let created = self.reach()?.create(path, data, mode).await;

@@ -193,7 +193,8 @@ impl MemoryVolumes {
 
 /// What guests do with volumes, and whoever else does not go through the port.
 impl MemoryVolumes {
-    /// A volume of 1 GiB that somebody made earlier, with its pool. One that is there stays as it is.
+    /// A volume of 1 GiB that somebody made earlier, with its pool. One that is there stays as it
+    /// is.
     pub fn insert(&mut self, volume: &VolumeId) {
         let volumes = self.pools.entry(volume.pool.clone()).or_default();
         let new = || Volume { size_bytes: 1 << 30, ..Volume::default() };
@@ -219,7 +220,10 @@ impl MemoryVolumes {
     /// # Panics
     /// If there is no such volume.
     pub fn open(&mut self, volume: &VolumeId, user: &str) {
-        self.find_mut(volume).expect("who opens a volume has seen it").users.insert(user.to_owned());
+        self.find_mut(volume)
+            .expect("who opens a volume has seen it")
+            .users
+            .insert(user.to_owned());
     }
 
     /// Somebody has nothing open any more.
@@ -252,7 +256,10 @@ impl MemoryVolumes {
     /// If it is beyond the end of the volume.
     pub fn write(&mut self, volume: &VolumeId, offset: u64, bytes: &[u8]) -> Result<()> {
         let found = self.find_mut(volume)?;
-        assert!(offset + bytes.len() as u64 <= found.size_bytes, "a guest sees no more than its volume");
+        assert!(
+            offset + bytes.len() as u64 <= found.size_bytes,
+            "a guest sees no more than its volume"
+        );
         found.contents.write(offset, bytes);
         Ok(())
     }
@@ -273,7 +280,8 @@ impl MemoryVolumes {
     }
 
     fn find_mut(&mut self, volume: &VolumeId) -> Result<&mut Volume> {
-        let found = self.pools.get_mut(&volume.pool).and_then(|volumes| volumes.get_mut(&volume.volume));
+        let found =
+            self.pools.get_mut(&volume.pool).and_then(|volumes| volumes.get_mut(&volume.volume));
         found.ok_or_else(|| StorageError::NoVolume { volume: volume.clone() })
     }
 
@@ -302,7 +310,9 @@ impl MemoryVolumes {
         let PoolInfo { name: pool, stored_bytes, free_bytes } = self.pool(pool)?;
         check_room(stored_bytes, free_bytes, needed_bytes, force).map_err(|lack| match lack {
             Lack::NoRoom => StorageError::NoRoom { pool, free_bytes, needed_bytes },
-            Lack::BeyondSafe { safe_bytes } => StorageError::BeyondSafe { pool, safe_bytes, needed_bytes },
+            Lack::BeyondSafe { safe_bytes } => {
+                StorageError::BeyondSafe { pool, safe_bytes, needed_bytes }
+            }
         })
     }
 
@@ -323,7 +333,9 @@ impl Volume {
 
     fn require_no_snapshot(&self, id: &VolumeId, name: &SnapshotName) -> Result<()> {
         match self.snapshot(id, name) {
-            Ok(_) => Err(StorageError::SnapshotExists { volume: id.clone(), snapshot: name.clone() }),
+            Ok(_) => {
+                Err(StorageError::SnapshotExists { volume: id.clone(), snapshot: name.clone() })
+            }
             Err(_) => Ok(()),
         }
     }
@@ -336,11 +348,16 @@ impl Volume {
 
 fn pool_info(name: &PoolName, volumes: &BTreeMap<VolumeName, Volume>) -> PoolInfo {
     let stored_bytes = volumes.values().map(Volume::stored_bytes).sum();
-    PoolInfo { name: name.clone(), stored_bytes, free_bytes: POOL_BYTES.saturating_sub(stored_bytes) }
+    PoolInfo {
+        name: name.clone(),
+        stored_bytes,
+        free_bytes: POOL_BYTES.saturating_sub(stored_bytes),
+    }
 }
 
 fn volume_info(id: VolumeId, volume: &Volume) -> VolumeInfo {
-    let shown = |known: &Snapshot| SnapshotInfo { name: known.name.clone(), size_bytes: known.size_bytes };
+    let shown =
+        |known: &Snapshot| SnapshotInfo { name: known.name.clone(), size_bytes: known.size_bytes };
     VolumeInfo {
         id,
         size_bytes: volume.size_bytes,

@@ -9,7 +9,11 @@ pub async fn eventually(what: &str, deadline: Duration, mut ready: impl FnMut() 
 }
 
 /// As [`eventually`], for something that is there at the end.
-pub async fn eventually_some<T>(what: &str, deadline: Duration, mut look: impl FnMut() -> Option<T>) -> T {
+pub async fn eventually_some<T>(
+    what: &str,
+    deadline: Duration,
+    mut look: impl FnMut() -> Option<T>,
+) -> T {
     let end = tokio::time::Instant::now() + deadline;
     loop {
         if let Some(found) = look() {

@@ -20,8 +20,8 @@ use pvc_contracts::storage::{StorageFixture, storage_contract};
 use pvc_model::storage::VolumeId;
 use pvc_ports::{Bmc, Storage};
 use pvc_testkit::{
-    BmcManner, FakeHost, MemoryNetwork, MemoryStorage, ScriptedExec, ScriptedHypervisor, ScriptedPower,
-    ScriptedServices, SeededRandom, TokioClock, UnitManner,
+    BmcManner, FakeHost, MemoryNetwork, MemoryStorage, ScriptedExec, ScriptedHypervisor,
+    ScriptedPower, ScriptedServices, SeededRandom, TokioClock, UnitManner,
 };
 
 #[tokio::test(start_paused = true)]
@@ -29,7 +29,8 @@ async fn the_scripted_hypervisor_keeps_the_contract() {
     let fixture = HypervisorFixture {
         guest: Box::new(|uuid, name| {
             format!(
-                "<domain><name>{name}</name><uuid>{uuid}</uuid><devices><disk><target dev='sda'/></disk></devices></domain>"
+                "<domain><name>{name}</name><uuid>{uuid}</uuid><devices><disk><target \
+                 dev='sda'/></disk></devices></domain>"
             )
         }),
         spare_disk: "<disk><target dev='sdb'/></disk>".to_owned(),
@@ -44,7 +45,9 @@ async fn guests_move_between_scripted_hypervisors_as_between_real_ones() {
     one.add_peer("two", &two);
     two.add_peer("one", &one);
     let fixture = MigrationFixture {
-        guest: Box::new(|uuid, name| format!("<domain><name>{name}</name><uuid>{uuid}</uuid></domain>")),
+        guest: Box::new(|uuid, name| {
+            format!("<domain><name>{name}</name><uuid>{uuid}</uuid></domain>")
+        }),
         hosts: ("two".to_owned(), "one".to_owned()),
         nobody: "nobody".to_owned(),
         patience: Duration::from_secs(10),
@@ -62,8 +65,11 @@ async fn the_network_in_memory_keeps_the_contract() {
 #[tokio::test(start_paused = true)]
 async fn the_scripted_bmcs_keep_the_contract() {
     let power = Arc::new(ScriptedPower::new());
-    let bmc =
-        |host: &str| Bmc { host: host.to_owned(), user: "admin".to_owned(), password: "secret".to_owned() };
+    let bmc = |host: &str| Bmc {
+        host: host.to_owned(),
+        user: "admin".to_owned(),
+        password: "secret".to_owned(),
+    };
     let manners = [
         ("good", BmcManner { password: Some("secret".to_owned()), ..BmcManner::default() }),
         ("ignoring", BmcManner { ignores: true, ..BmcManner::default() }),

@@ -34,10 +34,14 @@ pub(crate) enum JobError {
     #[error("VM `{vm}` does not exist")]
     NoVm { vm: String },
     #[error(
-        "VM `{vm}` is in state `{state}`; its locks can be flushed in `stop`, `disable`, `fail` and `mirror`"
+        "VM `{vm}` is in state `{state}`; its locks can be flushed in `stop`, `disable`, `fail` \
+         and `mirror`"
     )]
     NotOff { vm: String, state: String },
-    #[error("VM `{vm}` still runs on node `{node}`; breaking the locks of a running VM destroys its data")]
+    #[error(
+        "VM `{vm}` still runs on node `{node}`; breaking the locks of a running VM destroys its \
+         data"
+    )]
     StillRuns { vm: String, node: NodeName },
     #[error("VM `{vm}` does not run on node `{node}`")]
     NotHere { vm: String, node: NodeName },

@@ -31,10 +31,11 @@ pub(crate) struct Doing {
     pub subjects: BTreeSet<String>,
 }
 
-/// What a job is about and must have for itself, if anything. A job that an earlier version recorded
-/// knows its VM by name alone.
+/// What a job is about and must have for itself, if anything. A job that an earlier version
+/// recorded knows its VM by name alone.
 pub(crate) fn subject(job: &Job) -> Option<String> {
-    let named = || job.spec.args.iter().find(|(name, _)| name == "domain").map(|(_, vm)| vm.clone());
+    let named =
+        || job.spec.args.iter().find(|(name, _)| name == "domain").map(|(_, vm)| vm.clone());
     job.spec.vm.map(|uuid| uuid.to_string()).or_else(named)
 }
 
@@ -52,7 +53,8 @@ pub(crate) fn plan(cluster: &Cluster, node: &NodeName, doing: &Doing, now: u64) 
             JobState::Pending if job.cancel_requested => steps.push(Step::Cancelled(id)),
             JobState::Pending if job.owned || room == 0 => {}
             JobState::Pending => {
-                // What is refused for its subject keeps its place before younger ones about the same.
+                // What is refused for its subject keeps its place before younger ones about the
+                // same.
                 if subject(job).is_none_or(|subject| busy.insert(subject)) {
                     room -= 1;
                     steps.push(Step::Begin(id));
@@ -121,7 +123,8 @@ mod tests {
             steps(jobs, &Doing::default()),
             [Step::Begin(JobId::from_bits(1)), Step::Begin(JobId::from_bits(3))]
         );
-        let doing = Doing { jobs: [JobId::from_bits(1)].into(), subjects: ["web1".to_owned()].into() };
+        let doing =
+            Doing { jobs: [JobId::from_bits(1)].into(), subjects: ["web1".to_owned()].into() };
         assert_eq!(steps(vec![job(2, "web1", JobState::Pending)], &doing), []);
     }
 
@@ -156,7 +159,8 @@ mod tests {
     fn ended_jobs_are_forgotten_after_a_day() {
         let mut old = job(1, "a", JobState::Failed);
         old.progress.ended_at = Some(1);
-        let cluster = Cluster { jobs: [(old.spec.id.clone(), Arc::new(old))].into(), ..Cluster::default() };
+        let cluster =
+            Cluster { jobs: [(old.spec.id.clone(), Arc::new(old))].into(), ..Cluster::default() };
         let at = |now| plan(&cluster, &"hv1".into(), &Doing::default(), now);
         assert_eq!(at(86_401), []);
         assert_eq!(at(86_402), [Step::Forget(JobId::from_bits(1))]);
@@ -165,6 +169,9 @@ mod tests {
     #[test]
     fn a_job_that_was_cancelled_in_the_queue_is_never_begun() {
         let cancelled = Job { cancel_requested: true, ..job(1, "a", JobState::Pending) };
-        assert_eq!(steps(vec![cancelled], &Doing::default()), [Step::Cancelled(JobId::from_bits(1))]);
+        assert_eq!(
+            steps(vec![cancelled], &Doing::default()),
+            [Step::Cancelled(JobId::from_bits(1))]
+        );
     }
 }

@@ -87,7 +87,8 @@ pub(crate) async fn record(store: &Store, id: &JobId, progress: &JobProgress) ->
         })
         .await;
     if let Err(error) = &recorded {
-        tracing::warn!(job = %id, %error, "the progress of a job could not be recorded; it will be tried again");
+        tracing::warn!(job = %id, %error, "the progress of a job could not be recorded; it will be \
+                                           tried again");
     }
     recorded.is_ok()
 }

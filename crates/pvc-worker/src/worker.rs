@@ -100,7 +100,8 @@ impl Worker {
                 }
                 Step::Abandoned(id) => {
                     if let Some(job) = view.jobs.get(&id) {
-                        self.close(job, JobState::Failed, "its worker stopped before it was done").await;
+                        self.close(job, JobState::Failed, "its worker stopped before it was done")
+                            .await;
                     }
                 }
                 Step::Cancelled(id) => {
@@ -123,11 +124,13 @@ impl Worker {
                 continue;
             }
             let Tools { store, storage, .. } = &self.tools;
-            let taken = take_back_renaming(store, self.clock.as_ref(), storage.as_ref(), renaming.vm);
+            let taken =
+                take_back_renaming(store, self.clock.as_ref(), storage.as_ref(), renaming.vm);
             if let Err(error) = taken.await {
                 let vm = &renaming.from;
                 let error = with_causes(&error);
-                tracing::warn!(%vm, error, "a renaming could not be taken back; it will be tried again");
+                tracing::warn!(%vm, error, "a renaming could not be taken back; it will be tried \
+                                            again");
                 active.renamings.insert(renaming.vm, now + LOOK_EVERY);
             }
         }
@@ -139,18 +142,27 @@ impl Worker {
             Ok(Some(claim)) => claim,
             Ok(None) => return, // Another worker of this node was faster.
             Err(error) => {
-                tracing::debug!(job = %id, %error, "a job could not be claimed; it will be tried again");
+                tracing::debug!(job = %id, %error, "a job could not be claimed; it will be tried \
+                                                    again");
                 return;
             }
         };
-        // Another worker of this node may have done it between the look that chose it and the claim.
-        let pending = |job: &Arc<Job>| job.progress.state == JobState::Pending && !job.cancel_requested;
+        // Another worker of this node may have done it between the look that chose it and the
+        // claim.
+        let pending =
+            |job: &Arc<Job>| job.progress.state == JobState::Pending && !job.cancel_requested;
         if !self.tools.store.view().jobs.get(&id).is_some_and(pending) {
             return claim.release().await;
         }
         let cancelled = CancellationToken::new();
         active.jobs.insert(id, (subject(job), cancelled.clone()));
-        active.tasks.spawn(perform(self.tools.clone(), self.clock.clone(), job.clone(), claim, cancelled));
+        active.tasks.spawn(perform(
+            self.tools.clone(),
+            self.clock.clone(),
+            job.clone(),
+            claim,
+            cancelled,
+        ));
     }
 
     /// Ends a job that nobody does, if it still is as it was in the view that was looked at.
@@ -171,7 +183,8 @@ impl Worker {
             }
             Ok::<_, std::convert::Infallible>((changes, close))
         };
-        // Owner and progress are two keys: a view in the middle of changes may show one of them only.
+        // Owner and progress are two keys: a view in the middle of changes may show one of them
+        // only.
         let closed = match self.tools.store.fresh().await {
             Ok(_) => self.tools.store.change(decide).await,
             Err(error) => Err(error.into()),
@@ -180,7 +193,8 @@ impl Worker {
             Ok(true) => tracing::warn!(job = %id, kind = seen.spec.name, "job {status}"),
             Ok(false) => {}
             Err(error) => {
-                tracing::debug!(job = %id, %error, "a job could not be ended; it will be tried again");
+                tracing::debug!(job = %id, %error, "a job could not be ended; it will be tried \
+                                                    again");
             }
         }
     }
@@ -198,7 +212,8 @@ impl Worker {
             })
             .await;
         if let Err(error) = removed {
-            tracing::debug!(job = %id, %error, "the record of an old job could not be removed; it will be tried again");
+            tracing::debug!(job = %id, %error, "the record of an old job could not be removed; it \
+                                                will be tried again");
         }
     }
 
@@ -211,7 +226,8 @@ impl Worker {
             biased;
             () = drained => {}
             // Their claims end with the session; the next start marks them as failed.
-            () = self.clock.sleep(STOP_WITHIN) => tracing::warn!("jobs were still running when the worker stopped"),
+            () = self.clock.sleep(STOP_WITHIN) => tracing::warn!("jobs were still running when the \
+                                                                  worker stopped"),
         }
     }
 
@@ -225,7 +241,8 @@ fn forget(active: &mut Active, ended: Result<JobId, tokio::task::JoinError>) {
         Ok(id) => {
             active.jobs.remove(&id);
         }
-        // `perform` catches the panics of the job itself; this is one of ours, and which job it was is not known.
+        // `perform` catches the panics of the job itself; this is one of ours, and which job it was
+        // is not known.
         Err(error) => tracing::error!(%error, "the worker lost track of a job"),
     }
 }
@@ -245,7 +262,8 @@ async fn perform(
         let (tools, job, progress) = (tools.clone(), job.clone(), progress.clone());
         // A task of its own: a job that panics ends as a failed job.
         tokio::spawn(async move {
-            jobs::run(&tools, Run { spec: &job.spec, progress: &progress, cancelled: &cancelled }).await
+            jobs::run(&tools, Run { spec: &job.spec, progress: &progress, cancelled: &cancelled })
+                .await
         })
     };
     let outcome = tokio::select! {

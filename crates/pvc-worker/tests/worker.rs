@@ -71,9 +71,16 @@ impl World {
         self.submit_about(None, bits, name, args).await
     }
 
-    async fn submit_about(&self, vm: Option<Uuid>, bits: u32, name: &str, args: &[(&str, &str)]) -> JobId {
+    async fn submit_about(
+        &self,
+        vm: Option<Uuid>,
+        bits: u32,
+        name: &str,
+        args: &[(&str, &str)],
+    ) -> JobId {
         let id = JobId::from_bits(bits);
-        let args = args.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let args =
+            args.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let (node, run_on) = ("hv1".into(), "hv1".to_owned());
         let spec = JobSpec {
             id: id.clone(),
@@ -92,7 +99,10 @@ impl World {
     async fn end_of(&self, id: &JobId) -> JobProgress {
         pvc_testkit::eventually_some("the job ends", Duration::from_secs(60), || {
             let view = self.store.view();
-            view.jobs.get(id).map(|job| job.progress.clone()).filter(|progress| progress.state.is_over())
+            view.jobs
+                .get(id)
+                .map(|job| job.progress.clone())
+                .filter(|progress| progress.state.is_over())
         })
         .await
     }
@@ -196,7 +206,9 @@ async fn a_device_is_attached_to_a_running_vm_and_refused_for_another() {
     world.hypervisor.insert(UUID, "web1");
     let id = world.submit(2, "vm.device_attach", &[("domain", "web1"), ("xml", device)]).await;
     assert_eq!(world.end_of(&id).await.state, JobState::Succeeded);
-    let id = world.submit(3, "vm.device_detach", &[("domain", "web1"), ("xml", "<a/></devices><b/>")]).await;
+    let id = world
+        .submit(3, "vm.device_detach", &[("domain", "web1"), ("xml", "<a/></devices><b/>")])
+        .await;
     assert_eq!(world.end_of(&id).await.state, JobState::Failed);
 }
 
@@ -204,7 +216,10 @@ async fn a_device_is_attached_to_a_running_vm_and_refused_for_another() {
 async fn a_job_of_an_unknown_kind_or_without_its_arguments_fails_and_says_so() {
     let world = World::with_vm(VmState::Stop).await;
     let id = world.submit(1, "osd.add", &[]).await;
-    assert_eq!(world.end_of(&id).await.status, "no worker of this version knows jobs of the kind `osd.add`");
+    assert_eq!(
+        world.end_of(&id).await.status,
+        "no worker of this version knows jobs of the kind `osd.add`"
+    );
     let id = world.submit(2, "vm.flush_locks", &[]).await;
     assert_eq!(world.end_of(&id).await.status, "the job has no argument `domain`");
     let id = world.submit(3, "vm.flush_locks", &[("domain", "nobody")]).await;
@@ -230,9 +245,18 @@ async fn a_renaming_that_was_left_half_way_is_taken_back_by_the_worker() {
     world.storage.rename(&old, &new.volume).await.expect("it is there");
     world.storage.set_failing(true);
     dying.tree().close().await;
-    pvc_testkit::eventually("it was tried and is kept for another try", Duration::from_secs(60), || {
-        world.store.view().renamings.get(&UUID).is_some_and(|left| left.taken_back && !left.held)
-    })
+    pvc_testkit::eventually(
+        "it was tried and is kept for another try",
+        Duration::from_secs(60),
+        || {
+            world
+                .store
+                .view()
+                .renamings
+                .get(&UUID)
+                .is_some_and(|left| left.taken_back && !left.held)
+        },
+    )
     .await;
     world.storage.set_failing(false);
     pvc_testkit::eventually("it is taken back", Duration::from_secs(120), || {
@@ -257,7 +281,10 @@ async fn a_job_whose_worker_died_is_marked_as_failed_by_the_next_one() {
     let next = World { stop: CancellationToken::new(), ..world };
     next.start_worker(open(&next.tree).await);
     let end = next.end_of(&id).await;
-    assert_eq!((end.state, end.status.as_str()), (JobState::Failed, "its worker stopped before it was done"));
+    assert_eq!(
+        (end.state, end.status.as_str()),
+        (JobState::Failed, "its worker stopped before it was done")
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -266,7 +293,11 @@ async fn a_job_that_was_done_before_it_could_be_claimed_is_not_done_again() {
     let id = world.submit(1, "osd.add", &[]).await;
     let connection = FlakyTree::new(world.tree.connect());
     let just_now = TokioClock::new().wall().as_secs();
-    let done = JobProgress { state: JobState::Succeeded, ended_at: Some(just_now), ..JobProgress::pending() };
+    let done = JobProgress {
+        state: JobState::Succeeded,
+        ended_at: Some(just_now),
+        ..JobProgress::pending()
+    };
     let (faster, change) = (world.store.clone(), Change::JobProgress(id.clone(), done.clone()));
     connection.before_next_create(async move { write(&faster, change).await });
     world.start_worker(open_on(connection.clone()).await);

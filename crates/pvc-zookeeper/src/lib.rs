@@ -6,8 +6,8 @@
 //!       └───────answers──────────┘ watches are set again, each followed by a Resync
 //! ```
 //!
-//! `wire` and `proto` are the encoding, `servers` reaches a server, `tls` encrypts what goes there, `session` keeps a
-//! session alive, `call` is one request between the two sides.
+//! `wire` and `proto` are the encoding, `servers` reaches a server, `tls` encrypts what goes there,
+//! `session` keeps a session alive, `call` is one request between the two sides.
 //!
 //! This is a client of its own and not a library, because a cluster manager must know of each write
 //! whether it was sent: a stamp of life that a library sends again later, when its sender has long

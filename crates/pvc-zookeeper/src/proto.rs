@@ -135,8 +135,9 @@ pub(crate) fn set_acl(path: &str, users: Users<'_>) -> BytesMut {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Users<'a> {
     Anybody,
-    /// As the server [knows](member) who knows the password. Not the scheme `auth`: in its place the server puts all as
-    /// whom it knows the client, and over TLS that is its certificate as well.
+    /// As the server [knows](member) who knows the password. Not the scheme `auth`: in its place
+    /// the server puts all as whom it knows the client, and over TLS that is its certificate as
+    /// well.
     Member(&'a str),
 }
 
@@ -153,14 +154,16 @@ fn write_acl(writer: &mut Writer, users: Users<'_>) {
     writer.int(1).int(ALL_PERMISSIONS).text(scheme).text(id);
 }
 
-/// Who may use a node, as the answer to [`get_acl`] says to one who is `member`, or knows no password.
+/// Who may use a node, as the answer to [`get_acl`] says to one who is `member`, or knows no
+/// password.
 pub(crate) fn acl(reader: &mut Reader, member: Option<&str>) -> Result<AccessList, Garbled> {
     let (mut others, mut anybody) = (false, false);
     let entries = reader.int()?.max(0);
     for _ in 0..entries {
         let (permissions, scheme, id) = (reader.int()?, reader.text()?, reader.text()?);
         anybody |= scheme == WORLD;
-        others |= !(scheme == DIGEST && Some(id.as_str()) == member && permissions == ALL_PERMISSIONS);
+        others |=
+            !(scheme == DIGEST && Some(id.as_str()) == member && permissions == ALL_PERMISSIONS);
     }
     Ok(match (anybody, others || entries == 0) {
         (true, _) => AccessList::Anybody,
@@ -340,7 +343,10 @@ fn newborn(zxid: i64) -> Stat {
 
 /// The results of a multi that had the number `zxid`, or the index and code of the operation that
 /// decided against it. Who owns an ephemeral node is not said, and left open.
-pub(crate) fn multi_done(reader: &mut Reader, zxid: i64) -> Result<Result<Vec<Done>, (usize, i32)>, Garbled> {
+pub(crate) fn multi_done(
+    reader: &mut Reader,
+    zxid: i64,
+) -> Result<Result<Vec<Done>, (usize, i32)>, Garbled> {
     let mut done = Vec::new();
     let mut refused = None;
     for index in 0.. {
@@ -374,7 +380,9 @@ pub(crate) fn multi_done(reader: &mut Reader, zxid: i64) -> Result<Result<Vec<Do
 pub(crate) fn refusal(found: i32, path: &str, creating: bool) -> TreeError {
     let path = path.to_owned();
     match found {
-        code::NO_NODE if creating => TreeError::NoNode { path: parent_path(&path).unwrap_or("/").to_owned() },
+        code::NO_NODE if creating => {
+            TreeError::NoNode { path: parent_path(&path).unwrap_or("/").to_owned() }
+        }
         code::NO_NODE => TreeError::NoNode { path },
         code::NODE_EXISTS => TreeError::NodeExists { path },
         code::BAD_VERSION => TreeError::BadVersion { path },

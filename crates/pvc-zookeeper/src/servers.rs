@@ -102,8 +102,13 @@ pub(crate) enum Root {
 }
 
 impl Root {
-    /// What the answer to a question for the root's access list says to `member`, or to one who knows no password.
-    pub(crate) fn heard(code: i32, rest: &mut Reader, member: Option<&Member>) -> Result<Root, Garbled> {
+    /// What the answer to a question for the root's access list says to `member`, or to one who
+    /// knows no password.
+    pub(crate) fn heard(
+        code: i32,
+        rest: &mut Reader,
+        member: Option<&Member>,
+    ) -> Result<Root, Garbled> {
         match code {
             code::OK => Ok(match (proto::acl(rest, member.map(|member| &*member.id))?, member) {
                 // What others may use as well is no reason to let everybody use what is new.
@@ -201,7 +206,11 @@ async fn shake_hands(server: &str, wish: &Wish) -> Result<Connection, ConnectErr
 }
 
 /// Sends what nothing else may come before, and takes the answer.
-async fn exchange(frames: &mut Frames, writer: &mut Out, request: &[u8]) -> Result<Bytes, ConnectError> {
+async fn exchange(
+    frames: &mut Frames,
+    writer: &mut Out,
+    request: &[u8],
+) -> Result<Bytes, ConnectError> {
     writer.write_all(request).await?;
     writer.flush().await?;
     match frames.next().await {
@@ -213,7 +222,12 @@ async fn exchange(frames: &mut Frames, writer: &mut Out, request: &[u8]) -> Resu
 
 /// Whether `server` decides for its ensemble and its history ends before `zxid`: it was restarted
 /// empty, or from an old copy, and will never let a session go on that has seen more.
-pub(crate) async fn history_is_gone(server: &str, zxid: i64, tls: Option<&Tls>, patience: Duration) -> bool {
+pub(crate) async fn history_is_gone(
+    server: &str,
+    zxid: i64,
+    tls: Option<&Tls>,
+    patience: Duration,
+) -> bool {
     let ask = async {
         let (reader, mut writer) = dial(server, tls).await?;
         writer.write_all(b"srvr").await?;

@@ -7,8 +7,8 @@
 //!       └──expired, or the servers' history is gone──▶ Expired, then a new session
 //! ```
 //!
-//! After every connection the watches are set anew, before any other request, and each is followed by
-//! a `Resync`: ZooKeeper does not repeat what a persistent watch missed in between.
+//! After every connection the watches are set anew, before any other request, and each is followed
+//! by a `Resync`: ZooKeeper does not repeat what a persistent watch missed in between.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -127,7 +127,8 @@ impl Session {
             };
             match end {
                 End::Lost(why) => {
-                    tracing::warn!(servers = %self.servers, why, "lost the connection to ZooKeeper");
+                    tracing::warn!(servers = %self.servers, why, "lost the connection to \
+                                                                  ZooKeeper");
                     self.faces.trouble.send_replace(why);
                     self.faces.state.send_replace(SessionState::Disconnected);
                 }
@@ -159,7 +160,8 @@ impl Session {
         }
     }
 
-    /// Tries server after server. Requests that come meanwhile wait. `Err`: the clients want no more.
+    /// Tries server after server. Requests that come meanwhile wait. `Err`: the clients want no
+    /// more.
     async fn reach_a_server(&mut self) -> Result<Connection, Option<oneshot::Sender<()>>> {
         let mut pause = FIRST_PAUSE;
         for round in 1_usize.. {
@@ -174,7 +176,8 @@ impl Session {
                 Err(Refused::HistoryGone { server }) => {
                     tracing::error!(
                         server,
-                        "ZooKeeper knows less than it did: it was restarted empty or from an old copy"
+                        "ZooKeeper knows less than it did: it was restarted empty or from an old \
+                         copy"
                     );
                     self.expire();
                     self.last_zxid = 0;
@@ -231,7 +234,8 @@ impl Session {
         self.credentials = credentials;
         self.granted_timeout = session_timeout;
         let session = format!("{:#x}", self.credentials.id);
-        tracing::info!(servers = %self.servers, session, timeout = ?session_timeout, "connected to ZooKeeper");
+        tracing::info!(servers = %self.servers, session, timeout = ?session_timeout, "connected to \
+                                                                                      ZooKeeper");
         let mut line = Line::new(writer);
         let fresh = self.last_zxid == 0;
         self.greet(&mut line, fresh);
@@ -255,7 +259,8 @@ impl Session {
             line.send(Sent::Nobody, proto::sync());
         }
         self.watches.retain(|watched| !watched.events.is_closed());
-        let roots: BTreeSet<&str> = self.watches.iter().map(|watched| watched.root.as_str()).collect();
+        let roots: BTreeSet<&str> =
+            self.watches.iter().map(|watched| watched.root.as_str()).collect();
         for root in roots {
             line.send(Sent::Rewatch(root.to_owned()), proto::add_watch(root));
         }
@@ -264,12 +269,14 @@ impl Session {
         }
     }
 
-    /// Sends what a client asks for, unless it is to create something for those who could use the root then: it waited
-    /// for a connection, and the root is for others now.
+    /// Sends what a client asks for, unless it is to create something for those who could use the
+    /// root then: it waited for a connection, and the root is for others now.
     fn send(&self, line: &mut Line, call: Call) {
         let root = *self.faces.root.borrow();
         match (call.creates_for, root) {
-            (Some(users), Root::For(access)) if users != access => call.answer(Err(CallError::NotSent)),
+            (Some(users), Root::For(access)) if users != access => {
+                call.answer(Err(CallError::NotSent))
+            }
             _ => line.send_call(call),
         }
     }
@@ -366,7 +373,10 @@ impl Session {
             Sent::Call(call, _) => call.answer(result),
             Sent::Rewatch(root) if result.is_ok() => self.resync(&root),
             Sent::Rewatch(root) => {
-                return Err(End::Lost(format!("the watch of `{root}` was refused with {}", header.code)));
+                return Err(End::Lost(format!(
+                    "the watch of `{root}` was refused with {}",
+                    header.code
+                )));
             }
             Sent::Root | Sent::Nobody => {}
         }
@@ -433,7 +443,13 @@ async fn try_server(server: String, wish: Wish) -> Result<Connection, Refused> {
         Ok(connection) => Ok(connection),
         Err(ConnectError::Expired) => Err(Refused::Expired),
         Err(ConnectError::HungUp)
-            if history_is_gone(&server, wish.last_zxid, wish.identity.tls.as_ref(), wish.patience).await =>
+            if history_is_gone(
+                &server,
+                wish.last_zxid,
+                wish.identity.tls.as_ref(),
+                wish.patience,
+            )
+            .await =>
         {
             Err(Refused::HistoryGone { server })
         }
@@ -529,7 +545,10 @@ impl Drop for Line {
     }
 }
 
-async fn write_frames(mut writer: Out, mut queue: mpsc::UnboundedReceiver<Bytes>) -> std::io::Result<()> {
+async fn write_frames(
+    mut writer: Out,
+    mut queue: mpsc::UnboundedReceiver<Bytes>,
+) -> std::io::Result<()> {
     const TOGETHER: usize = 64 * 1024;
     let mut buffer = BytesMut::new();
     while let Some(mut frame) = queue.recv().await {

@@ -11,8 +11,8 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// How the servers are known, and we to them. The files are read anew for each connection, so that renewed ones count
-/// without a restart; while they cannot be used, the last good ones do.
+/// How the servers are known, and we to them. The files are read anew for each connection, so that
+/// renewed ones count without a restart; while they cannot be used, the last good ones do.
 #[derive(Clone)]
 pub struct Tls {
     files: Arc<Files>,
@@ -37,8 +37,9 @@ pub enum TlsError {
 }
 
 impl Tls {
-    /// Believes servers whose certificates, for the names by which they are reached, are signed by one of those in
-    /// `authorities`; shows `own` to them, a certificate with its key. All are files in PEM.
+    /// Believes servers whose certificates, for the names by which they are reached, are signed by
+    /// one of those in `authorities`; shows `own` to them, a certificate with its key. All are
+    /// files in PEM.
     ///
     /// # Errors
     /// If a file cannot be read, holds nothing, or the key is of another certificate.
@@ -50,7 +51,11 @@ impl Tls {
     }
 
     /// Speaks TLS with `server`, which is `host:port`, on `stream`.
-    pub(crate) async fn over(&self, server: &str, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+    pub(crate) async fn over(
+        &self,
+        server: &str,
+        stream: TcpStream,
+    ) -> io::Result<TlsStream<TcpStream>> {
         let host = server.rsplit_once(':').map_or(server, |(host, _)| host);
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
         let name = ServerName::try_from(host).map_err(io::Error::other)?;
@@ -64,7 +69,8 @@ impl Tls {
         match read {
             Ok(Ok(connector)) => *last_good = connector,
             Ok(Err(error)) => {
-                tracing::warn!(%error, "the files for TLS to ZooKeeper are of no use; those read before are used");
+                tracing::warn!(%error, "the files for TLS to ZooKeeper are of no use; those read \
+                                        before are used");
             }
             Err(error) => tracing::debug!(%error, "the files for TLS to ZooKeeper were not read"),
         }
@@ -79,12 +85,14 @@ impl Files {
             roots.add(certificate)?;
         }
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+        let builder =
+            ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
         let builder = builder.with_root_certificates(roots);
         let config = match &self.own {
             None => builder.with_no_client_auth(),
             Some((certificate, key)) => {
-                let read = PrivateKeyDer::from_pem_file(key).map_err(|error| unreadable(key, &error))?;
+                let read =
+                    PrivateKeyDer::from_pem_file(key).map_err(|error| unreadable(key, &error))?;
                 builder.with_client_auth_cert(certificates(certificate)?, read)?
             }
         };

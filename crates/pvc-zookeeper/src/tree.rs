@@ -6,8 +6,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 use pvc_ports::{
-    Access, AccessControl, AccessList, CreateMode, Done, Entry, MultiError, Op, SessionState, Stat, Tree,
-    TreeError, TreeWatch, check_path,
+    Access, AccessControl, AccessList, CreateMode, Done, Entry, MultiError, Op, SessionState, Stat,
+    Tree, TreeError, TreeWatch, check_path,
 };
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -21,10 +21,12 @@ use crate::wire::{Garbled, Reader};
 /// How a session behaves. The defaults are those of PVC's other clients.
 #[derive(Clone)]
 pub struct ZookeeperOptions {
-    /// The tree's password, with which it is kept from everybody else: that of ZooKeeper's user `pvc` in the scheme
-    /// `digest`. In ASCII: servers read it in the character set of their locale.
+    /// The tree's password, with which it is kept from everybody else: that of ZooKeeper's user
+    /// `pvc` in the scheme `digest`. In ASCII: servers read it in the character set of their
+    /// locale.
     pub password: Option<Arc<str>>,
-    /// Certificates. Without them what is said is not encrypted, and anybody who is reached is believed.
+    /// Certificates. Without them what is said is not encrypted, and anybody who is reached is
+    /// believed.
     pub tls: Option<Tls>,
     /// How long the servers keep the session of a client of which they hear nothing. They may grant
     /// another time than asked for.
@@ -33,8 +35,8 @@ pub struct ZookeeperOptions {
     pub connect_timeout: Duration,
     /// How long any call may take, waiting for a connection included.
     pub operation_timeout: Duration,
-    /// The largest request the servers take: their `jute.maxbuffer`, less what their own bookkeeping
-    /// adds when they hand a change on to each other.
+    /// The largest request the servers take: their `jute.maxbuffer`, less what their own
+    /// bookkeeping adds when they hand a change on to each other.
     pub max_request_bytes: usize,
 }
 
@@ -55,8 +57,8 @@ impl Default for ZookeeperOptions {
 ///
 /// A value stands for one session after another: when one expires the next begins, and
 /// [`session`](Tree::session) tells. Reads survive a lost connection. A write that was sent and not
-/// answered is an [`OutcomeUnknown`](TreeError::OutcomeUnknown); one that was not sent in time is never
-/// sent later. The session ends when the value is closed or dropped.
+/// answered is an [`OutcomeUnknown`](TreeError::OutcomeUnknown); one that was not sent in time is
+/// never sent later. The session ends when the value is closed or dropped.
 pub struct ZookeeperTree {
     wanted: mpsc::UnboundedSender<Wanted>,
     state: watch::Receiver<SessionState>,
@@ -71,9 +73,12 @@ impl ZookeeperTree {
     /// Begins a session on one of `servers`, a comma-separated list of `host` or `host:port`.
     ///
     /// # Errors
-    /// [`TreeError::Unreachable`] if the list makes no sense, or no server can be reached within the
-    /// time for connecting.
-    pub async fn connect(servers: &str, options: ZookeeperOptions) -> Result<ZookeeperTree, TreeError> {
+    /// [`TreeError::Unreachable`] if the list makes no sense, or no server can be reached within
+    /// the time for connecting.
+    pub async fn connect(
+        servers: &str,
+        options: ZookeeperOptions,
+    ) -> Result<ZookeeperTree, TreeError> {
         let servers = Servers::parse(servers).map_err(|why| TreeError::Unreachable { why })?;
         let (wanted, requests) = mpsc::unbounded_channel();
         let (state_face, mut state) = watch::channel(SessionState::Disconnected);
@@ -83,9 +88,18 @@ impl ZookeeperTree {
         let names = servers.to_string();
         let member = options.password.clone().map(Member::new);
         let identity = Identity { tls: options.tls.clone(), member: member.clone() };
-        tokio::spawn(Session::new(servers, identity, options.session_timeout, requests, faces).run());
-        let tree =
-            ZookeeperTree { wanted, state: state.clone(), trouble, root, servers: names, member, options };
+        tokio::spawn(
+            Session::new(servers, identity, options.session_timeout, requests, faces).run(),
+        );
+        let tree = ZookeeperTree {
+            wanted,
+            state: state.clone(),
+            trouble,
+            root,
+            servers: names,
+            member,
+            options,
+        };
         let connected = state.wait_for(|state| matches!(state, SessionState::Connected { .. }));
         match tokio::time::timeout(tree.options.connect_timeout, connected).await {
             Ok(Ok(_)) => {}
@@ -94,7 +108,8 @@ impl ZookeeperTree {
         Ok(tree)
     }
 
-    /// Returns when the tree is for others than us: no password, or another one than was used to close it.
+    /// Returns when the tree is for others than us: no password, or another one than was used to
+    /// close it.
     pub fn until_refused(&self) -> impl Future<Output = ()> + Send + 'static {
         let mut root = self.root.clone();
         async move {
@@ -122,12 +137,17 @@ impl ZookeeperTree {
     }
 
     fn unreachable(&self) -> TreeError {
-        let why = format!("no ZooKeeper server of `{}` answers; {}", self.servers, *self.trouble.borrow());
+        let why = format!(
+            "no ZooKeeper server of `{}` answers; {}",
+            self.servers,
+            *self.trouble.borrow()
+        );
         TreeError::Unreachable { why }
     }
 
     fn check_size(&self, ops: &[Op]) -> Result<(), TreeError> {
-        let (size, limit) = (ops.iter().map(Op::request_bytes).sum(), self.options.max_request_bytes);
+        let (size, limit) =
+            (ops.iter().map(Op::request_bytes).sum(), self.options.max_request_bytes);
         if size > limit { Err(TreeError::TooLarge { size, limit }) } else { Ok(()) }
     }
 
@@ -145,7 +165,10 @@ impl ZookeeperTree {
     }
 
     /// Sends what creates something, made for those who may use the root.
-    async fn create_by(&self, frame: impl FnOnce(Users<'_>) -> BytesMut) -> Result<Answer, CallError> {
+    async fn create_by(
+        &self,
+        frame: impl FnOnce(Users<'_>) -> BytesMut,
+    ) -> Result<Answer, CallError> {
         let access = self.access_of_new();
         let (mut request, pending) = call(frame(self.users(access)), false);
         request.creates_for = Some(access);
@@ -269,7 +292,12 @@ impl Tree for ZookeeperTree {
         self.read_many(paths, proto::multi_get_children, proto::children).await
     }
 
-    async fn create(&self, path: &str, data: Bytes, mode: CreateMode) -> Result<(String, Stat), TreeError> {
+    async fn create(
+        &self,
+        path: &str,
+        data: Bytes,
+        mode: CreateMode,
+    ) -> Result<(String, Stat), TreeError> {
         check_path(path)?;
         let op = Op::Create { path: path.to_owned(), data, mode };
         self.check_size(std::slice::from_ref(&op))?;
@@ -283,7 +311,11 @@ impl Tree for ZookeeperTree {
         check_ops(&ops)?;
         self.check_size(&ops)?;
         if ops.is_empty() {
-            return if self.wanted.is_closed() { Err(TreeError::Closed.into()) } else { Ok(Vec::new()) };
+            return if self.wanted.is_closed() {
+                Err(TreeError::Closed.into())
+            } else {
+                Ok(Vec::new())
+            };
         }
         let creates = ops.iter().any(|op| matches!(op, Op::Create { .. }));
         let answer = match creates {

@@ -118,7 +118,10 @@ mod tests {
         let mut writer = Writer::new(0);
         writer.int(-7).long(1 << 40).bool(true).bytes(b"\0\xff").text("ü");
         let message = writer.finish().freeze();
-        assert_eq!(message.len() - 4, i32::from_be_bytes(message[..4].try_into().unwrap()) as usize);
+        assert_eq!(
+            message.len() - 4,
+            i32::from_be_bytes(message[..4].try_into().unwrap()) as usize
+        );
         let mut reader = Reader::new(message.slice(4..));
         assert_eq!(reader.int().unwrap(), -7);
         assert_eq!(reader.long().unwrap(), 1 << 40);

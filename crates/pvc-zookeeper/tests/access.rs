@@ -15,7 +15,8 @@ use pvc_zookeeper::{Tls, ZookeeperOptions, ZookeeperTree};
 use tempfile::TempDir;
 
 async fn connect(address: &str, password: Option<&str>) -> ZookeeperTree {
-    let options = ZookeeperOptions { password: password.map(Arc::from), ..ZookeeperOptions::default() };
+    let options =
+        ZookeeperOptions { password: password.map(Arc::from), ..ZookeeperOptions::default() };
     ZookeeperTree::connect(address, options).await.unwrap()
 }
 
@@ -54,11 +55,16 @@ async fn what_is_closed_is_kept_from_strangers_and_members_notice_nothing() {
     let dir = TempDir::new().unwrap();
     let mut server = ZookeeperServer::start(dir.path()).unwrap();
     let address = server.address();
-    let (one, two) = (connect(&address, Some("secret")).await, connect(&address, Some("secret")).await);
+    let (one, two) =
+        (connect(&address, Some("secret")).await, connect(&address, Some("secret")).await);
     let (stranger, other) = (connect(&address, None).await, connect(&address, Some("wrong")).await);
     assert!(stranger.access_control().is_none());
     create(&one, "/a").await;
-    assert_eq!(access(&one, "/a").await, Some(AccessList::Anybody), "a password alone closes nothing");
+    assert_eq!(
+        access(&one, "/a").await,
+        Some(AccessList::Anybody),
+        "a password alone closes nothing"
+    );
     assert_eq!(access(&one, "/absent").await, None);
     assert!(stranger.get("/a").await.unwrap().is_some());
 
@@ -69,8 +75,11 @@ async fn what_is_closed_is_kept_from_strangers_and_members_notice_nothing() {
     let gone = one.access_control().unwrap().set_access("/absent", Access::Members).await;
     assert!(matches!(gone, Err(TreeError::NoNode { .. })), "{gone:?}");
     until_new_ones_are_for(&two, Access::Members).await;
-    let op =
-        |path: &str| Op::Create { path: path.to_owned(), data: Bytes::new(), mode: CreateMode::Persistent };
+    let op = |path: &str| Op::Create {
+        path: path.to_owned(),
+        data: Bytes::new(),
+        mode: CreateMode::Persistent,
+    };
     two.multi(vec![op("/a/b"), op("/a/c")]).await.unwrap();
     assert_eq!(access(&one, "/a/c").await, Some(AccessList::Members));
     for tree in [&stranger, &other] {
@@ -118,7 +127,8 @@ async fn a_server_is_spoken_to_over_tls_when_its_certificate_is_good_and_it_take
             ..ZookeeperOptions::default()
         }
     };
-    let server = ZookeeperServer::start_with_tls(&dir.path().join("server"), &file("good", "")).unwrap();
+    let server =
+        ZookeeperServer::start_with_tls(&dir.path().join("server"), &file("good", "")).unwrap();
     let address = server.secure_address().unwrap();
     let tree = ZookeeperTree::connect(&address, tls("good", Some("good"))).await.unwrap();
     let large = Bytes::from(vec![7; 3 << 20]);
@@ -126,9 +136,12 @@ async fn a_server_is_spoken_to_over_tls_when_its_certificate_is_good_and_it_take
     assert_eq!(tree.get("/large").await.unwrap().unwrap().data, large);
     tree.close().await;
 
-    // The server knows us by our certificate as well: what is closed is not for everybody who has it.
-    let with_password =
-        |password: &str| ZookeeperOptions { password: Some(password.into()), ..tls("good", Some("good")) };
+    // The server knows us by our certificate as well: what is closed is not for everybody who has
+    // it.
+    let with_password = |password: &str| ZookeeperOptions {
+        password: Some(password.into()),
+        ..tls("good", Some("good"))
+    };
     let member = ZookeeperTree::connect(&address, with_password("secret")).await.unwrap();
     for path in ["/", "/large"] {
         set_access(&member, path, Access::Members).await;
@@ -150,7 +163,8 @@ async fn a_server_is_spoken_to_over_tls_when_its_certificate_is_good_and_it_take
         assert!(ZookeeperTree::connect(&address, options).await.is_err(), "{why}");
     }
 
-    // Renewed files count from the next connection on; while they are of no use the last good ones do.
+    // Renewed files count from the next connection on; while they are of no use the last good ones
+    // do.
     let own = dir.path().join("renewed");
     let copy = |from: &str| {
         for name in ["ca.pem", "client.crt", "client.key"] {
@@ -170,7 +184,8 @@ async fn a_server_is_spoken_to_over_tls_when_its_certificate_is_good_and_it_take
     let misnamed =
         ZookeeperServer::start_with_tls(&dir.path().join("misnamed-server"), &file("misnamed", ""));
     let address = misnamed.as_ref().unwrap().secure_address().unwrap();
-    let refused = ZookeeperTree::connect(&address, tls("misnamed", Some("misnamed"))).await.err().unwrap();
+    let refused =
+        ZookeeperTree::connect(&address, tls("misnamed", Some("misnamed"))).await.err().unwrap();
     assert!(refused.to_string().contains("localhost"), "{refused}");
 }
 
@@ -198,7 +213,10 @@ fn make_certificates(directory: &Path, host: &str) {
         done
         cat server.key server.crt >server.pem
     "#;
-    let made =
-        Command::new("bash").args(["-c", SCRIPT, "make", host]).current_dir(directory).output().unwrap();
+    let made = Command::new("bash")
+        .args(["-c", SCRIPT, "make", host])
+        .current_dir(directory)
+        .output()
+        .unwrap();
     assert!(made.status.success(), "this needs openssl: {}", String::from_utf8_lossy(&made.stderr));
 }

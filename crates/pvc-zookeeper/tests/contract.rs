@@ -1,5 +1,5 @@
-//! A ZooKeeper server is a Tree, and the embedded tree behaves like it. All rules in one test: starting
-//! a server takes a second.
+//! A ZooKeeper server is a Tree, and the embedded tree behaves like it. All rules in one test:
+//! starting a server takes a second.
 
 use std::sync::Arc;
 
@@ -20,7 +20,8 @@ struct Zookeeper {
 #[async_trait]
 impl TreeFixture for Zookeeper {
     async fn connect(&self) -> Arc<dyn Tree> {
-        let tree = ZookeeperTree::connect(&self.server.address(), ZookeeperOptions::default()).await;
+        let tree =
+            ZookeeperTree::connect(&self.server.address(), ZookeeperOptions::default()).await;
         Arc::new(tree.expect("the server lets us in"))
     }
 }
@@ -43,7 +44,9 @@ async fn the_embedded_tree_answers_as_zookeeper_does() {
         let embedded = EmbeddedTree::in_memory();
         let root = format!("/walk-{seed}");
         for tree in [&*real as &dyn Tree, &embedded] {
-            tree.create(&root, "".into(), CreateMode::Persistent).await.expect("a creation succeeds");
+            tree.create(&root, "".into(), CreateMode::Persistent)
+                .await
+                .expect("a creation succeeds");
         }
         agree(&*real, &embedded, &root, seed, 200).await;
     }

@@ -1,5 +1,5 @@
-//! What a client of ZooKeeper goes through: servers that stop, restart, lose their data or lose heart,
-//! and connections that are cut at the worst moment.
+//! What a client of ZooKeeper goes through: servers that stop, restart, lose their data or lose
+//! heart, and connections that are cut at the worst moment.
 
 #![allow(clippy::disallowed_methods, reason = "a test waits, in real or in paused time")]
 
@@ -51,12 +51,17 @@ async fn wait_for_state(tree: &ZookeeperTree, wanted: impl FnMut(&SessionState) 
 }
 
 async fn wait_for_event(watch: &mut TreeWatch, wanted: &TreeEvent) {
-    let search = async { while watch.recv().await.as_ref().expect("the watch goes on") != wanted {} };
+    let search =
+        async { while watch.recv().await.as_ref().expect("the watch goes on") != wanted {} };
     timeout(SOON, search).await.unwrap_or_else(|_| panic!("{wanted:?} does not come"));
 }
 
 fn set(path: &str, data: &'static str) -> Vec<Op> {
-    vec![Op::Set { path: path.to_owned(), data: Bytes::from_static(data.as_bytes()), version: None }]
+    vec![Op::Set {
+        path: path.to_owned(),
+        data: Bytes::from_static(data.as_bytes()),
+        version: None,
+    }]
 }
 
 async fn make(tree: &dyn Tree, path: &str) {
@@ -103,7 +108,11 @@ async fn a_server_that_lost_everything_gets_a_new_session() {
     let mut watch = tree.watch("/").await.expect("a watch is set");
     let session = session_id(&tree);
     server.restart_empty().expect("it starts again");
-    wait_for_state(&tree, |state| matches!(state, SessionState::Connected { id } if *id != session)).await;
+    wait_for_state(
+        &tree,
+        |state| matches!(state, SessionState::Connected { id } if *id != session),
+    )
+    .await;
     wait_for_event(&mut watch, &TreeEvent::Resync).await;
     assert_eq!(data(&*tree, "/a").await, None);
     make(&*tree, "/b").await;
@@ -130,7 +139,11 @@ async fn a_multi_whose_answer_is_lost_has_an_unknown_outcome_and_can_be_read_bac
     proxy.set(Traffic::Pass);
     assert_eq!(data(&*tree, "/a").await.expect("it exists"), "done");
     assert_eq!(session_id(&tree), session);
-    assert_eq!(tree.get("/a").await.expect("a read").expect("it exists").stat.version, 1, "done once");
+    assert_eq!(
+        tree.get("/a").await.expect("a read").expect("it exists").stat.version,
+        1,
+        "done once"
+    );
 }
 
 #[tokio::test]
@@ -144,7 +157,9 @@ async fn a_write_that_was_not_sent_in_time_is_never_sent_later() {
     proxy.set(Traffic::Cut);
     wait_for_state(&tree, |state| *state == SessionState::Disconnected).await;
     let late = tree.multi(set("/a", "late")).await;
-    let Err(MultiError::Tree(TreeError::Unreachable { why })) = late else { panic!("got {late:?}") };
+    let Err(MultiError::Tree(TreeError::Unreachable { why })) = late else {
+        panic!("got {late:?}")
+    };
     assert!(why.contains(&proxy.address()), "the message names the server: {why}");
     let abandoned = {
         let tree = tree.clone();
@@ -250,7 +265,8 @@ async fn a_server_that_stays_frozen_does_not_hold_callers_for_ever() {
     let (server, _dir) = start();
     let operation_timeout = Duration::from_secs(4);
     let tree =
-        connect_with(&server.address(), ZookeeperOptions { operation_timeout, ..short_session() }).await;
+        connect_with(&server.address(), ZookeeperOptions { operation_timeout, ..short_session() })
+            .await;
     make(&*tree, "/a").await;
     server.stop().expect("it freezes");
     let (read, written) = tokio::join!(tree.get("/a"), tree.multi(set("/a", "x")));
@@ -294,14 +310,17 @@ async fn a_watch_of_which_nobody_hears_is_taken_back_from_the_server() {
             sleep(Duration::from_millis(50)).await;
         }
     };
-    timeout(SOON, gone).await.unwrap_or_else(|_| panic!("the server keeps {:?} watches", watches()));
+    timeout(SOON, gone)
+        .await
+        .unwrap_or_else(|_| panic!("the server keeps {:?} watches", watches()));
     drop(kept);
 }
 
 #[tokio::test]
 async fn of_several_servers_one_that_answers_is_enough() {
     let (server, _dir) = start();
-    let closed = TcpListener::bind("127.0.0.1:0").await.expect("a port").local_addr().expect("its number");
+    let closed =
+        TcpListener::bind("127.0.0.1:0").await.expect("a port").local_addr().expect("its number");
     let servers = format!("{closed}, {}, {closed}", server.address());
     let begin = Instant::now();
     let tree = connect(&servers).await;
@@ -311,7 +330,8 @@ async fn of_several_servers_one_that_answers_is_enough() {
 
 #[tokio::test]
 async fn a_server_that_is_not_there_is_named_in_the_error() {
-    let closed = TcpListener::bind("127.0.0.1:0").await.expect("a port").local_addr().expect("its number");
+    let closed =
+        TcpListener::bind("127.0.0.1:0").await.expect("a port").local_addr().expect("its number");
     let connect_timeout = Duration::from_millis(500);
     let options = ZookeeperOptions { connect_timeout, ..ZookeeperOptions::default() };
     let error = ZookeeperTree::connect(&closed.to_string(), options.clone()).await.err();

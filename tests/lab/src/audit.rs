@@ -15,7 +15,8 @@ impl Lab {
         self.is_in_order();
     }
 
-    /// Waits until the records and the world agree, and holds both to what must be so in the middle of a story, too.
+    /// Waits until the records and the world agree, and holds both to what must be so in the middle
+    /// of a story, too.
     pub fn is_in_order(&self) {
         let vms = eventually("every VM is as its record says (I1, I4)", LIMIT, || {
             let vms = self.json(&["vm", "list"])?;
@@ -70,9 +71,13 @@ impl Lab {
     /// I3: where VMs were given away, it is recorded how the death of their node was known.
     fn nothing_was_recovered_without_proof(&self) {
         for (node, fence) in self.fences() {
-            let is_told = !text(&fence, "proof").is_empty() && !text(&fence, "proven_at").is_empty();
+            let is_told =
+                !text(&fence, "proof").is_empty() && !text(&fence, "proven_at").is_empty();
             let recovered = fence["recovered"].as_array().is_some_and(|vms| !vms.is_empty());
-            assert!(is_told || !recovered, "I3: VMs of {node} were recovered without proof: {fence}");
+            assert!(
+                is_told || !recovered,
+                "I3: VMs of {node} were recovered without proof: {fence}"
+            );
         }
     }
 
@@ -93,11 +98,18 @@ impl Lab {
         eventually(&format!("the lock on the disk of {guest} is its node's (I2)"), 30, || {
             let runs = self.running_on(guest);
             let locks = self.on(NODES[0], &format!("rbd lock list vms/{guest}_sda --format json"));
-            let locks: Vec<Value> = serde_json::from_str(locks.ok()).map_err(|error| error.to_string())?;
+            let locks: Vec<Value> =
+                serde_json::from_str(locks.ok()).map_err(|error| error.to_string())?;
             let clients: Vec<String> = locks.iter().map(|lock| text(lock, "address")).collect();
-            let is_its = |client: &String| runs.iter().any(|node| client.starts_with(&storage_address(node)));
+            let is_its = |client: &String| {
+                runs.iter().any(|node| client.starts_with(&storage_address(node)))
+            };
             let agrees = clients.len() <= 1 && (runs.is_empty() || clients.iter().all(is_its));
-            if agrees { Ok(()) } else { Err(format!("it runs on {runs:?} and is locked by {clients:?}")) }
+            if agrees {
+                Ok(())
+            } else {
+                Err(format!("it runs on {runs:?} and is locked by {clients:?}"))
+            }
         });
     }
 }

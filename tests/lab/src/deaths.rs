@@ -8,11 +8,13 @@ use serde_json::Value;
 use crate::{Lab, plain};
 
 /// Undoes [`Lab::hang`] for every service of a node that stories do it to.
-pub(crate) const NOTHING_HANGS: &str = "systemctl kill --signal=CONT pvcnoded zookeeper 'ceph-mon@*.service'
+pub(crate) const NOTHING_HANGS: &str =
+    "systemctl kill --signal=CONT pvcnoded zookeeper 'ceph-mon@*.service'
     systemctl service-watchdogs yes";
 
 impl Lab {
-    /// A service stops where it is, and nobody on `node` notices: without its watchdog, systemd does not.
+    /// A service stops where it is, and nobody on `node` notices: without its watchdog, systemd
+    /// does not.
     pub fn hang(&self, node: &str, service: &str) {
         self.on(node, "systemctl service-watchdogs no").ok();
         self.does(&["freeze", node, service]).ok();
@@ -57,7 +59,8 @@ impl Lab {
         })
     }
 
-    /// Waits until `pvc` says that `node` is dead, and that this is `known` so. Returns all that it says.
+    /// Waits until `pvc` says that `node` is dead, and that this is `known` so. Returns all that it
+    /// says.
     pub fn proven_dead(&self, node: &str, known: &str) -> Value {
         eventually(&format!("{node} is proven dead: {known}"), 180, || {
             let fence = self.fence(node)?;
@@ -66,11 +69,16 @@ impl Lab {
         })
     }
 
-    /// Waits until `pvc` says that `node` could not be proven dead, for a reason in which these words are.
+    /// Waits until `pvc` says that `node` could not be proven dead, for a reason in which these
+    /// words are.
     pub fn could_not_be_fenced(&self, node: &str, why: &str) {
         eventually(&format!("{node} could not be fenced: {why}"), 120, || {
             let fence = self.fence(node)?;
-            if plain(&fence["last_failure"]).contains(why) { Ok(()) } else { Err(fence.to_string()) }
+            if plain(&fence["last_failure"]).contains(why) {
+                Ok(())
+            } else {
+                Err(fence.to_string())
+            }
         });
         self.fault_says(&format!("FENCE_FAILED_{}", node.to_uppercase()), why);
     }
@@ -119,7 +127,8 @@ impl Lab {
 
     /// What a program on the first node says that reaches the storage.
     fn ask_ceph(&self, script: &str) -> Result<String, String> {
-        let asked = self.nodes().into_iter().map(|node| self.on(&node, &format!("timeout 20 {script}")));
+        let asked =
+            self.nodes().into_iter().map(|node| self.on(&node, &format!("timeout 20 {script}")));
         let mut said = Err("there is no node".to_owned());
         for output in asked {
             said = if output.code == 0 { Ok(output.stdout) } else { Err(output.to_string()) };

@@ -14,8 +14,8 @@ pub struct Foretold {
 }
 
 impl Lab {
-    /// Has `pvc` foretell what happens if `node` dies now, for people and for scripts, and sees to it that
-    /// asking changes nothing.
+    /// Has `pvc` foretell what happens if `node` dies now, for people and for scripts, and sees to
+    /// it that asking changes nothing.
     pub fn foretell(&self, node: &str) -> Foretold {
         let asked = ["cluster", "what-if", "node", node];
         let before = (self.guests(), self.records());
@@ -25,16 +25,25 @@ impl Lab {
         assert_eq!(before.0, after.0, "guests came, went or moved");
         assert_eq!(difference(&before.1, &after.1), [""; 0], "records were changed");
         let foretold = Foretold { node: node.to_owned(), answer };
-        shown.says(&[&format!("If node `{node}` dies now: "), "In the simulated cluster:", "Assumed:"]);
+        shown.says(&[
+            &format!("If node `{node}` dies now: "),
+            "In the simulated cluster:",
+            "Assumed:",
+        ]);
         for (vm, place) in foretold.places() {
-            let (begin, then) = (format!("{vm} "), if place.is_empty() { "no place" } else { &place });
+            let (begin, then) =
+                (format!("{vm} "), if place.is_empty() { "no place" } else { &place });
             let says_so = |line: &str| line.starts_with(&begin) && line.contains(then);
-            assert!(shown.stdout.lines().any(says_so), "`{vm}` on `{place}` is missing in: {shown}");
+            assert!(
+                shown.stdout.lines().any(says_so),
+                "`{vm}` on `{place}` is missing in: {shown}"
+            );
         }
         foretold
     }
 
-    /// Every record of the cluster, but for what daemons write again and again to say how things are.
+    /// Every record of the cluster, but for what daemons write again and again to say how things
+    /// are.
     fn records(&self) -> BTreeMap<String, String> {
         let backup = self.pvc(&["cluster", "backup"]);
         let mut records: BTreeMap<String, String> =
@@ -50,8 +59,8 @@ impl Foretold {
         self.answer.pointer(pointer).map_or_else(String::new, plain)
     }
 
-    /// The VMs that run on the node, each with the node that it would run on then, or with nothing if no node
-    /// can take it. The plan and the simulated cluster must agree.
+    /// The VMs that run on the node, each with the node that it would run on then, or with nothing
+    /// if no node can take it. The plan and the simulated cluster must agree.
     pub fn places(&self) -> BTreeMap<String, String> {
         let places = |list: &str, place: &str| -> BTreeMap<String, String> {
             let vms = self.answer.pointer(list).and_then(Value::as_array);
@@ -62,8 +71,9 @@ impl Foretold {
         planned
     }
 
-    /// The VMs run where it was foretold, and those for which there was no place do not run. How long it took
-    /// is `told` by `lab power NODE off --follow`; that is printed beside what was foretold.
+    /// The VMs run where it was foretold, and those for which there was no place do not run. How
+    /// long it took is `told` by `lab power NODE off --follow`; that is printed beside what was
+    /// foretold.
     pub fn has_come_true(&self, lab: &Lab, told: &Output) {
         let node = &self.node;
         println!("After the death of {node}, foretold and measured:");
@@ -72,7 +82,12 @@ impl Foretold {
         for (vm, place) in self.places() {
             let places: Vec<String> =
                 Some(place.clone()).filter(|place| !place.is_empty()).into_iter().collect();
-            assert_eq!(lab.running_on(&vm), places, "`{vm}` was to run on `{place}`: {}", self.answer);
+            assert_eq!(
+                lab.running_on(&vm),
+                places,
+                "`{vm}` was to run on `{place}`: {}",
+                self.answer
+            );
             if !places.is_empty() {
                 self.shows_times(&self.time_of(&vm), told, &format!("{vm} runs on {place}"));
             }
@@ -86,8 +101,8 @@ impl Foretold {
         format!("/simulation/vms/{}/seconds", index.expect("places() has found it there"))
     }
 
-    /// Prints both times, for people: one machine that carries three nodes is slow, and when the death falls between
-    /// two keepalives makes a difference of 5 s.
+    /// Prints both times, for people: one machine that carries three nodes is slow, and when the
+    /// death falls between two keepalives makes a difference of 5 s.
     fn shows_times(&self, pointer: &str, told: &Output, what: &str) {
         let foretold = self.answer.pointer(pointer).and_then(Value::as_f64);
         let foretold = foretold.unwrap_or_else(|| panic!("no time for `{what}`: {}", self.answer));
@@ -104,12 +119,13 @@ impl Foretold {
 fn difference(before: &BTreeMap<String, String>, after: &BTreeMap<String, String>) -> Vec<String> {
     let keys: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
     let differs = |key: &&&String| before.get(**key) != after.get(**key);
-    let changed = |key: &String| format!("{key}: {:?} is now {:?}", before.get(key), after.get(key));
+    let changed =
+        |key: &String| format!("{key}: {:?} is now {:?}", before.get(key), after.get(key));
     keys.iter().filter(differs).map(|key| changed(key)).collect()
 }
 
-/// Whether daemons write the key again and again, without anybody having asked for anything: a node's stamp and
-/// figures, logs and consoles, statistics, and when a fault was last seen.
+/// Whether daemons write the key again and again, without anybody having asked for anything: a
+/// node's stamp and figures, logs and consoles, statistics, and when a fault was last seen.
 fn is_a_report(key: &str) -> bool {
     const FIGURES: [&str; 9] = [
         "keepalive",
@@ -142,13 +158,21 @@ mod tests {
 
     #[test]
     fn an_order_is_no_report() {
-        for key in ["/nodes/hv1/keepalive", "/nodes/hv1/memfree", "/ceph/osds/0/stats", "/logs/hv1/messages"]
-        {
+        for key in [
+            "/nodes/hv1/keepalive",
+            "/nodes/hv1/memfree",
+            "/ceph/osds/0/stats",
+            "/logs/hv1/messages",
+        ] {
             assert!(is_a_report(key), "{key}");
         }
-        for key in
-            ["/nodes/hv1/domainstate", "/domains/1/state", "/config/maintenance", "/tasks/1", "/ceph/osds/0"]
-        {
+        for key in [
+            "/nodes/hv1/domainstate",
+            "/domains/1/state",
+            "/config/maintenance",
+            "/tasks/1",
+            "/ceph/osds/0",
+        ] {
             assert!(!is_a_report(key), "{key}");
         }
     }

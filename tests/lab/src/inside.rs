@@ -1,4 +1,5 @@
-//! Inside the nodes: the tree as any other program sees it, and guests as whoever sits at their console.
+//! Inside the nodes: the tree as any other program sees it, and guests as whoever sits at their
+//! console.
 
 use pvc_standalone_tests::eventually;
 
@@ -51,14 +52,15 @@ impl Lab {
         self.does(&words).ok().to_owned()
     }
 
-    /// The processes that carry `guest`, by this machine's numbers: the same as before means that nobody
-    /// has ended or moved it.
+    /// The processes that carry `guest`, by this machine's numbers: the same as before means that
+    /// nobody has ended or moved it.
     pub fn processes_of(&self, guest: &str) -> Vec<u32> {
         let all = truth::guests(&self.prefix()).into_iter();
         all.filter(|qemu| qemu.guest == guest).map(|qemu| qemu.id).collect()
     }
 
-    /// The last beat of `guest` on its console on `node`, which beats every two seconds; 0 before the first.
+    /// The last beat of `guest` on its console on `node`, which beats every two seconds; 0 before
+    /// the first.
     pub fn beat(&self, node: &str, guest: &str) -> u32 {
         self.beat_at(node, guest, "tail")
     }
@@ -69,9 +71,15 @@ impl Lab {
     }
 
     fn beat_at(&self, node: &str, guest: &str, end: &str) -> u32 {
-        let beats = format!("grep -ao 'heartbeat [0-9]*,' /var/log/libvirt/{guest}.log | {end} -n 1");
+        let beats =
+            format!("grep -ao 'heartbeat [0-9]*,' /var/log/libvirt/{guest}.log | {end} -n 1");
         let beat = self.on(node, &beats);
-        beat.stdout.trim().trim_start_matches("heartbeat ").trim_end_matches(',').parse().unwrap_or_default()
+        beat.stdout
+            .trim()
+            .trim_start_matches("heartbeat ")
+            .trim_end_matches(',')
+            .parse()
+            .unwrap_or_default()
     }
 
     /// Waits until `guest` has beaten on its console on `node` more often than `before`.
@@ -84,7 +92,8 @@ impl Lab {
 
     /// Nobody reaches these TCP ports of `node` any more.
     pub fn shut(&self, node: &str, ports: &str) {
-        let chain = "add table inet story; add chain inet story input { type filter hook input priority 0; }";
+        let chain = "add table inet story; add chain inet story input { type filter hook input \
+                     priority 0; }";
         let rule = format!("add rule inet story input tcp dport {ports} reject with tcp reset");
         self.on(node, &format!("nft '{chain}; {rule}'")).ok();
     }
@@ -94,7 +103,8 @@ impl Lab {
         self.on(node, "nft delete table inet story");
     }
 
-    /// Types a line at the console of `guest`, which runs on `node`, until its answer has these words.
+    /// Types a line at the console of `guest`, which runs on `node`, until its answer has these
+    /// words.
     pub fn types(&self, node: &str, guest: &str, line: &str, answer: &str) {
         // QEMU neither reads nor writes there unless somebody stays and listens.
         let script = format!(
@@ -120,9 +130,11 @@ impl Lab {
 
     /// Waits until that field says so.
     pub fn vm_is(&self, guest: &str, field: &str, wanted: &str) {
-        eventually(&format!("{field} of {guest} is `{wanted}`"), 120, || match self.vm(guest, field) {
-            value if value == wanted => Ok(()),
-            value => Err(format!("it is `{value}`")),
+        eventually(&format!("{field} of {guest} is `{wanted}`"), 120, || {
+            match self.vm(guest, field) {
+                value if value == wanted => Ok(()),
+                value => Err(format!("it is `{value}`")),
+            }
         });
     }
 }

@@ -1,8 +1,8 @@
 //! A whole cluster, for tests: the lab of docs/dev/lab.md with PVC on its three nodes.
 //!
-//! Tests share a few labs, each in its turn, and each finds its lab whole. What is true is asked of the QEMU
-//! processes, the devices and Ceph; what PVC says about it is compared with that, and what must never be is
-//! looked for all the time and once more when a story has ended.
+//! Tests share a few labs, each in its turn, and each finds its lab whole. What is true is asked of
+//! the QEMU processes, the devices and Ceph; what PVC says about it is compared with that, and what
+//! must never be is looked for all the time and once more when a story has ended.
 
 #![forbid(unsafe_code)]
 #![allow(
@@ -52,13 +52,14 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// Waits for its turn and for a lab that is whole: every node on and ready, every cable in, every
-    /// BMC well, and no VM from an earlier test.
+    /// Waits for its turn and for a lab that is whole: every node on and ready, every cable in,
+    /// every BMC well, and no VM from an earlier test.
     pub fn whole() -> Lab {
         Lab::next(|quiet| quiet.lock_shared())
     }
 
-    /// The same, and no other story is told meanwhile: for what is measured in hundredths of a second.
+    /// The same, and no other story is told meanwhile: for what is measured in hundredths of a
+    /// second.
     pub fn whole_and_quiet() -> Lab {
         Lab::next(|quiet| quiet.lock())
     }
@@ -122,7 +123,9 @@ impl Lab {
         // What is left of an earlier time.
         let _ = std::fs::remove_dir_all(&output);
         let mut packs = Command::new(program("xtask"));
-        packs.args(["package", "--debug", "--no-build", "--revision", &revision, "--output"]).arg(&output);
+        packs
+            .args(["package", "--debug", "--no-build", "--revision", &revision, "--output"])
+            .arg(&output);
         run(&mut packs, "").ok();
         output
     }
@@ -136,18 +139,21 @@ impl Lab {
     /// Installs the packages in `packages` on `node`, which runs.
     pub fn installs(&self, node: &str, packages: &Path) {
         let mut installs = Command::new(program("xtask"));
-        installs.args(["lab", "install", node]).env("PVC_LAB", self.name).env("PVC_LAB_PACKAGES", packages);
+        installs
+            .args(["lab", "install", node])
+            .env("PVC_LAB", self.name)
+            .env("PVC_LAB_PACKAGES", packages);
         run(&mut installs, "").ok();
     }
 
-    /// Whether a node was seen to speak to a BMC in this story. That its password is not among the arguments
-    /// is watched all the time.
+    /// Whether a node was seen to speak to a BMC in this story. That its password is not among the
+    /// arguments is watched all the time.
     pub fn has_seen_ipmitool(&self) -> bool {
         self.watch.as_ref().is_some_and(Watch::has_seen_ipmitool)
     }
 
-    /// In this story a BMC lies, and is believed: two instances may run, as long as the storage refuses
-    /// what one of them writes.
+    /// In this story a BMC lies, and is believed: two instances may run, as long as the storage
+    /// refuses what one of them writes.
     pub fn allow_two_instances(&self) {
         if let Some(watch) = &self.watch {
             watch.allow_two_instances();
@@ -215,7 +221,8 @@ impl Lab {
         guests
     }
 
-    /// When this story has ended, the lab is removed with all that was done to it. The next one finds a new one.
+    /// When this story has ended, the lab is removed with all that was done to it. The next one
+    /// finds a new one.
     pub fn goes_with_this_story(&self) {
         self.goes.decided.set(true);
     }
@@ -250,9 +257,11 @@ impl Lab {
             self.pvc(&["vm", "start", guest]).ok();
         }
         for (guest, node) in guests {
-            eventually(&format!("{guest} on {node}"), 120, || match self.running_on(guest).as_slice() {
-                [only] if only == node => Ok(()),
-                other => Err(format!("it runs on {other:?}")),
+            eventually(&format!("{guest} on {node}"), 120, || {
+                match self.running_on(guest).as_slice() {
+                    [only] if only == node => Ok(()),
+                    other => Err(format!("it runs on {other:?}")),
+                }
             });
             self.hears(node, guest, "ready; type help");
         }
@@ -284,7 +293,8 @@ impl Lab {
         self.running_on(guest).into_iter().filter(|other| other != node).collect()
     }
 
-    /// Waits until `guest` runs on one node other than `node`, which has died, and on no other. Returns where.
+    /// Waits until `guest` runs on one node other than `node`, which has died, and on no other.
+    /// Returns where.
     pub fn recovered(&self, guest: &str, node: &str) -> String {
         eventually(&format!("{guest} elsewhere than on {node}"), 180, || {
             match self.running_on(guest).as_slice() {
@@ -322,15 +332,16 @@ impl Lab {
     pub fn until_another_is_primary(&self, node: &str) {
         eventually(&format!("{node} is no longer primary"), 120, || {
             // The node itself may be cut off, and show what was so before.
-            let other = NODES.into_iter().find(|other| *other != node).expect("there are three nodes");
+            let other =
+                NODES.into_iter().find(|other| *other != node).expect("there are three nodes");
             let primaries = Self::primaries_of(&self.json_on(other, &["node", "list"])?);
             let holders = self.holders_of_floating_addresses();
             match holders.as_slice() {
                 // It has the addresses a moment before it says that it is primary.
                 [one] if one != node && primaries == holders => Ok(()),
-                other => {
-                    Err(format!("the floating address is on {other:?}, the primaries are {primaries:?}"))
-                }
+                other => Err(format!(
+                    "the floating address is on {other:?}, the primaries are {primaries:?}"
+                )),
             }
         });
     }
@@ -353,13 +364,15 @@ impl Lab {
         eventually(&format!("the database leads on {node}"), 90, || {
             let answer = self.on(
                 node,
-                "curl --silent --max-time 2 http://$(hostname):8008/leader -o /dev/null -w '%{http_code}'",
+                "curl --silent --max-time 2 http://$(hostname):8008/leader -o /dev/null -w \
+                 '%{http_code}'",
             );
             if answer.stdout.trim() == "200" { Ok(()) } else { Err(answer.to_string()) }
         });
     }
 
-    /// Pings the upstream floating address from outside, 40 times a second, until asked what was lost.
+    /// Pings the upstream floating address from outside, 40 times a second, until asked what was
+    /// lost.
     pub fn watch_floating_address(&self) -> Ping {
         self.watch_address("10.99.0.250")
     }
@@ -367,7 +380,8 @@ impl Lab {
     /// The same with any address upstream.
     pub fn watch_address(&self, address: &str) -> Ping {
         let mut ping = Command::new(program("xtask"));
-        ping.args(["lab", "exec", "switch", "--", "ping", "-i", "0.025", address]).env("PVC_LAB", self.name);
+        ping.args(["lab", "exec", "switch", "--", "ping", "-i", "0.025", address])
+            .env("PVC_LAB", self.name);
         let child = ping.stdout(Stdio::piped()).spawn().expect("xtask was built");
         Ping { child }
     }
@@ -415,7 +429,8 @@ impl Ping {
     /// Ends it: how many pings found no answer.
     pub fn lost(self) -> u32 {
         // An interrupt makes it count.
-        let interrupted = Command::new("kill").args(["-s", "INT", &self.child.id().to_string()]).status();
+        let interrupted =
+            Command::new("kill").args(["-s", "INT", &self.child.id().to_string()]).status();
         assert!(interrupted.is_ok_and(|status| status.success()), "ping ended by itself");
         let output = self.child.wait_with_output().expect("it is our child");
         let text = String::from_utf8_lossy(&output.stdout);
@@ -431,8 +446,8 @@ impl Ping {
     }
 }
 
-/// Removes a lab that no other story is to find as this one leaves it; one in which a story failed is left to be
-/// looked at, until it is needed.
+/// Removes a lab that no other story is to find as this one leaves it; one in which a story failed
+/// is left to be looked at, until it is needed.
 struct Goes {
     lab: &'static str,
     decided: Cell<bool>,

@@ -1,4 +1,5 @@
-//! A node that still runs PVC 1.0.3, which `pvc-older-daemon` plays in the place of our node daemon.
+//! A node that still runs PVC 1.0.3, which `pvc-older-daemon` plays in the place of our node
+//! daemon.
 
 use std::fs;
 
@@ -8,8 +9,9 @@ use crate::Lab;
 
 const PROGRAM: &str = "pvc-older-daemon";
 
-/// Makes `pvcnoded` the older one until it is said otherwise. It makes no network and starts no service by itself,
-/// which are there unless the node was switched off meanwhile. Of PVC, the older daemon is all that runs.
+/// Makes `pvcnoded` the older one until it is said otherwise. It makes no network and starts no
+/// service by itself, which are there unless the node was switched off meanwhile. Of PVC, the older
+/// daemon is all that runs.
 const MAKES_IT_OLDER: &str = "
     set -e
     systemctl stop pvcnoded
@@ -21,7 +23,8 @@ Type=simple
 WatchdogSec=0
 TimeoutStopSec=90
 ExecStartPre=/usr/local/lib/pvc-lab/network
-ExecStartPre=/usr/bin/systemctl start --no-block zookeeper libvirtd patroni frr ceph-mon@%H ceph-mgr@%H
+ExecStartPre=/usr/bin/systemctl start --no-block zookeeper libvirtd patroni frr ceph-mon@%H \
+ceph-mgr@%H
 ExecStart=
 ExecStart=/var/lib/pvc-lab/pvc-older-daemon
 UNIT
@@ -37,7 +40,8 @@ pub(crate) const ALL_IS_OURS: &str = "
 ";
 
 impl Lab {
-    /// Stops what PVC is on `node`, whose guests run on. Its node daemon is the older one when it begins again.
+    /// Stops what PVC is on `node`, whose guests run on. Its node daemon is the older one when it
+    /// begins again.
     pub fn downgrade(&self, node: &str) {
         let shared = self.directory().join("shared").join(PROGRAM);
         // A node may still run the one that is there.

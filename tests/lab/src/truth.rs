@@ -1,5 +1,5 @@
-//! What is true, whatever anybody recorded: read from this machine's `/proc`, which shows every process
-//! of every node, frozen ones too.
+//! What is true, whatever anybody recorded: read from this machine's `/proc`, which shows every
+//! process of every node, frozen ones too.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,8 +19,8 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// No move lasts so long: a copy that stands still is given up before.
 const LONGEST_MOVE: Duration = Duration::from_secs(100);
 
-/// How long an address that a node of PVC 1.0.3 has taken may still be where it was: it takes each before the holder
-/// may let go.
+/// How long an address that a node of PVC 1.0.3 has taken may still be where it was: it takes each
+/// before the holder may let go.
 const LETS_GO: Duration = Duration::from_secs(8);
 
 /// Part of the BMCs' password, which no process may be told in its arguments.
@@ -39,13 +39,14 @@ pub struct Qemu {
     pub id: u32,
 }
 
-/// The QEMU processes of a lab, by guest and age. A lab is known by what its namespaces' and cgroups' names
-/// begin with.
+/// The QEMU processes of a lab, by guest and age. A lab is known by what its namespaces' and
+/// cgroups' names begin with.
 pub fn guests(lab: &str) -> Vec<Qemu> {
     processes(lab).0
 }
 
-/// The guests of a lab, and the arguments of the `ipmitool`s that run in it, from one look at `/proc`.
+/// The guests of a lab, and the arguments of the `ipmitool`s that run in it, from one look at
+/// `/proc`.
 fn processes(lab: &str) -> (Vec<Qemu>, Vec<String>) {
     let (mut guests, mut ipmitools) = (Vec::new(), Vec::new());
     for entry in fs::read_dir("/proc").expect("`/proc` can be read").flatten() {
@@ -67,7 +68,11 @@ fn processes(lab: &str) -> (Vec<Qemu>, Vec<String>) {
 /// The program of a process, and its arguments; none if it has ended.
 fn command(process: &Path) -> Option<Vec<String>> {
     let line = fs::read(process.join("cmdline")).ok().filter(|line| !line.is_empty())?;
-    Some(line.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect())
+    Some(
+        line.split(|byte| *byte == 0)
+            .map(|word| String::from_utf8_lossy(word).into_owned())
+            .collect(),
+    )
 }
 
 /// The nodes that have `address` on a device.
@@ -79,7 +84,8 @@ pub fn holders(lab: &str, nodes: &[String], address: &str) -> Vec<String> {
         .collect()
 }
 
-/// What a process of `/proc` is that runs QEMU, if it is a guest of this lab. One that ends meanwhile is none.
+/// What a process of `/proc` is that runs QEMU, if it is a guest of this lab. One that ends
+/// meanwhile is none.
 fn qemu(lab: &str, process: &Path, words: &[String]) -> Option<Qemu> {
     let name = words.iter().find_map(|word| word.strip_prefix("guest="))?;
     let stat = fs::read_to_string(process.join("stat")).ok()?;
@@ -110,9 +116,9 @@ fn addresses_of(lab: &str, node: &str) -> Option<String> {
     let group = format!("/sys/fs/cgroup/freezer/{lab}{node}/cgroup.procs");
     let all = fs::read_to_string(group).ok()?;
     // Services may have network namespaces of their own.
-    let inside = all
-        .lines()
-        .find(|id| fs::metadata(format!("/proc/{id}/ns/net")).is_ok_and(|its| its.ino() == namespace))?;
+    let inside = all.lines().find(|id| {
+        fs::metadata(format!("/proc/{id}/ns/net")).is_ok_and(|its| its.ino() == namespace)
+    })?;
     fs::read_to_string(format!("/proc/{inside}/net/fib_trie")).ok()
 }
 
@@ -120,7 +126,8 @@ fn is_local(table: &str, address: &str) -> bool {
     let entry = format!("|-- {address}");
     let mut lines = table.lines();
     while let Some(line) = lines.next() {
-        if line.trim() == entry && lines.next().is_some_and(|next| next.contains("/32 host LOCAL")) {
+        if line.trim() == entry && lines.next().is_some_and(|next| next.contains("/32 host LOCAL"))
+        {
             return true;
         }
     }
@@ -136,7 +143,8 @@ pub struct Watch {
 #[derive(Default)]
 struct Seen {
     ends: AtomicBool,
-    /// A BMC that says "off" of a machine that runs is believed: then two may run, and the storage decides.
+    /// A BMC that says "off" of a machine that runs is believed: then two may run, and the storage
+    /// decides.
     may_run_twice: AtomicBool,
     /// The node that runs PVC 1.0.3, if one does.
     older: Mutex<Option<String>>,
@@ -173,7 +181,9 @@ impl Watch {
     /// Ends it: what was wrong, and what happened.
     pub fn end(mut self) -> (Vec<String>, Vec<String>) {
         self.stop();
-        let take = |list: &Mutex<Vec<String>>| std::mem::take(&mut *list.lock().expect("no watcher panics"));
+        let take = |list: &Mutex<Vec<String>>| {
+            std::mem::take(&mut *list.lock().expect("no watcher panics"))
+        };
         (take(&self.seen.wrong), take(&self.seen.history))
     }
 
@@ -219,7 +229,10 @@ impl Seen {
             for pair in pairs(&now) {
                 let since = *moving.entry(pair[0].guest.clone()).or_insert_with(Instant::now);
                 if since.elapsed() > LONGEST_MOVE && !self.may_run_twice.load(Ordering::Relaxed) {
-                    note(&self.wrong, format!("I1: a move does not end, or has ended twice: {pair:?}"));
+                    note(
+                        &self.wrong,
+                        format!("I1: a move does not end, or has ended twice: {pair:?}"),
+                    );
                 }
             }
             for line in ipmitools {
@@ -255,21 +268,23 @@ struct Held {
 }
 
 impl Held {
-    /// Whether these may have it now. A candidate of PVC 1.0.3 may take it beside the holder, who then lets go.
+    /// Whether these may have it now. A candidate of PVC 1.0.3 may take it beside the holder, who
+    /// then lets go.
     fn may_be_by(&mut self, holders: &[String], older: Option<&str>, now: Instant) -> bool {
         if let [] | [_] = holders {
             *self = Held { by: holders.first().cloned().or(self.by.take()), shared: None };
             return true;
         }
-        let has_come =
-            |older: &str| holders.iter().any(|holder| holder == older) && self.by.as_deref() != Some(older);
+        let has_come = |older: &str| {
+            holders.iter().any(|holder| holder == older) && self.by.as_deref() != Some(older)
+        };
         let since = *self.shared.get_or_insert(now);
         holders.len() == 2 && older.is_some_and(has_come) && now - since < LETS_GO
     }
 }
 
-/// The guests of which one process too many exists: while one moves live there are two, and the younger
-/// was started to take over.
+/// The guests of which one process too many exists: while one moves live there are two, and the
+/// younger was started to take over.
 fn twice(guests: &[Qemu]) -> Vec<String> {
     pairs(guests).filter(|pair| !pair[1].incoming).map(|pair| pair[1].guest.clone()).collect()
 }
@@ -281,7 +296,13 @@ fn pairs(guests: &[Qemu]) -> impl Iterator<Item = &[Qemu]> {
 
 impl std::fmt::Display for Qemu {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} on {}{}", self.guest, self.node, if self.incoming { " (moved in)" } else { "" })
+        write!(
+            f,
+            "{} on {}{}",
+            self.guest,
+            self.node,
+            if self.incoming { " (moved in)" } else { "" }
+        )
     }
 }
 
@@ -322,8 +343,8 @@ mod tests {
 
     #[test]
     fn an_address_counts_where_the_kernel_has_it_itself() {
-        let table =
-            "     |-- 10.99.0.250\n        /32 host LOCAL\n     |-- 10.99.0.254\n        /32 link UNICAST\n";
+        let table = "     |-- 10.99.0.250\n        /32 host LOCAL\n     |-- \
+                     10.99.0.254\n        /32 link UNICAST\n";
         assert!(is_local(table, "10.99.0.250"));
         assert!(!is_local(table, "10.99.0.254"));
         assert!(!is_local(table, "10.99.0.25"));

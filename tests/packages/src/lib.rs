@@ -1,5 +1,6 @@
-//! A machine to install packages on: this one's root below an overlay, so that nothing of it changes,
-//! with a `systemctl` that only writes down what it is told. A PVC that runs on this machine is not on it.
+//! A machine to install packages on: this one's root below an overlay, so that nothing of it
+//! changes, with a `systemctl` that only writes down what it is told. A PVC that runs on this
+//! machine is not on it.
 //!
 //! The packages are those that `./test packages` made: the same twice, with two revisions.
 
@@ -12,8 +13,8 @@ use std::process::{Command, Output, Stdio};
 
 use tempfile::TempDir;
 
-/// `/run/units-that-run` holds the names of the units that run, as far as anybody can tell. Links below /etc
-/// are made and read by the real program.
+/// `/run/units-that-run` holds the names of the units that run, as far as anybody can tell. Links
+/// below /etc are made and read by the real program.
 const SYSTEMCTL: &str = r#"#!/bin/sh
 echo "$*" >>/run/systemctl.log
 for unit; do :; done
@@ -25,7 +26,8 @@ case " $* " in
 esac
 "#;
 
-/// What a PVC of this machine has outside of packages: all that `./run` makes, and what its daemons make.
+/// What a PVC of this machine has outside of packages: all that `./run` makes, and what its daemons
+/// make.
 const OF_THIS_MACHINES_PVC: [&str; 8] = [
     "/etc/pvc",
     "/run/pvc",
@@ -37,9 +39,9 @@ const OF_THIS_MACHINES_PVC: [&str; 8] = [
     "/usr/local/bin/pvc-sim",
 ];
 
-/// Runs `$2` on the machine below `$1`: mounts of its own, which end with it. The paths `$4` of this machine
-/// are covered by whiteouts, devices 0:0, in a layer between it and what the test writes. That layer is a
-/// filesystem of its own, because one below `/` cannot lie over `/`.
+/// Runs `$2` on the machine below `$1`: mounts of its own, which end with it. The paths `$4` of
+/// this machine are covered by whiteouts, devices 0:0, in a layer between it and what the test
+/// writes. That layer is a filesystem of its own, because one below `/` cannot lie over `/`.
 const INSIDE: &str = r#"
 set -e
 mount -t tmpfs pvc-test "$1/layers"
@@ -98,7 +100,16 @@ impl Machine {
     pub fn try_run(&self, script: &str) -> Output {
         let packages = packages();
         Command::new("unshare")
-            .args(["--mount", "--uts", "--propagation", "private", "/bin/sh", "-c", INSIDE, "inside"])
+            .args([
+                "--mount",
+                "--uts",
+                "--propagation",
+                "private",
+                "/bin/sh",
+                "-c",
+                INSIDE,
+                "inside",
+            ])
             .arg(self.directory.path())
             .arg(script)
             .arg(&packages)
@@ -120,8 +131,8 @@ impl Machine {
         said
     }
 
-    /// Installs every package of a revision. That this machine lacks packages they depend on does not
-    /// matter here; in which order they are set up does, and dpkg sees to it.
+    /// Installs every package of a revision. That this machine lacks packages they depend on does
+    /// not matter here; in which order they are set up does, and dpkg sees to it.
     #[track_caller]
     pub fn install(&self, revision: u32) -> String {
         self.dpkg(&format!("--force-depends --auto-deconfigure --install /mnt/{revision}/*.deb"))
@@ -139,13 +150,14 @@ impl Machine {
         }
     }
 
-    /// What Debian's `policy-rc.d` answers: 0, or 101 for an administrator who wants nothing started.
+    /// What Debian's `policy-rc.d` answers: 0, or 101 for an administrator who wants nothing
+    /// started.
     pub fn policy(&self, answer: u8) {
         self.write("/usr/sbin/policy-rc.d", &format!("#!/bin/sh\nexit {answer}\n"), 0o755);
     }
 
-    /// What systemctl was told to do since the last question, one call a line. Never, in no test: anything
-    /// with units that guests live in.
+    /// What systemctl was told to do since the last question, one call a line. Never, in no test:
+    /// anything with units that guests live in.
     #[track_caller]
     pub fn told(&self) -> Vec<String> {
         let log = self.upper("/run/systemctl.log");
@@ -153,12 +165,17 @@ impl Machine {
         let _ = fs::remove_file(&log);
         // Questions, links, and reading units anew change nothing of what runs.
         let harmless = |line: &&str| {
-            let words = ["is-active", "is-enabled", "enable", "disable", "--root=/", "daemon-reload"];
+            let words =
+                ["is-active", "is-enabled", "enable", "disable", "--root=/", "daemon-reload"];
             words.iter().any(|word| line.contains(word)) && !line.contains("--now")
         };
-        let told: Vec<String> = text.lines().filter(|line| !harmless(line)).map(str::to_owned).collect();
+        let told: Vec<String> =
+            text.lines().filter(|line| !harmless(line)).map(str::to_owned).collect();
         for line in &told {
-            assert!(!OF_GUESTS.iter().any(|word| line.contains(word)), "guests are in danger: {told:#?}");
+            assert!(
+                !OF_GUESTS.iter().any(|word| line.contains(word)),
+                "guests are in danger: {told:#?}"
+            );
         }
         told
     }
@@ -196,14 +213,19 @@ impl Default for Machine {
 
 /// Both outputs of a program.
 fn said(output: &Output) -> String {
-    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+    format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
 }
 
 /// Where `./test packages` puts what it makes: a directory for each revision.
 fn packages() -> PathBuf {
     let packages = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/test-packages");
     for revision in ["1", "2"] {
-        let made = fs::read_dir(packages.join(revision)).is_ok_and(|mut files| files.next().is_some());
+        let made =
+            fs::read_dir(packages.join(revision)).is_ok_and(|mut files| files.next().is_some());
         assert!(made, "there are no packages to test: `./test packages` makes them and runs this");
     }
     packages

@@ -5,7 +5,8 @@ use pvc_packages_tests::Machine;
 const DAEMONS: [&str; 3] = ["pvcnoded.service", "pvcworkerd.service", "pvcapid.service"];
 
 /// What a boot starts.
-const OF_A_BOOT: [&str; 4] = ["pvcnoded.service", "pvcworkerd.service", "pvcautoready.service", "pvc.target"];
+const OF_A_BOOT: [&str; 4] =
+    ["pvcnoded.service", "pvcworkerd.service", "pvcautoready.service", "pvc.target"];
 
 /// The units of PVC that are enabled, one a line.
 fn started_at_boot(machine: &Machine) -> String {
@@ -37,7 +38,8 @@ fn every_program_runs_under_its_name() {
         assert_eq!(version.trim(), format!("{program} {}", env!("CARGO_PKG_VERSION")));
     }
     assert!(machine.run("pvc --version").contains(env!("CARGO_PKG_VERSION")));
-    for page in ["man8/pvcnoded.8.gz", "man8/pvcd.8.gz", "man1/pvc.1.gz", "man1/pvc-vm-start.1.gz"] {
+    for page in ["man8/pvcnoded.8.gz", "man8/pvcd.8.gz", "man1/pvc.1.gz", "man1/pvc-vm-start.1.gz"]
+    {
         machine.run(&format!("gzip --test /usr/share/man/{page}"));
     }
     machine.run("bash -n /usr/share/bash-completion/completions/pvc");
@@ -48,7 +50,9 @@ fn the_samples_can_be_used() {
     let machine = Machine::new();
     machine.install(1);
     for sample in ["pvc.conf", "pvcnoded.yaml"] {
-        machine.run(&format!("pvcnoded --check-config /usr/share/doc/pvc-daemon-common/examples/{sample}"));
+        machine.run(&format!(
+            "pvcnoded --check-config /usr/share/doc/pvc-daemon-common/examples/{sample}"
+        ));
     }
 }
 
@@ -67,8 +71,12 @@ fn each_unit_is_given_what_its_work_needs_and_no_more() {
     let machine = Machine::new();
     machine.install(1);
     // systemd's own measure, from 0 (nothing is exposed) to 100 (everything is).
-    for (unit, most) in [("pvcautoready", 25), ("pvcapid", 30), ("pvcnoded", 50), ("pvcworkerd", 75)] {
-        machine.run(&format!("systemd-analyze security --offline=yes --threshold={most} {unit}.service"));
+    for (unit, most) in
+        [("pvcautoready", 25), ("pvcapid", 30), ("pvcnoded", 50), ("pvcworkerd", 75)]
+    {
+        machine.run(&format!(
+            "systemd-analyze security --offline=yes --threshold={most} {unit}.service"
+        ));
     }
 }
 
@@ -147,9 +155,9 @@ fn a_removal_stops_our_daemons_and_a_purge_keeps_configuration_and_volumes() {
     assert!(!machine.has("/etc/systemd/system/pvc.target.wants/pvcnoded.service"));
 }
 
-/// Packages of the original's names, with files where it has them, and with what its scripts do to units: they
-/// enable them when they are set up, and disable them, without stopping a daemon, before they are replaced or
-/// removed.
+/// Packages of the original's names, with files where it has them, and with what its scripts do to
+/// units: they enable them when they are set up, and disable them, without stopping a daemon,
+/// before they are replaced or removed.
 const ORIGINAL: &str = r#"
 set -e
 make() { # name "unit…" file…
@@ -182,7 +190,8 @@ make pvc-client-cli '' usr/bin/pvc
 dpkg --no-triggers --force-downgrade --auto-deconfigure --install /tmp/original/*.deb
 "#;
 
-/// What apt does on its own when ours comes: its common package breaks the original's health daemon.
+/// What apt does on its own when ours comes: its common package breaks the original's health
+/// daemon.
 const WITHOUT_HEALTH: &str = "dpkg --no-triggers --force-depends --remove pvc-daemon-health";
 
 #[test]
@@ -198,7 +207,10 @@ fn the_original_is_replaced_in_place_and_its_configuration_stays() {
     told.sort();
     assert_eq!(
         told,
-        ["--quiet --system restart pvcnoded.service", "--quiet --system restart pvcworkerd.service"]
+        [
+            "--quiet --system restart pvcnoded.service",
+            "--quiet --system restart pvcworkerd.service"
+        ]
     );
     assert!(!machine.has("/usr/share/pvc/pvcnoded.py"));
     assert!(machine.has("/usr/bin/pvc") && machine.has("/usr/bin/pvc-sim"));
@@ -207,7 +219,8 @@ fn the_original_is_replaced_in_place_and_its_configuration_stays() {
     }
     assert!(machine.has("/etc/pvc/pvc.conf"));
     let versions = machine.run("dpkg-query -W -f '${db:Status-Status} ${Version}\\n' 'pvc-*'");
-    let versions: Vec<&str> = versions.lines().filter(|line| !line.starts_with("not-installed")).collect();
+    let versions: Vec<&str> =
+        versions.lines().filter(|line| !line.starts_with("not-installed")).collect();
     assert_eq!(versions, [concat!("installed 1:", env!("CARGO_PKG_VERSION"), "-1"); 5]);
 }
 
@@ -238,7 +251,8 @@ fn what_an_administrator_disabled_stays_so_although_the_original_was_there() {
     assert!(!machine.has("/etc/systemd/system/pvc.target.wants/pvcautoready.service"));
 }
 
-/// apt may set packages up one by one: the target is the common package's here, and was the node package's.
+/// apt may set packages up one by one: the target is the common package's here, and was the node
+/// package's.
 #[test]
 fn the_target_is_enabled_although_the_original_disables_it_last() {
     let machine = Machine::new();

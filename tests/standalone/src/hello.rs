@@ -46,8 +46,8 @@ pub fn hello_uuid(name: &str) -> String {
 
 /// The domain of `hello` with another name and UUID, its disk on the volume `vms/<name>_sda`.
 pub(crate) fn hello_xml(name: &str) -> String {
-    let text =
-        fs::read_to_string(repository().join("examples/hello/hello.xml")).expect("it is in the checkout");
+    let text = fs::read_to_string(repository().join("examples/hello/hello.xml"))
+        .expect("it is in the checkout");
     text.replace(&hello_uuid("hello"), &hello_uuid(name))
         .replace("<name>hello</name>", &format!("<name>{name}</name>"))
         .replace("vms/hello_sda", &format!("vms/{name}_sda"))

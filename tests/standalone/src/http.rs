@@ -17,7 +17,8 @@ pub struct Answer {
 impl Answer {
     #[track_caller]
     pub fn json(&self) -> Value {
-        serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("no JSON ({error}): {self:?}"))
+        serde_json::from_str(&self.text)
+            .unwrap_or_else(|error| panic!("no JSON ({error}): {self:?}"))
     }
 
     /// The `message` of the answer, be it text or an object.
@@ -106,8 +107,8 @@ impl Api {
         Ok(Answer { status, text })
     }
 
-    /// Sends a head as it is, then `body` until it ends or the server answers, and returns the answer
-    /// and how many bytes of the body went out. For what no proper client would send.
+    /// Sends a head as it is, then `body` until it ends or the server answers, and returns the
+    /// answer and how many bytes of the body went out. For what no proper client would send.
     pub fn raw(&self, head: &str, mut body: impl Read) -> io::Result<(Answer, u64)> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
         stream.write_all(head.as_bytes())?;
@@ -145,10 +146,14 @@ fn read_some(stream: &mut TcpStream, answer: &mut Vec<u8>) -> io::Result<bool> {
             answer.extend_from_slice(&buffer[..length]);
             Ok(true)
         }
-        Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+        Err(error)
+            if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) =>
+        {
             Ok(false)
         }
-        Err(error) if error.kind() == io::ErrorKind::ConnectionReset && !answer.is_empty() => Ok(false),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset && !answer.is_empty() => {
+            Ok(false)
+        }
         Err(error) => Err(error),
     }
 }

@@ -20,8 +20,8 @@ mountpoint -q "$dir/small" && umount -l "$dir/small"
 rm -rf "$dir"
 "#;
 
-/// A directory below `/tmp` with a short name (sockets live in it), a keeper process that outlives the
-/// test, and the processes it is to end.
+/// A directory below `/tmp` with a short name (sockets live in it), a keeper process that outlives
+/// the test, and the processes it is to end.
 #[derive(Debug)]
 pub struct Keeper {
     dir: PathBuf,
@@ -50,8 +50,8 @@ impl Keeper {
         &self.dir
     }
 
-    /// Has a process of ours ended with the test. Programs whose name begins with `pvc` only: numbers
-    /// are used again.
+    /// Has a process of ours ended with the test. Programs whose name begins with `pvc` only:
+    /// numbers are used again.
     pub fn keep(&self, pid: u32) {
         let _ = fs::write(self.dir.join("pids").join(pid.to_string()), "");
     }

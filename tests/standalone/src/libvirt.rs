@@ -31,8 +31,8 @@ impl Libvirt {
     /// Starts whatever of it does not run.
     pub fn start(&self) {
         let (kept, own) = (built().join("libvirt-cache"), self.dir.join("cache"));
-        // libvirtd asks QEMU what it can, which takes seconds, and checks itself whether what it has
-        // kept of that is still true.
+        // libvirtd asks QEMU what it can, which takes seconds, and checks itself whether what it
+        // has kept of that is still true.
         if kept.exists() && !own.exists() {
             copy(&kept, &own);
         }

@@ -46,7 +46,12 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings { keepalive_interval: Some(1), shutdown_timeout: 60, state: "state", cluster: false }
+        Settings {
+            keepalive_interval: Some(1),
+            shutdown_timeout: 60,
+            state: "state",
+            cluster: false,
+        }
     }
 }
 
@@ -84,8 +89,10 @@ impl Machine {
             ZookeeperServer::start(&dir.join("zk"))
                 .unwrap_or_else(|error| panic!("ZooKeeper does not start: {error}"))
         });
-        let api =
-            Api { port: free_port(), token: format!("a-token-for-the-ring-of-{:020}", std::process::id()) };
+        let api = Api {
+            port: free_port(),
+            token: format!("a-token-for-the-ring-of-{:020}", std::process::id()),
+        };
         let machine = Machine {
             daemons: BTreeMap::new(),
             zookeeper,
@@ -141,7 +148,8 @@ impl Machine {
     pub fn configuration(&self) -> String {
         let mut text = match &self.zookeeper {
             None => format!(
-                "standalone:\n  state_directory: {}\n  volume_directory: {}\n  libvirt_uri: \"{}\"\n",
+                "standalone:\n  state_directory: {}\n  volume_directory: \
+                 {}\n  libvirt_uri: \"{}\"\n",
                 self.state().display(),
                 self.dir().join("volumes").display(),
                 self.libvirt.uri(),
@@ -153,8 +161,10 @@ impl Machine {
             text,
             "path:\n  dynamic_directory: {}\n  system_log_directory: {dir}/log\n  \
              console_log_directory: {dir}/console\n  ceph_directory: {dir}/ceph\n\
-             api:\n  listen:\n    address: \"127.0.0.1\"\n    port: {}\n  authentication:\n    enabled: yes\n    \
-             source: token\n    secret_key: \"0123456789abcdef0123456789abcdef\"\n  token:\n    - description: \"the test\"\n      token: \"{}\"\n\
+             api:\n  listen:\n    address: \"127.0.0.1\"\n    port: \
+             {}\n  authentication:\n    enabled: yes\n    \
+             source: token\n    secret_key: \"0123456789abcdef0123456789abcdef\"\n  token:\n    - \
+             description: \"the test\"\n      token: \"{}\"\n\
              timer:\n  vm_shutdown_timeout: {}\n",
             // One for all: whether KVM works here is asked once.
             built().join("dynamic").display(),
@@ -166,7 +176,8 @@ impl Machine {
             let _ = writeln!(text, "  keepalive_interval: {seconds}");
         }
         text.push_str(
-            "logging:\n  file_logging: yes\n  stdout_logging: yes\n  zookeeper_logging: yes\n  log_dates: yes\n  \
+            "logging:\n  file_logging: yes\n  stdout_logging: yes\n  zookeeper_logging: \
+             yes\n  log_dates: yes\n  \
              log_keepalives: no\n  console_log_lines: 1000\n  node_log_lines: 2000\n",
         );
         text
@@ -190,7 +201,9 @@ impl Machine {
             self.spawn(role);
         }
         if self.settings.cluster {
-            eventually("ready is the API", 60, || self.sign_of_life(|api| api.get("/").status == 200));
+            eventually("ready is the API", 60, || {
+                self.sign_of_life(|api| api.get("/").status == 200)
+            });
             if self.api.get("/node").status != 200
                 || self.api.get("/node").json().as_array().is_none_or(Vec::is_empty)
             {
@@ -302,8 +315,13 @@ impl Machine {
         for (role, daemon) in &self.daemons {
             let said = daemon.said();
             // Requests that read are many and change nothing.
-            let lines: Vec<_> = said.lines().filter(|line| !line.contains(" method=GET ")).collect();
-            let _ = writeln!(all, "--- {role}:\n{}", lines[lines.len().saturating_sub(40)..].join("\n"));
+            let lines: Vec<_> =
+                said.lines().filter(|line| !line.contains(" method=GET ")).collect();
+            let _ = writeln!(
+                all,
+                "--- {role}:\n{}",
+                lines[lines.len().saturating_sub(40)..].join("\n")
+            );
         }
         all
     }
@@ -322,7 +340,12 @@ impl Machine {
     }
 
     /// As [`pvc`](Machine::pvc), with an input and whatever else is done to the command.
-    pub fn pvc_with(&self, args: &[&str], input: &str, change: impl FnOnce(&mut Command)) -> Output {
+    pub fn pvc_with(
+        &self,
+        args: &[&str],
+        input: &str,
+        change: impl FnOnce(&mut Command),
+    ) -> Output {
         let mut command = Command::new(program("pvc"));
         command.args(args);
         self.surround(&mut command);
@@ -396,7 +419,8 @@ impl Machine {
         if self.settings.cluster {
             fs::copy(image, self.dir().join(format!("{name}.img"))).expect("there is room in /tmp");
         } else {
-            self.pvcd_volume(&["import", &format!("vms/{name}_sda"), &image.to_string_lossy()]).ok();
+            self.pvcd_volume(&["import", &format!("vms/{name}_sda"), &image.to_string_lossy()])
+                .ok();
         }
     }
 
@@ -424,12 +448,13 @@ impl Machine {
         });
     }
 
-    /// How often the guest has booted, as it counts on its disk. A boot counts when the guest is ready:
-    /// before, it hears neither its power button nor its serial line.
+    /// How often the guest has booted, as it counts on its disk. A boot counts when the guest is
+    /// ready: before, it hears neither its power button nor its serial line.
     pub fn boots(&self, name: &str) -> u32 {
         let text = self.console_text(name);
         let ready = text.rsplit_once("hello: ready").map_or("", |(before, _)| before);
-        let count = |line: &str| line.trim().strip_prefix("hello: boot ")?.split(',').next()?.parse().ok();
+        let count =
+            |line: &str| line.trim().strip_prefix("hello: boot ")?.split(',').next()?.parse().ok();
         ready.lines().filter_map(count).max().unwrap_or(0)
     }
 
@@ -442,7 +467,9 @@ impl Machine {
     /// The process number of the guest's QEMU, which must run.
     #[track_caller]
     pub fn qemu(&self, name: &str) -> u32 {
-        self.libvirt.qemu_pid(name).unwrap_or_else(|| panic!("no QEMU of {name} runs\n{}", self.said()))
+        self.libvirt
+            .qemu_pid(name)
+            .unwrap_or_else(|| panic!("no QEMU of {name} runs\n{}", self.said()))
     }
 
     /// The VM as the API shows it.
@@ -480,8 +507,8 @@ impl Machine {
 
     // --- Records --------------------------------------------------------------------------------
 
-    /// What operators have entrusted to the store: every key of the tree but the figures, stamps, logs
-    /// and faults that the daemons keep writing.
+    /// What operators have entrusted to the store: every key of the tree but the figures, stamps,
+    /// logs and faults that the daemons keep writing.
     pub fn entrusted(&self) -> BTreeMap<String, String> {
         let is_theirs = |path: &str| {
             let last = path.rsplit('/').next().unwrap_or_default();
@@ -491,7 +518,10 @@ impl Machine {
                 || (path.starts_with("/domains/") && ["consolelog", "stats", "vnc"].contains(&last))
                 || path.starts_with("/ceph")
         };
-        records(&self.api.get("/backup").ok()).into_iter().filter(|(path, _)| !is_theirs(path)).collect()
+        records(&self.api.get("/backup").ok())
+            .into_iter()
+            .filter(|(path, _)| !is_theirs(path))
+            .collect()
     }
 
     /// The ids and messages of all faults.
@@ -510,7 +540,12 @@ impl Machine {
 
     /// Calls `look` until it succeeds, and returns how many keepalives the node wrote meanwhile.
     #[track_caller]
-    pub fn keepalives_until(&self, what: &str, seconds: u64, mut look: impl FnMut() -> bool) -> usize {
+    pub fn keepalives_until(
+        &self,
+        what: &str,
+        seconds: u64,
+        mut look: impl FnMut() -> bool,
+    ) -> usize {
         let mut stamps = BTreeSet::from([self.stamp()]);
         eventually(what, seconds, || {
             let done = look();
@@ -522,7 +557,8 @@ impl Machine {
 
     /// Defines a VM over HTTP.
     pub fn http_define(&self, xml: &str) -> Answer {
-        let query = [("migration_method", "none"), ("migration_max_downtime", "300"), ("selector", "none")];
+        let query =
+            [("migration_method", "none"), ("migration_max_downtime", "300"), ("selector", "none")];
         self.api.call("POST", "/vm", &query, &[("xml", xml)])
     }
 }
@@ -545,20 +581,25 @@ fn cluster_sections(zookeeper: &str) -> String {
     let (_, port) = zookeeper.rsplit_once(':').expect("an address has a port");
     let nodes = nodes_of_the_ring();
     format!(
-        "subsystem:\n  enable_hypervisor: yes\n  enable_networking: no\n  enable_storage: no\n  enable_worker: yes\n  \
+        "subsystem:\n  enable_hypervisor: yes\n  enable_networking: no\n  enable_storage: \
+         no\n  enable_worker: yes\n  \
          enable_api: yes\n  enable_prometheus: yes\n\
          cluster:\n  name: ring\n  all_nodes: [{nodes}]\n  coordinator_nodes: [localhost]\n\
-         database:\n  zookeeper:\n    port: {port}\n  keydb:\n    hostname: localhost\n    port: 6379\n    path: /0\n  \
-         postgres:\n    hostname: localhost\n    port: 5432\n    credentials:\n      api:\n        database: pvcapi\n        \
+         database:\n  zookeeper:\n    port: {port}\n  keydb:\n    hostname: localhost\n    port: \
+         6379\n    path: /0\n  \
+         postgres:\n    hostname: localhost\n    port: \
+         5432\n    credentials:\n      api:\n        database: pvcapi\n        \
          username: pvcapi\n        password: not-used-by-this-test\n\
-         fencing:\n  disable_on_ipmi_failure: no\n  intervals:\n    fence_intervals: 6\n  ipmi:\n    \
+         fencing:\n  disable_on_ipmi_failure: no\n  intervals:\n    fence_intervals: \
+         6\n  ipmi:\n    \
          hostname: localhost\n    username: none\n    password: none\n"
     )
 }
 
 /// This machine, and where its ZooKeeper listens: a coordinator by that name alone.
 fn nodes_of_the_ring() -> String {
-    let hostname = std::fs::read_to_string("/proc/sys/kernel/hostname").expect("the kernel knows its name");
+    let hostname =
+        std::fs::read_to_string("/proc/sys/kernel/hostname").expect("the kernel knows its name");
     match hostname.trim().split('.').next().unwrap_or_default() {
         "localhost" => "localhost".to_owned(),
         own => format!("localhost, {own}"),

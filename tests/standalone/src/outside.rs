@@ -26,7 +26,10 @@ impl Outside {
     }
 
     pub fn children(&self, path: &str) -> Vec<String> {
-        self.runtime.block_on(self.tree.children(path)).expect("the server answers").unwrap_or_default()
+        self.runtime
+            .block_on(self.tree.children(path))
+            .expect("the server answers")
+            .unwrap_or_default()
     }
 
     /// Writes `value`, whatever was there.
@@ -47,6 +50,8 @@ impl Outside {
             self.delete_all(&format!("{path}/{child}"));
         }
         let delete = Op::Delete { path: path.to_owned(), version: None };
-        self.runtime.block_on(self.tree.multi(vec![delete])).expect("it is there and has no children");
+        self.runtime
+            .block_on(self.tree.multi(vec![delete]))
+            .expect("it is there and has no children");
     }
 }

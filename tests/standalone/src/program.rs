@@ -94,8 +94,8 @@ pub fn run(command: &mut Command, input: &str) -> Output {
     }
 }
 
-/// Tells what was done and when, for when the test fails. What is repeated until something happens is
-/// told once.
+/// Tells what was done and when, for when the test fails. What is repeated until something happens
+/// is told once.
 fn tell(line: &str, code: i32, begun: Instant) {
     static START: OnceLock<Instant> = OnceLock::new();
     static LAST: Mutex<String> = Mutex::new(String::new());
@@ -139,7 +139,8 @@ pub fn program(name: &str) -> PathBuf {
     let path = built().join(name);
     assert!(
         path.exists(),
-        "`{}` is missing: build it with `cargo build -p pvcd -p pvc -p pvc-sim`, or run `./test standalone`, \
+        "`{}` is missing: build it with `cargo build -p pvcd -p pvc -p pvc-sim`, or run `./test \
+         standalone`, \
          which does",
         path.display()
     );
@@ -148,6 +149,7 @@ pub fn program(name: &str) -> PathBuf {
 
 /// The short name of this machine, which is also its node's.
 pub fn host_name() -> String {
-    let name = nix::unistd::gethostname().expect("the machine has a name").to_string_lossy().into_owned();
+    let name =
+        nix::unistd::gethostname().expect("the machine has a name").to_string_lossy().into_owned();
     name.split('.').next().unwrap_or_default().to_owned()
 }

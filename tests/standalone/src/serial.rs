@@ -17,8 +17,10 @@ pub struct SerialLine {
 impl SerialLine {
     pub fn open(terminal: &Path) -> SerialLine {
         let flags = OFlag::O_NOCTTY | OFlag::O_NONBLOCK;
-        let file = OpenOptions::new().read(true).write(true).custom_flags(flags.bits()).open(terminal);
-        let file = file.unwrap_or_else(|error| panic!("`{}` cannot be opened: {error}", terminal.display()));
+        let file =
+            OpenOptions::new().read(true).write(true).custom_flags(flags.bits()).open(terminal);
+        let file = file
+            .unwrap_or_else(|error| panic!("`{}` cannot be opened: {error}", terminal.display()));
         SerialLine { file, heard: String::new() }
     }
 

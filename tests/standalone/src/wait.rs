@@ -9,12 +9,18 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Calls `look` until it succeeds and returns what it found. Fails the test after `seconds`, with
 /// what was seen last.
 #[track_caller]
-pub fn eventually<T, E: Display>(what: &str, seconds: u64, mut look: impl FnMut() -> Result<T, E>) -> T {
+pub fn eventually<T, E: Display>(
+    what: &str,
+    seconds: u64,
+    mut look: impl FnMut() -> Result<T, E>,
+) -> T {
     let deadline = Instant::now() + Duration::from_secs(seconds);
     loop {
         match look() {
             Ok(found) => return found,
-            Err(seen) if Instant::now() > deadline => panic!("after {seconds} s still not {what}: {seen}"),
+            Err(seen) if Instant::now() > deadline => {
+                panic!("after {seconds} s still not {what}: {seen}")
+            }
             Err(_) => sleep(PAUSE),
         }
     }

@@ -1,7 +1,7 @@
 //! Asking the lab: what PVC says, and what is true whatever anybody says.
 //!
-//! The truth is read from the machine that carries the nodes (its processes, its network namespaces, the
-//! files behind their disks), so that a node that hangs can be asked as well.
+//! The truth is read from the machine that carries the nodes (its processes, its network
+//! namespaces, the files behind their disks), so that a node that hangs can be asked as well.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -52,8 +52,10 @@ pub fn text<'a>(record: &'a Value, field: &str) -> &'a str {
 pub fn primary(lab: &Lab, node: &NodeName) -> Result<String> {
     let list = json(lab, node, &["node", "list"])?;
     let all = list.as_array().into_iter().flatten();
-    let primaries: Vec<&str> =
-        all.filter(|one| text(one, "coordinator_state") == "primary").map(|one| text(one, "name")).collect();
+    let primaries: Vec<&str> = all
+        .filter(|one| text(one, "coordinator_state") == "primary")
+        .map(|one| text(one, "name"))
+        .collect();
     match primaries.as_slice() {
         [one] => Ok((*one).into()),
         [] => bail!("no node is primary"),
@@ -72,8 +74,11 @@ pub struct Guest {
 
 /// Every guest that runs in the lab, by the machine's own list of processes.
 pub fn guests(lab: &Lab) -> Vec<Guest> {
-    let nodes: BTreeMap<String, String> =
-        lab.nodes().into_iter().map(|node| (format!("/{}", lab.named(&node.text)), node.text)).collect();
+    let nodes: BTreeMap<String, String> = lab
+        .nodes()
+        .into_iter()
+        .map(|node| (format!("/{}", lab.named(&node.text)), node.text))
+        .collect();
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     pids.filter_map(|pid| guest(&nodes, pid)).collect()
@@ -89,8 +94,8 @@ fn guest(nodes: &BTreeMap<String, String>, pid: u32) -> Option<Guest> {
     Some(Guest { name, node, pid, started: process::started(pid)? })
 }
 
-/// The name that libvirt gave to the guest of a QEMU's command line. The processes by which it learns what
-/// QEMU can do have none.
+/// The name that libvirt gave to the guest of a QEMU's command line. The processes by which it
+/// learns what QEMU can do have none.
 fn guest_name(command_line: &str) -> Option<String> {
     let word = command_line.split('\0').find_map(|word| word.strip_prefix("guest="))?;
     Some(word.split(',').next()?.into())
@@ -110,7 +115,8 @@ pub fn running_on(lab: &Lab, name: &str) -> Vec<String> {
 pub fn holders(lab: &Lab) -> Vec<String> {
     let has = |node: &NodeName| {
         let own = lab.named(&node.text);
-        let shown = run::command("ip").args(["-n", &own, "-o", "address", "show", "to", FLOATING]).output();
+        let shown =
+            run::command("ip").args(["-n", &own, "-o", "address", "show", "to", FLOATING]).output();
         shown.is_ok_and(|shown| shown.status.success() && !shown.stdout.is_empty())
     };
     lab.nodes().into_iter().filter(has).map(|node| node.text).collect()
@@ -119,7 +125,13 @@ pub fn holders(lab: &Lab) -> Vec<String> {
 /// Whether the API answers on the floating address, asked from outside of the nodes.
 pub fn api_answers(lab: &Lab) -> bool {
     let mut curl = switch::inside(lab, "curl");
-    curl.args(["--silent", "--fail", "--max-time", "1", &format!("http://{FLOATING}:7370/api/v1/")]);
+    curl.args([
+        "--silent",
+        "--fail",
+        "--max-time",
+        "1",
+        &format!("http://{FLOATING}:7370/api/v1/"),
+    ]);
     curl.output().is_ok_and(|output| output.status.success())
 }
 
@@ -135,8 +147,8 @@ pub fn last_beat(lab: &Lab, guest: &str, node: &str) -> Option<Beat> {
     console(lab, guest, node).lines().rev().find_map(beat)
 }
 
-/// All that the console of `guest` has shown on `node`. A guest that moves goes on in the file of its new
-/// node.
+/// All that the console of `guest` has shown on `node`. A guest that moves goes on in the file of
+/// its new node.
 pub fn console(lab: &Lab, guest: &str, node: &str) -> String {
     let file = lab.logs(node).join(format!("libvirt/{guest}.log"));
     String::from_utf8_lossy(&fs::read(file).unwrap_or_default()).into_owned()
@@ -164,14 +176,15 @@ pub fn lock_owners(lab: &Lab, node: &NodeName, guest: &str) -> Result<Vec<String
     let addresses = locks.as_array().into_iter().flatten().map(|lock| text(lock, "address"));
     let owner = |address: &str| {
         let nodes = lab.nodes();
-        let node = nodes.iter().find(|node| address.starts_with(&format!("10.99.2.{}:", node.number)));
+        let node =
+            nodes.iter().find(|node| address.starts_with(&format!("10.99.2.{}:", node.number)));
         node.map_or_else(|| address.to_owned(), |node| node.text.clone())
     };
     Ok(addresses.map(owner).collect())
 }
 
-/// The last line of `node`'s own journal, written by `unit` since `since`, that holds `words`; and when.
-/// The journal lies on the machine: it can be read when the node is off.
+/// The last line of `node`'s own journal, written by `unit` since `since`, that holds `words`; and
+/// when. The journal lies on the machine: it can be read when the node is off.
 pub fn journalled(
     lab: &Lab,
     node: &NodeName,
@@ -258,7 +271,8 @@ fn doubles(guests: &[Guest]) -> Vec<String> {
     several.map(|(name, nodes)| format!("{name} on {}", nodes.join(" and "))).collect()
 }
 
-/// A `ping` to the floating address, 40 times a second, that goes on until it is asked what was lost.
+/// A `ping` to the floating address, 40 times a second, that goes on until it is asked what was
+/// lost.
 pub struct Ping {
     process: std::process::Child,
 }
@@ -323,7 +337,8 @@ mod tests {
 
     #[test]
     fn a_process_belongs_to_the_node_whose_freezer_it_is_in() {
-        let cgroups = "9:name=systemd:/pvc-one-pvchv3/payload\n6:freezer:/pvc-one-pvchv3\n1:cpu:/\n";
+        let cgroups =
+            "9:name=systemd:/pvc-one-pvchv3/payload\n6:freezer:/pvc-one-pvchv3\n1:cpu:/\n";
         assert_eq!(freezer(cgroups), Some("/pvc-one-pvchv3"));
         assert_eq!(freezer("1:cpu:/\n"), None);
     }

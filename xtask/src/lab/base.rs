@@ -24,7 +24,8 @@ pub fn ensure(lab: &Lab) -> Result<PathBuf> {
     let _ = fs::remove_file(&list);
     for left in [&root, &home.join("new")] {
         if left.exists() {
-            fs::remove_dir_all(left).with_context(|| format!("cannot remove `{}`", left.display()))?;
+            fs::remove_dir_all(left)
+                .with_context(|| format!("cannot remove `{}`", left.display()))?;
         }
     }
     build(&packages, &home.join("new"))?;
@@ -36,7 +37,8 @@ pub fn ensure(lab: &Lab) -> Result<PathBuf> {
 /// The names in `lab/packages`, with commas between.
 fn packages() -> Result<String> {
     let file = top().join("lab/packages");
-    let text = fs::read_to_string(&file).with_context(|| format!("cannot read `{}`", file.display()))?;
+    let text =
+        fs::read_to_string(&file).with_context(|| format!("cannot read `{}`", file.display()))?;
     Ok(names(&text))
 }
 

@@ -1,9 +1,11 @@
-//! `cargo xtask lab bench`: what only a real cluster can show, measured, with the budgets of the design.
+//! `cargo xtask lab bench`: what only a real cluster can show, measured, with the budgets of the
+//! design.
 
 mod daemons;
 mod failing;
 mod moving;
-// The same form as the other benchmarks print; that crate links half of the project, this one nothing.
+// The same form as the other benchmarks print; that crate links half of the project, this one
+// nothing.
 #[path = "../../../bench/src/report.rs"]
 #[allow(dead_code, reason = "shared with `bench/`, which uses all of it")]
 mod report;
@@ -51,7 +53,8 @@ impl Options {
     }
 }
 
-/// The lab while it is measured. What a measurement broke is mended, and its guests are gone, in the end.
+/// The lab while it is measured. What a measurement broke is mended, and its guests are gone, in
+/// the end.
 struct Bench {
     lab: Lab,
     runs: usize,
@@ -68,18 +71,20 @@ const MEASUREMENTS: [Measurement; 6] = [
     ("daemons with 1,000 VMs", daemons::with_many_vms),
 ];
 
-/// Measures and prints a table. The lab is brought up from a release build if it is not, and one that runs a
-/// debug build gets a release build.
+/// Measures and prints a table. The lab is brought up from a release build if it is not, and one
+/// that runs a debug build gets a release build.
 pub fn run(lab: &Lab, words: &[&str]) -> Result<()> {
     let options = Options::parse(words)?;
     prepare(lab, &options)?;
     let bench = Bench { lab: lab.clone(), runs: options.runs };
     println!("{}\n", bench.machine("beginning"));
-    let wanted =
-        |title: &str| options.only.is_empty() || options.only.iter().any(|word| title.contains(word));
+    let wanted = |title: &str| {
+        options.only.is_empty() || options.only.iter().any(|word| title.contains(word))
+    };
     let mut sections = Vec::new();
     for (title, measure) in MEASUREMENTS.iter().filter(|(title, _)| wanted(title)) {
-        let failed = |error: anyhow::Error| vec![Figure::missing("all of it", format!("{error:#}"))];
+        let failed =
+            |error: anyhow::Error| vec![Figure::missing("all of it", format!("{error:#}"))];
         let figures = bench.settle().and_then(|()| measure(&bench)).unwrap_or_else(failed);
         let section = Section { title: (*title).into(), figures };
         println!("{}", report::table(std::slice::from_ref(&section)));
@@ -104,7 +109,10 @@ fn prepare(lab: &Lab, options: &Options) -> Result<()> {
         println!("the lab runs a debug build; a release build is made and installed");
         super::run(&[vec!["install".into()], release].concat())
     } else {
-        println!("the lab is up already, with a {} build", made.unwrap_or_else(|| "foreign".into()));
+        println!(
+            "the lab is up already, with a {} build",
+            made.unwrap_or_else(|| "foreign".into())
+        );
         Ok(())
     }
 }
@@ -115,7 +123,8 @@ impl Bench {
         let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
         let build = pvc::build(&self.lab).unwrap_or_else(|| "foreign".into());
         format!(
-            "a {build} build, {} nodes on {cpus} CPUs, guests emulated; load average at the {when}: {}",
+            "a {build} build, {} nodes on {cpus} CPUs, guests emulated; load average at the \
+             {when}: {}",
             self.lab.nodes().len(),
             load.split(' ').next().unwrap_or("unknown")
         )

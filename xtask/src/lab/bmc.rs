@@ -17,8 +17,9 @@ const FACTORY_PASSWORD: &str = "factory";
 
 pub const USER: &str = "admin";
 
-/// Every kind of character that a shell or a splitter of words trips over. `ipmi_sim` takes 16 at most.
-/// Its configuration cannot hold this: each new simulator is told over the network, as an operator would.
+/// Every kind of character that a shell or a splitter of words trips over. `ipmi_sim` takes 16 at
+/// most. Its configuration cannot hold this: each new simulator is told over the network, as an
+/// operator would.
 pub const PASSWORD: &str = r#"o'Neil "$1" \o/"#;
 
 const SLOWNESS: Duration = Duration::from_secs(30);
@@ -54,7 +55,10 @@ impl Fault {
     pub fn named(name: &str) -> Result<Self> {
         match FAULTS.iter().find(|(known, _)| *known == name) {
             Some((_, fault)) => Ok(*fault),
-            None => bail!("a BMC can be one of: {}; not `{name}`", FAULTS.map(|(known, _)| known).join(", ")),
+            None => bail!(
+                "a BMC can be one of: {}; not `{name}`",
+                FAULTS.map(|(known, _)| known).join(", ")
+            ),
         }
     }
 
@@ -86,8 +90,11 @@ pub fn start(lab: &Lab, node: &NodeName) -> Result<()> {
     let mut simulator = switch::inside(lab, "ipmi_sim");
     simulator.arg("-n").arg("-c").arg(home.join("lan.conf"));
     simulator.arg("-f").arg(home.join("commands")).arg("-s").arg(home.join("state"));
-    let process =
-        Process::spawn(&simulator, &lab.logs("switch").join(format!("bmc-{node}.log")), &home.join("pid"))?;
+    let process = Process::spawn(
+        &simulator,
+        &lab.logs("switch").join(format!("bmc-{node}.log")),
+        &home.join("pid"),
+    )?;
     wait_until(&format!("the BMC of `{node}` answers"), Duration::from_secs(30), || {
         ensure!(
             process.is_alive(),
@@ -182,8 +189,8 @@ sel_enable 0x20 1000 0x0a
 mc_enable 0x20
 ";
 
-/// Answers `ipmi_sim` for `node`'s chassis. It waits for us and hears nobody else meanwhile, so what
-/// takes time is begun and left alone.
+/// Answers `ipmi_sim` for `node`'s chassis. It waits for us and hears nobody else meanwhile, so
+/// what takes time is begun and left alone.
 pub fn chassis(lab: &Lab, node: &NodeName, arguments: &[String]) -> Result<()> {
     let deadline = Instant::now() + SLOWNESS;
     while fault(lab, node) == Fault::Slow && Instant::now() < deadline {
@@ -196,10 +203,12 @@ pub fn chassis(lab: &Lab, node: &NodeName, arguments: &[String]) -> Result<()> {
             what.iter().for_each(|what| println!("{what}:{}", get(lab, node, fault, what)));
             Ok(())
         }
-        Some((verb, settings)) if verb == "set" => settings.chunks(2).try_for_each(|setting| match setting {
-            [what, value] => set(lab, node, fault, what, value),
-            _ => bail!("`{}` without a value", setting.join(" ")),
-        }),
+        Some((verb, settings)) if verb == "set" => {
+            settings.chunks(2).try_for_each(|setting| match setting {
+                [what, value] => set(lab, node, fault, what, value),
+                _ => bail!("`{}` without a value", setting.join(" ")),
+            })
+        }
         // `check` asks whether something can be set at all.
         _ => Ok(()),
     }

@@ -10,8 +10,8 @@ use anyhow::{Context, Result};
 use super::layout::{Lab, NodeName};
 use super::process::wait_until;
 
-/// The node's place in the hierarchies that count here, cgroup v1. Where `unified` is mounted beside
-/// the old ones, nspawn looks there for the place in `systemd`.
+/// The node's place in the hierarchies that count here, cgroup v1. Where `unified` is mounted
+/// beside the old ones, nspawn looks there for the place in `systemd`.
 pub fn directories(lab: &Lab, node: &NodeName) -> [PathBuf; 3] {
     ["freezer", "systemd", "unified"]
         .map(|hierarchy| Path::new("/sys/fs/cgroup").join(hierarchy).join(lab.named(&node.text)))
@@ -60,7 +60,8 @@ fn state_file(lab: &Lab, node: &NodeName) -> PathBuf {
     freezer.join("freezer.state")
 }
 
-/// Removes the cgroups of a node whose plug was pulled, when the last of its processes has left them.
+/// Removes the cgroups of a node whose plug was pulled, when the last of its processes has left
+/// them.
 pub fn remove(lab: &Lab, node: &NodeName) -> Result<()> {
     for directory in directories(lab, node).iter().filter(|directory| directory.exists()) {
         wait_until(&format!("no process of `{node}` is left"), Duration::from_secs(60), || {

@@ -22,7 +22,10 @@ fn seconds(offset: &str) -> Result<i64> {
     };
     let number: Option<i64> = number.parse().ok();
     number.and_then(|number| number.checked_mul(unit)).with_context(|| {
-        format!("an offset is a number of seconds, minutes or hours like `+1h` or `-90s`; not `{offset}`")
+        format!(
+            "an offset is a number of seconds, minutes or hours like `+1h` or `-90s`; not \
+                 `{offset}`"
+        )
     })
 }
 

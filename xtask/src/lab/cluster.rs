@@ -38,19 +38,22 @@ const PARTS: [Part; 6] = [
     Part {
         name: "Ceph's monitors have a quorum",
         on: On::First,
-        question: "ceph --connect-timeout 5 quorum_status | jq -r 'if (.quorum | length) == (.monmap.mons | length) then \"all\" else \"some\" end'",
+        question: "ceph --connect-timeout 5 quorum_status | jq -r 'if (.quorum | length) == \
+                   (.monmap.mons | length) then \"all\" else \"some\" end'",
         wanted: "all",
     },
     Part {
         name: "Ceph's OSDs are up",
         on: On::First,
-        question: "ceph --connect-timeout 5 osd stat --format json | jq -r 'if .num_up_osds == .num_osds and .num_osds > 0 then \"all\" else \"some\" end'",
+        question: "ceph --connect-timeout 5 osd stat --format json | jq -r 'if .num_up_osds == \
+                   .num_osds and .num_osds > 0 then \"all\" else \"some\" end'",
         wanted: "all",
     },
     Part {
         name: "Ceph is clean",
         on: On::First,
-        question: "ceph --connect-timeout 5 pg stat --format json | jq -r '[.pg_summary.num_pg_by_state[] | select(.name != \"active+clean\")] | length'",
+        question: "ceph --connect-timeout 5 pg stat --format json | jq -r \
+                   '[.pg_summary.num_pg_by_state[] | select(.name != \"active+clean\")] | length'",
         wanted: "0",
     },
     Part {
@@ -62,9 +65,11 @@ const PARTS: [Part; 6] = [
     Part {
         name: "Patroni has a leader",
         on: On::First,
-        // Not whether Patroni calls it `running`: after a demotion in which it started the database twice, it calls
-        // its leader `start failed` for as long as that runs.
-        question: "leader=$(curl --silent --max-time 2 http://$(hostname):8008/cluster | jq -r '.members[] | select(.role == \"leader\") | .host'); [[ -n $leader ]] && pg_isready --host $leader",
+        // Not whether Patroni calls it `running`: after a demotion in which it started the database
+        // twice, it calls its leader `start failed` for as long as that runs.
+        question: "leader=$(curl --silent --max-time 2 http://$(hostname):8008/cluster | jq -r \
+                   '.members[] | select(.role == \"leader\") | .host'); [[ -n $leader ]] && \
+                   pg_isready --host $leader",
         wanted: "accepting connections",
     },
 ];
@@ -130,15 +135,17 @@ pub fn progress(begun: Instant, what: &str) {
     println!("{:6.1} s  {what}", begun.elapsed().as_secs_f64());
 }
 
-/// Tells Ceph of the OSDs it should expect, under the ids that their files were made with, and gives
-/// it a pool for volumes. Young monitors refuse both for a moment.
+/// Tells Ceph of the OSDs it should expect, under the ids that their files were made with, and
+/// gives it a pool for volumes. Young monitors refuse both for a moment.
 fn register_osds(lab: &Lab) -> Result<()> {
     let Some(first) = lab.nodes().first().cloned() else { return Ok(()) };
     let nodes = lab.nodes();
     let coordinators = nodes.iter().filter(|node| node.is_coordinator());
     let ids: Vec<String> = coordinators.map(|node| (node.number - 1).to_string()).collect();
     let script = format!("/usr/local/lib/pvc-lab/storage {}", ids.join(" "));
-    wait_until("Ceph takes its OSDs and a pool", LIMIT, || Ok(node::ask(lab, &first, &script).is_some()))
+    wait_until("Ceph takes its OSDs and a pool", LIMIT, || {
+        Ok(node::ask(lab, &first, &script).is_some())
+    })
 }
 
 /// One line per node and one per part, as they are now.
@@ -146,7 +153,8 @@ pub fn status(lab: &Lab) -> Result<()> {
     ensure!(lab.is_up(), "the lab `{}` is down; `cargo xtask lab up` brings it up", lab.name);
     for each in lab.nodes() {
         let cut = super::switch::cut_networks(lab, &each);
-        let cut = if cut.is_empty() { String::new() } else { format!(", cut from {}", cut.join(", ")) };
+        let cut =
+            if cut.is_empty() { String::new() } else { format!(", cut from {}", cut.join(", ")) };
         let bmc = bmc::fault(lab, &each).name();
         let pvc = match pvc::state(lab, &each) {
             Some(state) => format!(", PVC {state}"),

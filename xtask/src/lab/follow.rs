@@ -14,10 +14,12 @@ const LIMIT: Duration = Duration::from_secs(300);
 
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Calls `pull` and prints from then on what changes, with the seconds since, until `node` takes part again.
+/// Calls `pull` and prints from then on what changes, with the seconds since, until `node` takes
+/// part again.
 pub fn without_power(lab: &Lab, node: &NodeName, pull: impl FnOnce() -> Result<()>) -> Result<()> {
     let mut others = lab.nodes().into_iter().filter(|other| other != node);
-    let witness = others.find(|other| node::answers(lab, other)).context("no other node could tell of it")?;
+    let witness =
+        others.find(|other| node::answers(lab, other)).context("no other node could tell of it")?;
     let mut before = facts(lab, &witness, node)?;
     pull()?;
     let begun = Instant::now();
@@ -46,15 +48,21 @@ fn facts(lab: &Lab, witness: &NodeName, node: &NodeName) -> Result<BTreeSet<Stri
     let record = ask::json(lab, witness, &["node", "info", &node.text])?;
     let mut facts = BTreeSet::from([is(node, text(&record, "daemon_state"))]);
     let fence = &record["fence"];
-    for (field, what) in [("by", "taken for dead by"), ("proof", "proven dead:"), ("power", "its power is")] {
+    for (field, what) in
+        [("by", "taken for dead by"), ("proof", "proven dead:"), ("power", "its power is")]
+    {
         let said = text(fence, field);
         if !said.is_empty() {
             let of = text(fence, "suspected_at");
             facts.insert(format!("{node}: {what} {said} (the fence of {of})"));
         }
     }
-    facts.extend(ask::guests(lab).into_iter().map(|guest| format!("{} runs on {}", guest.name, guest.node)));
-    facts.extend(ask::holders(lab).into_iter().map(|holder| format!("{} is on {holder}", ask::FLOATING)));
+    facts.extend(
+        ask::guests(lab).into_iter().map(|guest| format!("{} runs on {}", guest.name, guest.node)),
+    );
+    facts.extend(
+        ask::holders(lab).into_iter().map(|holder| format!("{} is on {holder}", ask::FLOATING)),
+    );
     Ok(facts)
 }
 

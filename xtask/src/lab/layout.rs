@@ -100,7 +100,10 @@ impl Lab {
     /// # Errors
     /// If their addresses would not fit.
     pub fn set_count(&self, count: u8) -> Result<()> {
-        ensure!((1..=MOST_NODES).contains(&count), "a lab has 1 to {MOST_NODES} nodes, not {count}");
+        ensure!(
+            (1..=MOST_NODES).contains(&count),
+            "a lab has 1 to {MOST_NODES} nodes, not {count}"
+        );
         fs::create_dir_all(&self.directory)?;
         Ok(fs::write(self.directory.join("count"), count.to_string())?)
     }
@@ -116,7 +119,8 @@ impl Lab {
         }
     }
 
-    /// What a namespace or a cgroup of this lab is called. Two checkouts may each have a lab of one name.
+    /// What a namespace or a cgroup of this lab is called. Two checkouts may each have a lab of one
+    /// name.
     pub fn named(&self, part: &str) -> String {
         format!("{}{part}", self.prefix())
     }
@@ -146,7 +150,8 @@ impl Lab {
     pub fn lock(&self, part: &Path) -> Result<File> {
         fs::create_dir_all(part).with_context(|| format!("cannot create `{}`", part.display()))?;
         let path = part.join("lock");
-        let file = File::create(&path).with_context(|| format!("cannot create `{}`", path.display()))?;
+        let file =
+            File::create(&path).with_context(|| format!("cannot create `{}`", path.display()))?;
         file.lock().with_context(|| format!("cannot lock `{}`", path.display()))?;
         Ok(file)
     }

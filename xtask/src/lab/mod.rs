@@ -34,31 +34,42 @@ const USAGE: &str = "\
 Usage: cargo xtask lab COMMAND
 
   up [--without-pvc|--bare] [--release] [--nodes N]
-                                make, power on and wait for three nodes that run PVC, from packages made of the
+                                make, power on and wait for three nodes that run PVC, from \
+                                packages made of the
                                 project as it is; what is there already is kept
                                 (--without-pvc: the services PVC stands on, started by the lab;
                                 --bare: no address and no service, as PVC finds its nodes;
                                 --nodes: 1 to 9, of which the first three are coordinators)
   add                           one node more in a lab that is up, from nothing until it takes VMs
-  install [NODE] [--release]    make packages again and install them on all nodes, or on one, while they run
+  install [NODE] [--release]    make packages again and install them on all nodes, or on one, \
+  while they run
   down [--keep]                 power everything off and remove it (--keep: the nodes' disks stay)
   status                        what is up, what is cut, what is broken
   shell NODE                    a root shell on a node
-  exec NODE|switch -- PROGRAM…  a program on a node as root, or in the switch room with this machine's files
+  exec NODE|switch -- PROGRAM…  a program on a node as root, or in the switch room with this \
+  machine's files
   logs [NODE] [-f] [-u UNIT]    the journal of one node, or of all with each line's node; -f goes on
-  power NODE|all on|off|reset   the plug itself; nobody is asked, least of all the BMC. `off` tells on a terminal
-                                what the others do about it, until the node is back; elsewhere with --follow
-  cut NODE [NETWORK …]          pull the cables out of all networks, or of upstream, cluster, storage
+  power NODE|all on|off|reset   the plug itself; nobody is asked, least of all the BMC. `off` \
+  tells on a terminal
+                                what the others do about it, until the node is back; elsewhere \
+                                with --follow
+  cut NODE [NETWORK …]          pull the cables out of all networks, or of upstream, cluster, \
+  storage
   heal NODE [NETWORK …]         put them back
-  freeze NODE [UNIT]            stop every process of the node, or of one of its services, where it is
+  freeze NODE [UNIT]            stop every process of the node, or of one of its services, where \
+  it is
   thaw NODE [UNIT]              let them go on
-  bmc NODE [FAULT]              what its BMC suffers from; or set it: ok, dead, slow, lies, refuses, refuses-on
+  bmc NODE [FAULT]              what its BMC suffers from; or set it: ok, dead, slow, lies, \
+  refuses, refuses-on
   clock NODE OFFSET             what PVC's daemons there take for the time: `+1h`, `-90s`, `0`
-  guest NAME …                  define VMs with a small guest (examples/hello) on a disk in Ceph; not started
-  demo [SCENE …]                tell what a cluster does, and check each claim: cluster, vms, primary, migrate, move,
+  guest NAME …                  define VMs with a small guest (examples/hello) on a disk in Ceph; \
+  not started
+  demo [SCENE …]                tell what a cluster does, and check each claim: cluster, vms, \
+  primary, migrate, move,
                                 flush, power, cut, freeze, bmc; all of them if none is named
   bench [--runs N] [--only WORD] [--json FILE] [--debug]
-                                measure what only a real cluster shows, against the design's budgets; a release build
+                                measure what only a real cluster shows, against the design's \
+                                budgets; a release build
                                 unless told --debug
 
 A lab lives in target/lab/NAME, or below PVC_LAB_DIR; PVC_LAB is its NAME, `lab` if not set.
@@ -82,8 +93,12 @@ pub fn run(arguments: &[String]) -> Result<()> {
         ["down", "--keep"] => down(&lab, true),
         ["status"] => cluster::status(&lab),
         ["shell", name] => shell(&lab, &lab.node(name)?),
-        ["exec", "switch", "--", program, rest @ ..] => pass_on(switch::inside(&lab, program).args(rest)),
-        ["exec", name, "--", ..] => pass_on(&mut node::inside(&lab, &lab.node(name)?, &arguments[3..])?),
+        ["exec", "switch", "--", program, rest @ ..] => {
+            pass_on(switch::inside(&lab, program).args(rest))
+        }
+        ["exec", name, "--", ..] => {
+            pass_on(&mut node::inside(&lab, &lab.node(name)?, &arguments[3..])?)
+        }
         ["logs", rest @ ..] => logs(&lab, rest),
         ["power", "all", order] => each_node(&lab.nodes(), |node| power(&lab, node, order)),
         ["power", name, "off", "--follow"] => follow_power_off(&lab, &lab.node(name)?),
@@ -181,7 +196,9 @@ fn up(lab: &Lab, options: &Up) -> Result<()> {
     }
     match (services, options.with_pvc) {
         (Services::Lab, _) => cluster::wait_for_services(lab, begun, |_| Ok(()))?,
-        (Services::Pvc, true) => cluster::wait_for_services(lab, begun, |node| pvc::starts(lab, node))?,
+        (Services::Pvc, true) => {
+            cluster::wait_for_services(lab, begun, |node| pvc::starts(lab, node))?
+        }
         (Services::Pvc, false) => {}
     }
     if options.with_pvc {
@@ -194,8 +211,11 @@ fn up(lab: &Lab, options: &Up) -> Result<()> {
 /// Has PVC installed and started on every node. What a node has installed already stays, so that an
 /// interrupted `up` goes on where it was; `install` brings newer packages.
 fn start_pvc(lab: &Lab, options: &Up, begun: Instant) -> Result<()> {
-    let without: Vec<NodeName> =
-        lab.nodes().into_iter().filter(|node| !lab.part(&node.text).join("installed").exists()).collect();
+    let without: Vec<NodeName> = lab
+        .nodes()
+        .into_iter()
+        .filter(|node| !lab.part(&node.text).join("installed").exists())
+        .collect();
     if !without.is_empty() {
         if !options.keeps_packages {
             pvc::pack(lab, options.release)?;
@@ -207,14 +227,22 @@ fn start_pvc(lab: &Lab, options: &Up, begun: Instant) -> Result<()> {
     pvc::start(lab)
 }
 
-/// Gives the lab one node more. Those that are there learn of it first, as an operator would have them.
+/// Gives the lab one node more. Those that are there learn of it first, as an operator would have
+/// them.
 fn add(lab: &Lab) -> Result<()> {
-    ensure!(lab.is_up(), "the lab `{}` is down; `cargo xtask lab up --nodes N` makes a larger one", lab.name);
+    ensure!(
+        lab.is_up(),
+        "the lab `{}` is down; `cargo xtask lab up --nodes N` makes a larger one",
+        lab.name
+    );
     let made = fs::read_to_string(lab.directory.join("services"))?;
     let has_pvc = lab.part(&NodeName::numbered(1).text).join("installed").exists();
     ensure!(made == Services::Pvc.name() && has_pvc, "only a lab with PVC can be added to");
     let old = lab.nodes();
-    ensure!(old.len() >= 3, "the next node would be a coordinator, and those are there from the beginning");
+    ensure!(
+        old.len() >= 3,
+        "the next node would be a coordinator, and those are there from the beginning"
+    );
     let count = u8::try_from(old.len() + 1).context("there are too many nodes")?;
     lab.set_count(count)?;
     let new = NodeName::numbered(count);
@@ -225,7 +253,8 @@ fn add(lab: &Lab) -> Result<()> {
 }
 
 fn install(lab: &Lab, options: &[&str]) -> Result<()> {
-    let (flags, names): (Vec<&str>, Vec<&str>) = options.iter().partition(|option| option.starts_with('-'));
+    let (flags, names): (Vec<&str>, Vec<&str>) =
+        options.iter().partition(|option| option.starts_with('-'));
     ensure!(flags.iter().all(|flag| *flag == "--release"), "`lab install` knows `--release` alone");
     let nodes = match names.as_slice() {
         [] => lab.nodes(),
@@ -279,7 +308,11 @@ fn down(lab: &Lab, keeps_disks: bool) -> Result<()> {
             remove(&path)?;
         }
     }
-    println!("the lab `{}` is gone; its logs stay in {}", lab.name, lab.directory.join("logs").display());
+    println!(
+        "the lab `{}` is gone; its logs stay in {}",
+        lab.name,
+        lab.directory.join("logs").display()
+    );
     Ok(())
 }
 
@@ -292,8 +325,10 @@ fn remove(path: &Path) -> Result<()> {
 fn each_node(nodes: &[NodeName], act: impl Fn(&NodeName) -> Result<()> + Sync) -> Result<()> {
     std::thread::scope(|scope| {
         let running: Vec<_> = nodes.iter().map(|node| scope.spawn(|| act(node))).collect();
-        let done: Vec<Result<()>> =
-            running.into_iter().map(|thread| thread.join().expect("no step of the lab panics")).collect();
+        let done: Vec<Result<()>> = running
+            .into_iter()
+            .map(|thread| thread.join().expect("no step of the lab panics"))
+            .collect();
         done.into_iter().collect()
     })
 }
@@ -339,14 +374,16 @@ fn signal_unit(lab: &Lab, name: &str, unit: &str, signal: &str) -> Result<()> {
 
 fn shell(lab: &Lab, node: &NodeName) -> Result<()> {
     // A terminal of the node's own: ours is not to be seen from inside.
-    let words = ["script", "--quiet", "--return", "--command", "bash --login", "/dev/null"].map(String::from);
+    let words = ["script", "--quiet", "--return", "--command", "bash --login", "/dev/null"]
+        .map(String::from);
     pass_on(&mut node::inside(lab, node, &words)?)
 }
 
 /// Becomes `command`: its status is ours.
 fn pass_on(command: &mut Command) -> Result<()> {
     use std::os::unix::process::CommandExt;
-    Err(command.exec()).with_context(|| format!("`{}` cannot be started", command.get_program().display()))
+    Err(command.exec())
+        .with_context(|| format!("`{}` cannot be started", command.get_program().display()))
 }
 
 fn logs(lab: &Lab, arguments: &[&str]) -> Result<()> {

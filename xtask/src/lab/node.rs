@@ -31,8 +31,8 @@ impl Services {
 }
 
 /// Mounts a node's root where its private view of the file systems alone shows it, moves into the
-/// node's cgroups, and runs what is asked for; how that ended stays in the file `ended`, unless somebody
-/// pulled the plug. Arguments: base, directory, cgroups, then a program.
+/// node's cgroups, and runs what is asked for; how that ended stays in the file `ended`, unless
+/// somebody pulled the plug. Arguments: base, directory, cgroups, then a program.
 const ENTER: &str = r#"
 base=$1; node=$2; cgroups=$3; shift 3
 for hierarchy in $cgroups; do [ -d "${hierarchy%/*}" ] || continue; mkdir -p "$hierarchy"; echo 0 >"$hierarchy/cgroup.procs"; done
@@ -48,7 +48,10 @@ pub fn make(lab: &Lab, node: &NodeName, services: Services) -> Result<()> {
     if home.join("made").exists() {
         return Ok(());
     }
-    ensure!(!is_on(lab, node), "`{node}` is on and was never finished; `cargo xtask lab down` first");
+    ensure!(
+        !is_on(lab, node),
+        "`{node}` is on and was never finished; `cargo xtask lab down` first"
+    );
     let _ = fs::remove_file(home.join("installed"));
     for left in ["upper", "work", "osd"] {
         let _ = fs::remove_dir_all(home.join(left));
@@ -121,7 +124,11 @@ fn command_in_root(lab: &Lab, node: &NodeName) -> Command {
         "--link-journal=no",
     ]);
     command.arg(format!("--machine={}", lab.named(&node.text))).arg(format!("--hostname={node}"));
-    command.arg(format!("--bind={}:/var/lib/ceph/osd/ceph-{}", home.join("osd").display(), node.number - 1));
+    command.arg(format!(
+        "--bind={}:/var/lib/ceph/osd/ceph-{}",
+        home.join("osd").display(),
+        node.number - 1
+    ));
     command.env("SYSTEMD_NSPAWN_UNIFIED_HIERARCHY", "0");
     command.env("SYSTEMD_NSPAWN_API_VFS_WRITABLE", "network");
     command.env("SYSTEMD_NSPAWN_LOCK", "0");
@@ -139,8 +146,11 @@ pub fn power_on(lab: &Lab, node: &NodeName) -> Result<()> {
     cgroup::remove(lab, node)?;
     switch::connect(lab, node)?;
     let _ = fs::remove_file(home.join("ended"));
-    let unshare =
-        Process::spawn(&boot(lab, node), &lab.logs(&node.text).join("power.log"), &home.join("pid"))?;
+    let unshare = Process::spawn(
+        &boot(lab, node),
+        &lab.logs(&node.text).join("power.log"),
+        &home.join("pid"),
+    )?;
     wait_until(&format!("`{node}` runs its first process"), Duration::from_secs(30), || {
         ensure!(
             unshare.is_alive(),
@@ -164,8 +174,8 @@ fn watch(lab: &Lab, node: &NodeName) -> Result<()> {
     Process::spawn(&watcher, &log, &lab.part(&node.text).join("watcher")).map(drop)
 }
 
-/// Waits until the node that is on now ends. One that was told to reboot is powered on again, with new
-/// cables; one that was told to power off loses them, as a machine's cards do.
+/// Waits until the node that is on now ends. One that was told to reboot is powered on again, with
+/// new cables; one that was told to power off loses them, as a machine's cards do.
 pub fn see_to_its_end(lab: &Lab, node: &NodeName) -> Result<()> {
     let Some(process) = process(lab, node) else { return Ok(()) };
     while process.is_alive() {
@@ -197,14 +207,16 @@ fn unplug(lab: &Lab, node: &NodeName) -> Result<()> {
 fn boot(lab: &Lab, node: &NodeName) -> Command {
     let mut boot = command_in_root(lab, node);
     boot.args(["--boot", "--console=pipe", "--capability=all", "--kill-signal=SIGRTMIN+3"]);
-    // The clock is everybody's, the machine's too; `lab clock` sets one that only a node believes in.
+    // The clock is everybody's, the machine's too; `lab clock` sets one that only a node believes
+    // in.
     boot.args(["--drop-capability=CAP_SYS_TIME", "--drop-capability=CAP_SYS_MODULE"]);
     boot.arg(format!("--network-namespace-path=/run/netns/{}", lab.named(&node.text)));
     boot.arg(format!("--bind={}:/var/log", lab.logs(&node.text).display()));
     boot.arg(format!("--bind-ro={}:/var/lib/pvc-lab", lab.directory.join("shared").display()));
     boot.args(["--bind=/dev/net/tun", "--bind=/dev/fuse", "--bind=/dev/loop-control"]);
-    let loops =
-        (0..64).map(|number| format!("/dev/loop{number}")).filter(|device| PathBuf::from(device).exists());
+    let loops = (0..64)
+        .map(|number| format!("/dev/loop{number}"))
+        .filter(|device| PathBuf::from(device).exists());
     boot.args(loops.map(|device| format!("--bind={device}")));
     boot.arg("systemd.unit=multi-user.target");
     boot
@@ -217,7 +229,8 @@ pub fn power_off(lab: &Lab, node: &NodeName) -> Result<()> {
     if let Some(process) = process(lab, node) {
         process.signal("KILL")?;
         if cgroup::is_frozen(lab, node) {
-            // All of them at once: those that wake up only to see the first one die write to the store meanwhile.
+            // All of them at once: those that wake up only to see the first one die write to the
+            // store meanwhile.
             cgroup::doom(lab, node)?;
         }
         cgroup::thaw(lab, node)?;

@@ -76,7 +76,11 @@ impl Process {
             return Ok(());
         }
         let status = Command::new("kill").args(["-s", signal, &self.pid.to_string()]).status()?;
-        ensure!(status.success() || !self.is_alive(), "process {} cannot be sent {signal}", self.pid);
+        ensure!(
+            status.success() || !self.is_alive(),
+            "process {} cannot be sent {signal}",
+            self.pid
+        );
         Ok(())
     }
 
@@ -103,7 +107,8 @@ const TICKS_PER_SECOND: f64 = 100.0;
 pub fn started(pid: u32) -> Option<SystemTime> {
     let (state, began) = state_and_start(pid)?;
     let uptime: f64 = fs::read_to_string("/proc/uptime").ok()?.split(' ').next()?.parse().ok()?;
-    let age = Duration::try_from_secs_f64(uptime - began as f64 / TICKS_PER_SECOND).unwrap_or_default();
+    let age =
+        Duration::try_from_secs_f64(uptime - began as f64 / TICKS_PER_SECOND).unwrap_or_default();
     (state != 'Z').then(|| SystemTime::now() - age)
 }
 
@@ -111,10 +116,18 @@ pub fn started(pid: u32) -> Option<SystemTime> {
 ///
 /// # Errors
 /// If `is_so` fails, or after `limit`, naming `what`.
-pub fn wait_until(what: &str, limit: Duration, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
+pub fn wait_until(
+    what: &str,
+    limit: Duration,
+    mut is_so: impl FnMut() -> Result<bool>,
+) -> Result<()> {
     let deadline = Instant::now() + limit;
     while !is_so()? {
-        ensure!(Instant::now() < deadline, "waited {} seconds in vain until {what}", limit.as_secs());
+        ensure!(
+            Instant::now() < deadline,
+            "waited {} seconds in vain until {what}",
+            limit.as_secs()
+        );
         std::thread::sleep(Duration::from_millis(100));
     }
     Ok(())

@@ -15,8 +15,8 @@ use crate::{package, run};
 /// A start of the node daemon waits for its services and its peers.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Packs the project as it is now, or takes the packages in `PVC_LAB_PACKAGES`, and hands them to the
-/// lab.
+/// Packs the project as it is now, or takes the packages in `PVC_LAB_PACKAGES`, and hands them to
+/// the lab.
 pub fn pack(lab: &Lab, release: bool) -> Result<()> {
     let own = lab.directory.join("shared/packages");
     let _ = fs::remove_dir_all(&own);
@@ -37,9 +37,13 @@ pub fn pack(lab: &Lab, release: bool) -> Result<()> {
         }
     };
     let mut count = 0;
-    for entry in fs::read_dir(&packages).with_context(|| format!("cannot read `{}`", packages.display()))? {
+    for entry in
+        fs::read_dir(&packages).with_context(|| format!("cannot read `{}`", packages.display()))?
+    {
         let path = entry?.path();
-        if let (Some("deb"), Some(name)) = (path.extension().and_then(|e| e.to_str()), path.file_name()) {
+        if let (Some("deb"), Some(name)) =
+            (path.extension().and_then(|e| e.to_str()), path.file_name())
+        {
             fs::copy(&path, own.join(name))?;
             count += 1;
         }
@@ -67,8 +71,12 @@ fn seconds_since_1970() -> Result<u64> {
 pub fn install(lab: &Lab, node: &NodeName) -> Result<()> {
     let script = "dpkg --install --force-confold /var/lib/pvc-lab/packages/*.deb";
     let words = ["bash", "-c", script].map(String::from);
-    let output = node::inside(lab, node, &words)?.env("DEBIAN_FRONTEND", "noninteractive").output()?;
-    fs::write(lab.part(&node.text).join("install.log"), [&output.stdout[..], &output.stderr[..]].concat())?;
+    let output =
+        node::inside(lab, node, &words)?.env("DEBIAN_FRONTEND", "noninteractive").output()?;
+    fs::write(
+        lab.part(&node.text).join("install.log"),
+        [&output.stdout[..], &output.stderr[..]].concat(),
+    )?;
     ensure!(
         output.status.success(),
         "`{node}` does not take the packages; `{}` says why",
@@ -77,8 +85,8 @@ pub fn install(lab: &Lab, node: &NodeName) -> Result<()> {
     Ok(fs::write(lab.part(&node.text).join("installed"), "")?)
 }
 
-/// Writes the names of a new node, its place in the cluster's configuration and its route into what this
-/// node has. Arguments: its name and its number.
+/// Writes the names of a new node, its place in the cluster's configuration and its route into what
+/// this node has. Arguments: its name and its number.
 const INTRODUCE: &str = r#"
     set -e
     new=$1 number=$2 peer="neighbor 10.99.1.$2 peer-group nodes"
@@ -92,8 +100,8 @@ const INTRODUCE: &str = r#"
     systemctl restart pvcnoded
 "#;
 
-/// Has a running `node` know of another one, as an operator would, and its daemon started again under its guests. May
-/// be repeated.
+/// Has a running `node` know of another one, as an operator would, and its daemon started again
+/// under its guests. May be repeated.
 pub fn introduce(lab: &Lab, node: &NodeName, new: &NodeName) -> Result<()> {
     let number = new.number.to_string();
     let words = ["bash", "-c", INTRODUCE, "introduce", &new.text, &number].map(String::from);
@@ -135,7 +143,9 @@ pub fn starts(lab: &Lab, node: &NodeName) -> Result<()> {
 /// its first node, which they wait for.
 pub fn wait(lab: &Lab, begun: Instant) -> Result<()> {
     let Some(first) = lab.nodes().first().cloned() else { return Ok(()) };
-    wait_until("the cluster has a store", LIMIT, || Ok(node::ask(lab, &first, INITIALIZE).is_some()))?;
+    wait_until("the cluster has a store", LIMIT, || {
+        Ok(node::ask(lab, &first, INITIALIZE).is_some())
+    })?;
     progress(begun, "the cluster has a store");
     for each in lab.nodes() {
         wait_until(&format!("the daemon of `{each}` runs"), LIMIT, || {
@@ -146,7 +156,9 @@ pub fn wait(lab: &Lab, begun: Instant) -> Result<()> {
     progress(begun, "the nodes' daemons run");
     for each in lab.nodes() {
         let ready = format!("pvc --quiet --connection local node ready {each} --wait");
-        wait_until(&format!("`{each}` takes VMs"), LIMIT, || Ok(node::ask(lab, &first, &ready).is_some()))?;
+        wait_until(&format!("`{each}` takes VMs"), LIMIT, || {
+            Ok(node::ask(lab, &first, &ready).is_some())
+        })?;
     }
     progress(begun, "the nodes take VMs");
     Ok(())

@@ -1,5 +1,6 @@
-//! The switch room: a namespace with a bridge for each network, the gateway and the BMCs' addresses.
-//! Nodes are cabled to it afresh at every power-on; nothing of it is connected to the machine.
+//! The switch room: a namespace with a bridge for each network, the gateway and the BMCs'
+//! addresses. Nodes are cabled to it afresh at every power-on; nothing of it is connected to the
+//! machine.
 
 use std::fs;
 use std::path::PathBuf;
@@ -40,8 +41,9 @@ struct Bridge {
     mac: String,
 }
 
-/// Each has an address of its own, since one that was given none takes the lowest of its ports': with the port of a machine that
-/// loses its power it would change, and whoever talks to the BMCs would look for them under the old one.
+/// Each has an address of its own, since one that was given none takes the lowest of its ports':
+/// with the port of a machine that loses its power it would change, and whoever talks to the BMCs
+/// would look for them under the old one.
 fn bridges() -> Vec<Bridge> {
     let mac = |number: u16| format!("02:99:01:00:00:{number:02x}");
     let networks = NETWORKS.iter().map(|network| Bridge {
@@ -49,8 +51,11 @@ fn bridges() -> Vec<Bridge> {
         mtu: network.mtu,
         mac: mac(network.number.into()),
     });
-    let vlans =
-        VLANS.iter().map(|vlan| Bridge { name: format!("vlan{vlan}"), mtu: 1500, mac: mac(0x80 + vlan) });
+    let vlans = VLANS.iter().map(|vlan| Bridge {
+        name: format!("vlan{vlan}"),
+        mtu: 1500,
+        mac: mac(0x80 + vlan),
+    });
     networks.chain(vlans).collect()
 }
 

@@ -82,7 +82,16 @@ pub fn run_with(arguments: &[String]) -> Result<()> {
 
 fn build(debug: bool) -> Result<()> {
     let mut cargo = cargo();
-    cargo.args(["build", "--quiet", "--package", "pvcd", "--package", "pvc", "--package", "pvc-sim"]);
+    cargo.args([
+        "build",
+        "--quiet",
+        "--package",
+        "pvcd",
+        "--package",
+        "pvc",
+        "--package",
+        "pvc-sim",
+    ]);
     if !debug {
         cargo.arg("--release");
     }
@@ -99,8 +108,8 @@ impl Drop for Work {
 }
 
 impl Work {
-    /// What is made before it is packed: `bin/`, `man/`, `completions/`, `doc/`; and what dpkg's tools
-    /// want to find below `debian/`.
+    /// What is made before it is packed: `bin/`, `man/`, `completions/`, `doc/`; and what dpkg's
+    /// tools want to find below `debian/`.
     fn gather(&self, programs: &Path, version: &str) -> Result<()> {
         let made = self.0.join("made");
         for directory in ["bin", "doc"] {
@@ -154,7 +163,13 @@ impl Work {
         run(gencontrol.arg(format!("-P{}", root.display())))
     }
 
-    fn build_package(&self, name: &str, root: &Path, options: &Options, version: &str) -> Result<PathBuf> {
+    fn build_package(
+        &self,
+        name: &str,
+        root: &Path,
+        options: &Options,
+        version: &str,
+    ) -> Result<PathBuf> {
         let architecture = output(command("dpkg").arg("--print-architecture"))?;
         let architecture = String::from_utf8(architecture)?.trim().to_owned();
         // By custom the epoch is not in the name.
@@ -172,7 +187,8 @@ impl Work {
         output(pack.arg("--build").arg(root).arg(&packed))?;
         let finished = options.output.join(&file);
         remove_others(&options.output, name, &file)?;
-        fs::rename(&packed, &finished).with_context(|| format!("cannot write `{}`", finished.display()))?;
+        fs::rename(&packed, &finished)
+            .with_context(|| format!("cannot write `{}`", finished.display()))?;
         Ok(finished)
     }
 
@@ -196,11 +212,14 @@ fn remove_others(directory: &Path, name: &str, but: &str) -> Result<()> {
     Ok(())
 }
 
-/// When the last commit was made, in seconds since 1970: what is packed from the same commit gets the
-/// same times. Without git, the time of now.
+/// When the last commit was made, in seconds since 1970: what is packed from the same commit gets
+/// the same times. Without git, the time of now.
 fn commit_time() -> String {
     let git = command("git").args(["log", "-1", "--format=%ct"]).output();
-    let told = git.ok().filter(|git| git.status.success()).and_then(|git| String::from_utf8(git.stdout).ok());
+    let told = git
+        .ok()
+        .filter(|git| git.status.success())
+        .and_then(|git| String::from_utf8(git.stdout).ok());
     let now = || std::time::UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_secs()).to_string();
     told.map(|time| time.trim().to_owned()).filter(|time| !time.is_empty()).unwrap_or_else(now)
 }
@@ -240,7 +259,10 @@ mod tests {
         let options = parse(&[]).unwrap();
         assert_eq!((options.debug, options.revision.as_str()), (false, "1"));
         let options = parse(&["--debug", "--no-build", "--revision", "2~try"]).unwrap();
-        assert_eq!((options.debug, options.no_build, options.revision.as_str()), (true, true, "2~try"));
+        assert_eq!(
+            (options.debug, options.no_build, options.revision.as_str()),
+            (true, true, "2~try")
+        );
     }
 
     #[test]
@@ -248,7 +270,10 @@ mod tests {
         for (arguments, because) in [
             (["--fast", ""].as_slice(), "`--fast` is not something `cargo xtask package` knows"),
             (&["--revision"], "`--revision` needs a value"),
-            (&["--revision", "a b"], "the revision `a b` is not made of letters, digits, `.`, `+` and `~`"),
+            (
+                &["--revision", "a b"],
+                "the revision `a b` is not made of letters, digits, `.`, `+` and `~`",
+            ),
         ] {
             assert_eq!(parse(arguments).unwrap_err().to_string(), because);
         }

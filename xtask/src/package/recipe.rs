@@ -28,7 +28,8 @@ pub struct Unit {
 }
 
 impl Recipe {
-    /// Reads the recipe of the package `name` from `directory`. A file that is not there says nothing.
+    /// Reads the recipe of the package `name` from `directory`. A file that is not there says
+    /// nothing.
     pub fn read(directory: &Path, name: &str) -> Result<Recipe> {
         let lines = |kind: &str| lines_of(&directory.join(format!("{name}.{kind}")));
         let pairs = |kind: &str| -> Result<Vec<(String, PathBuf)>> {
@@ -49,7 +50,8 @@ impl Recipe {
     /// A maintainer script, with this package's names in it.
     pub fn script(&self, template: &str) -> String {
         let units = |wanted: fn(&Unit) -> bool| {
-            let names = self.units.iter().filter(|unit| wanted(unit)).map(|unit| unit.name.as_str());
+            let names =
+                self.units.iter().filter(|unit| wanted(unit)).map(|unit| unit.name.as_str());
             names.collect::<Vec<_>>().join(" ")
         };
         template
@@ -69,7 +71,9 @@ impl Unit {
             match word {
                 "enable" => unit.enable = true,
                 "restart" => unit.restart = true,
-                other => bail!("`{other}` is nothing that can be done with the unit `{}`", unit.name),
+                other => {
+                    bail!("`{other}` is nothing that can be done with the unit `{}`", unit.name)
+                }
             }
         }
         Ok(unit)
@@ -81,8 +85,8 @@ pub fn packages(control: &str) -> Vec<&str> {
     control.lines().filter_map(|line| line.strip_prefix("Package: ")).map(str::trim).collect()
 }
 
-/// The lines of `cargo tree --format '{p}<TAB>{l}'` about crates that are not the project's own, each
-/// once: name, version, licence.
+/// The lines of `cargo tree --format '{p}<TAB>{l}'` about crates that are not the project's own,
+/// each once: name, version, licence.
 pub fn foreign_crates(tree: &str) -> String {
     let lines = tree.lines().filter_map(|line| {
         let (package, licence) = line.split_once('\t')?;
@@ -99,9 +103,12 @@ fn lines_of(file: &Path) -> Result<Vec<String>> {
     let text = match fs::read_to_string(file) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(error).with_context(|| format!("cannot read `{}`", file.display())),
+        Err(error) => {
+            return Err(error).with_context(|| format!("cannot read `{}`", file.display()));
+        }
     };
-    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let lines =
+        text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     Ok(lines.map(str::to_owned).collect())
 }
 
@@ -165,6 +172,9 @@ mod tests {
     fn foreign_crates_are_listed_once_each_with_their_licence() {
         let tree = "pvcd v0.2.0 (/src/bin/pvcd)\tApache-2.0\nserde v1.0.1\tMIT OR Apache-2.0\n\
                     serde_derive v1.0.1 (proc-macro)\tMIT\nserde v1.0.1\tMIT OR Apache-2.0\n";
-        assert_eq!(foreign_crates(tree), "serde 1.0.1: MIT OR Apache-2.0\nserde_derive 1.0.1: MIT\n");
+        assert_eq!(
+            foreign_crates(tree),
+            "serde 1.0.1: MIT OR Apache-2.0\nserde_derive 1.0.1: MIT\n"
+        );
     }
 }

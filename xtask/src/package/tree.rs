@@ -46,10 +46,11 @@ impl<'a> Tree<'a> {
         Ok(self.root)
     }
 
-    /// The files that `from` names: below what was just made, or in the checkout. `*` in the last part
-    /// stands for anything.
+    /// The files that `from` names: below what was just made, or in the checkout. `*` in the last
+    /// part stands for anything.
     fn found(&self, from: &str) -> Result<Vec<PathBuf>> {
-        let made = ["bin/", "man/", "completions/", "doc/"].iter().any(|kind| from.starts_with(kind));
+        let made =
+            ["bin/", "man/", "completions/", "doc/"].iter().any(|kind| from.starts_with(kind));
         let path = if made { self.work.join("made").join(from) } else { top().join(from) };
         let Some((_, ending)) = from.split_once('*') else { return Ok(vec![path]) };
         let directory = path.parent().context("a file is in a directory")?;
@@ -69,7 +70,11 @@ impl<'a> Tree<'a> {
     /// What Debian's policy wants to find in every package.
     fn documents(&self, version: &str) -> Result<()> {
         let doc = Path::new("usr/share/doc").join(&self.recipe.name);
-        self.write(&doc.join("copyright"), &read(&top().join("packaging/debian/copyright"))?, 0o644)?;
+        self.write(
+            &doc.join("copyright"),
+            &read(&top().join("packaging/debian/copyright"))?,
+            0o644,
+        )?;
         self.write(&doc.join("changelog"), &read(&top().join("CHANGELOG.md"))?, 0o644)?;
         let debian = super::changelog(version)?;
         self.write(&doc.join("changelog.Debian"), debian.as_bytes(), 0o644)?;
@@ -83,7 +88,8 @@ impl<'a> Tree<'a> {
         let changes = |file: &PathBuf| {
             file.file_name().is_some_and(|name| name.to_string_lossy().starts_with("changelog"))
         };
-        let files = files_below(&self.root)?.into_iter().filter(|file| manuals(file) || changes(file));
+        let files =
+            files_below(&self.root)?.into_iter().filter(|file| manuals(file) || changes(file));
         run(command("gzip").args(["-9n", "--"]).args(files))
     }
 
@@ -94,7 +100,11 @@ impl<'a> Tree<'a> {
         for name in ["postinst", "prerm", "postrm"] {
             let template = top().join("packaging/debian/scripts").join(name);
             let template = String::from_utf8(read(&template)?)?;
-            self.write(&Path::new("DEBIAN").join(name), self.recipe.script(&template).as_bytes(), 0o755)?;
+            self.write(
+                &Path::new("DEBIAN").join(name),
+                self.recipe.script(&template).as_bytes(),
+                0o755,
+            )?;
         }
         Ok(())
     }
@@ -106,9 +116,11 @@ impl<'a> Tree<'a> {
             .filter_map(|file| file.strip_prefix(&self.root).map(Path::to_owned).ok())
             .filter(|file| !file.starts_with("DEBIAN"))
             .collect();
-        let (settings, others): (Vec<_>, Vec<_>) = of_tree.iter().partition(|file| file.starts_with("etc"));
+        let (settings, others): (Vec<_>, Vec<_>) =
+            of_tree.iter().partition(|file| file.starts_with("etc"));
         if !settings.is_empty() {
-            let lines: String = settings.iter().map(|file| format!("/{}\n", file.display())).collect();
+            let lines: String =
+                settings.iter().map(|file| format!("/{}\n", file.display())).collect();
             self.write(Path::new("DEBIAN/conffiles"), lines.as_bytes(), 0o644)?;
         }
         let sums = output(command("md5sum").current_dir(&self.root).arg("--").args(others))?;
@@ -139,7 +151,8 @@ pub fn programs(root: &Path) -> Result<Vec<PathBuf>> {
     let mut programs = Vec::new();
     for file in files_below(root)? {
         let mut magic = [0; 4];
-        let opened = fs::File::open(&file).with_context(|| format!("cannot read `{}`", file.display()))?;
+        let opened =
+            fs::File::open(&file).with_context(|| format!("cannot read `{}`", file.display()))?;
         if opened.take(4).read(&mut magic)? == 4 && magic == *b"\x7fELF" {
             programs.push(file);
         }
@@ -150,8 +163,8 @@ pub fn programs(root: &Path) -> Result<Vec<PathBuf>> {
 /// Every file below `directory`, in order; links are none.
 fn files_below(directory: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
-    let entries =
-        fs::read_dir(directory).with_context(|| format!("cannot read `{}`", directory.display()))?;
+    let entries = fs::read_dir(directory)
+        .with_context(|| format!("cannot read `{}`", directory.display()))?;
     for entry in entries {
         let entry = entry?;
         let kind = entry.file_type()?;

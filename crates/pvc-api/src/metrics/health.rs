@@ -75,7 +75,8 @@ fn by_state<'a>(
     found.for_each(|state| *numbers.entry(state).or_default() += 1);
     page.gauge(name, help, |samples| {
         for state in known {
-            samples.add(&[("state", state)], numbers.get(state).copied().unwrap_or_default() as f64);
+            samples
+                .add(&[("state", state)], numbers.get(state).copied().unwrap_or_default() as f64);
         }
     });
 }

@@ -53,15 +53,21 @@ const FIGURES: [Figure; 17] = [
     ("host_cpus", "host CPUs", |node| node.cpus.into()),
     ("allocated_vcpus", "allocated vCPUs", |node| node.figures.vcpus_allocated as f64),
     ("load_average", "load average of one minute", |node| node.figures.load),
-    ("cpu_utilization", "CPU utilization in percent", |node| percent(node.figures.load, node.cpus.into())),
+    ("cpu_utilization", "CPU utilization in percent", |node| {
+        percent(node.figures.load, node.cpus.into())
+    }),
     ("domains_count", "running guests", |node| node.figures.domains as f64),
     ("network_traffic_rx", "received bits per second", |node| Traffic::of(node).rx_bps),
     ("network_traffic_tx", "sent bits per second", |node| Traffic::of(node).tx_bps),
     ("network_packets_rx", "received packets per second", |node| Traffic::of(node).rx_pps),
     ("network_packets_tx", "sent packets per second", |node| Traffic::of(node).tx_pps),
-    ("network_utilization", "network utilization in percent", |node| Traffic::of(node).utilization()),
+    ("network_utilization", "network utilization in percent", |node| {
+        Traffic::of(node).utilization()
+    }),
     ("total_memory", "memory in MiB", |node| node.figures.memory_total_mib as f64),
-    ("allocated_memory", "memory of running VMs in MiB", |node| node.figures.memory_allocated_mib as f64),
+    ("allocated_memory", "memory of running VMs in MiB", |node| {
+        node.figures.memory_allocated_mib as f64
+    }),
     ("allocated_memory_utilization", "memory of running VMs in percent", |node| {
         of_memory(node, node.figures.memory_allocated_mib)
     }),
@@ -83,16 +89,21 @@ fn of_memory(node: &NodeRecord, part: u64) -> f64 {
 
 pub fn nodes(page: &mut Page, cluster: &Cluster) {
     let nodes = || cluster.nodes.values();
-    let free: Figure = ("free_memory", "free memory in MiB", |node| node.figures.memory_free_mib as f64);
+    let free: Figure =
+        ("free_memory", "free memory in MiB", |node| node.figures.memory_free_mib as f64);
     for (name, help, figure) in FIGURES.into_iter().chain([free]) {
         page.gauge(&format!("pvc_node_{name}"), format!("PVC node {help}"), |samples| {
             nodes().for_each(|node| samples.add(&[("node", node.name.as_str())], figure(node)));
         });
     }
     page.gauge("pvc_node_architecture", "PVC node architecture", |samples| {
-        nodes().for_each(|node| samples.info(&[("node", node.name.as_str()), ("architecture", &node.arch)]));
+        nodes().for_each(|node| {
+            samples.info(&[("node", node.name.as_str()), ("architecture", &node.arch)])
+        });
     });
     page.gauge("pvc_node_kernel", "PVC node kernel version", |samples| {
-        nodes().for_each(|node| samples.info(&[("node", node.name.as_str()), ("kernel", &node.kernel)]));
+        nodes().for_each(|node| {
+            samples.info(&[("node", node.name.as_str()), ("kernel", &node.kernel)])
+        });
     });
 }

@@ -19,7 +19,8 @@ struct Block {
     end: usize,
 }
 
-/// The samples of a page without help and types, metric by metric: what one record adds to every page.
+/// The samples of a page without help and types, metric by metric: what one record adds to every
+/// page.
 pub struct Share {
     text: Box<str>,
     /// Where the samples of each metric end.
@@ -44,7 +45,8 @@ impl Page {
     pub fn gauge(&mut self, name: &str, help: impl Display, fill: impl FnOnce(&mut Samples)) {
         let text = &mut self.text;
         if !self.is_bare {
-            writeln!(text, "# HELP {name} {help}\n# TYPE {name} gauge").expect("memory takes every byte");
+            writeln!(text, "# HELP {name} {help}\n# TYPE {name} gauge")
+                .expect("memory takes every byte");
         }
         let head = text.len();
         fill(&mut Samples { text, name });
@@ -62,10 +64,11 @@ impl Page {
         Share { ends: self.blocks.iter().map(|block| block.end).collect(), text: self.text.into() }
     }
 
-    /// Adds the metrics of `heads`, a page without samples, each with the samples that `shares` have of it. The shares
-    /// are of pages with the same metrics in the same order.
+    /// Adds the metrics of `heads`, a page without samples, each with the samples that `shares`
+    /// have of it. The shares are of pages with the same metrics in the same order.
     pub fn gather(&mut self, heads: &Page, shares: &[Arc<Share>]) {
-        self.text.reserve(heads.text.len() + shares.iter().map(|share| share.text.len()).sum::<usize>());
+        self.text
+            .reserve(heads.text.len() + shares.iter().map(|share| share.text.len()).sum::<usize>());
         let mut start = 0;
         for (metric, block) in heads.blocks.iter().enumerate() {
             self.text.push_str(&heads.text[start..block.head]);

@@ -25,18 +25,28 @@ pub fn resource(cluster: &Cluster, known: &mut VmShares) -> String {
 fn utilization(page: &mut Page, cluster: &Cluster) {
     let left = |figure: fn(&NodeRecord) -> f64| {
         let figures = cluster.nodes.values().map(|node| figure(node));
-        let largest = if cluster.nodes.len() > 1 { figures.clone().fold(0.0, f64::max) } else { 0.0 };
+        let largest =
+            if cluster.nodes.len() > 1 { figures.clone().fold(0.0, f64::max) } else { 0.0 };
         figures.sum::<f64>() - largest
     };
-    let sum = |figure: fn(&NodeRecord) -> f64| cluster.nodes.values().map(|node| figure(node)).sum::<f64>();
+    let sum = |figure: fn(&NodeRecord) -> f64| {
+        cluster.nodes.values().map(|node| figure(node)).sum::<f64>()
+    };
     let memory = left(|node| node.figures.memory_total_mib as f64);
-    let traffic =
-        cluster.nodes.values().map(|node| Traffic::of(node)).fold(Traffic::default(), Traffic::plus);
+    let traffic = cluster
+        .nodes
+        .values()
+        .map(|node| Traffic::of(node))
+        .fold(Traffic::default(), Traffic::plus);
     let disk = status::disk_use(cluster, &status::osds(cluster));
     let figures = [
         ("cpu", "CPU", percent(sum(|node| node.figures.load), left(|node| node.cpus.into()))),
         ("network", "network", traffic.utilization()),
-        ("memory_real", "used memory", percent(sum(|node| node.figures.memory_used_mib as f64), memory)),
+        (
+            "memory_real",
+            "used memory",
+            percent(sum(|node| node.figures.memory_used_mib as f64), memory),
+        ),
         (
             "memory_allocated",
             "allocated memory",

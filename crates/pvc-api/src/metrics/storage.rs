@@ -9,9 +9,9 @@ use serde_json::{Map, Value};
 use super::page::Page;
 use crate::view::storage::{object, pool};
 
-/// The figures of an OSD: the name of the metric, what it is, the member of the statistics, a factor.
-/// Sizes keep the units that dashboards know: `size` is in KiB beside metrics in bytes, hence the
-/// second one.
+/// The figures of an OSD: the name of the metric, what it is, the member of the statistics, a
+/// factor. Sizes keep the units that dashboards know: `size` is in KiB beside metrics in bytes,
+/// hence the second one.
 const OSD_FIGURES: [(&str, &str, &str, f64); 16] = [
     ("util", "utilization in percent", "utilization", 1.0),
     ("var", "variance of utilization", "var", 1.0),
@@ -41,7 +41,8 @@ pub fn osds(page: &mut Page, cluster: &Cluster) {
         }
     });
     page.gauge("pvc_ceph_osd_db_device", "PVC OSD database device", |samples| {
-        osds.iter().for_each(|(osd, _)| samples.info(&[("osd", &osd.id), ("db_device", &osd.db_device)]));
+        osds.iter()
+            .for_each(|(osd, _)| samples.info(&[("osd", &osd.id), ("db_device", &osd.db_device)]));
     });
     page.gauge("pvc_ceph_osd_device_class", "PVC OSD device class", |samples| {
         for (osd, stats) in &osds {
@@ -58,8 +59,8 @@ pub fn osds(page: &mut Page, cluster: &Cluster) {
     }
 }
 
-/// A figure of the statistics: a number, or a text like `94.3k` as Ceph prints it. 0 if it is neither,
-/// as before the first collection.
+/// A figure of the statistics: a number, or a text like `94.3k` as Ceph prints it. 0 if it is
+/// neither, as before the first collection.
 fn number(value: Option<&Value>) -> f64 {
     match value {
         Some(Value::Number(number)) => number.as_f64().unwrap_or_default(),
@@ -79,7 +80,8 @@ fn scaled(text: &str) -> Option<f64> {
     Some(number.parse::<f64>().ok()? * 1024_f64.powi(i32::try_from(power).ok()?))
 }
 
-/// The figures of a pool: the name of the metric, what it is, the member of the statistics, a factor.
+/// The figures of a pool: the name of the metric, what it is, the member of the statistics, a
+/// factor.
 const POOL_FIGURES: [(&str, &str, &str, f64); 14] = [
     ("stored_bytes", "stored bytes", "stored_bytes", 1.0),
     ("free_bytes", "free bytes", "free_bytes", 1.0),
@@ -108,12 +110,14 @@ pub fn pools(page: &mut Page, cluster: &Cluster) {
         pools.iter().for_each(|pool| samples.info(&[("pool", &pool.name), ("tier", &pool.tier)]));
     });
     page.gauge("pvc_ceph_pool_pgs", "PVC pool placement groups", |samples| {
-        pools
-            .iter()
-            .for_each(|pool| samples.add(&[("pool", &pool.name)], pool.pgs.parse().unwrap_or_default()));
+        pools.iter().for_each(|pool| {
+            samples.add(&[("pool", &pool.name)], pool.pgs.parse().unwrap_or_default())
+        });
     });
     page.gauge("pvc_ceph_pool_volumes", "PVC pool volumes", |samples| {
-        pools.iter().for_each(|pool| samples.add(&[("pool", &pool.name)], pool.volume_count as f64));
+        pools
+            .iter()
+            .for_each(|pool| samples.add(&[("pool", &pool.name)], pool.volume_count as f64));
     });
     for (name, help, member, factor) in POOL_FIGURES {
         page.gauge(&format!("pvc_ceph_pool_{name}"), format!("PVC pool {help}"), |samples| {

@@ -37,15 +37,15 @@ fn state_number(state: &str) -> u32 {
     STATES.iter().find(|(word, _)| *word == known).map_or(8, |(_, number)| *number)
 }
 
-/// The samples of all VMs that somebody asked for, each made when its record has changed. Scrapers come in pairs, and
-/// most VMs are what they were a moment ago.
+/// The samples of all VMs that somebody asked for, each made when its record has changed. Scrapers
+/// come in pairs, and most VMs are what they were a moment ago.
 #[derive(Default)]
 pub struct VmShares {
     entries: BTreeMap<Uuid, Entry>,
 }
 
-/// A share, and the record it was made of. The record is not kept alive, but its address is not given to another as
-/// long as this is here.
+/// A share, and the record it was made of. The record is not kept alive, but its address is not
+/// given to another as long as this is here.
 type Entry = (Weak<VmRecord>, Arc<Share>);
 
 impl VmShares {
@@ -99,7 +99,9 @@ const TEXTS: [Text; 10] = [
     ("uuid", "uuid", "UUID", |vm| vm.uuid.clone()),
     ("description", "description", "description", |vm| vm.description.clone()),
     ("profile", "profile", "profile", |vm| vm.profile.clone()),
-    ("failed_reason", "failed_reason", "reason of failure", |vm| or(vm.failed_reason.clone(), "N/A")),
+    ("failed_reason", "failed_reason", "reason of failure", |vm| {
+        or(vm.failed_reason.clone(), "N/A")
+    }),
     ("node_limit", "node_limit", "node limit", |vm| {
         or(vm.node_limit.clone().unwrap_or_default().join(","), "None")
     }),
@@ -164,7 +166,10 @@ fn states(page: &mut Page, vms: &[Vm]) {
     });
     page.gauge("pvc_vm_vnc_listen_address", "PVC VM VNC address", |samples| {
         for vm in vms {
-            samples.info(&[("vm", &vm.name), ("address", vm.vnc.listen.as_deref().unwrap_or_default())]);
+            samples.info(&[
+                ("vm", &vm.name),
+                ("address", vm.vnc.listen.as_deref().unwrap_or_default()),
+            ]);
         }
     });
     page.gauge("pvc_vm_vnc_listen_port", "PVC VM VNC port", |samples| {
@@ -200,7 +205,9 @@ fn figures(page: &mut Page, vms: &[Vm]) {
     for kind in ["cpu", "user", "system"] {
         let member = format!("{kind}_time");
         let nanoseconds = |vm: &Vm| vm.vcpu_stats.get(&member).copied().unwrap_or_default();
-        add(&format!("vcpus_{member}"), &format!("{kind} time in milliseconds"), &|vm| nanoseconds(vm) / 1e6);
+        add(&format!("vcpus_{member}"), &format!("{kind} time in milliseconds"), &|vm| {
+            nanoseconds(vm) / 1e6
+        });
         add(&format!("vcpus_{member}_seconds"), &format!("{kind} time in seconds"), &|vm| {
             nanoseconds(vm) / 1e9
         });
@@ -241,14 +248,23 @@ fn networks(page: &mut Page, vms: &[Vm]) {
         }
     });
     for (name, help, figure) in NIC_FIGURES {
-        page.gauge(&format!("pvc_vm_network_{name}"), format_args!("PVC VM network {help}"), |samples| {
-            for vm in vms {
-                // Two NICs on one network would be one series given twice, which scrapers refuse.
-                let mut sums: BTreeMap<&str, f64> = BTreeMap::new();
-                vm.networks.iter().for_each(|nic| *sums.entry(&nic.vni).or_default() += figure(nic));
-                sums.iter().for_each(|(vni, sum)| samples.add(&[("vm", &vm.name), ("vni", vni)], *sum));
-            }
-        });
+        page.gauge(
+            &format!("pvc_vm_network_{name}"),
+            format_args!("PVC VM network {help}"),
+            |samples| {
+                for vm in vms {
+                    // Two NICs on one network would be one series given twice, which scrapers
+                    // refuse.
+                    let mut sums: BTreeMap<&str, f64> = BTreeMap::new();
+                    vm.networks
+                        .iter()
+                        .for_each(|nic| *sums.entry(&nic.vni).or_default() += figure(nic));
+                    sums.iter().for_each(|(vni, sum)| {
+                        samples.add(&[("vm", &vm.name), ("vni", vni)], *sum)
+                    });
+                }
+            },
+        );
     }
 }
 
@@ -280,7 +296,8 @@ fn disks(page: &mut Page, vms: &[Vm]) {
     });
 }
 
-/// The disks by their device in the guest. Two of one name would be one series given twice, which scrapers refuse.
+/// The disks by their device in the guest. Two of one name would be one series given twice, which
+/// scrapers refuse.
 fn disks_of(vm: &Vm) -> BTreeMap<&str, &pvc_api_types::VmDisk> {
     let named = vm.disks.iter().filter(|disk| !disk.name.is_empty() && !disk.dev.is_empty());
     named.map(|disk| (disk.dev.as_str(), disk)).collect()
@@ -294,7 +311,8 @@ mod tests {
 
     fn vm(name: &str) -> Vm {
         let tag = pvc_api_types::VmTag { name: "web".into(), ..Default::default() };
-        let disk = pvc_api_types::VmDisk { name: format!("vms/{name}"), rd_req: 7, ..Default::default() };
+        let disk =
+            pvc_api_types::VmDisk { name: format!("vms/{name}"), rd_req: 7, ..Default::default() };
         let disks = if name == "a" {
             vec![]
         } else {
@@ -355,17 +373,23 @@ mod tests {
             (page.finish(), shares.collect::<BTreeMap<_, _>>())
         };
         let (text, first) = show(&cluster);
-        let [a, b] = ["a", "b"].map(|name| text.find(&format!("pvc_vm_vcpus{{vm=\"{name}\"}}")).unwrap());
+        let [a, b] =
+            ["a", "b"].map(|name| text.find(&format!("pvc_vm_vcpus{{vm=\"{name}\"}}")).unwrap());
         assert!(a < b, "in the order of their names: {text}");
 
         let [one, two] = [1, 2].map(Uuid::from_u128);
         cluster.vms.insert(one, record(1, "c"));
         let (text, second) = show(&cluster);
-        assert!(!Arc::ptr_eq(&first[&one], &second[&one]) && Arc::ptr_eq(&first[&two], &second[&two]));
+        assert!(
+            !Arc::ptr_eq(&first[&one], &second[&one]) && Arc::ptr_eq(&first[&two], &second[&two])
+        );
         assert!(text.contains("pvc_vm_vcpus{vm=\"c\"}") && !text.contains("vm=\"b\""), "{text}");
 
         cluster.vms.remove(&two);
         let (text, third) = show(&cluster);
-        assert!(third.keys().eq([&one]) && !text.contains("vm=\"a\""), "nothing stays of a VM that is gone");
+        assert!(
+            third.keys().eq([&one]) && !text.contains("vm=\"a\""),
+            "nothing stays of a VM that is gone"
+        );
     }
 }

@@ -17,7 +17,8 @@ impl<T: DeserializeOwned + Send> FromRequestParts<ApiState> for At<T> {
 
     async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, ApiError> {
         let path = Path::<T>::from_request_parts(parts, state).await;
-        path.map(|Path(value)| At(value)).map_err(|_| ApiError::refused("the path is not UTF-8 text"))
+        path.map(|Path(value)| At(value))
+            .map_err(|_| ApiError::refused("the path is not UTF-8 text"))
     }
 }
 
@@ -41,7 +42,10 @@ macro_rules! at {
         impl FromRequestParts<ApiState> for $name {
             type Rejection = ApiError;
 
-            async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, ApiError> {
+            async fn from_request_parts(
+                parts: &mut Parts,
+                state: &ApiState,
+            ) -> Result<Self, ApiError> {
                 At::from_request_parts(parts, state).await.map(|At(value)| $name(value))
             }
         }

@@ -50,9 +50,13 @@ params! {
     params(MaintenanceRequest),
     responses(Changed)
 )]
-pub async fn post_status(State(api): Api, Params(request): Params<MaintenanceRequest>) -> Result<Response> {
+pub async fn post_status(
+    State(api): Api,
+    Params(request): Params<MaintenanceRequest>,
+) -> Result<Response> {
     let on = request.state == Maintenance::On;
-    api.carry_out(move |api| async move { cluster::set_maintenance(api.store(), on).await }).await?;
+    api.carry_out(move |api| async move { cluster::set_maintenance(api.store(), on).await })
+        .await?;
     Ok(json::done(match on {
         true => "the cluster is in maintenance",
         false => "the cluster is no longer in maintenance",
@@ -62,7 +66,8 @@ pub async fn post_status(State(api): Api, Params(request): Params<MaintenanceReq
 /// Who is primary. 204 while nobody is.
 #[utoipa::path(
     get, path = "/api/v1/status/primary_node", tag = "cluster",
-    responses((status = 200, body = PrimaryNode), (status = 204, description = "Nobody is primary now"))
+    responses((status = 200, body = PrimaryNode), (status = 204, description = "Nobody is primary \
+                                                                                now"))
 )]
 pub async fn get_status_primary_node(State(api): Api) -> Response {
     match &api.view().config.primary {
@@ -84,7 +89,9 @@ params! {
 fn check_meant(really: &str) -> Result<()> {
     match really {
         "yes" => Ok(()),
-        _ => Err(ApiError::parameter("yes-i-really-mean-it", "must be `yes`: this destroys records")),
+        _ => {
+            Err(ApiError::parameter("yes-i-really-mean-it", "must be `yes`: this destroys records"))
+        }
     }
 }
 
@@ -96,10 +103,14 @@ fn check_meant(really: &str) -> Result<()> {
     params(Initialization),
     responses(Changed)
 )]
-pub async fn post_initialize(State(api): Api, Params(request): Params<Initialization>) -> Result<Response> {
+pub async fn post_initialize(
+    State(api): Api,
+    Params(request): Params<Initialization>,
+) -> Result<Response> {
     check_meant(&request.really)?;
     let overwrite = request.overwrite.0;
-    api.carry_out(move |api| async move { cluster::initialize(api.store(), overwrite).await }).await?;
+    api.carry_out(move |api| async move { cluster::initialize(api.store(), overwrite).await })
+        .await?;
     Ok(json::done("the cluster was initialized"))
 }
 
@@ -111,15 +122,16 @@ params! {
     }
 }
 
-/// Every record by its path, as a JSON text inside of a JSON text. A restore of it leaves the passwords of BMCs that are
-/// there, unless they are in it.
+/// Every record by its path, as a JSON text inside of a JSON text. A restore of it leaves the
+/// passwords of BMCs that are there, unless they are in it.
 #[utoipa::path(
     get, path = "/api/v1/backup", tag = "cluster", params(Saving),
     responses((status = 200, body = String, content_type = "application/json"), ReadRefused)
 )]
 pub async fn get_backup(State(api): Api, Params(saving): Params<Saving>) -> Result<Response> {
     let secrets = saving.secrets.0;
-    let dump = api.ask(async { cluster::backup(api.store(), secrets).await.map_err(store_error) }).await?;
+    let dump =
+        api.ask(async { cluster::backup(api.store(), secrets).await.map_err(store_error) }).await?;
     let mut response = json::ok(&cluster::dump_text(&dump));
     response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     Ok(response)
@@ -143,14 +155,22 @@ params! {
     request_body(content = Restoration, content_type = "application/x-www-form-urlencoded"),
     responses(Changed)
 )]
-pub async fn post_restore(State(api): Api, Params(request): Params<Restoration>) -> Result<Response> {
+pub async fn post_restore(
+    State(api): Api,
+    Params(request): Params<Restoration>,
+) -> Result<Response> {
     check_meant(&request.really)?;
     // Writing a large tree takes its time; it is not to be given up half-way.
     let time = api.settings().limits.change_time * 10;
     let dump = request.cluster_data;
-    let restored =
-        api.carry_out_within(time, |api| async move { cluster::restore(api.store(), &dump).await }).await?;
-    Ok(json::done(format!("{} records were restored{}", restored.keys, unfenceable(&restored.unfenceable))))
+    let restored = api
+        .carry_out_within(time, |api| async move { cluster::restore(api.store(), &dump).await })
+        .await?;
+    Ok(json::done(format!(
+        "{} records were restored{}",
+        restored.keys,
+        unfenceable(&restored.unfenceable)
+    )))
 }
 
 fn unfenceable(nodes: &[NodeName]) -> String {
@@ -160,7 +180,8 @@ fn unfenceable(nodes: &[NodeName]) -> String {
     let nodes: Vec<String> = nodes.iter().map(|node| format!("`{node}`")).collect();
     let nodes = nodes.join(", ");
     format!(
-        "; note: no IPMI password is known of {nodes}: start the daemon there, until then it cannot be fenced"
+        "; note: no IPMI password is known of {nodes}: start the daemon there, until then it \
+         cannot be fenced"
     )
 }
 
@@ -172,7 +193,8 @@ fn access_word(access: AccessList) -> &'static str {
     }
 }
 
-/// Who may use the records in ZooKeeper: whoever reaches it, or those alone who know their password.
+/// Who may use the records in ZooKeeper: whoever reaches it, or those alone who know their
+/// password.
 #[utoipa::path(
     get, path = "/api/v1/store/access", tag = "cluster",
     responses((status = 200, body = StoreAccess), ReadRefused)
@@ -181,7 +203,11 @@ pub async fn get_store_access(State(api): Api) -> Result<Response> {
     let looked = api.ask(async { cluster::protection(api.store()).await.map_err(store_error) });
     let (protection, passwords) = looked.await?;
     let nodes = |with| -> Vec<String> {
-        passwords.iter().filter(|(_, found)| **found == with).map(|(node, _)| node.to_string()).collect()
+        passwords
+            .iter()
+            .filter(|(_, found)| **found == with)
+            .map(|(node, _)| node.to_string())
+            .collect()
     };
     Ok(json::ok(&StoreAccess {
         access: access_word(protection.access).to_owned(),
@@ -208,8 +234,9 @@ params! {
     }
 }
 
-/// Closes the records in ZooKeeper to whoever does not know their password, or opens them. What is created later is
-/// for the same. Daemons that do not know the password yet end, and begin anew with what their configuration says.
+/// Closes the records in ZooKeeper to whoever does not know their password, or opens them. What is
+/// created later is for the same. Daemons that do not know the password yet end, and begin anew
+/// with what their configuration says.
 #[utoipa::path(
     post,
     path = "/api/v1/store/access",
@@ -217,7 +244,10 @@ params! {
     params(AccessRequest),
     responses(Changed)
 )]
-pub async fn post_store_access(State(api): Api, Params(request): Params<AccessRequest>) -> Result<Response> {
+pub async fn post_store_access(
+    State(api): Api,
+    Params(request): Params<AccessRequest>,
+) -> Result<Response> {
     let access = match request.access {
         AccessWord::Anybody => Access::Anybody,
         AccessWord::Members => Access::Members,
@@ -225,14 +255,21 @@ pub async fn post_store_access(State(api): Api, Params(request): Params<AccessRe
     let force = request.force.0;
     // Each key is asked for, some of them changed, twice.
     let time = api.settings().limits.change_time * 10;
-    let protect = move |api: ApiState| async move { cluster::protect(api.store(), access, force).await };
+    let protect =
+        move |api: ApiState| async move { cluster::protect(api.store(), access, force).await };
     let protection = api.carry_out_within(time, protect).await?;
     Ok(json::done(match access {
         Access::Members => {
-            format!("the store is closed: all {} keys are for those who know the password", protection.closed)
+            format!(
+                "the store is closed: all {} keys are for those who know the password",
+                protection.closed
+            )
         }
         Access::Anybody => {
-            format!("the store is open: whoever reaches ZooKeeper may use all {} keys", protection.open)
+            format!(
+                "the store is open: whoever reaches ZooKeeper may use all {} keys",
+                protection.open
+            )
         }
     }))
 }

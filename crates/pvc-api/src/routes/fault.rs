@@ -52,7 +52,8 @@ fn sort(faults: &mut [Fault], key: SortKey) {
 )]
 pub async fn get_faults(State(api): Api, Params(order): Params<FaultOrder>) -> Response {
     let cluster = api.view();
-    let mut faults: Vec<Fault> = cluster.faults.values().map(|record| view::fault::fault(record)).collect();
+    let mut faults: Vec<Fault> =
+        cluster.faults.values().map(|record| view::fault::fault(record)).collect();
     sort(&mut faults, order.sort_key.unwrap_or(SortKey::LastReported));
     json::ok(&faults)
 }
@@ -83,7 +84,13 @@ pub async fn get_faults_fault_id(State(api): Api, AtFault(id): AtFault) -> Respo
 }
 
 /// Acknowledges a fault.
-#[utoipa::path(put, path = "/api/v1/faults/{fault_id}", tag = "faults", params(AtFault), responses(Changed))]
+#[utoipa::path(
+    put,
+    path = "/api/v1/faults/{fault_id}",
+    tag = "faults",
+    params(AtFault),
+    responses(Changed)
+)]
 pub async fn put_faults_fault_id(State(api): Api, AtFault(id): AtFault) -> Result<Response> {
     acknowledge(&api, Which::One(id)).await
 }

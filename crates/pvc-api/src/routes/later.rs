@@ -58,13 +58,15 @@ const PATHS: [&str; 23] = [
 ];
 
 pub fn router() -> Router<ApiState> {
-    let add = |router: Router<ApiState>, path| router.route(&format!("/api/v1{path}"), any(not_yet));
+    let add =
+        |router: Router<ApiState>, path| router.route(&format!("/api/v1{path}"), any(not_yet));
     PATHS.into_iter().fold(Router::new(), add)
 }
 
 async fn not_yet(request: Request) -> ApiError {
     let (method, path) = (request.method(), request.uri().path());
-    let message = if matches!(*method, Method::GET | Method::HEAD) { reading(path) } else { message(path) };
+    let message =
+        if matches!(*method, Method::GET | Method::HEAD) { reading(path) } else { message(path) };
     ApiError::new(StatusCode::NOT_IMPLEMENTED, message)
 }
 

@@ -36,9 +36,9 @@ pub async fn get_metrics_resource(State(api): Api) -> Response {
     text(made_aside(&api, resource).await)
 }
 
-/// A text of metrics, made where it keeps no other request, and no keepalive, from its turn. One at a time: after a
-/// change of all records it takes milliseconds, and anybody may ask. Whoever goes away meanwhile gives the turn to the next
-/// only when the text is made.
+/// A text of metrics, made where it keeps no other request, and no keepalive, from its turn. One at
+/// a time: after a change of all records it takes milliseconds, and anybody may ask. Whoever goes
+/// away meanwhile gives the turn to the next only when the text is made.
 async fn made_aside(
     api: &ApiState,
     make: impl FnOnce(&Cluster, &mut VmShares) -> String + Send + 'static,

@@ -117,11 +117,19 @@ fn protected() -> OpenApiRouter<ApiState> {
         .routes(routes!(node::get_node))
         .routes(routes!(node::get_node_node))
         .routes(routes!(node::get_node_node_daemon_state))
-        .routes(routes!(node::get_node_node_coordinator_state, node::post_node_node_coordinator_state))
+        .routes(routes!(
+            node::get_node_node_coordinator_state,
+            node::post_node_node_coordinator_state
+        ))
         .routes(routes!(node::get_node_node_domain_state, node::post_node_node_domain_state))
         .routes(routes!(node::get_node_node_log))
         .routes(routes!(vm::get_vm, vm_change::post_vm))
-        .routes(routes!(vm::get_vm_vm, vm_change::post_vm_vm, vm_change::put_vm_vm, vm_change::delete_vm_vm))
+        .routes(routes!(
+            vm::get_vm_vm,
+            vm_change::post_vm_vm,
+            vm_change::put_vm_vm,
+            vm_change::delete_vm_vm
+        ))
         .routes(routes!(vm::get_vm_vm_meta, vm_change::post_vm_vm_meta))
         .routes(routes!(vm::get_vm_vm_tags, vm_change::post_vm_vm_tags))
         .routes(routes!(vm::get_vm_vm_state, vm_change::post_vm_vm_state))
@@ -156,7 +164,8 @@ async fn wrong_method(request: Request) -> Response {
         return StatusCode::OK.into_response();
     }
     let impossible = || format!("the method {} is not possible here", request.method());
-    let message = later::missing_method(request.method(), request.uri().path()).unwrap_or_else(impossible);
+    let message =
+        later::missing_method(request.method(), request.uri().path()).unwrap_or_else(impossible);
     ApiError::new(StatusCode::METHOD_NOT_ALLOWED, message)
         .hint(Some("the header `Allow` of this reply lists those that are"))
         .into_response()

@@ -31,10 +31,14 @@ params! {
     get, path = "/api/v1/network", tag = "network", params(NetworkFilter),
     responses((status = 200, body = Vec<Network>), ReadRefused)
 )]
-pub async fn get_network(State(api): Api, Params(filter): Params<NetworkFilter>) -> Result<Response> {
+pub async fn get_network(
+    State(api): Api,
+    Params(filter): Params<NetworkFilter>,
+) -> Result<Response> {
     let limit = Limit::new(filter.limit.as_deref())?;
     let cluster = api.view();
-    let wanted = |record: &&NetworkRecord| limit.matches(&record.vni) || limit.matches(&record.description);
+    let wanted =
+        |record: &&NetworkRecord| limit.matches(&record.vni) || limit.matches(&record.description);
     let records = cluster.networks.values().map(AsRef::as_ref).filter(wanted);
     let mut networks: Vec<Network> = records.filter_map(network).collect();
     networks.sort_by_key(|network| network.vni);
@@ -49,7 +53,8 @@ pub async fn get_network(State(api): Api, Params(filter): Params<NetworkFilter>)
 )]
 pub async fn get_network_vni(State(api): Api, At(vni): At<String>) -> Result<Response> {
     let record = find(&api.view(), &vni).and_then(|record| network(&record));
-    let network = record.ok_or_else(|| ApiError::not_found(format!("there is no network `{vni}`")))?;
+    let network =
+        record.ok_or_else(|| ApiError::not_found(format!("there is no network `{vni}`")))?;
     Ok(json::ok(&[network]))
 }
 
@@ -63,7 +68,8 @@ fn find(cluster: &Cluster, vni: &str) -> Option<Arc<NetworkRecord>> {
 fn asked(api: &ApiState, vni: &str, limit: Option<&str>) -> Result<(Arc<NetworkRecord>, Limit)> {
     let limit = Limit::new(limit)?;
     let network = find(&api.view(), vni);
-    let network = network.ok_or_else(|| ApiError::refused(format!("there is no network `{vni}`")))?;
+    let network =
+        network.ok_or_else(|| ApiError::refused(format!("there is no network `{vni}`")))?;
     Ok((network, limit))
 }
 
@@ -109,7 +115,9 @@ pub async fn get_network_vni_lease_mac(
 
 fn leases(api: &ApiState, vni: &str, limit: Option<&str>, only_static: bool) -> Result<Response> {
     let (network, limit) = asked(api, vni, limit)?;
-    let wanted = |lease: &&LeaseRecord| !(only_static && lease.expiry.is_some()) && limit.matches(&lease.mac);
+    let wanted = |lease: &&LeaseRecord| {
+        !(only_static && lease.expiry.is_some()) && limit.matches(&lease.mac)
+    };
     Ok(json::ok(&network.leases.iter().filter(wanted).map(lease).collect::<Vec<Lease>>()))
 }
 
@@ -128,7 +136,8 @@ params! {
     }
 }
 
-/// The rules of a network's firewall: those of packets that come in, then of those that go out, each in their order.
+/// The rules of a network's firewall: those of packets that come in, then of those that go out,
+/// each in their order.
 #[utoipa::path(
     get, path = "/api/v1/network/{vni}/acl", tag = "network",
     params(("vni" = String, Path, description = "VNI or description"), AclFilter),
@@ -162,10 +171,16 @@ pub async fn get_network_vni_acl_description(
     acls(&api, &vni, Some(&description), None)
 }
 
-fn acls(api: &ApiState, vni: &str, limit: Option<&str>, direction: Option<Direction>) -> Result<Response> {
+fn acls(
+    api: &ApiState,
+    vni: &str,
+    limit: Option<&str>,
+    direction: Option<Direction>,
+) -> Result<Response> {
     let (network, limit) = asked(api, vni, limit)?;
     let wanted = |acl: &&AclRecord| {
-        direction.is_none_or(|direction| acl.direction == direction) && limit.matches(&acl.description)
+        direction.is_none_or(|direction| acl.direction == direction)
+            && limit.matches(&acl.description)
     };
     Ok(json::ok(&network.acls.iter().filter(wanted).map(acl).collect::<Vec<Acl>>()))
 }

@@ -41,8 +41,10 @@ impl NodeFilter {
             (&self.coordinator_state, node.coordinator_state.as_str()),
             (&self.domain_state, node.domain_state.as_str()),
         ];
-        let mut given =
-            wanted.iter().filter_map(|(wanted, is)| wanted.as_ref().map(|wanted| wanted == is)).peekable();
+        let mut given = wanted
+            .iter()
+            .filter_map(|(wanted, is)| wanted.as_ref().map(|wanted| wanted == is))
+            .peekable();
         given.peek().is_none() || given.any(|matches| matches)
     }
 }
@@ -55,7 +57,8 @@ impl NodeFilter {
 pub async fn get_node(State(api): Api, Params(filter): Params<NodeFilter>) -> Result<Response> {
     let limit = Limit::new(filter.limit.as_deref())?;
     let cluster = api.view();
-    let wanted = |record: &&NodeRecord| limit.matches(record.name.as_str()) && filter.states_match(record);
+    let wanted =
+        |record: &&NodeRecord| limit.matches(record.name.as_str()) && filter.states_match(record);
     let records = cluster.nodes.values().map(AsRef::as_ref).filter(wanted);
     Ok(json::ok(&records.map(|record| view::node::node(record, &cluster)).collect::<Vec<_>>()))
 }
@@ -96,7 +99,10 @@ pub async fn get_node_node_daemon_state(State(api): Api, AtNode(name): AtNode) -
     params(AtNode),
     responses((status = 200, body = NodeCoordinatorState), ReadRefused)
 )]
-pub async fn get_node_node_coordinator_state(State(api): Api, AtNode(name): AtNode) -> Result<Response> {
+pub async fn get_node_node_coordinator_state(
+    State(api): Api,
+    AtNode(name): AtNode,
+) -> Result<Response> {
     let cluster = api.view();
     let coordinator_state = find(&cluster, &name)?.coordinator_state.to_string();
     Ok(json::ok(&NodeCoordinatorState { name, coordinator_state }))
@@ -194,10 +200,14 @@ pub async fn post_node_node_coordinator_state(
         Part::Secondary => (node::CoordinatorRequest::Secondary, "secondary"),
     };
     let asked = name.clone();
-    let set = |api: ApiState| async move { node::set_coordinator_state(api.store(), &asked, request).await };
+    let set = |api: ApiState| async move {
+        node::set_coordinator_state(api.store(), &asked, request).await
+    };
     Ok(match api.carry_out(set).await? {
         Requested::Yes => json::done(format!("node `{name}` is to become {word}")),
-        Requested::Already | Requested::UnderWay => json::done(format!("node `{name}` is {word} already")),
+        Requested::Already | Requested::UnderWay => {
+            json::done(format!("node `{name}` is {word} already"))
+        }
     })
 }
 
@@ -222,7 +232,8 @@ pub async fn post_node_node_domain_state(
         Duty::Flush => (node::DomainRequest::Flush, "flushed", "being flushed"),
     };
     let asked = name.clone();
-    let set = |api: ApiState| async move { node::set_domain_state(api.store(), &asked, request).await };
+    let set =
+        |api: ApiState| async move { node::set_domain_state(api.store(), &asked, request).await };
     let stays = match state {
         Duty::Flush => left_behind(&api.view(), &name),
         Duty::Ready => String::new(),
@@ -245,7 +256,8 @@ fn planned(api: &ApiState, name: &str, state: Duty) -> Result<Response> {
     if !matches!(state, Duty::Flush) {
         return Err(ApiError::refused("only a flush can be planned without doing it".to_owned()));
     }
-    let fates = node::plan_flush(&api.view(), name).map_err(|why| refused(ChangeError::Refused(why)))?;
+    let fates =
+        node::plan_flush(&api.view(), name).map_err(|why| refused(ChangeError::Refused(why)))?;
     Ok(json::ok(&view::node::flush_plan(name, &fates)))
 }
 

@@ -49,13 +49,17 @@ pub async fn post_login(State(api): Api, request: Request) -> Result<Response> {
     let login = Login::read(&given)?;
     let description = check_secret(&api, login.token.as_bytes(), remote).await?;
     let id = api.sessions().open(description, api.clock().monotonic(), api.random().as_ref());
-    Ok(with_cookie(json::ok(&Message { message: "logged in".into() }), session_cookie(&api, Some(&id))))
+    Ok(with_cookie(
+        json::ok(&Message { message: "logged in".into() }),
+        session_cookie(&api, Some(&id)),
+    ))
 }
 
 /// Ends the session of a browser.
 #[utoipa::path(
     post, path = "/api/v1/logout", tag = "cluster",
-    responses((status = 200, body = Message), (status = 302, description = "Nobody needs to log in"))
+    responses((status = 200, body = Message), (status = 302, description = "Nobody needs to log \
+                                                                            in"))
 )]
 pub async fn post_logout(State(api): Api, headers: HeaderMap) -> Response {
     if api.tokens().is_open() {

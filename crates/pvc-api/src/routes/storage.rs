@@ -31,7 +31,10 @@ params! {
     get, path = "/api/v1/storage/ceph/pool", tag = "storage-pool", params(PoolFilter),
     responses((status = 200, body = Vec<Pool>), ReadRefused)
 )]
-pub async fn get_storage_ceph_pool(State(api): Api, Params(filter): Params<PoolFilter>) -> Result<Response> {
+pub async fn get_storage_ceph_pool(
+    State(api): Api,
+    Params(filter): Params<PoolFilter>,
+) -> Result<Response> {
     let limit = Limit::new(filter.limit.as_deref())?;
     let cluster = api.view();
     let records = cluster.pools.values().filter(|record| limit.matches(record.name.as_str()));
@@ -117,13 +120,15 @@ pub async fn get_storage_ceph_volume_pool_volume(
         .hint(Some("`pvcd volume record` on a node makes the records say what is there")))
 }
 
-/// A volume that no record tells of, as the storage knows it: a standalone daemon's volumes are what
-/// lies in its directory.
+/// A volume that no record tells of, as the storage knows it: a standalone daemon's volumes are
+/// what lies in its directory.
 async fn unrecorded(api: &ApiState, id: &VolumeId) -> Result<Option<VolumeRecord>> {
     let found = match api.storage()?.volume(id).await {
         Ok(found) => found,
         Err(StorageError::NoVolume { .. } | StorageError::NoPool { .. }) => return Ok(None),
-        Err(error) => return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, with_causes(&error))),
+        Err(error) => {
+            return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, with_causes(&error)));
+        }
     };
     let stats = serde_json::json!({ "size": found.size_bytes });
     let snapshot = |snapshot: SnapshotInfo| {

@@ -34,14 +34,22 @@ pub async fn get_tasks_task_id(State(api): Api, AtTask(id): AtTask) -> Result<Re
 }
 
 /// Asks a task to stop. One that waits ends at once, one at work at its next step.
-#[utoipa::path(delete, path = "/api/v1/tasks/{task_id}", tag = "tasks", params(AtTask), responses(Changed))]
+#[utoipa::path(
+    delete,
+    path = "/api/v1/tasks/{task_id}",
+    tag = "tasks",
+    params(AtTask),
+    responses(Changed)
+)]
 pub async fn delete_tasks_task_id(State(api): Api, AtTask(id): AtTask) -> Result<Response> {
-    let id = api.carry_out(|api| async move { pvc_ops::job::cancel(api.store(), &id).await }).await?;
+    let id =
+        api.carry_out(|api| async move { pvc_ops::job::cancel(api.store(), &id).await }).await?;
     Ok(json::done(format!("task `{id}` was asked to stop")))
 }
 
 fn no_task(id: &str) -> ApiError {
     ApiError::not_found(format!("there is no task `{}`", crate::params::shown(id))).hint(Some(
-        "tasks are forgotten some time after their end; `pvc cluster task` lists those that have not ended",
+        "tasks are forgotten some time after their end; `pvc cluster task` lists those that have \
+         not ended",
     ))
 }

@@ -122,8 +122,8 @@ pub async fn get_vm(State(api): Api, Params(filter): Params<VmFilter>) -> Result
 /// How often what has changed is made ready, at most: thousands of VMs are looked through for it.
 const EVERY: Duration = Duration::from_millis(200);
 
-/// Makes what changes of VMs at once, while lists of all VMs are asked for. Whoever asks every few seconds then waits for
-/// next to nothing, also where a quarter of the VMs has changed meanwhile.
+/// Makes what changes of VMs at once, while lists of all VMs are asked for. Whoever asks every few
+/// seconds then waits for next to nothing, also where a quarter of the VMs has changed meanwhile.
 async fn keep_ready(api: ApiState) {
     let mut changed = api.store().changed();
     while api.vms().is_kept(api.clock().monotonic()) {
@@ -147,8 +147,8 @@ async fn keep_ready(api: ApiState) {
 /// nobody needs to hold at once.
 const PIECE: usize = 256 << 10;
 
-/// The VMs as a JSON array, made of what the cache holds. What it does not hold yet is made where it keeps no other
-/// request, and no keepalive of the same process, from its turn.
+/// The VMs as a JSON array, made of what the cache holds. What it does not hold yet is made where
+/// it keeps no other request, and no keepalive of the same process, from its turn.
 async fn list(api: &ApiState, cluster: &Cluster, records: &[&Arc<VmRecord>]) -> Response {
     let mut vms = api.vms().ask(cluster, records.iter().copied());
     if !vms.iter().all(Asked::is_made) {
@@ -245,7 +245,11 @@ pub async fn get_vm_vm_state(State(api): Api, AtVm(name): AtVm) -> Result<Respon
 pub async fn get_vm_vm_node(State(api): Api, AtVm(name): AtVm) -> Result<Response> {
     let cluster = api.view();
     let record = find(&cluster, &name)?;
-    Ok(json::ok(&VmNode { name, node: view::vm::node(record), last_node: view::vm::last_node(record) }))
+    Ok(json::ok(&VmNode {
+        name,
+        node: view::vm::node(record),
+        last_node: view::vm::last_node(record),
+    }))
 }
 
 /// What the cluster does with a VM by itself.
@@ -317,7 +321,8 @@ mod tests {
             let asked = api.vms().ask(&view, [&view.vms[&uuid]]);
             asked[0].is_made()
         };
-        let uuid = store.fresh().await.unwrap().vms.values().find(|vm| !vm.stats.is_empty()).unwrap().uuid;
+        let uuid =
+            store.fresh().await.unwrap().vms.values().find(|vm| !vm.stats.is_empty()).unwrap().uuid;
         assert!(!known(uuid));
         let request = Request::get("/api/v1/vm").extension(ConnectInfo(address));
         let request = request.header("Host", "localhost").body(Body::empty()).unwrap();

@@ -93,7 +93,11 @@ params! {
     }
 }
 
-async fn define(api: &ApiState, expected: Option<String>, definition: Definition) -> Result<Response> {
+async fn define(
+    api: &ApiState,
+    expected: Option<String>,
+    definition: Definition,
+) -> Result<Response> {
     let ask = Define {
         expected,
         node: definition.node,
@@ -215,7 +219,13 @@ params! {
 }
 
 /// Stops a VM and removes its record.
-#[utoipa::path(delete, path = "/api/v1/vm/{vm}", tag = "vm", params(AtVm, Removal), responses(Changed))]
+#[utoipa::path(
+    delete,
+    path = "/api/v1/vm/{vm}",
+    tag = "vm",
+    params(AtVm, Removal),
+    responses(Changed)
+)]
 pub async fn delete_vm_vm(
     State(api): Api,
     AtVm(name): AtVm,
@@ -229,9 +239,15 @@ pub async fn delete_vm_vm(
     Ok(json::done(format!("VM `{}` was removed{}", removed.name, with_volumes(&removed))))
 }
 
-/// Says whether a `DELETE` of the VM would be refused, and why. Nothing is changed. A path of its own: a server that did
-/// not know a parameter for it would remove the VM.
-#[utoipa::path(get, path = "/api/v1/vm/{vm}/removal", tag = "vm", params(AtVm, Removal), responses(Changed))]
+/// Says whether a `DELETE` of the VM would be refused, and why. Nothing is changed. A path of its
+/// own: a server that did not know a parameter for it would remove the VM.
+#[utoipa::path(
+    get,
+    path = "/api/v1/vm/{vm}/removal",
+    tag = "vm",
+    params(AtVm, Removal),
+    responses(Changed)
+)]
 pub async fn get_vm_vm_removal(
     State(api): Api,
     AtVm(name): AtVm,
@@ -269,7 +285,13 @@ params! {
 }
 
 /// Changes what the cluster does with a VM by itself.
-#[utoipa::path(post, path = "/api/v1/vm/{vm}/meta", tag = "vm", params(AtVm, MetaChange), responses(Changed))]
+#[utoipa::path(
+    post,
+    path = "/api/v1/vm/{vm}/meta",
+    tag = "vm",
+    params(AtVm, MetaChange),
+    responses(Changed)
+)]
 pub async fn post_vm_vm_meta(
     State(api): Api,
     AtVm(name): AtVm,
@@ -306,7 +328,13 @@ params! {
 }
 
 /// Adds a tag to a VM, or removes it.
-#[utoipa::path(post, path = "/api/v1/vm/{vm}/tags", tag = "vm", params(AtVm, TagChange), responses(Changed))]
+#[utoipa::path(
+    post,
+    path = "/api/v1/vm/{vm}/tags",
+    tag = "vm",
+    params(AtVm, TagChange),
+    responses(Changed)
+)]
 pub async fn post_vm_vm_tags(
     State(api): Api,
     AtVm(name): AtVm,
@@ -337,7 +365,13 @@ params! {
 }
 
 /// Gives a VM another name, and its volumes that are named after it.
-#[utoipa::path(post, path = "/api/v1/vm/{vm}/rename", tag = "vm", params(AtVm, Rename), responses(Changed))]
+#[utoipa::path(
+    post,
+    path = "/api/v1/vm/{vm}/rename",
+    tag = "vm",
+    params(AtVm, Rename),
+    responses(Changed)
+)]
 pub async fn post_vm_vm_rename(
     State(api): Api,
     AtVm(name): AtVm,
@@ -347,7 +381,9 @@ pub async fn post_vm_vm_rename(
     if dry_run.0 {
         let check = |api: ApiState| async move {
             let cluster = api.view();
-            vm::check_rename(&cluster, storage.as_ref(), &name, &new_name).await.map_err(ChangeError::Refused)
+            vm::check_rename(&cluster, storage.as_ref(), &name, &new_name)
+                .await
+                .map_err(ChangeError::Refused)
         };
         let renamed = api.carry_out(check).await?;
         return Ok(json::done(format!("VM `{}` would be called `{}`", renamed.from, renamed.to)));
@@ -383,7 +419,8 @@ params! {
     pub struct StateChange {
         /// The state that is wanted.
         state: StateWord,
-        /// Also for a mirror, and on a node without the memory for it; disables without a graceful shutdown.
+        /// Also for a mirror, and on a node without the memory for it; disables without a graceful
+        /// shutdown.
         force: Flag,
         /// Reply when the state is reached.
         wait: Flag,
@@ -412,7 +449,8 @@ pub async fn post_vm_vm_state(
         refuse_memory_overcommit: api.settings().refuse_memory_overcommit,
     };
     if dry_run.0 {
-        let check = move |api: ApiState| async move { vm::check_state(api.store(), &name, ask).await };
+        let check =
+            move |api: ApiState| async move { vm::check_state(api.store(), &name, ask).await };
         let checked = api.carry_out(check).await?;
         let message = format!("VM `{}` would be {}", checked.name, request.participle());
         return Ok(json::done(with_warnings(message, &checked.warnings)));
@@ -431,8 +469,8 @@ pub async fn post_vm_vm_state(
     Ok(json::done(with_warnings(asked(&name, request), &warnings)))
 }
 
-/// Disables a VM when it has stopped; what is written by now stops it. Goes on without the client, but
-/// not without the daemon.
+/// Disables a VM when it has stopped; what is written by now stops it. Goes on without the client,
+/// but not without the daemon.
 async fn disable(api: &ApiState, outcome: StateOutcome) -> Result<()> {
     let (store, clock) = (api.store().clone(), api.clock().clone());
     let limit = api.settings().limits.wait_time;
@@ -449,7 +487,8 @@ async fn disable(api: &ApiState, outcome: StateOutcome) -> Result<()> {
 }
 
 fn not_disabled(vm: &str) -> ApiError {
-    let message = format!("the API is being stopped; VM `{vm}` is being shut down, but not disabled");
+    let message =
+        format!("the API is being stopped; VM `{vm}` is being shut down, but not disabled");
     ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message).hint(Some("repeat it in a moment"))
 }
 
@@ -497,7 +536,13 @@ params! {
 }
 
 /// Moves a VM to another node.
-#[utoipa::path(post, path = "/api/v1/vm/{vm}/node", tag = "vm", params(AtVm, Placement), responses(Changed))]
+#[utoipa::path(
+    post,
+    path = "/api/v1/vm/{vm}/node",
+    tag = "vm",
+    params(AtVm, Placement),
+    responses(Changed)
+)]
 pub async fn post_vm_vm_node(
     State(api): Api,
     AtVm(name): AtVm,
@@ -508,13 +553,15 @@ pub async fn post_vm_vm_node(
         PlaceAction::Unmigrate => Movement::Unmigrate,
         PlaceAction::Move => Movement::Move,
     };
-    let ask = Move { movement, node: given.node, force: given.force.0, live_only: given.force_live.0 };
+    let ask =
+        Move { movement, node: given.node, force: given.force.0, live_only: given.force_live.0 };
     if given.dry_run.0 {
-        let plan =
-            vm::plan_move(&api.view(), &name, &ask).map_err(|why| refused(ChangeError::Refused(why)))?;
+        let plan = vm::plan_move(&api.view(), &name, &ask)
+            .map_err(|why| refused(ChangeError::Refused(why)))?;
         return Ok(json::ok(&view::vm::move_plan(&plan)));
     }
-    let moved = api.carry_out(|api| async move { vm::move_vm(api.store(), &name, &ask).await }).await?;
+    let moved =
+        api.carry_out(|api| async move { vm::move_vm(api.store(), &name, &ask).await }).await?;
     if given.wait.0 {
         wait::for_move(&api, &moved).await?;
         return Ok(json::done(format!("VM `{}` is on node `{}` now", moved.name, moved.to)));
@@ -532,7 +579,13 @@ fn submitted(spec: &JobSpec) -> Response {
 }
 
 /// Breaks the locks that a dead host left on a VM's volumes.
-#[utoipa::path(post, path = "/api/v1/vm/{vm}/locks", tag = "vm", params(AtVm), responses(Submitted))]
+#[utoipa::path(
+    post,
+    path = "/api/v1/vm/{vm}/locks",
+    tag = "vm",
+    params(AtVm),
+    responses(Submitted)
+)]
 pub async fn post_vm_vm_locks(
     State(api): Api,
     AtVm(name): AtVm,

@@ -22,6 +22,8 @@ pub fn fault(record: &FaultRecord) -> api::Fault {
 /// A time since the epoch as faults have it: the server's local time.
 pub fn local_time(since_epoch: Duration) -> String {
     let seconds = i64::try_from(since_epoch.as_secs()).unwrap_or_default();
-    let time = Timestamp::from_second(seconds).unwrap_or(Timestamp::UNIX_EPOCH).to_zoned(TimeZone::system());
+    let time = Timestamp::from_second(seconds)
+        .unwrap_or(Timestamp::UNIX_EPOCH)
+        .to_zoned(TimeZone::system());
     time.strftime("%Y-%m-%d %H:%M:%S").to_string()
 }

@@ -28,7 +28,8 @@ pub fn flush_plan(name: &str, fates: &[(String, Fate)]) -> api::FlushPlan {
     let count = |is: fn(&Fate) -> bool| fates.iter().filter(|(_, fate)| is(fate)).count();
     let moved = count(|fate| matches!(fate, Fate::Move(_)));
     let shut_down = count(|fate| matches!(fate, Fate::ShutDown(_)));
-    let message = format!("a flush of node `{name}` would move {moved} VMs and shut down {shut_down}");
+    let message =
+        format!("a flush of node `{name}` would move {moved} VMs and shut down {shut_down}");
     api::FlushPlan { message, name: name.to_owned(), vms: fates.iter().map(step).collect() }
 }
 
@@ -51,7 +52,10 @@ pub fn node(record: &NodeRecord, cluster: &Cluster) -> api::Node {
         load: figures.load,
         domains_count: count(figures.domains),
         running_domains: running(record, cluster),
-        vcpu: api::NodeVcpu { total: record.cpus.into(), allocated: count(figures.vcpus_allocated) },
+        vcpu: api::NodeVcpu {
+            total: record.cpus.into(),
+            allocated: count(figures.vcpus_allocated),
+        },
         memory: api::NodeMemory {
             total: count(figures.memory_total_mib),
             allocated: count(figures.memory_allocated_mib),

@@ -17,7 +17,11 @@ pub fn status(cluster: &Cluster) -> api::ClusterStatus {
     api::ClusterStatus {
         cluster_name: cluster.config.name.clone(),
         cluster_health: cluster_health(cluster),
-        node_health: cluster.nodes.iter().map(|(name, node)| (name.to_string(), node_health(node))).collect(),
+        node_health: cluster
+            .nodes
+            .iter()
+            .map(|(name, node)| (name.to_string(), node_health(node)))
+            .collect(),
         maintenance: cluster.config.maintenance.to_string(),
         primary_node: cluster.config.primary.as_ref().map_or("none".into(), ToString::to_string),
         pvc_version: cluster
@@ -41,12 +45,15 @@ fn length(number: usize) -> u64 {
     number as u64
 }
 
-/// 100 less what every fault takes that nobody has acknowledged, the worst and latest first; 0 as long as
-/// there is no cluster.
+/// 100 less what every fault takes that nobody has acknowledged, the worst and latest first; 0 as
+/// long as there is no cluster.
 pub fn cluster_health(cluster: &Cluster) -> api::ClusterHealth {
     if let Some(text) = nothing_yet(cluster) {
-        let nothing =
-            api::HealthMessage { id: "NO_CLUSTER".to_owned(), health_delta: 100, text: text.to_owned() };
+        let nothing = api::HealthMessage {
+            id: "NO_CLUSTER".to_owned(),
+            health_delta: 100,
+            text: text.to_owned(),
+        };
         return api::ClusterHealth { health: api::Health::Percent(0), messages: vec![nothing] };
     }
     let mut faults: Vec<&FaultRecord> =
@@ -73,7 +80,8 @@ fn nothing_yet(cluster: &Cluster) -> Option<&'static str> {
     }
     let nobody = cluster.nodes.is_empty();
     nobody.then_some(
-        "no node has joined the cluster yet: start the node daemon of the first one (pvcnoded.service)",
+        "no node has joined the cluster yet: start the node daemon of the first one \
+         (pvcnoded.service)",
     )
 }
 
@@ -127,7 +135,8 @@ pub struct Osd {
 pub fn osds(cluster: &Cluster) -> Vec<Osd> {
     let osd = |record: &std::sync::Arc<pvc_model::storage::OsdRecord>| {
         let stats = object(&record.stats);
-        let number = |name: &str| stats.get(name).and_then(serde_json::Value::as_f64).unwrap_or_default();
+        let number =
+            |name: &str| stats.get(name).and_then(serde_json::Value::as_f64).unwrap_or_default();
         Osd {
             id: record.id.clone(),
             up: number("up") == 1.0,
@@ -162,7 +171,9 @@ fn osd_counts(osds: &[Osd]) -> api::StateCounts {
 }
 
 fn resources(cluster: &Cluster, osds: &[Osd]) -> api::Resources {
-    let sum = |figure: fn(&NodeRecord) -> u64| count(cluster.nodes.values().map(|node| figure(node)).sum());
+    let sum = |figure: fn(&NodeRecord) -> u64| {
+        count(cluster.nodes.values().map(|node| figure(node)).sum())
+    };
     let memory_total = sum(|node| node.figures.memory_total_mib);
     let memory_used = sum(|node| node.figures.memory_used_mib);
     let cpus = sum(|node| node.cpus.into());
@@ -204,13 +215,18 @@ pub fn disk_use(cluster: &Cluster, osds: &[Osd]) -> api::DiskUse {
 fn pool_use(cluster: &Cluster) -> api::DiskUse {
     let stats: Vec<_> = cluster.pools.values().map(|pool| object(&pool.stats)).collect();
     let figure = |name: &'static str| {
-        stats
-            .iter()
-            .map(move |stats| stats.get(name).and_then(serde_json::Value::as_i64).unwrap_or_default() / 1024)
+        stats.iter().map(move |stats| {
+            stats.get(name).and_then(serde_json::Value::as_i64).unwrap_or_default() / 1024
+        })
     };
     let used: i64 = figure("used_bytes").sum();
     let free: i64 = figure("free_bytes").max().unwrap_or_default();
-    api::DiskUse { total: used + free, used, free, utilization: percent(used as f64, (used + free) as f64) }
+    api::DiskUse {
+        total: used + free,
+        used,
+        free,
+        utilization: percent(used as f64, (used + free) as f64),
+    }
 }
 
 /// Percent with two decimals; 0 of nothing.
@@ -223,7 +239,8 @@ fn hundredths(number: f64) -> f64 {
 }
 
 fn detail(cluster: &Cluster, osds: &[Osd]) -> api::StatusDetail {
-    let mut faults: Vec<api::Fault> = cluster.faults.values().map(|record| fault::fault(record)).collect();
+    let mut faults: Vec<api::Fault> =
+        cluster.faults.values().map(|record| fault::fault(record)).collect();
     faults.sort_by(|a, b| b.last_reported.cmp(&a.last_reported));
     let mut vms: Vec<api::StatusVm> = cluster
         .vms

@@ -34,8 +34,8 @@ fn failure(why: &str) -> String {
     format!("TaskFailure: {why}")
 }
 
-/// All jobs that have not ended, by worker: those at work, and those that wait for it. Every node has
-/// its entry, so that a client sees who could work.
+/// All jobs that have not ended, by worker: those at work, and those that wait for it. Every node
+/// has its entry, so that a client sees who could work.
 pub fn queues(cluster: &Cluster) -> api::TaskQueues {
     let workers = || cluster.nodes.keys().map(|node| (worker(node.as_str()), Vec::new()));
     let mut queues = api::TaskQueues {

@@ -17,11 +17,13 @@ use similar::TextDiff;
 
 /// Everything known about a VM but the texts that take time to make: its XML and its snapshots.
 ///
-/// A record that cannot be read is shown as far as it goes, and its `failed_reason` names the defect: a
-/// VM that vanishes from the list looks deleted.
+/// A record that cannot be read is shown as far as it goes, and its `failed_reason` names the
+/// defect: a VM that vanishes from the list looks deleted.
 pub fn vm_without_texts(record: &VmRecord) -> api::Vm {
-    let stats = if has_guest(&record.state) { Stats::read(&record.stats) } else { Stats::default() };
-    let empty = api::Vm { description: "N/A".into(), vcpu_topology: "N/A".into(), ..api::Vm::default() };
+    let stats =
+        if has_guest(&record.state) { Stats::read(&record.stats) } else { Stats::default() };
+    let empty =
+        api::Vm { description: "N/A".into(), vcpu_topology: "N/A".into(), ..api::Vm::default() };
     let described = record.domain.as_ref().map_or(empty, |domain| described(domain, &stats));
     api::Vm {
         name: record.name.clone(),
@@ -118,9 +120,13 @@ pub fn move_plan(plan: &MovePlan) -> api::MovePlan {
     let message = match (&plan.to, plan.how) {
         (None, _) => format!("VM `{name}` would stay: no node can take it"),
         (Some(_), How::NotAtAll) => {
-            format!("VM `{name}` would stay: it may only be moved by a shutdown, and live was asked for")
+            format!(
+                "VM `{name}` would stay: it may only be moved by a shutdown, and live was asked for"
+            )
         }
-        (Some(to), How::Start) => format!("VM `{name}` would go to node `{to}` and be started there"),
+        (Some(to), How::Start) => {
+            format!("VM `{name}` would go to node `{to}` and be started there")
+        }
         (Some(to), _) => format!("VM `{name}` would go to node `{to}`"),
     };
     api::MovePlan {
@@ -201,8 +207,12 @@ fn networks(nics: &[Nic], stats: &[NetStats]) -> Vec<api::VmNetwork> {
     let network = |nic| {
         let source = source(nic);
         let nth = seen.entry(source).or_default();
-        let stats =
-            stats.iter().filter(|stats| stats.bridge == source).nth(*nth).cloned().unwrap_or_default();
+        let stats = stats
+            .iter()
+            .filter(|stats| stats.bridge == source)
+            .nth(*nth)
+            .cloned()
+            .unwrap_or_default();
         *nth += 1;
         api::VmNetwork {
             r#type: kind(&nic.kind).to_owned(),
@@ -266,7 +276,9 @@ fn disk(disk: &Disk, stats: &[DiskStats]) -> api::VmDisk {
 /// `listen:port` in two members. An IPv6 address has colons of its own.
 fn vnc(recorded: &str) -> api::VmVnc {
     match recorded.rsplit_once(':') {
-        Some((listen, port)) => api::VmVnc { listen: Some(listen.to_owned()), port: Some(port.to_owned()) },
+        Some((listen, port)) => {
+            api::VmVnc { listen: Some(listen.to_owned()), port: Some(port.to_owned()) }
+        }
         None => api::VmVnc::default(),
     }
 }
@@ -342,7 +354,9 @@ impl Stats {
     }
 }
 
-fn counters<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, f64>, D::Error> {
+fn counters<'de, D: serde::Deserializer<'de>>(
+    deserializer: D,
+) -> Result<BTreeMap<String, f64>, D::Error> {
     let values = Option::<BTreeMap<String, Value>>::deserialize(deserializer)?.unwrap_or_default();
     Ok(values.into_iter().filter_map(|(name, value)| Some((name, value.as_f64()?))).collect())
 }

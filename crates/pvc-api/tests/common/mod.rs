@@ -70,8 +70,10 @@ impl Reply {
 }
 
 pub fn settings() -> ApiSettings {
-    let token =
-        |description: &str, secret: &str| Token { description: description.into(), secret: secret.into() };
+    let token = |description: &str, secret: &str| Token {
+        description: description.into(),
+        secret: secret.into(),
+    };
     let tokens = vec![token("admin", KEY), token("monitoring", "another-key")];
     let limits = Limits { body_bytes: 1 << 20, restore_bytes: 8 << 20, ..Limits::default() };
     ApiSettings { limits, ..ApiSettings::new(SocketAddr::from(([127, 0, 0, 1], 0)), tokens) }
@@ -81,17 +83,27 @@ pub async fn start(dump: &BTreeMap<String, String>, settings: ApiSettings) -> Ap
     start_on(EmbeddedTree::in_memory().connect(), dump, settings).await
 }
 
-pub async fn start_on(tree: Arc<dyn Tree>, dump: &BTreeMap<String, String>, settings: ApiSettings) -> Api {
+pub async fn start_on(
+    tree: Arc<dyn Tree>,
+    dump: &BTreeMap<String, String>,
+    settings: ApiSettings,
+) -> Api {
     let random = Arc::new(SeededRandom::new(7));
-    let store = Store::open(tree.clone(), Arc::new(TokioClock::new()), random.clone()).await.unwrap();
+    let store =
+        Store::open(tree.clone(), Arc::new(TokioClock::new()), random.clone()).await.unwrap();
     if !dump.is_empty() {
         // Into nothing: what a node has observed is not restored over what is so now.
         store.restore(dump).await.unwrap();
         store.repair().await.unwrap();
     }
     let storage = Arc::new(MemoryStorage::new());
-    let state =
-        ApiState::new(store.clone(), Arc::new(TokioClock::new()), random, Some(storage.clone()), settings);
+    let state = ApiState::new(
+        store.clone(),
+        Arc::new(TokioClock::new()),
+        random,
+        Some(storage.clone()),
+        settings,
+    );
     Api { router: router(state.clone()), state, store, tree, storage }
 }
 
@@ -142,9 +154,13 @@ impl Api {
 
     /// A request with an urlencoded body of one member.
     pub async fn form(&self, method: Method, path: &str, name: &str, value: &str) -> Reply {
-        let body = form_urlencoded::Serializer::new(String::new()).append_pair(name, value).finish();
+        let body =
+            form_urlencoded::Serializer::new(String::new()).append_pair(name, value).finish();
         let kind = "application/x-www-form-urlencoded";
-        self.send(request(method, path).header("Content-Type", kind).body(Body::from(body)).unwrap()).await
+        self.send(
+            request(method, path).header("Content-Type", kind).body(Body::from(body)).unwrap(),
+        )
+        .await
     }
 
     /// Writes a key as another program would, creating what is missing above it.
@@ -156,7 +172,10 @@ impl Api {
             let _ = self.tree.create(&path[..at], Bytes::new(), CreateMode::Persistent).await;
         }
         if self.tree.create(path, data.clone(), CreateMode::Persistent).await.is_err() {
-            self.tree.multi(vec![Op::Set { path: path.into(), data, version: None }]).await.unwrap();
+            self.tree
+                .multi(vec![Op::Set { path: path.into(), data, version: None }])
+                .await
+                .unwrap();
         }
         self.store.fresh().await.unwrap();
     }
@@ -171,11 +190,16 @@ impl Api {
     #[track_caller]
     pub fn vm_in(&self, state: &str) -> String {
         let view = self.store.view();
-        let vm = view.vms.values().find(|vm| vm.state.as_str() == state).expect("a VM in that state");
+        let vm =
+            view.vms.values().find(|vm| vm.state.as_str() == state).expect("a VM in that state");
         vm.name.clone()
     }
 
-    pub async fn eventually(&self, what: &str, ready: impl Fn(&pvc_model::cluster::Cluster) -> bool) {
+    pub async fn eventually(
+        &self,
+        what: &str,
+        ready: impl Fn(&pvc_model::cluster::Cluster) -> bool,
+    ) {
         eventually(what, Duration::from_secs(20), || ready(&self.store.view())).await;
     }
 }

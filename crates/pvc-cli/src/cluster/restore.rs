@@ -30,16 +30,24 @@ pub struct Restore {
 impl Restore {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         let text = read(&self.filename).map_err(|error| {
-            Failure::usage(format!("cannot read `{}`: {}", self.filename.display(), plain_io(&error)))
+            Failure::usage(format!(
+                "cannot read `{}`: {}",
+                self.filename.display(),
+                plain_io(&error)
+            ))
         })?;
-        let backup: Value = serde_json::from_str(&text)
-            .map_err(|error| Failure::failed(format!("`{}` is no JSON: {error}", self.filename.display())))?;
+        let backup: Value = serde_json::from_str(&text).map_err(|error| {
+            Failure::failed(format!("`{}` is no JSON: {error}", self.filename.display()))
+        })?;
         let records = backup
             .as_object()
             .filter(|records| records.contains_key("/schema/version"))
             .ok_or_else(|| {
                 Failure::failed(format!("`{}` is no backup of a cluster", self.filename.display()))
-                    .hint("a backup is one object of records by path, with `/schema/version` among them")
+                    .hint(
+                        "a backup is one object of records by path, with `/schema/version` among \
+                           them",
+                    )
             })?;
         let name = pvc.client()?.status()?.read()?.cluster_name;
         let sentence = format!(
@@ -85,8 +93,15 @@ mod tests {
 
     #[test]
     fn only_the_objects_themselves_are_counted() {
-        let paths =
-            ["/", "/nodes", "/nodes/hv1", "/nodes/hv1/state", "/domains/x", "/networks/10", "/config"];
+        let paths = [
+            "/",
+            "/nodes",
+            "/nodes/hv1",
+            "/nodes/hv1/state",
+            "/domains/x",
+            "/networks/10",
+            "/config",
+        ];
         let paths: Vec<String> = paths.map(str::to_owned).to_vec();
         assert_eq!(summary(paths.iter()), "1 nodes, 1 VMs, 1 networks");
     }

@@ -75,7 +75,11 @@ impl View<'_> {
         self.line(&mut text, "Total memory", &memory(use_of));
         self.line(&mut text, "Total disk", &disk(use_of));
         text.push('\n');
-        self.line(&mut text, "Nodes", &self.counts(&status.nodes, paint::node_summary, &["run,ready"]));
+        self.line(
+            &mut text,
+            "Nodes",
+            &self.counts(&status.nodes, paint::node_summary, &["run,ready"]),
+        );
         self.line(
             &mut text,
             "VMs",
@@ -118,14 +122,18 @@ impl View<'_> {
             format!("{} {delta}: {}", message.id, message.text)
         };
         let faults: Vec<String> = health.messages.iter().map(fault).collect();
-        let faults =
-            if faults.is_empty() { "None".to_owned() } else { faults.join(&format!("\n{:WIDTH$}", "")) };
+        let faults = if faults.is_empty() {
+            "None".to_owned()
+        } else {
+            faults.join(&format!("\n{:WIDTH$}", ""))
+        };
         self.line(text, "Active faults", &faults);
     }
 
     /// `2/3 run,ready, 1/3 run,flushed`: the good states first, then the rest by name.
     fn counts(&self, counts: &StateCounts, colour: fn(&str) -> Colour, first: &[&str]) -> String {
-        let rank = |state: &str| first.iter().position(|good| *good == state).unwrap_or(first.len());
+        let rank =
+            |state: &str| first.iter().position(|good| *good == state).unwrap_or(first.len());
         let mut states: Vec<(&String, &u64)> =
             counts.by_state.iter().filter(|(_, count)| **count > 0).collect();
         states.sort_by_key(|(state, _)| rank(state));

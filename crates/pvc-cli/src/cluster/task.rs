@@ -120,17 +120,21 @@ fn wait_for(pvc: &mut Pvc, id: &str) -> Outcome {
     let queues = pvc.client()?.tasks()?.read()?;
     let known = listed(&queues).iter().any(|listed| listed.task.id == id);
     if !known && pvc.client()?.task(id)?.read()?.state == "PENDING" {
-        return Err(Failure::not_found(format!("no task `{id}`"))
-            .hint("`pvc cluster task` lists the tasks that run or wait; the results of ended ones are kept for a day"));
+        return Err(Failure::not_found(format!("no task `{id}`")).hint(
+            "`pvc cluster task` lists the tasks that run or wait; the results of ended ones \
+                   are kept for a day",
+        ));
     }
     task::follow(pvc, id)
 }
 
 fn listed(queues: &TaskQueues) -> Vec<Listed<'_>> {
     let mut all = Vec::new();
-    for (kind, workers) in
-        [("active", &queues.active), ("pending", &queues.reserved), ("scheduled", &queues.scheduled)]
-    {
+    for (kind, workers) in [
+        ("active", &queues.active),
+        ("pending", &queues.reserved),
+        ("scheduled", &queues.scheduled),
+    ] {
         for (worker, tasks) in workers {
             all.extend(tasks.iter().map(|task| Listed { kind, worker, task }));
         }
@@ -215,7 +219,8 @@ mod tests {
 
     #[test]
     fn every_argument_has_its_row_and_a_task_without_any_is_shown() {
-        let queues: TaskQueues = serde_json::from_str(include_str!("../../tests/wire/tasks.json")).unwrap();
+        let queues: TaskQueues =
+            serde_json::from_str(include_str!("../../tests/wire/tasks.json")).unwrap();
         let text = table(&listed(&queues)).render(Paint::OFF) + "\n";
         crate::golden::check("task-list.txt", &(text));
     }

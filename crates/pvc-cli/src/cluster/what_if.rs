@@ -13,7 +13,8 @@ use crate::format::{MaybeJson, PlainFormat};
 use crate::outcome::{Exit, Failure, Outcome, plain_io};
 use crate::output::{Colour, Paint, Table};
 
-/// The program that simulates. It is one of its own, because a simulation needs a process for itself.
+/// The program that simulates. It is one of its own, because a simulation needs a process for
+/// itself.
 const PROGRAM: &str = "pvc-sim";
 
 /// How many VMs a line names.
@@ -89,7 +90,8 @@ impl Node {
             None => pvc.client()?.backup(false)?.to_string(),
         };
         let said = ask(&program, &self.arguments(), &backup)?;
-        let reply: WhatIfReply = serde_json::from_value(said.clone()).map_err(|_| strange(&program))?;
+        let reply: WhatIfReply =
+            serde_json::from_value(said.clone()).map_err(|_| strange(&program))?;
         if let Some(refused) = reply.refused {
             return Err(self.about_the_file(failure(refused)));
         }
@@ -105,8 +107,13 @@ impl Node {
     }
 
     fn arguments(&self) -> Vec<String> {
-        let death = self.death.to_possible_value().map(|word| word.get_name().to_owned()).unwrap_or_default();
-        let (interval, intervals) = (self.keepalive_interval.to_string(), self.fence_intervals.to_string());
+        let death = self
+            .death
+            .to_possible_value()
+            .map(|word| word.get_name().to_owned())
+            .unwrap_or_default();
+        let (interval, intervals) =
+            (self.keepalive_interval.to_string(), self.fence_intervals.to_string());
         let words = ["what-if", "-", "--node", &self.node, "--death", &death];
         let rules = ["--keepalive-interval", &interval, "--fence-intervals", &intervals];
         words.iter().chain(&rules).map(|word| (*word).to_owned()).collect()
@@ -128,10 +135,13 @@ fn program() -> Result<PathBuf, Failure> {
         return Ok(program);
     }
     let beside = own.parent().unwrap_or(Path::new("/")).display().to_string();
-    Err(Failure::failed(format!("the program `{PROGRAM}`, which simulates the cluster, is missing"))
-        .hint(format!(
-            "it belongs to `{beside}` and comes with the package `pvc-client-cli`; in a checkout `./run` builds it"
-        )))
+    Err(Failure::failed(format!(
+        "the program `{PROGRAM}`, which simulates the cluster, is missing"
+    ))
+    .hint(format!(
+        "it belongs to `{beside}` and comes with the package `pvc-client-cli`; in a checkout \
+             `./run` builds it"
+    )))
 }
 
 /// Has the program answer; the backup goes through a pipe and lies nowhere.
@@ -146,7 +156,8 @@ fn ask(program: &Path, arguments: &[String], backup: &str) -> Result<Value, Fail
     let output = child.wait_with_output().map_err(cannot)?;
     serde_json::from_slice(&output.stdout).map_err(|_| {
         let complaint = String::from_utf8_lossy(&output.stderr);
-        let why = complaint.lines().next().map(|line| line.trim_start_matches("error: ").to_owned());
+        let why =
+            complaint.lines().next().map(|line| line.trim_start_matches("error: ").to_owned());
         let unread = written.err().map(|error| plain_io(&error));
         let why = why.or(unread).unwrap_or_else(|| output.status.to_string());
         Failure::failed(format!("`{PROGRAM}` gave no answer: {why}"))
@@ -190,9 +201,14 @@ impl View<'_> {
         }
         let coordinators = &answer.coordinators;
         let quorum = if coordinators.quorum { "a quorum" } else { "no quorum" };
-        let _ = writeln!(text, "Coordinators left: {} of {}, {quorum}", coordinators.left, coordinators.all);
+        let _ = writeln!(
+            text,
+            "Coordinators left: {} of {}, {quorum}",
+            coordinators.left, coordinators.all
+        );
         if !answer.off.is_empty() {
-            let _ = writeln!(text, "Off and not to run, so left as they are: {}", listed(&answer.off));
+            let _ =
+                writeln!(text, "Off and not to run, so left as they are: {}", listed(&answer.off));
         }
     }
 
@@ -200,7 +216,8 @@ impl View<'_> {
         if self.answer.vms.is_empty() {
             return;
         }
-        let columns = [("VM", 5), ("Memory", 7), ("Then", 9), ("Node", 5), ("After", 6), ("Why", 4)];
+        let columns =
+            [("VM", 5), ("Memory", 7), ("Then", 9), ("Node", 5), ("After", 6), ("Why", 4)];
         let mut table = Table::new().columns(&columns);
         for vm in &self.answer.vms {
             table.row(vec![
@@ -233,7 +250,11 @@ impl View<'_> {
                 self.section(text, "In the simulated cluster", &timeline(self.answer, run));
                 self.section(text, "Other than planned", &run.differences);
             }
-            None => self.section(text, "Not simulated", std::slice::from_ref(&self.answer.not_simulated)),
+            None => self.section(
+                text,
+                "Not simulated",
+                std::slice::from_ref(&self.answer.not_simulated),
+            ),
         }
     }
 
@@ -328,7 +349,10 @@ fn timeline(answer: &Answer, run: &WhatIfRun) -> Vec<String> {
         lines.push(format!("{watched:>6.1} s  nobody has taken it for dead"));
     } else if run.fenced_s.is_none() {
         let why = if run.fence_failure.is_empty() { "" } else { ": " };
-        lines.push(format!("{watched:>6.1} s  it could not be proven dead yet{why}{}", run.fence_failure));
+        lines.push(format!(
+            "{watched:>6.1} s  it could not be proven dead yet{why}{}",
+            run.fence_failure
+        ));
     } else if run.recovered_s.is_none() {
         lines.push(format!("{watched:>6.1} s  what becomes of its VMs is not all recorded yet"));
     }
@@ -340,7 +364,8 @@ mod tests {
     use super::*;
 
     fn answer() -> Answer {
-        let reply: WhatIfReply = serde_json::from_str(include_str!("../../tests/wire/what-if.json")).unwrap();
+        let reply: WhatIfReply =
+            serde_json::from_str(include_str!("../../tests/wire/what-if.json")).unwrap();
         reply.answer.unwrap()
     }
 
@@ -361,7 +386,10 @@ mod tests {
         };
         let text = View { answer: &answer, paint: Paint::OFF }.text();
         let mut lines = text.lines();
-        assert!(lines.next().unwrap().ends_with("its 2 VMs are down until the node is back"), "{text}");
+        assert!(
+            lines.next().unwrap().ends_with("its 2 VMs are down until the node is back"),
+            "{text}"
+        );
         assert_eq!(lines.next(), Some("Nobody makes up for it: the cluster is in maintenance"));
         assert!(text.contains(" 300.0 s  nobody has taken it for dead\n"), "{text}");
     }

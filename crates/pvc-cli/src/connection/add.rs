@@ -69,7 +69,8 @@ const LONGEST_HOST: usize = 253;
 fn name(text: &str) -> Result<String, String> {
     if text == LOCAL {
         return Err(format!(
-            "`{LOCAL}` is this machine's own daemon, read from its configuration; choose another name"
+            "`{LOCAL}` is this machine's own daemon, read from its configuration; choose another \
+             name"
         ));
     }
     let count = text.chars().count();
@@ -79,7 +80,8 @@ fn name(text: &str) -> Result<String, String> {
     let allowed = |letter: char| letter.is_alphanumeric() || PUNCTUATION.contains(letter);
     if !text.starts_with(char::is_alphanumeric) || !text.chars().all(allowed) {
         return Err(format!(
-            "a name begins with a letter or a digit and consists of letters, digits and `{PUNCTUATION}`"
+            "a name begins with a letter or a digit and consists of letters, digits and \
+             `{PUNCTUATION}`"
         ));
     }
     Ok(text.to_owned())
@@ -105,7 +107,10 @@ fn address(text: &str) -> Result<String, String> {
         return Err("only the host is needed: `--port` says the port".to_owned());
     }
     let in_hosts = |letter: char| letter.is_alphanumeric() || "._-".contains(letter);
-    if !text.starts_with(char::is_alphanumeric) || !text.chars().all(in_hosts) || text.len() > LONGEST_HOST {
+    if !text.starts_with(char::is_alphanumeric)
+        || !text.chars().all(in_hosts)
+        || text.len() > LONGEST_HOST
+    {
         return Err("it is neither a host name nor an address".to_owned());
     }
     Ok(text.to_owned())
@@ -115,11 +120,14 @@ impl Add {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         let api_key = self.key()?;
         let scheme = if self.ssl { "https" } else { "http" };
-        let entry = Entry::remote(&self.description, &self.address, self.port, scheme, api_key.as_deref());
+        let entry =
+            Entry::remote(&self.description, &self.address, self.port, scheme, api_key.as_deref());
         let mut store = Store::open();
         if store.entries.get(&self.name).is_some_and(|stored| *stored != entry) && !self.force {
             return Err(Failure::failed(format!("there is a connection `{}` already", self.name))
-                .hint("`pvc connection list` shows it; another name keeps it, `--force` replaces it"));
+                .hint(
+                    "`pvc connection list` shows it; another name keeps it, `--force` replaces it",
+                ));
         }
         store.entries.insert(self.name.clone(), entry);
         store.save()?;
@@ -139,7 +147,9 @@ impl Add {
             (key, _) => key.map(str::to_owned),
         };
         if key.as_ref().is_some_and(|key| !key.chars().all(|letter| letter.is_ascii_graphic())) {
-            return Err(Failure::usage("the key holds what no key does: a space, a line break or the like"));
+            return Err(Failure::usage(
+                "the key holds what no key does: a space, a line break or the like",
+            ));
         }
         Ok(key)
     }
@@ -147,9 +157,15 @@ impl Add {
 
 fn read_key(file: &Path) -> Result<String, Failure> {
     let mut key = String::new();
-    std::fs::File::open(file).and_then(|mut file| file.read_to_string(&mut key)).map_err(|error| {
-        Failure::failed(format!("cannot read the key from `{}`: {}", file.display(), plain_io(&error)))
-    })?;
+    std::fs::File::open(file).and_then(|mut file| file.read_to_string(&mut key)).map_err(
+        |error| {
+            Failure::failed(format!(
+                "cannot read the key from `{}`: {}",
+                file.display(),
+                plain_io(&error)
+            ))
+        },
+    )?;
     let key = key.trim();
     if key.is_empty() {
         return Err(Failure::failed(format!("`{}` holds no key", file.display())));
@@ -175,9 +191,11 @@ mod tests {
 
     #[test]
     fn an_address_is_a_host_and_nothing_more() {
-        for (text, host) in
-            [("10.0.0.1", "10.0.0.1"), ("pvc.example.org", "pvc.example.org"), ("[fd00::1]", "fd00::1")]
-        {
+        for (text, host) in [
+            ("10.0.0.1", "10.0.0.1"),
+            ("pvc.example.org", "pvc.example.org"),
+            ("[fd00::1]", "fd00::1"),
+        ] {
             assert_eq!(address(text), Ok(host.to_owned()));
         }
         for odd in ["", "a b", "host/path", "http://x", "x:7370", "[::1]:80", "a\0b", "-h"] {

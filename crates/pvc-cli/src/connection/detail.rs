@@ -56,7 +56,8 @@ fn ask_all(connections: &[Connection]) -> Vec<Result<ClusterStatus, String>> {
             })
         };
         let asked: Vec<_> = connections.iter().map(ask).collect();
-        let answer = |thread: ScopedJoinHandle<'_, _>| thread.join().expect("asking does not panic");
+        let answer =
+            |thread: ScopedJoinHandle<'_, _>| thread.join().expect("asking does not panic");
         asked.into_iter().map(answer).collect()
     })
 }
@@ -76,8 +77,9 @@ fn reason(error: &pvc_client::Error) -> String {
 
 fn values(rows: &[Row<'_>]) -> Value {
     let value = |(connection, status): &Row<'_>| {
-        let text =
-            |figure: fn(&ClusterStatus) -> Value| status.as_ref().map_or_else(|_| json!("N/A"), figure);
+        let text = |figure: fn(&ClusterStatus) -> Value| {
+            status.as_ref().map_or_else(|_| json!("N/A"), figure)
+        };
         json!({
             "name": connection.name,
             "description": connection.description,
@@ -139,8 +141,8 @@ fn table(rows: &[Row<'_>]) -> Table {
 
 fn figures(status: &ClusterStatus) -> Vec<Cell> {
     let health = status.cluster_health.health.percent();
-    let shown =
-        health.map_or_else(|| status.cluster_health.health.to_string(), |percent| format!("{percent}%"));
+    let shown = health
+        .map_or_else(|| status.cluster_health.health.to_string(), |percent| format!("{percent}%"));
     vec![
         Cell::coloured(shown, paint::cluster_health(health, status.maintenance == "true")),
         status.primary_node.as_str().into(),

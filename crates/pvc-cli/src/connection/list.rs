@@ -46,7 +46,9 @@ impl MaybeJson for Format {
         match self {
             Format::Json => Some(Json::Line),
             Format::JsonPretty => Some(Json::Indented),
-            Format::Pretty | Format::Raw | Format::JsonPrometheus | Format::Csv | Format::Yaml => None,
+            Format::Pretty | Format::Raw | Format::JsonPrometheus | Format::Csv | Format::Yaml => {
+                None
+            }
         }
     }
 

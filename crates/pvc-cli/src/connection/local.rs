@@ -1,7 +1,7 @@
 //! The connection to this machine's own daemon, read from the daemon's configuration.
 //!
-//! Only the section that says where the API listens is read. The rest of the file may be as wrong as
-//! it likes: whoever repairs it needs a working client.
+//! Only the section that says where the API listens is read. The rest of the file may be as wrong
+//! as it likes: whoever repairs it needs a working client.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -12,24 +12,37 @@ use super::store::Connection;
 use crate::outcome::{Failure, plain_io};
 
 /// The configuration of a daemon is there.
-const CONFIGURED: &str = "is the daemon of this machine running? `systemctl status pvcapid` tells, and \
+const CONFIGURED: &str = "is the daemon of this machine running? `systemctl status pvcapid` tells, \
+                          and \
      `systemctl start pvcapid` starts it; one of a source checkout is started by `./run` there";
 /// A standalone daemon without a configuration has been at work here.
-const STANDALONE: &str =
-    "the standalone daemon of this machine does not answer: `./run` in the source checkout starts it";
-const NO_DAEMON: &str = "no daemon is configured there: `./run` in the source checkout starts one on this machine. For a \
-     cluster elsewhere `pvc connection add NAME --address HOST` stores a connection, and `pvc -c NAME …` uses it";
-const NOT_ALLOWED: &str = "the daemon's configuration holds keys, so it is root's; a connection of your own is \
+const STANDALONE: &str = "the standalone daemon of this machine does not answer: `./run` in the \
+                          source checkout starts it";
+const NO_DAEMON: &str = "no daemon is configured there: `./run` in the source checkout starts one \
+                         on this machine. For a \
+     cluster elsewhere `pvc connection add NAME --address HOST` stores a connection, and `pvc -c \
+     NAME …` uses it";
+const NOT_ALLOWED: &str = "the daemon's configuration holds keys, so it is root's; a connection of \
+                           your own is \
      stored by `pvc connection add NAME --address HOST` and used by `pvc -c NAME …`";
 
-const NOT_IN_GROUP: &str = "the token commands this machine, so it is root's, and that of the group `pvc` if there was \
+const NOT_IN_GROUP: &str = "the token commands this machine, so it is root's, and that of the \
+                            group `pvc` if there was \
      one when the daemon made it";
 
 /// The connection to the API that the daemon configured in `file` serves.
 pub fn read(name: &str, file: &Path) -> Result<Connection, Failure> {
     std::fs::File::open(file).map_err(|error| {
-        Failure::failed(format!("no connection: cannot read `{}`: {}", file.display(), plain_io(&error)))
-            .hint(if error.kind() == ErrorKind::PermissionDenied { NOT_ALLOWED } else { NO_DAEMON })
+        Failure::failed(format!(
+            "no connection: cannot read `{}`: {}",
+            file.display(),
+            plain_io(&error)
+        ))
+        .hint(if error.kind() == ErrorKind::PermissionDenied {
+            NOT_ALLOWED
+        } else {
+            NO_DAEMON
+        })
     })?;
     let api = pvc_config::read_api(file).map_err(|mistakes| {
         let first = mistakes.errors.first().map(|problem| problem.message()).unwrap_or_default();
@@ -47,10 +60,17 @@ pub fn standalone(name: &str) -> Result<Connection, Failure> {
 
 /// Where a standalone daemon keeps what it knows.
 pub fn standalone_state() -> PathBuf {
-    std::env::var_os("PVC_STATE").filter(|path| !path.is_empty()).map_or("/var/lib/pvc".into(), PathBuf::from)
+    std::env::var_os("PVC_STATE")
+        .filter(|path| !path.is_empty())
+        .map_or("/var/lib/pvc".into(), PathBuf::from)
 }
 
-fn serves(name: &str, description: &str, api: &Api, advice: &'static str) -> Result<Connection, Failure> {
+fn serves(
+    name: &str,
+    description: &str,
+    api: &Api,
+    advice: &'static str,
+) -> Result<Connection, Failure> {
     let address = api.local_address();
     let configured = api.authentication.tokens.first().filter(|_| api.authentication.enabled);
     let api_key = match &api.token_file {
@@ -76,7 +96,8 @@ fn made(file: &Path) -> Result<Option<String>, Failure> {
         Ok(token) => Ok(Some(token.trim().to_owned()).filter(|token| !token.is_empty())),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => {
-            let message = format!("no connection: cannot read `{}`: {}", file.display(), plain_io(&error));
+            let message =
+                format!("no connection: cannot read `{}`: {}", file.display(), plain_io(&error));
             let failure = Failure::failed(message);
             Err(if error.kind() == ErrorKind::PermissionDenied {
                 failure.hint(NOT_IN_GROUP)
@@ -107,12 +128,14 @@ mod tests {
         let state = tempfile::tempdir().unwrap();
         std::fs::write(state.path().join("api-token"), "0123456789abcdef").unwrap();
         let connection =
-            read(&format!("standalone: {{state_directory: {}}}\n", state.path().display())).unwrap();
+            read(&format!("standalone: {{state_directory: {}}}\n", state.path().display()))
+                .unwrap();
         assert_eq!(connection.api_key.as_deref(), Some("0123456789abcdef"));
         std::fs::remove_file(state.path().join("api-token")).unwrap();
         std::fs::create_dir(state.path().join("api-token")).unwrap();
         let failure =
-            read(&format!("standalone: {{state_directory: {}}}\n", state.path().display())).unwrap_err();
+            read(&format!("standalone: {{state_directory: {}}}\n", state.path().display()))
+                .unwrap_err();
         assert!(failure.message.starts_with("no connection: cannot read `"), "{}", failure.message);
     }
 
@@ -125,7 +148,11 @@ mod tests {
     #[test]
     fn address_scheme_and_first_token_come_from_the_daemon() {
         let connection = read(
-            "api:\n  listen:\n    address: 0.0.0.0\n    port: 7370\n  ssl: {enabled: yes, certificate: /c.pem, private_key: /k.pem}\n  authentication:\n    enabled: yes\n    source: token\n    secret_key: \"0123456789abcdef\"\n  token:\n    - {description: first, token: abcdefghijklmnop}\n    - {description: second, token: qrstuvwxyzabcdef}\n",
+            "api:\n  listen:\n    address: 0.0.0.0\n    port: 7370\n  ssl: {enabled: yes, \
+             certificate: /c.pem, private_key: /k.pem}\n  authentication:\n    enabled: \
+             yes\n    source: token\n    secret_key: \"0123456789abcdef\"\n  token:\n    - \
+             {description: first, token: abcdefghijklmnop}\n    - {description: second, token: \
+             qrstuvwxyzabcdef}\n",
         )
         .unwrap();
         assert_eq!(connection.base(), "https://127.0.0.1:7370/api/v1");
@@ -135,7 +162,8 @@ mod tests {
 
     #[test]
     fn a_wrong_section_elsewhere_does_not_matter() {
-        let api = "api: {listen: {address: 10.1.1.1, port: 7370}, authentication: {enabled: no}, ssl: {enabled: no}}";
+        let api = "api: {listen: {address: 10.1.1.1, port: 7370}, authentication: {enabled: no}, \
+                   ssl: {enabled: no}}";
         let connection = read(&format!("{api}\ncluster: 7\nsystem: [1, {{x: }}]\n")).unwrap();
         assert_eq!(connection.base(), "http://10.1.1.1:7370/api/v1");
         assert_eq!(connection.api_key, None);
@@ -147,9 +175,14 @@ mod tests {
         let port = listener.local_addr().unwrap().port();
         let at = |ip: &str| {
             let listen = format!("{{listen: {{address: {ip}, port: {port}}}");
-            read(&format!("api: {listen}, authentication: {{enabled: no}}, ssl: {{enabled: no}}}}")).unwrap()
+            read(&format!("api: {listen}, authentication: {{enabled: no}}, ssl: {{enabled: no}}}}"))
+                .unwrap()
         };
-        assert_eq!(at("10.1.1.1").base(), format!("http://10.1.1.1:{port}/api/v1"), "as it is listed");
+        assert_eq!(
+            at("10.1.1.1").base(),
+            format!("http://10.1.1.1:{port}/api/v1"),
+            "as it is listed"
+        );
         assert_eq!(at("10.1.1.1").nearest().base(), format!("http://127.0.0.1:{port}/api/v1"));
         assert_eq!(at("127.0.0.2").nearest().host, "127.0.0.2", "it listens there alone");
         drop(listener);

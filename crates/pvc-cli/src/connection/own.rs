@@ -5,8 +5,8 @@ use nix::unistd::geteuid;
 /// The listening state in the kernel's list of sockets.
 const LISTENS: &str = "0A";
 
-/// Whether a daemon listens on 127.0.0.1 at `port`: one of root's, or of whoever asks. Any other user may listen
-/// there, too, while the daemon does not, and must not be given its key.
+/// Whether a daemon listens on 127.0.0.1 at `port`: one of root's, or of whoever asks. Any other
+/// user may listen there, too, while the daemon does not, and must not be given its key.
 pub fn listens_on_loopback(port: u16) -> bool {
     let sockets = std::fs::read_to_string("/proc/net/tcp").unwrap_or_default();
     is_among(&sockets, port, &[0, geteuid().as_raw()])
@@ -44,10 +44,12 @@ mod tests {
         let local = format!("{:08X}:1CCA", u32::from_ne_bytes([127, 0, 0, 1]));
         let line = |address: &str, state: &str, user: u32| {
             format!(
-                "   1: {address} 00000000:0000 {state} 00000000:00000000 00:00000000 00000000 {user:>5}        0 814 1\n"
+                "   1: {address} 00000000:0000 {state} 00000000:00000000 00:00000000 00000000 \
+                 {user:>5}        0 814 1\n"
             )
         };
-        let head = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n";
+        let head = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when \
+                    retrnsmt   uid  timeout inode\n";
         for (address, state, user, found) in [
             (local.as_str(), "0A", 0, true),
             (&local, "0A", 1000, false),

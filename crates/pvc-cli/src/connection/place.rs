@@ -24,14 +24,22 @@ pub enum NoPlace {
 impl fmt::Display for NoPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            NoPlace::Unnamed => {
-                f.write_str("there is no place for connections: neither `PVC_CLIENT_DIR` nor `HOME` is set")
-            }
+            NoPlace::Unnamed => f.write_str(
+                "there is no place for connections: neither `PVC_CLIENT_DIR` nor `HOME` is set",
+            ),
             NoPlace::Foreign { path, owner } => {
-                write!(f, "`{}` is not used for connections: it belongs to the user {owner}", path.display())
+                write!(
+                    f,
+                    "`{}` is not used for connections: it belongs to the user {owner}",
+                    path.display()
+                )
             }
             NoPlace::Open { path } => {
-                write!(f, "`{}` is not used for connections: everybody can write it", path.display())
+                write!(
+                    f,
+                    "`{}` is not used for connections: everybody can write it",
+                    path.display()
+                )
             }
         }
     }
@@ -42,10 +50,12 @@ impl NoPlace {
     pub fn failure(&self) -> Failure {
         Failure::failed(self.to_string()).hint(match self {
             NoPlace::Unnamed => {
-                "set `PVC_CLIENT_DIR` to a directory that is yours alone: connections hold keys".to_owned()
+                "set `PVC_CLIENT_DIR` to a directory that is yours alone: connections hold keys"
+                    .to_owned()
             }
             NoPlace::Foreign { .. } => {
-                "give it back to its user, or name a directory of your own with `PVC_CLIENT_DIR`".to_owned()
+                "give it back to its user, or name a directory of your own with `PVC_CLIENT_DIR`"
+                    .to_owned()
             }
             NoPlace::Open { path } => format!(
                 "`chmod o-w {}`, or name a directory that is yours alone with `PVC_CLIENT_DIR`",
@@ -58,7 +68,8 @@ impl NoPlace {
 /// The file that this user's connections are stored in, whether it exists or not.
 pub fn of_this_user() -> Result<PathBuf, NoPlace> {
     let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let directory = set("PVC_CLIENT_DIR").or_else(|| set("HOME").map(|home| home.join(".config/pvc")));
+    let directory =
+        set("PVC_CLIENT_DIR").or_else(|| set("HOME").map(|home| home.join(".config/pvc")));
     let file = directory.ok_or(NoPlace::Unnamed)?.join(FILE);
     trusted(&file, &owners())?;
     Ok(file)

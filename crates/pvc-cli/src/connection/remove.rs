@@ -17,7 +17,9 @@ impl Remove {
         let mut store = Store::open();
         if store.entry(&self.name)?.cfgfile.is_some() && self.name == LOCAL {
             return Err(Failure::failed(format!("the connection `{LOCAL}` cannot be removed"))
-                .hint("it is read from the configuration of this machine's daemon and always there"));
+                .hint(
+                    "it is read from the configuration of this machine's daemon and always there",
+                ));
         }
         store.entries.remove(&self.name);
         store.save()?;

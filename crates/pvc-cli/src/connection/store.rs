@@ -53,8 +53,8 @@ impl Connection {
         format!("{}://{}/api/v1", self.scheme, self.authority())
     }
 
-    /// Where it is best reached from here: on the loopback if its API runs here, which also works while a
-    /// floating address is nowhere; else at its address.
+    /// Where it is best reached from here: on the loopback if its API runs here, which also works
+    /// while a floating address is nowhere; else at its address.
     pub fn nearest(self) -> Connection {
         let is_elsewhere = self.host.parse().is_ok_and(|ip: IpAddr| !ip.is_loopback());
         if self.is_own && is_elsewhere && own::listens_on_loopback(self.port) {
@@ -74,7 +74,13 @@ pub struct Entry {
 }
 
 impl Entry {
-    pub fn remote(description: &str, host: &str, port: u16, scheme: &str, api_key: Option<&str>) -> Self {
+    pub fn remote(
+        description: &str,
+        host: &str,
+        port: u16,
+        scheme: &str,
+        api_key: Option<&str>,
+    ) -> Self {
         let members = [
             ("api_key", api_key.map_or(Value::Null, Value::from)),
             ("description", description.into()),
@@ -325,7 +331,8 @@ mod tests {
 
     #[test]
     fn members_that_nobody_here_knows_survive_a_save() {
-        let (directory, store) = store(Some(r#"{"c": {"host": "h", "port": "80", "colour": "red"}}"#));
+        let (directory, store) =
+            store(Some(r#"{"c": {"host": "h", "port": "80", "colour": "red"}}"#));
         store.save().unwrap();
         let saved = std::fs::read_to_string(directory.path().join("pvc.json")).unwrap();
         assert!(saved.contains(r#""colour": "red""#), "{saved}");

@@ -70,8 +70,8 @@ pub fn find(matches: &ArgMatches) -> Option<Later> {
     Some(Later { path: path.join(" "), release })
 }
 
-/// The same for a line that the parser has refused: whoever lacks the whole command need not be told
-/// of its arguments first.
+/// The same for a line that the parser has refused: whoever lacks the whole command need not be
+/// told of its arguments first.
 pub fn find_in_words(words: &[OsString]) -> Option<Later> {
     let words: Vec<&str> = args::bare_words(words).map(|(_, word)| word).collect();
     let release = release(&words)?;
@@ -90,12 +90,14 @@ pub fn not_yet(later: &Later) -> Failure {
     let Later { path, release } = later;
     let hint = match instead(path) {
         Some(instead) => format!("nothing was done; {}", instead.replace('\n', " ")),
-        None => {
-            "nothing was done; until then use the client of the release that your cluster runs".to_owned()
-        }
+        None => "nothing was done; until then use the client of the release that your cluster runs"
+            .to_owned(),
     };
-    Failure::new(Exit::NotYet, format!("`pvc {path}` is not part of this release; it arrives with {release}"))
-        .hint(hint)
+    Failure::new(
+        Exit::NotYet,
+        format!("`pvc {path}` is not part of this release; it arrives with {release}"),
+    )
+    .hint(hint)
 }
 
 /// What does some of the work of a command until it arrives, in lines as help has them.
@@ -181,11 +183,20 @@ fn insert(command: Command, at: String, path: &[&'static str], leaf: Command) ->
     command.mut_subcommand(*first, |group| insert(group, at, rest, leaf))
 }
 
-fn leaf(path: &[&'static str], arguments: &[&'static str], options: &'static str, text: &str) -> Command {
+fn leaf(
+    path: &[&'static str],
+    arguments: &[&'static str],
+    options: &'static str,
+    text: &str,
+) -> Command {
     let (name, path) = (path[path.len() - 1], path.join(" "));
     let arguments = arguments.iter().map(|argument| positional(argument));
     let options = options.split(' ').filter(|option| !option.is_empty()).flat_map(option);
-    Command::new(name).about(about(&path, text)).after_help(note(&path)).args(arguments).args(options)
+    Command::new(name)
+        .about(about(&path, text))
+        .after_help(note(&path))
+        .args(arguments)
+        .args(options)
 }
 
 /// `NAME`, or `[NAME]` if it may be left out.
@@ -198,12 +209,19 @@ fn option(word: &'static str) -> Vec<Arg> {
     if let Some(formats) = word.strip_prefix("F(") {
         let formats: Vec<&'static str> = formats.trim_end_matches(')').split(',').collect();
         return vec![
-            Arg::new("format").short('f').long("format").value_parser(formats).help("How to print it"),
+            Arg::new("format")
+                .short('f')
+                .long("format")
+                .value_parser(formats)
+                .help("How to print it"),
         ];
     }
     match word {
         "Y" => vec![flag("yes").short('y').help("Do not ask")],
-        "W" => vec![flag("wait").help("Wait for the task to end"), flag("no-wait").help("Return at once")],
+        "W" => vec![
+            flag("wait").help("Wait for the task to end"),
+            flag("no-wait").help("Return at once"),
+        ],
         _ => vec![plain_option(word)],
     }
 }
@@ -232,7 +250,9 @@ fn plain_option(word: &'static str) -> Arg {
     let argument = argument.required(value.contains('!'));
     let argument = if value.contains('*') { argument.action(ArgAction::Append) } else { argument };
     match value.split_once('{').and_then(|(_, rest)| rest.split_once('}')) {
-        Some((choices, _)) => argument.value_parser(choices.split(',').collect::<Vec<_>>()).ignore_case(true),
+        Some((choices, _)) => {
+            argument.value_parser(choices.split(',').collect::<Vec<_>>()).ignore_case(true)
+        }
         None => argument.allow_hyphen_values(true),
     }
 }
@@ -256,9 +276,14 @@ mod tests {
 
     #[test]
     fn what_the_table_does_not_have_is_left_to_the_parser() {
-        for line in
-            ["pvc", "pvc storage", "pvc storage volumes list", "pvc vm list", "pvc vm snapshots", "pvc x"]
-        {
+        for line in [
+            "pvc",
+            "pvc storage",
+            "pvc storage volumes list",
+            "pvc vm list",
+            "pvc vm snapshots",
+            "pvc x",
+        ] {
             assert_eq!(meant(line), None, "{line}");
         }
     }
@@ -269,6 +294,11 @@ mod tests {
         let failure = not_yet(&later);
         assert_eq!(failure.exit, Exit::NotYet);
         assert!(failure.message.ends_with("it arrives with release 9"), "{}", failure.message);
-        assert!(failure.hint.unwrap().contains("`pvcd volume list | create | import | record | remove`"));
+        assert!(
+            failure
+                .hint
+                .unwrap()
+                .contains("`pvcd volume list | create | import | record | remove`")
+        );
     }
 }

@@ -71,7 +71,10 @@ fn view(network: &Network, paint: Paint) -> String {
         lines.line("IPv4 gateway", &network.ip4.gateway);
         lines.line("DHCPv4 enabled", &network.ip4.dhcp_flag);
         if network.ip4.dhcp_flag == "True" {
-            lines.line("DHCPv4 range", format!("{} - {}", network.ip4.dhcp_start, network.ip4.dhcp_end));
+            lines.line(
+                "DHCPv4 range",
+                format!("{} - {}", network.ip4.dhcp_start, network.ip4.dhcp_end),
+            );
         }
     }
     lines.finish()
@@ -122,7 +125,8 @@ mod tests {
         let leases = [json!({"hostname": "web1", "ip4_address": "10.0.0.5",
             "mac_address": "52:54:00:aa:bb:cc", "timestamp": null})];
         let rules =
-            [json!({"direction": "in", "order": "0", "description": "ssh", "rule": "tcp dport 22 accept"})];
+            [json!({"direction": "in", "order": "0", "description": "ssh", "rule": "tcp dport 22 \
+                                                                                   accept"})];
         let texts: Vec<String> = networks.iter().map(|network| view(network, Paint::OFF)).collect();
         let text = texts.join("\n") + &tables(&leases, &rules, Paint::OFF);
         crate::golden::check("network-info.txt", &text);

@@ -24,7 +24,8 @@ impl List {
         self.list.check()?;
         let answer = or_empty(pvc.client()?.networks_like(self.limit.as_deref()))?;
         let what = ("network", "pvc network list");
-        let networks: Option<Vec<Network>> = self.list.read(pvc, &answer, self.limit.is_some(), what)?;
+        let networks: Option<Vec<Network>> =
+            self.list.read(pvc, &answer, self.limit.is_some(), what)?;
         let Some(mut networks) = networks else { return Ok(()) };
         networks.sort_by_key(|network| network.vni);
         self.list.print(pvc, &networks, |network| network.vni.to_string(), table)
@@ -34,7 +35,15 @@ impl List {
 fn table(networks: &[Network]) -> Table {
     let mut table = Table::new().group("Networks", &[("VNI", 5), ("Description", 12)]).group(
         "Config",
-        &[("Type", 8), ("MTU", 4), ("Domain", 6), ("IPv6", 6), ("DHCPv6", 7), ("IPv4", 6), ("DHCPv4", 7)],
+        &[
+            ("Type", 8),
+            ("MTU", 4),
+            ("Domain", 6),
+            ("IPv6", 6),
+            ("DHCPv6", 7),
+            ("IPv4", 6),
+            ("DHCPv4", 7),
+        ],
     );
     for network in networks {
         table.row(vec![

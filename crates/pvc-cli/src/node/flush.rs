@@ -34,7 +34,8 @@ impl Flush {
             return Ok(());
         }
         let reply = pvc.client()?.set_domain_state(&node, "flush")?;
-        let change = Change { state: |node| &node.domain_state, passing: "flush", reached: "flushed" };
+        let change =
+            Change { state: |node| &node.domain_state, passing: "flush", reached: "flushed" };
         wait::finish(pvc, &node, &reply, self.wait, &change)
     }
 }

@@ -39,9 +39,13 @@ fn view(node: &Node, long: bool, paint: Paint) -> String {
     lines.line("Health", paint.colour(paint::node_health(health), shown));
     lines.lines("Health Plugin Details", &plugins(&node.health_details, long, paint));
     lines.blank();
-    let (daemon, coordinator, domain) = (&node.daemon_state, &node.coordinator_state, &node.domain_state);
+    let (daemon, coordinator, domain) =
+        (&node.daemon_state, &node.coordinator_state, &node.domain_state);
     lines.line("Daemon State", paint.colour(paint::daemon_state(daemon), daemon));
-    lines.line("Coordinator State", paint.colour(paint::coordinator_state(coordinator), coordinator));
+    lines.line(
+        "Coordinator State",
+        paint.colour(paint::coordinator_state(coordinator), coordinator),
+    );
     lines.line("Domain State", paint.colour(paint::domain_state(domain), domain));
     if !node.waits_for.is_empty() {
         lines.lines("Waits for", &waits(&node.waits_for));
@@ -89,8 +93,10 @@ fn waits(waits: &[NodeWait]) -> Vec<String> {
 fn last_fence(fence: &NodeFence) -> Vec<String> {
     let mut lines = vec![format!("{} took it for dead at {}", fence.by, fence.suspected_at)];
     if fence.failed_attempts > 0 {
-        lines
-            .push(format!("{} attempts failed, the last one: {}", fence.failed_attempts, fence.last_failure));
+        lines.push(format!(
+            "{} attempts failed, the last one: {}",
+            fence.failed_attempts, fence.last_failure
+        ));
     }
     match fence.proven_at.as_str() {
         "" => lines.push("its death is not proven; its VMs are not started elsewhere".to_owned()),
@@ -125,7 +131,8 @@ mod tests {
     use super::*;
 
     fn node() -> Node {
-        let nodes: Vec<Node> = serde_json::from_str(include_str!("../../tests/wire/nodes.json")).unwrap();
+        let nodes: Vec<Node> =
+            serde_json::from_str(include_str!("../../tests/wire/nodes.json")).unwrap();
         nodes.into_iter().nth(1).unwrap()
     }
 
@@ -193,7 +200,8 @@ mod tests {
         assert_eq!(
             last_fence(&fence)[1..],
             [
-                "proven at 2026-11-20 03:01:02: its BMC said twice that the power is off; power switched on",
+                "proven at 2026-11-20 03:01:02: its BMC said twice that the power is off; power \
+                 switched on",
                 "recovered: web1 on pvchv2"
             ]
         );

@@ -52,7 +52,9 @@ impl List {
             || filter.domain_state.is_some();
         let answer = or_empty(pvc.client()?.nodes(&filter))?;
         let what = ("node", "pvc node list");
-        let Some(mut nodes) = self.list.read::<_, Node>(pvc, &answer, filtered, what)? else { return Ok(()) };
+        let Some(mut nodes) = self.list.read::<_, Node>(pvc, &answer, filtered, what)? else {
+            return Ok(());
+        };
         nodes.sort_by(|one, other| one.name.cmp(&other.name));
         self.list.print(pvc, &nodes, |node| node.name.clone(), table)
     }

@@ -60,8 +60,8 @@ impl Which {
     }
 }
 
-/// The failure that an error is for a command that names nodes. An API calls a node that does not exist a
-/// parameter that makes no sense, where it is one of several; asked for it, it says so.
+/// The failure that an error is for a command that names nodes. An API calls a node that does not
+/// exist a parameter that makes no sense, where it is one of several; asked for it, it says so.
 pub fn unknown<'a>(
     pvc: &mut Pvc,
     error: pvc_client::Error,

@@ -24,8 +24,11 @@ impl Primary {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         let node = self.node.name();
         let reply = pvc.client()?.set_coordinator_state(&node, "primary")?;
-        let change =
-            Change { state: |node| &node.coordinator_state, passing: "takeover", reached: "primary" };
+        let change = Change {
+            state: |node| &node.coordinator_state,
+            passing: "takeover",
+            reached: "primary",
+        };
         wait::finish(pvc, &node, &reply, self.wait, &change)
     }
 }

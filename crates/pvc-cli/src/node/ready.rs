@@ -22,7 +22,8 @@ impl Ready {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         let node = self.node.name();
         let reply = pvc.client()?.set_domain_state(&node, "ready")?;
-        let change = Change { state: |node| &node.domain_state, passing: "unflush", reached: "ready" };
+        let change =
+            Change { state: |node| &node.domain_state, passing: "unflush", reached: "ready" };
         wait::finish(pvc, &node, &reply, self.wait, &change)
     }
 }

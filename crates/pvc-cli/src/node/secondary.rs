@@ -22,8 +22,11 @@ impl Secondary {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         let node = self.node.name();
         let reply = pvc.client()?.set_coordinator_state(&node, "secondary")?;
-        let change =
-            Change { state: |node| &node.coordinator_state, passing: "relinquish", reached: "secondary" };
+        let change = Change {
+            state: |node| &node.coordinator_state,
+            passing: "relinquish",
+            reached: "secondary",
+        };
         wait::finish(pvc, &node, &reply, self.wait, &change)
     }
 }

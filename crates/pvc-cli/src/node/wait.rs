@@ -85,7 +85,9 @@ fn watch(pvc: &mut Pvc, node: &str, change: &Change, story: &mut Story) -> Outco
             Verdict::GoOn if begun || story.started.elapsed() < PATIENCE => story.tell(&found),
             Verdict::GoOn => {
                 return Err(Failure::failed(format!("node `{node}` is still in state `{state}`"))
-                    .hint("is its daemon running? `pvc node info` shows when it was last heard of"));
+                    .hint(
+                        "is its daemon running? `pvc node info` shows when it was last heard of",
+                    ));
             }
             Verdict::Diverted => {
                 return Err(Failure::failed(format!(
@@ -98,7 +100,8 @@ fn watch(pvc: &mut Pvc, node: &str, change: &Change, story: &mut Story) -> Outco
 }
 
 /// What the waiting says on standard error: a line for each thing that is waited for, whenever it
-/// changes; on a terminal below them a line that is drawn again and again, with the progress of copies.
+/// changes; on a terminal below them a line that is drawn again and again, with the progress of
+/// copies.
 struct Story {
     shown: bool,
     terminal: bool,
@@ -112,8 +115,14 @@ struct Story {
 impl Story {
     fn begin(shown: bool) -> Self {
         let terminal = std::io::stderr().is_terminal();
-        let mut story =
-            Story { shown, terminal, started: Instant::now(), looks: 0, said: BTreeMap::new(), open: 0 };
+        let mut story = Story {
+            shown,
+            terminal,
+            started: Instant::now(),
+            looks: 0,
+            said: BTreeMap::new(),
+            open: 0,
+        };
         story.draw(BEGINNING.to_owned());
         story
     }
@@ -187,7 +196,9 @@ fn news(said: &mut BTreeMap<String, String>, node: &Node) -> Vec<String> {
         let why = format!("is in state `{}`; nothing happens until it runs", node.daemon_state);
         now.insert("the daemon of the node".to_owned(), why);
     }
-    now.extend(node.waits_for.iter().map(|wait| (format!("VM `{}`:", wait.name), wait.reason.clone())));
+    now.extend(
+        node.waits_for.iter().map(|wait| (format!("VM `{}`:", wait.name), wait.reason.clone())),
+    );
     let changed = now.iter().filter(|(who, what)| said.get(*who) != Some(what));
     let mut lines: Vec<String> = changed.map(|(who, what)| format!("{who} {what}")).collect();
     let settled = said.keys().filter(|who| !now.contains_key(*who));
@@ -215,7 +226,8 @@ fn may_pass(kind: Kind) -> bool {
 mod tests {
     use super::*;
 
-    const FLUSH: Change = Change { state: |node| &node.domain_state, passing: "flush", reached: "flushed" };
+    const FLUSH: Change =
+        Change { state: |node| &node.domain_state, passing: "flush", reached: "flushed" };
 
     #[test]
     fn a_node_that_has_not_begun_is_waited_for() {
@@ -239,8 +251,10 @@ mod tests {
     #[test]
     fn what_is_waited_for_is_said_once_for_each_change() {
         let mut said = BTreeMap::new();
-        let both =
-            [("web1", "it is being moved to node `hv2`", None), ("db1", "it is being shut down", None)];
+        let both = [
+            ("web1", "it is being moved to node `hv2`", None),
+            ("db1", "it is being shut down", None),
+        ];
         assert_eq!(
             news(&mut said, &node(&both)),
             ["VM `db1`: it is being shut down", "VM `web1`: it is being moved to node `hv2`"]

@@ -116,20 +116,27 @@ mod tests {
     #[test]
     fn one_line_is_spaced_and_escaped() {
         let value = json!({"b": [1, 2.5, null], "a": "ü😀\"\n\u{7f}, : {"});
-        assert_eq!(compact(&value), r#"{"b": [1, 2.5, null], "a": "\u00fc\ud83d\ude00\"\n\u007f, : {"}"#);
+        assert_eq!(
+            compact(&value),
+            r#"{"b": [1, 2.5, null], "a": "\u00fc\ud83d\ude00\"\n\u007f, : {"}"#
+        );
     }
 
     #[test]
     fn indentation_is_two_and_empty_things_stay_on_their_line() {
         let value = json!({"a": [], "b": {"c": "ä", "d": [1, {}]}});
-        let text = "{\n  \"a\": [],\n  \"b\": {\n    \"c\": \"\\u00e4\",\n    \"d\": [\n      1,\n      {}\n    ]\n  }\n}";
+        let text = "{\n  \"a\": [],\n  \"b\": {\n    \"c\": \"\\u00e4\",\n    \"d\": \
+                    [\n      1,\n      {}\n    ]\n  }\n}";
         assert_eq!(pretty(&value), text);
     }
 
     #[test]
     fn the_layout_changes_nothing_else() {
         let text = "{ \"x\" :\t[ 1.50, 1e3 , -0 ,true ],\n\"\\u00fc\\\\\": \"\\\"\" , \"e\": { } }";
-        assert_eq!(compact_text(text), r#"{"x": [1.50, 1e3, -0, true], "\u00fc\\": "\"", "e": {}}"#);
+        assert_eq!(
+            compact_text(text),
+            r#"{"x": [1.50, 1e3, -0, true], "\u00fc\\": "\"", "e": {}}"#
+        );
         let before: Value = serde_json::from_str(text).unwrap();
         assert_eq!(serde_json::from_str::<Value>(&pretty_text(text)).unwrap(), before);
     }

@@ -41,7 +41,11 @@ impl Paint {
     }
 
     fn code(self, code: u8, text: &str) -> String {
-        if self.on && !text.is_empty() { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+        if self.on && !text.is_empty() {
+            format!("\x1b[{code}m{text}\x1b[0m")
+        } else {
+            text.to_owned()
+        }
     }
 }
 
@@ -113,7 +117,9 @@ pub fn node_summary(state: &str) -> Colour {
     match state {
         "run,ready" => Colour::Green,
         "run,flush" | "run,unflush" | "run,flushed" => Colour::Blue,
-        _ if state.contains("dead") || state.contains("fenced") || state.contains("stop") => Colour::Red,
+        _ if state.contains("dead") || state.contains("fenced") || state.contains("stop") => {
+            Colour::Red
+        }
         _ => Colour::Yellow,
     }
 }

@@ -1,7 +1,7 @@
 //! Tables: left-aligned columns one space apart, a line of group headings above the headings.
 //!
-//! The same rows are CSV and YAML for programs, and a table can be told which columns to show, by which
-//! to sort, and how much room there is.
+//! The same rows are CSV and YAML for programs, and a table can be told which columns to show, by
+//! which to sort, and how much room there is.
 
 use std::cmp::Ordering;
 use std::fmt::Write as _;
@@ -136,8 +136,8 @@ impl Table {
         self.rows.is_empty()
     }
 
-    /// What the columns are called by options and programs: `ram`, `used_percent`; with the group's name in
-    /// front where two share a heading.
+    /// What the columns are called by options and programs: `ram`, `used_percent`; with the group's
+    /// name in front where two share a heading.
     fn names(&self) -> Vec<String> {
         let name = |column: &Column| match column.shared && !column.group.is_empty() {
             true => format!("{}_{}", name_of(column.group), name_of(column.heading)),
@@ -149,7 +149,8 @@ impl Table {
     fn find(&self, column: &str) -> Result<usize, String> {
         let names = self.names();
         let found = names.iter().position(|name| *name == name_of(column));
-        found.ok_or_else(|| format!("there is no column `{column}`; there are {}", names.join(", ")))
+        found
+            .ok_or_else(|| format!("there is no column `{column}`; there are {}", names.join(", ")))
     }
 
     fn pick(&mut self, columns: &[usize]) {
@@ -160,8 +161,8 @@ impl Table {
         self.rows.retain(|row| !row.more || row.cells.iter().any(|cell| cell.width() > 0));
     }
 
-    /// Keeps these columns, in this order. Fails, with the columns there are, if there is none of that name,
-    /// and if one is named twice: a program could not tell them apart.
+    /// Keeps these columns, in this order. Fails, with the columns there are, if there is none of
+    /// that name, and if one is named twice: a program could not tell them apart.
     pub fn select(&mut self, columns: &[String]) -> Result<(), String> {
         let mut picked = Vec::with_capacity(columns.len());
         for name in columns {
@@ -175,9 +176,9 @@ impl Table {
         Ok(())
     }
 
-    /// Sorts the rows by a column, with `-` before its name the other way round. Figures are compared as
-    /// such, and stand before words; in words and versions each number counts as one: `1.0.9` is before
-    /// `1.0.10`.
+    /// Sorts the rows by a column, with `-` before its name the other way round. Figures are
+    /// compared as such, and stand before words; in words and versions each number counts as one:
+    /// `1.0.9` is before `1.0.10`.
     pub fn sort(&mut self, by: &str) -> Result<(), String> {
         let (name, backwards) = by.strip_prefix('-').map_or((by, false), |name| (name, true));
         let column = self.find(name)?;
@@ -196,19 +197,21 @@ impl Table {
         Ok(())
     }
 
-    /// Drops columns, the least important first, until the table is at most `room` wide or has only one
-    /// left. Returns the names of those that went.
+    /// Drops columns, the least important first, until the table is at most `room` wide or has only
+    /// one left. Returns the names of those that went.
     pub fn fit(&mut self, room: usize) -> Vec<String> {
         let mut names = self.names();
         let mut gone = Vec::new();
         while self.columns.len() > 1 && self.width() > room {
             let rank = |column: &usize| {
-                let named = self.important.iter().position(|name| *name == self.columns[*column].heading);
+                let named =
+                    self.important.iter().position(|name| *name == self.columns[*column].heading);
                 named.unwrap_or(self.important.len() + column)
             };
             let least = (0..self.columns.len()).max_by_key(rank).expect("there are columns");
             gone.push(names.remove(least));
-            let others: Vec<usize> = (0..self.columns.len()).filter(|column| *column != least).collect();
+            let others: Vec<usize> =
+                (0..self.columns.len()).filter(|column| *column != least).collect();
             self.pick(&others);
         }
         gone
@@ -239,7 +242,8 @@ impl Table {
         self.text(paint, true, None)
     }
 
-    /// The same, without its headings if they are not wanted, and with texts broken to fit into `room`.
+    /// The same, without its headings if they are not wanted, and with texts broken to fit into
+    /// `room`.
     pub fn text(&self, paint: Paint, headings: bool, room: Option<usize>) -> String {
         let rows = self.laid_out(room);
         let widths = self.widths(&rows);
@@ -248,7 +252,8 @@ impl Table {
             if self.is_grouped() {
                 lines.push(paint.bold(self.group_line(&widths)));
             }
-            let cells: Vec<Cell> = self.columns.iter().map(|column| column.heading.into()).collect();
+            let cells: Vec<Cell> =
+                self.columns.iter().map(|column| column.heading.into()).collect();
             lines.push(paint.bold(line(&cells, &widths, Paint::OFF)));
         }
         lines.extend(rows.iter().map(|row| line(row, &widths, paint)));
@@ -266,7 +271,8 @@ impl Table {
         }
         let widths = self.widths(&rows);
         let before = widths.len() - 1;
-        let margin: usize = self.indent + widths[..before].iter().map(|width| width + 1).sum::<usize>();
+        let margin: usize =
+            self.indent + widths[..before].iter().map(|width| width + 1).sum::<usize>();
         let width = room.saturating_sub(margin).max(NARROWEST);
         let mut lines = Vec::with_capacity(rows.len());
         for mut row in rows {
@@ -285,7 +291,8 @@ impl Table {
     /// The widths of the columns; the last one of a group has room for what is left of its heading.
     fn widths(&self, rows: &[Vec<Cell>]) -> Vec<usize> {
         let longest = |index: usize| rows.iter().map(move |row| row[index].width()).max();
-        let of = |(index, column): (usize, &Column)| column.least.max(longest(index).unwrap_or(0) + 1);
+        let of =
+            |(index, column): (usize, &Column)| column.least.max(longest(index).unwrap_or(0) + 1);
         let mut widths: Vec<usize> = self.columns.iter().enumerate().map(of).collect();
         let mut start = 0;
         for group in self.columns.chunk_by(|one, other| one.group == other.group) {
@@ -427,8 +434,8 @@ fn harmless(text: &str, but: &[char]) -> String {
     text.chars().map(printable).collect()
 }
 
-/// A field of CSV. What a spreadsheet would take for a formula gets an apostrophe in front, unless it is a
-/// figure.
+/// A field of CSV. What a spreadsheet would take for a formula gets an apostrophe in front, unless
+/// it is a figure.
 fn quoted(cell: &str) -> String {
     let mut field = harmless(cell, &['\t', '\n', '\r']);
     if field.starts_with(FORMULA) && figure(&field).is_none() {
@@ -502,9 +509,11 @@ mod tests {
             .group("Read", &[("OPS", 4)])
             .group("Write", &[("OPS", 4)])
             .important(&["Name", "Free (net)"]);
-        for (name, used, free, read) in
-            [("vms", "6.8%", "745G", "9"), ("a, \"b\"", "10.1%", "9999M", "10"), ("no", "N/A", "1T", "100")]
-        {
+        for (name, used, free, read) in [
+            ("vms", "6.8%", "745G", "9"),
+            ("a, \"b\"", "10.1%", "9999M", "10"),
+            ("no", "N/A", "1T", "100"),
+        ] {
             table.row([name, used, free, read, "0"].map(Cell::from).to_vec());
         }
         table
@@ -536,7 +545,11 @@ mod tests {
         assert_eq!(table.names(), ["write_ops", "name"], "they are called as they were asked for");
         let text = table.render(Paint::OFF);
         assert_eq!(text.lines().next(), Some("Write  Pools -"), "{text}");
-        assert_eq!(text.lines().nth(1), Some("OPS    Name"), "a heading stands above its group: {text}");
+        assert_eq!(
+            text.lines().nth(1),
+            Some("OPS    Name"),
+            "a heading stands above its group: {text}"
+        );
         let twice = pools().select(&["name".to_owned(), "Name".to_owned()]).unwrap_err();
         assert_eq!(twice, "the column `Name` is named twice");
         let words = pools().select(&["colour".to_owned()]).unwrap_err();
@@ -562,14 +575,30 @@ mod tests {
     #[test]
     fn in_versions_and_names_each_number_counts_as_one() {
         let mut table = Table::new().columns(&[("Version", 8)]);
-        let versions =
-            ["1.0.10", "web10", "1.0.9", "0.2.0", "web2", "1.0.9-rc1", "web02", "99999999999999999999a"];
+        let versions = [
+            "1.0.10",
+            "web10",
+            "1.0.9",
+            "0.2.0",
+            "web2",
+            "1.0.9-rc1",
+            "web02",
+            "99999999999999999999a",
+        ];
         for version in versions {
             table.row(vec![version.into()]);
         }
         table.sort("version").unwrap();
-        let sorted =
-            ["0.2.0", "1.0.9", "1.0.9-rc1", "1.0.10", "99999999999999999999a", "web02", "web2", "web10"];
+        let sorted = [
+            "0.2.0",
+            "1.0.9",
+            "1.0.9-rc1",
+            "1.0.10",
+            "99999999999999999999a",
+            "web02",
+            "web2",
+            "web10",
+        ];
         assert_eq!(first(&table), sorted);
     }
 
@@ -590,7 +619,11 @@ mod tests {
         let mut table = pools();
         table.select(&["name".to_owned(), "free".to_owned()]).unwrap();
         assert_eq!(table.csv(false), "vms,745G\n\"a, \"\"b\"\"\",9999M\nno,1T\n");
-        assert!(table.yaml().starts_with("- name: \"vms\"\n  free: \"745G\"\n- name: \"a, \\\"b\\\"\"\n"));
+        assert!(
+            table
+                .yaml()
+                .starts_with("- name: \"vms\"\n  free: \"745G\"\n- name: \"a, \\\"b\\\"\"\n")
+        );
         assert_eq!(Table::new().columns(&[("Name", 5)]).yaml(), "[]\n");
     }
 
@@ -613,7 +646,10 @@ mod tests {
         table.row(vec!["a\x1b[2J\nb".into(), "\u{7f}\u{85}\u{2028}\"".into()]);
         let text = table.text(Paint::ON, false, None);
         assert_eq!(text, "a\u{fffd}[2J\u{fffd}b  \u{fffd}\u{fffd}\u{2028}\"");
-        assert_eq!(table.yaml(), "- name: \"a\\u001b[2J\\nb\"\n  x: \"\\u007f\\u0085\\u2028\\\"\"\n");
+        assert_eq!(
+            table.yaml(),
+            "- name: \"a\\u001b[2J\\nb\"\n  x: \"\\u007f\\u0085\\u2028\\\"\"\n"
+        );
     }
 
     #[test]

@@ -86,8 +86,13 @@ mod tests {
 
     #[test]
     fn an_age_is_rounded_to_its_unit() {
-        let cases =
-            [(1, "1 second"), (59, "59 seconds"), (90, "2 minutes"), (86_400, "1 day"), (200_000, "2 days")];
+        let cases = [
+            (1, "1 second"),
+            (59, "59 seconds"),
+            (90, "2 minutes"),
+            (86_400, "1 day"),
+            (200_000, "2 days"),
+        ];
         for (seconds, text) in cases {
             assert_eq!(age(seconds), text);
         }

@@ -36,14 +36,23 @@ fn table(pools: &[Pool]) -> Table {
     let mut table = Table::new()
         .group(
             "Pools",
-            &[("ID", 3), ("Name", 5), ("Tier", 5), ("PGs", 4), ("Used", 5), ("Used%", 6), ("Free", 5)],
+            &[
+                ("ID", 3),
+                ("Name", 5),
+                ("Tier", 5),
+                ("PGs", 4),
+                ("Used", 5),
+                ("Used%", 6),
+                ("Free", 5),
+            ],
         )
         .group("Objects", &[("Count", 6), ("Clones", 7), ("Copies", 7), ("Degraded", 9)])
         .group("Read", &traffic)
         .group("Write", &traffic)
         .important(&["Name", "Used%", "Free", "Used", "Tier", "PGs", "ID"]);
     for pool in pools {
-        let number = |name: &str| pool.stats.get(name).and_then(serde_json::Value::as_f64).unwrap_or(0.0);
+        let number =
+            |name: &str| pool.stats.get(name).and_then(serde_json::Value::as_f64).unwrap_or(0.0);
         let whole = |name: &str| number(name) as i64;
         let bytes = |name: &str| units::bytes(whole(name)).into();
         let count = |name: &str| units::objects(whole(name)).into();
@@ -75,7 +84,8 @@ mod tests {
 
     #[test]
     fn the_table_and_a_pool_without_figures() {
-        let pools: Vec<Pool> = serde_json::from_str(include_str!("../../tests/wire/pools.json")).unwrap();
+        let pools: Vec<Pool> =
+            serde_json::from_str(include_str!("../../tests/wire/pools.json")).unwrap();
         crate::golden::check("pool-list.txt", &(table(&pools).render(Paint::OFF) + "\n"));
     }
 }

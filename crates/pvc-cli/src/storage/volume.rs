@@ -38,9 +38,10 @@ impl List {
 }
 
 fn table(volumes: &[Volume]) -> Table {
-    let mut table = Table::new()
-        .group("Volumes", &[("Name", 5), ("Pool", 5)])
-        .group("Details", &[("Size", 5), ("Objects", 8), ("Order", 6), ("Format", 7), ("Features", 10)]);
+    let mut table = Table::new().group("Volumes", &[("Name", 5), ("Pool", 5)]).group(
+        "Details",
+        &[("Size", 5), ("Objects", 8), ("Order", 6), ("Format", 7), ("Features", 10)],
+    );
     for volume in volumes {
         let stats = &volume.stats;
         table.row(vec![

@@ -1,8 +1,8 @@
 //! What the cluster would refuse, said before somebody is asked.
 //!
-//! The API says whether it would refuse. For one that is too old to tell, the VM is looked at and judged by
-//! the API's rule, as far as a look can tell. Only where a question follows: a request that nobody is asked
-//! about is judged when it is made.
+//! The API says whether it would refuse. For one that is too old to tell, the VM is looked at and
+//! judged by the API's rule, as far as a look can tell. Only where a question follows: a request
+//! that nobody is asked about is judged when it is made.
 
 use clap::Args;
 use pvc_api_types::{Vm, VmDisk};
@@ -80,8 +80,11 @@ pub fn rename(pvc: &mut Pvc, yes: Yes, vm: &str, to: &str) -> Outcome {
     let vm = pvc.client()?.vm(vm)?.read()?;
     if known_state(&vm).is_some_and(|state| !is_off(&state)) {
         let text = "it can be renamed in `stop`, `disable` and `mirror`";
-        return Err(Failure::failed(format!("VM `{}` is in state `{}`; {text}", vm.name, vm.state))
-            .hint(format!("`pvc vm shutdown --wait {}` stops it", vm.name)));
+        return Err(Failure::failed(format!(
+            "VM `{}` is in state `{}`; {text}",
+            vm.name, vm.state
+        ))
+        .hint(format!("`pvc vm shutdown --wait {}` stops it", vm.name)));
     }
     match pvc.client()?.vm(to) {
         // A UUID finds a VM as well; that it is no name is for the API to say.
@@ -121,8 +124,9 @@ fn shared<'a>(vm: &'a Vm, all: &'a [Vm]) -> Option<(&'a str, &'a str)> {
     let is_volume = |disk: &&VmDisk| disk.r#type == "rbd";
     let volumes = || vm.disks.iter().filter(is_volume);
     all.iter().filter(|other| other.uuid != vm.uuid).find_map(|other| {
-        let has =
-            |volume: &&VmDisk| other.disks.iter().filter(is_volume).any(|theirs| theirs.name == volume.name);
+        let has = |volume: &&VmDisk| {
+            other.disks.iter().filter(is_volume).any(|theirs| theirs.name == volume.name)
+        };
         Some((volumes().find(has)?.name.as_str(), other.name.as_str()))
     })
 }
@@ -139,9 +143,13 @@ mod tests {
 
     #[test]
     fn a_request_is_judged_by_the_rule_of_the_api() {
-        let refused = |state: &str, request, force| judge(&vm("web1", state, ""), request, force).err();
+        let refused =
+            |state: &str, request, force| judge(&vm("web1", state, ""), request, force).err();
         let words = refused("stop", StateRequest::Restart, false).unwrap();
-        assert_eq!(words.message, "VM `web1` cannot be restarted: the VM is in state `stop`, not `start`");
+        assert_eq!(
+            words.message,
+            "VM `web1` cannot be restarted: the VM is in state `stop`, not `start`"
+        );
         assert!(words.hint.unwrap().contains("`pvc vm start`"));
         assert!(refused("start", StateRequest::Restart, false).is_none());
         assert!(refused("mirror", StateRequest::Stop, false).is_some());
@@ -151,7 +159,8 @@ mod tests {
 
     #[test]
     fn a_volume_that_two_vms_have_is_found() {
-        let all = [vm("web1", "stop", "vms/a"), vm("web2", "stop", "vms/b"), vm("web3", "stop", "vms/a")];
+        let all =
+            [vm("web1", "stop", "vms/a"), vm("web2", "stop", "vms/b"), vm("web3", "stop", "vms/a")];
         assert_eq!(shared(&all[0], &all), Some(("vms/a", "web3")));
         assert_eq!(shared(&all[1], &all), None);
     }

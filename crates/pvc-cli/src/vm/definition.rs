@@ -11,8 +11,9 @@ use crate::outcome::{Failure, plain_io};
 /// The definition in `file`, or on standard input for `-`, checked as far as a client can. All
 /// mistakes are reported at once; what is merely odd is warned of.
 pub fn read(pvc: &Pvc, file: &Path) -> Result<String, Failure> {
-    let bytes = read_bytes(file)
-        .map_err(|error| Failure::usage(format!("cannot read `{}`: {}", file.display(), plain_io(&error))))?;
+    let bytes = read_bytes(file).map_err(|error| {
+        Failure::usage(format!("cannot read `{}`: {}", file.display(), plain_io(&error)))
+    })?;
     let text = String::from_utf8(bytes).map_err(|_| {
         Failure::failed(format!("`{}` is not UTF-8", file.display()))
             .hint("`iconv -t utf-8` converts it; remove its `<?xml … encoding=…?>` line, too")
@@ -22,7 +23,8 @@ pub fn read(pvc: &Pvc, file: &Path) -> Result<String, Failure> {
 
 /// `text` without an XML declaration, which the API does not take, if it can be a definition.
 pub fn checked(pvc: &Pvc, origin: &str, text: &str) -> Result<String, Failure> {
-    let domain = Domain::parse(text).map_err(|error| unreadable(&error).context(format!("`{origin}`")))?;
+    let domain =
+        Domain::parse(text).map_err(|error| unreadable(&error).context(format!("`{origin}`")))?;
     match pvc_domain::validate(domain.as_str()) {
         Ok(checked) => {
             for warning in checked.warnings {
@@ -44,8 +46,11 @@ fn read_bytes(file: &Path) -> std::io::Result<Vec<u8>> {
 
 fn refused(origin: &str, problems: &[Problem]) -> Failure {
     let lines: Vec<String> = problems.iter().map(|problem| format!("  {problem}")).collect();
-    let count =
-        if problems.len() == 1 { "a mistake".to_owned() } else { format!("{} mistakes", problems.len()) };
+    let count = if problems.len() == 1 {
+        "a mistake".to_owned()
+    } else {
+        format!("{} mistakes", problems.len())
+    };
     let failure = Failure::failed(format!("`{origin}` has {count}:\n{}", lines.join("\n")));
     match problems.iter().find_map(|problem| problem.hint.clone()) {
         Some(hint) => failure.hint(hint),

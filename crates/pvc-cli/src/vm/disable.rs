@@ -16,7 +16,8 @@ pub struct Disable {
     #[command(flatten)]
     vm: Which,
 
-    /// Do it even to a VM that is the mirror of one elsewhere, or without letting the guest shut down
+    /// Do it even to a VM that is the mirror of one elsewhere, or without letting the guest shut
+    /// down
     #[arg(long)]
     force: bool,
 

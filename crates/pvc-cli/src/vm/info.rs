@@ -87,7 +87,8 @@ impl View<'_> {
         if self.long || vm.vnc.listen.is_some() {
             let listen = vm.vnc.listen.as_deref().unwrap_or(NONE);
             let is_open = pvc_domain::has_open_vnc(&vm.xml).unwrap_or_default();
-            let listen = if is_open { format!("{listen} (no password)") } else { listen.to_owned() };
+            let listen =
+                if is_open { format!("{listen} (no password)") } else { listen.to_owned() };
             lines.line("VNC listen", listen);
             lines.line("VNC port", vm.vnc.port.as_deref().unwrap_or(NONE));
         }
@@ -105,9 +106,11 @@ impl View<'_> {
 
     /// The hypervisor's counters; memory comes in KiB, CPU time in nanoseconds.
     fn statistics(&self, lines: &mut Labels) {
-        let memory = |name: &str| units::bytes(figure(&self.vm.memory_stats, name).saturating_mul(1024));
+        let memory =
+            |name: &str| units::bytes(figure(&self.vm.memory_stats, name).saturating_mul(1024));
         let faults = |name: &str| units::count(figure(&self.vm.memory_stats, name));
-        let seconds = |name: &str| format!("{:.1}s", figure(&self.vm.vcpu_stats, name) as f64 / 1e9);
+        let seconds =
+            |name: &str| format!("{:.1}s", figure(&self.vm.vcpu_stats, name) as f64 / 1e9);
         let mut table = Table::new().indented(WIDTH).columns(&[
             ("Swap In", 8),
             ("Swap Out", 9),
@@ -127,8 +130,11 @@ impl View<'_> {
             memory("rss").into(),
         ]);
         self.table(lines, "Memory stats", table);
-        let mut table =
-            Table::new().indented(WIDTH).columns(&[("CPU time", 9), ("User time", 10), ("System time", 12)]);
+        let mut table = Table::new().indented(WIDTH).columns(&[
+            ("CPU time", 9),
+            ("User time", 10),
+            ("System time", 12),
+        ]);
         table.row(vec![
             seconds("cpu_time").into(),
             seconds("user_time").into(),
@@ -164,7 +170,8 @@ impl View<'_> {
     }
 
     fn snapshots(&self, lines: &mut Labels) {
-        let mut table = Table::new().indented(WIDTH).columns(&[("Name", 5), ("Age", 4), ("XML Changes", 12)]);
+        let mut table =
+            Table::new().indented(WIDTH).columns(&[("Name", 5), ("Age", 4), ("XML Changes", 12)]);
         for snapshot in &self.vm.snapshots {
             table.row(vec![
                 snapshot.name.as_str().into(),
@@ -186,8 +193,10 @@ impl View<'_> {
 
     fn devices(&self, lines: &mut Labels) {
         lines.blank();
-        let rate = |read: i64, write: i64| format!("{}/{}", units::count(read), units::count(write));
-        let volume = |read: i64, write: i64| format!("{}/{}", units::bytes(read), units::bytes(write));
+        let rate =
+            |read: i64, write: i64| format!("{}/{}", units::count(read), units::count(write));
+        let volume =
+            |read: i64, write: i64| format!("{}/{}", units::bytes(read), units::bytes(write));
         let mut disks = Table::new().indented(WIDTH).columns(&[
             ("ID", 3),
             ("Type", 5),
@@ -232,7 +241,8 @@ impl View<'_> {
             ]);
         }
         self.table(lines, "Interfaces", interfaces);
-        let mut controllers = Table::new().indented(WIDTH).columns(&[("ID", 3), ("Type", 5), ("Model", 6)]);
+        let mut controllers =
+            Table::new().indented(WIDTH).columns(&[("ID", 3), ("Type", 5), ("Model", 6)]);
         for (id, controller) in self.vm.controllers.iter().enumerate() {
             controllers.row(vec![
                 id.to_string().into(),
@@ -267,7 +277,9 @@ fn migration(migration: &VmMigration) -> Option<String> {
         "waiting" => Some(format!("{from} to {to}: waits for {to}{again}")),
         "copying" => Some(format!("{from} to {to}: {percent}% after {seconds}s{again}")),
         "shutting-down" => Some(format!("{from} to {to}: shuts down, to be started there{again}")),
-        "handed-over" => Some(format!("{from} to {to}: is there, and goes on when {to} has taken it over")),
+        "handed-over" => {
+            Some(format!("{from} to {to}: is there, and goes on when {to} has taken it over"))
+        }
         "failed" => Some(format!("{from} to {to} failed: {why}")),
         _ => None,
     }
@@ -325,7 +337,9 @@ mod tests {
     fn a_console_that_everybody_reaches_without_a_password_is_marked() {
         let mut vm = vm();
         vm.vnc.listen = Some("0.0.0.0".to_owned());
-        for (password, shown) in [("", "0.0.0.0 (no password)\n"), (" passwd='s3cret'", "0.0.0.0\n")] {
+        for (password, shown) in
+            [("", "0.0.0.0 (no password)\n"), (" passwd='s3cret'", "0.0.0.0\n")]
+        {
             let graphics = format!("<graphics type='vnc' listen='0.0.0.0'{password}/>");
             vm.xml = format!("<domain><devices>{graphics}</devices></domain>");
             let text = text(&vm, false);

@@ -57,8 +57,10 @@ impl List {
             tag: self.tag,
             negate: self.negate,
         };
-        let filtered =
-            filter.limit.is_some() || filter.node.is_some() || filter.state.is_some() || filter.tag.is_some();
+        let filtered = filter.limit.is_some()
+            || filter.node.is_some()
+            || filter.state.is_some()
+            || filter.tag.is_some();
         let vms = or_empty(pvc.client()?.vms(&filter));
         let named = filter.node.iter().map(String::as_str);
         let vms = vms.map_err(|error| crate::node::unknown(pvc, error, named))?;
@@ -66,7 +68,11 @@ impl List {
         let Some(mut vms) = vms else { return Ok(()) };
         vms.sort_by(|one, other| one.name.cmp(&other.name));
         let paint = pvc.out.paint();
-        let known = if paint.is_on() && !self.list.is_bare() { known_networks(pvc.client()?) } else { None };
+        let known = if paint.is_on() && !self.list.is_bare() {
+            known_networks(pvc.client()?)
+        } else {
+            None
+        };
         self.list.print(pvc, &vms, |vm| vm.name.clone(), |vms| table(vms, known.as_ref()))
     }
 }
@@ -126,7 +132,9 @@ fn table(vms: &[Row], known: Option<&BTreeSet<String>>) -> Table {
         .group("VMs", &[("Name", 5), ("State", 6), ("Tags", 5), ("Snapshots", 10)])
         .group("Resources", &[("Networks", 9), ("RAM (M)", 8), ("vCPUs", 6)])
         .group("Node", &[("Current", 8), ("Migrated", 9)])
-        .important(&["Name", "State", "Current", "RAM (M)", "vCPUs", "Migrated", "Networks", "Tags"]);
+        .important(&[
+            "Name", "State", "Current", "RAM (M)", "vCPUs", "Migrated", "Networks", "Tags",
+        ]);
     for vm in vms {
         let tags: Vec<&str> = vm.tags.iter().map(|tag| tag.name.as_str()).collect();
         table.row(vec![

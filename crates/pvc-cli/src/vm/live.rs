@@ -67,8 +67,8 @@ impl Edit {
         Ok(pvc.client()?.check_modify_vm(&self.vm.uuid, self.domain.as_str(), self.force)?)
     }
 
-    /// Records the changed definition, and restarts the guest if that was decided. If not, it is told
-    /// from when on the change holds.
+    /// Records the changed definition, and restarts the guest if that was decided. If not, it is
+    /// told from when on the change holds.
     pub fn save(&self, pvc: &mut Pvc, decision: Decision) -> Outcome {
         self.record(pvc, decision == Decision::Restart)?;
         if decision == Decision::Restart || !self.has_guest() {
@@ -76,7 +76,8 @@ impl Edit {
         }
         pvc.out.flush();
         let name = &self.vm.name;
-        let text = format!("VM `{name}` runs on as it was; the change takes effect at its next start");
+        let text =
+            format!("VM `{name}` runs on as it was; the change takes effect at its next start");
         if decision == Decision::Undecided {
             pvc.warn(&text);
             pvc.hint(&format!(
@@ -90,7 +91,8 @@ impl Edit {
 
     /// Records the changed definition.
     fn record(&self, pvc: &mut Pvc, restart: bool) -> Outcome {
-        let message = pvc.client()?.modify_vm(&self.vm.uuid, self.domain.as_str(), restart, self.force)?;
+        let message =
+            pvc.client()?.modify_vm(&self.vm.uuid, self.domain.as_str(), restart, self.force)?;
         pvc.done(message);
         Ok(())
     }
@@ -102,7 +104,8 @@ impl Edit {
     }
 
     /// Records the changed definition and, unless a restart is wanted, plugs the devices into the
-    /// running guest; waits for that. What the guest does not take is taken back from the definition.
+    /// running guest; waits for that. What the guest does not take is taken back from the
+    /// definition.
     pub fn plug_in(self, pvc: &mut Pvc, live: Live, restart: Restart, device: &str) -> Outcome {
         if !self.is_live(live, restart) {
             return self.apply(pvc, restart);
@@ -118,11 +121,12 @@ impl Edit {
 
     /// Records the definition as it was before the change.
     fn taken_back(&self, pvc: &mut Pvc, failure: Failure) -> Failure {
-        let undone = pvc
-            .client()
-            .is_ok_and(|client| client.modify_vm(&self.vm.uuid, &self.vm.xml, false, self.force).is_ok());
+        let undone = pvc.client().is_ok_and(|client| {
+            client.modify_vm(&self.vm.uuid, &self.vm.xml, false, self.force).is_ok()
+        });
         failure.hint(if undone {
-            "the definition is as it was; with `--no-live` it changes, and the guest with its next start"
+            "the definition is as it was; with `--no-live` it changes, and the guest with its next \
+             start"
         } else {
             "the definition is changed, and holds from the VM's next start on"
         })
@@ -130,7 +134,13 @@ impl Edit {
 
     /// Records the changed definition and, unless a restart is wanted, unplugs the devices from the
     /// running guest; waits for that.
-    pub fn plug_out(self, pvc: &mut Pvc, live: Live, restart: Restart, devices: &[String]) -> Outcome {
+    pub fn plug_out(
+        self,
+        pvc: &mut Pvc,
+        live: Live,
+        restart: Restart,
+        devices: &[String],
+    ) -> Outcome {
         if !self.is_live(live, restart) {
             return self.apply(pvc, restart);
         }
@@ -138,7 +148,9 @@ impl Edit {
         for device in devices {
             let task = pvc.client()?.detach_vm_device(&self.vm.uuid, device)?;
             task::finish(pvc, &task, TaskWait::default()).map_err(|failure| {
-                failure.hint("the definition is changed, so the device is gone from the VM's next start on")
+                failure.hint(
+                    "the definition is changed, so the device is gone from the VM's next start on",
+                )
             })?;
         }
         Ok(())
@@ -181,7 +193,7 @@ pub enum Decision {
     Restart,
     /// Somebody has decided that it runs on.
     Later,
-    /// It runs on though nobody has decided that: none was there to be asked, or it is on its way to
-    /// another node and cannot be restarted now.
+    /// It runs on though nobody has decided that: none was there to be asked, or it is on its way
+    /// to another node and cannot be restarted now.
     Undecided,
 }

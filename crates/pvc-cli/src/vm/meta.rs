@@ -75,7 +75,8 @@ impl Meta {
 }
 
 fn is_empty(metadata: &Metadata) -> bool {
-    let Metadata { limit, selector, autostart, migration_method, migration_max_downtime, profile } = metadata;
+    let Metadata { limit, selector, autostart, migration_method, migration_max_downtime, profile } =
+        metadata;
     limit.is_none()
         && selector.is_none()
         && autostart.is_none()

@@ -117,7 +117,8 @@ impl Modify {
 
 fn nothing_given(vm: &str) -> Failure {
     Failure::usage("neither a file with the new definition nor `--editor` was given").hint(format!(
-        "`pvc vm modify {vm} --editor` edits the present one; `pvc vm modify {vm} FILE` takes it from a file, \
+        "`pvc vm modify {vm} --editor` edits the present one; `pvc vm modify {vm} FILE` takes it \
+         from a file, \
          and from standard input if FILE is `-`"
     ))
 }
@@ -130,8 +131,9 @@ fn declined_is_a_failure(failure: Failure) -> Failure {
 
 /// Lets the operator edit a text.
 fn edited(vm: &str, present: &str) -> Result<String, Failure> {
-    let cannot =
-        |what: &str, error: &std::io::Error| Failure::failed(format!("cannot {what}: {}", plain_io(error)));
+    let cannot = |what: &str, error: &std::io::Error| {
+        Failure::failed(format!("cannot {what}: {}", plain_io(error)))
+    };
     let mut file = tempfile::Builder::new()
         .prefix(&format!("pvc-{}-", vm.replace('/', "_")))
         .suffix(".xml")
@@ -147,24 +149,29 @@ fn edited(vm: &str, present: &str) -> Result<String, Failure> {
         .status()
         .map_err(|error| cannot("start the editor", &error))?;
     if !status.success() {
-        return Err(Failure::failed(format!("the editor `{editor}` failed, and nothing was changed"))
-            .hint("`EDITOR` names the editor to use"));
+        return Err(Failure::failed(format!(
+            "the editor `{editor}` failed, and nothing was changed"
+        ))
+        .hint("`EDITOR` names the editor to use"));
     }
     std::fs::read_to_string(file.path()).map_err(|error| cannot("read the edited file", &error))
 }
 
 /// Keeps what somebody has typed, since it could not be used.
 fn kept(text: &str, failure: Failure) -> Failure {
-    let kept =
-        tempfile::Builder::new().prefix("pvc-edited-").suffix(".xml").tempfile().and_then(|mut file| {
+    let kept = tempfile::Builder::new().prefix("pvc-edited-").suffix(".xml").tempfile().and_then(
+        |mut file| {
             file.write_all(text.as_bytes())?;
             file.keep().map_err(|error| error.error)
-        });
+        },
+    );
     match kept {
         Ok((_, path)) => {
             let hint = format!("what you have edited is kept in `{}`", path.display());
-            let hint =
-                failure.hint.as_ref().map_or_else(|| hint.clone(), |before| format!("{before}; {hint}"));
+            let hint = failure
+                .hint
+                .as_ref()
+                .map_or_else(|| hint.clone(), |before| format!("{before}; {hint}"));
             failure.hint(hint)
         }
         Err(_) => failure,

@@ -119,7 +119,11 @@ fn explained(error: pvc_client::Error, vm: &str) -> Failure {
 /// Fails if the VM has.
 fn trouble(pvc: &mut Pvc, vm: &str) -> Outcome {
     let found = pvc.client()?.vm(vm)?.read()?;
-    if found.state == "fail" { Err(task::guest_failed(&found.name, &found.failed_reason)) } else { Ok(()) }
+    if found.state == "fail" {
+        Err(task::guest_failed(&found.name, &found.failed_reason))
+    } else {
+        Ok(())
+    }
 }
 
 #[cfg(test)]

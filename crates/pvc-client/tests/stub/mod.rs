@@ -97,11 +97,13 @@ fn serve(stream: &TcpStream, log: &Mutex<Vec<Received>>, answers: &Answers) {
     let reply = answers(&request, before);
     let mut stream = stream;
     let head = format!(
-        "HTTP/1.1 {} Stub\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        "HTTP/1.1 {} Stub\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: \
+         close\r\n\r\n",
         reply.status,
         reply.body.len()
     );
-    let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(reply.body.as_bytes()));
+    let _ =
+        stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(reply.body.as_bytes()));
 }
 
 fn read_request(reader: &mut impl BufRead) -> Option<Received> {
@@ -119,7 +121,8 @@ fn read_request(reader: &mut impl BufRead) -> Option<Received> {
         let Some((name, value)) = line.trim_end().split_once(": ") else { break };
         request.headers.push((name.to_owned(), value.to_owned()));
     }
-    let length = request.header("Content-Length").and_then(|length| length.parse().ok()).unwrap_or(0);
+    let length =
+        request.header("Content-Length").and_then(|length| length.parse().ok()).unwrap_or(0);
     let mut body = vec![0; length];
     reader.read_exact(&mut body).ok()?;
     request.body = String::from_utf8_lossy(&body).into_owned();

@@ -63,15 +63,24 @@ impl Connection {
                 virt_sys::virConnectDomainEventGenericCallback,
             >(Some(on_lifecycle))
         };
-        connection.listen(virt_sys::VIR_DOMAIN_EVENT_ID_LIFECYCLE, lifecycle, Box::new(listener.clone()))?;
-        connection.listen(virt_sys::VIR_DOMAIN_EVENT_ID_REBOOT, Some(on_event), Box::new(listener))?;
+        connection.listen(
+            virt_sys::VIR_DOMAIN_EVENT_ID_LIFECYCLE,
+            lifecycle,
+            Box::new(listener.clone()),
+        )?;
+        connection.listen(
+            virt_sys::VIR_DOMAIN_EVENT_ID_REBOOT,
+            Some(on_event),
+            Box::new(listener),
+        )?;
         Ok(connection)
     }
 
     fn keep_alive(&self) -> Result<(), VirtError> {
         // SAFETY: the connection is open as long as `self` lives; so in all calls below.
-        let done =
-            unsafe { library::virConnectSetKeepAlive(self.pointer, KEEPALIVE_SECONDS, KEEPALIVE_MISSES) };
+        let done = unsafe {
+            library::virConnectSetKeepAlive(self.pointer, KEEPALIVE_SECONDS, KEEPALIVE_MISSES)
+        };
         if done < 0 { Err(VirtError::last()) } else { Ok(()) }
     }
 
@@ -124,7 +133,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether the connection still stands, as far as this side knows. Asks nobody, never blocks long.
+    /// Whether the connection still stands, as far as this side knows. Asks nobody, never blocks
+    /// long.
     pub(crate) fn is_alive(&self) -> bool {
         // SAFETY: see `keep_alive`.
         unsafe { library::virConnectIsAlive(self.pointer) == 1 }
@@ -180,11 +190,16 @@ impl Connection {
     }
 
     /// The asked-for groups of figures of many guests, in one call.
-    pub(crate) fn all_stats(&self, groups: c_uint, which: c_uint) -> Result<Vec<domain::Record>, VirtError> {
+    pub(crate) fn all_stats(
+        &self,
+        groups: c_uint,
+        which: c_uint,
+    ) -> Result<Vec<domain::Record>, VirtError> {
         let mut list: *mut virt_sys::virDomainStatsRecordPtr = ptr::null_mut();
         // SAFETY: on success `list` is an array of that many records, ours until it is freed below.
         unsafe {
-            let count = library::virConnectGetAllDomainStats(self.pointer, groups, &raw mut list, which);
+            let count =
+                library::virConnectGetAllDomainStats(self.pointer, groups, &raw mut list, which);
             let Ok(count) = usize::try_from(count) else { return Err(VirtError::last()) };
             let records = (0..count).map(|at| domain::Record::read(*list.add(at))).collect();
             library::virDomainStatsRecordListFree(list);
@@ -220,7 +235,8 @@ fn boxed(listener: Listener) -> *mut c_void {
 }
 
 unsafe extern "C" fn free_listener(opaque: *mut c_void) {
-    // SAFETY: `opaque` was made by `boxed` and is freed once, by libvirt or by the failed registration.
+    // SAFETY: `opaque` was made by `boxed` and is freed once, by libvirt or by the failed
+    // registration.
     drop(unsafe { Box::from_raw(opaque.cast::<Listener>()) });
 }
 
@@ -256,7 +272,11 @@ unsafe extern "C" fn on_lifecycle(
     0
 }
 
-unsafe extern "C" fn on_close(_connection: virt_sys::virConnectPtr, _reason: c_int, opaque: *mut c_void) {
+unsafe extern "C" fn on_close(
+    _connection: virt_sys::virConnectPtr,
+    _reason: c_int,
+    opaque: *mut c_void,
+) {
     // SAFETY: inside a callback.
     unsafe { tell(opaque, DomainEvent::Closed) };
 }

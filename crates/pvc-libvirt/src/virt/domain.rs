@@ -33,7 +33,9 @@ impl Domain {
     pub(crate) fn is_paused(&self) -> Result<bool, VirtError> {
         let mut state = 0;
         // SAFETY: the state is written during the call only; null: nobody wants the reason.
-        done(unsafe { library::virDomainGetState(self.pointer, &raw mut state, ptr::null_mut(), 0) })?;
+        done(unsafe {
+            library::virDomainGetState(self.pointer, &raw mut state, ptr::null_mut(), 0)
+        })?;
         Ok(state.cast_unsigned() == virt_sys::VIR_DOMAIN_PAUSED)
     }
 
@@ -83,7 +85,10 @@ impl Domain {
     pub(crate) fn press_power_button(&self) -> Result<(), VirtError> {
         // SAFETY: the reference to the guest is ours until `self` is dropped.
         done(unsafe {
-            library::virDomainShutdownFlags(self.pointer, virt_sys::VIR_DOMAIN_SHUTDOWN_ACPI_POWER_BTN)
+            library::virDomainShutdownFlags(
+                self.pointer,
+                virt_sys::VIR_DOMAIN_SHUTDOWN_ACPI_POWER_BTN,
+            )
         })
     }
 
@@ -144,8 +149,8 @@ impl Domain {
         done(unsafe { library::virDomainMigrateSetMaxDowntime(self.pointer, milliseconds, 0) })
     }
 
-    /// Moves the running guest to `target`, whose QEMU is sent the copy at `uri`. Returns when it is whole
-    /// there and gone here.
+    /// Moves the running guest to `target`, whose QEMU is sent the copy at `uri`. Returns when it
+    /// is whole there and gone here.
     pub(crate) fn migrate(
         &self,
         target: &Connection,
@@ -156,8 +161,9 @@ impl Domain {
         let tls = if migration.encrypted { virt_sys::VIR_MIGRATE_TLS } else { 0 };
         let held = if migration.held { virt_sys::VIR_MIGRATE_PAUSED } else { 0 };
         let (mut params, mut count, mut room) = (ptr::null_mut(), 0, 0);
-        // SAFETY: libvirt grows the list and copies name and text; it is freed once, below. Both connections
-        // are open for the time of the call, and the reference to the guest over there is ours.
+        // SAFETY: libvirt grows the list and copies name and text; it is freed once, below. Both
+        // connections are open for the time of the call, and the reference to the guest over there
+        // is ours.
         unsafe {
             let added = library::virTypedParamsAddString(
                 &raw mut params,
@@ -204,8 +210,8 @@ impl Domain {
         done(unsafe { library::virDomainAbortJob(self.pointer) })
     }
 
-    /// Types `input` on the guest's first serial console and returns what came within `wait`, at most
-    /// `limit` bytes. Refused while somebody else has the console open.
+    /// Types `input` on the guest's first serial console and returns what came within `wait`, at
+    /// most `limit` bytes. Refused while somebody else has the console open.
     pub(crate) fn converse(
         &self,
         connection: &Connection,
@@ -215,7 +221,9 @@ impl Domain {
     ) -> Result<Vec<u8>, VirtError> {
         let stream = Stream::new(connection)?;
         // SAFETY: null stands for the first console; guest and stream are valid.
-        done(unsafe { library::virDomainOpenConsole(self.pointer, ptr::null(), stream.pointer(), 0) })?;
+        done(unsafe {
+            library::virDomainOpenConsole(self.pointer, ptr::null(), stream.pointer(), 0)
+        })?;
         stream.converse(input, wait, limit)
     }
 }

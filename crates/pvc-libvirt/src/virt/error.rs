@@ -43,13 +43,21 @@ impl VirtError {
             } else {
                 CStr::from_ptr((*error).message).to_string_lossy().into_owned()
             };
-            Self { code: (*error).code.cast_unsigned(), domain: (*error).domain.cast_unsigned(), message }
+            Self {
+                code: (*error).code.cast_unsigned(),
+                domain: (*error).domain.cast_unsigned(),
+                message,
+            }
         }
     }
 
     /// An error found before libvirt was asked.
     pub(crate) fn ours(message: impl Into<String>) -> Self {
-        Self { code: virt_sys::VIR_ERR_INVALID_ARG, domain: virt_sys::VIR_FROM_NONE, message: message.into() }
+        Self {
+            code: virt_sys::VIR_ERR_INVALID_ARG,
+            domain: virt_sys::VIR_FROM_NONE,
+            message: message.into(),
+        }
     }
 
     pub(crate) fn kind(&self) -> Kind {
@@ -59,20 +67,22 @@ impl VirtError {
             virt_sys::VIR_ERR_OPERATION_TIMEOUT => Kind::Busy,
             virt_sys::VIR_ERR_DOM_EXIST => Kind::Exists,
             virt_sys::VIR_ERR_NO_DOMAIN_METADATA => Kind::NoMetadata,
-            virt_sys::VIR_ERR_NO_CONNECT | virt_sys::VIR_ERR_INVALID_CONN | virt_sys::VIR_ERR_RPC => {
-                Kind::Connection
-            }
-            // A socket that broke under a call is reported as an internal or system error of the RPC layer.
+            virt_sys::VIR_ERR_NO_CONNECT
+            | virt_sys::VIR_ERR_INVALID_CONN
+            | virt_sys::VIR_ERR_RPC => Kind::Connection,
+            // A socket that broke under a call is reported as an internal or system error of the
+            // RPC layer.
             _ if self.domain == virt_sys::VIR_FROM_RPC => Kind::Connection,
             _ => Kind::Other,
         }
     }
 
-    /// Whether a start failed because QEMU was ended from outside. A QEMU that gives up by itself says why
-    /// before it ends, and libvirt repeats that.
+    /// Whether a start failed because QEMU was ended from outside. A QEMU that gives up by itself
+    /// says why before it ends, and libvirt repeats that.
     pub(crate) fn is_death(&self) -> bool {
         let may_be = [virt_sys::VIR_ERR_INTERNAL_ERROR, virt_sys::VIR_ERR_OPERATION_FAILED];
-        may_be.contains(&self.code) && last_words(&self.message).is_some_and(|words| words.is_empty())
+        may_be.contains(&self.code)
+            && last_words(&self.message).is_some_and(|words| words.is_empty())
     }
 }
 
@@ -90,13 +100,15 @@ const NO_REASONS: [&str; 3] = [": warning: ", "char device redirected to", "term
 
 /// The reasons that QEMU gave before it ended, if `message` says that it ended.
 fn last_words(message: &str) -> Option<Vec<&str>> {
-    let rest = ENDINGS.iter().find_map(|ending| message.split_once(ending).map(|(_, rest)| rest))?;
+    let rest =
+        ENDINGS.iter().find_map(|ending| message.split_once(ending).map(|(_, rest)| rest))?;
     // Since libvirt 9: "QEMU unexpectedly closed the monitor (vm='web1'): …".
     let rest = match rest.strip_prefix(" (vm='").and_then(|rest| rest.split_once("')")) {
         Some((_, rest)) => rest,
         None => rest,
     };
-    let is_reason = |line: &&str| !line.is_empty() && !NO_REASONS.iter().any(|no| line.contains(no));
+    let is_reason =
+        |line: &&str| !line.is_empty() && !NO_REASONS.iter().any(|no| line.contains(no));
     Some(rest.trim_start_matches([':', ' ']).lines().map(str::trim).filter(is_reason).collect())
 }
 
@@ -119,7 +131,8 @@ mod tests {
         let internal = virt_sys::VIR_ERR_INTERNAL_ERROR;
         for message in [
             "internal error: QEMU unexpectedly closed the monitor (vm='web1')",
-            "internal error: QEMU unexpectedly closed the monitor (vm='web1'): 2026-11-20T10:00:00.1Z \
+            "internal error: QEMU unexpectedly closed the monitor (vm='web1'): \
+             2026-11-20T10:00:00.1Z \
              qemu-system-x86_64: terminating on signal 15 from pid 77 (<unknown process>)",
             "internal error: process exited while connecting to monitor: 2026-11-20T10:00:00.1Z \
              qemu-system-x86_64: warning: TCG doesn't support requested feature\n",
@@ -128,18 +141,24 @@ mod tests {
             assert!(error(internal, message).is_death(), "{message}");
         }
         assert!(
-            error(virt_sys::VIR_ERR_OPERATION_FAILED, "operation failed: domain is no longer running")
-                .is_death()
+            error(
+                virt_sys::VIR_ERR_OPERATION_FAILED,
+                "operation failed: domain is no longer running"
+            )
+            .is_death()
         );
     }
 
     #[test]
     fn a_qemu_that_says_why_it_ends_refused() {
         for message in [
-            "internal error: QEMU unexpectedly closed the monitor (vm='web1'): 2026-11-20T10:00:00.1Z \
-             qemu-system-x86_64: -blockdev {\"driver\":\"file\"}: Could not open '/x': No such file or directory",
+            "internal error: QEMU unexpectedly closed the monitor (vm='web1'): \
+             2026-11-20T10:00:00.1Z \
+             qemu-system-x86_64: -blockdev {\"driver\":\"file\"}: Could not open '/x': No such \
+             file or directory",
             "internal error: process exited while connecting to monitor: 2026-11-20T10:00:00.1Z \
-             qemu-system-x86_64: warning: one\n2026-11-20T10:00:00.2Z qemu-system-x86_64: cannot set up guest memory",
+             qemu-system-x86_64: warning: one\n2026-11-20T10:00:00.2Z qemu-system-x86_64: cannot \
+             set up guest memory",
             "internal error: unable to execute QEMU command 'cont': x",
         ] {
             assert!(!error(virt_sys::VIR_ERR_INTERNAL_ERROR, message).is_death(), "{message}");

@@ -22,14 +22,19 @@ fn start() -> Result<(), VirtError> {
         if library::virInitialize() < 0 || library::virEventRegisterDefaultImpl() < 0 {
             return Err(VirtError::last());
         }
-        // Without any timer an idle loop sleeps for ever in poll(2) and would not notice that it failed.
+        // Without any timer an idle loop sleeps for ever in poll(2) and would not notice that it
+        // failed.
         if library::virEventAddTimeout(1000, Some(tick), ptr::null_mut(), None) < 0 {
             return Err(VirtError::last());
         }
     }
-    thread::Builder::new().name("libvirt-events".to_owned()).spawn(run).map(|_| ()).map_err(|error| {
-        VirtError::ours(format!("the thread for libvirt's events could not be started: {error}"))
-    })
+    thread::Builder::new().name("libvirt-events".to_owned()).spawn(run).map(|_| ()).map_err(
+        |error| {
+            VirtError::ours(format!(
+                "the thread for libvirt's events could not be started: {error}"
+            ))
+        },
+    )
 }
 
 fn run() {

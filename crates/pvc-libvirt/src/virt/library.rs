@@ -1,7 +1,8 @@
-//! libvirt's functions, in a library that is opened when it is first needed: it brings fifty others along,
-//! which a daemon that never speaks with libvirt would keep in memory for nothing.
+//! libvirt's functions, in a library that is opened when it is first needed: it brings fifty others
+//! along, which a daemon that never speaks with libvirt would keep in memory for nothing.
 //!
-//! Every function here is the one of its name in libvirt, and is not to be called before [`open`] succeeded.
+//! Every function here is the one of its name in libvirt, and is not to be called before [`open`]
+//! succeeded.
 
 #![allow(non_snake_case, reason = "the names are libvirt's")]
 
@@ -25,8 +26,9 @@ macro_rules! functions {
 
         fn load() -> Result<Functions, libloading::Error> {
             let name = format!("{}.0", library_filename("virt").to_string_lossy());
-            // SAFETY: libvirt has no initializers that expect anything of the process, and the types below are
-            // those that its header has had since the version that each function came with.
+            // SAFETY: libvirt has no initializers that expect anything of the process, and the
+            // types below are those that its header has had since the version that each function
+            // came with.
             unsafe {
                 let library = Box::leak(Box::new(Library::new(name)?));
                 Ok(Functions { $($name: *library.get(stringify!($name))?,)* })

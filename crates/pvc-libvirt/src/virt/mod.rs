@@ -3,10 +3,11 @@
 //!
 //! Every function blocks and may block for ever; who calls it decides on which thread that is.
 //!
-//! Memory rules: each wrapper owns exactly one reference, given back in `Drop`, which neither panics
-//! nor reports. What a callback needs is boxed and freed by libvirt through the callback's own free
-//! function. libvirt is thread-safe and multiplexes calls on one connection, so wrappers are `Send`
-//! and `Sync`; its *errors* belong to the thread, so each is read right where the call failed.
+//! Memory rules: each wrapper owns exactly one reference, given back in `Drop`, which neither
+//! panics nor reports. What a callback needs is boxed and freed by libvirt through the callback's
+//! own free function. libvirt is thread-safe and multiplexes calls on one connection, so wrappers
+//! are `Send` and `Sync`; its *errors* belong to the thread, so each is read right where the call
+//! failed.
 
 #![allow(
     clippy::disallowed_methods,

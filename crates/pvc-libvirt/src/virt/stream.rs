@@ -16,7 +16,8 @@ impl Stream {
     pub(super) fn new(connection: &Connection) -> Result<Self, VirtError> {
         // Blocking streams have no deadline, so ours does not block; the event thread fills it.
         // SAFETY: the connection is valid; the reference returned is ours.
-        let pointer = unsafe { library::virStreamNew(connection.pointer(), virt_sys::VIR_STREAM_NONBLOCK) };
+        let pointer =
+            unsafe { library::virStreamNew(connection.pointer(), virt_sys::VIR_STREAM_NONBLOCK) };
         if pointer.is_null() { Err(VirtError::last()) } else { Ok(Self { pointer }) }
     }
 
@@ -25,7 +26,12 @@ impl Stream {
     }
 
     /// Sends `input`, then collects what comes until `wait` is over, at most `limit` bytes.
-    pub(super) fn converse(&self, input: &[u8], wait: Duration, limit: usize) -> Result<Vec<u8>, VirtError> {
+    pub(super) fn converse(
+        &self,
+        input: &[u8],
+        wait: Duration,
+        limit: usize,
+    ) -> Result<Vec<u8>, VirtError> {
         let until = Instant::now() + wait;
         let mut unsent = input;
         let mut heard = Vec::new();
@@ -57,7 +63,9 @@ impl Stream {
 
     fn receive(&self, buffer: &mut [u8]) -> Result<Received, VirtError> {
         // SAFETY: `buffer` is writable for its length during the call.
-        match unsafe { library::virStreamRecv(self.pointer, buffer.as_mut_ptr().cast(), buffer.len()) } {
+        match unsafe {
+            library::virStreamRecv(self.pointer, buffer.as_mut_ptr().cast(), buffer.len())
+        } {
             WOULD_BLOCK => Ok(Received::Nothing),
             0 => Ok(Received::End),
             count => usize::try_from(count).map(Received::Bytes).map_err(|_| VirtError::last()),
@@ -73,7 +81,8 @@ enum Received {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        // SAFETY: the last use of the pointer. Aborting a stream that never opened is a harmless error.
+        // SAFETY: the last use of the pointer. Aborting a stream that never opened is a harmless
+        // error.
         unsafe {
             library::virStreamAbort(self.pointer);
             library::virStreamFree(self.pointer);

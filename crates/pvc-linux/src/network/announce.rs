@@ -1,14 +1,17 @@
 //! Telling the neighbours where an address is: the frames, and the socket that sends them.
 //!
-//! The frames are built whole, so that nothing of the kernel's own view (a neighbour table, an address that
-//! is not confirmed yet) stands between an address that moved and the switches that must learn it.
+//! The frames are built whole, so that nothing of the kernel's own view (a neighbour table, an
+//! address that is not confirmed yet) stands between an address that moved and the switches that
+//! must learn it.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use nix::libc;
-use nix::sys::socket::{AddressFamily, LinkAddr, MsgFlags, SockFlag, SockType, SockaddrLike, sendto, socket};
+use nix::sys::socket::{
+    AddressFamily, LinkAddr, MsgFlags, SockFlag, SockType, SockaddrLike, sendto, socket,
+};
 use pvc_model::link::Mac;
 
 const BROADCAST: Mac = [0xff; 6];
@@ -23,7 +26,9 @@ const ALL_NODES_MAC: Mac = [0x33, 0x33, 0, 0, 0, 1];
 pub fn frames(mac: Mac, address: IpAddr) -> Vec<Vec<u8>> {
     match address {
         // Some neighbours learn from requests only, some from replies only.
-        IpAddr::V4(address) => vec![gratuitous_arp(mac, address, 1), gratuitous_arp(mac, address, 2)],
+        IpAddr::V4(address) => {
+            vec![gratuitous_arp(mac, address, 1), gratuitous_arp(mac, address, 2)]
+        }
         IpAddr::V6(address) => vec![unsolicited_advertisement(mac, address)],
     }
 }
@@ -77,7 +82,8 @@ fn length_of(payload: &[u8]) -> u16 {
     u16::try_from(payload.len()).expect("an advertisement has 32 bytes")
 }
 
-/// The internet checksum over the pseudo-header (RFC 8200 §8.1) and the message, whose own field is 0.
+/// The internet checksum over the pseudo-header (RFC 8200 §8.1) and the message, whose own field is
+/// 0.
 fn icmpv6_checksum(from: Ipv6Addr, to: Ipv6Addr, message: &[u8]) -> u16 {
     let mut covered = Vec::with_capacity(40 + message.len());
     covered.extend(from.octets());
@@ -134,8 +140,8 @@ fn link_address(index: u32) -> io::Result<LinkAddr> {
         sll_addr: [0; 8],
     };
     let length = size_of::<libc::sockaddr_ll>().try_into().map_err(out_of_range)?;
-    // SAFETY: the pointer is to a whole `sockaddr_ll` of that length, whose family says so, and it is
-    // copied before this function returns.
+    // SAFETY: the pointer is to a whole `sockaddr_ll` of that length, whose family says so, and it
+    // is copied before this function returns.
     unsafe { LinkAddr::from_raw((&raw const address).cast(), Some(length)) }
         .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))
 }
@@ -189,7 +195,11 @@ mod tests {
         let mut covered = frame[22..54].to_vec();
         covered.extend([0, 0, 0, 32, 0, 0, 0, 58]);
         covered.extend(&frame[54..]);
-        assert_eq!(ones_complement_sum(&covered), 0xffff, "a right checksum makes the sum all ones");
+        assert_eq!(
+            ones_complement_sum(&covered),
+            0xffff,
+            "a right checksum makes the sum all ones"
+        );
     }
 
     #[test]

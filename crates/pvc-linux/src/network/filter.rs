@@ -1,4 +1,5 @@
-//! PVC's own packet filter, through `nft`: it speaks the kernel's transactions, and what it prints a person can read.
+//! PVC's own packet filter, through `nft`: it speaks the kernel's transactions, and what it prints
+//! a person can read.
 
 use std::io;
 use std::time::Duration;
@@ -28,7 +29,8 @@ pub(super) async fn look() -> Result<Option<String>, NetworkError> {
 }
 
 pub(super) async fn load(ruleset: Option<&str>) -> Result<(), NetworkError> {
-    let what = if ruleset.is_some() { "take PVC's packet filter" } else { "drop PVC's packet filter" };
+    let what =
+        if ruleset.is_some() { "take PVC's packet filter" } else { "drop PVC's packet filter" };
     let text = ruleset.map_or_else(removal, str::to_owned);
     let output = match run(&["--file", "-"], Some(text.into_bytes()), what).await {
         Err(NetworkError::NoProgram { .. }) if ruleset.is_none() => return Ok(()),

@@ -15,7 +15,9 @@ use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
 use rtnetlink::packet_route::link::{
     InfoData, InfoKind, InfoVlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
 };
-use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType};
+use rtnetlink::packet_route::route::{
+    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType,
+};
 use rtnetlink::{Error, Handle, RouteMessageBuilder};
 use tokio::task::JoinSet;
 
@@ -24,8 +26,12 @@ const DEADLINE: Duration = Duration::from_secs(5);
 
 /// Asks the kernel on a fresh connection. `what` says what is asked for: `set the MTU of `ens4``.
 ///
-/// A socket per question costs microseconds, and no question can suffer from what became of an earlier one.
-pub async fn ask<T, Work>(what: String, question: impl FnOnce(Handle) -> Work) -> Result<T, NetworkError>
+/// A socket per question costs microseconds, and no question can suffer from what became of an
+/// earlier one.
+pub async fn ask<T, Work>(
+    what: String,
+    question: impl FnOnce(Handle) -> Work,
+) -> Result<T, NetworkError>
 where
     Work: Future<Output = Result<T, Errno>>,
 {
@@ -71,23 +77,28 @@ pub fn unless(done: Result<(), NetworkError>, already: &[Errno]) -> Result<(), N
 pub fn index_of(link: &str) -> Result<u32, NetworkError> {
     nix::net::if_::if_nametoindex(link).map_err(|errno| match errno {
         Errno::ENODEV | Errno::ENXIO => NetworkError::NoLink { link: link.to_owned() },
-        errno => {
-            NetworkError::Refused { what: format!("say where `{link}` is"), source: io::Error::from(errno) }
-        }
+        errno => NetworkError::Refused {
+            what: format!("say where `{link}` is"),
+            source: io::Error::from(errno),
+        },
     })
 }
 
 /// Every link, with its addresses.
 pub async fn look(handle: Handle) -> Result<Links, Errno> {
-    let links: Vec<LinkMessage> = handle.link().get().execute().try_collect().await.map_err(errno)?;
+    let links: Vec<LinkMessage> =
+        handle.link().get().execute().try_collect().await.map_err(errno)?;
     let addresses: Vec<AddressMessage> =
         handle.address().get().execute().try_collect().await.map_err(errno)?;
     let names: BTreeMap<u32, String> = links
         .iter()
         .filter_map(|message| Some((message.header.index, name_of(message)?.to_owned())))
         .collect();
-    let mut seen: Links =
-        links.iter().filter_map(|message| link(message, &names)).map(|l| (l.name.clone(), l)).collect();
+    let mut seen: Links = links
+        .iter()
+        .filter_map(|message| link(message, &names))
+        .map(|l| (l.name.clone(), l))
+        .collect();
     for message in addresses {
         let of = names.get(&message.header.index).and_then(|name| seen.get_mut(name));
         if let (Some(link), Some(address)) = (of, address(&message)) {
@@ -158,7 +169,8 @@ fn vlan_id(info: &[LinkInfo]) -> u16 {
 }
 
 fn address(message: &AddressMessage) -> Option<IpNet> {
-    // On a point-to-point link `Address` is the other end; `Local`, where it is given, is always ours.
+    // On a point-to-point link `Address` is the other end; `Local`, where it is given, is always
+    // ours.
     let local = message.attributes.iter().find_map(|attribute| match attribute {
         AddressAttribute::Local(address) => Some(*address),
         _ => None,
@@ -174,7 +186,8 @@ fn address(message: &AddressMessage) -> Option<IpNet> {
 
 /// The unicast routes of the main table, of both families.
 pub async fn routes(handle: Handle) -> Result<Vec<Route>, Errno> {
-    let links: Vec<LinkMessage> = handle.link().get().execute().try_collect().await.map_err(errno)?;
+    let links: Vec<LinkMessage> =
+        handle.link().get().execute().try_collect().await.map_err(errno)?;
     let names: BTreeMap<u32, String> = links
         .iter()
         .filter_map(|message| Some((message.header.index, name_of(message)?.to_owned())))
@@ -210,7 +223,8 @@ fn route(message: &RouteMessage, names: &BTreeMap<u32, String>) -> Option<Route>
             _ => {}
         }
     }
-    let is_ours = table == u32::from(RouteHeader::RT_TABLE_MAIN) && header.kind == RouteType::Unicast;
+    let is_ours =
+        table == u32::from(RouteHeader::RT_TABLE_MAIN) && header.kind == RouteType::Unicast;
     let to = IpNet::new(to, header.destination_prefix_length).ok()?;
     is_ours.then_some(Route { to, via, link, metric })
 }
@@ -233,7 +247,9 @@ pub fn route_message(route: &Route) -> Result<RouteMessage, NetworkError> {
         source: io::Error::from(io::ErrorKind::InvalidInput),
     };
     let mut builder = RouteMessageBuilder::<IpAddr>::new();
-    builder = builder.destination_prefix(route.to.addr(), route.to.prefix_len()).map_err(|_| mismatch())?;
+    builder = builder
+        .destination_prefix(route.to.addr(), route.to.prefix_len())
+        .map_err(|_| mismatch())?;
     if let Some(via) = route.via {
         builder = builder.gateway(via).map_err(|_| mismatch())?;
     }

@@ -20,8 +20,8 @@ use rtnetlink::{AddressMessageBuilder, LinkBridge, LinkMessageBuilder, LinkUnspe
 use announce::FrameSocket;
 use kernel::{ask, errno, index_of, refused_with, unless};
 
-/// How often an address is announced, and the pause between: short, because somebody waits for it, and
-/// more than once, because a frame may get lost.
+/// How often an address is announced, and the pause between: short, because somebody waits for it,
+/// and more than once, because a frame may get lost.
 const ANNOUNCEMENTS: u32 = 2;
 const ANNOUNCEMENT_PAUSE: Duration = Duration::from_millis(15);
 
@@ -69,7 +69,11 @@ async fn look() -> Result<Links, NetworkError> {
 }
 
 /// Takes "exists already" for success if what exists is what was wanted.
-async fn created(done: Result<(), NetworkError>, link: &str, wanted: &LinkKind) -> Result<(), NetworkError> {
+async fn created(
+    done: Result<(), NetworkError>,
+    link: &str,
+    wanted: &LinkKind,
+) -> Result<(), NetworkError> {
     let Err(error) = done else { return Ok(()) };
     match refused_with(&error) {
         Some(Errno::EEXIST) => {}
@@ -207,11 +211,12 @@ impl Network for LinuxNetwork {
         };
         let message = match address {
             IpNet::V4(net) => {
-                // Else the kernel removes, with the first address of a network, all others of it. Who
-                // must let go of an address lets go of it all the same.
+                // Else the kernel removes, with the first address of a network, all others of it.
+                // Who must let go of an address lets go of it all the same.
                 let setting = format!("net/ipv4/conf/{link}/promote_secondaries");
                 if let Err(error) = self.set_setting(&setting, "1").await {
-                    tracing::warn!(%error, link, "other addresses of the network may go with the removed one");
+                    tracing::warn!(%error, link, "other addresses of the network may go with the \
+                                                  removed one");
                 }
                 AddressMessageBuilder::<std::net::Ipv4Addr>::new()
                     .index(index)
@@ -230,11 +235,14 @@ impl Network for LinuxNetwork {
     }
 
     async fn announce(&self, link: &str, address: IpAddr) -> Result<(), NetworkError> {
-        let refused =
-            |source| NetworkError::Refused { what: format!("announce {address} on `{link}`"), source };
+        let refused = |source| NetworkError::Refused {
+            what: format!("announce {address} on `{link}`"),
+            source,
+        };
         let index = index_of(link)?;
         let links = look().await?;
-        let found = links.get(link).ok_or_else(|| NetworkError::NoLink { link: link.to_owned() })?;
+        let found =
+            links.get(link).ok_or_else(|| NetworkError::NoLink { link: link.to_owned() })?;
         let mac = found.mac.ok_or_else(|| refused(io::Error::from(Errno::EOPNOTSUPP)))?;
         let socket = FrameSocket::open(index).map_err(refused)?;
         let frames = announce::frames(mac, address);
@@ -288,7 +296,9 @@ impl Network for LinuxNetwork {
         match std::fs::read_to_string(self.setting_file(key)?) {
             Ok(value) => Ok(Some(value.trim().to_owned())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(NetworkError::Refused { what: format!("show its setting `{key}`"), source }),
+            Err(source) => {
+                Err(NetworkError::Refused { what: format!("show its setting `{key}`"), source })
+            }
         }
     }
 

@@ -1,7 +1,8 @@
 //! The nodes whose power one fencer has cut, until the store knows more.
 //!
-//! With such a node the store may have lost its quorum: of three coordinators one is dead for good, and of the second only
-//! the daemon hangs. Then nothing can be written of its death, and nobody else is told to switch it on again.
+//! With such a node the store may have lost its quorum: of three coordinators one is dead for good,
+//! and of the second only the daemon hangs. Then nothing can be written of its death, and nobody
+//! else is told to switch it on again.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,11 +12,12 @@ use crate::cluster::Cluster;
 use crate::node::DaemonState;
 use crate::vm::backoff::Backoff;
 
-/// How long the store may be away after a cut until the node is switched on without it: servers that are left have
-/// elected another leader by then.
+/// How long the store may be away after a cut until the node is switched on without it: servers
+/// that are left have elected another leader by then.
 const WITHOUT_STORE: Duration = Duration::from_secs(30);
 
-/// The nodes that this fencer has told a BMC to cut off, and of which no record says yet what became of it.
+/// The nodes that this fencer has told a BMC to cut off, and of which no record says yet what
+/// became of it.
 #[derive(Debug, Clone, Default)]
 pub struct Cuts(BTreeMap<NodeName, Cut>);
 
@@ -29,23 +31,27 @@ struct Cut {
 }
 
 impl Cuts {
-    /// The power of `node` was cut at `now`, or may have been, with `stamp` as its last sign of life.
+    /// The power of `node` was cut at `now`, or may have been, with `stamp` as its last sign of
+    /// life.
     pub fn cut(&mut self, node: NodeName, stamp: i32, now: Duration) {
         self.0.insert(node, Cut { stamp, at: now, attempts: Backoff::default() });
     }
 
-    /// Forgets those of which the store says more than that they are taken for dead: they live, or their fence goes on by
-    /// what is recorded.
+    /// Forgets those of which the store says more than that they are taken for dead: they live, or
+    /// their fence goes on by what is recorded.
     pub fn observe(&mut self, cluster: &Cluster) {
         self.0.retain(|name, cut| {
             let node = cluster.nodes.get(name);
-            node.is_some_and(|node| node.daemon_state == DaemonState::Dead && node.keepalives == cut.stamp)
+            node.is_some_and(|node| {
+                node.daemon_state == DaemonState::Dead && node.keepalives == cut.stamp
+            })
         });
     }
 
     /// Those to be switched on at `now`, without a store that could be asked.
     pub fn due(&self, now: Duration) -> Vec<NodeName> {
-        let is_due = |cut: &Cut| now >= cut.at + WITHOUT_STORE && cut.attempts.wait_until(now).is_none();
+        let is_due =
+            |cut: &Cut| now >= cut.at + WITHOUT_STORE && cut.attempts.wait_until(now).is_none();
         self.0.iter().filter(|(_, cut)| is_due(cut)).map(|(name, _)| name.clone()).collect()
     }
 

@@ -3,8 +3,8 @@
 use crate::cluster::Cluster;
 use crate::node::{DaemonState, NodeRecord};
 use crate::placement::{
-    Need, NoPlace, Promises, Unfit, Weighed, check_destination, check_limit, check_node, check_room,
-    selector_for, weigh,
+    Need, NoPlace, Promises, Unfit, Weighed, check_destination, check_limit, check_node,
+    check_room, selector_for, weigh,
 };
 use crate::storage::VolumeId;
 use crate::vm::moving::is_moving;
@@ -29,25 +29,31 @@ pub enum Way {
     Stay(NodeName),
     /// No node can take it: it is off until its own node is ready again.
     Wait(NoPlace),
-    /// No node can take it before others are placed that were on their way, or before the node that sent it has done with it.
+    /// No node can take it before others are placed that were on their way, or before the node that
+    /// sent it has done with it.
     Later(NoPlace),
     /// It was on its way down on the dead node, and is off now.
     Off,
-    /// Another node, that node's fence or an operator says what becomes of it. Only the dead node's locks are in
-    /// its way.
+    /// Another node, that node's fence or an operator says what becomes of it. Only the dead node's
+    /// locks are in its way.
     Leave,
 }
 
-/// Plans for all VMs at once that `victim` had; those that should run and cannot since it is dead are given other
-/// nodes, and no memory is promised twice (I11). The largest VMs choose first: a small one fits in what they
-/// leave, not the other way round.
+/// Plans for all VMs at once that `victim` had; those that should run and cannot since it is dead
+/// are given other nodes, and no memory is promised twice (I11). The largest VMs choose first: a
+/// small one fits in what they leave, not the other way round.
 pub fn rescues(cluster: &Cluster, victim: &NodeName) -> Vec<Rescue> {
     rescues_while(cluster, victim, |_| true)
 }
 
-/// As [`rescues`], while the locks of some VMs are not free yet: only what `is_free` can be written. Of the others one
-/// that was on its way has what it was promised where it goes, by its record, and nobody else is given that.
-pub fn rescues_while(cluster: &Cluster, victim: &NodeName, is_free: impl Fn(Uuid) -> bool) -> Vec<Rescue> {
+/// As [`rescues`], while the locks of some VMs are not free yet: only what `is_free` can be
+/// written. Of the others one that was on its way has what it was promised where it goes, by its
+/// record, and nobody else is given that.
+pub fn rescues_while(
+    cluster: &Cluster,
+    victim: &NodeName,
+    is_free: impl Fn(Uuid) -> bool,
+) -> Vec<Rescue> {
     plan(cluster, victim, is_free).into_iter().map(|(rescue, _)| rescue).collect()
 }
 
@@ -99,17 +105,18 @@ enum Stake {
     Locks,
 }
 
-/// What the VM has to do with `victim`, that should run it, sent or received it, or ran it before it was given
-/// to another.
+/// What the VM has to do with `victim`, that should run it, sent or received it, or ran it before
+/// it was given to another.
 fn stake(cluster: &Cluster, vm: &VmRecord, victim: &NodeName) -> Option<Stake> {
     let assigned = vm.is_assigned_to(victim);
     let listed = cluster.nodes.get(victim).is_some_and(|node| lists(node, vm.uuid));
     let runner = runner(cluster, vm, victim);
-    let owner = vm.node.as_ref().and_then(|node| cluster.nodes.get(node)).map(|node| &node.daemon_state);
+    let owner =
+        vm.node.as_ref().and_then(|node| cluster.nodes.get(node)).map(|node| &node.daemon_state);
     match vm.state {
         VmState::Start | VmState::Restart if assigned => {}
-        // Who it belongs to by now starts it, unless that one is dead, too. Also a start that has begun may
-        // have met the locks.
+        // Who it belongs to by now starts it, unless that one is dead, too. Also a start that has
+        // begun may have met the locks.
         VmState::Start | VmState::Restart => {
             let owner = owner.filter(|_| listed)?;
             let is_lost = *owner == DaemonState::Fenced && runner.is_none();
@@ -117,7 +124,8 @@ fn stake(cluster: &Cluster, vm: &VmRecord, victim: &NodeName) -> Option<Stake> {
         }
         VmState::Migrate | VmState::MigrateLive | VmState::Unmigrate => {
             let left = vm.last_node.as_ref() == Some(victim);
-            let concerned = assigned || listed || (left && !is_sent_by_another(cluster, vm, victim));
+            let concerned =
+                assigned || listed || (left && !is_sent_by_another(cluster, vm, victim));
             concerned.then_some(())?;
             // It may have arrived there, whatever that node said last: its fence decides.
             if owner == Some(&DaemonState::Dead) {
@@ -125,7 +133,8 @@ fn stake(cluster: &Cluster, vm: &VmRecord, victim: &NodeName) -> Option<Stake> {
             }
         }
         VmState::Shutdown if assigned && runner.is_none() => return Some(Stake::Off),
-        // Asked to be off since the node fell silent. Whoever starts it next, and where, is not to meet the locks.
+        // Asked to be off since the node fell silent. Whoever starts it next, and where, is not to
+        // meet the locks.
         _ => return listed.then_some(Stake::Locks),
     }
     // One that a silent node may run is decided with that node.
@@ -190,8 +199,8 @@ fn stay(vm: &VmRecord, runner: &NodeRecord, promises: &mut Promises) -> Way {
     if runner.running.contains(&vm.uuid) {
         return Way::Stay(runner.name.clone());
     }
-    // Its guest has ended there, to go to the dead node. It may have been limited to other nodes since, and others may
-    // have been given its memory.
+    // Its guest has ended there, to go to the dead node. It may have been limited to other nodes
+    // since, and others may have been given its memory.
     let check = || {
         check_limit(&runner.name, &vm.node_limit)?;
         check_room(runner, vm.memory_mib(), promises)
@@ -205,28 +214,30 @@ fn stay(vm: &VmRecord, runner: &NodeRecord, promises: &mut Promises) -> Way {
     Way::Stay(runner.name.clone())
 }
 
-/// Whether a node that does not take the VM now may do so in a moment: one that starts or takes back its own
-/// VMs, and one which is only suspected to be dead, for it may live. Any of them may stay as it is for ever,
-/// so without patience none is waited for.
+/// Whether a node that does not take the VM now may do so in a moment: one that starts or takes
+/// back its own VMs, and one which is only suspected to be dead, for it may live. Any of them may
+/// stay as it is for ever, so without patience none is waited for.
 pub fn is_awaited(why: &NoPlace, patient: bool) -> bool {
     let suspected = Unfit::Daemon(DaemonState::Dead);
     patient && (why.is_starting() || why.reasons.values().any(|unfit| *unfit == suspected))
 }
 
-/// Whether a lock held from `address` on a volume of `vm` is one of `victim`, or of another node that is
-/// dead for certain, as far as the nodes' storage addresses are known.
+/// Whether a lock held from `address` on a volume of `vm` is one of `victim`, or of another node
+/// that is dead for certain, as far as the nodes' storage addresses are known.
 ///
-/// Older daemons do not tell theirs. A lock from an address that no node has told is the victim's only if
-/// the victim is of that kind and nobody else of that kind may have the VM: a guest whose lock is broken
-/// loses its disk.
+/// Older daemons do not tell theirs. A lock from an address that no node has told is the victim's
+/// only if the victim is of that kind and nobody else of that kind may have the VM: a guest whose
+/// lock is broken loses its disk.
 pub fn is_lock_of_the_dead(cluster: &Cluster, victim: &NodeName, vm: Uuid, address: &str) -> bool {
-    let told = |node: &NodeRecord| node.daemon.as_ref().and_then(|note| note.storage_address.clone());
+    let told =
+        |node: &NodeRecord| node.daemon.as_ref().and_then(|note| note.storage_address.clone());
     let nodes = || cluster.nodes.values().map(|node| &**node);
     if let Some(owner) = nodes().find(|node| told(node).as_deref() == Some(address)) {
         return owner.name == *victim || owner.daemon_state == DaemonState::Fenced;
     }
     let Some(record) = cluster.vms.get(&vm) else { return false };
-    let mut silent = nodes().filter(|node| told(node).is_none() && node.daemon_state != DaemonState::Fenced);
+    let mut silent =
+        nodes().filter(|node| told(node).is_none() && node.daemon_state != DaemonState::Fenced);
     let victim_told = cluster.nodes.get(victim).is_none_or(|node| told(node).is_some());
     !victim_told && !silent.any(|node| node.name != *victim && may_have(node, record))
 }

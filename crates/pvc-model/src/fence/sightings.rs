@@ -11,11 +11,12 @@ use crate::node::{DaemonState, NodeRecord};
 
 /// How long each node has been silent, in the time that this observer listened.
 ///
-/// The observer may lose its connection and find its session again: then either nobody could write, because the
-/// store had no leader, or the observer alone was away, for less than a session lasts. What was written meanwhile
-/// it sees when it is back, so a stamp that is the same was not written in all that time. Of such a silence only
-/// a part counts. The rest has to be heard in the present connection, in time in which the stamps of others, or its
-/// own, show that the store took writes: so that a node that lives has had the time to come back as well.
+/// The observer may lose its connection and find its session again: then either nobody could write,
+/// because the store had no leader, or the observer alone was away, for less than a session lasts.
+/// What was written meanwhile it sees when it is back, so a stamp that is the same was not written
+/// in all that time. Of such a silence only a part counts. The rest has to be heard in the present
+/// connection, in time in which the stamps of others, or its own, show that the store took writes:
+/// so that a node that lives has had the time to come back as well.
 #[derive(Debug, Clone, Default)]
 pub struct Sightings {
     /// How much silence from before the present connection counts at most.
@@ -34,7 +35,8 @@ struct Sighting {
     stamp: i32,
     /// What its record said of its daemon.
     state: DaemonState,
-    /// The silence before the present connection, as long as this observer ran; `None` if there is none.
+    /// The silence before the present connection, as long as this observer ran; `None` if there is
+    /// none.
     before: Option<Duration>,
     /// The silence in the present connection.
     heard: Duration,
@@ -67,7 +69,8 @@ impl Sighting {
         self.unwitnessed += listened;
         if is_witnessed {
             let unwitnessed = std::mem::take(&mut self.unwitnessed);
-            self.witnessed += if unwitnessed <= writes_within { unwitnessed } else { Duration::ZERO };
+            self.witnessed +=
+                if unwitnessed <= writes_within { unwitnessed } else { Duration::ZERO };
         }
     }
 }
@@ -79,12 +82,13 @@ impl Sightings {
         Sightings { carried: rules.carried(), writes_within, ..Sightings::default() }
     }
 
-    /// Looks at everybody's stamp at `now`, by the observer's monotonic clock. One that says that it starts or runs is heard with
-    /// that: its first stamp may come a moment later.
+    /// Looks at everybody's stamp at `now`, by the observer's monotonic clock. One that says that
+    /// it starts or runs is heard with that: its first stamp may come a moment later.
     ///
-    /// `session` is the observer's with the store, while it is connected. Without a connection nobody is heard. In
-    /// another session than the last all silence is forgotten: the others may have been heard while this observer was
-    /// away, and whoever was away for so long waits the full time for everyone (I8).
+    /// `session` is the observer's with the store, while it is connected. Without a connection
+    /// nobody is heard. In another session than the last all silence is forgotten: the others may
+    /// have been heard while this observer was away, and whoever was away for so long waits the
+    /// full time for everyone (I8).
     pub fn look(&mut self, cluster: &Cluster, session: Option<i64>, now: Duration) {
         let passed = self.attention.look(now);
         let Some(session) = session else {
@@ -100,18 +104,21 @@ impl Sightings {
         let listened = if self.is_connected { passed } else { Duration::ZERO };
         (self.session, self.is_connected) = (Some(session), true);
         self.nodes.retain(|name, _| cluster.nodes.contains_key(name));
-        let wrote = |(name, seen): (&NodeName, &Sighting)| cluster.nodes[name].keepalives != seen.stamp;
+        let wrote =
+            |(name, seen): (&NodeName, &Sighting)| cluster.nodes[name].keepalives != seen.stamp;
         let is_witnessed = self.nodes.iter().any(wrote);
         for (name, node) in &cluster.nodes {
-            let is_same =
-                |seen: &&mut Sighting| seen.stamp == node.keepalives && !says_it_lives(&seen.state, node);
+            let is_same = |seen: &&mut Sighting| {
+                seen.stamp == node.keepalives && !says_it_lives(&seen.state, node)
+            };
             let Some(seen) = self.nodes.get_mut(name).filter(is_same) else {
                 self.nodes.insert(name.clone(), Sighting::of(node));
                 continue;
             };
             seen.state = node.daemon_state.clone();
             seen.listen(listened, is_witnessed, self.writes_within);
-            // The client of an older daemon may rest for most of a minute before it looks for the store again.
+            // The client of an older daemon may rest for most of a minute before it looks for the
+            // store again.
             if seen.before.is_some() && !node.runs_our_daemon() {
                 seen.before = Some(Duration::ZERO);
             }
@@ -130,5 +137,6 @@ impl Sightings {
 
 /// Whether `node` has said that it starts or runs since its state was `before`.
 fn says_it_lives(before: &DaemonState, node: &NodeRecord) -> bool {
-    node.daemon_state != *before && matches!(node.daemon_state, DaemonState::Init | DaemonState::Run)
+    node.daemon_state != *before
+        && matches!(node.daemon_state, DaemonState::Init | DaemonState::Run)
 }

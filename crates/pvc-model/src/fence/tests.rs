@@ -21,7 +21,11 @@ fn node(name: &str, daemon_state: DaemonState) -> NodeRecord {
         keepalive: 1000,
         keepalives: 7,
         cpus: 16,
-        figures: NodeFigures { memory_total_mib: 32768, memory_free_mib: 16384, ..NodeFigures::default() },
+        figures: NodeFigures {
+            memory_total_mib: 32768,
+            memory_free_mib: 16384,
+            ..NodeFigures::default()
+        },
         ipmi_hostname: "bmc".to_owned(),
         ..records::node(name)
     }
@@ -116,7 +120,8 @@ impl Fencer {
 
 /// `hv1` fences, `hv2` has been silent since the beginning and is taken for dead.
 fn with_dead_node() -> Fencer {
-    let mut fencer = Fencer::watching([node("hv1", DaemonState::Run), node("hv2", DaemonState::Run)]);
+    let mut fencer =
+        Fencer::watching([node("hv1", DaemonState::Run), node("hv2", DaemonState::Run)]);
     fencer.after(30);
     assert_eq!(fencer.steps_for("hv2"), Some(Step::Suspect { stamp: 7 }));
     fencer.edit("hv2", |node| node.daemon_state = DaemonState::Dead);
@@ -125,7 +130,8 @@ fn with_dead_node() -> Fencer {
 
 #[test]
 fn a_node_is_suspected_after_its_intervals_of_silence_and_not_before() {
-    let mut fencer = Fencer::watching([node("hv1", DaemonState::Run), node("hv2", DaemonState::Run)]);
+    let mut fencer =
+        Fencer::watching([node("hv1", DaemonState::Run), node("hv2", DaemonState::Run)]);
     assert_eq!(fencer.after(29), []);
     assert_eq!(fencer.after(1), [(NodeName::new("hv2"), Step::Suspect { stamp: 7 })]);
     fencer.edit("hv2", |node| node.keepalives += 1);
@@ -145,7 +151,8 @@ fn only_a_running_node_is_suspected_and_never_oneself() {
 
 #[test]
 fn one_of_ours_that_starts_is_suspected_once_it_has_been_silent_since_it_said_so() {
-    let mut fencer = Fencer::watching([node("hv1", DaemonState::Run), our_node("hv2", DaemonState::Stop)]);
+    let mut fencer =
+        Fencer::watching([node("hv1", DaemonState::Run), our_node("hv2", DaemonState::Stop)]);
     fencer.after(300);
     fencer.edit("hv2", |node| node.daemon_state = DaemonState::Init);
     assert_eq!(fencer.after(30), []);
@@ -171,20 +178,23 @@ fn of_a_daemon_that_does_not_stamp_while_it_starts_silence_says_nothing() {
 
 #[test]
 fn zero_intervals_mean_never() {
-    let mut fencer = Fencer::watching([node("hv1", DaemonState::Run), node("hv2", DaemonState::Run)]);
+    let mut fencer =
+        Fencer::watching([node("hv1", DaemonState::Run), node("hv2", DaemonState::Run)]);
     fencer.rules.fence_intervals = 0;
     assert_eq!(fencer.after(600), []);
 }
 
 #[test]
 fn who_lost_its_session_or_was_frozen_has_not_listened() {
-    let mut fencer = Fencer::watching([node("hv1", DaemonState::Run), node("hv2", DaemonState::Run)]);
+    let mut fencer =
+        Fencer::watching([node("hv1", DaemonState::Run), node("hv2", DaemonState::Run)]);
     fencer.after(29);
     fencer.cut_off(11);
     fencer.session += 1;
     assert_eq!(fencer.after(30), [], "the first look in another session begins anew");
     assert_eq!(fencer.after(1).len(), 1);
-    let mut fencer = Fencer::watching([node("hv1", DaemonState::Run), node("hv2", DaemonState::Run)]);
+    let mut fencer =
+        Fencer::watching([node("hv1", DaemonState::Run), node("hv2", DaemonState::Run)]);
     fencer.now += Duration::from_secs(3600);
     fencer.look(true);
     assert_eq!(fencer.after(29), [], "an hour of its own sleep counts for nothing");
@@ -193,7 +203,11 @@ fn who_lost_its_session_or_was_frozen_has_not_listened() {
 
 fn our_node(name: &str, daemon_state: DaemonState) -> NodeRecord {
     let version = "0.2.0".to_owned();
-    let note = DaemonNote { version: version.clone(), stamps_while_starting: true, ..DaemonNote::default() };
+    let note = DaemonNote {
+        version: version.clone(),
+        stamps_while_starting: true,
+        ..DaemonNote::default()
+    };
     NodeRecord { daemon: Some(note), pvc_version: version, ..node(name, daemon_state) }
 }
 
@@ -244,7 +258,8 @@ fn after_an_election_time_in_which_nobody_writes_counts_for_nothing() {
 
 #[test]
 fn of_the_silence_of_an_older_peer_nothing_counts_from_before_an_election() {
-    let mut fencer = Fencer::watching([node("hv1", DaemonState::Run), node("hv2", DaemonState::Run)]);
+    let mut fencer =
+        Fencer::watching([node("hv1", DaemonState::Run), node("hv2", DaemonState::Run)]);
     fencer.after_stamping(29);
     fencer.cut_off(1);
     assert_eq!(fencer.after_stamping(30), [], "its client may rest for long before it tries again");
@@ -306,7 +321,10 @@ fn a_node_whose_power_is_on_gets_its_saving_throws_before_it_is_cut() {
     fencer.after(1);
     assert_eq!(fencer.steps_for("hv2"), Some(Step::CutPower { stamp: 7 }));
     fencer.mind("hv2").was_cut_off();
-    assert_eq!(fencer.steps_for("hv2"), Some(Step::Prove { stamp: 7, proof: Proof::CutOff, recover: true }));
+    assert_eq!(
+        fencer.steps_for("hv2"),
+        Some(Step::Prove { stamp: 7, proof: Proof::CutOff, recover: true })
+    );
 }
 
 #[test]
@@ -353,8 +371,11 @@ fn who_cannot_cut_a_node_off_lets_another_coordinator_try() {
         gives_way(&View { me: &me, cluster, sightings, rules, now: *now }, &fencer.minds)
     };
     let with_other = |other: NodeRecord| {
-        let mut fencer =
-            Fencer::watching([node("hv1", DaemonState::Run), node("hv2", DaemonState::Dead), other]);
+        let mut fencer = Fencer::watching([
+            node("hv1", DaemonState::Run),
+            node("hv2", DaemonState::Dead),
+            other,
+        ]);
         fencer.after(30);
         // The other one stamps.
         let record = fencer.cluster.nodes["hv3"].as_ref().clone();
@@ -410,7 +431,11 @@ fn what_another_fencer_left_half_done_is_taken_up() {
         NodeRecord { domain_state: DomainState::FenceFlush, ..node("hv3", DaemonState::Fenced) },
         node("hv4", DaemonState::Fenced),
         NodeRecord {
-            fence: Some(FenceNote { proven_at: Some(5), power: PowerAfter::Due, ..FenceNote::default() }),
+            fence: Some(FenceNote {
+                proven_at: Some(5),
+                power: PowerAfter::Due,
+                ..FenceNote::default()
+            }),
             ..node("hv5", DaemonState::Fenced)
         },
     ]);
@@ -442,8 +467,8 @@ fn several_dead_nodes_do_not_wait_for_each_other() {
 }
 
 proptest! {
-    /// Whatever the clocks of the others say and do, a node that stamps at least every other interval is
-    /// never suspected, and a silent one always is, in time.
+    /// Whatever the clocks of the others say and do, a node that stamps at least every other
+    /// interval is never suspected, and a silent one always is, in time.
     #[test]
     fn clocks_that_step_neither_fence_nor_save(steps in prop::collection::vec(-7200_i64..7200, 40), dead_from in 10_usize..30) {
         let mut fencer = Fencer::watching([node("hv1", DaemonState::Run), node("hv2", DaemonState::Run), node("hv3", DaemonState::Run)]);
@@ -477,11 +502,18 @@ fn vm(number: u128, state: VmState, node: &str, memory_mib: u64) -> VmRecord {
 
 fn with_vms(vms: impl IntoIterator<Item = VmRecord>) -> Cluster {
     let small = |name: &str, free| NodeRecord {
-        figures: NodeFigures { memory_total_mib: 9000, memory_free_mib: free, ..NodeFigures::default() },
+        figures: NodeFigures {
+            memory_total_mib: 9000,
+            memory_free_mib: free,
+            ..NodeFigures::default()
+        },
         ..node(name, DaemonState::Run)
     };
-    let mut cluster =
-        cluster([small("hv1", 4096), small("hv2", 2048), NodeRecord { ..node("dead", DaemonState::Fenced) }]);
+    let mut cluster = cluster([
+        small("hv1", 4096),
+        small("hv2", 2048),
+        NodeRecord { ..node("dead", DaemonState::Fenced) },
+    ]);
     cluster.vms = vms.into_iter().map(|vm| (vm.uuid, Arc::new(vm))).collect();
     cluster
 }
@@ -518,7 +550,8 @@ fn all_lost_vms_are_placed_at_once_and_no_memory_is_promised_twice() {
         vm(5, VmState::Start, "hv1", 1000),
     ]);
     Arc::make_mut(cluster.nodes.get_mut("hv1").unwrap()).running.push(Uuid::from_u128(5));
-    let expected = [("vm2", "start hv1"), ("vm3", "start hv2"), ("vm1", "start hv1"), ("vm4", "wait")];
+    let expected =
+        [("vm2", "start hv1"), ("vm3", "start hv2"), ("vm1", "start hv1"), ("vm4", "wait")];
     let mut found = ways(&cluster);
     found.sort();
     let mut expected = pairs(&expected);
@@ -530,10 +563,14 @@ fn all_lost_vms_are_placed_at_once_and_no_memory_is_promised_twice() {
 #[test]
 fn until_its_locks_are_free_a_vm_on_its_way_keeps_the_memory_it_was_promised_where_it_goes() {
     let with = |memory_mib| {
-        let mut cluster =
-            with_vms([vm(1, VmState::Start, "dead", memory_mib), vm(2, VmState::Migrate, "hv1", 2000)]);
+        let mut cluster = with_vms([
+            vm(1, VmState::Start, "dead", memory_mib),
+            vm(2, VmState::Migrate, "hv1", 2000),
+        ]);
         Arc::make_mut(cluster.nodes.get_mut("hv1").unwrap()).figures.memory_free_mib = 3000;
-        Arc::make_mut(cluster.nodes.get_mut("dead").unwrap()).running.extend([1, 2].map(Uuid::from_u128));
+        Arc::make_mut(cluster.nodes.get_mut("dead").unwrap())
+            .running
+            .extend([1, 2].map(Uuid::from_u128));
         cluster
     };
     let first = |vm| vm == 1;
@@ -546,15 +583,24 @@ fn until_its_locks_are_free_a_vm_on_its_way_keeps_the_memory_it_was_promised_whe
 
 #[test]
 fn only_what_should_run_is_started() {
-    let off = [VmState::Stop, VmState::Disable, VmState::Fail, VmState::Provision, VmState::Shutdown];
+    let off =
+        [VmState::Stop, VmState::Disable, VmState::Fail, VmState::Provision, VmState::Shutdown];
     let vms = off.into_iter().zip(1..).map(|(state, number)| vm(number, state, "dead", 100));
     let mut cluster = with_vms(vms);
     assert_eq!(ways(&cluster), pairs(&[("vm5", "off")]), "it was on its way down");
     Arc::make_mut(cluster.nodes.get_mut("dead").unwrap()).running.push(Uuid::from_u128(1));
     let expected = pairs(&[("vm1", "leave"), ("vm5", "off")]);
-    assert_eq!(ways(&cluster), expected, "its guest may have left locks, in the way of its next start");
+    assert_eq!(
+        ways(&cluster),
+        expected,
+        "its guest may have left locks, in the way of its next start"
+    );
     Arc::make_mut(cluster.nodes.get_mut("hv1").unwrap()).running.push(Uuid::from_u128(5));
-    assert_eq!(ways(&cluster), pairs(&[("vm1", "leave")]), "another node has it, and says what it is");
+    assert_eq!(
+        ways(&cluster),
+        pairs(&[("vm1", "leave")]),
+        "another node has it, and says what it is"
+    );
 }
 
 #[test]
@@ -601,15 +647,20 @@ fn a_vm_that_was_on_its_way_is_started_where_it_was_going_or_stays_where_it_runs
     assert_eq!(ways(&cluster), pairs(&expected), "and vm7 has nothing to do with it");
     Arc::make_mut(cluster.nodes.get_mut("hv1").unwrap()).daemon_state = DaemonState::Dead;
     let left = ways(&cluster);
-    assert!(left.contains(&("vm2".to_owned(), "leave".to_owned())), "a silent node may run it: {left:?}");
+    assert!(
+        left.contains(&("vm2".to_owned(), "leave".to_owned())),
+        "a silent node may run it: {left:?}"
+    );
     Arc::make_mut(cluster.nodes.get_mut("hv1").unwrap()).daemon_state = DaemonState::Fenced;
     assert!(ways(&cluster).contains(&("vm2".to_owned(), "start hv2".to_owned())));
 }
 
 #[test]
 fn a_vm_on_its_way_to_a_node_that_takes_its_vms_back_is_started_there() {
-    let moving =
-        |number, state, memory_mib| VmRecord { last_node: None, ..vm(number, state, "hv1", memory_mib) };
+    let moving = |number, state, memory_mib| VmRecord {
+        last_node: None,
+        ..vm(number, state, "hv1", memory_mib)
+    };
     let mut cluster = with_vms([
         moving(1, VmState::Migrate, 1000),
         moving(2, VmState::MigrateLive, 1000),
@@ -639,8 +690,10 @@ fn a_vm_on_its_way_to_a_node_that_takes_its_vms_back_is_started_there() {
 
 #[test]
 fn a_move_between_two_others_goes_on_when_the_vms_home_dies() {
-    let moving =
-        VmRecord { last_node: Some(NodeName::new("dead")), ..vm(1, VmState::MigrateLive, "hv2", 100) };
+    let moving = VmRecord {
+        last_node: Some(NodeName::new("dead")),
+        ..vm(1, VmState::MigrateLive, "hv2", 100)
+    };
     let mut cluster = with_vms([moving]);
     let mut lists = |name: &str| {
         Arc::make_mut(cluster.nodes.get_mut(name).unwrap()).running.push(Uuid::from_u128(1));
@@ -652,7 +705,8 @@ fn a_move_between_two_others_goes_on_when_the_vms_home_dies() {
 
 #[test]
 fn a_vm_that_may_have_arrived_at_another_silent_node_is_left_to_that_nodes_fence() {
-    let moving = VmRecord { last_node: Some(NodeName::new("dead")), ..vm(1, VmState::Migrate, "hv2", 100) };
+    let moving =
+        VmRecord { last_node: Some(NodeName::new("dead")), ..vm(1, VmState::Migrate, "hv2", 100) };
     let mut cluster = with_vms([moving]);
     let mut state = |state: DaemonState| {
         Arc::make_mut(cluster.nodes.get_mut("hv2").unwrap()).daemon_state = state;
@@ -670,9 +724,17 @@ fn a_vm_that_was_given_to_another_node_is_freed_of_the_dead_nodes_locks_and_stay
     let dead = |cluster: &mut Cluster| {
         Arc::make_mut(cluster.nodes.get_mut("dead").unwrap()).running.push(Uuid::from_u128(1));
     };
-    assert_eq!(ways(&cluster), pairs(&[("vm2", "wait")]), "the dead node has nothing to do with it");
+    assert_eq!(
+        ways(&cluster),
+        pairs(&[("vm2", "wait")]),
+        "the dead node has nothing to do with it"
+    );
     dead(&mut cluster);
-    assert_eq!(ways(&cluster), pairs(&[("vm1", "leave"), ("vm2", "wait")]), "its memory stays promised");
+    assert_eq!(
+        ways(&cluster),
+        pairs(&[("vm1", "leave"), ("vm2", "wait")]),
+        "its memory stays promised"
+    );
     Arc::make_mut(cluster.nodes.get_mut("hv1").unwrap()).running.push(Uuid::from_u128(1));
     let expected = pairs(&[("vm1", "leave"), ("vm2", "start hv1")]);
     assert_eq!(ways(&cluster), expected, "it runs there, and needs no promise");
@@ -696,7 +758,8 @@ fn a_vm_that_was_given_to_another_node_is_freed_of_the_dead_nodes_locks_and_stay
 
 #[test]
 fn what_is_promised_to_others_on_their_way_is_not_promised_again() {
-    let cluster = with_vms([vm(1, VmState::Start, "dead", 3000), vm(2, VmState::Start, "hv1", 3000)]);
+    let cluster =
+        with_vms([vm(1, VmState::Start, "dead", 3000), vm(2, VmState::Start, "hv1", 3000)]);
     assert_eq!(ways(&cluster), pairs(&[("vm1", "wait")]), "vm2 is about to start on hv1");
 }
 
@@ -775,7 +838,8 @@ fn a_lock_is_known_by_the_storage_address_of_its_node() {
 }
 
 #[test]
-fn a_lock_from_an_unknown_address_is_not_the_dead_nodes_if_another_that_tells_nothing_may_have_the_vm() {
+fn a_lock_from_an_unknown_address_is_not_the_dead_nodes_if_another_that_tells_nothing_may_have_the_vm()
+ {
     use VmState::{Migrate, Start};
     // Neither `dead` nor hv2 has told its address; hv1 has.
     for (state, node, last, listed_by, expected) in [
@@ -826,13 +890,16 @@ fn a_recovery_that_does_not_work_out_switches_the_machine_on_and_goes_on() {
         [(NodeName::new("hv2"), Step::PowerOn)],
         "it is tried again, and so is the recovery"
     );
-    fencer.edit("hv2", |node| node.fence = Some(FenceNote { power: PowerAfter::SwitchedOn, ..note.clone() }));
+    fencer.edit("hv2", |node| {
+        node.fence = Some(FenceNote { power: PowerAfter::SwitchedOn, ..note.clone() })
+    });
     assert_eq!(fencer.steps_for("hv2"), Some(Step::Recover { patient: true }));
 }
 
 #[test]
 fn a_node_that_says_it_runs_is_heard_with_that_before_its_first_stamp() {
-    let mut fencer = Fencer::watching([node("hv1", DaemonState::Run), node("hv2", DaemonState::Init)]);
+    let mut fencer =
+        Fencer::watching([node("hv1", DaemonState::Run), node("hv2", DaemonState::Init)]);
     fencer.after(300);
     fencer.edit("hv2", |node| node.daemon_state = DaemonState::Run);
     assert_eq!(fencer.after(30), []);
@@ -876,8 +943,15 @@ fn a_stamp_of_a_starting_node_does_not_say_that_its_power_stayed_on() {
 
 #[test]
 fn what_is_recorded_of_an_earlier_fence_is_not_this_ones() {
-    let due = |stamp| FenceNote { stamp, proven_at: Some(5), power: PowerAfter::Due, ..FenceNote::default() };
-    for (stamp, expected) in [(Some(7), Some(Step::PowerOn)), (Some(6), None), (None, Some(Step::PowerOn))] {
+    let due = |stamp| FenceNote {
+        stamp,
+        proven_at: Some(5),
+        power: PowerAfter::Due,
+        ..FenceNote::default()
+    };
+    for (stamp, expected) in
+        [(Some(7), Some(Step::PowerOn)), (Some(6), None), (None, Some(Step::PowerOn))]
+    {
         let fenced = NodeRecord { fence: Some(due(stamp)), ..node("hv2", DaemonState::Fenced) };
         assert_eq!(fenced.present_fence().is_some(), expected.is_some());
         let mut fencer = Fencer::watching([node("hv1", DaemonState::Run), fenced]);
@@ -887,7 +961,8 @@ fn what_is_recorded_of_an_earlier_fence_is_not_this_ones() {
 }
 
 #[test]
-fn a_node_that_may_take_vms_in_a_moment_is_waited_for_as_long_as_a_suspected_one_may_show_that_it_lives() {
+fn a_node_that_may_take_vms_in_a_moment_is_waited_for_as_long_as_a_suspected_one_may_show_that_it_lives()
+ {
     for (daemon, domain, awaited) in [
         (DaemonState::Dead, DomainState::Ready, true),
         (DaemonState::Init, DomainState::Ready, true),
@@ -903,7 +978,8 @@ fn a_node_that_may_take_vms_in_a_moment_is_waited_for_as_long_as_a_suspected_one
         assert_eq!((is_awaited(&why, true), is_awaited(&why, false)), (awaited, false), "{why}");
     }
 
-    let fenced = NodeRecord { domain_state: DomainState::FenceFlush, ..node("hv2", DaemonState::Fenced) };
+    let fenced =
+        NodeRecord { domain_state: DomainState::FenceFlush, ..node("hv2", DaemonState::Fenced) };
     let mut fencer = Fencer::watching([node("hv1", DaemonState::Run), fenced]);
     fencer.after(30);
     let mut waited = 0;

@@ -61,7 +61,8 @@ impl<'a> Planner<'a> {
         self.plan.findings.insert(finding);
     }
 
-    /// Every device with its MTU and switched on; a VLAN that is missing is made on the link it is named after.
+    /// Every device with its MTU and switched on; a VLAN that is missing is made on the link it is
+    /// named after.
     fn devices(&mut self) {
         let (networks, links) = (self.networks, &self.seen.links);
         // What a VLAN lies on goes first: a VLAN cannot have a larger MTU.
@@ -73,7 +74,10 @@ impl<'a> Planner<'a> {
         nets.sort_by_key(|net| vlan_of(&networks.get(*net).device).is_some());
         for net in nets {
             let (device, mtu) = (&networks.get(net).device, networks.get(net).mtu);
-            match (links.get(device), vlan_of(device).filter(|(lower, _)| links.contains_key(*lower))) {
+            match (
+                links.get(device),
+                vlan_of(device).filter(|(lower, _)| links.contains_key(*lower)),
+            ) {
                 (Some(link), _) => self.bring_up(device, link.mtu, mtu, link.up),
                 (None, Some((lower, id))) => {
                     let (link, lower) = (device.clone(), lower.to_owned());
@@ -86,7 +90,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// The links below VLANs that nobody else here sees to, with the MTU that they must let through.
+    /// The links below VLANs that nobody else here sees to, with the MTU that they must let
+    /// through.
     fn lowers(&self) -> BTreeMap<&'a str, u32> {
         let (networks, links) = (self.networks, &self.seen.links);
         let mut lowers = BTreeMap::new();
@@ -97,9 +102,12 @@ impl<'a> Planner<'a> {
                 None => vlan_of(&network.device).map(|(lower, _)| lower),
             };
             let is_ours = |lower: &str| {
-                networks.carriers().any(|net| networks.get(net).device == lower || net.bridge() == lower)
+                networks
+                    .carriers()
+                    .any(|net| networks.get(net).device == lower || net.bridge() == lower)
             };
-            if let Some(lower) = lower.filter(|lower| links.contains_key(*lower) && !is_ours(lower)) {
+            if let Some(lower) = lower.filter(|lower| links.contains_key(*lower) && !is_ours(lower))
+            {
                 let mtu = lowers.entry(lower).or_insert(0);
                 *mtu = network.mtu.max(*mtu);
             }
@@ -137,11 +145,10 @@ impl<'a> Planner<'a> {
     /// Whether the device is to become a port of the bridge.
     fn port(&mut self, net: CoreNet) -> bool {
         let device = self.networks.get(net).device.clone();
-        let will_be = self
-            .plan
-            .steps
-            .iter()
-            .any(|step| matches!(step, NetworkStep::CreateVlan { link, .. } if *link == device));
+        let will_be =
+            self.plan.steps.iter().any(
+                |step| matches!(step, NetworkStep::CreateVlan { link, .. } if *link == device),
+            );
         let (kind, master) = match self.seen.links.get(&device) {
             Some(link) => (Some(&link.kind), link.master.as_deref()),
             None if will_be => (None, None),
@@ -181,7 +188,8 @@ impl<'a> Planner<'a> {
 
     /// Whether a link other than `bridge` stands in the network of `address`.
     fn is_elsewhere(&self, address: IpNet, bridge: &str) -> bool {
-        let meets = |other: &IpNet| address.contains(&other.addr()) || other.contains(&address.addr());
+        let meets =
+            |other: &IpNet| address.contains(&other.addr()) || other.contains(&address.addr());
         let mut others = self.seen.links.values().filter(|link| link.name != bridge);
         others.any(|link| link.addresses.iter().any(meets))
     }
@@ -202,7 +210,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// What is left of this node's address on other links than the bridge, once the bridge can do without.
+    /// What is left of this node's address on other links than the bridge, once the bridge can do
+    /// without.
     fn leftovers(&mut self, net: CoreNet) {
         let bridge = self.networks.bridge_of(net);
         let Some(address) = self.networks.get(net).address.map(IpNet::V4) else { return };
@@ -210,17 +219,23 @@ impl<'a> Planner<'a> {
             return;
         }
         let seen = self.seen;
-        let has = |link: &str| seen.links.get(link).is_some_and(|link| link.addresses.contains(&address));
+        let has =
+            |link: &str| seen.links.get(link).is_some_and(|link| link.addresses.contains(&address));
         for link in seen.links.values().filter(|link| link.name != bridge && has(&link.name)) {
             let link = link.name.clone();
             let is_port = self.is_port(&link);
             let remove = NetworkStep::RemoveAddress { link: link.clone(), address };
             match is_port {
-                // On a port of our bridge an address is deaf, and draws traffic away from the bridge.
+                // On a port of our bridge an address is deaf, and draws traffic away from the
+                // bridge.
                 true if !self.plan.steps.contains(&remove) => self.step(remove),
                 true => {}
                 false => {
-                    self.find(NetworkFinding::AddressElsewhere { address, link, bridge: bridge.to_owned() });
+                    self.find(NetworkFinding::AddressElsewhere {
+                        address,
+                        link,
+                        bridge: bridge.to_owned(),
+                    });
                 }
             }
         }
@@ -229,8 +244,7 @@ impl<'a> Planner<'a> {
     /// Whether `link` is, or becomes, a port of one of our bridges.
     fn is_port(&self, link: &str) -> bool {
         let is_ours = |master: &str| CoreNet::ALL.iter().any(|net| net.bridge() == master);
-        let becomes =
-            |step: &NetworkStep| matches!(step, NetworkStep::SetMaster { link: port, .. } if port == link);
+        let becomes = |step: &NetworkStep| matches!(step, NetworkStep::SetMaster { link: port, .. } if port == link);
         let device = CoreNet::ALL.iter().any(|net| self.networks.get(*net).device == link);
         let now = self.seen.links.get(link).and_then(|link| link.master.as_deref());
         device && (now.is_some_and(is_ours) || self.plan.steps.iter().any(becomes))
@@ -240,9 +254,12 @@ impl<'a> Planner<'a> {
     fn way_out(&mut self) {
         let upstream = &self.networks.upstream;
         let bridge = self.networks.bridge_of(CoreNet::Upstream);
-        // Without an address in its network the gateway cannot be reached, nor through a bridge without a port.
+        // Without an address in its network the gateway cannot be reached, nor through a bridge
+        // without a port.
         let has_port = self.has_port(CoreNet::Upstream);
-        let (Some(gateway), Some(_), true) = (upstream.gateway, upstream.address, has_port) else { return };
+        let (Some(gateway), Some(_), true) = (upstream.gateway, upstream.address, has_port) else {
+            return;
+        };
         let wanted = Route {
             to: IpNet::V4(everything()),
             via: Some(IpAddr::V4(gateway)),
@@ -259,7 +276,8 @@ impl<'a> Planner<'a> {
         if let Some(found) = others.into_iter().find(|route| is_missing && route.metric == 0) {
             return self.find(NetworkFinding::OtherWayOut { found: found.clone(), gateway });
         }
-        // The kernel takes no second one of the same metric: only such a one goes before the new one comes.
+        // The kernel takes no second one of the same metric: only such a one goes before the new
+        // one comes.
         let (same, worse): (Vec<&Route>, Vec<&Route>) =
             on_port.into_iter().partition(|route| route.metric == wanted.metric);
         let remove = |route: &Route| NetworkStep::RemoveRoute(route.clone());
@@ -272,14 +290,15 @@ impl<'a> Planner<'a> {
 
     fn settings(&mut self) {
         let key = router_advertisements(self.networks);
-        // A router takes no advertisements of other routers unless told so, and this node is about to become
-        // one: where they were taken so far, they go on being taken. Before the node forwards, or the
-        // routes learnt from them are lost.
+        // A router takes no advertisements of other routers unless told so, and this node is about
+        // to become one: where they were taken so far, they go on being taken. Before the node
+        // forwards, or the routes learnt from them are lost.
         if self.seen.settings.get(&key).is_some_and(|value| value == "1") {
             self.step(NetworkStep::Set { key, value: "2".to_owned() });
         }
         for (key, value) in wanted_settings(self.networks) {
-            // What the kernel does not have (IPv6 switched off; a link that is not there yet) is not wanted.
+            // What the kernel does not have (IPv6 switched off; a link that is not there yet) is
+            // not wanted.
             if self.seen.settings.get(&key).is_some_and(|found| found != value) {
                 self.step(NetworkStep::Set { key, value: value.to_owned() });
             }
@@ -303,8 +322,9 @@ fn router_advertisements(networks: &CoreNetworks) -> String {
     format!("net/ipv6/conf/{}/accept_ra", networks.bridge_of(CoreNet::Upstream))
 }
 
-/// The settings of `spec/startup.md` §3 that a kernel has, and one more: with `promote_secondaries`, a
-/// floating address that goes does not take along the node's own of the same network.
+/// The settings of `spec/startup.md` §3 that a kernel has, and one more: with
+/// `promote_secondaries`, a floating address that goes does not take along the node's own of the
+/// same network.
 fn wanted_settings(networks: &CoreNetworks) -> Vec<(String, &'static str)> {
     let mut wanted: Vec<(String, &'static str)> = Vec::new();
     for scope in ["all", "default"] {

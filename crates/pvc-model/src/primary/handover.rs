@@ -1,7 +1,7 @@
 //! The hand-over of the primary role, phase by phase: `spec/coordination.md` §3.
 //!
-//! Two nodes work through the same phases, each with a lock on one path. The **candidate** writes in
-//! A and C to G, the **holder** writes in B; the other one reads, so that neither runs ahead:
+//! Two nodes work through the same phases, each with a lock on one path. The **candidate** writes
+//! in A and C to G, the **holder** writes in B; the other one reads, so that neither runs ahead:
 //!
 //! ```text
 //!       candidate                       holder
@@ -14,14 +14,15 @@
 //!  G    write   gateways, services come
 //! ```
 //!
-//! Older peers take each thing while they have the lock and let the holder let go after it. Here the
-//! candidate takes it one phase later, once the holder has given back the lock under which it let go:
-//! nobody ever has an address together with another (I12), for some milliseconds in which nobody has it.
-//! Towards an older candidate, which takes first, nothing can be done about that.
+//! Older peers take each thing while they have the lock and let the holder let go after it. Here
+//! the candidate takes it one phase later, once the holder has given back the lock under which it
+//! let go: nobody ever has an address together with another (I12), for some milliseconds in which
+//! nobody has it. Towards an older candidate, which takes first, nothing can be done about that.
 //!
-//! Nothing in here sleeps for luck. A writer keeps its lock until a reader stands behind it; a reader
-//! does not queue before there is a writer. Whoever finds itself alone goes on at full speed; but that the
-//! other one is late does not make a candidate alone, as long as that one has not let go of everything.
+//! Nothing in here sleeps for luck. A writer keeps its lock until a reader stands behind it; a
+//! reader does not queue before there is a writer. Whoever finds itself alone goes on at full
+//! speed; but that the other one is late does not make a candidate alone, as long as that one has
+//! not let go of everything.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,8 +60,8 @@ pub enum Lock {
 /// What is to be done next. Whoever does it comes back with whether it succeeded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Wait until this moment for somebody else to queue for writing. May be cut short with a failure
-    /// whenever the [`Facts`] change.
+    /// Wait until this moment for somebody else to queue for writing. May be cut short with a
+    /// failure whenever the [`Facts`] change.
     AwaitWriter {
         until: Duration,
     },
@@ -88,7 +89,8 @@ pub enum Ending {
     Primary,
     /// Everything is here, but the key names another by now: hand it on.
     HandOn,
-    /// Nothing was taken. `give_back`: the holder does not take part, so the key is to name it again.
+    /// Nothing was taken. `give_back`: the holder does not take part, so the key is to name it
+    /// again.
     Abandoned { give_back: bool },
     /// Nothing is here any more.
     Secondary,
@@ -125,7 +127,8 @@ pub enum Peer {
 pub struct Facts {
     pub named: Named,
     pub peer: Peer,
-    /// A peer that puts its own name back whenever the key loses it, also when nobody asked for that.
+    /// A peer that puts its own name back whenever the key loses it, also when nobody asked for
+    /// that.
     pub peer_repairs: bool,
 }
 
@@ -177,12 +180,13 @@ pub struct HandOver {
     ending: Option<Ending>,
 }
 
-/// How much longer a candidate waits for the holder to take part, and a holder for the candidate, than a silent
-/// one keeps what it has: who is dead is found out to be, and not given the role back. The holder serves on
-/// meanwhile, so nothing is lost but time.
+/// How much longer a candidate waits for the holder to take part, and a holder for the candidate,
+/// than a silent one keeps what it has: who is dead is found out to be, and not given the role
+/// back. The holder serves on meanwhile, so nothing is lost but time.
 const MEET_MARGIN: Duration = Duration::from_secs(4);
 
-/// A candidate that says it is coming is waited for so many times: another takeover may be before it.
+/// A candidate that says it is coming is waited for so many times: another takeover may be before
+/// it.
 const MEETINGS: u32 = 4;
 
 /// How long a reader waits for the lock, and for there to be a writer at all.
@@ -224,7 +228,8 @@ impl HandOver {
         self.phase
     }
 
-    /// What comes next, now that the last action has ended: `done` says whether it did what it was to do.
+    /// What comes next, now that the last action has ended: `done` says whether it did what it was
+    /// to do.
     pub fn next(&mut self, facts: &Facts, done: bool, now: Duration) -> Action {
         let done = self.put_off.take().unwrap_or(done);
         // A candidate that has not begun when it should have is one that was started anew.
@@ -275,9 +280,10 @@ impl HandOver {
         }
     }
 
-    /// Whether a candidate's peer has not let go of everything yet, and will say so when it has. A store that
-    /// stalls for a moment is then no reason to go ahead: what it has not let go of would be in two places.
-    /// An older holder, which does not notice that it is waited for, is given as long as it sleeps.
+    /// Whether a candidate's peer has not let go of everything yet, and will say so when it has. A
+    /// store that stalls for a moment is then no reason to go ahead: what it has not let go of
+    /// would be in two places. An older holder, which does not notice that it is waited for, is
+    /// given as long as it sleeps.
     fn must_wait(&self, facts: &Facts) -> bool {
         let holds = facts.peer == Peer::Busy || (facts.peer == Peer::Idle && self.begun);
         self.part == Part::Candidate && !self.alone && !facts.peer_repairs && holds
@@ -366,7 +372,9 @@ impl HandOver {
             };
         }
         match reader_patience(self.phase, self.meet) {
-            Some(patience) if self.writes() && self.locked && !self.alone => self.await_reader(patience, now),
+            Some(patience) if self.writes() && self.locked && !self.alone => {
+                self.await_reader(patience, now)
+            }
             _ => self.unlock(facts, now),
         }
     }
@@ -378,7 +386,9 @@ impl HandOver {
 
     fn next_phase(&mut self, facts: &Facts, now: Duration) -> Action {
         let wrote = self.writes();
-        let Some(next) = following(self.part, self.phase) else { return self.finish(self.conclusion(facts)) };
+        let Some(next) = following(self.part, self.phase) else {
+            return self.finish(self.conclusion(facts));
+        };
         self.phase = next;
         self.stage = Stage::Begin;
         self.until = None;
@@ -437,8 +447,8 @@ fn duties(part: Part, phase: Phase) -> &'static [Duty] {
     }
 }
 
-/// How long a writer waits for a reader to come. Once things move, not longer than an older peer sleeps
-/// in that phase, so that nothing stays unowned for long if the reader has run ahead.
+/// How long a writer waits for a reader to come. Once things move, not longer than an older peer
+/// sleeps in that phase, so that nothing stays unowned for long if the reader has run ahead.
 fn reader_patience(phase: Phase, meet: Duration) -> Option<Duration> {
     match phase {
         Phase::A => Some(meet),
@@ -462,8 +472,8 @@ fn following(part: Part, phase: Phase) -> Option<Phase> {
     }
 }
 
-/// What the records say to node `me` in this part of a hand-over. A candidate knows the holder, `peer`;
-/// a holder finds out who the candidate is.
+/// What the records say to node `me` in this part of a hand-over. A candidate knows the holder,
+/// `peer`; a holder finds out who the candidate is.
 pub fn facts(
     cluster: &Cluster,
     me: &NodeName,
@@ -483,7 +493,11 @@ pub fn facts(
         Some(_) => Named::Another,
     };
     let record = peer.and_then(|name| cluster.nodes.get(name));
-    Facts { named, peer: record.map_or(Peer::Gone, |record| doing(part, record, peers)), peer_repairs }
+    Facts {
+        named,
+        peer: record.map_or(Peer::Gone, |record| doing(part, record, peers)),
+        peer_repairs,
+    }
 }
 
 /// Who takes over, or is to.
@@ -496,7 +510,8 @@ fn candidate<'a>(cluster: &'a Cluster, me: &NodeName) -> Option<&'a NodeName> {
 }
 
 fn can_take(node: &NodeRecord) -> bool {
-    node.role == NodeRole::Coordinator && matches!(node.daemon_state, DaemonState::Run | DaemonState::Init)
+    node.role == NodeRole::Coordinator
+        && matches!(node.daemon_state, DaemonState::Run | DaemonState::Init)
 }
 
 fn doing(part: Part, peer: &NodeRecord, peers: &Peers) -> Peer {

@@ -1,5 +1,5 @@
-//! What one coordinator has itself seen of the others: who lives, and who may have addresses that no
-//! record speaks of.
+//! What one coordinator has itself seen of the others: who lives, and who may have addresses that
+//! no record speaks of.
 //!
 //! All times are the observer's own, and only such in which it listened (I8).
 
@@ -11,21 +11,23 @@ use crate::attention::Attention;
 use crate::cluster::Cluster;
 use crate::node::{CoordinatorState, DaemonState, NodeRecord, NodeRole};
 
-/// How much longer than a node's right to the addresses its kernel keeps them: the node itself lets go first, in
-/// order. While the store answers they are renewed long before.
+/// How much longer than a node's right to the addresses its kernel keeps them: the node itself lets
+/// go first, in order. While the store answers they are renewed long before.
 pub const LEASE_MARGIN: Duration = Duration::from_secs(1);
 
 /// How often it is looked who lives.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// After this time without a word from a daemon, the kernel of its node has taken the addresses away, and that
-/// could be seen. All nodes have the same `session_timeout`: how long the store remembers a silent session.
+/// After this time without a word from a daemon, the kernel of its node has taken the addresses
+/// away, and that could be seen. All nodes have the same `session_timeout`: how long the store
+/// remembers a silent session.
 ///
-/// With t the moment at which the daemon sent the last request that was answered, its kernel keeps the addresses
-/// until t + `session_timeout` + [`LEASE_MARGIN`], in whole seconds and late by a quarter of one at most. The
-/// store has heard of the session at t or later, and ends it no sooner than `session_timeout` after that. So a
-/// session that has ended of itself says that its daemon has been silent for `session_timeout` at least, to
-/// whomever hears of that however late; only the margin, and a look, are still to be waited for.
+/// With t the moment at which the daemon sent the last request that was answered, its kernel keeps
+/// the addresses until t + `session_timeout` + [`LEASE_MARGIN`], in whole seconds and late by a
+/// quarter of one at most. The store has heard of the session at t or later, and ends it no sooner
+/// than `session_timeout` after that. So a session that has ended of itself says that its daemon
+/// has been silent for `session_timeout` at least, to whomever hears of that however late; only the
+/// margin, and a look, are still to be waited for.
 pub const fn let_go_after(session_timeout: Duration) -> Duration {
     session_timeout.saturating_add(LEASE_MARGIN).saturating_add(LOOK)
 }
@@ -61,7 +63,8 @@ struct Seen {
 }
 
 impl Peers {
-    /// Nothing is known yet of nodes whose sessions last for `session_timeout` after their last word.
+    /// Nothing is known yet of nodes whose sessions last for `session_timeout` after their last
+    /// word.
     pub fn new(session_timeout: Duration) -> Self {
         Peers {
             session_timeout,
@@ -71,8 +74,8 @@ impl Peers {
         }
     }
 
-    /// Looks at the records at `now`, by the observer's monotonic clock. Without a connection all times
-    /// begin anew.
+    /// Looks at the records at `now`, by the observer's monotonic clock. Without a connection all
+    /// times begin anew.
     pub fn look(&mut self, cluster: &Cluster, is_connected: bool, now: Duration) {
         if !is_connected {
             self.attention.lapse();
@@ -97,7 +100,8 @@ impl Peers {
         }
     }
 
-    /// What the daemon of `name` is announced by in the store, another number with each session; `None` if it is not.
+    /// What the daemon of `name` is announced by in the store, another number with each session;
+    /// `None` if it is not.
     pub fn heard(&mut self, name: &NodeName, announced: Option<i64>) {
         let Some(seen) = self.nodes.get_mut(name) else { return };
         seen.ours |= announced.is_some();
@@ -117,12 +121,14 @@ impl Peers {
         self.nodes.get(name).is_some_and(|seen| seen.announced.is_some())
     }
 
-    /// This node has the lock of those who take over: who had it before may still have what it took.
+    /// This node has the lock of those who take over: who had it before may still have what it
+    /// took.
     pub fn claimed(&mut self) {
         self.nodes.values_mut().for_each(Seen::doubt_takeover);
     }
 
-    /// Whether `node` has been silent for so long that it has nothing of the role, whatever its record says.
+    /// Whether `node` has been silent for so long that it has nothing of the role, whatever its
+    /// record says.
     ///
     /// Of an older daemon that runs this is for who fences to say.
     pub fn is_absent(&self, node: &NodeRecord) -> bool {
@@ -184,9 +190,12 @@ impl Seen {
         let is_new = self.stamp != node.keepalives;
         self.stamp = node.keepalives;
         self.unstamped = if is_new { Duration::ZERO } else { self.unstamped + heard };
-        self.silent = if is_new || self.announced.is_some() { Duration::ZERO } else { self.silent + heard };
+        self.silent =
+            if is_new || self.announced.is_some() { Duration::ZERO } else { self.silent + heard };
         self.doubted = self.doubted.map(|since| since + heard);
-        if self.daemon_state == node.daemon_state && self.coordinator_state == node.coordinator_state {
+        if self.daemon_state == node.daemon_state
+            && self.coordinator_state == node.coordinator_state
+        {
             return;
         }
         let served = self.serves();
@@ -195,7 +204,8 @@ impl Seen {
         self.coordinator_state = node.coordinator_state.clone();
         let begins_anew = node.daemon_state == DaemonState::Init && had;
         if self.serves() {
-            // What a daemon that goes on says of itself is true, but for one that was started just now.
+            // What a daemon that goes on says of itself is true, but for one that was started just
+            // now.
             self.doubted = match self.is_unclear() {
                 true => Some(Duration::ZERO),
                 false if served && had => None,
@@ -204,7 +214,8 @@ impl Seen {
         } else if node.daemon_state == DaemonState::Fenced {
             self.doubted = None;
         } else if served && had && node.daemon_state == DaemonState::Dead && !self.is_unclear() {
-            // Others say that it has nothing any more: true once its silence has lasted for long enough.
+            // Others say that it has nothing any more: true once its silence has lasted for long
+            // enough.
             self.doubted = Some(self.silent);
         } else if (served && self.is_unclear()) || begins_anew {
             self.doubted = Some(Duration::ZERO);
@@ -218,8 +229,9 @@ impl Seen {
         self.doubted = self.doubted.filter(|since| *since < let_go).map(|_| Duration::ZERO);
     }
 
-    /// Whether the store has given its session up by itself. A daemon that runs does not end its own, as one on its way
-    /// out does; and if somebody else deleted what announces it, its stamps go on.
+    /// Whether the store has given its session up by itself. A daemon that runs does not end its
+    /// own, as one on its way out does; and if somebody else deleted what announces it, its stamps
+    /// go on.
     fn session_has_ended(&self, session_timeout: Duration) -> bool {
         self.ours
             && self.announced.is_none()
@@ -233,7 +245,8 @@ impl Seen {
         }
     }
 
-    /// One of ours whose session has ended while it let go of the role: how much of it is still there no record says.
+    /// One of ours whose session has ended while it let go of the role: how much of it is still
+    /// there no record says.
     fn doubt_what_it_lets_go(&mut self, is_news: bool) {
         let lets_go = self.serves() && self.coordinator_state == CoordinatorState::Relinquish;
         if !self.ours || !lets_go {
@@ -246,8 +259,8 @@ impl Seen {
         }
     }
 
-    /// Whether what it says of the role is true while its daemon lives. One of ours that starts says at first that it
-    /// has nothing.
+    /// Whether what it says of the role is true while its daemon lives. One of ours that starts
+    /// says at first that it has nothing.
     fn serves(&self) -> bool {
         match self.daemon_state {
             DaemonState::Run | DaemonState::Shutdown => true,
@@ -261,7 +274,8 @@ impl Seen {
         matches!(self.coordinator_state, Primary | Relinquish | Takeover)
     }
 
-    /// Whether the records leave open what the node has. A primary that serves is asked to give it up.
+    /// Whether the records leave open what the node has. A primary that serves is asked to give it
+    /// up.
     fn is_unclear(&self) -> bool {
         match self.daemon_state {
             _ if self.serves() => self.coordinator_state == CoordinatorState::Takeover,

@@ -18,8 +18,8 @@ pub const DEATHS_TO_REPORT: u32 = 5;
 const LONGEST: Duration = Duration::from_secs(300);
 
 impl Backoff {
-    /// Records a guest's death at `now` after a life of `lived`. The first is followed by a new start
-    /// at once, the others by one after 5 s, 10 s, 20 s, … 5 min.
+    /// Records a guest's death at `now` after a life of `lived`. The first is followed by a new
+    /// start at once, the others by one after 5 s, 10 s, 20 s, … 5 min.
     pub fn died(&mut self, now: Duration, lived: Duration) {
         if lived >= WELL_AFTER {
             self.failures = 0;
@@ -61,7 +61,10 @@ impl Backoff {
 }
 
 fn doubled(first: Duration, times: u32, longest: Duration) -> Duration {
-    2_u32.checked_pow(times).and_then(|factor| first.checked_mul(factor)).map_or(longest, |d| d.min(longest))
+    2_u32
+        .checked_pow(times)
+        .and_then(|factor| first.checked_mul(factor))
+        .map_or(longest, |d| d.min(longest))
 }
 
 #[cfg(test)]

@@ -10,7 +10,8 @@
 //!   says what came of it, releases all       looks what has arrived, says so
 //! ```
 //!
-//! Between two of ours a guest that has been copied is held on the target until it belongs there (ADR 0021):
+//! Between two of ours a guest that has been copied is held on the target until it belongs there
+//! (ADR 0021):
 //!
 //! ```text
 //!   sender                                   receiver
@@ -21,12 +22,12 @@
 //!                                            the one it obeys, and lets the guest go on
 //! ```
 //!
-//! Until `handed-over` is written the guest is the sender's, whatever became of the last call of the migration:
-//! it goes on there, and what is held on the target is worth nothing.
+//! Until `handed-over` is written the guest is the sender's, whatever became of the last call of
+//! the migration: it goes on there, and what is held on the target is worth nothing.
 //!
-//! The locks are what older peers know of it (`spec/vm.md` §5). What is concluded is concluded from the
-//! records and the guests alone, so a side that loses its memory in the middle goes on from there, and a
-//! guest is never ended because of a lock.
+//! The locks are what older peers know of it (`spec/vm.md` §5). What is concluded is concluded from
+//! the records and the guests alone, so a side that loses its memory in the middle goes on from
+//! there, and a guest is never ended because of a lock.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,7 +51,8 @@ pub struct Ways {
     pub shutdown: bool,
 }
 
-/// How a VM in `state` may be moved by its `method`, read anew each time: both may change on the way.
+/// How a VM in `state` may be moved by its `method`, read anew each time: both may change on the
+/// way.
 pub fn ways(method: Option<&MigrationMethod>, state: &VmState) -> Ways {
     let live_only = *state == VmState::MigrateLive;
     match method {
@@ -85,8 +87,8 @@ pub enum Target {
     Silent,
 }
 
-/// What comes next after `tried` live attempts that did not work. A guest that runs is not shut down for
-/// a node that may not start it.
+/// What comes next after `tried` live attempts that did not work. A guest that runs is not shut
+/// down for a node that may not start it.
 pub fn next(ways: Ways, tried: u32, target: Target) -> Next {
     match (ways, target) {
         (Ways { live: true, .. }, _) if tried < LIVE_ATTEMPTS => Next::Copy { attempt: tried + 1 },
@@ -95,9 +97,9 @@ pub fn next(ways: Ways, tried: u32, target: Target) -> Next {
     }
 }
 
-/// How often the memory of a guest may have been copied, and for how long at least, until its copy is taken for
-/// one without end. One that writes at nine tenths of the speed of the copy has come to its end by then, and
-/// whatever writes faster hardly ever does.
+/// How often the memory of a guest may have been copied, and for how long at least, until its copy
+/// is taken for one without end. One that writes at nine tenths of the speed of the copy has come
+/// to its end by then, and whatever writes faster hardly ever does.
 const ENDLESS_ROUNDS: u64 = 10;
 const ENDLESS_AFTER: Duration = Duration::from_secs(300);
 
@@ -108,14 +110,19 @@ pub fn is_sent(record: Option<&VmRecord>, here: &NodeName, to: &NodeName) -> boo
 
 /// What a sender writes when the guest has ended here without arriving: it is to be started there.
 ///
-/// A receiver that acts on events alone sleeps through what is written while it waits for its turn: it
-/// takes `stop`, read when its turn comes, for "start it". Ours acts on what the record says.
+/// A receiver that acts on events alone sleeps through what is written while it waits for its turn:
+/// it takes `stop`, read when its turn comes, for "start it". Ours acts on what the record says.
 pub fn ended_here(receiver_is_ours: bool) -> VmState {
     if receiver_is_ours { VmState::Start } else { VmState::Stop }
 }
 
-/// Where a VM returns to that stayed on `here` after all: what its record said before, if that is known.
-pub fn home_again(record: &VmRecord, here: &NodeName, before: Option<&Option<NodeName>>) -> Option<NodeName> {
+/// Where a VM returns to that stayed on `here` after all: what its record said before, if that is
+/// known.
+pub fn home_again(
+    record: &VmRecord,
+    here: &NodeName,
+    before: Option<&Option<NodeName>>,
+) -> Option<NodeName> {
     match before {
         Some(home) => home.clone(),
         None => record.last_node.clone().filter(|home| home != here),
@@ -126,15 +133,16 @@ pub fn home_again(record: &VmRecord, here: &NodeName, before: Option<&Option<Nod
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Peer {
     Ours,
-    /// It says `stop` when it has shut the guest down for the journey, as the first that anybody writes
-    /// after `asked`, the write of the state that asked for the move: it keeps other older peers from
-    /// writing meanwhile, and ours do not ([`keeps_orders`]).
+    /// It says `stop` when it has shut the guest down for the journey, as the first that anybody
+    /// writes after `asked`, the write of the state that asked for the move: it keeps other older
+    /// peers from writing meanwhile, and ours do not ([`keeps_orders`]).
     Older {
         asked: i32,
     },
 }
 
-/// Whether `here` is still to receive the VM. A `stop` that is not an older sender's is an operator's.
+/// Whether `here` is still to receive the VM. A `stop` that is not an older sender's is an
+/// operator's.
 pub fn is_received(record: Option<&VmRecord>, here: &NodeName, sender: Peer) -> bool {
     record.is_some_and(|record| {
         let is_senders = match sender {
@@ -146,9 +154,9 @@ pub fn is_received(record: Option<&VmRecord>, here: &NodeName, sender: Peer) -> 
     })
 }
 
-/// Whether an order that is given while the VM moves is obeyed by the nodes that move it; `is_ours` tells
-/// what kind a node is. An older sender overwrites it when it gives up, and older receivers take `stop`
-/// for what a sender says. One that is not running says nothing.
+/// Whether an order that is given while the VM moves is obeyed by the nodes that move it; `is_ours`
+/// tells what kind a node is. An older sender overwrites it when it gives up, and older receivers
+/// take `stop` for what a sender says. One that is not running says nothing.
 pub fn keeps_orders(
     cluster: &Cluster,
     record: &VmRecord,
@@ -164,7 +172,10 @@ pub fn keeps_orders(
 }
 
 /// The nodes that run and take part in a VM's move.
-pub fn movers<'a>(cluster: &'a Cluster, record: &'a VmRecord) -> impl Iterator<Item = &'a NodeName> {
+pub fn movers<'a>(
+    cluster: &'a Cluster,
+    record: &'a VmRecord,
+) -> impl Iterator<Item = &'a NodeName> {
     let takes_part = |node: &&Arc<NodeRecord>| {
         node.daemon_state == DaemonState::Run
             && (record.is_assigned_to(&node.name) || node.running.contains(&record.uuid))
@@ -172,27 +183,29 @@ pub fn movers<'a>(cluster: &'a Cluster, record: &'a VmRecord) -> impl Iterator<I
     cluster.nodes.values().filter(takes_part).map(|node| &node.name)
 }
 
-/// Whether the sender has written that the VM's guest is `here`'s now, for the order that still stands. The guest
-/// has not run since it was copied.
+/// Whether the sender has written that the VM's guest is `here`'s now, for the order that still
+/// stands. The guest has not run since it was copied.
 pub fn is_handed_over(record: &VmRecord, here: &NodeName) -> bool {
-    is_moving(&record.state) && note_of_handover(record, here).is_some_and(|note| note.is_for(record))
+    is_moving(&record.state)
+        && note_of_handover(record, here).is_some_and(|note| note.is_for(record))
 }
 
-/// Whether the VM was handed over to `here`, which has said that it is its own and has not seen its guest run
-/// since: one that is held waits for nobody else's word.
+/// Whether the VM was handed over to `here`, which has said that it is its own and has not seen its
+/// guest run since: one that is held waits for nobody else's word.
 pub fn is_taken_over(record: &VmRecord, here: &NodeName) -> bool {
     record.state == VmState::Start
         && record.is_assigned_to(here)
         && note_of_handover(record, here).is_some_and(|note| !note.is_for(record))
 }
 
-/// Whether whoever obeys the order that stands has the guest held on `here` until it is handed over.
+/// Whether whoever obeys the order that stands has the guest held on `here` until it is handed
+/// over.
 pub fn is_sent_held(record: &VmRecord, here: &NodeName) -> bool {
     record.moving.as_ref().is_some_and(|note| note.held && note.to == *here && note.is_for(record))
 }
 
-/// Whether a guest of the VM that is held on `here` is what a move has left there that did not come to its end: the
-/// VM was given to `here` in another way, as by those who fenced its sender.
+/// Whether a guest of the VM that is held on `here` is what a move has left there that did not come
+/// to its end: the VM was given to `here` in another way, as by those who fenced its sender.
 pub fn is_unclaimed(record: &VmRecord, here: &NodeName) -> bool {
     record.moving.as_ref().is_some_and(|note| {
         let is_of_it = note.to == *here && note.incarnation == record.incarnation;
@@ -200,8 +213,8 @@ pub fn is_unclaimed(record: &VmRecord, here: &NodeName) -> bool {
     })
 }
 
-/// Whether a guest of the VM that is held on `here` may be gone on with only when it is handed over, whichever order it
-/// was sent for.
+/// Whether a guest of the VM that is held on `here` may be gone on with only when it is handed
+/// over, whichever order it was sent for.
 pub fn waits_for_handover(record: &VmRecord, here: &NodeName) -> bool {
     is_sent_held(record, here) || is_unclaimed(record, here)
 }
@@ -209,7 +222,9 @@ pub fn waits_for_handover(record: &VmRecord, here: &NodeName) -> bool {
 /// The note that says that the VM was handed over to `here`.
 pub fn note_of_handover<'a>(record: &'a VmRecord, here: &NodeName) -> Option<&'a MoveNote> {
     let is_handover = |note: &&MoveNote| {
-        note.phase == MovePhase::HandedOver && note.to == *here && note.incarnation == record.incarnation
+        note.phase == MovePhase::HandedOver
+            && note.to == *here
+            && note.incarnation == record.incarnation
     };
     record.moving.as_ref().filter(is_handover)
 }
@@ -219,8 +234,8 @@ pub fn note_of_handover<'a>(record: &'a VmRecord, here: &NodeName) -> Option<&'a
 pub enum Arrival {
     /// It is whole here, and was handed over: write `start` and let it go on.
     TakeOver,
-    /// It is here and never was handed over, and its sender has it no more: end it, and start it afresh. What it
-    /// would go on with may be older than what its volumes hold.
+    /// It is here and never was handed over, and its sender has it no more: end it, and start it
+    /// afresh. What it would go on with may be older than what its volumes hold.
     Discard,
     /// It runs here, or is to be started here: write `start`.
     Start,
@@ -232,8 +247,8 @@ pub enum Arrival {
     Moot,
 }
 
-/// What has become of a VM that `here` was to receive, with the sender out of its turn. `is_elsewhere`: another
-/// node may still have it.
+/// What has become of a VM that `here` was to receive, with the sender out of its turn.
+/// `is_elsewhere`: another node may still have it.
 pub fn arrival(
     record: Option<&VmRecord>,
     here: &NodeName,
@@ -250,7 +265,9 @@ pub fn arrival(
         {
             Arrival::TakeOver
         }
-        (VmState::Migrate | VmState::MigrateLive, None) if is_handed_over(record, here) => Arrival::Start,
+        (VmState::Migrate | VmState::MigrateLive, None) if is_handed_over(record, here) => {
+            Arrival::Start
+        }
         (
             VmState::Migrate | VmState::MigrateLive,
             Some(Condition::Paused | Condition::Arriving | Condition::Leaving),
@@ -337,8 +354,8 @@ impl MoveNote {
         (self.incarnation, self.request) == (record.incarnation, record.state_version)
     }
 
-    /// Whether a guest may be held on the other node that was never handed over. Also of a move that has failed: that
-    /// node may not have heard yet that the VM stays.
+    /// Whether a guest may be held on the other node that was never handed over. Also of a move
+    /// that has failed: that node may not have heard yet that the VM stays.
     pub fn leaves_held(&self) -> bool {
         self.held && !matches!(self.phase, MovePhase::HandedOver | MovePhase::Done)
     }
@@ -353,12 +370,13 @@ impl MoveNote {
     /// Percent of what is known to be copied; memory that is written to meanwhile counts again.
     pub fn percent(&self) -> u8 {
         let whole = self.processed_bytes.saturating_add(self.remaining_bytes).max(self.total_bytes);
-        let share = (u128::from(self.processed_bytes) * 100).checked_div(u128::from(whole)).unwrap_or(0);
+        let share =
+            (u128::from(self.processed_bytes) * 100).checked_div(u128::from(whole)).unwrap_or(0);
         u8::try_from(share.min(100)).unwrap_or(100)
     }
 
-    /// Whether the copy will not come to its end: the guest writes as fast as it is copied. Another try would do
-    /// no better.
+    /// Whether the copy will not come to its end: the guest writes as fast as it is copied. Another
+    /// try would do no better.
     pub fn is_endless(&self) -> bool {
         self.seconds >= ENDLESS_AFTER.as_secs()
             && self.total_bytes > 0
@@ -387,8 +405,9 @@ mod tests {
     fn the_table_of_methods() {
         use MigrationMethod::{Live, Shutdown};
         use Next::{Copy, GiveUp, PowerOff};
-        let thrice =
-            |end| [1, 2, 3].map(|attempt| Copy { attempt }).into_iter().chain([end]).collect::<Vec<_>>();
+        let thrice = |end| {
+            [1, 2, 3].map(|attempt| Copy { attempt }).into_iter().chain([end]).collect::<Vec<_>>()
+        };
         for (method, state, expected) in [
             (None, VmState::Migrate, thrice(PowerOff)),
             (None, VmState::MigrateLive, thrice(GiveUp)),
@@ -438,10 +457,12 @@ mod tests {
         assert_eq!(arrival(None, &here, None, older, true), Arrival::Moot);
     }
 
-    /// A VM for `hv1` whose state was written seven times, and what its sender says of the order number `request`.
+    /// A VM for `hv1` whose state was written seven times, and what its sender says of the order
+    /// number `request`.
     fn told(phase: MovePhase, request: i32, held: bool) -> VmRecord {
         let to = NodeName::new("hv1");
-        let note = MoveNote { from: NodeName::new("hv2"), to, phase, request, held, ..note(0, 0, 0) };
+        let note =
+            MoveNote { from: NodeName::new("hv2"), to, phase, request, held, ..note(0, 0, 0) };
         let record = to_hv1(VmState::Migrate, 7);
         let note = MoveNote { incarnation: record.incarnation, ..note };
         VmRecord { moving: Some(note), ..record }
@@ -468,12 +489,16 @@ mod tests {
             (Copying, 6, true, Some(Paused), true, Arrival::NotYet),
             (Copying, 6, true, Some(Paused), false, Arrival::Discard),
             (MovePhase::Failed, 6, true, Some(Paused), false, Arrival::Discard),
-            // It came from a sender that does not hold guests, and is held because its disk failed, perhaps.
+            // It came from a sender that does not hold guests, and is held because its disk failed,
+            // perhaps.
             (Copying, 7, false, Some(Paused), false, Arrival::NotYet),
         ] {
             let record = told(phase, request, held);
             let found = arrival(Some(&record), &here, guest, Peer::Ours, elsewhere);
-            assert_eq!(found, expected, "{phase:?} for {request}, {guest:?}, elsewhere: {elsewhere}");
+            assert_eq!(
+                found, expected,
+                "{phase:?} for {request}, {guest:?}, elsewhere: {elsewhere}"
+            );
         }
     }
 
@@ -487,14 +512,18 @@ mod tests {
         assert!(is_taken_over(&taken(VmState::Start, 8), &here));
         // Somebody asked for a start meanwhile.
         assert!(is_taken_over(&taken(VmState::Start, 9), &here));
-        assert!(!is_taken_over(&taken(VmState::Start, 7), &here), "that is the note of another order");
+        assert!(
+            !is_taken_over(&taken(VmState::Start, 7), &here),
+            "that is the note of another order"
+        );
         assert!(!is_taken_over(&taken(VmState::Stop, 8), &here));
         assert!(!is_taken_over(&taken(VmState::Start, 8), &NodeName::new("hv2")));
         let elsewhere = VmRecord { node: Some(NodeName::new("hv2")), ..taken(VmState::Start, 8) };
         assert!(!is_taken_over(&elsewhere, &here));
         let anew = VmRecord { incarnation: -1, ..taken(VmState::Start, 8) };
         assert!(!is_taken_over(&anew, &here), "it was removed and defined anew since");
-        let done = VmRecord { state: VmState::Start, state_version: 8, ..told(MovePhase::Done, 7, true) };
+        let done =
+            VmRecord { state: VmState::Start, state_version: 8, ..told(MovePhase::Done, 7, true) };
         assert!(!is_taken_over(&done, &here), "who holds it now is an operator");
     }
 
@@ -515,7 +544,11 @@ mod tests {
             // It has no part in it.
             ("hv3", Ok(())),
         ] {
-            assert_eq!(keeps_orders(&cluster, &moving, |node| node.as_str() != older), expected, "{older}");
+            assert_eq!(
+                keeps_orders(&cluster, &moving, |node| node.as_str() != older),
+                expected,
+                "{older}"
+            );
         }
         let still = to_hv1(VmState::Start, 7);
         assert_eq!(keeps_orders(&cluster, &still, |_| false), Ok(()));
@@ -573,9 +606,15 @@ mod tests {
     fn a_copy_is_without_end_when_it_took_long_and_went_round_and_round() {
         let copied = |seconds, processed| MoveNote { seconds, ..note(100, processed, 50) };
         assert!(copied(300, 1000).is_endless());
-        assert!(!copied(299, 100_000).is_endless(), "a small one may go round often in a short time");
+        assert!(
+            !copied(299, 100_000).is_endless(),
+            "a small one may go round often in a short time"
+        );
         assert!(!copied(86_400, 999).is_endless(), "a large one takes its time");
-        assert!(!MoveNote { seconds: 86_400, ..note(0, 5, 5) }.is_endless(), "nothing is known of it");
+        assert!(
+            !MoveNote { seconds: 86_400, ..note(0, 5, 5) }.is_endless(),
+            "nothing is known of it"
+        );
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What a node does about its VMs: from what is recorded and what runs to steps.
 //!
-//! [`observe`] keeps what must be remembered from one look to the next; [`plan`] decides. Neither does
-//! anything, so each rule is a line in a table of tests.
+//! [`observe`] keeps what must be remembered from one look to the next; [`plan`] decides. Neither
+//! does anything, so each rule is a line in a table of tests.
 //!
 //! ```text
 //!   record         guest here      step
@@ -44,7 +44,8 @@ pub enum Condition {
     Created,
     /// Being started, or about to be copied to here.
     Arriving,
-    /// Held by a migration: not whole yet, or sent from here by one that is in its last moment or broke off then.
+    /// Held by a migration: not whole yet, or sent from here by one that is in its last moment or
+    /// broke off then.
     Leaving,
     ShuttingDown,
     Other,
@@ -81,8 +82,8 @@ pub struct Mind {
     pub busy: bool,
     /// The write of `state` that the rest belongs to: a new one is a new request.
     request: Option<i32>,
-    /// The node to return to, as the record said when the VM was last assigned here: `None` if that was
-    /// not seen.
+    /// The node to return to, as the record said when the VM was last assigned here: `None` if that
+    /// was not seen.
     home: Option<Option<NodeName>>,
     alive: Option<Alive>,
     pressed: Option<Pressed>,
@@ -106,8 +107,8 @@ struct Pressed {
     last: Duration,
 }
 
-/// How often the power button is pressed again. A guest that has only begun to boot does not hear it,
-/// and one that is on its way down does not mind.
+/// How often the power button is pressed again. A guest that has only begun to boot does not hear
+/// it, and one that is on its way down does not mind.
 const PRESS_AGAIN: Duration = Duration::from_secs(15);
 
 impl Mind {
@@ -118,8 +119,8 @@ impl Mind {
         self.alive = Some(Alive { instance: i32::MIN, since: now, ending: false });
     }
 
-    /// The guest was killed while it was being started. Whether it was seen meanwhile or not, that is
-    /// one death.
+    /// The guest was killed while it was being started. Whether it was seen meanwhile or not, that
+    /// is one death.
     pub fn died_at_start(&mut self, now: Duration) {
         self.retry.reset();
         self.alive = None;
@@ -151,15 +152,23 @@ impl Mind {
         self.deaths.failures()
     }
 
-    /// The node to return to, as the record said when the VM was last assigned here, if that was seen.
+    /// The node to return to, as the record said when the VM was last assigned here, if that was
+    /// seen.
     pub fn home(&self) -> Option<&Option<NodeName>> {
         self.home.as_ref()
     }
 
-    fn look(&mut self, node: &NodeName, record: Option<&VmRecord>, guest: Option<&Seen>, now: Duration) {
+    fn look(
+        &mut self,
+        node: &NodeName,
+        record: Option<&VmRecord>,
+        guest: Option<&Seen>,
+        now: Duration,
+    ) {
         // What never ran does not live, and so does not die.
         let guest = guest.filter(|guest| guest.condition != Condition::Created);
-        let is_start_here = record.is_some_and(|r| r.is_assigned_to(node) && r.state == VmState::Start);
+        let is_start_here =
+            record.is_some_and(|r| r.is_assigned_to(node) && r.state == VmState::Start);
         if let Some(record) = record
             && self.request != Some(record.state_version)
         {
@@ -167,12 +176,15 @@ impl Mind {
             self.deaths.reset();
             self.retry.reset();
         }
-        if let Some(record) = record.filter(|record| record.is_assigned_to(node) && !is_moving(&record.state))
+        if let Some(record) =
+            record.filter(|record| record.is_assigned_to(node) && !is_moving(&record.state))
         {
             self.home = Some(record.last_node.clone());
         }
         match (guest, self.alive.take()) {
-            (Some(guest), Some(mut alive)) if [guest.instance, i32::MIN].contains(&alive.instance) => {
+            (Some(guest), Some(mut alive))
+                if [guest.instance, i32::MIN].contains(&alive.instance) =>
+            {
                 alive.instance = guest.instance;
                 if now.saturating_sub(alive.since) >= WELL_AFTER {
                     self.deaths.reset();
@@ -189,7 +201,11 @@ impl Mind {
             }
             (None, _) => {}
         }
-        if self.pressed.as_ref().is_some_and(|pressed| guest.is_none_or(|g| g.instance != pressed.instance)) {
+        if self
+            .pressed
+            .as_ref()
+            .is_some_and(|pressed| guest.is_none_or(|g| g.instance != pressed.instance))
+        {
             self.pressed = None;
         }
     }
@@ -243,8 +259,9 @@ pub enum WhyDestroy {
     IgnoredShutdown,
     /// It belongs to another node.
     AssignedElsewhere,
-    /// It was made and never let run: whoever made it has died, or has given up. What it was made from may be of
-    /// yesterday, and nobody has looked since whether it may run: if it should, it is made anew.
+    /// It was made and never let run: whoever made it has died, or has given up. What it was made
+    /// from may be of yesterday, and nobody has looked since whether it may run: if it should, it
+    /// is made anew.
     NeverRan,
     /// It came here by a move that did not come to its end, and may be older than its volumes.
     NeverHandedOver,
@@ -398,10 +415,14 @@ fn decide_running(view: &View<'_>, record: &VmRecord, guest: &Seen, mind: &Mind)
     match &record.state {
         // libvirt refuses it as long as a migration has the guest.
         VmState::Start if guest.condition == Condition::Leaving => Decision::step(Step::Resume),
-        VmState::Start if guest.condition == Condition::Paused && is_taken_over(record, view.node) => {
+        VmState::Start
+            if guest.condition == Condition::Paused && is_taken_over(record, view.node) =>
+        {
             Decision::step(Step::Resume)
         }
-        VmState::Start if guest.condition == Condition::Paused && is_unclaimed(record, view.node) => {
+        VmState::Start
+            if guest.condition == Condition::Paused && is_unclaimed(record, view.node) =>
+        {
             Decision::step(Step::Destroy(WhyDestroy::NeverHandedOver))
         }
         VmState::Start if guest.condition == Condition::Paused => Decision::finding(Finding::Held),
@@ -416,7 +437,9 @@ fn decide_running(view: &View<'_>, record: &VmRecord, guest: &Seen, mind: &Mind)
             Decision::step(Step::Write(VmState::Start))
         }
         // Left by a receiver that was restarted.
-        VmState::Migrate | VmState::MigrateLive if is_held_until_handed_over(view, record, guest) => {
+        VmState::Migrate | VmState::MigrateLive
+            if is_held_until_handed_over(view, record, guest) =>
+        {
             Decision::step(Step::Receive)
         }
         VmState::Migrate | VmState::MigrateLive if is_left_with(view, record, guest) => {
@@ -474,32 +497,37 @@ fn decide_foreign(view: &View<'_>, record: &VmRecord, guest: &Seen, mind: &Mind)
     }
 }
 
-/// Whether a guest that arrives waits for the word of its sender: that of another of ours, if there still is one.
+/// Whether a guest that arrives waits for the word of its sender: that of another of ours, if there
+/// still is one.
 fn is_held_until_handed_over(view: &View<'_>, record: &VmRecord, guest: &Seen) -> bool {
-    let is_held = matches!(guest.condition, Condition::Paused | Condition::Arriving | Condition::Leaving);
+    let is_held =
+        matches!(guest.condition, Condition::Paused | Condition::Arriving | Condition::Leaving);
     is_held && waits_for_handover(record, view.node)
 }
 
-/// Whether the guest was handed over to this node, which has not let it go on. If another order has been given since, its
-/// sender has it no more, and any other that sent it here after that would have said so.
+/// Whether the guest was handed over to this node, which has not let it go on. If another order has
+/// been given since, its sender has it no more, and any other that sent it here after that would
+/// have said so.
 fn is_left_with(view: &View<'_>, record: &VmRecord, guest: &Seen) -> bool {
     let is_nowhere_else = || runners(view.cluster, record.uuid, view.node).next().is_none();
-    is_held_since_handover(view, record, guest) && (is_handed_over(record, view.node) || is_nowhere_else())
+    is_held_since_handover(view, record, guest)
+        && (is_handed_over(record, view.node) || is_nowhere_else())
 }
 
-/// Whether the guest stands still since it was handed over to this node: as soon as it has been seen to run here the
-/// note of that is closed.
+/// Whether the guest stands still since it was handed over to this node: as soon as it has been
+/// seen to run here the note of that is closed.
 fn is_held_since_handover(view: &View<'_>, record: &VmRecord, guest: &Seen) -> bool {
     guest.condition == Condition::Paused && note_of_handover(record, view.node).is_some()
 }
 
-/// Whether the node says already that it runs the VM: of one that arrives it says so only when it runs.
+/// Whether the node says already that it runs the VM: of one that arrives it says so only when it
+/// runs.
 fn was_here(view: &View<'_>, record: &VmRecord) -> bool {
     view.cluster.nodes.get(view.node).is_some_and(|own| own.running.contains(&record.uuid))
 }
 
-/// The power button, now and then again, and the plug when the guest has had its time. A new request
-/// begins anew.
+/// The power button, now and then again, and the plug when the guest has had its time. A new
+/// request begins anew.
 fn power_off(view: &View<'_>, record: &VmRecord, guest: &Seen, mind: &Mind) -> Decision {
     let instance = guest.instance;
     let same = |p: &&Pressed| p.request == record.state_version && p.instance == instance;
@@ -530,7 +558,9 @@ fn start(view: &View<'_>, record: &VmRecord, mind: &Mind) -> Decision {
 /// Why no guest can be made of the record, whoever tries.
 fn unusable(record: &VmRecord) -> Option<String> {
     match &record.domain {
-        _ if record.xml.trim().is_empty() => Some("the VM has no domain XML; define it again".to_owned()),
+        _ if record.xml.trim().is_empty() => {
+            Some("the VM has no domain XML; define it again".to_owned())
+        }
         Err(why) => Some(format!("the domain XML cannot be used: {why}")),
         Ok(domain) if domain.uuid != record.uuid => Some(format!(
             "the domain XML has the UUID {}, the VM has {}; mend it with `pvc vm modify`",
@@ -545,20 +575,24 @@ fn crash_loop(mind: &Mind) -> Option<Finding> {
     (deaths >= DEATHS_TO_REPORT).then_some(Finding::CrashLoop { deaths })
 }
 
-/// That another node says it runs the VM that should be done something about here, and has not been proven dead. Two
-/// running copies would be worse than one that starts late: that node ends its copy when it sees that the VM is not
-/// its own.
+/// That another node says it runs the VM that should be done something about here, and has not been
+/// proven dead. Two running copies would be worse than one that starts late: that node ends its
+/// copy when it sees that the VM is not its own.
 fn blocked(view: &View<'_>, record: &VmRecord) -> Option<Finding> {
     let is_here = record.is_assigned_to(view.node) && !view.guests.contains_key(&record.uuid);
     let is_meant = matches!(record.state, VmState::Start | VmState::Restart | VmState::Shutdown);
-    let other = runs_elsewhere(view.cluster, record.uuid, view.node).filter(|_| is_here && is_meant);
+    let other =
+        runs_elsewhere(view.cluster, record.uuid, view.node).filter(|_| is_here && is_meant);
     other.map(Finding::RunsOn)
 }
 
-/// The node other than `here` that says it runs the VM, or is at starting or ending it, and has not been
-/// proven dead: silence alone proves nothing. One of ours if there is one: its list is never outdated for long.
+/// The node other than `here` that says it runs the VM, or is at starting or ending it, and has not
+/// been proven dead: silence alone proves nothing. One of ours if there is one: its list is never
+/// outdated for long.
 pub fn runs_elsewhere(cluster: &Cluster, vm: Uuid, here: &NodeName) -> Option<NodeName> {
-    runners(cluster, vm, here).min_by_key(|other| !other.runs_our_daemon()).map(|other| other.name.clone())
+    runners(cluster, vm, here)
+        .min_by_key(|other| !other.runs_our_daemon())
+        .map(|other| other.name.clone())
 }
 
 /// All nodes of which [`runs_elsewhere`] is one.
@@ -575,8 +609,9 @@ pub fn runners<'a>(
     })
 }
 
-/// Whether what the node says it runs may be of long ago, so that its hypervisor has to be asked: a daemon of the older
-/// kind keeps in its list what is gone. One that is silent may be cut off with its guests, and is not asked.
+/// Whether what the node says it runs may be of long ago, so that its hypervisor has to be asked: a
+/// daemon of the older kind keeps in its list what is gone. One that is silent may be cut off with
+/// its guests, and is not asked.
 pub fn may_be_outdated(node: &NodeRecord) -> bool {
     !node.runs_our_daemon() && node.daemon_state == DaemonState::Run
 }

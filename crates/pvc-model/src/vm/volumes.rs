@@ -1,4 +1,5 @@
-//! Volumes that only one guest may use at a time, and who uses them: what every path that ends in a start asks.
+//! Volumes that only one guest may use at a time, and who uses them: what every path that ends in a
+//! start asks.
 
 use std::sync::Arc;
 
@@ -9,10 +10,14 @@ use crate::cluster::Cluster;
 use crate::node::{DaemonState, NodeRecord};
 use crate::storage::VolumeId;
 
-/// The other VMs that use a volume that this one uses, each with the first such volume, where neither says that it
-/// shares it (`<shareable/>`): of these and this one, one may run at a time.
-pub fn rivals<'a>(cluster: &'a Cluster, vm: &VmRecord) -> impl Iterator<Item = (&'a VmRecord, &'a VolumeId)> {
-    let own: Vec<VolumeId> = vm.domain.iter().flat_map(|domain| domain.own_volumes().cloned()).collect();
+/// The other VMs that use a volume that this one uses, each with the first such volume, where
+/// neither says that it shares it (`<shareable/>`): of these and this one, one may run at a time.
+pub fn rivals<'a>(
+    cluster: &'a Cluster,
+    vm: &VmRecord,
+) -> impl Iterator<Item = (&'a VmRecord, &'a VolumeId)> {
+    let own: Vec<VolumeId> =
+        vm.domain.iter().flat_map(|domain| domain.own_volumes().cloned()).collect();
     let uuid = vm.uuid;
     let others = cluster.vms.values().filter(move |other| other.uuid != uuid);
     others.filter_map(move |other| {
@@ -23,8 +28,9 @@ pub fn rivals<'a>(cluster: &'a Cluster, vm: &VmRecord) -> impl Iterator<Item = (
 
 /// The node that says it runs the VM and is not proven dead: its guest may be well.
 pub fn runs_on(cluster: &Cluster, vm: Uuid) -> Option<&NodeName> {
-    let runs =
-        |node: &&Arc<NodeRecord>| node.running.contains(&vm) && node.daemon_state != DaemonState::Fenced;
+    let runs = |node: &&Arc<NodeRecord>| {
+        node.running.contains(&vm) && node.daemon_state != DaemonState::Fenced
+    };
     cluster.nodes.values().find(runs).map(|node| &node.name)
 }
 
@@ -36,7 +42,8 @@ pub fn node_at<'a>(cluster: &'a Cluster, address: &str) -> Option<&'a Arc<NodeRe
     cluster.nodes.values().find(is_at)
 }
 
-/// What a lock on a volume of a VM that is about to start means, on the node whose storage address it carries.
+/// What a lock on a volume of a VM that is about to start means, on the node whose storage address
+/// it carries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OwnLock {
     /// A guest that is gone has left it.
@@ -47,10 +54,11 @@ pub enum OwnLock {
     InUse(String),
 }
 
-/// Judges a lock of this node on `volume` for the start of `vm`; `users` are the names of the other guests here that
-/// use the volume, as the hypervisor tells.
+/// Judges a lock of this node on `volume` for the start of `vm`; `users` are the names of the other
+/// guests here that use the volume, as the hypervisor tells.
 pub fn own_lock(vm: &VmRecord, volume: &VolumeId, users: &[String]) -> OwnLock {
-    let needs_it_alone = vm.domain.as_ref().is_ok_and(|domain| domain.own_volumes().any(|own| own == volume));
+    let needs_it_alone =
+        vm.domain.as_ref().is_ok_and(|domain| domain.own_volumes().any(|own| own == volume));
     match users.first() {
         None => OwnLock::Left,
         Some(user) if needs_it_alone => OwnLock::InUse(user.clone()),
@@ -59,11 +67,15 @@ pub fn own_lock(vm: &VmRecord, volume: &VolumeId, users: &[String]) -> OwnLock {
     }
 }
 
-/// The VMs that other nodes are at starting, and that run nowhere as far as is known: each may wait for a lock that a
-/// guest left on `here`.
-pub fn started_elsewhere<'a>(cluster: &'a Cluster, here: &'a NodeName) -> impl Iterator<Item = Uuid> + 'a {
+/// The VMs that other nodes are at starting, and that run nowhere as far as is known: each may wait
+/// for a lock that a guest left on `here`.
+pub fn started_elsewhere<'a>(
+    cluster: &'a Cluster,
+    here: &'a NodeName,
+) -> impl Iterator<Item = Uuid> + 'a {
     let starts = move |vm: &&Arc<VmRecord>| {
-        let node = vm.node.as_ref().filter(|node| *node != here).and_then(|node| cluster.nodes.get(node));
+        let node =
+            vm.node.as_ref().filter(|node| *node != here).and_then(|node| cluster.nodes.get(node));
         vm.state == VmState::Start
             && node.is_some_and(|node| node.working_on.contains(&vm.uuid))
             && runs_on(cluster, vm.uuid).is_none()

@@ -7,7 +7,9 @@
 use std::sync::Arc;
 
 use pvc_model::domain::DomainSummary;
-use pvc_model::node::{CoordinatorState, DaemonState, DomainState, NodeFigures, NodeRecord, NodeRole};
+use pvc_model::node::{
+    CoordinatorState, DaemonState, DomainState, NodeFigures, NodeRecord, NodeRole,
+};
 use pvc_model::vm::{VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
 

@@ -10,17 +10,21 @@ use futures::stream::{self, StreamExt as _};
 use pvc_model::cluster::Cluster;
 use pvc_model::fault::fault_id;
 use pvc_model::fence::{self, FenceNote, PowerAfter, Proof, Rescue, Step, Way};
-use pvc_model::node::{CoordinatorState, DaemonState, DomainState, NodeFigures, NodeRecord, NodeRole};
+use pvc_model::node::{
+    CoordinatorState, DaemonState, DomainState, NodeFigures, NodeRecord, NodeRole,
+};
 use pvc_model::vm::{VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
 use pvc_ports::{Bmc, StorageError};
-use pvc_store::{ChangeError, Changes, ConfigChange, Expect, LockGuard, NodeChange, Report, VmChange};
+use pvc_store::{
+    ChangeError, Changes, ConfigChange, Expect, LockGuard, NodeChange, Report, VmChange,
+};
 
 use crate::faults;
 use crate::shared::Shared;
 
-/// The longest that a step may take; the ports have deadlines of their own, and this is for those that
-/// forget.
+/// The longest that a step may take; the ports have deadlines of their own, and this is for those
+/// that forget.
 const DEADLINE: Duration = Duration::from_secs(120);
 
 /// The longest that a BMC may take for a step.
@@ -91,7 +95,8 @@ impl Actor {
         Done { node, ended }
     }
 
-    /// Switches on what this fencer has cut off, perhaps with the store's quorum: nothing of it can be recorded.
+    /// Switches on what this fencer has cut off, perhaps with the store's quorum: nothing of it can
+    /// be recorded.
     pub async fn switch_on_without_store(self, node: NodeName) -> Done {
         let work = async {
             let bmc = self.bmc(&node)?;
@@ -101,13 +106,15 @@ impl Actor {
             Some(Ok(())) => {
                 tracing::warn!(
                     %node,
-                    "the store has not answered since the power of this node was cut; it is switched on again, in case \
+                    "the store has not answered since the power of this node was cut; it is \
+                     switched on again, in case \
                      that its server is needed"
                 );
                 Ended::SwitchedOn
             }
             Some(Err(error)) => {
-                tracing::error!(%node, %error, "a node that was cut off could not be switched on again; it is tried again");
+                tracing::error!(%node, %error, "a node that was cut off could not be switched on \
+                                                again; it is tried again");
                 Ended::NotSwitchedOn
             }
             None => Ended::NotSwitchedOn,
@@ -123,15 +130,21 @@ impl Actor {
                 return late(step);
             }
         };
-        let Some(record) = now.nodes.get(node).filter(|_| lock.certain()) else { return Ended::Done };
+        let Some(record) = now.nodes.get(node).filter(|_| lock.certain()) else {
+            return Ended::Done;
+        };
         match step {
             Step::Suspect { stamp } => self.suspect(record, *stamp).await,
             Step::AskPower => self.ask_power(node).await,
             Step::CutPower { stamp } => self.cut_power(record, *stamp, lock).await,
-            Step::Prove { stamp, proof, recover } => self.prove(record, *stamp, *proof, *recover).await,
+            Step::Prove { stamp, proof, recover } => {
+                self.prove(record, *stamp, *proof, *recover).await
+            }
             Step::Recover { patient } => self.recover(&now, record, *patient).await,
             // What was cut while it started has no note of a fence.
-            Step::PowerOn if fence::wants_power(record) || record.daemon_state == DaemonState::Init => {
+            Step::PowerOn
+                if fence::wants_power(record) || record.daemon_state == DaemonState::Init =>
+            {
                 self.power_on(record).await
             }
             Step::PowerOn => Ended::Done,
@@ -141,12 +154,14 @@ impl Actor {
     async fn suspect(&self, record: &NodeRecord, stamp: i32) -> Ended {
         let node = &record.name;
         let decide = |cluster: &Cluster| {
-            let is_silent = |record: &&Arc<NodeRecord>| record.owes_stamps() && record.keepalives == stamp;
+            let is_silent =
+                |record: &&Arc<NodeRecord>| record.owes_stamps() && record.keepalives == stamp;
             let record = cluster.nodes.get(node).filter(is_silent).ok_or(Moot)?;
             let mut changes = Changes::new();
             changes.expect(Expect::NodeDaemon(node.clone()));
             changes.node(node, NodeChange::Daemon(DaemonState::Dead));
-            // It gave the role up when its session ended. An older peer keeps its addresses until its power is cut.
+            // It gave the role up when its session ended. An older peer keeps its addresses until
+            // its power is cut.
             if record.runs_our_daemon() {
                 take_role(cluster, record, &mut changes);
             }
@@ -168,7 +183,8 @@ impl Actor {
         match is_on {
             Ok(is_on) => Ended::Heard(Some(is_on)),
             Err(error) => {
-                tracing::warn!(%node, %error, "the silent node's BMC does not say whether its power is on");
+                tracing::warn!(%node, %error, "the silent node's BMC does not say whether its \
+                                               power is on");
                 Ended::Heard(None)
             }
         }
@@ -222,16 +238,19 @@ impl Actor {
         note.failed_attempts += 1;
         note.last_failure = why.to_owned();
         self.note(node, note).await;
-        // An older peer has the addresses for as long as it has power: who takes them meanwhile is for an operator.
+        // An older peer has the addresses for as long as it has power: who takes them meanwhile is
+        // for an operator.
         let has_role = self.shared.store.view().config.primary.as_ref() == Some(node);
         let role = match has_role {
             true => {
-                "; and as it was primary, nobody is: once you know that it is off, `pvc node primary NODE`"
+                "; and as it was primary, nobody is: once you know that it is off, `pvc node \
+                 primary NODE`"
             }
             false => "",
         };
         let message = format!(
-            "node {node} is silent and could not be fenced: {why}. Its VMs stay down until it is proven dead: it is \
+            "node {node} is silent and could not be fenced: {why}. Its VMs stay down until it is \
+             proven dead: it is \
              tried again and again. Mend its BMC, or bring the node back{role}"
         );
         faults::raise(&self.shared, &fault_id("FENCE_FAILED", node.as_str()), &message).await;
@@ -268,8 +287,8 @@ impl Actor {
         Ended::Done
     }
 
-    /// Frees the locks of every VM that should run, and writes where it goes as soon as they are free: one
-    /// volume that hangs holds up nobody else's recovery.
+    /// Frees the locks of every VM that should run, and writes where it goes as soon as they are
+    /// free: one volume that hangs holds up nobody else's recovery.
     async fn recover(&self, cluster: &Cluster, record: &NodeRecord, patient: bool) -> Ended {
         let node = &record.name;
         let rescues = fence::rescues(cluster, node);
@@ -277,7 +296,8 @@ impl Actor {
         let mut note = self.note_of(record);
         let mut is_complete = true;
         let work: Vec<_> = rescues.iter().map(|rescue| self.free(record, rescue).boxed()).collect();
-        let mut freed = stream::iter(work).buffer_unordered(RESCUES_AT_ONCE).ready_chunks(RESCUES_AT_ONCE);
+        let mut freed =
+            stream::iter(work).buffer_unordered(RESCUES_AT_ONCE).ready_chunks(RESCUES_AT_ONCE);
         while let Some(wave) = freed.next().await {
             is_complete &= self.place(node, wave, patient, &mut note).await;
         }
@@ -285,18 +305,21 @@ impl Actor {
         if !is_complete {
             return Ended::NotRecovered;
         }
-        // First operators hear of it: once the record says that it is over nobody takes it up again, should
-        // this fencer die here.
+        // First operators hear of it: once the record says that it is over nobody takes it up
+        // again, should this fencer die here.
         self.tell(node, &note).await;
         if self.conclude(node).await { Ended::Done } else { Ended::NotRecovered }
     }
 
-    /// Frees the locks that the dead node left on the VM's volumes: whatever it still writes is refused
-    /// from then on (I2).
+    /// Frees the locks that the dead node left on the VM's volumes: whatever it still writes is
+    /// refused from then on (I2).
     async fn free(&self, victim: &NodeRecord, rescue: &Rescue) -> Freed {
         let freed = self.shared.within(FREE_DEADLINE, self.free_locks(victim, rescue)).await;
         let outcome = freed.unwrap_or_else(|| {
-            Err(Locked::NotYet(format!("the storage did not answer within {} s", FREE_DEADLINE.as_secs())))
+            Err(Locked::NotYet(format!(
+                "the storage did not answer within {} s",
+                FREE_DEADLINE.as_secs()
+            )))
         });
         Freed { vm: rescue.vm, name: rescue.name.clone(), outcome }
     }
@@ -310,18 +333,25 @@ impl Actor {
                 other => other?,
             };
             for lock in locks {
-                // Asked anew each time: the locks of a node that has come back are those of its guests.
-                let now =
-                    self.shared.store.fresh().await.map_err(|error| Locked::NotYet(error.to_string()))?;
+                // Asked anew each time: the locks of a node that has come back are those of its
+                // guests.
+                let now = self
+                    .shared
+                    .store
+                    .fresh()
+                    .await
+                    .map_err(|error| Locked::NotYet(error.to_string()))?;
                 if !is_still_dead(&now, victim) {
                     return Err(Locked::Moot);
                 }
                 if fence::is_lock_of_the_dead(&now, &victim.name, rescue.vm, &lock.address) {
-                    tracing::info!(vm = rescue.name, %volume, lock = lock.id, "freeing a lock of the dead node");
+                    tracing::info!(vm = rescue.name, %volume, lock = lock.id, "freeing a lock of \
+                                                                               the dead node");
                     storage.break_lock(volume, &lock).await?;
                 } else if matches!(rescue.way, Way::Start(_)) {
                     return Err(Locked::Foreign(format!(
-                        "Could not safely free RBD lock {} ({}) on volume {volume}; stop VM and flush locks manually",
+                        "Could not safely free RBD lock {} ({}) on volume {volume}; stop VM and \
+                         flush locks manually",
                         lock.id, lock.address
                     )));
                 }
@@ -330,9 +360,15 @@ impl Actor {
         Ok(())
     }
 
-    /// Writes what becomes of the VMs whose locks are free, all in one change. Whether nothing is left to be
-    /// done for them.
-    async fn place(&self, victim: &NodeName, wave: Vec<Freed>, patient: bool, note: &mut FenceNote) -> bool {
+    /// Writes what becomes of the VMs whose locks are free, all in one change. Whether nothing is
+    /// left to be done for them.
+    async fn place(
+        &self,
+        victim: &NodeName,
+        wave: Vec<Freed>,
+        patient: bool,
+        note: &mut FenceNote,
+    ) -> bool {
         let mut is_complete = true;
         let mut ready: BTreeMap<Uuid, Option<String>> = BTreeMap::new();
         for freed in wave {
@@ -355,11 +391,14 @@ impl Actor {
             cluster.nodes.get(victim).filter(is_fenced).ok_or(Moot)?;
             let mut changes = Changes::new();
             changes.expect(Expect::NodeDaemon(victim.clone())).expect(Expect::Placements);
-            let planned = fence::rescues_while(cluster, victim, |vm| ready.contains_key(&vm)).into_iter();
-            let ours: Vec<Rescue> = planned.filter(|rescue| ready.contains_key(&rescue.vm)).collect();
+            let planned =
+                fence::rescues_while(cluster, victim, |vm| ready.contains_key(&vm)).into_iter();
+            let ours: Vec<Rescue> =
+                planned.filter(|rescue| ready.contains_key(&rescue.vm)).collect();
             for rescue in &ours {
                 let Some(record) = cluster.vms.get(&rescue.vm) else { continue };
-                let written = outcome(record, victim, &rescue.way, ready[&rescue.vm].as_deref(), patient);
+                let written =
+                    outcome(record, victim, &rescue.way, ready[&rescue.vm].as_deref(), patient);
                 if !written.is_empty() {
                     changes.expect(Expect::VmState(rescue.vm)).expect(Expect::VmNode(rescue.vm));
                     changes.expect(Expect::VmNodeLimit(rescue.vm));
@@ -375,7 +414,8 @@ impl Actor {
             Err(ChangeError::Refused(Moot)) => return is_complete,
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
-                tracing::warn!(node = %victim, error, "the VMs' records could not be written; it is tried again");
+                tracing::warn!(node = %victim, error, "the VMs' records could not be written; it \
+                                                       is tried again");
                 return false;
             }
         };
@@ -383,7 +423,9 @@ impl Actor {
             let name = &rescue.name;
             match (&rescue.way, &ready[&rescue.vm]) {
                 (Way::Start(_), Some(why)) => note.stranded.push(format!("{name}: {why}")),
-                (Way::Start(to) | Way::Stay(to), _) => note.recovered.push(format!("{name} on {to}")),
+                (Way::Start(to) | Way::Stay(to), _) => {
+                    note.recovered.push(format!("{name} on {to}"))
+                }
                 (Way::Wait(why), _) if fence::is_awaited(why, patient) => is_complete = false,
                 (Way::Wait(why), _) => note.stranded.push(format!("{name}: {why}")),
                 (Way::Later(_), _) => is_complete = false,
@@ -397,11 +439,14 @@ impl Actor {
     async fn conclude(&self, node: &NodeName) -> bool {
         let decide = |cluster: &Cluster| {
             let still = |record: &&Arc<NodeRecord>| {
-                record.daemon_state == DaemonState::Fenced && record.domain_state == DomainState::FenceFlush
+                record.daemon_state == DaemonState::Fenced
+                    && record.domain_state == DomainState::FenceFlush
             };
             cluster.nodes.get(node).filter(still).ok_or(Moot)?;
             let mut changes = Changes::new();
-            changes.expect(Expect::NodeDaemon(node.clone())).expect(Expect::NodeDomain(node.clone()));
+            changes
+                .expect(Expect::NodeDaemon(node.clone()))
+                .expect(Expect::NodeDomain(node.clone()));
             changes.node(node, NodeChange::Domain(DomainState::Flushed));
             Ok((changes, ()))
         };
@@ -412,10 +457,12 @@ impl Actor {
             Report::NodeHealth(node.clone(), None),
         ];
         match self.write(node, decide).await {
-            // Only what is written by nobody else: a node that is back says for itself what it runs.
+            // Only what is written by nobody else: a node that is back says for itself what it
+            // runs.
             Written::Yes => {
                 if let Err(error) = self.shared.store.report(nothing).await {
-                    tracing::warn!(%node, %error, "the figures of the dead node could not be cleared");
+                    tracing::warn!(%node, %error, "the figures of the dead node could not be \
+                                                   cleared");
                 }
                 true
             }
@@ -428,7 +475,8 @@ impl Actor {
         let node = &record.name;
         let Some(bmc) = self.bmc(node) else { return Ended::NotSwitchedOn };
         if let Err(error) = self.shared.ports.power.switch_on(&bmc).await {
-            tracing::error!(%node, %error, "the fenced node could not be switched on again; it is tried again");
+            tracing::error!(%node, %error, "the fenced node could not be switched on again; it is \
+                                            tried again");
             return Ended::NotSwitchedOn;
         }
         if record.daemon_state == DaemonState::Init {
@@ -468,7 +516,8 @@ impl Actor {
             Err(ChangeError::Refused(Moot)) => Written::Moot,
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
-                tracing::warn!(%node, error, "the dead node's record could not be written; it is tried again");
+                tracing::warn!(%node, error, "the dead node's record could not be written; it is \
+                                              tried again");
                 Written::No
             }
         }
@@ -482,7 +531,8 @@ impl Actor {
         }
     }
 
-    /// What is recorded of this fence, to be added to. Nothing is, if it was an older peer that suspected the node.
+    /// What is recorded of this fence, to be added to. Nothing is, if it was an older peer that
+    /// suspected the node.
     fn note_of(&self, record: &NodeRecord) -> FenceNote {
         let view = self.shared.store.view();
         let begun = view.nodes.get(&record.name).and_then(|now| now.present_fence()).cloned();
@@ -544,7 +594,12 @@ fn is_still_dead(now: &Cluster, victim: &NodeRecord) -> bool {
 }
 
 /// The node's record while its daemon is in `state` and has not stamped since.
-fn at_stamp<'a>(now: &'a Cluster, node: &NodeName, state: DaemonState, stamp: i32) -> Option<&'a NodeRecord> {
+fn at_stamp<'a>(
+    now: &'a Cluster,
+    node: &NodeName,
+    state: DaemonState,
+    stamp: i32,
+) -> Option<&'a NodeRecord> {
     let record = now.nodes.get(node)?;
     (record.daemon_state == state && record.keepalives == stamp).then_some(record)
 }
@@ -578,7 +633,8 @@ fn outcome(
     }
 }
 
-/// One that was on its way, and is to be placed anew later, keeps nothing where it went: others may be given that now.
+/// One that was on its way, and is to be placed anew later, keeps nothing where it went: others may
+/// be given that now.
 fn called_back(record: &VmRecord, victim: &NodeName) -> Vec<VmChange> {
     if record.is_assigned_to(victim) {
         return Vec::new();
@@ -600,7 +656,9 @@ pub(super) fn late(step: &Step) -> Ended {
 
 /// Takes the primary role from a dead node, so that another can have it.
 fn take_role(cluster: &Cluster, record: &NodeRecord, changes: &mut Changes) {
-    if record.role == NodeRole::Coordinator && record.coordinator_state != CoordinatorState::Secondary {
+    if record.role == NodeRole::Coordinator
+        && record.coordinator_state != CoordinatorState::Secondary
+    {
         changes.node(&record.name, NodeChange::Coordinator(CoordinatorState::Secondary));
     }
     if cluster.config.primary.as_ref() == Some(&record.name) {

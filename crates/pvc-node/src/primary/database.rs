@@ -56,7 +56,8 @@ async fn settle(shared: &Shared, database: &dyn Database) {
         if attempt == TRIES {
             tracing::error!(
                 every_seconds = LONG_REST.as_secs(),
-                "the database's leader stays where it is; it is asked again for as long as this node is primary"
+                "the database's leader stays where it is; it is asked again for as long as this \
+                 node is primary"
             );
         }
         shared.sleep(if attempt < TRIES { REST } else { LONG_REST }).await;

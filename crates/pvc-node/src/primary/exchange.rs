@@ -1,4 +1,5 @@
-//! One hand-over, carried out: what [`pvc_model::primary::handover`] says, with real locks and addresses.
+//! One hand-over, carried out: what [`pvc_model::primary::handover`] says, with real locks and
+//! addresses.
 
 use std::time::Duration;
 
@@ -49,7 +50,15 @@ impl<'a> Exchange<'a> {
         claim: &'a LockGuard,
     ) -> Self {
         let locks = shared.store.role_locks();
-        Exchange { shared, locks, part: Part::Candidate, peer, peer_repairs, claim: Some(claim), lock: None }
+        Exchange {
+            shared,
+            locks,
+            part: Part::Candidate,
+            peer,
+            peer_repairs,
+            claim: Some(claim),
+            lock: None,
+        }
     }
 
     /// Gives the role to whom the key names.
@@ -95,7 +104,9 @@ impl<'a> Exchange<'a> {
 
     async fn act(&mut self, action: Action, facts: &Facts) -> bool {
         match action {
-            Action::AwaitWriter { until } => self.wait(until, facts, self.locks.until_writer()).await,
+            Action::AwaitWriter { until } => {
+                self.wait(until, facts, self.locks.until_writer()).await
+            }
             Action::AwaitReader { until } => match &self.lock {
                 Some(lock) => self.wait(until, facts, self.locks.until_reader_behind(lock)).await,
                 None => false,
@@ -179,15 +190,16 @@ impl<'a> Exchange<'a> {
 
     async fn unlock(&mut self) {
         let Some(lock) = self.lock.take() else { return };
-        // A task of its own, so that a lock that takes long to be given back is given back all the same.
+        // A task of its own, so that a lock that takes long to be given back is given back all the
+        // same.
         let released = tokio::spawn(lock.release());
         if self.shared.within(GOODBYE, released).await.is_none() {
             tracing::debug!("a lock of the hand-over is given back later");
         }
     }
 
-    /// What the kernel refuses to give up it takes away by itself when its lease is over, and the other node is
-    /// kept waiting until then.
+    /// What the kernel refuses to give up it takes away by itself when its lease is over, and the
+    /// other node is kept waiting until then.
     async fn leave(&self, duty: Duty) -> bool {
         let over = self.shared.now() + role::longest_lease(self.shared);
         while !role::leave(self.shared, duty).await {
@@ -199,8 +211,9 @@ impl<'a> Exchange<'a> {
         true
     }
 
-    /// A lock of the holder's also comes free with its session: what it was about to let go of is there until its
-    /// kernel takes it away. `false` if this node is to take nothing any more, or could not find out.
+    /// A lock of the holder's also comes free with its session: what it was about to let go of is
+    /// there until its kernel takes it away. `false` if this node is to take nothing any more, or
+    /// could not find out.
     async fn has_let_go(&self) -> bool {
         let Some(peer) = self.peer.as_ref().filter(|_| !self.peer_repairs) else { return true };
         let until = self.shared.now() + 2 * let_go_after(self.shared.settings.session_timeout);
@@ -224,7 +237,8 @@ impl<'a> Exchange<'a> {
         }
         let taken = role::take(self.shared, duty).await;
         if duty != Duty::Services {
-            // An address that the kernel refuses is tried again later; a right that was lost is lost.
+            // An address that the kernel refuses is tried again later; a right that was lost is
+            // lost.
             return taken || self.may_take();
         }
         if self.shared.settings.subsystems.api && self.shared.settings.start_services {
@@ -245,7 +259,12 @@ impl<'a> Exchange<'a> {
     async fn await_database(&self) {
         let term = *self.shared.role.term.borrow();
         let mut settled = self.shared.role.database_settled.subscribe();
-        if self.shared.within(DATABASE, settled.wait_for(|settled| *settled == term)).await.is_none() {
+        if self
+            .shared
+            .within(DATABASE, settled.wait_for(|settled| *settled == term))
+            .await
+            .is_none()
+        {
             tracing::warn!("the database's leader is not here yet; the takeover goes on");
         }
     }

@@ -1,5 +1,6 @@
-//! The dead man's switch of a primary: without word from the store for as long as the store remembers a
-//! silent session, it lets go of everything, because somebody else may be primary by then (I12).
+//! The dead man's switch of a primary: without word from the store for as long as the store
+//! remembers a silent session, it lets go of everything, because somebody else may be primary by
+//! then (I12).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,11 +14,13 @@ use crate::shared::Shared;
 /// How often it is looked whether this node still has the right to be primary.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// How often the kernel is told that the addresses may stay, and is asked again to let go of what is to go.
+/// How often the kernel is told that the addresses may stay, and is asked again to let go of what
+/// is to go.
 const RENEW: Duration = Duration::from_secs(1);
 
-/// After how long without a sign of life the store is asked for one. What the kernel is told is counted from the
-/// last, so this leaves it most of a session's time, should this program be held up.
+/// After how long without a sign of life the store is asked for one. What the kernel is told is
+/// counted from the last, so this leaves it most of a session's time, should this program be held
+/// up.
 const ASK_AFTER: Duration = Duration::from_secs(3);
 
 /// How long the store may take to give a sign of life.
@@ -42,7 +45,8 @@ pub(crate) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
 }
 
 async fn watch(shared: &Shared, renewed: &mut Duration) {
-    // Looked at before the store is asked: after a pause of this whole program the answer would come too late.
+    // Looked at before the store is asked: after a pause of this whole program the answer would
+    // come too late.
     if role::is_cut_off(shared) {
         tracing::error!(
             seconds = shared.settings.session_timeout.as_secs(),
@@ -61,15 +65,19 @@ async fn watch(shared: &Shared, renewed: &mut Duration) {
     }
     if shared.now().saturating_sub(*renewed) >= RENEW {
         *renewed = shared.now();
-        // As long as something of it is here this node counts as one that serves, and takes nothing back.
+        // As long as something of it is here this node counts as one that serves, and takes nothing
+        // back.
         role::leave_what_stays(shared).await;
         role::renew(shared).await;
     }
 }
 
-/// Whether a majority of the store answers. A read or a `sync` is answered by a leader that has lost its
-/// followers, until it notices; what changes something, or might have, is not.
+/// Whether a majority of the store answers. A read or a `sync` is answered by a leader that has
+/// lost its followers, until it notices; what changes something, or might have, is not.
 async fn answers(shared: &Shared) -> bool {
     let nothing = Op::Check { path: "/".to_owned(), version: 0 };
-    matches!(shared.store.tree().multi(vec![nothing]).await, Ok(_) | Err(MultiError::Refused { .. }))
+    matches!(
+        shared.store.tree().multi(vec![nothing]).await,
+        Ok(_) | Err(MultiError::Refused { .. })
+    )
 }

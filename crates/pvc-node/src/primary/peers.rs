@@ -1,5 +1,5 @@
-//! Listens to the other coordinators: who lives is known from what this node hears itself, not from what
-//! a daemon wrote before it died.
+//! Listens to the other coordinators: who lives is known from what this node hears itself, not from
+//! what a daemon wrote before it died.
 
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
@@ -65,7 +65,8 @@ async fn ask_about(shared: &Shared, node: &NodeName) -> bool {
     answer.is_some()
 }
 
-/// Whether it is known, by an answer of now, that the node has nothing of the role but what its record speaks of.
+/// Whether it is known, by an answer of now, that the node has nothing of the role but what its
+/// record speaks of.
 pub(super) async fn is_clear(shared: &Shared, node: &NodeName) -> bool {
     let answered = ask_about(shared, node).await;
     let view = shared.store.view();

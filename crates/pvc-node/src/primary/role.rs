@@ -1,8 +1,8 @@
 //! What a node has of the primary role: the floating addresses, and the right to them.
 //!
-//! The right ends when the store may have given the role to somebody else, which this node cannot see
-//! while it is cut off. So everything here asks how long ago the store was last heard, and the kernel
-//! is told to take the addresses away by itself should this program not be there to do it.
+//! The right ends when the store may have given the role to somebody else, which this node cannot
+//! see while it is cut off. So everything here asks how long ago the store was last heard, and the
+//! kernel is told to take the addresses away by itself should this program not be there to do it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -20,7 +20,8 @@ use crate::settings::FloatingAddress;
 use crate::shared::Shared;
 
 /// Every duty, in the order in which they are taken.
-const DUTIES: [Duty; 5] = [Duty::Upstream, Duty::Inner, Duty::Metadata, Duty::Gateways, Duty::Services];
+const DUTIES: [Duty; 5] =
+    [Duty::Upstream, Duty::Inner, Duty::Metadata, Duty::Gateways, Duty::Services];
 
 /// How long the kernel may take for one address.
 const KERNEL: Duration = Duration::from_secs(3);
@@ -53,7 +54,8 @@ pub(crate) struct Role {
     session_timeout: Duration,
     /// What this node has seen of the other coordinators.
     peers: Mutex<Peers>,
-    /// Whoever changes addresses does so alone: one who lets go must not be overtaken by one who takes.
+    /// Whoever changes addresses does so alone: one who lets go must not be overtaken by one who
+    /// takes.
     turn: tokio::sync::Mutex<()>,
     /// Which term of serving this is; 0 while there is none.
     pub term: watch::Sender<u64>,
@@ -119,8 +121,9 @@ impl Role {
         }
     }
 
-    /// The store has answered a request that was sent then. After too long a silence that gives nothing back: what
-    /// was here may be somebody else's, and is to go until the role is taken again.
+    /// The store has answered a request that was sent then. After too long a silence that gives
+    /// nothing back: what was here may be somebody else's, and is to go until the role is taken
+    /// again.
     pub fn heard(&self, sent: Duration) {
         let mut state = self.state();
         let silence = state.heard.map_or(Duration::ZERO, |heard| sent.saturating_sub(heard));
@@ -148,13 +151,15 @@ pub(crate) fn is_cut_off(shared: &Shared) -> bool {
     must_let_go(unheard_for(shared), shared.settings.session_timeout)
 }
 
-/// Takes what is here already for taken: addresses of a former life. If the kernel does not say what is
-/// here, it is to be asked again: see [`Role::has_looked`].
+/// Takes what is here already for taken: addresses of a former life. If the kernel does not say
+/// what is here, it is to be asked again: see [`Role::has_looked`].
 pub(crate) async fn adopt(shared: &Shared) {
     let _turn = shared.role.turn.lock().await;
     let links = match shared.within(KERNEL, shared.ports.network.links()).await {
         Some(Ok(links)) => links,
-        Some(Err(error)) => return tracing::warn!(%error, "it is not known which addresses were left here"),
+        Some(Err(error)) => {
+            return tracing::warn!(%error, "it is not known which addresses were left here");
+        }
         None => return tracing::warn!("the kernel does not say which addresses were left here"),
     };
     shared.role.state().has_looked = true;
@@ -163,7 +168,8 @@ pub(crate) async fn adopt(shared: &Shared) {
     };
     let found: Vec<&FloatingAddress> = shared.settings.floating.iter().filter(is_here).collect();
     for floating in &found {
-        tracing::info!(address = %floating.address, link = floating.link, "a floating address was left here");
+        tracing::info!(address = %floating.address, link = floating.link, "a floating address was \
+                                                                           left here");
     }
     shared.role.state().taken.extend(found.iter().map(|floating| floating.duty));
 }
@@ -173,8 +179,8 @@ pub(crate) fn longest_lease(shared: &Shared) -> Duration {
     shared.settings.session_timeout + LEASE_MARGIN
 }
 
-/// Takes a duty: its addresses come here, and the neighbours are told. `false` if this node has no right
-/// to it, or the kernel refused.
+/// Takes a duty: its addresses come here, and the neighbours are told. `false` if this node has no
+/// right to it, or the kernel refused.
 pub(crate) async fn take(shared: &Shared, duty: Duty) -> bool {
     let _turn = shared.role.turn.lock().await;
     if is_cut_off(shared) || shared.role.is_closed() {
@@ -197,15 +203,15 @@ pub(crate) async fn take(shared: &Shared, duty: Duty) -> bool {
     all
 }
 
-/// Lets go of a duty. `false` if something of it could not be made to go: then the kernel takes it away
-/// when its lease is over.
+/// Lets go of a duty. `false` if something of it could not be made to go: then the kernel takes it
+/// away when its lease is over.
 pub(crate) async fn leave(shared: &Shared, duty: Duty) -> bool {
     let _turn = shared.role.turn.lock().await;
     leave_in_turn(shared, duty).await
 }
 
-/// Tries again what did not go when this node let go of it: nothing of that is kept, and nobody is to take
-/// the rest for the whole.
+/// Tries again what did not go when this node let go of it: nothing of that is kept, and nobody is
+/// to take the rest for the whole.
 pub(crate) async fn leave_what_stays(shared: &Shared) {
     let _turn = shared.role.turn.lock().await;
     let leaving = shared.role.state().leaving.clone();
@@ -247,8 +253,8 @@ async fn leave_now(shared: &Shared, duty: Duty) -> bool {
     all
 }
 
-/// Keeps what this node has a right to: the kernel is told that it may stay, and what somebody removed
-/// comes back.
+/// Keeps what this node has a right to: the kernel is told that it may stay, and what somebody
+/// removed comes back.
 pub(crate) async fn renew(shared: &Shared) {
     let _turn = shared.role.turn.lock().await;
     if is_cut_off(shared) {
@@ -256,8 +262,11 @@ pub(crate) async fn renew(shared: &Shared) {
     }
     let Some(Ok(links)) = shared.within(KERNEL, shared.ports.network.links()).await else { return };
     let kept = shared.role.kept();
-    for floating in shared.settings.floating.iter().filter(|floating| kept.contains(&floating.duty)) {
-        let here = links.get(&floating.link).is_some_and(|link| link.addresses.contains(&floating.address));
+    for floating in shared.settings.floating.iter().filter(|floating| kept.contains(&floating.duty))
+    {
+        let here = links
+            .get(&floating.link)
+            .is_some_and(|link| link.addresses.contains(&floating.address));
         if here {
             let renewed = lease(shared, floating).await;
             if renewed.is_err() {
@@ -284,11 +293,15 @@ async fn bring(shared: &Shared, floating: &FloatingAddress) -> Result<(), Networ
     if floating.duty == Duty::Metadata {
         return Ok(()); // it is for this machine's own guests, and on a link without neighbours
     }
-    let announced =
-        bounded(shared, "announce an address", shared.ports.network.announce(&floating.link, address));
+    let announced = bounded(
+        shared,
+        "announce an address",
+        shared.ports.network.announce(&floating.link, address),
+    );
     if let Err(error) = announced.await {
         // The address is here all the same; neighbours find it when what they remember grows old.
-        tracing::warn!(%error, %address, link = floating.link, "the neighbours could not be told of an address");
+        tracing::warn!(%error, %address, link = floating.link, "the neighbours could not be told \
+                                                                of an address");
     }
     Ok(())
 }
@@ -296,8 +309,8 @@ async fn bring(shared: &Shared, floating: &FloatingAddress) -> Result<(), Networ
 async fn lease(shared: &Shared, floating: &FloatingAddress) -> Result<(), NetworkError> {
     let begun = shared.now();
     tell_kernel(shared, floating).await?;
-    // The kernel counts from the moment at which it does it. If that came late, or this program stood still on the
-    // way, it may keep the address for longer than it should.
+    // The kernel counts from the moment at which it does it. If that came late, or this program
+    // stood still on the way, it may keep the address for longer than it should.
     if shared.now().saturating_sub(begun) <= PROMPT {
         return Ok(());
     }
@@ -309,7 +322,8 @@ async fn lease(shared: &Shared, floating: &FloatingAddress) -> Result<(), Networ
 
 async fn tell_kernel(shared: &Shared, floating: &FloatingAddress) -> Result<(), NetworkError> {
     let right = shared.settings.session_timeout.saturating_sub(unheard_for(shared));
-    let work = shared.ports.network.lease_address(&floating.link, floating.address, right + LEASE_MARGIN);
+    let work =
+        shared.ports.network.lease_address(&floating.link, floating.address, right + LEASE_MARGIN);
     bounded(shared, "add an address", work).await
 }
 
@@ -359,8 +373,8 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    /// Found by a seed: a primary that stood still for half a minute went on, wrote its keepalive, and put the
-    /// addresses back that were somebody else's by then.
+    /// Found by a seed: a primary that stood still for half a minute went on, wrote its keepalive,
+    /// and put the addresses back that were somebody else's by then.
     #[test]
     fn what_was_held_through_too_long_a_silence_is_not_kept_when_the_store_is_heard_again() {
         for (silence, is_kept) in [(9, true), (10, false), (34, false)] {

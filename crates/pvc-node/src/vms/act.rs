@@ -27,7 +27,8 @@ use super::send::{self, Sender};
 use super::start::ASKED;
 use crate::shared::{GuestFacts, Shared};
 
-/// The longest any step may take. Adapters have deadlines of their own; this is for those that forget.
+/// The longest any step may take. Adapters have deadlines of their own; this is for those that
+/// forget.
 pub(super) const DEADLINE: Duration = Duration::from_secs(120);
 
 /// How long reading about a guest may take.
@@ -56,8 +57,8 @@ pub(super) enum Ended {
     Moot,
     /// It could not be tried, for a reason that may pass.
     Later,
-    /// It was handed over to this node, and is looked after until that has taken notice. `written` is the
-    /// write that says so, if there was one.
+    /// It was handed over to this node, and is looked after until that has taken notice. `written`
+    /// is the write that says so, if there was one.
     Left {
         to: NodeName,
         written: Option<i32>,
@@ -79,11 +80,15 @@ pub(super) enum Trouble {
     Hopeless(String),
     /// It may be the lock of a dead node, of which those who fence it free the VM.
     #[error(
-        "RBD lock {lock} on volume {volume} may be freed in a moment: a dead node's VMs are being recovered"
+        "RBD lock {lock} on volume {volume} may be freed in a moment: a dead node's VMs are being \
+         recovered"
     )]
     BeingFreed { lock: String, volume: VolumeId },
     /// Its node is asked to free it, by being seen to need it.
-    #[error("RBD lock {lock} ({address}) on volume {volume} is one of node `{node}`, which is to free it")]
+    #[error(
+        "RBD lock {lock} ({address}) on volume {volume} is one of node `{node}`, which is to free \
+         it"
+    )]
     HeldBy { lock: String, address: String, volume: VolumeId, node: NodeName },
     /// It may be running: never started a second time.
     #[error("node `{node}` says that it runs the VM, {why}")]
@@ -105,15 +110,18 @@ impl Trouble {
         match self {
             Trouble::Hopeless(reason) => Some(reason.clone()),
             Trouble::HeldBy { lock, address, volume, node } => Some(format!(
-                "Could not safely free RBD lock {lock} ({address}) on volume {volume}: node {node}, whose it is, has not freed \
-                 it within {} s. Something else on {node} may use the volume; if not, flush the VM's locks by hand",
+                "Could not safely free RBD lock {lock} ({address}) on volume {volume}: node \
+                 {node}, whose it is, has not freed \
+                 it within {} s. Something else on {node} may use the volume; if not, flush the \
+                 VM's locks by hand",
                 ASKED.as_secs()
             )),
             Trouble::Hypervisor(HypervisorError::Refused { why }) => {
                 Some(with_advice(why, shared.settings.core_networks.as_ref(), shared.name()))
             }
             Trouble::Storage(StorageError::NoVolume { volume }) => Some(format!(
-                "volume `{volume}` does not exist; create it, or take the disk out with `pvc vm volume remove`"
+                "volume `{volume}` does not exist; create it, or take the disk out with `pvc vm \
+                 volume remove`"
             )),
             Trouble::Storage(StorageError::NoPool { pool }) => {
                 Some(format!("pool `{pool}` does not exist; create it with `pvc storage pool add`"))
@@ -141,7 +149,12 @@ impl Actor {
     }
 
     /// Hands the guest over to `to`; takes as long as it takes.
-    pub async fn send(self, planned: Planned, to: NodeName, home: Option<Option<NodeName>>) -> Done {
+    pub async fn send(
+        self,
+        planned: Planned,
+        to: NodeName,
+        home: Option<Option<NodeName>>,
+    ) -> Done {
         let sender = Sender::new(self.shared.clone(), self.ending.clone(), &planned, to, home);
         let send = async {
             let _slot = self.sends.acquire().await.expect("the semaphore is never closed");
@@ -162,16 +175,19 @@ impl Actor {
         Done { vm, ended: Ended::Cared }
     }
 
-    /// Frees the locks of a guest that is gone and whose VM is another node's by now, however long that takes.
+    /// Frees the locks of a guest that is gone and whose VM is another node's by now, however long
+    /// that takes.
     pub async fn free_left(self, record: Arc<VmRecord>) -> Done {
         loop {
             match self.shared.within(DEADLINE, free_own_locks(&self.shared, &record)).await {
                 // A lock of somebody else is that node's own affair.
                 Some(
-                    Ok(()) | Err(Trouble::Hopeless(_) | Trouble::BeingFreed { .. } | Trouble::HeldBy { .. }),
+                    Ok(())
+                    | Err(Trouble::Hopeless(_) | Trouble::BeingFreed { .. } | Trouble::HeldBy { .. }),
                 ) => break,
                 Some(Err(error)) => {
-                    tracing::warn!(vm = record.name, %error, "what the guest may have left locked could not be freed");
+                    tracing::warn!(vm = record.name, %error, "what the guest may have left locked \
+                                                              could not be freed");
                 }
                 None => tracing::warn!(
                     vm = record.name,
@@ -202,16 +218,19 @@ impl Actor {
                 tracing::warn!(vm = planned.name, %error, "the guest is started again");
                 Ended::Died
             }
-            Err(trouble) => match trouble.reason(&self.shared).filter(|_| planned.step == Step::Start) {
-                Some(reason) => {
-                    tracing::error!(vm = planned.name, reason, "the VM cannot be started");
-                    self.fail(planned, &reason).await
+            Err(trouble) => {
+                match trouble.reason(&self.shared).filter(|_| planned.step == Step::Start) {
+                    Some(reason) => {
+                        tracing::error!(vm = planned.name, reason, "the VM cannot be started");
+                        self.fail(planned, &reason).await
+                    }
+                    None => {
+                        tracing::warn!(vm = planned.name, error = %trouble, "a step did not work \
+                                                                             and is tried again");
+                        Ended::Later
+                    }
                 }
-                None => {
-                    tracing::warn!(vm = planned.name, error = %trouble, "a step did not work and is tried again");
-                    Ended::Later
-                }
-            },
+            }
         }
     }
 
@@ -233,35 +252,45 @@ impl Actor {
                 match hypervisor.shutdown(planned.vm).await {
                     Ok(()) => Ok(pressed),
                     Err(HypervisorError::NoGuest { .. }) => Ok(Ended::Done),
-                    // A guest that is held, or whose monitor hangs, cannot obey; its time runs nevertheless, and
-                    // then the plug is pulled.
-                    Err(error @ (HypervisorError::Refused { .. } | HypervisorError::TimedOut { .. })) => {
-                        tracing::warn!(vm = planned.name, %error, "the power button could not be pressed");
+                    // A guest that is held, or whose monitor hangs, cannot obey; its time runs
+                    // nevertheless, and then the plug is pulled.
+                    Err(
+                        error
+                        @ (HypervisorError::Refused { .. } | HypervisorError::TimedOut { .. }),
+                    ) => {
+                        tracing::warn!(vm = planned.name, %error, "the power button could not be \
+                                                                   pressed");
                         Ok(pressed)
                     }
                     Err(error) => Err(error.into()),
                 }
             }
-            Step::Write(state) => Ok(self.write(planned, vec![VmChange::State(state.clone())]).await),
+            Step::Write(state) => {
+                Ok(self.write(planned, vec![VmChange::State(state.clone())]).await)
+            }
             Step::Resume if !self.runs_nowhere_else(record).await => Ok(Ended::Later),
             Step::Resume => match hypervisor.resume(planned.vm).await {
                 Ok(()) | Err(HypervisorError::NoGuest { .. }) => Ok(Ended::Done),
                 Err(error) => Err(error.into()),
             },
             Step::Fail(reason) => Ok(self.fail(planned, reason).await),
-            Step::ClearFailure => Ok(self.write(planned, vec![VmChange::FailedReason(String::new())]).await),
+            Step::ClearFailure => {
+                Ok(self.write(planned, vec![VmChange::FailedReason(String::new())]).await)
+            }
             Step::Start | Step::Send(_) | Step::Receive => {
                 unreachable!("starts and moves have ways of their own, without this deadline")
             }
         }
     }
 
-    /// Whether a guest that a broken move has left held here may go on: what was sent to a legacy peer may run there.
+    /// Whether a guest that a broken move has left held here may go on: what was sent to a legacy
+    /// peer may run there.
     async fn runs_nowhere_else(&self, record: &VmRecord) -> bool {
         let is_own = |note: &&MoveNote| note.from == *self.shared.name() && !note.held;
         let Some(note) = record.moving.as_ref().filter(is_own) else { return true };
         let view = self.shared.store.view();
-        if view.nodes.get(&note.to).is_none_or(|target| target.daemon_state == DaemonState::Fenced) {
+        if view.nodes.get(&note.to).is_none_or(|target| target.daemon_state == DaemonState::Fenced)
+        {
             return true;
         }
         let host = self.shared.settings.migration.host(&note.to);
@@ -269,13 +298,15 @@ impl Actor {
             Ok(there) if there != Some(GuestRun::Running) => true,
             there => {
                 let (vm, to) = (&record.name, &note.to);
-                tracing::warn!(vm, %to, ?there, "the guest is held, and may run where it was sent; it stays held");
+                tracing::warn!(vm, %to, ?there, "the guest is held, and may run where it was sent; \
+                                                 it stays held");
                 false
             }
         }
     }
 
-    /// Why the VM would not start again, if it is to be restarted: asked as long as its guest is well.
+    /// Why the VM would not start again, if it is to be restarted: asked as long as its guest is
+    /// well.
     async fn cannot_restart(&self, record: &VmRecord) -> Result<Option<String>, Trouble> {
         if record.state != VmState::Restart {
             return Ok(None);
@@ -304,11 +335,13 @@ impl Actor {
         );
         findings::raise(&self.shared, vec![(id, message)]);
         let reason = format!("{NOT_RESTARTED}{}", one_line(why));
-        self.write(planned, vec![VmChange::State(VmState::Start), VmChange::FailedReason(reason)]).await
+        self.write(planned, vec![VmChange::State(VmState::Start), VmChange::FailedReason(reason)])
+            .await
     }
 
     async fn fail(&self, planned: &Planned, reason: &str) -> Ended {
-        let changes = vec![VmChange::State(VmState::Fail), VmChange::FailedReason(one_line(reason))];
+        let changes =
+            vec![VmChange::State(VmState::Fail), VmChange::FailedReason(one_line(reason))];
         self.write(planned, changes).await
     }
 
@@ -346,7 +379,8 @@ impl Actor {
 
     /// Reads what a running guest really has.
     pub async fn learn(self, vm: Uuid, guest: Guest) -> Done {
-        let read = AssertUnwindSafe(self.shared.within(LEARN_DEADLINE, self.read(guest))).catch_unwind();
+        let read =
+            AssertUnwindSafe(self.shared.within(LEARN_DEADLINE, self.read(guest))).catch_unwind();
         let nothing = Ended::Learnt { facts: None, vnc: None };
         let ended = match read.await {
             Ok(read) => read.unwrap_or(nothing),
@@ -370,8 +404,9 @@ impl Actor {
             name: guest.name,
             live,
         };
-        let address =
-            vnc.ok().map(|vnc| vnc.map_or_else(String::new, |at| format!("{}:{}", at.listen, at.port)));
+        let address = vnc
+            .ok()
+            .map(|vnc| vnc.map_or_else(String::new, |at| format!("{}:{}", at.listen, at.port)));
         Ended::Learnt { facts: Some(facts), vnc: address }
     }
 }
@@ -379,7 +414,10 @@ impl Actor {
 /// The end of the work for one step, also if that panics.
 async fn caught(planned: &Planned, work: impl Future<Output = Ended>) -> Done {
     let ended = AssertUnwindSafe(work).catch_unwind().await.unwrap_or_else(|_| {
-        tracing::error!(vm = planned.name, "a step failed by a bug of this program; it is tried again later");
+        tracing::error!(
+            vm = planned.name,
+            "a step failed by a bug of this program; it is tried again later"
+        );
         Ended::Later
     });
     Done { vm: planned.vm, ended }
@@ -393,19 +431,24 @@ struct Moot;
 pub(super) fn still_ordered(cluster: &Cluster, planned_on: &VmRecord) -> bool {
     cluster.vms.get(&planned_on.uuid).is_some_and(|now| {
         (now.incarnation, now.state_version, &now.state, &now.node)
-            == (planned_on.incarnation, planned_on.state_version, &planned_on.state, &planned_on.node)
+            == (
+                planned_on.incarnation,
+                planned_on.state_version,
+                &planned_on.state,
+                &planned_on.node,
+            )
     })
 }
 
-/// Where the serial console of a VM is logged. The name is a record's and may be older than our rules
-/// for names: it must not lead out of the folder.
+/// Where the serial console of a VM is logged. The name is a record's and may be older than our
+/// rules for names: it must not lead out of the folder.
 pub(super) fn console_log_path(folder: &Path, name: &str) -> PathBuf {
     let safe: String = name.chars().map(|c| if c == '/' || c == '\0' { '_' } else { c }).collect();
     folder.join(format!("{safe}.log"))
 }
 
-/// What the hypervisor said, and what to do about it where it is known. `networks` are those between the
-/// nodes, where this daemon makes them.
+/// What the hypervisor said, and what to do about it where it is known. `networks` are those
+/// between the nodes, where this daemon makes them.
 fn with_advice(why: &str, networks: Option<&CoreNetworks>, node: &NodeName) -> String {
     let bridge = why
         .split_once("Cannot get interface MTU on '")
@@ -426,10 +469,13 @@ fn advice_on_core(net: CoreNet, networks: &CoreNetworks, node: &NodeName) -> Str
     let (bridge, carrier) = (net.bridge(), networks.carrier(net));
     if carrier == net {
         let fault = fault_id("NETWORK", node.as_str());
-        return format!("bridge `{bridge}` does not stand on this node; fault `{fault}` and its log say why");
+        return format!(
+            "bridge `{bridge}` does not stand on this node; fault `{fault}` and its log say why"
+        );
     }
     format!(
-        "there is no bridge `{bridge}`, because network `{net}` is on the device of `{carrier}`; plug the VM \
+        "there is no bridge `{bridge}`, because network `{net}` is on the device of `{carrier}`; \
+         plug the VM \
          into `{carrier}`, whose bridge `{}` carries both",
         carrier.bridge()
     )
@@ -440,7 +486,9 @@ fn advice_on_other(bridge: &str) -> String {
         Some(_) => "networks of VMs are made by a later release",
         None => "it does not exist on this node",
     };
-    format!("{missing}; `ip link add {bridge} type bridge && ip link set {bridge} up` makes one by hand")
+    format!(
+        "{missing}; `ip link add {bridge} type bridge && ip link set {bridge} up` makes one by hand"
+    )
 }
 
 /// A reason as one line of at most 1,000 characters: it goes into tables.
@@ -458,7 +506,10 @@ mod tests {
     fn a_console_log_stays_in_its_folder() {
         let folder = Path::new("/var/log/libvirt");
         assert_eq!(console_log_path(folder, "web1"), Path::new("/var/log/libvirt/web1.log"));
-        assert_eq!(console_log_path(folder, "../../etc/x"), Path::new("/var/log/libvirt/.._.._etc_x.log"));
+        assert_eq!(
+            console_log_path(folder, "../../etc/x"),
+            Path::new("/var/log/libvirt/.._.._etc_x.log")
+        );
     }
 
     /// What is said of a missing bridge, without the words of libvirt.
@@ -469,14 +520,19 @@ mod tests {
     }
 
     fn core_networks(storage_device: &str) -> CoreNetworks {
-        let on =
-            |device: &str| CoreNetwork { device: device.to_owned(), mtu: 1500, address: None, gateway: None };
+        let on = |device: &str| CoreNetwork {
+            device: device.to_owned(),
+            mtu: 1500,
+            address: None,
+            gateway: None,
+        };
         CoreNetworks { cluster: on("ens5"), upstream: on("ens4"), storage: on(storage_device) }
     }
 
     #[test]
     fn a_bridge_that_nobody_here_makes_is_named_with_how_to_make_it() {
-        let by_hand = |bridge: &str| format!("`ip link add {bridge} type bridge && ip link set {bridge} up`");
+        let by_hand =
+            |bridge: &str| format!("`ip link add {bridge} type bridge && ip link set {bridge} up`");
         let networks = core_networks("ens6");
         for (bridge, networks) in
             [("brupstream", None), ("br0", Some(&networks)), ("vmbr100", Some(&networks))]

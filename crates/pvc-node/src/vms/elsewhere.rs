@@ -1,7 +1,8 @@
 //! What other nodes say they run, and whether it is so.
 //!
-//! A node of ours takes a guest that is gone from its list within a pass. A daemon of the older kind may keep it there
-//! until it is restarted, so its hypervisor is asked, as for a move: not knowing is not the same as nothing running.
+//! A node of ours takes a guest that is gone from its list within a pass. A daemon of the older
+//! kind may keep it there until it is restarted, so its hypervisor is asked, as for a move: not
+//! knowing is not the same as nothing running.
 
 use std::time::Duration;
 
@@ -13,15 +14,19 @@ use pvc_model::vm::plan::{may_be_outdated, runners};
 use super::act::Trouble;
 use crate::shared::Shared;
 
-/// How long after the first answer a hypervisor is asked again: an older daemon that restarts a guest is without it for a
-/// moment.
+/// How long after the first answer a hypervisor is asked again: an older daemon that restarts a
+/// guest is without it for a moment.
 const AGAIN: Duration = Duration::from_secs(5);
 
 /// How long a hypervisor may take to answer.
 const ANSWER: Duration = Duration::from_secs(15);
 
 /// Refuses a start as long as another node may have the guest, running or held.
-pub(super) async fn check_elsewhere(shared: &Shared, view: &Cluster, vm: Uuid) -> Result<(), Trouble> {
+pub(super) async fn check_elsewhere(
+    shared: &Shared,
+    view: &Cluster,
+    vm: Uuid,
+) -> Result<(), Trouble> {
     let all: Vec<&NodeRecord> = runners(view, vm, shared.name()).collect();
     if all.is_empty() {
         return Ok(());
@@ -35,7 +40,8 @@ pub(super) async fn check_elsewhere(shared: &Shared, view: &Cluster, vm: Uuid) -
         }
     }
     for other in &all {
-        tracing::warn!(%vm, node = %other.name, "that node says it runs the VM, and its hypervisor does not have it");
+        tracing::warn!(%vm, node = %other.name, "that node says it runs the VM, and its hypervisor \
+                                                 does not have it");
     }
     Ok(())
 }

@@ -10,7 +10,8 @@ use pvc_model::vm::plan::Finding;
 use crate::faults;
 use crate::shared::Shared;
 
-/// How long something must be so before it is called a fault: records and guests change one after the other.
+/// How long something must be so before it is called a fault: records and guests change one after
+/// the other.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 #[derive(Default)]
@@ -40,7 +41,12 @@ impl Findings {
                 raised: None,
             });
             if std::mem::discriminant(&known.finding) != std::mem::discriminant(finding) {
-                *known = Known { finding: finding.clone(), since: now, name: name.clone(), raised: None };
+                *known = Known {
+                    finding: finding.clone(),
+                    since: now,
+                    name: name.clone(),
+                    raised: None,
+                };
             }
             known.finding = finding.clone();
             // What has been so for a while, or was written down, is so.
@@ -111,11 +117,13 @@ fn message(shared: &Shared, uuid: Uuid, name: &str, finding: &Finding) -> String
              Set it right with `pvc vm start`, `pvc vm stop` or `pvc vm move`"
         ),
         Finding::RunsDespite(state) => format!(
-            "VM {name} runs on {node} although its state is {state}. Start or stop it with `pvc vm start {name}` or `pvc vm stop {name}`"
+            "VM {name} runs on {node} although its state is {state}. Start or stop it with `pvc vm \
+             start {name}` or `pvc vm stop {name}`"
         ),
         Finding::Held => format!(
             "VM {name} is paused on {node}: by hand, or because its disk failed. \
-             See `virsh domstate --reason {name}` there; continue it with `virsh resume {name}` or use `pvc vm stop {name}`"
+             See `virsh domstate --reason {name}` there; continue it with `virsh resume {name}` or \
+             use `pvc vm stop {name}`"
         ),
         Finding::RunsOn(other) => {
             format!(
@@ -124,14 +132,16 @@ fn message(shared: &Shared, uuid: Uuid, name: &str, finding: &Finding) -> String
             )
         }
         Finding::CrashLoop { deaths } => format!(
-            "VM {name} has died {deaths} times in a row soon after its start on {node}; it is started ever more slowly. \
+            "VM {name} has died {deaths} times in a row soon after its start on {node}; it is \
+             started ever more slowly. \
              Look at `pvc vm log {name}`, then mend it or use `pvc vm disable {name}`"
         ),
         Finding::Failed(reason) => {
             let reason = if reason.is_empty() { "its record does not say why" } else { reason };
             format!(
                 "VM {name} has failed on {node}: {reason}. \
-                 Set that right and use `pvc vm start {name}`, or let it be with `pvc vm stop {name}`"
+                 Set that right and use `pvc vm start {name}`, or let it be with `pvc vm stop \
+                 {name}`"
             )
         }
     }

@@ -1,7 +1,8 @@
 //! The locks that guests hold on their volumes, and those that guests which are gone have left.
 //!
-//! A lock tells the address of the host that holds it, and nothing more. Those of another host are never broken here:
-//! that one knows whether its guest is gone, and frees what was left. Those of this host go if no guest here has them.
+//! A lock tells the address of the host that holds it, and nothing more. Those of another host are
+//! never broken here: that one knows whether its guest is gone, and frees what was left. Those of
+//! this host go if no guest here has them.
 
 use std::collections::BTreeMap;
 
@@ -16,8 +17,9 @@ use pvc_ports::{Guest, GuestRun, HypervisorError, StorageError, VolumeLock};
 use super::act::Trouble;
 use crate::shared::Shared;
 
-/// Frees the locks that guests which are gone left on the VM's volumes: an earlier life of this node, or one
-/// that ended on its way to another. A lock of somebody else means that the VM may run there: never freed here.
+/// Frees the locks that guests which are gone left on the VM's volumes: an earlier life of this
+/// node, or one that ended on its way to another. A lock of somebody else means that the VM may run
+/// there: never freed here.
 pub(super) async fn free_own_locks(shared: &Shared, record: &VmRecord) -> Result<(), Trouble> {
     let storage = &shared.ports.storage;
     // Known before the locks are asked for: what is freed meanwhile is not taken for somebody's.
@@ -46,11 +48,14 @@ pub(super) async fn free_own_locks(shared: &Shared, record: &VmRecord) -> Result
                 OwnLock::InUse(other) => {
                     let node = shared.name();
                     return Err(Trouble::Hopeless(format!(
-                        "its volume `{volume}` is in use by VM `{other}`, which runs on node `{node}`"
+                        "its volume `{volume}` is in use by VM `{other}`, which runs on node \
+                         `{node}`"
                     )));
                 }
                 OwnLock::Left => {
-                    tracing::info!(vm = record.name, %volume, lock = lock.id, "freeing a lock that this node left behind");
+                    tracing::info!(vm = record.name, %volume, lock = lock.id, "freeing a lock that \
+                                                                               this node left \
+                                                                               behind");
                     storage.break_lock(&volume, &lock).await?;
                 }
             }
@@ -67,14 +72,20 @@ fn held_elsewhere(view: &Cluster, volume: VolumeId, lock: VolumeLock) -> Trouble
     match node_at(view, &address) {
         Some(node) => Trouble::HeldBy { lock, address, volume, node: node.name.clone() },
         None => Trouble::Hopeless(format!(
-            "Could not safely free RBD lock {lock} ({address}) on volume {volume}; stop VM and flush locks manually: no node of \
+            "Could not safely free RBD lock {lock} ({address}) on volume {volume}; stop VM and \
+             flush locks manually: no node of \
              this version has that address, and one of an older version cannot be asked to free it"
         )),
     }
 }
 
-/// Refuses a start while a volume that the VM needs for itself is used by a VM that runs, on this node or another.
-pub(super) async fn check_rivals(shared: &Shared, view: &Cluster, record: &VmRecord) -> Result<(), Trouble> {
+/// Refuses a start while a volume that the VM needs for itself is used by a VM that runs, on this
+/// node or another.
+pub(super) async fn check_rivals(
+    shared: &Shared,
+    view: &Cluster,
+    record: &VmRecord,
+) -> Result<(), Trouble> {
     let mut here = None;
     for (other, volume) in rivals(view, record) {
         let here: &BTreeMap<Uuid, Guest> = match &here {
@@ -93,7 +104,8 @@ pub(super) async fn check_rivals(shared: &Shared, view: &Cluster, record: &VmRec
     Ok(())
 }
 
-/// The guests here with the volumes that they have now, as the hypervisor tells: records may be of tomorrow.
+/// The guests here with the volumes that they have now, as the hypervisor tells: records may be of
+/// tomorrow.
 struct GuestsHere {
     guests: BTreeMap<Uuid, Guest>,
     live: BTreeMap<Uuid, String>,
@@ -118,10 +130,14 @@ impl GuestsHere {
     fn users(&self, volume: &VolumeId) -> Vec<String> {
         let uses = |xml: &str| match pvc_domain::summary(xml) {
             Ok(domain) => domain.volumes().contains(volume),
-            // What cannot be read is searched: better a lock too many than a guest without its disk.
+            // What cannot be read is searched: better a lock too many than a guest without its
+            // disk.
             Err(_) => xml.contains(&volume.to_string()),
         };
-        let users = self.guests.iter().filter(|(uuid, _)| self.live.get(*uuid).is_some_and(|xml| uses(xml)));
+        let users = self
+            .guests
+            .iter()
+            .filter(|(uuid, _)| self.live.get(*uuid).is_some_and(|xml| uses(xml)));
         users.map(|(_, guest)| guest.name.clone()).collect()
     }
 }

@@ -1,4 +1,5 @@
-//! Being handed a guest by another node: the effects behind [`pvc_model::vm::moving`], receiver's side.
+//! Being handed a guest by another node: the effects behind [`pvc_model::vm::moving`], receiver's
+//! side.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -109,7 +110,8 @@ impl Receiver {
         record.is_assigned_to(self.shared.name()) && is_handed_over(record, self.shared.name())
     }
 
-    /// Says that the VM is this node's, and lets its guest go on. If that is left undone, the next pass finds it.
+    /// Says that the VM is this node's, and lets its guest go on. If that is left undone, the next
+    /// pass finds it.
     async fn take_over(&self) -> Ended {
         let write = |cluster: &Cluster| match self.record(cluster) {
             Some(record) if self.is_handed_over(record) => Ok(self.change(VmState::Start, "")),
@@ -184,24 +186,30 @@ impl Receiver {
         Ok(arrival(record, self.shared.name(), guest, self.sender, is_elsewhere))
     }
 
-    /// Ends what came and was never handed over, and has the VM started here: nobody has its guest any more.
+    /// Ends what came and was never handed over, and has the VM started here: nobody has its guest
+    /// any more.
     async fn start_afresh(&self) -> Ended {
-        tracing::warn!(vm = self.name, "the guest has ended on its way here, and is started afresh");
+        tracing::warn!(
+            vm = self.name,
+            "the guest has ended on its way here, and is started afresh"
+        );
         match self.shared.ports.hypervisor.destroy(self.vm).await {
             Ok(()) => self.start().await,
             Err(error) => self.later(&error),
         }
     }
 
-    /// Nobody has queued to send it. If no node has it any more, whatever a legacy peer lists, it is started here: it
-    /// was on its way here. A sender of the older kind may have been busy when it heard of it, and is told again.
+    /// Nobody has queued to send it. If no node has it any more, whatever a legacy peer lists, it
+    /// is started here: it was on its way here. A sender of the older kind may have been busy when
+    /// it heard of it, and is told again.
     async fn nobody_sends(&self) -> Ended {
         let view = match self.shared.store.fresh().await {
             Ok(view) => view,
             Err(error) => return self.later(&error),
         };
         let is_listed = self.is_listed_elsewhere(&view);
-        let is_elsewhere = is_listed && check_elsewhere(&self.shared, &view, self.vm).await.is_err();
+        let is_elsewhere =
+            is_listed && check_elsewhere(&self.shared, &view, self.vm).await.is_err();
         if !is_listed && let Ok(Arrival::Discard) = self.look().await {
             return self.start_afresh().await;
         }
@@ -209,8 +217,11 @@ impl Receiver {
             return Ended::Moot;
         }
         let write = |cluster: &Cluster| {
-            let record = self.record(cluster).filter(|record| is_moving(&record.state)).ok_or(Moot)?;
-            if self.is_listed_elsewhere(cluster) != is_listed || !record.is_assigned_to(self.shared.name()) {
+            let record =
+                self.record(cluster).filter(|record| is_moving(&record.state)).ok_or(Moot)?;
+            if self.is_listed_elsewhere(cluster) != is_listed
+                || !record.is_assigned_to(self.shared.name())
+            {
                 return Err(Moot);
             }
             let state = if is_elsewhere { record.state.clone() } else { VmState::Start };
@@ -234,7 +245,11 @@ impl Receiver {
     async fn fail(&self) -> Ended {
         let write = |cluster: &Cluster| {
             let asked = is_received(self.record(cluster), self.shared.name(), self.sender);
-            if asked { Ok(self.change(VmState::Fail, "Failed to receive migration")) } else { Err(Moot) }
+            if asked {
+                Ok(self.change(VmState::Fail, "Failed to receive migration"))
+            } else {
+                Err(Moot)
+            }
         };
         self.write(write, "the VM has arrived and does not run").await
     }
@@ -245,18 +260,22 @@ impl Receiver {
         cluster.vms.get(&self.vm).map(|record| &**record)
     }
 
-    /// Whether any other node says that it runs the VM, or is at starting or ending it, also one that is
-    /// only suspected to be dead.
+    /// Whether any other node says that it runs the VM, or is at starting or ending it, also one
+    /// that is only suspected to be dead.
     fn is_listed_elsewhere(&self, cluster: &Cluster) -> bool {
         let here: &NodeName = self.shared.name();
-        let has = |node: &NodeRecord| node.running.contains(&self.vm) || node.working_on.contains(&self.vm);
+        let has = |node: &NodeRecord| {
+            node.running.contains(&self.vm) || node.working_on.contains(&self.vm)
+        };
         cluster.nodes.values().any(|node| node.name != *here && has(node))
     }
 
     fn change(&self, state: VmState, reason: &str) -> (Changes, ()) {
         let mut changes = Changes::new();
         changes.expect(Expect::VmState(self.vm)).expect(Expect::VmNode(self.vm));
-        changes.vm(self.vm, VmChange::State(state)).vm(self.vm, VmChange::FailedReason(reason.to_owned()));
+        changes
+            .vm(self.vm, VmChange::State(state))
+            .vm(self.vm, VmChange::FailedReason(reason.to_owned()));
         (changes, ())
     }
 
@@ -309,7 +328,11 @@ impl Receiver {
     }
 
     fn later(&self, error: &(dyn std::error::Error + 'static)) -> Ended {
-        tracing::warn!(vm = self.name, error, "the VM could not be received now; it is tried again");
+        tracing::warn!(
+            vm = self.name,
+            error,
+            "the VM could not be received now; it is tried again"
+        );
         Ended::Later
     }
 }

@@ -1,7 +1,8 @@
-//! Handing a guest over to another node: the effects behind [`pvc_model::vm::moving`], sender's side.
+//! Handing a guest over to another node: the effects behind [`pvc_model::vm::moving`], sender's
+//! side.
 //!
-//! Whatever happens in between, the order in the record is what counts: a change of it ends the copying,
-//! and what is to be done then is for the next pass to decide.
+//! Whatever happens in between, the order in the record is what counts: a change of it ends the
+//! copying, and what is to be done then is for the next pass to decide.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,20 +10,24 @@ use std::time::Duration;
 use pvc_model::cluster::Cluster;
 use pvc_model::node::{DaemonState, NodeRecord};
 use pvc_model::vm::moving::{
-    LIVE_ATTEMPTS, MoveNote, MovePhase, Next, Target, ended_here, home_again, is_moving, is_sent, next, ways,
+    LIVE_ATTEMPTS, MoveNote, MovePhase, Next, Target, ended_here, home_again, is_moving, is_sent,
+    next, ways,
 };
 use pvc_model::vm::plan::{Planned, runs_elsewhere};
 use pvc_model::vm::{VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
 use pvc_ports::{GuestRun, HypervisorError, Migration, MigrationJob};
-use pvc_store::{Change, ChangeError, Changes, Expect, MoveLocks, RecordLock, Report, StoreError, VmChange};
+use pvc_store::{
+    Change, ChangeError, Changes, Expect, MoveLocks, RecordLock, Report, StoreError, VmChange,
+};
 use tokio_util::sync::CancellationToken;
 
 use super::act::{Ended, one_line};
 use super::locks::free_own_locks;
 use crate::shared::Shared;
 
-/// How long each lock on the record may be somebody else's: an older API holds it for half a second.
+/// How long each lock on the record may be somebody else's: an older API holds it for half a
+/// second.
 const RECORD_PATIENCE: Duration = Duration::from_secs(30);
 
 /// How long a guest that is to be moved may be held.
@@ -44,11 +49,12 @@ const ABORT_PATIENCE: Duration = Duration::from_secs(30);
 /// How often that is asked for.
 const ABORT_AGAIN: Duration = Duration::from_secs(2);
 
-/// How long a migration may stand still: the other hypervisor may be frozen, or the other host without power.
+/// How long a migration may stand still: the other hypervisor may be frozen, or the other host
+/// without power.
 const STALLED: Duration = Duration::from_secs(60);
 
-/// How long it may while the guest is held here for the last of it, and the other side answers: nobody is
-/// served meanwhile.
+/// How long it may while the guest is held here for the last of it, and the other side answers:
+/// nobody is served meanwhile.
 const HELD_STALLED: Duration = STALLED.saturating_mul(5);
 
 /// How often the progress is told.
@@ -61,8 +67,9 @@ const PRESS_EVERY: Duration = Duration::from_secs(15);
 /// How long the store may take for a word about it.
 const SAY: Duration = Duration::from_secs(5);
 
-/// How long the store may take no word of a move, and the other node's daemon be away, until the copying is given up:
-/// a guest that arrives would wait for them. A daemon that is restarted is back by then.
+/// How long the store may take no word of a move, and the other node's daemon be away, until the
+/// copying is given up: a guest that arrives would wait for them. A daemon that is restarted is
+/// back by then.
 const UNHEARD: Duration = Duration::from_secs(8);
 const AWAY: Duration = Duration::from_secs(15);
 
@@ -92,7 +99,8 @@ pub(super) struct Sender {
     /// Where the VM returns to if it stays; `None`: not known.
     home: Option<Option<NodeName>>,
     note: MoveNote,
-    /// Since when the store takes no word of the move, and when the other node's daemon was last seen to run.
+    /// Since when the store takes no word of the move, and when the other node's daemon was last
+    /// seen to run.
     unheard: Option<Duration>,
     seen_there: Duration,
 }
@@ -122,7 +130,8 @@ impl Copied {
     fn endless(note: &MoveNote) -> Self {
         let rounds = note.processed_bytes.checked_div(note.total_bytes).unwrap_or_default();
         let why = format!(
-            "the guest writes as fast as it is copied: its memory was copied {rounds} times in {} s",
+            "the guest writes as fast as it is copied: its memory was copied {rounds} times in {} \
+             s",
             note.seconds
         );
         Copied::Failed(Failure { why, begun: true, is_final: true })
@@ -175,8 +184,9 @@ impl Sender {
         ended
     }
 
-    /// Who waits for the record's lock, as an older API does with what an operator asked for meanwhile, would write at
-    /// the moment at which the other node says that the guest is there: the one or the other would be lost.
+    /// Who waits for the record's lock, as an older API does with what an operator asked for
+    /// meanwhile, would write at the moment at which the other node says that the guest is there:
+    /// the one or the other would be lost.
     async fn until_noticed(&self, written: Option<i32>) {
         let noticed = async {
             let mut changes = self.shared.store.changed();
@@ -189,7 +199,8 @@ impl Sender {
             }
         };
         if self.shared.within(NOTICE, noticed).await.is_none() {
-            tracing::debug!(vm = self.name, to = %self.to, "the other node has not said yet that it has the VM");
+            tracing::debug!(vm = self.name, to = %self.to, "the other node has not said yet that \
+                                                            it has the VM");
         }
     }
 
@@ -232,9 +243,12 @@ impl Sender {
                     self.give_back().await?;
                     continue;
                 }
-                Some(GuestRun::Created | GuestRun::Arriving | GuestRun::ShuttingDown | GuestRun::Other) => {
-                    "it does not run"
-                }
+                Some(
+                    GuestRun::Created
+                    | GuestRun::Arriving
+                    | GuestRun::ShuttingDown
+                    | GuestRun::Other,
+                ) => "it does not run",
             };
             if self.shared.now() >= until {
                 return Err(self.give_up(held).await);
@@ -245,19 +259,25 @@ impl Sender {
         }
     }
 
-    /// A migration broke off in its last moment and left the guest held: it goes on here when the other node was asked
-    /// and does not run it, or when it is told that the VM stays.
+    /// A migration broke off in its last moment and left the guest held: it goes on here when the
+    /// other node was asked and does not run it, or when it is told that the VM stays.
     async fn give_back(&mut self) -> Result<(), Ended> {
         match self.state_there().await {
             Ok(Some(GuestRun::Running)) => Err(self.end_here().await),
-            Ok(_) => self.shared.ports.hypervisor.resume(self.vm).await.map_err(|error| self.later(&error)),
+            Ok(_) => self
+                .shared
+                .ports
+                .hypervisor
+                .resume(self.vm)
+                .await
+                .map_err(|error| self.later(&error)),
             Err(error) if self.is_held_there() => Err(self.give_up(&self.unanswered(&error)).await),
             Err(error) => Err(self.later(&error)),
         }
     }
 
-    /// Whether what has come of the guest on the other node waits for our word, or was never to run: so it runs
-    /// nowhere but here whatever has become of an attempt.
+    /// Whether what has come of the guest on the other node waits for our word, or was never to
+    /// run: so it runs nowhere but here whatever has become of an attempt.
     fn is_held_there(&self) -> bool {
         let view = self.shared.store.view();
         let is_fenced = |node: &Arc<NodeRecord>| node.daemon_state == DaemonState::Fenced;
@@ -265,8 +285,11 @@ impl Sender {
     }
 
     async fn not_ready(&mut self, patience: Duration) -> Ended {
-        let why =
-            format!("node `{}` did not get ready to receive it within {} s", self.to, patience.as_secs());
+        let why = format!(
+            "node `{}` did not get ready to receive it within {} s",
+            self.to,
+            patience.as_secs()
+        );
         self.give_up(&why).await
     }
 
@@ -324,8 +347,8 @@ impl Sender {
         }
     }
 
-    /// Looks what a failed attempt has left, here and there. Whether the other hypervisor answers, if the guest is
-    /// still to be moved.
+    /// Looks what a failed attempt has left, here and there. Whether the other hypervisor answers,
+    /// if the guest is still to be moved.
     async fn after_failure(&mut self, failure: Failure, attempt: u32) -> Result<bool, Ended> {
         let why = failure.why;
         tracing::warn!(vm = self.name, to = %self.to, attempt, why, "a live migration failed");
@@ -342,10 +365,14 @@ impl Sender {
             Ok(None) => Err(self.ended().await),
             // It may run there, and does not run here as long as that is not known.
             Ok(Some(GuestRun::Leaving)) if there.is_err() && !self.note.held => Err(Ended::Later),
-            // The same, and it runs here already: that node ends its copy as soon as the VM is not its own.
+            // The same, and it runs here already: that node ends its copy as soon as the VM is not
+            // its own.
             Ok(Some(_)) if there.is_err() && failure.begun => Err(self.give_up(&why).await),
-            // The word of its arrival was lost, and it goes on here: what is held there is worth nothing any more.
-            Ok(Some(_)) if matches!(there, Ok(Some(GuestRun::Paused))) => Err(self.give_up(&why).await),
+            // The word of its arrival was lost, and it goes on here: what is held there is worth
+            // nothing any more.
+            Ok(Some(_)) if matches!(there, Ok(Some(GuestRun::Paused))) => {
+                Err(self.give_up(&why).await)
+            }
             Ok(Some(run)) => {
                 if run == GuestRun::Leaving {
                     self.give_back().await?;
@@ -378,10 +405,15 @@ impl Sender {
         self.tell(MovePhase::Copying).await;
         self.seen_there = self.shared.now();
         let shared = self.shared.clone();
-        let begun = shared.within(BEGIN, shared.ports.hypervisor.migrate(self.vm, &migration)).await;
+        let begun =
+            shared.within(BEGIN, shared.ports.hypervisor.migrate(self.vm, &migration)).await;
         match begun {
-            None => Copied::failed(format!("the hypervisor did not begin within {} s", BEGIN.as_secs())),
-            Some(Err(error)) => Copied::Failed(Failure { why: said(&error), begun: false, is_final: false }),
+            None => {
+                Copied::failed(format!("the hypervisor did not begin within {} s", BEGIN.as_secs()))
+            }
+            Some(Err(error)) => {
+                Copied::Failed(Failure { why: said(&error), begun: false, is_final: false })
+            }
             Some(Ok(job)) => self.watch(job, record_lock).await,
         }
     }
@@ -409,8 +441,8 @@ impl Sender {
                     }
                     let went = match now_copied {
                         Some(_) => now_copied != copied,
-                        // Of one that copied and does not say how far it is nothing is known. But a guest that is
-                        // held does not wait for it without limit.
+                        // Of one that copied and does not say how far it is nothing is known. But a
+                        // guest that is held does not wait for it without limit.
                         None => copied.is_some() && !is_held,
                     };
                     if went || held.is_none() || is_held != was_held {
@@ -420,7 +452,8 @@ impl Sender {
                     }
                     let seconds = self.shared.now().saturating_sub(went_on);
                     let is_late = seconds >= STALLED;
-                    // One that is held for the last of it is not held up by the other side alone, and is let finish.
+                    // One that is held for the last of it is not held up by the other side alone,
+                    // and is let finish.
                     if !is_late || is_held && seconds < HELD_STALLED && self.answers_there().await {
                         continue;
                     }
@@ -431,8 +464,8 @@ impl Sender {
         }
     }
 
-    /// Why the guest, if it arrived now, would stand still there for longer than a moment: nobody takes the word that
-    /// hands it over.
+    /// Why the guest, if it arrived now, would stand still there for longer than a moment: nobody
+    /// takes the word that hands it over.
     fn would_be_held_long(&mut self) -> Option<String> {
         let now = self.shared.now();
         if self.unheard.is_some_and(|since| now.saturating_sub(since) >= UNHEARD) {
@@ -468,7 +501,8 @@ impl Sender {
 
     /// Shuts the guest down here, to be started there.
     async fn power_off(&mut self) -> Ended {
-        tracing::info!(vm = self.name, to = %self.to, "shutting down, to be started on the other node");
+        tracing::info!(vm = self.name, to = %self.to, "shutting down, to be started on the other \
+                                                       node");
         self.tell(MovePhase::ShuttingDown).await;
         let hypervisor = self.shared.ports.hypervisor.clone();
         let end = self.shared.now() + self.shared.settings.vm_shutdown_timeout;
@@ -481,7 +515,10 @@ impl Sender {
             }
             let now = self.shared.now();
             if now >= end {
-                tracing::warn!(vm = self.name, "the guest did not shut down in time and is powered off");
+                tracing::warn!(
+                    vm = self.name,
+                    "the guest did not shut down in time and is powered off"
+                );
                 if let Err(error) = hypervisor.destroy(self.vm).await {
                     return self.later(&error);
                 }
@@ -491,7 +528,8 @@ impl Sender {
                 press = now + PRESS_EVERY;
                 // One that cannot hear it is powered off when its time is over.
                 if let Err(error) = hypervisor.shutdown(self.vm).await {
-                    tracing::debug!(vm = self.name, %error, "the power button could not be pressed");
+                    tracing::debug!(vm = self.name, %error, "the power button could not be \
+                                                             pressed");
                 }
             }
             if self.while_sent(self.shared.sleep(LOOK)).await.is_err() {
@@ -502,15 +540,16 @@ impl Sender {
 
     /// Ends the copy here of a guest that runs on the other node.
     async fn end_here(&mut self) -> Ended {
-        tracing::warn!(vm = self.name, to = %self.to, "the guest runs on the other node as well and is ended here");
+        tracing::warn!(vm = self.name, to = %self.to, "the guest runs on the other node as well \
+                                                       and is ended here");
         match self.shared.ports.hypervisor.destroy(self.vm).await {
             Ok(()) => self.arrived().await,
             Err(error) => self.later(&error),
         }
     }
 
-    /// The guest is on the other node. If it runs there, that node says so itself; if it is held there, it belongs
-    /// here until that is written.
+    /// The guest is on the other node. If it runs there, that node says so itself; if it is held
+    /// there, it belongs here until that is written.
     async fn arrived(&mut self) -> Ended {
         if self.note.held {
             return self.hand_over().await;
@@ -535,30 +574,36 @@ impl Sender {
                     );
                     return Ended::Later;
                 }
-                Err(error) => tracing::debug!(vm = self.name, %error, "the guests could not be listed"),
+                Err(error) => {
+                    tracing::debug!(vm = self.name, %error, "the guests could not be listed")
+                }
             }
             match self.say_handed_over().await {
                 Ok(()) => {
-                    tracing::info!(vm = self.name, to = %self.to, "the guest was handed over to the other node");
+                    tracing::info!(vm = self.name, to = %self.to, "the guest was handed over to \
+                                                                   the other node");
                     self.shared.forget_failed_move(self.vm);
                     return Ended::Left { to: self.to.clone(), written: None };
                 }
                 Err(ChangeError::Refused(Moot)) => return Ended::Moot,
                 Err(error) if self.ending.is_cancelled() => return self.later(&error),
                 Err(error) => {
-                    tracing::warn!(vm = self.name, %error, "the hand-over could not be written; it is tried again");
+                    tracing::warn!(vm = self.name, %error, "the hand-over could not be written; it \
+                                                            is tried again");
                     self.shared.sleep(LOOK).await;
                 }
             }
         }
     }
 
-    /// As long as the VM is to be moved at all: who is to have it by now can be sent it by the other node.
+    /// As long as the VM is to be moved at all: who is to have it by now can be sent it by the
+    /// other node.
     async fn say_handed_over(&mut self) -> Result<(), ChangeError<Moot>> {
         self.note.why.clear();
         self.note.phase = MovePhase::HandedOver;
         let write = |cluster: &Cluster| {
-            let record = cluster.vms.get(&self.vm).filter(|record| is_moving(&record.state)).ok_or(Moot)?;
+            let record =
+                cluster.vms.get(&self.vm).filter(|record| is_moving(&record.state)).ok_or(Moot)?;
             let (incarnation, request) = (record.incarnation, record.state_version);
             let note = MoveNote { incarnation, request, ..self.note.clone() };
             let mut changes = Changes::new();
@@ -571,7 +616,8 @@ impl Sender {
 
     /// The guest is off, without having arrived: it is to be started there.
     async fn ended(&mut self) -> Ended {
-        // What is held there may be older than what the guest did last here. Its receiver ends it, and starts it.
+        // What is held there may be older than what the guest did last here. Its receiver ends it,
+        // and starts it.
         if self.note.held && !matches!(self.state_there().await, Ok(None)) {
             self.free_locks().await;
             tracing::warn!(vm = self.name, to = %self.to, "the guest has ended on its way");
@@ -582,7 +628,8 @@ impl Sender {
             Ok(ours) => ours,
             Err(error) => return self.later(&error),
         };
-        // One of ours that was stopped meanwhile announces nothing, and starts what its record says when it returns.
+        // One of ours that was stopped meanwhile announces nothing, and starts what its record says
+        // when it returns.
         let state = ended_here(ours);
         let write = |cluster: &Cluster| {
             let record = self.sent(cluster)?;
@@ -597,7 +644,8 @@ impl Sender {
         };
         match self.shared.store.change(write).await {
             Ok(written) => {
-                tracing::info!(vm = self.name, to = %self.to, "the guest is off here and is started there");
+                tracing::info!(vm = self.name, to = %self.to, "the guest is off here and is \
+                                                               started there");
                 self.tell(MovePhase::Done).await;
                 self.shared.forget_failed_move(self.vm);
                 Ended::Left { to: self.to.clone(), written: Some(written) }
@@ -607,14 +655,15 @@ impl Sender {
         }
     }
 
-    /// A guest that was killed leaves its locks, and the other node must not break them: it cannot know that
-    /// the guest is gone.
+    /// A guest that was killed leaves its locks, and the other node must not break them: it cannot
+    /// know that the guest is gone.
     async fn free_locks(&self) {
         let Some(record) = self.shared.store.view().vms.get(&self.vm).cloned() else { return };
         match self.shared.within(FREE, free_own_locks(&self.shared, &record)).await {
             Some(Ok(())) => {}
             Some(Err(error)) => {
-                tracing::warn!(vm = self.name, %error, "what the guest may have left locked could not be freed");
+                tracing::warn!(vm = self.name, %error, "what the guest may have left locked could \
+                                                        not be freed");
             }
             None => tracing::warn!(
                 vm = self.name,
@@ -629,22 +678,27 @@ impl Sender {
         let write = |cluster: &Cluster| {
             let record = self.sent(cluster)?;
             let mut changes = Changes::new();
-            changes.vm(self.vm, VmChange::State(VmState::Start)).vm(self.vm, VmChange::Node(here.clone()));
+            changes
+                .vm(self.vm, VmChange::State(VmState::Start))
+                .vm(self.vm, VmChange::Node(here.clone()));
             let home = home_again(record, &here, self.home.as_ref());
             changes.vm(self.vm, VmChange::LastNode(home));
             Ok((changes, ()))
         };
-        // Before the record says that it stays: a flush that reads that would send it once more at once.
+        // Before the record says that it stays: a flush that reads that would send it once more at
+        // once.
         self.shared.note_failed_move(self.vm);
         match self.shared.store.change(write).await {
             Ok(()) => {
-                tracing::warn!(vm = self.name, to = %self.to, why, "the VM could not be moved and stays here");
+                tracing::warn!(vm = self.name, to = %self.to, why, "the VM could not be moved and \
+                                                                    stays here");
                 self.note.why = one_line(why);
                 self.tell(MovePhase::Failed).await;
                 if matches!(self.here().await, Ok(Some(GuestRun::Leaving)))
                     && let Err(error) = self.shared.ports.hypervisor.resume(self.vm).await
                 {
-                    tracing::warn!(vm = self.name, %error, "the guest could not be let go on; it is tried again");
+                    tracing::warn!(vm = self.name, %error, "the guest could not be let go on; it \
+                                                            is tried again");
                 }
                 Ended::Done
             }
@@ -712,7 +766,8 @@ impl Sender {
     }
 
     fn later(&self, error: &(dyn std::error::Error + 'static)) -> Ended {
-        tracing::warn!(vm = self.name, to = %self.to, error, "the VM could not be moved now; it is tried again");
+        tracing::warn!(vm = self.name, to = %self.to, error, "the VM could not be moved now; it is \
+                                                              tried again");
         Ended::Later
     }
 
@@ -751,7 +806,8 @@ impl Sender {
 #[error("the order changed meanwhile")]
 struct Moot;
 
-/// What the last sender from `here` to `to` has noted of the VM's move, if that may have left a held guest there.
+/// What the last sender from `here` to `to` has noted of the VM's move, if that may have left a
+/// held guest there.
 fn left_by(cluster: &Cluster, vm: Uuid, here: &NodeName, to: &NodeName) -> Option<MoveNote> {
     let record = cluster.vms.get(&vm)?;
     let note = record.moving.as_ref()?;
@@ -770,8 +826,9 @@ fn said(error: &HypervisorError) -> String {
     }
 }
 
-/// Looks after a VM that was sent from here until its new node has taken notice: an older one may have
-/// missed its turn, or died in it. `written` is the write of `stop` that says "start it" to an older one.
+/// Looks after a VM that was sent from here until its new node has taken notice: an older one may
+/// have missed its turn, or died in it. `written` is the write of `stop` that says "start it" to an
+/// older one.
 pub(super) async fn care(
     shared: Arc<Shared>,
     ending: CancellationToken,
@@ -796,7 +853,8 @@ pub(super) async fn care(
             true => view.nodes.get(&to).is_some_and(|node| node.running.contains(&vm)),
             false => view.nodes.values().all(|node| !node.running.contains(&vm)),
         };
-        let is_quiet = is_settled && shared.is_connected() && matches!(locks.anybody().await, Ok(false));
+        let is_quiet =
+            is_settled && shared.is_connected() && matches!(locks.anybody().await, Ok(false));
         if !is_quiet {
             quiet_since = shared.now();
         } else if shared.now().saturating_sub(quiet_since) >= QUIET {
@@ -824,9 +882,12 @@ async fn say_arrived(shared: &Shared, vm: Uuid, to: &NodeName, written: Option<i
     };
     match shared.store.change(write).await {
         Ok(()) => {
-            tracing::info!(%vm, node = %to, "the node took no notice of the VM that it received; its sender said `start`")
+            tracing::info!(%vm, node = %to, "the node took no notice of the VM that it received; \
+                                             its sender said `start`")
         }
         Err(ChangeError::Refused(Moot)) => {}
-        Err(error) => tracing::warn!(%vm, %error, "what has become of a VM that was sent could not be said"),
+        Err(error) => {
+            tracing::warn!(%vm, %error, "what has become of a VM that was sent could not be said")
+        }
     }
 }

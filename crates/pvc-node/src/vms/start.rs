@@ -1,7 +1,8 @@
-//! Starting a guest: it is made, and held; then it is looked once more whether it may run; then it is let run.
+//! Starting a guest: it is made, and held; then it is looked once more whether it may run; then it
+//! is let run.
 //!
-//! What is made too late, or from yesterday's record, so never runs. And as long as the hypervisor is at it, the VM
-//! is one that this node works on: nobody else starts it meanwhile.
+//! What is made too late, or from yesterday's record, so never runs. And as long as the hypervisor
+//! is at it, the VM is one that this node works on: nobody else starts it meanwhile.
 
 use std::path::Path;
 use std::pin::pin;
@@ -21,8 +22,8 @@ use super::elsewhere::check_elsewhere;
 use super::is_here_for_good;
 use super::locks::{check_rivals, free_own_locks};
 
-/// How long a start waits for a node to free what a guest that is gone has left there. That node sees that this one
-/// has worked on the VM for a while.
+/// How long a start waits for a node to free what a guest that is gone has left there. That node
+/// sees that this one has worked on the VM for a while.
 pub(super) const ASKED: Duration = Duration::from_secs(60);
 
 const ASK_AGAIN: Duration = Duration::from_secs(2);
@@ -37,9 +38,13 @@ const LOOK: Duration = Duration::from_secs(15);
 const END_AGAIN: Duration = Duration::from_secs(30);
 
 impl Actor {
-    /// Starts the VM if `record` still says what it said. Returns when the hypervisor is through with it, however
-    /// long that takes.
-    pub(super) async fn start(&self, planned: &Planned, record: &Arc<VmRecord>) -> Result<Ended, Trouble> {
+    /// Starts the VM if `record` still says what it said. Returns when the hypervisor is through
+    /// with it, however long that takes.
+    pub(super) async fn start(
+        &self,
+        planned: &Planned,
+        record: &Arc<VmRecord>,
+    ) -> Result<Ended, Trouble> {
         // Asking others takes its time, and no other start's turn.
         check_elsewhere(&self.shared, &self.shared.store.view(), record.uuid).await?;
         let asked_until = self.shared.now() + ASKED;
@@ -64,7 +69,10 @@ impl Actor {
         let view = self.shared.within(LOOK, self.shared.store.fresh()).await;
         let view = view.ok_or(Trouble::TooSlow { seconds: LOOK.as_secs() })??;
         if !says_the_same(&view, &record) {
-            tracing::info!(vm = record.name, "its order changed while the guest was made, which is ended");
+            tracing::info!(
+                vm = record.name,
+                "its order changed while the guest was made, which is ended"
+            );
             hypervisor.destroy(record.uuid).await?;
             return Ok(Ended::Moot);
         }
@@ -82,7 +90,8 @@ impl Actor {
         Ok(Ended::Started)
     }
 
-    /// Says that what a move has left held here is gone: a guest that stands still from now on was not left by it.
+    /// Says that what a move has left held here is gone: a guest that stands still from now on was
+    /// not left by it.
     async fn nothing_is_held(&self, record: &VmRecord) {
         let Some(report) = is_here_for_good(record, self.shared.name()) else { return };
         let told = self.shared.within(LOOK, self.shared.store.report(vec![report])).await;
@@ -94,14 +103,19 @@ impl Actor {
         }
     }
 
-    /// The record as it is now and the guest's XML made of it; `None` if it asks for something else by now.
-    async fn prepare(&self, planned_on: &VmRecord) -> Result<Option<(Arc<VmRecord>, String)>, Trouble> {
+    /// The record as it is now and the guest's XML made of it; `None` if it asks for something else
+    /// by now.
+    async fn prepare(
+        &self,
+        planned_on: &VmRecord,
+    ) -> Result<Option<(Arc<VmRecord>, String)>, Trouble> {
         let Some(mut record) = self.still_ordered(planned_on).await? else { return Ok(None) };
         loop {
             check_rivals(&self.shared, &self.shared.store.view(), &record).await?;
             free_own_locks(&self.shared, &record).await?;
             let xml = self.xml_for_here(&record).await?;
-            // The storage may have taken a minute: the VM may belong to another node by now, or be another.
+            // The storage may have taken a minute: the VM may belong to another node by now, or be
+            // another.
             let Some(now) = self.still_ordered(&record).await? else { return Ok(None) };
             if now.xml == record.xml {
                 return Ok(Some((record, xml)));
@@ -115,8 +129,8 @@ impl Actor {
         Ok(view.vms.get(&planned_on.uuid).filter(|_| still_ordered(&view, planned_on)).cloned())
     }
 
-    /// The end of `work` of the hypervisor on a guest that does not run yet, which is ended when it takes too long
-    /// or when its order changes; `late` is called then.
+    /// The end of `work` of the hypervisor on a guest that does not run yet, which is ended when it
+    /// takes too long or when its order changes; `late` is called then.
     async fn to_its_end(
         &self,
         record: &VmRecord,
@@ -168,7 +182,8 @@ impl Actor {
         }
     }
 
-    /// The record's XML with what only this host knows: its emulator, its volumes' places, its console log.
+    /// The record's XML with what only this host knows: its emulator, its volumes' places, its
+    /// console log.
     pub(super) async fn xml_for_here(&self, record: &VmRecord) -> Result<String, Trouble> {
         let facts = self.shared.ports.hypervisor.facts().await?;
         let mut volumes = Volumes::default();
@@ -178,7 +193,8 @@ impl Actor {
                 Attachment::Rbd(access) => volumes.rbd = Some(access),
             }
         }
-        let console_log = console_log_path(&self.shared.settings.console_log_directory, &record.name);
+        let console_log =
+            console_log_path(&self.shared.settings.console_log_directory, &record.name);
         let host = ForHost {
             domain_type: &facts.domain_type,
             emulator: &facts.emulator,
@@ -194,7 +210,8 @@ impl Actor {
     }
 }
 
-/// Whether the record still gives the order that a guest was made for, and describes the same guest.
+/// Whether the record still gives the order that a guest was made for, and describes the same
+/// guest.
 fn says_the_same(cluster: &Cluster, made_from: &VmRecord) -> bool {
     let now = cluster.vms.get(&made_from.uuid);
     still_ordered(cluster, made_from) && now.is_some_and(|now| now.xml == made_from.xml)

@@ -26,7 +26,8 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// One without a network of its own, whose guests can go to the world's node and come from there.
+    /// One without a network of its own, whose guests can go to the world's node and come from
+    /// there.
     pub fn new(world: &World, name: &str) -> Peer {
         let hypervisor = Arc::new(ScriptedHypervisor::new());
         hypervisor.add_peer(world.settings.name.as_str(), &world.hypervisor);
@@ -76,7 +77,9 @@ impl Peer {
             cluster_name: "test".to_owned(),
             cluster_domain: String::new(),
             storage_address: "10.0.1.2".to_owned(),
-            floating: floating.map(|floating| (floating.duty, floating.link, floating.address)).collect(),
+            floating: floating
+                .map(|floating| (floating.duty, floating.link, floating.address))
+                .collect(),
             bmc: Bmc { host: String::new(), user: String::new(), password: String::new() },
             keepalive_interval: INTERVAL,
             fence_intervals: 6,

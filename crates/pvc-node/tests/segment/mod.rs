@@ -1,5 +1,5 @@
-//! The networks that nodes share, as far as floating addresses are concerned: who has which one, since
-//! when, and whether anybody else has it, too.
+//! The networks that nodes share, as far as floating addresses are concerned: who has which one,
+//! since when, and whether anybody else has it, too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -151,7 +151,8 @@ impl Segment {
         self.seen().longest_gap
     }
 
-    /// Whether the address was nowhere since [`forget_gaps`](Segment::forget_gaps), if only for an instant.
+    /// Whether the address was nowhere since [`forget_gaps`](Segment::forget_gaps), if only for an
+    /// instant.
     pub fn was_nowhere(&self, address: &str) -> bool {
         self.seen().were_nowhere.contains(&address.parse::<IpAddr>().unwrap())
     }

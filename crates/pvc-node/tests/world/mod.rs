@@ -13,12 +13,14 @@ use pvc_model::node::{DaemonState, DomainState, NodeRecord, NodeRole};
 use pvc_model::storage::VolumeId;
 use pvc_model::vm::{Selector, VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
-use pvc_node::{LogSwitches, MigrationSettings, Node, NodeError, NodeSettings, Outcome, Ports, Subsystems};
+use pvc_node::{
+    LogSwitches, MigrationSettings, Node, NodeError, NodeSettings, Outcome, Ports, Subsystems,
+};
 use pvc_ports::{Clock, Database, GuestRun};
 use pvc_store::{Change, Changes, Ipmi, NewNode, NewVm, NodeChange, Store, VmChange};
 use pvc_testkit::{
-    FakeHost, FlakyTree, MemoryNetwork, MemoryStorage, ScriptedExec, ScriptedHypervisor, ScriptedPower,
-    ScriptedServices, SeededRandom, TokioClock, eventually,
+    FakeHost, FlakyTree, MemoryNetwork, MemoryStorage, ScriptedExec, ScriptedHypervisor,
+    ScriptedPower, ScriptedServices, SeededRandom, TokioClock, eventually,
 };
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -90,7 +92,8 @@ impl Daemon {
 pub async fn world() -> World {
     let tree = EmbeddedTree::in_memory();
     let clock = Arc::new(TokioClock::new());
-    let operator = Store::open(tree.connect(), clock.clone(), Arc::new(SeededRandom::new(1))).await.unwrap();
+    let operator =
+        Store::open(tree.connect(), clock.clone(), Arc::new(SeededRandom::new(1))).await.unwrap();
     operator.initialize(false).await.unwrap();
     let folder = tempfile::tempdir().unwrap();
     let settings = NodeSettings {
@@ -226,8 +229,10 @@ impl World {
     /// As [`start`](World::start), and waits until the node runs.
     pub async fn running(&self) -> Daemon {
         let daemon = self.start().await;
-        self.until("the node runs", || self.node().is_some_and(|node| node.daemon_state.as_str() == "run"))
-            .await;
+        self.until("the node runs", || {
+            self.node().is_some_and(|node| node.daemon_state.as_str() == "run")
+        })
+        .await;
         daemon
     }
 
@@ -257,7 +262,10 @@ impl World {
     }
 
     pub async fn change(&self, changes: Changes) {
-        self.operator.change(|_| Ok::<_, std::convert::Infallible>((changes.clone(), ()))).await.unwrap();
+        self.operator
+            .change(|_| Ok::<_, std::convert::Infallible>((changes.clone(), ())))
+            .await
+            .unwrap();
     }
 
     /// Defines VM number `number` on this node, with its volume `vms/vmN_sda`.
@@ -303,7 +311,10 @@ impl World {
     }
 
     pub async fn until_daemon(&self, state: DaemonState) {
-        self.until(&format!("the daemon says {state}"), || self.node().unwrap().daemon_state == state).await;
+        self.until(&format!("the daemon says {state}"), || {
+            self.node().unwrap().daemon_state == state
+        })
+        .await;
     }
 
     pub async fn until_runs(&self, uuid: Uuid) {
@@ -323,9 +334,12 @@ impl World {
 
 pub fn xml(name: &str, uuid: Uuid, volume: &str) -> String {
     format!(
-        "<domain type='kvm'><name>{name}</name><uuid>{uuid}</uuid><memory unit='MiB'>256</memory><vcpu>2</vcpu>\
-         <os><type arch='x86_64' machine='pc'>hvm</type></os><devices><emulator>/usr/bin/kvm</emulator>\
-         <disk type='network' device='disk'><driver name='qemu'/><source protocol='rbd' name='{volume}'/>\
+        "<domain type='kvm'><name>{name}</name><uuid>{uuid}</uuid><memory \
+         unit='MiB'>256</memory><vcpu>2</vcpu>\
+         <os><type arch='x86_64' \
+         machine='pc'>hvm</type></os><devices><emulator>/usr/bin/kvm</emulator>\
+         <disk type='network' device='disk'><driver name='qemu'/><source protocol='rbd' \
+         name='{volume}'/>\
          <target dev='sda' bus='scsi'/></disk>\
          <serial type='pty'><log file='/var/log/libvirt/{name}.log' append='on'/></serial>\
          <console type='pty'/></devices></domain>"

@@ -156,7 +156,9 @@ impl Refusal for DefineRefusal {
             DefineRefusal::NoVm(error) => error.hint(),
             DefineRefusal::Restart(error) => error.hint(),
             DefineRefusal::NoNode(error) => error.hint(),
-            DefineRefusal::Xml(problems) => problems.iter().find_map(|problem| problem.hint.clone()),
+            DefineRefusal::Xml(problems) => {
+                problems.iter().find_map(|problem| problem.hint.clone())
+            }
             DefineRefusal::OtherVm { .. } => {
                 Some("give the VM that the XML's `<name>` and `<uuid>` say".to_owned())
             }
@@ -172,7 +174,8 @@ impl Refusal for DefineRefusal {
                 Some("a node's daemon is still starting: try again in some seconds".to_owned())
             }
             DefineRefusal::NoPlace(no_place) => no_place.size_hint().or_else(|| {
-                let ready = "`pvc node ready` makes a node take VMs again; `--target` names a node yourself";
+                let ready = "`pvc node ready` makes a node take VMs again; `--target` names a node \
+                             yourself";
                 Some(ready.to_owned())
             }),
             DefineRefusal::VolumeGoes { vm, .. } => Some(format!(
@@ -224,13 +227,20 @@ pub async fn define(store: &Store, ask: &Define) -> Result<Defined, ChangeError<
             }
             let mut warnings: Vec<_> = own_warnings.iter().map(ToString::to_string).collect();
             warnings.extend(shared_volumes(cluster, summary.uuid, &summary.volumes()));
-            Ok((changes, Defined { uuid: summary.uuid, name: summary.name.clone(), node, warnings }))
+            Ok((
+                changes,
+                Defined { uuid: summary.uuid, name: summary.name.clone(), node, warnings },
+            ))
         })
         .await
 }
 
 /// Replaces the XML of VM `vm`. What is recorded beside it and follows from it is recorded anew.
-pub async fn modify(store: &Store, vm: &str, ask: &Modify) -> Result<Modified, ChangeError<DefineRefusal>> {
+pub async fn modify(
+    store: &Store,
+    vm: &str,
+    ask: &Modify,
+) -> Result<Modified, ChangeError<DefineRefusal>> {
     let text = ask.xml.clone();
     let hardware = aside(move || Hardware::read(&text)).await.map_err(ChangeError::Refused)?;
     store.change(|cluster| hardware.replace(cluster, vm, ask)).await
@@ -273,7 +283,11 @@ impl Hardware {
                 expected,
             });
         }
-        check_nics(record.domain.as_ref().map_or(&[], |known| &known.nics), &summary.nics, ask.force)?;
+        check_nics(
+            record.domain.as_ref().map_or(&[], |known| &known.nics),
+            &summary.nics,
+            ask.force,
+        )?;
         let mut changes = Changes::new();
         if record.name != summary.name {
             check_new_name(cluster, &summary.name, record.uuid)?;
@@ -305,7 +319,10 @@ impl Hardware {
         }
         let mut warnings = self.warnings.clone();
         warnings.extend(shared_volumes(cluster, record.uuid, &volumes));
-        Ok((changes, Modified { uuid: record.uuid, name: summary.name.clone(), restarted, warnings }))
+        Ok((
+            changes,
+            Modified { uuid: record.uuid, name: summary.name.clone(), restarted, warnings },
+        ))
     }
 }
 
@@ -321,7 +338,8 @@ fn stored_text(xml: &str) -> Result<String, DefineRefusal> {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NicRefusal {
     #[error(
-        "an interface takes the SR-IOV function `{function}`, and this version keeps no account yet of who uses which"
+        "an interface takes the SR-IOV function `{function}`, and this version keeps no account \
+         yet of who uses which"
     )]
     FunctionTaken { function: String },
     #[error("an interface is plugged into `{bridge}`, on which the nodes speak to each other")]
@@ -335,7 +353,8 @@ impl NicRefusal {
                 "two guests could be given the same function; use an interface of type `bridge`"
             }
             NicRefusal::AmongNodes { .. } => {
-                "whoever is there reaches ZooKeeper, libvirt and Ceph as a node does; use a network of VMs or \
+                "whoever is there reaches ZooKeeper, libvirt and Ceph as a node does; use a \
+                 network of VMs or \
                  `upstream`, or say `--force` (API: `force`)"
             }
         };
@@ -343,8 +362,9 @@ impl NicRefusal {
     }
 }
 
-/// Refuses interfaces that take a function of a card, and those in a network between the nodes unless that is forced.
-/// What a VM had `before` it keeps: that of an older cluster may have either.
+/// Refuses interfaces that take a function of a card, and those in a network between the nodes
+/// unless that is forced. What a VM had `before` it keeps: that of an older cluster may have
+/// either.
 pub(crate) fn check_nics(before: &[Nic], after: &[Nic], force: bool) -> Result<(), NicRefusal> {
     let had = |nic: &&Nic| before.iter().any(|known| known.kind == nic.kind);
     let new = || after.iter().filter(|nic| !had(nic));
@@ -357,11 +377,18 @@ pub(crate) fn check_nics(before: &[Nic], after: &[Nic], force: bool) -> Result<(
     }
 }
 
-fn check_identity(cluster: &Cluster, ask: &Define, summary: &DomainSummary) -> Result<(), DefineRefusal> {
+fn check_identity(
+    cluster: &Cluster,
+    ask: &Define,
+    summary: &DomainSummary,
+) -> Result<(), DefineRefusal> {
     if let Some(expected) = &ask.expected {
         let same_uuid = Uuid::try_parse(expected).is_ok_and(|uuid| uuid == summary.uuid);
         if *expected != summary.name && !same_uuid {
-            return Err(DefineRefusal::OtherVm { found: summary.name.clone(), expected: shown(expected) });
+            return Err(DefineRefusal::OtherVm {
+                found: summary.name.clone(),
+                expected: shown(expected),
+            });
         }
     }
     if let Some(other) = cluster.vms.get(&summary.uuid) {
@@ -370,7 +397,11 @@ fn check_identity(cluster: &Cluster, ask: &Define, summary: &DomainSummary) -> R
     check_new_name(cluster, &summary.name, summary.uuid)
 }
 
-pub(super) fn check_new_name(cluster: &Cluster, name: &str, own: Uuid) -> Result<(), DefineRefusal> {
+pub(super) fn check_new_name(
+    cluster: &Cluster,
+    name: &str,
+    own: Uuid,
+) -> Result<(), DefineRefusal> {
     if Uuid::try_parse(name).is_ok() {
         return Err(DefineRefusal::NameLikeUuid { name: name.to_owned() });
     }
@@ -436,7 +467,11 @@ fn tags(ask: &Define) -> Result<Vec<Tag>, DefineRefusal> {
     Ok(tags)
 }
 
-fn check_volumes_stay(cluster: &Cluster, vm: Uuid, volumes: &[VolumeId]) -> Result<(), DefineRefusal> {
+fn check_volumes_stay(
+    cluster: &Cluster,
+    vm: Uuid,
+    volumes: &[VolumeId],
+) -> Result<(), DefineRefusal> {
     match super::going_user(cluster, vm, volumes) {
         None => Ok(()),
         Some((other, volume)) => {
@@ -447,5 +482,8 @@ fn check_volumes_stay(cluster: &Cluster, vm: Uuid, volumes: &[VolumeId]) -> Resu
 
 fn shared_volumes(cluster: &Cluster, vm: Uuid, volumes: &[VolumeId]) -> Option<String> {
     let (other, volume) = super::other_user(cluster, vm, volumes)?;
-    Some(format!("volume `{volume}` is used by VM `{}`, too; only one of them can run at a time", other.name))
+    Some(format!(
+        "volume `{volume}` is used by VM `{}`, too; only one of them can run at a time",
+        other.name
+    ))
 }

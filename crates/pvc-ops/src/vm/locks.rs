@@ -20,7 +20,8 @@ pub enum FlushRefusal {
     #[error(transparent)]
     NoVm(#[from] NoVm),
     #[error(
-        "VM `{vm}` is in state `{state}`; its locks can be flushed in `stop`, `disable`, `fail` and `mirror`"
+        "VM `{vm}` is in state `{state}`; its locks can be flushed in `stop`, `disable`, `fail` \
+         and `mirror`"
     )]
     MayRun { vm: String, state: VmState },
     #[error("VM `{vm}` runs on node `{node}`")]
@@ -59,7 +60,8 @@ fn check<'a>(cluster: &'a Cluster, vm: &str) -> Result<&'a VmRecord, FlushRefusa
     Ok(record)
 }
 
-/// Has the worker of the VM's node flush its locks. The worker looks at the VM again before it does.
+/// Has the worker of the VM's node flush its locks. The worker looks at the VM again before it
+/// does.
 pub async fn submit_flush_locks(
     store: &Store,
     clock: &dyn Clock,
@@ -70,8 +72,8 @@ pub async fn submit_flush_locks(
     let cluster = store.view();
     let record = check(&cluster, vm).map_err(ChangeError::Refused)?;
     let node = record.node.clone();
-    let node =
-        node.ok_or_else(|| ChangeError::Refused(FlushRefusal::Homeless { vm: record.name.clone() }))?;
+    let node = node
+        .ok_or_else(|| ChangeError::Refused(FlushRefusal::Homeless { vm: record.name.clone() }))?;
     let request = JobRequest {
         name: FLUSH_LOCKS.to_owned(),
         run_on: node.to_string(),

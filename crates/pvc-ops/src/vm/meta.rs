@@ -37,7 +37,9 @@ impl Refusal for MetaRefusal {
     fn kind(&self) -> Kind {
         match self {
             MetaRefusal::NoVm(error) => error.kind(),
-            MetaRefusal::NoNode(_) | MetaRefusal::NothingGiven | MetaRefusal::NoDowntime => Kind::Invalid,
+            MetaRefusal::NoNode(_) | MetaRefusal::NothingGiven | MetaRefusal::NoDowntime => {
+                Kind::Invalid
+            }
         }
     }
 
@@ -52,7 +54,11 @@ impl Refusal for MetaRefusal {
 }
 
 /// Changes metadata of VM `vm`.
-pub async fn set_meta(store: &Store, vm: &str, meta: &Meta) -> Result<(), ChangeError<MetaRefusal>> {
+pub async fn set_meta(
+    store: &Store,
+    vm: &str,
+    meta: &Meta,
+) -> Result<(), ChangeError<MetaRefusal>> {
     if *meta == Meta::default() {
         return Err(ChangeError::Refused(MetaRefusal::NothingGiven));
     }
@@ -111,9 +117,9 @@ impl Refusal for TagRefusal {
         match self {
             TagRefusal::NoVm(error) => error.hint(),
             TagRefusal::NoTag { .. } => Some("`pvc vm tag get` shows the tags".to_owned()),
-            TagRefusal::Protected { vm, tag } => {
-                Some(format!("`pvc vm tag add {vm} {tag}` without `--protected` lifts the protection"))
-            }
+            TagRefusal::Protected { vm, tag } => Some(format!(
+                "`pvc vm tag add {vm} {tag}` without `--protected` lifts the protection"
+            )),
             TagRefusal::BadTag(_) | TagRefusal::OfSystem { .. } => None,
         }
     }
@@ -121,13 +127,17 @@ impl Refusal for TagRefusal {
 
 /// Whether `tag` can be a tag: it becomes part of a path, and `mirror:destination` is in use.
 pub(super) fn check_tag(tag: &str) -> Result<(), String> {
-    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '+' | '=' | '@');
+    let allowed =
+        |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '+' | '=' | '@');
     let length = tag.chars().count();
     if tag.is_empty() {
         return Err("a tag cannot be empty".to_owned());
     }
     if length > TAG_LIMIT {
-        return Err(format!("tag `{}` has {length} characters, at most {TAG_LIMIT} are allowed", shown(tag)));
+        return Err(format!(
+            "tag `{}` has {length} characters, at most {TAG_LIMIT} are allowed",
+            shown(tag)
+        ));
     }
     if !tag.chars().all(allowed) || matches!(tag, "." | "..") {
         return Err(format!("tag `{}` can have letters, digits and `.-_:+=@` only", shown(tag)));

@@ -17,7 +17,9 @@ pub use meta::{Meta, MetaRefusal, TagRefusal, add_tag, remove_tag, set_meta};
 pub use place::{How, Move, MovePlan, MoveRefusal, Moved, Movement, move_vm, plan_move};
 pub use remove::{RemoveRefusal, Removed, check_remove, remove};
 pub use rename::{RenameRefusal, Renamed, check_rename, rename, take_back_renaming};
-pub use state::{Crowding, StateAsk, StateOutcome, StateRefusal, check_state, finish_disable, set_state};
+pub use state::{
+    Crowding, StateAsk, StateOutcome, StateRefusal, check_state, finish_disable, set_state,
+};
 
 use std::time::Duration;
 
@@ -43,8 +45,8 @@ fn runner(cluster: &Cluster, vm: Uuid) -> Option<&NodeRecord> {
     runs.or_else(|| alive().find(|node| has(node, vm))).map(|node| &**node)
 }
 
-/// Whether the node says that it runs the VM, or is at starting or ending it: one that stands still in the middle of a
-/// start has a guest when it goes on.
+/// Whether the node says that it runs the VM, or is at starting or ending it: one that stands still
+/// in the middle of a start has a guest when it goes on.
 fn has(node: &NodeRecord, vm: Uuid) -> bool {
     node.running.contains(&vm) || node.working_on.contains(&vm)
 }
@@ -59,12 +61,14 @@ fn silent_runners(cluster: &Cluster, vm: Uuid) -> impl Iterator<Item = &NodeReco
     silent.filter(move |node| has(node, vm))
 }
 
-/// Whether the node is neither heard of nor proven dead: its guests may be well, and are not ended by an order.
+/// Whether the node is neither heard of nor proven dead: its guests may be well, and are not ended
+/// by an order.
 fn is_silent(node: &NodeRecord) -> bool {
     !matches!(node.daemon_state, DaemonState::Run | DaemonState::Fenced)
 }
 
-/// The silent node that keeps a VM from being ended soon: one that has it, or its own one if it may be starting it.
+/// The silent node that keeps a VM from being ended soon: one that has it, or its own one if it may
+/// be starting it.
 fn silent_keeper<'a>(cluster: &'a Cluster, record: &VmRecord) -> Option<&'a NodeRecord> {
     let home = || {
         let name = record.node.as_ref().filter(|_| !may_be_off(record))?;
@@ -73,7 +77,8 @@ fn silent_keeper<'a>(cluster: &'a Cluster, record: &VmRecord) -> Option<&'a Node
     silent_runners(cluster, record.uuid).find(|node| stays_silent(node)).or_else(home)
 }
 
-/// Whether nothing says that the silent node will be heard of in a moment, as one whose daemon begins anew.
+/// Whether nothing says that the silent node will be heard of in a moment, as one whose daemon
+/// begins anew.
 fn stays_silent(node: &NodeRecord) -> bool {
     matches!(node.daemon_state, DaemonState::Dead | DaemonState::Stop)
 }
@@ -100,7 +105,8 @@ impl NodeSilent {
 
     fn hint(&self) -> String {
         format!(
-            "start that node's daemon, or wait until the node is fenced; `pvc vm stop {}` has it stay off from then on",
+            "start that node's daemon, or wait until the node is fenced; `pvc vm stop {}` has it \
+             stay off from then on",
             self.vm
         )
     }
@@ -135,7 +141,9 @@ fn user<'a>(
     is_meant: impl Fn(&VmRecord) -> bool,
 ) -> Option<(&'a VmRecord, &'a VolumeId)> {
     let others = cluster.vms.values().filter(|other| is_meant(other));
-    others.flat_map(|other| other.volumes().into_iter().map(move |volume| (other, volume))).find_map(
-        |(other, used)| volumes.iter().find(|volume| **volume == used).map(|volume| (&**other, volume)),
-    )
+    others
+        .flat_map(|other| other.volumes().into_iter().map(move |volume| (other, volume)))
+        .find_map(|(other, used)| {
+            volumes.iter().find(|volume| **volume == used).map(|volume| (&**other, volume))
+        })
 }

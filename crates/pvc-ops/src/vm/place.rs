@@ -1,11 +1,11 @@
-//! Which node a VM belongs to. Here only the records change: a started VM gets the state in which its
-//! nodes move it.
+//! Which node a VM belongs to. Here only the records change: a started VM gets the state in which
+//! its nodes move it.
 
 use pvc_model::cluster::Cluster;
 use pvc_model::node::{DomainState, NodeRecord};
 use pvc_model::placement::{
-    Need, NoPlace, Promises, Unfit, Weighed, check_insisted, check_node, check_size, place, selector_for,
-    weigh,
+    Need, NoPlace, Promises, Unfit, Weighed, check_insisted, check_node, check_size, place,
+    selector_for, weigh,
 };
 use pvc_model::request::moving_state;
 use pvc_model::vm::moving::{is_moving, keeps_orders, ways};
@@ -42,7 +42,8 @@ pub struct Move {
     pub movement: Movement,
     /// The target; without one it is chosen. Not looked at by `Unmigrate`.
     pub node: Option<String>,
-    /// Migrates a VM that is migrated already; it keeps the node it returns to. A flushed node may be the target.
+    /// Migrates a VM that is migrated already; it keeps the node it returns to. A flushed node may
+    /// be the target.
     pub force: bool,
     /// No fallback to a shutdown.
     pub live_only: bool,
@@ -55,8 +56,8 @@ pub struct Moved {
     pub name: String,
     pub from: Option<NodeName>,
     pub to: NodeName,
-    /// The state in which its nodes move it, or `start` if its new node is to start it; `None` if it does not run
-    /// and nothing has to move.
+    /// The state in which its nodes move it, or `start` if its new node is to start it; `None` if
+    /// it does not run and nothing has to move.
     pub state: Option<VmState>,
 }
 
@@ -75,7 +76,8 @@ pub enum MoveRefusal {
     #[error("VM `{vm}` is on its way to node `{node}` already")]
     OnItsWay { vm: String, node: NodeName },
     #[error(
-        "VM `{vm}` is being moved, and node `{node}`, which has a part in it, is of an older version and would not \
+        "VM `{vm}` is being moved, and node `{node}`, which has a part in it, is of an older \
+         version and would not \
          keep to another order"
     )]
     MovedByOlder { vm: String, node: NodeName },
@@ -110,26 +112,34 @@ impl Refusal for MoveRefusal {
             MoveRefusal::NoPlace(no) if no.reasons.len() <= 1 => {
                 Some("a VM can be moved in a cluster of two nodes or more".to_owned())
             }
-            MoveRefusal::NoPlace(_) => Some("`pvc node ready` makes a node take VMs again".to_owned()),
+            MoveRefusal::NoPlace(_) => Some(
+                "`pvc node ready` makes a node take VMs \
+                                             again"
+                    .to_owned(),
+            ),
             MoveRefusal::Unfit { unfit: Unfit::NotInLimit, .. } => {
                 Some("`pvc vm meta --limit` changes the limit".to_owned())
             }
             MoveRefusal::AlreadyMigrated { .. } => {
                 Some("`pvc vm unmigrate` takes it back; `--force` migrates it further".to_owned())
             }
-            MoveRefusal::NeverLive { .. } => {
-                Some("leave `--force-live` out, or allow it with `pvc vm meta --method live`".to_owned())
-            }
+            MoveRefusal::NeverLive { .. } => Some(
+                "leave `--force-live` out, or allow it with `pvc vm meta --method \
+                      live`"
+                    .to_owned(),
+            ),
             MoveRefusal::NotMigrated { .. } => Some("`pvc vm move` moves it for good".to_owned()),
             MoveRefusal::State { .. } => Some("wait until its state is settled".to_owned()),
             MoveRefusal::Unfit { unfit: Unfit::Domain(DomainState::Flushed), .. } => Some(
-                "`pvc node ready` makes it take VMs again; `--force` moves this one there before, as to try it"
+                "`pvc node ready` makes it take VMs again; `--force` moves this one there before, \
+                 as to try it"
                     .to_owned(),
             ),
             MoveRefusal::Unfit { unfit, .. } => unfit.size_hint(),
             MoveRefusal::OnItsWay { .. } => Some(
-                "`pvc vm move --target NODE` sends it elsewhere, or back to the node that it runs on"
-                    .to_owned(),
+                "`pvc vm move --target NODE` sends it elsewhere, or back to the node that it runs \
+                 on"
+                .to_owned(),
             ),
             MoveRefusal::MovedByOlder { .. } => {
                 Some("wait until the VM is in state `start` again".to_owned())
@@ -139,9 +149,13 @@ impl Refusal for MoveRefusal {
     }
 }
 
-/// Gives VM `vm` another node, also while it is on its way to one: then it goes there instead, or stays where
-/// it runs if it is sent to just that node.
-pub async fn move_vm(store: &Store, vm: &str, ask: &Move) -> Result<Moved, ChangeError<MoveRefusal>> {
+/// Gives VM `vm` another node, also while it is on its way to one: then it goes there instead, or
+/// stays where it runs if it is sent to just that node.
+pub async fn move_vm(
+    store: &Store,
+    vm: &str,
+    ask: &Move,
+) -> Result<Moved, ChangeError<MoveRefusal>> {
     let ours = our_movers(store, vm).await?.unwrap_or_default();
     store
         .change(|cluster| {
@@ -176,7 +190,8 @@ pub async fn move_vm(store: &Store, vm: &str, ask: &Move) -> Result<Moved, Chang
             };
             let last_node = last_node.filter(|home| *home != to);
             changes.vm(uuid, VmChange::Node(to.clone())).vm(uuid, VmChange::LastNode(last_node));
-            // Written also if it is unchanged: nodes look at the assignment when the state is written.
+            // Written also if it is unchanged: nodes look at the assignment when the state is
+            // written.
             let written = state.clone().unwrap_or_else(|| record.state.clone());
             changes.vm(uuid, VmChange::State(written));
             changes.expect(Expect::NodeDaemon(to.clone())).expect(Expect::NodeDomain(to.clone()));
@@ -273,7 +288,12 @@ fn stays(record: &VmRecord, ask: &Move) -> Option<NodeName> {
     (asked && record.last_node.is_some()).then(|| here.clone())
 }
 
-fn target(cluster: &Cluster, record: &VmRecord, ask: &Move, runs: bool) -> Result<NodeName, MoveRefusal> {
+fn target(
+    cluster: &Cluster,
+    record: &VmRecord,
+    ask: &Move,
+    runs: bool,
+) -> Result<NodeName, MoveRefusal> {
     let vm = || record.name.clone();
     let from = place_now(cluster, record);
     let need = Need { leaving: from.as_ref(), runs, ..Need::of(record) };
@@ -307,8 +327,9 @@ fn target(cluster: &Cluster, record: &VmRecord, ask: &Move, runs: bool) -> Resul
     Ok(node)
 }
 
-/// Whether the VM is off only until its node takes VMs again: a flush or a fence found no place for it. Whoever
-/// gives it one by hand has it started there: that node is ready already, and would never do it by itself.
+/// Whether the VM is off only until its node takes VMs again: a flush or a fence found no place for
+/// it. Whoever gives it one by hand has it started there: that node is ready already, and would
+/// never do it by itself.
 fn waits_to_start(cluster: &Cluster, record: &VmRecord) -> bool {
     let is_off = matches!(record.state, VmState::Stop | VmState::Fail);
     is_off && record.autostart && !record.node.as_ref().is_some_and(|node| takes_vms(cluster, node))
@@ -329,9 +350,10 @@ fn promises(cluster: &Cluster, record: &VmRecord) -> Promises {
     Promises::under_way_but(cluster, |vm| vm.uuid == record.uuid)
 }
 
-/// A VM that does not run may be assigned to a node that takes no VMs at present (one that waits for its node
-/// waits for that one then), and one that runs there still has its memory. It cannot wait for a node that is ready and
-/// whose daemon is away: that one will never be asked to be ready.
+/// A VM that does not run may be assigned to a node that takes no VMs at present (one that waits
+/// for its node waits for that one then), and one that runs there still has its memory. It cannot
+/// wait for a node that is ready and whose daemon is away: that one will never be asked to be
+/// ready.
 fn fits(
     cluster: &Cluster,
     record: &VmRecord,
@@ -351,7 +373,9 @@ fn fits(
     let check = if insists { check_insisted } else { check_node };
     let unfit = match check(node, &need, &promises(cluster, record)) {
         Err(unfit @ Unfit::Daemon(_)) if waits_in_vain => Err(unfit),
-        Err(Unfit::Daemon(_) | Unfit::Domain(_)) if !is_up => check_size(node, need.memory_mib, need.vcpus),
+        Err(Unfit::Daemon(_) | Unfit::Domain(_)) if !is_up => {
+            check_size(node, need.memory_mib, need.vcpus)
+        }
         other => other,
     };
     unfit.map_err(|unfit| MoveRefusal::Unfit { node: node.name.clone(), unfit })

@@ -69,7 +69,9 @@ impl Refusal for RemoveRefusal {
             RemoveRefusal::Shared { .. } => {
                 Some("`pvc vm undefine` removes the VM and leaves all volumes".to_owned())
             }
-            RemoveRefusal::DoesNotStop { .. } => Some("look into `pvc node log` of its node".to_owned()),
+            RemoveRefusal::DoesNotStop { .. } => {
+                Some("look into `pvc node log` of its node".to_owned())
+            }
             RemoveRefusal::Started { removed, .. } if removed.is_empty() => {
                 Some("stop it and remove it again".to_owned())
             }
@@ -78,14 +80,16 @@ impl Refusal for RemoveRefusal {
                 removed.len()
             )),
             RemoveRefusal::Volume { removed, .. } => Some(format!(
-                "{} of its volumes are gone; the VM is stopped and still there: repeat the removal when the cause is mended",
+                "{} of its volumes are gone; the VM is stopped and still there: repeat the removal \
+                 when the cause is mended",
                 removed.len()
             )),
         }
     }
 }
 
-/// Stops VM `vm` if it runs and removes what is recorded of it; with a storage, its volumes as well.
+/// Stops VM `vm` if it runs and removes what is recorded of it; with a storage, its volumes as
+/// well.
 pub async fn remove(
     store: &Store,
     clock: &dyn Clock,
@@ -110,7 +114,11 @@ pub async fn remove(
 }
 
 /// What [`remove`] would come to on this view: its refusal, or what would be gone.
-pub fn check_remove(cluster: &Cluster, vm: &str, with_volumes: bool) -> Result<Removed, RemoveRefusal> {
+pub fn check_remove(
+    cluster: &Cluster,
+    vm: &str,
+    with_volumes: bool,
+) -> Result<Removed, RemoveRefusal> {
     let record = find_vm(cluster, vm)?;
     let (_, stopping) = begin(cluster, vm, with_volumes)?;
     let volumes = if with_volumes { record.volumes() } else { Vec::new() };
@@ -125,8 +133,8 @@ struct Gone {
     missing: Vec<VolumeId>,
 }
 
-/// Removes the volumes one by one, each only if nobody has taken the VM or the volume back: an older peer
-/// starts and defines VMs without asking whether they are being removed.
+/// Removes the volumes one by one, each only if nobody has taken the VM or the volume back: an
+/// older peer starts and defines VMs without asking whether they are being removed.
 async fn remove_volumes(
     store: &Store,
     storage: &dyn Storage,
@@ -147,9 +155,15 @@ async fn remove_volumes(
             Err(StorageError::NoPool { .. }) => {}
             Err(source) => {
                 take_back(store, stopping).await;
-                let (vm, volume, source) = (stopping.name.clone(), volume.clone(), Box::new(source));
+                let (vm, volume, source) =
+                    (stopping.name.clone(), volume.clone(), Box::new(source));
                 let removed = std::mem::take(&mut gone.removed);
-                return Err(ChangeError::Refused(RemoveRefusal::Volume { vm, volume, removed, source }));
+                return Err(ChangeError::Refused(RemoveRefusal::Volume {
+                    vm,
+                    volume,
+                    removed,
+                    source,
+                }));
             }
         }
     }
@@ -166,16 +180,24 @@ async fn take_back(store: &Store, stopping: &Stopping) {
         Ok::<_, RemoveRefusal>((changes, ()))
     };
     if let Err(error) = store.change(back).await {
-        tracing::warn!(vm = stopping.name, %error, "a VM could not be taken back out of its removal");
+        tracing::warn!(vm = stopping.name, %error, "a VM could not be taken back out of its \
+                                                    removal");
     }
 }
 
-/// Whether there still is a record to remove, if nobody has asked for anything else since the removal began.
-fn is_still_going(cluster: &Cluster, stopping: &Stopping, gone: &Gone) -> Result<bool, RemoveRefusal> {
+/// Whether there still is a record to remove, if nobody has asked for anything else since the
+/// removal began.
+fn is_still_going(
+    cluster: &Cluster,
+    stopping: &Stopping,
+    gone: &Gone,
+) -> Result<bool, RemoveRefusal> {
     match cluster.vms.get(&stopping.uuid) {
         None => Ok(false),
         Some(record) if record.state == VmState::Delete => Ok(true),
-        Some(_) => Err(RemoveRefusal::Started { vm: stopping.name.clone(), removed: gone.removed.clone() }),
+        Some(_) => {
+            Err(RemoveRefusal::Started { vm: stopping.name.clone(), removed: gone.removed.clone() })
+        }
     }
 }
 
@@ -185,8 +207,8 @@ struct Stopping {
     name: String,
     /// Whether it was off before, so that nothing has to be waited for.
     is_off: bool,
-    /// The node that must notice; `None` if it said that it runs the VM, and so will say when it does
-    /// not any more.
+    /// The node that must notice; `None` if it said that it runs the VM, and so will say when it
+    /// does not any more.
     notice: Option<Notice>,
 }
 
@@ -211,7 +233,8 @@ impl Notice {
         match record.daemon_state {
             DaemonState::Run => self.seen >= KEEPALIVES,
             DaemonState::Fenced => true,
-            // A guest may have arrived while its daemon was away, or have been started before it fell silent.
+            // A guest may have arrived while its daemon was away, or have been started before it
+            // fell silent.
             _ => {
                 self.seen = 0;
                 false
@@ -223,21 +246,29 @@ impl Notice {
 impl Stopping {
     /// Whether its guest is gone for sure.
     fn is_gone(&mut self, cluster: &Cluster) -> bool {
-        !may_run(cluster, self.uuid) && self.notice.as_mut().is_none_or(|notice| notice.is_given(cluster))
+        !may_run(cluster, self.uuid)
+            && self.notice.as_mut().is_none_or(|notice| notice.is_given(cluster))
     }
 }
 
 /// Why a guest that was told to stop is not gone: its node may have fallen silent in the middle.
 fn not_gone(cluster: &Cluster, stopping: Stopping) -> RemoveRefusal {
-    let home =
-        stopping.notice.as_ref().and_then(|notice| cluster.node(notice.node.as_str())).map(|node| &**node);
+    let home = stopping
+        .notice
+        .as_ref()
+        .and_then(|notice| cluster.node(notice.node.as_str()))
+        .map(|node| &**node);
     match silent_runner(cluster, stopping.uuid).or(home.filter(|node| is_silent(node))) {
         Some(node) => NodeSilent::new(&stopping.name, node).into(),
         None => RemoveRefusal::DoesNotStop { vm: stopping.name },
     }
 }
 
-fn begin(cluster: &Cluster, vm: &str, with_volumes: bool) -> Result<(Changes, Stopping), RemoveRefusal> {
+fn begin(
+    cluster: &Cluster,
+    vm: &str,
+    with_volumes: bool,
+) -> Result<(Changes, Stopping), RemoveRefusal> {
     let record = find_vm(cluster, vm)?;
     check_not_being_renamed(cluster, record)?;
     let (uuid, name) = (record.uuid, record.name.clone());
@@ -256,7 +287,8 @@ fn begin(cluster: &Cluster, vm: &str, with_volumes: bool) -> Result<(Changes, St
     }
     let home = record.node.as_ref().and_then(|name| cluster.node(name.as_str()));
     let notice = home.filter(|_| !runs);
-    let notice = notice.map(|node| Notice { node: node.name.clone(), last: node.keepalive, seen: 0 });
+    let notice =
+        notice.map(|node| Notice { node: node.name.clone(), last: node.keepalive, seen: 0 });
     Ok((changes, Stopping { uuid, name, is_off, notice }))
 }
 
@@ -292,13 +324,17 @@ fn lock_out(
         check_unshared(cluster, record.uuid, &record.name, &record.volumes())?;
     }
     let mut changes = Changes::new();
-    // Whoever takes volumes into use writes the same key: of the two, the later one decides again and
-    // finds the VM in this state or its volumes shared.
+    // Whoever takes volumes into use writes the same key: of the two, the later one decides again
+    // and finds the VM in this state or its volumes shared.
     changes.vm(stopping.uuid, VmChange::State(VmState::Delete)).expect(Expect::VmNames);
     Ok((changes, record.volumes()))
 }
 
-fn drop_records(cluster: &Cluster, stopping: &Stopping, gone: &Gone) -> Result<Changes, RemoveRefusal> {
+fn drop_records(
+    cluster: &Cluster,
+    stopping: &Stopping,
+    gone: &Gone,
+) -> Result<Changes, RemoveRefusal> {
     let mut changes = Changes::new();
     if is_still_going(cluster, stopping, gone)? {
         changes.push(Change::RemoveVm(stopping.uuid));

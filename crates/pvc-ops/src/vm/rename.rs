@@ -20,7 +20,8 @@ use crate::wait::wait_for;
 /// How long a VM whose stop was written may take to be gone.
 const OFF_PATIENCE: Duration = Duration::from_secs(20);
 
-/// How often, and after which pauses, the store is asked what became of a change whose answer was lost.
+/// How often, and after which pauses, the store is asked what became of a change whose answer was
+/// lost.
 const LOOKS: u32 = 60;
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
@@ -73,7 +74,8 @@ pub enum RenameRefusal {
         source: StorageError,
     },
     /// The undoing failed, too.
-    #[error("volume `{volume}` could not be renamed, and these could not be given their names back: {}", listed(.stranded))]
+    #[error("volume `{volume}` could not be renamed, and these could not be given their names \
+             back: {}", listed(.stranded))]
     Stranded {
         volume: VolumeId,
         /// By the names in the VM's record and the names they have now.
@@ -97,7 +99,11 @@ pub enum RenameRefusal {
 }
 
 fn listed(volumes: &[(VolumeId, VolumeId)]) -> String {
-    volumes.iter().map(|(old, new)| format!("`{old}` is `{new}` now")).collect::<Vec<_>>().join(", ")
+    volumes
+        .iter()
+        .map(|(old, new)| format!("`{old}` is `{new}` now"))
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 impl Refusal for RenameRefusal {
@@ -105,9 +111,9 @@ impl Refusal for RenameRefusal {
         match self {
             RenameRefusal::NoVm(error) => error.kind(),
             RenameRefusal::BadName(_) | RenameRefusal::NameLikeUuid { .. } => Kind::Invalid,
-            RenameRefusal::Volume { .. } | RenameRefusal::Stranded { .. } | RenameRefusal::Unknown { .. } => {
-                Kind::Unavailable
-            }
+            RenameRefusal::Volume { .. }
+            | RenameRefusal::Stranded { .. }
+            | RenameRefusal::Unknown { .. } => Kind::Unavailable,
             _ => Kind::Conflict,
         }
     }
@@ -129,7 +135,8 @@ impl Refusal for RenameRefusal {
                 Some("the worker of its node keeps trying to give them their names back".to_owned())
             }
             RenameRefusal::Unknown { .. } => Some(
-                "look at it when the store is back; if it is still being renamed, restart the API: its volumes then get \
+                "look at it when the store is back; if it is still being renamed, restart the API: \
+                 its volumes then get \
                  their old names back"
                     .to_owned(),
             ),
@@ -139,9 +146,9 @@ impl Refusal for RenameRefusal {
     }
 }
 
-/// Gives VM `vm` the name `to`. Its volumes that are named after it follow, in the storage and in all
-/// records. The VM must be off. All of it is done or nothing; of a process that dies on the way,
-/// [`take_back_renaming`] undoes what it did.
+/// Gives VM `vm` the name `to`. Its volumes that are named after it follow, in the storage and in
+/// all records. The VM must be off. All of it is done or nothing; of a process that dies on the
+/// way, [`take_back_renaming`] undoes what it did.
 pub async fn rename(
     store: &Store,
     clock: &dyn Clock,
@@ -156,7 +163,8 @@ pub async fn rename(
     if wait_for(store, clock, OFF_PATIENCE, gone).await.is_none() {
         return Err(ChangeError::Refused(RenameRefusal::StillRuns { vm: record.name.clone() }));
     }
-    let volumes = volumes_to_rename(storage, &cluster, record, to).await.map_err(ChangeError::Refused)?;
+    let volumes =
+        volumes_to_rename(storage, &cluster, record, to).await.map_err(ChangeError::Refused)?;
     let renaming = Renaming {
         vm: uuid,
         from: record.name.clone(),
@@ -170,7 +178,8 @@ pub async fn rename(
     let Err(error) = store.change(|cluster| records(cluster, record, &renaming)).await else {
         return Ok(renamed(renaming));
     };
-    // An answer may have been lost on the way: taking back what was done would part the VM from its volumes.
+    // An answer may have been lost on the way: taking back what was done would part the VM from its
+    // volumes.
     match has_name(store, clock, uuid, to).await {
         Ok(true) => Ok(renamed(renaming)),
         Ok(false) => undo(store, clock, storage, &renaming, error).await,
@@ -181,8 +190,8 @@ pub async fn rename(
     }
 }
 
-/// What [`rename`] would come to on this view, as far as records and storage tell: whether a guest that
-/// was told to stop does so is seen only then.
+/// What [`rename`] would come to on this view, as far as records and storage tell: whether a guest
+/// that was told to stop does so is seen only then.
 pub async fn check_rename(
     cluster: &Cluster,
     storage: &dyn Storage,
@@ -195,7 +204,11 @@ pub async fn check_rename(
 }
 
 /// The VM, if its record allows that it is called `to`.
-fn may_be_renamed<'a>(cluster: &'a Cluster, vm: &str, to: &str) -> Result<&'a VmRecord, RenameRefusal> {
+fn may_be_renamed<'a>(
+    cluster: &'a Cluster,
+    vm: &str,
+    to: &str,
+) -> Result<&'a VmRecord, RenameRefusal> {
     check_name("VM", to, VM_NAME_LIMIT)?;
     let record = find_vm(cluster, vm)?;
     check(cluster, record, to)?;
@@ -242,13 +255,20 @@ fn begin(
     check_not_being_renamed(cluster, record)?;
     let mut changes = Changes::new();
     changes.push(Change::HoldRenaming(renaming.clone()));
-    changes.expect(Expect::VmNames).expect(Expect::VmState(record.uuid)).expect(Expect::VmXml(record.uuid));
+    changes
+        .expect(Expect::VmNames)
+        .expect(Expect::VmState(record.uuid))
+        .expect(Expect::VmXml(record.uuid));
     Ok((changes, ()))
 }
 
 /// The VM as it is now, if it is called and made as it was.
-fn unchanged<'a>(cluster: &'a Cluster, decided_on: &VmRecord) -> Result<&'a VmRecord, RenameRefusal> {
-    let record = cluster.vms.get(&decided_on.uuid).ok_or_else(|| NoVm { vm: decided_on.name.clone() })?;
+fn unchanged<'a>(
+    cluster: &'a Cluster,
+    decided_on: &VmRecord,
+) -> Result<&'a VmRecord, RenameRefusal> {
+    let record =
+        cluster.vms.get(&decided_on.uuid).ok_or_else(|| NoVm { vm: decided_on.name.clone() })?;
     if record.xml != decided_on.xml || record.name != decided_on.name {
         return Err(RenameRefusal::Changed { vm: decided_on.name.clone() });
     }
@@ -274,7 +294,8 @@ async fn let_go(store: &Store, clock: &dyn Clock, held: &Renaming, how: fn(Uuid)
         match told {
             Ok(()) => return,
             Err(error) if tries == LOOKS => {
-                tracing::error!(vm = held.from, %error, "the note of a renaming stays until this process ends");
+                tracing::error!(vm = held.from, %error, "the note of a renaming stays until this \
+                                                         process ends");
                 return;
             }
             Err(_) => clock.sleep(LOOK_AGAIN).await,
@@ -282,8 +303,8 @@ async fn let_go(store: &Store, clock: &dyn Clock, held: &Renaming, how: fn(Uuid)
     }
 }
 
-/// Gives the volumes of a renaming that nobody works on any more the names back that the VM's record
-/// has. `false` if somebody else does it, or there is nothing to do.
+/// Gives the volumes of a renaming that nobody works on any more the names back that the VM's
+/// record has. `false` if somebody else does it, or there is nothing to do.
 pub async fn take_back_renaming(
     store: &Store,
     clock: &dyn Clock,
@@ -296,7 +317,11 @@ pub async fn take_back_renaming(
     match give_back(storage, &renaming).await {
         Ok(()) => {
             let_go(store, clock, &renaming, Change::EndRenaming).await;
-            tracing::warn!(vm = from, to = renaming.to, "a renaming that was left half way was taken back");
+            tracing::warn!(
+                vm = from,
+                to = renaming.to,
+                "a renaming that was left half way was taken back"
+            );
             Ok(true)
         }
         Err(refusal) => {
@@ -309,7 +334,8 @@ pub async fn take_back_renaming(
 fn take_over(cluster: &Cluster, vm: Uuid) -> (Changes, Option<Renaming>) {
     let mut changes = Changes::new();
     let left = cluster.renamings.get(&vm).filter(|renaming| !renaming.held);
-    let taken = left.map(|renaming| Renaming { taken_back: true, held: true, ..(**renaming).clone() });
+    let taken =
+        left.map(|renaming| Renaming { taken_back: true, held: true, ..(**renaming).clone() });
     if let Some(renaming) = &taken {
         changes.push(Change::HoldRenaming(renaming.clone()));
     }
@@ -324,9 +350,13 @@ async fn give_back(storage: &dyn Storage, renaming: &Renaming) -> Result<(), Ren
     Ok(())
 }
 
-/// Has the volume be called `old`, whether it is so already or it is called `new`. Renaming is one step in
-/// the storage: a volume that is called `old` is the VM's, whatever else has the new name.
-async fn give_name_back(storage: &dyn Storage, old: &VolumeId, new: &VolumeId) -> Result<(), StorageError> {
+/// Has the volume be called `old`, whether it is so already or it is called `new`. Renaming is one
+/// step in the storage: a volume that is called `old` is the VM's, whatever else has the new name.
+async fn give_name_back(
+    storage: &dyn Storage,
+    old: &VolumeId,
+    new: &VolumeId,
+) -> Result<(), StorageError> {
     if !exists(storage, old).await? && exists(storage, new).await? {
         storage.rename(new, &old.volume).await?;
     }
@@ -342,11 +372,18 @@ async fn exists(storage: &dyn Storage, volume: &VolumeId) -> Result<bool, Storag
 }
 
 /// Whether the VM is recorded under the name, as soon as the store can say.
-async fn has_name(store: &Store, clock: &dyn Clock, vm: Uuid, name: &str) -> Result<bool, StoreError> {
+async fn has_name(
+    store: &Store,
+    clock: &dyn Clock,
+    vm: Uuid,
+    name: &str,
+) -> Result<bool, StoreError> {
     let mut tries = 0;
     loop {
         match store.fresh().await {
-            Ok(cluster) => return Ok(cluster.vms.get(&vm).is_some_and(|record| record.name == name)),
+            Ok(cluster) => {
+                return Ok(cluster.vms.get(&vm).is_some_and(|record| record.name == name));
+            }
             Err(error) if tries == LOOKS => return Err(error),
             Err(_) => clock.sleep(LOOK_AGAIN).await,
         }
@@ -431,7 +468,10 @@ async fn rename_volumes(
 }
 
 /// Gives volumes their old names back. Returns those that would not.
-async fn take_back(storage: &dyn Storage, done: Vec<(VolumeId, VolumeId)>) -> Vec<(VolumeId, VolumeId)> {
+async fn take_back(
+    storage: &dyn Storage,
+    done: Vec<(VolumeId, VolumeId)>,
+) -> Vec<(VolumeId, VolumeId)> {
     let mut stranded = Vec::new();
     for (old, new) in done.into_iter().rev() {
         if let Err(error) = give_name_back(storage, &old, &new).await {
@@ -476,15 +516,16 @@ fn records(
     check(cluster, record, to)?;
     check_unshared(cluster, record, volumes.keys())?;
     let vm = || record.name.clone();
-    let mut domain =
-        Domain::parse(&record.xml).map_err(|source| RenameRefusal::Unreadable { vm: vm(), source })?;
+    let mut domain = Domain::parse(&record.xml)
+        .map_err(|source| RenameRefusal::Unreadable { vm: vm(), source })?;
     domain.rename(to, volumes).map_err(|source| RenameRefusal::Edit { vm: vm(), source })?;
     let new_name = |volume: &VolumeId| volumes.get(volume).unwrap_or(volume).clone();
     let mut changes = Changes::new();
     if volumes.is_empty() {
         check_not_being_renamed(cluster, record)?;
     } else {
-        let ours = cluster.renamings.get(&uuid).filter(|noted| noted.to == *to && !noted.taken_back);
+        let ours =
+            cluster.renamings.get(&uuid).filter(|noted| noted.to == *to && !noted.taken_back);
         ours.ok_or_else(|| RenameRefusal::Changed { vm: vm() })?;
         changes.push(Change::EndRenaming(uuid));
     }
@@ -494,15 +535,20 @@ fn records(
         .vm(uuid, VmChange::Volumes(record.volumes().iter().map(new_name).collect()));
     for snapshot in &record.snapshots {
         let renamed = snapshot.volumes.iter().map(|entry| match entry.split_once('@') {
-            Some((volume, name)) => match VolumeId::from_record(volume).and_then(|id| volumes.get(&id)) {
-                Some(new) => format!("{new}@{name}"),
-                None => entry.clone(),
-            },
+            Some((volume, name)) => {
+                match VolumeId::from_record(volume).and_then(|id| volumes.get(&id)) {
+                    Some(new) => format!("{new}@{name}"),
+                    None => entry.clone(),
+                }
+            }
             None => entry.clone(),
         });
         changes.vm(
             uuid,
-            VmChange::SnapshotVolumes { snapshot: snapshot.name.clone(), volumes: renamed.collect() },
+            VmChange::SnapshotVolumes {
+                snapshot: snapshot.name.clone(),
+                volumes: renamed.collect(),
+            },
         );
         if let Ok(mut domain) = Domain::parse(&snapshot.xml)
             && domain.rename(to, volumes).is_ok()

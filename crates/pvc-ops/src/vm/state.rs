@@ -46,7 +46,8 @@ impl StateAsk {
 /// A node that has not the memory for all VMs that are to run there, in MiB.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "node `{node}` has {has_mib} MiB of memory, and the VMs that are to run there may take {wanted_mib} MiB: its kernel \
+    "node `{node}` has {has_mib} MiB of memory, and the VMs that are to run there may take \
+     {wanted_mib} MiB: its kernel \
      ends guests when there is no more"
 )]
 pub struct Crowding {
@@ -66,7 +67,8 @@ pub enum StateRefusal {
     #[error("VM `{vm}` cannot be started: its domain XML cannot be read: {why}")]
     Unreadable { vm: String, why: String },
     #[error(
-        "VM `{vm}` cannot be started: its volume `{volume}` is in use by VM `{other}`, which is in state `{state}`"
+        "VM `{vm}` cannot be started: its volume `{volume}` is in use by VM `{other}`, which is in \
+         state `{state}`"
     )]
     VolumeInUse { vm: String, volume: VolumeId, other: String, state: VmState },
     #[error("VM `{vm}` cannot be started: it is assigned to no node")]
@@ -74,7 +76,8 @@ pub enum StateRefusal {
     #[error("VM `{vm}` cannot be started: {crowding}")]
     Crowded { vm: String, crowding: Crowding },
     #[error(
-        "VM `{vm}` cannot be stopped while it is being moved: node `{node}` has a part in it, is of an older version, \
+        "VM `{vm}` cannot be stopped while it is being moved: node `{node}` has a part in it, is \
+         of an older version, \
          and would not keep to it"
     )]
     MovedByOlder { vm: String, node: NodeName },
@@ -104,18 +107,28 @@ impl Refusal for StateRefusal {
                 Some(format!("`pvc vm modify {vm} FILE` replaces the XML"))
             }
             StateRefusal::VolumeInUse { other, .. } => Some(format!(
-                "shut VM `{other}` down first; `<shareable/>` in both XMLs says that both may write the volume at once"
+                "shut VM `{other}` down first; `<shareable/>` in both XMLs says that both may \
+                 write the volume at once"
             )),
             StateRefusal::Homeless { vm } => Some(format!("`pvc vm move {vm}` assigns a node")),
-            StateRefusal::Crowded { vm, .. } => {
-                Some(format!("`pvc vm move {vm}` finds another node; with `--force` it is started all the same"))
-            }
+            StateRefusal::Crowded { vm, .. } => Some(format!(
+                "`pvc vm move {vm}` finds another node; with `--force` it is started \
+                              all the same"
+            )),
             StateRefusal::MovedByOlder { .. } => Some(
-                "stop it when it has arrived and is in state `start`; with `--force` it is asked for now and may be lost"
+                "stop it when it has arrived and is in state `start`; with `--force` it is asked \
+                 for now and may be lost"
                     .to_owned(),
             ),
-            StateRefusal::Turned { .. } => Some("somebody else asked for another state meanwhile".to_owned()),
-            StateRefusal::TooSlow { vm, .. } => Some(format!("`pvc vm disable --force {vm}` pulls the plug")),
+            StateRefusal::Turned { .. } => Some(
+                "somebody else asked for another state \
+                                                 meanwhile"
+                    .to_owned(),
+            ),
+            StateRefusal::TooSlow { vm, .. } => Some(format!(
+                "`pvc vm disable --force {vm}` pulls \
+                                                              the plug"
+            )),
             StateRefusal::NodeSilent(error) => Some(error.hint()),
         }
     }
@@ -123,8 +136,8 @@ impl Refusal for StateRefusal {
 
 /// Asks for a state of VM `vm`. Nodes do the rest.
 ///
-/// After an answer [`Answer::ThenDisable`] or [`Answer::AwaitStopThenDisable`], [`finish_disable`] must
-/// follow: what is written here stops the VM.
+/// After an answer [`Answer::ThenDisable`] or [`Answer::AwaitStopThenDisable`], [`finish_disable`]
+/// must follow: what is written here stops the VM.
 pub async fn set_state(
     store: &Store,
     vm: &str,
@@ -167,11 +180,8 @@ fn decide(
         keeps_orders(cluster, record, |node| ours.contains(node))
             .map_err(|node| StateRefusal::MovedByOlder { vm: record.name.clone(), node })?;
     }
-    let answer = request_state(&record.state, request, force).map_err(|why| StateRefusal::Request {
-        vm: record.name.clone(),
-        request,
-        why,
-    })?;
+    let answer = request_state(&record.state, request, force)
+        .map_err(|why| StateRefusal::Request { vm: record.name.clone(), request, why })?;
     let answer = match answer {
         // Its node has still to pull the plug, and would leave a disabled guest alone.
         Answer::Write(VmState::Disable)
@@ -225,18 +235,28 @@ fn crowding(cluster: &Cluster, record: &VmRecord) -> Option<Crowding> {
     let wanted = here.filter(|vm| vm.uuid == record.uuid || is_up(vm)).map(|vm| vm.memory_mib());
     let wanted_mib = wanted.fold(0, u64::saturating_add);
     // A node that has never said how much it has is no reason to warn.
-    (has_mib > 0 && wanted_mib > has_mib).then(|| Crowding { node: node.name.clone(), has_mib, wanted_mib })
+    (has_mib > 0 && wanted_mib > has_mib).then(|| Crowding {
+        node: node.name.clone(),
+        has_mib,
+        wanted_mib,
+    })
 }
 
-/// Whether the VM is to be off from then on: what a flush or a fence noted for later must not start it again.
+/// Whether the VM is to be off from then on: what a flush or a fence noted for later must not start
+/// it again.
 fn wants_it_off(request: StateRequest) -> bool {
     matches!(request, StateRequest::Shutdown | StateRequest::Stop | StateRequest::Disable)
 }
 
 /// Which of the nodes that move the VM are ours; `None` if nobody moves it.
-pub(super) async fn our_movers(store: &Store, vm: &str) -> Result<Option<BTreeSet<NodeName>>, StoreError> {
+pub(super) async fn our_movers(
+    store: &Store,
+    vm: &str,
+) -> Result<Option<BTreeSet<NodeName>>, StoreError> {
     let view = store.view();
-    let Some(record) = view.vm(vm).filter(|record| is_moving(&record.state)) else { return Ok(None) };
+    let Some(record) = view.vm(vm).filter(|record| is_moving(&record.state)) else {
+        return Ok(None);
+    };
     let mut ours = BTreeSet::new();
     for node in movers(&view, record) {
         if store.has_our_daemon(node).await? {
@@ -259,8 +279,8 @@ pub(super) fn check_start(
     check_volumes_free(cluster, record, changes)
 }
 
-/// Whether nobody uses a volume that only one guest may use at a time. The guest would find it locked, and
-/// QEMU does not know by whom.
+/// Whether nobody uses a volume that only one guest may use at a time. The guest would find it
+/// locked, and QEMU does not know by whom.
 fn check_volumes_free(
     cluster: &Cluster,
     record: &VmRecord,
@@ -283,8 +303,8 @@ fn is_up(record: &VmRecord) -> bool {
     matches!(record.state, Start | Restart | Shutdown | Migrate | MigrateLive)
 }
 
-/// Waits until the VM has stopped, at most for `patience` if it was asked to shut down, and disables it. A VM that
-/// somebody starts again meanwhile is left to them.
+/// Waits until the VM has stopped, at most for `patience` if it was asked to shut down, and
+/// disables it. A VM that somebody starts again meanwhile is left to them.
 pub async fn finish_disable(
     store: &Store,
     clock: &dyn Clock,
@@ -302,7 +322,8 @@ pub async fn finish_disable(
     let came_to_rest = |cluster: &pvc_model::cluster::Cluster| {
         let Some(record) = cluster.vms.get(&uuid) else { return Some(()) };
         let on_its_way = match record.state {
-            // The plug may be pulled a moment after the state is written, and a silent node's not at all.
+            // The plug may be pulled a moment after the state is written, and a silent node's not
+            // at all.
             VmState::Stop => super::may_run(cluster, uuid),
             VmState::Shutdown => true,
             _ => false,

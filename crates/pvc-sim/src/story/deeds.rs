@@ -26,7 +26,9 @@ fn ask(ask: Ask) -> Deed {
 }
 
 fn every_net(f: &Filled, action: fn(usize, Net) -> Action) -> Deed {
-    Deed::Does([Net::Cluster, Net::Upstream, Net::Storage].map(|net| action(f.node(), net)).to_vec())
+    Deed::Does(
+        [Net::Cluster, Net::Upstream, Net::Storage].map(|net| action(f.node(), net)).to_vec(),
+    )
 }
 
 pub(super) const FORMS: &[Form<Deed>] = &[
@@ -49,7 +51,10 @@ pub(super) const FORMS: &[Form<Deed>] = &[
         form: "heal cluster network of every node",
         means: |_| Deed::ToEachNode(|node| Action::Plug(node, Net::Cluster)),
     },
-    Form { form: "clock of NODE jumps by STEP", means: |f| fault(Action::StepClock(f.node(), f.step)) },
+    Form {
+        form: "clock of NODE jumps by STEP",
+        means: |f| fault(Action::StepClock(f.node(), f.step)),
+    },
     // BMCs.
     Form { form: "bmc of NODE works", means: |f| fault(Action::Bmc(f.node(), BmcManner::Works)) },
     Form { form: "bmc of NODE is dead", means: |f| fault(Action::Bmc(f.node(), BmcManner::Dead)) },
@@ -57,7 +62,10 @@ pub(super) const FORMS: &[Form<Deed>] = &[
         form: "bmc of NODE answers after TIME",
         means: |f| fault(Action::Bmc(f.node(), BmcManner::Slow(f.times[0].as_secs()))),
     },
-    Form { form: "bmc of NODE lies off", means: |f| fault(Action::Bmc(f.node(), BmcManner::LiesOff)) },
+    Form {
+        form: "bmc of NODE lies off",
+        means: |f| fault(Action::Bmc(f.node(), BmcManner::LiesOff)),
+    },
     Form {
         form: "bmc of NODE ignores commands",
         means: |f| fault(Action::Bmc(f.node(), BmcManner::Ignores)),
@@ -76,7 +84,10 @@ pub(super) const FORMS: &[Form<Deed>] = &[
     Form { form: "freeze daemon of NODE", means: |f| fault(Action::FreezeDaemon(f.node())) },
     Form { form: "thaw daemon of NODE", means: |f| fault(Action::ThawDaemon(f.node())) },
     Form { form: "kill daemon of every node", means: |_| Deed::ToEachNode(Action::KillDaemon) },
-    Form { form: "restart daemon of every node", means: |_| Deed::ToEachNode(Action::RestartDaemon) },
+    Form {
+        form: "restart daemon of every node",
+        means: |_| Deed::ToEachNode(Action::RestartDaemon),
+    },
     Form { form: "thaw daemon of every node", means: |_| Deed::ToEachNode(Action::ThawDaemon) },
     Form { form: "kill api of NODE", means: |f| fault(Action::KillApi(f.node())) },
     Form { form: "stop api of NODE", means: |f| fault(Action::StopApi(f.node())) },
@@ -87,12 +98,21 @@ pub(super) const FORMS: &[Form<Deed>] = &[
     Form { form: "stop worker of NODE", means: |f| fault(Action::StopWorker(f.node())) },
     Form { form: "start worker of NODE", means: |f| fault(Action::StartWorker(f.node())) },
     Form { form: "restart worker of NODE", means: |f| fault(Action::RestartWorker(f.node())) },
-    Form { form: "hypervisor of NODE goes down", means: |f| fault(Action::HypervisorDown(f.node())) },
+    Form {
+        form: "hypervisor of NODE goes down",
+        means: |f| fault(Action::HypervisorDown(f.node())),
+    },
     Form { form: "hypervisor of NODE comes up", means: |f| fault(Action::HypervisorUp(f.node())) },
     Form { form: "zookeeper of NODE goes down", means: |f| fault(Action::ServerDown(f.node())) },
     Form { form: "zookeeper of NODE comes up", means: |f| fault(Action::ServerUp(f.node())) },
-    Form { form: "zookeeper of every node goes down", means: |_| Deed::ToEachNode(Action::ServerDown) },
-    Form { form: "zookeeper of every node comes up", means: |_| Deed::ToEachNode(Action::ServerUp) },
+    Form {
+        form: "zookeeper of every node goes down",
+        means: |_| Deed::ToEachNode(Action::ServerDown),
+    },
+    Form {
+        form: "zookeeper of every node comes up",
+        means: |_| Deed::ToEachNode(Action::ServerUp),
+    },
     Form {
         form: "zookeeper of NODE lags by TIME",
         means: |f| {
@@ -115,8 +135,14 @@ pub(super) const FORMS: &[Form<Deed>] = &[
     Form { form: "ceph answers", means: |_| fault(Action::CephAnswers) },
     Form { form: "lock of VM is lost", means: |f| fault(Action::LoseLock(f.vm())) },
     // Whoever fences a node.
-    Form { form: "power off fencer of NODE", means: |f| Deed::ToFencerOf(f.node(), Action::PowerLoss) },
-    Form { form: "kill daemon of fencer of NODE", means: |f| Deed::ToFencerOf(f.node(), Action::KillDaemon) },
+    Form {
+        form: "power off fencer of NODE",
+        means: |f| Deed::ToFencerOf(f.node(), Action::PowerLoss),
+    },
+    Form {
+        form: "kill daemon of fencer of NODE",
+        means: |f| Deed::ToFencerOf(f.node(), Action::KillDaemon),
+    },
     Form {
         form: "restart daemon of fencer of NODE",
         means: |f| Deed::ToFencerOf(f.node(), Action::RestartDaemon),
@@ -140,7 +166,10 @@ pub(super) const FORMS: &[Form<Deed>] = &[
     // Whoever runs a VM.
     Form { form: "power off node of VM", means: |f| Deed::ToNodeOf(f.vm(), Action::PowerLoss) },
     Form { form: "freeze node of VM", means: |f| Deed::ToNodeOf(f.vm(), Action::FreezeHost) },
-    Form { form: "kill daemon of node of VM", means: |f| Deed::ToNodeOf(f.vm(), Action::KillDaemon) },
+    Form {
+        form: "kill daemon of node of VM",
+        means: |f| Deed::ToNodeOf(f.vm(), Action::KillDaemon),
+    },
     // Guests and their volumes.
     Form { form: "guest VM crashes", means: |f| fault(Action::CrashGuest(f.vm())) },
     Form { form: "guest VM becomes deaf", means: |f| fault(Action::DeafenGuest(f.vm())) },
@@ -164,7 +193,10 @@ pub(super) const FORMS: &[Form<Deed>] = &[
         means: |f| fault(fail(f.vm(), Some(f.node()), f.count, StartFailure::Dies)),
     },
     Form { form: "volume of VM is lost", means: |f| fault(Action::LoseVolume(f.vm())) },
-    Form { form: "volume of VM is locked by a stranger", means: |f| fault(Action::LockVolume(f.vm())) },
+    Form {
+        form: "volume of VM is locked by a stranger",
+        means: |f| fault(Action::LockVolume(f.vm())),
+    },
     // What operators ask for.
     Form { form: "vm start VM", means: |f| ask(Ask::Start(f.vm())) },
     Form { form: "vm stop VM", means: |f| ask(Ask::Stop(f.vm())) },
@@ -172,14 +204,20 @@ pub(super) const FORMS: &[Form<Deed>] = &[
     Form { form: "vm restart VM", means: |f| ask(Ask::Restart(f.vm())) },
     Form { form: "vm disable VM", means: |f| ask(Ask::Disable(f.vm())) },
     Form { form: "vm define VM", means: |f| ask(Ask::Define(f.vm())) },
-    Form { form: "vm rename VM to TEXT", means: |f| ask(Ask::Rename { vm: f.vm(), to: f.text.clone() }) },
+    Form {
+        form: "vm rename VM to TEXT",
+        means: |f| ask(Ask::Rename { vm: f.vm(), to: f.text.clone() }),
+    },
     Form {
         form: "vm modify VM to COUNT MiB",
         means: |f| ask(Ask::Modify { vm: f.vm(), memory_mib: u64::from(f.count) }),
     },
     Form { form: "vm undefine VM", means: |f| ask(Ask::Undefine(f.vm())) },
     Form { form: "vm flush-locks VM", means: |f| ask(Ask::FlushLocks(f.vm())) },
-    Form { form: "vm move VM", means: |f| ask(Ask::Move { vm: f.vm(), to: None, live_only: false }) },
+    Form {
+        form: "vm move VM",
+        means: |f| ask(Ask::Move { vm: f.vm(), to: None, live_only: false }),
+    },
     Form {
         form: "vm move VM to NODE",
         means: |f| ask(Ask::Move { vm: f.vm(), to: Some(f.node()), live_only: false }),
@@ -189,7 +227,10 @@ pub(super) const FORMS: &[Form<Deed>] = &[
         means: |f| ask(Ask::Move { vm: f.vm(), to: Some(f.node()), live_only: true }),
     },
     Form { form: "vm migrate VM", means: |f| ask(Ask::Migrate { vm: f.vm(), to: None }) },
-    Form { form: "vm migrate VM to NODE", means: |f| ask(Ask::Migrate { vm: f.vm(), to: Some(f.node()) }) },
+    Form {
+        form: "vm migrate VM to NODE",
+        means: |f| ask(Ask::Migrate { vm: f.vm(), to: Some(f.node()) }),
+    },
     Form { form: "vm unmigrate VM", means: |f| ask(Ask::Unmigrate(f.vm())) },
     Form {
         form: "vm meta VM method live",
@@ -200,7 +241,10 @@ pub(super) const FORMS: &[Form<Deed>] = &[
         means: |f| ask(Ask::Method { vm: f.vm(), only: Some(OnlyWay::Shutdown) }),
     },
     Form { form: "vm meta VM method none", means: |f| ask(Ask::Method { vm: f.vm(), only: None }) },
-    Form { form: "vm meta VM limit NODES", means: |f| ask(Ask::Limit { vm: f.vm(), to: f.nodes.clone() }) },
+    Form {
+        form: "vm meta VM limit NODES",
+        means: |f| ask(Ask::Limit { vm: f.vm(), to: f.nodes.clone() }),
+    },
     Form { form: "vm meta VM no limit", means: |f| ask(Ask::Limit { vm: f.vm(), to: Vec::new() }) },
     Form { form: "node flush NODE", means: |f| ask(Ask::Flush(f.node())) },
     Form { form: "node ready NODE", means: |f| ask(Ask::Ready(f.node())) },

@@ -88,7 +88,10 @@ pub(super) const FORMS: &[Form<Fact>] = &[
     Form { form: "VM was never restarted", means: |f| Fact::NeverRestarted(f.vm()) },
     Form { form: "VM was never started", means: |f| Fact::NeverRestarted(f.vm()) },
     Form { form: "VM was started COUNT times", means: |f| Fact::Started(f.vm(), f.count) },
-    Form { form: "VM was started at most COUNT times", means: |f| Fact::StartedAtMost(f.vm(), f.count) },
+    Form {
+        form: "VM was started at most COUNT times",
+        means: |f| Fact::StartedAtMost(f.vm(), f.count),
+    },
     Form { form: "VM arrives on NODE", means: |f| Fact::ArrivesOn(f.vm(), f.node()) },
     Form { form: "VM was started once", means: |f| Fact::Started(f.vm(), 1) },
     Form { form: "VM is VM-STATES", means: |f| Fact::VmIs(f.vm(), f.vm_states.clone()) },
@@ -97,7 +100,10 @@ pub(super) const FORMS: &[Form<Fact>] = &[
     Form { form: "VM returns to NODE", means: |f| Fact::ReturnsTo(f.vm(), f.node()) },
     Form { form: "VM returns nowhere", means: |f| Fact::ReturnsNowhere(f.vm()) },
     Form { form: "VM starts with its node", means: |f| Fact::StartsWithItsNode(f.vm(), true) },
-    Form { form: "VM does not start with its node", means: |f| Fact::StartsWithItsNode(f.vm(), false) },
+    Form {
+        form: "VM does not start with its node",
+        means: |f| Fact::StartsWithItsNode(f.vm(), false),
+    },
     Form { form: "a stranger has volume of VM", means: |f| Fact::StrangerHasVolume(f.vm()) },
     Form { form: "VM is undefined", means: |f| Fact::IsUndefined(f.vm()) },
     Form { form: "VM has COUNT MiB", means: |f| Fact::HasMemory(f.vm(), u64::from(f.count)) },
@@ -115,18 +121,30 @@ pub(super) const FORMS: &[Form<Fact>] = &[
     },
     Form { form: "every node has memory for its VMs", means: |_| Fact::MemoryIsEnough },
     Form { form: "NODE is NODE-STATES", means: |f| Fact::NodeIs(f.node(), f.node_words.clone()) },
-    Form { form: "NODE is not NODE-STATES", means: |f| Fact::NodeIsNot(f.node(), f.node_words.clone()) },
+    Form {
+        form: "NODE is not NODE-STATES",
+        means: |f| Fact::NodeIsNot(f.node(), f.node_words.clone()),
+    },
     Form { form: "NODE runs version TEXT", means: |f| Fact::RunsVersion(f.node(), f.text.clone()) },
     Form { form: "NODE was never off", means: |f| Fact::WasNeverOff(f.node()) },
     Form { form: "NODE has figures", means: |f| Fact::HasFigures(f.node(), true) },
     Form { form: "NODE has no figures", means: |f| Fact::HasFigures(f.node(), false) },
     Form { form: "api of NODE takes requests", means: |f| Fact::ApiTakesRequests(f.node(), true) },
-    Form { form: "api of NODE takes no requests", means: |f| Fact::ApiTakesRequests(f.node(), false) },
+    Form {
+        form: "api of NODE takes no requests",
+        means: |f| Fact::ApiTakesRequests(f.node(), false),
+    },
     Form { form: "worker of NODE is there", means: |f| Fact::WorkerRuns(f.node(), true) },
     Form { form: "worker of NODE is not there", means: |f| Fact::WorkerRuns(f.node(), false) },
-    Form { form: "fencer of NODE is NODES", means: |f| Fact::FencedBy(f.node(), f.nodes[1..].to_vec()) },
+    Form {
+        form: "fencer of NODE is NODES",
+        means: |f| Fact::FencedBy(f.node(), f.nodes[1..].to_vec()),
+    },
     Form { form: "NODE has floating addresses", means: |f| Fact::HasAddresses(f.nodes.clone()) },
-    Form { form: "one of NODES has floating addresses", means: |f| Fact::HasAddresses(f.nodes.clone()) },
+    Form {
+        form: "one of NODES has floating addresses",
+        means: |f| Fact::HasAddresses(f.nodes.clone()),
+    },
     Form { form: "one of NODES is primary", means: |f| Fact::IsPrimary(f.nodes.clone()) },
     Form { form: "nobody has floating addresses", means: |_| Fact::NobodyHasAddresses },
     Form { form: "nobody is primary", means: |_| Fact::NobodyIsPrimary },
@@ -175,7 +193,9 @@ impl Look<'_> {
     pub fn holds(&self, fact: &Fact) -> Result<(), String> {
         match fact {
             Fact::Runs(vm, on) => self.runs(*vm, on),
-            Fact::RunsNowhere(vm) => so(self.cluster.runs_on(*vm).is_empty(), || self.where_is(*vm)),
+            Fact::RunsNowhere(vm) => {
+                so(self.cluster.runs_on(*vm).is_empty(), || self.where_is(*vm))
+            }
             Fact::ArrivesOn(vm, node) => so(self.arrives_on(*vm, *node), || self.where_is(*vm)),
             Fact::StartedAtMost(vm, times) => {
                 let started = self.times_started(*vm);
@@ -183,9 +203,11 @@ impl Look<'_> {
             }
             Fact::NeverRestarted(vm) => self.started(*vm, 0),
             Fact::Started(vm, times) => self.started(*vm, u64::from(*times)),
-            Fact::VmIs(vm, states) => {
-                self.record(*vm, |record| states.contains(&record.state), |record| record.state.to_string())
-            }
+            Fact::VmIs(vm, states) => self.record(
+                *vm,
+                |record| states.contains(&record.state),
+                |record| record.state.to_string(),
+            ),
             Fact::FailedBecause(vm, text) => self.record(
                 *vm,
                 |record| record.state == VmState::Fail && record.failed_reason.contains(text),
@@ -193,15 +215,19 @@ impl Look<'_> {
             ),
             Fact::BelongsTo(vm, nodes) => {
                 let is_one = |record: &VmRecord| {
-                    nodes
-                        .iter()
-                        .any(|node| record.node.as_ref().is_some_and(|own| own.as_str() == self.name(*node)))
+                    nodes.iter().any(|node| {
+                        record.node.as_ref().is_some_and(|own| own.as_str() == self.name(*node))
+                    })
                 };
-                self.record(*vm, is_one, |record| format!("of node `{}`", name_or_none(record.node.as_ref())))
+                self.record(*vm, is_one, |record| {
+                    format!("of node `{}`", name_or_none(record.node.as_ref()))
+                })
             }
             Fact::ReturnsTo(vm, node) => self.record(
                 *vm,
-                |record| record.last_node.as_ref().is_some_and(|last| last.as_str() == self.name(*node)),
+                |record| {
+                    record.last_node.as_ref().is_some_and(|last| last.as_str() == self.name(*node))
+                },
                 |record| format!("to return to `{}`", name_or_none(record.last_node.as_ref())),
             ),
             Fact::ReturnsNowhere(vm) => self.record(
@@ -224,7 +250,9 @@ impl Look<'_> {
             }
             Fact::MemoryIsEnough => self.memory_is_enough(),
             Fact::IsUndefined(vm) => {
-                so(!self.cluster.view().vms.contains_key(&vm_uuid(*vm)), || "it has a record".to_owned())
+                so(!self.cluster.view().vms.contains_key(&vm_uuid(*vm)), || {
+                    "it has a record".to_owned()
+                })
             }
             Fact::HasMemory(vm, wanted) => self.has_memory(*vm, *wanted),
             Fact::NodeIs(node, words) => {
@@ -234,20 +262,24 @@ impl Look<'_> {
                 so(!words.iter().any(|word| self.node_is(*node, word)), || self.states_of(*node))
             }
             Fact::RunsVersion(node, version) => {
-                let runs = self.with_node(*node, |record| record.pvc_version.clone()).unwrap_or_default();
+                let runs =
+                    self.with_node(*node, |record| record.pvc_version.clone()).unwrap_or_default();
                 so(runs == *version, || format!("it runs `{runs}`"))
             }
             Fact::WasNeverOff(node) => self.was_never_off(*node),
             Fact::ApiTakesRequests(node, wanted) => {
-                let takes = self
-                    .cluster
-                    .world
-                    .with(|state| state.hosts[*node].api.as_ref().is_some_and(|api| api.desk.is_some()));
-                so(takes == *wanted, || (if takes { "it takes them" } else { "it takes none" }).to_owned())
+                let takes = self.cluster.world.with(|state| {
+                    state.hosts[*node].api.as_ref().is_some_and(|api| api.desk.is_some())
+                });
+                so(takes == *wanted, || {
+                    (if takes { "it takes them" } else { "it takes none" }).to_owned()
+                })
             }
             Fact::WorkerRuns(node, wanted) => {
                 let runs = self.cluster.world.with(|state| state.hosts[*node].worker.is_some());
-                so(runs == *wanted, || (if runs { "it is there" } else { "it is not there" }).to_owned())
+                so(runs == *wanted, || {
+                    (if runs { "it is there" } else { "it is not there" }).to_owned()
+                })
             }
             Fact::HasFigures(node, wanted) => self.has_figures(*node, *wanted),
             Fact::FencedBy(node, by) => {
@@ -269,9 +301,9 @@ impl Look<'_> {
                     format!("primary is {:?}", self.names(&primaries))
                 })
             }
-            Fact::NobodyHasAddresses => {
-                so(self.holders().is_empty(), || format!("they are on {:?}", self.names(&self.holders())))
-            }
+            Fact::NobodyHasAddresses => so(self.holders().is_empty(), || {
+                format!("they are on {:?}", self.names(&self.holders()))
+            }),
             Fact::NobodyIsPrimary => {
                 let primaries = self.primaries();
                 so(primaries.is_empty(), || format!("primary is {:?}", self.names(&primaries)))
@@ -284,7 +316,9 @@ impl Look<'_> {
             }
             Fact::Quorum(wanted) => {
                 let has = self.cluster.world.with(|state| state.has_quorum());
-                so(has == *wanted, || (if has { "there is one" } else { "there is none" }).to_owned())
+                so(has == *wanted, || {
+                    (if has { "there is one" } else { "there is none" }).to_owned()
+                })
             }
             Fact::Maintenance(wanted) => {
                 let is_on = self.cluster.view().config.maintenance;
@@ -326,7 +360,9 @@ impl Look<'_> {
     fn where_is(&self, vm: usize) -> String {
         match self.cluster.runs_on(vm).as_slice() {
             [] => format!("it runs nowhere; {}", self.record_of(vm)),
-            hosts => format!("it runs on {}; {}", self.names(hosts).join(" and "), self.record_of(vm)),
+            hosts => {
+                format!("it runs on {}; {}", self.names(hosts).join(" and "), self.record_of(vm))
+            }
         }
     }
 
@@ -357,21 +393,24 @@ impl Look<'_> {
 
     fn times_started(&self, vm: usize) -> u64 {
         let uuid = vm_uuid(vm);
-        let now = self.cluster.world.with(|state| state.truth.boots.get(&uuid).copied().unwrap_or_default());
+        let now = self
+            .cluster
+            .world
+            .with(|state| state.truth.boots.get(&uuid).copied().unwrap_or_default());
         now - self.beginning.boots.get(&uuid).copied().unwrap_or_default()
     }
 
     fn arrives_on(&self, vm: usize, node: usize) -> bool {
         let uuid = vm_uuid(vm);
-        self.cluster
-            .world
-            .with(|state| state.hosts[node].guests.get(&uuid).is_some_and(|guest| guest.is_incoming))
+        self.cluster.world.with(|state| {
+            state.hosts[node].guests.get(&uuid).is_some_and(|guest| guest.is_incoming)
+        })
     }
 
     fn guests_on(&self, node: usize) -> usize {
-        self.cluster
-            .world
-            .with(|state| state.hosts[node].guests.values().filter(|guest| guest.is_alive()).count())
+        self.cluster.world.with(|state| {
+            state.hosts[node].guests.values().filter(|guest| guest.is_alive()).count()
+        })
     }
 
     fn memory_is_enough(&self) -> Result<(), String> {
@@ -400,7 +439,8 @@ impl Look<'_> {
     }
 
     fn has_figures(&self, node: usize, wanted: bool) -> Result<(), String> {
-        let said = self.with_node(node, |record| (record.figures, record.running.len(), record.health));
+        let said =
+            self.with_node(node, |record| (record.figures, record.running.len(), record.health));
         let (figures, running, health) = said.ok_or("it has no record")?;
         let is_so = match wanted {
             true => figures.memory_total_mib > 0,
@@ -446,7 +486,8 @@ impl Look<'_> {
     }
 
     fn states_of(&self, node: usize) -> String {
-        let power = if self.cluster.world.with(|state| state.hosts[node].on) { "on" } else { "off" };
+        let power =
+            if self.cluster.world.with(|state| state.hosts[node].on) { "on" } else { "off" };
         let said = self.with_node(node, |record| {
             let (daemon, role) = (&record.daemon_state, &record.coordinator_state);
             format!("it is {power}, {daemon}, {role} and {}", record.domain_state)
@@ -459,14 +500,17 @@ impl Look<'_> {
             self.cluster.world.with(|state| (state.hosts[node].on, state.hosts[node].last_off));
         let began = self.beginning.at;
         so(is_on && off.is_none_or(|off| off < began), || match off {
-            Some(off) => format!("it was off {} s into the story", off.saturating_sub(began).as_secs()),
+            Some(off) => {
+                format!("it was off {} s into the story", off.saturating_sub(began).as_secs())
+            }
             None => "it is off".to_owned(),
         })
     }
 
     /// Who fences the node at present, or did so last, as its record says.
     pub fn fencer_of(&self, node: usize) -> Option<usize> {
-        let by = self.with_node(node, |record| record.present_fence().map(|fence| fence.by.clone()));
+        let by =
+            self.with_node(node, |record| record.present_fence().map(|fence| fence.by.clone()));
         let by = by.flatten()?;
         self.cluster.shape.hosts.iter().position(|host| host.name == by)
     }
@@ -481,7 +525,9 @@ impl Look<'_> {
 
     fn primaries(&self) -> Vec<usize> {
         let is_primary = NodeWord::Coordinator(CoordinatorState::Primary);
-        (0..self.cluster.shape.hosts.len()).filter(|node| self.node_is(*node, &is_primary)).collect()
+        (0..self.cluster.shape.hosts.len())
+            .filter(|node| self.node_is(*node, &is_primary))
+            .collect()
     }
 
     /// Every VM in `start` runs on its node, and no other runs.

@@ -81,7 +81,8 @@ struct WorldTable {
     /// Whether the word of a migration's end gets lost, each time.
     #[serde(default)]
     loses_words: bool,
-    /// The node whose ZooKeeper server leads at first: the others need one, and elect another if it goes.
+    /// The node whose ZooKeeper server leads at first: the others need one, and elect another if it
+    /// goes.
     leader: Option<Text>,
     /// How long they elect, once they have noticed.
     elections_take: Option<Text>,
@@ -183,9 +184,13 @@ pub(super) fn read(folder: &Path) -> Result<Vec<Story>, String> {
     let path = folder.join("scenario.toml");
     let text = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
     if !folder.join("README.md").is_file() {
-        return Err(format!("{}: there is no README.md that says what the story is about", folder.display()));
+        return Err(format!(
+            "{}: there is no README.md that says what the story is about",
+            folder.display()
+        ));
     }
-    let name = folder.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let name =
+        folder.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let place = Place { file: path.display().to_string(), text: text.clone() };
     let variants: VariantsOnly = toml::from_str(&text).map_err(|error| place.toml(&error))?;
     if variants.variant.is_empty() {
@@ -230,7 +235,11 @@ struct Place {
 
 impl Place {
     fn line(&self, at: usize) -> usize {
-        self.text.as_bytes()[..at.min(self.text.len())].iter().filter(|byte| **byte == b'\n').count() + 1
+        self.text.as_bytes()[..at.min(self.text.len())]
+            .iter()
+            .filter(|byte| **byte == b'\n')
+            .count()
+            + 1
     }
 
     fn wrong(&self, at: &Text, why: &str) -> String {
@@ -268,7 +277,10 @@ impl Place {
         };
         let most = MOST_MIB / 1024;
         let why = || {
-            format!("`{}` is no amount of memory; say `512 MiB` or `8 GiB`, up to {most} GiB", text.get_ref())
+            format!(
+                "`{}` is no amount of memory; say `512 MiB` or `8 GiB`, up to {most} GiB",
+                text.get_ref()
+            )
         };
         size.filter(|mib| (1..=MOST_MIB).contains(mib)).ok_or_else(|| self.wrong(text, &why()))
     }
@@ -289,8 +301,15 @@ impl Place {
         known.ok_or_else(|| self.wrong(name, &why()))
     }
 
-    /// What a sentence says. Variants fill in what is in braces: what is left of them was forgotten.
-    fn said<T>(&self, text: &Text, kind: &str, forms: &[Form<T>], names: &Names) -> Result<Said<T>, String> {
+    /// What a sentence says. Variants fill in what is in braces: what is left of them was
+    /// forgotten.
+    fn said<T>(
+        &self,
+        text: &Text,
+        kind: &str,
+        forms: &[Form<T>],
+        names: &Names,
+    ) -> Result<Said<T>, String> {
         let words = text.get_ref().trim().to_owned();
         if words.contains(['{', '}']) {
             return Err(self.wrong(text, &format!("`{words}`: no variant says what is in braces")));
@@ -348,8 +367,10 @@ fn story(place: &Place, name: String, variant: Option<String>) -> Result<Story, 
     } else if let Some(takes) = &file.world.elections_take {
         return Err(place.wrong(takes, "`elections_take` needs a `leader`"));
     }
-    shape.nature.mutation = file.world.mutation.as_ref().map(|name| mutation(place, name)).transpose()?;
-    shape.fencing.fence_intervals = file.world.fence_intervals.unwrap_or(shape.fencing.fence_intervals);
+    shape.nature.mutation =
+        file.world.mutation.as_ref().map(|name| mutation(place, name)).transpose()?;
+    shape.fencing.fence_intervals =
+        file.world.fence_intervals.unwrap_or(shape.fencing.fence_intervals);
     if let Some(action) = &file.world.successful_fence {
         shape.fencing.recover_after_success = recovers(place, action)?;
     }
@@ -376,7 +397,10 @@ fn recovers(place: &Place, action: &Text) -> Result<bool, String> {
     match action.get_ref().as_str() {
         "migrate" => Ok(true),
         "none" => Ok(false),
-        other => Err(place.wrong(action, &format!("`{other}` is no fence action; there are migrate, none"))),
+        other => {
+            Err(place
+                .wrong(action, &format!("`{other}` is no fence action; there are migrate, none")))
+        }
     }
 }
 
@@ -412,10 +436,10 @@ fn is_older(place: &Place, version: &Option<Text>) -> Result<bool, String> {
     match version.as_ref().map(|text| (text, text.get_ref().as_str())) {
         None | Some((_, "ours")) => Ok(false),
         Some((_, "1.0.3")) => Ok(true),
-        Some((text, other)) => {
-            Err(place
-                .wrong(text, &format!("`{other}` is no version that can run here; there are ours, 1.0.3")))
-        }
+        Some((text, other)) => Err(place.wrong(
+            text,
+            &format!("`{other}` is no version that can run here; there are ours, 1.0.3"),
+        )),
     }
 }
 
@@ -455,7 +479,10 @@ fn vm(place: &Place, table: &VmTable, nodes: &[String]) -> Result<VmShape, Strin
     });
     let method = table.method.as_ref().map(|text| {
         let found = MigrationMethod::ALL.iter().find(|one| one.as_str() == text.get_ref()).cloned();
-        let why = format!("`{}` is no migration method; there are either, live, shutdown", text.get_ref());
+        let why = format!(
+            "`{}` is no migration method; there are either, live, shutdown",
+            text.get_ref()
+        );
         // A variant has to say something, also that either will do.
         if text.get_ref() == "either" {
             Ok(None)
@@ -463,8 +490,11 @@ fn vm(place: &Place, table: &VmTable, nodes: &[String]) -> Result<VmShape, Strin
             found.map(Some).ok_or_else(|| place.wrong(text, &why))
         }
     });
-    let limit: Vec<usize> =
-        table.limit.iter().map(|name| place.one_of(nodes, name, "node")).collect::<Result<_, _>>()?;
+    let limit: Vec<usize> = table
+        .limit
+        .iter()
+        .map(|name| place.one_of(nodes, name, "node"))
+        .collect::<Result<_, _>>()?;
     let host = table.on.as_ref().map(|name| place.one_of(nodes, name, "node")).transpose()?;
     if let (Some(on), Some(host)) = (&table.on, host)
         && !limit.is_empty()
@@ -502,12 +532,15 @@ fn check_names(place: &Place, names: &Names) -> Result<(), String> {
         *counts.entry(name).or_default() += 1;
     }
     match counts.into_iter().find(|(_, count)| *count > 1) {
-        Some((name, _)) => Err(format!("{}: `{name}` is the name of more than one thing", place.file)),
+        Some((name, _)) => {
+            Err(format!("{}: `{name}` is the name of more than one thing", place.file))
+        }
         None => Ok(()),
     }
 }
 
-/// What happens. Whatever is said to happen before the step that it follows would happen late, and nobody would know.
+/// What happens. Whatever is said to happen before the step that it follows would happen late, and
+/// nobody would know.
 fn steps(place: &Place, tables: &[HappensTable], names: &Names) -> Result<Vec<Step>, String> {
     let mut steps: Vec<Step> = Vec::new();
     let mut earliest = Duration::ZERO;
@@ -515,8 +548,10 @@ fn steps(place: &Place, tables: &[HappensTable], names: &Names) -> Result<Vec<St
         let step = step(place, table, names)?;
         if let (Some(at), Some(text)) = (step.at, &table.at) {
             if at < earliest {
-                let why =
-                    format!("`{}` is over when its turn comes: steps happen in their order", text.get_ref());
+                let why = format!(
+                    "`{}` is over when its turn comes: steps happen in their order",
+                    text.get_ref()
+                );
                 return Err(place.wrong(text, &why));
             }
             earliest = at;
@@ -543,8 +578,8 @@ fn step(place: &Place, table: &HappensTable, names: &Names) -> Result<Step, Stri
         Some((text, words)) => match words.strip_prefix("refused: ") {
             Some(why) => Expected::Refused(why.to_owned()),
             None => {
-                let known =
-                    "there are `done`, `anything`, `nothing`, and `refused: ` with words of the reason";
+                let known = "there are `done`, `anything`, `nothing`, and `refused: ` with words \
+                             of the reason";
                 return Err(place.wrong(text, &format!("`{words}` is no answer; {known}")));
             }
         },
@@ -556,6 +591,10 @@ fn step(place: &Place, table: &HappensTable, names: &Names) -> Result<Step, Stri
         wait: place.time_or(&table.wait, Duration::ZERO)?,
         deeds: deeds.collect::<Result<_, _>>()?,
         answer,
-        through: table.through.as_ref().map(|name| place.one_of(&names.nodes, name, "node")).transpose()?,
+        through: table
+            .through
+            .as_ref()
+            .map(|name| place.one_of(&names.nodes, name, "node"))
+            .transpose()?,
     })
 }

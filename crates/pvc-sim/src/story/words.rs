@@ -1,7 +1,7 @@
 //! The words of a story: sentences of a fixed form, and what they mean.
 //!
-//! A form is a line like `cut NET network of NODE`. Words in capitals are filled in, "the" is left out
-//! anywhere, and everything else stands as it is. The forms are tables, in [`super::deeds`] and
+//! A form is a line like `cut NET network of NODE`. Words in capitals are filled in, "the" is left
+//! out anywhere, and everything else stands as it is. The forms are tables, in [`super::deeds`] and
 //! [`super::facts`]: they are what is known, what an error lists, and what the manual shows.
 
 use std::time::Duration;
@@ -40,7 +40,8 @@ impl NodeWord {
     fn all() -> Vec<(String, NodeWord)> {
         let power = [("on".to_owned(), NodeWord::On), ("off".to_owned(), NodeWord::Off)];
         let daemon = DaemonState::ALL.iter().map(|s| (s.to_string(), NodeWord::Daemon(s.clone())));
-        let role = CoordinatorState::ALL.iter().map(|s| (s.to_string(), NodeWord::Coordinator(s.clone())));
+        let role =
+            CoordinatorState::ALL.iter().map(|s| (s.to_string(), NodeWord::Coordinator(s.clone())));
         let domain = DomainState::ALL.iter().map(|s| (s.to_string(), NodeWord::Domain(s.clone())));
         power.into_iter().chain(daemon).chain(role).chain(domain).collect()
     }
@@ -91,7 +92,12 @@ fn split(sentence: &str) -> Vec<Word<'_>> {
 ///
 /// # Errors
 /// In words: what is not known, and what is.
-pub(super) fn read<T>(sentence: &str, kind: &str, forms: &[Form<T>], names: &Names) -> Result<T, String> {
+pub(super) fn read<T>(
+    sentence: &str,
+    kind: &str,
+    forms: &[Form<T>],
+    names: &Names,
+) -> Result<T, String> {
     // Of the forms that do not fit, the one that fits longest says best what is wrong.
     let mut closest: Option<(usize, String)> = None;
     for form in forms {
@@ -112,18 +118,22 @@ pub(super) fn read<T>(sentence: &str, kind: &str, forms: &[Form<T>], names: &Nam
     known.sort_by_key(|form| std::cmp::Reverse(likeness(sentence, form)));
     known.truncate(CLOSEST);
     let known = known.join("\n  ");
-    Err(format!("`{sentence}` is no {kind}. Closest are:\n  {known}\n`pvc-sim sentences` shows all"))
+    Err(format!(
+        "`{sentence}` is no {kind}. Closest are:\n  {known}\n`pvc-sim sentences` shows all"
+    ))
 }
 
 /// How many words of the form stand in the sentence, more or less: half of a word will do.
 fn likeness(sentence: &str, form: &str) -> usize {
     let words: Vec<&str> = sentence.split_whitespace().collect();
-    let is_like =
-        |wanted: &&str| words.iter().any(|word| strsim::normalized_levenshtein(word, wanted) >= 0.5);
+    let is_like = |wanted: &&str| {
+        words.iter().any(|word| strsim::normalized_levenshtein(word, wanted) >= 0.5)
+    };
     form.split_whitespace().filter(is_like).count()
 }
 
-/// Fits the sentence to one form, or says how many words fit, and what a word in capitals cannot be.
+/// Fits the sentence to one form, or says how many words fit, and what a word in capitals cannot
+/// be.
 fn fill(sentence: &str, form: &str, names: &Names) -> Result<Filled, (usize, Option<String>)> {
     let words = split(sentence);
     let mut rest = words.as_slice();
@@ -138,7 +148,8 @@ fn fill(sentence: &str, form: &str, names: &Names) -> Result<Filled, (usize, Opt
                 misnamed = Some(why);
                 1
             }
-            // What is filled in may be anything; only after a word that is fixed it is surely meant so.
+            // What is filled in may be anything; only after a word that is fixed it is surely meant
+            // so.
             Err(why) => return Err((if misnamed.is_some() { 0 } else { place }, why)),
         };
         rest = &rest[taken..];
@@ -164,7 +175,9 @@ fn take(
     };
     let one = |list: &[String], kind: &str| {
         let known = list.iter().position(|name| name == first.text);
-        known.ok_or_else(|| Some(format!("`{}` is no {kind}; there are {}", first.text, list.join(", "))))
+        known.ok_or_else(|| {
+            Some(format!("`{}` is no {kind}; there are {}", first.text, list.join(", ")))
+        })
     };
     match wanted {
         "NODE" => filled.nodes.push(one(&names.nodes, "node")?),
@@ -183,7 +196,8 @@ fn take(
             for word in &list {
                 let state = VmState::ALL.iter().find(|state| state.as_str() == *word);
                 let known: Vec<&str> = VmState::ALL.iter().map(VmState::as_str).collect();
-                let why = || format!("`{word}` is no state of a VM; there are {}", known.join(", "));
+                let why =
+                    || format!("`{word}` is no state of a VM; there are {}", known.join(", "));
                 filled.vm_states.push(state.cloned().ok_or_else(|| Some(why()))?);
             }
             return Ok(length(rest, &list));
@@ -193,9 +207,12 @@ fn take(
             let all = NodeWord::all();
             for word in &list {
                 let known: Vec<&str> = all.iter().map(|(word, _)| word.as_str()).collect();
-                let why = || format!("`{word}` is no state of a node; there are {}", known.join(", "));
+                let why =
+                    || format!("`{word}` is no state of a node; there are {}", known.join(", "));
                 let state = all.iter().find(|(known, _)| known == word);
-                filled.node_words.push(state.map(|(_, state)| state.clone()).ok_or_else(|| Some(why()))?);
+                filled
+                    .node_words
+                    .push(state.map(|(_, state)| state.clone()).ok_or_else(|| Some(why()))?);
             }
             return Ok(length(rest, &list));
         }
@@ -204,7 +221,9 @@ fn take(
             "upstream" => Net::Upstream,
             "storage" => Net::Storage,
             other => {
-                return Err(Some(format!("`{other}` is no network; there are cluster, upstream, storage")));
+                return Err(Some(format!(
+                    "`{other}` is no network; there are cluster, upstream, storage"
+                )));
             }
         }),
         "TIME" => filled.times.push(time(first.text).map_err(Some)?),
@@ -274,8 +293,11 @@ pub(super) fn time(text: &str) -> Result<Duration, String> {
         "h" => 3_600_000,
         _ => 0,
     };
-    let known = number.parse::<u64>().ok().filter(|_| millis > 0).and_then(|n| n.checked_mul(millis));
-    known.map(Duration::from_millis).ok_or_else(|| format!("`{text}` is no time; say 500ms, 30s, 5m or 1h"))
+    let known =
+        number.parse::<u64>().ok().filter(|_| millis > 0).and_then(|n| n.checked_mul(millis));
+    known
+        .map(Duration::from_millis)
+        .ok_or_else(|| format!("`{text}` is no time; say 500ms, 30s, 5m or 1h"))
 }
 
 #[cfg(test)]
@@ -287,7 +309,10 @@ mod tests {
     }
 
     const FORMS: &[Form<String>] = &[
-        Form { form: "VM runs on NODES", means: |filled| format!("{:?} on {:?}", filled.vms, filled.nodes) },
+        Form {
+            form: "VM runs on NODES",
+            means: |filled| format!("{:?} on {:?}", filled.vms, filled.nodes),
+        },
         Form {
             form: "cut NET network of NODE",
             means: |filled| format!("{:?} {}", filled.nets, filled.node()),
@@ -314,16 +339,27 @@ mod tests {
             "`web runs on a or x`: `x` is no node; there are a, b, c"
         );
         let said = understood("cut the cable of b").unwrap_err();
-        assert_eq!(said, "`cut the cable of b`: `cable` is no network; there are cluster, upstream, storage");
+        assert_eq!(
+            said,
+            "`cut the cable of b`: `cable` is no network; there are cluster, upstream, storage"
+        );
         assert!(understood("cut the cluster network of").unwrap_err().contains("NODE is missing"));
         assert_eq!(
             understood("wbe runs on a").unwrap_err(),
             "`wbe runs on a`: `wbe` is no VM; there are web"
         );
-        assert!(understood("pour coffee").unwrap_err().contains("Closest are:\n  VM runs on NODES"));
-        assert!(understood("web runs on a now").unwrap_err().contains("Closest are:\n  VM runs on NODES"));
         assert!(
-            understood("cot network of a").unwrap_err().contains("Closest are:\n  cut NET network of NODE")
+            understood("pour coffee").unwrap_err().contains("Closest are:\n  VM runs on NODES")
+        );
+        assert!(
+            understood("web runs on a now")
+                .unwrap_err()
+                .contains("Closest are:\n  VM runs on NODES")
+        );
+        assert!(
+            understood("cot network of a")
+                .unwrap_err()
+                .contains("Closest are:\n  cut NET network of NODE")
         );
     }
 

@@ -42,7 +42,9 @@ impl Backup {
         for (key, value) in object {
             match value {
                 Value::String(text) => drop(backup.keys.insert(key, text)),
-                _ => backup.defects.push(format!("`{key}` of the backup is no text; it is left out")),
+                _ => {
+                    backup.defects.push(format!("`{key}` of the backup is no text; it is left out"))
+                }
             }
         }
         Ok(backup)
@@ -54,7 +56,9 @@ impl Backup {
             let (key, why) = match store.restore(&self.keys).await {
                 Ok(_) => return Ok(()),
                 Err(RestoreError::BadKey { key }) => (key, "is no record of PVC"),
-                Err(RestoreError::TooLarge { key, .. }) => (key, "is larger than any record can be"),
+                Err(RestoreError::TooLarge { key, .. }) => {
+                    (key, "is larger than any record can be")
+                }
                 Err(error) => return Err(not_restored(&error)),
             };
             if self.keys.remove(&key).is_none() {
@@ -91,11 +95,14 @@ fn not_restored(error: &RestoreError) -> WhatIfRefusal {
         RestoreError::NoSchema => no_backup(),
         RestoreError::Schema { found, expected } => refusal(
             format!(
-                "the backup has records of schema version `{found}`, and this program reads version {expected}"
+                "the backup has records of schema version `{found}`, and this program reads \
+                 version {expected}"
             ),
             "take a backup of the cluster as it is now",
         ),
-        other => refusal(format!("the backup cannot be read: {}", pvc_model::with_causes(other)), ""),
+        other => {
+            refusal(format!("the backup cannot be read: {}", pvc_model::with_causes(other)), "")
+        }
     }
 }
 
@@ -105,14 +112,17 @@ fn unreadable(cluster: &Cluster) -> Vec<String> {
         found.extend(node.defects.iter().map(|defect| format!("node `{}`: {defect}", node.name)));
         if lives(node) && node.figures.memory_total_mib == 0 {
             found.push(format!(
-                "node `{}` does not say how much memory it has: it is believed to have enough for every VM",
+                "node `{}` does not say how much memory it has: it is believed to have enough for \
+                 every VM",
                 node.name
             ));
         }
     }
     for vm in cluster.vms.values() {
         let xml = vm.domain.as_ref().err().map(|why| format!("its XML cannot be read: {why}"));
-        found.extend(vm.defects.iter().cloned().chain(xml).map(|why| format!("VM `{}`: {why}", vm.name)));
+        found.extend(
+            vm.defects.iter().cloned().chain(xml).map(|why| format!("VM `{}`: {why}", vm.name)),
+        );
     }
     found
 }
@@ -129,7 +139,9 @@ mod tests {
         assert_eq!(said("[1]"), "the file is no backup of a cluster");
     }
 
-    async fn read(keys: &BTreeMap<String, String>) -> Result<(Arc<Cluster>, Vec<String>), WhatIfRefusal> {
+    async fn read(
+        keys: &BTreeMap<String, String>,
+    ) -> Result<(Arc<Cluster>, Vec<String>), WhatIfRefusal> {
         let mut backup = Backup::read(&serde_json::to_string(keys).unwrap()).unwrap();
         let cluster = backup.cluster().await?;
         Ok((cluster, backup.defects))
@@ -139,7 +151,8 @@ mod tests {
     async fn another_version_and_no_version_are_refused() {
         let mut keys = Shape::with_vms(2).dump();
         keys.insert("/schema/version".to_owned(), "14".to_owned());
-        let words = "the backup has records of schema version `14`, and this program reads version 15";
+        let words =
+            "the backup has records of schema version `14`, and this program reads version 15";
         assert_eq!(read(&keys).await.unwrap_err().message, words);
         keys.remove("/schema/version");
         assert_eq!(read(&keys).await.unwrap_err().message, "the file is no backup of a cluster");
@@ -160,7 +173,11 @@ mod tests {
         let named = |what: &str| backup.defects.iter().any(|defect| defect.contains(what));
         assert!(named("`/nodes/pvchv3/cpuload` of the backup is no text"), "{:?}", backup.defects);
         assert!(named("`no path` of the backup is no record of PVC"), "{:?}", backup.defects);
-        assert!(named("node `pvchv2`: `memfree` is `plenty`, not a number"), "{:?}", backup.defects);
+        assert!(
+            named("node `pvchv2`: `memfree` is `plenty`, not a number"),
+            "{:?}",
+            backup.defects
+        );
         assert!(named("its XML cannot be read"), "{:?}", backup.defects);
     }
 

@@ -1,4 +1,5 @@
-//! A recorded cluster in the world: its nodes run there with the guests that they had, and then one dies.
+//! A recorded cluster in the world: its nodes run there with the guests that they had, and then one
+//! dies.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -70,7 +71,8 @@ pub(super) async fn play(scene: &Scene<'_>, log: &Log) -> Result<WhatIfRun, Stri
 impl<'a> Stage<'a> {
     async fn set(scene: &'a Scene<'a>, log: &Log) -> Result<Stage<'a>, String> {
         let nodes = || scene.cluster.nodes.values();
-        let victim = nodes().position(|node| node.name == *scene.victim).ok_or("there is no such node")?;
+        let victim =
+            nodes().position(|node| node.name == *scene.victim).ok_or("there is no such node")?;
         let nature = Shape::plain(0, 0).nature;
         let world = World::new(nature, log.clone(), nodes().map(|node| host(node)).collect());
         world.with(|state| state.rules = scene.rules.clone());
@@ -92,19 +94,28 @@ impl<'a> Stage<'a> {
 
     /// Waits until the daemons run, and the primary is who it was.
     async fn settle(&self) -> Result<(), String> {
-        let living: BTreeSet<&NodeName> =
-            self.scene.cluster.nodes.values().filter(|node| lives(node)).map(|node| &node.name).collect();
+        let living: BTreeSet<&NodeName> = self
+            .scene
+            .cluster
+            .nodes
+            .values()
+            .filter(|node| lives(node))
+            .map(|node| &node.name)
+            .collect();
         self.until("every node runs", || {
             let view = self.eyes.view();
             living.iter().all(|name| view.nodes[*name].daemon_state == DaemonState::Run)
         })
         .await?;
-        let primary = self.scene.cluster.config.primary.as_ref().filter(|primary| living.contains(primary));
+        let primary =
+            self.scene.cluster.config.primary.as_ref().filter(|primary| living.contains(primary));
         if let Some(primary) = primary {
             let request = CoordinatorRequest::Primary;
-            let asked = pvc_ops::node::set_coordinator_state(&self.eyes, primary.as_str(), request).await;
+            let asked =
+                pvc_ops::node::set_coordinator_state(&self.eyes, primary.as_str(), request).await;
             asked.map_err(|error| pvc_model::with_causes(&error))?;
-            self.until("the primary is who it was", || self.primary() == Some(primary.clone())).await?;
+            self.until("the primary is who it was", || self.primary() == Some(primary.clone()))
+                .await?;
         }
         // Every node has said since how it is.
         self.pass(self.scene.rules.keepalive_interval * 3).await
@@ -177,7 +188,9 @@ impl<'a> Stage<'a> {
                 let on = record.node.as_ref().and_then(|node| self.host_of(node));
                 on.is_some_and(|on| self.runs_on(*vm) == Some(on))
             }
-            Some(record) => matches!(record.state, VmState::Stop | VmState::Disable | VmState::Fail),
+            Some(record) => {
+                matches!(record.state, VmState::Stop | VmState::Disable | VmState::Fail)
+            }
             None => true,
         };
         let was_primary = self.scene.cluster.config.primary.as_ref() == Some(self.scene.victim);
@@ -227,8 +240,10 @@ impl<'a> Stage<'a> {
         let view = self.eyes.view();
         let primary = view.config.primary.as_ref().and_then(|name| view.nodes.get(name))?;
         let host = self.host_of(&primary.name)?;
-        let has_all = self.world.with(|state| state.hosts[host].addresses.len() == floating().len());
-        (primary.coordinator_state == CoordinatorState::Primary && has_all).then(|| primary.name.clone())
+        let has_all =
+            self.world.with(|state| state.hosts[host].addresses.len() == floating().len());
+        (primary.coordinator_state == CoordinatorState::Primary && has_all)
+            .then(|| primary.name.clone())
     }
 
     /// The host other than the victim on which the VM runs.
@@ -314,8 +329,8 @@ fn host(node: &NodeRecord) -> Host {
     host
 }
 
-/// What has to be another way in the world: BMCs are where it has them, with passwords that are nobody's, and
-/// nobody takes up the jobs that were waiting.
+/// What has to be another way in the world: BMCs are where it has them, with passwords that are
+/// nobody's, and nobody takes up the jobs that were waiting.
 fn adaptations(cluster: &View) -> Changes {
     let mut changes = Changes::new();
     for node in cluster.nodes.values().filter(|node| !node.ipmi_hostname.is_empty()) {
@@ -337,8 +352,10 @@ impl State {
         }
         let nodes: Vec<&Arc<NodeRecord>> = cluster.nodes.values().collect();
         for vm in cluster.vms.values() {
-            let says_so = |host: &usize| lives(nodes[*host]) && nodes[*host].running.contains(&vm.uuid);
-            let own = (0..nodes.len()).filter(says_so).find(|host| vm.is_assigned_to(&nodes[*host].name));
+            let says_so =
+                |host: &usize| lives(nodes[*host]) && nodes[*host].running.contains(&vm.uuid);
+            let own =
+                (0..nodes.len()).filter(says_so).find(|host| vm.is_assigned_to(&nodes[*host].name));
             let Some(host) = own.or_else(|| (0..nodes.len()).find(says_so)) else { continue };
             let started = self.start_guest(host, vm.uuid, &vm.xml);
             if let Err(error) = started.and_then(|()| self.resume_guest(host, vm.uuid)) {

@@ -1,11 +1,13 @@
-//! The hand-over of the primary role with a Python peer that does its part with kazoo's locks and PVC's
-//! sleeps: `spec/coordination.md` §3. Who has which address is noted as it happens.
+//! The hand-over of the primary role with a Python peer that does its part with kazoo's locks and
+//! PVC's sleeps: `spec/coordination.md` §3. Who has which address is noted as it happens.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use pvc_model::primary::handover::{Action, Duty, Ending, Facts, HandOver, Lock, Named, Part, Peer};
+use pvc_model::primary::handover::{
+    Action, Duty, Ending, Facts, HandOver, Lock, Named, Part, Peer,
+};
 use pvc_store::lock::{LockGuard, LockKind};
 use pvc_store::{RoleLocks, Store};
 use pvc_testkit::{SeededRandom, TokioClock};
@@ -53,7 +55,11 @@ impl Ledger {
     }
 
     fn assert_all_at(&self, who: &str) {
-        assert!(self.holders.values().all(|holders| holders.iter().eq([&who])), "{:?}", self.holders);
+        assert!(
+            self.holders.values().all(|holders| holders.iter().eq([&who])),
+            "{:?}",
+            self.holders
+        );
     }
 }
 
@@ -170,11 +176,19 @@ pub async fn a_python_holder_hands_over_to_our_candidate(version: &str) {
         let (ending, ()) =
             tokio::join!(ours(Part::Candidate, &locks, &ledger), holder_of_1_0_3(&kazoo, &ledger));
         assert_eq!(ending, Ending::Primary, "round {round}");
-        assert!(begin.elapsed() < Duration::from_secs(8), "round {round} took {:?}", begin.elapsed());
+        assert!(
+            begin.elapsed() < Duration::from_secs(8),
+            "round {round} took {:?}",
+            begin.elapsed()
+        );
         let ledger = ledger.lock().expect("no panic");
         ledger.assert_all_at("ours");
         assert_eq!(ledger.longest_overlap, Duration::ZERO, "round {round}");
-        assert!(ledger.longest_gap < Duration::from_millis(300), "round {round}: {:?}", ledger.longest_gap);
+        assert!(
+            ledger.longest_gap < Duration::from_millis(300),
+            "round {round}: {:?}",
+            ledger.longest_gap
+        );
     }
 }
 
@@ -187,7 +201,11 @@ pub async fn our_holder_hands_over_to_a_python_candidate(version: &str) {
         let (ending, ()) =
             tokio::join!(ours(Part::Holder, &locks, &ledger), candidate_of_1_0_3(&kazoo, &ledger));
         assert_eq!(ending, Ending::Secondary, "round {round}");
-        assert!(begin.elapsed() < Duration::from_secs(8), "round {round} took {:?}", begin.elapsed());
+        assert!(
+            begin.elapsed() < Duration::from_secs(8),
+            "round {round} took {:?}",
+            begin.elapsed()
+        );
         let ledger = ledger.lock().expect("no panic");
         ledger.assert_all_at("python");
         let (gap, overlap) = (ledger.longest_gap, ledger.longest_overlap);

@@ -67,7 +67,8 @@ pub async fn an_exclusive_lock_of_kazoo_excludes_ours(version: &str) {
     kazoo.lock("theirs", "exclusive").await;
     assert_eq!(kazoo.acquire("theirs", None).await, Ok(json!(true)));
     let begin = Instant::now();
-    let refused = recipe(&tree).acquire(PATH, LockKind::Exclusive, Some(Duration::from_millis(700))).await;
+    let refused =
+        recipe(&tree).acquire(PATH, LockKind::Exclusive, Some(Duration::from_millis(700))).await;
     let Err(StoreError::LockTimeout { path, .. }) = refused else { panic!("we both have it") };
     assert_eq!(path, PATH);
     let waited = begin.elapsed();
@@ -138,7 +139,8 @@ pub async fn the_lock_goes_round_in_the_order_of_the_queue(version: &str) {
         kazoo.lock(&name, "write").await;
         let (requests, done) = (kazoo.requests.clone(), order.clone());
         queue.push(tokio::spawn(async move {
-            let acquired = requests.ask(json!({"do": "acquire", "name": name, "timeout": null})).await;
+            let acquired =
+                requests.ask(json!({"do": "acquire", "name": name, "timeout": null})).await;
             assert_eq!(acquired, Ok(json!(true)));
             done.lock().expect("no panic").push(2 * number);
             requests.ask(json!({"do": "release", "name": name})).await.expect("a release succeeds");
@@ -146,7 +148,8 @@ pub async fn the_lock_goes_round_in_the_order_of_the_queue(version: &str) {
         wait_for_contenders(&tree, 2 + 2 * number).await;
         let (recipe, done) = (recipe(&tree), order.clone());
         queue.push(tokio::spawn(async move {
-            let lock = recipe.acquire(PATH, LockKind::Write, Some(SOON)).await.expect("it comes round");
+            let lock =
+                recipe.acquire(PATH, LockKind::Write, Some(SOON)).await.expect("it comes round");
             done.lock().expect("no panic").push(2 * number + 1);
             lock.release().await;
         }));
@@ -169,7 +172,9 @@ pub async fn nobody_loses_an_addition_made_under_the_lock(version: &str) {
     let mut theirs = Vec::new();
     for peer in &peers {
         peer.lock("theirs", "exclusive").await;
-        theirs.push(peer.begin(json!({"do": "add", "name": "theirs", "path": COUNTER, "times": EACH})));
+        theirs.push(
+            peer.begin(json!({"do": "add", "name": "theirs", "path": COUNTER, "times": EACH})),
+        );
     }
     let mut ours = Vec::new();
     for _ in 0..3 {
@@ -178,8 +183,10 @@ pub async fn nobody_loses_an_addition_made_under_the_lock(version: &str) {
             for _ in 0..EACH {
                 let lock = take(&tree, LockKind::Exclusive).await;
                 tree.sync().await.expect("a sync succeeds");
-                let found = tree.get(COUNTER).await.expect("a read succeeds").expect("it exists").data;
-                let number = std::str::from_utf8(&found).expect("text").parse::<i64>().expect("a number");
+                let found =
+                    tree.get(COUNTER).await.expect("a read succeeds").expect("it exists").data;
+                let number =
+                    std::str::from_utf8(&found).expect("text").parse::<i64>().expect("a number");
                 let data = Bytes::from((number + 1).to_string());
                 let write = Op::Set { path: COUNTER.to_owned(), data, version: None };
                 tree.multi(vec![write]).await.expect("a write succeeds");
@@ -240,7 +247,8 @@ pub async fn a_lock_is_lost_with_the_session_and_kazoo_gets_it(version: &str) {
 pub async fn a_contender_whose_session_expires_queues_again(version: &str) {
     let world = World::new(version).await;
     let proxy = Proxy::start(world.server.address()).await.expect("a proxy");
-    let (kazoo, tree, observer) = (world.kazoo().await, connect(&proxy.address()).await, world.tree().await);
+    let (kazoo, tree, observer) =
+        (world.kazoo().await, connect(&proxy.address()).await, world.tree().await);
     kazoo.lock("theirs", "exclusive").await;
     assert_eq!(kazoo.acquire("theirs", None).await, Ok(json!(true)));
     let waiting = tree.clone();
@@ -261,7 +269,8 @@ pub async fn a_contender_whose_session_expires_queues_again(version: &str) {
 pub async fn a_contender_whose_creation_was_not_answered_is_found_again(version: &str) {
     let world = World::new(version).await;
     let proxy = Proxy::start(world.server.address()).await.expect("a proxy");
-    let (kazoo, tree, observer) = (world.kazoo().await, connect(&proxy.address()).await, world.tree().await);
+    let (kazoo, tree, observer) =
+        (world.kazoo().await, connect(&proxy.address()).await, world.tree().await);
     kazoo.lock("theirs", "exclusive").await;
     proxy.set(Traffic::SwallowAnswers);
     let creating = tree.clone();
@@ -315,7 +324,9 @@ pub async fn children_that_are_no_contenders_are_in_nobodys_way(version: &str) {
     let (kazoo, tree) = (world.kazoo().await, world.tree().await);
     for name in ["sync_lock", "0000000000", "x__lock__", "__lock__000000000"] {
         let path = format!("{PATH}/{name}");
-        tree.create(&path, Bytes::new(), CreateMode::Persistent).await.expect("a creation succeeds");
+        tree.create(&path, Bytes::new(), CreateMode::Persistent)
+            .await
+            .expect("a creation succeeds");
     }
     kazoo.lock("theirs", "write").await;
     take(&tree, LockKind::Write).await.release().await;
@@ -335,7 +346,8 @@ pub async fn a_reader_of_kazoo_is_not_stuck_behind_a_writer_that_breaks_stalls(v
     let reader = kazoo.acquiring("reader", Some(15.0));
     wait_for_contenders(&tree, 2).await;
     let patient = recipe(&tree).breaking_stalls(Duration::from_millis(500));
-    let second = tokio::spawn(async move { patient.acquire(PATH, LockKind::Write, Some(SOON)).await });
+    let second =
+        tokio::spawn(async move { patient.acquire(PATH, LockKind::Write, Some(SOON)).await });
     wait_for_contenders(&tree, 3).await;
     let begin = Instant::now();
     first.release().await;

@@ -53,7 +53,8 @@ impl World {
 
 pub async fn connect(address: &str) -> Arc<dyn Tree> {
     // The shortest session that the server grants: expiries come soon.
-    let options = ZookeeperOptions { session_timeout: Duration::from_secs(2), ..ZookeeperOptions::default() };
+    let options =
+        ZookeeperOptions { session_timeout: Duration::from_secs(2), ..ZookeeperOptions::default() };
     Arc::new(ZookeeperTree::connect(address, options).await.expect("the server lets us in"))
 }
 

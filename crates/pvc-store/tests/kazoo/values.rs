@@ -19,7 +19,11 @@ const XML: &str = "<domain type='kvm'><name>größer</name><uuid>2c2b8f4e-0d3e-4
     <memory unit='MiB'>256</memory><vcpu>1</vcpu><os><type>hvm</type></os><devices/></domain>";
 
 async fn store_on(world: &World) -> Store {
-    let store = Store::open(world.tree().await, Arc::new(TokioClock::new()), Arc::new(SeededRandom::new(7)));
+    let store = Store::open(
+        world.tree().await,
+        Arc::new(TokioClock::new()),
+        Arc::new(SeededRandom::new(7)),
+    );
     store.await.expect("the tree can be read")
 }
 
@@ -53,7 +57,9 @@ async fn wait_for_view(store: &Store, wanted: impl Fn(&Cluster) -> bool) -> Arc<
             changed.changed().await.expect("the store lives");
         }
     };
-    timeout(SOON, look).await.unwrap_or_else(|_| panic!("the view does not get there: {:?}", store.view()))
+    timeout(SOON, look)
+        .await
+        .unwrap_or_else(|_| panic!("the view does not get there: {:?}", store.view()))
 }
 
 async fn change(store: &Store, build: impl Fn(&mut Changes) + Send + Sync) {
@@ -138,13 +144,19 @@ pub async fn what_python_writes_is_what_the_store_shows(version: &str) {
     write(&kazoo, &vm_record()).await;
     let network = |key: &str| format!("/networks/100{key}");
     let unset = ["/domain", "/ip4_network", "/dhcp4_start", "/ip6_gateway"];
-    let mut values =
-        vec![(network(""), "'Büro'"), (network("/nettype"), "'managed'"), (network("/mtu"), "1500")];
+    let mut values = vec![
+        (network(""), "'Büro'"),
+        (network("/nettype"), "'managed'"),
+        (network("/mtu"), "1500"),
+    ];
     values.extend([(network("/dhcp4_flag"), "True"), (network("/dhcp6_flag"), "False")]);
     values.extend(unset.map(|key| (network(key), "None")));
     write(&kazoo, &values).await;
-    write(&kazoo, &[("/config/primary_node".into(), "'hv1'"), ("/config/maintenance".into(), "'true'")])
-        .await;
+    write(
+        &kazoo,
+        &[("/config/primary_node".into(), "'hv1'"), ("/config/maintenance".into(), "'true'")],
+    )
+    .await;
 
     let view = wait_for_view(&store, |view| view.config.maintenance).await;
     let vm = view.vm("größer").expect("it is found by its name");
@@ -154,7 +166,8 @@ pub async fn what_python_writes_is_what_the_store_shows(version: &str) {
     assert_eq!((&vm.last_node, &vm.profile, &vm.selector), (&None, &None, &None));
     assert!(vm.autostart);
     assert_eq!((&vm.migration_method, vm.max_downtime_ms), (&Some(MigrationMethod::Live), 500));
-    let volumes = ["vms/web1_sda", "vms/web1_sdb"].map(|id| VolumeId::from_record(id).expect("well formed"));
+    let volumes =
+        ["vms/web1_sda", "vms/web1_sdb"].map(|id| VolumeId::from_record(id).expect("well formed"));
     assert_eq!(vm.recorded_volumes, volumes);
     assert_eq!(vm.node_limit, [NodeName::from("hv1"), NodeName::from("hv2")]);
     assert_eq!(vm.tags, [Tag { name: "daily".into(), kind: "user".into(), protected: false }]);
@@ -172,7 +185,10 @@ pub async fn what_python_writes_is_what_the_store_shows(version: &str) {
     assert_eq!((node.figures.load, node.figures.memory_total_mib), (0.5, 64_000));
 
     let network = &view.networks["100"];
-    assert_eq!((&*network.description, &*network.mtu, &*network.dhcp4_flag), ("Büro", "1500", "True"));
+    assert_eq!(
+        (&*network.description, &*network.mtu, &*network.dhcp4_flag),
+        ("Büro", "1500", "True")
+    );
 
     // The same word again is a request of its own.
     let before = vm.state_version;
@@ -201,7 +217,9 @@ pub async fn what_the_store_writes_is_what_python_reads(version: &str) {
         node: Some("hv1".into()),
         xml: XML.to_owned(),
         profile: None,
-        volumes: ["vms/web1_sda", "vms/web1_sdb"].map(|id| VolumeId::from_record(id).expect("good")).into(),
+        volumes: ["vms/web1_sda", "vms/web1_sdb"]
+            .map(|id| VolumeId::from_record(id).expect("good"))
+            .into(),
         autostart: true,
         migration_method: None,
         max_downtime_ms: 300,
@@ -275,7 +293,8 @@ pub async fn a_write_of_python_makes_our_decision_be_taken_again(version: &str) 
             // On a runtime of its own: this one may wait for the decision.
             let written = std::thread::scope(|scope| {
                 let writing = scope.spawn(|| {
-                    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+                    let runtime =
+                        tokio::runtime::Builder::new_current_thread().enable_all().build();
                     runtime.expect("a runtime").block_on(async {
                         let values = [(format!("/domains/{UUID}/state"), "'shutdown'")];
                         write(&world.kazoo().await, &values).await;

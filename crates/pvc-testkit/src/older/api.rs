@@ -121,9 +121,9 @@ impl OlderApi {
         }
         let to = match to {
             Some(to) => to.to_owned(),
-            None => {
-                find_target(&self.records, vm).await.ok_or("ERROR: Could not find a valid target node")?
-            }
+            None => find_target(&self.records, vm)
+                .await
+                .ok_or("ERROR: Could not find a valid target node")?,
         };
         if to == node {
             return Err("ERROR: VM is already running on the specified node".to_owned());

@@ -28,8 +28,10 @@ impl Older {
 
     /// §5.1, after every keepalive. Whoever has the lock looks, and fences under it: one at a time.
     pub(super) async fn look_for_dead_nodes(self: Arc<Self>) {
-        let patience = self.settings.keepalive_interval.saturating_sub(std::time::Duration::from_secs(1));
-        let Some(lock) = self.records.lock("/config/fence_lock", Kind::Exclusive, Some(patience)).await
+        let patience =
+            self.settings.keepalive_interval.saturating_sub(std::time::Duration::from_secs(1));
+        let Some(lock) =
+            self.records.lock("/config/fence_lock", Kind::Exclusive, Some(patience)).await
         else {
             return;
         };
@@ -45,7 +47,8 @@ impl Older {
     async fn is_suspicious(&self, node: &str) -> bool {
         let stamp: Option<u64> = self.records.text(&Self::of(node, "keepalive")).await.parse().ok();
         let limit = self.settings.keepalive_interval * self.settings.fence_intervals;
-        let is_old = stamp.is_some_and(|stamp| stamp < self.wall_seconds().saturating_sub(limit.as_secs()));
+        let is_old =
+            stamp.is_some_and(|stamp| stamp < self.wall_seconds().saturating_sub(limit.as_secs()));
         is_old && self.records.text(&Self::of(node, "daemonstate")).await == "run"
     }
 
@@ -87,12 +90,14 @@ impl Older {
         if recovers {
             self.recover(node).await;
         }
-        let mut zeros: Vec<_> = FIGURES.iter().map(|key| (Self::of(node, key), "0".to_owned())).collect();
+        let mut zeros: Vec<_> =
+            FIGURES.iter().map(|key| (Self::of(node, key), "0".to_owned())).collect();
         zeros.push((Self::of(node, "monitoring_health"), "None".to_owned()));
         self.records.write(&zeros).await;
     }
 
-    /// §5.3. Only the last look counts, so a machine that comes back on as it was told has not been fenced ([T10]).
+    /// §5.3. Only the last look counts, so a machine that comes back on as it was told has not been
+    /// fenced ([T10]).
     pub(super) async fn power_cycle(&self, node: &str) -> bool {
         let text = async |key| self.records.text(&Self::of(node, key)).await;
         let bmc = Bmc {
@@ -116,10 +121,13 @@ impl Older {
             if self.flush_locks(vm).await.is_err() {
                 continue;
             }
-            // With no target a set is passed where a list belongs, and nothing is written: lesson A20.
+            // With no target a set is passed where a list belongs, and nothing is written: lesson
+            // A20.
             let Some(target) = self.find_target(vm).await else { continue };
             let moved = [("state", "start"), ("node", target.as_str()), ("lastnode", node)];
-            self.records.write(&moved.map(|(key, value)| (Self::key(vm, key), value.to_owned()))).await;
+            self.records
+                .write(&moved.map(|(key, value)| (Self::key(vm, key), value.to_owned())))
+                .await;
         }
         self.records.write(&[(Self::of(node, "domainstate"), "flushed".to_owned())]).await;
     }

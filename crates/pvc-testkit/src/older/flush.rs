@@ -20,8 +20,9 @@ pub(super) struct Job {
 const PATIENCE: Duration = Duration::from_secs(120);
 
 impl Older {
-    /// In the callback thread: a job that runs is waited for until it says that it has heard. That it only does
-    /// when it comes to its next VM, so one that is at its last never does, and no event is delivered any more ([T9]).
+    /// In the callback thread: a job that runs is waited for until it says that it has heard. That
+    /// it only does when it comes to its next VM, so one that is at its last never does, and no
+    /// event is delivered any more ([T9]).
     pub(super) async fn own_domain_state_is(self: &Arc<Self>, state: &str) {
         let running = self.memory().job.clone();
         if let Some(job) = running {
@@ -57,7 +58,9 @@ impl Older {
     }
 
     async fn write_vm<const N: usize>(&self, vm: Uuid, values: [(&str, &str); N]) {
-        self.records.write(&values.map(|(key, value)| (Self::key(vm, key), value.to_owned()))).await;
+        self.records
+            .write(&values.map(|(key, value)| (Self::key(vm, key), value.to_owned())))
+            .await;
     }
 
     async fn flush(self: Arc<Self>, job: Arc<Job>) {
@@ -75,8 +78,11 @@ impl Older {
             let target = self.find_target(vm).await.filter(|target| *target != home);
             match target {
                 Some(target) => {
-                    let moved =
-                        [("state", "migrate"), ("node", target.as_str()), ("lastnode", home.as_str())];
+                    let moved = [
+                        ("state", "migrate"),
+                        ("node", target.as_str()),
+                        ("lastnode", home.as_str()),
+                    ];
                     self.write_vm(vm, moved).await;
                 }
                 None if self.vm(vm, "state").await == "start" => {
@@ -89,8 +95,10 @@ impl Older {
         // From here on nobody waits for it: what it writes now is its own event.
         self.memory().job = None;
         self.memory().running.clear();
-        let done =
-            [(self.own("runningdomains"), String::new()), (self.own("domainstate"), "flushed".to_owned())];
+        let done = [
+            (self.own("runningdomains"), String::new()),
+            (self.own("domainstate"), "flushed".to_owned()),
+        ];
         self.records.write(&done).await;
     }
 
@@ -111,7 +119,8 @@ impl Older {
                 self.write_vm(vm, start).await;
             } else if self.vm(vm, "lastnode").await == me {
                 // Whatever its state: one that is off stays in `migrate`.
-                self.write_vm(vm, [("state", "migrate"), ("node", me.as_str()), ("lastnode", "")]).await;
+                self.write_vm(vm, [("state", "migrate"), ("node", me.as_str()), ("lastnode", "")])
+                    .await;
                 self.wait_for(vm).await;
             }
         }

@@ -7,7 +7,8 @@ use pvc_model::primary::handover::Duty;
 use super::Older;
 
 impl Older {
-    /// One after the other, each at its time; one that takes longer than the interval costs the next its turn.
+    /// One after the other, each at its time; one that takes longer than the interval costs the
+    /// next its turn.
     pub(super) async fn keepalives(self: Arc<Self>) {
         loop {
             self.ports.clock.sleep(self.settings.keepalive_interval).await;
@@ -30,9 +31,11 @@ impl Older {
         self.revive_dead_vms().await;
         self.list_what_runs().await;
         let figures = self.figures().await;
-        // All or nothing: the stamp is lost if anybody writes one of these meanwhile ([T11], lesson A22).
+        // All or nothing: the stamp is lost if anybody writes one of these meanwhile ([T11], lesson
+        // A22).
         self.records.write(&figures).await;
-        if self.settings.is_coordinator && self.records.text("/config/maintenance").await != "true" {
+        if self.settings.is_coordinator && self.records.text("/config/maintenance").await != "true"
+        {
             tokio::spawn(self.clone().look_for_dead_nodes());
         }
     }
@@ -65,16 +68,20 @@ impl Older {
         };
         let allocated: u64 =
             listed.iter().filter_map(|vm| stats.get(vm)).map(|stats| stats.memory_kib / 1024).sum();
-        let vcpus: u32 = listed.iter().filter_map(|vm| stats.get(vm)).map(|stats| stats.vcpus).sum();
+        let vcpus: u32 =
+            listed.iter().filter_map(|vm| stats.get(vm)).map(|stats| stats.vcpus).sum();
         let mut provisioned = allocated;
-        for (vm, _) in known.iter().filter(|(vm, known)| known.node == self.name() && !listed.contains(vm)) {
+        for (vm, _) in
+            known.iter().filter(|(vm, known)| known.node == self.name() && !listed.contains(vm))
+        {
             provisioned += memory_mib(&self.records.text(&Self::key(*vm, "xml")).await);
         }
         let load = self.ports.host.load().ok();
-        let (total, used, free) = load
-            .as_ref()
-            .map_or((0, 0, 0), |load| (load.memory_total_mib, load.memory_used_mib, load.memory_free_mib));
-        let domains = self.ports.hypervisor.guests().await.map(|guests| guests.len()).unwrap_or_default();
+        let (total, used, free) = load.as_ref().map_or((0, 0, 0), |load| {
+            (load.memory_total_mib, load.memory_used_mib, load.memory_free_mib)
+        });
+        let domains =
+            self.ports.hypervisor.guests().await.map(|guests| guests.len()).unwrap_or_default();
         let load = load.map_or(0.0, |load| (load.load * 100.0).round() / 100.0);
         let values = [
             ("memtotal", total.to_string()),
@@ -94,6 +101,7 @@ impl Older {
 
 /// The number in the first `memory` element, taken for MiB.
 fn memory_mib(xml: &str) -> u64 {
-    let number = || xml.split_once("<memory")?.1.split_once('>')?.1.split_once('<')?.0.trim().parse().ok();
+    let number =
+        || xml.split_once("<memory")?.1.split_once('>')?.1.split_once('<')?.0.trim().parse().ok();
     number().unwrap_or_default()
 }

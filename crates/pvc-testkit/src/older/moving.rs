@@ -1,4 +1,5 @@
-//! The live-migration handshake, both sides: `spec/vm.md` §5, with its two margins of some milliseconds.
+//! The live-migration handshake, both sides: `spec/vm.md` §5, with its two margins of some
+//! milliseconds.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +37,8 @@ impl Older {
             Sent::Stays { in_turn } => {
                 // [T7]: the lock of the turn stays until this daemon ends.
                 drop(in_turn);
-                let abort = [("state", "start"), ("node", self.name()), ("lastnode", home.as_str())];
+                let abort =
+                    [("state", "start"), ("node", self.name()), ("lastnode", home.as_str())];
                 let abort = abort.map(|(key, value)| (Self::key(vm, key), value.to_owned()));
                 self.records.write(&abort).await;
                 self.records.release(node).await;
@@ -58,7 +60,8 @@ impl Older {
         }
         self.pause(500).await;
         let turn = Self::key(vm, "migrate_sync_lock");
-        let Some(turn) = self.records.lock(&turn, Kind::Exclusive, Some(Self::TURN_PATIENCE)).await else {
+        let Some(turn) = self.records.lock(&turn, Kind::Exclusive, Some(Self::TURN_PATIENCE)).await
+        else {
             return Sent::Stays { in_turn: None };
         };
         // Check 3: another request was heard of meanwhile.
@@ -88,7 +91,9 @@ impl Older {
     async fn send_live(&self, vm: Uuid, to: &str) -> bool {
         let max_downtime = self.records.text(&Self::key(vm, "migration_max_downtime")).await;
         // A missing one is the text `None`, which virsh refuses.
-        let Ok(max_downtime) = max_downtime.parse().map(Duration::from_millis) else { return false };
+        let Ok(max_downtime) = max_downtime.parse().map(Duration::from_millis) else {
+            return false;
+        };
         let host = match self.settings.cluster_domain.as_str() {
             "" => to.to_owned(),
             domain => format!("{to}.{domain}"),
@@ -97,7 +102,8 @@ impl Older {
             if attempt > 0 {
                 self.pause(500).await;
             }
-            let migration = Migration { host: host.clone(), max_downtime, held: false, encrypted: false };
+            let migration =
+                Migration { host: host.clone(), max_downtime, held: false, encrypted: false };
             if let Ok(mut job) = self.ports.hypervisor.migrate(vm, &migration).await
                 && job.outcome().await.is_ok()
             {
@@ -113,7 +119,8 @@ impl Older {
         let path = Self::key(vm, "migrate_sync_lock");
         self.records.write(&[(path.clone(), vm.to_string())]).await;
         // Phase A. Who waits in vain never hears of this VM again.
-        let Some(turn) = self.records.lock(&path, Kind::Exclusive, Some(Self::TURN_PATIENCE)).await else {
+        let Some(turn) = self.records.lock(&path, Kind::Exclusive, Some(Self::TURN_PATIENCE)).await
+        else {
             return;
         };
         self.pause(1000).await;
@@ -131,8 +138,10 @@ impl Older {
             Some(_) => {
                 self.remember(vm, |vm| vm.has_handle = true);
                 let reason = "Failed to receive migration".to_owned();
-                let failed =
-                    [(Self::key(vm, "state"), "fail".to_owned()), (Self::key(vm, "failedreason"), reason)];
+                let failed = [
+                    (Self::key(vm, "state"), "fail".to_owned()),
+                    (Self::key(vm, "failedreason"), reason),
+                ];
                 self.records.write(&failed).await;
             }
             // The sender has shut it down.

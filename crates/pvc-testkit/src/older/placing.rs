@@ -27,7 +27,9 @@ pub(super) async fn find_target(records: &Records, vm: Uuid) -> Option<String> {
         // The larger the better, and more than the first bound.
         let (merit, least) = match selector.as_str() {
             "mem" => (figure("memfree").await, 0.0),
-            "memprov" => (figure("memused").await + figure("memfree").await - figure("memprov").await, 0.0),
+            "memprov" => {
+                (figure("memused").await + figure("memfree").await - figure("memprov").await, 0.0)
+            }
             "load" => (-figure("cpuload").await, -9999.0),
             "vcpus" => (-figure("vcpualloc").await, -9999.0),
             "vms" => (-figure("domainscount").await, -9999.0),

@@ -145,8 +145,8 @@ impl Older {
         }
     }
 
-    /// Step 3 of a keepalive: a primary that the key does not name puts its name back, also over what an operator
-    /// asked for a moment ago ([T8], lesson B12).
+    /// Step 3 of a keepalive: a primary that the key does not name puts its name back, also over
+    /// what an operator asked for a moment ago ([T8], lesson B12).
     pub(super) async fn repair_key(&self) {
         if self.role().await == "primary" && self.records.text(KEY).await != self.name() {
             self.records.write(&[(KEY.to_owned(), self.name().to_owned())]).await;
@@ -158,8 +158,10 @@ impl Older {
         for duty in [Duty::Upstream, Duty::Inner, Duty::Metadata, Duty::Gateways, Duty::Services] {
             self.add_addresses(duty).await;
         }
-        let values =
-            [(KEY.to_owned(), self.name().to_owned()), (self.own("routerstate"), "primary".to_owned())];
+        let values = [
+            (KEY.to_owned(), self.name().to_owned()),
+            (self.own("routerstate"), "primary".to_owned()),
+        ];
         self.records.write(&values).await;
     }
 }

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use pvc_ports::{Clock, CreateMode, Entry, MultiError, Op, Random, Tree, TreeError, TreeEvent, TreeWatch};
+use pvc_ports::{
+    Clock, CreateMode, Entry, MultiError, Op, Random, Tree, TreeError, TreeEvent, TreeWatch,
+};
 
 use super::OlderPorts;
 
@@ -36,7 +38,8 @@ impl Kind {
     }
 }
 
-/// A lock that is held until it is released. Who forgets that holds it as long as the session lasts.
+/// A lock that is held until it is released. Who forgets that holds it as long as the session
+/// lasts.
 pub(super) struct Held(String);
 
 impl Records {
@@ -104,8 +107,8 @@ impl Records {
         }
     }
 
-    /// One multi, decided on the versions that each key had a moment earlier. What becomes of it is not looked at: it
-    /// counts as done also when all of it was refused ([T2], [T11]).
+    /// One multi, decided on the versions that each key had a moment earlier. What becomes of it is
+    /// not looked at: it counts as done also when all of it was refused ([T2], [T11]).
     pub async fn write(&self, values: &[(String, String)]) {
         let mut ops = Vec::new();
         for (path, value) in values {
@@ -131,21 +134,24 @@ impl Records {
 
     // --- Locks: §6.1 -----------------------------------------------------------------------------
 
-    /// Takes a lock. `None`: somebody who was in the way stayed there for longer than `patience`, which counts anew
-    /// for each of them (§6.3).
+    /// Takes a lock. `None`: somebody who was in the way stayed there for longer than `patience`,
+    /// which counts anew for each of them (§6.3).
     pub async fn lock(&self, path: &str, kind: Kind, patience: Option<Duration>) -> Option<Held> {
         let prefix = format!("{}{}", self.random.uuid().simple(), kind.marker());
         let mut changes = self.watch(path).await;
         let mut own = self.enter(path, &prefix).await;
         loop {
             let children = self.children(path).await;
-            let Some(name) = own.rsplit('/').next().filter(|own| children.iter().any(|name| name == own))
+            let Some(name) =
+                own.rsplit('/').next().filter(|own| children.iter().any(|name| name == own))
             else {
                 // It went with its session: from the end of the queue.
                 own = self.enter(path, &prefix).await;
                 continue;
             };
-            let Some(before) = self.predecessor(&children, name, kind) else { return Some(Held(own)) };
+            let Some(before) = self.predecessor(&children, name, kind) else {
+                return Some(Held(own));
+            };
             let before = format!("{path}/{before}");
             tokio::select! {
                 biased;
@@ -169,7 +175,11 @@ impl Records {
         let wanted = format!("{path}/{prefix}");
         loop {
             self.travel().await;
-            let error = match self.tree.create(&wanted, Bytes::new(), CreateMode::EphemeralSequential).await {
+            let error = match self
+                .tree
+                .create(&wanted, Bytes::new(), CreateMode::EphemeralSequential)
+                .await
+            {
                 Ok((own, _)) => return own,
                 Err(error) => error,
             };
@@ -193,7 +203,8 @@ impl Records {
         let mine = contender(own)?.0;
         let waits = |name: &&String| {
             contender(name).is_some_and(|(sequence, marker)| match kind {
-                // §6.2: kazoo 2.8 never finds the reader itself in its list, and takes the last of it ([T3]).
+                // §6.2: kazoo 2.8 never finds the reader itself in its list, and takes the last of
+                // it ([T3]).
                 Kind::Read if self.kazoo_28 => marker == "__lock__",
                 Kind::Read | Kind::Exclusive => marker == "__lock__" && sequence < mine,
                 Kind::Write => sequence < mine,

@@ -147,7 +147,8 @@ impl Older {
         if self.is_running(vm).await {
             self.has_started(vm).await;
         } else if let Err(why) = self.create(vm).await {
-            let failed = [(Self::key(vm, "state"), "fail".to_owned()), (Self::key(vm, "failedreason"), why)];
+            let failed =
+                [(Self::key(vm, "state"), "fail".to_owned()), (Self::key(vm, "failedreason"), why)];
             self.records.write(&failed).await;
         } else {
             self.has_started(vm).await;
@@ -180,7 +181,8 @@ impl Older {
                 let owner = lock.address.split(':').next().unwrap_or_default();
                 if owner != self.settings.storage_address {
                     return Err(format!(
-                        "Could not safely free RBD lock {} ({owner}) on volume {volume}; stop VM and flush locks \
+                        "Could not safely free RBD lock {} ({owner}) on volume {volume}; stop VM \
+                         and flush locks \
                          manually",
                         lock.id
                     ));
@@ -219,7 +221,8 @@ impl Older {
         self.ends(vm, "stop");
     }
 
-    /// Also the way of a migration that shuts the guest down: `stop` is what its receiver waits for.
+    /// Also the way of a migration that shuts the guest down: `stop` is what its receiver waits
+    /// for.
     pub(super) async fn shut_down(self: &Arc<Self>, vm: Uuid, restarts: bool) {
         self.begins(vm, "shutdown");
         drop(self.ports.hypervisor.shutdown(vm).await);
@@ -260,7 +263,8 @@ impl Older {
         self.ends(vm, "restart");
     }
 
-    /// Of each VM that should run here and does not, the state is written once more: `spec/coordination.md` §4.
+    /// Of each VM that should run here and does not, the state is written once more:
+    /// `spec/coordination.md` §4.
     pub(super) async fn revive_dead_vms(&self) {
         let listed: Vec<Uuid> = self.memory().running.clone();
         for vm in listed {
@@ -275,7 +279,8 @@ impl Older {
     /// What the statistics find running is listed from then on.
     pub(super) async fn list_what_runs(&self) {
         let Ok(guests) = self.ports.hypervisor.guests().await else { return };
-        let running = guests.values().filter(|guest| guest.run == GuestRun::Running).map(|guest| guest.uuid);
+        let running =
+            guests.values().filter(|guest| guest.run == GuestRun::Running).map(|guest| guest.uuid);
         let listed = &mut self.memory().running;
         for vm in running {
             if !listed.contains(&vm) {

@@ -6,7 +6,11 @@ use pvc_ports::{Attachment, DeviceChange};
 
 use super::{JobError, Run, Tools};
 
-pub(crate) async fn change(tools: &Tools, run: Run<'_>, change: DeviceChange) -> Result<String, JobError> {
+pub(crate) async fn change(
+    tools: &Tools,
+    run: Run<'_>,
+    change: DeviceChange,
+) -> Result<String, JobError> {
     let device = run.argument("xml")?;
     let view = tools.store.view();
     let record = run.vm(&view)?;
@@ -20,15 +24,16 @@ pub(crate) async fn change(tools: &Tools, run: Run<'_>, change: DeviceChange) ->
     };
     run.progress.step(0, 1, format!("{doing} the device"));
     let volumes = volumes(tools, device).await?;
-    let device =
-        device_for_host(device, &volumes).map_err(|error| JobError::BadDevice { why: error.to_string() })?;
+    let device = device_for_host(device, &volumes)
+        .map_err(|error| JobError::BadDevice { why: error.to_string() })?;
     tools.hypervisor.device(record.uuid, change, &device).await?;
     Ok(format!("{done} the device at VM \"{}\"", record.name))
 }
 
 /// How this host reaches the volume that the device uses, if it uses one.
 async fn volumes(tools: &Tools, device: &str) -> Result<Volumes, JobError> {
-    let summary = device_summary(device).map_err(|error| JobError::BadDevice { why: error.to_string() })?;
+    let summary =
+        device_summary(device).map_err(|error| JobError::BadDevice { why: error.to_string() })?;
     let mut volumes = Volumes::default();
     if let pvc_domain::Device::Disk(disk) = summary
         && let DiskSource::Volume(volume) = disk.source

@@ -25,8 +25,8 @@ pub(crate) async fn flush(tools: &Tools, run: Run<'_>) -> Result<String, JobErro
     Ok(format!("freed {freed} locks on {} volumes of VM \"{}\"", volumes.len(), record.name))
 }
 
-/// The VM, which is off: by its record, by what living nodes say they run, and by the hypervisor here. A guest
-/// that was told to stop a moment ago still writes.
+/// The VM, which is off: by its record, by what living nodes say they run, and by the hypervisor
+/// here. A guest that was told to stop a moment ago still writes.
 async fn off(tools: &Tools, run: &Run<'_>) -> Result<Arc<VmRecord>, JobError> {
     // This decides over somebody's data: read it now, not from a view that may lag.
     let view = tools.store.fresh().await?;
@@ -39,7 +39,8 @@ async fn off(tools: &Tools, run: &Run<'_>) -> Result<Arc<VmRecord>, JobError> {
         node.daemon_state == DaemonState::Run && node.running.contains(&record.uuid)
     };
     let elsewhere = view.nodes.values().find(runs).map(|node| node.name.clone());
-    let here = tools.hypervisor.guests().await?.contains_key(&record.uuid).then(|| tools.node.clone());
+    let here =
+        tools.hypervisor.guests().await?.contains_key(&record.uuid).then(|| tools.node.clone());
     match here.or(elsewhere) {
         Some(node) => Err(JobError::StillRuns { vm: record.name.clone(), node }),
         None => Ok(record.clone()),

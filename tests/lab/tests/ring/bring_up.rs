@@ -12,7 +12,8 @@ fn three_nodes_come_up_and_one_of_them_is_primary() {
     assert!(NODES.contains(&lab.primary().as_str()));
     // I12: one node holds the floating addresses, and it answers there.
     assert_eq!(lab.holders_of_floating_addresses(), [lab.primary()]);
-    let asked = ["exec", "switch", "--", "curl", "--silent", "--fail", "http://10.99.0.250:7370/api/v1/"];
+    let asked =
+        ["exec", "switch", "--", "curl", "--silent", "--fail", "http://10.99.0.250:7370/api/v1/"];
     lab.does(&asked).says(&["message"]);
     // What the lab's own commands show of it.
     lab.does(&["status"]).says(&["yes Ceph is clean"]);
@@ -41,7 +42,11 @@ fn a_guest_with_its_disk_in_ceph_starts_and_counts_its_boots() {
     lab.on("pvchv1", "pvcd volume record vms/web1_sda").ok();
     eventually("the pool is counted", 60, || {
         let status = lab.json(&["cluster", "status"])?;
-        if status["pools"] == 1 && status["volumes"] == 1 { Ok(()) } else { Err(status.to_string()) }
+        if status["pools"] == 1 && status["volumes"] == 1 {
+            Ok(())
+        } else {
+            Err(status.to_string())
+        }
     });
 }
 

@@ -3,7 +3,8 @@
 use pvc_lab_tests::{Lab, NODES};
 use pvc_standalone_tests::{eventually, never_within};
 
-/// What Patroni of a node says of itself: whether it leads, and how many seconds ago it heard of ZooKeeper.
+/// What Patroni of a node says of itself: whether it leads, and how many seconds ago it heard of
+/// ZooKeeper.
 const SAYS: &str = "curl -s 10.99.1.${HOSTNAME#pvchv}:8008/patroni |
     jq -r '.role, .state, (now - .dcs_last_seen | floor)' | tr '\\n' ' '";
 
@@ -22,8 +23,10 @@ fn a_copy_whose_patroni_has_lost_zookeeper_is_a_fault_and_its_patroni_is_started
     });
     let patroni = || lab.on(replica, "systemctl show -P MainPID patroni").ok().to_owned();
     let before = patroni();
-    // It goes on and is heard: it reaches no ZooKeeper, as after a session that it has lost and does not make again.
-    let chain = "add table inet story; add chain inet story output { type filter hook output priority 0; }";
+    // It goes on and is heard: it reaches no ZooKeeper, as after a session that it has lost and
+    // does not make again.
+    let chain =
+        "add table inet story; add chain inet story output { type filter hook output priority 0; }";
     let rule = "add rule inet story output meta skuid postgres tcp dport 2181 drop";
     lab.on(replica, &format!("nft '{chain}; {rule}'")).ok();
     eventually("Patroni is started again", 300, || match patroni() {

@@ -36,9 +36,11 @@ fn a_daemon_that_hangs_is_started_anew_before_its_node_is_fenced() {
     lab.start("web1", "pvchv2");
     let (process, daemon) = (lab.processes_of("web1"), lab.process_of("pvchv2", "pvcnoded"));
     lab.does(&["freeze", "pvchv2", "pvcnoded"]).ok();
-    eventually("systemd has started another daemon", 60, || match lab.process_of("pvchv2", "pvcnoded") {
-        new if new != daemon && new != "0" => Ok(()),
-        same => Err(same),
+    eventually("systemd has started another daemon", 60, || {
+        match lab.process_of("pvchv2", "pvcnoded") {
+            new if new != daemon && new != "0" => Ok(()),
+            same => Err(same),
+        }
     });
     lab.node_is("pvchv2", "run", "ready");
     assert_eq!(lab.processes_of("web1"), process);
@@ -80,9 +82,11 @@ fn the_storage_refuses_what_a_guest_writes_whose_node_is_called_off_by_a_bmc_tha
     let client = lab.writer("web1");
     lab.does(&["bmc", "pvchv3", "lies"]).ok();
     lab.hang("pvchv3", "pvcnoded");
-    let to = eventually("web1 elsewhere", 90, || match lab.running_elsewhere("web1", "pvchv3").as_slice() {
-        [one] => Ok(one.clone()),
-        other => Err(format!("{other:?}")),
+    let to = eventually("web1 elsewhere", 90, || {
+        match lab.running_elsewhere("web1", "pvchv3").as_slice() {
+            [one] => Ok(one.clone()),
+            other => Err(format!("{other:?}")),
+        }
     });
     lab.hears(&to, "web1", "boot 2, counted on");
     lab.proven_dead("pvchv3", "its BMC said twice that the power is off");
@@ -90,8 +94,8 @@ fn the_storage_refuses_what_a_guest_writes_whose_node_is_called_off_by_a_bmc_tha
     assert_eq!(lab.running_on("web1").len(), 2);
     lab.may_no_longer_write(&client);
     assert_ne!(lab.writer("web1"), client);
-    let writes =
-        "run (echo here | dd of=/disk/who conv=fsync && echo it is wri\\tten) & sleep 3; echo it has tr\\ied";
+    let writes = "run (echo here | dd of=/disk/who conv=fsync && echo it is wri\\tten) & sleep 3; \
+                  echo it has tr\\ied";
     lab.types("pvchv3", "web1", writes, "it has tried");
     lab.types(&to, "web1", writes, "it is written");
     let said = lab.on("pvchv3", "cat /var/log/libvirt/web1.log");

@@ -9,7 +9,8 @@ fn the_guests_of_a_secondary_without_power_run_elsewhere_as_foretold() {
     let primary = lab.primary();
     let node = lab.witness(&primary);
     let others: Vec<&str> = NODES.into_iter().filter(|other| *other != node).collect();
-    // `web1` is to go where fewest VMs are, `web3` may go to one node, and nobody has room for `web4`.
+    // `web1` is to go where fewest VMs are, `web3` may go to one node, and nobody has room for
+    // `web4`.
     lab.start_all(&[("web1", node), ("web3", node), ("web4", node)]);
     lab.define("web2");
     lab.pvc(&["vm", "move", "web2", "--target", node]);
@@ -25,7 +26,10 @@ fn the_guests_of_a_secondary_without_power_run_elsewhere_as_foretold() {
 
     let foretold = lab.foretell(node);
     let places = [("web1", others[1]), ("web3", others[0]), ("web4", "")];
-    assert_eq!(foretold.places(), places.map(|(vm, place)| (vm.to_owned(), place.to_owned())).into());
+    assert_eq!(
+        foretold.places(),
+        places.map(|(vm, place)| (vm.to_owned(), place.to_owned())).into()
+    );
     assert_eq!(foretold.says("/off"), r#"["web2"]"#);
     assert_eq!(foretold.says("/defects"), "[]");
 
@@ -39,7 +43,10 @@ fn the_guests_of_a_secondary_without_power_run_elsewhere_as_foretold() {
     let mut recovered: Vec<String> = serde_json::from_value(fence["recovered"].clone()).unwrap();
     recovered.sort();
     assert_eq!(recovered, [format!("web1 on {}", others[1]), format!("web3 on {}", others[0])]);
-    assert!(fence["stranded"][0].as_str().unwrap().starts_with("web4: no node can take the VM"), "{fence}");
+    assert!(
+        fence["stranded"][0].as_str().unwrap().starts_with("web4: no node can take the VM"),
+        "{fence}"
+    );
     // What was off stays where it was.
     assert_eq!(lab.vm("web2", "/node"), node);
     // It is switched on again and has nothing to do until an operator says that it is well.

@@ -1,4 +1,5 @@
-//! Nodes are emptied and filled again, also when there is not room for all or somebody changes his mind.
+//! Nodes are emptied and filled again, also when there is not room for all or somebody changes his
+//! mind.
 
 use pvc_lab_tests::{LIBVIRT, Lab};
 use pvc_standalone_tests::{eventually, never_within};
@@ -24,7 +25,10 @@ fn a_flush_that_is_taken_back_half_way_leaves_every_guest_where_it_belongs() {
     for guest in ["web1", "web2"] {
         lab.vm_is(guest, "/state", "start");
         assert_eq!(lab.running_on(guest), ["pvchv1"]);
-        assert_eq!((lab.vm(guest, "/node"), lab.vm(guest, "/last_node")), ("pvchv1".into(), String::new()));
+        assert_eq!(
+            (lab.vm(guest, "/node"), lab.vm(guest, "/last_node")),
+            ("pvchv1".into(), String::new())
+        );
         // I9: nobody was stopped.
         lab.hears("pvchv1", guest, "boot 1, counted on");
         let before = lab.beat("pvchv1", guest);
@@ -43,7 +47,8 @@ fn one_node_after_another_is_flushed_until_none_is_left_and_all_come_back() {
     let planned = |node: &str| {
         let said = lab.pvc(&["node", "flush", node, "--dry-run"]).ok().to_owned();
         let rows = said.lines().filter(|line| line.starts_with("web"));
-        rows.map(|row| row.split_whitespace().take(3).collect::<Vec<_>>().join(" ")).collect::<Vec<_>>()
+        rows.map(|row| row.split_whitespace().take(3).collect::<Vec<_>>().join(" "))
+            .collect::<Vec<_>>()
     };
 
     // What the plan says is what happens.
@@ -75,9 +80,11 @@ fn one_node_after_another_is_flushed_until_none_is_left_and_all_come_back() {
         lab.pvc(&["node", "ready", node, "--wait"]).ok();
     }
     for (guest, home) in [("web1", "pvchv1"), ("web2", "pvchv2")] {
-        eventually(&format!("{guest} runs at home"), 60, || match lab.running_on(guest).as_slice() {
-            [only] if only == home => Ok(()),
-            other => Err(format!("it runs on {other:?}")),
+        eventually(&format!("{guest} runs at home"), 60, || {
+            match lab.running_on(guest).as_slice() {
+                [only] if only == home => Ok(()),
+                other => Err(format!("it runs on {other:?}")),
+            }
         });
         assert_eq!(lab.vm(guest, "/node_autostart"), "false");
         lab.hears(home, guest, "boot 2, counted on");

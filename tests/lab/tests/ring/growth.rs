@@ -3,7 +3,8 @@
 use pvc_lab_tests::Lab;
 
 #[test]
-fn a_hypervisor_joins_takes_guests_does_not_become_primary_and_is_fenced_though_its_fencer_dies_too() {
+fn a_hypervisor_joins_takes_guests_does_not_become_primary_and_is_fenced_though_its_fencer_dies_too()
+ {
     let lab = Lab::whole();
     // A node that was added goes with the whole lab alone.
     lab.goes_with_this_story();

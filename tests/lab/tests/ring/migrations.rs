@@ -40,7 +40,10 @@ fn a_guest_that_may_only_move_by_a_shutdown_boots_on_the_other_node() {
     // By the number of VMs: how much memory is free changes with every breath of this machine.
     lab.pvc(&["vm", "meta", "web1", "--method", "shutdown", "--node-selector", "vms"]).ok();
     let said = lab.pvc(&["vm", "migrate", "web1", "--target", "pvchv2", "--force-live"]).fails(1);
-    assert!(said.contains("VM `web1` may only be moved by a shutdown, and live was asked for"), "{said}");
+    assert!(
+        said.contains("VM `web1` may only be moved by a shutdown, and live was asked for"),
+        "{said}"
+    );
     // What the plan says is what happens.
     lab.pvc(&["vm", "migrate", "web1", "--dry-run"]).says(&["node `pvchv2`", "by a shutdown"]);
     lab.pvc(&["vm", "migrate", "web1", "--wait"]).ok();
@@ -54,12 +57,18 @@ fn a_move_that_does_not_work_live_leaves_the_guest_or_shuts_it_down_as_was_asked
     let lab = Lab::whole();
     lab.start("web1", "pvchv1");
     let process = lab.processes_of("web1");
-    // The other node's hypervisor is not to be reached; its daemon, on the same machine, notices nothing.
+    // The other node's hypervisor is not to be reached; its daemon, on the same machine, notices
+    // nothing.
     lab.shut("pvchv3", LIBVIRT);
-    let said = lab.pvc(&["vm", "migrate", "web1", "--target", "pvchv3", "--force-live", "--wait"]).fails(1);
+    let said = lab
+        .pvc(&["vm", "migrate", "web1", "--target", "pvchv3", "--force-live", "--wait"])
+        .fails(1);
     assert!(said.contains("VM `web1` was not moved to node `pvchv3`: "), "{said}");
     assert_eq!(lab.processes_of("web1"), process);
-    assert_eq!((lab.vm("web1", "/state"), lab.vm("web1", "/node")), ("start".into(), "pvchv1".into()));
+    assert_eq!(
+        (lab.vm("web1", "/state"), lab.vm("web1", "/node")),
+        ("start".into(), "pvchv1".into())
+    );
     assert_eq!(lab.vm("web1", "/last_node"), "");
     assert_eq!(lab.vm("web1", "/migration/phase"), "failed");
     lab.open("pvchv3");

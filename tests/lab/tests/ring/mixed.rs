@@ -1,4 +1,5 @@
-//! A cluster on its way from PVC 1.0.3 to ours: one node still runs the older daemon, as its specification has it.
+//! A cluster on its way from PVC 1.0.3 to ours: one node still runs the older daemon, as its
+//! specification has it.
 
 use pvc_lab_tests::Lab;
 use pvc_standalone_tests::eventually;

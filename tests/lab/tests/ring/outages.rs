@@ -1,4 +1,5 @@
-//! What the nodes have in common fails: cables, a majority of ZooKeeper, Ceph's monitors. Guests run on.
+//! What the nodes have in common fails: cables, a majority of ZooKeeper, Ceph's monitors. Guests
+//! run on.
 
 use std::time::Instant;
 
@@ -32,9 +33,11 @@ fn a_node_whose_cables_are_back_too_late_returns_empty_and_gets_its_guests_when_
     lab.node_is("pvchv3", "run", "ready");
     let client = lab.writer("web1");
     lab.does(&["cut", "pvchv3", "cluster", "storage"]).ok();
-    eventually("pvchv3 has ended its guests itself", 26, || match lab.running_on("web1").as_slice() {
-        [] => Ok(()),
-        nodes => Err(format!("web1 runs on {nodes:?}")),
+    eventually("pvchv3 has ended its guests itself", 26, || {
+        match lab.running_on("web1").as_slice() {
+            [] => Ok(()),
+            nodes => Err(format!("web1 runs on {nodes:?}")),
+        }
     });
     assert!(lab.fence("pvchv3").is_err(), "nobody has taken it for dead yet");
     let to = lab.recovered("web1", "pvchv3");
@@ -56,7 +59,8 @@ fn a_node_whose_cables_are_back_too_late_returns_empty_and_gets_its_guests_when_
 fn resets_itself(before: u32, now: u32) -> String {
     format!(
         "grep -q 'suicide_intervals: {before}' /etc/pvc/pvc.conf &&
-        sed -i 's/suicide_intervals: {before}/suicide_intervals: {now}/' /etc/pvc/pvc.conf && systemctl restart pvcnoded"
+        sed -i 's/suicide_intervals: {before}/suicide_intervals: {now}/' /etc/pvc/pvc.conf && \
+        systemctl restart pvcnoded"
     )
 }
 
@@ -69,11 +73,14 @@ fn without_a_majority_of_zookeeper_nobody_decides_and_every_guest_runs_on() {
     for node in ["pvchv2", "pvchv3"] {
         lab.does(&["freeze", node, "zookeeper"]).ok();
     }
-    eventually("nobody has the floating address", 60, || match lab.holders_of_floating_addresses() {
-        none if none.is_empty() => Ok(()),
-        some => Err(some.join(", ")),
+    eventually("nobody has the floating address", 60, || {
+        match lab.holders_of_floating_addresses() {
+            none if none.is_empty() => Ok(()),
+            some => Err(some.join(", ")),
+        }
     });
-    // One that harms nobody: what becomes of it is unknown, and it may be carried out when the store is back.
+    // One that harms nobody: what becomes of it is unknown, and it may be carried out when the
+    // store is back.
     let said = lab.pvc(&["vm", "tag", "add", "web1", "late"]).fails_with_hint();
     assert!(said.contains("ZooKeeper"), "{said}");
     let rest = 120 - begun.elapsed().as_secs().min(120);
@@ -110,11 +117,15 @@ fn while_the_monitors_of_ceph_hang_the_nodes_go_on_and_say_so() {
     }
     never_within("a node is silent, or a guest given up", 60, || {
         let nodes = lab.json(&["node", "list"])?;
-        let all_run =
-            nodes.as_array().is_some_and(|all| all.iter().all(|node| node["daemon_state"] == "run"));
+        let all_run = nodes
+            .as_array()
+            .is_some_and(|all| all.iter().all(|node| node["daemon_state"] == "run"));
         if all_run && lab.processes_of("web1") == process { Ok(()) } else { Err(nodes.to_string()) }
     });
-    lab.fault_says(&format!("CEPH_SILENT_{}", primary.to_uppercase()), "Ceph does not answer the primary");
+    lab.fault_says(
+        &format!("CEPH_SILENT_{}", primary.to_uppercase()),
+        "Ceph does not answer the primary",
+    );
     for node in NODES {
         lab.does(&["thaw", node, &format!("ceph-mon@{node}")]).ok();
     }

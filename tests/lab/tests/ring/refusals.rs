@@ -1,5 +1,5 @@
-//! What cannot be is refused in words that say why and what to do, and what others write into the tree
-//! breaks nothing.
+//! What cannot be is refused in words that say why and what to do, and what others write into the
+//! tree breaks nothing.
 
 use pvc_lab_tests::{Lab, NODES};
 use pvc_standalone_tests::{eventually, never_within};
@@ -12,7 +12,8 @@ fn a_move_that_cannot_be_is_refused_and_the_guest_runs_on() {
     let refused_with = |code: i32, target: &str, why: &str| {
         let said = lab.pvc(&["vm", "migrate", "web1", "--target", target, "--wait"]).fails(code);
         assert!(said.contains(why), "`{why}` is missing in: {said}");
-        let planned = lab.pvc(&["vm", "migrate", "web1", "--target", target, "--dry-run"]).fails(code);
+        let planned =
+            lab.pvc(&["vm", "migrate", "web1", "--target", target, "--dry-run"]).fails(code);
         assert!(planned.contains(why), "`{why}` is missing in the plan: {planned}");
     };
     let refused = |target: &str, why: &str| refused_with(1, target, why);
@@ -45,9 +46,11 @@ fn a_primary_that_nobody_knows_is_replaced_by_one_of_the_cluster() {
     let lab = Lab::whole();
     lab.primary();
     lab.write_key("/config/primary_node", "pvchv9");
-    eventually("a node of the cluster is primary again", 60, || match lab.key("/config/primary_node") {
-        name if NODES.contains(&name.as_str()) => Ok(()),
-        name => Err(format!("`{name}` is named")),
+    eventually("a node of the cluster is primary again", 60, || {
+        match lab.key("/config/primary_node") {
+            name if NODES.contains(&name.as_str()) => Ok(()),
+            name => Err(format!("`{name}` is named")),
+        }
     });
     let primary = lab.primary();
     assert_eq!(lab.key("/config/primary_node"), primary);
@@ -99,7 +102,11 @@ fn a_word_that_nobody_knows_in_a_record_harms_nobody() {
     assert!(said.contains("node `pvchv2` is in domain state `dozing`, not `ready`"), "{said}");
     never_within("web1 is ended, or its node falls silent", 15, || {
         let daemon = lab.json(&["node", "info", "pvchv2"])?["daemon_state"].clone();
-        if lab.processes_of("web1") == process && daemon == "run" { Ok(()) } else { Err(daemon.to_string()) }
+        if lab.processes_of("web1") == process && daemon == "run" {
+            Ok(())
+        } else {
+            Err(daemon.to_string())
+        }
     });
     // Operators put it right with what they know.
     lab.pvc(&["vm", "start", "web1", "--wait"]).ok();

@@ -25,7 +25,8 @@ impl Exec for OnNode {
 }
 
 const UNITS: &str = "cd /etc/systemd/system
-unit() { printf '[Service]\\n%s\\n[Install]\\nWantedBy=multi-user.target\\n' \"$2\" >pvc-contract-$1.service; }
+unit() { printf '[Service]\\n%s\\n[Install]\\nWantedBy=multi-user.target\\n' \"$2\" \
+>pvc-contract-$1.service; }
 unit good $'ExecStart=/bin/sleep infinity'
 unit hanging $'Type=notify\\nTimeoutStartSec=infinity\\nExecStart=/bin/sleep infinity'
 unit failing $'Type=oneshot\\nExecStart=/bin/false'
@@ -43,7 +44,8 @@ fn systemd_keeps_the_contract_of_services() {
     lab.on(NODE, UNITS).ok();
     let node = Arc::new(OnNode(Mutex::new(lab)));
     let unit = |name: &str| format!("pvc-contract-{name}.service");
-    let fixture = ServicesFixture { good: unit("good"), hanging: unit("hanging"), failing: unit("failing") };
+    let fixture =
+        ServicesFixture { good: unit("good"), hanging: unit("hanging"), failing: unit("failing") };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let contract = services_contract(Arc::new(Systemctl::new(node.clone())), fixture);
     runtime.expect("a runtime can be built").block_on(contract);

@@ -1,4 +1,5 @@
-//! A running cluster is closed to strangers, step by step as `docs/manual/security.md` says, under its guests.
+//! A running cluster is closed to strangers, step by step as `docs/manual/security.md` says, under
+//! its guests.
 
 use std::path::Path;
 use std::process::Command;
@@ -32,16 +33,19 @@ for node in "$@"; do
 done
 "#;
 
-/// What nodes have for each other, as network and port: ZooKeeper, libvirt, Patroni; Ceph's monitors and OSDs.
+/// What nodes have for each other, as network and port: ZooKeeper, libvirt, Patroni; Ceph's
+/// monitors and OSDs.
 const BETWEEN_NODES: &str = "1:2181 1:3888 1:16509 1:8008 2:3300 2:6789 2:6800";
 
-/// A machine of somebody else's on the networks of the cluster and of its storage, in the switch room.
+/// A machine of somebody else's on the networks of the cluster and of its storage, in the switch
+/// room.
 const STRANGE_MACHINE: &str =
     "ip address replace 10.99.1.77/24 dev cluster && ip address replace 10.99.2.77/24 dev storage";
 const NO_STRANGE_MACHINE: &str =
     "ip address del 10.99.1.77/24 dev cluster; ip address del 10.99.2.77/24 dev storage; true";
 
-/// As a guest is attached to the bridges of these networks: another machine's stack behind a port of each.
+/// As a guest is attached to the bridges of these networks: another machine's stack behind a port
+/// of each.
 const STRANGE_GUEST: &str = "set -e
 ip netns add guest
 for network in 1:brcluster 2:brstorage; do
@@ -64,12 +68,17 @@ fn a_stranger_and_a_guest_on_the_clusters_networks_reach_nothing_that_nodes_have
         // Those that take a connection, in the order of the list.
         let knock = format!(
             "for at in {BETWEEN_NODES}; do
-                timeout 3 bash -c \"</dev/tcp/10.99.${{at%:*}}.{number}/${{at#*:}}\" 2>/dev/null && touch /tmp/$at &
+                timeout 3 bash -c \"</dev/tcp/10.99.${{at%:*}}.{number}/${{at#*:}}\" 2>/dev/null \
+                && touch /tmp/$at &
             done
             wait
             for at in {BETWEEN_NODES}; do rm /tmp/$at 2>/dev/null && echo -n \"$at \"; done; true"
         );
-        assert_eq!(lab.on(lab.witness(node), &knock).ok().trim(), BETWEEN_NODES, "a node reaches {node}");
+        assert_eq!(
+            lab.on(lab.witness(node), &knock).ok().trim(),
+            BETWEEN_NODES,
+            "a node reaches {node}"
+        );
         assert_eq!(lab.on("switch", &knock).ok(), "", "a stranger reaches {node}");
         let guest = format!("ip netns exec guest bash -c '{knock}'");
         assert_eq!(lab.on("pvchv1", &guest).ok(), "", "a guest on pvchv1 reaches {node}");
@@ -135,7 +144,8 @@ fn stranger(lab: &Lab) -> String {
 fn the_store_is_closed(lab: &Lab) {
     let password = "s/^    port: 2181$/&\\n    password: 0123456789abcdef0123456789abcdef/";
     for node in NODES {
-        lab.on(node, &format!("sed -i '{password}' {CONFIGURATION} && systemctl restart pvcnoded")).ok();
+        lab.on(node, &format!("sed -i '{password}' {CONFIGURATION} && systemctl restart pvcnoded"))
+            .ok();
         lab.node_is(node, "run", "ready");
     }
     // The other APIs, and all workers, have not been told of it.
@@ -144,13 +154,15 @@ fn the_store_is_closed(lab: &Lab) {
         let show = lab.pvc(&["cluster", "store", "show"]);
         if show.stdout.contains("Nodes without password: none") { Ok(()) } else { Err(show) }
     });
-    let workers = || NODES.map(|node| lab.on(node, "systemctl show -P MainPID pvcworkerd").ok().to_owned());
+    let workers =
+        || NODES.map(|node| lab.on(node, "systemctl show -P MainPID pvcworkerd").ok().to_owned());
     let before = workers();
     let closed = lab.pvc(&["cluster", "store", "close", "--yes"]).ok().to_owned();
     assert!(closed.contains("the store is closed"), "{closed}");
     assert_eq!(stranger(lab), "kept out");
     for (node, before) in NODES.into_iter().zip(before) {
-        let script = "systemctl is-active pvcapid pvcworkerd && systemctl show -P MainPID pvcworkerd";
+        let script =
+            "systemctl is-active pvcapid pvcworkerd && systemctl show -P MainPID pvcworkerd";
         eventually(&format!("the worker of {node} has begun anew"), 60, || {
             let now = lab.on(node, script);
             let is_new = now.stdout.lines().last().is_some_and(|process| process != before.trim());
@@ -165,7 +177,8 @@ fn the_store_is_closed(lab: &Lab) {
 }
 
 fn make_certificates(directory: &Path) {
-    let made = Command::new("bash").args(["-c", CERTIFICATES, "make"]).arg(directory).args(NODES).output();
+    let made =
+        Command::new("bash").args(["-c", CERTIFICATES, "make"]).arg(directory).args(NODES).output();
     let made = made.expect("there is a bash");
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
 }
@@ -182,7 +195,9 @@ fn zookeeper_speaks_tls(lab: &Lab, certificates: &Path) {
         let (certificate, key) = (read(&format!("{node}.pem")), read(&format!("{node}-key.pem")));
         put(lab, node, &read("ca.pem"), "/etc/zookeeper/tls/ca.pem");
         put(lab, node, &(key.clone() + &certificate), "/etc/zookeeper/tls/server.pem");
-        for (content, name) in [(read("ca.pem"), "ca"), (certificate, node), (key, &format!("{node}-key"))] {
+        for (content, name) in
+            [(read("ca.pem"), "ca"), (certificate, node), (key, &format!("{node}-key"))]
+        {
             put(lab, node, &content, &format!("/etc/pvc/tls/{name}.pem"));
         }
         let settings = "secureClientPort=2281\n\
@@ -192,15 +207,19 @@ fn zookeeper_speaks_tls(lab: &Lab, certificates: &Path) {
         lab.on(
             node,
             &format!(
-                "chown -R zookeeper /etc/zookeeper/tls && chmod -R go= /etc/zookeeper/tls /etc/pvc/tls
+                "chown -R zookeeper /etc/zookeeper/tls && chmod -R go= /etc/zookeeper/tls \
+                 /etc/pvc/tls
                 printf '\\n{settings}' >>/etc/zookeeper/conf/zoo.cfg
-                sed -i 's#slf4j-simple.jar#&:/usr/share/java/netty-codec.jar#' /etc/systemd/system/zookeeper.service
+                sed -i 's#slf4j-simple.jar#&:/usr/share/java/netty-codec.jar#' \
+                /etc/systemd/system/zookeeper.service
                 systemctl daemon-reload"
             ),
         )
         .ok();
     }
-    let mode = |node: &str| lab.on(node, "echo srvr | nc -w 2 10.99.1.${HOSTNAME#pvchv} 2181 | grep Mode:");
+    let mode = |node: &str| {
+        lab.on(node, "echo srvr | nc -w 2 10.99.1.${HOSTNAME#pvchv} 2181 | grep Mode:")
+    };
     let (leader, others): (Vec<_>, Vec<_>) =
         NODES.into_iter().partition(|node| mode(node).stdout.contains("leader"));
     for node in others.into_iter().chain(leader) {
@@ -216,8 +235,11 @@ fn zookeeper_speaks_tls(lab: &Lab, certificates: &Path) {
              certificate: /etc/pvc/tls/{node}.pem\\n      private_key: /etc/pvc/tls/{node}-key.pem"
         );
         let restart = "systemctl restart pvcnoded pvcapid pvcworkerd";
-        lab.on(node, &format!("sed -i 's#^    password: 0123.*#&\\n{ssl}#' {CONFIGURATION} && {restart}"))
-            .ok();
+        lab.on(
+            node,
+            &format!("sed -i 's#^    password: 0123.*#&\\n{ssl}#' {CONFIGURATION} && {restart}"),
+        )
+        .ok();
         lab.node_is(node, "run", "ready");
         let plain = "ss -Htnp state established '( dport = :2181 )' | grep pvc";
         eventually(&format!("{node} speaks TLS alone"), 30, || match lab.on(node, plain) {
@@ -233,7 +255,12 @@ fn libvirt_speaks_tls(lab: &Lab, certificates: &Path) {
     for node in NODES {
         put(lab, node, &read("ca.pem"), "/etc/pki/CA/cacert.pem");
         for side in ["server", "client"] {
-            put(lab, node, &read(&format!("{node}.pem")), &format!("/etc/pki/libvirt/{side}cert.pem"));
+            put(
+                lab,
+                node,
+                &read(&format!("{node}.pem")),
+                &format!("/etc/pki/libvirt/{side}cert.pem"),
+            );
             put(
                 lab,
                 node,
@@ -245,7 +272,8 @@ fn libvirt_speaks_tls(lab: &Lab, certificates: &Path) {
         lab.on(node, &format!("{listens} && systemctl restart libvirtd")).ok();
     }
     for node in NODES {
-        let asks = format!("sed -i 's/^  target_selector: mem$/&\\n  libvirt_tls: yes/' {CONFIGURATION}");
+        let asks =
+            format!("sed -i 's/^  target_selector: mem$/&\\n  libvirt_tls: yes/' {CONFIGURATION}");
         lab.on(node, &format!("{asks} && systemctl restart pvcnoded")).ok();
         lab.node_is(node, "run", "ready");
     }

@@ -97,6 +97,8 @@ impl Before {
 
 fn fences(lab: &Lab) -> Vec<serde_json::Value> {
     NODES
-        .map(|node| lab.json(&["node", "info", node]).expect("the cluster answers")["fence"].clone())
+        .map(|node| {
+            lab.json(&["node", "info", node]).expect("the cluster answers")["fence"].clone()
+        })
         .to_vec()
 }

@@ -35,7 +35,8 @@ fn bad_input_is_refused_with_a_message_and_changes_nothing() {
 /// XML that is refused, with a word that its message must have.
 fn xml_cases(machine: &Machine) -> Vec<(&'static str, String, &'static str)> {
     let good = machine.hello_xml("other");
-    let disk = "<disk type='network' device='disk'><source protocol='rbd' name='vms/second'/><target dev='sda' bus='scsi'/></disk>";
+    let disk = "<disk type='network' device='disk'><source protocol='rbd' \
+                name='vms/second'/><target dev='sda' bus='scsi'/></disk>";
     let bombs = "<!DOCTYPE d [<!ENTITY a 'aaaaaaaaaa'><!ENTITY b '&a;&a;&a;&a;&a;&a;&a;&a;'>]>";
     let outside = "<!DOCTYPE d [<!ENTITY x SYSTEM 'file:///etc/passwd'>]>";
     let body = good.split_once("-->").expect("it begins with a comment").1;
@@ -57,9 +58,17 @@ fn xml_cases(machine: &Machine) -> Vec<(&'static str, String, &'static str)> {
             good.replace("<source protocol='rbd' name='vms/other_sda'/>", ""),
             "source",
         ),
-        ("a volume that leaves its pool", good.replace("vms/other_sda", "vms/../../etc/passwd"), ""),
+        (
+            "a volume that leaves its pool",
+            good.replace("vms/other_sda", "vms/../../etc/passwd"),
+            "",
+        ),
         ("entities that grow", format!("{bombs}{}", body.replace("<name>other", "<name>&b;")), ""),
-        ("an entity that reads a file", format!("{outside}{}", body.replace("<name>other", "<name>&x;")), ""),
+        (
+            "an entity that reads a file",
+            format!("{outside}{}", body.replace("<name>other", "<name>&x;")),
+            "",
+        ),
         ("a control character", good.replace("<name>other", "<name>oth\u{1}er"), ""),
         ("the UUID of another VM", good.replace(&hello_uuid("other"), &hello_uuid("hello")), ""),
         ("the name of another VM", good.replace("<name>other<", "<name>hello<"), "hello"),
@@ -81,7 +90,8 @@ fn bad_xml(machine: &Machine) {
         let said = machine.pvc(&["vm", "define", &file.to_string_lossy()]).fails(1);
         assert!(said.contains("error:"), "{what}: {said}");
         if word != "hello" {
-            let said = machine.pvc(&["vm", "modify", "hello", &file.to_string_lossy(), "-y"]).fails(1);
+            let said =
+                machine.pvc(&["vm", "modify", "hello", &file.to_string_lossy(), "-y"]).fails(1);
             assert!(said.contains("error:"), "{what}: {said}");
         }
     }
@@ -97,7 +107,9 @@ fn five_megabytes_of_comment(machine: &Machine) {
     let xml = machine.hello_xml("other").replace("<devices>", &format!("{comment}<devices>"));
     let answer = machine.http_define(&xml);
     if answer.status == 200 {
-        assert!(machine.vm("other")["xml"].as_str().is_some_and(|kept| kept.contains("lorem ipsum")));
+        assert!(
+            machine.vm("other")["xml"].as_str().is_some_and(|kept| kept.contains("lorem ipsum"))
+        );
         assert!(machine.pvc(&["vm", "list"]).ok().contains("other"));
         machine.pvc(&["vm", "undefine", "other", "-y"]).ok();
     } else {
@@ -129,7 +141,12 @@ fn bad_names(machine: &Machine) {
         renamed.refused(&[400]);
         machine
             .api()
-            .call("POST", "/vm/hello/tags", &[("action", "add"), ("tag", "a/b"), ("protected", "false")], &[])
+            .call(
+                "POST",
+                "/vm/hello/tags",
+                &[("action", "add"), ("tag", "a/b"), ("protected", "false")],
+                &[],
+            )
             .refused(&[400]);
     }
     machine.pvc(&["vm", "rename", "hello", "two words", "-y"]).fails(1);
@@ -143,8 +160,11 @@ fn bad_parameters(machine: &Machine) {
     let api = machine.api();
     let good = machine.hello_xml("other");
     let with = |name: &str, value: &str| {
-        let mut query =
-            vec![("migration_method", "none"), ("migration_max_downtime", "300"), ("selector", "none")];
+        let mut query = vec![
+            ("migration_method", "none"),
+            ("migration_max_downtime", "300"),
+            ("selector", "none"),
+        ];
         query.retain(|(known, _)| *known != name);
         query.push((name, value));
         api.call("POST", "/vm", &query, &[("xml", &good)])
@@ -181,9 +201,12 @@ fn bad_parameters(machine: &Machine) {
     api.call("DELETE", "/vm", &[], &[]).refused(&[405]);
     assert_eq!(api.get("/no/such/path").status, 404);
 
-    // Fields that nobody knows are ignored in parameters, as clients rely on, and JSON bodies are no parameters.
+    // Fields that nobody knows are ignored in parameters, as clients rely on, and JSON bodies are
+    // no parameters.
     assert_eq!(api.get("/vm?unknown=1&limit=hello").status, 200);
-    for body in [r#"{"xml": 7, "surprise": {"a": []}}"#, r#"{"xml": "<domain/>"}"#, "[1, 2", "\u{0}\u{1}"] {
+    for body in
+        [r#"{"xml": 7, "surprise": {"a": []}}"#, r#"{"xml": "<domain/>"}"#, "[1, 2", "\u{0}\u{1}"]
+    {
         let length = body.len();
         let answer = raw(
             api,
@@ -208,17 +231,21 @@ fn bad_parameters(machine: &Machine) {
 /// One request as it is written here.
 fn raw(api: &Api, method: &str, path: &str, headers: &str, body: impl Read) -> Answer {
     let head = format!(
-        "{method} /api/v1{path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX-Api-Key: {}\r\n{headers}\r\n",
+        "{method} /api/v1{path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX-Api-Key: \
+         {}\r\n{headers}\r\n",
         api.token
     );
-    api.raw(&head, body).unwrap_or_else(|error| panic!("{method} {path} was not answered: {error}")).0
+    api.raw(&head, body)
+        .unwrap_or_else(|error| panic!("{method} {path} was not answered: {error}"))
+        .0
 }
 
 fn bad_bodies(machine: &Machine) {
     let api = machine.api();
     let head = |headers: &str| {
         format!(
-            "POST /api/v1/vm HTTP/1.1\r\nHost: localhost\r\nX-Api-Key: {}\r\nContent-Type: application/x-www-form-urlencoded\r\n{headers}\r\n\r\n",
+            "POST /api/v1/vm HTTP/1.1\r\nHost: localhost\r\nX-Api-Key: {}\r\nContent-Type: \
+             application/x-www-form-urlencoded\r\n{headers}\r\n\r\n",
             api.token
         )
     };
@@ -230,8 +257,9 @@ fn bad_bodies(machine: &Machine) {
     answer.refused(&[413]);
     assert!(sent < 64 << 20, "{sent} bytes had to be sent before it was refused");
 
-    let (answer, sent) =
-        api.raw(&head("Transfer-Encoding: chunked"), Chunks { left: two_gigabytes }).expect("an answer");
+    let (answer, sent) = api
+        .raw(&head("Transfer-Encoding: chunked"), Chunks { left: two_gigabytes })
+        .expect("an answer");
     answer.refused(&[413]);
     assert!(sent < 64 << 20, "{sent} bytes had to be sent before it was refused");
 
@@ -291,7 +319,9 @@ fn bad_tokens(machine: &Machine) {
     assert_eq!(api.get("/vm").status, 200);
 
     let port = api.port.to_string();
-    machine.pvc(&["connection", "add", "wrong", "-a", "127.0.0.1", "-p", &port, "-k", "not-the-token"]).ok();
+    machine
+        .pvc(&["connection", "add", "wrong", "-a", "127.0.0.1", "-p", &port, "-k", "not-the-token"])
+        .ok();
     let refused = machine.pvc(&["-c", "wrong", "vm", "list"]);
     assert_eq!(refused.code, 5, "{refused}");
     refused.fails_with_hint();

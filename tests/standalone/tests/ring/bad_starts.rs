@@ -122,7 +122,8 @@ fn a_missing_libvirtd_is_waited_for_and_then_named() {
     });
     machine.libvirt().start();
     eventually("running is the node", 40, || {
-        let answer = machine.api().try_call("GET", "/node", &[], &[]).map_err(|error| error.to_string())?;
+        let answer =
+            machine.api().try_call("GET", "/node", &[], &[]).map_err(|error| error.to_string())?;
         if answer.text.contains("\"run\"") { Ok(()) } else { Err(answer.text) }
     });
     machine.define_hello("hello");
@@ -143,13 +144,17 @@ fn a_second_daemon_for_the_same_state_is_refused() {
     assert!(ended.said.contains("hint:"), "{ended}");
 
     // With a state of its own, it still cannot have the same address.
-    let config = machine
-        .configuration()
-        .replace(&machine.state().display().to_string(), &machine.dir().join("state2").display().to_string());
+    let config = machine.configuration().replace(
+        &machine.state().display().to_string(),
+        &machine.dir().join("state2").display().to_string(),
+    );
     machine.write_configuration(&config);
     let ended = machine.daemon_that_ends("standalone");
     assert_eq!(ended.code, 1, "{ended}");
-    assert!(ended.said.contains(&machine.api().port.to_string()) && ended.said.contains("hint:"), "{ended}");
+    assert!(
+        ended.said.contains(&machine.api().port.to_string()) && ended.said.contains("hint:"),
+        "{ended}"
+    );
     machine.write_configuration(&machine.configuration());
 
     assert_eq!(machine.entrusted(), before);

@@ -138,7 +138,8 @@ fn guests_keep_running_whatever_zookeeper_does() {
 }
 
 fn its_records_make_a_simulated_cluster(machine: &Machine) {
-    let asked = machine.pvc(&["-q", "cluster", "what-if", "node", machine.node(), "--format", "json"]);
+    let asked =
+        machine.pvc(&["-q", "cluster", "what-if", "node", machine.node(), "--format", "json"]);
     let foretold: serde_json::Value = serde_json::from_str(asked.ok()).expect("it is JSON");
     assert_eq!(foretold["hindrances"][0], "nobody else is there to notice", "{foretold}");
     assert_eq!(foretold["not_simulated"], "", "{foretold}");
@@ -166,14 +167,19 @@ fn it_stops_and_returns(machine: &mut Machine, qemu: u32) {
     machine.pvc(&["status"]).ok();
     std::thread::scope(|scope| {
         let machine = &*machine;
-        scope.spawn(|| machine.api().post("/vm/other/state", &[("state", "start")]).refused(&[503]));
+        scope
+            .spawn(|| machine.api().post("/vm/other/state", &[("state", "start")]).refused(&[503]));
         scope.spawn(|| {
             let said = machine.pvc(&["vm", "start", "other"]).fails_with_hint();
             assert!(said.contains("ZooKeeper"), "{said}");
         });
         // Longer than the session lives.
         never_within("guests keep running and nothing ends", 14, || {
-            if machine.libvirt().qemu_pid("hello") == Some(qemu) { Ok(()) } else { Err("QEMU is gone") }
+            if machine.libvirt().qemu_pid("hello") == Some(qemu) {
+                Ok(())
+            } else {
+                Err("QEMU is gone")
+            }
         });
     });
     machine.all_daemons_run();

@@ -34,8 +34,11 @@ fn guests_outlive_the_daemon_and_the_next_one_adopts_them() {
     // A guest that ended while nobody looked starts again.
     let qemu = machine.boot("hello");
     machine.kill("standalone");
-    nix::sys::signal::kill(nix::unistd::Pid::from_raw(qemu.cast_signed()), nix::sys::signal::Signal::SIGKILL)
-        .expect("QEMU runs");
+    nix::sys::signal::kill(
+        nix::unistd::Pid::from_raw(qemu.cast_signed()),
+        nix::sys::signal::Signal::SIGKILL,
+    )
+    .expect("QEMU runs");
     machine.start_daemons();
     machine.booted("hello", 3);
 }
@@ -64,7 +67,11 @@ fn it_is_adopted(machine: &mut Machine, qemu: u32) {
             .trim()
             .to_owned();
         let log = machine.pvc(&["vm", "log", "hello"]);
-        if log.stdout.contains(&heartbeat) { Ok(()) } else { Err(format!("`{heartbeat}` is not in {log}")) }
+        if log.stdout.contains(&heartbeat) {
+            Ok(())
+        } else {
+            Err(format!("`{heartbeat}` is not in {log}"))
+        }
     });
 }
 
@@ -108,7 +115,10 @@ const STRAY: &str = "VM_STRAY_STRAY";
 /// How often the node's log tells of the stray guest.
 fn times_told(machine: &Machine) -> usize {
     let log = machine.pvc(&["node", "log", &host_name(), "--lines", "2000"]);
-    log.ok().lines().filter(|line| line.contains("guest stray") && line.contains("left alone")).count()
+    log.ok()
+        .lines()
+        .filter(|line| line.contains("guest stray") && line.contains("left alone"))
+        .count()
 }
 
 /// Waits for a fault, and for a line in the log beyond the first `told`.
@@ -133,10 +143,14 @@ fn a_rename_that_is_cut_short_is_taken_back() {
     let disk = |at: usize| {
         let volume = format!("vms/web1_{at:02}");
         machine.pvcd_volume(&["create", &volume, "1M"]).ok();
-        let target =
-            format!("vd{}{}", char::from(b'a' + (at / 26) as u8), char::from(b'a' + (at % 26) as u8));
+        let target = format!(
+            "vd{}{}",
+            char::from(b'a' + (at / 26) as u8),
+            char::from(b'a' + (at % 26) as u8)
+        );
         format!(
-            "<disk type='network' device='disk'><source protocol='rbd' name='{volume}'/><target dev='{target}'/></disk>"
+            "<disk type='network' device='disk'><source protocol='rbd' name='{volume}'/><target \
+             dev='{target}'/></disk>"
         )
     };
     let disks: String = (0..VOLUMES).map(disk).collect();
@@ -148,7 +162,9 @@ fn a_rename_that_is_cut_short_is_taken_back() {
     assert_eq!(machine.http_define(&xml).status, 200);
     let pool = machine.dir().join("volumes/vms");
     let called = |name: &str| {
-        let names = fs::read_dir(&pool).expect("the pool").map(|entry| entry.expect("an entry").file_name());
+        let names = fs::read_dir(&pool)
+            .expect("the pool")
+            .map(|entry| entry.expect("an entry").file_name());
         names.filter(|volume| volume.to_string_lossy().starts_with(name)).count()
     };
 

@@ -5,7 +5,8 @@ use std::fs;
 use pvc_standalone_tests::{Machine, eventually};
 
 #[test]
-fn a_damaged_file_stops_the_start_and_is_replaced_by_a_dump_when_told_so_under_a_guest_that_runs_on() {
+fn a_damaged_file_stops_the_start_and_is_replaced_by_a_dump_when_told_so_under_a_guest_that_runs_on()
+ {
     let mut machine = Machine::start();
     machine.define_hello("hello");
     let qemu = machine.boot("hello");
@@ -16,7 +17,11 @@ fn a_damaged_file_stops_the_start_and_is_replaced_by_a_dump_when_told_so_under_a
     eventually("a dump knows the VM", 60, || {
         let dumps = fs::read_dir(directory.join("dumps")).map_err(|error| error.to_string())?;
         let texts = dumps.flatten().filter_map(|dump| fs::read_to_string(dump.path()).ok());
-        if texts.into_iter().any(|text| text.contains("hello")) { Ok(()) } else { Err("not yet".to_owned()) }
+        if texts.into_iter().any(|text| text.contains("hello")) {
+            Ok(())
+        } else {
+            Err("not yet".to_owned())
+        }
     });
     machine.kill("standalone");
     let file = directory.join("tree.redb");

@@ -23,7 +23,8 @@ fn a_full_disk_refuses_writes_keeps_reads_and_loses_nothing() {
     let before = machine.entrusted();
     let tags = [("action", "add"), ("tag", "during"), ("protected", "false")];
     let mut refused = None;
-    // What was set aside earlier may take a few small writes yet; each that is acknowledged must last.
+    // What was set aside earlier may take a few small writes yet; each that is acknowledged must
+    // last.
     let mut acknowledged = Vec::new();
     for number in 0..2000 {
         let tag = format!("during-{number}");
@@ -79,8 +80,11 @@ fn tags_of(machine: &Machine) -> String {
 /// Takes all the room there is.
 fn fill(file: &std::path::Path) {
     use std::io::Write;
-    let mut file =
-        fs::OpenOptions::new().create(true).append(true).open(file).expect("the directory is there");
+    let mut file = fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(file)
+        .expect("the directory is there");
     for size in [1 << 16, 1 << 12, 1 << 8, 1] {
         while file.write(&vec![0; size]).is_ok_and(|written| written > 0) {}
     }

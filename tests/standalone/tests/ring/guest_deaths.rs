@@ -72,15 +72,17 @@ fn a_guest_that_keeps_dying_is_tried_ever_more_slowly_and_shown_as_a_fault() {
     // An operator who has mended it says so, and need not wait.
     let before = machine.boots("dying");
     machine.pvc(&["vm", "start", "dying"]).ok();
-    let back = machine
-        .keepalives_until("back is the mended guest", 30, || machine.libvirt().qemu_pid("dying").is_some());
+    let back = machine.keepalives_until("back is the mended guest", 30, || {
+        machine.libvirt().qemu_pid("dying").is_some()
+    });
     assert!(back <= 3, "{back} keepalives");
     machine.booted("dying", before + 1);
     machine.pvc(&["vm", "stop", "dying", "-y"]).ok();
     machine.wait_until_off("dying", 20);
     // A fault stays until somebody has seen it; the guest that is stopped gives no new cause.
-    let fault =
-        machine.api().get("/faults?sort_key=last_reported").ok().json()[0]["id"].as_str().map(str::to_owned);
+    let fault = machine.api().get("/faults?sort_key=last_reported").ok().json()[0]["id"]
+        .as_str()
+        .map(str::to_owned);
     let fault = fault.expect("the fault is still there");
     machine.pvc(&["cluster", "fault", "ack", &fault]).ok();
     assert_eq!(machine.api().get("/status").ok().json()["cluster_health"]["health"], 100);
@@ -95,7 +97,8 @@ fn a_guest_whose_volume_is_in_use_is_never_said_to_run() {
     let volume = machine.dir().join("volumes/vms/hello_sda/disk.raw");
     // Somebody whom PVC does not know has it open, and will not close it.
     let hold = ["-f", "raw", "-c", "sleep 600000"];
-    let mut holder = Command::new("qemu-io").args(hold).arg(&volume).spawn().expect("`qemu-io` is installed");
+    let mut holder =
+        Command::new("qemu-io").args(hold).arg(&volume).spawn().expect("`qemu-io` is installed");
     for _ in 0..3 {
         let started = machine.pvc(&["vm", "start", "hello", "--wait"]);
         started.fails(1);
@@ -136,7 +139,8 @@ fn a_guest_that_cannot_start_says_why_and_harms_nobody() {
     machine.pvc(&["vm", "info", "diskless"]).says(&["diskless_sda"]);
     eventually("a fault is the failure", 30, || {
         let faults = machine.faults();
-        let is_told = |fault: &String| fault.contains("VM_FAILED_DISKLESS") && fault.contains("diskless_sda");
+        let is_told =
+            |fault: &String| fault.contains("VM_FAILED_DISKLESS") && fault.contains("diskless_sda");
         if faults.iter().any(is_told) { Ok(()) } else { Err(format!("{faults:?}")) }
     });
     let waited = machine.pvc(&["vm", "start", "diskless", "--wait"]);

@@ -17,7 +17,8 @@ fn a_vm_is_managed_over_http_alone() {
     let events = Events::follow(api);
 
     assert!(machine.http_define(&machine.hello_xml("hello")).ok().message().contains("hello"));
-    events.until("told is the new VM", |event| event["kind"] == "vm" && event["id"] == uuid.as_str());
+    events
+        .until("told is the new VM", |event| event["kind"] == "vm" && event["id"] == uuid.as_str());
     assert_eq!(api.get("/vm/hello/state").ok().json()["state"], "stop");
     a_reader_that_knows_the_answer_gets_none(&machine);
 
@@ -56,14 +57,17 @@ fn a_vm_is_managed_over_http_alone() {
     assert_eq!(api.get("/vm/hallo").status, 404);
     let volumes = machine.pvcd_volume(&["list"]);
     assert!(!volumes.ok().contains("hallo_sda") && volumes.stdout.contains("extra"), "{volumes}");
-    events.until("told is its end", |event| event["id"] == uuid.as_str() && event["change"] == "removed");
+    events.until("told is its end", |event| {
+        event["id"] == uuid.as_str() && event["change"] == "removed"
+    });
 }
 
 fn a_reader_that_knows_the_answer_gets_none(machine: &Machine) {
     let api = machine.api();
     let ask = |more: &str| {
         let head = format!(
-            "GET /api/v1/vm/hello HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX-Api-Key: {}\r\n{more}\r\n",
+            "GET /api/v1/vm/hello HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX-Api-Key: \
+             {}\r\n{more}\r\n",
             api.token
         );
         let mut stream = TcpStream::connect(("127.0.0.1", api.port)).expect("it listens");
@@ -73,9 +77,9 @@ fn a_reader_that_knows_the_answer_gets_none(machine: &Machine) {
         answer
     };
     let first = ask("");
-    let tag = first
-        .lines()
-        .find_map(|line| line.to_lowercase().starts_with("etag:").then(|| line[5..].trim().to_owned()));
+    let tag = first.lines().find_map(|line| {
+        line.to_lowercase().starts_with("etag:").then(|| line[5..].trim().to_owned())
+    });
     let tag = tag.unwrap_or_else(|| panic!("no ETag: {first}"));
     let second = ask(&format!("If-None-Match: {tag}\r\n"));
     assert!(second.starts_with("HTTP/1.1 304"), "{second}");
@@ -128,7 +132,8 @@ impl Events {
     fn follow(api: &Api) -> Events {
         let mut stream = TcpStream::connect(("127.0.0.1", api.port)).expect("it listens");
         let head = format!(
-            "GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\nX-Api-Key: {}\r\nAccept: text/event-stream\r\n\r\n",
+            "GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\nX-Api-Key: {}\r\nAccept: \
+             text/event-stream\r\n\r\n",
             api.token
         );
         stream.write_all(head.as_bytes()).expect("it reads");
@@ -138,7 +143,8 @@ impl Events {
         let (sender, data) = channel();
         std::thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
-                let event = line.strip_prefix("data:").and_then(|data| serde_json::from_str(data).ok());
+                let event =
+                    line.strip_prefix("data:").and_then(|data| serde_json::from_str(data).ok());
                 if event.is_some_and(|event: Value| sender.send(event).is_err()) {
                     return;
                 }
@@ -185,6 +191,10 @@ fn whatever_a_guest_writes_its_console_stays_readable_and_bounded() {
     machine.pvc(&["vm", "list"]).says(&["hello", "start"]);
     never_within("all is well with the node", 2, || {
         let faults = machine.faults();
-        if faults.is_empty() && machine.qemu("hello") == qemu { Ok(()) } else { Err(format!("{faults:?}")) }
+        if faults.is_empty() && machine.qemu("hello") == qemu {
+            Ok(())
+        } else {
+            Err(format!("{faults:?}"))
+        }
     });
 }

@@ -7,7 +7,8 @@ use pvc_standalone_tests::{Machine, Outside, Settings, eventually};
 const VERSION: &str = "/schema/version";
 const ROLES: [&str; 3] = ["node", "api", "worker"];
 
-/// Differs between two executions of a program in the same process: the kernel puts its tables elsewhere.
+/// Differs between two executions of a program in the same process: the kernel puts its tables
+/// elsewhere.
 fn execution(machine: &Machine, role: &str) -> Vec<u8> {
     fs::read(format!("/proc/{}/auxv", machine.daemon(role).pid())).unwrap_or_default()
 }
@@ -17,7 +18,8 @@ fn executes_anew(machine: &mut Machine, role: &str, before: &[u8]) {
     eventually(&format!("executed anew is `{role}`"), 60, || {
         machine.all_daemons_run();
         let now = execution(machine, role);
-        let is_told = machine.daemon(role).said().contains("layout changed; the daemon starts anew");
+        let is_told =
+            machine.daemon(role).said().contains("layout changed; the daemon starts anew");
         if is_told && !now.is_empty() && now != before { Ok(()) } else { Err(machine.said()) }
     });
 }
@@ -29,7 +31,8 @@ fn daemons_execute_themselves_anew_in_place_when_the_layout_changes() {
     machine.define_hello("hello");
     let qemu = machine.boot("hello");
     let outside = Outside::connect(&machine.zookeeper().address());
-    let version = || String::from_utf8_lossy(&outside.get(VERSION).unwrap_or_default()).into_owned();
+    let version =
+        || String::from_utf8_lossy(&outside.get(VERSION).unwrap_or_default()).into_owned();
     assert_eq!(version(), "15");
 
     // An older layout is raised by the last node that can do better, which is this one.
@@ -38,7 +41,9 @@ fn daemons_execute_themselves_anew_in_place_when_the_layout_changes() {
     for (role, before) in ROLES.iter().zip(&before) {
         executes_anew(&mut machine, role, before);
     }
-    eventually("raised is the layout", 60, || if version() == "15" { Ok(()) } else { Err(machine.said()) });
+    eventually("raised is the layout", 60, || {
+        if version() == "15" { Ok(()) } else { Err(machine.said()) }
+    });
     machine.wait_until_running();
     machine.pvc(&["vm", "list"]).says(&["hello", "start"]);
     assert_eq!(machine.qemu("hello"), qemu, "guests run on");

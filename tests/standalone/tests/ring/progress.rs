@@ -24,7 +24,8 @@ fn build(keeper: &Keeper, command: &mut Command, status: &str) -> Output {
     fs::write(&cargo, CARGO).expect("the test's directory can be written");
     fs::set_permissions(&cargo, fs::Permissions::from_mode(0o755)).expect("it is ours");
     let progress = repository().join("packaging/install/progress.sh");
-    let script = format!("set -euo pipefail; . {}; crates {} {status}", progress.display(), cargo.display());
+    let script =
+        format!("set -euo pipefail; . {}; crates {} {status}", progress.display(), cargo.display());
     run(command.env("SCRIPT", script).env("PROGRESS_EVERY", "1"), "")
 }
 
@@ -33,10 +34,14 @@ fn a_log_of_a_build_says_at_which_crate_of_how_many_it_is() {
     let keeper = Keeper::start();
     let output = build(&keeper, Command::new("bash").args(["-c", "eval \"$SCRIPT\""]), "0");
     assert_eq!(output.code, 0, "{output}");
-    for said in ["crate 2 of 345: serde, libc(build), 0 min", "crate 344 of 345: pvcd(bin), 0 min"] {
+    for said in ["crate 2 of 345: serde, libc(build), 0 min", "crate 344 of 345: pvcd(bin), 0 min"]
+    {
         assert!(output.stderr.contains(said), "{output}");
     }
-    assert!(output.stderr.contains("warning: unused variable\n"), "all else is handed on: {output}");
+    assert!(
+        output.stderr.contains("warning: unused variable\n"),
+        "all else is handed on: {output}"
+    );
     assert!(!output.stderr.contains(['\r', '\u{1b}', '[']), "a log has lines: {output}");
 }
 

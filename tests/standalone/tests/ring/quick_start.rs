@@ -26,9 +26,10 @@ fn the_cluster_is_shown(machine: &Machine) {
     let short = machine.pvc(&["-q", "cluster", "status", "-f", "short"]);
     short.says(&["Health", "CPU", "Memory"]);
     assert_eq!(short.stderr, "", "`-q` is quiet");
-    let json: Value =
-        serde_json::from_str(machine.pvc(&["--quiet", "cluster", "status", "--format", "json"]).ok())
-            .expect("JSON and nothing else");
+    let json: Value = serde_json::from_str(
+        machine.pvc(&["--quiet", "cluster", "status", "--format", "json"]).ok(),
+    )
+    .expect("JSON and nothing else");
     assert_eq!(json["primary_node"], node.as_str());
     assert_eq!(json["maintenance"], "false");
 
@@ -44,7 +45,11 @@ fn the_cluster_is_shown(machine: &Machine) {
     let info = machine.pvc(&["node", "info", &node]);
     info.says(&["Daemon State", "Domain State", "ready"]);
     // Scripts take the last word of the line that begins with this label.
-    let state = info.stdout.lines().find(|line| line.starts_with("Domain State")).expect("the line is there");
+    let state = info
+        .stdout
+        .lines()
+        .find(|line| line.starts_with("Domain State"))
+        .expect("the line is there");
     assert_eq!(state.split_whitespace().last(), Some("ready"));
     let accelerated = ["KVM", "TCG", "emulat"].iter().any(|word| info.stdout.contains(word));
     assert!(accelerated, "how guests run here is not shown: {info}");
@@ -75,9 +80,9 @@ fn it_starts_and_its_console_is_shown(machine: &Machine) {
         if has { Ok(()) } else { Err(log) }
     });
     let heartbeats = |text: &str| -> Vec<u32> {
-        let counts = text
-            .lines()
-            .filter_map(|line| line.split_once("hello: heartbeat ")?.1.split(',').next()?.parse().ok());
+        let counts = text.lines().filter_map(|line| {
+            line.split_once("hello: heartbeat ")?.1.split(',').next()?.parse().ok()
+        });
         counts.collect()
     };
     let seen = heartbeats(&follower.said()).last().copied().unwrap_or(0);
@@ -100,7 +105,11 @@ fn it_is_listed_and_described(machine: &Machine) {
     machine.pvc(&["vm", "list", "-s", "start"]).says(&["hello"]);
     eventually("measured is the guest", 30, || {
         let vm = machine.vm("hello");
-        if vm["vcpu_stats"]["cpu_time"].as_u64() > Some(0) { Ok(()) } else { Err(vm["vcpu_stats"].clone()) }
+        if vm["vcpu_stats"]["cpu_time"].as_u64() > Some(0) {
+            Ok(())
+        } else {
+            Err(vm["vcpu_stats"].clone())
+        }
     });
     let info = machine.pvc(&["vm", "info", "hello", "-f", "long"]);
     info.says(&[
@@ -163,7 +172,11 @@ fn it_obeys_its_power_button_and_starts_again(machine: &Machine) {
     machine.pvc(&["vm", "stop", "hello", "-y"]).ok();
     machine.wait_until_off("hello", 20);
     assert_eq!(machine.vm_state("hello"), "stop");
-    assert_eq!(machine.console_text("hello").matches("going down").count(), 2, "a stop does not ask");
+    assert_eq!(
+        machine.console_text("hello").matches("going down").count(),
+        2,
+        "a stop does not ask"
+    );
 
     machine.pvc(&["vm", "disable", "hello", "-y"]).ok();
     machine.wait_for_state("hello", "disable", 20);

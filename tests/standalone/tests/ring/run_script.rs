@@ -11,14 +11,19 @@ use std::process::{Child, Command, Stdio};
 use pvc_standalone_tests::{Keeper, Output, eventually, host_name, program, repository, run};
 
 /// What `./run --help` says that `--purge` removes, but for the state directory.
-const MADE: [&str; 5] =
-    ["/etc/pvc", "/var/log/pvc", "/usr/local/bin/pvc", "/usr/local/bin/pvcd", "/usr/local/bin/pvc-sim"];
+const MADE: [&str; 5] = [
+    "/etc/pvc",
+    "/var/log/pvc",
+    "/usr/local/bin/pvc",
+    "/usr/local/bin/pvcd",
+    "/usr/local/bin/pvc-sim",
+];
 
 /// Where `./run` writes outside its state directory, or would by mistake.
 const WRITTEN_TO: [&str; 4] = ["/etc", "/usr/local/bin", "/var/lib", "/var/log"];
 
-/// Puts a layer over each of the directories and takes away what a PVC of this machine has there, so
-/// that to whoever enters there is none. Lives, and with it the view, until its input ends.
+/// Puts a layer over each of the directories and takes away what a PVC of this machine has there,
+/// so that to whoever enters there is none. Lives, and with it the view, until its input ends.
 const FRESH_MACHINE: &str = r#"
 mkdir -p "$0/over"
 mount -t tmpfs pvc-test "$0/over"
@@ -51,7 +56,11 @@ impl FreshMachine {
         let mut said = String::new();
         let stdout = holder.stdout.take().expect("it was asked for");
         BufReader::new(stdout).read_line(&mut said).expect("a pipe can be read");
-        assert_eq!(said.trim(), "ready", "no layer could be mounted over {WRITTEN_TO:?}; see above");
+        assert_eq!(
+            said.trim(),
+            "ready",
+            "no layer could be mounted over {WRITTEN_TO:?}; see above"
+        );
         FreshMachine { holder, layers: keeper.dir().join("over") }
     }
 
@@ -90,7 +99,8 @@ impl Drop for FreshMachine {
     }
 }
 
-/// Adds what is below `at`, named as if `layer` were `dir`. A file that covers a missing one is nothing.
+/// Adds what is below `at`, named as if `layer` were `dir`. A file that covers a missing one is
+/// nothing.
 fn collect(at: &Path, layer: &Path, dir: &Path, found: &mut BTreeSet<PathBuf>) {
     for entry in fs::read_dir(at).unwrap_or_else(|error| panic!("{}: {error}", at.display())) {
         let entry = entry.expect("the directory can be read");
@@ -117,7 +127,11 @@ impl Newcomer {
     fn arrive() -> Newcomer {
         let keeper = Keeper::start();
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|l| l.local_addr());
-        Newcomer { machine: FreshMachine::new(&keeper), keeper, port: port.expect("there are ports").port() }
+        Newcomer {
+            machine: FreshMachine::new(&keeper),
+            keeper,
+            port: port.expect("there are ports").port(),
+        }
     }
 
     fn state(&self) -> PathBuf {
@@ -175,8 +189,8 @@ impl Drop for Newcomer {
     }
 }
 
-/// An installation of before, as `packages.sh` writes it down: a source of packages that it added, and
-/// packages that stay. Returns the source.
+/// An installation of before, as `packages.sh` writes it down: a source of packages that it added,
+/// and packages that stay. Returns the source.
 fn packages_were_installed(newcomer: &Newcomer) -> PathBuf {
     let source = newcomer.keeper.dir().join("pvc-backports.sources");
     fs::create_dir_all(newcomer.install_state()).expect("the test's directory can be written");
@@ -190,7 +204,8 @@ fn packages_were_installed(newcomer: &Newcomer) -> PathBuf {
 #[test]
 fn a_newcomer_runs_stops_and_purges_pvc_and_nothing_stays() {
     program("pvcd");
-    // Nothing is installed below: dpkg's files would end up in the layers, its lists on the machine.
+    // Nothing is installed below: dpkg's files would end up in the layers, its lists on the
+    // machine.
     let mut missing = Command::new(repository().join("packaging/install/packages.sh"));
     assert_eq!(
         run(missing.args(["missing", "build", "run"]), "").ok(),
@@ -232,7 +247,10 @@ fn a_newcomer_runs_stops_and_purges_pvc_and_nothing_stays() {
     newcomer.pvc(&["vm", "start", "hello", "--wait"]).ok();
     let qemu = newcomer.qemu().expect("QEMU runs");
     let status = fs::read_to_string(format!("/proc/{qemu}/status")).expect("it runs still");
-    let users = status.lines().find_map(|line| line.strip_prefix("Uid:")).expect("every process has a user");
+    let users = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Uid:"))
+        .expect("every process has a user");
     assert!(
         users.split_whitespace().all(|user| user != "0"),
         "whoever breaks out of a guest is root: {users}"
@@ -252,15 +270,27 @@ fn a_newcomer_runs_stops_and_purges_pvc_and_nothing_stays() {
     assert_ne!(unasked.code, 0, "nobody was there to confirm");
     assert_eq!(newcomer.qemu(), Some(qemu));
     for path in MADE.map(Path::new) {
-        assert!(fs::symlink_metadata(newcomer.machine.outside(path)).is_ok(), "`{}`", path.display());
+        assert!(
+            fs::symlink_metadata(newcomer.machine.outside(path)).is_ok(),
+            "`{}`",
+            path.display()
+        );
     }
-    newcomer.run(&["--purge", "--yes"]).says(&["Removed", "1 installed packages stay", "qemu-utils"]);
+    newcomer.run(&["--purge", "--yes"]).says(&[
+        "Removed",
+        "1 installed packages stay",
+        "qemu-utils",
+    ]);
     it_left_nothing(&newcomer, &source);
     let written = newcomer.machine.written();
     let stayed: Vec<_> = written.difference(&before).collect();
     assert!(stayed.is_empty(), "{stayed:?}");
     eventually("gone is the guest", 10, || {
-        if Path::new(&format!("/proc/{qemu}/exe")).exists() { Err(format!("QEMU {qemu}")) } else { Ok(()) }
+        if Path::new(&format!("/proc/{qemu}/exe")).exists() {
+            Err(format!("QEMU {qemu}"))
+        } else {
+            Ok(())
+        }
     });
     let own = newcomer.state().display().to_string();
     let stayed: Vec<_> = processes().into_iter().filter(|line| line.contains(&own)).collect();
@@ -269,8 +299,12 @@ fn a_newcomer_runs_stops_and_purges_pvc_and_nothing_stays() {
 }
 
 fn it_left_nothing(newcomer: &Newcomer, source: &Path) {
-    let ours =
-        [newcomer.state(), newcomer.install_state(), newcomer.cache().join("pvc-hello"), source.into()];
+    let ours = [
+        newcomer.state(),
+        newcomer.install_state(),
+        newcomer.cache().join("pvc-hello"),
+        source.into(),
+    ];
     let theirs = MADE.map(|path| newcomer.machine.outside(Path::new(path)));
     for path in ours.iter().chain(&theirs) {
         assert!(fs::symlink_metadata(path).is_err(), "`{}` stayed", path.display());

@@ -30,8 +30,9 @@ fn each_signal_that_asks_a_daemon_to_stop_ends_it_cleanly() {
 fn a_hangup_opens_the_log_file_again_after_it_was_moved_away() {
     let mut machine = Machine::prepared(Settings::default());
     // So that there is always a next line.
-    machine
-        .write_configuration(&machine.configuration().replace("log_keepalives: no", "log_keepalives: yes"));
+    machine.write_configuration(
+        &machine.configuration().replace("log_keepalives: no", "log_keepalives: yes"),
+    );
     machine.libvirt().start();
     machine.start_daemons();
     let file = machine.dir().join("log/pvcnoded.log");
@@ -68,8 +69,10 @@ fn a_daemon_that_zookeeper_never_answers_ends_soon_when_it_is_asked_to() {
     let mut machine = Machine::prepared(Settings { cluster: true, ..Settings::default() });
     let silent = TcpListener::bind("127.0.0.1:0").expect("there are ports");
     let port = |address: &str| format!("port: {}", address.rsplit(':').next().unwrap_or_default());
-    let (real, ours) =
-        (port(&machine.zookeeper().address()), port(&silent.local_addr().expect("it is bound").to_string()));
+    let (real, ours) = (
+        port(&machine.zookeeper().address()),
+        port(&silent.local_addr().expect("it is bound").to_string()),
+    );
     let text = machine.configuration();
     assert!(text.contains(&real), "{text}");
     machine.write_configuration(&text.replace(&real, &ours));
@@ -84,7 +87,8 @@ fn a_daemon_that_zookeeper_never_answers_ends_soon_when_it_is_asked_to() {
     }
 }
 
-/// Whether QEMU runs the guest with which a daemon finds out about KVM, for the one with this state.
+/// Whether QEMU runs the guest with which a daemon finds out about KVM, for the one with this
+/// state.
 fn probe_runs(state: &Path) -> bool {
     let state = state.display().to_string();
     let processes = fs::read_dir("/proc").expect("/proc is there").flatten();

@@ -33,14 +33,18 @@ fn its_definition_is_modified(machine: &Machine) {
     machine.pvc(&["vm", "modify", "hello", &path, "-y"]).ok();
     assert_eq!(machine.entrusted(), before, "what is no change changes nothing");
 
-    let changed =
-        text.replace("<name>hello</name>", "<name>hello</name>\n  <description>says <hello></description>");
+    let changed = text.replace(
+        "<name>hello</name>",
+        "<name>hello</name>\n  <description>says <hello></description>",
+    );
     fs::write(&file, &changed).expect("it can be written");
     machine.pvc(&["vm", "modify", "hello", &path, "-y"]).fails(1);
     assert_eq!(machine.entrusted(), before, "bad XML changes nothing");
 
-    let changed =
-        text.replace("<name>hello</name>", "<name>hello</name>\n  <description>says hello</description>");
+    let changed = text.replace(
+        "<name>hello</name>",
+        "<name>hello</name>\n  <description>says hello</description>",
+    );
     fs::write(&file, &changed).expect("it can be written");
     let refused = machine.pvc(&["vm", "modify", "hello", &path]);
     refused.fails_with_hint();
@@ -101,7 +105,20 @@ impl Refusal for pvc_standalone_tests::Output {
 
 fn its_metadata_is_set(machine: &Machine) {
     machine
-        .pvc(&["vm", "meta", "hello", "-p", "tiny", "-m", "live", "-d", "500", "-s", "load", "--autostart"])
+        .pvc(&[
+            "vm",
+            "meta",
+            "hello",
+            "-p",
+            "tiny",
+            "-m",
+            "live",
+            "-d",
+            "500",
+            "-s",
+            "load",
+            "--autostart",
+        ])
         .ok();
     let vm = machine.vm("hello");
     assert_eq!(vm["profile"], "tiny");
@@ -130,7 +147,10 @@ fn a_volume_is_added_and_removed(machine: &Machine) {
     let disks = machine.vm("hello")["disks"].clone();
     assert_eq!(disks[1]["dev"], "sdb", "{disks}");
     machine.pvc(&["vm", "volume", "remove", "hello", "vms/extra", "-L", "-R", "-y"]).ok();
-    assert_eq!(machine.pvc(&["vm", "volume", "get", "hello", "-f", "raw"]).ok().trim(), "rbd:vms/hello_sda");
+    assert_eq!(
+        machine.pvc(&["vm", "volume", "get", "hello", "-f", "raw"]).ok().trim(),
+        "rbd:vms/hello_sda"
+    );
     machine.pvcd_volume(&["list"]).says(&["vms/extra"]);
     machine.pvc(&["vm", "volume", "add", "hello", "vms/extra", "-L", "-R", "-y"]).ok();
 }
@@ -141,7 +161,9 @@ fn a_network_is_added_and_removed(machine: &Machine) {
     assert_eq!(none["networks"].as_array().map(Vec::len), Some(0), "{none}");
     // Networks of VMs come with a later release: there is none to add.
     let before = machine.entrusted();
-    machine.pvc(&["vm", "network", "add", "hello", "1000", "-L", "-R", "-y"]).fails_with_hint_or_word("1000");
+    machine
+        .pvc(&["vm", "network", "add", "hello", "1000", "-L", "-R", "-y"])
+        .fails_with_hint_or_word("1000");
     machine
         .pvc(&["vm", "network", "remove", "hello", "1000", "-L", "-R", "-y"])
         .fails_with_hint_or_word("1000");

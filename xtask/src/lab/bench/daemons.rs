@@ -44,8 +44,10 @@ pub fn with_many_vms(bench: &Bench) -> Result<Vec<Figure>> {
         define() {
             [[ $have == *\" many-$1 \"* ]] && return
             uuid=$(printf '00000000-0000-4000-a000-%012d' $1)
-            sed -e \"s#<name>.*</name>#<name>many-$1</name>#\" -e \"s#<uuid>.*</uuid>#<uuid>$uuid</uuid>#\" \\
-                -e \"s#type='kvm'#type='qemu'#\" /var/lib/pvc-lab/hello.xml | pvc --quiet vm define - >/dev/null
+            sed -e \"s#<name>.*</name>#<name>many-$1</name>#\" \
+            -e \"s#<uuid>.*</uuid>#<uuid>$uuid</uuid>#\" \\
+                -e \"s#type='kvm'#type='qemu'#\" /var/lib/pvc-lab/hello.xml | pvc --quiet vm \
+                define - >/dev/null
         }
         export -f define
         seq 1000 | xargs -P 4 -I {} bash -c 'define {}'";
@@ -58,7 +60,8 @@ pub fn with_many_vms(bench: &Bench) -> Result<Vec<Figure>> {
     } else {
         measure(bench, ", 1,000 VMs")
     };
-    let undefine = "pvc --quiet vm list --format raw | grep ^many- | xargs -P 4 -I {} pvc --quiet --unsafe vm undefine {} >/dev/null";
+    let undefine = "pvc --quiet vm list --format raw | grep ^many- | xargs -P 4 -I {} pvc --quiet \
+                    --unsafe vm undefine {} >/dev/null";
     run_on(bench, undefine)?;
     figures
 }
@@ -140,22 +143,24 @@ fn kilobytes(text: &str, field: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// How long the keepalives take, by the nodes' journals: from the stamp until the figures of the same are in the
-/// store, and on its way the node's guests and figures are looked up.
+/// How long the keepalives take, by the nodes' journals: from the stamp until the figures of the
+/// same are in the store, and on its way the node's guests and figures are looked up.
 pub fn keepalives(bench: &Bench) -> Result<Vec<Figure>> {
     std::thread::sleep(WHILE);
     let mut took = Vec::new();
     let mut nodes = 0;
     for each in bench.lab.nodes() {
         let since = format!("@{}", seconds_ago(2 * WHILE)?);
-        let script = format!("journalctl -q -u pvcnoded -o cat --since {since} | grep ' keepalive '");
+        let script =
+            format!("journalctl -q -u pvcnoded -o cat --since {since} | grep ' keepalive '");
         let text = node::ask(&bench.lab, &each, &script).context("a node has no journal")?;
         let before = took.len();
         took.extend(text.lines().filter_map(duration));
         nodes += usize::from(took.len() > before);
     }
     ensure!(nodes > 0, "no node logs its keepalives");
-    let one = Figure::time(format!("keepalive, stamp and figures ({nodes} nodes)"), Spread::of(took));
+    let one =
+        Figure::time(format!("keepalive, stamp and figures ({nodes} nodes)"), Spread::of(took));
     Ok(vec![one])
 }
 
@@ -175,15 +180,16 @@ mod tests {
 
     #[test]
     fn a_keepalive_says_how_long_it_took() {
-        let line =
-            "2026-11-22T03:00:00Z  INFO keepalive role=\"primary\" state=\"run\" domains=\"ready\" took_ms=7";
+        let line = "2026-11-22T03:00:00Z  INFO keepalive role=\"primary\" state=\"run\" \
+                    domains=\"ready\" took_ms=7";
         assert_eq!(duration(line), Some(Duration::from_millis(7)));
         assert_eq!(duration("2026-11-22T03:00:00Z  INFO VMs: 3"), None);
     }
 
     #[test]
     fn memory_is_read_as_the_kernel_writes_it() {
-        let text = "5582-7ffd ---p 00000000 00:00 0 [rollup]\nRss:               21344 kB\nPss:               12000 kB\n";
+        let text = "5582-7ffd ---p 00000000 00:00 0 [rollup]\nRss:               21344 \
+                    kB\nPss:               12000 kB\n";
         assert_eq!(kilobytes(text, "Rss:"), Some(21_344));
         assert_eq!(kilobytes(text, "Pss:"), Some(12_000));
     }

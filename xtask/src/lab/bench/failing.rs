@@ -38,10 +38,19 @@ pub fn power(bench: &Bench) -> Result<Vec<Figure>> {
             format!("no power until QEMU runs elsewhere, {VMS} VMs"),
             between(|one| one.failed, started),
         ),
-        Figure::time("  of this: until it is taken for dead", between(|one| one.failed, |one| one.suspected)),
-        Figure::time("  from there until QEMU runs elsewhere", between(|one| one.suspected, started))
-            .budget(Budget::P50(Duration::from_secs(3))),
-        Figure::time("  from the proof of its death until then", between(|one| one.proven, started)),
+        Figure::time(
+            "  of this: until it is taken for dead",
+            between(|one| one.failed, |one| one.suspected),
+        ),
+        Figure::time(
+            "  from there until QEMU runs elsewhere",
+            between(|one| one.suspected, started),
+        )
+        .budget(Budget::P50(Duration::from_secs(3))),
+        Figure::time(
+            "  from the proof of its death until then",
+            between(|one| one.proven, started),
+        ),
     ])
 }
 
@@ -54,11 +63,11 @@ fn recovery(bench: &Bench) -> Result<Recovery> {
     let failed = SystemTime::now();
     node::power_off(lab, victim)?;
     wait_until("the VMs run elsewhere", LIMIT, || {
-        let is_elsewhere =
-            |guest: &&str| matches!(ask::running_on(lab, guest).as_slice(), [one] if *one != victim.text);
+        let is_elsewhere = |guest: &&str| matches!(ask::running_on(lab, guest).as_slice(), [one] if *one != victim.text);
         Ok(guests.iter().all(is_elsewhere))
     })?;
-    let started = ask::guests(lab).into_iter().filter(|guest| guests.contains(&guest.name.as_str()));
+    let started =
+        ask::guests(lab).into_iter().filter(|guest| guests.contains(&guest.name.as_str()));
     let started = started.map(|guest| guest.started).max().context("no guest runs")?;
     let suspected = logged(bench, victim, failed, "is taken for dead")?;
     let proven = logged(bench, victim, failed, "the node is dead")?;
@@ -75,7 +84,8 @@ fn logged(bench: &Bench, victim: &NodeName, since: SystemTime, words: &str) -> R
     let nodes = bench.lab.nodes();
     let others = nodes.iter().filter(|node| *node != victim);
     let about = format!("node={victim}");
-    let lines = others.filter_map(|node| ask::journalled(&bench.lab, node, "pvcnoded", since, words));
+    let lines =
+        others.filter_map(|node| ask::journalled(&bench.lab, node, "pvcnoded", since, words));
     let times = lines.filter(|(_, line)| line.contains(&about)).map(|(at, _)| at);
     times.min().with_context(|| format!("no node says that {words}"))
 }

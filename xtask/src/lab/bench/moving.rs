@@ -19,7 +19,11 @@ pub fn hand_over(bench: &Bench) -> Result<Vec<Figure>> {
     for _ in 0..bench.runs {
         let primary = ask::primary(&bench.lab, &bench.node(0))?;
         let nodes = bench.lab.nodes();
-        let to = nodes.iter().take(3).find(|node| node.text != primary).context("nobody could take it")?;
+        let to = nodes
+            .iter()
+            .take(3)
+            .find(|node| node.text != primary)
+            .context("nobody could take it")?;
         let (ping, api) = (ask::Ping::start(&bench.lab)?, ask::watch_api(&bench.lab));
         let begun = Instant::now();
         bench.pvc(to, &format!("node primary {to} --wait"))?;
@@ -62,12 +66,15 @@ impl<'a> Twin<'a> {
             "set -e
             rbd --no-progress rm vms/{TWIN}_sda 2>/dev/null || true
             rbd --no-progress import /var/lib/pvc-lab/hello.img vms/{TWIN}_sda
-            virsh dumpxml --migratable {original} | sed -e 's/{original}/{TWIN}/g' -e 's#<uuid>.*</uuid>##' >/tmp/twin.xml
+            virsh dumpxml --migratable {original} | sed -e 's/{original}/{TWIN}/g' -e \
+            's#<uuid>.*</uuid>##' >/tmp/twin.xml
             virsh create /tmp/twin.xml"
         );
         ask::forget_console(&bench.lab, TWIN);
         shell(bench, at, &script)?;
-        wait_until("the twin counts", LIMIT, || Ok(ask::last_beat(&bench.lab, TWIN, &at.text).is_some()))?;
+        wait_until("the twin counts", LIMIT, || {
+            Ok(ask::last_beat(&bench.lab, TWIN, &at.text).is_some())
+        })?;
         Ok(Self { bench, at: at.clone() })
     }
 
@@ -176,7 +183,8 @@ fn flush(bench: &Bench, node: &NodeName, one: Spread) -> Result<Vec<Figure>> {
             })?;
         }
     }
-    let five = || Quantity::Time(Spread { p50: one.p50 * 5, p99: one.p99 * 5, samples: one.samples });
+    let five =
+        || Quantity::Time(Spread { p50: one.p50 * 5, p99: one.p99 * 5, samples: one.samples });
     Ok(vec![
         Figure::time("flush of 5 VMs, `pvc node flush --wait`", Spread::of(out))
             .against("five moves one by one", five()),

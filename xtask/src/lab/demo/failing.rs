@@ -46,7 +46,8 @@ pub fn power(stage: &Stage) -> Result<()> {
     let place = stage.place_of(first)?;
     let began = Instant::now();
     stage.becomes(format!("{first} has booted from its disk in Ceph"), began, 180, || {
-        Ok(ask::last_beat(&stage.lab, first, &place).is_some_and(|beat| beat.boot == before.boot + 1))
+        Ok(ask::last_beat(&stage.lab, first, &place)
+            .is_some_and(|beat| beat.boot == before.boot + 1))
     })?;
     stage.pvc(&failure.witness, &format!("node info {}", failure.victim))?;
     failure.is_made_ready(&[first, second])
@@ -68,7 +69,10 @@ pub fn cut(stage: &Stage) -> Result<()> {
     stage.says("Whoever is suspected is so 30 s after its last keepalive. So we wait for 40 s.");
     let deadline = Instant::now() + Duration::from_secs(40);
     let mut record = failure.record()?;
-    while Instant::now() < deadline && text(&record, "daemon_state") == "run" && record["fence"] == fences {
+    while Instant::now() < deadline
+        && text(&record, "daemon_state") == "run"
+        && record["fence"] == fences
+    {
         std::thread::sleep(Duration::from_millis(500));
         record = failure.record()?;
     }
@@ -77,7 +81,11 @@ pub fn cut(stage: &Stage) -> Result<()> {
     stage.so("nobody has fenced it", *fence == fences, fence)?;
     let now = ask::guests(&stage.lab).into_iter().filter(|one| one.name == guest);
     let now: Vec<u32> = now.map(|one| one.pid).collect();
-    stage.so(format!("{guest} is the same process as before"), now == [process.pid], format!("{now:?}"))?;
+    stage.so(
+        format!("{guest} is the same process as before"),
+        now == [process.pid],
+        format!("{now:?}"),
+    )?;
     stage.counts_on(guest, &failure.victim.text, before)
 }
 
@@ -86,13 +94,19 @@ pub fn freeze(stage: &Stage) -> Result<()> {
     let primary = stage.primary()?;
     let victim = stage.other_than(&[&primary])?;
     stage.cast(&[guest], &victim)?;
-    stage.says("Its BMC will say that the power is on. So it gets 30 s more, then its power is cut.\n");
+    stage.says(
+        "Its BMC will say that the power is on. So it gets 30 s more, then its power is cut.\n",
+    );
     let guests = ask::watch_guests(&stage.lab);
     let failure = Failure::begin(stage, victim, primary, "freeze VICTIM")?;
     failure.is_suspected(90)?;
     let running = ask::running_on(&stage.lab, guest);
     let is_there = running == [failure.victim.text.clone()];
-    stage.so(format!("{guest} is started nowhere else meanwhile"), is_there, format!("{running:?}"))?;
+    stage.so(
+        format!("{guest} is started nowhere else meanwhile"),
+        is_there,
+        format!("{running:?}"),
+    )?;
     failure.is_proven(120)?;
     failure.recovers(&[guest])?;
     failure.tell_times(&[guest], &Default::default());
@@ -112,9 +126,12 @@ pub fn bmc(stage: &Stage) -> Result<()> {
     let failure = Failure::begin(stage, victim, primary, "power VICTIM off")?;
     failure.is_suspected(90)?;
     let (victim, witness) = (&failure.victim, &failure.witness);
-    stage.becomes(format!("{witness} knows no proof and tells of it"), failure.begun, 180, || {
-        Ok(failure.fence()?["failed_attempts"].as_u64().unwrap_or(0) > 0)
-    })?;
+    stage.becomes(
+        format!("{witness} knows no proof and tells of it"),
+        failure.begun,
+        180,
+        || Ok(failure.fence()?["failed_attempts"].as_u64().unwrap_or(0) > 0),
+    )?;
     stage.says(format!("why: {}", text(&failure.fence()?, "last_failure")));
     let faults = ask::pvc(&stage.lab, witness, &["cluster", "fault", "list", "--format", "json"])?;
     let fault = format!("FENCE_FAILED_{}", victim.text.to_uppercase());
@@ -170,7 +187,11 @@ impl<'a> Failure<'a> {
             Ok(!text(&fence, "proven_at").is_empty() && !text(&fence, "proof").is_empty())
         })?;
         let fence = self.fence()?;
-        self.stage.says(format!("the proof: {}; recorded by {}", text(&fence, "proof"), text(&fence, "by")));
+        self.stage.says(format!(
+            "the proof: {}; recorded by {}",
+            text(&fence, "proof"),
+            text(&fence, "by")
+        ));
         Ok(())
     }
 
@@ -194,7 +215,9 @@ impl<'a> Failure<'a> {
 
     fn started(&self, guests: &[&str]) -> Vec<SystemTime> {
         let all = ask::guests(&self.stage.lab).into_iter();
-        all.filter(|guest| guests.contains(&guest.name.as_str())).map(|guest| guest.started).collect()
+        all.filter(|guest| guests.contains(&guest.name.as_str()))
+            .map(|guest| guest.started)
+            .collect()
     }
 
     /// When one of the others logged `words` about the victim.
@@ -213,20 +236,27 @@ impl<'a> Failure<'a> {
     fn tell_times(&self, guests: &[&str], floating: &std::collections::BTreeMap<String, Instant>) {
         let early = self.since - Duration::from_secs(10);
         let stamp = ask::journalled(&self.stage.lab, &self.victim, "pvcnoded", early, "keepalive");
-        let moved = floating.iter().filter(|(node, _)| **node != self.victim.text).map(|(_, at)| *at).min();
+        let moved =
+            floating.iter().filter(|(node, _)| **node != self.victim.text).map(|(_, at)| *at).min();
         let mut times: Vec<(f64, String)> = Vec::new();
         let mut add = |at: Option<SystemTime>, what: &str| {
             times.extend(at.map(|at| (seconds_after(self.since, at), what.to_owned())));
         };
         add(stamp.map(|(at, _)| at), "its last keepalive");
         add(Some(self.since), "it fails");
-        add(self.logged("is taken for dead"), "the others have missed six keepalives: it is taken for dead");
+        add(
+            self.logged("is taken for dead"),
+            "the others have missed six keepalives: it is taken for dead",
+        );
         add(
             moved.map(|at| self.since + at.saturating_duration_since(self.begun)),
             "another node has the primary role and its addresses",
         );
         add(self.logged("the node is dead"), "its death is proven");
-        add(self.started(guests).into_iter().max(), "QEMU has been started elsewhere for each of its VMs");
+        add(
+            self.started(guests).into_iter().max(),
+            "QEMU has been started elsewhere for each of its VMs",
+        );
         times.sort_by(|one, other| one.0.total_cmp(&other.0));
         self.stage.says("\nTo the tenth of a second:");
         for (seconds, what) in times {
@@ -235,8 +265,9 @@ impl<'a> Failure<'a> {
         self.stage.says("");
     }
 
-    /// Claims that what happened to `guests` is what `pvc cluster what-if` had said. On which node each of them
-    /// runs is no part of it: all nodes here are one machine, and have the same memory free.
+    /// Claims that what happened to `guests` is what `pvc cluster what-if` had said. On which node
+    /// each of them runs is no part of it: all nodes here are one machine, and have the same memory
+    /// free.
     fn was_foretold(&self, foretold: &Value, guests: &[&str]) -> Result<()> {
         let ran = foretold["simulation"]["vms"].as_array().into_iter().flatten();
         let ours = ran.filter(|vm| guests.contains(&text(vm, "name")));
@@ -246,14 +277,17 @@ impl<'a> Failure<'a> {
         let last = self.started(guests).into_iter().max().context("none of them runs any more")?;
         let (soon, late) = (times.into_iter().fold(0.0, f64::max), seconds_after(self.since, last));
         let claim = format!(
-            "the last of them started after {late:.1} s; foretold were {soon:.1} s, and 10 s more or less"
+            "the last of them started after {late:.1} s; foretold were {soon:.1} s, and 10 s more \
+             or less"
         );
         self.stage.so(claim, (late - soon).abs() <= 10.0, "it was not so")
     }
 
     /// Claims that the victim is switched on and takes part again.
     fn comes_back(&self) -> Result<()> {
-        self.becomes("VICTIM has its power back", 120, || Ok(node::is_on(&self.stage.lab, &self.victim)))?;
+        self.becomes("VICTIM has its power back", 120, || {
+            Ok(node::is_on(&self.stage.lab, &self.victim))
+        })?;
         self.becomes("VICTIM runs again, without VMs", 240, || {
             Ok(text(&self.record()?, "daemon_state") == "run")
         })
@@ -263,8 +297,9 @@ impl<'a> Failure<'a> {
     fn is_made_ready(&self, guests: &[&str]) -> Result<()> {
         self.stage.pvc(&self.witness, &format!("node ready {} --wait", self.victim))?;
         process::wait_until("the VMs are home", Duration::from_secs(120), || {
-            let is_home =
-                |guest: &&str| ask::running_on(&self.stage.lab, guest) == [self.victim.text.clone()];
+            let is_home = |guest: &&str| {
+                ask::running_on(&self.stage.lab, guest) == [self.victim.text.clone()]
+            };
             Ok(guests.iter().all(is_home))
         })?;
         for guest in guests {

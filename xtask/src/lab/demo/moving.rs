@@ -33,10 +33,15 @@ pub fn vms(stage: &Stage) -> Result<()> {
     }
     stage.pvc(&stage.node(0), "vm list")?;
     let list = ask::json(&stage.lab, &stage.node(0), &["vm", "list"])?;
-    for vm in list.as_array().into_iter().flatten().filter(|vm| GUESTS.contains(&text(vm, "name"))) {
+    for vm in list.as_array().into_iter().flatten().filter(|vm| GUESTS.contains(&text(vm, "name")))
+    {
         let (name, node) = (text(vm, "name"), text(vm, "node"));
         let truth = ask::running_on(&stage.lab, name);
-        stage.so(format!("the list is right: {name} is on {node}"), truth == [node], format!("{truth:?}"))?;
+        stage.so(
+            format!("the list is right: {name} is on {node}"),
+            truth == [node],
+            format!("{truth:?}"),
+        )?;
     }
     Ok(())
 }
@@ -95,10 +100,12 @@ pub fn move_for_good(stage: &Stage) -> Result<()> {
 pub fn flush(stage: &Stage) -> Result<()> {
     let (node, witness) = (stage.node(0), stage.node(1));
     stage.cast(&GUESTS, &node)?;
-    let beats: Vec<_> = GUESTS.iter().map(|guest| stage.beat(guest, &node.text)).collect::<Result<_>>()?;
+    let beats: Vec<_> =
+        GUESTS.iter().map(|guest| stage.beat(guest, &node.text)).collect::<Result<_>>()?;
     stage.pvc(&witness, &format!("node flush {node} --dry-run"))?;
     stage.pvc(&witness, &format!("node flush {node} --wait"))?;
-    let left: Vec<_> = ask::guests(&stage.lab).into_iter().filter(|guest| guest.node == node.text).collect();
+    let left: Vec<_> =
+        ask::guests(&stage.lab).into_iter().filter(|guest| guest.node == node.text).collect();
     stage.so(format!("no VM is left on {node}"), left.is_empty(), format!("{left:?}"))?;
     for guest in GUESTS {
         stage.alone(guest, &stage.place_of(guest)?)?;

@@ -30,7 +30,8 @@ impl Stage {
         for each in &nodes {
             ensure!(
                 node::answers(lab, each) && switch::cut_networks(lab, each).is_empty(),
-                "`{each}` is off, frozen or cut; `cargo xtask lab status` shows it, and `lab up` mends much"
+                "`{each}` is off, frozen or cut; `cargo xtask lab status` shows it, and `lab up` \
+                 mends much"
             );
             bmc::set_fault(lab, each, bmc::Fault::None)?;
             // Only coordinators have an API to ask.
@@ -44,14 +45,18 @@ impl Stage {
     }
 
     pub fn says(&self, words: impl Display) {
-        words.to_string().split('\n').for_each(|line| println!("{}", format!("   {line}").trim_end()));
+        words
+            .to_string()
+            .split('\n')
+            .for_each(|line| println!("{}", format!("   {line}").trim_end()));
     }
 
     pub fn claims(&self) -> usize {
         self.claims.get()
     }
 
-    /// Runs `pvc WORDS` on `node`, showing what is typed and what it answers. Returns how long it took.
+    /// Runs `pvc WORDS` on `node`, showing what is typed and what it answers. Returns how long it
+    /// took.
     pub fn pvc(&self, node: &NodeName, words: &str) -> Result<Duration> {
         println!("     {node}# pvc {words}");
         let begun = Instant::now();
@@ -163,8 +168,8 @@ impl Stage {
         Ok(())
     }
 
-    /// Claims that `guest` runs on `node` and nowhere else: one QEMU process in the whole lab, and nobody
-    /// else's lock on its volume.
+    /// Claims that `guest` runs on `node` and nowhere else: one QEMU process in the whole lab, and
+    /// nobody else's lock on its volume.
     pub fn alone(&self, guest: &str, node: &str) -> Result<()> {
         let running = ask::running_on(&self.lab, guest);
         let claim = format!("{guest} runs on {node} and nowhere else");
@@ -182,7 +187,8 @@ impl Stage {
     }
 
     pub fn beat(&self, guest: &str, node: &str) -> Result<ask::Beat> {
-        ask::last_beat(&self.lab, guest, node).with_context(|| format!("{guest} does not count on {node}"))
+        ask::last_beat(&self.lab, guest, node)
+            .with_context(|| format!("{guest} does not count on {node}"))
     }
 
     /// Claims that `guest`, now on `node`, went on from `before`: the same boot, a higher count.
@@ -190,7 +196,8 @@ impl Stage {
         let mut now = None;
         wait_until(&format!("{guest} counts on {node}"), Duration::from_secs(60), || {
             // An earlier visit may have left something there.
-            let beat = ask::last_beat(&self.lab, guest, node).filter(|beat| beat.boot >= before.boot);
+            let beat =
+                ask::last_beat(&self.lab, guest, node).filter(|beat| beat.boot >= before.boot);
             ensure!(beat.is_none_or(|beat| beat.boot == before.boot), "{guest} was booted again");
             now = beat.filter(|beat| beat.count > before.count);
             Ok(now.is_some())

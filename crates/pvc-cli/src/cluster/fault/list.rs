@@ -115,7 +115,8 @@ fn long(mut faults: Vec<Fault>, paint: Paint) -> String {
         ("First Reported", 15),
     ]);
     for fault in &faults {
-        let acknowledged = if fault.acknowledged_at.is_empty() { "N/A" } else { &fault.acknowledged_at };
+        let acknowledged =
+            if fault.acknowledged_at.is_empty() { "N/A" } else { &fault.acknowledged_at };
         table.row(vec![
             fault.id.as_str().into(),
             fault.status.as_str().into(),

@@ -16,7 +16,11 @@ pub struct Open {
 
 impl Open {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
-        confirm::ask(pvc, self.yes, "Open the records of this cluster to whoever reaches ZooKeeper")?;
+        confirm::ask(
+            pvc,
+            self.yes,
+            "Open the records of this cluster to whoever reaches ZooKeeper",
+        )?;
         let message = pvc.client()?.set_store_access(false, false)?;
         pvc.done(message);
         Ok(())

@@ -24,7 +24,9 @@ pub struct Set {
 
 fn mebibytes(text: &str) -> Result<u64, String> {
     let amount = text.parse().ok().filter(|amount| *amount > 0);
-    amount.ok_or_else(|| "a whole number of MiB, 1 or more, is needed, as in 1024 for 1 GiB".to_owned())
+    amount.ok_or_else(|| {
+        "a whole number of MiB, 1 or more, is needed, as in 1024 for 1 GiB".to_owned()
+    })
 }
 
 impl Set {

@@ -93,8 +93,10 @@ fn bridge(pvc: &mut Pvc, net: &str) -> Result<String, Failure> {
     match pvc.client()?.network(net) {
         Ok(found) if !found.is_empty() => Ok(format!("vmbr{net}")),
         Err(error) if error.kind() != Kind::NotFound => Err(error.into()),
-        _ => Err(Failure::not_found(format!("no network `{net}` in the cluster"))
-            .hint("`pvc network list` shows the networks; `upstream`, `cluster` and `storage` always exist")),
+        _ => Err(Failure::not_found(format!("no network `{net}` in the cluster")).hint(
+            "`pvc network list` shows the networks; `upstream`, `cluster` and `storage` \
+                   always exist",
+        )),
     }
 }
 
@@ -119,7 +121,9 @@ fn random_mac() -> Result<String, Failure> {
     let mut random = [0_u8; 3];
     std::fs::File::open("/dev/urandom")
         .and_then(|mut source| source.read_exact(&mut random))
-        .map_err(|error| Failure::failed(format!("cannot draw a random address: {}", plain_io(&error))))?;
+        .map_err(|error| {
+            Failure::failed(format!("cannot draw a random address: {}", plain_io(&error)))
+        })?;
     let [one, two, three] = random.map(|octet| 16 + octet % 223);
     Ok(format!("52:54:00:{one:02x}:{two:02x}:{three:02x}"))
 }
@@ -132,7 +136,8 @@ mod tests {
 
     #[test]
     fn a_pci_address_is_hexadecimal() {
-        let vf = json!({"pci": {"domain": "0x0000", "bus": "0x3b", "slot": "0x02", "function": "0x1"}});
+        let vf =
+            json!({"pci": {"domain": "0x0000", "bus": "0x3b", "slot": "0x02", "function": "0x1"}});
         assert_eq!(pci(&vf), Some((0, 0x3b, 2, 1)));
         assert_eq!(pci(&json!({"pci": {"domain": "zz"}})), None);
     }

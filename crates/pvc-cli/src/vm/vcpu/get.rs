@@ -36,7 +36,8 @@ impl Get {
             return Ok(());
         }
         let shown = |count: Option<&str>| count.unwrap_or("N/A").to_owned();
-        let mut table = Table::new().columns(&[("vCPUs", 6), ("Sockets", 8), ("Cores", 6), ("Threads", 8)]);
+        let mut table =
+            Table::new().columns(&[("vCPUs", 6), ("Sockets", 8), ("Cores", 6), ("Threads", 8)]);
         table.row(vec![
             vm.vcpu.to_string().into(),
             shown(sockets).into(),

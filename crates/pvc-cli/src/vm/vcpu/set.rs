@@ -40,7 +40,9 @@ struct Topology(u32, u32, u32);
 fn topology(text: &str) -> Result<Topology, String> {
     let counts: Vec<u32> = text.split(',').filter_map(|count| count.trim().parse().ok()).collect();
     match counts[..] {
-        [sockets, cores, threads] if text.split(',').count() == 3 => Ok(Topology(sockets, cores, threads)),
+        [sockets, cores, threads] if text.split(',').count() == 3 => {
+            Ok(Topology(sockets, cores, threads))
+        }
         _ => Err("three numbers with commas between are needed, as in 1,4,1".to_owned()),
     }
 }
@@ -63,6 +65,8 @@ mod tests {
     #[test]
     fn a_topology_is_three_numbers() {
         assert_eq!(topology("2,4,1"), Ok(Topology(2, 4, 1)));
-        assert!(topology("2,4").is_err() && topology("2,4,x").is_err() && topology("1,x,4,1").is_err());
+        assert!(
+            topology("2,4").is_err() && topology("2,4,x").is_err() && topology("1,x,4,1").is_err()
+        );
     }
 }

@@ -60,7 +60,8 @@ impl Add {
             return Ok(DiskSource::File(self.volume.clone()));
         }
         let volume = VolumeId::from_record(&self.volume).ok_or_else(|| {
-            Failure::usage(format!("`{}` is no volume", self.volume)).hint("a volume is named POOL/VOLUME")
+            Failure::usage(format!("`{}` is no volume", self.volume))
+                .hint("a volume is named POOL/VOLUME")
         })?;
         match pvc.client()?.volume(volume.pool.as_str(), volume.volume.as_str()) {
             Ok(found) if !found.is_empty() => Ok(DiskSource::Volume(volume)),

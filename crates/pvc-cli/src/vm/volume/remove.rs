@@ -28,7 +28,8 @@ pub struct Remove {
 impl Remove {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         let mut edit = Edit::of(pvc, &self.vm.domain)?;
-        let removed = edit.domain.remove_disk(&self.volume).map_err(|error| definition::unedited(&error))?;
+        let removed =
+            edit.domain.remove_disk(&self.volume).map_err(|error| definition::unedited(&error))?;
         edit.plug_out(pvc, self.live, self.restart, &[removed])
     }
 }
