@@ -30,7 +30,7 @@ const BUDGET: Budget = Budget::Bytes(60_000_000);
 const ROLES: [&str; 3] = ["node", "api", "worker"];
 
 /// How long the API may take until it answers.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// How often all VMs get new statistics before the memory counts.
 const ROUNDS_OF_STATISTICS: usize = 5;
@@ -129,7 +129,7 @@ fn free_port() -> Result<u16> {
 
 /// A connection to the API of a daemon, which listens a moment after it has said that it is ready.
 fn when_it_answers(port: u16) -> Result<Client> {
-    let deadline = now() + PATIENCE;
+    let deadline = now() + TIME_LIMIT;
     let runtime = runtime()?;
     loop {
         let answered = Client::connect(port).and_then(|mut client| {

@@ -28,7 +28,7 @@ use crate::report::{Budget, Figure, Quantity};
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long the node may take to be up and at rest.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// The keepalive of a node with many running VMs against that of one with few.
 pub fn figures(kind: Kind, scale: &Scale) -> Result<Vec<Figure>> {
@@ -93,7 +93,7 @@ async fn count(
 
 /// Returns in the middle between two keepalives, once all VMs are reported as running.
 async fn at_rest(store: &Store, name: &NodeName) -> Result<()> {
-    let deadline = now() + PATIENCE;
+    let deadline = now() + TIME_LIMIT;
     let stamp = || store.view().nodes.get(name).map(|node| node.keepalive);
     let reported = || store.view().nodes.get(name).map_or(0, |node| node.running.len());
     let mut changes = store.changed();

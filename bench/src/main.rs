@@ -4,6 +4,7 @@
 
 #![forbid(unsafe_code)]
 
+mod cache;
 mod child;
 mod cli;
 mod counting;
@@ -12,7 +13,6 @@ mod http;
 mod keepalive;
 mod measure;
 mod memory;
-mod mirror;
 mod place;
 mod report;
 mod statistics;
@@ -163,10 +163,10 @@ fn measure_on(
     let places = Places { kind, scale, made: OnceCell::new() };
     let size = |index: usize| Ok::<_, anyhow::Error>(&places.all()?[index]);
     let measurements: [Measurement<'_>; 6] = [
-        ("mirror", Box::new(|| mirror::figures(size(3)?, scale))),
+        ("cache", Box::new(|| cache::figures(size(3)?, scale))),
         (
-            "memory of the mirror",
-            Box::new(|| Ok(vec![memory::mirror(size(2)?)?, memory::mirror(size(3)?)?])),
+            "memory of the cache",
+            Box::new(|| Ok(vec![memory::cache(size(2)?)?, memory::cache(size(3)?)?])),
         ),
         ("HTTP", Box::new(|| http::figures(kind, places.all()?, scale))),
         ("keepalive", Box::new(|| keepalive::figures(kind, scale))),

@@ -19,7 +19,7 @@ pub struct Scale {
     pub starts: usize,
     /// How often the whole tree is read.
     pub sweeps: usize,
-    /// How many readings of a mirror make one sample; a single one is shorter than the clock can
+    /// How many readings of a cache make one sample; a single one is shorter than the clock can
     /// tell.
     pub batch: usize,
     pub keepalives: usize,

@@ -1,4 +1,4 @@
-//! What the mirror costs in memory.
+//! What the cache costs in memory.
 
 use anyhow::Result;
 
@@ -11,16 +11,16 @@ use crate::report::{Figure, Quantity, grouped};
 pub enum Held {
     /// The connection to the tree; an embedded tree is all in memory.
     Tree,
-    /// That and the mirror.
+    /// That and the cache.
     Store,
 }
 
-/// The memory of the mirror of `place`, against the data that it mirrors.
-pub fn mirror(place: &Place) -> Result<Figure> {
+/// The memory of the cache of `place`, against the data that it caches.
+pub fn cache(place: &Place) -> Result<Figure> {
     let without = measured(&place.source, "tree")?;
     let with = measured(&place.source, "store")?;
     let data: usize = place.shape.dump().iter().map(|(path, value)| path.len() + value.len()).sum();
-    let name = format!("memory of the mirror, {} VMs", grouped(place.shape.vms));
+    let name = format!("memory of the cache, {} VMs", grouped(place.shape.vms));
     Ok(Figure::new(name, Quantity::Bytes(with.saturating_sub(without)))
         .against("its paths and values", Quantity::Bytes(data as u64)))
 }

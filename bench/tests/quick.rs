@@ -31,7 +31,7 @@ fn figures(sections: &Value) -> Vec<&Value> {
 fn a_quick_run_makes_every_figure() {
     // Any program that is quiet and succeeds will do: which it is, is not the question here.
     let sections =
-        ["mirror", "HTTP", "keepalive", "command line"].map(|section| ["--only", section]);
+        ["cache", "HTTP", "keepalive", "command line"].map(|section| ["--only", section]);
     let (printed, sections) =
         quick_run(&[&["--pvc", "/bin/true"], sections.as_flattened()].concat());
     let figures = figures(&sections);
@@ -43,10 +43,10 @@ fn a_quick_run_makes_every_figure() {
         );
     }
     for begin in [
-        "mirror: one VM of",
-        "mirror: name and state of",
-        "mirror filled",
-        "memory of the mirror",
+        "cache: one VM of",
+        "cache: name and state of",
+        "cache filled",
+        "memory of the cache",
         "list 2 VMs over HTTP",
         "list 16 VMs over HTTP",
         "list 16 VMs, for each VM",
@@ -54,7 +54,7 @@ fn a_quick_run_makes_every_figure() {
         "cluster status, 8 VMs",
         "metrics, 8 VMs",
         "tree requests per API read",
-        "memory of tree, mirror and API in one process",
+        "memory of tree, cache and API in one process",
         "one change of a VM of 16",
         "requests per keepalive",
         "`pvc --help`",

@@ -15,7 +15,7 @@ use nix::unistd::Pid;
 use crate::measure::now;
 
 /// How long a daemon may take until it says that it is ready.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// How long to listen to a daemon before looking whether it still runs.
 const LOOK: Duration = Duration::from_millis(500);
@@ -82,7 +82,7 @@ impl Daemon {
 
     /// Returns once it has said that it is ready.
     pub fn when_ready(&mut self) -> Result<()> {
-        let deadline = now() + PATIENCE;
+        let deadline = now() + TIME_LIMIT;
         let mut message = [0; 256];
         loop {
             match self.told.recv(&mut message) {

@@ -149,8 +149,8 @@ fn memory_figures(kind: Kind, servers: [&mut ApiServer; 3], scale: &Scale) -> Re
     let [small, usual, large] = servers.map(|server| server.memory());
     let (small, usual, large) = (small?, usual?, large?);
     let what = match kind {
-        Kind::Embedded => "tree, mirror and API",
-        Kind::Zookeeper => "mirror and API",
+        Kind::Embedded => "tree, cache and API",
+        Kind::Zookeeper => "cache and API",
     };
     let figure = |vms: usize, memory: u64| {
         let name = format!("memory of {what} in one process, {} VMs", grouped(vms));

@@ -32,7 +32,7 @@ wire! {
         pub vcpu: NodeVcpu,
         pub memory: NodeMemory,
         pub interfaces: BTreeMap<String, Interface>,
-        /// What guests run with here; older nodes do not say.
+        /// What guests run with here; legacy nodes do not say.
         pub hypervisor: Option<NodeHypervisor>,
         /// The last time that others took it for dead, if one of our own nodes did.
         pub fence: Option<NodeFence>,

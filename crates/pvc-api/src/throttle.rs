@@ -49,7 +49,7 @@ const LONGEST_DELAY: Duration = Duration::from_secs(4);
 const MAX_HELD: u32 = 16;
 const MAX_ADDRESSES: usize = 10_000;
 /// How often the log tells of one address.
-const TOLD_EVERY: Duration = Duration::from_secs(1);
+const REPORT_EVERY: Duration = Duration::from_secs(1);
 
 impl Throttle {
     fn strangers(&self) -> MutexGuard<'_, Strangers> {
@@ -91,7 +91,7 @@ impl Throttle {
     pub fn tell(&self, address: IpAddr, now: Duration) -> Option<u64> {
         let mut strangers = self.strangers();
         let stranger = strangers.find(address, now)?;
-        if stranger.told.is_some_and(|told| told + TOLD_EVERY > now) {
+        if stranger.told.is_some_and(|told| told + REPORT_EVERY > now) {
             stranger.untold += 1;
             return None;
         }
@@ -121,7 +121,7 @@ impl Strangers {
 
     /// Forgets who has done nothing lately; looks for them once a second at most.
     fn tidy(&mut self, now: Duration) {
-        if self.tidied.is_some_and(|tidied| tidied + TOLD_EVERY > now) {
+        if self.tidied.is_some_and(|tidied| tidied + REPORT_EVERY > now) {
             return;
         }
         self.tidied = Some(now);

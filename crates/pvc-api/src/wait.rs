@@ -201,7 +201,7 @@ pub async fn for_move(api: &ApiState, moved: &Moved) -> Result<()> {
             VmState::Migrate | VmState::MigrateLive | VmState::Unmigrate => Ok(Look::NotYet),
             VmState::Fail => Err(failed(name, &record.failed_reason)),
             _ if !record.is_assigned_to(&moved.to) => Err(not_moved(record, moved)),
-            // Shut down for the journey: its new node starts it, which an older one is told by
+            // Shut down for the journey: its new node starts it, which a legacy peer is told by
             // `stop`.
             VmState::Stop if is_ended_for(record, moved) => Ok(Look::NotYet),
             VmState::Start if moved.state.is_some() && !runs_on(cluster, moved) => Ok(Look::NotYet),

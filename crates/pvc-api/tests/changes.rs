@@ -301,7 +301,7 @@ async fn who_waits_for_a_start_or_a_stop_waits_as_long_as_the_node_works_on_it()
 #[tokio::test]
 async fn who_waits_for_a_start_believes_the_list_of_its_own_node_and_no_other() {
     let api = with_web().await;
-    // As an older peer left it there.
+    // As a legacy peer left it there.
     api.write("/nodes/pvchv2/runningdomains", UUID).await;
     let waiter = waiting(&api, "/vm/web/state?state=start&wait=True");
     api.eventually("the start is asked for", |view| {
@@ -457,7 +457,7 @@ async fn who_waits_in_vain_hears_that_the_hypervisor_does_not_answer_if_that_is_
     api.write(&format!("{root}/delta"), "10").await;
     api.write(&format!("{root}/message"), "odd").await;
     // Far enough from the test's noon of 20 November for every time zone.
-    for (last, is_told) in [("2026-11-18 00:00:00", false), ("2026-11-22 00:00:00", true)] {
+    for (last, is_reported) in [("2026-11-18 00:00:00", false), ("2026-11-22 00:00:00", true)] {
         api.write(&format!("{root}/last_time"), last).await;
         let seen = |view: &pvc_model::cluster::Cluster| {
             view.faults.values().any(|fault| fault.last_reported == last)
@@ -466,7 +466,7 @@ async fn who_waits_in_vain_hears_that_the_hypervisor_does_not_answer_if_that_is_
         let said = api.post("/vm/web/state?state=start&wait=True").await.refused(504);
         assert_eq!(
             said.contains("the hypervisor of node `pvchv1` does not answer"),
-            is_told,
+            is_reported,
             "{said}"
         );
     }

@@ -23,7 +23,7 @@ const VARIABLE: &str = "_PVC_COMPLETE_SHELL";
 /// The first client's.
 const OLD_VARIABLE: &str = "_PVC_COMPLETE";
 /// Whoever pressed Tab waits for the answer; no answer is better than a late one.
-const PATIENCE: Duration = Duration::from_millis(800);
+const TIME_LIMIT: Duration = Duration::from_millis(800);
 
 /// Print the completion function for a shell
 ///
@@ -196,7 +196,7 @@ fn client() -> Option<Client> {
         ["PVC_CONNECTION", "PVC_CLUSTER"].into_iter().find_map(|name| std::env::var(name).ok());
     let name = typed_connection(&typed).or(environment).filter(|name| !name.is_empty());
     let connection = store::select(name.as_deref()).ok()?;
-    Some(context::hurried(&connection, PATIENCE))
+    Some(context::hurried(&connection, TIME_LIMIT))
 }
 
 /// The value of `-c` among the words typed so far.

@@ -10,7 +10,7 @@ use crate::outcome::Outcome;
 use crate::output::Output;
 
 /// How long the API may be away: the primary node's address moves with it.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Print what changes in the cluster, as it changes
@@ -80,7 +80,7 @@ impl Events {
                 Err(error)
                     if cursor.is_some()
                         && matches!(error.kind(), Kind::Unreachable | Kind::Server)
-                        && heard.elapsed() < PATIENCE => {}
+                        && heard.elapsed() < TIME_LIMIT => {}
                 Err(error) => return Err(error.into()),
             }
             interrupt::pause(PAUSE);

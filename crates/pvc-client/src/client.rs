@@ -140,7 +140,7 @@ impl Client {
         path: &str,
         query: Query,
     ) -> Result<Payload<T>, Error> {
-        self.read(path, &query, self.patience())
+        self.read(path, &query, self.time_limit())
     }
 
     /// All tries together have the time that one answer may take.
@@ -152,7 +152,7 @@ impl Client {
     ) -> Result<Payload<T>, Error> {
         let uri = self.uri(path, query);
         let begun = Instant::now();
-        let left = || self.patience().saturating_sub(begun.elapsed());
+        let left = || self.time_limit().saturating_sub(begun.elapsed());
         let mut attempt = 1;
         loop {
             let limits = Limits { first: left(), body: body.min(WORK), late: Late::Unread };
@@ -172,7 +172,7 @@ impl Client {
     /// often.
     pub(crate) fn stream(&self, path: &str, query: Query) -> Result<impl Read + use<>, Error> {
         let uri = self.uri(path, &query);
-        let limits = Limits { first: self.patience(), body: WORK, late: Late::Unread };
+        let limits = Limits { first: self.time_limit(), body: WORK, late: Late::Unread };
         let response = self.ask(Method::GET, &uri, None, limits)?;
         if response.status() == StatusCode::OK {
             return Ok(response.into_body().into_reader());
@@ -189,14 +189,15 @@ impl Client {
     }
 
     /// How long a read may take.
-    fn patience(&self) -> Duration {
+    fn time_limit(&self) -> Duration {
         self.options.timeout.unwrap_or(READ)
     }
 
     /// Reads something once and tells the bare status, whatever it is.
     pub(crate) fn probe(&self, path: &str) -> Result<(u16, Value), Error> {
         let uri = self.uri(path, &Query::new());
-        let limits = Limits { first: self.patience(), body: self.patience(), late: Late::Unread };
+        let limits =
+            Limits { first: self.time_limit(), body: self.time_limit(), late: Late::Unread };
         let answer = self.exchange(Method::GET, &uri, None, limits)?;
         Ok((answer.status.as_u16(), answer.json().unwrap_or(Value::Null)))
     }
@@ -347,7 +348,7 @@ impl Client {
             match limits.late {
                 Late::AsAsked => return Error::TimedOut { after },
                 // What is left after failed tries says nothing to anybody.
-                Late::Unread => return Error::Silent { base, after: self.patience() },
+                Late::Unread => return Error::Silent { base, after: self.time_limit() },
                 Late::Unknown => {}
             }
         }

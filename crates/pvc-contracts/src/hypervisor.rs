@@ -29,7 +29,7 @@ pub struct HypervisorFixture {
     /// The XML of a disk of [`SPARE_BYTES`] bytes that can be plugged into it, with target `sdb`.
     pub spare_disk: String,
     /// How long the guest may take to boot, and to go down.
-    pub patience: Duration,
+    pub time_limit: Duration,
 }
 
 /// The size of the spare disk at the beginning.
@@ -128,7 +128,7 @@ impl Suite {
         let guest = uuid(4);
         let mut events = self.hypervisor.events();
         self.start(guest).await;
-        self.is_told(&mut events, guest).await;
+        self.is_reported(&mut events, guest).await;
         let first = self.runs(guest).await;
         assert_eq!((first.uuid, first.name.as_str()), (guest, NAME));
         self.start(guest).await;
@@ -209,7 +209,7 @@ impl Suite {
             (!self.guests().await.contains_key(&guest)).then_some(())
         })
         .await;
-        self.is_told(&mut events, guest).await;
+        self.is_reported(&mut events, guest).await;
         is_no_guest(guest, self.hypervisor.shutdown(guest).await);
     }
 
@@ -251,8 +251,8 @@ impl Suite {
     }
 
     /// Waits for a hint about `guest`, or for one to look at everything.
-    async fn is_told(&self, events: &mut UnboundedReceiver<GuestEvent>, guest: Uuid) {
-        let told = timeout(self.fixture.patience, async {
+    async fn is_reported(&self, events: &mut UnboundedReceiver<GuestEvent>, guest: Uuid) {
+        let told = timeout(self.fixture.time_limit, async {
             while let Some(event) = events.recv().await {
                 if matches!(event, GuestEvent::Resync) || event == GuestEvent::Changed(guest) {
                     return;
@@ -268,7 +268,7 @@ impl Suite {
         what: &str,
         look: impl Fn() -> F,
     ) -> T {
-        let until = Instant::now() + self.fixture.patience;
+        let until = Instant::now() + self.fixture.time_limit;
         loop {
             if let Some(found) = look().await {
                 return found;
@@ -276,7 +276,7 @@ impl Suite {
             assert!(
                 Instant::now() < until,
                 "waited {:?} in vain for {what}",
-                self.fixture.patience
+                self.fixture.time_limit
             );
             sleep(PAUSE).await;
         }
@@ -291,7 +291,7 @@ pub struct MigrationFixture {
     pub hosts: (String, String),
     /// A host where nobody listens.
     pub nobody: String,
-    pub patience: Duration,
+    pub time_limit: Duration,
 }
 
 /// Moves a guest between two hypervisors that reach each other.
@@ -365,7 +365,7 @@ impl Pair {
             Some(GuestRun::Running)
         );
         assert_eq!(self.two.state_at(here, self.guest).await.expect("an answer"), None);
-        let told = timeout(self.fixture.patience, events.recv()).await;
+        let told = timeout(self.fixture.time_limit, events.recv()).await;
         assert!(told.is_ok(), "nobody was told of its arrival");
         is_no_guest(self.guest, self.migrate(&self.one, &self.fixture.hosts.0).await.map(drop));
         job.abort().await.expect("what is over is given up already");
@@ -410,7 +410,7 @@ impl Pair {
             Err(_) => (&self.one, &self.two),
         };
         self.until_runs(there).await;
-        let until = Instant::now() + self.fixture.patience;
+        let until = Instant::now() + self.fixture.time_limit;
         while self.run(gone).await.is_some() {
             assert!(Instant::now() < until, "something of it is left");
             sleep(PAUSE).await;
@@ -434,7 +434,7 @@ impl Pair {
     }
 
     async fn until_runs(&self, on: &Arc<dyn Hypervisor>) {
-        let until = Instant::now() + self.fixture.patience;
+        let until = Instant::now() + self.fixture.time_limit;
         while self.run(on).await != Some(GuestRun::Running) {
             assert!(Instant::now() < until, "it does not run");
             sleep(PAUSE).await;

@@ -18,7 +18,7 @@ const QEMU_LOCKS: libc::off_t = 100;
 const QEMU_LOCKS_LENGTH: libc::off_t = 200;
 
 /// How long an operation waits for another one on the same volume.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIME_LIMIT: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(20);
 
 /// While it lives, no QEMU can open the image.
@@ -77,7 +77,7 @@ pub(crate) type FolderLock = Flock<File>;
 
 /// Locks an open folder, waiting for a while; `None` if somebody else kept it all that time.
 pub(crate) fn lock_folder(folder: impl AsFd) -> Result<Option<FolderLock>, StorageError> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIME_LIMIT;
     loop {
         if let Some(lock) = try_lock_folder(folder.as_fd())? {
             return Ok(Some(lock));

@@ -196,7 +196,7 @@ fn one_rule_at_a_time() {
 }
 
 #[test]
-fn what_only_an_older_peer_needs_is_a_warning() {
+fn what_only_a_legacy_peer_needs_is_a_warning() {
     assert_eq!(validate(&minimal("")).unwrap().warnings, []);
     let bare = minimal("").replace("<console type='pty'/>", "").replace(" machine='pc'", "");
     let warnings: Vec<_> =

@@ -26,7 +26,7 @@ const NEW_FILE: &str = "tree.redb.new";
 const NODES: TableDefinition<&str, &[u8]> = TableDefinition::new("nodes");
 const META: TableDefinition<&str, i64> = TableDefinition::new("meta");
 
-/// The layout of the two tables. Raised when an older program could not read what a newer one
+/// The layout of the two tables. Raised when a legacy program could not read what a newer one
 /// wrote.
 const FORMAT: i64 = 1;
 

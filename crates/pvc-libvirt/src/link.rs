@@ -40,7 +40,7 @@ pub(crate) enum CallError {
 
 /// What a caller does when its call has begun and is late.
 #[derive(Clone, Copy)]
-enum Patience {
+enum WaitFor {
     UntilDeadline,
     ToItsEnd,
 }
@@ -104,7 +104,7 @@ impl Link {
         deadline: Duration,
         work: impl FnOnce(&Connection) -> Result<T, VirtError> + Send + 'static,
     ) -> Result<T, CallError> {
-        self.wait_for(deadline, Patience::UntilDeadline, work).await
+        self.wait_for(deadline, WaitFor::UntilDeadline, work).await
     }
 
     /// As [`call`](Link::call), but once `work` has begun its end is waited for, however late.
@@ -113,13 +113,13 @@ impl Link {
         deadline: Duration,
         work: impl FnOnce(&Connection) -> Result<T, VirtError> + Send + 'static,
     ) -> Result<T, CallError> {
-        self.wait_for(deadline, Patience::ToItsEnd, work).await
+        self.wait_for(deadline, WaitFor::ToItsEnd, work).await
     }
 
     async fn wait_for<T: Send + 'static>(
         &self,
         deadline: Duration,
-        patience: Patience,
+        time_limit: WaitFor,
         work: impl FnOnce(&Connection) -> Result<T, VirtError> + Send + 'static,
     ) -> Result<T, CallError> {
         let late = tokio::time::sleep(deadline);
@@ -145,9 +145,9 @@ impl Link {
                     session.give_up();
                     self.shared.alarm.ring();
                 }
-                match patience {
-                    Patience::UntilDeadline => return Err(CallError::Late),
-                    Patience::ToItsEnd => answered.await,
+                match time_limit {
+                    WaitFor::UntilDeadline => return Err(CallError::Late),
+                    WaitFor::ToItsEnd => answered.await,
                 }
             }
         };

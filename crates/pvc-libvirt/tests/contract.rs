@@ -22,7 +22,7 @@ use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
-const PATIENCE: Duration = Duration::from_secs(90);
+const TIME_LIMIT: Duration = Duration::from_secs(90);
 const UUID: Uuid = Uuid::from_u128(0x6c69_6276_6972_4474_8000_0000_0000_0001);
 
 #[tokio::test(flavor = "multi_thread")]
@@ -38,7 +38,7 @@ async fn libvirt_keeps_the_hypervisor_contract() {
              <target dev='sdb' bus='scsi'/></disk>",
             spare.display()
         ),
-        patience: PATIENCE,
+        time_limit: TIME_LIMIT,
     };
     hypervisor_contract(Arc::new(libvirt.hypervisor()), fixture).await;
 }
@@ -166,7 +166,7 @@ async fn guests_move_between_two_libvirtds() {
         guest: Box::new(|uuid, name| guest_xml(uuid, name, None)),
         hosts: (LOOPBACK.to_owned(), LOOPBACK.to_owned()),
         nobody: "127.0.0.2".to_owned(),
-        patience: PATIENCE,
+        time_limit: TIME_LIMIT,
     };
     migration_contract(Arc::new(one.hypervisor()), Arc::new(two.hypervisor()), fixture).await;
 }
@@ -217,7 +217,7 @@ async fn a_target_that_dies_on_the_way_leaves_the_guest_where_it_was() {
     hypervisor.destroy(UUID).await.expect("it is destroyed");
 }
 
-/// What a sender to an older peer has to reckon with: libvirt lets the guest go on here, although
+/// What a sender to a legacy peer has to reckon with: libvirt lets the guest go on here, although
 /// it runs there.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_guest_whose_arrival_was_not_heard_of_runs_on_both_sides_and_the_other_one_says_so() {
@@ -789,12 +789,12 @@ async fn eventually<T, F: Future<Output = Option<T>>>(
     what: &str,
     mut look: impl FnMut() -> F,
 ) -> T {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIME_LIMIT;
     loop {
         if let Some(found) = look().await {
             return found;
         }
-        assert!(Instant::now() < until, "waited {PATIENCE:?} in vain for {what}");
+        assert!(Instant::now() < until, "waited {TIME_LIMIT:?} in vain for {what}");
         sleep(Duration::from_millis(50)).await;
     }
 }

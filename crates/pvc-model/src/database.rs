@@ -61,7 +61,7 @@ impl Member {
 }
 
 /// How long something is wrong before it is a fault.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// How long something is wrong before the manager is started again.
 const RESTART_AFTER: Duration = Duration::from_secs(120);
@@ -110,7 +110,7 @@ impl Watch {
             return Act::Restart(trouble.why);
         }
         let is_due = self.told.is_none_or(|told| now.saturating_sub(told) >= REFRESH);
-        if lasts < PATIENCE || !is_due {
+        if lasts < TIME_LIMIT || !is_due {
             return Act::Nothing;
         }
         self.told = Some(now);

@@ -20,7 +20,7 @@ pub fn fault_id(kind: &str, name: &str) -> String {
     format!("{kind}_{}", name.chars().map(replaced).collect::<String>().to_ascii_uppercase())
 }
 
-/// A fault as recorded. Times are local `YYYY-MM-DD HH:MM:SS`, as older peers write them.
+/// A fault as recorded. Times are local `YYYY-MM-DD HH:MM:SS`, as legacy peers write them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FaultRecord {
     /// Upper-case words joined by `_`.

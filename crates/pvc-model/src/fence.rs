@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The state that everybody sees is the node's record; what one fencer knows beside it is a
-//! [`Mind`] that another can begin anew with at any moment. So a fence whose fencer dies is
+//! [`History`] that another can begin anew with at any moment. So a fence whose fencer dies is
 //! finished by whoever gets the lock next (I6).
 //!
 //! Invariants:
@@ -39,7 +39,7 @@ pub const SAVING_THROWS: u32 = 6;
 
 /// So many recoveries wait for nodes that may take VMs in a moment: about as long as the saving
 /// throws of one that is only suspected last.
-const PATIENT_RECOVERIES: u32 = 5;
+const WAITING_RECOVERIES: u32 = 5;
 
 /// So often one coordinator tries to cut a node off before it lets another one try.
 const ATTEMPTS: u32 = 4;
@@ -104,7 +104,7 @@ pub enum Step {
     Prove { stamp: i32, proof: Proof, recover: bool },
     /// Give its VMs to other nodes; with patience, those that only a node could take which starts,
     /// takes back its own VMs or is suspected wait for it.
-    Recover { patient: bool },
+    Recover { may_wait: bool },
     /// Its power has been off; switch it on again.
     PowerOn,
 }
@@ -131,7 +131,7 @@ impl std::fmt::Display for Proof {
 
 /// What a fencer remembers of a node that it works on.
 #[derive(Debug, Clone, Default)]
-pub struct Mind {
+pub struct History {
     /// Something is under way for it.
     pub busy: bool,
     /// Its stamp, and how long it had been silent, when this fencer took it up.
@@ -151,7 +151,7 @@ pub struct Mind {
     switching_on: Backoff,
 }
 
-impl Mind {
+impl History {
     /// Its BMC was asked. `None`: it did not say.
     pub fn heard_of_power(&mut self, is_on: Option<bool>, now: Duration, interval: Duration) {
         self.found_off = if is_on == Some(false) { self.found_off + 1 } else { 0 };
@@ -171,7 +171,7 @@ impl Mind {
     /// It has stamped since it was taken up.
     fn has_stamped(&mut self) {
         let switching_on = std::mem::take(&mut self.switching_on);
-        *self = Mind { may_be_off: self.may_be_off, switching_on, ..Mind::default() };
+        *self = History { may_be_off: self.may_be_off, switching_on, ..History::default() };
     }
 
     /// It was switched on again.
@@ -211,41 +211,44 @@ pub struct Plan {
 
 /// Forgets what no longer holds: a node that has stamped since, or has another state, is no
 /// concern.
-pub fn observe(view: &View<'_>, minds: &mut BTreeMap<NodeName, Mind>) {
-    minds.retain(|name, mind| {
-        let Some(node) = view.cluster.nodes.get(name).filter(|_| !mind.busy) else {
-            return mind.busy;
+pub fn observe(view: &View<'_>, histories: &mut BTreeMap<NodeName, History>) {
+    histories.retain(|name, history| {
+        let Some(node) = view.cluster.nodes.get(name).filter(|_| !history.busy) else {
+            return history.busy;
         };
-        if mind.taken_up.is_some_and(|(stamp, _)| stamp != node.keepalives) {
-            mind.has_stamped();
+        if history.taken_up.is_some_and(|(stamp, _)| stamp != node.keepalives) {
+            history.has_stamped();
         }
-        is_concern(view, node, Some(mind))
+        is_concern(view, node, Some(history))
     });
     // A daemon that says it runs has begun after all that was known of the power.
     let runs = |name: &NodeName| {
         view.cluster.nodes.get(name).is_some_and(|node| node.daemon_state == DaemonState::Run)
     };
-    minds.iter_mut().filter(|(name, _)| runs(name)).for_each(|(_, mind)| mind.was_switched_on());
+    histories
+        .iter_mut()
+        .filter(|(name, _)| runs(name))
+        .for_each(|(_, history)| history.was_switched_on());
     for node in view.cluster.nodes.values().filter(|node| node.daemon_state == DaemonState::Dead) {
-        if is_concern(view, node, minds.get(&node.name)) {
+        if is_concern(view, node, histories.get(&node.name)) {
             let silent = view.sightings.silent(&node.name);
-            let mind = minds.entry(node.name.clone()).or_default();
-            mind.taken_up.get_or_insert((node.keepalives, silent));
+            let history = histories.entry(node.name.clone()).or_default();
+            history.taken_up.get_or_insert((node.keepalives, silent));
         }
     }
 }
 
 /// Decides for every node.
-pub fn plan(view: &View<'_>, minds: &BTreeMap<NodeName, Mind>) -> Plan {
+pub fn plan(view: &View<'_>, histories: &BTreeMap<NodeName, History>) -> Plan {
     let mut plan = Plan::default();
     for (name, node) in &view.cluster.nodes {
-        let known = minds.get(name);
+        let known = histories.get(name);
         if !is_concern(view, node, known) {
             continue;
         }
         plan.concerns.push(name.clone());
-        let mind = known.cloned().unwrap_or_default();
-        if let Some(step) = decide(view, node, &mind).filter(|_| !mind.busy) {
+        let history = known.cloned().unwrap_or_default();
+        if let Some(step) = decide(view, node, &history).filter(|_| !history.busy) {
             plan.steps.push((name.clone(), step));
         }
     }
@@ -255,7 +258,7 @@ pub fn plan(view: &View<'_>, minds: &BTreeMap<NodeName, Mind>) -> Plan {
 /// Whether the fence lock should go to another coordinator: this one could not cut a node off, time
 /// and again, and another one may reach its BMC. What has begun in maintenance nobody else would
 /// take up.
-pub fn gives_way(view: &View<'_>, minds: &BTreeMap<NodeName, Mind>) -> bool {
+pub fn gives_way(view: &View<'_>, histories: &BTreeMap<NodeName, History>) -> bool {
     let is_other = |node: &NodeRecord| {
         node.name != *view.me
             && node.role == NodeRole::Coordinator
@@ -263,16 +266,17 @@ pub fn gives_way(view: &View<'_>, minds: &BTreeMap<NodeName, Mind>) -> bool {
             && view.sightings.silent(&node.name) < view.rules.keepalive_interval * 2
     };
     !view.cluster.config.maintenance
-        && minds.values().any(|mind| mind.failed_attempts() >= ATTEMPTS)
-        && !minds.values().any(|mind| mind.busy)
+        && histories.values().any(|history| history.failed_attempts() >= ATTEMPTS)
+        && !histories.values().any(|history| history.busy)
         && view.cluster.nodes.values().any(|node| is_other(node))
 }
 
 /// Whether there is something to do about `node`, now or soon.
-fn is_concern(view: &View<'_>, node: &NodeRecord, mind: Option<&Mind>) -> bool {
+fn is_concern(view: &View<'_>, node: &NodeRecord, history: Option<&History>) -> bool {
     let Some(suspicious) = view.rules.suspicious() else { return false };
     // What has begun goes on in maintenance, whoever began it: half a fence helps nobody.
-    let has_begun = mind.is_some_and(|mind| mind.taken_up.is_some()) || is_being_recovered(node);
+    let has_begun =
+        history.is_some_and(|history| history.taken_up.is_some()) || is_being_recovered(node);
     if node.name == *view.me || (view.cluster.config.maintenance && !has_begun) {
         return false;
     }
@@ -280,7 +284,7 @@ fn is_concern(view: &View<'_>, node: &NodeRecord, mind: Option<&Mind>) -> bool {
     match node.daemon_state {
         // It started again in the moment in which its power was cut: nobody else knows that it is
         // off.
-        DaemonState::Init if mind.is_some_and(|mind| mind.may_be_off) => true,
+        DaemonState::Init if history.is_some_and(|history| history.may_be_off) => true,
         DaemonState::Init | DaemonState::Run => node.owes_stamps() && is_silent,
         DaemonState::Dead => is_silent,
         DaemonState::Fenced => is_silent && (is_being_recovered(node) || wants_power(node)),
@@ -311,48 +315,51 @@ pub fn is_recovering(cluster: &Cluster) -> bool {
     cluster.nodes.values().any(|node| is_being_recovered(node))
 }
 
-fn decide(view: &View<'_>, node: &NodeRecord, mind: &Mind) -> Option<Step> {
+fn decide(view: &View<'_>, node: &NodeRecord, history: &History) -> Option<Step> {
     let due = |backoff: &Backoff| backoff.wait_until(view.now).is_none();
     match node.daemon_state {
-        DaemonState::Init if mind.may_be_off => due(&mind.switching_on).then_some(Step::PowerOn),
+        DaemonState::Init if history.may_be_off => {
+            due(&history.switching_on).then_some(Step::PowerOn)
+        }
         DaemonState::Init | DaemonState::Run => Some(Step::Suspect { stamp: node.keepalives }),
-        DaemonState::Dead => prove(view, node, mind),
+        DaemonState::Dead => prove(view, node, history),
         // A recovery that does not work out may need what stands still in the dead machine: its
         // disks.
         DaemonState::Fenced
             if wants_power(node)
-                && due(&mind.switching_on)
-                && (!is_being_recovered(node) || mind.recoveries.failures() > 0) =>
+                && due(&history.switching_on)
+                && (!is_being_recovered(node) || history.recoveries.failures() > 0) =>
         {
             Some(Step::PowerOn)
         }
         DaemonState::Fenced => {
-            let patient = mind.recoveries.failures() < PATIENT_RECOVERIES;
-            (is_being_recovered(node) && due(&mind.recoveries)).then_some(Step::Recover { patient })
+            let may_wait = history.recoveries.failures() < WAITING_RECOVERIES;
+            (is_being_recovered(node) && due(&history.recoveries))
+                .then_some(Step::Recover { may_wait })
         }
         _ => None,
     }
 }
 
 /// The way from suspicion to proof.
-fn prove(view: &View<'_>, node: &NodeRecord, mind: &Mind) -> Option<Step> {
+fn prove(view: &View<'_>, node: &NodeRecord, history: &History) -> Option<Step> {
     let rules = view.rules;
-    let (stamp, silent_then) = mind.taken_up?;
+    let (stamp, silent_then) = history.taken_up?;
     let silent = view.sightings.silent(&node.name);
     let proven = |proof| Some(Step::Prove { stamp, proof, recover: rules.recover_after_success });
-    if mind.cut_off {
+    if history.cut_off {
         return proven(Proof::CutOff);
     }
-    if mind.found_off >= 2 {
+    if history.found_off >= 2 {
         return proven(Proof::FoundOff);
     }
     let throws = rules.keepalive_interval * SAVING_THROWS;
     let thrown = silent >= silent_then + throws;
-    if mind.found_off > 0 || !thrown {
-        return (view.now >= mind.ask_at && !node.ipmi_hostname.is_empty())
+    if history.found_off > 0 || !thrown {
+        return (view.now >= history.ask_at && !node.ipmi_hostname.is_empty())
             .then_some(Step::AskPower);
     }
-    mind.attempts.wait_until(view.now).is_none().then_some(Step::CutPower { stamp })
+    history.attempts.wait_until(view.now).is_none().then_some(Step::CutPower { stamp })
 }
 
 /// What fencers record about a node's last fence, for the operator and for each other. Times are

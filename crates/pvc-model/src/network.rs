@@ -1,7 +1,7 @@
 //! Networks, as recorded.
 
 /// What the tree records about a network. Texts are kept as they stand, `None` being the word for
-/// "not set" that older peers write.
+/// "not set" that legacy peers write.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NetworkRecord {
     pub vni: String,

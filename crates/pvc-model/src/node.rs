@@ -164,7 +164,7 @@ pub struct NodeRecord {
     /// The VMs that the node says it runs.
     pub running: Vec<Uuid>,
     /// The VMs whose guests the node is starting or ending right now, said before it begins: what
-    /// `running` says of them may be outdated in a moment. Always empty of older peers.
+    /// `running` says of them may be outdated in a moment. Always empty of legacy peers.
     pub working_on: Vec<Uuid>,
     /// 0 to 100, if a health daemon has said something.
     pub health: Option<u8>,
@@ -172,9 +172,9 @@ pub struct NodeRecord {
     /// JSON text, by interface.
     pub network_stats: Arc<str>,
     pub ipmi_hostname: String,
-    /// Not known of older peers.
+    /// Not known of legacy peers.
     pub daemon: Option<DaemonNote>,
-    /// Not known of older peers, nor of a node without guests.
+    /// Not known of legacy peers, nor of a node without guests.
     pub hypervisor: Option<HypervisorNote>,
     /// The last fence of this node, if one of our own nodes did it.
     pub fence: Option<FenceNote>,
@@ -184,7 +184,7 @@ pub struct NodeRecord {
 
 impl NodeRecord {
     /// Whether a daemon of ours started last on this node. Our note stays where it is when a node
-    /// is moved back to an older daemon, which writes another version.
+    /// is moved back to a legacy daemon, which writes another version.
     pub fn runs_our_daemon(&self) -> bool {
         self.daemon.as_ref().is_some_and(|note| note.version == self.pvc_version)
     }
@@ -205,7 +205,7 @@ impl NodeRecord {
     }
 
     /// Whether its daemon writes stamps in its present state: if none comes for long, it may be
-    /// dead. An older peer that starts writes none.
+    /// dead. A legacy peer that starts writes none.
     pub fn owes_stamps(&self) -> bool {
         let stamps_while_starting =
             || self.daemon.as_ref().is_some_and(|note| note.stamps_while_starting);

@@ -45,7 +45,7 @@ pub struct Own<'a> {
     /// How long the key has been [vacant](vacancy) for the present reason.
     pub vacant_for: Duration,
     /// How long others are given to come forward before what they were asked is done without them.
-    pub patience: Duration,
+    pub time_limit: Duration,
     /// What it has seen of the others.
     pub peers: &'a Peers,
 }
@@ -61,7 +61,7 @@ pub enum Vacancy {
     Gone(NodeName),
     /// It names a coordinator whose daemon is starting.
     Starting(NodeName),
-    /// It names an older daemon that runs and does nothing about it, while nobody has the role:
+    /// It names a legacy daemon that runs and does nothing about it, while nobody has the role:
     /// that one acts on what it hears once, and may not have heard.
     Idle(NodeName),
     /// It names a coordinator that is leaving, is suspected of being dead, or says of itself what
@@ -69,10 +69,10 @@ pub enum Vacancy {
     Undecided(NodeName),
 }
 
-/// A starting daemon is given this many times the patience: an older one takes half a minute.
+/// A starting daemon is given this many times the patience: a legacy peer takes half a minute.
 const STARTING: u32 = 6;
 
-/// And an older one that runs so many times, to take what it was given.
+/// And a legacy peer that runs so many times, to take what it was given.
 const IDLE: u32 = 3;
 
 /// Why the key names nobody who could have the role; `None` if it names a coordinator that runs.
@@ -160,7 +160,7 @@ fn nobody_is_named(
 ) -> PrimaryStep {
     let runs = record.daemon_state == DaemonState::Run;
     if record.coordinator_state == CoordinatorState::Primary && !taken_for_dead(record) {
-        let in_vain = own.vacant_for >= own.patience && !is_taken_over(cluster, own.peers);
+        let in_vain = own.vacant_for >= own.time_limit && !is_taken_over(cluster, own.peers);
         return if runs && in_vain { PrimaryStep::Reclaim } else { PrimaryStep::Nothing };
     }
     match settle(record, own, CoordinatorState::Secondary) {
@@ -182,9 +182,9 @@ fn wait_before_contending(cluster: &Cluster, own: &Own<'_>, why: &Vacancy) -> Du
         Vacancy::Stranger(_) if alone => Duration::ZERO,
         Vacancy::Gone(_) if !somebody_serves(cluster, own.peers) => Duration::ZERO,
         // A primary that serves on puts its own name back first.
-        Vacancy::Stranger(_) | Vacancy::Gone(_) => own.patience * 2,
-        Vacancy::Idle(_) => own.patience * IDLE,
-        Vacancy::Starting(_) => own.patience * STARTING,
+        Vacancy::Stranger(_) | Vacancy::Gone(_) => own.time_limit * 2,
+        Vacancy::Idle(_) => own.time_limit * IDLE,
+        Vacancy::Starting(_) => own.time_limit * STARTING,
         Vacancy::Undecided(_) => Duration::MAX,
     }
 }

@@ -128,7 +128,7 @@ pub struct VmRecord {
     pub tags: Vec<Tag>,
     /// Newest first.
     pub snapshots: Vec<VmSnapshot>,
-    /// Its latest move, as the node that sends it tells. Not known of older peers.
+    /// Its latest move, as the node that sends it tells. Not known of legacy peers.
     pub moving: Option<moving::MoveNote>,
     pub defects: Vec<String>,
 }

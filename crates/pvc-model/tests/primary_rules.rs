@@ -20,7 +20,7 @@ use pvc_model::primary::{
 
 use CoordinatorState::{Client, Primary, Relinquish, Secondary, Takeover};
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIME_LIMIT: Duration = Duration::from_secs(10);
 
 /// How long the store remembers a silent session.
 const SESSION: Duration = Duration::from_secs(10);
@@ -46,7 +46,7 @@ fn step(cluster: &Cluster, holds: bool, vacant_seconds: u64) -> PrimaryStep {
             holds,
             holds_all: holds,
             vacant_for,
-            patience: PATIENCE,
+            time_limit: TIME_LIMIT,
             peers: &Peers::new(SESSION),
         },
     )
@@ -61,7 +61,7 @@ fn a_primary_that_has_only_a_part_of_the_role_takes_it_over_anew() {
         holds: true,
         holds_all: false,
         vacant_for: Duration::ZERO,
-        patience: PATIENCE,
+        time_limit: TIME_LIMIT,
         peers: &peers,
     };
     assert_eq!(primary_step(&cluster, &own), PrimaryStep::TakeOver);
@@ -106,7 +106,7 @@ fn a_running_coordinator_does_what_the_key_and_its_own_state_say() {
 }
 
 #[test]
-fn an_older_daemon_that_does_not_take_what_it_was_given_is_replaced() {
+fn a_legacy_daemon_that_does_not_take_what_it_was_given_is_replaced() {
     use DaemonState::Run;
     let older = || node("hv2", Secondary, Run);
     let ours = |name: &str, state| of_ours(node(name, state, Run));
@@ -285,7 +285,7 @@ fn of_several_that_say_they_have_the_role_it_is_waited_until_only_one_is_left() 
         Some("hv1"),
         vec![
             node("hv1", Takeover, DaemonState::Run),
-            // It lost its power in the middle of a hand-over, or is an older one that never
+            // It lost its power in the middle of a hand-over, or is a legacy peer that never
             // announces itself.
             node("hv2", Relinquish, DaemonState::Run),
             node("hv3", Relinquish, DaemonState::Run),
@@ -436,7 +436,7 @@ fn a_living_holder_that_does_not_answer_keeps_the_role() {
 }
 
 #[test]
-fn an_older_holder_that_repairs_the_key_is_asked_again_and_ours_is_believed() {
+fn a_legacy_holder_that_repairs_the_key_is_asked_again_and_ours_is_believed() {
     let repaired = Facts { named: Named::Peer, peer: Peer::Idle, peer_repairs: true };
     let mut machine = HandOver::new(Part::Candidate, SESSION);
     machine.next(&BOTH, true, Duration::ZERO);
@@ -490,7 +490,7 @@ fn a_holder_whose_candidate_dies_later_lets_go_of_everything_at_once() {
 }
 
 #[test]
-fn an_older_reader_that_was_missed_once_is_not_waited_for_again() {
+fn a_legacy_reader_that_was_missed_once_is_not_waited_for_again() {
     let older = Facts { peer_repairs: true, ..BOTH };
     let mut machine = HandOver::new(Part::Candidate, SESSION);
     let mut now = Duration::ZERO;
@@ -706,7 +706,7 @@ fn the_role_of_one_that_is_gone_is_taken_at_once_unless_somebody_serves() {
         holds: false,
         holds_all: false,
         vacant_for: Duration::ZERO,
-        patience: PATIENCE,
+        time_limit: TIME_LIMIT,
         peers: &peers,
     };
     for (third, expected) in [
@@ -724,7 +724,7 @@ fn the_role_of_one_that_is_gone_is_taken_at_once_unless_somebody_serves() {
 }
 
 #[test]
-fn an_older_daemon_in_the_place_of_ours_is_never_absent_by_its_silence() {
+fn a_legacy_daemon_in_the_place_of_ours_is_never_absent_by_its_silence() {
     let ours = of_ours(node("hv2", Primary, DaemonState::Run));
     let older = NodeRecord { pvc_version: "1.0.3".to_owned(), ..ours.clone() };
     for (then, absent) in [(ours.clone(), true), (older, false)] {

@@ -13,7 +13,7 @@ use pvc_model::cluster::Cluster;
 use pvc_model::node::{DaemonNote, DaemonState, DomainState};
 use pvc_model::vm::moving::{MoveNote, MovePhase};
 use pvc_model::vm::plan::{
-    Condition, Finding, Mind, Plan, Planned, Seen, Step, View, WhyDestroy, observe, plan,
+    Condition, Finding, History, Plan, Planned, Seen, Step, View, WhyDestroy, observe, plan,
 };
 use pvc_model::vm::{VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
@@ -26,7 +26,7 @@ struct World {
     me: NodeName,
     cluster: Cluster,
     guests: BTreeMap<Uuid, Seen>,
-    minds: BTreeMap<Uuid, Mind>,
+    histories: BTreeMap<Uuid, History>,
     now: Duration,
     instances: i32,
 }
@@ -41,7 +41,7 @@ impl World {
             me: NodeName::new("hv1"),
             cluster,
             guests: BTreeMap::new(),
-            minds: BTreeMap::new(),
+            histories: BTreeMap::new(),
             now: Duration::from_secs(1000),
             instances: 0,
         }
@@ -83,23 +83,25 @@ impl World {
             now: self.now,
             shutdown_timeout: TIMEOUT,
         };
-        observe(&view, &mut self.minds);
-        plan(&view, &self.minds)
+        observe(&view, &mut self.histories);
+        plan(&view, &self.histories)
     }
 
     /// Does what the plan says in a world where every guest obeys at once.
     fn obey(&mut self, plan: &Plan) {
         for Planned { vm, step, .. } in &plan.steps {
-            let mind = self.minds.entry(*vm).or_default();
+            let history = self.histories.entry(*vm).or_default();
             match step {
-                Step::Start => mind.started(self.now),
-                Step::PressPower { instance, .. } => mind.pressed(*instance, 0, self.now),
-                Step::Destroy(_) => mind.ending(),
+                Step::Start => history.started(self.now),
+                Step::RequestShutdown { instance, .. } => {
+                    history.shutdown_requested(*instance, 0, self.now)
+                }
+                Step::Destroy(_) => history.ending(),
                 _ => {}
             }
             match step {
                 Step::Start => self.run(*vm),
-                Step::PressPower { .. } | Step::Destroy(_) => drop(self.guests.remove(vm)),
+                Step::RequestShutdown { .. } | Step::Destroy(_) => drop(self.guests.remove(vm)),
                 Step::Write(state) => self.request(*vm, state.clone()),
                 Step::Fail(_) => self.request(*vm, VmState::Fail),
                 Step::ClearFailure => self.edit(*vm, |record| record.failed_reason.clear()),
@@ -146,7 +148,7 @@ fn every_cell_of_the_table_of_states_has_its_step() {
     use VmState::*;
     let one: &[&str] = &["hv1"];
     let two: &[&str] = &["hv1", "hv2"];
-    let press = || vec![Step::PressPower { instance: 1, again: false }];
+    let press = || vec![Step::RequestShutdown { instance: 1, again: false }];
     let stop = |why| vec![Step::Destroy(why)];
     let write = |state| vec![Step::Write(state)];
     let send = || vec![Step::Send(NodeName::new("hv2"))];
@@ -260,13 +262,13 @@ fn a_guest_that_was_never_let_run_is_ended_and_its_vm_started_anew_without_being
         let ended = vec![Step::Destroy(WhyDestroy::NeverRan)];
         assert_eq!(steps(&world.after(0)), ended, "{state} on {on}");
         // Whoever makes it is at it still.
-        world.minds.get_mut(&uuid).unwrap().busy = true;
+        world.histories.get_mut(&uuid).unwrap().busy = true;
         assert_eq!(steps(&world.after(0)), []);
-        world.minds.get_mut(&uuid).unwrap().busy = false;
+        world.histories.get_mut(&uuid).unwrap().busy = false;
         world.guests.remove(&uuid);
         let anew = (on == "hv1" && state == VmState::Start).then_some(Step::Start);
         let starts = steps(&world.after(0)).into_iter().find(|step| *step == Step::Start);
-        let deaths = world.minds.get(&uuid).map_or(0, Mind::deaths);
+        let deaths = world.histories.get(&uuid).map_or(0, History::deaths);
         assert_eq!((starts, deaths), (anew, 0), "{state} on {on}");
     }
 }
@@ -325,7 +327,7 @@ fn a_vm_that_another_node_runs_is_not_started_here_unless_that_node_is_proven_de
 }
 
 #[test]
-fn whether_an_older_node_that_lives_really_runs_a_vm_is_asked_at_its_start_and_of_no_other() {
+fn whether_a_legacy_node_that_lives_really_runs_a_vm_is_asked_at_its_start_and_of_no_other() {
     let note =
         || DaemonNote { version: "0.2.0".to_owned(), runs_guests: true, ..DaemonNote::default() };
     let other = |name: &str, is_ours: bool, state: DaemonState| {
@@ -333,7 +335,7 @@ fn whether_an_older_node_that_lives_really_runs_a_vm_is_asked_at_its_start_and_o
         other.running.push(Uuid::from_u128(1));
         other.daemon_state = state;
         other.pvc_version = if is_ours { "0.2.0" } else { "1.0.3" }.to_owned();
-        // Our note stays when a node is moved back to an older daemon.
+        // Our note stays when a node is moved back to a legacy daemon.
         other.daemon = Some(note());
         other
     };
@@ -359,11 +361,11 @@ fn whether_an_older_node_that_lives_really_runs_a_vm_is_asked_at_its_start_and_o
         assert_eq!((steps(&plan), findings(&plan)), (expected, blocked.clone()), "{about}");
         // While it is asked, and between two questions, it is still so that nothing runs here.
         world.guests.clear();
-        world.minds.get_mut(&uuid).unwrap().busy = true;
+        world.histories.get_mut(&uuid).unwrap().busy = true;
         assert_eq!(findings(&world.after(1)), blocked, "{about}");
-        let mind = world.minds.get_mut(&uuid).unwrap();
-        mind.busy = false;
-        mind.try_later(world.now);
+        let history = world.histories.get_mut(&uuid).unwrap();
+        history.busy = false;
+        history.try_later(world.now);
         let plan = world.after(0);
         assert_eq!((steps(&plan), findings(&plan)), (vec![], blocked), "{about}");
     }
@@ -406,7 +408,7 @@ fn stops_come_before_starts() {
         steps(&world.after(0)),
         [
             Step::Destroy(WhyDestroy::Stopped),
-            Step::PressPower { instance: 2, again: false },
+            Step::RequestShutdown { instance: 2, again: false },
             Step::Write(VmState::Stop),
             Step::Start,
         ]
@@ -415,10 +417,11 @@ fn stops_come_before_starts() {
 
 fn press(world: &mut World, uuid: Uuid) {
     let plan = world.after(0);
-    let [Planned { request, step: Step::PressPower { instance, .. }, .. }] = plan.steps[..] else {
+    let [Planned { request, step: Step::RequestShutdown { instance, .. }, .. }] = plan.steps[..]
+    else {
         panic!("{plan:?}")
     };
-    world.minds.get_mut(&uuid).unwrap().pressed(instance, request, world.now);
+    world.histories.get_mut(&uuid).unwrap().shutdown_requested(instance, request, world.now);
 }
 
 #[test]
@@ -429,7 +432,7 @@ fn the_power_button_is_pressed_now_and_then_and_the_plug_pulled_when_the_time_is
     press(&mut world, uuid);
     let plan = world.after(14);
     assert_eq!((plan.steps, plan.wake_at), (vec![], Some(world.now + Duration::from_secs(1))));
-    assert_eq!(steps(&world.after(1)), [Step::PressPower { instance: 1, again: true }]);
+    assert_eq!(steps(&world.after(1)), [Step::RequestShutdown { instance: 1, again: true }]);
     press(&mut world, uuid);
     assert_eq!(world.after(10).steps, []);
     world.now += Duration::from_secs(150);
@@ -466,7 +469,7 @@ fn a_guest_that_still_obeys_a_shutdown_taken_back_is_started_at_once_and_has_not
     world.after(1);
     world.guests.clear();
     assert_eq!(steps(&world.after(1)), [Step::Start]);
-    assert_eq!(world.minds[&uuid].deaths(), 0);
+    assert_eq!(world.histories[&uuid].deaths(), 0);
 }
 
 #[test]
@@ -482,7 +485,7 @@ fn a_restart_ends_in_a_new_instance_and_in_start() {
         })
         .collect();
     let expected: [Vec<Step>; 5] = [
-        vec![Step::PressPower { instance: 1, again: false }],
+        vec![Step::RequestShutdown { instance: 1, again: false }],
         vec![Step::Write(VmState::Start)],
         vec![Step::Start],
         vec![],
@@ -539,7 +542,7 @@ fn a_guest_that_dies_while_it_is_started_has_died_once_seen_or_not() {
     let mut waits = Vec::new();
     for turn in 0..6 {
         assert_eq!(steps(&world.after(0)), [Step::Start]);
-        world.minds.get_mut(&uuid).unwrap().busy = true;
+        world.histories.get_mut(&uuid).unwrap().busy = true;
         if turn % 2 == 0 {
             world.run(uuid);
             world.after(0);
@@ -547,15 +550,15 @@ fn a_guest_that_dies_while_it_is_started_has_died_once_seen_or_not() {
             world.after(1);
         }
         let now = world.now;
-        let mind = world.minds.get_mut(&uuid).unwrap();
-        mind.busy = false;
-        mind.died_at_start(now);
+        let history = world.histories.get_mut(&uuid).unwrap();
+        history.busy = false;
+        history.died_at_start(now);
         let due = world.after(0).wake_at.unwrap_or(now);
         waits.push((due - now).as_secs());
         world.now = due;
     }
     assert_eq!(waits, [0, 5, 10, 20, 40, 80]);
-    world.minds.get_mut(&uuid).unwrap().busy = true;
+    world.histories.get_mut(&uuid).unwrap().busy = true;
     assert_eq!(
         findings(&world.after(0)),
         [Finding::CrashLoop { deaths: 6 }],
@@ -581,10 +584,10 @@ fn a_guest_that_died_before_anybody_looked_has_died_nevertheless() {
     let uuid = world.put(vm(1, VmState::Start, Some("hv1")));
     for _ in 0..2 {
         assert_eq!(steps(&world.after(0)), [Step::Start]);
-        world.minds.get_mut(&uuid).unwrap().started(world.now);
+        world.histories.get_mut(&uuid).unwrap().started(world.now);
     }
     assert_eq!(world.after(1).steps, []);
-    assert_eq!(world.minds[&uuid].deaths(), 2);
+    assert_eq!(world.histories[&uuid].deaths(), 2);
 }
 
 #[test]
@@ -725,11 +728,11 @@ fn somebody_who_cannot_be_reached_is_tried_again_later_and_at_once_for_a_new_req
     let mut world = World::new(&["hv1"]);
     let uuid = world.put(vm(1, VmState::Start, Some("hv1")));
     world.after(0);
-    world.minds.get_mut(&uuid).unwrap().try_later(world.now);
+    world.histories.get_mut(&uuid).unwrap().try_later(world.now);
     let plan = world.after(0);
     assert_eq!((plan.steps.len(), plan.wake_at), (0, Some(world.now + Duration::from_secs(1))));
     assert_eq!(steps(&world.after(1)), [Step::Start]);
-    world.minds.get_mut(&uuid).unwrap().try_later(world.now);
+    world.histories.get_mut(&uuid).unwrap().try_later(world.now);
     world.request(uuid, VmState::Start);
     assert_eq!(steps(&world.after(0)), [Step::Start]);
 }
@@ -739,10 +742,10 @@ fn a_vm_without_record_and_guest_is_forgotten() {
     let mut world = World::new(&["hv1"]);
     let uuid = world.put(vm(1, VmState::Stop, Some("hv1")));
     world.after(0);
-    assert!(world.minds.contains_key(&uuid));
+    assert!(world.histories.contains_key(&uuid));
     world.cluster.vms.clear();
     world.after(0);
-    assert_eq!(world.minds, BTreeMap::new());
+    assert_eq!(world.histories, BTreeMap::new());
 }
 
 fn any_state() -> impl Strategy<Value = VmState> {
@@ -777,7 +780,7 @@ fn any_world() -> impl Strategy<Value = World> {
                     world.run(uuid);
                     world.guests.get_mut(&uuid).unwrap().condition = condition;
                 }
-                world.minds.entry(uuid).or_default().busy = busy;
+                world.histories.entry(uuid).or_default().busy = busy;
             }
             for number in 0..strays {
                 world.run(Uuid::from_u128(100 + number as u128));
@@ -803,14 +806,14 @@ proptest! {
             let record = world.cluster.vms.get(&planned.vm);
             prop_assert!(record.is_some(), "a step for a guest that no record knows");
             let record = record.unwrap();
-            prop_assert!(!world.minds[&planned.vm].busy, "a step beside another");
+            prop_assert!(!world.histories[&planned.vm].busy, "a step beside another");
             prop_assert!(record.node.is_some(), "a step without a node");
             if planned.step == Step::Start {
                 prop_assert!(record.is_assigned_to(&world.me));
                 prop_assert!(!world.guests.contains_key(&planned.vm));
                 prop_assert_eq!(&record.state, &VmState::Start);
             }
-            if matches!(planned.step, Step::Destroy(_) | Step::PressPower { .. }) {
+            if matches!(planned.step, Step::Destroy(_) | Step::RequestShutdown { .. }) {
                 prop_assert!(world.guests.contains_key(&planned.vm));
                 prop_assert!(plan.steps[..index].iter().all(|earlier| earlier.step != Step::Start));
             }
@@ -823,8 +826,8 @@ proptest! {
 
     #[test]
     fn a_world_that_obeys_comes_to_rest_with_everything_as_recorded(mut world in any_world()) {
-        for mind in world.minds.values_mut() {
-            mind.busy = false;
+        for history in world.histories.values_mut() {
+            history.busy = false;
         }
         for guest in world.guests.values_mut() {
             guest.condition = Condition::Running;

@@ -21,7 +21,7 @@ use crate::shared::Shared;
 const AT_THE_START: Duration = Duration::from_secs(2);
 
 /// How long later: as long as a fencer waits for it.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIME_LIMIT: Duration = Duration::from_secs(30);
 
 /// How often it is asked. A fault that goes on is written again as often.
 const EVERY: Duration = faults::REFRESH;
@@ -67,7 +67,7 @@ async fn look_after(shared: &Arc<Shared>, ipmi: &Ipmi) {
     let mut answered = shared.bmc_answers.load(Ordering::Relaxed);
     while !shared.bmc_is_foreign.load(Ordering::Relaxed) {
         shared.sleep(EVERY).await;
-        let found = ask(shared, ipmi, PATIENCE).await;
+        let found = ask(shared, ipmi, TIME_LIMIT).await;
         match &found {
             // The first time it may have been busy.
             Found::Silent(why) if !answered => raise(shared, ipmi, why).await,
@@ -89,11 +89,11 @@ async fn look_after(shared: &Arc<Shared>, ipmi: &Ipmi) {
     }
 }
 
-async fn ask(shared: &Shared, ipmi: &Ipmi, patience: Duration) -> Found {
+async fn ask(shared: &Shared, ipmi: &Ipmi, time_limit: Duration) -> Found {
     let once = async || {
-        let answer = shared.within(patience, shared.ports.power.is_on(&ipmi.bmc())).await;
+        let answer = shared.within(time_limit, shared.ports.power.is_on(&ipmi.bmc())).await;
         answer
-            .ok_or_else(|| format!("no answer within {} s", patience.as_secs()))?
+            .ok_or_else(|| format!("no answer within {} s", time_limit.as_secs()))?
             .map_err(|e| e.to_string())
     };
     let first = once().await;

@@ -24,7 +24,7 @@ use crate::shared::Shared;
 const DEADLINE: Duration = Duration::from_secs(30);
 
 /// How long Ceph may be silent before operators are told.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIME_LIMIT: Duration = Duration::from_secs(30);
 
 /// The fault of a cluster whose Ceph says nothing to its primary.
 const SILENT: &str = "CEPH_SILENT";
@@ -179,7 +179,7 @@ impl Silence {
         };
         let since = *self.since.get_or_insert(now);
         let is_news = self.told.is_none_or(|told| now.saturating_sub(told) >= faults::REFRESH);
-        if now.saturating_sub(since) < PATIENCE || !is_news {
+        if now.saturating_sub(since) < TIME_LIMIT || !is_news {
             return;
         }
         self.told = Some(now);
@@ -192,7 +192,7 @@ impl Silence {
     }
 }
 
-/// The members that older peers read.
+/// The members that legacy peers read.
 fn pool_stats(pool: &PoolFigures) -> String {
     json!({
         "id": pool.id,
@@ -214,7 +214,7 @@ fn pool_stats(pool: &PoolFigures) -> String {
     .to_string()
 }
 
-/// The members that older peers read.
+/// The members that legacy peers read.
 fn osd_stats(osd: &OsdFigures) -> String {
     json!({
         "uuid": osd.uuid,
@@ -373,21 +373,21 @@ mod tests {
         let end = CancellationToken::new();
         let task = tokio::spawn(run(shared.clone(), end.clone()));
         let view = || shared.store.view();
-        let patience = Duration::from_secs(300);
-        eventually("it is published", patience, || &*view().config.storage_health == "HEALTH_OK")
+        let time_limit = Duration::from_secs(300);
+        eventually("it is published", time_limit, || &*view().config.storage_health == "HEALTH_OK")
             .await;
-        eventually("with the pools", patience, || {
+        eventually("with the pools", time_limit, || {
             view().pools.values().any(|p| p.stats.contains("1000"))
         })
         .await;
 
         cluster.say(|said| said.hangs = true);
-        eventually("it is a fault", patience, || view().faults.contains_key("CEPH_SILENT_HV1"))
+        eventually("it is a fault", time_limit, || view().faults.contains_key("CEPH_SILENT_HV1"))
             .await;
         assert_eq!(&*view().config.storage_status, "HEALTH_OK");
 
         cluster.say(|said| (said.hangs, said.text) = (false, "HEALTH_WARN".to_owned()));
-        eventually("it is heard again", patience, || {
+        eventually("it is heard again", time_limit, || {
             &*view().config.storage_health == "HEALTH_WARN"
         })
         .await;

@@ -57,7 +57,7 @@ fn renewed(cluster: &Cluster, id: &str, message: &str, now: &str) -> FaultRecord
     }
 }
 
-/// The local time as older peers write it.
+/// The local time as legacy peers write it.
 fn local_time(since_epoch: Duration) -> String {
     let seconds = i64::try_from(since_epoch.as_secs()).unwrap_or(0);
     let time = jiff::Timestamp::from_second(seconds).unwrap_or_default();

@@ -6,7 +6,7 @@
 //!
 //! Invariants:
 //! - Only the holder of the fence lock acts (I6). It holds the lock as long as any node concerns
-//!   it, as older peers do, and asks whether it still has it before each step.
+//!   it, as legacy peers do, and asks whether it still has it before each step.
 //! - Each step is checked once more against a fresh view, and each write names what it was decided
 //!   on.
 
@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use pvc_model::NodeName;
-use pvc_model::fence::{self, Cuts, Mind, Plan, Sightings, Step};
+use pvc_model::fence::{self, Cuts, History, Plan, Sightings, Step};
 use pvc_store::{LockGuard, StoreError};
 use tokio::task::{self, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -30,7 +30,7 @@ use act::{Actor, Done, Ended};
 const LOOK: Duration = Duration::from_secs(1);
 
 /// How long the lock is waited for at a time.
-const LOCK_PATIENCE: Duration = Duration::from_secs(4);
+const LOCK_TIME_LIMIT: Duration = Duration::from_secs(4);
 
 /// How long steps under way are waited for when the daemon stops.
 const FINISH: Duration = Duration::from_secs(15);
@@ -39,7 +39,7 @@ struct Fencer {
     shared: Arc<Shared>,
     actor: Actor,
     sightings: Sightings,
-    minds: BTreeMap<NodeName, Mind>,
+    histories: BTreeMap<NodeName, History>,
     cuts: Cuts,
     lock: Option<Arc<LockGuard>>,
     waiting_for_lock: JoinSet<Result<LockGuard, StoreError>>,
@@ -66,7 +66,7 @@ impl Fencer {
             actor: Actor { shared: shared.clone() },
             sightings: Sightings::new(&shared.settings.fencing),
             shared,
-            minds: BTreeMap::new(),
+            histories: BTreeMap::new(),
             cuts: Cuts::default(),
             lock: None,
             waiting_for_lock: JoinSet::new(),
@@ -104,7 +104,7 @@ impl Fencer {
         let is_held = self.lock.as_ref().is_some_and(|lock| lock.certain());
         if !is_held && self.lock.take().is_some() {
             tracing::warn!("the fence lock was lost; whoever has it next goes on");
-            self.minds.retain(|_, mind| mind.busy);
+            self.histories.retain(|_, history| history.busy);
         }
         if session.is_none() {
             return self
@@ -122,15 +122,15 @@ impl Fencer {
             now,
         };
         if is_held {
-            fence::observe(&view, &mut self.minds);
-            if self.under_way.is_empty() && fence::gives_way(&view, &self.minds) {
+            fence::observe(&view, &mut self.histories);
+            if self.under_way.is_empty() && fence::gives_way(&view, &self.histories) {
                 tracing::warn!(
                     "this node cannot cut the dead node off; another coordinator may try"
                 );
                 return self.let_go().await;
             }
         }
-        let Plan { steps, concerns } = fence::plan(&view, &self.minds);
+        let Plan { steps, concerns } = fence::plan(&view, &self.histories);
         if concerns.is_empty() && self.under_way.is_empty() {
             return self.let_go().await;
         }
@@ -138,7 +138,7 @@ impl Fencer {
             steps.into_iter().for_each(|(node, step)| self.begin(node, step));
         } else if self.waiting_for_lock.is_empty() {
             let store = shared.store.clone();
-            self.waiting_for_lock.spawn(async move { store.fence_lock(LOCK_PATIENCE).await });
+            self.waiting_for_lock.spawn(async move { store.fence_lock(LOCK_TIME_LIMIT).await });
         }
     }
 
@@ -149,7 +149,7 @@ impl Fencer {
     }
 
     fn switch_on_without_store(&mut self, node: NodeName) {
-        if self.minds.get(&node).is_none_or(|mind| !mind.busy) {
+        if self.histories.get(&node).is_none_or(|history| !history.busy) {
             let work = self.actor.clone().switch_on_without_store(node.clone());
             self.watch(node, Step::PowerOn, work);
         }
@@ -161,7 +161,7 @@ impl Fencer {
         step: Step,
         work: impl Future<Output = Done> + Send + 'static,
     ) {
-        self.minds.entry(node.clone()).or_default().busy = true;
+        self.histories.entry(node.clone()).or_default().busy = true;
         self.steps.push((self.under_way.spawn(work).id(), node, step));
     }
 
@@ -207,24 +207,24 @@ impl Fencer {
             Ended::NotSwitchedOn => self.cuts.could_not_switch_on(&node, now),
             _ => {}
         }
-        let mind = self.minds.entry(node).or_default();
-        mind.busy = false;
+        let history = self.histories.entry(node).or_default();
+        history.busy = false;
         match ended {
             Ended::Done => {}
-            Ended::Heard(is_on) => mind.heard_of_power(is_on, now, interval),
-            Ended::CutOff => mind.was_cut_off(),
-            Ended::MayBeCutOff => mind.may_be_cut_off(),
-            Ended::SwitchedOn => mind.was_switched_on(),
-            Ended::NotCutOff => mind.could_not_be_cut_off(now),
-            Ended::NotRecovered => mind.could_not_recover(now),
-            Ended::NotSwitchedOn => mind.could_not_switch_on(now),
+            Ended::Heard(is_on) => history.heard_of_power(is_on, now, interval),
+            Ended::CutOff => history.was_cut_off(),
+            Ended::MayBeCutOff => history.may_be_cut_off(),
+            Ended::SwitchedOn => history.was_switched_on(),
+            Ended::NotCutOff => history.could_not_be_cut_off(now),
+            Ended::NotRecovered => history.could_not_recover(now),
+            Ended::NotSwitchedOn => history.could_not_switch_on(now),
         }
     }
 
     /// Gives the lock back, and the place in its queue.
     async fn let_go(&mut self) {
         self.waiting_for_lock.shutdown().await;
-        self.minds.clear();
+        self.histories.clear();
         if let Some(lock) = self.lock.take().and_then(Arc::into_inner) {
             lock.release().await;
         }
@@ -256,22 +256,22 @@ mod tests {
         for step in [
             Step::AskPower,
             Step::CutPower { stamp: 7 },
-            Step::Recover { patient: true },
+            Step::Recover { may_wait: true },
             Step::PowerOn,
         ] {
-            let before = format!("{:?}", fencer.minds.get(&node).cloned().unwrap_or_default());
+            let before = format!("{:?}", fencer.histories.get(&node).cloned().unwrap_or_default());
             fencer.watch(node.clone(), step.clone(), async { panic!("a bug") });
-            assert!(fencer.minds[&node].busy);
+            assert!(fencer.histories[&node].busy);
             let done = fencer.under_way.join_next_with_id().await.expect("it was begun");
             assert!(done.is_err());
             fencer.joined(done);
-            assert!(!fencer.minds[&node].busy, "{step:?}");
+            assert!(!fencer.histories[&node].busy, "{step:?}");
             assert_ne!(
-                format!("{:?}", fencer.minds[&node]),
+                format!("{:?}", fencer.histories[&node]),
                 before,
                 "{step:?} is remembered as failed"
             );
         }
-        assert!(fencer.minds[&NodeName::new("hv3")].busy, "what goes on goes on");
+        assert!(fencer.histories[&NodeName::new("hv3")].busy, "what goes on goes on");
     }
 }

@@ -1,4 +1,4 @@
-//! The figures of a node, and the JSON texts that older peers and the API read. Pure.
+//! The figures of a node, and the JSON texts that legacy peers and the API read. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -188,7 +188,7 @@ async fn send(shared: &Shared, leave: &Leave, news: &News) -> bool {
     let decide = |cluster: &Cluster| {
         let asked = is_asked(cluster, shared, &DomainState::Flush);
         if !asked || !plan(shared, cluster, news).leave.contains(leave) {
-            return Err(Moot);
+            return Err(Superseded);
         }
         let mut changes = Changes::new();
         changes.expect(Expect::NodeDomain(shared.name().clone())).expect(Expect::Placements);
@@ -208,7 +208,7 @@ async fn shut_down(shared: &Shared, vm: Uuid, news: &News) {
     let decide = |cluster: &Cluster| {
         let asked = is_asked(cluster, shared, &DomainState::Flush);
         if !asked || !plan(shared, cluster, news).shut_down.contains(&vm) {
-            return Err(Moot);
+            return Err(Superseded);
         }
         let mut changes = Changes::new();
         changes.expect(Expect::NodeDomain(shared.name().clone())).expect(Expect::VmNode(vm));
@@ -291,7 +291,7 @@ async fn take_one_back(shared: &Shared, wanted: &TakeBack, tried: &BTreeSet<Uuid
         let asked = is_asked(cluster, shared, &DomainState::Unflush);
         let back = unflush(cluster, shared.name(), tried, shared.settings.migration.at_once);
         if !asked || !back.now.contains(wanted) {
-            return Err(Moot);
+            return Err(Superseded);
         }
         let mut changes = Changes::new();
         changes.expect(Expect::NodeDomain(shared.name().clone()));
@@ -323,15 +323,15 @@ async fn take_one_back(shared: &Shared, wanted: &TakeBack, tried: &BTreeSet<Uuid
 
 #[derive(Debug, thiserror::Error)]
 #[error("the records changed meanwhile")]
-struct Moot;
+struct Superseded;
 
 fn is_asked(cluster: &Cluster, shared: &Shared, request: &DomainState) -> bool {
     cluster.nodes.get(shared.name()).is_some_and(|own| own.domain_state == *request)
 }
 
-fn finished(shared: &Shared, done: bool, state: DomainState) -> Result<(Changes, ()), Moot> {
+fn finished(shared: &Shared, done: bool, state: DomainState) -> Result<(Changes, ()), Superseded> {
     if !done {
-        return Err(Moot);
+        return Err(Superseded);
     }
     let mut changes = Changes::new();
     changes.node(shared.name(), NodeChange::Domain(state));
@@ -345,11 +345,11 @@ fn name_of(shared: &Shared, vm: Uuid) -> String {
 /// Whether the change was made. A refusal is quiet: the next pass decides anew.
 async fn told(
     shared: &Shared,
-    change: impl Future<Output = Result<(), ChangeError<Moot>>>,
+    change: impl Future<Output = Result<(), ChangeError<Superseded>>>,
 ) -> bool {
     match shared.within(DEADLINE, change).await {
         Some(Ok(())) => true,
-        Some(Err(ChangeError::Refused(Moot))) => false,
+        Some(Err(ChangeError::Refused(Superseded))) => false,
         Some(Err(error)) => {
             tracing::warn!(
                 error = &error as &dyn std::error::Error,

@@ -169,7 +169,7 @@ fn decide(shared: &Shared, view: &Cluster, vacant_for: Duration) -> PrimaryStep 
         holds: shared.role.holds(),
         holds_all: shared.role.holds_all(),
         vacant_for,
-        patience: shared.settings.keepalive_interval * 2,
+        time_limit: shared.settings.keepalive_interval * 2,
         peers: &peers,
     };
     primary_step(view, &own)
@@ -213,7 +213,7 @@ pub(crate) async fn claim_if_vacant(shared: &Shared) {
     let decide = |cluster: &Cluster| {
         let mut changes = Changes::new();
         if vacancy(cluster, &peers::seen(shared, cluster)) != Some(Vacancy::Asked) {
-            return Err(Moot);
+            return Err(Superseded);
         }
         changes.config(ConfigChange::Primary(Some(shared.name().clone())));
         Ok((changes, ()))
@@ -225,7 +225,7 @@ pub(crate) async fn claim_if_vacant(shared: &Shared) {
 
 #[derive(Debug, thiserror::Error)]
 #[error("somebody else decided meanwhile")]
-struct Moot;
+struct Superseded;
 
 /// How long to try for the lock of those who contend. Where ZooKeeper is slow nobody gets it in the
 /// usual time, however often all of them try: the longer nobody is primary, the longer they wait.
@@ -253,7 +253,7 @@ async fn claim(shared: &Shared, vacant_for: Duration, why: &'static str) -> bool
             decide(shared, cluster, vacant_for),
             PrimaryStep::Contend | PrimaryStep::Reclaim
         ) {
-            return Err(Moot);
+            return Err(Superseded);
         }
         changes.config(ConfigChange::Primary(Some(shared.name().clone())));
         Ok((changes, ()))
@@ -279,7 +279,7 @@ async fn begin(
 ) -> bool {
     let change = |cluster: &Cluster| match decide(shared, cluster, vacant_for) == *step {
         true => Ok((own_state(shared, &state), ())),
-        false => Err(Moot),
+        false => Err(Superseded),
     };
     let written = told(shared, shared.store.change(change)).await;
     if written {
@@ -510,7 +510,7 @@ pub(crate) async fn step_down(shared: &Shared) {
     };
     let has_heir = match shared.within(DEADLINE, shared.store.change(decide)).await {
         Some(Ok(has_heir)) => has_heir,
-        Some(Err::<_, ChangeError<Moot>>(_)) | None => {
+        Some(Err::<_, ChangeError<Superseded>>(_)) | None => {
             tracing::warn!("the primary role could not be given back");
             let_go(shared).await;
             return;
@@ -577,7 +577,7 @@ async fn publish(shared: &Shared) {
         if let Some(ip) = settings.upstream_ip.as_ref().filter(|own| config.upstream_ip != **own) {
             changes.config(ConfigChange::UpstreamIp(ip.clone()));
         }
-        Ok::<_, Moot>((changes, ()))
+        Ok::<_, Superseded>((changes, ()))
     };
     told(shared, shared.store.change(decide)).await;
 }
@@ -585,11 +585,11 @@ async fn publish(shared: &Shared) {
 /// Whether the change was made. A refusal is quiet: the next pass sees why.
 async fn told(
     shared: &Shared,
-    change: impl Future<Output = Result<(), ChangeError<Moot>>>,
+    change: impl Future<Output = Result<(), ChangeError<Superseded>>>,
 ) -> bool {
     match shared.within(DEADLINE, change).await {
         Some(Ok(())) => true,
-        Some(Err(ChangeError::Refused(Moot))) => false,
+        Some(Err(ChangeError::Refused(Superseded))) => false,
         Some(Err(error)) => {
             tracing::warn!(
                 error = &error as &dyn std::error::Error,

@@ -26,7 +26,7 @@ use std::time::Duration;
 use pvc_model::cluster::Cluster;
 use pvc_model::fault;
 use pvc_model::vm::moving::{MovePhase, is_moving};
-use pvc_model::vm::plan::{self, Condition, Mind, Planned, Seen, Step, View, WhyDestroy};
+use pvc_model::vm::plan::{self, Condition, History, Planned, Seen, Step, View, WhyDestroy};
 use pvc_model::vm::volumes::started_elsewhere;
 use pvc_model::vm::{VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
@@ -50,7 +50,7 @@ const SHORTEST: Duration = Duration::from_millis(50);
 const RETRY: Duration = Duration::from_secs(1);
 
 /// How long the hypervisor may be away before it is called a fault: a restart of it is none.
-const BLIND_PATIENCE: Duration = Duration::from_secs(15);
+const BLIND_TIME_LIMIT: Duration = Duration::from_secs(15);
 
 /// How long the hypervisor may take to list its guests, and the store to take a report.
 const LOOK_DEADLINE: Duration = Duration::from_secs(15);
@@ -78,7 +78,7 @@ const REREAD: Duration = Duration::from_secs(60);
 pub(crate) struct VmReconciler {
     shared: Arc<Shared>,
     actor: Actor,
-    minds: BTreeMap<Uuid, Mind>,
+    histories: BTreeMap<Uuid, History>,
     facts: BTreeMap<Uuid, Known>,
     findings: Findings,
     under_way: JoinSet<Done>,
@@ -121,7 +121,7 @@ impl VmReconciler {
         VmReconciler {
             shared,
             actor,
-            minds: BTreeMap::new(),
+            histories: BTreeMap::new(),
             facts: BTreeMap::new(),
             findings: Findings::default(),
             under_way: JoinSet::new(),
@@ -216,22 +216,22 @@ impl VmReconciler {
             now,
             shutdown_timeout: self.shared.settings.vm_shutdown_timeout,
         };
-        plan::observe(&view, &mut self.minds);
-        let plan = plan::plan(&view, &self.minds);
+        plan::observe(&view, &mut self.histories);
+        let plan = plan::plan(&view, &self.histories);
         let moving = plan.steps.iter().filter(|planned| starts_or_ends(&planned.step));
         self.working_on.extend(moving.map(|planned| planned.vm));
         self.learn(&guests, &cluster, now);
         // Before anything begins: who then sees that a VM is not worked on sees what became of the
         // work.
-        let is_told = self.publish(&guests, &cluster).await;
+        let is_reported = self.publish(&guests, &cluster).await;
         for planned in &plan.steps {
-            match is_told || !starts_or_ends(&planned.step) {
+            match is_reported || !starts_or_ends(&planned.step) {
                 true => self.begin(planned, &cluster),
                 false => _ = self.working_on.remove(&planned.vm),
             }
         }
         self.findings.report(&self.shared, &plan.findings);
-        if !is_told {
+        if !is_reported {
             return RETRY;
         }
         // A dead guest is to be back within one interval even if nobody announces its death.
@@ -276,7 +276,7 @@ impl VmReconciler {
         let blind = self.blind.get_or_insert(Blind { since: begun, told: None });
         let is_due =
             blind.told.is_none_or(|at| now.saturating_sub(at) >= fault::HYPERVISOR_REFRESH);
-        if now.saturating_sub(blind.since) < BLIND_PATIENCE || !is_due {
+        if now.saturating_sub(blind.since) < BLIND_TIME_LIMIT || !is_due {
             return;
         }
         blind.told = Some(now);
@@ -303,7 +303,7 @@ impl VmReconciler {
                 .map(|(uuid, _)| *uuid),
         );
         for uuid in gone {
-            if self.minds.get(&uuid).is_some_and(|mind| mind.busy) {
+            if self.histories.get(&uuid).is_some_and(|history| history.busy) {
                 continue;
             }
             self.had.remove(&uuid);
@@ -336,7 +336,7 @@ impl VmReconciler {
         self.awaited.retain(|uuid, _| started.contains(uuid));
         for uuid in started {
             let since = *self.awaited.entry(uuid).or_insert(now);
-            let is_busy = self.minds.get(&uuid).is_some_and(|mind| mind.busy);
+            let is_busy = self.histories.get(&uuid).is_some_and(|history| history.busy);
             if is_busy || now.saturating_sub(since) < AWAITED {
                 continue;
             }
@@ -348,7 +348,7 @@ impl VmReconciler {
     }
 
     fn free_left(&mut self, record: &Arc<VmRecord>) {
-        self.minds.entry(record.uuid).or_default().busy = true;
+        self.histories.entry(record.uuid).or_default().busy = true;
         self.under_way.spawn(self.actor.clone().free_left(record.clone()));
     }
 
@@ -376,16 +376,16 @@ impl VmReconciler {
             self.working_on.remove(&planned.vm);
             return;
         };
-        let mind = self.minds.entry(planned.vm).or_default();
-        mind.busy = true;
+        let history = self.histories.entry(planned.vm).or_default();
+        history.busy = true;
         if matches!(planned.step, Step::Destroy(_)) {
-            mind.ending();
+            history.ending();
         }
-        announce(planned, mind.deaths());
+        announce(planned, history.deaths());
         let (actor, planned) = (self.actor.clone(), planned.clone());
         match &planned.step {
             Step::Send(to) => {
-                let (to, home) = (to.clone(), mind.home().cloned());
+                let (to, home) = (to.clone(), history.home().cloned());
                 self.under_way.spawn(actor.send(planned, to, home))
             }
             Step::Receive => self.under_way.spawn(actor.receive(planned)),
@@ -405,26 +405,28 @@ impl VmReconciler {
         let now = self.shared.now();
         let Done { vm, ended } = done;
         match ended {
-            Ended::Learnt { facts, vnc } => return self.learnt(vm, facts, vnc).await,
-            Ended::Cared => return,
+            Ended::Observed { facts, vnc } => return self.observed(vm, facts, vnc).await,
+            Ended::Aside => return,
             Ended::Left { ref to, written } => {
                 self.under_way.spawn(self.actor.clone().care(vm, to.clone(), written));
             }
             _ => {}
         }
-        let mind = self.minds.entry(vm).or_default();
-        mind.busy = false;
+        let history = self.histories.entry(vm).or_default();
+        history.busy = false;
         self.working_on.remove(&vm);
         match ended {
-            Ended::Started => mind.started(now),
-            Ended::Died => mind.died_at_start(now),
-            Ended::Pressed { instance, request } => mind.pressed(instance, request, now),
-            Ended::Later => mind.try_later(now),
+            Ended::Started => history.started(now),
+            Ended::Died => history.died_at_start(now),
+            Ended::ShutdownRequested { instance, request } => {
+                history.shutdown_requested(instance, request, now)
+            }
+            Ended::Later => history.try_later(now),
             Ended::Done
-            | Ended::Moot
+            | Ended::Superseded
             | Ended::Left { .. }
-            | Ended::Learnt { .. }
-            | Ended::Cared => {}
+            | Ended::Observed { .. }
+            | Ended::Aside => {}
         }
     }
 
@@ -460,7 +462,7 @@ impl VmReconciler {
         }
     }
 
-    async fn learnt(&mut self, vm: Uuid, facts: Option<GuestFacts>, vnc: Option<String>) {
+    async fn observed(&mut self, vm: Uuid, facts: Option<GuestFacts>, vnc: Option<String>) {
         let now = self.shared.now();
         if let Some(known) = self.facts.get_mut(&vm) {
             known.reading = false;
@@ -510,10 +512,10 @@ impl VmReconciler {
         reports
             .extend(off.iter().filter(has_stale_display).map(|vm| Report::Vnc(*vm, String::new())));
         reports.extend(taken_over(cluster, &name, guests));
-        let is_told = self.report(reports).await;
+        let is_reported = self.report(reports).await;
         self.passes += 1;
         self.shared.guests.send_replace(now);
-        is_told
+        is_reported
     }
 
     /// Whether the store has it.
@@ -607,8 +609,8 @@ fn announce(planned: &Planned, deaths: u32) {
             );
         }
         Step::Start => tracing::info!(vm, "starting"),
-        Step::PressPower { again: false, .. } => tracing::info!(vm, "shutting down"),
-        Step::PressPower { again: true, .. } => {
+        Step::RequestShutdown { again: false, .. } => tracing::info!(vm, "shutting down"),
+        Step::RequestShutdown { again: true, .. } => {
             tracing::debug!(vm, "the power button is pressed again")
         }
         Step::Destroy(WhyDestroy::Stopped) => tracing::info!(vm, "stopping"),

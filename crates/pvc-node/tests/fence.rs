@@ -16,7 +16,7 @@ use pvc_model::{NodeName, Uuid};
 use pvc_ports::Storage as _;
 use pvc_store::{Changes, ConfigChange, Ipmi, NodeChange, Report, VmChange};
 use pvc_testkit::{BmcManner, Manner, ScriptedExec, ScriptedPower};
-use world::{Daemon, INTERVAL, World, older_node, world};
+use world::{Daemon, INTERVAL, World, legacy_node, world};
 
 fn rules() -> Rules {
     Rules { keepalive_interval: INTERVAL, fence_intervals: 6, recover_after_success: true }
@@ -112,19 +112,19 @@ impl Three {
 }
 
 /// Adds `older`, a node of PVC 1.0.3 that falls silent as soon as it has been seen.
-async fn add_older(world: &World) {
+async fn add_legacy(world: &World) {
     let name = NodeName::new("older");
     let ipmi = Ipmi { hostname: "bmc-older".to_owned(), ..Ipmi::default() };
-    let mut changes = older_node(&name, ipmi);
+    let mut changes = legacy_node(&name, ipmi);
     changes.node(&name, NodeChange::Domain(DomainState::Ready));
     world.change(changes).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_older_primary_keeps_its_role_until_its_power_is_off_and_its_vms_run_elsewhere() {
+async fn a_legacy_primary_keeps_its_role_until_its_power_is_off_and_its_vms_run_elsewhere() {
     for operator_knows in [false, true] {
         let first = world().await;
-        add_older(&first).await;
+        add_legacy(&first).await;
         let older = NodeName::new("older");
         let mut changes = Changes::new();
         changes.node(&older, NodeChange::Coordinator(CoordinatorState::Primary));
@@ -161,7 +161,7 @@ async fn an_older_primary_keeps_its_role_until_its_power_is_off_and_its_vms_run_
 }
 
 #[tokio::test(start_paused = true)]
-async fn while_an_older_peer_has_the_fence_lock_nobody_else_fences() {
+async fn while_a_legacy_peer_has_the_fence_lock_nobody_else_fences() {
     let mut three = Three::start(|_| {}).await;
     let vm = three.run_vm(1, 3).await;
     let lock = three.eyes().operator.fence_lock(Duration::from_secs(1)).await.unwrap();
@@ -173,7 +173,7 @@ async fn while_an_older_peer_has_the_fence_lock_nobody_else_fences() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_an_older_peer_left_dead_is_fenced_and_has_a_record_of_its_own() {
+async fn a_node_that_a_legacy_peer_left_dead_is_fenced_and_has_a_record_of_its_own() {
     let mut three = Three::start(|_| {}).await;
     let vm = three.run_vm(1, 3).await;
     let name = NodeName::new("hv3");
@@ -766,13 +766,13 @@ async fn a_node_that_takes_its_vms_back_and_the_recovery_of_their_sender_do_not_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_recovery_does_not_wait_for_ever_for_an_older_node_that_died_as_it_started() {
+async fn a_recovery_does_not_wait_for_ever_for_a_legacy_node_that_died_as_it_started() {
     let mut three = Three::start(|_| {}).await;
     let vm = three.run_vm(1, 3).await;
     three.write(vm, [VmChange::NodeLimit(vec![NodeName::new("hv2"), NodeName::new("hv3")])]).await;
     three.lose(2, true).await;
     let mut starts = Changes::new();
-    // An older daemon does not stamp while it starts, so nobody takes it for dead.
+    // A legacy daemon does not stamp while it starts, so nobody takes it for dead.
     starts.node(&NodeName::new("hv2"), NodeChange::Version("1.0.3".to_owned()));
     starts.node(&NodeName::new("hv2"), NodeChange::Daemon(DaemonState::Init));
     three.eyes().change(starts).await;
@@ -790,7 +790,7 @@ async fn a_vm_on_its_way_that_has_no_place_yet_is_called_back_to_the_dead_node()
     let vm = three.run_vm(1, 3).await;
     three.lose(2, true).await;
     let mut starts = Changes::new();
-    // An older daemon does not stamp while it starts, so nobody takes it for dead.
+    // A legacy daemon does not stamp while it starts, so nobody takes it for dead.
     starts.node(&NodeName::new("hv2"), NodeChange::Version("1.0.3".to_owned()));
     starts.node(&NodeName::new("hv2"), NodeChange::Daemon(DaemonState::Init));
     three.eyes().change(starts).await;

@@ -20,7 +20,7 @@ use pvc_ports::{GuestRun, HostLoad, Services, ServicesError, Storage, UnitState}
 use pvc_store::{Announced, Change, Changes, ConfigChange, Ipmi, NodeChange, Store, VmChange};
 use pvc_testkit::{BmcManner, Manner, MemoryStorage, ScriptedCluster, SeededRandom};
 use tokio_util::sync::CancellationToken;
-use world::{INTERVAL, older_node, world};
+use world::{INTERVAL, legacy_node, world};
 
 #[tokio::test(start_paused = true)]
 async fn a_new_node_registers_becomes_primary_and_stamps_regularly() {
@@ -200,7 +200,7 @@ async fn while_a_guest_is_brought_up_the_node_says_that_it_works_on_it() {
 async fn a_start_that_outlives_its_order_never_lets_the_guest_run() {
     for change in [VmChange::State(VmState::Stop), VmChange::Node(NodeName::new("hv2"))] {
         let world = world().await;
-        world.change(older_node(&NodeName::new("hv2"), Ipmi::default())).await;
+        world.change(legacy_node(&NodeName::new("hv2"), Ipmi::default())).await;
         let uuid = world.define(1, VmState::Start).await;
         let slow = Manner { start_takes: Duration::from_secs(60), ..Manner::default() };
         world.hypervisor.set_manner(uuid, slow);
@@ -787,7 +787,7 @@ async fn whatever_starts_a_vm_is_refused_while_a_rival_for_its_volume_runs() {
     modified(&world, vm, "vms/vm1_sda", "vms/vm2_sda").await;
     let _daemon = world.running().await;
     world.until_runs(rival).await;
-    // As a fence, a node made ready, or an older peer writes it: nobody has looked.
+    // As a fence, a node made ready, or a legacy peer writes it: nobody has looked.
     world.request(vm, VmState::Start).await;
     world.until_state(vm, "fail").await;
     let reason = world.vm(vm).failed_reason.clone();

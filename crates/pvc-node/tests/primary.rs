@@ -4,7 +4,7 @@
 #![allow(clippy::disallowed_methods, reason = "a test waits, in real or in paused time")]
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
-mod older;
+mod legacy;
 mod segment;
 mod world;
 
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use older::Peer;
+use legacy::Peer;
 use pvc_model::NodeName;
 use pvc_model::database::Member;
 use pvc_model::fence::Rules;
@@ -21,7 +21,7 @@ use pvc_model::node::{CoordinatorState, DaemonState, DomainState, NodeRole};
 use pvc_ports::{Database, DatabaseError, Network, SessionState, UnitState};
 use pvc_store::lock::LockKind;
 use pvc_store::{Change, Changes, ConfigChange, Ipmi, NewNode, NodeChange, Store};
-use pvc_testkit::older::Older;
+use pvc_testkit::legacy::LegacyPeer;
 use pvc_testkit::{NetworkChange, SeededRandom, UnitCall};
 use segment::{Segment, floating};
 use world::{Daemon, World, world};
@@ -471,7 +471,7 @@ async fn a_candidate_that_dies_before_it_begins_leaves_the_role_where_it_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_newer_request_is_not_overwritten_by_the_end_of_an_older_one() {
+async fn a_newer_request_is_not_overwritten_by_the_end_of_a_legacy_peer() {
     let Pair { segment, one, second, .. } = pair().await;
     let mut three = one.another("hv3").await;
     segment.plug_in(&mut three).await;
@@ -601,7 +601,12 @@ async fn a_copy_that_does_not_follow_is_a_fault_and_its_patroni_restarted_once_u
 }
 
 /// A coordinator of PVC 1.0.3 on the same networks.
-async fn older(world: &World, segment: &Arc<Segment>, name: &str, kazoo_28: bool) -> Arc<Older> {
+async fn older(
+    world: &World,
+    segment: &Arc<Segment>,
+    name: &str,
+    kazoo_28: bool,
+) -> Arc<LegacyPeer> {
     let network = segment.links_of(name).await;
     let peer = Peer { network, floating: floating(), kazoo_28, ..Peer::new(world, name) };
     peer.record(world).await;
@@ -609,7 +614,7 @@ async fn older(world: &World, segment: &Arc<Segment>, name: &str, kazoo_28: bool
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_older_primary_hands_over_to_this_one() {
+async fn a_legacy_primary_hands_over_to_this_one() {
     for kazoo_28 in [false, true] {
         let (segment, one) = one().await;
         let older = older(&one, &segment, "py1", kazoo_28).await;
@@ -629,7 +634,7 @@ async fn an_older_primary_hands_over_to_this_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_older_primary_that_puts_its_name_back_is_asked_again() {
+async fn a_legacy_primary_that_puts_its_name_back_is_asked_again() {
     let (segment, one) = one().await;
     let older = older(&one, &segment, "py1", true).await;
     older.become_primary_at_once().await;
@@ -644,7 +649,7 @@ async fn an_older_primary_that_puts_its_name_back_is_asked_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn this_primary_hands_over_to_an_older_one_that_adds_before_it_removes() {
+async fn this_primary_hands_over_to_a_legacy_peer_that_adds_before_it_removes() {
     for kazoo_28 in [false, true] {
         let (segment, one) = one().await;
         let _daemon = one.running().await;

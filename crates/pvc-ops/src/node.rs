@@ -52,7 +52,7 @@ pub enum NodeRefusal {
         "node `{node}` is in domain state `{state}`, is of an older version, and cannot be turned \
          round on its way"
     )]
-    OlderIsBusy { node: NodeName, state: DomainState },
+    LegacyPeerIsBusy { node: NodeName, state: DomainState },
 }
 
 impl Refusal for NodeRefusal {
@@ -63,7 +63,7 @@ impl Refusal for NodeRefusal {
             NodeRefusal::NotRunning { .. }
             | NodeRefusal::NobodyElse { .. }
             | NodeRefusal::Fenced { .. }
-            | NodeRefusal::OlderIsBusy { .. } => Kind::Conflict,
+            | NodeRefusal::LegacyPeerIsBusy { .. } => Kind::Conflict,
         }
     }
 
@@ -82,7 +82,7 @@ impl Refusal for NodeRefusal {
             NodeRefusal::Fenced { .. } => {
                 Some("wait until its VMs are recovered, and for the node to return".to_owned())
             }
-            NodeRefusal::OlderIsBusy { state, .. } => {
+            NodeRefusal::LegacyPeerIsBusy { state, .. } => {
                 let done = if *state == DomainState::Flush { "flushed" } else { "ready" };
                 Some(format!("wait until it is in domain state `{done}`, then ask again"))
             }
@@ -183,7 +183,7 @@ pub async fn set_domain_state(
             let record = find_node(cluster, node)?;
             let name = &record.name;
             let mut changes = Changes::new();
-            let is_older = !is_ours && record.daemon_state == DaemonState::Run;
+            let is_legacy = !is_ours && record.daemon_state == DaemonState::Run;
             let wish = match (request, &record.domain_state) {
                 (_, DomainState::FenceFlush) => {
                     return Err(NodeRefusal::Fenced { node: name.clone() });
@@ -191,10 +191,10 @@ pub async fn set_domain_state(
                 // It would wait for ever for its last VM, and hear nothing of the cluster any more.
                 (DomainRequest::Ready, DomainState::Flush)
                 | (DomainRequest::Flush, DomainState::Unflush)
-                    if is_older =>
+                    if is_legacy =>
                 {
                     let state = record.domain_state.clone();
-                    return Err(NodeRefusal::OlderIsBusy { node: name.clone(), state });
+                    return Err(NodeRefusal::LegacyPeerIsBusy { node: name.clone(), state });
                 }
                 (DomainRequest::Ready, DomainState::Unflush)
                 | (DomainRequest::Flush, DomainState::Flush) => {

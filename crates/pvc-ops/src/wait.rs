@@ -11,11 +11,11 @@ use pvc_store::Store;
 pub(crate) async fn wait_for<T>(
     store: &Store,
     clock: &dyn Clock,
-    patience: Duration,
+    time_limit: Duration,
     mut look: impl FnMut(&Cluster) -> Option<T> + Send,
 ) -> Option<T> {
     let mut changed = store.changed();
-    let mut over = clock.sleep(patience);
+    let mut over = clock.sleep(time_limit);
     loop {
         changed.borrow_and_update();
         if let Some(found) = look(&store.view()) {

@@ -189,8 +189,8 @@ impl World {
     /// Its node ends the guest, and then the VM is disabled.
     async fn is_disabled_when_its_guest_is_gone(&self, outcome: &vm::StateOutcome) {
         let node = self.play_node();
-        let patience = Duration::from_secs(200);
-        vm::finish_disable(&self.store, self.clock.as_ref(), outcome, patience).await.unwrap();
+        let time_limit = Duration::from_secs(200);
+        vm::finish_disable(&self.store, self.clock.as_ref(), outcome, time_limit).await.unwrap();
         assert_eq!(self.vm().state, VmState::Disable);
         assert!(self.store.view().nodes["hv1"].running.is_empty());
         node.abort();
@@ -532,7 +532,7 @@ async fn a_vm_that_waits_for_its_node_and_is_to_be_off_waits_no_more() {
 }
 
 #[tokio::test]
-async fn a_stop_that_an_older_node_would_lose_is_refused_unless_forced() {
+async fn a_stop_that_a_legacy_node_would_lose_is_refused_unless_forced() {
     let world = World::with_nodes(&["hv1", "hv2"]).await;
     world.define("web1", UUID).await;
     world.running("hv1", &[UUID]).await;
@@ -736,14 +736,14 @@ async fn a_vm_that_does_not_stop_or_is_started_again_is_not_disabled() {
     let outcome = vm::set_state(&world.store, "web1", StateAsk::new(StateRequest::Disable, false))
         .await
         .unwrap();
-    let patience = Duration::from_secs(200);
+    let time_limit = Duration::from_secs(200);
     let slow =
-        refused(vm::finish_disable(&world.store, world.clock.as_ref(), &outcome, patience).await);
+        refused(vm::finish_disable(&world.store, world.clock.as_ref(), &outcome, time_limit).await);
     assert!(matches!(slow, StateRefusal::TooSlow { seconds: 200, .. }));
     world.state(VmState::Start).await;
     let turned =
-        refused(vm::finish_disable(&world.store, world.clock.as_ref(), &outcome, patience).await);
-    assert!(matches!(turned, StateRefusal::Turned { state: VmState::Start, .. }));
+        refused(vm::finish_disable(&world.store, world.clock.as_ref(), &outcome, time_limit).await);
+    assert!(matches!(turned, StateRefusal::StateChanged { state: VmState::Start, .. }));
 }
 
 #[tokio::test(start_paused = true)]
@@ -888,9 +888,9 @@ async fn a_vm_whose_node_falls_silent_while_it_stops_is_not_taken_for_gone() {
         .await
         .unwrap();
     daemon(DaemonState::Dead).await;
-    let patience = Duration::from_secs(30);
+    let time_limit = Duration::from_secs(30);
     let refusal =
-        refused(vm::finish_disable(&world.store, world.clock.as_ref(), &outcome, patience).await);
+        refused(vm::finish_disable(&world.store, world.clock.as_ref(), &outcome, time_limit).await);
     assert!(matches!(refusal, StateRefusal::NodeSilent { .. }), "{refusal}");
     assert_eq!(world.vm().state, VmState::Stop, "its node will pull the plug, if it still can");
 
@@ -1016,7 +1016,7 @@ async fn of_a_removal_and_a_taking_at_the_same_moment_one_is_refused() {
     }
 }
 
-/// What an older peer writes while a VM is removed whose volumes take 10 s each.
+/// What a legacy peer writes while a VM is removed whose volumes take 10 s each.
 async fn meanwhile(world: &World, change: impl Fn(&mut Changes) + Send + Sync) -> RemoveRefusal {
     world.storage.set_removal_takes(Duration::from_secs(10));
     let remove = vm::remove(&world.store, world.clock.as_ref(), Some(&world.storage), "web1");
@@ -1032,7 +1032,7 @@ async fn exists(world: &World, volume: &str) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_vm_that_an_older_peer_starts_while_it_is_removed_keeps_what_is_left() {
+async fn a_vm_that_a_legacy_peer_starts_while_it_is_removed_keeps_what_is_left() {
     let world = World::with_two_volumes().await;
     let refusal = meanwhile(&world, |changes| {
         changes.vm(UUID, VmChange::State(VmState::Start));
@@ -1046,7 +1046,7 @@ async fn a_vm_that_an_older_peer_starts_while_it_is_removed_keeps_what_is_left()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_volume_that_an_older_peer_gives_to_another_vm_while_its_own_is_removed_stays() {
+async fn a_volume_that_a_legacy_peer_gives_to_another_vm_while_its_own_is_removed_stays() {
     let world = World::with_two_volumes().await;
     let taker = pvc_store::NewVm {
         uuid: OTHER,
@@ -1073,7 +1073,7 @@ async fn a_volume_that_an_older_peer_gives_to_another_vm_while_its_own_is_remove
 }
 
 #[tokio::test]
-async fn a_vm_that_an_older_peer_starts_at_the_end_of_its_removal_keeps_its_record() {
+async fn a_vm_that_a_legacy_peer_starts_at_the_end_of_its_removal_keeps_its_record() {
     let world = World::with_nodes(&["hv1"]).await;
     world.define("web1", UUID).await;
     let (slow, connection) = world.slow_process().await;
@@ -1439,7 +1439,7 @@ async fn a_vm_on_its_way_is_sent_elsewhere_or_called_back() {
     assert_eq!(place(), says("migrate", "hv2", "hv1"));
 
     let older = refused(ask(moving(Movement::Move, Some("hv3"))).await);
-    assert!(matches!(older, MoveRefusal::MovedByOlder { .. }), "{older}");
+    assert!(matches!(older, MoveRefusal::MovedByLegacyPeer { .. }), "{older}");
     for node in ["hv1", "hv2", "hv3"] {
         world.store.announce_daemon(&node.into(), "test").await.unwrap();
     }
@@ -1633,7 +1633,7 @@ async fn a_node_is_flushed_and_made_ready_once() {
 
 /// PVC 1.0.3 hears nothing any more after its flush was turned round in its last moment.
 #[tokio::test]
-async fn an_older_node_is_not_turned_round_in_the_middle() {
+async fn a_legacy_node_is_not_turned_round_in_the_middle() {
     let world = World::with_nodes(&["hv1"]).await;
     let ask = |request| node::set_domain_state(&world.store, "hv1", request);
     for (busy, other, done) in [
@@ -1642,7 +1642,7 @@ async fn an_older_node_is_not_turned_round_in_the_middle() {
     ] {
         world.domain_state("hv1", busy.clone()).await;
         let refusal = refused(ask(other).await);
-        assert!(matches!(refusal, NodeRefusal::OlderIsBusy { .. }), "{refusal}");
+        assert!(matches!(refusal, NodeRefusal::LegacyPeerIsBusy { .. }), "{refusal}");
         assert_eq!(world.store.view().nodes["hv1"].domain_state, busy);
         world.domain_state("hv1", done).await;
         assert_eq!(ask(other).await.unwrap(), Requested::Yes, "when it is done");

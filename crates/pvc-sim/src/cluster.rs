@@ -12,7 +12,7 @@ use pvc_model::vm::{MigrationMethod, Selector, VmState};
 use pvc_ops::vm::Define;
 use pvc_ports::GuestRun;
 use pvc_store::{Changes, NodeChange, Store};
-use pvc_testkit::older::OlderApi;
+use pvc_testkit::legacy::LegacyApi;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
@@ -20,11 +20,11 @@ use crate::actions::{Action, Ask, Event};
 use crate::daemons::{eyes, usual_rules};
 use crate::guests::Manner;
 use crate::host::Host;
+use crate::legacy::in_older_words;
 use crate::log::Log;
-use crate::older::in_older_words;
-use crate::operators::{Answer, Counter, Names, PATIENCE, Refusal, in_time, kind_of, said};
+use crate::operators::{Answer, Counter, Names, Refusal, TIME_LIMIT, in_time, kind_of, said};
 use crate::process::Gate;
-use crate::promises::{Promises, Wish};
+use crate::promises::{Goal, Promises};
 use crate::state::{Nature, World};
 use crate::truth::Violation;
 
@@ -45,7 +45,7 @@ pub struct HostShape {
     pub memory_mib: u64,
     pub drift_ppm: i64,
     /// Whether it begins with PVC 1.0.3.
-    pub is_older: bool,
+    pub is_legacy: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -92,7 +92,7 @@ impl Shape {
             is_coordinator: true,
             memory_mib: 64 << 10,
             drift_ppm: 0,
-            is_older: false,
+            is_legacy: false,
         };
         let vm = |index| VmShape {
             name: vm_name(index),
@@ -178,7 +178,7 @@ impl Cluster {
                 shape.memory_mib,
                 shape.drift_ppm,
             );
-            Host { is_older: shape.is_older, wants_older: shape.is_older, ..host }
+            Host { is_legacy: shape.is_legacy, wants_legacy: shape.is_legacy, ..host }
         };
         let hosts = shape.hosts.iter().map(host);
         let world = World::new(shape.nature, log.clone(), hosts.collect());
@@ -260,16 +260,16 @@ impl Cluster {
                 let what = format!("VM {} cannot be defined: {refusal}", shape.name);
                 return Err(Violation { rule: "scene".to_owned(), what });
             }
-            let wish = if shape.runs { Wish::Runs } else { Wish::IsOff };
-            let wishes = [
-                wish,
-                Wish::IsThere,
-                Wish::IsCalled(shape.name.clone()),
-                Wish::Has(shape.memory_mib),
-                Wish::IsLimitedTo(rules.limit.clone()),
-                Wish::MovesOnly(rules.method.clone()),
+            let goal = if shape.runs { Goal::Runs } else { Goal::IsOff };
+            let goals = [
+                goal,
+                Goal::IsThere,
+                Goal::IsCalled(shape.name.clone()),
+                Goal::Has(shape.memory_mib),
+                Goal::IsLimitedTo(rules.limit.clone()),
+                Goal::MovesOnly(rules.method.clone()),
             ];
-            self.promises().begin_with(vm, wishes);
+            self.promises().begin_with(vm, goals);
         }
         Ok(())
     }
@@ -468,8 +468,8 @@ impl Cluster {
         tokio::spawn(async move {
             let answer = match api {
                 Api::Ours(counter) => counter.ask(&ask, &names).await,
-                Api::Older(api) => match in_older_words(&shape, &ask) {
-                    Some(words) => in_time(PATIENCE, api.ask(&words))
+                Api::LegacyPeer(api) => match in_older_words(&shape, &ask) {
+                    Some(words) => in_time(TIME_LIMIT, api.ask(&words))
                         .await
                         .map(|said| said.map_err(Refusal::new)),
                     None => Some(Err(Refusal::new(
@@ -502,8 +502,8 @@ impl Cluster {
             };
             let open: Vec<Api> = (0..state.hosts.len())
                 .filter(reachable)
-                .filter_map(|host| match state.hosts[host].is_older {
-                    true => state.open_older_api(host).map(Api::Older),
+                .filter_map(|host| match state.hosts[host].is_legacy {
+                    true => state.open_legacy_api(host).map(Api::LegacyPeer),
                     false => ours(host),
                 })
                 .collect();
@@ -578,5 +578,5 @@ impl Cluster {
 #[derive(Clone)]
 enum Api {
     Ours(Counter),
-    Older(Arc<OlderApi>),
+    LegacyPeer(Arc<LegacyApi>),
 }

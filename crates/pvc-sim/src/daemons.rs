@@ -19,8 +19,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::guests::SimHypervisor;
 use crate::host::{ApiDaemon, Daemon, Machine};
+use crate::legacy::run_legacy_daemon;
 use crate::network::{HostNetwork, floating};
-use crate::older::run_older_daemon;
 use crate::operators::{Desk, in_time};
 use crate::power::{Bmcs, bmc_name};
 use crate::process::{Gate, HostClock, Pid, random};
@@ -50,15 +50,15 @@ impl State {
             return;
         }
         self.take_what_is_installed(host);
-        let is_older = self.hosts[host].is_older;
-        let program = if is_older { "pvcnoded 1.0.3" } else { "pvcnoded" };
+        let is_legacy = self.hosts[host].is_legacy;
+        let program = if is_legacy { "pvcnoded 1.0.3" } else { "pvcnoded" };
         let pid = self.new_process(format!("{program}@{}", self.hosts[host].name), Some(host));
         let name = &self.hosts[host].name;
         self.note(format!("{name}: the daemon starts (process {pid})"));
         let shutdown = CancellationToken::new();
         let (gate, ports, asked) = (self.gate(pid), self.ports(host, pid), shutdown.clone());
-        let task = match is_older {
-            true => tokio::spawn(run_older_daemon(gate, self.older_settings(host), ports, asked)),
+        let task = match is_legacy {
+            true => tokio::spawn(run_legacy_daemon(gate, self.legacy_settings(host), ports, asked)),
             false => tokio::spawn(run_daemon(gate, host, self.settings(host, pid), ports, asked)),
         };
         self.processes[pid].task = Some(task.abort_handle());
@@ -111,8 +111,8 @@ impl State {
         if !known.on || !known.booted || !is_wanted || known.api.is_some() {
             return;
         }
-        if known.is_older {
-            return self.start_older_api(host);
+        if known.is_legacy {
+            return self.start_legacy_api(host);
         }
         let pid = self.new_process(format!("pvcapid@{}", known.name), Some(host));
         let shutdown = CancellationToken::new();
@@ -143,7 +143,7 @@ impl State {
 
     pub fn start_worker(&mut self, host: usize) {
         let known = &self.hosts[host];
-        let is_wanted = !known.is_older && !known.worker_stopped && self.has_more_than_nodes();
+        let is_wanted = !known.is_legacy && !known.worker_stopped && self.has_more_than_nodes();
         if !known.on || !known.booted || !is_wanted || known.worker.is_some() {
             return;
         }
@@ -183,11 +183,15 @@ impl State {
     }
 
     /// As systemd starts again what has ended, unless the host has gone down meanwhile.
-    fn later_in_this_life(&mut self, host: usize, deed: impl FnOnce(&mut State) + Send + 'static) {
+    fn later_in_this_life(
+        &mut self,
+        host: usize,
+        story_action: impl FnOnce(&mut State) + Send + 'static,
+    ) {
         let life = self.hosts[host].life;
         self.later(RESTART, move |state| {
             if state.hosts[host].life == life {
-                deed(state);
+                story_action(state);
             }
         });
     }

@@ -30,7 +30,7 @@ use crate::storage::{ClientId, Lock};
 const KEEPALIVE: Duration = Duration::from_secs(30);
 
 /// How long a program waits for a hypervisor on another host that does not answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIME_LIMIT: Duration = Duration::from_secs(10);
 
 /// So long before its end a migration gets through, whoever asked for it.
 const NEARLY_THERE: Duration = Duration::from_secs(1);
@@ -846,7 +846,7 @@ impl Hypervisor for SimHypervisor {
             .await?;
         if !answers {
             self.gate.call(|state| state.truth.orders.move_failed(uuid, state.now)).await;
-            self.gate.sleep(PATIENCE).await;
+            self.gate.sleep(TIME_LIMIT).await;
             return Err(away());
         }
         let begin = |state: &mut State| {
@@ -874,7 +874,7 @@ impl Hypervisor for SimHypervisor {
                 Ok(there)
             }
             None => {
-                self.gate.sleep(PATIENCE).await;
+                self.gate.sleep(TIME_LIMIT).await;
                 Err(away())
             }
         }
@@ -1022,7 +1022,7 @@ mod tests {
             spare_disk: "<disk type='network'><source protocol='rbd' name='vms/spare'/><target \
                  dev='sdb'/></disk>"
                 .to_owned(),
-            patience: Duration::from_secs(20),
+            time_limit: Duration::from_secs(20),
         };
         hypervisor_contract(hypervisor, fixture).await;
     }
@@ -1034,7 +1034,7 @@ mod tests {
             guest: Box::new(guest),
             hosts: (host_name(1), host_name(0)),
             nobody: "nobody".to_owned(),
-            patience: Duration::from_secs(20),
+            time_limit: Duration::from_secs(20),
         };
         migration_contract(one, two, fixture).await;
     }

@@ -10,7 +10,7 @@ use pvc_ports::{
     Command, Exec, ExecError, GuestEvent, Host as HostPort, HostError, HostFacts, HostLoad,
     InterfaceCounters, Output, Services, ServicesError, UnitState,
 };
-use pvc_testkit::older::OlderApi;
+use pvc_testkit::legacy::LegacyApi;
 use pvc_testkit::{MemoryNetwork, ScriptedExec, ScriptedServices};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
@@ -158,10 +158,10 @@ pub(crate) struct Host {
     pub api_stopped: bool,
     pub worker_stopped: bool,
     /// Whether what runs here is PVC 1.0.3, and whether that is what is installed.
-    pub is_older: bool,
-    pub wants_older: bool,
+    pub is_legacy: bool,
+    pub wants_legacy: bool,
     /// The API of PVC 1.0.3, and itself once it can be asked.
-    pub older_api: Option<(Pid, Option<Arc<OlderApi>>)>,
+    pub legacy_api: Option<(Pid, Option<Arc<LegacyApi>>)>,
 }
 
 impl Host {
@@ -198,9 +198,9 @@ impl Host {
             daemon_stopped: false,
             api_stopped: false,
             worker_stopped: false,
-            is_older: false,
-            wants_older: false,
-            older_api: None,
+            is_legacy: false,
+            wants_legacy: false,
+            legacy_api: None,
         }
     }
 }
@@ -252,7 +252,7 @@ impl State {
         known.bmc_lied = false;
         known.daemon = None;
         known.api = None;
-        known.older_api = None;
+        known.legacy_api = None;
         known.worker = None;
         known.listeners.clear();
         known.hypervisor_up = true;

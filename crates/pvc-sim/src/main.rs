@@ -6,9 +6,9 @@ macro_rules! say {
     ($($line:tt)*) => { pvc_sim::say(format_args!($($line)*)) };
 }
 
-mod foretell;
 mod same_dice;
 mod stories;
+mod what_if_command;
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
@@ -41,7 +41,7 @@ Usage: pvc-sim seeds [OPTION]…   run clusters from many seeds
 ";
 
 /// How long a run may take in real time until it is taken for one that hangs.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIME_LIMIT: Duration = Duration::from_secs(120);
 
 /// How many runs a history may take to be shrunk.
 const SHRINKING: usize = 150;
@@ -159,7 +159,7 @@ fn main() -> ExitCode {
         Some("stories") => return ended(stories::stories(&arguments[1..])),
         Some("sentences") => return stories::sentences(),
         Some("story") => return ended(stories::story(&arguments[1..])),
-        Some("what-if") => return ended(foretell::what_if(&arguments[1..])),
+        Some("what-if") => return ended(what_if_command::what_if(&arguments[1..])),
         Some("-h" | "help") | None => return usage(),
         Some(other) => {
             return ended(Err(format!(
@@ -171,7 +171,7 @@ fn main() -> ExitCode {
 }
 
 fn usage() -> ExitCode {
-    say!("{USAGE}\n{}\n{}", stories::USAGE, foretell::USAGE);
+    say!("{USAGE}\n{}\n{}", stories::USAGE, what_if_command::USAGE);
     ExitCode::SUCCESS
 }
 
@@ -245,12 +245,12 @@ fn read_history(file: &str) -> Result<Vec<Event>, String> {
 // --- Many runs, each in a process of its own -----------------------------------------------------
 
 /// What a run said, and what came of it.
-struct Told {
+struct Outcome {
     lines: Vec<String>,
     report: Report,
 }
 
-fn run_child(options: &Options, seed: u64, history: Option<&[Event]>) -> Result<Told, String> {
+fn run_child(options: &Options, seed: u64, history: Option<&[Event]>) -> Result<Outcome, String> {
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = Command::new(own);
     command.args(["one", "--seed", &seed.to_string()]).args(options.kind());
@@ -271,8 +271,8 @@ fn run_child(options: &Options, seed: u64, history: Option<&[Event]>) -> Result<
     let child = Arc::new(Mutex::new(child));
     let over = Arc::new(AtomicBool::new(false));
     // Long histories may take long.
-    let patience = PATIENCE * (1 + u32::try_from(options.minutes / 30).unwrap_or(u32::MAX));
-    let hung = watch_over(&child, &over, patience);
+    let time_limit = TIME_LIMIT * (1 + u32::try_from(options.minutes / 30).unwrap_or(u32::MAX));
+    let hung = watch_over(&child, &over, time_limit);
     let lines: Vec<String> = BufReader::new(output).lines().map_while(Result::ok).collect();
     over.store(true, Ordering::SeqCst);
     let _ = child.lock().expect("nobody panics while holding it").wait();
@@ -285,7 +285,7 @@ fn run_child(options: &Options, seed: u64, history: Option<&[Event]>) -> Result<
     let report = report.unwrap_or_else(|| {
         failed(if hung { "it hung in real time and was ended" } else { "it ended without a word" })
     });
-    Ok(Told { lines, report })
+    Ok(Outcome { lines, report })
 }
 
 /// Ends a run that takes too long. Whether it had to.
@@ -293,13 +293,13 @@ fn run_child(options: &Options, seed: u64, history: Option<&[Event]>) -> Result<
 fn watch_over(
     child: &Arc<Mutex<std::process::Child>>,
     over: &Arc<AtomicBool>,
-    patience: Duration,
+    time_limit: Duration,
 ) -> std::thread::JoinHandle<bool> {
     let (child, over) = (child.clone(), over.clone());
     std::thread::spawn(move || {
         let begun = std::time::Instant::now();
         while !over.load(Ordering::SeqCst) {
-            if begun.elapsed() > patience {
+            if begun.elapsed() > time_limit {
                 let _ = child.lock().expect("nobody panics while holding it").kill();
                 return true;
             }
@@ -315,7 +315,7 @@ fn seeds(options: &Options) -> Result<ExitCode, String> {
     let next = AtomicU64::new(options.from);
     let enough = AtomicBool::new(false);
     let end = options.from + options.seeds;
-    let done: Mutex<Vec<(u64, Told)>> = Mutex::default();
+    let done: Mutex<Vec<(u64, Outcome)>> = Mutex::default();
     std::thread::scope(|scope| {
         for _ in 0..options.jobs {
             scope.spawn(|| {
@@ -324,7 +324,7 @@ fn seeds(options: &Options) -> Result<ExitCode, String> {
                     if seed >= end {
                         return;
                     }
-                    let told = run_child(options, seed, None).unwrap_or_else(|why| Told {
+                    let told = run_child(options, seed, None).unwrap_or_else(|why| Outcome {
                         lines: Vec::new(),
                         report: Report {
                             violation: Some(("crash".to_owned(), why)),
@@ -354,7 +354,7 @@ fn seeds(options: &Options) -> Result<ExitCode, String> {
     });
     let mut done = done.into_inner().expect("nobody panicked while holding it");
     done.sort_by_key(|(seed, _)| *seed);
-    let failed: Vec<&(u64, Told)> =
+    let failed: Vec<&(u64, Outcome)> =
         done.iter().filter(|(_, told)| told.report.violation.is_some()).collect();
     if options.until_found {
         return Ok(found(options, &failed, done.len()));
@@ -373,7 +373,7 @@ fn is_by_mutation(options: &Options, seed: u64) -> bool {
 }
 
 /// Whether a seed has failed that does not fail without the mutation.
-fn found(options: &Options, failed: &[&(u64, Told)], runs: usize) -> ExitCode {
+fn found(options: &Options, failed: &[&(u64, Outcome)], runs: usize) -> ExitCode {
     let name = options.mutation.as_deref().unwrap_or("nothing");
     match failed.iter().find(|(seed, _)| is_by_mutation(options, *seed)) {
         Some((seed, told)) => {
@@ -389,7 +389,7 @@ fn found(options: &Options, failed: &[&(u64, Told)], runs: usize) -> ExitCode {
 }
 
 /// Shows a failure: what happened last, and the shortest history that still fails so.
-fn show(options: &Options, seed: u64, told: &Told) -> Result<(), String> {
+fn show(options: &Options, seed: u64, told: &Outcome) -> Result<(), String> {
     let case = options.case(seed, None);
     let (rule, _) = told.report.violation.clone().unwrap_or_default();
     let mut history = case.history;
@@ -449,7 +449,7 @@ fn shrink(
     Ok((history, lines))
 }
 
-fn summary(done: &[(u64, Told)], took: Duration) {
+fn summary(done: &[(u64, Outcome)], took: Duration) {
     let seconds: u64 = done.iter().map(|(_, told)| told.report.seconds).sum();
     let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
     for (kind, count) in done.iter().flat_map(|(_, told)| &told.report.counts) {

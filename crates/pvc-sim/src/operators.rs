@@ -15,10 +15,10 @@ use crate::actions::{Ask, OnlyWay};
 use crate::process::Gate;
 
 /// How long an operator waits for an answer.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// How long for something that is asked for with `--wait`.
-const LONG_PATIENCE: Duration = Duration::from_secs(15 * 60);
+const LONG_TIME_LIMIT: Duration = Duration::from_secs(15 * 60);
 
 /// How often a task is looked at until it has ended.
 const LOOK: Duration = Duration::from_secs(1);
@@ -211,16 +211,16 @@ fn asked(ask: &Ask, names: &Names) -> Asked {
 impl Counter {
     /// Asks, and hears what becomes of it; of a task, when it has ended.
     pub async fn ask(&self, ask: &Ask, names: &Names) -> Answer {
-        let patience = match ask {
+        let time_limit = match ask {
             // These wait until the guest is off, or the node has done it.
             Ask::FlushAndWait(_)
             | Ask::ReadyAndWait(_)
             | Ask::Disable(_)
             | Ask::Undefine(_)
-            | Ask::Rename { .. } => LONG_PATIENCE,
-            _ => PATIENCE,
+            | Ask::Rename { .. } => LONG_TIME_LIMIT,
+            _ => TIME_LIMIT,
         };
-        in_time(patience, async {
+        in_time(time_limit, async {
             let reply = self.send(&asked(ask, names)).await?;
             match reply["task_id"].as_str() {
                 Some(task) => self.until_over(task).await,
@@ -281,8 +281,8 @@ impl Counter {
 }
 
 #[allow(clippy::disallowed_methods, reason = "the simulation owns time")]
-pub(crate) async fn in_time<T>(patience: Duration, work: impl Future<Output = T>) -> Option<T> {
-    tokio::time::timeout(patience, work).await.ok()
+pub(crate) async fn in_time<T>(time_limit: Duration, work: impl Future<Output = T>) -> Option<T> {
+    tokio::time::timeout(time_limit, work).await.ok()
 }
 
 #[cfg(test)]

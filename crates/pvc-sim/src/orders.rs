@@ -202,8 +202,8 @@ impl State {
     }
 
     /// A peer of PVC 1.0.3 places VMs by itself, and knows neither of the two rules.
-    fn has_older(&self) -> bool {
-        self.hosts.iter().any(|host| host.is_older)
+    fn has_legacy(&self) -> bool {
+        self.hosts.iter().any(|host| host.is_legacy)
     }
 
     fn host_named(&self, node: &NodeName) -> Option<usize> {
@@ -219,7 +219,7 @@ impl State {
         let Some(from) = old.node.as_ref().filter(|_| ran && vm.state == VmState::Start) else {
             return;
         };
-        if self.has_older() || vm.node.as_ref() == Some(from) {
+        if self.has_legacy() || vm.node.as_ref() == Some(from) {
             return;
         }
         let own = self.truth.orders.view.nodes.get(from);
@@ -244,7 +244,7 @@ impl State {
 
     /// A VM was given to a node, to run there. It may always return home.
     fn truth_of_placement(&mut self, vm: &VmRecord, old: Option<&VmRecord>) {
-        if self.has_older() {
+        if self.has_legacy() {
             return;
         }
         let Some(node) = &vm.node else { return };
@@ -339,7 +339,7 @@ impl State {
         let Some(own) = vm.node.as_ref().and_then(|node| orders.view.nodes.get(node)) else {
             return;
         };
-        if own.domain_state != DomainState::Flush || self.has_older() {
+        if own.domain_state != DomainState::Flush || self.has_legacy() {
             return;
         }
         let target = (0..self.hosts.len()).find(|host| self.could_have_taken(*host, vm, 0));
@@ -362,7 +362,7 @@ impl State {
     fn truth_of_given_up(&mut self, vm: &VmRecord) {
         let own = vm.node.as_ref().and_then(|node| self.truth.orders.view.nodes.get(node));
         let is_recovered = own.is_some_and(|own| own.domain_state == DomainState::FenceFlush);
-        if !is_recovered || self.has_older() {
+        if !is_recovered || self.has_legacy() {
             return;
         }
         // Those that choose before it may have left no room.
@@ -418,7 +418,7 @@ impl State {
     pub fn truth_of_stop(&mut self, host: usize, vm: Uuid) {
         let now = self.now;
         let known = &self.hosts[host];
-        if self.has_older() {
+        if self.has_legacy() {
             return;
         }
         let Some(guest) = known.guests.get(&vm) else { return };

@@ -13,7 +13,7 @@ use crate::process::Gate;
 use crate::state::{Mutation, State};
 
 /// How long a program waits for a BMC that does not answer.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIME_LIMIT: Duration = Duration::from_secs(20);
 
 /// How long it asks a BMC that took a command until the power is as it was told.
 const SWITCHING: Duration = Duration::from_secs(10);
@@ -73,7 +73,7 @@ impl State {
         let (name, target) = (&bmc.host, self.reached_bmc(from, bmc));
         let Some(target) = target else {
             let unusable = PowerError::Unusable { host: name.clone(), why: "no answer".to_owned() };
-            self.later(PATIENCE, move |_| drop(answer.send(Err(unusable))));
+            self.later(TIME_LIMIT, move |_| drop(answer.send(Err(unusable))));
             return answered;
         };
         let takes = match self.hosts[target].bmc {

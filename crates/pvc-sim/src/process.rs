@@ -9,7 +9,7 @@ use pvc_testkit::{SeededRandom, TokioClock};
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
-use crate::state::{Deed, State, World};
+use crate::state::{State, StoryAction, World};
 
 pub(crate) type Pid = usize;
 
@@ -24,7 +24,7 @@ pub(crate) struct Process {
     pub client: Option<usize>,
     pub task: Option<AbortHandle>,
     knocking: Vec<oneshot::Sender<()>>,
-    held: Vec<Deed>,
+    held: Vec<StoryAction>,
 }
 
 enum Knock {
@@ -117,11 +117,11 @@ impl State {
     }
 
     /// Has something happen inside the process: at once, or when it is thawed.
-    pub fn in_process(&mut self, pid: Pid, deed: impl FnOnce(&mut State) + Send + 'static) {
+    pub fn in_process(&mut self, pid: Pid, story_action: impl FnOnce(&mut State) + Send + 'static) {
         if self.runs(pid) {
-            deed(self);
+            story_action(self);
         } else if !self.processes[pid].ended {
-            self.processes[pid].held.push(Box::new(deed));
+            self.processes[pid].held.push(Box::new(story_action));
         }
     }
 
@@ -134,8 +134,8 @@ impl State {
                 continue;
             }
             self.processes[pid].thawed = Some(self.now);
-            for deed in std::mem::take(&mut self.processes[pid].held) {
-                deed(self);
+            for story_action in std::mem::take(&mut self.processes[pid].held) {
+                story_action(self);
             }
             for opened in std::mem::take(&mut self.processes[pid].knocking) {
                 let _ = opened.send(()); // who knocked may have gone

@@ -38,7 +38,7 @@ impl Aspect {
 
 /// How it is to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Wish {
+pub(crate) enum Goal {
     IsThere,
     IsGone,
     Runs,
@@ -52,19 +52,19 @@ pub(crate) enum Wish {
     MovesOnly(Option<MigrationMethod>),
 }
 
-impl Wish {
+impl Goal {
     pub fn is_power(&self) -> bool {
         self.aspect() == Aspect::Power
     }
 
     fn aspect(&self) -> Aspect {
         match self {
-            Wish::IsThere | Wish::IsGone => Aspect::Existence,
-            Wish::Runs | Wish::IsOff => Aspect::Power,
-            Wish::IsCalled(_) => Aspect::Name,
-            Wish::Has(_) => Aspect::Memory,
-            Wish::IsLimitedTo(_) => Aspect::Limit,
-            Wish::MovesOnly(_) => Aspect::Method,
+            Goal::IsThere | Goal::IsGone => Aspect::Existence,
+            Goal::Runs | Goal::IsOff => Aspect::Power,
+            Goal::IsCalled(_) => Aspect::Name,
+            Goal::Has(_) => Aspect::Memory,
+            Goal::IsLimitedTo(_) => Aspect::Limit,
+            Goal::MovesOnly(_) => Aspect::Method,
         }
     }
 }
@@ -73,25 +73,25 @@ impl Wish {
 struct Stake {
     vm: usize,
     aspects: Vec<Aspect>,
-    wishes: Vec<Wish>,
+    goals: Vec<Goal>,
 }
 
 fn stake(ask: &Ask) -> Option<Stake> {
-    let one = |vm: usize, wish: Wish| {
-        let aspects = vec![wish.aspect()];
-        Some(Stake { vm, aspects, wishes: vec![wish] })
+    let one = |vm: usize, goal: Goal| {
+        let aspects = vec![goal.aspect()];
+        Some(Stake { vm, aspects, goals: vec![goal] })
     };
     let all =
-        |vm: usize, wishes: Vec<Wish>| Some(Stake { vm, aspects: Aspect::ALL.to_vec(), wishes });
+        |vm: usize, goals: Vec<Goal>| Some(Stake { vm, aspects: Aspect::ALL.to_vec(), goals });
     match ask {
-        Ask::Start(vm) | Ask::Restart(vm) => one(*vm, Wish::Runs),
-        Ask::Stop(vm) | Ask::Shutdown(vm) | Ask::Disable(vm) => one(*vm, Wish::IsOff),
-        Ask::Rename { vm, to } => one(*vm, Wish::IsCalled(to.clone())),
-        Ask::Modify { vm, memory_mib } => one(*vm, Wish::Has(*memory_mib)),
-        Ask::Limit { vm, to } => one(*vm, Wish::IsLimitedTo(to.clone())),
-        Ask::Method { vm, only } => one(*vm, Wish::MovesOnly(only.map(OnlyWay::method))),
-        Ask::Undefine(vm) => all(*vm, vec![Wish::IsGone]),
-        Ask::Define(vm) => all(*vm, vec![Wish::IsThere, Wish::IsOff]),
+        Ask::Start(vm) | Ask::Restart(vm) => one(*vm, Goal::Runs),
+        Ask::Stop(vm) | Ask::Shutdown(vm) | Ask::Disable(vm) => one(*vm, Goal::IsOff),
+        Ask::Rename { vm, to } => one(*vm, Goal::IsCalled(to.clone())),
+        Ask::Modify { vm, memory_mib } => one(*vm, Goal::Has(*memory_mib)),
+        Ask::Limit { vm, to } => one(*vm, Goal::IsLimitedTo(to.clone())),
+        Ask::Method { vm, only } => one(*vm, Goal::MovesOnly(only.map(OnlyWay::method))),
+        Ask::Undefine(vm) => all(*vm, vec![Goal::IsGone]),
+        Ask::Define(vm) => all(*vm, vec![Goal::IsThere, Goal::IsOff]),
         _ => None,
     }
 }
@@ -103,9 +103,9 @@ struct Promise {
     is_mixed: bool,
     /// One was never answered.
     is_open: bool,
-    wish: Option<Wish>,
+    goal: Option<Goal>,
     /// What it was before the one that is under way: so it stays if that is refused.
-    before: Option<Wish>,
+    before: Option<Goal>,
 }
 
 #[derive(Default)]
@@ -113,10 +113,10 @@ pub(crate) struct Promises(BTreeMap<(usize, Aspect), Promise>);
 
 impl Promises {
     /// So it is, without anybody having asked.
-    pub fn begin_with(&mut self, vm: usize, wishes: impl IntoIterator<Item = Wish>) {
-        for wish in wishes {
-            let promise = self.0.entry((vm, wish.aspect())).or_default();
-            promise.wish = Some(wish);
+    pub fn begin_with(&mut self, vm: usize, goals: impl IntoIterator<Item = Goal>) {
+        for goal in goals {
+            let promise = self.0.entry((vm, goal.aspect())).or_default();
+            promise.goal = Some(goal);
         }
     }
 
@@ -126,7 +126,7 @@ impl Promises {
             let promise = self.0.entry((stake.vm, aspect)).or_default();
             promise.is_mixed |= promise.under_way > 0;
             promise.under_way += 1;
-            promise.before = promise.wish.take();
+            promise.before = promise.goal.take();
         }
     }
 
@@ -138,9 +138,9 @@ impl Promises {
             promise.is_open |= is_open(answer);
             let before = promise.before.take();
             if !promise.is_mixed && !promise.is_open {
-                promise.wish = match answer {
+                promise.goal = match answer {
                     Some(Ok(())) => {
-                        stake.wishes.iter().find(|wish| wish.aspect() == aspect).cloned()
+                        stake.goals.iter().find(|goal| goal.aspect() == aspect).cloned()
                     }
                     // It may have been stopped before it could not be undefined.
                     _ if aspect == Aspect::Power
@@ -160,7 +160,7 @@ impl Promises {
     /// Whether nothing was ever left open about the VM's being there, and it was not to be gone.
     pub fn is_there(&self, vm: usize) -> bool {
         let promise = self.0.get(&(vm, Aspect::Existence));
-        promise.is_some_and(|promise| promise.wish == Some(Wish::IsThere))
+        promise.is_some_and(|promise| promise.goal == Some(Goal::IsThere))
     }
 
     /// The first promise of those that count that the records do not keep, with what they say.
@@ -168,38 +168,38 @@ impl Promises {
         &self,
         view: &View,
         shape: &Shape,
-        counts: impl Fn(&Wish) -> bool,
-    ) -> Option<(usize, Wish, String)> {
+        counts: impl Fn(&Goal) -> bool,
+    ) -> Option<(usize, Goal, String)> {
         self.0.iter().find_map(|((vm, _), promise)| {
-            let wish = promise.wish.clone().filter(&counts)?;
+            let goal = promise.goal.clone().filter(&counts)?;
             let record = view.vms.get(&vm_uuid(*vm));
-            let (is_kept, so) = match (&wish, record) {
-                (Wish::IsGone, record) => (record.is_none(), "there".to_owned()),
+            let (is_kept, so) = match (&goal, record) {
+                (Goal::IsGone, record) => (record.is_none(), "there".to_owned()),
                 (_, None) => (false, "gone".to_owned()),
-                (Wish::IsThere, Some(_)) => (true, String::new()),
-                (Wish::Runs, Some(record)) => {
+                (Goal::IsThere, Some(_)) => (true, String::new()),
+                (Goal::Runs, Some(record)) => {
                     (record.state == VmState::Start, record.state.to_string())
                 }
-                (Wish::IsOff, Some(record)) => {
+                (Goal::IsOff, Some(record)) => {
                     (record.state != VmState::Start, record.state.to_string())
                 }
-                (Wish::IsCalled(name), Some(record)) => (record.name == *name, record.name.clone()),
-                (Wish::Has(mib), Some(record)) => {
+                (Goal::IsCalled(name), Some(record)) => (record.name == *name, record.name.clone()),
+                (Goal::Has(mib), Some(record)) => {
                     (record.memory_mib() == *mib, format!("one with {} MiB", record.memory_mib()))
                 }
-                (Wish::IsLimitedTo(hosts), Some(record)) => {
+                (Goal::IsLimitedTo(hosts), Some(record)) => {
                     let names =
                         hosts.iter().map(|host| shape.host_name(*host)).collect::<BTreeSet<_>>();
                     let so =
                         record.node_limit.iter().map(ToString::to_string).collect::<BTreeSet<_>>();
                     (names == so, format!("limited to {so:?}"))
                 }
-                (Wish::MovesOnly(only), Some(record)) => (
+                (Goal::MovesOnly(only), Some(record)) => (
                     record.migration_method == *only,
                     format!("moved by {:?}", record.migration_method),
                 ),
             };
-            (!is_kept).then_some((*vm, wish, so))
+            (!is_kept).then_some((*vm, goal, so))
         })
     }
 }
@@ -219,11 +219,11 @@ mod tests {
 
     const DONE: Answer = Some(Ok(()));
 
-    fn wish(promises: &Promises, aspect: Aspect) -> Option<Wish> {
-        promises.0.get(&(0, aspect)).and_then(|promise| promise.wish.clone())
+    fn goal(promises: &Promises, aspect: Aspect) -> Option<Goal> {
+        promises.0.get(&(0, aspect)).and_then(|promise| promise.goal.clone())
     }
 
-    fn power_after(asks: &[(&str, Ask, Answer)]) -> Option<Wish> {
+    fn power_after(asks: &[(&str, Ask, Answer)]) -> Option<Goal> {
         let mut promises = Promises::default();
         for (what, ask, answer) in asks {
             match *what {
@@ -231,7 +231,7 @@ mod tests {
                 _ => promises.answered(ask, answer),
             }
         }
-        wish(&promises, Aspect::Power)
+        goal(&promises, Aspect::Power)
     }
 
     #[test]
@@ -239,11 +239,11 @@ mod tests {
         let (start, stop) = (Ask::Start(0), Ask::Stop(0));
         let asked = |ask: &Ask| ("asked", ask.clone(), DONE);
         let done = |ask: &Ask| ("done", ask.clone(), DONE);
-        assert_eq!(power_after(&[asked(&start), done(&start)]), Some(Wish::Runs));
+        assert_eq!(power_after(&[asked(&start), done(&start)]), Some(Goal::Runs));
         assert_eq!(power_after(&[asked(&start), done(&start), asked(&stop)]), None);
         assert_eq!(
             power_after(&[asked(&start), done(&start), asked(&stop), done(&stop)]),
-            Some(Wish::IsOff)
+            Some(Goal::IsOff)
         );
     }
 
@@ -257,23 +257,23 @@ mod tests {
         assert_eq!(power_after(&[asked(&stop), lost(&stop), asked(&start), done(&start)]), None);
         let quiet =
             [asked(&start), asked(&stop), done(&start), done(&stop), asked(&stop), done(&stop)];
-        assert_eq!(power_after(&quiet), Some(Wish::IsOff));
+        assert_eq!(power_after(&quiet), Some(Goal::IsOff));
     }
 
     #[test]
     fn what_is_undefined_has_nothing_else_promised_and_must_be_gone() {
         let mut promises = Promises::default();
-        promises.begin_with(0, [Wish::IsThere, Wish::Runs, Wish::Has(512)]);
+        promises.begin_with(0, [Goal::IsThere, Goal::Runs, Goal::Has(512)]);
         promises.asked(&Ask::Undefine(0));
         promises.answered(&Ask::Undefine(0), &DONE);
-        assert_eq!(wish(&promises, Aspect::Existence), Some(Wish::IsGone));
-        assert_eq!(wish(&promises, Aspect::Memory), None);
+        assert_eq!(goal(&promises, Aspect::Existence), Some(Goal::IsGone));
+        assert_eq!(goal(&promises, Aspect::Memory), None);
         assert_eq!(promises.broken(&View::default(), &Shape::plain(1, 1), |_| true), None);
         let mut promises = Promises::default();
-        promises.begin_with(0, [Wish::Runs]);
+        promises.begin_with(0, [Goal::Runs]);
         assert_eq!(
             promises.broken(&View::default(), &Shape::plain(1, 1), |_| true),
-            Some((0, Wish::Runs, "gone".to_owned()))
+            Some((0, Goal::Runs, "gone".to_owned()))
         );
     }
 }

@@ -16,7 +16,7 @@ use crate::guests::Manner;
 use crate::host::Net;
 use crate::log::Log;
 use crate::power::BmcManner;
-use crate::promises::Wish;
+use crate::promises::Goal;
 use crate::state::{Elections, Mutation, Nature};
 use crate::truth::Violation;
 
@@ -301,7 +301,7 @@ impl Cluster {
         if view.config.primary.as_ref().is_none_or(|primary| *primary == dead_node.name) {
             left.push("nobody who lives is primary".to_owned());
         }
-        // One that had said that it stops is not taken for dead, nor an older one that starts; and
+        // One that had said that it stops is not taken for dead, nor a legacy peer that starts; and
         // one whose BMC has said that it is another machine's is not proven dead.
         let may_stay = match dead_node.daemon_state {
             DaemonState::Dead if dead_node.ipmi_hostname.is_empty() => true,
@@ -381,13 +381,13 @@ impl Cluster {
     ///
     /// # Errors
     /// The first promise that was not kept (I10).
-    pub(crate) fn kept_promises(&self, counts: impl Fn(&Wish) -> bool) -> Result<(), Violation> {
+    pub(crate) fn kept_promises(&self, counts: impl Fn(&Goal) -> bool) -> Result<(), Violation> {
         let view = self.view();
-        let Some((vm, wish, so)) = self.promises().broken(&view, &self.shape, counts) else {
+        let Some((vm, goal, so)) = self.promises().broken(&view, &self.shape, counts) else {
             return Ok(());
         };
         let what =
-            format!("{} is {so}, and an operator was promised: {wish:?}", self.shape.vm_name(vm));
+            format!("{} is {so}, and an operator was promised: {goal:?}", self.shape.vm_name(vm));
         Err(Violation { rule: "I10".to_owned(), what })
     }
 
@@ -434,7 +434,7 @@ fn shape(chance: &mut Chance, seed: u64, mutation: Option<Mutation>) -> Shape {
         is_coordinator: index < coordinators,
         memory_mib,
         drift_ppm: 0,
-        is_older: false,
+        is_legacy: false,
     };
     let mut hosts: Vec<HostShape> = (0..hosts).map(host).collect();
     for host in &mut hosts {
@@ -699,17 +699,17 @@ mod tests {
         let cluster =
             Cluster::start(Shape::plain(2, 1), Log::new(false)).await.expect("all is well");
         assert_eq!(cluster.kept_promises(|_| true), Ok(()));
-        for (wish, what) in [
-            (Wish::IsOff, "vm0 is start, and an operator was promised: IsOff"),
-            (Wish::IsCalled("web".to_owned()), "vm0 is vm0, and"),
-            (Wish::Has(512), "vm0 is one with 1024 MiB, and"),
-            (Wish::IsLimitedTo(vec![1]), "vm0 is limited to {}, and"),
-            (Wish::MovesOnly(Some(MigrationMethod::Live)), "vm0 is moved by None, and"),
-            (Wish::IsGone, "vm0 is there, and"),
+        for (goal, what) in [
+            (Goal::IsOff, "vm0 is start, and an operator was promised: IsOff"),
+            (Goal::IsCalled("web".to_owned()), "vm0 is vm0, and"),
+            (Goal::Has(512), "vm0 is one with 1024 MiB, and"),
+            (Goal::IsLimitedTo(vec![1]), "vm0 is limited to {}, and"),
+            (Goal::MovesOnly(Some(MigrationMethod::Live)), "vm0 is moved by None, and"),
+            (Goal::IsGone, "vm0 is there, and"),
         ] {
             let cluster =
                 Cluster::start(Shape::plain(2, 1), Log::new(false)).await.expect("all is well");
-            cluster.promises().begin_with(0, [wish]);
+            cluster.promises().begin_with(0, [goal]);
             let found = cluster.kept_promises(|_| true).expect_err("it is otherwise");
             assert!(found.rule == "I10" && found.what.starts_with(what), "{found:?}");
         }

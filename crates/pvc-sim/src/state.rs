@@ -23,7 +23,7 @@ use crate::truth::Truth;
 use crate::zookeeper::Ensemble;
 
 /// Something that happens to the world.
-pub(crate) type Deed = Box<dyn FnOnce(&mut State) + Send>;
+pub(crate) type StoryAction = Box<dyn FnOnce(&mut State) + Send>;
 
 /// The world, as everybody in it has it.
 #[derive(Clone)]
@@ -102,7 +102,7 @@ pub(crate) struct State {
     pub rules: Rules,
     pub chance: Chance,
     pub log: Log,
-    agenda: BTreeMap<(Duration, u64), Deed>,
+    agenda: BTreeMap<(Duration, u64), StoryAction>,
     next_deed: u64,
     pub hosts: Vec<Host>,
     pub processes: Vec<Process>,
@@ -212,13 +212,17 @@ impl State {
     }
 
     /// Has something happen after `delay`.
-    pub fn later(&mut self, delay: Duration, deed: impl FnOnce(&mut State) + Send + 'static) {
-        self.at(self.now + delay, deed);
+    pub fn later(
+        &mut self,
+        delay: Duration,
+        story_action: impl FnOnce(&mut State) + Send + 'static,
+    ) {
+        self.at(self.now + delay, story_action);
     }
 
-    pub fn at(&mut self, when: Duration, deed: impl FnOnce(&mut State) + Send + 'static) {
+    pub fn at(&mut self, when: Duration, story_action: impl FnOnce(&mut State) + Send + 'static) {
         self.next_deed += 1;
-        self.agenda.insert((when, self.next_deed), Box::new(deed));
+        self.agenda.insert((when, self.next_deed), Box::new(story_action));
     }
 
     fn first(&self) -> Option<Duration> {

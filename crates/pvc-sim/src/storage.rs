@@ -13,7 +13,7 @@ use crate::process::Gate;
 use crate::state::State;
 
 /// How long a program waits for a Ceph that is silent.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIME_LIMIT: Duration = Duration::from_secs(30);
 
 /// How long Ceph takes whoever died for a user of its volumes.
 const MISSED: Duration = Duration::from_secs(30);
@@ -168,8 +168,8 @@ impl Volumes {
                 return self.gate.call(act).await;
             }
         }
-        self.gate.sleep(PATIENCE).await;
-        Err(StorageError::TimedOut { seconds: PATIENCE.as_secs() })
+        self.gate.sleep(TIME_LIMIT).await;
+        Err(StorageError::TimedOut { seconds: TIME_LIMIT.as_secs() })
     }
 
     async fn kept<T>(

@@ -24,8 +24,8 @@ pub const USAGE: &str = "\
 
 /// Prints the forms of all sentences.
 pub fn sentences() -> ExitCode {
-    let [deeds, facts] = pvc_sim::sentences();
-    say!("What can happen:\n\n{deeds}\n\nWhat can be so:\n\n{facts}");
+    let [story_actions, facts] = pvc_sim::sentences();
+    say!("What can happen:\n\n{story_actions}\n\nWhat can be so:\n\n{facts}");
     ExitCode::SUCCESS
 }
 
@@ -196,7 +196,7 @@ fn hear(mut child: Child) -> (Option<i32>, String) {
     let output = child.stdout.take();
     let child = Arc::new(Mutex::new(child));
     let over = Arc::new(AtomicBool::new(false));
-    let hung = crate::watch_over(&child, &over, crate::PATIENCE);
+    let hung = crate::watch_over(&child, &over, crate::TIME_LIMIT);
     let mut said = String::new();
     if let Some(mut output) = output
         && output.read_to_string(&mut said).is_err()

@@ -3,15 +3,15 @@
 //! ```text
 //!  scenarios/NAME/scenario.toml ──file──▶ Story ──play──▶ nothing, or a Failure
 //!                                 words: sentences and their forms
-//!                                 deeds, facts: the forms that there are
+//!                                 story_actions, facts: the forms that there are
 //! ```
 //!
 //! A story runs in a world in which nothing fails by itself. What must never be true anywhere
 //! (`truth`) is watched here as well, without being asked for.
 
-mod deeds;
 mod facts;
 mod file;
+mod story_actions;
 mod words;
 
 use std::path::{Path, PathBuf};
@@ -25,8 +25,8 @@ use crate::cluster::{Cluster, Shape};
 use crate::log::Log;
 use crate::operators::{Answer, said};
 use crate::truth::Violation;
-use deeds::Deed;
 use facts::{Beginning, Fact, Look};
+use story_actions::StoryAction;
 
 /// How often is looked at everything. What lasts shorter may go unseen.
 const TICK: Duration = Duration::from_millis(100);
@@ -68,7 +68,7 @@ struct Step {
     after: Vec<Said<Fact>>,
     within: Duration,
     wait: Duration,
-    deeds: Vec<Said<Deed>>,
+    story_actions: Vec<Said<StoryAction>>,
     answer: Expected,
     /// The coordinator that hears what operators ask for here; any if none is named.
     through: Option<usize>,
@@ -145,9 +145,9 @@ impl Story {
 /// Every sentence that there is, as the manual shows them: what can happen, and what can be so.
 pub fn sentences() -> [String; 2] {
     let lines = |forms: Vec<&str>| forms.join("\n");
-    let deeds = deeds::FORMS.iter().map(|form| form.form).collect();
+    let story_actions = story_actions::FORMS.iter().map(|form| form.form).collect();
     let facts = facts::FORMS.iter().map(|form| form.form).collect();
-    [lines(deeds), lines(facts)]
+    [lines(story_actions), lines(facts)]
 }
 
 /// The folders of stories below `top`, in order.
@@ -221,20 +221,20 @@ impl Play<'_> {
         }
         self.until(&step.after, step.within).await?;
         self.pass(step.wait).await?;
-        for deed in &step.deeds {
-            self.cluster.log().note(&format!("-- {}", deed.words));
-            self.act(deed, step)?;
+        for story_action in &step.story_actions {
+            self.cluster.log().note(&format!("-- {}", story_action.words));
+            self.act(story_action, step)?;
         }
         Ok(())
     }
 
-    fn act(&mut self, deed: &Said<Deed>, step: &Step) -> Result<(), Failure> {
-        for action in self.actions(deed)? {
+    fn act(&mut self, story_action: &Said<StoryAction>, step: &Step) -> Result<(), Failure> {
+        for action in self.actions(story_action)? {
             let Action::Ask(ask) = action else {
                 self.cluster.act(&action);
                 continue;
             };
-            let (words, expected) = (deed.words.clone(), step.answer.clone());
+            let (words, expected) = (story_action.words.clone(), step.answer.clone());
             match self.cluster.ask_and_hear(ask, step.through) {
                 Some(heard) => self.answers.push(Asked { words, expected, heard }),
                 None => judge(&words, &expected, &None, "nobody hears it")?,
@@ -243,18 +243,20 @@ impl Play<'_> {
         Ok(())
     }
 
-    fn actions(&self, deed: &Said<Deed>) -> Result<Vec<Action>, Failure> {
-        match &deed.what {
-            Deed::Does(actions) => Ok(actions.clone()),
-            Deed::ToEachNode(act) => Ok((0..self.story.shape.hosts.len()).map(act).collect()),
-            Deed::ToFencerOf(node, act) => {
+    fn actions(&self, story_action: &Said<StoryAction>) -> Result<Vec<Action>, Failure> {
+        match &story_action.what {
+            StoryAction::Does(actions) => Ok(actions.clone()),
+            StoryAction::ToEachNode(act) => {
+                Ok((0..self.story.shape.hosts.len()).map(act).collect())
+            }
+            StoryAction::ToFencerOf(node, act) => {
                 let fencer = self.look().fencer_of(*node);
                 let why = || format!("nobody fences {}", self.name(*node));
-                to_one(deed, fencer, *act, why)
+                to_one(story_action, fencer, *act, why)
             }
-            Deed::ToNodeOf(vm, act) => {
+            StoryAction::ToNodeOf(vm, act) => {
                 let host = self.cluster.runs_on(*vm).first().copied();
-                to_one(deed, host, *act, || "it runs nowhere".to_owned())
+                to_one(story_action, host, *act, || "it runs nowhere".to_owned())
             }
         }
     }
@@ -357,8 +359,8 @@ impl Play<'_> {
         }
         // Whether VMs run the story says itself; and a peer of PVC 1.0.3 forgets what it was asked
         // now and then.
-        if !story.shape.hosts.iter().any(|host| host.is_older) {
-            self.cluster.kept_promises(|wish| !wish.is_power()).map_err(|broken| Failure {
+        if !story.shape.hosts.iter().any(|host| host.is_legacy) {
+            self.cluster.kept_promises(|goal| !goal.is_power()).map_err(|broken| Failure {
                 expected: format!("{} holds", broken.rule),
                 so: broken.what,
             })?;
@@ -375,14 +377,14 @@ impl Play<'_> {
 
 /// What happens to a node that is only known when it happens.
 fn to_one(
-    deed: &Said<Deed>,
+    story_action: &Said<StoryAction>,
     node: Option<usize>,
     act: fn(usize) -> Action,
     otherwise: impl FnOnce() -> String,
 ) -> Result<Vec<Action>, Failure> {
     match node {
         Some(node) => Ok(vec![act(node)]),
-        None => Err(Failure { expected: deed.words.clone(), so: otherwise() }),
+        None => Err(Failure { expected: story_action.words.clone(), so: otherwise() }),
     }
 }
 

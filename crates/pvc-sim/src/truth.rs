@@ -29,7 +29,7 @@ const WELL_IN_ELECTIONS: Duration = Duration::from_secs(15);
 /// last one.
 const ABOUT_TO: Duration = Duration::from_secs(5);
 
-/// How long after an older peer has taken an address a holder of ours may still have it: a phase of
+/// How long after a legacy peer has taken an address a holder of ours may still have it: a phase of
 /// the hand-over, and the stall that the older one's locks are known for ([T3]).
 const LETS_GO: Duration = Duration::from_secs(8);
 
@@ -60,7 +60,7 @@ pub(crate) struct Truth {
     /// Who said last what state a node's daemon is in.
     said_of: BTreeMap<String, usize>,
     /// How often a peer of PVC 1.0.3 broke a rule as it is known to.
-    pub by_older: BTreeMap<&'static str, u64>,
+    pub by_legacy: BTreeMap<&'static str, u64>,
     pub orders: Orders,
 }
 
@@ -77,7 +77,7 @@ impl Truth {
             relocations: 0,
             recoveries: 0,
             said_of: BTreeMap::new(),
-            by_older: BTreeMap::new(),
+            by_legacy: BTreeMap::new(),
             orders: Orders::default(),
         }
     }
@@ -97,9 +97,9 @@ impl State {
 
     /// A rule is broken by a peer of PVC 1.0.3 in a way that `spec/` tells of: that is counted, and
     /// told in the log.
-    fn broken_by_older(&mut self, rule: &'static str, what: &str) {
+    fn broken_by_legacy(&mut self, rule: &'static str, what: &str) {
         self.note(format!("PVC 1.0.3 breaks {rule}: {what}"));
-        *self.truth.by_older.entry(rule).or_default() += 1;
+        *self.truth.by_legacy.entry(rule).or_default() += 1;
     }
 
     /// The daemon of host `by` writes what state another's daemon is in.
@@ -208,8 +208,8 @@ impl State {
         let name = self.hosts[host].name.clone();
         let by = by.or_else(|| self.truth.said_of.get(&name).copied());
         let what = format!("{does} {name}, which has been well for {seconds} s");
-        match by.is_some_and(|by| self.hosts[by].is_older) {
-            true => self.broken_by_older("I8", &what),
+        match by.is_some_and(|by| self.hosts[by].is_legacy) {
+            true => self.broken_by_legacy("I8", &what),
             false => self.violate("I8", what),
         }
     }
@@ -274,15 +274,15 @@ impl State {
             return;
         }
         let what = self.is_in_two_places(address, &holders);
-        if !self.hosts[host].is_older {
+        if !self.hosts[host].is_legacy {
             return self.violate("I12", what);
         }
         // It adds each address before the holder may let go (`spec/coordination.md` §3); ours does
         // so then.
-        self.broken_by_older("I12", &what);
+        self.broken_by_legacy("I12", &what);
         self.later(LETS_GO, move |state| {
             let holders = state.holders(address);
-            let ours = holders.iter().any(|host| !state.hosts[*host].is_older);
+            let ours = holders.iter().any(|host| !state.hosts[*host].is_legacy);
             if holders.len() > 1 && ours {
                 let what = state.is_in_two_places(address, &holders);
                 state.violate("I12", format!("{what}, still after {} s", LETS_GO.as_secs()));
@@ -512,9 +512,9 @@ mod tests {
         };
         cluster.world.with(|state| state.suffer(&Action::Unplug(2, Net::Cluster)));
         assert_eq!(suspect(2, 1), None, "nobody hears it");
-        cluster.world.with(|state| state.hosts[1].is_older = true);
+        cluster.world.with(|state| state.hosts[1].is_legacy = true);
         assert_eq!(suspect(0, 1), None, "PVC 1.0.3 is known for that");
-        cluster.world.with(|state| state.hosts[1].is_older = false);
+        cluster.world.with(|state| state.hosts[1].is_legacy = false);
         let why = suspect(0, 1).expect("everybody hears it");
         assert!(why.starts_with("I8: hv2 takes for dead hv1, which has been well for"), "{why}");
     }
@@ -636,14 +636,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_address_that_is_kept_long_after_an_older_peer_has_taken_it_is_found() {
+    async fn an_address_that_is_kept_long_after_a_legacy_peer_has_taken_it_is_found() {
         for lets_go in [true, false] {
             let (world, gates) = World::of_hosts(2);
-            world.with(|state| state.hosts[1].is_older = true);
+            world.with(|state| state.hosts[1].is_legacy = true);
             take_address(&world, 0).await;
             take_address(&world, 1).await;
             assert_eq!(found(&world), None, "PVC 1.0.3 is known for that");
-            assert_eq!(world.with(|state| state.truth.by_older.get("I12").copied()), Some(1));
+            assert_eq!(world.with(|state| state.truth.by_legacy.get("I12").copied()), Some(1));
             if lets_go {
                 let_address_go(&world, 0).await;
             }
@@ -654,9 +654,9 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_address_that_ours_takes_beside_an_older_peer_is_found() {
+    async fn an_address_that_ours_takes_beside_a_legacy_peer_is_found() {
         let (world, _) = World::of_hosts(2);
-        world.with(|state| state.hosts[1].is_older = true);
+        world.with(|state| state.hosts[1].is_legacy = true);
         take_address(&world, 1).await;
         assert_eq!(found(&world), None, "it is the only one");
         take_address(&world, 0).await;

@@ -41,7 +41,7 @@ use pvc_ports::{
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::process::{Gate, Pid};
-use crate::state::{Deed, Mutation, State};
+use crate::state::{Mutation, State, StoryAction};
 
 pub(crate) const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -135,7 +135,7 @@ struct Client {
     /// Requests that were sent and not answered.
     sent: BTreeMap<u64, Call>,
     /// What is on the way and stands still.
-    stalled: Vec<Deed>,
+    stalled: Vec<StoryAction>,
     /// No packet overtakes another one.
     last_up: Duration,
     last_down: Duration,
@@ -458,8 +458,8 @@ impl State {
             known.is_good = true;
             known.good_since = now;
             known.interruption += 1;
-            for deed in std::mem::take(&mut known.stalled) {
-                deed(self);
+            for story_action in std::mem::take(&mut known.stalled) {
+                story_action(self);
             }
         }
         if was_good && !is_good {

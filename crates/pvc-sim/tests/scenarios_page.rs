@@ -23,7 +23,7 @@ fn page() -> String {
 #[test]
 fn the_page_shows_every_sentence() {
     let page = page();
-    for (mark, sentences) in ["deeds", "facts"].into_iter().zip(pvc_sim::sentences()) {
+    for (mark, sentences) in ["actions", "facts"].into_iter().zip(pvc_sim::sentences()) {
         let wanted = format!("<!-- {mark} -->\n```\n{sentences}\n```\n");
         assert!(
             page.contains(&wanted),

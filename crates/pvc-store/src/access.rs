@@ -61,7 +61,7 @@ pub enum KnownPassword {
     /// The one that we know.
     Ours,
     Another,
-    /// None that we know of: the daemon knows none, is an older one, or does not run.
+    /// None that we know of: the daemon knows none, is a legacy peer, or does not run.
     Unproven,
 }
 

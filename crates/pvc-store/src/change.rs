@@ -245,7 +245,7 @@ pub struct NewVm {
     pub tags: Vec<Tag>,
 }
 
-/// A node to be recorded, with every key that older peers expect of it.
+/// A node to be recorded, with every key that legacy peers expect of it.
 #[derive(Debug, Clone)]
 pub struct NewNode {
     pub name: NodeName,

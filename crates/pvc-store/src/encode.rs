@@ -501,7 +501,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_load_has_two_decimals_at_most_as_older_peers_write_it() {
+    fn the_load_has_two_decimals_at_most_as_legacy_peers_write_it() {
         for (load, text) in [
             (0.0, "0.0"),
             (0.5, "0.5"),

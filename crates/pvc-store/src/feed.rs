@@ -45,7 +45,7 @@ struct Kept {
     forgotten: u64,
 }
 
-/// Where events are kept; the mirror writes, feeds read.
+/// Where events are kept; the cache writes, feeds read.
 #[derive(Debug, Clone)]
 pub(crate) struct Feed {
     kept: Arc<Mutex<Kept>>,

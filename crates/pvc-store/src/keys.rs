@@ -171,7 +171,7 @@ pub(crate) fn node_root(name: &NodeName) -> String {
     format!("/nodes/{name}")
 }
 
-/// What our own daemons say of a node beside what older peers know.
+/// What our own daemons say of a node beside what legacy peers know.
 pub(crate) fn node_note(name: &str) -> String {
     format!("/pvcrs/nodes/{name}")
 }
@@ -303,7 +303,7 @@ pub(crate) fn is_stamp(path: &str) -> bool {
     path.starts_with("/nodes/") && path.ends_with("/keepalive")
 }
 
-/// Whether the mirror keeps only the existence of `path`, not its value: large texts that few read
+/// Whether the cache keeps only the existence of `path`, not its value: large texts that few read
 /// (console and node logs), and lock nodes.
 pub(crate) fn is_left_out(path: &str) -> bool {
     path.ends_with("/consolelog")

@@ -1,9 +1,9 @@
-//! Typed access to the tree: keys, codecs, mirror, change feed, versioned writes, locks, schema.
+//! Typed access to the tree: keys, codecs, cache, change feed, versioned writes, locks, schema.
 //!
 //! Three rules hold this crate together:
 //!
 //! 1. Where things lie in the tree, and how, is known here and nowhere else.
-//! 2. Reading is tolerant, writing is strict. What older peers leave behind is shown with its
+//! 2. Reading is tolerant, writing is strict. What legacy peers leave behind is shown with its
 //!    defects.
 //! 3. A change is decided on a [view](Store::view) and written as one multi that carries the
 //!    versions of that view; on a conflict it is decided again. Nobody holds a lock while thinking.
@@ -15,6 +15,7 @@
 
 mod access;
 mod backup;
+mod cache;
 mod change;
 mod decode;
 mod encode;
@@ -25,7 +26,6 @@ mod job_codec;
 mod keys;
 mod life;
 pub mod lock;
-mod mirror;
 mod move_codec;
 mod moving;
 mod note_codec;

@@ -3,7 +3,7 @@
 //! A contender is an ephemeral sequential child of the locked path, named `<32 hex
 //! digits><marker><10 digits>`; the lowest number wins, where an exclusive contender waits for
 //! writers and exclusive ones, a writer also for readers, and a reader for writers and exclusive
-//! ones. Facts: `spec/zookeeper.md` §6. These are for the protocols shared with older peers and
+//! ones. Facts: `spec/zookeeper.md` §6. These are for the protocols shared with legacy peers and
 //! nothing else: our own changes are versioned writes.
 //!
 //! # What goes wrong on the way
@@ -196,7 +196,9 @@ impl LockRecipe {
             match self.others_queue(path, own).await {
                 Ok(true) => return Ok(()),
                 Ok(false) => {}
-                Err(StoreError::Tree(error)) => patience(&*self.tree, &*self.clock, error).await?,
+                Err(StoreError::Tree(error)) => {
+                    time_limit(&*self.tree, &*self.clock, error).await?
+                }
                 Err(error) => return Err(error),
             }
             match &mut changes {
@@ -230,7 +232,7 @@ impl LockRecipe {
             match self.tree.children(path).await.map(Option::unwrap_or_default) {
                 Ok(children) if has_reader_behind(&children, own.name()) => return Ok(()),
                 Ok(_) => {}
-                Err(error) => patience(&*self.tree, &*self.clock, error).await?,
+                Err(error) => time_limit(&*self.tree, &*self.clock, error).await?,
             }
             match &mut changes {
                 None => changes = self.watch(path).await?,
@@ -298,7 +300,7 @@ impl LockRecipe {
             let children = match self.tree.children(path).await {
                 Ok(children) => children.unwrap_or_default(),
                 Err(error) => {
-                    patience(&*self.tree, &*self.clock, error).await?;
+                    time_limit(&*self.tree, &*self.clock, error).await?;
                     continue;
                 }
             };
@@ -331,7 +333,7 @@ impl LockRecipe {
     async fn watch(&self, path: &str) -> Result<Option<TreeWatch>, StoreError> {
         match self.tree.watch(path).await {
             Ok(changes) => Ok(Some(changes)),
-            Err(error) => patience(&*self.tree, &*self.clock, error).await.map(|()| None),
+            Err(error) => time_limit(&*self.tree, &*self.clock, error).await.map(|()| None),
         }
     }
 
@@ -404,7 +406,7 @@ impl Entry {
             }
             Err(error @ TreeError::NoNode { .. }) => Err(error.into()),
             Err(TreeError::OutcomeUnknown) => self.find_own().await,
-            Err(error) => patience(&*self.tree, &*self.clock, error).await.map(|()| None),
+            Err(error) => time_limit(&*self.tree, &*self.clock, error).await.map(|()| None),
         }
     }
 
@@ -413,7 +415,7 @@ impl Entry {
         loop {
             match self.look_for_own().await {
                 Ok(found) => return Ok(found),
-                Err(error) => patience(&*self.tree, &*self.clock, error).await?,
+                Err(error) => time_limit(&*self.tree, &*self.clock, error).await?,
             }
         }
     }
@@ -441,7 +443,7 @@ impl Entry {
                     None => return Err(TreeError::NoNode { path: path.to_owned() }.into()),
                 },
                 Err(TreeError::OutcomeUnknown) => {}
-                Err(error) => patience(&*self.tree, &*self.clock, error).await?,
+                Err(error) => time_limit(&*self.tree, &*self.clock, error).await?,
             }
         }
         Ok(())
@@ -462,7 +464,11 @@ impl Entry {
 ///
 /// # Errors
 /// `error` itself, if it is of another kind.
-async fn patience(tree: &dyn Tree, clock: &dyn Clock, error: TreeError) -> Result<(), StoreError> {
+async fn time_limit(
+    tree: &dyn Tree,
+    clock: &dyn Clock,
+    error: TreeError,
+) -> Result<(), StoreError> {
     if !matches!(error, TreeError::Unreachable { .. } | TreeError::SessionExpired) {
         return Err(error.into());
     }

@@ -1,4 +1,4 @@
-//! The locks under which a VM moves from node to node, as older peers take them (`spec/vm.md` §5).
+//! The locks under which a VM moves from node to node, as legacy peers take them (`spec/vm.md` §5).
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub struct MoveLocks {
     vm: Uuid,
 }
 
-/// The record, locked by the sender: older peers that want to change the VM's state wait meanwhile.
+/// The record, locked by the sender: legacy peers that want to change the VM's state wait meanwhile.
 pub struct RecordLock {
     node: LockGuard,
     state: LockGuard,
@@ -56,7 +56,7 @@ impl Store {
     }
 
     /// Whether the daemon of `node` is one of ours, also while its session is being made anew: its
-    /// record says so until an older one is started there.
+    /// record says so until a legacy peer is started there.
     pub async fn has_our_daemon(&self, node: &NodeName) -> Result<bool, StoreError> {
         let is_announced = self.announcement(node).await?.is_some();
         Ok(is_announced
@@ -65,7 +65,7 @@ impl Store {
 }
 
 impl Store {
-    /// Removes what is noted about moves of VMs that have no record any more: older peers remove a
+    /// Removes what is noted about moves of VMs that have no record any more: legacy peers remove a
     /// record without its note, and a sender may write its last word late. Returns how many. The
     /// last move of a VM that is there stays.
     pub async fn remove_lost_move_notes(&self) -> Result<usize, StoreError> {
@@ -97,7 +97,7 @@ fn lost_move_notes(raw: &Raw) -> Vec<(String, i32)> {
 }
 
 impl MoveLocks {
-    /// Locks the VM's record against older peers, waiting at most `timeout` for each of its two
+    /// Locks the VM's record against legacy peers, waiting at most `timeout` for each of its two
     /// locks.
     pub async fn record(&self, timeout: Duration) -> Result<RecordLock, StoreError> {
         let node = self.acquire("node", Some(timeout)).await?;

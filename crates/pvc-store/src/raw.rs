@@ -99,7 +99,7 @@ fn shared_text(text: &str) -> Arc<str> {
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct RawNode {
-    /// Empty for paths that the mirror leaves out.
+    /// Empty for paths that the cache leaves out.
     pub data: Value,
     pub version: i32,
     pub czxid: i64,
@@ -257,7 +257,7 @@ impl Raw {
             Some(RawNode { data, version: stat.version, czxid: stat.czxid, mzxid: stat.mzxid });
     }
 
-    /// Notes that `path` is there, without its value or version: it is left out of the mirror.
+    /// Notes that `path` is there, without its value or version: it is left out of the cache.
     pub fn put_unread(&mut self, path: &str) {
         self.branch_mut(path).node =
             Some(RawNode { data: Value::default(), version: 0, czxid: 0, mzxid: 0 });

@@ -1,4 +1,4 @@
-//! The locks of the primary role, shared with older peers: `spec/coordination.md` §2 and §3.
+//! The locks of the primary role, shared with legacy peers: `spec/coordination.md` §2 and §3.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ impl RoleLocks {
         self.recipe.acquire(keys::PRIMARY, LockKind::Exclusive, Some(limit)).await
     }
 
-    /// The lock of one phase of a hand-over. A writer steps aside for readers of older peers that
+    /// The lock of one phase of a hand-over. A writer steps aside for readers of legacy peers that
     /// wait for it by mistake.
     pub async fn phase(&self, kind: LockKind, limit: Duration) -> Result<LockGuard, StoreError> {
         let recipe = self.recipe.clone().breaking_stalls(STALL);

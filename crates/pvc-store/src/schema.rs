@@ -50,7 +50,7 @@ pub fn schema_step(cluster: &Cluster, node: &NodeName) -> SchemaStep {
     if found > SCHEMA_VERSION {
         return SchemaStep::TooNew { found };
     }
-    // A node whose version cannot be read counts as behind: it may be an older one that just
+    // A node whose version cannot be read counts as behind: it may be a legacy peer that just
     // started.
     let others = cluster.nodes.values().filter(|other| other.name != *node);
     let behind: Vec<NodeName> = others

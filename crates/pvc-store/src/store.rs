@@ -11,13 +11,13 @@ use pvc_model::{NodeName, Uuid};
 use pvc_ports::{Clock, CreateMode, Entry, MultiError, Op, Random, SessionState, Tree, TreeError};
 use tokio::sync::{mpsc, oneshot, watch};
 
+use crate::cache::{Ask, Cache, Shared, Shown};
 use crate::change::{Changes, Report};
 use crate::encode::{self, Draft};
 use crate::error::{ChangeError, StoreError};
 use crate::feed::{EventFeed, Feed};
 use crate::keys;
 use crate::lock::{LockKind, LockRecipe};
-use crate::mirror::{Ask, Mirror, Shared, Shown};
 use crate::outage;
 
 /// How often a change is decided anew when somebody else was faster.
@@ -26,7 +26,7 @@ const TRIES: u32 = 10;
 /// How long a line of a node's log may wait for other daemons that write the same log.
 const LOG_LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Typed access to the tree. Cheap to clone; all clones share one mirror.
+/// Typed access to the tree. Cheap to clone; all clones share one cache.
 #[derive(Clone)]
 pub struct Store {
     pub(crate) tree: Arc<dyn Tree>,
@@ -76,7 +76,7 @@ impl Store {
         random: Arc<dyn Random>,
     ) -> Result<Store, StoreError> {
         let Shared { shown, revision, feed, asks } =
-            Mirror::start(tree.clone(), clock.clone()).await?;
+            Cache::start(tree.clone(), clock.clone()).await?;
         let outage = outage::observe(tree.session(), clock.clone());
         Ok(Store { tree, clock, random, shown, revision, feed, asks, outage })
     }
@@ -103,7 +103,7 @@ impl Store {
         self.revision.clone()
     }
 
-    /// Returns once the view is kept up to date no more: the tree was closed, or the mirror has
+    /// Returns once the view is kept up to date no more: the tree was closed, or the cache has
     /// failed by a bug. A daemon that goes on with a frozen view would look alive and do nothing.
     pub async fn ended(&self) {
         let mut revision = self.revision.clone();
@@ -200,7 +200,7 @@ impl Store {
         self.tree.multi(stamp).await.map(drop).map_err(flat)
     }
 
-    /// Writes observations: those whose value differs from the mirror's, in one request, whatever
+    /// Writes observations: those whose value differs from the cache's, in one request, whatever
     /// their versions. What belongs to a record that is gone is dropped.
     pub async fn report(&self, reports: Vec<Report>) -> Result<(), StoreError> {
         let mut values: BTreeMap<String, String> = {
@@ -240,12 +240,12 @@ impl Store {
         (!ops.is_empty()).then_some(ops)
     }
 
-    /// The latest lines of a VM's serial console. Reads the tree: the mirror leaves these out.
+    /// The latest lines of a VM's serial console. Reads the tree: the cache leaves these out.
     pub async fn console_log(&self, vm: Uuid) -> Result<Option<String>, StoreError> {
         self.read_text(&keys::vm(vm, "consolelog")).await
     }
 
-    /// The latest lines of a node's log. Reads the tree: the mirror leaves these out.
+    /// The latest lines of a node's log. Reads the tree: the cache leaves these out.
     pub async fn node_log(&self, node: &NodeName) -> Result<Option<String>, StoreError> {
         self.read_text(&keys::log_messages(node)).await
     }
@@ -386,7 +386,7 @@ impl Store {
         Ok(answer.await.map_err(|_| closed())??)
     }
 
-    /// What the mirror knows of the tree, for the parts of this crate that work on paths.
+    /// What the cache knows of the tree, for the parts of this crate that work on paths.
     pub(crate) fn with_raw<T>(&self, read: impl FnOnce(&crate::raw::Raw) -> T) -> T {
         read(&self.shown.get().raw)
     }

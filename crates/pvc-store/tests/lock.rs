@@ -146,8 +146,8 @@ async fn a_writer_that_breaks_stalls_steps_aside_for_readers_alone() {
         .await
         .expect("a creation succeeds");
     let reader = recipe(&tree, 1).acquire(PATH, LockKind::Read, None).await.expect("it is free");
-    let patient = recipe(&tree, 2).breaking_stalls(Duration::from_millis(500));
-    let writing = tokio::spawn(async move { patient.acquire(PATH, LockKind::Write, None).await });
+    let waiter = recipe(&tree, 2).breaking_stalls(Duration::from_millis(500));
+    let writing = tokio::spawn(async move { waiter.acquire(PATH, LockKind::Write, None).await });
     settle().await;
     let number =
         async || contenders(&*tree).await.into_iter().find(|name| name.contains("__lock__"));
@@ -158,8 +158,8 @@ async fn a_writer_that_breaks_stalls_steps_aside_for_readers_alone() {
     reader.release().await;
     let writer = writing.await.expect("no panic").expect("the reader is gone");
     // Behind a writer nobody steps aside, however long it takes.
-    let patient = recipe(&tree, 3).breaking_stalls(Duration::from_millis(500));
-    let waiting = tokio::spawn(async move { patient.acquire(PATH, LockKind::Write, None).await });
+    let waiter = recipe(&tree, 3).breaking_stalls(Duration::from_millis(500));
+    let waiting = tokio::spawn(async move { waiter.acquire(PATH, LockKind::Write, None).await });
     settle().await;
     let before = contenders(&*tree).await;
     tokio::time::sleep(Duration::from_secs(60)).await;

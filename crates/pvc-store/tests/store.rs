@@ -1,4 +1,4 @@
-//! The store over the embedded tree: what is written is what is read, by us and by older peers.
+//! The store over the embedded tree: what is written is what is read, by us and by legacy peers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -112,7 +112,7 @@ async fn raw(world: &World, path: &str) -> Option<String> {
     Some(String::from_utf8_lossy(&entry.data).into_owned())
 }
 
-/// As an older peer, or somebody's slip, writes it.
+/// As a legacy peer, or somebody's slip, writes it.
 async fn write_raw(world: &World, path: &str, data: &[u8]) {
     let tree = world.tree.connect();
     let data = Bytes::copy_from_slice(data);
@@ -196,7 +196,7 @@ async fn the_way_to_place_and_to_move_a_vm_is_read_in_any_case_and_none_is_none(
 }
 
 #[tokio::test]
-async fn values_are_stored_as_older_peers_read_them() {
+async fn values_are_stored_as_legacy_peers_read_them() {
     let world = cluster().await;
     define(&world.store, new_vm("web1", UUID)).await;
     change(&world.store, |changes| {
@@ -489,7 +489,7 @@ async fn a_poisoned_record_is_shown_with_its_defects_and_hides_nobody() {
 }
 
 #[tokio::test]
-async fn a_node_of_an_older_peer_is_read_with_whatever_it_left_out() {
+async fn a_node_of_a_legacy_peer_is_read_with_whatever_it_left_out() {
     let world = cluster().await;
     change(&world.store, |changes| {
         changes.push(Change::AddNode(Box::new(new_node("hv1"))));

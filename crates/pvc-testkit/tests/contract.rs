@@ -34,7 +34,7 @@ async fn the_scripted_hypervisor_keeps_the_contract() {
             )
         }),
         spare_disk: "<disk><target dev='sdb'/></disk>".to_owned(),
-        patience: Duration::from_secs(10),
+        time_limit: Duration::from_secs(10),
     };
     hypervisor_contract(Arc::new(ScriptedHypervisor::new()), fixture).await;
 }
@@ -50,7 +50,7 @@ async fn guests_move_between_scripted_hypervisors_as_between_real_ones() {
         }),
         hosts: ("two".to_owned(), "one".to_owned()),
         nobody: "nobody".to_owned(),
-        patience: Duration::from_secs(10),
+        time_limit: Duration::from_secs(10),
     };
     migration_contract(Arc::new(one), Arc::new(two), fixture).await;
 }

@@ -80,8 +80,8 @@ impl Call {
 }
 
 impl Pending {
-    pub(crate) async fn wait(mut self, patience: Duration) -> Result<Answer, CallError> {
-        match timeout(patience, &mut self.answer).await {
+    pub(crate) async fn wait(mut self, time_limit: Duration) -> Result<Answer, CallError> {
+        match timeout(time_limit, &mut self.answer).await {
             Ok(Ok(result)) => result,
             Ok(Err(_)) => Err(self.give_up(CallError::Closed)),
             Err(_) => Err(self.give_up(CallError::NotSent)),

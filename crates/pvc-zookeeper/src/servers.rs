@@ -156,14 +156,14 @@ pub(crate) struct Wish {
     pub(crate) last_zxid: i64,
     pub(crate) session_timeout: Duration,
     /// How long one server may take.
-    pub(crate) patience: Duration,
+    pub(crate) time_limit: Duration,
 }
 
 /// Goes on with a session on `server`, or begins one.
 pub(crate) async fn connect(server: &str, wish: &Wish) -> Result<Connection, ConnectError> {
-    match timeout(wish.patience, shake_hands(server, wish)).await {
+    match timeout(wish.time_limit, shake_hands(server, wish)).await {
         Ok(connected) => connected,
-        Err(_) => Err(ConnectError::Silent(wish.patience)),
+        Err(_) => Err(ConnectError::Silent(wish.time_limit)),
     }
 }
 
@@ -226,7 +226,7 @@ pub(crate) async fn history_is_gone(
     server: &str,
     zxid: i64,
     tls: Option<&Tls>,
-    patience: Duration,
+    time_limit: Duration,
 ) -> bool {
     let ask = async {
         let (reader, mut writer) = dial(server, tls).await?;
@@ -236,7 +236,7 @@ pub(crate) async fn history_is_gone(
         reader.take(1 << 16).read_to_end(&mut answer).await?;
         io::Result::Ok(Bytes::from(answer))
     };
-    match timeout(patience, ask).await {
+    match timeout(time_limit, ask).await {
         Ok(Ok(answer)) => decides_below(&String::from_utf8_lossy(&answer), zxid),
         Ok(Err(_)) | Err(_) => false,
     }

@@ -201,7 +201,7 @@ impl Session {
             credentials: self.credentials.clone(),
             last_zxid: self.last_zxid,
             session_timeout: self.asked_timeout,
-            patience: self.granted_timeout / 3,
+            time_limit: self.granted_timeout / 3,
         }
     }
 
@@ -447,7 +447,7 @@ async fn try_server(server: String, wish: Wish) -> Result<Connection, Refused> {
                 &server,
                 wish.last_zxid,
                 wish.identity.tls.as_ref(),
-                wish.patience,
+                wish.time_limit,
             )
             .await =>
         {

@@ -60,7 +60,7 @@ impl Lab {
         }
     }
 
-    /// A lock that outlives its move would hold up the next one, with an older peer for good.
+    /// A lock that outlives its move would hold up the next one, with a legacy peer for good.
     fn no_move_has_left_a_lock(&self) {
         eventually("the records of VMs are locked by nobody", 60, || match self.locks_on_vms() {
             locks if locks.is_empty() => Ok(()),
@@ -71,11 +71,11 @@ impl Lab {
     /// I3: where VMs were given away, it is recorded how the death of their node was known.
     fn nothing_was_recovered_without_proof(&self) {
         for (node, fence) in self.fences() {
-            let is_told =
+            let is_reported =
                 !text(&fence, "proof").is_empty() && !text(&fence, "proven_at").is_empty();
             let recovered = fence["recovered"].as_array().is_some_and(|vms| !vms.is_empty());
             assert!(
-                is_told || !recovered,
+                is_reported || !recovered,
                 "I3: VMs of {node} were recovered without proof: {fence}"
             );
         }

@@ -12,9 +12,9 @@
 
 mod audit;
 mod deaths;
-mod foretold;
 mod inside;
-mod older;
+mod legacy;
+mod prediction;
 mod truth;
 
 use std::cell::{Cell, RefCell};
@@ -28,8 +28,8 @@ use serde_json::Value;
 
 use self::truth::Watch;
 
-pub use foretold::Foretold;
 pub use inside::{GUESTS, LIBVIRT};
+pub use prediction::Prediction;
 
 pub const NODES: [&str; 3] = ["pvchv1", "pvchv2", "pvchv3"];
 
@@ -397,7 +397,7 @@ impl Lab {
             self.does(&["heal", &node]);
             self.does(&["thaw", &node]);
             self.on(&node, deaths::NOTHING_HANGS);
-            self.on(&node, older::ALL_IS_OURS);
+            self.on(&node, legacy::ALL_IS_OURS);
             if self.wrong_clocks.borrow().contains(&node) {
                 self.does(&["clock", &node, "0"]);
             }

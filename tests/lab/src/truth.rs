@@ -169,7 +169,7 @@ impl Watch {
     }
 
     /// Says which node runs PVC 1.0.3.
-    pub fn is_older(&self, node: Option<&str>) {
+    pub fn is_legacy(&self, node: Option<&str>) {
         *self.seen.older.lock().expect("no watcher panics") = node.map(str::to_owned);
     }
 
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_on_two_nodes_only_where_an_older_one_has_come_a_moment_ago() {
+    fn an_address_is_on_two_nodes_only_where_a_legacy_peer_has_come_a_moment_ago() {
         let (ours, both) = (["n1".to_owned()], ["n1".to_owned(), "n3".to_owned()]);
         let now = Instant::now();
         for (older, first, later) in

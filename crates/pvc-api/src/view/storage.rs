@@ -40,7 +40,7 @@ pub fn pool(record: &PoolRecord, cluster: &Cluster) -> api::Pool {
     }
 }
 
-/// A volume. Its recorded size is a number of bytes, or, where an older peer wrote it, a text.
+/// A volume. Its recorded size is a number of bytes, or, where a legacy peer wrote it, a text.
 pub fn volume(record: &VolumeRecord) -> api::Volume {
     let stats = object(&record.stats);
     let text = |name: &str| stats.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();

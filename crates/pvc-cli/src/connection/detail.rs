@@ -15,7 +15,7 @@ use crate::outcome::{self, Outcome};
 use crate::output::{Cell, Colour, Table, paint};
 
 /// A cluster that says nothing within this time is shown as unreachable.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIME_LIMIT: Duration = Duration::from_secs(5);
 
 /// Show the state of every stored connection's cluster
 ///
@@ -51,7 +51,7 @@ fn ask_all(connections: &[Connection]) -> Vec<Result<ClusterStatus, String>> {
     std::thread::scope(|scope| {
         let ask = |connection| {
             scope.spawn(move || {
-                let status = context::hurried(connection, PATIENCE).status();
+                let status = context::hurried(connection, TIME_LIMIT).status();
                 status.and_then(|status| status.read()).map_err(|error| reason(&error))
             })
         };

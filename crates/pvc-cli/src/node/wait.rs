@@ -16,7 +16,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 const LOOKS_PER_DOT: u32 = 5;
 /// How long a node may stay as it was before it is said not to have taken up the request, and how
 /// long the API may be away: the primary node's address moves with it.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// A change of one of a node's states.
 pub struct Change {
@@ -74,7 +74,7 @@ fn watch(pvc: &mut Pvc, node: &str, change: &Change, story: &mut Story) -> Outco
         story.look();
         let found = match pvc.client()?.node(node).and_then(|node| node.read()) {
             Ok(found) => found,
-            Err(error) if may_pass(error.kind()) && heard.elapsed() < PATIENCE => continue,
+            Err(error) if may_pass(error.kind()) && heard.elapsed() < TIME_LIMIT => continue,
             Err(error) => return Err(error.into()),
         };
         heard = Instant::now();
@@ -82,7 +82,7 @@ fn watch(pvc: &mut Pvc, node: &str, change: &Change, story: &mut Story) -> Outco
         begun = begun || state == change.passing;
         match change.verdict(state, begun) {
             Verdict::Reached => return Ok(()),
-            Verdict::GoOn if begun || story.started.elapsed() < PATIENCE => story.tell(&found),
+            Verdict::GoOn if begun || story.started.elapsed() < TIME_LIMIT => story.tell(&found),
             Verdict::GoOn => {
                 return Err(Failure::failed(format!("node `{node}` is still in state `{state}`"))
                     .hint(

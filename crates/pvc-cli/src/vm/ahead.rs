@@ -45,8 +45,8 @@ pub fn state(pvc: &mut Pvc, yes: Yes, vm: &str, request: StateRequest, force: bo
     if pvc.unasked(yes.yes) {
         return Ok(());
     }
-    let wish = pvc_client::StateRequest { state: request.as_str(), force, wait: None };
-    if pvc.client()?.check_vm_state(vm, &wish)?.is_some() {
+    let command = pvc_client::StateRequest { state: request.as_str(), force, wait: None };
+    if pvc.client()?.check_vm_state(vm, &command)?.is_some() {
         return Ok(());
     }
     let vm = pvc.client()?.vm(vm)?.read()?;

@@ -2,7 +2,7 @@ use clap::Args;
 use pvc_model::request::StateRequest;
 
 use super::Which;
-use super::state::{self, How, Wish};
+use super::state::{self, How, StateCommand};
 use crate::confirm::Yes;
 use crate::context::Pvc;
 use crate::outcome::Outcome;
@@ -32,7 +32,8 @@ impl Disable {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         let vm = &self.vm.domain;
         let question = Some((self.yes, format!("Shut down and disable VM \"{vm}\"")));
-        let wish = Wish { vm, state: StateRequest::Disable, force: self.force, question };
-        state::request(pvc, &wish, self.how)
+        let command =
+            StateCommand { vm, state: StateRequest::Disable, force: self.force, question };
+        state::request(pvc, &command, self.how)
     }
 }

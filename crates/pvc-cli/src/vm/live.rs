@@ -162,16 +162,16 @@ impl Edit {
     }
 
     /// Whether to restart. Asked only if the guest runs: a restart would start one that does not.
-    fn decide(&self, pvc: &mut Pvc, wish: Restart) -> Result<Decision, Failure> {
-        if !self.is_running() || wish.no_restart {
-            return Ok(if wish.restart { Decision::Undecided } else { Decision::Later });
+    fn decide(&self, pvc: &mut Pvc, command: Restart) -> Result<Decision, Failure> {
+        if !self.is_running() || command.no_restart {
+            return Ok(if command.restart { Decision::Undecided } else { Decision::Later });
         }
-        if wish.restart && pvc.unasked(wish.yes.yes) {
+        if command.restart && pvc.unasked(command.yes.yes) {
             return Ok(Decision::Restart);
         }
         self.check(pvc)?;
-        if wish.restart {
-            confirm::ask(pvc, wish.yes, &format!("Restart VM \"{}\"", self.vm.name))?;
+        if command.restart {
+            confirm::ask(pvc, command.yes, &format!("Restart VM \"{}\"", self.vm.name))?;
             return Ok(Decision::Restart);
         }
         Ok(self.ask(pvc))

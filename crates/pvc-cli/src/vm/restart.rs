@@ -2,7 +2,7 @@ use clap::Args;
 use pvc_model::request::StateRequest;
 
 use super::Which;
-use super::state::{self, How, Wish};
+use super::state::{self, How, StateCommand};
 use crate::confirm::Yes;
 use crate::context::Pvc;
 use crate::outcome::Outcome;
@@ -27,7 +27,7 @@ impl Restart {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         let vm = &self.vm.domain;
         let question = Some((self.yes, format!("Restart VM \"{vm}\"")));
-        let wish = Wish { vm, state: StateRequest::Restart, force: false, question };
-        state::request(pvc, &wish, self.how)
+        let command = StateCommand { vm, state: StateRequest::Restart, force: false, question };
+        state::request(pvc, &command, self.how)
     }
 }

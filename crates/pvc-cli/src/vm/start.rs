@@ -2,7 +2,7 @@ use clap::Args;
 use pvc_model::request::StateRequest;
 
 use super::Which;
-use super::state::{self, How, Wish};
+use super::state::{self, How, StateCommand};
 use crate::context::Pvc;
 use crate::outcome::Outcome;
 
@@ -32,7 +32,8 @@ pub struct Start {
 impl Start {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         let vm = &self.vm.domain;
-        let wish = Wish { vm, state: StateRequest::Start, force: self.force, question: None };
-        state::request(pvc, &wish, self.how)
+        let command =
+            StateCommand { vm, state: StateRequest::Start, force: self.force, question: None };
+        state::request(pvc, &command, self.how)
     }
 }

@@ -32,7 +32,7 @@ pub struct How {
 }
 
 /// A wish for another state of a VM.
-pub struct Wish<'a> {
+pub struct StateCommand<'a> {
     pub vm: &'a str,
     pub state: StateRequest,
     pub force: bool,
@@ -40,7 +40,7 @@ pub struct Wish<'a> {
     pub question: Option<(Yes, String)>,
 }
 
-impl Wish<'_> {
+impl StateCommand<'_> {
     fn request(&self, wait: Option<Waiting>) -> pvc_client::StateRequest {
         pvc_client::StateRequest { state: self.state.as_str(), force: self.force, wait }
     }
@@ -58,13 +58,13 @@ fn limit(text: &str) -> Result<Limit, String> {
 }
 
 /// Asks for another state and, if wanted, waits until it is reached.
-pub fn request(pvc: &mut Pvc, wish: &Wish<'_>, how: How) -> Outcome {
-    let vm = wish.vm;
+pub fn request(pvc: &mut Pvc, command: &StateCommand<'_>, how: How) -> Outcome {
+    let vm = command.vm;
     if how.dry_run.is_wanted() {
-        return ahead::tell(pvc, |client| client.check_vm_state(vm, &wish.request(None)));
+        return ahead::tell(pvc, |client| client.check_vm_state(vm, &command.request(None)));
     }
-    if let Some((yes, sentence)) = &wish.question {
-        ahead::state(pvc, *yes, vm, wish.state, wish.force)?;
+    if let Some((yes, sentence)) = &command.question {
+        ahead::state(pvc, *yes, vm, command.state, command.force)?;
         confirm::ask(pvc, *yes, sentence)?;
     }
     let wait = how.wait.map(|limit| limit.0);
@@ -73,7 +73,7 @@ pub fn request(pvc: &mut Pvc, wish: &Wish<'_>, how: How) -> Outcome {
         pvc.progress(&format!("Waiting for VM `{vm}`... "));
     }
     let words = wait.map(|_| no_longer_waiting(pvc, vm));
-    let message = pvc.client()?.set_vm_state(vm, &wish.request(wait));
+    let message = pvc.client()?.set_vm_state(vm, &command.request(wait));
     drop(words);
     if wait.is_some() {
         pvc.progress(if message.is_ok() { "done.\n" } else { "\n" });

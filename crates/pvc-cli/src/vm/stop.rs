@@ -2,7 +2,7 @@ use clap::Args;
 use pvc_model::request::StateRequest;
 
 use super::Which;
-use super::state::{self, How, Wish};
+use super::state::{self, How, StateCommand};
 use crate::confirm::Yes;
 use crate::context::Pvc;
 use crate::outcome::Outcome;
@@ -32,7 +32,7 @@ impl Stop {
     pub fn run(self, pvc: &mut Pvc) -> Outcome {
         let vm = &self.vm.domain;
         let question = Some((self.yes, format!("Forcibly stop VM \"{vm}\"")));
-        let wish = Wish { vm, state: StateRequest::Stop, force: self.force, question };
-        state::request(pvc, &wish, self.how)
+        let command = StateCommand { vm, state: StateRequest::Stop, force: self.force, question };
+        state::request(pvc, &command, self.how)
     }
 }

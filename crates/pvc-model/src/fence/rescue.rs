@@ -217,9 +217,9 @@ fn stay(vm: &VmRecord, runner: &NodeRecord, promises: &mut Promises) -> Way {
 /// Whether a node that does not take the VM now may do so in a moment: one that starts or takes
 /// back its own VMs, and one which is only suspected to be dead, for it may live. Any of them may
 /// stay as it is for ever, so without patience none is waited for.
-pub fn is_awaited(why: &NoPlace, patient: bool) -> bool {
+pub fn is_awaited(why: &NoPlace, may_wait: bool) -> bool {
     let suspected = Unfit::Daemon(DaemonState::Dead);
-    patient && (why.is_starting() || why.reasons.values().any(|unfit| *unfit == suspected))
+    may_wait && (why.is_starting() || why.reasons.values().any(|unfit| *unfit == suspected))
 }
 
 /// Whether a lock held from `address` on a volume of `vm` is one of `victim`, or of another node

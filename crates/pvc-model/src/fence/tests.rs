@@ -41,7 +41,7 @@ struct Fencer {
     cluster: Cluster,
     sightings: Sightings,
     session: i64,
-    minds: BTreeMap<NodeName, Mind>,
+    histories: BTreeMap<NodeName, History>,
     rules: Rules,
     now: Duration,
 }
@@ -52,7 +52,7 @@ impl Fencer {
             cluster: cluster(nodes),
             sightings: Sightings::new(&rules()),
             session: 1,
-            minds: BTreeMap::new(),
+            histories: BTreeMap::new(),
             rules: rules(),
             now: Duration::from_secs(7_000),
         };
@@ -92,8 +92,8 @@ impl Fencer {
             rules: &self.rules,
             now: self.now,
         };
-        observe(&view, &mut self.minds);
-        plan(&view, &self.minds)
+        observe(&view, &mut self.histories);
+        plan(&view, &self.histories)
     }
 
     /// Lets `seconds` pass, looking every second, and returns what is then to be done.
@@ -113,8 +113,8 @@ impl Fencer {
         change(Arc::make_mut(self.cluster.nodes.get_mut(name).unwrap()));
     }
 
-    fn mind(&mut self, name: &str) -> &mut Mind {
-        self.minds.entry(NodeName::new(name)).or_default()
+    fn history(&mut self, name: &str) -> &mut History {
+        self.histories.entry(NodeName::new(name)).or_default()
     }
 }
 
@@ -257,7 +257,7 @@ fn after_an_election_time_in_which_nobody_writes_counts_for_nothing() {
 }
 
 #[test]
-fn of_the_silence_of_an_older_peer_nothing_counts_from_before_an_election() {
+fn of_the_silence_of_a_legacy_peer_nothing_counts_from_before_an_election() {
     let mut fencer =
         Fencer::watching([node("hv1", DaemonState::Run), node("hv2", DaemonState::Run)]);
     fencer.after_stamping(29);
@@ -288,12 +288,12 @@ fn a_bmc_that_says_twice_that_the_power_is_off_ends_the_waiting() {
     let mut fencer = with_dead_node();
     assert_eq!(fencer.steps_for("hv2"), Some(Step::AskPower));
     let now = fencer.now;
-    fencer.mind("hv2").heard_of_power(Some(false), now, INTERVAL);
+    fencer.history("hv2").heard_of_power(Some(false), now, INTERVAL);
     assert_eq!(fencer.steps_for("hv2"), None, "asked again in a moment");
     fencer.now += CONFIRM_AFTER;
     assert_eq!(fencer.steps_for("hv2"), Some(Step::AskPower));
     let now = fencer.now;
-    fencer.mind("hv2").heard_of_power(Some(false), now, INTERVAL);
+    fencer.history("hv2").heard_of_power(Some(false), now, INTERVAL);
     assert_eq!(
         fencer.steps_for("hv2"),
         Some(Step::Prove { stamp: 7, proof: Proof::FoundOff, recover: true })
@@ -311,7 +311,7 @@ fn a_node_whose_power_is_on_gets_its_saving_throws_before_it_is_cut() {
             Some(Step::AskPower) => {
                 asked += 1;
                 let now = fencer.now;
-                fencer.mind("hv2").heard_of_power(Some(true), now, INTERVAL);
+                fencer.history("hv2").heard_of_power(Some(true), now, INTERVAL);
             }
             None => {}
             step => panic!("{second}: {step:?}"),
@@ -320,7 +320,7 @@ fn a_node_whose_power_is_on_gets_its_saving_throws_before_it_is_cut() {
     assert_eq!(asked, 6, "once per interval");
     fencer.after(1);
     assert_eq!(fencer.steps_for("hv2"), Some(Step::CutPower { stamp: 7 }));
-    fencer.mind("hv2").was_cut_off();
+    fencer.history("hv2").was_cut_off();
     assert_eq!(
         fencer.steps_for("hv2"),
         Some(Step::Prove { stamp: 7, proof: Proof::CutOff, recover: true })
@@ -338,7 +338,7 @@ fn a_new_stamp_or_another_state_ends_it_at_every_moment() {
             fencer.edit("hv2", mend);
             fencer.after(1);
             assert_eq!(fencer.plan(), Plan::default());
-            assert!(fencer.minds.is_empty());
+            assert!(fencer.histories.is_empty());
         }
     }
 }
@@ -353,7 +353,7 @@ fn an_attempt_that_failed_is_repeated_ever_more_slowly_and_recovers_nothing() {
         if let Some(Step::CutPower { .. }) = fencer.steps_for("hv2") {
             attempts.push(second);
             let now = fencer.now;
-            fencer.mind("hv2").could_not_be_cut_off(now);
+            fencer.history("hv2").could_not_be_cut_off(now);
         }
         for step in fencer.after(1) {
             assert!(!matches!(step.1, Step::Prove { .. } | Step::Recover { .. }), "{step:?}");
@@ -368,7 +368,7 @@ fn who_cannot_cut_a_node_off_lets_another_coordinator_try() {
     let gives_way = |fencer: &Fencer| {
         let me = NodeName::new("hv1");
         let Fencer { cluster, sightings, rules, now, .. } = fencer;
-        gives_way(&View { me: &me, cluster, sightings, rules, now: *now }, &fencer.minds)
+        gives_way(&View { me: &me, cluster, sightings, rules, now: *now }, &fencer.histories)
     };
     let with_other = |other: NodeRecord| {
         let mut fencer = Fencer::watching([
@@ -384,25 +384,25 @@ fn who_cannot_cut_a_node_off_lets_another_coordinator_try() {
         fencer.after(1);
         for _ in 0..3 {
             let now = fencer.now;
-            fencer.mind("hv2").could_not_be_cut_off(now);
+            fencer.history("hv2").could_not_be_cut_off(now);
         }
         fencer
     };
     let mut fencer = with_other(node("hv3", DaemonState::Run));
     assert!(!gives_way(&fencer), "it tries a few times itself");
     let now = fencer.now;
-    fencer.mind("hv2").could_not_be_cut_off(now);
+    fencer.history("hv2").could_not_be_cut_off(now);
     assert!(gives_way(&fencer));
     fencer.cluster.config.maintenance = true;
     assert!(!gives_way(&fencer), "in maintenance nobody else would begin");
     fencer.cluster.config.maintenance = false;
-    fencer.mind("hv4").busy = true;
+    fencer.history("hv4").busy = true;
     assert!(!gives_way(&fencer), "not in the middle of another fence");
     let hypervisor = NodeRecord { role: NodeRole::Hypervisor, ..node("hv3", DaemonState::Run) };
     for other in [hypervisor, node("hv3", DaemonState::Stop)] {
         let mut fencer = with_other(other);
         let now = fencer.now;
-        fencer.mind("hv2").could_not_be_cut_off(now);
+        fencer.history("hv2").could_not_be_cut_off(now);
         assert!(!gives_way(&fencer), "nobody else fences");
     }
 }
@@ -442,7 +442,7 @@ fn what_another_fencer_left_half_done_is_taken_up() {
     assert_eq!(fencer.after(29), [], "only after it has seen the silence itself");
     fencer.after(1);
     assert_eq!(fencer.steps_for("hv2"), Some(Step::AskPower), "with saving throws of its own");
-    assert_eq!(fencer.steps_for("hv3"), Some(Step::Recover { patient: true }));
+    assert_eq!(fencer.steps_for("hv3"), Some(Step::Recover { may_wait: true }));
     assert_eq!(fencer.steps_for("hv4"), None, "nothing is left to do");
     assert_eq!(fencer.steps_for("hv5"), Some(Step::PowerOn));
     fencer.after(29);
@@ -461,7 +461,7 @@ fn several_dead_nodes_do_not_wait_for_each_other() {
     };
     let mut fencer = Fencer::watching(dead().into_iter().chain([node("hv1", DaemonState::Run)]));
     assert_eq!(fencer.after(30).len(), 3);
-    fencer.mind("hv2").busy = true;
+    fencer.history("hv2").busy = true;
     assert_eq!(fencer.after(1).len(), 2);
     assert_eq!(fencer.plan().concerns.len(), 3);
 }
@@ -880,11 +880,11 @@ fn a_recovery_that_does_not_work_out_switches_the_machine_on_and_goes_on() {
     };
     let mut fencer = Fencer::watching([node("hv1", DaemonState::Run), fenced]);
     fencer.after(30);
-    assert_eq!(fencer.steps_for("hv2"), Some(Step::Recover { patient: true }));
+    assert_eq!(fencer.steps_for("hv2"), Some(Step::Recover { may_wait: true }));
     let now = fencer.now;
-    fencer.mind("hv2").could_not_recover(now);
+    fencer.history("hv2").could_not_recover(now);
     assert_eq!(fencer.steps_for("hv2"), Some(Step::PowerOn));
-    fencer.mind("hv2").could_not_switch_on(now);
+    fencer.history("hv2").could_not_switch_on(now);
     assert_eq!(
         fencer.after(1),
         [(NodeName::new("hv2"), Step::PowerOn)],
@@ -893,7 +893,7 @@ fn a_recovery_that_does_not_work_out_switches_the_machine_on_and_goes_on() {
     fencer.edit("hv2", |node| {
         node.fence = Some(FenceNote { power: PowerAfter::SwitchedOn, ..note.clone() })
     });
-    assert_eq!(fencer.steps_for("hv2"), Some(Step::Recover { patient: true }));
+    assert_eq!(fencer.steps_for("hv2"), Some(Step::Recover { may_wait: true }));
 }
 
 #[test]
@@ -910,7 +910,7 @@ fn a_node_that_says_it_runs_is_heard_with_that_before_its_first_stamp() {
 fn one_that_lived_when_its_power_was_cut_is_not_proven_dead_by_that() {
     let mut fencer = with_dead_node();
     fencer.after(30);
-    fencer.mind("hv2").may_be_cut_off();
+    fencer.history("hv2").may_be_cut_off();
     fencer.edit("hv2", |node| node.daemon_state = DaemonState::Run);
     assert_eq!(fencer.after(1), []);
     fencer.edit("hv2", |node| node.daemon_state = DaemonState::Dead);
@@ -921,14 +921,14 @@ fn one_that_lived_when_its_power_was_cut_is_not_proven_dead_by_that() {
 fn a_node_that_starts_while_its_power_is_cut_is_switched_on_again() {
     let mut fencer = with_dead_node();
     fencer.after(30);
-    fencer.mind("hv2").was_cut_off();
+    fencer.history("hv2").was_cut_off();
     fencer.edit("hv2", |node| node.daemon_state = DaemonState::Init);
     assert_eq!(fencer.steps_for("hv2"), Some(Step::PowerOn));
     let now = fencer.now;
-    fencer.mind("hv2").could_not_switch_on(now);
+    fencer.history("hv2").could_not_switch_on(now);
     assert_eq!(fencer.steps_for("hv2"), None);
     assert_eq!(fencer.after(5), [(NodeName::new("hv2"), Step::PowerOn)], "it is tried again");
-    fencer.mind("hv2").was_switched_on();
+    fencer.history("hv2").was_switched_on();
     assert_eq!(fencer.after(60), [], "a node that starts is nobody's concern");
 }
 
@@ -936,7 +936,7 @@ fn a_node_that_starts_while_its_power_is_cut_is_switched_on_again() {
 fn a_stamp_of_a_starting_node_does_not_say_that_its_power_stayed_on() {
     let mut fencer = with_dead_node();
     fencer.after(30);
-    fencer.mind("hv2").may_be_cut_off();
+    fencer.history("hv2").may_be_cut_off();
     fencer.edit("hv2", |node| (node.daemon_state, node.keepalives) = (DaemonState::Init, 8));
     assert_eq!(fencer.after(1), [(NodeName::new("hv2"), Step::PowerOn)]);
 }
@@ -985,10 +985,10 @@ fn a_node_that_may_take_vms_in_a_moment_is_waited_for_as_long_as_a_suspected_one
     let mut waited = 0;
     loop {
         match fencer.steps_for("hv2") {
-            Some(Step::Recover { patient: false }) => break,
-            Some(Step::Recover { patient: true }) => {
+            Some(Step::Recover { may_wait: false }) => break,
+            Some(Step::Recover { may_wait: true }) => {
                 let now = fencer.now;
-                fencer.mind("hv2").could_not_recover(now);
+                fencer.history("hv2").could_not_recover(now);
             }
             _ => {}
         }

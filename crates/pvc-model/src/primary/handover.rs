@@ -201,7 +201,7 @@ const AGAIN: Duration = Duration::from_millis(200);
 /// The next lock of a writer must not stand in the queue before a reader has looked at it.
 const BETWEEN_LOCKS: Duration = Duration::from_millis(5);
 
-/// An older holder puts its name back at most once before it sees that it was asked to leave.
+/// A legacy holder puts its name back at most once before it sees that it was asked to leave.
 const INSISTENCE: u32 = 2;
 
 impl HandOver {
@@ -282,7 +282,7 @@ impl HandOver {
 
     /// Whether a candidate's peer has not let go of everything yet, and will say so when it has. A
     /// store that stalls for a moment is then no reason to go ahead: what it has not let go of
-    /// would be in two places. An older holder, which does not notice that it is waited for, is
+    /// would be in two places. A legacy holder, which does not notice that it is waited for, is
     /// given as long as it sleeps.
     fn must_wait(&self, facts: &Facts) -> bool {
         let holds = facts.peer == Peer::Busy || (facts.peer == Peer::Idle && self.begun);
@@ -371,9 +371,9 @@ impl HandOver {
                 Part::Holder => Action::Leave(*duty),
             };
         }
-        match reader_patience(self.phase, self.meet) {
-            Some(patience) if self.writes() && self.locked && !self.alone => {
-                self.await_reader(patience, now)
+        match reader_time_limit(self.phase, self.meet) {
+            Some(time_limit) if self.writes() && self.locked && !self.alone => {
+                self.await_reader(time_limit, now)
             }
             _ => self.unlock(facts, now),
         }
@@ -406,14 +406,14 @@ impl HandOver {
         }
     }
 
-    fn await_writer(&mut self, patience: Duration, now: Duration) -> Action {
+    fn await_writer(&mut self, time_limit: Duration, now: Duration) -> Action {
         self.stage = Stage::Queueing;
-        Action::AwaitWriter { until: *self.until.get_or_insert(now + patience) }
+        Action::AwaitWriter { until: *self.until.get_or_insert(now + time_limit) }
     }
 
-    fn await_reader(&mut self, patience: Duration, now: Duration) -> Action {
+    fn await_reader(&mut self, time_limit: Duration, now: Duration) -> Action {
         self.stage = Stage::Holding;
-        Action::AwaitReader { until: *self.until.get_or_insert(now + patience) }
+        Action::AwaitReader { until: *self.until.get_or_insert(now + time_limit) }
     }
 
     fn is_over(&self, now: Duration) -> bool {
@@ -447,9 +447,9 @@ fn duties(part: Part, phase: Phase) -> &'static [Duty] {
     }
 }
 
-/// How long a writer waits for a reader to come. Once things move, not longer than an older peer
+/// How long a writer waits for a reader to come. Once things move, not longer than a legacy peer
 /// sleeps in that phase, so that nothing stays unowned for long if the reader has run ahead.
-fn reader_patience(phase: Phase, meet: Duration) -> Option<Duration> {
+fn reader_time_limit(phase: Phase, meet: Duration) -> Option<Duration> {
     match phase {
         Phase::A => Some(meet),
         Phase::B => Some(READ),

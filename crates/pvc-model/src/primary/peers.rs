@@ -32,7 +32,7 @@ pub const fn let_go_after(session_timeout: Duration) -> Duration {
     session_timeout.saturating_add(LEASE_MARGIN).saturating_add(LOOK)
 }
 
-/// An older daemon on its way out does not say whether it lives; its way takes no longer than this.
+/// A legacy daemon on its way out does not say whether it lives; its way takes no longer than this.
 const OLDER_WAY_OUT: Duration = Duration::from_secs(120);
 
 /// What an observer knows of the others.
@@ -130,7 +130,7 @@ impl Peers {
     /// Whether `node` has been silent for so long that it has nothing of the role, whatever its
     /// record says.
     ///
-    /// Of an older daemon that runs this is for who fences to say.
+    /// Of a legacy daemon that runs this is for who fences to say.
     pub fn is_absent(&self, node: &NodeRecord) -> bool {
         let Some(seen) = self.nodes.get(&node.name) else { return false };
         match node.daemon_state {
@@ -184,9 +184,9 @@ impl Seen {
     }
 
     fn look(&mut self, node: &NodeRecord, heard: Duration) {
-        // An older daemon that was put in the place of ours does not let go by itself.
-        let is_older = node.daemon.as_ref().is_some_and(|note| note.version != node.pvc_version);
-        self.ours = self.announced.is_some() || node.runs_our_daemon() || (self.ours && !is_older);
+        // A legacy daemon that was put in the place of ours does not let go by itself.
+        let is_legacy = node.daemon.as_ref().is_some_and(|note| note.version != node.pvc_version);
+        self.ours = self.announced.is_some() || node.runs_our_daemon() || (self.ours && !is_legacy);
         let is_new = self.stamp != node.keepalives;
         self.stamp = node.keepalives;
         self.unstamped = if is_new { Duration::ZERO } else { self.unstamped + heard };

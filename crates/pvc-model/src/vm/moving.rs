@@ -25,7 +25,7 @@
 //! Until `handed-over` is written the guest is the sender's, whatever became of the last call of
 //! the migration: it goes on there, and what is held on the target is worth nothing.
 //!
-//! The locks are what older peers know of it (`spec/vm.md` §5). What is concluded is concluded from
+//! The locks are what legacy peers know of it (`spec/vm.md` §5). What is concluded is concluded from
 //! the records and the guests alone, so a side that loses its memory in the middle goes on from
 //! there, and a guest is never ended because of a lock.
 
@@ -136,18 +136,18 @@ pub enum Peer {
     /// It says `stop` when it has shut the guest down for the journey, as the first that anybody
     /// writes after `asked`, the write of the state that asked for the move: it keeps other older
     /// peers from writing meanwhile, and ours do not ([`keeps_orders`]).
-    Older {
+    Legacy {
         asked: i32,
     },
 }
 
-/// Whether `here` is still to receive the VM. A `stop` that is not an older sender's is an
+/// Whether `here` is still to receive the VM. A `stop` that is not a legacy sender's is an
 /// operator's.
 pub fn is_received(record: Option<&VmRecord>, here: &NodeName, sender: Peer) -> bool {
     record.is_some_and(|record| {
         let is_senders = match sender {
             Peer::Ours => false,
-            Peer::Older { asked } => record.state_version == asked.wrapping_add(1),
+            Peer::Legacy { asked } => record.state_version == asked.wrapping_add(1),
         };
         let asked = is_moving(&record.state) || (record.state == VmState::Stop && is_senders);
         asked && record.is_assigned_to(here)
@@ -155,7 +155,7 @@ pub fn is_received(record: Option<&VmRecord>, here: &NodeName, sender: Peer) -> 
 }
 
 /// Whether an order that is given while the VM moves is obeyed by the nodes that move it; `is_ours`
-/// tells what kind a node is. An older sender overwrites it when it gives up, and older receivers
+/// tells what kind a node is. A legacy sender overwrites it when it gives up, and older receivers
 /// take `stop` for what a sender says. One that is not running says nothing.
 pub fn keeps_orders(
     cluster: &Cluster,
@@ -244,7 +244,7 @@ pub enum Arrival {
     /// Nothing has come, and the record still asks for it: begin again.
     Again,
     /// Nobody asks for it any more.
-    Moot,
+    Superseded,
 }
 
 /// What has become of a VM that `here` was to receive, with the sender out of its turn.
@@ -257,7 +257,7 @@ pub fn arrival(
     is_elsewhere: bool,
 ) -> Arrival {
     let Some(record) = record.filter(|_| is_received(record, here, sender)) else {
-        return Arrival::Moot;
+        return Arrival::Superseded;
     };
     match (&record.state, guest) {
         (VmState::Migrate | VmState::MigrateLive, Some(Condition::Paused))
@@ -272,7 +272,7 @@ pub fn arrival(
             VmState::Migrate | VmState::MigrateLive,
             Some(Condition::Paused | Condition::Arriving | Condition::Leaving),
         ) if !is_elsewhere && waits_for_handover(record, here) => Arrival::Discard,
-        (VmState::Stop, Some(_)) => Arrival::Moot,
+        (VmState::Stop, Some(_)) => Arrival::Superseded,
         (VmState::Stop, None) => Arrival::Start,
         (_, Some(Condition::Running)) => Arrival::Start,
         (_, Some(_)) => Arrival::NotYet,
@@ -334,7 +334,7 @@ pub struct MoveNote {
     /// The order that is obeyed: the record's `incarnation` and `state_version` then.
     pub incarnation: i64,
     pub request: i32,
-    /// Whether the guest is held on the other node until it is handed over; not by older peers.
+    /// Whether the guest is held on the other node until it is handed over; not by legacy peers.
     pub held: bool,
     pub phase: MovePhase,
     /// Which live attempt it is; 0 before the first.
@@ -434,27 +434,30 @@ mod tests {
     fn what_a_receiver_finds_when_its_turn_has_come() {
         use Condition::{Paused, Running};
         let here = NodeName::new("hv1");
-        let (ours, older) = (Peer::Ours, Peer::Older { asked: 7 });
+        let (ours, older) = (Peer::Ours, Peer::Legacy { asked: 7 });
         for (state, version, guest, sender, expected) in [
             (VmState::Migrate, 7, Some(Running), ours, Arrival::Start),
             (VmState::MigrateLive, 7, Some(Paused), ours, Arrival::NotYet),
             (VmState::Migrate, 7, None, older, Arrival::Again),
-            (VmState::Start, 8, None, older, Arrival::Moot),
-            // What an older sender says that has shut the guest down.
+            (VmState::Start, 8, None, older, Arrival::Superseded),
+            // What a legacy sender says that has shut the guest down.
             (VmState::Stop, 8, None, older, Arrival::Start),
-            (VmState::Stop, 8, None, ours, Arrival::Moot),
-            (VmState::Stop, 8, Some(Running), older, Arrival::Moot),
+            (VmState::Stop, 8, None, ours, Arrival::Superseded),
+            (VmState::Stop, 8, Some(Running), older, Arrival::Superseded),
             // What an operator says after it.
-            (VmState::Stop, 9, None, older, Arrival::Moot),
-            (VmState::Disable, 8, None, older, Arrival::Moot),
+            (VmState::Stop, 9, None, older, Arrival::Superseded),
+            (VmState::Disable, 8, None, older, Arrival::Superseded),
         ] {
             let record = to_hv1(state.clone(), version);
             let found = arrival(Some(&record), &here, guest, sender, true);
             assert_eq!(found, expected, "{state} written {version} times, {guest:?}, {sender:?}");
         }
         let elsewhere = records::vm(1, VmState::Migrate, Some("hv2"));
-        assert_eq!(arrival(Some(&elsewhere), &here, Some(Running), ours, true), Arrival::Moot);
-        assert_eq!(arrival(None, &here, None, older, true), Arrival::Moot);
+        assert_eq!(
+            arrival(Some(&elsewhere), &here, Some(Running), ours, true),
+            Arrival::Superseded
+        );
+        assert_eq!(arrival(None, &here, None, older, true), Arrival::Superseded);
     }
 
     /// A VM for `hv1` whose state was written seven times, and what its sender says of the order

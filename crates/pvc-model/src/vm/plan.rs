@@ -77,7 +77,7 @@ pub struct View<'a> {
 /// What a node remembers of one VM between two looks. Losing it (a daemon restart) is harmless: the
 /// power button is pressed once more, and deaths are counted from one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Mind {
+pub struct History {
     /// Something was begun for this VM and has not ended: nothing else is begun meanwhile.
     pub busy: bool,
     /// The write of `state` that the rest belongs to: a new one is a new request.
@@ -86,7 +86,7 @@ pub struct Mind {
     /// was not seen.
     home: Option<Option<NodeName>>,
     alive: Option<Alive>,
-    pressed: Option<Pressed>,
+    shutdown_requested: Option<ShutdownRequested>,
     deaths: Backoff,
     retry: Backoff,
 }
@@ -100,7 +100,7 @@ struct Alive {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Pressed {
+struct ShutdownRequested {
     instance: i32,
     request: i32,
     first: Duration,
@@ -109,9 +109,9 @@ struct Pressed {
 
 /// How often the power button is pressed again. A guest that has only begun to boot does not hear
 /// it, and one that is on its way down does not mind.
-const PRESS_AGAIN: Duration = Duration::from_secs(15);
+const REQUEST_AGAIN: Duration = Duration::from_secs(15);
 
-impl Mind {
+impl History {
     /// The guest was started.
     pub fn started(&mut self, now: Duration) {
         self.retry.reset();
@@ -133,10 +133,16 @@ impl Mind {
     }
 
     /// The power button of `instance` was pressed because of the request number `request`.
-    pub fn pressed(&mut self, instance: i32, request: i32, now: Duration) {
-        let same = |pressed: &Pressed| pressed.instance == instance && pressed.request == request;
-        let first = self.pressed.take().filter(same).map_or(now, |pressed| pressed.first);
-        self.pressed = Some(Pressed { instance, request, first, last: now });
+    pub fn shutdown_requested(&mut self, instance: i32, request: i32, now: Duration) {
+        let same = |shutdown_requested: &ShutdownRequested| {
+            shutdown_requested.instance == instance && shutdown_requested.request == request
+        };
+        let first = self
+            .shutdown_requested
+            .take()
+            .filter(same)
+            .map_or(now, |shutdown_requested| shutdown_requested.first);
+        self.shutdown_requested = Some(ShutdownRequested { instance, request, first, last: now });
         self.ending();
     }
 
@@ -201,28 +207,31 @@ impl Mind {
             }
             (None, _) => {}
         }
-        if self
-            .pressed
-            .as_ref()
-            .is_some_and(|pressed| guest.is_none_or(|g| g.instance != pressed.instance))
-        {
-            self.pressed = None;
+        if self.shutdown_requested.as_ref().is_some_and(|shutdown_requested| {
+            guest.is_none_or(|g| g.instance != shutdown_requested.instance)
+        }) {
+            self.shutdown_requested = None;
         }
     }
 }
 
-/// Brings `minds` up to what `view` shows: who lives, who died, which requests are new.
-pub fn observe(view: &View<'_>, minds: &mut BTreeMap<Uuid, Mind>) {
+/// Brings `histories` up to what `view` shows: who lives, who died, which requests are new.
+pub fn observe(view: &View<'_>, histories: &mut BTreeMap<Uuid, History>) {
     let here = view.cluster.vms.values().filter(|record| record.is_assigned_to(view.node));
     let known: BTreeSet<Uuid> = here
         .map(|record| record.uuid)
         .chain(view.guests.keys().copied())
-        .chain(minds.iter().filter(|(_, mind)| mind.busy).map(|(uuid, _)| *uuid))
+        .chain(histories.iter().filter(|(_, history)| history.busy).map(|(uuid, _)| *uuid))
         .collect();
-    minds.retain(|uuid, _| known.contains(uuid));
+    histories.retain(|uuid, _| known.contains(uuid));
     for uuid in known {
         let record = view.cluster.vms.get(&uuid).map(|record| &**record);
-        minds.entry(uuid).or_default().look(view.node, record, view.guests.get(&uuid), view.now);
+        histories.entry(uuid).or_default().look(
+            view.node,
+            record,
+            view.guests.get(&uuid),
+            view.now,
+        );
     }
 }
 
@@ -232,7 +241,7 @@ pub enum Step {
     /// Pull the plug.
     Destroy(WhyDestroy),
     /// Press the power button of this instance, for the first time or once more.
-    PressPower {
+    RequestShutdown {
         instance: i32,
         again: bool,
     },
@@ -308,7 +317,7 @@ pub struct Plan {
 }
 
 /// Makes the plan for every VM of this node and every guest here.
-pub fn plan(view: &View<'_>, minds: &BTreeMap<Uuid, Mind>) -> Plan {
+pub fn plan(view: &View<'_>, histories: &BTreeMap<Uuid, History>) -> Plan {
     let mut plan = Plan::default();
     for (uuid, guest) in view.guests {
         if !view.cluster.vms.contains_key(uuid) {
@@ -316,9 +325,9 @@ pub fn plan(view: &View<'_>, minds: &BTreeMap<Uuid, Mind>) -> Plan {
         }
     }
     for record in view.cluster.vms.values() {
-        let fresh = Mind::default();
-        let mind = minds.get(&record.uuid).unwrap_or(&fresh);
-        let decision = decide(view, record, mind);
+        let fresh = History::default();
+        let history = histories.get(&record.uuid).unwrap_or(&fresh);
+        let decision = decide(view, record, history);
         if let Some(step) = decision.step {
             let (name, request) = (record.name.clone(), record.state_version);
             let incarnation = record.incarnation;
@@ -336,7 +345,7 @@ pub fn plan(view: &View<'_>, minds: &BTreeMap<Uuid, Mind>) -> Plan {
 fn rank(step: &Step) -> u8 {
     match step {
         Step::Destroy(_) => 0,
-        Step::PressPower { .. } | Step::Send(_) => 1,
+        Step::RequestShutdown { .. } | Step::Send(_) => 1,
         Step::Write(_) | Step::Fail(_) | Step::ClearFailure => 2,
         Step::Start | Step::Receive | Step::Resume => 3,
     }
@@ -381,12 +390,12 @@ fn place<'a>(view: &View<'_>, record: &'a VmRecord) -> Place<'a> {
 }
 
 /// Decides about one VM. Nothing is decided while something that was begun has not ended.
-pub fn decide(view: &View<'_>, record: &VmRecord, mind: &Mind) -> Decision {
-    if mind.busy {
-        let finding = crash_loop(mind).or_else(|| blocked(view, record));
+pub fn decide(view: &View<'_>, record: &VmRecord, history: &History) -> Decision {
+    if history.busy {
+        let finding = crash_loop(history).or_else(|| blocked(view, record));
         return Decision { finding, ..Decision::default() };
     }
-    if let Some(until) = mind.retry.wait_until(view.now) {
+    if let Some(until) = history.retry.wait_until(view.now) {
         return Decision { finding: blocked(view, record), ..Decision::wait(until) };
     }
     let guest = view.guests.get(&record.uuid);
@@ -397,9 +406,9 @@ pub fn decide(view: &View<'_>, record: &VmRecord, mind: &Mind) -> Decision {
         (Place::Here | Place::Elsewhere, Some(guest)) if guest.condition == Condition::Created => {
             Decision::step(Step::Destroy(WhyDestroy::NeverRan))
         }
-        (Place::Here, Some(guest)) => decide_running(view, record, guest, mind),
-        (Place::Here, None) => decide_absent(view, record, mind),
-        (Place::Elsewhere, Some(guest)) => decide_foreign(view, record, guest, mind),
+        (Place::Here, Some(guest)) => decide_running(view, record, guest, history),
+        (Place::Here, None) => decide_absent(view, record, history),
+        (Place::Elsewhere, Some(guest)) => decide_foreign(view, record, guest, history),
         (Place::Unclear(node), Some(_)) => {
             let why = node.map_or_else(
                 || "its record names no node".to_owned(),
@@ -411,7 +420,7 @@ pub fn decide(view: &View<'_>, record: &VmRecord, mind: &Mind) -> Decision {
     }
 }
 
-fn decide_running(view: &View<'_>, record: &VmRecord, guest: &Seen, mind: &Mind) -> Decision {
+fn decide_running(view: &View<'_>, record: &VmRecord, guest: &Seen, history: &History) -> Decision {
     match &record.state {
         // libvirt refuses it as long as a migration has the guest.
         VmState::Start if guest.condition == Condition::Leaving => Decision::step(Step::Resume),
@@ -429,7 +438,7 @@ fn decide_running(view: &View<'_>, record: &VmRecord, guest: &Seen, mind: &Mind)
         VmState::Start if !record.failed_reason.is_empty() && record.not_restarted().is_none() => {
             Decision::step(Step::ClearFailure)
         }
-        VmState::Start => Decision { finding: crash_loop(mind), ..Decision::default() },
+        VmState::Start => Decision { finding: crash_loop(history), ..Decision::default() },
         // A guest that is being received is there before it runs.
         VmState::Migrate | VmState::MigrateLive
             if guest.condition == Condition::Running || was_here(view, record) =>
@@ -447,24 +456,24 @@ fn decide_running(view: &View<'_>, record: &VmRecord, guest: &Seen, mind: &Mind)
         }
         // Held by whoever sends it, who decides: an operator who let it go on would have it twice.
         VmState::Migrate | VmState::MigrateLive => Decision::nothing(),
-        VmState::Restart | VmState::Shutdown => power_off(view, record, guest, mind),
+        VmState::Restart | VmState::Shutdown => power_off(view, record, guest, history),
         VmState::Stop => Decision::step(Step::Destroy(WhyDestroy::Stopped)),
         other => Decision::finding(Finding::RunsDespite(other.clone())),
     }
 }
 
-fn decide_absent(view: &View<'_>, record: &VmRecord, mind: &Mind) -> Decision {
+fn decide_absent(view: &View<'_>, record: &VmRecord, history: &History) -> Decision {
     if let Some(finding) = blocked(view, record) {
         // Whoever starts it asks the hypervisors of those that say so first.
         let is_asked = record.state == VmState::Start
             && runners(view.cluster, record.uuid, view.node).all(may_be_outdated);
         return match is_asked {
-            true => Decision { finding: Some(finding), ..start(view, record, mind) },
+            true => Decision { finding: Some(finding), ..start(view, record, history) },
             false => Decision::finding(finding),
         };
     }
     match record.state {
-        VmState::Start => start(view, record, mind),
+        VmState::Start => start(view, record, history),
         VmState::Restart => Decision::step(Step::Write(VmState::Start)),
         VmState::Shutdown => Decision::step(Step::Write(VmState::Stop)),
         VmState::Migrate | VmState::MigrateLive if is_alone(view) => {
@@ -477,7 +486,7 @@ fn decide_absent(view: &View<'_>, record: &VmRecord, mind: &Mind) -> Decision {
 }
 
 /// Runs here, belongs to another node.
-fn decide_foreign(view: &View<'_>, record: &VmRecord, guest: &Seen, mind: &Mind) -> Decision {
+fn decide_foreign(view: &View<'_>, record: &VmRecord, guest: &Seen, history: &History) -> Decision {
     let is_given_up = view.cluster.nodes.get(view.node).is_some_and(|own| own.is_given_up());
     match record.state {
         // Others have started it since, so that it is another one that is to be moved or shut down.
@@ -492,7 +501,7 @@ fn decide_foreign(view: &View<'_>, record: &VmRecord, guest: &Seen, mind: &Mind)
             }
             _ => Decision::nothing(),
         },
-        VmState::Shutdown => power_off(view, record, guest, mind),
+        VmState::Shutdown => power_off(view, record, guest, history),
         _ => Decision::step(Step::Destroy(WhyDestroy::AssignedElsewhere)),
     }
 }
@@ -528,28 +537,28 @@ fn was_here(view: &View<'_>, record: &VmRecord) -> bool {
 
 /// The power button, now and then again, and the plug when the guest has had its time. A new
 /// request begins anew.
-fn power_off(view: &View<'_>, record: &VmRecord, guest: &Seen, mind: &Mind) -> Decision {
+fn power_off(view: &View<'_>, record: &VmRecord, guest: &Seen, history: &History) -> Decision {
     let instance = guest.instance;
-    let same = |p: &&Pressed| p.request == record.state_version && p.instance == instance;
-    let Some(pressed) = mind.pressed.as_ref().filter(same) else {
-        return Decision::step(Step::PressPower { instance, again: false });
+    let same = |p: &&ShutdownRequested| p.request == record.state_version && p.instance == instance;
+    let Some(shutdown_requested) = history.shutdown_requested.as_ref().filter(same) else {
+        return Decision::step(Step::RequestShutdown { instance, again: false });
     };
-    let end = pressed.first + view.shutdown_timeout;
+    let end = shutdown_requested.first + view.shutdown_timeout;
     if view.now >= end {
         return Decision::step(Step::Destroy(WhyDestroy::IgnoredShutdown));
     }
-    match pressed.last + PRESS_AGAIN {
-        next if view.now >= next => Decision::step(Step::PressPower { instance, again: true }),
+    match shutdown_requested.last + REQUEST_AGAIN {
+        next if view.now >= next => Decision::step(Step::RequestShutdown { instance, again: true }),
         next => Decision::wait(next.min(end)),
     }
 }
 
-fn start(view: &View<'_>, record: &VmRecord, mind: &Mind) -> Decision {
+fn start(view: &View<'_>, record: &VmRecord, history: &History) -> Decision {
     if let Some(reason) = unusable(record) {
         return Decision::step(Step::Fail(reason));
     }
-    let finding = crash_loop(mind);
-    match mind.deaths.wait_until(view.now) {
+    let finding = crash_loop(history);
+    match history.deaths.wait_until(view.now) {
         Some(until) => Decision { finding, ..Decision::wait(until) },
         None => Decision { finding, ..Decision::step(Step::Start) },
     }
@@ -570,8 +579,8 @@ fn unusable(record: &VmRecord) -> Option<String> {
     }
 }
 
-fn crash_loop(mind: &Mind) -> Option<Finding> {
-    let deaths = mind.deaths.failures();
+fn crash_loop(history: &History) -> Option<Finding> {
+    let deaths = history.deaths.failures();
     (deaths >= DEATHS_TO_REPORT).then_some(Finding::CrashLoop { deaths })
 }
 

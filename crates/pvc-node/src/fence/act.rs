@@ -64,7 +64,7 @@ pub(super) enum Ended {
 /// What was decided on has changed.
 #[derive(Debug, thiserror::Error)]
 #[error("it changed meanwhile")]
-struct Moot;
+struct Superseded;
 
 #[derive(Clone)]
 pub(super) struct Actor {
@@ -140,7 +140,7 @@ impl Actor {
             Step::Prove { stamp, proof, recover } => {
                 self.prove(record, *stamp, *proof, *recover).await
             }
-            Step::Recover { patient } => self.recover(&now, record, *patient).await,
+            Step::Recover { may_wait } => self.recover(&now, record, *may_wait).await,
             // What was cut while it started has no note of a fence.
             Step::PowerOn
                 if fence::wants_power(record) || record.daemon_state == DaemonState::Init =>
@@ -156,11 +156,11 @@ impl Actor {
         let decide = |cluster: &Cluster| {
             let is_silent =
                 |record: &&Arc<NodeRecord>| record.owes_stamps() && record.keepalives == stamp;
-            let record = cluster.nodes.get(node).filter(is_silent).ok_or(Moot)?;
+            let record = cluster.nodes.get(node).filter(is_silent).ok_or(Superseded)?;
             let mut changes = Changes::new();
             changes.expect(Expect::NodeDaemon(node.clone()));
             changes.node(node, NodeChange::Daemon(DaemonState::Dead));
-            // It gave the role up when its session ended. An older peer keeps its addresses until
+            // It gave the role up when its session ended. A legacy peer keeps its addresses until
             // its power is cut.
             if record.runs_our_daemon() {
                 take_role(cluster, record, &mut changes);
@@ -238,7 +238,7 @@ impl Actor {
         note.failed_attempts += 1;
         note.last_failure = why.to_owned();
         self.note(node, note).await;
-        // An older peer has the addresses for as long as it has power: who takes them meanwhile is
+        // A legacy peer has the addresses for as long as it has power: who takes them meanwhile is
         // for an operator.
         let has_role = self.shared.store.view().config.primary.as_ref() == Some(node);
         let role = match has_role {
@@ -260,7 +260,7 @@ impl Actor {
     async fn prove(&self, record: &NodeRecord, stamp: i32, proof: Proof, recover: bool) -> Ended {
         let node = &record.name;
         let decide = |cluster: &Cluster| {
-            let record = at_stamp(cluster, node, DaemonState::Dead, stamp).ok_or(Moot)?;
+            let record = at_stamp(cluster, node, DaemonState::Dead, stamp).ok_or(Superseded)?;
             let mut changes = Changes::new();
             changes.expect(Expect::NodeDaemon(node.clone()));
             changes.node(node, NodeChange::Daemon(DaemonState::Fenced));
@@ -281,7 +281,7 @@ impl Actor {
         self.note(node, note).await;
         match self.write(node, decide).await {
             Written::Yes => tracing::error!(%node, %proof, "the node is dead"),
-            Written::Moot => self.note(node, before).await,
+            Written::Superseded => self.note(node, before).await,
             Written::No => {}
         }
         Ended::Done
@@ -289,7 +289,7 @@ impl Actor {
 
     /// Frees the locks of every VM that should run, and writes where it goes as soon as they are
     /// free: one volume that hangs holds up nobody else's recovery.
-    async fn recover(&self, cluster: &Cluster, record: &NodeRecord, patient: bool) -> Ended {
+    async fn recover(&self, cluster: &Cluster, record: &NodeRecord, may_wait: bool) -> Ended {
         let node = &record.name;
         let rescues = fence::rescues(cluster, node);
         tracing::warn!(%node, vms = rescues.len(), "the VMs of the dead node are recovered");
@@ -299,7 +299,7 @@ impl Actor {
         let mut freed =
             stream::iter(work).buffer_unordered(RESCUES_AT_ONCE).ready_chunks(RESCUES_AT_ONCE);
         while let Some(wave) = freed.next().await {
-            is_complete &= self.place(node, wave, patient, &mut note).await;
+            is_complete &= self.place(node, wave, may_wait, &mut note).await;
         }
         self.note(node, note.clone()).await;
         if !is_complete {
@@ -342,7 +342,7 @@ impl Actor {
                     .await
                     .map_err(|error| Locked::NotYet(error.to_string()))?;
                 if !is_still_dead(&now, victim) {
-                    return Err(Locked::Moot);
+                    return Err(Locked::Superseded);
                 }
                 if fence::is_lock_of_the_dead(&now, &victim.name, rescue.vm, &lock.address) {
                     tracing::info!(vm = rescue.name, %volume, lock = lock.id, "freeing a lock of \
@@ -366,7 +366,7 @@ impl Actor {
         &self,
         victim: &NodeName,
         wave: Vec<Freed>,
-        patient: bool,
+        may_wait: bool,
         note: &mut FenceNote,
     ) -> bool {
         let mut is_complete = true;
@@ -375,7 +375,7 @@ impl Actor {
             match freed.outcome {
                 Ok(()) => drop(ready.insert(freed.vm, None)),
                 Err(Locked::Foreign(why)) => drop(ready.insert(freed.vm, Some(why))),
-                Err(Locked::Moot) => {}
+                Err(Locked::Superseded) => {}
                 Err(Locked::NotYet(why)) => {
                     tracing::warn!(
                         vm = freed.name,
@@ -388,7 +388,7 @@ impl Actor {
         }
         let decide = |cluster: &Cluster| {
             let is_fenced = |record: &&Arc<NodeRecord>| record.daemon_state == DaemonState::Fenced;
-            cluster.nodes.get(victim).filter(is_fenced).ok_or(Moot)?;
+            cluster.nodes.get(victim).filter(is_fenced).ok_or(Superseded)?;
             let mut changes = Changes::new();
             changes.expect(Expect::NodeDaemon(victim.clone())).expect(Expect::Placements);
             let planned =
@@ -398,7 +398,7 @@ impl Actor {
             for rescue in &ours {
                 let Some(record) = cluster.vms.get(&rescue.vm) else { continue };
                 let written =
-                    outcome(record, victim, &rescue.way, ready[&rescue.vm].as_deref(), patient);
+                    outcome(record, victim, &rescue.way, ready[&rescue.vm].as_deref(), may_wait);
                 if !written.is_empty() {
                     changes.expect(Expect::VmState(rescue.vm)).expect(Expect::VmNode(rescue.vm));
                     changes.expect(Expect::VmNodeLimit(rescue.vm));
@@ -411,7 +411,7 @@ impl Actor {
         };
         let placed = match self.shared.store.change(decide).await {
             Ok(placed) => placed,
-            Err(ChangeError::Refused(Moot)) => return is_complete,
+            Err(ChangeError::Refused(Superseded)) => return is_complete,
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
                 tracing::warn!(node = %victim, error, "the VMs' records could not be written; it \
@@ -426,7 +426,7 @@ impl Actor {
                 (Way::Start(to) | Way::Stay(to), _) => {
                     note.recovered.push(format!("{name} on {to}"))
                 }
-                (Way::Wait(why), _) if fence::is_awaited(why, patient) => is_complete = false,
+                (Way::Wait(why), _) if fence::is_awaited(why, may_wait) => is_complete = false,
                 (Way::Wait(why), _) => note.stranded.push(format!("{name}: {why}")),
                 (Way::Later(_), _) => is_complete = false,
                 (Way::Off | Way::Leave, _) => {}
@@ -442,7 +442,7 @@ impl Actor {
                 record.daemon_state == DaemonState::Fenced
                     && record.domain_state == DomainState::FenceFlush
             };
-            cluster.nodes.get(node).filter(still).ok_or(Moot)?;
+            cluster.nodes.get(node).filter(still).ok_or(Superseded)?;
             let mut changes = Changes::new();
             changes
                 .expect(Expect::NodeDaemon(node.clone()))
@@ -466,7 +466,7 @@ impl Actor {
                 }
                 true
             }
-            Written::Moot => true,
+            Written::Superseded => true,
             Written::No => false,
         }
     }
@@ -509,11 +509,11 @@ impl Actor {
     async fn write(
         &self,
         node: &NodeName,
-        decide: impl Fn(&Cluster) -> Result<(Changes, ()), Moot> + Send + Sync,
+        decide: impl Fn(&Cluster) -> Result<(Changes, ()), Superseded> + Send + Sync,
     ) -> Written {
         match self.shared.store.change(decide).await {
             Ok(()) => Written::Yes,
-            Err(ChangeError::Refused(Moot)) => Written::Moot,
+            Err(ChangeError::Refused(Superseded)) => Written::Superseded,
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
                 tracing::warn!(%node, error, "the dead node's record could not be written; it is \
@@ -531,7 +531,7 @@ impl Actor {
         }
     }
 
-    /// What is recorded of this fence, to be added to. Nothing is, if it was an older peer that
+    /// What is recorded of this fence, to be added to. Nothing is, if it was a legacy peer that
     /// suspected the node.
     fn note_of(&self, record: &NodeRecord) -> FenceNote {
         let view = self.shared.store.view();
@@ -562,7 +562,7 @@ impl Actor {
 enum Written {
     Yes,
     /// It is no longer called for.
-    Moot,
+    Superseded,
     No,
 }
 
@@ -580,7 +580,7 @@ enum Locked {
     /// For a reason that may pass.
     NotYet(String),
     /// The node is no longer dead.
-    Moot,
+    Superseded,
 }
 
 impl From<StorageError> for Locked {
@@ -610,7 +610,7 @@ fn outcome(
     victim: &NodeName,
     way: &Way,
     foreign: Option<&str>,
-    patient: bool,
+    may_wait: bool,
 ) -> Vec<VmChange> {
     match (way, foreign) {
         (Way::Start(_), Some(why)) => {
@@ -623,7 +623,7 @@ fn outcome(
         (Way::Start(to) | Way::Stay(to), _) => runs_on(record, victim, to),
         // There may be room for it in a moment.
         (Way::Later(_), _) => called_back(record, victim),
-        (Way::Wait(why), _) if fence::is_awaited(why, patient) => called_back(record, victim),
+        (Way::Wait(why), _) if fence::is_awaited(why, may_wait) => called_back(record, victim),
         (Way::Wait(_), _) => vec![
             VmChange::State(VmState::Stop),
             VmChange::Node(victim.clone()),

@@ -9,7 +9,7 @@ use pvc_model::primary::let_go_after;
 use pvc_store::lock::{LockGuard, LockKind};
 use pvc_store::{ChangeError, Changes, ConfigChange, RoleLocks, StoreError};
 
-use super::{Moot, peers, role};
+use super::{Superseded, peers, role};
 use crate::shared::Shared;
 
 /// How long giving back a lock may take before it goes on in the background.
@@ -275,13 +275,13 @@ impl<'a> Exchange<'a> {
         let decide = |cluster: &pvc_model::cluster::Cluster| {
             let mut changes = Changes::new();
             if cluster.config.primary.as_ref() != peer {
-                return Err(Moot);
+                return Err(Superseded);
             }
             changes.config(ConfigChange::Primary(Some(me.clone())));
             Ok((changes, ()))
         };
         tracing::info!("the old primary has put its own name back; it is asked again to leave");
-        let written: Option<Result<(), ChangeError<Moot>>> =
+        let written: Option<Result<(), ChangeError<Superseded>>> =
             self.shared.within(super::DEADLINE, self.shared.store.change(decide)).await;
         matches!(written, Some(Ok(())))
     }

@@ -47,14 +47,14 @@ pub(super) enum Ended {
     Started,
     /// The guest was killed while it was being started.
     Died,
-    Pressed {
+    ShutdownRequested {
         instance: i32,
         request: i32,
     },
     /// Done, and nothing to remember.
     Done,
     /// The order changed meanwhile; nothing was done.
-    Moot,
+    Superseded,
     /// It could not be tried, for a reason that may pass.
     Later,
     /// It was handed over to this node, and is looked after until that has taken notice. `written`
@@ -64,9 +64,9 @@ pub(super) enum Ended {
         written: Option<i32>,
     },
     /// What was done aside of the VM's own work is over.
-    Cared,
+    Aside,
     /// What could be read about a guest. `vnc` is where its display listens, if it could be asked.
-    Learnt {
+    Observed {
         facts: Option<GuestFacts>,
         vnc: Option<String>,
     },
@@ -172,7 +172,7 @@ impl Actor {
     /// Looks after a VM that was sent from here.
     pub async fn care(self, vm: Uuid, to: NodeName, written: Option<i32>) -> Done {
         send::care(self.shared, self.ending, vm, to, written).await;
-        Done { vm, ended: Ended::Cared }
+        Done { vm, ended: Ended::Aside }
     }
 
     /// Frees the locks of a guest that is gone and whose VM is another node's by now, however long
@@ -236,7 +236,7 @@ impl Actor {
 
     async fn try_step(&self, planned: &Planned, record: &Arc<VmRecord>) -> Result<Ended, Trouble> {
         if !still_ordered(&*self.shared.store.fresh().await?, record) {
-            return Ok(Ended::Moot);
+            return Ok(Ended::Superseded);
         }
         let hypervisor = &self.shared.ports.hypervisor;
         match &planned.step {
@@ -244,13 +244,14 @@ impl Actor {
                 hypervisor.destroy(planned.vm).await?;
                 Ok(Ended::Done)
             }
-            Step::PressPower { instance, again } => {
+            Step::RequestShutdown { instance, again } => {
                 if !again && let Some(why) = self.cannot_restart(record).await? {
                     return Ok(self.stays_up(planned, &why).await);
                 }
-                let pressed = Ended::Pressed { instance: *instance, request: planned.request };
+                let shutdown_requested =
+                    Ended::ShutdownRequested { instance: *instance, request: planned.request };
                 match hypervisor.shutdown(planned.vm).await {
-                    Ok(()) => Ok(pressed),
+                    Ok(()) => Ok(shutdown_requested),
                     Err(HypervisorError::NoGuest { .. }) => Ok(Ended::Done),
                     // A guest that is held, or whose monitor hangs, cannot obey; its time runs
                     // nevertheless, and then the plug is pulled.
@@ -260,7 +261,7 @@ impl Actor {
                     ) => {
                         tracing::warn!(vm = planned.name, %error, "the power button could not be \
                                                                    pressed");
-                        Ok(pressed)
+                        Ok(shutdown_requested)
                     }
                     Err(error) => Err(error.into()),
                 }
@@ -352,11 +353,12 @@ impl Actor {
             (record.incarnation, record.state_version) == (planned.incarnation, planned.request)
         };
         let decide = |cluster: &Cluster| {
-            let record = cluster.vms.get(&vm).filter(|record| was_looked_at(record)).ok_or(Moot)?;
+            let record =
+                cluster.vms.get(&vm).filter(|record| was_looked_at(record)).ok_or(Superseded)?;
             let mut changes = Changes::new();
             changes.expect(pvc_store::Expect::VmState(vm)).expect(pvc_store::Expect::VmNode(vm));
             if !record.is_assigned_to(self.shared.name()) {
-                return Err(Moot);
+                return Err(Superseded);
             }
             for change in &wanted {
                 changes.vm(vm, change.clone());
@@ -365,7 +367,7 @@ impl Actor {
         };
         match self.shared.store.change(decide).await {
             Ok(()) => Ended::Done,
-            Err(ChangeError::Refused(Moot)) => Ended::Moot,
+            Err(ChangeError::Refused(Superseded)) => Ended::Superseded,
             Err(error) => {
                 tracing::warn!(
                     vm = planned.name,
@@ -381,7 +383,7 @@ impl Actor {
     pub async fn learn(self, vm: Uuid, guest: Guest) -> Done {
         let read =
             AssertUnwindSafe(self.shared.within(LEARN_DEADLINE, self.read(guest))).catch_unwind();
-        let nothing = Ended::Learnt { facts: None, vnc: None };
+        let nothing = Ended::Observed { facts: None, vnc: None };
         let ended = match read.await {
             Ok(read) => read.unwrap_or(nothing),
             Err(_) => {
@@ -407,7 +409,7 @@ impl Actor {
         let address = vnc
             .ok()
             .map(|vnc| vnc.map_or_else(String::new, |at| format!("{}:{}", at.listen, at.port)));
-        Ended::Learnt { facts: Some(facts), vnc: address }
+        Ended::Observed { facts: Some(facts), vnc: address }
     }
 }
 
@@ -425,7 +427,7 @@ async fn caught(planned: &Planned, work: impl Future<Output = Ended>) -> Done {
 
 #[derive(Debug, thiserror::Error)]
 #[error("the order changed meanwhile")]
-struct Moot;
+struct Superseded;
 
 /// Whether the record still gives the order that a step was planned for.
 pub(super) fn still_ordered(cluster: &Cluster, planned_on: &VmRecord) -> bool {

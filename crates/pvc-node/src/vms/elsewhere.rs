@@ -14,7 +14,7 @@ use pvc_model::vm::plan::{may_be_outdated, runners};
 use super::act::Trouble;
 use crate::shared::Shared;
 
-/// How long after the first answer a hypervisor is asked again: an older daemon that restarts a
+/// How long after the first answer a hypervisor is asked again: a legacy daemon that restarts a
 /// guest is without it for a moment.
 const AGAIN: Duration = Duration::from_secs(5);
 

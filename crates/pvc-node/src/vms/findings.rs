@@ -12,7 +12,7 @@ use crate::shared::Shared;
 
 /// How long something must be so before it is called a fault: records and guests change one after
 /// the other.
-const PATIENCE: Duration = Duration::from_secs(15);
+const TIME_LIMIT: Duration = Duration::from_secs(15);
 
 #[derive(Default)]
 pub(super) struct Findings {
@@ -51,9 +51,9 @@ impl Findings {
             known.finding = finding.clone();
             // What has been so for a while, or was written down, is so.
             let is_certain = matches!(finding, Finding::CrashLoop { .. } | Finding::Failed(_));
-            let patience = if is_certain { Duration::ZERO } else { PATIENCE };
+            let time_limit = if is_certain { Duration::ZERO } else { TIME_LIMIT };
             let is_due = known.raised.is_none_or(|at| now.saturating_sub(at) >= faults::REFRESH);
-            if now.saturating_sub(known.since) < patience || !is_due {
+            if now.saturating_sub(known.since) < time_limit || !is_due {
                 continue;
             }
             let message = message(shared, *uuid, name, finding);

@@ -20,13 +20,13 @@ use super::elsewhere::check_elsewhere;
 use crate::shared::Shared;
 
 /// How long the turn may be somebody else's.
-const TURN_PATIENCE: Duration = Duration::from_secs(30);
+const TURN_TIME_LIMIT: Duration = Duration::from_secs(30);
 
 /// How long the sender may take to queue up.
-const SENDER_PATIENCE: Duration = Duration::from_secs(30);
+const SENDER_TIME_LIMIT: Duration = Duration::from_secs(30);
 
 /// How long a guest may be here without running when its sender has left.
-const HELD_PATIENCE: Duration = Duration::from_secs(10);
+const HELD_TIME_LIMIT: Duration = Duration::from_secs(10);
 
 const LOOK: Duration = Duration::from_millis(500);
 
@@ -34,7 +34,7 @@ const LOOK: Duration = Duration::from_millis(500);
 const SAY: Duration = Duration::from_secs(5);
 
 /// The record asks for something else by now, or this daemon ends.
-struct Turned;
+struct OrderChanged;
 
 /// Why nothing is known.
 #[derive(Debug, thiserror::Error)]
@@ -85,7 +85,7 @@ impl Receiver {
     async fn who_sends(&self) -> Result<Peer, StoreError> {
         match runs_elsewhere(&self.shared.store.view(), self.vm, self.shared.name()) {
             Some(sender) if !self.shared.store.has_our_daemon(&sender).await? => {
-                Ok(Peer::Older { asked: self.request })
+                Ok(Peer::Legacy { asked: self.request })
             }
             _ => Ok(Peer::Ours),
         }
@@ -115,7 +115,7 @@ impl Receiver {
     async fn take_over(&self) -> Ended {
         let write = |cluster: &Cluster| match self.record(cluster) {
             Some(record) if self.is_handed_over(record) => Ok(self.change(VmState::Start, "")),
-            _ => Err(Moot),
+            _ => Err(Superseded),
         };
         let ended = self.write(write, "the VM was handed over to this node").await;
         if !matches!(ended, Ended::Done) {
@@ -128,24 +128,24 @@ impl Receiver {
     }
 
     async fn take_turns(&self) -> Ended {
-        let first = match self.while_received(self.locks.turn(Some(TURN_PATIENCE))).await {
-            Err(Turned) => return Ended::Moot,
+        let first = match self.while_received(self.locks.turn(Some(TURN_TIME_LIMIT))).await {
+            Err(OrderChanged) => return Ended::Superseded,
             Ok(Err(StoreError::LockTimeout { .. })) => return Ended::Done,
             Ok(Err(error)) => return self.later(&error),
             Ok(Ok(first)) => first,
         };
-        let queued = self.shared.within(SENDER_PATIENCE, self.locks.until_others(Some(&first)));
+        let queued = self.shared.within(SENDER_TIME_LIMIT, self.locks.until_others(Some(&first)));
         let queued = self.while_received(queued).await;
         first.release().await;
         match queued {
-            Err(Turned) => return Ended::Moot,
+            Err(OrderChanged) => return Ended::Superseded,
             Ok(None) => return self.nobody_sends().await,
             Ok(Some(Err(error))) => return self.later(&error),
             Ok(Some(Ok(()))) => {}
         }
         // Only behind the sender: before it, we would end its turn before it has begun.
         let turn = match self.while_received(self.locks.turn(None)).await {
-            Err(Turned) => return Ended::Moot,
+            Err(OrderChanged) => return Ended::Superseded,
             Ok(Err(error)) => return self.later(&error),
             Ok(Ok(turn)) => turn,
         };
@@ -155,7 +155,7 @@ impl Receiver {
     }
 
     async fn look_at_arrival(&self) -> Ended {
-        let until = self.shared.now() + HELD_PATIENCE;
+        let until = self.shared.now() + HELD_TIME_LIMIT;
         loop {
             let seen = match self.look().await {
                 Ok(seen) => seen,
@@ -165,7 +165,7 @@ impl Receiver {
                 Arrival::Start => return self.start().await,
                 Arrival::TakeOver => return self.take_over().await,
                 Arrival::Discard => return self.start_afresh().await,
-                Arrival::Moot => return Ended::Moot,
+                Arrival::Superseded => return Ended::Superseded,
                 Arrival::Again => return Ended::Done,
                 Arrival::NotYet if self.shared.now() < until => self.shared.sleep(LOOK).await,
                 // Somebody has it still, and will say what is to become of it.
@@ -214,15 +214,15 @@ impl Receiver {
             return self.start_afresh().await;
         }
         if is_elsewhere && self.sender == Peer::Ours {
-            return Ended::Moot;
+            return Ended::Superseded;
         }
         let write = |cluster: &Cluster| {
             let record =
-                self.record(cluster).filter(|record| is_moving(&record.state)).ok_or(Moot)?;
+                self.record(cluster).filter(|record| is_moving(&record.state)).ok_or(Superseded)?;
             if self.is_listed_elsewhere(cluster) != is_listed
                 || !record.is_assigned_to(self.shared.name())
             {
-                return Err(Moot);
+                return Err(Superseded);
             }
             let state = if is_elsewhere { record.state.clone() } else { VmState::Start };
             Ok(self.change(state, ""))
@@ -237,7 +237,7 @@ impl Receiver {
     async fn start(&self) -> Ended {
         let write = |cluster: &Cluster| {
             let asked = is_received(self.record(cluster), self.shared.name(), self.sender);
-            if asked { Ok(self.change(VmState::Start, "")) } else { Err(Moot) }
+            if asked { Ok(self.change(VmState::Start, "")) } else { Err(Superseded) }
         };
         self.write(write, "the VM has been received").await
     }
@@ -248,7 +248,7 @@ impl Receiver {
             if asked {
                 Ok(self.change(VmState::Fail, "Failed to receive migration"))
             } else {
-                Err(Moot)
+                Err(Superseded)
             }
         };
         self.write(write, "the VM has arrived and does not run").await
@@ -281,7 +281,7 @@ impl Receiver {
 
     async fn write(
         &self,
-        decide: impl FnMut(&Cluster) -> Result<(Changes, ()), Moot> + Send,
+        decide: impl FnMut(&Cluster) -> Result<(Changes, ()), Superseded> + Send,
         said: &str,
     ) -> Ended {
         match self.shared.store.change(decide).await {
@@ -289,22 +289,22 @@ impl Receiver {
                 tracing::info!(vm = self.name, "{said}");
                 Ended::Done
             }
-            Err(ChangeError::Refused(Moot)) => Ended::Moot,
+            Err(ChangeError::Refused(Superseded)) => Ended::Superseded,
             Err(error) => self.later(&error),
         }
     }
 
     /// The outcome of `work`, unless the order changes before.
-    async fn while_received<T>(&self, work: impl Future<Output = T>) -> Result<T, Turned> {
+    async fn while_received<T>(&self, work: impl Future<Output = T>) -> Result<T, OrderChanged> {
         tokio::select! {
             biased;
             done = work => Ok(done),
-            () = self.turned() => Err(Turned),
+            () = self.order_changed() => Err(OrderChanged),
         }
     }
 
     /// Returns when the record asks for something else, or this daemon ends.
-    async fn turned(&self) {
+    async fn order_changed(&self) {
         let mut changes = self.shared.store.changed();
         loop {
             changes.mark_unchanged();
@@ -339,4 +339,4 @@ impl Receiver {
 
 #[derive(Debug, thiserror::Error)]
 #[error("the order changed meanwhile")]
-struct Moot;
+struct Superseded;

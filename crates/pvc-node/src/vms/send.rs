@@ -26,16 +26,16 @@ use super::act::{Ended, one_line};
 use super::locks::free_own_locks;
 use crate::shared::Shared;
 
-/// How long each lock on the record may be somebody else's: an older API holds it for half a
+/// How long each lock on the record may be somebody else's: a legacy API holds it for half a
 /// second.
-const RECORD_PATIENCE: Duration = Duration::from_secs(30);
+const RECORD_TIME_LIMIT: Duration = Duration::from_secs(30);
 
 /// How long a guest that is to be moved may be held.
-const HELD_PATIENCE: Duration = Duration::from_secs(10);
+const HELD_TIME_LIMIT: Duration = Duration::from_secs(10);
 
 /// How long the other node may take to get ready, and then to let us have the turn.
-const READY_PATIENCE: Duration = Duration::from_secs(30);
-const TURN_PATIENCE: Duration = Duration::from_secs(30);
+const READY_TIME_LIMIT: Duration = Duration::from_secs(30);
+const TURN_TIME_LIMIT: Duration = Duration::from_secs(30);
 
 /// Between two live attempts.
 const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(500);
@@ -44,7 +44,7 @@ const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(500);
 const BEGIN: Duration = Duration::from_secs(30);
 
 /// How long the end of a migration may take after it was asked for.
-const ABORT_PATIENCE: Duration = Duration::from_secs(30);
+const ABORT_TIME_LIMIT: Duration = Duration::from_secs(30);
 
 /// How often that is asked for.
 const ABORT_AGAIN: Duration = Duration::from_secs(2);
@@ -86,7 +86,7 @@ const QUIET: Duration = Duration::from_secs(10);
 const CARE: Duration = Duration::from_secs(600);
 
 /// The record asks for something else by now, or this daemon ends.
-struct Turned;
+struct OrderChanged;
 
 /// One VM on its way from here.
 pub(super) struct Sender {
@@ -109,7 +109,7 @@ pub(super) struct Sender {
 enum Copied {
     Arrived,
     Failed(Failure),
-    Turned,
+    OrderChanged,
     /// The locks, or the hypervisor, were lost on the way: nothing is known.
     Lost,
 }
@@ -170,9 +170,9 @@ impl Sender {
     /// Moves the guest, or leaves it as it is and says so.
     pub async fn send(mut self) -> Ended {
         self.tell(MovePhase::Waiting).await;
-        let locked = self.while_sent(self.locks.record(RECORD_PATIENCE)).await;
+        let locked = self.while_sent(self.locks.record(RECORD_TIME_LIMIT)).await;
         let record_lock = match locked {
-            Err(Turned) => return Ended::Moot,
+            Err(OrderChanged) => return Ended::Superseded,
             Ok(Err(error)) => return self.later(&error),
             Ok(Ok(lock)) => lock,
         };
@@ -184,7 +184,7 @@ impl Sender {
         ended
     }
 
-    /// Who waits for the record's lock, as an older API does with what an operator asked for
+    /// Who waits for the record's lock, as a legacy API does with what an operator asked for
     /// meanwhile, would write at the moment at which the other node says that the guest is there:
     /// the one or the other would be lost.
     async fn until_noticed(&self, written: Option<i32>) {
@@ -209,17 +209,19 @@ impl Sender {
             return ended;
         }
         // An older receiver that finds the turn taken before it had it stops listening.
-        let ready = self.shared.within(READY_PATIENCE, self.locks.until_others(None));
+        let ready = self.shared.within(READY_TIME_LIMIT, self.locks.until_others(None));
         match self.while_sent(ready).await {
-            Err(Turned) => return Ended::Moot,
+            Err(OrderChanged) => return Ended::Superseded,
             Ok(Some(Ok(()))) => {}
             Ok(Some(Err(error))) => return self.later(&error),
-            Ok(None) => return self.not_ready(READY_PATIENCE).await,
+            Ok(None) => return self.not_ready(READY_TIME_LIMIT).await,
         }
-        let turn = match self.while_sent(self.locks.turn(Some(TURN_PATIENCE))).await {
-            Err(Turned) => return Ended::Moot,
+        let turn = match self.while_sent(self.locks.turn(Some(TURN_TIME_LIMIT))).await {
+            Err(OrderChanged) => return Ended::Superseded,
             Ok(Ok(turn)) => turn,
-            Ok(Err(StoreError::LockTimeout { .. })) => return self.not_ready(TURN_PATIENCE).await,
+            Ok(Err(StoreError::LockTimeout { .. })) => {
+                return self.not_ready(TURN_TIME_LIMIT).await;
+            }
             Ok(Err(error)) => return self.later(&error),
         };
         let ended = self.transport(record_lock).await;
@@ -229,7 +231,7 @@ impl Sender {
 
     /// A guest that is held cannot be moved: whoever held it, or its disk, has to let it go first.
     async fn until_runs(&mut self) -> Result<(), Ended> {
-        let until = self.shared.now() + HELD_PATIENCE;
+        let until = self.shared.now() + HELD_TIME_LIMIT;
         loop {
             let guests = match self.shared.ports.hypervisor.guests().await {
                 Ok(guests) => guests,
@@ -254,7 +256,7 @@ impl Sender {
                 return Err(self.give_up(held).await);
             }
             if self.while_sent(self.shared.sleep(LOOK)).await.is_err() {
-                return Err(Ended::Moot);
+                return Err(Ended::Superseded);
             }
         }
     }
@@ -284,11 +286,11 @@ impl Sender {
         self.note.held || view.nodes.get(&self.to).is_some_and(is_fenced)
     }
 
-    async fn not_ready(&mut self, patience: Duration) -> Ended {
+    async fn not_ready(&mut self, time_limit: Duration) -> Ended {
         let why = format!(
             "node `{}` did not get ready to receive it within {} s",
             self.to,
-            patience.as_secs()
+            time_limit.as_secs()
         );
         self.give_up(&why).await
     }
@@ -302,7 +304,7 @@ impl Sender {
                 Err(error) => return self.later(&error),
             };
             let record = view.vms.get(&self.vm).filter(|record| self.is_sent(Some(record)));
-            let Some(record) = record else { return Ended::Moot };
+            let Some(record) = record else { return Ended::Superseded };
             (self.note.incarnation, self.note.request) = (record.incarnation, record.state_version);
             self.note.held = view.nodes.get(&self.to).is_some_and(|node| node.takes_held_guests());
             let ways = ways(record.migration_method.as_ref(), &record.state);
@@ -320,7 +322,7 @@ impl Sender {
                     self.note.attempt = attempt;
                     let failure = match self.copy(record, record_lock).await {
                         Copied::Arrived => return self.arrived().await,
-                        Copied::Turned => return Ended::Moot,
+                        Copied::OrderChanged => return Ended::Superseded,
                         Copied::Lost => return Ended::Later,
                         Copied::Failed(failure) => failure,
                     };
@@ -379,7 +381,7 @@ impl Sender {
                 }
                 match self.while_sent(self.shared.sleep(BETWEEN_ATTEMPTS)).await {
                     Ok(()) => Ok(there.is_ok()),
-                    Err(Turned) => Err(Ended::Moot),
+                    Err(OrderChanged) => Err(Ended::Superseded),
                 }
             }
         }
@@ -427,7 +429,7 @@ impl Sender {
             let stop = tokio::select! {
                 biased;
                 outcome = job.outcome() => return outcome.map_or_else(|error| Copied::failed(said(&error)), |()| Copied::Arrived),
-                () = self.turned() => Copied::Turned,
+                () = self.order_changed() => Copied::OrderChanged,
                 () = record_lock.until_lost() => Copied::Lost,
                 () = self.shared.sleep(TELL_EVERY) => {
                     if self.note.held && let Some(why) = self.would_be_held_long() {
@@ -481,7 +483,7 @@ impl Sender {
     async fn abort(&self, mut job: Box<dyn MigrationJob>, why: Copied) -> Copied {
         tracing::info!(vm = self.name, to = %self.to, "the migration is given up on its way");
         let shared = self.shared.clone();
-        let aborted = shared.within(ABORT_PATIENCE, async {
+        let aborted = shared.within(ABORT_TIME_LIMIT, async {
             loop {
                 if let Err(error) = job.abort().await {
                     tracing::warn!(vm = self.name, %error, "the migration could not be given up");
@@ -533,7 +535,7 @@ impl Sender {
                 }
             }
             if self.while_sent(self.shared.sleep(LOOK)).await.is_err() {
-                return Ended::Moot;
+                return Ended::Superseded;
             }
         }
     }
@@ -585,7 +587,7 @@ impl Sender {
                     self.shared.forget_failed_move(self.vm);
                     return Ended::Left { to: self.to.clone(), written: None };
                 }
-                Err(ChangeError::Refused(Moot)) => return Ended::Moot,
+                Err(ChangeError::Refused(Superseded)) => return Ended::Superseded,
                 Err(error) if self.ending.is_cancelled() => return self.later(&error),
                 Err(error) => {
                     tracing::warn!(vm = self.name, %error, "the hand-over could not be written; it \
@@ -598,12 +600,15 @@ impl Sender {
 
     /// As long as the VM is to be moved at all: who is to have it by now can be sent it by the
     /// other node.
-    async fn say_handed_over(&mut self) -> Result<(), ChangeError<Moot>> {
+    async fn say_handed_over(&mut self) -> Result<(), ChangeError<Superseded>> {
         self.note.why.clear();
         self.note.phase = MovePhase::HandedOver;
         let write = |cluster: &Cluster| {
-            let record =
-                cluster.vms.get(&self.vm).filter(|record| is_moving(&record.state)).ok_or(Moot)?;
+            let record = cluster
+                .vms
+                .get(&self.vm)
+                .filter(|record| is_moving(&record.state))
+                .ok_or(Superseded)?;
             let (incarnation, request) = (record.incarnation, record.state_version);
             let note = MoveNote { incarnation, request, ..self.note.clone() };
             let mut changes = Changes::new();
@@ -635,7 +640,7 @@ impl Sender {
             let record = self.sent(cluster)?;
             let runner = runs_elsewhere(cluster, self.vm, self.shared.name());
             if runner.is_some_and(|runner| runner != self.to) {
-                return Err(Moot);
+                return Err(Superseded);
             }
             let mut changes = Changes::new();
             changes.expect(Expect::VmState(self.vm)).expect(Expect::VmNode(self.vm));
@@ -650,7 +655,7 @@ impl Sender {
                 self.shared.forget_failed_move(self.vm);
                 Ended::Left { to: self.to.clone(), written: Some(written) }
             }
-            Err(ChangeError::Refused(Moot)) => Ended::Moot,
+            Err(ChangeError::Refused(Superseded)) => Ended::Superseded,
             Err(error) => self.later(&error),
         }
     }
@@ -702,7 +707,7 @@ impl Sender {
                 }
                 Ended::Done
             }
-            Err(ChangeError::Refused(Moot)) => Ended::Moot,
+            Err(ChangeError::Refused(Superseded)) => Ended::Superseded,
             Err(error) => self.later(&error),
         }
     }
@@ -713,22 +718,22 @@ impl Sender {
         is_sent(record, self.shared.name(), &self.to)
     }
 
-    fn sent<'a>(&self, cluster: &'a Cluster) -> Result<&'a VmRecord, Moot> {
+    fn sent<'a>(&self, cluster: &'a Cluster) -> Result<&'a VmRecord, Superseded> {
         let record = cluster.vms.get(&self.vm).map(|record| &**record);
-        record.filter(|record| self.is_sent(Some(record))).ok_or(Moot)
+        record.filter(|record| self.is_sent(Some(record))).ok_or(Superseded)
     }
 
     /// The outcome of `work`, unless the order changes before.
-    async fn while_sent<T>(&self, work: impl Future<Output = T>) -> Result<T, Turned> {
+    async fn while_sent<T>(&self, work: impl Future<Output = T>) -> Result<T, OrderChanged> {
         tokio::select! {
             biased;
             done = work => Ok(done),
-            () = self.turned() => Err(Turned),
+            () = self.order_changed() => Err(OrderChanged),
         }
     }
 
     /// Returns when the record asks for something else, or this daemon ends.
-    async fn turned(&self) {
+    async fn order_changed(&self) {
         let mut changes = self.shared.store.changed();
         loop {
             changes.mark_unchanged();
@@ -804,7 +809,7 @@ impl Sender {
 
 #[derive(Debug, thiserror::Error)]
 #[error("the order changed meanwhile")]
-struct Moot;
+struct Superseded;
 
 /// What the last sender from `here` to `to` has noted of the VM's move, if that may have left a
 /// held guest there.
@@ -826,7 +831,7 @@ fn said(error: &HypervisorError) -> String {
     }
 }
 
-/// Looks after a VM that was sent from here until its new node has taken notice: an older one may
+/// Looks after a VM that was sent from here until its new node has taken notice: a legacy peer may
 /// have missed its turn, or died in it. `written` is the write of `stop` that says "start it" to an
 /// older one.
 pub(super) async fn care(
@@ -874,7 +879,7 @@ fn is_unnoticed(view: &Cluster, vm: Uuid, to: &NodeName, written: Option<i32>) -
 async fn say_arrived(shared: &Shared, vm: Uuid, to: &NodeName, written: Option<i32>) {
     let write = |cluster: &Cluster| {
         if !is_unnoticed(cluster, vm, to, written) {
-            return Err(Moot);
+            return Err(Superseded);
         }
         let mut changes = Changes::new();
         changes.expect(Expect::VmNode(vm)).vm(vm, VmChange::State(VmState::Start));
@@ -885,7 +890,7 @@ async fn say_arrived(shared: &Shared, vm: Uuid, to: &NodeName, written: Option<i
             tracing::info!(%vm, node = %to, "the node took no notice of the VM that it received; \
                                              its sender said `start`")
         }
-        Err(ChangeError::Refused(Moot)) => {}
+        Err(ChangeError::Refused(Superseded)) => {}
         Err(error) => {
             tracing::warn!(%vm, %error, "what has become of a VM that was sent could not be said")
         }

@@ -60,7 +60,7 @@ impl Actor {
             drop(slot);
             self.shared.sleep(ASK_AGAIN).await;
         };
-        let Some((record, xml)) = prepared else { return Ok(Ended::Moot) };
+        let Some((record, xml)) = prepared else { return Ok(Ended::Superseded) };
         self.nothing_is_held(&record).await;
         let hypervisor = &self.shared.ports.hypervisor;
         // One that hangs holds up no other start.
@@ -74,7 +74,7 @@ impl Actor {
                 "its order changed while the guest was made, which is ended"
             );
             hypervisor.destroy(record.uuid).await?;
-            return Ok(Ended::Moot);
+            return Ok(Ended::Superseded);
         }
         match self.to_its_end(&record, || (), hypervisor.resume(record.uuid)).await {
             Err(Trouble::Hypervisor(HypervisorError::NoGuest { .. })) => {
@@ -139,7 +139,7 @@ impl Actor {
     ) -> Result<(), Trouble> {
         let mut work = pin!(work);
         let mut late = Some(late);
-        let mut patience = MAKE;
+        let mut time_limit = MAKE;
         loop {
             let why = tokio::select! {
                 biased;
@@ -149,12 +149,12 @@ impl Actor {
                     done => Ok(done?),
                 },
                 () = self.until_changed(record), if late.is_some() => "its order changed",
-                () = self.shared.sleep(patience) => "it takes too long",
+                () = self.shared.sleep(time_limit) => "it takes too long",
             };
             if let Some(late) = late.take() {
                 late();
             }
-            patience = END_AGAIN;
+            time_limit = END_AGAIN;
             tracing::warn!(vm = record.name, why, "a guest that does not run yet is ended");
             self.end(record.uuid, &record.name).await;
         }

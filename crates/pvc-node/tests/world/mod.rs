@@ -49,7 +49,7 @@ pub struct World {
 }
 
 /// Adds a coordinator that runs PVC 1.0.3. Its daemon says nothing of itself that only ours say.
-pub fn older_node(name: &NodeName, ipmi: Ipmi) -> Changes {
+pub fn legacy_node(name: &NodeName, ipmi: Ipmi) -> Changes {
     let mut changes = Changes::new();
     changes.push(Change::AddNode(Box::new(NewNode {
         name: name.clone(),

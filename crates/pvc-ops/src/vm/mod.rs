@@ -31,7 +31,7 @@ use pvc_model::vm::{VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
 
 /// How long a guest may take to be gone once its plug is to be pulled.
-const STOP_PATIENCE: Duration = Duration::from_secs(60);
+const STOP_TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// Whether a VM other than `own` has the name.
 fn name_taken(cluster: &Cluster, name: &str, own: Uuid) -> bool {

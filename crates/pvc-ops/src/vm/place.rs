@@ -80,7 +80,7 @@ pub enum MoveRefusal {
          version and would not \
          keep to another order"
     )]
-    MovedByOlder { vm: String, node: NodeName },
+    MovedByLegacyPeer { vm: String, node: NodeName },
     #[error("VM `{vm}` is migrated from node `{from}` already")]
     AlreadyMigrated { vm: String, from: NodeName },
     #[error("VM `{vm}` is not migrated")]
@@ -141,7 +141,7 @@ impl Refusal for MoveRefusal {
                  on"
                 .to_owned(),
             ),
-            MoveRefusal::MovedByOlder { .. } => {
+            MoveRefusal::MovedByLegacyPeer { .. } => {
                 Some("wait until the VM is in state `start` again".to_owned())
             }
             MoveRefusal::AlreadyThere { .. } => None,
@@ -162,7 +162,7 @@ pub async fn move_vm(
             let record = find_vm(cluster, vm)?;
             let name = record.name.clone();
             keeps_orders(cluster, record, |node| ours.contains(node))
-                .map_err(|node| MoveRefusal::MovedByOlder { vm: name.clone(), node })?;
+                .map_err(|node| MoveRefusal::MovedByLegacyPeer { vm: name.clone(), node })?;
             let state = moving_state(&record.state, ask.live_only)
                 .map_err(|why| MoveRefusal::State { vm: name.clone(), why })?;
             let mut changes = Changes::new();

@@ -9,7 +9,7 @@ use pvc_ports::{Clock, Storage, StorageError};
 use pvc_store::{Change, ChangeError, Changes, Expect, Store, VmChange};
 
 use super::{
-    NodeSilent, STOP_PATIENCE, is_silent, may_be_off, may_run, other_user, runner, silent_keeper,
+    NodeSilent, STOP_TIME_LIMIT, is_silent, may_be_off, may_run, other_user, runner, silent_keeper,
     silent_runner,
 };
 use crate::refusal::{BeingRenamed, Kind, NoVm, Refusal, check_not_being_renamed, find_vm};
@@ -33,7 +33,7 @@ pub enum RemoveRefusal {
     NodeSilent(#[from] NodeSilent),
     #[error("volume `{volume}` of VM `{vm}` is used by VM `{other}`, too")]
     Shared { vm: String, volume: VolumeId, other: String },
-    #[error("VM `{vm}` did not stop within {seconds} s", seconds = STOP_PATIENCE.as_secs())]
+    #[error("VM `{vm}` did not stop within {seconds} s", seconds = STOP_TIME_LIMIT.as_secs())]
     DoesNotStop { vm: String },
     #[error("VM `{vm}` was started by somebody else meanwhile")]
     Started {
@@ -99,7 +99,7 @@ pub async fn remove(
     let mut stopping = store.change(|cluster| begin(cluster, vm, storage.is_some())).await?;
     if !stopping.is_off {
         let gone = |cluster: &Cluster| stopping.is_gone(cluster).then_some(());
-        if wait_for(store, clock, STOP_PATIENCE, gone).await.is_none() {
+        if wait_for(store, clock, STOP_TIME_LIMIT, gone).await.is_none() {
             return Err(ChangeError::Refused(not_gone(&store.view(), stopping)));
         }
     }
@@ -134,7 +134,7 @@ struct Gone {
 }
 
 /// Removes the volumes one by one, each only if nobody has taken the VM or the volume back: an
-/// older peer starts and defines VMs without asking whether they are being removed.
+/// legacy peer starts and defines VMs without asking whether they are being removed.
 async fn remove_volumes(
     store: &Store,
     storage: &dyn Storage,

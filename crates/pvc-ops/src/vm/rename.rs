@@ -18,7 +18,7 @@ use crate::refusal::{BeingRenamed, Kind, NoVm, Refusal, check_not_being_renamed,
 use crate::wait::wait_for;
 
 /// How long a VM whose stop was written may take to be gone.
-const OFF_PATIENCE: Duration = Duration::from_secs(20);
+const OFF_TIME_LIMIT: Duration = Duration::from_secs(20);
 
 /// How often, and after which pauses, the store is asked what became of a change whose answer was
 /// lost.
@@ -160,7 +160,7 @@ pub async fn rename(
     let record = may_be_renamed(&cluster, vm, to).map_err(ChangeError::Refused)?;
     let uuid = record.uuid;
     let gone = |cluster: &Cluster| runner(cluster, uuid).is_none().then_some(());
-    if wait_for(store, clock, OFF_PATIENCE, gone).await.is_none() {
+    if wait_for(store, clock, OFF_TIME_LIMIT, gone).await.is_none() {
         return Err(ChangeError::Refused(RenameRefusal::StillRuns { vm: record.name.clone() }));
     }
     let volumes =

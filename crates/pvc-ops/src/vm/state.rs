@@ -13,7 +13,7 @@ use pvc_model::{NodeName, Uuid};
 use pvc_ports::Clock;
 use pvc_store::{ChangeError, Changes, Expect, Store, StoreError, VmChange};
 
-use super::{NodeSilent, STOP_PATIENCE};
+use super::{NodeSilent, STOP_TIME_LIMIT};
 use crate::refusal::{BeingRenamed, Kind, NoVm, Refusal, check_not_being_renamed, find_vm};
 use crate::wait::wait_for;
 
@@ -80,9 +80,9 @@ pub enum StateRefusal {
          of an older version, \
          and would not keep to it"
     )]
-    MovedByOlder { vm: String, node: NodeName },
+    MovedByLegacyPeer { vm: String, node: NodeName },
     #[error("VM `{vm}` was not disabled: it is in state `{state}` now, not `stop`")]
-    Turned { vm: String, state: VmState },
+    StateChanged { vm: String, state: VmState },
     #[error("VM `{vm}` was not disabled: it did not stop within {seconds} s")]
     TooSlow { vm: String, seconds: u64 },
     #[error(transparent)]
@@ -115,12 +115,12 @@ impl Refusal for StateRefusal {
                 "`pvc vm move {vm}` finds another node; with `--force` it is started \
                               all the same"
             )),
-            StateRefusal::MovedByOlder { .. } => Some(
+            StateRefusal::MovedByLegacyPeer { .. } => Some(
                 "stop it when it has arrived and is in state `start`; with `--force` it is asked \
                  for now and may be lost"
                     .to_owned(),
             ),
-            StateRefusal::Turned { .. } => Some(
+            StateRefusal::StateChanged { .. } => Some(
                 "somebody else asked for another state \
                                                  meanwhile"
                     .to_owned(),
@@ -178,7 +178,7 @@ fn decide(
     let record = find_vm(cluster, vm)?;
     if let Some(ours) = ours {
         keeps_orders(cluster, record, |node| ours.contains(node))
-            .map_err(|node| StateRefusal::MovedByOlder { vm: record.name.clone(), node })?;
+            .map_err(|node| StateRefusal::MovedByLegacyPeer { vm: record.name.clone(), node })?;
     }
     let answer = request_state(&record.state, request, force)
         .map_err(|why| StateRefusal::Request { vm: record.name.clone(), request, why })?;
@@ -309,15 +309,15 @@ pub async fn finish_disable(
     store: &Store,
     clock: &dyn Clock,
     outcome: &StateOutcome,
-    patience: Duration,
+    time_limit: Duration,
 ) -> Result<(), ChangeError<StateRefusal>> {
     if !matches!(outcome.answer, Answer::ThenDisable(_) | Answer::AwaitStopThenDisable) {
         return Ok(());
     }
     let uuid = outcome.uuid;
-    let patience = match outcome.answer {
-        Answer::ThenDisable(VmState::Stop) => patience.min(STOP_PATIENCE),
-        _ => patience,
+    let time_limit = match outcome.answer {
+        Answer::ThenDisable(VmState::Stop) => time_limit.min(STOP_TIME_LIMIT),
+        _ => time_limit,
     };
     let came_to_rest = |cluster: &pvc_model::cluster::Cluster| {
         let Some(record) = cluster.vms.get(&uuid) else { return Some(()) };
@@ -330,8 +330,8 @@ pub async fn finish_disable(
         };
         (!on_its_way).then_some(())
     };
-    if wait_for(store, clock, patience, came_to_rest).await.is_none() {
-        let (vm, seconds) = (outcome.name.clone(), patience.as_secs());
+    if wait_for(store, clock, time_limit, came_to_rest).await.is_none() {
+        let (vm, seconds) = (outcome.name.clone(), time_limit.as_secs());
         let why = match super::silent_runner(&store.view(), uuid) {
             Some(node) => NodeSilent::new(&vm, node).into(),
             None => StateRefusal::TooSlow { vm, seconds },
@@ -352,7 +352,7 @@ pub async fn finish_disable(
                         changes.vm(uuid, VmChange::Autostart(false));
                     }
                 }
-                state => return Err(StateRefusal::Turned { vm, state: state.clone() }),
+                state => return Err(StateRefusal::StateChanged { vm, state: state.clone() }),
             }
             Ok((changes, ()))
         })

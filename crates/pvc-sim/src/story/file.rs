@@ -12,7 +12,7 @@ use toml::Spanned;
 use uuid::Uuid;
 
 use super::words::{self, Form, Names};
-use super::{Expected, Said, Step, Story, deeds, facts};
+use super::{Expected, Said, Step, Story, facts, story_actions};
 use crate::cluster::{HostShape, Rules, Shape, VmShape};
 use crate::guests::Manner;
 use crate::state::{Elections, Mutation};
@@ -155,7 +155,7 @@ struct HappensTable {
     /// How much later.
     wait: Option<Text>,
     #[serde(rename = "do")]
-    deed: Text,
+    story_action: Text,
     /// What becomes of what an operator asks for here.
     answer: Option<Text>,
     /// The coordinator that is asked; any.
@@ -426,13 +426,13 @@ fn hosts(place: &Place, tables: &[NodeTable]) -> Result<Vec<HostShape>, String> 
             is_coordinator: table.role == Role::Coordinator,
             memory_mib: place.memory(&table.memory, 64 << 10)?,
             drift_ppm: 0,
-            is_older: is_older(place, &table.version)?,
+            is_legacy: is_legacy(place, &table.version)?,
         })
     };
     tables.iter().map(host).collect()
 }
 
-fn is_older(place: &Place, version: &Option<Text>) -> Result<bool, String> {
+fn is_legacy(place: &Place, version: &Option<Text>) -> Result<bool, String> {
     match version.as_ref().map(|text| (text, text.get_ref().as_str())) {
         None | Some((_, "ours")) => Ok(false),
         Some((_, "1.0.3")) => Ok(true),
@@ -569,8 +569,9 @@ fn step(place: &Place, table: &HappensTable, names: &Names) -> Result<Step, Stri
     if let (Some(at), Some(_)) = (&table.at, &table.after) {
         return Err(place.wrong(at, "either `at` or `after`; `wait` says how much later"));
     }
-    let deeds = place.sentences(&table.deed);
-    let deeds = deeds.iter().map(|text| place.said(text, "deed", deeds::FORMS, names));
+    let story_actions = place.sentences(&table.story_action);
+    let story_actions =
+        story_actions.iter().map(|text| place.said(text, "deed", story_actions::FORMS, names));
     let answer = match table.answer.as_ref().map(|text| (text, text.get_ref().as_str())) {
         None | Some((_, "done")) => Expected::Done,
         Some((_, "anything")) => Expected::Anything,
@@ -589,7 +590,7 @@ fn step(place: &Place, table: &HappensTable, names: &Names) -> Result<Step, Stri
         after: place.facts(table.after.as_slice(), names)?,
         within: place.time_or(&table.within, WITHIN)?,
         wait: place.time_or(&table.wait, Duration::ZERO)?,
-        deeds: deeds.collect::<Result<_, _>>()?,
+        story_actions: story_actions.collect::<Result<_, _>>()?,
         answer,
         through: table
             .through

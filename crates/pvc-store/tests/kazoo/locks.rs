@@ -293,8 +293,8 @@ pub async fn whoever_stops_waiting_leaves_the_queue(version: &str) {
     assert_eq!(kazoo.acquire("theirs", None).await, Ok(json!(true)));
     // Given up at every moment, from before the creation is sent to long after it.
     for millis in [0, 1, 2, 3, 5, 8, 13, 50] {
-        let patience = Some(Duration::from_millis(millis));
-        let refused = recipe(&tree).acquire(PATH, LockKind::Exclusive, patience).await;
+        let time_limit = Some(Duration::from_millis(millis));
+        let refused = recipe(&tree).acquire(PATH, LockKind::Exclusive, time_limit).await;
         assert!(matches!(refused, Err(StoreError::LockTimeout { .. })));
     }
     wait_for_contenders(&tree, 1).await;
@@ -345,9 +345,9 @@ pub async fn a_reader_of_kazoo_is_not_stuck_behind_a_writer_that_breaks_stalls(v
     let first = take(&tree, LockKind::Write).await;
     let reader = kazoo.acquiring("reader", Some(15.0));
     wait_for_contenders(&tree, 2).await;
-    let patient = recipe(&tree).breaking_stalls(Duration::from_millis(500));
+    let waiter = recipe(&tree).breaking_stalls(Duration::from_millis(500));
     let second =
-        tokio::spawn(async move { patient.acquire(PATH, LockKind::Write, Some(SOON)).await });
+        tokio::spawn(async move { waiter.acquire(PATH, LockKind::Write, Some(SOON)).await });
     wait_for_contenders(&tree, 3).await;
     let begin = Instant::now();
     first.release().await;

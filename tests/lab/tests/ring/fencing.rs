@@ -4,7 +4,7 @@ use pvc_lab_tests::{Lab, NODES};
 use pvc_standalone_tests::{eventually, never_within};
 
 #[test]
-fn the_guests_of_a_secondary_without_power_run_elsewhere_as_foretold() {
+fn the_guests_of_a_secondary_without_power_run_elsewhere_as_predicted() {
     let lab = Lab::whole();
     let primary = lab.primary();
     let node = lab.witness(&primary);
@@ -24,22 +24,22 @@ fn the_guests_of_a_secondary_without_power_run_elsewhere_as_foretold() {
     let total = lab.json(&["node", "info", node]).unwrap()["memory"]["total"].as_u64().unwrap();
     lab.pvc(&["vm", "memory", "set", "web4", &(total - 1).to_string(), "--no-restart"]).ok();
 
-    let foretold = lab.foretell(node);
+    let prediction = lab.predict(node);
     let places = [("web1", others[1]), ("web3", others[0]), ("web4", "")];
     assert_eq!(
-        foretold.places(),
+        prediction.places(),
         places.map(|(vm, place)| (vm.to_owned(), place.to_owned())).into()
     );
-    assert_eq!(foretold.says("/off"), r#"["web2"]"#);
-    assert_eq!(foretold.says("/defects"), "[]");
+    assert_eq!(prediction.says("/off"), r#"["web2"]"#);
+    assert_eq!(prediction.says("/defects"), "[]");
 
     let client = lab.writer("web1");
     // Told as it happens, until the node is back.
     let told = lab.does(&["power", node, "off", "--follow"]);
     told.says(&[&format!("{node} is `dead`"), &format!("{node} is `run`")]);
-    foretold.has_come_true(&lab, &told);
+    prediction.has_come_true(&lab, &told);
     lab.may_no_longer_write(&client);
-    let fence = lab.proven_dead(node, &foretold.says("/simulation/proof"));
+    let fence = lab.proven_dead(node, &prediction.says("/simulation/proof"));
     let mut recovered: Vec<String> = serde_json::from_value(fence["recovered"].clone()).unwrap();
     recovered.sort();
     assert_eq!(recovered, [format!("web1 on {}", others[1]), format!("web3 on {}", others[0])]);

@@ -1,4 +1,4 @@
-//! A cluster on its way from PVC 1.0.3 to ours: one node still runs the older daemon, as its
+//! A cluster on its way from PVC 1.0.3 to ours: one node still runs the legacy daemon, as its
 //! specification has it.
 
 use pvc_lab_tests::Lab;
@@ -19,7 +19,7 @@ fn guests_and_the_primary_role_go_to_a_node_of_1_0_3_and_come_back() {
     lab.downgrade(OLDER);
     let list = format!("/nodes/{OLDER}/runningdomains");
     lab.write_key(&list, &format!("{} {}", lab.key(&list), lab.vm("web3", "/uuid")));
-    lab.begins_as_older(OLDER);
+    lab.begins_as_legacy(OLDER);
     assert_eq!(lab.processes_of("web2"), process);
     lab.pvc(&["vm", "start", "web3", "--wait"]).ok();
     assert_eq!(lab.running_on("web3"), ["pvchv2"]);
@@ -64,7 +64,7 @@ fn a_primary_of_1_0_3_is_fenced_comes_back_and_is_upgraded_under_its_guests() {
     for key in ["nodes", "working_on", "daemon"] {
         lab.delete_key(&format!("/pvcrs/{key}/{OLDER}"));
     }
-    lab.begins_as_older(OLDER);
+    lab.begins_as_legacy(OLDER);
     has_the_role(&lab, OLDER);
 
     lab.does(&["power", OLDER, "off"]).ok();
@@ -91,7 +91,7 @@ fn a_node_of_ours_dies_and_its_guest_is_recovered_on_one_of_1_0_3() {
     lab.start("web1", "pvchv2");
     lab.pvc(&["vm", "meta", "web1", "--limit", &format!("pvchv2,{OLDER}")]).ok();
     lab.downgrade(OLDER);
-    lab.begins_as_older(OLDER);
+    lab.begins_as_legacy(OLDER);
     has_the_role(&lab, "pvchv2");
     lab.does(&["power", "pvchv2", "off"]).ok();
     assert_eq!(lab.recovered("web1", "pvchv2"), OLDER);
@@ -106,7 +106,7 @@ fn what_a_node_of_1_0_3_has_fenced_is_believed_and_comes_back() {
     let lab = Lab::whole();
     lab.start("web1", "pvchv2");
     lab.downgrade(OLDER);
-    lab.begins_as_older(OLDER);
+    lab.begins_as_legacy(OLDER);
     has_the_role(&lab, OLDER);
     // Nobody else is there to do it. It believes only in a machine that does not come on again.
     lab.on("pvchv1", "systemctl stop pvcnoded").ok();

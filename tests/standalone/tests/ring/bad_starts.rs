@@ -80,8 +80,8 @@ fn ten_mistakes_in_a_configuration_are_told_at_once_without_any_service() {
         "stdout_logging",
         "listen.address",
     ] {
-        let is_told = said.lines().any(|line| line.contains(key));
-        assert!(is_told, "nothing is said about `{key}`: {said}");
+        let is_reported = said.lines().any(|line| line.contains(key));
+        assert!(is_reported, "nothing is said about `{key}`: {said}");
     }
     let with_line = said.lines().filter(|line| line.contains("ten.conf:")).count();
     assert!(with_line >= 10, "{with_line} messages with file and line: {said}");

@@ -139,9 +139,9 @@ fn a_guest_that_cannot_start_says_why_and_harms_nobody() {
     machine.pvc(&["vm", "info", "diskless"]).says(&["diskless_sda"]);
     eventually("a fault is the failure", 30, || {
         let faults = machine.faults();
-        let is_told =
+        let is_reported =
             |fault: &String| fault.contains("VM_FAILED_DISKLESS") && fault.contains("diskless_sda");
-        if faults.iter().any(is_told) { Ok(()) } else { Err(format!("{faults:?}")) }
+        if faults.iter().any(is_reported) { Ok(()) } else { Err(format!("{faults:?}")) }
     });
     let waited = machine.pvc(&["vm", "start", "diskless", "--wait"]);
     waited.fails(1);

@@ -18,9 +18,9 @@ fn executes_anew(machine: &mut Machine, role: &str, before: &[u8]) {
     eventually(&format!("executed anew is `{role}`"), 60, || {
         machine.all_daemons_run();
         let now = execution(machine, role);
-        let is_told =
+        let is_reported =
             machine.daemon(role).said().contains("layout changed; the daemon starts anew");
-        if is_told && !now.is_empty() && now != before { Ok(()) } else { Err(machine.said()) }
+        if is_reported && !now.is_empty() && now != before { Ok(()) } else { Err(machine.said()) }
     });
 }
 

@@ -28,8 +28,8 @@ fn every_vm_stays_manageable_when_libvirtd_is_killed_in_the_middle_of_anything()
         let log = machine.pvc(&["node", "log", &host_name()]);
         let faults = machine.faults();
         let is_fault = faults.iter().any(|fault| fault.contains("HYPERVISOR_UNREACHABLE"));
-        let is_told = log.stdout.contains("libvirt") && is_fault;
-        if is_told { Ok(()) } else { Err(format!("{faults:?} {log}")) }
+        let is_reported = log.stdout.contains("libvirt") && is_fault;
+        if is_reported { Ok(()) } else { Err(format!("{faults:?} {log}")) }
     });
     let log = machine.pvc(&["node", "log", &host_name()]);
     assert!(!log.stdout.contains("route="), "the requests for the log are in the log: {log}");

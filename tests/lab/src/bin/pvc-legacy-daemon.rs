@@ -1,6 +1,6 @@
 //! The node daemon of PVC 1.0.3 as [`pvc_testkit::older`] plays it, on the adapters of a real node,
 //! from the `pvc.conf` that ours reads. A story of the lab has it started in our daemon's place:
-//! see `Lab::begins_as_older`.
+//! see `Lab::begins_as_legacy`.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "nothing is simulated here: real time passes")]
@@ -21,7 +21,7 @@ use pvc_model::primary::handover::Duty;
 use pvc_model::storage::RbdAccess;
 use pvc_ports::Bmc;
 use pvc_power::Ipmitool;
-use pvc_testkit::older::{self, Older, OlderPorts, OlderSettings};
+use pvc_testkit::legacy::{self, LegacyPeer, LegacyPorts, LegacySettings};
 use pvc_zookeeper::{ZookeeperOptions, ZookeeperTree};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -38,14 +38,14 @@ async fn main() -> anyhow::Result<()> {
     })?;
     let settings = settings(&config)?;
     // What its unit and its first steps pause for: networks and services are up.
-    tokio::time::sleep(older::BEFORE_THE_STORE).await;
+    tokio::time::sleep(legacy::BEFORE_THE_STORE).await;
     let ports = ports(&config).await?;
     let tree = ports.tree.clone();
     let mut terminate = signal(SignalKind::terminate())?;
     let asked_to_stop = async move {
         terminate.recv().await;
     };
-    let ended = Older::new(settings, ports).run(asked_to_stop).await;
+    let ended = LegacyPeer::new(settings, ports).run(asked_to_stop).await;
     tree.close().await;
     match ended.as_str() {
         "stopped" => Ok(()),
@@ -53,14 +53,14 @@ async fn main() -> anyhow::Result<()> {
     }
 }
 
-fn settings(config: &Config) -> anyhow::Result<OlderSettings> {
+fn settings(config: &Config) -> anyhow::Result<LegacySettings> {
     let networks = config.networks.as_ref().context("this machine is by itself")?;
     let ipmi = config.fencing.ipmi.as_ref().context("a node of a cluster has a BMC")?;
     let storage = networks.storage.address.context("a node has an address for its storage")?;
     // Each on the bridge of its name, whatever carries the network (`spec/startup.md` §3).
     let on = |duty, net: CoreNet, address| (duty, net.bridge().to_owned(), IpNet::V4(address));
     let metadata = (Duty::Metadata, "lo".to_owned(), "169.254.169.254/32".parse()?);
-    Ok(OlderSettings {
+    Ok(LegacySettings {
         name: config.node.name.clone(),
         is_coordinator: config.is_coordinator(),
         cluster_name: config.cluster.name.clone().unwrap_or_default(),
@@ -89,12 +89,12 @@ fn settings(config: &Config) -> anyhow::Result<OlderSettings> {
     })
 }
 
-async fn ports(config: &Config) -> anyhow::Result<OlderPorts> {
+async fn ports(config: &Config) -> anyhow::Result<LegacyPorts> {
     let ceph = config.ceph.as_ref().context("a cluster has Ceph")?;
     let servers = config.zookeeper_servers().join(",");
     let tree = ZookeeperTree::connect(&servers, ZookeeperOptions::default()).await?;
     let clock = Arc::new(SystemClock);
-    Ok(OlderPorts {
+    Ok(LegacyPorts {
         tree: Arc::new(tree),
         hypervisor: Arc::new(LibvirtHypervisor::new(LibvirtOptions {
             uri: "qemu:///system".to_owned(),

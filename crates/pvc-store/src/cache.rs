@@ -1,4 +1,4 @@
-//! The mirror: the whole tree in memory, fed by watches, so that a read costs no request.
+//! The cache: the whole tree in memory, fed by watches, so that a read costs no request.
 //!
 //! One task owns it. Events only say that something changed; the task reads what it is now, decodes
 //! the records concerned into a copy and puts that in the place of the view: nobody who reads waits
@@ -23,18 +23,18 @@ use crate::feed::{Event, EventKind, Feed};
 use crate::keys;
 use crate::raw::Raw;
 
-/// How long the mirror waits before it tries again to read a tree that cannot be reached.
+/// How long the cache waits before it tries again to read a tree that cannot be reached.
 const RETRY: Duration = Duration::from_millis(500);
 
-/// How long the mirror waits after a change: one change of many keys, or two that follow each
+/// How long the cache waits after a change: one change of many keys, or two that follow each
 /// other, are announced key by key and read in one request.
 const GATHER: Duration = Duration::from_millis(5);
 
 /// How long a change that nobody acts on may stay unread, to share a request with what comes next:
 /// a keepalive's stamp is followed by its figures.
-const PATIENCE: Duration = Duration::from_millis(200);
+const TIME_LIMIT: Duration = Duration::from_millis(200);
 
-/// How often in a row the mirror reads what has changed while it read. Readers wait for it no
+/// How often in a row the cache reads what has changed while it read. Readers wait for it no
 /// longer.
 const ROUNDS: u32 = 20;
 
@@ -47,7 +47,7 @@ const ASIDE: usize = 128 << 10;
 /// thousand others, or to take it away, costs as much as to decode a short value.
 const PLACE: usize = 64;
 
-/// What the mirror shows: the tree as bytes and as records, both of one moment. A copy costs
+/// What the cache shows: the tree as bytes and as records, both of one moment. A copy costs
 /// little.
 #[derive(Clone, Default)]
 pub(crate) struct State {
@@ -84,7 +84,7 @@ pub(crate) enum Ask {
     Refresh { paths: Vec<String>, done: oneshot::Sender<Result<(), TreeError>> },
 }
 
-pub(crate) struct Mirror {
+pub(crate) struct Cache {
     tree: Arc<dyn Tree>,
     clock: Arc<dyn Clock>,
     shown: Shown,
@@ -103,7 +103,7 @@ pub(crate) struct Mirror {
     due: Option<Duration>,
 }
 
-/// What a started mirror gives to the store.
+/// What a started cache gives to the store.
 pub(crate) struct Shared {
     pub shown: Shown,
     pub revision: watch::Receiver<u64>,
@@ -111,7 +111,7 @@ pub(crate) struct Shared {
     pub asks: mpsc::UnboundedSender<Ask>,
 }
 
-impl Mirror {
+impl Cache {
     /// Watches and reads the whole tree, then starts the task.
     pub async fn start(tree: Arc<dyn Tree>, clock: Arc<dyn Clock>) -> Result<Shared, TreeError> {
         let events = tree.watch("/").await?;
@@ -119,7 +119,7 @@ impl Mirror {
         let feed = Feed::new(1, revision_rx.clone());
         let shown = Shown::default();
         let (asks_tx, asks) = mpsc::unbounded_channel();
-        let mut mirror = Mirror {
+        let mut cache = Cache {
             tree,
             clock,
             shown: shown.clone(),
@@ -132,11 +132,11 @@ impl Mirror {
             is_refused: false,
             due: None,
         };
-        let raw = mirror.read_everything().await?;
+        let raw = cache.read_everything().await?;
         let cluster = Cluster { revision: 1, ..Cluster::default() };
         shown.replace(by_size(size_of(&raw), move || decode_all(raw, cluster)).await);
-        mirror.read_soon();
-        tokio::spawn(mirror.run());
+        cache.read_soon();
+        tokio::spawn(cache.run());
         Ok(Shared { shown, revision: revision_rx, feed, asks: asks_tx })
     }
 
@@ -177,7 +177,7 @@ impl Mirror {
         if self.all_dirty || self.dirty.iter().any(|path| !keys::is_stamp(path)) {
             self.read_within(GATHER);
         } else if !self.dirty.is_empty() {
-            self.read_within(PATIENCE);
+            self.read_within(TIME_LIMIT);
         }
     }
 
@@ -191,7 +191,7 @@ impl Mirror {
         match event {
             TreeEvent::Resync => self.all_dirty = true,
             TreeEvent::Changed { path } | TreeEvent::Deleted { path } => {
-                // What is left out of the mirror changes often and is large: that it is there is
+                // What is left out of the cache changes often and is large: that it is there is
                 // known already.
                 let known = keys::is_left_out(&path) && self.shown.contains(&path);
                 let lock = known && path.contains("lock__");
@@ -216,7 +216,7 @@ impl Mirror {
                 self.is_refused = true;
             }
             Err(error) => {
-                tracing::debug!(%error, "the mirror could not be refreshed; it will be tried again")
+                tracing::debug!(%error, "the cache could not be refreshed; it will be tried again")
             }
             Ok(()) => self.is_refused = false,
         }
@@ -245,7 +245,7 @@ impl Mirror {
         Ok(())
     }
 
-    /// The whole tree, of one moment as [`read_whole`](Mirror::read_whole) has it. Until it is read
+    /// The whole tree, of one moment as [`read_whole`](Cache::read_whole) has it. Until it is read
     /// all of it is dirty.
     async fn read_everything(&mut self) -> Result<Raw, TreeError> {
         for _ in 0..ROUNDS {

@@ -5,37 +5,37 @@
 #![allow(clippy::disallowed_methods, reason = "a test waits, in real or in paused time")]
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
-mod older;
+mod legacy;
 mod world;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use older::Peer;
+use legacy::Peer;
 use pvc_model::vm::VmState;
 use pvc_model::{NodeName, Uuid};
 use pvc_ports::{GuestRun, Hypervisor, Op};
 use pvc_store::lock::{LockKind, LockRecipe};
-use pvc_testkit::older::{Older as Daemon103, OlderAsk};
+use pvc_testkit::legacy::{LegacyAsk, LegacyPeer as Daemon103};
 use pvc_testkit::{Manner, ScriptedHypervisor, SeededRandom};
 use tokio::time::sleep;
 use world::{Daemon, World, world};
 
 /// Node hv2, of PVC 1.0.3.
-struct Older {
+struct LegacyPeer {
     peer: Peer,
     hypervisor: Arc<ScriptedHypervisor>,
     vm: Uuid,
 }
 
-impl Older {
+impl LegacyPeer {
     /// Enters the cluster.
-    async fn join(world: &World, vm: Uuid) -> Older {
+    async fn join(world: &World, vm: Uuid) -> LegacyPeer {
         let peer = Peer::new(world, "hv2");
         peer.record(world).await;
         let hypervisor = peer.hypervisor.clone();
-        Older { peer, hypervisor, vm }
+        LegacyPeer { peer, hypervisor, vm }
     }
 
     fn key(&self, key: &str) -> String {
@@ -53,7 +53,7 @@ impl Older {
 
     /// As its API orders a move: under the lock on the state, held for half a second.
     async fn order(&self, world: &World, to: &str) {
-        let ask = OlderAsk::Move {
+        let ask = LegacyAsk::Move {
             vm: self.vm,
             to: Some(to.to_owned()),
             returns: to == "hv2",
@@ -90,10 +90,10 @@ impl Older {
 }
 
 /// hv1, which is ours and has the VM, beside hv2.
-async fn beside() -> (World, Older, Daemon) {
+async fn beside() -> (World, LegacyPeer, Daemon) {
     let world = world().await;
     let vm = world.define(1, VmState::Start).await;
-    let older = Older::join(&world, vm).await;
+    let older = LegacyPeer::join(&world, vm).await;
     let daemon = world.running().await;
     world.until_runs(vm).await;
     world.until("it is listed", || world.node().unwrap().running == [vm]).await;
@@ -101,17 +101,17 @@ async fn beside() -> (World, Older, Daemon) {
 }
 
 /// Has hv1 send the VM to hv2, whose daemon listens.
-async fn hand_over(world: &World, older: &Older, daemon: &Daemon103) {
+async fn hand_over(world: &World, older: &LegacyPeer, daemon: &Daemon103) {
     older.order(world, "hv2").await;
     until_record(world, older, "start", "hv2").await;
     world.until("it listens on", || daemon.hears_of(older.vm)).await;
 }
 
 /// hv1, which is ours and is to start the VM, beside hv2, whose list names it.
-async fn listed_there(runs_there: bool) -> (World, Older) {
+async fn listed_there(runs_there: bool) -> (World, LegacyPeer) {
     let world = world().await;
     let vm = world.define(1, VmState::Start).await;
-    let older = Older::join(&world, vm).await;
+    let older = LegacyPeer::join(&world, vm).await;
     if runs_there {
         // Held is not gone.
         older.hypervisor.insert(vm, "vm1");
@@ -122,7 +122,7 @@ async fn listed_there(runs_there: bool) -> (World, Older) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_an_older_list_names_and_its_hypervisor_does_not_have_is_started_here() {
+async fn what_a_legacy_list_names_and_its_hypervisor_does_not_have_is_started_here() {
     let (world, older) = listed_there(false).await;
     let _daemon = world.running().await;
     world.until_runs(older.vm).await;
@@ -131,7 +131,7 @@ async fn what_an_older_list_names_and_its_hypervisor_does_not_have_is_started_he
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_an_older_hypervisor_may_have_is_not_started_here() {
+async fn what_a_legacy_hypervisor_may_have_is_not_started_here() {
     for is_deaf in [false, true] {
         let (world, older) = listed_there(!is_deaf).await;
         older.hypervisor.set_unreachable(is_deaf);
@@ -145,7 +145,7 @@ async fn what_an_older_hypervisor_may_have_is_not_started_here() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_vm_on_its_way_from_an_older_node_that_does_not_have_it_any_more_is_started_here() {
+async fn a_vm_on_its_way_from_a_legacy_node_that_does_not_have_it_any_more_is_started_here() {
     let (world, older) = listed_there(false).await;
     older.write_order("hv1", "").await;
     let _daemon = world.running().await;
@@ -153,7 +153,7 @@ async fn a_vm_on_its_way_from_an_older_node_that_does_not_have_it_any_more_is_st
     world.until_runs(older.vm).await;
 }
 
-async fn until_record(world: &World, older: &Older, state: &str, node: &str) {
+async fn until_record(world: &World, older: &LegacyPeer, state: &str, node: &str) {
     world
         .until(&format!("the record says {state} on {node}"), || {
             let record = world.vm(older.vm);
@@ -171,7 +171,7 @@ fn fails() -> Manner {
 }
 
 #[tokio::test(start_paused = true)]
-async fn vms_go_to_an_older_node_and_come_back_and_none_stays_on_its_way() {
+async fn vms_go_to_a_legacy_node_and_come_back_and_none_stays_on_its_way() {
     let (world, older, _daemon) = beside().await;
     let there = older.peer.listens(&world);
     for round in 0_u64..30 {
@@ -200,7 +200,7 @@ async fn vms_go_to_an_older_node_and_come_back_and_none_stays_on_its_way() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shutdown_on_the_way_to_an_older_node_ends_with_a_start_there() {
+async fn a_shutdown_on_the_way_to_a_legacy_node_ends_with_a_start_there() {
     let (world, older, _daemon) = beside().await;
     let there = older.peer.listens(&world);
     world.hypervisor.set_manner(older.vm, fails());
@@ -210,7 +210,7 @@ async fn a_shutdown_on_the_way_to_an_older_node_ends_with_a_start_there() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shutdown_on_the_way_from_an_older_node_ends_with_a_start_here() {
+async fn a_shutdown_on_the_way_from_a_legacy_node_ends_with_a_start_here() {
     let (world, older, _daemon) = beside().await;
     let there = older.peer.listens(&world);
     hand_over(&world, &older, &there).await;
@@ -221,7 +221,7 @@ async fn a_shutdown_on_the_way_from_an_older_node_ends_with_a_start_here() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_operators_stop_is_not_taken_for_that_of_an_older_sender() {
+async fn an_operators_stop_is_not_taken_for_that_of_a_legacy_sender() {
     let (world, older, _daemon) = beside().await;
     let there = older.peer.listens(&world);
     hand_over(&world, &older, &there).await;
@@ -235,7 +235,7 @@ async fn an_operators_stop_is_not_taken_for_that_of_an_older_sender() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_older_node_that_missed_its_turn_is_told_what_became_of_the_vm() {
+async fn a_legacy_node_that_missed_its_turn_is_told_what_became_of_the_vm() {
     let (world, older, _daemon) = beside().await;
     // It holds its first turn, and dies before the second; its hypervisor lives on.
     let turn = older.key("migrate_sync_lock");
@@ -259,7 +259,7 @@ async fn an_older_node_that_missed_its_turn_is_told_what_became_of_the_vm() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_older_node_that_never_listens_costs_nothing_but_time() {
+async fn a_legacy_node_that_never_listens_costs_nothing_but_time() {
     let (world, older, _daemon) = beside().await;
     older.write_order("hv2", "hv1").await;
     until_record(&world, &older, "migrate", "hv2").await;
@@ -277,7 +277,7 @@ async fn an_older_node_that_never_listens_costs_nothing_but_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_older_node_that_gives_up_leaves_us_ready_for_the_next() {
+async fn a_legacy_node_that_gives_up_leaves_us_ready_for_the_next() {
     let (world, mut older, _daemon) = beside().await;
     let there = older.peer.listens(&world);
     hand_over(&world, &older, &there).await;
@@ -303,14 +303,14 @@ async fn an_older_node_that_gives_up_leaves_us_ready_for_the_next() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_older_api_is_asked_for_during_a_move_counts_when_it_is_over() {
+async fn what_the_legacy_api_is_asked_for_during_a_move_counts_when_it_is_over() {
     let (world, older, _daemon) = beside().await;
     let there = older.peer.listens(&world);
     world.hypervisor.set_manner(older.vm, copies_for(8_000));
     older.order(&world, "hv2").await;
     world.pass(4).await;
     // It waits for the lock on the state, which the sender has.
-    let stop = OlderAsk::State(older.vm, "stop");
+    let stop = LegacyAsk::State(older.vm, "stop");
     older.peer.api(&world).ask(&stop).await.unwrap();
     world.until("it listens on", || there.hears_of(older.vm)).await;
     world.pass(10).await;
@@ -322,7 +322,7 @@ async fn what_the_older_api_is_asked_for_during_a_move_counts_when_it_is_over() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_older_sender_that_missed_the_order_is_told_again() {
+async fn a_legacy_sender_that_missed_the_order_is_told_again() {
     let (world, older, _daemon) = beside().await;
     let there = older.peer.listens(&world);
     hand_over(&world, &older, &there).await;

@@ -8,7 +8,7 @@ use pvc_ports::{
     Clock, CreateMode, Entry, MultiError, Op, Random, Tree, TreeError, TreeEvent, TreeWatch,
 };
 
-use super::OlderPorts;
+use super::LegacyPorts;
 
 /// Between two attempts of what the client library tries until it is answered.
 const AGAIN: Duration = Duration::from_millis(100);
@@ -43,7 +43,7 @@ impl Kind {
 pub(super) struct Held(String);
 
 impl Records {
-    pub fn new(ports: &OlderPorts, kazoo_28: bool, round_trip: Duration) -> Self {
+    pub fn new(ports: &LegacyPorts, kazoo_28: bool, round_trip: Duration) -> Self {
         let (tree, clock, random) = (ports.tree.clone(), ports.clock.clone(), ports.random.clone());
         Records { tree, clock, random, kazoo_28, round_trip }
     }
@@ -136,7 +136,7 @@ impl Records {
 
     /// Takes a lock. `None`: somebody who was in the way stayed there for longer than `patience`,
     /// which counts anew for each of them (§6.3).
-    pub async fn lock(&self, path: &str, kind: Kind, patience: Option<Duration>) -> Option<Held> {
+    pub async fn lock(&self, path: &str, kind: Kind, time_limit: Option<Duration>) -> Option<Held> {
         let prefix = format!("{}{}", self.random.uuid().simple(), kind.marker());
         let mut changes = self.watch(path).await;
         let mut own = self.enter(path, &prefix).await;
@@ -156,7 +156,7 @@ impl Records {
             tokio::select! {
                 biased;
                 () = until_gone(&mut changes, [&before, &own]) => {}
-                () = self.patience(patience) => {
+                () = self.time_limit(time_limit) => {
                     self.release(Some(Held(own))).await;
                     return None;
                 }
@@ -164,9 +164,9 @@ impl Records {
         }
     }
 
-    async fn patience(&self, patience: Option<Duration>) {
-        match patience {
-            Some(patience) => self.clock.sleep(patience).await,
+    async fn time_limit(&self, time_limit: Option<Duration>) {
+        match time_limit {
+            Some(time_limit) => self.clock.sleep(time_limit).await,
             None => std::future::pending().await,
         }
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use pvc_model::Uuid;
 use pvc_ports::{GuestRun, Migration};
 
-use super::Older;
+use super::LegacyPeer;
 use super::records::{Held, Kind};
 
 /// What became of a guest that was to be sent.
@@ -19,7 +19,7 @@ enum Sent {
     },
 }
 
-impl Older {
+impl LegacyPeer {
     /// Sends the guest to the node that its record names.
     pub(super) async fn send(self: &Arc<Self>, vm: Uuid, live_only: bool) {
         self.begins(vm, "migrate");
@@ -60,7 +60,8 @@ impl Older {
         }
         self.pause(500).await;
         let turn = Self::key(vm, "migrate_sync_lock");
-        let Some(turn) = self.records.lock(&turn, Kind::Exclusive, Some(Self::TURN_PATIENCE)).await
+        let Some(turn) =
+            self.records.lock(&turn, Kind::Exclusive, Some(Self::TURN_TIME_LIMIT)).await
         else {
             return Sent::Stays { in_turn: None };
         };
@@ -119,7 +120,8 @@ impl Older {
         let path = Self::key(vm, "migrate_sync_lock");
         self.records.write(&[(path.clone(), vm.to_string())]).await;
         // Phase A. Who waits in vain never hears of this VM again.
-        let Some(turn) = self.records.lock(&path, Kind::Exclusive, Some(Self::TURN_PATIENCE)).await
+        let Some(turn) =
+            self.records.lock(&path, Kind::Exclusive, Some(Self::TURN_TIME_LIMIT)).await
         else {
             return;
         };

@@ -10,10 +10,10 @@ use pvc_model::node::{CoordinatorState, DomainState};
 use pvc_node::FloatingAddress;
 use pvc_ports::{Bmc, Tree};
 use pvc_store::{Ipmi, NodeChange};
-use pvc_testkit::older::{Older, OlderApi, OlderPorts, OlderSettings};
+use pvc_testkit::legacy::{LegacyApi, LegacyPeer, LegacyPorts, LegacySettings};
 use pvc_testkit::{FakeHost, MemoryNetwork, ScriptedHypervisor, SeededRandom};
 
-use crate::world::{INTERVAL, World, older_node};
+use crate::world::{INTERVAL, World, legacy_node};
 
 /// What a node of PVC 1.0.3 stands on.
 pub struct Peer {
@@ -45,14 +45,14 @@ impl Peer {
     /// Has it a record of a coordinator that runs, is secondary and takes VMs.
     pub async fn record(&self, world: &World) {
         let name = NodeName::new(&self.name);
-        let mut changes = older_node(&name, Ipmi::default());
+        let mut changes = legacy_node(&name, Ipmi::default());
         changes.node(&name, NodeChange::Coordinator(CoordinatorState::Secondary));
         changes.node(&name, NodeChange::Domain(DomainState::Ready));
         world.change(changes).await;
     }
 
-    fn ports(&self, world: &World) -> OlderPorts {
-        OlderPorts {
+    fn ports(&self, world: &World) -> LegacyPorts {
+        LegacyPorts {
             tree: self.tree.clone(),
             hypervisor: self.hypervisor.clone(),
             storage: world.storage.clone(),
@@ -64,14 +64,14 @@ impl Peer {
         }
     }
 
-    pub fn api(&self, world: &World) -> OlderApi {
-        OlderApi::new(&self.ports(world))
+    pub fn api(&self, world: &World) -> LegacyApi {
+        LegacyApi::new(&self.ports(world))
     }
 
     /// Its daemon, which listens from now on; somebody else sends its keepalives.
-    pub fn listens(&self, world: &World) -> Arc<Older> {
+    pub fn listens(&self, world: &World) -> Arc<LegacyPeer> {
         let floating = self.floating.iter().cloned();
-        let settings = OlderSettings {
+        let settings = LegacySettings {
             name: self.name.clone(),
             is_coordinator: true,
             cluster_name: "test".to_owned(),
@@ -90,7 +90,7 @@ impl Peer {
             round_trip: Duration::from_millis(2),
             kazoo_28: self.kazoo_28,
         };
-        let daemon = Older::new(settings, self.ports(world));
+        let daemon = LegacyPeer::new(settings, self.ports(world));
         tokio::spawn(daemon.clone().listen_only());
         daemon
     }

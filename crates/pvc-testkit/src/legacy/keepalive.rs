@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use pvc_model::primary::handover::Duty;
 
-use super::Older;
+use super::LegacyPeer;
 
-impl Older {
+impl LegacyPeer {
     /// One after the other, each at its time; one that takes longer than the interval costs the
     /// next its turn.
     pub(super) async fn keepalives(self: Arc<Self>) {

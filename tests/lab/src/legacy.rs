@@ -1,4 +1,4 @@
-//! A node that still runs PVC 1.0.3, which `pvc-older-daemon` plays in the place of our node
+//! A node that still runs PVC 1.0.3, which `pvc-legacy-daemon` plays in the place of our node
 //! daemon.
 
 use std::fs;
@@ -7,7 +7,7 @@ use pvc_standalone_tests::program;
 
 use crate::Lab;
 
-const PROGRAM: &str = "pvc-older-daemon";
+const PROGRAM: &str = "pvc-legacy-daemon";
 
 /// Makes `pvcnoded` the older one until it is said otherwise. It makes no network and starts no
 /// service by itself, which are there unless the node was switched off meanwhile. Of PVC, the older
@@ -26,7 +26,7 @@ ExecStartPre=/usr/local/lib/pvc-lab/network
 ExecStartPre=/usr/bin/systemctl start --no-block zookeeper libvirtd patroni frr ceph-mon@%H \
 ceph-mgr@%H
 ExecStart=
-ExecStart=/var/lib/pvc-lab/pvc-older-daemon
+ExecStart=/var/lib/pvc-lab/pvc-legacy-daemon
 UNIT
     systemctl daemon-reload
 ";
@@ -48,11 +48,11 @@ impl Lab {
         let _ = fs::remove_file(&shared);
         fs::copy(program(PROGRAM), &shared).expect("the lab's folder can be written");
         self.on(node, MAKES_IT_OLDER).ok();
-        self.is_older(Some(node));
+        self.is_legacy(Some(node));
     }
 
-    /// Starts the older daemon, and waits until the cluster knows it.
-    pub fn begins_as_older(&self, node: &str) {
+    /// Starts the legacy daemon, and waits until the cluster knows it.
+    pub fn begins_as_legacy(&self, node: &str) {
         self.on(node, "systemctl start pvcnoded").ok();
         self.node_is(node, "run", "ready");
     }
@@ -60,13 +60,13 @@ impl Lab {
     /// Puts our daemons into the place of the older one, while guests run.
     pub fn upgrade(&self, node: &str) {
         self.on(node, ALL_IS_OURS).ok();
-        self.is_older(None);
+        self.is_legacy(None);
         self.node_is(node, "run", "ready");
     }
 
-    fn is_older(&self, node: Option<&str>) {
+    fn is_legacy(&self, node: Option<&str>) {
         if let Some(watch) = &self.watch {
-            watch.is_older(node);
+            watch.is_legacy(node);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pvc_model::Uuid;
 use pvc_ports::Bmc;
 
-use super::Older;
+use super::LegacyPeer;
 use super::records::Kind;
 
 /// What a fence writes over the figures of its victim.
@@ -21,17 +21,17 @@ const FIGURES: [&str; 9] = [
     "memprov",
 ];
 
-impl Older {
+impl LegacyPeer {
     fn of(node: &str, key: &str) -> String {
         format!("/nodes/{node}/{key}")
     }
 
     /// §5.1, after every keepalive. Whoever has the lock looks, and fences under it: one at a time.
     pub(super) async fn look_for_dead_nodes(self: Arc<Self>) {
-        let patience =
+        let time_limit =
             self.settings.keepalive_interval.saturating_sub(std::time::Duration::from_secs(1));
         let Some(lock) =
-            self.records.lock("/config/fence_lock", Kind::Exclusive, Some(patience)).await
+            self.records.lock("/config/fence_lock", Kind::Exclusive, Some(time_limit)).await
         else {
             return;
         };

@@ -7,7 +7,7 @@ use crate::power::BmcManner;
 
 /// Something that happens.
 #[derive(Clone)]
-pub(super) enum Deed {
+pub(super) enum StoryAction {
     /// Nothing at all is one, too: a variant may want to say so.
     Does(Vec<Action>),
     ToEachNode(fn(usize) -> Action),
@@ -17,39 +17,39 @@ pub(super) enum Deed {
     ToNodeOf(usize, fn(usize) -> Action),
 }
 
-fn fault(action: Action) -> Deed {
-    Deed::Does(vec![action])
+fn fault(action: Action) -> StoryAction {
+    StoryAction::Does(vec![action])
 }
 
-fn ask(ask: Ask) -> Deed {
+fn ask(ask: Ask) -> StoryAction {
     fault(Action::Ask(ask))
 }
 
-fn every_net(f: &Filled, action: fn(usize, Net) -> Action) -> Deed {
-    Deed::Does(
+fn every_net(f: &Filled, action: fn(usize, Net) -> Action) -> StoryAction {
+    StoryAction::Does(
         [Net::Cluster, Net::Upstream, Net::Storage].map(|net| action(f.node(), net)).to_vec(),
     )
 }
 
-pub(super) const FORMS: &[Form<Deed>] = &[
+pub(super) const FORMS: &[Form<StoryAction>] = &[
     // Machines.
     Form { form: "power off NODE", means: |f| fault(Action::PowerLoss(f.node())) },
     Form { form: "power on NODE", means: |f| fault(Action::PowerReturn(f.node())) },
     Form { form: "freeze NODE", means: |f| fault(Action::FreezeHost(f.node())) },
     Form { form: "thaw NODE", means: |f| fault(Action::ThawHost(f.node())) },
-    Form { form: "power off every node", means: |_| Deed::ToEachNode(Action::PowerLoss) },
-    Form { form: "power on every node", means: |_| Deed::ToEachNode(Action::PowerReturn) },
+    Form { form: "power off every node", means: |_| StoryAction::ToEachNode(Action::PowerLoss) },
+    Form { form: "power on every node", means: |_| StoryAction::ToEachNode(Action::PowerReturn) },
     Form { form: "cut NET network of NODE", means: |f| fault(Action::Unplug(f.node(), f.nets[0])) },
     Form { form: "heal NET network of NODE", means: |f| fault(Action::Plug(f.node(), f.nets[0])) },
     Form { form: "cut every network of NODE", means: |f| every_net(f, Action::Unplug) },
     Form { form: "heal every network of NODE", means: |f| every_net(f, Action::Plug) },
     Form {
         form: "cut cluster network of every node",
-        means: |_| Deed::ToEachNode(|node| Action::Unplug(node, Net::Cluster)),
+        means: |_| StoryAction::ToEachNode(|node| Action::Unplug(node, Net::Cluster)),
     },
     Form {
         form: "heal cluster network of every node",
-        means: |_| Deed::ToEachNode(|node| Action::Plug(node, Net::Cluster)),
+        means: |_| StoryAction::ToEachNode(|node| Action::Plug(node, Net::Cluster)),
     },
     Form {
         form: "clock of NODE jumps by STEP",
@@ -83,17 +83,26 @@ pub(super) const FORMS: &[Form<Deed>] = &[
     Form { form: "downgrade daemon of NODE", means: |f| fault(Action::Downgrade(f.node())) },
     Form { form: "freeze daemon of NODE", means: |f| fault(Action::FreezeDaemon(f.node())) },
     Form { form: "thaw daemon of NODE", means: |f| fault(Action::ThawDaemon(f.node())) },
-    Form { form: "kill daemon of every node", means: |_| Deed::ToEachNode(Action::KillDaemon) },
+    Form {
+        form: "kill daemon of every node",
+        means: |_| StoryAction::ToEachNode(Action::KillDaemon),
+    },
     Form {
         form: "restart daemon of every node",
-        means: |_| Deed::ToEachNode(Action::RestartDaemon),
+        means: |_| StoryAction::ToEachNode(Action::RestartDaemon),
     },
-    Form { form: "thaw daemon of every node", means: |_| Deed::ToEachNode(Action::ThawDaemon) },
+    Form {
+        form: "thaw daemon of every node",
+        means: |_| StoryAction::ToEachNode(Action::ThawDaemon),
+    },
     Form { form: "kill api of NODE", means: |f| fault(Action::KillApi(f.node())) },
     Form { form: "stop api of NODE", means: |f| fault(Action::StopApi(f.node())) },
     Form { form: "start api of NODE", means: |f| fault(Action::StartApi(f.node())) },
     Form { form: "restart api of NODE", means: |f| fault(Action::RestartApi(f.node())) },
-    Form { form: "restart api of every node", means: |_| Deed::ToEachNode(Action::RestartApi) },
+    Form {
+        form: "restart api of every node",
+        means: |_| StoryAction::ToEachNode(Action::RestartApi),
+    },
     Form { form: "kill worker of NODE", means: |f| fault(Action::KillWorker(f.node())) },
     Form { form: "stop worker of NODE", means: |f| fault(Action::StopWorker(f.node())) },
     Form { form: "start worker of NODE", means: |f| fault(Action::StartWorker(f.node())) },
@@ -107,11 +116,11 @@ pub(super) const FORMS: &[Form<Deed>] = &[
     Form { form: "zookeeper of NODE comes up", means: |f| fault(Action::ServerUp(f.node())) },
     Form {
         form: "zookeeper of every node goes down",
-        means: |_| Deed::ToEachNode(Action::ServerDown),
+        means: |_| StoryAction::ToEachNode(Action::ServerDown),
     },
     Form {
         form: "zookeeper of every node comes up",
-        means: |_| Deed::ToEachNode(Action::ServerUp),
+        means: |_| StoryAction::ToEachNode(Action::ServerUp),
     },
     Form {
         form: "zookeeper of NODE lags by TIME",
@@ -137,38 +146,46 @@ pub(super) const FORMS: &[Form<Deed>] = &[
     // Whoever fences a node.
     Form {
         form: "power off fencer of NODE",
-        means: |f| Deed::ToFencerOf(f.node(), Action::PowerLoss),
+        means: |f| StoryAction::ToFencerOf(f.node(), Action::PowerLoss),
     },
     Form {
         form: "kill daemon of fencer of NODE",
-        means: |f| Deed::ToFencerOf(f.node(), Action::KillDaemon),
+        means: |f| StoryAction::ToFencerOf(f.node(), Action::KillDaemon),
     },
     Form {
         form: "restart daemon of fencer of NODE",
-        means: |f| Deed::ToFencerOf(f.node(), Action::RestartDaemon),
+        means: |f| StoryAction::ToFencerOf(f.node(), Action::RestartDaemon),
     },
     Form {
         form: "freeze daemon of fencer of NODE",
-        means: |f| Deed::ToFencerOf(f.node(), Action::FreezeDaemon),
+        means: |f| StoryAction::ToFencerOf(f.node(), Action::FreezeDaemon),
     },
     Form {
         form: "cut cluster network of fencer of NODE",
-        means: |f| Deed::ToFencerOf(f.node(), |fencer| Action::Unplug(fencer, Net::Cluster)),
+        means: |f| StoryAction::ToFencerOf(f.node(), |fencer| Action::Unplug(fencer, Net::Cluster)),
     },
     Form {
         form: "cut upstream network of fencer of NODE",
-        means: |f| Deed::ToFencerOf(f.node(), |fencer| Action::Unplug(fencer, Net::Upstream)),
+        means: |f| {
+            StoryAction::ToFencerOf(f.node(), |fencer| Action::Unplug(fencer, Net::Upstream))
+        },
     },
     Form {
         form: "connection of fencer of NODE breaks after its next write",
-        means: |f| Deed::ToFencerOf(f.node(), Action::BreakAfterWrite),
+        means: |f| StoryAction::ToFencerOf(f.node(), Action::BreakAfterWrite),
     },
     // Whoever runs a VM.
-    Form { form: "power off node of VM", means: |f| Deed::ToNodeOf(f.vm(), Action::PowerLoss) },
-    Form { form: "freeze node of VM", means: |f| Deed::ToNodeOf(f.vm(), Action::FreezeHost) },
+    Form {
+        form: "power off node of VM",
+        means: |f| StoryAction::ToNodeOf(f.vm(), Action::PowerLoss),
+    },
+    Form {
+        form: "freeze node of VM",
+        means: |f| StoryAction::ToNodeOf(f.vm(), Action::FreezeHost),
+    },
     Form {
         form: "kill daemon of node of VM",
-        means: |f| Deed::ToNodeOf(f.vm(), Action::KillDaemon),
+        means: |f| StoryAction::ToNodeOf(f.vm(), Action::KillDaemon),
     },
     // Guests and their volumes.
     Form { form: "guest VM crashes", means: |f| fault(Action::CrashGuest(f.vm())) },
@@ -254,7 +271,7 @@ pub(super) const FORMS: &[Form<Deed>] = &[
     Form { form: "node secondary NODE", means: |f| ask(Ask::Secondary(f.node())) },
     Form { form: "maintenance on", means: |_| ask(Ask::Maintenance(true)) },
     Form { form: "maintenance off", means: |_| ask(Ask::Maintenance(false)) },
-    Form { form: "nothing", means: |_| Deed::Does(Vec::new()) },
+    Form { form: "nothing", means: |_| StoryAction::Does(Vec::new()) },
 ];
 
 fn fail(vm: usize, host: Option<usize>, times: u32, how: StartFailure) -> Action {

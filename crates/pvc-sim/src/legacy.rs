@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use pvc_node::Ports;
 use pvc_ports::Tree;
-use pvc_testkit::older::{self, Older, OlderApi, OlderAsk, OlderPorts, OlderSettings};
+use pvc_testkit::legacy::{self, LegacyApi, LegacyAsk, LegacyPeer, LegacyPorts, LegacySettings};
 use tokio_util::sync::CancellationToken;
 
 use crate::actions::Ask;
@@ -18,11 +18,11 @@ use crate::storage::storage_address;
 use crate::zookeeper::Connection;
 
 impl State {
-    pub fn older_settings(&self, host: usize) -> OlderSettings {
+    pub fn legacy_settings(&self, host: usize) -> LegacySettings {
         let known = &self.hosts[host];
         let floating =
             floating().into_iter().map(|floating| (floating.duty, floating.link, floating.address));
-        OlderSettings {
+        LegacySettings {
             name: known.name.clone(),
             is_coordinator: known.is_coordinator,
             cluster_name: "sim".to_owned(),
@@ -45,18 +45,18 @@ impl State {
     /// The next start of the daemon is one of PVC 1.0.3, or one of ours: somebody has changed the
     /// package.
     pub fn install(&mut self, host: usize, older: bool) {
-        self.hosts[host].wants_older = older;
+        self.hosts[host].wants_legacy = older;
         self.ask_daemon_to_stop(host);
     }
 
     /// What was installed is what runs from now on, the API as well.
     pub fn take_what_is_installed(&mut self, host: usize) {
-        if self.hosts[host].is_older == self.hosts[host].wants_older {
+        if self.hosts[host].is_legacy == self.hosts[host].wants_legacy {
             return;
         }
-        self.hosts[host].is_older = self.hosts[host].wants_older;
+        self.hosts[host].is_legacy = self.hosts[host].wants_legacy;
         let ours = self.hosts[host].api.take().map(|api| api.daemon.pid);
-        let theirs = self.hosts[host].older_api.take().map(|(pid, _)| pid);
+        let theirs = self.hosts[host].legacy_api.take().map(|(pid, _)| pid);
         let worker = self.hosts[host].worker.take().map(|worker| worker.pid);
         for pid in ours.into_iter().chain(theirs).chain(worker) {
             self.end_process(pid);
@@ -65,26 +65,26 @@ impl State {
         self.start_worker(host);
     }
 
-    pub fn start_older_api(&mut self, host: usize) {
-        if self.hosts[host].older_api.is_some() {
+    pub fn start_legacy_api(&mut self, host: usize) {
+        if self.hosts[host].legacy_api.is_some() {
             return;
         }
         let pid = self.new_process(format!("pvcapid 1.0.3@{}", self.hosts[host].name), Some(host));
-        self.hosts[host].older_api = Some((pid, None));
-        let task = tokio::spawn(run_older_api(self.gate(pid), host, self.ports(host, pid)));
+        self.hosts[host].legacy_api = Some((pid, None));
+        let task = tokio::spawn(run_legacy_api(self.gate(pid), host, self.ports(host, pid)));
         self.processes[pid].task = Some(task.abort_handle());
     }
 
     /// It serves where the floating addresses are, and nowhere else (`spec/coordination.md` §3).
-    pub fn open_older_api(&self, host: usize) -> Option<Arc<OlderApi>> {
+    pub fn open_legacy_api(&self, host: usize) -> Option<Arc<LegacyApi>> {
         let known = &self.hosts[host];
         let serves = !known.addresses.is_empty();
-        known.older_api.as_ref().filter(|_| serves)?.1.clone()
+        known.legacy_api.as_ref().filter(|_| serves)?.1.clone()
     }
 }
 
-fn ports(tree: Arc<Connection>, ports: Ports) -> OlderPorts {
-    OlderPorts {
+fn ports(tree: Arc<Connection>, ports: Ports) -> LegacyPorts {
+    LegacyPorts {
         tree,
         hypervisor: ports.hypervisor,
         storage: ports.storage,
@@ -97,22 +97,22 @@ fn ports(tree: Arc<Connection>, ports: Ports) -> OlderPorts {
 }
 
 /// The daemon, from the start of its unit to its end. Says how it ended.
-pub(crate) async fn run_older_daemon(
+pub(crate) async fn run_legacy_daemon(
     gate: Gate,
-    settings: OlderSettings,
+    settings: LegacySettings,
     outside: Ports,
     shutdown: CancellationToken,
 ) -> String {
-    gate.sleep(older::BEFORE_THE_STORE).await;
+    gate.sleep(legacy::BEFORE_THE_STORE).await;
     let tree = match Connection::open(gate.clone()).await {
         Ok(tree) => Arc::new(tree),
         Err(error) => return error.to_string(),
     };
-    let daemon = Older::new(settings, ports(tree.clone(), outside));
+    let daemon = LegacyPeer::new(settings, ports(tree.clone(), outside));
     let asked = shutdown.clone();
     let too_late = async {
         shutdown.cancelled().await;
-        gate.sleep(older::STOP_TIMEOUT).await;
+        gate.sleep(legacy::STOP_TIMEOUT).await;
     };
     let ended = tokio::select! {
         biased;
@@ -124,23 +124,23 @@ pub(crate) async fn run_older_daemon(
 }
 
 /// Keeps an API open for operators.
-async fn run_older_api(gate: Gate, host: usize, outside: Ports) {
+async fn run_legacy_api(gate: Gate, host: usize, outside: Ports) {
     loop {
         if let Ok(tree) = Connection::open(gate.clone()).await {
-            let api = Arc::new(OlderApi::new(&ports(Arc::new(tree), outside)));
+            let api = Arc::new(LegacyApi::new(&ports(Arc::new(tree), outside)));
             return gate
-                .call(|state| state.hosts[host].older_api = Some((gate.pid, Some(api))))
+                .call(|state| state.hosts[host].legacy_api = Some((gate.pid, Some(api))))
                 .await;
         }
         gate.sleep(RESTART).await;
     }
 }
 
-/// The same in the words of PVC 1.0.3; `None` if nobody asks an older node for it here.
-pub(crate) fn in_older_words(shape: &Shape, ask: &Ask) -> Option<OlderAsk> {
-    let state = |vm: &usize, state| OlderAsk::State(vm_uuid(*vm), state);
+/// The same in the words of PVC 1.0.3; `None` if nobody asks a legacy node for it here.
+pub(crate) fn in_older_words(shape: &Shape, ask: &Ask) -> Option<LegacyAsk> {
+    let state = |vm: &usize, state| LegacyAsk::State(vm_uuid(*vm), state);
     let node = |host: &usize| shape.host_name(*host);
-    let moved = |vm: &usize, to: &Option<usize>, returns, live_only| OlderAsk::Move {
+    let moved = |vm: &usize, to: &Option<usize>, returns, live_only| LegacyAsk::Move {
         vm: vm_uuid(*vm),
         to: to.as_ref().map(node),
         returns,
@@ -151,16 +151,16 @@ pub(crate) fn in_older_words(shape: &Shape, ask: &Ask) -> Option<OlderAsk> {
         Ask::Stop(vm) => state(vm, "stop"),
         Ask::Shutdown(vm) => state(vm, "shutdown"),
         Ask::Restart(vm) => state(vm, "restart"),
-        Ask::Disable(vm) => OlderAsk::Disable(vm_uuid(*vm)),
-        Ask::Undefine(vm) => OlderAsk::Undefine(vm_uuid(*vm)),
+        Ask::Disable(vm) => LegacyAsk::Disable(vm_uuid(*vm)),
+        Ask::Undefine(vm) => LegacyAsk::Undefine(vm_uuid(*vm)),
         Ask::Move { vm, to, live_only } => moved(vm, to, false, *live_only),
         Ask::Migrate { vm, to } => moved(vm, to, true, false),
-        Ask::Unmigrate(vm) => OlderAsk::Unmigrate(vm_uuid(*vm)),
-        Ask::Flush(host) | Ask::FlushAndWait(host) => OlderAsk::Flush(node(host)),
-        Ask::Ready(host) | Ask::ReadyAndWait(host) => OlderAsk::Ready(node(host)),
-        Ask::Primary(host) => OlderAsk::Primary(node(host)),
-        Ask::Secondary(host) => OlderAsk::Secondary(node(host)),
-        Ask::Maintenance(on) => OlderAsk::Maintenance(*on),
+        Ask::Unmigrate(vm) => LegacyAsk::Unmigrate(vm_uuid(*vm)),
+        Ask::Flush(host) | Ask::FlushAndWait(host) => LegacyAsk::Flush(node(host)),
+        Ask::Ready(host) | Ask::ReadyAndWait(host) => LegacyAsk::Ready(node(host)),
+        Ask::Primary(host) => LegacyAsk::Primary(node(host)),
+        Ask::Secondary(host) => LegacyAsk::Secondary(node(host)),
+        Ask::Maintenance(on) => LegacyAsk::Maintenance(*on),
         Ask::Define(_)
         | Ask::Rename { .. }
         | Ask::Modify { .. }

@@ -1,4 +1,4 @@
-//! A read of the mirror against the raw read that it stands for.
+//! A read of the cache against the raw read that it stands for.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::measure::{Pair, Scale, timed, timed_async};
 use crate::place::{Place, open_store, runtime};
 use crate::report::{Figure, Quantity, Spread, grouped};
 
-/// The figures of the mirror of `place`.
+/// The figures of the cache of `place`.
 pub fn figures(place: &Place, scale: &Scale) -> Result<Vec<Figure>> {
     runtime()?.block_on(async {
         let tree = place.source.open().await?;
@@ -34,13 +34,13 @@ async fn measure(tree: Arc<dyn Tree>, shape: &Shape, scale: &Scale) -> Result<Ve
     let (change, change_raw) = one_change(&store, shape, scale).await?;
     let raw = |reference: Spread| Quantity::Time(reference);
     Ok(vec![
-        Figure::time(format!("mirror: one VM of {vms}"), one)
+        Figure::time(format!("cache: one VM of {vms}"), one)
             .against("raw read of its keys", raw(one_raw)),
-        Figure::time(format!("mirror: name and state of {vms} VMs"), list)
+        Figure::time(format!("cache: name and state of {vms} VMs"), list)
             .against("raw read of their keys", raw(list_raw)),
-        Figure::time(format!("mirror filled, {vms} VMs"), open)
+        Figure::time(format!("cache filled, {vms} VMs"), open)
             .against("raw read of all keys, paths known", raw(open_raw)),
-        Figure::time(format!("one change of a VM of {vms}, until the mirror shows it"), change)
+        Figure::time(format!("one change of a VM of {vms}, until the cache shows it"), change)
             .against("raw write of one key", raw(change_raw)),
     ])
 }

@@ -7,9 +7,9 @@ use pvc_model::Uuid;
 use pvc_model::storage::VolumeId;
 use pvc_ports::GuestRun;
 
-use super::{Older, Vm};
+use super::{LegacyPeer, Vm};
 
-impl Older {
+impl LegacyPeer {
     pub(super) fn key(vm: Uuid, key: &str) -> String {
         format!("/domains/{vm}/{key}")
     }
@@ -290,7 +290,7 @@ impl Older {
     }
 
     /// How long it waits for its turn in a migration (`spec/vm.md` §5).
-    pub(super) const TURN_PATIENCE: Duration = Duration::from_secs(30);
+    pub(super) const TURN_TIME_LIMIT: Duration = Duration::from_secs(30);
 }
 
 fn listed(vms: &[Uuid]) -> String {

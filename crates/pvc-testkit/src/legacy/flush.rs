@@ -7,7 +7,7 @@ use std::time::Duration;
 use pvc_model::Uuid;
 use tokio::sync::Notify;
 
-use super::Older;
+use super::LegacyPeer;
 
 /// A flush or an unflush that runs.
 #[derive(Default)]
@@ -17,9 +17,9 @@ pub(super) struct Job {
 }
 
 /// How long it waits for one VM.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIME_LIMIT: Duration = Duration::from_secs(120);
 
-impl Older {
+impl LegacyPeer {
     /// In the callback thread: a job that runs is waited for until it says that it has heard. That
     /// it only does when it comes to its next VM, so one that is at its last never does, and no
     /// event is delivered any more ([T9]).
@@ -130,7 +130,7 @@ impl Older {
 
     /// Shorter than a guest may take to shut down.
     async fn wait_for(&self, vm: Uuid) {
-        let end = self.ports.clock.monotonic() + PATIENCE;
+        let end = self.ports.clock.monotonic() + TIME_LIMIT;
         while self.ports.clock.monotonic() < end
             && matches!(self.vm(vm, "state").await.as_str(), "migrate" | "unmigrate" | "shutdown")
         {

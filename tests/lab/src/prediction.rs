@@ -7,16 +7,16 @@ use serde_json::Value;
 
 use crate::{Lab, plain};
 
-/// What was foretold of the death of a node.
-pub struct Foretold {
+/// What was prediction of the death of a node.
+pub struct Prediction {
     node: String,
     answer: Value,
 }
 
 impl Lab {
-    /// Has `pvc` foretell what happens if `node` dies now, for people and for scripts, and sees to
+    /// Has `pvc` predict what happens if `node` dies now, for people and for scripts, and sees to
     /// it that asking changes nothing.
-    pub fn foretell(&self, node: &str) -> Foretold {
+    pub fn predict(&self, node: &str) -> Prediction {
         let asked = ["cluster", "what-if", "node", node];
         let before = (self.guests(), self.records());
         let answer = self.json(&asked).expect("it can be foretold");
@@ -24,13 +24,13 @@ impl Lab {
         let after = (self.guests(), self.records());
         assert_eq!(before.0, after.0, "guests came, went or moved");
         assert_eq!(difference(&before.1, &after.1), [""; 0], "records were changed");
-        let foretold = Foretold { node: node.to_owned(), answer };
+        let prediction = Prediction { node: node.to_owned(), answer };
         shown.says(&[
             &format!("If node `{node}` dies now: "),
             "In the simulated cluster:",
             "Assumed:",
         ]);
-        for (vm, place) in foretold.places() {
+        for (vm, place) in prediction.places() {
             let (begin, then) =
                 (format!("{vm} "), if place.is_empty() { "no place" } else { &place });
             let says_so = |line: &str| line.starts_with(&begin) && line.contains(then);
@@ -39,7 +39,7 @@ impl Lab {
                 "`{vm}` on `{place}` is missing in: {shown}"
             );
         }
-        foretold
+        prediction
     }
 
     /// Every record of the cluster, but for what daemons write again and again to say how things
@@ -53,7 +53,7 @@ impl Lab {
     }
 }
 
-impl Foretold {
+impl Prediction {
     /// A part of the answer by its JSON pointer, as people read it.
     pub fn says(&self, pointer: &str) -> String {
         self.answer.pointer(pointer).map_or_else(String::new, plain)
@@ -71,9 +71,9 @@ impl Foretold {
         planned
     }
 
-    /// The VMs run where it was foretold, and those for which there was no place do not run. How
+    /// The VMs run where it was prediction, and those for which there was no place do not run. How
     /// long it took is `told` by `lab power NODE off --follow`; that is printed beside what was
-    /// foretold.
+    /// prediction.
     pub fn has_come_true(&self, lab: &Lab, told: &Output) {
         let node = &self.node;
         println!("After the death of {node}, foretold and measured:");
@@ -104,14 +104,15 @@ impl Foretold {
     /// Prints both times, for people: one machine that carries three nodes is slow, and when the
     /// death falls between two keepalives makes a difference of 5 s.
     fn shows_times(&self, pointer: &str, told: &Output, what: &str) {
-        let foretold = self.answer.pointer(pointer).and_then(Value::as_f64);
-        let foretold = foretold.unwrap_or_else(|| panic!("no time for `{what}`: {}", self.answer));
+        let prediction = self.answer.pointer(pointer).and_then(Value::as_f64);
+        let prediction =
+            prediction.unwrap_or_else(|| panic!("no time for `{what}`: {}", self.answer));
         let measured = told.stdout.lines().find_map(|line| {
             let (seconds, fact) = line.trim_start().split_once(" s  ")?;
             fact.starts_with(what).then(|| Some((seconds.parse::<f64>().ok()?, fact)))?
         });
         let (measured, fact) = measured.unwrap_or_else(|| panic!("nobody saw that {what}: {told}"));
-        println!("{foretold:>7.1} s {measured:>7.1} s  {fact}");
+        println!("{prediction:>7.1} s {measured:>7.1} s  {fact}");
     }
 }
 

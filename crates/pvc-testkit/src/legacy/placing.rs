@@ -2,7 +2,7 @@
 
 use pvc_model::Uuid;
 
-use super::Older;
+use super::LegacyPeer;
 use super::records::Records;
 
 /// The node that `records` say is best for the VM; `None` if there is none.
@@ -42,7 +42,7 @@ pub(super) async fn find_target(records: &Records, vm: Uuid) -> Option<String> {
     best.map(|(_, node)| node)
 }
 
-impl Older {
+impl LegacyPeer {
     pub(super) async fn find_target(&self, vm: Uuid) -> Option<String> {
         find_target(&self.records, vm).await
     }

@@ -36,13 +36,13 @@ use pvc_model::link::IpNet;
 use pvc_model::primary::handover::Duty;
 use pvc_ports::{Bmc, Clock, Host, Hypervisor, Network, Power, Random, Storage, Tree, TreeEvent};
 
-pub use api::{OlderApi, OlderAsk};
+pub use api::{LegacyApi, LegacyAsk};
 use flush::Job;
 use records::{Kind, Records};
 
 /// What its configuration says.
 #[derive(Debug, Clone)]
-pub struct OlderSettings {
+pub struct LegacySettings {
     pub name: String,
     pub is_coordinator: bool,
     pub cluster_name: String,
@@ -68,7 +68,7 @@ pub struct OlderSettings {
 
 /// Its host and its store.
 #[derive(Clone)]
-pub struct OlderPorts {
+pub struct LegacyPorts {
     pub tree: Arc<dyn Tree>,
     pub hypervisor: Arc<dyn Hypervisor>,
     pub storage: Arc<dyn Storage>,
@@ -80,9 +80,9 @@ pub struct OlderPorts {
 }
 
 /// A node daemon of PVC 1.0.3.
-pub struct Older {
-    settings: OlderSettings,
-    ports: OlderPorts,
+pub struct LegacyPeer {
+    settings: LegacySettings,
+    ports: LegacyPorts,
     records: Records,
     memory: Mutex<Memory>,
     /// Whether the timer of the keepalives was stopped; held while one runs.
@@ -139,10 +139,10 @@ const NODE_KEYS: [&str; 8] = [
     "networkscount",
 ];
 
-impl Older {
-    pub fn new(settings: OlderSettings, ports: OlderPorts) -> Arc<Older> {
+impl LegacyPeer {
+    pub fn new(settings: LegacySettings, ports: LegacyPorts) -> Arc<LegacyPeer> {
         let records = Records::new(&ports, settings.kazoo_28, settings.round_trip);
-        Arc::new(Older {
+        Arc::new(LegacyPeer {
             settings,
             ports,
             records,
@@ -390,7 +390,7 @@ mod tests {
     use pvc_ports::{Bmc, CreateMode, Tree};
 
     use super::records::Kind;
-    use super::{Older, OlderApi, OlderAsk, OlderPorts, OlderSettings};
+    use super::{LegacyApi, LegacyAsk, LegacyPeer, LegacyPorts, LegacySettings};
     use crate::{
         BmcManner, FakeHost, Manner, MemoryNetwork, MemoryStorage, ScriptedHypervisor,
         ScriptedPower, SeededRandom, TokioClock, eventually,
@@ -400,9 +400,9 @@ mod tests {
 
     /// A node of PVC 1.0.3, and what a test does to its world.
     struct Stage {
-        older: Arc<Older>,
+        older: Arc<LegacyPeer>,
         tree: Arc<dyn Tree>,
-        ports: OlderPorts,
+        ports: LegacyPorts,
         hypervisor: Arc<ScriptedHypervisor>,
         power: Arc<ScriptedPower>,
     }
@@ -412,7 +412,7 @@ mod tests {
             let tree = EmbeddedTree::in_memory();
             let (hypervisor, power) =
                 (Arc::new(ScriptedHypervisor::new()), Arc::new(ScriptedPower::new()));
-            let ports = OlderPorts {
+            let ports = LegacyPorts {
                 tree: tree.connect(),
                 hypervisor: hypervisor.clone(),
                 storage: Arc::new(MemoryStorage::new()),
@@ -422,7 +422,7 @@ mod tests {
                 clock: Arc::new(TokioClock::new()),
                 random: Arc::new(SeededRandom::new(1)),
             };
-            let settings = OlderSettings {
+            let settings = LegacySettings {
                 name: "py1".to_owned(),
                 is_coordinator: true,
                 cluster_name: "test".to_owned(),
@@ -444,7 +444,7 @@ mod tests {
                 kazoo_28,
             };
             let stage = Stage {
-                older: Older::new(settings, ports.clone()),
+                older: LegacyPeer::new(settings, ports.clone()),
                 tree: tree.connect(),
                 ports,
                 hypervisor,
@@ -586,14 +586,14 @@ mod tests {
             stage.older.list() == VM.to_string()
         })
         .await;
-        let api = OlderApi::new(&stage.ports);
-        api.ask(&OlderAsk::Flush("py1".to_owned())).await.unwrap();
+        let api = LegacyApi::new(&stage.ports);
+        api.ask(&LegacyAsk::Flush("py1".to_owned())).await.unwrap();
         stage.ports.clock.sleep(Duration::from_secs(5)).await;
-        api.ask(&OlderAsk::Ready("py1".to_owned())).await.unwrap();
+        api.ask(&LegacyAsk::Ready("py1".to_owned())).await.unwrap();
         stage.ports.clock.sleep(Duration::from_secs(300)).await;
         assert_eq!(stage.text("/nodes/py1/domainstate").await, "flushed", "[T9]");
         assert!(there.is_there(VM), "by the name that the cluster's network has for it");
-        api.ask(&OlderAsk::Ready("py1".to_owned())).await.unwrap();
+        api.ask(&LegacyAsk::Ready("py1".to_owned())).await.unwrap();
         stage.ports.clock.sleep(Duration::from_secs(300)).await;
         assert_eq!(
             stage.text("/nodes/py1/domainstate").await,

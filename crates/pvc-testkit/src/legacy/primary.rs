@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pvc_model::primary::handover::Duty;
 
-use super::Older;
+use super::LegacyPeer;
 use super::records::Kind;
 
 const KEY: &str = "/config/primary_node";
@@ -14,7 +14,7 @@ const SYNC: &str = "/config/primary_node/sync_lock";
 /// A reader that waits longer goes on without its lock.
 const READ: Option<Duration> = Some(Duration::from_secs(5));
 
-impl Older {
+impl LegacyPeer {
     async fn role(&self) -> String {
         self.records.text(&self.own("routerstate")).await
     }
@@ -50,8 +50,8 @@ impl Older {
 
     /// Whoever is late, or finds that the key has changed since, keeps quiet.
     async fn contend(&self, version: i32) {
-        let patience = Some(Duration::from_millis(400));
-        let Some(lock) = self.records.lock(KEY, Kind::Exclusive, patience).await else { return };
+        let time_limit = Some(Duration::from_millis(400));
+        let Some(lock) = self.records.lock(KEY, Kind::Exclusive, time_limit).await else { return };
         let now = self.records.entry(KEY).await.map(|entry| entry.stat.version);
         if now == Some(version) {
             self.records.write(&[(KEY.to_owned(), self.name().to_owned())]).await;

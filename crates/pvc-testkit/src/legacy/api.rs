@@ -6,13 +6,13 @@ use std::time::Duration;
 use pvc_model::Uuid;
 use pvc_ports::Clock;
 
-use super::OlderPorts;
+use super::LegacyPorts;
 use super::placing::find_target;
 use super::records::{Kind, Records};
 
 /// What an operator asks it for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum OlderAsk {
+pub enum LegacyAsk {
     /// The VM, and the state that is written.
     State(Uuid, &'static str),
     /// As the command line does it: first `shutdown`, then this when it is off.
@@ -34,34 +34,34 @@ pub enum OlderAsk {
 }
 
 /// An API of PVC 1.0.3.
-pub struct OlderApi {
+pub struct LegacyApi {
     records: Records,
     clock: Arc<dyn Clock>,
 }
 
-impl OlderApi {
-    pub fn new(ports: &OlderPorts) -> OlderApi {
-        OlderApi { records: Records::new(ports, true, Duration::ZERO), clock: ports.clock.clone() }
+impl LegacyApi {
+    pub fn new(ports: &LegacyPorts) -> LegacyApi {
+        LegacyApi { records: Records::new(ports, true, Duration::ZERO), clock: ports.clock.clone() }
     }
 
     /// Does what is asked for.
     ///
     /// # Errors
     /// Why it refuses.
-    pub async fn ask(&self, ask: &OlderAsk) -> Result<(), String> {
+    pub async fn ask(&self, ask: &LegacyAsk) -> Result<(), String> {
         match ask {
-            OlderAsk::State(vm, state) => self.set_state(*vm, state).await,
-            OlderAsk::Disable(vm) => self.disable(*vm).await,
-            OlderAsk::Move { vm, to, returns, live_only } => {
+            LegacyAsk::State(vm, state) => self.set_state(*vm, state).await,
+            LegacyAsk::Disable(vm) => self.disable(*vm).await,
+            LegacyAsk::Move { vm, to, returns, live_only } => {
                 self.move_vm(*vm, to.as_deref(), *returns, *live_only).await
             }
-            OlderAsk::Unmigrate(vm) => self.unmigrate(*vm).await,
-            OlderAsk::Undefine(vm) => self.undefine(*vm).await,
-            OlderAsk::Flush(node) => self.domain_state(node, "flush", "flushed").await,
-            OlderAsk::Ready(node) => self.domain_state(node, "unflush", "ready").await,
-            OlderAsk::Primary(node) => self.role(node, node).await,
-            OlderAsk::Secondary(node) => self.role(node, "none").await,
-            OlderAsk::Maintenance(on) => {
+            LegacyAsk::Unmigrate(vm) => self.unmigrate(*vm).await,
+            LegacyAsk::Undefine(vm) => self.undefine(*vm).await,
+            LegacyAsk::Flush(node) => self.domain_state(node, "flush", "flushed").await,
+            LegacyAsk::Ready(node) => self.domain_state(node, "unflush", "ready").await,
+            LegacyAsk::Primary(node) => self.role(node, node).await,
+            LegacyAsk::Secondary(node) => self.role(node, "none").await,
+            LegacyAsk::Maintenance(on) => {
                 self.put("/config/maintenance", if *on { "true" } else { "false" }).await;
                 Ok(())
             }

@@ -17,7 +17,7 @@ pub const USAGE: &str = "\
 ";
 
 /// How long a simulation may take in real time until it is taken for one that hangs.
-const PATIENCE: Duration = Duration::from_secs(180);
+const TIME_LIMIT: Duration = Duration::from_secs(180);
 
 struct Asked {
     file: String,
@@ -121,9 +121,9 @@ fn read(file: &str) -> std::io::Result<String> {
 #[allow(clippy::disallowed_methods, reason = "this is the real world")]
 fn give_up_in_time() {
     std::thread::spawn(|| {
-        std::thread::sleep(PATIENCE);
+        std::thread::sleep(TIME_LIMIT);
         let message =
-            format!("the simulation has not come to an end within {} s", PATIENCE.as_secs());
+            format!("the simulation has not come to an end within {} s", TIME_LIMIT.as_secs());
         let hint = "please report it with the backup, without the passwords in it".to_owned();
         let refused = WhatIfRefusal { not_found: false, message, hint };
         say(WhatIfReply { answer: None, refused: Some(refused) });
