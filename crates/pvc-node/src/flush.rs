@@ -334,6 +334,10 @@ fn finished(shared: &Shared, done: bool, state: DomainState) -> Result<(Changes,
         return Err(Superseded);
     }
     let mut changes = Changes::new();
+    if state == DomainState::Ready {
+        // A VM that waits for this node since would be started by nobody.
+        changes.expect(Expect::Placements);
+    }
     changes.node(shared.name(), NodeChange::Domain(state));
     Ok((changes, ()))
 }

@@ -195,10 +195,9 @@ pub async fn move_vm(
             let written = state.clone().unwrap_or_else(|| record.state.clone());
             changes.vm(uuid, VmChange::State(written));
             changes.expect(Expect::NodeDaemon(to.clone())).expect(Expect::NodeDomain(to.clone()));
-            changes.expect(Expect::VmNodeLimit(uuid));
-            if state.is_some() {
-                changes.expect(Expect::Placements);
-            }
+            // Also of one that is off: its new node may be about to say that it has taken back
+            // whatever waits for it.
+            changes.expect(Expect::VmNodeLimit(uuid)).expect(Expect::Placements);
             Ok((changes, Moved { uuid, name, from, to, state }))
         })
         .await
