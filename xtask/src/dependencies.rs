@@ -1,18 +1,20 @@
-//! What we depend on, against the rules of `deny.toml`: licences, banned crates, and where crates
-//! come from.
+//! What we depend on, against the rules of `deny.toml`: licences, banned crates, where crates come
+//! from, and advisories.
 //!
 //! The rules are written for `cargo deny check`, whose own build takes minutes and whose advisories
-//! come from a repository that a machine for tests may not reach. So these three of its four checks
-//! are made here as well, for the keys that our file has; any other key is an error and not passed
-//! over. See docs/dev/dependencies.md.
+//! come from a repository that a machine for tests may not reach. So its four checks are made here
+//! as well, for the keys that our file has, and with our copy of the advisories; any other key is
+//! an error and not passed over. See docs/dev/dependencies.md.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use anyhow::{Context, Result, bail, ensure};
+use semver::Version;
 use serde::Deserialize;
 use spdx::{Expression, ParseMode};
 
+use crate::advisories::{self, Advisories, Ignored};
 use crate::run;
 
 /// Where crates may come from unless `deny.toml` says otherwise, as cargo writes it.
@@ -22,6 +24,7 @@ const CRATES_IO: &str = "registry+https://github.com/rust-lang/crates.io-index";
 #[serde(deny_unknown_fields)]
 struct Rules {
     graph: Graph,
+    advisories: Exemptions,
     licenses: Licenses,
     bans: Bans,
     #[expect(dead_code, reason = "has one value, and is checked by being read")]
@@ -32,6 +35,13 @@ struct Rules {
 #[serde(deny_unknown_fields)]
 struct Graph {
     targets: Vec<String>,
+}
+
+/// The section `advisories`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Exemptions {
+    ignore: Vec<Ignored>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -96,19 +106,55 @@ struct Metadata {
 #[derive(Debug, Deserialize)]
 struct Package {
     name: String,
-    version: String,
+    version: Version,
     license: Option<String>,
     /// `None` for a crate of this checkout.
     source: Option<String>,
 }
 
+/// The crates that are built for a target of the rules, by name and version.
+type Packages = BTreeMap<(String, Version), Package>;
+
 /// Checks every crate that is built for one of the rules' targets.
 ///
 /// # Errors
-/// If a crate breaks a rule; all are named.
+/// If a crate breaks a rule or an advisory affects it; all are named.
 pub fn run() -> Result<()> {
+    let (rules, packages) = used()?;
+    let copy = Advisories::open()?;
+    let published: Vec<(&str, &Version)> = published(&packages).collect();
+    let findings = copy.examine(&published, &rules.advisories.ignore);
+    for warning in copy.old(advisories::today())?.iter().chain(&findings.warnings) {
+        println!("warning: {warning}");
+    }
+    let mut found: Vec<String> =
+        packages.values().flat_map(|package| broken(&rules, package)).collect();
+    found.extend(findings.failures);
+    ensure!(
+        found.is_empty(),
+        "{} objections to what we depend on:\n  {}",
+        found.len(),
+        found.join("\n  ")
+    );
+    println!("{} crates: licences, bans and sources are as deny.toml wants them", packages.len());
+    println!("{}: none but those told above affects a version that we use", copy.extent());
+    Ok(())
+}
+
+/// Writes our copy of the advisories again, for the crates that we use now.
+///
+/// # Errors
+/// Those of [`advisories::renew`].
+pub fn renew_advisories(checkout: Option<&str>) -> Result<()> {
+    let (_, packages) = used()?;
+    let crates: BTreeSet<String> = published(&packages).map(|(name, _)| name.to_owned()).collect();
+    advisories::renew(checkout, crates)
+}
+
+/// The rules, and what they are for.
+fn used() -> Result<(Rules, Packages)> {
     let rules = read(&fs::read_to_string(run::top().join("deny.toml")).context("no deny.toml")?)?;
-    let mut packages = BTreeMap::new();
+    let mut packages = Packages::new();
     for target in &rules.graph.targets {
         let mut cargo = run::cargo();
         cargo.args(["metadata", "--format-version", "1", "--locked", "--filter-platform", target]);
@@ -117,19 +163,15 @@ pub fn run() -> Result<()> {
             metadata.packages.into_iter().map(|it| ((it.name.clone(), it.version.clone()), it)),
         );
     }
-    let found: Vec<String> =
-        packages.values().flat_map(|package| broken(&rules, package)).collect();
-    ensure!(
-        found.is_empty(),
-        "{} rules of deny.toml are broken:\n  {}",
-        found.len(),
-        found.join("\n  ")
-    );
-    println!("{} crates: licences, bans and sources are as deny.toml wants them", packages.len());
-    println!(
-        "advisories were not looked at: that takes `cargo deny check advisories` and its database"
-    );
-    Ok(())
+    Ok((rules, packages))
+}
+
+/// The crates that are not of this checkout: an advisory on a name of ours is on somebody else's.
+fn published(packages: &Packages) -> impl Iterator<Item = (&str, &Version)> {
+    packages
+        .values()
+        .filter(|package| package.source.is_some())
+        .map(|package| (package.name.as_str(), &package.version))
 }
 
 fn read(text: &str) -> Result<Rules> {
@@ -193,6 +235,8 @@ mod tests {
     const RULES: &str = r#"
         [graph]
         targets = ["x86_64-unknown-linux-gnu"]
+        [advisories]
+        ignore = [{ id = "RUSTSEC-2020-0001", reason = "we do not do that" }]
         [licenses]
         allow = ["MIT", "Apache-2.0", "Apache-2.0 WITH LLVM-exception"]
         exceptions = [{ crate = "virt-sys", allow = ["LGPL-2.1"] }]
@@ -207,7 +251,7 @@ mod tests {
     fn found(name: &str, license: Option<&str>, source: Option<&str>) -> Vec<String> {
         let (license, source) = (license.map(str::to_owned), source.map(str::to_owned));
         let package =
-            Package { name: name.to_owned(), version: "1.0.0".to_owned(), license, source };
+            Package { name: name.to_owned(), version: Version::new(1, 0, 0), license, source };
         broken(&read(RULES).unwrap(), &package)
     }
 
@@ -256,7 +300,10 @@ mod tests {
             ("unknown-git = \"deny\"", "unknown-git = \"deny\"\nallow-git = []"),
             ("crate = \"openssl\"", "crate = \"openssl@0.9\""),
             ("crate = \"openssl\"", "wrappers = [], crate = \"openssl\""),
+            (", reason = \"we do not do that\"", ""),
+            ("ignore = [", "yanked = \"deny\"\nignore = ["),
         ] {
+            assert!(RULES.contains(from), "{from}");
             assert!(read(&RULES.replace(from, to)).is_err(), "{to}");
         }
         read(&fs::read_to_string(run::top().join("deny.toml")).unwrap()).unwrap();

@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod advisories;
 mod bench;
 mod check;
 mod dependencies;
@@ -19,12 +20,14 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 Usage: cargo xtask COMMAND
 
+  advisories [CHECKOUT]             write docs/dev/advisories.toml again from RustSec's database, \
+  which is fetched unless CHECKOUT has it; see docs/dev/dependencies.md
   bench [--quick] [--json FILE] …   build the release programs and measure them; see \
   docs/dev/benchmarks.md
   check                             formatting, clippy, dependency policy, generated files, the \
   rules
-  deny                              licences, bans and sources of what we depend on; see \
-  docs/dev/dependencies.md
+  deny                              licences, bans, sources and advisories of what we depend on; \
+  see docs/dev/dependencies.md
   generate                          write every generated file again: the two below
   config                            write docs/manual/configuration.md from the table of keys
   openapi                           write docs/api/openapi.json from the routes
@@ -60,6 +63,8 @@ fn main() -> ExitCode {
         None => ("--help", [].as_slice()),
     };
     let done = match (command, rest) {
+        ("advisories", []) => dependencies::renew_advisories(None),
+        ("advisories", [checkout]) => dependencies::renew_advisories(Some(checkout)),
         ("bench", rest) => bench::run(rest),
         ("check", []) => check::run(),
         ("deny", []) => dependencies::run(),
