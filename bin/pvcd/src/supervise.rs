@@ -5,7 +5,6 @@ use std::future::Future;
 use std::time::Duration;
 
 use pvc_ports::{Clock, Tree};
-use pvc_store::Store;
 use tokio_util::sync::CancellationToken;
 
 /// How long a role that panicked rests before it is started again.
@@ -37,17 +36,6 @@ where
             () = clock.sleep(AFTER_PANIC) => {}
         }
     }
-}
-
-/// Runs `work` for as long as the view of the store is kept up to date.
-///
-/// # Errors
-/// If the view froze: the process is better started anew.
-pub async fn while_view_lives<T>(
-    store: &Store,
-    work: impl Future<Output = anyhow::Result<T>>,
-) -> anyhow::Result<T> {
-    store.while_alive(work).await.unwrap_or_else(|| Err(frozen()))
 }
 
 /// That the view of the store is none any more.

@@ -1,6 +1,7 @@
-//! The roles of a cluster as daemons: what each of them does with the ports it is given, from its
-//! first look at the store to its end. The programs give them the adapters of a machine, the
-//! simulation those of its world, so that what is simulated is what runs.
+//! The roles as daemons: what each of them does with the ports it is given, from its first look at
+//! the store to its end. The programs of a cluster, and the one program of one machine, give them
+//! the adapters of a machine, the simulation those of its world, so that what is simulated is what
+//! runs.
 //!
 //! The session with the store is its owner's to open and to close. `None` says that the view of the
 //! store is kept up to date no more, by a bug: the process is better started anew.
