@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
-use pvc_daemon::ApiPorts;
+use pvc_daemon::{ApiPorts, Shutdown};
 use pvc_embedded::{Dumps, EmbeddedTree};
 use pvc_linux::log::Log;
 use pvc_linux::{Notifier, SystemClock};
@@ -19,7 +19,11 @@ use crate::{dump, ports, report, settings, signals};
 /// How long the last log lines may take to reach the disk.
 const LOG_FLUSH: Duration = Duration::from_secs(2);
 
-pub async fn run(file: Option<PathBuf>, recover: bool) -> anyhow::Result<Outcome> {
+pub async fn run(
+    file: Option<PathBuf>,
+    recover: bool,
+    shutdown: &Shutdown,
+) -> anyhow::Result<Outcome> {
     let config = settings::standalone(file)?;
     let own = config
         .standalone
@@ -29,16 +33,20 @@ pub async fn run(file: Option<PathBuf>, recover: bool) -> anyhow::Result<Outcome
     for warning in &config.warnings {
         tracing::warn!("configuration: {}", warning.message());
     }
-    let shutdown = signals::shutdown_requested(log.reopener())?;
+    signals::listen(shutdown, log.reopener())?;
     let directory = own.state_directory.join("tree");
     let tree = match dump::open(&directory, recover, &SystemClock).await {
         Ok(tree) => tree,
-        Err(error) => return finish(&log, Err(error)),
+        Err(error) => return finish(&log, shutdown, Err(error)),
     };
     let dumps = Dumps::of(&directory);
-    let ended = with_store(&config, &tree, dumps, log.store_lines.take(), shutdown).await;
-    tree.close().await;
-    finish(&log, ended)
+    let whole = async {
+        let ended = with_store(&config, &tree, dumps, log.store_lines.take(), shutdown).await;
+        tree.close().await;
+        ended
+    };
+    let ended = in_time(shutdown, whole).await;
+    finish(&log, shutdown, ended)
 }
 
 async fn with_store(
@@ -46,17 +54,17 @@ async fn with_store(
     tree: &EmbeddedTree,
     dumps: Dumps,
     log_lines: Option<tokio::sync::mpsc::Receiver<String>>,
-    shutdown: CancellationToken,
+    shutdown: &Shutdown,
 ) -> anyhow::Result<Outcome> {
     let ports = ports::machine(config)?;
     let settings = settings::node(config);
-    pvc_node::before_store(&settings, &ports, &shutdown).await?;
+    pvc_node::before_store(&settings, &ports, shutdown.asked()).await?;
     let store = ports::store(tree.connect()).await?;
     let (name, clock) = (settings.name.clone(), ports.clock.clone());
     let api_settings = settings::api(config)?;
 
     // The node goes last: what the API and the worker still write, it still makes true.
-    let serving = shutdown.child_token();
+    let serving = shutdown.asked().child_token();
     let running = CancellationToken::new();
     let roles = async {
         let serve = || {
@@ -86,9 +94,13 @@ async fn with_store(
         served.unwrap_or(Some(Ok(Outcome::Stopped)))
     };
     let node = async {
+        let begun = shutdown.clone();
         let dress = |node: Node| {
             node.with_log(log_lines)
-                .when_ready(|| Notifier.ready())
+                .when_ready(move || {
+                    begun.begun();
+                    Notifier.ready();
+                })
                 .with_heartbeat(Notifier.watchdog_interval(), || Notifier.alive())
         };
         let ended = pvc_daemon::node(&store, settings, ports.clone(), dress, running.clone()).await;
@@ -116,10 +128,26 @@ async fn stop_when_over<T>(role: impl Future<Output = T>, others: &CancellationT
     ended
 }
 
-pub fn finish(log: &Log, ended: anyhow::Result<Outcome>) -> anyhow::Result<Outcome> {
+/// What comes of a daemon, which is dropped where it stands if it was asked to stop before it had
+/// begun and is not gone in time.
+pub async fn in_time(
+    shutdown: &Shutdown,
+    daemon: impl Future<Output = anyhow::Result<Outcome>>,
+) -> anyhow::Result<Outcome> {
+    shutdown.in_time(daemon).await.unwrap_or_else(|| {
+        tracing::warn!("what the start waits for does not answer; the daemon ends without it");
+        Ok(Outcome::Stopped)
+    })
+}
+
+pub fn finish(
+    log: &Log,
+    shutdown: &Shutdown,
+    ended: anyhow::Result<Outcome>,
+) -> anyhow::Result<Outcome> {
     if let Err(error) = &ended {
         report::to_log(error);
     }
-    log.flush(LOG_FLUSH);
+    log.flush(shutdown.at_most(LOG_FLUSH));
     ended
 }

@@ -8,6 +8,8 @@
 
 #![forbid(unsafe_code)]
 
+mod way_out;
+
 use std::sync::Arc;
 
 use pvc_api::{ApiSettings, ApiState};
@@ -17,6 +19,8 @@ use pvc_ports::{Clock, Random, Storage};
 use pvc_store::{Store, StoreError};
 use pvc_worker::Worker;
 use tokio_util::sync::CancellationToken;
+
+pub use way_out::{GONE_WITHIN, Shutdown, on_session};
 
 /// The node daemon. `dress` gives it what only its process has: a log, a service manager.
 pub async fn node(
