@@ -21,7 +21,7 @@ use pvc_node::{
     FloatingAddress, LogSwitches, MigrationSettings, Node, NodeError, NodeSettings, Outcome, Ports,
     Subsystems,
 };
-use pvc_ports::{Clock, Hypervisor, Network, Services, ServicesError, Storage, Tree, UnitState};
+use pvc_ports::{Clock, Hypervisor, Network, Services, ServicesError, Storage, UnitState};
 use pvc_store::{Change, Changes, NewVm, Store};
 use pvc_testkit::{
     FakeHost, FlakyTree, MemoryNetwork, MemoryStorage, NetworkChange, ScriptedExec,
