@@ -53,6 +53,8 @@ fn a_quick_run_makes_every_figure() {
         "one VM by name of 16",
         "cluster status, 8 VMs",
         "metrics, 8 VMs",
+        "list 8 VMs, while a quarter changes each second",
+        "metrics, 8 VMs, while a quarter changes each second",
         "tree requests per API read",
         "memory of tree, cache and API in one process",
         "one change of a VM of 16",

@@ -1,11 +1,12 @@
 //! What the API's replies cost, beside plain replies of the same size.
 
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use anyhow::Result;
 use pvc_store::synthetic::Shape;
 
-use super::{ApiServer, PlainServer};
+use super::{ApiServer, Client, PlainServer};
 use crate::measure::{Pair, Scale, timed};
 use crate::place::{Kind, Place};
 use crate::report::{Budget, Figure, Quantity, Spread, bytes, grouped};
@@ -16,6 +17,9 @@ const METRICS: &str = "/api/v1/metrics";
 
 /// Requests that are made before those that count: the first ones find caches empty.
 const WARM_UP: usize = 3;
+
+/// How long a client rests between two requests while records change.
+const PACE: Duration = Duration::from_millis(20);
 
 /// A reply and a plain one of the same size, requested in turn.
 struct Replies {
@@ -44,6 +48,7 @@ pub fn figures(kind: Kind, places: &[Place], scale: &Scale) -> Result<Vec<Figure
     figures.extend(lists_after_changes(usual, plain, scale)?);
     figures.push(one_vm(large, plain, scale)?);
     figures.extend(overviews(usual, plain, scale)?);
+    figures.extend(while_a_quarter_changes(usual, plain, scale)?);
     figures.push(tree_requests(usual, scale)?);
     figures.extend(memory_figures(kind, [small, usual, large], scale)?);
     Ok(figures)
@@ -126,6 +131,68 @@ fn overviews(
             .budget(budget(5)),
         metrics.figure(format_args!("metrics, {vms} VMs")).budget(budget(50)),
     ])
+}
+
+/// Lists and metrics that are asked for at once, while a quarter of the VMs has new statistics each
+/// second: some of the replies are made anew, and some meet the change on their way.
+fn while_a_quarter_changes(
+    server: &mut ApiServer,
+    plain: &mut PlainServer,
+    scale: &Scale,
+) -> Result<[Figure; 2]> {
+    let port = server.api_port;
+    let measured = server.while_touched(scale.usual() / 4, |lists| {
+        let (done, is_done) = mpsc::channel::<()>();
+        std::thread::scope(|scope| {
+            // Scrapers have a connection of their own, and come while lists are made.
+            let scraping = scope.spawn(move || {
+                let (mut scraper, mut samples) = (Client::connect(port)?, Vec::new());
+                loop {
+                    let (time, size) = timed(|| scraper.get(METRICS).map(<[u8]>::len));
+                    samples.push((size?, time));
+                    if is_done.recv_timeout(PACE) != Err(RecvTimeoutError::Timeout) {
+                        return anyhow::Ok(samples);
+                    }
+                }
+            });
+            let listed = listed(lists, plain, scale.requests);
+            drop(done);
+            let scraped = scraping.join().expect("it reports its errors")?;
+            anyhow::Ok((listed?, scraped))
+        })
+    });
+    let ((size, pair), scraped) = measured?;
+    let vms = grouped(scale.usual());
+    let what = "while a quarter changes each second";
+    let list = replies(size, pair).figure(format_args!("list {vms} VMs, {what}"));
+    let mut scrapes = Pair::default();
+    let mut size = 0;
+    for (bytes, time) in scraped {
+        size = bytes;
+        scrapes.measured.push(time);
+        let (of_plain, done) = timed(|| plain.get(bytes));
+        done?;
+        scrapes.reference.push(of_plain);
+    }
+    let metrics = replies(size, scrapes).figure(format_args!("metrics, {vms} VMs, {what}"));
+    let budget = |milliseconds| Budget::P99(Duration::from_millis(milliseconds));
+    Ok([list.budget(budget(20)), metrics.budget(budget(50))])
+}
+
+/// The size of a list and the times that lists took, each beside a plain reply; with a rest after
+/// each, so that they are of many seconds.
+fn listed(client: &mut Client, plain: &mut PlainServer, rounds: usize) -> Result<(usize, Pair)> {
+    let (mut size, mut pair) = (0, Pair::default());
+    for _ in 0..rounds {
+        let (list, bytes) = timed(|| client.get(LIST).map(<[u8]>::len));
+        size = bytes?;
+        let (of_plain, done) = timed(|| plain.get(size));
+        done?;
+        pair.measured.push(list);
+        pair.reference.push(of_plain);
+        std::thread::park_timeout(PACE);
+    }
+    Ok((size, pair))
 }
 
 /// How often the API asks the tree when it is asked for what is recorded.

@@ -1,7 +1,9 @@
 //! Processes that serve: the API of one tree, and what the API is compared with.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use axum::Router;
@@ -25,6 +27,9 @@ use crate::statistics;
 
 /// What opens the API.
 pub const KEY: &str = "b6c4a3f2-bench";
+
+/// How often VMs have new statistics that have them all the time.
+const EACH: Duration = Duration::from_secs(1);
 
 /// The served API, seen from the one who measures.
 pub struct ApiServer {
@@ -67,6 +72,30 @@ impl ApiServer {
     /// shows them.
     pub fn touch(&mut self, vms: usize) -> Result<()> {
         self.side.post(&format!("/touch/{vms}")).map(drop)
+    }
+
+    /// Does the same each second, at first at once, while `work` asks for replies.
+    pub fn while_touched<T>(
+        &mut self,
+        vms: usize,
+        work: impl FnOnce(&mut Client) -> Result<T>,
+    ) -> Result<T> {
+        let ApiServer { api, side, .. } = self;
+        let (done, is_done) = mpsc::channel::<()>();
+        std::thread::scope(|scope| {
+            let touching = scope.spawn(move || {
+                loop {
+                    side.post(&format!("/touch/{vms}"))?;
+                    if is_done.recv_timeout(EACH) != Err(RecvTimeoutError::Timeout) {
+                        return anyhow::Ok(());
+                    }
+                }
+            });
+            let worked = work(api);
+            drop(done);
+            touching.join().expect("it reports its errors")?;
+            worked
+        })
     }
 }
 

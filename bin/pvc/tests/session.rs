@@ -21,6 +21,11 @@ use stub::{Received, Reply, Stub, ok, status};
 const DOCUMENT: &str = include_str!("../../../docs/api/openapi.json");
 const VMS: &str = include_str!("../../../crates/pvc-cli/tests/wire/vms.json");
 const NODES: &str = include_str!("../../../crates/pvc-cli/tests/wire/nodes.json");
+const FAULTS: &str = include_str!("../../../crates/pvc-cli/tests/wire/faults.json");
+const NETWORKS: &str = include_str!("../../../crates/pvc-cli/tests/wire/networks.json");
+const POOLS: &str = include_str!("../../../crates/pvc-cli/tests/wire/pools.json");
+const TASKS: &str = include_str!("../../../crates/pvc-cli/tests/wire/tasks.json");
+const TREE: &str = include_str!("../../../crates/pvc-cli/tests/golden/tree.txt");
 const STATUS: &str = include_str!("../../../crates/pvc-cli/tests/wire/status.json");
 
 /// A user with a home of their own and, mostly, one stored connection.
@@ -162,6 +167,117 @@ fn a_list_is_data_on_standard_output_and_a_banner_on_standard_error() {
     );
     assert_eq!(err(&output), banner);
     assert_eq!(stub.lines(), ["GET /vm?negate=False"], "without colours nothing more is asked");
+}
+
+/// A cluster with something in each of its lists.
+fn full_cluster(request: &Received, before: usize) -> Reply {
+    match request.path() {
+        "/api/v1/faults" => ok(FAULTS),
+        "/api/v1/network" => ok(NETWORKS),
+        "/api/v1/storage/ceph/pool" => ok(POOLS),
+        "/api/v1/storage/ceph/volume" => ok(r#"[{"name": "web1_sda", "pool": "vms", "stats": {}},
+            {"name": "db1_sda", "pool": "ssd", "stats": {}}]"#),
+        "/api/v1/tasks" => ok(TASKS),
+        "/api/v1/vm/web1/tags" => {
+            ok(r#"{"name": "web1", "tags": [{"name": "prod", "type": "user", "protected": false},
+                {"name": "backup", "type": "user", "protected": true}]}"#)
+        }
+        _ => cluster(request, before),
+    }
+}
+
+/// Every list, by the column to sort it by.
+const LISTS: [(&str, &str); 15] = [
+    ("cluster fault list", "id"),
+    ("cluster task", "id"),
+    ("connection detail", "name"),
+    ("connection list", "name"),
+    ("network list", "vni"),
+    ("node list", "name"),
+    ("storage pool list", "name"),
+    ("storage volume list", "name"),
+    ("task", "id"),
+    ("vm list", "name"),
+    ("vm memory get web1", "ram"),
+    ("vm network get web1", "network"),
+    ("vm tag get web1", "name"),
+    ("vm vcpu get web1", "vcpus"),
+    ("vm volume get web1", "volume"),
+];
+
+#[test]
+fn every_list_is_csv_with_the_columns_and_in_the_order_that_were_asked_for() {
+    let stub = Stub::start(full_cluster);
+    let user = User::of(&stub);
+    let rows = |line: &str, options: &[&str]| {
+        let words: Vec<&str> = ["-q"].into_iter().chain(line.split(' ')).collect();
+        let output = user.run(&[&words, options].concat());
+        assert_eq!(code(&output), 0, "{line} {options:?}: {output:?}");
+        out(&output).lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    for (line, column) in LISTS {
+        let whole = rows(line, &["-f", "csv"]);
+        assert!(whole.len() > 1, "{line}: {whole:?}");
+        let headings: Vec<&str> = whole[0].split(',').collect();
+        assert!(headings.contains(&column), "{line}: {whole:?}");
+        assert_eq!(rows(line, &["-f", "csv", "--no-headers"]), whole[1..], "{line}");
+
+        let last = headings[headings.len() - 1];
+        let two = if last == column { last.to_owned() } else { format!("{last},{column}") };
+        let picked = rows(line, &["-f", "csv", "--columns", &two]);
+        assert_eq!((&picked[0], picked.len()), (&two, whole.len()), "{line}");
+
+        let one = ["-f", "csv", "--no-headers", "--columns", column, "--sort"];
+        let up = rows(line, &[&one[..], &[column]].concat());
+        let mut down = rows(line, &[&one[..], &[&format!("-{column}")]].concat());
+        down.reverse();
+        let mut names = up.clone();
+        names.dedup();
+        // Rows that are alike, or belong together, keep their order both ways.
+        if names.len() == up.len() && !up.iter().any(String::is_empty) {
+            assert_eq!(up, down, "{line}");
+        }
+
+        let table = rows(line, &["--columns", column]);
+        let bare = rows(line, &["--columns", column, "--no-headers"]);
+        assert!(table.ends_with(&bare) && table.len() > bare.len(), "{line}: {table:?} {bare:?}");
+        let wrong: Vec<&str> = line.split(' ').chain(["--columns", "colour"]).collect();
+        assert_eq!(code(&user.run(&wrong)), 2, "{line}");
+    }
+}
+
+#[test]
+fn no_list_is_without_the_options_that_all_lists_have() {
+    let path = |line: &str| {
+        let words = line.split(' ').skip(1).take_while(|word| word.starts_with(char::is_lowercase));
+        words.collect::<Vec<_>>().join(" ")
+    };
+    let have: Vec<String> =
+        TREE.lines().filter(|line| line.contains("--columns=")).map(path).collect();
+    let known = LISTS.map(|(line, _)| line.trim_end_matches(" web1").to_owned());
+    assert_eq!(have, known, "the test above asks all of them");
+    let is_list = |path: &String| path.ends_with(" list") || path.ends_with(" get");
+    let user = User::without_connection();
+    for lacking in TREE.lines().map(path).filter(is_list).filter(|path| !have.contains(path)) {
+        let output = user.run(&lacking.split(' ').collect::<Vec<_>>());
+        assert_eq!(code(&output), 6, "`{lacking}` is not of a later release: {output:?}");
+    }
+}
+
+#[test]
+fn a_network_that_does_not_exist_leads_to_the_list_of_those_that_do() {
+    let stub = Stub::start(full_cluster);
+    let user = User::of(&stub);
+    let output = user.run(&["-q", "vm", "network", "add", "web1", "4242"]);
+    assert_eq!(code(&output), 3);
+    assert_eq!(
+        err(&output),
+        "error: no network `4242` in the cluster\nhint: `pvc network list` shows the networks; \
+         `upstream`, `cluster` and `storage` always exist\n"
+    );
+    assert_eq!(changes(&stub), Vec::<String>::new());
+    let listed = user.run(&["-q", "network", "list", "-f", "raw"]);
+    assert_eq!((code(&listed), out(&listed).as_str()), (0, "100\n1001\n"));
 }
 
 #[test]

@@ -6,81 +6,89 @@ use std::sync::Arc;
 
 use anyhow::anyhow;
 use pvc_config::Config;
-use pvc_daemon::ApiPorts;
+use pvc_daemon::{ApiPorts, Shutdown, on_session};
 use pvc_linux::log::Log;
 use pvc_linux::{Notifier, OsRandom, SystemClock};
 use pvc_node::{Node, Outcome};
 use pvc_store::Store;
 use pvc_zookeeper::ZookeeperTree;
-use tokio_util::sync::CancellationToken;
 
-use crate::standalone::finish;
-use crate::supervise::{close, frozen, while_beating};
+use crate::standalone::{finish, in_time};
+use crate::supervise::{frozen, while_beating};
 use crate::{ports, settings, signals};
 
-pub async fn node(file: Option<PathBuf>) -> anyhow::Result<Outcome> {
-    let (config, mut log, shutdown) = begin(file, "pvcnoded", true)?;
+pub async fn node(file: Option<PathBuf>, shutdown: &Shutdown) -> anyhow::Result<Outcome> {
+    let (config, mut log) = begin(file, "pvcnoded", true, shutdown)?;
     let lines = log.store_lines.take();
-    let ended = run_node(&config, lines, shutdown).await;
-    finish(&log, ended)
+    let ended = in_time(shutdown, run_node(&config, lines, shutdown)).await;
+    finish(&log, shutdown, ended)
 }
 
 async fn run_node(
     config: &Config,
     log_lines: Option<tokio::sync::mpsc::Receiver<String>>,
-    shutdown: CancellationToken,
+    shutdown: &Shutdown,
 ) -> anyhow::Result<Outcome> {
     let ports = ports::machine(config)?;
     let settings = settings::node(config);
-    pvc_node::before_store(&settings, &ports, &shutdown).await?;
-    with_store(config, &shutdown, async |store| {
+    pvc_node::before_store(&settings, &ports, shutdown.asked()).await?;
+    with_store(config, shutdown, async |store| {
+        let begun = shutdown.clone();
         let dress = |node: Node| {
             node.with_log(log_lines)
                 .when_waiting(|what| Notifier.waiting(what))
-                .when_ready(|| Notifier.ready())
+                .when_ready(move || {
+                    begun.begun();
+                    Notifier.ready();
+                })
                 .with_heartbeat(Notifier.watchdog_interval(), || Notifier.alive())
         };
-        let ended = pvc_daemon::node(&store, settings, ports, dress, shutdown.clone()).await;
+        let asked = shutdown.asked().clone();
+        let ended = pvc_daemon::node(&store, settings, ports, dress, asked).await;
         Ok(ended.ok_or_else(frozen)??)
     })
     .await
 }
 
-pub async fn api(file: Option<PathBuf>) -> anyhow::Result<Outcome> {
-    let (config, log, shutdown) = begin(file, "pvcapid", false)?;
-    let ended = with_store(&config, &shutdown, async |store| {
+pub async fn api(file: Option<PathBuf>, shutdown: &Shutdown) -> anyhow::Result<Outcome> {
+    let (config, log) = begin(file, "pvcapid", false, shutdown)?;
+    let ended = with_store(&config, shutdown, async |store| {
         let settings = settings::api(&config)?;
         let storage = ports::storage(&config)?;
         let ports = ApiPorts { clock: Arc::new(SystemClock), random: Arc::new(OsRandom), storage };
         let where_to = settings.clone();
         let serve = |state, stop| async move {
             let listeners = pvc_api::listen(&where_to)?;
+            shutdown.begun();
             Notifier.ready();
             Ok(pvc_api::serve_on(listeners, state, stop).await?)
         };
         let ended: Option<anyhow::Result<Outcome>> =
-            beating(pvc_daemon::api(&store, settings, ports, serve, &shutdown)).await;
+            beating(pvc_daemon::api(&store, settings, ports, serve, shutdown.asked())).await;
         ended.ok_or_else(frozen)?
     });
-    finish(&log, ended.await)
+    finish(&log, shutdown, in_time(shutdown, ended).await)
 }
 
-pub async fn worker(file: Option<PathBuf>) -> anyhow::Result<Outcome> {
-    let (config, log, shutdown) = begin(file, "pvcworkerd", false)?;
-    let ended = with_store(&config, &shutdown, async |store| {
+pub async fn worker(file: Option<PathBuf>, shutdown: &Shutdown) -> anyhow::Result<Outcome> {
+    let (config, log) = begin(file, "pvcworkerd", false, shutdown)?;
+    let ended = with_store(&config, shutdown, async |store| {
         let ports = ports::machine(&config)?;
         let name = settings::node(&config).name;
-        let ended = pvc_daemon::worker(&store, name, ports, || Notifier.ready(), &shutdown);
+        let ready = || {
+            shutdown.begun();
+            Notifier.ready();
+        };
+        let ended = pvc_daemon::worker(&store, name, ports, ready, shutdown.asked());
         Ok(beating(ended).await.ok_or_else(frozen)??)
     });
-    finish(&log, ended.await)
+    finish(&log, shutdown, in_time(shutdown, ended).await)
 }
 
-/// Runs a role on a session of its own with the cluster's store, which is closed in the end. A
-/// start that is asked to stop before the store has answered waits for it no longer.
+/// Runs a role on a session of its own with the cluster's store, which is closed in the end.
 async fn with_store(
     config: &Config,
-    shutdown: &CancellationToken,
+    shutdown: &Shutdown,
     role: impl AsyncFnOnce(Store) -> anyhow::Result<Outcome>,
 ) -> anyhow::Result<Outcome> {
     let open = async {
@@ -88,17 +96,17 @@ async fn with_store(
         let store = unless_refused(&tree, ports::store(tree.clone())).await?;
         anyhow::Ok((tree, store))
     };
-    let Some(opened) = shutdown.run_until_cancelled(open).await else {
-        return Ok(Outcome::Stopped);
+    let role = async |tree: Arc<ZookeeperTree>, store| {
+        let ended = unless_refused(&tree, role(store)).await;
+        // A service that says it stops is killed some time later, also if it has begun anew
+        // meanwhile.
+        if !matches!(ended, Ok(Outcome::Reexec)) {
+            Notifier.stopping();
+        }
+        ended
     };
-    let (tree, store) = opened?;
-    let ended = unless_refused(&tree, role(store)).await;
-    // A service that says it stops is killed some time later, also if it has begun anew meanwhile.
-    if !matches!(ended, Ok(Outcome::Reexec)) {
-        Notifier.stopping();
-    }
-    close(tree.as_ref(), &SystemClock).await;
-    ended
+    let ended = on_session(open, &SystemClock, shutdown.asked(), role).await?;
+    Ok(ended.unwrap_or(Outcome::Stopped))
 }
 
 /// What comes of `work`, unless the store lets this process in no more. It has read its
@@ -128,12 +136,13 @@ fn begin(
     file: Option<PathBuf>,
     daemon: &str,
     logs_to_store: bool,
-) -> anyhow::Result<(Config, Log, CancellationToken)> {
+    shutdown: &Shutdown,
+) -> anyhow::Result<(Config, Log)> {
     let config = settings::cluster(file)?;
     let log = pvc_linux::log::start(&settings::log(&config, daemon, logs_to_store))?;
     for warning in &config.warnings {
         tracing::warn!("configuration: {}", warning.message());
     }
-    let shutdown = signals::shutdown_requested(log.reopener())?;
-    Ok((config, log, shutdown))
+    signals::listen(shutdown, log.reopener())?;
+    Ok((config, log))
 }

@@ -184,6 +184,7 @@ mod tests {
 
     use pvc_linux::SystemClock;
     use pvc_ops::cluster::set_maintenance;
+    use pvc_testkit::{TokioClock, eventually};
     use tempfile::TempDir;
 
     use super::*;
@@ -359,6 +360,30 @@ mod tests {
         };
         let text = tokio::time::timeout(Duration::from_secs(60), taken).await.unwrap();
         assert!(text.contains(r#""/schema/version":"15""#), "{text}");
+        stop.cancel();
+        keeper.await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn another_dump_is_taken_each_hour_with_what_was_changed_since() {
+        let dir = TempDir::new().unwrap();
+        let (clock, dumps) = (Arc::new(TokioClock::new()), Dumps::of(dir.path()));
+        let tree = EmbeddedTree::in_memory();
+        let store = Store::open(tree.connect(), clock.clone(), Arc::new(OsRandom)).await.unwrap();
+        store.initialize(false).await.unwrap();
+        let stop = CancellationToken::new();
+        let keeper = tokio::spawn(keep(store.clone(), clock.clone(), dumps.clone(), stop.clone()));
+        let taken = || dumps.list().unwrap();
+        eventually("the dump of the start", EVERY / 2, || taken().len() == 1).await;
+        set_maintenance(&store, true).await.unwrap();
+        clock.sleep(EVERY - Duration::from_secs(5)).await;
+        assert_eq!(taken().len(), 1, "not before the hour is over");
+        eventually("that of an hour later", Duration::from_secs(60), || taken().len() == 2).await;
+        let (newest, first) = (&taken()[0], &taken()[1]);
+        let apart = newest.taken - first.taken;
+        assert!((EVERY..EVERY + Duration::from_secs(5)).contains(&apart), "{apart:?}");
+        let says = |dump: &Dump| dump.read().unwrap().contains(r#""/config/maintenance":"true""#);
+        assert_eq!((says(first), says(newest)), (false, true), "{}", newest.read().unwrap());
         stop.cancel();
         keeper.await.unwrap();
     }

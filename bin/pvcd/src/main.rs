@@ -16,9 +16,11 @@ mod token;
 mod volume;
 
 use std::os::unix::process::CommandExt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use args::{Arguments, Role, StandaloneStart, Start};
+use pvc_daemon::Shutdown;
 use pvc_linux::SystemClock;
 use pvc_node::Outcome;
 use pvc_ports::Clock;
@@ -76,8 +78,9 @@ fn on_runtime(role: Role) -> anyhow::Result<u8> {
         .enable_all()
         .build()?;
     runtime.spawn(give_memory_back());
-    let ended = runtime.block_on(play(role));
-    runtime.shutdown_timeout(LAST_THREADS);
+    let shutdown = Shutdown::new(Arc::new(SystemClock));
+    let ended = runtime.block_on(play(role, &shutdown));
+    runtime.shutdown_timeout(shutdown.at_most(LAST_THREADS));
     ended
 }
 
@@ -90,15 +93,15 @@ async fn give_memory_back() {
     }
 }
 
-async fn play(role: Role) -> anyhow::Result<u8> {
+async fn play(role: Role, shutdown: &Shutdown) -> anyhow::Result<u8> {
     // Once for the whole process, before anything speaks TLS. It fails only if it was done before.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let ended = match role {
-        Role::Node(Start { config, .. }) => cluster::node(config).await?,
-        Role::Api(Start { config, .. }) => cluster::api(config).await?,
-        Role::Worker(Start { config, .. }) => cluster::worker(config).await?,
+        Role::Node(Start { config, .. }) => cluster::node(config, shutdown).await?,
+        Role::Api(Start { config, .. }) => cluster::api(config, shutdown).await?,
+        Role::Worker(Start { config, .. }) => cluster::worker(config, shutdown).await?,
         Role::Standalone(StandaloneStart { start, recover }) => {
-            standalone::run(start.config, recover).await?
+            standalone::run(start.config, recover, shutdown).await?
         }
         Role::Volume(command) => {
             let config = settings::volumes()?;

@@ -281,6 +281,20 @@ pub fn volume_directory(config: &Config) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+    use std::sync::Arc;
+
+    use axum::body::{Body, to_bytes};
+    use axum::extract::ConnectInfo;
+    use axum::http::{Request, StatusCode};
+    use pvc_api::ApiState;
+    use pvc_embedded::EmbeddedTree;
+    use pvc_linux::SystemClock;
+    use pvc_model::node::NodeFigures;
+    use pvc_store::synthetic::Shape;
+    use pvc_store::{Report, Store};
+    use tower::ServiceExt;
+
     use super::*;
 
     #[test]
@@ -335,6 +349,53 @@ mod tests {
         assert_eq!(named, ["192.0.2.7/32", "2001:db8::/48"].map(|net| net.parse().unwrap()).into());
         assert_eq!(sample("enabled: yes\n    allow", "enabled: no\n    allow").host_filter, None);
         assert_eq!(sample("enable_networking: yes", "enable_networking: no").host_filter, None);
+    }
+
+    /// The API of the sample configuration with `line` added to what it says of the API, on a tree
+    /// with a VM whose node has too little memory. What it answers to a start.
+    async fn start_where_there_is_no_room(line: &str) -> (StatusCode, String) {
+        let text = include_str!("../../../packaging/config/pvc.conf");
+        let text = text.replace("\napi:\n", &format!("\napi:\n{line}"));
+        let config = Config::parse(&text, "pvc.conf", "pvchv1").unwrap();
+        let key = config.api.authentication.tokens[0].token.reveal().to_owned();
+        let (clock, random) = (Arc::new(SystemClock), Arc::new(OsRandom));
+        let tree = EmbeddedTree::in_memory();
+        let store = Store::open(tree.connect(), clock.clone(), random.clone()).await.unwrap();
+        store.restore(&Shape::with_vms(1).dump()).await.unwrap();
+        store.repair().await.unwrap();
+        let node = store.view().vm("vm00000").unwrap().node.clone().unwrap();
+        let figures = NodeFigures { memory_total_mib: 1, ..NodeFigures::default() };
+        store.report(vec![Report::Figures(node, figures)]).await.unwrap();
+        let state = ApiState::new(store, clock, random, None, api(&config).unwrap());
+        let router = pvc_api::router(state);
+        let ask = async |state: &str| {
+            let path = format!("/api/v1/vm/vm00000/state?state={state}");
+            let mut request =
+                Request::post(path).header("X-Api-Key", &key).body(Body::empty()).unwrap();
+            let remote = SocketAddr::from(([192, 0, 2, 1], 4711));
+            request.extensions_mut().insert(ConnectInfo(remote));
+            let response = router.clone().oneshot(request).await.unwrap();
+            let status = response.status();
+            let body = to_bytes(response.into_body(), usize::MAX).await.unwrap();
+            (status, String::from_utf8(body.to_vec()).unwrap())
+        };
+        let (stopped, said) = ask("stop").await;
+        assert!(stopped.is_success(), "{said}");
+        ask("start").await
+    }
+
+    #[tokio::test]
+    async fn a_start_that_takes_more_memory_than_there_is_is_refused_if_the_configuration_says_so()
+    {
+        for (line, is_refused) in [
+            ("", false),
+            ("  refuse_memory_overcommit: no\n", false),
+            ("  refuse_memory_overcommit: yes\n", true),
+        ] {
+            let (status, said) = start_where_there_is_no_room(line).await;
+            assert_eq!(!status.is_success(), is_refused, "{line}: {status} {said}");
+            assert!(said.contains("1 MiB"), "it is said in either case: {said}");
+        }
     }
 
     #[test]

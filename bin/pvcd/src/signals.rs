@@ -1,19 +1,15 @@
 //! SIGTERM, SIGINT and SIGQUIT ask the daemon to stop; SIGHUP asks it to open its log file again.
 
+use pvc_daemon::Shutdown;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio_util::sync::CancellationToken;
 
-/// A token that is cancelled once the process is asked to stop. `on_hangup` is called for each
-/// SIGHUP.
-pub fn shutdown_requested(
-    on_hangup: impl Fn() + Send + 'static,
-) -> std::io::Result<CancellationToken> {
+/// From now on the process is asked to stop by signals. `on_hangup` is called for each SIGHUP.
+pub fn listen(shutdown: &Shutdown, on_hangup: impl Fn() + Send + 'static) -> std::io::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut quit = signal(SignalKind::quit())?;
     let mut hangup = signal(SignalKind::hangup())?;
-    let shutdown = CancellationToken::new();
-    let asked = shutdown.clone();
+    let shutdown = shutdown.clone();
     tokio::spawn(async move {
         loop {
             let name = tokio::select! {
@@ -26,9 +22,10 @@ pub fn shutdown_requested(
                     continue;
                 }
             };
+            // The time runs from here, also where the log is slow.
+            shutdown.ask();
             tracing::info!("asked to stop by {name}");
-            asked.cancel();
         }
     });
-    Ok(shutdown)
+    Ok(())
 }

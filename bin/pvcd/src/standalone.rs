@@ -1,26 +1,29 @@
-//! One machine: all roles and the store in one process.
+//! One machine: all roles and the store in one process. What each role does with what it is given is
+//! in `pvc-daemon`, as a cluster's daemons have it, too.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use pvc_api::ApiState;
+use pvc_daemon::{ApiPorts, Shutdown};
 use pvc_embedded::{Dumps, EmbeddedTree};
 use pvc_linux::log::Log;
 use pvc_linux::{Notifier, SystemClock};
-use pvc_node::{Node, Outcome};
+use pvc_node::{Node, Outcome, Ports};
 use pvc_ports::Tree;
-use pvc_worker::Worker;
 use tokio_util::sync::CancellationToken;
 
-use crate::supervise::{keep_running, while_view_lives};
+use crate::supervise::{frozen, keep_running};
 use crate::{dump, ports, report, settings, signals};
 
 /// How long the last log lines may take to reach the disk.
 const LOG_FLUSH: Duration = Duration::from_secs(2);
 
-pub async fn run(file: Option<PathBuf>, recover: bool) -> anyhow::Result<Outcome> {
+pub async fn run(
+    file: Option<PathBuf>,
+    recover: bool,
+    shutdown: &Shutdown,
+) -> anyhow::Result<Outcome> {
     let config = settings::standalone(file)?;
     let own = config
         .standalone
@@ -30,16 +33,20 @@ pub async fn run(file: Option<PathBuf>, recover: bool) -> anyhow::Result<Outcome
     for warning in &config.warnings {
         tracing::warn!("configuration: {}", warning.message());
     }
-    let shutdown = signals::shutdown_requested(log.reopener())?;
+    signals::listen(shutdown, log.reopener())?;
     let directory = own.state_directory.join("tree");
     let tree = match dump::open(&directory, recover, &SystemClock).await {
         Ok(tree) => tree,
-        Err(error) => return finish(&log, Err(error)),
+        Err(error) => return finish(&log, shutdown, Err(error)),
     };
     let dumps = Dumps::of(&directory);
-    let ended = with_store(&config, &tree, dumps, log.store_lines.take(), shutdown).await;
-    tree.close().await;
-    finish(&log, ended)
+    let whole = async {
+        let ended = with_store(&config, &tree, dumps, log.store_lines.take(), shutdown).await;
+        tree.close().await;
+        ended
+    };
+    let ended = in_time(shutdown, whole).await;
+    finish(&log, shutdown, ended)
 }
 
 async fn with_store(
@@ -47,69 +54,71 @@ async fn with_store(
     tree: &EmbeddedTree,
     dumps: Dumps,
     log_lines: Option<tokio::sync::mpsc::Receiver<String>>,
-    shutdown: CancellationToken,
+    shutdown: &Shutdown,
 ) -> anyhow::Result<Outcome> {
     let ports = ports::machine(config)?;
     let settings = settings::node(config);
-    pvc_node::before_store(&settings, &ports, &shutdown).await?;
+    pvc_node::before_store(&settings, &ports, shutdown.asked()).await?;
     let store = ports::store(tree.connect()).await?;
-
-    let name = settings.name.clone();
-    let clock = ports.clock.clone();
-    let worker = Arc::new(Worker::new(
-        name,
-        store.clone(),
-        ports.hypervisor.clone(),
-        ports.storage.clone(),
-        ports.clock.clone(),
-    ));
+    let (name, clock) = (settings.name.clone(), ports.clock.clone());
     let api_settings = settings::api(config)?;
-    let api = ApiState::new(
-        store.clone(),
-        ports.clock.clone(),
-        ports.random.clone(),
-        Some(ports.storage.clone()),
-        api_settings.clone(),
-    );
-    let node = Node::new(settings, ports, store.clone())
-        .with_log(log_lines)
-        .when_ready(|| Notifier.ready())
-        .with_heartbeat(Notifier.watchdog_interval(), || Notifier.alive());
 
     // The node goes last: what the API and the worker still write, it still makes true.
-    let serving = shutdown.child_token();
+    let serving = shutdown.asked().child_token();
     let running = CancellationToken::new();
     let roles = async {
         let serve = || {
-            let (settings, state, serving) = (api_settings.clone(), api.clone(), serving.clone());
-            async move { pvc_api::serve(&settings, state, serving).await }
+            let (store, settings, stop) = (store.clone(), api_settings.clone(), serving.clone());
+            let Ports { clock, random, storage, .. } = ports.clone();
+            async move {
+                let where_to = settings.clone();
+                let serve =
+                    |state, stop| async move { Ok(pvc_api::serve(&where_to, state, stop).await?) };
+                let ports = ApiPorts { clock, random, storage };
+                let ended: Option<anyhow::Result<Outcome>> =
+                    pvc_daemon::api(&store, settings, ports, serve, &stop).await;
+                ended
+            }
         };
         let work = || {
-            let (worker, serving) = (worker.clone(), serving.clone());
-            async move { worker.run(serving).await }
+            let (store, name) = (store.clone(), name.clone());
+            let (ports, stop) = (ports.clone(), serving.clone());
+            async move { pvc_daemon::worker(&store, name, ports, || (), &stop).await }
         };
-        let api = keep_running("api", clock.as_ref(), &serving, serve);
         let dump = || dump::keep(store.clone(), clock.clone(), dumps.clone(), serving.clone());
+        let api = keep_running("api", clock.as_ref(), &serving, serve);
         let worker = keep_running("worker", clock.as_ref(), &serving, work);
         let dumps = keep_running("dumps", clock.as_ref(), &serving, dump);
         let (served, ..) = tokio::join!(stop_when_over(api, &serving), worker, dumps);
         running.cancel();
-        served.unwrap_or(Ok(()))
+        served.unwrap_or(Some(Ok(Outcome::Stopped)))
     };
     let node = async {
-        let ended = node.run(running.clone()).await;
+        let begun = shutdown.clone();
+        let dress = |node: Node| {
+            node.with_log(log_lines)
+                .when_ready(move || {
+                    begun.begun();
+                    Notifier.ready();
+                })
+                .with_heartbeat(Notifier.watchdog_interval(), || Notifier.alive())
+        };
+        let ended = pvc_daemon::node(&store, settings, ports.clone(), dress, running.clone()).await;
         serving.cancel();
         ended
     };
-    while_view_lives(&store, async {
-        let (served, node) = tokio::join!(roles, node);
-        if !matches!(node, Ok(Outcome::Reexec)) {
-            Notifier.stopping();
-        }
-        served?;
-        Ok(node?)
-    })
-    .await
+    let (served, node) = tokio::join!(roles, node);
+    let served = served.unwrap_or_else(|| Err(frozen()));
+    let node = node.map_or_else(|| Err(frozen()), |ended| Ok(ended?));
+    // Whoever sees first that the store's layout has changed ends, and the others with it.
+    let begins_anew =
+        [&served, &node].into_iter().any(|ended| matches!(ended, Ok(Outcome::Reexec)));
+    if !begins_anew {
+        Notifier.stopping();
+    }
+    served?;
+    node?;
+    Ok(if begins_anew { Outcome::Reexec } else { Outcome::Stopped })
 }
 
 /// When one role ends, for whatever reason, the others are asked to.
@@ -119,10 +128,26 @@ async fn stop_when_over<T>(role: impl Future<Output = T>, others: &CancellationT
     ended
 }
 
-pub fn finish(log: &Log, ended: anyhow::Result<Outcome>) -> anyhow::Result<Outcome> {
+/// What comes of a daemon, which is dropped where it stands if it was asked to stop before it had
+/// begun and is not gone in time.
+pub async fn in_time(
+    shutdown: &Shutdown,
+    daemon: impl Future<Output = anyhow::Result<Outcome>>,
+) -> anyhow::Result<Outcome> {
+    shutdown.in_time(daemon).await.unwrap_or_else(|| {
+        tracing::warn!("what the start waits for does not answer; the daemon ends without it");
+        Ok(Outcome::Stopped)
+    })
+}
+
+pub fn finish(
+    log: &Log,
+    shutdown: &Shutdown,
+    ended: anyhow::Result<Outcome>,
+) -> anyhow::Result<Outcome> {
     if let Err(error) = &ended {
         report::to_log(error);
     }
-    log.flush(LOG_FLUSH);
+    log.flush(shutdown.at_most(LOG_FLUSH));
     ended
 }

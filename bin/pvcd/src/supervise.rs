@@ -4,8 +4,7 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::time::Duration;
 
-use pvc_ports::{Clock, Tree};
-use pvc_store::Store;
+use pvc_ports::Clock;
 use tokio_util::sync::CancellationToken;
 
 /// How long a role that panicked rests before it is started again.
@@ -39,34 +38,9 @@ where
     }
 }
 
-/// Runs `work` for as long as the view of the store is kept up to date.
-///
-/// # Errors
-/// If the view froze: the process is better started anew.
-pub async fn while_view_lives<T>(
-    store: &Store,
-    work: impl Future<Output = anyhow::Result<T>>,
-) -> anyhow::Result<T> {
-    store.while_alive(work).await.unwrap_or_else(|| Err(frozen()))
-}
-
 /// That the view of the store is none any more.
 pub fn frozen() -> anyhow::Error {
     anyhow::anyhow!("the view of the store is kept up to date no more, by a bug of this program")
-}
-
-/// How long a server may take for the last of its answers.
-const CLOSE: Duration = Duration::from_secs(2);
-
-/// Closes a session. A server that does not answer keeps no daemon from its end: it ends the
-/// session by itself.
-pub async fn close(tree: &dyn Tree, clock: &dyn Clock) {
-    tokio::select! {
-        biased;
-        () = tree.close() => {}
-        () = clock.sleep(CLOSE) => tracing::warn!("the store did not answer the end of the \
-                                                   session"),
-    }
 }
 
 /// Runs `work`, and calls `beat` at once and then each `interval` while it does. Both are one task:

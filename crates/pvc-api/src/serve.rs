@@ -167,7 +167,7 @@ pub async fn serve_on(
 }
 
 /// Half of the files that this process may have open: the node's daemon may be part of it, and must
-/// not lack one because clients have them all.
+/// not lack one because clients have them all. Never less than 16, or nobody could say what is wrong.
 fn half_of_all_files() -> usize {
     let (limit, _) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((1024, 1024));
     usize::try_from(limit / 2).unwrap_or(usize::MAX).max(16)
@@ -211,5 +211,32 @@ async fn reload_on_hangup(files: TlsFiles, running: RustlsConfig) {
                 tracing::error!(error = with_causes(&error), "the former certificate stays in use");
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::sys::resource::setrlimit;
+
+    use super::*;
+
+    #[test]
+    fn half_of_the_files_that_the_process_may_open_are_left_to_the_rest_of_it() {
+        let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("every process has a limit");
+        let halves = [1024, 301, 20].map(|limit| {
+            setrlimit(Resource::RLIMIT_NOFILE, limit, hard).expect("less is always allowed");
+            half_of_all_files()
+        });
+        setrlimit(Resource::RLIMIT_NOFILE, soft, hard).expect("it was allowed before");
+        assert_eq!(halves, [512, 150, 16]);
+    }
+
+    /// The units say how many files their daemons may open; what the code counts on is here.
+    #[test]
+    fn the_unit_of_the_api_lets_it_have_all_connections() {
+        let unit = include_str!("../../../packaging/systemd/pvcapid.service");
+        let limit = unit.lines().find_map(|line| line.strip_prefix("LimitNOFILE="));
+        let limit: usize = limit.and_then(|limit| limit.parse().ok()).expect("it is said");
+        assert!(limit / 2 >= Limits::default().connections);
     }
 }

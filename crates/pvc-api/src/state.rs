@@ -15,7 +15,7 @@ use tokio_util::task::TaskTracker;
 use crate::auth::{Sessions, Tokens};
 use crate::cache::{Memo, VmCache};
 use crate::error::{ApiError, Result};
-use crate::metrics::VmShares;
+use crate::metrics::Scrapes;
 use crate::refuse::refused;
 use crate::settings::ApiSettings;
 use crate::throttle::Throttle;
@@ -35,7 +35,7 @@ struct Shared {
     throttle: Throttle,
     vms: VmCache,
     status: Memo,
-    metrics: Arc<tokio::sync::Mutex<VmShares>>,
+    scrapes: Arc<Scrapes>,
     waits: Arc<Semaphore>,
     streams: Arc<Semaphore>,
     stopping: CancellationToken,
@@ -58,7 +58,7 @@ impl ApiState {
             throttle: Throttle::default(),
             vms: VmCache::default(),
             status: Memo::default(),
-            metrics: Arc::default(),
+            scrapes: Arc::default(),
             waits: Arc::new(Semaphore::new(settings.limits.waits)),
             streams: Arc::new(Semaphore::new(settings.limits.streams)),
             stopping: CancellationToken::new(),
@@ -121,9 +121,8 @@ impl ApiState {
         &self.0.status
     }
 
-    /// What metrics are made with, by one at a time.
-    pub(crate) fn metrics(&self) -> &Arc<tokio::sync::Mutex<VmShares>> {
-        &self.0.metrics
+    pub(crate) fn scrapes(&self) -> &Arc<Scrapes> {
+        &self.0.scrapes
     }
 
     pub(crate) fn waits(&self) -> &Arc<Semaphore> {

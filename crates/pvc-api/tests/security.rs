@@ -347,6 +347,24 @@ async fn a_body_that_is_too_large_is_refused_announced_or_not() {
         .refused(413);
 }
 
+/// With the limits that the daemon has: the other tests have smaller ones, to be quick.
+#[tokio::test]
+async fn a_restore_may_have_64_mib_and_no_byte_more() {
+    let limits = Limits::default();
+    let api = start(&Shape::with_vms(0).dump(), ApiSettings { limits, ..settings() }).await;
+    let send = async |bytes: usize| {
+        let key = "cluster_data=";
+        let text = format!("{key}{}", "a".repeat(bytes - key.len()));
+        let request = request(Method::POST, "/restore?yes-i-really-mean-it=yes")
+            .header("Content-Type", "application/x-www-form-urlencoded");
+        api.send(request.body(Body::from(text)).unwrap()).await
+    };
+    let said = send(64 << 20).await.refused(400);
+    assert!(!said.contains("larger"), "it is no backup, and was read: {said}");
+    let said = send((64 << 20) + 1).await.refused(413);
+    assert_eq!(said, "the request body is larger than 64 MiB");
+}
+
 #[tokio::test]
 async fn a_multipart_body_has_the_same_limits_as_any_other() {
     let api = with_vms(0).await;

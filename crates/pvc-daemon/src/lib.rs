@@ -1,11 +1,14 @@
-//! The roles of a cluster as daemons: what each of them does with the ports it is given, from its
-//! first look at the store to its end. The programs give them the adapters of a machine, the
-//! simulation those of its world, so that what is simulated is what runs.
+//! The roles as daemons: what each of them does with the ports it is given, from its first look at
+//! the store to its end. The programs of a cluster, and the one program of one machine, give them
+//! the adapters of a machine, the simulation those of its world, so that what is simulated is what
+//! runs.
 //!
 //! The session with the store is its owner's to open and to close. `None` says that the view of the
 //! store is kept up to date no more, by a bug: the process is better started anew.
 
 #![forbid(unsafe_code)]
+
+mod way_out;
 
 use std::sync::Arc;
 
@@ -16,6 +19,8 @@ use pvc_ports::{Clock, Random, Storage};
 use pvc_store::{Store, StoreError};
 use pvc_worker::Worker;
 use tokio_util::sync::CancellationToken;
+
+pub use way_out::{GONE_WITHIN, Shutdown, on_session};
 
 /// The node daemon. `dress` gives it what only its process has: a log, a service manager.
 pub async fn node(

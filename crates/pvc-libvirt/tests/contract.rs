@@ -7,8 +7,8 @@ use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::Arc;
+use std::process::{Child, Command};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
@@ -301,6 +301,76 @@ async fn a_guest_that_was_sent_held_runs_nowhere_when_its_libvirtd_dies_before_t
     hypervisor.resume(UUID).await.expect("it goes on");
     assert_eq!(both().await, (Some(GuestRun::Running), None));
     hypervisor.destroy(UUID).await.expect("it is destroyed");
+}
+
+/// The program that sends it is killed between the last two steps: the guest is held on both sides,
+/// and goes on wherever it is let.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guest_that_was_sent_held_runs_nowhere_when_its_sender_is_killed_before_the_end() {
+    for is_handed_over in [false, true] {
+        let (one, two) = Libvirt::pair();
+        let (here, there) = (one.hypervisor(), two.hypervisor());
+        run(&here, UUID, &guest_xml(UUID, "orphan", None)).await;
+        let sender = Arc::new(Mutex::new(None::<Child>));
+        let victim = sender.clone();
+        // It must be dead before it can see that the other side is cut off, which it would take
+        // for a reason to have the guest go on here.
+        let kill = move || {
+            let sender = victim.lock().expect("nobody panics with it").take();
+            let mut sender = sender.expect("it is killed once");
+            sender.kill().expect("it lives");
+            sender.wait().expect("it ends");
+        };
+        let port = two.port.expect("it listens");
+        let proxy = before_a_libvirtd_that_is_cut_off_at_the_finish(port, kill);
+        let both = async || (state_of(&here).await, state_of(&there).await);
+        let is_dead = || sender.lock().expect("nobody panics with it").is_none();
+        *sender.lock().expect("nobody panics with it") = Some(spawn_sender(&one, proxy));
+        while !is_dead() {
+            assert_ne!(both().await, (Some(GuestRun::Running), Some(GuestRun::Running)));
+            sleep(Duration::from_millis(20)).await;
+        }
+        let held = (Some(GuestRun::Leaving), Some(GuestRun::Paused));
+        let is_held = || async { (both().await == held).then_some(()) };
+        eventually("the guest held on both sides", is_held).await;
+        sleep(Duration::from_secs(2)).await;
+        assert_eq!(both().await, held, "nobody lets it go on");
+        let seen_from_here = here.state_at(LOOPBACK, UUID).await.expect("an answer");
+        assert_eq!(seen_from_here, Some(GuestRun::Paused), "as its next daemon asks");
+
+        let (owner, other) = if is_handed_over { (&there, &here) } else { (&here, &there) };
+        other.destroy(UUID).await.expect("what is worth nothing is ended");
+        owner.resume(UUID).await.expect("it goes on");
+        assert_eq!(state_of(owner).await, Some(GuestRun::Running));
+        assert_eq!(state_of(other).await, None);
+        owner.destroy(UUID).await.expect("it is destroyed");
+    }
+}
+
+/// A process of its own that sends the guest from `libvirt` to the one behind `port`.
+fn spawn_sender(libvirt: &Libvirt, port: u16) -> Child {
+    Command::new(std::env::current_exe().expect("this program"))
+        .args(["--exact", "the_sender_that_the_test_above_kills", "--ignored", "--nocapture"])
+        .env("PVC_TEST_FROM", libvirt.script("uri"))
+        .env("PVC_TEST_TO", format!("qemu+tcp://{{host}}:{port}/system"))
+        .spawn()
+        .expect("this program runs")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "run by the test above, which kills it"]
+async fn the_sender_that_the_test_above_kills() {
+    let said = |name| std::env::var(name).expect("the test above says so");
+    let hypervisor = LibvirtHypervisor::new(LibvirtOptions {
+        uri: said("PVC_TEST_FROM"),
+        scratch: std::env::temp_dir(),
+        verdict: None,
+        domain_type: Some(DomainType::Qemu),
+        target_uri: said("PVC_TEST_TO"),
+    });
+    let mut job = hypervisor.migrate(UUID, &held()).await.expect("it begins");
+    let outcome = job.outcome().await;
+    panic!("it was to be killed before it hears of the end: {outcome:?}");
 }
 
 async fn state_of(hypervisor: &LibvirtHypervisor) -> Option<GuestRun> {

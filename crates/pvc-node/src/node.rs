@@ -27,8 +27,8 @@ use crate::{
 /// How long the store may take for each of the last words.
 const LAST_WORD: Duration = Duration::from_secs(5);
 
-/// How long the store may take for the word that the start was given up: systemd and operators wait
-/// for it, and who starts a daemon that hangs often hangs on the store.
+/// How long the store may take for the word that the start was given up. It is one step of a way out
+/// that has a deadline in all, whose owner drops what is late: its session is still to be closed.
 const UNSTARTED_WORD: Duration = Duration::from_secs(2);
 
 /// How long each kind of task may take to end.

@@ -94,7 +94,8 @@ pub async fn before_store(
     .await?;
     // Before a service listens that trusts whoever reaches it.
     step("packet filter", When::only_if(on.networking, "networking is off"), async {
-        filter::apply(settings.host_filter.as_ref(), ports).await;
+        let load = filter::apply(settings.host_filter.as_ref(), ports);
+        shutdown.run_until_cancelled(load).await; // the kernel takes all of it, or nothing
         Ok::<(), NodeError>(())
     })
     .await?;

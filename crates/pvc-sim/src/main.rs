@@ -1,6 +1,9 @@
 //! `pvc-sim`: runs clusters from seeds, plays stories, and foretells what the death of a node would
 //! do.
 
+// All of it but one function, which says why: see `same_dice`.
+#![deny(unsafe_code)]
+
 /// A line for whoever reads.
 macro_rules! say {
     ($($line:tt)*) => { pvc_sim::say(format_args!($($line)*)) };

@@ -64,6 +64,7 @@ struct Inner {
     instances: i32,
     unreachable: bool,
     stats_hang: bool,
+    is_silent: bool,
     /// How much CPU time each guest has taken since it was made busy; `None` while it is idle.
     busy: Option<u64>,
     calls: Vec<String>,
@@ -84,6 +85,7 @@ impl Default for Inner {
             instances: 0,
             unreachable: false,
             stats_hang: false,
+            is_silent: false,
             busy: None,
             calls: Vec::new(),
             migrations: BTreeMap::new(),
@@ -116,6 +118,12 @@ impl ScriptedHypervisor {
             inner.unreachable = unreachable;
             inner.announce(GuestEvent::Resync);
         });
+    }
+
+    /// While set, [`Hypervisor::ping`] and [`Hypervisor::facts`] never return, as of a libvirt that
+    /// hangs: whoever asks for more has asked one of them before.
+    pub fn set_silent(&self, silent: bool) {
+        self.with(|inner| inner.is_silent = silent);
     }
 
     /// While set, [`Hypervisor::stats`] never returns.
@@ -196,6 +204,12 @@ impl ScriptedHypervisor {
         let mut inner = self.inner.lock().expect("no test panics while holding it");
         inner.let_go();
         act(&mut inner)
+    }
+
+    async fn answers(&self) {
+        if self.with(|inner| inner.is_silent) {
+            std::future::pending::<()>().await;
+        }
     }
 
     /// Looks after `delay` whether a guest has gone, so that its event is sent then and not at the
@@ -304,6 +318,7 @@ fn refused(why: &str) -> HypervisorError {
 #[async_trait]
 impl Hypervisor for ScriptedHypervisor {
     async fn facts(&self) -> Result<HypervisorFacts, HypervisorError> {
+        self.answers().await;
         self.reached(|_| {
             Ok(HypervisorFacts {
                 domain_type: "qemu".to_owned(),
@@ -316,6 +331,7 @@ impl Hypervisor for ScriptedHypervisor {
     }
 
     async fn ping(&self) -> Result<(), HypervisorError> {
+        self.answers().await;
         self.reached(|_| Ok(()))
     }
 

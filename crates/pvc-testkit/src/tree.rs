@@ -17,6 +17,8 @@ pub struct FlakyTree {
     inner: Arc<dyn Tree>,
     cut: Arc<AtomicBool>,
     requests: AtomicU64,
+    /// How many calls are answered before none is any more.
+    answers: AtomicU64,
     loses_answer: AtomicBool,
     loses_multi: AtomicBool,
     breaks_at_write: AtomicBool,
@@ -97,6 +99,7 @@ impl FlakyTree {
             inner,
             cut: Arc::new(AtomicBool::new(false)),
             requests: AtomicU64::new(0),
+            answers: AtomicU64::new(u64::MAX),
             loses_answer: AtomicBool::new(false),
             loses_multi: AtomicBool::new(false),
             breaks_at_write: AtomicBool::new(false),
@@ -190,6 +193,16 @@ impl FlakyTree {
         }
     }
 
+    /// From now on this is a connection to a server that hangs, once it has answered `calls` more.
+    pub fn fall_silent_after(&self, calls: u64) {
+        self.answers.store(self.requests() + calls, Ordering::SeqCst);
+    }
+
+    /// Whether somebody waits, or has waited, for an answer that never comes.
+    pub fn has_fallen_silent(&self) -> bool {
+        self.requests() > self.answers.load(Ordering::SeqCst)
+    }
+
     /// How many calls were made so far.
     pub fn requests(&self) -> u64 {
         self.requests.load(Ordering::SeqCst)
@@ -215,8 +228,16 @@ impl FlakyTree {
         }
     }
 
-    fn reach(&self) -> Result<&dyn Tree, TreeError> {
-        self.requests.fetch_add(1, Ordering::SeqCst);
+    /// Counts a call, which waits for ever if the server hangs.
+    async fn send(&self) {
+        let before = self.requests.fetch_add(1, Ordering::SeqCst);
+        if before >= self.answers.load(Ordering::SeqCst) {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    async fn reach(&self) -> Result<&dyn Tree, TreeError> {
+        self.send().await;
         match self.cut.load(Ordering::SeqCst) {
             true => Err(TreeError::Unreachable { why: "the test cut the connection".to_owned() }),
             false => Ok(self.inner.as_ref()),
@@ -227,20 +248,20 @@ impl FlakyTree {
 #[async_trait]
 impl Tree for FlakyTree {
     async fn get(&self, path: &str) -> Result<Option<Entry>, TreeError> {
-        self.reach()?.get(path).await
+        self.reach().await?.get(path).await
     }
 
     async fn get_many(&self, paths: &[String]) -> Result<Vec<Option<Entry>>, TreeError> {
         self.before_read.happen().await;
-        self.reach()?.get_many(paths).await
+        self.reach().await?.get_many(paths).await
     }
 
     async fn children(&self, path: &str) -> Result<Option<Vec<String>>, TreeError> {
-        self.reach()?.children(path).await
+        self.reach().await?.children(path).await
     }
 
     async fn children_many(&self, paths: &[String]) -> Result<Vec<Option<Vec<String>>>, TreeError> {
-        self.reach()?.children_many(paths).await
+        self.reach().await?.children_many(paths).await
     }
 
     async fn create(
@@ -251,7 +272,7 @@ impl Tree for FlakyTree {
     ) -> Result<(String, Stat), TreeError> {
         self.before_create.happen().await;
         self.majority().await;
-        let created = self.reach()?.create(path, data, mode).await;
+        let created = self.reach().await?.create(path, data, mode).await;
         if let (Ok((path, _)), Some(member)) = (&created, &self.member) {
             member.made(path);
         }
@@ -266,7 +287,7 @@ impl Tree for FlakyTree {
         }
         let made = |op: &Op| matches!(op, Op::Create { .. }).then(|| op.path().to_owned());
         let made: Vec<String> = ops.iter().filter_map(made).collect();
-        let done = self.reach()?.multi(ops).await;
+        let done = self.reach().await?.multi(ops).await;
         if let (Ok(_), Some(member)) = (&done, &self.member) {
             made.iter().for_each(|path| member.made(path));
         }
@@ -275,11 +296,11 @@ impl Tree for FlakyTree {
 
     async fn sync(&self) -> Result<(), TreeError> {
         self.before_sync.happen().await;
-        self.reach()?.sync().await
+        self.reach().await?.sync().await
     }
 
     async fn watch(&self, root: &str) -> Result<TreeWatch, TreeError> {
-        let mut inner = self.reach()?.watch(root).await?;
+        let mut inner = self.reach().await?.watch(root).await?;
         let (sender, receiver) = mpsc::unbounded_channel();
         self.watches.lock().expect("no test panics while holding it").push(sender.clone());
         let cut = self.cut.clone();
@@ -299,6 +320,7 @@ impl Tree for FlakyTree {
     }
 
     async fn close(&self) {
+        self.send().await;
         self.inner.close().await;
         self.session.send_replace(SessionState::Closed);
     }
@@ -315,12 +337,12 @@ impl Tree for FlakyTree {
 #[async_trait]
 impl AccessControl for FlakyTree {
     async fn access(&self, path: &str) -> Result<Option<AccessList>, TreeError> {
-        let is_there = self.reach()?.get(path).await?.is_some();
+        let is_there = self.reach().await?.get(path).await?.is_some();
         Ok(is_there.then_some(self.allowed(path)?))
     }
 
     async fn set_access(&self, path: &str, access: Access) -> Result<(), TreeError> {
-        if self.reach()?.get(path).await?.is_none() {
+        if self.reach().await?.get(path).await?.is_none() {
             return Err(TreeError::NoNode { path: path.to_owned() });
         }
         self.allowed(path)?;

@@ -1,13 +1,16 @@
-//! Figures for monitoring, in the text format of Prometheus. Pure: a cluster in, a text out. What
-//! the last text had of each VM is kept, because most of it is the same in the next.
+//! Figures for monitoring, in the text format of Prometheus. Pure but for [`scrapes`], where pages
+//! are made: a cluster in, a text out. What the last text had of each VM is kept, because most of
+//! it is the same in the next.
 
 mod health;
 mod node;
 mod page;
 mod resource;
+mod scrapes;
 mod storage;
 mod vm;
 
 pub use health::health;
 pub use resource::resource;
+pub use scrapes::{Scrape, Scrapes};
 pub use vm::VmShares;

@@ -1,12 +1,12 @@
 //! Metrics, open to scrapers.
 
+use std::sync::Arc;
+
 use axum::extract::State;
 use axum::response::Response;
-use pvc_model::cluster::Cluster;
-use pvc_ports::aside;
 
 use super::{Api, text};
-use crate::metrics::{VmShares, health, resource};
+use crate::metrics::{Scrape, health};
 use crate::state::ApiState;
 
 /// All metrics.
@@ -15,7 +15,8 @@ use crate::state::ApiState;
     responses((status = 200, body = String, content_type = "text/plain; charset=utf-8"))
 )]
 pub async fn get_metrics(State(api): Api) -> Response {
-    text(made_aside(&api, |cluster, known| health(cluster) + &resource(cluster, known)).await)
+    let page = page(&api).await;
+    text(format!("{}{}", page.health, page.resource))
 }
 
 /// How the cluster is doing.
@@ -33,17 +34,13 @@ pub async fn get_metrics_health(State(api): Api) -> Response {
     responses((status = 200, body = String, content_type = "text/plain; charset=utf-8"))
 )]
 pub async fn get_metrics_resource(State(api): Api) -> Response {
-    text(made_aside(&api, resource).await)
+    text(page(&api).await.resource.clone())
 }
 
-/// A text of metrics, made where it keeps no other request, and no keepalive, from its turn. One at
-/// a time: after a change of all records it takes milliseconds, and anybody may ask. Whoever goes
-/// away meanwhile gives the turn to the next only when the text is made.
-async fn made_aside(
-    api: &ApiState,
-    make: impl FnOnce(&Cluster, &mut VmShares) -> String + Send + 'static,
-) -> String {
-    let mut known = api.metrics().clone().lock_owned().await;
-    let cluster = api.view();
-    aside(move || make(&cluster, &mut known)).await
+async fn page(api: &ApiState) -> Arc<Scrape> {
+    let view = {
+        let api = api.clone();
+        move || api.view()
+    };
+    api.scrapes().page(view).await
 }

@@ -34,7 +34,8 @@ unsafe impl Sync for Connection {}
 /// What becomes of a guest when it is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Then {
-    Run,
+    /// It runs, and libvirt ends it when the connection is closed, by whatever that happens.
+    RunWhileConnected,
     /// Its CPUs wait.
     Hold,
 }
@@ -182,7 +183,7 @@ impl Connection {
     pub(crate) fn create(&self, xml: &str, then: Then) -> Result<Domain, VirtError> {
         let xml = c_text(xml)?;
         let flags = match then {
-            Then::Run => 0,
+            Then::RunWhileConnected => virt_sys::VIR_DOMAIN_START_AUTODESTROY,
             Then::Hold => virt_sys::VIR_DOMAIN_START_PAUSED,
         };
         // SAFETY: as in `lookup`.

@@ -1,6 +1,7 @@
 //! Our locks and values against real Python clients: kazoo 2.8.0, which PVC has on Debian 11 and
 //! 12, and the current version, on the same ZooKeeper server. See `tests/interop/README.md`.
 
+#![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "other programs are waited for, in real time")]
 
 mod hand_over;

@@ -1,5 +1,7 @@
 //! The ring "lab": each test is a story about three real nodes, told by what `pvc`, the QEMU
 //! processes and Ceph show.
+
+#![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "nothing is simulated here: real time passes")]
 
 mod bring_up;

@@ -1,5 +1,7 @@
 //! The ring "standalone": each test is a story about one machine, told by what `pvc`, HTTP, the
 //! guest and the process table show.
+
+#![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "nothing is simulated here: real time passes")]
 
 mod bad_input;
