@@ -92,10 +92,13 @@ pub(crate) enum Ask {
     Refresh { paths: Vec<String>, done: oneshot::Sender<Result<(), TreeError>> },
 }
 
-/// Who is told when the view shows what was read of these paths up to a reading.
+/// Who is told when the view shows what was read of these paths, or of all if there are none, up
+/// to a reading.
 struct Waiting {
     paths: Vec<String>,
     reading: u64,
+    /// Paths of which a later reading than that is waited for.
+    unread: BTreeSet<String>,
     done: oneshot::Sender<Result<(), TreeError>>,
 }
 
@@ -214,7 +217,10 @@ impl Cache {
         self.dirty.extend(paths.iter().filter(|path| !keys::is_too_deep(path)).cloned());
         match self.read_dirty(&paths).await {
             Ok(()) => {
-                self.waiting.push(Waiting { paths, reading: self.readings, done });
+                // Who asks for everything wants to see also what is read in pieces.
+                let unread = self.dirty.iter().filter(|path| keys::is_of_list(path));
+                let unread = unread.filter(|_| paths.is_empty()).cloned().collect();
+                self.waiting.push(Waiting { paths, reading: self.readings, unread, done });
                 self.answer();
             }
             // Whoever asked may have gone; the reading was useful all the same.
@@ -226,7 +232,9 @@ impl Cache {
     fn answer(&mut self) {
         let at_work = self.decoding.as_ref().map(|(groups, _)| groups.as_slice());
         let groups = || self.queue.groups().chain(at_work.unwrap_or_default());
-        let is_shown = |waiting: &mut Waiting| !hold(groups(), &waiting.paths, waiting.reading);
+        let is_shown = |waiting: &mut Waiting| {
+            waiting.unread.is_empty() && !hold(groups(), &waiting.paths, waiting.reading)
+        };
         for waiting in self.waiting.extract_if(.., is_shown) {
             // Whoever asked may have gone.
             let _ = waiting.done.send(Ok(()));
@@ -292,8 +300,12 @@ impl Cache {
     async fn read_dirty(&mut self, asked: &[String]) -> Result<(), TreeError> {
         self.due = None;
         let read = self.try_to_read(asked).await;
-        if read.is_err() {
+        if let Err(error) = &read {
             self.read_within(RETRY);
+            for waiting in self.waiting.extract_if(.., |waiting| !waiting.unread.is_empty()) {
+                // Whoever asked may have gone.
+                let _ = waiting.done.send(Err(TreeError::Unreachable { why: error.to_string() }));
+            }
         }
         read
     }
@@ -307,6 +319,7 @@ impl Cache {
         } else if !read.is_empty() {
             self.apply(read).await;
         }
+        self.answer();
         // Events were taken here as well.
         self.read_soon();
         Ok(())
@@ -356,6 +369,7 @@ impl Cache {
                         let node = entry.map(|entry| RawNode::read(&path, &entry));
                         (path, node)
                     };
+                    paths.iter().for_each(|path| _ = later.remove(path));
                     read.extend(paths.into_iter().zip(entries).map(node));
                 }
                 Err(error) => {
@@ -366,8 +380,7 @@ impl Cache {
             self.dirty.clear();
             self.take_waiting_events();
         }
-        // What was read in a later round is as it is now.
-        self.dirty.extend(later.into_iter().filter(|path| !read.contains_key(path)));
+        self.dirty.extend(later);
         Ok(read)
     }
 
@@ -389,6 +402,10 @@ impl Cache {
     async fn apply(&mut self, read: Batch) {
         self.readings += 1;
         let (state, number) = (self.shown.get(), self.readings);
+        for waiting in self.waiting.iter_mut().filter(|waiting| !waiting.unread.is_empty()) {
+            read.keys().for_each(|path| _ = waiting.unread.remove(path));
+            waiting.reading = number;
+        }
         let bytes = |node: &RawNode| node.data.as_bytes().len();
         let size = read.values().map(|node| PLACE + node.as_ref().map_or(0, bytes)).sum();
         let groups = by_size(size, move || groups(read, &state.raw, &state.cluster, number)).await;
@@ -469,6 +486,12 @@ impl Cache {
             read
         })
         .await;
+        for waiting in &mut self.waiting {
+            if !waiting.unread.is_empty() {
+                waiting.unread.clear();
+                waiting.reading = self.readings + 1;
+            }
+        }
         self.apply(read).await;
         let mut state = self.shown.get();
         if state.cluster.revision == revision {
@@ -985,5 +1008,20 @@ mod tests {
         let tags = || world.store.view().vms[&DEAR].tags.len();
         eventually("all are shown", SOON, || tags() == 5 * LISTED).await;
         assert!(world.connection.requests() - before >= 5);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn who_wants_to_see_everything_sees_all_pieces_of_a_long_list() {
+        let world = world(async |_| {}).await;
+        world.gate.set(false);
+        let (clock, random) = (Arc::new(TokioClock::new()), Arc::new(SeededRandom::new(9)));
+        let store = Store::open(world.tree.connect(), clock, random).await.unwrap();
+        for round in 1..4 {
+            let name = |number: usize| format!("tags/{round}-{number}");
+            let tag = |number| (keys::vm(DEAR, &name(number)), String::new());
+            create(&world.tree, (0..3 * LISTED / 2).map(tag)).await;
+            let tags = store.fresh().await.unwrap().vms[&DEAR].tags.len();
+            assert_eq!(tags, round * 3 * LISTED / 2);
+        }
     }
 }
