@@ -235,8 +235,9 @@ fn platform(domain: Node<'_, '_>, findings: &mut Findings) {
 /// libvirt takes one way of saying it, and no number twice.
 fn boot_order(domain: Node<'_, '_>, devices: Node<'_, '_>, findings: &mut Findings) {
     let mut orders = BTreeMap::new();
+    let of_os = path(domain, &["os", "boot"]);
     for boot in elements(Some(devices)).filter_map(|device| child(device, "boot")) {
-        if let Some(of_os) = path(domain, &["os", "boot"]) {
+        if let Some(of_os) = of_os {
             let line = findings.line(of_os);
             findings.wrong(
                 boot,

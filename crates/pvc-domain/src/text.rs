@@ -176,9 +176,10 @@ pub(crate) fn remove(text: &str, node: Node<'_, '_>) -> Splice {
 
 /// The white space before the element on its line; `None` if something else stands there.
 pub(crate) fn indentation<'t>(text: &'t str, node: Node<'_, '_>) -> Option<&'t str> {
-    let start = node.range().start;
-    let line = text[..start].rfind('\n').map(|newline| &text[newline + 1..start])?;
-    line.chars().all(|c| c == ' ' || c == '\t').then_some(line)
+    let before = &text[..node.range().start];
+    // Whatever is on the line: it may be as long as the text.
+    let rest = before.trim_end_matches([' ', '\t']);
+    rest.ends_with('\n').then(|| &before[rest.len()..])
 }
 
 /// Inserts `element` as the next sibling of `node`, on a line of its own if `node` has one.

@@ -15,7 +15,12 @@ const NAMESPACE: &str = "urn:pvc:never-ran";
 const ELEMENT: &str = "<pvc:never-ran xmlns:pvc='urn:pvc:never-ran'/>";
 
 /// The description of a guest, with the mark.
+///
+/// # Errors
+/// It is not XML, or would cost more to parse than a description is worth.
 pub(crate) fn marked(xml: &str) -> Result<String, String> {
+    pvc_domain::check_cost(xml)
+        .map_err(|error| format!("the guest's description cannot be used: {error}"))?;
     let document = Document::parse(xml)
         .map_err(|error| format!("the guest's description is not XML: {error}"))?;
     let root = document.root_element();
@@ -79,5 +84,10 @@ mod tests {
         assert!(is_in(&marked("<domain><a/></domain>").expect("it is XML")));
         marked("<domain>").expect_err("not closed");
         marked("<domain/>").expect_err("empty");
+        let dear = marked(&format!("<domain>{}</domain>", "<a b='c'>".repeat(200)));
+        assert_eq!(
+            dear.expect_err("it is not parsed"),
+            "the guest's description cannot be used: the XML is nested more than 128 deep"
+        );
     }
 }

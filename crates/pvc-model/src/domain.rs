@@ -1,6 +1,8 @@
 //! What a VM's domain XML says, in the words that PVC needs. Reading and editing it: crate
 //! `pvc-domain`.
 
+use std::collections::BTreeSet;
+
 use crate::Uuid;
 use crate::storage::VolumeId;
 
@@ -33,7 +35,7 @@ pub struct Disk {
 /// The bridges on which the nodes speak to each other: to ZooKeeper, libvirt and Ceph.
 const CORE_BRIDGES: [&str; 2] = ["brcluster", "brstorage"];
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NicKind {
     /// Plugged into a bridge, by the bridge's name.
     Bridge(String),
@@ -121,6 +123,12 @@ pub struct DomainSummary {
     pub controllers: Vec<Controller>,
 }
 
+/// The volumes in order, each once: there may be as many as somebody writes.
+pub(crate) fn each_once<'a>(volumes: impl Iterator<Item = &'a VolumeId>) -> Vec<VolumeId> {
+    let mut seen = BTreeSet::new();
+    volumes.filter(|volume| seen.insert(*volume)).cloned().collect()
+}
+
 impl DomainSummary {
     /// The volumes that no other guest may use while this one runs.
     pub fn own_volumes(&self) -> impl Iterator<Item = &VolumeId> {
@@ -132,14 +140,28 @@ impl DomainSummary {
 
     /// The volumes it uses, in order, each once.
     pub fn volumes(&self) -> Vec<VolumeId> {
-        let mut volumes = Vec::new();
-        for disk in &self.disks {
-            if let DiskSource::Volume(id) = &disk.source
-                && !volumes.contains(id)
-            {
-                volumes.push(id.clone());
-            }
-        }
-        volumes
+        each_once(self.named_volumes())
+    }
+
+    /// The volume of each disk that has one, in order.
+    pub fn named_volumes(&self) -> impl Iterator<Item = &VolumeId> {
+        self.disks.iter().filter_map(|disk| match &disk.source {
+            DiskSource::Volume(id) => Some(id),
+            _ => None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_volume_is_named_once_in_the_order_of_the_disks() {
+        let names = ["vms/b", "vms/a", "vms/b", "vms/c", "vms/a"];
+        let volumes: Vec<VolumeId> =
+            names.iter().map(|name| VolumeId::from_record(name).unwrap()).collect();
+        let once: Vec<String> = each_once(volumes.iter()).iter().map(VolumeId::to_string).collect();
+        assert_eq!(once, ["vms/b", "vms/a", "vms/c"]);
     }
 }

@@ -7,7 +7,7 @@ pub mod volumes;
 
 use std::sync::Arc;
 
-use crate::domain::DomainSummary;
+use crate::domain::{DomainSummary, each_once};
 use crate::node::word;
 use crate::storage::VolumeId;
 use crate::{NodeName, Uuid};
@@ -145,13 +145,13 @@ impl VmRecord {
 
     /// All volumes it may use: those of the XML and those recorded beside it, each once.
     pub fn volumes(&self) -> Vec<VolumeId> {
-        let mut volumes = self.domain.as_ref().map(|domain| domain.volumes()).unwrap_or_default();
-        for volume in &self.recorded_volumes {
-            if !volumes.contains(volume) {
-                volumes.push(volume.clone());
-            }
-        }
-        volumes
+        each_once(self.named_volumes())
+    }
+
+    /// As [`volumes`](VmRecord::volumes), each as often as it is named.
+    pub fn named_volumes(&self) -> impl Iterator<Item = &VolumeId> {
+        let of_xml = self.domain.iter().flat_map(|domain| domain.named_volumes());
+        of_xml.chain(&self.recorded_volumes)
     }
 
     pub fn memory_mib(&self) -> u64 {

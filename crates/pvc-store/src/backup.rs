@@ -22,9 +22,9 @@ pub struct Restored {
 }
 
 impl Store {
-    /// Every key with its value, but for other programs' subtrees, lock nodes and what ends with a
-    /// session; the passwords of the nodes' BMCs `with_secrets` only. Values that are not UTF-8
-    /// have the unreadable bytes replaced.
+    /// Every key with its value, but for other programs' subtrees, what lies deeper than anything
+    /// of the layout, lock nodes and what ends with a session; the passwords of the nodes' BMCs
+    /// `with_secrets` only. Values that are not UTF-8 have the unreadable bytes replaced.
     ///
     /// A restore of a dump without the passwords leaves those that are there. Where there are none,
     /// each node's daemon writes its own at its start; until then nobody can fence it, least of all
@@ -99,7 +99,7 @@ impl Store {
         }
         let limit = self.tree.max_request_bytes();
         for (key, value) in dump {
-            if !is_path(key) || keys::is_foreign(key) {
+            if !is_path(key) || keys::is_foreign(key) || keys::is_too_deep(key) {
                 return Err(RestoreError::BadKey { key: key.clone() });
             }
             let size = set(key, value).request_bytes();

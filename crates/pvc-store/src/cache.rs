@@ -4,24 +4,32 @@
 //! the records concerned into a copy and puts that in the place of the view: nobody who reads waits
 //! for a record to be decoded. After a re-made connection it reads everything again, because
 //! ZooKeeper does not replay what a watch missed.
+//!
+//! No record holds up another. What is decoded at once is shown at once; a record that costs more
+//! is decoded aside when its turn has come, while events go on being read and shown, and with it is
+//! shown [what may have been changed together with it](crate::groups), and nothing else. How much
+//! there is to decode of one record is bounded (see `decode.rs` and the limits of `pvc-domain`).
+//!
+//! ```text
+//!  events, asks ──▶ dirty ──read──▶ groups ──light──▶ decoded here ─────────▶ shown
+//!                                      └────dear───▶ queue ──▶ decoded aside ──┘
+//! ```
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
-use pvc_model::job::JobId;
-use pvc_model::shared_map::SharedMap;
-use pvc_model::storage::{PoolName, VolumeId, VolumeName};
-use pvc_model::{NodeName, Uuid};
 use pvc_ports::{Clock, Entry, Tree, TreeError, TreeEvent, TreeWatch, aside};
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
 
-use crate::decode;
-use crate::feed::{Event, EventKind, Feed};
+use crate::feed::{Event, Feed};
+use crate::groups::{Group, Queue, groups, hold};
 use crate::keys;
-use crate::raw::Raw;
+use crate::once;
+use crate::raw::{Batch, Raw, RawNode};
+use crate::records::{PLACE, Record, Subject, show_hidden};
 
 /// How long the cache waits before it tries again to read a tree that cannot be reached.
 const RETRY: Duration = Duration::from_millis(500);
@@ -38,14 +46,13 @@ const TIME_LIMIT: Duration = Duration::from_millis(200);
 /// longer.
 const ROUNDS: u32 = 20;
 
-/// So many bytes of values are decoded where they were read; more is decoded aside, where it keeps
-/// no other task of this process from its turn. Decoding takes a few milliseconds for each 64 KiB
-/// of XML.
+/// So many bytes are decoded where they were read; more is decoded aside, where it keeps no other
+/// task of this process from its turn. Decoding takes a few milliseconds for each 64 KiB of XML.
 const ASIDE: usize = 128 << 10;
 
-/// What a place in the tree counts for beside its value, in bytes: to put it among a hundred
-/// thousand others, or to take it away, costs as much as to decode a short value.
-const PLACE: usize = 64;
+/// Of what has changed in [lists](keys::is_of_list), so many keys are read at one time, beside all
+/// else that has changed.
+const LISTED: usize = 2_000;
 
 /// What the cache shows: the tree as bytes and as records, both of one moment. A copy costs
 /// little.
@@ -80,9 +87,26 @@ impl Shown {
 }
 
 pub(crate) enum Ask {
-    /// Read these paths again now, and say when the view shows them.
+    /// Read these paths again now, and say when the view shows them and, if there are none, all
+    /// that was dirty.
     Refresh { paths: Vec<String>, done: oneshot::Sender<Result<(), TreeError>> },
 }
+
+/// Who is told when the view shows what was read of these paths, or of all if there are none, up
+/// to a reading.
+struct Waiting {
+    paths: Vec<String>,
+    reading: u64,
+    /// Paths of which a later reading than that is waited for.
+    unread: BTreeSet<String>,
+    done: oneshot::Sender<Result<(), TreeError>>,
+}
+
+/// Records that are decoded aside. `None` for those that keep their last good reading.
+type Decoded = Vec<(Subject, Option<Record>)>;
+
+/// What is done before records are decoded aside, with them: nothing, but in tests.
+pub(crate) type BeforeAside = Arc<dyn Fn(&[Subject]) + Send + Sync>;
 
 pub(crate) struct Cache {
     tree: Arc<dyn Tree>,
@@ -101,6 +125,14 @@ pub(crate) struct Cache {
     /// When what is dirty has to be read at the latest, by the monotonic clock; `None` if nothing
     /// is.
     due: Option<Duration>,
+    /// How often something was read and is shown, or will be.
+    readings: u64,
+    /// What was read and is decoded aside in its turn.
+    queue: Queue,
+    /// What is decoded aside just now, and the task that does it.
+    decoding: Option<(Arc<Vec<Group>>, JoinHandle<Decoded>)>,
+    before_aside: BeforeAside,
+    waiting: Vec<Waiting>,
 }
 
 /// What a started cache gives to the store.
@@ -113,7 +145,11 @@ pub(crate) struct Shared {
 
 impl Cache {
     /// Watches and reads the whole tree, then starts the task.
-    pub async fn start(tree: Arc<dyn Tree>, clock: Arc<dyn Clock>) -> Result<Shared, TreeError> {
+    pub async fn start(
+        tree: Arc<dyn Tree>,
+        clock: Arc<dyn Clock>,
+        before_aside: BeforeAside,
+    ) -> Result<Shared, TreeError> {
         let events = tree.watch("/").await?;
         let (revision, revision_rx) = watch::channel(1);
         let feed = Feed::new(1, revision_rx.clone());
@@ -131,10 +167,14 @@ impl Cache {
             all_dirty: true,
             is_refused: false,
             due: None,
+            readings: 0,
+            queue: Queue::default(),
+            decoding: None,
+            before_aside,
+            waiting: Vec::new(),
         };
         let raw = cache.read_everything().await?;
-        let cluster = Cluster { revision: 1, ..Cluster::default() };
-        shown.replace(by_size(size_of(&raw), move || decode_all(raw, cluster)).await);
+        shown.replace(by_size(size_of(&raw), move || decode_all(raw)).await);
         cache.read_soon();
         tokio::spawn(cache.run());
         Ok(Shared { shown, revision: revision_rx, feed, asks: asks_tx })
@@ -146,15 +186,14 @@ impl Cache {
             let rest = self.due.map(|due| due.saturating_sub(self.clock.monotonic()));
             tokio::select! {
                 biased;
-                // First whoever waits for a view, then the events, then what has waited.
+                // First what is decoded, then whoever waits for a view, then the events, then what
+                // has waited.
+                decoded = decoded(&mut self.decoding) => {
+                    self.show_decoded(decoded).await;
+                }
                 ask = self.asks.recv() => match ask {
                     None => return,
-                    Some(Ask::Refresh { paths, done }) => {
-                        self.take_waiting_events();
-                        self.dirty.extend(paths);
-                        // Whoever asked may have gone; the reading was useful all the same.
-                        let _ = done.send(self.read_dirty().await);
-                    }
+                    Some(Ask::Refresh { paths, done }) => self.refresh(paths, done).await,
                 },
                 event = self.events.recv() => {
                     let Some(event) = event else { return };
@@ -169,6 +208,36 @@ impl Cache {
                     self.read_dirty_or_log().await;
                 }
             }
+        }
+    }
+
+    /// Reads `paths`, and says so when they are shown.
+    async fn refresh(&mut self, paths: Vec<String>, done: oneshot::Sender<Result<(), TreeError>>) {
+        self.take_waiting_events();
+        self.dirty.extend(paths.iter().filter(|path| !keys::is_too_deep(path)).cloned());
+        match self.read_dirty(&paths).await {
+            Ok(()) => {
+                // Who asks for everything wants to see also what is read in pieces.
+                let unread = self.dirty.iter().filter(|path| keys::is_of_list(path));
+                let unread = unread.filter(|_| paths.is_empty()).cloned().collect();
+                self.waiting.push(Waiting { paths, reading: self.readings, unread, done });
+                self.answer();
+            }
+            // Whoever asked may have gone; the reading was useful all the same.
+            Err(error) => drop(done.send(Err(error))),
+        }
+    }
+
+    /// Tells those for whom everything is shown that it is.
+    fn answer(&mut self) {
+        let at_work = self.decoding.as_ref().map(|(groups, _)| groups.as_slice());
+        let groups = || self.queue.groups().chain(at_work.unwrap_or_default());
+        let is_shown = |waiting: &mut Waiting| {
+            waiting.unread.is_empty() && !hold(groups(), &waiting.paths, waiting.reading)
+        };
+        for waiting in self.waiting.extract_if(.., is_shown) {
+            // Whoever asked may have gone.
+            let _ = waiting.done.send(Ok(()));
         }
     }
 
@@ -195,7 +264,12 @@ impl Cache {
                 // known already.
                 let known = keys::is_left_out(&path) && self.shown.contains(&path);
                 let lock = known && path.contains("lock__");
-                if !keys::is_foreign(&path) && (!known || lock) {
+                if keys::is_foreign(&path) || (known && !lock) {
+                    return;
+                }
+                if keys::is_too_deep(&path) {
+                    log_too_deep(&path);
+                } else {
                     self.dirty.insert(path);
                 }
             }
@@ -210,7 +284,7 @@ impl Cache {
     }
 
     async fn read_dirty_or_log(&mut self) {
-        match self.read_dirty().await {
+        match self.read_dirty(&[]).await {
             Err(error @ TreeError::NotAllowed { .. }) if !self.is_refused => {
                 tracing::error!(%error, "the store cannot be read any more; it is tried again");
                 self.is_refused = true;
@@ -222,17 +296,22 @@ impl Cache {
         }
     }
 
-    async fn read_dirty(&mut self) -> Result<(), TreeError> {
+    /// Reads what is dirty, `asked` in any case.
+    async fn read_dirty(&mut self, asked: &[String]) -> Result<(), TreeError> {
         self.due = None;
-        let read = self.try_to_read().await;
-        if read.is_err() {
+        let read = self.try_to_read(asked).await;
+        if let Err(error) = &read {
             self.read_within(RETRY);
+            for waiting in self.waiting.extract_if(.., |waiting| !waiting.unread.is_empty()) {
+                // Whoever asked may have gone.
+                let _ = waiting.done.send(Err(TreeError::Unreachable { why: error.to_string() }));
+            }
         }
         read
     }
 
-    async fn try_to_read(&mut self) -> Result<(), TreeError> {
-        let read = if self.all_dirty { BTreeMap::new() } else { self.read_whole().await? };
+    async fn try_to_read(&mut self, asked: &[String]) -> Result<(), TreeError> {
+        let read = if self.all_dirty { Batch::new() } else { self.read_whole(asked).await? };
         // A connection that was made anew meanwhile leaves nothing certain of what was read.
         if self.all_dirty {
             let raw = self.read_everything().await?;
@@ -240,6 +319,7 @@ impl Cache {
         } else if !read.is_empty() {
             self.apply(read).await;
         }
+        self.answer();
         // Events were taken here as well.
         self.read_soon();
         Ok(())
@@ -255,9 +335,9 @@ impl Cache {
             self.dirty.clear();
             self.take_waiting_events();
             self.dirty.retain(|path| !(keys::is_left_out(path) && raw.contains(path)));
-            let read = self.read_whole().await.inspect_err(|_| self.all_dirty = true)?;
+            let read = self.read_whole(&[]).await.inspect_err(|_| self.all_dirty = true)?;
             if !self.all_dirty {
-                read.iter().for_each(|(path, entry)| raw.take_over(path, entry.as_ref()));
+                raw.take_over(&read);
                 return Ok(raw);
             }
         }
@@ -269,64 +349,223 @@ impl Cache {
     /// Reads what is dirty, and what becomes so meanwhile. A change is announced before any answer
     /// that shows a part of it, so when nothing more is announced no change is shown by half:
     /// whoever decides on the new version of one key has seen what the change did to the others.
-    /// Stamps stand for themselves.
-    async fn read_whole(&mut self) -> Result<BTreeMap<String, Option<Entry>>, TreeError> {
+    ///
+    /// Stamps stand for themselves, and so do [lists](keys::is_of_list) of which more has changed
+    /// than is [read at one time](LISTED): no reading is as long as somebody's list.
+    async fn read_whole(&mut self, asked: &[String]) -> Result<Batch, TreeError> {
         let mut read = BTreeMap::new();
-        for _ in 0..ROUNDS {
+        let mut later = BTreeSet::new();
+        for round in 0..ROUNDS {
+            later.extend(self.put_off(asked));
             if self.dirty.is_empty()
-                || (!read.is_empty() && self.dirty.iter().all(|path| keys::is_stamp(path)))
+                || (round > 0 && self.dirty.iter().all(|path| keys::is_stamp(path)))
             {
                 break;
             }
             let paths: Vec<String> = self.dirty.iter().cloned().collect();
             match self.tree.get_many(&paths).await {
-                Ok(entries) => read.extend(paths.into_iter().zip(entries)),
+                Ok(entries) => {
+                    let node = |(path, entry): (String, Option<Entry>)| {
+                        let node = entry.map(|entry| RawNode::read(&path, &entry));
+                        (path, node)
+                    };
+                    paths.iter().for_each(|path| _ = later.remove(path));
+                    read.extend(paths.into_iter().zip(entries).map(node));
+                }
                 Err(error) => {
-                    self.dirty.extend(read.into_keys());
+                    self.dirty.extend(read.into_keys().chain(later));
                     return Err(error);
                 }
             }
             self.dirty.clear();
             self.take_waiting_events();
         }
+        self.dirty.extend(later);
         Ok(read)
     }
 
-    async fn apply(&self, read: BTreeMap<String, Option<Entry>>) {
-        let size = read
-            .values()
-            .map(|entry| PLACE + entry.as_ref().map_or(0, |entry| entry.data.len()))
-            .sum();
-        let before = self.shown.get();
-        let (after, events) = by_size(size, move || changed_by(before, &read)).await;
-        let revision = after.cluster.revision;
-        self.shown.replace(after);
-        if !events.is_empty() {
-            self.publish(revision, events);
+    /// Takes out of what is dirty what is too much of lists for one reading; not what is `asked`
+    /// for.
+    fn put_off(&mut self, asked: &[String]) -> Vec<String> {
+        if self.dirty.len() <= LISTED {
+            return Vec::new();
         }
+        let asked: BTreeSet<&String> = asked.iter().collect();
+        let is_put_off = |path: &&String| keys::is_of_list(path) && !asked.contains(path);
+        let put_off: Vec<String> =
+            self.dirty.iter().filter(is_put_off).skip(LISTED).cloned().collect();
+        put_off.iter().for_each(|path| _ = self.dirty.remove(path));
+        put_off
+    }
+
+    /// Shows what was read: what takes no time at once, all else in its turn.
+    async fn apply(&mut self, read: Batch) {
+        self.readings += 1;
+        let (state, number) = (self.shown.get(), self.readings);
+        for waiting in self.waiting.iter_mut().filter(|waiting| !waiting.unread.is_empty()) {
+            read.keys().for_each(|path| _ = waiting.unread.remove(path));
+            waiting.reading = number;
+        }
+        let bytes = |node: &RawNode| node.data.as_bytes().len();
+        let size = read.values().map(|node| PLACE + node.as_ref().map_or(0, bytes)).sum();
+        let groups = by_size(size, move || groups(read, &state.raw, &state.cluster, number)).await;
+        let mut weight = 0;
+        let mut light = Vec::new();
+        for group in groups {
+            weight += group.weight;
+            if weight > ASIDE || self.is_behind(&group) {
+                self.queue.push(group);
+            } else {
+                light.push(group);
+            }
+        }
+        if !light.is_empty() {
+            let state = self.shown.get();
+            let decoded = decode(&state, &light);
+            self.show(&light, decoded, state);
+        }
+        self.decode_next();
+    }
+
+    /// Whether something that belongs to the group has been read before and is not shown yet.
+    fn is_behind(&self, group: &Group) -> bool {
+        let at_work = self.decoding.as_ref().map(|(groups, _)| groups);
+        let is_of_it = |groups: &Arc<Vec<Group>>| groups.iter().any(|other| other.touches(group));
+        self.queue.has_part_of(group) || at_work.is_some_and(is_of_it)
+    }
+
+    /// Has decoded aside what has its turn, unless something is.
+    fn decode_next(&mut self) {
+        if self.decoding.is_some() {
+            return;
+        }
+        let groups = Arc::new(self.queue.next());
+        if groups.is_empty() {
+            return;
+        }
+        let (state, before) = (self.shown.get(), self.before_aside.clone());
+        let work = {
+            let groups = groups.clone();
+            move || {
+                let subjects = groups.iter().flat_map(Group::subjects).cloned();
+                before(&subjects.collect::<Vec<_>>());
+                decode(&state, &groups)
+            }
+        };
+        self.decoding = Some((groups, tokio::spawn(aside(work))));
+    }
+
+    /// Shows what was decoded aside, and goes on with what has its turn.
+    async fn show_decoded(&mut self, decoded: Decoded) {
+        let Some((groups, _)) = self.decoding.take() else { return };
+        let keys = groups.iter().map(|group| group.read.len()).sum::<usize>();
+        // Others were shown meanwhile.
+        let state = self.shown.get();
+        let shown = by_size(PLACE * keys, move || shown_with(&groups, decoded, state)).await;
+        self.publish(shown);
+        self.decode_next();
+        self.answer();
+    }
+
+    fn show(&self, groups: &[Group], decoded: Decoded, state: State) {
+        self.publish(shown_with(groups, decoded, state));
     }
 
     /// Replaces everything, and tells of what differs.
-    async fn replace(&self, mut raw: Raw) {
-        let before = self.shown.get();
-        let (after, events) = by_size(size_of(&raw), move || {
-            raw.share(&before.raw);
-            let cluster =
-                Cluster { revision: before.cluster.revision + 1, ..(*before.cluster).clone() };
-            let after = decode_all(raw, cluster);
-            let events = differences(&before.cluster, &after.cluster);
-            (after, events)
+    async fn replace(&mut self, raw: Raw) {
+        let (before, size) = (self.shown.get(), size_of(&raw));
+        let revision = before.cluster.revision;
+        let at_work = self.decoding.as_ref().map(|(groups, _)| groups.as_slice());
+        let unshown = self.queue.groups().chain(at_work.unwrap_or_default());
+        let unshown: Vec<String> = unshown.flat_map(|group| group.read.keys()).cloned().collect();
+        let read = by_size(size, move || {
+            let mut read = raw.since(&before.raw);
+            // What was read of these and is to be shown may have changed to what is shown.
+            let now = |path: String| (raw.get(&path).cloned(), path);
+            read.extend(unshown.into_iter().map(now).map(|(node, path)| (path, node)));
+            read
         })
         .await;
-        let revision = after.cluster.revision;
-        self.shown.replace(after);
-        self.publish(revision, events);
+        for waiting in &mut self.waiting {
+            if !waiting.unread.is_empty() {
+                waiting.unread.clear();
+                waiting.reading = self.readings + 1;
+            }
+        }
+        self.apply(read).await;
+        let mut state = self.shown.get();
+        if state.cluster.revision == revision {
+            // Whoever waits for a change looks again after a new connection.
+            state.cluster =
+                Arc::new(Cluster { revision: revision + 1, ..(*state.cluster).clone() });
+            self.publish((state, Vec::new()));
+        }
     }
 
-    fn publish(&self, revision: u64, events: Vec<Event>) {
-        self.feed.push(events);
-        // Nobody may be listening just now.
-        let _ = self.revision.send(revision);
+    fn publish(&self, (state, events): (State, Vec<Event>)) {
+        let revision = state.cluster.revision;
+        let is_new = revision != self.shown.cluster().revision;
+        self.shown.replace(state);
+        if is_new {
+            self.feed.push(events);
+            // Nobody may be listening just now.
+            let _ = self.revision.send(revision);
+        }
+    }
+}
+
+/// What was decoded aside, once it is; never, if nothing is being decoded.
+async fn decoded(decoding: &mut Option<(Arc<Vec<Group>>, JoinHandle<Decoded>)>) -> Decoded {
+    let Some((_, work)) = decoding else { return std::future::pending().await };
+    match work.await {
+        Ok(decoded) => decoded,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // The runtime ends, and nobody waits any more.
+            Err(_) => std::future::pending().await,
+        },
+    }
+}
+
+/// The records of `groups` over what is shown.
+fn decode(state: &State, groups: &[Group]) -> Decoded {
+    let mut raw = state.raw.clone();
+    groups.iter().for_each(|group| raw.take_over(&group.read));
+    let subjects = groups.iter().flat_map(Group::subjects).cloned();
+    let decode = |subject: Subject| {
+        let record = subject.decode(&raw, &state.cluster);
+        (subject, record)
+    };
+    subjects.map(decode).collect()
+}
+
+/// `state` with what was read, and what that changed. The view keeps its revision if it shows
+/// nothing else.
+fn shown_with(groups: &[Group], decoded: Decoded, state: State) -> (State, Vec<Event>) {
+    let State { mut raw, cluster } = state;
+    groups.iter().for_each(|group| raw.take_over(&group.read));
+    let revision = cluster.revision + 1;
+    let mut view = Cluster { revision, ..(*cluster).clone() };
+    let events: Vec<Event> = decoded
+        .into_iter()
+        .filter_map(|(subject, record)| subject.show(record?, &mut view))
+        .map(|(what, gone)| Event { revision, what, gone })
+        .collect();
+    show_hidden(&mut view);
+    let cluster = if events.is_empty() { cluster } else { Arc::new(view) };
+    (State { raw, cluster }, events)
+}
+
+/// Says once that there is something too deep to be read.
+fn log_too_deep(path: &str) {
+    let mut parts = path.split('/').skip(1);
+    let begin = [parts.next(), parts.next()].map(Option::unwrap_or_default).join("/");
+    if once::is_new(&format!("too deep: {begin}")) {
+        tracing::error!(
+            below = format!("/{begin}"),
+            "something in the tree lies deeper than {} levels; it is left out here and in backups",
+            keys::MAX_DEPTH
+        );
     }
 }
 
@@ -340,24 +579,6 @@ fn size_of(raw: &Raw) -> usize {
     let mut size = 0;
     raw.each(|_, node| size += node.data.as_bytes().len());
     size
-}
-
-/// `before` with what was `read`, and what that changed. The view keeps its revision if it shows
-/// nothing else.
-fn changed_by(before: State, read: &BTreeMap<String, Option<Entry>>) -> (State, Vec<Event>) {
-    let State { mut raw, cluster } = before;
-    let subjects: BTreeSet<Subject> = read.keys().filter_map(|path| Subject::of(path)).collect();
-    read.iter().for_each(|(path, entry)| raw.take_over(path, entry.as_ref()));
-    let revision = cluster.revision + 1;
-    let mut view = Cluster { revision, ..(*cluster).clone() };
-    let events: Vec<Event> = subjects
-        .into_iter()
-        .filter_map(|subject| subject.decode_or_keep(&raw, &mut view))
-        .map(|(what, gone)| Event { revision, what, gone })
-        .collect();
-    show_hidden(&mut view);
-    let cluster = if events.is_empty() { cluster } else { Arc::new(view) };
-    (State { raw, cluster }, events)
 }
 
 /// How many nodes are read before what was read is put away.
@@ -389,12 +610,19 @@ async fn read_piece(
     let entries = tree.get_many(&wanted).await?;
     for (path, entry) in wanted.into_iter().zip(entries) {
         let Some(entry) = entry else { continue };
-        raw.put(&path, &entry);
+        raw.put(&path, RawNode::read(&path, &entry));
         // A child that comes now is announced.
         if entry.stat.num_children > 0 {
             parents.push(path);
         }
     }
+    parents.retain(|path| {
+        let is_deepest = keys::is_too_deep(&format!("{}/", path.trim_end_matches('/')));
+        if is_deepest {
+            log_too_deep(path);
+        }
+        !is_deepest
+    });
     parents.sort_unstable();
     let mut found = Vec::new();
     for (parent, names) in parents.iter().zip(tree.children_many(&parents).await?) {
@@ -407,238 +635,393 @@ async fn read_piece(
     Ok(found)
 }
 
-/// The record that a path belongs to.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Subject {
-    Config,
-    Node(String),
-    Vm(Uuid),
-    Network(String),
-    Osd(String),
-    Pool(String),
-    Volume(VolumeId),
-    Fault(String),
-    Job(JobId),
-    Renaming(Uuid),
-}
-
-impl Subject {
-    fn of(path: &str) -> Option<Subject> {
-        let mut parts = path.split('/').skip(1);
-        let mut next = || parts.next().filter(|part| !part.is_empty());
-        let first = next()?;
-        let second = next();
-        match (first, second) {
-            ("config" | "schema", _) | ("ceph", None | Some("health" | "util")) => {
-                Some(Subject::Config)
-            }
-            ("nodes", Some(name)) => Some(Subject::Node(name.to_owned())),
-            ("domains", Some(uuid)) => Uuid::try_parse(uuid).ok().map(Subject::Vm),
-            ("networks", Some(vni)) => Some(Subject::Network(vni.to_owned())),
-            ("faults", Some(id)) => Some(Subject::Fault(id.to_owned())),
-            ("tasks", Some(id)) => JobId::parse(id).map(Subject::Job),
-            ("pvcrs", Some("renamings")) => Uuid::try_parse(next()?).ok().map(Subject::Renaming),
-            ("pvcrs", Some("moves")) => Uuid::try_parse(next()?).ok().map(Subject::Vm),
-            ("pvcrs", Some("nodes" | "working_on" | "fences")) => {
-                next().map(|name| Subject::Node(name.to_owned()))
-            }
-            ("ceph", Some("osds")) => next().map(|id| Subject::Osd(id.to_owned())),
-            ("ceph", Some("pools")) => next().map(|name| Subject::Pool(name.to_owned())),
-            ("ceph", Some("volumes" | "snapshots")) => {
-                let (pool, volume) = (PoolName::new(next()?), VolumeName::new(next()?));
-                Some(Subject::Volume(VolumeId { pool, volume }))
-            }
-            _ => None,
-        }
-    }
-
-    /// Everything that `view` shows.
-    fn shown_in(view: &Cluster) -> Vec<Subject> {
-        let nodes = view.nodes.keys().map(|name| Subject::Node(name.to_string()));
-        let vms = view.vms.keys().map(|uuid| Subject::Vm(*uuid));
-        let networks = view.networks.keys().cloned().map(Subject::Network);
-        let osds = view.osds.keys().cloned().map(Subject::Osd);
-        let pools = view.pools.keys().map(|name| Subject::Pool(name.to_string()));
-        let volumes = view.volumes.keys().cloned().map(Subject::Volume);
-        let faults = view.faults.keys().cloned().map(Subject::Fault);
-        let jobs = view.jobs.keys().cloned().map(Subject::Job);
-        let renamings = view.renamings.keys().copied().map(Subject::Renaming);
-        let named = nodes
-            .chain(vms)
-            .chain(networks)
-            .chain(osds)
-            .chain(pools)
-            .chain(volumes)
-            .chain(faults)
-            .chain(jobs)
-            .chain(renamings);
-        std::iter::once(Subject::Config).chain(named).collect()
-    }
-
-    /// As [`decode`](Subject::decode). A record that makes our decoder panic keeps its last good
-    /// reading: it must not take the view of all others with it.
-    fn decode_or_keep(self, raw: &Raw, view: &mut Cluster) -> Option<(EventKind, bool)> {
-        let subject = self.clone();
-        let decoded = std::panic::catch_unwind(AssertUnwindSafe(|| self.decode(raw, view)));
-        decoded.unwrap_or_else(|_| {
-            tracing::error!(record = ?subject, "a record could not be read by a bug of this \
-                                                program; it is shown as it was");
-            None
-        })
-    }
-
-    /// Decodes the record anew into `view`. What it is called in an event and whether it is gone,
-    /// if it changed.
-    fn decode(self, raw: &Raw, view: &mut Cluster) -> Option<(EventKind, bool)> {
-        match self {
-            Subject::Config => {
-                let config = decode::config(raw);
-                let changed = config != view.config;
-                view.config = config;
-                changed.then_some((EventKind::Cluster, false))
-            }
-            Subject::Node(name) => {
-                let record = decode::node(raw, &name);
-                let name = NodeName::new(name);
-                update(&mut view.nodes, name.clone(), record)
-                    .map(|gone| (EventKind::Node(name), gone))
-            }
-            Subject::Vm(uuid) => {
-                let previous = view.vms.get(&uuid).cloned();
-                let record = decode::vm(raw, uuid, previous.as_deref());
-                let renamed =
-                    previous.as_ref().map(|vm| &vm.name) != record.as_ref().map(|vm| &vm.name);
-                let gone = update(&mut view.vms, uuid, record);
-                if renamed {
-                    rename(view, uuid, previous.map(|vm| vm.name.clone()));
-                }
-                gone.map(|gone| (EventKind::Vm(uuid), gone))
-            }
-            Subject::Network(vni) => {
-                let record = decode::network(raw, &vni);
-                update(&mut view.networks, vni.clone(), record)
-                    .map(|gone| (EventKind::Network(vni), gone))
-            }
-            Subject::Osd(id) => {
-                let record = decode::osd(raw, &id);
-                update(&mut view.osds, id.clone(), record).map(|gone| (EventKind::Osd(id), gone))
-            }
-            Subject::Pool(name) => {
-                let record = decode::pool(raw, &name);
-                update(&mut view.pools, PoolName::new(&name), record)
-                    .map(|gone| (EventKind::Pool(name), gone))
-            }
-            Subject::Volume(id) => {
-                let record = decode::volume(raw, &id);
-                update(&mut view.volumes, id.clone(), record)
-                    .map(|gone| (EventKind::Volume(id), gone))
-            }
-            Subject::Fault(id) => {
-                let record = decode::fault(raw, &id);
-                update(&mut view.faults, id.clone(), record)
-                    .map(|gone| (EventKind::Fault(id), gone))
-            }
-            Subject::Job(id) => {
-                let record = decode::job(raw, &id);
-                update(&mut view.jobs, id.clone(), record).map(|gone| (EventKind::Job(id), gone))
-            }
-            Subject::Renaming(vm) => {
-                let record = decode::renaming(raw, vm);
-                update(&mut view.renamings, vm, record).map(|_| (EventKind::Vm(vm), false))
-            }
-        }
-    }
-}
-
-/// Puts `record` in the place of what was at `key`. Whether it is gone, if anything changed.
-fn update<K: Ord + Clone, V: PartialEq>(
-    map: &mut SharedMap<K, Arc<V>>,
-    key: K,
-    record: Option<V>,
-) -> Option<bool> {
-    match record {
-        // What is not there is not taken away: that would copy a map in which nothing changes.
-        None if !map.contains_key(&key) => None,
-        None => map.remove(&key).map(|_| true),
-        Some(record) if map.get(&key).is_some_and(|old| **old == record) => None,
-        Some(record) => {
-            map.insert(key, Arc::new(record));
-            Some(false)
-        }
-    }
-}
-
-/// Brings the index of names up to date after VM `uuid` got another name, came or went. What it hid
-/// is [put back](show_hidden) when all that has changed is decoded.
-fn rename(view: &mut Cluster, uuid: Uuid, old: Option<String>) {
-    if let Some(old) = old
-        && view.vm_names.get(&old) == Some(&uuid)
-    {
-        view.vm_names.remove(&old);
-    }
-    if let Some(vm) = view.vms.get(&uuid) {
-        let holder = view.vm_names.entry(vm.name.clone()).or_insert(uuid);
-        *holder = (*holder).min(uuid);
-    }
-}
-
-/// Puts VMs into the index of names whose name another one had, which is gone or has another now.
-fn show_hidden(view: &mut Cluster) {
-    // As a rule each VM has a name of its own, and each name is there.
-    if view.vm_names.len() < view.vms.len() {
-        for (uuid, vm) in &view.vms {
-            view.vm_names.entry(vm.name.clone()).or_insert(*uuid);
-        }
-    }
-}
-
-/// Decodes everything over what `view` showed so far: what is gone goes, and XML that was parsed
-/// already is not parsed again.
-fn decode_all(raw: Raw, mut view: Cluster) -> State {
+/// Decodes everything.
+fn decode_all(raw: Raw) -> State {
+    let mut view = Cluster { revision: 1, ..Cluster::default() };
     let mut subjects = BTreeSet::new();
     raw.each(|path, _| subjects.extend(Subject::of(path)));
-    subjects.extend(Subject::shown_in(&view));
     for subject in subjects {
-        subject.decode_or_keep(&raw, &mut view);
+        if let Some(record) = subject.decode(&raw, &view) {
+            subject.show(record, &mut view);
+        }
     }
     show_hidden(&mut view);
     State { raw, cluster: Arc::new(view) }
 }
 
-fn differences(before: &Cluster, after: &Cluster) -> Vec<Event> {
-    let mut events = Vec::new();
-    let revision = after.revision;
-    let mut tell = |what, gone| events.push(Event { revision, what, gone });
-    if before.config != after.config {
-        tell(EventKind::Cluster, false);
-    }
-    changed(&before.nodes, &after.nodes, |name, gone| tell(EventKind::Node(name.clone()), gone));
-    changed(&before.vms, &after.vms, |uuid, gone| tell(EventKind::Vm(*uuid), gone));
-    changed(&before.networks, &after.networks, |vni, gone| {
-        tell(EventKind::Network(vni.clone()), gone)
-    });
-    changed(&before.osds, &after.osds, |id, gone| tell(EventKind::Osd(id.clone()), gone));
-    changed(&before.pools, &after.pools, |name, gone| {
-        tell(EventKind::Pool(name.to_string()), gone)
-    });
-    changed(&before.volumes, &after.volumes, |id, gone| tell(EventKind::Volume(id.clone()), gone));
-    changed(&before.faults, &after.faults, |id, gone| tell(EventKind::Fault(id.clone()), gone));
-    changed(&before.jobs, &after.jobs, |id, gone| tell(EventKind::Job(id.clone()), gone));
-    changed(&before.renamings, &after.renamings, |vm, _| tell(EventKind::Vm(*vm), false));
-    events
-}
+#[cfg(test)]
+mod tests {
+    use std::sync::{Condvar, Mutex};
 
-fn changed<K: Ord, V: PartialEq>(
-    before: &BTreeMap<K, Arc<V>>,
-    after: &BTreeMap<K, Arc<V>>,
-    mut tell: impl FnMut(&K, bool),
-) {
-    for key in before.keys().filter(|key| !after.contains_key(*key)) {
-        tell(key, true);
+    use bytes::Bytes;
+    use pvc_embedded::EmbeddedTree;
+    use pvc_model::Uuid;
+    use pvc_ports::{CreateMode, Op};
+    use pvc_testkit::{FlakyTree, SeededRandom, TokioClock, eventually, eventually_some};
+
+    use super::*;
+    use crate::decode::MOST_ENTRIES;
+    use crate::{Change, Changes, Store, VmChange};
+
+    const SOON: Duration = Duration::from_secs(60);
+    const USUAL: Uuid = Uuid::from_u128(1);
+    const OTHER: Uuid = Uuid::from_u128(2);
+    const DEAR: Uuid = Uuid::from_u128(3);
+
+    /// Where whatever is decoded aside is held up while it is shut.
+    #[derive(Default)]
+    struct Gate {
+        state: Mutex<(bool, Vec<Vec<Subject>>)>,
+        opened: Condvar,
     }
-    for (key, record) in after {
-        if before.get(key).is_none_or(|old| old != record) {
-            tell(key, false);
+
+    impl Gate {
+        fn set(&self, is_shut: bool) {
+            self.state.lock().unwrap().0 = is_shut;
+            self.opened.notify_all();
+        }
+
+        fn pass(&self, subjects: &[Subject]) {
+            let mut state = self.state.lock().unwrap();
+            state.1.push(subjects.to_vec());
+            drop(self.opened.wait_while(state, |(is_shut, _)| *is_shut).unwrap());
+        }
+
+        /// Returns when something is held up.
+        async fn is_reached(&self) -> Vec<Subject> {
+            let held = || self.state.lock().unwrap().1.pop();
+            eventually_some("a record is decoded aside", SOON, held).await
+        }
+    }
+
+    struct World {
+        tree: EmbeddedTree,
+        connection: Arc<FlakyTree>,
+        store: Store,
+        gate: Arc<Gate>,
+    }
+
+    /// The shut gate is opened also by a test that fails: its runtime waits for what is held up.
+    impl Drop for World {
+        fn drop(&mut self) {
+            self.gate.set(false);
+        }
+    }
+
+    /// A cluster with three VMs, to which something may be added before it is looked at.
+    async fn world(before: impl AsyncFnOnce(&EmbeddedTree)) -> World {
+        let tree = EmbeddedTree::in_memory();
+        let open = |connection: Arc<dyn Tree>, gate: Arc<Gate>| {
+            let before_aside: BeforeAside = Arc::new(move |subjects| gate.pass(subjects));
+            let random = Arc::new(SeededRandom::new(7));
+            Store::open_with(connection, Arc::new(TokioClock::new()), random, before_aside)
+        };
+        let first = open(tree.connect(), Arc::default()).await.unwrap();
+        first.initialize(false).await.unwrap();
+        drop(first);
+        for uuid in [USUAL, OTHER, DEAR] {
+            let mut keys = vec![(format!("/domains/{uuid}"), format!("vm{}", uuid.as_u128()))];
+            let default = |(key, value): &(&str, &str)| (keys::vm(uuid, key), (*value).to_owned());
+            keys.extend(keys::VM_KEYS.iter().map(default));
+            create(&tree, keys).await;
+            write(&tree, &keys::vm(uuid, "xml"), xml(uuid, "")).await;
+        }
+        before(&tree).await;
+        let (gate, connection) = (Arc::<Gate>::default(), FlakyTree::new(tree.connect()));
+        let store = open(connection.clone(), gate.clone()).await.unwrap();
+        gate.set(true);
+        World { tree, connection, store, gate }
+    }
+
+    async fn create(tree: &EmbeddedTree, keys: impl IntoIterator<Item = (String, String)>) {
+        let op = |(path, value): (String, String)| Op::Create {
+            path,
+            data: Bytes::from(value),
+            mode: CreateMode::Persistent,
+        };
+        tree.multi(keys.into_iter().map(op).collect()).await.unwrap();
+    }
+
+    fn set(path: &str, value: impl Into<Bytes>) -> Op {
+        Op::Set { path: path.to_owned(), data: value.into(), version: None }
+    }
+
+    async fn write(tree: &EmbeddedTree, path: &str, value: impl Into<Bytes>) {
+        tree.multi(vec![set(path, value)]).await.unwrap();
+    }
+
+    fn xml(uuid: Uuid, devices: &str) -> String {
+        format!(
+            "<domain type='kvm'><name>vm{}</name><uuid>{uuid}</uuid><memory \
+             unit='MiB'>256</memory><vcpu>1</vcpu><os><type>hvm</type></os>\
+             <devices>{devices}</devices></domain>",
+            uuid.as_u128()
+        )
+    }
+
+    /// As much XML as is taken, nearly, with nearly as many elements.
+    fn dear_xml(uuid: Uuid) -> String {
+        let interface = |number| {
+            format!(
+                "<interface type='bridge'><source bridge='vmbr{number}' \
+                 note='..................................'/></interface>"
+            )
+        };
+        let devices: String = (0..9_900).map(interface).collect();
+        let xml = xml(uuid, &devices);
+        assert!((900_000..pvc_domain::MAX_XML_BYTES).contains(&xml.len()), "{}", xml.len());
+        xml
+    }
+
+    fn nics(store: &Store, uuid: Uuid) -> usize {
+        store.view().vms[&uuid].domain.as_ref().map_or(0, |domain| domain.nics.len())
+    }
+
+    fn profile(store: &Store, uuid: Uuid) -> Option<String> {
+        store.view().vms[&uuid].profile.clone()
+    }
+
+    async fn change(store: &Store, uuid: Uuid, change: VmChange) {
+        let decide = |_: &Cluster| {
+            let mut changes = Changes::new();
+            changes.vm(uuid, change.clone());
+            Ok::<_, std::convert::Infallible>((changes, ()))
+        };
+        store.change(decide).await.unwrap();
+    }
+
+    /// While something is held up: what others write about other records is shown, and so is what
+    /// this process writes, which is answered.
+    async fn others_are_shown(world: &World) {
+        let World { tree, store, .. } = world;
+        let before = store.view().revision;
+        change(store, USUAL, VmChange::Profile("ours".to_owned())).await;
+        assert_eq!(profile(store, USUAL).as_deref(), Some("ours"));
+        write(tree, &keys::vm(OTHER, "profile"), "theirs").await;
+        let is_shown = || profile(store, OTHER).as_deref() == Some("theirs");
+        eventually("another's change is shown", SOON, is_shown).await;
+        assert!(store.view().revision > before);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn beside_an_xml_near_the_limits_others_are_shown() {
+        let world = world(async |_| {}).await;
+        write(&world.tree, &keys::vm(DEAR, "xml"), dear_xml(DEAR)).await;
+        assert_eq!(world.gate.is_reached().await, [Subject::Vm(DEAR)]);
+        others_are_shown(&world).await;
+        assert_eq!(nics(&world.store, DEAR), 0, "it is shown as it was");
+        world.gate.set(false);
+        eventually("it is shown", SOON, || nics(&world.store, DEAR) == 9_900).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn beside_a_vm_with_a_hundred_thousand_tags_others_are_shown() {
+        let tag = |number: u32| (keys::vm(DEAR, &format!("tags/{number}")), String::new());
+        let world = world(async |tree| create(tree, (0..100_000).map(tag)).await).await;
+        write(&world.tree, &keys::vm(DEAR, "profile"), "dear").await;
+        assert_eq!(world.gate.is_reached().await, [Subject::Vm(DEAR)]);
+        others_are_shown(&world).await;
+        assert_eq!(profile(&world.store, DEAR), None);
+        world.gate.set(false);
+        eventually("it is shown", SOON, || profile(&world.store, DEAR).is_some()).await;
+        let vm = world.store.view().vms[&DEAR].clone();
+        assert_eq!(vm.tags.len(), MOST_ENTRIES);
+        assert_eq!(vm.defects, ["`tags` has more entries than the 10000 that are shown"]);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn beside_a_network_with_twenty_thousand_leases_others_are_shown() {
+        let world = world(async |tree| {
+            let keys = ["", "/dhcp4_leases", "/mtu"].map(|key| format!("/networks/7{key}"));
+            create(tree, keys.map(|key| (key, String::new()))).await;
+            let lease = |number| (format!("/networks/7/dhcp4_leases/{number}"), String::new());
+            create(tree, (0..20_000).map(lease)).await;
+        })
+        .await;
+        write(&world.tree, "/networks/7/mtu", "9000").await;
+        assert_eq!(world.gate.is_reached().await, [Subject::Network("7".to_owned())]);
+        others_are_shown(&world).await;
+        world.gate.set(false);
+        let network = || world.store.view().networks["7"].clone();
+        eventually("it is shown", SOON, || network().mtu == "9000").await;
+        assert_eq!(network().leases.len(), MOST_ENTRIES);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn beside_a_record_with_twenty_thousand_unknown_keys_others_are_shown() {
+        let junk = |number: u32| (keys::vm(DEAR, &format!("junk{number}")), String::new());
+        let world = world(async |tree| create(tree, (0..20_000).map(junk)).await).await;
+        write(&world.tree, &keys::vm(DEAR, "profile"), "wide").await;
+        let is_shown = || profile(&world.store, DEAR).as_deref() == Some("wide");
+        eventually("nobody reads them, so it is shown at once", SOON, is_shown).await;
+        others_are_shown(&world).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn beside_a_record_two_thousand_levels_deep_others_are_shown() {
+        let world = world(async |_| {}).await;
+        let paths = (1..2_000).map(|depth| keys::vm(DEAR, &vec!["a"; depth].join("/")));
+        for some in paths.collect::<Vec<_>>().chunks(1_000) {
+            create(&world.tree, some.iter().map(|path| (path.clone(), String::new()))).await;
+        }
+        write(&world.tree, &keys::vm(DEAR, "profile"), "deep").await;
+        others_are_shown(&world).await;
+        let is_shown = || profile(&world.store, DEAR).as_deref() == Some("deep");
+        eventually("it is shown", SOON, is_shown).await;
+        let root = keys::vm_root(DEAR);
+        let deep = world.store.with_raw(|raw| raw.subtree(&format!("{root}/a")).len());
+        assert_eq!(deep, keys::MAX_DEPTH - 2);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn beside_many_dear_records_at_once_others_are_shown() {
+        let many: Vec<Uuid> = (100..140).map(Uuid::from_u128).collect();
+        let world = world(async |tree| {
+            for uuid in &many {
+                create(tree, [(keys::vm_root(*uuid), String::new())]).await;
+                create(tree, [(keys::vm(*uuid, "xml"), xml(*uuid, ""))]).await;
+            }
+        })
+        .await;
+        let interface = "<interface type='bridge'><source bridge='vmbr1'/></interface>";
+        let devices = interface.repeat(1_500);
+        for uuid in &many {
+            write(&world.tree, &keys::vm(*uuid, "xml"), xml(*uuid, &devices)).await;
+        }
+        let held = world.gate.is_reached().await;
+        assert!(held.len() < many.len(), "{}", held.len());
+        others_are_shown(&world).await;
+        world.gate.set(false);
+        let are_shown = || many.iter().all(|uuid| nics(&world.store, *uuid) == 1_500);
+        eventually("they are shown", SOON, are_shown).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn what_one_change_did_is_shown_as_a_whole_also_if_a_part_of_it_is_dear() {
+        let world = world(async |_| {}).await;
+        let World { tree, store, gate, .. } = &world;
+        let usual = keys::vm(USUAL, "profile");
+        let both = vec![set(&usual, "with"), set(&keys::vm(DEAR, "xml"), dear_xml(DEAR))];
+        tree.multi(both).await.unwrap();
+        assert_eq!(gate.is_reached().await, [Subject::Vm(USUAL), Subject::Vm(DEAR)]);
+        // Also when there is more of it meanwhile.
+        write(tree, &usual, "after").await;
+        change(store, OTHER, VmChange::Profile("alone".to_owned())).await;
+        assert_eq!((profile(store, USUAL), nics(store, DEAR)), (None, 0));
+        let mut changed = store.changed();
+        gate.set(false);
+        while profile(store, USUAL).is_none() {
+            changed.changed().await.unwrap();
+        }
+        assert_eq!(nics(store, DEAR), 9_900);
+        let is_shown = || profile(store, USUAL).as_deref() == Some("after");
+        eventually("the later one is shown", SOON, is_shown).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn who_changes_a_dear_record_is_answered_when_it_is_shown_and_nobody_waits_for_that() {
+        let world = world(async |_| {}).await;
+        let World { store, gate, .. } = &world;
+        let ours = tokio::spawn({
+            let store = store.clone();
+            async move {
+                change(&store, DEAR, VmChange::Xml(dear_xml(DEAR))).await;
+                nics(&store, DEAR)
+            }
+        });
+        gate.is_reached().await;
+        // Who wants to see all that was written before waits, too.
+        let all = tokio::spawn({
+            let store = store.clone();
+            async move { store.fresh().await.unwrap().vms[&DEAR].xml.len() }
+        });
+        others_are_shown(&world).await;
+        assert!(!ours.is_finished() && !all.is_finished());
+        gate.set(false);
+        assert_eq!(ours.await.unwrap(), 9_900);
+        assert!(all.await.unwrap() > 900_000);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn what_becomes_of_a_record_while_it_is_decoded_is_shown_behind_it() {
+        let world = world(async |_| {}).await;
+        let World { tree, store, gate, .. } = &world;
+        for uuid in [OTHER, DEAR] {
+            write(tree, &keys::vm(uuid, "xml"), dear_xml(uuid)).await;
+        }
+        gate.is_reached().await;
+        let usual = xml(OTHER, "<interface type='bridge'/>");
+        change(store, USUAL, VmChange::Profile("meanwhile".to_owned())).await;
+        let (removal, again) = (store.clone(), store.clone());
+        let removal = tokio::spawn(async move {
+            let decide = |_: &Cluster| {
+                let mut changes = Changes::new();
+                changes.push(Change::RemoveVm(DEAR));
+                Ok::<_, std::convert::Infallible>((changes, ()))
+            };
+            removal.change(decide).await
+        });
+        write(tree, &keys::vm(OTHER, "xml"), usual).await;
+        let all = tokio::spawn(async move { again.fresh().await.map(drop) });
+        gate.set(false);
+        removal.await.unwrap().unwrap();
+        all.await.unwrap().unwrap();
+        assert!(!store.view().vms.contains_key(&DEAR));
+        assert_eq!(nics(store, OTHER), 1);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_connection_made_anew_forgets_nothing_of_what_waits_for_its_turn() {
+        let world = world(async |tree| {
+            create(tree, [(keys::vm(DEAR, "tags/old"), String::new())]).await;
+        })
+        .await;
+        let World { tree, connection, store, gate } = &world;
+        // What comes and goes while it waits must not stay.
+        let new = keys::vm(DEAR, "tags/new");
+        write(tree, &keys::vm(DEAR, "xml"), dear_xml(DEAR)).await;
+        gate.is_reached().await;
+        create(tree, [(new.clone(), String::new())]).await;
+        change(store, USUAL, VmChange::Profile("before".to_owned())).await;
+        connection.cut();
+        tree.multi(vec![Op::Delete { path: new, version: None }]).await.unwrap();
+        let second = xml(DEAR, "<interface type='bridge'/>");
+        write(tree, &keys::vm(DEAR, "xml"), second).await;
+        write(tree, &keys::vm(USUAL, "profile"), "after").await;
+        connection.mend();
+        let is_shown = || profile(store, USUAL).as_deref() == Some("after");
+        eventually("what was missed is shown", SOON, is_shown).await;
+        gate.set(false);
+        store.fresh().await.unwrap();
+        let tags: Vec<_> =
+            store.view().vms[&DEAR].tags.iter().map(|tag| tag.name.clone()).collect();
+        assert_eq!((nics(store, DEAR), tags), (1, vec!["old".to_owned()]));
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_long_list_is_read_in_pieces() {
+        let world = world(async |_| {}).await;
+        world.gate.set(false);
+        let before = world.connection.requests();
+        let tag = |number: usize| (keys::vm(DEAR, &format!("tags/{number}")), String::new());
+        create(&world.tree, (0..5 * LISTED).map(tag)).await;
+        let tags = || world.store.view().vms[&DEAR].tags.len();
+        eventually("all are shown", SOON, || tags() == 5 * LISTED).await;
+        assert!(world.connection.requests() - before >= 5);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn who_wants_to_see_everything_sees_all_pieces_of_a_long_list() {
+        let world = world(async |_| {}).await;
+        world.gate.set(false);
+        let (clock, random) = (Arc::new(TokioClock::new()), Arc::new(SeededRandom::new(9)));
+        let store = Store::open(world.tree.connect(), clock, random).await.unwrap();
+        for round in 1..4 {
+            let name = |number: usize| format!("tags/{round}-{number}");
+            let tag = |number| (keys::vm(DEAR, &name(number)), String::new());
+            create(&world.tree, (0..3 * LISTED / 2).map(tag)).await;
+            let tags = store.fresh().await.unwrap().vms[&DEAR].tags.len();
+            assert_eq!(tags, round * 3 * LISTED / 2);
         }
     }
 }

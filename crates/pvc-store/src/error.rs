@@ -127,7 +127,7 @@ pub enum RestoreError {
     Schema { found: String, expected: u32 },
     #[error("the dump has no schema version")]
     NoSchema,
-    #[error("the dump has the key `{key}`, which is not a path of the tree")]
+    #[error("the dump has the key `{}`, which is not a path of the tree", beginning(.key))]
     BadKey { key: String },
     #[error("`{key}` of the dump has {size} bytes, at most {limit} are allowed")]
     TooLarge { key: String, size: usize, limit: usize },
@@ -149,4 +149,9 @@ impl RestoreError {
             _ => None,
         }
     }
+}
+
+/// As much of a key as can be shown.
+fn beginning(key: &str) -> &str {
+    &key[..key.floor_char_boundary(200)]
 }

@@ -151,6 +151,33 @@ pub(crate) const OSD_KEYS: &[(&str, &str)] = &[
 /// As [`NODE_KEYS`], for a pool.
 pub(crate) const POOL_KEYS: &[(&str, &str)] = &[("pgs", ""), ("tier", "default"), ("stats", "{}")];
 
+/// So many parts a path of the tree has at most, of those that are read. The longest of the layout
+/// has seven, a setting of a card's function (`/nodes/N/sriov/vf/V/config/KEY`), and a lock may lie
+/// below any of them: this is twice as many. What lies deeper is nobody's record, and a daemon that
+/// followed it would have to follow it without end.
+pub(crate) const MAX_DEPTH: usize = 16;
+
+/// Whether `path` lies deeper than anything of the layout.
+pub(crate) fn is_too_deep(path: &str) -> bool {
+    path.bytes().filter(|byte| *byte == b'/').nth(MAX_DEPTH).is_some()
+}
+
+/// Whether `path` is one of many in a list that a record has, or below one: of such as no decision
+/// on another record rests on. There may be any number of them.
+pub(crate) fn is_of_list(path: &str) -> bool {
+    let mut parts = path.split('/').skip(1);
+    let first = parts.next();
+    let list = parts.nth(1);
+    match (first, list) {
+        (Some("domains"), Some("tags" | "snapshots"))
+        | (Some("networks"), Some("dhcp4_leases" | "dhcp4_reservations"))
+        | (Some("nodes"), Some("monitoring_data")) => parts.next().is_some(),
+        (Some("networks"), Some("firewall_rules")) => parts.nth(1).is_some(),
+        (Some("ceph"), Some(_)) => path.starts_with("/ceph/snapshots/") && parts.nth(1).is_some(),
+        _ => false,
+    }
+}
+
 /// The parts of the keys that every record of a kind has.
 static KNOWN_NAMES: LazyLock<BTreeSet<Arc<str>>> = LazyLock::new(|| {
     let of_records = [NODE_KEYS, VM_KEYS, NETWORK_KEYS, OSD_KEYS, POOL_KEYS].into_iter().flatten();
@@ -321,6 +348,33 @@ mod tests {
             .map(|(key, _)| *key)
             .filter(|key| is_observed(&format!("/{kind}/x/{key}")))
             .collect()
+    }
+
+    #[test]
+    fn the_layout_is_not_too_deep_and_what_is_of_a_list_lies_in_one() {
+        let root = "/domains/x";
+        for path in ["/", "/config", "/nodes/x/sriov/vf/ens1f0v1/config/vlan_id/lock__1"] {
+            assert!(!is_too_deep(path), "{path}");
+        }
+        let deepest = "/a".repeat(MAX_DEPTH);
+        assert!(!is_too_deep(&deepest) && is_too_deep(&format!("{deepest}/a")));
+        for (path, is_of_one) in [
+            (format!("{root}/tags"), false),
+            (format!("{root}/tags/daily"), true),
+            (format!("{root}/tags/daily/type"), true),
+            (format!("{root}/snapshots/s/xml"), true),
+            (format!("{root}/state"), false),
+            ("/networks/1/dhcp4_leases/mac/ipaddr".to_owned(), true),
+            ("/networks/1/firewall_rules/in".to_owned(), false),
+            ("/networks/1/firewall_rules/in/web".to_owned(), true),
+            ("/nodes/hv1/monitoring_data/load/message".to_owned(), true),
+            ("/ceph/snapshots/vms/web1_sda".to_owned(), false),
+            ("/ceph/snapshots/vms/web1_sda/s1".to_owned(), true),
+            ("/ceph/volumes/vms/web1_sda/stats".to_owned(), false),
+            ("/faults/x/status".to_owned(), false),
+        ] {
+            assert_eq!(is_of_list(&path), is_of_one, "{path}");
+        }
     }
 
     #[test]

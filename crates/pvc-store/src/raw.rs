@@ -6,13 +6,14 @@
 //! that the next view can be made beside the one that is read.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
-use pvc_ports::Entry;
+use pvc_ports::{Entry, Stat};
 
 use crate::keys;
+use crate::names::Names;
 
 /// What a node holds.
 #[derive(Debug, Clone, PartialEq)]
@@ -52,9 +53,17 @@ impl Value {
     fn text(&self) -> Cow<'_, str> {
         match self {
             Value::Text(text) => Cow::Borrowed(text),
-            Value::Other(bytes) => String::from_utf8_lossy(bytes),
+            Value::Other(bytes) => lossy(bytes),
         }
     }
+}
+
+/// So much of what is no text is shown as one, in bytes.
+const MOST_LOSSY: usize = 64 << 10;
+
+/// The beginning of `bytes` as text, with what is not UTF-8 replaced.
+pub(crate) fn lossy(bytes: &[u8]) -> Cow<'_, str> {
+    String::from_utf8_lossy(&bytes[..bytes.len().min(MOST_LOSSY)])
 }
 
 impl PartialEq<Bytes> for Value {
@@ -106,56 +115,51 @@ pub(crate) struct RawNode {
     pub mzxid: i64,
 }
 
+impl RawNode {
+    /// What was read at `path`, without what the cache leaves out.
+    pub fn read(path: &str, entry: &Entry) -> RawNode {
+        let data = if keys::is_left_out(path) { &[] } else { &entry.data[..] };
+        let Stat { version, czxid, mzxid, .. } = entry.stat;
+        RawNode { data: Value::new(data), version, czxid, mzxid }
+    }
+
+    /// Whether nobody has written between the two readings of one path.
+    fn is_as(&self, other: &RawNode) -> bool {
+        (self.version, self.czxid, self.mzxid) == (other.version, other.czxid, other.mzxid)
+    }
+}
+
+/// What was read, by path; `None` where nothing is.
+pub(crate) type Batch = BTreeMap<String, Option<RawNode>>;
+
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Raw {
     root: Branch,
 }
 
-/// A place in the tree with everything below it.
+/// A place in the tree with everything below it. Nothing lies deeper than
+/// [`MAX_DEPTH`](keys::MAX_DEPTH), so whatever goes from parent to child here may call itself.
 #[derive(Debug, Clone, Default)]
 struct Branch {
     /// `None` where only something below was read.
     node: Option<RawNode>,
-    /// `None` for most.
-    children: Option<Arc<Children>>,
-}
-
-/// What is one level below a place, by name, in order.
-#[derive(Debug, Clone, Default)]
-struct Children(Vec<(Arc<str>, Branch)>);
-
-impl Children {
-    fn find(&self, name: &str) -> Result<usize, usize> {
-        self.0.binary_search_by(|(other, _)| (**other).cmp(name))
-    }
-
-    fn insert(&mut self, at: usize, name: &str) {
-        // Doubling would leave a third of all memory empty.
-        if self.0.len() == self.0.capacity() {
-            self.0.reserve_exact(self.0.len() / 8 + 1);
-        }
-        self.0.insert(at, (keys::shared_name(name), Branch::default()));
-    }
+    /// What is one level below, by name, in order. `None` for most.
+    children: Option<Arc<Names<Branch>>>,
 }
 
 impl Branch {
     fn children(&self) -> impl Iterator<Item = &(Arc<str>, Branch)> {
-        self.children.iter().flat_map(|children| &children.0)
+        self.children.iter().flat_map(|children| children.iter())
     }
 
     fn child(&self, name: &str) -> Option<&Branch> {
-        let children = self.children.as_ref()?;
-        children.find(name).ok().map(|at| &children.0[at].1)
+        self.children.as_ref()?.get(name)
     }
 
     /// The child `name`, made if it is missing.
     fn child_mut(&mut self, name: &str) -> &mut Branch {
         let children = Arc::make_mut(self.children.get_or_insert_default());
-        let at = children.find(name).unwrap_or_else(|at| {
-            children.insert(at, name);
-            at
-        });
-        &mut children.0[at].1
+        children.get_or_insert(name, || (keys::shared_name(name), Branch::default()))
     }
 
     /// Calls `visit` for this place, which has the path `path`, and all below it, parents before
@@ -164,28 +168,49 @@ impl Branch {
         if let Some(node) = &self.node {
             visit(if path.is_empty() { "/" } else { path }, node);
         }
-        let length = path.len();
         for (name, child) in self.children() {
-            path.push('/');
-            path.push_str(name);
-            child.walk(path, visit);
-            path.truncate(length);
+            below(path, name, |path| child.walk(path, visit));
         }
     }
+}
 
-    /// Takes the values of `other` where they are the same.
-    fn share(&mut self, other: &Branch) {
-        if let (Some(node), Some(known)) = (&mut self.node, &other.node)
-            && node.data == known.data
-        {
-            node.data = known.data.clone();
-        }
-        let children = self.children.as_mut().map(Arc::make_mut);
-        for (name, child) in children.into_iter().flat_map(|children| &mut children.0) {
-            if let Some(known) = other.child(name) {
-                child.share(known);
-            }
-        }
+/// Does `work` with the path of the child `name` of `path`.
+fn below(path: &mut String, name: &str, work: impl FnOnce(&mut String)) {
+    let length = path.len();
+    path.push('/');
+    path.push_str(name);
+    work(path);
+    path.truncate(length);
+}
+
+/// Calls `tell` with whatever is another at `path` and below in `now` than it was in `before`,
+/// parents before children.
+fn differ<'a>(
+    before: Option<&Branch>,
+    now: Option<&'a Branch>,
+    path: &mut String,
+    tell: &mut impl FnMut(&str, Option<&'a RawNode>),
+) {
+    let (old, new) = (before.and_then(|b| b.node.as_ref()), now.and_then(|b| b.node.as_ref()));
+    let is_same = match (old, new) {
+        (Some(old), Some(new)) => old.is_as(new),
+        (old, new) => old.is_none() && new.is_none(),
+    };
+    if !is_same {
+        tell(if path.is_empty() { "/" } else { path }, new);
+    }
+    let mut old = before.into_iter().flat_map(Branch::children).peekable();
+    let mut new = now.into_iter().flat_map(Branch::children).peekable();
+    loop {
+        let (first, second) = (old.peek().map(|(name, _)| name), new.peek().map(|(name, _)| name));
+        let name = match (first, second) {
+            (None, None) => return,
+            (Some(name), None) | (None, Some(name)) => name.clone(),
+            (Some(first), Some(second)) => first.min(second).clone(),
+        };
+        let old = old.next_if(|(other, _)| *other == name).map(|(_, child)| child);
+        let new = new.next_if(|(other, _)| *other == name).map(|(_, child)| child);
+        below(path, &name, |path| differ(old, new, path, tell));
     }
 }
 
@@ -195,19 +220,29 @@ impl Branch {
 pub(crate) struct Place<'a>(Option<&'a Branch>);
 
 impl<'a> Place<'a> {
-    fn branch(self, key: &str) -> Option<&'a Branch> {
-        parts(key).try_fold(self.0?, Branch::child)
+    pub fn below(self, key: &str) -> Place<'a> {
+        Place(self.0.and_then(|branch| parts(key).try_fold(branch, Branch::child)))
+    }
+
+    pub fn node(self) -> Option<&'a RawNode> {
+        self.0?.node.as_ref()
     }
 
     pub fn get(self, key: &str) -> Option<&'a RawNode> {
-        self.branch(key)?.node.as_ref()
+        self.below(key).node()
     }
 
     /// The names of the children of `key`, in order.
-    pub fn children(self, key: &str) -> Vec<String> {
+    pub fn children(self, key: &str) -> impl Iterator<Item = &'a str> + use<'a> {
         let is_there = |(_, child): &&(_, Branch)| child.node.is_some();
-        let names = self.branch(key).into_iter().flat_map(Branch::children).filter(is_there);
-        names.map(|(name, _)| name.as_ref().to_owned()).collect()
+        let names = self.below(key).0.into_iter().flat_map(Branch::children).filter(is_there);
+        names.map(|(name, _)| &**name)
+    }
+
+    /// How many children `key` has at most: some may only have something below them.
+    pub fn width(self, key: &str) -> usize {
+        let children = self.below(key).0.and_then(|branch| branch.children.as_ref());
+        children.map_or(0, |children| children.len())
     }
 }
 
@@ -217,7 +252,7 @@ fn parts(path: &str) -> impl Iterator<Item = &str> {
 
 impl Raw {
     pub fn place(&self, path: &str) -> Place<'_> {
-        Place(Place(Some(&self.root)).branch(path))
+        Place(Some(&self.root)).below(path)
     }
 
     fn branch(&self, path: &str) -> Option<&Branch> {
@@ -241,33 +276,35 @@ impl Raw {
         self.get(path).map(|node| node.data.text())
     }
 
-    /// Takes over what was read at `path`. An older reading than the present one changes nothing.
-    pub fn put(&mut self, path: &str, entry: &Entry) {
-        let branch = self.branch_mut(path);
-        let known = branch.node.take();
-        if known.as_ref().is_some_and(|known| known.mzxid > entry.stat.mzxid) {
-            branch.node = known;
+    /// Takes over what was read at `path`, unless it is [too deep](keys::is_too_deep). An older
+    /// reading than the present one changes nothing.
+    pub fn put(&mut self, path: &str, node: RawNode) {
+        if keys::is_too_deep(path) {
             return;
         }
-        let read = if keys::is_left_out(path) { &[] } else { &entry.data[..] };
-        let same = known.map(|known| known.data).filter(|known| known.as_bytes() == read);
-        let data = same.unwrap_or_else(|| Value::new(read));
-        let stat = &entry.stat;
-        branch.node =
-            Some(RawNode { data, version: stat.version, czxid: stat.czxid, mzxid: stat.mzxid });
+        let present = &mut self.branch_mut(path).node;
+        match present {
+            Some(known) if known.mzxid > node.mzxid => {}
+            // Who has made something of the known value keeps it anyway.
+            Some(known) if known.data == node.data => {
+                *known = RawNode { data: known.data.clone(), ..node };
+            }
+            _ => *present = Some(node),
+        }
     }
 
     /// Notes that `path` is there, without its value or version: it is left out of the cache.
     pub fn put_unread(&mut self, path: &str) {
-        self.branch_mut(path).node =
-            Some(RawNode { data: Value::default(), version: 0, czxid: 0, mzxid: 0 });
+        self.put(path, RawNode { data: Value::default(), version: 0, czxid: 0, mzxid: 0 });
     }
 
-    /// Takes over what was read at `path`, also that nothing is there.
-    pub fn take_over(&mut self, path: &str, read: Option<&Entry>) {
-        match read {
-            Some(entry) => self.put(path, entry),
-            None => self.remove(path),
+    /// Takes over what was read, also that nothing is there.
+    pub fn take_over(&mut self, batch: &Batch) {
+        for (path, read) in batch {
+            match read {
+                Some(node) => self.put(path, node.clone()),
+                None => self.remove(path),
+            }
         }
     }
 
@@ -278,12 +315,16 @@ impl Raw {
             return;
         }
         let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
-        let place =
-            self.branch(parent).and_then(|parent| parent.children.as_ref()?.find(name).ok());
-        if let Some(at) = place
-            && let Some(children) = &mut self.branch_mut(parent).children
-        {
-            Arc::make_mut(children).0.remove(at);
+        if self.branch(parent).is_none_or(|parent| parent.child(name).is_none()) {
+            return; // nothing is copied
+        }
+        let parent = self.branch_mut(parent);
+        if let Some(children) = &mut parent.children {
+            let children = Arc::make_mut(children);
+            children.remove(name);
+            if children.is_empty() {
+                parent.children = None;
+            }
         }
     }
 
@@ -300,7 +341,7 @@ impl Raw {
 
     /// The names of the children of `path`, in order.
     pub fn children(&self, path: &str) -> Vec<String> {
-        self.place(path).children("")
+        self.place(path).children("").map(str::to_owned).collect()
     }
 
     /// Calls `visit` for each node, parents before children.
@@ -308,17 +349,18 @@ impl Raw {
         self.root.walk(&mut String::new(), &mut visit);
     }
 
-    /// Takes the values of `other` where they are the same: who has made something of those keeps
-    /// them anyway.
-    pub fn share(&mut self, other: &Raw) {
-        self.root.share(&other.root);
+    /// What is to be taken over into `before` to make it what this is.
+    pub fn since(&self, before: &Raw) -> Batch {
+        let mut batch = Batch::new();
+        differ(Some(&before.root), Some(&self.root), &mut String::new(), &mut |path, node| {
+            batch.insert(path.to_owned(), node.cloned());
+        });
+        batch
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use pvc_ports::Stat;
-
     use super::*;
 
     fn raw(paths: &[&str]) -> Raw {
@@ -328,12 +370,14 @@ mod tests {
     fn raw_with(paths: &[&str], data: &'static str) -> Raw {
         let mut raw = Raw::default();
         for path in paths {
-            raw.put(
-                path,
-                &Entry { data: Bytes::from_static(data.as_bytes()), stat: Stat::default() },
-            );
+            raw.put(path, node(path, data.as_bytes(), 0));
         }
         raw
+    }
+
+    fn node(path: &str, data: &'static [u8], mzxid: i64) -> RawNode {
+        let stat = Stat { mzxid, ..Stat::default() };
+        RawNode::read(path, &Entry { data: Bytes::from_static(data), stat })
     }
 
     #[test]
@@ -360,20 +404,16 @@ mod tests {
         let mut raw = raw(&["/a", "/a/b", "/a/b/c", "/d"]);
         let before = raw.clone();
         raw.remove("/a/b");
-        raw.put("/e", &Entry { data: Bytes::from_static(b"y"), stat: Stat::default() });
+        raw.put("/e", node("/e", b"y", 0));
         assert_eq!(before.subtree("/"), ["/a", "/a/b", "/a/b/c", "/d"]);
         assert_eq!(raw.subtree("/"), ["/a", "/d", "/e"]);
     }
 
     #[test]
     fn an_older_reading_does_not_replace_a_newer_one() {
-        let entry = |data: &'static str, mzxid| Entry {
-            data: Bytes::from_static(data.as_bytes()),
-            stat: Stat { mzxid, ..Stat::default() },
-        };
         let mut raw = Raw::default();
-        raw.put("/a", &entry("new", 7));
-        raw.put("/a", &entry("old", 5));
+        raw.put("/a", node("/a", b"new", 7));
+        raw.put("/a", node("/a", b"old", 5));
         assert_eq!(raw.text("/a").as_deref(), Some("new"));
     }
 
@@ -389,7 +429,7 @@ mod tests {
     #[test]
     fn what_is_not_text_is_kept_as_it_is() {
         let mut raw = Raw::default();
-        raw.put("/a", &Entry { data: Bytes::from_static(b"\xff1"), stat: Stat::default() });
+        raw.put("/a", node("/a", b"\xff1", 0));
         assert_eq!(raw.text("/a").as_deref(), Some("\u{fffd}1"));
         assert_eq!(raw.get("/a").unwrap().data.to_bytes(), b"\xff1"[..]);
     }
@@ -415,14 +455,46 @@ mod tests {
 
     #[test]
     fn a_second_reading_of_the_same_text_is_no_second_text() {
-        let data = "a text that is too long to be looked up";
-        let (first, mut second) =
-            (raw_with(&["/a", "/b/c"], data), raw_with(&["/b/c", "/d"], data));
-        second.share(&first);
-        assert!(Arc::ptr_eq(&text(&first, "/b/c"), &text(&second, "/b/c")));
-        let before = text(&second, "/d");
-        let stat = Stat { mzxid: 3, ..Stat::default() };
-        second.put("/d", &Entry { data: Bytes::from_static(data.as_bytes()), stat });
-        assert!(Arc::ptr_eq(&before, &text(&second, "/d")));
+        let mut raw = raw_with(&["/a"], "a text that is too long to be looked up");
+        let before = text(&raw, "/a");
+        raw.put("/a", node("/a", b"a text that is too long to be looked up", 3));
+        assert!(Arc::ptr_eq(&before, &text(&raw, "/a")));
+        assert_eq!(raw.get("/a").unwrap().mzxid, 3);
+    }
+
+    #[test]
+    fn what_is_deeper_than_the_layout_needs_is_left_out() {
+        let mut raw = raw(&["/a"]);
+        let deep = "/a".repeat(keys::MAX_DEPTH);
+        for path in [&deep, &format!("{deep}/a"), &"/a".repeat(10_000)] {
+            raw.put(path, node(path, b"x", 0));
+        }
+        assert_eq!(raw.subtree("/"), ["/a".to_owned(), deep]);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn what_is_taken_over_of_a_later_tree_makes_an_earlier_one_the_same(
+            first in proptest::collection::btree_set("(/[ab]){1,4}", 0..20),
+            steps in proptest::collection::vec(("(/[ab]){1,4}", proptest::bool::ANY), 0..20),
+        ) {
+            let listed = |raw: &Raw| {
+                let mut nodes = Vec::new();
+                raw.each(|path, node| nodes.push((path.to_owned(), node.clone())));
+                nodes
+            };
+            let mut before = raw(&first.iter().map(String::as_str).collect::<Vec<_>>());
+            let mut after = before.clone();
+            for (mzxid, (path, is_put)) in (1..).zip(&steps) {
+                if *is_put {
+                    after.put(path, node(path, b"y", mzxid));
+                } else {
+                    after.remove(path);
+                }
+            }
+            before.take_over(&after.since(&before));
+            proptest::prop_assert_eq!(listed(&before), listed(&after));
+            proptest::prop_assert!(after.since(&before).is_empty());
+        }
     }
 }

@@ -11,7 +11,7 @@ use pvc_model::{NodeName, Uuid};
 use pvc_ports::{Clock, CreateMode, Entry, MultiError, Op, Random, SessionState, Tree, TreeError};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::cache::{Ask, Cache, Shared, Shown};
+use crate::cache::{Ask, BeforeAside, Cache, Shared, Shown};
 use crate::change::{Changes, Report};
 use crate::encode::{self, Draft};
 use crate::error::{ChangeError, StoreError};
@@ -75,8 +75,18 @@ impl Store {
         clock: Arc<dyn Clock>,
         random: Arc<dyn Random>,
     ) -> Result<Store, StoreError> {
+        Store::open_with(tree, clock, random, Arc::new(|_| {})).await
+    }
+
+    /// As [`open`](Store::open); `before_aside` is told what is about to be decoded aside.
+    pub(crate) async fn open_with(
+        tree: Arc<dyn Tree>,
+        clock: Arc<dyn Clock>,
+        random: Arc<dyn Random>,
+        before_aside: BeforeAside,
+    ) -> Result<Store, StoreError> {
         let Shared { shown, revision, feed, asks } =
-            Cache::start(tree.clone(), clock.clone()).await?;
+            Cache::start(tree.clone(), clock.clone(), before_aside).await?;
         let outage = outage::observe(tree.session(), clock.clone());
         Ok(Store { tree, clock, random, shown, revision, feed, asks, outage })
     }

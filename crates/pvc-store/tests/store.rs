@@ -318,6 +318,45 @@ async fn a_record_that_would_be_dear_to_read_is_shown_with_the_reason_and_hides_
     assert_eq!(reason("attributes"), "the XML has an element with more than 64 attributes");
 }
 
+/// Has `work` done on a thread whose stack is too small for calls as deep as a hostile path.
+fn on_a_small_stack(work: impl Future<Output = ()> + Send + 'static) {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let small = std::thread::Builder::new().stack_size(512 << 10);
+    let thread = small.spawn(move || runtime().expect("a runtime").block_on(work));
+    thread.expect("there is room for a thread").join().expect("nothing was too deep");
+}
+
+#[test]
+fn what_lies_ten_thousand_levels_deep_ends_no_daemon_whether_it_is_there_or_comes() {
+    on_a_small_stack(async {
+        let world = cluster().await;
+        define(&world.store, new_vm("web1", UUID)).await;
+        let mut path = format!("/domains/{UUID}");
+        let tree = world.tree.connect();
+        for _ in 0..10 {
+            let mut deeper = || {
+                path.push_str("/a");
+                Op::Create { path: path.clone(), data: Bytes::new(), mode: CreateMode::Persistent }
+            };
+            let ops = (0..1_000).map(|_| deeper()).collect();
+            tree.multi(ops).await.expect("the parent is there");
+        }
+        // To who has it announced, and to who reads it at the start.
+        let late = store_on(&world.tree).await;
+        for store in [&world.store, &world.other, &late] {
+            let view = store.fresh().await.expect("readable");
+            assert_eq!(view.vm("web1").expect("it is shown").defects, [""; 0]);
+            let backup = store.backup(true).await.expect("readable");
+            let deepest = backup.keys().map(|key| key.matches('/').count()).max();
+            assert_eq!(deepest, Some(16));
+        }
+        let mut dump = late.backup(true).await.expect("readable");
+        dump.insert(path, String::new());
+        let refused = late.restore(&dump).await;
+        assert!(matches!(refused, Err(RestoreError::BadKey { .. })), "{refused:?}");
+    });
+}
+
 #[tokio::test]
 async fn a_name_that_two_vms_have_is_that_of_the_other_when_one_is_gone() {
     let world = cluster().await;

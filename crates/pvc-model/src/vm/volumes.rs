@@ -1,6 +1,7 @@
 //! Volumes that only one guest may use at a time, and who uses them: what every path that ends in a
 //! start asks.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::{VmRecord, VmState};
@@ -16,12 +17,12 @@ pub fn rivals<'a>(
     cluster: &'a Cluster,
     vm: &VmRecord,
 ) -> impl Iterator<Item = (&'a VmRecord, &'a VolumeId)> {
-    let own: Vec<VolumeId> =
+    let own: BTreeSet<VolumeId> =
         vm.domain.iter().flat_map(|domain| domain.own_volumes().cloned()).collect();
     let uuid = vm.uuid;
     let others = cluster.vms.values().filter(move |other| other.uuid != uuid);
     others.filter_map(move |other| {
-        let used = other.domain.as_ref().ok()?.own_volumes().find(|used| own.contains(used))?;
+        let used = other.domain.as_ref().ok()?.own_volumes().find(|used| own.contains(*used))?;
         Some((&**other, used))
     })
 }

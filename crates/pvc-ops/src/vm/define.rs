@@ -1,10 +1,11 @@
 //! Recording a VM, and changing what is recorded of its hardware.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use pvc_domain::{Domain, Problem};
 use pvc_model::cluster::Cluster;
-use pvc_model::domain::{DomainSummary, Nic};
+use pvc_model::domain::{DomainSummary, Nic, NicKind};
 use pvc_model::placement::{Need, NoPlace, Promises, Unfit, check_size, place, selector_for};
 use pvc_model::request::is_off;
 use pvc_model::storage::VolumeId;
@@ -299,7 +300,7 @@ impl Hardware {
             changes.expect(Expect::VmNames).expect(Expect::VmState(record.uuid));
         }
         let volumes = summary.volumes();
-        let known = record.volumes();
+        let known: BTreeSet<&VolumeId> = record.named_volumes().collect();
         if volumes.iter().any(|volume| !known.contains(volume)) {
             check_volumes_stay(cluster, record.uuid, &volumes)?;
             // A removal that begins at this moment has seen that nobody else uses them.
@@ -366,8 +367,8 @@ impl NicRefusal {
 /// unless that is forced. What a VM had `before` it keeps: that of an older cluster may have
 /// either.
 pub(crate) fn check_nics(before: &[Nic], after: &[Nic], force: bool) -> Result<(), NicRefusal> {
-    let had = |nic: &&Nic| before.iter().any(|known| known.kind == nic.kind);
-    let new = || after.iter().filter(|nic| !had(nic));
+    let had: BTreeSet<&NicKind> = before.iter().map(|nic| &nic.kind).collect();
+    let new = || after.iter().filter(|nic| !had.contains(&nic.kind));
     if let Some(function) = new().find_map(Nic::function) {
         return Err(NicRefusal::FunctionTaken { function: function.to_owned() });
     }
@@ -456,11 +457,11 @@ fn is_to_run(state: &VmState) -> bool {
 
 /// Both kinds of tags, each once; protection wins.
 fn tags(ask: &Define) -> Result<Vec<Tag>, DefineRefusal> {
-    let mut tags: Vec<Tag> = Vec::new();
+    let (mut tags, mut names) = (Vec::new(), BTreeSet::new());
     let protected = ask.protected_tags.iter().map(|name| (name, true));
     for (name, protected) in protected.chain(ask.user_tags.iter().map(|name| (name, false))) {
         check_tag(name).map_err(DefineRefusal::BadTag)?;
-        if !tags.iter().any(|tag| tag.name == *name) {
+        if names.insert(name) {
             tags.push(Tag { name: name.clone(), kind: "user".to_owned(), protected });
         }
     }
@@ -486,4 +487,32 @@ fn shared_volumes(cluster: &Cluster, vm: Uuid, volumes: &[VolumeId]) -> Option<S
         "volume `{volume}` is used by VM `{}`, too; only one of them can run at a time",
         other.name
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nics(kinds: impl IntoIterator<Item = NicKind>) -> Vec<Nic> {
+        let nic = |kind| Nic { kind, mac: String::new(), model: String::new(), target: None };
+        kinds.into_iter().map(nic).collect()
+    }
+
+    #[test]
+    fn of_ten_thousand_interfaces_the_one_that_a_vm_has_not_had_is_refused() {
+        let bridge = |number: usize| NicKind::Bridge(format!("vmbr{number}"));
+        let function = || NicKind::Direct("ens1f0v1".to_owned());
+        let core = || NicKind::Bridge("brstorage".to_owned());
+        let usual = || (0..10_000).map(bridge);
+        let before = nics(usual().chain([core()]));
+        let after = nics(usual().rev().chain([core()]));
+        assert_eq!(check_nics(&before, &after, false), Ok(()));
+        let after = nics(usual().chain([function()]));
+        let refused = NicRefusal::FunctionTaken { function: "ens1f0v1".to_owned() };
+        assert_eq!(check_nics(&before, &after, true), Err(refused));
+        assert_eq!(check_nics(&after, &after, false), Ok(()));
+        let refused = NicRefusal::AmongNodes { bridge: "brstorage".to_owned() };
+        assert_eq!(check_nics(&[], &before, false), Err(refused));
+        assert_eq!(check_nics(&[], &before, true), Ok(()));
+    }
 }

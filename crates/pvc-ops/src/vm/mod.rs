@@ -21,6 +21,7 @@ pub use state::{
     Crowding, StateAsk, StateOutcome, StateRefusal, check_state, finish_disable, set_state,
 };
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
@@ -140,10 +141,9 @@ fn user<'a>(
     volumes: &'a [VolumeId],
     is_meant: impl Fn(&VmRecord) -> bool,
 ) -> Option<(&'a VmRecord, &'a VolumeId)> {
+    let volumes: BTreeSet<&VolumeId> = volumes.iter().collect();
     let others = cluster.vms.values().filter(|other| is_meant(other));
     others
-        .flat_map(|other| other.volumes().into_iter().map(move |volume| (other, volume)))
-        .find_map(|(other, used)| {
-            volumes.iter().find(|volume| **volume == used).map(|volume| (&**other, volume))
-        })
+        .flat_map(|other| other.named_volumes().map(move |volume| (&**other, volume)))
+        .find_map(|(other, used)| volumes.get(used).map(|volume| (other, *volume)))
 }

@@ -413,10 +413,13 @@ async fn volumes_to_rename(
     record: &VmRecord,
     to: &str,
 ) -> Result<BTreeMap<VolumeId, VolumeId>, RenameRefusal> {
+    let new_name = |volume: &VolumeId| renamed_volume(&record.name, to, volume);
+    let mut own = record.volumes();
+    own.retain(|volume| new_name(volume).is_some());
+    check_unshared(cluster, record, &own)?;
     let mut renames = BTreeMap::new();
-    for volume in record.volumes() {
-        let Some(new) = renamed_volume(&record.name, to, &volume) else { continue };
-        check_unshared(cluster, record, [&volume])?;
+    for volume in own {
+        let Some(new) = new_name(&volume) else { continue };
         match exists(storage, &volume).await {
             Ok(true) => {}
             // A name in the XML without a volume behind it stays as it is.

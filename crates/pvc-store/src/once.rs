@@ -1,0 +1,26 @@
+//! What is said once in the log, however often it is seen.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
+
+/// So many different things are said; of more than that nothing would be read.
+const MOST: usize = 1_000;
+
+/// Whether `what` is to be said now: nobody has said it since this process began.
+pub(crate) fn is_new(what: &str) -> bool {
+    static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
+    said.len() < MOST && !said.contains(what) && said.insert(what.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_thing_is_said_once_and_not_any_number_of_them() {
+        assert!(is_new("a") && !is_new("a") && is_new("b"));
+        let said = (0..2 * MOST).filter(|number| is_new(&format!("thing {number}"))).count();
+        assert!(said <= MOST && !is_new("c"));
+    }
+}
