@@ -847,22 +847,11 @@ async fn devices_are_plugged_by_tasks_also_with_a_body_of_delete() {
 #[tokio::test]
 async fn q24_another_clusters_key_is_not_shown_among_the_tasks() {
     let api = with_vms(0).await;
-    let spec = pvc_model::job::JobSpec {
-        id: pvc_model::job::JobId::from_bits(7),
-        name: "vm.send_snapshot".into(),
-        node: "pvchv1".into(),
-        run_on: "primary".into(),
-        vm: None,
-        args: vec![
-            ("destination_api_key".into(), "top-secret".into()),
-            ("domain".into(), "web".into()),
-        ],
-        submitter: "admin".into(),
-        submitted_at: 0,
-    };
-    let mut changes = Changes::new();
-    changes.push(pvc_store::Change::SubmitJob(spec));
-    api.store.change(|_| Ok::<_, std::convert::Infallible>((changes.clone(), ()))).await.unwrap();
+    let args = json!([["destination_api_key", "top-secret"], ["domain", "web"]]);
+    let (name, node, run_on) = ("vm.send_snapshot", "pvchv1", "primary");
+    let task = json!({"name": name, "node": node, "run_on": run_on, "args": args});
+    api.write("/tasks/00000007", task.to_string()).await;
+    api.eventually("the task is seen", |view| !view.jobs.is_empty()).await;
     let text = api.get("/tasks").await.text();
     assert!(
         text.contains("\"destination_api_key\":\"***\"") && !text.contains("top-secret"),

@@ -1,7 +1,10 @@
 //! Jobs: long work, recorded in the tree and done by the worker of the named node.
 
 use std::fmt;
+use std::sync::Arc;
 
+use crate::cluster::Cluster;
+use crate::vm::VmRecord;
 use crate::{NodeName, Uuid};
 
 /// Eight lower-case hexadecimal digits: the identifier of a job.
@@ -53,21 +56,92 @@ impl JobState {
     }
 }
 
+/// The VM that a job is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobVm {
+    /// The name it had when the job was submitted, for people.
+    pub name: String,
+    /// Which VM it is, whatever that is called by the time the job is done. `None` in jobs that an
+    /// earlier version recorded: those know their VM by name alone.
+    pub uuid: Option<Uuid>,
+}
+
+impl JobVm {
+    pub fn new(record: &VmRecord) -> Self {
+        JobVm { name: record.name.clone(), uuid: Some(record.uuid) }
+    }
+
+    /// The VM's record, if it is still there.
+    pub fn record<'a>(&self, cluster: &'a Cluster) -> Option<&'a Arc<VmRecord>> {
+        match self.uuid {
+            Some(uuid) => cluster.vms.get(&uuid),
+            None => cluster.vm(&self.name),
+        }
+    }
+
+    /// The key by which two jobs about one VM know each other.
+    pub fn key(&self) -> String {
+        self.uuid.map_or_else(|| self.name.clone(), |uuid| uuid.to_string())
+    }
+}
+
+/// The kind of a job, with its arguments.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum JobWork {
+    /// Breaks the locks that a dead host left on the volumes of a VM that is off.
+    FlushLocks { vm: JobVm },
+    /// Plugs a device, one element of libvirt's domain XML, into a running guest.
+    AttachDevice { vm: JobVm, xml: String },
+    /// Unplugs a device from a running guest.
+    DetachDevice { vm: JobVm, xml: String },
+    /// Recorded by another version of PVC: kept as it is, and failed by the worker of its node.
+    Other { name: String, vm: Option<Uuid>, args: Vec<(String, String)>, why: NotUnderstood },
+}
+
+/// Why this version cannot do a job that was recorded.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NotUnderstood {
+    #[error("no worker of this version knows jobs of the kind `{name}`")]
+    UnknownKind { name: String },
+    #[error("the job has no argument `{argument}`")]
+    MissingArgument { argument: &'static str },
+}
+
+impl JobWork {
+    pub const FLUSH_LOCKS: &'static str = "vm.flush_locks";
+    pub const ATTACH_DEVICE: &'static str = "vm.device_attach";
+    pub const DETACH_DEVICE: &'static str = "vm.device_detach";
+
+    /// The name of the kind, which the API calls the task's name.
+    pub fn name(&self) -> &str {
+        match self {
+            JobWork::FlushLocks { .. } => Self::FLUSH_LOCKS,
+            JobWork::AttachDevice { .. } => Self::ATTACH_DEVICE,
+            JobWork::DetachDevice { .. } => Self::DETACH_DEVICE,
+            JobWork::Other { name, .. } => name,
+        }
+    }
+
+    /// The VM that it is about, which it must have for itself; `None` if it is about none.
+    pub fn vm(&self) -> Option<&JobVm> {
+        match self {
+            JobWork::FlushLocks { vm }
+            | JobWork::AttachDevice { vm, .. }
+            | JobWork::DetachDevice { vm, .. } => Some(vm),
+            JobWork::Other { .. } => None,
+        }
+    }
+}
+
 /// What was asked for; never changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobSpec {
     pub id: JobId,
-    /// The task name the API reports: `vm.flush_locks`.
-    pub name: String,
+    pub work: JobWork,
     /// The node whose worker does it.
     pub node: NodeName,
     /// What the listing shows as `run_on`: `primary`, or the node's name.
     pub run_on: String,
-    /// The VM it is about, whatever that is called by the time the job is done. The argument
-    /// `domain` is the name it had, for people.
-    pub vm: Option<Uuid>,
-    /// The arguments by name. Values whose name ends in `_key` are secrets.
-    pub args: Vec<(String, String)>,
     /// Who asked: the description of the API token, or the program.
     pub submitter: String,
     /// Seconds since the epoch by the submitter's clock.

@@ -1,17 +1,13 @@
 //! Plugging devices into running guests, and pulling them out.
 
 use pvc_domain::{Device, DomainError, device_summary};
-use pvc_model::job::JobSpec;
+use pvc_model::job::{JobSpec, JobVm, JobWork};
 use pvc_ports::{Clock, DeviceChange, Random};
 use pvc_store::{ChangeError, Store};
 
 use crate::job::{JobRequest, submit, submitted};
 use crate::refusal::{Kind, NoVm, Refusal, find_vm};
 use crate::vm::{NicRefusal, check_nics};
-
-/// The names of the jobs.
-pub const ATTACH: &str = "vm.device_attach";
-pub const DETACH: &str = "vm.device_detach";
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceRefusal {
@@ -76,17 +72,12 @@ pub async fn submit_device(
     let node = record.node.clone();
     let node = node
         .ok_or_else(|| ChangeError::Refused(DeviceRefusal::Homeless { vm: record.name.clone() }))?;
-    let name = match change {
-        DeviceChange::Attach => ATTACH,
-        DeviceChange::Detach => DETACH,
+    let (vm, xml) = (JobVm::new(record), xml.clone());
+    let work = match change {
+        DeviceChange::Attach => JobWork::AttachDevice { vm, xml },
+        DeviceChange::Detach => JobWork::DetachDevice { vm, xml },
     };
-    let request = JobRequest {
-        name: name.to_owned(),
-        run_on: node.to_string(),
-        node,
-        vm: Some(record.uuid),
-        args: vec![("domain".to_owned(), record.name.clone()), ("xml".to_owned(), xml.clone())],
-        submitter: submitter.clone(),
-    };
+    let (run_on, submitter) = (node.to_string(), submitter.clone());
+    let request = JobRequest { work, run_on, node, submitter };
     submitted(submit(store, clock, random, request).await)
 }

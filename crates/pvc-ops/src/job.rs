@@ -1,7 +1,7 @@
 //! Asking for long work.
 
-use pvc_model::job::{JobId, JobSpec};
-use pvc_model::{NodeName, Uuid};
+use pvc_model::NodeName;
+use pvc_model::job::{JobId, JobSpec, JobWork};
 use pvc_ports::{Clock, Random};
 use pvc_store::{Change, ChangeError, Changes, Store};
 
@@ -10,14 +10,10 @@ use crate::refusal::{Kind, Refusal};
 /// Work to be done by the worker of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobRequest {
-    /// `vm.flush_locks`
-    pub name: String,
+    pub work: JobWork,
     pub node: NodeName,
     /// What listings show as the place: `primary`, or the node's name.
     pub run_on: String,
-    /// The VM it is about, if it is about one.
-    pub vm: Option<Uuid>,
-    pub args: Vec<(String, String)>,
     /// Who asks: the description of the API token, or the program.
     pub submitter: String,
 }
@@ -60,9 +56,9 @@ pub async fn submit(
                     break id;
                 }
             };
-            let JobRequest { name, node, run_on, vm, args, submitter } = request.clone();
+            let JobRequest { work, node, run_on, submitter } = request.clone();
             let submitted_at = clock.wall().as_secs();
-            let spec = JobSpec { id, name, node, run_on, vm, args, submitter, submitted_at };
+            let spec = JobSpec { id, work, node, run_on, submitter, submitted_at };
             let mut changes = Changes::new();
             changes.push(Change::SubmitJob(spec.clone()));
             Ok((changes, spec))

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pvc_embedded::EmbeddedTree;
+use pvc_model::job::{JobVm, JobWork};
 use pvc_model::node::{CoordinatorState, DaemonState, DomainState, NodeFigures, NodeRole};
 use pvc_model::request::{Answer, StateRequest};
 use pvc_model::storage::{VolumeId, VolumeName};
@@ -1690,11 +1691,12 @@ async fn jobs_are_recorded_for_the_node_of_the_vm_and_can_be_cancelled() {
     let (store, clock) = (&world.store, world.clock.as_ref());
     let spec = vm::submit_flush_locks(store, clock, &world.random, "web1", "tests").await.unwrap();
     assert_eq!(
-        (spec.name.as_str(), spec.node.as_str(), spec.run_on.as_str()),
+        (spec.work.name(), spec.node.as_str(), spec.run_on.as_str()),
         ("vm.flush_locks", "hv1", "hv1")
     );
     let recorded = store.view().jobs[&spec.id].spec.clone();
-    assert_eq!((recorded.vm, &*recorded.args[0].1), (Some(UUID), "web1"));
+    let vm = JobVm { name: "web1".into(), uuid: Some(UUID) };
+    assert_eq!(recorded.work, JobWork::FlushLocks { vm });
     job::cancel(store, spec.id.as_str()).await.unwrap();
     job::cancel(store, spec.id.as_str()).await.unwrap();
     assert!(store.view().jobs[&spec.id].cancel_requested);
@@ -1706,7 +1708,7 @@ async fn jobs_are_recorded_for_the_node_of_the_vm_and_can_be_cancelled() {
             device::DeviceAsk { vm, change: DeviceChange::Attach, xml, force: false, submitter };
         device::submit_device(store, clock, &world.random, &ask).await
     };
-    assert_eq!(attach("<interface type='bridge'/>").await.unwrap().name, "vm.device_attach");
+    assert_eq!(attach("<interface type='bridge'/>").await.unwrap().work.name(), "vm.device_attach");
     assert_eq!(refused(attach("<interface").await).kind(), Kind::Invalid);
     let function =
         refused(attach("<interface type='direct'><source dev='ens1f0v3'/></interface>").await);

@@ -44,6 +44,7 @@ pub use change::{
 };
 pub use error::{ChangeError, RestoreError, StoreError};
 pub use feed::{Event, EventFeed, EventKind};
+pub use job_codec::job_arguments;
 pub use lock::LockGuard;
 pub use moving::{MoveLocks, RecordLock};
 pub use role::RoleLocks;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use pvc_model::NodeName;
 use pvc_model::cluster::Cluster;
-use pvc_model::job::JobSpec;
+use pvc_model::job::{JobVm, JobWork, NotUnderstood};
 use pvc_model::vm::VmRecord;
 use pvc_ports::{DeviceChange, Hypervisor, HypervisorError, Storage, StorageError};
 use pvc_store::{Store, StoreError};
@@ -27,10 +27,8 @@ pub(crate) struct Tools {
 /// Why a job did not do what it was asked for.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum JobError {
-    #[error("no worker of this version knows jobs of the kind `{name}`")]
-    UnknownKind { name: String },
-    #[error("the job has no argument `{argument}`")]
-    MissingArgument { argument: &'static str },
+    #[error(transparent)]
+    NotUnderstood(#[from] NotUnderstood),
     #[error("VM `{vm}` does not exist")]
     NoVm { vm: String },
     #[error(
@@ -59,39 +57,32 @@ pub(crate) enum JobError {
 
 /// What a job is given while it runs.
 pub(crate) struct Run<'a> {
-    pub spec: &'a JobSpec,
     pub progress: &'a Progress,
     pub cancelled: &'a CancellationToken,
 }
 
 impl Run<'_> {
-    pub fn argument(&self, argument: &'static str) -> Result<&str, JobError> {
-        let found = self.spec.args.iter().find(|(name, _)| name == argument);
-        found.map(|(_, value)| value.as_str()).ok_or(JobError::MissingArgument { argument })
-    }
-
-    /// The VM that the job is about, whatever it is called by now.
-    pub fn vm<'a>(&self, view: &'a Cluster) -> Result<&'a Arc<VmRecord>, JobError> {
-        let name = self.argument("domain")?;
-        let found = match self.spec.vm {
-            Some(uuid) => view.vms.get(&uuid),
-            None => view.vm(name),
-        };
-        found.ok_or_else(|| JobError::NoVm { vm: name.to_owned() })
-    }
-
     /// Between two steps: the place where a job may be stopped without leaving half a step.
     pub fn may_go_on(&self) -> Result<(), JobError> {
         if self.cancelled.is_cancelled() { Err(JobError::Cancelled) } else { Ok(()) }
     }
 }
 
+/// The VM that a job is about, whatever it is called by now.
+fn find<'a>(vm: &JobVm, view: &'a Cluster) -> Result<&'a Arc<VmRecord>, JobError> {
+    vm.record(view).ok_or_else(|| JobError::NoVm { vm: vm.name.clone() })
+}
+
 /// Does a job. Returns what it says at its end.
-pub(crate) async fn run(tools: &Tools, run: Run<'_>) -> Result<String, JobError> {
-    match run.spec.name.as_str() {
-        "vm.flush_locks" => locks::flush(tools, run).await,
-        "vm.device_attach" => device::change(tools, run, DeviceChange::Attach).await,
-        "vm.device_detach" => device::change(tools, run, DeviceChange::Detach).await,
-        name => Err(JobError::UnknownKind { name: name.to_owned() }),
+pub(crate) async fn run(tools: &Tools, work: &JobWork, run: Run<'_>) -> Result<String, JobError> {
+    match work {
+        JobWork::FlushLocks { vm } => locks::flush(tools, vm, run).await,
+        JobWork::AttachDevice { vm, xml } => {
+            device::change(tools, vm, xml, run, DeviceChange::Attach).await
+        }
+        JobWork::DetachDevice { vm, xml } => {
+            device::change(tools, vm, xml, run, DeviceChange::Detach).await
+        }
+        JobWork::Other { why, .. } => Err(why.clone().into()),
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pvc_model::NodeName;
 use pvc_model::cluster::Cluster;
-use pvc_model::job::{Job, JobId, JobState};
+use pvc_model::job::{Job, JobId, JobState, JobVm};
 
 /// How many jobs one node does at once.
 pub(crate) const AT_ONCE: usize = 3;
@@ -31,12 +31,9 @@ pub(crate) struct Doing {
     pub subjects: BTreeSet<String>,
 }
 
-/// What a job is about and must have for itself, if anything. A job that an earlier version
-/// recorded knows its VM by name alone.
+/// What a job is about and must have for itself, if anything.
 pub(crate) fn subject(job: &Job) -> Option<String> {
-    let named =
-        || job.spec.args.iter().find(|(name, _)| name == "domain").map(|(_, vm)| vm.clone());
-    job.spec.vm.map(|uuid| uuid.to_string()).or_else(named)
+    job.spec.work.vm().map(JobVm::key)
 }
 
 /// The steps for the worker of `node` at `now` (seconds since the epoch), oldest job first.
@@ -77,18 +74,16 @@ pub(crate) fn plan(cluster: &Cluster, node: &NodeName, doing: &Doing, now: u64) 
 mod tests {
     use std::sync::Arc;
 
-    use pvc_model::job::{JobProgress, JobSpec};
+    use pvc_model::job::{JobProgress, JobSpec, JobWork};
 
     use super::*;
 
     fn job(bits: u32, vm: &str, state: JobState) -> Job {
         let spec = JobSpec {
             id: JobId::from_bits(bits),
-            name: "vm.flush_locks".into(),
+            work: JobWork::FlushLocks { vm: JobVm { name: vm.into(), uuid: None } },
             node: "hv1".into(),
             run_on: "hv1".into(),
-            vm: None,
-            args: vec![("domain".into(), vm.into())],
             submitter: String::new(),
             submitted_at: u64::from(bits),
         };
@@ -132,7 +127,8 @@ mod tests {
     fn a_vm_that_was_renamed_between_two_jobs_is_one_vm() {
         let about = |bits, vm| {
             let mut job = job(bits, vm, JobState::Pending);
-            job.spec.vm = Some(pvc_model::Uuid::from_u128(7));
+            let uuid = Some(pvc_model::Uuid::from_u128(7));
+            job.spec.work = JobWork::FlushLocks { vm: JobVm { name: vm.into(), uuid } };
             job
         };
         let jobs = vec![about(1, "web1"), about(2, "shop")];

@@ -190,7 +190,7 @@ impl Worker {
             Err(error) => Err(error.into()),
         };
         match closed {
-            Ok(true) => tracing::warn!(job = %id, kind = seen.spec.name, "job {status}"),
+            Ok(true) => tracing::warn!(job = %id, kind = seen.spec.work.name(), "job {status}"),
             Ok(false) => {}
             Err(error) => {
                 tracing::debug!(job = %id, %error, "a job could not be ended; it will be tried \
@@ -256,14 +256,14 @@ async fn perform(
     cancelled: CancellationToken,
 ) -> JobId {
     let id = job.spec.id.clone();
-    tracing::info!(job = %id, kind = job.spec.name, "beginning job");
+    tracing::info!(job = %id, kind = job.spec.work.name(), "beginning job");
     let progress = Arc::new(Progress::new(clock.wall().as_secs()));
     let work = {
         let (tools, job, progress) = (tools.clone(), job.clone(), progress.clone());
         // A task of its own: a job that panics ends as a failed job.
         tokio::spawn(async move {
-            jobs::run(&tools, Run { spec: &job.spec, progress: &progress, cancelled: &cancelled })
-                .await
+            let run = Run { progress: &progress, cancelled: &cancelled };
+            jobs::run(&tools, &job.spec.work, run).await
         })
     };
     let outcome = tokio::select! {
@@ -277,7 +277,7 @@ async fn perform(
         Ok(Err(error)) => (JobState::Failed, with_causes(&error)),
         Err(panic) => (JobState::Failed, format!("the job ended by a bug of ours: {panic}")),
     };
-    tracing::info!(job = %id, kind = job.spec.name, status, "job ended");
+    tracing::info!(job = %id, kind = job.spec.work.name(), status, "job ended");
     let ended = progress.ended(state, status, clock.wall().as_secs());
     // What became of a job is said sooner or later: while the claim lives nobody else can end it.
     while !record(&tools.store, &id, &ended).await {

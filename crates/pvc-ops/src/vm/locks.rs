@@ -2,7 +2,7 @@
 
 use pvc_model::NodeName;
 use pvc_model::cluster::Cluster;
-use pvc_model::job::JobSpec;
+use pvc_model::job::{JobSpec, JobVm, JobWork};
 use pvc_model::request::may_flush_locks;
 use pvc_model::vm::{VmRecord, VmState};
 use pvc_ports::{Clock, Random};
@@ -11,9 +11,6 @@ use pvc_store::{ChangeError, Store};
 use super::runner;
 use crate::job::{JobRequest, submit};
 use crate::refusal::{Kind, NoVm, Refusal, find_vm};
-
-/// The name of the job.
-pub const FLUSH_LOCKS: &str = "vm.flush_locks";
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FlushRefusal {
@@ -74,13 +71,8 @@ pub async fn submit_flush_locks(
     let node = record.node.clone();
     let node = node
         .ok_or_else(|| ChangeError::Refused(FlushRefusal::Homeless { vm: record.name.clone() }))?;
-    let request = JobRequest {
-        name: FLUSH_LOCKS.to_owned(),
-        run_on: node.to_string(),
-        node,
-        vm: Some(record.uuid),
-        args: vec![("domain".to_owned(), record.name.clone())],
-        submitter: submitter.to_owned(),
-    };
+    let work = JobWork::FlushLocks { vm: JobVm::new(record) };
+    let (run_on, submitter) = (node.to_string(), submitter.to_owned());
+    let request = JobRequest { work, run_on, node, submitter };
     crate::job::submitted(submit(store, clock, random, request).await)
 }

@@ -2,18 +2,20 @@
 
 use pvc_domain::{Volumes, device_for_host, device_summary};
 use pvc_model::domain::DiskSource;
+use pvc_model::job::JobVm;
 use pvc_ports::{Attachment, DeviceChange};
 
-use super::{JobError, Run, Tools};
+use super::{JobError, Run, Tools, find};
 
 pub(crate) async fn change(
     tools: &Tools,
+    vm: &JobVm,
+    device: &str,
     run: Run<'_>,
     change: DeviceChange,
 ) -> Result<String, JobError> {
-    let device = run.argument("xml")?;
     let view = tools.store.view();
-    let record = run.vm(&view)?;
+    let record = find(vm, &view)?;
     if !tools.hypervisor.guests().await?.contains_key(&record.uuid) {
         return Err(JobError::NotHere { vm: record.name.clone(), node: tools.node.clone() });
     }

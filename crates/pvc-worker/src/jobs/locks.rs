@@ -2,23 +2,24 @@
 
 use std::sync::Arc;
 
+use pvc_model::job::JobVm;
 use pvc_model::node::{DaemonState, NodeRecord};
 use pvc_model::request::may_flush_locks;
 use pvc_model::storage::VolumeId;
 use pvc_model::vm::VmRecord;
 use pvc_ports::StorageError;
 
-use super::{JobError, Run, Tools};
+use super::{JobError, Run, Tools, find};
 
-pub(crate) async fn flush(tools: &Tools, run: Run<'_>) -> Result<String, JobError> {
-    let record = off(tools, &run).await?;
+pub(crate) async fn flush(tools: &Tools, vm: &JobVm, run: Run<'_>) -> Result<String, JobError> {
+    let record = off(tools, vm).await?;
     let volumes = record.volumes();
     let total = volumes.len() as u32 + 1;
     let mut freed = 0;
     for (done, volume) in (0_u32..).zip(&volumes) {
         run.may_go_on()?;
         // Somebody may have started the VM since the last volume.
-        off(tools, &run).await?;
+        off(tools, vm).await?;
         run.progress.step(done, total, format!("freeing the locks on volume {volume}"));
         freed += free(tools, &run, volume).await?;
     }
@@ -27,10 +28,10 @@ pub(crate) async fn flush(tools: &Tools, run: Run<'_>) -> Result<String, JobErro
 
 /// The VM, which is off: by its record, by what living nodes say they run, and by the hypervisor
 /// here. A guest that was told to stop a moment ago still writes.
-async fn off(tools: &Tools, run: &Run<'_>) -> Result<Arc<VmRecord>, JobError> {
+async fn off(tools: &Tools, vm: &JobVm) -> Result<Arc<VmRecord>, JobError> {
     // This decides over somebody's data: read it now, not from a view that may lag.
     let view = tools.store.fresh().await?;
-    let record = run.vm(&view)?;
+    let record = find(vm, &view)?;
     if !may_flush_locks(&record.state) {
         return Err(JobError::NotOff { vm: record.name.clone(), state: record.state.to_string() });
     }
