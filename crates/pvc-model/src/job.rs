@@ -1,8 +1,14 @@
-//! Jobs: long work, recorded in the tree and done by the worker of the named node.
+//! Jobs: long work, recorded in the tree and done by a worker, step by step.
+//!
+//! A job says what is asked for ([`JobSpec`]), and how far it is ([`JobProgress`]); how it goes
+//! through its steps is decided in [`course`].
+
+pub mod course;
 
 use std::fmt;
 use std::sync::Arc;
 
+use self::course::{Course, Failure};
 use crate::cluster::Cluster;
 use crate::vm::VmRecord;
 use crate::{NodeName, Uuid};
@@ -162,6 +168,26 @@ pub struct JobProgress {
     pub ended_at: Option<u64>,
     /// The latest lines of its log, oldest first.
     pub log: Vec<String>,
+    /// The node whose worker does it, or did so last. `None` before the first has begun, and of
+    /// jobs that an earlier version began.
+    pub worker: Option<NodeName>,
+    /// `None` until its steps are decided.
+    pub steps: Option<Steps>,
+    /// What keeps it from going on at the moment; it is tried again.
+    pub trouble: Option<Failure>,
+    /// Why it has failed, if it has.
+    pub failure: Option<Failure>,
+}
+
+/// The steps of a job, and how far it is with them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Steps {
+    /// What each of them is to do, in the words of the job's kind. Decided once: whoever continues
+    /// the job does the same.
+    pub planned: Vec<String>,
+    /// What those that are done have come to, in the words of the kind.
+    pub facts: Vec<String>,
+    pub course: Course,
 }
 
 impl JobProgress {
@@ -174,9 +200,24 @@ impl JobProgress {
             started_at: None,
             ended_at: None,
             log: Vec::new(),
+            worker: None,
+            steps: None,
+            trouble: None,
+            failure: None,
         }
     }
+
+    /// How the job has ended at `ended_at`, seconds since the epoch.
+    pub fn ended(self, state: JobState, status: impl Into<String>, ended_at: u64) -> Self {
+        let (status, ended_at) = (status.into(), Some(ended_at));
+        JobProgress { state, status, ended_at, trouble: None, ..self }
+    }
 }
+
+/// One worker's hold on a job: the transaction of the store that made it. Of two claims on a job the
+/// later one has the greater number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ClaimId(pub i64);
 
 /// A job as recorded.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -185,6 +226,6 @@ pub struct Job {
     pub progress: JobProgress,
     /// Whether somebody asked it to stop.
     pub cancel_requested: bool,
-    /// Whether a worker holds it now.
-    pub owned: bool,
+    /// The worker's hold on it, if one has it now.
+    pub claim: Option<ClaimId>,
 }

@@ -29,6 +29,7 @@ pub mod node;
 pub mod placement;
 pub mod primary;
 pub mod qcow2;
+pub mod refusal;
 pub mod renaming;
 pub mod request;
 pub mod shared_map;

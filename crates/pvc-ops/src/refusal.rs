@@ -4,20 +4,8 @@ use std::sync::Arc;
 
 use pvc_model::cluster::Cluster;
 use pvc_model::node::NodeRecord;
+pub use pvc_model::refusal::Kind;
 use pvc_model::vm::VmRecord;
-
-/// What kind of refusal it is, for whoever has to choose a status code.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// What was named is not there.
-    NotFound,
-    /// The ask itself is wrong.
-    Invalid,
-    /// It does not fit the present state.
-    Conflict,
-    /// Something outside did not do its part; the same ask may work later.
-    Unavailable,
-}
 
 /// Why an ask was not carried out.
 pub trait Refusal: std::error::Error + Send + Sync + 'static {

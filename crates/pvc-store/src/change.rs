@@ -188,6 +188,11 @@ pub enum Expect {
     /// The nodes that the VM may be placed on.
     VmNodeLimit(Uuid),
     Primary,
+    /// That some worker holds the job.
+    JobClaim(JobId),
+    /// How far the job is. Every worker that takes a job over records that first, so whoever had it
+    /// before writes nothing any more that expects this.
+    JobProgress(JobId),
     NodeDaemon(NodeName),
     NodeDomain(NodeName),
     /// Where VMs were placed: of two who choose nodes at once, one chooses again and sees the

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use pvc_model::cluster::ClusterRecord;
 use pvc_model::fault::FaultRecord;
-use pvc_model::job::{Job, JobId};
+use pvc_model::job::{ClaimId, Job, JobId};
 use pvc_model::network::{AclRecord, Direction, LeaseRecord, NetworkRecord};
 use pvc_model::node::{
     CoordinatorState, DaemonState, DomainState, NodeFigures, NodeRecord, NodeRole, PluginReport,
@@ -413,6 +413,6 @@ pub(crate) fn job(raw: &Raw, id: &JobId) -> Option<Job> {
         spec,
         progress: job_codec::progress_from(&progress),
         cancel_requested: raw.contains(&keys::task(id.as_str(), "cancel")),
-        owned: raw.contains(&keys::task(id.as_str(), "owner")),
+        claim: raw.get(&keys::task(id.as_str(), "owner")).map(|owner| ClaimId(owner.czxid)),
     })
 }

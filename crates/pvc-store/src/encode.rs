@@ -184,6 +184,8 @@ impl<'a> Draft<'a> {
             Expect::VmNode(uuid) => self.check_vm(*uuid, "node")?,
             Expect::VmXml(uuid) => self.check_vm(*uuid, "xml")?,
             Expect::VmNodeLimit(uuid) => self.check_vm(*uuid, "node_limit")?,
+            Expect::JobClaim(id) => self.check(keys::task(id.as_str(), "owner"))?,
+            Expect::JobProgress(id) => self.check(keys::task(id.as_str(), "progress"))?,
             Expect::Primary => self.check(keys::PRIMARY.to_owned())?,
             Expect::NodeDaemon(node) => self.check_node(node, "daemonstate")?,
             Expect::NodeDomain(node) => self.check_node(node, "domainstate")?,

@@ -1,6 +1,8 @@
 //! Jobs in the tree: JSON, ours alone. Fields that a later version added are passed over.
 
-use pvc_model::job::{JobId, JobProgress, JobSpec, JobState, JobVm, JobWork, NotUnderstood};
+use pvc_model::job::course::{Cause, Course, Failure};
+use pvc_model::job::{JobId, JobProgress, JobSpec, JobState, JobVm, JobWork, NotUnderstood, Steps};
+use pvc_model::refusal::Kind;
 use pvc_model::{NodeName, Uuid};
 use serde::{Deserialize, Serialize};
 
@@ -31,6 +33,104 @@ struct Progress {
     ended_at: Option<u64>,
     #[serde(default)]
     log: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    worker: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    steps: Option<StepsRecord>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    trouble: Option<FailureRecord>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    failure: Option<FailureRecord>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct StepsRecord {
+    planned: Vec<String>,
+    #[serde(default)]
+    facts: Vec<String>,
+    course: CourseRecord,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum CourseRecord {
+    Forward { done: u32 },
+    Back { left: u32, cause: CauseRecord },
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum CauseRecord {
+    Cancelled,
+    WorkerLost,
+    Failed(FailureRecord),
+}
+
+#[derive(Serialize, Deserialize)]
+struct FailureRecord {
+    kind: KindRecord,
+    why: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    hint: Option<String>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", remote = "Kind")]
+enum KindDef {
+    NotFound,
+    Invalid,
+    Conflict,
+    Unavailable,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(transparent)]
+struct KindRecord(#[serde(with = "KindDef")] Kind);
+
+impl FailureRecord {
+    fn of(failure: &Failure) -> Self {
+        let Failure { kind, why, hint } = failure.clone();
+        FailureRecord { kind: KindRecord(kind), why, hint }
+    }
+
+    fn read(self) -> Failure {
+        let FailureRecord { kind: KindRecord(kind), why, hint } = self;
+        Failure { kind, why, hint }
+    }
+}
+
+impl StepsRecord {
+    fn of(steps: &Steps) -> Self {
+        let Steps { planned, facts, course } = steps.clone();
+        let course = match course {
+            Course::Forward { done } => CourseRecord::Forward { done },
+            Course::Back { left, cause } => {
+                let cause = match cause {
+                    Cause::Cancelled => CauseRecord::Cancelled,
+                    Cause::WorkerLost => CauseRecord::WorkerLost,
+                    Cause::Failed(why) => CauseRecord::Failed(FailureRecord::of(&why)),
+                };
+                CourseRecord::Back { left, cause }
+            }
+        };
+        StepsRecord { planned, facts, course }
+    }
+
+    fn read(self) -> Steps {
+        let StepsRecord { planned, facts, course } = self;
+        let course = match course {
+            CourseRecord::Forward { done } => Course::Forward { done },
+            CourseRecord::Back { left, cause } => {
+                let cause = match cause {
+                    CauseRecord::Cancelled => Cause::Cancelled,
+                    CauseRecord::WorkerLost => Cause::WorkerLost,
+                    CauseRecord::Failed(why) => Cause::Failed(why.read()),
+                };
+                Course::Back { left, cause }
+            }
+        };
+        Steps { planned, facts, course }
+    }
 }
 
 const STATES: &[(JobState, &str)] = &[
@@ -146,6 +246,10 @@ pub(crate) fn progress_from(text: &str) -> JobProgress {
         started_at: progress.started_at,
         ended_at: progress.ended_at,
         log: progress.log,
+        worker: progress.worker.map(NodeName::new),
+        steps: progress.steps.map(StepsRecord::read),
+        trouble: progress.trouble.map(FailureRecord::read),
+        failure: progress.failure.map(FailureRecord::read),
     }
 }
 
@@ -160,6 +264,10 @@ pub(crate) fn progress_text(progress: &JobProgress) -> String {
         started_at: progress.started_at,
         ended_at: progress.ended_at,
         log: progress.log.clone(),
+        worker: progress.worker.as_ref().map(NodeName::to_string),
+        steps: progress.steps.as_ref().map(StepsRecord::of),
+        trouble: progress.trouble.as_ref().map(FailureRecord::of),
+        failure: progress.failure.as_ref().map(FailureRecord::of),
     };
     serde_json::to_string(&progress).expect("strings and numbers always have a JSON form")
 }
@@ -214,7 +322,66 @@ mod tests {
         )
     }
 
+    fn failure() -> impl Strategy<Value = Failure> {
+        let kinds = vec![Kind::NotFound, Kind::Invalid, Kind::Conflict, Kind::Unavailable];
+        let kind = proptest::sample::select(kinds);
+        (kind, "\\PC{0,40}", option::of("\\PC{0,20}")).prop_map(|(kind, why, hint)| Failure {
+            kind,
+            why,
+            hint,
+        })
+    }
+
+    fn course() -> impl Strategy<Value = Course> {
+        let cause = prop_oneof![
+            Just(Cause::Cancelled),
+            Just(Cause::WorkerLost),
+            failure().prop_map(Cause::Failed),
+        ];
+        prop_oneof![
+            any::<u32>().prop_map(|done| Course::Forward { done }),
+            (any::<u32>(), cause).prop_map(|(left, cause)| Course::Back { left, cause }),
+        ]
+    }
+
+    fn progress() -> impl Strategy<Value = JobProgress> {
+        let lines = || vec("\\PC{0,30}", 0..4);
+        let steps = (lines(), lines(), course()).prop_map(|(planned, facts, course)| Steps {
+            planned,
+            facts,
+            course,
+        });
+        let states: Vec<JobState> = STATES.iter().map(|(state, _)| *state).collect();
+        let counts = (any::<u32>(), 1..u32::MAX, any::<Option<u64>>(), any::<Option<u64>>());
+        let texts = ("\\PC{0,40}", lines(), option::of("[a-z0-9-]{1,12}"));
+        let rest = (option::of(steps), option::of(failure()), option::of(failure()));
+        (proptest::sample::select(states), counts, texts, rest).prop_map(
+            |(state, counts, (status, log, worker), (steps, trouble, failure))| {
+                let (current, total, started_at, ended_at) = counts;
+                let worker = worker.map(NodeName::new);
+                JobProgress {
+                    state,
+                    current,
+                    total,
+                    status,
+                    started_at,
+                    ended_at,
+                    log,
+                    worker,
+                    steps,
+                    trouble,
+                    failure,
+                }
+            },
+        )
+    }
+
     proptest! {
+        #[test]
+        fn progress_reads_back_as_it_was_recorded(progress in progress()) {
+            prop_assert_eq!(progress_from(&progress_text(&progress)), progress);
+        }
+
         #[test]
         fn a_job_reads_back_as_it_was_submitted(spec in spec()) {
             prop_assert_eq!(spec_from(&spec.id, &spec_text(&spec)), Some(spec));

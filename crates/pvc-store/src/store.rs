@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pvc_model::cluster::Cluster;
-use pvc_model::job::JobId;
+use pvc_model::job::{ClaimId, JobId};
 use pvc_model::{NodeName, Uuid};
-use pvc_ports::{Clock, CreateMode, Entry, MultiError, Op, Random, SessionState, Tree, TreeError};
+use pvc_ports::{
+    Clock, CreateMode, Entry, MultiError, Op, Random, SessionState, Stat, Tree, TreeError,
+};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::cache::{Ask, Cache, Shared, Shown};
@@ -53,15 +55,26 @@ pub enum Announced {
 
 /// A job held by this process's worker.
 pub struct JobClaim {
-    tree: Arc<dyn Tree>,
-    path: String,
+    store: Store,
+    job: JobId,
+    id: ClaimId,
 }
 
 impl JobClaim {
+    pub fn id(&self) -> ClaimId {
+        self.id
+    }
+
     /// Lets the job go. If the connection is lost, the claim goes with the session.
     pub async fn release(self) {
-        let release = vec![Op::Delete { path: self.path, version: None }];
-        if let Err(error) = self.tree.multi(release).await {
+        let JobClaim { store, job, id } = self;
+        let other = store.view().jobs.get(&job).and_then(|job| job.claim).filter(|now| *now != id);
+        if other.is_some() {
+            return; // It was lost, and another worker has the job.
+        }
+        let path = keys::task(job.as_str(), "owner");
+        let release = vec![Op::Delete { path, version: None }];
+        if let Err(error) = store.tree.multi(release).await {
             tracing::debug!(%error, "a claim on a job could not be released; it ends with the \
                                      session");
         }
@@ -317,15 +330,18 @@ impl Store {
     pub async fn claim_job(&self, id: &JobId) -> Result<Option<JobClaim>, StoreError> {
         let key = |key| keys::task(id.as_str(), key);
         let path = key("owner");
-        match self.tree.create(&path, Bytes::new(), CreateMode::Ephemeral).await {
-            Ok(_) => {}
+        let made = match self.tree.create(&path, Bytes::new(), CreateMode::Ephemeral).await {
+            Ok((_, stat)) => stat.czxid,
             // A claim of ours that we do not know of would keep the job from everybody, us
             // included.
-            Err(TreeError::OutcomeUnknown) if self.is_own(&path).await? => {}
+            Err(TreeError::OutcomeUnknown) => match self.own(&path).await? {
+                Some(stat) => stat.czxid,
+                None => return Err(TreeError::OutcomeUnknown.into()),
+            },
             Err(TreeError::NodeExists { .. } | TreeError::NoNode { .. }) => return Ok(None),
             Err(error) => return Err(error.into()),
-        }
-        let claim = JobClaim { tree: self.tree.clone(), path: path.clone() };
+        };
+        let claim = JobClaim { store: self.clone(), job: id.clone(), id: ClaimId(made) };
         if let Err(error) = self.refresh(vec![path, key("progress"), key("cancel")]).await {
             claim.release().await;
             return Err(error);
@@ -333,12 +349,17 @@ impl Store {
         Ok(Some(claim))
     }
 
-    /// Whether there is an ephemeral node at `path` that belongs to our session.
-    async fn is_own(&self, path: &str) -> Result<bool, StoreError> {
+    /// The ephemeral node at `path`, if there is one that belongs to our session.
+    async fn own(&self, path: &str) -> Result<Option<Stat>, StoreError> {
         self.tree.sync().await?;
-        let owner = self.tree.get(path).await?.map(|entry| entry.stat.ephemeral_owner);
+        let found = self.tree.get(path).await?.map(|entry| entry.stat);
         let session = *self.tree.session().borrow();
-        Ok(matches!(session, SessionState::Connected { id } if owner == Some(id)))
+        let is_own = |stat: &Stat| matches!(session, SessionState::Connected { id } if stat.ephemeral_owner == id);
+        Ok(found.filter(is_own))
+    }
+
+    async fn is_own(&self, path: &str) -> Result<bool, StoreError> {
+        Ok(self.own(path).await?.is_some())
     }
 
     /// Announces this process as the daemon of `node`, for as long as its session lasts. `who` says

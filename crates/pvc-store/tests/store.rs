@@ -613,8 +613,8 @@ async fn a_job_is_claimed_by_one_worker_only_and_let_go_with_its_session() {
     let view = world.other.fresh().await.expect("readable");
     let job = &view.jobs[&id];
     assert_eq!(
-        (&job.spec, &job.progress, job.cancel_requested, job.owned),
-        (&spec, &done, true, true)
+        (&job.spec, &job.progress, job.cancel_requested, job.claim),
+        (&spec, &done, true, Some(claim.id()))
     );
     claim.release().await;
     world.store.claim_job(&id).await.expect("reachable").expect("free again");

@@ -145,7 +145,7 @@ impl ScriptedHypervisor {
 
     /// As if somebody started a guest behind our back.
     pub fn insert(&self, uuid: Uuid, name: &str) {
-        self.with(|inner| inner.insert(uuid, name, "<domain/>"));
+        self.with(|inner| inner.insert(uuid, name, "<domain><devices></devices></domain>"));
     }
 
     pub fn set_run(&self, uuid: Uuid, run: GuestRun) {

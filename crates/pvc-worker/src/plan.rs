@@ -1,4 +1,4 @@
-//! Which jobs to begin, to fail, to cancel, to forget.
+//! Which jobs to begin or continue, to fail, to cancel, to forget.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use pvc_model::NodeName;
 use pvc_model::cluster::Cluster;
 use pvc_model::job::{Job, JobId, JobState, JobVm};
 
-/// How many jobs one node does at once.
+/// How many jobs one node does at once. Those that wait for something outside do not count.
 pub(crate) const AT_ONCE: usize = 3;
 
 /// How long the record of an ended job is kept.
@@ -15,8 +15,9 @@ const KEPT: Duration = Duration::from_secs(24 * 60 * 60);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Step {
+    /// Takes it up, or goes on with what a worker before this one has begun.
     Begin(JobId),
-    /// It was begun, and its worker is gone.
+    /// A worker of an earlier version has begun it and is gone: nobody knows how far it is.
     Abandoned(JobId),
     /// It was cancelled before anybody began it.
     Cancelled(JobId),
@@ -27,6 +28,8 @@ pub(crate) enum Step {
 #[derive(Debug, Default)]
 pub(crate) struct Doing {
     pub jobs: BTreeSet<JobId>,
+    /// How many of them do not wait for something outside.
+    pub working: usize,
     /// What they hold for themselves: two jobs about one VM are done one after the other.
     pub subjects: BTreeSet<String>,
 }
@@ -42,14 +45,16 @@ pub(crate) fn plan(cluster: &Cluster, node: &NodeName, doing: &Doing, now: u64) 
         cluster.jobs.values().map(AsRef::as_ref).filter(|job| job.spec.node == *node).collect();
     ours.sort_by_key(|job| (job.spec.submitted_at, job.spec.id.clone()));
     let mut busy = doing.subjects.clone();
-    let mut room = AT_ONCE.saturating_sub(doing.jobs.len());
+    let mut room = AT_ONCE.saturating_sub(doing.working);
     let mut steps = Vec::new();
     for job in ours.into_iter().filter(|job| !doing.jobs.contains(&job.spec.id)) {
         let id = job.spec.id.clone();
         match job.progress.state {
             JobState::Pending if job.cancel_requested => steps.push(Step::Cancelled(id)),
-            JobState::Pending if job.owned || room == 0 => {}
-            JobState::Pending => {
+            JobState::Pending | JobState::Running if job.claim.is_some() => {}
+            JobState::Running if job.progress.worker.is_none() => steps.push(Step::Abandoned(id)),
+            JobState::Pending | JobState::Running if room == 0 => {}
+            JobState::Pending | JobState::Running => {
                 // What is refused for its subject keeps its place before younger ones about the
                 // same.
                 if subject(job).is_none_or(|subject| busy.insert(subject)) {
@@ -57,8 +62,6 @@ pub(crate) fn plan(cluster: &Cluster, node: &NodeName, doing: &Doing, now: u64) 
                     steps.push(Step::Begin(id));
                 }
             }
-            JobState::Running if !job.owned => steps.push(Step::Abandoned(id)),
-            JobState::Running => {}
             JobState::Succeeded | JobState::Failed | JobState::Cancelled => {
                 let ended = job.progress.ended_at.unwrap_or(job.spec.submitted_at);
                 if now.saturating_sub(ended) > KEPT.as_secs() {
@@ -74,7 +77,7 @@ pub(crate) fn plan(cluster: &Cluster, node: &NodeName, doing: &Doing, now: u64) 
 mod tests {
     use std::sync::Arc;
 
-    use pvc_model::job::{JobProgress, JobSpec, JobWork};
+    use pvc_model::job::{ClaimId, JobProgress, JobSpec, JobWork};
 
     use super::*;
 
@@ -91,7 +94,7 @@ mod tests {
             spec,
             progress: JobProgress { state, ..JobProgress::pending() },
             cancel_requested: false,
-            owned: false,
+            claim: None,
         }
     }
 
@@ -118,8 +121,11 @@ mod tests {
             steps(jobs, &Doing::default()),
             [Step::Begin(JobId::from_bits(1)), Step::Begin(JobId::from_bits(3))]
         );
-        let doing =
-            Doing { jobs: [JobId::from_bits(1)].into(), subjects: ["web1".to_owned()].into() };
+        let doing = Doing {
+            jobs: [JobId::from_bits(1)].into(),
+            working: 1,
+            subjects: ["web1".to_owned()].into(),
+        };
         assert_eq!(steps(vec![job(2, "web1", JobState::Pending)], &doing), []);
     }
 
@@ -136,12 +142,40 @@ mod tests {
     }
 
     #[test]
-    fn a_running_job_without_a_worker_is_abandoned_and_one_with_a_worker_is_not() {
-        let held = Job { owned: true, ..job(2, "b", JobState::Running) };
+    fn a_running_job_without_a_worker_is_continued_and_one_with_a_worker_is_left_alone() {
+        let begun = |bits, vm| {
+            let mut job = job(bits, vm, JobState::Running);
+            job.progress.worker = Some("hv1".into());
+            job
+        };
+        let held = Job { claim: Some(ClaimId(7)), ..begun(2, "b") };
+        let cancelled = Job { cancel_requested: true, ..begun(3, "c") };
+        let begin = |bits| Step::Begin(JobId::from_bits(bits));
         assert_eq!(
-            steps(vec![job(1, "a", JobState::Running), held], &Doing::default()),
-            [Step::Abandoned(JobId::from_bits(1))]
+            steps(vec![begun(1, "a"), held, cancelled], &Doing::default()),
+            [begin(1), begin(3)],
+            "one that was cancelled has steps to take back"
         );
+    }
+
+    #[test]
+    fn a_running_job_of_a_worker_of_an_earlier_version_is_abandoned() {
+        let old = job(1, "a", JobState::Running);
+        let held = Job { claim: Some(ClaimId(7)), ..job(2, "b", JobState::Running) };
+        let abandoned = Step::Abandoned(JobId::from_bits(1));
+        assert_eq!(steps(vec![old, held], &Doing::default()), [abandoned]);
+    }
+
+    #[test]
+    fn jobs_that_wait_for_something_outside_leave_their_room_to_others() {
+        let doing = |working| Doing {
+            jobs: (1..=3).map(JobId::from_bits).collect(),
+            working,
+            subjects: BTreeSet::new(),
+        };
+        let waiting = || vec![job(4, "d", JobState::Pending)];
+        assert_eq!(steps(waiting(), &doing(3)), []);
+        assert_eq!(steps(waiting(), &doing(2)), [Step::Begin(JobId::from_bits(4))]);
     }
 
     #[test]

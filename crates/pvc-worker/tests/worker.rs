@@ -305,7 +305,7 @@ async fn a_job_that_was_done_before_it_could_be_claimed_is_not_done_again() {
     let another = world.submit(2, other("osd.add")).await;
     world.end_of(&another).await;
     let job = world.store.fresh().await.expect("reachable").jobs[&id].clone();
-    assert_eq!((&job.progress, job.owned), (&done, false));
+    assert_eq!((&job.progress, job.claim), (&done, None));
 }
 
 #[tokio::test(start_paused = true)]

@@ -49,7 +49,8 @@ pub fn queues(cluster: &Cluster) -> api::TaskQueues {
             JobState::Running => &mut queues.active,
             _ => &mut queues.reserved,
         };
-        queue.entry(worker(job.spec.node.as_str())).or_default().push(queued(job));
+        let node = job.progress.worker.as_ref().unwrap_or(&job.spec.node);
+        queue.entry(worker(node.as_str())).or_default().push(queued(job));
     }
     queues
 }
@@ -68,9 +69,9 @@ fn queued(job: &Job) -> api::QueuedTask {
         args: Vec::new(),
         kwargs: Value::Object(kwargs),
         r#type: spec.work.name().to_owned(),
-        hostname: worker(spec.node.as_str()),
+        hostname: worker(job.progress.worker.as_ref().unwrap_or(&spec.node).as_str()),
         time_start: job.progress.started_at.map(|seconds| seconds as f64),
-        acknowledged: job.owned,
+        acknowledged: job.claim.is_some(),
         delivery_info: api::DeliveryInfo {
             exchange: String::new(),
             routing_key: spec.node.to_string(),
