@@ -214,6 +214,10 @@ async fn q03_a_vm_gets_another_name_or_a_refusal_that_can_be_read() {
     for bad in ["we%20b", "..%2Fx", "", "web", UUID] {
         api.post(&format!("/vm/web/rename?new_name={bad}")).await.refused(400);
     }
+    let refusal = api.post("/vm/web/rename?new_name=shop").await.refused(503);
+    assert_eq!(refusal, "no worker runs that can rename VMs");
+    api.start_worker("pvchv2");
+    api.eventually("a worker is there", |view| !view.workers.is_empty()).await;
     let reply = api.post("/vm/web/rename?new_name=shop").await.ok();
     assert_eq!(reply["message"], "VM `web` is called `shop` now");
     assert_eq!(api.get("/vm/shop").await.ok()[0]["uuid"], UUID);
@@ -977,7 +981,7 @@ async fn whether_a_state_a_name_or_a_removal_is_refused_is_told_without_a_change
     assert_eq!(api.state("web"), VmState::Start, "nothing was changed");
     assert_eq!(api.state("db"), VmState::Stop);
     let view = api.store.view();
-    assert!(view.vm("shop").is_none() && view.renamings.is_empty());
+    assert!(view.vm("shop").is_none() && view.jobs.is_empty());
 }
 
 #[tokio::test(start_paused = true)]

@@ -30,7 +30,6 @@ pub mod placement;
 pub mod primary;
 pub mod qcow2;
 pub mod refusal;
-pub mod renaming;
 pub mod request;
 pub mod shared_map;
 pub mod size;

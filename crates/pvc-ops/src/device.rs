@@ -1,11 +1,12 @@
 //! Plugging devices into running guests, and pulling them out.
 
 use pvc_domain::{Device, DomainError, device_summary};
+use pvc_model::cluster::Cluster;
 use pvc_model::job::{JobSpec, JobVm, JobWork};
 use pvc_ports::{Clock, DeviceChange, Random};
-use pvc_store::{ChangeError, Store};
+use pvc_store::{ChangeError, Changes, Store};
 
-use crate::job::{JobRequest, submit, submitted};
+use crate::job::{JobRequest, submit};
 use crate::refusal::{Kind, NoVm, Refusal, find_vm};
 use crate::vm::{NicRefusal, check_nics};
 
@@ -59,25 +60,24 @@ pub async fn submit_device(
     random: &dyn Random,
     ask: &DeviceAsk,
 ) -> Result<JobSpec, ChangeError<DeviceRefusal>> {
+    submit(store, clock, random, |cluster| Ok((request(cluster, ask)?, Changes::new()))).await
+}
+
+fn request(cluster: &Cluster, ask: &DeviceAsk) -> Result<JobRequest, DeviceRefusal> {
     let DeviceAsk { vm, change, xml, force, submitter } = ask;
-    let device =
-        device_summary(xml).map_err(|error| ChangeError::Refused(DeviceRefusal::Xml(error)))?;
-    let cluster = store.view();
-    let record = find_vm(&cluster, vm).map_err(|error| ChangeError::Refused(error.into()))?;
+    let device = device_summary(xml).map_err(DeviceRefusal::Xml)?;
+    let record = find_vm(cluster, vm)?;
     if let (DeviceChange::Attach, Device::Nic(nic)) = (change, &device) {
         let known = record.domain.as_ref().map_or(&[][..], |domain| &domain.nics);
-        let checked = check_nics(known, std::slice::from_ref(nic), *force);
-        checked.map_err(|why| ChangeError::Refused(why.into()))?;
+        check_nics(known, std::slice::from_ref(nic), *force)?;
     }
-    let node = record.node.clone();
-    let node = node
-        .ok_or_else(|| ChangeError::Refused(DeviceRefusal::Homeless { vm: record.name.clone() }))?;
+    let homeless = || DeviceRefusal::Homeless { vm: record.name.clone() };
+    let node = record.node.clone().ok_or_else(homeless)?;
     let (vm, xml) = (JobVm::new(record), xml.clone());
     let work = match change {
         DeviceChange::Attach => JobWork::AttachDevice { vm, xml },
         DeviceChange::Detach => JobWork::DetachDevice { vm, xml },
     };
     let (run_on, submitter) = (node.to_string(), submitter.clone());
-    let request = JobRequest { work, run_on, node, submitter };
-    submitted(submit(store, clock, random, request).await)
+    Ok(JobRequest { work, run_on, node, submitter })
 }

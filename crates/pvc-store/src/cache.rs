@@ -419,7 +419,7 @@ enum Subject {
     Volume(VolumeId),
     Fault(String),
     Job(JobId),
-    Renaming(Uuid),
+    Worker(NodeName),
 }
 
 impl Subject {
@@ -437,7 +437,7 @@ impl Subject {
             ("networks", Some(vni)) => Some(Subject::Network(vni.to_owned())),
             ("faults", Some(id)) => Some(Subject::Fault(id.to_owned())),
             ("tasks", Some(id)) => JobId::parse(id).map(Subject::Job),
-            ("pvcrs", Some("renamings")) => Uuid::try_parse(next()?).ok().map(Subject::Renaming),
+            ("pvcrs", Some("workers")) => next().map(|name| Subject::Worker(NodeName::new(name))),
             ("pvcrs", Some("moves")) => Uuid::try_parse(next()?).ok().map(Subject::Vm),
             ("pvcrs", Some("nodes" | "working_on" | "fences")) => {
                 next().map(|name| Subject::Node(name.to_owned()))
@@ -462,7 +462,7 @@ impl Subject {
         let volumes = view.volumes.keys().cloned().map(Subject::Volume);
         let faults = view.faults.keys().cloned().map(Subject::Fault);
         let jobs = view.jobs.keys().cloned().map(Subject::Job);
-        let renamings = view.renamings.keys().copied().map(Subject::Renaming);
+        let workers = view.workers.keys().cloned().map(Subject::Worker);
         let named = nodes
             .chain(vms)
             .chain(networks)
@@ -471,7 +471,7 @@ impl Subject {
             .chain(volumes)
             .chain(faults)
             .chain(jobs)
-            .chain(renamings);
+            .chain(workers);
         std::iter::once(Subject::Config).chain(named).collect()
     }
 
@@ -542,9 +542,10 @@ impl Subject {
                 let record = decode::job(raw, &id);
                 update(&mut view.jobs, id.clone(), record).map(|gone| (EventKind::Job(id), gone))
             }
-            Subject::Renaming(vm) => {
-                let record = decode::renaming(raw, vm);
-                update(&mut view.renamings, vm, record).map(|_| (EventKind::Vm(vm), false))
+            Subject::Worker(node) => {
+                let record = decode::worker(raw, &node);
+                update(&mut view.workers, node.clone(), record)
+                    .map(|_| (EventKind::Node(node), false))
             }
         }
     }
@@ -624,7 +625,7 @@ fn differences(before: &Cluster, after: &Cluster) -> Vec<Event> {
     changed(&before.volumes, &after.volumes, |id, gone| tell(EventKind::Volume(id.clone()), gone));
     changed(&before.faults, &after.faults, |id, gone| tell(EventKind::Fault(id.clone()), gone));
     changed(&before.jobs, &after.jobs, |id, gone| tell(EventKind::Job(id.clone()), gone));
-    changed(&before.renamings, &after.renamings, |vm, _| tell(EventKind::Vm(*vm), false));
+    changed(&before.workers, &after.workers, |name, _| tell(EventKind::Node(name.clone()), false));
     events
 }
 

@@ -6,7 +6,6 @@ use pvc_model::job::{JobId, JobProgress, JobSpec};
 use pvc_model::node::{
     CoordinatorState, DaemonNote, DaemonState, DomainState, HypervisorNote, NodeFigures, NodeRole,
 };
-use pvc_model::renaming::Renaming;
 use pvc_model::storage::{PoolName, VolumeId};
 use pvc_model::vm::moving::MoveNote;
 use pvc_model::vm::{MigrationMethod, Selector, Tag, VmState};
@@ -85,13 +84,6 @@ pub enum Change {
         from: VolumeId,
         to: VolumeId,
     },
-    /// Writes the note of a renaming that this process's session holds from now on. A conflict if
-    /// another holds it.
-    HoldRenaming(Renaming),
-    /// Holds it no more; the note stays.
-    LeaveRenaming(Uuid),
-    /// Removes the note, if it is as it was seen.
-    EndRenaming(Uuid),
     /// Says of the VM's move what others act upon.
     MoveNote(Uuid, MoveNote),
     SubmitJob(JobSpec),

@@ -5,12 +5,11 @@ use std::sync::Arc;
 
 use pvc_model::cluster::ClusterRecord;
 use pvc_model::fault::FaultRecord;
-use pvc_model::job::{ClaimId, Job, JobId};
+use pvc_model::job::{ClaimId, Job, JobId, WorkerRecord};
 use pvc_model::network::{AclRecord, Direction, LeaseRecord, NetworkRecord};
 use pvc_model::node::{
     CoordinatorState, DaemonState, DomainState, NodeFigures, NodeRecord, NodeRole, PluginReport,
 };
-use pvc_model::renaming::Renaming;
 use pvc_model::storage::{OsdRecord, PoolName, PoolRecord, SnapshotName, VolumeId, VolumeRecord};
 use pvc_model::vm::{
     DEFAULT_MAX_DOWNTIME_MS, MigrationMethod, Selector, Tag, VmRecord, VmSnapshot, VmState,
@@ -22,7 +21,6 @@ use crate::keys;
 use crate::move_codec;
 use crate::note_codec;
 use crate::raw::{Place, Raw, Value};
-use crate::renaming_codec;
 
 /// Reads the keys below one root and collects what was wrong with them.
 struct Reader<'a> {
@@ -400,9 +398,8 @@ pub(crate) fn fault(raw: &Raw, id: &str) -> Option<FaultRecord> {
     })
 }
 
-pub(crate) fn renaming(raw: &Raw, vm: Uuid) -> Option<Renaming> {
-    let held = raw.contains(&keys::renaming_owner(vm));
-    renaming_codec::read(vm, &raw.text(&keys::renaming(vm))?, held)
+pub(crate) fn worker(raw: &Raw, node: &NodeName) -> Option<WorkerRecord> {
+    raw.text(&keys::worker(node)).map(|text| job_codec::worker_from(&text))
 }
 
 pub(crate) fn job(raw: &Raw, id: &JobId) -> Option<Job> {

@@ -20,7 +20,6 @@ use crate::keys;
 use crate::move_codec;
 use crate::note_codec;
 use crate::raw::Raw;
-use crate::renaming_codec;
 use crate::schema::SCHEMA_VERSION;
 
 /// A multi under construction over the tree as it was last seen.
@@ -226,13 +225,6 @@ impl<'a> Draft<'a> {
                 self.delete(&keys::volume(id));
             }
             Change::RenameVolume { from, to } => self.rename_volume(from, to),
-            Change::HoldRenaming(renaming) => {
-                self.put_deep(keys::renaming(renaming.vm), renaming_codec::text(renaming));
-                let path = keys::renaming_owner(renaming.vm);
-                self.ops.push(Op::Create { path, data: Bytes::new(), mode: CreateMode::Ephemeral });
-            }
-            Change::LeaveRenaming(vm) => self.delete(&keys::renaming_owner(*vm)),
-            Change::EndRenaming(vm) => self.delete(&keys::renaming(*vm)),
             Change::MoveNote(vm, note) => {
                 self.put_deep(keys::move_note(*vm), move_codec::text(note))
             }

@@ -1,7 +1,11 @@
 //! Jobs in the tree: JSON, ours alone. Fields that a later version added are passed over.
 
+use std::collections::BTreeSet;
+
 use pvc_model::job::course::{Cause, Course, Failure};
-use pvc_model::job::{JobId, JobProgress, JobSpec, JobState, JobVm, JobWork, NotUnderstood, Steps};
+use pvc_model::job::{
+    JobId, JobProgress, JobSpec, JobState, JobVm, JobWork, NotUnderstood, Steps, WorkerRecord,
+};
 use pvc_model::refusal::Kind;
 use pvc_model::{NodeName, Uuid};
 use serde::{Deserialize, Serialize};
@@ -152,6 +156,7 @@ pub fn job_arguments(work: &JobWork) -> Vec<(String, String)> {
         JobWork::AttachDevice { vm, xml } | JobWork::DetachDevice { vm, xml } => {
             of(&[("domain", &vm.name), ("xml", xml)])
         }
+        JobWork::RenameVm { vm, to } => of(&[("domain", &vm.name), ("new_name", to)]),
         JobWork::Other { args, .. } => args.clone(),
     }
 }
@@ -167,6 +172,7 @@ fn work_from(name: String, uuid: Option<Uuid>, args: Vec<(String, String)>) -> J
         JobWork::DETACH_DEVICE => {
             arguments.device().map(|(vm, xml)| JobWork::DetachDevice { vm, xml })
         }
+        JobWork::RENAME_VM => arguments.renaming().map(|(vm, to)| JobWork::RenameVm { vm, to }),
         name => Err(NotUnderstood::UnknownKind { name: name.to_owned() }),
     };
     understood.unwrap_or_else(|why| JobWork::Other { name, vm: uuid, args, why })
@@ -189,6 +195,10 @@ impl Arguments<'_> {
 
     fn device(&self) -> Result<(JobVm, String), NotUnderstood> {
         Ok((self.vm()?, self.text("xml")?))
+    }
+
+    fn renaming(&self) -> Result<(JobVm, String), NotUnderstood> {
+        Ok((self.vm()?, self.text("new_name")?))
     }
 }
 
@@ -221,6 +231,24 @@ pub(crate) fn spec_text(spec: &JobSpec) -> String {
         submitted_at: spec.submitted_at,
     };
     serde_json::to_string(&spec).expect("strings and numbers always have a JSON form")
+}
+
+/// What a worker says of itself.
+#[derive(Serialize, Deserialize)]
+struct Worker {
+    #[serde(default)]
+    kinds: BTreeSet<String>,
+}
+
+pub(crate) fn worker_text(worker: &WorkerRecord) -> String {
+    let worker = Worker { kinds: worker.kinds.clone() };
+    serde_json::to_string(&worker).expect("strings always have a JSON form")
+}
+
+/// A worker that says nothing which can be read is there, and knows no kind.
+pub(crate) fn worker_from(text: &str) -> WorkerRecord {
+    let worker: Option<Worker> = serde_json::from_str(text).ok();
+    WorkerRecord { kinds: worker.map(|worker| worker.kinds).unwrap_or_default() }
 }
 
 /// A job whose progress cannot be read is shown as failed rather than as running for ever.
@@ -304,6 +332,7 @@ mod tests {
             vm().prop_map(|vm| JobWork::FlushLocks { vm }),
             device().prop_map(|(vm, xml)| JobWork::AttachDevice { vm, xml }),
             device().prop_map(|(vm, xml)| JobWork::DetachDevice { vm, xml }),
+            (vm(), "\\PC{0,20}").prop_map(|(vm, to)| JobWork::RenameVm { vm, to }),
             other(),
         ]
     }

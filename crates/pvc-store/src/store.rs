@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pvc_model::cluster::Cluster;
-use pvc_model::job::{ClaimId, JobId};
+use pvc_model::job::{ClaimId, JobId, WorkerRecord};
 use pvc_model::{NodeName, Uuid};
 use pvc_ports::{
     Clock, CreateMode, Entry, MultiError, Op, Random, SessionState, Stat, Tree, TreeError,
@@ -18,6 +18,7 @@ use crate::change::{Changes, Report};
 use crate::encode::{self, Draft};
 use crate::error::{ChangeError, StoreError};
 use crate::feed::{EventFeed, Feed};
+use crate::job_codec;
 use crate::keys;
 use crate::lock::{LockKind, LockRecipe};
 use crate::outage;
@@ -40,6 +41,9 @@ pub struct Store {
     asks: mpsc::UnboundedSender<Ask>,
     outage: outage::Since,
 }
+
+/// How often it is looked whether a job was claimed while that cannot be told.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// What became of a daemon's announcement.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -325,28 +329,72 @@ impl Store {
     /// then on the view shows the job as it was at the claim or later.
     ///
     /// # Errors
-    /// The job may be claimed all the same if the connection was lost twice; the claim then goes
-    /// with the session.
+    /// The job is not claimed, or by a session that is over.
     pub async fn claim_job(&self, id: &JobId) -> Result<Option<JobClaim>, StoreError> {
-        let key = |key| keys::task(id.as_str(), key);
-        let path = key("owner");
+        let path = keys::task(id.as_str(), "owner");
+        let session = *self.tree.session().borrow();
         let made = match self.tree.create(&path, Bytes::new(), CreateMode::Ephemeral).await {
-            Ok((_, stat)) => stat.czxid,
-            // A claim of ours that we do not know of would keep the job from everybody, us
-            // included.
-            Err(TreeError::OutcomeUnknown) => match self.own(&path).await? {
-                Some(stat) => stat.czxid,
-                None => return Err(TreeError::OutcomeUnknown.into()),
-            },
+            Ok((_, stat)) => Some(ClaimId(stat.czxid)),
+            Err(TreeError::OutcomeUnknown) => None,
             Err(TreeError::NodeExists { .. } | TreeError::NoNode { .. }) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        let claim = JobClaim { store: self.clone(), job: id.clone(), id: ClaimId(made) };
-        if let Err(error) = self.refresh(vec![path, key("progress"), key("cancel")]).await {
-            claim.release().await;
-            return Err(error);
+        // A claim of ours that we do not know of would keep the job from everybody, us included,
+        // for as long as our session lasts.
+        loop {
+            match self.look_at_claim(id, made).await {
+                Err(_) if self.may_still_be_in(session) => self.clock.sleep(LOOK_AGAIN).await,
+                looked => return looked,
+            }
         }
-        Ok(Some(claim))
+    }
+
+    /// The claim that was `made`, or the one that may have been.
+    async fn look_at_claim(
+        &self,
+        id: &JobId,
+        made: Option<ClaimId>,
+    ) -> Result<Option<JobClaim>, StoreError> {
+        let key = |key| keys::task(id.as_str(), key);
+        let made = match made {
+            Some(made) => Some(made),
+            None => self.own(&key("owner")).await?.map(|stat| ClaimId(stat.czxid)),
+        };
+        self.refresh(vec![key("owner"), key("progress"), key("cancel")]).await?;
+        Ok(made.map(|made| JobClaim { store: self.clone(), job: id.clone(), id: made }))
+    }
+
+    /// Whether the session that was `before` may last.
+    fn may_still_be_in(&self, before: SessionState) -> bool {
+        match (before, *self.tree.session().borrow()) {
+            (_, SessionState::Expired | SessionState::Closed) => false,
+            (SessionState::Connected { id: before }, SessionState::Connected { id: now }) => {
+                before == now
+            }
+            _ => true,
+        }
+    }
+
+    /// Announces this process as the worker of `node`, for as long as its session lasts. While
+    /// another one is announced, nothing is done. Nor if the tree holds no cluster.
+    pub async fn announce_worker(
+        &self,
+        node: &NodeName,
+        worker: &WorkerRecord,
+    ) -> Result<(), StoreError> {
+        if !self.is_initialized() {
+            return Ok(());
+        }
+        self.ensure_path(keys::PRIVATE).await?;
+        self.ensure_path(keys::WORKERS).await?;
+        let (path, data) = (keys::worker(node), Bytes::from(job_codec::worker_text(worker)));
+        match self.tree.create(&path, data, CreateMode::Ephemeral).await {
+            // An answer that was lost is found out by whoever looks for it the next time.
+            Ok(_) | Err(TreeError::NodeExists { .. } | TreeError::OutcomeUnknown) => {
+                self.refresh(vec![path]).await
+            }
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// The ephemeral node at `path`, if there is one that belongs to our session.

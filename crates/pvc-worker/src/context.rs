@@ -7,8 +7,9 @@ use std::time::Duration;
 use pvc_model::NodeName;
 use pvc_model::cluster::Cluster;
 use pvc_model::job::{ClaimId, Job, JobId, JobProgress};
+use pvc_ops::{Kind as RefusalKind, Refusal};
 use pvc_ports::{Clock, Hypervisor, Storage};
-use pvc_store::{Change, ChangeError, Changes, Expect, Store};
+use pvc_store::{Change, ChangeError, Changes, Expect, Store, StoreError};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -28,6 +29,35 @@ pub(crate) struct Tools {
     pub hypervisor: Arc<dyn Hypervisor>,
     pub storage: Arc<dyn Storage>,
     pub clock: Arc<dyn Clock>,
+}
+
+/// Why something was not written for a job.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Unwritten<E: Refusal> {
+    #[error(transparent)]
+    Refused(#[from] E),
+    #[error("another worker has the job")]
+    Lost,
+    #[error(transparent)]
+    Store(StoreError),
+    #[error("the records were changed by somebody else {tries} times in a row")]
+    Conflict { tries: u32 },
+}
+
+impl<E: Refusal> Refusal for Unwritten<E> {
+    fn kind(&self) -> RefusalKind {
+        match self {
+            Unwritten::Refused(why) => why.kind(),
+            _ => RefusalKind::Unavailable,
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            Unwritten::Refused(why) => why.hint(),
+            _ => None,
+        }
+    }
 }
 
 /// What one job works with while this worker holds it.
@@ -101,6 +131,29 @@ impl Context {
             Ok((changes, held))
         };
         self.tools.store.change(decide).await
+    }
+
+    /// Writes what `decide` says, as [`Store::change`] does, if and as long as this worker holds the
+    /// job: one that has lost it meanwhile, and does not know, writes nothing.
+    pub async fn change<T, E: Refusal>(
+        &self,
+        mut decide: impl FnMut(&Cluster) -> Result<(Changes, T), E> + Send,
+    ) -> Result<T, Unwritten<E>> {
+        let held =
+            |cluster: &Cluster| cluster.jobs.get(&self.job).is_some_and(|job| self.holds(job));
+        let written = self.tools.store.change(|cluster| {
+            if !held(cluster) {
+                return Err(Unwritten::Lost);
+            }
+            let (mut changes, outcome) = decide(cluster).map_err(Unwritten::Refused)?;
+            changes.expect(Expect::JobProgress(self.job.clone()));
+            Ok((changes, outcome))
+        });
+        written.await.map_err(|error| match error {
+            ChangeError::Refused(why) => why,
+            ChangeError::Store(error) => Unwritten::Store(error),
+            ChangeError::Conflict { tries } => Unwritten::Conflict { tries },
+        })
     }
 
     /// Records now and then what a step says of itself, for as long as it is asked to.

@@ -2,7 +2,10 @@
 
 mod device;
 mod locks;
+mod rename;
 mod text;
+
+pub(crate) use self::rename::left_half_way;
 
 use std::sync::Arc;
 
@@ -25,6 +28,9 @@ pub(crate) fn steps(work: &JobWork) -> Result<Arc<dyn Steps>, NotUnderstood> {
         JobWork::FlushLocks { vm } => Arc::new(locks::FlushLocks { vm: vm.clone() }),
         JobWork::AttachDevice { vm, xml } => device(vm, xml, DeviceChange::Attach),
         JobWork::DetachDevice { vm, xml } => device(vm, xml, DeviceChange::Detach),
+        JobWork::RenameVm { vm, to } => {
+            Arc::new(rename::RenameVm { vm: vm.clone(), to: to.clone() })
+        }
         JobWork::Other { why, .. } => return Err(why.clone()),
     })
 }

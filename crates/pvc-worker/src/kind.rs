@@ -100,7 +100,7 @@ impl<K: Kind> Steps for K {
     }
 }
 
-fn written<T: Serialize>(value: &T) -> String {
+pub(crate) fn written<T: Serialize>(value: &T) -> String {
     serde_json::to_string(value).expect("steps and facts are made of what JSON has")
 }
 

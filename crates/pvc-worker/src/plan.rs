@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use pvc_model::NodeName;
 use pvc_model::cluster::Cluster;
-use pvc_model::job::{Job, JobId, JobState, JobVm};
+use pvc_model::job::{Job, JobId, JobState, JobVm, may_take};
 
 /// How many jobs one node does at once. Those that wait for something outside do not count.
 pub(crate) const AT_ONCE: usize = 3;
 
-/// How long the record of an ended job is kept.
+/// How long the record of an ended job is kept, and how many of them.
 const KEPT: Duration = Duration::from_secs(24 * 60 * 60);
+const ENDED_JOBS: usize = 1000;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Step {
@@ -41,10 +42,13 @@ pub(crate) fn subject(job: &Job) -> Option<String> {
 
 /// The steps for the worker of `node` at `now` (seconds since the epoch), oldest job first.
 pub(crate) fn plan(cluster: &Cluster, node: &NodeName, doing: &Doing, now: u64) -> Vec<Step> {
-    let mut ours: Vec<&Job> =
-        cluster.jobs.values().map(AsRef::as_ref).filter(|job| job.spec.node == *node).collect();
+    let jobs = || cluster.jobs.values().map(AsRef::as_ref);
+    let is_ours = |job: &&Job| !job.progress.state.is_over() && may_take(cluster, job, node);
+    let mut ours: Vec<&Job> = jobs().filter(is_ours).collect();
     ours.sort_by_key(|job| (job.spec.submitted_at, job.spec.id.clone()));
-    let mut busy = doing.subjects.clone();
+    let is_at_work = |job: &&Job| job.claim.is_some() && !job.progress.state.is_over();
+    let elsewhere = jobs().filter(is_at_work).filter_map(subject);
+    let mut busy: BTreeSet<String> = doing.subjects.iter().cloned().chain(elsewhere).collect();
     let mut room = AT_ONCE.saturating_sub(doing.working);
     let mut steps = Vec::new();
     for job in ours.into_iter().filter(|job| !doing.jobs.contains(&job.spec.id)) {
@@ -62,15 +66,29 @@ pub(crate) fn plan(cluster: &Cluster, node: &NodeName, doing: &Doing, now: u64) 
                     steps.push(Step::Begin(id));
                 }
             }
-            JobState::Succeeded | JobState::Failed | JobState::Cancelled => {
-                let ended = job.progress.ended_at.unwrap_or(job.spec.submitted_at);
-                if now.saturating_sub(ended) > KEPT.as_secs() {
-                    steps.push(Step::Forget(id));
-                }
-            }
+            JobState::Succeeded | JobState::Failed | JobState::Cancelled => {}
         }
     }
+    // One worker does it for all: those of other nodes would only be in its way.
+    if cluster.workers.keys().next().is_none_or(|first| first == node) {
+        steps.extend(to_forget(cluster, now).map(Step::Forget));
+    }
     steps
+}
+
+/// The jobs that ended too long ago, and the oldest of those that are too many.
+fn to_forget(cluster: &Cluster, now: u64) -> impl Iterator<Item = JobId> {
+    let over = cluster.jobs.values().filter(|job| job.progress.state.is_over());
+    let ended = |job: &Job| job.progress.ended_at.unwrap_or(job.spec.submitted_at);
+    let mut over: Vec<(u64, &JobId)> = over.map(|job| (ended(job), &job.spec.id)).collect();
+    over.sort_unstable();
+    let surplus = over.len().saturating_sub(ENDED_JOBS);
+    let is_old = move |ended: u64| now.saturating_sub(ended) > KEPT.as_secs();
+    let forgotten = over
+        .into_iter()
+        .enumerate()
+        .filter(move |(at, (ended, _))| *at < surplus || is_old(*ended));
+    forgotten.map(|(_, (_, id))| id.clone())
 }
 
 #[cfg(test)]
@@ -194,6 +212,35 @@ mod tests {
         let at = |now| plan(&cluster, &"hv1".into(), &Doing::default(), now);
         assert_eq!(at(86_401), []);
         assert_eq!(at(86_402), [Step::Forget(JobId::from_bits(1))]);
+    }
+
+    #[test]
+    fn the_oldest_of_too_many_ended_jobs_are_forgotten_by_the_first_worker() {
+        let ended = |bits: u32| {
+            let mut job = job(bits, "a", JobState::Succeeded);
+            job.progress.ended_at = Some(u64::from(bits));
+            (job.spec.id.clone(), Arc::new(job))
+        };
+        let jobs = (1..=ENDED_JOBS as u32 + 2).map(ended).collect();
+        let mut cluster = Cluster { jobs, ..Cluster::default() };
+        let forget =
+            |cluster: &Cluster, node: &str| plan(cluster, &node.into(), &Doing::default(), 1000);
+        let oldest = [1, 2].map(|bits| Step::Forget(JobId::from_bits(bits)));
+        assert_eq!(forget(&cluster, "hv1"), oldest);
+        cluster.workers =
+            ["hv1", "hv2"].map(|node| (NodeName::new(node), Arc::default())).into_iter().collect();
+        assert_eq!((forget(&cluster, "hv1"), forget(&cluster, "hv2")), (oldest.to_vec(), vec![]));
+    }
+
+    #[test]
+    fn a_vm_that_another_node_has_a_job_about_is_left_to_it() {
+        let mut elsewhere = Job { claim: Some(ClaimId(7)), ..job(1, "web1", JobState::Running) };
+        elsewhere.spec.node = "hv2".into();
+        let jobs = |elsewhere: &Job| vec![elsewhere.clone(), job(2, "web1", JobState::Pending)];
+        assert_eq!(steps(jobs(&elsewhere), &Doing::default()), []);
+        elsewhere.claim = None;
+        let begin = [Step::Begin(JobId::from_bits(2))];
+        assert_eq!(steps(jobs(&elsewhere), &Doing::default()), begin, "its worker is gone");
     }
 
     #[test]

@@ -70,7 +70,7 @@ async fn run(context: &Arc<Context>, job: &Job, leave: &CancellationToken) -> Re
     }
     let after_loss = is_resumed.then(|| steps.after_loss());
     let known = if is_resumed { Known::Begun } else { Known::NotBegun };
-    Walk { runner, steps, after_loss, known, fact: None }.to_the_end().await
+    Walk { runner, steps, after_loss, known, fact: None }.finish().await
 }
 
 /// What is done to the job's record.
@@ -218,7 +218,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    async fn to_the_end(mut self) -> Result<String, Left> {
+    async fn finish(mut self) -> Result<String, Left> {
         loop {
             let recorded = self.recorded();
             let context = self.runner.context;

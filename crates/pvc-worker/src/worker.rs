@@ -4,17 +4,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pvc_model::NodeName;
 use pvc_model::cluster::Cluster;
-use pvc_model::job::{Job, JobId, JobProgress, JobState};
-use pvc_model::renaming::abandoned;
-use pvc_model::{NodeName, Uuid, with_causes};
-use pvc_ops::vm::take_back_renaming;
+use pvc_model::job::{Job, JobId, JobProgress, JobSpec, JobState, JobVm, JobWork, WorkerRecord};
 use pvc_ports::{Clock, Hypervisor, Storage};
 use pvc_store::{Change, Changes, Store};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::context::{Context, Tools};
+use crate::jobs;
 use crate::plan::{Doing, Step, plan, subject};
 use crate::runner::{Parted, perform};
 
@@ -39,8 +38,6 @@ struct Active {
     leave: CancellationToken,
     /// What came too late and may have to be taken back.
     late: JoinSet<()>,
-    /// The renamings that could not be taken back, and when to try again, by the monotonic clock.
-    renamings: BTreeMap<Uuid, Duration>,
 }
 
 impl Active {
@@ -72,10 +69,9 @@ impl Worker {
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => break,
-                // May be dropped anywhere: what is left half way again is found by the next worker.
-                () = self.take_back_renamings(&mut active) => {}
+                // May be dropped anywhere: what it has claimed then goes with the session.
+                () = self.pass(&mut active) => {}
             }
-            self.pass(&mut active).await;
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => break,
@@ -88,8 +84,48 @@ impl Worker {
         self.stop(active).await;
     }
 
+    /// Makes jobs of the renamings that a process of an earlier version left half way.
+    async fn adopt_former_renamings(&self) {
+        let Tools { node, store, .. } = &self.tools;
+        for former in store.former_renamings() {
+            let vm = JobVm { name: former.from.clone(), uuid: Some(former.vm) };
+            let bits = former.vm.as_u128() as u32;
+            let unused = |id: &JobId| !store.view().jobs.contains_key(id);
+            let mut ids = (0..=u32::MAX).map(|more| JobId::from_bits(bits.wrapping_add(more)));
+            let Some(id) = ids.find(unused) else { return };
+            let spec = JobSpec {
+                id,
+                work: JobWork::RenameVm { vm, to: former.to.clone() },
+                node: node.clone(),
+                run_on: node.to_string(),
+                submitter: "an earlier version of PVC".to_owned(),
+                submitted_at: self.now(),
+            };
+            let progress = JobProgress {
+                state: JobState::Running,
+                started_at: Some(self.now()),
+                worker: Some(node.clone()),
+                steps: Some(jobs::left_half_way(&former)),
+                ..JobProgress::pending()
+            };
+            match store.replace_former_renaming(former.vm, &spec, &progress).await {
+                Ok(true) => {
+                    tracing::warn!(vm = former.from, to = former.to, job = %spec.id, "a renaming \
+                                   that an earlier version left half way is taken back");
+                }
+                Ok(false) => {}
+                Err(error) => {
+                    tracing::debug!(%error, "a renaming of an earlier version could not be taken \
+                                             over; it will be tried again");
+                }
+            }
+        }
+    }
+
     /// Looks at all jobs once, decides, acts.
     async fn pass(&self, active: &mut Active) {
+        self.announce().await;
+        self.adopt_former_renamings().await;
         let view = self.tools.store.view();
         for (id, (_, context)) in &active.jobs {
             if view.jobs.get(id).is_some_and(|job| job.cancel_requested) {
@@ -119,24 +155,16 @@ impl Worker {
         }
     }
 
-    /// Takes back what processes that died left half way.
-    async fn take_back_renamings(&self, active: &mut Active) {
-        let view = self.tools.store.view();
-        let now = self.tools.clock.monotonic();
-        active.renamings.retain(|vm, _| view.renamings.contains_key(vm));
-        for renaming in abandoned(&view, &self.tools.node) {
-            if active.renamings.get(&renaming.vm).is_some_and(|again| *again > now) {
-                continue;
-            }
-            let Tools { store, storage, clock, .. } = &self.tools;
-            let taken = take_back_renaming(store, clock.as_ref(), storage.as_ref(), renaming.vm);
-            if let Err(error) = taken.await {
-                let vm = &renaming.from;
-                let error = with_causes(&error);
-                tracing::warn!(%vm, error, "a renaming could not be taken back; it will be tried \
-                                            again");
-                active.renamings.insert(renaming.vm, now + LOOK_EVERY);
-            }
+    /// Says that this worker is there, and which kinds of jobs it knows. That goes with the session,
+    /// and so does what an earlier process of this node has said.
+    async fn announce(&self) {
+        let Tools { node, store, .. } = &self.tools;
+        if store.view().workers.contains_key(node) {
+            return;
+        }
+        let kinds = JobWork::KINDS.map(str::to_owned).into_iter().collect();
+        if let Err(error) = store.announce_worker(node, &WorkerRecord { kinds }).await {
+            tracing::debug!(%error, "this worker could not be announced; it will be tried again");
         }
     }
 

@@ -12,6 +12,8 @@
 //! one step at most is in doubt: the one it stands at. That one is looked at first. Of the way back
 //! nothing is in doubt, because undoing a step that is not in effect does nothing.
 
+use std::fmt;
+
 use crate::refusal::Kind;
 
 /// Why a step, or the job, did not do what it was asked for.
@@ -31,6 +33,16 @@ pub enum Cause {
     /// Its worker was lost, and jobs of its kind are not continued.
     WorkerLost,
     Failed(Failure),
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Cause::Cancelled => f.write_str("it was cancelled"),
+            Cause::WorkerLost => f.write_str("its worker stopped before it was done"),
+            Cause::Failed(failure) => f.write_str(&failure.why),
+        }
+    }
 }
 
 /// What becomes of a job whose worker was lost.

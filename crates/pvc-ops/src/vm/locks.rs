@@ -6,7 +6,7 @@ use pvc_model::job::{JobSpec, JobVm, JobWork};
 use pvc_model::request::may_flush_locks;
 use pvc_model::vm::{VmRecord, VmState};
 use pvc_ports::{Clock, Random};
-use pvc_store::{ChangeError, Store};
+use pvc_store::{ChangeError, Changes, Store};
 
 use super::runner;
 use crate::job::{JobRequest, submit};
@@ -66,13 +66,15 @@ pub async fn submit_flush_locks(
     vm: &str,
     submitter: &str,
 ) -> Result<JobSpec, ChangeError<FlushRefusal>> {
-    let cluster = store.view();
-    let record = check(&cluster, vm).map_err(ChangeError::Refused)?;
-    let node = record.node.clone();
-    let node = node
-        .ok_or_else(|| ChangeError::Refused(FlushRefusal::Homeless { vm: record.name.clone() }))?;
+    submit(store, clock, random, |cluster| Ok((request(cluster, vm, submitter)?, Changes::new())))
+        .await
+}
+
+fn request(cluster: &Cluster, vm: &str, submitter: &str) -> Result<JobRequest, FlushRefusal> {
+    let record = check(cluster, vm)?;
+    let homeless = || FlushRefusal::Homeless { vm: record.name.clone() };
+    let node = record.node.clone().ok_or_else(homeless)?;
     let work = JobWork::FlushLocks { vm: JobVm::new(record) };
     let (run_on, submitter) = (node.to_string(), submitter.to_owned());
-    let request = JobRequest { work, run_on, node, submitter };
-    crate::job::submitted(submit(store, clock, random, request).await)
+    Ok(JobRequest { work, run_on, node, submitter })
 }
