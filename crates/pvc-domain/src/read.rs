@@ -40,8 +40,8 @@ pub fn device_summary(xml: &str) -> Result<Device, DomainError> {
 }
 
 /// How many devices of a running guest, as its `live` XML has them, are the one that `device`
-/// describes, as far as that can tell: disks by their target, network interfaces by their MAC address
-/// or else by what they are plugged into, any other device by its element.
+/// describes, as far as that can tell: disks by their target, network interfaces by their MAC
+/// address or else by what they are plugged into, any other device by its element.
 ///
 /// # Errors
 /// As [`device_summary`], for either of the texts.

@@ -229,8 +229,8 @@ impl JobProgress {
     }
 }
 
-/// One worker's hold on a job: the transaction of the store that made it. Of two claims on a job the
-/// later one has the greater number.
+/// One worker's hold on a job: the transaction of the store that made it. Of two claims on a job
+/// the later one has the greater number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ClaimId(pub i64);
 

@@ -72,8 +72,8 @@ fn unused(cluster: &Cluster, random: &dyn Random) -> JobId {
     }
 }
 
-/// Asks a job to stop. One that nobody does yet ends at once; one at work when its worker has come to
-/// a place where it can, and has taken back what there is to take back. Asking twice is fine.
+/// Asks a job to stop. One that nobody does yet ends at once; one at work when its worker has come
+/// to a place where it can, and has taken back what there is to take back. Asking twice is fine.
 pub async fn cancel(
     store: &Store,
     clock: &dyn Clock,

@@ -1,6 +1,6 @@
-//! Renamings as versions of PVC before this one left them: notes below `/pvcrs/renamings`, each with
-//! an ephemeral key `owner` while the process lives that works on it. Now a renaming is a job; a
-//! note that nobody works on any more becomes one, which takes it back.
+//! Renamings as versions of PVC before this one left them: notes below `/pvcrs/renamings`, each
+//! with an ephemeral key `owner` while the process lives that works on it. Now a renaming is a job;
+//! a note that nobody works on any more becomes one, which takes it back.
 
 use bytes::Bytes;
 use pvc_model::Uuid;

@@ -145,8 +145,8 @@ const STATES: &[(JobState, &str)] = &[
     (JobState::Cancelled, "cancelled"),
 ];
 
-/// The arguments of a job by name, as they are recorded and as the task API shows them. Values whose
-/// name ends in `_key` are secrets.
+/// The arguments of a job by name, as they are recorded and as the task API shows them. Values
+/// whose name ends in `_key` are secrets.
 pub fn job_arguments(work: &JobWork) -> Vec<(String, String)> {
     let of = |args: &[(&str, &str)]| {
         args.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()

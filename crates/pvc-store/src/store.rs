@@ -402,8 +402,8 @@ impl Store {
         self.tree.sync().await?;
         let found = self.tree.get(path).await?.map(|entry| entry.stat);
         let session = *self.tree.session().borrow();
-        let is_own = |stat: &Stat| matches!(session, SessionState::Connected { id } if stat.ephemeral_owner == id);
-        Ok(found.filter(is_own))
+        let SessionState::Connected { id } = session else { return Ok(None) };
+        Ok(found.filter(|stat| stat.ephemeral_owner == id))
     }
 
     async fn is_own(&self, path: &str) -> Result<bool, StoreError> {

@@ -133,8 +133,8 @@ impl Context {
         self.tools.store.change(decide).await
     }
 
-    /// Writes what `decide` says, as [`Store::change`] does, if and as long as this worker holds the
-    /// job: one that has lost it meanwhile, and does not know, writes nothing.
+    /// Writes what `decide` says, as [`Store::change`] does, if and as long as this worker holds
+    /// the job: one that has lost it meanwhile, and does not know, writes nothing.
     pub async fn change<T, E: Refusal>(
         &self,
         mut decide: impl FnMut(&Cluster) -> Result<(Changes, T), E> + Send,

@@ -4,14 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pvc_model::job::course::{AfterLoss, Cause, Course, Failure, Known, Next, Situation, next};
-use pvc_model::job::{Job, JobId, JobState, Steps as Recorded};
+use pvc_model::job::{Job, JobId, JobState, NotUnderstood, Steps as Recorded};
 use pvc_model::refusal::Kind as RefusalKind;
 use pvc_store::JobClaim;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::context::{Context, RECORD_EVERY, push_line};
-use crate::jobs;
 use crate::kind::Steps;
 
 /// When something that keeps a job from going on is tried again.
@@ -24,17 +23,19 @@ pub(crate) struct Parted {
     pub late: Option<Late>,
 }
 
-/// Does `job` until it ends, this worker is asked to `leave`, or has lost it.
+/// Does `job`, which has these steps, until it ends, this worker is asked to `leave`, or has lost
+/// it.
 pub(crate) async fn perform(
     context: Arc<Context>,
     job: Arc<Job>,
+    steps: Result<Arc<dyn Steps>, NotUnderstood>,
     claim: JobClaim,
     leave: CancellationToken,
 ) -> Parted {
     let id = job.spec.id.clone();
     let kind = job.spec.work.name();
     tracing::info!(job = %id, kind, "beginning job");
-    let late = match run(&context, &job, &leave).await {
+    let late = match run(&context, &job, steps, &leave).await {
         Ok(status) => {
             tracing::info!(job = %id, kind, status, "job ended");
             None
@@ -54,10 +55,15 @@ struct Left {
 }
 
 /// Returns the job's last words.
-async fn run(context: &Arc<Context>, job: &Job, leave: &CancellationToken) -> Result<String, Left> {
+async fn run(
+    context: &Arc<Context>,
+    job: &Job,
+    steps: Result<Arc<dyn Steps>, NotUnderstood>,
+    leave: &CancellationToken,
+) -> Result<String, Left> {
     let mut runner = Runner { context, leave, undecided: None };
     runner.take_over(job).await?;
-    let steps = match jobs::steps(&job.spec.work) {
+    let steps = match steps {
         Ok(steps) => steps,
         Err(why) => {
             let (kind, why) = (RefusalKind::Invalid, why.to_string());
@@ -341,8 +347,8 @@ fn say(context: &Context, status: &str) {
     });
 }
 
-/// A step that a worker has done, perhaps, after it had lost its job: it had stood still, and others
-/// may have taken the job back meanwhile.
+/// A step that a worker has done, perhaps, after it had lost its job: it had stood still, and
+/// others may have taken the job back meanwhile.
 pub(crate) struct Late {
     steps: Arc<dyn Steps>,
     context: Arc<Context>,
@@ -373,5 +379,154 @@ impl Late {
                                                      back; it will be tried again");
             self.context.tools.clock.sleep(RETRY_EVERY).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::sync::Mutex;
+
+    use async_trait::async_trait;
+    use pvc_embedded::EmbeddedTree;
+    use pvc_model::cluster::Cluster;
+    use pvc_model::job::{JobProgress, JobSpec, JobWork};
+    use pvc_store::{Change, Changes, Store};
+    use pvc_testkit::{MemoryStorage, ScriptedHypervisor, SeededRandom, TokioClock};
+
+    use super::*;
+    use crate::context::Tools;
+
+    /// What was called, in its order.
+    type Calls = Arc<Mutex<Vec<String>>>;
+
+    /// Two steps. The second takes for ever, and looks whether it is cancelled.
+    struct Long {
+        calls: Calls,
+        after_loss: AfterLoss,
+    }
+
+    impl Long {
+        fn note(&self, what: &str, step: &str) {
+            self.calls.lock().expect("nothing panics").push(format!("{what} {step}"));
+        }
+    }
+
+    #[async_trait]
+    impl Steps for Long {
+        fn after_loss(&self) -> AfterLoss {
+            self.after_loss
+        }
+        async fn plan(&self, _: &Context) -> Result<Vec<String>, Failure> {
+            Ok(vec!["short".to_owned(), "long".to_owned()])
+        }
+        fn doing(&self, step: &str) -> String {
+            step.to_owned()
+        }
+        async fn look(&self, _: &Context, step: &str) -> Result<Option<String>, Failure> {
+            self.note("look", step);
+            Ok(None)
+        }
+        async fn run(&self, context: &Context, step: &str) -> Result<String, Failure> {
+            self.note("run", step);
+            if step == "long" {
+                context.cancelled.cancelled().await;
+                let why = "it was interrupted".to_owned();
+                return Err(Failure { kind: RefusalKind::Unavailable, why, hint: None });
+            }
+            Ok(String::new())
+        }
+        async fn undo(&self, _: &Context, step: &str) -> Result<(), Failure> {
+            self.note("undo", step);
+            Ok(())
+        }
+        fn result(&self, _: &Context, _: &[String]) -> String {
+            "done".to_owned()
+        }
+    }
+
+    async fn write(store: &Store, change: Change) {
+        let decide = |_: &Cluster| {
+            let mut changes = Changes::new();
+            changes.push(change.clone());
+            Ok::<_, Infallible>((changes, ()))
+        };
+        store.change(decide).await.expect("nobody else writes");
+    }
+
+    /// A job as it is recorded, its store, and what performs it.
+    async fn job(progress: JobProgress) -> (Store, Arc<Context>, Arc<Job>, JobClaim) {
+        let (clock, random) = (Arc::new(TokioClock::new()), Arc::new(SeededRandom::new(1)));
+        let tree = EmbeddedTree::in_memory().connect();
+        let store = Store::open(tree, clock.clone(), random).await.expect("it can be read");
+        store.initialize(false).await.expect("an empty tree");
+        let id = JobId::from_bits(1);
+        let why = NotUnderstood::UnknownKind { name: "test.long".into() };
+        let spec = JobSpec {
+            id: id.clone(),
+            work: JobWork::Other { name: "test.long".into(), vm: None, args: Vec::new(), why },
+            node: "hv1".into(),
+            run_on: "hv1".into(),
+            submitter: String::new(),
+            submitted_at: 1,
+        };
+        write(&store, Change::SubmitJob(spec)).await;
+        write(&store, Change::JobProgress(id.clone(), progress)).await;
+        let claim = store.claim_job(&id).await.expect("reachable").expect("nobody has it");
+        let job = store.view().jobs[&id].clone();
+        let tools = Tools {
+            node: "hv1".into(),
+            store: store.clone(),
+            hypervisor: Arc::new(ScriptedHypervisor::new()),
+            storage: Arc::new(MemoryStorage::new()),
+            clock,
+        };
+        (store, Arc::new(Context::new(tools, &job, claim.id())), job, claim)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_long_step_is_cancelled_in_its_middle_and_all_of_them_are_undone() {
+        let (store, context, job, claim) = job(JobProgress::pending()).await;
+        let calls = Calls::default();
+        let after_loss = AfterLoss::Continue;
+        let steps: Arc<dyn Steps> = Arc::new(Long { calls: calls.clone(), after_loss });
+        let cancelling = async {
+            let begun = || calls.lock().expect("nothing panics").len() == 2;
+            pvc_testkit::eventually("it is in the long step", Duration::from_secs(60), begun).await;
+            context.cancelled.cancel();
+        };
+        let performing = perform(context.clone(), job, Ok(steps), claim, CancellationToken::new());
+        tokio::join!(performing, cancelling);
+        let progress = store.view().jobs[&context.job].progress.clone();
+        assert_eq!((progress.state, progress.failure), (JobState::Cancelled, None));
+        assert!(progress.log.contains(&"it was interrupted".to_owned()), "{:?}", progress.log);
+        assert_eq!(
+            *calls.lock().expect("nothing panics"),
+            ["run short", "run long", "look long", "undo long", "undo short"]
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_job_of_a_kind_that_is_not_continued_is_taken_back_after_a_loss() {
+        let planned = ["short", "long"].map(str::to_owned).to_vec();
+        let (facts, course) = (vec![String::new()], Course::Forward { done: 1 });
+        let begun = JobProgress {
+            state: JobState::Running,
+            worker: Some("hv2".into()),
+            steps: Some(Recorded { planned, facts, course }),
+            ..JobProgress::pending()
+        };
+        let (store, context, job, claim) = job(begun).await;
+        let calls = Calls::default();
+        let after_loss = AfterLoss::TakeBack;
+        let steps: Arc<dyn Steps> = Arc::new(Long { calls: calls.clone(), after_loss });
+        perform(context.clone(), job, Ok(steps), claim, CancellationToken::new()).await;
+        let progress = store.view().jobs[&context.job].progress.clone();
+        assert_eq!(progress.state, JobState::Failed);
+        assert_eq!(progress.status, "its worker stopped before it was done");
+        assert_eq!(
+            *calls.lock().expect("nothing panics"),
+            ["look long", "undo long", "undo short"]
+        );
     }
 }

@@ -61,7 +61,8 @@ impl Worker {
         Worker { tools: Tools { node, store, hypervisor, storage, clock } }
     }
 
-    /// Works until `shutdown`; then leaves the jobs, between two of their steps, to the next worker.
+    /// Works until `shutdown`; then leaves the jobs, between two of their steps, to the next
+    /// worker.
     pub async fn run(&self, shutdown: CancellationToken) {
         let mut active = Active::default();
         let mut changes = self.tools.store.changed();
@@ -155,8 +156,8 @@ impl Worker {
         }
     }
 
-    /// Says that this worker is there, and which kinds of jobs it knows. That goes with the session,
-    /// and so does what an earlier process of this node has said.
+    /// Says that this worker is there, and which kinds of jobs it knows. That goes with the
+    /// session, and so does what an earlier process of this node has said.
     async fn announce(&self) {
         let Tools { node, store, .. } = &self.tools;
         if store.view().workers.contains_key(node) {
@@ -191,7 +192,9 @@ impl Worker {
         };
         let context = Arc::new(Context::new(self.tools.clone(), job, claim.id()));
         active.jobs.insert(id, (subject(job), context.clone()));
-        active.tasks.spawn(perform(context, job.clone(), claim, active.leave.clone()));
+        let steps = jobs::steps(&job.spec.work);
+        let leave = active.leave.clone();
+        active.tasks.spawn(perform(context, job.clone(), steps, claim, leave));
     }
 
     /// Ends a job that nobody does, if it still is as it was in the view that was looked at.

@@ -423,8 +423,8 @@ async fn a_job_whose_storage_and_hypervisor_fail_at_any_call_ends_when_they_are_
     }
 }
 
-/// The worker stands still, its session ends, another one does the job to its end, then the first one
-/// goes on.
+/// The worker stands still, its session ends, another one does the job to its end, then the first
+/// one goes on.
 #[tokio::test(start_paused = true)]
 async fn a_worker_that_has_lost_its_job_and_does_not_know_leaves_nothing_half() {
     for (case, cancels) in CASES.into_iter().flat_map(|case| [(case, false), (case, true)]) {

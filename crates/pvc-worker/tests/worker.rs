@@ -10,7 +10,8 @@ use pvc_embedded::EmbeddedTree;
 use pvc_model::Uuid;
 use pvc_model::cluster::Cluster;
 use pvc_model::job::{
-    JobId, JobProgress, JobSpec, JobState, JobVm, JobWork, NotUnderstood, being_renamed_to,
+    JobId, JobProgress, JobSpec, JobState, JobVm, JobWork, NotUnderstood, WorkerRecord,
+    being_renamed_to,
 };
 use pvc_model::storage::VolumeId;
 use pvc_model::vm::VmState;
@@ -333,4 +334,27 @@ async fn a_job_is_done_once_although_two_workers_see_it() {
     let end = world.end_of(&id).await;
     assert_eq!(end.status, "freed 1 locks on 1 volumes of VM \"web1\"");
     assert_eq!(end.log.iter().filter(|line| line.starts_with("freed the lock")).count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_is_announced_with_its_kinds_for_as_long_as_it_is_there() {
+    let world = World::without_worker(VmState::Stop).await;
+    let before = open(&world.tree).await;
+    // The process of the version before is still there when this one starts.
+    before.announce_worker(&"hv1".into(), &WorkerRecord::default()).await.expect("nobody is");
+    let own = open(&world.tree).await;
+    world.start_worker(own.clone());
+    let knows_renaming = || {
+        let view = world.store.view();
+        view.workers.get("hv1").is_some_and(|worker| worker.kinds.contains(JobWork::RENAME_VM))
+    };
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    assert!(!knows_renaming());
+    before.tree().close().await;
+    pvc_testkit::eventually("it is announced", Duration::from_secs(60), knows_renaming).await;
+    own.tree().close().await;
+    pvc_testkit::eventually("it is gone", Duration::from_secs(60), || {
+        world.store.view().workers.is_empty()
+    })
+    .await;
 }

@@ -8,9 +8,9 @@
 //!  undone ◀─────────────◀─────────────◀───┘ Back
 //! ```
 //!
-//! A step is recorded as done before the next one begins, so of a job that is found without a worker
-//! one step at most is in doubt: the one it stands at. That one is looked at first. Of the way back
-//! nothing is in doubt, because undoing a step that is not in effect does nothing.
+//! A step is recorded as done before the next one begins, so of a job that is found without a
+//! worker one step at most is in doubt: the one it stands at. That one is looked at first. Of the
+//! way back nothing is in doubt, because undoing a step that is not in effect does nothing.
 
 use std::fmt;
 

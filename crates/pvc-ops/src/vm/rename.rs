@@ -133,7 +133,8 @@ impl Refusal for RenameRefusal {
             }
             RenameRefusal::Failed(failure) => failure.hint.clone(),
             RenameRefusal::Stuck { job, .. } => Some(format!(
-                "its worker keeps trying, and leaves nothing half done; task `{job}` says how it ends"
+                "its worker keeps trying, and leaves nothing half done; task `{job}` says how it \
+                 ends"
             )),
             RenameRefusal::GoesOn { job, .. } => {
                 Some(format!("`pvc task list` shows task `{job}` until it has ended"))
@@ -361,8 +362,8 @@ async fn exists(storage: &dyn Storage, volume: &VolumeId) -> Result<bool, Storag
     }
 }
 
-/// All records of a renaming whose volumes have their new names, if the VM still is called as it was
-/// and has them.
+/// All records of a renaming whose volumes have their new names, if the VM still is called as it
+/// was and has them.
 ///
 /// # Errors
 /// Whatever keeps the VM from being renamed.
