@@ -214,6 +214,10 @@ async fn q03_a_vm_gets_another_name_or_a_refusal_that_can_be_read() {
     for bad in ["we%20b", "..%2Fx", "", "web", UUID] {
         api.post(&format!("/vm/web/rename?new_name={bad}")).await.refused(400);
     }
+    let refusal = api.post("/vm/web/rename?new_name=shop").await.refused(503);
+    assert_eq!(refusal, "no worker runs that can rename VMs");
+    api.start_worker("pvchv2");
+    api.eventually("a worker is there", |view| !view.workers.is_empty()).await;
     let reply = api.post("/vm/web/rename?new_name=shop").await.ok();
     assert_eq!(reply["message"], "VM `web` is called `shop` now");
     assert_eq!(api.get("/vm/shop").await.ok()[0]["uuid"], UUID);
@@ -847,22 +851,11 @@ async fn devices_are_plugged_by_tasks_also_with_a_body_of_delete() {
 #[tokio::test]
 async fn q24_another_clusters_key_is_not_shown_among_the_tasks() {
     let api = with_vms(0).await;
-    let spec = pvc_model::job::JobSpec {
-        id: pvc_model::job::JobId::from_bits(7),
-        name: "vm.send_snapshot".into(),
-        node: "pvchv1".into(),
-        run_on: "primary".into(),
-        vm: None,
-        args: vec![
-            ("destination_api_key".into(), "top-secret".into()),
-            ("domain".into(), "web".into()),
-        ],
-        submitter: "admin".into(),
-        submitted_at: 0,
-    };
-    let mut changes = Changes::new();
-    changes.push(pvc_store::Change::SubmitJob(spec));
-    api.store.change(|_| Ok::<_, std::convert::Infallible>((changes.clone(), ()))).await.unwrap();
+    let args = json!([["destination_api_key", "top-secret"], ["domain", "web"]]);
+    let (name, node, run_on) = ("vm.send_snapshot", "pvchv1", "primary");
+    let task = json!({"name": name, "node": node, "run_on": run_on, "args": args});
+    api.write("/tasks/00000007", task.to_string()).await;
+    api.eventually("the task is seen", |view| !view.jobs.is_empty()).await;
     let text = api.get("/tasks").await.text();
     assert!(
         text.contains("\"destination_api_key\":\"***\"") && !text.contains("top-secret"),
@@ -988,7 +981,7 @@ async fn whether_a_state_a_name_or_a_removal_is_refused_is_told_without_a_change
     assert_eq!(api.state("web"), VmState::Start, "nothing was changed");
     assert_eq!(api.state("db"), VmState::Stop);
     let view = api.store.view();
-    assert!(view.vm("shop").is_none() && view.renamings.is_empty());
+    assert!(view.vm("shop").is_none() && view.jobs.is_empty());
 }
 
 #[tokio::test(start_paused = true)]

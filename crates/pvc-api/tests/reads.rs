@@ -90,6 +90,8 @@ async fn what_comes_later_says_so() {
 #[tokio::test]
 async fn a_vm_that_is_called_like_a_later_operation_is_a_vm() {
     let api = with_vms(20).await;
+    api.start_worker("pvchv1");
+    api.eventually("a worker is there", |view| !view.workers.is_empty()).await;
     api.post(&format!("/vm/{}/rename?new_name=autobackup", api.vm_in("stop"))).await.ok();
     assert_eq!(api.get("/vm/autobackup").await.ok()[0]["name"], "autobackup");
     api.delete("/vm/autobackup").await.ok();

@@ -31,5 +31,5 @@ pub use cost::{MAX_XML_BYTES, check_cost};
 pub use edit::{AddedDisk, Domain, NewDisk, NewNic, renamed_volume};
 pub use error::{DomainError, EditError, Problem};
 pub use host::{ForHost, Volumes, device_for_host};
-pub use read::{Device, device_summary, has_open_vnc, summary};
+pub use read::{Device, count_devices, device_summary, has_open_vnc, summary};
 pub use write::{one_line_single_quotes, pretty};

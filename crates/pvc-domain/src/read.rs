@@ -39,6 +39,32 @@ pub fn device_summary(xml: &str) -> Result<Device, DomainError> {
     })
 }
 
+/// How many devices of a running guest, as its `live` XML has them, are the one that `device`
+/// describes, as far as that can tell: disks by their target, network interfaces by their MAC
+/// address or else by what they are plugged into, any other device by its element.
+///
+/// # Errors
+/// As [`device_summary`], for either of the texts.
+pub fn count_devices(live: &str, device: &str) -> Result<usize, DomainError> {
+    let wanted = device_summary(device)?;
+    let document = parse(live)?;
+    let devices = child(domain_element(&document)?, "devices");
+    Ok(match wanted {
+        Device::Disk(wanted) => {
+            let is_it = |found: &Disk| wanted.target.is_empty() || found.target == wanted.target;
+            each(devices, "disk").map(disk).filter(is_it).count()
+        }
+        Device::Nic(wanted) => {
+            let is_it = |found: &Nic| match wanted.mac.as_str() {
+                "" => found.kind == wanted.kind,
+                mac => found.mac.eq_ignore_ascii_case(mac),
+            };
+            each(devices, "interface").map(nic).filter(is_it).count()
+        }
+        Device::Other(element) => each(devices, &element).count(),
+    })
+}
+
 /// Parses within the limits of this crate.
 pub(crate) fn parse(xml: &str) -> Result<Document<'_>, DomainError> {
     check_cost(xml)?;

@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
-use pvc_domain::{DomainError, has_open_vnc, one_line_single_quotes, pretty, summary, validate};
+use pvc_domain::{
+    DomainError, count_devices, has_open_vnc, one_line_single_quotes, pretty, summary, validate,
+};
 use pvc_model::domain::{DiskSource, NicKind};
 
 const WEB1: &str = include_str!("web1.xml");
@@ -282,4 +284,34 @@ fn what_would_take_the_parser_minutes_is_refused_unread() {
     let nested: String =
         (0..100).map(|number| format!("<a xmlns:a{number}='u:{number}'>")).collect();
     assert_eq!(summary(&nested), Err(DomainError::TooManyNamespaces { limit: 32 }));
+}
+
+#[test]
+fn devices_of_a_running_guest_are_counted_by_what_tells_them_apart() {
+    let nic = |mac: &str, bridge: &str| {
+        format!(
+            "<interface type='bridge'><mac address='{mac}'/><source bridge='{bridge}'/>\
+             <target dev='vnet0'/></interface>"
+        )
+    };
+    let live = format!(
+        "<domain><name>web1</name><devices><disk type='file'><source file='/a'/>\
+         <target dev='sda'/></disk>{}{}<rng model='virtio'/><controller type='usb'>\
+         <rng model='nested'/></controller></devices></domain>",
+        nic("52:54:00:00:00:01", "vmbr1000"),
+        nic("52:54:00:00:00:02", "vmbr1000")
+    );
+    for (device, wanted) in [
+        ("<disk><source file='/b'/><target dev='sda'/></disk>", 1),
+        ("<disk><source file='/a'/><target dev='sdb'/></disk>", 0),
+        ("<interface type='bridge'><mac address='52:54:00:00:00:02'/></interface>", 1),
+        ("<interface type='bridge'><mac address='52:54:00:00:00:03'/></interface>", 0),
+        ("<interface type='bridge'><source bridge='vmbr1000'/></interface>", 2),
+        ("<interface type='bridge'><source bridge='vmbr2'/></interface>", 0),
+        ("<rng model='virtio'/>", 1),
+        ("<hostdev/>", 0),
+    ] {
+        assert_eq!(count_devices(&live, device), Ok(wanted), "{device}");
+    }
+    assert!(count_devices(&live, "<disk").is_err() && count_devices("", "<disk/>").is_err());
 }

@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use crate::fault::FaultRecord;
-use crate::job::{Job, JobId};
+use crate::job::{Job, JobId, WorkerRecord};
 use crate::network::NetworkRecord;
 use crate::node::NodeRecord;
-use crate::renaming::Renaming;
 use crate::shared_map::SharedMap;
 use crate::storage::{OsdRecord, PoolName, PoolRecord, VolumeId, VolumeRecord};
 use crate::vm::{Selector, VmRecord};
@@ -48,8 +47,8 @@ pub struct Cluster {
     pub volumes: SharedMap<VolumeId, Arc<VolumeRecord>>,
     pub faults: SharedMap<String, Arc<FaultRecord>>,
     pub jobs: SharedMap<JobId, Arc<Job>>,
-    /// The VMs that are getting another name at this moment.
-    pub renamings: SharedMap<Uuid, Arc<Renaming>>,
+    /// The workers that are connected now. Legacy peers have none that is seen here.
+    pub workers: SharedMap<NodeName, Arc<WorkerRecord>>,
 }
 
 impl Cluster {

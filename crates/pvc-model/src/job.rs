@@ -1,7 +1,17 @@
-//! Jobs: long work, recorded in the tree and done by the worker of the named node.
+//! Jobs: long work, recorded in the tree and done by a worker, step by step.
+//!
+//! A job says what is asked for ([`JobSpec`]), and how far it is ([`JobProgress`]); how it goes
+//! through its steps is decided in [`course`].
 
+pub mod course;
+
+use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::Arc;
 
+use self::course::{Course, Failure};
+use crate::cluster::Cluster;
+use crate::vm::VmRecord;
 use crate::{NodeName, Uuid};
 
 /// Eight lower-case hexadecimal digits: the identifier of a job.
@@ -53,21 +63,106 @@ impl JobState {
     }
 }
 
+/// The VM that a job is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobVm {
+    /// The name it had when the job was submitted, for people.
+    pub name: String,
+    /// Which VM it is, whatever that is called by the time the job is done. `None` in jobs that an
+    /// earlier version recorded: those know their VM by name alone.
+    pub uuid: Option<Uuid>,
+}
+
+impl JobVm {
+    pub fn new(record: &VmRecord) -> Self {
+        JobVm { name: record.name.clone(), uuid: Some(record.uuid) }
+    }
+
+    /// The VM's record, if it is still there.
+    pub fn record<'a>(&self, cluster: &'a Cluster) -> Option<&'a Arc<VmRecord>> {
+        match self.uuid {
+            Some(uuid) => cluster.vms.get(&uuid),
+            None => cluster.vm(&self.name),
+        }
+    }
+
+    /// The key by which two jobs about one VM know each other.
+    pub fn key(&self) -> String {
+        self.uuid.map_or_else(|| self.name.clone(), |uuid| uuid.to_string())
+    }
+}
+
+/// The kind of a job, with its arguments.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum JobWork {
+    /// Breaks the locks that a dead host left on the volumes of a VM that is off.
+    FlushLocks { vm: JobVm },
+    /// Plugs a device, one element of libvirt's domain XML, into a running guest.
+    AttachDevice { vm: JobVm, xml: String },
+    /// Unplugs a device from a running guest.
+    DetachDevice { vm: JobVm, xml: String },
+    /// Gives a VM that is off another name, and its volumes with it.
+    RenameVm { vm: JobVm, to: String },
+    /// Recorded by another version of PVC: kept as it is, and failed by the worker of its node.
+    Other { name: String, vm: Option<Uuid>, args: Vec<(String, String)>, why: NotUnderstood },
+}
+
+/// Why this version cannot do a job that was recorded.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NotUnderstood {
+    #[error("no worker of this version knows jobs of the kind `{name}`")]
+    UnknownKind { name: String },
+    #[error("the job has no argument `{argument}`")]
+    MissingArgument { argument: &'static str },
+}
+
+impl JobWork {
+    pub const FLUSH_LOCKS: &'static str = "vm.flush_locks";
+    pub const ATTACH_DEVICE: &'static str = "vm.device_attach";
+    pub const DETACH_DEVICE: &'static str = "vm.device_detach";
+    pub const RENAME_VM: &'static str = "vm.rename";
+
+    /// The kinds that this version knows.
+    pub const KINDS: [&'static str; 4] =
+        [Self::FLUSH_LOCKS, Self::ATTACH_DEVICE, Self::DETACH_DEVICE, Self::RENAME_VM];
+
+    /// The name of the kind, which the API calls the task's name.
+    pub fn name(&self) -> &str {
+        match self {
+            JobWork::FlushLocks { .. } => Self::FLUSH_LOCKS,
+            JobWork::AttachDevice { .. } => Self::ATTACH_DEVICE,
+            JobWork::DetachDevice { .. } => Self::DETACH_DEVICE,
+            JobWork::RenameVm { .. } => Self::RENAME_VM,
+            JobWork::Other { name, .. } => name,
+        }
+    }
+
+    /// The VM that it is about, which it must have for itself; `None` if it is about none.
+    pub fn vm(&self) -> Option<&JobVm> {
+        match self {
+            JobWork::FlushLocks { vm }
+            | JobWork::AttachDevice { vm, .. }
+            | JobWork::DetachDevice { vm, .. }
+            | JobWork::RenameVm { vm, .. } => Some(vm),
+            JobWork::Other { .. } => None,
+        }
+    }
+
+    /// Whether it touches nothing of one host, so that any worker can do it.
+    pub fn runs_anywhere(&self) -> bool {
+        matches!(self, JobWork::RenameVm { .. })
+    }
+}
+
 /// What was asked for; never changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobSpec {
     pub id: JobId,
-    /// The task name the API reports: `vm.flush_locks`.
-    pub name: String,
+    pub work: JobWork,
     /// The node whose worker does it.
     pub node: NodeName,
     /// What the listing shows as `run_on`: `primary`, or the node's name.
     pub run_on: String,
-    /// The VM it is about, whatever that is called by the time the job is done. The argument
-    /// `domain` is the name it had, for people.
-    pub vm: Option<Uuid>,
-    /// The arguments by name. Values whose name ends in `_key` are secrets.
-    pub args: Vec<(String, String)>,
     /// Who asked: the description of the API token, or the program.
     pub submitter: String,
     /// Seconds since the epoch by the submitter's clock.
@@ -88,6 +183,26 @@ pub struct JobProgress {
     pub ended_at: Option<u64>,
     /// The latest lines of its log, oldest first.
     pub log: Vec<String>,
+    /// The node whose worker does it, or did so last. `None` before the first has begun, and of
+    /// jobs that an earlier version began.
+    pub worker: Option<NodeName>,
+    /// `None` until its steps are decided.
+    pub steps: Option<Steps>,
+    /// What keeps it from going on at the moment; it is tried again.
+    pub trouble: Option<Failure>,
+    /// Why it has failed, if it has.
+    pub failure: Option<Failure>,
+}
+
+/// The steps of a job, and how far it is with them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Steps {
+    /// What each of them is to do, in the words of the job's kind. Decided once: whoever continues
+    /// the job does the same.
+    pub planned: Vec<String>,
+    /// What those that are done have come to, in the words of the kind.
+    pub facts: Vec<String>,
+    pub course: Course,
 }
 
 impl JobProgress {
@@ -100,9 +215,24 @@ impl JobProgress {
             started_at: None,
             ended_at: None,
             log: Vec::new(),
+            worker: None,
+            steps: None,
+            trouble: None,
+            failure: None,
         }
     }
+
+    /// How the job has ended at `ended_at`, seconds since the epoch.
+    pub fn ended(self, state: JobState, status: impl Into<String>, ended_at: u64) -> Self {
+        let (status, ended_at) = (status.into(), Some(ended_at));
+        JobProgress { state, status, ended_at, trouble: None, ..self }
+    }
 }
+
+/// One worker's hold on a job: the transaction of the store that made it. Of two claims on a job
+/// the later one has the greater number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ClaimId(pub i64);
 
 /// A job as recorded.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -111,6 +241,122 @@ pub struct Job {
     pub progress: JobProgress,
     /// Whether somebody asked it to stop.
     pub cancel_requested: bool,
-    /// Whether a worker holds it now.
-    pub owned: bool,
+    /// The worker's hold on it, if one has it now.
+    pub claim: Option<ClaimId>,
+}
+
+/// A worker that is connected to the store now.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct WorkerRecord {
+    /// The names of the kinds of jobs that it knows.
+    pub kinds: BTreeSet<String>,
+}
+
+/// Whether the worker of `node` may take the job: its own, and those that run anywhere while the
+/// worker that they were meant for is not there.
+pub fn may_take(cluster: &Cluster, job: &Job, node: &NodeName) -> bool {
+    let spec = &job.spec;
+    spec.node == *node || (spec.work.runs_anywhere() && !cluster.workers.contains_key(&spec.node))
+}
+
+/// The node whose worker is to do `work`, which runs anywhere: of those whose worker is there and
+/// knows the kind the preferred one, or else the primary, or else any. `None` if there is none.
+pub fn worker_for(
+    cluster: &Cluster,
+    work: &JobWork,
+    preferred: Option<&NodeName>,
+) -> Option<NodeName> {
+    let knows = |node: &NodeName| {
+        cluster.workers.get(node).is_some_and(|worker| worker.kinds.contains(work.name()))
+    };
+    let first = cluster.workers.keys().find(|node| knows(node));
+    let wanted = [preferred, cluster.config.primary.as_ref()].into_iter().flatten();
+    wanted.into_iter().find(|node| knows(node)).or(first).cloned()
+}
+
+/// What VM `vm` is to be called, while a job that has not ended gives it another name.
+pub fn being_renamed_to(cluster: &Cluster, vm: Uuid) -> Option<&str> {
+    let jobs = cluster.jobs.values().filter(|job| !job.progress.state.is_over());
+    jobs.filter_map(|job| match &job.spec.work {
+        JobWork::RenameVm { vm: renamed, to } if renamed.uuid == Some(vm) => Some(to.as_str()),
+        _ => None,
+    })
+    .next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rename(bits: u32, vm: u128) -> Job {
+        let vm = JobVm { name: "web1".into(), uuid: Some(Uuid::from_u128(vm)) };
+        let spec = JobSpec {
+            id: JobId::from_bits(bits),
+            work: JobWork::RenameVm { vm, to: "shop".into() },
+            node: "hv1".into(),
+            run_on: "hv1".into(),
+            submitter: String::new(),
+            submitted_at: 0,
+        };
+        Job { spec, progress: JobProgress::pending(), cancel_requested: false, claim: None }
+    }
+
+    fn with_workers(workers: &[(&str, &[&str])]) -> Cluster {
+        let worker = |(node, kinds): &(&str, &[&str])| {
+            let kinds = kinds.iter().map(|kind| (*kind).to_owned()).collect();
+            (NodeName::new(*node), Arc::new(WorkerRecord { kinds }))
+        };
+        Cluster { workers: workers.iter().map(worker).collect(), ..Cluster::default() }
+    }
+
+    #[test]
+    fn a_job_that_runs_anywhere_is_given_to_a_worker_that_is_there_and_knows_its_kind() {
+        let work = rename(1, 7).spec.work;
+        let node = NodeName::new("hv1");
+        let chosen = |cluster: &Cluster| worker_for(cluster, &work, Some(&node));
+        let (new, old) = (&["vm.flush_locks", "vm.rename"][..], &["vm.flush_locks"][..]);
+        let mut cluster = with_workers(&[("hv1", new), ("hv2", new), ("hv3", new)]);
+        assert_eq!(chosen(&cluster), Some("hv1".into()), "the VM's own node first");
+        cluster = with_workers(&[("hv1", old), ("hv2", new), ("hv3", new)]);
+        assert_eq!(chosen(&cluster), Some("hv2".into()));
+        cluster.config.primary = Some("hv3".into());
+        assert_eq!(chosen(&cluster), Some("hv3".into()));
+        assert_eq!(chosen(&with_workers(&[("hv1", old)])), None);
+        assert_eq!(chosen(&with_workers(&[])), None);
+    }
+
+    #[test]
+    fn another_worker_takes_a_job_that_runs_anywhere_while_its_own_is_not_there() {
+        let job = rename(1, 7);
+        let mut bound = rename(2, 7);
+        bound.spec.work = JobWork::FlushLocks { vm: JobVm { name: "web1".into(), uuid: None } };
+        let both = with_workers(&[("hv1", &[]), ("hv2", &[])]);
+        let other = with_workers(&[("hv2", &[])]);
+        let takes = |cluster: &Cluster, job: &Job, node: &str| may_take(cluster, job, &node.into());
+        assert_eq!((takes(&both, &job, "hv1"), takes(&both, &job, "hv2")), (true, false));
+        assert_eq!((takes(&other, &job, "hv1"), takes(&other, &job, "hv2")), (true, true));
+        assert_eq!((takes(&other, &bound, "hv1"), takes(&other, &bound, "hv2")), (true, false));
+    }
+
+    #[test]
+    fn a_vm_is_being_renamed_until_the_job_has_ended() {
+        let named = |state| {
+            let mut job = rename(1, 7);
+            job.progress.state = state;
+            let jobs = [(job.spec.id.clone(), Arc::new(job))].into_iter().collect();
+            let cluster = Cluster { jobs, ..Cluster::default() };
+            let to = |vm| being_renamed_to(&cluster, Uuid::from_u128(vm)).map(str::to_owned);
+            (to(7), to(8))
+        };
+        let shop = || Some("shop".to_owned());
+        for (state, wanted) in [
+            (JobState::Pending, shop()),
+            (JobState::Running, shop()),
+            (JobState::Succeeded, None),
+            (JobState::Failed, None),
+            (JobState::Cancelled, None),
+        ] {
+            assert_eq!(named(state), (wanted, None), "{state:?}");
+        }
+    }
 }

@@ -29,7 +29,7 @@ pub mod node;
 pub mod placement;
 pub mod primary;
 pub mod qcow2;
-pub mod renaming;
+pub mod refusal;
 pub mod request;
 pub mod shared_map;
 pub mod size;

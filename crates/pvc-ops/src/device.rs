@@ -1,17 +1,14 @@
 //! Plugging devices into running guests, and pulling them out.
 
 use pvc_domain::{Device, DomainError, device_summary};
-use pvc_model::job::JobSpec;
+use pvc_model::cluster::Cluster;
+use pvc_model::job::{JobSpec, JobVm, JobWork};
 use pvc_ports::{Clock, DeviceChange, Random};
-use pvc_store::{ChangeError, Store};
+use pvc_store::{ChangeError, Changes, Store};
 
-use crate::job::{JobRequest, submit, submitted};
+use crate::job::{JobRequest, submit};
 use crate::refusal::{Kind, NoVm, Refusal, find_vm};
 use crate::vm::{NicRefusal, check_nics};
-
-/// The names of the jobs.
-pub const ATTACH: &str = "vm.device_attach";
-pub const DETACH: &str = "vm.device_detach";
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceRefusal {
@@ -63,30 +60,24 @@ pub async fn submit_device(
     random: &dyn Random,
     ask: &DeviceAsk,
 ) -> Result<JobSpec, ChangeError<DeviceRefusal>> {
+    submit(store, clock, random, |cluster| Ok((request(cluster, ask)?, Changes::new()))).await
+}
+
+fn request(cluster: &Cluster, ask: &DeviceAsk) -> Result<JobRequest, DeviceRefusal> {
     let DeviceAsk { vm, change, xml, force, submitter } = ask;
-    let device =
-        device_summary(xml).map_err(|error| ChangeError::Refused(DeviceRefusal::Xml(error)))?;
-    let cluster = store.view();
-    let record = find_vm(&cluster, vm).map_err(|error| ChangeError::Refused(error.into()))?;
+    let device = device_summary(xml).map_err(DeviceRefusal::Xml)?;
+    let record = find_vm(cluster, vm)?;
     if let (DeviceChange::Attach, Device::Nic(nic)) = (change, &device) {
         let known = record.domain.as_ref().map_or(&[][..], |domain| &domain.nics);
-        let checked = check_nics(known, std::slice::from_ref(nic), *force);
-        checked.map_err(|why| ChangeError::Refused(why.into()))?;
+        check_nics(known, std::slice::from_ref(nic), *force)?;
     }
-    let node = record.node.clone();
-    let node = node
-        .ok_or_else(|| ChangeError::Refused(DeviceRefusal::Homeless { vm: record.name.clone() }))?;
-    let name = match change {
-        DeviceChange::Attach => ATTACH,
-        DeviceChange::Detach => DETACH,
+    let homeless = || DeviceRefusal::Homeless { vm: record.name.clone() };
+    let node = record.node.clone().ok_or_else(homeless)?;
+    let (vm, xml) = (JobVm::new(record), xml.clone());
+    let work = match change {
+        DeviceChange::Attach => JobWork::AttachDevice { vm, xml },
+        DeviceChange::Detach => JobWork::DetachDevice { vm, xml },
     };
-    let request = JobRequest {
-        name: name.to_owned(),
-        run_on: node.to_string(),
-        node,
-        vm: Some(record.uuid),
-        args: vec![("domain".to_owned(), record.name.clone()), ("xml".to_owned(), xml.clone())],
-        submitter: submitter.clone(),
-    };
-    submitted(submit(store, clock, random, request).await)
+    let (run_on, submitter) = (node.to_string(), submitter.clone());
+    Ok(JobRequest { work, run_on, node, submitter })
 }

@@ -6,8 +6,8 @@
 //!   own [`Refusal`] type and a hint what to do about it.
 //! - A change of records is decided on a view of the cluster and written as one multi; if somebody
 //!   else was faster it is decided again ([`Store::change`]).
-//! - What cannot be one multi (volumes and records together) is undone when it fails half way, and
-//!   says so if it cannot be. A note in the store lets the worker undo it if the process dies.
+//! - What cannot be one multi (volumes and records together) and must not be left half done is a
+//!   job of a worker, which is submitted here with all its refusals.
 //! - Repeating an ask is harmless.
 //!
 //! A dropped future may leave such a longer ask half way: carry them out in tasks of their own.

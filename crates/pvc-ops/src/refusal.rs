@@ -3,21 +3,10 @@
 use std::sync::Arc;
 
 use pvc_model::cluster::Cluster;
+use pvc_model::job::being_renamed_to;
 use pvc_model::node::NodeRecord;
+pub use pvc_model::refusal::Kind;
 use pvc_model::vm::VmRecord;
-
-/// What kind of refusal it is, for whoever has to choose a status code.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// What was named is not there.
-    NotFound,
-    /// The ask itself is wrong.
-    Invalid,
-    /// It does not fit the present state.
-    Conflict,
-    /// Something outside did not do its part; the same ask may work later.
-    Unavailable,
-}
 
 /// Why an ask was not carried out.
 pub trait Refusal: std::error::Error + Send + Sync + 'static {
@@ -68,7 +57,7 @@ impl Refusal for NoNode {
     }
 }
 
-/// A VM whose volumes and record may have different names at this moment.
+/// A VM that a job gives another name: its volumes and its record may differ at this moment.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("VM `{vm}` is being renamed to `{to}`")]
 pub struct BeingRenamed {
@@ -83,8 +72,8 @@ impl Refusal for BeingRenamed {
 
     fn hint(&self) -> Option<String> {
         Some(
-            "try it again in a moment; a renaming that a crash left is taken back by the worker of \
-             its node"
+            "try it again in a moment; `pvc task list` shows the renaming, and `pvc task cancel` \
+             takes it back"
                 .to_owned(),
         )
     }
@@ -94,9 +83,9 @@ pub(crate) fn check_not_being_renamed(
     cluster: &Cluster,
     vm: &VmRecord,
 ) -> Result<(), BeingRenamed> {
-    match cluster.renamings.get(&vm.uuid) {
+    match being_renamed_to(cluster, vm.uuid) {
         None => Ok(()),
-        Some(renaming) => Err(BeingRenamed { vm: vm.name.clone(), to: renaming.to.clone() }),
+        Some(to) => Err(BeingRenamed { vm: vm.name.clone(), to: to.to_owned() }),
     }
 }
 

@@ -7,9 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pvc_embedded::EmbeddedTree;
+use pvc_model::job::course::Failure;
+use pvc_model::job::{JobProgress, JobState, JobVm, JobWork, WorkerRecord};
 use pvc_model::node::{CoordinatorState, DaemonState, DomainState, NodeFigures, NodeRole};
 use pvc_model::request::{Answer, StateRequest};
-use pvc_model::storage::{VolumeId, VolumeName};
+use pvc_model::storage::VolumeId;
 use pvc_model::vm::{Selector, VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
 use pvc_ops::node::{CoordinatorRequest, DomainRequest, NodeRefusal, Requested};
@@ -26,6 +28,9 @@ use pvc_testkit::{Closed, FlakyTree, MemoryStorage, SeededRandom, TokioClock};
 
 const UUID: Uuid = Uuid::from_u128(0x2c2b8f4e_0d3e_4b6f_9d6d_0c9b6cf3f2a1);
 const OTHER: Uuid = Uuid::from_u128(0x7b1f8e1c_5d0f_4c2e_8a77_3f0b6a3e9d52);
+
+/// Longer than a worker that cannot go on is waited for.
+const RENAME_TIME_LIMIT: Duration = Duration::from_secs(120);
 
 struct World {
     tree: EmbeddedTree,
@@ -109,24 +114,20 @@ impl World {
         world
     }
 
-    async fn assert_not_renamed(&self) {
-        let view = self.store.fresh().await.unwrap();
-        assert_eq!((self.vm().name.as_str(), view.renamings.len()), ("web1", 0));
-        for (volume, exists) in
-            [("web1_sda", true), ("web1_sdb", true), ("shop_sda", false), ("shop_sdb", false)]
-        {
-            let found = self.storage.volume(&id(&format!("vms/{volume}"))).await;
-            assert_eq!(found.is_ok(), exists, "{volume}");
-        }
+    async fn rename(&self, vm: &str, to: &str) -> Result<vm::Renamed, ChangeError<RenameRefusal>> {
+        let ask =
+            vm::Rename { vm: vm.to_owned(), to: to.to_owned(), submitter: "tests".to_owned() };
+        let (clock, random) = (self.clock.as_ref(), &self.random);
+        vm::rename(&self.store, clock, random, &self.storage, &ask, RENAME_TIME_LIMIT).await
     }
 
-    /// The store as another process sees it, in a session of its own.
-    async fn another_process(&self) -> Store {
-        let random = Arc::new(SeededRandom::new(3));
-        Store::open(self.tree.connect(), self.clock.clone(), random).await.unwrap()
+    /// A worker of this version is there, and does nothing.
+    async fn announce_worker(&self, node: &str) {
+        let kinds = JobWork::KINDS.map(str::to_owned).into_iter().collect();
+        self.store.announce_worker(&node.into(), &WorkerRecord { kinds }).await.unwrap();
     }
 
-    /// As [`another_process`](World::another_process), with its connection.
+    /// The store as another process sees it, in a session of its own, with its connection.
     async fn slow_process(&self) -> (Store, Arc<FlakyTree>) {
         let connection = FlakyTree::new(self.tree.connect());
         let random = Arc::new(SeededRandom::new(4));
@@ -1110,202 +1111,101 @@ async fn the_record_of_a_volume_that_is_gone_already_goes_with_its_vm() {
     assert!(!world.store.view().volumes.contains_key(&id("vms/web1_sda")));
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_rename_whose_answer_was_lost_keeps_vm_and_volumes_together() {
-    let world = World::with_nodes(&["hv1"]).await;
-    world.define("web1", UUID).await;
-    world.storage.insert("vms/web1_sda");
-    let connection = FlakyTree::new(world.tree.connect());
-    let random = Arc::new(SeededRandom::new(3));
-    let store = Store::open(connection.clone(), world.clock.clone(), random).await.unwrap();
-    let signal = Arc::new(tokio::sync::Notify::new());
-    let manner = Manner::WaitsFor(signal.clone());
-    let storage = Stubborn { inner: &world.storage, volume: id("vms/web1_sda"), manner };
-    let rename = vm::rename(&store, world.clock.as_ref(), &storage, "web1", "shop");
-    let mend = async {
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        connection.cut_after_next_write();
-        signal.notify_one();
-        tokio::time::sleep(Duration::from_secs(5)).await;
-        connection.mend();
-    };
-    let (renamed, ()) = tokio::join!(rename, mend);
-    assert_eq!(renamed.unwrap().to, "shop");
-    world.store.fresh().await.unwrap();
-    assert_eq!(world.vm().name, "shop");
-    assert!(world.storage.volume(&id("vms/shop_sda")).await.is_ok());
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_rename_that_cannot_say_that_it_begins_does_not_begin() {
-    let world = World::with_two_volumes().await;
-    let connection = FlakyTree::new(world.tree.connect());
-    let random = Arc::new(SeededRandom::new(3));
-    let store = Store::open(connection.clone(), world.clock.clone(), random).await.unwrap();
-    connection.cut_after_next_write();
-    let mend = async {
-        tokio::time::sleep(Duration::from_secs(5)).await;
-        connection.mend();
-    };
-    let rename = vm::rename(&store, world.clock.as_ref(), &world.storage, "web1", "shop");
-    let (outcome, ()) = tokio::join!(rename, mend);
-    assert!(matches!(outcome, Err(ChangeError::Store(_))), "{outcome:?}");
-    world.assert_not_renamed().await;
-}
-
 #[tokio::test]
-async fn a_rename_takes_the_volumes_along() {
-    let world = World::with_nodes(&["hv1"]).await;
-    world.define("web1", UUID).await;
-    world.storage.insert("vms/web1_sda");
-    world
-        .write(|changes| {
-            changes.push(Change::PutVolume { id: id("vms/web1_sda"), stats: "{}".into() });
-        })
-        .await;
-    let rename = |to: &'static str| {
-        vm::rename(&world.store, world.clock.as_ref(), &world.storage, "web1", to)
-    };
-    let renamed = rename("shop").await.unwrap();
-    assert_eq!(renamed.volumes[&id("vms/web1_sda")], id("vms/shop_sda"));
-    let record = world.vm();
-    assert_eq!(record.name, "shop");
-    assert_eq!(record.recorded_volumes, [id("vms/shop_sda")]);
-    assert_eq!(record.domain.as_ref().unwrap().name, "shop");
-    assert_eq!(record.volumes(), [id("vms/shop_sda")]);
-    assert!(record.xml.contains("<!-- web1's own -->"), "what only looks like the name stays");
-    assert!(world.storage.volume(&id("vms/shop_sda")).await.is_ok());
-    assert!(world.store.view().volumes.contains_key(&id("vms/shop_sda")));
-    assert!(!world.store.view().volumes.contains_key(&id("vms/web1_sda")));
-    assert!(matches!(refused(rename("again").await), RenameRefusal::NoVm(_)));
-}
-
-#[tokio::test]
-async fn a_rename_reaches_the_vms_snapshots() {
-    let world = World::with_nodes(&["hv1"]).await;
-    world.define("web1", UUID).await;
-    world.storage.insert("vms/web1_sda");
-    let mut dump = cluster::backup(&world.store, true).await.unwrap();
-    let root = format!("/domains/{UUID}/snapshots/before");
-    let keys = [
-        ("", "before"),
-        ("/timestamp", "1.5"),
-        ("/rbdsnaplist", "vms/web1_sda@before,vms/data@before"),
-    ];
-    dump.extend(keys.map(|(key, value)| (format!("{root}{key}"), value.to_owned())));
-    dump.insert(format!("{root}/xml"), world.vm().xml.to_string());
-    cluster::restore(&world.store, &serde_json::to_string(&dump).unwrap()).await.unwrap();
-    assert_eq!(world.vm().snapshots.len(), 1);
-
-    vm::rename(&world.store, world.clock.as_ref(), &world.storage, "web1", "shop").await.unwrap();
-    let snapshot = world.vm().snapshots[0].clone();
-    assert_eq!(snapshot.volumes, ["vms/shop_sda@before", "vms/data@before"]);
-    assert!(snapshot.xml.contains("<name>shop</name>") && snapshot.xml.contains("vms/shop_sda"));
-}
-
-#[tokio::test]
-async fn a_rename_that_cannot_be_leaves_everything() {
+async fn a_rename_that_cannot_be_is_no_job() {
     let world = World::with_nodes(&["hv1"]).await;
     world.define("web1", UUID).await;
     world.define("db1", OTHER).await;
     for volume in ["vms/web1_sda", "vms/taken_sda"] {
         world.storage.insert(volume);
     }
-    let rename = |to: &'static str| {
-        vm::rename(&world.store, world.clock.as_ref(), &world.storage, "web1", to)
-    };
-    assert!(matches!(refused(rename("a b").await), RenameRefusal::BadName(_)));
-    assert!(matches!(refused(rename("db1").await), RenameRefusal::NameTaken { .. }));
-    assert!(matches!(refused(rename("web1").await), RenameRefusal::NameTaken { .. }));
-    assert!(matches!(refused(rename("taken").await), RenameRefusal::VolumeTaken { .. }));
+    let rename = async |to: &str| refused(world.rename("web1", to).await);
+    assert!(matches!(rename("shop").await, RenameRefusal::NoWorker));
+    world.announce_worker("hv1").await;
+    assert!(matches!(rename("a b").await, RenameRefusal::BadName(_)));
+    assert!(matches!(rename("db1").await, RenameRefusal::NameTaken { .. }));
+    assert!(matches!(rename("web1").await, RenameRefusal::NameTaken { .. }));
+    assert!(matches!(rename("taken").await, RenameRefusal::VolumeTaken { .. }));
     world.state(VmState::Start).await;
-    assert!(matches!(refused(rename("shop").await), RenameRefusal::NotOff { .. }));
+    assert!(matches!(rename("shop").await, RenameRefusal::NotOff { .. }));
     world.state(VmState::Stop).await;
     world.storage.set_failing(true);
-    assert!(matches!(refused(rename("shop").await), RenameRefusal::Volume { .. }));
+    assert!(matches!(rename("shop").await, RenameRefusal::Volume { .. }));
     world.storage.set_failing(false);
-    assert_eq!(world.vm().name, "web1");
-    assert!(world.storage.volume(&id("vms/web1_sda")).await.is_ok());
-}
-
-#[tokio::test]
-async fn a_rename_that_fails_half_way_is_taken_back() {
-    let world = World::with_two_volumes().await;
-    let storage =
-        Stubborn { inner: &world.storage, volume: id("vms/web1_sdb"), manner: Manner::Refuses };
-    let refusal =
-        refused(vm::rename(&world.store, world.clock.as_ref(), &storage, "web1", "shop").await);
-    assert!(matches!(refusal, RenameRefusal::Volume { .. }), "{refusal}");
-    world.assert_not_renamed().await;
+    assert!(matches!(refused(world.rename("none", "x").await), RenameRefusal::NoVm(_)));
+    assert!(world.store.view().jobs.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rename_whose_process_dies_is_taken_back_as_a_whole() {
-    for (volume, manner) in [
-        ("vms/web1_sda", Manner::HangsBefore),
-        ("vms/web1_sda", Manner::HangsAfter),
-        ("vms/web1_sdb", Manner::HangsBefore),
-        ("vms/web1_sdb", Manner::HangsAfter),
-    ] {
-        let world = World::with_two_volumes().await;
-        let dying = world.another_process().await;
-        let storage = Stubborn { inner: &world.storage, volume: id(volume), manner };
-        let rename = vm::rename(&dying, world.clock.as_ref(), &storage, "web1", "shop");
-        tokio::time::timeout(Duration::from_secs(1), rename).await.unwrap_err();
-
-        world.store.fresh().await.unwrap();
-        let take_back =
-            || vm::take_back_renaming(&world.store, world.clock.as_ref(), &world.storage, UUID);
-        assert!(!take_back().await.unwrap(), "it may still live");
-        let start = refused(
-            vm::set_state(&world.store, "web1", StateAsk::new(StateRequest::Start, false)).await,
-        );
-        assert_eq!(start.to_string(), "VM `web1` is being renamed to `shop`");
-        refused(vm::remove(&world.store, world.clock.as_ref(), Some(&world.storage), "web1").await);
-        let again =
-            || vm::rename(&world.store, world.clock.as_ref(), &world.storage, "web1", "other");
-        refused(again().await);
-
-        dying.tree().close().await;
-        world.store.fresh().await.unwrap();
-        world.storage.set_failing(true);
-        assert!(take_back().await.is_err(), "and is left for another try");
-        world.storage.set_failing(false);
-        assert!(take_back().await.unwrap());
-        world.assert_not_renamed().await;
-        again().await.unwrap();
-    }
+async fn a_vm_that_is_being_renamed_is_not_started_removed_or_renamed() {
+    let world = World::with_nodes(&["hv1", "hv2"]).await;
+    world.define("web1", UUID).await;
+    // The VM's own node has none: it is down, or one of PVC 1.0.3.
+    world.announce_worker("hv2").await;
+    let started = tokio::time::Instant::now();
+    let refusal = refused(world.rename("web1", "shop").await);
+    assert!(matches!(refusal, RenameRefusal::GoesOn { .. }), "nobody works here: {refusal}");
+    assert!(started.elapsed() >= RENAME_TIME_LIMIT);
+    let view = world.store.view();
+    let job = view.jobs.values().next().unwrap();
+    assert_eq!((job.spec.work.name(), job.spec.node.as_str()), ("vm.rename", "hv2"));
+    let ask = StateAsk::new(StateRequest::Start, false);
+    let start = refused(vm::set_state(&world.store, "web1", ask).await);
+    assert_eq!(start.to_string(), "VM `web1` is being renamed to `shop`");
+    refused(vm::remove(&world.store, world.clock.as_ref(), Some(&world.storage), "web1").await);
+    assert!(matches!(refused(world.rename("web1", "other").await), RenameRefusal::BeingRenamed(_)));
+    // Nobody has begun it: it ends at once.
+    job::cancel(&world.store, world.clock.as_ref(), job.spec.id.as_str()).await.unwrap();
+    vm::set_state(&world.store, "web1", ask).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rename_that_was_taken_back_by_another_is_not_finished() {
-    let world = World::with_two_volumes().await;
-    let slow = world.another_process().await;
-    let signal = Arc::new(tokio::sync::Notify::new());
-    let manner = Manner::WaitsFor(signal.clone());
-    let storage = Stubborn { inner: &world.storage, volume: id("vms/web1_sdb"), manner };
-    let rename = vm::rename(&slow, world.clock.as_ref(), &storage, "web1", "shop");
-    let meanwhile = async {
-        let begun =
-            || world.store.view().renamings.get(&UUID).is_some_and(|renaming| renaming.held);
-        pvc_testkit::eventually("it is noted", Duration::from_secs(10), begun).await;
-        // Its session expires without its knowing.
-        world
-            .write(|changes| {
-                changes.push(Change::LeaveRenaming(UUID));
-            })
-            .await;
-        assert!(
-            vm::take_back_renaming(&world.store, world.clock.as_ref(), &world.storage, UUID)
-                .await
-                .unwrap()
-        );
-        signal.notify_one();
+async fn whoever_asks_for_a_rename_hears_how_it_ends() {
+    let failure = |kind| Failure { kind, why: "it is away".into(), hint: Some("wait".into()) };
+    let ended = |state, failure| {
+        let ended = JobProgress::pending().ended(state, "over", 1);
+        JobProgress { failure, ..ended }
     };
-    let (outcome, ()) = tokio::join!(rename, meanwhile);
-    let refusal = refused(outcome);
-    assert!(matches!(refusal, RenameRefusal::Changed { .. }), "{refusal}");
-    world.assert_not_renamed().await;
+    let stuck = JobProgress {
+        state: JobState::Running,
+        trouble: Some(failure(Kind::Unavailable)),
+        ..JobProgress::pending()
+    };
+    for (progress, wanted) in [
+        (ended(JobState::Succeeded, None), None),
+        (
+            ended(JobState::Failed, Some(failure(Kind::Conflict))),
+            Some((Kind::Conflict, "it is away")),
+        ),
+        (
+            ended(JobState::Cancelled, None),
+            Some((Kind::Conflict, "the renaming of VM `web1` was cancelled")),
+        ),
+        (stuck, Some((Kind::Unavailable, "the renaming of VM `web1` cannot go on: it is away"))),
+    ] {
+        let world = World::with_nodes(&["hv1"]).await;
+        world.define("web1", UUID).await;
+        world.announce_worker("hv1").await;
+        let worker = async {
+            let submitted = || world.store.view().jobs.keys().next().cloned();
+            let limit = Duration::from_secs(10);
+            let id = pvc_testkit::eventually_some("there is a job", limit, submitted).await;
+            world
+                .write(|changes| {
+                    changes.push(Change::JobProgress(id.clone(), progress.clone()));
+                })
+                .await;
+        };
+        let (outcome, ()) = tokio::join!(world.rename("web1", "shop"), worker);
+        let said = outcome.map(|renamed| renamed.to).map_err(|error| match error {
+            ChangeError::Refused(refusal) => (refusal.kind(), refusal.to_string()),
+            other => panic!("{other}"),
+        });
+        match wanted {
+            None => assert_eq!(said.unwrap(), "shop"),
+            Some((kind, why)) => assert_eq!(said.unwrap_err(), (kind, why.to_owned())),
+        }
+    }
 }
 
 #[tokio::test]
@@ -1690,15 +1590,16 @@ async fn jobs_are_recorded_for_the_node_of_the_vm_and_can_be_cancelled() {
     let (store, clock) = (&world.store, world.clock.as_ref());
     let spec = vm::submit_flush_locks(store, clock, &world.random, "web1", "tests").await.unwrap();
     assert_eq!(
-        (spec.name.as_str(), spec.node.as_str(), spec.run_on.as_str()),
+        (spec.work.name(), spec.node.as_str(), spec.run_on.as_str()),
         ("vm.flush_locks", "hv1", "hv1")
     );
     let recorded = store.view().jobs[&spec.id].spec.clone();
-    assert_eq!((recorded.vm, &*recorded.args[0].1), (Some(UUID), "web1"));
-    job::cancel(store, spec.id.as_str()).await.unwrap();
-    job::cancel(store, spec.id.as_str()).await.unwrap();
+    let vm = JobVm { name: "web1".into(), uuid: Some(UUID) };
+    assert_eq!(recorded.work, JobWork::FlushLocks { vm });
+    job::cancel(store, clock, spec.id.as_str()).await.unwrap();
+    job::cancel(store, clock, spec.id.as_str()).await.unwrap();
     assert!(store.view().jobs[&spec.id].cancel_requested);
-    assert_eq!(refused(job::cancel(store, "nonsense").await).kind(), Kind::NotFound);
+    assert_eq!(refused(job::cancel(store, clock, "nonsense").await).kind(), Kind::NotFound);
 
     let attach = async |xml: &str| {
         let (vm, xml, submitter) = ("web1".to_owned(), xml.to_owned(), "tests".to_owned());
@@ -1706,7 +1607,7 @@ async fn jobs_are_recorded_for_the_node_of_the_vm_and_can_be_cancelled() {
             device::DeviceAsk { vm, change: DeviceChange::Attach, xml, force: false, submitter };
         device::submit_device(store, clock, &world.random, &ask).await
     };
-    assert_eq!(attach("<interface type='bridge'/>").await.unwrap().name, "vm.device_attach");
+    assert_eq!(attach("<interface type='bridge'/>").await.unwrap().work.name(), "vm.device_attach");
     assert_eq!(refused(attach("<interface").await).kind(), Kind::Invalid);
     let function =
         refused(attach("<interface type='direct'><source dev='ens1f0v3'/></interface>").await);
@@ -1739,127 +1640,6 @@ async fn a_cluster_is_initialized_once_backed_up_and_restored() {
     cluster::restore(&world.store, &twice).await.unwrap();
     assert_eq!(world.vm().name, "web1");
     assert!(world.store.view().config.maintenance);
-}
-
-/// A storage that is odd about renaming one of its volumes.
-struct Stubborn<'a> {
-    inner: &'a MemoryStorage,
-    volume: VolumeId,
-    manner: Manner,
-}
-
-enum Manner {
-    Refuses,
-    /// Does nothing, for ever.
-    HangsBefore,
-    /// Renames it and never says so.
-    HangsAfter,
-    WaitsFor(Arc<tokio::sync::Notify>),
-}
-
-mod stubborn {
-    use std::path::Path;
-
-    use async_trait::async_trait;
-    use pvc_model::storage::{PoolName, SnapshotName};
-    use pvc_ports::{Attachment, ImageFormat, PoolInfo, StorageError, VolumeInfo, VolumeLock};
-
-    use super::*;
-
-    type Result<T> = std::result::Result<T, StorageError>;
-
-    #[async_trait]
-    impl Storage for Stubborn<'_> {
-        async fn rename(&self, volume: &VolumeId, to: &VolumeName) -> Result<()> {
-            if *volume != self.volume {
-                return self.inner.rename(volume, to).await;
-            }
-            match &self.manner {
-                Manner::Refuses => {
-                    Err(StorageError::InUse { volume: volume.clone(), holder: "somebody".into() })
-                }
-                Manner::HangsBefore => std::future::pending().await,
-                Manner::HangsAfter => {
-                    self.inner.rename(volume, to).await?;
-                    std::future::pending().await
-                }
-                Manner::WaitsFor(signal) => {
-                    signal.notified().await;
-                    self.inner.rename(volume, to).await
-                }
-            }
-        }
-        async fn pools(&self) -> Result<Vec<PoolInfo>> {
-            self.inner.pools().await
-        }
-        async fn pool(&self, pool: &PoolName) -> Result<PoolInfo> {
-            self.inner.pool(pool).await
-        }
-        async fn create_pool(&self, pool: &PoolName) -> Result<()> {
-            self.inner.create_pool(pool).await
-        }
-        async fn remove_pool(&self, pool: &PoolName) -> Result<()> {
-            self.inner.remove_pool(pool).await
-        }
-        async fn volumes(&self, pool: &PoolName) -> Result<Vec<VolumeInfo>> {
-            self.inner.volumes(pool).await
-        }
-        async fn volume(&self, volume: &VolumeId) -> Result<VolumeInfo> {
-            self.inner.volume(volume).await
-        }
-        async fn create(&self, volume: &VolumeId, size_bytes: u64, force: bool) -> Result<()> {
-            self.inner.create(volume, size_bytes, force).await
-        }
-        async fn resize(&self, volume: &VolumeId, size_bytes: u64, force: bool) -> Result<()> {
-            self.inner.resize(volume, size_bytes, force).await
-        }
-        async fn clone_volume(
-            &self,
-            volume: &VolumeId,
-            to: &VolumeName,
-            force: bool,
-        ) -> Result<()> {
-            self.inner.clone_volume(volume, to, force).await
-        }
-        async fn remove(&self, volume: &VolumeId) -> Result<()> {
-            self.inner.remove(volume).await
-        }
-        async fn snapshot(&self, volume: &VolumeId, snapshot: &SnapshotName) -> Result<()> {
-            self.inner.snapshot(volume, snapshot).await
-        }
-        async fn rename_snapshot(
-            &self,
-            volume: &VolumeId,
-            from: &SnapshotName,
-            to: &SnapshotName,
-        ) -> Result<()> {
-            self.inner.rename_snapshot(volume, from, to).await
-        }
-        async fn remove_snapshot(&self, volume: &VolumeId, snapshot: &SnapshotName) -> Result<()> {
-            self.inner.remove_snapshot(volume, snapshot).await
-        }
-        async fn roll_back(&self, volume: &VolumeId, snapshot: &SnapshotName) -> Result<()> {
-            self.inner.roll_back(volume, snapshot).await
-        }
-        async fn import(
-            &self,
-            volume: &VolumeId,
-            source: &Path,
-            format: ImageFormat,
-            force: bool,
-        ) -> Result<()> {
-            self.inner.import(volume, source, format, force).await
-        }
-        async fn attachment(&self, volume: &VolumeId) -> Result<Attachment> {
-            self.inner.attachment(volume).await
-        }
-        async fn locks(&self, volume: &VolumeId) -> Result<Vec<VolumeLock>> {
-            self.inner.locks(volume).await
-        }
-        async fn break_lock(&self, volume: &VolumeId, lock: &VolumeLock) -> Result<()> {
-            self.inner.break_lock(volume, lock).await
-        }
-    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -163,6 +163,9 @@ pub enum Ask {
     },
     /// Break what a dead host left on the VM's volumes.
     FlushLocks(usize),
+    /// Plug a network interface into the running guest, always the same one.
+    Attach(usize),
+    Detach(usize),
     Flush(usize),
     Ready(usize),
     /// As [`Flush`](Ask::Flush), and until it is done.
@@ -200,6 +203,8 @@ impl Ask {
             | Ask::Undefine(vm)
             | Ask::Unmigrate(vm)
             | Ask::FlushLocks(vm)
+            | Ask::Attach(vm)
+            | Ask::Detach(vm)
             | Ask::Rename { vm, .. }
             | Ask::Modify { vm, .. }
             | Ask::Method { vm, .. } => (Vec::new(), vec![*vm]),

@@ -165,6 +165,8 @@ pub(crate) fn in_older_words(shape: &Shape, ask: &Ask) -> Option<LegacyAsk> {
         | Ask::Rename { .. }
         | Ask::Modify { .. }
         | Ask::FlushLocks(_)
+        | Ask::Attach(_)
+        | Ask::Detach(_)
         | Ask::Method { .. }
         | Ask::Limit { .. } => return None,
     })

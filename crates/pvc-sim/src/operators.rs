@@ -26,6 +26,10 @@ const LOOK: Duration = Duration::from_secs(1);
 /// More than any reply has.
 const REPLY_BYTES: usize = 16 << 20;
 
+/// What operators plug in and out.
+const DEVICE: &str = "<interface type='bridge'><mac address='52:54:00:00:00:01'/>\
+                      <source bridge='vmbr1000'/></interface>";
+
 /// What became of an ask: why it was refused, or `None` if there was no answer in time.
 pub(crate) type Answer = Option<Result<(), Refusal>>;
 
@@ -181,6 +185,10 @@ fn asked(ask: &Ask, names: &Names) -> Asked {
         }
         Ask::Undefine(which) => Asked::new(Method::DELETE, vm(which)),
         Ask::FlushLocks(which) => Asked::post(format!("{}/locks", vm(which))),
+        Ask::Attach(which) => Asked::post(format!("{}/device", vm(which))).with_xml(DEVICE),
+        Ask::Detach(which) => {
+            Asked::new(Method::DELETE, format!("{}/device", vm(which))).with_xml(DEVICE)
+        }
         Ask::Move { vm, to, live_only } => {
             place(vm, "move", *to).with("force_live", live_only.to_string())
         }

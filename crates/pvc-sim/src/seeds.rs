@@ -639,7 +639,7 @@ fn ask(chance: &mut Chance, shape: &Shape) -> Ask {
     let vm = chance.below(shape.vms.len() as u64) as usize;
     let to = chance.happens(600).then_some(other);
     let live_only = chance.happens(200);
-    match chance.below(34) {
+    match chance.below(36) {
         0..=3 => Ask::Start(vm),
         4 => Ask::Stop(vm),
         5 => Ask::Shutdown(vm),
@@ -666,6 +666,8 @@ fn ask(chance: &mut Chance, shape: &Shape) -> Ask {
         32 if chance.happens(500) => Ask::Limit { vm, to: some_hosts(chance, shape.hosts.len()) },
         32 => Ask::Limit { vm, to: Vec::new() },
         30 => Ask::Modify { vm, memory_mib: 256 << chance.below(3) },
+        33 => Ask::Attach(vm),
+        34 => Ask::Detach(vm),
         _ => Ask::Start(vm),
     }
 }

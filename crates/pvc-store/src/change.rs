@@ -6,7 +6,6 @@ use pvc_model::job::{JobId, JobProgress, JobSpec};
 use pvc_model::node::{
     CoordinatorState, DaemonNote, DaemonState, DomainState, HypervisorNote, NodeFigures, NodeRole,
 };
-use pvc_model::renaming::Renaming;
 use pvc_model::storage::{PoolName, VolumeId};
 use pvc_model::vm::moving::MoveNote;
 use pvc_model::vm::{MigrationMethod, Selector, Tag, VmState};
@@ -85,13 +84,6 @@ pub enum Change {
         from: VolumeId,
         to: VolumeId,
     },
-    /// Writes the note of a renaming that this process's session holds from now on. A conflict if
-    /// another holds it.
-    HoldRenaming(Renaming),
-    /// Holds it no more; the note stays.
-    LeaveRenaming(Uuid),
-    /// Removes the note, if it is as it was seen.
-    EndRenaming(Uuid),
     /// Says of the VM's move what others act upon.
     MoveNote(Uuid, MoveNote),
     SubmitJob(JobSpec),
@@ -188,6 +180,11 @@ pub enum Expect {
     /// The nodes that the VM may be placed on.
     VmNodeLimit(Uuid),
     Primary,
+    /// That some worker holds the job.
+    JobClaim(JobId),
+    /// How far the job is. Every worker that takes a job over records that first, so whoever had it
+    /// before writes nothing any more that expects this.
+    JobProgress(JobId),
     NodeDaemon(NodeName),
     NodeDomain(NodeName),
     /// Where VMs were placed: of two who choose nodes at once, one chooses again and sees the

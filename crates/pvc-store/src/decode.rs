@@ -6,12 +6,11 @@ use std::sync::Arc;
 
 use pvc_model::cluster::ClusterRecord;
 use pvc_model::fault::FaultRecord;
-use pvc_model::job::{Job, JobId};
+use pvc_model::job::{ClaimId, Job, JobId, WorkerRecord};
 use pvc_model::network::{AclRecord, Direction, LeaseRecord, NetworkRecord};
 use pvc_model::node::{
     CoordinatorState, DaemonState, DomainState, NodeFigures, NodeRecord, NodeRole, PluginReport,
 };
-use pvc_model::renaming::Renaming;
 use pvc_model::storage::{OsdRecord, PoolName, PoolRecord, SnapshotName, VolumeId, VolumeRecord};
 use pvc_model::vm::{
     DEFAULT_MAX_DOWNTIME_MS, MigrationMethod, Selector, Tag, VmRecord, VmSnapshot, VmState,
@@ -24,7 +23,6 @@ use crate::move_codec;
 use crate::note_codec;
 use crate::once;
 use crate::raw::{Place, Raw, Value, lossy};
-use crate::renaming_codec;
 
 /// So many entries of one list are read: tags, snapshots, leases, rules. It is ten times as many as
 /// anybody has, and as many take a few milliseconds.
@@ -518,9 +516,8 @@ pub(crate) fn fault(raw: &Raw, id: &str) -> Option<FaultRecord> {
     })
 }
 
-pub(crate) fn renaming(raw: &Raw, vm: Uuid) -> Option<Renaming> {
-    let held = raw.contains(&keys::renaming_owner(vm));
-    renaming_codec::read(vm, &json(raw, &keys::renaming(vm))?, held)
+pub(crate) fn worker(raw: &Raw, node: &NodeName) -> Option<WorkerRecord> {
+    json(raw, &keys::worker(node)).map(|text| job_codec::worker_from(&text))
 }
 
 pub(crate) fn job(raw: &Raw, id: &JobId) -> Option<Job> {
@@ -534,7 +531,7 @@ pub(crate) fn job(raw: &Raw, id: &JobId) -> Option<Job> {
         spec,
         progress: job_codec::progress_from(progress),
         cancel_requested: raw.contains(&keys::task(id.as_str(), "cancel")),
-        owned: raw.contains(&keys::task(id.as_str(), "owner")),
+        claim: raw.get(&keys::task(id.as_str(), "owner")).map(|owner| ClaimId(owner.czxid)),
     })
 }
 

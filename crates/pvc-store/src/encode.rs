@@ -20,7 +20,6 @@ use crate::keys;
 use crate::move_codec;
 use crate::note_codec;
 use crate::raw::Raw;
-use crate::renaming_codec;
 use crate::schema::SCHEMA_VERSION;
 
 /// A multi under construction over the tree as it was last seen.
@@ -184,6 +183,8 @@ impl<'a> Draft<'a> {
             Expect::VmNode(uuid) => self.check_vm(*uuid, "node")?,
             Expect::VmXml(uuid) => self.check_vm(*uuid, "xml")?,
             Expect::VmNodeLimit(uuid) => self.check_vm(*uuid, "node_limit")?,
+            Expect::JobClaim(id) => self.check(keys::task(id.as_str(), "owner"))?,
+            Expect::JobProgress(id) => self.check(keys::task(id.as_str(), "progress"))?,
             Expect::Primary => self.check(keys::PRIMARY.to_owned())?,
             Expect::NodeDaemon(node) => self.check_node(node, "daemonstate")?,
             Expect::NodeDomain(node) => self.check_node(node, "domainstate")?,
@@ -224,13 +225,6 @@ impl<'a> Draft<'a> {
                 self.delete(&keys::volume(id));
             }
             Change::RenameVolume { from, to } => self.rename_volume(from, to),
-            Change::HoldRenaming(renaming) => {
-                self.put_deep(keys::renaming(renaming.vm), renaming_codec::text(renaming));
-                let path = keys::renaming_owner(renaming.vm);
-                self.ops.push(Op::Create { path, data: Bytes::new(), mode: CreateMode::Ephemeral });
-            }
-            Change::LeaveRenaming(vm) => self.delete(&keys::renaming_owner(*vm)),
-            Change::EndRenaming(vm) => self.delete(&keys::renaming(*vm)),
             Change::MoveNote(vm, note) => {
                 self.put_deep(keys::move_note(*vm), move_codec::text(note))
             }

@@ -1,6 +1,12 @@
 //! Jobs in the tree: JSON, ours alone. Fields that a later version added are passed over.
 
-use pvc_model::job::{JobId, JobProgress, JobSpec, JobState};
+use std::collections::BTreeSet;
+
+use pvc_model::job::course::{Cause, Course, Failure};
+use pvc_model::job::{
+    JobId, JobProgress, JobSpec, JobState, JobVm, JobWork, NotUnderstood, Steps, WorkerRecord,
+};
+use pvc_model::refusal::Kind;
 use pvc_model::{NodeName, Uuid};
 use serde::{Deserialize, Serialize};
 
@@ -31,6 +37,104 @@ struct Progress {
     ended_at: Option<u64>,
     #[serde(default)]
     log: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    worker: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    steps: Option<StepsRecord>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    trouble: Option<FailureRecord>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    failure: Option<FailureRecord>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct StepsRecord {
+    planned: Vec<String>,
+    #[serde(default)]
+    facts: Vec<String>,
+    course: CourseRecord,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum CourseRecord {
+    Forward { done: u32 },
+    Back { left: u32, cause: CauseRecord },
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum CauseRecord {
+    Cancelled,
+    WorkerLost,
+    Failed(FailureRecord),
+}
+
+#[derive(Serialize, Deserialize)]
+struct FailureRecord {
+    kind: KindRecord,
+    why: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    hint: Option<String>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", remote = "Kind")]
+enum KindDef {
+    NotFound,
+    Invalid,
+    Conflict,
+    Unavailable,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(transparent)]
+struct KindRecord(#[serde(with = "KindDef")] Kind);
+
+impl FailureRecord {
+    fn of(failure: &Failure) -> Self {
+        let Failure { kind, why, hint } = failure.clone();
+        FailureRecord { kind: KindRecord(kind), why, hint }
+    }
+
+    fn read(self) -> Failure {
+        let FailureRecord { kind: KindRecord(kind), why, hint } = self;
+        Failure { kind, why, hint }
+    }
+}
+
+impl StepsRecord {
+    fn of(steps: &Steps) -> Self {
+        let Steps { planned, facts, course } = steps.clone();
+        let course = match course {
+            Course::Forward { done } => CourseRecord::Forward { done },
+            Course::Back { left, cause } => {
+                let cause = match cause {
+                    Cause::Cancelled => CauseRecord::Cancelled,
+                    Cause::WorkerLost => CauseRecord::WorkerLost,
+                    Cause::Failed(why) => CauseRecord::Failed(FailureRecord::of(&why)),
+                };
+                CourseRecord::Back { left, cause }
+            }
+        };
+        StepsRecord { planned, facts, course }
+    }
+
+    fn read(self) -> Steps {
+        let StepsRecord { planned, facts, course } = self;
+        let course = match course {
+            CourseRecord::Forward { done } => Course::Forward { done },
+            CourseRecord::Back { left, cause } => {
+                let cause = match cause {
+                    CauseRecord::Cancelled => Cause::Cancelled,
+                    CauseRecord::WorkerLost => Cause::WorkerLost,
+                    CauseRecord::Failed(why) => Cause::Failed(why.read()),
+                };
+                Course::Back { left, cause }
+            }
+        };
+        Steps { planned, facts, course }
+    }
 }
 
 const STATES: &[(JobState, &str)] = &[
@@ -41,32 +145,110 @@ const STATES: &[(JobState, &str)] = &[
     (JobState::Cancelled, "cancelled"),
 ];
 
+/// The arguments of a job by name, as they are recorded and as the task API shows them. Values
+/// whose name ends in `_key` are secrets.
+pub fn job_arguments(work: &JobWork) -> Vec<(String, String)> {
+    let of = |args: &[(&str, &str)]| {
+        args.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    };
+    match work {
+        JobWork::FlushLocks { vm } => of(&[("domain", &vm.name)]),
+        JobWork::AttachDevice { vm, xml } | JobWork::DetachDevice { vm, xml } => {
+            of(&[("domain", &vm.name), ("xml", xml)])
+        }
+        JobWork::RenameVm { vm, to } => of(&[("domain", &vm.name), ("new_name", to)]),
+        JobWork::Other { args, .. } => args.clone(),
+    }
+}
+
+/// The other way round. `uuid` is that of the VM it is about.
+fn work_from(name: String, uuid: Option<Uuid>, args: Vec<(String, String)>) -> JobWork {
+    let arguments = Arguments { uuid, args: &args };
+    let understood = match name.as_str() {
+        JobWork::FLUSH_LOCKS => arguments.vm().map(|vm| JobWork::FlushLocks { vm }),
+        JobWork::ATTACH_DEVICE => {
+            arguments.device().map(|(vm, xml)| JobWork::AttachDevice { vm, xml })
+        }
+        JobWork::DETACH_DEVICE => {
+            arguments.device().map(|(vm, xml)| JobWork::DetachDevice { vm, xml })
+        }
+        JobWork::RENAME_VM => arguments.renaming().map(|(vm, to)| JobWork::RenameVm { vm, to }),
+        name => Err(NotUnderstood::UnknownKind { name: name.to_owned() }),
+    };
+    understood.unwrap_or_else(|why| JobWork::Other { name, vm: uuid, args, why })
+}
+
+struct Arguments<'a> {
+    uuid: Option<Uuid>,
+    args: &'a [(String, String)],
+}
+
+impl Arguments<'_> {
+    fn text(&self, argument: &'static str) -> Result<String, NotUnderstood> {
+        let found = self.args.iter().find(|(name, _)| name == argument);
+        found.map(|(_, value)| value.clone()).ok_or(NotUnderstood::MissingArgument { argument })
+    }
+
+    fn vm(&self) -> Result<JobVm, NotUnderstood> {
+        Ok(JobVm { name: self.text("domain")?, uuid: self.uuid })
+    }
+
+    fn device(&self) -> Result<(JobVm, String), NotUnderstood> {
+        Ok((self.vm()?, self.text("xml")?))
+    }
+
+    fn renaming(&self) -> Result<(JobVm, String), NotUnderstood> {
+        Ok((self.vm()?, self.text("new_name")?))
+    }
+}
+
 /// `None` if the record is no job: it is then left alone.
 pub(crate) fn spec_from(id: &JobId, text: &str) -> Option<JobSpec> {
     let spec: Spec = serde_json::from_str(text).ok()?;
+    let uuid = spec.vm.as_deref().and_then(|uuid| Uuid::try_parse(uuid).ok());
     Some(JobSpec {
         id: id.clone(),
-        name: spec.name,
+        work: work_from(spec.name, uuid, spec.args),
         node: NodeName::new(spec.node),
         run_on: spec.run_on,
-        vm: spec.vm.and_then(|uuid| Uuid::try_parse(&uuid).ok()),
-        args: spec.args,
         submitter: spec.submitter,
         submitted_at: spec.submitted_at,
     })
 }
 
 pub(crate) fn spec_text(spec: &JobSpec) -> String {
+    let uuid = match &spec.work {
+        JobWork::Other { vm, .. } => *vm,
+        work => work.vm().and_then(|vm| vm.uuid),
+    };
     let spec = Spec {
-        name: spec.name.clone(),
+        name: spec.work.name().to_owned(),
         node: spec.node.to_string(),
         run_on: spec.run_on.clone(),
-        vm: spec.vm.map(|uuid| uuid.to_string()),
-        args: spec.args.clone(),
+        vm: uuid.map(|uuid| uuid.to_string()),
+        args: job_arguments(&spec.work),
         submitter: spec.submitter.clone(),
         submitted_at: spec.submitted_at,
     };
     serde_json::to_string(&spec).expect("strings and numbers always have a JSON form")
+}
+
+/// What a worker says of itself.
+#[derive(Serialize, Deserialize)]
+struct Worker {
+    #[serde(default)]
+    kinds: BTreeSet<String>,
+}
+
+pub(crate) fn worker_text(worker: &WorkerRecord) -> String {
+    let worker = Worker { kinds: worker.kinds.clone() };
+    serde_json::to_string(&worker).expect("strings always have a JSON form")
+}
+
+/// A worker that says nothing which can be read is there, and knows no kind.
+pub(crate) fn worker_from(text: &str) -> WorkerRecord {
+    let worker: Option<Worker> = serde_json::from_str(text).ok();
+    WorkerRecord { kinds: worker.map(|worker| worker.kinds).unwrap_or_default() }
 }
 
 /// A job whose progress cannot be read is shown as failed rather than as running for ever.
@@ -92,6 +274,10 @@ pub(crate) fn progress_from(text: &str) -> JobProgress {
         started_at: progress.started_at,
         ended_at: progress.ended_at,
         log: progress.log,
+        worker: progress.worker.map(NodeName::new),
+        steps: progress.steps.map(StepsRecord::read),
+        trouble: progress.trouble.map(FailureRecord::read),
+        failure: progress.failure.map(FailureRecord::read),
     }
 }
 
@@ -106,6 +292,166 @@ pub(crate) fn progress_text(progress: &JobProgress) -> String {
         started_at: progress.started_at,
         ended_at: progress.ended_at,
         log: progress.log.clone(),
+        worker: progress.worker.as_ref().map(NodeName::to_string),
+        steps: progress.steps.as_ref().map(StepsRecord::of),
+        trouble: progress.trouble.as_ref().map(FailureRecord::of),
+        failure: progress.failure.as_ref().map(FailureRecord::of),
     };
     serde_json::to_string(&progress).expect("strings and numbers always have a JSON form")
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::option;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn uuid() -> impl Strategy<Value = Option<Uuid>> {
+        option::of(any::<u128>().prop_map(Uuid::from_u128))
+    }
+
+    fn vm() -> impl Strategy<Value = JobVm> {
+        ("\\PC{0,20}", uuid()).prop_map(|(name, uuid)| JobVm { name, uuid })
+    }
+
+    fn other() -> impl Strategy<Value = JobWork> {
+        let args = vec(("[a-z_]{1,12}", "\\PC{0,40}"), 0..5);
+        ("[a-z]{1,8}[.][a-z]{1,4}", uuid(), args).prop_map(|(name, vm, args)| JobWork::Other {
+            why: NotUnderstood::UnknownKind { name: name.clone() },
+            name,
+            vm,
+            args,
+        })
+    }
+
+    fn work() -> impl Strategy<Value = JobWork> {
+        let device = || (vm(), "\\PC{0,80}");
+        prop_oneof![
+            vm().prop_map(|vm| JobWork::FlushLocks { vm }),
+            device().prop_map(|(vm, xml)| JobWork::AttachDevice { vm, xml }),
+            device().prop_map(|(vm, xml)| JobWork::DetachDevice { vm, xml }),
+            (vm(), "\\PC{0,20}").prop_map(|(vm, to)| JobWork::RenameVm { vm, to }),
+            other(),
+        ]
+    }
+
+    fn spec() -> impl Strategy<Value = JobSpec> {
+        let words = ("[a-z0-9-]{1,12}", "[a-z0-9-]{1,12}", "\\PC{0,20}");
+        (any::<u32>(), work(), words, any::<u64>()).prop_map(
+            |(bits, work, (node, run_on, submitter), submitted_at)| JobSpec {
+                id: JobId::from_bits(bits),
+                work,
+                node: NodeName::new(node),
+                run_on,
+                submitter,
+                submitted_at,
+            },
+        )
+    }
+
+    fn failure() -> impl Strategy<Value = Failure> {
+        let kinds = vec![Kind::NotFound, Kind::Invalid, Kind::Conflict, Kind::Unavailable];
+        let kind = proptest::sample::select(kinds);
+        (kind, "\\PC{0,40}", option::of("\\PC{0,20}")).prop_map(|(kind, why, hint)| Failure {
+            kind,
+            why,
+            hint,
+        })
+    }
+
+    fn course() -> impl Strategy<Value = Course> {
+        let cause = prop_oneof![
+            Just(Cause::Cancelled),
+            Just(Cause::WorkerLost),
+            failure().prop_map(Cause::Failed),
+        ];
+        prop_oneof![
+            any::<u32>().prop_map(|done| Course::Forward { done }),
+            (any::<u32>(), cause).prop_map(|(left, cause)| Course::Back { left, cause }),
+        ]
+    }
+
+    fn progress() -> impl Strategy<Value = JobProgress> {
+        let lines = || vec("\\PC{0,30}", 0..4);
+        let steps = (lines(), lines(), course()).prop_map(|(planned, facts, course)| Steps {
+            planned,
+            facts,
+            course,
+        });
+        let states: Vec<JobState> = STATES.iter().map(|(state, _)| *state).collect();
+        let counts = (any::<u32>(), 1..u32::MAX, any::<Option<u64>>(), any::<Option<u64>>());
+        let texts = ("\\PC{0,40}", lines(), option::of("[a-z0-9-]{1,12}"));
+        let rest = (option::of(steps), option::of(failure()), option::of(failure()));
+        (proptest::sample::select(states), counts, texts, rest).prop_map(
+            |(state, counts, (status, log, worker), (steps, trouble, failure))| {
+                let (current, total, started_at, ended_at) = counts;
+                let worker = worker.map(NodeName::new);
+                JobProgress {
+                    state,
+                    current,
+                    total,
+                    status,
+                    started_at,
+                    ended_at,
+                    log,
+                    worker,
+                    steps,
+                    trouble,
+                    failure,
+                }
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn progress_reads_back_as_it_was_recorded(progress in progress()) {
+            prop_assert_eq!(progress_from(&progress_text(&progress)), progress);
+        }
+
+        #[test]
+        fn a_job_reads_back_as_it_was_submitted(spec in spec()) {
+            prop_assert_eq!(spec_from(&spec.id, &spec_text(&spec)), Some(spec));
+        }
+    }
+
+    fn read(text: &str) -> JobSpec {
+        spec_from(&JobId::from_bits(1), text).expect("it is a job")
+    }
+
+    #[test]
+    fn jobs_of_the_versions_before_are_read() {
+        let with_uuid = r#"{"name":"vm.device_attach","node":"hv1","run_on":"hv1",
+            "vm":"2c2b8f4e-0d3e-4b6f-9d6d-0c9b6cf3f2a1","submitter":"admin","submitted_at":7,
+            "args":[["domain","web1"],["xml","<disk/>"]]}"#;
+        let uuid = Uuid::try_parse("2c2b8f4e-0d3e-4b6f-9d6d-0c9b6cf3f2a1").ok();
+        let vm = JobVm { name: "web1".into(), uuid };
+        assert_eq!(read(with_uuid).work, JobWork::AttachDevice { vm, xml: "<disk/>".into() });
+        let by_name = r#"{"name":"vm.flush_locks","node":"hv1","run_on":"hv1",
+            "args":[["domain","web1"]]}"#;
+        let vm = JobVm { name: "web1".into(), uuid: None };
+        assert_eq!(read(by_name).work, JobWork::FlushLocks { vm });
+    }
+
+    #[test]
+    fn what_is_not_understood_is_kept_as_it_is_and_says_why() {
+        for (text, why) in [
+            (
+                r#"{"name":"osd.add","node":"hv1","run_on":"hv1","args":[["device","/dev/sdb"]]}"#,
+                "no worker of this version knows jobs of the kind `osd.add`",
+            ),
+            (
+                r#"{"name":"vm.flush_locks","node":"hv1","run_on":"hv1","args":[["device","x"]]}"#,
+                "the job has no argument `domain`",
+            ),
+        ] {
+            let JobWork::Other { name, args, why: found, .. } = read(text).work else {
+                panic!("{text} is understood")
+            };
+            assert!(text.contains(&name), "{name}");
+            assert_eq!((args.len(), found.to_string().as_str()), (1, why));
+        }
+    }
 }

@@ -50,7 +50,7 @@ pub(crate) const BASE: &[(&str, &str)] = &[
     ("/pvcrs", ""),
     ("/pvcrs/daemon", ""),
     ("/pvcrs/nodes", ""),
-    ("/pvcrs/renamings", ""),
+    ("/pvcrs/workers", ""),
     ("/pvcrs/working_on", ""),
     ("/pvcrs/moves", ""),
     ("/pvcrs/placement", ""),
@@ -225,6 +225,13 @@ pub(crate) fn daemon(node: &NodeName) -> String {
     format!("/pvcrs/daemon/{node}")
 }
 
+pub(crate) const WORKERS: &str = "/pvcrs/workers";
+
+/// There as long as one of our workers is connected for the node.
+pub(crate) fn worker(node: &NodeName) -> String {
+    format!("{WORKERS}/{node}")
+}
+
 pub(crate) const PASSWORDS: &str = "/pvcrs/passwords";
 
 /// There as long as a daemon that knows a password is connected for the node, for those alone who
@@ -266,15 +273,8 @@ pub(crate) fn log_messages(node: &NodeName) -> String {
     format!("/logs/{node}/messages")
 }
 
-/// The note that a VM is getting another name.
-pub(crate) fn renaming(vm: Uuid) -> String {
-    format!("/pvcrs/renamings/{vm}")
-}
-
-/// There for as long as the session of whoever works on the renaming.
-pub(crate) fn renaming_owner(vm: Uuid) -> String {
-    format!("/pvcrs/renamings/{vm}/owner")
-}
+/// Where versions before jobs had steps noted that a VM is getting another name.
+pub(crate) const FORMER_RENAMINGS: &str = "/pvcrs/renamings";
 
 pub(crate) fn task(id: &str, key: &str) -> String {
     format!("/tasks/{id}/{key}")
@@ -401,7 +401,7 @@ mod tests {
                 "/ceph/util",
                 "/pvcrs/daemon",
                 "/pvcrs/nodes",
-                "/pvcrs/renamings",
+                "/pvcrs/workers",
                 "/pvcrs/working_on",
                 "/pvcrs/moves",
                 "/pvcrs/placement",

@@ -6,10 +6,9 @@ use std::sync::Arc;
 
 use pvc_model::cluster::{Cluster, ClusterRecord};
 use pvc_model::fault::FaultRecord;
-use pvc_model::job::{Job, JobId};
+use pvc_model::job::{Job, JobId, WorkerRecord};
 use pvc_model::network::NetworkRecord;
 use pvc_model::node::NodeRecord;
-use pvc_model::renaming::Renaming;
 use pvc_model::shared_map::SharedMap;
 use pvc_model::storage::{OsdRecord, PoolName, PoolRecord, VolumeId, VolumeName, VolumeRecord};
 use pvc_model::vm::VmRecord;
@@ -39,7 +38,7 @@ pub(crate) enum Subject {
     Volume(VolumeId),
     Fault(String),
     Job(JobId),
-    Renaming(Uuid),
+    Worker(NodeName),
 }
 
 /// A record as it was decoded; `None` if there is none.
@@ -53,7 +52,7 @@ pub(crate) enum Record {
     Volume(Option<Arc<VolumeRecord>>),
     Fault(Option<Arc<FaultRecord>>),
     Job(Option<Arc<Job>>),
-    Renaming(Option<Arc<Renaming>>),
+    Worker(Option<Arc<WorkerRecord>>),
 }
 
 impl Subject {
@@ -71,7 +70,7 @@ impl Subject {
             ("networks", Some(vni)) => Some(Subject::Network(vni.to_owned())),
             ("faults", Some(id)) => Some(Subject::Fault(id.to_owned())),
             ("tasks", Some(id)) => JobId::parse(id).map(Subject::Job),
-            ("pvcrs", Some("renamings")) => Uuid::try_parse(next()?).ok().map(Subject::Renaming),
+            ("pvcrs", Some("workers")) => next().map(|name| Subject::Worker(NodeName::new(name))),
             ("pvcrs", Some("moves")) => Uuid::try_parse(next()?).ok().map(Subject::Vm),
             ("pvcrs", Some("nodes" | "working_on" | "fences")) => {
                 next().map(|name| Subject::Node(name.to_owned()))
@@ -128,7 +127,7 @@ impl Subject {
             | Subject::Osd(_)
             | Subject::Pool(_)
             | Subject::Fault(_)
-            | Subject::Renaming(_) => RECORD,
+            | Subject::Worker(_) => RECORD,
         }
     }
 
@@ -158,7 +157,7 @@ impl Subject {
             Subject::Volume(id) => Record::Volume(decode::volume(raw, id).map(Arc::new)),
             Subject::Fault(id) => Record::Fault(decode::fault(raw, id).map(Arc::new)),
             Subject::Job(id) => Record::Job(decode::job(raw, id).map(Arc::new)),
-            Subject::Renaming(vm) => Record::Renaming(decode::renaming(raw, *vm).map(Arc::new)),
+            Subject::Worker(node) => Record::Worker(decode::worker(raw, node).map(Arc::new)),
         }
     }
 
@@ -210,8 +209,9 @@ impl Subject {
                 let gone = update(&mut view.jobs, id.clone(), record);
                 gone.map(|gone| (EventKind::Job(id), gone))
             }
-            (Subject::Renaming(vm), Record::Renaming(record)) => {
-                update(&mut view.renamings, vm, record).map(|_| (EventKind::Vm(vm), false))
+            (Subject::Worker(node), Record::Worker(record)) => {
+                let changed = update(&mut view.workers, node.clone(), record);
+                changed.map(|_| (EventKind::Node(node), false))
             }
             (subject, _) => unreachable!("{subject:?} was decoded as another kind of record"),
         }

@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pvc_model::cluster::Cluster;
-use pvc_model::job::JobId;
+use pvc_model::job::{ClaimId, JobId, WorkerRecord};
 use pvc_model::{NodeName, Uuid};
-use pvc_ports::{Clock, CreateMode, Entry, MultiError, Op, Random, SessionState, Tree, TreeError};
+use pvc_ports::{
+    Clock, CreateMode, Entry, MultiError, Op, Random, SessionState, Stat, Tree, TreeError,
+};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::cache::{Ask, BeforeAside, Cache, Shared, Shown};
@@ -16,6 +18,7 @@ use crate::change::{Changes, Report};
 use crate::encode::{self, Draft};
 use crate::error::{ChangeError, StoreError};
 use crate::feed::{EventFeed, Feed};
+use crate::job_codec;
 use crate::keys;
 use crate::lock::{LockKind, LockRecipe};
 use crate::outage;
@@ -39,6 +42,9 @@ pub struct Store {
     outage: outage::Since,
 }
 
+/// How often it is looked whether a job was claimed while that cannot be told.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
 /// What became of a daemon's announcement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Announced {
@@ -53,15 +59,26 @@ pub enum Announced {
 
 /// A job held by this process's worker.
 pub struct JobClaim {
-    tree: Arc<dyn Tree>,
-    path: String,
+    store: Store,
+    job: JobId,
+    id: ClaimId,
 }
 
 impl JobClaim {
+    pub fn id(&self) -> ClaimId {
+        self.id
+    }
+
     /// Lets the job go. If the connection is lost, the claim goes with the session.
     pub async fn release(self) {
-        let release = vec![Op::Delete { path: self.path, version: None }];
-        if let Err(error) = self.tree.multi(release).await {
+        let JobClaim { store, job, id } = self;
+        let other = store.view().jobs.get(&job).and_then(|job| job.claim).filter(|now| *now != id);
+        if other.is_some() {
+            return; // It was lost, and another worker has the job.
+        }
+        let path = keys::task(job.as_str(), "owner");
+        let release = vec![Op::Delete { path, version: None }];
+        if let Err(error) = store.tree.multi(release).await {
             tracing::debug!(%error, "a claim on a job could not be released; it ends with the \
                                      session");
         }
@@ -322,33 +339,85 @@ impl Store {
     /// then on the view shows the job as it was at the claim or later.
     ///
     /// # Errors
-    /// The job may be claimed all the same if the connection was lost twice; the claim then goes
-    /// with the session.
+    /// The job is not claimed, or by a session that is over.
     pub async fn claim_job(&self, id: &JobId) -> Result<Option<JobClaim>, StoreError> {
-        let key = |key| keys::task(id.as_str(), key);
-        let path = key("owner");
-        match self.tree.create(&path, Bytes::new(), CreateMode::Ephemeral).await {
-            Ok(_) => {}
-            // A claim of ours that we do not know of would keep the job from everybody, us
-            // included.
-            Err(TreeError::OutcomeUnknown) if self.is_own(&path).await? => {}
+        let path = keys::task(id.as_str(), "owner");
+        let session = *self.tree.session().borrow();
+        let made = match self.tree.create(&path, Bytes::new(), CreateMode::Ephemeral).await {
+            Ok((_, stat)) => Some(ClaimId(stat.czxid)),
+            Err(TreeError::OutcomeUnknown) => None,
             Err(TreeError::NodeExists { .. } | TreeError::NoNode { .. }) => return Ok(None),
             Err(error) => return Err(error.into()),
+        };
+        // A claim of ours that we do not know of would keep the job from everybody, us included,
+        // for as long as our session lasts.
+        loop {
+            match self.look_at_claim(id, made).await {
+                Err(_) if self.may_still_be_in(session) => self.clock.sleep(LOOK_AGAIN).await,
+                looked => return looked,
+            }
         }
-        let claim = JobClaim { tree: self.tree.clone(), path: path.clone() };
-        if let Err(error) = self.refresh(vec![path, key("progress"), key("cancel")]).await {
-            claim.release().await;
-            return Err(error);
-        }
-        Ok(Some(claim))
     }
 
-    /// Whether there is an ephemeral node at `path` that belongs to our session.
-    async fn is_own(&self, path: &str) -> Result<bool, StoreError> {
+    /// The claim that was `made`, or the one that may have been.
+    async fn look_at_claim(
+        &self,
+        id: &JobId,
+        made: Option<ClaimId>,
+    ) -> Result<Option<JobClaim>, StoreError> {
+        let key = |key| keys::task(id.as_str(), key);
+        let made = match made {
+            Some(made) => Some(made),
+            None => self.own(&key("owner")).await?.map(|stat| ClaimId(stat.czxid)),
+        };
+        self.refresh(vec![key("owner"), key("progress"), key("cancel")]).await?;
+        Ok(made.map(|made| JobClaim { store: self.clone(), job: id.clone(), id: made }))
+    }
+
+    /// Whether the session that was `before` may last.
+    fn may_still_be_in(&self, before: SessionState) -> bool {
+        match (before, *self.tree.session().borrow()) {
+            (_, SessionState::Expired | SessionState::Closed) => false,
+            (SessionState::Connected { id: before }, SessionState::Connected { id: now }) => {
+                before == now
+            }
+            _ => true,
+        }
+    }
+
+    /// Announces this process as the worker of `node`, for as long as its session lasts. While
+    /// another one is announced, nothing is done. Nor if the tree holds no cluster.
+    pub async fn announce_worker(
+        &self,
+        node: &NodeName,
+        worker: &WorkerRecord,
+    ) -> Result<(), StoreError> {
+        if !self.is_initialized() {
+            return Ok(());
+        }
+        self.ensure_path(keys::PRIVATE).await?;
+        self.ensure_path(keys::WORKERS).await?;
+        let (path, data) = (keys::worker(node), Bytes::from(job_codec::worker_text(worker)));
+        match self.tree.create(&path, data, CreateMode::Ephemeral).await {
+            // An answer that was lost is found out by whoever looks for it the next time.
+            Ok(_) | Err(TreeError::NodeExists { .. } | TreeError::OutcomeUnknown) => {
+                self.refresh(vec![path]).await
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The ephemeral node at `path`, if there is one that belongs to our session.
+    async fn own(&self, path: &str) -> Result<Option<Stat>, StoreError> {
         self.tree.sync().await?;
-        let owner = self.tree.get(path).await?.map(|entry| entry.stat.ephemeral_owner);
+        let found = self.tree.get(path).await?.map(|entry| entry.stat);
         let session = *self.tree.session().borrow();
-        Ok(matches!(session, SessionState::Connected { id } if owner == Some(id)))
+        let SessionState::Connected { id } = session else { return Ok(None) };
+        Ok(found.filter(|stat| stat.ephemeral_owner == id))
+    }
+
+    async fn is_own(&self, path: &str) -> Result<bool, StoreError> {
+        Ok(self.own(path).await?.is_some())
     }
 
     /// Announces this process as the daemon of `node`, for as long as its session lasts. `who` says

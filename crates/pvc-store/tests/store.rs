@@ -9,7 +9,7 @@ use bytes::Bytes;
 use pvc_embedded::EmbeddedTree;
 use pvc_model::cluster::Cluster;
 use pvc_model::fault::FaultRecord;
-use pvc_model::job::{JobId, JobProgress, JobSpec, JobState};
+use pvc_model::job::{JobId, JobProgress, JobSpec, JobState, JobVm, JobWork};
 use pvc_model::node::{CoordinatorState, DaemonState, DomainState, NodeFigures, NodeRole};
 use pvc_model::storage::VolumeId;
 use pvc_model::vm::{MigrationMethod, Selector, Tag, VmState};
@@ -624,11 +624,9 @@ async fn a_job_is_claimed_by_one_worker_only_and_let_go_with_its_session() {
     let id = JobId::from_bits(0xdead_beef);
     let spec = JobSpec {
         id: id.clone(),
-        name: "vm.flush_locks".into(),
+        work: JobWork::FlushLocks { vm: JobVm { name: "web1".into(), uuid: Some(UUID) } },
         node: "hv1".into(),
         run_on: "primary".into(),
-        vm: Some(UUID),
-        args: vec![("domain".into(), "web1".into())],
         submitter: "cli".into(),
         submitted_at: 1,
     };
@@ -654,8 +652,8 @@ async fn a_job_is_claimed_by_one_worker_only_and_let_go_with_its_session() {
     let view = world.other.fresh().await.expect("readable");
     let job = &view.jobs[&id];
     assert_eq!(
-        (&job.spec, &job.progress, job.cancel_requested, job.owned),
-        (&spec, &done, true, true)
+        (&job.spec, &job.progress, job.cancel_requested, job.claim),
+        (&spec, &done, true, Some(claim.id()))
     );
     claim.release().await;
     world.store.claim_job(&id).await.expect("reachable").expect("free again");

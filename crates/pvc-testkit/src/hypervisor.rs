@@ -10,6 +10,8 @@ use pvc_ports::{
 use tokio::sync::{broadcast, mpsc, watch};
 use uuid::Uuid;
 
+use crate::Gate;
+
 /// How guests with a certain UUID behave when the hypervisor is asked to do something with them.
 #[derive(Debug, Clone, Default)]
 pub struct Manner {
@@ -72,6 +74,7 @@ struct Inner {
     /// The hypervisors that guests can be handed over to, by the name of their host.
     peers: BTreeMap<String, Weak<Mutex<Inner>>>,
     listeners: Vec<mpsc::UnboundedSender<GuestEvent>>,
+    gate: Option<Arc<Gate>>,
     /// Tells starts under way which guests are destroyed.
     destroyed: broadcast::Sender<Uuid>,
 }
@@ -91,6 +94,7 @@ impl Default for Inner {
             migrations: BTreeMap::new(),
             peers: BTreeMap::new(),
             listeners: Vec::new(),
+            gate: None,
             destroyed: broadcast::Sender::new(64),
         }
     }
@@ -110,6 +114,12 @@ impl ScriptedHypervisor {
     /// Sets how the guest `uuid` behaves from now on.
     pub fn set_manner(&self, uuid: Uuid, manner: Manner) {
         self.with(|inner| inner.manners.insert(uuid, manner));
+    }
+
+    /// From now on whoever asks for guests or their XML, or plugs devices, passes there before the
+    /// call has an effect, and before it returns.
+    pub fn set_gate(&self, gate: Arc<Gate>) {
+        self.with(|inner| inner.gate = Some(gate));
     }
 
     /// While set, every call fails with [`HypervisorError::Unreachable`]; guests run on.
@@ -153,7 +163,7 @@ impl ScriptedHypervisor {
 
     /// As if somebody started a guest behind our back.
     pub fn insert(&self, uuid: Uuid, name: &str) {
-        self.with(|inner| inner.insert(uuid, name, "<domain/>"));
+        self.with(|inner| inner.insert(uuid, name, "<domain><devices></devices></domain>"));
     }
 
     pub fn set_run(&self, uuid: Uuid, run: GuestRun) {
@@ -220,6 +230,24 @@ impl ScriptedHypervisor {
             tokio::time::sleep(delay).await;
             inner.lock().expect("no test panics while holding it").let_go();
         });
+    }
+
+    /// As `reached`, through the gate.
+    async fn passed<T>(
+        &self,
+        act: impl FnOnce(&mut Inner) -> Result<T, HypervisorError>,
+    ) -> Result<T, HypervisorError> {
+        self.pass().await;
+        let answer = self.reached(act);
+        self.pass().await;
+        answer
+    }
+
+    async fn pass(&self) {
+        let gate = self.with(|inner| inner.gate.clone());
+        if let Some(gate) = gate {
+            gate.pass().await;
+        }
     }
 
     fn reached<T>(
@@ -336,9 +364,10 @@ impl Hypervisor for ScriptedHypervisor {
     }
 
     async fn guests(&self) -> Result<BTreeMap<Uuid, Guest>, HypervisorError> {
-        self.reached(|inner| {
+        self.passed(|inner| {
             Ok(inner.guests.iter().map(|(uuid, running)| (*uuid, running.guest.clone())).collect())
         })
+        .await
     }
 
     async fn start(&self, uuid: Uuid, xml: &str) -> Result<(), HypervisorError> {
@@ -441,11 +470,12 @@ impl Hypervisor for ScriptedHypervisor {
     }
 
     async fn live_xml(&self, uuid: Uuid) -> Result<String, HypervisorError> {
-        self.reached(|inner| {
+        self.passed(|inner| {
             let running = inner.running(uuid)?;
             let plugged: String = running.plugged.values().map(String::as_str).collect();
             Ok(running.xml.replace("</devices>", &format!("{plugged}</devices>")))
         })
+        .await
     }
 
     async fn stats(&self) -> Result<BTreeMap<Uuid, GuestStats>, HypervisorError> {
@@ -488,7 +518,7 @@ impl Hypervisor for ScriptedHypervisor {
         change: DeviceChange,
         device: &str,
     ) -> Result<(), HypervisorError> {
-        self.reached(|inner| {
+        self.passed(|inner| {
             let plugged = &mut inner.running(uuid)?.plugged;
             if !(device.starts_with('<') && device.ends_with('>')) {
                 return Err(refused("that is no device"));
@@ -508,6 +538,7 @@ impl Hypervisor for ScriptedHypervisor {
             inner.calls.push(format!("device {uuid} {change:?} {device}"));
             Ok(())
         })
+        .await
     }
 
     async fn resize_disk(

@@ -9,7 +9,7 @@ use pvc_ports::{
     VolumeLock,
 };
 
-use crate::{MemoryVolumes, ScriptedCluster};
+use crate::{Gate, MemoryVolumes, ScriptedCluster};
 
 #[derive(Default)]
 struct Inner {
@@ -17,6 +17,7 @@ struct Inner {
     failing: bool,
     locks_take: Duration,
     removal_takes: Duration,
+    gate: Option<Arc<Gate>>,
 }
 
 /// Volumes in memory, as the [`Storage`] contract says, that can be told to be slow or silent.
@@ -68,6 +69,11 @@ impl MemoryStorage {
         self.with(|inner| inner.failing = failing);
     }
 
+    /// From now on every call passes there before it has an effect, and before it returns.
+    pub fn set_gate(&self, gate: Arc<Gate>) {
+        self.with(|inner| inner.gate = Some(gate));
+    }
+
     /// From now on removing a volume takes so long.
     pub fn set_removal_takes(&self, time: Duration) {
         self.with(|inner| inner.removal_takes = time);
@@ -82,14 +88,24 @@ impl MemoryStorage {
         act(&mut self.inner.lock().expect("no test panics while holding it"))
     }
 
-    fn reached<T>(
+    async fn reached<T>(
         &self,
         act: impl FnOnce(&mut MemoryVolumes) -> Result<T, StorageError>,
     ) -> Result<T, StorageError> {
-        self.with(|inner| match inner.failing {
+        self.pass().await;
+        let answer = self.with(|inner| match inner.failing {
             true => Err(StorageError::TimedOut { seconds: 10 }),
             false => act(&mut inner.volumes),
-        })
+        });
+        self.pass().await;
+        answer
+    }
+
+    async fn pass(&self) {
+        let gate = self.with(|inner| inner.gate.clone());
+        if let Some(gate) = gate {
+            gate.pass().await;
+        }
     }
 }
 
@@ -100,27 +116,27 @@ fn id(volume: &str) -> VolumeId {
 #[async_trait]
 impl Storage for MemoryStorage {
     async fn pools(&self) -> Result<Vec<PoolInfo>, StorageError> {
-        self.reached(|volumes| Ok(volumes.pools()))
+        self.reached(|volumes| Ok(volumes.pools())).await
     }
 
     async fn pool(&self, pool: &PoolName) -> Result<PoolInfo, StorageError> {
-        self.reached(|volumes| volumes.pool(pool))
+        self.reached(|volumes| volumes.pool(pool)).await
     }
 
     async fn create_pool(&self, pool: &PoolName) -> Result<(), StorageError> {
-        self.reached(|volumes| volumes.create_pool(pool))
+        self.reached(|volumes| volumes.create_pool(pool)).await
     }
 
     async fn remove_pool(&self, pool: &PoolName) -> Result<(), StorageError> {
-        self.reached(|volumes| volumes.remove_pool(pool))
+        self.reached(|volumes| volumes.remove_pool(pool)).await
     }
 
     async fn volumes(&self, pool: &PoolName) -> Result<Vec<VolumeInfo>, StorageError> {
-        self.reached(|volumes| volumes.volumes(pool))
+        self.reached(|volumes| volumes.volumes(pool)).await
     }
 
     async fn volume(&self, volume: &VolumeId) -> Result<VolumeInfo, StorageError> {
-        self.reached(|volumes| volumes.volume(volume))
+        self.reached(|volumes| volumes.volume(volume)).await
     }
 
     async fn create(
@@ -129,7 +145,7 @@ impl Storage for MemoryStorage {
         size_bytes: u64,
         force: bool,
     ) -> Result<(), StorageError> {
-        self.reached(|volumes| volumes.create(volume, size_bytes, force))
+        self.reached(|volumes| volumes.create(volume, size_bytes, force)).await
     }
 
     async fn resize(
@@ -138,7 +154,7 @@ impl Storage for MemoryStorage {
         size_bytes: u64,
         force: bool,
     ) -> Result<(), StorageError> {
-        self.reached(|volumes| volumes.resize(volume, size_bytes, force))
+        self.reached(|volumes| volumes.resize(volume, size_bytes, force)).await
     }
 
     async fn clone_volume(
@@ -147,11 +163,11 @@ impl Storage for MemoryStorage {
         to: &VolumeName,
         force: bool,
     ) -> Result<(), StorageError> {
-        self.reached(|volumes| volumes.clone_volume(volume, to, force))
+        self.reached(|volumes| volumes.clone_volume(volume, to, force)).await
     }
 
     async fn rename(&self, volume: &VolumeId, to: &VolumeName) -> Result<(), StorageError> {
-        self.reached(|volumes| volumes.rename(volume, to))
+        self.reached(|volumes| volumes.rename(volume, to)).await
     }
 
     async fn remove(&self, volume: &VolumeId) -> Result<(), StorageError> {
@@ -159,7 +175,7 @@ impl Storage for MemoryStorage {
         if !time.is_zero() {
             tokio::time::sleep(time).await;
         }
-        self.reached(|volumes| volumes.remove(volume))
+        self.reached(|volumes| volumes.remove(volume)).await
     }
 
     async fn snapshot(
@@ -167,7 +183,7 @@ impl Storage for MemoryStorage {
         volume: &VolumeId,
         snapshot: &SnapshotName,
     ) -> Result<(), StorageError> {
-        self.reached(|volumes| volumes.snapshot(volume, snapshot))
+        self.reached(|volumes| volumes.snapshot(volume, snapshot)).await
     }
 
     async fn rename_snapshot(
@@ -176,7 +192,7 @@ impl Storage for MemoryStorage {
         snapshot: &SnapshotName,
         to: &SnapshotName,
     ) -> Result<(), StorageError> {
-        self.reached(|volumes| volumes.rename_snapshot(volume, snapshot, to))
+        self.reached(|volumes| volumes.rename_snapshot(volume, snapshot, to)).await
     }
 
     async fn remove_snapshot(
@@ -184,7 +200,7 @@ impl Storage for MemoryStorage {
         volume: &VolumeId,
         snapshot: &SnapshotName,
     ) -> Result<(), StorageError> {
-        self.reached(|volumes| volumes.remove_snapshot(volume, snapshot))
+        self.reached(|volumes| volumes.remove_snapshot(volume, snapshot)).await
     }
 
     async fn roll_back(
@@ -192,7 +208,7 @@ impl Storage for MemoryStorage {
         volume: &VolumeId,
         snapshot: &SnapshotName,
     ) -> Result<(), StorageError> {
-        self.reached(|volumes| volumes.roll_back(volume, snapshot))
+        self.reached(|volumes| volumes.roll_back(volume, snapshot)).await
     }
 
     async fn import(
@@ -202,7 +218,7 @@ impl Storage for MemoryStorage {
         format: ImageFormat,
         force: bool,
     ) -> Result<(), StorageError> {
-        self.reached(|volumes| volumes.import(volume, source, format, force))
+        self.reached(|volumes| volumes.import(volume, source, format, force)).await
     }
 
     async fn attachment(&self, volume: &VolumeId) -> Result<Attachment, StorageError> {
@@ -213,15 +229,16 @@ impl Storage for MemoryStorage {
                 None => Attachment::File { path: PathBuf::from(format!("/volumes/{volume}")) },
             })
         })
+        .await
     }
 
     async fn locks(&self, volume: &VolumeId) -> Result<Vec<VolumeLock>, StorageError> {
         tokio::time::sleep(self.with(|inner| inner.locks_take)).await;
-        self.reached(|volumes| volumes.locks(volume).map(<[_]>::to_vec))
+        self.reached(|volumes| volumes.locks(volume).map(<[_]>::to_vec)).await
     }
 
     async fn break_lock(&self, volume: &VolumeId, lock: &VolumeLock) -> Result<(), StorageError> {
-        self.reached(|volumes| volumes.break_lock(volume, lock))
+        self.reached(|volumes| volumes.break_lock(volume, lock)).await
     }
 
     fn cluster(&self) -> Option<&dyn StorageCluster> {

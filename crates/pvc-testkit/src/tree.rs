@@ -11,6 +11,8 @@ use pvc_ports::{
 };
 use tokio::sync::{mpsc, watch};
 
+use crate::Gate;
+
 /// Another tree seen through a connection that the test can cut and mend. While it is cut every
 /// call fails, events are lost, and what was ephemeral stays: the session survives.
 pub struct FlakyTree {
@@ -27,6 +29,7 @@ pub struct FlakyTree {
     before_multi: Interlude,
     before_read: Interlude,
     before_sync: Interlude,
+    gate: Mutex<Option<Arc<Gate>>>,
     session: watch::Sender<SessionState>,
     watches: Mutex<Vec<mpsc::UnboundedSender<TreeEvent>>>,
     member: Option<Member>,
@@ -108,6 +111,7 @@ impl FlakyTree {
             before_multi: Interlude::default(),
             before_read: Interlude::default(),
             before_sync: Interlude::default(),
+            gate: Mutex::default(),
             session,
             watches: Mutex::new(Vec::new()),
             member,
@@ -179,6 +183,18 @@ impl FlakyTree {
     /// it is carried out.
     pub fn before_next_sync(&self, interlude: impl Future<Output = ()> + Send + 'static) {
         self.before_sync.set(interlude);
+    }
+
+    /// From now on every write passes there before it is carried out, and before it returns.
+    pub fn set_gate(&self, gate: Arc<Gate>) {
+        *self.gate.lock().expect("no test panics while holding it") = Some(gate);
+    }
+
+    async fn pass(&self) {
+        let gate = self.gate.lock().expect("no test panics while holding it").clone();
+        if let Some(gate) = gate {
+            gate.pass().await;
+        }
     }
 
     /// From now on this is a connection to a server that leads nobody any more and has not noticed:
@@ -272,16 +288,19 @@ impl Tree for FlakyTree {
     ) -> Result<(String, Stat), TreeError> {
         self.before_create.happen().await;
         self.majority().await;
+        self.pass().await;
         let created = self.reach().await?.create(path, data, mode).await;
         if let (Ok((path, _)), Some(member)) = (&created, &self.member) {
             member.made(path);
         }
+        self.pass().await;
         self.answer(created)
     }
 
     async fn multi(&self, ops: Vec<Op>) -> Result<Vec<Done>, MultiError> {
         self.before_multi.happen().await;
         self.majority().await;
+        self.pass().await;
         if self.loses_multi.swap(false, Ordering::SeqCst) {
             return Err(TreeError::OutcomeUnknown.into());
         }
@@ -291,6 +310,7 @@ impl Tree for FlakyTree {
         if let (Ok(_), Some(member)) = (&done, &self.member) {
             made.iter().for_each(|path| member.made(path));
         }
+        self.pass().await;
         self.answer(done)
     }
 

@@ -1,22 +1,24 @@
-//! Which jobs to begin, to fail, to cancel, to forget.
+//! Which jobs to begin or continue, to fail, to cancel, to forget.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use pvc_model::NodeName;
 use pvc_model::cluster::Cluster;
-use pvc_model::job::{Job, JobId, JobState};
+use pvc_model::job::{Job, JobId, JobState, JobVm, may_take};
 
-/// How many jobs one node does at once.
+/// How many jobs one node does at once. Those that wait for something outside do not count.
 pub(crate) const AT_ONCE: usize = 3;
 
-/// How long the record of an ended job is kept.
+/// How long the record of an ended job is kept, and how many of them.
 const KEPT: Duration = Duration::from_secs(24 * 60 * 60);
+const ENDED_JOBS: usize = 1000;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Step {
+    /// Takes it up, or goes on with what a worker before this one has begun.
     Begin(JobId),
-    /// It was begun, and its worker is gone.
+    /// A worker of an earlier version has begun it and is gone: nobody knows how far it is.
     Abandoned(JobId),
     /// It was cancelled before anybody began it.
     Cancelled(JobId),
@@ -27,32 +29,36 @@ pub(crate) enum Step {
 #[derive(Debug, Default)]
 pub(crate) struct Doing {
     pub jobs: BTreeSet<JobId>,
+    /// How many of them do not wait for something outside.
+    pub working: usize,
     /// What they hold for themselves: two jobs about one VM are done one after the other.
     pub subjects: BTreeSet<String>,
 }
 
-/// What a job is about and must have for itself, if anything. A job that an earlier version
-/// recorded knows its VM by name alone.
+/// What a job is about and must have for itself, if anything.
 pub(crate) fn subject(job: &Job) -> Option<String> {
-    let named =
-        || job.spec.args.iter().find(|(name, _)| name == "domain").map(|(_, vm)| vm.clone());
-    job.spec.vm.map(|uuid| uuid.to_string()).or_else(named)
+    job.spec.work.vm().map(JobVm::key)
 }
 
 /// The steps for the worker of `node` at `now` (seconds since the epoch), oldest job first.
 pub(crate) fn plan(cluster: &Cluster, node: &NodeName, doing: &Doing, now: u64) -> Vec<Step> {
-    let mut ours: Vec<&Job> =
-        cluster.jobs.values().map(AsRef::as_ref).filter(|job| job.spec.node == *node).collect();
+    let jobs = || cluster.jobs.values().map(AsRef::as_ref);
+    let is_ours = |job: &&Job| !job.progress.state.is_over() && may_take(cluster, job, node);
+    let mut ours: Vec<&Job> = jobs().filter(is_ours).collect();
     ours.sort_by_key(|job| (job.spec.submitted_at, job.spec.id.clone()));
-    let mut busy = doing.subjects.clone();
-    let mut room = AT_ONCE.saturating_sub(doing.jobs.len());
+    let is_at_work = |job: &&Job| job.claim.is_some() && !job.progress.state.is_over();
+    let elsewhere = jobs().filter(is_at_work).filter_map(subject);
+    let mut busy: BTreeSet<String> = doing.subjects.iter().cloned().chain(elsewhere).collect();
+    let mut room = AT_ONCE.saturating_sub(doing.working);
     let mut steps = Vec::new();
     for job in ours.into_iter().filter(|job| !doing.jobs.contains(&job.spec.id)) {
         let id = job.spec.id.clone();
         match job.progress.state {
             JobState::Pending if job.cancel_requested => steps.push(Step::Cancelled(id)),
-            JobState::Pending if job.owned || room == 0 => {}
-            JobState::Pending => {
+            JobState::Pending | JobState::Running if job.claim.is_some() => {}
+            JobState::Running if job.progress.worker.is_none() => steps.push(Step::Abandoned(id)),
+            JobState::Pending | JobState::Running if room == 0 => {}
+            JobState::Pending | JobState::Running => {
                 // What is refused for its subject keeps its place before younger ones about the
                 // same.
                 if subject(job).is_none_or(|subject| busy.insert(subject)) {
@@ -60,35 +66,45 @@ pub(crate) fn plan(cluster: &Cluster, node: &NodeName, doing: &Doing, now: u64) 
                     steps.push(Step::Begin(id));
                 }
             }
-            JobState::Running if !job.owned => steps.push(Step::Abandoned(id)),
-            JobState::Running => {}
-            JobState::Succeeded | JobState::Failed | JobState::Cancelled => {
-                let ended = job.progress.ended_at.unwrap_or(job.spec.submitted_at);
-                if now.saturating_sub(ended) > KEPT.as_secs() {
-                    steps.push(Step::Forget(id));
-                }
-            }
+            JobState::Succeeded | JobState::Failed | JobState::Cancelled => {}
         }
     }
+    // One worker does it for all: those of other nodes would only be in its way.
+    if cluster.workers.keys().next().is_none_or(|first| first == node) {
+        steps.extend(to_forget(cluster, now).map(Step::Forget));
+    }
     steps
+}
+
+/// The jobs that ended too long ago, and the oldest of those that are too many.
+fn to_forget(cluster: &Cluster, now: u64) -> impl Iterator<Item = JobId> {
+    let over = cluster.jobs.values().filter(|job| job.progress.state.is_over());
+    let ended = |job: &Job| job.progress.ended_at.unwrap_or(job.spec.submitted_at);
+    let mut over: Vec<(u64, &JobId)> = over.map(|job| (ended(job), &job.spec.id)).collect();
+    over.sort_unstable();
+    let surplus = over.len().saturating_sub(ENDED_JOBS);
+    let is_old = move |ended: u64| now.saturating_sub(ended) > KEPT.as_secs();
+    let forgotten = over
+        .into_iter()
+        .enumerate()
+        .filter(move |(at, (ended, _))| *at < surplus || is_old(*ended));
+    forgotten.map(|(_, (_, id))| id.clone())
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
-    use pvc_model::job::{JobProgress, JobSpec};
+    use pvc_model::job::{ClaimId, JobProgress, JobSpec, JobWork};
 
     use super::*;
 
     fn job(bits: u32, vm: &str, state: JobState) -> Job {
         let spec = JobSpec {
             id: JobId::from_bits(bits),
-            name: "vm.flush_locks".into(),
+            work: JobWork::FlushLocks { vm: JobVm { name: vm.into(), uuid: None } },
             node: "hv1".into(),
             run_on: "hv1".into(),
-            vm: None,
-            args: vec![("domain".into(), vm.into())],
             submitter: String::new(),
             submitted_at: u64::from(bits),
         };
@@ -96,7 +112,7 @@ mod tests {
             spec,
             progress: JobProgress { state, ..JobProgress::pending() },
             cancel_requested: false,
-            owned: false,
+            claim: None,
         }
     }
 
@@ -123,8 +139,11 @@ mod tests {
             steps(jobs, &Doing::default()),
             [Step::Begin(JobId::from_bits(1)), Step::Begin(JobId::from_bits(3))]
         );
-        let doing =
-            Doing { jobs: [JobId::from_bits(1)].into(), subjects: ["web1".to_owned()].into() };
+        let doing = Doing {
+            jobs: [JobId::from_bits(1)].into(),
+            working: 1,
+            subjects: ["web1".to_owned()].into(),
+        };
         assert_eq!(steps(vec![job(2, "web1", JobState::Pending)], &doing), []);
     }
 
@@ -132,7 +151,8 @@ mod tests {
     fn a_vm_that_was_renamed_between_two_jobs_is_one_vm() {
         let about = |bits, vm| {
             let mut job = job(bits, vm, JobState::Pending);
-            job.spec.vm = Some(pvc_model::Uuid::from_u128(7));
+            let uuid = Some(pvc_model::Uuid::from_u128(7));
+            job.spec.work = JobWork::FlushLocks { vm: JobVm { name: vm.into(), uuid } };
             job
         };
         let jobs = vec![about(1, "web1"), about(2, "shop")];
@@ -140,12 +160,40 @@ mod tests {
     }
 
     #[test]
-    fn a_running_job_without_a_worker_is_abandoned_and_one_with_a_worker_is_not() {
-        let held = Job { owned: true, ..job(2, "b", JobState::Running) };
+    fn a_running_job_without_a_worker_is_continued_and_one_with_a_worker_is_left_alone() {
+        let begun = |bits, vm| {
+            let mut job = job(bits, vm, JobState::Running);
+            job.progress.worker = Some("hv1".into());
+            job
+        };
+        let held = Job { claim: Some(ClaimId(7)), ..begun(2, "b") };
+        let cancelled = Job { cancel_requested: true, ..begun(3, "c") };
+        let begin = |bits| Step::Begin(JobId::from_bits(bits));
         assert_eq!(
-            steps(vec![job(1, "a", JobState::Running), held], &Doing::default()),
-            [Step::Abandoned(JobId::from_bits(1))]
+            steps(vec![begun(1, "a"), held, cancelled], &Doing::default()),
+            [begin(1), begin(3)],
+            "one that was cancelled has steps to take back"
         );
+    }
+
+    #[test]
+    fn a_running_job_of_a_worker_of_an_earlier_version_is_abandoned() {
+        let old = job(1, "a", JobState::Running);
+        let held = Job { claim: Some(ClaimId(7)), ..job(2, "b", JobState::Running) };
+        let abandoned = Step::Abandoned(JobId::from_bits(1));
+        assert_eq!(steps(vec![old, held], &Doing::default()), [abandoned]);
+    }
+
+    #[test]
+    fn jobs_that_wait_for_something_outside_leave_their_room_to_others() {
+        let doing = |working| Doing {
+            jobs: (1..=3).map(JobId::from_bits).collect(),
+            working,
+            subjects: BTreeSet::new(),
+        };
+        let waiting = || vec![job(4, "d", JobState::Pending)];
+        assert_eq!(steps(waiting(), &doing(3)), []);
+        assert_eq!(steps(waiting(), &doing(2)), [Step::Begin(JobId::from_bits(4))]);
     }
 
     #[test]
@@ -164,6 +212,35 @@ mod tests {
         let at = |now| plan(&cluster, &"hv1".into(), &Doing::default(), now);
         assert_eq!(at(86_401), []);
         assert_eq!(at(86_402), [Step::Forget(JobId::from_bits(1))]);
+    }
+
+    #[test]
+    fn the_oldest_of_too_many_ended_jobs_are_forgotten_by_the_first_worker() {
+        let ended = |bits: u32| {
+            let mut job = job(bits, "a", JobState::Succeeded);
+            job.progress.ended_at = Some(u64::from(bits));
+            (job.spec.id.clone(), Arc::new(job))
+        };
+        let jobs = (1..=ENDED_JOBS as u32 + 2).map(ended).collect();
+        let mut cluster = Cluster { jobs, ..Cluster::default() };
+        let forget =
+            |cluster: &Cluster, node: &str| plan(cluster, &node.into(), &Doing::default(), 1000);
+        let oldest = [1, 2].map(|bits| Step::Forget(JobId::from_bits(bits)));
+        assert_eq!(forget(&cluster, "hv1"), oldest);
+        cluster.workers =
+            ["hv1", "hv2"].map(|node| (NodeName::new(node), Arc::default())).into_iter().collect();
+        assert_eq!((forget(&cluster, "hv1"), forget(&cluster, "hv2")), (oldest.to_vec(), vec![]));
+    }
+
+    #[test]
+    fn a_vm_that_another_node_has_a_job_about_is_left_to_it() {
+        let mut elsewhere = Job { claim: Some(ClaimId(7)), ..job(1, "web1", JobState::Running) };
+        elsewhere.spec.node = "hv2".into();
+        let jobs = |elsewhere: &Job| vec![elsewhere.clone(), job(2, "web1", JobState::Pending)];
+        assert_eq!(steps(jobs(&elsewhere), &Doing::default()), []);
+        elsewhere.claim = None;
+        let begin = [Step::Begin(JobId::from_bits(2))];
+        assert_eq!(steps(jobs(&elsewhere), &Doing::default()), begin, "its worker is gone");
     }
 
     #[test]

@@ -4,46 +4,47 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pvc_model::NodeName;
 use pvc_model::cluster::Cluster;
-use pvc_model::job::{Job, JobId, JobProgress, JobState};
-use pvc_model::renaming::abandoned;
-use pvc_model::{NodeName, Uuid, with_causes};
-use pvc_ops::vm::take_back_renaming;
+use pvc_model::job::{Job, JobId, JobProgress, JobSpec, JobState, JobVm, JobWork, WorkerRecord};
 use pvc_ports::{Clock, Hypervisor, Storage};
-use pvc_store::{Change, Changes, JobClaim, Store};
+use pvc_store::{Change, Changes, Store};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::jobs::{self, JobError, Run, Tools};
+use crate::context::{Context, Tools};
+use crate::jobs;
 use crate::plan::{Doing, Step, plan, subject};
-use crate::progress::{Progress, RECORD_EVERY, record};
+use crate::runner::{Parted, perform};
 
 /// The jobs are looked at at least this often, for what time alone changes.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 
-/// How long running jobs get when the daemon stops. What is not over then has failed.
+/// How long the steps under way get when the daemon stops. The next worker goes on from there.
 const STOP_WITHIN: Duration = Duration::from_secs(10);
 
 /// Does the jobs of one node.
 pub struct Worker {
     tools: Tools,
-    clock: Arc<dyn Clock>,
 }
 
 /// The jobs that this process does.
 #[derive(Default)]
 struct Active {
-    tasks: JoinSet<JobId>,
-    /// With what each holds for itself, and how to stop it.
-    jobs: BTreeMap<JobId, (Option<String>, CancellationToken)>,
-    /// The renamings that could not be taken back, and when to try again, by the monotonic clock.
-    renamings: BTreeMap<Uuid, Duration>,
+    tasks: JoinSet<Parted>,
+    /// With what each holds for itself.
+    jobs: BTreeMap<JobId, (Option<String>, Arc<Context>)>,
+    /// Cancelled when this worker stops.
+    leave: CancellationToken,
+    /// What came too late and may have to be taken back.
+    late: JoinSet<()>,
 }
 
 impl Active {
     fn doing(&self) -> Doing {
         Doing {
             jobs: self.jobs.keys().cloned().collect(),
+            working: self.jobs.values().filter(|(_, context)| !context.is_waiting()).count(),
             subjects: self.jobs.values().filter_map(|(subject, _)| subject.clone()).collect(),
         }
     }
@@ -57,10 +58,11 @@ impl Worker {
         storage: Arc<dyn Storage>,
         clock: Arc<dyn Clock>,
     ) -> Self {
-        Worker { tools: Tools { node, store, hypervisor, storage }, clock }
+        Worker { tools: Tools { node, store, hypervisor, storage, clock } }
     }
 
-    /// Works until `shutdown`; then asks the running jobs to stop and records what became of them.
+    /// Works until `shutdown`; then leaves the jobs, between two of their steps, to the next
+    /// worker.
     pub async fn run(&self, shutdown: CancellationToken) {
         let mut active = Active::default();
         let mut changes = self.tools.store.changed();
@@ -68,27 +70,67 @@ impl Worker {
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => break,
-                // May be dropped anywhere: what is left half way again is found by the next worker.
-                () = self.take_back_renamings(&mut active) => {}
+                // May be dropped anywhere: what it has claimed then goes with the session.
+                () = self.pass(&mut active) => {}
             }
-            self.pass(&mut active).await;
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => break,
                 Some(ended) = active.tasks.join_next() => forget(&mut active, ended),
+                Some(_) = active.late.join_next() => {}
                 changed = changes.changed() => if changed.is_err() { break },
-                () = self.clock.sleep(LOOK_EVERY) => {}
+                () = self.tools.clock.sleep(LOOK_EVERY) => {}
             }
         }
         self.stop(active).await;
     }
 
+    /// Makes jobs of the renamings that a process of an earlier version left half way.
+    async fn adopt_former_renamings(&self) {
+        let Tools { node, store, .. } = &self.tools;
+        for former in store.former_renamings() {
+            let vm = JobVm { name: former.from.clone(), uuid: Some(former.vm) };
+            let bits = former.vm.as_u128() as u32;
+            let unused = |id: &JobId| !store.view().jobs.contains_key(id);
+            let mut ids = (0..=u32::MAX).map(|more| JobId::from_bits(bits.wrapping_add(more)));
+            let Some(id) = ids.find(unused) else { return };
+            let spec = JobSpec {
+                id,
+                work: JobWork::RenameVm { vm, to: former.to.clone() },
+                node: node.clone(),
+                run_on: node.to_string(),
+                submitter: "an earlier version of PVC".to_owned(),
+                submitted_at: self.now(),
+            };
+            let progress = JobProgress {
+                state: JobState::Running,
+                started_at: Some(self.now()),
+                worker: Some(node.clone()),
+                steps: Some(jobs::left_half_way(&former)),
+                ..JobProgress::pending()
+            };
+            match store.replace_former_renaming(former.vm, &spec, &progress).await {
+                Ok(true) => {
+                    tracing::warn!(vm = former.from, to = former.to, job = %spec.id, "a renaming \
+                                   that an earlier version left half way is taken back");
+                }
+                Ok(false) => {}
+                Err(error) => {
+                    tracing::debug!(%error, "a renaming of an earlier version could not be taken \
+                                             over; it will be tried again");
+                }
+            }
+        }
+    }
+
     /// Looks at all jobs once, decides, acts.
     async fn pass(&self, active: &mut Active) {
+        self.announce().await;
+        self.adopt_former_renamings().await;
         let view = self.tools.store.view();
-        for (id, (_, cancelled)) in &active.jobs {
+        for (id, (_, context)) in &active.jobs {
             if view.jobs.get(id).is_some_and(|job| job.cancel_requested) {
-                cancelled.cancel();
+                context.cancelled.cancel();
             }
         }
         for step in plan(&view, &self.tools.node, &active.doing(), self.now()) {
@@ -114,25 +156,16 @@ impl Worker {
         }
     }
 
-    /// Takes back what processes that died left half way.
-    async fn take_back_renamings(&self, active: &mut Active) {
-        let view = self.tools.store.view();
-        let now = self.clock.monotonic();
-        active.renamings.retain(|vm, _| view.renamings.contains_key(vm));
-        for renaming in abandoned(&view, &self.tools.node) {
-            if active.renamings.get(&renaming.vm).is_some_and(|again| *again > now) {
-                continue;
-            }
-            let Tools { store, storage, .. } = &self.tools;
-            let taken =
-                take_back_renaming(store, self.clock.as_ref(), storage.as_ref(), renaming.vm);
-            if let Err(error) = taken.await {
-                let vm = &renaming.from;
-                let error = with_causes(&error);
-                tracing::warn!(%vm, error, "a renaming could not be taken back; it will be tried \
-                                            again");
-                active.renamings.insert(renaming.vm, now + LOOK_EVERY);
-            }
+    /// Says that this worker is there, and which kinds of jobs it knows. That goes with the
+    /// session, and so does what an earlier process of this node has said.
+    async fn announce(&self) {
+        let Tools { node, store, .. } = &self.tools;
+        if store.view().workers.contains_key(node) {
+            return;
+        }
+        let kinds = JobWork::KINDS.map(str::to_owned).into_iter().collect();
+        if let Err(error) = store.announce_worker(node, &WorkerRecord { kinds }).await {
+            tracing::debug!(%error, "this worker could not be announced; it will be tried again");
         }
     }
 
@@ -147,36 +180,30 @@ impl Worker {
                 return;
             }
         };
-        // Another worker of this node may have done it between the look that chose it and the
-        // claim.
-        let pending =
-            |job: &Arc<Job>| job.progress.state == JobState::Pending && !job.cancel_requested;
-        if !self.tools.store.view().jobs.get(&id).is_some_and(pending) {
+        // Another worker may have had it between the look that chose it and the claim.
+        let view = self.tools.store.view();
+        let may_be_begun = |job: &&Arc<Job>| {
+            let JobProgress { state, worker, .. } = &job.progress;
+            let is_waiting = *state == JobState::Pending && !job.cancel_requested;
+            is_waiting || (*state == JobState::Running && worker.is_some())
+        };
+        let Some(job) = view.jobs.get(&id).filter(may_be_begun) else {
             return claim.release().await;
-        }
-        let cancelled = CancellationToken::new();
-        active.jobs.insert(id, (subject(job), cancelled.clone()));
-        active.tasks.spawn(perform(
-            self.tools.clone(),
-            self.clock.clone(),
-            job.clone(),
-            claim,
-            cancelled,
-        ));
+        };
+        let context = Arc::new(Context::new(self.tools.clone(), job, claim.id()));
+        active.jobs.insert(id, (subject(job), context.clone()));
+        let steps = jobs::steps(&job.spec.work);
+        let leave = active.leave.clone();
+        active.tasks.spawn(perform(context, job.clone(), steps, claim, leave));
     }
 
     /// Ends a job that nobody does, if it still is as it was in the view that was looked at.
     async fn close(&self, seen: &Job, state: JobState, status: &str) {
         let id = &seen.spec.id;
-        let ended = JobProgress {
-            state,
-            status: status.to_owned(),
-            ended_at: Some(self.now()),
-            ..seen.progress.clone()
-        };
+        let ended = seen.progress.clone().ended(state, status, self.now());
         let decide = |cluster: &Cluster| {
             let mut changes = Changes::new();
-            let same = |job: &&Arc<Job>| !job.owned && job.progress == seen.progress;
+            let same = |job: &&Arc<Job>| job.claim.is_none() && job.progress == seen.progress;
             let close = cluster.jobs.get(id).filter(same).is_some();
             if close {
                 changes.push(Change::JobProgress(id.clone(), ended.clone()));
@@ -190,7 +217,7 @@ impl Worker {
             Err(error) => Err(error.into()),
         };
         match closed {
-            Ok(true) => tracing::warn!(job = %id, kind = seen.spec.name, "job {status}"),
+            Ok(true) => tracing::warn!(job = %id, kind = seen.spec.work.name(), "job {status}"),
             Ok(false) => {}
             Err(error) => {
                 tracing::debug!(job = %id, %error, "a job could not be ended; it will be tried \
@@ -218,83 +245,33 @@ impl Worker {
     }
 
     async fn stop(&self, mut active: Active) {
-        for (_, cancelled) in active.jobs.values() {
-            cancelled.cancel();
-        }
+        active.leave.cancel();
         let drained = async { while active.tasks.join_next().await.is_some() {} };
         tokio::select! {
             biased;
             () = drained => {}
-            // Their claims end with the session; the next start marks them as failed.
-            () = self.clock.sleep(STOP_WITHIN) => tracing::warn!("jobs were still running when the \
-                                                                  worker stopped"),
+            // Their claims end with the session; the next worker finds out how far they are.
+            () = self.tools.clock.sleep(STOP_WITHIN) => {
+                tracing::warn!("jobs were still at work when the worker stopped");
+            }
         }
     }
 
     fn now(&self) -> u64 {
-        self.clock.wall().as_secs()
+        self.tools.clock.wall().as_secs()
     }
 }
 
-fn forget(active: &mut Active, ended: Result<JobId, tokio::task::JoinError>) {
+fn forget(active: &mut Active, ended: Result<Parted, tokio::task::JoinError>) {
     match ended {
-        Ok(id) => {
-            active.jobs.remove(&id);
+        Ok(Parted { job, late }) => {
+            active.jobs.remove(&job);
+            if let Some(late) = late {
+                active.late.spawn(late.set_right());
+            }
         }
-        // `perform` catches the panics of the job itself; this is one of ours, and which job it was
-        // is not known.
+        // A job's steps are tasks of their own; this panic is one of ours, and which job it was is
+        // not known.
         Err(error) => tracing::error!(%error, "the worker lost track of a job"),
-    }
-}
-
-/// Does one job from its claim to its last record.
-async fn perform(
-    tools: Tools,
-    clock: Arc<dyn Clock>,
-    job: Arc<Job>,
-    claim: JobClaim,
-    cancelled: CancellationToken,
-) -> JobId {
-    let id = job.spec.id.clone();
-    tracing::info!(job = %id, kind = job.spec.name, "beginning job");
-    let progress = Arc::new(Progress::new(clock.wall().as_secs()));
-    let work = {
-        let (tools, job, progress) = (tools.clone(), job.clone(), progress.clone());
-        // A task of its own: a job that panics ends as a failed job.
-        tokio::spawn(async move {
-            jobs::run(&tools, Run { spec: &job.spec, progress: &progress, cancelled: &cancelled })
-                .await
-        })
-    };
-    let outcome = tokio::select! {
-        biased;
-        outcome = work => outcome,
-        () = keep_recording(&tools.store, clock.as_ref(), &id, &progress) => unreachable!("recording never ends by itself"),
-    };
-    let (state, status) = match outcome {
-        Ok(Ok(status)) => (JobState::Succeeded, status),
-        Ok(Err(JobError::Cancelled)) => (JobState::Cancelled, "cancelled".to_owned()),
-        Ok(Err(error)) => (JobState::Failed, with_causes(&error)),
-        Err(panic) => (JobState::Failed, format!("the job ended by a bug of ours: {panic}")),
-    };
-    tracing::info!(job = %id, kind = job.spec.name, status, "job ended");
-    let ended = progress.ended(state, status, clock.wall().as_secs());
-    // What became of a job is said sooner or later: while the claim lives nobody else can end it.
-    while !record(&tools.store, &id, &ended).await {
-        clock.sleep(RECORD_EVERY).await;
-    }
-    claim.release().await;
-    id
-}
-
-async fn keep_recording(store: &Store, clock: &dyn Clock, id: &JobId, progress: &Progress) {
-    let mut changed = progress.changed();
-    loop {
-        changed.mark_unchanged();
-        record(store, id, &progress.now()).await;
-        clock.sleep(RECORD_EVERY).await;
-        if changed.changed().await.is_err() {
-            std::future::pending::<()>().await;
-        }
     }
 }

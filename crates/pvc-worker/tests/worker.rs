@@ -1,5 +1,7 @@
 //! The worker over the embedded tree, with a hypervisor and a storage that do as they are told.
 
+#![allow(clippy::disallowed_methods, reason = "a test waits in paused time")]
+
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,11 +9,13 @@ use std::time::Duration;
 use pvc_embedded::EmbeddedTree;
 use pvc_model::Uuid;
 use pvc_model::cluster::Cluster;
-use pvc_model::job::{JobId, JobProgress, JobSpec, JobState};
-use pvc_model::renaming::Renaming;
+use pvc_model::job::{
+    JobId, JobProgress, JobSpec, JobState, JobVm, JobWork, NotUnderstood, WorkerRecord,
+    being_renamed_to,
+};
 use pvc_model::storage::VolumeId;
 use pvc_model::vm::VmState;
-use pvc_ports::{Clock, Storage, Tree};
+use pvc_ports::{Clock, CreateMode, Op, Storage, Tree};
 use pvc_store::{Change, Changes, NewVm, Store, VmChange};
 use pvc_testkit::{FlakyTree, MemoryStorage, ScriptedHypervisor, SeededRandom, TokioClock};
 use pvc_worker::Worker;
@@ -67,28 +71,13 @@ impl World {
         write(&self.store, change).await;
     }
 
-    async fn submit(&self, bits: u32, name: &str, args: &[(&str, &str)]) -> JobId {
-        self.submit_about(None, bits, name, args).await
-    }
-
-    async fn submit_about(
-        &self,
-        vm: Option<Uuid>,
-        bits: u32,
-        name: &str,
-        args: &[(&str, &str)],
-    ) -> JobId {
+    async fn submit(&self, bits: u32, work: JobWork) -> JobId {
         let id = JobId::from_bits(bits);
-        let args =
-            args.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        let (node, run_on) = ("hv1".into(), "hv1".to_owned());
         let spec = JobSpec {
             id: id.clone(),
-            name: name.into(),
-            node,
-            run_on,
-            vm,
-            args,
+            work,
+            node: "hv1".into(),
+            run_on: "hv1".to_owned(),
             submitter: "test".into(),
             submitted_at: 1,
         };
@@ -126,6 +115,21 @@ async fn write(store: &Store, change: Change) {
     store.change(decide).await.expect("nobody else writes");
 }
 
+/// The VM as it is named by jobs that an earlier version recorded.
+fn by_name(name: &str) -> JobVm {
+    JobVm { name: name.into(), uuid: None }
+}
+
+fn flush_locks() -> JobWork {
+    JobWork::FlushLocks { vm: by_name("web1") }
+}
+
+/// A job of another version.
+fn other(name: &str) -> JobWork {
+    let why = NotUnderstood::UnknownKind { name: name.into() };
+    JobWork::Other { name: name.into(), vm: None, args: Vec::new(), why }
+}
+
 fn web1(state: VmState) -> NewVm {
     NewVm {
         uuid: UUID,
@@ -148,7 +152,7 @@ fn web1(state: VmState) -> NewVm {
 async fn the_locks_of_a_stopped_vm_are_freed() {
     let world = World::with_vm(VmState::Stop).await;
     world.storage.lock("vms/web1_sda", "10.0.0.9");
-    let id = world.submit(1, "vm.flush_locks", &[("domain", "web1")]).await;
+    let id = world.submit(1, flush_locks()).await;
     let end = world.end_of(&id).await;
     assert_eq!(
         (end.state, end.status.as_str()),
@@ -165,18 +169,18 @@ async fn a_job_finds_its_vm_under_another_name() {
     world.storage.lock("vms/web1_sda", "10.0.0.9");
     // By the time the job is done `web1` is called `shop`.
     world.change(Change::Vm(UUID, VmChange::Name("shop".into()))).await;
-    let id = world.submit_about(Some(UUID), 1, "vm.flush_locks", &[("domain", "web1")]).await;
+    let called = |uuid| JobWork::FlushLocks { vm: JobVm { name: "web1".into(), uuid: Some(uuid) } };
+    let id = world.submit(1, called(UUID)).await;
     assert_eq!(world.end_of(&id).await.status, "freed 1 locks on 1 volumes of VM \"shop\"");
-    let nobody = Some(Uuid::from_u128(7));
-    let id = world.submit_about(nobody, 2, "vm.flush_locks", &[("domain", "shop")]).await;
-    assert_eq!(world.end_of(&id).await.status, "VM `shop` does not exist");
+    let id = world.submit(2, called(Uuid::from_u128(7))).await;
+    assert_eq!(world.end_of(&id).await.status, "VM `web1` does not exist");
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_locks_of_a_vm_that_may_run_are_left_alone() {
     let world = World::with_vm(VmState::Start).await;
     world.storage.lock("vms/web1_sda", "10.0.0.9");
-    let id = world.submit(1, "vm.flush_locks", &[("domain", "web1")]).await;
+    let id = world.submit(1, flush_locks()).await;
     let end = world.end_of(&id).await;
     assert_eq!(end.state, JobState::Failed);
     assert!(end.status.starts_with("VM `web1` is in state `start`"), "{}", end.status);
@@ -189,7 +193,7 @@ async fn the_locks_of_a_stopped_vm_that_still_runs_are_left_alone() {
     let world = World::with_vm(VmState::Stop).await;
     world.storage.lock("vms/web1_sda", "10.0.0.9");
     world.hypervisor.insert(UUID, "web1");
-    let id = world.submit(1, "vm.flush_locks", &[("domain", "web1")]).await;
+    let id = world.submit(1, flush_locks()).await;
     let end = world.end_of(&id).await;
     assert_eq!(end.state, JobState::Failed);
     assert!(end.status.starts_with("VM `web1` still runs on node `hv1`"), "{}", end.status);
@@ -201,79 +205,81 @@ async fn the_locks_of_a_stopped_vm_that_still_runs_are_left_alone() {
 async fn a_device_is_attached_to_a_running_vm_and_refused_for_another() {
     let world = World::with_vm(VmState::Start).await;
     let device = "<interface type='bridge'><source bridge='br1'/></interface>";
-    let id = world.submit(1, "vm.device_attach", &[("domain", "web1"), ("xml", device)]).await;
+    let attach = || JobWork::AttachDevice { vm: by_name("web1"), xml: device.into() };
+    let id = world.submit(1, attach()).await;
     assert!(world.end_of(&id).await.status.contains("does not run on node `hv1`"));
     world.hypervisor.insert(UUID, "web1");
-    let id = world.submit(2, "vm.device_attach", &[("domain", "web1"), ("xml", device)]).await;
+    let id = world.submit(2, attach()).await;
     assert_eq!(world.end_of(&id).await.state, JobState::Succeeded);
-    let id = world
-        .submit(3, "vm.device_detach", &[("domain", "web1"), ("xml", "<a/></devices><b/>")])
-        .await;
+    let two = JobWork::DetachDevice { vm: by_name("web1"), xml: "<a/></devices><b/>".into() };
+    let id = world.submit(3, two).await;
     assert_eq!(world.end_of(&id).await.state, JobState::Failed);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_job_of_an_unknown_kind_or_without_its_arguments_fails_and_says_so() {
     let world = World::with_vm(VmState::Stop).await;
-    let id = world.submit(1, "osd.add", &[]).await;
+    let id = world.submit(1, other("osd.add")).await;
     assert_eq!(
         world.end_of(&id).await.status,
         "no worker of this version knows jobs of the kind `osd.add`"
     );
-    let id = world.submit(2, "vm.flush_locks", &[]).await;
+    let id = world.submit(2, other("vm.flush_locks")).await;
     assert_eq!(world.end_of(&id).await.status, "the job has no argument `domain`");
-    let id = world.submit(3, "vm.flush_locks", &[("domain", "nobody")]).await;
+    let id = world.submit(3, JobWork::FlushLocks { vm: by_name("nobody") }).await;
     assert_eq!(world.end_of(&id).await.status, "VM `nobody` does not exist");
 }
 
+/// As a version of PVC before jobs had steps notes a renaming.
+async fn note_former_renaming(store: &Store) {
+    let text = r#"{"from":"web1","to":"shop","node":"hv1",
+        "volumes":[["vms/web1_sda","vms/shop_sda"]],"taken_back":false}"#;
+    let root = "/pvcrs/renamings";
+    let create =
+        |path: String, data: &'static str, mode| Op::Create { path, data: data.into(), mode };
+    let note = format!("{root}/{UUID}");
+    let ops = vec![
+        create(root.to_owned(), "", CreateMode::Persistent),
+        create(note.clone(), text, CreateMode::Persistent),
+        create(format!("{note}/owner"), "", CreateMode::Ephemeral),
+    ];
+    store.tree().multi(ops).await.expect("nobody else writes");
+}
+
 #[tokio::test(start_paused = true)]
-async fn a_renaming_that_was_left_half_way_is_taken_back_by_the_worker() {
+async fn a_renaming_that_an_earlier_version_left_half_way_is_taken_back() {
     let world = World::with_vm(VmState::Stop).await;
     let id = |text| VolumeId::from_record(text).expect("well formed");
     let (old, new) = (id("vms/web1_sda"), id("vms/shop_sda"));
-    let renaming = Renaming {
-        vm: UUID,
-        from: "web1".into(),
-        to: "shop".into(),
-        node: Some("hv1".into()),
-        volumes: [(old.clone(), new.clone())].into(),
-        taken_back: false,
-        held: true,
-    };
-    let dying = open(&world.tree).await;
-    write(&dying, Change::HoldRenaming(renaming)).await;
+    let earlier = open(&world.tree).await;
+    note_former_renaming(&earlier).await;
     world.storage.rename(&old, &new.volume).await.expect("it is there");
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    assert!(world.store.view().jobs.is_empty(), "the process that noted it lives");
     world.storage.set_failing(true);
-    dying.tree().close().await;
-    pvc_testkit::eventually(
-        "it was tried and is kept for another try",
-        Duration::from_secs(60),
-        || {
-            world
-                .store
-                .view()
-                .renamings
-                .get(&UUID)
-                .is_some_and(|left| left.taken_back && !left.held)
-        },
-    )
-    .await;
+    earlier.tree().close().await;
+    let trouble = || {
+        let view = world.store.view();
+        view.jobs.values().find_map(|job| job.progress.trouble.clone())
+    };
+    pvc_testkit::eventually("it is tried", Duration::from_secs(120), || trouble().is_some()).await;
+    let view = world.store.view();
+    assert_eq!(being_renamed_to(&view, UUID), Some("shop"));
+    assert!(world.store.former_renamings().is_empty());
     world.storage.set_failing(false);
-    pvc_testkit::eventually("it is taken back", Duration::from_secs(120), || {
-        world.store.view().renamings.is_empty()
-    })
-    .await;
+    let job = view.jobs.keys().next().expect("there is one").clone();
+    assert_eq!(world.end_of(&job).await.state, JobState::Failed);
     assert!(world.storage.volume(&old).await.is_ok() && world.storage.volume(&new).await.is_err());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_job_whose_worker_died_is_marked_as_failed_by_the_next_one() {
+async fn a_job_that_a_worker_of_an_earlier_version_has_left_has_failed() {
     let world = World::with_vm(VmState::Stop).await;
     world.stop.cancel();
     let dead = open(&world.tree).await;
     let id = JobId::from_bits(9);
     let running = JobProgress { state: JobState::Running, ..JobProgress::pending() };
-    world.submit(9, "vm.flush_locks", &[("domain", "web1")]).await;
+    world.submit(9, flush_locks()).await;
     let claim = dead.claim_job(&id).await.expect("reachable");
     assert!(claim.is_some() || world.store.view().jobs[&id].progress.state.is_over());
     world.change(Change::JobProgress(id.clone(), running)).await;
@@ -290,7 +296,7 @@ async fn a_job_whose_worker_died_is_marked_as_failed_by_the_next_one() {
 #[tokio::test(start_paused = true)]
 async fn a_job_that_was_done_before_it_could_be_claimed_is_not_done_again() {
     let world = World::without_worker(VmState::Stop).await;
-    let id = world.submit(1, "osd.add", &[]).await;
+    let id = world.submit(1, other("osd.add")).await;
     let connection = FlakyTree::new(world.tree.connect());
     let just_now = TokioClock::new().wall().as_secs();
     let done = JobProgress {
@@ -302,16 +308,16 @@ async fn a_job_that_was_done_before_it_could_be_claimed_is_not_done_again() {
     connection.before_next_create(async move { write(&faster, change).await });
     world.start_worker(open_on(connection.clone()).await);
     world.end_of(&id).await;
-    let another = world.submit(2, "osd.add", &[]).await;
+    let another = world.submit(2, other("osd.add")).await;
     world.end_of(&another).await;
     let job = world.store.fresh().await.expect("reachable").jobs[&id].clone();
-    assert_eq!((&job.progress, job.owned), (&done, false));
+    assert_eq!((&job.progress, job.claim), (&done, None));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_claim_whose_answer_was_lost_is_a_claim() {
     let world = World::without_worker(VmState::Stop).await;
-    let id = world.submit(1, "osd.add", &[]).await;
+    let id = world.submit(1, other("osd.add")).await;
     let connection = FlakyTree::new(world.tree.connect());
     let store = open_on(connection.clone()).await;
     connection.lose_next_answer();
@@ -324,8 +330,31 @@ async fn a_job_is_done_once_although_two_workers_see_it() {
     let world = World::with_vm(VmState::Stop).await;
     world.start_worker(open(&world.tree).await);
     world.storage.lock("vms/web1_sda", "10.0.0.9");
-    let id = world.submit(1, "vm.flush_locks", &[("domain", "web1")]).await;
+    let id = world.submit(1, flush_locks()).await;
     let end = world.end_of(&id).await;
     assert_eq!(end.status, "freed 1 locks on 1 volumes of VM \"web1\"");
     assert_eq!(end.log.iter().filter(|line| line.starts_with("freed the lock")).count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_is_announced_with_its_kinds_for_as_long_as_it_is_there() {
+    let world = World::without_worker(VmState::Stop).await;
+    let before = open(&world.tree).await;
+    // The process of the version before is still there when this one starts.
+    before.announce_worker(&"hv1".into(), &WorkerRecord::default()).await.expect("nobody is");
+    let own = open(&world.tree).await;
+    world.start_worker(own.clone());
+    let knows_renaming = || {
+        let view = world.store.view();
+        view.workers.get("hv1").is_some_and(|worker| worker.kinds.contains(JobWork::RENAME_VM))
+    };
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    assert!(!knows_renaming());
+    before.tree().close().await;
+    pvc_testkit::eventually("it is announced", Duration::from_secs(60), knows_renaming).await;
+    own.tree().close().await;
+    pvc_testkit::eventually("it is gone", Duration::from_secs(60), || {
+        world.store.view().workers.is_empty()
+    })
+    .await;
 }

@@ -42,8 +42,11 @@ pub async fn get_tasks_task_id(State(api): Api, AtTask(id): AtTask) -> Result<Re
     responses(Changed)
 )]
 pub async fn delete_tasks_task_id(State(api): Api, AtTask(id): AtTask) -> Result<Response> {
-    let id =
-        api.carry_out(|api| async move { pvc_ops::job::cancel(api.store(), &id).await }).await?;
+    let id = api
+        .carry_out(|api| async move {
+            pvc_ops::job::cancel(api.store(), api.clock().as_ref(), &id).await
+        })
+        .await?;
     Ok(json::done(format!("task `{id}` was asked to stop")))
 }
 

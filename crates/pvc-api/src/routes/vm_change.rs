@@ -375,6 +375,7 @@ params! {
 pub async fn post_vm_vm_rename(
     State(api): Api,
     AtVm(name): AtVm,
+    Extension(caller): Extension<Caller>,
     Params(Rename { new_name, dry_run }): Params<Rename>,
 ) -> Result<Response> {
     let storage = api.storage()?;
@@ -388,11 +389,29 @@ pub async fn post_vm_vm_rename(
         let renamed = api.carry_out(check).await?;
         return Ok(json::done(format!("VM `{}` would be called `{}`", renamed.from, renamed.to)));
     }
-    let rename = |api: ApiState| async move {
-        vm::rename(api.store(), api.clock().as_ref(), storage.as_ref(), &name, &new_name).await
+    let submitter = caller.description.to_string();
+    let ask = vm::Rename { vm: name, to: new_name, submitter };
+    let (limit, own) = (api.settings().limits.wait_time, api.clone());
+    let rename = async move {
+        let (clock, random) = (own.clock().as_ref(), own.random().as_ref());
+        tokio::select! {
+            biased;
+            () = own.stopping().cancelled() => Err(not_waited_for(&ask.vm)),
+            done = vm::rename(own.store(), clock, random, storage.as_ref(), &ask, limit) => {
+                done.map_err(refused)
+            }
+        }
     };
-    let renamed = api.carry_out_within(api.settings().limits.wait_time, rename).await?;
+    // The limit is kept inside; this one is for a store that hangs.
+    let renamed = api.change_within(limit * 2, rename).await?;
     Ok(json::done(format!("VM `{}` is called `{}` now", renamed.from, renamed.to)))
+}
+
+fn not_waited_for(vm: &str) -> ApiError {
+    let message =
+        format!("the API is being stopped; what becomes of the renaming of VM `{vm}` is not known");
+    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message)
+        .hint(Some("`pvc task list` shows it if it was begun; it is done to its end"))
 }
 
 choice! {

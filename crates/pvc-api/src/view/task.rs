@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use pvc_api_types as api;
 use pvc_model::cluster::Cluster;
 use pvc_model::job::{Job, JobSpec, JobState};
+use pvc_store::job_arguments;
 use serde_json::{Map, Value};
 
 /// The reply to a request that became a job.
@@ -13,7 +14,7 @@ pub fn reference(spec: &JobSpec) -> api::TaskRef {
         "primary" => format!("{} (primary)", spec.node),
         _ => spec.node.to_string(),
     };
-    api::TaskRef { task_id: spec.id.to_string(), task_name: spec.name.clone(), run_on }
+    api::TaskRef { task_id: spec.id.to_string(), task_name: spec.work.name().to_owned(), run_on }
 }
 
 /// How far a job is. Clients stop waiting at any state but `PENDING` and `RUNNING`.
@@ -48,7 +49,8 @@ pub fn queues(cluster: &Cluster) -> api::TaskQueues {
             JobState::Running => &mut queues.active,
             _ => &mut queues.reserved,
         };
-        queue.entry(worker(job.spec.node.as_str())).or_default().push(queued(job));
+        let node = job.progress.worker.as_ref().unwrap_or(&job.spec.node);
+        queue.entry(worker(node.as_str())).or_default().push(queued(job));
     }
     queues
 }
@@ -59,17 +61,17 @@ fn worker(node: &str) -> String {
 
 fn queued(job: &Job) -> api::QueuedTask {
     let spec = &job.spec;
-    let mut kwargs: Map<String, Value> = spec.args.iter().map(argument).collect();
+    let mut kwargs: Map<String, Value> = job_arguments(&spec.work).iter().map(argument).collect();
     kwargs.insert("run_on".into(), spec.run_on.clone().into());
     api::QueuedTask {
         id: spec.id.to_string(),
-        name: spec.name.clone(),
+        name: spec.work.name().to_owned(),
         args: Vec::new(),
         kwargs: Value::Object(kwargs),
-        r#type: spec.name.clone(),
-        hostname: worker(spec.node.as_str()),
+        r#type: spec.work.name().to_owned(),
+        hostname: worker(job.progress.worker.as_ref().unwrap_or(&spec.node).as_str()),
         time_start: job.progress.started_at.map(|seconds| seconds as f64),
-        acknowledged: job.owned,
+        acknowledged: job.claim.is_some(),
         delivery_info: api::DeliveryInfo {
             exchange: String::new(),
             routing_key: spec.node.to_string(),

@@ -17,8 +17,10 @@ use pvc_embedded::EmbeddedTree;
 use pvc_ports::{CreateMode, Op, Tree};
 use pvc_store::Store;
 use pvc_store::synthetic::Shape;
-use pvc_testkit::{MemoryStorage, SeededRandom, TokioClock, eventually};
+use pvc_testkit::{MemoryStorage, ScriptedHypervisor, SeededRandom, TokioClock, eventually};
+use pvc_worker::Worker;
 use serde_json::Value;
+use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
 pub const KEY: &str = "correct-horse-battery-staple";
@@ -193,6 +195,19 @@ impl Api {
         let vm =
             view.vms.values().find(|vm| vm.state.as_str() == state).expect("a VM in that state");
         vm.name.clone()
+    }
+
+    /// The worker of `node`, in this process.
+    pub fn start_worker(&self, node: &str) {
+        let (hypervisor, clock) = (Arc::new(ScriptedHypervisor::new()), TokioClock::new());
+        let worker = Worker::new(
+            node.into(),
+            self.store.clone(),
+            hypervisor,
+            self.storage.clone(),
+            Arc::new(clock),
+        );
+        tokio::spawn(async move { worker.run(CancellationToken::new()).await });
     }
 
     pub async fn eventually(

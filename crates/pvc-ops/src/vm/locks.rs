@@ -2,18 +2,15 @@
 
 use pvc_model::NodeName;
 use pvc_model::cluster::Cluster;
-use pvc_model::job::JobSpec;
+use pvc_model::job::{JobSpec, JobVm, JobWork};
 use pvc_model::request::may_flush_locks;
 use pvc_model::vm::{VmRecord, VmState};
 use pvc_ports::{Clock, Random};
-use pvc_store::{ChangeError, Store};
+use pvc_store::{ChangeError, Changes, Store};
 
 use super::runner;
 use crate::job::{JobRequest, submit};
 use crate::refusal::{Kind, NoVm, Refusal, find_vm};
-
-/// The name of the job.
-pub const FLUSH_LOCKS: &str = "vm.flush_locks";
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FlushRefusal {
@@ -69,18 +66,15 @@ pub async fn submit_flush_locks(
     vm: &str,
     submitter: &str,
 ) -> Result<JobSpec, ChangeError<FlushRefusal>> {
-    let cluster = store.view();
-    let record = check(&cluster, vm).map_err(ChangeError::Refused)?;
-    let node = record.node.clone();
-    let node = node
-        .ok_or_else(|| ChangeError::Refused(FlushRefusal::Homeless { vm: record.name.clone() }))?;
-    let request = JobRequest {
-        name: FLUSH_LOCKS.to_owned(),
-        run_on: node.to_string(),
-        node,
-        vm: Some(record.uuid),
-        args: vec![("domain".to_owned(), record.name.clone())],
-        submitter: submitter.to_owned(),
-    };
-    crate::job::submitted(submit(store, clock, random, request).await)
+    submit(store, clock, random, |cluster| Ok((request(cluster, vm, submitter)?, Changes::new())))
+        .await
+}
+
+fn request(cluster: &Cluster, vm: &str, submitter: &str) -> Result<JobRequest, FlushRefusal> {
+    let record = check(cluster, vm)?;
+    let homeless = || FlushRefusal::Homeless { vm: record.name.clone() };
+    let node = record.node.clone().ok_or_else(homeless)?;
+    let work = JobWork::FlushLocks { vm: JobVm::new(record) };
+    let (run_on, submitter) = (node.to_string(), submitter.to_owned());
+    Ok(JobRequest { work, run_on, node, submitter })
 }

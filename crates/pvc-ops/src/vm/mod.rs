@@ -12,11 +12,13 @@ pub(crate) use define::check_nics;
 pub use define::{
     Define, DefineRefusal, Defined, Modified, Modify, NicRefusal, check_modify, define, modify,
 };
-pub use locks::{FLUSH_LOCKS, FlushRefusal, submit_flush_locks};
+pub use locks::{FlushRefusal, submit_flush_locks};
 pub use meta::{Meta, MetaRefusal, TagRefusal, add_tag, remove_tag, set_meta};
 pub use place::{How, Move, MovePlan, MoveRefusal, Moved, Movement, move_vm, plan_move};
 pub use remove::{RemoveRefusal, Removed, check_remove, remove};
-pub use rename::{RenameRefusal, Renamed, check_rename, rename, take_back_renaming};
+pub use rename::{
+    Rename, RenameRefusal, Renamed, check_rename, plan_rename, rename, rename_records,
+};
 pub use state::{
     Crowding, StateAsk, StateOutcome, StateRefusal, check_state, finish_disable, set_state,
 };

@@ -1,29 +1,42 @@
-//! Renaming a VM, and with it what is named after it.
+//! Renaming a VM, and with it what is named after it: asked for here, done by a worker.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use pvc_domain::{Domain, DomainError, EditError, VM_NAME_LIMIT, renamed_volume};
 use pvc_model::cluster::Cluster;
-use pvc_model::renaming::Renaming;
+use pvc_model::job::course::{Course, Failure};
+use pvc_model::job::{JobId, JobProgress, JobSpec, JobState, JobVm, JobWork, Steps, worker_for};
 use pvc_model::request::is_off;
 use pvc_model::storage::VolumeId;
 use pvc_model::vm::{VmRecord, VmState};
 use pvc_model::{BadName, Uuid, check_name};
-use pvc_ports::{Clock, Storage, StorageError};
-use pvc_store::{Change, ChangeError, Changes, Expect, Store, StoreError, VmChange};
+use pvc_ports::{Clock, Random, Storage, StorageError};
+use pvc_store::{Change, ChangeError, Changes, Expect, Store, VmChange};
 
 use super::{name_taken, other_user, runner};
+use crate::job::{JobRequest, submit};
 use crate::refusal::{BeingRenamed, Kind, NoVm, Refusal, check_not_being_renamed, find_vm};
 use crate::wait::wait_for;
 
 /// How long a VM whose stop was written may take to be gone.
 const OFF_TIME_LIMIT: Duration = Duration::from_secs(20);
 
-/// How often, and after which pauses, the store is asked what became of a change whose answer was
-/// lost.
-const LOOKS: u32 = 60;
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// How long a worker that cannot go on, or a store that cannot be reached, is waited for.
+const TROUBLE_TIME_LIMIT: Duration = Duration::from_secs(30);
+
+/// How often it is looked whether that is so.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+
+/// What is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rename {
+    /// Name or UUID.
+    pub vm: String,
+    pub to: String,
+    /// Who asks: the description of the API token, or the program.
+    pub submitter: String,
+}
 
 /// A VM with a new name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,37 +86,19 @@ pub enum RenameRefusal {
         #[source]
         source: StorageError,
     },
-    /// The undoing failed, too.
-    #[error("volume `{volume}` could not be renamed, and these could not be given their names \
-             back: {}", listed(.stranded))]
-    Stranded {
-        volume: VolumeId,
-        /// By the names in the VM's record and the names they have now.
-        stranded: Vec<(VolumeId, VolumeId)>,
-        #[source]
-        source: StorageError,
-    },
     #[error("VM `{vm}` was changed by somebody else during the renaming")]
     Changed { vm: String },
-    #[error(
-        "whether the record of VM `{vm}` was changed is not known; of its volumes, {}",
-        listed(.renamed)
-    )]
-    Unknown {
-        vm: String,
-        /// By their old names and the names they have now.
-        renamed: Vec<(VolumeId, VolumeId)>,
-        #[source]
-        source: StoreError,
-    },
-}
-
-fn listed(volumes: &[(VolumeId, VolumeId)]) -> String {
-    volumes
-        .iter()
-        .map(|(old, new)| format!("`{old}` is `{new}` now"))
-        .collect::<Vec<_>>()
-        .join(", ")
+    #[error("no worker runs that can rename VMs")]
+    NoWorker,
+    /// What its worker says.
+    #[error("{}", .0.why)]
+    Failed(Failure),
+    #[error("the renaming of VM `{vm}` was cancelled")]
+    Cancelled { vm: String },
+    #[error("the renaming of VM `{vm}` cannot go on: {why}")]
+    Stuck { vm: String, job: JobId, why: String },
+    #[error("the renaming of VM `{vm}` goes on, as task `{job}`")]
+    GoesOn { vm: String, job: JobId },
 }
 
 impl Refusal for RenameRefusal {
@@ -112,8 +107,10 @@ impl Refusal for RenameRefusal {
             RenameRefusal::NoVm(error) => error.kind(),
             RenameRefusal::BadName(_) | RenameRefusal::NameLikeUuid { .. } => Kind::Invalid,
             RenameRefusal::Volume { .. }
-            | RenameRefusal::Stranded { .. }
-            | RenameRefusal::Unknown { .. } => Kind::Unavailable,
+            | RenameRefusal::NoWorker
+            | RenameRefusal::Stuck { .. }
+            | RenameRefusal::GoesOn { .. } => Kind::Unavailable,
+            RenameRefusal::Failed(failure) => failure.kind,
             _ => Kind::Conflict,
         }
     }
@@ -131,31 +128,38 @@ impl Refusal for RenameRefusal {
             RenameRefusal::VolumeTaken { .. } => {
                 Some("rename or remove that volume, or choose another name for the VM".to_owned())
             }
-            RenameRefusal::Stranded { .. } => {
-                Some("the worker of its node keeps trying to give them their names back".to_owned())
+            RenameRefusal::NoWorker => {
+                Some("start `pvcworkerd` on a node with this version of PVC".to_owned())
             }
-            RenameRefusal::Unknown { .. } => Some(
-                "look at it when the store is back; if it is still being renamed, restart the API: \
-                 its volumes then get \
-                 their old names back"
-                    .to_owned(),
-            ),
+            RenameRefusal::Failed(failure) => failure.hint.clone(),
+            RenameRefusal::Stuck { job, .. } => Some(format!(
+                "its worker keeps trying, and leaves nothing half done; task `{job}` says how it \
+                 ends"
+            )),
+            RenameRefusal::GoesOn { job, .. } => {
+                Some(format!("`pvc task list` shows task `{job}` until it has ended"))
+            }
             RenameRefusal::Changed { .. } => Some("look at the VM, and rename it again".to_owned()),
             _ => None,
         }
     }
 }
 
-/// Gives VM `vm` the name `to`. Its volumes that are named after it follow, in the storage and in
-/// all records. The VM must be off. All of it is done or nothing; of a process that dies on the
-/// way, [`take_back_renaming`] undoes what it did.
+/// Gives a VM another name. Its volumes that are named after it follow, in the storage and in all
+/// records. The VM must be off. A worker does it, all of it or nothing, and is waited for until
+/// `time_limit`.
+///
+/// # Cancellation
+/// May be dropped: what was submitted is done all the same.
 pub async fn rename(
     store: &Store,
     clock: &dyn Clock,
+    random: &dyn Random,
     storage: &dyn Storage,
-    vm: &str,
-    to: &str,
+    ask: &Rename,
+    time_limit: Duration,
 ) -> Result<Renamed, ChangeError<RenameRefusal>> {
+    let Rename { vm, to, submitter } = ask;
     let cluster = store.fresh().await?;
     let record = may_be_renamed(&cluster, vm, to).map_err(ChangeError::Refused)?;
     let uuid = record.uuid;
@@ -165,29 +169,90 @@ pub async fn rename(
     }
     let volumes =
         volumes_to_rename(storage, &cluster, record, to).await.map_err(ChangeError::Refused)?;
-    let renaming = Renaming {
-        vm: uuid,
-        from: record.name.clone(),
-        to: to.to_owned(),
-        node: record.node.clone(),
-        volumes,
-        taken_back: false,
-        held: true,
+    let submitted = submit(store, clock, random, |cluster| request(cluster, record, to, submitter));
+    let spec = submitted.await?;
+    let renamed = Renamed { uuid, from: record.name.clone(), to: to.clone(), volumes };
+    wait_for_end(store, clock, &spec, time_limit, renamed).await.map_err(ChangeError::Refused)
+}
+
+/// The job, if the VM still is as it was, with what must not change until it is submitted.
+fn request(
+    cluster: &Cluster,
+    decided_on: &VmRecord,
+    to: &str,
+    submitter: &str,
+) -> Result<(JobRequest, Changes), RenameRefusal> {
+    let vm = || decided_on.name.clone();
+    let record = cluster.vms.get(&decided_on.uuid).ok_or_else(|| NoVm { vm: vm() })?;
+    if record.xml != decided_on.xml || record.name != decided_on.name {
+        return Err(RenameRefusal::Changed { vm: vm() });
+    }
+    check(cluster, record, to)?;
+    check_not_being_renamed(cluster, record)?;
+    let work = JobWork::RenameVm { vm: JobVm::new(record), to: to.to_owned() };
+    let node = worker_for(cluster, &work, record.node.as_ref()).ok_or(RenameRefusal::NoWorker)?;
+    let mut expected = Changes::new();
+    expected
+        .expect(Expect::VmNames)
+        .expect(Expect::VmState(record.uuid))
+        .expect(Expect::VmXml(record.uuid));
+    let (run_on, submitter) = (node.to_string(), submitter.to_owned());
+    Ok((JobRequest { work, node, run_on, submitter }, expected))
+}
+
+/// Waits for the end of the job, and no longer for what keeps its worker from going on.
+async fn wait_for_end(
+    store: &Store,
+    clock: &dyn Clock,
+    spec: &JobSpec,
+    time_limit: Duration,
+    renamed: Renamed,
+) -> Result<Renamed, RenameRefusal> {
+    let (vm, job) = (|| renamed.from.clone(), || spec.id.clone());
+    let over = |cluster: &Cluster| match cluster.jobs.get(&spec.id) {
+        Some(job) if !job.progress.state.is_over() => None,
+        over => Some(over.cloned()),
     };
-    carry_volumes(store, clock, storage, record, &renaming).await?;
-    let Err(error) = store.change(|cluster| records(cluster, record, &renaming)).await else {
-        return Ok(renamed(renaming));
-    };
-    // An answer may have been lost on the way: taking back what was done would part the VM from its
-    // volumes.
-    match has_name(store, clock, uuid, to).await {
-        Ok(true) => Ok(renamed(renaming)),
-        Ok(false) => undo(store, clock, storage, &renaming, error).await,
-        Err(source) => {
-            let (vm, renamed) = (renaming.from, renaming.volumes.into_iter().collect());
-            Err(ChangeError::Refused(RenameRefusal::Unknown { vm, renamed, source }))
+    let end = clock.monotonic() + time_limit;
+    let mut stuck_since = None;
+    loop {
+        if let Some(job) = wait_for(store, clock, LOOK_EVERY, over).await {
+            return match job.as_deref().map(|job| &job.progress) {
+                Some(JobProgress { state: JobState::Succeeded, .. }) => Ok(renamed),
+                Some(JobProgress { failure: Some(failure), .. }) => {
+                    Err(RenameRefusal::Failed(failure.clone()))
+                }
+                _ => Err(RenameRefusal::Cancelled { vm: vm() }),
+            };
+        }
+        let now = clock.monotonic();
+        let why = trouble(store, &spec.id);
+        stuck_since = why.as_ref().and(stuck_since.or(Some(now)));
+        if let (Some(why), Some(since)) = (why, stuck_since)
+            && now.saturating_sub(since) >= TROUBLE_TIME_LIMIT
+        {
+            return Err(RenameRefusal::Stuck { vm: vm(), job: job(), why });
+        }
+        if now >= end {
+            return Err(RenameRefusal::GoesOn { vm: vm(), job: job() });
         }
     }
+}
+
+/// What keeps the job from going on, as far as is known here.
+fn trouble(store: &Store, job: &JobId) -> Option<String> {
+    if store.outage().is_some() {
+        return Some("the cluster's store cannot be reached".to_owned());
+    }
+    let view = store.view();
+    let progress = &view.jobs.get(job)?.progress;
+    let trouble = progress.trouble.as_ref()?.why.clone();
+    Some(match &progress.steps {
+        Some(Steps { course: Course::Back { cause, .. }, .. }) => {
+            format!("{cause}, and taking it back fails: {trouble}")
+        }
+        _ => trouble,
+    })
 }
 
 /// What [`rename`] would come to on this view, as far as records and storage tell: whether a guest
@@ -216,181 +281,6 @@ fn may_be_renamed<'a>(
     Ok(record)
 }
 
-fn renamed(Renaming { vm, from, to, volumes, .. }: Renaming) -> Renamed {
-    Renamed { uuid: vm, from, to, volumes }
-}
-
-/// Notes the renaming, then gives the volumes their new names: all of them, or none.
-async fn carry_volumes(
-    store: &Store,
-    clock: &dyn Clock,
-    storage: &dyn Storage,
-    record: &VmRecord,
-    renaming: &Renaming,
-) -> Result<(), ChangeError<RenameRefusal>> {
-    if renaming.volumes.is_empty() {
-        return Ok(());
-    }
-    let noted = store.change(|cluster| begin(cluster, record, renaming)).await;
-    if let Err(ChangeError::Store(_)) = noted {
-        // It may be noted all the same.
-        let_go(store, clock, renaming, Change::EndRenaming).await;
-    }
-    noted?;
-    let Err(refusal) = rename_volumes(storage, &renaming.volumes).await else { return Ok(()) };
-    let is_stranded = matches!(refusal, RenameRefusal::Stranded { .. });
-    let how = if is_stranded { Change::LeaveRenaming } else { Change::EndRenaming };
-    let_go(store, clock, renaming, how).await;
-    Err(ChangeError::Refused(refusal))
-}
-
-/// Notes what is going to happen, if it still may.
-fn begin(
-    cluster: &Cluster,
-    decided_on: &VmRecord,
-    renaming: &Renaming,
-) -> Result<(Changes, ()), RenameRefusal> {
-    let record = unchanged(cluster, decided_on)?;
-    check(cluster, record, &renaming.to)?;
-    check_not_being_renamed(cluster, record)?;
-    let mut changes = Changes::new();
-    changes.push(Change::HoldRenaming(renaming.clone()));
-    changes
-        .expect(Expect::VmNames)
-        .expect(Expect::VmState(record.uuid))
-        .expect(Expect::VmXml(record.uuid));
-    Ok((changes, ()))
-}
-
-/// The VM as it is now, if it is called and made as it was.
-fn unchanged<'a>(
-    cluster: &'a Cluster,
-    decided_on: &VmRecord,
-) -> Result<&'a VmRecord, RenameRefusal> {
-    let record =
-        cluster.vms.get(&decided_on.uuid).ok_or_else(|| NoVm { vm: decided_on.name.clone() })?;
-    if record.xml != decided_on.xml || record.name != decided_on.name {
-        return Err(RenameRefusal::Changed { vm: decided_on.name.clone() });
-    }
-    Ok(record)
-}
-
-/// Leaves or ends the note of a renaming that is held here, as soon as the store can be told. If it
-/// cannot for long, the worker finds the note when this process's session is over.
-async fn let_go(store: &Store, clock: &dyn Clock, held: &Renaming, how: fn(Uuid) -> Change) {
-    let decide = |cluster: &Cluster| {
-        let mut changes = Changes::new();
-        let noted = cluster.renamings.get(&held.vm);
-        if noted.is_some_and(|noted| noted.to == held.to && noted.taken_back == held.taken_back) {
-            changes.push(how(held.vm));
-        }
-        Ok::<_, RenameRefusal>((changes, ()))
-    };
-    for tries in 0.. {
-        let told = match store.fresh().await {
-            Ok(_) => store.change(decide).await,
-            Err(error) => Err(error.into()),
-        };
-        match told {
-            Ok(()) => return,
-            Err(error) if tries == LOOKS => {
-                tracing::error!(vm = held.from, %error, "the note of a renaming stays until this \
-                                                         process ends");
-                return;
-            }
-            Err(_) => clock.sleep(LOOK_AGAIN).await,
-        }
-    }
-}
-
-/// Gives the volumes of a renaming that nobody works on any more the names back that the VM's
-/// record has. `false` if somebody else does it, or there is nothing to do.
-pub async fn take_back_renaming(
-    store: &Store,
-    clock: &dyn Clock,
-    storage: &dyn Storage,
-    vm: Uuid,
-) -> Result<bool, ChangeError<RenameRefusal>> {
-    let taken = store.change(|cluster| Ok::<_, RenameRefusal>(take_over(cluster, vm))).await?;
-    let Some(renaming) = taken else { return Ok(false) };
-    let from = renaming.from.clone();
-    match give_back(storage, &renaming).await {
-        Ok(()) => {
-            let_go(store, clock, &renaming, Change::EndRenaming).await;
-            tracing::warn!(
-                vm = from,
-                to = renaming.to,
-                "a renaming that was left half way was taken back"
-            );
-            Ok(true)
-        }
-        Err(refusal) => {
-            let_go(store, clock, &renaming, Change::LeaveRenaming).await;
-            Err(ChangeError::Refused(refusal))
-        }
-    }
-}
-
-fn take_over(cluster: &Cluster, vm: Uuid) -> (Changes, Option<Renaming>) {
-    let mut changes = Changes::new();
-    let left = cluster.renamings.get(&vm).filter(|renaming| !renaming.held);
-    let taken =
-        left.map(|renaming| Renaming { taken_back: true, held: true, ..(**renaming).clone() });
-    if let Some(renaming) = &taken {
-        changes.push(Change::HoldRenaming(renaming.clone()));
-    }
-    (changes, taken)
-}
-
-async fn give_back(storage: &dyn Storage, renaming: &Renaming) -> Result<(), RenameRefusal> {
-    for (old, new) in &renaming.volumes {
-        let failed = |source| RenameRefusal::Volume { volume: old.clone(), source };
-        give_name_back(storage, old, new).await.map_err(failed)?;
-    }
-    Ok(())
-}
-
-/// Has the volume be called `old`, whether it is so already or it is called `new`. Renaming is one
-/// step in the storage: a volume that is called `old` is the VM's, whatever else has the new name.
-async fn give_name_back(
-    storage: &dyn Storage,
-    old: &VolumeId,
-    new: &VolumeId,
-) -> Result<(), StorageError> {
-    if !exists(storage, old).await? && exists(storage, new).await? {
-        storage.rename(new, &old.volume).await?;
-    }
-    Ok(())
-}
-
-async fn exists(storage: &dyn Storage, volume: &VolumeId) -> Result<bool, StorageError> {
-    match storage.volume(volume).await {
-        Ok(_) => Ok(true),
-        Err(StorageError::NoVolume { .. } | StorageError::NoPool { .. }) => Ok(false),
-        Err(error) => Err(error),
-    }
-}
-
-/// Whether the VM is recorded under the name, as soon as the store can say.
-async fn has_name(
-    store: &Store,
-    clock: &dyn Clock,
-    vm: Uuid,
-    name: &str,
-) -> Result<bool, StoreError> {
-    let mut tries = 0;
-    loop {
-        match store.fresh().await {
-            Ok(cluster) => {
-                return Ok(cluster.vms.get(&vm).is_some_and(|record| record.name == name));
-            }
-            Err(error) if tries == LOOKS => return Err(error),
-            Err(_) => clock.sleep(LOOK_AGAIN).await,
-        }
-        tries += 1;
-    }
-}
-
 fn check(cluster: &Cluster, record: &VmRecord, to: &str) -> Result<(), RenameRefusal> {
     let vm = record.name.clone();
     if !is_off(&record.state) {
@@ -404,6 +294,23 @@ fn check(cluster: &Cluster, record: &VmRecord, to: &str) -> Result<(), RenameRef
         return Err(RenameRefusal::NameTaken { name: to.to_owned() });
     }
     Domain::parse(&record.xml).map(drop).map_err(|source| RenameRefusal::Unreadable { vm, source })
+}
+
+/// The volumes to be renamed with the VM, if all of it may be done now.
+///
+/// # Errors
+/// Whatever keeps the VM from being renamed.
+pub async fn plan_rename(
+    cluster: &Cluster,
+    storage: &dyn Storage,
+    record: &VmRecord,
+    to: &str,
+) -> Result<BTreeMap<VolumeId, VolumeId>, RenameRefusal> {
+    check(cluster, record, to)?;
+    if runner(cluster, record.uuid).is_some() {
+        return Err(RenameRefusal::StillRuns { vm: record.name.clone() });
+    }
+    volumes_to_rename(storage, cluster, record, to).await
 }
 
 /// The volumes named after the VM that exist, with their new names, none of which exists.
@@ -450,92 +357,39 @@ fn check_unshared<'a>(
     }
 }
 
-async fn rename_volumes(
-    storage: &dyn Storage,
-    volumes: &BTreeMap<VolumeId, VolumeId>,
-) -> Result<(), RenameRefusal> {
-    let mut begun = Vec::new();
-    for (old, new) in volumes {
-        begun.push((old.clone(), new.clone()));
-        if let Err(source) = storage.rename(old, &new.volume).await {
-            // An answer that is lost may have been a yes: the last one is looked at as well.
-            let stranded = take_back(storage, begun).await;
-            let volume = old.clone();
-            return Err(match stranded.is_empty() {
-                true => RenameRefusal::Volume { volume, source },
-                false => RenameRefusal::Stranded { volume, stranded, source },
-            });
-        }
+async fn exists(storage: &dyn Storage, volume: &VolumeId) -> Result<bool, StorageError> {
+    match storage.volume(volume).await {
+        Ok(_) => Ok(true),
+        Err(StorageError::NoVolume { .. } | StorageError::NoPool { .. }) => Ok(false),
+        Err(error) => Err(error),
     }
-    Ok(())
 }
 
-/// Gives volumes their old names back. Returns those that would not.
-async fn take_back(
-    storage: &dyn Storage,
-    done: Vec<(VolumeId, VolumeId)>,
-) -> Vec<(VolumeId, VolumeId)> {
-    let mut stranded = Vec::new();
-    for (old, new) in done.into_iter().rev() {
-        if let Err(error) = give_name_back(storage, &old, &new).await {
-            tracing::error!(%old, %new, %error, "a volume could not be given its name back");
-            stranded.push((old, new));
-        }
-    }
-    stranded
-}
-
-/// The records were not changed: neither are the volumes to be.
-async fn undo(
-    store: &Store,
-    clock: &dyn Clock,
-    storage: &dyn Storage,
-    renaming: &Renaming,
-    error: ChangeError<RenameRefusal>,
-) -> Result<Renamed, ChangeError<RenameRefusal>> {
-    let Some((volume, _)) = renaming.volumes.first_key_value() else { return Err(error) };
-    let stranded = take_back(storage, renaming.volumes.clone().into_iter().collect()).await;
-    if stranded.is_empty() {
-        let_go(store, clock, renaming, Change::EndRenaming).await;
-        return Err(error);
-    }
-    let_go(store, clock, renaming, Change::LeaveRenaming).await;
-    let source = StorageError::Io {
-        doing: "taking a renaming back".to_owned(),
-        source: std::io::Error::other(error.to_string()),
-    };
-    Err(ChangeError::Refused(RenameRefusal::Stranded { volume: volume.clone(), stranded, source }))
-}
-
-/// All records of the renaming, if nothing has changed since it was decided.
-fn records(
-    cluster: &Cluster,
-    decided_on: &VmRecord,
-    renaming: &Renaming,
-) -> Result<(Changes, ()), RenameRefusal> {
-    let Renaming { vm: uuid, to, volumes, .. } = renaming;
+/// All records of a renaming whose volumes have their new names, if the VM still is called as it
+/// was and has them.
+///
+/// # Errors
+/// Whatever keeps the VM from being renamed.
+pub fn rename_records(cluster: &Cluster, renaming: &Renamed) -> Result<Changes, RenameRefusal> {
+    let Renamed { uuid, from, to, volumes } = renaming;
     let uuid = *uuid;
-    let record = unchanged(cluster, decided_on)?;
+    let vm = || from.clone();
+    let record = cluster.vms.get(&uuid).ok_or_else(|| NoVm { vm: vm() })?;
+    let own = record.volumes();
+    if record.name != *from || volumes.keys().any(|volume| !own.contains(volume)) {
+        return Err(RenameRefusal::Changed { vm: vm() });
+    }
     check(cluster, record, to)?;
     check_unshared(cluster, record, volumes.keys())?;
-    let vm = || record.name.clone();
     let mut domain = Domain::parse(&record.xml)
         .map_err(|source| RenameRefusal::Unreadable { vm: vm(), source })?;
     domain.rename(to, volumes).map_err(|source| RenameRefusal::Edit { vm: vm(), source })?;
     let new_name = |volume: &VolumeId| volumes.get(volume).unwrap_or(volume).clone();
     let mut changes = Changes::new();
-    if volumes.is_empty() {
-        check_not_being_renamed(cluster, record)?;
-    } else {
-        let ours =
-            cluster.renamings.get(&uuid).filter(|noted| noted.to == *to && !noted.taken_back);
-        ours.ok_or_else(|| RenameRefusal::Changed { vm: vm() })?;
-        changes.push(Change::EndRenaming(uuid));
-    }
     changes
         .vm(uuid, VmChange::Name(to.clone()))
         .vm(uuid, VmChange::Xml(domain.into_string()))
-        .vm(uuid, VmChange::Volumes(record.volumes().iter().map(new_name).collect()));
+        .vm(uuid, VmChange::Volumes(own.iter().map(new_name).collect()));
     for snapshot in &record.snapshots {
         let renamed = snapshot.volumes.iter().map(|entry| match entry.split_once('@') {
             Some((volume, name)) => {
@@ -566,5 +420,5 @@ fn records(
         }
     }
     changes.expect(Expect::VmNames).expect(Expect::VmState(uuid)).expect(Expect::VmXml(uuid));
-    Ok((changes, ()))
+    Ok(changes)
 }

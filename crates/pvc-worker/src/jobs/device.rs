@@ -1,44 +1,162 @@
 //! Plugs a device into a running VM, or pulls it out.
 
-use pvc_domain::{Volumes, device_for_host, device_summary};
+use async_trait::async_trait;
+use pvc_domain::{DomainError, EditError, Volumes, count_devices, device_for_host, device_summary};
 use pvc_model::domain::DiskSource;
-use pvc_ports::{Attachment, DeviceChange};
+use pvc_model::job::JobVm;
+use pvc_model::{NodeName, Uuid};
+use pvc_ops::{Kind as RefusalKind, Refusal};
+use pvc_ports::{Attachment, DeviceChange, HypervisorError, StorageError};
+use serde::{Deserialize, Serialize};
 
-use super::{JobError, Run, Tools};
+use super::{Removed, find, name};
+use crate::context::Context;
+use crate::kind::Kind;
 
-pub(crate) async fn change(
-    tools: &Tools,
-    run: Run<'_>,
-    change: DeviceChange,
-) -> Result<String, JobError> {
-    let device = run.argument("xml")?;
-    let view = tools.store.view();
-    let record = run.vm(&view)?;
-    if !tools.hypervisor.guests().await?.contains_key(&record.uuid) {
-        return Err(JobError::NotHere { vm: record.name.clone(), node: tools.node.clone() });
+pub(crate) struct ChangeDevice {
+    pub vm: JobVm,
+    /// One element of libvirt's domain XML.
+    pub xml: String,
+    pub change: DeviceChange,
+}
+
+/// Plugging it in, or pulling it out.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Plug {
+    /// The guest, and how many devices like this it had before: by that the change is seen later.
+    vm: Uuid,
+    before: usize,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DeviceError {
+    #[error(transparent)]
+    Removed(#[from] Removed),
+    #[error("VM `{vm}` does not run on node `{node}`")]
+    NotHere { vm: String, node: NodeName },
+    #[error("the device cannot be used: {0}")]
+    BadDevice(#[from] DomainError),
+    #[error("the device cannot be used: {0}")]
+    Edit(#[from] EditError),
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    #[error(transparent)]
+    Hypervisor(#[from] HypervisorError),
+}
+
+impl Refusal for DeviceError {
+    fn kind(&self) -> RefusalKind {
+        match self {
+            DeviceError::Removed(_) => RefusalKind::NotFound,
+            DeviceError::NotHere { .. } => RefusalKind::Conflict,
+            DeviceError::BadDevice(_) | DeviceError::Edit(_) => RefusalKind::Invalid,
+            // Asked before the hypervisor is.
+            DeviceError::Storage(_) => RefusalKind::Conflict,
+            DeviceError::Hypervisor(error) => match error {
+                HypervisorError::Refused { .. } | HypervisorError::NoGuest { .. } => {
+                    RefusalKind::Conflict
+                }
+                _ => RefusalKind::Unavailable,
+            },
+        }
     }
-    run.may_go_on()?;
-    let (doing, done) = match change {
-        DeviceChange::Attach => ("attaching", "attached"),
-        DeviceChange::Detach => ("detaching", "detached"),
-    };
-    run.progress.step(0, 1, format!("{doing} the device"));
-    let volumes = volumes(tools, device).await?;
-    let device = device_for_host(device, &volumes)
-        .map_err(|error| JobError::BadDevice { why: error.to_string() })?;
-    tools.hypervisor.device(record.uuid, change, &device).await?;
-    Ok(format!("{done} the device at VM \"{}\"", record.name))
+}
+
+#[async_trait]
+impl Kind for ChangeDevice {
+    type Step = Plug;
+    type Fact = ();
+    type Error = DeviceError;
+
+    async fn plan(&self, context: &Context) -> Result<Vec<Plug>, DeviceError> {
+        let view = context.tools.store.view();
+        let vm = find(&self.vm, &view)?.uuid;
+        let before = self.count(context, vm).await?.ok_or_else(|| self.not_here(context))?;
+        Ok(vec![Plug { vm, before }])
+    }
+
+    fn doing(&self, _: &Plug) -> String {
+        match self.change {
+            DeviceChange::Attach => "attaching the device".to_owned(),
+            DeviceChange::Detach => "detaching the device".to_owned(),
+        }
+    }
+
+    async fn look(&self, context: &Context, step: &Plug) -> Result<Option<()>, DeviceError> {
+        let now = self.count(context, step.vm).await?;
+        let is_done = now.is_some_and(|now| match self.change {
+            DeviceChange::Attach => now > step.before,
+            DeviceChange::Detach => now < step.before,
+        });
+        Ok(is_done.then_some(()))
+    }
+
+    async fn run(&self, context: &Context, step: &Plug) -> Result<(), DeviceError> {
+        self.plug(context, step.vm, self.change).await
+    }
+
+    async fn undo(&self, context: &Context, step: &Plug) -> Result<(), DeviceError> {
+        if self.look(context, step).await?.is_none() {
+            return Ok(());
+        }
+        let reverse = match self.change {
+            DeviceChange::Attach => DeviceChange::Detach,
+            DeviceChange::Detach => DeviceChange::Attach,
+        };
+        self.plug(context, step.vm, reverse).await
+    }
+
+    fn result(&self, context: &Context, _: &[()]) -> String {
+        let done = match self.change {
+            DeviceChange::Attach => "attached",
+            DeviceChange::Detach => "detached",
+        };
+        let name = name(&self.vm, &context.tools.store.view());
+        format!("{done} the device at VM \"{name}\"")
+    }
+}
+
+impl ChangeDevice {
+    fn not_here(&self, context: &Context) -> DeviceError {
+        let vm = name(&self.vm, &context.tools.store.view());
+        DeviceError::NotHere { vm, node: context.tools.node.clone() }
+    }
+
+    /// How many such devices the guest has; `None` if it does not run here.
+    async fn count(&self, context: &Context, vm: Uuid) -> Result<Option<usize>, DeviceError> {
+        let hypervisor = &context.tools.hypervisor;
+        if !hypervisor.guests().await?.contains_key(&vm) {
+            return Ok(None);
+        }
+        match hypervisor.live_xml(vm).await {
+            Ok(xml) => Ok(Some(count_devices(&xml, &self.xml)?)),
+            Err(HypervisorError::NoGuest { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn plug(
+        &self,
+        context: &Context,
+        vm: Uuid,
+        change: DeviceChange,
+    ) -> Result<(), DeviceError> {
+        if !context.tools.hypervisor.guests().await?.contains_key(&vm) {
+            return Err(self.not_here(context));
+        }
+        let volumes = volumes(context, &self.xml).await?;
+        let device = device_for_host(&self.xml, &volumes)?;
+        Ok(context.tools.hypervisor.device(vm, change, &device).await?)
+    }
 }
 
 /// How this host reaches the volume that the device uses, if it uses one.
-async fn volumes(tools: &Tools, device: &str) -> Result<Volumes, JobError> {
-    let summary =
-        device_summary(device).map_err(|error| JobError::BadDevice { why: error.to_string() })?;
+async fn volumes(context: &Context, device: &str) -> Result<Volumes, DeviceError> {
     let mut volumes = Volumes::default();
-    if let pvc_domain::Device::Disk(disk) = summary
+    if let pvc_domain::Device::Disk(disk) = device_summary(device)?
         && let DiskSource::Volume(volume) = disk.source
     {
-        match tools.storage.attachment(&volume).await? {
+        match context.tools.storage.attachment(&volume).await? {
             Attachment::File { path } => _ = volumes.files.insert(volume, path),
             Attachment::Rbd(access) => volumes.rbd = Some(access),
         }

@@ -2,63 +2,142 @@
 
 use std::sync::Arc;
 
+use async_trait::async_trait;
+use pvc_model::NodeName;
+use pvc_model::job::JobVm;
 use pvc_model::node::{DaemonState, NodeRecord};
 use pvc_model::request::may_flush_locks;
 use pvc_model::storage::VolumeId;
-use pvc_model::vm::VmRecord;
-use pvc_ports::StorageError;
+use pvc_model::vm::{VmRecord, VmState};
+use pvc_ops::{Kind as RefusalKind, Refusal};
+use pvc_ports::{HypervisorError, StorageError};
+use pvc_store::StoreError;
+use serde::{Deserialize, Serialize};
 
-use super::{JobError, Run, Tools};
+use super::{Removed, find, name, text};
+use crate::context::Context;
+use crate::kind::Kind;
 
-pub(crate) async fn flush(tools: &Tools, run: Run<'_>) -> Result<String, JobError> {
-    let record = off(tools, &run).await?;
-    let volumes = record.volumes();
-    let total = volumes.len() as u32 + 1;
-    let mut freed = 0;
-    for (done, volume) in (0_u32..).zip(&volumes) {
-        run.may_go_on()?;
-        // Somebody may have started the VM since the last volume.
-        off(tools, &run).await?;
-        run.progress.step(done, total, format!("freeing the locks on volume {volume}"));
-        freed += free(tools, &run, volume).await?;
-    }
-    Ok(format!("freed {freed} locks on {} volumes of VM \"{}\"", volumes.len(), record.name))
+pub(crate) struct FlushLocks {
+    pub vm: JobVm,
 }
 
-/// The VM, which is off: by its record, by what living nodes say they run, and by the hypervisor
-/// here. A guest that was told to stop a moment ago still writes.
-async fn off(tools: &Tools, run: &Run<'_>) -> Result<Arc<VmRecord>, JobError> {
-    // This decides over somebody's data: read it now, not from a view that may lag.
-    let view = tools.store.fresh().await?;
-    let record = run.vm(&view)?;
-    if !may_flush_locks(&record.state) {
-        return Err(JobError::NotOff { vm: record.name.clone(), state: record.state.to_string() });
+/// Freeing the locks on one volume.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Flush {
+    #[serde(with = "text::volume")]
+    volume: VolumeId,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum FlushError {
+    #[error(transparent)]
+    Removed(#[from] Removed),
+    #[error(
+        "VM `{vm}` is in state `{state}`; its locks can be flushed in `stop`, `disable`, `fail` \
+         and `mirror`"
+    )]
+    NotOff { vm: String, state: VmState },
+    #[error(
+        "VM `{vm}` still runs on node `{node}`; breaking the locks of a running VM destroys its \
+         data"
+    )]
+    StillRuns { vm: String, node: NodeName },
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    #[error(transparent)]
+    Hypervisor(#[from] HypervisorError),
+}
+
+impl Refusal for FlushError {
+    fn kind(&self) -> RefusalKind {
+        match self {
+            FlushError::Removed(_) => RefusalKind::NotFound,
+            FlushError::NotOff { .. } | FlushError::StillRuns { .. } => RefusalKind::Conflict,
+            _ => RefusalKind::Unavailable,
+        }
     }
-    // What a silent node last said it ran is what the operator has judged.
-    let runs = |node: &&Arc<NodeRecord>| {
-        node.daemon_state == DaemonState::Run && node.running.contains(&record.uuid)
-    };
-    let elsewhere = view.nodes.values().find(runs).map(|node| node.name.clone());
-    let here =
-        tools.hypervisor.guests().await?.contains_key(&record.uuid).then(|| tools.node.clone());
-    match here.or(elsewhere) {
-        Some(node) => Err(JobError::StillRuns { vm: record.name.clone(), node }),
-        None => Ok(record.clone()),
+}
+
+#[async_trait]
+impl Kind for FlushLocks {
+    type Step = Flush;
+    /// How many locks were freed.
+    type Fact = usize;
+    type Error = FlushError;
+
+    async fn plan(&self, context: &Context) -> Result<Vec<Flush>, FlushError> {
+        let record = self.off(context).await?;
+        Ok(record.volumes().into_iter().map(|volume| Flush { volume }).collect())
+    }
+
+    fn doing(&self, step: &Flush) -> String {
+        format!("freeing the locks on volume {}", step.volume)
+    }
+
+    /// Freeing what is free is harmless, and every lock is freed for itself: it is done again.
+    async fn look(&self, _: &Context, _: &Flush) -> Result<Option<usize>, FlushError> {
+        Ok(None)
+    }
+
+    async fn run(&self, context: &Context, step: &Flush) -> Result<usize, FlushError> {
+        // Somebody may have started the VM since the last volume.
+        self.off(context).await?;
+        free(context, &step.volume).await
+    }
+
+    /// What was freed stays so: its holder was dead.
+    async fn undo(&self, _: &Context, _: &Flush) -> Result<(), FlushError> {
+        Ok(())
+    }
+
+    fn result(&self, context: &Context, facts: &[usize]) -> String {
+        let (freed, volumes): (usize, usize) = (facts.iter().sum(), facts.len());
+        let name = name(&self.vm, &context.tools.store.view());
+        format!("freed {freed} locks on {volumes} volumes of VM \"{name}\"")
+    }
+}
+
+impl FlushLocks {
+    /// The VM, which is off: by its record, by what living nodes say they run, and by the
+    /// hypervisor here. A guest that was told to stop a moment ago still writes.
+    async fn off(&self, context: &Context) -> Result<Arc<VmRecord>, FlushError> {
+        let tools = &context.tools;
+        // This decides over somebody's data: read it now, not from a view that may lag.
+        let view = tools.store.fresh().await?;
+        let record = find(&self.vm, &view)?;
+        let vm = || record.name.clone();
+        if !may_flush_locks(&record.state) {
+            return Err(FlushError::NotOff { vm: vm(), state: record.state.clone() });
+        }
+        // What a silent node last said it ran is what the operator has judged.
+        let runs = |node: &&Arc<NodeRecord>| {
+            node.daemon_state == DaemonState::Run && node.running.contains(&record.uuid)
+        };
+        let elsewhere = view.nodes.values().find(runs).map(|node| node.name.clone());
+        let is_here = tools.hypervisor.guests().await?.contains_key(&record.uuid);
+        match is_here.then(|| tools.node.clone()).or(elsewhere) {
+            Some(node) => Err(FlushError::StillRuns { vm: vm(), node }),
+            None => Ok(record.clone()),
+        }
     }
 }
 
 /// Frees all locks on `volume`. A volume that is not there has none.
-async fn free(tools: &Tools, run: &Run<'_>, volume: &VolumeId) -> Result<usize, JobError> {
-    let locks = match tools.storage.locks(volume).await {
+async fn free(context: &Context, volume: &VolumeId) -> Result<usize, FlushError> {
+    let storage = &context.tools.storage;
+    let locks = match storage.locks(volume).await {
         Err(StorageError::NoVolume { .. } | StorageError::NoPool { .. }) => {
-            run.progress.note(format!("volume {volume} does not exist"));
+            context.log(format!("volume {volume} does not exist"));
             return Ok(0);
         }
         locks => locks?,
     };
     for lock in &locks {
-        tools.storage.break_lock(volume, lock).await?;
-        run.progress.note(format!("freed the lock that {} held on volume {volume}", lock.address));
+        storage.break_lock(volume, lock).await?;
+        context.log(format!("freed the lock that {} held on volume {volume}", lock.address));
     }
     Ok(locks.len())
 }

@@ -1,0 +1,403 @@
+//! How a job goes through its steps, and what it does next: decided on values alone, so that every
+//! moment at which its worker may die can be tried.
+//!
+//! ```text
+//!            step 0        step 1        step 2
+//!  Forward ─────────────▶────────────▶────────────▶ succeeded
+//!             │             │             │  a step fails, or somebody cancels
+//!  undone ◀─────────────◀─────────────◀───┘ Back
+//! ```
+//!
+//! A step is recorded as done before the next one begins, so of a job that is found without a
+//! worker one step at most is in doubt: the one it stands at. That one is looked at first. Of the
+//! way back nothing is in doubt, because undoing a step that is not in effect does nothing.
+
+use std::fmt;
+
+use crate::refusal::Kind;
+
+/// Why a step, or the job, did not do what it was asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    pub kind: Kind,
+    /// The reason with its causes, in one line.
+    pub why: String,
+    /// What to do about it, if more can be said.
+    pub hint: Option<String>,
+}
+
+/// Why a job is taken back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Cause {
+    Cancelled,
+    /// Its worker was lost, and jobs of its kind are not continued.
+    WorkerLost,
+    Failed(Failure),
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Cause::Cancelled => f.write_str("it was cancelled"),
+            Cause::WorkerLost => f.write_str("its worker stopped before it was done"),
+            Cause::Failed(failure) => f.write_str(&failure.why),
+        }
+    }
+}
+
+/// What becomes of a job whose worker was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AfterLoss {
+    Continue,
+    TakeBack,
+}
+
+/// Which way a job goes through its steps, and how far it is: what is recorded of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Course {
+    /// The first `done` steps are in effect. The next one may have been begun, no other was.
+    Forward { done: u32 },
+    /// Of the first `left` steps each may be in effect, no other is. The last of them is undone
+    /// next.
+    Back { left: u32, cause: Cause },
+}
+
+/// What is known of the step at which a job stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Known {
+    NotBegun,
+    /// Another worker may have begun it, or this one was stopped in it.
+    Begun,
+    /// It was begun here and failed; whether it has had an effect is not known.
+    Failed(Failure),
+    Done,
+    /// It is not in effect as a whole; parts of it may be, if it was begun. With why it failed, if
+    /// it did.
+    NotDone(Option<Failure>),
+}
+
+/// What the decision about a job's next action is taken on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Situation<'a> {
+    pub course: &'a Course,
+    /// How many steps it has in all.
+    pub steps: u32,
+    pub known: &'a Known,
+    pub cancel_requested: bool,
+    /// Whether another worker had it before; then what its kind says of that.
+    pub after_loss: Option<AfterLoss>,
+    /// Whether this worker still holds the job, and is not asked to stop.
+    pub may_act: bool,
+}
+
+/// What to do next with a job. Steps are counted from 0.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Next {
+    /// Find out whether the step is in effect.
+    Look(u32),
+    Do(u32),
+    Undo(u32),
+    /// Record this before anything else happens.
+    Record(Course),
+    /// Leave it, as it is recorded, to the next worker.
+    Leave,
+    /// All steps are in effect; or none of them, and why.
+    End(Option<Cause>),
+}
+
+/// What to do next with a job.
+pub fn next(situation: &Situation<'_>) -> Next {
+    let act = |next| if situation.may_act { next } else { Next::Leave };
+    let stop = || match situation {
+        Situation { cancel_requested: true, .. } => Some(Cause::Cancelled),
+        Situation { after_loss: Some(AfterLoss::TakeBack), .. } => Some(Cause::WorkerLost),
+        _ => None,
+    };
+    let back = |left, cause| Next::Record(Course::Back { left, cause });
+    match (situation.course, situation.known) {
+        (Course::Forward { done }, _) if *done >= situation.steps => Next::End(None),
+        (Course::Forward { done }, Known::Done) => Next::Record(Course::Forward { done: done + 1 }),
+        (Course::Forward { done }, Known::Begun | Known::Failed(_)) => act(Next::Look(*done)),
+        (Course::Forward { done }, Known::NotDone(Some(failure))) => {
+            back(done + 1, Cause::Failed(failure.clone()))
+        }
+        (Course::Forward { done }, Known::NotDone(None)) => match stop() {
+            Some(cause) => back(done + 1, cause),
+            None => act(Next::Do(*done)),
+        },
+        (Course::Forward { done }, Known::NotBegun) => match stop() {
+            Some(cause) => back(*done, cause),
+            None => act(Next::Do(*done)),
+        },
+        (Course::Back { left: 0, cause }, _) => Next::End(Some(cause.clone())),
+        (Course::Back { left, .. }, _) => act(Next::Undo(left - 1)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn failure() -> Failure {
+        Failure { kind: Kind::Unavailable, why: "it is away".into(), hint: None }
+    }
+
+    fn forward(done: u32) -> Course {
+        Course::Forward { done }
+    }
+
+    fn back(left: u32, cause: Cause) -> Course {
+        Course::Back { left, cause }
+    }
+
+    fn decided(course: &Course, known: &Known, cancel: bool, loss: Option<AfterLoss>) -> Next {
+        next(&Situation {
+            course,
+            steps: 3,
+            known,
+            cancel_requested: cancel,
+            after_loss: loss,
+            may_act: true,
+        })
+    }
+
+    #[test]
+    fn what_a_job_does_next() {
+        let failed = || Cause::Failed(failure());
+        let (carry_on, take_back) = (Some(AfterLoss::Continue), Some(AfterLoss::TakeBack));
+        for (course, known, cancel, loss, wanted) in [
+            (forward(0), Known::NotBegun, false, None, Next::Do(0)),
+            (forward(1), Known::Done, false, None, Next::Record(forward(2))),
+            (forward(3), Known::NotBegun, false, None, Next::End(None)),
+            // A step in doubt is looked at, whoever began it.
+            (forward(1), Known::Begun, false, carry_on, Next::Look(1)),
+            (forward(1), Known::Begun, true, take_back, Next::Look(1)),
+            (forward(1), Known::Failed(failure()), false, None, Next::Look(1)),
+            // What failed and is in effect all the same has not failed.
+            (forward(2), Known::Done, true, None, Next::Record(forward(3))),
+            (forward(3), Known::NotBegun, true, take_back, Next::End(None)),
+            // A worker was lost.
+            (forward(1), Known::NotDone(None), false, carry_on, Next::Do(1)),
+            (
+                forward(1),
+                Known::NotDone(None),
+                false,
+                take_back,
+                Next::Record(back(2, Cause::WorkerLost)),
+            ),
+            (
+                forward(1),
+                Known::NotBegun,
+                false,
+                take_back,
+                Next::Record(back(1, Cause::WorkerLost)),
+            ),
+            // Somebody cancels: a step that may have been begun is undone with those before it.
+            (forward(1), Known::NotBegun, true, None, Next::Record(back(1, Cause::Cancelled))),
+            (forward(1), Known::NotDone(None), true, None, Next::Record(back(2, Cause::Cancelled))),
+            (
+                forward(1),
+                Known::NotDone(Some(failure())),
+                false,
+                None,
+                Next::Record(back(2, failed())),
+            ),
+            (back(2, failed()), Known::NotBegun, true, carry_on, Next::Undo(1)),
+            (back(0, failed()), Known::NotBegun, false, None, Next::End(Some(failed()))),
+        ] {
+            assert_eq!(
+                decided(&course, &known, cancel, loss),
+                wanted,
+                "{course:?}, {known:?}, cancel {cancel}, {loss:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_worker_that_does_not_hold_the_job_has_no_effect_any_more() {
+        let left = back(2, Cause::Cancelled);
+        for (course, known) in [
+            (forward(1), Known::NotBegun),
+            (forward(1), Known::Begun),
+            (forward(1), Known::NotDone(None)),
+            (left, Known::NotBegun),
+        ] {
+            let situation = Situation {
+                course: &course,
+                steps: 3,
+                known: &known,
+                cancel_requested: false,
+                after_loss: None,
+                may_act: false,
+            };
+            assert_eq!(next(&situation), Next::Leave, "{course:?}, {known:?}");
+        }
+    }
+
+    /// What a step has left in the world.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    enum Effect {
+        Nothing,
+        Part,
+        Whole,
+    }
+
+    /// What happens at one action of a job.
+    #[derive(Debug, Clone, Copy)]
+    enum Event {
+        Works,
+        /// It fails before it has an effect, in the middle, or after it although it has one.
+        Fails(Effect),
+        /// The worker dies before it, in its middle, after its effect, or when that is recorded.
+        Dies(Option<Effect>),
+        Cancel,
+        /// The worker is asked to stop.
+        Stops,
+    }
+
+    fn event() -> impl Strategy<Value = Event> {
+        let effect =
+            || proptest::sample::select(vec![Effect::Nothing, Effect::Part, Effect::Whole]);
+        prop_oneof![
+            4 => Just(Event::Works),
+            1 => effect().prop_map(Event::Fails),
+            2 => proptest::option::of(effect()).prop_map(Event::Dies),
+            1 => Just(Event::Cancel),
+            1 => Just(Event::Stops),
+        ]
+    }
+
+    /// A job with its steps' effects, and what one worker after the other knows of it.
+    struct Played {
+        effects: Vec<Effect>,
+        recorded: Course,
+        known: Known,
+        cancel: bool,
+        after_loss: Option<AfterLoss>,
+        policy: AfterLoss,
+        may_act: bool,
+    }
+
+    impl Played {
+        fn new(steps: usize, policy: AfterLoss) -> Self {
+            Played {
+                effects: vec![Effect::Nothing; steps],
+                recorded: forward(0),
+                known: Known::NotBegun,
+                cancel: false,
+                after_loss: None,
+                policy,
+                may_act: true,
+            }
+        }
+
+        fn next(&self) -> Next {
+            next(&Situation {
+                course: &self.recorded,
+                steps: self.effects.len() as u32,
+                known: &self.known,
+                cancel_requested: self.cancel,
+                after_loss: self.after_loss,
+                may_act: self.may_act,
+            })
+        }
+
+        /// The next worker takes over what is recorded.
+        fn taken_over(&mut self) {
+            (self.known, self.after_loss) = (Known::Begun, Some(self.policy));
+            self.may_act = true;
+        }
+
+        /// One action. What it ends as, if it ends.
+        fn play(&mut self, event: Event) -> Option<Option<Cause>> {
+            match event {
+                Event::Cancel => self.cancel = true,
+                Event::Stops => self.may_act = false,
+                Event::Works | Event::Fails(_) | Event::Dies(_) => {}
+            }
+            match self.next() {
+                Next::End(cause) => return Some(cause),
+                Next::Leave => self.taken_over(),
+                Next::Record(course) => match event {
+                    Event::Dies(None) => self.taken_over(),
+                    Event::Dies(Some(_)) => {
+                        self.recorded = course;
+                        self.taken_over();
+                    }
+                    _ => (self.recorded, self.known) = (course, Known::NotBegun),
+                },
+                Next::Look(step) => match (event, self.effects[step as usize]) {
+                    (Event::Dies(_), _) => self.taken_over(),
+                    (Event::Fails(_), _) => {}
+                    (_, Effect::Whole) => self.known = Known::Done,
+                    _ => {
+                        let failed = match &self.known {
+                            Known::Failed(failure) => Some(failure.clone()),
+                            _ => None,
+                        };
+                        self.known = Known::NotDone(failed);
+                    }
+                },
+                Next::Do(step) => self.act(step, event, Effect::Whole),
+                Next::Undo(step) => self.act(step, event, Effect::Nothing),
+            }
+            None
+        }
+
+        fn act(&mut self, step: u32, event: Event, aim: Effect) {
+            let effect = &mut self.effects[step as usize];
+            match event {
+                Event::Works | Event::Cancel | Event::Stops => {
+                    *effect = aim;
+                    match aim {
+                        Effect::Nothing => self.undone(step),
+                        _ => self.known = Known::Done,
+                    }
+                }
+                // An undoing that fails is tried again.
+                Event::Fails(_) if aim == Effect::Nothing => *effect = Effect::Part,
+                Event::Fails(left) => {
+                    *effect = left;
+                    self.known = Known::Failed(failure());
+                }
+                Event::Dies(None) => self.taken_over(),
+                Event::Dies(Some(left)) => {
+                    *effect = left;
+                    self.taken_over();
+                }
+            }
+        }
+
+        fn undone(&mut self, step: u32) {
+            if let Course::Back { left, .. } = &mut self.recorded {
+                *left = step;
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_dies_and_fails_a_job_ends_done_or_undone(
+            steps in 0..5_usize,
+            takes_back in any::<bool>(),
+            events in vec(event(), 0..60),
+        ) {
+            let policy = if takes_back { AfterLoss::TakeBack } else { AfterLoss::Continue };
+            let mut job = Played::new(steps, policy);
+            // Once nothing fails any more it comes to its end: twice through all steps, with a look
+            // and a record at each.
+            let calm = std::iter::repeat_n(Event::Works, 8 * (steps + 2));
+            let end = events.into_iter().chain(calm).find_map(|event| job.play(event));
+            match end {
+                Some(None) => prop_assert!(job.effects.iter().all(|left| *left == Effect::Whole)),
+                Some(Some(_)) => {
+                    prop_assert!(job.effects.iter().all(|left| *left == Effect::Nothing));
+                }
+                None => prop_assert!(false, "it never ends: {:?}, {:?}", job.recorded, job.known),
+            }
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! What a job works with, and how its progress is recorded.
+
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use pvc_model::NodeName;
+use pvc_model::cluster::Cluster;
+use pvc_model::job::{ClaimId, Job, JobId, JobProgress};
+use pvc_ops::{Kind as RefusalKind, Refusal};
+use pvc_ports::{Clock, Hypervisor, Storage};
+use pvc_store::{Change, ChangeError, Changes, Expect, Store, StoreError};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+/// Between two records of what a step says of itself. What the job's course depends on is recorded
+/// at once.
+pub(crate) const RECORD_EVERY: Duration = Duration::from_secs(1);
+
+/// The latest lines of a job's log that are kept, and how long each may be, in characters.
+const LOG_LINES: usize = 200;
+const LINE_CHARACTERS: usize = 500;
+
+/// The world of one worker.
+#[derive(Clone)]
+pub(crate) struct Tools {
+    pub node: NodeName,
+    pub store: Store,
+    pub hypervisor: Arc<dyn Hypervisor>,
+    pub storage: Arc<dyn Storage>,
+    pub clock: Arc<dyn Clock>,
+}
+
+/// Why something was not written for a job.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Unwritten<E: Refusal> {
+    #[error(transparent)]
+    Refused(#[from] E),
+    #[error("another worker has the job")]
+    Lost,
+    #[error(transparent)]
+    Store(StoreError),
+    #[error("the records were changed by somebody else {tries} times in a row")]
+    Conflict { tries: u32 },
+}
+
+impl<E: Refusal> Refusal for Unwritten<E> {
+    fn kind(&self) -> RefusalKind {
+        match self {
+            Unwritten::Refused(why) => why.kind(),
+            _ => RefusalKind::Unavailable,
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            Unwritten::Refused(why) => why.hint(),
+            _ => None,
+        }
+    }
+}
+
+/// What one job works with while this worker holds it.
+pub(crate) struct Context {
+    pub tools: Tools,
+    pub job: JobId,
+    claim: ClaimId,
+    progress: Mutex<JobProgress>,
+    edits: watch::Sender<u64>,
+    /// Cancelled when somebody asks the job to stop: a long step looks at it.
+    pub cancelled: CancellationToken,
+}
+
+impl Context {
+    /// For `job` as it was when it was claimed.
+    pub fn new(tools: Tools, job: &Job, claim: ClaimId) -> Self {
+        Context {
+            tools,
+            job: job.spec.id.clone(),
+            claim,
+            progress: Mutex::new(job.progress.clone()),
+            edits: watch::Sender::new(0),
+            cancelled: CancellationToken::new(),
+        }
+    }
+
+    /// Adds a line to the job's log.
+    pub fn log(&self, line: impl Into<String>) {
+        self.edit(|progress| push_line(progress, line.into()));
+    }
+
+    /// What is to be recorded of the job.
+    pub fn progress(&self) -> JobProgress {
+        self.progress.lock().expect("nothing panics while it holds the progress").clone()
+    }
+
+    pub fn edit(&self, edit: impl FnOnce(&mut JobProgress)) {
+        edit(&mut self.progress.lock().expect("nothing panics while it holds the progress"));
+        self.edits.send_modify(|version| *version += 1);
+    }
+
+    /// Whether this worker holds the job, as far as is known here.
+    pub fn is_held(&self) -> bool {
+        self.tools.store.view().jobs.get(&self.job).is_some_and(|job| self.holds(job))
+    }
+
+    fn holds(&self, job: &Job) -> bool {
+        job.claim == Some(self.claim)
+    }
+
+    pub fn is_cancel_requested(&self) -> bool {
+        let asked = |job: &Arc<Job>| job.cancel_requested;
+        self.cancelled.is_cancelled()
+            || self.tools.store.view().jobs.get(&self.job).is_some_and(asked)
+    }
+
+    /// Whether the job waits for something outside before it can go on.
+    pub fn is_waiting(&self) -> bool {
+        self.progress.lock().expect("nothing panics while it holds the progress").trouble.is_some()
+    }
+
+    /// Records the progress if this worker still holds the job; `false` if it does not.
+    pub async fn record(&self) -> Result<bool, ChangeError<Infallible>> {
+        let decide = |cluster: &Cluster| {
+            let mut changes = Changes::new();
+            let held = cluster.jobs.get(&self.job).is_some_and(|job| self.holds(job));
+            if held {
+                changes.push(Change::JobProgress(self.job.clone(), self.progress()));
+                changes.expect(Expect::JobClaim(self.job.clone()));
+            }
+            Ok((changes, held))
+        };
+        self.tools.store.change(decide).await
+    }
+
+    /// Writes what `decide` says, as [`Store::change`] does, if and as long as this worker holds
+    /// the job: one that has lost it meanwhile, and does not know, writes nothing.
+    pub async fn change<T, E: Refusal>(
+        &self,
+        mut decide: impl FnMut(&Cluster) -> Result<(Changes, T), E> + Send,
+    ) -> Result<T, Unwritten<E>> {
+        let held =
+            |cluster: &Cluster| cluster.jobs.get(&self.job).is_some_and(|job| self.holds(job));
+        let written = self.tools.store.change(|cluster| {
+            if !held(cluster) {
+                return Err(Unwritten::Lost);
+            }
+            let (mut changes, outcome) = decide(cluster).map_err(Unwritten::Refused)?;
+            changes.expect(Expect::JobProgress(self.job.clone()));
+            Ok((changes, outcome))
+        });
+        written.await.map_err(|error| match error {
+            ChangeError::Refused(why) => why,
+            ChangeError::Store(error) => Unwritten::Store(error),
+            ChangeError::Conflict { tries } => Unwritten::Conflict { tries },
+        })
+    }
+
+    /// Records now and then what a step says of itself, for as long as it is asked to.
+    pub async fn keep_recording(&self) {
+        let mut edits = self.edits.subscribe();
+        edits.mark_unchanged();
+        loop {
+            self.tools.clock.sleep(RECORD_EVERY).await;
+            if edits.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+            if let Err(error) = self.record().await {
+                let job = &self.job;
+                tracing::debug!(%job, %error, "the progress of a job could not be recorded; it \
+                                               will be tried again");
+                edits.mark_changed();
+            }
+        }
+    }
+}
+
+pub(crate) fn push_line(progress: &mut JobProgress, line: String) {
+    let line = match line.char_indices().nth(LINE_CHARACTERS) {
+        Some((at, _)) => format!("{}…", &line[..at]),
+        None => line,
+    };
+    progress.log.push(line);
+    let surplus = progress.log.len().saturating_sub(LOG_LINES);
+    progress.log.drain(..surplus);
+}

@@ -1,0 +1,158 @@
+//! Gives a VM that is off another name: first its volumes, one after the other, then all records at
+//! once.
+//!
+//! The record says what the volumes are called. A volume whose name differs from it belongs to a
+//! renaming that has not ended, or was taken back.
+
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+use pvc_model::Uuid;
+use pvc_model::job::course::{Cause, Course};
+use pvc_model::job::{JobVm, Steps};
+use pvc_model::storage::VolumeId;
+use pvc_ops::NoVm;
+use pvc_ops::vm::{RenameRefusal, Renamed, plan_rename, rename_records};
+use pvc_ports::{Storage, StorageError};
+use pvc_store::FormerRenaming;
+use serde::{Deserialize, Serialize};
+
+use super::text;
+use crate::context::{Context, Unwritten};
+use crate::kind::{Kind, written};
+
+pub(crate) struct RenameVm {
+    pub vm: JobVm,
+    pub to: String,
+}
+
+/// A volume by its old and its new name.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Volume {
+    #[serde(with = "text::volume")]
+    old: VolumeId,
+    #[serde(with = "text::volume")]
+    new: VolumeId,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Step {
+    Volume { vm: Uuid, volume: Volume },
+    Records { vm: Uuid, from: String, volumes: Vec<Volume> },
+}
+
+type Result<T, E = Unwritten<RenameRefusal>> = std::result::Result<T, E>;
+
+#[async_trait]
+impl Kind for RenameVm {
+    type Step = Step;
+    type Fact = ();
+    type Error = Unwritten<RenameRefusal>;
+
+    async fn plan(&self, context: &Context) -> Result<Vec<Step>> {
+        let view = context.tools.store.fresh().await.map_err(Unwritten::Store)?;
+        let gone = || NoVm { vm: self.vm.name.clone() };
+        let record = self.vm.record(&view).ok_or_else(gone).map_err(RenameRefusal::from)?;
+        let renames = plan_rename(&view, context.tools.storage.as_ref(), record, &self.to).await?;
+        let volumes = renames.into_iter().map(|(old, new)| Volume { old, new }).collect();
+        Ok(steps(record.uuid, &record.name, volumes))
+    }
+
+    fn doing(&self, step: &Step) -> String {
+        match step {
+            Step::Volume { volume: Volume { old, new }, .. } => {
+                format!("renaming volume {old} to {}", new.volume)
+            }
+            Step::Records { from, .. } => format!("recording VM \"{from}\" as \"{}\"", self.to),
+        }
+    }
+
+    async fn look(&self, context: &Context, step: &Step) -> Result<Option<()>> {
+        let is_done = match step {
+            Step::Volume { volume, .. } => {
+                let storage = context.tools.storage.as_ref();
+                !exists(storage, &volume.old).await? && exists(storage, &volume.new).await?
+            }
+            Step::Records { vm, .. } => {
+                let view = context.tools.store.fresh().await.map_err(Unwritten::Store)?;
+                view.vms.get(vm).is_some_and(|record| record.name == self.to)
+            }
+        };
+        Ok(is_done.then_some(()))
+    }
+
+    async fn run(&self, context: &Context, step: &Step) -> Result<()> {
+        match step {
+            Step::Volume { volume: Volume { old, new }, .. } => {
+                let renamed = context.tools.storage.rename(old, &new.volume).await;
+                Ok(renamed.map_err(|source| failed(old, source))?)
+            }
+            Step::Records { vm, from, volumes } => {
+                let (uuid, from, to) = (*vm, from.clone(), self.to.clone());
+                let volumes: BTreeMap<VolumeId, VolumeId> =
+                    volumes.iter().map(|volume| (volume.old.clone(), volume.new.clone())).collect();
+                let renamed = Renamed { uuid, from, to, volumes };
+                context.change(|cluster| Ok((rename_records(cluster, &renamed)?, ()))).await
+            }
+        }
+    }
+
+    /// Records that were written are the end of the job, so that there are none to take back.
+    async fn undo(&self, context: &Context, step: &Step) -> Result<()> {
+        match step {
+            Step::Volume { vm, volume } => give_name_back(context, *vm, volume).await,
+            Step::Records { .. } => Ok(()),
+        }
+    }
+
+    fn result(&self, _: &Context, _: &[()]) -> String {
+        format!("VM \"{}\" is called \"{}\" now", self.vm.name, self.to)
+    }
+}
+
+/// The steps of a renaming of VM `vm`, which is called `from`.
+fn steps(vm: Uuid, from: &str, volumes: Vec<Volume>) -> Vec<Step> {
+    let of_volumes = volumes.iter().map(|volume| Step::Volume { vm, volume: volume.clone() });
+    let mut steps: Vec<Step> = of_volumes.collect();
+    steps.push(Step::Records { vm, from: from.to_owned(), volumes });
+    steps
+}
+
+/// What an earlier version left half way, as the steps of a job that is to be taken back.
+pub(crate) fn left_half_way(former: &FormerRenaming) -> Steps {
+    let names = |(old, new): &(VolumeId, VolumeId)| Volume { old: old.clone(), new: new.clone() };
+    let steps = steps(former.vm, &former.from, former.volumes.iter().map(names).collect());
+    let course = Course::Back { left: former.volumes.len() as u32, cause: Cause::WorkerLost };
+    Steps { planned: steps.iter().map(written).collect(), facts: Vec::new(), course }
+}
+
+/// Has the volume be called `old`, whether it is so already or it is called `new`. Renaming is one
+/// step in the storage: a volume that is called `old` is the VM's, whatever else has the new name.
+async fn give_name_back(context: &Context, vm: Uuid, volume: &Volume) -> Result<()> {
+    let Volume { old, new } = volume;
+    let view = context.tools.store.fresh().await.map_err(Unwritten::Store)?;
+    let own = view.vms.get(&vm).map(|record| record.volumes()).unwrap_or_default();
+    // Renamed by another job since: this one was taken back long ago.
+    if own.contains(new) && !own.contains(old) {
+        return Ok(());
+    }
+    let storage = context.tools.storage.as_ref();
+    if !exists(storage, old).await? && exists(storage, new).await? {
+        storage.rename(new, &old.volume).await.map_err(|source| failed(old, source))?;
+        context.log(format!("volume {new} is called {} again", old.volume));
+    }
+    Ok(())
+}
+
+async fn exists(storage: &dyn Storage, volume: &VolumeId) -> Result<bool, RenameRefusal> {
+    match storage.volume(volume).await {
+        Ok(_) => Ok(true),
+        Err(StorageError::NoVolume { .. } | StorageError::NoPool { .. }) => Ok(false),
+        Err(source) => Err(failed(volume, source)),
+    }
+}
+
+fn failed(volume: &VolumeId, source: StorageError) -> RenameRefusal {
+    RenameRefusal::Volume { volume: volume.clone(), source }
+}

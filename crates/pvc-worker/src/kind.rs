@@ -1,0 +1,117 @@
+//! What a kind of jobs is made of.
+
+use async_trait::async_trait;
+use pvc_model::job::course::{AfterLoss, Failure};
+use pvc_model::refusal::Kind as RefusalKind;
+use pvc_model::with_causes;
+use pvc_ops::Refusal;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::context::Context;
+
+/// One kind of jobs: which steps a job of it has, and what each of them does.
+///
+/// A worker may die at any moment, also in the middle of a step; so may a step's future be dropped.
+/// What is recorded before the first step is begun are the steps themselves, and then after each
+/// step that it is done. The next worker of the job looks whether the step in doubt is in effect,
+/// and goes on from there ([`pvc_model::job::course`]).
+#[async_trait]
+pub(crate) trait Kind: Send + Sync + 'static {
+    /// A step with all that it has to know. Recorded as JSON: a later version reads what an earlier
+    /// one has written.
+    type Step: Serialize + DeserializeOwned + Send + Sync;
+    /// What a step has come to, for the job's result. Recorded as well.
+    type Fact: Serialize + DeserializeOwned + Send + Sync;
+    /// One whose kind is not [`Unavailable`](RefusalKind::Unavailable) says that the step is not in
+    /// effect; after one that is, that is looked at.
+    type Error: Refusal;
+
+    /// What becomes of a job whose worker was lost.
+    const AFTER_LOSS: AfterLoss = AfterLoss::Continue;
+
+    /// The steps of the job. Has no effect: if it fails, so has the job.
+    async fn plan(&self, context: &Context) -> Result<Vec<Self::Step>, Self::Error>;
+
+    /// What the step does, for people.
+    fn doing(&self, step: &Self::Step) -> String;
+
+    /// What the step has come to, if it is in effect already. Asked when that is not known.
+    async fn look(
+        &self,
+        context: &Context,
+        step: &Self::Step,
+    ) -> Result<Option<Self::Fact>, Self::Error>;
+
+    /// Does the step. A long one ends early when [`Context::cancelled`] is, with an error.
+    async fn run(&self, context: &Context, step: &Self::Step) -> Result<Self::Fact, Self::Error>;
+
+    /// Takes back what there is of the step: all, a part, or nothing. One that fails is repeated.
+    async fn undo(&self, context: &Context, step: &Self::Step) -> Result<(), Self::Error>;
+
+    /// What the job says at its end, when all its steps are done.
+    fn result(&self, context: &Context, facts: &[Self::Fact]) -> String;
+}
+
+/// A kind as the runner knows it: steps and facts are texts, errors say why.
+#[async_trait]
+pub(crate) trait Steps: Send + Sync + 'static {
+    fn after_loss(&self) -> AfterLoss;
+    async fn plan(&self, context: &Context) -> Result<Vec<String>, Failure>;
+    fn doing(&self, step: &str) -> String;
+    async fn look(&self, context: &Context, step: &str) -> Result<Option<String>, Failure>;
+    async fn run(&self, context: &Context, step: &str) -> Result<String, Failure>;
+    async fn undo(&self, context: &Context, step: &str) -> Result<(), Failure>;
+    fn result(&self, context: &Context, facts: &[String]) -> String;
+}
+
+#[async_trait]
+impl<K: Kind> Steps for K {
+    fn after_loss(&self) -> AfterLoss {
+        K::AFTER_LOSS
+    }
+
+    async fn plan(&self, context: &Context) -> Result<Vec<String>, Failure> {
+        let planned = Kind::plan(self, context).await.map_err(|error| failure(&error))?;
+        Ok(planned.iter().map(written).collect())
+    }
+
+    fn doing(&self, step: &str) -> String {
+        read(step).map_or_else(|failure| failure.why, |step| Kind::doing(self, &step))
+    }
+
+    async fn look(&self, context: &Context, step: &str) -> Result<Option<String>, Failure> {
+        let found = Kind::look(self, context, &read(step)?).await;
+        Ok(found.map_err(|error| failure(&error))?.as_ref().map(written))
+    }
+
+    async fn run(&self, context: &Context, step: &str) -> Result<String, Failure> {
+        let fact = Kind::run(self, context, &read(step)?).await;
+        Ok(written(&fact.map_err(|error| failure(&error))?))
+    }
+
+    async fn undo(&self, context: &Context, step: &str) -> Result<(), Failure> {
+        Kind::undo(self, context, &read(step)?).await.map_err(|error| failure(&error))
+    }
+
+    fn result(&self, context: &Context, facts: &[String]) -> String {
+        let facts: Result<Vec<K::Fact>, Failure> = facts.iter().map(|fact| read(fact)).collect();
+        facts.map_or_else(|failure| failure.why, |facts| Kind::result(self, context, &facts))
+    }
+}
+
+pub(crate) fn written<T: Serialize>(value: &T) -> String {
+    serde_json::to_string(value).expect("steps and facts are made of what JSON has")
+}
+
+fn read<T: DeserializeOwned>(text: &str) -> Result<T, Failure> {
+    serde_json::from_str(text).map_err(|error| Failure {
+        kind: RefusalKind::Unavailable,
+        why: format!("the job's steps were recorded by another version of PVC: {error}"),
+        hint: Some("the worker of that version can continue the job".to_owned()),
+    })
+}
+
+pub(crate) fn failure(error: &dyn Refusal) -> Failure {
+    Failure { kind: error.kind(), why: with_causes(error), hint: error.hint() }
+}
