@@ -40,8 +40,11 @@ use pvc_ports::{
 };
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::process::{Gate, Pid};
-use crate::state::{Mutation, State, StoryAction};
+use crate::host::{Host, Hosts};
+use crate::nature::Mutation;
+use crate::process::{Gate, Pid, Processes};
+use crate::run::Run;
+use crate::truth::Truth;
 
 pub(crate) const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -135,7 +138,7 @@ struct Client {
     /// Requests that were sent and not answered.
     sent: BTreeMap<u64, Call>,
     /// What is on the way and stands still.
-    stalled: Vec<StoryAction>,
+    stalled: Vec<Act>,
     /// No packet overtakes another one.
     last_up: Duration,
     last_down: Duration,
@@ -213,6 +216,55 @@ enum Word {
     Events(Arc<[TreeEvent]>),
 }
 
+/// Something that happens to the servers, or to one of their clients.
+type Act = Box<dyn FnOnce(&mut Ensemble, &mut Around<'_>) + Send>;
+
+/// What ZooKeeper has to do with, beside itself.
+pub(crate) struct Around<'a> {
+    pub run: &'a mut Run,
+    pub hosts: &'a Hosts,
+    pub processes: &'a mut Processes,
+    pub truth: &'a mut Truth,
+}
+
+impl Around<'_> {
+    fn runs(&self, pid: Pid) -> bool {
+        self.processes[pid].runs(self.hosts)
+    }
+
+    /// Has something happen to ZooKeeper after `delay`.
+    fn later(
+        &mut self,
+        delay: Duration,
+        act: impl FnOnce(&mut Ensemble, &mut Around<'_>) + Send + 'static,
+    ) {
+        self.at(self.run.now + delay, act);
+    }
+
+    fn at(
+        &mut self,
+        when: Duration,
+        act: impl FnOnce(&mut Ensemble, &mut Around<'_>) + Send + 'static,
+    ) {
+        self.run.at(when, move |state| state.with_zookeeper(act));
+    }
+
+    /// Has something happen inside the process: at once, or when it is thawed.
+    fn in_process(
+        &mut self,
+        zookeeper: &mut Ensemble,
+        pid: Pid,
+        act: impl FnOnce(&mut Ensemble, &mut Around<'_>) + Send + 'static,
+    ) {
+        match self.runs(pid) {
+            true => act(zookeeper, self),
+            false => {
+                self.processes[pid].hold(Box::new(move |state| state.with_zookeeper(act)));
+            }
+        }
+    }
+}
+
 impl Ensemble {
     pub fn new() -> Self {
         Ensemble {
@@ -234,41 +286,29 @@ impl Ensemble {
     }
 }
 
-impl State {
-    // --- Where there is a way ------------------------------------------------------------------
-
-    fn server_lives(&self, host: usize) -> bool {
-        let host = &self.hosts[host];
-        host.is_coordinator
-            && host.on
-            && host.booted
-            && !host.frozen
-            && host.server_up
-            && !host.disk_full
-    }
-
+impl Ensemble {
     // --- Servers that lag ----------------------------------------------------------------------
 
     /// From now on the server on `host` is told of what is written so many milliseconds late. One
     /// that is alone has nobody to be behind.
-    pub fn set_lag(&mut self, host: usize, lag_ms: (u64, u64)) {
-        if !self.hosts[host].is_coordinator || self.coordinators() < 2 {
+    pub fn set_lag(&mut self, around: &mut Around<'_>, host: usize, lag_ms: (u64, u64)) {
+        if !around.hosts[host].is_coordinator || around.hosts.coordinators() < 2 {
             return;
         }
-        let tree = &self.zookeeper.tree;
+        let tree = &self.tree;
         let new = || Follower { tree: tree.clone(), lag_ms, told: Duration::ZERO, copies: 0 };
-        let follower = self.zookeeper.followers.entry(host).or_insert_with(new);
+        let follower = self.followers.entry(host).or_insert_with(new);
         if !keeps_up(follower.lag_ms) && keeps_up(lag_ms) {
             // The others went on without it: it begins with all that they have.
-            follower.tree = self.zookeeper.tree.clone();
+            follower.tree = self.tree.clone();
             follower.copies += 1;
-            follower.told = self.now;
+            follower.told = around.run.now;
             follower.lag_ms = lag_ms;
             // Whoever was still connected has missed what happened meanwhile: it hangs up on them.
-            let clients = &self.zookeeper.clients;
+            let clients = &self.clients;
             let own: Vec<usize> =
                 (0..clients.len()).filter(|client| clients[*client].server == Some(host)).collect();
-            own.into_iter().for_each(|client| self.disconnect(client));
+            own.into_iter().for_each(|client| self.disconnect(around, client));
             return;
         }
         follower.lag_ms = lag_ms;
@@ -276,121 +316,116 @@ impl State {
 
     /// The server on `host` is as far behind as it usually is. The first is the one that the others
     /// learn from.
-    pub fn lag_as_usual(&mut self, host: usize) {
-        let is_first = self.hosts[..host].iter().all(|other| !other.is_coordinator);
-        let lag_ms = if is_first { (0, 0) } else { self.nature.lag_ms };
-        if lag_ms != (0, 0) || self.zookeeper.followers.contains_key(&host) {
-            self.set_lag(host, lag_ms);
+    pub fn lag_as_usual(&mut self, around: &mut Around<'_>, host: usize) {
+        let is_first = around.hosts[..host].iter().all(|other| !other.is_coordinator);
+        let lag_ms = if is_first { (0, 0) } else { around.run.nature.lag_ms };
+        if lag_ms != (0, 0) || self.followers.contains_key(&host) {
+            self.set_lag(around, host, lag_ms);
         }
     }
 
     fn keeps_up(&self, host: usize) -> bool {
-        self.zookeeper.followers.get(&host).is_none_or(|follower| keeps_up(follower.lag_ms))
+        self.followers.get(&host).is_none_or(|follower| keeps_up(follower.lag_ms))
     }
 
     /// When the server on `host` is told of what is written now; `None` if it is at once.
-    fn when_told(&mut self, host: usize) -> Option<Duration> {
-        let (least, most) = self.zookeeper.followers.get(&host)?.lag_ms;
-        let late = if most == 0 { Duration::ZERO } else { self.chance.millis(least, most) };
-        let now = self.now;
-        let follower = self.zookeeper.followers.get_mut(&host).expect("it was there a moment ago");
+    fn when_told(&mut self, run: &mut Run, host: usize) -> Option<Duration> {
+        let (least, most) = self.followers.get(&host)?.lag_ms;
+        let late = if most == 0 { Duration::ZERO } else { run.chance.millis(least, most) };
+        let now = run.now;
+        let follower = self.followers.get_mut(&host).expect("it was there a moment ago");
         follower.told = follower.told.max(now + late);
         Some(follower.told)
     }
 
     /// The server on `host` is told of a change.
-    fn follow(&mut self, host: usize, copies: u64, change: Change) {
-        let Some(follower) = self.zookeeper.followers.get_mut(&host) else { return };
+    fn follow(&mut self, around: &mut Around<'_>, host: usize, copies: u64, change: Change) {
+        let Some(follower) = self.followers.get_mut(&host) else { return };
         if follower.copies != copies {
             return;
         }
         let events = follower.tree.publish(change);
-        self.announce_changes(events, |server| server == Some(host));
+        self.announce_changes(around, events, |server| server == Some(host));
     }
 
     /// The tree as the client is shown it.
     fn tree_of(&self, client: usize) -> &TreeState {
-        self.zookeeper.clients[client]
-            .server
-            .map_or(&self.zookeeper.tree, |server| self.tree_at(server))
+        self.clients[client].server.map_or(&self.tree, |server| self.tree_at(server))
     }
 
-    fn server_is_heard(&self, host: usize) -> bool {
-        self.server_lives(host) && self.hosts[host].cables.cluster && self.keeps_up(host)
+    fn server_is_heard(&self, hosts: &Hosts, host: usize) -> bool {
+        lives(&hosts[host]) && hosts[host].cables.cluster && self.keeps_up(host)
     }
 
     pub fn has_quorum(&self) -> bool {
-        self.zookeeper.has_quorum
+        self.has_quorum
     }
 
     /// Since when nothing has been in the way between the process and a server of the quorum;
     /// `None` if something is.
-    pub fn heard_since(&self, pid: Pid) -> Option<Duration> {
-        let known = &self.zookeeper.clients[self.processes[pid].client?];
+    pub fn heard_since(&self, processes: &Processes, pid: Pid) -> Option<Duration> {
+        let known = &self.clients[processes[pid].client?];
         let is_heard = known.is_connected
             && known.is_good
-            && self.zookeeper.has_quorum
-            && self.zookeeper.held.is_none()
-            && self.zookeeper.sessions.contains_key(&known.session);
+            && self.has_quorum
+            && self.held.is_none()
+            && self.sessions.contains_key(&known.session);
         is_heard.then_some(known.good_since)
     }
 
-    fn counts_quorum(&self) -> bool {
-        let servers = self.hosts.iter().filter(|host| host.is_coordinator).count();
-        let heard = (0..self.hosts.len()).filter(|host| self.server_is_heard(*host)).count();
+    fn counts_quorum(&self, hosts: &Hosts) -> bool {
+        let servers = hosts.coordinators();
+        let heard = (0..hosts.len()).filter(|host| self.server_is_heard(hosts, *host)).count();
         // A cluster of one server needs no cable.
         if servers == 1 {
-            return (0..self.hosts.len()).any(|host| self.server_lives(host));
+            return hosts.iter().any(lives);
         }
         heard > servers / 2
     }
 
     /// Whether packets of the process reach the server on `server`, and that one is part of the
     /// quorum.
-    fn reaches_server(&self, pid: Pid, server: usize) -> bool {
-        let Some(host) = self.processes[pid].host else { return true };
-        let from = &self.hosts[host];
-        let wired = host == server || (from.cables.cluster && self.hosts[server].cables.cluster);
-        let serves =
-            self.server_is_heard(server) || (self.server_lives(server) && self.coordinators() == 1);
-        from.on && !from.frozen && wired && serves && self.zookeeper.has_quorum
+    fn reaches_server(&self, around: &Around<'_>, pid: Pid, server: usize) -> bool {
+        let hosts = around.hosts;
+        let Some(host) = around.processes[pid].host else { return true };
+        let from = &hosts[host];
+        let wired = host == server || (from.cables.cluster && hosts[server].cables.cluster);
+        let serves = self.server_is_heard(hosts, server)
+            || (lives(&hosts[server]) && hosts.coordinators() == 1);
+        from.on && !from.frozen && wired && serves && self.has_quorum
     }
 
-    fn coordinators(&self) -> usize {
-        self.hosts.iter().filter(|host| host.is_coordinator).count()
+    fn host_of(&self, processes: &Processes, client: usize) -> Option<usize> {
+        processes[self.clients[client].pid].host
     }
 
-    fn host_of(&self, client: usize) -> Option<usize> {
-        self.processes[self.zookeeper.clients[client].pid].host
-    }
-
-    fn is_onlooker(&self, client: usize) -> bool {
-        self.host_of(client).is_none()
+    fn is_onlooker(&self, processes: &Processes, client: usize) -> bool {
+        self.host_of(processes, client).is_none()
     }
 
     /// To be called whenever hosts, cables, servers or processes changed.
-    pub fn review_zookeeper(&mut self) {
-        let majority = self.counts_quorum();
-        let quorum = self.is_led(majority) && majority;
-        if quorum != self.zookeeper.has_quorum {
-            self.zookeeper.has_quorum = quorum;
-            self.note(if quorum {
+    pub fn review(&mut self, around: &mut Around<'_>) {
+        let majority = self.counts_quorum(around.hosts);
+        let quorum = self.is_led(around, majority) && majority;
+        if quorum != self.has_quorum {
+            self.has_quorum = quorum;
+            around.run.note(if quorum {
                 "zookeeper: there is a quorum"
             } else {
                 "zookeeper: the quorum is lost"
             });
-            self.zookeeper.lost_quorum_at = (!quorum).then_some(self.now);
-            if let Some(held) = &mut self.zookeeper.held {
+            self.lost_quorum_at = (!quorum).then_some(around.run.now);
+            if let Some(held) = &mut self.held {
                 held.clear(); // whoever leads next has not agreed on it
             }
             if quorum {
                 // A new leader gives every session its whole timeout.
-                let now = self.now;
-                self.zookeeper.sessions.values_mut().for_each(|heard| *heard = now);
+                let now = around.run.now;
+                self.sessions.values_mut().for_each(|heard| *heard = now);
             }
         }
-        for client in 0..self.zookeeper.clients.len() {
-            self.review_client(client);
+        for client in 0..self.clients.len() {
+            self.review_client(around, client);
         }
     }
 
@@ -398,72 +433,76 @@ impl State {
 
     /// Whether the servers, of which there is a majority or not, have a leader if they need one. A
     /// majority without one begins to elect.
-    fn is_led(&mut self, majority: bool) -> bool {
-        let Some(elections) = self.nature.elections else { return true };
-        if !self.zookeeper.was_led {
-            if !self.server_is_heard(elections.first) {
+    fn is_led(&mut self, around: &mut Around<'_>, majority: bool) -> bool {
+        let Some(elections) = around.run.nature.elections else { return true };
+        if !self.was_led {
+            if !self.server_is_heard(around.hosts, elections.first) {
                 return true; // it begins once the first one leads
             }
-            self.zookeeper.was_led = true;
-            self.zookeeper.leader = Some(elections.first);
+            self.was_led = true;
+            self.leader = Some(elections.first);
         }
-        let leader = self.zookeeper.leader;
-        if majority && leader.is_some_and(|leader| self.server_is_heard(leader)) {
+        let leader = self.leader;
+        if majority && leader.is_some_and(|leader| self.server_is_heard(around.hosts, leader)) {
             return true;
         }
         if let Some(leader) = leader {
-            self.zookeeper.leader = None;
-            self.note("zookeeper: there is no leader");
-            let host = &self.hosts[leader];
+            self.leader = None;
+            around.run.note("zookeeper: there is no leader");
+            let host = &around.hosts[leader];
             let hangs_up = host.on && !host.frozen && host.cables.cluster;
             let (least, most) = if hangs_up { (50, 500) } else { LEADER_SILENT_MS };
-            self.zookeeper.followed_until = self.now + self.chance.millis(least, most);
+            self.followed_until = around.run.now + around.run.chance.millis(least, most);
         }
-        if majority && !self.zookeeper.elects {
-            self.zookeeper.elects = true;
+        if majority && !self.elects {
+            self.elects = true;
             let (least, most) = elections.takes_ms;
-            let notices = self.zookeeper.followed_until.saturating_sub(self.now);
-            let takes = notices + self.chance.millis(least, most);
-            self.later(takes, State::elect);
+            let notices = self.followed_until.saturating_sub(around.run.now);
+            let takes = notices + around.run.chance.millis(least, most);
+            around.later(takes, Ensemble::elect);
         }
         false
     }
 
     /// An election ends: with a leader, if there is a majority.
-    fn elect(&mut self) {
-        self.zookeeper.elects = false;
-        let heard: Vec<usize> = (0..self.hosts.len())
-            .filter(|host| self.hosts[*host].is_coordinator && self.server_is_heard(*host))
+    fn elect(&mut self, around: &mut Around<'_>) {
+        self.elects = false;
+        let heard: Vec<usize> = (0..around.hosts.len())
+            .filter(|host| {
+                around.hosts[*host].is_coordinator && self.server_is_heard(around.hosts, *host)
+            })
             .collect();
-        if self.counts_quorum() {
-            self.zookeeper.leader = self.chance.pick(&heard).copied();
+        if self.counts_quorum(around.hosts) {
+            self.leader = around.run.chance.pick(&heard).copied();
         }
-        if let Some(leader) = self.zookeeper.leader {
-            self.note(format!("zookeeper: the server on {} leads", self.hosts[leader].name));
+        if let Some(leader) = self.leader {
+            around
+                .run
+                .note(format!("zookeeper: the server on {} leads", around.hosts[leader].name));
         }
-        self.review_zookeeper();
+        self.review(around);
     }
 
-    fn review_client(&mut self, client: usize) {
-        let known = &self.zookeeper.clients[client];
-        if known.is_closed || !known.is_connected || self.is_onlooker(client) {
+    fn review_client(&mut self, around: &mut Around<'_>, client: usize) {
+        let known = &self.clients[client];
+        if known.is_closed || !known.is_connected || self.is_onlooker(around.processes, client) {
             return;
         }
         let pid = known.pid;
-        let is_good = known.server.is_some_and(|server| self.reaches_server(pid, server));
+        let is_good = known.server.is_some_and(|server| self.reaches_server(around, pid, server));
         let was_good = known.is_good;
-        let now = self.now;
+        let now = around.run.now;
         if is_good && !was_good {
-            let known = &mut self.zookeeper.clients[client];
+            let known = &mut self.clients[client];
             known.is_good = true;
             known.good_since = now;
             known.interruption += 1;
-            for story_action in std::mem::take(&mut known.stalled) {
-                story_action(self);
+            for act in std::mem::take(&mut known.stalled) {
+                act(self, around);
             }
         }
         if was_good && !is_good {
-            let known = &mut self.zookeeper.clients[client];
+            let known = &mut self.clients[client];
             known.is_good = false;
             known.interruption += 1;
             let interruption = known.interruption;
@@ -471,38 +510,39 @@ impl State {
             // longer to notice.
             let server = known.server;
             let hangs_up = server.is_some_and(|server| {
-                self.hosts[server].on
-                    && !self.hosts[server].frozen
-                    && self.hosts[server].cables.cluster
+                around.hosts[server].on
+                    && !around.hosts[server].frozen
+                    && around.hosts[server].cables.cluster
             });
-            let notices = match hangs_up && self.hosts.iter().any(|host| host.on) {
-                true => {
-                    self.zookeeper.followed_until.saturating_sub(now) + self.chance.millis(0, 1000)
-                }
-                false => self.chance.millis(3400, 6700),
+            let notices = match hangs_up && around.hosts.iter().any(|host| host.on) {
+                true => self.followed_until.saturating_sub(now) + around.run.chance.millis(0, 1000),
+                false => around.run.chance.millis(3400, 6700),
             };
-            self.later(notices, move |state| state.notice(client, interruption));
+            around.later(notices, move |zookeeper, around| {
+                zookeeper.notice(around, client, interruption)
+            });
         }
     }
 
-    fn notice(&mut self, client: usize, interruption: u64) {
-        let known = &self.zookeeper.clients[client];
+    fn notice(&mut self, around: &mut Around<'_>, client: usize, interruption: u64) {
+        let known = &self.clients[client];
         if known.interruption != interruption || !known.is_connected || known.is_closed {
             return;
         }
-        self.in_process(known.pid, move |state| {
-            if state.zookeeper.clients[client].interruption == interruption {
-                state.disconnect(client);
+        let pid = known.pid;
+        around.in_process(self, pid, move |zookeeper, around| {
+            if zookeeper.clients[client].interruption == interruption {
+                zookeeper.disconnect(around, client);
             }
         });
     }
 
     // --- The client's side ---------------------------------------------------------------------
 
-    fn new_client(&mut self, pid: Pid) -> usize {
+    fn new_client(&mut self, around: &mut Around<'_>, pid: Pid) -> usize {
         let (state, _) = watch::channel(SessionState::Disconnected);
-        let is_onlooker = self.processes[pid].host.is_none();
-        self.zookeeper.clients.push(Client {
+        let is_onlooker = around.processes[pid].host.is_none();
+        self.clients.push(Client {
             pid,
             session: 0,
             state,
@@ -525,90 +565,105 @@ impl State {
             next_call: 0,
             believed: BTreeMap::new(),
         });
-        let client = self.zookeeper.clients.len() - 1;
-        self.processes[pid].client = Some(client);
+        let client = self.clients.len() - 1;
+        around.processes[pid].client = Some(client);
         if is_onlooker {
-            self.connected(client, None);
+            self.connected(around, client, None);
         } else {
-            self.try_to_connect(client, 0);
+            self.try_to_connect(around, client, 0);
         }
         client
     }
 
-    /// The next connection of the process breaks right after a write was carried out.
-    pub fn break_after_next_write(&mut self, pid: Pid) {
-        if let Some(client) = self.processes[pid].client {
-            self.zookeeper.clients[client].breaks_after_write = true;
-        }
+    /// The next connection of the client breaks right after a write was carried out.
+    pub fn break_after_next_write(&mut self, client: usize) {
+        self.clients[client].breaks_after_write = true;
     }
 
-    fn try_to_connect(&mut self, client: usize, attempt: usize) {
-        let known = &self.zookeeper.clients[client];
+    fn try_to_connect(&mut self, around: &mut Around<'_>, client: usize, attempt: usize) {
+        let known = &self.clients[client];
         let pid = known.pid;
-        if known.is_closed || known.is_connected || self.processes[pid].ended {
+        if known.is_closed || known.is_connected || around.processes[pid].ended {
             return;
         }
-        if !self.runs(pid) {
-            return self.in_process(pid, move |state| state.try_to_connect(client, attempt));
+        if !around.runs(pid) {
+            return around.in_process(self, pid, move |zookeeper, around| {
+                zookeeper.try_to_connect(around, client, attempt)
+            });
         }
         let servers: Vec<usize> =
-            (0..self.hosts.len()).filter(|host| self.hosts[*host].is_coordinator).collect();
+            (0..around.hosts.len()).filter(|host| around.hosts[*host].is_coordinator).collect();
         // Each client begins at its own place of the list.
         let server = servers[(pid + attempt) % servers.len()];
-        let pause = self.chance.millis(20, 400 + 200 * attempt.min(4) as u64);
-        if !self.reaches_server(pid, server) {
-            return self.later(pause, move |state| state.try_to_connect(client, attempt + 1));
+        let pause = around.run.chance.millis(20, 400 + 200 * attempt.min(4) as u64);
+        if !self.reaches_server(around, pid, server) {
+            return around.later(pause, move |zookeeper, around| {
+                zookeeper.try_to_connect(around, client, attempt + 1)
+            });
         }
-        let session = self.zookeeper.clients[client].session;
-        if session != 0 && !self.zookeeper.sessions.contains_key(&session) {
-            let known = &mut self.zookeeper.clients[client];
+        let session = self.clients[client].session;
+        if session != 0 && !self.sessions.contains_key(&session) {
+            let known = &mut self.clients[client];
             known.session = 0;
             known.state.send_replace(SessionState::Expired);
-            return self.later(pause, move |state| state.try_to_connect(client, attempt));
+            return around.later(pause, move |zookeeper, around| {
+                zookeeper.try_to_connect(around, client, attempt)
+            });
         }
         if session == 0 {
             // A session is a change like any other: the server learns of it when it is told.
-            if self.zookeeper.held.is_some() {
-                return self.later(pause, move |state| state.try_to_connect(client, attempt + 1));
+            if self.held.is_some() {
+                return around.later(pause, move |zookeeper, around| {
+                    zookeeper.try_to_connect(around, client, attempt + 1)
+                });
             }
-            if let Some(when) = self.when_told(server).filter(|when| *when > self.now) {
-                return self.at(when, move |state| state.begin_session(client, server, attempt));
+            if let Some(when) =
+                self.when_told(around.run, server).filter(|when| *when > around.run.now)
+            {
+                return around.at(when, move |zookeeper, around| {
+                    zookeeper.begin_session(around, client, server, attempt)
+                });
             }
-        } else if self.tree_at(server).zxid() < self.zookeeper.clients[client].seen {
-            return self.later(pause, move |state| state.try_to_connect(client, attempt + 1));
+        } else if self.tree_at(server).zxid() < self.clients[client].seen {
+            return around.later(pause, move |zookeeper, around| {
+                zookeeper.try_to_connect(around, client, attempt + 1)
+            });
         }
-        self.connected(client, Some(server));
+        self.connected(around, client, Some(server));
     }
 
     /// The server has been told of a session that a client wants to begin there.
-    fn begin_session(&mut self, client: usize, server: usize, attempt: usize) {
-        let pid = self.zookeeper.clients[client].pid;
-        let is_open = !self.zookeeper.clients[client].is_closed && !self.processes[pid].ended;
-        match is_open && self.runs(pid) && self.reaches_server(pid, server) {
-            true => self.connected(client, Some(server)),
-            false => self.try_to_connect(client, attempt + 1),
+    fn begin_session(
+        &mut self,
+        around: &mut Around<'_>,
+        client: usize,
+        server: usize,
+        attempt: usize,
+    ) {
+        let pid = self.clients[client].pid;
+        let is_open = !self.clients[client].is_closed && !around.processes[pid].ended;
+        match is_open && around.runs(pid) && self.reaches_server(around, pid, server) {
+            true => self.connected(around, client, Some(server)),
+            false => self.try_to_connect(around, client, attempt + 1),
         }
     }
 
     fn tree_at(&self, server: usize) -> &TreeState {
-        self.zookeeper
-            .followers
-            .get(&server)
-            .map_or(&self.zookeeper.tree, |follower| &follower.tree)
+        self.followers.get(&server).map_or(&self.tree, |follower| &follower.tree)
     }
 
-    fn connected(&mut self, client: usize, server: Option<usize>) {
-        let now = self.now;
-        if self.zookeeper.clients[client].session == 0 {
-            let session = self.zookeeper.tree.open_session();
-            self.zookeeper.clients[client].session = session;
+    fn connected(&mut self, around: &mut Around<'_>, client: usize, server: Option<usize>) {
+        let now = around.run.now;
+        if self.clients[client].session == 0 {
+            let session = self.tree.open_session();
+            self.clients[client].session = session;
         }
-        let session = self.zookeeper.clients[client].session;
-        self.zookeeper.sessions.insert(session, now);
-        self.zookeeper.connections += u64::from(server.is_some());
-        let breaks = self.nature.broken_writes;
-        let breaks = server.is_some() && self.chance.happens(breaks);
-        let known = &mut self.zookeeper.clients[client];
+        let session = self.clients[client].session;
+        self.sessions.insert(session, now);
+        self.connections += u64::from(server.is_some());
+        let breaks = around.run.nature.broken_writes;
+        let breaks = server.is_some() && around.run.chance.happens(breaks);
+        let known = &mut self.clients[client];
         known.connection += 1;
         (known.is_connected, known.is_good, known.server) = (true, true, server);
         known.good_since = now;
@@ -619,15 +674,15 @@ impl State {
         let again = !known.watches.is_empty();
         let waiting = std::mem::take(&mut known.waiting);
         if again {
-            self.tell(client, Word::Events(Arc::new([TreeEvent::Resync])));
+            self.tell(around, client, Word::Events(Arc::new([TreeEvent::Resync])));
         }
         for call in waiting {
-            self.send(client, call);
+            self.send(around, client, call);
         }
     }
 
-    fn disconnect(&mut self, client: usize) {
-        let known = &mut self.zookeeper.clients[client];
+    fn disconnect(&mut self, around: &mut Around<'_>, client: usize) {
+        let known = &mut self.clients[client];
         if known.is_closed || !known.is_connected {
             return;
         }
@@ -643,15 +698,17 @@ impl State {
             }
         }
         for call in again.into_iter().rev() {
-            self.limit_wait(client, call.id);
-            self.zookeeper.clients[client].waiting.push_front(call);
+            self.limit_wait(around, client, call.id);
+            self.clients[client].waiting.push_front(call);
         }
-        self.later(Duration::from_millis(20), move |state| state.try_to_connect(client, 0));
+        around.later(Duration::from_millis(20), move |zookeeper, around| {
+            zookeeper.try_to_connect(around, client, 0)
+        });
     }
 
-    fn limit_wait(&mut self, client: usize, id: u64) {
-        self.later(OPERATION_TIMEOUT, move |state| {
-            let waiting = &mut state.zookeeper.clients[client].waiting;
+    fn limit_wait(&mut self, around: &mut Around<'_>, client: usize, id: u64) {
+        around.later(OPERATION_TIMEOUT, move |zookeeper, _| {
+            let waiting = &mut zookeeper.clients[client].waiting;
             if let Some(place) = waiting.iter().position(|call| call.id == id)
                 && let Some(call) = waiting.remove(place)
             {
@@ -660,136 +717,154 @@ impl State {
         });
     }
 
-    fn submit(&mut self, client: usize, ask: Ask) -> oneshot::Receiver<Result<Answer, Trouble>> {
+    fn submit(
+        &mut self,
+        around: &mut Around<'_>,
+        client: usize,
+        ask: Ask,
+    ) -> oneshot::Receiver<Result<Answer, Trouble>> {
         let (answer, answered) = oneshot::channel();
-        let known = &mut self.zookeeper.clients[client];
+        let known = &mut self.clients[client];
         known.next_call += 1;
         let call = Call { id: known.next_call, ask, answer };
         if known.is_closed {
             let _ = call.answer.send(Err(Trouble::Closed)); // its receiver is in our hands
         } else if known.is_connected {
-            self.send(client, call);
+            self.send(around, client, call);
         } else {
-            self.limit_wait(client, call.id);
-            self.zookeeper.clients[client].waiting.push_back(call);
+            self.limit_wait(around, client, call.id);
+            self.clients[client].waiting.push_back(call);
         }
         answered
     }
 
-    fn send(&mut self, client: usize, call: Call) {
+    fn send(&mut self, around: &mut Around<'_>, client: usize, call: Call) {
         let id = call.id;
-        let takes = if self.is_onlooker(client) { Duration::ZERO } else { self.latency() };
-        let known = &mut self.zookeeper.clients[client];
-        let arrives = known.last_up.max(self.now + takes);
+        let takes = if self.is_onlooker(around.processes, client) {
+            Duration::ZERO
+        } else {
+            around.run.latency()
+        };
+        let known = &mut self.clients[client];
+        let arrives = known.last_up.max(around.run.now + takes);
         known.last_up = arrives;
         known.sent.insert(id, call);
         let connection = known.connection;
         if takes.is_zero() {
-            self.arrive(client, connection, id);
+            self.arrive(around, client, connection, id);
         } else {
-            self.at(arrives, move |state| state.arrive(client, connection, id));
+            around.at(arrives, move |zookeeper, around| {
+                zookeeper.arrive(around, client, connection, id)
+            });
         }
     }
 
     // --- The servers' side ---------------------------------------------------------------------
 
-    fn arrive(&mut self, client: usize, connection: u64, id: u64) {
-        let known = &mut self.zookeeper.clients[client];
+    fn arrive(&mut self, around: &mut Around<'_>, client: usize, connection: u64, id: u64) {
+        let known = &mut self.clients[client];
         if known.connection != connection {
             return;
         }
         if !known.is_good {
-            known.stalled.push(Box::new(move |state| state.arrive(client, connection, id)));
+            known.stalled.push(Box::new(move |zookeeper, around| {
+                zookeeper.arrive(around, client, connection, id)
+            }));
             return;
         }
         let Some(call) = known.sent.get(&id) else { return };
         let (ask, session) = (call.ask.clone(), known.session);
-        if !self.zookeeper.sessions.contains_key(&session) {
-            return self.answer(client, id, Err(Trouble::Expired));
+        if !self.sessions.contains_key(&session) {
+            return self.answer(around, client, id, Err(Trouble::Expired));
         }
         let arrived = Arrived { client, connection, id, session, ask };
-        if self.waits(&arrived) {
-            return self.hold(arrived);
+        if self.waits(around, &arrived) {
+            return self.hold(around, arrived);
         }
         // Whoever asks is heard, also between two pings.
-        self.zookeeper.sessions.insert(session, self.now);
-        self.serve(arrived);
+        self.sessions.insert(session, around.run.now);
+        self.serve(around, arrived);
     }
 
-    fn serve(&mut self, Arrived { client, connection, id, session, ask }: Arrived) {
+    fn serve(
+        &mut self,
+        around: &mut Around<'_>,
+        Arrived { client, connection, id, session, ask }: Arrived,
+    ) {
         let is_write = !ask.is_read();
         if !is_write && !matches!(ask, Ask::Sync) {
-            return self.read_in_order(client, connection, id);
+            return self.read_in_order(around, client, connection, id);
         }
         let judged = judged(&ask);
-        let ask = self.mutated(client, ask);
-        let answer = self.carry_out(session, ask);
-        if let (Ok(_), Some(by)) = (&answer, self.host_of(client)) {
-            judged.iter().for_each(|node| self.truth_of_verdict(by, node));
+        let ask = self.mutated(around, client, ask);
+        let answer = self.carry_out(around, session, ask);
+        if let (Ok(_), Some(by)) = (&answer, self.host_of(around.processes, client)) {
+            judged.iter().for_each(|node| around.truth.said_of(by, node));
         }
-        let known = &mut self.zookeeper.clients[client];
+        let known = &mut self.clients[client];
         if known.connection != connection {
             return; // carried out, and nobody learns of it
         }
         if is_write && std::mem::take(&mut known.breaks_after_write) {
             known.interruption += 1;
             let pid = known.pid;
-            self.note(format!(
+            around.run.note(format!(
                 "zookeeper: {} loses its connection after a write",
-                self.processes[pid].name
+                around.processes[pid].name
             ));
-            return self.in_process(pid, move |state| {
-                if state.zookeeper.clients[client].connection == connection {
-                    state.disconnect(client);
+            return around.in_process(self, pid, move |zookeeper, around| {
+                if zookeeper.clients[client].connection == connection {
+                    zookeeper.disconnect(around, client);
                 }
             });
         }
-        self.answer_when_told(client, connection, id, answer);
+        self.answer_when_told(around, client, connection, id, answer);
     }
 
     // --- Servers that take no writes -----------------------------------------------------------
 
     pub fn hold_writes(&mut self) {
-        self.zookeeper.held.get_or_insert_default();
+        self.held.get_or_insert_default();
     }
 
     /// What was held is carried out, in its order.
-    pub fn let_writes_go(&mut self) {
-        let Some(held) = self.zookeeper.held.take() else { return };
-        let now = self.now;
-        for client in &mut self.zookeeper.clients {
+    pub fn let_writes_go(&mut self, around: &mut Around<'_>) {
+        let Some(held) = self.held.take() else { return };
+        let now = around.run.now;
+        for client in &mut self.clients {
             client.good_since = now;
         }
         for arrived in held {
-            let is_open = self.zookeeper.sessions.contains_key(&arrived.session);
-            let is_there = self.zookeeper.clients[arrived.client].connection == arrived.connection;
+            let is_open = self.sessions.contains_key(&arrived.session);
+            let is_there = self.clients[arrived.client].connection == arrived.connection;
             if is_open && (is_there || !arrived.ask.is_read()) {
-                self.serve(arrived);
+                self.serve(around, arrived);
             }
         }
     }
 
     /// Whether it has to wait until the servers take writes again: a change, or what its client
     /// asks for after one.
-    fn waits(&self, arrived: &Arrived) -> bool {
-        let Some(held) = &self.zookeeper.held else { return false };
+    fn waits(&self, around: &Around<'_>, arrived: &Arrived) -> bool {
+        let Some(held) = &self.held else { return false };
         let changes = !matches!(arrived.ask, Ask::Get(_) | Ask::Children(_));
         let of_same = |other: &Arrived| {
             (other.client, other.connection) == (arrived.client, arrived.connection)
         };
-        !self.is_onlooker(arrived.client) && (changes || held.iter().any(of_same))
+        !self.is_onlooker(around.processes, arrived.client) && (changes || held.iter().any(of_same))
     }
 
-    fn hold(&mut self, arrived: Arrived) {
+    fn hold(&mut self, around: &mut Around<'_>, arrived: Arrived) {
         let (client, connection, id) = (arrived.client, arrived.connection, arrived.id);
-        self.zookeeper.held.get_or_insert_default().push(arrived);
+        self.held.get_or_insert_default().push(arrived);
         // Its pings wait as well.
-        let notices = self.chance.millis(3400, 6700);
-        self.later(notices, move |state| {
-            state.in_process(state.zookeeper.clients[client].pid, move |state| {
-                let known = &state.zookeeper.clients[client];
+        let notices = around.run.chance.millis(3400, 6700);
+        around.later(notices, move |zookeeper, around| {
+            let pid = zookeeper.clients[client].pid;
+            around.in_process(zookeeper, pid, move |zookeeper, around| {
+                let known = &zookeeper.clients[client];
                 if known.connection == connection && known.sent.contains_key(&id) {
-                    state.disconnect(client);
+                    zookeeper.disconnect(around, client);
                 }
             });
         });
@@ -798,35 +873,38 @@ impl State {
     /// Answers when the client's server knows what the answer is about.
     fn answer_when_told(
         &mut self,
+        around: &mut Around<'_>,
         client: usize,
         connection: u64,
         id: u64,
         answer: Result<Answer, Trouble>,
     ) {
-        let server = self.zookeeper.clients[client].server;
-        let Some(when) = server.and_then(|server| self.when_told(server)) else {
-            return self.answer(client, id, answer);
+        let server = self.clients[client].server;
+        let Some(when) = server.and_then(|server| self.when_told(around.run, server)) else {
+            return self.answer(around, client, id, answer);
         };
-        self.zookeeper.clients[client].answered = when;
-        self.at(when, move |state| {
-            if state.zookeeper.clients[client].connection == connection {
-                state.answer(client, id, answer);
+        self.clients[client].answered = when;
+        around.at(when, move |zookeeper, around| {
+            if zookeeper.clients[client].connection == connection {
+                zookeeper.answer(around, client, id, answer);
             }
         });
     }
 
     /// Reads what the client's server shows, after everything that the client asked for before.
-    fn read_in_order(&mut self, client: usize, connection: u64, id: u64) {
-        let when = self.zookeeper.clients[client].answered;
-        match when >= self.now {
+    fn read_in_order(&mut self, around: &mut Around<'_>, client: usize, connection: u64, id: u64) {
+        let when = self.clients[client].answered;
+        match when >= around.run.now {
             // Behind whatever its server is told in this moment.
-            true => self.at(when, move |state| state.read_now(client, connection, id)),
-            false => self.read_now(client, connection, id),
+            true => around.at(when, move |zookeeper, around| {
+                zookeeper.read_now(around, client, connection, id)
+            }),
+            false => self.read_now(around, client, connection, id),
         }
     }
 
-    fn read_now(&mut self, client: usize, connection: u64, id: u64) {
-        let known = &self.zookeeper.clients[client];
+    fn read_now(&mut self, around: &mut Around<'_>, client: usize, connection: u64, id: u64) {
+        let known = &self.clients[client];
         let Some(call) = known.sent.get(&id).filter(|_| known.connection == connection) else {
             return;
         };
@@ -834,8 +912,10 @@ impl State {
         let answer = match &call.ask {
             Ask::Get(paths) => {
                 let entries = paths.iter().map(|path| tree.entry(path)).collect();
-                Answer::Entries(match self.nature.mutation {
-                    Some(Mutation::WallClock) => self.disbelieved(client, &paths.clone(), entries),
+                Answer::Entries(match around.run.nature.mutation {
+                    Some(Mutation::WallClock) => {
+                        self.disbelieved(around, client, &paths.clone(), entries)
+                    }
                     _ => entries,
                 })
             }
@@ -844,31 +924,42 @@ impl State {
             }
             _ => unreachable!("what changes something is no read"),
         };
-        self.answer(client, id, Ok(answer));
+        self.answer(around, client, id, Ok(answer));
     }
 
-    fn answer(&mut self, client: usize, id: u64, answer: Result<Answer, Trouble>) {
+    fn answer(
+        &mut self,
+        around: &mut Around<'_>,
+        client: usize,
+        id: u64,
+        answer: Result<Answer, Trouble>,
+    ) {
         let zxid = self.tree_of(client).zxid();
-        self.tell(client, Word::Answer { id, answer, zxid });
+        self.tell(around, client, Word::Answer { id, answer, zxid });
     }
 
     /// Has the quorum do something.
-    fn carry_out(&mut self, session: i64, ask: Ask) -> Result<Answer, Trouble> {
+    fn carry_out(
+        &mut self,
+        around: &mut Around<'_>,
+        session: i64,
+        ask: Ask,
+    ) -> Result<Answer, Trouble> {
         match ask {
             Ask::Get(_) | Ask::Children(_) => unreachable!("a read is for one server"),
             Ask::Sync => Ok(Answer::Nothing),
             Ask::Close => {
-                self.end_session(session);
+                self.end_session(around, session);
                 Ok(Answer::Nothing)
             }
             Ask::Create(path, data, mode) => {
-                match self.change_tree(&Work::Create { session, path, data, mode }) {
+                match self.change_tree(around, &Work::Create { session, path, data, mode }) {
                     Ok(Outcome::Created(path, stat)) => Ok(Answer::Created(path, stat)),
                     Ok(other) => unreachable!("a creation was answered with {other:?}"),
                     Err(error) => Err(Trouble::Refused(error)),
                 }
             }
-            Ask::Multi(ops) => match self.change_tree(&Work::Multi { session, ops }) {
+            Ask::Multi(ops) => match self.change_tree(around, &Work::Multi { session, ops }) {
                 Ok(Outcome::Multi(done)) => Ok(Answer::Multi(done)),
                 Ok(other) => unreachable!("a multi was answered with {other:?}"),
                 Err(error) => Err(Trouble::Refused(error)),
@@ -877,11 +968,11 @@ impl State {
     }
 
     /// What arrives of a change, with one of the deliberate flaws.
-    fn mutated(&self, client: usize, ask: Ask) -> Ask {
+    fn mutated(&self, around: &Around<'_>, client: usize, ask: Ask) -> Ask {
         let Ask::Multi(ops) = ask else { return ask };
-        let current = |path: &str| self.zookeeper.tree.node(path).map_or(0, |node| node.version);
-        let believed = &self.zookeeper.clients[client].believed;
-        let flawed = |op| match (self.nature.mutation, op) {
+        let current = |path: &str| self.tree.node(path).map_or(0, |node| node.version);
+        let believed = &self.clients[client].believed;
+        let flawed = |op| match (around.run.nature.mutation, op) {
             (Some(Mutation::Versionless), Op::Set { path, data, .. }) => {
                 Op::Set { path, data, version: None }
             }
@@ -903,13 +994,14 @@ impl State {
     /// is no sign of life, as if it had not been written.
     fn disbelieved(
         &mut self,
+        around: &mut Around<'_>,
         client: usize,
         paths: &[String],
         mut entries: Vec<Option<Entry>>,
     ) -> Vec<Option<Entry>> {
-        let Some(host) = self.host_of(client) else { return entries };
-        let now = self.wall(Some(host));
-        let believed = &mut self.zookeeper.clients[client].believed;
+        let Some(host) = self.host_of(around.processes, client) else { return entries };
+        let now = around.run.wall(around.hosts[host].wall_offset);
+        let believed = &mut self.clients[client].believed;
         for (path, entry) in paths.iter().zip(&mut entries) {
             let Some(known) = entry.as_mut().filter(|_| path.ends_with("/keepalive")) else {
                 continue;
@@ -924,35 +1016,42 @@ impl State {
         entries
     }
 
-    fn change_tree(&mut self, work: &Work) -> Result<Outcome, MultiError> {
-        let mut draft = self.zookeeper.tree.draft();
+    fn change_tree(&mut self, around: &mut Around<'_>, work: &Work) -> Result<Outcome, MultiError> {
+        let mut draft = self.tree.draft();
         let outcome = draft.apply(work)?;
         let change = draft.finish();
-        let followers: Vec<usize> = self.zookeeper.followers.keys().copied().collect();
+        let followers: Vec<usize> = self.followers.keys().copied().collect();
         for host in &followers {
-            let (host, copies) = (*host, self.zookeeper.followers[host].copies);
-            if let Some(when) = self.when_told(host) {
+            let (host, copies) = (*host, self.followers[host].copies);
+            if let Some(when) = self.when_told(around.run, host) {
                 let change = change.clone();
-                self.at(when, move |state| state.follow(host, copies, change));
+                around.at(when, move |zookeeper, around| {
+                    zookeeper.follow(around, host, copies, change)
+                });
             }
         }
-        let events = self.zookeeper.tree.publish(change);
-        self.announce_changes(events, |server| {
+        let events = self.tree.publish(change);
+        self.announce_changes(around, events, |server| {
             server.is_none_or(|server| !followers.contains(&server))
         });
         Ok(outcome)
     }
 
     /// Tells of changes to the clients of some servers.
-    fn announce_changes(&mut self, events: Vec<TreeEvent>, at: impl Fn(Option<usize>) -> bool) {
+    fn announce_changes(
+        &mut self,
+        around: &mut Around<'_>,
+        events: Vec<TreeEvent>,
+        at: impl Fn(Option<usize>) -> bool,
+    ) {
         if events.is_empty() {
             return;
         }
         let events: Arc<[TreeEvent]> = events.into();
-        for client in 0..self.zookeeper.clients.len() {
-            let known = &self.zookeeper.clients[client];
+        for client in 0..self.clients.len() {
+            let known = &self.clients[client];
             if known.is_connected && !known.watches.is_empty() && at(known.server) {
-                self.tell(client, Word::Events(events.clone()));
+                self.tell(around, client, Word::Events(events.clone()));
             }
         }
     }
@@ -960,49 +1059,49 @@ impl State {
     // --- What others write ---------------------------------------------------------------------
 
     /// Somebody from outside writes something.
-    fn write_from_outside(&mut self, ops: Vec<Op>) {
-        let onlooker = (0..self.zookeeper.clients.len()).find(|client| self.is_onlooker(*client));
-        let session = self.zookeeper.clients[onlooker.expect("somebody looks on")].session;
-        self.change_tree(&Work::Multi { session, ops })
+    fn write_from_outside(&mut self, around: &mut Around<'_>, ops: Vec<Op>) {
+        let onlooker =
+            (0..self.clients.len()).find(|client| self.is_onlooker(around.processes, *client));
+        let session = self.clients[onlooker.expect("somebody looks on")].session;
+        self.change_tree(around, &Work::Multi { session, ops })
             .expect("a story writes what can be written");
     }
 
-    pub fn change_layout(&mut self, version: u32) {
+    pub fn change_layout(&mut self, around: &mut Around<'_>, version: u32) {
         let (path, data) = ("/schema/version".to_owned(), Bytes::from(version.to_string()));
-        self.write_from_outside(vec![Op::Set { path, data, version: None }]);
+        self.write_from_outside(around, vec![Op::Set { path, data, version: None }]);
     }
 
     /// In the root, in the configuration, and in every node's and VM's record.
-    pub fn add_unknown_keys(&mut self) {
+    pub fn add_unknown_keys(&mut self, around: &mut Around<'_>) {
         let mut places = vec![String::new(), "/config".to_owned()];
         for parent in ["/nodes", "/domains"] {
-            let names = self.zookeeper.tree.children(parent).unwrap_or_default();
+            let names = self.tree.children(parent).unwrap_or_default();
             places.extend(names.iter().map(|name| format!("{parent}/{name}")));
         }
         let keys = places
             .iter()
             .flat_map(|place| [format!("{place}/future"), format!("{place}/future/deep")]);
-        let keys: Vec<String> =
-            keys.filter(|key| self.zookeeper.tree.entry(key).is_none()).collect();
+        let keys: Vec<String> = keys.filter(|key| self.tree.entry(key).is_none()).collect();
         let create = |path: &String| Op::Create {
             path: path.clone(),
             data: Bytes::from_static(UNKNOWN.as_bytes()),
             mode: CreateMode::Persistent,
         };
-        self.write_from_outside(keys.iter().map(create).collect());
-        self.zookeeper.unknown.extend(keys);
+        self.write_from_outside(around, keys.iter().map(create).collect());
+        self.unknown.extend(keys);
     }
 
     /// What of the unknown keys is no longer as it was; those of a record that is gone have gone
     /// with it. And the root, which holds nothing.
     pub fn spoilt_keys(&self) -> Vec<String> {
-        let tree = &self.zookeeper.tree;
+        let tree = &self.tree;
         let holds = |path: &str, wanted: &str| {
             tree.entry(path).is_some_and(|entry| entry.data == wanted && entry.stat.version == 0)
         };
         let record = |key: &str| key.split("/future").next().unwrap_or_default().to_owned();
         let is_gone = |key: &str| !record(key).is_empty() && tree.entry(&record(key)).is_none();
-        let mut spoilt: Vec<String> = self.zookeeper.unknown.clone();
+        let mut spoilt: Vec<String> = self.unknown.clone();
         spoilt.retain(|key| !is_gone(key) && !holds(key, UNKNOWN));
         if !holds("/", "") {
             spoilt.push("/".to_owned());
@@ -1010,98 +1109,108 @@ impl State {
         spoilt
     }
 
-    fn end_session(&mut self, session: i64) {
-        self.zookeeper.sessions.remove(&session);
-        self.change_tree(&Work::End { session }).expect("the end of a session is never refused");
+    fn end_session(&mut self, around: &mut Around<'_>, session: i64) {
+        self.sessions.remove(&session);
+        self.change_tree(around, &Work::End { session })
+            .expect("the end of a session is never refused");
     }
 
     /// Begins to look for sessions that fell silent, for ever.
-    pub fn watch_sessions(&mut self) {
-        self.expire_silent();
-        self.later(TICK, State::watch_sessions);
+    pub fn watch_sessions(&mut self, around: &mut Around<'_>) {
+        self.expire_silent(around);
+        around.later(TICK, Ensemble::watch_sessions);
     }
 
-    fn expire_silent(&mut self) {
-        if !self.zookeeper.has_quorum {
+    fn expire_silent(&mut self, around: &mut Around<'_>) {
+        if !self.has_quorum {
             return;
         }
-        let now = self.now;
-        for client in 0..self.zookeeper.clients.len() {
-            let known = &self.zookeeper.clients[client];
-            if known.is_connected && known.is_good && !known.is_closed && self.runs(known.pid) {
+        let now = around.run.now;
+        for client in 0..self.clients.len() {
+            let known = &self.clients[client];
+            if known.is_connected && known.is_good && !known.is_closed && around.runs(known.pid) {
                 let session = known.session;
-                if let Some(heard) = self.zookeeper.sessions.get_mut(&session) {
+                if let Some(heard) = self.sessions.get_mut(&session) {
                     *heard = now;
                 }
             }
         }
-        if self.zookeeper.held.is_some() {
+        if self.held.is_some() {
             return; // the end of a session is a change, too
         }
         let silent = |heard: &Duration| now.saturating_sub(*heard) > SESSION_TIMEOUT;
         let over: Vec<i64> = self
-            .zookeeper
             .sessions
             .iter()
             .filter(|(_, heard)| silent(heard))
             .map(|(session, _)| *session)
             .collect();
         for session in over {
-            let known = self.zookeeper.clients.iter().position(|client| client.session == session);
+            let known = self.clients.iter().position(|client| client.session == session);
             if let Some(client) = known {
-                let pid = self.zookeeper.clients[client].pid;
-                self.note(format!(
+                let pid = self.clients[client].pid;
+                around.run.note(format!(
                     "zookeeper: the session of {} has expired",
-                    self.processes[pid].name
+                    around.processes[pid].name
                 ));
             }
-            self.zookeeper.expiries += 1;
-            self.end_session(session);
+            self.expiries += 1;
+            self.end_session(around, session);
             // The server hangs up on a client that is there after all.
             let hears = |client: &usize| {
-                let known = &self.zookeeper.clients[*client];
+                let known = &self.clients[*client];
                 known.is_connected && known.is_good
             };
             if let Some(client) = known.filter(hears) {
-                let known = &mut self.zookeeper.clients[client];
+                let known = &mut self.clients[client];
                 known.is_good = false;
                 known.interruption += 1;
                 let interruption = known.interruption;
-                self.notice(client, interruption);
+                self.notice(around, client, interruption);
             }
         }
     }
 
     // --- Down to the client --------------------------------------------------------------------
 
-    fn tell(&mut self, client: usize, word: Word) {
-        let takes = if self.is_onlooker(client) { Duration::ZERO } else { self.latency() };
-        let known = &mut self.zookeeper.clients[client];
-        let arrives = known.last_down.max(self.now + takes);
+    fn tell(&mut self, around: &mut Around<'_>, client: usize, word: Word) {
+        let takes = if self.is_onlooker(around.processes, client) {
+            Duration::ZERO
+        } else {
+            around.run.latency()
+        };
+        let known = &mut self.clients[client];
+        let arrives = known.last_down.max(around.run.now + takes);
         known.last_down = arrives;
         let connection = known.connection;
         if takes.is_zero() {
-            self.hear(client, connection, word);
+            self.hear(around, client, connection, word);
         } else {
-            self.at(arrives, move |state| state.hear(client, connection, word));
+            around.at(arrives, move |zookeeper, around| {
+                zookeeper.hear(around, client, connection, word)
+            });
         }
     }
 
-    fn hear(&mut self, client: usize, connection: u64, word: Word) {
-        let known = &mut self.zookeeper.clients[client];
+    fn hear(&mut self, around: &mut Around<'_>, client: usize, connection: u64, word: Word) {
+        let known = &mut self.clients[client];
         if known.connection != connection {
             return;
         }
         if !known.is_good {
-            known.stalled.push(Box::new(move |state| state.hear(client, connection, word)));
+            known.stalled.push(Box::new(move |zookeeper, around| {
+                zookeeper.hear(around, client, connection, word)
+            }));
             return;
         }
         let pid = known.pid;
-        self.in_process(pid, move |state| state.take_in(client, connection, word));
+        around.in_process(self, pid, move |zookeeper, around| {
+            zookeeper.take_in(around, client, connection, word)
+        });
     }
 
-    fn take_in(&mut self, client: usize, connection: u64, word: Word) {
-        let known = &mut self.zookeeper.clients[client];
+    fn take_in(&mut self, around: &mut Around<'_>, client: usize, connection: u64, word: Word) {
+        let known = &mut self.clients[client];
         if known.connection != connection {
             return;
         }
@@ -1113,7 +1222,7 @@ impl State {
                     let _ = call.answer.send(answer); // whoever asked may have gone
                 }
                 if expired {
-                    self.disconnect(client);
+                    self.disconnect(around, client);
                 }
             }
             Word::Events(events) => {
@@ -1134,7 +1243,7 @@ impl State {
     }
 
     fn watch_tree(&mut self, client: usize, root: &str) -> Option<TreeWatch> {
-        let known = &mut self.zookeeper.clients[client];
+        let known = &mut self.clients[client];
         if known.is_closed {
             return None;
         }
@@ -1144,7 +1253,7 @@ impl State {
     }
 
     fn close_client(&mut self, client: usize) {
-        let known = &mut self.zookeeper.clients[client];
+        let known = &mut self.clients[client];
         known.is_closed = true;
         known.is_connected = false;
         known.watches.clear();
@@ -1158,16 +1267,14 @@ impl State {
     }
 
     /// The process has ended: nobody listens any more, and the servers hear no more of it.
-    pub fn client_of_ended(&mut self, pid: Pid) {
-        if let Some(client) = self.processes[pid].client {
-            let known = &mut self.zookeeper.clients[client];
-            known.is_closed = true;
-            known.is_connected = false;
-            known.watches.clear();
-            known.sent.clear();
-            known.waiting.clear();
-            known.stalled.clear();
-        }
+    pub fn process_ended(&mut self, client: usize) {
+        let known = &mut self.clients[client];
+        known.is_closed = true;
+        known.is_connected = false;
+        known.watches.clear();
+        known.sent.clear();
+        known.waiting.clear();
+        known.stalled.clear();
     }
 }
 
@@ -1181,6 +1288,16 @@ fn judged(ask: &Ask) -> Vec<String> {
         _ => None,
     };
     ops.iter().filter_map(node).collect()
+}
+
+/// Whether the server of the host runs.
+fn lives(host: &Host) -> bool {
+    host.is_coordinator
+        && host.on
+        && host.booted
+        && !host.frozen
+        && host.server_up
+        && !host.disk_full
 }
 
 fn keeps_up(lag_ms: (u64, u64)) -> bool {
@@ -1208,8 +1325,10 @@ impl Connection {
         let pid = gate.pid;
         let (client, mut session) = gate
             .call(|state| {
-                let client = state.new_client(pid);
-                (client, state.zookeeper.clients[client].state.subscribe())
+                state.with_zookeeper(|zookeeper, around| {
+                    let client = zookeeper.new_client(around, pid);
+                    (client, zookeeper.clients[client].state.subscribe())
+                })
             })
             .await;
         let connection = Connection { gate: gate.clone(), client, session: session.clone() };
@@ -1225,13 +1344,21 @@ impl Connection {
         if is_connected {
             return Ok(connection);
         }
-        gate.call(|state| state.close_client(client)).await;
+        gate.call(|state| state.zookeeper.close_client(client)).await;
         Err(unreachable())
     }
 
     async fn ask(&self, ask: Ask) -> Result<Answer, Trouble> {
-        let answered = self.gate.call(|state| state.submit(self.client, ask)).await;
+        let answered = self.submit(ask).await;
         self.gate.answer(answered).await
+    }
+
+    async fn submit(&self, ask: Ask) -> oneshot::Receiver<Result<Answer, Trouble>> {
+        self.gate
+            .call(|state| {
+                state.with_zookeeper(|zookeeper, around| zookeeper.submit(around, self.client, ask))
+            })
+            .await
     }
 
     async fn read(&self, ask: Ask) -> Result<Answer, TreeError> {
@@ -1339,7 +1466,7 @@ impl Tree for Connection {
 
     async fn watch(&self, root: &str) -> Result<TreeWatch, TreeError> {
         check_path(root)?;
-        let watch = self.gate.call(|state| state.watch_tree(self.client, root)).await;
+        let watch = self.gate.call(|state| state.zookeeper.watch_tree(self.client, root)).await;
         let watch = watch.ok_or(TreeError::Closed)?;
         // It stands once the servers have answered something that was sent after it.
         self.sync().await?;
@@ -1357,14 +1484,14 @@ impl Tree for Connection {
         if is_closed {
             return;
         }
-        let answered = self.gate.call(|state| state.submit(self.client, Ask::Close)).await;
+        let answered = self.submit(Ask::Close).await;
         tokio::select! {
             biased;
             _ = self.gate.answer(answered) => {}
             // Else the session ends by itself.
             () = self.gate.sleep(Duration::from_secs(2)) => {}
         }
-        self.gate.call(|state| state.close_client(self.client)).await;
+        self.gate.call(|state| state.zookeeper.close_client(self.client)).await;
     }
 
     fn max_request_bytes(&self) -> usize {
@@ -1384,7 +1511,7 @@ mod tests {
     use pvc_contracts::tree::TreeFixture;
     use pvc_ports::{CreateMode, Op, SessionState, Tree, TreeEvent};
 
-    use super::Connection;
+    use super::{Connection, Ensemble};
     use crate::cluster::{Cluster, Shape, host_name};
     use crate::host::Host;
     use crate::log::Log;
@@ -1400,11 +1527,11 @@ mod tests {
             let nature = Shape::plain(3, 0).nature;
             let world = World::new(nature, Log::new(false), (0..3).map(host).collect());
             world.with(|state| {
-                for host in &mut state.hosts {
+                for host in &mut *state.hosts {
                     (host.on, host.booted) = (true, true);
                 }
                 state.rearranged();
-                State::watch_sessions(state);
+                state.with_zookeeper(Ensemble::watch_sessions);
             });
             Simulated(world)
         }
@@ -1414,7 +1541,7 @@ mod tests {
             let servers = Simulated::servers();
             servers.0.with(|state| {
                 for (host, lag_ms) in [(0, (1, 40)), (1, (0, 10)), (2, (20, 90))] {
-                    state.set_lag(host, lag_ms);
+                    set_lag(state, host, lag_ms);
                 }
             });
             servers
@@ -1424,9 +1551,9 @@ mod tests {
         async fn client_of(&self, host: usize) -> Connection {
             let pid = self.0.with(|state| {
                 while state.processes.len() % 3 != host {
-                    state.new_process("nobody".to_owned(), Some(0));
+                    state.processes.start("nobody".to_owned(), Some(0));
                 }
-                state.new_process("a client".to_owned(), Some(0))
+                state.processes.start("a client".to_owned(), Some(0))
             });
             let gate = Gate { world: self.0.clone(), pid };
             let connection = Connection::open(gate).await.expect("there is a quorum");
@@ -1434,6 +1561,10 @@ mod tests {
             assert_eq!(server, Some(host));
             connection
         }
+    }
+
+    fn set_lag(state: &mut State, host: usize, lag_ms: (u64, u64)) {
+        state.with_zookeeper(|zookeeper, around| zookeeper.set_lag(around, host, lag_ms));
     }
 
     async fn data(tree: &Connection, path: &str) -> Option<Bytes> {
@@ -1451,7 +1582,7 @@ mod tests {
         let servers = Simulated::servers();
         let (quick, late) = (servers.client_of(0).await, servers.client_of(1).await);
         let mut events = late.watch("/").await.expect("it watches");
-        servers.0.with(|state| state.set_lag(1, (3000, 3000)));
+        servers.0.with(|state| set_lag(state, 1, (3000, 3000)));
         write(&quick, "/a", "one").await;
         let written = servers.0.now();
         assert_eq!(data(&quick, "/a").await.as_deref(), Some(&b"one"[..]));
@@ -1466,7 +1597,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn whoever_writes_by_a_server_that_lags_reads_it_afterwards_and_others_before() {
         let servers = Simulated::servers();
-        servers.0.with(|state| state.set_lag(1, (3000, 3000)));
+        servers.0.with(|state| set_lag(state, 1, (3000, 3000)));
         let (quick, late) = (servers.client_of(0).await, servers.client_of(1).await);
         let begun = servers.0.now();
         let (early, ()) = tokio::join!(
@@ -1485,7 +1616,7 @@ mod tests {
     async fn a_server_that_knows_less_than_the_client_has_seen_refuses_it() {
         let servers = Simulated::servers();
         let client = servers.client_of(0).await;
-        servers.0.with(|state| state.set_lag(1, (8000, 8000)));
+        servers.0.with(|state| set_lag(state, 1, (8000, 8000)));
         write(&client, "/a", "one").await;
         assert!(data(&client, "/a").await.is_some());
         servers.0.with(|state| {
@@ -1514,12 +1645,12 @@ mod tests {
         let servers = Simulated::servers();
         servers.0.with(|state| {
             state.hosts[2].server_up = false;
-            state.set_lag(1, (60_000, 60_000));
+            set_lag(state, 1, (60_000, 60_000));
             state.rearranged();
-            assert!(!state.has_quorum());
-            state.set_lag(1, (0, 0));
+            assert!(!state.zookeeper.has_quorum());
+            set_lag(state, 1, (0, 0));
             state.rearranged();
-            assert!(state.has_quorum());
+            assert!(state.zookeeper.has_quorum());
         });
         let late = servers.client_of(1).await;
         write(&late, "/a", "one").await;
@@ -1534,7 +1665,7 @@ mod tests {
     #[async_trait]
     impl TreeFixture for Simulated {
         async fn connect(&self) -> Arc<dyn Tree> {
-            let pid = self.0.with(|state| state.new_process("a client".to_owned(), Some(0)));
+            let pid = self.0.with(|state| state.processes.start("a client".to_owned(), Some(0)));
             let gate = Gate { world: self.0.clone(), pid };
             Arc::new(Connection::open(gate).await.expect("there is a quorum"))
         }
@@ -1547,11 +1678,12 @@ mod tests {
         let cluster =
             Cluster::start(Shape::plain(1, 1), Log::new(false)).await.expect("all is well");
         let spoilt = cluster.world.with(|state| {
-            state.add_unknown_keys();
-            assert_eq!(state.spoilt_keys(), [""; 0]);
+            state.with_zookeeper(Ensemble::add_unknown_keys);
+            assert_eq!(state.zookeeper.spoilt_keys(), [""; 0]);
             let path = "/nodes/hv1/future".to_owned();
-            state.write_from_outside(vec![Op::Set { path, data: Bytes::new(), version: None }]);
-            state.spoilt_keys()
+            let spoil = vec![Op::Set { path, data: Bytes::new(), version: None }];
+            state.with_zookeeper(|zookeeper, around| zookeeper.write_from_outside(around, spoil));
+            state.zookeeper.spoilt_keys()
         });
         assert_eq!(spoilt, ["/nodes/hv1/future"]);
     }
