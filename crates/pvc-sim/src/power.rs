@@ -1,4 +1,5 @@
-//! The BMCs: reached by the upstream network, and as good or bad as BMCs are.
+//! The BMCs: reached by the upstream network, and as good or bad as BMCs are. What they say and do
+//! are the testkit's rules; how long that takes, and whose power it is, are the world's.
 
 use std::ops::{Index, IndexMut};
 use std::sync::{Arc, Weak};
@@ -6,20 +7,18 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use pvc_ports::{Bmc, Power, PowerError};
+use pvc_testkit::BmcAsk;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 use crate::daemons::ipmi;
-use crate::host::{Host, Hosts};
+use crate::host::Hosts;
 use crate::nature::Mutation;
 use crate::process::Gate;
 use crate::state::State;
 
 /// How long a program waits for a BMC that does not answer.
 const TIME_LIMIT: Duration = Duration::from_secs(20);
-
-/// How long it asks a BMC that took a command until the power is as it was told.
-const SWITCHING: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BmcManner {
@@ -33,6 +32,28 @@ pub enum BmcManner {
     Ignores,
     /// It says that the power is off for so many seconds after it was told to switch it on.
     WakesLate(u64),
+}
+
+impl BmcManner {
+    /// The same in the words of the testkit, for the BMC of this host.
+    fn played(self, host: &str) -> pvc_testkit::BmcManner {
+        let usual = pvc_testkit::BmcManner {
+            password: Some(ipmi(host).password),
+            ..pvc_testkit::BmcManner::default()
+        };
+        match self {
+            BmcManner::Works => usual,
+            BmcManner::Slow(seconds) => {
+                pvc_testkit::BmcManner { takes: Duration::from_secs(seconds), ..usual }
+            }
+            BmcManner::Dead => pvc_testkit::BmcManner { dead: true, ..usual },
+            BmcManner::LiesOff => pvc_testkit::BmcManner { lies: true, ..usual },
+            BmcManner::Ignores => pvc_testkit::BmcManner { ignores: true, ..usual },
+            BmcManner::WakesLate(seconds) => {
+                pvc_testkit::BmcManner { wakes_after: Duration::from_secs(seconds), ..usual }
+            }
+        }
+    }
 }
 
 pub(crate) struct HostBmc {
@@ -49,30 +70,7 @@ pub(crate) fn bmc_name(host: &str) -> String {
     format!("bmc-{host}")
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ask {
-    IsOn,
-    Switch(bool),
-}
-
 type Said = Result<bool, PowerError>;
-
-/// What a BMC does with the power.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Effect {
-    None,
-    Off,
-    On,
-    OnAfter(Duration),
-}
-
-/// What comes of a command or a question.
-struct Outcome {
-    said: Said,
-    effect: Effect,
-    /// How long the caller asks on until that is clear.
-    asks_on: Duration,
-}
 
 impl Bmcs {
     /// All of them work.
@@ -85,39 +83,8 @@ impl Bmcs {
     /// silence.
     fn reached(&self, hosts: &Hosts, from: usize, bmc: &Bmc) -> Option<usize> {
         let target = hosts.iter().position(|host| bmc_name(&host.name) == bmc.host)?;
-        let key = ipmi(&hosts[target].name);
-        let lets_in = (&key.username, &key.password) == (&bmc.user, &bmc.password);
-        let answers = self[target].manner != BmcManner::Dead;
-        (lets_in && answers && hosts[from].cables.upstream).then_some(target)
-    }
-
-    /// What the BMC of the host `target` says and does. With the deliberate flaw nothing is cut
-    /// that it says is.
-    fn act(&self, target: usize, host: &Host, ask: Ask, is_flawed: bool) -> Outcome {
-        let (manner, is_on) = (self[target].manner, host.on);
-        let says = |on| Outcome { said: Ok(on), effect: Effect::None, asks_on: Duration::ZERO };
-        let does = |effect| Outcome { effect, ..says(true) };
-        let ignored = |wanted| {
-            let said = Err(PowerError::Ignored { host: bmc_name(&host.name), wanted });
-            Outcome { said, effect: Effect::None, asks_on: SWITCHING }
-        };
-        match (ask, manner) {
-            (Ask::IsOn, BmcManner::LiesOff) => says(false),
-            (Ask::IsOn, _) => says(is_on),
-            (Ask::Switch(false), BmcManner::LiesOff) => says(true),
-            (Ask::Switch(true), BmcManner::LiesOff) => ignored(true),
-            (Ask::Switch(wanted), BmcManner::Ignores) if is_on == wanted => says(true),
-            (Ask::Switch(wanted), BmcManner::Ignores) => ignored(wanted),
-            (Ask::Switch(false), _) if is_flawed => says(true),
-            (Ask::Switch(false), _) => does(Effect::Off),
-            (Ask::Switch(true), _) if is_on => says(true),
-            (Ask::Switch(true), BmcManner::WakesLate(seconds)) => {
-                let late = Duration::from_secs(seconds);
-                let told = if late <= SWITCHING { says(true) } else { ignored(true) };
-                Outcome { effect: Effect::OnAfter(late), asks_on: late.min(SWITCHING), ..told }
-            }
-            (Ask::Switch(true), _) => does(Effect::On),
-        }
+        let lets_in = self[target].manner.played(&hosts[target].name).lets_in(bmc).is_ok();
+        (lets_in && hosts[from].cables.upstream).then_some(target)
     }
 }
 
@@ -141,54 +108,60 @@ fn ask_bmc(
     state: &mut State,
     from: usize,
     bmc: &Bmc,
-    ask: Ask,
+    ask: BmcAsk,
     caller: Weak<()>,
 ) -> oneshot::Receiver<Said> {
-    let (answer, answered) = oneshot::channel();
+    let (told, answered) = oneshot::channel();
     let Some(target) = state.bmcs.reached(&state.hosts, from, bmc) else {
         let (host, why) = (bmc.host.clone(), "no answer".to_owned());
         let unusable = PowerError::Unusable { host, why };
-        state.run.later(TIME_LIMIT, move |_| drop(answer.send(Err(unusable))));
+        state.run.later(TIME_LIMIT, move |_| drop(told.send(Err(unusable))));
         return answered;
     };
     let takes = match state.bmcs[target].manner {
         BmcManner::Slow(seconds) => Duration::from_secs(seconds),
         _ => state.run.chance.millis(100, 1500),
     };
-    if ask == Ask::Switch(false) {
+    if ask == BmcAsk::Switch(false) {
         state.judge(|truth, sight| truth.of_cut(sight, from, target, caller));
     }
     // It acts in the middle, and answers at the end.
     state.run.later(takes / 2, move |state| {
         let bmc = &mut state.bmcs[target];
         bmc.has_lied |= bmc.manner == BmcManner::LiesOff && from != target;
+        let (manner, known) = (bmc.manner, &state.hosts[target]);
+        let bmc = bmc_name(&known.name);
+        let answer = manner.played(&known.name).answer(&bmc, known.on, ask);
+        // With the deliberate flaw nothing is cut that it says is.
         let is_flawed = state.run.nature.mutation == Some(Mutation::Unconfirmed);
-        let outcome = state.bmcs.act(target, &state.hosts[target], ask, is_flawed);
-        has_effect(state, target, outcome.effect);
-        state.run.later(takes - takes / 2 + outcome.asks_on, move |state| {
-            if ask == Ask::Switch(false) {
+        let cuts_nothing = is_flawed && ask == BmcAsk::Switch(false);
+        if let Some((on, after)) = answer.switches.filter(|_| !cuts_nothing) {
+            switch(state, target, on, after);
+        }
+        state.run.later(takes - takes / 2 + answer.asks_on, move |state| {
+            if ask == BmcAsk::Switch(false) {
                 state.truth.cut_over(target);
             }
-            let _ = answer.send(outcome.said); // whoever asked may have gone
+            let _ = told.send(answer.said); // whoever asked may have gone
         });
     });
     answered
 }
 
-fn has_effect(state: &mut State, target: usize, effect: Effect) {
-    match effect {
-        Effect::None => {}
-        Effect::Off => state.power_off(target, "by its BMC"),
-        Effect::On => state.power_on(target, "by its BMC"),
-        Effect::OnAfter(late) => {
-            let life = state.hosts[target].life;
-            state.run.later(late, move |state| {
-                if state.hosts[target].life == life {
-                    state.power_on(target, "by its BMC, late");
-                }
-            });
-        }
+/// The power of a host becomes so, after a while if its BMC takes one.
+fn switch(state: &mut State, host: usize, on: bool, after: Duration) {
+    if !on {
+        return state.power_off(host, "by its BMC");
     }
+    if after.is_zero() {
+        return state.power_on(host, "by its BMC");
+    }
+    let life = state.hosts[host].life;
+    state.run.later(after, move |state| {
+        if state.hosts[host].life == life {
+            state.power_on(host, "by its BMC, late");
+        }
+    });
 }
 
 /// The BMCs as the daemon of one host reaches them.
@@ -198,7 +171,7 @@ pub(crate) struct HostPower {
 }
 
 impl HostPower {
-    async fn ask(&self, bmc: &Bmc, ask: Ask) -> Said {
+    async fn ask(&self, bmc: &Bmc, ask: BmcAsk) -> Said {
         // Whoever stops waiting ends the program that talks to the BMC.
         let caller = Arc::new(());
         let calls = Arc::downgrade(&caller);
@@ -212,15 +185,15 @@ impl HostPower {
 #[async_trait]
 impl Power for HostPower {
     async fn is_on(&self, bmc: &Bmc) -> Result<bool, PowerError> {
-        self.ask(bmc, Ask::IsOn).await
+        self.ask(bmc, BmcAsk::IsOn).await
     }
 
     async fn cut(&self, bmc: &Bmc) -> Result<(), PowerError> {
-        self.ask(bmc, Ask::Switch(false)).await.map(drop)
+        self.ask(bmc, BmcAsk::Switch(false)).await.map(drop)
     }
 
     async fn switch_on(&self, bmc: &Bmc) -> Result<(), PowerError> {
-        self.ask(bmc, Ask::Switch(true)).await.map(drop)
+        self.ask(bmc, BmcAsk::Switch(true)).await.map(drop)
     }
 }
 

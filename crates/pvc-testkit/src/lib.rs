@@ -29,7 +29,7 @@ pub use exec::ScriptedExec;
 pub use host::FakeHost;
 pub use hypervisor::{Manner, ScriptedHypervisor};
 pub use network::{MemoryNetwork, NetworkChange};
-pub use power::{BmcManner, ScriptedPower};
+pub use power::{BmcAnswer, BmcAsk, BmcManner, ScriptedPower};
 pub use random::SeededRandom;
 pub use services::{ScriptedServices, UnitCall, UnitManner};
 pub use storage::MemoryStorage;
