@@ -9,7 +9,7 @@
 //! one.
 
 use std::collections::BTreeMap;
-use std::ops::{Index, IndexMut};
+use std::ops::{Deref, DerefMut, Index, IndexMut};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -18,6 +18,7 @@ use pvc_ports::{
     DeviceChange, Guest, GuestEvent, GuestRun, GuestStats, Hypervisor, HypervisorError,
     HypervisorFacts, Migration, MigrationJob, MigrationProgress, VncAddress,
 };
+use pvc_testkit::{MemoryGuest, MemoryHypervisor};
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
@@ -43,16 +44,11 @@ const NEARLY_THERE: Duration = Duration::from_secs(1);
 const COPY_BYTES: u64 = 1 << 28;
 
 pub(crate) struct SimGuest {
-    pub name: String,
-    pub xml: String,
-    pub run: GuestRun,
-    pub instance: i32,
+    kept: MemoryGuest,
     pub memory_mib: u64,
     pub vcpus: u32,
     /// Since when it is on this host.
     pub since: Duration,
-    /// The devices that were plugged in while it ran, by their targets.
-    pub plugged: BTreeMap<String, String>,
     /// Who it is to Ceph.
     pub client: ClientId,
     /// It has come from another host, or is coming, and has not run here.
@@ -70,6 +66,20 @@ impl SimGuest {
     /// nor just made.
     pub fn is_alive(&self) -> bool {
         !self.is_incoming && self.run != GuestRun::Created
+    }
+}
+
+impl Deref for SimGuest {
+    type Target = MemoryGuest;
+
+    fn deref(&self) -> &MemoryGuest {
+        &self.kept
+    }
+}
+
+impl DerefMut for SimGuest {
+    fn deref_mut(&mut self) -> &mut MemoryGuest {
+        &mut self.kept
     }
 }
 
@@ -98,27 +108,29 @@ impl Default for Manner {
     }
 }
 
-/// The hypervisor of one host.
+/// The hypervisor of one host: the testkit's, with what the world wants to know of it.
+#[derive(Default)]
 pub(crate) struct HostHypervisor {
-    pub is_up: bool,
-    pub guests: BTreeMap<Uuid, SimGuest>,
-    instances: i32,
+    inner: MemoryHypervisor<SimGuest>,
     /// When its last guest ended.
     pub had_guest: Option<Duration>,
-    listeners: Vec<mpsc::UnboundedSender<GuestEvent>>,
+}
+
+impl Deref for HostHypervisor {
+    type Target = MemoryHypervisor<SimGuest>;
+
+    fn deref(&self) -> &MemoryHypervisor<SimGuest> {
+        &self.inner
+    }
+}
+
+impl DerefMut for HostHypervisor {
+    fn deref_mut(&mut self) -> &mut MemoryHypervisor<SimGuest> {
+        &mut self.inner
+    }
 }
 
 impl HostHypervisor {
-    fn new() -> Self {
-        HostHypervisor {
-            is_up: true,
-            guests: BTreeMap::new(),
-            instances: 0,
-            had_guest: None,
-            listeners: Vec::new(),
-        }
-    }
-
     pub fn guests_mib(&self) -> u64 {
         self.guests.values().map(|guest| guest.memory_mib).sum()
     }
@@ -128,23 +140,9 @@ impl HostHypervisor {
         self.guests.get(&vm).is_some_and(SimGuest::is_alive)
     }
 
-    /// A guest that runs, or is to.
-    fn guest(&mut self, uuid: Uuid) -> Result<&mut SimGuest, HypervisorError> {
-        self.guests.get_mut(&uuid).ok_or(HypervisorError::NoGuest { uuid })
-    }
-
-    fn announce(&mut self, event: GuestEvent) {
-        self.listeners.retain(|listener| listener.send(event).is_ok());
-    }
-
-    pub fn set_up(&mut self, up: bool) {
-        self.is_up = up;
-        self.announce(GuestEvent::Resync);
-    }
-
     /// Its host has lost power, and its guests have ended.
     pub fn loses_power(&mut self) {
-        self.listeners.clear();
+        self.hang_up();
         self.is_up = true;
     }
 }
@@ -273,7 +271,7 @@ fn away() -> HypervisorError {
 impl Hypervisors {
     pub fn of_hosts(hosts: usize) -> Hypervisors {
         Hypervisors {
-            hosts: (0..hosts).map(|_| HostHypervisor::new()).collect(),
+            hosts: (0..hosts).map(|_| HostHypervisor::default()).collect(),
             manners: BTreeMap::new(),
             failing: BTreeMap::new(),
             jobs: BTreeMap::new(),
@@ -304,18 +302,14 @@ impl Hypervisors {
         let (memory_mib, vcpus) =
             summary.map_or((0, 1), |domain| (domain.memory_mib, domain.vcpus));
         let client = around.ceph.new_client();
-        self.hosts[host].instances += 1;
-        let instance = self.hosts[host].instances;
+        let kept = self.hosts[host].new_guest(name, xml, run);
+        let instance = kept.instance;
         let is_incoming = run == GuestRun::Arriving;
         let guest = SimGuest {
-            name,
-            xml,
-            run,
-            instance,
+            kept,
             memory_mib,
             vcpus,
             since: around.run.now,
-            plugged: BTreeMap::new(),
             client,
             is_incoming,
             is_whole: !is_incoming,
@@ -415,17 +409,13 @@ impl Hypervisors {
         host: usize,
         vm: Uuid,
     ) -> Result<(), HypervisorError> {
-        let guest = self.hosts[host].guest(vm)?;
-        let (was, name, client) = (guest.run, guest.name.clone(), guest.client);
-        let (is_incoming, is_stale) = (guest.is_incoming, guest.is_stale);
-        match was {
-            GuestRun::Running => return Ok(()),
-            GuestRun::Arriving => return Err(refused("a migration has the guest")),
-            GuestRun::Leaving if self.is_migrating(host, vm) => {
-                return Err(refused("a migration has the guest"));
-            }
-            _ => {}
+        let Some(was) = self.hosts[host].waits_to_run(vm)? else { return Ok(()) };
+        if was == GuestRun::Leaving && self.is_migrating(host, vm) {
+            return Err(refused("a migration has the guest"));
         }
+        let guest = self.hosts[host].guest(vm)?;
+        let (name, client) = (guest.name.clone(), guest.client);
+        let (is_incoming, is_stale) = (guest.is_incoming, guest.is_stale);
         if is_stale {
             let here = around.hosts[host].name.clone();
             let what =
@@ -524,9 +514,7 @@ impl Hypervisors {
     }
 
     fn powers_off(&mut self, around: &mut Around<'_>, host: usize, vm: Uuid, instance: i32) {
-        let still =
-            self.hosts[host].guests.get(&vm).is_some_and(|guest| guest.instance == instance);
-        if !still {
+        if !self.hosts[host].is_there(vm, instance) {
             return;
         }
         if around.hosts[host].frozen {
@@ -566,9 +554,7 @@ impl Hypervisors {
         if guest.run != GuestRun::Running {
             return Err(refused("domain is not running"));
         }
-        if self.hosts[to].guests.contains_key(&vm) {
-            return Err(refused("the target has such a guest already"));
-        }
+        self.hosts[to].can_receive(vm)?;
         if self.jobs.values().any(|job| job.vm == vm && job.from == from && job.ended.is_none()) {
             return Err(refused("another migration job is already running for the domain"));
         }
@@ -609,17 +595,13 @@ impl Hypervisors {
         Ok(id)
     }
 
-    fn is_there(&self, host: usize, vm: Uuid, instance: i32) -> bool {
-        self.hosts[host].guests.get(&vm).is_some_and(|guest| guest.instance == instance)
-    }
-
     fn migration_goes_on(&mut self, around: &mut Around<'_>, id: u64) {
         let Some(job) = self.jobs.get(&id).filter(|job| job.ended.is_none()) else {
             return;
         };
         let (vm, from, to) = (job.vm, job.from, job.to);
-        let here = self.is_there(from, vm, job.from_instance);
-        let there = self.is_there(to, vm, job.to_instance);
+        let here = self.hosts[from].is_there(vm, job.from_instance);
+        let there = self.hosts[to].is_there(vm, job.to_instance);
         if !here {
             return self.end_migration(around, id, Err("domain is no longer running".to_owned()));
         }
@@ -720,7 +702,7 @@ impl Hypervisors {
 
     /// What is held on the target ends when its hypervisor hears, or hears nothing any more.
     fn give_up_incoming(&mut self, around: &mut Around<'_>, to: usize, vm: Uuid, instance: i32) {
-        let is_held = self.is_there(to, vm, instance)
+        let is_held = self.hosts[to].is_there(vm, instance)
             && self.hosts[to]
                 .guests
                 .get(&vm)
@@ -802,12 +784,9 @@ impl SimHypervisor {
         &self,
         act: impl FnOnce(&mut Hypervisors, &mut Around<'_>) -> Result<T, HypervisorError>,
     ) -> Result<T, HypervisorError> {
-        let act = |hypervisors: &mut Hypervisors, around: &mut Around<'_>| match hypervisors
-            [self.host]
-            .is_up
-        {
-            true => act(hypervisors, around),
-            false => Err(away()),
+        let act = |hypervisors: &mut Hypervisors, around: &mut Around<'_>| {
+            hypervisors[self.host].reached()?;
+            act(hypervisors, around)
         };
         let done = self.gate.call(|state| state.with_hypervisors(act)).await;
         self.gate.pass().await;
@@ -835,15 +814,7 @@ impl Hypervisor for SimHypervisor {
     }
 
     async fn guests(&self) -> Result<BTreeMap<Uuid, Guest>, HypervisorError> {
-        let host = self.host;
-        self.reached(|hypervisors, _| {
-            let shown = |(uuid, guest): (&Uuid, &SimGuest)| {
-                let (name, run, instance) = (guest.name.clone(), guest.run, guest.instance);
-                (*uuid, Guest { uuid: *uuid, name, run, instance })
-            };
-            Ok(hypervisors[host].guests.iter().map(shown).collect())
-        })
-        .await
+        self.reached(|hypervisors, _| Ok(hypervisors[self.host].shown())).await
     }
 
     async fn start(&self, uuid: Uuid, xml: &str) -> Result<(), HypervisorError> {
@@ -899,12 +870,7 @@ impl Hypervisor for SimHypervisor {
     }
 
     async fn live_xml(&self, uuid: Uuid) -> Result<String, HypervisorError> {
-        self.reached(|hypervisors, _| {
-            let guest = hypervisors[self.host].guest(uuid)?;
-            let plugged: String = guest.plugged.values().map(String::as_str).collect();
-            Ok(guest.xml.replace("</devices>", &format!("{plugged}</devices>")))
-        })
-        .await
+        self.reached(|hypervisors, _| hypervisors[self.host].live_xml(uuid)).await
     }
 
     async fn stats(&self) -> Result<BTreeMap<Uuid, GuestStats>, HypervisorError> {
@@ -945,23 +911,13 @@ impl Hypervisor for SimHypervisor {
         device: &str,
     ) -> Result<(), HypervisorError> {
         self.reached(|hypervisors, _| {
-            let plugged = &mut hypervisors[self.host].guest(uuid)?.plugged;
+            hypervisors[self.host].guest(uuid)?;
             let target = match pvc_domain::device_summary(device) {
                 Ok(Device::Disk(disk)) => disk.target,
                 Ok(_) => device.to_owned(),
                 Err(error) => return Err(refused(&error.to_string())),
             };
-            match change {
-                DeviceChange::Attach if plugged.contains_key(&target) => {
-                    return Err(refused(&format!("target {target} already exists")));
-                }
-                DeviceChange::Attach => drop(plugged.insert(target, device.to_owned())),
-                DeviceChange::Detach => {
-                    let gone = plugged.remove(&target);
-                    gone.ok_or_else(|| refused(&format!("device {target} not found")))?;
-                }
-            }
-            Ok(())
+            hypervisors[self.host].device(uuid, change, target, device)
         })
         .await
     }
@@ -1018,7 +974,7 @@ impl Hypervisor for SimHypervisor {
             let (hosts, hypervisors) = (&state.hosts, &state.hypervisors);
             let there = hosts.named(host);
             let there = there.filter(|there| hypervisors.answers(hosts, self.host, *there));
-            there.map(|there| hypervisors[there].guests.get(&uuid).map(|guest| guest.run))
+            there.map(|there| hypervisors[there].run(uuid))
         };
         let takes = self.gate.call(|state| state.run.latency()).await;
         self.gate.sleep(takes).await;
@@ -1040,18 +996,11 @@ impl Hypervisor for SimHypervisor {
         input: &[u8],
         _wait: Duration,
     ) -> Result<Vec<u8>, HypervisorError> {
-        // It echoes what is typed, and answers `pong` to `ping`.
-        let mut said = input.to_vec();
-        if input.starts_with(b"ping") {
-            said.extend_from_slice(b"pong\n");
-        }
-        self.reached(|hypervisors, _| hypervisors[self.host].guest(uuid).map(|_| said)).await
+        self.reached(|hypervisors, _| hypervisors[self.host].console(uuid, input)).await
     }
 
     fn events(&self) -> mpsc::UnboundedReceiver<GuestEvent> {
-        let (sender, receiver) = mpsc::unbounded_channel();
-        self.gate.world.with(|state| state.hypervisors[self.host].listeners.push(sender));
-        receiver
+        self.gate.world.with(|state| state.hypervisors[self.host].events())
     }
 }
 

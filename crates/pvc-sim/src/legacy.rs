@@ -1,4 +1,4 @@
-//! Hosts that run PVC 1.0.3: the daemon and the API that `pvc_testkit::older` plays, on the ports
+//! Hosts that run PVC 1.0.3: the daemon and the API that `pvc_testkit::legacy` plays, on the ports
 //! of their host.
 
 use std::sync::Arc;

@@ -8,7 +8,7 @@
 //!  actions    what happens: faults, and what operators ask for
 //!  operators  asks as requests to the API; promises: what comes of them
 //!  daemons    the real programs, wired to the ports below
-//!  older      peers of PVC 1.0.3, played, on the same ports
+//!  legacy     peers of PVC 1.0.3, played, on the same ports
 //!  ─────────────────────────────────────────────────────────────────────────────
 //!  zookeeper  process  host  guests  storage  network  power     the outside world, as ports
 //!  truth      what must never be true; orders: of what is done with VMs

@@ -10,6 +10,7 @@
 mod clock;
 mod contents;
 mod exec;
+mod guests;
 mod host;
 mod hypervisor;
 mod image;
@@ -26,6 +27,7 @@ mod wait;
 
 pub use clock::TokioClock;
 pub use exec::ScriptedExec;
+pub use guests::{MemoryGuest, MemoryHypervisor};
 pub use host::FakeHost;
 pub use hypervisor::{Manner, ScriptedHypervisor};
 pub use network::{MemoryNetwork, NetworkChange};
