@@ -1,8 +1,8 @@
-//! The world as one value, and time.
+//! The world as one value: its parts, and what concerns several of them.
 //!
 //! Everything that is simulated lies in one [`State`] behind one lock, and what happens later waits
-//! in its agenda. The ports of the daemons look at it and change it; nobody holds it while they
-//! wait.
+//! in the agenda of its [`Run`]. The ports of the daemons look at it and change it; nobody holds it
+//! while they wait.
 
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
