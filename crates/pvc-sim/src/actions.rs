@@ -9,11 +9,14 @@ use pvc_ports::GuestRun;
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::vm_uuid;
+use crate::daemons::{kill, kill_daemon, start_api, start_daemon, start_worker};
 use crate::guests::FailingStarts;
 use crate::host::Net;
+use crate::legacy::install;
 use crate::power::BmcManner;
 use crate::process::Process;
 use crate::state::State;
+use crate::zookeeper::Ensemble;
 
 /// One thing that happens. Hosts and VMs are numbers, from 0.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -302,140 +305,154 @@ impl Action {
     }
 }
 
-impl State {
-    /// Has a fault happen. What does not apply has no effect.
-    pub fn suffer(&mut self, action: &Action) {
-        self.note(format!("-- {action:?}"));
-        if self.applies(action) {
-            self.count(action.kind());
+impl Action {
+    /// Has the fault happen. What does not apply has no effect.
+    pub(crate) fn happens_to(&self, state: &mut State) {
+        state.run.note(format!("-- {self:?}"));
+        if self.applies_to(state) {
+            state.run.count(self.kind());
         }
-        match *action {
-            Action::PowerLoss(host) => self.power_off(host, "the plug is pulled"),
-            Action::PowerReturn(host) => self.power_on(host, "the plug is back"),
-            Action::Unplug(host, net) => self.hosts[host].cables.set(net, false),
-            Action::Plug(host, net) => self.hosts[host].cables.set(net, true),
-            Action::FreezeDaemon(host) => self.freeze_daemon(host, true),
-            Action::ThawDaemon(host) => self.freeze_daemon(host, false),
-            Action::FreezeHost(host) => self.hosts[host].frozen = self.hosts[host].on,
+        match *self {
+            Action::PowerLoss(host) => state.power_off(host, "the plug is pulled"),
+            Action::PowerReturn(host) => state.power_on(host, "the plug is back"),
+            Action::Unplug(host, net) => state.hosts[host].cables.set(net, false),
+            Action::Plug(host, net) => state.hosts[host].cables.set(net, true),
+            Action::FreezeDaemon(host) => freeze_daemon(state, host, true),
+            Action::ThawDaemon(host) => freeze_daemon(state, host, false),
+            Action::FreezeHost(host) => state.hosts[host].frozen = state.hosts[host].on,
             Action::ThawHost(host) => {
-                self.hosts[host].frozen = false;
-                self.truth_of_thaw(host);
+                state.hosts[host].frozen = false;
+                state.judge(|truth, sight| truth.of_thaw(sight, host));
             }
-            Action::KillDaemon(host) => self.kill_daemon(host),
-            Action::RestartDaemon(host) => self.ask_daemon_to_stop(host),
+            Action::KillDaemon(host) => kill_daemon(state, host),
+            Action::RestartDaemon(host) => state.hosts[host].ask_daemon_to_stop(),
             Action::StopDaemon(host) => {
-                self.hosts[host].daemon_stopped = true;
-                self.ask_daemon_to_stop(host);
+                state.hosts[host].daemon_stopped = true;
+                state.hosts[host].ask_daemon_to_stop();
             }
             Action::StartDaemon(host) => {
-                self.hosts[host].daemon_stopped = false;
-                self.start_daemon(host);
+                state.hosts[host].daemon_stopped = false;
+                start_daemon(state, host);
             }
-            Action::Upgrade(host) => self.install(host, false),
-            Action::Downgrade(host) => self.install(host, true),
+            Action::Upgrade(host) => install(state, host, false),
+            Action::Downgrade(host) => install(state, host, true),
             Action::KillApi(host) => {
-                self.kill(self.hosts[host].api.as_ref().map(|api| api.daemon.pid))
+                let pid = state.hosts[host].api.as_ref().map(|api| api.daemon.pid);
+                kill(state, pid);
             }
-            Action::RestartApi(host) => self.ask_api_to_stop(host),
+            Action::RestartApi(host) => state.hosts[host].ask_api_to_stop(),
             Action::StopApi(host) => {
-                self.hosts[host].api_stopped = true;
-                self.ask_api_to_stop(host);
+                state.hosts[host].api_stopped = true;
+                state.hosts[host].ask_api_to_stop();
             }
             Action::StartApi(host) => {
-                self.hosts[host].api_stopped = false;
-                self.start_api(host);
+                state.hosts[host].api_stopped = false;
+                start_api(state, host);
             }
             Action::KillWorker(host) => {
-                self.kill(self.hosts[host].worker.as_ref().map(|worker| worker.pid))
+                let pid = state.hosts[host].worker.as_ref().map(|worker| worker.pid);
+                kill(state, pid);
             }
-            Action::RestartWorker(host) => self.ask_worker_to_stop(host),
+            Action::RestartWorker(host) => state.hosts[host].ask_worker_to_stop(),
             Action::StopWorker(host) => {
-                self.hosts[host].worker_stopped = true;
-                self.ask_worker_to_stop(host);
+                state.hosts[host].worker_stopped = true;
+                state.hosts[host].ask_worker_to_stop();
             }
             Action::StartWorker(host) => {
-                self.hosts[host].worker_stopped = false;
-                self.start_worker(host);
+                state.hosts[host].worker_stopped = false;
+                start_worker(state, host);
             }
-            Action::Bmc(host, manner) => self.hosts[host].bmc = manner,
-            Action::ServerDown(host) => self.hosts[host].server_up = false,
-            Action::ServerUp(host) => self.hosts[host].server_up = true,
-            Action::StepClock(host, seconds) => self.hosts[host].wall_offset += seconds,
-            Action::ServerLags(host, late) => self.set_lag(host, (late, late)),
-            Action::ServerKeepsUp(host) => self.lag_as_usual(host),
-            Action::StoreTakesNoWrites => self.hold_writes(),
-            Action::StoreTakesWrites => self.let_writes_go(),
-            Action::Layout(version) => self.change_layout(version),
-            Action::UnknownKeys => self.add_unknown_keys(),
-            Action::DiskFills(host) => self.hosts[host].disk_full = true,
-            Action::DiskHasRoom(host) => self.hosts[host].disk_full = false,
-            Action::HypervisorDown(host) => self.set_hypervisor_up(host, false),
-            Action::HypervisorUp(host) => self.set_hypervisor_up(host, true),
-            Action::CephSilent => self.ceph.silent = true,
-            Action::CephAnswers => self.ceph.silent = false,
+            Action::Bmc(host, manner) => state.bmcs[host].manner = manner,
+            Action::ServerDown(host) => state.hosts[host].server_up = false,
+            Action::ServerUp(host) => state.hosts[host].server_up = true,
+            Action::StepClock(host, seconds) => state.hosts[host].wall_offset += seconds,
+            Action::ServerLags(host, late) => state.with_zookeeper(|zookeeper, around| {
+                zookeeper.set_lag(around, host, (late, late));
+            }),
+            Action::ServerKeepsUp(host) => {
+                state.with_zookeeper(|zookeeper, around| zookeeper.lag_as_usual(around, host));
+            }
+            Action::StoreTakesNoWrites => state.zookeeper.hold_writes(),
+            Action::StoreTakesWrites => state.with_zookeeper(Ensemble::let_writes_go),
+            Action::Layout(version) => {
+                state.with_zookeeper(|zookeeper, around| zookeeper.change_layout(around, version));
+            }
+            Action::UnknownKeys => state.with_zookeeper(Ensemble::add_unknown_keys),
+            Action::DiskFills(host) => state.hosts[host].disk_full = true,
+            Action::DiskHasRoom(host) => state.hosts[host].disk_full = false,
+            Action::HypervisorDown(host) => state.hypervisors[host].set_up(false),
+            Action::HypervisorUp(host) => state.hypervisors[host].set_up(true),
+            Action::CephSilent => state.ceph.silent = true,
+            Action::CephAnswers => state.ceph.silent = false,
             Action::BreakAfterWrite(host) => {
-                if let Some(pid) = self.hosts[host].daemon.as_ref().map(|daemon| daemon.pid) {
-                    self.break_after_next_write(pid);
+                let daemon = state.hosts[host].daemon.as_ref();
+                if let Some(client) = daemon.and_then(|own| state.processes[own.pid].client) {
+                    state.zookeeper.break_after_next_write(client);
                 }
             }
-            Action::CrashGuest(vm) => self.crash_guest(vm_uuid(vm)),
+            Action::CrashGuest(vm) => state.with_hypervisors(|hypervisors, around| {
+                hypervisors.crash_guest(around, vm_uuid(vm));
+            }),
             Action::FailStarts { vm, host, times, how } => {
-                self.migrations.failing.insert(vm_uuid(vm), FailingStarts { host, times, how });
+                state.hypervisors.failing.insert(vm_uuid(vm), FailingStarts { host, times, how });
             }
             Action::DeafenGuest(vm) => {
-                self.migrations.manners.entry(vm_uuid(vm)).or_default().ignores_shutdown = true;
+                state.hypervisors.manners.entry(vm_uuid(vm)).or_default().ignores_shutdown = true;
             }
-            Action::CalmGuest(vm) => self.calm_guest(vm_uuid(vm)),
-            Action::PauseGuest(vm) => self.hold_guest(vm_uuid(vm), GuestRun::Paused),
-            Action::ResumeGuest(vm) => self.hold_guest(vm_uuid(vm), GuestRun::Running),
-            Action::LoseVolume(vm) => self.ceph.volumes.lose(&self.volume(vm)),
+            Action::CalmGuest(vm) => state.hypervisors.calm_guest(vm_uuid(vm)),
+            Action::PauseGuest(vm) => state.hypervisors.hold_guest(vm_uuid(vm), GuestRun::Paused),
+            Action::ResumeGuest(vm) => state.hypervisors.hold_guest(vm_uuid(vm), GuestRun::Running),
+            Action::LoseVolume(vm) => state.ceph.volumes.lose(&volume(state, vm)),
             Action::LoseLock(vm) => {
                 // One that is lost meanwhile has none.
-                let _ = self.ceph.volumes.locks_mut(&self.volume(vm)).map(Vec::clear);
+                let _ = state.ceph.volumes.locks_mut(&volume(state, vm)).map(Vec::clear);
             }
-            Action::LockVolume(vm) => self.lock_by_stranger(&self.volume(vm)),
+            Action::LockVolume(vm) => {
+                state.ceph.lock_by_stranger(&volume(state, vm), state.hosts.len());
+            }
             Action::Ask(_) => unreachable!("operators ask by themselves"),
         }
-        self.rearranged();
+        state.rearranged();
     }
 
     /// Whether there is anything that it changes: nothing loses the power that it has not.
-    fn applies(&self, action: &Action) -> bool {
-        match *action {
-            Action::PowerLoss(host) => self.hosts[host].on,
-            Action::PowerReturn(host) => !self.hosts[host].on,
-            Action::Unplug(host, net) => self.hosts[host].cables.are_plugged(net),
-            Action::Plug(host, net) => !self.hosts[host].cables.are_plugged(net),
-            Action::FreezeDaemon(host) => self.daemon(host).is_some_and(|daemon| !daemon.frozen),
-            Action::ThawDaemon(host) => self.daemon(host).is_some_and(|daemon| daemon.frozen),
-            Action::FreezeHost(host) => self.hosts[host].on && !self.hosts[host].frozen,
-            Action::ThawHost(host) => self.hosts[host].frozen,
+    fn applies_to(&self, state: &State) -> bool {
+        match *self {
+            Action::PowerLoss(host) => state.hosts[host].on,
+            Action::PowerReturn(host) => !state.hosts[host].on,
+            Action::Unplug(host, net) => state.hosts[host].cables.are_plugged(net),
+            Action::Plug(host, net) => !state.hosts[host].cables.are_plugged(net),
+            Action::FreezeDaemon(host) => daemon(state, host).is_some_and(|daemon| !daemon.frozen),
+            Action::ThawDaemon(host) => daemon(state, host).is_some_and(|daemon| daemon.frozen),
+            Action::FreezeHost(host) => state.hosts[host].on && !state.hosts[host].frozen,
+            Action::ThawHost(host) => state.hosts[host].frozen,
             Action::KillDaemon(host)
             | Action::RestartDaemon(host)
             | Action::StopDaemon(host)
-            | Action::BreakAfterWrite(host) => self.daemon(host).is_some(),
-            Action::StartDaemon(host) => self.hosts[host].on && self.daemon(host).is_none(),
+            | Action::BreakAfterWrite(host) => daemon(state, host).is_some(),
+            Action::StartDaemon(host) => state.hosts[host].on && daemon(state, host).is_none(),
             Action::KillApi(host) | Action::RestartApi(host) | Action::StopApi(host) => {
-                self.hosts[host].api.is_some()
+                state.hosts[host].api.is_some()
             }
             Action::KillWorker(host) | Action::RestartWorker(host) | Action::StopWorker(host) => {
-                self.hosts[host].worker.is_some()
+                state.hosts[host].worker.is_some()
             }
-            Action::Bmc(host, manner) => self.hosts[host].bmc != manner,
-            Action::ServerDown(host) => self.hosts[host].on && self.hosts[host].server_up,
-            Action::ServerUp(host) => !self.hosts[host].server_up,
-            Action::ServerLags(host, _) => self.hosts[host].is_coordinator && self.hosts[host].on,
-            Action::DiskFills(host) => !self.hosts[host].disk_full,
-            Action::DiskHasRoom(host) => self.hosts[host].disk_full,
-            Action::HypervisorDown(host) => self.hosts[host].on && self.hosts[host].hypervisor_up,
-            Action::HypervisorUp(host) => !self.hosts[host].hypervisor_up,
-            Action::CephSilent => !self.ceph.silent,
-            Action::CephAnswers => self.ceph.silent,
+            Action::Bmc(host, manner) => state.bmcs[host].manner != manner,
+            Action::ServerDown(host) => state.hosts[host].on && state.hosts[host].server_up,
+            Action::ServerUp(host) => !state.hosts[host].server_up,
+            Action::ServerLags(host, _) => state.hosts[host].is_coordinator && state.hosts[host].on,
+            Action::DiskFills(host) => !state.hosts[host].disk_full,
+            Action::DiskHasRoom(host) => state.hosts[host].disk_full,
+            Action::HypervisorDown(host) => state.hosts[host].on && state.hypervisors[host].is_up,
+            Action::HypervisorUp(host) => !state.hypervisors[host].is_up,
+            Action::CephSilent => !state.ceph.silent,
+            Action::CephAnswers => state.ceph.silent,
             Action::CrashGuest(vm) | Action::PauseGuest(vm) | Action::ResumeGuest(vm) => {
-                self.hosts.iter().any(|host| host.guests.contains_key(&vm_uuid(vm)))
+                (0..state.hosts.len())
+                    .any(|host| state.hypervisors[host].guests.contains_key(&vm_uuid(vm)))
             }
-            Action::StartApi(host) => self.hosts[host].on && self.hosts[host].api.is_none(),
-            Action::StartWorker(host) => self.hosts[host].on && self.hosts[host].worker.is_none(),
+            Action::StartApi(host) => state.hosts[host].on && state.hosts[host].api.is_none(),
+            Action::StartWorker(host) => state.hosts[host].on && state.hosts[host].worker.is_none(),
             Action::ServerKeepsUp(_)
             | Action::Upgrade(_)
             | Action::Downgrade(_)
@@ -453,67 +470,18 @@ impl State {
             | Action::Ask(_) => true,
         }
     }
+}
 
-    fn daemon(&self, host: usize) -> Option<&Process> {
-        self.hosts[host].daemon.as_ref().map(|daemon| &self.processes[daemon.pid])
-    }
+fn daemon(state: &State, host: usize) -> Option<&Process> {
+    state.hosts[host].daemon.as_ref().map(|daemon| &state.processes[daemon.pid])
+}
 
-    fn volume(&self, vm: usize) -> VolumeId {
-        self.migrations.volumes[&vm_uuid(vm)].clone()
-    }
+fn volume(state: &State, vm: usize) -> VolumeId {
+    state.ceph.disks[&vm_uuid(vm)].clone()
+}
 
-    fn freeze_daemon(&mut self, host: usize, frozen: bool) {
-        if let Some(pid) = self.hosts[host].daemon.as_ref().map(|daemon| daemon.pid) {
-            self.processes[pid].frozen = frozen;
-        }
-    }
-
-    pub fn ask_daemon_to_stop(&mut self, host: usize) {
-        if let Some(daemon) = &self.hosts[host].daemon {
-            daemon.shutdown.cancel();
-        }
-    }
-
-    fn ask_api_to_stop(&mut self, host: usize) {
-        if let Some(api) = &self.hosts[host].api {
-            api.daemon.shutdown.cancel();
-        }
-    }
-
-    fn ask_worker_to_stop(&mut self, host: usize) {
-        if let Some(worker) = &self.hosts[host].worker {
-            worker.shutdown.cancel();
-        }
-    }
-
-    /// Undoes every fault.
-    pub fn heal(&mut self) {
-        self.note("-- everything is well again");
-        self.ceph.silent = false;
-        self.let_writes_go();
-        self.calm_guests();
-        self.migrations.failing.clear();
-        for host in 0..self.hosts.len() {
-            self.lag_as_usual(host);
-            let known = &mut self.hosts[host];
-            known.cables = crate::host::Cables { cluster: true, upstream: true, storage: true };
-            known.frozen = false;
-            known.server_up = true;
-            known.disk_full = false;
-            known.build.is_broken = false;
-            known.bmc = BmcManner::Works;
-            known.daemon_stopped = false;
-            known.api_stopped = false;
-            known.worker_stopped = false;
-            self.freeze_daemon(host, false);
-            if !self.hosts[host].hypervisor_up {
-                self.set_hypervisor_up(host, true);
-            }
-            self.power_on(host, "everything is well again");
-            self.start_daemon(host);
-            self.start_api(host);
-            self.start_worker(host);
-        }
-        self.rearranged();
+fn freeze_daemon(state: &mut State, host: usize, frozen: bool) {
+    if let Some(daemon) = &state.hosts[host].daemon {
+        state.processes[daemon.pid].frozen = frozen;
     }
 }

@@ -20,13 +20,15 @@ use crate::actions::{Action, Ask, Event};
 use crate::daemons::{eyes, usual_rules};
 use crate::guests::Manner;
 use crate::host::Host;
-use crate::legacy::in_older_words;
+use crate::legacy::{in_older_words, open_legacy_api};
 use crate::log::Log;
+use crate::nature::Nature;
 use crate::operators::{Answer, Counter, Names, Refusal, TIME_LIMIT, in_time, kind_of, said};
 use crate::process::Gate;
 use crate::promises::{Goal, Promises};
-use crate::state::{Nature, World};
+use crate::state::World;
 use crate::truth::Violation;
+use crate::zookeeper::Ensemble;
 
 /// What a cluster is made of.
 #[derive(Debug, Clone)]
@@ -182,13 +184,13 @@ impl Cluster {
         };
         let hosts = shape.hosts.iter().map(host);
         let world = World::new(shape.nature, log.clone(), hosts.collect());
-        world.with(|state| state.rules = shape.fencing.clone());
+        world.with(|state| state.run.rules = shape.fencing.clone());
         let eyes = eyes(&world, shape.nature.seed).await;
         eyes.initialize(false).await.expect("an empty tree becomes a cluster");
         world.with(|state| {
-            state.watch_sessions();
+            state.with_zookeeper(Ensemble::watch_sessions);
             for host in 0..state.hosts.len() {
-                state.lag_as_usual(host);
+                state.with_zookeeper(|zookeeper, around| zookeeper.lag_as_usual(around, host));
                 state.power_on(host, "the first time");
             }
         });
@@ -234,8 +236,8 @@ impl Cluster {
                 VolumeId::from_record(&format!("vms/{}_sda", shape.name)).expect("a volume's name");
             self.world.with(|state| {
                 state.ceph.volumes.insert(&volume);
-                state.migrations.volumes.insert(vm_uuid(vm), volume);
-                state.migrations.manners.insert(vm_uuid(vm), shape.manner);
+                state.ceph.disks.insert(vm_uuid(vm), volume);
+                state.hypervisors.manners.insert(vm_uuid(vm), shape.manner);
             });
             if !shape.exists {
                 continue;
@@ -287,7 +289,9 @@ impl Cluster {
             let mut known: BTreeMap<usize, (DaemonState, Duration)> = BTreeMap::new();
             while changes.changed().await.is_ok() {
                 let view = eyes.view();
-                world.with(|state| state.records_changed(view.clone()));
+                world.with(|state| {
+                    state.judge(|truth, sight| truth.records_changed(sight, view.clone()));
+                });
                 for (host, name) in names.iter().enumerate() {
                     let Some(record) = view.nodes.get(name.as_str()) else { continue };
                     let now = world.now();
@@ -297,13 +301,14 @@ impl Cluster {
                         continue;
                     }
                     world.with(|world| {
-                        world.note(format!("record: {name} is {state}"));
+                        world.run.note(format!("record: {name} is {state}"));
                         if state == DaemonState::Dead {
-                            world.truth_of_suspicion(host, None, "the records call dead");
+                            let does = "the records call dead";
+                            world.judge(|truth, sight| truth.of_suspicion(sight, host, None, does));
                         }
                         if let (DaemonState::Fenced, Some((_, since))) = (&state, before) {
                             world.truth.fenced += 1;
-                            world.truth_of_fenced(host, since);
+                            world.judge(|truth, sight| truth.of_fenced(sight, host, since));
                         }
                     });
                     // How long ago it was last seen alive.
@@ -340,12 +345,14 @@ impl Cluster {
     pub fn runs_on(&self, vm: usize) -> Vec<usize> {
         self.world.with(|state| {
             let here = |host: &usize| {
-                let guest = state.hosts[*host].guests.get(&vm_uuid(vm));
+                let guest = state.hypervisors[*host].guests.get(&vm_uuid(vm));
                 guest.is_some_and(|guest| match guest.is_incoming {
                     false => guest.is_alive() && guest.run != GuestRun::Leaving,
                     // At the end of a move it stands still for a moment, wherever that is.
                     true => {
-                        guest.is_whole && !guest.is_stale && state.now <= guest.since + HANDED_OVER
+                        guest.is_whole
+                            && !guest.is_stale
+                            && state.run.now <= guest.since + HANDED_OVER
                     }
                 })
             };
@@ -355,10 +362,8 @@ impl Cluster {
 
     /// How much memory the guests of a host have and are promised, and how much there is for them.
     pub(crate) fn memory_of(&self, host: usize) -> (u64, u64) {
-        self.world.with(|state| {
-            let host = &state.hosts[host];
-            (host.guests_mib(), host.room_mib())
-        })
+        self.world
+            .with(|state| (state.hypervisors[host].guests_mib(), state.hosts[host].room_mib()))
     }
 
     /// Lets time pass, and stops early at a violation.
@@ -415,7 +420,7 @@ impl Cluster {
     pub fn act(&self, action: &Action) {
         match action {
             Action::Ask(ask) => self.ask(ask.clone()),
-            fault => self.world.with(|state| state.suffer(fault)),
+            fault => self.world.with(|state| fault.happens_to(state)),
         }
     }
 
@@ -452,13 +457,13 @@ impl Cluster {
         };
         let api = self.api_to_ask(through);
         let Some(api) = api else {
-            self.world
-                .with(|state| state.note(format!("operator {number}: {ask:?}: nobody hears it")));
+            let what = format!("operator {number}: {ask:?}: nobody hears it");
+            self.world.with(|state| state.run.note(what));
             return None;
         };
         self.world.with(|state| {
-            state.note(format!("operator {number}: {ask:?}"));
-            state.count(Action::Ask(ask.clone()).kind());
+            state.run.note(format!("operator {number}: {ask:?}"));
+            state.run.count(Action::Ask(ask.clone()).kind());
         });
         self.promises().asked(&ask);
         let (world, promises, names) =
@@ -478,8 +483,8 @@ impl Cluster {
                 },
             };
             world.with(|state| {
-                state.note(format!("operator {number}: {}", said(&answer)));
-                state.count(kind_of(&answer).to_owned());
+                state.run.note(format!("operator {number}: {}", said(&answer)));
+                state.run.count(kind_of(&answer).to_owned());
             });
             promises.lock().expect("nothing panics while it holds them").answered(&ask, &answer);
             let _ = hears.send(answer); // who asked may not wait for it
@@ -503,11 +508,11 @@ impl Cluster {
             let open: Vec<Api> = (0..state.hosts.len())
                 .filter(reachable)
                 .filter_map(|host| match state.hosts[host].is_legacy {
-                    true => state.open_legacy_api(host).map(Api::LegacyPeer),
+                    true => open_legacy_api(state, host).map(Api::LegacyPeer),
                     false => ours(host),
                 })
                 .collect();
-            state.chance.pick(&open).cloned()
+            state.run.chance.pick(&open).cloned()
         })
     }
 
@@ -530,7 +535,7 @@ impl Cluster {
 
     fn xml_of(&self, vm: usize, name: &str, memory_mib: u64) -> String {
         // Its volume has followed it through every renaming.
-        let volume = self.world.with(|state| state.migrations.volumes[&vm_uuid(vm)].clone());
+        let volume = self.world.with(|state| state.ceph.disks[&vm_uuid(vm)].clone());
         xml(vm, name, memory_mib, &volume)
     }
 
@@ -569,7 +574,7 @@ impl Cluster {
     pub(crate) fn breaks_down(&self, host: usize) {
         self.world.with(|state| {
             state.hosts[host].build.is_broken = true;
-            state.suffer(&Action::PowerLoss(host));
+            Action::PowerLoss(host).happens_to(state);
         });
     }
 }

@@ -19,10 +19,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::guests::SimHypervisor;
 use crate::host::{ApiDaemon, Daemon, Machine};
-use crate::legacy::run_legacy_daemon;
+use crate::legacy::{legacy_settings, run_legacy_daemon, start_legacy_api, take_what_is_installed};
 use crate::network::{HostNetwork, floating};
 use crate::operators::{Desk, in_time};
-use crate::power::{Bmcs, bmc_name};
+use crate::power::{HostPower, bmc_name};
 use crate::process::{Gate, HostClock, Pid, random};
 use crate::state::State;
 use crate::storage::{Volumes, storage_address};
@@ -38,222 +38,220 @@ pub(crate) fn usual_rules() -> Rules {
 /// How long systemd waits until it starts a daemon again that ended.
 pub(crate) const RESTART: Duration = Duration::from_secs(5);
 
-impl State {
-    pub fn gate(&self, pid: Pid) -> Gate {
-        Gate { world: self.world(), pid }
-    }
+pub(crate) fn gate(state: &State, pid: Pid) -> Gate {
+    Gate { world: state.world(), pid }
+}
 
-    /// As systemd does when the host has booted.
-    pub fn start_daemon(&mut self, host: usize) {
-        let known = &self.hosts[host];
-        if !known.on || !known.booted || known.daemon.is_some() || known.daemon_stopped {
-            return;
+/// As systemd does when the host has booted.
+pub(crate) fn start_daemon(state: &mut State, host: usize) {
+    let known = &state.hosts[host];
+    if !known.is_up() || known.daemon.is_some() || known.daemon_stopped {
+        return;
+    }
+    take_what_is_installed(state, host);
+    let is_legacy = state.hosts[host].is_legacy;
+    let program = if is_legacy { "pvcnoded 1.0.3" } else { "pvcnoded" };
+    let pid = state.processes.start(format!("{program}@{}", state.hosts[host].name), Some(host));
+    let name = &state.hosts[host].name;
+    state.run.note(format!("{name}: the daemon starts (process {pid})"));
+    let shutdown = CancellationToken::new();
+    let (gate, ports, asked) = (gate(state, pid), ports(state, host, pid), shutdown.clone());
+    let task = match is_legacy {
+        true => tokio::spawn(run_legacy_daemon(gate, legacy_settings(state, host), ports, asked)),
+        false => tokio::spawn(run_daemon(gate, host, settings(state, host, pid), ports, asked)),
+    };
+    state.processes[pid].task = Some(task.abort_handle());
+    state.hosts[host].daemon = Some(Daemon { pid, shutdown });
+    let world = state.world();
+    tokio::spawn(async move {
+        let ended = task.await;
+        world.with(|state| daemon_ended(state, host, pid, ended));
+    });
+}
+
+fn daemon_ended(
+    state: &mut State,
+    host: usize,
+    pid: Pid,
+    ended: Result<String, tokio::task::JoinError>,
+) {
+    let why = match ended {
+        Ok(why) => why,
+        Err(error) if error.is_panic() => {
+            let what = format!("the daemon of {} panicked", state.hosts[host].name);
+            return state.truth.violate(&state.run, "panic", what);
         }
-        self.take_what_is_installed(host);
-        let is_legacy = self.hosts[host].is_legacy;
-        let program = if is_legacy { "pvcnoded 1.0.3" } else { "pvcnoded" };
-        let pid = self.new_process(format!("{program}@{}", self.hosts[host].name), Some(host));
-        let name = &self.hosts[host].name;
-        self.note(format!("{name}: the daemon starts (process {pid})"));
-        let shutdown = CancellationToken::new();
-        let (gate, ports, asked) = (self.gate(pid), self.ports(host, pid), shutdown.clone());
-        let task = match is_legacy {
-            true => tokio::spawn(run_legacy_daemon(gate, self.legacy_settings(host), ports, asked)),
-            false => tokio::spawn(run_daemon(gate, host, self.settings(host, pid), ports, asked)),
-        };
-        self.processes[pid].task = Some(task.abort_handle());
-        self.hosts[host].daemon = Some(Daemon { pid, shutdown });
-        let world = self.world();
-        tokio::spawn(async move {
-            let ended = task.await;
-            world.with(|state| state.daemon_ended(host, pid, ended));
-        });
+        Err(_) => "killed".to_owned(),
+    };
+    let name = &state.hosts[host].name;
+    state.run.note(format!("{name}: the daemon (process {pid}) has ended: {why}"));
+    state.end_process(pid);
+    if state.hosts[host].daemon.as_ref().is_some_and(|daemon| daemon.pid == pid) {
+        state.hosts[host].daemon = None;
+        later_in_this_life(state, host, move |state| start_daemon(state, host));
     }
+}
 
-    fn daemon_ended(
-        &mut self,
-        host: usize,
-        pid: Pid,
-        ended: Result<String, tokio::task::JoinError>,
-    ) {
-        let why = match ended {
-            Ok(why) => why,
-            Err(error) if error.is_panic() => {
-                self.violate("panic", format!("the daemon of {} panicked", self.hosts[host].name));
-                return;
-            }
-            Err(_) => "killed".to_owned(),
-        };
-        self.note(format!(
-            "{}: the daemon (process {pid}) has ended: {why}",
-            self.hosts[host].name
-        ));
-        self.end_process(pid);
-        if self.hosts[host].daemon.as_ref().is_some_and(|daemon| daemon.pid == pid) {
-            self.hosts[host].daemon = None;
-            self.later_in_this_life(host, move |state| state.start_daemon(host));
+pub(crate) fn kill_daemon(state: &mut State, host: usize) {
+    let pid = state.hosts[host].daemon.as_ref().map(|daemon| daemon.pid);
+    kill(state, pid);
+}
+
+pub(crate) fn kill(state: &mut State, pid: Option<Pid>) {
+    if let Some(pid) = pid {
+        state.end_process(pid);
+    }
+}
+
+pub(crate) fn start_api(state: &mut State, host: usize) {
+    let known = &state.hosts[host];
+    let is_wanted = known.is_coordinator && !known.api_stopped && has_more_than_nodes(state);
+    if !known.is_up() || !is_wanted || known.api.is_some() {
+        return;
+    }
+    if known.is_legacy {
+        return start_legacy_api(state, host);
+    }
+    let pid = state.processes.start(format!("pvcapid@{}", known.name), Some(host));
+    let shutdown = CancellationToken::new();
+    let daemon = Daemon { pid, shutdown: shutdown.clone() };
+    state.hosts[host].api = Some(ApiDaemon { daemon, desk: None });
+    let storage = ports(state, host, pid).storage;
+    let task =
+        tokio::spawn(run_api(gate(state, pid), host, state.run.nature.seed, storage, shutdown));
+    look_after(state, host, pid, task, move |state| {
+        if state.hosts[host].api.as_ref().is_some_and(|own| own.daemon.pid == pid) {
+            state.hosts[host].api = None;
         }
-    }
+        later_in_this_life(state, host, move |state| start_api(state, host));
+    });
+}
 
-    pub fn kill_daemon(&mut self, host: usize) {
-        self.kill(self.hosts[host].daemon.as_ref().map(|daemon| daemon.pid));
-    }
+/// Whether there is somebody to ask the API and the workers for anything: in elections nobody
+/// does, and there are many of those worlds.
+fn has_more_than_nodes(state: &State) -> bool {
+    state.run.nature.elections.is_none()
+}
 
-    pub fn kill(&mut self, pid: Option<Pid>) {
-        if let Some(pid) = pid {
-            self.end_process(pid);
+/// From now on operators are heard there; or nobody is any more.
+fn set_desk(state: &mut State, host: usize, desk: Option<Desk>) {
+    if let Some(api) = &mut state.hosts[host].api {
+        api.desk = desk;
+    }
+}
+
+pub(crate) fn start_worker(state: &mut State, host: usize) {
+    let known = &state.hosts[host];
+    let is_wanted = !known.is_legacy && !known.worker_stopped && has_more_than_nodes(state);
+    if !known.is_up() || !is_wanted || known.worker.is_some() {
+        return;
+    }
+    let pid = state.processes.start(format!("pvcworkerd@{}", known.name), Some(host));
+    let shutdown = CancellationToken::new();
+    state.hosts[host].worker = Some(Daemon { pid, shutdown: shutdown.clone() });
+    let name = NodeName::new(&state.hosts[host].name);
+    let task = tokio::spawn(run_worker(gate(state, pid), name, ports(state, host, pid), shutdown));
+    look_after(state, host, pid, task, move |state| {
+        if state.hosts[host].worker.as_ref().is_some_and(|own| own.pid == pid) {
+            state.hosts[host].worker = None;
         }
-    }
+        later_in_this_life(state, host, move |state| start_worker(state, host));
+    });
+}
 
-    pub fn start_api(&mut self, host: usize) {
-        let known = &self.hosts[host];
-        let is_wanted = known.is_coordinator && !known.api_stopped && self.has_more_than_nodes();
-        if !known.on || !known.booted || !is_wanted || known.api.is_some() {
-            return;
-        }
-        if known.is_legacy {
-            return self.start_legacy_api(host);
-        }
-        let pid = self.new_process(format!("pvcapid@{}", known.name), Some(host));
-        let shutdown = CancellationToken::new();
-        let daemon = Daemon { pid, shutdown: shutdown.clone() };
-        self.hosts[host].api = Some(ApiDaemon { daemon, desk: None });
-        let storage = self.ports(host, pid).storage;
-        let task = tokio::spawn(run_api(self.gate(pid), host, self.nature.seed, storage, shutdown));
-        self.look_after(host, pid, task, move |state| {
-            if state.hosts[host].api.as_ref().is_some_and(|own| own.daemon.pid == pid) {
-                state.hosts[host].api = None;
-            }
-            state.later_in_this_life(host, move |state| state.start_api(host));
-        });
-    }
-
-    /// Whether there is somebody to ask the API and the workers for anything: in elections nobody
-    /// does, and there are many of those worlds.
-    fn has_more_than_nodes(&self) -> bool {
-        self.nature.elections.is_none()
-    }
-
-    /// From now on operators are heard there; or nobody is any more.
-    fn set_desk(&mut self, host: usize, desk: Option<Desk>) {
-        if let Some(api) = &mut self.hosts[host].api {
-            api.desk = desk;
-        }
-    }
-
-    pub fn start_worker(&mut self, host: usize) {
-        let known = &self.hosts[host];
-        let is_wanted = !known.is_legacy && !known.worker_stopped && self.has_more_than_nodes();
-        if !known.on || !known.booted || !is_wanted || known.worker.is_some() {
-            return;
-        }
-        let pid = self.new_process(format!("pvcworkerd@{}", known.name), Some(host));
-        let shutdown = CancellationToken::new();
-        self.hosts[host].worker = Some(Daemon { pid, shutdown: shutdown.clone() });
-        let name = NodeName::new(&self.hosts[host].name);
-        let task = tokio::spawn(run_worker(self.gate(pid), name, self.ports(host, pid), shutdown));
-        self.look_after(host, pid, task, move |state| {
-            if state.hosts[host].worker.as_ref().is_some_and(|own| own.pid == pid) {
-                state.hosts[host].worker = None;
-            }
-            state.later_in_this_life(host, move |state| state.start_worker(host));
-        });
-    }
-
-    /// Has `ended` happen when the process ends, if its host still lives as it did.
-    fn look_after(
-        &mut self,
-        host: usize,
-        pid: Pid,
-        task: tokio::task::JoinHandle<()>,
-        ended: impl FnOnce(&mut State) + Send + 'static,
-    ) {
-        self.processes[pid].task = Some(task.abort_handle());
-        let (world, life) = (self.world(), self.hosts[host].life);
-        tokio::spawn(async move {
-            let _ = task.await; // a panic is a violation of its own
-            world.with(|state| {
-                state.end_process(pid);
-                if state.hosts[host].life == life {
-                    state.note(format!("{} has ended (process {pid})", state.processes[pid].name));
-                    ended(state);
-                }
-            });
-        });
-    }
-
-    /// As systemd starts again what has ended, unless the host has gone down meanwhile.
-    fn later_in_this_life(
-        &mut self,
-        host: usize,
-        story_action: impl FnOnce(&mut State) + Send + 'static,
-    ) {
-        let life = self.hosts[host].life;
-        self.later(RESTART, move |state| {
+/// Has `ended` happen when the process ends, if its host still lives as it did.
+fn look_after(
+    state: &mut State,
+    host: usize,
+    pid: Pid,
+    task: tokio::task::JoinHandle<()>,
+    ended: impl FnOnce(&mut State) + Send + 'static,
+) {
+    state.processes[pid].task = Some(task.abort_handle());
+    let (world, life) = (state.world(), state.hosts[host].life);
+    tokio::spawn(async move {
+        let _ = task.await; // a panic is a violation of its own
+        world.with(|state| {
+            state.end_process(pid);
             if state.hosts[host].life == life {
-                story_action(state);
+                state.run.note(format!("{} has ended (process {pid})", state.processes[pid].name));
+                ended(state);
             }
         });
-    }
+    });
+}
 
-    fn settings(&self, host: usize, pid: Pid) -> NodeSettings {
-        let known = &self.hosts[host];
-        NodeSettings {
-            name: NodeName::new(&known.name),
-            process: format!("process {pid} of {}", known.name),
-            role: if known.is_coordinator { NodeRole::Coordinator } else { NodeRole::Hypervisor },
-            cluster_name: "sim".to_owned(),
-            version: "0.2.0".to_owned(),
-            subsystems: Subsystems {
-                hypervisor: known.build.runs_guests,
-                networking: false,
-                sriov: false,
-                storage: false,
-                worker: false,
-                api: false,
-            },
-            keepalive_interval: self.rules.keepalive_interval,
-            vm_shutdown_timeout: Duration::from_secs(60),
-            session_timeout: SESSION_TIMEOUT,
-            directories: Vec::new(),
-            console_log_directory: PathBuf::from("/nonexistent"),
-            console_log_lines: 0,
-            node_log_lines: 0,
-            core_networks: None,
-            host_filter: None,
-            storage_address: Some(storage_address(host)),
-            migration: MigrationSettings::default(),
-            selector: Some(Selector::Mem),
-            upstream_ip: None,
-            floating: floating(),
-            ipmi: known.build.has_bmc.then(|| ipmi(&known.name)),
-            fencing: self.rules.clone(),
-            fence_only_with_own_bmc: false,
-            reset_after: self.nature.reset_after.map(Duration::from_secs),
-            start_services: false,
-            standalone: false,
-            log: LogSwitches::default(),
+/// As systemd starts again what has ended, unless the host has gone down meanwhile.
+fn later_in_this_life(
+    state: &mut State,
+    host: usize,
+    story_action: impl FnOnce(&mut State) + Send + 'static,
+) {
+    let life = state.hosts[host].life;
+    state.run.later(RESTART, move |state| {
+        if state.hosts[host].life == life {
+            story_action(state);
         }
-    }
+    });
+}
 
-    pub fn ports(&self, host: usize, pid: Pid) -> Ports {
-        let gate = self.gate(pid);
-        let machine = Arc::new(Machine { gate: gate.clone(), host });
-        Ports {
-            hypervisor: Arc::new(SimHypervisor { gate: gate.clone(), host }),
-            storage: Arc::new(Volumes { gate: gate.clone(), host }),
-            network: Arc::new(HostNetwork {
-                gate: gate.clone(),
-                inner: self.hosts[host].network.clone(),
-            }),
-            services: machine.clone(),
-            host: machine.clone(),
-            power: Arc::new(Bmcs { gate: gate.clone(), host }),
-            database: None,
-            exec: machine,
-            clock: Arc::new(HostClock { gate, host: Some(host) }),
-            random: random(self.nature.seed, pid),
-        }
+fn settings(state: &State, host: usize, pid: Pid) -> NodeSettings {
+    let known = &state.hosts[host];
+    NodeSettings {
+        name: NodeName::new(&known.name),
+        process: format!("process {pid} of {}", known.name),
+        role: if known.is_coordinator { NodeRole::Coordinator } else { NodeRole::Hypervisor },
+        cluster_name: "sim".to_owned(),
+        version: "0.2.0".to_owned(),
+        subsystems: Subsystems {
+            hypervisor: known.build.runs_guests,
+            networking: false,
+            sriov: false,
+            storage: false,
+            worker: false,
+            api: false,
+        },
+        keepalive_interval: state.run.rules.keepalive_interval,
+        vm_shutdown_timeout: Duration::from_secs(60),
+        session_timeout: SESSION_TIMEOUT,
+        directories: Vec::new(),
+        console_log_directory: PathBuf::from("/nonexistent"),
+        console_log_lines: 0,
+        node_log_lines: 0,
+        core_networks: None,
+        host_filter: None,
+        storage_address: Some(storage_address(host)),
+        migration: MigrationSettings::default(),
+        selector: Some(Selector::Mem),
+        upstream_ip: None,
+        floating: floating(),
+        ipmi: known.build.has_bmc.then(|| ipmi(&known.name)),
+        fencing: state.run.rules.clone(),
+        fence_only_with_own_bmc: false,
+        reset_after: state.run.nature.reset_after.map(Duration::from_secs),
+        start_services: false,
+        standalone: false,
+        log: LogSwitches::default(),
+    }
+}
+
+pub(crate) fn ports(state: &State, host: usize, pid: Pid) -> Ports {
+    let gate = gate(state, pid);
+    let machine = Arc::new(Machine { gate: gate.clone(), host });
+    Ports {
+        hypervisor: Arc::new(SimHypervisor { gate: gate.clone(), host }),
+        storage: Arc::new(Volumes { gate: gate.clone(), host }),
+        network: Arc::new(HostNetwork {
+            gate: gate.clone(),
+            inner: state.hosts[host].network.clone(),
+        }),
+        services: machine.clone(),
+        host: machine.clone(),
+        power: Arc::new(HostPower { gate: gate.clone(), host }),
+        database: None,
+        exec: machine,
+        clock: Arc::new(HostClock { gate, host: Some(host) }),
+        random: random(state.run.nature.seed, pid),
     }
 }
 
@@ -309,10 +307,10 @@ async fn run_api(
     let (gate, ports) = (&gate, ApiPorts { clock, random, storage });
     let serve = |api: ApiState, stop: CancellationToken| async move {
         let desk = Desk { router: pvc_api::router(api.clone()), in_flight: Arc::default() };
-        gate.call(|state| state.set_desk(host, Some(desk.clone()))).await;
+        gate.call(|state| set_desk(state, host, Some(desk.clone()))).await;
         stop.cancelled().await;
         // As `pvc_api::serve` ends: nothing new is taken, what is in flight is finished.
-        gate.call(|state| state.set_desk(host, None)).await;
+        gate.call(|state| set_desk(state, host, None)).await;
         api.stopping().cancel();
         let answered = async {
             while desk.in_flight.load(Ordering::Relaxed) > 0 {
@@ -348,7 +346,7 @@ async fn open_store(
 
 /// The store of an onlooker, who sees everything at once and is never cut off.
 pub(crate) async fn eyes(world: &crate::state::World, seed: u64) -> Store {
-    let pid = world.with(|state| state.new_process("the eyes".to_owned(), None));
+    let pid = world.with(|state| state.processes.start("the eyes".to_owned(), None));
     let gate = Gate { world: world.clone(), pid };
     let tree = Connection::open(gate.clone()).await.expect("an onlooker always gets a connection");
     let clock = Arc::new(HostClock { gate, host: None });

@@ -9,22 +9,28 @@
 //! one.
 
 use std::collections::BTreeMap;
+use std::ops::{Deref, DerefMut, Index, IndexMut};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use pvc_domain::Device;
-use pvc_model::storage::VolumeId;
 use pvc_ports::{
     DeviceChange, Guest, GuestEvent, GuestRun, GuestStats, Hypervisor, HypervisorError,
     HypervisorFacts, Migration, MigrationJob, MigrationProgress, VncAddress,
 };
+use pvc_testkit::{MemoryGuest, MemoryHypervisor};
 use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
 use crate::actions::StartFailure;
-use crate::process::{Gate, Pid};
+use crate::host::Hosts;
+use crate::power::Bmcs;
+use crate::process::{Gate, Pid, Processes};
+use crate::run::Run;
 use crate::state::State;
-use crate::storage::{ClientId, Lock};
+use crate::storage::{Ceph, ClientId, Lock};
+use crate::truth::{Sight, Truth};
+use crate::zookeeper::Ensemble;
 
 /// How long two hypervisors are out of touch until each gives the other up.
 const KEEPALIVE: Duration = Duration::from_secs(30);
@@ -38,16 +44,11 @@ const NEARLY_THERE: Duration = Duration::from_secs(1);
 const COPY_BYTES: u64 = 1 << 28;
 
 pub(crate) struct SimGuest {
-    pub name: String,
-    pub xml: String,
-    pub run: GuestRun,
-    pub instance: i32,
+    kept: MemoryGuest,
     pub memory_mib: u64,
     pub vcpus: u32,
     /// Since when it is on this host.
     pub since: Duration,
-    /// The devices that were plugged in while it ran, by their targets.
-    pub plugged: BTreeMap<String, String>,
     /// Who it is to Ceph.
     pub client: ClientId,
     /// It has come from another host, or is coming, and has not run here.
@@ -65,6 +66,20 @@ impl SimGuest {
     /// nor just made.
     pub fn is_alive(&self) -> bool {
         !self.is_incoming && self.run != GuestRun::Created
+    }
+}
+
+impl Deref for SimGuest {
+    type Target = MemoryGuest;
+
+    fn deref(&self) -> &MemoryGuest {
+        &self.kept
+    }
+}
+
+impl DerefMut for SimGuest {
+    fn deref_mut(&mut self) -> &mut MemoryGuest {
+        &mut self.kept
     }
 }
 
@@ -93,11 +108,49 @@ impl Default for Manner {
     }
 }
 
+/// The hypervisor of one host: the testkit's, with what the world wants to know of it.
 #[derive(Default)]
-pub(crate) struct Migrations {
+pub(crate) struct HostHypervisor {
+    inner: MemoryHypervisor<SimGuest>,
+    /// When its last guest ended.
+    pub had_guest: Option<Duration>,
+}
+
+impl Deref for HostHypervisor {
+    type Target = MemoryHypervisor<SimGuest>;
+
+    fn deref(&self) -> &MemoryHypervisor<SimGuest> {
+        &self.inner
+    }
+}
+
+impl DerefMut for HostHypervisor {
+    fn deref_mut(&mut self) -> &mut MemoryHypervisor<SimGuest> {
+        &mut self.inner
+    }
+}
+
+impl HostHypervisor {
+    pub fn guests_mib(&self) -> u64 {
+        self.guests.values().map(|guest| guest.memory_mib).sum()
+    }
+
+    /// Whether the VM runs here, or is held after it ran.
+    pub fn has_alive(&self, vm: Uuid) -> bool {
+        self.guests.get(&vm).is_some_and(SimGuest::is_alive)
+    }
+
+    /// Its host has lost power, and its guests have ended.
+    pub fn loses_power(&mut self) {
+        self.hang_up();
+        self.is_up = true;
+    }
+}
+
+/// The hypervisors of all hosts, by the numbers of these, and the guests on their way between them.
+pub(crate) struct Hypervisors {
+    hosts: Vec<HostHypervisor>,
     pub manners: BTreeMap<Uuid, Manner>,
-    /// The disk of each VM.
-    pub volumes: BTreeMap<Uuid, VolumeId>,
     /// Starts that will come to nothing.
     pub failing: BTreeMap<Uuid, FailingStarts>,
     jobs: BTreeMap<u64, Job>,
@@ -144,55 +197,56 @@ struct Job {
     waiting: Vec<oneshot::Sender<()>>,
 }
 
-fn refused(why: &str) -> HypervisorError {
-    HypervisorError::Refused { why: why.to_owned() }
+impl Index<usize> for Hypervisors {
+    type Output = HostHypervisor;
+
+    fn index(&self, host: usize) -> &HostHypervisor {
+        &self.hosts[host]
+    }
 }
 
-fn away() -> HypervisorError {
-    HypervisorError::Unreachable { why: "connection refused".to_owned() }
+impl IndexMut<usize> for Hypervisors {
+    fn index_mut(&mut self, host: usize) -> &mut HostHypervisor {
+        &mut self.hosts[host]
+    }
 }
 
-impl State {
-    pub fn manner(&self, vm: Uuid) -> Manner {
-        self.migrations.manners.get(&vm).copied().unwrap_or_default()
-    }
+/// What hypervisors have to do with, beside themselves.
+pub(crate) struct Around<'a> {
+    pub run: &'a mut Run,
+    pub hosts: &'a Hosts,
+    pub processes: &'a Processes,
+    pub zookeeper: &'a Ensemble,
+    pub ceph: &'a mut Ceph,
+    pub bmcs: &'a Bmcs,
+    pub truth: &'a mut Truth,
+}
 
-    fn announce(&mut self, host: usize, event: GuestEvent) {
-        self.hosts[host].listeners.retain(|listener| listener.send(event).is_ok());
-    }
-
-    fn new_guest(
+impl Around<'_> {
+    fn judge<T>(
         &mut self,
-        host: usize,
-        vm: Uuid,
-        name: String,
-        xml: String,
-        run: GuestRun,
-    ) -> i32 {
-        let summary = pvc_domain::summary(&xml).ok();
-        let (memory_mib, vcpus) =
-            summary.map_or((0, 1), |domain| (domain.memory_mib, domain.vcpus));
-        let client = self.ceph.new_client();
-        self.hosts[host].instances += 1;
-        let instance = self.hosts[host].instances;
-        let is_incoming = run == GuestRun::Arriving;
-        let guest = SimGuest {
-            name,
-            xml,
-            run,
-            instance,
-            memory_mib,
-            vcpus,
-            since: self.now,
-            plugged: BTreeMap::new(),
-            client,
-            is_incoming,
-            is_whole: !is_incoming,
-            is_stale: false,
-            is_leftover: false,
+        hypervisors: &Hypervisors,
+        judge: impl FnOnce(&mut Truth, &mut Sight<'_>) -> T,
+    ) -> T {
+        let mut sight = Sight {
+            run: &mut *self.run,
+            hosts: self.hosts,
+            processes: self.processes,
+            zookeeper: self.zookeeper,
+            ceph: &*self.ceph,
+            hypervisors,
+            bmcs: self.bmcs,
         };
-        self.hosts[host].guests.insert(vm, guest);
-        instance
+        judge(self.truth, &mut sight)
+    }
+
+    /// Has something happen to the hypervisors after `delay`.
+    fn later(
+        &mut self,
+        delay: Duration,
+        act: impl FnOnce(&mut Hypervisors, &mut Around<'_>) + Send + 'static,
+    ) {
+        self.run.later(delay, move |state| state.with_hypervisors(act));
     }
 
     /// Every guest that begins on a host has a log there.
@@ -204,18 +258,81 @@ impl State {
             false => Ok(()),
         }
     }
+}
+
+fn refused(why: &str) -> HypervisorError {
+    HypervisorError::Refused { why: why.to_owned() }
+}
+
+fn away() -> HypervisorError {
+    HypervisorError::Unreachable { why: "connection refused".to_owned() }
+}
+
+impl Hypervisors {
+    pub fn of_hosts(hosts: usize) -> Hypervisors {
+        Hypervisors {
+            hosts: (0..hosts).map(|_| HostHypervisor::default()).collect(),
+            manners: BTreeMap::new(),
+            failing: BTreeMap::new(),
+            jobs: BTreeMap::new(),
+            next: 0,
+            arrived: 0,
+            lost_words: 0,
+        }
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &HostHypervisor> {
+        self.hosts.iter()
+    }
+
+    pub fn manner(&self, vm: Uuid) -> Manner {
+        self.manners.get(&vm).copied().unwrap_or_default()
+    }
+
+    fn new_guest(
+        &mut self,
+        around: &mut Around<'_>,
+        host: usize,
+        vm: Uuid,
+        name: String,
+        xml: String,
+        run: GuestRun,
+    ) -> i32 {
+        let summary = pvc_domain::summary(&xml).ok();
+        let (memory_mib, vcpus) =
+            summary.map_or((0, 1), |domain| (domain.memory_mib, domain.vcpus));
+        let client = around.ceph.new_client();
+        let kept = self.hosts[host].new_guest(name, xml, run);
+        let instance = kept.instance;
+        let is_incoming = run == GuestRun::Arriving;
+        let guest = SimGuest {
+            kept,
+            memory_mib,
+            vcpus,
+            since: around.run.now,
+            client,
+            is_incoming,
+            is_whole: !is_incoming,
+            is_stale: false,
+            is_leftover: false,
+        };
+        self.hosts[host].guests.insert(vm, guest);
+        instance
+    }
 
     /// What is being made is there, or comes to nothing.
-    fn comes_up(&mut self, coming: Coming) {
-        let known = &self.hosts[coming.host];
+    fn comes_up(&mut self, around: &mut Around<'_>, coming: Coming) {
+        let known = &around.hosts[coming.host];
         if known.life != coming.life {
             return;
         }
         if known.frozen {
-            return self.later(Duration::from_secs(1), move |state| state.comes_up(coming));
+            return around.later(Duration::from_secs(1), move |hypervisors, around| {
+                hypervisors.comes_up(around, coming)
+            });
         }
         let made = match coming.failure {
-            _ if !known.hypervisor_up => Err(away()),
+            _ if !self.hosts[coming.host].is_up => Err(away()),
             Some(StartFailure::Refused) => Err(refused("internal error: the story wants it so")),
             Some(StartFailure::Dies) => {
                 Err(HypervisorError::Died { why: "killed by the story".to_owned() })
@@ -223,13 +340,19 @@ impl State {
             None if coming.dies => {
                 Err(HypervisorError::Died { why: "killed by chance".to_owned() })
             }
-            None => self.start_guest(coming.host, coming.vm, &coming.xml),
+            None => self.start_guest(around, coming.host, coming.vm, &coming.xml),
         };
         let _ = coming.answer.send(made); // whoever asked for it may have ended
     }
 
     /// Makes a guest that waits to be let run, or says why not.
-    pub fn start_guest(&mut self, host: usize, vm: Uuid, xml: &str) -> Result<(), HypervisorError> {
+    pub fn start_guest(
+        &mut self,
+        around: &mut Around<'_>,
+        host: usize,
+        vm: Uuid,
+        xml: &str,
+    ) -> Result<(), HypervisorError> {
         if self.hosts[host].guests.contains_key(&vm) {
             return Ok(());
         }
@@ -238,29 +361,40 @@ impl State {
             return Err(refused("the XML describes another guest"));
         }
         let name = domain.name.clone();
-        self.log_file(host, &name)?;
+        around.log_file(host, &name)?;
         for volume in domain.volumes() {
-            if self.ceph.volumes.locks(&volume).is_err() {
+            if around.ceph.volumes.locks(&volume).is_err() {
                 let why = format!("error opening image {volume}: No such file or directory");
-                self.note(format!("{}: guest {name} does not start: {why}", self.hosts[host].name));
+                around.run.note(format!(
+                    "{}: guest {name} does not start: {why}",
+                    around.hosts[host].name
+                ));
                 return Err(refused(&why));
             }
         }
-        self.new_guest(host, vm, name, xml.to_owned(), GuestRun::Created);
-        self.announce(host, GuestEvent::Changed(vm));
+        self.new_guest(around, host, vm, name, xml.to_owned(), GuestRun::Created);
+        self.hosts[host].announce(GuestEvent::Changed(vm));
         Ok(())
     }
 
     /// What a guest writes to it locks, as soon as it runs. Those that guests share are not locked.
-    fn take_volumes(&mut self, host: usize, vm: Uuid) -> Result<(), HypervisorError> {
-        let guest = self.guest(host, vm)?;
+    fn take_volumes(
+        &mut self,
+        around: &mut Around<'_>,
+        host: usize,
+        vm: Uuid,
+    ) -> Result<(), HypervisorError> {
+        let guest = self.hosts[host].guest(vm)?;
         let (client, name) = (guest.client, guest.name.clone());
         let domain =
             pvc_domain::summary(&guest.xml).map_err(|error| refused(&error.to_string()))?;
         for volume in domain.own_volumes() {
-            if let Err(why) = self.ceph.take(volume, &Lock { client, host }) {
-                self.note(format!("{}: guest {name} does not start: {why}", self.hosts[host].name));
-                self.ceph.release(client);
+            if let Err(why) = around.ceph.take(volume, &Lock { client, host }) {
+                around.run.note(format!(
+                    "{}: guest {name} does not start: {why}",
+                    around.hosts[host].name
+                ));
+                around.ceph.release(client);
                 return Err(refused(&why));
             }
         }
@@ -269,37 +403,39 @@ impl State {
 
     /// Lets a guest run that was made, or is held, by whomever. One that is not whole yet is its
     /// migration's.
-    pub fn resume_guest(&mut self, host: usize, vm: Uuid) -> Result<(), HypervisorError> {
-        let guest = self.guest(host, vm)?;
-        let (was, name, client) = (guest.run, guest.name.clone(), guest.client);
-        let (is_incoming, is_stale) = (guest.is_incoming, guest.is_stale);
-        match was {
-            GuestRun::Running => return Ok(()),
-            GuestRun::Arriving => return Err(refused("a migration has the guest")),
-            GuestRun::Leaving if self.is_migrating(host, vm) => {
-                return Err(refused("a migration has the guest"));
-            }
-            _ => {}
+    pub fn resume_guest(
+        &mut self,
+        around: &mut Around<'_>,
+        host: usize,
+        vm: Uuid,
+    ) -> Result<(), HypervisorError> {
+        let Some(was) = self.hosts[host].waits_to_run(vm)? else { return Ok(()) };
+        if was == GuestRun::Leaving && self.is_migrating(host, vm) {
+            return Err(refused("a migration has the guest"));
         }
+        let guest = self.hosts[host].guest(vm)?;
+        let (name, client) = (guest.name.clone(), guest.client);
+        let (is_incoming, is_stale) = (guest.is_incoming, guest.is_stale);
         if is_stale {
-            let here = self.hosts[host].name.clone();
-            self.violate(
-                "I1",
-                format!("VM {name} goes on at {here} with memory that is older than its volumes"),
-            );
+            let here = around.hosts[host].name.clone();
+            let what =
+                format!("VM {name} goes on at {here} with memory that is older than its volumes");
+            around.truth.violate(around.run, "I1", what);
         }
         if was == GuestRun::Created {
-            self.truth_of_start(host, vm, false);
-            self.take_volumes(host, vm)?;
-            self.note(format!("{}: guest {name} runs (client.{client})", self.hosts[host].name));
-            *self.truth.boots.entry(vm).or_default() += 1;
-            let now = self.now;
-            self.guest(host, vm)?.since = now;
+            around.judge(self, |truth, sight| truth.of_start(sight, host, vm, false));
+            self.take_volumes(around, host, vm)?;
+            around
+                .run
+                .note(format!("{}: guest {name} runs (client.{client})", around.hosts[host].name));
+            *around.truth.boots.entry(vm).or_default() += 1;
+            let now = around.run.now;
+            self.hosts[host].guest(vm)?.since = now;
         } else {
             if is_incoming || was == GuestRun::Leaving {
-                self.truth_of_start(host, vm, true);
+                around.judge(self, |truth, sight| truth.of_start(sight, host, vm, true));
             }
-            self.note(format!("{}: guest {name} goes on", self.hosts[host].name));
+            around.run.note(format!("{}: guest {name} goes on", around.hosts[host].name));
         }
         self.goes_on(host, vm);
         Ok(())
@@ -317,91 +453,100 @@ impl State {
         if let Some(guest) = self.hosts[host].guests.get_mut(&vm) {
             (guest.run, guest.is_incoming) = (GuestRun::Running, false);
         }
-        self.announce(host, GuestEvent::Changed(vm));
+        self.hosts[host].announce(GuestEvent::Changed(vm));
     }
 
     fn is_migrating(&self, host: usize, vm: Uuid) -> bool {
-        self.migrations
-            .jobs
-            .values()
-            .any(|job| job.vm == vm && job.from == host && job.ended.is_none())
+        self.jobs.values().any(|job| job.vm == vm && job.from == host && job.ended.is_none())
     }
 
     /// A guest is gone. With `leaves_lock` its volumes stay locked: nobody was there to let go of
     /// them.
-    pub fn guest_ends(&mut self, host: usize, vm: Uuid, why: &str, leaves_lock: bool) {
+    pub fn end_guest(
+        &mut self,
+        around: &mut Around<'_>,
+        host: usize,
+        vm: Uuid,
+        why: &str,
+        leaves_lock: bool,
+    ) {
         let Some(guest) = self.hosts[host].guests.remove(&vm) else { return };
         if guest.is_alive() || guest.is_incoming {
-            self.hosts[host].had_guest = Some(self.now);
+            self.hosts[host].had_guest = Some(around.run.now);
         }
         match leaves_lock {
-            true => self.client_died(guest.client),
-            false => self.ceph.release(guest.client),
+            true => around.ceph.client_died(around.run, guest.client),
+            false => around.ceph.release(guest.client),
         }
         if guest.is_alive() {
-            self.note(format!("{}: guest {} ends ({why})", self.hosts[host].name, guest.name));
+            around
+                .run
+                .note(format!("{}: guest {} ends ({why})", around.hosts[host].name, guest.name));
         }
-        self.announce(host, GuestEvent::Changed(vm));
+        self.hosts[host].announce(GuestEvent::Changed(vm));
     }
 
     /// The guest dies by itself, wherever it runs.
-    pub fn crash_guest(&mut self, vm: Uuid) {
-        let host = (0..self.hosts.len())
-            .find(|host| self.hosts[*host].guests.get(&vm).is_some_and(SimGuest::is_alive));
-        if let Some(host) = host.filter(|host| !self.hosts[*host].frozen) {
-            let leaves_lock = self.chance.happens(300);
-            self.guest_ends(host, vm, "crash", leaves_lock);
+    pub fn crash_guest(&mut self, around: &mut Around<'_>, vm: Uuid) {
+        let host = (0..self.hosts.len()).find(|host| self.hosts[*host].has_alive(vm));
+        if let Some(host) = host.filter(|host| !around.hosts[*host].frozen) {
+            let leaves_lock = around.run.chance.happens(300);
+            self.end_guest(around, host, vm, "crash", leaves_lock);
         }
     }
 
-    fn press_power(&mut self, host: usize, vm: Uuid) -> Result<(), HypervisorError> {
+    fn press_power(
+        &mut self,
+        around: &mut Around<'_>,
+        host: usize,
+        vm: Uuid,
+    ) -> Result<(), HypervisorError> {
         let Some(guest) = self.hosts[host].guests.get(&vm) else {
             return Err(HypervisorError::NoGuest { uuid: vm });
         };
         let (instance, manner) = (guest.instance, self.manner(vm));
         if !manner.ignores_shutdown && guest.is_alive() {
-            self.later(Duration::from_millis(manner.shutdown_ms), move |state| {
-                state.powers_off(host, vm, instance);
+            around.later(Duration::from_millis(manner.shutdown_ms), move |hypervisors, around| {
+                hypervisors.powers_off(around, host, vm, instance);
             });
         }
         Ok(())
     }
 
-    fn powers_off(&mut self, host: usize, vm: Uuid, instance: i32) {
-        let still =
-            self.hosts[host].guests.get(&vm).is_some_and(|guest| guest.instance == instance);
-        if !still {
+    fn powers_off(&mut self, around: &mut Around<'_>, host: usize, vm: Uuid, instance: i32) {
+        if !self.hosts[host].is_there(vm, instance) {
             return;
         }
-        if self.hosts[host].frozen {
-            return self
-                .later(Duration::from_secs(1), move |state| state.powers_off(host, vm, instance));
+        if around.hosts[host].frozen {
+            return around.later(Duration::from_secs(1), move |hypervisors, around| {
+                hypervisors.powers_off(around, host, vm, instance)
+            });
         }
-        self.guest_ends(host, vm, "shut down", false);
+        self.end_guest(around, host, vm, "shut down", false);
     }
 
     // --- Migration -----------------------------------------------------------------------------
 
-    fn hypervisor_answers(&self, from: usize, host: usize) -> bool {
-        let (here, there) = (&self.hosts[from], &self.hosts[host]);
+    /// Whether the hypervisor of `host` answers those who ask it from another host.
+    fn answers(&self, hosts: &Hosts, from: usize, host: usize) -> bool {
+        let (here, there) = (&hosts[from], &hosts[host]);
         let wired = from == host || (here.cables.cluster && there.cables.cluster);
-        wired && here.on && !here.frozen && there.booted && !there.frozen && there.hypervisor_up
-    }
-
-    fn host_called(&self, name: &str) -> Option<usize> {
-        self.hosts.iter().position(|host| host.name == name)
+        let is_up = self.hosts[host].is_up;
+        wired && here.on && !here.frozen && there.booted && !there.frozen && is_up
     }
 
     fn begin_migration(
         &mut self,
+        around: &mut Around<'_>,
         by: Pid,
         from: usize,
         vm: Uuid,
         migration: &Migration,
     ) -> Result<u64, HypervisorError> {
-        let to = self
-            .host_called(&migration.host)
-            .filter(|to| self.hypervisor_answers(from, *to))
+        let to = around
+            .hosts
+            .named(&migration.host)
+            .filter(|to| self.answers(around.hosts, from, *to))
             .ok_or_else(away)?;
         let Some(guest) = self.hosts[from].guests.get(&vm) else {
             return Err(HypervisorError::NoGuest { uuid: vm });
@@ -409,31 +554,25 @@ impl State {
         if guest.run != GuestRun::Running {
             return Err(refused("domain is not running"));
         }
-        if self.hosts[to].guests.contains_key(&vm) {
-            return Err(refused("the target has such a guest already"));
-        }
-        if self
-            .migrations
-            .jobs
-            .values()
-            .any(|job| job.vm == vm && job.from == from && job.ended.is_none())
-        {
+        self.hosts[to].can_receive(vm)?;
+        if self.jobs.values().any(|job| job.vm == vm && job.from == from && job.ended.is_none()) {
             return Err(refused("another migration job is already running for the domain"));
         }
         let (name, xml, from_instance) = (guest.name.clone(), guest.xml.clone(), guest.instance);
         let plugged = guest.plugged.clone();
-        self.log_file(to, &name)?;
-        self.truth_of_decision(&format!("{} sends VM {name}", self.hosts[from].name), from);
-        let to_instance = self.new_guest(to, vm, name.clone(), xml, GuestRun::Arriving);
-        self.guest(to, vm)?.plugged = plugged;
-        self.announce(to, GuestEvent::Changed(vm));
-        self.note(format!(
+        around.log_file(to, &name)?;
+        let what = format!("{} sends VM {name}", around.hosts[from].name);
+        around.judge(self, |truth, sight| truth.of_decision(sight, &what, from));
+        let to_instance = self.new_guest(around, to, vm, name.clone(), xml, GuestRun::Arriving);
+        self.hosts[to].guest(vm)?.plugged = plugged;
+        self.hosts[to].announce(GuestEvent::Changed(vm));
+        around.run.note(format!(
             "{}: guest {name} is sent to {}",
-            self.hosts[from].name, self.hosts[to].name
+            around.hosts[from].name, around.hosts[to].name
         ));
         let manner = self.manner(vm);
-        self.migrations.next += 1;
-        let id = self.migrations.next;
+        self.next += 1;
+        let id = self.next;
         let job = Job {
             vm,
             from,
@@ -442,65 +581,66 @@ impl State {
             to_instance,
             by,
             held: migration.held,
-            begun: self.now,
+            begun: around.run.now,
             takes: Duration::from_millis(manner.migration_ms),
             never_converges: manner.never_converges,
             apart: None,
             ended: None,
             waiting: Vec::new(),
         };
-        self.migrations.jobs.insert(id, job);
-        self.later(Duration::from_millis(100), move |state| state.migration_goes_on(id));
+        self.jobs.insert(id, job);
+        around.later(Duration::from_millis(100), move |hypervisors, around| {
+            hypervisors.migration_goes_on(around, id)
+        });
         Ok(id)
     }
 
-    fn is_there(&self, host: usize, vm: Uuid, instance: i32) -> bool {
-        self.hosts[host].guests.get(&vm).is_some_and(|guest| guest.instance == instance)
-    }
-
-    fn migration_goes_on(&mut self, id: u64) {
-        let Some(job) = self.migrations.jobs.get(&id).filter(|job| job.ended.is_none()) else {
+    fn migration_goes_on(&mut self, around: &mut Around<'_>, id: u64) {
+        let Some(job) = self.jobs.get(&id).filter(|job| job.ended.is_none()) else {
             return;
         };
         let (vm, from, to) = (job.vm, job.from, job.to);
-        let here = self.is_there(from, vm, job.from_instance);
-        let there = self.is_there(to, vm, job.to_instance);
+        let here = self.hosts[from].is_there(vm, job.from_instance);
+        let there = self.hosts[to].is_there(vm, job.to_instance);
         if !here {
-            return self.end_migration(id, Err("domain is no longer running".to_owned()));
+            return self.end_migration(around, id, Err("domain is no longer running".to_owned()));
         }
-        let in_touch = self.hypervisor_answers(from, to) && self.hypervisor_answers(to, from);
+        let in_touch = self.answers(around.hosts, from, to) && self.answers(around.hosts, to, from);
         if in_touch && !there {
-            return self.end_migration(id, Err("the target has lost the guest".to_owned()));
+            return self.end_migration(around, id, Err("the target has lost the guest".to_owned()));
         }
         if !in_touch {
-            let now = self.now;
-            let job = self.migrations.jobs.get_mut(&id).expect("it was there a moment ago");
+            let now = around.run.now;
+            let job = self.jobs.get_mut(&id).expect("it was there a moment ago");
             let apart = *job.apart.get_or_insert(now);
-            if now.saturating_sub(apart) >= KEEPALIVE && !self.hosts[from].frozen {
-                return self.end_migration(id, Err("the connection was closed".to_owned()));
+            if now.saturating_sub(apart) >= KEEPALIVE && !around.hosts[from].frozen {
+                return self.end_migration(around, id, Err("the connection was closed".to_owned()));
             }
         } else {
-            let now = self.now;
-            let job = self.migrations.jobs.get_mut(&id).expect("it was there a moment ago");
+            let now = around.run.now;
+            let job = self.jobs.get_mut(&id).expect("it was there a moment ago");
             job.apart = None;
             if !job.never_converges && now.saturating_sub(job.begun) >= job.takes {
-                return self.arrives(id);
+                return self.arrives(around, id);
             }
         }
-        self.later(Duration::from_millis(500), move |state| state.migration_goes_on(id));
+        around.later(Duration::from_millis(500), move |hypervisors, around| {
+            hypervisors.migration_goes_on(around, id)
+        });
     }
 
     /// The last moment: it stops here, and runs there or is held there.
-    fn arrives(&mut self, id: u64) {
-        let job = &self.migrations.jobs[&id];
+    fn arrives(&mut self, around: &mut Around<'_>, id: u64) {
+        let job = &self.jobs[&id];
         let (vm, from, to, held, by) = (job.vm, job.from, job.to, job.held, job.by);
-        let lost_words = self.nature.lost_words;
-        let loses_word = self.chance.happens(lost_words);
+        let lost_words = around.run.nature.lost_words;
+        let loses_word = around.run.chance.happens(lost_words);
         // Who talks to both hypervisors is gone, or the one here breaks down: nobody tells it how
         // that ended.
-        let breaks = held && (self.processes[by].ended || (loses_word && self.chance.happens(500)));
+        let breaks =
+            held && (around.processes[by].ended || (loses_word && around.run.chance.happens(500)));
         let stays = loses_word || breaks;
-        let now = self.now;
+        let now = around.run.now;
         let old = self.hosts[from].guests[&vm].client;
         let (client, name) = {
             let guest = self.hosts[to].guests.get_mut(&vm).expect("it was looked for a moment ago");
@@ -511,41 +651,41 @@ impl State {
             (guest.client, guest.name.clone())
         };
         if !(held && stays) {
-            self.ceph.hand_over(old, &Lock { client, host: to });
+            around.ceph.hand_over(old, &Lock { client, host: to });
         }
         if stays {
             if let Some(guest) = self.hosts[from].guests.get_mut(&vm) {
                 guest.is_leftover = !held;
                 guest.run = if breaks { GuestRun::Leaving } else { GuestRun::Running };
             }
-            self.migrations.lost_words += 1;
+            self.lost_words += 1;
         } else {
             self.hosts[from].guests.remove(&vm);
-            self.hosts[from].had_guest = Some(self.now);
+            self.hosts[from].had_guest = Some(around.run.now);
         }
         match held {
             true if stays && !breaks => self.goes_on(from, vm),
             true => {}
             false => {
-                self.truth_of_start(to, vm, true);
+                around.judge(self, |truth, sight| truth.of_start(sight, to, vm, true));
                 self.goes_on(to, vm);
             }
         }
-        self.migrations.arrived += 1;
+        self.arrived += 1;
         let lost = if stays { ", and the word of it is lost" } else { "" };
         let how = if held { "is held, and came" } else { "arrives" };
-        self.note(format!(
+        around.run.note(format!(
             "{}: guest {name} {how} from {}{lost}",
-            self.hosts[to].name, self.hosts[from].name
+            around.hosts[to].name, around.hosts[from].name
         ));
-        self.announce(to, GuestEvent::Changed(vm));
-        self.announce(from, GuestEvent::Changed(vm));
+        self.hosts[to].announce(GuestEvent::Changed(vm));
+        self.hosts[from].announce(GuestEvent::Changed(vm));
         let outcome = if stays { Err("the connection was closed".to_owned()) } else { Ok(()) };
-        self.end_migration(id, outcome);
+        self.end_migration(around, id, outcome);
     }
 
-    fn end_migration(&mut self, id: u64, outcome: Result<(), String>) {
-        let Some(job) = self.migrations.jobs.get_mut(&id).filter(|job| job.ended.is_none()) else {
+    fn end_migration(&mut self, around: &mut Around<'_>, id: u64, outcome: Result<(), String>) {
+        let Some(job) = self.jobs.get_mut(&id).filter(|job| job.ended.is_none()) else {
             return;
         };
         let has_failed = outcome.is_err();
@@ -555,14 +695,14 @@ impl State {
         }
         let (vm, to, instance) = (job.vm, job.to, job.to_instance);
         if has_failed {
-            self.truth.orders.move_failed(vm, self.now);
+            around.truth.orders.move_failed(vm, around.run.now);
         }
-        self.give_up_incoming(to, vm, instance);
+        self.give_up_incoming(around, to, vm, instance);
     }
 
     /// What is held on the target ends when its hypervisor hears, or hears nothing any more.
-    fn give_up_incoming(&mut self, to: usize, vm: Uuid, instance: i32) {
-        let is_held = self.is_there(to, vm, instance)
+    fn give_up_incoming(&mut self, around: &mut Around<'_>, to: usize, vm: Uuid, instance: i32) {
+        let is_held = self.hosts[to].is_there(vm, instance)
             && self.hosts[to]
                 .guests
                 .get(&vm)
@@ -570,19 +710,20 @@ impl State {
         if !is_held {
             return;
         }
-        if self.hosts[to].frozen || !self.hosts[to].cables.cluster {
-            let later = self.chance.seconds(1, 30);
-            return self.later(later, move |state| state.give_up_incoming(to, vm, instance));
+        if around.hosts[to].frozen || !around.hosts[to].cables.cluster {
+            let later = around.run.chance.seconds(1, 30);
+            return around.later(later, move |hypervisors, around| {
+                hypervisors.give_up_incoming(around, to, vm, instance)
+            });
         }
-        self.guest_ends(to, vm, "it never arrived", false);
+        self.end_guest(around, to, vm, "it never arrived", false);
     }
 
     /// A migration ends with the program that asked for it, which talks to both hypervisors; unless
     /// it just got through.
-    pub fn migrations_of_ended(&mut self, pid: Pid) {
-        let now = self.now;
+    pub fn migrations_of_ended(&mut self, around: &mut Around<'_>, pid: Pid) {
+        let now = around.run.now;
         let own: Vec<(u64, bool)> = self
-            .migrations
             .jobs
             .iter()
             .filter(|(_, job)| job.by == pid && job.ended.is_none())
@@ -591,21 +732,21 @@ impl State {
             })
             .collect();
         for (id, is_nearly_there) in own {
-            if !is_nearly_there || self.chance.happens(500) {
-                self.end_migration(id, Err("its client has gone".to_owned()));
+            if !is_nearly_there || around.run.chance.happens(500) {
+                self.end_migration(around, id, Err("its client has gone".to_owned()));
             }
         }
     }
 
     /// Guests no longer write faster than they can be copied.
     pub fn calm_guests(&mut self) {
-        self.migrations.manners.values_mut().for_each(|manner| manner.never_converges = false);
-        self.migrations.jobs.values_mut().for_each(|job| job.never_converges = false);
+        self.manners.values_mut().for_each(|manner| manner.never_converges = false);
+        self.jobs.values_mut().for_each(|job| job.never_converges = false);
     }
 
     pub fn calm_guest(&mut self, vm: Uuid) {
-        self.migrations.manners.entry(vm).or_default().never_converges = false;
-        let own = self.migrations.jobs.values_mut().filter(|job| job.vm == vm);
+        self.manners.entry(vm).or_default().never_converges = false;
+        let own = self.jobs.values_mut().filter(|job| job.vm == vm);
         own.for_each(|job| job.never_converges = false);
     }
 
@@ -616,29 +757,19 @@ impl State {
                 self.hosts[host].guests.get_mut(&vm).filter(|guest| guest.is_alive())
             {
                 guest.run = run;
-                self.announce(host, GuestEvent::Changed(vm));
+                self.hosts[host].announce(GuestEvent::Changed(vm));
             }
         }
     }
 
     /// Whether a start of the VM on `host` comes to nothing, and how.
     fn takes_failure(&mut self, host: usize, vm: Uuid) -> Option<StartFailure> {
-        let failing = self.migrations.failing.get_mut(&vm)?;
+        let failing = self.failing.get_mut(&vm)?;
         if failing.times == 0 || failing.host.is_some_and(|only| only != host) {
             return None;
         }
         failing.times -= 1;
         Some(failing.how)
-    }
-
-    /// A guest that runs, or is to.
-    fn guest(&mut self, host: usize, uuid: Uuid) -> Result<&mut SimGuest, HypervisorError> {
-        self.hosts[host].guests.get_mut(&uuid).ok_or(HypervisorError::NoGuest { uuid })
-    }
-
-    pub fn set_hypervisor_up(&mut self, host: usize, up: bool) {
-        self.hosts[host].hypervisor_up = up;
-        self.announce(host, GuestEvent::Resync);
     }
 }
 
@@ -651,15 +782,13 @@ pub(crate) struct SimHypervisor {
 impl SimHypervisor {
     async fn reached<T>(
         &self,
-        act: impl FnOnce(&mut State) -> Result<T, HypervisorError>,
+        act: impl FnOnce(&mut Hypervisors, &mut Around<'_>) -> Result<T, HypervisorError>,
     ) -> Result<T, HypervisorError> {
-        let done = self
-            .gate
-            .call(|state| match state.hosts[self.host].hypervisor_up {
-                true => act(state),
-                false => Err(away()),
-            })
-            .await;
+        let act = |hypervisors: &mut Hypervisors, around: &mut Around<'_>| {
+            hypervisors[self.host].reached()?;
+            act(hypervisors, around)
+        };
+        let done = self.gate.call(|state| state.with_hypervisors(act)).await;
         self.gate.pass().await;
         done
     }
@@ -668,7 +797,7 @@ impl SimHypervisor {
 #[async_trait]
 impl Hypervisor for SimHypervisor {
     async fn facts(&self) -> Result<HypervisorFacts, HypervisorError> {
-        self.reached(|_| {
+        self.reached(|_, _| {
             Ok(HypervisorFacts {
                 domain_type: "kvm".to_owned(),
                 kvm_refused: None,
@@ -681,19 +810,11 @@ impl Hypervisor for SimHypervisor {
     }
 
     async fn ping(&self) -> Result<(), HypervisorError> {
-        self.reached(|_| Ok(())).await
+        self.reached(|_, _| Ok(())).await
     }
 
     async fn guests(&self) -> Result<BTreeMap<Uuid, Guest>, HypervisorError> {
-        let host = self.host;
-        self.reached(|state| {
-            let shown = |(uuid, guest): (&Uuid, &SimGuest)| {
-                let (name, run, instance) = (guest.name.clone(), guest.run, guest.instance);
-                (*uuid, Guest { uuid: *uuid, name, run, instance })
-            };
-            Ok(state.hosts[host].guests.iter().map(shown).collect())
-        })
-        .await
+        self.reached(|hypervisors, _| Ok(hypervisors[self.host].shown())).await
     }
 
     async fn start(&self, uuid: Uuid, xml: &str) -> Result<(), HypervisorError> {
@@ -701,14 +822,14 @@ impl Hypervisor for SimHypervisor {
         let (answer, answered) = oneshot::channel();
         let xml = xml.to_owned();
         let takes = self
-            .reached(move |state| {
-                let manner = state.manner(uuid);
+            .reached(move |hypervisors, around| {
+                let manner = hypervisors.manner(uuid);
                 let takes = Duration::from_millis(manner.start_ms);
-                let dies = state.chance.happens(manner.dies_at_start);
-                let failure = state.takes_failure(host, uuid);
+                let dies = around.run.chance.happens(manner.dies_at_start);
+                let failure = hypervisors.takes_failure(host, uuid);
                 let coming = Coming {
                     host,
-                    life: state.hosts[host].life,
+                    life: around.hosts[host].life,
                     vm: uuid,
                     xml,
                     dies,
@@ -716,7 +837,9 @@ impl Hypervisor for SimHypervisor {
                     answer,
                 };
                 // Whether its caller waits for it or has ended meanwhile.
-                state.later(takes / 2, move |state| state.comes_up(coming));
+                around.later(takes / 2, move |hypervisors, around| {
+                    hypervisors.comes_up(around, coming);
+                });
                 Ok(takes)
             })
             .await?;
@@ -726,38 +849,33 @@ impl Hypervisor for SimHypervisor {
     }
 
     async fn resume(&self, uuid: Uuid) -> Result<(), HypervisorError> {
-        self.reached(|state| state.resume_guest(self.host, uuid)).await
+        self.reached(|hypervisors, around| hypervisors.resume_guest(around, self.host, uuid)).await
     }
 
     async fn shutdown(&self, uuid: Uuid) -> Result<(), HypervisorError> {
-        self.reached(|state| {
-            state.truth_of_stop(self.host, uuid);
-            state.press_power(self.host, uuid)
+        self.reached(|hypervisors, around| {
+            around.judge(hypervisors, |truth, sight| truth.of_stop(sight, self.host, uuid));
+            hypervisors.press_power(around, self.host, uuid)
         })
         .await
     }
 
     async fn destroy(&self, uuid: Uuid) -> Result<(), HypervisorError> {
-        self.reached(|state| {
-            state.truth_of_stop(self.host, uuid);
-            state.guest_ends(self.host, uuid, "destroyed", false);
+        self.reached(|hypervisors, around| {
+            around.judge(hypervisors, |truth, sight| truth.of_stop(sight, self.host, uuid));
+            hypervisors.end_guest(around, self.host, uuid, "destroyed", false);
             Ok(())
         })
         .await
     }
 
     async fn live_xml(&self, uuid: Uuid) -> Result<String, HypervisorError> {
-        self.reached(|state| {
-            let guest = state.guest(self.host, uuid)?;
-            let plugged: String = guest.plugged.values().map(String::as_str).collect();
-            Ok(guest.xml.replace("</devices>", &format!("{plugged}</devices>")))
-        })
-        .await
+        self.reached(|hypervisors, _| hypervisors[self.host].live_xml(uuid)).await
     }
 
     async fn stats(&self) -> Result<BTreeMap<Uuid, GuestStats>, HypervisorError> {
-        self.reached(|state| {
-            let running = state.hosts[self.host].guests.iter();
+        self.reached(|hypervisors, _| {
+            let running = hypervisors[self.host].guests.iter();
             let running = running.filter(|(_, guest)| guest.run == GuestRun::Running);
             let figures = ["rd_req", "rd_bytes", "wr_req", "wr_bytes", "err"]
                 .map(|name| (name.to_owned(), 0));
@@ -778,8 +896,8 @@ impl Hypervisor for SimHypervisor {
     }
 
     async fn vnc(&self, uuid: Uuid) -> Result<Option<VncAddress>, HypervisorError> {
-        self.reached(|state| {
-            let domain = pvc_domain::summary(&state.guest(self.host, uuid)?.xml);
+        self.reached(|hypervisors, _| {
+            let domain = pvc_domain::summary(&hypervisors[self.host].guest(uuid)?.xml);
             let asked = domain.ok().and_then(|domain| domain.vnc);
             Ok(asked.map(|(listen, port)| VncAddress { listen, port: port.unwrap_or(5900) }))
         })
@@ -792,24 +910,14 @@ impl Hypervisor for SimHypervisor {
         change: DeviceChange,
         device: &str,
     ) -> Result<(), HypervisorError> {
-        self.reached(|state| {
-            let plugged = &mut state.guest(self.host, uuid)?.plugged;
+        self.reached(|hypervisors, _| {
+            hypervisors[self.host].guest(uuid)?;
             let target = match pvc_domain::device_summary(device) {
                 Ok(Device::Disk(disk)) => disk.target,
                 Ok(_) => device.to_owned(),
                 Err(error) => return Err(refused(&error.to_string())),
             };
-            match change {
-                DeviceChange::Attach if plugged.contains_key(&target) => {
-                    return Err(refused(&format!("target {target} already exists")));
-                }
-                DeviceChange::Attach => drop(plugged.insert(target, device.to_owned())),
-                DeviceChange::Detach => {
-                    let gone = plugged.remove(&target);
-                    gone.ok_or_else(|| refused(&format!("device {target} not found")))?;
-                }
-            }
-            Ok(())
+            hypervisors[self.host].device(uuid, change, target, device)
         })
         .await
     }
@@ -820,8 +928,8 @@ impl Hypervisor for SimHypervisor {
         target: &str,
         _bytes: u64,
     ) -> Result<(), HypervisorError> {
-        self.reached(|state| {
-            let guest = state.guest(self.host, uuid)?;
+        self.reached(|hypervisors, _| {
+            let guest = hypervisors[self.host].guest(uuid)?;
             let domain =
                 pvc_domain::summary(&guest.xml).map_err(|error| refused(&error.to_string()))?;
             let has = guest.plugged.contains_key(target)
@@ -839,34 +947,36 @@ impl Hypervisor for SimHypervisor {
         let (from, by, to) = (self.host, self.gate.pid, migration.host.clone());
         let migration = migration.clone();
         let answers = self
-            .reached(|state| {
-                let to = state.host_called(&to);
-                Ok(to.is_some_and(|to| state.hypervisor_answers(from, to)))
+            .reached(|hypervisors, around| {
+                let to = around.hosts.named(&to);
+                Ok(to.is_some_and(|to| hypervisors.answers(around.hosts, from, to)))
             })
             .await?;
         if !answers {
-            self.gate.call(|state| state.truth.orders.move_failed(uuid, state.now)).await;
+            self.gate.call(|state| state.truth.orders.move_failed(uuid, state.run.now)).await;
             self.gate.sleep(TIME_LIMIT).await;
             return Err(away());
         }
-        let begin = |state: &mut State| {
-            let begun = state.begin_migration(by, from, uuid, &migration);
-            if begun.is_err() {
-                state.truth.orders.move_failed(uuid, state.now);
-            }
-            begun
-        };
-        let id = self.reached(begin).await?;
+        let id = self
+            .reached(|hypervisors, around| {
+                let begun = hypervisors.begin_migration(around, by, from, uuid, &migration);
+                if begun.is_err() {
+                    around.truth.orders.move_failed(uuid, around.run.now);
+                }
+                begun
+            })
+            .await?;
         Ok(Box::new(SimJob { gate: self.gate.clone(), id, uuid, told: false }))
     }
 
     async fn state_at(&self, host: &str, uuid: Uuid) -> Result<Option<GuestRun>, HypervisorError> {
         let look = |state: &mut State| {
-            let there =
-                state.host_called(host).filter(|there| state.hypervisor_answers(self.host, *there));
-            there.map(|there| state.hosts[there].guests.get(&uuid).map(|guest| guest.run))
+            let (hosts, hypervisors) = (&state.hosts, &state.hypervisors);
+            let there = hosts.named(host);
+            let there = there.filter(|there| hypervisors.answers(hosts, self.host, *there));
+            there.map(|there| hypervisors[there].run(uuid))
         };
-        let takes = self.gate.call(State::latency).await;
+        let takes = self.gate.call(|state| state.run.latency()).await;
         self.gate.sleep(takes).await;
         match self.gate.call(look).await {
             Some(there) => {
@@ -886,18 +996,11 @@ impl Hypervisor for SimHypervisor {
         input: &[u8],
         _wait: Duration,
     ) -> Result<Vec<u8>, HypervisorError> {
-        // It echoes what is typed, and answers `pong` to `ping`.
-        let mut said = input.to_vec();
-        if input.starts_with(b"ping") {
-            said.extend_from_slice(b"pong\n");
-        }
-        self.reached(|state| state.guest(self.host, uuid).map(|_| said)).await
+        self.reached(|hypervisors, _| hypervisors[self.host].console(uuid, input)).await
     }
 
     fn events(&self) -> mpsc::UnboundedReceiver<GuestEvent> {
-        let (sender, receiver) = mpsc::unbounded_channel();
-        self.gate.world.with(|state| state.hosts[self.host].listeners.push(sender));
-        receiver
+        self.gate.world.with(|state| state.hypervisors[self.host].events())
     }
 }
 
@@ -915,12 +1018,12 @@ impl MigrationJob for SimJob {
         self.gate
             .call(|state| {
                 let job =
-                    state.migrations.jobs.get(&id).ok_or(HypervisorError::NoGuest { uuid })?;
+                    state.hypervisors.jobs.get(&id).ok_or(HypervisorError::NoGuest { uuid })?;
                 if job.ended.is_some() {
                     return Ok(None);
                 }
-                let until = job.apart.unwrap_or(state.now);
-                let elapsed = state.now.saturating_sub(job.begun);
+                let until = job.apart.unwrap_or(state.run.now);
+                let elapsed = state.run.now.saturating_sub(job.begun);
                 let copying = until.saturating_sub(job.begun);
                 let share = copying.as_secs_f64() / job.takes.as_secs_f64().max(1e-3);
                 let (processed, remaining) = match job.never_converges {
@@ -937,8 +1040,13 @@ impl MigrationJob for SimJob {
 
     async fn abort(&self) -> Result<(), HypervisorError> {
         let id = self.id;
+        let why = "the migration was aborted".to_owned();
         self.gate
-            .call(|state| state.end_migration(id, Err("the migration was aborted".to_owned())))
+            .call(|state| {
+                state.with_hypervisors(|hypervisors, around| {
+                    hypervisors.end_migration(around, id, Err(why));
+                });
+            })
             .await;
         Ok(())
     }
@@ -953,7 +1061,7 @@ impl MigrationJob for SimJob {
                 .gate
                 .call(|state| {
                     let job = state
-                        .migrations
+                        .hypervisors
                         .jobs
                         .get_mut(&id)
                         .ok_or(HypervisorError::NoGuest { uuid })?;

@@ -1,27 +1,24 @@
 //! The servers: power, cables, what runs on them, and what they are.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use pvc_model::link::IpNet;
 use pvc_ports::{
-    Command, Exec, ExecError, GuestEvent, Host as HostPort, HostError, HostFacts, HostLoad,
-    InterfaceCounters, Output, Services, ServicesError, UnitState,
+    Command, Exec, ExecError, Host as HostPort, HostError, HostFacts, HostLoad, InterfaceCounters,
+    Output, Services, ServicesError, UnitState,
 };
 use pvc_testkit::legacy::LegacyApi;
 use pvc_testkit::{MemoryNetwork, ScriptedExec, ScriptedServices};
 use serde::{Deserialize, Serialize};
-use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-use uuid::Uuid;
 
-use crate::guests::SimGuest;
+use crate::nature::Mutation;
 use crate::operators::Desk;
-use crate::power::BmcManner;
 use crate::process::{Gate, Pid};
-use crate::state::{Mutation, State};
 
 /// A network between the hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -137,14 +134,6 @@ pub(crate) struct Host {
     /// Nothing more can be written to its disk: ZooKeeper stops, and a guest that begins has no
     /// file for its log.
     pub disk_full: bool,
-    pub bmc: BmcManner,
-    /// Whether its BMC has lied to others since its power was last gone.
-    pub bmc_lied: bool,
-    pub hypervisor_up: bool,
-    pub guests: BTreeMap<Uuid, SimGuest>,
-    pub instances: i32,
-    pub had_guest: Option<Duration>,
-    pub listeners: Vec<mpsc::UnboundedSender<GuestEvent>>,
     pub network: Arc<MemoryNetwork>,
     /// No service is installed but the daemons, which have no unit.
     pub services: Arc<ScriptedServices>,
@@ -182,13 +171,6 @@ impl Host {
             cables: Cables { cluster: true, upstream: true, storage: true },
             server_up: true,
             disk_full: false,
-            bmc: BmcManner::Works,
-            bmc_lied: false,
-            hypervisor_up: true,
-            guests: BTreeMap::new(),
-            instances: 0,
-            had_guest: None,
-            listeners: Vec::new(),
             network: Arc::new(MemoryNetwork::new()),
             services: Arc::new(ScriptedServices::new()),
             addresses: BTreeSet::new(),
@@ -214,93 +196,103 @@ impl Host {
         }
     }
 
-    pub fn guests_mib(&self) -> u64 {
-        self.guests.values().map(|guest| guest.memory_mib).sum()
+    pub fn ask_daemon_to_stop(&self) {
+        if let Some(daemon) = &self.daemon {
+            daemon.shutdown.cancel();
+        }
+    }
+
+    pub fn ask_api_to_stop(&self) {
+        if let Some(api) = &self.api {
+            api.daemon.shutdown.cancel();
+        }
+    }
+
+    pub fn ask_worker_to_stop(&self) {
+        if let Some(worker) = &self.worker {
+            worker.shutdown.cancel();
+        }
+    }
+
+    /// Whether programs can be started there.
+    pub fn is_up(&self) -> bool {
+        self.on && self.booted
+    }
+
+    /// Its power is gone, and with it what ran there. Guests are for their hypervisor to end.
+    pub fn loses_power(&mut self, now: Duration) {
+        self.on = false;
+        self.booted = false;
+        self.frozen = false;
+        self.life += 1;
+        self.last_off = Some(now);
+        self.daemon = None;
+        self.api = None;
+        self.legacy_api = None;
+        self.worker = None;
+        self.server_up = true;
+        self.addresses.clear();
+    }
+
+    /// It has power, and begins to boot. Whatever was stopped starts with it.
+    pub fn gets_power(&mut self, now: Duration) {
+        self.on = true;
+        self.last_on = self.last_off.map(|_| now);
+        self.life += 1;
+        self.are_wanted();
+    }
+
+    /// Nobody wants any of its daemons to stay stopped any more.
+    fn are_wanted(&mut self) {
+        self.daemon_stopped = false;
+        self.api_stopped = false;
+        self.worker_stopped = false;
+    }
+
+    /// Undoes every fault but that it has no power.
+    pub fn heals(&mut self) {
+        self.cables = Cables { cluster: true, upstream: true, storage: true };
+        self.frozen = false;
+        self.server_up = true;
+        self.disk_full = false;
+        self.build.is_broken = false;
+        self.are_wanted();
     }
 }
 
-impl State {
-    /// Something changed about who reaches whom, or who can do anything.
-    pub fn rearranged(&mut self) {
-        self.review_zookeeper();
-        self.open_gates();
+/// The servers, by their numbers.
+pub(crate) struct Hosts(Vec<Host>);
+
+impl Hosts {
+    pub fn new(hosts: Vec<Host>) -> Hosts {
+        Hosts(hosts)
     }
 
-    /// Pulls the plug: processes, guests and addresses are gone at once.
-    pub fn power_off(&mut self, host: usize, why: &str) {
-        if !self.hosts[host].on {
-            return;
-        }
-        self.note(format!("{}: power off ({why})", self.hosts[host].name));
-        let pids: Vec<Pid> = (0..self.processes.len())
-            .filter(|pid| self.processes[*pid].host == Some(host))
-            .collect();
-        for pid in pids {
-            self.end_process(pid);
-        }
-        let guests: Vec<Uuid> = self.hosts[host].guests.keys().copied().collect();
-        for vm in guests {
-            self.guest_ends(host, vm, "power", true);
-        }
-        let now = self.now;
-        let known = &mut self.hosts[host];
-        known.on = false;
-        known.booted = false;
-        known.frozen = false;
-        known.life += 1;
-        known.last_off = Some(now);
-        known.bmc_lied = false;
-        known.daemon = None;
-        known.api = None;
-        known.legacy_api = None;
-        known.worker = None;
-        known.listeners.clear();
-        known.hypervisor_up = true;
-        known.server_up = true;
-        known.addresses.clear();
-        self.rearranged();
+    pub fn named(&self, name: &str) -> Option<usize> {
+        self.0.iter().position(|host| host.name == name)
     }
 
-    /// The host boots, and then its services start.
-    pub fn power_on(&mut self, host: usize, why: &str) {
-        if self.hosts[host].on {
-            return;
-        }
-        if self.hosts[host].build.is_broken {
-            return self.note(format!("{}: does not come on ({why})", self.hosts[host].name));
-        }
-        self.note(format!("{}: power on ({why})", self.hosts[host].name));
-        let now = self.now;
-        let known = &mut self.hosts[host];
-        known.on = true;
-        known.last_on = known.last_off.map(|_| now);
-        known.life += 1;
-        known.daemon_stopped = false;
-        known.api_stopped = false;
-        known.worker_stopped = false;
-        let life = known.life;
-        let boots = if self.now.is_zero() { Duration::ZERO } else { self.chance.seconds(30, 90) };
-        self.later(boots, move |state| {
-            if state.hosts[host].life == life {
-                state.booted(host);
-            }
-        });
+    pub fn coordinators(&self) -> usize {
+        self.0.iter().filter(|host| host.is_coordinator).count()
     }
 
-    fn booted(&mut self, host: usize) {
-        self.note(format!("{}: booted", self.hosts[host].name));
-        self.hosts[host].booted = true;
-        self.hosts[host].network = self.new_network(host);
-        self.rearranged();
-        self.start_daemon(host);
-        self.start_api(host);
-        self.start_worker(host);
+    /// A peer of PVC 1.0.3 places VMs by itself, and knows neither of the rules about that.
+    pub fn have_legacy(&self) -> bool {
+        self.0.iter().any(|host| host.is_legacy)
     }
+}
 
-    pub fn reset(&mut self, host: usize) {
-        self.truth_of_reset(host);
-        self.power_off(host, "reset by itself");
-        self.power_on(host, "reset by itself");
+impl Deref for Hosts {
+    type Target = [Host];
+
+    fn deref(&self) -> &[Host] {
+        &self.0
+    }
+}
+
+impl DerefMut for Hosts {
+    fn deref_mut(&mut self) -> &mut [Host] {
+        &mut self.0
     }
 }
 
@@ -323,11 +315,12 @@ impl HostPort for Machine {
     fn load(&self) -> Result<HostLoad, HostError> {
         Ok(self.gate.world.with(|state| {
             let host = &state.hosts[self.host];
-            let guests = host.guests_mib();
+            let hypervisor = &state.hypervisors[self.host];
+            let guests = hypervisor.guests_mib();
             if let Some(measured) = &host.build.measured {
                 return measured.with_guests(guests);
             }
-            let used = match state.nature.mutation {
+            let used = match state.run.nature.mutation {
                 Some(Mutation::Boastful) => OWN_MEMORY_MIB,
                 Some(Mutation::Modest) => host.memory_mib,
                 _ => OWN_MEMORY_MIB + guests,
@@ -336,7 +329,7 @@ impl HostPort for Machine {
                 memory_total_mib: host.memory_mib,
                 memory_used_mib: used.min(host.memory_mib),
                 memory_free_mib: host.memory_mib.saturating_sub(used),
-                load: host.guests.len() as f64 / 4.0,
+                load: hypervisor.guests.len() as f64 / 4.0,
             }
         }))
     }

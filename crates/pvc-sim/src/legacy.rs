@@ -1,4 +1,4 @@
-//! Hosts that run PVC 1.0.3: the daemon and the API that `pvc_testkit::older` plays, on the ports
+//! Hosts that run PVC 1.0.3: the daemon and the API that `pvc_testkit::legacy` plays, on the ports
 //! of their host.
 
 use std::sync::Arc;
@@ -10,77 +10,77 @@ use tokio_util::sync::CancellationToken;
 
 use crate::actions::Ask;
 use crate::cluster::{Shape, vm_uuid};
-use crate::daemons::{RESTART, ipmi};
+use crate::daemons::{self, RESTART, gate, ipmi, start_api, start_worker};
 use crate::network::floating;
 use crate::process::Gate;
 use crate::state::State;
 use crate::storage::storage_address;
 use crate::zookeeper::Connection;
 
-impl State {
-    pub fn legacy_settings(&self, host: usize) -> LegacySettings {
-        let known = &self.hosts[host];
-        let floating =
-            floating().into_iter().map(|floating| (floating.duty, floating.link, floating.address));
-        LegacySettings {
-            name: known.name.clone(),
-            is_coordinator: known.is_coordinator,
-            cluster_name: "sim".to_owned(),
-            cluster_domain: String::new(),
-            storage_address: storage_address(host),
-            floating: floating.collect(),
-            bmc: ipmi(&known.name).bmc(),
-            keepalive_interval: self.rules.keepalive_interval,
-            fence_intervals: self.rules.fence_intervals,
-            vm_shutdown_timeout: std::time::Duration::from_secs(60),
-            recovers_after_success: self.rules.recover_after_success,
-            recovers_after_failure: false,
-            selector: "mem".to_owned(),
-            round_trip: std::time::Duration::ZERO,
-            // As Debian 11 and 12 have it.
-            kazoo_28: true,
-        }
+pub(crate) fn legacy_settings(state: &State, host: usize) -> LegacySettings {
+    let known = &state.hosts[host];
+    let floating =
+        floating().into_iter().map(|floating| (floating.duty, floating.link, floating.address));
+    LegacySettings {
+        name: known.name.clone(),
+        is_coordinator: known.is_coordinator,
+        cluster_name: "sim".to_owned(),
+        cluster_domain: String::new(),
+        storage_address: storage_address(host),
+        floating: floating.collect(),
+        bmc: ipmi(&known.name).bmc(),
+        keepalive_interval: state.run.rules.keepalive_interval,
+        fence_intervals: state.run.rules.fence_intervals,
+        vm_shutdown_timeout: std::time::Duration::from_secs(60),
+        recovers_after_success: state.run.rules.recover_after_success,
+        recovers_after_failure: false,
+        selector: "mem".to_owned(),
+        round_trip: std::time::Duration::ZERO,
+        // As Debian 11 and 12 have it.
+        kazoo_28: true,
     }
+}
 
-    /// The next start of the daemon is one of PVC 1.0.3, or one of ours: somebody has changed the
-    /// package.
-    pub fn install(&mut self, host: usize, older: bool) {
-        self.hosts[host].wants_legacy = older;
-        self.ask_daemon_to_stop(host);
-    }
+/// The next start of the daemon is one of PVC 1.0.3, or one of ours: somebody has changed the
+/// package.
+pub(crate) fn install(state: &mut State, host: usize, older: bool) {
+    state.hosts[host].wants_legacy = older;
+    state.hosts[host].ask_daemon_to_stop();
+}
 
-    /// What was installed is what runs from now on, the API as well.
-    pub fn take_what_is_installed(&mut self, host: usize) {
-        if self.hosts[host].is_legacy == self.hosts[host].wants_legacy {
-            return;
-        }
-        self.hosts[host].is_legacy = self.hosts[host].wants_legacy;
-        let ours = self.hosts[host].api.take().map(|api| api.daemon.pid);
-        let theirs = self.hosts[host].legacy_api.take().map(|(pid, _)| pid);
-        let worker = self.hosts[host].worker.take().map(|worker| worker.pid);
-        for pid in ours.into_iter().chain(theirs).chain(worker) {
-            self.end_process(pid);
-        }
-        self.start_api(host);
-        self.start_worker(host);
+/// What was installed is what runs from now on, the API as well.
+pub(crate) fn take_what_is_installed(state: &mut State, host: usize) {
+    if state.hosts[host].is_legacy == state.hosts[host].wants_legacy {
+        return;
     }
+    state.hosts[host].is_legacy = state.hosts[host].wants_legacy;
+    let ours = state.hosts[host].api.take().map(|api| api.daemon.pid);
+    let theirs = state.hosts[host].legacy_api.take().map(|(pid, _)| pid);
+    let worker = state.hosts[host].worker.take().map(|worker| worker.pid);
+    for pid in ours.into_iter().chain(theirs).chain(worker) {
+        state.end_process(pid);
+    }
+    start_api(state, host);
+    start_worker(state, host);
+}
 
-    pub fn start_legacy_api(&mut self, host: usize) {
-        if self.hosts[host].legacy_api.is_some() {
-            return;
-        }
-        let pid = self.new_process(format!("pvcapid 1.0.3@{}", self.hosts[host].name), Some(host));
-        self.hosts[host].legacy_api = Some((pid, None));
-        let task = tokio::spawn(run_legacy_api(self.gate(pid), host, self.ports(host, pid)));
-        self.processes[pid].task = Some(task.abort_handle());
+pub(crate) fn start_legacy_api(state: &mut State, host: usize) {
+    if state.hosts[host].legacy_api.is_some() {
+        return;
     }
+    let pid =
+        state.processes.start(format!("pvcapid 1.0.3@{}", state.hosts[host].name), Some(host));
+    state.hosts[host].legacy_api = Some((pid, None));
+    let task =
+        tokio::spawn(run_legacy_api(gate(state, pid), host, daemons::ports(state, host, pid)));
+    state.processes[pid].task = Some(task.abort_handle());
+}
 
-    /// It serves where the floating addresses are, and nowhere else (`spec/coordination.md` §3).
-    pub fn open_legacy_api(&self, host: usize) -> Option<Arc<LegacyApi>> {
-        let known = &self.hosts[host];
-        let serves = !known.addresses.is_empty();
-        known.legacy_api.as_ref().filter(|_| serves)?.1.clone()
-    }
+/// It serves where the floating addresses are, and nowhere else (`spec/coordination.md` §3).
+pub(crate) fn open_legacy_api(state: &State, host: usize) -> Option<Arc<LegacyApi>> {
+    let known = &state.hosts[host];
+    let serves = !known.addresses.is_empty();
+    known.legacy_api.as_ref().filter(|_| serves)?.1.clone()
 }
 
 fn ports(tree: Arc<Connection>, ports: Ports) -> LegacyPorts {

@@ -8,11 +8,12 @@
 //!  actions    what happens: faults, and what operators ask for
 //!  operators  asks as requests to the API; promises: what comes of them
 //!  daemons    the real programs, wired to the ports below
-//!  older      peers of PVC 1.0.3, played, on the same ports
+//!  legacy     peers of PVC 1.0.3, played, on the same ports
 //!  ─────────────────────────────────────────────────────────────────────────────
 //!  zookeeper  process  host  guests  storage  network  power     the outside world, as ports
 //!  truth      what must never be true; orders: of what is done with VMs
-//!  state      all of it as one value, and time
+//!  state      all of it as one value, and what concerns several parts
+//!  run        time, chance and what waits; nature: how the world is
 //!  log        what happened, the same bytes for the same seed
 //! ```
 //!
@@ -29,12 +30,14 @@ mod guests;
 mod host;
 mod legacy;
 mod log;
+mod nature;
 mod network;
 mod operators;
 mod orders;
 mod power;
 mod process;
 mod promises;
+mod run;
 mod seeds;
 mod state;
 mod storage;
@@ -48,9 +51,10 @@ pub use chance::Chance;
 pub use cluster::{Cluster, HostShape, Shape, VmShape};
 pub use host::Net;
 pub use log::{Log, hear_panics};
+pub use nature::{Mutation, Nature};
 pub use power::BmcManner;
 pub use seeds::{Case, Report};
-pub use state::{Mutation, Nature, World};
+pub use state::World;
 pub use story::{Failure, Story, folders, sentences};
 pub use truth::Violation;
 pub use what_if::{Death, Question, what_if};

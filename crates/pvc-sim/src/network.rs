@@ -12,7 +12,7 @@ use pvc_ports::{Network, NetworkError};
 use pvc_testkit::{MemoryNetwork, NetworkChange};
 
 use crate::process::Gate;
-use crate::state::State;
+use crate::state::{State, World};
 
 const LINKS: [&str; 3] = ["brupstream", "brcluster", "brstorage"];
 
@@ -30,37 +30,36 @@ pub(crate) fn floating() -> Vec<FloatingAddress> {
     ]
 }
 
-impl State {
-    /// The links of a host that has just booted.
-    pub fn new_network(&mut self, host: usize) -> Arc<MemoryNetwork> {
-        let (world, life) = (Arc::downgrade(&self.world().0), self.hosts[host].life);
-        let network = MemoryNetwork::with_watcher(move |change| {
-            let Some(shared) = world.upgrade() else { return };
-            crate::state::World(shared).with(|state| {
-                if state.hosts[host].life == life {
-                    state.address_changed(host, change);
-                }
-            });
+/// The links of a host that has just booted, for this life of it.
+pub(crate) fn new_network(world: &World, host: usize, life: u64) -> Arc<MemoryNetwork> {
+    let world = Arc::downgrade(&world.0);
+    let network = MemoryNetwork::with_watcher(move |change| {
+        let Some(shared) = world.upgrade() else { return };
+        World(shared).with(|state| {
+            if state.hosts[host].life == life {
+                address_changed(state, host, change);
+            }
         });
-        for link in LINKS {
-            network.insert_bridge(link);
-        }
-        Arc::new(network)
+    });
+    for link in LINKS {
+        network.insert_bridge(link);
     }
+    Arc::new(network)
+}
 
-    fn address_changed(&mut self, host: usize, change: &NetworkChange) {
-        match change {
-            NetworkChange::AddressAdded { address, .. } => {
-                self.note(format!("{}: has address {address}", self.hosts[host].name));
-                self.hosts[host].addresses.insert(*address);
-                self.truth_of_address(host, *address);
-            }
-            NetworkChange::AddressRemoved { address, .. } => {
-                self.note(format!("{}: no longer has address {address}", self.hosts[host].name));
-                self.hosts[host].addresses.remove(address);
-            }
-            _ => {}
+fn address_changed(state: &mut State, host: usize, change: &NetworkChange) {
+    let known = &mut state.hosts[host];
+    match change {
+        NetworkChange::AddressAdded { address, .. } => {
+            state.run.note(format!("{}: has address {address}", known.name));
+            known.addresses.insert(*address);
+            state.judge(|truth, sight| truth.of_address(sight, host, *address));
         }
+        NetworkChange::AddressRemoved { address, .. } => {
+            state.run.note(format!("{}: no longer has address {address}", known.name));
+            known.addresses.remove(address);
+        }
+        _ => {}
     }
 }
 
@@ -173,7 +172,6 @@ mod tests {
     use pvc_contracts::network::{NetworkFixture, network_contract};
 
     use super::*;
-    use crate::state::World;
 
     #[tokio::test(start_paused = true)]
     async fn the_simulated_links_keep_the_contract() {

@@ -16,9 +16,8 @@ use pvc_model::vm::{MigrationMethod, VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
 
 use crate::guests::SimGuest;
-use crate::host::Host;
 use crate::process::Pid;
-use crate::state::State;
+use crate::truth::{Sight, Truth};
 
 /// Two keepalives, on a server of ZooKeeper that lags as far as one may, and time to act.
 const NEWS: Duration = Duration::from_secs(45);
@@ -95,17 +94,17 @@ fn is_long_ago(when: Option<&Duration>, now: Duration) -> bool {
     when.is_none_or(|when| now.saturating_sub(*when) >= NEWS)
 }
 
-impl State {
+impl Truth {
     /// The records are like this now. Judges what has changed.
-    pub fn records_changed(&mut self, view: Arc<View>) {
-        let now = self.now;
-        let before = std::mem::replace(&mut self.truth.orders.view, view.clone());
+    pub fn records_changed(&mut self, sight: &mut Sight<'_>, view: Arc<View>) {
+        let now = sight.run.now;
+        let before = std::mem::replace(&mut self.orders.view, view.clone());
         for node in view.nodes.values() {
             let takes =
                 node.daemon_state == DaemonState::Run && node.domain_state == DomainState::Ready;
             match takes {
-                true => _ = self.truth.orders.takes_vms.entry(node.name.clone()).or_insert(now),
-                false => _ = self.truth.orders.takes_vms.remove(&node.name),
+                true => _ = self.orders.takes_vms.entry(node.name.clone()).or_insert(now),
+                false => _ = self.orders.takes_vms.remove(&node.name),
             }
         }
         for node in view.nodes.values().filter(|node| node.daemon_state == DaemonState::Init) {
@@ -113,11 +112,11 @@ impl State {
                 .nodes
                 .get(&node.name)
                 .is_none_or(|old| old.daemon_state != DaemonState::Init);
-            let host = self.host_named(&node.name).filter(|_| begins);
+            let host = sight.hosts.named(node.name.as_str()).filter(|_| begins);
             if let Some((host, pid)) =
-                host.and_then(|host| Some((host, self.hosts[host].daemon.as_ref()?.pid)))
+                host.and_then(|host| Some((host, sight.hosts[host].daemon.as_ref()?.pid)))
             {
-                self.truth.orders.announced.insert(host, (pid, now));
+                self.orders.announced.insert(host, (pid, now));
             }
         }
         let (mut drained, mut given_up) = (Vec::new(), Vec::new());
@@ -127,7 +126,7 @@ impl State {
             if old.is_some_and(|old| Arc::ptr_eq(old, vm)) {
                 continue;
             }
-            if self.note_order(vm, old.is_some()) {
+            if self.note_order(sight, vm, old.is_some()) {
                 placed.push((vm.clone(), old.cloned()));
             }
             if let Some(old) = old
@@ -144,34 +143,35 @@ impl State {
             }
         }
         for vm in drained {
-            self.truth_of_drained(&vm);
+            self.of_drained(sight, &vm);
         }
         for vm in given_up {
-            self.truth_of_given_up(&vm);
+            self.of_given_up(sight, &vm);
         }
         let gone: Vec<Uuid> =
-            self.truth.orders.vms.keys().filter(|vm| !view.vms.contains_key(vm)).copied().collect();
+            self.orders.vms.keys().filter(|vm| !view.vms.contains_key(vm)).copied().collect();
         for vm in gone {
-            if let Some(Order { claim: Some(claim), .. }) = self.truth.orders.vms.remove(&vm) {
-                self.truth.orders.freed.insert(claim.node, now);
+            if let Some(Order { claim: Some(claim), .. }) = self.orders.vms.remove(&vm) {
+                self.orders.freed.insert(claim.node, now);
             }
         }
         for (vm, old) in placed {
-            self.truth_of_placement(&vm, old.as_deref());
+            self.of_placement(sight, &vm, old.as_deref());
             if let Some(old) = &old {
-                self.truth_of_recovery(old, &vm);
+                self.of_recovery(sight, old, &vm);
             }
         }
     }
 
     /// Notes what is asked of the VM now. Whether it was given to another node to run there.
-    fn note_order(&mut self, vm: &VmRecord, is_known: bool) -> bool {
-        let now = self.now;
-        let is_there =
-            vm.node.as_ref().and_then(|node| self.host_named(node)).is_some_and(|host| {
-                self.hosts[host].guests.get(&vm.uuid).is_some_and(|guest| guest.is_alive())
-            });
-        let orders = &mut self.truth.orders;
+    fn note_order(&mut self, sight: &Sight<'_>, vm: &VmRecord, is_known: bool) -> bool {
+        let now = sight.run.now;
+        let is_there = vm
+            .node
+            .as_ref()
+            .and_then(|node| sight.hosts.named(node.as_str()))
+            .is_some_and(|host| sight.hypervisors[host].has_alive(vm.uuid));
+        let orders = &mut self.orders;
         let old = orders.vms.remove(&vm.uuid);
         let claims = vm.node.clone().filter(|_| comes(&vm.state));
         let old_claim = old.as_ref().and_then(|old| old.claim.clone());
@@ -201,55 +201,50 @@ impl State {
         is_new && is_placed
     }
 
-    /// A peer of PVC 1.0.3 places VMs by itself, and knows neither of the two rules.
-    fn has_legacy(&self) -> bool {
-        self.hosts.iter().any(|host| host.is_legacy)
-    }
-
-    fn host_named(&self, node: &NodeName) -> Option<usize> {
-        self.hosts.iter().position(|host| host.name == node.as_str())
-    }
-
     // --- I3 ------------------------------------------------------------------------------------
 
     /// A VM that was to run was given to another node, to run there.
-    fn truth_of_recovery(&mut self, old: &VmRecord, vm: &VmRecord) {
+    fn of_recovery(&mut self, sight: &mut Sight<'_>, old: &VmRecord, vm: &VmRecord) {
         // One on its way runs where it came from, and may be called back.
         let ran = matches!(old.state, VmState::Start | VmState::Restart);
         let Some(from) = old.node.as_ref().filter(|_| ran && vm.state == VmState::Start) else {
             return;
         };
-        if self.has_legacy() || vm.node.as_ref() == Some(from) {
+        if sight.hosts.have_legacy() || vm.node.as_ref() == Some(from) {
             return;
         }
-        let own = self.truth.orders.view.nodes.get(from);
+        let own = self.orders.view.nodes.get(from);
         if own.is_some_and(|own| own.daemon_state == DaemonState::Dead) {
             let what = format!(
                 "VM {} is taken from {from}, whose death is suspected and not proven",
                 vm.name
             );
-            return self.violate("I3", what);
+            return self.violate(sight.run, "I3", what);
         }
         if own.is_some_and(|own| own.domain_state == DomainState::FenceFlush) {
-            self.truth.recoveries += 1;
+            self.recoveries += 1;
         }
-        let host = self.host_named(from).map(|host| &self.hosts[host]);
-        let runs = |host: &Host| host.guests.get(&vm.uuid).is_some_and(|guest| guest.is_alive());
-        if host.is_some_and(|host| !host.bmc_lied && runs(host)) {
-            self.violate("I3", format!("VM {} is taken from {from}, where it runs", vm.name));
+        let runs = |host: usize| sight.hypervisors[host].has_alive(vm.uuid);
+        let host = sight.hosts.named(from.as_str());
+        if host.is_some_and(|host| !sight.bmcs[host].has_lied && runs(host)) {
+            self.violate(
+                sight.run,
+                "I3",
+                format!("VM {} is taken from {from}, where it runs", vm.name),
+            );
         }
     }
 
     // --- I11 -----------------------------------------------------------------------------------
 
     /// A VM was given to a node, to run there. It may always return home.
-    fn truth_of_placement(&mut self, vm: &VmRecord, old: Option<&VmRecord>) {
-        if self.has_legacy() {
+    fn of_placement(&mut self, sight: &mut Sight<'_>, vm: &VmRecord, old: Option<&VmRecord>) {
+        if sight.hosts.have_legacy() {
             return;
         }
         let Some(node) = &vm.node else { return };
-        let Some(host) = self.host_named(node) else { return };
-        let known = self.truth.orders.view.nodes.get(node);
+        let Some(host) = sight.hosts.named(node.as_str()) else { return };
+        let known = self.orders.view.nodes.get(node);
         // One that a recovery has called back runs there no more: it is placed anew later.
         if known.is_some_and(|node| node.domain_state == DomainState::FenceFlush) {
             return;
@@ -271,35 +266,32 @@ impl State {
                 "VM {} is given to {node}, which is none of those it is limited to",
                 vm.name
             );
-            self.violate("I11", what);
+            self.violate(sight.run, "I11", what);
         }
         // One that was given less memory while it ran comes with what it has, which others learn
         // when it is there and its node says so.
-        let heard =
-            self.well_since(host).map_or(Duration::ZERO, |since| self.now.saturating_sub(since));
-        let memory = |vm: &Uuid, guest: &SimGuest| match self.truth.orders.view.vms.get(vm) {
-            Some(record) if self.now.saturating_sub(guest.since).min(heard) < NEWS => {
+        let heard = self
+            .well_since(sight, host)
+            .map_or(Duration::ZERO, |since| sight.run.now.saturating_sub(since));
+        let memory = |vm: &Uuid, guest: &SimGuest| match self.orders.view.vms.get(vm) {
+            Some(record) if sight.run.now.saturating_sub(guest.since).min(heard) < NEWS => {
                 guest.memory_mib.min(record.memory_mib())
             }
             _ => guest.memory_mib,
         };
-        let claimed = self.claimed_mib(host, |age, is_placed| is_placed || age >= NEWS, memory);
-        let room = self.hosts[host].room_mib();
+        let claimed =
+            self.claimed_mib(sight, host, |age, is_placed| is_placed || age >= NEWS, memory);
+        let room = sight.hosts[host].room_mib();
         if claimed > room {
-            let said = self
-                .truth
-                .orders
-                .view
-                .nodes
-                .get(node)
-                .map_or(0, |node| node.figures.memory_free_mib);
+            let said =
+                self.orders.view.nodes.get(node).map_or(0, |node| node.figures.memory_free_mib);
             let what = format!(
                 "VM {} is given to {node}, where {claimed} MiB are promised with it and there are \
                  {room} MiB; its \
                  record says that {said} MiB are free",
                 vm.name
             );
-            self.violate("I11", what);
+            self.violate(sight.run, "I11", what);
         }
     }
 
@@ -307,18 +299,19 @@ impl State {
     /// `counts` by its age and whether it was placed.
     fn claimed_mib(
         &self,
+        sight: &Sight<'_>,
         host: usize,
         counts: impl Fn(Duration, bool) -> bool,
         memory: impl Fn(&Uuid, &SimGuest) -> u64,
     ) -> u64 {
-        let orders = &self.truth.orders;
-        let name = self.hosts[host].name.as_str();
+        let orders = &self.orders;
+        let name = sight.hosts[host].name.as_str();
         let claim = |vm: &Uuid| {
             let claim = orders.vms.get(vm).and_then(|order| order.claim.as_ref());
             claim.filter(|claim| claim.node.as_str() == name)
         };
-        let age = |since: Duration| self.now.saturating_sub(since);
-        let guests = &self.hosts[host].guests;
+        let age = |since: Duration| sight.run.now.saturating_sub(since);
+        let guests = &sight.hypervisors[host].guests;
         let there = guests.iter().filter(|(vm, guest)| {
             counts(age(guest.since), claim(vm).is_some_and(|claim| claim.is_placed))
         });
@@ -334,24 +327,24 @@ impl State {
     // --- I9 ------------------------------------------------------------------------------------
 
     /// A node that gives its VMs away has one shut down until it takes VMs again.
-    fn truth_of_drained(&mut self, vm: &VmRecord) {
-        let orders = &self.truth.orders;
+    fn of_drained(&mut self, sight: &mut Sight<'_>, vm: &VmRecord) {
+        let orders = &self.orders;
         let Some(own) = vm.node.as_ref().and_then(|node| orders.view.nodes.get(node)) else {
             return;
         };
-        if own.domain_state != DomainState::Flush || self.has_legacy() {
+        if own.domain_state != DomainState::Flush || sight.hosts.have_legacy() {
             return;
         }
-        let target = (0..self.hosts.len()).find(|host| self.could_have_taken(*host, vm, 0));
+        let target = (0..sight.hosts.len()).find(|host| self.could_have_taken(sight, *host, vm, 0));
         if let Some(target) = target {
             let what = format!(
                 "{} shuts VM {} down to be empty, and {} has had room for it for {} s",
                 own.name,
                 vm.name,
-                self.hosts[target].name,
+                sight.hosts[target].name,
                 NEWS.as_secs()
             );
-            self.violate("I9", what);
+            self.violate(sight.run, "I9", what);
         }
     }
 
@@ -359,76 +352,83 @@ impl State {
 
     /// Whoever recovers the VMs of a dead node found no place for this one, and lets it wait for
     /// its node.
-    fn truth_of_given_up(&mut self, vm: &VmRecord) {
-        let own = vm.node.as_ref().and_then(|node| self.truth.orders.view.nodes.get(node));
+    fn of_given_up(&mut self, sight: &mut Sight<'_>, vm: &VmRecord) {
+        let own = vm.node.as_ref().and_then(|node| self.orders.view.nodes.get(node));
         let is_recovered = own.is_some_and(|own| own.domain_state == DomainState::FenceFlush);
-        if !is_recovered || self.has_legacy() {
+        if !is_recovered || sight.hosts.have_legacy() {
             return;
         }
         // Those that choose before it may have left no room.
-        let others = self.truth.orders.view.vms.values();
+        let others = self.orders.view.vms.values();
         let others_mib: u64 = others
             .filter(|other| comes(&other.state) && other.node == vm.node)
             .map(|other| other.memory_mib())
             .sum();
         if let Some(target) =
-            (0..self.hosts.len()).find(|host| self.could_have_taken(*host, vm, others_mib))
+            (0..sight.hosts.len()).find(|host| self.could_have_taken(sight, *host, vm, others_mib))
         {
             let what = format!(
                 "VM {} of a dead node waits for it, and {} has had room for it for {} s",
                 vm.name,
-                self.hosts[target].name,
+                sight.hosts[target].name,
                 NEWS.as_secs()
             );
-            self.violate("I4", what);
+            self.violate(sight.run, "I4", what);
         }
     }
 
     /// Whether everybody has had time to know that this host can take the VM, and so much memory
     /// besides.
-    fn could_have_taken(&self, host: usize, vm: &VmRecord, besides_mib: u64) -> bool {
-        let (known, orders) = (&self.hosts[host], &self.truth.orders);
+    fn could_have_taken(
+        &self,
+        sight: &Sight<'_>,
+        host: usize,
+        vm: &VmRecord,
+        besides_mib: u64,
+    ) -> bool {
+        let (known, orders) = (&sight.hosts[host], &self.orders);
+        let hypervisor = &sight.hypervisors[host];
         let node = NodeName::new(&known.name);
         let is_another = vm.node.as_ref() != Some(&node);
         let is_allowed = vm.node_limit.is_empty() || vm.node_limit.contains(&node);
         let takes = orders
             .takes_vms
             .get(&node)
-            .is_some_and(|since| self.now.saturating_sub(*since) >= NEWS);
-        let is_well = known.on && known.hypervisor_up && !known.disk_full;
-        let is_settled = is_long_ago(orders.freed.get(&node), self.now)
-            && is_long_ago(known.had_guest.as_ref(), self.now);
+            .is_some_and(|since| sight.run.now.saturating_sub(*since) >= NEWS);
+        let is_well = known.on && hypervisor.is_up && !known.disk_full;
+        let is_settled = is_long_ago(orders.freed.get(&node), sight.run.now)
+            && is_long_ago(hypervisor.had_guest.as_ref(), sight.run.now);
         let room = known.room_mib();
-        let claimed = self.claimed_mib(host, |_, _| true, |_, guest| guest.memory_mib);
+        let claimed = self.claimed_mib(sight, host, |_, _| true, |_, guest| guest.memory_mib);
         // One that its node does not list yet counts twice for whoever decides: it has memory, and
         // is promised all that it will have.
         let listed = orders.view.nodes.get(&node).map(|node| &node.running);
         let is_listed = |vm: &Uuid| listed.is_some_and(|listed| listed.contains(vm));
         let arriving =
-            known.guests.iter().filter(|(vm, guest)| guest.is_incoming || !is_listed(vm));
+            hypervisor.guests.iter().filter(|(vm, guest)| guest.is_incoming || !is_listed(vm));
         let arriving = arriving.map(|(_, guest)| guest);
         let arriving: u64 = arriving.map(|guest| guest.memory_mib).sum();
         let fits = claimed + arriving + besides_mib + vm.memory_mib() <= room;
-        let is_heard =
-            self.well_since(host).is_some_and(|since| self.now.saturating_sub(since) >= NEWS);
+        let is_heard = self
+            .well_since(sight, host)
+            .is_some_and(|since| sight.run.now.saturating_sub(since) >= NEWS);
         is_heard && is_another && is_allowed && takes && is_well && is_settled && fits
     }
 
     /// The daemon of a host ends a guest, or asks it to end.
-    pub fn truth_of_stop(&mut self, host: usize, vm: Uuid) {
-        let now = self.now;
-        let known = &self.hosts[host];
-        if self.has_legacy() {
+    pub fn of_stop(&mut self, sight: &mut Sight<'_>, host: usize, vm: Uuid) {
+        let now = sight.run.now;
+        let known = &sight.hosts[host];
+        if sight.hosts.have_legacy() {
             return;
         }
-        let Some(guest) = known.guests.get(&vm) else { return };
-        let orders = &self.truth.orders;
+        let Some(guest) = sight.hypervisors[host].guests.get(&vm) else { return };
+        let orders = &self.orders;
         let (Some(order), Some(record)) = (orders.vms.get(&vm), orders.view.vms.get(&vm)) else {
             return;
         };
-        let runs_elsewhere = self.hosts.iter().any(|other| {
-            other.name != known.name && other.guests.get(&vm).is_some_and(|guest| guest.is_alive())
-        });
+        let runs_elsewhere = (0..sight.hosts.len())
+            .any(|other| other != host && sight.hypervisors[other].has_alive(vm));
         // Of two, one has to go, and an order to stop it may be one that its node has not heard the
         // end of.
         if guest.is_leftover
@@ -440,7 +440,7 @@ impl State {
         }
         let here = order.node.as_ref().is_some_and(|node| node.as_str() == known.name);
         let has_settled = |since: Duration| now.saturating_sub(since) >= NEWS;
-        let is_heard = self.well_since(host).is_some_and(has_settled);
+        let is_heard = self.well_since(sight, host).is_some_and(has_settled);
         // Whoever tried for an earlier target may not have heard of this one.
         let has_failed =
             orders.failed_moves.get(&vm).is_some_and(|failed| *failed + NEWS >= order.since);
@@ -450,9 +450,9 @@ impl State {
         let is_to_stay = here && has_settled(order.since) && has_settled(guest.since);
         let why = match order.state {
             // Without quorum guests run on, unless the node is to give itself up.
-            VmState::Start if is_to_stay && !is_heard && self.nature.reset_after.is_none() => {
+            VmState::Start if is_to_stay && !is_heard && sight.run.nature.reset_after.is_none() => {
                 let what = format!("{} ends the guest of VM {}", known.name, record.name);
-                return self.truth_of_decision(&what, host);
+                return self.of_decision(sight, &what, host);
             }
             _ if !is_heard => return,
             VmState::Start if is_to_stay => "is to run there, and nobody asked for its end",
@@ -466,9 +466,9 @@ impl State {
         let life = known.life;
         // A node that takes itself for lost ends its guests, and then the machine in the same
         // breath.
-        self.later(RESET, move |state| {
+        sight.run.later(RESET, move |state| {
             if state.hosts[host].life == life {
-                state.violate("I9", what);
+                state.truth.violate(&state.run, "I9", what);
             }
         });
     }
@@ -512,7 +512,9 @@ mod tests {
     /// What is found wrong when the records become `views`, one after the other.
     fn judged(cluster: &Cluster, views: &[Arc<View>]) -> Option<String> {
         cluster.world.with(|state| {
-            views.iter().for_each(|view| state.records_changed(view.clone()));
+            for view in views {
+                state.judge(|truth, sight| truth.records_changed(sight, view.clone()));
+            }
             state
                 .truth
                 .violation
@@ -524,14 +526,19 @@ mod tests {
     /// The same cluster once the VM's guest is gone.
     async fn calm_without_guest(host: usize, vm: usize) -> Cluster {
         let cluster = calm().await;
-        cluster
-            .world
-            .with(|state| state.guest_ends(host, vm_uuid(vm), "it is not needed any more", false));
+        let why = "it is not needed any more";
+        cluster.world.with(|state| {
+            state.with_hypervisors(|hypervisors, around| {
+                hypervisors.end_guest(around, host, vm_uuid(vm), why, false);
+            });
+        });
         cluster
     }
 
     async fn ended(cluster: &Cluster, host: usize, vm: usize) -> Option<String> {
-        cluster.world.with(|state| state.truth_of_stop(host, vm_uuid(vm)));
+        cluster.world.with(|state| {
+            state.judge(|truth, sight| truth.of_stop(sight, host, vm_uuid(vm)));
+        });
         let violation = cluster.pass(2 * RESET).await.err()?;
         Some(format!("{}: {}", violation.rule, violation.what))
     }
@@ -670,7 +677,7 @@ mod tests {
         let moved =
             changed(&cluster, 0, |vm| (vm.node, vm.state) = (Some("hv2".into()), VmState::Migrate));
         judged(&cluster, &[moved]);
-        cluster.world.with(|state| state.truth.orders.move_failed(vm_uuid(0), state.now));
+        cluster.world.with(|state| state.truth.orders.move_failed(vm_uuid(0), state.run.now));
         assert_eq!(ended(&cluster, 0, 0).await, None, "it was tried");
     }
 }

@@ -1,15 +1,18 @@
 //! Programs that run on hosts, as far as the world is concerned: whether they can do anything now.
 
+use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use pvc_ports::{Clock, Random};
-use pvc_testkit::{SeededRandom, TokioClock};
+use pvc_testkit::SeededRandom;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
-use crate::state::{State, StoryAction, World};
+use crate::host::Hosts;
+use crate::run::{Run, StoryAction};
+use crate::state::{State, World};
 
 pub(crate) type Pid = usize;
 
@@ -46,7 +49,9 @@ impl Gate {
     /// Returns when the process can go on.
     pub async fn pass(&self) {
         loop {
-            match self.world.with(|state| state.knock(self.pid)) {
+            let knock =
+                |state: &mut State| state.processes.knock(self.pid, &state.hosts, &state.run);
+            match self.world.with(knock) {
                 Knock::Open => return,
                 Knock::Later(opened) => drop(opened.await),
                 Knock::Never => std::future::pending().await,
@@ -80,9 +85,59 @@ impl Gate {
     }
 }
 
-impl State {
-    pub fn new_process(&mut self, name: String, host: Option<usize>) -> Pid {
-        self.processes.push(Process {
+impl Process {
+    /// Whether it can do anything now.
+    pub fn runs(&self, hosts: &Hosts) -> bool {
+        let host_frozen = self.host.is_some_and(|host| hosts[host].frozen);
+        !self.ended && !self.frozen && !host_frozen
+    }
+
+    /// Has something happen inside of it when it is thawed, unless it has ended by then.
+    pub fn hold(&mut self, story_action: StoryAction) {
+        if !self.ended {
+            self.held.push(story_action);
+        }
+    }
+
+    /// What was held is to happen now: it can go on.
+    pub fn thaw(&mut self, now: Duration) -> Vec<StoryAction> {
+        self.thawed = Some(now);
+        std::mem::take(&mut self.held)
+    }
+
+    /// Whether anything waits until it can go on.
+    pub fn is_waited_for(&self) -> bool {
+        !self.knocking.is_empty() || !self.held.is_empty()
+    }
+
+    /// Whoever knocked goes on.
+    pub fn open(&mut self) {
+        for opened in std::mem::take(&mut self.knocking) {
+            let _ = opened.send(()); // who knocked may have gone
+        }
+    }
+
+    /// As `kill -9`: it does nothing more. Whether it lived until now.
+    pub fn end(&mut self) -> bool {
+        if std::mem::replace(&mut self.ended, true) {
+            return false;
+        }
+        self.knocking.clear();
+        self.held.clear();
+        if let Some(task) = self.task.take() {
+            task.abort();
+        }
+        true
+    }
+}
+
+/// All programs that were ever started.
+#[derive(Default)]
+pub(crate) struct Processes(Vec<Process>);
+
+impl Processes {
+    pub fn start(&mut self, name: String, host: Option<usize>) -> Pid {
+        self.0.push(Process {
             name,
             host,
             ended: false,
@@ -93,77 +148,43 @@ impl State {
             knocking: Vec::new(),
             held: Vec::new(),
         });
-        self.processes.len() - 1
+        self.0.len() - 1
     }
 
-    /// Whether the process can do anything now.
-    pub fn runs(&self, pid: Pid) -> bool {
-        let process = &self.processes[pid];
-        let host_frozen = process.host.is_some_and(|host| self.hosts[host].frozen);
-        !process.ended && !process.frozen && !host_frozen
+    pub fn len(&self) -> usize {
+        self.0.len()
     }
 
-    fn knock(&mut self, pid: Pid) -> Knock {
-        if self.runs(pid) {
-            self.log.set_speaker(&self.processes[pid].name);
+    pub fn of_host(&self, host: usize) -> Vec<Pid> {
+        (0..self.0.len()).filter(|pid| self.0[*pid].host == Some(host)).collect()
+    }
+
+    fn knock(&mut self, pid: Pid, hosts: &Hosts, run: &Run) -> Knock {
+        let process = &mut self.0[pid];
+        if process.runs(hosts) {
+            run.set_speaker(&process.name);
             return Knock::Open;
         }
-        if self.processes[pid].ended {
+        if process.ended {
             return Knock::Never;
         }
         let (opened, later) = oneshot::channel();
-        self.processes[pid].knocking.push(opened);
+        process.knocking.push(opened);
         Knock::Later(later)
     }
+}
 
-    /// Has something happen inside the process: at once, or when it is thawed.
-    pub fn in_process(&mut self, pid: Pid, story_action: impl FnOnce(&mut State) + Send + 'static) {
-        if self.runs(pid) {
-            story_action(self);
-        } else if !self.processes[pid].ended {
-            self.processes[pid].held.push(Box::new(story_action));
-        }
+impl Index<Pid> for Processes {
+    type Output = Process;
+
+    fn index(&self, pid: Pid) -> &Process {
+        &self.0[pid]
     }
+}
 
-    /// Lets every process go on that can again.
-    pub fn open_gates(&mut self) {
-        for pid in 0..self.processes.len() {
-            let waits =
-                !self.processes[pid].knocking.is_empty() || !self.processes[pid].held.is_empty();
-            if !waits || !self.runs(pid) {
-                continue;
-            }
-            self.processes[pid].thawed = Some(self.now);
-            for story_action in std::mem::take(&mut self.processes[pid].held) {
-                story_action(self);
-            }
-            for opened in std::mem::take(&mut self.processes[pid].knocking) {
-                let _ = opened.send(()); // who knocked may have gone
-            }
-        }
-    }
-
-    /// What the wall clock of a host shows; `None`: the right time.
-    pub fn wall(&self, host: Option<usize>) -> Duration {
-        let offset = host.map_or(0, |host| self.hosts[host].wall_offset);
-        let now = TokioClock::WALL_START + self.now;
-        let step = Duration::from_secs(offset.unsigned_abs());
-        if offset < 0 { now.saturating_sub(step) } else { now + step }
-    }
-
-    /// As `kill -9`: it does nothing more.
-    pub fn end_process(&mut self, pid: Pid) {
-        let process = &mut self.processes[pid];
-        if std::mem::replace(&mut process.ended, true) {
-            return;
-        }
-        process.knocking.clear();
-        process.held.clear();
-        if let Some(task) = process.task.take() {
-            task.abort();
-        }
-        self.migrations_of_ended(pid);
-        self.client_of_ended(pid);
+impl IndexMut<Pid> for Processes {
+    fn index_mut(&mut self, pid: Pid) -> &mut Process {
+        &mut self.0[pid]
     }
 }
 
@@ -190,7 +211,9 @@ impl Clock for HostClock {
     }
 
     fn wall(&self) -> Duration {
-        self.gate.world.with(|state| state.wall(self.host))
+        self.gate
+            .world
+            .with(|state| state.run.wall(self.host.map_or(0, |host| state.hosts[host].wall_offset)))
     }
 
     async fn sleep(&self, duration: Duration) {

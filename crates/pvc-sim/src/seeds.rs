@@ -15,9 +15,9 @@ use crate::daemons::usual_rules;
 use crate::guests::Manner;
 use crate::host::Net;
 use crate::log::Log;
+use crate::nature::{Elections, Mutation, Nature};
 use crate::power::BmcManner;
 use crate::promises::Goal;
-use crate::state::{Elections, Mutation, Nature};
 use crate::truth::Violation;
 
 /// After everything is well again, all that should run has to run by then.
@@ -224,8 +224,7 @@ impl Cluster {
                 hosts.iter().map(|host| self.shape.host_name(*host)).collect();
             let Some(record) = view.vms.get(&vm_uuid(vm)) else {
                 // Where a BMC has lied, a VM was undefined that was thought to be dead.
-                let is_excused =
-                    |host: &usize| self.world.with(|state| state.hosts[*host].bmc_lied);
+                let is_excused = |host: &usize| self.world.with(|state| state.bmcs[*host].has_lied);
                 if self.promises().is_there(vm) || !hosts.iter().all(is_excused) {
                     unsettled.push(format!("{name} has no record; runs on {runs_on:?}"));
                 }
@@ -396,14 +395,14 @@ impl Cluster {
             let outcomes = [
                 ("= fences", state.truth.fenced),
                 ("= power cuts", state.truth.cuts_begun),
-                ("= migrations", state.migrations.arrived),
-                ("= migrations with lost word", state.migrations.lost_words),
+                ("= migrations", state.hypervisors.arrived),
+                ("= migrations with lost word", state.hypervisors.lost_words),
                 ("= recoveries of VMs", state.truth.recoveries),
                 ("= VMs started elsewhere", state.truth.relocations),
                 ("= starts of guests", state.truth.starts),
                 ("= sessions expired", state.zookeeper.expiries),
             ];
-            let mut counts = state.happened().clone();
+            let mut counts = state.run.happened().clone();
             counts.extend(outcomes.map(|(kind, count)| (kind.to_owned(), count)));
             counts
         })
@@ -689,8 +688,10 @@ mod tests {
         let host = cluster.runs_on(0);
         assert!(host == [1] || host == [2], "vm0 ran on hv1: {host:?}");
         cluster.world.with(|state| {
-            let vm = vm_uuid(0);
-            state.guest_ends(host[0], vm, "it is not needed any more", false);
+            let (vm, why) = (vm_uuid(0), "it is not needed any more");
+            state.with_hypervisors(|hypervisors, around| {
+                hypervisors.end_guest(around, host[0], vm, why, false);
+            });
         });
         let left = cluster.not_made_up_for(0);
         assert!(left.len() == 1 && left[0].starts_with("vm0 is start on hv"), "{left:?}");

@@ -1,29 +1,28 @@
-//! The world as one value, and time.
+//! The world as one value: its parts, and what concerns several of them.
 //!
 //! Everything that is simulated lies in one [`State`] behind one lock, and what happens later waits
-//! in its agenda. The ports of the daemons look at it and change it; nobody holds it while they
-//! wait.
+//! in the agenda of its [`Run`]. The ports of the daemons look at it and change it; nobody holds it
+//! while they wait.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use pvc_model::fence::Rules;
 use tokio::sync::Notify;
 use tokio::time::Instant;
+use uuid::Uuid;
 
-use crate::chance::Chance;
-use crate::daemons::usual_rules;
-use crate::guests::Migrations;
-use crate::host::Host;
+use crate::daemons::{start_api, start_daemon, start_worker};
+use crate::guests::{self, Hypervisors};
+use crate::host::{Host, Hosts};
 use crate::log::Log;
-use crate::process::Process;
+use crate::nature::Nature;
+use crate::network::new_network;
+use crate::power::{BmcManner, Bmcs};
+use crate::process::{Pid, Processes};
+use crate::run::Run;
 use crate::storage::Ceph;
-use crate::truth::Truth;
-use crate::zookeeper::Ensemble;
-
-/// Something that happens to the world.
-pub(crate) type StoryAction = Box<dyn FnOnce(&mut State) + Send>;
+use crate::truth::{Sight, Truth};
+use crate::zookeeper::{self, Ensemble};
 
 /// The world, as everybody in it has it.
 #[derive(Clone)]
@@ -35,105 +34,32 @@ pub(crate) struct Shared {
     begun: Instant,
 }
 
-/// How the world is, apart from what happens to it.
-#[derive(Debug, Clone, Copy)]
-pub struct Nature {
-    pub seed: u64,
-    /// How long a message between two hosts takes, in milliseconds.
-    pub latency_ms: (u64, u64),
-    /// How often, in a thousand, one takes ten times as long.
-    pub hiccups: u64,
-    /// How late ZooKeeper's servers but one are told of what was written, in milliseconds.
-    pub lag_ms: (u64, u64),
-    /// How often, in a thousand, the word of a migration's end gets lost.
-    pub lost_words: u64,
-    /// How often, in a thousand, a connection to ZooKeeper breaks right after a write was carried
-    /// out.
-    pub broken_writes: u64,
-    /// Whether a node that lost the store gives its guests up, and after how many seconds.
-    pub reset_after: Option<u64>,
-    /// Whether ZooKeeper's servers need a leader; in worlds without, a majority of them serves at
-    /// once.
-    pub elections: Option<Elections>,
-    /// A deliberate flaw in the safety of the daemons' world.
-    pub mutation: Option<Mutation>,
-}
-
-/// How ZooKeeper's servers come by a leader.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Elections {
-    /// The host of the one that leads at first.
-    pub first: usize,
-    /// How long they elect once they have noticed that there is no leader, in milliseconds: between
-    /// these.
-    pub takes_ms: (u64, u64),
-}
-
-/// Ways to break the safety logic from outside, to see whether the simulation finds it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mutation {
-    /// A power switch that says "off" without having cut anything: as if nobody confirmed it.
-    Unconfirmed,
-    /// A tree that forgets the versions which a change was decided on.
-    Versionless,
-    /// Readers that compare the stamp of a keepalive with their own wall clock.
-    WallClock,
-    /// Hosts that say all their memory is free.
-    Boastful,
-    /// Hosts that say none of it is.
-    Modest,
-}
-
-impl Mutation {
-    pub const ALL: [(&'static str, Mutation); 5] = [
-        ("unconfirmed", Mutation::Unconfirmed),
-        ("versionless", Mutation::Versionless),
-        ("wall-clock", Mutation::WallClock),
-        ("boastful", Mutation::Boastful),
-        ("modest", Mutation::Modest),
-    ];
-}
-
+/// All parts of the world. What one part does by itself is its own; here is what concerns several.
 pub(crate) struct State {
-    pub me: Weak<Shared>,
-    pub now: Duration,
-    pub nature: Nature,
-    /// How patient fencers are.
-    pub rules: Rules,
-    pub chance: Chance,
-    pub log: Log,
-    agenda: BTreeMap<(Duration, u64), StoryAction>,
-    next_deed: u64,
-    pub hosts: Vec<Host>,
-    pub processes: Vec<Process>,
+    me: Weak<Shared>,
+    pub run: Run,
+    pub hosts: Hosts,
+    pub processes: Processes,
     pub zookeeper: Ensemble,
     pub ceph: Ceph,
-    pub migrations: Migrations,
+    pub hypervisors: Hypervisors,
+    pub bmcs: Bmcs,
     pub truth: Truth,
-    /// How often each kind of thing has happened.
-    happened: BTreeMap<String, u64>,
 }
 
 impl World {
     pub(crate) fn new(nature: Nature, log: Log, hosts: Vec<Host>) -> World {
-        let truth = Truth::new(hosts.len());
         let shared = Arc::new_cyclic(|me| Shared {
             state: Mutex::new(State {
                 me: me.clone(),
-                now: Duration::ZERO,
-                nature,
-                rules: usual_rules(),
-                chance: Chance::for_purpose(nature.seed, "world"),
-                log,
-                agenda: BTreeMap::new(),
-                next_deed: 0,
-                hosts,
-                processes: Vec::new(),
+                run: Run::new(nature, log),
+                processes: Processes::default(),
                 zookeeper: Ensemble::new(),
                 ceph: Ceph::new(),
-                migrations: Migrations::default(),
-                truth,
-                happened: BTreeMap::new(),
+                hypervisors: Hypervisors::of_hosts(hosts.len()),
+                bmcs: Bmcs::of_hosts(hosts.len()),
+                truth: Truth::new(hosts.len()),
+                hosts: Hosts::new(hosts),
             }),
             sooner: Notify::new(),
             begun: Instant::now(),
@@ -156,8 +82,8 @@ impl World {
         let gates = (0..count).map(|host| {
             world.with(|state| {
                 (state.hosts[host].on, state.hosts[host].booted) = (true, true);
-                state.hosts[host].network = state.new_network(host);
-                let pid = state.new_process("a program".to_owned(), Some(host));
+                state.hosts[host].network = new_network(&world, host, state.hosts[host].life);
+                let pid = state.processes.start("a program".to_owned(), Some(host));
                 crate::process::Gate { world: world.clone(), pid }
             })
         });
@@ -169,10 +95,10 @@ impl World {
     /// Looks at the world, or changes it, at once.
     pub(crate) fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.0.state.lock().expect("the world does not panic");
-        state.now = self.0.begun.elapsed();
-        let first = state.first();
+        state.run.now = self.0.begun.elapsed();
+        let first = state.run.first();
         let outcome = act(&mut state);
-        if state.first() != first {
+        if state.run.first() != first {
             self.0.sooner.notify_one();
         }
         outcome
@@ -198,55 +124,178 @@ impl World {
 }
 
 impl State {
-    /// Something of this kind has happened.
-    pub fn count(&mut self, kind: String) {
-        *self.happened.entry(kind).or_default() += 1;
-    }
-
-    pub fn happened(&self) -> &BTreeMap<String, u64> {
-        &self.happened
-    }
-
     pub fn world(&self) -> World {
         World(self.me.upgrade().expect("the state lies in the world"))
     }
 
-    /// Has something happen after `delay`.
-    pub fn later(
-        &mut self,
-        delay: Duration,
-        story_action: impl FnOnce(&mut State) + Send + 'static,
-    ) {
-        self.at(self.now + delay, story_action);
-    }
-
-    pub fn at(&mut self, when: Duration, story_action: impl FnOnce(&mut State) + Send + 'static) {
-        self.next_deed += 1;
-        self.agenda.insert((when, self.next_deed), Box::new(story_action));
-    }
-
-    fn first(&self) -> Option<Duration> {
-        self.agenda.first_key_value().map(|((when, _), _)| *when)
-    }
-
     /// Does what is due. When the next is.
     fn run_due(&mut self) -> Option<Duration> {
-        while let Some(entry) = self.agenda.first_entry()
-            && entry.key().0 <= self.now
-        {
-            entry.remove()(self);
+        while let Some(due) = self.run.next_due() {
+            due(self);
         }
-        self.first()
+        self.run.first()
     }
 
-    pub fn note(&self, line: impl AsRef<str>) {
-        self.log.note(line.as_ref());
+    // --- The parts, each with what it needs of the others --------------------------------------
+
+    pub fn with_zookeeper<T>(
+        &mut self,
+        act: impl FnOnce(&mut Ensemble, &mut zookeeper::Around<'_>) -> T,
+    ) -> T {
+        let mut around = zookeeper::Around {
+            run: &mut self.run,
+            hosts: &self.hosts,
+            processes: &mut self.processes,
+            truth: &mut self.truth,
+        };
+        act(&mut self.zookeeper, &mut around)
     }
 
-    /// How long a message takes from one host to another.
-    pub fn latency(&mut self) -> Duration {
-        let (least, most) = self.nature.latency_ms;
-        let usual = self.chance.millis(least, most);
-        if self.chance.happens(self.nature.hiccups) { usual * 10 } else { usual }
+    pub fn with_hypervisors<T>(
+        &mut self,
+        act: impl FnOnce(&mut Hypervisors, &mut guests::Around<'_>) -> T,
+    ) -> T {
+        let mut around = guests::Around {
+            run: &mut self.run,
+            hosts: &self.hosts,
+            processes: &self.processes,
+            zookeeper: &self.zookeeper,
+            ceph: &mut self.ceph,
+            bmcs: &self.bmcs,
+            truth: &mut self.truth,
+        };
+        act(&mut self.hypervisors, &mut around)
+    }
+
+    /// Judges what happens by all that there is.
+    pub fn judge<T>(&mut self, judge: impl FnOnce(&mut Truth, &mut Sight<'_>) -> T) -> T {
+        let mut sight = Sight {
+            run: &mut self.run,
+            hosts: &self.hosts,
+            processes: &self.processes,
+            zookeeper: &self.zookeeper,
+            ceph: &self.ceph,
+            hypervisors: &self.hypervisors,
+            bmcs: &self.bmcs,
+        };
+        judge(&mut self.truth, &mut sight)
+    }
+
+    // --- What concerns several of them ---------------------------------------------------------
+
+    /// Something changed about who reaches whom, or who can do anything.
+    pub fn rearranged(&mut self) {
+        self.with_zookeeper(Ensemble::review);
+        self.open_gates();
+    }
+
+    /// Lets every process go on that can again.
+    fn open_gates(&mut self) {
+        for pid in 0..self.processes.len() {
+            let process = &mut self.processes[pid];
+            if !process.is_waited_for() || !process.runs(&self.hosts) {
+                continue;
+            }
+            for story_action in process.thaw(self.run.now) {
+                story_action(self);
+            }
+            self.processes[pid].open();
+        }
+    }
+
+    /// As `kill -9`: it does nothing more.
+    pub fn end_process(&mut self, pid: Pid) {
+        if !self.processes[pid].end() {
+            return;
+        }
+        self.with_hypervisors(|hypervisors, around| hypervisors.migrations_of_ended(around, pid));
+        if let Some(client) = self.processes[pid].client {
+            self.zookeeper.process_ended(client);
+        }
+    }
+
+    /// Pulls the plug: processes, guests and addresses are gone at once.
+    pub fn power_off(&mut self, host: usize, why: &str) {
+        if !self.hosts[host].on {
+            return;
+        }
+        self.run.note(format!("{}: power off ({why})", self.hosts[host].name));
+        for pid in self.processes.of_host(host) {
+            self.end_process(pid);
+        }
+        let guests: Vec<Uuid> = self.hypervisors[host].guests.keys().copied().collect();
+        for vm in guests {
+            self.with_hypervisors(|hypervisors, around| {
+                hypervisors.end_guest(around, host, vm, "power", true);
+            });
+        }
+        self.hosts[host].loses_power(self.run.now);
+        self.hypervisors[host].loses_power();
+        self.bmcs[host].has_lied = false;
+        self.rearranged();
+    }
+
+    /// The host boots, and then its services start.
+    pub fn power_on(&mut self, host: usize, why: &str) {
+        let known = &mut self.hosts[host];
+        if known.on {
+            return;
+        }
+        if known.build.is_broken {
+            return self.run.note(format!("{}: does not come on ({why})", known.name));
+        }
+        self.run.note(format!("{}: power on ({why})", known.name));
+        let now = self.run.now;
+        known.gets_power(now);
+        let life = known.life;
+        let boots = if now.is_zero() { Duration::ZERO } else { self.run.chance.seconds(30, 90) };
+        self.run.later(boots, move |state| {
+            if state.hosts[host].life == life {
+                state.booted(host);
+            }
+        });
+    }
+
+    fn booted(&mut self, host: usize) {
+        let world = self.world();
+        let known = &mut self.hosts[host];
+        self.run.note(format!("{}: booted", known.name));
+        known.booted = true;
+        known.network = new_network(&world, host, known.life);
+        self.rearranged();
+        start_daemon(self, host);
+        start_api(self, host);
+        start_worker(self, host);
+    }
+
+    pub fn reset(&mut self, host: usize) {
+        self.judge(|truth, sight| truth.of_reset(sight, host));
+        self.power_off(host, "reset by itself");
+        self.power_on(host, "reset by itself");
+    }
+
+    /// Undoes every fault.
+    pub fn heal(&mut self) {
+        self.run.note("-- everything is well again");
+        self.ceph.silent = false;
+        self.with_zookeeper(Ensemble::let_writes_go);
+        self.hypervisors.calm_guests();
+        self.hypervisors.failing.clear();
+        for host in 0..self.hosts.len() {
+            self.with_zookeeper(|zookeeper, around| zookeeper.lag_as_usual(around, host));
+            self.hosts[host].heals();
+            self.bmcs[host].manner = BmcManner::Works;
+            if let Some(daemon) = &self.hosts[host].daemon {
+                self.processes[daemon.pid].frozen = false;
+            }
+            if !self.hypervisors[host].is_up {
+                self.hypervisors[host].set_up(true);
+            }
+            self.power_on(host, "everything is well again");
+            start_daemon(self, host);
+            start_api(self, host);
+            start_worker(self, host);
+        }
+        self.rearranged();
     }
 }

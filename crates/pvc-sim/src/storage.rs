@@ -1,6 +1,6 @@
 //! Ceph, as far as guests are concerned: volumes, who holds them for writing, and who is shut out.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
@@ -8,8 +8,11 @@ use async_trait::async_trait;
 use pvc_model::storage::{PoolName, RbdAccess, SnapshotName, VolumeId, VolumeName};
 use pvc_ports::{Attachment, ImageFormat, PoolInfo, Storage, StorageError, VolumeInfo, VolumeLock};
 use pvc_testkit::MemoryVolumes;
+use uuid::Uuid;
 
+use crate::host::Host;
 use crate::process::Gate;
+use crate::run::Run;
 use crate::state::State;
 
 /// How long a program waits for a Ceph that is silent.
@@ -47,6 +50,8 @@ fn client_called(locker: &str) -> Option<ClientId> {
 
 pub(crate) struct Ceph {
     pub volumes: MemoryVolumes,
+    /// The disk of each VM.
+    pub disks: BTreeMap<Uuid, VolumeId>,
     /// What these clients write is refused.
     pub blocked: BTreeSet<ClientId>,
     pub silent: bool,
@@ -63,12 +68,37 @@ impl Ceph {
     pub fn new() -> Self {
         let mut volumes = MemoryVolumes::default();
         volumes.create_pool(&PoolName::new("vms")).expect("there is no pool yet");
-        Ceph { volumes, blocked: BTreeSet::new(), silent: false, next_client: 0 }
+        let (disks, blocked) = (BTreeMap::new(), BTreeSet::new());
+        Ceph { volumes, disks, blocked, silent: false, next_client: 0 }
     }
 
     pub fn new_client(&mut self) -> ClientId {
         self.next_client += 1;
         self.next_client
+    }
+
+    /// A machine outside of the cluster, which has so many `hosts`, takes the volume.
+    pub fn lock_by_stranger(&mut self, volume: &VolumeId, hosts: usize) {
+        let client = self.new_client();
+        self.volumes.insert(volume);
+        self.volumes.hold(volume, Lock { client, host: hosts }.shown());
+    }
+
+    /// A client is gone and could let go of nothing: its locks stay, and it is missed after a
+    /// while.
+    pub fn client_died(&self, run: &mut Run, client: ClientId) {
+        run.later(MISSED, move |state| state.ceph.volumes.close_all(&client_name(client)));
+    }
+
+    /// The number of the host, of so many, that has the VM's volume for writing; of a machine
+    /// outside of the cluster, one more than there are hosts.
+    pub fn holder(&self, vm: Uuid, hosts: usize) -> Option<usize> {
+        let holder = self.volumes.locks(self.disks.get(&vm)?).ok()?.first()?;
+        (0..=hosts).find(|host| storage_address(*host) == holder.address)
+    }
+
+    fn is_reached_from(&self, host: &Host) -> bool {
+        !self.silent && host.cables.storage
     }
 
     /// Gives the volume to a client, unless another one has it that is not shut out.
@@ -120,33 +150,6 @@ impl Ceph {
     }
 }
 
-impl State {
-    /// A machine outside of the cluster takes the volume.
-    pub fn lock_by_stranger(&mut self, volume: &VolumeId) {
-        let (client, host) = (self.ceph.new_client(), self.hosts.len());
-        self.ceph.volumes.insert(volume);
-        self.ceph.volumes.hold(volume, Lock { client, host }.shown());
-    }
-
-    /// A client is gone and could let go of nothing: its locks stay, and it is missed after a
-    /// while.
-    pub fn client_died(&mut self, client: ClientId) {
-        self.later(MISSED, move |state| state.ceph.volumes.close_all(&client_name(client)));
-    }
-
-    /// The number of the host that has the VM's volume for writing; of a machine outside of the
-    /// cluster, one more than there are hosts.
-    pub fn holder_of_volume(&self, vm: usize) -> Option<usize> {
-        let volume = self.migrations.volumes.get(&crate::cluster::vm_uuid(vm))?;
-        let holder = self.ceph.volumes.locks(volume).ok()?.first()?;
-        (0..=self.hosts.len()).find(|host| storage_address(*host) == holder.address)
-    }
-
-    fn reaches_ceph(&self, host: usize) -> bool {
-        !self.ceph.silent && self.hosts[host].cables.storage
-    }
-}
-
 /// Ceph as the daemon of one host reaches it.
 pub(crate) struct Volumes {
     pub gate: Gate,
@@ -158,13 +161,12 @@ impl Volumes {
         &self,
         act: impl FnOnce(&mut State) -> Result<T, StorageError>,
     ) -> Result<T, StorageError> {
-        let (takes, answers) = self
-            .gate
-            .call(|state| (state.chance.millis(5, 60), state.reaches_ceph(self.host)))
-            .await;
-        if answers {
+        let answers = |state: &State| state.ceph.is_reached_from(&state.hosts[self.host]);
+        let (takes, answers_now) =
+            self.gate.call(|state| (state.run.chance.millis(5, 60), answers(state))).await;
+        if answers_now {
             self.gate.sleep(takes).await;
-            if self.gate.call(|state| state.reaches_ceph(self.host)).await {
+            if self.gate.call(|state| answers(state)).await {
                 return self.gate.call(act).await;
             }
         }
@@ -237,8 +239,8 @@ impl Storage for Volumes {
         self.reached(|state| {
             state.ceph.volumes.rename(volume, to)?;
             let renamed = VolumeId { pool: volume.pool.clone(), volume: to.clone() };
-            state.note(format!("ceph: volume {volume} is called {renamed} now"));
-            for own in state.migrations.volumes.values_mut().filter(|own| **own == *volume) {
+            state.run.note(format!("ceph: volume {volume} is called {renamed} now"));
+            for own in state.ceph.disks.values_mut().filter(|own| **own == *volume) {
                 *own = renamed.clone();
             }
             Ok(())
@@ -311,9 +313,10 @@ impl Storage for Volumes {
         self.reached(|state| {
             let Some(client) = client_called(&lock.locker) else { return Ok(()) };
             if state.ceph.shut_out(client, volume) {
-                state.note(format!("ceph: the lock of client.{client} on {volume} is broken"));
+                let what = format!("ceph: the lock of client.{client} on {volume} is broken");
+                state.run.note(what);
             }
-            state.truth_of_broken_lock(client);
+            state.judge(|truth, sight| truth.of_broken_lock(sight, client));
             Ok(())
         })
         .await
@@ -326,7 +329,6 @@ mod tests {
     use std::sync::Arc;
 
     use pvc_contracts::storage::{StorageFixture, storage_contract};
-    use uuid::Uuid;
 
     use super::*;
     use crate::state::World;
@@ -345,7 +347,12 @@ mod tests {
 
     impl Drop for Guest {
         fn drop(&mut self) {
-            self.0.with(|state| state.guest_ends(0, GUEST, "it is not needed any more", false));
+            let why = "it is not needed any more";
+            self.0.with(|state| {
+                state.with_hypervisors(|hypervisors, around| {
+                    hypervisors.end_guest(around, 0, GUEST, why, false)
+                })
+            });
         }
     }
 
@@ -379,8 +386,10 @@ mod tests {
                  bus='scsi'/></disk></devices></domain>"
             );
             let started = self.world.with(|state| {
-                state.start_guest(0, GUEST, &xml)?;
-                state.resume_guest(0, GUEST)
+                state.with_hypervisors(|hypervisors, around| {
+                    hypervisors.start_guest(around, 0, GUEST, &xml)?;
+                    hypervisors.resume_guest(around, 0, GUEST)
+                })
             });
             started.expect("nobody else has the volume");
             Box::new(Guest(self.world.clone()))

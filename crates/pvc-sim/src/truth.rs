@@ -7,9 +7,14 @@ use std::time::Duration;
 use pvc_model::link::IpNet;
 use uuid::Uuid;
 
+use crate::guests::Hypervisors;
+use crate::host::Hosts;
 use crate::orders::Orders;
-use crate::state::State;
-use crate::storage::ClientId;
+use crate::power::Bmcs;
+use crate::process::{Pid, Processes};
+use crate::run::Run;
+use crate::storage::{Ceph, ClientId};
+use crate::zookeeper::Ensemble;
 
 /// How long a host may have been without guests until a reset of it is one without need: ending the
 /// last ones is part of it.
@@ -39,6 +44,44 @@ pub struct Violation {
     /// `I1`, …: the rule of the design; or `progress`, `panic`, `scene`.
     pub rule: String,
     pub what: String,
+}
+
+/// What is judged: all parts of the world as they are.
+pub(crate) struct Sight<'a> {
+    pub run: &'a mut Run,
+    pub hosts: &'a Hosts,
+    pub processes: &'a Processes,
+    pub zookeeper: &'a Ensemble,
+    pub ceph: &'a Ceph,
+    pub hypervisors: &'a Hypervisors,
+    pub bmcs: &'a Bmcs,
+}
+
+impl Sight<'_> {
+    /// When the daemon of the host was last thawed.
+    fn thawed(&self, host: usize) -> Option<Duration> {
+        let daemon = self.hosts[host].daemon.as_ref()?;
+        self.processes[daemon.pid].thawed
+    }
+
+    fn stands_still(&self, host: usize) -> bool {
+        let host = &self.hosts[host];
+        let runs = |pid: Pid| self.processes[pid].runs(self.hosts);
+        host.frozen || host.daemon.as_ref().is_some_and(|daemon| !runs(daemon.pid))
+    }
+
+    fn holders(&self, address: IpNet) -> Vec<usize> {
+        let has = |host: &usize| {
+            let host = &self.hosts[*host];
+            host.on && !host.frozen && host.addresses.contains(&address)
+        };
+        (0..self.hosts.len()).filter(has).collect()
+    }
+
+    fn is_in_two_places(&self, address: IpNet, holders: &[usize]) -> String {
+        let names: Vec<&str> = holders.iter().map(|host| self.hosts[*host].name.as_str()).collect();
+        format!("{address} is on {}", names.join(" and "))
+    }
 }
 
 pub(crate) struct Truth {
@@ -85,42 +128,42 @@ impl Truth {
     pub fn cut_over(&mut self, target: usize) {
         self.cuts[target] = None;
     }
-}
 
-impl State {
-    pub fn violate(&mut self, rule: &str, what: String) {
-        self.note(format!("VIOLATION of {rule}: {what}"));
-        if self.truth.violation.is_none() {
-            self.truth.violation = Some(Violation { rule: rule.to_owned(), what });
+    pub fn violate(&mut self, run: &Run, rule: &str, what: String) {
+        run.note(format!("VIOLATION of {rule}: {what}"));
+        if self.violation.is_none() {
+            self.violation = Some(Violation { rule: rule.to_owned(), what });
         }
     }
 
     /// A rule is broken by a peer of PVC 1.0.3 in a way that `spec/` tells of: that is counted, and
     /// told in the log.
-    fn broken_by_legacy(&mut self, rule: &'static str, what: &str) {
-        self.note(format!("PVC 1.0.3 breaks {rule}: {what}"));
-        *self.truth.by_legacy.entry(rule).or_default() += 1;
+    fn broken_by_legacy(&mut self, run: &Run, rule: &'static str, what: &str) {
+        run.note(format!("PVC 1.0.3 breaks {rule}: {what}"));
+        *self.by_legacy.entry(rule).or_default() += 1;
     }
 
     /// The daemon of host `by` writes what state another's daemon is in.
-    pub fn truth_of_verdict(&mut self, by: usize, node: &str) {
-        self.truth.said_of.insert(node.to_owned(), by);
+    pub fn said_of(&mut self, by: usize, node: &str) {
+        self.said_of.insert(node.to_owned(), by);
     }
 
     /// A guest is about to run on `host`, started, or arrived from another.
-    pub fn truth_of_start(&mut self, host: usize, vm: Uuid, arrives: bool) {
-        self.truth.starts += 1;
-        let before = self.truth.last_host.insert(vm, host);
+    pub fn of_start(&mut self, sight: &mut Sight<'_>, host: usize, vm: Uuid, arrives: bool) {
+        self.starts += 1;
+        let before = self.last_host.insert(vm, host);
         if !arrives && before.is_some_and(|before| before != host) {
-            self.truth.relocations += 1;
+            self.relocations += 1;
         }
         // One that arrives was decided on when it was sent.
         if !arrives {
-            self.truth_of_decision(&format!("{} starts VM {vm}", self.hosts[host].name), host);
+            let what = format!("{} starts VM {vm}", sight.hosts[host].name);
+            self.of_decision(sight, &what, host);
         }
-        for other in (0..self.hosts.len()).filter(|other| *other != host) {
-            let known = &self.hosts[other];
-            let Some(guest) = known.guests.get(&vm).filter(|guest| guest.is_alive()) else {
+        for other in (0..sight.hosts.len()).filter(|other| *other != host) {
+            let known = &sight.hosts[other];
+            let guests = &sight.hypervisors[other].guests;
+            let Some(guest) = guests.get(&vm).filter(|guest| guest.is_alive()) else {
                 continue;
             };
             // Its hypervisor let it go on, and nobody can know better than the one who looks after
@@ -128,176 +171,173 @@ impl State {
             if guest.is_leftover {
                 continue;
             }
-            let shut_out = self.ceph.blocked.contains(&guest.client);
+            let shut_out = sight.ceph.blocked.contains(&guest.client);
             let (name, here, there) =
-                (guest.name.clone(), self.hosts[host].name.clone(), known.name.clone());
-            match (known.bmc_lied, shut_out) {
-                (false, _) => self.violate(
-                    "I1",
-                    format!(
-                        "VM {name} starts on {here} while it runs \
-                                                          on {there}"
-                    ),
-                ),
+                (guest.name.clone(), sight.hosts[host].name.clone(), known.name.clone());
+            let starts = format!("VM {name} starts on {here} while");
+            match (sight.bmcs[other].has_lied, shut_out) {
+                (false, _) => {
+                    self.violate(sight.run, "I1", format!("{starts} it runs on {there}"));
+                }
                 (true, true) => {}
-                (true, false) => self.violate(
-                    "I2",
-                    format!(
-                        "VM {name} starts on {here} while its guest on {there}, whose BMC \
-                             lied, may still write"
-                    ),
-                ),
+                (true, false) => {
+                    let what =
+                        format!("{starts} its guest on {there}, whose BMC lied, may still write");
+                    self.violate(sight.run, "I2", what);
+                }
             }
         }
     }
 
     /// A guest loses its volumes: it must be one of a host that is off, or believed to be by a BMC
     /// that lied.
-    pub fn truth_of_broken_lock(&mut self, client: ClientId) {
-        let victim = self.hosts.iter().find_map(|host| {
-            let guest =
-                host.guests.values().find(|guest| guest.client == client && guest.is_alive())?;
-            Some((host.name.clone(), guest.name.clone(), host.bmc_lied || guest.is_leftover))
+    pub fn of_broken_lock(&mut self, sight: &mut Sight<'_>, client: ClientId) {
+        let victim = (0..sight.hosts.len()).find_map(|host| {
+            let mut guests = sight.hypervisors[host].guests.values();
+            let guest = guests.find(|guest| guest.client == client && guest.is_alive())?;
+            Some((host, guest.name.clone(), sight.bmcs[host].has_lied || guest.is_leftover))
         });
         if let Some((host, guest, false)) = victim {
-            self.violate("I2", format!("the lock of VM {guest} is broken while it runs on {host}"));
+            let host = &sight.hosts[host].name;
+            self.violate(
+                sight.run,
+                "I2",
+                format!("the lock of VM {guest} is broken while it runs on {host}"),
+            );
         }
     }
 
-    pub fn truth_of_cut(&mut self, by: usize, target: usize, caller: Weak<()>) {
-        let (fencer, victim) = (self.hosts[by].name.clone(), self.hosts[target].name.clone());
-        self.note(format!("{fencer}: tells the BMC of {victim} to cut the power"));
-        self.truth_of_decision(&format!("{fencer} cuts the power of {victim}"), by);
+    pub fn of_cut(&mut self, sight: &mut Sight<'_>, by: usize, target: usize, caller: Weak<()>) {
+        let (fencer, victim) = (sight.hosts[by].name.clone(), sight.hosts[target].name.clone());
+        sight.run.note(format!("{fencer}: tells the BMC of {victim} to cut the power"));
+        self.of_decision(sight, &format!("{fencer} cuts the power of {victim}"), by);
         let thawed =
-            self.thawed(by).is_some_and(|thawed| self.now.saturating_sub(thawed) < ABOUT_TO);
+            sight.thawed(by).is_some_and(|thawed| sight.run.now.saturating_sub(thawed) < ABOUT_TO);
         if !thawed {
-            self.truth_of_suspicion(target, Some(by), &format!("{fencer} cuts the power of"));
+            self.of_suspicion(sight, target, Some(by), &format!("{fencer} cuts the power of"));
         }
-        let in_flight =
-            self.truth.cuts[target].as_ref().filter(|(_, caller)| caller.strong_count() > 0);
+        let in_flight = self.cuts[target].as_ref().filter(|(_, caller)| caller.strong_count() > 0);
         // One that has stood still since cannot take back what it had begun by right.
-        if let Some((other, _)) = in_flight.filter(|(other, _)| !self.stands_still(*other)) {
-            let other = self.hosts[*other].name.clone();
-            self.violate("I6", format!("{fencer} cuts the power of {victim} while {other} does"));
+        if let Some((other, _)) = in_flight.filter(|(other, _)| !sight.stands_still(*other)) {
+            let other = sight.hosts[*other].name.clone();
+            self.violate(
+                sight.run,
+                "I6",
+                format!("{fencer} cuts the power of {victim} while {other} does"),
+            );
         }
-        self.truth.cuts[target] = Some((by, caller));
-        self.truth.cuts_begun += 1;
-    }
-
-    fn stands_still(&self, host: usize) -> bool {
-        let daemon = self.hosts[host].daemon.as_ref();
-        self.hosts[host].frozen || daemon.is_some_and(|daemon| !self.runs(daemon.pid))
-    }
-
-    /// When the daemon of the host was last thawed.
-    fn thawed(&self, host: usize) -> Option<Duration> {
-        let daemon = self.hosts[host].daemon.as_ref()?;
-        self.processes[daemon.pid].thawed
+        self.cuts[target] = Some((by, caller));
+        self.cuts_begun += 1;
     }
 
     /// Somebody takes the node for dead, and so `does` something about it; `by`: whoever wrote that
     /// of it, if nobody is named. A peer of PVC 1.0.3 compares the wall clocks of two hosts
     /// (`spec/coordination.md` §5.5).
-    pub fn truth_of_suspicion(&mut self, host: usize, by: Option<usize>, does: &str) {
-        let Some(since) = self.well_since(host) else { return };
-        let seconds = self.now.saturating_sub(since).as_secs();
-        let well = if self.nature.elections.is_some() { WELL_IN_ELECTIONS } else { WELL };
+    pub fn of_suspicion(
+        &mut self,
+        sight: &mut Sight<'_>,
+        host: usize,
+        by: Option<usize>,
+        does: &str,
+    ) {
+        let Some(since) = self.well_since(sight, host) else { return };
+        let seconds = sight.run.now.saturating_sub(since).as_secs();
+        let well = if sight.run.nature.elections.is_some() { WELL_IN_ELECTIONS } else { WELL };
         if seconds < well.as_secs() {
             return;
         }
-        let name = self.hosts[host].name.clone();
-        let by = by.or_else(|| self.truth.said_of.get(&name).copied());
+        let name = sight.hosts[host].name.clone();
+        let by = by.or_else(|| self.said_of.get(&name).copied());
         let what = format!("{does} {name}, which has been well for {seconds} s");
-        match by.is_some_and(|by| self.hosts[by].is_legacy) {
-            true => self.broken_by_legacy("I8", &what),
-            false => self.violate("I8", what),
+        match by.is_some_and(|by| sight.hosts[by].is_legacy) {
+            true => self.broken_by_legacy(sight.run, "I8", &what),
+            false => self.violate(sight.run, "I8", what),
         }
     }
 
     /// Since when nothing has kept the node's daemon from being heard; `None` if something does.
-    pub fn well_since(&self, host: usize) -> Option<Duration> {
-        let pid = self.hosts[host].daemon.as_ref()?.pid;
+    pub fn well_since(&self, sight: &Sight<'_>, host: usize) -> Option<Duration> {
+        let pid = sight.hosts[host].daemon.as_ref()?.pid;
         // Whoever has not said yet that it starts is not heard.
-        let announced = self.truth.orders.announced(host, pid)?;
-        let heard = self.heard_since(pid).filter(|_| self.runs(pid))?;
-        Some(heard.max(announced).max(self.thawed(host).unwrap_or_default()))
+        let announced = self.orders.announced(host, pid)?;
+        let heard = sight.zookeeper.heard_since(sight.processes, pid);
+        let heard = heard.filter(|_| sight.processes[pid].runs(sight.hosts))?;
+        Some(heard.max(announced).max(sight.thawed(host).unwrap_or_default()))
     }
 
     /// Without quorum nobody decides anything.
-    pub fn truth_of_decision(&mut self, what: &str, by: usize) {
-        let since = self.zookeeper.lost_quorum_at.filter(|_| !self.has_quorum());
+    pub fn of_decision(&mut self, sight: &mut Sight<'_>, what: &str, by: usize) {
+        let zookeeper = sight.zookeeper;
+        let since = zookeeper.lost_quorum_at.filter(|_| !zookeeper.has_quorum());
         let Some(since) = since else { return };
         // A process that stood still does next what it was about to do.
-        let since = self.thawed(by).map_or(since, |thawed| thawed.max(since));
-        if self.now.saturating_sub(since) > STILL_DECIDED {
-            self.violate("I7", format!("{what} without quorum"));
+        let since = sight.thawed(by).map_or(since, |thawed| thawed.max(since));
+        if sight.run.now.saturating_sub(since) > STILL_DECIDED {
+            self.violate(sight.run, "I7", format!("{what} without quorum"));
         }
     }
 
-    pub fn truth_of_reset(&mut self, host: usize) {
-        let known = &self.hosts[host];
+    pub fn of_reset(&mut self, sight: &mut Sight<'_>, host: usize) {
+        let known = &sight.hypervisors[host];
         let had = !known.guests.is_empty()
             || known
                 .had_guest
-                .is_some_and(|had| self.now.saturating_sub(had) <= RESET_AFTER_GUESTS);
-        let name = known.name.clone();
-        self.note(format!("{name}: resets itself"));
+                .is_some_and(|had| sight.run.now.saturating_sub(had) <= RESET_AFTER_GUESTS);
+        let name = &sight.hosts[host].name;
+        sight.run.note(format!("{name}: resets itself"));
         // While its hypervisor does not answer, the daemon has to believe what it saw last.
-        if !had && known.hypervisor_up {
-            self.violate("I5", format!("{name} resets itself without having had guests"));
+        if !had && known.is_up {
+            self.violate(
+                sight.run,
+                "I5",
+                format!("{name} resets itself without having had guests"),
+            );
         }
-    }
-
-    fn holders(&self, address: IpNet) -> Vec<usize> {
-        let has = |host: &usize| {
-            let host = &self.hosts[*host];
-            host.on && !host.frozen && host.addresses.contains(&address)
-        };
-        (0..self.hosts.len()).filter(has).collect()
-    }
-
-    fn is_in_two_places(&self, address: IpNet, holders: &[usize]) -> String {
-        let names: Vec<&str> = holders.iter().map(|host| self.hosts[*host].name.as_str()).collect();
-        format!("{address} is on {}", names.join(" and "))
     }
 
     /// A host that stood still goes on, with the addresses that it has.
-    pub fn truth_of_thaw(&mut self, host: usize) {
-        let addresses: Vec<IpNet> = self.hosts[host].addresses.iter().copied().collect();
-        addresses.into_iter().for_each(|address| self.truth_of_address(host, address));
+    pub fn of_thaw(&mut self, sight: &mut Sight<'_>, host: usize) {
+        let addresses: Vec<IpNet> = sight.hosts[host].addresses.iter().copied().collect();
+        for address in addresses {
+            self.of_address(sight, host, address);
+        }
     }
 
     /// The address was added on `host`.
-    pub fn truth_of_address(&mut self, host: usize, address: IpNet) {
-        let holders = self.holders(address);
+    pub fn of_address(&mut self, sight: &mut Sight<'_>, host: usize, address: IpNet) {
+        let holders = sight.holders(address);
         if holders.len() < 2 {
             return;
         }
-        let what = self.is_in_two_places(address, &holders);
-        if !self.hosts[host].is_legacy {
-            return self.violate("I12", what);
+        let what = sight.is_in_two_places(address, &holders);
+        if !sight.hosts[host].is_legacy {
+            return self.violate(sight.run, "I12", what);
         }
         // It adds each address before the holder may let go (`spec/coordination.md` §3); ours does
         // so then.
-        self.broken_by_legacy("I12", &what);
-        self.later(LETS_GO, move |state| {
-            let holders = state.holders(address);
-            let ours = holders.iter().any(|host| !state.hosts[*host].is_legacy);
-            if holders.len() > 1 && ours {
-                let what = state.is_in_two_places(address, &holders);
-                state.violate("I12", format!("{what}, still after {} s", LETS_GO.as_secs()));
-            }
+        self.broken_by_legacy(sight.run, "I12", &what);
+        sight.run.later(LETS_GO, move |state| {
+            state.judge(|truth, sight| {
+                let holders = sight.holders(address);
+                let ours = holders.iter().any(|host| !sight.hosts[*host].is_legacy);
+                if holders.len() > 1 && ours {
+                    let what = sight.is_in_two_places(address, &holders);
+                    let what = format!("{what}, still after {} s", LETS_GO.as_secs());
+                    truth.violate(sight.run, "I12", what);
+                }
+            });
         });
     }
 
     /// A record says that the node is dead for certain.
-    pub fn truth_of_fenced(&mut self, host: usize, marked_dead: Duration) {
-        let known = &self.hosts[host];
+    pub fn of_fenced(&mut self, sight: &mut Sight<'_>, host: usize, marked_dead: Duration) {
+        let known = &sight.hosts[host];
         let since = |when: Option<Duration>| when.is_some_and(|when| when >= marked_dead);
         let was_off = !known.on || since(known.last_off) || since(known.last_on);
-        if !was_off && !known.bmc_lied {
+        if !was_off && !sight.bmcs[host].has_lied {
             let name = known.name.clone();
             self.violate(
+                sight.run,
                 "I3",
                 format!("{name} is called fenced and was never off since it fell silent"),
             );
@@ -321,7 +361,7 @@ mod tests {
     use crate::host::Net;
     use crate::log::Log;
     use crate::network::floating;
-    use crate::power::{BmcManner, Bmcs};
+    use crate::power::{BmcManner, HostPower};
     use crate::process::Gate;
     use crate::state::World;
     use crate::storage::Volumes;
@@ -354,15 +394,21 @@ mod tests {
         );
         world.with(|state| {
             state.ceph.volumes.insert(&volume);
-            state
-                .start_guest(host, uuid, &xml)
-                .and_then(|()| state.resume_guest(host, uuid))
-                .is_ok()
+            let started = state.with_hypervisors(|hypervisors, around| {
+                hypervisors.start_guest(around, host, uuid, &xml)?;
+                hypervisors.resume_guest(around, host, uuid)
+            });
+            started.is_ok()
         })
     }
 
     fn end(world: &World, host: usize, number: u128) {
-        world.with(|state| state.guest_ends(host, vm(number), "it is not needed any more", false));
+        let why = "it is not needed any more";
+        world.with(|state| {
+            state.with_hypervisors(|hypervisors, around| {
+                hypervisors.end_guest(around, host, vm(number), why, false);
+            });
+        });
     }
 
     // --- Guests and their locks ----------------------------------------------------------------
@@ -407,7 +453,7 @@ mod tests {
     async fn a_vm_that_starts_while_the_guest_of_a_lying_bmc_may_still_write_is_found() {
         let (world, gates) = World::of_hosts(2);
         assert!(start(&world, 0, 1) && start(&world, 0, 2));
-        world.with(|state| state.hosts[0].bmc_lied = true);
+        world.with(|state| state.bmcs[0].has_lied = true);
         break_locks(&gates[1], 1).await;
         assert!(start(&world, 1, 1));
         assert_eq!(found(&world), None, "what the other one writes is refused");
@@ -456,9 +502,9 @@ mod tests {
     }
 
     /// Three hosts, and the BMCs as the first two reach them.
-    fn fencers() -> (World, [Bmcs; 2]) {
+    fn fencers() -> (World, [HostPower; 2]) {
         let (world, gates) = World::of_hosts(3);
-        (world, [0, 1].map(|host| Bmcs { gate: gates[host].clone(), host }))
+        (world, [0, 1].map(|host| HostPower { gate: gates[host].clone(), host }))
     }
 
     #[tokio::test(start_paused = true)]
@@ -477,13 +523,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn whoever_stands_still_cannot_take_back_what_it_told_a_bmc() {
         let (world, [one, two]) = fencers();
-        world.with(|state| state.hosts[2].bmc = BmcManner::Slow(5));
+        world.with(|state| state.bmcs[2].manner = BmcManner::Slow(5));
         let victim = bmc(2);
         let freeze = async {
             two.gate.sleep(SECOND).await;
-            world.with(|state| state.suffer(&Action::FreezeHost(0)));
+            world.with(|state| Action::FreezeHost(0).happens_to(state));
             two.cut(&victim).await.expect("it obeys");
-            world.with(|state| state.suffer(&Action::ThawHost(0)));
+            world.with(|state| Action::ThawHost(0).happens_to(state));
         };
         _ = tokio::join!(one.cut(&victim), freeze);
         assert_eq!(found(&world), None, "the second had the right to it by then");
@@ -492,7 +538,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn whoever_stopped_waiting_for_a_bmc_is_in_nobodys_way() {
         let (world, [one, two]) = fencers();
-        world.with(|state| state.hosts[2].bmc = BmcManner::Slow(5));
+        world.with(|state| state.bmcs[2].manner = BmcManner::Slow(5));
         let victim = bmc(2);
         tokio::time::timeout(SECOND, one.cut(&victim)).await.expect_err("it takes longer");
         two.cut(&victim).await.expect("it obeys");
@@ -505,12 +551,13 @@ mod tests {
             Cluster::start(Shape::plain(3, 0), Log::new(false)).await.expect("all is well");
         cluster.pass(2 * WELL).await.expect("all is well");
         let suspect = |host: usize, by: usize| {
-            cluster
-                .world
-                .with(|state| state.truth_of_suspicion(host, Some(by), "hv2 takes for dead"));
+            cluster.world.with(|state| {
+                let does = "hv2 takes for dead";
+                state.judge(|truth, sight| truth.of_suspicion(sight, host, Some(by), does));
+            });
             found(&cluster.world)
         };
-        cluster.world.with(|state| state.suffer(&Action::Unplug(2, Net::Cluster)));
+        cluster.world.with(|state| Action::Unplug(2, Net::Cluster).happens_to(state));
         assert_eq!(suspect(2, 1), None, "nobody hears it");
         cluster.world.with(|state| state.hosts[1].is_legacy = true);
         assert_eq!(suspect(0, 1), None, "PVC 1.0.3 is known for that");
@@ -525,14 +572,14 @@ mod tests {
         world.with(|state| state.power_off(0, "somebody pulled the plug"));
         gates[1].sleep(SECOND).await;
         let silent_since = world.now();
-        world.with(|state| state.truth_of_fenced(0, silent_since));
+        world.with(|state| state.judge(|truth, sight| truth.of_fenced(sight, 0, silent_since)));
         assert_eq!(found(&world), None, "it is off");
         world.with(|state| {
             state.power_on(0, "the plug is back");
-            state.truth_of_fenced(0, silent_since);
+            state.judge(|truth, sight| truth.of_fenced(sight, 0, silent_since));
         });
         assert_eq!(found(&world), None, "it was off until now");
-        world.with(|state| state.truth_of_fenced(1, silent_since));
+        world.with(|state| state.judge(|truth, sight| truth.of_fenced(sight, 1, silent_since)));
         let why = "I3: hv2 is called fenced and was never off since it fell silent";
         assert_eq!(found(&world).as_deref(), Some(why));
     }
@@ -543,9 +590,10 @@ mod tests {
     fn set_servers(world: &World, up: bool) {
         world.with(|state| {
             for host in 1..state.hosts.len() {
-                state.suffer(&if up { Action::ServerUp(host) } else { Action::ServerDown(host) });
+                let server = if up { Action::ServerUp(host) } else { Action::ServerDown(host) };
+                server.happens_to(state);
             }
-            assert_eq!(state.has_quorum(), up);
+            assert_eq!(state.zookeeper.has_quorum(), up);
         });
     }
 
@@ -570,7 +618,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_fence_long_after_the_loss_of_the_quorum_is_found() {
         let (world, gates) = World::of_hosts(3);
-        let bmcs = Bmcs { gate: gates[0].clone(), host: 0 };
+        let bmcs = HostPower { gate: gates[0].clone(), host: 0 };
         bmcs.cut(&bmc(2)).await.expect("it obeys");
         assert_eq!(found(&world), None, "two of three are left");
         set_servers(&world, false);
@@ -628,10 +676,10 @@ mod tests {
     async fn an_address_that_a_thawed_host_still_has_is_found() {
         let (world, _) = World::of_hosts(2);
         take_address(&world, 0).await;
-        world.with(|state| state.suffer(&Action::FreezeHost(0)));
+        world.with(|state| Action::FreezeHost(0).happens_to(state));
         take_address(&world, 1).await;
         assert_eq!(found(&world), None, "nobody hears from a host that stands still");
-        world.with(|state| state.suffer(&Action::ThawHost(0)));
+        world.with(|state| Action::ThawHost(0).happens_to(state));
         assert_eq!(found(&world).as_deref(), Some("I12: 192.0.2.100/24 is on hv1 and hv2"));
     }
 

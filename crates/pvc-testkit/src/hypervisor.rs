@@ -11,6 +11,7 @@ use tokio::sync::{broadcast, mpsc, watch};
 use uuid::Uuid;
 
 use crate::Gate;
+use crate::guests::MemoryHypervisor;
 
 /// How guests with a certain UUID behave when the hypervisor is asked to do something with them.
 #[derive(Debug, Clone, Default)]
@@ -51,20 +52,11 @@ pub struct Manner {
     pub migration_stalls: bool,
 }
 
-struct Running {
-    guest: Guest,
-    xml: String,
-    /// What was plugged in while it runs, by target.
-    plugged: BTreeMap<String, String>,
-}
-
 struct Inner {
-    guests: BTreeMap<Uuid, Running>,
+    host: MemoryHypervisor,
     manners: BTreeMap<Uuid, Manner>,
     /// Guests that are on their way out: when, by Tokio's clock, and which instance.
     leaving: Vec<(tokio::time::Instant, Uuid, i32)>,
-    instances: i32,
-    unreachable: bool,
     stats_hang: bool,
     is_silent: bool,
     /// How much CPU time each guest has taken since it was made busy; `None` while it is idle.
@@ -73,7 +65,6 @@ struct Inner {
     migrations: BTreeMap<Uuid, Migration>,
     /// The hypervisors that guests can be handed over to, by the name of their host.
     peers: BTreeMap<String, Weak<Mutex<Inner>>>,
-    listeners: Vec<mpsc::UnboundedSender<GuestEvent>>,
     gate: Option<Arc<Gate>>,
     /// Tells starts under way which guests are destroyed.
     destroyed: broadcast::Sender<Uuid>,
@@ -82,18 +73,15 @@ struct Inner {
 impl Default for Inner {
     fn default() -> Self {
         Inner {
-            guests: BTreeMap::new(),
+            host: MemoryHypervisor::default(),
             manners: BTreeMap::new(),
             leaving: Vec::new(),
-            instances: 0,
-            unreachable: false,
             stats_hang: false,
             is_silent: false,
             busy: None,
             calls: Vec::new(),
             migrations: BTreeMap::new(),
             peers: BTreeMap::new(),
-            listeners: Vec::new(),
             gate: None,
             destroyed: broadcast::Sender::new(64),
         }
@@ -124,10 +112,7 @@ impl ScriptedHypervisor {
 
     /// While set, every call fails with [`HypervisorError::Unreachable`]; guests run on.
     pub fn set_unreachable(&self, unreachable: bool) {
-        self.with(|inner| {
-            inner.unreachable = unreachable;
-            inner.announce(GuestEvent::Resync);
-        });
+        self.with(|inner| inner.host.set_up(!unreachable));
     }
 
     /// While set, [`Hypervisor::ping`] and [`Hypervisor::facts`] never return, as of a libvirt that
@@ -163,35 +148,36 @@ impl ScriptedHypervisor {
 
     /// As if somebody started a guest behind our back.
     pub fn insert(&self, uuid: Uuid, name: &str) {
-        self.with(|inner| inner.insert(uuid, name, "<domain><devices></devices></domain>"));
+        let xml = "<domain><devices></devices></domain>";
+        self.with(|inner| inner.insert(uuid, name, xml, GuestRun::Running));
     }
 
     pub fn set_run(&self, uuid: Uuid, run: GuestRun) {
         self.with(|inner| {
-            if let Some(running) = inner.guests.get_mut(&uuid) {
-                running.guest.run = run;
+            if let Some(guest) = inner.host.guests.get_mut(&uuid) {
+                guest.run = run;
             }
-            inner.announce(GuestEvent::Changed(uuid));
+            inner.host.announce(GuestEvent::Changed(uuid));
         });
     }
 
     pub fn is_there(&self, uuid: Uuid) -> bool {
-        self.with(|inner| inner.guests.contains_key(&uuid))
+        self.with(|inner| inner.host.guests.contains_key(&uuid))
     }
 
     /// How the guest is doing, if it is there.
     pub fn run(&self, uuid: Uuid) -> Option<GuestRun> {
-        self.with(|inner| inner.guests.get(&uuid).map(|running| running.guest.run))
+        self.with(|inner| inner.host.run(uuid))
     }
 
     /// The number of the guest's present start, if it is there.
     pub fn instance(&self, uuid: Uuid) -> Option<i32> {
-        self.with(|inner| inner.guests.get(&uuid).map(|running| running.guest.instance))
+        self.with(|inner| inner.host.guests.get(&uuid).map(|guest| guest.instance))
     }
 
     /// The XML the guest was started with.
     pub fn started_with(&self, uuid: Uuid) -> Option<String> {
-        self.with(|inner| inner.guests.get(&uuid).map(|running| running.xml.clone()))
+        self.with(|inner| inner.host.guests.get(&uuid).map(|guest| guest.xml.clone()))
     }
 
     /// Every changing call so far, as `start UUID`, `shutdown UUID`, `destroy UUID`.
@@ -254,49 +240,33 @@ impl ScriptedHypervisor {
         &self,
         act: impl FnOnce(&mut Inner) -> Result<T, HypervisorError>,
     ) -> Result<T, HypervisorError> {
-        self.with(|inner| match inner.unreachable {
-            true => Err(HypervisorError::Unreachable { why: "connection refused".to_owned() }),
-            false => act(inner),
-        })
+        self.with(|inner| inner.host.reached().and_then(|()| act(inner)))
     }
 }
 
 impl Inner {
-    fn running(&mut self, uuid: Uuid) -> Result<&mut Running, HypervisorError> {
-        self.guests.get_mut(&uuid).ok_or(HypervisorError::NoGuest { uuid })
-    }
-
-    fn announce(&mut self, event: GuestEvent) {
-        self.listeners.retain(|listener| listener.send(event).is_ok());
-    }
-
     fn remove(&mut self, uuid: Uuid) {
-        if self.guests.remove(&uuid).is_some() {
-            self.announce(GuestEvent::Changed(uuid));
+        if self.host.guests.remove(&uuid).is_some() {
+            self.host.announce(GuestEvent::Changed(uuid));
         }
     }
 
     /// Makes a guest that waits to be let run.
     fn make(&mut self, uuid: Uuid, name: &str, xml: &str) {
-        self.insert(uuid, name, xml);
-        if let Some(made) = self.guests.get_mut(&uuid) {
-            made.guest.run = GuestRun::Created;
-        }
+        self.insert(uuid, name, xml, GuestRun::Created);
     }
 
     /// Takes away what a start left that came to nothing.
     fn unmake(&mut self, uuid: Uuid) {
-        if self.guests.get(&uuid).is_some_and(|made| made.guest.run == GuestRun::Created) {
+        if self.host.run(uuid) == Some(GuestRun::Created) {
             self.remove(uuid);
         }
     }
 
-    fn insert(&mut self, uuid: Uuid, name: &str, xml: &str) {
-        self.instances += 1;
-        let guest =
-            Guest { uuid, name: name.to_owned(), run: GuestRun::Running, instance: self.instances };
-        self.guests.insert(uuid, Running { guest, xml: xml.to_owned(), plugged: BTreeMap::new() });
-        self.announce(GuestEvent::Changed(uuid));
+    fn insert(&mut self, uuid: Uuid, name: &str, xml: &str, run: GuestRun) {
+        let guest = self.host.new_guest(name.to_owned(), xml.to_owned(), run);
+        self.host.guests.insert(uuid, Box::new(guest));
+        self.host.announce(GuestEvent::Changed(uuid));
     }
 
     /// Removes the guests whose time has come.
@@ -306,15 +276,15 @@ impl Inner {
             std::mem::take(&mut self.leaving).into_iter().partition(|(at, ..)| *at <= now);
         self.leaving = later;
         for (_, uuid, instance) in due {
-            if self.guests.get(&uuid).is_some_and(|running| running.guest.instance == instance) {
+            if self.host.is_there(uuid, instance) {
                 self.remove(uuid);
             }
         }
     }
 
     fn leave_after(&mut self, uuid: Uuid, delay: Duration) {
-        if let Some(running) = self.guests.get(&uuid) {
-            let instance = running.guest.instance;
+        if let Some(guest) = self.host.guests.get(&uuid) {
+            let instance = guest.instance;
             self.leaving.push((tokio::time::Instant::now() + delay, uuid, instance));
             self.let_go();
         }
@@ -364,10 +334,7 @@ impl Hypervisor for ScriptedHypervisor {
     }
 
     async fn guests(&self) -> Result<BTreeMap<Uuid, Guest>, HypervisorError> {
-        self.passed(|inner| {
-            Ok(inner.guests.iter().map(|(uuid, running)| (*uuid, running.guest.clone())).collect())
-        })
-        .await
+        self.passed(|inner| Ok(inner.host.shown())).await
     }
 
     async fn start(&self, uuid: Uuid, xml: &str) -> Result<(), HypervisorError> {
@@ -391,7 +358,7 @@ impl Hypervisor for ScriptedHypervisor {
         }
         if !manner.start_takes.is_zero() {
             self.reached(|inner| {
-                if !inner.guests.contains_key(&uuid) && !manner.is_deaf_at_start {
+                if !inner.host.guests.contains_key(&uuid) && !manner.is_deaf_at_start {
                     inner.make(uuid, between(xml, "<name>", "</name>"), xml);
                 }
                 Ok(())
@@ -416,7 +383,7 @@ impl Hypervisor for ScriptedHypervisor {
             return Err(error);
         }
         self.reached(|inner| {
-            if !inner.guests.contains_key(&uuid) {
+            if !inner.host.guests.contains_key(&uuid) {
                 inner.make(uuid, between(xml, "<name>", "</name>"), xml);
             }
             Ok(())
@@ -425,16 +392,10 @@ impl Hypervisor for ScriptedHypervisor {
 
     async fn resume(&self, uuid: Uuid) -> Result<(), HypervisorError> {
         self.reached(|inner| {
-            let running = inner.running(uuid)?;
-            if running.guest.run == GuestRun::Arriving {
-                return Err(refused("a migration has the guest"));
-            }
-            let was = std::mem::replace(&mut running.guest.run, GuestRun::Running);
-            if was == GuestRun::Running {
-                return Ok(());
-            }
+            let Some(was) = inner.host.waits_to_run(uuid)? else { return Ok(()) };
+            inner.host.guest(uuid)?.run = GuestRun::Running;
             inner.calls.push(format!("resume {uuid}"));
-            inner.announce(GuestEvent::Changed(uuid));
+            inner.host.announce(GuestEvent::Changed(uuid));
             let life = inner.manners.get(&uuid).and_then(|manner| manner.dies_after);
             if let Some(life) = life.filter(|_| was == GuestRun::Created) {
                 self.announce_after(life);
@@ -446,7 +407,7 @@ impl Hypervisor for ScriptedHypervisor {
 
     async fn shutdown(&self, uuid: Uuid) -> Result<(), HypervisorError> {
         self.reached(|inner| {
-            inner.running(uuid)?;
+            inner.host.guest(uuid)?;
             inner.calls.push(format!("shutdown {uuid}"));
             let manner = inner.manners.get(&uuid).cloned().unwrap_or_default();
             if manner.monitor_hangs {
@@ -470,12 +431,7 @@ impl Hypervisor for ScriptedHypervisor {
     }
 
     async fn live_xml(&self, uuid: Uuid) -> Result<String, HypervisorError> {
-        self.passed(|inner| {
-            let running = inner.running(uuid)?;
-            let plugged: String = running.plugged.values().map(String::as_str).collect();
-            Ok(running.xml.replace("</devices>", &format!("{plugged}</devices>")))
-        })
-        .await
+        self.passed(|inner| inner.host.live_xml(uuid)).await
     }
 
     async fn stats(&self) -> Result<BTreeMap<Uuid, GuestStats>, HypervisorError> {
@@ -484,7 +440,8 @@ impl Hypervisor for ScriptedHypervisor {
         }
         self.reached(|inner| {
             inner.busy = inner.busy.map(|time| time + 1_000_000);
-            let running = inner.guests.iter().filter(|(_, r)| r.guest.run == GuestRun::Running);
+            let guests = inner.host.guests.iter();
+            let running = guests.filter(|(_, guest)| guest.run == GuestRun::Running);
             let disk: BTreeMap<String, i64> = ["rd_req", "rd_bytes", "wr_req", "wr_bytes", "err"]
                 .into_iter()
                 .zip([3, 0, 0, 0, 0])
@@ -506,8 +463,8 @@ impl Hypervisor for ScriptedHypervisor {
 
     async fn vnc(&self, uuid: Uuid) -> Result<Option<VncAddress>, HypervisorError> {
         self.reached(|inner| {
-            let running = inner.running(uuid)?;
-            let port = 5900 + u16::try_from(running.guest.instance).unwrap_or(0);
+            let guest = inner.host.guest(uuid)?;
+            let port = 5900 + u16::try_from(guest.instance).unwrap_or(0);
             Ok(Some(VncAddress { listen: "127.0.0.1".to_owned(), port }))
         })
     }
@@ -519,22 +476,14 @@ impl Hypervisor for ScriptedHypervisor {
         device: &str,
     ) -> Result<(), HypervisorError> {
         self.passed(|inner| {
-            let plugged = &mut inner.running(uuid)?.plugged;
+            inner.host.guest(uuid)?;
             if !(device.starts_with('<') && device.ends_with('>')) {
                 return Err(refused("that is no device"));
             }
             // A network interface has no target of its own until it is plugged in.
             let named = between(device, "<target dev='", "'");
-            let target = if named.is_empty() { device.to_owned() } else { named.to_owned() };
-            match change {
-                DeviceChange::Attach if plugged.contains_key(&target) => {
-                    return Err(refused("the target is in use"));
-                }
-                DeviceChange::Attach => drop(plugged.insert(target, device.to_owned())),
-                DeviceChange::Detach => {
-                    plugged.remove(&target).ok_or_else(|| refused("there is no such device"))?;
-                }
-            }
+            let target = if named.is_empty() { device } else { named };
+            inner.host.device(uuid, change, target.to_owned(), device)?;
             inner.calls.push(format!("device {uuid} {change:?} {device}"));
             Ok(())
         })
@@ -548,9 +497,9 @@ impl Hypervisor for ScriptedHypervisor {
         bytes: u64,
     ) -> Result<(), HypervisorError> {
         self.reached(|inner| {
-            let running = inner.running(uuid)?;
-            if !running.plugged.contains_key(target)
-                && !running.xml.contains(&format!("dev='{target}'"))
+            let guest = inner.host.guest(uuid)?;
+            if !guest.plugged.contains_key(target)
+                && !guest.xml.contains(&format!("dev='{target}'"))
             {
                 return Err(refused("there is no such disk"));
             }
@@ -565,7 +514,7 @@ impl Hypervisor for ScriptedHypervisor {
         migration: &Migration,
     ) -> Result<Box<dyn MigrationJob>, HypervisorError> {
         let (peer, manner) = self.reached(|inner| {
-            inner.running(uuid)?;
+            inner.host.guest(uuid)?;
             inner.calls.push(format!("migrate {uuid}"));
             inner.migrations.insert(uuid, migration.clone());
             let peer = inner.peers.get(&migration.host).and_then(Weak::upgrade);
@@ -580,10 +529,8 @@ impl Hypervisor for ScriptedHypervisor {
         let peer = self.with(|inner| inner.peers.get(host).and_then(Weak::upgrade));
         let peer = peer.ok_or_else(|| refuses_connections(host))?;
         let peer = locked(&peer);
-        if peer.unreachable {
-            return Err(refuses_connections(host));
-        }
-        Ok(peer.guests.get(&uuid).map(|running| running.guest.run))
+        peer.host.reached().map_err(|_| refuses_connections(host))?;
+        Ok(peer.host.run(uuid))
     }
 
     async fn console_exchange(
@@ -592,18 +539,11 @@ impl Hypervisor for ScriptedHypervisor {
         input: &[u8],
         _wait: Duration,
     ) -> Result<Vec<u8>, HypervisorError> {
-        // It echoes what is typed, and answers `pong` to `ping`.
-        let mut said = input.to_vec();
-        if input.starts_with(b"ping") {
-            said.extend_from_slice(b"pong\n");
-        }
-        self.reached(|inner| inner.running(uuid).map(|_| said))
+        self.reached(|inner| inner.host.console(uuid, input))
     }
 
     fn events(&self) -> mpsc::UnboundedReceiver<GuestEvent> {
-        let (sender, receiver) = mpsc::unbounded_channel();
-        self.with(|inner| inner.listeners.push(sender));
-        receiver
+        self.with(|inner| inner.host.events())
     }
 }
 
@@ -628,28 +568,19 @@ impl Handover {
     fn prepare(&self) -> Result<(), HypervisorError> {
         let (name, xml) = {
             let mut from = locked(&self.from);
-            let running = from.running(self.uuid)?;
-            (running.guest.name.clone(), running.xml.clone())
+            let guest = from.host.guest(self.uuid)?;
+            (guest.name.clone(), guest.xml.clone())
         };
         let mut to = locked(&self.to);
-        if to.unreachable {
-            return Err(HypervisorError::Unreachable {
-                why: "the target does not answer".to_owned(),
-            });
-        }
-        if to.guests.contains_key(&self.uuid) {
-            return Err(refused("the target has such a guest already"));
-        }
-        to.insert(self.uuid, &name, &xml);
-        if let Some(running) = to.guests.get_mut(&self.uuid) {
-            running.guest.run = GuestRun::Arriving;
-        }
+        to.host.reached()?;
+        to.host.can_receive(self.uuid)?;
+        to.insert(self.uuid, &name, &xml, GuestRun::Arriving);
         Ok(())
     }
 
     /// Returns when the guest has ended here by itself.
     async fn until_gone(&self) {
-        while locked(&self.from).guests.contains_key(&self.uuid) {
+        while locked(&self.from).host.guests.contains_key(&self.uuid) {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
@@ -657,36 +588,35 @@ impl Handover {
     /// What is held on the target is gone.
     fn undo(&self) {
         let mut to = locked(&self.to);
-        if to.guests.get(&self.uuid).is_some_and(|running| running.guest.run == GuestRun::Arriving)
-        {
+        if to.host.run(self.uuid) == Some(GuestRun::Arriving) {
             to.remove(self.uuid);
         }
     }
 
     /// It stops here and runs there, or is held there.
     fn finish(&self, manner: &Manner) -> Result<(), HypervisorError> {
-        let is_here = locked(&self.from).guests.contains_key(&self.uuid);
+        let is_here = locked(&self.from).host.guests.contains_key(&self.uuid);
         if !is_here {
             self.undo();
             return Err(refused("domain is no longer running"));
         }
         let reached = {
             let mut to = locked(&self.to);
-            let alive = !to.unreachable;
-            let arrived = to.guests.get_mut(&self.uuid).filter(|_| alive);
+            let is_up = to.host.is_up;
+            let arrived = to.host.guests.get_mut(&self.uuid).filter(|_| is_up);
             let run = if self.held { GuestRun::Paused } else { GuestRun::Running };
-            arrived.map(|running| running.guest.run = run).is_some()
+            arrived.map(|guest| guest.run = run).is_some()
         };
         if !reached {
             return Err(refused("the target has lost the guest"));
         }
-        locked(&self.to).announce(GuestEvent::Changed(self.uuid));
+        locked(&self.to).host.announce(GuestEvent::Changed(self.uuid));
         if manner.breaks_at_finish {
             let mut from = locked(&self.from);
-            if let Some(running) = from.guests.get_mut(&self.uuid) {
-                running.guest.run = GuestRun::Leaving;
+            if let Some(guest) = from.host.guests.get_mut(&self.uuid) {
+                guest.run = GuestRun::Leaving;
             }
-            from.announce(GuestEvent::Changed(self.uuid));
+            from.host.announce(GuestEvent::Changed(self.uuid));
         }
         if manner.loses_finish || manner.breaks_at_finish {
             return Err(refused("the connection was closed"));

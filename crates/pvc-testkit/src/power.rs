@@ -1,5 +1,5 @@
 use std::collections::BTreeMap;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -18,8 +18,68 @@ pub struct BmcManner {
     pub lies: bool,
     /// It accepts every command and does nothing.
     pub ignores: bool,
+    /// How long after it was told to switch the power on it does so.
+    pub wakes_after: Duration,
     /// Whoever talks to it falls over a bug of the adapter.
     pub panics: bool,
+}
+
+/// What is asked of a BMC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BmcAsk {
+    IsOn,
+    Switch(bool),
+}
+
+/// What comes of that, for whoever has time and the power itself to carry it out.
+#[derive(Debug)]
+pub struct BmcAnswer {
+    /// Whether the power is on, or as it was told to be.
+    pub said: Result<bool, PowerError>,
+    /// The power becomes so, after this long.
+    pub switches: Option<(bool, Duration)>,
+    /// How long the caller asks on until `said` is clear.
+    pub asks_on: Duration,
+}
+
+/// How long a program asks a BMC that took a command until the power is as it was told.
+const SWITCHING: Duration = Duration::from_secs(10);
+
+impl BmcManner {
+    /// Whether the BMC lets in who comes by `bmc`.
+    ///
+    /// # Errors
+    /// [`PowerError::Unusable`] if nobody answers, or a password is wrong.
+    pub fn lets_in(&self, bmc: &Bmc) -> Result<(), PowerError> {
+        let unusable =
+            |why: &str| Err(PowerError::Unusable { host: bmc.host.clone(), why: why.to_owned() });
+        match &self.password {
+            _ if self.dead => unusable("no answer"),
+            Some(password) if *password != bmc.password => unusable("wrong password"),
+            _ => Ok(()),
+        }
+    }
+
+    /// What the BMC `host` says and does, of a server that `is_on` or not.
+    pub fn answer(&self, host: &str, is_on: bool, ask: BmcAsk) -> BmcAnswer {
+        let says = |on| BmcAnswer { said: Ok(on), switches: None, asks_on: Duration::ZERO };
+        let shown = is_on && !self.lies;
+        let wanted = match ask {
+            BmcAsk::IsOn => return says(shown),
+            BmcAsk::Switch(wanted) if wanted == shown => return says(true),
+            BmcAsk::Switch(wanted) => wanted,
+        };
+        let ignored = || {
+            let error = PowerError::Ignored { host: host.to_owned(), wanted };
+            BmcAnswer { said: Err(error), switches: None, asks_on: SWITCHING }
+        };
+        if self.lies || self.ignores {
+            return ignored();
+        }
+        let late = if wanted { self.wakes_after } else { Duration::ZERO };
+        let told = if late <= SWITCHING { says(true) } else { ignored() };
+        BmcAnswer { switches: Some((wanted, late)), asks_on: late.min(SWITCHING), ..told }
+    }
 }
 
 #[derive(Default)]
@@ -32,7 +92,7 @@ struct Inner {
 /// The BMCs of all servers, by host name. Servers are on until they are switched off.
 #[derive(Default)]
 pub struct ScriptedPower {
-    inner: Mutex<Inner>,
+    inner: Arc<Mutex<Inner>>,
 }
 
 impl ScriptedPower {
@@ -63,52 +123,45 @@ impl ScriptedPower {
         act(&mut self.inner.lock().expect("no test panics while holding it"))
     }
 
-    async fn reached(&self, call: &str, bmc: &Bmc) -> Result<BmcManner, PowerError> {
+    async fn ask(&self, call: &str, bmc: &Bmc, ask: BmcAsk) -> Result<bool, PowerError> {
         let manner = self.with(|inner| {
             inner.calls.push(format!("{call} {}", bmc.host));
             inner.manners.get(&bmc.host).cloned().unwrap_or_default()
         });
         tokio::time::sleep(manner.takes).await;
         assert!(!manner.panics, "a bug of the adapter");
-        let unusable =
-            |why: &str| PowerError::Unusable { host: bmc.host.clone(), why: why.to_owned() };
-        if manner.dead {
-            return Err(unusable("no answer"));
+        manner.lets_in(bmc)?;
+        let answer = manner.answer(&bmc.host, self.is_really_on(&bmc.host), ask);
+        if let Some((on, after)) = answer.switches {
+            self.switch(&bmc.host, on, after);
         }
-        match &manner.password {
-            Some(password) if *password != bmc.password => Err(unusable("wrong password")),
-            _ => Ok(manner),
-        }
+        tokio::time::sleep(answer.asks_on).await;
+        answer.said
     }
 
-    async fn switch(&self, call: &str, bmc: &Bmc, on: bool) -> Result<(), PowerError> {
-        let manner = self.reached(call, bmc).await?;
-        if !manner.lies && !manner.ignores {
-            self.set_on(&bmc.host, on);
+    fn switch(&self, host: &str, on: bool, after: Duration) {
+        if after.is_zero() {
+            return self.set_on(host, on);
         }
-        match self.says(bmc, &manner) == on {
-            true => Ok(()),
-            false => Err(PowerError::Ignored { host: bmc.host.clone(), wanted: on }),
-        }
-    }
-
-    fn says(&self, bmc: &Bmc, manner: &BmcManner) -> bool {
-        !manner.lies && self.is_really_on(&bmc.host)
+        let (inner, host) = (Arc::clone(&self.inner), host.to_owned());
+        tokio::spawn(async move {
+            tokio::time::sleep(after).await;
+            inner.lock().expect("no test panics while holding it").off.insert(host, !on);
+        });
     }
 }
 
 #[async_trait]
 impl Power for ScriptedPower {
     async fn is_on(&self, bmc: &Bmc) -> Result<bool, PowerError> {
-        let manner = self.reached("status", bmc).await?;
-        Ok(self.says(bmc, &manner))
+        self.ask("status", bmc, BmcAsk::IsOn).await
     }
 
     async fn cut(&self, bmc: &Bmc) -> Result<(), PowerError> {
-        self.switch("off", bmc, false).await
+        self.ask("off", bmc, BmcAsk::Switch(false)).await.map(drop)
     }
 
     async fn switch_on(&self, bmc: &Bmc) -> Result<(), PowerError> {
-        self.switch("on", bmc, true).await
+        self.ask("on", bmc, BmcAsk::Switch(true)).await.map(drop)
     }
 }

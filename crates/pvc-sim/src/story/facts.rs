@@ -315,7 +315,7 @@ impl Look<'_> {
                 })
             }
             Fact::Quorum(wanted) => {
-                let has = self.cluster.world.with(|state| state.has_quorum());
+                let has = self.cluster.world.with(|state| state.zookeeper.has_quorum());
                 so(has == *wanted, || {
                     (if has { "there is one" } else { "there is none" }).to_owned()
                 })
@@ -329,7 +329,7 @@ impl Look<'_> {
                 so(found == Some(*version), || format!("it is {found:?}"))
             }
             Fact::UnknownKeysAreUntouched => {
-                let spoilt = self.cluster.world.with(|state| state.spoilt_keys());
+                let spoilt = self.cluster.world.with(|state| state.zookeeper.spoilt_keys());
                 so(spoilt.is_empty(), || format!("no longer as they were: {}", spoilt.join(", ")))
             }
             Fact::NobodyConnectedAnew => {
@@ -403,13 +403,13 @@ impl Look<'_> {
     fn arrives_on(&self, vm: usize, node: usize) -> bool {
         let uuid = vm_uuid(vm);
         self.cluster.world.with(|state| {
-            state.hosts[node].guests.get(&uuid).is_some_and(|guest| guest.is_incoming)
+            state.hypervisors[node].guests.get(&uuid).is_some_and(|guest| guest.is_incoming)
         })
     }
 
     fn guests_on(&self, node: usize) -> usize {
         self.cluster.world.with(|state| {
-            state.hosts[node].guests.values().filter(|guest| guest.is_alive()).count()
+            state.hypervisors[node].guests.values().filter(|guest| guest.is_alive()).count()
         })
     }
 
@@ -425,7 +425,7 @@ impl Look<'_> {
 
     fn has_memory(&self, vm: usize, wanted: u64) -> Result<(), String> {
         let of_guests: Vec<u64> = self.cluster.world.with(|state| {
-            let guests = state.hosts.iter().filter_map(|host| host.guests.get(&vm_uuid(vm)));
+            let guests = state.hypervisors.iter().filter_map(|host| host.guests.get(&vm_uuid(vm)));
             guests.map(|guest| guest.memory_mib).collect()
         });
         if let Some(other) = of_guests.iter().find(|memory| **memory != wanted) {
@@ -450,7 +450,8 @@ impl Look<'_> {
     }
 
     fn stranger_has_volume(&self, vm: usize) -> Result<(), String> {
-        let holder = self.cluster.world.with(|state| state.holder_of_volume(vm));
+        let holder =
+            self.cluster.world.with(|state| state.ceph.holder(vm_uuid(vm), state.hosts.len()));
         let is_stranger = holder == Some(self.cluster.shape.hosts.len());
         so(is_stranger, || match holder {
             None => "nobody has it".to_owned(),

@@ -15,7 +15,7 @@ use super::words::{self, Form, Names};
 use super::{Expected, Said, Step, Story, facts, story_actions};
 use crate::cluster::{HostShape, Rules, Shape, VmShape};
 use crate::guests::Manner;
-use crate::state::{Elections, Mutation};
+use crate::nature::{Elections, Mutation};
 
 /// How long something is waited for if the story does not say.
 const WITHIN: Duration = Duration::from_secs(300);

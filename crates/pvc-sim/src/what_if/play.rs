@@ -26,6 +26,7 @@ use crate::log::Log;
 use crate::network::floating;
 use crate::power::BmcManner;
 use crate::state::{State, World};
+use crate::zookeeper::Ensemble;
 
 /// How often everything is looked at.
 const TICK: Duration = Duration::from_millis(100);
@@ -75,19 +76,28 @@ impl<'a> Stage<'a> {
             nodes().position(|node| node.name == *scene.victim).ok_or("there is no such node")?;
         let nature = Shape::plain(0, 0).nature;
         let world = World::new(nature, log.clone(), nodes().map(|node| host(node)).collect());
-        world.with(|state| state.rules = scene.rules.clone());
+        world.with(|state| {
+            state.run.rules = scene.rules.clone();
+            for (host, node) in nodes().enumerate() {
+                if node.daemon_state == DaemonState::Dead {
+                    state.bmcs[host].manner = BmcManner::Dead; // its death was not proven
+                }
+            }
+        });
         let eyes = eyes(&world, nature.seed).await;
         eyes.restore(scene.keys).await.map_err(|error| pvc_model::with_causes(&error))?;
         let changes = adaptations(scene.cluster);
         let adapted = eyes.change(|_| Ok::<_, Infallible>((changes.clone(), ()))).await;
         adapted.map_err(|error| pvc_model::with_causes(&error))?;
         world.with(|state| {
-            state.watch_sessions();
+            state.with_zookeeper(Ensemble::watch_sessions);
             for (host, node) in nodes().enumerate().filter(|(_, node)| lives(node)) {
-                state.note(format!("{}: stood in daemon state {}", node.name, node.daemon_state));
+                state
+                    .run
+                    .note(format!("{}: stood in daemon state {}", node.name, node.daemon_state));
                 state.power_on(host, "as recorded");
             }
-            state.place_guests(scene.cluster);
+            place_guests(state, scene.cluster);
         });
         Ok(Stage { scene, world, eyes, victim })
     }
@@ -126,12 +136,13 @@ impl<'a> Stage<'a> {
         let victim = self.victim;
         self.world.with(|state| {
             state.hosts[victim].build.is_broken = true;
-            let guests = state.hosts[victim].guests.iter();
+            let guests = state.hypervisors[victim].guests.iter();
             let ran = guests.filter(|(_, guest)| guest.is_alive()).map(|(vm, _)| *vm).collect();
-            state.suffer(&match self.scene.death {
+            let death = match self.scene.death {
                 Death::Power => Action::PowerLoss(victim),
                 Death::Hang => Action::FreezeHost(victim),
-            });
+            };
+            death.happens_to(state);
             ran
         })
     }
@@ -249,10 +260,8 @@ impl<'a> Stage<'a> {
     /// The host other than the victim on which the VM runs.
     fn runs_on(&self, vm: Uuid) -> Option<usize> {
         self.world.with(|state| {
-            let runs = |host: &usize| {
-                let guest = state.hosts[*host].guests.get(&vm);
-                *host != self.victim && guest.is_some_and(|guest| guest.is_alive())
-            };
+            let runs =
+                |host: &usize| *host != self.victim && state.hypervisors[*host].has_alive(vm);
             (0..state.hosts.len()).find(runs)
         })
     }
@@ -323,9 +332,6 @@ fn host(node: &NodeRecord) -> Host {
             guests_mib: 0,
         }),
     };
-    if node.daemon_state == DaemonState::Dead {
-        host.bmc = BmcManner::Dead; // its death was not proven
-    }
     host
 }
 
@@ -342,31 +348,31 @@ fn adaptations(cluster: &View) -> Changes {
     changes
 }
 
-impl State {
-    /// Has every VM run where a node says that it does.
-    fn place_guests(&mut self, cluster: &View) {
-        for vm in cluster.vms.values() {
-            for volume in vm.volumes() {
-                self.ceph.volumes.insert(&volume);
-            }
+/// Has every VM run where a node says that it does.
+fn place_guests(state: &mut State, cluster: &View) {
+    for vm in cluster.vms.values() {
+        for volume in vm.volumes() {
+            state.ceph.volumes.insert(&volume);
         }
-        let nodes: Vec<&Arc<NodeRecord>> = cluster.nodes.values().collect();
-        for vm in cluster.vms.values() {
-            let says_so =
-                |host: &usize| lives(nodes[*host]) && nodes[*host].running.contains(&vm.uuid);
-            let own =
-                (0..nodes.len()).filter(says_so).find(|host| vm.is_assigned_to(&nodes[*host].name));
-            let Some(host) = own.or_else(|| (0..nodes.len()).find(says_so)) else { continue };
-            let started = self.start_guest(host, vm.uuid, &vm.xml);
-            if let Err(error) = started.and_then(|()| self.resume_guest(host, vm.uuid)) {
-                self.note(format!("guest {} is not there: {error}", vm.name));
-            }
+    }
+    let nodes: Vec<&Arc<NodeRecord>> = cluster.nodes.values().collect();
+    for vm in cluster.vms.values() {
+        let says_so = |host: &usize| lives(nodes[*host]) && nodes[*host].running.contains(&vm.uuid);
+        let own =
+            (0..nodes.len()).filter(says_so).find(|host| vm.is_assigned_to(&nodes[*host].name));
+        let Some(host) = own.or_else(|| (0..nodes.len()).find(says_so)) else { continue };
+        let started = state.with_hypervisors(|hypervisors, around| {
+            hypervisors.start_guest(around, host, vm.uuid, &vm.xml)?;
+            hypervisors.resume_guest(around, host, vm.uuid)
+        });
+        if let Err(error) = started {
+            state.run.note(format!("guest {} is not there: {error}", vm.name));
         }
-        for host in &mut self.hosts {
-            let guests_mib = host.guests_mib();
-            if let Some(measured) = &mut host.build.measured {
-                measured.guests_mib = guests_mib;
-            }
+    }
+    for (number, host) in state.hosts.iter_mut().enumerate() {
+        let guests_mib = state.hypervisors[number].guests_mib();
+        if let Some(measured) = &mut host.build.measured {
+            measured.guests_mib = guests_mib;
         }
     }
 }

@@ -1,0 +1,229 @@
+//! What is asked, refused or told before anything is changed.
+
+use super::*;
+
+#[test]
+fn nothing_is_removed_without_somebody_to_say_yes() {
+    let stub = Stub::start(|request, before| match request.line().as_str() {
+        "GET /vm?negate=False" => ok(one_vm(0)),
+        _ => cluster(request, before),
+    });
+    let user = User::of(&stub);
+    let nobody = user.run(&["-q", "vm", "remove", "web1"]);
+    assert_eq!(code(&nobody), 1);
+    assert!(err(&nobody).contains("hint: without a terminal say `--yes`"), "{nobody:?}");
+    let no = user.answering("n\n", &["-q", "vm", "remove", "web1"]);
+    assert_eq!((code(&no), out(&no).as_str()), (0, "Aborted.\n"));
+    assert_eq!(changes(&stub), [""; 0], "nothing was asked of the server");
+    let yes = user.answering("y\n", &["-q", "vm", "remove", "web1"]);
+    assert_eq!((code(&yes), out(&yes).trim()), (0, "done"));
+    assert_eq!(code(&user.run(&["-q", "vm", "remove", "web1", "-y"])), 0);
+    assert_eq!(code(&user.run(&["-q", "-u", "vm", "undefine", "web1"])), 0);
+    let removed = "DELETE /vm/web1?delete_disks=True";
+    assert_eq!(changes(&stub), [removed, removed, "DELETE /vm/web1?delete_disks=False"]);
+}
+
+#[test]
+fn a_piped_no_is_a_no() {
+    let stub = Stub::start(cluster);
+    let user = User::of(&stub);
+    for input in ["n\n", "no\n", "\n", "perhaps\n", "n"] {
+        let no = user.answering(input, &["-q", "vm", "stop", "web1"]);
+        assert_eq!((code(&no), out(&no).as_str()), (0, "Aborted.\n"), "{input:?}");
+        assert_eq!(err(&no), "Forcibly stop VM \"web1\" [y/N]? \n", "{input:?}");
+    }
+    let silent = user.answering("n\n", &["-s", "vm", "stop", "web1"]);
+    assert_eq!((code(&silent), out(&silent), err(&silent)), (0, String::new(), String::new()));
+    let nobody = user.answering("", &["-s", "vm", "stop", "web1"]);
+    assert_eq!((code(&nobody), out(&nobody), err(&nobody)), (1, String::new(), String::new()));
+    assert_eq!(changes(&stub), [""; 0]);
+}
+
+#[test]
+fn what_the_cluster_would_refuse_is_refused_before_anybody_is_asked() {
+    let stub = Stub::start(cluster);
+    let user = User::of(&stub);
+    for line in [
+        &["vm", "undefine", "nobody"][..],
+        &["vm", "remove", "nobody"],
+        &["vm", "rename", "nobody", "somebody"],
+        &["vm", "stop", "nobody"],
+        &["vm", "shutdown", "nobody"],
+        &["vm", "restart", "nobody"],
+        &["vm", "disable", "nobody"],
+    ] {
+        let output = user.answering("y\n", &[&["-q"], line].concat());
+        assert_eq!(code(&output), 3, "{line:?}: {output:?}");
+        assert_eq!(err(&output), "error: nothing of that name\n", "{line:?}");
+    }
+    for (line, words) in [
+        (&["vm", "restart", "db1"][..], "VM `db1` cannot be restarted: the VM is in state `fail`"),
+        (&["vm", "shutdown", "db1"], "VM `db1` cannot be shut down: the VM is in state `fail`"),
+        (&["vm", "rename", "web1", "web2"], "VM `web1` is in state `start`; it can be renamed in"),
+        (&["vm", "rename", "web1", "web 2"], "VM name `web 2`"),
+        (&["vm", "remove", "web1"], "volume `vms/web1_sda` of VM `web1` is used by VM `db1`, too"),
+    ] {
+        let output = user.answering("y\n", &[&["-q"], line].concat());
+        assert_eq!(code(&output), 1, "{line:?}: {output:?}");
+        assert!(
+            err(&output).contains(words) && !err(&output).contains("[y/N]"),
+            "{line:?}: {output:?}"
+        );
+    }
+    assert_eq!(changes(&stub), [""; 0]);
+}
+
+/// What only the server knows is asked of it, with what it says of itself: one that does not know
+/// `dry_run` of an operation would carry it out.
+#[test]
+fn a_server_that_can_tell_is_asked_whether_it_would_refuse() {
+    let told = |document: &'static str| {
+        Stub::start(move |request, _| {
+            match (request.path(), request.line().contains("dry_run=True")) {
+                ("/api/v1/openapi.json", _) => ok(document),
+                (_, true) => {
+                    status(400, r#"{"message": "VM `web1` may run on node `hv2`", "hint": "wait"}"#)
+                }
+                ("/api/v1/vm/web1/removal", _) if document == DOCUMENT => {
+                    status(400, r#"{"message": "VM `web1` may run on node `hv2`", "hint": "wait"}"#)
+                }
+                ("/api/v1/vm/web1/removal", _) => status(404, "{}"),
+                (path, false) if request.method == "GET" && path.starts_with("/api/v1/vm/") => {
+                    ok(one_vm(0))
+                }
+                (_, false) => message("done"),
+            }
+        })
+    };
+    let lines: [&[&str]; 7] = [
+        &["vm", "undefine", "web1"],
+        &["vm", "remove", "web1"],
+        &["vm", "rename", "web1", "web2"],
+        &["vm", "stop", "web1"],
+        &["vm", "shutdown", "web1"],
+        &["vm", "restart", "web1"],
+        &["vm", "disable", "web1", "--force"],
+    ];
+    let stub = told(DOCUMENT);
+    let user = User::of(&stub);
+    for line in lines {
+        for more in [&[][..], &["--dry-run"]] {
+            let output = user.answering("y\n", &[&["-q"], line, more].concat());
+            assert_eq!(code(&output), 1, "{line:?}: {output:?}");
+            assert_eq!(
+                err(&output),
+                "error: VM `web1` may run on node `hv2`\nhint: wait\n",
+                "{line:?}"
+            );
+        }
+    }
+    let asked = changes(&stub);
+    assert!(
+        asked.len() == 10 && asked.iter().all(|line| line.contains("dry_run=True")),
+        "{asked:?}"
+    );
+    assert!(asked[8].starts_with("POST /vm/web1/state?state=disable&force=True"), "{asked:?}");
+
+    // One that knows it of moves alone.
+    let stub = told(
+        r#"{"paths": {"/api/v1/vm/{vm}/node": {"post": {"parameters": [{"name": "dry_run"}]}}}}"#,
+    );
+    let user = User::of(&stub);
+    for line in lines {
+        let output = user.answering("", &[&["-q"], line, &["--dry-run"]].concat());
+        assert_eq!(code(&output), 6, "{line:?}: {output:?}");
+    }
+    let output = user.answering("n\n", &["-q", "vm", "stop", "web1"]);
+    assert!(err(&output).contains("[y/N]"), "{output:?}");
+    assert_eq!(changes(&stub), [""; 0], "it was not asked");
+}
+
+#[test]
+fn a_dry_run_says_what_would_be_done() {
+    let stub = Stub::start(|request, _| match request.path() {
+        "/api/v1/openapi.json" => ok(DOCUMENT),
+        _ => message("VM `web1` would be started"),
+    });
+    let user = User::of(&stub);
+    let output = user.run(&["-q", "vm", "start", "web1", "--dry-run", "--wait"]);
+    assert_eq!((code(&output), out(&output).as_str()), (0, "VM `web1` would be started\n"));
+    assert_eq!(
+        changes(&stub),
+        ["POST /vm/web1/state?state=start&force=False&wait=False&dry_run=True"]
+    );
+}
+
+#[test]
+fn a_change_that_would_be_refused_is_not_asked_about() {
+    let stub = Stub::start(|request, before| match request.path().ends_with("/check") {
+        true => {
+            status(400, r#"{"message": "node `hv1` takes VMs of up to 2 vCPUs", "hint": "fewer"}"#)
+        }
+        false => cluster(request, before),
+    });
+    let user = User::of(&stub);
+    let file = user.home.path().join("web1.xml");
+    std::fs::write(&file, out(&user.run(&["-q", "vm", "dump", "web1"])).replace("2048", "1024"))
+        .unwrap();
+    let path = file.to_str().unwrap();
+    for line in [
+        &["vm", "vcpu", "set", "web1", "99"][..],
+        &["vm", "vcpu", "set", "web1", "99", "--restart"],
+        &["vm", "modify", "web1", path],
+        &["vm", "modify", "web1", path, "-d", "-r"],
+    ] {
+        let output = user.answering("y\n", &[&["-q"], line].concat());
+        assert_eq!(code(&output), 1);
+        assert!(
+            err(&output).ends_with("error: node `hv1` takes VMs of up to 2 vCPUs\nhint: fewer\n")
+        );
+        assert!(!err(&output).contains("[y/N]"), "{line:?}: {output:?}");
+    }
+    assert_eq!(changes(&stub), [""; 0]);
+}
+
+#[test]
+fn a_server_that_cannot_judge_a_change_is_asked_to_make_it() {
+    let stub = Stub::start(|request, before| match request.path().ends_with("/check") {
+        true => status(404, "<h1>Not Found</h1>"),
+        false => cluster(request, before),
+    });
+    let output = User::of(&stub).answering("y\n", &["-q", "vm", "memory", "set", "web1", "4096"]);
+    assert_eq!((code(&output), out(&output).as_str()), (0, "done\n"), "{output:?}");
+    assert!(changes(&stub)[0].ends_with("?restart=True"), "{:?}", changes(&stub));
+}
+
+#[test]
+fn a_yes_that_nobody_asked_for_is_explained() {
+    let output = User::without_connection().run(&["node", "flush", "-y"]);
+    assert_eq!(code(&output), 2);
+    assert_eq!(
+        err(&output),
+        "error: unexpected `-y`: this command asks no question\n\
+         hint: leave `-y` out; where a command asks, `-y` stands behind it\n"
+    );
+}
+
+#[test]
+fn faults_are_deleted_by_scripts_that_say_yes_to_an_older_client() {
+    let stub = Stub::start(cluster);
+    let output = User::of(&stub).run(&["cluster", "fault", "delete", "NODE_FLUSH", "-y"]);
+    assert_eq!(code(&output), 0, "{}", err(&output));
+    assert_eq!(changes(&stub), ["DELETE /faults/NODE_FLUSH"]);
+}
+
+#[test]
+fn a_cluster_is_restored_only_from_a_backup() {
+    let stub = Stub::start(cluster);
+    let user = User::of(&stub);
+    let file = user.home.path().join("backup.json");
+    std::fs::write(&file, r#"{"vm": 1}"#).unwrap();
+    let path = file.to_str().unwrap();
+    assert_eq!(code(&user.run(&["cluster", "restore", "-f", path, "-y"])), 1);
+    std::fs::write(&file, r#"{"/": "", "/schema/version": "15", "/nodes/hv1": ""}"#).unwrap();
+    let unconfirmed = user.run(&["-q", "cluster", "restore", "-f", path]);
+    assert_eq!(code(&unconfirmed), 1);
+    assert_eq!(changes(&stub), [""; 0]);
+    assert_eq!(code(&user.run(&["-q", "cluster", "restore", "-f", path, "-y"])), 0);
+    assert_eq!(changes(&stub), ["POST /restore?yes-i-really-mean-it=yes"]);
+}

@@ -1,0 +1,328 @@
+//! What goes to standard output and standard error, and in what form.
+
+use super::*;
+
+#[test]
+fn a_list_is_data_on_standard_output_and_a_banner_on_standard_error() {
+    let stub = Stub::start(cluster);
+    let output = User::of(&stub).run(&["vm", "list"]);
+    assert_eq!(code(&output), 0);
+    let names: Vec<String> = out(&output)
+        .lines()
+        .skip(2)
+        .map(|line| line.split(' ').next().unwrap().to_owned())
+        .collect();
+    assert_eq!(names, ["db1", "web1"], "sorted by name");
+    assert!(!out(&output).contains('\x1b'));
+    let banner = format!(
+        "Using connection \"lab\" - Host: \"{}\"  Scheme: \"http\"  Prefix: \"/api/v1\"\n\n",
+        stub.address
+    );
+    assert_eq!(err(&output), banner);
+    assert_eq!(stub.lines(), ["GET /vm?negate=False"], "without colours nothing more is asked");
+}
+
+/// A cluster with something in each of its lists.
+fn full_cluster(request: &Received, before: usize) -> Reply {
+    match request.path() {
+        "/api/v1/faults" => ok(FAULTS),
+        "/api/v1/network" => ok(NETWORKS),
+        "/api/v1/storage/ceph/pool" => ok(POOLS),
+        "/api/v1/storage/ceph/volume" => ok(r#"[{"name": "web1_sda", "pool": "vms", "stats": {}},
+            {"name": "db1_sda", "pool": "ssd", "stats": {}}]"#),
+        "/api/v1/tasks" => ok(TASKS),
+        "/api/v1/vm/web1/tags" => {
+            ok(r#"{"name": "web1", "tags": [{"name": "prod", "type": "user", "protected": false},
+                {"name": "backup", "type": "user", "protected": true}]}"#)
+        }
+        _ => cluster(request, before),
+    }
+}
+
+/// Every list, by the column to sort it by.
+const LISTS: [(&str, &str); 15] = [
+    ("cluster fault list", "id"),
+    ("cluster task", "id"),
+    ("connection detail", "name"),
+    ("connection list", "name"),
+    ("network list", "vni"),
+    ("node list", "name"),
+    ("storage pool list", "name"),
+    ("storage volume list", "name"),
+    ("task", "id"),
+    ("vm list", "name"),
+    ("vm memory get web1", "ram"),
+    ("vm network get web1", "network"),
+    ("vm tag get web1", "name"),
+    ("vm vcpu get web1", "vcpus"),
+    ("vm volume get web1", "volume"),
+];
+
+#[test]
+fn every_list_is_csv_with_the_columns_and_in_the_order_that_were_asked_for() {
+    let stub = Stub::start(full_cluster);
+    let user = User::of(&stub);
+    let rows = |line: &str, options: &[&str]| {
+        let words: Vec<&str> = ["-q"].into_iter().chain(line.split(' ')).collect();
+        let output = user.run(&[&words, options].concat());
+        assert_eq!(code(&output), 0, "{line} {options:?}: {output:?}");
+        out(&output).lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    for (line, column) in LISTS {
+        let whole = rows(line, &["-f", "csv"]);
+        assert!(whole.len() > 1, "{line}: {whole:?}");
+        let headings: Vec<&str> = whole[0].split(',').collect();
+        assert!(headings.contains(&column), "{line}: {whole:?}");
+        assert_eq!(rows(line, &["-f", "csv", "--no-headers"]), whole[1..], "{line}");
+
+        let last = headings[headings.len() - 1];
+        let two = if last == column { last.to_owned() } else { format!("{last},{column}") };
+        let picked = rows(line, &["-f", "csv", "--columns", &two]);
+        assert_eq!((&picked[0], picked.len()), (&two, whole.len()), "{line}");
+
+        let one = ["-f", "csv", "--no-headers", "--columns", column, "--sort"];
+        let up = rows(line, &[&one[..], &[column]].concat());
+        let mut down = rows(line, &[&one[..], &[&format!("-{column}")]].concat());
+        down.reverse();
+        let mut names = up.clone();
+        names.dedup();
+        // Rows that are alike, or belong together, keep their order both ways.
+        if names.len() == up.len() && !up.iter().any(String::is_empty) {
+            assert_eq!(up, down, "{line}");
+        }
+
+        let table = rows(line, &["--columns", column]);
+        let bare = rows(line, &["--columns", column, "--no-headers"]);
+        assert!(table.ends_with(&bare) && table.len() > bare.len(), "{line}: {table:?} {bare:?}");
+        let wrong: Vec<&str> = line.split(' ').chain(["--columns", "colour"]).collect();
+        assert_eq!(code(&user.run(&wrong)), 2, "{line}");
+    }
+}
+
+#[test]
+fn no_list_is_without_the_options_that_all_lists_have() {
+    let path = |line: &str| {
+        let words = line.split(' ').skip(1).take_while(|word| word.starts_with(char::is_lowercase));
+        words.collect::<Vec<_>>().join(" ")
+    };
+    let have: Vec<String> =
+        TREE.lines().filter(|line| line.contains("--columns=")).map(path).collect();
+    let known = LISTS.map(|(line, _)| line.trim_end_matches(" web1").to_owned());
+    assert_eq!(have, known, "the test above asks all of them");
+    let is_list = |path: &String| path.ends_with(" list") || path.ends_with(" get");
+    let user = User::without_connection();
+    for lacking in TREE.lines().map(path).filter(is_list).filter(|path| !have.contains(path)) {
+        let output = user.run(&lacking.split(' ').collect::<Vec<_>>());
+        assert_eq!(code(&output), 6, "`{lacking}` is not of a later release: {output:?}");
+    }
+}
+
+#[test]
+fn a_network_that_does_not_exist_leads_to_the_list_of_those_that_do() {
+    let stub = Stub::start(full_cluster);
+    let user = User::of(&stub);
+    let output = user.run(&["-q", "vm", "network", "add", "web1", "4242"]);
+    assert_eq!(code(&output), 3);
+    assert_eq!(
+        err(&output),
+        "error: no network `4242` in the cluster\nhint: `pvc network list` shows the networks; \
+         `upstream`, `cluster` and `storage` always exist\n"
+    );
+    assert_eq!(changes(&stub), Vec::<String>::new());
+    let listed = user.run(&["-q", "network", "list", "-f", "raw"]);
+    assert_eq!((code(&listed), out(&listed).as_str()), (0, "100\n1001\n"));
+}
+
+#[test]
+fn quiet_hides_the_banner_and_silent_everything() {
+    let stub = Stub::start(cluster);
+    let user = User::of(&stub);
+    let quiet = user.run(&["-q", "vm", "list", "-f", "raw"]);
+    assert_eq!((out(&quiet).as_str(), err(&quiet).as_str()), ("db1\nweb1\n", ""));
+    let silent = user.run(&["-s", "vm", "info", "nobody"]);
+    assert_eq!((code(&silent), out(&silent), err(&silent)), (3, String::new(), String::new()));
+}
+
+#[test]
+fn json_is_what_the_api_answered_on_one_line() {
+    let stub = Stub::start(|_, _| ok(r#"{"maintenance":"false","new":[1,{"ü":null}]}"#));
+    let user = User::of(&stub);
+    let line = user.run(&["-q", "cluster", "status", "--format", "json"]);
+    assert_eq!(out(&line), "{\"maintenance\": \"false\", \"new\": [1, {\"\\u00fc\": null}]}\n");
+    let pretty = user.run(&["-q", "status", "-f", "json-pretty"]);
+    assert!(out(&pretty).starts_with("{\n  \"maintenance\": \"false\",\n  \"new\": [\n    1,\n"));
+}
+
+#[test]
+fn one_vm_is_an_object_and_not_a_list_of_one() {
+    let stub = Stub::start(cluster);
+    let output = User::of(&stub).run(&["-q", "vm", "info", "web1", "-f", "json"]);
+    let vm: serde_json::Value = serde_json::from_str(&out(&output)).unwrap();
+    assert_eq!(vm["name"], "web1");
+}
+
+#[test]
+fn vcpus_are_texts_in_json() {
+    let stub = Stub::start(cluster);
+    let output = User::of(&stub).run(&["-q", "vm", "vcpu", "get", "web1", "-f", "json"]);
+    let value: serde_json::Value = serde_json::from_str(&out(&output)).unwrap();
+    let expected = serde_json::json!({"name": "web1", "vcpus": "2", "sockets": "1", "cores": "2", "threads": "1"});
+    assert_eq!(value, expected);
+}
+
+#[test]
+fn an_output_that_cannot_be_written_is_one_clear_error() {
+    let stub = Stub::start(cluster);
+    let user = User::of(&stub);
+    for line in [
+        &["-q", "vm", "list"][..],
+        &["--help"],
+        &["completion", "bash"],
+        &["-q", "vm", "dump", "web1"],
+    ] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = user.command(line).stdout(full).output().unwrap();
+        assert_eq!(code(&output), 1, "{line:?}");
+        assert_eq!(
+            err(&output),
+            "error: cannot write to standard output: no space left on device\n"
+        );
+    }
+}
+
+#[test]
+fn colours_are_for_terminals_and_for_who_asks_for_them() {
+    let stub = Stub::start(cluster);
+    let user = User::of(&stub);
+    assert!(!out(&user.run(&["vm", "list"])).contains('\x1b'));
+    assert!(out(&user.run(&["--colour", "vm", "list"])).contains("\x1b[92mstart\x1b[0m"));
+    assert!(
+        out(&user.run(&["--color", "vm", "list"])).contains("\x1b[91m9999\x1b[0m"),
+        "an unknown network is red"
+    );
+    assert!(user.on_a_terminal("vm list").contains("\x1b[92mstart"));
+    let user = user.with("NO_COLOR", "1");
+    assert!(!user.on_a_terminal("vm list").contains("\x1b[92m"));
+    assert!(user.on_a_terminal("--colour vm list").contains("\x1b[92m"));
+}
+
+#[test]
+fn a_reader_that_leaves_early_ends_the_program_quietly() {
+    let many = format!("[{}]", vec![one_vm(0).trim_matches(['[', ']']).to_owned(); 2000].join(","));
+    let stub = Stub::start(move |_, _| ok(many.clone()));
+    let user = User::of(&stub);
+    let mut child = user.command(&["-q", "vm", "list", "-f", "json"]).spawn().unwrap();
+    let mut first = [0; 10];
+    child.stdout.take().unwrap().read_exact(&mut first).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((code(&output), err(&output)), (0, String::new()));
+}
+
+#[test]
+fn networks_pools_and_volumes_are_listed() {
+    let networks = include_str!("../../../../crates/pvc-cli/tests/wire/networks.json");
+    let pools = include_str!("../../../../crates/pvc-cli/tests/wire/pools.json");
+    let stub = Stub::start(move |request, _| match request.path() {
+        "/api/v1/network" if request.target.contains("limit=none") => ok("[]"),
+        "/api/v1/network" | "/api/v1/network/1001" => ok(networks),
+        "/api/v1/network/test-net" => ok("[{\"vni\": 1001, \"type\": \"managed\"}]"),
+        "/api/v1/network/1001/lease" => {
+            ok("[{\"hostname\": \"web1\", \"ip4_address\": \"10.0.0.5\"}]")
+        }
+        "/api/v1/network/1001/acl" => status(501, "{\"message\": \"not yet\"}"),
+        "/api/v1/storage/ceph/pool" => ok(pools),
+        "/api/v1/storage/ceph/volume" => {
+            ok(r#"[{"name": "b", "pool": "vms"}, {"name": "a", "pool": "vms"}]"#)
+        }
+        _ => status(404, r#"{"message": "nothing of that name"}"#),
+    });
+    let user = User::of(&stub);
+    let run = |line: &[&str]| user.run(&[&["-q"], line].concat());
+    assert_eq!(out(&run(&["network", "list", "-f", "raw"])), "100\n1001\n");
+    assert!(out(&run(&["network", "list"])).contains("1001  test-net"));
+    assert_eq!(code(&run(&["network", "list", "none"])), 3);
+    let info = run(&["network", "info", "test-net"]);
+    assert!(
+        out(&info).contains("VNI:                1001\n") && out(&info).contains("web1"),
+        "{info:?}"
+    );
+    assert_eq!(code(&run(&["network", "info", "nothing"])), 3);
+    let pools = out(&run(&["storage", "pool", "list", "-f", "raw"]));
+    assert_eq!(pools, "vms\nnew\n", "they stay in the order of the API, which is that of Ceph");
+    assert_eq!(
+        out(&run(&["storage", "volume", "list", "-p", "vms", "-f", "raw"])),
+        "vms/a\nvms/b\n"
+    );
+    assert!(
+        stub.lines().contains(&"GET /storage/ceph/volume?pool=vms".to_owned()),
+        "{:?}",
+        stub.lines()
+    );
+}
+
+#[test]
+fn a_change_can_be_answered_in_json() {
+    let stub = Stub::start(cluster);
+    let user = User::of(&stub);
+    let output = user.run(&["-q", "vm", "start", "web1", "-f", "json"]);
+    assert_eq!((code(&output), out(&output).as_str()), (0, "{\"message\": \"done\"}\n"));
+    let output = user.answering("y\n", &["-q", "vm", "stop", "web1", "--format", "json"]);
+    assert_eq!((code(&output), out(&output).as_str()), (0, "{\"message\": \"done\"}\n"));
+    let output = user.run(&["-q", "vm", "migrate", "web1", "-f", "--format", "json"]);
+    assert_eq!(out(&output), "{\"message\": \"done\"}\n", "there `-f` is `--force`: {output:?}");
+    let user = User::of(&Stub::start(task("SUCCESS")));
+    let output = user.run(&["-q", "vm", "flush-locks", "web1", "-f", "json"]);
+    let end: serde_json::Value = serde_json::from_str(&out(&output)).unwrap();
+    assert_eq!(
+        (end["state"].as_str(), end["status"].as_str()),
+        (Some("SUCCESS"), Some("locks flushed"))
+    );
+}
+
+#[test]
+fn a_list_is_printed_as_it_was_asked_for() {
+    let stub = Stub::start(cluster);
+    let user = User::of(&stub);
+    let run = |line: &[&str]| user.run(&[&["-q", "vm", "list"], line].concat());
+    let csv = out(&run(&["--columns", "ram,name", "--sort", "-name", "-f", "csv"]));
+    assert!(csv.starts_with("ram,name\n2048,web1\n"), "{csv}");
+    let bare = out(&run(&["--columns=name", "--no-headers"]));
+    assert_eq!(bare, "db1\nweb1\n");
+    let yaml = out(&run(&["--columns", "name,state", "-f", "yaml"]));
+    assert_eq!(yaml, "- name: \"db1\"\n  state: \"fail\"\n- name: \"web1\"\n  state: \"start\"\n");
+    let wrong = run(&["--columns", "colour"]);
+    assert_eq!(code(&wrong), 2);
+    assert!(err(&wrong).contains("there are name, state, tags"), "{wrong:?}");
+    assert_eq!(code(&run(&["--sort", "ram", "-f", "json"])), 2);
+    assert_eq!(code(&user.run(&["-q", "task", "abc", "-f", "csv"])), 2, "one task is no list");
+    let wide = out(&run(&[]));
+    assert!(
+        wide.contains("Snapshots") && wide.contains("Migrated"),
+        "a pipe has room for all: {wide}"
+    );
+}
+
+#[test]
+fn on_a_narrow_terminal_columns_leave_and_no_line_is_broken() {
+    let stub = Stub::start(cluster);
+    let user = User::of(&stub);
+    let line = format!("stty cols 60 rows 24; exec {} vm list", env!("CARGO_BIN_EXE_pvc"));
+    let output = user.typed(&line).stdin(Stdio::null()).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let table: Vec<&str> =
+        text.lines().filter(|line| line.contains("web1") || line.contains("Name")).collect();
+    assert!(table.len() >= 2 && text.contains("Current"), "{text}");
+    assert!(text.contains("(no room for: ") && text.contains("snapshots"), "{text}");
+    let bare =
+        |line: &str| line.replace("\x1b[1m", "").replace("\x1b[92m", "").replace("\x1b[0m", "");
+    assert!(table.iter().all(|line| bare(line).trim_end().chars().count() <= 60), "{text}");
+}
+
+#[test]
+fn a_list_that_is_empty_is_fine_and_a_search_that_finds_nothing_is_not() {
+    let stub = Stub::start(|_, _| status(404, r#"{"message": "No VMs found"}"#));
+    let user = User::of(&stub);
+    let all = user.run(&["-q", "vm", "list", "-f", "json"]);
+    assert_eq!((code(&all), out(&all).as_str()), (0, "[]\n"));
+    assert_eq!(code(&user.run(&["-q", "vm", "list", "^web"])), 3);
+}

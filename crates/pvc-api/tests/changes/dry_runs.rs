@@ -1,0 +1,90 @@
+//! What a change would come to is told without making it.
+
+use super::*;
+
+#[tokio::test]
+async fn what_a_move_would_come_to_is_told_without_making_it() {
+    let api = with_vms(0).await;
+    api.define("?node=pvchv1&limit=pvchv1,pvchv2", &xml("web", UUID)).await.ok();
+    let plan = api.post("/vm/web/node?action=migrate&dry_run=true").await.ok();
+    assert_eq!(plan["message"], "VM `web` would go to node `pvchv2`");
+    assert_eq!(
+        (&plan["from"], &plan["to"], &plan["method"]),
+        (&json!("pvchv1"), &json!("pvchv2"), &json!("off"))
+    );
+    let reasons: Vec<&str> = plan["nodes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|node| node["reason"].as_str().unwrap())
+        .collect();
+    assert_eq!(reasons[0], "is where the VM is now");
+    assert!(
+        reasons[1].starts_with("has ") && reasons[1].ends_with("MiB of memory free"),
+        "{reasons:?}"
+    );
+    assert_eq!(reasons[2], "is not among the nodes the VM is limited to");
+    assert_eq!(api.get("/vm/web/node").await.ok()["node"], "pvchv1", "nothing was changed");
+    api.post("/vm/web/node?action=migrate&node=pvchv3&dry_run=true").await.refused(400);
+    api.post("/vm/none/node?action=migrate&dry_run=true").await.refused(404);
+}
+
+#[tokio::test]
+async fn what_a_flush_would_come_to_is_told_without_making_it() {
+    let api = with_vms(20).await;
+    let before = api.get("/node/pvchv1/domain-state").await.ok();
+    let plan = api.post("/node/pvchv1/domain-state?state=flush&dry_run=true").await.ok();
+    assert!(
+        plan["message"].as_str().unwrap().starts_with("a flush of node `pvchv1` would move "),
+        "{plan}"
+    );
+    for step in plan["vms"].as_array().unwrap() {
+        assert!(
+            ["move", "shutdown", "wait", "blocked"].contains(&step["action"].as_str().unwrap()),
+            "{step}"
+        );
+    }
+    assert_eq!(api.get("/node/pvchv1/domain-state").await.ok(), before);
+    api.post("/node/pvchv1/domain-state?state=ready&dry_run=true").await.refused(400);
+    api.post("/node/nowhere/domain-state?state=flush&dry_run=true").await.refused(404);
+}
+
+#[tokio::test]
+async fn whether_a_state_a_name_or_a_removal_is_refused_is_told_without_a_change() {
+    let api = with_web().await;
+    let other = UUID.replace('2', "3");
+    api.define("?node=pvchv1", &xml("db", &other)).await.ok();
+    api.play("web", "start", true).await;
+    api.eventually("it runs", |view| view.vm("web").is_some_and(|vm| vm.state == VmState::Start))
+        .await;
+    let told = |reply: Reply| async move { reply.ok()["message"].as_str().unwrap().to_owned() };
+    let stop = told(api.post("/vm/web/state?state=stop&dry_run=true&wait=true").await).await;
+    assert_eq!(stop, "VM `web` would be stopped");
+    assert_eq!(told(api.get("/vm/web/removal").await).await, "VM `web` would be removed");
+    let rename = told(api.post("/vm/db/rename?new_name=shop&dry_run=true").await).await;
+    assert_eq!(rename, "VM `db` would be called `shop`");
+    for (path, status) in [
+        ("/vm/db/state?state=restart&dry_run=true", 400),
+        ("/vm/none/state?state=stop&dry_run=true", 404),
+        ("/vm/web/rename?new_name=shop&dry_run=true", 400),
+        ("/vm/db/rename?new_name=web&dry_run=true", 400),
+        ("/vm/db/rename?new_name=..%2fx&dry_run=true", 400),
+    ] {
+        let words = api.post(path).await.refused(status);
+        let made = api.post(&path.replace("&dry_run=true", "")).await.refused(status);
+        assert_eq!(words, made, "it is refused as the change would be: {path}");
+    }
+    api.get("/vm/none/removal").await.refused(404);
+    api.write("/nodes/pvchv1/daemonstate", "dead".to_owned()).await;
+    let silent = |reply: Reply| reply.refused(400).contains("whose daemon is in state `dead`");
+    api.eventually("it is silent", |view| {
+        view.node("pvchv1")
+            .is_some_and(|node| node.daemon_state == pvc_model::node::DaemonState::Dead)
+    })
+    .await;
+    assert!(silent(api.get("/vm/web/removal").await), "of the node nobody but the API knows");
+    assert_eq!(api.state("web"), VmState::Start, "nothing was changed");
+    assert_eq!(api.state("db"), VmState::Stop);
+    let view = api.store.view();
+    assert!(view.vm("shop").is_none() && view.jobs.is_empty());
+}

@@ -1,0 +1,289 @@
+//! VMs are moved, nodes flushed and made ready, and the primary role handed over.
+
+use super::*;
+
+#[tokio::test]
+async fn a_vm_is_moved_and_whoever_waits_hears_of_its_arrival() {
+    let api = with_web().await;
+    assert!(api.post("/vm/web/node").await.refused(400).starts_with("action: "));
+    api.post("/vm/web/node?action=unmigrate").await.refused(400);
+    api.post("/vm/web/node?action=move&node=nowhere").await.refused(404);
+    let moved = api.post("/vm/web/node?action=move&node=pvchv2&wait=True").await;
+    assert_eq!(
+        moved.ok()["message"],
+        "VM `web` is on node `pvchv2` now",
+        "q12: it is off, so it is there at once"
+    );
+    api.write(&format!("/domains/{UUID}/state"), "start").await;
+    let waiter = waiting(&api, "/vm/web/node?action=migrate&node=pvchv3&wait=True");
+    api.eventually("the migration is asked for", |view| {
+        view.vm("web").unwrap().state == VmState::Migrate
+    })
+    .await;
+    assert_eq!(api.get("/vm/web").await.ok()[0]["migrated"], "from pvchv2");
+    api.write(&format!("/domains/{UUID}/state"), "start").await;
+    api.eventually("its state is seen", |view| view.vm("web").unwrap().state == VmState::Start)
+        .await;
+    assert!(!waiter.is_finished(), "its node does not say yet that it runs");
+    api.write("/nodes/pvchv3/runningdomains", UUID).await;
+    waiter.await.unwrap().ok();
+}
+
+#[tokio::test]
+async fn nodes_are_flushed_and_made_ready_and_a_repetition_says_already() {
+    let api = Arc::new(with_vms(0).await);
+    api.post("/node/pvchv2/domain-state?state=flush").await.ok();
+    let again = api.post("/node/pvchv2/domain-state?state=flush").await.ok();
+    assert_eq!(again["message"], "node `pvchv2` is being flushed already");
+    // Older daemons are not turned round on their way.
+    api.store.announce_daemon(&"pvchv2".into(), "test").await.unwrap();
+    let waiter = waiting(&api, "/node/pvchv2/domain-state?state=ready&wait=yes");
+    api.eventually("ready is asked for", |view| {
+        view.node("pvchv2").unwrap().domain_state == DomainState::Unflush
+    })
+    .await;
+    let mut changes = Changes::new();
+    changes.node(&"pvchv2".into(), NodeChange::Domain(DomainState::Ready));
+    api.store.change(|_| Ok::<_, std::convert::Infallible>((changes.clone(), ()))).await.unwrap();
+    assert_eq!(waiter.await.unwrap().ok()["message"], "node `pvchv2` is ready");
+    let again = api.post("/node/pvchv2/domain-state?state=ready").await.ok();
+    assert_eq!(again["message"], "node `pvchv2` is ready already");
+    api.post("/node/nowhere/domain-state?state=flush").await.refused(404);
+    assert!(
+        api.post("/node/pvchv2/domain-state?state=x").await.refused(400).starts_with("state: ")
+    );
+}
+
+#[tokio::test]
+async fn each_place_that_does_not_do_is_refused_with_its_reason() {
+    let api = with_web().await;
+    let uuid = api.uuid("web");
+    api.play("web", "start", true).await;
+    let to = async |node: &str, status| {
+        let moved =
+            api.post(&format!("/vm/web/node?action=migrate&node={node}")).await.refused(status);
+        let planned =
+            api.post(&format!("/vm/web/node?action=migrate&node={node}&dry_run=true")).await;
+        assert_eq!(planned.refused(status), moved, "a dry run says the same");
+        moved
+    };
+    assert_eq!(to("nowhere", 404).await, "there is no node `nowhere`");
+    assert_eq!(to("pvchv1", 400).await, "VM `web` is on node `pvchv1` already");
+    api.domain_state("pvchv2", "flushed").await;
+    assert_eq!(to("pvchv2", 400).await, "node `pvchv2` is in domain state `flushed`, not `ready`");
+    api.write("/nodes/pvchv2/daemonstate", "upgrading").await;
+    assert_eq!(
+        to("pvchv2", 400).await,
+        "node `pvchv2` is in daemon state `upgrading`, not `run`",
+        "a word that a peer of another version may write"
+    );
+    assert_eq!(api.get("/node/pvchv2").await.ok()[0]["daemon_state"], "upgrading");
+    api.write("/nodes/pvchv2/daemonstate", "run").await;
+    api.domain_state("pvchv2", "resting").await;
+    assert_eq!(to("pvchv2", 400).await, "node `pvchv2` is in domain state `resting`, not `ready`");
+    assert_eq!(api.get("/node/pvchv2/domain-state").await.ok()["domain_state"], "resting");
+    api.write("/nodes/pvchv3/memtotal", "48").await;
+    assert_eq!(
+        to("pvchv3", 400).await,
+        "node `pvchv3` has 48 MiB of memory in all, and the VM's 64 MiB must be less"
+    );
+    api.write("/nodes/pvchv3/memtotal", "4096").await;
+    api.write("/nodes/pvchv3/memfree", "60").await;
+    assert_eq!(
+        to("pvchv3", 400).await,
+        "node `pvchv3` has 60 MiB of memory free, and the VM needs 64 MiB"
+    );
+    api.post("/vm/web/meta?limit=pvchv1,pvchv2").await.ok();
+    assert_eq!(
+        to("pvchv3", 400).await,
+        "node `pvchv3` is not among the nodes the VM is limited to"
+    );
+    assert_eq!(
+        api.post("/vm/web/node?action=migrate").await.refused(400),
+        "no node can take the VM: `pvchv1` is where the VM is now; \
+         `pvchv2` is in domain state `resting`, not `ready`; \
+         `pvchv3` is not among the nodes the VM is limited to"
+    );
+    let view = api.store.view();
+    assert_eq!(
+        (view.vms[&uuid].state.as_str(), view.vms[&uuid].node.as_ref().unwrap().as_str()),
+        ("start", "pvchv1")
+    );
+}
+
+#[tokio::test]
+async fn a_hypervisor_does_not_become_primary() {
+    let api = with_vms(0).await;
+    api.write("/nodes/pvchv3/daemonmode", "hypervisor").await;
+    let primary = api.store.view().config.primary.clone();
+    assert_eq!(
+        api.post("/node/pvchv3/coordinator-state?state=primary").await.refused(400),
+        "node `pvchv3` is no coordinator"
+    );
+    assert_eq!(api.store.view().config.primary, primary);
+}
+
+impl Api {
+    /// Plays the node's domain state.
+    async fn domain_state(&self, node: &str, state: &str) {
+        self.write(&format!("/nodes/{node}/domainstate"), state.to_owned()).await;
+    }
+
+    async fn waits_for(&self, node: &str) -> serde_json::Value {
+        self.get(&format!("/node/{node}")).await.ok()[0]["waits_for"].clone()
+    }
+}
+
+#[tokio::test]
+async fn what_a_flush_waits_for_is_told_with_the_node() {
+    let api = with_web().await;
+    api.play("web", "start", true).await;
+    api.post("/vm/web/meta?limit=pvchv1").await.ok();
+    assert_eq!(api.waits_for("pvchv1").await, json!([]));
+    api.post("/node/pvchv1/domain-state?state=flush").await.ok();
+    let why = "no node can take the VM: `pvchv1` is where the VM is now; \
+               `pvchv2` is not among the nodes the VM is limited to; \
+               `pvchv3` is not among the nodes the VM is limited to";
+    assert_eq!(
+        api.waits_for("pvchv1").await,
+        json!([{
+            "name": "web", "action": "shutdown", "reason": format!("it is to be shut down: \
+                                                                    {why}"), "percent": null
+        }])
+    );
+    let uuid = api.uuid("web");
+    api.write(&format!("/domains/{uuid}/node"), "pvchv2").await;
+    api.play("web", "migrate", true).await;
+    let note = pvc_model::vm::moving::MoveNote {
+        from: "pvchv1".into(),
+        to: "pvchv2".into(),
+        incarnation: 0,
+        request: 1,
+        held: true,
+        phase: pvc_model::vm::moving::MovePhase::Copying,
+        attempt: 1,
+        seconds: 3,
+        total_bytes: 100,
+        processed_bytes: 43,
+        remaining_bytes: 57,
+        why: String::new(),
+    };
+    api.store.report(vec![pvc_store::Report::Move(uuid, note)]).await.unwrap();
+    api.store.fresh().await.unwrap();
+    assert_eq!(
+        api.waits_for("pvchv1").await,
+        json!([{"name": "web", "action": "move", "reason": "it is being moved to node \
+                                                            `pvchv2`", "percent": 43}])
+    );
+    assert_eq!(api.waits_for("pvchv2").await, json!([]));
+}
+
+#[tokio::test]
+async fn who_waits_for_a_flush_in_vain_hears_what_keeps_it() {
+    let limits = Limits { wait_time: Duration::from_secs(1), ..Limits::default() };
+    let api = start(&Shape::with_vms(0).dump(), ApiSettings { limits, ..settings() }).await;
+    api.define("?node=pvchv1", &xml("web", UUID)).await.ok();
+    api.play("web", "restart", true).await;
+    let path = "/node/pvchv1/domain-state?state=flush&wait=yes";
+    assert_eq!(
+        api.post(path).await.refused(504),
+        "the end of the flush of node `pvchv1` did not come within 1 s (VM `web`: it is being \
+         restarted); \
+         the change itself was made"
+    );
+    api.write("/nodes/pvchv1/daemonstate", "dead").await;
+    assert_eq!(
+        api.post(path).await.refused(504),
+        "the end of the flush of node `pvchv1` did not come within 1 s, because its daemon is in \
+         state `dead`; \
+         the change itself was made"
+    );
+}
+
+#[tokio::test]
+async fn who_waits_for_a_flush_hears_when_somebody_turns_it_round() {
+    let api = Arc::new(with_web().await);
+    api.store.announce_daemon(&"pvchv1".into(), "test").await.unwrap();
+    let waiter = waiting(&api, "/node/pvchv1/domain-state?state=flush&wait=yes");
+    api.eventually("it is asked for", |view| {
+        view.node("pvchv1").unwrap().domain_state == DomainState::Flush
+    })
+    .await;
+    api.store.announce_daemon(&"pvchv1".into(), "test").await.unwrap();
+    api.post("/node/pvchv1/domain-state?state=ready").await.ok();
+    assert_eq!(
+        waiter.await.unwrap().refused(400),
+        "node `pvchv1` is in state `unflush` now: somebody else asked for that meanwhile"
+    );
+}
+
+#[tokio::test]
+async fn a_flush_says_which_vms_it_leaves_behind() {
+    let api = with_web().await;
+    api.play("web", "start", true).await;
+    api.post("/vm/web/meta?limit=pvchv1").await.ok();
+    let flush = async |node: &str| {
+        let reply = api.post(&format!("/node/{node}/domain-state?state=flush")).await.ok();
+        api.domain_state(node, "ready").await;
+        reply["message"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(
+        api.post("/node/pvchv1/domain-state?state=flush&dry_run=true").await.ok()["vms"],
+        json!([{
+            "name": "web",
+            "action": "shutdown",
+            "to": "",
+            "reason": "no node can take the VM: `pvchv1` is where the VM is now; \
+                       `pvchv2` is not among the nodes the VM is limited to; \
+                       `pvchv3` is not among the nodes the VM is limited to"
+        }])
+    );
+    assert_eq!(
+        flush("pvchv1").await,
+        "node `pvchv1` is being flushed; note: no other node can take VM `web`: it is shut down, \
+         and started again when the node is ready"
+    );
+    assert_eq!(flush("pvchv2").await, "node `pvchv2` is being flushed");
+    // The last node that takes VMs.
+    for other in ["pvchv2", "pvchv3"] {
+        api.domain_state(other, "flushed").await;
+    }
+    for number in 1..=7_u128 {
+        let name = format!("x{number}");
+        api.define("?node=pvchv1", &xml(&name, &uuid::Uuid::from_u128(number).to_string()))
+            .await
+            .ok();
+        let uuid = api.uuid(&name);
+        api.write(&format!("/domains/{uuid}/state"), "start").await;
+    }
+    assert_eq!(
+        flush("pvchv1").await,
+        "node `pvchv1` is being flushed; note: no other node takes VMs: VMs `x1`, `x2`, `x3`, \
+         `x4`, `x5` \
+         and 3 more are shut down, and started again when the node is ready"
+    );
+    for name in ["web", "x1", "x2", "x3", "x4", "x5", "x6", "x7"] {
+        let uuid = api.uuid(name);
+        api.write(&format!("/domains/{uuid}/state"), "stop").await;
+    }
+    assert_eq!(
+        flush("pvchv1").await,
+        "node `pvchv1` is being flushed; note: no node takes VMs from now on"
+    );
+}
+
+#[tokio::test]
+async fn the_primary_role_is_handed_over() {
+    let api = with_vms(0).await;
+    let message =
+        async |path: &str| api.post(path).await.ok()["message"].as_str().unwrap().to_owned();
+    assert!(message("/node/pvchv1/coordinator-state?state=primary").await.contains("already"));
+    assert!(message("/node/pvchv2/coordinator-state?state=secondary").await.contains("already"));
+    message("/node/pvchv2/coordinator-state?state=primary").await;
+    assert_eq!(api.store.view().config.primary.as_ref().unwrap().as_str(), "pvchv2");
+    message("/node/pvchv2/coordinator-state?state=secondary").await;
+    assert_eq!(api.store.view().config.primary, None);
+    api.post("/node/nowhere/coordinator-state?state=primary").await.refused(404);
+    api.write("/nodes/pvchv3/daemonstate", "dead").await;
+    api.post("/node/pvchv3/coordinator-state?state=primary").await.refused(400);
+}

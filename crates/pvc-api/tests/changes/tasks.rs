@@ -1,0 +1,74 @@
+//! Long work is a task that can be looked at and stopped.
+
+use super::*;
+
+#[tokio::test]
+async fn long_work_becomes_a_task_that_can_be_looked_at_and_stopped() {
+    let api = with_web().await;
+    let reply = api.post("/vm/web/locks").await;
+    assert_eq!(reply.status, 202);
+    let task = reply.json();
+    let id = task["task_id"].as_str().unwrap();
+    assert!(id.len() == 8 && id.chars().all(|c| c.is_ascii_hexdigit()));
+    assert_eq!((&task["task_name"], &task["run_on"]), (&json!("vm.flush_locks"), &json!("pvchv1")));
+    assert_eq!(reply.headers["location"], format!("/api/v1/tasks/{id}").as_str());
+    let status = api.get(&format!("/tasks/{id}")).await.ok();
+    assert_eq!(
+        (&status["state"], &status["current"], &status["total"]),
+        (&json!("PENDING"), &json!(0), &json!(1))
+    );
+    let queues = api.get("/tasks").await.ok();
+    let waiting = &queues["reserved"]["pvcworkerd@pvchv1"][0];
+    assert_eq!(waiting["id"], id);
+    assert_eq!(waiting["kwargs"], json!({"domain": "web", "run_on": "pvchv1"}));
+    assert_eq!(
+        (&queues["active"]["pvcworkerd@pvchv1"], &queues["scheduled"]["pvcworkerd@pvchv1"]),
+        (&json!([]), &json!([]))
+    );
+    api.delete(&format!("/tasks/{id}")).await.ok();
+    assert!(api.store.view().jobs.values().next().unwrap().cancel_requested);
+    api.post("/vm/nothing/locks").await.refused(404);
+}
+
+#[tokio::test]
+async fn q32_a_task_that_never_was_is_not_there() {
+    let api = empty().await;
+    for id in ["deadbeef", "nonsense", "DEADBEEF"] {
+        api.get(&format!("/tasks/{id}")).await.refused(404);
+        api.delete(&format!("/tasks/{id}")).await.refused(404);
+    }
+    assert_eq!(
+        api.get("/tasks").await.ok(),
+        json!({"scheduled": {}, "active": {}, "reserved": {}})
+    );
+}
+
+#[tokio::test]
+async fn devices_are_plugged_by_tasks_also_with_a_body_of_delete() {
+    let api = with_web().await;
+    let device = "<interface type='bridge'><mac address='52:54:00:aa:bb:cc'/><source \
+                  bridge='vmbr1000'/></interface>";
+    for (method, name) in [(Method::POST, "vm.device_attach"), (Method::DELETE, "vm.device_detach")]
+    {
+        let reply = api.form(method.clone(), "/vm/web/device", "xml", device).await;
+        assert_eq!((reply.status.as_u16(), &reply.json()["task_name"]), (202, &json!(name)));
+        api.form(method.clone(), "/vm/web/device", "xml", "<interface").await.refused(400);
+        api.form(method.clone(), "/vm/web/device", "other", device).await.refused(400);
+        api.form(method, "/vm/nothing/device", "xml", device).await.refused(404);
+    }
+}
+
+#[tokio::test]
+async fn q24_another_clusters_key_is_not_shown_among_the_tasks() {
+    let api = with_vms(0).await;
+    let args = json!([["destination_api_key", "top-secret"], ["domain", "web"]]);
+    let (name, node, run_on) = ("vm.send_snapshot", "pvchv1", "primary");
+    let task = json!({"name": name, "node": node, "run_on": run_on, "args": args});
+    api.write("/tasks/00000007", task.to_string()).await;
+    api.eventually("the task is seen", |view| !view.jobs.is_empty()).await;
+    let text = api.get("/tasks").await.text();
+    assert!(
+        text.contains("\"destination_api_key\":\"***\"") && !text.contains("top-secret"),
+        "{text}"
+    );
+}

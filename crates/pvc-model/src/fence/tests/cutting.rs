@@ -1,0 +1,302 @@
+//! A node is asked about, cut off, and switched on again.
+
+use super::*;
+
+#[test]
+fn a_bmc_that_says_twice_that_the_power_is_off_ends_the_waiting() {
+    let mut fencer = with_dead_node();
+    assert_eq!(fencer.steps_for("hv2"), Some(Step::AskPower));
+    let now = fencer.now;
+    fencer.history("hv2").heard_of_power(Some(false), now, INTERVAL);
+    assert_eq!(fencer.steps_for("hv2"), None, "asked again in a moment");
+    fencer.now += CONFIRM_AFTER;
+    assert_eq!(fencer.steps_for("hv2"), Some(Step::AskPower));
+    let now = fencer.now;
+    fencer.history("hv2").heard_of_power(Some(false), now, INTERVAL);
+    assert_eq!(
+        fencer.steps_for("hv2"),
+        Some(Step::Prove { stamp: 7, proof: Proof::FoundOff, recover: true })
+    );
+}
+
+#[test]
+fn a_node_whose_power_is_on_gets_its_saving_throws_before_it_is_cut() {
+    let mut fencer = with_dead_node();
+    fencer.plan();
+    let mut asked = 0;
+    for second in 1..30 {
+        fencer.after(1);
+        match fencer.steps_for("hv2") {
+            Some(Step::AskPower) => {
+                asked += 1;
+                let now = fencer.now;
+                fencer.history("hv2").heard_of_power(Some(true), now, INTERVAL);
+            }
+            None => {}
+            step => panic!("{second}: {step:?}"),
+        }
+    }
+    assert_eq!(asked, 6, "once per interval");
+    fencer.after(1);
+    assert_eq!(fencer.steps_for("hv2"), Some(Step::CutPower { stamp: 7 }));
+    fencer.history("hv2").was_cut_off();
+    assert_eq!(
+        fencer.steps_for("hv2"),
+        Some(Step::Prove { stamp: 7, proof: Proof::CutOff, recover: true })
+    );
+}
+
+#[test]
+fn a_new_stamp_or_another_state_ends_it_at_every_moment() {
+    let mends: [fn(&mut NodeRecord); 2] =
+        [|node| node.keepalives += 1, |node| node.daemon_state = DaemonState::Init];
+    for mend in mends {
+        for seconds in [0, 10, 29] {
+            let mut fencer = with_dead_node();
+            fencer.after(seconds);
+            fencer.edit("hv2", mend);
+            fencer.after(1);
+            assert_eq!(fencer.plan(), Plan::default());
+            assert!(fencer.histories.is_empty());
+        }
+    }
+}
+
+#[test]
+fn an_attempt_that_failed_is_repeated_ever_more_slowly_and_recovers_nothing() {
+    let mut fencer = with_dead_node();
+    fencer.plan();
+    fencer.after(30);
+    let mut attempts = Vec::new();
+    for second in 0..300 {
+        if let Some(Step::CutPower { .. }) = fencer.steps_for("hv2") {
+            attempts.push(second);
+            let now = fencer.now;
+            fencer.history("hv2").could_not_be_cut_off(now);
+        }
+        for step in fencer.after(1) {
+            assert!(!matches!(step.1, Step::Prove { .. } | Step::Recover { .. }), "{step:?}");
+        }
+    }
+    let gaps: Vec<u64> = attempts.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert_eq!(gaps[..6], [1, 2, 4, 8, 16, 30], "{attempts:?}");
+}
+
+#[test]
+fn who_cannot_cut_a_node_off_lets_another_coordinator_try() {
+    let gives_way = |fencer: &Fencer| {
+        let me = NodeName::new("hv1");
+        let Fencer { cluster, sightings, rules, now, .. } = fencer;
+        gives_way(&View { me: &me, cluster, sightings, rules, now: *now }, &fencer.histories)
+    };
+    let with_other = |other: NodeRecord| {
+        let mut fencer = Fencer::watching([
+            node("hv1", DaemonState::Run),
+            node("hv2", DaemonState::Dead),
+            other,
+        ]);
+        fencer.after(30);
+        // The other one stamps.
+        let record = fencer.cluster.nodes["hv3"].as_ref().clone();
+        let stamped = NodeRecord { keepalives: 8, ..record };
+        fencer.cluster.nodes.insert(NodeName::new("hv3"), Arc::new(stamped));
+        fencer.after(1);
+        for _ in 0..3 {
+            let now = fencer.now;
+            fencer.history("hv2").could_not_be_cut_off(now);
+        }
+        fencer
+    };
+    let mut fencer = with_other(node("hv3", DaemonState::Run));
+    assert!(!gives_way(&fencer), "it tries a few times itself");
+    let now = fencer.now;
+    fencer.history("hv2").could_not_be_cut_off(now);
+    assert!(gives_way(&fencer));
+    fencer.cluster.config.maintenance = true;
+    assert!(!gives_way(&fencer), "in maintenance nobody else would begin");
+    fencer.cluster.config.maintenance = false;
+    fencer.history("hv4").busy = true;
+    assert!(!gives_way(&fencer), "not in the middle of another fence");
+    let hypervisor = NodeRecord { role: NodeRole::Hypervisor, ..node("hv3", DaemonState::Run) };
+    for other in [hypervisor, node("hv3", DaemonState::Stop)] {
+        let mut fencer = with_other(other);
+        let now = fencer.now;
+        fencer.history("hv2").could_not_be_cut_off(now);
+        assert!(!gives_way(&fencer), "nobody else fences");
+    }
+}
+
+#[test]
+fn in_maintenance_nothing_begins_and_what_has_begun_is_finished() {
+    let mut fencer = Fencer::watching([
+        node("hv1", DaemonState::Run),
+        node("hv2", DaemonState::Run),
+        node("hv3", DaemonState::Dead),
+    ]);
+    fencer.cluster.config.maintenance = true;
+    assert_eq!(fencer.after(600), []);
+    let mut fencer = with_dead_node();
+    fencer.plan();
+    fencer.cluster.config.maintenance = true;
+    fencer.after(30);
+    assert_eq!(fencer.steps_for("hv2"), Some(Step::CutPower { stamp: 7 }));
+}
+
+#[test]
+fn what_another_fencer_left_half_done_is_taken_up() {
+    let mut fencer = Fencer::watching([
+        node("hv1", DaemonState::Run),
+        node("hv2", DaemonState::Dead),
+        NodeRecord { domain_state: DomainState::FenceFlush, ..node("hv3", DaemonState::Fenced) },
+        node("hv4", DaemonState::Fenced),
+        NodeRecord {
+            fence: Some(FenceNote {
+                proven_at: Some(5),
+                power: PowerAfter::Due,
+                ..FenceNote::default()
+            }),
+            ..node("hv5", DaemonState::Fenced)
+        },
+    ]);
+    assert_eq!(fencer.after(29), [], "only after it has seen the silence itself");
+    fencer.after(1);
+    assert_eq!(fencer.steps_for("hv2"), Some(Step::AskPower), "with saving throws of its own");
+    assert_eq!(fencer.steps_for("hv3"), Some(Step::Recover { may_wait: true }));
+    assert_eq!(fencer.steps_for("hv4"), None, "nothing is left to do");
+    assert_eq!(fencer.steps_for("hv5"), Some(Step::PowerOn));
+    fencer.after(29);
+    assert_eq!(fencer.steps_for("hv2"), Some(Step::AskPower));
+    fencer.after(1);
+    assert_eq!(fencer.steps_for("hv2"), Some(Step::CutPower { stamp: 7 }));
+}
+
+#[test]
+fn several_dead_nodes_do_not_wait_for_each_other() {
+    let dead = || {
+        ["hv2", "hv3", "hv4"].map(|name| NodeRecord {
+            domain_state: DomainState::FenceFlush,
+            ..node(name, DaemonState::Fenced)
+        })
+    };
+    let mut fencer = Fencer::watching(dead().into_iter().chain([node("hv1", DaemonState::Run)]));
+    assert_eq!(fencer.after(30).len(), 3);
+    fencer.history("hv2").busy = true;
+    assert_eq!(fencer.after(1).len(), 2);
+    assert_eq!(fencer.plan().concerns.len(), 3);
+}
+
+#[test]
+fn a_recovery_that_does_not_work_out_switches_the_machine_on_and_goes_on() {
+    let note = FenceNote { proven_at: Some(5), power: PowerAfter::Due, ..FenceNote::default() };
+    let fenced = NodeRecord {
+        domain_state: DomainState::FenceFlush,
+        fence: Some(note.clone()),
+        ..node("hv2", DaemonState::Fenced)
+    };
+    let mut fencer = Fencer::watching([node("hv1", DaemonState::Run), fenced]);
+    fencer.after(30);
+    assert_eq!(fencer.steps_for("hv2"), Some(Step::Recover { may_wait: true }));
+    let now = fencer.now;
+    fencer.history("hv2").could_not_recover(now);
+    assert_eq!(fencer.steps_for("hv2"), Some(Step::PowerOn));
+    fencer.history("hv2").could_not_switch_on(now);
+    assert_eq!(
+        fencer.after(1),
+        [(NodeName::new("hv2"), Step::PowerOn)],
+        "it is tried again, and so is the recovery"
+    );
+    fencer.edit("hv2", |node| {
+        node.fence = Some(FenceNote { power: PowerAfter::SwitchedOn, ..note.clone() })
+    });
+    assert_eq!(fencer.steps_for("hv2"), Some(Step::Recover { may_wait: true }));
+}
+
+#[test]
+fn one_that_lived_when_its_power_was_cut_is_not_proven_dead_by_that() {
+    let mut fencer = with_dead_node();
+    fencer.after(30);
+    fencer.history("hv2").may_be_cut_off();
+    fencer.edit("hv2", |node| node.daemon_state = DaemonState::Run);
+    assert_eq!(fencer.after(1), []);
+    fencer.edit("hv2", |node| node.daemon_state = DaemonState::Dead);
+    assert!(!matches!(fencer.steps_for("hv2"), Some(Step::Prove { .. })));
+}
+
+#[test]
+fn a_node_that_starts_while_its_power_is_cut_is_switched_on_again() {
+    let mut fencer = with_dead_node();
+    fencer.after(30);
+    fencer.history("hv2").was_cut_off();
+    fencer.edit("hv2", |node| node.daemon_state = DaemonState::Init);
+    assert_eq!(fencer.steps_for("hv2"), Some(Step::PowerOn));
+    let now = fencer.now;
+    fencer.history("hv2").could_not_switch_on(now);
+    assert_eq!(fencer.steps_for("hv2"), None);
+    assert_eq!(fencer.after(5), [(NodeName::new("hv2"), Step::PowerOn)], "it is tried again");
+    fencer.history("hv2").was_switched_on();
+    assert_eq!(fencer.after(60), [], "a node that starts is nobody's concern");
+}
+
+#[test]
+fn a_stamp_of_a_starting_node_does_not_say_that_its_power_stayed_on() {
+    let mut fencer = with_dead_node();
+    fencer.after(30);
+    fencer.history("hv2").may_be_cut_off();
+    fencer.edit("hv2", |node| (node.daemon_state, node.keepalives) = (DaemonState::Init, 8));
+    assert_eq!(fencer.after(1), [(NodeName::new("hv2"), Step::PowerOn)]);
+}
+
+#[test]
+fn what_is_recorded_of_an_earlier_fence_is_not_this_ones() {
+    let due = |stamp| FenceNote {
+        stamp,
+        proven_at: Some(5),
+        power: PowerAfter::Due,
+        ..FenceNote::default()
+    };
+    for (stamp, expected) in
+        [(Some(7), Some(Step::PowerOn)), (Some(6), None), (None, Some(Step::PowerOn))]
+    {
+        let fenced = NodeRecord { fence: Some(due(stamp)), ..node("hv2", DaemonState::Fenced) };
+        assert_eq!(fenced.present_fence().is_some(), expected.is_some());
+        let mut fencer = Fencer::watching([node("hv1", DaemonState::Run), fenced]);
+        fencer.after(30);
+        assert_eq!(fencer.steps_for("hv2"), expected, "{stamp:?}");
+    }
+}
+
+#[test]
+fn of_a_fenced_node_that_lives_nobody_says_that_it_is_to_be_switched_on() {
+    let power = |keepalives, power| {
+        let note = FenceNote { stamp: Some(7), proven_at: Some(5), power, ..FenceNote::default() };
+        power_after(&NodeRecord { keepalives, fence: Some(note), ..node("hv2", DaemonState::Run) })
+    };
+    assert_eq!(power(7, PowerAfter::Due), Some(PowerAfter::Due));
+    assert_eq!(power(8, PowerAfter::Due), None);
+    assert_eq!(power(8, PowerAfter::SwitchedOn), Some(PowerAfter::SwitchedOn));
+    assert_eq!(power(8, PowerAfter::Untouched), Some(PowerAfter::Untouched));
+}
+
+#[test]
+fn what_was_cut_off_is_switched_on_without_the_store_until_a_record_says_more() {
+    let (hv2, second) = (NodeName::new("hv2"), Duration::from_secs(1));
+    let due = |cuts: &Cuts, at: u32| cuts.due(at * second) == [hv2.clone()];
+    let mut cuts = Cuts::default();
+    cuts.cut(hv2.clone(), 7, 100 * second);
+    let silent = cluster([node("hv2", DaemonState::Dead)]);
+    cuts.observe(&silent);
+    assert_eq!(cuts.due(129 * second), []);
+    assert!(due(&cuts, 130));
+    cuts.could_not_switch_on(&hv2, 130 * second);
+    assert_eq!(cuts.due(130 * second), [], "its BMC is left alone for a moment");
+    assert!(due(&cuts, 131));
+    let mut switched_on = cuts.clone();
+    switched_on.was_switched_on(&hv2);
+    assert_eq!(switched_on.due(200 * second), []);
+    let lives = NodeRecord { keepalives: 8, ..node("hv2", DaemonState::Dead) };
+    for says_more in [node("hv2", DaemonState::Fenced), node("hv2", DaemonState::Init), lives] {
+        let mut cuts = cuts.clone();
+        cuts.observe(&cluster([says_more]));
+        assert_eq!(cuts.due(200 * second), []);
+    }
+}

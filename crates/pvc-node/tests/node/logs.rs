@@ -1,0 +1,51 @@
+//! Consoles and log lines reach the store.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn consoles_reach_the_store_with_junk_rotation_and_a_limited_rate() {
+    let world = world().await;
+    let uuid = world.define(1, VmState::Start).await;
+    let folder = world.folder.path().join("console");
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("vm1.log");
+    let _daemon = world.running().await;
+    world.until_runs(uuid).await;
+    std::fs::write(&path, b"Linux version 6.12\n\xff\x00login:").unwrap();
+    let arrives = async |text: &str| {
+        for _ in 0..2000 {
+            if world.operator.console_log(uuid).await.unwrap().unwrap_or_default().ends_with(text) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        panic!("{text:?} never arrived: {:?}", world.operator.console_log(uuid).await);
+    };
+    arrives("6.12\n\u{fffd}\u{fffd}login:").await;
+    std::fs::rename(&path, folder.join("vm1.log.1")).unwrap();
+    std::fs::write(&path, "after the rotation\n").unwrap();
+    arrives("after the rotation\n").await;
+    std::fs::write(&path, "Kernel panic").unwrap();
+    world.request(uuid, VmState::Stop).await;
+    arrives("Kernel panic").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn log_lines_reach_the_store_in_order_and_the_last_ones_at_the_end() {
+    let world = world().await;
+    let (sender, receiver) = tokio::sync::mpsc::channel(10);
+    let daemon = world.start_as(|node| node.with_log(Some(receiver))).await;
+    world
+        .until("it runs", || world.node().is_some_and(|node| node.daemon_state == DaemonState::Run))
+        .await;
+    for number in 0..60 {
+        sender.send(format!("line {number}")).await.unwrap();
+    }
+    world.pass(5).await;
+    sender.send("the last one".to_owned()).await.unwrap();
+    daemon.stop().await;
+    let log = world.operator.node_log(&NodeName::new("hv1")).await.unwrap().unwrap();
+    let lines: Vec<&str> = log.lines().collect();
+    assert_eq!(lines.len(), 50);
+    assert_eq!((lines[0], lines[49]), ("line 11", "the last one"));
+}

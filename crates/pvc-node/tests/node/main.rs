@@ -1,0 +1,33 @@
+//! The node role in a played world: the real tasks, an embedded tree, a scripted hypervisor.
+
+#![allow(clippy::disallowed_methods, reason = "a test waits, in real or in paused time")]
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+mod bmc;
+mod daemon;
+mod faults;
+mod keepalive;
+mod locks;
+mod logs;
+mod node_states;
+mod shutdowns;
+mod starts;
+#[path = "../world/mod.rs"]
+mod world;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use pvc_embedded::EmbeddedTree;
+use pvc_model::node::{CoordinatorState, DaemonState, DomainState, NodeRole};
+use pvc_model::storage::{RbdAccess, VolumeId};
+use pvc_model::vm::VmState;
+use pvc_model::{NodeName, Uuid};
+use pvc_node::{NodeError, Outcome, Ports};
+use pvc_ports::{GuestRun, HostLoad, Services, ServicesError, Storage, UnitState};
+use pvc_store::{Announced, Change, Changes, ConfigChange, Ipmi, NodeChange, Store, VmChange};
+use pvc_testkit::{BmcManner, Manner, MemoryStorage, ScriptedCluster, SeededRandom};
+use tokio_util::sync::CancellationToken;
+use world::{INTERVAL, legacy_node, world};

@@ -1,0 +1,130 @@
+//! The node is flushed, made ready, taken for dead, and keeps the primary role.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn flushing_the_only_node_shuts_its_vms_down_and_ready_brings_them_back() {
+    let world = world().await;
+    let mut vms = Vec::new();
+    for number in 1..=6 {
+        vms.push(world.define(number, VmState::Start).await);
+    }
+    let off = world.define(7, VmState::Stop).await;
+    let _daemon = world.running().await;
+    for vm in &vms {
+        world.hypervisor.set_manner(
+            *vm,
+            Manner { shutdown_takes: Duration::from_secs(9), ..Manner::default() },
+        );
+        world.until_runs(*vm).await;
+    }
+    world.until("all are listed", || world.node().unwrap().running.len() == 6).await;
+    world.request_node(DomainState::Flush).await;
+    world.pass(5).await;
+    let down = vms.iter().filter(|vm| world.state(**vm) == "shutdown").count();
+    assert_eq!(down, 4, "not all at once");
+    world
+        .until("it is flushed", || world.node().unwrap().domain_state == DomainState::Flushed)
+        .await;
+    assert!(vms.iter().all(|vm| !world.hypervisor.is_there(*vm) && world.vm(*vm).autostart));
+    world.pass(30).await;
+    world.request_node(DomainState::Unflush).await;
+    world.until("it is ready", || world.node().unwrap().domain_state == DomainState::Ready).await;
+    for vm in &vms {
+        world.until_runs(*vm).await;
+        assert!(!world.vm(*vm).autostart);
+    }
+    assert!(!world.hypervisor.is_there(off));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flush_can_be_turned_round_while_its_last_vm_hangs() {
+    let world = world().await;
+    let uuid = world.define(1, VmState::Start).await;
+    world.hypervisor.set_manner(uuid, Manner { ignores_shutdown: true, ..Manner::default() });
+    let _daemon = world.running().await;
+    world.until_runs(uuid).await;
+    world.request_node(DomainState::Flush).await;
+    world.until_state(uuid, "shutdown").await;
+    world.request_node(DomainState::Unflush).await;
+    world.until("it is ready", || world.node().unwrap().domain_state == DomainState::Ready).await;
+    world.pass(300).await;
+    assert_eq!((world.state(uuid).as_str(), world.vm(uuid).autostart), ("start", false));
+    assert!(world.hypervisor.is_there(uuid));
+    world.request(uuid, VmState::Stop).await;
+    world.until("orders are still heard", || !world.hypervisor.is_there(uuid)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_was_taken_for_dead_ends_the_copies_of_others_before_it_says_that_it_runs() {
+    for daemon_dies in [false, true] {
+        let world = world().await;
+        let moved = world.define(1, VmState::Start).await;
+        let kept = world.define(2, VmState::Start).await;
+        let daemon = world.running().await;
+        for vm in [moved, kept] {
+            world.until_runs(vm).await;
+        }
+        daemon.connection.cut();
+        world.pass(60).await;
+        let other = pvc_store::NewNode {
+            name: NodeName::new("hv2"),
+            role: NodeRole::Coordinator,
+            cpus: 4,
+            kernel: "6".to_owned(),
+            os: "GNU/Linux".to_owned(),
+            arch: "x86_64".to_owned(),
+            version: "1.0.3".to_owned(),
+            ipmi: pvc_store::Ipmi::default(),
+            keepalive: 0,
+        };
+        let mut changes = Changes::new();
+        changes.push(Change::AddNode(Box::new(other)));
+        world.change(changes).await;
+        let mut changes = Changes::new();
+        changes.node(&NodeName::new("hv1"), NodeChange::Daemon(DaemonState::Fenced));
+        changes
+            .vm(moved, VmChange::Node(NodeName::new("hv2")))
+            .vm(moved, VmChange::State(VmState::Start));
+        world.change(changes).await;
+        let _daemon = if daemon_dies {
+            daemon.kill().await;
+            world.start().await
+        } else {
+            daemon.connection.mend();
+            daemon
+        };
+        world
+            .until("it runs again", || {
+                let runs = world.node().unwrap().daemon_state == DaemonState::Run;
+                assert!(
+                    !runs || !world.hypervisor.is_there(moved),
+                    "it runs with a copy of somebody else's VM"
+                );
+                runs
+            })
+            .await;
+        assert!(world.hypervisor.is_there(kept));
+        assert_eq!(world.hypervisor.count("start", kept), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_primary_that_is_asked_to_step_back_stays_if_nobody_else_is_there() {
+    let world = world().await;
+    let _daemon = world.running().await;
+    world
+        .until("it is primary", || {
+            world.node().unwrap().coordinator_state == CoordinatorState::Primary
+        })
+        .await;
+    let mut changes = Changes::new();
+    changes.config(ConfigChange::Primary(None));
+    world.change(changes).await;
+    world
+        .until("its name is there again", || {
+            world.view().config.primary == Some(NodeName::new("hv1"))
+        })
+        .await;
+    assert_eq!(world.node().unwrap().coordinator_state, CoordinatorState::Primary);
+}

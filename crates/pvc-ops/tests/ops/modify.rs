@@ -1,0 +1,174 @@
+//! Definitions, metadata and tags are changed.
+
+use super::*;
+
+#[tokio::test]
+async fn a_modification_is_of_the_vm_it_says() {
+    let world = World::with_nodes(&["hv1"]).await;
+    world.define("web1", UUID).await;
+    world.define("db1", OTHER).await;
+    let refusal = refused(modify(&world, "db1", &xml("web1", UUID), false).await);
+    assert!(matches!(refusal, DefineRefusal::OtherVm { .. }));
+    let cluster = world.store.view();
+    assert_eq!(
+        vm::check_modify(&cluster, "db1", &Modify::new(xml("web1", UUID))).unwrap_err(),
+        refusal
+    );
+    assert_eq!(
+        vm::check_modify(&cluster, "web1", &Modify::new(xml("web1", UUID))).unwrap().name,
+        "web1"
+    );
+
+    let larger =
+        xml("web1", UUID).replace("'MiB'>512", "'MiB'>1024").replace("web1_sda", "web1_root");
+    let modified = modify(&world, "web1", &larger, true).await.unwrap();
+    assert!(!modified.restarted, "a stopped VM is not started by a modification");
+    assert_eq!(world.vm().memory_mib(), 1024);
+    assert_eq!(world.vm().recorded_volumes, [id("vms/web1_root")]);
+
+    world.state(VmState::Start).await;
+    assert!(modify(&world, &UUID.to_string(), &larger, true).await.unwrap().restarted);
+    assert_eq!(world.vm().state, VmState::Restart);
+    let renamed = refused(modify(&world, "web1", &xml("web2", UUID), false).await);
+    assert!(matches!(renamed, DefineRefusal::NameInUse { .. }), "{renamed}");
+}
+
+#[tokio::test]
+async fn a_function_of_a_card_is_given_to_no_vm_and_taken_from_none() {
+    let world = World::with_nodes(&["hv1"]).await;
+    let with = |functions: &[&str]| {
+        let nic = |function: &&str| {
+            format!(
+                "<interface type='hostdev'><mac \
+                 address='52:54:00:00:00:01'/><sriov_device>{function}</sriov_device></interface>"
+            )
+        };
+        let nics: String = functions.iter().map(nic).collect();
+        xml("web1", UUID).replace("<console", &format!("{nics}<console"))
+    };
+    let refusal = refused(vm::define(&world.store, &Define::new(with(&["ens1f0v3"]))).await);
+    assert!(
+        matches!(&refusal, DefineRefusal::Nic(NicRefusal::FunctionTaken { function }) if function == "ens1f0v3"),
+        "{refusal}"
+    );
+
+    world.define("web1", UUID).await;
+    refused(modify(&world, "web1", &with(&["ens1f0v3"]), false).await);
+    // As one of PVC 1.0.3 has defined it.
+    world.write(|changes| _ = changes.vm(UUID, VmChange::Xml(with(&["ens1f0v3"])))).await;
+    modify(&world, "web1", &with(&["ens1f0v3"]).replace(">512<", ">1024<"), false).await.unwrap();
+    assert_eq!(world.vm().memory_mib(), 1024);
+    refused(modify(&world, "web1", &with(&["ens1f0v3", "ens1f0v4"]), false).await);
+    modify(&world, "web1", &with(&[]), false).await.unwrap();
+}
+
+#[tokio::test]
+async fn metadata_is_changed_where_it_is_given_and_checked() {
+    let world = World::with_nodes(&["hv1", "hv2"]).await;
+    world.define("web1", UUID).await;
+    let set = |meta: Meta| {
+        let store = world.store.clone();
+        async move { vm::set_meta(&store, "web1", &meta).await }
+    };
+    assert_eq!(refused(set(Meta::default()).await), MetaRefusal::NothingGiven);
+    set(Meta { node_limit: Some(vec!["hv2".into()]), autostart: Some(true), ..Meta::default() })
+        .await
+        .unwrap();
+    set(Meta { selector: Some(Some(Selector::Vms)), ..Meta::default() }).await.unwrap();
+    let record = world.vm();
+    assert_eq!(
+        (record.node_limit.len(), record.autostart, &record.selector),
+        (1, true, &Some(Selector::Vms))
+    );
+    set(Meta { node_limit: Some(Vec::new()), selector: Some(None), ..Meta::default() })
+        .await
+        .unwrap();
+    assert_eq!((world.vm().node_limit.len(), world.vm().autostart), (0, true));
+    let unknown =
+        refused(set(Meta { node_limit: Some(vec!["hv9".into()]), ..Meta::default() }).await);
+    assert!(matches!(unknown, MetaRefusal::NoNode(_)));
+    assert_eq!(
+        refused(set(Meta { max_downtime_ms: Some(0), ..Meta::default() }).await),
+        MetaRefusal::NoDowntime
+    );
+}
+
+#[tokio::test]
+async fn tags_come_and_go_unless_they_are_protected() {
+    let world = World::with_nodes(&["hv1"]).await;
+    world.define("web1", UUID).await;
+    let store = &world.store;
+    vm::add_tag(store, "web1", "mirror:backup", true).await.unwrap();
+    assert!(matches!(
+        refused(vm::remove_tag(store, "web1", "mirror:backup").await),
+        TagRefusal::Protected { .. }
+    ));
+    vm::add_tag(store, "web1", "mirror:backup", false).await.unwrap();
+    vm::remove_tag(store, "web1", "mirror:backup").await.unwrap();
+    assert!(matches!(
+        refused(vm::remove_tag(store, "web1", "mirror:backup").await),
+        TagRefusal::NoTag { .. }
+    ));
+    let long = "x".repeat(128);
+    vm::add_tag(store, "web1", &long, false).await.unwrap();
+    vm::remove_tag(store, "web1", &long).await.unwrap();
+    for bad in ["", "a/b", "a b", "..", "ü", &"x".repeat(200)] {
+        assert!(
+            matches!(refused(vm::add_tag(store, "web1", bad, false).await), TagRefusal::BadTag(_)),
+            "{bad}"
+        );
+    }
+    assert_eq!(world.vm().tags, []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_vm_is_plugged_in_among_the_nodes_unless_that_is_forced_or_was_so_before() {
+    let world = World::with_nodes(&["hv1"]).await;
+    let on = |bridges: &[&str]| {
+        let nic = |bridge: &&str| {
+            format!("<interface type='bridge'><source bridge='{bridge}'/></interface>")
+        };
+        let nics: String = bridges.iter().map(nic).collect();
+        xml("web1", UUID).replace("<console", &format!("{nics}<console"))
+    };
+    let is_refused = |refusal: &DefineRefusal, name: &str| {
+        let hint = refusal.hint().unwrap_or_default();
+        matches!(refusal, DefineRefusal::Nic(NicRefusal::AmongNodes { bridge }) if bridge == name)
+            && hint.contains("--force")
+    };
+    let refusal =
+        refused(vm::define(&world.store, &Define::new(on(&["brupstream", "brcluster"]))).await);
+    assert!(is_refused(&refusal, "brcluster"), "{refusal}");
+    vm::define(&world.store, &Define::new(on(&["brupstream", "vmbr1001"]))).await.unwrap();
+    let refusal = refused(modify(&world, "web1", &on(&["brstorage"]), false).await);
+    assert!(is_refused(&refusal, "brstorage"), "{refusal}");
+    let ask = Modify::new(on(&["brstorage"]));
+    let checked = vm::check_modify(&world.store.fresh().await.unwrap(), "web1", &ask).unwrap_err();
+    assert_eq!(checked, refusal);
+    let forced = Modify { force: true, ..ask };
+    vm::modify(&world.store, "web1", &forced).await.unwrap();
+    // It stays editable, and gets no other of them by that.
+    modify(&world, "web1", &on(&["brstorage"]).replace(">512<", ">1024<"), false).await.unwrap();
+    refused(modify(&world, "web1", &on(&["brstorage", "brcluster"]), false).await);
+
+    let interface = "<interface type='bridge'><source bridge='brcluster'/></interface>";
+    let mut ask = device::DeviceAsk {
+        vm: "web1".to_owned(),
+        change: DeviceChange::Attach,
+        xml: interface.to_owned(),
+        force: false,
+        submitter: "tests".to_owned(),
+    };
+    let submit = async |ask: &device::DeviceAsk| {
+        device::submit_device(&world.store, world.clock.as_ref(), &world.random, ask).await
+    };
+    let refusal = refused(submit(&ask).await);
+    assert!(
+        matches!(refusal, device::DeviceRefusal::Nic(NicRefusal::AmongNodes { .. })),
+        "{refusal}"
+    );
+    ask.force = true;
+    submit(&ask).await.unwrap();
+    ask = device::DeviceAsk { force: false, change: DeviceChange::Detach, ..ask };
+    submit(&ask).await.unwrap();
+}

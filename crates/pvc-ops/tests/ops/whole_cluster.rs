@@ -1,0 +1,84 @@
+//! The cluster as a whole: made, backed up, restored, closed to strangers.
+
+use super::*;
+
+#[tokio::test]
+async fn a_cluster_is_initialized_once_backed_up_and_restored() {
+    let world = World::with_nodes(&["hv1"]).await;
+    world.define("web1", UUID).await;
+    let refusal = refused(cluster::initialize(&world.store, false).await);
+    assert!(refusal.hint().unwrap().contains("--overwrite"));
+    assert!(cluster::set_maintenance(&world.store, true).await.unwrap());
+    assert!(!cluster::set_maintenance(&world.store, true).await.unwrap());
+    let dump = cluster::backup(&world.store, true).await.unwrap();
+    let text = serde_json::to_string(&dump).unwrap();
+    cluster::initialize(&world.store, true).await.unwrap();
+    assert!(world.store.view().vms.is_empty());
+    for bad in ["", "[]", "{\"/a\": 1}", "\"no\"", "{}"] {
+        assert_eq!(
+            refused(cluster::restore(&world.store, bad).await).kind(),
+            Kind::Invalid,
+            "{bad}"
+        );
+    }
+    let twice = serde_json::to_string(&text).unwrap();
+    cluster::restore(&world.store, &twice).await.unwrap();
+    assert_eq!(world.vm().name, "web1");
+    assert!(world.store.view().config.maintenance);
+}
+
+/// The store of one who knows this password, on a connection of his own.
+async fn member(world: &World, password: &str, closed: &Closed) -> (Store, Arc<FlakyTree>) {
+    let tree = FlakyTree::with_password(world.tree.connect(), password, closed);
+    let random = Arc::new(SeededRandom::new(3));
+    (Store::open(tree.clone(), world.clock.clone(), random).await.unwrap(), tree)
+}
+
+#[tokio::test(start_paused = true)]
+async fn records_are_not_closed_to_a_node_of_the_cluster_unless_that_is_forced() {
+    let world = World::with_nodes(&["hv1", "hv2"]).await;
+    let refused = cluster::protect(&world.store, Access::Members, true).await.unwrap_err();
+    assert!(matches!(refused, ChangeError::Store(pvc_store::StoreError::NoPassword)), "{refused}");
+    world.store.announce_daemon(&"hv2".into(), "knows none").await.unwrap();
+    let (store, _) = member(&world, "secret", &Closed::default()).await;
+    let refused = cluster::protect(&store, Access::Members, false).await.unwrap_err();
+    assert!(refused.to_string().starts_with("nodes `hv1`, `hv2` would be locked out"), "{refused}");
+    let refused = cluster::protect(&store, Access::Members, true).await.unwrap_err();
+    assert!(refused.to_string().starts_with("every node would be locked out"), "{refused}");
+
+    store.announce_daemon(&"hv1".into(), "knows it").await.unwrap();
+    let refused = cluster::protect(&store, Access::Members, false).await.unwrap_err();
+    assert!(refused.to_string().starts_with("node `hv2` would be locked out"), "{refused}");
+    let (before, known) = cluster::protection(&store).await.unwrap();
+    assert_eq!((before.access, before.closed), (AccessList::Anybody, 0));
+    assert_eq!(known["hv1"], KnownPassword::Ours);
+    assert_eq!(known["hv2"], KnownPassword::Unproven);
+    let closed = cluster::protect(&store, Access::Members, true).await.unwrap();
+    assert_eq!((closed.access, closed.open), (AccessList::Members, 0));
+    // Nobody is locked out by opening them.
+    let opened = cluster::protect(&store, Access::Anybody, false).await.unwrap();
+    assert_eq!((opened.access, opened.closed), (AccessList::Anybody, 0));
+    assert_eq!(store.known_passwords().await.unwrap(), known, "what is proven stays so");
+}
+
+#[tokio::test(start_paused = true)]
+async fn records_are_never_closed_to_a_node_that_knows_another_password() {
+    let world = World::with_nodes(&["hv1", "hv2"]).await;
+    let closed = Closed::default();
+    let (right, _) = member(&world, "secret", &closed).await;
+    let (typo, session) = member(&world, "secert", &closed).await;
+    right.announce_daemon(&"hv1".into(), "one").await.unwrap();
+    typo.announce_daemon(&"hv2".into(), "other").await.unwrap();
+    for (store, locked_out) in [(&right, "hv2"), (&typo, "hv1")] {
+        for force in [false, true] {
+            let refused = cluster::protect(store, Access::Members, force).await.unwrap_err();
+            let expected = format!("node `{locked_out}` would be locked out: another password");
+            assert!(refused.to_string().starts_with(&expected), "{refused}");
+        }
+        assert_eq!(store.protection().await.unwrap().closed, 0);
+    }
+    session.close().await;
+    let (mended, _) = member(&world, "secret", &closed).await;
+    mended.announce_daemon(&"hv2".into(), "mended").await.unwrap();
+    cluster::protect(&right, Access::Members, false).await.unwrap();
+}

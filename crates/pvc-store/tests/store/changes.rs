@@ -1,0 +1,226 @@
+//! Changes are decided on a view, decided again, and made whole or not at all.
+
+use super::*;
+
+#[tokio::test]
+async fn a_change_decided_on_an_old_view_is_decided_again() {
+    let world = cluster().await;
+    define(&world.store, new_vm("web1", UUID)).await;
+    world.other.fresh().await.expect("readable");
+    let tries = AtomicU32::new(0);
+    let world_tree = world.tree.connect();
+    let decided = world
+        .other
+        .change(|view: &Cluster| {
+            let vm = view.vm("web1").expect("defined");
+            if tries.fetch_add(1, Ordering::SeqCst) == 0 {
+                // Between the look and the write somebody else writes.
+                let set = Op::Set {
+                    path: format!("/domains/{UUID}/state"),
+                    data: "disable".into(),
+                    version: None,
+                };
+                futures::executor::block_on(world_tree.multi(vec![set])).expect("writable");
+            }
+            let mut changes = Changes::new();
+            changes.vm(UUID, VmChange::State(VmState::Start));
+            Ok::<_, std::convert::Infallible>((changes, vm.state.clone()))
+        })
+        .await
+        .expect("the second try is on fresh data");
+    assert_eq!((decided, tries.load(Ordering::SeqCst)), (VmState::Disable, 2));
+    assert_eq!(world.other.view().vm("web1").expect("defined").state, VmState::Start);
+}
+
+#[tokio::test]
+async fn of_two_definitions_with_one_name_at_once_only_one_is_made() {
+    let world = cluster().await;
+    let define = |store: Store, uuid| async move {
+        store
+            .change(|view: &Cluster| {
+                if view.vm_names.contains_key("web1") {
+                    return Err("taken");
+                }
+                let mut changes = Changes::new();
+                changes
+                    .expect(Expect::VmNames)
+                    .push(Change::DefineVm(Box::new(new_vm("web1", uuid))));
+                Ok((changes, ()))
+            })
+            .await
+    };
+    let (first, second) = tokio::join!(
+        define(world.store.clone(), Uuid::from_u128(1)),
+        define(world.other.clone(), Uuid::from_u128(2))
+    );
+    let refused = [first, second]
+        .into_iter()
+        .filter(|result| matches!(result, Err(ChangeError::Refused("taken"))))
+        .count();
+    assert_eq!(refused, 1);
+    assert_eq!(world.store.fresh().await.expect("readable").vms.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_decision_about_a_vm_does_not_hold_for_another_that_got_its_uuid() {
+    let world = cluster().await;
+    define(&world.store, new_vm("web1", UUID)).await;
+    let (tries, before) = (AtomicU32::new(0), world.store.view().vms[&UUID].incarnation);
+    let (other, runtime) = (&world.other, tokio::runtime::Handle::current());
+    let decide = |cluster: &Cluster| {
+        let vm = &cluster.vms[&UUID];
+        if tries.fetch_add(1, Ordering::SeqCst) == 0 {
+            // The same versions again, of another VM.
+            std::thread::scope(|scope| {
+                let anew = || {
+                    runtime.block_on(async {
+                        change(other, |changes| _ = changes.push(Change::RemoveVm(UUID))).await;
+                        define(other, new_vm("web2", UUID)).await;
+                    });
+                };
+                scope.spawn(anew).join().expect("removed and defined");
+            });
+        }
+        let mut changes = Changes::new();
+        changes.expect(Expect::VmState(UUID)).vm(UUID, VmChange::State(VmState::Start));
+        Ok::<_, std::convert::Infallible>((changes, (vm.incarnation, vm.state_version)))
+    };
+    let decided = world.store.change(decide).await.expect("the second try is on fresh data");
+    assert_eq!(tries.into_inner(), 2, "the first decision was about another VM");
+    assert_ne!(decided.0, before);
+    assert_eq!(decided.1, 0, "its version alone would not have said so");
+}
+
+#[tokio::test]
+async fn an_expectation_of_what_is_not_there_is_an_error() {
+    let world = cluster().await;
+    let gone = Uuid::from_u128(9);
+    for expect in [Expect::VmExists(gone), Expect::VmState(gone), Expect::NodeDaemon("hv9".into())]
+    {
+        let decide = |_: &Cluster| {
+            let mut changes = Changes::new();
+            changes.expect(expect.clone()).config(ConfigChange::Maintenance(true));
+            Ok::<_, std::convert::Infallible>((changes, ()))
+        };
+        let refused = world.store.change(decide).await;
+        assert!(
+            matches!(&refused, Err(ChangeError::Store(StoreError::NothingToExpect { .. }))),
+            "{expect:?}: {refused:?}"
+        );
+    }
+    assert!(!world.store.view().config.maintenance);
+}
+
+#[tokio::test]
+async fn writing_the_same_state_again_is_a_new_request() {
+    let world = cluster().await;
+    define(&world.store, new_vm("web1", UUID)).await;
+    let before = world.store.view().vm("web1").expect("defined").state_version;
+    let mut wake = world.other.changed();
+    wake.mark_unchanged();
+    change(&world.store, |changes| {
+        changes.vm(UUID, VmChange::State(VmState::Stop));
+    })
+    .await;
+    assert_eq!(world.store.view().vm("web1").expect("defined").state_version, before + 1);
+    wake.changed().await.expect("the other daemon is woken");
+}
+
+#[tokio::test]
+async fn a_change_to_a_vm_that_was_removed_does_not_bring_back_half_of_it() {
+    let world = cluster().await;
+    define(&world.store, new_vm("web1", UUID)).await;
+    change(&world.store, |changes| {
+        changes.push(Change::RemoveVm(UUID));
+    })
+    .await;
+    let late = world.store.change(|_: &Cluster| {
+        let mut changes = Changes::new();
+        changes.vm(UUID, VmChange::State(VmState::Start));
+        Ok::<_, std::convert::Infallible>((changes, ()))
+    });
+    assert!(matches!(late.await, Err(ChangeError::Conflict { .. })));
+    world
+        .store
+        .report(vec![Report::VmStats(UUID, "{}".into())])
+        .await
+        .expect("dropped, not failed");
+    assert_eq!(raw(&world, &format!("/domains/{UUID}")).await, None);
+    assert!(world.store.view().vms.is_empty() && world.store.view().vm_names.is_empty());
+}
+
+#[tokio::test]
+async fn a_volume_is_renamed_with_its_snapshots_or_not_at_all() {
+    let world = cluster().await;
+    let id = |text: &str| VolumeId::from_record(text).expect("well formed");
+    change(&world.store, |changes| {
+        let name = pvc_model::storage::PoolName::new("vms");
+        changes
+            .push(Change::PutPool { name, pgs: "128".into(), tier: "default".into() })
+            .push(Change::PutVolume { id: id("vms/a"), stats: "{\"size\":\"1G\"}".into() });
+    })
+    .await;
+    write_raw(&world, "/ceph/snapshots/vms/a/s1", b"").await;
+    write_raw(&world, "/ceph/snapshots/vms/a/s1/stats", b"{}").await;
+    world.store.fresh().await.expect("readable");
+    change(&world.store, |changes| {
+        changes.push(Change::RenameVolume { from: id("vms/a"), to: id("vms/b") });
+    })
+    .await;
+    let view = world.other.fresh().await.expect("readable");
+    assert!(!view.volumes.contains_key(&id("vms/a")));
+    assert_eq!(
+        (view.volumes[&id("vms/b")].snapshots.len(), &*view.volumes[&id("vms/b")].stats),
+        (1, "{\"size\":\"1G\"}")
+    );
+}
+
+/// Has maintenance begin by a change that is lost on its way, or its answer is, while another one
+/// writes there or not. Says what came of it and how often it was decided.
+async fn a_change_is_lost(
+    lose: fn(&FlakyTree),
+    is_written_since: bool,
+) -> (Result<(), ChangeError<&'static str>>, u32) {
+    let world = cluster().await;
+    let tree = FlakyTree::new(world.tree.connect());
+    let clock = Arc::new(TokioClock::new());
+    let store =
+        Store::open(tree.clone(), clock, Arc::new(SeededRandom::new(8))).await.expect("readable");
+    let other = world.tree.connect();
+    lose(&tree);
+    if is_written_since {
+        tree.before_next_sync(async move {
+            let set =
+                Op::Set { path: "/config/maintenance".into(), data: "false".into(), version: None };
+            other.multi(vec![set]).await.expect("nobody else writes");
+        });
+    }
+    let mut decisions = 0;
+    let made = store.change(|_| {
+        decisions += 1;
+        let mut changes = Changes::new();
+        changes.config(ConfigChange::Maintenance(true));
+        Ok((changes, ()))
+    });
+    (made.await, decisions)
+}
+
+/// Found by a seed: a start whose answer got lost was carried out, was decided again, and was
+/// refused because of what it had done itself.
+#[tokio::test]
+async fn a_change_is_not_decided_again_if_nobody_knows_whether_it_was_made() {
+    let (made, decisions) = a_change_is_lost(FlakyTree::lose_next_answer, true).await;
+    assert!(matches!(made, Err(ChangeError::Store(StoreError::Unclear))), "{made:?}");
+    assert_eq!(decisions, 1);
+}
+
+#[tokio::test]
+async fn a_change_that_was_made_or_was_not_for_sure_is_made_once() {
+    for (lose, decided) in
+        [(FlakyTree::lose_next_answer as fn(&FlakyTree), 1), (FlakyTree::lose_next_multi, 2)]
+    {
+        let (made, decisions) = a_change_is_lost(lose, false).await;
+        made.expect("the connection is back");
+        assert_eq!(decisions, decided);
+    }
+}

@@ -1,0 +1,130 @@
+//! Events, jobs and faults, and locks of VMs.
+
+use super::*;
+
+#[tokio::test]
+async fn events_tell_what_changed_and_continue_from_a_cursor() {
+    let world = cluster().await;
+    let mut feed = world.store.events(None);
+    define(&world.store, new_vm("web1", UUID)).await;
+    let event = feed.next().await.expect("open");
+    assert_eq!((event.what, event.gone), (EventKind::Vm(UUID), false));
+    change(&world.store, |changes| {
+        changes.push(Change::RemoveVm(UUID));
+    })
+    .await;
+    let mut resumed = world.store.events(Some(event.revision));
+    let event = resumed.next().await.expect("open");
+    assert_eq!((event.what, event.gone), (EventKind::Vm(UUID), true));
+    let mut stale = world.store.events(Some(0));
+    assert_eq!(stale.next().await.expect("open").what, EventKind::Reset);
+}
+
+#[tokio::test]
+async fn events_are_kept_once_somebody_wants_them() {
+    let world = cluster().await;
+    let begun = world.store.view().revision;
+    define(&world.store, new_vm("web1", UUID)).await;
+    let mut late = world.store.events(Some(begun));
+    assert_eq!(late.next().await.expect("open").what, EventKind::Reset);
+    // Somebody has read by now: the next one may come late.
+    let begun = world.store.view().revision;
+    change(&world.store, |changes| {
+        changes.push(Change::RemoveVm(UUID));
+    })
+    .await;
+    let mut late = world.store.events(Some(begun));
+    assert_eq!(late.next().await.expect("open").what, EventKind::Vm(UUID));
+}
+
+#[tokio::test]
+async fn a_job_is_claimed_by_one_worker_only_and_let_go_with_its_session() {
+    let world = cluster().await;
+    let id = JobId::from_bits(0xdead_beef);
+    let spec = JobSpec {
+        id: id.clone(),
+        work: JobWork::FlushLocks { vm: JobVm { name: "web1".into(), uuid: Some(UUID) } },
+        node: "hv1".into(),
+        run_on: "primary".into(),
+        submitter: "cli".into(),
+        submitted_at: 1,
+    };
+    change(&world.store, |changes| {
+        changes.push(Change::SubmitJob(spec.clone()));
+    })
+    .await;
+    let claim = world.store.claim_job(&id).await.expect("reachable").expect("free");
+    assert!(world.other.claim_job(&id).await.expect("reachable").is_none());
+    let done = JobProgress {
+        state: JobState::Succeeded,
+        current: 2,
+        total: 2,
+        status: "done".into(),
+        ..JobProgress::pending()
+    };
+    change(&world.store, |changes| {
+        changes
+            .push(Change::JobProgress(id.clone(), done.clone()))
+            .push(Change::CancelJob(id.clone()));
+    })
+    .await;
+    let view = world.other.fresh().await.expect("readable");
+    let job = &view.jobs[&id];
+    assert_eq!(
+        (&job.spec, &job.progress, job.cancel_requested, job.claim),
+        (&spec, &done, true, Some(claim.id()))
+    );
+    claim.release().await;
+    world.store.claim_job(&id).await.expect("reachable").expect("free again");
+    world.store.tree().close().await;
+    assert!(world.other.claim_job(&id).await.expect("reachable").is_some());
+}
+
+/// Found by a seed: a daemon that had stood still locked a VM that was removed meanwhile, and half
+/// of its record was back.
+#[tokio::test]
+async fn a_lock_of_a_vm_that_was_removed_does_not_bring_back_half_of_it() {
+    let world = cluster().await;
+    define(&world.store, new_vm("web1", UUID)).await;
+    world.other.fresh().await.expect("reachable");
+    change(&world.store, |changes| {
+        changes.push(Change::RemoveVm(UUID));
+    })
+    .await;
+    for store in [&world.other, &world.store] {
+        let locks = store.move_locks(UUID);
+        assert!(locks.turn(Some(Duration::from_secs(1))).await.is_err());
+        assert!(locks.record(Duration::from_secs(1)).await.is_err());
+        let _ = locks.say_receiving(true).await; // nobody is to hear it
+    }
+    assert_eq!(raw(&world, &format!("/domains/{UUID}")).await, None);
+}
+
+#[tokio::test]
+async fn faults_are_written_acknowledged_and_removed() {
+    let world = cluster().await;
+    let fault = FaultRecord {
+        id: "VM_CRASHLOOP_WEB1".into(),
+        first_reported: "2026-11-20 10:00:00".into(),
+        last_reported: "2026-11-20 10:00:00".into(),
+        acknowledged_at: String::new(),
+        acknowledged: false,
+        delta: 10,
+        message: "web1 keeps dying".into(),
+    };
+    change(&world.store, |changes| {
+        changes.push(Change::PutFault(fault.clone()));
+    })
+    .await;
+    assert_eq!(*world.store.view().faults["VM_CRASHLOOP_WEB1"], fault);
+    change(&world.store, |changes| {
+        changes.push(Change::AckFault { id: fault.id.clone(), at: "2026-11-20 11:00:00".into() });
+    })
+    .await;
+    assert!(world.store.view().faults[&fault.id].acknowledged);
+    change(&world.store, |changes| {
+        changes.push(Change::RemoveFault(fault.id.clone()));
+    })
+    .await;
+    assert!(world.other.fresh().await.expect("readable").faults.is_empty());
+}

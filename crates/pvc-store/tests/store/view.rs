@@ -1,0 +1,127 @@
+//! What a daemon sees, how soon, and what it costs.
+
+use super::*;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_decision_that_takes_its_time_holds_up_no_view() {
+    let world = cluster().await;
+    define(&world.store, new_vm("web1", UUID)).await;
+    let (path, runtime) = (format!("/domains/{UUID}/profile"), tokio::runtime::Handle::current());
+    let (store, tree) = (world.store.clone(), world.tree.connect());
+    let seen = AtomicU32::new(0);
+    let decide = |_: &Cluster| {
+        // Somebody else writes, and this process shows it, before the decision is taken.
+        let set = Op::Set { path: path.clone(), data: Bytes::from_static(b"other"), version: None };
+        tokio::task::block_in_place(|| {
+            runtime.block_on(async {
+                tree.multi(vec![set]).await.expect("writable");
+                let other = || store.view().vms[&UUID].profile.as_deref() == Some("other");
+                eventually("the view shows what another wrote", Duration::from_secs(20), other)
+                    .await;
+            });
+        });
+        seen.fetch_add(1, Ordering::SeqCst);
+        let mut changes = Changes::new();
+        changes.vm(UUID, VmChange::Autostart(false));
+        Ok::<_, std::convert::Infallible>((changes, ()))
+    };
+    world.store.change(decide).await.expect("nobody else wrote the same key");
+    assert_eq!(seen.into_inner(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_counts_from_its_begin_until_the_connection_is_back() {
+    let connection = FlakyTree::new(EmbeddedTree::in_memory().connect());
+    let store = Store::open(
+        connection.clone(),
+        Arc::new(TokioClock::new()),
+        Arc::new(SeededRandom::new(1)),
+    );
+    let store = store.await.expect("reachable");
+    assert_eq!(store.outage(), None);
+    connection.cut();
+    tokio::task::yield_now().await;
+    tokio::time::advance(Duration::from_secs(4)).await;
+    tokio::task::yield_now().await;
+    connection.expire();
+    tokio::time::advance(Duration::from_secs(4)).await;
+    tokio::task::yield_now().await;
+    assert_eq!(store.outage(), Some(Duration::from_secs(8)));
+    connection.mend();
+    eventually("the connection is back", Duration::from_secs(1), || store.outage().is_none()).await;
+}
+
+/// Found by a story: of two keys that were changed at once the one was read and the other was not,
+/// and who decided on the new version of the first promised the same memory twice.
+#[tokio::test]
+async fn no_change_is_shown_by_half() {
+    let world = cluster().await;
+    let tree = FlakyTree::new(world.tree.connect());
+    let clock = Arc::new(TokioClock::new());
+    let store =
+        Store::open(tree.clone(), clock, Arc::new(SeededRandom::new(8))).await.expect("readable");
+    let mut changed = store.changed();
+    let other = world.tree.connect();
+    tree.before_next_read(async move {
+        let set = |path: &str, data: &'static str| Op::Set {
+            path: path.into(),
+            data: data.into(),
+            version: None,
+        };
+        let both = vec![set("/config/maintenance", "true"), set("/config/primary_node", "hv1")];
+        other.multi(both).await.expect("nobody else writes");
+        // It is announced before anything is answered that shows a part of it.
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+    });
+    write_raw(&world, "/config/maintenance", b"false").await;
+    while !store.view().config.maintenance {
+        changed.changed().await.expect("the store is open");
+    }
+    assert_eq!(store.view().config.primary, Some("hv1".into()));
+}
+
+async fn add_node(store: &Store) -> NodeName {
+    change(store, |changes| {
+        changes.push(Change::AddNode(Box::new(new_node("hv1"))));
+    })
+    .await;
+    "hv1".into()
+}
+
+#[tokio::test]
+async fn a_stamp_and_the_figures_after_it_cost_another_daemon_one_read() {
+    let world = cluster().await;
+    let hv1 = add_node(&world.store).await;
+    let tree = FlakyTree::new(world.tree.connect());
+    let clock = Arc::new(TokioClock::new());
+    let watching =
+        Store::open(tree.clone(), clock, Arc::new(SeededRandom::new(8))).await.expect("readable");
+    let before = tree.requests();
+    world.store.stamp(&hv1, 1_700_000_123).await.expect("the node is there");
+    let figures = NodeFigures { domains: 7, ..NodeFigures::default() };
+    world
+        .store
+        .report(vec![Report::Figures(hv1.clone(), figures)])
+        .await
+        .expect("the node is there");
+    eventually("the figures are seen", Duration::from_secs(5), || {
+        watching.view().nodes[&hv1].figures.domains == 7
+    })
+    .await;
+    assert_eq!(watching.view().nodes[&hv1].keepalive, 1_700_000_123);
+    assert_eq!(tree.requests() - before, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stamp_that_nothing_follows_is_seen_soon() {
+    let world = cluster().await;
+    let hv1 = add_node(&world.store).await;
+    world.other.fresh().await.expect("readable");
+    let begin = tokio::time::Instant::now();
+    world.store.stamp(&hv1, 1_700_000_123).await.expect("the node is there");
+    let seen = || world.other.view().nodes[&hv1].keepalive == 1_700_000_123;
+    eventually("the stamp is seen", Duration::from_secs(5), seen).await;
+    assert!(begin.elapsed() < Duration::from_millis(500));
+}
