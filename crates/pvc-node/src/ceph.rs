@@ -9,13 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
-use pvc_model::node::CoordinatorState;
 use pvc_ports::{OsdFigures, PoolFigures, StorageCluster, StorageError};
+use pvc_role::Alarm;
 use pvc_store::Report;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use crate::faults;
 use crate::secret;
 use crate::shared::Shared;
 
@@ -38,7 +37,7 @@ pub(crate) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
         );
     }
     let work = async {
-        tokio::join!(watch(&shared), secret::keep(&shared));
+        tokio::join!(watch(&shared, &shutdown), secret::keep(&shared));
     };
     tokio::select! {
         biased;
@@ -47,23 +46,18 @@ pub(crate) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
     }
 }
 
-async fn watch(shared: &Arc<Shared>) {
+async fn watch(shared: &Shared, end: &CancellationToken) {
     let mut silence = Silence::default();
-    loop {
-        if let Some(cluster) = shared.ports.storage.cluster().filter(|_| is_primary(shared)) {
+    let mut turns = shared.turns(end);
+    while turns.next(shared.settings.keepalive_interval).await {
+        if let Some(cluster) = shared.ports.storage.cluster().filter(|_| shared.is_primary()) {
             let answers = ask(shared, cluster).await;
             silence.note(shared, &answers).await;
             publish(shared, answers).await;
         } else {
             silence = Silence::default();
         }
-        shared.sleep(shared.settings.keepalive_interval).await;
     }
-}
-
-fn is_primary(shared: &Shared) -> bool {
-    shared.is_connected()
-        && shared.record().is_some_and(|own| own.coordinator_state == CoordinatorState::Primary)
 }
 
 type Asked<T> = Result<T, StorageError>;
@@ -134,29 +128,29 @@ impl Answers {
 async fn publish(shared: &Shared, answers: Answers) {
     let reports = answers.reports(&shared.store.view());
     // Another may have become primary while Ceph was asked.
-    if reports.is_empty() || !is_primary(shared) {
+    if reports.is_empty() || !shared.is_primary() {
         return;
     }
-    match shared.within(DEADLINE, shared.store.report(reports)).await {
-        Some(Ok(())) => {}
-        Some(Err(error)) => tracing::warn!(
-            error = &error as &dyn std::error::Error,
-            "what Ceph says of itself could not be written"
-        ),
-        None => tracing::warn!("what Ceph says of itself could not be written in time"),
+    if let Err(error) = shared.in_time(DEADLINE, shared.store.report(reports)).await {
+        let error = &error as &dyn std::error::Error;
+        tracing::warn!(error, "what Ceph says of itself could not be written");
     }
 }
 
 /// What Ceph does not say, and for how long it has said nothing at all.
-#[derive(Default)]
 struct Silence {
     missing: BTreeSet<&'static str>,
-    since: Option<Duration>,
-    told: Option<Duration>,
+    alarm: Alarm,
+}
+
+impl Default for Silence {
+    fn default() -> Self {
+        Silence { missing: BTreeSet::new(), alarm: Alarm::after(TIME_LIMIT) }
+    }
 }
 
 impl Silence {
-    async fn note(&mut self, shared: &Arc<Shared>, answers: &Answers) {
+    async fn note(&mut self, shared: &Shared, answers: &Answers) {
         let failures = answers.failures();
         let missing: BTreeSet<&str> = failures.iter().map(|(what, _)| *what).collect();
         if let Some((_, error)) = failures.first().filter(|_| !missing.is_subset(&self.missing)) {
@@ -171,24 +165,14 @@ impl Silence {
     }
 
     /// Raises the fault of a Ceph that has been silent for long, now and then.
-    async fn tell(&mut self, shared: &Arc<Shared>, error: Option<&StorageError>) {
-        let now = shared.now();
-        let Some(error) = error else {
-            (self.since, self.told) = (None, None);
-            return;
-        };
-        let since = *self.since.get_or_insert(now);
-        let is_news = self.told.is_none_or(|told| now.saturating_sub(told) >= faults::REFRESH);
-        if now.saturating_sub(since) < TIME_LIMIT || !is_news {
-            return;
-        }
-        self.told = Some(now);
+    async fn tell(&mut self, shared: &Shared, error: Option<&StorageError>) {
+        let Some(error) = self.alarm.due(error, shared.now()) else { return };
         let node = shared.name();
         let message = format!(
             "Ceph does not answer the primary node {node} ({error}); VMs may hang on their \
              volumes, and what is shown of the storage is old. Look at the monitors: `ceph status`"
         );
-        faults::raise(shared, &faults::fault_id(SILENT, node.as_str()), &message).await;
+        shared.raise_own(SILENT, &message).await;
     }
 }
 
@@ -248,12 +232,16 @@ fn osd_stats(osd: &OsdFigures) -> String {
 #[cfg(test)]
 mod tests {
     use pvc_embedded::EmbeddedTree;
+    use pvc_model::node::CoordinatorState;
     use pvc_model::storage::{OsdRecord, PoolName, PoolRecord, RbdAccess};
+    use pvc_ports::Ports;
     use pvc_store::{Change, Changes, NodeChange, Store};
-    use pvc_testkit::{MemoryStorage, ScriptedCluster, SeededRandom, TokioClock, eventually};
+    use pvc_testkit::{
+        MemoryStorage, ScriptedCluster, SeededRandom, TokioClock, eventually, ports,
+    };
 
     use super::*;
-    use crate::settings::{self, Ports};
+    use crate::settings;
 
     fn pool(name: &str) -> PoolFigures {
         PoolFigures {
@@ -346,7 +334,7 @@ mod tests {
             .await
             .unwrap();
         store.initialize(false).await.unwrap();
-        let ports = Ports { storage: Arc::new(storage), clock, random, ..settings::tests::ports() };
+        let ports = Ports { storage: Arc::new(storage), clock, random, ..ports() };
         let shared = Arc::new(Shared::new(settings::tests::settings("hv1"), ports, store));
         crate::startup::set_up_node(&shared).await.unwrap();
         let mut changes = Changes::new();

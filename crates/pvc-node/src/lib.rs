@@ -32,7 +32,6 @@ mod ceph;
 mod collect;
 mod console;
 mod database;
-mod faults;
 mod fence;
 mod figures;
 mod filter;
@@ -53,8 +52,7 @@ mod sweep;
 mod vms;
 
 pub use node::{Node, NodeError, Outcome};
+pub use pvc_ports::Ports;
 pub use services::Service;
-pub use settings::{
-    FloatingAddress, LogSwitches, MigrationSettings, NodeSettings, Ports, Subsystems,
-};
+pub use settings::{FloatingAddress, LogSwitches, MigrationSettings, NodeSettings, Subsystems};
 pub use startup::before_store;

@@ -137,12 +137,14 @@ mod tests {
     use std::sync::Mutex;
 
     use pvc_embedded::EmbeddedTree;
-    use pvc_ports::Output;
+    use pvc_ports::{Output, Ports};
     use pvc_store::Store;
-    use pvc_testkit::{MemoryStorage, ScriptedCluster, ScriptedExec, SeededRandom, TokioClock};
+    use pvc_testkit::{
+        MemoryStorage, ScriptedCluster, ScriptedExec, SeededRandom, TokioClock, ports,
+    };
 
     use super::*;
-    use crate::settings::{self, Ports};
+    use crate::settings;
 
     const UUID: &str = "c416032b-2ce9-457f-a5dc-18704a3485f4";
 
@@ -177,7 +179,7 @@ mod tests {
         let store =
             Store::open(EmbeddedTree::in_memory().connect(), clock.clone(), random).await.unwrap();
         let storage = Arc::new(MemoryStorage::of_cluster(cluster.clone()));
-        let ports = Ports { storage, exec, clock, ..settings::tests::ports() };
+        let ports = Ports { storage, exec, clock, ..ports() };
         (Arc::new(Shared::new(settings::tests::settings("hv1"), ports, store)), cluster)
     }
 

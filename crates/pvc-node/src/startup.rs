@@ -12,7 +12,7 @@ use pvc_model::cluster::Cluster;
 use pvc_model::node::{
     CoordinatorState, DaemonState, DomainState, HypervisorNote, NodeRecord, NodeRole,
 };
-use pvc_ports::{HostFacts, HypervisorError, HypervisorFacts};
+use pvc_ports::{HostFacts, HypervisorError, HypervisorFacts, Ports};
 use pvc_store::schema::{SCHEMA_VERSION, SchemaStep, schema_step};
 use pvc_store::{
     Announced, Change, ChangeError, Changes, ConfigChange, NewNode, NodeChange, StoreError,
@@ -27,7 +27,7 @@ use crate::node::{NodeError, Waiting};
 use crate::primary;
 use crate::secret;
 use crate::services;
-use crate::settings::{NodeSettings, Ports};
+use crate::settings::NodeSettings;
 use crate::shared::{Shared, id_of};
 
 /// How often something that is waited for is looked at again.
