@@ -7,11 +7,8 @@
 //!    vms         records and guests → steps (`pvc_model::vm::plan`) → effects
 //!    ceph        how Ceph is doing, published by the primary
 //!    collect     asks the hypervisor for figures, however long it takes
-//!    network     the networks between the nodes, made again when something of them is missing
 //!    inventory   volumes of this machine alone → records of them
 //!    console     serial consoles → the store
-//!    filter      the packet filter for the ports between the nodes
-//!    among_nodes VMs that are plugged into a network between the nodes
 //!    database    this node's copy of the cluster's own database: does it follow?
 //!    flush       empties the node and takes its VMs back
 //!    primary     who is the primary coordinator, and what goes with that
@@ -26,7 +23,6 @@
 
 #![forbid(unsafe_code)]
 
-mod among_nodes;
 mod bmc;
 mod ceph;
 mod collect;
@@ -34,11 +30,9 @@ mod console;
 mod database;
 mod fence;
 mod figures;
-mod filter;
 mod flush;
 mod inventory;
 mod keepalive;
-mod network;
 mod node;
 mod nodelog;
 mod primary;

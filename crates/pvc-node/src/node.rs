@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use pvc_core_network::{among_nodes, filter, networks};
 use pvc_model::NodeName;
 use pvc_model::cluster::Cluster;
 use pvc_model::node::{DaemonState, NodeRecord, NodeRole};
@@ -19,8 +20,8 @@ use crate::shared::{Heartbeat, Shared, id_of};
 use crate::startup::{self, NoFacts};
 use crate::vms::VmReconciler;
 use crate::{
-    among_nodes, bmc, ceph, collect, console, database, fence, filter, flush, inventory, keepalive,
-    network, nodelog, primary, reset, sweep,
+    bmc, ceph, collect, console, database, fence, flush, inventory, keepalive, nodelog, primary,
+    reset, sweep,
 };
 
 /// How long the store may take for each of the last words.
@@ -246,6 +247,7 @@ fn start_high_availability(acting: &mut Tasks, shared: &Arc<Shared>) {
         acting.supervise("reset", shared, move |shared, end| reset::run(shared, limit, end));
     }
 }
+
 fn start_compute(acting: &mut Tasks, shared: &Arc<Shared>) {
     if shared.settings.subsystems.hypervisor {
         acting.supervise("vms", shared, |shared, end| VmReconciler::new(shared).run(end));
@@ -271,12 +273,12 @@ fn start_others(acting: &mut Tasks, shared: &Arc<Shared>) {
         let run = move |shared, end| database::run(shared, database.clone(), end);
         acting.supervise("database", shared, run);
     }
-    if let Some(networks) = settings.core_networks.clone() {
-        let run = move |context, end| network::run(context, networks.clone(), end);
+    if let Some(wanted) = settings.core_networks.clone() {
+        let run = move |context, end| networks::run(context, wanted.clone(), end);
         acting.supervise("networks", context, run);
     }
-    if let Some(filter) = settings.host_filter.clone() {
-        let run = move |context, end| filter::run(context, filter.clone(), end);
+    if let Some(wanted) = settings.host_filter.clone() {
+        let run = move |context, end| filter::run(context, wanted.clone(), end);
         acting.supervise("filter", context, run);
     }
     if settings.standalone {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use pvc_core_network::{filter, networks};
 use pvc_model::cluster::Cluster;
 use pvc_model::node::{
     CoordinatorState, DaemonState, DomainState, HypervisorNote, NodeRecord, NodeRole,
@@ -20,9 +21,7 @@ use pvc_store::{
 use tokio_util::sync::CancellationToken;
 
 use crate::bmc;
-use crate::filter;
 use crate::keepalive;
-use crate::network;
 use crate::node::{NodeError, Waiting};
 use crate::primary;
 use crate::secret;
@@ -86,8 +85,8 @@ pub async fn before_store(
     step("SR-IOV", When::only_if(on.sriov && on.networking, "SR-IOV is off"), not_yet("SR-IOV"))
         .await?;
     step("core networks", When::only_if(on.networking, "networking is off"), async {
-        if let Some(networks) = &settings.core_networks {
-            network::bring_up(networks, ports, shutdown).await;
+        if let Some(wanted) = &settings.core_networks {
+            networks::bring_up(wanted, ports, shutdown).await;
         }
         not_yet("networks of VMs").await
     })

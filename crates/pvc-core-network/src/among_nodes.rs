@@ -12,7 +12,7 @@ const FAULT: &str = "VMS_ON_CORE_NETWORKS";
 const NAMED: usize = 10;
 
 /// Works until `end`.
-pub(crate) async fn run(context: Context, end: CancellationToken) {
+pub async fn run(context: Context, end: CancellationToken) {
     let mut turns = context.turns(&end);
     while turns.next(REFRESH).await {
         let view = context.store.view();

@@ -14,7 +14,7 @@ const INTERVAL: Duration = Duration::from_secs(10);
 
 /// Loads the filter once, before the services that it is for. What fails is logged, and tried again
 /// by [`run`].
-pub(crate) async fn apply(wanted: Option<&HostFilter>, ports: &Ports) {
+pub async fn apply(wanted: Option<&HostFilter>, ports: &Ports) {
     match Keeper::default().round(wanted, ports.network.as_ref()).await {
         Ok(Some(done)) => tracing::info!("{done}"),
         Ok(None) => {}
@@ -23,7 +23,7 @@ pub(crate) async fn apply(wanted: Option<&HostFilter>, ports: &Ports) {
 }
 
 /// Looks at the filter again and again. What keeps it from being what it should be is a fault.
-pub(crate) async fn run(context: Context, wanted: HostFilter, end: CancellationToken) {
+pub async fn run(context: Context, wanted: HostFilter, end: CancellationToken) {
     let mut keeper = Keeper::default();
     let mut alarm = Alarm::default();
     let mut turns = context.turns(&end);

@@ -101,7 +101,7 @@ impl Rests {
 /// Brings the networks up, for as long as it helps and at most for a while. What could not be done
 /// is logged, and done later by [`run`] if it becomes possible. Once `shutdown` is cancelled the
 /// pass that has begun is the last one.
-pub(crate) async fn bring_up(networks: &CoreNetworks, ports: &Ports, shutdown: &CancellationToken) {
+pub async fn bring_up(networks: &CoreNetworks, ports: &Ports, shutdown: &CancellationToken) {
     let until = ports.clock.monotonic() + CEILING;
     let mut rests = Rests::default();
     loop {
@@ -143,7 +143,7 @@ async fn stop_foreign_dnsmasq(ports: &Ports) {
 }
 
 /// Looks at the networks again and again, and makes what somebody removed.
-pub(crate) async fn run(context: Context, networks: CoreNetworks, end: CancellationToken) {
+pub async fn run(context: Context, networks: CoreNetworks, end: CancellationToken) {
     let mut keeper = Keeper::default();
     let mut turns = context.turns(&end);
     while turns.next(INTERVAL).await {
