@@ -5,9 +5,7 @@
 //!  node      the supervised tasks, and the way out
 //!    keepalive   stamp first and alone, then the figures
 //!    vms         records and guests → steps (`pvc_model::vm::plan`) → effects
-//!    ceph        how Ceph is doing, published by the primary
 //!    collect     asks the hypervisor for figures, however long it takes
-//!    inventory   volumes of this machine alone → records of them
 //!    console     serial consoles → the store
 //!    database    this node's copy of the cluster's own database: does it follow?
 //!    flush       empties the node and takes its VMs back
@@ -24,20 +22,17 @@
 #![forbid(unsafe_code)]
 
 mod bmc;
-mod ceph;
 mod collect;
 mod console;
 mod database;
 mod fence;
 mod figures;
 mod flush;
-mod inventory;
 mod keepalive;
 mod node;
 mod nodelog;
 mod primary;
 mod reset;
-mod secret;
 mod services;
 mod settings;
 mod shared;

@@ -11,6 +11,7 @@ use pvc_model::cluster::Cluster;
 use pvc_model::node::{DaemonState, NodeRecord, NodeRole};
 use pvc_ports::{HypervisorError, Ports};
 use pvc_role::Tasks;
+use pvc_storage::{ceph, inventory, secret};
 use pvc_store::{ChangeError, Changes, Expect, NodeChange, Report, Store, StoreError};
 use tokio::sync::mpsc::Receiver;
 use tokio_util::sync::CancellationToken;
@@ -20,8 +21,7 @@ use crate::shared::{Heartbeat, Shared, id_of};
 use crate::startup::{self, NoFacts};
 use crate::vms::VmReconciler;
 use crate::{
-    bmc, ceph, collect, console, database, fence, flush, inventory, keepalive, nodelog, primary,
-    reset, sweep,
+    bmc, collect, console, database, fence, flush, keepalive, nodelog, primary, reset, sweep,
 };
 
 /// How long the store may take for each of the last words.
@@ -264,7 +264,7 @@ fn start_others(acting: &mut Tasks, shared: &Arc<Shared>) {
         acting.supervise("VMs among nodes", context, among_nodes::run);
     }
     if on.storage {
-        acting.supervise("ceph", shared, ceph::run);
+        start_storage(acting, shared);
     }
     if on.hypervisor && settings.console_log_lines > 0 {
         acting.supervise("console", shared, console::run);
@@ -283,6 +283,21 @@ fn start_others(acting: &mut Tasks, shared: &Arc<Shared>) {
     }
     if settings.standalone {
         acting.supervise("inventory", context, inventory::run);
+    }
+}
+
+fn start_storage(acting: &mut Tasks, shared: &Arc<Shared>) {
+    let (context, settings) = (&shared.context, &shared.settings);
+    if context.ports.storage.cluster().is_some() && settings.storage_address.is_none() {
+        tracing::warn!(
+            "this node has no address on the storage network (`cluster.networks.storage`): locks \
+             that it leaves behind cannot be told from another's, and their VMs fail to start"
+        );
+    }
+    let interval = settings.keepalive_interval;
+    acting.supervise("ceph", context, move |context, end| ceph::run(context, interval, end));
+    if settings.subsystems.hypervisor {
+        acting.supervise("key of volumes", context, secret::run);
     }
 }
 

@@ -14,6 +14,7 @@ use pvc_model::node::{
     CoordinatorState, DaemonState, DomainState, HypervisorNote, NodeRecord, NodeRole,
 };
 use pvc_ports::{HostFacts, HypervisorError, HypervisorFacts, Ports};
+use pvc_storage::secret;
 use pvc_store::schema::{SCHEMA_VERSION, SchemaStep, schema_step};
 use pvc_store::{
     Announced, Change, ChangeError, Changes, ConfigChange, NewNode, NodeChange, StoreError,
@@ -24,7 +25,6 @@ use crate::bmc;
 use crate::keepalive;
 use crate::node::{NodeError, Waiting};
 use crate::primary;
-use crate::secret;
 use crate::services;
 use crate::settings::NodeSettings;
 use crate::shared::{Shared, id_of};
@@ -167,7 +167,8 @@ async fn with_record(shared: &Arc<Shared>) -> Result<(), NodeError> {
     .await?;
     let hypervisor = When::only_if(settings.subsystems.hypervisor, "the hypervisor is off");
     step("hypervisor", hypervisor, require_hypervisor(shared)).await?;
-    let volumes = When::only_if(settings.subsystems.storage, "storage is off");
+    let on = settings.subsystems;
+    let volumes = When::only_if(on.storage && on.hypervisor, "storage or the hypervisor is off");
     step("key of volumes", volumes, async {
         secret::require(shared).await;
         Ok::<(), NodeError>(())

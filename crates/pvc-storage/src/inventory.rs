@@ -27,7 +27,7 @@ struct Found {
 }
 
 /// Works until `end`.
-pub(crate) async fn run(context: Context, end: CancellationToken) {
+pub async fn run(context: Context, end: CancellationToken) {
     let mut turns = context.turns(&end);
     while turns.next(EVERY).await {
         pass(&context).await;
