@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  startup   the list of named steps, before and after the store is reached
-//!  node      the supervised tasks, and the way out
+//!  node      which roles run, and the way out
 //!    keepalive   stamp first and alone, then the figures
 //!    vms         records and guests → steps (`pvc_model::vm::plan`) → effects
 //!    collect     asks the hypervisor for figures, however long it takes
@@ -16,8 +16,10 @@
 //!    nodelog     the daemon's own log → the store
 //! ```
 //!
-//! Every task works from the present state and is only woken by changes, so start-up, normal change
-//! and recovery are one code path; a task that panics is started again.
+//! All of them are roles (`pvc-role`): they work from the present state and are only woken by
+//! changes, so start-up, normal change and recovery are one code path, and one that panics is
+//! started again. Those of the networks between the nodes and of the storage are in
+//! `pvc-core-network` and `pvc-storage`; `node` starts them with the others.
 
 #![forbid(unsafe_code)]
 
