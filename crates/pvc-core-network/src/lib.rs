@@ -1,7 +1,7 @@
 //! The networks between the nodes: what a node does about them, as roles (`pvc-role`).
 //!
 //! ```text
-//!  networks     links, addresses and routes: made, and made again when something of them is missing
+//!  networks     links, addresses and routes, made again when something of them is missing
 //!  filter       the packet filter for the ports between the nodes
 //!  among_nodes  VMs that are plugged into a network between the nodes
 //! ```

@@ -119,16 +119,17 @@ async fn forget(shared: &Shared) -> bool {
         }
         Ok::<_, Infallible>((changes, ()))
     };
-    match shared.in_time(STORE, shared.store.change(decide)).await {
-        Ok(()) => true,
-        Err(error) => {
-            tracing::error!(
-                error = &error as &dyn std::error::Error,
-                "the wrong BMC could not be taken out of the record; it is tried again"
-            );
-            false
-        }
+    match shared.within(STORE, shared.store.change(decide)).await {
+        Some(Ok(())) => return true,
+        Some(Err(error)) => tracing::error!(
+            error = &error as &dyn std::error::Error,
+            "the wrong BMC could not be taken out of the record; it is tried again"
+        ),
+        None => tracing::error!(
+            "the wrong BMC could not be taken out of the record in time; it is tried again"
+        ),
     }
+    false
 }
 
 async fn raise(shared: &Arc<Shared>, ipmi: &Ipmi, why: &str) {

@@ -332,7 +332,8 @@ async fn changed(
     decide: impl FnMut(&Cluster) -> Result<(Changes, ()), Superseded> + Send,
 ) -> bool {
     let failed = "the node's VMs could not be given away or taken back; it is tried again";
-    shared.change(DEADLINE, failed, decide).await
+    let late = "the node's VMs could not be given away or taken back in time; it is tried again";
+    shared.change(DEADLINE, decide, failed, late).await
 }
 
 #[cfg(test)]

@@ -572,5 +572,6 @@ async fn changed(
     shared: &Shared,
     decide: impl FnMut(&Cluster) -> Result<(Changes, ()), Superseded> + Send,
 ) -> bool {
-    shared.change(DEADLINE, "the primary role could not be settled", decide).await
+    let failed = "the primary role could not be settled";
+    shared.change(DEADLINE, decide, failed, "the primary role could not be settled in time").await
 }

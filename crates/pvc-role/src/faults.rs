@@ -32,9 +32,13 @@ impl Context {
             }
             Ok::<_, Infallible>((changes, ()))
         };
-        if let Err(error) = self.in_time(DEADLINE, self.store.change(decide)).await {
-            let error = &error as &dyn std::error::Error;
-            tracing::warn!(fault = id, error, "a fault could not be recorded");
+        match self.within(DEADLINE, self.store.change(decide)).await {
+            Some(Ok(())) => {}
+            Some(Err(error)) => {
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(fault = id, error, "a fault could not be recorded");
+            }
+            None => tracing::warn!(fault = id, "a fault could not be recorded in time"),
         }
     }
 

@@ -51,17 +51,31 @@ impl Turns {
 }
 
 impl Context {
-    /// Returns when `is_so` is true of the view of the store.
-    pub async fn until(&self, mut is_so: impl FnMut(&Cluster) -> bool + Send) {
+    /// Returns when `is_so` is true of the view of the store. A view that has stopped for good is
+    /// waited for: whoever runs the daemon ends it then.
+    pub async fn until(&self, is_so: impl FnMut(&Cluster) -> bool + Send) {
+        if !self.becomes(is_so, &CancellationToken::new()).await {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// As [`until`](Context::until), for those who give up: false if `end` was cancelled before, or
+    /// the view has stopped for good.
+    pub async fn becomes(
+        &self,
+        mut is_so: impl FnMut(&Cluster) -> bool + Send,
+        end: &CancellationToken,
+    ) -> bool {
         let mut changes = self.store.changed();
         loop {
             changes.mark_unchanged();
             if is_so(&self.store.view()) {
-                return;
+                return true;
             }
-            // The view is kept up to date no more: its owner ends this role.
-            if changes.changed().await.is_err() {
-                std::future::pending::<()>().await;
+            tokio::select! {
+                biased;
+                () = end.cancelled() => return false,
+                changed = changes.changed() => if changed.is_err() { return false },
             }
         }
     }

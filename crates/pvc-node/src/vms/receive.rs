@@ -296,15 +296,11 @@ impl Receiver {
         }
     }
 
-    /// Returns when the record asks for something else, or this daemon ends.
+    /// Returns when the record asks for something else or can be seen no more, or this daemon ends.
     async fn order_changed(&self) {
         let is_other =
             |view: &Cluster| !is_received(self.record(view), self.shared.name(), self.sender);
-        tokio::select! {
-            biased;
-            () = self.ending.cancelled() => {}
-            () = self.shared.until(is_other) => {}
-        }
+        self.shared.becomes(is_other, &self.ending).await;
     }
 
     async fn say_receiving(&self, receiving: bool) {

@@ -724,15 +724,11 @@ impl Sender {
         }
     }
 
-    /// Returns when the record asks for something else, or this daemon ends.
+    /// Returns when the record asks for something else or can be seen no more, or this daemon ends.
     async fn order_changed(&self) {
         let is_other =
             |view: &Cluster| !self.is_sent(view.vms.get(&self.vm).map(|record| &**record));
-        tokio::select! {
-            biased;
-            () = self.ending.cancelled() => {}
-            () = self.shared.until(is_other) => {}
-        }
+        self.shared.becomes(is_other, &self.ending).await;
     }
 
     async fn here(&self) -> Result<Option<GuestRun>, HypervisorError> {
