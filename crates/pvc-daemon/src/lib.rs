@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 use pvc_api::{ApiSettings, ApiState};
 use pvc_model::NodeName;
-use pvc_node::{Node, NodeError, NodeSettings, Outcome, Ports};
-use pvc_ports::{Clock, Random, Storage};
+use pvc_node::{Node, NodeError, NodeSettings, Outcome};
+use pvc_ports::{Clock, Ports, Random, Storage};
 use pvc_store::{Store, StoreError};
 use pvc_worker::Worker;
 use tokio_util::sync::CancellationToken;

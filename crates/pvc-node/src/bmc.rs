@@ -11,10 +11,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
+use pvc_role::REFRESH;
 use pvc_store::{Changes, Ipmi, NodeChange};
 use tokio_util::sync::CancellationToken;
 
-use crate::faults::{self, fault_id};
 use crate::shared::Shared;
 
 /// How long it may take to say that the power is on, while the daemon starts.
@@ -24,7 +24,7 @@ const AT_THE_START: Duration = Duration::from_secs(2);
 const TIME_LIMIT: Duration = Duration::from_secs(30);
 
 /// How often it is asked. A fault that goes on is written again as often.
-const EVERY: Duration = faults::REFRESH;
+const EVERY: Duration = REFRESH;
 
 /// After an "off" it is asked once more: one that restarts may say anything for a moment.
 const CONFIRM_AFTER: Duration = Duration::from_secs(5);
@@ -91,10 +91,8 @@ async fn look_after(shared: &Arc<Shared>, ipmi: &Ipmi) {
 
 async fn ask(shared: &Shared, ipmi: &Ipmi, time_limit: Duration) -> Found {
     let once = async || {
-        let answer = shared.within(time_limit, shared.ports.power.is_on(&ipmi.bmc())).await;
-        answer
-            .ok_or_else(|| format!("no answer within {} s", time_limit.as_secs()))?
-            .map_err(|e| e.to_string())
+        let answer = shared.in_time(time_limit, shared.ports.power.is_on(&ipmi.bmc())).await;
+        answer.map_err(|error| error.to_string())
     };
     let first = once().await;
     let last = match first {
@@ -122,21 +120,16 @@ async fn forget(shared: &Shared) -> bool {
         Ok::<_, Infallible>((changes, ()))
     };
     match shared.within(STORE, shared.store.change(decide)).await {
-        Some(Ok(())) => true,
-        Some(Err(error)) => {
-            tracing::error!(
-                error = &error as &dyn std::error::Error,
-                "the wrong BMC could not be taken out of the record; it is tried again"
-            );
-            false
-        }
-        None => {
-            tracing::error!(
-                "the wrong BMC could not be taken out of the record in time; it is tried again"
-            );
-            false
-        }
+        Some(Ok(())) => return true,
+        Some(Err(error)) => tracing::error!(
+            error = &error as &dyn std::error::Error,
+            "the wrong BMC could not be taken out of the record; it is tried again"
+        ),
+        None => tracing::error!(
+            "the wrong BMC could not be taken out of the record in time; it is tried again"
+        ),
     }
+    false
 }
 
 async fn raise(shared: &Arc<Shared>, ipmi: &Ipmi, why: &str) {
@@ -145,7 +138,7 @@ async fn raise(shared: &Arc<Shared>, ipmi: &Ipmi, why: &str) {
         "the BMC `{}` of node {node} cannot be used: {why}. If the node dies, nobody can prove it",
         ipmi.hostname
     );
-    faults::raise(shared, &fault_id("BMC_UNUSABLE", node.as_str()), &message).await;
+    shared.raise_own("BMC_UNUSABLE", &message).await;
 }
 
 fn tell(ipmi: &Ipmi, found: &Found) {

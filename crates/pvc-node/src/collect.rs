@@ -45,9 +45,8 @@ fn instances(guests: &Guests) -> BTreeMap<Uuid, i32> {
 
 async fn collect(shared: &Shared, silent: &mut bool) {
     let began = shared.now();
-    let answer = shared.within(DEADLINE, shared.ports.hypervisor.stats()).await;
-    let error = match answer {
-        Some(Ok(stats)) => {
+    match shared.in_time(DEADLINE, shared.ports.hypervisor.stats()).await {
+        Ok(stats) => {
             if shared.settings.log.monitoring_details {
                 let took = shared.now().saturating_sub(began).as_millis();
                 tracing::info!(guests = stats.len(), milliseconds = took, "figures of guests read");
@@ -56,12 +55,11 @@ async fn collect(shared: &Shared, silent: &mut bool) {
             collected.stats = stats;
             collected.at = Some(shared.now());
             *silent = false;
-            return;
         }
-        Some(Err(error)) => error.to_string(),
-        None => format!("no answer within {} s", DEADLINE.as_secs()),
-    };
-    if !std::mem::replace(silent, true) {
-        tracing::warn!(error, "the figures of the guests cannot be read; the last ones stay");
+        Err(error) if !std::mem::replace(silent, true) => {
+            let error = error.to_string();
+            tracing::warn!(error, "the figures of the guests cannot be read; the last ones stay");
+        }
+        Err(_) => {}
     }
 }

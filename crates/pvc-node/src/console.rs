@@ -56,11 +56,7 @@ pub(crate) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
     while !shutdown.is_cancelled() {
         consoles.follow_guests().await;
         consoles.look(false).await;
-        tokio::select! {
-            biased;
-            () = shutdown.cancelled() => {}
-            () = shared.sleep(POLL) => {}
-        }
+        shared.rest(POLL, &shutdown).await;
     }
     consoles.look(true).await;
 }

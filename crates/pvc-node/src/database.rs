@@ -9,7 +9,6 @@ use pvc_model::database::{Act, Trouble, Watch};
 use pvc_ports::{Database, UnitState};
 use tokio_util::sync::CancellationToken;
 
-use crate::faults;
 use crate::shared::Shared;
 
 const UNIT: &str = "patroni.service";
@@ -22,12 +21,7 @@ const DEADLINE: Duration = Duration::from_secs(10);
 /// Works until `end`.
 pub(crate) async fn run(shared: Arc<Shared>, database: Arc<dyn Database>, end: CancellationToken) {
     let mut watch = Watch::default();
-    loop {
-        tokio::select! {
-            biased;
-            () = end.cancelled() => return,
-            () = shared.sleep(EVERY) => {}
-        }
+    while shared.rest(EVERY, &end).await {
         look(&shared, &*database, &mut watch).await;
     }
 }
@@ -60,7 +54,7 @@ async fn look(shared: &Arc<Shared>, database: &dyn Database, watch: &mut Watch) 
          anew"
     );
     tracing::warn!("{message}");
-    faults::raise(shared, &faults::fault_id("DATABASE_MEMBER", node.as_str()), &message).await;
+    shared.raise_own("DATABASE_MEMBER", &message).await;
     if restart && !matches!(shared.within(DEADLINE, services.restart(UNIT)).await, Some(Ok(()))) {
         tracing::warn!(unit = UNIT, "the unit could not be started again");
     }

@@ -19,12 +19,13 @@ use std::time::Duration;
 
 use pvc_model::NodeName;
 use pvc_model::fence::{self, Cuts, History, Plan, Sightings, Step};
+use pvc_role::{Done, UnderWay};
 use pvc_store::{LockGuard, StoreError};
-use tokio::task::{self, JoinError, JoinSet};
+use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::shared::{Shared, id_of};
-use act::{Actor, Done, Ended};
+use act::{Actor, Ended};
 
 /// How often everybody's stamp is looked at.
 const LOOK: Duration = Duration::from_secs(1);
@@ -43,9 +44,7 @@ struct Fencer {
     cuts: Cuts,
     lock: Option<Arc<LockGuard>>,
     waiting_for_lock: JoinSet<Result<LockGuard, StoreError>>,
-    under_way: JoinSet<Done>,
-    /// Whose step each task of `under_way` is.
-    steps: Vec<(task::Id, NodeName, Step)>,
+    under_way: UnderWay<(NodeName, Step), Ended>,
 }
 
 /// Watches and fences until `shutdown`.
@@ -70,8 +69,7 @@ impl Fencer {
             cuts: Cuts::default(),
             lock: None,
             waiting_for_lock: JoinSet::new(),
-            under_way: JoinSet::new(),
-            steps: Vec::new(),
+            under_way: UnderWay::default(),
         }
     }
 
@@ -82,14 +80,13 @@ impl Fencer {
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => break,
-                Some(done) = self.under_way.join_next_with_id() => self.joined(done),
+                Some(done) = self.under_way.ended() => self.take_in(done),
                 Some(lock) = self.waiting_for_lock.join_next() => self.got_lock(lock),
                 () = shared.sleep(LOOK) => {}
             }
         }
         // The lock is kept meanwhile: who gets it next must not meet a step of ours.
-        let all = async { while self.under_way.join_next().await.is_some() {} };
-        if shared.within(FINISH, all).await.is_none() {
+        if !self.under_way.finish(&shared, FINISH).await {
             tracing::warn!("a fence was still under way; another coordinator finishes it");
         }
         self.let_go().await;
@@ -159,10 +156,10 @@ impl Fencer {
         &mut self,
         node: NodeName,
         step: Step,
-        work: impl Future<Output = Done> + Send + 'static,
+        work: impl Future<Output = Ended> + Send + 'static,
     ) {
         self.histories.entry(node.clone()).or_default().busy = true;
-        self.steps.push((self.under_way.spawn(work).id(), node, step));
+        self.under_way.begin((node, step), work);
     }
 
     fn got_lock(&mut self, lock: Result<Result<LockGuard, StoreError>, JoinError>) {
@@ -177,29 +174,17 @@ impl Fencer {
         }
     }
 
-    fn joined(&mut self, done: Result<(task::Id, Done), JoinError>) {
-        let id = done.as_ref().map_or_else(JoinError::id, |(id, _)| *id);
-        let begun = self
-            .steps
-            .iter()
-            .position(|(other, ..)| *other == id)
-            .map(|at| self.steps.swap_remove(at));
-        if let Some((_, node, Step::CutPower { stamp })) = &begun {
-            self.cuts.cut(node.clone(), *stamp, self.shared.now());
+    fn take_in(&mut self, done: Done<(NodeName, Step), Ended>) {
+        let (node, step) = done.key;
+        if let Step::CutPower { stamp } = step {
+            self.cuts.cut(node.clone(), stamp, self.shared.now());
         }
-        let Done { node, ended } = match (done, begun) {
-            (Ok((_, done)), _) => done,
+        let ended = done.ended.unwrap_or_else(|error| {
             // The actor catches the panics of its steps; this one is of what it did about one.
-            (Err(error), Some((_, node, step))) => {
-                tracing::error!(%node, ?step, %error, "a step of a fence failed by a bug of this \
-                                                       program");
-                let ended = act::late(&step);
-                Done { node, ended }
-            }
-            (Err(error), None) => {
-                return tracing::error!(%error, "a task ended that was no step of a fence");
-            }
-        };
+            tracing::error!(%node, ?step, %error, "a step of a fence failed by a bug of this \
+                                                   program");
+            act::late(&step)
+        });
         let now = self.shared.now();
         let interval = self.shared.settings.fencing.keepalive_interval;
         match ended {
@@ -236,16 +221,17 @@ mod tests {
     use super::*;
 
     use pvc_embedded::EmbeddedTree;
+    use pvc_ports::Ports;
     use pvc_store::Store;
-    use pvc_testkit::{SeededRandom, TokioClock};
+    use pvc_testkit::{SeededRandom, TokioClock, ports};
 
-    use crate::settings::{Ports, tests};
+    use crate::settings::tests;
 
     async fn fencer() -> Fencer {
         let (clock, random) = (Arc::new(TokioClock::new()), Arc::new(SeededRandom::new(1)));
         let tree = EmbeddedTree::in_memory().connect();
         let store = Store::open(tree, clock.clone(), random.clone()).await.unwrap();
-        let ports = Ports { clock, random, ..tests::ports() };
+        let ports = Ports { clock, random, ..ports() };
         Fencer::new(Arc::new(Shared::new(tests::settings("hv1"), ports, store)))
     }
 
@@ -262,9 +248,9 @@ mod tests {
             let before = format!("{:?}", fencer.histories.get(&node).cloned().unwrap_or_default());
             fencer.watch(node.clone(), step.clone(), async { panic!("a bug") });
             assert!(fencer.histories[&node].busy);
-            let done = fencer.under_way.join_next_with_id().await.expect("it was begun");
-            assert!(done.is_err());
-            fencer.joined(done);
+            let done = fencer.under_way.ended().await.expect("it was begun");
+            assert!(done.ended.is_err());
+            fencer.take_in(done);
             assert!(!fencer.histories[&node].busy, "{step:?}");
             assert_ne!(
                 format!("{:?}", fencer.histories[&node]),

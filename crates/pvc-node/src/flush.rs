@@ -8,17 +8,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
-use pvc_model::fault::fault_id;
 use pvc_model::flush::{Flush, Leave, TakeBack, flush, unflush};
 use pvc_model::node::{DaemonState, DomainState};
 use pvc_model::placement::{Need, Promises};
 use pvc_model::vm::VmState;
 use pvc_model::vm::moving::is_moving;
 use pvc_model::{NodeName, Uuid};
-use pvc_store::{ChangeError, Changes, Expect, NodeChange, VmChange};
+use pvc_role::{Alarm, Superseded};
+use pvc_store::{Changes, Expect, NodeChange, VmChange};
 use tokio_util::sync::CancellationToken;
 
-use crate::faults;
 use crate::shared::Shared;
 
 /// How long the store may take for a change.
@@ -26,18 +25,11 @@ const DEADLINE: Duration = Duration::from_secs(10);
 
 /// Works until `shutdown`.
 pub(crate) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
-    let mut changes = shared.store.changed();
+    let mut turns = shared.turns(&shutdown);
     let mut memory = Memory::default();
-    loop {
-        changes.mark_unchanged();
+    while turns.next_change(shared.settings.keepalive_interval).await {
         if shared.is_connected() {
             pass(&shared, &mut memory).await;
-        }
-        tokio::select! {
-            biased;
-            () = shutdown.cancelled() => return,
-            Ok(()) = changes.changed() => {}
-            () = shared.sleep(shared.settings.keepalive_interval) => {}
         }
     }
 }
@@ -46,9 +38,9 @@ pub(crate) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
 #[derive(Default)]
 struct Memory {
     request: Option<DomainState>,
-    /// The blockers that were logged, and when they were last recorded as a fault. Monotonic.
+    /// The blockers that were logged.
     blockers: Vec<(Uuid, String)>,
-    raised: Option<Duration>,
+    alarm: Alarm,
     /// Where VMs were sent lately: their new node's figures do not show them yet.
     sent: BTreeMap<Uuid, Sent>,
     /// Until when figures may count what was promised as well: VMs move somewhere, or did a moment
@@ -152,7 +144,7 @@ async fn empty(shared: &Arc<Shared>, view: &Cluster, memory: &mut Memory) {
             let done = is_asked(cluster, shared, &DomainState::Flush) && left.is_done();
             finished(shared, done, DomainState::Flushed)
         };
-        if told(shared, shared.store.change(decide)).await {
+        if changed(shared, decide).await {
             tracing::info!("the node is flushed: it runs no VMs");
         }
     }
@@ -200,7 +192,7 @@ async fn send(shared: &Shared, leave: &Leave, news: &News) -> bool {
         changes.vm(vm, VmChange::LastNode(leave.home.clone()));
         Ok((changes, ()))
     };
-    told(shared, shared.store.change(decide)).await
+    changed(shared, decide).await
 }
 
 /// Shuts the VM down and marks it to be started when the node is ready again.
@@ -216,7 +208,7 @@ async fn shut_down(shared: &Shared, vm: Uuid, news: &News) {
         changes.vm(vm, VmChange::State(VmState::Shutdown)).vm(vm, VmChange::Autostart(true));
         Ok((changes, ()))
     };
-    if told(shared, shared.store.change(decide)).await {
+    if changed(shared, decide).await {
         tracing::info!(
             vm = name_of(shared, vm),
             "no other node can take the VM: it is shut down until this one is ready"
@@ -225,33 +217,29 @@ async fn shut_down(shared: &Shared, vm: Uuid, news: &News) {
 }
 
 /// Names what keeps the flush from its end, in the log and as a fault.
-async fn tell_blockers(shared: &Arc<Shared>, blocked: &[(Uuid, String)], memory: &mut Memory) {
+async fn tell_blockers(shared: &Shared, blocked: &[(Uuid, String)], memory: &mut Memory) {
     if blocked.is_empty() {
         memory.blockers.clear();
         return;
     }
     let said: Vec<String> =
         blocked.iter().map(|(vm, why)| format!("VM {}: {why}", name_of(shared, *vm))).collect();
+    let said = said.join("; ");
     if memory.blockers != blocked {
         memory.blockers = blocked.to_vec();
-        memory.raised = None;
+        memory.alarm.end();
         tracing::warn!(
-            vms = said.join("; "),
+            vms = said,
             "these VMs keep the node from being flushed; they are tried again"
         );
     }
-    let now = shared.now();
-    if memory.raised.is_some_and(|at| now.saturating_sub(at) < faults::REFRESH) {
-        return;
-    }
-    memory.raised = Some(now);
+    let Some(said) = memory.alarm.due(Some(said), shared.now()) else { return };
     let node = shared.name();
     let message = format!(
-        "node {node} cannot be flushed: {}. Move or shut them down by hand, or take the flush back \
-         with `pvc node ready {node}`",
-        said.join("; ")
+        "node {node} cannot be flushed: {said}. Move or shut them down by hand, or take the flush \
+         back with `pvc node ready {node}`"
     );
-    faults::raise(shared, &fault_id("FLUSH_BLOCKED", node.as_str()), &message).await;
+    shared.raise_own("FLUSH_BLOCKED", &message).await;
 }
 
 async fn take_back(shared: &Shared, view: &Cluster, memory: &mut Memory) {
@@ -278,7 +266,7 @@ async fn take_back(shared: &Shared, view: &Cluster, memory: &mut Memory) {
         let done = is_asked(cluster, shared, &DomainState::Unflush) && left.is_done();
         finished(shared, done, DomainState::Ready)
     };
-    if told(shared, shared.store.change(decide)).await {
+    if changed(shared, decide).await {
         tracing::info!("the node is ready: it takes VMs");
     }
 }
@@ -310,7 +298,7 @@ async fn take_one_back(shared: &Shared, wanted: &TakeBack, tried: &BTreeSet<Uuid
         }
         Ok((changes, ()))
     };
-    let done = told(shared, shared.store.change(decide)).await;
+    let done = changed(shared, decide).await;
     match wanted {
         TakeBack::Start(_) if done => {
             tracing::info!(vm = name_of(shared, vm), "the VM is started again")
@@ -320,10 +308,6 @@ async fn take_one_back(shared: &Shared, wanted: &TakeBack, tried: &BTreeSet<Uuid
     }
     done
 }
-
-#[derive(Debug, thiserror::Error)]
-#[error("the records changed meanwhile")]
-struct Superseded;
 
 fn is_asked(cluster: &Cluster, shared: &Shared, request: &DomainState) -> bool {
     cluster.nodes.get(shared.name()).is_some_and(|own| own.domain_state == *request)
@@ -346,28 +330,14 @@ fn name_of(shared: &Shared, vm: Uuid) -> String {
     shared.store.view().vms.get(&vm).map_or_else(|| vm.to_string(), |record| record.name.clone())
 }
 
-/// Whether the change was made. A refusal is quiet: the next pass decides anew.
-async fn told(
+/// Whether the change was made.
+async fn changed(
     shared: &Shared,
-    change: impl Future<Output = Result<(), ChangeError<Superseded>>>,
+    decide: impl FnMut(&Cluster) -> Result<(Changes, ()), Superseded> + Send,
 ) -> bool {
-    match shared.within(DEADLINE, change).await {
-        Some(Ok(())) => true,
-        Some(Err(ChangeError::Refused(Superseded))) => false,
-        Some(Err(error)) => {
-            tracing::warn!(
-                error = &error as &dyn std::error::Error,
-                "the node's VMs could not be given away or taken back; it is tried again"
-            );
-            false
-        }
-        None => {
-            tracing::warn!(
-                "the node's VMs could not be given away or taken back in time; it is tried again"
-            );
-            false
-        }
-    }
+    let failed = "the node's VMs could not be given away or taken back; it is tried again";
+    let late = "the node's VMs could not be given away or taken back in time; it is tried again";
+    shared.change(DEADLINE, decide, failed, late).await
 }
 
 #[cfg(test)]

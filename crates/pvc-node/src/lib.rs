@@ -2,16 +2,11 @@
 //!
 //! ```text
 //!  startup   the list of named steps, before and after the store is reached
-//!  node      the supervised tasks, and the way out
+//!  node      which roles run, and the way out
 //!    keepalive   stamp first and alone, then the figures
 //!    vms         records and guests → steps (`pvc_model::vm::plan`) → effects
-//!    ceph        how Ceph is doing, published by the primary
 //!    collect     asks the hypervisor for figures, however long it takes
-//!    network     the networks between the nodes, made again when something of them is missing
-//!    inventory   volumes of this machine alone → records of them
 //!    console     serial consoles → the store
-//!    filter      the packet filter for the ports between the nodes
-//!    among_nodes VMs that are plugged into a network between the nodes
 //!    database    this node's copy of the cluster's own database: does it follow?
 //!    flush       empties the node and takes its VMs back
 //!    primary     who is the primary coordinator, and what goes with that
@@ -21,30 +16,25 @@
 //!    nodelog     the daemon's own log → the store
 //! ```
 //!
-//! Every task works from the present state and is only woken by changes, so start-up, normal change
-//! and recovery are one code path; a task that panics is started again.
+//! All of them are roles (`pvc-role`): they work from the present state and are only woken by
+//! changes, so start-up, normal change and recovery are one code path, and one that panics is
+//! started again. Those of the networks between the nodes and of the storage are in
+//! `pvc-core-network` and `pvc-storage`; `node` starts them with the others.
 
 #![forbid(unsafe_code)]
 
-mod among_nodes;
 mod bmc;
-mod ceph;
 mod collect;
 mod console;
 mod database;
-mod faults;
 mod fence;
 mod figures;
-mod filter;
 mod flush;
-mod inventory;
 mod keepalive;
-mod network;
 mod node;
 mod nodelog;
 mod primary;
 mod reset;
-mod secret;
 mod services;
 mod settings;
 mod shared;
@@ -53,8 +43,7 @@ mod sweep;
 mod vms;
 
 pub use node::{Node, NodeError, Outcome};
+pub use pvc_ports::Ports;
 pub use services::Service;
-pub use settings::{
-    FloatingAddress, LogSwitches, MigrationSettings, NodeSettings, Ports, Subsystems,
-};
+pub use settings::{FloatingAddress, LogSwitches, MigrationSettings, NodeSettings, Subsystems};
 pub use startup::before_store;

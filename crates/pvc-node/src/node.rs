@@ -1,27 +1,27 @@
 //! The node: its tasks, and the way out.
 
-use std::future::Future;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use pvc_core_network::{among_nodes, filter, networks};
 use pvc_model::NodeName;
 use pvc_model::cluster::Cluster;
 use pvc_model::node::{DaemonState, NodeRecord, NodeRole};
-use pvc_ports::HypervisorError;
+use pvc_ports::{HypervisorError, Ports};
+use pvc_role::Tasks;
+use pvc_storage::{ceph, inventory, secret};
 use pvc_store::{ChangeError, Changes, Expect, NodeChange, Report, Store, StoreError};
 use tokio::sync::mpsc::Receiver;
-use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use crate::settings::{NodeSettings, Ports};
+use crate::settings::NodeSettings;
 use crate::shared::{Heartbeat, Shared, id_of};
 use crate::startup::{self, NoFacts};
 use crate::vms::VmReconciler;
 use crate::{
-    among_nodes, bmc, ceph, collect, console, database, faults, fence, filter, flush, inventory,
-    keepalive, network, nodelog, primary, reset, sweep,
+    bmc, collect, console, database, fence, flush, keepalive, nodelog, primary, reset, sweep,
 };
 
 /// How long the store may take for each of the last words.
@@ -30,12 +30,6 @@ const LAST_WORD: Duration = Duration::from_secs(5);
 /// How long the store may take for the word that the start was given up. It is one step of a way out
 /// that has a deadline in all, whose owner drops what is late: its session is still to be closed.
 const UNSTARTED_WORD: Duration = Duration::from_secs(2);
-
-/// How long each kind of task may take to end.
-const TASKS_END: Duration = Duration::from_secs(20);
-
-/// How long a task that panicked rests before it is started again.
-const AFTER_PANIC: Duration = Duration::from_secs(5);
 
 /// How a node's run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,20 +113,16 @@ pub struct Node {
 /// Is told what the start-up waits for.
 pub(crate) type Waiting = dyn Fn(&str) + Send + Sync;
 
-/// The tasks of a running node, in the two groups that end at different times.
-struct Tasks {
-    /// Everything that acts, and the tokens that end it.
-    acting: JoinSet<()>,
-    end_acting: CancellationToken,
-    /// Goes on until the role has been handed over.
-    primary: JoinSet<()>,
-    end_primary: CancellationToken,
+/// The roles of a running node, in the groups that end one after the other.
+struct Running {
+    /// Everything that acts.
+    acting: Tasks,
+    /// Goes on until the primary role has been handed over.
+    primary: Tasks,
     /// Goes on to the last step but one.
-    keepalive: JoinSet<()>,
-    end_keepalive: CancellationToken,
+    keepalive: Tasks,
     /// Goes on to the last step.
-    log: JoinSet<()>,
-    end_log: CancellationToken,
+    log: Tasks,
 }
 
 impl Node {
@@ -194,7 +184,7 @@ impl Node {
             return ended;
         }
         let layout = shared.store.view().config.schema;
-        let tasks = start_tasks(&shared, self.log_lines);
+        let running = start(&shared, self.log_lines);
         (self.ready)();
         tracing::info!("started");
         let ended = tokio::select! {
@@ -206,132 +196,109 @@ impl Node {
         match &ended {
             Ok(Outcome::Reexec) => {
                 tracing::warn!("the store's layout changed; the daemon starts anew");
-                fall_silent(&shared, tasks).await;
+                fall_silent(running).await;
             }
-            Err(error) if error.is_about_another_daemon() => fall_silent(&shared, tasks).await,
-            _ => shut_down(&shared, tasks).await,
+            Err(error) if error.is_about_another_daemon() => fall_silent(running).await,
+            _ => shut_down(&shared, running).await,
         }
         ended
     }
 }
 
-/// Starts every task of the node: a list to read aloud.
-fn start_tasks(shared: &Arc<Shared>, log_lines: Option<Receiver<String>>) -> Tasks {
-    let on = shared.settings.subsystems;
-    let mut tasks = Tasks {
-        acting: JoinSet::new(),
-        end_acting: CancellationToken::new(),
-        primary: JoinSet::new(),
-        end_primary: CancellationToken::new(),
-        keepalive: JoinSet::new(),
-        end_keepalive: CancellationToken::new(),
-        log: JoinSet::new(),
-        end_log: CancellationToken::new(),
+/// Starts every role of the node.
+fn start(shared: &Arc<Shared>, log_lines: Option<Receiver<String>>) -> Running {
+    let mut running = Running {
+        acting: Tasks::new(shared),
+        primary: Tasks::new(shared),
+        keepalive: Tasks::new(shared),
+        log: Tasks::new(shared),
     };
-    let end = tasks.end_acting.clone();
-    let acting = &mut tasks.acting;
-    supervise(acting, shared, "flush", &end, flush::run);
-    supervise(acting, shared, "sweep", &end, sweep::run);
-    if shared.settings.role == NodeRole::Coordinator && !shared.settings.standalone {
-        supervise(acting, shared, "fence", &end, fence::run);
+    start_high_availability(&mut running.acting, shared);
+    start_compute(&mut running.acting, shared);
+    start_others(&mut running.acting, shared);
+    let primary = &mut running.primary;
+    primary.supervise("primary", shared, primary::run);
+    primary.supervise("primary peers", shared, primary::peers::run);
+    primary.supervise("primary guard", shared, primary::guard::run);
+    primary.supervise("database leader", shared, primary::database::run);
+    let keepalive = &mut running.keepalive;
+    keepalive.supervise("keepalive", shared, keepalive::run);
+    keepalive.supervise("heartbeat", shared, keepalive::beat);
+    keepalive.supervise("figures", shared, keepalive::report);
+    if let Some(lines) = log_lines.filter(|_| shared.settings.node_log_lines > 0) {
+        // Its queue has one end.
+        let (context, keep) = (shared.context.clone(), shared.settings.node_log_lines);
+        running.log.start_once(|end| nodelog::run(context, lines, keep, end));
     }
-    if shared.settings.ipmi.is_some() {
-        supervise(acting, shared, "bmc", &end, bmc::run);
+    running
+}
+
+fn start_high_availability(acting: &mut Tasks, shared: &Arc<Shared>) {
+    let settings = &shared.settings;
+    acting.supervise("flush", shared, flush::run);
+    acting.supervise("sweep", shared, sweep::run);
+    if settings.role == NodeRole::Coordinator && !settings.standalone {
+        acting.supervise("fence", shared, fence::run);
     }
-    if let Some(limit) = shared.settings.reset_after.filter(|_| on.hypervisor) {
-        supervise(acting, shared, "reset", &end, move |shared, end| reset::run(shared, limit, end));
+    if settings.ipmi.is_some() {
+        acting.supervise("bmc", shared, bmc::run);
     }
-    if on.hypervisor {
-        supervise(acting, shared, "vms", &end, |shared, end| VmReconciler::new(shared).run(end));
-        supervise(acting, shared, "collect", &end, collect::run);
+    if let Some(limit) = settings.reset_after.filter(|_| settings.subsystems.hypervisor) {
+        acting.supervise("reset", shared, move |shared, end| reset::run(shared, limit, end));
     }
-    if !shared.settings.standalone {
-        supervise(acting, shared, "VMs among nodes", &end, among_nodes::run);
+}
+
+fn start_compute(acting: &mut Tasks, shared: &Arc<Shared>) {
+    if shared.settings.subsystems.hypervisor {
+        acting.supervise("vms", shared, |shared, end| VmReconciler::new(shared).run(end));
+        acting.supervise("collect", shared, collect::run);
+    }
+}
+
+/// The rest of what acts. The order in which roles are started is kept: it decides which of them
+/// goes first.
+fn start_others(acting: &mut Tasks, shared: &Arc<Shared>) {
+    let (context, settings) = (&shared.context, &shared.settings);
+    let on = settings.subsystems;
+    if !settings.standalone {
+        acting.supervise("VMs among nodes", context, among_nodes::run);
     }
     if on.storage {
-        supervise(acting, shared, "ceph", &end, ceph::run);
+        start_storage(acting, shared);
     }
-    if on.hypervisor && shared.settings.console_log_lines > 0 {
-        supervise(acting, shared, "console", &end, console::run);
+    if on.hypervisor && settings.console_log_lines > 0 {
+        acting.supervise("console", shared, console::run);
     }
     if let Some(database) = shared.ports.database.clone() {
         let run = move |shared, end| database::run(shared, database.clone(), end);
-        supervise(acting, shared, "database", &end, run);
+        acting.supervise("database", shared, run);
     }
-    if shared.settings.core_networks.is_some() {
-        supervise(acting, shared, "networks", &end, network::run);
+    if let Some(wanted) = settings.core_networks.clone() {
+        let run = move |context, end| networks::run(context, wanted.clone(), end);
+        acting.supervise("networks", context, run);
     }
-    if shared.settings.host_filter.is_some() {
-        supervise(acting, shared, "filter", &end, filter::run);
+    if let Some(wanted) = settings.host_filter.clone() {
+        let run = move |context, end| filter::run(context, wanted.clone(), end);
+        acting.supervise("filter", context, run);
     }
-    if shared.settings.standalone {
-        supervise(acting, shared, "inventory", &end, inventory::run);
+    if settings.standalone {
+        acting.supervise("inventory", context, inventory::run);
     }
-    let end = tasks.end_primary.clone();
-    supervise(&mut tasks.primary, shared, "primary", &end, primary::run);
-    supervise(&mut tasks.primary, shared, "primary peers", &end, primary::peers::run);
-    supervise(&mut tasks.primary, shared, "primary guard", &end, primary::guard::run);
-    supervise(&mut tasks.primary, shared, "database leader", &end, primary::database::run);
-    let end = tasks.end_keepalive.clone();
-    supervise(&mut tasks.keepalive, shared, "keepalive", &end, keepalive::run);
-    supervise(&mut tasks.keepalive, shared, "heartbeat", &end, keepalive::beat);
-    supervise(&mut tasks.keepalive, shared, "figures", &end, keepalive::report);
-    if let Some(lines) = log_lines.filter(|_| shared.settings.node_log_lines > 0) {
-        // Its queue has one end, so it cannot be started twice; it has nothing in it that panics on
-        // input.
-        tasks.log.spawn(nodelog::run(shared.clone(), lines, tasks.end_log.clone()));
-    }
-    tasks
 }
 
-/// Runs the task `name` and starts it again whenever it panics; the node is called degraded
-/// meanwhile. The daemon must not die of it: a silent daemon gets a healthy host shot, and a record
-/// that panics this node would, after the failover, panic the next.
-fn supervise<Work>(
-    tasks: &mut JoinSet<()>,
-    shared: &Arc<Shared>,
-    name: &'static str,
-    end: &CancellationToken,
-    start: impl Fn(Arc<Shared>, CancellationToken) -> Work + Send + 'static,
-) where
-    Work: Future<Output = ()> + Send + 'static,
-{
-    let (shared, end) = (shared.clone(), end.clone());
-    tasks.spawn(async move {
-        loop {
-            let mut work = JoinSet::new();
-            work.spawn(start(shared.clone(), end.clone()));
-            match work.join_next().await {
-                Some(Err(panic)) if panic.is_panic() => degraded(&shared, name, panic).await,
-                _ => return,
-            }
-            if end.is_cancelled() {
-                return;
-            }
-        }
-    });
-}
-
-async fn degraded(shared: &Arc<Shared>, task: &str, panic: JoinError) {
-    let panic = panic.into_panic();
-    let said = panic
-        .downcast_ref::<&str>()
-        .map(|text| (*text).to_owned())
-        .or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "no message".to_owned());
-    tracing::error!(
-        task,
-        panic = said,
-        "a task failed by a bug of this program and is started again"
-    );
-    let node = shared.name();
-    let id = faults::fault_id("NODE_DEGRADED", node.as_str());
-    let message = format!(
-        "node {node}: task {task} failed by a bug of this program and was started again ({said}); \
-         please report it with the node's log"
-    );
-    faults::raise(shared, &id, &message).await;
-    shared.sleep(AFTER_PANIC).await;
+fn start_storage(acting: &mut Tasks, shared: &Arc<Shared>) {
+    let (context, settings) = (&shared.context, &shared.settings);
+    if context.ports.storage.cluster().is_some() && settings.storage_address.is_none() {
+        tracing::warn!(
+            "this node has no address on the storage network (`cluster.networks.storage`): locks \
+             that it leaves behind cannot be told from another's, and their VMs fail to start"
+        );
+    }
+    let interval = settings.keepalive_interval;
+    acting.supervise("ceph", context, move |context, end| ceph::run(context, interval, end));
+    if settings.subsystems.hypervisor {
+        acting.supervise("key of volumes", context, secret::run);
+    }
 }
 
 /// Returns when the store's layout is no longer `known`.
@@ -379,63 +346,51 @@ async fn stay_the_only_one(shared: &Shared) -> Result<(), NodeError> {
     }
 }
 
-impl Tasks {
-    async fn end_acting(&mut self, shared: &Shared) {
-        self.end_acting.cancel();
-        join(shared, &mut self.acting, "what acts").await;
-    }
-
-    async fn end_primary(&mut self, shared: &Shared) {
-        self.end_primary.cancel();
-        join(shared, &mut self.primary, "the primary role").await;
-    }
-
-    async fn end_keepalive(&mut self, shared: &Shared) {
-        self.end_keepalive.cancel();
-        join(shared, &mut self.keepalive, "the keepalive").await;
-    }
-
-    async fn end_log(&mut self, shared: &Shared) {
-        self.end_log.cancel();
-        join(shared, &mut self.log, "the log").await;
-    }
-}
-
-async fn join(shared: &Shared, tasks: &mut JoinSet<()>, what: &str) {
-    let all = async { while tasks.join_next().await.is_some() {} };
-    if shared.within(TASKS_END, all).await.is_none() {
-        tracing::warn!("{what} did not end in time and is cut off");
-        tasks.shutdown().await;
-    }
-}
-
 /// The way out, in the order of `spec/startup.md` §7. Guests, networks and addresses stay as they
 /// are.
-async fn shut_down(shared: &Arc<Shared>, mut tasks: Tasks) {
+async fn shut_down(shared: &Arc<Shared>, mut running: Running) {
     tracing::info!("shutting down; VMs run on");
     say(shared, DaemonState::Shutdown).await;
-    tasks.end_acting(shared).await;
+    running.end_acting().await;
     primary::step_down(shared).await;
-    tasks.end_primary(shared).await;
+    running.end_primary().await;
     // The keepalive goes on until here: a slow way out is no death. It must have ended before the
     // last word, which it would take for a reason to say that the node runs.
-    tasks.end_keepalive(shared).await;
+    running.end_keepalive().await;
     let nothing = Report::NetworkStats(shared.name().clone(), "{}".to_owned());
     if shared.within(LAST_WORD, shared.store.report(vec![nothing])).await.is_none() {
         tracing::debug!("the interfaces' figures stay in the store");
     }
     say(shared, DaemonState::Stop).await;
     tracing::info!("stopped");
-    tasks.end_log(shared).await;
+    running.end_log().await;
 }
 
 /// The way out without a last word: what the record says of the node is no longer for this process
 /// to say.
-async fn fall_silent(shared: &Arc<Shared>, mut tasks: Tasks) {
-    tasks.end_acting(shared).await;
-    tasks.end_primary(shared).await;
-    tasks.end_keepalive(shared).await;
-    tasks.end_log(shared).await;
+async fn fall_silent(mut running: Running) {
+    running.end_acting().await;
+    running.end_primary().await;
+    running.end_keepalive().await;
+    running.end_log().await;
+}
+
+impl Running {
+    async fn end_acting(&mut self) {
+        self.acting.end("what acts").await;
+    }
+
+    async fn end_primary(&mut self) {
+        self.primary.end("the primary role").await;
+    }
+
+    async fn end_keepalive(&mut self) {
+        self.keepalive.end("the keepalive").await;
+    }
+
+    async fn end_log(&mut self) {
+        self.log.end("the log").await;
+    }
 }
 
 /// The record of a daemon that ends before it has begun. Where others take the node for dead they
@@ -486,7 +441,7 @@ mod tests {
 
     use pvc_embedded::EmbeddedTree;
     use pvc_model::primary::handover::Duty;
-    use pvc_testkit::{SeededRandom, TokioClock, eventually};
+    use pvc_testkit::{SeededRandom, TokioClock, ports};
 
     async fn shared() -> Arc<Shared> {
         let clock = Arc::new(TokioClock::new());
@@ -494,34 +449,8 @@ mod tests {
         let tree = EmbeddedTree::in_memory();
         let store = Store::open(tree.connect(), clock.clone(), random.clone()).await.unwrap();
         store.initialize(false).await.unwrap();
-        let ports = Ports { clock, random, ..crate::settings::tests::ports() };
+        let ports = Ports { clock, random, ..ports() };
         Arc::new(Shared::new(crate::settings::tests::settings("hv1"), ports, store))
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_task_that_panics_is_started_again_and_the_node_is_called_degraded() {
-        let shared = shared().await;
-        let (mut tasks, end) = (JoinSet::new(), CancellationToken::new());
-        let starts = Arc::new(AtomicUsize::new(0));
-        let counted = starts.clone();
-        supervise(&mut tasks, &shared, "odd", &end, move |_, end| {
-            let turn = counted.fetch_add(1, Ordering::SeqCst);
-            async move {
-                assert!(turn >= 2, "a bad record");
-                end.cancelled().await;
-            }
-        });
-        eventually("it runs again", Duration::from_secs(60), || starts.load(Ordering::SeqCst) == 3)
-            .await;
-        let fault = shared.store.view().faults["NODE_DEGRADED_HV1"].clone();
-        assert!(
-            fault.message.contains("task odd") && fault.message.contains("a bad record"),
-            "{}",
-            fault.message
-        );
-        end.cancel();
-        join(&shared, &mut tasks, "the task").await;
-        assert!(tasks.is_empty());
     }
 
     #[tokio::test(start_paused = true)]

@@ -23,11 +23,11 @@ use pvc_model::cluster::Cluster;
 use pvc_model::node::{CoordinatorState, DaemonState, NodeRecord, NodeRole};
 use pvc_model::primary::handover::Ending;
 use pvc_model::primary::{Holder, Own, PrimaryStep, Vacancy, holder, primary_step, vacancy};
+use pvc_role::{Alarm, Superseded, Turns};
 use pvc_store::lock::LockGuard;
 use pvc_store::{ChangeError, Changes, ConfigChange, Expect, NodeChange};
 use tokio_util::sync::CancellationToken;
 
-use crate::faults;
 use crate::shared::Shared;
 use exchange::Exchange;
 
@@ -56,27 +56,26 @@ const REST: Duration = Duration::from_secs(1);
 /// Works until `shutdown`.
 pub(crate) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
     role::adopt(&shared).await;
-    let mut changes = shared.store.changed();
+    let mut turns = shared.turns(&shutdown);
     let mut watcher = Watcher::new(&shared);
-    let mut told = None;
-    loop {
-        changes.mark_unchanged();
+    let mut alarm = Alarm::default();
+    let (mut done, mut rest) = (true, Duration::ZERO);
+    while next_turn(&mut turns, done, rest).await {
         let view = shared.store.view();
         watcher.look(&shared, &view);
-        let done = pass(&shared, &view, watcher.vacant_for(&shared)).await;
-        tell_what_lacks(&shared, &mut told).await;
-        let rest = match done {
+        done = pass(&shared, &view, watcher.vacant_for(&shared)).await;
+        tell_what_lacks(&shared, &mut alarm).await;
+        rest = match done {
             true if is_awaited(&shared, &view) => WATCHFUL,
             true => shared.settings.keepalive_interval.min(REST),
             false => REST,
         };
-        tokio::select! {
-            biased;
-            () = shutdown.cancelled() => return,
-            Ok(()) = changes.changed(), if done => {}
-            () = shared.sleep(rest) => {}
-        }
     }
+}
+
+/// A step that came to nothing is not tried again at each change.
+async fn next_turn(turns: &mut Turns, done: bool, rest: Duration) -> bool {
+    if done { turns.next_change(rest).await } else { turns.next(rest).await }
 }
 
 /// Whether the key names another coordinator of ours whose session has ended.
@@ -88,22 +87,15 @@ fn is_awaited(shared: &Shared, view: &Cluster) -> bool {
 
 /// Lets operators know of addresses that should be here and that the kernel refuses, at first and
 /// now and then.
-async fn tell_what_lacks(shared: &Arc<Shared>, told: &mut Option<Duration>) {
-    let Some(lacks) = shared.role.lacks() else {
-        *told = None;
-        return;
-    };
-    if told.is_some_and(|told| shared.now().saturating_sub(told) < faults::REFRESH) {
-        return;
-    }
-    *told = Some(shared.now());
+async fn tell_what_lacks(shared: &Shared, alarm: &mut Alarm) {
+    let Some(lacks) = alarm.due(shared.role.lacks(), shared.now()) else { return };
     let node = shared.name();
     let message = format!(
         "node {node} is primary and lacks floating addresses, which are tried again every few \
          seconds ({lacks}). \
          `pvc node primary` gives the role to another node meanwhile"
     );
-    faults::raise(shared, &faults::fault_id("FLOATING_ADDRESS", node.as_str()), &message).await;
+    shared.raise_own("FLOATING_ADDRESS", &message).await;
 }
 
 /// Remembers what changes too slowly to be seen in one view.
@@ -218,14 +210,10 @@ pub(crate) async fn claim_if_vacant(shared: &Shared) {
         changes.config(ConfigChange::Primary(Some(shared.name().clone())));
         Ok((changes, ()))
     };
-    if told(shared, shared.store.change(decide)).await {
+    if changed(shared, decide).await {
         tracing::info!("nobody was primary; this node claims the role");
     }
 }
-
-#[derive(Debug, thiserror::Error)]
-#[error("somebody else decided meanwhile")]
-struct Superseded;
 
 /// How long to try for the lock of those who contend. Where ZooKeeper is slow nobody gets it in the
 /// usual time, however often all of them try: the longer nobody is primary, the longer they wait.
@@ -258,7 +246,7 @@ async fn claim(shared: &Shared, vacant_for: Duration, why: &'static str) -> bool
         changes.config(ConfigChange::Primary(Some(shared.name().clone())));
         Ok((changes, ()))
     };
-    let claimed = told(shared, shared.store.change(change)).await;
+    let claimed = changed(shared, change).await;
     if claimed {
         tracing::info!("{why}");
     }
@@ -281,7 +269,7 @@ async fn begin(
         true => Ok((own_state(shared, &state), ())),
         false => Err(Superseded),
     };
-    let written = told(shared, shared.store.change(change)).await;
+    let written = changed(shared, change).await;
     if written {
         log_part(&state);
     }
@@ -450,18 +438,15 @@ pub(crate) async fn find_what_is_left(shared: &Shared) {
     drop_unless(shared, |view| {
         use CoordinatorState::{Relinquish, Takeover};
         let moved = |own: &NodeRecord| matches!(own.coordinator_state, Takeover | Relinquish);
-        is_named(shared, view) && view.nodes.get(shared.name()).is_some_and(|own| !moved(own))
+        shared.is_named_primary(view)
+            && view.nodes.get(shared.name()).is_some_and(|own| !moved(own))
     })
     .await;
 }
 
 /// Lets go of what is here if the key names another, or this node cannot know.
 pub(crate) async fn drop_if_not_named(shared: &Shared) {
-    drop_unless(shared, |view| is_named(shared, view)).await;
-}
-
-fn is_named(shared: &Shared, view: &Cluster) -> bool {
-    view.config.primary.as_ref() == Some(shared.name())
+    drop_unless(shared, |view| shared.is_named_primary(view)).await;
 }
 
 async fn drop_unless(shared: &Shared, is_own: impl FnOnce(&Cluster) -> bool) {
@@ -557,7 +542,7 @@ async fn settle(shared: &Shared, state: CoordinatorState, primary: Option<Rename
         }
         Ok((changes, ()))
     };
-    let written = told(shared, shared.store.change(change)).await;
+    let written = changed(shared, change).await;
     if written {
         log_part(&state);
     }
@@ -579,27 +564,14 @@ async fn publish(shared: &Shared) {
         }
         Ok::<_, Superseded>((changes, ()))
     };
-    told(shared, shared.store.change(decide)).await;
+    changed(shared, decide).await;
 }
 
-/// Whether the change was made. A refusal is quiet: the next pass sees why.
-async fn told(
+/// Whether the change was made.
+async fn changed(
     shared: &Shared,
-    change: impl Future<Output = Result<(), ChangeError<Superseded>>>,
+    decide: impl FnMut(&Cluster) -> Result<(Changes, ()), Superseded> + Send,
 ) -> bool {
-    match shared.within(DEADLINE, change).await {
-        Some(Ok(())) => true,
-        Some(Err(ChangeError::Refused(Superseded))) => false,
-        Some(Err(error)) => {
-            tracing::warn!(
-                error = &error as &dyn std::error::Error,
-                "the primary role could not be settled"
-            );
-            false
-        }
-        None => {
-            tracing::warn!("the primary role could not be settled in time");
-            false
-        }
-    }
+    let failed = "the primary role could not be settled";
+    shared.change(DEADLINE, decide, failed, "the primary role could not be settled in time").await
 }

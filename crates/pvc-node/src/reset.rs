@@ -31,12 +31,7 @@ pub(crate) async fn run(shared: Arc<Shared>, limit: Duration, shutdown: Cancella
     let (mut attention, mut last_stamp, mut silent) =
         (Attention::default(), *stamped.borrow(), Duration::ZERO);
     attention.look(shared.now());
-    loop {
-        tokio::select! {
-            biased;
-            () = shutdown.cancelled() => return,
-            () = shared.sleep(LOOK) => {}
-        }
+    while shared.rest(LOOK, &shutdown).await {
         let (stamp, passed) = (*stamped.borrow(), attention.look(shared.now()));
         silent = if stamp == last_stamp { silent + passed } else { Duration::ZERO };
         last_stamp = stamp;

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use pvc_model::node::NodeRole;
-use pvc_ports::{Services, ServicesError, UnitState};
+use pvc_ports::{Ports, Services, ServicesError, UnitState};
 
-use crate::settings::{NodeSettings, Ports};
+use crate::settings::NodeSettings;
 
 /// How long the services may take to run. Then the start goes on without them: what needs one says
 /// so.
@@ -115,10 +115,10 @@ mod tests {
 
     use std::sync::Arc;
 
-    use pvc_testkit::{ScriptedServices, UnitCall, UnitManner};
+    use pvc_testkit::{ScriptedServices, UnitCall, UnitManner, ports};
 
     use crate::settings::Subsystems;
-    use crate::settings::tests::{ports, settings};
+    use crate::settings::tests::settings;
 
     fn with(services: &Arc<ScriptedServices>) -> Ports {
         Ports { services: services.clone(), ..ports() }

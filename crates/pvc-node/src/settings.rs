@@ -1,7 +1,6 @@
-//! What a node is told, and the world it is given.
+//! What a node is told.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use pvc_model::NodeName;
@@ -12,9 +11,6 @@ use pvc_model::network_core::CoreNetworks;
 use pvc_model::node::NodeRole;
 use pvc_model::primary::handover::Duty;
 use pvc_model::vm::Selector;
-use pvc_ports::{
-    Clock, Database, Exec, Host, Hypervisor, Network, Power, Random, Services, Storage,
-};
 use pvc_store::Ipmi;
 
 /// Everything the node role wants to know. Whoever wires the daemon fills it from the
@@ -128,46 +124,9 @@ pub struct LogSwitches {
     pub monitoring_details: bool,
 }
 
-/// The world of one node.
-#[derive(Clone)]
-pub struct Ports {
-    pub hypervisor: Arc<dyn Hypervisor>,
-    pub storage: Arc<dyn Storage>,
-    pub network: Arc<dyn Network>,
-    pub services: Arc<dyn Services>,
-    pub host: Arc<dyn Host>,
-    pub power: Arc<dyn Power>,
-    /// Whose leader follows the primary role; `None` where there is no such database.
-    pub database: Option<Arc<dyn Database>>,
-    pub exec: Arc<dyn Exec>,
-    pub clock: Arc<dyn Clock>,
-    pub random: Arc<dyn Random>,
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-
-    use pvc_testkit::{
-        FakeHost, MemoryNetwork, MemoryStorage, ScriptedExec, ScriptedHypervisor, ScriptedPower,
-        ScriptedServices, SeededRandom, TokioClock,
-    };
-
-    /// A machine on which nothing is installed.
-    pub fn ports() -> Ports {
-        Ports {
-            hypervisor: Arc::new(ScriptedHypervisor::new()),
-            storage: Arc::new(MemoryStorage::new()),
-            network: Arc::new(MemoryNetwork::new()),
-            services: Arc::new(ScriptedServices::new()),
-            host: Arc::new(FakeHost::new()),
-            database: None,
-            power: Arc::new(ScriptedPower::new()),
-            exec: Arc::new(ScriptedExec::without_programs()),
-            clock: Arc::new(TokioClock::new()),
-            random: Arc::new(SeededRandom::new(1)),
-        }
-    }
 
     /// A coordinator with nothing switched on but the hypervisor.
     pub fn settings(name: &str) -> NodeSettings {

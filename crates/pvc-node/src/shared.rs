@@ -1,29 +1,30 @@
 //! What the tasks of one node have in common.
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
+use pvc_model::Uuid;
 use pvc_model::cluster::Cluster;
 use pvc_model::domain::DomainSummary;
-use pvc_model::node::{DaemonNote, HypervisorNote, NodeFigures, NodeRecord};
+use pvc_model::node::{DaemonNote, HypervisorNote, NodeFigures};
 use pvc_model::vm::backoff::Backoff;
-use pvc_model::{NodeName, Uuid};
-use pvc_ports::{GuestStats, SessionState};
+use pvc_ports::{GuestStats, Ports, SessionState};
+use pvc_role::Context;
 use pvc_store::{Report, Store};
 use tokio::sync::{Notify, watch};
 
 use crate::figures::node_figures;
 use crate::primary::role::Role;
-use crate::settings::{NodeSettings, Ports};
+use crate::settings::NodeSettings;
 
-/// Settings, ports, store, and the few facts that one task finds and another tells.
+/// What every role is given, the settings, and the few facts that one task finds and another tells.
 pub(crate) struct Shared {
+    pub context: Context,
     pub settings: NodeSettings,
-    pub ports: Ports,
-    pub store: Store,
     /// The guests of this node, as the VM reconciler last saw them.
     pub guests: watch::Sender<Guests>,
     /// Tells of each stamp of the keepalive: when it was begun, on the monotonic clock; `None` if
@@ -88,6 +89,14 @@ pub(crate) struct Collected {
     pub at: Option<Duration>,
 }
 
+impl Deref for Shared {
+    type Target = Context;
+
+    fn deref(&self) -> &Context {
+        &self.context
+    }
+}
+
 impl Shared {
     pub fn new(settings: NodeSettings, ports: Ports, store: Store) -> Self {
         let (guests, _) = watch::channel(Guests::default());
@@ -99,9 +108,8 @@ impl Shared {
         let role = Role::new(settings.session_timeout);
         let (bmc_answers, bmc_is_foreign) = (AtomicBool::new(false), AtomicBool::new(false));
         Shared {
+            context: Context::new(settings.name.clone(), ports, store),
             settings,
-            ports,
-            store,
             guests,
             stamps,
             stamped,
@@ -121,36 +129,6 @@ impl Shared {
     pub fn has_name(&self) -> bool {
         let session = id_of(*self.store.session().borrow());
         session == Some(self.announced_in.load(Ordering::Relaxed))
-    }
-
-    pub fn name(&self) -> &NodeName {
-        &self.settings.name
-    }
-
-    pub fn now(&self) -> Duration {
-        self.ports.clock.monotonic()
-    }
-
-    pub async fn sleep(&self, duration: Duration) {
-        self.ports.clock.sleep(duration).await;
-    }
-
-    /// The outcome of `work`, or `None` if it takes longer than `deadline`; then it is dropped.
-    pub async fn within<T>(&self, deadline: Duration, work: impl Future<Output = T>) -> Option<T> {
-        tokio::select! {
-            biased;
-            done = work => Some(done),
-            () = self.sleep(deadline) => None,
-        }
-    }
-
-    pub fn is_connected(&self) -> bool {
-        matches!(*self.store.session().borrow(), SessionState::Connected { .. })
-    }
-
-    /// This node's record, if there is one.
-    pub fn record(&self) -> Option<Arc<NodeRecord>> {
-        self.store.view().nodes.get(self.name()).cloned()
     }
 
     /// What this daemon says of itself, to be written.

@@ -8,11 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use pvc_core_network::{filter, networks};
 use pvc_model::cluster::Cluster;
 use pvc_model::node::{
     CoordinatorState, DaemonState, DomainState, HypervisorNote, NodeRecord, NodeRole,
 };
-use pvc_ports::{HostFacts, HypervisorError, HypervisorFacts};
+use pvc_ports::{HostFacts, HypervisorError, HypervisorFacts, Ports};
+use pvc_storage::secret;
 use pvc_store::schema::{SCHEMA_VERSION, SchemaStep, schema_step};
 use pvc_store::{
     Announced, Change, ChangeError, Changes, ConfigChange, NewNode, NodeChange, StoreError,
@@ -20,14 +22,11 @@ use pvc_store::{
 use tokio_util::sync::CancellationToken;
 
 use crate::bmc;
-use crate::filter;
 use crate::keepalive;
-use crate::network;
 use crate::node::{NodeError, Waiting};
 use crate::primary;
-use crate::secret;
 use crate::services;
-use crate::settings::{NodeSettings, Ports};
+use crate::settings::NodeSettings;
 use crate::shared::{Shared, id_of};
 
 /// How often something that is waited for is looked at again.
@@ -86,8 +85,8 @@ pub async fn before_store(
     step("SR-IOV", When::only_if(on.sriov && on.networking, "SR-IOV is off"), not_yet("SR-IOV"))
         .await?;
     step("core networks", When::only_if(on.networking, "networking is off"), async {
-        if let Some(networks) = &settings.core_networks {
-            network::bring_up(networks, ports, shutdown).await;
+        if let Some(wanted) = &settings.core_networks {
+            networks::bring_up(wanted, ports, shutdown).await;
         }
         not_yet("networks of VMs").await
     })
@@ -169,7 +168,8 @@ async fn with_record(shared: &Arc<Shared>) -> Result<(), NodeError> {
     .await?;
     let hypervisor = When::only_if(settings.subsystems.hypervisor, "the hypervisor is off");
     step("hypervisor", hypervisor, require_hypervisor(shared)).await?;
-    let volumes = When::only_if(settings.subsystems.storage, "storage is off");
+    let on = settings.subsystems;
+    let volumes = When::only_if(on.storage && on.hypervisor, "storage or the hypervisor is off");
     step("key of volumes", volumes, async {
         secret::require(shared).await;
         Ok::<(), NodeError>(())

@@ -31,13 +31,13 @@ use pvc_model::vm::volumes::started_elsewhere;
 use pvc_model::vm::{VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
 use pvc_ports::{Guest, GuestEvent, GuestRun, HypervisorError};
+use pvc_role::{Alarm, Done, UnderWay};
 use pvc_store::Report;
 use tokio::sync::{Semaphore, mpsc};
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::shared::{GuestFacts, Guests, Shared};
-use act::{Actor, Done, Ended};
+use act::{Actor, Ended};
 use findings::Findings;
 
 /// The longest time between two looks, whatever is announced.
@@ -81,7 +81,7 @@ pub(crate) struct VmReconciler {
     histories: BTreeMap<Uuid, History>,
     facts: BTreeMap<Uuid, Known>,
     findings: Findings,
-    under_way: JoinSet<Done>,
+    under_way: UnderWay<Uuid, Ended>,
     /// The VMs whose guests are being started or ended.
     working_on: BTreeSet<Uuid>,
     /// The guests that were here at the last look and have been let run, with those whose end is
@@ -92,14 +92,7 @@ pub(crate) struct VmReconciler {
     awaited: BTreeMap<Uuid, Duration>,
     passes: u64,
     /// While no look works: said in the log once, not every second.
-    blind: Option<Blind>,
-}
-
-/// How long the guests could not be listed, and when an operator was last told. Monotonic.
-#[derive(Clone, Copy)]
-struct Blind {
-    since: Duration,
-    told: Option<Duration>,
+    blind: Alarm,
 }
 
 /// A guest's facts, and when they are to be read again.
@@ -124,12 +117,12 @@ impl VmReconciler {
             histories: BTreeMap::new(),
             facts: BTreeMap::new(),
             findings: Findings::default(),
-            under_way: JoinSet::new(),
+            under_way: UnderWay::default(),
             working_on: BTreeSet::new(),
             had: BTreeSet::new(),
             awaited: BTreeMap::new(),
             passes: 0,
-            blind: None,
+            blind: Alarm::new(BLIND_TIME_LIMIT, fault::HYPERVISOR_REFRESH),
         }
     }
 
@@ -145,7 +138,7 @@ impl VmReconciler {
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => break,
-                Some(done) = self.under_way.join_next() => self.joined(done).await,
+                Some(done) = self.under_way.ended() => self.take_in(done).await,
                 Ok(()) = changes.changed() => {}
                 Ok(()) = session.changed() => {}
                 Some(event) = events.recv() => self.hear(event, &mut events),
@@ -165,8 +158,7 @@ impl VmReconciler {
     async fn finish(&mut self) {
         self.actor.ending.cancel();
         let shared = self.shared.clone();
-        let all = async { while self.under_way.join_next().await.is_some() {} };
-        if shared.within(FINISH, all).await.is_none() {
+        if !self.under_way.finish(&shared, FINISH).await {
             tracing::warn!(
                 "some VMs were still being worked on; the next start looks at them again"
             );
@@ -193,8 +185,8 @@ impl VmReconciler {
 
     /// Looks, decides, begins. Returns how long nothing needs to be looked at.
     async fn pass(&mut self) -> Duration {
-        while let Some(done) = self.under_way.try_join_next() {
-            self.joined(done).await;
+        while let Some(done) = self.under_way.try_ended() {
+            self.take_in(done).await;
         }
         if !self.shared.is_connected() {
             return RETRY;
@@ -248,13 +240,13 @@ impl VmReconciler {
         let late = || Err(HypervisorError::TimedOut { seconds: LOOK_DEADLINE.as_secs() });
         match looked.unwrap_or_else(late) {
             Ok(guests) => {
-                if self.blind.take().is_some() {
+                if self.blind.end() {
                     tracing::info!(guests = guests.len(), "the hypervisor answers again");
                 }
                 Some(guests)
             }
             Err(error) => {
-                if self.blind.is_none() {
+                if self.blind.begin(begun) {
                     tracing::error!(
                         %error,
                         "the guests cannot be listed; nothing is started or stopped until they can \
@@ -264,22 +256,15 @@ impl VmReconciler {
                 self.shared
                     .guests
                     .send_if_modified(|guests| !std::mem::replace(&mut guests.outdated, true));
-                self.tell_blind(begun, &error);
+                self.tell_blind(&error);
                 None
             }
         }
     }
 
     /// Raises a fault about a hypervisor that has not answered for a while, and keeps it fresh.
-    fn tell_blind(&mut self, begun: Duration, error: &HypervisorError) {
-        let now = self.shared.now();
-        let blind = self.blind.get_or_insert(Blind { since: begun, told: None });
-        let is_due =
-            blind.told.is_none_or(|at| now.saturating_sub(at) >= fault::HYPERVISOR_REFRESH);
-        if now.saturating_sub(blind.since) < BLIND_TIME_LIMIT || !is_due {
-            return;
-        }
-        blind.told = Some(now);
+    fn tell_blind(&mut self, error: &HypervisorError) {
+        let Some(error) = self.blind.due(Some(error), self.shared.now()) else { return };
         let node = self.shared.name();
         let message = format!(
             "node {node} does not know its guests: {error}. They run on, but nothing is started, \
@@ -287,7 +272,7 @@ impl VmReconciler {
              watched there. Look at `systemctl status libvirtd` and the log of libvirtd on {node}"
         );
         let id = fault::fault_id(fault::HYPERVISOR_UNREACHABLE, node.as_str());
-        findings::raise(&self.shared, vec![(id, message)]);
+        self.shared.raise_aside(vec![(id, message)]);
     }
 
     /// Frees what a guest has left locked that was here a moment ago and is gone: killed, it had no
@@ -349,7 +334,7 @@ impl VmReconciler {
 
     fn free_left(&mut self, record: &Arc<VmRecord>) {
         self.histories.entry(record.uuid).or_default().busy = true;
-        self.under_way.spawn(self.actor.clone().free_left(record.clone()));
+        self.under_way.begin(record.uuid, self.actor.clone().free_left(record.clone()));
     }
 
     /// Frees what guests of an earlier life of this node have left locked, if they are gone and
@@ -382,40 +367,38 @@ impl VmReconciler {
             history.ending();
         }
         announce(planned, history.deaths());
-        let (actor, planned) = (self.actor.clone(), planned.clone());
+        let (actor, vm, planned) = (self.actor.clone(), planned.vm, planned.clone());
         match &planned.step {
             Step::Send(to) => {
                 let (to, home) = (to.clone(), history.home().cloned());
-                self.under_way.spawn(actor.send(planned, to, home))
+                self.under_way.begin(vm, actor.send(planned, to, home));
             }
-            Step::Receive => self.under_way.spawn(actor.receive(planned)),
-            _ => self.under_way.spawn(actor.act(planned, record.clone())),
-        };
-    }
-
-    async fn joined(&mut self, done: Result<Done, tokio::task::JoinError>) {
-        match done {
-            Ok(done) => self.take_in(done).await,
-            // The actor catches the panics of its steps; this one is a bug of the reconciler's own.
-            Err(error) => tracing::error!(%error, "an effect ended without an outcome"),
+            Step::Receive => self.under_way.begin(vm, actor.receive(planned)),
+            _ => self.under_way.begin(vm, actor.act(planned, record.clone())),
         }
     }
 
-    async fn take_in(&mut self, done: Done) {
+    async fn take_in(&mut self, done: Done<Uuid, Ended>) {
+        let vm = done.key;
+        match done.ended {
+            Ok(Ended::Observed { facts, vnc }) => self.observed(vm, facts, vnc).await,
+            Ok(Ended::Aside) => {}
+            Ok(ended) => self.note_end(vm, &ended),
+            // The actor catches the panics of its steps; this one is a bug of the reconciler's own.
+            Err(error) => tracing::error!(%vm, %error, "an effect ended without an outcome"),
+        }
+    }
+
+    /// Notes that the work on the VM has ended.
+    fn note_end(&mut self, vm: Uuid, ended: &Ended) {
         let now = self.shared.now();
-        let Done { vm, ended } = done;
-        match ended {
-            Ended::Observed { facts, vnc } => return self.observed(vm, facts, vnc).await,
-            Ended::Aside => return,
-            Ended::Left { ref to, written } => {
-                self.under_way.spawn(self.actor.clone().care(vm, to.clone(), written));
-            }
-            _ => {}
+        if let Ended::Left { to, written } = ended {
+            self.under_way.begin(vm, self.actor.clone().care(vm, to.clone(), *written));
         }
         let history = self.histories.entry(vm).or_default();
         history.busy = false;
         self.working_on.remove(&vm);
-        match ended {
+        match *ended {
             Ended::Started => history.started(now),
             Ended::Died => history.died_at_start(now),
             Ended::ShutdownRequested { instance, request } => {
@@ -457,7 +440,7 @@ impl VmReconciler {
             if known.due <= now && !known.reading {
                 known.reading = true;
                 known.due = now + REREAD;
-                self.under_way.spawn(self.actor.clone().learn(*uuid, guest.clone()));
+                self.under_way.begin(*uuid, self.actor.clone().learn(guest.clone()));
             }
         }
     }
@@ -523,13 +506,11 @@ impl VmReconciler {
         if reports.is_empty() {
             return true;
         }
-        let why = match self.shared.within(LOOK_DEADLINE, self.shared.store.report(reports)).await {
-            Some(Ok(())) => return true,
-            Some(Err(error)) => error.to_string(),
-            None => "the store did not answer in time".to_owned(),
-        };
-        tracing::debug!(why, "what runs here could not be reported; the next pass does");
-        false
+        let reported = self.shared.in_time(LOOK_DEADLINE, self.shared.store.report(reports)).await;
+        if let Err(error) = &reported {
+            tracing::debug!(%error, "what runs here could not be reported; the next pass does");
+        }
+        reported.is_ok()
     }
 }
 

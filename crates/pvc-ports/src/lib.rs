@@ -16,6 +16,7 @@ mod exec;
 mod host;
 mod hypervisor;
 mod network;
+mod ports;
 mod power;
 mod random;
 mod services;
@@ -33,6 +34,7 @@ pub use hypervisor::{
     HypervisorFacts, Migration, MigrationJob, MigrationProgress, VncAddress,
 };
 pub use network::{Network, NetworkError};
+pub use ports::Ports;
 pub use power::{Bmc, Power, PowerError};
 pub use random::Random;
 pub use services::{Services, ServicesError, UnitState};

@@ -1,7 +1,6 @@
 //! The steps of a fence, and what became of them.
 
 use std::collections::BTreeMap;
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,11 +15,11 @@ use pvc_model::node::{
 use pvc_model::vm::{VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
 use pvc_ports::{Bmc, StorageError};
+use pvc_role::{Superseded, caught};
 use pvc_store::{
     ChangeError, Changes, ConfigChange, Expect, LockGuard, NodeChange, Report, VmChange,
 };
 
-use crate::faults;
 use crate::shared::Shared;
 
 /// The longest that a step may take; the ports have deadlines of their own, and this is for those
@@ -43,11 +42,6 @@ const FREE_DEADLINE: Duration = Duration::from_secs(60);
 const RECOVER_DEADLINE: Duration = Duration::from_secs(600);
 
 /// What became of a step.
-pub(super) struct Done {
-    pub node: NodeName,
-    pub ended: Ended,
-}
-
 pub(super) enum Ended {
     /// Done, or no longer called for: the next look shows which.
     Done,
@@ -61,48 +55,42 @@ pub(super) enum Ended {
     NotSwitchedOn,
 }
 
-/// What was decided on has changed.
-#[derive(Debug, thiserror::Error)]
-#[error("it changed meanwhile")]
-struct Superseded;
-
 #[derive(Clone)]
 pub(super) struct Actor {
     pub shared: Arc<Shared>,
 }
 
 impl Actor {
-    pub async fn act(self, node: NodeName, step: Step, lock: Arc<LockGuard>) -> Done {
+    pub async fn act(self, node: NodeName, step: Step, lock: Arc<LockGuard>) -> Ended {
         let deadline = match step {
             Step::AskPower | Step::CutPower { .. } | Step::PowerOn => BMC_DEADLINE,
             Step::Recover { .. } => RECOVER_DEADLINE,
             _ => DEADLINE,
         };
-        let work = AssertUnwindSafe(self.shared.within(deadline, self.step(&node, &step, &lock)));
-        let why = match work.catch_unwind().await {
-            Ok(Some(ended)) => return Done { node, ended },
+        let work = self.shared.within(deadline, self.step(&node, &step, &lock));
+        let why = match caught(work).await {
+            Ok(Some(ended)) => return ended,
             Ok(None) => format!("it took longer than {} s", deadline.as_secs()),
-            Err(_) => "it failed by a bug of this program".to_owned(),
+            Err(panicked) => panicked.to_string(),
         };
         tracing::error!(%node, ?step, why, "a step of a fence did not come to an end");
         let record = self.shared.store.view().nodes.get(&node).cloned();
-        let ended = match (&step, record) {
+        match (&step, record) {
             (Step::CutPower { .. }, Some(record)) => {
                 self.not_cut_off(&record, &format!("cutting its power: {why}")).await
             }
             _ => late(&step),
-        };
-        Done { node, ended }
+        }
     }
 
     /// Switches on what this fencer has cut off, perhaps with the store's quorum: nothing of it can
     /// be recorded.
-    pub async fn switch_on_without_store(self, node: NodeName) -> Done {
+    pub async fn switch_on_without_store(self, node: NodeName) -> Ended {
         let work = async {
             let bmc = self.bmc(&node)?;
             Some(self.shared.ports.power.switch_on(&bmc).await)
         };
-        let ended = match self.shared.within(BMC_DEADLINE, work).await.flatten() {
+        match self.shared.within(BMC_DEADLINE, work).await.flatten() {
             Some(Ok(())) => {
                 tracing::warn!(
                     %node,
@@ -118,8 +106,7 @@ impl Actor {
                 Ended::NotSwitchedOn
             }
             None => Ended::NotSwitchedOn,
-        };
-        Done { node, ended }
+        }
     }
 
     async fn step(&self, node: &NodeName, step: &Step, lock: &LockGuard) -> Ended {
@@ -218,17 +205,8 @@ impl Actor {
 
     /// Returns when the node has stamped since, or says another state.
     async fn lives(&self, node: &NodeName, stamp: i32) {
-        let mut changes = self.shared.store.changed();
-        loop {
-            changes.borrow_and_update();
-            let view = self.shared.store.view();
-            if at_stamp(&view, node, DaemonState::Dead, stamp).is_none() {
-                return;
-            }
-            if changes.changed().await.is_err() {
-                std::future::pending::<()>().await;
-            }
-        }
+        let is_so = |view: &Cluster| at_stamp(view, node, DaemonState::Dead, stamp).is_none();
+        self.shared.until(is_so).await;
     }
 
     async fn not_cut_off(&self, record: &NodeRecord, why: &str) -> Ended {
@@ -253,7 +231,7 @@ impl Actor {
              proven dead: it is \
              tried again and again. Mend its BMC, or bring the node back{role}"
         );
-        faults::raise(&self.shared, &fault_id("FENCE_FAILED", node.as_str()), &message).await;
+        self.shared.raise(&fault_id("FENCE_FAILED", node.as_str()), &message).await;
         Ended::NotCutOff
     }
 
@@ -503,7 +481,7 @@ impl Actor {
             list("VMs started elsewhere", &note.recovered),
             list("VMs that wait for a place", &note.stranded),
         );
-        faults::raise(&self.shared, &fault_id("NODE_FENCED", node.as_str()), &message).await;
+        self.shared.raise(&fault_id("NODE_FENCED", node.as_str()), &message).await;
     }
 
     async fn write(

@@ -6,10 +6,11 @@ use std::time::Duration;
 use pvc_model::NodeName;
 use pvc_model::primary::handover::{self, Action, Duty, Ending, Facts, HandOver, Part};
 use pvc_model::primary::let_go_after;
+use pvc_role::Superseded;
 use pvc_store::lock::{LockGuard, LockKind};
 use pvc_store::{ChangeError, Changes, ConfigChange, RoleLocks, StoreError};
 
-use super::{Superseded, peers, role};
+use super::{peers, role};
 use crate::shared::Shared;
 
 /// How long giving back a lock may take before it goes on in the background.

@@ -29,17 +29,13 @@ const PROBE: Duration = Duration::from_secs(2);
 /// Watches until `shutdown`.
 pub(crate) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
     let mut renewed = shared.now();
-    loop {
+    let mut turns = shared.turns(&shutdown);
+    while turns.next(EVERY).await {
         if !shared.role.has_looked() {
             role::adopt(&shared).await;
         }
         if shared.role.holds() {
             watch(&shared, &mut renewed).await;
-        }
-        tokio::select! {
-            biased;
-            () = shutdown.cancelled() => return,
-            () = shared.sleep(EVERY) => {}
         }
     }
 }

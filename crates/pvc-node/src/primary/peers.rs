@@ -20,20 +20,13 @@ const ASK: Duration = Duration::from_secs(2);
 
 /// Listens until `shutdown`.
 pub(crate) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
-    let mut changes = shared.store.changed();
+    let mut turns = shared.turns(&shutdown);
     let mut asked = None;
-    loop {
-        changes.mark_unchanged();
+    while turns.next_change(EVERY).await {
         drop(seen(&shared, &shared.store.view()));
         if asked.is_none_or(|asked| shared.now().saturating_sub(asked) >= EVERY) {
             ask(&shared).await;
             asked = Some(shared.now());
-        }
-        tokio::select! {
-            biased;
-            () = shutdown.cancelled() => return,
-            Ok(()) = changes.changed() => {}
-            () = shared.sleep(EVERY) => {}
         }
     }
 }

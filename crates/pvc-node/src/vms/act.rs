@@ -1,11 +1,9 @@
 //! The effects: one step for one VM, with deadlines, and what became of it.
 
-use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::FutureExt as _;
 use pvc_model::cluster::Cluster;
 use pvc_model::fault::{self, fault_id};
 use pvc_model::network_core::{CoreNet, CoreNetworks};
@@ -16,11 +14,11 @@ use pvc_model::vm::plan::{Planned, Step};
 use pvc_model::vm::{NOT_RESTARTED, VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
 use pvc_ports::{Guest, GuestRun, HypervisorError, StorageError};
+use pvc_role::{Superseded, caught};
 use pvc_store::{ChangeError, Changes, VmChange};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use super::findings;
 use super::locks::{check_rivals, free_own_locks};
 use super::receive::Receiver;
 use super::send::{self, Sender};
@@ -38,11 +36,6 @@ const LEARN_DEADLINE: Duration = Duration::from_secs(15);
 const FREE_AGAIN: Duration = Duration::from_secs(5);
 
 /// What became of something begun.
-pub(super) struct Done {
-    pub vm: Uuid,
-    pub ended: Ended,
-}
-
 pub(super) enum Ended {
     Started,
     /// The guest was killed while it was being started.
@@ -144,8 +137,8 @@ pub(super) struct Actor {
 
 impl Actor {
     /// Does `planned` if `record` still says what it said.
-    pub async fn act(self, planned: Planned, record: Arc<VmRecord>) -> Done {
-        caught(&planned, self.act_in_turn(&planned, &record)).await
+    pub async fn act(self, planned: Planned, record: Arc<VmRecord>) -> Ended {
+        to_its_end(&planned, self.act_in_turn(&planned, &record)).await
     }
 
     /// Hands the guest over to `to`; takes as long as it takes.
@@ -154,37 +147,37 @@ impl Actor {
         planned: Planned,
         to: NodeName,
         home: Option<Option<NodeName>>,
-    ) -> Done {
+    ) -> Ended {
         let sender = Sender::new(self.shared.clone(), self.ending.clone(), &planned, to, home);
         let send = async {
             let _slot = self.sends.acquire().await.expect("the semaphore is never closed");
             sender.send().await
         };
-        caught(&planned, send).await
+        to_its_end(&planned, send).await
     }
 
     /// Waits for a guest that another node hands over.
-    pub async fn receive(self, planned: Planned) -> Done {
+    pub async fn receive(self, planned: Planned) -> Ended {
         let receiver = Receiver::new(self.shared.clone(), self.ending.clone(), &planned);
-        caught(&planned, receiver.receive()).await
+        to_its_end(&planned, receiver.receive()).await
     }
 
     /// Looks after a VM that was sent from here.
-    pub async fn care(self, vm: Uuid, to: NodeName, written: Option<i32>) -> Done {
+    pub async fn care(self, vm: Uuid, to: NodeName, written: Option<i32>) -> Ended {
         send::care(self.shared, self.ending, vm, to, written).await;
-        Done { vm, ended: Ended::Aside }
+        Ended::Aside
     }
 
     /// Frees the locks of a guest that is gone and whose VM is another node's by now, however long
     /// that takes.
-    pub async fn free_left(self, record: Arc<VmRecord>) -> Done {
+    pub async fn free_left(self, record: Arc<VmRecord>) -> Ended {
         loop {
             match self.shared.within(DEADLINE, free_own_locks(&self.shared, &record)).await {
                 // A lock of somebody else is that node's own affair.
                 Some(
                     Ok(())
                     | Err(Trouble::Hopeless(_) | Trouble::BeingFreed { .. } | Trouble::HeldBy { .. }),
-                ) => break,
+                ) => return Ended::Done,
                 Some(Err(error)) => {
                     tracing::warn!(vm = record.name, %error, "what the guest may have left locked \
                                                               could not be freed");
@@ -194,13 +187,10 @@ impl Actor {
                     "the storage does not free what the guest may have left locked"
                 ),
             }
-            tokio::select! {
-                biased;
-                () = self.ending.cancelled() => break,
-                () = self.shared.sleep(FREE_AGAIN) => {}
+            if !self.shared.rest(FREE_AGAIN, &self.ending).await {
+                return Ended::Done;
             }
         }
-        Done { vm: record.uuid, ended: Ended::Done }
     }
 
     async fn act_in_turn(&self, planned: &Planned, record: &Arc<VmRecord>) -> Ended {
@@ -334,7 +324,7 @@ impl Actor {
             "VM {} was not restarted and runs on, because it could not be started again: {why}",
             planned.name
         );
-        findings::raise(&self.shared, vec![(id, message)]);
+        self.shared.raise_aside(vec![(id, message)]);
         let reason = format!("{NOT_RESTARTED}{}", one_line(why));
         self.write(planned, vec![VmChange::State(VmState::Start), VmChange::FailedReason(reason)])
             .await
@@ -380,18 +370,16 @@ impl Actor {
     }
 
     /// Reads what a running guest really has.
-    pub async fn learn(self, vm: Uuid, guest: Guest) -> Done {
-        let read =
-            AssertUnwindSafe(self.shared.within(LEARN_DEADLINE, self.read(guest))).catch_unwind();
+    pub async fn learn(self, guest: Guest) -> Ended {
+        let vm = guest.uuid;
         let nothing = Ended::Observed { facts: None, vnc: None };
-        let ended = match read.await {
+        match caught(self.shared.within(LEARN_DEADLINE, self.read(guest))).await {
             Ok(read) => read.unwrap_or(nothing),
             Err(_) => {
                 tracing::error!(%vm, "a guest could not be looked at by a bug of this program");
                 nothing
             }
-        };
-        Done { vm, ended }
+        }
     }
 
     async fn read(&self, guest: Guest) -> Ended {
@@ -414,20 +402,15 @@ impl Actor {
 }
 
 /// The end of the work for one step, also if that panics.
-async fn caught(planned: &Planned, work: impl Future<Output = Ended>) -> Done {
-    let ended = AssertUnwindSafe(work).catch_unwind().await.unwrap_or_else(|_| {
+async fn to_its_end(planned: &Planned, work: impl Future<Output = Ended>) -> Ended {
+    caught(work).await.unwrap_or_else(|_| {
         tracing::error!(
             vm = planned.name,
             "a step failed by a bug of this program; it is tried again later"
         );
         Ended::Later
-    });
-    Done { vm: planned.vm, ended }
+    })
 }
-
-#[derive(Debug, thiserror::Error)]
-#[error("the order changed meanwhile")]
-struct Superseded;
 
 /// Whether the record still gives the order that a step was planned for.
 pub(super) fn still_ordered(cluster: &Cluster, planned_on: &VmRecord) -> bool {

@@ -1,13 +1,13 @@
 //! What is found and not acted on: told once in the log, and kept up as a fault.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use pvc_model::Uuid;
+use pvc_model::fault::fault_id;
 use pvc_model::vm::plan::Finding;
+use pvc_role::Alarm;
 
-use crate::faults;
 use crate::shared::Shared;
 
 /// How long something must be so before it is called a fault: records and guests change one after
@@ -21,74 +21,53 @@ pub(super) struct Findings {
 
 struct Known {
     finding: Finding,
-    since: Duration,
     name: String,
-    /// When it was last recorded as a fault.
-    raised: Option<Duration>,
+    alarm: Alarm,
+}
+
+impl Known {
+    fn new(name: &str, finding: &Finding) -> Self {
+        // What has been so for a while, or was written down, is so.
+        let is_certain = matches!(finding, Finding::CrashLoop { .. } | Finding::Failed(_));
+        let alarm = if is_certain { Alarm::default() } else { Alarm::after(TIME_LIMIT) };
+        Known { finding: finding.clone(), name: name.to_owned(), alarm }
+    }
 }
 
 impl Findings {
     /// Takes in what the latest pass found, and tells whom it concerns.
-    pub fn report(&mut self, shared: &Arc<Shared>, found: &BTreeMap<Uuid, (String, Finding)>) {
+    pub fn report(&mut self, shared: &Shared, found: &BTreeMap<Uuid, (String, Finding)>) {
         let now = shared.now();
         self.forget_the_gone(found);
         let mut to_raise = Vec::new();
         for (uuid, (name, finding)) in found {
-            let known = self.known.entry(*uuid).or_insert_with(|| Known {
-                finding: finding.clone(),
-                since: now,
-                name: name.clone(),
-                raised: None,
-            });
+            let known = self.known.entry(*uuid).or_insert_with(|| Known::new(name, finding));
             if std::mem::discriminant(&known.finding) != std::mem::discriminant(finding) {
-                *known = Known {
-                    finding: finding.clone(),
-                    since: now,
-                    name: name.clone(),
-                    raised: None,
-                };
+                *known = Known::new(name, finding);
             }
             known.finding = finding.clone();
-            // What has been so for a while, or was written down, is so.
-            let is_certain = matches!(finding, Finding::CrashLoop { .. } | Finding::Failed(_));
-            let time_limit = if is_certain { Duration::ZERO } else { TIME_LIMIT };
-            let is_due = known.raised.is_none_or(|at| now.saturating_sub(at) >= faults::REFRESH);
-            if now.saturating_sub(known.since) < time_limit || !is_due {
-                continue;
-            }
+            let is_news = !known.alarm.was_told();
+            let Some(finding) = known.alarm.due(Some(finding), now) else { continue };
             let message = message(shared, *uuid, name, finding);
-            if known.raised.replace(now).is_none() {
+            if is_news {
                 tracing::warn!("{message}");
             }
             if let Some(kind) = fault_kind(finding) {
-                to_raise.push((faults::fault_id(kind, name), message));
+                to_raise.push((fault_id(kind, name), message));
             }
         }
-        raise(shared, to_raise);
+        shared.raise_aside(to_raise);
     }
 
     fn forget_the_gone(&mut self, found: &BTreeMap<Uuid, (String, Finding)>) {
         self.known.retain(|uuid, known| {
             let stays = found.contains_key(uuid);
-            if !stays && known.raised.is_some() {
+            if !stays && known.alarm.was_told() {
                 tracing::info!(vm = known.name, "what was wrong with the VM is over");
             }
             stays
         });
     }
-}
-
-/// Records faults, beside the work: a store that is slow for them must not hold up the VMs.
-pub(super) fn raise(shared: &Arc<Shared>, all: Vec<(String, String)>) {
-    if all.is_empty() {
-        return;
-    }
-    let shared = shared.clone();
-    tokio::spawn(async move {
-        for (id, message) in all {
-            faults::raise(&shared, &id, &message).await;
-        }
-    });
 }
 
 /// The kind of the fault's identifier. What passes by itself is only logged.

@@ -11,6 +11,7 @@ use pvc_model::vm::plan::{Planned, runs_elsewhere};
 use pvc_model::vm::{VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
 use pvc_ports::HypervisorError;
+use pvc_role::Superseded;
 use pvc_store::{ChangeError, Changes, Expect, MoveLocks, StoreError, VmChange};
 use tokio_util::sync::CancellationToken;
 
@@ -93,17 +94,9 @@ impl Receiver {
 
     /// Returns when its sender has said that the guest is this node's now.
     async fn until_handed_over(&self) {
-        let mut changes = self.shared.store.changed();
-        loop {
-            changes.mark_unchanged();
-            let view = self.shared.store.view();
-            if self.record(&view).is_some_and(|record| self.is_handed_over(record)) {
-                return;
-            }
-            if changes.changed().await.is_err() {
-                std::future::pending::<()>().await;
-            }
-        }
+        let is_so =
+            |view: &Cluster| self.record(view).is_some_and(|record| self.is_handed_over(record));
+        self.shared.until(is_so).await;
     }
 
     fn is_handed_over(&self, record: &VmRecord) -> bool {
@@ -303,21 +296,11 @@ impl Receiver {
         }
     }
 
-    /// Returns when the record asks for something else, or this daemon ends.
+    /// Returns when the record asks for something else or can be seen no more, or this daemon ends.
     async fn order_changed(&self) {
-        let mut changes = self.shared.store.changed();
-        loop {
-            changes.mark_unchanged();
-            let view = self.shared.store.view();
-            if !is_received(self.record(&view), self.shared.name(), self.sender) {
-                return;
-            }
-            tokio::select! {
-                biased;
-                () = self.ending.cancelled() => return,
-                changed = changes.changed() => if changed.is_err() { return },
-            }
-        }
+        let is_other =
+            |view: &Cluster| !is_received(self.record(view), self.shared.name(), self.sender);
+        self.shared.becomes(is_other, &self.ending).await;
     }
 
     async fn say_receiving(&self, receiving: bool) {
@@ -336,7 +319,3 @@ impl Receiver {
         Ended::Later
     }
 }
-
-#[derive(Debug, thiserror::Error)]
-#[error("the order changed meanwhile")]
-struct Superseded;

@@ -17,6 +17,7 @@ use pvc_model::vm::plan::{Planned, runs_elsewhere};
 use pvc_model::vm::{VmRecord, VmState};
 use pvc_model::{NodeName, Uuid};
 use pvc_ports::{GuestRun, HypervisorError, Migration, MigrationJob};
+use pvc_role::Superseded;
 use pvc_store::{
     Change, ChangeError, Changes, Expect, MoveLocks, RecordLock, Report, StoreError, VmChange,
 };
@@ -188,16 +189,7 @@ impl Sender {
     /// meanwhile, would write at the moment at which the other node says that the guest is there:
     /// the one or the other would be lost.
     async fn until_noticed(&self, written: Option<i32>) {
-        let noticed = async {
-            let mut changes = self.shared.store.changed();
-            loop {
-                changes.mark_unchanged();
-                let waits = is_unnoticed(&self.shared.store.view(), self.vm, &self.to, written);
-                if !waits || changes.changed().await.is_err() {
-                    return;
-                }
-            }
-        };
+        let noticed = self.shared.until(|view| !is_unnoticed(view, self.vm, &self.to, written));
         if self.shared.within(NOTICE, noticed).await.is_none() {
             tracing::debug!(vm = self.name, to = %self.to, "the other node has not said yet that \
                                                             it has the VM");
@@ -732,20 +724,11 @@ impl Sender {
         }
     }
 
-    /// Returns when the record asks for something else, or this daemon ends.
+    /// Returns when the record asks for something else or can be seen no more, or this daemon ends.
     async fn order_changed(&self) {
-        let mut changes = self.shared.store.changed();
-        loop {
-            changes.mark_unchanged();
-            if !self.is_sent(self.shared.store.view().vms.get(&self.vm).map(|record| &**record)) {
-                return;
-            }
-            tokio::select! {
-                biased;
-                () = self.ending.cancelled() => return,
-                changed = changes.changed() => if changed.is_err() { return },
-            }
-        }
+        let is_other =
+            |view: &Cluster| !self.is_sent(view.vms.get(&self.vm).map(|record| &**record));
+        self.shared.becomes(is_other, &self.ending).await;
     }
 
     async fn here(&self) -> Result<Option<GuestRun>, HypervisorError> {
@@ -807,10 +790,6 @@ impl Sender {
     }
 }
 
-#[derive(Debug, thiserror::Error)]
-#[error("the order changed meanwhile")]
-struct Superseded;
-
 /// What the last sender from `here` to `to` has noted of the VM's move, if that may have left a
 /// held guest there.
 fn left_by(cluster: &Cluster, vm: Uuid, here: &NodeName, to: &NodeName) -> Option<MoveNote> {
@@ -845,10 +824,8 @@ pub(super) async fn care(
     let end = shared.now() + CARE;
     let mut quiet_since = shared.now();
     while shared.now() < end {
-        tokio::select! {
-            biased;
-            () = ending.cancelled() => return,
-            () = shared.sleep(LOOK) => {}
+        if !shared.rest(LOOK, &ending).await {
+            return;
         }
         let view = shared.store.view();
         if !is_unnoticed(&view, vm, &to, written) {

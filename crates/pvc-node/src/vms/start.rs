@@ -170,16 +170,7 @@ impl Actor {
 
     /// Returns when the record does not say any more what it said.
     async fn until_changed(&self, record: &VmRecord) {
-        let mut changes = self.shared.store.changed();
-        loop {
-            changes.mark_unchanged();
-            if !says_the_same(&self.shared.store.view(), record) {
-                return;
-            }
-            if changes.changed().await.is_err() {
-                std::future::pending().await
-            }
-        }
+        self.shared.until(|view| !says_the_same(view, record)).await;
     }
 
     /// The record's XML with what only this host knows: its emulator, its volumes' places, its

@@ -2,13 +2,9 @@
 //! such a guest reaches ZooKeeper, libvirt and Ceph as a node does. New ones are refused; those of
 //! an older cluster are there.
 
-use std::sync::Arc;
-
 use pvc_model::cluster::Cluster;
+use pvc_role::{Context, REFRESH};
 use tokio_util::sync::CancellationToken;
-
-use crate::faults;
-use crate::shared::Shared;
 
 const FAULT: &str = "VMS_ON_CORE_NETWORKS";
 
@@ -16,17 +12,12 @@ const FAULT: &str = "VMS_ON_CORE_NETWORKS";
 const NAMED: usize = 10;
 
 /// Works until `end`.
-pub(crate) async fn run(shared: Arc<Shared>, end: CancellationToken) {
-    loop {
-        let view = shared.store.view();
-        let is_primary = view.config.primary.as_ref() == Some(shared.name());
-        if let Some(message) = message(&view).filter(|_| is_primary) {
-            faults::raise(&shared, FAULT, &message).await;
-        }
-        tokio::select! {
-            biased;
-            () = end.cancelled() => return,
-            () = shared.sleep(faults::REFRESH) => {}
+pub async fn run(context: Context, end: CancellationToken) {
+    let mut turns = context.turns(&end);
+    while turns.next(REFRESH).await {
+        let view = context.store.view();
+        if let Some(message) = message(&view).filter(|_| context.is_named_primary(&view)) {
+            context.raise(FAULT, &message).await;
         }
     }
 }

@@ -1,24 +1,20 @@
 //! The packet filter of this node: loaded at the start, and again whenever it is not what was
 //! loaded. What it says is decided in `pvc_model::host_filter`.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use pvc_model::host_filter::HostFilter;
 use pvc_model::with_causes;
-use pvc_ports::{Network, NetworkError};
+use pvc_ports::{Network, NetworkError, Ports};
+use pvc_role::{Alarm, Context};
 use tokio_util::sync::CancellationToken;
-
-use crate::faults;
-use crate::settings::Ports;
-use crate::shared::Shared;
 
 /// How often the filter is looked at.
 const INTERVAL: Duration = Duration::from_secs(10);
 
 /// Loads the filter once, before the services that it is for. What fails is logged, and tried again
 /// by [`run`].
-pub(crate) async fn apply(wanted: Option<&HostFilter>, ports: &Ports) {
+pub async fn apply(wanted: Option<&HostFilter>, ports: &Ports) {
     match Keeper::default().round(wanted, ports.network.as_ref()).await {
         Ok(Some(done)) => tracing::info!("{done}"),
         Ok(None) => {}
@@ -27,41 +23,26 @@ pub(crate) async fn apply(wanted: Option<&HostFilter>, ports: &Ports) {
 }
 
 /// Looks at the filter again and again. What keeps it from being what it should be is a fault.
-pub(crate) async fn run(shared: Arc<Shared>, end: CancellationToken) {
-    let node = shared.name();
-    let id = faults::fault_id("FIREWALL", node.as_str());
+pub async fn run(context: Context, wanted: HostFilter, end: CancellationToken) {
     let mut keeper = Keeper::default();
-    let mut told = None;
-    loop {
-        let wanted = shared.settings.host_filter.as_ref();
-        match keeper.round(wanted, shared.ports.network.as_ref()).await {
-            Ok(done) => {
-                if let Some(done) = done {
-                    tracing::info!("{done}");
-                }
-                told = None;
-            }
-            Err(error) => {
-                let now = shared.ports.clock.monotonic();
-                if told.is_none_or(|told| now.saturating_sub(told) >= faults::REFRESH) {
-                    tracing::error!(hint = error.hint(), "{}", in_words(&error));
-                    let hint = error.hint().map(|hint| format!(" ({hint})")).unwrap_or_default();
-                    faults::raise(
-                        &shared,
-                        &id,
-                        &format!("node {node}: {}{hint}", in_words(&error)),
-                    )
-                    .await;
-                    told = Some(now);
-                }
-            }
+    let mut alarm = Alarm::default();
+    let mut turns = context.turns(&end);
+    while turns.next(INTERVAL).await {
+        let done = keeper.round(Some(&wanted), context.ports.network.as_ref()).await;
+        if let Ok(Some(done)) = &done {
+            tracing::info!("{done}");
         }
-        tokio::select! {
-            biased;
-            () = end.cancelled() => return,
-            () = shared.sleep(INTERVAL) => {}
+        if let Some(error) = alarm.due(done.err(), context.now()) {
+            tell(&context, &error).await;
         }
     }
+}
+
+async fn tell(context: &Context, error: &NetworkError) {
+    tracing::error!(hint = error.hint(), "{}", in_words(error));
+    let hint = error.hint().map(|hint| format!(" ({hint})")).unwrap_or_default();
+    let message = format!("node {}: {}{hint}", context.name(), in_words(error));
+    context.raise_own("FIREWALL", &message).await;
 }
 
 fn in_words(error: &NetworkError) -> String {
@@ -109,9 +90,9 @@ impl Keeper {
 mod tests {
     use super::*;
 
-    use pvc_testkit::{MemoryNetwork, NetworkChange};
+    use std::sync::Arc;
 
-    use crate::settings::tests::ports;
+    use pvc_testkit::{MemoryNetwork, NetworkChange, ports};
 
     fn filter() -> HostFilter {
         HostFilter::new(["10.0.1.1/32".parse().unwrap()].into(), [].into(), [2181]).unwrap()

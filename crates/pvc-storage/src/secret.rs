@@ -3,13 +3,12 @@
 //!
 //! The key goes from Ceph to libvirt through pipes; it stands in no argument and no log.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use pvc_model::storage::RbdAccess;
 use pvc_ports::{Command, ExecError, StorageCluster};
-
-use crate::shared::Shared;
+use pvc_role::Context;
+use tokio_util::sync::CancellationToken;
 
 /// How long libvirt may take for each command.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -37,29 +36,29 @@ enum SecretError {
 }
 
 /// At the start: makes sure that libvirt has some key, so that the first VM can be started. An
-/// outdated one is replaced by [`keep`].
-pub(crate) async fn require(shared: &Arc<Shared>) {
-    let Some((cluster, access, uuid)) = wanted(shared) else { return };
-    if matches!(value(shared, uuid).await, Ok(Some(_))) {
+/// outdated one is replaced by [`run`].
+pub async fn require(context: &Context) {
+    let Some((cluster, access, uuid)) = wanted(context) else { return };
+    if matches!(value(context, uuid).await, Ok(Some(_))) {
         return;
     }
-    match shared.within(AT_START, ensure(shared, cluster, access, uuid)).await {
-        Some(Ok(())) => {}
-        Some(Err(error)) => tracing::warn!(
+    if let Err(error) = context.in_time(AT_START, ensure(context, cluster, access, uuid)).await {
+        tracing::warn!(
             error = &error as &dyn std::error::Error,
             "libvirt has no key for volumes yet; it is tried again"
-        ),
-        None => tracing::warn!(
-            "libvirt has no key for volumes yet: no answer in time; it is tried again"
-        ),
+        );
     }
 }
 
-/// Makes libvirt's key the one that Ceph has, once; tries until that worked.
-pub(crate) async fn keep(shared: &Arc<Shared>) {
-    let Some((cluster, access, uuid)) = wanted(shared) else { return };
+/// Makes libvirt's key the one that Ceph has, once; tries until that worked, or until `end`.
+pub async fn run(context: Context, end: CancellationToken) {
+    end.run_until_cancelled(keep(&context)).await;
+}
+
+async fn keep(context: &Context) {
+    let Some((cluster, access, uuid)) = wanted(context) else { return };
     let mut said = false;
-    while let Err(error) = ensure(shared, cluster, access, uuid).await {
+    while let Err(error) = ensure(context, cluster, access, uuid).await {
         if !std::mem::replace(&mut said, true) {
             tracing::warn!(
                 error = &error as &dyn std::error::Error,
@@ -67,27 +66,26 @@ pub(crate) async fn keep(shared: &Arc<Shared>) {
                  again"
             );
         }
-        shared.sleep(RETRY).await;
+        context.sleep(RETRY).await;
     }
 }
 
-/// The secret that this node needs, if it needs one.
-fn wanted(shared: &Shared) -> Option<(&dyn StorageCluster, &RbdAccess, &str)> {
-    let cluster =
-        shared.ports.storage.cluster().filter(|_| shared.settings.subsystems.hypervisor)?;
+/// The secret that the hypervisor of this node needs, if it needs one.
+fn wanted(context: &Context) -> Option<(&dyn StorageCluster, &RbdAccess, &str)> {
+    let cluster = context.ports.storage.cluster()?;
     let access = cluster.access();
     Some((cluster, access, access.secret.as_deref()?))
 }
 
 async fn ensure(
-    shared: &Shared,
+    context: &Context,
     cluster: &dyn StorageCluster,
     access: &RbdAccess,
     uuid: &str,
 ) -> Result<(), SecretError> {
     let key = cluster.hypervisor_key().await?;
     let key = key.ok_or_else(|| SecretError::NoUser { user: access.user.clone() })?;
-    if value(shared, uuid).await?.as_deref() == Some(key.as_str()) {
+    if value(context, uuid).await?.as_deref() == Some(key.as_str()) {
         return Ok(());
     }
     let xml = format!(
@@ -95,16 +93,16 @@ async fn ensure(
          <usage type='ceph'><name>client.{} secret</name></usage></secret>",
         access.user
     );
-    virsh(shared, &["secret-define", "--file", "/dev/stdin"], Some(xml)).await?;
-    virsh(shared, &["secret-set-value", "--secret", uuid, "--file", "/dev/stdin"], Some(key))
+    virsh(context, &["secret-define", "--file", "/dev/stdin"], Some(xml)).await?;
+    virsh(context, &["secret-set-value", "--secret", uuid, "--file", "/dev/stdin"], Some(key))
         .await?;
     tracing::info!(secret = uuid, "libvirt has the key for volumes now");
     Ok(())
 }
 
 /// The key that libvirt has; `None` if it has none.
-async fn value(shared: &Shared, uuid: &str) -> Result<Option<String>, SecretError> {
-    match virsh(shared, &["secret-get-value", "--secret", uuid], None).await {
+async fn value(context: &Context, uuid: &str) -> Result<Option<String>, SecretError> {
+    match virsh(context, &["secret-get-value", "--secret", uuid], None).await {
         Ok(text) => Ok(Some(text.trim().to_owned()).filter(|text| !text.is_empty())),
         // That it has none, and that it cannot say, look the same here; to define it will tell.
         Err(SecretError::Refused(_)) => Ok(None),
@@ -113,7 +111,7 @@ async fn value(shared: &Shared, uuid: &str) -> Result<Option<String>, SecretErro
 }
 
 async fn virsh(
-    shared: &Shared,
+    context: &Context,
     args: &[&str],
     stdin: Option<String>,
 ) -> Result<String, SecretError> {
@@ -125,7 +123,7 @@ async fn virsh(
         stdin: stdin.map(String::into_bytes),
         deadline: DEADLINE,
     };
-    let output = shared.ports.exec.run(command).await?;
+    let output = context.ports.exec.run(command).await?;
     match output.code {
         Some(0) => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
         _ => Err(SecretError::Refused(String::from_utf8_lossy(&output.stderr).trim().to_owned())),
@@ -134,15 +132,17 @@ async fn virsh(
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
+    use std::sync::{Arc, Mutex};
 
     use pvc_embedded::EmbeddedTree;
-    use pvc_ports::Output;
+    use pvc_model::NodeName;
+    use pvc_ports::{Output, Ports};
     use pvc_store::Store;
-    use pvc_testkit::{MemoryStorage, ScriptedCluster, ScriptedExec, SeededRandom, TokioClock};
+    use pvc_testkit::{
+        MemoryStorage, ScriptedCluster, ScriptedExec, SeededRandom, TokioClock, ports,
+    };
 
     use super::*;
-    use crate::settings::{self, Ports};
 
     const UUID: &str = "c416032b-2ce9-457f-a5dc-18704a3485f4";
 
@@ -164,10 +164,7 @@ mod tests {
         })
     }
 
-    async fn node(
-        exec: Arc<ScriptedExec>,
-        key: Option<&str>,
-    ) -> (Arc<Shared>, Arc<ScriptedCluster>) {
+    async fn node(exec: Arc<ScriptedExec>, key: Option<&str>) -> (Context, Arc<ScriptedCluster>) {
         let secret = Some(UUID.to_owned());
         let access =
             RbdAccess { monitors: Vec::new(), port: 6789, user: "libvirt".to_owned(), secret };
@@ -177,8 +174,8 @@ mod tests {
         let store =
             Store::open(EmbeddedTree::in_memory().connect(), clock.clone(), random).await.unwrap();
         let storage = Arc::new(MemoryStorage::of_cluster(cluster.clone()));
-        let ports = Ports { storage, exec, clock, ..settings::tests::ports() };
-        (Arc::new(Shared::new(settings::tests::settings("hv1"), ports, store)), cluster)
+        let ports = Ports { storage, exec, clock, ..ports() };
+        (Context::new(NodeName::new("hv1"), ports, store), cluster)
     }
 
     fn words(exec: &ScriptedExec) -> Vec<String> {
@@ -188,30 +185,30 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_libvirt_without_the_key_gets_it_through_a_pipe() {
         let exec = Arc::new(libvirt(None));
-        let (shared, _) = node(exec.clone(), Some("AQkey==")).await;
-        require(&shared).await;
+        let (context, _) = node(exec.clone(), Some("AQkey==")).await;
+        require(&context).await;
         let ran = exec.ran();
         assert_eq!(words(&exec)[2..], ["secret-define", "secret-set-value"]);
         assert!(ran.iter().all(|command| !command.args.join(" ").contains("AQkey")), "{ran:?}");
         let xml = String::from_utf8(ran[2].stdin.clone().unwrap()).unwrap();
         assert!(xml.contains(UUID) && xml.contains("client.libvirt secret"), "{xml}");
-        keep(&shared).await;
+        keep(&context).await;
         assert_eq!(words(&exec)[4..], ["secret-get-value"], "the right key is left alone");
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_outdated_key_is_replaced_once_ceph_answers_and_holds_up_no_start() {
         let exec = Arc::new(libvirt(Some("AQold==")));
-        let (shared, cluster) = node(exec.clone(), None).await;
+        let (context, cluster) = node(exec.clone(), None).await;
         cluster.say(|said| said.hangs = true);
-        require(&shared).await;
+        require(&context).await;
         assert_eq!(words(&exec), ["secret-get-value"]);
         cluster.say(|said| (said.hangs, said.key) = (false, None));
         let kept = tokio::spawn({
-            let shared = shared.clone();
-            async move { keep(&shared).await }
+            let context = context.clone();
+            async move { keep(&context).await }
         });
-        shared.sleep(Duration::from_secs(60)).await;
+        context.sleep(Duration::from_secs(60)).await;
         assert!(!kept.is_finished(), "Ceph has no such user yet");
         cluster.say(|said| said.key = Some("AQnew==".to_owned()));
         kept.await.unwrap();
@@ -221,10 +218,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_cold_start_does_not_wait_for_ceph_for_ever() {
         let exec = Arc::new(libvirt(None));
-        let (shared, cluster) = node(exec, None).await;
+        let (context, cluster) = node(exec, None).await;
         cluster.say(|said| said.hangs = true);
-        let before = shared.now();
-        require(&shared).await;
-        assert!(shared.now() - before <= AT_START);
+        let before = context.now();
+        require(&context).await;
+        assert!(context.now() - before <= AT_START);
     }
 }

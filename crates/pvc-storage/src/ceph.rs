@@ -5,19 +5,14 @@
 //! asked beside the others, and what gets no answer keeps its last good one in the store.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
-use pvc_model::node::CoordinatorState;
 use pvc_ports::{OsdFigures, PoolFigures, StorageCluster, StorageError};
+use pvc_role::{Alarm, Context};
 use pvc_store::Report;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
-
-use crate::faults;
-use crate::secret;
-use crate::shared::Shared;
 
 /// How long the answer to one question is waited for. Adapters have deadlines of their own; this is
 /// for those that forget.
@@ -29,41 +24,24 @@ const TIME_LIMIT: Duration = Duration::from_secs(30);
 /// The fault of a cluster whose Ceph says nothing to its primary.
 const SILENT: &str = "CEPH_SILENT";
 
-/// Works until `shutdown`.
-pub(crate) async fn run(shared: Arc<Shared>, shutdown: CancellationToken) {
-    if shared.ports.storage.cluster().is_some() && shared.settings.storage_address.is_none() {
-        tracing::warn!(
-            "this node has no address on the storage network (`cluster.networks.storage`): locks \
-             that it leaves behind cannot be told from another's, and their VMs fail to start"
-        );
-    }
-    let work = async {
-        tokio::join!(watch(&shared), secret::keep(&shared));
-    };
-    tokio::select! {
-        biased;
-        () = shutdown.cancelled() => {}
-        () = work => {}
-    }
+/// Asks each `interval`, until `end`.
+pub async fn run(context: Context, interval: Duration, end: CancellationToken) {
+    // An answer that hangs does not hold up the end.
+    end.run_until_cancelled(watch(&context, interval, &end)).await;
 }
 
-async fn watch(shared: &Arc<Shared>) {
+async fn watch(context: &Context, interval: Duration, end: &CancellationToken) {
     let mut silence = Silence::default();
-    loop {
-        if let Some(cluster) = shared.ports.storage.cluster().filter(|_| is_primary(shared)) {
-            let answers = ask(shared, cluster).await;
-            silence.note(shared, &answers).await;
-            publish(shared, answers).await;
+    let mut turns = context.turns(end);
+    while turns.next(interval).await {
+        if let Some(cluster) = context.ports.storage.cluster().filter(|_| context.is_primary()) {
+            let answers = ask(context, cluster).await;
+            silence.note(context, &answers).await;
+            publish(context, answers).await;
         } else {
             silence = Silence::default();
         }
-        shared.sleep(shared.settings.keepalive_interval).await;
     }
-}
-
-fn is_primary(shared: &Shared) -> bool {
-    shared.is_connected()
-        && shared.record().is_some_and(|own| own.coordinator_state == CoordinatorState::Primary)
 }
 
 type Asked<T> = Result<T, StorageError>;
@@ -77,28 +55,28 @@ struct Answers {
     osds: Asked<Vec<OsdFigures>>,
 }
 
-async fn ask(shared: &Shared, cluster: &dyn StorageCluster) -> Answers {
+async fn ask(context: &Context, cluster: &dyn StorageCluster) -> Answers {
     let osds = async {
         // A Ceph without any OSD may never say how its OSDs are.
-        if shared.store.view().osds.is_empty() {
+        if context.store.view().osds.is_empty() {
             Ok(Vec::new())
         } else {
             cluster.osd_figures().await
         }
     };
     let (status, health, usage, pools, osds) = tokio::join!(
-        timely(shared, cluster.status()),
-        timely(shared, cluster.health()),
-        timely(shared, cluster.usage()),
-        timely(shared, cluster.pool_figures()),
-        timely(shared, osds),
+        timely(context, cluster.status()),
+        timely(context, cluster.health()),
+        timely(context, cluster.usage()),
+        timely(context, cluster.pool_figures()),
+        timely(context, osds),
     );
     Answers { status, health, usage, pools, osds }
 }
 
-async fn timely<T>(shared: &Shared, question: impl Future<Output = Asked<T>>) -> Asked<T> {
+async fn timely<T>(context: &Context, question: impl Future<Output = Asked<T>>) -> Asked<T> {
     let late = Err(StorageError::TimedOut { seconds: DEADLINE.as_secs() });
-    shared.within(DEADLINE, question).await.unwrap_or(late)
+    context.within(DEADLINE, question).await.unwrap_or(late)
 }
 
 impl Answers {
@@ -131,32 +109,32 @@ impl Answers {
     }
 }
 
-async fn publish(shared: &Shared, answers: Answers) {
-    let reports = answers.reports(&shared.store.view());
+async fn publish(context: &Context, answers: Answers) {
+    let reports = answers.reports(&context.store.view());
     // Another may have become primary while Ceph was asked.
-    if reports.is_empty() || !is_primary(shared) {
+    if reports.is_empty() || !context.is_primary() {
         return;
     }
-    match shared.within(DEADLINE, shared.store.report(reports)).await {
-        Some(Ok(())) => {}
-        Some(Err(error)) => tracing::warn!(
-            error = &error as &dyn std::error::Error,
-            "what Ceph says of itself could not be written"
-        ),
-        None => tracing::warn!("what Ceph says of itself could not be written in time"),
+    if let Err(error) = context.in_time(DEADLINE, context.store.report(reports)).await {
+        let error = &error as &dyn std::error::Error;
+        tracing::warn!(error, "what Ceph says of itself could not be written");
     }
 }
 
 /// What Ceph does not say, and for how long it has said nothing at all.
-#[derive(Default)]
 struct Silence {
     missing: BTreeSet<&'static str>,
-    since: Option<Duration>,
-    told: Option<Duration>,
+    alarm: Alarm,
+}
+
+impl Default for Silence {
+    fn default() -> Self {
+        Silence { missing: BTreeSet::new(), alarm: Alarm::after(TIME_LIMIT) }
+    }
 }
 
 impl Silence {
-    async fn note(&mut self, shared: &Arc<Shared>, answers: &Answers) {
+    async fn note(&mut self, context: &Context, answers: &Answers) {
         let failures = answers.failures();
         let missing: BTreeSet<&str> = failures.iter().map(|(what, _)| *what).collect();
         if let Some((_, error)) = failures.first().filter(|_| !missing.is_subset(&self.missing)) {
@@ -167,28 +145,18 @@ impl Silence {
             tracing::info!("Ceph says again how it is");
         }
         self.missing = missing;
-        self.tell(shared, answers.status.as_ref().err()).await;
+        self.tell(context, answers.status.as_ref().err()).await;
     }
 
     /// Raises the fault of a Ceph that has been silent for long, now and then.
-    async fn tell(&mut self, shared: &Arc<Shared>, error: Option<&StorageError>) {
-        let now = shared.now();
-        let Some(error) = error else {
-            (self.since, self.told) = (None, None);
-            return;
-        };
-        let since = *self.since.get_or_insert(now);
-        let is_news = self.told.is_none_or(|told| now.saturating_sub(told) >= faults::REFRESH);
-        if now.saturating_sub(since) < TIME_LIMIT || !is_news {
-            return;
-        }
-        self.told = Some(now);
-        let node = shared.name();
+    async fn tell(&mut self, context: &Context, error: Option<&StorageError>) {
+        let Some(error) = self.alarm.due(error, context.now()) else { return };
+        let node = context.name();
         let message = format!(
             "Ceph does not answer the primary node {node} ({error}); VMs may hang on their \
              volumes, and what is shown of the storage is old. Look at the monitors: `ceph status`"
         );
-        faults::raise(shared, &faults::fault_id(SILENT, node.as_str()), &message).await;
+        context.raise_own(SILENT, &message).await;
     }
 }
 
@@ -247,13 +215,21 @@ fn osd_stats(osd: &OsdFigures) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use pvc_embedded::EmbeddedTree;
+    use pvc_model::NodeName;
+    use pvc_model::node::{CoordinatorState, NodeRole};
     use pvc_model::storage::{OsdRecord, PoolName, PoolRecord, RbdAccess};
-    use pvc_store::{Change, Changes, NodeChange, Store};
-    use pvc_testkit::{MemoryStorage, ScriptedCluster, SeededRandom, TokioClock, eventually};
+    use pvc_ports::Ports;
+    use pvc_store::{Change, Changes, Ipmi, NewNode, NodeChange, Store};
+    use pvc_testkit::{
+        MemoryStorage, ScriptedCluster, SeededRandom, TokioClock, eventually, ports,
+    };
 
     use super::*;
-    use crate::settings::{self, Ports};
+
+    const INTERVAL: Duration = Duration::from_secs(5);
 
     fn pool(name: &str) -> PoolFigures {
         PoolFigures {
@@ -339,26 +315,36 @@ mod tests {
         );
     }
 
-    async fn primary(storage: MemoryStorage) -> Arc<Shared> {
+    async fn primary(storage: MemoryStorage) -> Context {
         let clock = Arc::new(TokioClock::new());
         let random = Arc::new(SeededRandom::new(1));
         let store = Store::open(EmbeddedTree::in_memory().connect(), clock.clone(), random.clone())
             .await
             .unwrap();
         store.initialize(false).await.unwrap();
-        let ports = Ports { storage: Arc::new(storage), clock, random, ..settings::tests::ports() };
-        let shared = Arc::new(Shared::new(settings::tests::settings("hv1"), ports, store));
-        crate::startup::set_up_node(&shared).await.unwrap();
+        let ports = Ports { storage: Arc::new(storage), clock, random, ..ports() };
+        let context = Context::new(NodeName::new("hv1"), ports, store);
         let mut changes = Changes::new();
-        changes.node(shared.name(), NodeChange::Coordinator(CoordinatorState::Primary));
+        changes.push(Change::AddNode(Box::new(NewNode {
+            name: context.name().clone(),
+            role: NodeRole::Coordinator,
+            cpus: 8,
+            kernel: "6.1".to_owned(),
+            os: "GNU/Linux".to_owned(),
+            arch: "x86_64".to_owned(),
+            version: "0.2.0".to_owned(),
+            ipmi: Ipmi::default(),
+            keepalive: 0,
+        })));
+        changes.node(context.name(), NodeChange::Coordinator(CoordinatorState::Primary));
         let (pgs, tier) = ("32".to_owned(), "default".to_owned());
         changes.push(Change::PutPool { name: PoolName::new("vms"), pgs, tier });
-        shared
+        context
             .store
             .change(|_| Ok::<_, std::convert::Infallible>((changes.clone(), ())))
             .await
             .unwrap();
-        shared
+        context
     }
 
     fn access() -> RbdAccess {
@@ -369,10 +355,10 @@ mod tests {
     async fn a_ceph_that_falls_silent_keeps_its_last_words_and_becomes_a_fault() {
         let cluster = Arc::new(ScriptedCluster::new(access()));
         cluster.say(|said| (said.text, said.pools) = ("HEALTH_OK".to_owned(), vec![pool("vms")]));
-        let shared = primary(MemoryStorage::of_cluster(cluster.clone())).await;
+        let context = primary(MemoryStorage::of_cluster(cluster.clone())).await;
         let end = CancellationToken::new();
-        let task = tokio::spawn(run(shared.clone(), end.clone()));
-        let view = || shared.store.view();
+        let task = tokio::spawn(run(context.clone(), INTERVAL, end.clone()));
+        let view = || context.store.view();
         let time_limit = Duration::from_secs(300);
         eventually("it is published", time_limit, || &*view().config.storage_health == "HEALTH_OK")
             .await;
@@ -399,18 +385,18 @@ mod tests {
     async fn only_the_primary_asks() {
         let cluster = Arc::new(ScriptedCluster::new(access()));
         cluster.say(|said| said.text = "HEALTH_OK".to_owned());
-        let shared = primary(MemoryStorage::of_cluster(cluster)).await;
+        let context = primary(MemoryStorage::of_cluster(cluster)).await;
         let mut changes = Changes::new();
-        changes.node(shared.name(), NodeChange::Coordinator(CoordinatorState::Secondary));
-        shared
+        changes.node(context.name(), NodeChange::Coordinator(CoordinatorState::Secondary));
+        context
             .store
             .change(|_| Ok::<_, std::convert::Infallible>((changes.clone(), ())))
             .await
             .unwrap();
         let end = CancellationToken::new();
-        let task = tokio::spawn(run(shared.clone(), end.clone()));
-        shared.sleep(Duration::from_secs(60)).await;
-        assert_eq!(&*shared.store.view().config.storage_health, "");
+        let task = tokio::spawn(run(context.clone(), INTERVAL, end.clone()));
+        context.sleep(Duration::from_secs(60)).await;
+        assert_eq!(&*context.store.view().config.storage_health, "");
         end.cancel();
         task.await.unwrap();
     }

@@ -3,18 +3,14 @@
 //! logged.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::Duration;
 
 use pvc_model::link::Link;
 use pvc_model::network_core::{self, CoreNetworks, NetworkFinding, NetworkStep, Seen};
 use pvc_model::with_causes;
-use pvc_ports::{Network, NetworkError, UnitState};
+use pvc_ports::{Network, NetworkError, Ports, UnitState};
+use pvc_role::{Alarm, Context};
 use tokio_util::sync::CancellationToken;
-
-use crate::faults;
-use crate::settings::Ports;
-use crate::shared::Shared;
 
 /// How long the networks may take to stand. Then the start goes on without what is missing: a node
 /// with a broken cable is better off with a daemon.
@@ -105,7 +101,7 @@ impl Rests {
 /// Brings the networks up, for as long as it helps and at most for a while. What could not be done
 /// is logged, and done later by [`run`] if it becomes possible. Once `shutdown` is cancelled the
 /// pass that has begun is the last one.
-pub(crate) async fn bring_up(networks: &CoreNetworks, ports: &Ports, shutdown: &CancellationToken) {
+pub async fn bring_up(networks: &CoreNetworks, ports: &Ports, shutdown: &CancellationToken) {
     let until = ports.clock.monotonic() + CEILING;
     let mut rests = Rests::default();
     loop {
@@ -147,29 +143,29 @@ async fn stop_foreign_dnsmasq(ports: &Ports) {
 }
 
 /// Looks at the networks again and again, and makes what somebody removed.
-pub(crate) async fn run(shared: Arc<Shared>, end: CancellationToken) {
-    let Some(networks) = &shared.settings.core_networks else { return };
-    let node = shared.name();
-    let id = faults::fault_id("NETWORK", node.as_str());
+pub async fn run(context: Context, networks: CoreNetworks, end: CancellationToken) {
     let mut keeper = Keeper::default();
-    loop {
-        if let Some(trouble) = keeper.round(networks, &shared.ports).await {
-            faults::raise(&shared, &id, &format!("node {node}: {trouble}")).await;
-        }
-        tokio::select! {
-            biased;
-            () = end.cancelled() => return,
-            () = shared.sleep(INTERVAL) => {}
+    let mut turns = context.turns(&end);
+    while turns.next(INTERVAL).await {
+        if let Some(trouble) = keeper.round(&networks, &context.ports).await {
+            let message = format!("node {}: {trouble}", context.name());
+            context.raise_own("NETWORK", &message).await;
         }
     }
 }
 
 /// What was said already while the node runs.
-#[derive(Default)]
 struct Keeper {
     rests: Rests,
     complaints: Complaints,
     alarm: Alarm,
+}
+
+impl Default for Keeper {
+    fn default() -> Self {
+        let (rests, complaints) = (Rests::default(), Complaints::default());
+        Keeper { rests, complaints, alarm: Alarm::after(GRACE) }
+    }
 }
 
 impl Keeper {
@@ -188,31 +184,7 @@ impl Keeper {
             );
         }
         self.complaints.hear(&pass);
-        self.alarm.due(&pass, ports.clock.monotonic())
-    }
-}
-
-/// When a network that does not stand is to be told to operators.
-#[derive(Default)]
-struct Alarm {
-    since: Option<Duration>,
-    told: Option<Duration>,
-}
-
-impl Alarm {
-    /// What is to be told now: nothing at once, and the same thing only now and then.
-    fn due(&mut self, pass: &Pass, now: Duration) -> Option<String> {
-        let Some(trouble) = pass.trouble() else {
-            *self = Alarm::default();
-            return None;
-        };
-        let since = *self.since.get_or_insert(now);
-        let is_news = self.told.is_none_or(|told| now.saturating_sub(told) >= faults::REFRESH);
-        if now.saturating_sub(since) < GRACE || !is_news {
-            return None;
-        }
-        self.told = Some(now);
-        Some(trouble)
+        self.alarm.due(pass.trouble(), ports.clock.monotonic())
     }
 }
 
@@ -368,14 +340,14 @@ async fn act(network: &dyn Network, step: &NetworkStep) -> Result<(), NetworkErr
 mod tests {
     use super::*;
 
-    use std::sync::Mutex;
     use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::{Arc, Mutex};
 
     use pvc_model::link::{IpNet, Route};
     use pvc_model::network_core::CoreNetwork;
-    use pvc_testkit::{MemoryNetwork, NetworkChange, ScriptedServices, UnitCall, UnitManner};
-
-    use crate::settings::tests::ports;
+    use pvc_testkit::{
+        MemoryNetwork, NetworkChange, ScriptedServices, UnitCall, UnitManner, ports,
+    };
 
     fn networks() -> CoreNetworks {
         let network = |device: &str, address: &str| CoreNetwork {
@@ -643,17 +615,21 @@ mod tests {
 
     #[test]
     fn a_network_that_stays_down_is_told_after_a_while_and_now_and_then() {
-        let (mut alarm, seconds) = (Alarm::default(), Duration::from_secs);
+        let (mut alarm, seconds) = (Keeper::default().alarm, Duration::from_secs);
         let net = pvc_model::network_core::CoreNet::Storage;
         let missing = NetworkFinding::NoDevice { net, device: "ens6".to_owned() };
         let down = Pass { findings: [missing].into(), ..Pass::default() };
-        assert_eq!(alarm.due(&down, seconds(100)), None);
-        assert_eq!(alarm.due(&Pass::default(), seconds(110)), None, "it was mended in between");
-        assert_eq!(alarm.due(&down, seconds(120)), None);
-        let said = alarm.due(&down, seconds(135));
+        assert_eq!(alarm.due(down.trouble(), seconds(100)), None);
+        assert_eq!(
+            alarm.due(Pass::default().trouble(), seconds(110)),
+            None,
+            "it was mended in between"
+        );
+        assert_eq!(alarm.due(down.trouble(), seconds(120)), None);
+        let said = alarm.due(down.trouble(), seconds(135));
         assert_eq!(said.as_deref(), Some("the device `ens6` of the storage network is not there"));
-        assert_eq!(alarm.due(&down, seconds(140)), None);
-        assert!(alarm.due(&down, seconds(135) + faults::REFRESH).is_some());
+        assert_eq!(alarm.due(down.trouble(), seconds(140)), None);
+        assert!(alarm.due(down.trouble(), seconds(135) + pvc_role::REFRESH).is_some());
     }
 
     #[test]

@@ -3,18 +3,16 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::sync::Arc;
 use std::time::Duration;
 
 use pvc_model::cluster::Cluster;
 use pvc_model::size::format_size;
 use pvc_model::storage::{PoolName, VolumeId};
-use pvc_ports::{PoolInfo, StorageError, VolumeInfo};
+use pvc_ports::{PoolInfo, Storage, StorageError, VolumeInfo};
+use pvc_role::Context;
 use pvc_store::{Change, Changes, Report};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
-
-use crate::shared::Shared;
 
 /// How often the directory is looked at: volumes are also made beside the daemon.
 const EVERY: Duration = Duration::from_secs(5);
@@ -28,30 +26,21 @@ struct Found {
     volumes: BTreeMap<VolumeId, String>,
 }
 
-pub(crate) async fn run(shared: Arc<Shared>, end: CancellationToken) {
-    loop {
-        pass(&shared).await;
-        tokio::select! {
-            biased;
-            () = end.cancelled() => return,
-            () = shared.sleep(EVERY) => {}
-        }
+/// Works until `end`.
+pub async fn run(context: Context, end: CancellationToken) {
+    let mut turns = context.turns(&end);
+    while turns.next(EVERY).await {
+        pass(&context).await;
     }
 }
 
 /// Looks once, and makes the records say what there is.
-async fn pass(shared: &Shared) {
-    let found = match shared.within(DEADLINE, look(shared)).await {
-        Some(Ok(found)) => found,
-        Some(Err(error)) => return tracing::warn!(%error, "the volumes cannot be looked at"),
-        None => {
-            return tracing::warn!(
-                "the storage did not list its volumes within {} s",
-                DEADLINE.as_secs()
-            );
-        }
+async fn pass(context: &Context) {
+    let found = match context.in_time(DEADLINE, look(context.ports.storage.as_ref())).await {
+        Ok(found) => found,
+        Err(error) => return tracing::warn!(%error, "the volumes cannot be looked at"),
     };
-    let recorded = shared
+    let recorded = context
         .store
         .change(|cluster| Ok::<_, Infallible>((differences(cluster, &found), ())))
         .await;
@@ -60,13 +49,12 @@ async fn pass(shared: &Shared) {
     if let Err(error) = recorded {
         tracing::debug!(%error, "the records of the volumes could not be brought up to date; it is \
                                  tried again");
-    } else if let Err(error) = shared.store.report(stats).await {
+    } else if let Err(error) = context.store.report(stats).await {
         tracing::debug!(%error, "the figures of the pools could not be written");
     }
 }
 
-async fn look(shared: &Shared) -> Result<Found, StorageError> {
-    let storage = &shared.ports.storage;
+async fn look(storage: &dyn Storage) -> Result<Found, StorageError> {
     let pools = storage.pools().await?;
     let mut volumes = BTreeMap::new();
     for pool in &pools {
@@ -143,6 +131,8 @@ fn pool_stats(pool: &PoolInfo, found: &Found) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use pvc_model::storage::{PoolRecord, VolumeRecord};
 
     use super::*;

@@ -1,0 +1,129 @@
+//! Telling operators: faults in the store.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use pvc_model::cluster::Cluster;
+use pvc_model::fault::{FaultRecord, fault_id};
+use pvc_store::{Change, Changes};
+
+use crate::Context;
+
+/// What a fault takes from the cluster's 100 points.
+const DELTA: i64 = 10;
+
+/// How often a fault that goes on is written again, so that its time of last report means
+/// something.
+pub const REFRESH: Duration = Duration::from_secs(300);
+
+/// How long the store may take for it.
+const DEADLINE: Duration = Duration::from_secs(5);
+
+/// Whatever fails here is logged and not more: the work goes on.
+impl Context {
+    /// Records the fault, or that it is still there. An acknowledged one stays quiet; in
+    /// maintenance nothing is recorded.
+    pub async fn raise(&self, id: &str, message: &str) {
+        let now = local_time(self.ports.clock.wall());
+        let decide = |cluster: &Cluster| {
+            let mut changes = Changes::new();
+            if !cluster.config.maintenance {
+                changes.push(Change::PutFault(renewed(cluster, id, message, &now)));
+            }
+            Ok::<_, Infallible>((changes, ()))
+        };
+        match self.within(DEADLINE, self.store.change(decide)).await {
+            Some(Ok(())) => {}
+            Some(Err(error)) => {
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(fault = id, error, "a fault could not be recorded");
+            }
+            None => tracing::warn!(fault = id, "a fault could not be recorded in time"),
+        }
+    }
+
+    /// [`raise`](Context::raise)s the fault of this kind that is about this node.
+    pub async fn raise_own(&self, kind: &str, message: &str) {
+        self.raise(&fault_id(kind, self.name().as_str()), message).await;
+    }
+
+    /// [`raise`](Context::raise)s faults, each an identifier and a message, beside the work: a
+    /// store that is slow for them must not hold it up.
+    pub fn raise_aside(&self, faults: Vec<(String, String)>) {
+        if faults.is_empty() {
+            return;
+        }
+        let context = self.clone();
+        tokio::spawn(async move {
+            for (id, message) in faults {
+                context.raise(&id, &message).await;
+            }
+        });
+    }
+
+    /// Takes the fault of this kind that is about this node back, if it stands: what was wrong is
+    /// over, and whoever raised it knows. Others stay until an operator deletes them.
+    pub async fn clear_own(&self, kind: &str) {
+        let id = fault_id(kind, self.name().as_str());
+        let decide = |cluster: &Cluster| {
+            let mut changes = Changes::new();
+            if cluster.faults.contains_key(&id) {
+                changes.push(Change::RemoveFault(id.clone()));
+            }
+            Ok::<_, Infallible>((changes, ()))
+        };
+        if let Err(error) = self.in_time(DEADLINE, self.store.change(decide)).await {
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(fault = id, error, "a fault that is over could not be taken back");
+        }
+    }
+}
+
+fn renewed(cluster: &Cluster, id: &str, message: &str, now: &str) -> FaultRecord {
+    let known = cluster.faults.get(id);
+    FaultRecord {
+        id: id.to_owned(),
+        first_reported: known.map_or_else(|| now.to_owned(), |fault| fault.first_reported.clone()),
+        last_reported: now.to_owned(),
+        acknowledged_at: known.map_or_else(String::new, |fault| fault.acknowledged_at.clone()),
+        acknowledged: known.is_some_and(|fault| fault.acknowledged),
+        delta: DELTA,
+        message: message.to_owned(),
+    }
+}
+
+/// The local time as legacy peers write it.
+fn local_time(since_epoch: Duration) -> String {
+    let seconds = i64::try_from(since_epoch.as_secs()).unwrap_or(0);
+    let time = jiff::Timestamp::from_second(seconds).unwrap_or_default();
+    time.to_zoned(jiff::tz::TimeZone::system()).strftime("%Y-%m-%d %H:%M:%S").to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn an_acknowledged_fault_stays_acknowledged_and_keeps_its_first_time() {
+        let old = FaultRecord {
+            id: "X".to_owned(),
+            first_reported: "first".to_owned(),
+            last_reported: "then".to_owned(),
+            acknowledged_at: "ack".to_owned(),
+            acknowledged: true,
+            delta: 10,
+            message: "old".to_owned(),
+        };
+        let cluster = Cluster {
+            faults: [("X".to_owned(), Arc::new(old.clone()))].into(),
+            ..Cluster::default()
+        };
+        let new = renewed(&cluster, "X", "new", "now");
+        assert_eq!(
+            new,
+            FaultRecord { last_reported: "now".to_owned(), message: "new".to_owned(), ..old }
+        );
+    }
+}

@@ -1,0 +1,13 @@
+//! The storage: what a node does about it beside its VMs, as roles (`pvc-role`).
+//!
+//! ```text
+//!  ceph       how Ceph is doing, published by the primary
+//!  inventory  volumes of one machine alone → records of them
+//!  secret     the key with which the hypervisor opens volumes
+//! ```
+
+#![forbid(unsafe_code)]
+
+pub mod ceph;
+pub mod inventory;
+pub mod secret;

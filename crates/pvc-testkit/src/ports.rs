@@ -1,0 +1,24 @@
+use std::sync::Arc;
+
+use pvc_ports::Ports;
+
+use crate::{
+    FakeHost, MemoryNetwork, MemoryStorage, ScriptedExec, ScriptedHypervisor, ScriptedPower,
+    ScriptedServices, SeededRandom, TokioClock,
+};
+
+/// A machine on which nothing is installed.
+pub fn ports() -> Ports {
+    Ports {
+        hypervisor: Arc::new(ScriptedHypervisor::new()),
+        storage: Arc::new(MemoryStorage::new()),
+        network: Arc::new(MemoryNetwork::new()),
+        services: Arc::new(ScriptedServices::new()),
+        host: Arc::new(FakeHost::new()),
+        database: None,
+        power: Arc::new(ScriptedPower::new()),
+        exec: Arc::new(ScriptedExec::without_programs()),
+        clock: Arc::new(TokioClock::new()),
+        random: Arc::new(SeededRandom::new(1)),
+    }
+}
