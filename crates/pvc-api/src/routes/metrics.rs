@@ -1,39 +1,30 @@
 //! Metrics, open to scrapers.
 
-use axum::extract::State;
-use axum::response::Response;
+use pvc_api_types::operations::metrics::{GetMetrics, GetMetricsHealth, GetMetricsResource};
 use pvc_model::cluster::Cluster;
 use pvc_ports::aside;
 
-use super::{Api, text};
+use super::text;
+use crate::error::Result;
 use crate::metrics::{VmShares, health, resource};
 use crate::state::ApiState;
+use crate::table::{Answer, Ask, Table};
 
-/// All metrics.
-#[utoipa::path(
-    get, path = "/api/v1/metrics", tag = "metrics",
-    responses((status = 200, body = String, content_type = "text/plain; charset=utf-8"))
-)]
-pub async fn get_metrics(State(api): Api) -> Response {
-    text(made_aside(&api, |cluster, known| health(cluster) + &resource(cluster, known)).await)
+pub fn add(table: Table) -> Table {
+    table.add(get_metrics).add(get_metrics_health).add(get_metrics_resource)
 }
 
-/// How the cluster is doing.
-#[utoipa::path(
-    get, path = "/api/v1/metrics/health", tag = "metrics",
-    responses((status = 200, body = String, content_type = "text/plain; charset=utf-8"))
-)]
-pub async fn get_metrics_health(State(api): Api) -> Response {
-    text(health(&api.view()))
+async fn get_metrics(ask: Ask<GetMetrics>) -> Result<Answer<GetMetrics>> {
+    let all = |cluster: &Cluster, known: &mut VmShares| health(cluster) + &resource(cluster, known);
+    Ok(Answer::encoded(text(made_aside(&ask.api, all).await)))
 }
 
-/// What the cluster has and how much of it is used.
-#[utoipa::path(
-    get, path = "/api/v1/metrics/resource", tag = "metrics",
-    responses((status = 200, body = String, content_type = "text/plain; charset=utf-8"))
-)]
-pub async fn get_metrics_resource(State(api): Api) -> Response {
-    text(made_aside(&api, resource).await)
+async fn get_metrics_health(ask: Ask<GetMetricsHealth>) -> Result<Answer<GetMetricsHealth>> {
+    Ok(Answer::encoded(text(health(&ask.api.view()))))
+}
+
+async fn get_metrics_resource(ask: Ask<GetMetricsResource>) -> Result<Answer<GetMetricsResource>> {
+    Ok(Answer::encoded(text(made_aside(&ask.api, resource).await)))
 }
 
 /// A text of metrics, made where it keeps no other request, and no keepalive, from its turn. One at
